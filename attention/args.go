@@ -63,8 +63,17 @@ func scaleOf(op string, scale float32) (float32, error) {
 	return scale, nil
 }
 
-// checkPages checks the page sizes of a decoder's configuration.
+// checkPages checks page sizes and records of a decoder's configuration.
 func checkPages(op string, cfg DecoderConfig) error {
+	if (cfg.WindowRecord == cache.RecordV4) != (cfg.CompressedRecord == cache.RecordV4) {
+		return pkg.Wrong(op, "WindowRecord, CompressedRecord", fmt.Sprintf("%s and %s", cfg.WindowRecord, cfg.CompressedRecord),
+			"both %s, or neither", cache.RecordV4)
+	}
+	for _, r := range []cache.Record{cfg.WindowRecord, cfg.CompressedRecord} {
+		if _, err := cache.NewRecordLayout(r, 1, 0); err != nil {
+			return pkg.Wrong(op, "WindowRecord, CompressedRecord", r, "a record of package cache")
+		}
+	}
 	if err := pkg.Range(op, "WindowPage", cfg.WindowPage, 1, math.MaxInt32); err != nil || cfg.CompressedPage == 0 {
 		return err
 	}
@@ -77,7 +86,7 @@ func checkDecode(dev *vk.Device, op string, cfg DecoderConfig, a DecodeArgs) err
 	t, h := opkit.Dim(a.Q, 0), cfg.Heads
 	if err := opkit.First(
 		pkg.Check(op, "Q", a.Q, tensor.BF16, -1, h, D),
-		checkSet(op, "Window", a.Window, t, cfg.WindowPage),
+		checkSet(op, "Window", a.Window, t, cfg.WindowPage, cfg.WindowRecord),
 		pkg.Optional(op, "Sink", a.Sink, tensor.F32, h),
 		pkg.Check(op, "Out", a.Out, tensor.BF16, t, h, D),
 		pkg.Optional(op, "LSE", a.LSE, tensor.F32, t, h),
@@ -87,13 +96,13 @@ func checkDecode(dev *vk.Device, op string, cfg DecoderConfig, a DecodeArgs) err
 	if cfg.CompressedPage == 0 {
 		return pkg.Wrong(op, "Compressed", a.Compressed.Cache.Pool, "absent, because CompressedPage is 0")
 	}
-	return checkSet(op, "Compressed", a.Compressed, t, cfg.CompressedPage)
+	return checkSet(op, "Compressed", a.Compressed, t, cfg.CompressedPage, cfg.CompressedRecord)
 }
 
 // checkSet checks one set of cached rows.
-func checkSet(op, arg string, s SlotSet, t, page int) error {
+func checkSet(op, arg string, s SlotSet, t, page int, record cache.Record) error {
 	c := s.Cache
-	if l, err := cache.NewLayout(c.Layout.Page, c.Layout.Stride); err != nil || l != c.Layout {
+	if l, err := cache.NewRecordLayout(c.Layout.Record, c.Layout.Page, c.Layout.Stride); err != nil || l != c.Layout {
 		if err == nil {
 			return pkg.Wrong(op, arg+".Cache.Layout", c.Layout, "a layout with a stride")
 		}
@@ -109,6 +118,8 @@ func checkSet(op, arg string, s SlotSet, t, page int) error {
 	switch {
 	case c.Layout.Page != page:
 		return pkg.Wrong(op, arg+".Cache.Layout.Page", c.Layout.Page, "%d, which the kernel was built for", page)
+	case c.Layout.Record != record:
+		return pkg.Wrong(op, arg+".Cache.Layout.Record", c.Layout.Record, "%s, which the kernel was built for", record)
 	case c.Pages() < 1 || c.Slots() > math.MaxInt32:
 		return pkg.Wrong(op, arg+".Cache.Pool", c.Pool, "at least one page and fewer than 2^31 slots")
 	}

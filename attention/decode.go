@@ -24,14 +24,16 @@ type attnDecodePush struct {
 // DecoderConfig configures a Decoder. Any number of heads works; powers of two from 16 on are fast,
 // because a workgroup has a power of two of them and computes the rest as padding.
 type DecoderConfig struct {
-	Heads          int     // H, 1 to 128
-	WindowPage     int     // slots of a page of the window cache (64)
-	CompressedPage int     // slots of a page of the compressed cache (64 or 2); 0: there is none
-	Scale          float32 // softmax scale; 0 means DefaultScale
-	MaxBytes       uint64  // of the largest pool; 0: what a descriptor holds
-	Variant        string  // one of DecodeVariants; "" picks the best
-	Splits         int     // parts of each row, 1 to MaxSplits; 0: by rule, see ScratchBytes
-	Workgroups     int     // that fill the device, for that rule; 0: as the device says
+	Heads                          int          // H, 1 to 128
+	WindowPage                     int          // slots of a page of the window cache (64)
+	CompressedPage                 int          // slots of a page of the compressed cache (64 or 2); 0: there is none
+	WindowRecord, CompressedRecord cache.Record // how their slots are stored: both cache.RecordV4, or neither
+
+	Scale      float32 // softmax scale; 0 means DefaultScale
+	MaxBytes   uint64  // of the largest pool; 0: what a descriptor holds
+	Variant    string  // one of DecodeVariants; "" picks the best
+	Splits     int     // parts of each row, 1 to MaxSplits; 0: by rule, see ScratchBytes
+	Workgroups int     // that fill the device, for that rule; 0: as the device says
 
 	// Workspace is the most bytes of rows that a twopass variant dequantises at a time; 0:
 	// DefaultWorkspace. The rows of vk.Caps.StorageAlignment/4 tokens may take more.
@@ -80,7 +82,7 @@ type InverseRope struct {
 // IsZero reports whether the output stays rotated.
 func (o InverseRope) IsZero() bool { return o.Table.IsZero() && o.Positions.IsZero() }
 
-// Decoder is sparse MLA over paged FP8 caches: every token attends the slots of its two index
+// Decoder is sparse MLA over paged caches: every token attends the slots of its two index
 // lists, one softmax over both. The fused variants decode pages as they read them; the twopass
 // ones first gather to a bf16 workspace (see TwoPass). DecodeRef defines it, by the formula of the
 // package's documentation.
@@ -129,6 +131,7 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 	if cfg.Scale, err = scaleOf(op, cfg.Scale); err != nil {
 		return nil, err
 	}
+	cfg = cfg.withRecords()
 	if err := checkPages(op, cfg); err != nil {
 		return nil, err
 	}
@@ -149,17 +152,13 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 		if t.rotates {
 			bound += 2
 		}
-		x := opkit.Spec{
+		return opkit.Spec{
 			Stem: t.stem, Variant: variant, Bound: bound,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read,
 				vk.Write, vk.Write, vk.Write, vk.Write, vk.Read, vk.Read},
 			PushSize: int(unsafe.Sizeof(attnDecodePush{})), Subgroup: t.subgroup,
-			Constants: append(opkit.Words(cfg.WindowPage, max(cfg.CompressedPage, 1), t.heads, t.tile), t.constants...), Divisible: true,
+			Constants: cfg.constants(t), Divisible: true,
 		}
-		if t.rows != 0 {
-			x.Constants = append(x.Constants, uint32(t.rows))
-		}
-		return x
 	})
 	m, err := mergeOf(dev, variant)
 	if err == nil && !cfg.OnDemand {
@@ -169,6 +168,24 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 		return nil, err
 	}
 	return &Decoder{dev: dev, cfg: cfg, variant: variant, k: k, merge: m, splitter: s}, nil
+}
+
+// withRecords gives a cache that is absent the record of the other.
+func (cfg DecoderConfig) withRecords() DecoderConfig {
+	if cfg.CompressedPage == 0 {
+		cfg.CompressedRecord = cfg.WindowRecord
+	}
+	return cfg
+}
+
+// constants are the specialisation constants of a tiling's kernel.
+func (cfg DecoderConfig) constants(t tiling) []uint32 {
+	list := append(opkit.Words(cfg.WindowPage, max(cfg.CompressedPage, 1), t.heads, t.tile), t.constants...)
+	records := []int{int(cfg.WindowRecord), int(cfg.CompressedRecord)}
+	if t.places {
+		records = append([]int{t.rows}, records...)
+	}
+	return opkit.AppendNonzero(list, records...)
 }
 
 // Prepare asks for the kernels of a Record of some tokens with lists of window and topk entries, so

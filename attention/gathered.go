@@ -11,16 +11,18 @@ import (
 
 // GatheredConfig configures a Gathered.
 type GatheredConfig struct {
-	Heads          int       // H, 1 to 128
-	WindowPage     int       // slots of a page of the window cache
-	CompressedPage int       // slots of a page of the compressed cache; 0: there is none
-	Rows           RowConfig // what tokens attend, and the room for it
-	Scale          float32   // softmax scale; 0 means DefaultScale
-	MaxBytes       uint64    // of the largest pool; 0: what a descriptor holds
-	Variant        string    // one of PrefillVariants; "" picks the best
-	Splits         int       // parts of each row, 1 to MaxSplits; 0: by rule
-	Workgroups     int       // that fill the device, for that rule; 0: as the device says
-	Norm           bool      // GatheredArgs.Norm is given where NormsQueries permits
+	Heads                          int          // H, 1 to 128
+	WindowPage                     int          // slots of a page of the window cache
+	CompressedPage                 int          // slots of a page of the compressed cache; 0: there is none
+	WindowRecord, CompressedRecord cache.Record // as DecoderConfig has them
+
+	Rows       RowConfig // what tokens attend, and the room for it
+	Scale      float32   // softmax scale; 0 means DefaultScale
+	MaxBytes   uint64    // of the largest pool; 0: what a descriptor holds
+	Variant    string    // one of PrefillVariants; "" picks the best
+	Splits     int       // parts of each row, 1 to MaxSplits; 0: by rule
+	Workgroups int       // that fill the device, for that rule; 0: as the device says
+	Norm       bool      // GatheredArgs.Norm is given where NormsQueries permits
 }
 
 // Gathered is the attention of a prompt's tokens over gathered rows: for a step of several
@@ -81,8 +83,10 @@ type PlanTensors struct {
 func NewGathered(dev *vk.Device, cfg GatheredConfig) (*Gathered, error) {
 	const op = "new gathered attention"
 	c := cfg.Rows
+	paged := DecoderConfig{WindowPage: cfg.WindowPage, CompressedPage: cfg.CompressedPage,
+		WindowRecord: cfg.WindowRecord, CompressedRecord: cfg.CompressedRecord}.withRecords()
 	if err := opkit.First(
-		checkPages(op, DecoderConfig{WindowPage: cfg.WindowPage, CompressedPage: cfg.CompressedPage}),
+		checkPages(op, paged),
 		pkg.Range(op, "Rows.Window", c.Window, 1, 1<<24), pkg.Range(op, "Rows.Width", c.Width, 0, 1<<24),
 		pkg.Range(op, "Rows.Ratio", c.Ratio, 0, 1<<24),
 		pkg.Range(op, "Rows.Windows", c.Windows, c.Window, 1<<30), pkg.Range(op, "Rows.Entries", c.Entries, c.Width, 1<<30),
@@ -100,12 +104,14 @@ func NewGathered(dev *vk.Device, cfg GatheredConfig) (*Gathered, error) {
 		Splits: cfg.Splits, Workgroups: cfg.Workgroups, Norm: cfg.Norm, OnDemand: true, halves: true}); err != nil {
 		return nil, err
 	}
+	records := []cache.Record{paged.CompressedRecord, paged.WindowRecord}
 	for i, page := range []int{cfg.CompressedPage, cfg.WindowPage} {
 		if page == 0 {
 			continue
 		}
-		o.gather[i], err = cache.NewGatherRuns(dev, cache.GatherRunsConfig{Page: page, MaxBytes: max(cfg.MaxBytes, workspace),
-			Variant: reaching(cfg.Variant), Halves: o.prefill.variant == VariantCM})
+		o.gather[i], err = cache.NewGatherRuns(dev, cache.GatherRunsConfig{Page: page, Record: records[i],
+			MaxBytes: max(cfg.MaxBytes, workspace),
+			Variant:  reaching(cfg.Variant), Halves: o.prefill.variant == VariantCM})
 		if err != nil {
 			return nil, pkg.Wrap(op, err)
 		}

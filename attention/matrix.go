@@ -216,7 +216,7 @@ func (f matrixFit) decodeTilings(element string, heads int) (list []tiling, err 
 	}
 	for _, t := range fit {
 		x := t.tiling(f.tune.Attention.DecodeTile)
-		x.rotates, x.norms, x.rows = true, t.normsQueries(), f.rows(t)
+		x.rotates, x.norms, x.rows, x.places = true, t.normsQueries(), f.rows(t), true
 		if t.rowLanes() < 16 {
 			x.code = f.tune.Attention.DecodeCode
 		}

@@ -19,6 +19,7 @@ type tiling struct {
 	rotates   bool     // it can undo the RoPE of whole rows of output
 	norms     bool     // it can norm queries
 	rows      int      // how rows lie in shared memory, of shaders/lib/cm_rows.glsl
+	places    bool     // its kernel has a constant for rows in front of those of records
 }
 
 // elements are the types of matrix elements, by build.

@@ -44,6 +44,7 @@ type TwoPass struct {
 // forced variant that the device cannot run; those of vk.Device.Kernel.
 func NewTwoPass(dev *vk.Device, cfg TwoPassConfig) (*TwoPass, error) {
 	const op = "new two-pass decode"
+	cfg.DecoderConfig = cfg.withRecords()
 	if err := checkPages(op, cfg.DecoderConfig); err != nil {
 		return nil, err
 	}
@@ -54,12 +55,14 @@ func NewTwoPass(dev *vk.Device, cfg TwoPassConfig) (*TwoPass, error) {
 		return nil, err
 	}
 	o := &TwoPass{dev: dev, cfg: cfg, prefill: prefill, bytes: bytes}
+	records := []cache.Record{cfg.CompressedRecord, cfg.WindowRecord}
 	for i, page := range []int{cfg.CompressedPage, cfg.WindowPage} {
 		if page == 0 {
 			continue
 		}
-		o.gather[i], err = cache.NewGatherSlots(dev, cache.GatherSlotsConfig{Page: page, MaxBytes: max(cfg.MaxBytes, bytes),
-			Variant: reaching(cfg.Variant)})
+		o.gather[i], err = cache.NewGatherSlots(dev, cache.GatherSlotsConfig{Page: page, Record: records[i],
+			MaxBytes: max(cfg.MaxBytes, bytes),
+			Variant:  reaching(cfg.Variant)})
 		if err != nil {
 			return nil, pkg.Wrap(op, err)
 		}

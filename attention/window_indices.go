@@ -10,50 +10,60 @@ import (
 )
 
 type attnWindowIndicesPush struct {
-	Tokens, Window, Requests, TableWidth uint32
+	Tokens, Window, Requests, TableWidth, Width uint32
 }
 
 // WindowIndicesConfig configures a WindowIndices.
 type WindowIndicesConfig struct {
 	Page    int    // slots of a page of the window cache (64)
 	Variant string // "" or "base"
+
+	// Drafts is the most tokens of a draft block, of which each attends all; 0: tokens attend
+	// themselves and what is before them. DeepSeek-V4.1 drafts 5.
+	Drafts int
 }
 
-// WindowIndices lists the slots of the sliding window of decode tokens, oldest
-// first. WindowIndicesRef defines it.
+// WindowIndices lists the slots of the sliding window of decode tokens, oldest first.
+// WindowIndicesRef defines it; with WindowIndicesConfig.Drafts the tokens of a request are a draft
+// block, and DraftIndicesRef does.
 type WindowIndices struct {
 	dev *vk.Device
+	cfg WindowIndicesConfig
 	k   *vk.Kernel
 }
 
-// WindowIndicesArgs are the tensors of one WindowIndices. The window is the width
-// of Slots (128 in DeepSeek-V4).
+// WindowIndicesArgs are the tensors of one WindowIndices. The width of Slots is that of the window
+// (128 in DeepSeek-V4), and for draft blocks Drafts more (133 in DeepSeek-V4.1).
 type WindowIndicesArgs struct {
 	QueryStart tensor.Tensor // [R+1] i32: first token of each request, then their number
 	SeqLens    tensor.Tensor // [R] i32: tokens of each request including this step's
 	TokenToReq tensor.Tensor // [>= T] i32
 	IsValid    tensor.Tensor // [>= T] u8: 0 for padding
 	BlockTable tensor.Tensor // [R, W] i32: pages of the window cache
-	Slots      tensor.Tensor // [T, window] i32, written for valid tokens
+	Slots      tensor.Tensor // [T, window + Drafts] i32, written for valid tokens
 	Lens       tensor.Tensor // [>= T] i32, written: all of it, 0 beyond T
 }
 
 // NewWindowIndices builds the kernel.
 //
-// Errors: vk.ErrArgument for a page size below 1 or an unknown variant; those of
+// Errors: vk.ErrArgument for a page size below 1, negative Drafts or an unknown variant; those of
 // vk.Device.Kernel.
 func NewWindowIndices(dev *vk.Device, cfg WindowIndicesConfig) (*WindowIndices, error) {
-	if err := pkg.Range("new window indices", "Page", cfg.Page, 1, math.MaxInt32); err != nil {
+	const op = "new window indices"
+	if err := opkit.First(
+		pkg.Range(op, "Page", cfg.Page, 1, math.MaxInt32),
+		pkg.Range(op, "Drafts", cfg.Drafts, 0, math.MaxInt32/2),
+	); err != nil {
 		return nil, err
 	}
 	k, err := indexKernel(dev, "attn_window_indices", cfg.Variant, opkit.Spec{
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
-		PushSize: int(unsafe.Sizeof(attnWindowIndicesPush{})), Constants: opkit.Words(cfg.Page),
+		PushSize: int(unsafe.Sizeof(attnWindowIndicesPush{})), Constants: []uint32{uint32(cfg.Page), opkit.Bit(0, cfg.Drafts > 0)},
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &WindowIndices{dev, k}, nil
+	return &WindowIndices{dev, cfg, k}, nil
 }
 
 // Variant returns the name of the build in use.
@@ -77,8 +87,8 @@ func (o *WindowIndices) Record(rec *vk.Recorder, a WindowIndicesArgs) error {
 	switch {
 	case err != nil:
 		return err
-	case opkit.Dim(a.Slots, 1) < 1:
-		return pkg.Wrong(op, "Slots", a.Slots, "a window of at least 1")
+	case opkit.Dim(a.Slots, 1) <= o.cfg.Drafts:
+		return pkg.Wrong(op, "Slots", a.Slots, "a window of at least 1, and %d drafts", o.cfg.Drafts)
 	case opkit.Dim(a.TokenToReq, 0) < t:
 		return pkg.Wrong(op, "TokenToReq", a.TokenToReq, "at least %d tokens", t)
 	case opkit.Dim(a.IsValid, 0) < t:
@@ -88,7 +98,8 @@ func (o *WindowIndices) Record(rec *vk.Recorder, a WindowIndicesArgs) error {
 	case rows == 0:
 		return nil
 	}
-	p := attnWindowIndicesPush{uint32(t), uint32(opkit.Dim(a.Slots, 1)), uint32(r), uint32(opkit.Dim(a.BlockTable, 1))}
+	width := opkit.Dim(a.Slots, 1)
+	p := attnWindowIndicesPush{uint32(t), uint32(width - o.cfg.Drafts), uint32(r), uint32(opkit.Dim(a.BlockTable, 1)), uint32(width)}
 	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(rows), 1, 1},
 		Bind: []vk.View{a.QueryStart.View(), a.SeqLens.View(), a.TokenToReq.View(), a.IsValid.View(),

@@ -31,3 +31,39 @@ func WindowIndicesRef(tokens, window int, queryStart, seqLens, tokenToReq []int3
 		lens[i] = int32(n)
 	}
 }
+
+// DraftIndicesRef lists what the tokens of draft blocks attend, oldest first, as WindowIndicesRef
+// lists
+// windows: slots [tokens, window + drafts]. The n = queryStart[r+1] - queryStart[r] tokens of
+// request r are its block, at most drafts of them, and its last rows. P is the last position before
+// the block:
+//
+//	P = seqLens[r] - n - 1,  positions max(P - window + 1, 0) .. P, then P+1 .. P+n
+//
+// for each of its tokens: no causality, and the window does not slide within the block. Of a longer
+// block the newest rows are left out.
+//
+// Source: DeepSeek-V4.1 inference/model.py (DSpark blocks); vLLM sparse_swa.py.
+func DraftIndicesRef(tokens, window, drafts int, queryStart, seqLens, tokenToReq []int32, isValid []byte, table Table,
+	slots, lens []int32) {
+	width := window + drafts
+	for i := range lens {
+		lens[i] = 0
+		if i >= tokens || isValid[i] == 0 || tokenToReq[i] < 0 || int(tokenToReq[i]) >= table.R {
+			continue
+		}
+		r := tokenToReq[i]
+		newest := int(seqLens[r]) - int(queryStart[r+1]-queryStart[r]) - 1 // P
+		var positions []int
+		for p := max(newest-window+1, 0); p < int(seqLens[r]) && len(positions) < width; p++ {
+			positions = append(positions, p)
+		}
+		for j := range width {
+			slots[i*width+j] = -1
+			if j < len(positions) {
+				slots[i*width+j] = table.Slot(r, positions[j])
+			}
+		}
+		lens[i] = int32(len(positions))
+	}
+}

@@ -21,8 +21,9 @@ type CompressConfig struct {
 	Compression Compression
 	StatePage   int            // tokens per page of the state cache
 	Page        int            // slots per page of the caches it will write
+	Record      Record         // of K entries; other than RecordV4 only with Compression.Latent
 	Keys        IndexKeyFormat // of indexer keys (Dim = IndexDim); 0 for K entries
-	Hadamard    bool           // of indexer keys: rotate them as indexer queries are rotated; both or neither
+	Hadamard    bool           // of indexer keys, without Compression.Latent: rotate them as indexer queries are rotated; both or neither
 	Eps         float32        // 0 means CompressEps
 	RopeStep    int            // positions from a row of CosSin to the next: 1 (or 0), or a divisor of Ratio
 	Invocations int            // of a workgroup: Dim/4 or Dim, for windows of over 8 rows Dim/4 times a power of two; 0: best known
@@ -49,8 +50,11 @@ type CompressArgs struct {
 	Keys       IndexKeyCache // written if Dim is IndexDim
 
 	// CompressConfig.Save only; then State is written, too.
-	KvScore tensor.Tensor // [N, 2*C] f32, as SaveStateArgs has it
+	KvScore tensor.Tensor // [N, 2*C] f32, as SaveStateArgs has it; with Compression.Ungated [N, Dim], the rows
 	Ape     tensor.Tensor // [Ratio, C] f32
+
+	// Compression.Latent only: written, row i if token i makes an entry; may be absent.
+	Latent tensor.Tensor // [T, Dim] bf16
 }
 
 // Compress turns the states of a window of tokens into an entry of a compressed
@@ -67,6 +71,11 @@ type CompressArgs struct {
 // stay bf16), indexer keys as E4M3 with one power-of-two scale floored at amax 1e-4,
 // or as E2M1 with a scale per 32. With Hadamard the rounded key is first multiplied
 // by the orthogonal Sylvester-Hadamard matrix and rounded again.
+//
+// With Compression.Latent, as DeepSeek-V4.1 has it, v is rounded to bf16 before the norm and n
+// before it turns; that is the latent. With Compression.Ungated v is the token's row of KvScore:
+// State, StateTable, StateSlots, TokenToReq and Ape are absent, Save is set, and Slots counts the
+// tokens.
 //
 // Where data is bad: a row at a negative position, beyond the table's width or at a page
 // outside the pool is absent from the window; a token at a negative position, with a request
@@ -108,7 +117,8 @@ type kvCompressPush struct {
 	RopeRows   uint32
 	NormBf16   uint32
 	Eps        float32
-	_          uint32
+	HasLatent  uint32
+	LatentAddr uint64
 }
 
 // NewCompress chooses the variant and builds its kernel, which the device owns.
@@ -125,10 +135,10 @@ func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
 		return nil, err
 	}
 	stem, bound := "kv_compress", 7
-	access := []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}
+	access := []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write}
 	if cfg.Save {
 		stem, bound = "kv_compress_save", 8
-		access = append(access[:bound-1], vk.Read, vk.Read, vk.ReadWrite, vk.Write)
+		access = append(access[:bound-1], vk.Read, vk.Read, vk.ReadWrite, vk.Write, vk.Write)
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: stem, Variant: variant, Bindings: access, Bound: bound,
@@ -143,8 +153,9 @@ func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
 // constants are the specialisation constants of kv_compress.comp.
 func (cfg CompressConfig) constants(tune *tuning.Compress) []uint32 {
 	c := cfg.Compression
-	return opkit.Words(cfg.Invocations, cfg.Page, cfg.StatePage, c.Ratio, int(opkit.Bit(0, c.Overlap)), c.Dim,
+	list := opkit.Words(cfg.Invocations, cfg.Page, cfg.StatePage, c.Ratio, int(opkit.Bit(0, c.Overlap)), c.Dim,
 		int(cfg.Keys), int(opkit.Bit(0, cfg.Hadamard)), cfg.RopeStep, compressChunk(c, cfg.Invocations, tune))
+	return opkit.AppendNonzero(list, int(opkit.Bit(0, c.Latent)+opkit.Bit(0, c.Ungated)), int(cfg.Record))
 }
 
 // groups is the most workgroups of a launch that does not save.
@@ -158,8 +169,14 @@ func (cfg CompressConfig) groups(tune *tuning.Compress) int {
 // complete checks a configuration and puts values in place of zeros.
 func (cfg CompressConfig) complete(op string, caps *vk.Caps, tune *tuning.Compress) (CompressConfig, error) {
 	c := cfg.Compression
+	if c.Ungated {
+		cfg.StatePage = 1 // there are none
+	}
 	if _, err := NewStateLayout(c, cfg.StatePage, 0); err != nil {
 		return cfg, pkg.Wrap(op, err)
+	}
+	if c.Ungated && !cfg.Save {
+		return cfg, pkg.Wrong(op, "Save", cfg.Save, "true with Compression.Ungated")
 	}
 	if err := cfg.checkOutput(op); err != nil {
 		return cfg, err
@@ -188,7 +205,7 @@ func (cfg CompressConfig) invocations(op string, caps *vk.Caps, tune *tuning.Com
 	fits := func(n int) bool { return n <= most && compressShared(c, n, tune) <= int(caps.SharedMemory) }
 	if cfg.Invocations == 0 {
 		cfg.Invocations = lanes
-		if !c.long() && cfg.Save && tune.SaveSingle && fits(4*lanes) {
+		if !c.Ungated && !c.long() && cfg.Save && tune.SaveSingle && fits(4*lanes) {
 			cfg.Invocations = 4 * lanes
 		}
 		for n := 2 * lanes; c.long() && n <= tune.LongInvocations && n/lanes*chunkRows <= c.Window() && fits(n); n *= 2 {
@@ -251,6 +268,12 @@ func compressShared(c Compression, invocations int, tune *tuning.Compress) int {
 }
 
 func (cfg CompressConfig) checkOutput(op string) error {
+	if cfg.Compression.Latent && cfg.Hadamard {
+		return pkg.Wrong(op, "Hadamard", cfg.Hadamard, "false with Compression.Latent")
+	}
+	if cfg.Record != RecordV4 && (!cfg.Compression.Latent || cfg.Compression.keys()) {
+		return pkg.Wrong(op, "Record", cfg.Record, "%s, or K entries with Compression.Latent", RecordV4)
+	}
 	if cfg.Compression.keys() {
 		_, err := NewIndexKeyLayout(cfg.Keys, cfg.Page, 0)
 		return pkg.Wrap(op, err)
@@ -259,7 +282,7 @@ func (cfg CompressConfig) checkOutput(op string) error {
 		return pkg.Wrong(op, "Keys, Hadamard", fmt.Sprintf("%v, %v", cfg.Keys, cfg.Hadamard),
 			"neither: K entries have one format and are not rotated")
 	}
-	_, err := NewLayout(cfg.Page, 0)
+	_, err := NewRecordLayout(cfg.Record, cfg.Page, 0)
 	return pkg.Wrap(op, err)
 }
 
@@ -274,9 +297,6 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	if x == nil {
 		return pkg.Nil(op)
 	}
-	if err := checkState(x.dev, op, x.variant, a.State, x.cfg.Compression, x.cfg.StatePage); err != nil {
-		return err
-	}
 	pool, stride, err := x.output(op, a)
 	if err != nil {
 		return err
@@ -284,27 +304,36 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	if err := x.checkArgs(op, a); err != nil {
 		return err
 	}
-	tokens := a.StateSlots.Shape[0]
+	tokens := x.tokens(a)
 	if tokens == 0 {
 		return nil
 	}
 	each, groups := x.grid(tokens)
 	push := kvCompressPush{
-		StateAddr: a.State.Pool.View().Address(), PoolAddr: pool.View().Address(),
-		StateUnits: uint32(a.State.Layout.Stride / poolAlign), StatePages: uint32(a.State.Pages()),
-		PoolStride: uint32(stride), PoolPages: uint32(poolPages(pool)),
-		Tokens: uint32(tokens), Each: each, Requests: uint32(a.StateTable.Shape[0]), Width: uint32(a.StateTable.Shape[1]),
-		RopeRows: uint32(a.CosSin.Shape[0]), Eps: x.cfg.Eps,
+		PoolAddr: pool.View().Address(), LatentAddr: opkit.Present(x.dev, a.Latent).Address(),
+		PoolStride: uint32(stride), PoolPages: uint32(poolPages(pool)), Tokens: uint32(tokens), Each: each,
+		RopeRows: uint32(a.CosSin.Shape[0]), Eps: x.cfg.Eps, HasLatent: opkit.Bit(0, !a.Latent.IsZero()),
 	}
 	if a.Norm.DType == tensor.BF16 {
 		push.NormBf16 = 1
 	}
-	bind := []vk.View{a.Positions.View(), a.TokenToReq.View(), a.StateSlots.View(), a.Slots.View(),
-		a.StateTable.View(), a.Norm.View(), a.CosSin.View()}
-	targets := []opkit.Target{{T: a.State.Pool, Access: vk.Read}, {T: pool, Access: vk.Write}}
+	bind := []vk.View{a.Positions.View(), opkit.Present(x.dev, a.TokenToReq), opkit.Present(x.dev, a.StateSlots), a.Slots.View(),
+		opkit.Present(x.dev, a.StateTable), a.Norm.View(), a.CosSin.View()}
+	none := func(t tensor.Tensor) tensor.Tensor {
+		if !t.IsZero() {
+			return t
+		}
+		dummy := x.dev.Dummy()
+		return tensor.Of(dummy, tensor.U8, int(dummy.Size))
+	}
+	targets := []opkit.Target{{T: none(a.State.Pool), Access: vk.Read}, {T: pool, Access: vk.Write}, {T: none(a.Latent), Access: vk.Write}}
+	if !x.cfg.Compression.Ungated {
+		push.StateAddr, push.StateUnits = a.State.Pool.View().Address(), uint32(a.State.Layout.Stride/poolAlign)
+		push.StatePages, push.Requests, push.Width = uint32(a.State.Pages()), uint32(a.StateTable.Shape[0]), uint32(a.StateTable.Shape[1])
+	}
 	if x.cfg.Save {
 		targets[0].Access = vk.ReadWrite
-		push.KvScoreAddr, bind = a.KvScore.View().Address(), append(bind, a.Ape.View())
+		push.KvScoreAddr, bind = a.KvScore.View().Address(), append(bind, opkit.Present(x.dev, a.Ape))
 		targets = append([]opkit.Target{{T: a.KvScore, Access: vk.Read}}, targets...)
 	}
 	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
@@ -312,10 +341,21 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	}, targets...)
 }
 
+// tokens is the number of tokens of a step.
+func (x *Compress) tokens(a CompressArgs) int {
+	if x.cfg.Compression.Ungated {
+		return opkit.Dim(a.Slots, 0)
+	}
+	return opkit.Dim(a.StateSlots, 0)
+}
+
 // grid returns the tokens of a workgroup and the workgroups of a launch. With Save a
 // token has one workgroup for its entry and one for its state.
 func (x *Compress) grid(tokens int) (each uint32, groups [3]uint32) {
-	if x.cfg.Save {
+	switch {
+	case x.cfg.Compression.Ungated:
+		return 1, [3]uint32{uint32(tokens), 1, 1}
+	case x.cfg.Save:
 		return 1, [3]uint32{uint32(tokens), 2, 1}
 	}
 	n := opkit.CeilDiv(tokens, x.most)
@@ -325,7 +365,7 @@ func (x *Compress) grid(tokens int) (each uint32, groups [3]uint32) {
 // output is the pool that is written, checked, and its page stride.
 func (x *Compress) output(op string, a CompressArgs) (pool tensor.Tensor, stride int, err error) {
 	if !x.cfg.Compression.keys() {
-		return a.Cache.Pool, a.Cache.Layout.Stride, checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page)
+		return a.Cache.Pool, a.Cache.Layout.Stride, checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record)
 	}
 	if err := a.Keys.check(op); err != nil {
 		return pool, 0, err
@@ -338,39 +378,64 @@ func (x *Compress) output(op string, a CompressArgs) (pool tensor.Tensor, stride
 }
 
 func (x *Compress) checkArgs(op string, a CompressArgs) error {
-	if err := pkg.CheckRows(op, "StateSlots", a.StateSlots, tensor.I64, -1); err != nil {
-		return err
-	}
-	tokens := a.StateSlots.Shape[0]
-	for _, t := range []struct {
-		name string
-		t    tensor.Tensor
-		dt   tensor.DType
-	}{{"Positions", a.Positions, tensor.I32}, {"TokenToReq", a.TokenToReq, tensor.I32}, {"Slots", a.Slots, tensor.I64}} {
-		if err := checkTokens(op, t.name, t.t, t.dt, tokens); err != nil {
-			return err
-		}
-	}
-	if err := pkg.CheckRows(op, "StateTable", a.StateTable, tensor.I32, -1, -1); err != nil {
+	tokens, err := x.checkGroups(op, a)
+	if err != nil {
 		return err
 	}
 	dt := tensor.F32
 	if a.Norm.DType == tensor.BF16 {
 		dt = tensor.BF16
 	}
-	if err := pkg.CheckRows(op, "Norm", a.Norm, dt, x.cfg.Compression.Dim); err != nil {
+	if err := opkit.First(
+		checkTokens(op, "Positions", a.Positions, tensor.I32, tokens),
+		checkTokens(op, "Slots", a.Slots, tensor.I64, tokens),
+		pkg.CheckRows(op, "Norm", a.Norm, dt, x.cfg.Compression.Dim),
+		pkg.CheckRows(op, "CosSin", a.CosSin, tensor.F32, -1, RopeDim),
+	); err != nil {
 		return err
 	}
-	if err := pkg.CheckRows(op, "CosSin", a.CosSin, tensor.F32, -1, RopeDim); err != nil {
-		return err
-	}
-	switch {
-	case a.StateTable.Len() == 0:
-		return pkg.Wrong(op, "StateTable", a.StateTable, "at least one entry")
-	case a.CosSin.Shape[0] == 0:
+	if a.CosSin.Shape[0] == 0 {
 		return pkg.Wrong(op, "CosSin", a.CosSin, "at least one row")
 	}
+	if !a.Latent.IsZero() {
+		if !x.cfg.Compression.Latent {
+			return pkg.Wrong(op, "Latent", a.Latent, "absent without Compression.Latent")
+		}
+		latent := opkit.Target{Name: "Latent", T: a.Latent, Align: 8}
+		if err := opkit.First(pkg.CheckRows(op, "Latent", a.Latent, tensor.BF16, tokens, x.cfg.Compression.Dim),
+			pkg.Reach(x.dev, op, x.variant, latent)); err != nil {
+			return err
+		}
+	}
 	return x.checkSave(op, a)
+}
+
+// checkGroups checks what says where the rows of a group are, and returns the tokens of the step.
+func (x *Compress) checkGroups(op string, a CompressArgs) (tokens int, err error) {
+	if x.cfg.Compression.Ungated {
+		for name, t := range map[string]tensor.Tensor{"State": a.State.Pool, "StateTable": a.StateTable,
+			"StateSlots": a.StateSlots, "TokenToReq": a.TokenToReq} {
+			if !t.IsZero() {
+				return 0, pkg.Wrong(op, name, t, "absent with Compression.Ungated")
+			}
+		}
+		if err := pkg.CheckRows(op, "Slots", a.Slots, tensor.I64, -1); err != nil {
+			return 0, err
+		}
+		return a.Slots.Shape[0], nil
+	}
+	if err := opkit.First(
+		checkState(x.dev, op, x.variant, a.State, x.cfg.Compression, x.cfg.StatePage),
+		pkg.CheckRows(op, "StateSlots", a.StateSlots, tensor.I64, -1),
+		pkg.CheckRows(op, "StateTable", a.StateTable, tensor.I32, -1, -1),
+	); err != nil {
+		return 0, err
+	}
+	if a.StateTable.Len() == 0 {
+		return 0, pkg.Wrong(op, "StateTable", a.StateTable, "at least one entry")
+	}
+	tokens = a.StateSlots.Shape[0]
+	return tokens, checkTokens(op, "TokenToReq", a.TokenToReq, tensor.I32, tokens)
 }
 
 // checkSave checks what is saved first, if it is.
@@ -381,15 +446,22 @@ func (x *Compress) checkSave(op string, a CompressArgs) error {
 		}
 		return nil
 	}
-	tokens := a.StateSlots.Shape[0]
+	tokens := x.tokens(a)
 	if most := int(x.dev.Caps().MaxWorkgroupCount[0]); tokens > most {
-		return pkg.Wrong(op, "StateSlots", a.StateSlots, "at most %d tokens on this device", most)
+		return pkg.Wrong(op, "Slots", a.Slots, "at most %d tokens on this device", most)
 	}
-	if err := checkInputs(op, x.cfg.Compression, a.KvScore, a.Ape); err != nil {
+	if x.cfg.Compression.Ungated {
+		if !a.Ape.IsZero() {
+			return pkg.Wrong(op, "Ape", a.Ape, "absent with Compression.Ungated")
+		}
+		if err := pkg.CheckRows(op, "KvScore", a.KvScore, tensor.F32, -1, x.cfg.Compression.Dim); err != nil {
+			return err
+		}
+	} else if err := checkInputs(op, x.cfg.Compression, a.KvScore, a.Ape); err != nil {
 		return err
 	}
 	if tokens > a.KvScore.Shape[0] {
-		return pkg.Wrong(op, "KvScore", a.KvScore, "at least the %d rows of StateSlots", tokens)
+		return pkg.Wrong(op, "KvScore", a.KvScore, "at least %d rows, one a token", tokens)
 	}
 	return pkg.Reach(x.dev, op, x.variant, opkit.Target{Name: "KvScore", T: a.KvScore, Align: 16})
 }

@@ -17,6 +17,8 @@ type CompressHost struct {
 	Eps         float32 // 0 means CompressEps
 	RopeStep    int     // 0 means 1
 
+	Rows []float32 // [N, Dim], Compression.Ungated only
+
 	Positions         []int32
 	TokenToReq        []int32
 	StateSlots, Slots []int64
@@ -38,6 +40,10 @@ type CompressedEntry struct {
 	Slot  int64     // in the output cache; may lie beyond its end
 	Value []float64 // [Dim]
 	Tol   []float64 // how far an f32 computation may be off: CompressTolerance of the terms' magnitudes
+
+	// With Compression.Latent: the latent, and the bits that f32 may round it to. Value is then the
+	// rotated Latent in f32, which rounds alike on every device, and Tol is 0.
+	Latent, LatentLo, LatentHi []uint16
 }
 
 // Entries computes, in float64, the entries that the tokens of a step complete.
@@ -56,15 +62,17 @@ func (in CompressHost) Entries() ([]CompressedEntry, error) {
 	if err := in.check(op); err != nil {
 		return nil, err
 	}
-	pages, requests := len(in.State)/in.Layout.Stride, len(in.StateTable)/in.Width
 	var entries []CompressedEntry
-	for i, s := range in.StateSlots {
-		p, r := int(in.Positions[i]), int(in.TokenToReq[i])
-		if p < 0 || (p+1)%in.Compression.Ratio != 0 || r < 0 || r >= requests ||
-			s < 0 || s >= int64(pages)*int64(in.Layout.Page) || in.Slots[i] < 0 {
+	for i := range in.tokens() {
+		if !in.completes(i) {
 			continue
 		}
-		value, magnitude := in.pool(r, p)
+		p := int(in.Positions[i])
+		if in.Compression.Latent {
+			entries = append(entries, in.latentEntry(i))
+			continue
+		}
+		value, magnitude := in.pool(int(in.TokenToReq[i]), p)
 		in.norm(value, magnitude)
 		in.rotate(p, value, magnitude)
 		e := CompressedEntry{Token: i, Slot: in.Slots[i], Value: value, Tol: magnitude}
@@ -77,6 +85,27 @@ func (in CompressHost) Entries() ([]CompressedEntry, error) {
 		entries = append(entries, e)
 	}
 	return entries, nil
+}
+
+func (in CompressHost) tokens() int {
+	if in.Compression.Ungated {
+		return len(in.Slots)
+	}
+	return len(in.StateSlots)
+}
+
+// completes tells whether token i ends a group and has a place for its entry.
+func (in CompressHost) completes(i int) bool {
+	p := int(in.Positions[i])
+	if p < 0 || (p+1)%in.Compression.Ratio != 0 || in.Slots[i] < 0 {
+		return false
+	}
+	if in.Compression.Ungated {
+		return true
+	}
+	pages, requests := len(in.State)/in.Layout.Stride, len(in.StateTable)/in.Width
+	r, s := int(in.TokenToReq[i]), in.StateSlots[i]
+	return r >= 0 && r < requests && s >= 0 && s < int64(pages)*int64(in.Layout.Page)
 }
 
 // pool is v, and the same sum over magnitudes.
@@ -137,10 +166,16 @@ func (in CompressHost) norm(v, magnitude []float64) {
 	}
 }
 
-func (in CompressHost) rotate(p int, v, magnitude []float64) {
+// angles is the row of CosSin of the entry that the token at position p completes.
+func (in CompressHost) angles(p int) []float32 {
 	row := min((p+1-in.Compression.Ratio)/in.RopeStep, len(in.CosSin)/RopeDim-1)
+	return in.CosSin[row*RopeDim:][:RopeDim]
+}
+
+func (in CompressHost) rotate(p int, v, magnitude []float64) {
+	angles := in.angles(p)
 	for i := range RopeDim / 2 {
-		cos, sin := float64(in.CosSin[row*RopeDim+i]), float64(in.CosSin[row*RopeDim+RopeDim/2+i])
+		cos, sin := float64(angles[i]), float64(angles[RopeDim/2+i])
 		d := len(v) - RopeDim + 2*i
 		e, o := v[d], v[d+1]
 		v[d], v[d+1] = e*cos-o*sin, o*cos+e*sin
@@ -236,15 +271,9 @@ func CompressKeysRef(pool []byte, l IndexKeyLayout, in CompressHost) error {
 // QuantiseKeyRef quantises 128 bf16 values as indexer keys are stored: the codes, 128
 // or 64 bytes, and the 4 scale bytes.
 func QuantiseKeyRef(x []uint16, format IndexKeyFormat) (codes []byte, scale [IndexScaleBytes]byte) {
-	amax := func(x []uint16) (m float32) {
-		for _, b := range x {
-			m = max(m, abs(numfmt.BF16Decode(b)))
-		}
-		return m
-	}
 	codes = make([]byte, format.RowBytes())
 	if format == IndexKeyFP8 {
-		sb := numfmt.UE8M0Encode(amax(x), numfmt.KCacheEps, numfmt.E4M3InvMax)
+		sb := numfmt.UE8M0Encode(amaxOf(x), numfmt.KCacheEps, numfmt.E4M3InvMax)
 		for d, b := range x {
 			codes[d] = numfmt.E4M3Encode(numfmt.BF16Decode(b) * numfmt.UE8M0Inverse(sb))
 		}
@@ -253,7 +282,7 @@ func QuantiseKeyRef(x []uint16, format IndexKeyFormat) (codes []byte, scale [Ind
 	}
 	for b := range scale {
 		block := x[32*b : 32*b+32]
-		scale[b] = numfmt.UE8M0Encode(amax(block), numfmt.MXFP4Eps, numfmt.E2M1InvMax)
+		scale[b] = numfmt.UE8M0Encode(amaxOf(block), numfmt.MXFP4Eps, numfmt.E2M1InvMax)
 		inverse := numfmt.UE8M0Inverse(scale[b])
 		for d := 0; d < 32; d += 2 {
 			codes[16*b+d/2] = numfmt.E2M1Pack(numfmt.E2M1Encode(numfmt.BF16Decode(block[d])*inverse),
@@ -264,6 +293,9 @@ func QuantiseKeyRef(x []uint16, format IndexKeyFormat) (codes []byte, scale [Ind
 }
 
 func (in CompressHost) check(op string) error {
+	if in.Compression.Ungated {
+		return in.checkUngated(op)
+	}
 	if err := checkStateRef(op, in.Layout, in.Compression); err != nil {
 		return err
 	}

@@ -15,6 +15,13 @@ type Compression struct {
 	Dim     int  // numbers of an entry: D (an entry of a KVCache) or IndexDim (of an IndexKeyCache)
 	Ratio   int  // tokens of an entry, 1..MaxRatio
 	Overlap bool // windows overlap
+
+	// Latent rounds the pooled value to bf16 before the norm and the normed value, the latent,
+	// before it is rotated. An entry's bytes then follow from its latent alone.
+	Latent bool
+	// Ungated takes the row of the token that ends a group for the pooled value: there are no
+	// scores and no states. It needs Latent and excludes Overlap.
+	Ungated bool
 }
 
 // MaxRatio is the largest Compression.Ratio: places in the longest window then fit the shared
@@ -26,6 +33,16 @@ var (
 	C4Main   = Compression{Dim: D, Ratio: 4, Overlap: true}        // K entries of C4A layers
 	C4Index  = Compression{Dim: IndexDim, Ratio: 4, Overlap: true} // indexer keys of C4A layers
 	C128Main = Compression{Dim: D, Ratio: 128}                     // K entries of C128A layers
+)
+
+// The compressors of DeepSeek-V4.1. Index keys are made of a product of the latents.
+//
+// Source: classes Compressor and Indexer of DeepSeek-V4.1's inference/model.py.
+var (
+	C2Main  = Compression{Dim: D, Ratio: 2, Latent: true}                       // entries of two tokens
+	C1Main  = Compression{Dim: D, Ratio: 1, Latent: true, Ungated: true}        // entries of one token
+	C2Index = Compression{Dim: IndexDim, Ratio: 2, Latent: true, Ungated: true} // index keys of C2Main's entries
+	C1Index = Compression{Dim: IndexDim, Ratio: 1, Latent: true, Ungated: true} // index keys of C1Main's entries
 )
 
 // Channels is how many gated values a token brings: Dim, or 2*Dim with Overlap. A token's state
@@ -52,6 +69,9 @@ func (c Compression) check(op string) error {
 	}
 	if c.Ratio < 1 || c.Ratio > MaxRatio {
 		return pkg.Wrong(op, "Compression.Ratio", fmt.Sprintf("%d tokens", c.Ratio), "1..%d", MaxRatio)
+	}
+	if c.Ungated && (!c.Latent || c.Overlap) {
+		return pkg.Wrong(op, "Compression.Ungated", c, "with Latent and without Overlap")
 	}
 	return nil
 }

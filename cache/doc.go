@@ -1,13 +1,15 @@
-// Package cache keeps the paged K caches of DeepSeek-V4's attention: the byte
-// layout of a page, the pages themselves in device memory, who owns which page,
+// Package cache keeps the paged K caches of the attention of DeepSeek-V4 and V4.1: the
+// byte layout of a page, the pages themselves in device memory, who owns which page,
 // and the kernels that fill pages and read them back.
 //
 // # Pages and slots
 //
-// A slot holds one cached vector of 512 numbers in 584 bytes: 448 E4M3 codes, 64
-// bf16 numbers, 7 UE8M0 scale bytes and a pad byte. [Layout] says where in a page
-// they lie. Slot s of a pool is slot s%page of page s/page; slot ids are what slot
-// mappings (int64) and index lists (int32) contain, and a negative one is none.
+// A slot holds one cached vector of 512 numbers. A [Record] says how: V4's has 584
+// bytes, of which 448 are E4M3 codes and the last 64 numbers bf16; V4.1's rows have 528
+// bytes of E4M3 codes and its compressed entries 288 of E2M1 codes, with their scales.
+// [Layout] says where in a page they lie, and names the record. Slot s of a pool is slot
+// s%page of page s/page; slot ids are what slot mappings (int64) and index lists (int32)
+// contain, and a negative one is none.
 //
 // # Host side
 //
@@ -29,7 +31,8 @@
 // window of every token that ends a group into an entry of a KVCache or of an
 // [IndexKeyCache]. Windows are addressed by position, so that a sequence may be cut
 // into steps anywhere, processed again from any position, or moved to other pages,
-// and gives the same bytes.
+// and gives the same bytes. Those of V4.1 have Compression.Latent: entry and indexer
+// key are both made of a latent that is rounded to bf16.
 //
 // Alphabet of the shapes: T tokens, R requests, D = 512, W entries of a table row,
 // page slots per page, stride bytes per page.

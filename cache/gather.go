@@ -14,6 +14,7 @@ var GatherVariants = ladder("kv_gather")
 // GatherConfig says what a Gather is built for.
 type GatherConfig struct {
 	Page     int    // slots per page of the caches it will read
+	Record   Record // how these store a slot; 0: RecordV4
 	MaxBytes uint64 // size of the largest cache or output; 0: whatever a descriptor of the device can hold
 	Variant  string // one of GatherVariants; "" picks the best
 }
@@ -68,7 +69,7 @@ type kvGatherPush struct {
 // cannot hold MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
 func NewGather(dev *vk.Device, cfg GatherConfig) (*Gather, error) {
 	const op = "gather"
-	if err := (Layout{cfg.Page, DefaultStride(cfg.Page)}).check(op); err != nil {
+	if err := least(cfg.Record, cfg.Page).check(op); err != nil {
 		return nil, err
 	}
 	variant, err := pkg.Choose(dev, op, GatherVariants, cfg.Variant, cfg.MaxBytes)
@@ -77,7 +78,7 @@ func NewGather(dev *vk.Device, cfg GatherConfig) (*Gather, error) {
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_gather", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write, vk.Read}, Bound: 3,
-		PushSize: int(unsafe.Sizeof(kvGatherPush{})), Constants: opkit.Words(cfg.Page),
+		PushSize: int(unsafe.Sizeof(kvGatherPush{})), Constants: opkit.AppendNonzero(opkit.Words(cfg.Page), int(cfg.Record)),
 	})
 	if err != nil {
 		return nil, err
@@ -95,7 +96,7 @@ func (x *Gather) Record(rec *vk.Recorder, a GatherArgs) error {
 	if x == nil {
 		return pkg.Nil(op)
 	}
-	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page); err != nil {
+	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
 		return err
 	}
 	if err := pkg.CheckRows(op, "Out", a.Out, tensor.BF16, -1, -1, D); err != nil {

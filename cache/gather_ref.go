@@ -1,10 +1,7 @@
 package cache
 
 import (
-	"encoding/binary"
 	"fmt"
-
-	"github.com/vkmla/vkmla/internal/numfmt"
 )
 
 // GatherRef is the definition of Gather on host memory: out [R, rows, 512] bf16,
@@ -51,12 +48,5 @@ func GatherRef(out []uint16, rows int, pool []byte, l Layout, seqLens, gatherLen
 
 // dequantise writes one slot of a pool as 512 bf16 values.
 func dequantise(row []uint16, pool []byte, l Layout, slot int64) {
-	data := pool[l.RowOffset(slot):][:RowBytes]
-	scales := pool[l.ScaleOffset(slot):][:ScaleBytes]
-	for d := range NopeDim {
-		row[d] = numfmt.BF16Encode(numfmt.E4M3Decode(data[d]) * numfmt.UE8M0Scale(scales[d/BlockDim]))
-	}
-	for d := NopeDim; d < D; d++ {
-		row[d] = binary.LittleEndian.Uint16(data[NopeDim+2*(d-NopeDim):])
-	}
+	l.Record.DecodeRef(row, pool[l.RowOffset(slot):][:l.Record.RowBytes()], pool[l.ScaleOffset(slot):][:l.Record.ScaleBytes()])
 }

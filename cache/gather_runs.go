@@ -16,6 +16,7 @@ var GatherRunsVariants = ladder("kv_gather_runs")
 // GatherRunsConfig says what a GatherRuns is built for.
 type GatherRunsConfig struct {
 	Page     int    // slots per page of the caches it will read
+	Record   Record // how these store a slot; 0: RecordV4
 	MaxBytes uint64 // size of the largest cache or output; 0: whatever a descriptor of the device can hold
 	Variant  string // one of GatherRunsVariants; "" picks the best
 	Halves   bool   // rows become f16, as HalvesRef makes them of bf16, for attention's builds with matrices of f16
@@ -82,21 +83,18 @@ const runsPerUnit = 16
 // MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
 func NewGatherRuns(dev *vk.Device, cfg GatherRunsConfig) (*GatherRuns, error) {
 	const op = "gather runs"
-	if err := (Layout{cfg.Page, DefaultStride(cfg.Page)}).check(op); err != nil {
+	if err := least(cfg.Record, cfg.Page).check(op); err != nil {
 		return nil, err
 	}
 	variant, err := pkg.Choose(dev, op, GatherRunsVariants, cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
-	constants := opkit.Words(cfg.Page)
-	if cfg.Halves {
-		constants = append(constants, 1)
-	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_gather_runs", Variant: variant, Bound: 4,
-		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Read},
-		PushSize: int(unsafe.Sizeof(kvGatherRunsPush{})), Constants: constants,
+		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Read},
+		PushSize:  int(unsafe.Sizeof(kvGatherRunsPush{})),
+		Constants: opkit.AppendNonzero(opkit.Words(cfg.Page), int(opkit.Bit(0, cfg.Halves)), int(cfg.Record)),
 	})
 	if err != nil {
 		return nil, err
@@ -113,7 +111,7 @@ func (x *GatherRuns) Check(a GatherRunsArgs) error {
 	if x == nil {
 		return pkg.Nil(op)
 	}
-	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page); err != nil {
+	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
 		return err
 	}
 	if err := opkit.First(

@@ -14,6 +14,7 @@ var GatherSlotsVariants = ladder("kv_gather_slots")
 // GatherSlotsConfig says what a GatherSlots is built for.
 type GatherSlotsConfig struct {
 	Page     int    // slots per page of the caches it will read
+	Record   Record // how these store a slot; 0: RecordV4
 	MaxBytes uint64 // size of the largest cache or output; 0: whatever a descriptor of the device can hold
 	Variant  string // one of GatherSlotsVariants; "" picks the best
 }
@@ -57,7 +58,7 @@ type kvGatherSlotsPush struct {
 // cannot hold MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
 func NewGatherSlots(dev *vk.Device, cfg GatherSlotsConfig) (*GatherSlots, error) {
 	const op = "gather slots"
-	if err := (Layout{cfg.Page, DefaultStride(cfg.Page)}).check(op); err != nil {
+	if err := least(cfg.Record, cfg.Page).check(op); err != nil {
 		return nil, err
 	}
 	variant, err := pkg.Choose(dev, op, GatherSlotsVariants, cfg.Variant, cfg.MaxBytes)
@@ -66,7 +67,7 @@ func NewGatherSlots(dev *vk.Device, cfg GatherSlotsConfig) (*GatherSlots, error)
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_gather_slots", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Write, vk.Read}, Bound: 1,
-		PushSize: int(unsafe.Sizeof(kvGatherSlotsPush{})), Constants: opkit.Words(cfg.Page),
+		PushSize: int(unsafe.Sizeof(kvGatherSlotsPush{})), Constants: opkit.AppendNonzero(opkit.Words(cfg.Page), int(cfg.Record)),
 	})
 	if err != nil {
 		return nil, err
@@ -84,7 +85,7 @@ func (x *GatherSlots) Record(rec *vk.Recorder, a GatherSlotsArgs) error {
 	if x == nil {
 		return pkg.Nil(op)
 	}
-	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page); err != nil {
+	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
 		return err
 	}
 	if err := pkg.CheckRows(op, "Indices", a.Indices, tensor.I32, -1); err != nil {

@@ -14,6 +14,7 @@ var InsertVariants = ladder("kv_insert")
 // InsertConfig says what an Insert is built for.
 type InsertConfig struct {
 	Page     int    // slots per page of the caches it will write
+	Record   Record // how these store a slot; 0: RecordV4
 	MaxBytes uint64 // size of the largest of them; 0: whatever a descriptor of the device can hold
 	Variant  string // one of InsertVariants; "" picks the best
 }
@@ -57,7 +58,7 @@ type kvInsertPush struct {
 // cannot hold MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
 func NewInsert(dev *vk.Device, cfg InsertConfig) (*Insert, error) {
 	const op = "insert"
-	if err := (Layout{cfg.Page, DefaultStride(cfg.Page)}).check(op); err != nil {
+	if err := least(cfg.Record, cfg.Page).check(op); err != nil {
 		return nil, err
 	}
 	variant, err := pkg.Choose(dev, op, InsertVariants, cfg.Variant, cfg.MaxBytes)
@@ -66,7 +67,7 @@ func NewInsert(dev *vk.Device, cfg InsertConfig) (*Insert, error) {
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_insert", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Write}, Bound: 2,
-		PushSize: int(unsafe.Sizeof(kvInsertPush{})), Constants: opkit.Words(cfg.Page),
+		PushSize: int(unsafe.Sizeof(kvInsertPush{})), Constants: opkit.AppendNonzero(opkit.Words(cfg.Page), int(cfg.Record)),
 	})
 	if err != nil {
 		return nil, err
@@ -85,7 +86,7 @@ func (x *Insert) Record(rec *vk.Recorder, a InsertArgs) error {
 	if x == nil {
 		return pkg.Nil(op)
 	}
-	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page); err != nil {
+	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
 		return err
 	}
 	if err := pkg.CheckRows(op, "Slots", a.Slots, tensor.I64, -1); err != nil {

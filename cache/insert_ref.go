@@ -1,10 +1,7 @@
 package cache
 
 import (
-	"encoding/binary"
 	"fmt"
-
-	"github.com/vkmla/vkmla/internal/numfmt"
 )
 
 // InsertRef is the definition of Insert on host memory: pool are the bytes of
@@ -23,24 +20,8 @@ func InsertRef(pool []byte, l Layout, k []uint16, slots []int64) error {
 		if slot < 0 || slot >= int64(pages)*int64(l.Page) {
 			continue
 		}
-		x := k[i*D : (i+1)*D]
-		row := pool[l.RowOffset(slot):][:RowBytes]
-		scales := pool[l.ScaleOffset(slot):][:ScaleBytes]
-		for b := range Blocks {
-			amax := float32(0)
-			for d := b * BlockDim; d < (b+1)*BlockDim; d++ {
-				amax = max(amax, abs(numfmt.BF16Decode(x[d])))
-			}
-			sb := numfmt.UE8M0Encode(amax, numfmt.KCacheEps, numfmt.E4M3InvMax)
-			for d := b * BlockDim; d < (b+1)*BlockDim; d++ {
-				row[d] = numfmt.E4M3Encode(numfmt.BF16Decode(x[d]) * numfmt.UE8M0Inverse(sb))
-			}
-			scales[b] = sb
-		}
-		scales[Blocks] = 0
-		for d := NopeDim; d < D; d++ {
-			binary.LittleEndian.PutUint16(row[NopeDim+2*(d-NopeDim):], x[d])
-		}
+		l.Record.EncodeRef(pool[l.RowOffset(slot):][:l.Record.RowBytes()],
+			pool[l.ScaleOffset(slot):][:l.Record.ScaleBytes()], k[i*D:(i+1)*D])
 	}
 	return nil
 }

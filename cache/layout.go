@@ -3,11 +3,9 @@ package cache
 import (
 	"fmt"
 	"math"
-
-	"github.com/vkmla/vkmla/internal/opkit"
 )
 
-// What a slot is made of.
+// What a slot of RecordV4 is made of.
 const (
 	D          = 512 // numbers in a slot
 	NopeDim    = 448 // of these the first are E4M3 codes,
@@ -25,54 +23,69 @@ const (
 // maxPage keeps every offset within a page in 31 bits.
 const maxPage = math.MaxInt32 / SlotBytes
 
-// Layout is the shape of a page: its data rows lie first, 576 bytes a slot, then
-// its scales, 8 bytes a slot, then padding that is never read up to Stride.
-// NewLayout makes a checked one; a literal is checked where it is used.
-//
-// Source: the fp8_ds_mla layout of vLLM's DeepSeek-V4 K cache.
+// Layout is the shape of a page: the data of its slots lie first, Record.RowBytes a
+// slot, then their scales, Record.ScaleBytes a slot, then padding that is never read up
+// to Stride. NewLayout and NewRecordLayout make a checked one; a literal is checked
+// where it is used.
 type Layout struct {
-	Page   int // slots per page
-	Stride int // bytes from a page to the next, at least Page*584, a multiple of 8
+	Page   int    // slots per page
+	Stride int    // bytes from a page to the next, at least Page*Record.SlotBytes(), a multiple of 8
+	Record Record // how a slot is stored; the zero value is DeepSeek-V4's
 }
 
 // DefaultStride is round_up(page*584, 576) bytes, the stride that an allocator of
 // pages of a single kind chooses.
-func DefaultStride(page int) int {
-	return opkit.RoundUp(page*SlotBytes, StrideAlign)
+func DefaultStride(page int) int { return RecordV4.DefaultStride(page) }
+
+// NewLayout returns the layout of pages of page slots of RecordV4 that begin stride
+// bytes apart; a stride of 0 means DefaultStride(page). The error is a
+// *vk.ArgumentError.
+func NewLayout(page, stride int) (Layout, error) { return NewRecordLayout(RecordV4, page, stride) }
+
+// NewRecordLayout is NewLayout for slots of any record; a stride of 0 means
+// record.DefaultStride(page).
+func NewRecordLayout(record Record, page, stride int) (Layout, error) {
+	const op = "layout"
+	l := Layout{Page: page, Stride: stride, Record: record}
+	if err := record.check(op); err != nil {
+		return l, err
+	}
+	if stride == 0 && page > 0 && page <= maxPage {
+		l.Stride = record.DefaultStride(page)
+	}
+	return l, l.check(op)
 }
 
-// NewLayout returns the layout of pages of page slots that begin stride bytes
-// apart; a stride of 0 means DefaultStride(page). The error is a
-// *vk.ArgumentError.
-func NewLayout(page, stride int) (Layout, error) {
-	l := Layout{Page: page, Stride: stride}
-	if stride == 0 && page > 0 && page <= maxPage {
-		l.Stride = DefaultStride(page)
-	}
-	return l, l.check("layout")
+// least is the layout of the fewest bytes with which a kernel for pages of page slots is checked.
+func least(record Record, page int) Layout {
+	l, _ := NewRecordLayout(record, page, 0)
+	return l
 }
 
 func (l Layout) check(op string) error {
-	switch {
+	if err := l.Record.check(op); err != nil {
+		return err
+	}
+	switch slot := l.Record.SlotBytes(); {
 	case l.Page < 1 || l.Page > maxPage:
 		return pkg.Wrong(op, "Page", l.Page, "1..%d slots", maxPage)
-	case l.Stride < l.Page*SlotBytes || l.Stride%8 != 0 || l.Stride > math.MaxInt32:
+	case l.Stride < l.Page*slot || l.Stride%8 != 0 || l.Stride > math.MaxInt32:
 		return pkg.Wrong(op, "Stride", fmt.Sprintf("%d bytes", l.Stride),
-			"a multiple of 8, at least %d for %d slots of %d bytes, below 2^31", l.Page*SlotBytes, l.Page, SlotBytes)
+			"a multiple of 8, at least %d for %d slots of %d bytes, below 2^31", l.Page*slot, l.Page, slot)
 	}
 	return nil
 }
 
-// RowOffset is the byte of a pool at which the 576 data bytes of a slot begin.
+// RowOffset is the byte of a pool at which the data bytes of a slot begin.
 func (l Layout) RowOffset(slot int64) int64 {
 	page, t := slot/int64(l.Page), slot%int64(l.Page)
-	return page*int64(l.Stride) + t*RowBytes
+	return page*int64(l.Stride) + t*int64(l.Record.RowBytes())
 }
 
-// ScaleOffset is the byte of a pool at which the 8 scale bytes of a slot begin.
+// ScaleOffset is the byte of a pool at which the scale bytes of a slot begin.
 func (l Layout) ScaleOffset(slot int64) int64 {
 	page, t := slot/int64(l.Page), slot%int64(l.Page)
-	return page*int64(l.Stride) + int64(l.Page)*RowBytes + t*ScaleBytes
+	return page*int64(l.Stride) + int64(l.Page)*int64(l.Record.RowBytes()) + t*int64(l.Record.ScaleBytes())
 }
 
 // PoolBytes is the size of a pool of that many pages in bytes.

@@ -32,7 +32,7 @@ func TestLayout(t *testing.T) {
 // Every byte of the used part of a page belongs to exactly one slot.
 func TestLayoutCoversPage(t *testing.T) {
 	for _, page := range []int{1, 2, 3, 16, 64} {
-		l := Layout{page, DefaultStride(page)}
+		l := Layout{Page: page, Stride: DefaultStride(page)}
 		owners := make([]int, l.Stride)
 		for s := range int64(page) {
 			for i := range int64(RowBytes) {

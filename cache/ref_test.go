@@ -99,9 +99,9 @@ func TestSlotMappingRefExample(t *testing.T) {
 }
 
 func TestRefArguments(t *testing.T) {
-	l := Layout{2, 1168}
+	l := Layout{Page: 2, Stride: 1168}
 	for name, err := range map[string]error{
-		"InsertRef layout":        InsertRef(nil, Layout{2, 1160}, nil, nil),
+		"InsertRef layout":        InsertRef(nil, Layout{Page: 2, Stride: 1160}, nil, nil),
 		"InsertRef rows":          InsertRef(nil, l, make([]uint16, D), []int64{0, 1}),
 		"InsertRef partial row":   InsertRef(nil, l, make([]uint16, D+1), nil),
 		"GatherRef out":           GatherRef(nil, 1, nil, l, []int32{1}, nil, []int32{0}, 1, 0),
@@ -113,7 +113,7 @@ func TestRefArguments(t *testing.T) {
 		"SlotMappingRef table":    SlotMappingRef(nil, []int32{0, 1}, []int32{1}, nil, 1, 64, 1),
 		"SlotMappingRef page":     SlotMappingRef(nil, []int32{0}, nil, nil, 0, 0, 1),
 		"SlotMappingRef ratio":    SlotMappingRef(nil, []int32{0}, nil, nil, 0, 64, 0),
-		"InsertRef page too huge": InsertRef(nil, Layout{maxPage + 1, 1 << 30}, nil, nil),
+		"InsertRef page too huge": InsertRef(nil, Layout{Page: maxPage + 1, Stride: 1 << 30}, nil, nil),
 	} {
 		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}

@@ -55,7 +55,7 @@ type kvSlotMappingPush struct {
 // Errors: *vk.ArgumentError; those of vk.Device.Kernel.
 func NewSlotMapping(dev *vk.Device, cfg SlotMappingConfig) (*SlotMapping, error) {
 	const op = "slot mapping"
-	if err := (Layout{cfg.Page, DefaultStride(cfg.Page)}).check(op); err != nil {
+	if err := least(RecordV4, cfg.Page).check(op); err != nil {
 		return nil, err
 	}
 	if cfg.Ratio < 1 || cfg.Ratio > MaxRatio {

@@ -36,6 +36,10 @@ type LogitsConfig struct {
 	// vk.ErrMissingFeature on other devices.
 	Raw bool
 
+	// Blocks is how many candidate blocks a token has, in LogitsArgs.Blocks: columns are then the
+	// entries of these, and tokens share no keys, whatever Group is. 0: columns are all entries.
+	Blocks int
+
 	tops     bool // LogitsArgs.tops will be written
 	onDemand bool // see SelectConfig.OnDemand
 }
@@ -49,6 +53,7 @@ type LogitsArgs struct {
 	BlockTable tensor.Tensor       // [R, W] i32 pages of each request
 	TokenToReq tensor.Tensor       // [T] i32 row of BlockTable
 	Lens       tensor.Tensor       // [T] i32 entries that a token may see, 0 (or less) for padding
+	Blocks     tensor.Tensor       // [T, LogitsConfig.Blocks] i32 candidate blocks; Lens are then CandidateBlocks.Columns
 	First      int                 // entry of column 0 of Out
 	Out        tensor.Tensor       // [T, width] f32, written where First+column < Lens[t], elsewhere left as it is
 	Raw        RawQueries          // with LogitsConfig.Raw, in place of Q, QScale and Weights
@@ -66,6 +71,9 @@ type LogitsArgs struct {
 // with f32 sums. Entries below Lens[t] are the causal range; there is no other mask. So one form
 // serves decode, where each token has its own request, and prefill, where each token of a request
 // has its own length.
+//
+// With LogitsConfig.Blocks entry n of a token is entry Blocks[t][n/8]*8 + n%8 of its request, and
+// Lens counts entries of its blocks: what package cache keeps in pages is read block by block.
 //
 // An entry without a page (beyond the table, negative, beyond the pool, or of a request outside
 // the table) gets -Inf. E4M3 NaN codes, which no finite number is quantised to, make the logits of
@@ -97,12 +105,12 @@ type idxLogitsPush struct {
 	QAddr, QScaleAddr           uint64
 	WeightsAddr, BlockTableAddr uint64
 	TokenToReqAddr, LensAddr    uint64
-	KeysAddr, DstAddr, TopsAddr uint64
+	KeysAddr, DstAddr, SideAddr uint64
 	KeysStride, KeysPages       uint32
 	Tokens, Heads               uint32
 	First, Width                uint32
 	Requests, TableWidth        uint32
-	Chunk, TopsWidth            uint32
+	Chunk, SideWidth            uint32
 }
 
 // baseKeys is how many entries a workgroup of the builds without matrices takes.
@@ -127,6 +135,7 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 		checkFormat(op, cfg.Format),
 		pkg.Range(op, "Heads", cfg.Heads, 1, MaxHeads),
 		pkg.Range(op, "Group", cfg.Group, 0, math.MaxInt32),
+		pkg.Range(op, "Blocks", cfg.Blocks, 0, math.MaxInt32/BlockEntries),
 		pkg.Range(op, "Workgroups", cfg.Workgroups, 0, math.MaxInt32),
 	); err != nil {
 		return nil, err
@@ -136,6 +145,9 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 	}
 	if cfg.Workgroups == 0 {
 		cfg.Workgroups = logitsWorkgroups(&tuning.Of(dev).Device, dev.Adapter(), tune)
+	}
+	if cfg.Blocks > 0 {
+		cfg.Group = 0
 	}
 	o := &Logits{dev: dev, cfg: cfg, tune: tune}
 	if err := o.choose(op, choose); err != nil {
@@ -168,7 +180,7 @@ func logitsWorkgroups(d *tuning.Device, a *vk.Adapter, tune *tuning.Logits) int 
 func (o *Logits) spec() opkit.Spec {
 	spec := opkit.Spec{
 		Stem: "idx_logits", Variant: o.variant,
-		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Read},
+		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Read, vk.Read},
 		PushSize:  int(unsafe.Sizeof(idxLogitsPush{})),
 		Constants: []uint32{uint32(o.cfg.Page), uint32(o.cfg.Format)},
 	}
@@ -178,7 +190,7 @@ func (o *Logits) spec() opkit.Spec {
 	} else if o.inLanes {
 		spec.Stem = "idx_logits_lanes"
 		spec.Subgroup = uint32(o.lanes.subgroup)
-		spec.Constants = append(spec.Constants, o.lanes.constants(o.cfg.tops)...)
+		spec.Constants = append(spec.Constants, o.lanes.constants(o.cfg.tops, o.cfg.Blocks > 0)...)
 		if o.cfg.Raw {
 			spec.Stem, spec.PushSize = "idx_logits_lanes_raw", int(unsafe.Sizeof(idxLogitsRawPush{}))
 		}
@@ -189,7 +201,7 @@ func (o *Logits) spec() opkit.Spec {
 		spec.Subgroup = uint32(o.tiling.subgroup)
 		spec.Constants = append(spec.Constants, o.tiling.constants()...)
 	} else {
-		spec.Constants = append(spec.Constants, uint32(o.tune.BaseUnroll))
+		spec.Constants = append(spec.Constants, uint32(o.tune.BaseUnroll), opkit.Bit(0, o.cfg.Blocks > 0))
 	}
 	return spec
 }
@@ -200,6 +212,7 @@ func (o *Logits) choose(op string, choose cmChooser) (err error) {
 	o.variant, err = pkg.ChooseOn(o.dev, op, LogitsVariants, o.cfg.Variant, o.cfg.MaxBytes, func(v string) (err error) {
 		if element := map[string]string{VariantCM: "f16", VariantCMB: "bf16"}[v]; element != "" {
 			o.tiling, err = choose(o.dev.Caps(), tuning.Of(o.dev), element, o.cfg.Heads, max(o.cfg.Group, 1))
+			o.tiling.blocks = o.cfg.Blocks > 0
 		}
 		return err
 	})
@@ -216,7 +229,7 @@ func (o *Logits) choose(op string, choose cmChooser) (err error) {
 
 // codesFit is the tiling for matrices of E4M3, where the profile asks for them and a shape fits.
 func codesFit(caps *vk.Caps, tune *tuning.Profile, cfg *LogitsConfig, choose cmChooser) (t cmTiling, ok bool) {
-	if !tune.Logits.MatrixCodes || cfg.Format != cache.IndexKeyFP8 || len(caps.Missing(shaders.Requires("idx_logits_codes_cm"))) > 0 {
+	if !tune.Logits.MatrixCodes || cfg.Blocks > 0 || cfg.Format != cache.IndexKeyFP8 || len(caps.Missing(shaders.Requires("idx_logits_codes_cm"))) > 0 {
 		return t, false
 	}
 	t, err := choose(caps, tune, "e4m3", cfg.Heads, max(cfg.Group, 1))
@@ -261,16 +274,18 @@ func (o *Logits) Record(rec *vk.Recorder, a LogitsArgs) error {
 		return err
 	}
 	push := idxLogitsPush{
-		QAddr: address(a.Q), QScaleAddr: address(queryScales(a)), WeightsAddr: address(a.Weights),
+		QAddr: address(a.Q), QScaleAddr: address(orElse(a.QScale, a.Q)), WeightsAddr: address(a.Weights),
 		BlockTableAddr: a.BlockTable.View().Address(), TokenToReqAddr: a.TokenToReq.View().Address(), LensAddr: a.Lens.View().Address(),
 		KeysAddr: a.Keys.Pool.View().Address(), DstAddr: a.Out.View().Address(),
 		KeysStride: uint32(a.Keys.Layout.Stride), KeysPages: uint32(a.Keys.Pages()),
 		Tokens: uint32(t), Heads: uint32(o.cfg.Heads), First: uint32(a.First), Width: uint32(width),
 		Requests: uint32(a.BlockTable.Shape[0]), TableWidth: uint32(a.BlockTable.Shape[1]), Chunk: uint32(chunk),
 	}
-	targets := logitsTargets(a)
-	if o.inLanes && o.cfg.tops {
-		push.TopsAddr, push.TopsWidth = a.tops.View().Address(), uint32(a.tops.Shape[1])
+	targets := o.targets(a)
+	if o.cfg.Blocks > 0 {
+		push.SideAddr, push.SideWidth = a.Blocks.View().Address(), uint32(o.cfg.Blocks)
+	} else if o.inLanes && o.cfg.tops {
+		push.SideAddr, push.SideWidth = a.tops.View().Address(), uint32(a.tops.Shape[1])
 		targets = append(targets, opkit.Target{Name: "tops", T: a.tops, Access: vk.Write, Align: 16})
 	}
 	kernel, err := o.k.Kernel()
@@ -285,29 +300,33 @@ func (o *Logits) Record(rec *vk.Recorder, a LogitsArgs) error {
 	return pkg.Dispatch(rec, op, o.variant, launch, targets...)
 }
 
-// logitsTargets are what base binds and the other variants reach by address.
-func logitsTargets(a LogitsArgs) []opkit.Target {
+// targets are what base binds and the other variants reach by address.
+func (o *Logits) targets(a LogitsArgs) []opkit.Target {
 	queries := []opkit.Target{
-		{Name: "Q", T: a.Q, Access: vk.Read, Align: 16}, {Name: "QScale", T: queryScales(a), Access: vk.Read, Align: 4},
+		{Name: "Q", T: a.Q, Access: vk.Read, Align: 16}, {Name: "QScale", T: orElse(a.QScale, a.Q), Access: vk.Read, Align: 4},
 		{Name: "Weights", T: a.Weights, Access: vk.Read, Align: 4},
 	}
 	if !a.Raw.IsZero() {
 		queries = a.Raw.targets()
 	}
-	return append(queries, []opkit.Target{
+	queries = append(queries, []opkit.Target{
 		{Name: "BlockTable", T: a.BlockTable, Access: vk.Read, Align: 4},
 		{Name: "TokenToReq", T: a.TokenToReq, Access: vk.Read, Align: 4}, {Name: "Lens", T: a.Lens, Access: vk.Read, Align: 4},
 		{Name: "Out", T: a.Out, Access: vk.Write, Align: 4},
 		{Name: "Keys.Pool", T: a.Keys.Pool, Access: vk.Read, Align: 16},
 	}...)
+	if o.cfg.Blocks == 0 && o.variant != VariantBase {
+		return queries
+	}
+	return append(queries, opkit.Target{Name: "Blocks", T: orElse(a.Blocks, a.Lens), Access: vk.Read, Align: 4})
 }
 
-// queryScales are the scales of queries, or something that may be bound in their place, unread.
-func queryScales(a LogitsArgs) tensor.Tensor {
-	if a.QScale.IsZero() {
-		return a.Q
+// orElse is a tensor or, where it is absent, another that is bound in its place, unread.
+func orElse(t, other tensor.Tensor) tensor.Tensor {
+	if t.IsZero() {
+		return other
 	}
-	return a.QScale
+	return t
 }
 
 // grid is the number of workgroups and, for builds with matrices, the fewest tiles of each.
@@ -341,6 +360,7 @@ func (o *Logits) check(op string, a LogitsArgs) error {
 		pkg.Check(op, "Lens", a.Lens, tensor.I32, t),
 		pkg.CheckRows(op, "Out", a.Out, tensor.F32, t, -1),
 		a.Keys.Check(string(pkg)+": "+op),
+		o.checkBlocks(op, t, a),
 	); err != nil {
 		return err
 	}
@@ -354,7 +374,21 @@ func (o *Logits) check(op string, a LogitsArgs) error {
 	case a.First < 0 || a.First > math.MaxInt32-a.Out.Shape[1]:
 		return pkg.Wrong(op, "First", a.First, "0 or more, with the %d columns of Out below 2^31", a.Out.Shape[1])
 	}
-	return pkg.Reach(o.dev, op, o.variant, logitsTargets(a)...)
+	return pkg.Reach(o.dev, op, o.variant, o.targets(a)...)
+}
+
+// checkBlocks checks candidate blocks, of which columns have to be entries.
+func (o *Logits) checkBlocks(op string, t int, a LogitsArgs) error {
+	if o.cfg.Blocks == 0 {
+		if !a.Blocks.IsZero() {
+			return pkg.Wrong(op, "Blocks", a.Blocks, "absent: LogitsConfig.Blocks is 0")
+		}
+		return nil
+	}
+	if last := a.First + a.Out.Shape[1]; last > o.cfg.Blocks*BlockEntries {
+		return pkg.Wrong(op, "Out", a.Out, "at most %d columns, the entries of %d blocks", o.cfg.Blocks*BlockEntries, o.cfg.Blocks)
+	}
+	return pkg.Check(op, "Blocks", a.Blocks, tensor.I32, t, o.cfg.Blocks)
 }
 
 // checkQueries checks queries and weights of heads.

@@ -21,6 +21,7 @@ type cmTiling struct {
 	held      bool // HELD, a subgroup keeps its weights in registers too
 	rows      int  // ROWS, how keys lie in shared memory
 	codes     bool // elements are the codes of E4M3 themselves
+	blocks    bool // BLOCKS, columns are entries of candidate blocks
 }
 
 func (t cmTiling) subgroups() int { return t.headParts * t.tokens * t.keyParts }
@@ -79,6 +80,9 @@ func (t cmTiling) registers(copies, rest int) int {
 func (t cmTiling) constants() []uint32 {
 	words := append(opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.headParts, t.tokens, t.tile),
 		opkit.Bit(0, t.alone()), opkit.Bit(0, t.held))
+	if t.blocks {
+		return append(words, uint32(t.rows), 1)
+	}
 	if t.rows != 0 {
 		words = append(words, uint32(t.rows))
 	}

@@ -41,12 +41,12 @@ func TestCMTiling(t *testing.T) {
 		heads, group    int
 		want            cmTiling
 	}{
-		{"H100", "f16", 64, 1, cmTiling{16, 16, 16, 64, 1, 1, 4, 64, 32, true, 0, false}},
-		{"H100", "bf16", 64, 2, cmTiling{16, 16, 16, 64, 1, 2, 2, 64, 32, true, 0, false}},
-		{"H100", "f16", 64, 4096, cmTiling{16, 16, 16, 64, 1, 4, 1, 64, 32, true, 0, false}},
-		{"H100", "f16", 128, 1, cmTiling{16, 16, 16, 64, 2, 1, 2, 64, 32, true, 0, false}},
-		{"H100", "f16", 1, 1, cmTiling{16, 16, 16, 16, 1, 1, 4, 64, 32, true, 0, false}},
-		{"RDNA3", "f16", 64, 1, cmTiling{16, 16, 16, 16, 4, 1, 1, 64, 32, true, 0, false}},
+		{"H100", "f16", 64, 1, cmTiling{16, 16, 16, 64, 1, 1, 4, 64, 32, true, 0, false, false}},
+		{"H100", "bf16", 64, 2, cmTiling{16, 16, 16, 64, 1, 2, 2, 64, 32, true, 0, false, false}},
+		{"H100", "f16", 64, 4096, cmTiling{16, 16, 16, 64, 1, 4, 1, 64, 32, true, 0, false, false}},
+		{"H100", "f16", 128, 1, cmTiling{16, 16, 16, 64, 2, 1, 2, 64, 32, true, 0, false, false}},
+		{"H100", "f16", 1, 1, cmTiling{16, 16, 16, 16, 1, 1, 4, 64, 32, true, 0, false, false}},
+		{"RDNA3", "f16", 64, 1, cmTiling{16, 16, 16, 16, 4, 1, 1, 64, 32, true, 0, false, false}},
 	} {
 		caps := knowncaps.Matrix[c.device]
 		got, err := cmChoose(&caps, hopper(), c.element, c.heads, c.group)

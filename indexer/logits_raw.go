@@ -41,12 +41,12 @@ type idxLogitsRawPush struct {
 	TableAddr, WeightsAddr      uint64
 	BlockTableAddr              uint64
 	TokenToReqAddr, LensAddr    uint64
-	KeysAddr, DstAddr, TopsAddr uint64
+	KeysAddr, DstAddr, SideAddr uint64
 	KeysStride, KeysPages       uint32
 	Heads                       uint32
 	First, Width                uint32
 	Requests, TableWidth        uint32
-	Chunk, TopsWidth            uint32
+	Chunk, SideWidth            uint32
 	TableRows                   uint32
 	SoftmaxScale, HeadScale     float32
 }
@@ -56,8 +56,8 @@ func rawPush(p idxLogitsPush, r RawQueries) idxLogitsRawPush {
 	x := idxLogitsRawPush{
 		QAddr: address(r.Q), PositionsAddr: address(r.Positions), TableAddr: address(r.Table), WeightsAddr: address(r.Weights),
 		BlockTableAddr: p.BlockTableAddr, TokenToReqAddr: p.TokenToReqAddr, LensAddr: p.LensAddr,
-		KeysAddr: p.KeysAddr, DstAddr: p.DstAddr, TopsAddr: p.TopsAddr, KeysStride: p.KeysStride, KeysPages: p.KeysPages, Heads: p.Heads,
-		First: p.First, Width: p.Width, Requests: p.Requests, TableWidth: p.TableWidth, Chunk: p.Chunk, TopsWidth: p.TopsWidth,
+		KeysAddr: p.KeysAddr, DstAddr: p.DstAddr, SideAddr: p.SideAddr, KeysStride: p.KeysStride, KeysPages: p.KeysPages, Heads: p.Heads,
+		First: p.First, Width: p.Width, Requests: p.Requests, TableWidth: p.TableWidth, Chunk: p.Chunk, SideWidth: p.SideWidth,
 		TableRows: uint32(r.Table.Shape[0]), SoftmaxScale: r.SoftmaxScale, HeadScale: r.HeadScale,
 	}
 	if x.SoftmaxScale == 0 {

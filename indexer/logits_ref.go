@@ -11,18 +11,20 @@ import (
 // LogitsHost is what LogitsRef computes from: the operands of LogitsArgs in host
 // memory, in the same shapes.
 type LogitsHost struct {
-	Heads      int
-	Q          []byte    // [T, H, 128] E4M3, or [T, H, 64] with two E2M1 codes a byte
-	QScale     []byte    // [T, H, 4] UE8M0, for MXFP4
-	Weights    []float32 // [T, H]
-	Pool       []byte    // pages of keys
-	Layout     cache.IndexKeyLayout
-	BlockTable []int32 // [R, TableWidth]
-	TableWidth int
-	TokenToReq []int32 // [T]
-	Lens       []int32 // [T]
-	First      int
-	Width      int
+	Heads       int
+	Q           []byte    // [T, H, 128] E4M3, or [T, H, 64] with two E2M1 codes a byte
+	QScale      []byte    // [T, H, 4] UE8M0, for MXFP4
+	Weights     []float32 // [T, H]
+	Pool        []byte    // pages of keys
+	Layout      cache.IndexKeyLayout
+	BlockTable  []int32 // [R, TableWidth]
+	TableWidth  int
+	TokenToReq  []int32 // [T]
+	Lens        []int32 // [T]
+	Blocks      []int32 // [T, BlocksWidth] candidate blocks, nil: columns are all entries
+	BlocksWidth int
+	First       int
+	Width       int
 }
 
 // LogitsRef is the definition of Logits: for every token t and every entry n with
@@ -32,9 +34,10 @@ type LogitsHost struct {
 //	MXFP4  sum_h relu(dot[h]) * weights[t][h],  dot[h] =
 //	       sum_b 2^(sq[t][h][b]-127) * 2^(sk[n][b]-127) * sum_{d in b} q[t][h][d] * k[n][d]
 //
-// in float64, rounded once at the end, and nothing else. An entry whose page is not
-// there (beyond the table, negative, beyond the pool, or of a request that the table
-// does not have) gets -Inf.
+// in float64, rounded once at the end, and nothing else. With Blocks the key of n is that of entry
+// Blocks[t][n/8]*8 + n%8, of which there is none where a block is negative.
+// An entry whose page is not there (beyond the table, negative, beyond the pool, or of a request
+// that the table does not have) gets -Inf.
 //
 // Errors: vk.ErrArgument for slices that do not have the sizes that follow from each
 // other.
@@ -48,7 +51,7 @@ func LogitsRef(x LogitsHost, out []float32) error {
 	for i := range t {
 		for n := x.First; n < min(x.First+x.Width, int(x.Lens[i])); n++ {
 			logit := math.Inf(-1)
-			if slot, ok := x.slot(int(x.TokenToReq[i]), n, pages); ok {
+			if slot, ok := x.slot(int(x.TokenToReq[i]), x.entry(i, n), pages); ok {
 				scale := x.key(slot, k)
 				var sum float64
 				for h := range x.Heads {
@@ -66,10 +69,19 @@ func LogitsRef(x LogitsHost, out []float32) error {
 	return nil
 }
 
+// entry is the entry of column n of token t, -1 for none.
+func (x LogitsHost) entry(t, n int) int {
+	if x.Blocks == nil {
+		return n
+	}
+	block := int(x.Blocks[t*x.BlocksWidth+n/BlockEntries])
+	return max(block*BlockEntries+n%BlockEntries, -1)
+}
+
 // slot is where entry n of a request lies, if it is in the pool.
 func (x LogitsHost) slot(r, n, pages int) (int64, bool) {
 	page, column := x.Layout.Page, n/x.Layout.Page
-	if r < 0 || r >= len(x.BlockTable)/x.TableWidth || column >= x.TableWidth {
+	if n < 0 || r < 0 || r >= len(x.BlockTable)/x.TableWidth || column >= x.TableWidth {
 		return 0, false
 	}
 	block := int(x.BlockTable[r*x.TableWidth+column])
@@ -128,7 +140,13 @@ func (x LogitsHost) check(out []float32) (tokens int, err error) {
 	}
 	t := len(x.Lens)
 	rows := t * x.Heads
-	qScale := 0
+	qScale, blocks := 0, 0
+	if x.Blocks != nil {
+		blocks = t * x.BlocksWidth
+		if x.First+x.Width > x.BlocksWidth*BlockEntries {
+			return 0, pkg.Wrong(op, "Width", x.First+x.Width, "at most %d, the entries of blocks", x.BlocksWidth*BlockEntries)
+		}
+	}
 	if x.Layout.Format == cache.IndexKeyMXFP4 {
 		qScale = rows * Blocks
 	}
@@ -138,7 +156,7 @@ func (x LogitsHost) check(out []float32) (tokens int, err error) {
 	}{
 		{"Q", len(x.Q), rows * x.Layout.Format.RowBytes()}, {"QScale", len(x.QScale), qScale}, {"Weights", len(x.Weights), rows},
 		{"Pool", len(x.Pool) % x.Layout.Stride, 0}, {"BlockTable", len(x.BlockTable) % x.TableWidth, 0},
-		{"TokenToReq", len(x.TokenToReq), t}, {"out", len(out), t * x.Width},
+		{"TokenToReq", len(x.TokenToReq), t}, {"out", len(out), t * x.Width}, {"Blocks", len(x.Blocks), blocks},
 	} {
 		if s.got != s.want {
 			return 0, pkg.Wrong(op, s.name, s.got, "%d elements (a remainder of 0 for pages and table rows)", s.want)

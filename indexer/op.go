@@ -27,20 +27,25 @@ const (
 	VariantHalf = opkit.Half // as dot, with multiply-adds in their place, to compare with
 )
 
+// BlockEntries is how many entries in a row a candidate block has.
+const BlockEntries = 8
+
 // pkg begins the errors of this package and makes its kernels.
 const pkg = opkit.Package("indexer")
 
 // pushLayouts names the push-constant structure of each kernel; a test compares
 // them with the SPIR-V.
 var pushLayouts = map[string]any{
-	"idx_query_quant":      idxQueryQuantPush{},
-	"idx_logits":           idxLogitsPush{},
-	"idx_logits_codes":     idxLogitsPush{},
-	"idx_logits_lanes":     idxLogitsPush{},
-	"idx_logits_lanes_raw": idxLogitsRawPush{},
-	"idx_logits_prompt":    idxLogitsPush{},
-	"idx_visible":          idxVisiblePush{},
-	"idx_topk":             idxTopkPush{},
-	"idx_topk_lanes":       idxTopkLanesPush{},
-	"idx_topk_tiles":       idxTopkTilesPush{},
+	"idx_query_quant":       idxQueryQuantPush{},
+	"idx_logits":            idxLogitsPush{},
+	"idx_logits_codes":      idxLogitsPush{},
+	"idx_logits_lanes":      idxLogitsPush{},
+	"idx_logits_lanes_raw":  idxLogitsRawPush{},
+	"idx_logits_prompt":     idxLogitsPush{},
+	"idx_visible":           idxVisiblePush{},
+	"idx_candidates":        idxCandidatesPush{},
+	"idx_candidate_entries": idxCandidateEntriesPush{},
+	"idx_topk":              idxTopkPush{},
+	"idx_topk_lanes":        idxTopkLanesPush{},
+	"idx_topk_tiles":        idxTopkTilesPush{},
 }

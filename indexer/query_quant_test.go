@@ -216,3 +216,10 @@ func TestQueryQuantArguments(t *testing.T) {
 	err := indexer.QueryQuantRef(nil, 1, []int32{0}, nil, still(), indexer.QueryQuantConfig{Format: cache.IndexKeyFP8}, nil, nil, nil)
 	assert.ErrorIs(t, err, vk.ErrArgument, "reference without queries")
 }
+
+// The scales of 32 heads are not powers of two: their product would differ from them in the last
+// bit of some weights.
+func TestScalesOf32Heads(t *testing.T) {
+	assert.Equal(t, uint32(0x3DB504F3), math.Float32bits(indexer.DefaultSoftmaxScale))
+	assert.Equal(t, uint32(0x3E3504F3), math.Float32bits(indexer.DefaultHeadScale(32)))
+}

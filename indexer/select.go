@@ -27,6 +27,11 @@ type SelectConfig struct {
 	// SlotPage is the slots per page of the cache that SelectArgs.Slots is about; 0: no slots.
 	SlotPage int
 
+	// Candidates is how many candidate blocks of each token are selected besides, from the same
+	// scores, 0 to MaxK; 0: none. With Logits.Blocks there are none: picks are then made among the
+	// entries of given blocks.
+	Candidates int
+
 	// OnDemand leaves it to Prepare and Record to ask for the kernels that they need. Otherwise
 	// NewSelect asks for all.
 	OnDemand bool
@@ -49,6 +54,8 @@ type SelectArgs struct {
 
 	Slots PickSlots // with SelectConfig.SlotPage only
 
+	Candidates CandidateBlocks // with SelectConfig.Candidates only, written
+
 	// Arrived is [T] i32, all 0, and left 0. With it, one launch instead of two selects
 	// from the scores of few tokens. May be absent.
 	Arrived tensor.Tensor
@@ -64,6 +71,11 @@ type SelectArgs struct {
 // the best so far and the best of the segment become the best so far, and so on. The
 // result is bit for bit that of Logits followed by TopK over all entries.
 //
+// With SelectConfig.Candidates the same scores also give candidate blocks: bit for bit what
+// Candidates gives of all entries. With LogitsConfig.Blocks the entries are those of such blocks,
+// and picks are again entries of the request: the K best of at most 8 for each block, however long
+// the context is.
+//
 // What is recorded suits contexts up to Entries: a token with fewer is finished in the
 // segment where they end, and the launches for later segments find nothing to do.
 type Select struct {
@@ -73,6 +85,8 @@ type Select struct {
 	topk   *TopK
 	topped *Logits // with tops, for tiles; nil where there are none
 	tiles  *tileTopK
+	blocks *Candidates       // with SelectConfig.Candidates
+	within *CandidateEntries // with LogitsConfig.Blocks
 }
 
 // SelectRows is the most tokens that a Select takes at a time.
@@ -145,13 +159,19 @@ func NewSelect(dev *vk.Device, cfg SelectConfig) (*Select, error) {
 		return nil, err
 	}
 	pick := TopKConfig{K: cfg.K, Workgroups: cfg.Workgroups, Threads: cfg.Threads, slotPage: cfg.SlotPage, onDemand: cfg.OnDemand}
+	if cfg.Logits.Blocks > 0 {
+		pick.slotPage = 0 // the picks are columns
+	}
 	if o.topk, err = NewTopK(dev, pick); err != nil {
 		return nil, err
 	}
 	if o.logits, err = NewLogits(dev, cfg.Logits); err != nil {
 		return nil, err
 	}
-	if o.logits.inLanes {
+	if err = o.buildBlocks(op); err != nil {
+		return nil, err
+	}
+	if o.logits.inLanes && cfg.Logits.Blocks == 0 {
 		if o.tiles, err = o.topk.buildTiles(o.logits.lanes.m); err != nil {
 			return nil, err
 		}
@@ -178,6 +198,23 @@ func NewSelect(dev *vk.Device, cfg SelectConfig) (*Select, error) {
 	return o, nil
 }
 
+// buildBlocks builds what selects candidate blocks, or what picks among those need.
+func (o *Select) buildBlocks(op string) (err error) {
+	cfg := o.cfg
+	switch {
+	case cfg.Candidates == 0 && cfg.Logits.Blocks == 0:
+		return nil
+	case cfg.Logits.Blocks == 0:
+		o.blocks, err = NewCandidates(o.dev, CandidatesConfig{K: cfg.Candidates, Workgroups: cfg.Workgroups, Threads: cfg.Threads,
+			onDemand: cfg.OnDemand})
+		return err
+	case cfg.Candidates != 0:
+		return pkg.Wrong(op, "Candidates", cfg.Candidates, "0 with Logits.Blocks")
+	}
+	o.within, err = NewCandidateEntries(o.dev, CandidateEntriesConfig{SlotPage: cfg.SlotPage, onDemand: cfg.OnDemand})
+	return err
+}
+
 // Variant is the name of the variant of Logits that was chosen.
 func (o *Select) Variant() string { return o.logits.Variant() }
 
@@ -188,17 +225,23 @@ func (o *Select) plan(t int) (rows, segment, lists int) {
 	if segment = o.cfg.Segment; segment == 0 {
 		segment = max(SelectSegment(rows), opkit.RoundUp(o.cfg.K, 64))
 	}
+	segment = max(segment, opkit.RoundUp(o.cfg.Candidates*BlockEntries, 64)) // a round fills a list
 	return rows, segment, max(topkLists(o.topk.slices(rows, segment)), 1)
 }
 
 // ScratchBytes is how much scratch Record needs for T tokens, for a context of any
-// length. It is at most SelectScratchBytes(T, K) with the default configuration.
+// length. It is at most SelectScratchBytes(T, K) with the default configuration, and with candidate
+// blocks CandidateScratchBytes(T, SelectConfig.Candidates) more.
 func (o *Select) ScratchBytes(t int) uint64 {
 	if t < 1 {
 		return 0
 	}
 	rows, segment, lists := o.plan(t)
-	return selectScratch(rows, segment, lists, o.cfg.K)
+	bytes := selectScratch(rows, segment, lists, o.cfg.K)
+	if o.blocks != nil {
+		bytes += o.blocks.plan(rows, segment, true).bytes
+	}
+	return bytes
 }
 
 // Record checks the arguments and records the launches: for every 512 tokens and
@@ -214,15 +257,16 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 	t := a.tokens()
 	rows, segment, _ := o.plan(t)
 	entries := a.Entries
-	if reach := opkit.Dim(a.BlockTable, 1) * o.cfg.Logits.Page; entries == 0 {
-		entries = min(reach, math.MaxInt32-segment)
+	if entries == 0 {
+		entries = o.reach(a, segment)
 	}
 	if err := opkit.First(
 		pkg.Check(op, "TopK", a.TopK, tensor.I32, t, o.cfg.K),
 		pkg.Range(op, "Entries", entries, 0, math.MaxInt32-segment),
 		checkTokens(o.dev, op, "Q", min(t, rows)),
 		checkScratch(o.dev, op, a.Scratch, o.ScratchBytes(t)),
-		o.checkSlots(op, t, a.Slots),
+		checkSlots(op, o.cfg.SlotPage, t, o.cfg.K, a.Slots),
+		o.checkCandidates(op, t, a.Candidates),
 		pkg.Optional(op, "Arrived", a.Arrived, tensor.I32, t),
 	); err != nil {
 		return err
@@ -257,6 +301,34 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 		if err := o.topk.record(rec, op, r.topk); err != nil {
 			return err
 		}
+		if o.blocks != nil {
+			if err := o.blocks.record(rec, op, r.plan, r.blocks); err != nil {
+				return err
+			}
+		}
+	}
+	if o.within == nil {
+		return nil
+	}
+	e := CandidateEntriesArgs{Picks: a.TopK, Blocks: a.Blocks, Slots: a.Slots}
+	return o.within.record(rec, op, e, a.TokenToReq.View(), a.Lens.View())
+}
+
+// reach is how many entries of a request can be looked at.
+func (o *Select) reach(a SelectArgs, segment int) int {
+	if o.within != nil {
+		return o.cfg.Logits.Blocks * BlockEntries
+	}
+	return min(opkit.Dim(a.BlockTable, 1)*o.cfg.Logits.Page, math.MaxInt32-segment)
+}
+
+// checkCandidates checks the candidate blocks that are to be written.
+func (o *Select) checkCandidates(op string, t int, c CandidateBlocks) error {
+	if o.blocks != nil {
+		return o.blocks.checkOut(op, t, c)
+	}
+	if !c.Blocks.IsZero() || !c.Columns.IsZero() {
+		return pkg.Wrong(op, "Candidates", c.Blocks, "absent: SelectConfig.Candidates is 0")
 	}
 	return nil
 }
@@ -278,9 +350,16 @@ func (o *Select) Prepare(t, entries int, arrived bool) error {
 		a.Arrived = tensor.Of(o.dev.Dummy(), tensor.I32, t) // nothing is bound
 	}
 	for _, r := range o.rounds(a, t, entries) {
-		if err := opkit.Ask(append(o.topk.kernels(r.topk), o.scores(r).k)...); err != nil {
+		kernels := append(o.topk.kernels(r.topk), o.scores(r).k)
+		if o.blocks != nil {
+			kernels = append(append(kernels, o.blocks.topk.kernels(o.blocks.topkRound(r.plan, r.blocks))...), o.blocks.k)
+		}
+		if err := opkit.Ask(kernels...); err != nil {
 			return err
 		}
+	}
+	if o.within != nil {
+		return opkit.Ask(o.within.k)
 	}
 	return nil
 }
@@ -293,30 +372,11 @@ func (o *Select) scores(r selectRound) *Logits {
 	return o.logits
 }
 
-// checkSlots checks what the slots of picks need.
-func (o *Select) checkSlots(op string, t int, s PickSlots) error {
-	if o.cfg.SlotPage == 0 {
-		if !s.BlockTable.IsZero() || !s.Slots.IsZero() || !s.Lens.IsZero() {
-			n := 0
-			for _, x := range []tensor.Tensor{s.BlockTable, s.Slots, s.Lens} {
-				if !x.IsZero() {
-					n++
-				}
-			}
-			return pkg.Wrong(op, "Slots", fmt.Sprintf("%d tensors", n), "none: SelectConfig.SlotPage is 0")
-		}
-		return nil
-	}
-	return opkit.First(
-		pkg.Check(op, "Slots.BlockTable", s.BlockTable, tensor.I32, -1, -1),
-		pkg.Check(op, "Slots.Slots", s.Slots, tensor.I32, t, o.cfg.K),
-		pkg.Check(op, "Slots.Lens", s.Lens, tensor.I32, t),
-	)
-}
-
 type selectRound struct {
 	logits LogitsArgs
 	topk   topkRound
+	blocks candidateRound // with candidate blocks
+	plan   candidatePlan
 }
 
 // rounds lists the rounds of all tokens: of each tile of rows its segments in order.
@@ -324,10 +384,15 @@ func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
 	rows, segment, lists := o.plan(t)
 	scores := tensor.Need(tensor.F32, rows, segment)
 	tops := scores + tensor.Need(tensor.U8, int(listBytes(rows, lists, o.cfg.K)))
+	unit := 4 // rows of scores are loaded by fours, or block by block
+	var plan candidatePlan
+	if o.blocks != nil {
+		unit, plan = BlockEntries, o.blocks.plan(rows, segment, true)
+	}
 	// Where a round needs at most half of the memory for scores, rounds take halves by turns: the
 	// scores of one do not wait for the selection of the one before.
 	half := scores / 2 &^ (tensor.Align - 1)
-	if uint64(rows)*uint64(opkit.RoundUp(min(segment, max(entries, 1)), 4))*4 > half {
+	if uint64(rows)*uint64(opkit.RoundUp(min(segment, max(entries, 1)), unit))*4 > half {
 		half = 0
 	}
 	var all []selectRound
@@ -341,10 +406,10 @@ func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
 		}
 		// Without entries one round still writes that the rows have none.
 		for first := 0; first == 0 || first < entries; first += segment {
-			n := opkit.RoundUp(max(min(segment, entries-first), 1), 4) // rows of scores are loaded by fours
+			n := opkit.RoundUp(max(min(segment, entries-first), 1), unit)
 			l := a.LogitsArgs
 			l.Q, l.QScale, l.Weights, l.TokenToReq, l.Lens = part(l.Q), part(l.QScale), part(l.Weights), part(l.TokenToReq), part(l.Lens)
-			l.Raw = l.Raw.rows(part)
+			l.Raw, l.Blocks = l.Raw.rows(part), part(l.Blocks)
 			l.First = first
 			at := a.Scratch.Offset + uint64(len(all)%2)*half
 			l.Out = tensor.Of(a.Scratch.Buffer.View(at, uint64(high-low)*uint64(n)*4), tensor.F32, high-low, n)
@@ -355,10 +420,17 @@ func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
 				l.tops = topsAt(a.Scratch.Buffer.View(a.Scratch.Offset+tops, a.Scratch.Size-tops), high-low, segment)
 				k.tops, k.tiles = l.tops, o.tiles
 			}
-			if o.cfg.SlotPage > 0 {
+			if o.cfg.SlotPage > 0 && o.within == nil {
 				k.slots, k.requests = PickSlots{a.Slots.BlockTable, part(a.Slots.Slots), part(a.Slots.Lens)}, l.TokenToReq
 			}
-			all = append(all, selectRound{l, k})
+			round := selectRound{logits: l, topk: k, plan: plan}
+			if o.blocks != nil {
+				from := selectScratch(rows, segment, lists, o.cfg.K)
+				round.blocks = candidateRound{logits: l.Out, lens: l.Lens, first: first, limit: entries,
+					out:     CandidateBlocks{part(a.Candidates.Blocks), part(a.Candidates.Columns)},
+					scratch: a.Scratch.Buffer.View(a.Scratch.Offset+from, plan.bytes)}
+			}
+			all = append(all, round)
 		}
 	}
 	return all

@@ -81,6 +81,7 @@ type engineLayer struct {
 	w              *model.DeviceLayer
 	spec           *model.Layer
 	entries, picks *engineLayer // that it takes them from: itself, or an earlier one
+	blocks         *engineLayer // whose candidates its indexer scores, or itself if it makes them; nil without
 	caches         layer.Caches
 	rope           model.Rope
 }
@@ -140,6 +141,12 @@ func (e *Engine) addLayers(layers []*model.DeviceLayer) {
 		l := &engineLayer{w: w, spec: &e.cfg.Layers[w.Layer], rope: e.cfg.Rope(w.Layer)}
 		e.layers = append(e.layers, l)
 		l.entries, l.picks = e.latest(l.spec.EntriesOf), e.latest(l.spec.PicksOf)
+		switch l.spec.Candidates {
+		case model.CandidatesMade:
+			l.blocks = l
+		case model.CandidatesUsed:
+			l.blocks = e.latest(l.spec.CandidatesOf)
+		}
 	}
 }
 

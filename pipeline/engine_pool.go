@@ -90,15 +90,16 @@ func memoryOf(c *layer.Caches, s model.Store) *tensor.Tensor {
 }
 
 // lay fills in the layout of the cache, and gives its memory the shape of a page.
-func (c *layerCache) lay(keys cache.IndexKeyFormat) (err error) {
+func (c *layerCache) lay(o *EngineOptions) (err error) {
 	to, page, spec := &c.layer.caches, c.pool.Page, &c.layer.spec.LayerSpec
 	state := func(s *cache.StateCache, dim int) {
 		s.Layout, err = cache.NewStateLayout(spec.Compression(dim), page, 0)
 		c.stride, c.parts = s.Layout.Stride, []int{s.Layout.SlotBytes()}
 	}
 	rows := func(kv *cache.KVCache) {
-		kv.Layout, err = cache.NewLayout(page, 0)
-		c.stride, c.parts = kv.Layout.Stride, []int{cache.RowBytes, cache.ScaleBytes}
+		record := o.Records.Record(c.store)
+		kv.Layout, err = cache.NewRecordLayout(record, page, 0)
+		c.stride, c.parts = kv.Layout.Stride, []int{record.RowBytes(), record.ScaleBytes()}
 	}
 	switch c.store {
 	case model.StoreWindow:
@@ -110,8 +111,8 @@ func (c *layerCache) lay(keys cache.IndexKeyFormat) (err error) {
 	case model.StoreKeyState:
 		state(&to.IndexState, model.IndexDim)
 	case model.StoreKeys:
-		to.Keys.Layout, err = cache.NewIndexKeyLayout(keys, page, 0)
-		c.stride, c.parts = to.Keys.Layout.Stride, []int{keys.RowBytes(), cache.IndexScaleBytes}
+		to.Keys.Layout, err = cache.NewIndexKeyLayout(o.Keys, page, o.Records.KeyStride(o.Keys, page))
+		c.stride, c.parts = to.Keys.Layout.Stride, []int{o.Keys.RowBytes(), cache.IndexScaleBytes}
 	}
 	*c.memory() = c.shape(1)
 	return err
@@ -129,7 +130,7 @@ func (e *Engine) shapePools() error {
 			p := e.pool(spec)
 			for _, store := range spec.Stores {
 				c := &layerCache{layer: l, pool: p, store: store}
-				if err := c.lay(e.opts.Keys); err != nil {
+				if err := c.lay(&e.opts); err != nil {
 					return err
 				}
 				e.caches, p.caches = append(e.caches, c), append(p.caches, c)

@@ -230,7 +230,7 @@ func (st *Step) Pieces() int { return st.pieces }
 // WithoutDevice is an engine that has a fingerprint and reads snapshots, and can do nothing else.
 // Its options are not checked.
 func WithoutDevice(cfg model.Config, layers []*model.DeviceLayer, o EngineOptions) (*Engine, error) {
-	o.fill()
+	o.fill(&cfg)
 	e := &Engine{cfg: cfg, opts: o}
 	e.addLayers(layers)
 	return e, e.shapePools()

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -95,12 +96,12 @@ func (e *Engine) fingerprint() Fingerprint {
 
 // picks reports whether one of the engine's layers has an indexer.
 func (e *Engine) picks() bool {
-	for _, l := range e.layers {
-		if l.spec.Picks == model.PickOwn {
-			return true
-		}
-	}
-	return false
+	return e.has(func(s *model.LayerSpec) bool { return s.Picks == model.PickOwn })
+}
+
+// has reports whether a layer of the engine's is of such a kind.
+func (e *Engine) has(is func(s *model.LayerSpec) bool) bool {
+	return slices.ContainsFunc(e.layers, func(l *engineLayer) bool { return is(&l.spec.LayerSpec) })
 }
 
 func (e *Engine) encodeConfig() *encoding {
@@ -116,6 +117,14 @@ func (e *Engine) encodeConfig() *encoding {
 		put(x, "index heads", c.IndexHeads)
 		put(x, "top k", c.TopK)
 	}
+	put(x, "plain queries", c.PlainQueries)
+	if e.has(func(s *model.LayerSpec) bool { return s.Candidates != model.CandidatesNone }) {
+		put(x, "candidate blocks", c.CandidateBlocks)
+		put(x, "candidate block", c.CandidateBlock)
+	}
+	if e.has(func(s *model.LayerSpec) bool { return s.Block }) {
+		put(x, "draft block", c.DraftBlock)
+	}
 	put(x, "layers", len(e.layers))
 	for i, l := range e.layers {
 		x.layer(fmt.Sprintf("layer %d ", i), l)
@@ -123,9 +132,11 @@ func (e *Engine) encodeConfig() *encoding {
 	return x
 }
 
-// What picks and stores are called; the numbers of Go's constants may change.
+// What picks, candidates and stores are called; the numbers of Go's constants may change.
 var (
-	pickNames  = [...]string{model.PickNone: "", model.PickOwn: "own", model.PickEarlier: "earlier"}
+	pickNames      = [...]string{model.PickNone: "", model.PickOwn: "own", model.PickEarlier: "earlier"}
+	candidateNames = [...]string{model.CandidatesNone: "", model.CandidatesMade: "made", model.CandidatesUsed: "used"}
+
 	storeNames = [...]string{model.StoreWindow: "window", model.StoreEntries: "entries", model.StoreKeys: "keys",
 		model.StoreState: "state", model.StoreKeyState: "key state"}
 )
@@ -144,6 +155,13 @@ func (x *encoding) layer(at string, l *engineLayer) {
 	if s.Picks == model.PickEarlier {
 		put(x, at+"picks of", s.PicksOf)
 	}
+	put(x, at+"unplaced", s.Unplaced)
+	put(x, at+"latent", s.Latent)
+	put(x, at+"latent keys", s.LatentKeys)
+	if put(x, at+"candidates", candidateNames[s.Candidates]); s.Candidates == model.CandidatesUsed {
+		put(x, at+"candidates of", s.CandidatesOf)
+	}
+	put(x, at+"block", s.Block)
 	x.rope(at+"rope ", l.rope)
 	put(x, at+"pools", len(s.Pools))
 	for i, p := range s.Pools {
@@ -185,6 +203,9 @@ func (e *Engine) encodeFormats() *encoding {
 	if e.picks() {
 		put(x, "keys", o.Keys.String())
 		put(x, "hadamard", o.Hadamard)
+	}
+	if o.Records != model.RecordsV4 {
+		put(x, "records", o.Records.String())
 	}
 	put(x, "quantised activations", o.QuantiseActivations)
 	put(x, "fp8 output", o.Output != OutputBF16)

@@ -125,10 +125,10 @@ func TestFingerprint(t *testing.T) {
 // for the order of sums.
 var without = map[string]string{
 	"Config.MaxPositions": "a limit",
-	"Config.Quantization": "weights describe themselves",
-	"Layer.Draft":         "where its tensors are",
-	"LayerSpec.Name":      "a word",
-	"PoolSpec.Page":       "snapshots have slots",
+	"Config.Quantization": "weights describe themselves", "Config.WeightBlock": "weights describe themselves",
+	"Layer.Draft":    "where its tensors are",
+	"LayerSpec.Name": "a word",
+	"PoolSpec.Page":  "snapshots have slots",
 
 	"EngineOptions.MaxTokens": "a limit", "EngineOptions.MaxSessions": "a limit", "EngineOptions.MaxStep": "a limit",
 	"EngineOptions.CacheBytes": "memory", "EngineOptions.MaxCacheBytes": "memory", "EngineOptions.Workspace": "memory",
@@ -200,6 +200,9 @@ func TestFingerprintFields(t *testing.T) {
 			l.EntriesOf, l.PicksOf = i, i
 		}
 	}
+	base.cfg.Records = model.RecordsV41
+	l := base.cfg.Layers // with candidates, and a block of drafts
+	l[1].Candidates, l[2].Candidates, l[2].CandidatesOf, l[5].Block = model.CandidatesMade, model.CandidatesUsed, 1, true
 	want, places, counted := base.print(t), map[string]int{}, map[string]int{}
 	root := func(p *printed, k int) reflect.Value {
 		return []reflect.Value{reflect.ValueOf(&p.cfg).Elem(), reflect.ValueOf(&p.o).Elem()}[k]

@@ -53,7 +53,8 @@ type EngineOptions struct {
 	// to none. Pages of windows and compressor states are kept for so many tokens more.
 	Rewind int
 
-	Keys     cache.IndexKeyFormat // how indexer keys are stored; 0: cache.IndexKeyFP8
+	Records  model.Records        // in what bytes caches are kept; 0: as Config.Records says
+	Keys     cache.IndexKeyFormat // how indexer keys are stored; 0: as Records.Keys says, in V4 cache.IndexKeyFP8
 	Hadamard bool                 // mix indexer queries and keys before they are quantised
 	Variant  string               // of the attention kernel; "" picks the best
 
@@ -134,25 +135,27 @@ type EngineOptions struct {
 }
 
 // fill fills in defaults.
-func (o *EngineOptions) fill() {
+func (o *EngineOptions) fill(cfg *model.Config) {
+	o.Records = cmp.Or(o.Records, cfg.Records, model.RecordsV4)
+	o.Keys = cmp.Or(o.Keys, o.Records.Keys())
 	o.MaxSessions = cmp.Or(o.MaxSessions, 1)
 	o.Ranks = cmp.Or(o.Ranks, 1)
 	o.MaxStep = cmp.Or(o.MaxStep, 128)
 	o.Steps = cmp.Or(o.Steps, 1)
 	o.SubmitBudget = cmp.Or(o.SubmitBudget, defaultSubmitBudget)
-	o.Keys = cmp.Or(o.Keys, cache.IndexKeyFP8)
 	o.Pages = maps.Clone(o.Pages)
 }
 
 // complete fills in defaults and checks the options.
 func (o *EngineOptions) complete(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer) error {
-	o.fill()
+	o.fill(&cfg)
 	c := argumentCheck{op: opNewEngine}
 	if ctx == nil {
 		c.bad("ctx", "nil", "a context")
 	} else if dev == nil {
 		c.bad("dev", "nil", "a device")
 	} else if c.err = cfg.Check(); c.err == nil {
+		o.checkRun(&c, &cfg, layers)
 		o.check(&c, dev, &cfg)
 		o.checkPages(&c, cfg.Layers)
 		checkLayers(&c, &cfg, layers)
@@ -185,6 +188,24 @@ func (o *EngineOptions) check(c *argumentCheck, dev *vk.Device, cfg *model.Confi
 		c.bad("Variant", o.Variant, "one that reads pages in place, for Invariant")
 	case o.Output < OutputBF16 || o.Output > OutputFP8Packed:
 		c.bad("Output", o.Output, "bf16, fp8 or fp8-packed")
+	}
+}
+
+// checkRun refuses what there is no operation for, and what a model has no use for.
+func (o *EngineOptions) checkRun(c *argumentCheck, cfg *model.Config, layers []*model.DeviceLayer) {
+	if o.Records > model.RecordsV41 {
+		c.bad("Records", o.Records, "%v or %v", model.RecordsV4, model.RecordsV41)
+	}
+	for i, w := range layers {
+		if w == nil || w.Layer < 0 || w.Layer >= len(cfg.Layers) {
+			return // checkLayers says so
+		}
+		switch l := &cfg.Layers[w.Layer]; {
+		case l.Block:
+			c.bad(fmt.Sprintf("layers[%d]", i), fmt.Sprintf("%d of kind %s", w.Layer, l.Name), "another: blocks of drafts are not run yet")
+		case l.LatentKeys && o.Hadamard:
+			c.bad("Hadamard", o.Hadamard, "false: keys of layer %d, of kind %s, are not mixed", w.Layer, l.Name)
+		}
 	}
 }
 
@@ -230,7 +251,7 @@ func checkLayers(c *argumentCheck, cfg *model.Config, layers []*model.DeviceLaye
 			return
 		}
 		before[w.Layer] = true
-		for _, from := range []int{cfg.Layers[w.Layer].EntriesOf, cfg.Layers[w.Layer].PicksOf} {
+		for _, from := range cfg.Layers[w.Layer].From() {
 			if !before[from] {
 				c.bad(arg, w.Layer, "layer %d in front of it, from which it takes entries or picks", from)
 			}

@@ -145,7 +145,7 @@ func (b *stepSize) recordLayer(rec *vk.Recorder, i int, key commandKey, beside f
 	step := b.args(x.kind)
 	b.rowArgs(&step, x.kind, key.pieces)
 	err := x.Record(rec, step, layer.Args{Hidden: in, CosSin: b.e.ropes[l.rope], Out: out,
-		LSE: b.lse.of(i), Caches: l.reads(), Picks: x.picks, Beside: beside})
+		LSE: b.lse.of(i), Caches: l.reads(), Picks: x.picks, Blocks: x.blocks, Beside: beside})
 	keep := !topK.IsZero() && l.spec.Picks == model.PickOwn
 	if err == nil && keep {
 		err = rec.Copy(topK.View(), x.kind.TopK().View())

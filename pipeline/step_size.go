@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/pipeline/internal/layer"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -54,8 +55,9 @@ type kindKey struct{ spec, pool string }
 // stepLayer is a layer in steps of a size.
 type stepLayer struct {
 	*layer.Layer
-	kind  *stepKind
-	picks layer.Picks // see layer.Args
+	kind   *stepKind
+	picks  layer.Picks             // see layer.Args
+	blocks indexer.CandidateBlocks // likewise
 }
 
 // commandKey says what commands do: run one layer, prepare a step for that, or both for all
@@ -221,6 +223,9 @@ func (b *stepSize) build(ctx context.Context) error {
 	if err := b.buildPicks(); err != nil {
 		return err
 	}
+	if err := b.buildBlocks(); err != nil {
+		return err
+	}
 	return b.buildHidden()
 }
 
@@ -311,6 +316,31 @@ func (b *stepSize) buildPicks() error {
 			}
 		}
 		b.layers[i].picks = from.picks
+	}
+	return nil
+}
+
+// buildBlocks makes memory for candidates, once for each layer that makes them.
+func (b *stepSize) buildBlocks() error {
+	e := b.e
+	for i, l := range e.layers {
+		if l.blocks == nil {
+			continue
+		}
+		from := &b.layers[slices.Index(e.layers, l.blocks)]
+		if from.blocks.Blocks.Shape == nil {
+			var list memory.List
+			list.Add(&from.blocks.Blocks, tensor.I32, b.tokens, e.cfg.CandidateBlocks)
+			list.Add(&from.blocks.Columns, tensor.I32, b.tokens)
+			arena, err := e.count.in(vk.DeviceLocal).steps.Arena(e.dev, vk.DeviceLocal, "candidates", list)
+			if arena != nil {
+				b.picks = append(b.picks, arena)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		b.layers[i].blocks = from.blocks
 	}
 	return nil
 }

@@ -15,14 +15,19 @@ var QInsertVariants = opkit.Ladder("proj_q_insert", VariantDA, VariantBase)
 
 // QInsertConfig says what a QInsert is built for.
 type QInsertConfig struct {
-	Page     int     // slots per page of the caches it will write
-	MaxBytes uint64  // size of the largest of them and of Q, for variant base; 0: whatever a descriptor of the device can hold
-	Eps      float32 // 0: DefaultEps
-	Variant  string  // one of QInsertVariants; "" picks the best
+	Page     int          // slots per page of the caches it will write
+	Record   cache.Record // how these store a slot; 0: cache.RecordV4
+	MaxBytes uint64       // size of the largest of them and of Q, for variant base; 0: whatever a descriptor of the device can hold
+	Eps      float32      // 0: DefaultEps
+	Variant  string       // one of QInsertVariants; "" picks the best
 
 	// KVNorm is the type of the weights, tensor.BF16 or tensor.F32, of an RMS norm of the K rows,
 	// with the bits of QKVNorm and without its launch. 0: they are normed already.
 	KVNorm tensor.DType
+
+	// RotateOnly leaves out the norm of queries: they are turned and rounded, as DeepSeek-V4.1 has
+	// it.
+	RotateOnly bool
 
 	// Subgroup is the size of subgroups inside which invocations pass numbers on; -1 stands for
 	// shared memory, 0 for what suits the device. Results do not depend on it.
@@ -38,7 +43,7 @@ type QInsertArgs struct {
 	Slots     tensor.Tensor // [T] i64, T <= N; negative ones and those beyond the cache are skipped
 	Positions tensor.Tensor // [N] i32, rows of Table; one outside counts as its nearest row
 	Table     tensor.Tensor // [rows, 64] f32: a position's 32 cosines, then its sines
-	Cache     cache.KVCache // written: all 584 bytes of each slot named, nothing else
+	Cache     cache.KVCache // written: all bytes of each slot named, nothing else
 }
 
 // QInsert finishes queries and K rows for attention, all in one launch. Every query
@@ -53,7 +58,8 @@ type QInsertArgs struct {
 // Without Q only K rows are stored, for an attention that norms queries itself
 // (attention.QueryNorm).
 //
-// The definition is QInsertRef. The cache is equal byte for byte; a query differs by no
+// The definition is QInsertRef, or with QInsertConfig.RotateOnly QRotateInsertRef. The cache
+// is equal byte for byte; a query differs by no
 // more than the order of a sum explains, and is the same on every device.
 //
 // Source: vLLM fused_deepseek_v4_qnorm_rope_kv_rope_quant_insert
@@ -88,8 +94,8 @@ const insertHeads = 4
 // cannot hold MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
 func NewQInsert(dev *vk.Device, cfg QInsertConfig) (*QInsert, error) {
 	const op = "q insert"
-	if _, err := cache.NewLayout(cfg.Page, 0); err != nil {
-		return nil, pkg.Wrong(op, "Page", cfg.Page, "a legal page size: %v", err)
+	if _, err := cache.NewRecordLayout(cfg.Record, cfg.Page, 0); err != nil {
+		return nil, pkg.Wrong(op, "Page", cfg.Page, "a legal page size of %s: %v", cfg.Record, err)
 	}
 	eps, err := epsilon(op, cfg.Eps)
 	if err != nil {
@@ -112,8 +118,9 @@ func NewQInsert(dev *vk.Device, cfg QInsertConfig) (*QInsert, error) {
 	}
 	k, err := pkg.Kernel(dev, withLanes(dev, opkit.Spec{
 		Stem: "proj_q_insert", Variant: variant,
-		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Write},
-		PushSize: int(unsafe.Sizeof(projQInsertPush{})), Constants: opkit.Words(cfg.Page, norm),
+		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Write},
+		PushSize:  int(unsafe.Sizeof(projQInsertPush{})),
+		Constants: opkit.Words(cfg.Page, norm, int(cfg.Record), int(opkit.Bit(0, !cfg.RotateOnly))),
 	}, cfg.Subgroup))
 	if err != nil {
 		return nil, err
@@ -212,11 +219,14 @@ func (o *QInsert) checkCache(op string, c cache.KVCache) error {
 	if err := pkg.CheckRows(op, "Cache.Pool", c.Pool, tensor.U8, -1, c.Layout.Stride); err != nil {
 		return err
 	}
-	if l, err := cache.NewLayout(c.Layout.Page, c.Layout.Stride); err != nil || l != c.Layout {
+	if l, err := cache.NewRecordLayout(c.Layout.Record, c.Layout.Page, c.Layout.Stride); err != nil || l != c.Layout {
 		return pkg.Wrong(op, "Cache.Layout", c.Layout, "a legal layout: %v", err)
 	}
 	if c.Layout.Page != o.cfg.Page {
 		return pkg.Wrong(op, "Cache.Layout.Page", c.Layout.Page, "%d, which the kernel was built for", o.cfg.Page)
+	}
+	if c.Layout.Record != o.cfg.Record {
+		return pkg.Wrong(op, "Cache.Layout.Record", c.Layout.Record, "%s, which the kernel was built for", o.cfg.Record)
 	}
 	if c.Pages() < 1 || c.Slots() > math.MaxInt32 {
 		return pkg.Wrong(op, "Cache.Pool", c.Pool, "1 to %d pages", math.MaxInt32/c.Layout.Page)

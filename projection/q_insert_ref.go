@@ -22,12 +22,24 @@ import (
 // written.
 func QInsertRef(q []uint16, heads int, kv []uint16, slots []int64, positions []int32, cosSin []float32,
 	eps float32, pool []byte, l cache.Layout) error {
+	eps, err := epsilon("q insert reference", eps)
+	if err != nil {
+		return err
+	}
+	return qInsertRef(q, heads, kv, slots, positions, cosSin, pool, l, func(head []uint16) float32 { return rmsFactor(head, eps) })
+}
+
+// QRotateInsertRef is QInsertRef without the norm of queries.
+func QRotateInsertRef(q []uint16, heads int, kv []uint16, slots []int64, positions []int32, cosSin []float32,
+	pool []byte, l cache.Layout) error {
+	return qInsertRef(q, heads, kv, slots, positions, cosSin, pool, l, func([]uint16) float32 { return 1 })
+}
+
+func qInsertRef(q []uint16, heads int, kv []uint16, slots []int64, positions []int32, cosSin []float32,
+	pool []byte, l cache.Layout, factor func(head []uint16) float32) error {
 	const op = "q insert reference"
 	n := len(positions)
-	eps, err := epsilon(op, eps)
 	switch {
-	case err != nil:
-		return err
 	case heads < 0 || len(q) != n*heads*D || len(kv) != n*D:
 		return pkg.Wrong(op, "q, kv", fmt.Sprintf("%d and %d values", len(q), len(kv)), "[%d, %d, 512] and [%d, 512]", n, heads, n)
 	case len(cosSin) < RopeDim || len(cosSin)%RopeDim != 0:
@@ -44,7 +56,7 @@ func QInsertRef(q []uint16, heads int, kv []uint16, slots []int64, positions []i
 	}
 	for i := range n * heads {
 		head := q[i*D:][:D]
-		r := rmsFactor(head, eps)
+		r := factor(head)
 		x := numfmt.BF16DecodeSlice(nil, head)
 		for d := range x {
 			x[d] *= r

@@ -1,4 +1,4 @@
-// Sparse MLA decode over two paged FP8 caches, read in place. Token t attends the first
+// Sparse MLA decode over two paged caches, read in place. Token t attends the first
 // comp_lens[t] slots of comp_indices[t], then the first win_lens[t] of win_indices[t]. A slot
 // outside its pool is never read. Per head:
 //   s_j = scale*dot(q, k_j),  lse = ln sum exp(s_j)
@@ -9,7 +9,8 @@
 //   10 window pool, 11 compressed pool (with KV_DA by address).
 // Workgroup: HG heads (x) of one of `splits` ranges of entries (y) of token z. With one split it
 //   finishes the row, else attn_merge does.
-// Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 invocations, 16*HG.
+// Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 invocations, 16*HG;
+//   5 WIN_RECORD, 6 COMP_RECORD (lib/kv_record.glsl), both RECORD_V4 or neither.
 // Shared memory: 44740 bytes at HG 16, TILE 16; lib/sparse_mla.glsl has the sum.
 // Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with HALVES shaderFloat16, with DOT2
 //   shaderMixedFloatDotProductFloat16AccFloat32.
@@ -19,6 +20,7 @@
 #include "lib/kv_page.glsl"
 #include "lib/bf16.glsl"
 #include "lib/e4m3_bf16.glsl"
+#include "lib/kv_record.glsl"
 #include "lib/mla_finish.glsl"
 
 layout(local_size_x = 64, local_size_x_id = 4) in;
@@ -26,6 +28,8 @@ layout(constant_id = 0) const uint WIN_PAGE = 64u;
 layout(constant_id = 1) const uint COMP_PAGE = 64u;
 layout(constant_id = 2) const uint HG = 4u;
 layout(constant_id = 3) const uint TILE = 8u;
+layout(constant_id = 5) const uint WIN_RECORD = 0u;
+layout(constant_id = 6) const uint COMP_RECORD = 0u;
 
 layout(std430, set = 0, binding = 0) readonly buffer QBuf { uvec4 rows[]; } q;
 layout(std430, set = 0, binding = 1) readonly buffer WinIndices { int v[]; } win_indices;
@@ -76,7 +80,8 @@ const uint MLA_LANES = 16u * HG / TILE, MLA_UNITS = 64u / MLA_LANES;
 const uint NOPE_UNITS = KV_NOPE / 8u;
 
 // Codes of a unit in two words, rotated numbers in four. The last unit may be either and has four.
-struct MlaRow { uvec2 codes[MLA_UNITS]; uvec2 more; uvec2 scales; };
+// Of records other than V4's a unit has codes in one word or two, and the word with its scale.
+struct MlaRow { uvec2 codes[MLA_UNITS]; uvec2 more; uvec2 scales; uint scale_words[MLA_UNITS]; uint record; };
 
 #define MLA_FETCH(pool, page_slots, pages) \
     const uint page = uint(entry) / page_slots, slot = uint(entry) % page_slots, row = kv_row_byte(slot); \
@@ -86,8 +91,28 @@ struct MlaRow { uvec2 codes[MLA_UNITS]; uvec2 more; uvec2 scales; };
     w.more = pool##_word2(page, row + last + 8u); \
     w.scales = pool##_word2(page, kv_scale_byte(page_slots, slot));
 
+#define MLA_FETCH_RECORD(pool, page_slots, pages, RECORD_) \
+    const uint page = uint(entry) / page_slots, slot = uint(entry) % page_slots; \
+    if (page >= pages) return false; \
+    const uint row = record_row_byte(RECORD_, slot), scales_at = record_scale_byte(RECORD_, page_slots, slot); \
+    [[unroll]] for (uint i = 0u; i < MLA_UNITS; i++) { \
+        const uint unit = c + i * MLA_LANES; \
+        if (RECORD_ == RECORD_FP4) w.codes[i] = uvec2(pool##_word(page, row + unit * 4u), 0u); \
+        else w.codes[i] = pool##_word2(page, row + unit * 8u); \
+        w.scale_words[i] = pool##_word(page, scales_at + (unit * 8u / record_block(RECORD_) & ~3u)); \
+    } \
+    w.record = RECORD_;
+
 bool mla_fetch(uint j, int entry, uint c, out MlaRow w) {
     if (entry < 0) return false;
+    if (WIN_RECORD != RECORD_V4) {
+        if (j < comp_len_) {
+            MLA_FETCH_RECORD(comp, COMP_PAGE, pc.comp_pages, COMP_RECORD)
+        } else {
+            MLA_FETCH_RECORD(win, WIN_PAGE, pc.win_pages, WIN_RECORD)
+        }
+        return true;
+    }
     const uint unit = c + (MLA_UNITS - 1u) * MLA_LANES;
     const uint last = unit < NOPE_UNITS ? unit * 8u : KV_ROPE_BYTE + (unit - NOPE_UNITS) * 16u;
     if (j < comp_len_) {
@@ -99,6 +124,13 @@ bool mla_fetch(uint j, int entry, uint c, out MlaRow w) {
 }
 
 uvec4 mla_unit(MlaRow w, uint c, uint i) {
+    if (WIN_RECORD != RECORD_V4) {
+        const uint d = (c + i * MLA_LANES) * 8u;
+        const uint k = d / record_block(WIN_RECORD == COMP_RECORD ? WIN_RECORD : w.record);
+        const uint scale_byte = (w.scale_words[i] >> (8u * (k & 3u))) & 0xFFu;
+        if ((WIN_RECORD == COMP_RECORD ? WIN_RECORD : w.record) == RECORD_FP4) return fp4_bf16x8(w.codes[i].x, scale_byte);
+        return e4m3_bf16x8(w.codes[i], scale_byte);
+    }
     if (i == MLA_UNITS - 1u && c + i * MLA_LANES >= NOPE_UNITS) return uvec4(w.codes[i], w.more);
     return e4m3_bf16x8(w.codes[i], kv_scale_of(w.scales, i * MLA_LANES / 8u + c / 8u));
 }

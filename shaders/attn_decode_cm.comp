@@ -1,4 +1,4 @@
-// Sparse MLA decode over two paged FP8 caches, read in place, with cooperative matrices of any
+// Sparse MLA decode over two paged caches, read in place, with cooperative matrices of any
 // layout. Token t attends the first comp_lens[t] slots of comp_indices[t], then the first
 // win_lens[t] of win_indices[t]. A slot outside its pool is never read. Per head:
 //   s_j = scale*dot(q, k_j),  lse = ln sum exp(s_j)
@@ -13,7 +13,7 @@
 //   finishes the row, else attn_merge does.
 // Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 THREADS, 5 SUBGROUP,
 //   6..8 M, N, K of a matrix product, 9 KSPLIT: attention/matrix.go chooses them; 10 ROWS of
-//   lib/cm_rows.glsl.
+//   lib/cm_rows.glsl; 11 WIN_RECORD, 12 COMP_RECORD (lib/kv_record.glsl), both RECORD_V4 or neither.
 // Shared memory: 46404 bytes at HG 16, TILE 32, KSPLIT 4; lib/cm_mla.glsl has the sum.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel,
 //   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups, shaderInt16.
@@ -25,6 +25,8 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #include "lib/cm_decode.glsl"
 layout(constant_id = 10) const uint ROWS = 0u;
+layout(constant_id = 11) const uint WIN_RECORD = 0u;
+layout(constant_id = 12) const uint COMP_RECORD = 0u;
 #include "lib/cm_locate.glsl"
 #include "lib/rope_bf16.glsl"
 
@@ -40,9 +42,7 @@ const bool KEEP_TOP = false;
 void cm_fetch(uvec4 where, out CmRow row) { cm_fetch_row(where.xyz, row); }
 
 void cm_keep(CmRow row, uint mask, uint at) {
-    [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] &= mask;
-    [[unroll]] for (uint i = 0u; i < ROPES; i++) row.rope[i] &= mask;
-    row.half_word &= mask;
+    cm_mask_row(row, mask);
     cm_keep_row(row, at);
 }
 

@@ -1,4 +1,4 @@
-// Sparse MLA decode over two paged FP8 caches, read in place, with cooperative matrices whose
+// Sparse MLA decode over two paged caches, read in place, with cooperative matrices whose
 // elements lie in lanes as lib/cm_lanes.glsl wants them. Token t attends the first comp_lens[t]
 // slots of comp_indices[t], then the first win_lens[t] of win_indices[t]. A slot outside its pool
 // is never read. Per head:
@@ -11,7 +11,8 @@
 // Workgroup: HG heads (x) of one of `splits` ranges of entries (y) of token z. With one split it
 //   finishes the row, else attn_merge does.
 // Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 THREADS, 5 SUBGROUP,
-//   6..8 M, N, K of a matrix product, 9 KSPLIT, 10 PARTS: attention/lanes.go chooses them.
+//   6..8 M, N, K of a matrix product, 9 KSPLIT, 10 PARTS: attention/lanes.go chooses them;
+//   11 WIN_RECORD, 12 COMP_RECORD (lib/kv_record.glsl), both RECORD_V4 or neither.
 // Shared memory: 48260 bytes at HG 64, TILE 16, KSPLIT 4; lib/cm_lanes.glsl has the sum.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel,
 //   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups, shaderInt16,
@@ -28,6 +29,8 @@
 #include "lib/cm_decode.glsl"
 
 layout(constant_id = 10) const uint PARTS = 4u;
+layout(constant_id = 11) const uint WIN_RECORD = 0u;
+layout(constant_id = 12) const uint COMP_RECORD = 0u;
 
 #include "lib/cm_locate.glsl"
 #include "lib/cm_decode_lanes.glsl"

@@ -3,17 +3,21 @@
 // query_start[r]). With a = max(p - window + 1, 0), len = p - a + 1:
 //   slots[i][j] = block_table[r][(a+j) / page] * page + (a+j) % page for j < len
 //   rest -1;  lens[i] = len
+// With DRAFTS the tokens of a request are a block, all of whose rows each of them attends, and the
+// window is that of the newest position before the block: a = max(seq_lens[r] - (query_start[r+1] -
+// query_start[r]) - window, 0), len = min(seq_lens[r] - a, width).
 // Bindings: 0 query_start [requests+1] i32; 1 seq_lens [requests] i32; 2 token_to_req [T] i32;
 //   3 is_valid [T] u8 (read as words); 4 block_table [requests,table_width] i32;
-//   5 slots [tokens,window] i32; 6 lens [rows] i32, rows >= tokens. An invalid token, or a request
+//   5 slots [tokens,width] i32; 6 lens [rows] i32, rows >= tokens. An invalid token, or a request
 //   outside the table: length 0, its row left as it was. lens of rows >= tokens: 0.
-// Workgroup: row x of lens, 128 invocations.  Constants: 0 page (slots).
+// Workgroup: row x of lens, 128 invocations.  Constants: 0 page (slots), 1 DRAFTS.
 // Shared memory: none.  Features: none.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint PAGE = 64u;
+layout(constant_id = 1) const uint DRAFTS = 0u;
 
 layout(std430, set = 0, binding = 0) readonly buffer QueryStart { int v[]; } query_start;
 layout(std430, set = 0, binding = 1) readonly buffer SeqLens { int v[]; } seq_lens;
@@ -28,6 +32,7 @@ layout(push_constant) uniform Push {
     uint window;
     uint requests;
     uint table_width;
+    uint width; // of a row of slots; window without DRAFTS
 } pc;
 
 #include "lib/paged_index.glsl"
@@ -37,11 +42,15 @@ void main() {
     int len = 0;
     if (i < pc.tokens && ((is_valid.words[i >> 2] >> ((i & 3u) * 8u)) & 0xFFu) != 0u && uint(token_to_req.v[i]) < pc.requests) {
         const int r = token_to_req.v[i];
-        const int p = seq_lens.v[r] - query_start.v[r + 1] + int(i); // the two query_start[r] cancel
-        const int a = max(p - int(pc.window) + 1, 0);
-        len = max(p - a + 1, 0);
-        for (uint j = lane; j < pc.window; j += 128u) {
-            slots.v[i * pc.window + j] = int(j) < len ? paged_slot(r, uint(a) + j, PAGE) : -1;
+        int last = seq_lens.v[r] - query_start.v[r + 1] + int(i); // p: the two query_start[r] cancel
+        int a = max(last - int(pc.window) + 1, 0);
+        if (DRAFTS > 0u) {
+            last = seq_lens.v[r] - 1;
+            a = max(seq_lens.v[r] - (query_start.v[r + 1] - query_start.v[r]) - int(pc.window), 0);
+        }
+        len = clamp(last - a + 1, 0, int(pc.width));
+        for (uint j = lane; j < pc.width; j += 128u) {
+            slots.v[i * pc.width + j] = int(j) < len ? paged_slot(r, uint(a) + j, PAGE) : -1;
         }
     }
     if (lane == 0u) lens.v[i] = len;

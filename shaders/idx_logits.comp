@@ -1,6 +1,7 @@
 // Indexer logits over paged keys: for entry n of token t's request, first <= n < first+width and n
 // < lens[t],
 //   dst[t][n-first] = s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h]
+// With BLOCKS column c of a token is entry side[t][c/8]*8 + c%8, and lens counts columns.
 // The key scale s_k is FP8's; MXFP4 rows have a scale for each 32 numbers instead. An entry whose
 // page is not in the table, or not in the pool, gets -inf. Other columns are not written.
 // Bindings:  those of lib/index_logits.glsl (dst and keys not in _da builds).
@@ -8,7 +9,8 @@
 //   step decodes 16 numbers of entries and heads to shared memory; an invocation multiplies 8 heads
 //   by 8 entries.
 // Constants: 0 page (keys), 1 format (1 FP8, 2 MXFP4), 2 UNROLL, numbers of a step that are
-//   multiplied without a loop, a power of two up to 16.
+//   multiplied without a loop, a power of two up to 16, 3 BLOCKS: 1 for entries of candidate
+//   blocks.
 // Shared memory: 12288 bytes, with HALVES half of it.
 // Features: none; _da: bufferDeviceAddress, shaderInt64; with HALVES shaderFloat16, with DOT2
 //   shaderMixedFloatDotProductFloat16AccFloat32.
@@ -27,6 +29,7 @@
 
 layout(local_size_x = 128) in;
 layout(constant_id = 2) const uint UNROLL = 4u;
+layout(constant_id = 3) const uint BLOCKS = 0u;
 
 KV_POOL(keys, 7)
 
@@ -149,13 +152,14 @@ void main() {
     const uint t = gl_WorkGroupID.y, n0 = pc.first + gl_WorkGroupID.x * KEYS;
     const uint end = logit_end(t);
     if (n0 >= end) return;
-    const uint n = n0 + tid;                         // the entry that this invocation decodes, and stores the logit of;
+    const uint n = n0 + tid;                         // the column that this invocation decodes, and stores the logit of;
     const uint head = tid % HEADS, eight = tid / HEADS * 8u; // it decodes eight numbers of a step of a head;
     const uint mine_h = tid / KL, mine_k = tid % KL; // which eights of heads, and fours of entries in either half, it multiplies
-    uint page = logit_page(token_to_req_at(t), n);
+    const uint entry = BLOCKS > 0u ? logit_entry(t, n) : n;
+    uint page = logit_page(token_to_req_at(t), entry);
     const bool there = page < pc.keys_pages;
     if (!there) page = 0u; // read, and not used
-    const uint row = index_row_byte(FORMAT, n % PAGE), scale = keys_word(page, index_scale_byte(FORMAT, PAGE, n % PAGE));
+    const uint row = index_row_byte(FORMAT, entry % PAGE), scale = keys_word(page, index_scale_byte(FORMAT, PAGE, entry % PAGE));
 
     Eight q = fetch_q(t, head, eight), ka = fetch_k(page, row, scale, 0u), kb = fetch_k(page, row, scale, 8u);
     vec4 sum[2];

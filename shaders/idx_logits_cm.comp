@@ -1,7 +1,7 @@
 // Indexer logits over paged keys with cooperative matrices: for entry n of token t's request,
 // first <= n < first+width and n < lens[t],
 //   dst[t][n-first] = s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h]
-// as idx_logits.comp does.
+// as idx_logits.comp does, with BLOCKS too.
 // Bindings:  0..5 of lib/index_logits.glsl; dst and keys by address.
 // Workgroup: TOKENS tokens and a share of their keys, in tiles of TILE that are decoded once for
 //   all tokens of a request. A subgroup holds HG heads of a token: subgroup = (token * HEAD_PARTS +
@@ -9,8 +9,8 @@
 // Constants: 0 page, 1 format, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 HG, 8
 //   HEAD_PARTS, 9 TOKENS, 10 TILE, 11 ALONE (1: a subgroup decodes the keys it multiplies and waits
 //   for no other), 12 HELD (1: weights stay in registers), 13 ROWS (of lib/cm_rows.glsl:
-//   how keys lie; with CM_CODES there are none). With CM_CODES elements are the codes of E4M3
-//   themselves, and format is 1.
+//   how keys lie; with CM_CODES there are none), 14 BLOCKS: 1 for entries of candidate blocks, with
+//   TOKENS 1. With CM_CODES elements are the codes of E4M3 themselves, format is 1 and BLOCKS 0.
 // Shared memory: TILE*272 (with CM_CODES TILE*144) + SUBGROUPS*N*(4M+16) + 4*TOKENS*HEAD_PARTS*HG +
 //   4*PART_SUMS + 8*TILE bytes.
 // Features:  cooperativeMatrix (f16; _cmb: bf16; CM_CODES: e4m3), shaderFloat16, vulkanMemoryModel,
@@ -51,6 +51,7 @@ const uint ROWS = 0u;
 #else
 layout(constant_id = 13) const uint ROWS = 0u;
 #endif
+layout(constant_id = 14) const uint BLOCKS = 0u;
 #include "lib/cm_rows.glsl"
 
 const uint SUBGROUPS = THREADS / SUBGROUP;
@@ -62,8 +63,9 @@ const uint HEAD_ROWS = TOKENS * HEAD_PARTS * HG;
 const uint OWN_ROWS = TILE / SUBGROUPS;         // rows of a tile that a subgroup decodes
 const uint EACH = TILE * 8u / THREADS;          // of these, one invocation's parts
 const uint PART_SUMS = HEAD_PARTS == 1u ? 1u : TOKENS * HEAD_PARTS * TILE;
-const bool ONE_PAGE = PAGE % TILE == 0u;        // a tile lies in one page
+const bool ONE_PAGE = (BLOCKS > 0u ? 1u : PAGE % TILE) == 0u; // a tile lies in one page
 const uint PLACES = ONE_PAGE ? 1u : EACH;       // pages to look up
+const uint SLOTS = BLOCKS > 0u ? EACH : 1u;     // and slots in them
 const uint SUM_PITCH = CM_M / 4u + 1u;
 const uint TILE_PITCH = INDEX_DIM / QUAD + 1u, PART_QUADS = 16u / QUAD;
 const uint PARTS = CM_K < 32u ? 2u : CM_K / 8u;  // of a row of queries that come in at a time
@@ -113,14 +115,21 @@ struct Rows {
     bool there[EACH];
 };
 
-void find(Run r, uint tile, out uint page[PLACES]) {
-    [[unroll]] for (uint i = 0u; i < PLACES; i++) page[i] = logit_page(r.request, tile * TILE + (ONE_PAGE ? 0u : row_of(i)));
+void find(Run r, uint tile, out uint page[PLACES], inout uint slot[SLOTS]) {
+    [[unroll]] for (uint i = 0u; i < PLACES; i++) {
+        uint n = tile * TILE + (ONE_PAGE ? 0u : row_of(i));
+        if (BLOCKS > 0u) {
+            n = logit_entry(t_, n);
+            slot[min(i, SLOTS - 1u)] = n % PAGE;
+        }
+        page[i] = logit_page(r.request, n);
+    }
 }
 
 // fetch: rows that are not there are read from page 0, so that no load hangs on a condition.
-void fetch(uint page[PLACES], uint tile, out Rows rows) {
+void fetch(uint page[PLACES], uint slots[SLOTS], uint tile, out Rows rows) {
     [[unroll]] for (uint i = 0u; i < EACH; i++) {
-        const uint slot = (tile * TILE + row_of(i)) % PAGE, found = page[ONE_PAGE ? 0u : i];
+        const uint slot = BLOCKS > 0u ? slots[min(i, SLOTS - 1u)] : (tile * TILE + row_of(i)) % PAGE, found = page[ONE_PAGE ? 0u : i];
         rows.there[i] = found < pc.keys_pages;
         const uint64_t at = pc.keys_addr + uint64_t(rows.there[i] ? found : 0u) * pc.keys_stride;
         if (FORMAT == INDEX_FP8) rows.codes[i] = KvRead4(at + slot * 128u + part_ * 16u).v;
@@ -273,21 +282,21 @@ void score(Run r, uint t0, uint tile, uint last, bool load) {
     // Past the end the last tile is looked up and fetched again: a load that is always made can be
     // on its way early.
     #define TILE_AT(i) min(i, last - 1u)
-    uint page[PLACES];
+    uint page[PLACES], slots[SLOTS];
     Rows first_rows;
-    find(r, tile, page);
-    fetch(page, tile, first_rows);
-    find(r, TILE_AT(tile + 1u), page);
+    find(r, tile, page, slots);
+    fetch(page, slots, tile, first_rows);
+    find(r, TILE_AT(tile + 1u), page, slots);
     if (load) load_queries(t0);
     else barrier();
     uint buf = 0u;
     keep(first_rows, 0u);
     [[dont_unroll]] for (;;) {
         Rows rows;
-        fetch(page, TILE_AT(tile + 1u), rows);
+        fetch(page, slots, TILE_AT(tile + 1u), rows);
         sync();
         uint next[PLACES];
-        find(r, TILE_AT(tile + 2u), next);
+        find(r, TILE_AT(tile + 2u), next, slots);
         multiply(tile, buf, TOKENS == 1u || (token_ >= r.a && token_ < r.b));
         sync();
         if (HEAD_PARTS > 1u) add_parts(r, t0, tile, buf);

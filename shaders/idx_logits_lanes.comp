@@ -2,7 +2,8 @@
 // lanes as below: for entry n of token t's request, first <= n < first+width and n < lens[t],
 //   dst[t][n-first] = s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h]
 //   tops[t][i] = the largest of every M entries from first on, as an integer in their order (TOPS)
-// tops is [T, tops_width] i32, INT_MIN where no entry is the token's; NaN counts as -Inf.
+// With BLOCKS column c of a token is entry side[t][c/8]*8 + c%8, and lens counts columns.
+// tops is side [T, side_width] i32, INT_MIN where no entry is the token's; NaN counts as -Inf.
 // Bindings:  none; those of lib/index_logits.glsl by address.
 // Workgroup: token gl_WorkGroupID.y, whose heads it decodes once to B matrices in shared memory,
 //   and a share of its keys. A subgroup takes M keys at a time as an A matrix: a lane loads, one
@@ -12,7 +13,8 @@
 //   and B alike, in the order of j. Which K positions does not matter: queries and keys put the
 //   same number at the same one.
 // Constants: 0 page, a multiple of M, 1 format, 2 THREADS, at least HG, 3 SUBGROUP, 4..6 M, N, K of
-//   a product, 7 HG, heads rounded up to N, 8 P: 4 or 8, 9 TOPS: 1 to write tops.
+//   a product, 7 HG, heads rounded up to N, 8 P: 4 or 8, 9 TOPS: 1 to write tops,
+//   10 BLOCKS: 1 for entries of candidate blocks.
 // RAW_QUERIES: queries come as bf16 and are quantised here (lib/index_raw.glsl), by at least 8*HG
 //   invocations. It is a macro because it changes the push constants and what is loaded by address.
 // Shared memory: 276*HG bytes; _raw: 408*HG, for MXFP4 344*HG.
@@ -46,6 +48,7 @@ layout(constant_id = 6) const uint CM_K = 16u;
 layout(constant_id = 7) const uint HG = 64u;
 layout(constant_id = 8) const uint P = 4u;
 layout(constant_id = 9) const uint TOPS = 0u;
+layout(constant_id = 10) const uint BLOCKS = 0u;
 
 const uint SUBGROUPS = THREADS / SUBGROUP;
 const uint HEAD_TILES = HG / CM_N;
@@ -103,23 +106,47 @@ uint row_of(uint j) { return base_ + j * BASES; }
 // The block of an MXFP4 row that a lane's part lies in.
 uint block_of() { return part_ * 4u / P; }
 
-uint find(uint tile) { return logit_page(request_, tile * CM_M); }
+// Place: the pages of a tile's rows. A tile of candidate blocks has a page and a slot for each row
+// of a lane, others have one page.
+const uint PLACES = BLOCKS > 0u ? KEYS : 1u;
+struct Place {
+    uint page[PLACES];
+    uint slot[PLACES]; // with BLOCKS
+};
+
+void find(uint tile, out Place at) {
+    [[unroll]] for (uint j = 0u; j < PLACES; j++) {
+        const uint n = BLOCKS > 0u ? logit_entry(t_, tile * CM_M + row_of(j)) : tile * CM_M;
+        at.page[j] = logit_page(request_, n);
+        at.slot[j] = n % PAGE;
+    }
+}
+
+// place_of: which place row j of a lane has; mine: that of the row whose logit a lane stores.
+uint place_of(uint j) { return min(j, PLACES - 1u); }
+uint mine(uint of[PLACES]) {
+    uint x = of[0];
+    [[unroll]] for (uint j = 1u; j < PLACES; j++) x = j == mine_ ? of[j] : x;
+    return x;
+}
 
 // fetch: rows that are not there are read from page 0, so that no load hangs on a condition.
 // fetch_held is the same with loads that stay where they are. The lanes of a row load 16 bytes each
 // that lie side by side.
-#define FETCH(name, Read1, Read2, Read4) void name(uint page, uint tile, out Rows rows) { \
-    rows.there = page < pc.keys_pages; \
-    const uint64_t at = pc.keys_addr + uint64_t(rows.there ? page : 0u) * pc.keys_stride; \
-    const uint slot = tile * CM_M % PAGE; \
+#define PAGE_AT(page) (pc.keys_addr + uint64_t(page < pc.keys_pages ? page : 0u) * pc.keys_stride)
+#define FETCH(name, Read1, Read2, Read4) void name(Place place, uint tile, out Rows rows) { \
+    const uint slot = tile * CM_M % PAGE, my_page = mine(place.page); \
+    rows.there = my_page < pc.keys_pages; \
     [[unroll]] for (uint j = 0u; j < KEYS; j++) { \
-        const uint row = slot + row_of(j); \
+        const uint64_t at = PAGE_AT(place.page[place_of(j)]); \
+        const uint row = BLOCKS > 0u ? place.slot[place_of(j)] : slot + row_of(j); \
         const uint64_t codes = at + index_row_byte(FORMAT, row); \
         if (WORDS == 2u) rows.codes[j] = Read2(codes + part_ * 8u).v.xyxy; \
         else [[unroll]] for (uint c = 0u; c < LOADS; c++) rows.codes[j * LOADS + c] = Read4(codes + (c * P + part_) * 16u).v; \
         if (FORMAT != INDEX_FP8) rows.scales[j] = Read1(at + index_scale_byte(FORMAT, PAGE, row)).v; \
     } \
-    if (FORMAT == INDEX_FP8) rows.scales[0] = Read1(at + index_scale_byte(FORMAT, PAGE, slot + row_of(mine_))).v; \
+    const uint my_row = BLOCKS > 0u ? mine(place.slot) : slot + row_of(mine_); \
+    if (FORMAT == INDEX_FP8) rows.scales[0] = Read1(PAGE_AT(my_page) + index_scale_byte(FORMAT, PAGE, my_row)).v; \
 }
 FETCH(fetch, KvRead1, KvRead2, KvRead4)
 FETCH(fetch_held, Held1, Held2, Held4)
@@ -266,7 +293,7 @@ void main() {
     end_ = logit_end(t_);
     request_ = token_to_req_at(t_);
     ask_queries();
-    if (TOPS > 0u) tops_ = pc.tops_addr + (uint64_t(t_) * pc.tops_width - pc.first / CM_M) * 4ul;
+    if (TOPS > 0u) tops_ = pc.side_addr + (uint64_t(t_) * pc.side_width - pc.first / CM_M) * 4ul;
 
     // Shares follow from the lengths there are, not from the width: a short context is spread over
     // all workgroups too. A quotient of floats, made right, takes a fraction of the time that one
@@ -281,12 +308,14 @@ void main() {
     #define TILE_AT(i) min(i, last - 1u)
     uint tile = begin + gl_SubgroupID;
     Rows rows;
+    Place place;
+    find(TILE_AT(tile), place);
 #ifdef RAW_QUERIES
-    fetch_held(find(TILE_AT(tile)), TILE_AT(tile), rows); // or it is moved behind all that is done with queries
+    fetch_held(place, TILE_AT(tile), rows); // or it is moved behind all that is done with queries
 #else
-    fetch(find(TILE_AT(tile)), TILE_AT(tile), rows);
+    fetch(place, TILE_AT(tile), rows);
 #endif
-    uint page = find(TILE_AT(tile + SUBGROUPS));
+    find(TILE_AT(tile + SUBGROUPS), place);
 #ifdef RAW_QUERIES
     quantise_queries();
     barrier();
@@ -297,9 +326,9 @@ void main() {
     load_weights();
     [[dont_unroll]] for (;;) {
         Rows next;
-        if (HELD) fetch_held(page, TILE_AT(tile + SUBGROUPS), next);
-        else fetch(page, TILE_AT(tile + SUBGROUPS), next);
-        page = find(TILE_AT(tile + 2u * SUBGROUPS));
+        if (HELD) fetch_held(place, TILE_AT(tile + SUBGROUPS), next);
+        else fetch(place, TILE_AT(tile + SUBGROUPS), next);
+        find(TILE_AT(tile + 2u * SUBGROUPS), place);
         subgroupBarrier(); // or a compiler moves the loads behind the exit, to their use
         score(rows, tile);
         tile += SUBGROUPS;

@@ -6,7 +6,7 @@
 //            3 out [R, M, 512] bf16   4 pool [pages, stride] u8   (3 and 4 not in _da builds)
 // Workgroup: 2 rows at a time, 64 invocations each; grid (any, R), x strides over rows
 //   0..M-offset-1.
-// Constants: 0 PAGE, slots per page.  Shared memory: 0.
+// Constants: 0 PAGE, slots per page, 1 RECORD.  Shared memory: 0.
 // Features:  none; _da: bufferDeviceAddress, shaderInt64.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -15,6 +15,7 @@
 const uint ROWS = 2u; // of a workgroup at a time
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint PAGE = 64;
+layout(constant_id = 1) const uint RECORD = 0u; // lib/kv_record.glsl
 
 layout(std430, set = 0, binding = 0) readonly buffer SeqLens { int seq_lens[]; };
 layout(std430, set = 0, binding = 1) readonly buffer GatherLens { int gather_lens[]; };

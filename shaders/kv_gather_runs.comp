@@ -9,7 +9,7 @@
 //            1 runs [.., 4] i32: row, of, first, list   2 table [R, W] i32   3 lists [T, K] i32
 //            4 out [rows, 512] of 16 bits   5 pool [pages, stride] u8   (4 and 5 not in _da builds)
 // Workgroup: 2 rows at a time, 64 invocations each; the grid strides over the rows of the piece.
-// Constants: 0 PAGE, slots per page; 1 HALVES, 1: f16.  Shared memory: 0.
+// Constants: 0 PAGE, slots per page; 1 HALVES, 1: f16; 2 RECORD.  Shared memory: 0.
 // Features:  none; _da: bufferDeviceAddress, shaderInt64.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -19,6 +19,7 @@ const uint ROWS = 2u; // of a workgroup at a time
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint PAGE = 64;
 layout(constant_id = 1) const uint HALVES = 0u;
+layout(constant_id = 2) const uint RECORD = 0u; // lib/kv_record.glsl
 
 layout(std430, set = 0, binding = 0) readonly buffer Heads { ivec2 heads[]; };
 layout(std430, set = 0, binding = 1) readonly buffer Runs { ivec4 runs[]; };

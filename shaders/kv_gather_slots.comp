@@ -3,7 +3,7 @@
 // Bindings:  0 indices [S] i32   1 out [S, 512] bf16   2 pool [pages, stride] u8
 //            (1 and 2 not in _da builds)
 // Workgroup: 2 rows at a time, 64 invocations each; the grid strides over rows 0..S-1.
-// Constants: 0 PAGE, slots per page.  Shared memory: 0.
+// Constants: 0 PAGE, slots per page, 1 RECORD.  Shared memory: 0.
 // Features:  none; _da: bufferDeviceAddress, shaderInt64.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -12,6 +12,7 @@
 const uint ROWS = 2u; // of a workgroup at a time
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint PAGE = 64;
+layout(constant_id = 1) const uint RECORD = 0u; // lib/kv_record.glsl
 
 layout(std430, set = 0, binding = 0) readonly buffer Indices { int indices[]; };
 

@@ -6,18 +6,21 @@
 //            2 pool [pages, stride] u8 (not in _da builds)
 // Workgroup: 2 tokens, 64 invocations each; an invocation has 8 neighbouring values, 8 of them a
 //   block.
-// Constants: 0 PAGE, slots per page.  Shared memory: 568 bytes.
+// Constants: 0 PAGE, slots per page, 1 RECORD; the formula is that of RECORD_V4, lib/kv_record.glsl
+//   has the others.  Shared memory: 568 bytes, of other records 768.
 // Features:  none; _da: bufferDeviceAddress, shaderInt64.  A slot beyond the pool is skipped like
 //   -1.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/kv_page.glsl"
 #include "lib/quantise.glsl"
+#include "lib/kv_record.glsl"
 
 const uint TOKENS = 2u;  // of a workgroup
 const uint LANES = 64u;  // of a token
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint PAGE = 64;
+layout(constant_id = 1) const uint RECORD = 0u; // lib/kv_record.glsl
 
 layout(std430, set = 0, binding = 0) readonly buffer K { uvec4 k[]; };
 layout(std430, set = 0, binding = 1) readonly buffer Slots { uvec2 slots[]; };
@@ -31,7 +34,33 @@ layout(push_constant) uniform Push {
 KV_POOL_RW(pool, 2)
 
 shared uint amax_of[TOKENS * LANES];      // bf16 bits without sign: they order like the numbers
-shared uint scale_of[TOKENS * KV_BLOCKS]; // scale bytes
+const uint SCALES = RECORD == RECORD_V4 ? KV_BLOCKS : 16u * RECORD; // of a slot
+shared uint scale_of[TOKENS * SCALES]; // scale bytes
+
+// store_record: a lane's 8 numbers of a record other than V4's; all lanes of a workgroup call it.
+void store_record(bool live, uint page, uint t, uint local_token, uint lane, uvec4 w) {
+    const uint sharers = record_block(RECORD) / 8u; // lanes of a block
+    const uint first = local_token * LANES + lane / sharers * sharers;
+    uint amax = 0u;
+    for (uint j = 0u; j < sharers; j++) amax = max(amax, amax_of[first + j]);
+    const uint sb = record_scale(RECORD, uintBitsToFloat(amax << 16));
+    if (lane % sharers == 0u) scale_of[local_token * SCALES + lane / sharers] = sb;
+    barrier();
+    if (!live) return;
+    const uint row = record_row_byte(RECORD, t);
+    if (RECORD == RECORD_FP4) {
+        const float s = e4m3_decode(sb);
+        pool_store_word(page, row + lane * 4u, fp4_codes4(w.xy, s) | (fp4_codes4(w.zw, s) << 16));
+    } else {
+        const float inverse = ue8m0_inverse(sb);
+        pool_store_word2(page, row + lane * 8u, uvec2(quantise4(w.xy, inverse), quantise4(w.zw, inverse)));
+    }
+    if (lane < SCALES / 4u) {
+        const uint s = local_token * SCALES + 4u * lane;
+        pool_store_word(page, record_scale_byte(RECORD, PAGE, t) + 4u * lane,
+            scale_of[s] | (scale_of[s + 1u] << 8) | (scale_of[s + 2u] << 16) | (scale_of[s + 3u] << 24));
+    }
+}
 
 void main() {
     uint local_token = gl_LocalInvocationID.x / LANES;
@@ -48,6 +77,10 @@ void main() {
 
     amax_of[gl_LocalInvocationID.x] = max(quantise_amax(w.xy), quantise_amax(w.zw));
     barrier();
+    if (RECORD != RECORD_V4) {
+        store_record(live, page, t, local_token, lane, w);
+        return;
+    }
     uint first = local_token * LANES + block_of * 8u;
     uint amax = 0u;
     for (uint j = 0u; j < 8u; j++) amax = max(amax, amax_of[first + j]);

@@ -2,7 +2,7 @@
 //   y = x * (sum_i x_i^2 / 512 + eps)^-0.5 of head h, y[448..511] turned at p; q[t,h] = bf16(y)
 //   x = columns kv_at .. kv_at+511 of kv[t], with NORM normed as in proj_qkv_norm.comp; x[448..511]
 //     turned at p and rounded to bf16; then to slot s = slots[t] >= 0 as kv_insert.comp does
-// Shared memory: 800 B.
+// Shared memory: 896 B.
 // Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with LANES_PASS those of
 //   lib/lanes.glsl.
 // Bindings: 0 kv [N,kv_width] bf16, 1 slots [T] i64, T <= N, 2 positions [N] i32, 3 table [rows,64]
@@ -10,8 +10,8 @@
 //   pool [pages,stride] u8; KV_DA builds reach all by address.
 // Workgroup: 4 heads (x) of token y, 32 invocations each with two units of 8 numbers; the last x:
 //   the K row.
-// Constants: 0 PAGE, slots of a page, 1 NORM: 0 none, 1 kv_weight is bf16, 2 f32; LANES_PASS: 2
-//   SUBGROUP.
+// Constants: 0 PAGE, slots of a page, 1 NORM: 0 none, 1 kv_weight is bf16, 2 f32, 2 RECORD
+//   (lib/kv_record.glsl), 3 Q_NORM, 0: queries are turned only; LANES_PASS: 4 SUBGROUP.
 // A position outside the table counts as its nearest row, a slot beyond the pool as -1.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -19,6 +19,7 @@
 #include "lib/rows.glsl"
 #include "lib/tensors.glsl"
 #include "lib/quantise.glsl"
+#include "lib/kv_record.glsl"
 #include "lib/rope_bf16.glsl"
 
 const uint HEADS = 4u;  // of a workgroup
@@ -27,8 +28,10 @@ const uint UNITS = 64u; // of a head or K row
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint PAGE = 64;
 layout(constant_id = 1) const uint NORM = 0;
+layout(constant_id = 2) const uint RECORD = 0u;
+layout(constant_id = 3) const uint Q_NORM = 1u;
 #ifdef LANES_PASS
-layout(constant_id = 2) const uint SUBGROUP = 32;
+layout(constant_id = 4) const uint SUBGROUP = 32;
 #include "lib/lanes.glsl"
 uint me_() { return lanes_me(); }
 #else
@@ -63,7 +66,8 @@ KV_POOL_RW(pool, 6)
 
 shared vec4 rms_of[HEADS * LANES / 4u];
 shared uvec4 amax_of[UNITS / 4u]; // of the K row, bf16 bits without sign
-shared uint scale_of[KV_BLOCKS + 1u]; // scale bytes
+const uint SCALES = RECORD == RECORD_V4 ? KV_SCALE_BYTES : 16u * RECORD; // of a slot
+shared uint scale_of[32]; // scale bytes
 #include "lib/rms.glsl"
 #include "lib/q_norm.glsl"
 
@@ -73,6 +77,16 @@ void heads4(uint t) {
     const uint me = me_(), lane = me % LANES;
     const uint head = gl_WorkGroupID.x * HEADS + me / LANES;
     const bool live = head < pc.heads;
+    if (Q_NORM == 0u) {
+        if (live && lane >= LANES - 8u) {
+            const uint at = (t * pc.heads + head) * UNITS + lane + LANES;
+            const uvec4 w = q_load(at);
+            vec4 near, far;
+            table_cos_sin4(table_row(t), (lane + 8u - LANES) * 4u, false, near, far);
+            q_store(at, rope_bf16_words(w, near, far));
+        }
+        return;
+    }
     const uint unit = (t * pc.heads + min(head, pc.heads - 1u)) * UNITS + lane;
     const uvec4 a = q_load(unit);
     uvec4 b = q_load(unit + LANES);
@@ -114,6 +128,31 @@ void gains(uint u, out vec4 a, out vec4 b) {
     }
 }
 
+// insert_record: a record other than V4's, of which this lane has 8 numbers, already turned.
+void insert_record(uint me, bool live, uint page, uint place, uvec4 w) {
+    const uint lane = me % UNITS, sharers = record_block(RECORD) / 8u; // lanes of a block
+    if (me < UNITS) amax_of[lane / 4u][lane % 4u] = max(quantise_amax(w.xy), quantise_amax(w.zw));
+    barrier();
+    const uvec4 m = amax_of[lane / 4u];
+    const uvec2 pair = (lane & 2u) == 0u ? m.xy : m.zw;
+    const uint amax = sharers == 4u ? max(max(m.x, m.y), max(m.z, m.w)) : max(pair.x, pair.y);
+    const uint sb = record_scale(RECORD, uintBitsToFloat(amax << 16));
+    if (me < UNITS && lane % sharers == 0u) scale_of[lane / sharers] = sb;
+    barrier();
+    if (me >= UNITS || !live) return;
+    const uint at = record_row_byte(RECORD, place);
+    if (RECORD == RECORD_FP4) {
+        const float s = e4m3_decode(sb);
+        pool_store_word(page, at + lane * 4u, fp4_codes4(w.xy, s) | (fp4_codes4(w.zw, s) << 16));
+    } else {
+        pool_store_word2(page, at + lane * 8u, quantise8(w, ue8m0_inverse(sb), amax < 0x7F80u));
+    }
+    if (lane < SCALES / 4u) {
+        pool_store_word(page, record_scale_byte(RECORD, PAGE, place) + 4u * lane, scale_of[4u * lane]
+            | (scale_of[4u * lane + 1u] << 8) | (scale_of[4u * lane + 2u] << 16) | (scale_of[4u * lane + 3u] << 24));
+    }
+}
+
 // insert: loads come before anything is decided, so that they wait for each other no more than they
 // must; invocations from 64 on do what others do, too, and store nothing.
 void insert(uint t) {
@@ -134,6 +173,10 @@ void insert(uint t) {
     }
     if (block == KV_BLOCKS) {
         w = rope_bf16_words(w, near, far);
+    }
+    if (RECORD != RECORD_V4) {
+        insert_record(me, live, page, place, w);
+        return;
     }
     if (me < UNITS) amax_of[lane / 4u][lane % 4u] = max(quantise_amax(w.xy), quantise_amax(w.zw));
     barrier();

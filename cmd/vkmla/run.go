@@ -23,15 +23,17 @@ import (
 type runFlags struct {
 	model, inputs, outputs, expect, prefix       string
 	device, profile, variant, path, keys, output string
-	layers                                       []int // nil: those that have inputs
-	prefill, chunk                               int   // prefill below 0: all tokens
-	quantise                                     bool  // inputs of products
-	measure                                      bool  // see measured
+	store                                        string // "": the model's own
+	layers                                       []int  // nil: those that have inputs
+	prefill, chunk                               int    // prefill below 0: all tokens
+	quantise                                     bool   // inputs of products
+	measure                                      bool   // see measured
 }
 
 // runLong is what --help says before the flags.
-const runLong = `Run reads the attention of a DeepSeek-V4 checkpoint (config.json and safetensors) and
-runs layers one after the other, each with its own input.
+const runLong = `Run reads the attention of a DeepSeek-V4 or V4.1 checkpoint (config.json and safetensors)
+and runs layers one after the other, each with its own input. Layers that take entries or picks from
+others run together with these.
 
 The file of inputs has an array L<i>.in for each layer i, [tokens, hidden] or [sequences,
 tokens, hidden], of float32, float64, float16, or bf16 as uint16: the hidden states that
@@ -39,7 +41,7 @@ enter the layer's attention, after the layer's input norm. The first --prefill t
 through the layer in steps of --chunk, the others one at a time. The file of outputs gets
 L<i>.out of the same shape in float32: the hidden states that leave the attention. A layer
 with an indexer also gets L<i>.topk [tokens, index_topk] int32: the compressed entries that
-it picked for each token, in ascending order, then -1. Layers that only predict ahead, mtp.0
+it picked for each token, in ascending order, then -1; so does one that takes another's. Layers that only predict ahead, mtp.0
 and on, have the numbers behind those of the model's own layers.
 
 With --expect, outputs are compared with recorded ones: arrays of the same names and
@@ -83,7 +85,8 @@ func runCommand() *cobra.Command {
 	fl.IntSliceVar(&f.layers, "layers", nil, "numbers of layers, with commas (default those that have an input)")
 	fl.IntVar(&f.prefill, "prefill", 0, "tokens that go in as chunks (default all)")
 	fl.IntVar(&f.chunk, "chunk", 128, "most tokens of a chunk")
-	fl.StringVar(&f.keys, "keys", "fp8", "how the indexer's keys and queries are stored: fp8 or mxfp4")
+	fl.StringVar(&f.keys, "keys", "", "how the indexer's keys and queries are stored: fp8 or mxfp4 (default fp8, with --store v41 mxfp4)")
+	fl.StringVar(&f.store, "store", "", "in what bytes caches are kept: v4 or v41 (default the model's own)")
 	fl.StringVar(&f.path, "output-path", "bf16", "what wo_a multiplies with: bf16, fp8 or fp8-packed (for FP8 weights)")
 	fl.StringVar(&f.variant, "variant", "", "of the attention: base, da, cm or cmb, see info --help (default the best that the device has)")
 	deviceFlags(fl, &f.device, &f.profile)
@@ -106,8 +109,13 @@ func runRun(ctx context.Context, f runFlags, stdout, stderr io.Writer) error {
 	if r.path, err = outputPath("run", f.path); err != nil {
 		return err
 	}
-	if r.keys, err = keyFormat("run", f.keys); err != nil {
+	if r.store, err = storeOf("run", f.store); err != nil {
 		return err
+	}
+	if f.keys != "" {
+		if r.keys, err = keyFormat("run", f.keys); err != nil {
+			return err
+		}
 	}
 	if r.in, err = vectors.OpenArchive(f.inputs); err != nil {
 		return fmt.Errorf("run: inputs: %w", err)
@@ -191,15 +199,16 @@ func writeInto(path string, write func(io.Writer) error) error {
 
 // layerRun runs layers from one archive to another.
 type layerRun struct {
-	f    runFlags
-	path pipeline.OutputPath
-	keys cache.IndexKeyFormat
-	dev  *vk.Device
-	in   *vectors.Archive
-	out  *vectors.ArchiveWriter
-	want *expectation // nil: nothing is expected
-	cfg  model.Config
-	p    *progress
+	f     runFlags
+	path  pipeline.OutputPath
+	keys  cache.IndexKeyFormat // 0: as store says
+	store model.Records        // 0: the model's own
+	dev   *vk.Device
+	in    *vectors.Archive
+	out   *vectors.ArchiveWriter
+	want  *expectation // nil: nothing is expected
+	cfg   model.Config
+	p     *progress
 }
 
 // all are the layers that have an input.
@@ -243,45 +252,94 @@ func (r *layerRun) prefixes() string {
 // run runs layers and writes their outputs.
 func (r *layerRun) run(ctx context.Context, layers []model.LayerWeights, w io.Writer) error {
 	r.out = vectors.NewArchiveWriter(w)
-	for i := range layers {
-		if err := r.layer(ctx, layers[i:i+1]); err != nil {
+	for _, g := range groups(r.cfg.Layers, layers) {
+		if err := r.group(ctx, layers[g[0]:g[1]]); err != nil {
 			return err
 		}
 	}
 	return r.out.Close()
 }
 
-// layer runs the one layer of the list. Its weights are on the device only meanwhile.
-func (r *layerRun) layer(ctx context.Context, list []model.LayerWeights) error {
-	n := list[0].Layer
-	hidden, shape, err := r.hidden(n)
-	if err != nil {
-		return err
+// groups divides layers so that those that take from others are with these: [from, to) of each.
+func groups(spec []model.Layer, layers []model.LayerWeights) (list [][2]int) {
+	for i, w := range layers {
+		list = append(list, [2]int{i, i + 1})
+		for _, from := range spec[w.Layer].From() {
+			at := slices.IndexFunc(layers[:i], func(w model.LayerWeights) bool { return w.Layer == from })
+			for at >= 0 && at < list[len(list)-1][0] {
+				n := len(list) - 1
+				list[n-1][1] = i + 1
+				list = list[:n]
+			}
+		}
+	}
+	return list
+}
+
+// storeOf returns the records of that name, 0 for "".
+func storeOf(op, name string) (model.Records, error) {
+	for _, r := range []model.Records{0, model.RecordsV4, model.RecordsV41} {
+		if name == "" || name == r.String() {
+			return r, nil
+		}
+	}
+	return 0, fmt.Errorf("%s: --store is %q, want v4 or v41", op, name)
+}
+
+// group runs the layers of a list in one engine. Their weights are on the device only meanwhile.
+func (r *layerRun) group(ctx context.Context, list []model.LayerWeights) error {
+	var hidden []vectors.Array
+	var shape []int
+	for i, w := range list {
+		x, s, err := r.hidden(w.Layer)
+		if err != nil {
+			return err
+		}
+		if i > 0 && !slices.Equal(s, shape) {
+			return fmt.Errorf("run: %s has the shape %v, want %v of %s, which runs with it",
+				r.f.input(w.Layer), s, shape, r.f.input(list[0].Layer))
+		}
+		hidden, shape = append(hidden, x), s
 	}
 	weights, err := model.Upload(ctx, r.dev, list, func(done, total int64) {
-		r.p.show("layer %d: %d of %d MiB of weights", n, done>>20, total>>20)
+		r.p.show("layer %d: %d of %d MiB of weights", list[0].Layer, done>>20, total>>20)
 	})
 	if err != nil {
 		return err
 	}
-	defer weights[0].Close()
+	defer model.CloseLayers(weights)
 	tokens := shape[len(shape)-1]
 	engine, err := pipeline.NewEngine(ctx, r.dev, r.cfg, weights, r.options(tokens))
 	if err != nil {
 		return err
 	}
 	defer engine.Close()
-	var all pipeline.Appended
-	for at := 0; at < hidden.Len(); at += tokens * r.cfg.Hidden {
-		if err := r.sequence(ctx, engine, n, hidden.Part(at, at+tokens*r.cfg.Hidden), &all); err != nil {
+	all := make([]pipeline.Appended, len(list))
+	for at := 0; at < hidden[0].Len(); at += tokens * r.cfg.Hidden {
+		part := make([]vectors.Array, len(list))
+		for i, x := range hidden {
+			part[i] = x.Part(at, at+tokens*r.cfg.Hidden)
+		}
+		if err := r.sequence(ctx, engine, list[0].Layer, part, all); err != nil {
 			return err
 		}
 	}
+	for i, w := range list {
+		from := slices.IndexFunc(list, func(o model.LayerWeights) bool { return o.Layer == r.cfg.Layers[w.Layer].PicksOf })
+		if err := r.put(w.Layer, shape, engine.TopK(), all[i].Out, all[max(from, 0)].TopK); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// put writes and compares the outputs of layer n, of tokens of that shape, and its picks.
+func (r *layerRun) put(n int, shape []int, k int, values []float32, picks []int32) error {
 	var topk vectors.Array
-	out := vectors.FromF32(all.Out, append(slices.Clone(shape), r.cfg.Hidden)...)
-	err = r.out.Add(fmt.Sprintf("L%d.out", n), out)
+	out := vectors.FromF32(values, append(slices.Clone(shape), r.cfg.Hidden)...)
+	err := r.out.Add(fmt.Sprintf("L%d.out", n), out)
 	if err == nil && r.cfg.Layers[n].Picks != model.PickNone {
-		topk = vectors.FromI32(all.TopK, append(shape, engine.TopK())...)
+		topk = vectors.FromI32(picks, append(slices.Clone(shape), k)...)
 		err = r.out.Add(fmt.Sprintf("L%d.topk", n), topk)
 	}
 	if err == nil && r.want != nil {
@@ -293,18 +351,18 @@ func (r *layerRun) layer(ctx context.Context, list []model.LayerWeights) error {
 
 // options are those of an engine for sequences of so many tokens.
 func (r *layerRun) options(tokens int) pipeline.EngineOptions {
-	return pipeline.EngineOptions{MaxTokens: tokens, MaxStep: r.f.chunk, KeepTopK: true, Keys: r.keys, Output: r.path,
+	return pipeline.EngineOptions{MaxTokens: tokens, MaxStep: r.f.chunk, KeepTopK: true, Keys: r.keys, Records: r.store, Output: r.path,
 		QuantiseActivations: r.f.quantise, Variant: r.f.variant}
 }
 
-// sequence runs the tokens of a sequence through the engine's layer, number n of the
-// model, and appends what comes out to all.
-func (r *layerRun) sequence(ctx context.Context, engine *pipeline.Engine, n int, hidden vectors.Array, all *pipeline.Appended) error {
+// sequence runs the tokens of a sequence through the engine's layers, from number n of the model
+// on, and appends what comes out to all.
+func (r *layerRun) sequence(ctx context.Context, engine *pipeline.Engine, n int, hidden []vectors.Array, all []pipeline.Appended) error {
 	session, err := engine.Open()
 	if err != nil {
 		return err
 	}
-	tokens := hidden.Len() / r.cfg.Hidden
+	tokens := hidden[0].Len() / r.cfg.Hidden
 	for at := 0; at < tokens; {
 		step := 1
 		if prefill := r.f.prefill; prefill < 0 || at < prefill {
@@ -313,11 +371,17 @@ func (r *layerRun) sequence(ctx context.Context, engine *pipeline.Engine, n int,
 				step = min(step, prefill-at)
 			}
 		}
-		got, err := session.Append(ctx, [][]float32{float32s(hidden.Part(at*r.cfg.Hidden, (at+step)*r.cfg.Hidden))})
+		part := make([][]float32, len(hidden))
+		for i, x := range hidden {
+			part[i] = float32s(x.Part(at*r.cfg.Hidden, (at+step)*r.cfg.Hidden))
+		}
+		got, err := session.Append(ctx, part)
 		if err != nil {
 			return err
 		}
-		all.Out, all.TopK = append(all.Out, got[0].Out...), append(all.TopK, got[0].TopK...)
+		for i, g := range got {
+			all[i].Out, all[i].TopK = append(all[i].Out, g.Out...), append(all[i].TopK, g.TopK...)
+		}
 		at += step
 		r.p.show("layer %d: %d of %d tokens", n, at, tokens)
 	}

@@ -4,7 +4,8 @@ import "github.com/vkmla/vkmla/cache"
 
 // CacheBytes is what the caches of a session of so many tokens take on the device in all layers, in
 // whole pages, between steps: the most, a page of each window and of each compressor's states less
-// at some lengths. It is for engines with default pages, FP8 index keys, and without Rewind;
+// at some lengths. It is for engines with default pages, Config.Records, index keys of FP8 where
+// these leave the choice, and without Rewind;
 // EngineOptions.Estimate of package pipeline is for any. It is 0 for no tokens, and for a
 // configuration that Check refuses.
 func (c Config) CacheBytes(tokens int) (sum uint64) {
@@ -15,7 +16,7 @@ func (c Config) CacheBytes(tokens int) (sum uint64) {
 		l := &c.Layers[i].LayerSpec
 		for _, p := range l.Pools {
 			for _, s := range p.Stores {
-				sum += uint64(p.Held(tokens, c.Window, 0)) * uint64(l.pageBytes(s, p.Page))
+				sum += uint64(p.Held(tokens, c.Window, 0)) * uint64(c.pageBytes(l, s, p.Page))
 			}
 		}
 	}
@@ -36,8 +37,8 @@ func (p *PoolSpec) Held(tokens, window, rewind int) int {
 	return all - max(0, max(0, tokens-rewind-keep)/p.Page-1)
 }
 
-// pageBytes is the size of a page of a cache, with FP8 index keys.
-func (l *LayerSpec) pageBytes(s Store, page int) int {
+// pageBytes is the size of a page of a layer's cache.
+func (c *Config) pageBytes(l *LayerSpec, s Store, page int) int {
 	switch s {
 	case StoreState, StoreKeyState:
 		dim := HeadDim
@@ -47,9 +48,8 @@ func (l *LayerSpec) pageBytes(s Store, page int) int {
 		layout, _ := cache.NewStateLayout(l.Compression(dim), page, 0) // Check has looked at both
 		return layout.Stride
 	case StoreKeys:
-		layout, _ := cache.NewIndexKeyLayout(cache.IndexKeyFP8, page, 0)
+		layout, _ := cache.NewIndexKeyLayout(c.Records.Keys(), page, c.Records.KeyStride(c.Records.Keys(), page))
 		return layout.Stride
 	}
-	layout, _ := cache.NewLayout(page, 0)
-	return layout.Stride
+	return c.Records.Record(s).DefaultStride(page)
 }

@@ -44,8 +44,8 @@ type Checkpoint struct {
 // things is an error, as is a tensor that is there under two names. A linear layer may be stored as
 //
 //   - BF16; F16 and F32 are rounded to it;
-//   - FP8 with a scale for 128 by 128, for a row or for all, UE8M0 or float: .scale,
-//     .weight_scale_inv or .weight_scale;
+//   - FP8 with a scale for 128 by 128 (in DeepSeek-V4.1 32 by 32), for a row or for all, UE8M0 or
+//     float: .scale, .weight_scale_inv or .weight_scale;
 //   - NVFP4 with .weight_scale and .weight_scale_2, or .weight_packed, .weight_scale and
 //     .weight_global_scale.
 //

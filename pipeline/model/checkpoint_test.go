@@ -55,7 +55,7 @@ type wanted struct {
 }
 
 // wants lists what the matrices of a layer mean, in the order of Matrices.
-func wants(c model.Config, kind string, rank, ranks int) []wanted {
+func wants(c model.Config, spec *model.LayerSpec, rank, ranks int) []wanted {
 	part := func(n int) (int, int) { return n / ranks * rank, n / ranks * (rank + 1) }
 	all := func(k, n int, names ...string) wanted { return wanted{names, k, 0, n, 0, k} }
 	qb, oa, ob := all(c.QRank, 0, "wq_b"), all(c.HeadsPerGroup()*512, 0, "wo_a"), all(c.Groups*c.ORank, c.Hidden, "wo_b")
@@ -63,12 +63,25 @@ func wants(c model.Config, kind string, rank, ranks int) []wanted {
 	oa.r, oa.s = part(c.Groups * c.ORank)
 	ob.a, ob.b = part(c.Groups * c.ORank)
 	list := []wanted{all(c.Hidden, c.QRank+512, "wq_a", "wkv"), qb, oa, ob}
-	switch kind {
-	case model.C4A.Name:
-		list = append(list, all(c.Hidden, 2048, "compressor.wkv", "compressor.wgate"), all(c.QRank, c.IndexHeads*128, "indexer.wq_b"),
-			all(c.Hidden, c.IndexHeads, "indexer.weights_proj"), all(c.Hidden, 512, "indexer.compressor.wkv", "indexer.compressor.wgate"))
-	case model.C128A.Name:
-		list = append(list, all(c.Hidden, 1024, "compressor.wkv", "compressor.wgate"))
+	pooled := func(stem string, dim int) {
+		x := spec.Compression(dim)
+		if spec.Gated() {
+			list = append(list, all(c.Hidden, 2*x.Channels(), stem+".wkv", stem+".wgate"))
+		} else {
+			list = append(list, all(c.Hidden, x.Channels(), stem+".wkv"))
+		}
+	}
+	if spec.Compresses() {
+		pooled("compressor", 512)
+	}
+	if spec.Picks == model.PickOwn {
+		list = append(list, all(c.QRank, c.IndexHeads*128, "indexer.wq_b"), all(c.Hidden, c.IndexHeads, "indexer.weights_proj"))
+		switch {
+		case spec.LatentKeys:
+			list = append(list, all(512, 128, "indexer.wk"))
+		case spec.Compresses():
+			pooled("indexer.compressor", 128)
+		}
 	}
 	return list
 }
@@ -114,11 +127,17 @@ func decode(t *testing.T, m *model.Matrix) []float32 {
 // rounded to bf16.
 func compare(t *testing.T, m *fakemodel.Model, c *model.Checkpoint, l *model.LayerWeights, exact bool) {
 	t.Helper()
-	for i, w := range wants(c.Config, c.Config.Layers[l.Layer].Name, c.Rank, c.Ranks) {
+	stem := fmt.Sprintf("layers.%d.attn.", l.Layer)
+	if c.Config.Layers[l.Layer].Draft {
+		stem = "mtp.0.attn."
+	}
+	list := wants(c.Config, &c.Config.Layers[l.Layer].LayerSpec, c.Rank, c.Ranks)
+	require.Len(t, l.Matrices(), len(list), stem)
+	for i, w := range list {
 		got := l.Matrices()[i]
 		var want []float32
 		for _, name := range w.names {
-			v := m.Values[fmt.Sprintf("layers.%d.attn.%s.weight", l.Layer, name)]
+			v := m.Values[stem+name+".weight"]
 			require.NotNil(t, v, "no values of %v", name)
 			want = append(want, v...)
 		}
@@ -143,7 +162,7 @@ func compare(t *testing.T, m *fakemodel.Model, c *model.Checkpoint, l *model.Lay
 	}
 	for _, v := range l.Vectors() {
 		_, rest, _ := strings.Cut(v.Name, "attn.")
-		want := m.Values[fmt.Sprintf("layers.%d.attn.%s", l.Layer, rest)]
+		want := m.Values[stem+rest]
 		if want == nil {
 			continue // of another naming; the checks of the released one do
 		}
@@ -307,8 +326,9 @@ func TestCheckpointErrors(t *testing.T) {
 		"zero factor":         {fakemodel.NVFP4, func(m *fakemodel.Model) { clear(find(m, "wq_b.weight_scale_2").Data) }, "wq_b.weight_scale_2"},
 		"infinite factor":     {fakemodel.NVFP4Packed, func(m *fakemodel.Model) { clear(find(m, "wq_b.weight_global_scale").Data) }, "wq_b.weight_global_scale"},
 		"no factor":           {fakemodel.NVFP4, func(m *fakemodel.Model) { m.Remove(l + "wq_b.weight_scale_2") }, "wq_b.weight_scale_2"},
-		"unpacked":            {fakemodel.NVFP4, func(m *fakemodel.Model) { find(m, "wq_b.weight").Shape = []int{1024, 128} }, "wq_b.weight"},
-		"exponents for E4M3":  {fakemodel.NVFP4, func(m *fakemodel.Model) { find(m, "wq_b.weight_scale").DType = safetensors.F8E8M0 }, "wq_b.weight_scale"},
+		"unpacked": {fakemodel.NVFP4,
+			func(m *fakemodel.Model) { find(m, "wq_b.weight").Shape = []int{1024, 128} }, "wq_b.weight"},
+		"exponents for E4M3": {fakemodel.NVFP4, func(m *fakemodel.Model) { find(m, "wq_b.weight_scale").DType = safetensors.F8E8M0 }, "wq_b.weight_scale"},
 	} {
 		m := fake(t, fakemodel.Options{Storage: c.s})
 		c.change(m)

@@ -9,12 +9,12 @@ import (
 	"github.com/vkmla/vkmla/indexer"
 )
 
-// Sizes that every DeepSeek-V4 model shares.
+// Sizes that every DeepSeek-V4 model shares, and those of V4.1.
 const (
 	HeadDim   = cache.D   // numbers of a head and of a compressed entry
 	IndexDim  = indexer.D // numbers of an indexer head and of its keys
 	ropeDim   = 64        // numbers of a head that are rotated: the last ones
-	blockSide = 128       // rows and columns of a block with one FP8 scale
+	blockSide = 128       // rows and columns of a block with one FP8 scale, where Config.WeightBlock says no other
 	nvBlock   = 16        // columns with one NVFP4 scale
 )
 
@@ -35,6 +35,14 @@ type Config struct {
 	Main         Rope    // of layers without compressed entries
 	Compress     Rope    // of layers with compressed entries
 	Quantization string  // quantization_config.quant_method as written; "" for none. Weights describe themselves
+
+	// What DeepSeek-V4.1 has otherwise.
+	PlainQueries    bool    // queries have no norm for each head
+	CandidateBlocks int     // candidate_topk_blocks, up to indexer.MaxK: see Candidates; unused without
+	CandidateBlock  int     // candidate_block_size, entries of a block, 8; likewise
+	DraftBlock      int     // dspark_block_size, tokens of a block of drafts; unused without LayerSpec.Block
+	WeightBlock     int     // side of a block of FP8 weights with one scale: 128, or 32; 0 counts as 128
+	Records         Records // in what bytes the model's caches are kept; 0 counts as RecordsV4
 }
 
 // Rope says by what angles positions turn the last 64 numbers of a head: pair i of 32 by
@@ -110,8 +118,9 @@ func yarnRope() Rope {
 // Limits of a configuration. They keep every product of sizes far from overflow, and no model comes
 // near them.
 const (
-	maxWidth  = 1 << 20
-	maxLayers = 1 << 12
+	maxWidth      = 1 << 20
+	maxLayers     = 1 << 12
+	maxDraftBlock = 1 << 6
 )
 
 // Check reports the first field that no layer can be built from, as a *ConfigError.
@@ -150,6 +159,24 @@ func (c Config) Check() error {
 	if c.indexes() {
 		within("index_n_heads", c.IndexHeads, indexer.MaxHeads)
 		within("index_topk", c.TopK, indexer.MaxK)
+	}
+	has := func(f func(l *Layer) bool) bool {
+		return slices.ContainsFunc(c.Layers, func(l Layer) bool { return f(&l) })
+	}
+	if has(func(l *Layer) bool { return l.Candidates != CandidatesNone }) {
+		within("candidate_topk_blocks", c.CandidateBlocks, indexer.MaxK)
+		if c.CandidateBlock != indexer.BlockEntries {
+			bad("candidate_block_size", c.CandidateBlock, "%d", indexer.BlockEntries)
+		}
+	}
+	if has(func(l *Layer) bool { return l.Block }) {
+		within("dspark_block_size", c.DraftBlock, maxDraftBlock)
+	}
+	if side := c.WeightBlock; side != 0 && side != blockSide && side != v41Block {
+		bad("quantization_config.weight_block_size", side, "%d or %d", v41Block, blockSide)
+	}
+	if c.Records > RecordsV41 {
+		bad("Records", c.Records, "%v or %v", RecordsV4, RecordsV41)
 	}
 	c.Main.check(bad, "rope_theta", "rope_parameters.main")
 	c.Compress.check(bad, "compress_rope_theta", "rope_scaling")

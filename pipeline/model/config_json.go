@@ -2,6 +2,7 @@ package model
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -64,6 +65,9 @@ func loadConfig(dir string, drafts bool) (Config, error) {
 // Errors: *ConfigError (ErrConfig), which names the field; *ForeignError (ErrForeign, ErrConfig)
 // for a model of another kind that is known.
 //
+// DeepSeek-V4.1 is read as it was released, text_config and all, and by the names of the
+// inference/config.json beside it. Its layers follow from V41Layers.
+//
 // Source: configuration_deepseek_v4.py in transformers, and config.json of the
 // released checkpoints.
 func ParseConfig(data []byte) (Config, error) { return parseConfig(data, false) }
@@ -84,7 +88,10 @@ func parseConfig(data []byte, drafts bool) (Config, error) {
 		return Config{}, &ConfigError{configName, "more than one value", "one JSON object"}
 	}
 	r := &configReader{f: f}
-	if r.foreign(); r.err == nil {
+	if r.inference(data); r.err == nil {
+		r.foreign()
+	}
+	if r.err == nil {
 		r.nested()
 	}
 	c := r.config(drafts)
@@ -108,6 +115,7 @@ func jsonError(err error) error {
 // configFile is the part of config.json that concerns attention. Absent fields are nil.
 type configFile struct {
 	ModelType *string     `json:"model_type"`
+	Names     []string    `json:"architectures"`
 	Text      *configFile `json:"text_config"`
 	OldDim    *int        `json:"dim"` // of DeepSeek's own inference code, in place of hidden_size
 	OldLayers *int        `json:"n_layers"`
@@ -140,6 +148,15 @@ type configFile struct {
 	RopeSets      *ropeNamed `json:"rope_parameters"`
 
 	Quant *quantFile `json:"quantization_config"`
+
+	// Of DeepSeek-V4.1.
+	Entries     []int `json:"kv_source_layer_ids"`
+	Picks       []int `json:"index_source_layer_ids"`
+	Candidates  *int  `json:"candidate_source_layer_id"`
+	Blocks      *int  `json:"candidate_topk_blocks"`
+	BlockSize   *int  `json:"candidate_block_size"`
+	DraftLayers *int  `json:"num_nextn_predict_layers"`
+	DraftBlock  *int  `json:"dspark_block_size"`
 }
 
 type quantFile struct {
@@ -180,12 +197,14 @@ var layerTypes = map[string]LayerSpec{
 
 // configReader makes a Config of a configFile. It remembers the first error.
 type configReader struct {
-	f   configFile
-	err error
+	f       configFile
+	spelled map[string]string // names of fields as the file has them, where these are others
+	err     error
 }
 
 func (r *configReader) bad(field string, got any, want string, a ...any) {
 	if r.err == nil {
+		field = cmp.Or(r.spelled[field], field)
 		r.err = &ConfigError{field, fmt.Sprint(got), fmt.Sprintf(want, a...)}
 	}
 }
@@ -215,16 +234,13 @@ func (r *configReader) fixed(field string, v *int, want int) {
 // foreign refuses what is known to be something else.
 func (r *configReader) foreign() {
 	f := r.f
-	for _, t := range []configFile{f, or(f.Text, configFile{})} {
-		if m := or(t.ModelType, ""); strings.HasPrefix(m, "deepseek_v41") || strings.HasPrefix(m, "deepseek_v4_1") {
-			r.err = &ForeignError{configName, "model_type", "DeepSeek-V4.1, whose attention is another"}
-			return
-		}
-	}
 	if f.OldDim != nil && f.OldLayers != nil && f.Hidden == nil && f.Text == nil {
 		r.err = &ForeignError{configName, "dim", "the configuration of DeepSeek's own inference code"}
 	}
 }
+
+// ownNames are what a configuration and its text_config each have for themselves.
+var ownNames = []string{"model_type", "architectures", "text_config"}
 
 // nested puts text_config in the place of the whole, if there is one.
 func (r *configReader) nested() {
@@ -239,7 +255,7 @@ func (r *configReader) nested() {
 	for i := range a.NumField() {
 		name := a.Type().Field(i).Tag.Get("json")
 		x, y := a.Field(i), b.Field(i)
-		if name != "model_type" && name != "text_config" && !x.IsNil() && !y.IsNil() && !reflect.DeepEqual(x.Interface(), y.Interface()) {
+		if !slices.Contains(ownNames, name) && !x.IsNil() && !y.IsNil() && !reflect.DeepEqual(x.Interface(), y.Interface()) {
 			r.bad("text_config."+name, "another value than "+name, "the same in both places")
 		}
 	}
@@ -250,15 +266,20 @@ func (r *configReader) nested() {
 	if inner.ModelType == nil {
 		r.f.ModelType = outer.ModelType
 	}
+	r.f.Names = outer.Names
 }
 
 // modelTypes are the names of the model, and of the text model inside another.
 var modelTypes = []string{"deepseek_v4", "deepseek_v4_text"}
 
 func (r *configReader) config(drafts bool) Config {
-	f := r.f
-	if m := or(f.ModelType, modelTypes[0]); !slices.Contains(modelTypes, m) {
-		r.bad("model_type", fmt.Sprintf("%.60q", m), "%s", modelTypes[0])
+	f, v41 := r.f, r.isV41()
+	types := modelTypes
+	if v41 {
+		types = v41Types
+	}
+	if m := or(f.ModelType, types[0]); !slices.Contains(types, m) {
+		r.bad("model_type", fmt.Sprintf("%.60q", m), "%s or %s", modelTypes[0], v41Types[0])
 	}
 	r.fixed("num_key_value_heads", f.KVHeads, 1)
 	r.fixed("head_dim", f.HeadDim, HeadDim)
@@ -272,22 +293,32 @@ func (r *configReader) config(drafts bool) Config {
 		Hidden: need(r, "hidden_size", f.Hidden), Heads: need(r, "num_attention_heads", f.Heads),
 		QRank: need(r, "q_lora_rank", f.QRank), ORank: need(r, "o_lora_rank", f.ORank), Groups: need(r, "o_groups", f.Groups),
 		Window: need(r, "sliding_window", f.Window), MaxPositions: need(r, "max_position_embeddings", f.MaxPos),
-		Eps: float32(or(f.Eps, 1e-6)), Layers: V4Layers(r.ratios()...),
 	}
-	if drafts {
-		c.Layers = appendLayers(c.Layers, true, r.draftRatios())
+	if v41 {
+		r.v41(&c, drafts)
+	} else {
+		r.v4(&c, drafts)
 	}
 	if c.indexes() {
 		c.IndexHeads, c.TopK = need(r, "index_n_heads", f.IndexHeads), need(r, "index_topk", f.TopK)
 	}
 	c.Main, c.Compress = r.ropes(slices.ContainsFunc(c.Layers, func(l Layer) bool { return l.Ratio > 0 }))
 	if q := f.Quant; q != nil {
+		side := cmp.Or(c.WeightBlock, blockSide)
 		c.Quantization = q.Method
-		if q.Block != nil && (len(q.Block) != 2 || q.Block[0] != blockSide || q.Block[1] != blockSide) {
-			r.bad("quantization_config.weight_block_size", q.Block, "[%d %d]", blockSide, blockSide)
+		if q.Block != nil && (len(q.Block) != 2 || q.Block[0] != side || q.Block[1] != side) {
+			r.bad("quantization_config.weight_block_size", q.Block, "[%d %d]", side, side)
 		}
 	}
 	return c
+}
+
+// v4 reads what is DeepSeek-V4's own.
+func (r *configReader) v4(c *Config, drafts bool) {
+	c.Eps, c.Layers = float32(or(r.f.Eps, 1e-6)), V4Layers(r.ratios()...)
+	if drafts {
+		c.Layers = appendLayers(c.Layers, true, r.draftRatios())
+	}
 }
 
 // rotated checks the fraction of a head that is rotated.

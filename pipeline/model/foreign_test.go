@@ -85,8 +85,6 @@ func TestForeignFiles(t *testing.T) {
 			}
 		}
 	}
-	v41 := released(model.FlashConfig())
-	v41["model_type"] = "deepseek_v41"
 	for name, c := range map[string]struct {
 		make  func(t *testing.T, dir string)
 		path  string // in the folder, to be opened
@@ -104,9 +102,6 @@ func TestForeignFiles(t *testing.T) {
 		}, "", "model0-mp8.safetensors: this is a checkpoint converted for DeepSeek's own inference code"},
 		"its configuration": {config(map[string]any{"dim": 4096, "n_layers": 43}), "",
 			"config.json: dim: this is the configuration of DeepSeek's own inference code"},
-		"V4.1": {config(v41), "", "config.json: model_type: this is DeepSeek-V4.1, whose attention is another"},
-		"V4.1 inside": {config(map[string]any{"model_type": "x", "text_config": v41}), "",
-			"config.json: model_type: this is DeepSeek-V4.1, whose attention is another"},
 		"PyTorch": {put("pytorch_model-00001-of-00002.bin"), "",
 			"pytorch_model-00001-of-00002.bin: this is a checkpoint of PyTorch's own format"},
 		"MLX": {put("weights.0.npz"), "", "weights.0.npz: this is an archive of MLX's"},

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/vkmla/vkmla/cache"
@@ -10,12 +9,22 @@ import (
 // LayerSpec is a kind of layer: one row of the table that all else follows. Package
 // pipeline makes pools, block tables and snapshots from it; nothing asks a layer for its name.
 type LayerSpec struct {
-	Name    string     // as in "window", "C4A", "C128A"; no two kinds of a model share it
-	Ratio   int        // tokens of a compressed entry; 0: the layer has no entries
-	Overlap bool       // an entry also pools the group before its own, by channels of their own
-	Borrows bool       // its entries and index keys are those of an earlier layer; it has no compressor
-	Picks   Picks      // which entries it attends
-	Pools   []PoolSpec // its caches
+	Name  string // as in "window", "C4A", "C128A"; no two kinds of a model share it
+	Ratio int    // tokens of a compressed entry; 0: the layer has no entries
+
+	// How a compressor of its own pools.
+	Overlap  bool // an entry also pools the group before its own, by channels of their own
+	Unplaced bool // scores have no positional term; those of groups of one token are left out
+	Latent   bool // what was pooled is rounded to bf16 before its norm and behind it: the latent
+	// LatentKeys: index keys are a product of the latents, with a norm of its own; else they have a
+	// compressor of their own.
+	LatentKeys bool
+
+	Borrows    bool       // its entries and index keys are those of an earlier layer; it has no compressor
+	Picks      Picks      // which entries it attends
+	Candidates Candidates // which entries its indexer scores
+	Block      bool       // its tokens are blocks of Config.DraftBlock: see LayerSpec.WindowRows
+	Pools      []PoolSpec // its caches
 }
 
 // Picks says which compressed entries a layer attends.
@@ -26,6 +35,18 @@ const (
 	PickNone    Picks = iota // all entries, if there are any
 	PickOwn                  // those that its indexer picks
 	PickEarlier              // those that an earlier layer's indexer picked
+)
+
+// Candidates says which of the entries that a token may see its indexer scores. Candidates are the
+// Config.CandidateBlocks blocks of Config.CandidateBlock entries each that hold the largest scores,
+// and the newest block.
+type Candidates uint8
+
+// Values of Candidates.
+const (
+	CandidatesNone Candidates = iota // all
+	CandidatesMade                   // all, and it makes candidates for later layers
+	CandidatesUsed                   // the candidates of an earlier layer
 )
 
 // PoolSpec is a pool of pages. Layers whose specs name the same pool share page numbers,
@@ -60,12 +81,21 @@ const (
 // indices of Config.Layers.
 type Layer struct {
 	LayerSpec
-	EntriesOf int // whose compressed entries and index keys it reads: its own unless Borrows
-	PicksOf   int // whose picks it attends: its own unless PickEarlier
+	EntriesOf    int // whose compressed entries and index keys it reads: its own unless Borrows
+	PicksOf      int // whose picks it attends: its own unless PickEarlier
+	CandidatesOf int // whose candidates its indexer scores; unused without CandidatesUsed
 
 	// Draft: the layer only predicts ahead. Its tensors are those of mtp.M.attn, M counting such
 	// layers from 0. They come last.
 	Draft bool
+}
+
+// From lists the layers that a layer takes from, itself among them.
+func (l *Layer) From() []int {
+	if l.Candidates == CandidatesUsed {
+		return []int{l.EntriesOf, l.PicksOf, l.CandidatesOf}
+	}
+	return []int{l.EntriesOf, l.PicksOf}
 }
 
 // windowPool is the pool of the sliding window, which every layer has. Its page is that of vLLM, as
@@ -123,11 +153,26 @@ func appendLayers(list []Layer, draft bool, ratios []int) []Layer {
 // Compression is how tokens become entries of dim numbers: HeadDim for those that are
 // attended, IndexDim for index keys.
 func (s *LayerSpec) Compression(dim int) cache.Compression {
-	return cache.Compression{Dim: dim, Ratio: s.Ratio, Overlap: s.Overlap}
+	keys := s.LatentKeys && dim == IndexDim // whose rows are a product of latents, one for each entry
+	return cache.Compression{Dim: dim, Ratio: s.Ratio, Overlap: s.Overlap, Latent: s.Latent, Ungated: keys || !s.gated()}
 }
 
 // Compresses reports whether the layer has a compressor.
 func (s *LayerSpec) Compresses() bool { return s.Ratio > 0 && !s.Borrows }
+
+// Gated reports whether the layer's compressor weighs tokens: a group of one has nothing to weigh.
+func (s *LayerSpec) Gated() bool { return s.Compresses() && s.gated() }
+
+func (s *LayerSpec) gated() bool { return s.Ratio > 1 || !s.Unplaced }
+
+// WindowRows is how many rows of the window a token attends at most. With Block they are those of
+// window positions before the block, and all rows of the block, newer ones among them.
+func (s *LayerSpec) WindowRows(c *Config) int {
+	if s.Block {
+		return c.Window + c.DraftBlock
+	}
+	return c.Window
+}
 
 // Pool returns the pool with a store, nil for a layer that has no such cache.
 func (s *LayerSpec) Pool(store Store) *PoolSpec {
@@ -137,125 +182,6 @@ func (s *LayerSpec) Pool(store Store) *PoolSpec {
 		}
 	}
 	return nil
-}
-
-// stores lists the caches that a layer has to have, without StoreWindow.
-func (s *LayerSpec) stores() []Store {
-	switch {
-	case !s.Compresses():
-		return nil
-	case s.Picks == PickOwn:
-		return []Store{StoreEntries, StoreKeys, StoreState, StoreKeyState}
-	}
-	return []Store{StoreEntries, StoreState}
-}
-
-// layerCheck finds what is wrong with a list of layers.
-type layerCheck struct {
-	list  []Layer
-	bad   func(field string, got any, want string, a ...any)
-	pools map[string]PoolSpec
-	kinds map[string]LayerSpec
-}
-
-func checkLayers(list []Layer, bad func(field string, got any, want string, a ...any)) {
-	c := layerCheck{list: list, bad: bad, pools: map[string]PoolSpec{}, kinds: map[string]LayerSpec{}}
-	for i := range list {
-		c.layer(i)
-	}
-}
-
-func (c *layerCheck) layer(i int) {
-	l := &c.list[i]
-	field := fmt.Sprintf("layers[%d]", i)
-	if l.Name == "" || l.Ratio < 0 || l.Ratio > cache.MaxRatio {
-		c.bad("compress_ratios", fmt.Sprintf("%d for layer %d", l.Ratio, i), "0, 1, 4 or 128")
-		return
-	}
-	if l.Ratio == 0 && (l.Overlap || l.Borrows || l.Picks != PickNone) || l.Borrows && l.Overlap || l.Picks > PickEarlier {
-		c.bad(field, l.Name, "no fields about entries that the layer does not have")
-	}
-	if k, seen := c.kinds[l.Name]; seen && !k.equal(&l.LayerSpec) {
-		c.bad(field, l.Name, "one kind of layer by that name")
-	}
-	c.kinds[l.Name] = l.LayerSpec
-	if i > 0 && c.list[i-1].Draft && !l.Draft {
-		c.bad(field+".Draft", l.Draft, "true, behind a layer that only predicts ahead")
-	}
-	c.sources(field, i)
-	c.caches(field, l)
-}
-
-// sources checks that a layer takes from itself or from an earlier one that has it.
-func (c *layerCheck) sources(field string, i int) {
-	l := &c.list[i]
-	from := func(name string, source int, earlier bool) *Layer {
-		switch {
-		case !earlier && source != i:
-			c.bad(field+"."+name, source, "%d, the layer itself", i)
-		case earlier && (source < 0 || source >= i):
-			c.bad(field+"."+name, source, "an earlier layer")
-		default:
-			return &c.list[source]
-		}
-		return nil
-	}
-	entries := from("EntriesOf", l.EntriesOf, l.Borrows)
-	if entries != nil && l.Borrows && (!entries.Compresses() || entries.Ratio != l.Ratio ||
-		l.Picks == PickOwn && entries.Picks != PickOwn) {
-		c.bad(field+".EntriesOf", l.EntriesOf, "a layer with what %s reads, by a compressor of ratio %d", l.Name, l.Ratio)
-	}
-	picks := from("PicksOf", l.PicksOf, l.Picks == PickEarlier)
-	if picks != nil && l.Picks == PickEarlier && (picks.Picks != PickOwn || picks.EntriesOf != l.EntriesOf) {
-		c.bad(field+".PicksOf", l.PicksOf, "a layer whose indexer picks of the same entries")
-	}
-}
-
-// caches checks that a layer has the pools that it needs, and that each is one pool
-// throughout the model.
-func (c *layerCheck) caches(field string, l *Layer) {
-	var have []Store
-	for _, p := range l.Pools {
-		at := fmt.Sprintf("%s.Pools %q", field, p.Name)
-		if p.Name == "" || len(p.Name) > MaxPoolName || p.Page < 1 || p.Page > MaxPage || p.Tokens < 1 || p.Keep < KeepWindow {
-			c.bad(at, fmt.Sprintf("%+v", p), "a name, and 1 to %d slots of at least a token", MaxPage)
-		}
-		if q, seen := c.pools[p.Name]; seen && (q.Page != p.Page || q.Tokens != p.Tokens || q.Keep != p.Keep) {
-			c.bad(at, fmt.Sprintf("%+v", p), "one pool by that name")
-		}
-		c.pools[p.Name] = p
-		for _, s := range p.Stores {
-			have = append(have, s)
-			if tokens, keeps := l.reads(s, p.Keep); p.Tokens != tokens || !keeps {
-				c.bad(at, fmt.Sprintf("%+v", p), "slots of %d tokens, and Keep at least what a step reads", tokens)
-			}
-		}
-	}
-	want := append([]Store{StoreWindow}, l.stores()...)
-	slices.Sort(have)
-	slices.Sort(want)
-	if !slices.Equal(have, want) {
-		c.bad(field+".Pools", fmt.Sprintf("stores %v", have), "%v", want)
-	}
-}
-
-// reads returns the tokens of a slot of a store, and whether keep is enough for what a step reads.
-func (s *LayerSpec) reads(store Store, keep int) (tokens int, enough bool) {
-	switch store {
-	case StoreWindow:
-		return 1, keep == KeepWindow || keep == KeepAll
-	case StoreEntries, StoreKeys:
-		return s.Ratio, keep == KeepAll
-	}
-	c := s.Compression(HeadDim)
-	return 1, keep >= c.Window()-1 || keep == KeepAll
-}
-
-func (s *LayerSpec) equal(o *LayerSpec) bool {
-	return s.Name == o.Name && s.Ratio == o.Ratio && s.Overlap == o.Overlap && s.Borrows == o.Borrows && s.Picks == o.Picks &&
-		slices.EqualFunc(s.Pools, o.Pools, func(a, b PoolSpec) bool {
-			return a.Name == b.Name && a.Page == b.Page && a.Tokens == b.Tokens && a.Keep == b.Keep && slices.Equal(a.Stores, b.Stores)
-		})
 }
 
 const (

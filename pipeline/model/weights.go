@@ -89,8 +89,8 @@ type LayerWeights struct {
 // CompressorWeights are the weights of a compressor to entries of d numbers, with
 // C = d channels of a token, or 2 d where entries overlap.
 type CompressorWeights struct {
-	KVGate Matrix // [2*C, Hidden]: wkv over wgate
-	Ape    Vector // [Ratio, C] f32: positional term of the scores
+	KVGate Matrix // [2*C, Hidden]: wkv over wgate; [C, Hidden], wkv alone, unless LayerSpec.Gated
+	Ape    Vector // [Ratio, C] f32: positional term of the scores: 0 with LayerSpec.Unplaced, none unless Gated
 	Norm   Vector // [d]
 }
 
@@ -98,7 +98,14 @@ type CompressorWeights struct {
 type IndexerWeights struct {
 	QB         Matrix             // [Hi*128, QRank]: wq_b
 	Weights    Matrix             // [Hi, Hidden]: weights_proj
-	Compressor *CompressorWeights // to keys of 128 numbers; nil where the layer borrows them
+	Compressor *CompressorWeights // to keys of 128 numbers; nil where the layer borrows them or has Keys
+	Keys       *KeyWeights        // of keys made of entries; nil without LayerSpec.LatentKeys
+}
+
+// KeyWeights make index keys of entries.
+type KeyWeights struct {
+	K    Matrix // [128, 512]: wk
+	Norm Vector // [128]: k_norm
 }
 
 // Matrices lists the linear layers of l that it has, in a fixed order.
@@ -112,6 +119,9 @@ func (l *LayerWeights) Matrices() []*Matrix {
 		if x.Compressor != nil {
 			list = append(list, &x.Compressor.KVGate)
 		}
+		if x.Keys != nil {
+			list = append(list, &x.Keys.K)
+		}
 	}
 	return list
 }
@@ -119,11 +129,21 @@ func (l *LayerWeights) Matrices() []*Matrix {
 // Vectors lists the small tensors of l that it has, in a fixed order.
 func (l *LayerWeights) Vectors() []*Vector {
 	list := []*Vector{&l.QNorm, &l.KVNorm, &l.Sink}
-	if c := l.Compressor; c != nil {
-		list = append(list, &c.Ape, &c.Norm)
+	add := func(c *CompressorWeights) {
+		switch {
+		case c == nil:
+		case c.Ape.Shape != nil:
+			list = append(list, &c.Ape, &c.Norm)
+		default:
+			list = append(list, &c.Norm)
+		}
 	}
-	if x := l.Indexer; x != nil && x.Compressor != nil {
-		list = append(list, &x.Compressor.Ape, &x.Compressor.Norm)
+	add(l.Compressor)
+	if x := l.Indexer; x != nil {
+		add(x.Compressor)
+		if x.Keys != nil {
+			list = append(list, &x.Keys.Norm)
+		}
 	}
 	return list
 }

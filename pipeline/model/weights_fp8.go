@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math"
 	"slices"
@@ -23,9 +24,10 @@ const (
 	perMatrix
 )
 
-// fp8 reads a matrix of E4M3 whose scales are for blocks of 128 by 128, for a row each or for all.
-// One scale for all becomes one for each block. A part that does not begin with a block becomes
-// bf16.
+// fp8 reads a matrix of E4M3 whose scales are for blocks of Config.WeightBlock, for a row each or
+// for all. One scale for all becomes one for each block of 128 by 128. A part that does not begin
+// with such a block becomes bf16, as does a matrix of smaller blocks: exactly where scales are
+// powers of two.
 func (l *layerReader) fp8(w safetensors.Tensor, stem string, n, k int, p part) Matrix {
 	l.shape(w, n, k)
 	s := l.tensor(l.either(stem+scaleNames[0], stem+scaleNames[1], stem+scaleNames[2]))
@@ -62,7 +64,7 @@ func (l *layerReader) fp8(w safetensors.Tensor, stem string, n, k int, p part) M
 		m.ScaleF32 = true
 		m.Scales = decoded(ceilDiv(m.N, blockSide)*ceilDiv(m.K, blockSide), scale, func(int) int { return 0 })
 	default:
-		if p.r%blockSide != 0 || p.a%blockSide != 0 {
+		if grid.side != blockSide || p.r%blockSide != 0 || p.a%blockSide != 0 {
 			return m.asBF16()
 		}
 		m.Scales, m.ScaleF32 = blockScales(s, columns, p), s.DType != safetensors.F8E8M0
@@ -78,11 +80,12 @@ func fp8Part(w safetensors.Tensor, k int, p part) Matrix {
 // scaleGrid finds out by its shape what a tensor of scales of n by k weights is for. Where two
 // readings are possible, they mean the same.
 func (l *layerReader) scaleGrid(s safetensors.Tensor, n, k int) scaleGrid {
+	side := cmp.Or(l.cfg.WeightBlock, blockSide)
 	for _, x := range []struct {
 		shape []int
 		scaleGrid
 	}{
-		{[]int{ceilDiv(n, blockSide), ceilDiv(k, blockSide)}, scaleGrid{perBlock, blockSide, blockSide}},
+		{[]int{ceilDiv(n, side), ceilDiv(k, side)}, scaleGrid{perBlock, side, side}},
 		{[]int{n, 1}, scaleGrid{perRow, 1, k}}, {[]int{n}, scaleGrid{perRow, 1, k}},
 		{[]int{}, scaleGrid{perMatrix, n, k}}, {[]int{1}, scaleGrid{perMatrix, n, k}}, {[]int{1, 1}, scaleGrid{perMatrix, n, k}},
 	} {
@@ -90,7 +93,7 @@ func (l *layerReader) scaleGrid(s safetensors.Tensor, n, k int) scaleGrid {
 			return x.scaleGrid
 		}
 	}
-	l.wrong(s, "shape [%d, %d] for blocks, [%d, 1] or [%d] for rows, [] or [1] for all", ceilDiv(n, blockSide), ceilDiv(k, blockSide), n, n)
+	l.wrong(s, "shape [%d, %d] for blocks, [%d, 1] or [%d] for rows, [] or [1] for all", ceilDiv(n, side), ceilDiv(k, side), n, n)
 	return scaleGrid{perMatrix, n, k}
 }
 

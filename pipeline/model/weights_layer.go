@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/safetensors"
 	"github.com/vkmla/vkmla/tensor"
 )
@@ -148,30 +147,41 @@ func (l *layerReader) read() (LayerWeights, error) {
 	w.OA = l.matrix("wo_a", rows, wide, part{a, b, 0, wide})
 	w.OB = l.matrix("wo_b", c.Hidden, rows, part{0, c.Hidden, a, b})
 	if spec.Compresses() {
-		x := l.compressor("compressor", spec.Compression(HeadDim))
-		w.Compressor = &x
+		w.Compressor = l.compressor("compressor", spec, HeadDim)
 	}
 	if spec.Picks == PickOwn {
 		w.Indexer = &IndexerWeights{
 			QB:      plain("indexer.wq_b", c.IndexHeads*IndexDim, c.QRank),
 			Weights: plain("indexer.weights_proj", c.IndexHeads, c.Hidden),
 		}
-		if spec.Compresses() {
-			x := l.compressor("indexer.compressor", spec.Compression(IndexDim))
-			w.Indexer.Compressor = &x
+		switch {
+		case spec.LatentKeys:
+			w.Indexer.Keys = &KeyWeights{plain("indexer.wk", IndexDim, HeadDim), norm("indexer.k_norm.weight", IndexDim)}
+		case spec.Compresses():
+			w.Indexer.Compressor = l.compressor("indexer.compressor", spec, IndexDim)
 		}
 	}
 	l.leftOver()
 	return w, l.err
 }
 
-func (l *layerReader) compressor(stem string, c cache.Compression) CompressorWeights {
-	channels := c.Channels()
-	return CompressorWeights{
-		KVGate: l.stacked(stem+".wkv", channels, stem+".wgate", channels, l.cfg.Hidden),
-		Ape:    l.vector(stem+".ape", false, 0, c.Ratio, finite, c.Ratio, channels),
-		Norm:   l.vector(stem+".norm.weight", true, 0, c.Dim, finite, c.Dim),
+func (l *layerReader) compressor(stem string, spec *LayerSpec, dim int) *CompressorWeights {
+	c, hidden := spec.Compression(dim), l.cfg.Hidden
+	w, channels := &CompressorWeights{}, c.Channels()
+	if spec.Gated() {
+		w.KVGate = l.stacked(stem+".wkv", channels, stem+".wgate", channels, hidden)
+	} else {
+		w.KVGate = l.matrix(stem+".wkv", channels, hidden, whole(channels, hidden))
 	}
+	switch {
+	case spec.Unplaced && spec.Gated():
+		w.Ape = Vector{Name: stem + ".ape", DType: tensor.F32, Shape: []int{c.Ratio, channels},
+			Data: blob(make([]byte, 4*c.Ratio*channels))}
+	case !spec.Unplaced:
+		w.Ape = l.vector(stem+".ape", false, 0, c.Ratio, finite, c.Ratio, channels)
+	}
+	w.Norm = l.vector(stem+".norm.weight", true, 0, dim, finite, dim)
+	return w
 }
 
 // stacked reads a matrix of n rows and stacks it on another of m.

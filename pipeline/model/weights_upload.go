@@ -54,8 +54,8 @@ type DeviceLayer struct {
 // DeviceCompressor is CompressorWeights on a device, to entries of d numbers, with C = d
 // channels of a token, or 2 d where entries overlap.
 type DeviceCompressor struct {
-	KVGate DeviceMatrix  // [2*C, Hidden]: wkv over wgate
-	Ape    tensor.Tensor // [Ratio, C] f32: positional term of the scores
+	KVGate DeviceMatrix  // [2*C, Hidden]: wkv over wgate; [C, Hidden], wkv alone, unless LayerSpec.Gated
+	Ape    tensor.Tensor // [Ratio, C] f32: positional term of the scores: 0 with LayerSpec.Unplaced, none unless Gated
 	Norm   tensor.Tensor // [d] f32 or bf16
 }
 
@@ -63,7 +63,14 @@ type DeviceCompressor struct {
 type DeviceIndexer struct {
 	QB         DeviceMatrix      // [Hi*128, QRank]: wq_b
 	Weights    DeviceMatrix      // [Hi, Hidden]: weights_proj
-	Compressor *DeviceCompressor // to keys of 128 numbers; nil where the layer borrows them
+	Compressor *DeviceCompressor // to keys of 128 numbers; nil where the layer borrows them or has Keys
+	Keys       *DeviceKeys       // of keys made of entries; nil without LayerSpec.LatentKeys
+}
+
+// DeviceKeys are KeyWeights on a device.
+type DeviceKeys struct {
+	K    DeviceMatrix  // [128, 512]: wk
+	Norm tensor.Tensor // [128] f32 or bf16: k_norm
 }
 
 // Bytes is the layer's memory on the device, 0 for a layer that neither Upload nor Plan made.
@@ -214,6 +221,9 @@ func (u *uploader) fill(w *LayerWeights) *DeviceLayer {
 	l.Compressor = u.compressor(w.Compressor)
 	if x := w.Indexer; x != nil {
 		l.Indexer = &DeviceIndexer{QB: u.matrix(&x.QB), Weights: u.matrix(&x.Weights), Compressor: u.compressor(x.Compressor)}
+		if x.Keys != nil {
+			l.Indexer.Keys = &DeviceKeys{u.matrix(&x.Keys.K), u.vector(&x.Keys.Norm)}
+		}
 	}
 	return l
 }
@@ -222,7 +232,11 @@ func (u *uploader) compressor(c *CompressorWeights) *DeviceCompressor {
 	if c == nil {
 		return nil
 	}
-	return &DeviceCompressor{KVGate: u.matrix(&c.KVGate), Ape: u.vector(&c.Ape), Norm: u.vector(&c.Norm)}
+	d := &DeviceCompressor{KVGate: u.matrix(&c.KVGate), Norm: u.vector(&c.Norm)}
+	if c.Ape.Shape != nil {
+		d.Ape = u.vector(&c.Ape)
+	}
+	return d
 }
 
 func (u *uploader) matrix(m *Matrix) DeviceMatrix {

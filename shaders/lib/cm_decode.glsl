@@ -4,6 +4,7 @@
 #define LIB_CM_DECODE_GLSL
 #define KV_DA
 #include "kv_page.glsl"
+#include "kv_record.glsl"
 #include "mla_finish.glsl"
 
 layout(local_size_x = 256, local_size_x_id = 4) in;

@@ -51,10 +51,7 @@ void cm_fetch(out CmRow row, out bool valid) {
 
 // cm_keep_first: a row of the first two tiles, zeros where it does not count.
 void cm_keep_first(CmRow row, bool valid, uint buf) {
-    const uint mask = valid ? ~0u : 0u;
-    [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] &= mask;
-    [[unroll]] for (uint i = 0u; i < ROPES; i++) row.rope[i] &= mask;
-    row.half_word &= mask;
+    cm_mask_row(row, valid ? ~0u : 0u);
     cm_keep_row(row, buf * TILE + cm_row);
     cm_keep_bias(valid, buf);
 }

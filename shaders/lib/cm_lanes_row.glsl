@@ -1,22 +1,26 @@
-// One invocation's share of a row of an FP8 cache on its way to shared memory; goes with
+// One invocation's share of a row of a paged cache on its way to shared memory; goes with
 // attn_decode_lanes and attn_decode_cm. ROW_PARTS is 4, 8 or 16.
 //
-// A row is 56 words of 8 E4M3 bytes and 16 words of 4 bf16. Its invocations take words of codes in
-// turn, then half a word each where that is what is left, then words of bf16. Every one issues the
-// same loads, and eight neighbours read and write in one piece.
+// A row of RECORD_V4 is 56 words of 8 E4M3 bytes and 16 words of 4 bf16. Its invocations take words
+// of codes in turn, then half a word each where that is what is left, then words of bf16. Every one
+// issues the same loads, and eight neighbours read and write in one piece.
 #ifndef LIB_CM_LANES_ROW_GLSL
 #define LIB_CM_LANES_ROW_GLSL
 #extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
 
-const uint WORDS = 56u / ROW_PARTS;
+const bool RECORDS = WIN_RECORD != 0u; // cm_record_row.glsl has the rows of records other than V4's
+const uint WORDS = (RECORDS ? 64u : 56u) / ROW_PARTS;
 const bool HALVES = (56u - WORDS * ROW_PARTS) * 2u == ROW_PARTS;
 const uint ROPES = 16u / ROW_PARTS;
+const uint SCALE_WORDS = RECORDS && ROW_PARTS < 16u ? 4u : 2u;
 
 struct CmRow {
     uvec2 words[WORDS];
     uint half_word;
     uvec2 rope[ROPES];
     uvec2 scales;
+    uvec2 more[SCALE_WORDS]; // RECORDS only, as the next
+    uint fp4;                // 1 of RECORD_FP4, else 0
 };
 
 // cm_low2, cm_high2: the lower or the upper halves of two words as one.
@@ -65,17 +69,6 @@ bool cm_nan(uvec2 w) { return ((((w.x & 0x7FFF7FFFu) + 0x007F007Fu) | ((w.y & 0x
 layout(buffer_reference, std430, buffer_reference_align = 4) volatile readonly buffer CmRead1 { uint v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) volatile readonly buffer CmRead2 { uvec2 v[]; };
 
-// cm_fetch_row: starts loading the share of the row at the address in where.xy, whose scales lie
-// where.z behind it.
-void cm_fetch_row(uvec3 where, out CmRow row) {
-    const uint64_t at = packUint2x32(where.xy);
-    CmRead2 from = CmRead2(at + cm_part * 8u);
-    [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] = from.v[i * ROW_PARTS];
-    [[unroll]] for (uint i = 0u; i < ROPES; i++) row.rope[i] = from.v[KV_ROPE_BYTE / 8u + i * ROW_PARTS];
-    if (HALVES) row.half_word = CmRead1(at + cm_part * 4u).v[WORDS * ROW_PARTS * 2u];
-    row.scales = CmRead2(at + where.z).v[0];
-}
-
 // Rows of kv_s may lie as lib/cm_rows.glsl says, which the kernel then includes.
 #ifndef CM_KEEP_ROW
 #define CM_KEEP_ROW(array, at, row, v) array[at] = v;
@@ -91,6 +84,34 @@ uvec2 cm_word(uint w, CM_SCALE scale) {
     return cm_codes(even, odd, scale);
 }
 
+#include "cm_record_row.glsl"
+
+// cm_mask_row: zeros unless mask has all bits.
+void cm_mask_row(inout CmRow row, uint mask) {
+    [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] &= mask;
+    if (RECORDS) {
+        [[unroll]] for (uint i = 0u; i < SCALE_WORDS; i++) row.more[i] &= mask;
+        return;
+    }
+    [[unroll]] for (uint i = 0u; i < ROPES; i++) row.rope[i] &= mask;
+    row.half_word &= mask;
+}
+
+// cm_fetch_row: starts loading the share of the row at the address in where.xy, whose scales lie
+// where.z behind it.
+void cm_fetch_row(uvec3 where, out CmRow row) {
+    if (RECORDS) {
+        cm_fetch_record(where, row);
+        return;
+    }
+    const uint64_t at = packUint2x32(where.xy);
+    CmRead2 from = CmRead2(at + cm_part * 8u);
+    [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] = from.v[i * ROW_PARTS];
+    [[unroll]] for (uint i = 0u; i < ROPES; i++) row.rope[i] = from.v[KV_ROPE_BYTE / 8u + i * ROW_PARTS];
+    if (HALVES) row.half_word = CmRead1(at + cm_part * 4u).v[WORDS * ROW_PARTS * 2u];
+    row.scales = CmRead2(at + where.z).v[0];
+}
+
 // cm_scale_at: the scale of word i*ROW_PARTS + cm_part of the row.
 CM_SCALE cm_scale_at(uvec2 scales, uint i) {
     if (ROW_PARTS == 16u) { // blocks 2i and 2i + 1
@@ -102,6 +123,10 @@ CM_SCALE cm_scale_at(uvec2 scales, uint i) {
 // cm_keep_row: writes the share to row `at` of kv_s. A NaN among its codes goes into its bf16
 // instead, where it costs least: the row's scores are NaN either way.
 void cm_keep_row(CmRow row, uint at) {
+    if (RECORDS) {
+        cm_keep_record(row, at);
+        return;
+    }
     const uint to = at * KV_PITCH, pair = cm_part / 2u, half_ = CM_HALF(cm_part % 2u, at) * 2u; // of a word of kv_s
     code_top_ = f16vec2(0.0);
     [[unroll]] for (uint i = 0u; i < WORDS; i++) {

@@ -3,7 +3,8 @@
 //
 //   0 q [T,H,128] E4M3 or [T,H,64] with two E2M1 codes a byte; 1 q_scale [T,H] u32, 4 UE8M0 bytes
 //   (MXFP4); 2 weights [T,H] f32; 3 block_table [R,table_width] i32; 4 token_to_req [T] i32; 5 lens
-//   [T] i32; 6 dst [T,width] f32; 7 the pool of keys. KV_DA builds reach all of them by address.
+//   [T] i32; 6 dst [T,width] f32; 7 the pool of keys; 8 side [T,side_width] i32: candidate blocks.
+//   KV_DA builds reach all of them by address.
 //   With RAW_QUERIES q is [T,H,128] bf16, weights are bf16, and there is no q_scale: see
 //   index_raw.glsl.
 //
@@ -28,7 +29,7 @@ layout(push_constant) uniform Push {
     KV_ADDR lens_addr;
     KV_ADDR keys_addr;
     KV_ADDR dst_addr;
-    KV_ADDR tops_addr;
+    KV_ADDR side_addr;
     uint keys_stride;
     uint keys_pages;
     uint heads;
@@ -37,7 +38,7 @@ layout(push_constant) uniform Push {
     uint requests;
     uint table_width;
     uint chunk;
-    uint tops_width;
+    uint side_width;
     uint table_rows; // of angles
     float softmax_scale;
     float head_scale;
@@ -52,7 +53,7 @@ layout(push_constant) uniform Push {
     KV_ADDR lens_addr;
     KV_ADDR keys_addr;
     KV_ADDR dst_addr;
-    KV_ADDR tops_addr;
+    KV_ADDR side_addr;
     uint keys_stride; // bytes per page
     uint keys_pages;
     uint tokens;
@@ -62,7 +63,7 @@ layout(push_constant) uniform Push {
     uint requests;
     uint table_width;
     uint chunk;       // fewest tiles of keys of a workgroup; unused by the builds without matrices
-    uint tops_width;  // columns of tops, 0 for none; idx_logits_lanes only
+    uint side_width;  // columns of side: candidate blocks, or tops in idx_logits_lanes; 0 for none
 } pc;
 TENSOR(uvec2, q, 0)
 TENSOR(uint, q_scale, 1)
@@ -71,6 +72,7 @@ TENSOR(float, weights, 2)
 TENSOR(int, block_table, 3)
 TENSOR(int, token_to_req, 4)
 TENSOR(int, lens, 5)
+TENSOR(int, side, 8)
 
 #ifdef KV_DA
 layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer LogitWrite { float v; };
@@ -97,6 +99,15 @@ uint logit_page(int request, uint n) {
     const bool inside = uint(request) < pc.requests && column < pc.table_width;
     const int page = block_table_at(inside ? uint(request) * pc.table_width + column : 0u);
     return inside ? uint(page) : 0xFFFFFFFFu;
+}
+
+const uint LOGIT_BLOCK = 8u; // entries of a candidate block
+
+// logit_entry: the entry that a column of token t's candidate blocks is;
+// a number beyond every table if there is no such block.
+uint logit_entry(uint t, uint column) {
+    const uint block = uint(side_at(t * pc.side_width + min(column / LOGIT_BLOCK, pc.side_width - 1u)));
+    return min(block, 0xFFFFFFFFu / LOGIT_BLOCK) * LOGIT_BLOCK + column % LOGIT_BLOCK;
 }
 
 // logit_block_scale: UE8M0 byte b of a row's four.

@@ -18,8 +18,10 @@
 #include "index_page.glsl"
 #include "bf16.glsl"
 #include "quantise.glsl"
+#include "kv_record.glsl"
 #include "real.glsl"
 #include "rope.glsl"
+#include "tensors.glsl"
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint PAGE = 64;
@@ -31,6 +33,12 @@ layout(constant_id = 6) const uint FORMAT = 0;
 layout(constant_id = 7) const uint HADAMARD = 0;
 layout(constant_id = 8) const uint ROPE_STEP = 1;
 layout(constant_id = 9) const uint CHUNK = 8; // rows that an invocation loads together, 4 or 8
+layout(constant_id = 10) const uint MODE = 0; // how an entry is made of v
+layout(constant_id = 11) const uint RECORD = 0; // of a K row, lib/kv_record.glsl
+
+const uint POOLED = 0u;  // v is pooled, and only the entry is rounded
+const uint LATENT = 1u;  // v is pooled and rounded, kv_latent.glsl
+const uint UNGATED = 2u; // v is the token's row of kv_score, which has no scores; the rest as LATENT
 
 const uint HALVES = OVERLAP != 0u ? 2u : 1u;
 const uint WINDOW = HALVES * RATIO; // rows
@@ -74,8 +82,11 @@ layout(push_constant) uniform Push {
     uint rope_rows;
     uint norm_bf16;   // 1 if norm is bf16
     float eps;
+    uint has_latent;
+    KV_ADDR latent_addr;
 } pc;
 #ifdef KV_SAVE
+TENSOR_OUT(uvec2, latent, 11)
 layout(std430, set = 0, binding = 7) readonly buffer Ape { vec4 ape[]; };
 STATE_POOL_BOTH(state, 9)
 KV_POOL_RW(pool, 10)
@@ -90,6 +101,7 @@ float kv_score_load1(uint unit, uint k) { return kv_score[unit][k]; }
 uint self_ = 0u;  // the token
 uint fresh_ = 1u; // how many of the window's last rows are tokens of this launch, whose numbers are in kv_score
 #else
+TENSOR_OUT(uvec2, latent, 9)
 STATE_POOL(state, 7)
 KV_POOL_RW(pool, 8)
 #endif
@@ -446,12 +458,12 @@ void store_mxfp4(bool mine, uint group, uint lane, vec4 u, float factor, uint pa
 // do not wait for each other.
 bool completes(uint i, out int p, out uint request, out uint slot) {
     p = positions[i];
-    request = uint(token_to_req[i]);
-    uvec2 state_slot = state_slots[i], s = slots[i];
+    request = MODE == UNGATED ? 0u : uint(token_to_req[i]);
+    uvec2 state_slot = MODE == UNGATED ? uvec2(0u) : state_slots[i], s = slots[i];
     slot = s.x;
     bool ends = p >= 0 && (uint(p) + 1u) % RATIO == 0u;
-    bool known = request < pc.requests;
-    bool saved = state_slot.y == 0u && state_slot.x / STATE_PAGE < pc.state_pages;
+    bool known = MODE == UNGATED || request < pc.requests;
+    bool saved = MODE == UNGATED || state_slot.y == 0u && state_slot.x / STATE_PAGE < pc.state_pages;
     bool wanted = s.y == 0u && s.x / PAGE < pc.pool_pages;
     return ends && known && saved && wanted;
 }
@@ -486,6 +498,8 @@ void finish(bool mine, bool works, uint group, uint lane, vec4 v, uvec4 gain, ve
     else store_mxfp4(mine, group, lane, u, factor, page, t);
 }
 
+#include "kv_latent.glsl"
+
 // compress: token i, if it completes an entry; all invocations see the same.
 void compress(uint i, uint group, uint lane) {
     // What no other load decides is under way before anything waits.
@@ -499,6 +513,10 @@ void compress(uint i, uint group, uint lane) {
     vec4 turn = vec4(0.0);
     if (works || !SINGLE) turn = turns(p, lane);
 #ifdef KV_SAVE
+    if (MODE == UNGATED) {
+        finish_latent(mine, lane, kv_score_load(i * LANES + lane), gain, turn, i, slot);
+        return;
+    }
     self_ = i;
     fresh_ = first_fresh(p, request);
     if (!SHORT && fresh_ > 1u) count_fresh(p, request);
@@ -508,7 +526,9 @@ void compress(uint i, uint group, uint lane) {
             run_at[r] = run_unit(run_page(request, p, r), p, r);
         barrier();
     }
-    finish(mine, works, group, lane, pooled(request, p, group, lane), gain, turn, slot);
+    const vec4 v = pooled(request, p, group, lane);
+    if (MODE == LATENT) finish_latent(mine, lane, v, gain, turn, i, slot);
+    else finish(mine, works, group, lane, v, gain, turn, slot);
 }
 
 #ifdef KV_SAVE

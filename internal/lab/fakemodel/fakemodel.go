@@ -3,6 +3,7 @@
 package fakemodel
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -13,7 +14,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/quantise"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/safetensors"
@@ -91,6 +91,24 @@ func Tiny(ratios ...int) model.Config {
 	return c
 }
 
+// V41 returns a small configuration of DeepSeek-V4.1 with layers of all roles; the last one drafts.
+// Widths are no multiples of a block of weights. From 25 tokens on not all entries are candidates.
+func V41() model.Config {
+	c := model.FlashV41Config()
+	c.Hidden, c.Heads, c.QRank, c.ORank, c.Groups, c.IndexHeads, c.TopK = 112, 2, 80, 32, 2, 2, 8
+	c.CandidateBlocks, c.Window = 3, 24
+	s := model.Sources{Entries: []int{1, 3, 4}, Picks: []int{1, 3, 4, 6, 8}, Candidates: 4}
+	c.Layers = model.V41Layers(s, 0, 2, 2, 2, 1, 1, 1, 1, 1)
+	return WithDraft(c)
+}
+
+// WithDraft adds a layer that drafts to a configuration of DeepSeek-V4.1.
+func WithDraft(c model.Config) model.Config {
+	i := len(c.Layers)
+	c.Layers = append(c.Layers, model.Layer{LayerSpec: model.DraftBlock, EntriesOf: i, PicksOf: i, Draft: true})
+	return c
+}
+
 // Tensor is a tensor of a model in memory.
 type Tensor struct {
 	Name  string
@@ -130,13 +148,17 @@ func New(o Options) (*Model, error) {
 		b.small("kv_norm.weight", F32, 512)
 		b.small("attn_sink", F32, c.Heads)
 		if l.Compresses() {
-			b.compressor("compressor", l.Compression(512))
+			b.compressor("compressor", &l.LayerSpec, 512)
 		}
 		if l.Picks == model.PickOwn {
 			b.linear("indexer.wq_b", c.IndexHeads*128, c.QRank)
 			b.small("indexer.weights_proj.weight", BF16, c.IndexHeads, c.Hidden)
-			if l.Compresses() {
-				b.compressor("indexer.compressor", l.Compression(128))
+			switch {
+			case l.LatentKeys:
+				b.small("indexer.wk.weight", BF16, 128, 512)
+				b.small("indexer.k_norm.weight", BF16, 128)
+			case l.Compresses():
+				b.compressor("indexer.compressor", &l.LayerSpec, 128)
 			}
 		}
 	}
@@ -152,12 +174,17 @@ type builder struct {
 	err   error
 }
 
-func (b *builder) compressor(stem string, c cache.Compression) {
+func (b *builder) compressor(stem string, spec *model.LayerSpec, dim int) {
+	c := spec.Compression(dim)
 	channels := c.Channels()
 	b.small(stem+".wkv.weight", BF16, channels, b.o.Config.Hidden)
-	b.small(stem+".wgate.weight", BF16, channels, b.o.Config.Hidden)
-	b.small(stem+".ape", F32, c.Ratio, channels)
-	b.small(stem+".norm.weight", BF16, c.Dim)
+	if spec.Gated() {
+		b.small(stem+".wgate.weight", BF16, channels, b.o.Config.Hidden)
+	}
+	if !spec.Unplaced {
+		b.small(stem+".ape", F32, c.Ratio, channels)
+	}
+	b.small(stem+".norm.weight", BF16, dim)
 }
 
 // values returns the values of a tensor: given ones, or random ones whose sums over the last
@@ -228,13 +255,14 @@ func (b *builder) linear(stem string, n, k int) {
 		b.fp8Rows(full, v, n, k)
 		return
 	}
-	data, scales, err := quantise.FP8(v, n, k, s == FP8)
+	side := cmp.Or(b.o.Config.WeightBlock, quantise.Side)
+	data, scales, err := quantise.FP8Blocks(v, n, k, side, s == FP8)
 	if err != nil {
 		b.err = err
 		return
 	}
 	b.put(full+".weight", safetensors.F8E4M3, data, n, k)
-	blocks := []int{(n + 127) / 128, (k + 127) / 128}
+	blocks := []int{(n + side - 1) / side, (k + side - 1) / side}
 	var raw []byte
 	for i, x := range scales {
 		switch s {
@@ -255,7 +283,7 @@ func (b *builder) linear(stem string, n, k int) {
 		b.put(full+".weight_scale_inv", safetensors.F32, raw, blocks...)
 	}
 	for i := range v {
-		v[i] = numfmt.E4M3Decode(data[i]) * scales[i/k/128*blocks[1]+i%k/128]
+		v[i] = numfmt.E4M3Decode(data[i]) * scales[i/k/side*blocks[1]+i%k/side]
 	}
 }
 
@@ -429,6 +457,9 @@ func save(path string, list []*Tensor) error {
 
 // ConfigFile returns a config.json in the spelling of the released checkpoints.
 func ConfigFile(cfg model.Config) map[string]any {
+	if cfg.PlainQueries {
+		return configFileV41(cfg)
+	}
 	ratios, main := []int{}, 0
 	for _, l := range cfg.Layers {
 		ratios = append(ratios, l.Ratio)
@@ -451,5 +482,34 @@ func ConfigFile(cfg model.Config) map[string]any {
 		"compress_ratios":     ratios,
 		"quantization_config": map[string]any{"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": []int{128, 128}, "scale_fmt": "ue8m0"},
 		"torch_dtype":         "bfloat16", "n_routed_experts": 256,
+	}
+}
+
+// configFileV41 is that of DeepSeek-V4.1.
+func configFileV41(cfg model.Config) map[string]any {
+	ratios, main := []int{}, 0
+	for _, l := range cfg.Layers {
+		ratios = append(ratios, l.Ratio)
+		if !l.Draft {
+			main++
+		}
+	}
+	s, yarn := model.SourcesOf(cfg.Layers), cfg.Compress
+	text := map[string]any{
+		"model_type": "deepseek_v41_text", "hidden_size": cfg.Hidden, "num_hidden_layers": main, "num_attention_heads": cfg.Heads,
+		"num_key_value_heads": 1, "head_dim": 512, "qk_rope_head_dim": 64, "q_lora_rank": cfg.QRank, "o_lora_rank": cfg.ORank,
+		"o_groups": cfg.Groups, "index_n_heads": cfg.IndexHeads, "index_head_dim": 128, "index_topk": cfg.TopK,
+		"sliding_window": cfg.Window, "rope_theta": cfg.Main.Theta, "compress_rope_theta": yarn.Theta,
+		"max_position_embeddings": cfg.MaxPositions, "rms_norm_eps": cfg.Eps, "compress_ratios": ratios,
+		"kv_source_layer_ids": s.Entries, "index_source_layer_ids": s.Picks, "candidate_source_layer_id": s.Candidates,
+		"candidate_topk_blocks": cfg.CandidateBlocks, "candidate_block_size": cfg.CandidateBlock,
+		"num_nextn_predict_layers": len(ratios) - main, "dspark_block_size": cfg.DraftBlock,
+		"rope_scaling": map[string]any{"type": "yarn", "factor": yarn.Factor, "beta_fast": yarn.BetaFast, "beta_slow": yarn.BetaSlow,
+			"original_max_position_embeddings": yarn.Original},
+	}
+	return map[string]any{
+		"architectures": []string{"DeepseekV41ForCausalLM"}, "model_type": "deepseek_v41", "torch_dtype": "bfloat16", "text_config": text,
+		"quantization_config": map[string]any{"quant_method": "fp8", "activation_scheme": "dynamic",
+			"weight_block_size": []int{cfg.WeightBlock, cfg.WeightBlock}, "scale_fmt": "ue8m0", "expert_dtype": "fp4"},
 	}
 }

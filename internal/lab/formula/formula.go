@@ -1,6 +1,9 @@
-// Package formula computes whole layers of attention from their definition: float64 throughout,
-// nothing cached, quantised or rounded. It shares no code with what it checks, but for the
-// configuration of a model and the rounding of inputs to bf16.
+// Package formula computes whole layers of attention from their definition. It shares no code with
+// what it checks, but for the configuration of a model, number formats and records.
+//
+// Run computes one layer of DeepSeek-V4: float64 throughout, nothing cached, quantised or rounded.
+// A Sequence computes all layers of DeepSeek-V4.1, which was trained with rounded rows, entries and
+// keys, and rounds what the model rounds.
 //
 // Source: DeepSeek-V4's inference/model.py.
 package formula
@@ -56,22 +59,7 @@ func newFormula(cfg model.Config, layer int, values map[string][]float32, in Inp
 		}
 		f.rows = append(f.rows, x)
 	}
-	rope := cfg.Main
-	if f.Ratio > 0 {
-		rope = cfg.Compress
-	}
-	pair := func(turns float64) float64 {
-		return 64 * math.Log(float64(rope.Original)/(2*math.Pi*turns)) / (2 * math.Log(rope.Theta))
-	}
-	for i := range f.turns {
-		slow, own := 0.0, math.Pow(rope.Theta, -float64(i)/32)
-		if rope.Scaled() {
-			low, high := max(math.Floor(pair(rope.BetaFast)), 0), min(math.Ceil(pair(rope.BetaSlow)), 63)
-			slow = min(max((float64(i)-low)/(high-low), 0), 1)
-			own = own/rope.Factor*slow + own*(1-slow)
-		}
-		f.turns[i] = float32(own)
-	}
+	f.turns = turnsOf(cfg.Rope(layer))
 	from := func(source int) *formula {
 		if source == layer {
 			return f
@@ -85,6 +73,23 @@ func newFormula(cfg model.Config, layer int, values map[string][]float32, in Inp
 		f.picks = from(f.PicksOf)
 	}
 	return f
+}
+
+// turnsOf are the angles by which the pairs of a rotation turn from one position to the next.
+func turnsOf(rope model.Rope) (turns [32]float32) {
+	pair := func(turns float64) float64 {
+		return 64 * math.Log(float64(rope.Original)/(2*math.Pi*turns)) / (2 * math.Log(rope.Theta))
+	}
+	for i := range turns {
+		slow, own := 0.0, math.Pow(rope.Theta, -float64(i)/32)
+		if rope.Scaled() {
+			low, high := max(math.Floor(pair(rope.BetaFast)), 0), min(math.Ceil(pair(rope.BetaSlow)), 63)
+			slow = min(max((float64(i)-low)/(high-low), 0), 1)
+			own = own/rope.Factor*slow + own*(1-slow)
+		}
+		turns[i] = float32(own)
+	}
+	return turns
 }
 
 func (f *formula) tensor(name string) []float64 {

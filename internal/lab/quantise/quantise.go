@@ -88,13 +88,18 @@ func check(op string, w []float32, n, k, multiple int) error {
 // FP8 quantises a matrix [n, k] to E4M3 codes [n, k] and scales
 // [ceil(n/128), ceil(k/128)], powers of two if pow2 is set. w = e4m3 * scale.
 func FP8(w []float32, n, k int, pow2 bool) (data []byte, scales []float32, err error) {
+	return FP8Blocks(w, n, k, Side, pow2)
+}
+
+// FP8Blocks is FP8 with a scale for each block of side by side.
+func FP8Blocks(w []float32, n, k, side int, pow2 bool) (data []byte, scales []float32, err error) {
 	if err := check("fp8", w, n, k, 1); err != nil {
 		return nil, nil, err
 	}
 	data = make([]byte, n*k)
-	for r := 0; r < n; r += Side {
-		for c := 0; c < k; c += Side {
-			rows, end := min(r+Side, n), min(c+Side, k)
+	for r := 0; r < n; r += side {
+		for c := 0; c < k; c += side {
+			rows, end := min(r+side, n), min(c+side, k)
 			amax := float32(0)
 			for i := r; i < rows; i++ {
 				amax = max(amax, AMax(w[i*k+c:i*k+end]))

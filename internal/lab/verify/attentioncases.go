@@ -87,7 +87,7 @@ func randomSet(rng *rand.Rand, t, width int, l cache.Layout, masked, dirty bool)
 	}
 	for _, id := range ids {
 		if rng.IntN(3) == 0 {
-			faintBlock(pool.Data, l, id, rng.IntN(cache.Blocks))
+			faintBlock(pool.Data, l, id, rng)
 		}
 	}
 	idx, n := make([]int32, t*width), make([]int32, t)
@@ -126,9 +126,19 @@ func randomSet(rng *rand.Rand, t, width int, l cache.Layout, masked, dirty bool)
 }
 
 // faintBlock makes a block of a slot subnormal codes, as large by its scale as others are. Kernels
-// that turn codes into binary16 numbers need subnormals of these for it.
-func faintBlock(pool []byte, l cache.Layout, slot int64, block int) {
-	codes := pool[l.RowOffset(slot)+int64(block)*cache.BlockDim:][:cache.BlockDim]
+// that turn codes into binary16 numbers need subnormals of these for it. A block of E2M1 codes has
+// its scale made subnormal.
+func faintBlock(pool []byte, l cache.Layout, slot int64, rng *rand.Rand) {
+	size, blocks := cache.BlockDim, cache.Blocks
+	switch l.Record {
+	case cache.RecordFP8:
+		size, blocks = 32, 16
+	case cache.RecordFP4:
+		pool[l.ScaleOffset(slot)+rng.Int64N(32)] = byte(1 + rng.IntN(7))
+		return
+	}
+	block := rng.IntN(blocks)
+	codes := pool[l.RowOffset(slot)+int64(block*size):][:size]
 	for i := range codes {
 		codes[i] &= 0x87
 	}
@@ -155,7 +165,7 @@ func slotsInput(in *vectors.Input, name string, tokens int) *attention.Slots {
 	pool := in.Array(name+"_cache", vectors.U8, -1, -1)
 	idx := in.Array(name+"_indices", vectors.I32, tokens, -1)
 	s := &attention.Slots{
-		Pool: pool.Data, Layout: cache.Layout{Page: in.Int(name + "_block_size"), Stride: pool.Dim(1)},
+		Pool: pool.Data, Layout: cache.Layout{Page: in.Int(name + "_block_size"), Stride: pool.Dim(1), Record: recordOf(in, name+"_record")},
 		Indices: idx.I32(), Width: idx.Dim(1), Lens: in.Optional(name+"_lens", vectors.I32, tokens).I32(),
 	}
 	if !in.Has(name+"_lens") && in.Err() == nil {
@@ -179,6 +189,14 @@ func slotSet(r *Rig, s *attention.Slots, slots int) attention.SlotSet {
 		Indices: r.Index(pool, vectors.FromI32(s.Indices, tokens, s.Width), tensor.I32, true),
 		Lens:    r.Shared(vectors.FromI32(s.Lens, tokens), tensor.I32),
 	}
+}
+
+// setRecord is the record of a set that may be absent.
+func setRecord(s *attention.Slots) cache.Record {
+	if s == nil {
+		return cache.RecordV4
+	}
+	return s.Layout.Record
 }
 
 // width and page of a set that may be absent.

@@ -17,6 +17,21 @@ var pageShapes = []cache.Layout{
 	{Page: 1, Stride: 584 + 40}, {Page: 3, Stride: 3 * 584}, {Page: 2, Stride: 2*584 + 24}, {Page: 64, Stride: 40000},
 }
 
+// recordShapes are pages of the records of DeepSeek-V4.1, likewise.
+var recordShapes = []cache.Layout{
+	{Page: 32, Stride: 16896, Record: cache.RecordFP8}, {Page: 64, Stride: 18432, Record: cache.RecordFP4},
+	{Page: 3, Stride: 3*528 + 8, Record: cache.RecordFP8}, {Page: 5, Stride: 5*288 + 24, Record: cache.RecordFP4},
+}
+
+// layoutParams are the parameters from which inputPool knows a layout.
+func layoutParams(l cache.Layout) map[string]any {
+	p := map[string]any{"block_size": l.Page, "block_stride_bytes": l.Stride}
+	if l.Record != cache.RecordV4 {
+		p["record"] = int(l.Record)
+	}
+	return p
+}
+
 // rowKinds make rows that a quantiser is likely to get wrong. Each fills 512
 // values; amax and codes of a block are at the edges where rounding decides.
 var rowKinds = []struct {
@@ -55,6 +70,15 @@ var rowKinds = []struct {
 	{"huge", each(func(r *rand.Rand, _ int) float64 { return sign(r) * 3.3895314e38 * (0.5 + r.Float64()/2) })},
 	{"negative zero", each(func(r *rand.Rand, _ int) float64 { return math.Copysign(0, sign(r)) * float64(1+r.IntN(2)) })},
 	{"around 1e-4", each(func(r *rand.Rand, _ int) float64 { return sign(r) * (0.9e-4 + 0.2e-4*r.Float64()) })},
+	{"ties of E2M1", func(r *rand.Rand, x []float32) { // midpoints and the largest of blocks of 16, under scales of E4M3
+		for b := 0; b < len(x); b += 16 {
+			s := float64(numfmt.E4M3Decode(byte(1 + r.IntN(0x7E))))
+			for i := range x[b : b+16] {
+				x[b+i] = float32(sign(r) * s * []float64{0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, 6, 5.5, 0.5}[r.IntN(11)])
+			}
+			x[b+r.IntN(16)] = float32(6 * s * (1 + 0.05*float64(r.IntN(2)))) // beyond six scales now and then
+		}
+	}},
 	{"outlier", func(r *rand.Rand, x []float32) {
 		for i := range x {
 			x[i] = float32(r.NormFloat64())
@@ -104,11 +128,11 @@ func poisonedPool(pages int, l cache.Layout) Array {
 // fillSlot gives a slot random bytes that are legal: any code but NaN, scales that
 // finite rows can have, any bf16 bits.
 func fillSlot(rng *rand.Rand, pool Array, l cache.Layout, slot int64) {
-	data := pool.Data[l.RowOffset(slot):][:cache.RowBytes]
-	scales := pool.Data[l.ScaleOffset(slot):][:cache.ScaleBytes]
+	data := pool.Data[l.RowOffset(slot):][:l.Record.RowBytes()]
+	scales := pool.Data[l.ScaleOffset(slot):][:l.Record.ScaleBytes()]
 	for d := range data {
 		data[d] = byte(rng.UintN(256))
-		if d < cache.NopeDim && data[d]&0x7F == 0x7F {
+		if e4m3 := l.Record == cache.RecordFP8 || l.Record == cache.RecordV4 && d < cache.NopeDim; e4m3 && data[d]&0x7F == 0x7F {
 			data[d]--
 		}
 	}
@@ -116,10 +140,15 @@ func fillSlot(rng *rand.Rand, pool Array, l cache.Layout, slot int64) {
 	if rng.IntN(4) == 0 {
 		span = 142 // up to 246, where 448 is still finite
 	}
-	for b := range cache.Blocks {
+	if l.Record == cache.RecordFP4 {
+		low, span = 1, 0x7E // every scale that is written, subnormal ones too
+	}
+	for b := range scales {
 		scales[b] = byte(low + rng.IntN(span))
 	}
-	scales[cache.Blocks] = 0
+	if l.Record == cache.RecordV4 {
+		scales[cache.Blocks] = 0
+	}
 }
 
 // leastLayout returns the smallest layout of pages of this size.
@@ -140,11 +169,16 @@ func permutation(rng *rand.Rand, n, pages int) []int32 {
 	return ids
 }
 
-// inputPool reads a cache's pages and their layout: parameter block_size, and the
-// stride from the shape of the named input.
+// inputPool reads a cache's pages and their layout: parameters block_size and record, and
+// the stride from the shape of the named input.
 func inputPool(in *vectors.Input, name string) (Array, cache.Layout) {
 	pool := in.Array(name, vectors.U8, -1, -1)
-	return pool, cache.Layout{Page: in.Int("block_size"), Stride: pool.Dim(1)}
+	return pool, cache.Layout{Page: in.Int("block_size"), Stride: pool.Dim(1), Record: recordOf(in, "record")}
+}
+
+// recordOf is the record that a parameter names by number; recorded cases of V4 name none.
+func recordOf(in *vectors.Input, name string) cache.Record {
+	return cache.Record(max(0, min(in.IntOr(name, 0), 255)))
 }
 
 // kvCache makes a cache of a tensor on a rig.

@@ -45,7 +45,11 @@ func compressorOp(name string, format cache.IndexKeyFormat, kinds []cache.Compre
 		if err != nil {
 			return nil, err
 		}
-		return s.results(after, got["pool"])
+		results, err := s.results(after, got["pool"])
+		if err == nil && s.c.Latent {
+			results["latent"], err = s.latents(got["latent"])
+		}
+		return results, err
 	}
 	op.Compare = func(c Case, got, want Arrays) Result {
 		cmp := NewComparison(ClassBoundary)
@@ -62,6 +66,7 @@ func compressorOp(name string, format cache.IndexKeyFormat, kinds []cache.Compre
 type compressorInput struct {
 	format                         cache.IndexKeyFormat
 	c                              cache.Compression
+	record                         cache.Record
 	page, ropeStep, invocations    int
 	hadamard, one                  bool // one launch saves and compresses
 	eps                            float32
@@ -87,7 +92,12 @@ func readCompressor(c Case, format cache.IndexKeyFormat) (s compressorInput, err
 	s.invocations, s.ropeStep = in.IntOr("invocations", 0), in.IntOr("rope_step", s.c.Ratio)
 	s.one, s.eps = in.IntOr("one_launch", 0) != 0, float32(in.Float("eps"))
 	channels := s.c.Channels()
-	s.kvScore = in.Array("kv_score", vectors.F32, -1, 2*channels)
+	s.readLatent(in)
+	width := 2 * channels
+	if s.c.Ungated {
+		width = s.c.Dim
+	}
+	s.kvScore = in.Array("kv_score", vectors.F32, -1, width)
 	s.ape = in.Array("ape", vectors.F32, s.c.Ratio, channels)
 	s.positions = toI32(in.Array("positions", vectors.I64, -1))
 	s.toReq = in.Array("token_to_req", vectors.I32, -1)
@@ -153,6 +163,9 @@ func (s compressorInput) written() []int64 {
 // results are a case's results from the state and the pool as they became. Of the
 // state it takes the rows that were written; all others must be as they were.
 func (s compressorInput) results(state, pool Array) (Arrays, error) {
+	if s.c.Ungated {
+		return Arrays{"kv_cache_after": pool}, nil
+	}
 	slots, size := s.written(), 8*s.layout.Channels
 	rows, rest := []byte{}, append([]byte(nil), state.Data...)
 	for _, slot := range slots {
@@ -177,22 +190,29 @@ func (s compressorInput) host(state []byte) cache.CompressHost {
 	if s.norm.Type == vectors.U16 {
 		norm = func() []float32 { return numfmt.BF16DecodeSlice(nil, s.norm.U16()) }
 	}
-	return cache.CompressHost{
+	host := cache.CompressHost{
 		Compression: s.c, Hadamard: s.hadamard, Eps: s.eps, RopeStep: s.ropeStep,
 		Positions: s.positions.I32(), TokenToReq: s.toReq.I32(), StateSlots: s.stateSlots.I64(), Slots: s.slots.I64(),
 		State: state, Layout: s.layout, StateTable: s.table.I32(), Width: s.table.Dim(1), Norm: norm(), CosSin: s.cosSin.F32(),
 	}
+	if s.c.Ungated {
+		host.Rows = s.kvScore.F32()
+	}
+	return host
 }
 
 // saved is the state after the step's tokens were saved.
 func (s compressorInput) saved() (Array, error) {
 	state := s.state.Clone()
+	if s.c.Ungated {
+		return state, nil
+	}
 	err := cache.SaveStateRef(state.Data, s.layout, s.c, s.kvScore.F32(), s.ape.F32(), s.positions.I32(), s.stateSlots.I64())
 	return state, err
 }
 
 func (s compressorInput) kvLayout() cache.Layout {
-	return cache.Layout{Page: s.page, Stride: s.pool.Dim(1)}
+	return cache.Layout{Page: s.page, Stride: s.pool.Dim(1), Record: s.record}
 }
 
 func (s compressorInput) keyLayout() cache.IndexKeyLayout {
@@ -213,19 +233,31 @@ func (s compressorInput) reference() (Arrays, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.results(state, pool)
+	results, err := s.results(state, pool)
+	if err == nil && s.c.Latent {
+		entries, _ := s.host(state.Data).Entries()
+		var latent []uint16
+		made := s.makes(entries)
+		for _, e := range made {
+			latent = append(latent, e.Latent...)
+		}
+		results["latent"] = vectors.FromU16(latent, len(made), s.c.Dim)
+	}
+	return results, err
 }
 
 func (s compressorInput) bind(b Build) (Bound, error) {
 	if s.invocations > int(b.Dev.Caps().MaxWorkgroupInvocations) {
 		s.invocations = 0 // the best that there is
 	}
-	save, err := cache.NewSaveState(b.Dev, cache.SaveStateConfig{Compression: s.c, Page: s.layout.Page, MaxBytes: b.MaxBytes, Variant: b.Variant})
+	pooled := s.c
+	pooled.Ungated = false // nothing saves states then
+	save, err := cache.NewSaveState(b.Dev, cache.SaveStateConfig{Compression: pooled, Page: s.layout.Page, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	if err != nil {
 		return Bound{}, err
 	}
 	compress, err := cache.NewCompress(b.Dev, cache.CompressConfig{
-		Compression: s.c, StatePage: s.layout.Page, Page: s.page, Keys: s.format, Hadamard: s.hadamard,
+		Compression: s.c, StatePage: s.layout.Page, Page: s.page, Record: s.record, Keys: s.format, Hadamard: s.hadamard,
 		Eps: s.eps, RopeStep: s.ropeStep, Invocations: s.invocations, MaxBytes: b.MaxBytes, Variant: b.Variant,
 		Save: s.one,
 	})
@@ -236,6 +268,15 @@ func (s compressorInput) bind(b Build) (Bound, error) {
 		saves, args, out := s.place(r)
 		saving := func(rec *vk.Recorder) error { return save.Record(rec, saves) }
 		compressing := func(rec *vk.Recorder) error { return compress.Record(rec, args) }
+		if s.c.Latent {
+			args.Latent = r.Out(tensor.BF16, s.slots.Dim(0), s.c.Dim)
+			out["latent"] = args.Latent
+		}
+		if s.c.Ungated {
+			args.KvScore = saves.KvScore
+			args.State, args.StateTable, args.StateSlots, args.TokenToReq = cache.StateCache{}, tensor.Tensor{}, tensor.Tensor{}, tensor.Tensor{}
+			return Launch{Out: out, Record: compressing}
+		}
 		if s.one {
 			args.KvScore, args.Ape = saves.KvScore, saves.Ape
 			return Launch{Out: out, Record: compressing}
@@ -305,8 +346,10 @@ func (s compressorInput) unpadded(p Array) (Array, error) {
 var float64Bound = Tolerance{Abs: 1e-6, Rel: 1e-6}
 
 func (s compressorInput) compare(cmp *Comparison, got, want Arrays) *Comparison {
-	cmp.Exact("state_row_slots", got["state_row_slots"], want["state_row_slots"])
-	cmp.Exact("state_rows", got["state_rows"], want["state_rows"])
+	if !s.c.Ungated {
+		cmp.Exact("state_row_slots", got["state_row_slots"], want["state_row_slots"])
+		cmp.Exact("state_rows", got["state_rows"], want["state_rows"])
+	}
 	state, err := s.saved()
 	if err != nil {
 		return cmp.Fail("%v", err)
@@ -314,6 +357,9 @@ func (s compressorInput) compare(cmp *Comparison, got, want Arrays) *Comparison 
 	entries, err := s.host(state.Data).Entries()
 	if err != nil {
 		return cmp.Fail("%v", err)
+	}
+	if s.c.Latent {
+		return s.compareLatent(cmp, got, want, s.host(state.Data), entries)
 	}
 	if recorded, ok := want["ref64_rotated"]; ok {
 		exact := []float32{}

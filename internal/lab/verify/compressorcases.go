@@ -20,6 +20,8 @@ type compressorSpec struct {
 	pads, broken    int // tokens of padding; tokens with data that only a broken host makes
 	params          map[string]any
 	f32             bool // norm weight in f32 instead of bf16
+	record          cache.Record
+	tiny            bool // numbers around 1e-11; see latentSpecs
 }
 
 // compressorCase makes the case of a step: of every request count tokens from a
@@ -54,7 +56,7 @@ func compressorCase(rng *rand.Rand, spec compressorSpec) Case {
 	tokens := len(b.positions)
 	stride := spec.stride
 	if stride == 0 {
-		stride = spec.page * cache.SlotBytes
+		stride = spec.page * spec.record.SlotBytes()
 		if spec.format != 0 {
 			stride = (spec.page*(spec.format.RowBytes()+4) + 15) / 16 * 16
 		}
@@ -80,6 +82,7 @@ func compressorCase(rng *rand.Rand, spec compressorSpec) Case {
 		"state_before":      b.state, "kv_cache_before": vectors.Filled(0xFF, vectors.U8, poolPages, stride),
 	}
 	b.normAndRope(in, params)
+	b.withLatent(in, params)
 	return Case{
 		Name: fmt.Sprintf("ratio%d_dim%d_t%d_page%d_%d", c.Ratio, c.Dim, tokens, spec.statePage, spec.page),
 		About: fmt.Sprintf("requests (first position, tokens) %v, %d padding tokens, %d with bad data, %v",

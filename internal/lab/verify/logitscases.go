@@ -142,7 +142,7 @@ func logitsSizes(o SizeOptions, format cache.IndexKeyFormat) (all []Size) {
 // sampleTokens is a scoring case of some of its tokens.
 func sampleTokens(c Case, at []int) Case {
 	c.In = maps.Clone(c.In)
-	for _, name := range []string{"q_fp8", "q_packed", "q_scale", "weights", "context_lens", "token_to_req"} {
+	for _, name := range []string{"q_fp8", "q_packed", "q_scale", "weights", "context_lens", "token_to_req", "blocks"} {
 		if a, ok := c.In[name]; ok {
 			c.In[name] = Take(a, [][]int{at})
 		}

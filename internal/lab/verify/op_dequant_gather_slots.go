@@ -20,9 +20,12 @@ func init() {
 func randomGatherSlots(seed uint64) []Case {
 	var cases []Case
 	for i, n := range []int{1, 2, 17, 61, 69, 321} {
-		for j := range 2 {
-			rng := rand.New(rand.NewPCG(seed, uint64(2*i+j)))
+		for j := range 3 {
+			rng := rand.New(rand.NewPCG(seed, uint64(3*i+j)))
 			l := pageShapes[(i+4*j)%len(pageShapes)]
+			if j == 2 {
+				l = recordShapes[i%len(recordShapes)]
+			}
 			pages := n/l.Page + 3
 			pool, idx := poisonedPool(pages, l), make([]int32, n)
 			for k := range idx {
@@ -35,8 +38,8 @@ func randomGatherSlots(seed uint64) []Case {
 				}
 			}
 			cases = append(cases, Case{
-				Name:   fmt.Sprintf("s%d_page%d_stride%d", n, l.Page, l.Stride),
-				Params: map[string]any{"block_size": l.Page, "block_stride_bytes": l.Stride},
+				Name:   fmt.Sprintf("s%d_%s_page%d_stride%d", n, l.Record, l.Page, l.Stride),
+				Params: layoutParams(l),
 				In:     Arrays{"cache": pool, "indices": vectors.FromI32(idx, n)},
 			})
 		}
@@ -102,7 +105,7 @@ func bindGatherSlots(b Build, c Case) (Bound, error) {
 	if err != nil {
 		return Bound{}, err
 	}
-	op, err := cache.NewGatherSlots(b.Dev, cache.GatherSlotsConfig{Page: l.Page, Variant: b.Variant})
+	op, err := cache.NewGatherSlots(b.Dev, cache.GatherSlotsConfig{Page: l.Page, Record: l.Record, Variant: b.Variant})
 	if err != nil {
 		return Bound{}, err
 	}

@@ -59,9 +59,11 @@ func randomGather(seed uint64) []Case {
 		if window > 0 {
 			in["gather_lens"] = vectors.FromI32(gather, len(lens))
 		}
+		params := layoutParams(l)
+		params["offset"] = offset
 		cases = append(cases, Case{
-			Name:   fmt.Sprintf("r%d_n%d_page%d_stride%d_offset%d", len(lens), lens[0], l.Page, l.Stride, offset),
-			Params: map[string]any{"block_size": l.Page, "block_stride_bytes": l.Stride, "offset": offset},
+			Name:   fmt.Sprintf("r%d_n%d_%s_page%d_stride%d_offset%d", len(lens), lens[0], l.Record, l.Page, l.Stride, offset),
+			Params: params,
 			In:     in,
 		})
 	}
@@ -74,6 +76,8 @@ func randomGather(seed uint64) []Case {
 	add([]int32{17, 61, 2}, 10, pageShapes[4], 0, 1)
 	add([]int32{61, 17}, 0, pageShapes[5], 5, 0)
 	add([]int32{69, 1, 2}, 69, pageShapes[6], 1, 1)
+	add([]int32{61, 2, 17}, 40, recordShapes[0], 1, 1)
+	add([]int32{69, 5}, 0, recordShapes[3], 2, 0)
 	cases = append(cases, gatherHostBugs(seed))
 	return cases
 }
@@ -144,7 +148,7 @@ func bindGather(b Build, c Case) (Bound, error) {
 	if err != nil {
 		return Bound{}, err
 	}
-	op, err := cache.NewGather(b.Dev, cache.GatherConfig{Page: l.Page, MaxBytes: b.MaxBytes, Variant: b.Variant})
+	op, err := cache.NewGather(b.Dev, cache.GatherConfig{Page: l.Page, Record: l.Record, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	if err != nil {
 		return Bound{}, err
 	}

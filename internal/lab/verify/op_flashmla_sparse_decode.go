@@ -38,6 +38,12 @@ func init() {
 
 func randomDecode(seed uint64) []Case {
 	page := func(p, extra int) cache.Layout { return cache.Layout{Page: p, Stride: p*584 + extra} }
+	rows8 := func(p, extra int) cache.Layout {
+		return cache.Layout{Page: p, Stride: p*528 + extra, Record: cache.RecordFP8}
+	}
+	rows4 := func(p, extra int) cache.Layout {
+		return cache.Layout{Page: p, Stride: p*288 + extra, Record: cache.RecordFP4}
+	}
 	var cases []Case
 	for i, x := range []struct {
 		about         string
@@ -61,6 +67,10 @@ func randomDecode(seed uint64) []Case {
 		{"every slot twice", 1, 8, 128, 61, page(64, 64), page(2, 560), false, false, false, 1, false},
 		{"V4-Flash C4A, queries to be normed", 1, 64, 128, 321, page(64, 64), page(64, 0), true, true, false, 0.01, true},
 		{"odd sizes, queries to be normed", 3, 17, 69, 61, page(64, 64), page(2, 560), true, true, false, 30, true},
+		{"V4.1-Flash, a layer with entries", 1, 64, 128, 321, rows8(32, 0), rows4(64, 0), true, false, false, 1, false},
+		{"V4.1, odd sizes", 3, 17, 61, 69, rows8(32, 0), rows4(3, 24), true, true, true, 1, false},
+		{"V4.1, window only", 5, 64, 69, 0, rows8(32, 0), cache.Layout{}, true, true, false, 1, false},
+		{"V4.1, entries of the window's record", 1, 8, 17, 33, rows8(5, 8), rows8(7, 40), false, true, false, 1, false},
 	} {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
 		c := Case{
@@ -80,6 +90,10 @@ func randomDecode(seed uint64) []Case {
 			pool, idx, lens := randomSet(rng, x.t, s.width, s.l, x.masked, x.dirty)
 			c.In[s.name+"_cache"], c.In[s.name+"_indices"], c.In[s.name+"_lens"] = pool, idx, lens
 			c.Params[s.name+"_block_size"], c.Params[s.name+"_block_stride_bytes"] = s.l.Page, s.l.Stride
+			if s.l.Record != cache.RecordV4 {
+				c.Params[s.name+"_record"] = int(s.l.Record)
+				c.Name += "_" + s.l.Record.String()
+			}
 		}
 		if x.raw {
 			c.Name, c.Params["eps"] = c.Name+"_raw", 1e-6
@@ -161,7 +175,7 @@ func bindDecode(b Build, c Case) (Bound, error) {
 	}
 	topk, compPage := setSize(x.comp)
 	op, err := attention.NewDecoder(b.Dev, attention.DecoderConfig{Heads: x.heads, WindowPage: x.win.Layout.Page, CompressedPage: compPage,
-		Scale: x.scale, MaxBytes: b.MaxBytes, Variant: b.Variant})
+		WindowRecord: x.win.Layout.Record, CompressedRecord: setRecord(x.comp), Scale: x.scale, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	if err != nil {
 		return Bound{}, err
 	}
@@ -194,6 +208,9 @@ func decodeSizes(o SizeOptions) (all []Size) {
 	if o.Window > 0 {
 		window = o.Window
 	}
+	for _, batch := range o.pick(o.Batches, []int{1, 8, 32, 128, 256}, []int{1}) { // a layer of DeepSeek-V4.1 with entries
+		all = append(all, decodeRecords(batch, 64, o.pick(o.TopK, []int{512}, []int{64})[0], window, 64, cache.RecordFP8, cache.RecordFP4))
+	}
 	for _, heads := range o.pick(o.Heads, []int{64, 128}, []int{64}) {
 		for _, s := range []struct {
 			page         int // slots of a compressed page; 0: no compressed cache
@@ -217,17 +234,27 @@ func decodeSizes(o SizeOptions) (all []Size) {
 }
 
 func decodeSize(batch, heads, topk, window, page int) Size {
+	return decodeRecords(batch, heads, topk, window, page, cache.RecordV4, cache.RecordV4)
+}
+
+// decodeRecords is a size with caches of any record.
+func decodeRecords(batch, heads, topk, window, page int, win, comp cache.Record) Size {
 	rows := float64(batch * (topk + window))
-	work := Work{Bytes: rows*(cache.SlotBytes+4) + float64(batch*heads*2*2*attention.D), Flop: 4 * rows * float64(heads) * attention.D}
+	bytes := float64(batch * (window*(win.SlotBytes()+4) + topk*(comp.SlotBytes()+4) + heads*2*2*attention.D))
+	work := Work{Bytes: bytes, Flop: 4 * rows * float64(heads) * attention.D}
+	name := fmt.Sprintf("heads=%d/topk=%d/window=%d/batch=%d", heads, topk, window, batch)
+	if win != cache.RecordV4 {
+		name += fmt.Sprintf("/records=%s+%s", win, comp)
+	}
 	return Size{
-		Name: fmt.Sprintf("heads=%d/topk=%d/window=%d/batch=%d", heads, topk, window, batch),
+		Name: name,
 		Work: work, Touched: int(work.Bytes), MostSets: 512, MaxBytes: decodeSlots * 600, Launches: 8, Floor: true,
 		Make: func(rng *rand.Rand) Case {
 			c := Case{Params: map[string]any{"softmax_scale": float64(attention.DefaultScale)}, In: Arrays{
 				"q": manyBF16(rng, 1, batch, heads, attention.D), "attn_sink": manyF32(rng, heads)}}
-			addRows(rng, c, "swa", batch, window, 64)
+			addRows(rng, c, "swa", batch, window, 64, win)
 			if page > 0 {
-				addRows(rng, c, "extra", batch, topk, page)
+				addRows(rng, c, "extra", batch, topk, page, comp)
 			}
 			return c
 		},
@@ -236,9 +263,12 @@ func decodeSize(batch, heads, topk, window, page int) Size {
 
 // addRows adds a cache of random rows and full lists of them, slots of a page being neighbours
 // where pages are short.
-func addRows(rng *rand.Rand, c Case, name string, tokens, width, page int) {
+func addRows(rng *rand.Rand, c Case, name string, tokens, width, page int, record cache.Record) {
 	const slots = 4096
-	l := leastLayout(page)
+	l, err := cache.NewRecordLayout(record, page, 0)
+	if err != nil {
+		panic(err) // a page of this file that cannot be
+	}
 	pool, at := vectors.New(vectors.U8, slots/page, l.Stride), make([]int64, slots)
 	for i := range at {
 		at[i] = int64(i)
@@ -260,4 +290,7 @@ func addRows(rng *rand.Rand, c Case, name string, tokens, width, page int) {
 	c.In[name+"_cache"], c.In[name+"_indices"] = pool, vectors.FromI32(list, tokens, width)
 	c.In[name+"_lens"] = vectors.FromI32(vectorsI32(tokens, int32(width)), tokens)
 	c.Params[name+"_block_size"] = page
+	if record != cache.RecordV4 {
+		c.Params[name+"_record"] = int(record)
+	}
 }

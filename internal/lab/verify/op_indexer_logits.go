@@ -84,6 +84,9 @@ func logitsInput(c Case, format cache.IndexKeyFormat) (x indexer.LogitsHost, gro
 			x.TokenToReq = append(x.TokenToReq, int32(i/next))
 		}
 	}
+	if blocks := in.Optional("blocks", vectors.I32, t, -1); !blocks.IsZero() {
+		x.Blocks, x.BlocksWidth = blocks.I32(), blocks.Dim(1)
+	}
 	x.First, group = in.IntOr("first", 0), in.IntOr("group", 1)
 	if logits, ok := c.Want["logits"]; ok {
 		x.Width = logits.Dim(1)
@@ -113,7 +116,7 @@ func bindLogits(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) {
 		return Bound{}, err
 	}
 	op, err := indexer.NewLogits(b.Dev, indexer.LogitsConfig{Heads: x.Heads, Format: format, Page: x.Layout.Page, Group: group,
-		MaxBytes: b.MaxBytes, Variant: b.Variant})
+		Blocks: x.BlocksWidth, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	if err != nil {
 		return Bound{}, err
 	}
@@ -135,6 +138,9 @@ func logitsArgs(r *Rig, c Case, x indexer.LogitsHost) indexer.LogitsArgs {
 		BlockTable: r.Index(keys, vectors.FromI32(x.BlockTable, len(x.BlockTable)/max(x.TableWidth, 1), x.TableWidth), tensor.I32, false),
 		TokenToReq: r.Shared(vectors.FromI32(x.TokenToReq, t), tensor.I32),
 		Lens:       r.Shared(vectors.FromI32(x.Lens, t), tensor.I32),
+	}
+	if x.Blocks != nil {
+		a.Blocks = r.In(vectors.FromI32(x.Blocks, t, x.BlocksWidth), tensor.I32)
 	}
 	if l.Format == cache.IndexKeyMXFP4 {
 		a.QScale = r.In(vectors.FromU8(x.QScale, t, x.Heads, indexer.Blocks), tensor.U8)
@@ -220,7 +226,8 @@ type logitsShape struct {
 	tokens, heads  int
 	requests, lens int // lens: the largest length
 	page, pad      int // slots; bytes between pages beyond the least stride
-	first, columns int // columns 0: up to the largest length
+	first, columns int // columns 0: up to the largest length, or the entries of blocks
+	blocks         int // candidate blocks of a token; 0: columns are all entries
 	group          int
 	kind           int // of the numbers
 	hostile        bool
@@ -254,6 +261,14 @@ func randomLogits(seed uint64, format cache.IndexKeyFormat) []Case {
 		{about: "many tokens", tokens: 321, heads: 2, requests: 3, lens: 69, page: 2, group: 4},
 		{about: "subnormal codes", tokens: 5, heads: 64, requests: 3, lens: 130, page: 64, group: 2, kind: logitsFaint},
 		{about: "numbers out of range", tokens: 61, heads: 9, requests: 17, lens: 200, page: 64, group: 2, hostile: true},
+		{about: "candidate blocks", tokens: 3, heads: 32, requests: 3, lens: 700, page: 64, blocks: 37},
+		{about: "blocks of a prompt", tokens: 21, heads: 8, requests: 2, lens: 333, page: 16, blocks: 6, group: 4, kind: logitsScales},
+		{about: "candidate blocks, one of many", tokens: 5, heads: 64, requests: 5, lens: 200, page: 64, blocks: 1},
+		{about: "candidate blocks, odd pages", tokens: 5, heads: 3, requests: 2, lens: 100, page: 3, blocks: 5},
+		{about: "a segment of blocks", tokens: 2, heads: 32, requests: 2, lens: 700, page: 64, blocks: 40, first: 64, columns: 201},
+		{about: "candidate blocks out of range", tokens: 17, heads: 32, requests: 5, lens: 400, page: 64, blocks: 9, hostile: true},
+		{about: "32 heads", tokens: 5, heads: 32, requests: 3, lens: 321, page: 64, group: 2},
+		{about: "a chunk of a prompt, 32 heads", tokens: 21, heads: 32, requests: 1, lens: 321, page: 64, group: 128},
 		{about: "numbers out of range, decode", tokens: 17, heads: 64, requests: 17, lens: 200, page: 16, hostile: true, first: 3, columns: 190},
 	} {
 		cases = append(cases, randomLogitsCase(rand.New(rand.NewPCG(seed, uint64(i))), s, format))
@@ -321,6 +336,9 @@ func randomLogitsCase(rng *rand.Rand, s logitsShape, format cache.IndexKeyFormat
 	}
 	if s.columns == 0 {
 		s.columns = s.lens
+		if s.blocks > 0 {
+			s.columns = s.blocks * indexer.BlockEntries
+		}
 	}
 	c := Case{
 		Name:   fmt.Sprintf("t%d_h%d_r%d_n%d_page%d_first%d", s.tokens, s.heads, s.requests, s.lens, s.page, s.first),
@@ -331,12 +349,42 @@ func randomLogitsCase(rng *rand.Rand, s logitsShape, format cache.IndexKeyFormat
 			"block_table": vectors.FromI32(table, s.requests, width), "token_to_req": vectors.FromI32(req, s.tokens),
 		},
 	}
+	if s.blocks > 0 {
+		blocks, columns := randomBlocks(rng, s, lens)
+		c.In["blocks"], c.In["context_lens"] = vectors.FromI32(blocks, s.tokens, s.blocks), vectors.FromI32(columns, s.tokens)
+		c.Name += fmt.Sprintf("_blocks%d", s.blocks)
+	}
 	if format == cache.IndexKeyMXFP4 {
 		c.In["q_packed"], c.In["q_scale"] = vectors.FromU8(q, s.tokens, s.heads, format.RowBytes()), vectors.FromU8(qScale, s.tokens, s.heads, indexer.Blocks)
 	} else {
 		c.In["q_fp8"] = vectors.FromU8(q, s.tokens, s.heads, format.RowBytes())
 	}
 	return c
+}
+
+// randomBlocks makes candidate blocks of tokens that see so many entries, the newest among them,
+// and how many of their entries a token sees. Of a hostile case some blocks are nobody's.
+func randomBlocks(rng *rand.Rand, s logitsShape, lens []int32) (blocks, columns []int32) {
+	blocks, columns = slices.Repeat([]int32{-1}, s.tokens*s.blocks), make([]int32, s.tokens)
+	for t, n := range lens {
+		l := min(max(int(n), 0), s.lens)
+		all := (l + indexer.BlockEntries - 1) / indexer.BlockEntries
+		if all == 0 {
+			continue
+		}
+		row := blocks[t*s.blocks:][:min(s.blocks, all)]
+		for i, b := range rng.Perm(all - 1)[:len(row)-1] {
+			row[i] = int32(b)
+		}
+		row[len(row)-1] = int32(all - 1)
+		slices.Sort(row)
+		columns[t] = int32(len(row)*indexer.BlockEntries - (all*indexer.BlockEntries - l))
+		if s.hostile && rng.IntN(2) == 0 {
+			row[rng.IntN(len(row))] = []int32{-1, math.MinInt32, math.MaxInt32, 1 << 29, 1<<28 + 1, int32(all + 9)}[rng.IntN(6)]
+			columns[t] = []int32{columns[t], math.MaxInt32}[rng.IntN(2)]
+		}
+	}
+	return blocks, columns
 }
 
 // fillKeys gives every slot numbers: where a length goes beyond what a request has,

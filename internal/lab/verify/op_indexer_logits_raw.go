@@ -65,6 +65,8 @@ func randomRawLogits(seed uint64, format cache.IndexKeyFormat) []Case {
 		{about: "many tokens", tokens: 33, heads: 64, requests: 33, lens: 321, page: 64, kind: logitsAnyCode},
 		{about: "one token, few heads", tokens: 1, heads: 5, requests: 1, lens: 333, page: 64},
 		{about: "a segment of few heads, two tokens a request", tokens: 6, heads: 7, requests: 3, lens: 400, page: 64, first: 100, columns: 201},
+		{about: "32 heads", tokens: 3, heads: 32, requests: 3, lens: 333, page: 64},
+		{about: "candidate blocks", tokens: 3, heads: 7, requests: 3, lens: 700, page: 64, blocks: 37},
 		{about: "numbers out of range", tokens: 33, heads: 8, requests: 17, lens: 200, page: 64, hostile: true},
 	} {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
@@ -102,7 +104,8 @@ func bindRawLogits(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) 
 	if err != nil {
 		return Bound{}, err
 	}
-	cfg := indexer.LogitsConfig{Heads: x.Heads, Format: format, Page: x.Layout.Page, Group: group, Variant: b.Variant, Raw: true}
+	cfg := indexer.LogitsConfig{Heads: x.Heads, Format: format, Page: x.Layout.Page, Group: group, Blocks: x.BlocksWidth,
+		Variant: b.Variant, Raw: true}
 	op, err := indexer.NewLogits(b.Dev, cfg)
 	var quant *indexer.QueryQuant
 	if errors.Is(err, vk.ErrMissingFeature) {
@@ -121,6 +124,9 @@ func bindRawLogits(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) 
 			Keys:       cache.IndexKeyCache{Pool: r.In(c.In["cache"], tensor.U8), Layout: x.Layout},
 			BlockTable: r.In(c.In["block_table"], tensor.I32), TokenToReq: r.In(c.In["token_to_req"], tensor.I32),
 			Lens: r.In(c.In["context_lens"], tensor.I32), First: x.First, Out: r.Out(tensor.F32, len(x.Lens), x.Width),
+		}
+		if x.Blocks != nil {
+			a.Blocks = r.In(c.In["blocks"], tensor.I32)
 		}
 		if quant == nil {
 			a.Raw = indexer.RawQueries{Q: q.Q, Positions: q.Positions, Weights: q.Weights, Table: q.Table,

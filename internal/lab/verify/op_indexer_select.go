@@ -2,7 +2,9 @@ package verify
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
@@ -32,18 +34,25 @@ func randomSelect(seed uint64, format cache.IndexKeyFormat) []Case {
 	var cases []Case
 	for i, s := range []struct {
 		logitsShape
-		k, segment, rows, workgroups int
+		k, segment, rows, workgroups, candidates int
 	}{
-		{logitsShape{tokens: 1, heads: 1, requests: 1, lens: 1, page: 64}, 1, 0, 0, 0},
-		{logitsShape{tokens: 2, heads: 64, requests: 2, lens: 321, page: 64, pad: 64}, 17, 0, 0, 0},
-		{logitsShape{tokens: 17, heads: 8, requests: 3, lens: 900, page: 64, group: 4}, 61, 192, 0, 0},
-		{logitsShape{tokens: 3, heads: 8, requests: 3, lens: 1400, page: 16}, 512, 512, 0, 0},
-		{logitsShape{tokens: 321, heads: 2, requests: 3, lens: 200, page: 2, group: 4}, 69, 128, 64, 0},
-		{logitsShape{tokens: 1, heads: 1, requests: 1, lens: 66001, page: 64}, 321, 33000, 0, 64},
+		{logitsShape{tokens: 1, heads: 1, requests: 1, lens: 1, page: 64}, 1, 0, 0, 0, 0},
+		{logitsShape{tokens: 2, heads: 64, requests: 2, lens: 321, page: 64, pad: 64}, 17, 0, 0, 0, 0},
+		{logitsShape{tokens: 17, heads: 8, requests: 3, lens: 900, page: 64, group: 4}, 61, 192, 0, 0, 0},
+		{logitsShape{tokens: 3, heads: 8, requests: 3, lens: 1400, page: 16}, 512, 512, 0, 0, 0},
+		{logitsShape{tokens: 321, heads: 2, requests: 3, lens: 200, page: 2, group: 4}, 69, 128, 64, 0, 0},
+		{logitsShape{tokens: 1, heads: 1, requests: 1, lens: 66001, page: 64}, 321, 33000, 0, 64, 0},
+		{logitsShape{tokens: 3, heads: 32, requests: 3, lens: 700, page: 64}, 32, 0, 0, 0, 6},
+		{logitsShape{tokens: 69, heads: 8, requests: 3, lens: 900, page: 64, group: 4}, 17, 192, 64, 0, 17},
+		{logitsShape{tokens: 2, heads: 1, requests: 1, lens: 33001, page: 64}, 61, 16384, 0, 64, 2048},
 	} {
 		c := randomLogitsCase(rand.New(rand.NewPCG(seed, uint64(i))), s.logitsShape, format)
 		c.Name = fmt.Sprintf("t%d_h%d_n%d_page%d_k%d_segment%d", s.tokens, s.heads, s.lens, s.page, s.k, s.segment)
 		c.Params["k"], c.Params["segment"], c.Params["rows"], c.Params["workgroups"] = s.k, s.segment, s.rows, s.workgroups
+		if s.candidates > 0 {
+			c.Name += fmt.Sprintf("_candidates%d", s.candidates)
+			c.Params["candidates"] = s.candidates
+		}
 		cases = append(cases, c)
 	}
 	return cases
@@ -69,7 +78,16 @@ func refSelect(c Case, format cache.IndexKeyFormat) (Arrays, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Arrays{"topk_indices": vectors.FromI32(indexer.TopKRef(logits.F32(), x.Width, x.Lens, k), len(x.Lens), k)}, nil
+	t, picks := len(x.Lens), indexer.TopKRef(logits.F32(), x.Width, x.Lens, k)
+	if x.Blocks != nil {
+		picks = indexer.CandidateEntriesRef(picks, k, x.Blocks, x.BlocksWidth)
+	}
+	want := Arrays{"topk_indices": vectors.FromI32(picks, t, k)}
+	if n := in.IntOr("candidates", 0); n > 0 {
+		blocks, columns := indexer.CandidatesRef(logits.F32(), x.Width, x.Lens, n)
+		want["candidate_blocks"], want["candidate_columns"] = vectors.FromI32(blocks, t, n), vectors.FromI32(columns, t)
+	}
+	return want, nil
 }
 
 func bindSelect(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) {
@@ -81,7 +99,8 @@ func bindSelect(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) {
 	in := c.Input()
 	t, cfg := len(x.Lens), indexer.SelectConfig{
 		K: in.Int("k"), Segment: in.IntOr("segment", 0), Rows: in.IntOr("rows", 0), Workgroups: in.IntOr("workgroups", 0),
-		Logits: indexer.LogitsConfig{Heads: x.Heads, Format: format, Page: x.Layout.Page, Group: group,
+		Candidates: in.IntOr("candidates", 0),
+		Logits: indexer.LogitsConfig{Heads: x.Heads, Format: format, Page: x.Layout.Page, Group: group, Blocks: x.BlocksWidth,
 			MaxBytes: b.MaxBytes, Variant: b.Variant},
 	}
 	if err := in.Err(); err != nil {
@@ -94,7 +113,12 @@ func bindSelect(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) {
 	return Bound{op.Variant(), func(r *Rig) Launch {
 		a := indexer.SelectArgs{LogitsArgs: logitsArgs(r, c, x), TopK: r.SharedOut(tensor.I32, t, cfg.K), Entries: x.Width,
 			Scratch: r.Scratch(op.ScratchBytes(t)), Arrived: r.Shared(vectors.FromI32(make([]int32, t), t), tensor.I32)}
-		return Launch{Out: map[string]tensor.Tensor{"topk_indices": a.TopK}, Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
+		out := map[string]tensor.Tensor{"topk_indices": a.TopK}
+		if cfg.Candidates > 0 {
+			a.Candidates = indexer.CandidateBlocks{Blocks: r.SharedOut(tensor.I32, t, cfg.Candidates), Columns: r.SharedOut(tensor.I32, t)}
+			out["candidate_blocks"], out["candidate_columns"] = a.Candidates.Blocks, a.Candidates.Columns
+		}
+		return Launch{Out: out, Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
 	}}, nil
 }
 
@@ -111,5 +135,53 @@ func compareSelect(c Case, got, want Arrays, format cache.IndexKeyFormat) Result
 	if !cmp.Same("topk_indices", picks, want["topk_indices"]) {
 		return cmp.Result()
 	}
-	return cmp.TopK("topk_indices", logits, x.Lens, picks).ascending("topk_indices", picks).Result()
+	cmp.ascending("topk_indices", picks)
+	if x.Blocks != nil {
+		picks = columnsOf(picks, x.Blocks, x.BlocksWidth)
+	}
+	cmp.TopK("topk_indices", logits, x.Lens, picks)
+	if blocks, ok := got["candidate_blocks"]; ok {
+		scores, counts := blockScores(logits, x.Lens)
+		cmp.TopK("candidate_blocks", scores, counts, blocks).ascending("candidate_blocks", blocks)
+		cmp.Exact("candidate_columns", got["candidate_columns"], want["candidate_columns"])
+	}
+	return cmp.Result()
+}
+
+// columnsOf are the columns of picked entries [T, k] in the candidate blocks [T, width], one past
+// all columns for an entry of no block.
+func columnsOf(picks Array, blocks []int32, width int) Array {
+	k, columns := picks.Dim(1), picks.I32()
+	for i, entry := range columns {
+		if entry < 0 {
+			continue
+		}
+		row := blocks[i/k*width:][:width]
+		column := slices.Index(row, entry/indexer.BlockEntries)
+		if column < 0 {
+			column = width
+		}
+		columns[i] = int32(column*indexer.BlockEntries) + entry%indexer.BlockEntries
+	}
+	return vectors.FromI32(columns, picks.Shape...)
+}
+
+// blockScores are the largest scores of blocks [T, B], +Inf of the newest, and how many blocks
+// there are.
+func blockScores(logits Array, lens []int32) (scores Array, counts []int32) {
+	const of = indexer.BlockEntries
+	n, x := logits.Dim(1), logits.F32()
+	b := (n + of - 1) / of
+	all := slices.Repeat([]float32{float32(math.Inf(-1))}, len(lens)*b)
+	for t, l := range lens {
+		seen := min(max(int(l), 0), n)
+		for i, v := range x[t*n:][:seen] {
+			all[t*b+i/of] = max(all[t*b+i/of], v)
+		}
+		if seen > 0 {
+			all[t*b+(seen-1)/of] = float32(math.Inf(1))
+		}
+		counts = append(counts, int32((seen+of-1)/of))
+	}
+	return vectors.FromF32(all, len(lens), b), counts
 }

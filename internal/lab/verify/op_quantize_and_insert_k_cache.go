@@ -31,9 +31,9 @@ func randomInsert(seed uint64) []Case {
 			slots[rng.IntN(tokens)] = []int64{-1, -7, int64(pages * l.Page), 1 << 40, -1 << 63}[i%5]
 		}
 		cases = append(cases, Case{
-			Name:   fmt.Sprintf("t%d_page%d_stride%d", tokens, l.Page, l.Stride),
+			Name:   fmt.Sprintf("t%d_%s_page%d_stride%d", tokens, l.Record, l.Page, l.Stride),
 			About:  fmt.Sprintf("%d rows, %d slots, %d of them invalid", tokens+extra, tokens, invalid),
-			Params: map[string]any{"block_size": l.Page, "block_stride_bytes": l.Stride},
+			Params: layoutParams(l),
 			In: Arrays{
 				"k": randomRows(rng, tokens+extra), "slot_mapping": vectors.FromI64(slots, tokens),
 				"cache_before": poisonedPool(pages, l),
@@ -46,6 +46,9 @@ func randomInsert(seed uint64) []Case {
 	}
 	add(69, 0, pageShapes[6], 5)
 	add(61, 3, pageShapes[7], 2)
+	for i, l := range recordShapes {
+		add([]int{61, 17, 1, 69}[i], i%3, l, i)
+	}
 	return cases
 }
 
@@ -59,7 +62,7 @@ func insertInput(c Case) (k, slots, pool Array, l cache.Layout, err error) {
 	} else {
 		pool = in.Array("cache_before", vectors.U8, -1, -1)
 	}
-	l = cache.Layout{Page: in.Int("block_size"), Stride: pool.Dim(1)}
+	l = cache.Layout{Page: in.Int("block_size"), Stride: pool.Dim(1), Record: recordOf(in, "record")}
 	return k, slots, pool, l, in.Err()
 }
 
@@ -80,7 +83,7 @@ func bindInsert(b Build, c Case) (Bound, error) {
 	if err != nil {
 		return Bound{}, err
 	}
-	op, err := cache.NewInsert(b.Dev, cache.InsertConfig{Page: l.Page, MaxBytes: b.MaxBytes, Variant: b.Variant})
+	op, err := cache.NewInsert(b.Dev, cache.InsertConfig{Page: l.Page, Record: l.Record, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	if err != nil {
 		return Bound{}, err
 	}

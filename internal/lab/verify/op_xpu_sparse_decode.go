@@ -62,7 +62,8 @@ func bindXPU(b Build, c Case) (Bound, error) {
 	}
 	topk, compPage := setSize(x.comp)
 	op, err := attention.NewTwoPass(b.Dev, attention.TwoPassConfig{ZeroMasked: true, DecoderConfig: attention.DecoderConfig{
-		Heads: x.heads, WindowPage: x.win.Layout.Page, CompressedPage: compPage, Scale: x.scale, Variant: strings.TrimPrefix(b.Variant, attention.TwoPassPrefix),
+		Heads: x.heads, WindowPage: x.win.Layout.Page, CompressedPage: compPage, WindowRecord: x.win.Layout.Record,
+		CompressedRecord: setRecord(x.comp), Scale: x.scale, Variant: strings.TrimPrefix(b.Variant, attention.TwoPassPrefix),
 	}})
 	if err != nil {
 		return Bound{}, err

@@ -29,7 +29,10 @@ func randomGathered(seed uint64) []Case {
 	} {
 		for j, room := range []int{1 << 12, 3 * rows.LeastRows(), rows.LeastRows()} {
 			rng := rand.New(rand.NewPCG(seed, uint64(8*i+j)))
-			b := gatheredBuilder{rng: rng, rows: rows, requests: requests}
+			b := gatheredBuilder{rng: rng, rows: rows, requests: requests, records: map[string]cache.Record{}}
+			if i == 1 && j == 1 || i == 0 && j == 2 { // as DeepSeek-V4.1 has them
+				b.records = map[string]cache.Record{"window": cache.RecordFP8, "entry": cache.RecordFP4}
+			}
 			cases = append(cases, b.build(5, room))
 		}
 	}
@@ -40,6 +43,7 @@ type gatheredBuilder struct {
 	rng      *rand.Rand
 	rows     attention.RowConfig
 	requests []int32
+	records  map[string]cache.Record // of the caches
 
 	positions, window, windowLens, entries, entryLens, picks []int32
 }
@@ -79,14 +83,16 @@ func (b *gatheredBuilder) build(heads, room int) Case {
 		picks = 1
 	}
 	return Case{
-		Name:   fmt.Sprintf("t%d_ratio%d_width%d_room%d", t, b.rows.Ratio, b.rows.Width, room),
-		Params: map[string]any{"ratio": b.rows.Ratio, "width": b.rows.Width, "picks": picks, "room": room}, In: in,
+		Name: fmt.Sprintf("t%d_ratio%d_width%d_room%d", t, b.rows.Ratio, b.rows.Width, room),
+		Params: map[string]any{"ratio": b.rows.Ratio, "width": b.rows.Width, "picks": picks, "room": room,
+			"window_record": int(b.records["window"]), "entry_record": int(b.records["entry"])}, In: in,
 	}
 }
 
 // pages makes a pool of rows of requests at random places, and their page table.
 func (b *gatheredBuilder) pages(in Arrays, name string, page, requests, length int) attention.Table {
-	stride, w := cache.DefaultStride(page), (length+page-1)/page
+	record := b.records[name]
+	stride, w := record.DefaultStride(page), (length+page-1)/page
 	tab := attention.Table{R: requests, W: w, Page: page}
 	pages := requests*w + 3
 	pool := vectors.Filled(0xFF, vectors.U8, pages, stride)
@@ -100,7 +106,7 @@ func (b *gatheredBuilder) pages(in Arrays, name string, page, requests, length i
 		}
 	}
 	rows := manyBF16(b.rng, 1, len(slots), attention.D).U16()
-	if err := cache.InsertRef(pool.Data, cache.Layout{Page: page, Stride: stride}, rows, slots); err != nil {
+	if err := cache.InsertRef(pool.Data, cache.Layout{Page: page, Stride: stride, Record: record}, rows, slots); err != nil {
 		panic(err) // of sizes that are written above
 	}
 	in[name+"_pool"], in[name+"_table"] = pool, vectors.FromI32(tab.Blocks, requests, w)
@@ -159,7 +165,7 @@ func readGathered(c Case) (x gatheredInput, err error) {
 			page = 2
 		}
 		return &attention.Slots{Width: list.Dim(1), Indices: list.I32(), Lens: in.Array(name+"_lens", vectors.I32, x.tokens).I32(),
-			Pool: pool.Data, Layout: cache.Layout{Page: page, Stride: pool.Dim(1)}}, in.Array(name+"_table", vectors.I32, -1, -1), pool
+			Pool: pool.Data, Layout: cache.Layout{Page: page, Stride: pool.Dim(1), Record: recordOf(in, name+"_record")}}, in.Array(name+"_table", vectors.I32, -1, -1), pool
 	}
 	x.window, x.windowTable, x.windowPool = slots("window")
 	x.rows = attention.RowConfig{Window: x.window.Width, Ratio: in.Int("ratio"), Width: in.Int("width"), Picks: x.picks != 0}
@@ -195,9 +201,9 @@ func bindGathered(b Build, c Case) (Bound, error) {
 	if err != nil {
 		return Bound{}, err
 	}
-	cfg := attention.GatheredConfig{Heads: x.heads, WindowPage: x.window.Layout.Page, Rows: x.rows, Variant: b.Variant}
+	cfg := attention.GatheredConfig{Heads: x.heads, WindowPage: x.window.Layout.Page, WindowRecord: x.window.Layout.Record, Rows: x.rows, Variant: b.Variant}
 	if x.entries != nil {
-		cfg.CompressedPage = x.entries.Layout.Page
+		cfg.CompressedPage, cfg.CompressedRecord = x.entries.Layout.Page, x.entries.Layout.Record
 	}
 	op, err := attention.NewGathered(b.Dev, cfg)
 	if err != nil {

@@ -16,11 +16,12 @@ import (
 type source int
 
 const (
-	fromHidden source = iota // Args.Hidden
-	fromQLoRA                // the queries' bottleneck, normed
-	fromO                    // the attention's output, turned back
-	fromOLoRA                // what wo_a gives
-	sources                  // how many there are
+	fromHidden  source = iota // Args.Hidden
+	fromQLoRA                 // the queries' bottleneck, normed
+	fromO                     // the attention's output, turned back
+	fromOLoRA                 // what wo_a gives
+	fromLatents               // latents, of which index keys are made; always bf16
+	sources                   // how many there are
 )
 
 // quantisers make inputs of 8 and 4 bits for products of layers of a kind, which share them.

@@ -11,44 +11,64 @@ import (
 // compressor turns states of tokens into entries, or into the indexer's keys.
 type compressor struct {
 	compression cache.Compression
-	stateMap    *cache.SlotMapping
+	stateMap    *cache.SlotMapping // nil without states
 	entryMap    *cache.SlotMapping
-	save        *cache.SaveState // nil where compress stores states itself
+	save        *cache.SaveState // nil where compress stores states itself, or there are none
 	compress    *cache.Compress
 
-	gates           tensor.Tensor // [T, 2*C] f32: values, then scores, of C = compression.Channels()
+	gates           tensor.Tensor // [T, columns()] f32: values, then scores
 	states, entries tensor.Tensor // [T] i64: slots of the step's states and entries
+	latents         tensor.Tensor // [T, Dim] bf16, of tokens that make an entry; absent unless keys are made of them
+}
+
+// columns are the numbers of a token that the compressor takes.
+func (c *compressor) columns() int {
+	if c.compression.Ungated {
+		return c.compression.Dim
+	}
+	return 2 * c.compression.Channels()
 }
 
 // build takes from cfg all but the compression and the page of states.
 func (c *compressor) build(dev *vk.Device, state cache.StateCache, cfg cache.CompressConfig) (err error) {
-	cfg.Compression, cfg.StatePage = c.compression, state.Layout.Page
-	if c.stateMap, err = cache.NewSlotMapping(dev, cache.SlotMappingConfig{Page: cfg.StatePage, Ratio: 1}); err != nil {
+	cfg.Compression = c.compression
+	if c.compression.Ungated {
+		cfg.Save = true
+	} else if err = c.buildStates(dev, state, &cfg); err != nil {
 		return err
 	}
 	if c.entryMap, err = cache.NewSlotMapping(dev, cache.SlotMappingConfig{Page: cfg.Page, Ratio: c.compression.Ratio}); err != nil {
 		return err
 	}
-	if !cfg.Save {
-		c.save, err = cache.NewSaveState(dev, cache.SaveStateConfig{Compression: c.compression, Page: cfg.StatePage,
-			MaxBytes: state.Pool.Bytes()})
-		if err != nil {
-			return err
-		}
-	}
 	c.compress, err = cache.NewCompress(dev, cfg)
 	return err
 }
 
+// buildStates builds what keeps tokens of groups that are not complete.
+func (c *compressor) buildStates(dev *vk.Device, state cache.StateCache, cfg *cache.CompressConfig) (err error) {
+	cfg.StatePage = state.Layout.Page
+	if c.stateMap, err = cache.NewSlotMapping(dev, cache.SlotMappingConfig{Page: cfg.StatePage, Ratio: 1}); err != nil {
+		return err
+	}
+	if !cfg.Save {
+		c.save, err = cache.NewSaveState(dev, cache.SaveStateConfig{Compression: c.compression, Page: cfg.StatePage,
+			MaxBytes: state.Pool.Bytes()})
+	}
+	return err
+}
+
 func (c *compressor) tensors(l *memory.List, tokens int) {
-	l.Add(&c.gates, tensor.F32, tokens, 2*c.compression.Channels())
+	l.Add(&c.gates, tensor.F32, tokens, c.columns())
 	l.Add(&c.states, tensor.I64, tokens)
 	l.Add(&c.entries, tensor.I64, tokens)
 }
 
 // recordSlots records where the step's states and entries go.
 func (c *compressor) recordSlots(rec *vk.Recorder, a *StepArgs, states, entries tensor.Tensor) error {
-	err := c.stateMap.Record(rec, cache.SlotMappingArgs{QueryStart: a.QueryStart, SeqLens: a.SeqLens, Table: states, Slots: c.states})
+	var err error
+	if c.stateMap != nil {
+		err = c.stateMap.Record(rec, cache.SlotMappingArgs{QueryStart: a.QueryStart, SeqLens: a.SeqLens, Table: states, Slots: c.states})
+	}
 	if err == nil {
 		err = c.entryMap.Record(rec, cache.SlotMappingArgs{QueryStart: a.QueryStart, SeqLens: a.SeqLens, Table: entries, Slots: c.entries})
 	}
@@ -64,9 +84,12 @@ func (c *compressor) recordSave(rec *vk.Recorder, a *StepArgs, w *model.DeviceCo
 // states are.
 func (c *compressor) record(rec *vk.Recorder, a *StepArgs, w *model.DeviceCompressor, to cache.CompressArgs) error {
 	to.Positions, to.TokenToReq, to.StateSlots, to.Slots = a.Positions, a.TokenToReq, c.states, c.entries
-	to.Norm = w.Norm
+	to.Norm, to.Latent = w.Norm, c.latents
 	if c.save == nil {
 		to.KvScore, to.Ape = c.gates, w.Ape
+	}
+	if c.compression.Ungated {
+		to.TokenToReq, to.StateSlots, to.StateTable, to.State = tensor.Tensor{}, tensor.Tensor{}, tensor.Tensor{}, cache.StateCache{}
 	}
 	return c.compress.Record(rec, to)
 }

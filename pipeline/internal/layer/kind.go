@@ -7,6 +7,7 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -162,9 +163,12 @@ func newKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
 		k.main = &compressor{compression: compression(headDim)}
 	}
 	if cfg.Spec.Picks == model.PickOwn {
-		k.picks = &selection{entries: max(1, cfg.MaxLen/cfg.Spec.Ratio)}
+		k.picks = &selection{entries: max(1, cfg.MaxLen/cfg.Spec.Ratio), candidates: cfg.Spec.Candidates}
 		if k.main != nil {
 			k.keys = &compressor{compression: compression(indexDim)}
+		}
+		if n := cfg.Model.CandidateBlocks * indexer.BlockEntries; cfg.Spec.Candidates == model.CandidatesUsed {
+			k.picks.entries = min(k.picks.entries, n)
 		}
 	}
 	k.mla.width = cfg.entryWidth()
@@ -231,7 +235,8 @@ func (k *Kind) buildCompressors() error {
 	saves := k.wish.saves
 	if k.main != nil {
 		if err := k.main.build(k.dev, c.State, cache.CompressConfig{Save: saves, Page: c.Compressed.Layout.Page,
-			Eps: k.cfg.Model.Eps, MaxBytes: max(c.State.Pool.Bytes(), c.Compressed.Pool.Bytes())}); err != nil {
+			Record: c.Compressed.Layout.Record,
+			Eps:    k.cfg.Model.Eps, MaxBytes: max(c.State.Pool.Bytes(), c.Compressed.Pool.Bytes())}); err != nil {
 			return err
 		}
 	}
@@ -258,6 +263,9 @@ func (k *Kind) tensors() memory.List {
 	}
 	if k.picks != nil {
 		k.picks.tensors(&l, k)
+	}
+	if k.cfg.Spec.LatentKeys {
+		l.Add(&k.main.latents, tensor.BF16, t, headDim)
 	}
 	k.mla.tensors(&l, k)
 	k.output.tensors(&l, k)
@@ -350,7 +358,8 @@ func (k *Kind) inserter(norm tensor.DType) (*projection.QInsert, error) {
 		return op, nil
 	}
 	window := k.cfg.Caches.Window
-	op, err := projection.NewQInsert(k.dev, projection.QInsertConfig{Page: window.Layout.Page, Eps: k.cfg.Model.Eps, KVNorm: norm,
+	op, err := projection.NewQInsert(k.dev, projection.QInsertConfig{Page: window.Layout.Page, Record: window.Layout.Record,
+		Eps: k.cfg.Model.Eps, KVNorm: norm, RotateOnly: k.cfg.Model.PlainQueries,
 		MaxBytes: max(k.queryBytes(), window.Pool.Bytes())})
 	if err == nil {
 		k.insert[norm] = op

@@ -33,7 +33,7 @@ type Layer struct {
 
 	qkv, qb, oa, ob             linear
 	gates                       linear // with a compressor
-	idxQB, idxWeights, idxGates linear // with an indexer; idxGates with a compressor of its keys
+	idxQB, idxWeights, idxGates linear // with an indexer; idxGates with keys of its own
 }
 
 // use is a linear layer that a kind of layer has: where it goes, and what its matrix has to be.
@@ -92,7 +92,8 @@ func (k *Kind) checkWeights(w *model.DeviceLayer) error {
 	case w.Closed():
 		return fmt.Errorf("%s: weights of layer %d %w", opNewLayer, w.Layer, vk.ErrClosed)
 	case (w.Compressor != nil) != (k.main != nil) || (w.Indexer != nil) != (k.picks != nil) ||
-		w.Indexer != nil && (w.Indexer.Compressor != nil) != (k.keys != nil):
+		w.Indexer != nil && (w.Indexer.Compressor != nil || w.Indexer.Keys != nil) != (k.keys != nil) ||
+		w.Indexer != nil && (w.Indexer.Keys != nil) != k.cfg.Spec.LatentKeys:
 		return badWeights("w", fmt.Sprintf("layer %d, compressor %v, indexer %v", w.Layer, w.Compressor != nil, w.Indexer != nil),
 			"what a layer of kind %s has", k.cfg.Spec.Name)
 	case k.cfg.Output != projection.ActivationBF16 && w.OA.Format != model.FormatFP8 && w.OA.Format != model.FormatFP8Rows:
@@ -117,7 +118,7 @@ func (l *Layer) uses() []use {
 		{&l.ob, "OB", w.OB, m.Hidden, k.groups * m.ORank, 1, k.cfg.Out, fromOLoRA, none, 0},
 	}
 	if c := w.Compressor; c != nil {
-		n := 2 * k.main.compression.Channels()
+		n := k.main.columns()
 		list = append(list, use{&l.gates, "Compressor.KVGate", c.KVGate, n, m.Hidden, 1, tensor.F32, fromHidden, none, 0})
 	}
 	if x := w.Indexer; x != nil {
@@ -125,9 +126,12 @@ func (l *Layer) uses() []use {
 			use{&l.idxQB, "Indexer.QB", x.QB, m.IndexHeads * indexDim, m.QRank, 1, tensor.BF16, fromQLoRA, none, 0},
 			use{&l.idxWeights, "Indexer.Weights", x.Weights, m.IndexHeads, m.Hidden, 1, tensor.BF16, fromHidden, none, 0})
 		if c := x.Compressor; c != nil {
-			n := 2 * k.keys.compression.Channels()
+			n := k.keys.columns()
 			list = append(list, use{&l.idxGates, "Indexer.Compressor.KVGate", c.KVGate, n, m.Hidden, 1, tensor.F32, fromHidden, none, 0})
 		}
+	}
+	if x := w.Indexer; x != nil && x.Keys != nil {
+		list = append(list, use{&l.idxGates, "Indexer.Keys.K", x.Keys.K, indexDim, headDim, 1, tensor.F32, fromLatents, none, 0})
 	}
 	for i := range list {
 		if u := &list[i]; u.x == projection.ActivationBF16 {
@@ -223,6 +227,8 @@ func (l *Layer) traits() traits {
 		picks:       k.picks != nil,
 		compresses:  k.main != nil,
 		keys:        k.keys != nil,
+		latentKeys:  k.cfg.Spec.LatentKeys,
+		ungated:     k.main != nil && k.main.compression.Ungated,
 		normed:      l.qkv.op.Norms(k.cfg.Tokens),
 		saves:       k.wish.saves,
 		lateQueries: k.mla.norms,
@@ -244,7 +250,7 @@ func (l *Layer) inputProducts() []*linear {
 	if l.kind.main != nil {
 		list = append(list, &l.gates)
 	}
-	if l.kind.keys != nil {
+	if l.kind.keys != nil && !l.kind.cfg.Spec.LatentKeys {
 		list = append(list, &l.idxGates)
 	}
 	return list

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
@@ -79,21 +80,24 @@ func (x *mla) build(k *Kind) (err error) {
 	if x.width > 0 {
 		page, most = c.Compressed.Layout.Page, max(most, c.Compressed.Pool.Bytes())
 	}
+	records := [2]cache.Record{c.Window.Layout.Record, c.Compressed.Layout.Record}
 	if x.gathers() {
 		x.rows, err = attention.NewGathered(k.dev, attention.GatheredConfig{Heads: k.heads, WindowPage: c.Window.Layout.Page,
-			CompressedPage: page, Rows: x.room, MaxBytes: most, Variant: k.cfg.rowsVariant(),
-			Norm: true})
+			WindowRecord: records[0], CompressedRecord: records[1], CompressedPage: page, Rows: x.room,
+			MaxBytes: most, Variant: k.cfg.rowsVariant(),
+			Norm: !k.cfg.Model.PlainQueries})
 		if err == nil {
-			x.norms = x.rows.NormsQueries(t)
+			x.norms = !k.cfg.Model.PlainQueries && x.rows.NormsQueries(t)
 		}
 		return err
 	}
 	if x.op, err = attention.NewDecoder(k.dev, attention.DecoderConfig{Heads: k.heads, WindowPage: c.Window.Layout.Page,
-		CompressedPage: page, Variant: k.cfg.Variant, MaxBytes: most, Invariant: k.cfg.Invariant, OnDemand: true}); err != nil {
+		WindowRecord: records[0], CompressedRecord: records[1], CompressedPage: page, Variant: k.cfg.Variant,
+		MaxBytes: most, Invariant: k.cfg.Invariant, OnDemand: true}); err != nil {
 		return err
 	}
 	x.splits = x.op.Splits(t, window, x.width)
-	x.turns, x.norms = x.op.InvertsRope(t, window, x.width), x.op.NormsQueries(t, window, x.width)
+	x.turns, x.norms = x.op.InvertsRope(t, window, x.width), !k.cfg.Model.PlainQueries && x.op.NormsQueries(t, window, x.width)
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
@@ -28,6 +29,10 @@ type Args struct {
 	// Picks are where the picks go, for an indexer whose picks other layers read; absent, they go
 	// to memory of the kind. A layer that attends an earlier layer's picks reads them here.
 	Picks Picks
+
+	// Blocks are where candidates go, for a layer that makes them; a layer that picks among an
+	// earlier layer's candidates reads them here.
+	Blocks indexer.CandidateBlocks
 
 	// Beside, unless nil, records something of the caller's behind the layer's first products,
 	// which nothing in front of it waits for.
@@ -130,8 +135,10 @@ func (r *recording) op(o op) error {
 	case compress:
 		return k.main.record(r.rec, r.step, l.w.Compressor, cache.CompressArgs{State: r.a.Caches.State, StateTable: r.step.Tables.State,
 			CosSin: r.a.CosSin, Cache: r.a.Caches.Compressed})
+	case indexWk:
+		return l.idxGates.record(r.rec, k.main.latents, k.keys.gates)
 	case indexCompress:
-		return k.keys.record(r.rec, r.step, l.w.Indexer.Compressor, cache.CompressArgs{State: r.a.Caches.IndexState,
+		return k.keys.record(r.rec, r.step, l.keyCompressor(), cache.CompressArgs{State: r.a.Caches.IndexState,
 			StateTable: r.step.Tables.IndexState, CosSin: r.a.CosSin, Keys: r.a.Caches.Keys})
 	case wqB:
 		return l.qb.record(r.rec, k.qr, k.mla.q)
@@ -176,10 +183,18 @@ func (r *recording) inputSums() error {
 	if err == nil && k.main != nil {
 		err = l.gates.op.RecordSums(r.rec, l.gates.args(r.a.Hidden, k.main.gates))
 	}
-	if err == nil && k.keys != nil {
+	if err == nil && k.keys != nil && !k.cfg.Spec.LatentKeys {
 		err = l.idxGates.op.RecordSums(r.rec, l.idxGates.args(r.a.Hidden, k.keys.gates))
 	}
 	return err
+}
+
+// keyCompressor are the weights of what makes index keys, behind its product.
+func (l *Layer) keyCompressor() *model.DeviceCompressor {
+	if x := l.w.Indexer.Keys; x != nil {
+		return &model.DeviceCompressor{Norm: x.Norm}
+	}
+	return l.w.Indexer.Compressor
 }
 
 // normed tells whether norms are part of wqaWkv and kvInsert.

@@ -20,6 +20,7 @@ const (
 	save                    // the compressor's states; where not traits.saves
 	indexSave               // likewise of the indexer's compressor
 	compress                // compressed entries of the groups that the step completes
+	indexWk                 // inputs of the indexer's keys, where these are made of latents
 	indexCompress           // the indexer's keys of these
 	wqB                     // queries of the heads
 	indexWqB                // queries of the indexer
@@ -45,7 +46,7 @@ var sections = [ops]string{
 	wqaWkv: "wq_a|wkv", wgate: "compressor.wkv|wgate", wgateFirst: "compressor.wkv|wgate",
 	indexWgate: "indexer.compressor.wkv|wgate", weightsProj: "indexer.weights_proj", inputSums: "input_sums",
 	qkvNorm: "q_kv_norm", save: "compressor.save", indexSave: "indexer.compressor.save",
-	compress: "compressor.compress", indexCompress: "indexer.compressor.compress",
+	compress: "compressor.compress", indexWk: "indexer.wk", indexCompress: "indexer.compressor.compress",
 	wqB: "wq_b", indexWqB: "indexer.wq_b", kvInsert: "q_norm_rope_kv_insert", indexQuantise: "indexer.q_quantise",
 	indexScores: "indexer.select", indexSelect: "indexer.select", touchPool: "indexer.select",
 	attend: "attention", inverseRope: "inverse_rope", woA: "wo_a", woB: "wo_b", woAB: "wo_a, wo_b",
@@ -124,6 +125,16 @@ var (
 		{indexSelect, touchPool, kvInsert},
 		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
 
+	// Picks, and keys are made of the entries' latents: three launches behind each other, beside
+	// which stands what does not need them.
+	picksLatent = schedule{{codesHidden}, inputs, sums, norms, {codesQLoRA},
+		{compress, indexWqB},
+		{indexWk, indexQuantise, wqB},
+		{indexCompress, kvInsert},
+		{indexScores},
+		{indexSelect, touchPool},
+		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
+
 	// Picks, and the attention gathers rows: products of so many tokens fill the device many times,
 	// and it is their last workgroups that leave it idle. So products are beside each other, and
 	// what is bound by memory is beside the end of them.
@@ -142,7 +153,9 @@ type traits struct {
 	tokens     int  // T
 	picks      bool // has an indexer
 	compresses bool // has a compressor
-	keys       bool // has an indexer's compressor
+	keys       bool // has index keys of its own
+	latentKeys bool // and makes them of latents
+	ungated    bool // the compressor weighs no tokens, and has no states
 
 	normed      bool // wqaWkv norms the bottleneck, and kvInsert KV rows
 	saves       bool // compressors store the states themselves
@@ -168,6 +181,8 @@ func choose(n *tuning.Layer, t traits) schedule {
 		table = attends
 	case !t.picks:
 		table = attendsNormed
+	case t.latentKeys:
+		table = picksLatent
 	case t.gathers:
 		table = picksPrompt
 	case t.tokens >= n.BesideTokens:
@@ -214,11 +229,15 @@ func (t *traits) has(o op) bool {
 	case compress:
 		return t.compresses
 	case save:
-		return t.compresses && !t.saves
-	case indexWgate, indexCompress:
+		return t.compresses && !t.ungated && !t.saves
+	case indexCompress:
 		return t.keys
+	case indexWk:
+		return t.latentKeys
+	case indexWgate:
+		return t.keys && !t.latentKeys
 	case indexSave:
-		return t.keys && !t.saves
+		return t.keys && !t.latentKeys && !t.saves
 	case weightsProj, indexWqB, indexScores, indexSelect:
 		return t.picks
 	case touchPool:

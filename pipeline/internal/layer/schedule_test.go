@@ -27,7 +27,8 @@ var needs = map[op][]op{
 	save:          {wgate, wgateFirst, inputSums, callers},
 	indexSave:     {indexWgate, inputSums, callers},
 	compress:      {wgate, wgateFirst, inputSums, save, callers},
-	indexCompress: {indexWgate, inputSums, indexSave, callers},
+	indexWk:       {compress},
+	indexCompress: {indexWgate, indexWk, inputSums, indexSave, callers},
 	wqB:           {wqaWkv, inputSums, qkvNorm, codesQLoRA},
 	indexWqB:      {wqaWkv, inputSums, qkvNorm, codesQLoRA},
 	kvInsert:      {wqaWkv, inputSums, qkvNorm, callers}, // and wqB, see below
@@ -44,10 +45,15 @@ var needs = map[op][]op{
 
 // everyTraits calls f with all traits that there can be, for few and for many tokens.
 func everyTraits(f func(traits)) {
-	for bits := range 1 << 15 {
+	for bits := range 1 << 17 {
 		b := func(i int) bool { return bits>>i&1 != 0 }
 		t := traits{picks: b(0), compresses: b(1), normed: b(2), saves: b(3), lateQueries: b(4), rawScores: b(5), touch: b(6),
 			turned: b(8), chained: b(9)}
+		if b(16) && !b(15) || b(15) && !(b(0) && b(1)) {
+			continue // only index keys of latents are of interest
+		}
+		t.latentKeys = b(15) && t.picks && t.compresses
+		t.ungated = t.latentKeys && b(16)
 		t.keys, t.touches, t.joined = t.picks && t.compresses, t.touch && b(7), t.chained && b(10)
 		t.sums, t.gathers = b(13), b(14)
 		if b(12) {
@@ -114,7 +120,8 @@ func plans(n *tuning.Layer) (list []string) {
 			for bits := range 8 {
 				late, picks, joinable := bits&1 != 0, bits&2 != 0, bits&4 != 0
 				w := wish(n, tokens, pool)
-				s := choose(n, traits{tokens: tokens, picks: picks, compresses: true, keys: picks, normed: w.norms, saves: w.saves,
+				s := choose(n, traits{tokens: tokens, picks: picks, compresses: true, keys: picks,
+					normed: w.norms, saves: w.saves,
 					rawScores:   w.raw,
 					lateQueries: late, touch: w.touch, touches: w.touches, chained: w.chains || w.joins && joinable,
 					joined: w.joins && joinable})

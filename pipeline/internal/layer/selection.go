@@ -6,16 +6,18 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
 // selection is the indexer: it scores entries and picks the best for each token.
 type selection struct {
-	query   *indexer.QueryQuant // nil where the kernel of the scores quantises queries
-	pick    *indexer.Select
-	touch   *cache.Touch // nil where the pool of entries never reaches a size to be touched
-	entries int          // the most of a request; more are not scored
+	query      *indexer.QueryQuant // nil where the kernel of the scores quantises queries
+	pick       *indexer.Select
+	touch      *cache.Touch // nil where the pool of entries never reaches a size to be touched
+	entries    int          // the most of a token that are scored
+	candidates model.Candidates
 
 	q, weights             tensor.Tensor // [T, Hi, 128], [T, Hi] bf16
 	wide                   tensor.Tensor // [T, more than Hi] bf16, where no product has Hi outputs: see linearRows
@@ -29,6 +31,12 @@ func (s *selection) build(k *Kind) (err error) {
 	c, m := &k.cfg.Caches, k.cfg.Model
 	cfg := indexer.SelectConfig{K: m.TopK, SlotPage: c.Compressed.Layout.Page, OnDemand: true, Logits: indexer.LogitsConfig{
 		Heads: m.IndexHeads, Format: c.Keys.Layout.Format, Page: c.Keys.Layout.Page, Group: k.cfg.Group, MaxBytes: c.Keys.Pool.Bytes()}}
+	switch k.cfg.Spec.Candidates {
+	case model.CandidatesMade:
+		cfg.Candidates = m.CandidateBlocks
+	case model.CandidatesUsed:
+		cfg.Logits.Blocks = m.CandidateBlocks
+	}
 	if k.wish.touch {
 		if s.touch, err = cache.NewTouch(k.dev); err != nil {
 			return err
@@ -94,9 +102,17 @@ func (s *selection) record(rec *vk.Recorder, step *StepArgs, a *Args, visible te
 	if s.query == nil {
 		scores.Raw = indexer.RawQueries{Q: s.q, Positions: step.Positions, Weights: s.weights, Table: a.CosSin}
 	}
+	var made indexer.CandidateBlocks
+	switch s.candidates {
+	case model.CandidatesMade:
+		made = a.Blocks
+	case model.CandidatesUsed:
+		scores.Blocks, scores.Lens = a.Blocks.Blocks, a.Blocks.Columns
+	}
 	to := s.to(a)
 	err := s.pick.Record(rec, indexer.SelectArgs{LogitsArgs: scores, TopK: s.topK, Entries: s.entries, Scratch: s.scratch.View(),
-		Arrived: s.arrived, Beside: beside, Slots: indexer.PickSlots{BlockTable: step.Tables.Compressed, Slots: to.Slots, Lens: to.Lens}})
+		Candidates: made, Arrived: s.arrived, Beside: beside,
+		Slots: indexer.PickSlots{BlockTable: step.Tables.Compressed, Slots: to.Slots, Lens: to.Lens}})
 	if err != nil || a.Picks.TopK.IsZero() {
 		return err
 	}

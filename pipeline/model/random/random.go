@@ -1,11 +1,13 @@
-// Package random writes checkpoints of small DeepSeek-V4 models with random weights, for tests and
-// examples of programs that use package pipeline. It is for nothing else: the weights mean nothing.
+// Package random writes checkpoints of small DeepSeek-V4 and V4.1 models with random weights, for
+// tests and examples of programs that use package pipeline. It is for nothing else: the weights
+// mean nothing.
 package random
 
 import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -28,9 +30,21 @@ func Config(ratios ...int) model.Config {
 	return c
 }
 
+// V41Config returns a model of DeepSeek-V4.1 that fits any device, with layers of all roles:
+// window, full of ratio 2 and 1, reindex and reuse. Its sizes may be changed, too.
+func V41Config() model.Config {
+	c := model.FlashV41Config()
+	c.Hidden, c.Heads, c.QRank, c.ORank, c.Groups, c.IndexHeads, c.TopK = 192, 4, 128, 64, 2, 8, 16
+	c.CandidateBlocks = 5
+	s := model.Sources{Entries: []int{1, 3}, Picks: []int{1, 3, 5}, Candidates: 3}
+	c.Layers = model.V41Layers(s, 0, 2, 2, 1, 1, 1, 1)
+	return c
+}
+
 // Write writes a checkpoint to a folder, of the attention alone: config.json and model.safetensors,
 // with the names of released checkpoints and weights of bf16. The same seed gives the same weights.
-// It needs two bytes of memory for each weight. The layers are those of model.V4Layers: no drafts.
+// It needs two bytes of memory for each weight. The layers are those of model.V4Layers or
+// model.V41Layers: no drafts.
 //
 // Errors: model.ErrConfig; the file system's.
 func Write(dir string, c model.Config, seed uint64) error {
@@ -64,14 +78,20 @@ func configFile(c model.Config) ([]byte, error) {
 	for _, l := range c.Layers {
 		ratios = append(ratios, l.Ratio)
 	}
-	return json.Marshal(map[string]any{
+	f := map[string]any{
 		"model_type": "deepseek_v4", "hidden_size": c.Hidden, "num_hidden_layers": len(c.Layers), "num_attention_heads": c.Heads,
 		"q_lora_rank": c.QRank, "o_lora_rank": c.ORank, "o_groups": c.Groups, "index_n_heads": c.IndexHeads, "index_topk": c.TopK,
 		"sliding_window": c.Window, "max_position_embeddings": c.MaxPositions, "rms_norm_eps": c.Eps, "compress_ratios": ratios,
 		"rope_theta": c.Main.Theta, "compress_rope_theta": c.Compress.Theta,
 		"rope_scaling": map[string]any{"type": "yarn", "factor": c.Compress.Factor, "beta_fast": c.Compress.BetaFast,
 			"beta_slow": c.Compress.BetaSlow, "original_max_position_embeddings": c.Compress.Original},
-	})
+	}
+	if s := model.SourcesOf(c.Layers); c.PlainQueries { // DeepSeek-V4.1
+		maps.Copy(f, map[string]any{"model_type": "deepseek_v41", "kv_source_layer_ids": s.Entries, "index_source_layer_ids": s.Picks,
+			"candidate_source_layer_id": s.Candidates, "candidate_topk_blocks": c.CandidateBlocks,
+			"candidate_block_size": c.CandidateBlock, "dspark_block_size": c.DraftBlock})
+	}
+	return json.Marshal(f)
 }
 
 // weights are tensors of bf16 numbers, one behind the other.
@@ -96,7 +116,13 @@ func (w *weights) layer(at string, c model.Config, l *model.Layer) {
 	if l.Picks == model.PickOwn {
 		w.add(at+"indexer.wq_b.weight", c.IndexHeads*128, c.QRank)
 		w.add(at+"indexer.weights_proj.weight", c.IndexHeads, c.Hidden)
-		w.compressor(at+"indexer.compressor.", c.Hidden, l, 128)
+		switch {
+		case l.LatentKeys:
+			w.add(at+"indexer.wk.weight", 128, 512)
+			w.add(at+"indexer.k_norm.weight", 128)
+		case l.Compresses():
+			w.compressor(at+"indexer.compressor.", c.Hidden, l, 128)
+		}
 	}
 }
 
@@ -107,8 +133,12 @@ func (w *weights) compressor(at string, hidden int, l *model.Layer, numbers int)
 		channels *= 2
 	}
 	w.add(at+"wkv.weight", channels, hidden)
-	w.add(at+"wgate.weight", channels, hidden)
-	w.add(at+"ape", l.Ratio, channels)
+	if l.Gated() {
+		w.add(at+"wgate.weight", channels, hidden)
+	}
+	if !l.Unplaced {
+		w.add(at+"ape", l.Ratio, channels)
+	}
 	w.add(at+"norm.weight", numbers)
 }
 

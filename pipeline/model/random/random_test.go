@@ -35,6 +35,18 @@ func TestWrite(t *testing.T) {
 	assert.ErrorIs(t, random.Write("/does/not/exist", random.Config(), 1), os.ErrNotExist)
 }
 
+// A checkpoint of DeepSeek-V4.1 is read as what it was made of.
+func TestWriteV41(t *testing.T) {
+	c, dir := random.V41Config(), t.TempDir()
+	require.NoError(t, random.Write(dir, c, 1))
+	got, err := model.Open(dir, model.CheckpointOptions{})
+	require.NoError(t, err)
+	defer got.Close()
+	got.Config.Quantization = c.Quantization
+	assert.Equal(t, c, got.Config)
+	assert.Len(t, got.Layers, len(c.Layers))
+}
+
 // A checkpoint for a server's tests.
 func ExampleWrite() {
 	dir, err := os.MkdirTemp("", "model")

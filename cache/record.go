@@ -1,0 +1,64 @@
+package cache
+
+import (
+	"fmt"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+)
+
+// Record is how the 512 numbers of a slot are stored. Records of different models may have the
+// same width, so that a record is always named and never told from its bytes.
+type Record uint8
+
+// Records.
+const (
+	// RecordV4 is 448 E4M3 codes with a UE8M0 scale per 64, 64 bf16 numbers, and a pad byte of 0:
+	// 584 bytes. Source: the fp8_ds_mla layout of vLLM's DeepSeek-V4 K cache.
+	RecordV4 Record = iota
+	// RecordFP8 is 512 E4M3 codes with a UE8M0 scale per 32: 528 bytes, DeepSeek-V4.1's rows of the
+	// window. Source: V41 of FlashMLA's csrc/kernels/kv_cache_format.h.
+	RecordFP8
+	// RecordFP4 is 512 E2M1 codes, two a byte, the even number in the low half, with an E4M3 scale
+	// per 16: 288 bytes, DeepSeek-V4.1's compressed entries. Source: V41_FP4, likewise.
+	RecordFP4
+)
+
+// recordBytes has what Record's methods return.
+var recordBytes = [...]struct {
+	name               string
+	row, scales, align int
+}{
+	RecordV4:  {"v4", RowBytes, ScaleBytes, StrideAlign},
+	RecordFP8: {"fp8", D, D / 32, 512},
+	RecordFP4: {"fp4", D / 2, D / 16, 512},
+}
+
+// String is "v4", "fp8" or "fp4".
+func (r Record) String() string {
+	if int(r) < len(recordBytes) {
+		return recordBytes[r].name
+	}
+	return fmt.Sprintf("record(%d)", uint8(r))
+}
+
+// RowBytes is the data bytes of a slot: 576, 512 or 256.
+func (r Record) RowBytes() int { return recordBytes[min(int(r), len(recordBytes)-1)].row }
+
+// ScaleBytes is the scale bytes of a slot: 8, 16 or 32.
+func (r Record) ScaleBytes() int { return recordBytes[min(int(r), len(recordBytes)-1)].scales }
+
+// SlotBytes is the bytes of a slot: 584, 528 or 288.
+func (r Record) SlotBytes() int { return r.RowBytes() + r.ScaleBytes() }
+
+// DefaultStride is the bytes of a page of page slots, rounded up to a multiple of 576 (RecordV4) or
+// 512, as the upstream allocators have it.
+func (r Record) DefaultStride(page int) int {
+	return opkit.RoundUp(page*r.SlotBytes(), recordBytes[min(int(r), len(recordBytes)-1)].align)
+}
+
+func (r Record) check(op string) error {
+	if int(r) >= len(recordBytes) {
+		return pkg.Wrong(op, "Record", r, "RecordV4, RecordFP8 or RecordFP4")
+	}
+	return nil
+}

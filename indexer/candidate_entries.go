@@ -1,0 +1,146 @@
+package indexer
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// CandidateEntriesVariants are the variants of CandidateEntries: one build, which needs no feature.
+var CandidateEntriesVariants = opkit.Ladder("idx_candidate_entries", VariantBase)
+
+// CandidateEntriesConfig configures a CandidateEntries.
+type CandidateEntriesConfig struct {
+	SlotPage int    // as in SelectConfig
+	Variant  string // "" or "base"
+
+	onDemand bool // see SelectConfig.OnDemand
+}
+
+// CandidateEntriesArgs are the tensors of one CandidateEntries.
+type CandidateEntriesArgs struct {
+	Picks  tensor.Tensor // [T, K] i32 columns of a token's blocks, -1 for none; written: their entries
+	Blocks tensor.Tensor // [T, W] i32 candidate blocks
+
+	// With SlotPage only.
+	TokenToReq tensor.Tensor // [T] i32 row of Slots.BlockTable
+	Lens       tensor.Tensor // [T] i32 columns of a token, of which min(Lens[t], K) were picked
+	Slots      PickSlots
+}
+
+// CandidateEntries turns picks among the entries of candidate blocks to entries of the request, and
+// to slots of a paged cache. CandidateEntriesRef defines it, attention.GlobalTopKRef the slots.
+type CandidateEntries struct {
+	dev *vk.Device
+	cfg CandidateEntriesConfig
+	k   *opkit.Later
+}
+
+// idxCandidateEntriesPush is the push block of idx_candidate_entries.comp.
+type idxCandidateEntriesPush struct {
+	K, BlocksWidth, Requests, TableWidth uint32
+}
+
+// NewCandidateEntries builds the kernel. The device owns it; there is nothing to close.
+//
+// Errors: vk.ErrArgument for an unknown variant or a negative page; those of vk.Device.Kernel.
+func NewCandidateEntries(dev *vk.Device, cfg CandidateEntriesConfig) (*CandidateEntries, error) {
+	const op = "new candidate entries"
+	if err := pkg.Range(op, "SlotPage", cfg.SlotPage, 0, math.MaxInt32); err != nil {
+		return nil, err
+	}
+	variant, err := pkg.Choose(dev, op, CandidateEntriesVariants, cfg.Variant, 0)
+	if err != nil {
+		return nil, err
+	}
+	o := &CandidateEntries{dev: dev, cfg: cfg, k: pkg.Later(dev, opkit.Spec{
+		Stem: "idx_candidate_entries", Variant: variant, PushSize: int(unsafe.Sizeof(idxCandidateEntriesPush{})),
+		Bindings:  []vk.Access{vk.ReadWrite, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
+		Constants: opkit.Words(cfg.SlotPage),
+	})}
+	if cfg.onDemand {
+		return o, nil
+	}
+	return o, opkit.Ask(o.k)
+}
+
+// Variant is the name of the variant that was chosen.
+func (o *CandidateEntries) Variant() string { return VariantBase }
+
+// Record checks the arguments and records the launch.
+// Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
+func (o *CandidateEntries) Record(rec *vk.Recorder, a CandidateEntriesArgs) error {
+	const op = "candidate entries"
+	if o == nil {
+		return pkg.Nil(op)
+	}
+	t, k := opkit.Dim(a.Picks, 0), opkit.Dim(a.Picks, 1)
+	if err := opkit.First(
+		pkg.Check(op, "Picks", a.Picks, tensor.I32, -1, -1),
+		pkg.Check(op, "Blocks", a.Blocks, tensor.I32, t, -1),
+		pkg.Range(op, "Blocks width", opkit.Dim(a.Blocks, 1), 1, math.MaxInt32/BlockEntries),
+		pkg.Bindable(o.dev, op, "Picks", a.Picks),
+		pkg.Bindable(o.dev, op, "Blocks", a.Blocks),
+		checkTokens(o.dev, op, "Picks", t),
+		checkSlots(op, o.cfg.SlotPage, t, k, a.Slots),
+	); err != nil {
+		return err
+	}
+	requests, lens := a.Picks.View(), a.Picks.View()
+	if o.cfg.SlotPage > 0 {
+		if err := opkit.First(
+			pkg.Check(op, "TokenToReq", a.TokenToReq, tensor.I32, t),
+			pkg.Check(op, "Lens", a.Lens, tensor.I32, t),
+		); err != nil {
+			return err
+		}
+		requests, lens = a.TokenToReq.View(), a.Lens.View()
+	}
+	if t == 0 || k == 0 {
+		return nil
+	}
+	return o.record(rec, op, a, requests, lens)
+}
+
+func (o *CandidateEntries) record(rec *vk.Recorder, op string, a CandidateEntriesArgs, requests, lens vk.View) error {
+	kernel, err := o.k.Kernel()
+	if err != nil {
+		return err
+	}
+	push := idxCandidateEntriesPush{K: uint32(a.Picks.Shape[1]), BlocksWidth: uint32(a.Blocks.Shape[1])}
+	// Without slots what nobody reads or writes is bound to picks, which are memory of this launch.
+	table, slots, counts := a.Picks.View(), a.Picks.View(), a.Picks.View()
+	if o.cfg.SlotPage > 0 {
+		push.Requests, push.TableWidth = uint32(a.Slots.BlockTable.Shape[0]), uint32(a.Slots.BlockTable.Shape[1])
+		table, slots, counts = a.Slots.BlockTable.View(), a.Slots.Slots.View(), a.Slots.Lens.View()
+	}
+	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+		Kernel: kernel, Groups: [3]uint32{uint32(a.Picks.Shape[0]), 1, 1}, Push: vk.Bytes(&push),
+		Bind: []vk.View{a.Picks.View(), a.Blocks.View(), table, requests, lens, slots, counts},
+	})
+}
+
+// checkSlots checks what the slots of k picks of each token need.
+func checkSlots(op string, page, t, k int, s PickSlots) error {
+	if page == 0 {
+		if !s.BlockTable.IsZero() || !s.Slots.IsZero() || !s.Lens.IsZero() {
+			n := 0
+			for _, x := range []tensor.Tensor{s.BlockTable, s.Slots, s.Lens} {
+				if !x.IsZero() {
+					n++
+				}
+			}
+			return pkg.Wrong(op, "Slots", fmt.Sprintf("%d tensors", n), "none: SelectConfig.SlotPage is 0")
+		}
+		return nil
+	}
+	return opkit.First(
+		pkg.Check(op, "Slots.BlockTable", s.BlockTable, tensor.I32, -1, -1),
+		pkg.Check(op, "Slots.Slots", s.Slots, tensor.I32, t, k),
+		pkg.Check(op, "Slots.Lens", s.Lens, tensor.I32, t),
+	)
+}

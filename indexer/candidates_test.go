@@ -1,0 +1,177 @@
+package indexer_test
+
+import (
+	"cmp"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+func TestCandidates(t *testing.T) { testkit.TestOp(t, "candidate_blocks") }
+
+func TestWithin(t *testing.T) {
+	for _, op := range []string{"indexer_within_fp8", "indexer_within_mxfp4"} {
+		t.Run(op, func(t *testing.T) { testkit.TestOp(t, op) })
+	}
+}
+
+// What DeepSeek-V4.1 says of a block: its largest entry counts, the newest block is in and takes a
+// place, and of equal blocks the older one is taken.
+func TestCandidatesRef(t *testing.T) {
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	row := func(blocks ...float32) (x []float32) { // the largest entry of each block, at changing places
+		for b, v := range blocks {
+			e := slices.Repeat([]float32{-1000}, indexer.BlockEntries)
+			e[b%indexer.BlockEntries] = v
+			x = append(x, e...)
+		}
+		return x
+	}
+	for _, c := range []struct {
+		about   string
+		logits  []float32
+		len, k  int
+		blocks  []int32
+		columns int32
+	}{
+		{"the newest ties with an older one and takes a place", row(1, 5, 3, 5, 0), 33, 3, []int32{1, 3, 4}, 17},
+		{"and two of them tie", row(1, 5, 3, 5, 0), 33, 2, []int32{1, 4}, 9},
+		{"one place is the newest's", row(9, 9, 9, -9), 32, 1, []int32{3}, 8},
+		{"all of them", row(1, 2), 10, 3, []int32{0, 1, -1}, 10},
+		{"a length in the middle of a block", row(7, 8, 9, 10), 19, 2, []int32{1, 2}, 11},
+		{"no entry", row(7), 0, 2, []int32{-1, -1}, 0},
+		{"infinity is not ahead of the newest", row(inf, inf, 0), 24, 2, []int32{0, 2}, 16},
+		{"NaN is minus infinity", row(nan, -999, 0), 24, 2, []int32{1, 2}, 16},
+		{"negative zero is zero", row(float32(math.Copysign(0, -1)), 0, -5, -9), 32, 2, []int32{0, 3}, 16},
+	} {
+		blocks, columns := indexer.CandidatesRef(c.logits, len(c.logits), []int32{int32(c.len)}, c.k)
+		assert.Equal(t, c.blocks, blocks, c.about)
+		assert.Equal(t, []int32{c.columns}, columns, c.about)
+	}
+}
+
+// A Select gives the candidate blocks of all scores whatever its segments are;
+// a Select among the entries of these blocks gives the picks that TopK gives of their scores.
+// Scores have the same bits in all forms.
+func TestSelectCandidates(t *testing.T) {
+	dev := testkit.Device(t)
+	const tokens, blocks, k, width = 5, 24, 61, 20 * selectPage
+	s := newScene(rand.New(rand.NewPCG(testkit.Seed(t), 41)), cache.IndexKeyMXFP4, tokens, 8, 2, width/selectPage, 11)
+	s.Lens = []int32{width, 3, 0, 700, 193}
+	all := s.scores(t, dev, width)
+	wantBlocks, wantColumns := indexer.CandidatesRef(all, width, s.Lens, blocks)
+	for _, segment := range []int{0, 192, 256} {
+		cfg := s.config(k, "")
+		cfg.Candidates, cfg.Segment, cfg.Rows = blocks, segment, 64
+		op := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg))
+		a := s.args(t, dev, k)
+		a.Scratch = scratch(t, dev, op.ScratchBytes(tokens))
+		poison := slices.Repeat([]int32{-99}, tokens*blocks)
+		a.Candidates = indexer.CandidateBlocks{Blocks: upload(t, dev, tensor.I32, poison, tokens, blocks),
+			Columns: upload(t, dev, tensor.I32, poison[:tokens], tokens)}
+		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+		assert.Equal(t, wantBlocks, download[int32](t, a.Candidates.Blocks), "segment %d: blocks", segment)
+		assert.Equal(t, wantColumns, download[int32](t, a.Candidates.Columns), "segment %d: columns", segment)
+		assert.Equal(t, indexer.TopKRef(all, width, s.Lens, k), download[int32](t, a.TopK), "segment %d: picks", segment)
+
+		within := s.config(k, "")
+		within.Logits.Blocks = blocks
+		second := must[*indexer.Select](t)(indexer.NewSelect(dev, within))
+		b := s.args(t, dev, k)
+		b.Blocks, b.Lens, b.Scratch = a.Candidates.Blocks, a.Candidates.Columns, scratch(t, dev, second.ScratchBytes(tokens))
+		do(t, dev, func(rec *vk.Recorder) error { return second.Record(rec, b) })
+		wantPicks := pickWithin(all, width, s.Lens, wantBlocks, blocks, k)
+		assert.Equal(t, wantPicks, download[int32](t, b.TopK), "segment %d: picks within", segment)
+	}
+}
+
+// scores are the scores of all entries by the device.
+func (s scene) scores(t *testing.T, dev *vk.Device, width int) []float32 {
+	t.Helper()
+	op := must[*indexer.Logits](t)(indexer.NewLogits(dev, s.config(1, "").Logits))
+	a := s.args(t, dev, 1).LogitsArgs
+	a.Out = upload(t, dev, tensor.F32, make([]float32, len(s.Lens)*width), len(s.Lens), width)
+	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	return download[float32](t, a.Out)
+}
+
+// pickWithin is the second level by its words: of the entries that a token sees and whose block is
+// a candidate, the k with the largest scores, of equal ones the older, ascending.
+func pickWithin(scores []float32, n int, lens, blocks []int32, width, k int) (picks []int32) {
+	for t, l := range lens {
+		var entries []int32
+		for e := range l {
+			if slices.Contains(blocks[t*width:][:width], e/indexer.BlockEntries) {
+				entries = append(entries, e)
+			}
+		}
+		slices.SortStableFunc(entries, func(a, b int32) int { return cmp.Compare(scores[t*n+int(b)], scores[t*n+int(a)]) })
+		entries = entries[:min(k, len(entries))]
+		slices.Sort(entries)
+		picks = append(append(picks, entries...), slices.Repeat([]int32{-1}, k-len(entries))...)
+	}
+	return picks
+}
+
+func TestCandidatesArguments(t *testing.T) {
+	dev := testkit.Device(t)
+	for _, cfg := range []indexer.CandidatesConfig{{}, {K: indexer.MaxK + 1}, {K: 1, Variant: "fast"}, {K: 1, Threads: 3}} {
+		_, err := indexer.NewCandidates(dev, cfg)
+		assert.ErrorIs(t, err, vk.ErrArgument)
+	}
+	op := must[*indexer.Candidates](t)(indexer.NewCandidates(dev, indexer.CandidatesConfig{K: 4}))
+	good := indexer.CandidatesArgs{
+		Logits: upload(t, dev, tensor.F32, make([]float32, 48), 2, 24), Lens: upload(t, dev, tensor.I32, []int32{5, 6}, 2),
+		Out: indexer.CandidateBlocks{Blocks: upload(t, dev, tensor.I32, make([]int32, 8), 2, 4),
+			Columns: upload(t, dev, tensor.I32, make([]int32, 2), 2)},
+		Scratch: scratch(t, dev, op.ScratchBytes(2, 24))}
+	for arg, spoil := range map[string]func(*indexer.CandidatesArgs){
+		"Logits": func(a *indexer.CandidatesArgs) {
+			a.Logits.Shape = []int{4, 12}
+			a.Lens = upload(t, dev, tensor.I32, make([]int32, 4), 4)
+		},
+		"Lens":               func(a *indexer.CandidatesArgs) { a.Lens.Shape = []int{1} },
+		"Candidates.Blocks":  func(a *indexer.CandidatesArgs) { a.Out.Blocks.Shape = []int{2, 3} },
+		"Candidates.Columns": func(a *indexer.CandidatesArgs) { a.Out.Columns = tensor.Tensor{} },
+		"Scratch":            func(a *indexer.CandidatesArgs) { a.Scratch.Size = 8 },
+	} {
+		a := good
+		spoil(&a)
+		if arg == "Logits" { // the columns, behind all else
+			a.Out.Blocks, a.Out.Columns = upload(t, dev, tensor.I32, make([]int32, 16), 4, 4), a.Lens
+			a.Scratch = scratch(t, dev, op.ScratchBytes(4, 12))
+		}
+		refuses(t, dev, arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	}
+	within := indexer.LogitsConfig{Heads: 8, Format: cache.IndexKeyFP8, Page: 64, Blocks: 2}
+	_, err := indexer.NewSelect(dev, indexer.SelectConfig{K: 1, Candidates: 2, Logits: within})
+	assert.ErrorIs(t, err, vk.ErrArgument, "a selection among candidates that selects candidates")
+	logits := must[*indexer.Select](t)(indexer.NewSelect(dev, indexer.SelectConfig{K: 1, Logits: within}))
+	s := newScene(rand.New(rand.NewPCG(1, 1)), cache.IndexKeyFP8, 2, 8, 2, 1, 2)
+	a := s.args(t, dev, 1)
+	a.Scratch = scratch(t, dev, logits.ScratchBytes(2))
+	refuses(t, dev, "Blocks", func(rec *vk.Recorder) error { return logits.Record(rec, a) })
+	a.Blocks, a.Entries = upload(t, dev, tensor.I32, make([]int32, 4), 2, 2), 17
+	refuses(t, dev, "Out", func(rec *vk.Recorder) error { return logits.Record(rec, a) })
+}
+
+// The scratch of candidate blocks is at most what a host can know without a device.
+func TestCandidateScratch(t *testing.T) {
+	dev := testkit.Device(t)
+	with := must[*indexer.Select](t)(indexer.NewSelect(dev, indexer.SelectConfig{K: 512, Candidates: 2048, OnDemand: true,
+		Logits: indexer.LogitsConfig{Heads: 32, Format: cache.IndexKeyMXFP4, Page: 64}}))
+	for _, tokens := range []int{1, 2, 3, 32, 128, 511, 512, 513, 5000} {
+		most := indexer.SelectScratchBytes(tokens, 512) + indexer.CandidateScratchBytes(tokens, 2048)
+		assert.LessOrEqual(t, with.ScratchBytes(tokens), most, "%d tokens", tokens)
+	}
+	assert.Less(t, indexer.CandidateScratchBytes(1<<20, 2048), uint64(16<<20))
+}

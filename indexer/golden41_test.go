@@ -1,0 +1,129 @@
+package indexer_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// golden is an excerpt of what DeepSeek-V4.1's official indexers chose, for some tokens: scores,
+// picks and candidate blocks of layers of ratio 2 (1, 3) and 1 (4), and of layers that look for
+// their picks in the candidates of layer 4 (6, 8).
+type golden struct {
+	*vectors.Archive
+	t         *testing.T
+	positions []int32
+}
+
+func openGolden(t *testing.T) golden {
+	a, err := vectors.OpenArchive(filepath.Join("testdata", "golden41.npz"))
+	require.NoError(t, err)
+	t.Cleanup(func() { a.Close() })
+	g := golden{Archive: a, t: t}
+	g.positions = g.array("positions").I32()
+	return g
+}
+
+func (g golden) array(name string) vectors.Array {
+	x, err := g.Array(name)
+	require.NoError(g.t, err)
+	return x
+}
+
+// lens is how many entries of ratio tokens each token sees.
+func (g golden) lens(ratio int) []int32 {
+	lens := make([]int32, len(g.positions))
+	indexer.VisibleRef(g.positions, nil, ratio, 0, lens)
+	return lens
+}
+
+// scores are those of a layer, with columns that hold what would be chosen up to a multiple of 8.
+func (g golden) scores(layer string) (x []float32, n int) {
+	a := g.array(layer + ".logits")
+	n = (a.Dim(1) + 7) / 8 * 8
+	for t := range a.Dim(0) {
+		x = append(x, a.F32()[t*a.Dim(1):][:a.Dim(1)]...)
+		for len(x) < (t+1)*n {
+			x = append(x, 1e30)
+		}
+	}
+	return x, n
+}
+
+// top selects on the device.
+func (g golden) top(dev *vk.Device, x []float32, n int, lens []int32, k int) tensor.Tensor {
+	op := must[*indexer.TopK](g.t)(indexer.NewTopK(dev, indexer.TopKConfig{K: k}))
+	out := upload(g.t, dev, tensor.I32, make([]int32, len(lens)*k), len(lens), k)
+	do(g.t, dev, func(rec *vk.Recorder) error {
+		return op.Record(rec, indexer.TopKArgs{Logits: upload(g.t, dev, tensor.F32, x, len(lens), n), Out: out,
+			Lens: upload(g.t, dev, tensor.I32, lens, len(lens)), Scratch: scratch(g.t, dev, max(op.ScratchBytes(len(lens), n), 16))})
+	})
+	return out
+}
+
+// goldenBlocks is how many candidate blocks the recorded model has.
+const goldenBlocks = 6
+
+// blocks are the candidate blocks of layer 4 by the device, which are the recorded ones.
+func (g golden) blocks(dev *vk.Device) (blocks, columns []int32) {
+	recorded := g.array("L4.blocks")
+	t, of, width := recorded.Dim(0), recorded.Dim(1), goldenBlocks
+	x, n := g.scores("L4")
+	op := must[*indexer.Candidates](g.t)(indexer.NewCandidates(dev, indexer.CandidatesConfig{K: width}))
+	out := indexer.CandidateBlocks{Blocks: upload(g.t, dev, tensor.I32, make([]int32, t*width), t, width),
+		Columns: upload(g.t, dev, tensor.I32, make([]int32, t), t)}
+	do(g.t, dev, func(rec *vk.Recorder) error {
+		return op.Record(rec, indexer.CandidatesArgs{Logits: upload(g.t, dev, tensor.F32, x, t, n), Out: out,
+			Lens: upload(g.t, dev, tensor.I32, g.lens(1), t), Scratch: scratch(g.t, dev, op.ScratchBytes(t, n))})
+	})
+	blocks, columns = download[int32](g.t, out.Blocks), download[int32](g.t, out.Columns)
+	for i := range t {
+		got := make([]byte, of)
+		for _, b := range blocks[i*width:][:width] {
+			if b >= 0 {
+				got[b] = 1
+			}
+		}
+		assert.Equal(g.t, recorded.Data[i*of:][:of], got, "candidates of position %d", g.positions[i])
+	}
+	refBlocks, refColumns := indexer.CandidatesRef(x, n, g.lens(1), width)
+	assert.Equal(g.t, refBlocks, blocks, "the reference")
+	assert.Equal(g.t, refColumns, columns, "the reference")
+	return blocks, columns
+}
+
+func TestGolden41(t *testing.T) {
+	dev, g := testkit.Device(t), openGolden(t)
+	for layer, ratio := range map[string]int{"L1": 2, "L3": 2, "L4": 1} {
+		want := g.array(layer + ".picks")
+		x, n := g.scores(layer)
+		assert.Equal(t, want.I32(), download[int32](t, g.top(dev, x, n, g.lens(ratio), want.Dim(1))), "picks of %s", layer)
+	}
+	const width = goldenBlocks
+	blocks, columns := g.blocks(dev)
+	within := must[*indexer.CandidateEntries](t)(indexer.NewCandidateEntries(dev, indexer.CandidateEntriesConfig{}))
+	for _, layer := range []string{"L6", "L8"} {
+		want := g.array(layer + ".picks")
+		all, n := g.scores(layer)
+		of := width * indexer.BlockEntries
+		x := make([]float32, len(columns)*of) // what the scores among candidates give
+		for i, c := range columns {
+			for j := range int(c) {
+				x[i*of+j] = all[i*n+int(blocks[i*width+j/indexer.BlockEntries])*indexer.BlockEntries+j%indexer.BlockEntries]
+			}
+		}
+		picks := g.top(dev, x, of, columns, want.Dim(1))
+		do(t, dev, func(rec *vk.Recorder) error {
+			return within.Record(rec, indexer.CandidateEntriesArgs{Picks: picks, Blocks: upload(t, dev, tensor.I32, blocks, len(columns), width)})
+		})
+		assert.Equal(t, want.I32(), download[int32](t, picks), "picks of %s", layer)
+	}
+}

@@ -1,0 +1,86 @@
+package verify
+
+import (
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+)
+
+// The selection among the entries of candidate blocks: indexer_select of what these are.
+func init() {
+	for name, format := range map[string]cache.IndexKeyFormat{
+		"indexer_within_fp8": cache.IndexKeyFP8, "indexer_within_mxfp4": cache.IndexKeyMXFP4,
+	} {
+		Register(Op{
+			Name: name, Class: ClassSet, Variants: indexer.LogitsVariants,
+			Random:  func(seed uint64) []Case { return randomWithin(seed, format) },
+			Ref:     func(c Case) (Arrays, error) { return refSelect(c, format) },
+			Bind:    func(b Build, c Case) (Bound, error) { return bindSelect(b, c, format) },
+			Timing:  Timing{Suite: "indexer", Sizes: func(o SizeOptions) []Size { return withinSizes(o, format) }, Sample: sampleSelect},
+			Compare: func(c Case, got, want Arrays) Result { return compareSelect(c, got, want, format) },
+		})
+	}
+}
+
+// randomWithin makes cases with fewer candidates than entries, and contexts that they hold all of.
+func randomWithin(seed uint64, format cache.IndexKeyFormat) []Case {
+	var cases []Case
+	for i, s := range []struct {
+		logitsShape
+		k, rows int
+	}{
+		{logitsShape{tokens: 1, heads: 32, requests: 1, lens: 3, page: 64, blocks: 1}, 1, 0},
+		{logitsShape{tokens: 3, heads: 32, requests: 3, lens: 900, page: 64, blocks: 6}, 32, 0},
+		{logitsShape{tokens: 5, heads: 8, requests: 2, lens: 333, page: 16, blocks: 3, group: 4}, 61, 0},
+		{logitsShape{tokens: 69, heads: 8, requests: 4, lens: 400, page: 64, blocks: 17, group: 8}, 17, 64},
+		{logitsShape{tokens: 2, heads: 32, requests: 2, lens: 8001, page: 64, blocks: 700}, 512, 0},
+		{logitsShape{tokens: 2, heads: 1, requests: 1, lens: 700, page: 64, blocks: 2048}, 512, 0},
+	} {
+		c := randomLogitsCase(rand.New(rand.NewPCG(seed, uint64(i))), s.logitsShape, format)
+		c.Name = fmt.Sprintf("t%d_h%d_n%d_page%d_blocks%d_k%d", s.tokens, s.heads, s.lens, s.page, s.blocks, s.k)
+		c.Params["k"], c.Params["rows"] = s.k, s.rows
+		cases = append(cases, c)
+	}
+	return cases
+}
+
+// candidateBlocks is how many blocks a token of DeepSeek-V4.1 looks for its picks in.
+const candidateBlocks = 2048
+
+// withinSizes are the sizes of the scores with an entry for each token, and 2048 candidate blocks.
+func withinSizes(o SizeOptions, format cache.IndexKeyFormat) (all []Size) {
+	for _, s := range scorings(o, format) {
+		name := s.name()
+		s.entries *= 4
+		k, blocks := 512, min(candidateBlocks, (s.entries+indexer.BlockEntries-1)/indexer.BlockEntries)
+		x, columns := s, blocks*indexer.BlockEntries
+		x.entries = columns
+		size := x.size(s.tokens*(4*k+4*blocks), 0)
+		size.Name = fmt.Sprintf("%s/k=%d", name, k)
+		size.Make = func(rng *rand.Rand) Case { return s.withinBlocks(rng, blocks, k) }
+		all = append(all, size)
+	}
+	return all
+}
+
+// withinBlocks is a scoring case with random candidate blocks, the newest among them.
+func (s scoring) withinBlocks(rng *rand.Rand, width, k int) Case {
+	c := s.random(rng)
+	t, b := s.tokens, (s.entries+indexer.BlockEntries-1)/indexer.BlockEntries
+	blocks, columns := make([]int32, t*width), make([]int32, t)
+	for i := range t {
+		row := blocks[i*width:][:width]
+		for j := range row { // one of every share of the blocks
+			low, high := j*(b-1)/width, (j+1)*(b-1)/width
+			row[j] = int32(low + rng.IntN(max(high-low, 1)))
+		}
+		row[width-1] = int32(b - 1)
+		columns[i] = int32(width*indexer.BlockEntries - (b*indexer.BlockEntries - s.entries))
+	}
+	c.In["blocks"], c.In["context_lens"] = vectors.FromI32(blocks, t, width), vectors.FromI32(columns, t)
+	c.Params["k"], c.Params["columns"], c.Params["group"] = k, width*indexer.BlockEntries, 1
+	return c
+}

@@ -1,0 +1,183 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/vkmla/vkmla/cache"
+)
+
+// Sources are the layers from which the kinds of DeepSeek-V4.1's layers follow: numbers of layers,
+// ascending.
+type Sources struct {
+	Entries    []int // kv_source_layer_ids: these have a compressor, entries and index keys
+	Picks      []int // index_source_layer_ids: these have an indexer, all of Entries among them
+	Candidates int   // candidate_source_layer_id; negative: there are no candidates
+}
+
+// V41Layers returns layers of DeepSeek-V4.1 by their entries of compress_ratios: 0 means Window, 1
+// and 2 mean entries of so many tokens. Such a layer reads the entries of the newest layer of
+// Sources.Entries at or below it, and the picks of the newest one of Sources.Picks. So it is one of
+//
+//	full      a compressor, entries, keys and an indexer of its own
+//	reindex   an indexer of its own over borrowed entries and keys
+//	reuse     borrowed entries and picks
+//
+// A full layer that makes candidates, and those that pick from these, are kinds of their own. Names
+// end with the ratio. Config.Check refuses rows without a source, and those of other ratios.
+func V41Layers(s Sources, ratios ...int) []Layer {
+	list := make([]Layer, 0, len(ratios))
+	for i, ratio := range ratios {
+		if ratio == 0 {
+			list = appendLayers(list, false, []int{0})
+			continue
+		}
+		l := Layer{EntriesOf: newest(s.Entries, i), PicksOf: newest(s.Picks, i)}
+		l.LayerSpec = LayerSpec{Ratio: ratio, Picks: PickOwn, Pools: []PoolSpec{windowPool}}
+		role := "full"
+		switch {
+		case l.EntriesOf == i:
+			l.full()
+		case l.PicksOf == i:
+			role, l.Borrows = "reindex", true
+		default:
+			role, l.Borrows, l.Picks = "reuse", true, PickEarlier
+		}
+		switch source := s.Candidates; {
+		case source < 0 || l.PicksOf != i || source > i:
+		case source == i:
+			role, l.Candidates = role+"-blocks", CandidatesMade
+		case l.EntriesOf != i && l.EntriesOf == newest(s.Entries, source):
+			role, l.Candidates, l.CandidatesOf = role+"-blocks", CandidatesUsed, source
+		}
+		if slices.Contains(v41Ratios, ratio) {
+			l.Name = fmt.Sprint(role, ratio)
+		}
+		list = append(list, l)
+	}
+	return list
+}
+
+// SourcesOf returns the Sources by which V41Layers makes layers of these.
+func SourcesOf(layers []Layer) Sources {
+	s := Sources{Candidates: -1}
+	for i := range layers {
+		l := &layers[i]
+		if l.Compresses() {
+			s.Entries = append(s.Entries, i)
+		}
+		if l.Picks == PickOwn {
+			s.Picks = append(s.Picks, i)
+		}
+		if l.Candidates == CandidatesMade {
+			s.Candidates = i
+		}
+	}
+	return s
+}
+
+// v41Ratios are the tokens of an entry of V4.1; 0: no entries.
+var v41Ratios = []int{0, 1, 2}
+
+// full gives a row what only layers with a compressor have.
+func (l *Layer) full() {
+	l.Unplaced, l.Latent, l.LatentKeys = true, true, true
+	pool := fmt.Sprint("ratio", l.Ratio)
+	l.Pools = append(l.Pools, PoolSpec{Name: pool, Stores: []Store{StoreEntries, StoreKeys}, Page: 64, Tokens: l.Ratio, Keep: KeepAll})
+	if l.Gated() {
+		l.Pools = append(l.Pools, PoolSpec{Name: pool + ".state", Stores: []Store{StoreState}, Page: 16, Tokens: 1, Keep: l.Ratio - 1})
+	}
+}
+
+// newest returns the last number of a list that is not above i, -1 without one.
+func newest(list []int, i int) int {
+	for _, n := range slices.Backward(list) {
+		if n <= i {
+			return n
+		}
+	}
+	return -1
+}
+
+// DraftBlock is a layer of DeepSeek-V4.1 that drafts: it attends a window and its block.
+var DraftBlock = LayerSpec{Name: "draft", Block: true, Pools: []PoolSpec{windowPool}}
+
+// Records says in what bytes caches are kept.
+type Records uint8
+
+// Values of Records. The letters: E4M3, E2M1 and UE8M0 are numbers of 8, 4 and 8 bits.
+//
+// Sources: vLLM vllm/models/deepseek_v4; FlashMLA's V41 and V41_FP4.
+const (
+	// RecordsV4: window rows and entries of 584 bytes, index keys by EngineOptions.Keys of package
+	// pipeline. What DeepSeek-V4 has, and vLLM for V4.1 on some devices.
+	RecordsV4 Records = iota + 1
+	// RecordsV41: window rows of 528 bytes, E4M3 with UE8M0 for 32; entries of 288 bytes, E2M1 with
+	// E4M3 for 16; index keys of 68 bytes, MXFP4. What DeepSeek-V4.1 was trained with.
+	RecordsV41
+)
+
+// String returns "v4" or "v41".
+func (r Records) String() string {
+	switch r {
+	case RecordsV4:
+		return "v4"
+	case RecordsV41:
+		return "v41"
+	}
+	return fmt.Sprintf("records(%d)", uint8(r))
+}
+
+// Record is what a slot of StoreWindow or StoreEntries holds.
+func (r Records) Record(s Store) cache.Record {
+	switch {
+	case r != RecordsV41:
+		return cache.RecordV4
+	case s == StoreEntries:
+		return cache.RecordFP4
+	}
+	return cache.RecordFP8
+}
+
+// Keys is how index keys are kept, unless an engine's options say otherwise.
+func (r Records) Keys() cache.IndexKeyFormat {
+	if r == RecordsV41 {
+		return cache.IndexKeyMXFP4
+	}
+	return cache.IndexKeyFP8
+}
+
+// KeyStride is the bytes from a page of index keys to the next, 0 for the usual ones.
+func (r Records) KeyStride(keys cache.IndexKeyFormat, page int) int {
+	if r == RecordsV41 {
+		return ceilDiv(page*(keys.RowBytes()+cache.IndexScaleBytes), 16) * 16
+	}
+	return 0
+}
+
+// FlashV41Config returns the configuration of DeepSeek-V4.1-Flash, without the layers that draft.
+func FlashV41Config() Config {
+	ratios := make([]int, 40)
+	for i := range ratios {
+		switch {
+		case i >= 20:
+			ratios[i] = 1
+		case i >= 2:
+			ratios[i] = 2
+		}
+	}
+	c := FlashConfig()
+	c.Hidden, c.QRank, c.IndexHeads, c.Eps = 5120, 1280, 32, 1e-20
+	c.Layers = V41Layers(Sources{[]int{2, 8, 14, 20}, []int{2, 8, 14, 20, 24, 28, 32, 36}, 20}, ratios...)
+	c.setV41()
+	c.CandidateBlocks, c.CandidateBlock, c.DraftBlock = 2048, 8, 5
+	return c
+}
+
+// setV41 sets what is the same in all models of DeepSeek-V4.1.
+func (c *Config) setV41() {
+	c.PlainQueries, c.WeightBlock, c.Records = true, v41Block, RecordsV41
+}
+
+// v41Block is the side of a block of FP8 weights with one scale, in DeepSeek-V4.1.
+const v41Block = 32

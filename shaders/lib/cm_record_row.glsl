@@ -1,0 +1,76 @@
+// The rows of cm_lanes_row.glsl for RECORD_FP8 and RECORD_FP4, which may meet in one launch.
+//
+// A row of RECORD_FP8 is 64 words of 8 codes, four words to a scale; one of RECORD_FP4 32 words of
+// 16 codes, each with a scale of its own. Invocations take words in turn. All issue the same loads:
+// where a row has half the words, they read these twice.
+#ifndef LIB_CM_RECORD_ROW_GLSL
+#define LIB_CM_RECORD_ROW_GLSL
+
+// cm_is_fp4: whether a row is RECORD_FP4, from the flag that came with its place.
+bool cm_is_fp4(uint flag) { return WIN_RECORD == COMP_RECORD ? WIN_RECORD == RECORD_FP4 : flag != 0u; }
+
+void cm_fetch_record(uvec3 where, out CmRow row) {
+    const uint64_t at = packUint2x32(where.xy);
+    row.fp4 = where.z >> 31;
+    const bool fp4 = cm_is_fp4(row.fp4);
+    CmRead2 from = CmRead2(at + cm_part * 8u), scales = CmRead2(at + (where.z & 0x7FFFFFFFu));
+    [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] = from.v[(fp4 ? i % (WORDS / 2u) : i) * ROW_PARTS];
+    // Of RECORD_FP8 all 16 bytes. Of RECORD_FP4 the 8 bytes around each that this invocation needs.
+    [[unroll]] for (uint i = 0u; i < SCALE_WORDS; i++) {
+        const uint four = ROW_PARTS == 16u ? 2u * i + cm_part / 8u : i;
+        row.more[i] = scales.v[fp4 ? four : i % 2u];
+    }
+}
+
+#ifdef CM_BF16
+
+// cm_fp4_scale: an E4M3 byte times 2^14, as cm_fp4x8 wants it.
+CM_SCALE cm_fp4_scale(uint b) { return e4m3_decode(b) * 16384.0; }
+
+uint cm_fp4_place(uint w) { return w; }
+
+#else
+
+CM_SCALE cm_fp4_scale(uint b) {
+    const f16vec2 s = unpackFloat2x16((b << 7) | (b << 23)) * f16vec2(256.0);
+    return b == 0x7Fu ? unpackFloat2x16(0x7FFF7FFFu) : s;
+}
+
+// cm_fp4_place: of two codes, placed, their numbers.
+uint cm_fp4_place(uint w) { return packFloat2x16(unpackFloat2x16(w) * f16vec2(16384.0)); }
+
+#endif
+
+// cm_fp4x8: eight E2M1 codes of a word, times a scale, as elements. Moved to binary16's place a
+// code is its number times 2^-14, for both formats have subnormals. Codes come by pairs k, k + 4.
+uvec4 cm_fp4x8(uint w, CM_SCALE scale) {
+    const uint a = ((w << 12) & 0x80008000u) | ((w << 9) & 0x0E000E00u), b = ((w << 8) & 0x80008000u) | ((w << 5) & 0x0E000E00u);
+    const uint c = ((w << 4) & 0x80008000u) | ((w << 1) & 0x0E000E00u), d = (w & 0x80008000u) | ((w >> 3) & 0x0E000E00u);
+    const uvec2 ab = cm_codes(cm_fp4_place(a), cm_fp4_place(b), scale), cd = cm_codes(cm_fp4_place(c), cm_fp4_place(d), scale);
+    return uvec4(ab.x, cd.x, ab.y, cd.y);
+}
+
+// cm_keep_record: writes the share to row `at` of kv_s. A NaN among E4M3 codes goes where it
+// costs least: the row's scores are NaN either way.
+void cm_keep_record(CmRow row, uint at) {
+    const uint to = at * KV_PITCH;
+    if (cm_is_fp4(row.fp4)) {
+        [[unroll]] for (uint i = 0u; i < WORDS / 2u; i++) {
+            const uint k = ROW_PARTS == 4u ? i % 2u * 4u + cm_part : cm_part % 8u; // of 8 scales
+            const CM_SCALE s = cm_fp4_scale(kv_scale_of(row.more[ROW_PARTS == 4u ? i / 2u : i], k));
+            const uint unit = to + 2u * (i * ROW_PARTS + cm_part);
+            CM_KEEP_ROW(kv_s, unit, at, cm_fp4x8(row.words[i].x, s))
+            CM_KEEP_ROW(kv_s, unit + 1u, at, cm_fp4x8(row.words[i].y, s))
+        }
+        return;
+    }
+    code_top_ = f16vec2(0.0);
+    [[unroll]] for (uint i = 0u; i < WORDS; i++) {
+        const uint k = (i * ROW_PARTS + cm_part) / 4u; // of 16 scales
+        const CM_SCALE s = cm_scale(kv_scale_of(row.more[i * ROW_PARTS / 32u], k % 8u));
+        CM_KEEP_ROW(kv_s, to + i * ROW_PARTS + cm_part, at, uvec4(cm_word(row.words[i].x, s), cm_word(row.words[i].y, s)))
+    }
+    if (max(code_top_.x, code_top_.y) > float16_t(1.8)) kv_s[to + cm_part].x = 0x7FFF7FFFu;
+}
+
+#endif

@@ -1,0 +1,71 @@
+// How a slot stores its 512 numbers: a constant RECORD of the kernel, which is never told from the
+// width of a slot. Slot t of a page of P slots, whose data come first and then its scales:
+//
+//   RECORD_V4   448 E4M3 codes and 64 bf16 (lib/kv_page.glsl)
+//   RECORD_FP8  bytes t*512 + d              E4M3 code of number d
+//               P*512 + t*16 + k             UE8M0 scale of numbers 32k .. 32k+31
+//   RECORD_FP4  bytes t*256 + i              E2M1 codes of numbers 2i (low half) and 2i+1
+//               P*256 + t*32 + k             E4M3 scale of numbers 16k .. 16k+15
+//
+// code * scale is exact in bf16. Include kv_page.glsl first.
+#ifndef LIB_KV_RECORD_GLSL
+#define LIB_KV_RECORD_GLSL
+#include "bf16.glsl"
+#include "quantise.glsl"
+
+const uint RECORD_V4 = 0u, RECORD_FP8 = 1u, RECORD_FP4 = 2u;
+
+uint record_row_bytes(uint record) { return record == RECORD_V4 ? KV_ROW_BYTES : record == RECORD_FP8 ? 512u : 256u; }
+uint record_scale_bytes(uint record) { return record == RECORD_V4 ? KV_SCALE_BYTES : record == RECORD_FP8 ? 16u : 32u; }
+
+// record_row_byte, record_scale_byte: where slot t of a page keeps its data and its scales.
+uint record_row_byte(uint record, uint t) { return t * record_row_bytes(record); }
+uint record_scale_byte(uint record, uint page_slots, uint t) {
+    return page_slots * record_row_bytes(record) + t * record_scale_bytes(record);
+}
+
+// record_block: numbers that share a scale.
+uint record_block(uint record) { return record == RECORD_V4 ? 64u : record == RECORD_FP8 ? 32u : 16u; }
+
+// fp4_scale: the E4M3 byte of max(amax, 6*2^-9)/6, to nearest; amax >= 0.
+uint fp4_scale(float amax) {
+    precise float s = uintBitsToFloat(max(floatBitsToUint(amax), 0x3C400000u)) * UE8M0_INV_E2M1;
+    return e4m3_encode(s);
+}
+
+// fp4_code: bf16 bits in the upper half of a word, over a scale s, to an E2M1 nibble. It counts the
+// midpoints of E2M1 below the quotient and divides nothing; midpoint times s is exact. Magnitudes
+// compare as integers.
+uint fp4_code(uint bits, float s) {
+    const uint a = bits & 0x7FFFFFFFu;
+    uint code = 0u;
+    code += a > floatBitsToUint(0.25 * s) ? 1u : 0u;
+    code += a >= floatBitsToUint(0.75 * s) ? 1u : 0u;
+    code += a > floatBitsToUint(1.25 * s) ? 1u : 0u;
+    code += a >= floatBitsToUint(1.75 * s) ? 1u : 0u;
+    code += a > floatBitsToUint(2.5 * s) ? 1u : 0u;
+    code += a >= floatBitsToUint(3.5 * s) ? 1u : 0u;
+    code += a > floatBitsToUint(5.0 * s) ? 1u : 0u;
+    return code | ((bits >> 28) & 8u);
+}
+
+// fp4_codes4: four bf16 in two words to four nibbles in 16 bits.
+uint fp4_codes4(uvec2 w, float s) {
+    return fp4_code(w.x << 16, s) | (fp4_code(w.x & 0xFFFF0000u, s) << 4)
+         | (fp4_code(w.y << 16, s) << 8) | (fp4_code(w.y & 0xFFFF0000u, s) << 12);
+}
+
+// record_scale: the scale byte of a block whose largest magnitude is amax.
+uint record_scale(uint record, float amax) {
+    return record == RECORD_FP4 ? fp4_scale(amax) : ue8m0_encode(amax, UE8M0_EPS_KV, UE8M0_INV_E4M3);
+}
+
+// fp4_bf16x8: eight nibbles, times the scale of an E4M3 byte, as bf16.
+uvec4 fp4_bf16x8(uint codes, uint scale_byte) {
+    const float s = e4m3_decode(scale_byte);
+    uvec4 w;
+    for (uint i = 0u; i < 4u; i++) w[i] = bf16_pack2_exact(e2m1_decode(codes >> (8u * i)) * s, e2m1_decode(codes >> (8u * i + 4u)) * s);
+    return w;
+}
+
+#endif
