@@ -85,7 +85,8 @@ func TestRecordKnownRow(t *testing.T) {
 func TestRecordFP4Ties(t *testing.T) {
 	for a, want := range map[float32]string{6: "3807224466a8caec8e", 6.3125: "3807224466a8caec8e", 6.5: "390721436598badc8e"} {
 		x := make([]uint16, D)
-		for i, v := range []float32{a, .25, .75, 1.25, 1.75, 2.5, 3.5, 5, -.25, -.75, -1.25, -1.75, -2.5, -3.5, -5, float32(math.Copysign(0, -1))} {
+		minus := float32(math.Copysign(0, -1))
+		for i, v := range []float32{a, .25, .75, 1.25, 1.75, 2.5, 3.5, 5, -.25, -.75, -1.25, -1.75, -2.5, -3.5, -5, minus} {
 			x[i] = numfmt.BF16Encode(v)
 		}
 		row, scales := encode(RecordFP4, x)

@@ -229,7 +229,8 @@ func (o *Logits) choose(op string, choose cmChooser) (err error) {
 
 // codesFit is the tiling for matrices of E4M3, where the profile asks for them and a shape fits.
 func codesFit(caps *vk.Caps, tune *tuning.Profile, cfg *LogitsConfig, choose cmChooser) (t cmTiling, ok bool) {
-	if !tune.Logits.MatrixCodes || cfg.Blocks > 0 || cfg.Format != cache.IndexKeyFP8 || len(caps.Missing(shaders.Requires("idx_logits_codes_cm"))) > 0 {
+	lacks := len(caps.Missing(shaders.Requires("idx_logits_codes_cm"))) > 0
+	if !tune.Logits.MatrixCodes || cfg.Blocks > 0 || cfg.Format != cache.IndexKeyFP8 || lacks {
 		return t, false
 	}
 	t, err := choose(caps, tune, "e4m3", cfg.Heads, max(cfg.Group, 1))

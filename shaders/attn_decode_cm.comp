@@ -13,7 +13,7 @@
 //   finishes the row, else attn_merge does.
 // Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 THREADS, 5 SUBGROUP,
 //   6..8 M, N, K of a matrix product, 9 KSPLIT: attention/matrix.go chooses them; 10 ROWS of
-//   lib/cm_rows.glsl; 11 WIN_RECORD, 12 COMP_RECORD (lib/kv_record.glsl), both RECORD_V4 or neither.
+//   lib/cm_rows.glsl; 11 WIN_RECORD, 12 COMP_RECORD (lib/kv_record.glsl), both V4's or neither.
 // Shared memory: 46404 bytes at HG 16, TILE 32, KSPLIT 4; lib/cm_mla.glsl has the sum.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel,
 //   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups, shaderInt16.
