@@ -48,6 +48,7 @@ func Make(dev *vk.Device, refused func(op, variant string, err error)) error {
 		b.attention(c)
 		b.projections(c)
 	}
+	b.v41(model.FlashV41Config())
 	return b.err
 }
 
@@ -206,6 +207,43 @@ func (b *builder) attention(c model.Config) {
 		_, err1 := attention.NewPrefill(b.dev, attention.PrefillConfig{Heads: c.Heads, Variant: v})
 		_, err2 := attention.NewPrefill(b.dev, attention.PrefillConfig{Heads: c.Heads, Variant: v, Norm: true})
 		return errors.Join(err1, err2)
+	})
+}
+
+// v41 asks for what only DeepSeek-V4.1's layers launch. Its candidate blocks are indexer.MaxK, which
+// needs 32 KiB of shared memory.
+func (b *builder) v41(c model.Config) {
+	if b.dev.Caps().SharedMemory < 32<<10 {
+		return
+	}
+	for _, x := range []cache.CompressConfig{
+		{Compression: cache.C2Main, StatePage: 4, Page: 64, Record: cache.RecordFP4},
+		{Compression: cache.C1Main, Page: 64, Record: cache.RecordFP4, Save: true},
+		{Compression: cache.C2Index, Page: 64, Keys: cache.IndexKeyMXFP4, Save: true},
+	} {
+		b.each("compress latents", cache.CompressVariants, func(v string) error {
+			x.Variant = v
+			_, err := cache.NewCompress(b.dev, x)
+			return err
+		})
+	}
+	b.each("scores within blocks", indexer.LogitsVariants, func(v string) error {
+		_, err := indexer.NewLogits(b.dev, indexer.LogitsConfig{
+			Heads: c.IndexHeads, Format: cache.IndexKeyMXFP4, Page: 64, Blocks: c.CandidateBlocks, Variant: v})
+		return err
+	})
+	b.each("candidates", indexer.TopKVariants, func(v string) error {
+		_, err := indexer.NewCandidates(b.dev, indexer.CandidatesConfig{K: c.CandidateBlocks, Variant: v})
+		return err
+	})
+	b.each("candidate entries", indexer.CandidateEntriesVariants, func(v string) error {
+		_, err := indexer.NewCandidateEntries(b.dev, indexer.CandidateEntriesConfig{SlotPage: 64, Variant: v})
+		return err
+	})
+	b.each("decode records", attention.DecodeVariants, func(v string) error {
+		_, err := attention.NewDecoder(b.dev, attention.DecoderConfig{Heads: c.Heads, WindowPage: 64, CompressedPage: 64,
+			WindowRecord: cache.RecordFP8, CompressedRecord: cache.RecordFP4, Variant: v})
+		return err
 	})
 }
 
