@@ -205,6 +205,14 @@ void mla_finish(uint t, uint head0, uint split, uint lane, float m, float l, flo
     }
 }
 
+// Where a tile has so few rows that an invocation brings in one unit, registers are scarce: the next
+// rows are asked for behind the scores, and Arc A and Tiger Lake spill 1 and 2 registers, not 11 and 13.
+const bool MLA_LATE = MLA_UNITS == 1u;
+#define MLA_NEXT { \
+    if (valid) valid = mla_fetch(next, entry, column, w); \
+    entry = next + TILE < end ? mla_entry(t, next + TILE) : -1; \
+}
+
 // mla_attend: positions [begin, end) of token t for the heads from head0 on. Writes the
 // finished rows when there is one split, else the partial ones.
 void mla_attend(uint t, uint head0, uint split, uint begin, uint end) {
@@ -236,9 +244,9 @@ void mla_attend(uint t, uint head0, uint split, uint begin, uint end) {
         barrier();
         const uint next = j0 + TILE + row; // asked for here: all of the products below are to come
         valid = next < end;
-        if (valid) valid = mla_fetch(next, entry, column, w);
-        entry = next + TILE < end ? mla_entry(t, next + TILE) : -1;
+        if (!MLA_LATE) MLA_NEXT
         mla_scores(lane);
+        if (MLA_LATE) MLA_NEXT
         barrier();
 
         vec2 s = vec2(0.0), p = vec2(0.0);
