@@ -50,7 +50,8 @@ work, as on a driver that does not tell (pipelineExecutableInfo).`,
 	deviceFlags(fl, &device, &profile)
 	fl.StringVarP(&output, "output", "o", "md", "md, csv or json; md or json with --chosen")
 	fl.BoolVar(&all, "all", false, "all kernels, not only hot ones (md)")
-	fl.BoolVar(&chosen, "chosen", false, "what operations of V4-Flash and V4.1-Flash launch, with instructions where RADV or ANV lists them")
+	fl.BoolVar(&chosen, "chosen", false,
+		"what operations of V4-Flash and V4.1-Flash launch, with instructions where RADV or ANV lists them")
 	fl.BoolVar(&estimates, "model", false, "estimates of times on AMD's GPUs from RADV's instructions and published rates (md)")
 	return cmd
 }

@@ -205,8 +205,8 @@ void mla_finish(uint t, uint head0, uint split, uint lane, float m, float l, flo
     }
 }
 
-// Where a tile has so few rows that an invocation brings in one unit, registers are scarce: the next
-// rows are asked for behind the scores, and Arc A and Tiger Lake spill 1 and 2 registers, not 11 and 13.
+// Where a tile has so few rows that an invocation brings in one unit, registers are scarce. The
+// next rows are then asked for behind the scores: Arc A spills 1 register instead of 11.
 const bool MLA_LATE = MLA_UNITS == 1u;
 #define MLA_NEXT { \
     if (valid) valid = mla_fetch(next, entry, column, w); \

@@ -25,8 +25,8 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/*.txt anew")
 
-// TestChosen says which kernels the operations of V4-Flash and V4.1-Flash launch on the devices that
-// people own, in testdata/chosen.txt, and holds them against the device's limits. Nothing is
+// TestChosen says which kernels the operations of V4-Flash and V4.1-Flash launch on the devices
+// that people own, in testdata/chosen.txt, and holds them against the device's limits. Nothing is
 // compiled.
 func TestChosen(t *testing.T) {
 	got := map[string]map[string][]string{} // devices by operation and kernels
