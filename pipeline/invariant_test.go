@@ -100,7 +100,7 @@ func (c *chance) alone(k int, end *history) {
 // Prompts in any cut leave the same bytes in the caches, and the same outputs. Without the option
 // they do not, so that these tests can fail.
 func TestInvariantCaches(t *testing.T) {
-	x := newModel(t, testkit.Device(t))
+	x := newModel(t, testkit.Device(t), &v4Sessions)
 	const length = 135 // past the first page of the window and the first entry of C128A
 	rng := rand.New(rand.NewPCG(5, 5))
 	differ := map[bool]int{}
@@ -149,7 +149,7 @@ func TestInvariantCaches(t *testing.T) {
 // The two passes plan by the number of tokens, so an invariant engine refuses them before it
 // allocates anything.
 func TestInvariantVariant(t *testing.T) {
-	x := newModel(t, testkit.Device(t))
+	x := newModel(t, testkit.Device(t), &v4Sessions)
 	o := sessionOptions()
 	o.Invariant, o.Variant = true, attention.TwoPassPrefix+attention.VariantBase
 	_, err := pipeline.NewEngine(t.Context(), x.dev, x.cfg, x.layers, o)

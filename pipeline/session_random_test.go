@@ -80,7 +80,7 @@ func (x *sessions) random(t *testing.T) {
 	o := sessionOptions()
 	o.CacheBytes, o.Rewind = 1<<20, 9
 	c.add(o)
-	o.Rewind, o.LayerByLayer, o.Pages = 130, true, model.VLLMPages()
+	o.Rewind, o.LayerByLayer, o.Pages = 130, true, x.of.vllm
 	c.add(o)
 	for range operations {
 		c.operation(c.rng.IntN(len(c.engines)))

@@ -137,7 +137,7 @@ func sameChain(t testing.TB, got, want []chainResult) {
 // caller's between the layers, gives the bits of the same layers and kernels submitted
 // one by one.
 func TestStepBetween(t *testing.T) {
-	x := newModel(t, testkit.Device(t))
+	x := newModel(t, testkit.Device(t), &v4Sessions)
 	own := x.residual(t)
 	o := sessionOptions()
 	o.LayerByLayer = true
@@ -216,7 +216,7 @@ func (x *sessions) checkRecorded(t *testing.T, name string, e *pipeline.Engine, 
 // TestStepBetweenEnds demands that a step gives the same after anything that may end it or its
 // recording.
 func TestStepBetweenEnds(t *testing.T) {
-	x := newModel(t, testkit.Device(t))
+	x := newModel(t, testkit.Device(t), &v4Sessions)
 	r, o := x.residual(t), sessionOptions()
 	o.SubmitBudget, o.Between = -1, r.record
 	e := x.engine(t, o)
@@ -300,7 +300,7 @@ func TestStepBetweenEnds(t *testing.T) {
 // TestStepBetweenSides checks what a step with the caller's kernels takes from the host and gives
 // to it, what those kernels are told, and the errors.
 func TestStepBetweenSides(t *testing.T) {
-	x := newModel(t, testkit.Device(t))
+	x := newModel(t, testkit.Device(t), &v4Sessions)
 	r, o := x.residual(t), sessionOptions()
 	o.SubmitBudget, o.Between, o.LayerByLayer = -1, r.record, true
 	_, err := pipeline.NewEngine(t.Context(), x.dev, x.cfg, x.layers, o)
