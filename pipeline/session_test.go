@@ -36,16 +36,17 @@ type sessions struct {
 
 // sessionModel is a model whose sessions are tested.
 type sessionModel struct {
+	name      string
 	config    func() model.Config
 	records   model.Records
 	vllm, odd map[string]int // EngineOptions.Pages: as vLLM has them, and such that divide nothing
 }
 
 var (
-	v4Sessions = sessionModel{func() model.Config { return fakemodel.Config(4, 0, 128) }, model.RecordsV4, model.VLLMPages(), oddPages}
+	v4Sessions = sessionModel{"v4", func() model.Config { return fakemodel.Config(4, 0, 128) }, model.RecordsV4, model.VLLMPages(), oddPages}
 	// v41Sessions have a layer of each role. From 25 tokens on not all entries are candidates.
-	v41Sessions = sessionModel{v41Layers, model.RecordsV41, v41Pages, v41OddPages}
-	v41InV4     = sessionModel{v41Layers, model.RecordsV4, v41Pages, v41OddPages}
+	v41Sessions = sessionModel{"v41", v41Layers, model.RecordsV41, v41Pages, v41OddPages}
+	v41InV4     = sessionModel{"v41 in v4 records", v41Layers, model.RecordsV4, v41Pages, v41OddPages}
 
 	v41Pages    = map[string]int{"window": 32, "ratio2": 32, "ratio2.state": 8, "ratio1": 64}
 	v41OddPages = map[string]int{"window": 23, "ratio2": 48, "ratio2.state": 3, "ratio1": 80}
