@@ -43,7 +43,7 @@ type sessionModel struct {
 }
 
 var (
-	v4Sessions = sessionModel{"v4", func() model.Config { return fakemodel.Config(4, 0, 128) }, model.RecordsV4, model.VLLMPages(), oddPages}
+	v4Sessions = sessionModel{"v4", v4Layers, model.RecordsV4, model.VLLMPages(), oddPages}
 	// v41Sessions have a layer of each role. From 25 tokens on not all entries are candidates.
 	v41Sessions = sessionModel{"v41", v41Layers, model.RecordsV41, v41Pages, v41OddPages}
 	v41InV4     = sessionModel{"v41 in v4 records", v41Layers, model.RecordsV4, v41Pages, v41OddPages}
@@ -51,6 +51,8 @@ var (
 	v41Pages    = map[string]int{"window": 32, "ratio2": 32, "ratio2.state": 8, "ratio1": 64}
 	v41OddPages = map[string]int{"window": 23, "ratio2": 48, "ratio2.state": 3, "ratio1": 80}
 )
+
+func v4Layers() model.Config { return fakemodel.Config(4, 0, 128) }
 
 func v41Layers() model.Config {
 	c := fakemodel.V41()
@@ -414,8 +416,8 @@ func (x *sessions) batch(t *testing.T) {
 // full fills the caches, which are just large enough for one session to get to its end.
 func (x *sessions) full(t *testing.T) {
 	o := sessionOptions()
-	o.CacheBytes, o.MaxCacheBytes = 0, 2<<20
-	for ; ; o.MaxCacheBytes += 1 << 19 {
+	o.CacheBytes, o.MaxCacheBytes = 0, 3<<18
+	for ; ; o.MaxCacheBytes += o.MaxCacheBytes / 4 {
 		e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), x.dev, x.cfg, x.layers, o))
 		err := must[*pipeline.Session](t)(e.Open()).Advance(t.Context(), sessionTokens)
 		assert.NoError(t, e.Close())

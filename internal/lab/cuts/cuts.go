@@ -34,47 +34,49 @@ type Scenario struct {
 	Name    string
 	Reports []string // public threads that it stands for: OWNER/REPOSITORY#NUMBER
 	Proves  string   // in one sentence
-	v4      bool     // about what only checkpoints of DeepSeek-V4 have
 	run     func(ctx context.Context, l *Lab) error
 }
 
 // Scenarios lists all of them.
 func Scenarios() []Scenario { return scenarios }
 
-// Suits reports whether a model has what the scenario is about.
-func (s *Scenario) Suits(m Model) bool { return m == V4 || !s.v4 }
+// Suits reports whether a model has what the scenario is about: formats are of checkpoints of
+// DeepSeek-V4.
+func (s *Scenario) Suits(m Model) bool { return m == V4 || s.Name != nameFormats }
+
+const nameFormats = "formats"
 
 var scenarios = []Scenario{
 	{"prompt lengths", []string{"vllm-project/vllm#55927", "GDzhu01/vllm-ascend-deepseekv4#76"},
-		"a prompt of any length, cut anywhere and then decoded, gives what one pass gives, its last partial group included", false, promptLengths},
+		"a prompt of any length, cut anywhere and then decoded, gives what one pass gives, its last partial group included", promptLengths},
 	{"shared prefixes", []string{"ROCm/ATOM#1417", "ROCm/ATOM#1423", "sgl-project/sglang#30339"},
-		"a prefix shared after its window wrapped stays what it is while others write behind it and are closed", false, sharedPrefixes},
+		"a prefix shared after its window wrapped stays what it is while others write behind it and are closed", sharedPrefixes},
 	{"restored sessions", []string{"sgl-project/sglang#28058"},
-		"a session restored after its window wrapped goes on as one that never stopped", false, restores},
+		"a session restored after its window wrapped goes on as one that never stopped", restores},
 	{"reused pages", []string{"ROCm/ATOM#1417"},
-		"a session in pages that another has just given back finds only what is its own", false, reusedPages},
+		"a session in pages that another has just given back finds only what is its own", reusedPages},
 	{"mixed batches", []string{"vllm-project/vllm#51318", "sgl-project/sglang#36174"},
-		"sessions of any lengths in one step give what each gives alone, whatever the others are", false, mixedBatches},
+		"sessions of any lengths in one step give what each gives alone, whatever the others are", mixedBatches},
 	{"short recordings", []string{"vllm-project/vllm#52492"},
-		"steps recorded at a short length give on a long sequence what steps recorded there give", false, shortRecordings},
+		"steps recorded at a short length give on a long sequence what steps recorded there give", shortRecordings},
 	{"repeats", []string{"vllm-project/vllm#53257", "hw-native-sys/pypto-lib#951"},
-		"the same tokens in the same steps give the same bits each time", false, repeats},
+		"the same tokens in the same steps give the same bits each time", repeats},
 	{"long generation", []string{"sgl-project/sglang#33397", "vllm-project/vllm#52109"},
-		"tokens decoded one by one, past every reuse of a page, give what one pass gives", false, longGeneration},
+		"tokens decoded one by one, past every reuse of a page, give what one pass gives", longGeneration},
 	{"rejected drafts", []string{"antirez/ds4#468"},
-		"drafts of 1 to 6 tokens, with any number of them rejected, leave nothing behind", false, rejectedDrafts},
+		"drafts of 1 to 6 tokens, with any number of them rejected, leave nothing behind", rejectedDrafts},
 	{"truncation", []string{"antirez/ds4#698"},
-		"a session cut anywhere in a group or a page goes on as if what was cut had never been", false, truncations},
+		"a session cut anywhere in a group or a page goes on as if what was cut had never been", truncations},
 	{"padding", []string{"GDzhu01/vllm-ascend-deepseekv4#76"},
-		"what lies behind a step's last token, NaN for instance, reaches no group and no result", false, padding},
+		"what lies behind a step's last token, NaN for instance, reaches no group and no result", padding},
 	{"isolation", []string{"vllm-project/vllm#50283", "nod-ai/amd-shark-ai#665"},
-		"NaN, infinities, large and subnormal numbers in one session change no bit of another beside it, or later in its pages", false, isolation},
+		"NaN, infinities, large and subnormal numbers in one session change no bit of another beside it, or later in its pages", isolation},
 	{"equal scores", []string{"sgl-project/sglang#23926", "hw-native-sys/pypto-lib#951"},
-		"of entries with equal scores the earliest are picked, in prompts and in decoding", false, equalScores},
+		"of entries with equal scores the earliest are picked, in prompts and in decoding", equalScores},
 	{"angles", []string{"ml-explore/mlx-lm#1189", "sgl-project/sglang#34788", "hw-native-sys/pypto-lib#951"},
-		"each kind of layer turns by its own base and scaling, its indexer too: layers of random weights agree with float64", false, angles},
-	{"formats", []string{"modular/modular#6600"},
-		"weights with factors that others divide by mean what their makers wrote", true, formats},
+		"each kind of layer turns by its own base and scaling, its indexer too: layers of random weights agree with float64", angles},
+	{nameFormats, []string{"modular/modular#6600"},
+		"weights with factors that others divide by mean what their makers wrote", formats},
 }
 
 // Run runs the scenario. The error says what was wrong, and at which token; nil: nothing was.

@@ -150,8 +150,8 @@ func (s *story) ask(spec *model.Layer, needles []int, t int, rng *rand.Rand) ask
 }
 
 // findable are those of some entries that a token of a layer surely attends: all, or, of a layer
-// that attends what another one picks, the entry that this one asks for, or, of one that picks among
-// another's candidates, the entries in the block of that entry and in the newest one.
+// that attends what another one picks, the entry that this one asks for, or, of one that picks
+// among another's candidates, the entries in the block of that entry and in the newest one.
 func (s *story) findable(spec *model.Layer, t, visible int, entries []ask) []ask {
 	var source ask
 	keep := func(e int) bool { return true }

@@ -39,8 +39,8 @@ type fake struct {
 	past []byte // a snapshot of pastTokens tokens
 }
 
-// pastTokens end in the first group of 128, so that a few tokens more complete it, and in the middle
-// of a group of two.
+// pastTokens end in the first group of 128, so that a few tokens more complete it, and in the
+// middle of a group of two.
 const pastTokens = 125
 
 // made are the models that tests have asked for.
