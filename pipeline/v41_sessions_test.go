@@ -21,7 +21,7 @@ func TestSessionsV41(t *testing.T) {
 		if full {
 			testSessions(t, &v41Sessions, nil)
 		} else {
-			testSessions(t, &v41Sessions, []string{"truncate", "layers", "save"})
+			testSessions(t, &v41Sessions, []string{"layers"})
 		}
 	})
 	t.Run("v4", func(t *testing.T) {
@@ -42,8 +42,8 @@ func TestEngineV41Builds(t *testing.T) {
 	}
 	const tokens, prefill = 61, 55
 	dev := testkit.Device(t)
-	for i, heads := range []int{8, 64, 16, 32} {
-		if i > 1 && !full {
+	for _, heads := range []int{8, 16, 32, 64} {
+		if heads > 8 && !full {
 			break
 		}
 		c := v41Layers()
@@ -54,6 +54,9 @@ func TestEngineV41Builds(t *testing.T) {
 		for _, variant := range testkit.DecodeVariants(t, dev, heads) {
 			for _, records := range []model.Records{model.RecordsV41, model.RecordsV4} {
 				t.Run(fmt.Sprint(heads, " ", variant, " ", records), func(t *testing.T) {
+					if records == model.RecordsV4 && !full {
+						t.Skip("VKMLA_TEST_FULL is not set")
+					}
 					e := engine(t, dev, checkpoint.Config, layers, options{MaxTokens: tokens, MaxStep: 32, KeepTopK: true, Variant: variant,
 						Records: records})
 					checkSequence(t, checkpoint.Config, records, m.Values, hidden, division(t, e, c.Hidden, prefill, hidden))
