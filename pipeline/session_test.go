@@ -163,10 +163,10 @@ func (x *sessions) begin(t testing.TB, e *pipeline.Engine, s *pipeline.Session, 
 }
 
 // TestSessions does everything to sessions that must not change their results, and demands that it
-// does not. Of DeepSeek-V4.1 it does all with VKMLA_TEST_FULL=1.
-func TestSessions(t *testing.T) { testSessions(t, &v4Sessions, nil) }
+// does not.
+func TestSessions(t *testing.T) { testSessions(t, &v4Sessions) }
 
-func testSessions(t *testing.T, of *sessionModel, only []string) {
+func testSessions(t *testing.T, of *sessionModel) {
 	x := newSessions(t, testkit.Device(t), of)
 	for _, c := range []struct {
 		name string
@@ -177,9 +177,7 @@ func testSessions(t *testing.T, of *sessionModel, only []string) {
 		{"full", x.full}, {"save", x.save}, {"odd pages", func(t *testing.T) { x.inPages(t, of.odd) }}, {"concurrent", x.concurrent},
 		{"random", x.random}, {"two steps", x.twoSteps}, {"steps at random", x.randomSteps},
 	} {
-		if only == nil || slices.Contains(only, c.name) {
-			t.Run(c.name, c.test)
-		}
+		t.Run(c.name, c.test)
 	}
 }
 

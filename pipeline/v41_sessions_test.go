@@ -13,23 +13,15 @@ import (
 )
 
 // TestSessionsV41 is TestSessions for layers that share entries, picks and candidates, in both
-// records. VKMLA_TEST_FULL=1 does all.
+// records. It runs with VKMLA_TEST_FULL=1.
 func TestSessionsV41(t *testing.T) {
 	testkit.WithoutMatrices(t)
-	full := os.Getenv("VKMLA_TEST_FULL") == "1"
-	t.Run("v41", func(t *testing.T) {
-		if full {
-			testSessions(t, &v41Sessions, nil)
-		} else {
-			testSessions(t, &v41Sessions, []string{"layers"})
-		}
-	})
-	t.Run("v4", func(t *testing.T) {
-		if !full {
-			t.Skip("VKMLA_TEST_FULL is not set")
-		}
-		testSessions(t, &v41InV4, nil)
-	})
+	if os.Getenv("VKMLA_TEST_FULL") != "1" {
+		t.Skip("VKMLA_TEST_FULL is not set")
+	}
+	for _, of := range []*sessionModel{&v41Sessions, &v41InV4} {
+		t.Run(of.name, func(t *testing.T) { testSessions(t, of) })
+	}
 }
 
 // TestEngineV41Builds holds layers that share in every build of attention and for all numbers of
