@@ -52,10 +52,10 @@ type LinearConfig struct {
 
 // LinearWeights are the weights of a Linear: G*N rows, those of group g from row g*N on. Weights
 // of several tensors may lie below each other; with FP8 all but the last then have a multiple of
-// 128 rows.
+// 128 rows, or of 32 with blocks of 32.
 type LinearWeights struct {
 	Data     tensor.Tensor // [rows, K] bf16; [rows, K] u8 E4M3; [rows, K/2] u8 with two E2M1 codes a byte, the even one low
-	Scale    tensor.Tensor // FP8 in blocks: [ceil(rows/128), ceil(K/128)] f32 or u8 UE8M0; NVFP4: [rows, K/16] u8 E4M3; else absent
+	Scale    tensor.Tensor // FP8 in blocks of B = 128 or 32: [ceil(rows/B), ceil(K/B)] f32 or u8; NVFP4: [rows, K/16] u8 E4M3; else absent
 	RowScale tensor.Tensor // [rows] f32; NVFP4: weight_scale_2, times input_scale if x is NVFP4; neither it nor FP8 by rows: absent
 }
 

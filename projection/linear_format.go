@@ -13,11 +13,12 @@ type WeightFormat int
 
 // Formats of weights.
 const (
-	WeightBF16     WeightFormat = iota + 1 // bf16
-	WeightFP8                              // E4M3 with one f32 scale for each block of 128 rows x 128 numbers
-	WeightFP8UE8M0                         // E4M3 with one UE8M0 scale for each such block
-	WeightNVFP4                            // E2M1, one E4M3 scale for each 16 numbers of a row, one f32 for each row
-	WeightFP8Rows                          // E4M3 with one f32 scale for each row
+	WeightBF16        WeightFormat = iota + 1 // bf16
+	WeightFP8                                 // E4M3 with one f32 scale for each block of 128 rows x 128 numbers
+	WeightFP8UE8M0                            // E4M3 with one UE8M0 scale for each such block
+	WeightNVFP4                               // E2M1, one E4M3 scale for each 16 numbers of a row, one f32 for each row
+	WeightFP8Rows                             // E4M3 with one f32 scale for each row
+	WeightFP8UE8M0x32                         // E4M3 with one UE8M0 scale for each block of 32 rows x 32 numbers
 )
 
 // weightFormat is what a format of weights is, as far as the host has to know. The shaders'
@@ -32,7 +33,7 @@ type weightFormat struct {
 	scaleRows, scaleCut int          // rows and numbers of a row that share a scale
 	rowScale            bool         // there is LinearWeights.RowScale
 
-	blocks   bool  // E4M3 codes, in blocks of ScaleBlock x ScaleBlock: no step of a kernel crosses one. Goes with E4M3 activations
+	span     int   // numbers of a row with one scale, which no step of a kernel with matrices crosses; 0: quads have their own
 	alike    alike // which layers proj_linear_tokens1to8 divides by K alone
 	overlaps bool  // proj_linear_tokens1to8 decodes while it loads: half the lanes suffice for one token
 	twoSets  bool  // proj_linear_tokens32to64 needs two sets of registers, however few the tokens
@@ -53,13 +54,18 @@ const (
 var weightFormats = map[WeightFormat]weightFormat{
 	WeightBF16: {name: "bf16", quad: 8, data: tensor.BF16, each: 1, alike: alikeLong, unroll: 1},
 	WeightFP8: {name: "fp8", quad: 16, data: tensor.U8, each: 1, scale: tensor.F32, scaleRows: ScaleBlock, scaleCut: ScaleBlock,
-		blocks: true, alike: alikeAlways, unroll: 2},
+		span: ScaleBlock, alike: alikeAlways, unroll: 2},
 	WeightFP8UE8M0: {name: "fp8-ue8m0", quad: 16, data: tensor.U8, each: 1, scale: tensor.U8, scaleRows: ScaleBlock, scaleCut: ScaleBlock,
-		blocks: true, alike: alikeAlways, unroll: 2},
+		span: ScaleBlock, alike: alikeAlways, unroll: 2},
 	WeightNVFP4: {name: "nvfp4", quad: 32, data: tensor.U8, each: 2, scale: tensor.U8, scaleRows: 1, scaleCut: nvBlock, rowScale: true,
 		overlaps: true, twoSets: true, unroll: 1},
-	WeightFP8Rows: {name: "fp8-rows", quad: 16, data: tensor.U8, each: 1, rowScale: true, blocks: true, alike: alikeAlways, unroll: 2},
+	WeightFP8Rows: {name: "fp8-rows", quad: 16, data: tensor.U8, each: 1, rowScale: true, span: ScaleBlock, alike: alikeAlways, unroll: 2},
+	WeightFP8UE8M0x32: {name: "fp8-ue8m0-32", quad: 16, data: tensor.U8, each: 1, scale: tensor.U8, scaleRows: smallBlock,
+		scaleCut: smallBlock, alike: alikeAlways, unroll: 2},
 }
+
+// spans tells whether so many numbers have one scale, or scales of their own.
+func (f weightFormat) spans(numbers int) bool { return f.span == 0 || numbers <= f.span }
 
 // row returns the properties of a format.
 func (f WeightFormat) row() weightFormat { return weightFormats[f] }
@@ -75,9 +81,11 @@ func (f WeightFormat) String() string {
 // Bytes are the bytes of rows x k weights without their scales.
 func (f WeightFormat) Bytes(rows, k int) int { return rows * k / f.row().quad * 16 }
 
-// ScaleBlock is the side of the square of FP8 weights that has one scale, and the
-// length of the piece of E4M3 activations that has one.
+// ScaleBlock is the side of the square of FP8 weights that has one scale, but for
+// WeightFP8UE8M0x32, and the length of the piece of E4M3 activations that has one.
 const ScaleBlock = 128
+
+const smallBlock = 32 // the side of WeightFP8UE8M0x32
 
 // ActivationFormat says how the input of a linear layer is stored.
 type ActivationFormat int
@@ -133,7 +141,7 @@ func (f ActivationFormat) String() string {
 func (cfg LinearConfig) checkFormats(op string) error {
 	w, known := weightFormats[cfg.Weights]
 	if !known {
-		return pkg.Wrong(op, "Weights", cfg.Weights, "bf16, fp8, fp8-ue8m0, nvfp4 or fp8-rows")
+		return pkg.Wrong(op, "Weights", cfg.Weights, "bf16, fp8, fp8-ue8m0, nvfp4, fp8-rows or fp8-ue8m0-32")
 	}
 	x, known := activationFormats[cfg.Activations]
 	if !known {

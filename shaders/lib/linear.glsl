@@ -1,7 +1,8 @@
 // The memory of the kernels of a linear layer: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k], with
 // weights as they are stored.
 //
-//   0 w_scale    FP8 [ceil(G*N/128), ceil(K/128)] f32 or UE8M0 bytes; NVFP4 [G*N, K/16] E4M3 bytes
+//   0 w_scale    FP8 [ceil(G*N/S), ceil(K/S)] f32 or UE8M0 bytes, S = SCALE_BLOCK; NVFP4
+//                [G*N, K/16] E4M3 bytes
 //   1 row_scale  NVFP4, and FP8 with a scale a row, [G*N] f32
 //   2 x_scale    E4M3 activations: [G, K/128, pitch] f32 powers of two, or [G, K/512, pitch] u32 of
 //                four UE8M0 bytes; tokens last
@@ -74,6 +75,10 @@ uint w_nv_scale(uint row, uint k) {
     const uint i = row * (pc.k / 16u) + k / 16u;
     return w_scale.v[i >> 2] >> ((i & 3u) * 8u);
 }
+
+// w_bits: what is loaded beside a quad of weights: codes of two scales of NVFP4, or the scale of
+// SMALL_BLOCKS.
+uint w_bits(uint row, uint k) { return FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row, k) : SMALL_BLOCKS ? w_block_bits(row, k) : 0u; }
 
 // x_block_bits: the f32 bits of the scale of an E4M3 token at k.
 uint x_block_bits(uint token, uint group, uint k) {

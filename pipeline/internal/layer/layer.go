@@ -98,6 +98,8 @@ func (k *Kind) checkWeights(w *model.DeviceLayer) error {
 			"what a layer of kind %s has", k.cfg.Spec.Name)
 	case k.cfg.Output != projection.ActivationBF16 && w.OA.Format != model.FormatFP8 && w.OA.Format != model.FormatFP8Rows:
 		return badWeights("w.OA.Format", w.OA.Format, "fp8, which the output path multiplies with")
+	case k.cfg.Output != projection.ActivationBF16 && w.OA.Block == smallBlock:
+		return badWeights("w.OA.Block", w.OA.Block, "%d, of which the output path has inputs", projection.ScaleBlock)
 	case w.Sink.DType != tensor.F32 || w.Sink.Len() != k.heads:
 		return badWeights("w.Sink", w.Sink, "[%d] f32", k.heads)
 	}
