@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
@@ -96,6 +97,7 @@ const (
 	ActivationFP8                               // [G, T, K] E4M3 with f32 scales, all powers of two
 	ActivationFP8Packed                         // [G, T, K] E4M3 with UE8M0 scales, four in a word
 	ActivationNVFP4                             // [G, T, K/2] E2M1 with E4M3 scales; LinearWeights.RowScale has the input scale
+	ActivationMXFP8                             // [G, T, K] E4M3 with a UE8M0 scale for each 32, four in a word
 )
 
 // activationFormat is what a format of activations is.
@@ -105,6 +107,7 @@ type activationFormat struct {
 	multiple int            // of which K is one, whatever the weights; 0: 1
 	block    int            // numbers that have one element of LinearArgs.XScale; 0: none
 	amaxOf   int            // numbers that share a scale
+	least    float32        // of E4M3: the largest number of a block counts as at least this
 	scales   []tensor.DType // that LinearArgs.XScale may have
 	rows     bool           // XScale lies as X does, a row for each token: [G, T, K/block]; else [G, K/block, Ta]
 	weights  []WeightFormat // that go with it; nil: all
@@ -113,10 +116,12 @@ type activationFormat struct {
 
 var activationFormats = map[ActivationFormat]activationFormat{
 	ActivationBF16: {name: "bf16", quad: 8},
-	ActivationFP8: {name: "fp8", quad: 16, multiple: ScaleBlock, block: ScaleBlock, amaxOf: ScaleBlock,
+	ActivationFP8: {name: "fp8", quad: 16, multiple: ScaleBlock, block: ScaleBlock, amaxOf: ScaleBlock, least: numfmt.ActivationEps,
 		scales: []tensor.DType{tensor.F32}, weights: fp8Weights},
 	ActivationFP8Packed: {name: "fp8-packed", quad: 16, multiple: 4 * ScaleBlock, block: 4 * ScaleBlock, amaxOf: ScaleBlock,
-		scales: []tensor.DType{tensor.I32, tensor.U32}, weights: fp8Weights},
+		least: numfmt.ActivationEps, scales: []tensor.DType{tensor.I32, tensor.U32}, weights: fp8Weights},
+	ActivationMXFP8: {name: "mxfp8", quad: 16, multiple: 4 * smallBlock, block: 4 * smallBlock, amaxOf: smallBlock,
+		least: numfmt.KCacheEps, scales: []tensor.DType{tensor.I32, tensor.U32}, weights: []WeightFormat{WeightFP8UE8M0x32}},
 	ActivationNVFP4: {name: "nvfp4", quad: 32, multiple: 4 * nvBlock, block: nvBlock, amaxOf: nvBlock,
 		scales: []tensor.DType{tensor.U8}, rows: true, weights: []WeightFormat{WeightNVFP4}, staged: true},
 }
@@ -145,7 +150,7 @@ func (cfg LinearConfig) checkFormats(op string) error {
 	}
 	x, known := activationFormats[cfg.Activations]
 	if !known {
-		return pkg.Wrong(op, "Activations", cfg.Activations, "bf16, fp8, fp8-packed or nvfp4")
+		return pkg.Wrong(op, "Activations", cfg.Activations, "bf16, fp8, fp8-packed, nvfp4 or mxfp8")
 	}
 	if x.weights != nil && !slices.Contains(x.weights, cfg.Weights) {
 		return pkg.Wrong(op, "Activations", cfg.Activations, "others, for weights of %v", cfg.Weights)

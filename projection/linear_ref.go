@@ -16,7 +16,7 @@ type LinearHost struct {
 	Weights         WeightFormat
 	Activations     ActivationFormat
 	X               []byte    // [T, G, K] bf16; FP8: [G, T, K] E4M3; NVFP4: [G, T, K/2]
-	XScale          []byte    // FP8: [G, K/128, ScalePitch] f32, packed: [G, K/512, ScalePitch] words; NVFP4: [G, T, K/16] E4M3; else none
+	XScale          []byte    // FP8: [G, K/128, ScalePitch] f32; packed, MXFP8: [G, K/512 or K/128, ScalePitch] words; NVFP4: [G, T, K/16]
 	Data            []byte    // [G*N, K] bf16 or E4M3; NVFP4: [G*N, K/2]
 	Scale           []byte    // FP8: [ceil(G*N/128), ceil(K/128)] f32 or UE8M0, or of 32; NVFP4: [G*N, K/16] E4M3; else none
 	RowScale        []float32 // NVFP4 and FP8 by rows: [G*N]; else none
@@ -104,9 +104,9 @@ func (h LinearHost) Activation(t, g, k int) float64 {
 		return nvfp4(h.X, h.XScale, (g*h.T+t)*h.K+k)
 	}
 	code := float64(numfmt.E4M3Decode(h.X[(g*h.T+t)*h.K+k]))
-	kb := k / ScaleBlock
-	if h.Activations == ActivationFP8Packed {
-		word := h.XScale[4*((g*(h.K/(4*ScaleBlock))+kb/4)*h.ScalePitch+t):]
+	kb, is := k/h.Activations.row().amaxOf, h.Activations.row()
+	if is.block != is.amaxOf {
+		word := h.XScale[4*((g*(h.K/is.block)+kb/4)*h.ScalePitch+t):]
 		return code * float64(numfmt.UE8M0Scale(word[kb%4]))
 	}
 	return code * float64(math.Float32frombits(binary.LittleEndian.Uint32(h.XScale[4*((g*(h.K/ScaleBlock)+kb)*h.ScalePitch+t):])))
@@ -127,8 +127,8 @@ func (h LinearHost) check(out []float64) error {
 	switch h.Activations {
 	case ActivationFP8:
 		x, xScale = numbers, 4*h.Groups*(h.K/ScaleBlock)*h.ScalePitch
-	case ActivationFP8Packed:
-		x, xScale = numbers, 4*h.Groups*(h.K/(4*ScaleBlock))*h.ScalePitch
+	case ActivationFP8Packed, ActivationMXFP8:
+		x, xScale = numbers, 4*h.Groups*(h.K/h.Activations.row().block)*h.ScalePitch
 	case ActivationNVFP4:
 		x, xScale = numbers/2, numbers/nvBlock
 	}

@@ -95,7 +95,9 @@ void fetch_x(uint pair, uint i, inout FetchX f) {
     const uint quads = pc.k / X_VEC, stride = ACT == ACT_BF16 ? pc.groups * quads : quads;
     const uint first = x_row(t0_, group_) * quads + apart(X_VEC, X_LINES, i) * stride + pair * (PAIR / X_VEC);
     f.q[i] = Load4(pc.x_addr + uint64_t(first) * 16u + uint64_t(x_lane_ + quad_of(X_VEC, i) * 16u)).v;
-    f.bits[i] = ACT == ACT_BF16 ? 0u : x_block_bits(t0_ + line_of(X_VEC, X_LINES) + apart(X_VEC, X_LINES, i), group_, pair * PAIR);
+    const uint token = t0_ + line_of(X_VEC, X_LINES) + apart(X_VEC, X_LINES, i);
+    const uint k = pair * PAIR + (ACT == ACT_MXFP8 ? quad_of(X_VEC, i) * X_VEC : 0u);
+    f.bits[i] = ACT == ACT_BF16 ? 0u : x_block_bits(token, group_, k);
 }
 
 void fetch_w(uint pair, uint i, inout FetchW f) {

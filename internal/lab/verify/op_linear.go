@@ -288,6 +288,10 @@ func randomLinear(seed uint64) []Case {
 		{about: "small blocks, 45 tokens", tokens: 45, groups: 1, n: 200, k: 1056, weights: fp8x32, wide: true, f32: true},
 		{about: "small blocks, subnormal codes", tokens: 40, groups: 1, n: 136, k: 384, weights: fp8x32, faint: true},
 		{about: "small blocks, large tiles", tokens: 150, groups: 1, n: 256, k: 704, weights: fp8x32, wide: true, workgroups: 1},
+		{about: "MXFP8, one token", tokens: 1, groups: 1, n: 136, k: 640, weights: fp8x32, activations: projection.ActivationMXFP8},
+		{about: "MXFP8 in groups", tokens: 21, groups: 2, n: 72, k: 384, weights: fp8x32, activations: projection.ActivationMXFP8, wide: true},
+		{about: "MXFP8, large tiles", tokens: 140, groups: 1, n: 128, k: 512, weights: fp8x32,
+			activations: projection.ActivationMXFP8, f32: true, workgroups: 1},
 	} {
 		formats := s.weights
 		if formats == nil {
@@ -350,6 +354,9 @@ func randomActivations(rng *rand.Rand, s linearShape, in Arrays) {
 		return
 	}
 	codes, pitch, blocks := make([]byte, n), (s.tokens+3)/4*4, s.k/projection.ScaleBlock
+	if s.activations == projection.ActivationMXFP8 {
+		blocks = s.k / smallBlock
+	}
 	for i := range codes {
 		codes[i] = randomE4M3(rng, true)
 	}
@@ -358,7 +365,7 @@ func randomActivations(rng *rand.Rand, s linearShape, in Arrays) {
 	for i := range bytes {
 		bytes[i] = byte(112 + rng.IntN(10))
 	}
-	if s.activations == projection.ActivationFP8Packed {
+	if s.activations != projection.ActivationFP8 {
 		words := make([]int32, len(bytes)/4)
 		for i := range words {
 			words[i] = int32(binary.LittleEndian.Uint32(bytes[4*i:]))

@@ -136,7 +136,7 @@ func (l *Layer) uses() []use {
 		list = append(list, use{&l.idxGates, "Indexer.Keys.K", x.Keys.K, indexDim, headDim, 1, tensor.F32, fromLatents, none, 0})
 	}
 	for i := range list {
-		if u := &list[i]; u.x == projection.ActivationBF16 {
+		if u := &list[i]; u.x == projection.ActivationBF16 && !(u.to == &l.oa && u.m.Block == smallBlock) {
 			u.x = k.cfg.activation(&u.m)
 		}
 	}
