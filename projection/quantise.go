@@ -26,7 +26,7 @@ type QuantiseConfig struct {
 type QuantiseArgs struct {
 	X      tensor.Tensor // [T, ..] bf16, G*K numbers a token
 	Codes  tensor.Tensor // [G, T, K] u8 E4M3; NVFP4: [G, T, K/2] u8 with two E2M1 codes a byte, the even one low; written
-	Scales tensor.Tensor // [G, K/128, Ta] f32; packed: [G, K/512, Ta] i32, MXFP8: [G, K/128, Ta], 0 for tokens T to Ta-1; NVFP4: [G, T, K/16] u8; written
+	Scales tensor.Tensor // [G, K/128, Ta] f32; packed [G, K/512, Ta] i32, MXFP8 [G, K/128, Ta]: 0 from T on; NVFP4 [G, T, K/16] u8; written
 
 	// InputScale is the input_scale of a checkpoint, from LeastInputScale to 1/LeastInputScale; of
 	// NVFP4 only, else 0.

@@ -8,7 +8,8 @@ import (
 )
 
 // QuantiseRef is the definition of Quantise on host memory, for x [T, groups, k] bf16. With amax
-// the largest magnitude of a block, for the formats of FP8 and block b of 128 numbers, of MXFP8 32
+// the largest magnitude of a block, for the formats of FP8 and block b of 128 numbers, of MXFP8
+// of 32,
 //
 //	sb = 127 + ceil(log2(max(amax, 1e-10)/448)), of MXFP8 with 1e-4
 //	codes[g][t][i] = e4m3(x / 2^(sb-127)),  scales[g][b][t] = sb
