@@ -45,11 +45,11 @@ var suites = []struct {
 	{"attention", []string{"op", "case", "batch", "heads", "topk", "window", "variant"}},
 	{"memory", []string{"op", "case", "batch", "heads", "prefill", "variant"}},
 	{"linear", []string{"op", "case", "batch", "model", "weights", "variant"}},
-	{"step", []string{"batch", "context", "model", "weights", "keys", "invariant", "variant"}},
-	{"start", []string{"batch", "context", "model", "weights", "keys", "invariant", "variant"}},
+	{"step", []string{"batch", "context", "model", "weights", "keys", "store", "invariant", "variant"}},
+	{"start", []string{"batch", "context", "model", "weights", "keys", "store", "invariant", "variant"}},
 	{comparison, comparedFlags},
-	{"prefill", []string{"prefill", "chunk", "model", "weights", "keys", "invariant", "variant"}},
-	{"layer", []string{"batch", "context", "prefill", "model", "kind", "weights", "chunk", "keys", "output-path", "invariant", "variant"}},
+	{"prefill", []string{"prefill", "chunk", "model", "weights", "keys", "store", "invariant", "variant"}},
+	{"layer", []string{"batch", "context", "prefill", "model", "kind", "weights", "chunk", "keys", "store", "output-path", "invariant", "variant"}},
 }
 
 // comparison is the suite that --compare runs, of others' cases.

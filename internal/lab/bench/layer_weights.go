@@ -7,7 +7,6 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
@@ -99,7 +98,13 @@ func (l *randomLayer) matrices() []*model.DeviceMatrix {
 		list = append(list, &c.KVGate)
 	}
 	if x := l.Indexer; x != nil {
-		list = append(list, &x.QB, &x.Weights, &x.Compressor.KVGate)
+		list = append(list, &x.QB, &x.Weights)
+		if x.Compressor != nil {
+			list = append(list, &x.Compressor.KVGate)
+		}
+		if x.Keys != nil {
+			list = append(list, &x.Keys.K)
+		}
 	}
 	return list
 }
@@ -115,6 +120,9 @@ func matrixBytes(x model.DeviceMatrix) float64 {
 
 // layer makes layer i of a model. Its Close frees it.
 func (m *weightMaker) layer(c model.Config, i int, format model.Format) (*randomLayer, error) {
+	if side := c.WeightBlock; format == model.FormatFP8 && side != 0 && side != 128 {
+		format = model.FormatBF16 // as checkpoints are uploaded that have such blocks
+	}
 	p := layerPlan{m: m, format: format}
 	w := p.layer(c, i)
 	var need uint64
@@ -159,21 +167,35 @@ func (p *layerPlan) layer(c model.Config, i int) *model.DeviceLayer {
 	p.floats(&w.Sink, 1, c.Heads)
 	spec := c.Layers[i].LayerSpec
 	if spec.Compresses() {
-		w.Compressor = p.compressor(spec.Compression(model.HeadDim), c.Hidden)
+		w.Compressor = p.compressor(&spec, model.HeadDim, c.Hidden)
 	}
 	if spec.Picks == model.PickOwn {
 		w.Indexer = &model.DeviceIndexer{}
 		p.matrix(&w.Indexer.QB, p.format, c.IndexHeads*model.IndexDim, c.QRank)
 		p.matrix(&w.Indexer.Weights, model.FormatBF16, c.IndexHeads, c.Hidden)
-		w.Indexer.Compressor = p.compressor(spec.Compression(model.IndexDim), c.Hidden)
+		switch {
+		case spec.LatentKeys:
+			w.Indexer.Keys = &model.DeviceKeys{}
+			p.matrix(&w.Indexer.Keys.K, model.FormatBF16, model.IndexDim, model.HeadDim)
+			p.floats(&w.Indexer.Keys.Norm, 1, model.IndexDim)
+		case spec.Compresses():
+			w.Indexer.Compressor = p.compressor(&spec, model.IndexDim, c.Hidden)
+		}
 	}
 	return w
 }
 
-func (p *layerPlan) compressor(c cache.Compression, hidden int) *model.DeviceCompressor {
-	w := &model.DeviceCompressor{}
-	p.matrix(&w.KVGate, model.FormatBF16, 2*c.Channels(), hidden)
-	p.floats(&w.Ape, 0.1, c.Ratio, c.Channels())
+func (p *layerPlan) compressor(spec *model.LayerSpec, dim, hidden int) *model.DeviceCompressor {
+	w, c := &model.DeviceCompressor{}, spec.Compression(dim)
+	if spec.Gated() {
+		p.matrix(&w.KVGate, model.FormatBF16, 2*c.Channels(), hidden)
+		p.floats(&w.Ape, 0.1, c.Ratio, c.Channels())
+	} else {
+		p.matrix(&w.KVGate, model.FormatBF16, c.Channels(), hidden)
+	}
+	if spec.Gated() && spec.Unplaced {
+		clear(p.wanted[len(p.wanted)-1].data)
+	}
 	p.floats(&w.Norm, 1, c.Dim)
 	return w
 }

@@ -175,6 +175,9 @@ func decodeOf(batch, context int) string {
 	return fmt.Sprintf("decode, %d sequences of %d tokens", batch, context)
 }
 
+// timedKinds are the kinds of layers that are timed, of either model.
+var timedKinds = bench.KindsOf("flash", "small")
+
 // timeChecks time layers of a model, in quick steps or in the others: of V4-Flash, on a processor
 // of a small model.
 func timeChecks(quick bool) (list []Check) {
@@ -189,7 +192,7 @@ func timeChecks(quick bool) (list []Check) {
 		if s.quick != quick {
 			continue
 		}
-		for _, kind := range bench.Kinds {
+		for _, kind := range timedKinds {
 			o := bench.LayerOptions{Kinds: []string{kind}, Checked: true, Chunk: s.prompt,
 				Common: bench.Common{Reps: timedReps, Warmup: timedWarmup}}
 			if s.prompt > 0 {

@@ -5,7 +5,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/vkmla/vkmla/internal/lab/bench"
 	"github.com/vkmla/vkmla/internal/lab/cuts"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 )
@@ -28,8 +27,8 @@ func TestAll(t *testing.T) {
 		groups[c.Group]++
 	}
 	assert.Equal(t, map[string]int{GroupLimits: 1, GroupOperations: len(verify.All()) - 1, GroupLayers: groups[GroupLayers],
-		GroupCuts: len(cuts.Scenarios()), GroupTimes: len(timedSteps) * len(bench.Kinds)}, groups)
-	assert.GreaterOrEqual(t, groups[GroupLayers], len(bench.Kinds))
+		GroupCuts: len(cuts.Scenarios()), GroupTimes: len(timedSteps) * len(timedKinds)}, groups)
+	assert.GreaterOrEqual(t, groups[GroupLayers], len(timedKinds))
 	for _, s := range cuts.Scenarios() {
 		c, ok := find(All(false), GroupCuts+"/"+s.Name)
 		assert.True(t, ok)
@@ -43,5 +42,5 @@ func TestAll(t *testing.T) {
 		quick[c.Group]++
 	}
 	assert.Equal(t, map[string]int{GroupLimits: 1, GroupOperations: groups[GroupOperations], GroupLayers: 1, GroupCuts: len(quickCuts),
-		GroupTimes: len(bench.Kinds)}, quick)
+		GroupTimes: len(timedKinds)}, quick)
 }
