@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/pipeline/prefix"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -98,14 +100,13 @@ type both struct {
 	e                    *pipeline.Engine
 	a, b                 []int32
 	computedA, computedB *pipeline.Session
-	rows                 [][]float32 // what the layers gave for each token of the first
+	rows                 [][]float32    // what the layers gave for each token of the first
+	pages                map[string]int // of an engine that restores
 }
 
-// TestKeeper is one test for the sake of its model and sequences.
-func TestKeeper(t *testing.T) {
-	testkit.WithoutMatrices(t)
+func newBoth(t *testing.T, cfg model.Config, pages map[string]int) *both {
 	const most = 400
-	x := &both{world: newWorld(t, fakemodel.Tiny(4, 0, 128), fakemodel.BF16), a: random(1, most)}
+	x := &both{world: newWorld(t, cfg, fakemodel.BF16), a: random(1, most), pages: pages}
 	x.b = append(slices.Clone(x.a[:300]), random(2, most-300)...)
 	x.e = x.engine(t, "")
 	x.computedA = testkit.Must[*pipeline.Session](t)(x.e.Open())
@@ -113,6 +114,28 @@ func TestKeeper(t *testing.T) {
 	x.computedB = testkit.Must[*pipeline.Session](t)(x.computedA.Fork())
 	x.rows = append(x.rows, x.run(t, x.computedA, x.a[300:])...)
 	x.run(t, x.computedB, x.b[300:])
+	return x
+}
+
+// TestKeeperV41 restores prompts of layers that share, among them such of which a group of two is
+// half full.
+func TestKeeperV41(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	x := newBoth(t, fakemodel.TinyV41(), map[string]int{"window": 48, "ratio2": 32, "ratio2.state": 3, "ratio1": 80})
+	for _, c := range []struct {
+		name string
+		test func(*testing.T, *both)
+	}{{"bits", bits}, {"spans", spans}, {"damaged", damaged}, {"parts", parts}} {
+		if c.name == "bits" || os.Getenv("VKMLA_TEST_FULL") == "1" {
+			t.Run(c.name, func(t *testing.T) { c.test(t, x) })
+		}
+	}
+}
+
+// TestKeeper is one test for the sake of its model and sequences.
+func TestKeeper(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	x := newBoth(t, fakemodel.Tiny(4, 0, 128), model.VLLMPages())
 	for name, test := range map[string]func(*testing.T, *both){"bits": bits, "spans": spans, "damaged": damaged, "trust": trust, "parts": parts,
 		"slow": slow, "once": once, "refuses": refuses} {
 		t.Run(name, func(t *testing.T) { test(t, x) })

@@ -103,7 +103,7 @@ func keeper(t testing.TB, e *pipeline.Engine, s prefix.Store, o prefix.Options) 
 // that computed everything. VKMLA_TEST_FULL=1 takes every length.
 func bits(t *testing.T, x *both) {
 	most := len(x.a)
-	e := x.world.engine(t, pipeline.EngineOptions{MaxTokens: most, MaxSessions: 2, MaxStep: 128, Invariant: true, Pages: model.VLLMPages()})
+	e := x.world.engine(t, pipeline.EngineOptions{MaxTokens: most, MaxSessions: 2, MaxStep: 128, Invariant: true, Pages: x.pages})
 	lengths := []int{9, 128, 262}
 	if os.Getenv("VKMLA_TEST_FULL") == "1" {
 		lengths = nil

@@ -14,7 +14,7 @@ const mostDrafted = 6
 
 // longGeneration decodes one token at a time, past every reuse of a page.
 func longGeneration(ctx context.Context, l *Lab) error {
-	n := 330
+	n := l.room(330)
 	if l.o.Size == Full {
 		n = 4200
 	}
@@ -57,7 +57,9 @@ func drafts(rng *rand.Rand) (all []draft) {
 // rejectedDrafts verifies drafts of two sessions: a step takes the next token and those of a draft
 // of each, of which the last are wrong and taken back.
 func rejectedDrafts(ctx context.Context, l *Lab) error {
-	from, rounds := 190, 2
+	const each = 83 // tokens of a round that stay
+	from := 190
+	rounds := min(2, (l.tokens()-from-40)/each)
 	if l.o.Size == Full {
 		from, rounds = 5, 50
 	}
@@ -111,7 +113,7 @@ func (x *line) drafted(d draft, wrong *story) chunk {
 func truncations(ctx context.Context, l *Lab) error {
 	const rewind = 140
 	places := []int{0, 1, 2, 3, 17, 62, 63, 64, 65, 126, 127}
-	groups := 1
+	groups, first := 1, min(384, (l.tokens()-180)/128*128)
 	if l.o.Size == Full {
 		groups = 20
 	}
@@ -123,12 +125,12 @@ func truncations(ctx context.Context, l *Lab) error {
 	if err != nil {
 		return err
 	}
-	x, err := p.resume(ctx, e, 380)
+	x, err := p.resume(ctx, e, first-4)
 	rng, wrong := rand.New(rand.NewPCG(7, 7)), l.newStory(61)
 	for group := range groups {
 		for i, place := range places {
 			if err == nil {
-				err = x.rewound(ctx, 384+128*group+place, wrong, []int{4, 1, 2, 8}[i%4], rng)
+				err = x.rewound(ctx, first+128*group+place, wrong, []int{4, 1, 2, 8}[i%4], rng)
 			}
 		}
 	}
@@ -150,7 +152,7 @@ func (x *line) rewound(ctx context.Context, place int, wrong *story, tokens int,
 		return err
 	}
 	if rng.IntN(6) == 0 {
-		tokens = 130
+		tokens = min(130, x.l.tokens()-place)
 	}
 	for at := 0; at < tokens; at += 64 {
 		if err := step(ctx, chunk{line: x, n: min(64, tokens-at), other: wrong}); err != nil {
