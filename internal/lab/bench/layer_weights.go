@@ -1,12 +1,14 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 
+	"github.com/vkmla/vkmla/internal/lab/quantise"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
@@ -120,10 +122,7 @@ func matrixBytes(x model.DeviceMatrix) float64 {
 
 // layer makes layer i of a model. Its Close frees it.
 func (m *weightMaker) layer(c model.Config, i int, format model.Format) (*randomLayer, error) {
-	if side := c.WeightBlock; format == model.FormatFP8 && side != 0 && side != 128 {
-		format = model.FormatBF16 // as checkpoints are uploaded that have such blocks
-	}
-	p := layerPlan{m: m, format: format}
+	p := layerPlan{m: m, format: format, side: cmp.Or(c.WeightBlock, quantise.Side)}
 	w := p.layer(c, i)
 	var need uint64
 	for _, v := range p.wanted {
@@ -144,6 +143,7 @@ func (m *weightMaker) layer(c model.Config, i int, format model.Format) (*random
 type layerPlan struct {
 	m      *weightMaker
 	format model.Format // of what checkpoints quantise
+	side   int          // of blocks of FP8 with one scale
 	wanted []wantedWeights
 }
 
@@ -207,12 +207,16 @@ func (p *layerPlan) matrix(x *model.DeviceMatrix, f model.Format, n, k int) {
 	case model.FormatBF16:
 		p.wanted = append(p.wanted, wantedWeights{to: &x.Data, dt: tensor.BF16, shape: []int{n, k}, pattern: f})
 	case model.FormatFP8:
-		codes := make([]byte, (n+127)/128*((k+127)/128))
+		blocks := []int{(n + p.side - 1) / p.side, (k + p.side - 1) / p.side}
+		codes := make([]byte, blocks[0]*blocks[1])
 		for i := range codes { // about the scale, and different
 			codes[i] = byte(127 + int(math.Round(math.Log2(scale))) + i%2)
 		}
 		p.wanted = append(p.wanted, wantedWeights{to: &x.Data, dt: tensor.U8, shape: []int{n, k}, pattern: f},
-			wantedWeights{to: &x.Scales, dt: tensor.U8, shape: []int{(n + 127) / 128, (k + 127) / 128}, data: codes})
+			wantedWeights{to: &x.Scales, dt: tensor.U8, shape: blocks, data: codes})
+		if p.side != quantise.Side {
+			x.Block = p.side
+		}
 	default:
 		x.Global = float32(scale)
 		codes := make([]byte, n*k/16)
