@@ -39,9 +39,10 @@ func TestEstimate(t *testing.T) {
 		cfg     model.Config
 	}{
 		"v41":          {fakemodel.FP8, options{MaxTokens: 5000, MaxSessions: 3, MaxStep: 12, KeepTopK: true}, fakemodel.V41()},
-		"v41 in pages": {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9, Pages: model.VLLMPagesV41(64), LayerByLayer: true}, fakemodel.V41()},
-		"v41 as v4": {fakemodel.BF16, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9, Records: model.RecordsV4, Steps: 2, LayerByLayer: true},
-			fakemodel.V41()},
+		"v41 in pages": {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9, Pages: model.VLLMPagesV41(64),
+			LayerByLayer: true}, fakemodel.V41()},
+		"v41 as v4": {fakemodel.BF16, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9, Records: model.RecordsV4, Steps: 2,
+			LayerByLayer: true}, fakemodel.V41()},
 		"default":     {fakemodel.BF16, options{MaxTokens: 5000, MaxSessions: 3, MaxStep: 12}, v4},
 		"layers":      {fakemodel.FP8, options{MaxTokens: 300, MaxStep: 5, LayerByLayer: true, KeepTopK: true, KeepLSE: true}, v4},
 		"quantised":   {fakemodel.NVFP4, options{MaxTokens: 4096, MaxStep: 3, QuantiseActivations: true, Keys: cache.IndexKeyMXFP4}, v4},
@@ -49,7 +50,8 @@ func TestEstimate(t *testing.T) {
 		"quant 8":     {fakemodel.FP8F32, options{MaxTokens: 77, MaxStep: 2, QuantiseActivations: true}, v4},
 		"gathered":    {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9, Variant: "twopass-base", Pages: oddPages}, v4},
 		"two steps":   {fakemodel.FP8, options{MaxTokens: 300, MaxSessions: 3, MaxStep: 5, Steps: 2, LayerByLayer: true}, v4},
-		"cache bytes": {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 4, MaxStep: 4, CacheBytes: 8 << 20, MaxCacheBytes: 9 << 20}, v4},
+		"cache bytes": {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 4, MaxStep: 4, CacheBytes: 8 << 20,
+			MaxCacheBytes: 9 << 20}, v4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cfg := t.Context(), x.cfg
@@ -84,8 +86,8 @@ func TestCacheBytes(t *testing.T) {
 	assert.Zero(t, model.Config{}.CacheBytes(1))
 	options := pipeline.EngineOptions{MaxTokens: 3000, MaxSessions: 5, MaxStep: 64}
 	sameBytes(t, dev, c, layers, options)
-	sameBytes(t, dev, c, layers, pipeline.EngineOptions{MaxTokens: 3000, MaxSessions: 5, MaxStep: 300, Rewind: 77, Keys: cache.IndexKeyMXFP4,
-		Pages: oddPages})
+	sameBytes(t, dev, c, layers, pipeline.EngineOptions{MaxTokens: 3000, MaxSessions: 5, MaxStep: 300, Rewind: 77,
+		Keys: cache.IndexKeyMXFP4, Pages: oddPages})
 	ctx := t.Context()
 	for _, bad := range [][]int{{0}, {-1}, {3001}, {1, 1, 1, 1, 1, 1}} {
 		o := pipeline.EngineOptions{MaxTokens: 3000, MaxSessions: 5}

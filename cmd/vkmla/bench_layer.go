@@ -78,5 +78,6 @@ func outputPath(op, name string) (pipeline.OutputPath, error) {
 func (f benchFlags) layerOptions() bench.LayerOptions {
 	return bench.LayerOptions{Common: f.Common, Models: f.layer.models, Kinds: f.layer.kinds, Weights: f.layer.weights,
 		Batches: f.batches, Contexts: f.contexts,
-		Prefill: f.prefill, Chunk: f.layer.chunk, Keys: f.layer.format, Records: f.layer.records, Output: f.layer.output, Invariant: f.layer.invariant}
+		Prefill: f.prefill, Chunk: f.layer.chunk, Keys: f.layer.format, Records: f.layer.records, Output: f.layer.output,
+		Invariant: f.layer.invariant}
 }

@@ -45,8 +45,8 @@ func TestTokenizerFirst(t *testing.T) {
 	assert.ErrorIs(t, command(t.Context(), []string{"--model", dir}, quiet), text.ErrFormat)
 }
 
-// TestOtherModels refuses a model whose attention the library computes and whose rest is not what is
-// computed here, before its weights are read.
+// TestOtherModels refuses a model whose attention the library computes and whose rest is not what
+// is computed here, before its weights are read.
 func TestOtherModels(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, random.Write(dir, random.V41Config(), 1))

@@ -6,10 +6,10 @@ import (
 	"github.com/vkmla/vkmla/tensor"
 )
 
-// Plan returns what Checkpoint.Plan returns for one of some ranks, where there is no checkpoint yet:
-// linear layers that released checkpoints quantise have a format, FormatBF16, FormatFP8 with scales
-// of a byte, or FormatNVFP4; the others, norms and what else there is are as in these. Layers that
-// only predict ahead are left out. The layers have no memory; there is nothing to close.
+// Plan returns what Checkpoint.Plan returns for one of some ranks, where there is no checkpoint
+// yet: linear layers that released checkpoints quantise have a format, FormatBF16, FormatFP8 with
+// scales of a byte, or FormatNVFP4; all else is as in these. Layers that only predict ahead are
+// left out. The layers have no memory; there is nothing to close.
 //
 // Errors: *ConfigError; vk.ErrArgument for another format, and for ranks that are no divisor of
 // o_groups.
@@ -48,7 +48,8 @@ func (o outline) layer(i int) LayerWeights {
 	if spec.Picks != PickOwn {
 		return w
 	}
-	w.Indexer = &IndexerWeights{QB: o.matrix(o.format, o.IndexHeads*IndexDim, o.QRank), Weights: o.matrix(FormatBF16, o.IndexHeads, o.Hidden)}
+	w.Indexer = &IndexerWeights{QB: o.matrix(o.format, o.IndexHeads*IndexDim, o.QRank),
+		Weights: o.matrix(FormatBF16, o.IndexHeads, o.Hidden)}
 	switch {
 	case spec.LatentKeys:
 		w.Indexer.Keys = &KeyWeights{o.matrix(FormatBF16, IndexDim, HeadDim), outlined(tensor.BF16, IndexDim)}

@@ -158,14 +158,15 @@ func layerWork(c model.Config, spec model.LayerSpec, w *randomLayer, s stepShape
 		work["indexer.q_quantise"] = Work{Activations: t * hi * (256 + 2 + row + 4)}
 		scored, keys, blocks := s.scored(c, spec)
 		// Picks and their slots are written, blocks of candidates written or read.
-		work["indexer.select"] = Work{Cache: keys * row, Activations: t*hi*(row+4) + 8*t*float64(c.TopK) + 4*blocks, Flop: 2 * scored * hi * 128}
+		work["indexer.select"] = Work{Cache: keys * row, Activations: t*hi*(row+4) + 8*t*float64(c.TopK) + 4*blocks,
+			Flop: 2 * scored * hi * 128}
 	}
 	return work
 }
 
 // compressorWork adds saving a step's states, and pooling those of completed entries, of so many
-// bytes: each reads a window of kv values and scores, as many as the entry has numbers. Of one or two
-// tokens both are one launch with the name of the second. Without gates there are no states.
+// bytes: each reads a window of kv values and scores, as many as the entry has numbers. Of one or
+// two tokens both are one launch with the name of the second. Without gates there are no states.
 func compressorWork(work map[string]Work, name string, c cache.Compression, s stepShape, bytes float64) {
 	n, dim := s.completed(c.Ratio), float64(c.Dim)
 	compress := Work{Cache: n * bytes}

@@ -77,5 +77,6 @@ func TestOnlyLayers(t *testing.T) {
 	assert.Equal(t, []int{0, 2, 3, 20, 21, 24}, firstOfKinds(c))
 	assert.Equal(t, []int{20, 24}, sourcesOf(c, 25))
 	assert.Equal(t, cache.IndexKeyMXFP4, LayerOptions{}.keys(c))
-	assert.Equal(t, cache.IndexKeyFP8, LayerOptions{Records: model.RecordsV4}.keys(LayerOptions{Records: model.RecordsV4}.config("v41-flash")))
+	v4 := LayerOptions{Records: model.RecordsV4}
+	assert.Equal(t, cache.IndexKeyFP8, v4.keys(v4.config("v41-flash")))
 }

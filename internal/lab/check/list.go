@@ -111,7 +111,8 @@ var cutModels = []struct {
 	quick, others []string // nil others: all
 }{
 	{cuts.V4, "", []string{"shared prefixes", "short recordings", "padding"}, nil},
-	{cuts.V41, ", v41", []string{"shared prefixes"}, []string{"shared prefixes", "restored sessions", "rejected drafts", "truncation", "equal scores"}},
+	{cuts.V41, ", v41", []string{"shared prefixes"},
+		[]string{"shared prefixes", "restored sessions", "rejected drafts", "truncation", "equal scores"}},
 }
 
 // cutChecks have one check for each model and scenario. They share what they put on the device.

@@ -45,6 +45,7 @@ func TestAll(t *testing.T) {
 		assert.True(t, seen[c.ID()], c.ID())
 		quick[c.Group]++
 	}
-	assert.Equal(t, map[string]int{GroupLimits: 1, GroupOperations: groups[GroupOperations], GroupLayers: len(quickLayers), GroupCuts: len(cutModels[0].quick) + len(cutModels[1].quick),
+	assert.Equal(t, map[string]int{GroupLimits: 1, GroupOperations: groups[GroupOperations], GroupLayers: len(quickLayers),
+		GroupCuts:  len(cutModels[0].quick) + len(cutModels[1].quick),
 		GroupTimes: len(timedKinds)}, quick)
 }

@@ -1,6 +1,7 @@
 // Package layers checks whole layers, as an engine runs them: random ones against their formula, in
-// DeepSeek-V4.1 all roles beside each other, and recorded ones. Importing it adds the operation "layer" to those of package verify, which
-// cannot have it: the tests of what an engine is made of use that package.
+// DeepSeek-V4.1 all roles beside each other, and recorded ones. Importing it adds the operation
+// "layer" to those of package verify, which cannot have it: the tests of what an engine is made of
+// use that package.
 package layers
 
 import (
@@ -32,8 +33,8 @@ func init() {
 }
 
 // layerKind is a layer to check, or the layers of a model that take from each other. Pages of
-// windows are taken again after 193 tokens, and every random layer has a second, shorter session that
-// ends meanwhile.
+// windows are taken again after 193 tokens, and every random layer has a second, shorter session
+// that ends meanwhile.
 type layerKind struct {
 	name    string
 	ratio   int
@@ -116,8 +117,8 @@ func (k *layerKind) lens(rng *rand.Rand) []int32 {
 	return []int32{295 + rng.Int32N(25), 67 + rng.Int32N(5)}
 }
 
-// layerInput is a case: hidden states [T, Hidden] of all sessions, one after the other, the same for
-// each layer.
+// layerInput is a case: hidden states [T, Hidden] of all sessions, one after the other, the same
+// for each layer.
 type layerInput struct {
 	layerKind
 	cfg    model.Config
@@ -412,7 +413,8 @@ func (l layerInput) agreement(i int, got, want verify.Arrays) formula.Agreement 
 func agreement(c *verify.Comparison, name string, a formula.Agreement, diff, worst float64) {
 	c.Criterion(a.Diff < diff, a.Diff, diff, fmt.Sprintf("%sout: 1 - cos is %.3g", name, a.Diff))
 	c.Criterion(a.Worst < worst, a.Worst, worst, fmt.Sprintf("%sout: 1 - cos of token %d is %.3g", name, a.At, a.Worst))
-	c.Criterion(a.Short == 0, float64(a.Short), 0, fmt.Sprintf("%stopk: %d of %d tokens have another number of entries", name, a.Short, a.Tokens))
+	c.Criterion(a.Short == 0, float64(a.Short), 0,
+		fmt.Sprintf("%stopk: %d of %d tokens have another number of entries", name, a.Short, a.Tokens))
 	c.Criterion(10*a.Missed <= a.Picks, float64(a.Missed), float64(a.Picks)/10,
 		fmt.Sprintf("%stopk: %d of %d entries were not picked", name, a.Missed, a.Picks))
 	few := float64(a.Tokens-a.Same) / float64(a.Tokens)
