@@ -93,9 +93,10 @@ regular expression, as --op '~^fused_.*fp8'.
 The suite layer times whole layers, from hidden states to hidden states, with random
 weights: one of each kind (window, c4a, c128a) of --model flash or pro, or of v41-flash behind
 those that it takes from, in the formats of --weights and caches of --store, for decode steps
-of --batch requests of --context tokens and for the chunks of prefills of --prefill tokens. It gives the time of the layer and of each operation, with
-bytes, shares of the limits, launches, barriers and memory. If only one of --batch and
---prefill is given, the other is left out. What does not fit into memory is skipped.
+of --batch requests of --context tokens and for the chunks of prefills of --prefill tokens.
+It gives the time of the layer and of each operation, with bytes, shares of the limits,
+launches, barriers and memory. If only one of --batch and --prefill is given, the other is
+left out. What does not fit into memory is skipped.
 
 The suite step times whole decode steps of a model: all layers in one submission, with
 and without a kernel between them that makes them depend on each other, and layer by
