@@ -99,6 +99,15 @@ func newest(list []int, i int) int {
 	return -1
 }
 
+// VLLMPagesV41 are the slots of vLLM's pages of DeepSeek-V4.1, as VLLMPages are those of V4: a page
+// of entries is for block tokens, vLLM's block_size, a multiple of 64 or 128 by its device. Pages
+// of rows, entries and states have vLLM's bytes; those of MXFP4 index keys lie closer together.
+//
+// Source: vllm/models/deepseek_v41/{attention,compressor}.py.
+func VLLMPagesV41(block int) map[string]int {
+	return map[string]int{"window": 32, "ratio1": block, "ratio2": block / 2, "ratio2.state": 8}
+}
+
 // DraftBlock is a layer of DeepSeek-V4.1 that drafts: it attends a window and its block.
 var DraftBlock = LayerSpec{Name: "draft", Block: true, Pools: []PoolSpec{windowPool}}
 
