@@ -139,6 +139,13 @@ func (r *configReader) sources(s Sources, ratios []int) {
 	}
 	if n := s.Candidates; n >= 0 && (!slices.Contains(s.Picks, n) || ratios[n] != 1) {
 		r.bad("candidate_source_layer_id", n, "one of index_source_layer_ids, %v, with a ratio of 1, or less than 0 for none", s.Picks)
+		return
+	}
+	for _, n := range s.Picks {
+		if source := s.Candidates; source >= 0 && n > source && ratios[n] != ratios[source] {
+			r.bad("compress_ratios", fmt.Sprintf("%d for layer %d", ratios[n], n), "%d, as layer %d has it, whose candidates it scores",
+				ratios[source], source)
+		}
 	}
 }
 

@@ -59,7 +59,7 @@ func TestParseConfigV41(t *testing.T) {
 		kinds[l.Name] = append(kinds[l.Name], i)
 		assert.Equal(t, l.Ratio > 0, want.Rope(i) == want.Compress, "layer %d: rotation", i)
 	}
-	assert.Equal(t, map[string][]int{"window": {0, 1}, "full2": {2, 8, 14}, "full-blocks1": {20}, "reindex-blocks1": {24, 28, 32, 36},
+	assert.Equal(t, map[string][]int{"window": {0, 1}, "full2": {2, 8, 14}, "full-blocks1": {20}, "reindex-within1": {24, 28, 32, 36},
 		"reuse2": {3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 15, 16, 17, 18, 19},
 		"reuse1": {21, 22, 23, 25, 26, 27, 29, 30, 31, 33, 34, 35, 37, 38, 39}}, kinds)
 	for i, from := range map[int][2]int{2: {2, 2}, 7: {2, 2}, 13: {8, 8}, 20: {20, 20}, 23: {20, 20}, 24: {20, 24},
@@ -104,6 +104,9 @@ func TestParseConfigV41Errors(t *testing.T) {
 		"candidate_source_layer_id: got 3, want one of index_source_layer_ids":  set("candidate_source_layer_id", 3),
 		"candidate_source_layer_id: got 5, want one of index_source_layer_ids":  set("candidate_source_layer_id", 5),
 		"candidate_source_layer_id: got 12, want one of index_source_layer_ids": set("candidate_source_layer_id", 12),
+		"compress_ratios: got 2 for layer 6, want 1, as layer 4 has it, whose candidates it scores": func(c map[string]any) {
+			c["compress_ratios"], c["kv_source_layer_ids"] = []int{0, 2, 2, 2, 1, 1, 2, 2, 2, 0}, []int{1, 3, 4, 6}
+		},
 		"candidate_source_layer_id: got absent":                                 set("candidate_source_layer_id", nil),
 		"candidate_topk_blocks: got absent":                                     set("candidate_topk_blocks", nil),
 		"candidate_block_size: got 0, want 8":                                   set("candidate_block_size", 0),
@@ -131,6 +134,31 @@ func TestParseConfigV41Errors(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "reindex1", c.Layers[6].Name, "without candidates")
 	assert.Equal(t, model.CandidatesNone, c.Layers[6].Candidates)
+}
+
+// Behind the layer that makes candidates, all that have an indexer pick from these, also where
+// they have entries of their own or the candidates are of a layer without a compressor.
+func TestCandidatesV41(t *testing.T) {
+	for source, want := range map[int][]string{
+		1: {"full-blocks1", "reuse1", "reindex-within1", "reuse1", "full-within1", "reindex-within1"},
+		3: {"full1", "reuse1", "reindex-blocks1", "reuse1", "full-within1", "reindex-within1"},
+		5: {"full1", "reuse1", "reindex1", "reuse1", "full-blocks1", "reindex-within1"},
+		6: {"full1", "reuse1", "reindex1", "reuse1", "full1", "reindex-blocks1"},
+	} {
+		f := released(fakemodel.V41())
+		c := text(f)
+		c["num_hidden_layers"], c["compress_ratios"] = 7, []int{0, 1, 1, 1, 1, 1, 1}
+		c["kv_source_layer_ids"], c["index_source_layer_ids"], c["candidate_source_layer_id"] = []int{1, 5}, []int{1, 3, 5, 6}, source
+		cfg, err := parse(t, f)
+		require.NoError(t, err)
+		var names []string
+		for _, l := range cfg.Layers[1:] {
+			if names = append(names, l.Name); l.Candidates == model.CandidatesUsed {
+				assert.Equal(t, source, l.CandidatesOf)
+			}
+		}
+		assert.Equal(t, want, names, "candidates of layer %d", source)
+	}
 }
 
 func set(name string, v any) func(c map[string]any) {
