@@ -1,7 +1,10 @@
 package model_test
 
 import (
+	"encoding/json"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -72,6 +75,37 @@ func TestParseConfigV41(t *testing.T) {
 	assert.Equal(t, float32(1e-20), want.Eps)
 }
 
+// Layers that draft need no ratios, and newer versions of transformers write types of layers beside
+// the lists of sources.
+func TestParseConfigV41Drafts(t *testing.T) {
+	want := fakemodel.V41()
+	f := released(want)
+	c := text(f)
+	c["compress_ratios"] = c["compress_ratios"].([]int)[:9]
+	c["layer_types"] = slices.Repeat([]string{"sliding_attention"}, 9)
+	for _, i := range []int{1, 3, 4} {
+		c["layer_types"].([]string)[i] = "shared_compressed_attention"
+	}
+	for n, message := range map[int]string{1: "", -1: "num_nextn_predict_layers: got -1, want 0 to 4096",
+		1 << 40: "num_nextn_predict_layers: got 1099511627776"} {
+		dir := t.TempDir()
+		c["num_nextn_predict_layers"] = n
+		data, err := json.Marshal(f)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), data, 0o666))
+		_, err = model.LoadConfig(dir)
+		require.NoError(t, err, "without drafts")
+		got, err := model.LoadConfigWithDrafts(dir)
+		if message != "" {
+			require.ErrorIs(t, err, model.ErrConfig)
+			assert.ErrorContains(t, err, message)
+			continue
+		}
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+	}
+}
+
 // A token of V4.1-Flash takes 890 bytes: 2.5 entries and keys, of 288 and 68 bytes.
 func TestCacheBytesV41(t *testing.T) {
 	c := model.FlashV41Config()
@@ -123,6 +157,23 @@ func TestParseConfigV41Errors(t *testing.T) {
 		_, err := parse(t, f)
 		require.ErrorIs(t, err, model.ErrConfig, want)
 		assert.ErrorContains(t, err, "model: config: "+want)
+	}
+	for want, change := range map[string]func(c map[string]any){ // the lists of another model are not passed over
+		"kv_source_layer_ids: got [1 3 4], want absent":     func(map[string]any) {},
+		"index_source_layer_ids: got [1 3 4 6 8], want abs": set("kv_source_layer_ids", nil),
+		"candidate_source_layer_id: got 4, want absent": func(c map[string]any) {
+			delete(c, "kv_source_layer_ids")
+			delete(c, "index_source_layer_ids")
+		},
+	} {
+		f := released(fakemodel.V41())
+		f["model_type"], f["architectures"], text(f)["model_type"] = "deepseek_v4", nil, "deepseek_v4"
+		change(text(f))
+		_, err := parse(t, f)
+		assert.ErrorContains(t, err, "model: config: "+want)
+		f["architectures"] = []string{"DeepseekV41ForCausalLM"}
+		_, err = parse(t, f)
+		assert.ErrorContains(t, err, "architectures: got [DeepseekV41ForCausalLM], want another")
 	}
 	f := inferenceFile(released(fakemodel.V41()))
 	delete(f, "window_size")
