@@ -92,7 +92,8 @@ func TestEngineLongV41(t *testing.T) {
 
 // fillCaches writes random rows of a window, entries and keys, as a session's caches have them at
 // so many tokens, and returns them by layer, store and place.
-func fillCaches(t *testing.T, e *pipeline.Engine, s *pipeline.Session, c model.Config, records model.Records, tokens int) []map[model.Store]map[int][]byte {
+func fillCaches(t *testing.T, e *pipeline.Engine, s *pipeline.Session, c model.Config, records model.Records,
+	tokens int) []map[model.Store]map[int][]byte {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(11, 13))
 	pools := []string{}

@@ -110,10 +110,10 @@ func checkSequence(t *testing.T, c model.Config, records model.Records, values m
 }
 
 // TestEngineGolden41 compares layers with what the official ones gave: prefill in chunks, then
-// token by token. With the model's own records all picks are equal. With those of V4 up to four keys
-// of a layer differ by a bf16 step before they become FP8, in any order of f32 sums: channel 175 of
-// what becomes the latent of entry 22 of layer 4 is 2.4 steps of f32 from the middle of two bf16
-// numbers. Orders only differ in which keys these are.
+// token by token. With the model's own records all picks are equal. With those of V4 up to four
+// keys of a layer differ by a bf16 step before they become FP8, in any order of f32 sums: channel
+// 175 of what becomes the latent of entry 22 of layer 4 is 2.4 steps of f32 from the middle of two
+// bf16 numbers. Orders only differ in which keys these are.
 func TestEngineGolden41(t *testing.T) {
 	dir := testkit.FurtherGolden(t)
 	if dir == "" || testing.Short() {

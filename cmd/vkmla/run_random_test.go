@@ -66,25 +66,25 @@ func runRandom(t *testing.T, seed uint64) {
 	for _, l := range cfg.Layers {
 		names = append(names, l.Name)
 	}
-	about := fmt.Sprintf("%v, hidden %d, H %d, G %d, ranks %d %d, Hi %d, topk %d, blocks %d, window %d, eps %v, %v, T %d", names, cfg.Hidden, cfg.Heads,
-		cfg.Groups, cfg.QRank, cfg.ORank, cfg.IndexHeads, cfg.TopK, cfg.CandidateBlocks, cfg.Window, cfg.Eps, cfg.Compress, tokens)
+	about := fmt.Sprintf("%v, hidden %d, H %d, G %d, ranks %d %d, Hi %d, topk %d, blocks %d, window %d, eps %v, %v, T %d", names,
+		cfg.Hidden, cfg.Heads, cfg.Groups, cfg.QRank, cfg.ORank, cfg.IndexHeads, cfg.TopK, cfg.CandidateBlocks, cfg.Window, cfg.Eps,
+		cfg.Compress, tokens)
 	for _, records := range []model.Records{model.RecordsV41, model.RecordsV4} {
 		prefill, chunk := rng.IntN(tokens+1), 1+rng.IntN(70)
 		out := filepath.Join(dir, records.String()+".npz")
 		code, stdout, stderr := command("run", "--model", dir, "--inputs", in, "--outputs", out, "--prefill", strconv.Itoa(prefill),
 			"--chunk", strconv.Itoa(chunk), "--store", records.String())
 		require.Equal(t, exitOK, code, "%s\n%s%s", about, stdout, stderr)
-		h := ranV41{cfg: cfg, got: readArrays(t, out), tokens: tokens, at: fmt.Sprintf("%v, prefill %d, chunk %d: %s", records, prefill, chunk, about)}
+		h := ranV41{cfg: cfg, got: readArrays(t, out), at: fmt.Sprintf("%v, prefill %d, chunk %d: %s", records, prefill, chunk, about)}
 		h.check(t, formula.NewSequence(cfg, formula.Numerics{Records: records}, m.Values), hidden)
 	}
 }
 
 // ranV41 is what a run made of a checkpoint.
 type ranV41 struct {
-	cfg    model.Config
-	got    vectors.Arrays
-	tokens int
-	at     string
+	cfg model.Config
+	got vectors.Arrays
+	at  string
 }
 
 // picks are those of a layer for a token.
@@ -100,8 +100,8 @@ func (h *ranV41) picks(layer, p int) []int {
 
 // check compares outputs with what the definition makes of the same picks, and picks with what it
 // chooses. An order of sums may move a number before its rounding, and so a code of an entry or a
-// row: the tokens that attend it are then up to 0.04 off. It may also decide between scores that are
-// as good as equal.
+// row: the tokens that attend it are then up to 0.04 off. It may also decide between scores that
+// are as good as equal.
 func (h *ranV41) check(t *testing.T, s *formula.Sequence, hidden [][]float32) {
 	s.Given = func(layer, p int) (picks, blocks []int) { return h.picks(layer, p), nil }
 	missed, of, margin := 0, 0, 0.0

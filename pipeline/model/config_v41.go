@@ -183,8 +183,8 @@ func (r *configReader) notV41() {
 	}
 }
 
-// v41Drafts adds the layers that draft. Where compress_ratios ends with the model's own layers, they
-// have none of their own to say.
+// v41Drafts adds the layers that draft. Where compress_ratios ends with the model's own layers,
+// num_nextn_predict_layers says how many they are.
 func (r *configReader) v41Drafts(c *Config, ratios []int) {
 	n := or(r.f.DraftLayers, len(ratios))
 	if n < 0 || n > maxLayers {

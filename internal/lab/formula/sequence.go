@@ -106,9 +106,9 @@ func (s *Sequence) Step(hidden [][]float32) (all [][]Rounded) {
 	return all
 }
 
-// Skip stands for the next n tokens, of which there are only bytes: kept gives what a layer keeps at
-// a position of its window, or of an entry or of its key; nil stands for zeros. Of a group that is
-// not complete there are zeros.
+// Skip stands for the next n tokens, of which there are only bytes: kept gives what a layer keeps
+// at a position of its window, or of an entry or of its key; nil stands for zeros. Of a group that
+// is not complete there are zeros.
 func (s *Sequence) Skip(n int, kept func(layer int, store model.Store, at int) []byte) {
 	for _, l := range s.layers {
 		l.window = l.skipped(s, l.window, model.StoreWindow, s.next+n, kept)
