@@ -101,9 +101,10 @@ func uneven(rng *rand.Rand, name string, shape []int) []float32 {
 	}
 	v := make([]float32, n)
 	switch {
-	case strings.HasSuffix(name, "norm.weight"):
+	case strings.HasSuffix(name, "norm.weight"): // what becomes codes may be below the least scale
+		size := oneOf(rng, 0.0, 0, 0, 0, -6, -13, 1)
 		for i := range v {
-			v[i] = numfmt.BF16Round(float32(math.Exp2(rng.NormFloat64()/2)) * float32(1-2*(i%7/6)))
+			v[i] = numfmt.BF16Round(float32(math.Exp2(size+rng.NormFloat64()/2)) * float32(1-2*(i%7/6)))
 		}
 	case strings.HasSuffix(name, "attn_sink"):
 		for i := range v {
@@ -138,7 +139,7 @@ func (m *Model) halve(name string) {
 }
 
 // RandomHidden are hidden states of T tokens, bf16 numbers. Tokens and channels differ in size, and
-// one token in 32 is 2^-13 as large as the others.
+// one token in 32 is 2^-13 as large as the others, one in 64 is zeros.
 func RandomHidden(rng *rand.Rand, tokens, width int) []float32 {
 	sizes := make([]float64, width)
 	for i := range sizes {
@@ -147,8 +148,11 @@ func RandomHidden(rng *rand.Rand, tokens, width int) []float32 {
 	var hidden []float32
 	for range tokens {
 		size := math.Exp2(rng.NormFloat64() / 2)
-		if rng.IntN(32) == 0 {
+		switch rng.IntN(64) {
+		case 0, 1:
 			size *= 0x1p-13
+		case 2:
+			size = 0
 		}
 		for i := range width {
 			hidden = append(hidden, numfmt.BF16Round(float32(size*sizes[i]*rng.NormFloat64())))

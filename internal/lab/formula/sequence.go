@@ -378,9 +378,12 @@ func (l *state) compress(s *Sequence, x []float64, p int) {
 func pooled(kv, gate [][]float64) []float64 {
 	v := make([]float64, len(kv[0]))
 	for c := range v {
-		var sum, of float64
+		sum, of, top := 0.0, 0.0, math.Inf(-1)
 		for i := range kv {
-			w := math.Exp(gate[i][c] - gate[0][c])
+			top = max(top, gate[i][c])
+		}
+		for i := range kv {
+			w := math.Exp(gate[i][c] - top)
 			sum, of = sum+w*kv[i][c], of+w
 		}
 		v[c] = sum / of
