@@ -303,6 +303,44 @@ func TestCheckpointV41Errors(t *testing.T) {
 	}
 }
 
+// Every tensor of full and reindex layers has to be there, of its shape and type.
+func TestCheckpointV41Tensors(t *testing.T) {
+	cfg := fakemodel.V41()
+	cfg.Layers = model.V41Layers(model.Sources{Entries: []int{1, 2}, Picks: []int{1, 2, 3}, Candidates: 2}, 0, 2, 1, 1, 1)
+	cfg.Hidden, cfg.QRank, cfg.Heads, cfg.Groups = 40, 40, 2, 2
+	whole, err := fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8})
+	require.NoError(t, err)
+	tried := 0
+	for _, x := range whole.Tensors {
+		if layer, _, _ := strings.Cut(x.Name, ".attn."); !slices.Contains([]string{"layers.1", "layers.2", "layers.3"}, layer) {
+			continue
+		}
+		for what, change := range map[string]func(m *fakemodel.Model, x *fakemodel.Tensor){
+			"absent":          func(m *fakemodel.Model, x *fakemodel.Tensor) { m.Remove(x.Name) },
+			"of integers":     func(m *fakemodel.Model, x *fakemodel.Tensor) { m.Remove(x.Name); m.Add(x.Name, "I32", x.Shape...) },
+			"of another rank": func(m *fakemodel.Model, x *fakemodel.Tensor) { x.Shape = append([]int{1, 1}, x.Shape...) },
+			"a row short": func(m *fakemodel.Model, x *fakemodel.Tensor) {
+				m.Remove(x.Name)
+				m.Add(x.Name, x.DType, append([]int{x.Shape[0] - 1}, x.Shape[1:]...)...)
+			},
+		} {
+			m := *whole
+			m.Tensors = nil
+			for _, o := range whole.Tensors {
+				c := *o
+				m.Tensors = append(m.Tensors, &c)
+			}
+			change(&m, m.Find(x.Name))
+			_, err := openFake(t, &m, 1, model.CheckpointOptions{})
+			require.ErrorIs(t, err, model.ErrCheckpoint, "%s %s", x.Name, what)
+			stem := strings.TrimSuffix(strings.TrimSuffix(x.Name, ".scale"), ".weight")
+			assert.ErrorContains(t, err, stem, "%s %s", x.Name, what)
+			tried++
+		}
+	}
+	assert.Greater(t, tried, 200)
+}
+
 func add(name string, shape ...int) func(m *fakemodel.Model) {
 	return func(m *fakemodel.Model) { m.Add(name, safetensors.BF16, shape...) }
 }
