@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/numfmt"
@@ -18,6 +19,7 @@ const (
 	opPicks  = "pipeline: read top-k"
 	opLSE    = "pipeline: read lse"
 	opAppend = "pipeline: append"
+	opDraft  = "pipeline: draft"
 )
 
 // SetInput gives a layer the hidden states of a chunk's tokens from host memory: values
@@ -62,8 +64,8 @@ func (st *Step) hostInput(layer, chunk, n int) ([]uint16, error) {
 	if err != nil {
 		return nil, err
 	}
-	if layer >= e.given() {
-		return nil, badArgument(opInput, "layer", layer, "0: EngineOptions.Between makes the inputs of the others")
+	if first, end := e.given(st.draft); layer >= end {
+		return nil, badArgument(opInput, "layer", layer, "%d: EngineOptions.Between makes the inputs of the others", first)
 	}
 	if !st.host {
 		if err := st.b.openHost(); err != nil {
@@ -136,6 +138,9 @@ func (st *Step) hostOutput(layer, chunk, n int) (x stepPart, err error) {
 	if x, err = st.chunk(opOutput, layer, chunk, n, st.e.cfg.Hidden); err == nil {
 		err = st.readable(opOutput, layer, st.e.oneTensor())
 	}
+	if err == nil && !st.e.chained() {
+		err = st.gives(opOutput, layer)
+	}
 	return x, err
 }
 
@@ -194,6 +199,9 @@ func (st *Step) ReadLSE(layer, chunk int, values []float32) error {
 	if err == nil {
 		err = st.readable(opLSE, layer, st.e.opts.LayerByLayer)
 	}
+	if err == nil {
+		err = st.gives(opLSE, layer)
+	}
 	if err != nil {
 		return err
 	}
@@ -210,14 +218,14 @@ func (st *Step) chunk(op string, layer, chunk, n, width int) (x stepPart, err er
 	if err != nil {
 		return x, fmt.Errorf("%s: %w", op, err)
 	}
-	bad := func(arg string, got, want int) error {
-		return badArgument(op, arg, got, "0 to %d", want-1)
+	bad := func(arg string, got, first, end int) error {
+		return badArgument(op, arg, got, "%d to %d", first, end-1)
 	}
 	switch {
-	case layer < 0 || layer >= len(st.e.layers):
-		return x, bad("layer", layer, len(st.e.layers))
+	case layer < st.first || layer >= len(st.e.layers):
+		return x, bad("layer", layer, st.first, len(st.e.layers))
 	case chunk < 0 || chunk >= len(parts):
-		return x, bad("chunk", chunk, len(parts))
+		return x, bad("chunk", chunk, 0, len(parts))
 	case n >= 0 && n != parts[chunk].n*width:
 		return x, badArgument(op, "values", n, "%d for each of %d tokens", width, parts[chunk].n)
 	}
@@ -234,9 +242,17 @@ func (st *Step) readable(op string, layer int, shared bool) error {
 		"one that just ran with inputs from there")
 }
 
+// gives demands a layer that gives something in the step.
+func (st *Step) gives(op string, layer int) error {
+	if spec := st.e.layers[layer].spec; spec.Block && !st.draft {
+		return badArgument(op, "layer", fmt.Sprintf("%d, of kind %s, for tokens that are no block", layer, spec.Name), "Chunk.Draft, or another layer")
+	}
+	return nil
+}
+
 // Appended is the result of a layer for n tokens.
 type Appended struct {
-	Out  []float32 // [n, Hidden]
+	Out  []float32 // [n, Hidden]; nil where a layer gives nothing, see Chunk
 	TopK []int32   // [n, TopK]: the indexer's picks, ascending, then -1; nil without an indexer or EngineOptions.KeepTopK
 	LSE  []float32 // [n, H]: see Step.LSE; nil without EngineOptions.KeepLSE
 }
@@ -262,10 +278,11 @@ func (s *Session) Append(ctx context.Context, hidden [][]float32) ([]Appended, e
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", opAppend, err)
 	}
+	_, given := e.given(false)
 	bad := func(got any) error {
-		return badArgument(opAppend, "hidden", got, "as many times %d values for each of %d layers", width, e.given())
+		return badArgument(opAppend, "hidden", got, "as many times %d values for each of %d layers", width, given)
 	}
-	if len(hidden) != e.given() {
+	if len(hidden) != given {
 		return nil, bad(fmt.Sprintf("%d layers", len(hidden)))
 	}
 	for i, h := range hidden {
@@ -280,7 +297,7 @@ func (s *Session) Append(ctx context.Context, hidden [][]float32) ([]Appended, e
 	res := make([]Appended, len(e.layers))
 	for at := 0; at < n; {
 		m := min(e.opts.MaxStep, n-at)
-		if err := s.appendStep(ctx, hidden, at, m, res); err != nil {
+		if err := s.appendStep(ctx, Chunk{Session: s, Tokens: m}, hidden, at, res); err != nil {
 			for i := range res { // layers may have run before the step failed
 				res[i].Out = res[i].Out[:min(at*width, len(res[i].Out))]
 				res[i].TopK = res[i].TopK[:min(at*e.TopK(), len(res[i].TopK))]
@@ -293,18 +310,47 @@ func (s *Session) Append(ctx context.Context, hidden [][]float32) ([]Appended, e
 	return res, nil
 }
 
-// appendStep runs tokens at to at+n-1 of hidden.
-func (s *Session) appendStep(ctx context.Context, hidden [][]float32, at, n int, res []Appended) error {
-	e, width := s.e, s.e.cfg.Hidden
-	st, err := e.Begin(ctx, Chunk{s, n})
+// Draft runs a block of drafts behind the session's tokens, with hidden states in host memory:
+// [DraftBlock, Hidden] values for each layer that drafts, or with EngineOptions.Between for the
+// first. It returns the results of these layers, and leaves the session as it is.
+//
+// Errors: vk.ErrArgument for hidden states of other shapes; those of Begin, Step.SetInput,
+// Step.Submit and Step.Wait.
+func (s *Session) Draft(ctx context.Context, hidden [][]float32) ([]Appended, error) {
+	s = s.orNone()
+	e := s.e
+	e.mu.Lock()
+	err := s.usable()
+	e.mu.Unlock()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", opDraft, err)
+	}
+	first, end := e.given(true)
+	values := e.cfg.DraftBlock * e.cfg.Hidden
+	if len(hidden) != end-first || slices.ContainsFunc(hidden, func(h []float32) bool { return len(h) != values }) {
+		return nil, badArgument(opDraft, "hidden", fmt.Sprintf("%d layers", len(hidden)), "%d values for each of %d layers", values, end-first)
+	}
+	res := make([]Appended, len(e.layers)-first)
+	if err := s.appendStep(ctx, Chunk{Session: s, Tokens: e.cfg.DraftBlock, Draft: true}, hidden, 0, res); err != nil {
+		return nil, fmt.Errorf("%s: %w", opDraft, err)
+	}
+	return res, nil
+}
+
+// appendStep runs a chunk's tokens, in hidden from row `at` on. hidden and res are of the layers
+// that run.
+func (s *Session) appendStep(ctx context.Context, c Chunk, hidden [][]float32, at int, res []Appended) error {
+	e, width, n := s.e, s.e.cfg.Hidden, c.Tokens
+	st, err := e.Begin(ctx, c)
 	if err != nil {
 		return err
 	}
-	set := func(i int) error { return st.SetInput(i, 0, hidden[i][at*width:][:n*width]) }
+	first, given := e.given(c.Draft)
+	set := func(i int) error { return st.SetInput(i, 0, hidden[i-first][at*width:][:n*width]) }
 	last := len(e.layers) - 1
 	read := func(i int) (err error) {
-		r := &res[i]
-		if !e.chained() || i == last {
+		r, gives := &res[i-first], st.gives(opOutput, i) == nil
+		if !e.chained() && gives || e.chained() && i == last {
 			r.Out = append(r.Out, make([]float32, n*width)...)
 			err = st.ReadOutput(i, 0, r.Out[at*width:])
 		}
@@ -312,14 +358,14 @@ func (s *Session) appendStep(ctx context.Context, hidden [][]float32, at, n int,
 			r.TopK = append(r.TopK, make([]int32, n*e.TopK())...)
 			err = st.ReadTopK(i, 0, r.TopK[at*e.TopK():])
 		}
-		if err == nil && e.opts.KeepLSE {
+		if err == nil && e.opts.KeepLSE && gives {
 			r.LSE = append(r.LSE, make([]float32, n*e.heads())...)
 			err = st.ReadLSE(i, 0, r.LSE[at*e.heads():])
 		}
 		return err
 	}
-	each := func(layers int, f func(int) error) {
-		for i := 0; i < layers && err == nil; i++ {
+	each := func(end int, f func(int) error) {
+		for i := first; i < end && err == nil; i++ {
 			err = f(i)
 		}
 	}
@@ -334,7 +380,7 @@ func (s *Session) appendStep(ctx context.Context, hidden [][]float32, at, n int,
 			return read(i)
 		})
 	} else {
-		if each(e.given(), set); err == nil {
+		if each(given, set); err == nil {
 			err = st.Run(ctx)
 		}
 		each(len(e.layers), read)

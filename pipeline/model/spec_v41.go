@@ -99,8 +99,11 @@ func newest(list []int, i int) int {
 	return -1
 }
 
-// DraftBlock is a layer of DeepSeek-V4.1 that drafts: it attends a window and its block.
-var DraftBlock = LayerSpec{Name: "draft", Block: true, Pools: []PoolSpec{windowPool}}
+// DraftBlock is a layer of DeepSeek-V4.1 that drafts. Of the tokens of a sequence, its context, it
+// keeps rows, and gives nothing for them. A block of drafts attends the window that ends with the
+// context, and all of itself; it is not kept.
+var DraftBlock = LayerSpec{Name: "draft", Block: true,
+	Pools: []PoolSpec{{Name: "draft", Stores: []Store{StoreWindow}, Page: windowPool.Page, Tokens: 1, Keep: KeepContext}}}
 
 // Records says in what bytes caches are kept.
 type Records uint8
