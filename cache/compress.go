@@ -319,14 +319,16 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	}
 	bind := []vk.View{a.Positions.View(), opkit.Present(x.dev, a.TokenToReq), opkit.Present(x.dev, a.StateSlots), a.Slots.View(),
 		opkit.Present(x.dev, a.StateTable), a.Norm.View(), a.CosSin.View()}
-	none := func(t tensor.Tensor) tensor.Tensor {
-		if !t.IsZero() {
-			return t
+	// The pool stands in for what is absent: the kernel names it as written, and two launches
+	// beside each other may not write one buffer.
+	orPool := func(t tensor.Tensor) tensor.Tensor {
+		if t.IsZero() {
+			return pool
 		}
-		dummy := x.dev.Dummy()
-		return tensor.Of(dummy, tensor.U8, int(dummy.Size))
+		return t
 	}
-	targets := []opkit.Target{{T: none(a.State.Pool), Access: vk.Read}, {T: pool, Access: vk.Write}, {T: none(a.Latent), Access: vk.Write}}
+	targets := []opkit.Target{{T: orPool(a.State.Pool), Access: vk.Read}, {T: pool, Access: vk.Write},
+		{T: orPool(a.Latent), Access: vk.Write}}
 	if !x.cfg.Compression.Ungated {
 		push.StateAddr, push.StateUnits = a.State.Pool.View().Address(), uint32(a.State.Layout.Stride/poolAlign)
 		push.StatePages, push.Requests, push.Width = uint32(a.State.Pages()), uint32(a.StateTable.Shape[0]), uint32(a.StateTable.Shape[1])

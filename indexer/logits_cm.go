@@ -80,13 +80,7 @@ func (t cmTiling) registers(copies, rest int) int {
 func (t cmTiling) constants() []uint32 {
 	words := append(opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.headParts, t.tokens, t.tile),
 		opkit.Bit(0, t.alone()), opkit.Bit(0, t.held))
-	if t.blocks {
-		return append(words, uint32(t.rows), 1)
-	}
-	if t.rows != 0 {
-		words = append(words, uint32(t.rows))
-	}
-	return words
+	return opkit.AppendNonzero(words, int(opkit.Bit(0, t.blocks)), t.rows)
 }
 
 // powerOfTwo is the smallest power of two that is not below n.

@@ -53,7 +53,8 @@ func TestCMTiling(t *testing.T) {
 		assert.NoError(t, err, "%s, %s, %d heads, %d tokens", c.device, c.element, c.heads, c.group)
 		assert.Equal(t, c.want, got, "%s, %s, %d heads, %d tokens", c.device, c.element, c.heads, c.group)
 	}
-	none := vk.Caps{SharedMemory: 4096, MaxWorkgroupInvocations: 128, MinSubgroupSize: 32, MaxSubgroupSize: 32, CoopMat: knowncaps.Matrix["H100"].CoopMat}
+	none := vk.Caps{SharedMemory: 4096, MaxWorkgroupInvocations: 128, MinSubgroupSize: 32, MaxSubgroupSize: 32,
+		CoopMat: knowncaps.Matrix["H100"].CoopMat}
 	_, err := cmChoose(&none, hopper(), "f16", 64, 1)
 	assert.ErrorIs(t, err, vk.ErrMissingFeature, "4 KiB of shared memory")
 }

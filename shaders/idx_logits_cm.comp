@@ -8,9 +8,9 @@
 //   head part) * KEY_PARTS + key part.
 // Constants: 0 page, 1 format, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 HG, 8
 //   HEAD_PARTS, 9 TOKENS, 10 TILE, 11 ALONE (1: a subgroup decodes the keys it multiplies and waits
-//   for no other), 12 HELD (1: weights stay in registers), 13 ROWS (of lib/cm_rows.glsl:
-//   how keys lie; with CM_CODES there are none), 14 BLOCKS: 1 for entries of candidate blocks, with
-//   TOKENS 1. With CM_CODES elements are the codes of E4M3 themselves, format is 1 and BLOCKS 0.
+//   for no other), 12 HELD (1: weights stay in registers), 13 BLOCKS: 1 for entries of candidate
+//   blocks, with TOKENS 1, 14 ROWS (of lib/cm_rows.glsl: how keys lie; f16 only). With CM_CODES
+//   elements are the codes of E4M3 themselves, format is 1 and BLOCKS 0.
 // Shared memory: TILE*272 (with CM_CODES TILE*144) + SUBGROUPS*N*(4M+16) + 4*TOKENS*HEAD_PARTS*HG +
 //   4*PART_SUMS + 8*TILE bytes.
 // Features:  cooperativeMatrix (f16; _cmb: bf16; CM_CODES: e4m3), shaderFloat16, vulkanMemoryModel,
@@ -46,12 +46,12 @@ layout(constant_id = 9) const uint TOKENS = 1u;
 layout(constant_id = 10) const uint TILE = 64u;
 layout(constant_id = 11) const uint ALONE = 1u;
 layout(constant_id = 12) const uint HELD = 1u;
+layout(constant_id = 13) const uint BLOCKS = 0u;
 #if defined(CM_BF16) || defined(CM_CODES)
 const uint ROWS = 0u;
 #else
-layout(constant_id = 13) const uint ROWS = 0u;
+layout(constant_id = 14) const uint ROWS = 0u;
 #endif
-layout(constant_id = 14) const uint BLOCKS = 0u;
 #include "lib/cm_rows.glsl"
 
 const uint SUBGROUPS = THREADS / SUBGROUP;

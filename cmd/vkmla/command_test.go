@@ -262,11 +262,11 @@ func TestBenchSave(t *testing.T) {
 		Rows    []map[string]any
 	}
 	require.NoError(t, json.Unmarshal(data, &v))
-	assert.Len(t, v.Rows, 1)
+	assert.Len(t, v.Rows, 2, "both models' records")
 	assert.NotEmpty(t, v.Version)
 	data, err = os.ReadFile(lines)
 	require.NoError(t, err)
-	assert.Equal(t, 2, strings.Count(string(data), "\n"))
+	assert.Equal(t, 3, strings.Count(string(data), "\n"))
 	data, err = os.ReadFile(page)
 	require.NoError(t, err)
 	assert.Contains(t, pagetest.Text(t, data), "flashmla_sparse_decode")

@@ -210,8 +210,8 @@ func (b *builder) attention(c model.Config) {
 	})
 }
 
-// v41 asks for what only DeepSeek-V4.1's layers launch. Its candidate blocks are indexer.MaxK, which
-// needs 32 KiB of shared memory.
+// v41 asks for what only DeepSeek-V4.1's layers launch. Its candidate blocks are indexer.MaxK,
+// which needs 32 KiB of shared memory.
 func (b *builder) v41(c model.Config) {
 	if b.dev.Caps().SharedMemory < 32<<10 {
 		return

@@ -73,9 +73,9 @@ func (s scoring) withinBlocks(rng *rand.Rand, width, k int) Case {
 	blocks, columns := make([]int32, t*width), make([]int32, t)
 	for i := range t {
 		row := blocks[i*width:][:width]
-		for j := range row { // one of every share of the blocks
-			low, high := j*(b-1)/width, (j+1)*(b-1)/width
-			row[j] = int32(low + rng.IntN(max(high-low, 1)))
+		for j := range width - 1 { // one of every share of the blocks
+			low, high := j*(b-1)/(width-1), (j+1)*(b-1)/(width-1)
+			row[j] = int32(low + rng.IntN(high-low))
 		}
 		row[width-1] = int32(b - 1)
 		columns[i] = int32(width*indexer.BlockEntries - (b*indexer.BlockEntries - s.entries))
