@@ -50,10 +50,6 @@ func (x *drafting) session(t *testing.T, tokens int) *pipeline.Session {
 	return s
 }
 
-func (x *drafting) block(s *pipeline.Session) pipeline.Chunk {
-	return pipeline.Chunk{Session: s, Tokens: x.c.DraftBlock, Draft: true}
-}
-
 // TestDraftSessions drafts behind sessions that share pages, beside others, in steps that are given
 // up, and near the end of a sequence: nothing but the results of a block comes of it, and these are
 // those of the session alone.
@@ -63,9 +59,9 @@ func TestDraftSessions(t *testing.T) {
 		s := x.session(t, length)
 		was, block, noise := saved(t, s), x.hidden(x.c.DraftBlock), x.hidden(x.c.DraftBlock)
 		f := must[*pipeline.Session](t)(s.Fork())
-		want := must[[]pipeline.Appended](t)(s.Draft(t.Context(), block))
+		want := x.draft(t, s, block)
 		require.NoError(t, s.CheckTables(t.Context(), length))
-		sameBits(t, want, must[[]pipeline.Appended](t)(f.Draft(t.Context(), block)), "the fork, %d tokens", length)
+		sameBits(t, want, x.draft(t, f, block), "the fork, %d tokens", length)
 		sameBits(t, was, saved(t, s), "%d tokens", length)
 		sameBits(t, was, saved(t, f), "the fork, %d tokens", length)
 
@@ -87,7 +83,7 @@ func TestDraftSessions(t *testing.T) {
 		_, left := x.e.Pages()
 		assert.Equal(t, free, left)
 		for k := range want {
-			sameBits(t, want[k].Out, out[2][k], "beside others, %d tokens", length)
+			sameBits(t, want[k], out[2][k], "beside others, %d tokens", length)
 		}
 		next := x.all(3)
 		must[[]pipeline.Appended](t)(s.Append(t.Context(), next))
@@ -107,11 +103,11 @@ func TestDraftFull(t *testing.T) {
 	x := draftSessions(t, options{MaxSessions: 2, CacheBytes: 4 * page, MaxCacheBytes: 4 * page})
 	s, other := x.session(t, 4), x.session(t, 7)
 	was, block := saved(t, s), x.hidden(x.c.DraftBlock)
-	_, err := s.Draft(t.Context(), block)
+	_, err := x.e.Begin(t.Context(), x.block(s))
 	require.ErrorIs(t, err, cache.ErrPoolFull)
 	sameBits(t, was, saved(t, s), "a full pool")
 	require.NoError(t, other.Truncate(0))
-	must[[]pipeline.Appended](t)(s.Draft(t.Context(), block))
+	x.draft(t, s, block)
 	sameBits(t, was, saved(t, s), "a full pool")
 }
 
@@ -132,14 +128,8 @@ func TestDraftErrors(t *testing.T) {
 		require.ErrorIs(t, err, vk.ErrArgument)
 		assert.ErrorContains(t, err, want)
 	}
-	_, err := b.Draft(t.Context(), x.hidden(n))
+	_, err := x.e.Begin(t.Context(), x.block(a), x.block(b))
 	require.ErrorIs(t, err, pipeline.ErrSequenceFull)
-	_, err = a.Draft(t.Context(), x.hidden(n-1))
-	require.ErrorIs(t, err, vk.ErrArgument)
-	_, err = a.Draft(t.Context(), x.hidden(n)[:1])
-	require.ErrorIs(t, err, vk.ErrArgument)
-	_, err = a.Draft(nil, x.hidden(n)) //nolint:staticcheck // what is tested
-	require.ErrorIs(t, err, vk.ErrArgument)
 
 	st := must[*pipeline.Step](t)(x.e.Begin(t.Context(), x.block(a)))
 	require.ErrorContains(t, st.Commit(), "layer 0 not run")
@@ -161,7 +151,7 @@ func TestDraftErrors(t *testing.T) {
 	require.ErrorContains(t, err, "layers[1]: got 0, of kind window, want layers that draft, behind one that does")
 	e, err := y.opened(t, 0)
 	require.NoError(t, err)
-	_, err = must[*pipeline.Session](t)(e.Open()).Draft(t.Context(), nil)
+	_, err = e.Begin(t.Context(), x.block(must[*pipeline.Session](t)(e.Open())))
 	require.ErrorIs(t, err, vk.ErrArgument)
 	require.ErrorContains(t, err, "no layer of the engine drafts")
 }
@@ -216,8 +206,14 @@ func TestDraftBetween(t *testing.T) {
 		tokens, block := x.all(n)[0], x.all(c.DraftBlock)[0]
 		got := must[[]pipeline.Appended](t)(s.Append(t.Context(), [][]float32{tokens}))
 		sameBits(t, y.chain(t, pipeline.Chunk{Session: u, Tokens: n}, tokens), got[3].Out, "%d tokens", n)
-		got = must[[]pipeline.Appended](t)(s.Draft(t.Context(), [][]float32{block}))
-		sameBits(t, y.chain(t, y.block(u), block), got[1].Out, "a block behind %d tokens", s.Len())
+		st := must[*pipeline.Step](t)(x.e.Begin(t.Context(), x.block(s)))
+		require.NoError(t, st.SetInput(2, 0, block))
+		require.ErrorContains(t, st.SetInput(3, 0, block), "layer: got 3, want 2")
+		require.NoError(t, st.Run(t.Context()))
+		out := make([]float32, len(block))
+		require.NoError(t, st.ReadOutput(3, 0, out))
+		require.NoError(t, st.Commit())
+		sameBits(t, y.chain(t, y.block(u), block), out, "a block behind %d tokens", s.Len())
 	}
 	assert.Equal(t, recorded, x.e.Stats().Recorded)
 }

@@ -95,6 +95,16 @@ func (x *drafting) step(t *testing.T, chunks []pipeline.Chunk, hidden [][][]floa
 	return out
 }
 
+// draft is what the layers give for a block behind a session.
+func (x *drafting) draft(t *testing.T, s *pipeline.Session, hidden [][]float32) [][]float32 {
+	t.Helper()
+	return x.step(t, []pipeline.Chunk{x.block(s)}, [][][]float32{hidden})[0]
+}
+
+func (x *drafting) block(s *pipeline.Session) pipeline.Chunk {
+	return pipeline.Chunk{Session: s, Tokens: x.c.DraftBlock, Draft: true}
+}
+
 // row is a row of a layer as it is kept, by position; pool is that of layers that draft.
 func row(t *testing.T, e *pipeline.Engine, s *pipeline.Session, layer, pool, position int) []byte {
 	t.Helper()
@@ -290,13 +300,13 @@ func TestDraftRejected(t *testing.T) {
 	for n := 1; n <= most; n++ {
 		for _, accepted := range x.rng.Perm(n + 1) {
 			take(1+n, 1+accepted)
-			must[[]pipeline.Appended](t)(s.Draft(t.Context(), x.hidden(x.c.DraftBlock)))
+			x.draft(t, s, x.hidden(x.c.DraftBlock))
 		}
 	}
 	take(rest, rest) // the greatest length decides what is kept
 	require.Equal(t, plain.Len(), s.Len())
 	block := x.hidden(x.c.DraftBlock)
-	sameBits(t, must[[]pipeline.Appended](t)(plain.Draft(t.Context(), block)), must[[]pipeline.Appended](t)(s.Draft(t.Context(), block)), "a block")
+	sameBits(t, x.draft(t, plain, block), x.draft(t, s, block), "a block")
 	sameBits(t, saved(t, plain), saved(t, s), "what is kept")
 }
 

@@ -505,7 +505,8 @@ func (st *Step) Wait(ctx context.Context) error {
 	return nil
 }
 
-// Commit makes the tokens part of their sessions, unless they are blocks of drafts, and ends the step.
+// Commit makes the tokens part of their sessions, unless they are blocks of drafts, and ends the
+// step.
 //
 // Errors: vk.ErrArgument if a layer has not run, vk.ErrBusy before Wait: after these the step goes
 // on; vk.ErrClosed, vk.ErrDeviceLost.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/numfmt"
@@ -19,7 +18,6 @@ const (
 	opPicks  = "pipeline: read top-k"
 	opLSE    = "pipeline: read lse"
 	opAppend = "pipeline: append"
-	opDraft  = "pipeline: draft"
 )
 
 // SetInput gives a layer the hidden states of a chunk's tokens from host memory: values
@@ -245,7 +243,8 @@ func (st *Step) readable(op string, layer int, shared bool) error {
 // gives demands a layer that gives something in the step.
 func (st *Step) gives(op string, layer int) error {
 	if spec := st.e.layers[layer].spec; spec.Block && !st.draft {
-		return badArgument(op, "layer", fmt.Sprintf("%d, of kind %s, for tokens that are no block", layer, spec.Name), "Chunk.Draft, or another layer")
+		got := fmt.Sprintf("%d, of kind %s, for tokens that are no block", layer, spec.Name)
+		return badArgument(op, "layer", got, "Chunk.Draft, or another layer")
 	}
 	return nil
 }
@@ -297,7 +296,7 @@ func (s *Session) Append(ctx context.Context, hidden [][]float32) ([]Appended, e
 	res := make([]Appended, len(e.layers))
 	for at := 0; at < n; {
 		m := min(e.opts.MaxStep, n-at)
-		if err := s.appendStep(ctx, Chunk{Session: s, Tokens: m}, hidden, at, res); err != nil {
+		if err := s.appendStep(ctx, hidden, at, m, res); err != nil {
 			for i := range res { // layers may have run before the step failed
 				res[i].Out = res[i].Out[:min(at*width, len(res[i].Out))]
 				res[i].TopK = res[i].TopK[:min(at*e.TopK(), len(res[i].TopK))]
@@ -310,46 +309,17 @@ func (s *Session) Append(ctx context.Context, hidden [][]float32) ([]Appended, e
 	return res, nil
 }
 
-// Draft runs a block of drafts behind the session's tokens, with hidden states in host memory:
-// [DraftBlock, Hidden] values for each layer that drafts, or with EngineOptions.Between for the
-// first. It returns the results of these layers, and leaves the session as it is.
-//
-// Errors: vk.ErrArgument for hidden states of other shapes; those of Begin, Step.SetInput,
-// Step.Submit and Step.Wait.
-func (s *Session) Draft(ctx context.Context, hidden [][]float32) ([]Appended, error) {
-	s = s.orNone()
-	e := s.e
-	e.mu.Lock()
-	err := s.usable()
-	e.mu.Unlock()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", opDraft, err)
-	}
-	first, end := e.given(true)
-	values := e.cfg.DraftBlock * e.cfg.Hidden
-	if len(hidden) != end-first || slices.ContainsFunc(hidden, func(h []float32) bool { return len(h) != values }) {
-		return nil, badArgument(opDraft, "hidden", fmt.Sprintf("%d layers", len(hidden)), "%d values for each of %d layers", values, end-first)
-	}
-	res := make([]Appended, len(e.layers)-first)
-	if err := s.appendStep(ctx, Chunk{Session: s, Tokens: e.cfg.DraftBlock, Draft: true}, hidden, 0, res); err != nil {
-		return nil, fmt.Errorf("%s: %w", opDraft, err)
-	}
-	return res, nil
-}
-
-// appendStep runs a chunk's tokens, in hidden from row `at` on. hidden and res are of the layers
-// that run.
-func (s *Session) appendStep(ctx context.Context, c Chunk, hidden [][]float32, at int, res []Appended) error {
-	e, width, n := s.e, s.e.cfg.Hidden, c.Tokens
-	st, err := e.Begin(ctx, c)
+// appendStep runs tokens at to at+n-1 of hidden.
+func (s *Session) appendStep(ctx context.Context, hidden [][]float32, at, n int, res []Appended) error {
+	e, width := s.e, s.e.cfg.Hidden
+	st, err := e.Begin(ctx, Chunk{Session: s, Tokens: n})
 	if err != nil {
 		return err
 	}
-	first, given := e.given(c.Draft)
-	set := func(i int) error { return st.SetInput(i, 0, hidden[i-first][at*width:][:n*width]) }
+	set := func(i int) error { return st.SetInput(i, 0, hidden[i][at*width:][:n*width]) }
 	last := len(e.layers) - 1
 	read := func(i int) (err error) {
-		r, gives := &res[i-first], st.gives(opOutput, i) == nil
+		r, gives := &res[i], st.gives(opOutput, i) == nil
 		if !e.chained() && gives || e.chained() && i == last {
 			r.Out = append(r.Out, make([]float32, n*width)...)
 			err = st.ReadOutput(i, 0, r.Out[at*width:])
@@ -364,8 +334,8 @@ func (s *Session) appendStep(ctx context.Context, c Chunk, hidden [][]float32, a
 		}
 		return err
 	}
-	each := func(end int, f func(int) error) {
-		for i := first; i < end && err == nil; i++ {
+	each := func(layers int, f func(int) error) {
+		for i := 0; i < layers && err == nil; i++ {
 			err = f(i)
 		}
 	}
@@ -380,7 +350,7 @@ func (s *Session) appendStep(ctx context.Context, c Chunk, hidden [][]float32, a
 			return read(i)
 		})
 	} else {
-		if each(given, set); err == nil {
+		if each(len(hidden), set); err == nil {
 			err = st.Run(ctx)
 		}
 		each(len(e.layers), read)

@@ -52,12 +52,32 @@ func (r *layerRun) drafts(ctx context.Context, list []model.LayerWeights) error 
 		if _, err := session.Append(ctx, [][]float32{float32s(context.Part(at*width, end*width))}); err != nil {
 			return err
 		}
-		got, err := session.Draft(ctx, [][]float32{float32s(in.Part(i*size*width, (i+1)*size*width))})
-		if err != nil {
+		block := float32s(in.Part(i*size*width, (i+1)*size*width))
+		if err := draft(ctx, engine, session, size, block); err != nil {
 			return err
 		}
-		out = append(out, got[0].Out...)
+		out = append(out, block...)
 		r.p.show("layer %d: %d of %d blocks", n, i+1, shape[0])
 	}
 	return r.put(n, slices.Clone(shape), engine.TopK(), out, nil)
+}
+
+// draft replaces the hidden states of a block behind a session by what the engine's layer makes of
+// them.
+func draft(ctx context.Context, engine *pipeline.Engine, s *pipeline.Session, size int, hidden []float32) error {
+	st, err := engine.Begin(ctx, pipeline.Chunk{Session: s, Tokens: size, Draft: true})
+	if err != nil {
+		return err
+	}
+	defer st.Abort()
+	if err = st.SetInput(0, 0, hidden); err == nil {
+		err = st.Run(ctx)
+	}
+	if err == nil {
+		err = st.ReadOutput(0, 0, hidden)
+	}
+	if err != nil {
+		return err
+	}
+	return st.Commit()
 }

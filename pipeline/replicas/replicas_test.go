@@ -44,7 +44,7 @@ func arguments(t *testing.T, w *world) {
 	run := func(context.Context, replicas.Part) error { return nil }
 	one := []int32{1}
 	for name, chunks := range map[string][]replicas.Chunk{"none": nil, "nil": {{Tokens: one}}, "foreign": {{Session: foreign, Tokens: one}},
-		"no tokens": {{Session: s}}, "twice": {{s, one}, {s, one}}} {
+		"no tokens": {{Session: s}}, "twice": {{Session: s, Tokens: one}, {Session: s, Tokens: one}}} {
 		assert.ErrorIs(t, g.Step(t.Context(), run, chunks...), vk.ErrArgument, name)
 	}
 	assert.ErrorIs(t, g.Step(t.Context(), nil, replicas.Chunk{Session: s, Tokens: one}), vk.ErrArgument)

@@ -16,7 +16,9 @@ import (
 type Args struct {
 	Hidden tensor.Tensor // [T, Hidden] bf16, after the layer's own input norm
 	CosSin tensor.Tensor // [rows, 64] f32, Rope.Table(rows, 1) of the layer; later positions take the last row
-	Out    tensor.Tensor // [T, Hidden] of KindConfig.Out, written; undefined for padding tokens. Not without StepArgs.Drafts, where layers draft
+	Out    tensor.Tensor // [T, Hidden] of KindConfig.Out, written; undefined for padding tokens
+
+	// Layers that draft write neither Out nor LSE without StepArgs.Drafts.
 
 	// LSE [T, H] f32 is written: ln of the sum of exp of a head's scores of what it attends, its
 	// sink left out; +inf for padding. Absent unless KindConfig.LSE.
