@@ -1,6 +1,7 @@
 package pipeline_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -64,6 +65,10 @@ func TestDraftSessions(t *testing.T) {
 		sameBits(t, want, x.draft(t, f, block), "the fork, %d tokens", length)
 		sameBits(t, was, saved(t, s), "%d tokens", length)
 		sameBits(t, was, saved(t, f), "the fork, %d tokens", length)
+
+		back := must[*pipeline.Session](t)(x.e.Restore(t.Context(), bytes.NewReader(was)))
+		sameBits(t, want, x.draft(t, back, block), "restored, %d tokens", length)
+		require.NoError(t, back.Close())
 
 		// Beside numbers that are not finite, in front and behind, and given up.
 		other := x.session(t, 13)

@@ -263,9 +263,9 @@ func TestDraftGolden41(t *testing.T) {
 	}
 }
 
-// TestDraftRejected verifies drafts of 1 to 6 tokens in all layers of a model, each with every number
-// of them rejected, and drafts behind what was accepted. Outputs, and what the session keeps, have
-// the bytes of a session without any drafts.
+// TestDraftRejected verifies drafts of 1 to 6 tokens in all layers of a model, each with every
+// number of them rejected, and drafts behind what was accepted. Outputs, and what the session
+// keeps, have the bytes of a session without any drafts.
 func TestDraftRejected(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	const most, rest = 6, 8

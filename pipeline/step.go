@@ -287,7 +287,8 @@ func (st *Step) Rows(chunk int) (first, end int) {
 }
 
 // Output is the layer's result: [T, Hidden] bf16, or f32 with EngineOptions.Ranks. Padding rows are
-// undefined, as is all of it where a layer that drafts got no block (Chunk.Draft). With EngineOptions.LayerByLayer or Between the next layer overwrites it.
+// undefined, as is all of it where a layer that drafts got no block (Chunk.Draft). With
+// EngineOptions.LayerByLayer or Between the next layer overwrites it.
 func (st *Step) Output(layer int) tensor.Tensor { return st.tensor(&st.orNone().b.out, layer) }
 
 // LSE is the logarithm of what a layer's softmax divides by: [T, H] f32, for each token and head
