@@ -54,7 +54,7 @@ func TestReplicas(t *testing.T) {
 		test func(*testing.T, *world)
 	}{
 		{"arguments", arguments}, {"open", open}, {"room", room}, {"lead", lead}, {"store", store}, {"moves", moves}, {"full", full},
-		{"step errors", stepErrors}, {"snapshots", snapshots}, {"random", chances}, {"loops", loops}, {"closed", closed},
+		{"step errors", stepErrors}, {"snapshots", snapshots}, {"random", chances}, {"loops", loops}, {"drafts", drafts}, {"closed", closed},
 	} {
 		t.Run(x.name, func(t *testing.T) { x.test(t, w) })
 	}
