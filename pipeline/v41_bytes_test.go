@@ -62,8 +62,8 @@ func TestEngineBytesV41(t *testing.T) {
 	}
 }
 
-// comparedRows says how many rows of a session's caches there are, and how many of them are not what
-// the definition keeps.
+// comparedRows says how many rows of a session's caches there are, and how many of them are not as
+// the definition keeps them.
 func comparedRows(t *testing.T, e *pipeline.Engine, s *pipeline.Session, c model.Config, q *formula.Sequence) (rows, moved int) {
 	t.Helper()
 	var pools []string
