@@ -2,6 +2,7 @@ package model_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -90,9 +91,10 @@ func wants(c model.Config, spec *model.LayerSpec, rank, ranks int) []wanted {
 func decode(t *testing.T, m *model.Matrix) []float32 {
 	t.Helper()
 	data, scales := must[[]byte](t)(m.Data.Bytes()), must[[]byte](t)(m.Scales.Bytes())
-	v, kb := make([]float32, m.N*m.K), (m.K+127)/128
+	side := cmp.Or(m.Block, 128)
+	v, kb := make([]float32, m.N*m.K), (m.K+side-1)/side
 	le := binary.LittleEndian
-	size := map[model.Format][2]int{model.FormatBF16: {2 * len(v), 0}, model.FormatFP8: {len(v), (m.N + 127) / 128 * kb},
+	size := map[model.Format][2]int{model.FormatBF16: {2 * len(v), 0}, model.FormatFP8: {len(v), (m.N + side - 1) / side * kb},
 		model.FormatNVFP4: {len(v) / 2, len(v) / 16}, model.FormatFP8Rows: {len(v), m.N}}[m.Format]
 	if m.ScaleF32 {
 		size[1] *= 4
@@ -106,7 +108,7 @@ func decode(t *testing.T, m *model.Matrix) []float32 {
 		case model.FormatBF16:
 			v[i] = numfmt.BF16Decode(le.Uint16(data[2*i:]))
 		case model.FormatFP8:
-			b := i/m.K/128*kb + i%m.K/128
+			b := i/m.K/side*kb + i%m.K/side
 			s := float32(0)
 			if m.ScaleF32 {
 				s = math.Float32frombits(le.Uint32(scales[4*b:]))

@@ -1,6 +1,7 @@
 package model_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"os"
@@ -265,8 +266,15 @@ func TestCheckpointV41(t *testing.T) {
 			for i := range c.Layers {
 				compare(t, m, c, &c.Layers[i], storage != fakemodel.FP8F32)
 			}
-			if storage == fakemodel.FP8 {
-				assert.Equal(t, model.FormatBF16, c.Layers[0].QB.Format)
+			wants := map[fakemodel.Storage]model.Format{fakemodel.FP8: model.FormatFP8, fakemodel.FP8Rows: model.FormatFP8Rows}
+			for _, m := range []model.Matrix{c.Layers[0].QB, c.Layers[0].OA, c.Layers[0].OB, c.Layers[1].Indexer.QB} {
+				assert.Equal(t, cmp.Or(wants[storage], model.FormatBF16), m.Format, "%s: %s", storage, m.Name)
+				if storage == fakemodel.FP8 {
+					assert.Equal(t, 32, m.Block, m.Name)
+				}
+			}
+			if storage == fakemodel.FP8 { // wq_a ends within a block
+				assert.Equal(t, model.FormatBF16, c.Layers[0].QKV.Format)
 			}
 		}
 	}

@@ -17,9 +17,10 @@ import (
 // Layer is one layer of a model, for the steps of its Kind. The package's documentation has
 // the formula.
 type Layer struct {
-	kind *Kind // nil once closed
-	w    *model.DeviceLayer
-	plan schedule
+	kind    *Kind // nil once closed
+	w       *model.DeviceLayer
+	plan    schedule
+	context schedule // of tokens of the context, in a layer that drafts
 
 	rows tensor.Tensor // factors of the rows of NVFP4 weights, absent if there are none
 	wide tensor.Tensor // weights_proj with rows of zeros below, absent if it needs none: see widen
@@ -98,6 +99,8 @@ func (k *Kind) checkWeights(w *model.DeviceLayer) error {
 			"what a layer of kind %s has", k.cfg.Spec.Name)
 	case k.cfg.Output != projection.ActivationBF16 && w.OA.Format != model.FormatFP8 && w.OA.Format != model.FormatFP8Rows:
 		return badWeights("w.OA.Format", w.OA.Format, "fp8, which the output path multiplies with")
+	case k.cfg.Output != projection.ActivationBF16 && w.OA.Block == smallBlock:
+		return badWeights("w.OA.Block", w.OA.Block, "%d, of which the output path has inputs", projection.ScaleBlock)
 	case w.Sink.DType != tensor.F32 || w.Sink.Len() != k.heads:
 		return badWeights("w.Sink", w.Sink, "[%d] f32", k.heads)
 	}
@@ -134,7 +137,7 @@ func (l *Layer) uses() []use {
 		list = append(list, use{&l.idxGates, "Indexer.Keys.K", x.Keys.K, indexDim, headDim, 1, tensor.F32, fromLatents, none, 0})
 	}
 	for i := range list {
-		if u := &list[i]; u.x == projection.ActivationBF16 {
+		if u := &list[i]; u.x == projection.ActivationBF16 && !(u.to == &l.oa && u.m.Block == smallBlock) {
 			u.x = k.cfg.activation(&u.m)
 		}
 	}
@@ -181,7 +184,7 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 	} else if l.norm, err = k.norms(); err != nil {
 		return err
 	}
-	l.plan = choose(k.tune, t)
+	l.plan, l.context = choose(k.tune, t), contexts.of(t)
 	l.insert, err = k.inserter(kvNorm)
 	return err
 }
