@@ -85,11 +85,12 @@ type EngineOptions struct {
 
 	// QuantiseActivations gives products inputs with as few bits as their weights have, as servers
 	// with matrix units for such numbers do; without it inputs are bf16. Products of FP8 weights
-	// then take E4M3 with a power of two for every 128 numbers of a token, those of NVFP4 weights
+	// then take E4M3 with a power of two for every 128 numbers of a token, in blocks of 32 for
+	// every 32 (wo_a then stays with bf16, as in DeepSeek-V4.1's own code), those of NVFP4 weights
 	// E2M1 with an E4M3 scale for every 16 and the checkpoint's input_scale; wo_a takes OutputFP8
-	// if its weights are FP8 and Output says nothing else. Weights of bf16, and of FP8 with a scale
-	// for each row, stay with bf16. A layer with NVFP4 weights and no input_scale is an error. See
-	// projection.Quantise.
+	// if its weights are FP8 in blocks of 128 and Output says nothing else. Weights of bf16, and of
+	// FP8 with a scale for each row, stay with bf16. A layer with NVFP4 weights and no input_scale
+	// is an error. See projection.Quantise.
 	QuantiseActivations bool
 
 	// Ranks is how many ranks share heads and groups, see model.CheckpointOptions; 0 counts as 1.
@@ -206,8 +207,8 @@ func (o *EngineOptions) checkRun(c *argumentCheck, cfg *model.Config, layers []*
 	}
 }
 
-// checkPages demands sizes of pages of pools that the model has, or V4: what suits all of V4's
-// layers also suits a model with some of them.
+// checkPages demands sizes of pages of pools that the model has, or V4, or layers that draft: what
+// suits all of a model's layers also suits some of them.
 func (o *EngineOptions) checkPages(c *argumentCheck, layers []model.Layer) {
 	known := map[string]bool{}
 	add := func(l *model.LayerSpec) {
@@ -215,7 +216,7 @@ func (o *EngineOptions) checkPages(c *argumentCheck, layers []model.Layer) {
 			known[p.Name] = true
 		}
 	}
-	for _, l := range []model.LayerSpec{model.Window, model.C4A, model.C128A} {
+	for _, l := range []model.LayerSpec{model.Window, model.C4A, model.C128A, model.DraftBlock} {
 		add(&l)
 	}
 	for i := range layers {

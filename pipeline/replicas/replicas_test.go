@@ -172,7 +172,7 @@ func moves(t *testing.T, w *world) {
 // A replica that is full is relieved of its longest session that is in no step.
 func full(t *testing.T, w *world) {
 	const end = 64
-	o := pipeline.EngineOptions{MaxTokens: longest, MaxStep: 16, MaxSessions: 6, Pages: pages, CacheBytes: 400 << 10}
+	o := pipeline.EngineOptions{MaxTokens: longest, MaxStep: 16, MaxSessions: 6, Pages: w.pages, CacheBytes: 400 << 10}
 	plan := must[pipeline.EngineMemory](t)(o.Estimate(t.Context(), w.devs[0], w.cfg, w.layers[0], end+1))
 	g := w.group(t, pipeline.EngineOptions{MaxSessions: 6, MaxCacheBytes: plan.Caches, CacheBytes: plan.Caches}, replicas.Options{})
 	var list []*replicas.Session
