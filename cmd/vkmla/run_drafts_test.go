@@ -38,7 +38,7 @@ func TestRunDrafts(t *testing.T) {
 	inputs, outputs := filepath.Join(dir, "in.npz"), filepath.Join(dir, "out.npz")
 	run := func(arrays vectors.Arrays, more string) (code int, stderr string) {
 		writeArrays(t, inputs, arrays)
-		code, _, stderr = command(append(strings.Fields("run --model "+dir+" --inputs "+inputs+" --outputs "+outputs), strings.Fields(more)...)...)
+		code, _, stderr = command(strings.Fields("run --model " + dir + " --inputs " + inputs + " --outputs " + outputs + " " + more)...)
 		return code, stderr
 	}
 	code, stderr := run(vectors.Arrays{"D1.main": context, "D1.in": drafts, "D.in": drafts}, "--chunk 4") // no D.main
@@ -61,9 +61,10 @@ func TestRunDrafts(t *testing.T) {
 	}
 	assert.Less(t, math.Sqrt(miss/all), 5e-3)
 
+	flat, short := vectors.FromBF16(in, blocks*cfg.DraftBlock, cfg.Hidden), vectors.FromBF16(main[:2*cfg.Hidden], 2, cfg.Hidden)
 	for want, arrays := range map[string]vectors.Arrays{
-		"D.in: got uint16 [15, 112], want [blocks, 5, 112]":   {"D.main": context, "D.in": vectors.FromBF16(in, blocks*cfg.DraftBlock, cfg.Hidden)},
-		"at most a block for each of the 2 tokens of D.main":  {"D.main": vectors.FromBF16(main[:2*cfg.Hidden], 2, cfg.Hidden), "D.in": drafts},
+		"D.in: got uint16 [15, 112], want [blocks, 5, 112]":   {"D.main": context, "D.in": flat},
+		"at most a block for each of the 2 tokens of D.main":  {"D.main": short, "D.in": drafts},
 		"D.main: got uint16 [1, 31, 112], want [tokens, 112]": {"D.main": vectors.FromBF16(main, 1, tokens, cfg.Hidden), "D.in": drafts},
 		"none of the arrays L0.in to L8.in":                   {"D.in": drafts},
 	} {
