@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/formula"
 	official "github.com/vkmla/vkmla/internal/lab/recorded"
@@ -123,6 +124,7 @@ func row(t *testing.T, e *pipeline.Engine, s *pipeline.Session, layer, pool, pos
 func TestDraftFormula(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 41))
+	variants := map[model.Records]string{model.RecordsV4: attention.TwoPassPrefix + attention.VariantBase}
 	for _, records := range []model.Records{model.RecordsV41, model.RecordsV4} {
 		c := fakemodel.WithDraft(fakemodel.V41())
 		c.Window, c.DraftBlock = 1+rng.IntN(40), 1+rng.IntN(9)
@@ -132,7 +134,7 @@ func TestDraftFormula(t *testing.T) {
 		x.c, layers = draftLayers(t, m, c)
 		pages := map[string]int{"draft": 1 + rng.IntN(12)}
 		x.e = engine(t, testkit.Device(t), x.c, layers, options{MaxTokens: 120, MaxSessions: 3, MaxStep: 40, Records: records, Pages: pages,
-			Rewind: c.DraftBlock})
+			Rewind: c.DraftBlock, Variant: variants[records]})
 		t.Logf("%v: window %d, blocks of %d, %v", records, c.Window, c.DraftBlock, pages)
 		var all []*drafter
 		for range 3 {

@@ -72,32 +72,48 @@ func everyTraits(f func(traits)) {
 func TestScheduleOrder(t *testing.T) {
 	n := layerTuning(t, "hopper")
 	everyTraits(func(x traits) {
-		at := map[op]int{}
-		for i, l := range choose(&n, x) {
-			for _, o := range l {
-				_, twice := at[o]
-				require.False(t, twice, "%+v: %q twice", x, sections[o])
-				at[o] = i
-			}
-		}
+		at := places(t, choose(&n, x), x)
 		x.gatesFirst = x.tokens >= n.BesideTokens && !x.normed
 		for o := range ops {
-			i, there := at[o]
+			_, there := at[o]
 			require.Equal(t, x.has(o), there, "%+v: op %d %q", x, o, sections[o])
-			if !there {
-				continue
-			}
-			before := needs[o]
-			if o == kvInsert && !x.lateQueries {
-				before = append(slices.Clone(before), wqB)
-			}
-			for _, p := range before {
-				if j, ok := at[p]; ok {
-					require.Less(t, j, i, "%+v: %q in front of %q", x, sections[o], sections[p])
-				}
+		}
+		if ordered(t, at, x); x.picks || x.compresses {
+			return // layers that draft do neither
+		}
+		at = places(t, contexts.of(x), x)
+		ordered(t, at, x)
+		assert.Contains(t, at, kvInsert)
+		assert.NotContains(t, at, attend)
+	})
+}
+
+// places are the levels of a schedule's ops.
+func places(t *testing.T, s schedule, x traits) map[op]int {
+	at := map[op]int{}
+	for i, l := range s {
+		for _, o := range l {
+			_, twice := at[o]
+			require.False(t, twice, "%+v: %q twice", x, sections[o])
+			at[o] = i
+		}
+	}
+	return at
+}
+
+// ordered demands ops behind what they need.
+func ordered(t *testing.T, at map[op]int, x traits) {
+	for o, i := range at {
+		before := needs[o]
+		if o == kvInsert && !x.lateQueries {
+			before = append(slices.Clone(before), wqB)
+		}
+		for _, p := range before {
+			if j, ok := at[p]; ok {
+				require.Less(t, j, i, "%+v: %q in front of %q", x, sections[o], sections[p])
 			}
 		}
-	})
+	}
 }
 
 // TestScheduleSections demands a name for every op that launches something of the layer's.

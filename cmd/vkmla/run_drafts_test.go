@@ -1,0 +1,75 @@
+package main
+
+import (
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/formula"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/pipeline/model"
+)
+
+// TestRunDrafts runs layers that draft, and compares them with the model's definition.
+func TestRunDrafts(t *testing.T) {
+	const tokens, blocks = 31, 3
+	cfg := fakemodel.WithDraft(fakemodel.V41())
+	m, err := fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8})
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, m.Write(dir, 1))
+	rng := rand.New(rand.NewPCG(5, 6))
+	numbers := func(n int) []float32 {
+		v := make([]float32, n*cfg.Hidden)
+		for i := range v {
+			v[i] = numfmt.BF16Round(float32(rng.NormFloat64()))
+		}
+		return v
+	}
+	main, in := numbers(tokens), numbers(blocks*cfg.DraftBlock)
+	context, drafts := vectors.FromBF16(main, tokens, cfg.Hidden), vectors.FromBF16(in, blocks, cfg.DraftBlock, cfg.Hidden)
+	inputs, outputs := filepath.Join(dir, "in.npz"), filepath.Join(dir, "out.npz")
+	run := func(arrays vectors.Arrays, more string) (code int, stderr string) {
+		writeArrays(t, inputs, arrays)
+		code, _, stderr = command(strings.Fields("run --model " + dir + " --inputs " + inputs + " --outputs " + outputs + " " + more)...)
+		return code, stderr
+	}
+	code, stderr := run(vectors.Arrays{"D1.main": context, "D1.in": drafts, "D.in": drafts}, "--chunk 4") // no D.main
+	require.Equal(t, exitOK, code, stderr)
+	got := readArrays(t, outputs)
+	require.Len(t, got, 1)
+	out := got["D1.out"]
+	require.Equal(t, "float32 [3, 5, 112]", out.String())
+	s := formula.NewSequence(cfg, formula.Numerics{Records: model.RecordsV41}, m.Values)
+	s.Context(10, main)
+	var miss, all float64
+	for i := range blocks {
+		size := cfg.DraftBlock * cfg.Hidden
+		for k, r := range s.Draft(10, tokens-blocks+i, in[i*size:(i+1)*size]) {
+			for c, w := range r.Out {
+				d := float64(out.F32()[i*size+k*cfg.Hidden+c] - w)
+				miss, all = miss+d*d, all+float64(w)*float64(w)
+			}
+		}
+	}
+	assert.Less(t, math.Sqrt(miss/all), 5e-3)
+
+	flat, short := vectors.FromBF16(in, blocks*cfg.DraftBlock, cfg.Hidden), vectors.FromBF16(main[:2*cfg.Hidden], 2, cfg.Hidden)
+	for want, arrays := range map[string]vectors.Arrays{
+		"D.in: got uint16 [15, 112], want [blocks, 5, 112]":   {"D.main": context, "D.in": flat},
+		"at most a block for each of the 2 tokens of D.main":  {"D.main": short, "D.in": drafts},
+		"D.main: got uint16 [1, 31, 112], want [tokens, 112]": {"D.main": vectors.FromBF16(main, 1, tokens, cfg.Hidden), "D.in": drafts},
+		"none of the arrays L0.in to L8.in":                   {"D.in": drafts},
+	} {
+		code, stderr := run(arrays, "")
+		assert.Equal(t, exitUsage, code)
+		assert.Contains(t, stderr, want)
+	}
+}
