@@ -3,6 +3,7 @@ package pipeline_test
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 )
 
 type foreignNumbers struct {
@@ -210,4 +212,23 @@ func (x *sessions) besideStep(t *testing.T, e *pipeline.Engine, list [2]*pipelin
 	var w bytes.Buffer
 	require.NoError(t, list[1].Save(t.Context(), &w))
 	g.saved = w.Bytes()
+}
+
+// TestNaNBehindFinite has tokens of NaN behind finite ones: a maximum that no score stays below may
+// not keep a kernel from its end.
+func TestNaNBehindFinite(t *testing.T) {
+	dev := testkit.Device(t)
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4)})))
+	t.Cleanup(func() { assert.NoError(t, model.CloseLayers(layers)) })
+	for _, v := range testkit.DecodeVariants(t, dev, cfg.Heads) {
+		if testkit.LeftOut(v) {
+			continue
+		}
+		e := engine(t, dev, cfg, layers, options{MaxTokens: 60, MaxStep: 8, Variant: v})
+		s := must[*pipeline.Session](t)(e.Open())
+		for _, x := range []float32{1, float32(math.NaN())} {
+			_, err := s.Append(t.Context(), [][]float32{filled(8*cfg.Hidden, x)})
+			require.NoError(t, err, v)
+		}
+	}
 }

@@ -93,6 +93,7 @@ void cm_loop(uint t, uint head0, uvec4 w0[Q_EACH], uvec4 w1[Q_EACH]) {
 
     uint tile = 0u;
     [[dont_unroll]] while (tile < tiles) { // again only when a score outgrew m
+        const uint fresh = tile; // not again for the tile whose maximum m is: NaN outgrows any
         barrier();
         cm_rescale(tile);
         [[dont_unroll]] for (;;) {
@@ -105,7 +106,7 @@ void cm_loop(uint t, uint head0, uvec4 w0[Q_EACH], uvec4 w1[Q_EACH]) {
             }
             cm_weights(tile);
             barrier();
-            if (stale_s != 0u) break;
+            if (stale_s != 0u && tile != fresh) break;
             cm_accumulate(0u);
             tile++;
             if (tile >= tiles) break;

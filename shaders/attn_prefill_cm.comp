@@ -137,12 +137,13 @@ void cm_loop(uint t, uint head0, uvec4 w0[Q_EACH], uvec4 w1[Q_EACH]) {
 
     uint tile = 0u, buf = 0u;
     [[dont_unroll]] while (tile < tiles) { // again only when a score outgrew m
+        const uint fresh = tile; // as in attn_decode_cm
         barrier();
         cm_rescale(tile);
         cm_weights(tile);
         [[dont_unroll]] for (;;) {
             barrier();
-            if (stale_s != 0u) break;
+            if (stale_s != 0u && tile != fresh) break;
             cm_accumulate(buf);
             tile++;
             if (tile >= tiles) break;
