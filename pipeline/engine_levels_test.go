@@ -16,7 +16,7 @@ import (
 // that order, and no more barriers than there are levels. An operation recorded at the wrong
 // place gives the same results, later.
 func TestLevels(t *testing.T) {
-	x := newSessions(t, testkit.Device(t))
+	x := newSessions(t, testkit.Device(t), &v4Sessions)
 	for i, tokens := range []int{1, 4, 16, 40, 40} {
 		o := sessionOptions()
 		o.SubmitBudget = -1
@@ -66,7 +66,7 @@ func TestLevels(t *testing.T) {
 // one waits for the others. It is beside what is in front of layer 0, that layer's first
 // products, and what waits for those.
 func TestPrologue(t *testing.T) {
-	x := newModel(t, testkit.Device(t))
+	x := newModel(t, testkit.Device(t), &v4Sessions)
 	r := x.residual(t)
 	for name, spoil := range map[string]func(*pipeline.EngineOptions){
 		"in one":         func(*pipeline.EngineOptions) {},

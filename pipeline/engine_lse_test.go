@@ -2,6 +2,7 @@ package pipeline_test
 
 import (
 	"math"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -10,6 +11,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -18,8 +20,18 @@ import (
 // TestEngineDivisions, TestEngineKinds and, for all variants, TestCore say what they are.
 func TestEngineLSE(t *testing.T) {
 	testkit.WithoutMatrices(t)
+	t.Run("v4", func(t *testing.T) { engineLSE(t, fakemodel.Config(4, 0)) })
+	t.Run("v41", func(t *testing.T) {
+		if os.Getenv("VKMLA_TEST_FULL") != "1" {
+			t.Skip("VKMLA_TEST_FULL is not set")
+		}
+		engineLSE(t, v41Layers())
+	})
+}
+
+func engineLSE(t *testing.T, c model.Config) {
 	dev := testkit.Device(t)
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4, 0), Storage: fakemodel.FP8})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8})))
 	const tokens = 37
 	hidden := normals(tokens * cfg.Hidden)
 	run := func(o pipeline.EngineOptions) []pipeline.Appended {
@@ -53,10 +65,10 @@ func TestEngineLSE(t *testing.T) {
 			require.True(t, math.IsInf(float64(x), 1), "layer %d: padding, %d is %v", i, k, x)
 		}
 	}
-	for _, err := range []error{st.ReadLSE(2, 0, values), st.ReadLSE(0, 1, values), st.ReadLSE(0, 0, values[1:])} {
+	for _, err := range []error{st.ReadLSE(len(layers), 0, values), st.ReadLSE(0, 1, values), st.ReadLSE(0, 0, values[1:])} {
 		assert.ErrorIs(t, err, vk.ErrArgument)
 	}
-	assert.True(t, st.LSE(2).IsZero())
+	assert.True(t, st.LSE(len(layers)).IsZero())
 	require.NoError(t, st.Abort())
 	assert.ErrorIs(t, st.ReadLSE(0, 0, values), vk.ErrClosed)
 

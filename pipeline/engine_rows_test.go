@@ -2,6 +2,8 @@ package pipeline_test
 
 import (
 	"bytes"
+	"fmt"
+	"os"
 	"slices"
 	"testing"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -82,8 +85,20 @@ func mixed(t *testing.T, e *pipeline.Engine, width, heads, layers int,
 // over pages in place as rounding takes them, and the same bits whatever the room; picks and caches
 // are the same.
 func TestEngineRows(t *testing.T) {
+	// Rows and list of a token: of a C128A layer's window, and of a window with picks.
+	t.Run("v4", func(t *testing.T) { engineRows(t, fakemodel.Config(0, 4, 128), 2, (128+128)<<10) })
+	t.Run("v41", func(t *testing.T) {
+		if os.Getenv("VKMLA_TEST_FULL") != "1" {
+			t.Skip("VKMLA_TEST_FULL is not set")
+		}
+		engineRows(t, v41Layers(), 0, 0)
+	})
+}
+
+// engineRows is told how much room a layer needs at least; 0: what the engine says.
+func engineRows(t *testing.T, c model.Config, layer, least uint64) {
 	dev := testkit.Device(t)
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0, 4, 128), Storage: fakemodel.FP8})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8})))
 	hidden := normals(300 * cfg.Hidden)
 	o := pipeline.EngineOptions{MaxTokens: 260, MaxSessions: 3, MaxStep: 64, KeepTopK: true, KeepLSE: true,
 		Variant: attention.VariantBase, CacheBytes: 16 << 20}
@@ -97,9 +112,20 @@ func TestEngineRows(t *testing.T) {
 	assert.Zero(t, n)
 	assert.Zero(t, e.Memory().Workspace)
 	o.Variant = attention.TwoPassPrefix + o.Variant
-	const least = (128 + 128) << 10 // of a C128A layer's window and list
+	o.Workspace = 1
+	_, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, o)
+	needs := &vk.ArgumentError{}
+	require.ErrorAs(t, err, &needs)
+	var says uint64
+	var of int
+	_, err = fmt.Sscanf(needs.Want, "0 or at least %d, for the rows that a token attends in layers[%d]", &says, &of)
+	require.NoError(t, err, needs.Want)
+	if least > 0 {
+		assert.Equal(t, []uint64{least, layer}, []uint64{says, uint64(of)})
+	}
+	least = says
 	var first [][]float32
-	for i, room := range []uint64{0, least + 96<<10} {
+	for i, room := range []uint64{0, least + least*3/8} {
 		o.Workspace = room
 		e := engine(t, dev, cfg, layers, o)
 		out, picks, caches, n := mixed(t, e, cfg.Hidden, cfg.Heads, len(layers), hidden)
@@ -123,9 +149,9 @@ func TestEngineRows(t *testing.T) {
 		require.NoError(t, e.Close())
 	}
 	o.Workspace = least - 1
-	_, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, o)
+	_, err = pipeline.NewEngine(t.Context(), dev, cfg, layers, o)
 	assert.ErrorIs(t, err, vk.ErrArgument)
-	assert.ErrorContains(t, err, "Workspace: got 262143, want 0 or at least 262144, for the rows that a token attends in layers[2]")
+	assert.ErrorContains(t, err, fmt.Sprintf("Workspace: got %d, want 0 or at least %d", least-1, least))
 }
 
 // TestEngineRowsFormula demands that layers whose rows are gathered, in one piece and in several,

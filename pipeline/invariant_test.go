@@ -31,29 +31,32 @@ func TestInvariant(t *testing.T) {
 		operations = 800
 	}
 	for i, m := range []struct {
+		of      *sessionModel
 		storage fakemodel.Storage
 		output  pipeline.OutputPath
 		few     bool // QuantiseActivations
 		quick   bool
 	}{
-		{fakemodel.FP8, pipeline.OutputBF16, false, true},
-		{fakemodel.BF16, pipeline.OutputBF16, false, false},
-		{fakemodel.NVFP4, pipeline.OutputBF16, false, false},
-		{fakemodel.FP8, pipeline.OutputFP8, false, false},
-		{fakemodel.FP8, pipeline.OutputBF16, true, false},
-		{fakemodel.NVFP4, pipeline.OutputBF16, true, false},
+		{&v4Sessions, fakemodel.FP8, pipeline.OutputBF16, false, true},
+		{&v4Sessions, fakemodel.BF16, pipeline.OutputBF16, false, false},
+		{&v4Sessions, fakemodel.NVFP4, pipeline.OutputBF16, false, false},
+		{&v4Sessions, fakemodel.FP8, pipeline.OutputFP8, false, false},
+		{&v4Sessions, fakemodel.FP8, pipeline.OutputBF16, true, false},
+		{&v4Sessions, fakemodel.NVFP4, pipeline.OutputBF16, true, false},
+		{&v41Sessions, fakemodel.FP8, pipeline.OutputBF16, false, false},
+		{&v41InV4, fakemodel.FP8, pipeline.OutputBF16, false, false},
 	} {
 		if !full && !m.quick {
 			continue
 		}
-		t.Run(fmt.Sprint(m.storage, " ", m.output, " ", m.few), func(t *testing.T) {
-			x := &sessions{dev: dev}
-			o := fakemodel.Options{Config: fakemodel.Config(4, 0, 128), Storage: m.storage}
+		t.Run(fmt.Sprint(m.of.name, " ", m.storage, " ", m.output, " ", m.few), func(t *testing.T) {
+			x := &sessions{dev: dev, of: m.of}
+			o := fakemodel.Options{Config: m.of.config(), Storage: m.storage}
 			if m.few {
 				o.Config.Hidden, o.Config.ORank = 256, 128 // blocks of 128
 			}
 			x.cfg, x.layers = uploaded(t, dev, written(t, fake(t, o)))
-			x.hidden = normals(sessionTokens * x.cfg.Hidden)
+			x.cfg.Records, x.hidden = m.of.records, normals(sessionTokens*x.cfg.Hidden)
 			c := x.chance(t, uint64(i))
 			e := sessionOptions()
 			e.CacheBytes, e.Rewind, e.Invariant, e.Output = 1<<20, 9, true, m.output
@@ -100,8 +103,21 @@ func (c *chance) alone(k int, end *history) {
 // Prompts in any cut leave the same bytes in the caches, and the same outputs. Without the option
 // they do not, so that these tests can fail.
 func TestInvariantCaches(t *testing.T) {
-	x := newModel(t, testkit.Device(t))
-	const length = 135 // past the first page of the window and the first entry of C128A
+	for _, x := range []struct {
+		of     *sessionModel
+		length int // past the first page of the window and, of V4, the first entry of C128A
+		long   bool
+	}{{&v4Sessions, 135, false}, {&v41Sessions, 71, false}, {&v41InV4, 135, true}} {
+		t.Run(x.of.name, func(t *testing.T) {
+			if x.long && os.Getenv("VKMLA_TEST_FULL") != "1" {
+				t.Skip("VKMLA_TEST_FULL is not set")
+			}
+			newModel(t, testkit.Device(t), x.of).invariantCaches(t, x.length)
+		})
+	}
+}
+
+func (x *sessions) invariantCaches(t *testing.T, length int) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	differ := map[bool]int{}
 	for _, c := range []struct {
@@ -149,7 +165,7 @@ func TestInvariantCaches(t *testing.T) {
 // The two passes plan by the number of tokens, so an invariant engine refuses them before it
 // allocates anything.
 func TestInvariantVariant(t *testing.T) {
-	x := newModel(t, testkit.Device(t))
+	x := newModel(t, testkit.Device(t), &v4Sessions)
 	o := sessionOptions()
 	o.Invariant, o.Variant = true, attention.TwoPassPrefix+attention.VariantBase
 	_, err := pipeline.NewEngine(t.Context(), x.dev, x.cfg, x.layers, o)

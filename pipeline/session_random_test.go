@@ -80,7 +80,7 @@ func (x *sessions) random(t *testing.T) {
 	o := sessionOptions()
 	o.CacheBytes, o.Rewind = 1<<20, 9
 	c.add(o)
-	o.Rewind, o.LayerByLayer, o.Pages = 130, true, model.VLLMPages()
+	o.Rewind, o.LayerByLayer, o.Pages = 130, true, x.of.vllm
 	c.add(o)
 	for range operations {
 		c.operation(c.rng.IntN(len(c.engines)))
@@ -277,6 +277,7 @@ func (c *chance) through(st *pipeline.Step, byLayer bool, tokens [][]int, stop i
 	ctx, cancel := context.WithCancel(c.t.Context())
 	defer cancel()
 	hashes := make([][]maphash.Hash, len(tokens))
+	ran := make([]bool, len(c.layers))
 	for i := range c.layers {
 		if err := c.input(st, i, tokens); err != nil {
 			return nil, err
@@ -287,7 +288,8 @@ func (c *chance) through(st *pipeline.Step, byLayer bool, tokens [][]int, stop i
 		case i == 1 && stop == 1:
 			cancel()
 		}
-		if byLayer || c.rng.IntN(4) == 0 {
+		if byLayer || c.rng.IntN(4) == 0 && c.after(i, ran) {
+			ran[i] = true
 			if err = st.SubmitLayer(i); err == nil && stop == 2 {
 				err = context.Canceled
 			}
@@ -313,6 +315,16 @@ func (c *chance) through(st *pipeline.Step, byLayer bool, tokens [][]int, stop i
 		}
 	}
 	return sums(hashes), err
+}
+
+// after reports whether all layers ran that a layer takes from.
+func (c *chance) after(layer int, ran []bool) bool {
+	for _, from := range c.cfg.Layers[layer].From() {
+		if from != layer && !ran[from] {
+			return false
+		}
+	}
+	return true
 }
 
 // input gives a layer what enters it.

@@ -18,7 +18,7 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-// snapshotPool is what a snapshot has of a pool, in an engine of layers [0] or [0, 4, 128].
+// snapshotPool is what a snapshot has of a pool.
 type snapshotPool struct {
 	name              string
 	tokens, keep, all int // tokens of a slot, tokens that are kept or -1, bytes of a slot
@@ -28,6 +28,11 @@ var (
 	windowPool = snapshotPool{"window", 1, 127, 584}
 	allPools   = []snapshotPool{{"window", 1, 127, 3 * 584}, {"c4a", 4, -1, 584 + 132}, {"c4a.state", 1, 7, 8192 + 2048},
 		{"c128a", 128, -1, 584}, {"c128a.state", 1, 127, 4096}}
+	// v41Layers keep seven windows of 24 tokens, entries and keys of two layers, and states of one.
+	v41Pools = []snapshotPool{{"window", 1, 23, 7 * 528}, {"ratio2", 2, -1, 288 + 68}, {"ratio2.state", 1, 1, 4096},
+		{"ratio1", 1, -1, 288 + 68}}
+	v41InV4Pools = []snapshotPool{{"window", 1, 23, 7 * 584}, {"ratio2", 2, -1, 584 + 132}, {"ratio2.state", 1, 1, 4096},
+		{"ratio1", 1, -1, 584 + 132}}
 )
 
 // snapshotForm is how snapshots look, written from the description of the format.
@@ -159,22 +164,25 @@ func snapshotError(t *testing.T, err error) {
 // FuzzReadSnapshot alters snapshots and reads them without a device. Exactly those that explains
 // allows are read, and they are the only snapshots of their sessions.
 func FuzzReadSnapshot(f *testing.F) {
-	cfg := fakemodel.Config(0, 4, 128)
+	v4 := fakemodel.Config(0, 4, 128)
 	var engines []*pipeline.Engine
 	var less []*pipeline.Engine // the same without Rewind
 	var forms []*snapshotForm
 	for _, x := range []struct {
+		cfg       model.Config
+		records   model.Records
 		layers    int
 		maxTokens int
 		pools     []snapshotPool
-	}{{1, 150, []snapshotPool{windowPool}}, {3, 9, allPools}} {
+	}{{v4, model.RecordsV4, 1, 150, []snapshotPool{windowPool}}, {v4, model.RecordsV4, 3, 9, allPools},
+		{v41Layers(), model.RecordsV41, 7, 29, v41Pools}, {v41Layers(), model.RecordsV4, 7, 29, v41InV4Pools}} {
 		var layers []*model.DeviceLayer
 		for i := range x.layers {
 			layers = append(layers, &model.DeviceLayer{Layer: i})
 		}
 		engine := func(rewind int) *pipeline.Engine {
-			o := pipeline.EngineOptions{MaxTokens: x.maxTokens, Rewind: rewind}
-			return must[*pipeline.Engine](f)(pipeline.WithoutDevice(cfg, layers, o))
+			o := pipeline.EngineOptions{MaxTokens: x.maxTokens, Rewind: rewind, Records: x.records}
+			return must[*pipeline.Engine](f)(pipeline.WithoutDevice(x.cfg, layers, o))
 		}
 		e := engine(x.maxTokens)
 		engines, less = append(engines, e), append(less, engine(0))
@@ -185,11 +193,11 @@ func FuzzReadSnapshot(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, which uint8, head []byte, slots uint64, cut int16, sealed bool, tail []byte, at uint32, flip byte) {
-		form := forms[which%2]
+		form := forms[int(which)%len(forms)]
 		file := form.altered(alteration{head, slots, cut, sealed, tail, at, flip})
-		tokens, again, err := engines[which%2].ReadSnapshot(bytes.NewReader(file))
+		tokens, again, err := engines[int(which)%len(forms)].ReadSnapshot(bytes.NewReader(file))
 		require.Equal(t, form.explains(file), err == nil, "%v", err)
-		short, trimmed, lessErr := less[which%2].ReadSnapshot(bytes.NewReader(file))
+		short, trimmed, lessErr := less[int(which)%len(forms)].ReadSnapshot(bytes.NewReader(file))
 		require.Equal(t, err == nil, lessErr == nil, "%v", lessErr)
 		if err != nil {
 			snapshotError(t, err)

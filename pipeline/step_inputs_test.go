@@ -113,7 +113,7 @@ func TestStepInputs(t *testing.T) {
 
 // A kernel that reads the input in front of layer 0 does not make it, also where it writes it.
 func TestStepInputsRead(t *testing.T) {
-	x := newModel(t, testkit.Device(t))
+	x := newModel(t, testkit.Device(t), &v4Sessions)
 	r, o := x.residual(t), sessionOptions()
 	o.Between = r.record
 	e := x.engine(t, o)
@@ -128,7 +128,7 @@ func TestStepInputsRead(t *testing.T) {
 // where the caches were too small for all of them.
 func TestAdvanceLeavesZeros(t *testing.T) {
 	testkit.WithoutMatrices(t)
-	x := newModel(t, testkit.Device(t))
+	x := newModel(t, testkit.Device(t), &v4Sessions)
 	for name, o := range map[string]pipeline.EngineOptions{
 		"pages": {}, "odd pages": {Pages: oddPages, Keys: cache.IndexKeyMXFP4}, "rewind": {Rewind: 300},
 		"full": {CacheBytes: 2 << 20, MaxCacheBytes: 2 << 20},

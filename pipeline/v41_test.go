@@ -27,14 +27,12 @@ import (
 // anything is uploaded.
 func TestEngineNotRun(t *testing.T) {
 	dev, cfg := testkit.Device(t), fakemodel.V41()
-	all := []int{0, 1, 9}
-	c, err := openFake(t, fake(t, fakemodel.Options{Config: cfg, Storage: fakemodel.FP8}), 1, model.CheckpointOptions{Layers: all})
+	c, err := openFake(t, fake(t, fakemodel.Options{Config: cfg, Storage: fakemodel.FP8}), 1, model.CheckpointOptions{Layers: []int{0, 1}})
 	require.NoError(t, err)
 	layers := must[[]*model.DeviceLayer](t)(c.Plan())
 	for what, o := range map[string]options{
-		"layers[2]: got 9 of kind draft, want another: blocks of drafts are not run yet": {Records: model.RecordsV4},
-		"Hadamard: got true, want false: keys of layer 1, of kind full2, are not mixed":  {Records: model.RecordsV4, Hadamard: true},
-		"Records: got records(7), want v4 or v41":                                        {Records: 7},
+		"Hadamard: got true, want false: keys of layer 1, of kind full2, are not mixed": {Records: model.RecordsV4, Hadamard: true},
+		"Records: got records(7), want v4 or v41":                                       {Records: 7},
 	} {
 		o.MaxTokens = 100
 		_, err := o.Estimate(t.Context(), dev, cfg, layers)
@@ -110,9 +108,13 @@ func checkSequence(t *testing.T, c model.Config, records model.Records, values m
 }
 
 // TestEngineGolden41 compares layers with what the official ones gave: prefill in chunks, then
-// token by token. With the model's own records all picks are equal. The run with activations of
-// E4M3 has scores of bf16, whose ties are picked in another order: outputs are those of tokens with
-// the same picks, and a bf16 step before wo_b is one of E4M3.
+// token by token. With the model's own records all picks are equal. With those of V4 up to four
+// keys of a layer differ by a bf16 step before they become FP8, in any order of f32 sums: channel
+// 175 of what becomes the latent of entry 22 of layer 4 is 2.4 steps of f32 from the middle of two
+// bf16 numbers. Orders only differ in which keys these are.
+//
+// The run with activations of E4M3 has scores of bf16, whose ties are picked in another order:
+// outputs are those of tokens with the same picks, and a bf16 step before wo_b is one of E4M3.
 func TestEngineGolden41(t *testing.T) {
 	dir := testkit.FurtherGolden(t)
 	if dir == "" || testing.Short() {

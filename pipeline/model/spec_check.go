@@ -102,8 +102,8 @@ func (c *layerCheck) sources(field string, i int) {
 		return
 	}
 	made := from("CandidatesOf", l.CandidatesOf, true)
-	if made != nil && (made.Candidates != CandidatesMade || made.EntriesOf != l.EntriesOf) {
-		c.bad(field+".CandidatesOf", l.CandidatesOf, "a layer that makes candidates of the same entries")
+	if made != nil && (made.Candidates != CandidatesMade || made.Ratio != l.Ratio) {
+		c.bad(field+".CandidatesOf", l.CandidatesOf, "a layer that makes candidates, of entries of as many tokens")
 	}
 }
 
@@ -113,7 +113,7 @@ func (c *layerCheck) caches(field string, l *Layer) {
 	var have []Store
 	for _, p := range l.Pools {
 		at := fmt.Sprintf("%s.Pools %q", field, p.Name)
-		if p.Name == "" || len(p.Name) > MaxPoolName || p.Page < 1 || p.Page > MaxPage || p.Tokens < 1 || p.Keep < KeepWindow {
+		if p.Name == "" || len(p.Name) > MaxPoolName || p.Page < 1 || p.Page > MaxPage || p.Tokens < 1 || p.Keep < KeepContext {
 			c.bad(at, fmt.Sprintf("%+v", p), "a name, and 1 to %d slots of at least a token", MaxPage)
 		}
 		if q, seen := c.pools[p.Name]; seen && (q.Page != p.Page || q.Tokens != p.Tokens || q.Keep != p.Keep) {
@@ -139,7 +139,7 @@ func (c *layerCheck) caches(field string, l *Layer) {
 func (s *LayerSpec) reads(store Store, keep int) (tokens int, enough bool) {
 	switch store {
 	case StoreWindow:
-		return 1, keep == KeepWindow || keep == KeepAll
+		return 1, keep == KeepContext || keep == KeepWindow && !s.Block || keep == KeepAll
 	case StoreEntries, StoreKeys:
 		return s.Ratio, keep == KeepAll
 	}

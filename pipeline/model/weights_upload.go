@@ -115,14 +115,18 @@ func (c *Checkpoint) Plan() ([]*DeviceLayer, error) {
 	if c == nil {
 		return nil, badArgument(opPlan, "checkpoint", "nil", "one that Open returned")
 	}
-	var list []*DeviceLayer
-	for i := range c.Layers {
+	return planned(c.Layers)
+}
+
+// planned returns layers without memory.
+func planned(layers []LayerWeights) (list []*DeviceLayer, err error) {
+	for i := range layers {
 		var u uploader
-		l := u.fill(&c.Layers[i])
+		l := u.fill(&layers[i])
 		if u.err != nil {
 			return nil, fmt.Errorf("%s: %w", opPlan, u.err)
 		}
-		l.bytes, l.planned = arenaBytes(&c.Layers[i]), true
+		l.bytes, l.planned = arenaBytes(&layers[i]), true
 		list = append(list, l)
 	}
 	return list, nil

@@ -3,7 +3,9 @@ package ranks_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 
@@ -39,28 +41,35 @@ type world struct {
 }
 
 func options() pipeline.EngineOptions {
-	return pipeline.EngineOptions{MaxTokens: tokens, MaxSessions: 3, MaxStep: 32, Rewind: 20, CacheBytes: 8 << 20}
+	return pipeline.EngineOptions{MaxTokens: tokens, MaxSessions: 3, MaxStep: 32, Rewind: 20, CacheBytes: 8 << 20, KeepTopK: true}
 }
 
-// TestRanks runs all tests with the same two devices.
+// TestRanks runs all tests with the same two devices; of DeepSeek-V4.1 only with VKMLA_TEST_FULL=1.
 func TestRanks(t *testing.T) {
-	w := newWorld(t)
-	for _, x := range []struct {
-		name string
-		test func(*testing.T, *world)
-	}{
-		{"arguments", arguments}, {"sums", sums}, {"pages", pages}, {"sessions", sessions}, {"aborts", aborts}, {"begins", begins},
-		{"beside", beside}, {"closed", closed},
-	} {
-		t.Run(x.name, func(t *testing.T) { x.test(t, w) })
+	v4 := fakemodel.Tiny(4, 128)
+	v4.Heads, v4.Groups = 4, 2
+	for name, cfg := range map[string]model.Config{"v4": v4, "v41": fakemodel.TinyV41()} {
+		t.Run(name, func(t *testing.T) {
+			if name != "v4" && os.Getenv("VKMLA_TEST_FULL") != "1" {
+				t.Skip("VKMLA_TEST_FULL is not set")
+			}
+			w := newWorld(t, cfg)
+			for _, x := range []struct {
+				name string
+				test func(*testing.T, *world)
+			}{
+				{"arguments", arguments}, {"layers", layers}, {"sums", sums}, {"pages", pages}, {"sessions", sessions}, {"aborts", aborts},
+				{"begins", begins}, {"beside", beside}, {"drafts", drafts}, {"closed", closed},
+			} {
+				t.Run(x.name, func(t *testing.T) { x.test(t, w) })
+			}
+		})
 	}
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, cfg model.Config) *world {
 	first := testkit.Device(t)
 	second := testkit.Others(t)[0]
-	cfg := fakemodel.Tiny(4, 128)
-	cfg.Heads, cfg.Groups = 4, 2
 	m := must[*fakemodel.Model](t)(fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8}))
 	w := &world{dir: t.TempDir(), devs: []*vk.Device{first, second}}
 	require.NoError(t, m.Write(w.dir, 1))
@@ -106,6 +115,9 @@ func (w *world) step(ctx context.Context, n int, list ...*ranks.Session) (outs [
 			return nil, err
 		}
 		for i := range list {
+			if err := w.samePicks(st, l, i, n); err != nil {
+				return nil, err
+			}
 			out := make([]float32, n*w.cfg.Hidden)
 			if err := st.ReadOutput(l, i, out); err != nil {
 				return nil, err
@@ -114,6 +126,27 @@ func (w *world) step(ctx context.Context, n int, list ...*ranks.Session) (outs [
 		}
 	}
 	return outs, st.Commit()
+}
+
+// samePicks demands that all ranks pick the same entries for the n tokens of a chunk.
+func (w *world) samePicks(st *ranks.Step, layer, chunk, n int) error {
+	if w.cfg.Layers[layer].Picks != model.PickOwn {
+		return nil
+	}
+	var first []int32
+	for rank, x := range st.Steps() {
+		picks := make([]int32, n*w.cfg.TopK)
+		if err := x.ReadTopK(layer, chunk, picks); err != nil {
+			return err
+		}
+		if first == nil {
+			first = picks
+		}
+		if !slices.Equal(first, picks) {
+			return fmt.Errorf("layer %d: rank %d picks %v, rank 0 %v", layer, rank, picks, first)
+		}
+	}
+	return nil
 }
 
 // extend is step for one session; it returns the layers' outputs.

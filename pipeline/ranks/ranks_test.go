@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -66,6 +68,26 @@ func arguments(t *testing.T, w *world) {
 	require.NoError(t, st.Abort(), "it went on until here")
 	require.NoError(t, s.Close())
 	require.NoError(t, s.Close(), "twice")
+}
+
+// Layers that take from one that is not among those of the ranks are refused.
+func layers(t *testing.T, w *world) {
+	cfg := w.cfg
+	for i := range cfg.Layers {
+		from := slices.Min(cfg.Layers[i].From())
+		if from == i {
+			continue
+		}
+		list := []int{}
+		for n := range i + 1 {
+			if n != from {
+				list = append(list, n)
+			}
+		}
+		_, err := ranks.New(t.Context(), w.dir, w.devs, model.CheckpointOptions{Layers: list}, options())
+		assert.ErrorIs(t, err, vk.ErrArgument, "layer %d without %d", i, from)
+		assert.ErrorContains(t, err, fmt.Sprintf("want layer %d in front of it", from))
+	}
 }
 
 // mostMiss bounds the ranks' distance from one engine, |y - y'| / |y| of a layer's outputs. Both

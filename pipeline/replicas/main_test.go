@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 
@@ -27,9 +28,6 @@ const (
 	longest    = 200
 )
 
-// pages are small, so that short sequences take several.
-var pages = map[string]int{"window": 16, "c4a": 16}
-
 // world is a model on two devices, and what an engine of its own gives for sequences.
 type world struct {
 	cfg    model.Config
@@ -38,6 +36,7 @@ type world struct {
 	hidden [][]float32            // of each token
 	alone  *pipeline.Engine
 	known  []known // what it gave
+	pages  map[string]int
 }
 
 // known are sequences and what an engine alone gives for each token.
@@ -46,29 +45,40 @@ type known struct {
 	rows   [][]float32
 }
 
-// TestReplicas runs all tests that need devices with the same two.
+// TestReplicas runs all tests that need devices with the same two. Pages are small, so that short
+// sequences take several.
 func TestReplicas(t *testing.T) {
-	w := newWorld(t)
+	t.Run("v4", func(t *testing.T) { testReplicas(t, fakemodel.Tiny(4), map[string]int{"window": 16, "c4a": 16}) })
+	t.Run("v41", func(t *testing.T) {
+		if os.Getenv("VKMLA_TEST_FULL") != "1" {
+			t.Skip("VKMLA_TEST_FULL is not set")
+		}
+		testReplicas(t, fakemodel.TinyV41(), map[string]int{"window": 8, "ratio1": 16, "ratio2": 16, "ratio2.state": 4})
+	})
+}
+
+func testReplicas(t *testing.T, cfg model.Config, pages map[string]int) {
+	w := newWorld(t, cfg, pages)
 	for _, x := range []struct {
 		name string
 		test func(*testing.T, *world)
 	}{
 		{"arguments", arguments}, {"open", open}, {"room", room}, {"lead", lead}, {"store", store}, {"moves", moves}, {"full", full},
-		{"step errors", stepErrors}, {"snapshots", snapshots}, {"random", chances}, {"loops", loops}, {"closed", closed},
+		{"step errors", stepErrors}, {"snapshots", snapshots}, {"random", chances}, {"loops", loops}, {"drafts", drafts}, {"closed", closed},
 	} {
 		t.Run(x.name, func(t *testing.T) { x.test(t, w) })
 	}
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, cfg model.Config, pages map[string]int) *world {
 	first := testkit.Device(t)
 	second := testkit.Others(t)[0]
-	m := must[*fakemodel.Model](t)(fakemodel.New(fakemodel.Options{Config: fakemodel.Tiny(4), Storage: fakemodel.FP8}))
+	m := must[*fakemodel.Model](t)(fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8}))
 	dir := t.TempDir()
 	require.NoError(t, m.Write(dir, 1))
 	c := must[*model.Checkpoint](t)(model.Open(dir, model.CheckpointOptions{}))
 	defer c.Close()
-	w := &world{cfg: c.Config, devs: []*vk.Device{first, second}}
+	w := &world{cfg: c.Config, pages: pages, devs: []*vk.Device{first, second}}
 	for _, d := range w.devs {
 		layers := must[[]*model.DeviceLayer](t)(c.Upload(t.Context(), d, nil))
 		w.layers = append(w.layers, layers)
@@ -89,7 +99,7 @@ func newWorld(t *testing.T) *world {
 // engine makes an engine on a device. Sessions of all give the same bits.
 func (w *world) engine(t testing.TB, device int, o pipeline.EngineOptions) *pipeline.Engine {
 	t.Helper()
-	o.MaxTokens, o.MaxStep, o.Invariant, o.Pages = longest, 16, true, pages
+	o.MaxTokens, o.MaxStep, o.Invariant, o.Pages = longest, 16, true, w.pages
 	e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), w.devs[device], w.cfg, w.layers[device], o))
 	t.Cleanup(func() { assert.NoError(t, e.Close()) })
 	return e

@@ -32,12 +32,12 @@ func mixedBatches(ctx context.Context, l *Lab) error {
 	if err != nil {
 		return err
 	}
-	a, err := l.mixed(ctx, p, [4]int{l.tokens() - 40, 259, 127, 0}, 30)
+	a, err := l.mixed(ctx, p, [4]int{l.tokens() - 40, l.room(259), 127, 0}, 30)
 	if err != nil {
 		return err
 	}
 	// The first session alone decides what it gives: others may be anything and anywhere.
-	b, err := l.mixed(ctx, p, [4]int{l.tokens() - 40, 0, 515, 130}, 40)
+	b, err := l.mixed(ctx, p, [4]int{l.tokens() - 40, 0, l.room(515), 130}, 40)
 	if err != nil {
 		return err
 	}

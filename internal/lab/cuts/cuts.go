@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/pipeline"
@@ -38,6 +39,12 @@ type Scenario struct {
 
 // Scenarios lists all of them.
 func Scenarios() []Scenario { return scenarios }
+
+// Suits reports whether a model has what the scenario is about: formats are of checkpoints of
+// DeepSeek-V4.
+func (s *Scenario) Suits(m Model) bool { return m == V4 || s.Name != nameFormats }
+
+const nameFormats = "formats"
 
 var scenarios = []Scenario{
 	{"prompt lengths", []string{"vllm-project/vllm#55927", "GDzhu01/vllm-ascend-deepseekv4#76"},
@@ -68,7 +75,7 @@ var scenarios = []Scenario{
 		"of entries with equal scores the earliest are picked, in prompts and in decoding", equalScores},
 	{"angles", []string{"ml-explore/mlx-lm#1189", "sgl-project/sglang#34788", "hw-native-sys/pypto-lib#951"},
 		"each kind of layer turns by its own base and scaling, its indexer too: layers of random weights agree with float64", angles},
-	{"formats", []string{"modular/modular#6600"},
+	{nameFormats, []string{"modular/modular#6600"},
 		"weights with factors that others divide by mean what their makers wrote", formats},
 }
 
@@ -83,6 +90,7 @@ func (s *Scenario) Run(ctx context.Context, l *Lab) error {
 // Options say how scenarios run.
 type Options struct {
 	Size    Size
+	Model   Model
 	Variant string                           // of the attention kernel, as pipeline.EngineOptions has it
 	Log     func(format string, args ...any) // what was measured; nil: nobody asks
 	Stepped func()                           // called behind every step; nil: nobody asks
@@ -114,7 +122,7 @@ func Open(ctx context.Context, dev *vk.Device, o Options) (*Lab, error) {
 }
 
 func (l *Lab) upload(ctx context.Context) error {
-	m, err := fakemodel.New(fakemodel.Options{Config: config(l.o.Size), Storage: fakemodel.FP8, Weights: weights})
+	m, err := fakemodel.New(fakemodel.Options{Config: l.o.Model.config(l.o.Size), Storage: fakemodel.FP8, Weights: weights})
 	if err != nil {
 		return err
 	}
@@ -165,11 +173,19 @@ func (l *Lab) tokens() int {
 	if l.o.Size == Full {
 		return 4500
 	}
-	return 1040
+	return models[l.o.Model].small
+}
+
+// room is so many tokens, or fewer where a story ends soon after.
+func (l *Lab) room(n int) int { return min(n, l.tokens()-80) }
+
+// upTo are those of some lengths that a story has, with room for what follows.
+func (l *Lab) upTo(lengths ...int) []int {
+	return slices.DeleteFunc(lengths, func(n int) bool { return n+32 > l.tokens() })
 }
 
 // engine makes an engine; scenarios set what matters to them.
 func (l *Lab) engine(ctx context.Context, o pipeline.EngineOptions) (*pipeline.Engine, error) {
-	o.MaxTokens, o.KeepTopK, o.Variant = l.tokens(), true, l.o.Variant
+	o.MaxTokens, o.KeepTopK, o.Variant, o.Records = l.tokens(), true, l.o.Variant, models[l.o.Model].records
 	return pipeline.NewEngine(ctx, l.dev, l.cfg, l.layers, o)
 }

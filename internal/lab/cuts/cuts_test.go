@@ -9,24 +9,37 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/cuts"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/vk"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// TestCuts runs every scenario; with VKMLA_TEST_FULL=1 at full length, for a GPU.
+// TestCuts runs scenarios: of DeepSeek-V4 all, of DeepSeek-V4.1 one that cuts groups of two anywhere.
+// VKMLA_TEST_FULL=1 runs all, on a GPU at full length.
 func TestCuts(t *testing.T) {
-	dev := testkit.Device(t)
-	o := cuts.Options{Log: t.Logf}
-	if os.Getenv("VKMLA_TEST_FULL") == "1" {
-		o.Size = cuts.Full
-	}
-	l, err := cuts.Open(t.Context(), dev, o)
-	require.NoError(t, err)
-	defer func() { assert.NoError(t, l.Close()) }()
-	for _, s := range cuts.Scenarios() {
-		t.Run(s.Name, func(t *testing.T) {
-			t.Logf("%v: %s", s.Reports, s.Proves)
-			assert.NoError(t, s.Run(t.Context(), l))
+	dev, full := testkit.Device(t), os.Getenv("VKMLA_TEST_FULL") == "1"
+	quick := map[cuts.Model]string{cuts.V41: "rejected drafts", cuts.V41InV4Store: "none"}
+	for _, model := range []cuts.Model{cuts.V4, cuts.V41, cuts.V41InV4Store} {
+		o := cuts.Options{Model: model, Log: t.Logf}
+		if full && (model == cuts.V4 || dev.Adapter().Type != vk.TypeCPU) {
+			o.Size = cuts.Full
+		}
+		t.Run(model.String(), func(t *testing.T) {
+			if !full && quick[model] == "none" {
+				t.Skip("VKMLA_TEST_FULL is not set")
+			}
+			l, err := cuts.Open(t.Context(), dev, o)
+			require.NoError(t, err)
+			defer func() { assert.NoError(t, l.Close()) }()
+			for _, s := range cuts.Scenarios() {
+				if !s.Suits(model) || !full && quick[model] != "" && quick[model] != s.Name {
+					continue
+				}
+				t.Run(s.Name, func(t *testing.T) {
+					t.Logf("%v: %s", s.Reports, s.Proves)
+					assert.NoError(t, s.Run(t.Context(), l))
+				})
+			}
 		})
 	}
 }

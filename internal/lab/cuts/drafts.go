@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/vkmla/vkmla/pipeline"
 )
@@ -14,7 +15,7 @@ const mostDrafted = 6
 
 // longGeneration decodes one token at a time, past every reuse of a page.
 func longGeneration(ctx context.Context, l *Lab) error {
-	n := 330
+	n := l.room(330)
 	if l.o.Size == Full {
 		n = 4200
 	}
@@ -39,15 +40,15 @@ func longGeneration(ctx context.Context, l *Lab) error {
 	return errors.Join(err, e.Close())
 }
 
-// draft is one step of speculative decoding.
-type draft struct{ tokens, accepted int }
+// draft is one step of speculative decoding, at an even or odd length.
+type draft struct{ tokens, accepted, odd int }
 
-// drafts are all drafts of 1 to mostDrafted tokens with all numbers of accepted ones, in random
-// order.
+// drafts are all drafts of 1 to mostDrafted tokens with all numbers of accepted ones, each at an
+// even and at an odd length, in random order.
 func drafts(rng *rand.Rand) (all []draft) {
 	for n := 1; n <= mostDrafted; n++ {
 		for a := range n + 1 {
-			all = append(all, draft{n, a})
+			all = append(all, draft{n, a, 0}, draft{n, a, 1})
 		}
 	}
 	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -57,9 +58,9 @@ func drafts(rng *rand.Rand) (all []draft) {
 // rejectedDrafts verifies drafts of two sessions: a step takes the next token and those of a draft
 // of each, of which the last are wrong and taken back.
 func rejectedDrafts(ctx context.Context, l *Lab) error {
-	from, rounds := 190, 2
+	from, rounds := min(190, l.tokens()-220), 1
 	if l.o.Size == Full {
-		from, rounds = 5, 50
+		from, rounds = 5, 23
 	}
 	p, err := l.pass(ctx, 1)
 	if err != nil {
@@ -84,10 +85,18 @@ func (l *Lab) verify(ctx context.Context, p *pass, e *pipeline.Engine, from, rou
 	wrong, rng := l.newStory(60), rand.New(rand.NewPCG(6, 6))
 	for range rounds {
 		beside := drafts(rng)
-		for i, d := range drafts(rng) {
-			a, b := x.drafted(d, wrong), y.drafted(beside[i], wrong)
-			if err = step(ctx, a, b); err == nil {
-				err = errors.Join(x.cut(x.s.Len()-d.tokens+d.accepted), y.cut(y.s.Len()-beside[i].tokens+beside[i].accepted))
+		for left := drafts(rng); len(left) > 0; {
+			i := slices.IndexFunc(left, func(d draft) bool { return d.odd == x.s.Len()%2 })
+			if i < 0 { // a token without a draft
+				if err := x.take(ctx, 1, 1); err != nil {
+					return err
+				}
+				continue
+			}
+			d, other := left[i], beside[i]
+			left, beside = slices.Delete(left, i, i+1), slices.Delete(beside, i, i+1)
+			if err = step(ctx, x.drafted(d, wrong), y.drafted(other, wrong)); err == nil {
+				err = errors.Join(x.cut(x.s.Len()-d.tokens+d.accepted), y.cut(y.s.Len()-other.tokens+other.accepted))
 			}
 			if err != nil {
 				return fmt.Errorf("%d of %d drafted tokens accepted at %d: %w", d.accepted, d.tokens, x.s.Len(), err)
@@ -111,7 +120,7 @@ func (x *line) drafted(d draft, wrong *story) chunk {
 func truncations(ctx context.Context, l *Lab) error {
 	const rewind = 140
 	places := []int{0, 1, 2, 3, 17, 62, 63, 64, 65, 126, 127}
-	groups := 1
+	groups, first := 1, min(384, (l.tokens()-180)/128*128)
 	if l.o.Size == Full {
 		groups = 20
 	}
@@ -123,12 +132,12 @@ func truncations(ctx context.Context, l *Lab) error {
 	if err != nil {
 		return err
 	}
-	x, err := p.resume(ctx, e, 380)
+	x, err := p.resume(ctx, e, first-4)
 	rng, wrong := rand.New(rand.NewPCG(7, 7)), l.newStory(61)
 	for group := range groups {
 		for i, place := range places {
 			if err == nil {
-				err = x.rewound(ctx, 384+128*group+place, wrong, []int{4, 1, 2, 8}[i%4], rng)
+				err = x.rewound(ctx, first+128*group+place, wrong, []int{4, 1, 2, 8}[i%4], rng)
 			}
 		}
 	}
@@ -150,7 +159,7 @@ func (x *line) rewound(ctx context.Context, place int, wrong *story, tokens int,
 		return err
 	}
 	if rng.IntN(6) == 0 {
-		tokens = 130
+		tokens = min(130, x.l.tokens()-place)
 	}
 	for at := 0; at < tokens; at += 64 {
 		if err := step(ctx, chunk{line: x, n: min(64, tokens-at), other: wrong}); err != nil {

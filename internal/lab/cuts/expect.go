@@ -5,19 +5,13 @@ import (
 	"math"
 	"slices"
 
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-// Bounds on the distance of a token's output from what it asked for, by the length of the latter.
-// Numbers that are not turned are stored as E4M3, which rounds by 1/16 at most and by 0.026 in the
-// mean; turned ones as bf16, which is rounded to four times on the way, by 2^-9 at most and half of
-// that in the mean. The angle of a pair is seen in these alone: a window's layer that turned with
-// YaRN would be off by 0.009 at a distance of 71.
-const (
-	foundWithin  = 0.06
-	turnedWithin = 0.0085
-	foundNothing = 0.5
-)
+// foundNothing is how far an output is at least from what it must not find, by the length of that.
+const foundNothing = 0.5
 
 // check demands that a token found in a layer what it asked for. picks may be nil.
 func (s *story) check(layer, t int, out []float32, picks []int32) error {
@@ -30,22 +24,23 @@ func (s *story) check(layer, t int, out []float32, picks []int32) error {
 		return fail("entry %d of token %d is not among its picks %v", a.entry, a.token, picks)
 	}
 	if a.kind == askMean {
-		if c.spec.Picks != model.PickNone && !slices.Equal(picks, s.first((t+1)/c.spec.Ratio)) {
+		all := c.spec.Picks == model.PickOwn && c.spec.Candidates != model.CandidatesUsed
+		if all && !slices.Equal(picks, s.first((t+1)/c.spec.Ratio)) {
 			return fail("all scores are equal, its picks are %v, want the first entries", picks)
 		}
 		return nil
 	}
-	want := s.found(layer, t)
-	all, angles := distances(out, want)
+	within := models[s.l.o.Model].within
+	all, angles := distances(out, s.found(layer, t))
 	if a.kind != askBeyond {
 		s.worst[0], s.worst[1] = max(s.worst[0], all), max(s.worst[1], angles)
 	}
 	switch {
 	case a.kind == askBeyond && all < foundNothing:
 		return fail("%.3f from token %d, which is not in its window", all, a.token)
-	case a.kind != askBeyond && !(all < foundWithin && angles < turnedWithin):
+	case a.kind != askBeyond && !(all < within.all && angles < within.turned):
 		return fail("%.3f from what token %d left it, want less than %g; the turned numbers %.3f, want less than %g",
-			all, a.token, foundWithin, angles, turnedWithin)
+			all, a.token, within.all, angles, within.turned)
 	}
 	return nil
 }
@@ -84,21 +79,42 @@ func distances(out []float32, want []float64) (all, angles float64) {
 func (s *story) found(layer, t int) []float64 {
 	c := &s.layers[layer]
 	a := c.asks[t]
-	at, norm := a.token, s.l.values[fmt.Sprintf("layers.%d.attn.kv_norm.weight", layer)]
+	at, store, norm := a.token, model.StoreWindow, s.l.values[fmt.Sprintf("layers.%d.attn.kv_norm.weight", layer)]
 	if a.kind == askEntry {
-		at, norm = a.entry*c.spec.Ratio, s.l.values[fmt.Sprintf("layers.%d.attn.compressor.norm.weight", layer)]
+		at, store = a.entry*c.spec.Ratio, model.StoreEntries
+		norm = s.l.values[fmt.Sprintf("layers.%d.attn.compressor.norm.weight", c.spec.EntriesOf)]
 	}
-	var head [model.HeadDim]float64
+	head := make([]float64, model.HeadDim)
 	for d := range head {
 		head[d] = float64(sign(d)) * float64(s.contents[a.token][a.by[d%features]]) * float64(norm[d])
 	}
-	turn(head[model.HeadDim-turned:], c.spec.Ratio > 0, at-t)
+	tail, from := head[model.HeadDim-turned:], at
+	if r, all := s.l.o.Model.record(store); all {
+		turn(tail, c.spec.Ratio > 0, at)
+		asKept(r, head)
+		from = 0
+	}
+	turn(tail, c.spec.Ratio > 0, from-t)
 	want := make([]float64, outputs)
 	for j := range want {
 		_, d := output(j)
 		want[j] = head[d]
 	}
 	return want
+}
+
+// asKept makes numbers what a record keeps of them.
+func asKept(r cache.Record, x []float64) {
+	bits, slot := make([]uint16, len(x)), make([]byte, r.SlotBytes())
+	for i, v := range x {
+		bits[i] = numfmt.BF16Encode(float32(v))
+	}
+	data, scales := slot[:r.RowBytes()], slot[r.RowBytes():]
+	r.EncodeRef(data, scales, bits)
+	r.DecodeRef(bits, data, scales)
+	for i, v := range bits {
+		x[i] = float64(numfmt.BF16Decode(v))
+	}
 }
 
 // turn turns pairs by the angles of a distance in tokens. Layers that compress have another base

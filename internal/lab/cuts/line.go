@@ -219,8 +219,8 @@ func (x *line) found() error {
 	for i := range x.got {
 		for t := x.from; t < x.end(); t++ {
 			var picks []int32
-			if x.l.picks(i) {
-				picks = x.got[i].TopK[(t-x.from)*k:][:k]
+			if l := &x.l.cfg.Layers[i]; l.Picks != model.PickNone {
+				picks = x.got[l.PicksOf].TopK[(t-x.from)*k:][:k]
 			}
 			if err := x.st.check(i, t, x.got[i].Out[(t-x.from)*hidden:][:hidden], picks); err != nil {
 				return err

@@ -11,7 +11,7 @@ import (
 
 // promptLengths cuts prompts at random, decodes some tokens, and demands what one pass gives.
 func promptLengths(ctx context.Context, l *Lab) error {
-	lengths := []int{1, 2, 3, 41, 42, 43, 127, 128, 129, 255, 256, 257, 1003}
+	lengths := l.upTo(1, 2, 3, 41, 42, 43, 127, 128, 129, 255, 256, 257, 1003)
 	cuts := 1
 	if l.o.Size == Full {
 		lengths, cuts = append(lengths, 1000, 1001, 1002, 2047, 2048, 2049, 4094, 4095, 4096, 4097), 4

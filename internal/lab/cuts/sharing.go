@@ -7,12 +7,13 @@ import (
 	"fmt"
 
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // sharedPrefixes forks a session behind its window's first wrap. One goes on with other tokens,
 // is closed, and its pages go to a third; the other has to go on as if it were alone.
 func sharedPrefixes(ctx context.Context, l *Lab) error {
-	lengths := []int{255, 301} // just before a page and a group are full, and anywhere
+	lengths := l.upTo(255, 301) // just before a page and a group are full, and anywhere
 	if l.o.Size == Full {
 		lengths = append(lengths, 256, 2048, 4095, 4321)
 	}
@@ -129,7 +130,7 @@ func (b *branch) like(ctx context.Context, x *line) error {
 // restores saves a session behind its window's first wrap, lets others use its pages, and goes on
 // with what was saved, there and in an engine of other sizes.
 func restores(ctx context.Context, l *Lab) error {
-	lengths := []int{259, 1003}
+	lengths := l.upTo(259, 1003)
 	if l.o.Size == Full {
 		lengths = append(lengths, 2047, 4096, 4321)
 	}
@@ -201,7 +202,7 @@ func (l *Lab) crowd(ctx context.Context, e *pipeline.Engine, sessions int) error
 // pages that the one before has just given back. The last has the tokens of the first, whose pages
 // nobody had used; those between are longer.
 func reusedPages(ctx context.Context, l *Lab) error {
-	n := 330
+	n := l.room(330)
 	if l.o.Size == Full {
 		n = 4400
 	}
@@ -214,6 +215,9 @@ func reusedPages(ctx context.Context, l *Lab) error {
 		length, most := n, uint64(2)
 		if seed == 20 {
 			length, most = n-80, 3
+		}
+		if l.o.Model != V4 { // whose steps take more than its sessions hold
+			most++
 		}
 		x, err := l.alone(ctx, e, seed, length, most)
 		if err == nil && i == 0 {
@@ -250,11 +254,14 @@ func (l *Lab) alone(ctx context.Context, e *pipeline.Engine, seed uint64, n int,
 	return x, x.s.Close()
 }
 
-// smallest makes an engine with the least cache memory, to half a megabyte, that one session of n
-// tokens fits in.
+// smallest makes an engine with the least cache memory, to a quarter, that one session of n tokens
+// fits in.
 func (l *Lab) smallest(ctx context.Context, n int) (*pipeline.Engine, error) {
-	for most := uint64(1 << 20); ; most += 1 << 19 {
+	for most := uint64(1 << 19); ; most += most / 4 {
 		e, err := l.engine(ctx, pipeline.EngineOptions{MaxSessions: 1, MaxStep: 64, CacheBytes: most, MaxCacheBytes: most})
+		if errors.Is(err, vk.ErrArgument) && most < 1<<20 { // not a page of each pool
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}

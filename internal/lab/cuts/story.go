@@ -18,9 +18,10 @@ type story struct {
 
 // chapter is what one layer sees.
 type chapter struct {
-	spec   *model.Layer
-	hidden []float32 // [n, hidden]
-	asks   []ask     // [n]
+	spec    *model.Layer
+	hidden  []float32 // [n, hidden]
+	needles []int     // tokens whose content is that of an entry of the layer's own, or of EntriesOf
+	asks    []ask     // [n]
 }
 
 // askKind says what a token asks for.
@@ -71,19 +72,23 @@ func (l *Lab) tell(contents [][]float32, rng *rand.Rand) *story {
 
 func (s *story) chapter(spec *model.Layer, rng *rand.Rand) chapter {
 	c := chapter{spec: spec, hidden: make([]float32, s.n*hidden), asks: make([]ask, s.n)}
-	needles := s.needles(spec, rng)
+	if spec.Borrows {
+		c.needles = s.layers[spec.EntriesOf].needles
+	} else {
+		c.needles = s.needles(spec, rng)
+	}
 	for t := range s.n {
 		row := c.hidden[t*hidden:][:hidden]
 		copy(row, s.contents[t])
 		row[constant] = 1
-		c.asks[t] = s.ask(spec, needles, t, rng)
+		c.asks[t] = s.ask(spec, c.needles, t, rng)
 		if a := c.asks[t]; a.kind != askMean {
 			for i, from := range a.by {
 				row[asked+i] = s.contents[a.token][from]
 			}
 		}
 	}
-	for _, t := range needles {
+	for _, t := range c.needles {
 		c.hidden[t*hidden+salient] = salience
 	}
 	return c
@@ -123,7 +128,8 @@ func (s *story) ask(spec *model.Layer, needles []int, t int, rng *rand.Rand) ask
 			entries = append(entries, ask{askEntry, p, e, &codeBefore})
 		}
 	}
-	completes := spec.Ratio > 0 && (t+1)%spec.Ratio == 0
+	entries = s.findable(spec, t, visible, entries)
+	completes := spec.Ratio > 0 && t%max(4, spec.Ratio) == spec.Ratio-1
 	switch n := rng.IntN(16); {
 	case completes && len(entries) > 0: // what began before a cut, as soon as it can be seen
 		return entries[len(entries)-1]
@@ -141,6 +147,26 @@ func (s *story) ask(spec *model.Layer, needles []int, t int, rng *rand.Rand) ask
 		return entries[0]
 	}
 	return entries[rng.IntN(len(entries))]
+}
+
+// findable are those of some entries that a token of a layer surely attends: all, or, of a layer
+// that attends what another one picks, the entry that this one asks for, or, of one that picks
+// among another's candidates, the entries in the block of that entry and in the newest one.
+func (s *story) findable(spec *model.Layer, t, visible int, entries []ask) []ask {
+	var source ask
+	keep := func(e int) bool { return true }
+	switch c := &s.l.cfg; {
+	case spec.Picks == model.PickEarlier && visible > c.TopK:
+		source = s.layers[spec.PicksOf].asks[t]
+		keep = func(e int) bool { return source.kind == askEntry && e == source.entry }
+	case spec.Candidates == model.CandidatesUsed && visible > c.CandidateBlocks*c.CandidateBlock:
+		source = s.layers[spec.CandidatesOf].asks[t]
+		keep = func(e int) bool {
+			b := e / c.CandidateBlock
+			return b == (visible-1)/c.CandidateBlock || source.kind == askEntry && b == source.entry/c.CandidateBlock
+		}
+	}
+	return slices.DeleteFunc(entries, func(a ask) bool { return !keep(a.entry) })
 }
 
 // inputs are the hidden states of tokens from to end-1 for a layer.

@@ -4,7 +4,6 @@ import (
 	"math/rand/v2"
 	"strings"
 
-	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
@@ -21,16 +20,6 @@ const (
 
 // salience is so large that the weights of all others in a group are 0 beside it.
 const salience = 128
-
-// config has a layer of each kind.
-func config(size Size) model.Config {
-	c := fakemodel.Config(0, 4, 128)
-	c.Hidden, c.QRank, c.ORank, c.Heads = hidden, features, features, 2
-	if size == Small {
-		c.Window = 72 // no multiple of a page
-	}
-	return c
-}
 
 // code says in which order content is written to a place where it is kept. A token that asks by
 // another code does not find it.
@@ -117,6 +106,13 @@ func pick(stem string, shape []int) func(row int) (column int, value float32) {
 		return func(int) (int, float32) { return salient, 1 }
 	case "indexer.compressor.wkv": // nothing that is turned: entries of equal content have equal keys
 		return kept(shape[0], model.IndexDim, model.IndexDim-turned)
+	case "indexer.wk": // of a latent, which has content in the order of its number
+		return func(d int) (int, float32) {
+			if d >= model.IndexDim-turned {
+				return 0, 0
+			}
+			return d, 1
+		}
 	case "indexer.wq_b":
 		return func(n int) (int, float32) {
 			if n%model.IndexDim >= model.IndexDim-turned {

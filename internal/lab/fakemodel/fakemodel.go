@@ -102,6 +102,16 @@ func V41() model.Config {
 	return WithDraft(c)
 }
 
+// TinyV41 returns a configuration of DeepSeek-V4.1 as small as the operations permit, with a layer
+// of each role but drafts. From 25 tokens on not all entries are candidates.
+func TinyV41() model.Config {
+	c := V41()
+	c.Hidden, c.QRank, c.Window = 64, 64, 16
+	s := model.Sources{Entries: []int{1, 3}, Picks: []int{1, 3, 4}, Candidates: 3}
+	c.Layers = model.V41Layers(s, 0, 2, 2, 1, 1, 1)
+	return c
+}
+
 // WithDraft adds a layer that drafts to a configuration of DeepSeek-V4.1.
 func WithDraft(c model.Config) model.Config {
 	i := len(c.Layers)

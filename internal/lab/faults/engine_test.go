@@ -29,8 +29,14 @@ func asks() int {
 // On a device that hangs a call ends with its context. Meanwhile those that need no device get
 // their turn: they look, open, fork, truncate and close sessions, but not the one that grows.
 func TestHungEngine(t *testing.T) {
+	for _, name := range models() {
+		t.Run(name, func(t *testing.T) { hungEngine(t, name) })
+	}
+}
+
+func hungEngine(t *testing.T, name string) {
 	d := open(t, vk.DeviceOptions{Staging: true}) // which submits to transfer
-	l := life{t: t, model: checkpoint(t), dev: d}
+	l := life{t: t, model: checkpointOf(t, name), dev: d}
 	l.openDevice()
 	l.openEngine()
 	s, err := l.e.Open()

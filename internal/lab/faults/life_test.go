@@ -39,20 +39,31 @@ type fake struct {
 	past []byte // a snapshot of pastTokens tokens
 }
 
-// pastTokens end in the first group of 128, so that a few tokens more complete it.
+// pastTokens end in the first group of 128, so that a few tokens more complete it, and in the
+// middle of a group of two.
 const pastTokens = 125
 
-// made is the model once a test has asked for it.
-var made *fake
+// made are the models that tests have asked for.
+var made = map[string]*fake{}
 
-// checkpoint writes a model as small as a layer of each kind can be, and appends pastTokens tokens.
-func checkpoint(t *testing.T) *fake {
-	if made != nil {
-		return made
+// Names of models: as small as layers of each kind can be.
+const v4, v41 = "v4", "v41"
+
+// checkpoint writes a model of DeepSeek-V4, and appends pastTokens tokens.
+func checkpoint(t *testing.T) *fake { return checkpointOf(t, v4) }
+
+// checkpointOf is checkpoint for a model by its name.
+func checkpointOf(t *testing.T, name string) *fake {
+	if made[name] != nil {
+		return made[name]
 	}
-	m, err := fakemodel.New(fakemodel.Options{Config: fakemodel.Tiny(0, 4, 128), Storage: fakemodel.FP8, Seed: 5})
+	cfg := fakemodel.Tiny(0, 4, 128)
+	if name == v41 {
+		cfg = fakemodel.TinyV41()
+	}
+	m, err := fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8, Seed: 5})
 	require.NoError(t, err)
-	dir := filepath.Join(folder, "model")
+	dir := filepath.Join(folder, name)
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	require.NoError(t, m.Write(dir, 1))
 	l := life{t: t, model: &fake{path: dir}, dev: open(t, vk.DeviceOptions{})}
@@ -66,8 +77,8 @@ func checkpoint(t *testing.T) *fake {
 	l.end()
 	require.NoError(t, l.dev.Close())
 	l.model.past = past.Bytes()
-	made = l.model
-	return made
+	made[name] = l.model
+	return l.model
 }
 
 // hidden are the inputs of so many tokens from one on, which depend on nothing but their positions.

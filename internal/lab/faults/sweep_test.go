@@ -20,6 +20,15 @@ import (
 // all reports whether every place where a fault can come is tried.
 func all() bool { return os.Getenv("VKMLA_TEST_FAULTS") == "all" }
 
+// models are those that a test takes: one at random, or all.
+func models() []string {
+	list := []string{v4, v41}
+	if !all() {
+		list = list[rand.IntN(2):][:1]
+	}
+	return list
+}
+
 // kinds are the kinds of calls, of n, that a test lets fail: so many at random, or all.
 func kinds(n, few int) []int {
 	list := rand.Perm(n)
@@ -61,8 +70,8 @@ type sweep struct {
 }
 
 // newSweep lives twice without faults, and counts the calls.
-func newSweep(t *testing.T) *sweep {
-	x := &sweep{t: t, model: checkpoint(t), began: time.Now()}
+func newSweep(t *testing.T, model string) *sweep {
+	x := &sweep{t: t, model: checkpointOf(t, model), began: time.Now()}
 	x.fences = interposer.Live()["fence"]
 	x.warm = open(t, vk.DeviceOptions{Staging: true})
 	for _, count := range []*[]int{&x.first, &x.later} {
@@ -99,17 +108,21 @@ func (x *sweep) report() {
 // TestEveryCall lets each fallible call fail in turn: typed errors, the same bits after trying
 // again, nothing left behind. Lives share a device unless only the first on it makes the call.
 func TestEveryCall(t *testing.T) {
-	x := newSweep(t)
-	for _, call := range kinds(len(faults.Calls), 6) {
-		n, fresh := x.later[call], false
-		if n == 0 {
-			n, fresh = x.first[call], true
-		}
-		for _, at := range places(n, 1000) {
-			t.Run(fmt.Sprintf("%s/%d", faults.Calls[call], at), func(t *testing.T) { x.fail(t, call, at, fresh) })
-		}
+	for _, name := range models() {
+		t.Run(name, func(t *testing.T) {
+			x := newSweep(t, name)
+			for _, call := range kinds(len(faults.Calls), 6) {
+				n, fresh := x.later[call], false
+				if n == 0 {
+					n, fresh = x.first[call], true
+				}
+				for _, at := range places(n, 1000) {
+					t.Run(fmt.Sprintf("%s/%d", faults.Calls[call], at), func(t *testing.T) { x.fail(t, call, at, fresh) })
+				}
+			}
+			x.report()
+		})
 	}
-	x.report()
 }
 
 // fail lives with a fault, on a device of its own or not.
@@ -153,15 +166,19 @@ func (x *sweep) fail(t *testing.T, call, at int, fresh bool) {
 // TestLoss loses the device at each submission, wait and status: a typed error, and another device
 // in the same process continues what was saved, with the same bits.
 func TestLoss(t *testing.T) {
-	x := newSweep(t)
 	waits := []string{"vkQueueSubmit", "vkWaitForFences", "vkGetFenceStatus"}
-	for _, i := range kinds(len(waits), 1) {
-		call := slices.Index(faults.Calls, waits[i])
-		for _, at := range places(x.first[call], 500) {
-			t.Run(fmt.Sprintf("%s/%d", faults.Calls[call], at), func(t *testing.T) { x.lose(t, call, at) })
-		}
+	for _, name := range models() {
+		t.Run(name, func(t *testing.T) {
+			x := newSweep(t, name)
+			for _, i := range kinds(len(waits), 1) {
+				call := slices.Index(faults.Calls, waits[i])
+				for _, at := range places(x.first[call], 500) {
+					t.Run(fmt.Sprintf("%s/%d", faults.Calls[call], at), func(t *testing.T) { x.lose(t, call, at) })
+				}
+			}
+			x.report()
+		})
 	}
-	x.report()
 }
 
 // lose lives until the device is lost, and goes on with another one.

@@ -26,6 +26,7 @@ type Options struct {
 	Device *vk.Device
 	Config model.Config
 	Layers []*model.DeviceLayer
+	Pages  map[string]int // of an engine, of other sizes than those of the others
 
 	Steps   int           // operations, of all goroutines together; 0: any number
 	Time    time.Duration // after which it ends; 0: never
@@ -133,7 +134,7 @@ func (x *Walk) newPlaces() []*place {
 	o := pipeline.EngineOptions{MaxTokens: 300, MaxSessions: 9, MaxStep: 4, CacheBytes: 1 << 20, MaxCacheBytes: 4 << 20,
 		Rewind: 9, KeepTopK: true, Invariant: true, Steps: 2}
 	second, third := o, o
-	second.MaxStep, second.Rewind, second.LayerByLayer, second.Pages, second.MaxSessions = 3, 130, true, model.VLLMPages(), 6
+	second.MaxStep, second.Rewind, second.LayerByLayer, second.Pages, second.MaxSessions = 3, 130, true, x.o.Pages, 6
 	second.Steps, third.Steps = 3, 1
 	third.Invariant, third.Rewind = false, 20
 	if x.o.Long {
