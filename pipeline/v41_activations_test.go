@@ -78,7 +78,7 @@ func TestEngineV41Activations(t *testing.T) {
 	for i := range read {
 		few, plain := far(i, all[true]), far(i, all[false])
 		t.Logf("layer %d: %.4f from the definition, %.4f from that with bf16", i, few, plain)
-		assert.Less(t, few, 0.012, "layer %d", i)
+		assert.Less(t, few, 0.02, "layer %d", i)
 		assert.Less(t, 2*few, plain, "layer %d", i)
 	}
 }
