@@ -1,0 +1,48 @@
+//go:build unix
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestDrain ends a server by SIGTERM in the middle of an answer: the answer comes to its end, a new
+// request is refused, and the server ends without an error.
+func TestDrain(t *testing.T) {
+	dir, _ := whole(t)
+	n := start(t, "--model", dir)
+	const most = 80
+	r := n.request([]int32{1, 2, 3}, most, true)
+	defer r.Body.Close()
+	got, refused := 0, false
+	for lines := bufio.NewScanner(r.Body); lines.Scan(); {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok || data == "[DONE]" {
+			continue
+		}
+		var a answer
+		require.NoError(t, json.Unmarshal([]byte(data), &a), data)
+		if got == 0 {
+			require.NoError(t, n.cmd.Process.Signal(syscall.SIGTERM))
+		}
+		got += len(a.Choices[0].Tokens)
+		if got < most && !refused {
+			other, err := http.Post(n.url+"/v1/completions", "application/json", bytes.NewReader([]byte(`{"prompt": [1], "max_tokens": 1}`)))
+			require.NoError(t, err)
+			refused = other.StatusCode == http.StatusServiceUnavailable
+			require.NoError(t, other.Body.Close())
+		}
+	}
+	assert.Equal(t, most, got, "tokens of the answer")
+	assert.True(t, refused, "no new request was refused")
+	assert.NoError(t, n.cmd.Wait())
+}
