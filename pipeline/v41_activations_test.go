@@ -13,7 +13,9 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // TestEngineV41Activations compares a layer of DeepSeek-V4.1 whose products of FP8 take E4M3 with a
@@ -40,6 +42,10 @@ func TestEngineV41Activations(t *testing.T) {
 	for _, w := range []model.Matrix{checkpoint.Layers[0].QKV, checkpoint.Layers[0].QB, checkpoint.Layers[0].OA, checkpoint.Layers[0].OB} {
 		require.Equal(t, []int{int(model.FormatFP8), 32}, []int{int(w.Format), w.Block}, w.Name)
 	}
+	planned := must[[]*model.DeviceLayer](t)(checkpoint.Plan())
+	_, err = options{MaxTokens: tokens, Output: pipeline.OutputFP8}.Estimate(t.Context(), dev, checkpoint.Config, planned)
+	require.ErrorIs(t, err, vk.ErrArgument)
+	assert.ErrorContains(t, err, "OA.Block: got 32, want 128")
 	layers := must[[]*model.DeviceLayer](t)(checkpoint.Upload(t.Context(), dev, nil))
 	t.Cleanup(func() { assert.NoError(t, model.CloseLayers(layers)) })
 	rng := rand.New(rand.NewPCG(3, 5))
@@ -72,7 +78,7 @@ func TestEngineV41Activations(t *testing.T) {
 	for i := range read {
 		few, plain := far(i, all[true]), far(i, all[false])
 		t.Logf("layer %d: %.4f from the definition, %.4f from that with bf16", i, few, plain)
-		assert.Less(t, few, 0.012, "layer %d", i)
+		assert.Less(t, few, 0.02, "layer %d", i)
 		assert.Less(t, 2*few, plain, "layer %d", i)
 	}
 }

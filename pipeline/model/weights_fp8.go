@@ -25,9 +25,9 @@ const (
 )
 
 // fp8 reads a matrix of E4M3 whose scales are for blocks of Config.WeightBlock, for a row each or
-// for all. One scale for all becomes one for each block of 128 by 128. A part that does not begin
-// with such a block becomes bf16, exactly where scales are powers of two, as does a matrix of
-// smaller blocks whose scales are not of one byte, or of rows that fp8Run does not divide.
+// for all. One scale for all becomes one for each block of 128 by 128. A part that begins within a
+// block becomes bf16, exactly where scales are powers of two, as does a matrix of blocks of 32
+// whose scales are not of one byte, or of rows that fp8Run does not divide.
 func (l *layerReader) fp8(w safetensors.Tensor, stem string, n, k int, p part) Matrix {
 	l.shape(w, n, k)
 	s := l.tensor(l.either(stem+scaleNames[0], stem+scaleNames[1], stem+scaleNames[2]))
