@@ -32,21 +32,29 @@ type options = pipeline.EngineOptions
 func TestEstimate(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
+	v4 := fakemodel.Config(0, 4, 128, 4)
 	for name, x := range map[string]struct {
 		storage fakemodel.Storage
 		o       options
+		cfg     model.Config
 	}{
-		"default":     {fakemodel.BF16, options{MaxTokens: 5000, MaxSessions: 3, MaxStep: 12}},
-		"layers":      {fakemodel.FP8, options{MaxTokens: 300, MaxStep: 5, LayerByLayer: true, KeepTopK: true, KeepLSE: true}},
-		"quantised":   {fakemodel.NVFP4, options{MaxTokens: 4096, MaxStep: 3, QuantiseActivations: true, Keys: cache.IndexKeyMXFP4}},
-		"fp8 output":  {fakemodel.FP8, options{MaxTokens: 77, MaxStep: 2, Output: pipeline.OutputFP8Packed, Invariant: true}},
-		"quant 8":     {fakemodel.FP8F32, options{MaxTokens: 77, MaxStep: 2, QuantiseActivations: true}},
-		"gathered":    {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9, Variant: "twopass-base", Pages: oddPages}},
-		"two steps":   {fakemodel.FP8, options{MaxTokens: 300, MaxSessions: 3, MaxStep: 5, Steps: 2, LayerByLayer: true}},
-		"cache bytes": {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 4, MaxStep: 4, CacheBytes: 8 << 20, MaxCacheBytes: 9 << 20}},
+		"v41":          {fakemodel.FP8, options{MaxTokens: 5000, MaxSessions: 3, MaxStep: 12, KeepTopK: true}, fakemodel.V41()},
+		"v41 in pages": {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9, Pages: model.VLLMPagesV41(64),
+			LayerByLayer: true}, fakemodel.V41()},
+		"v41 as v4": {fakemodel.BF16, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9, Records: model.RecordsV4, Steps: 2,
+			LayerByLayer: true}, fakemodel.V41()},
+		"default":     {fakemodel.BF16, options{MaxTokens: 5000, MaxSessions: 3, MaxStep: 12}, v4},
+		"layers":      {fakemodel.FP8, options{MaxTokens: 300, MaxStep: 5, LayerByLayer: true, KeepTopK: true, KeepLSE: true}, v4},
+		"quantised":   {fakemodel.NVFP4, options{MaxTokens: 4096, MaxStep: 3, QuantiseActivations: true, Keys: cache.IndexKeyMXFP4}, v4},
+		"fp8 output":  {fakemodel.FP8, options{MaxTokens: 77, MaxStep: 2, Output: pipeline.OutputFP8Packed, Invariant: true}, v4},
+		"quant 8":     {fakemodel.FP8F32, options{MaxTokens: 77, MaxStep: 2, QuantiseActivations: true}, v4},
+		"gathered":    {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9, Variant: "twopass-base", Pages: oddPages}, v4},
+		"two steps":   {fakemodel.FP8, options{MaxTokens: 300, MaxSessions: 3, MaxStep: 5, Steps: 2, LayerByLayer: true}, v4},
+		"cache bytes": {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 4, MaxStep: 4, CacheBytes: 8 << 20,
+			MaxCacheBytes: 9 << 20}, v4},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cfg := t.Context(), fakemodel.Config(0, 4, 128, 4)
+			ctx, cfg := t.Context(), x.cfg
 			if x.o.QuantiseActivations {
 				cfg.Hidden, cfg.ORank = 256, 128
 			}
@@ -76,31 +84,10 @@ func TestCacheBytes(t *testing.T) {
 	c, layers := opened(t, dev, fake(t, fakemodel.Options{Config: fakemodel.Tiny(0, 4, 128, 128), Storage: fakemodel.FP8}))
 	assert.Zero(t, c.Config.CacheBytes(0))
 	assert.Zero(t, model.Config{}.CacheBytes(1))
-	for _, x := range []pipeline.EngineOptions{
-		{MaxTokens: 3000, MaxSessions: 5, MaxStep: 64},
-		{MaxTokens: 3000, MaxSessions: 5, MaxStep: 300, Rewind: 77, Keys: cache.IndexKeyMXFP4, Pages: oddPages},
-	} {
-		lengths := []int{1, 130, 700, 2050, 3000}
-		want := must[pipeline.EngineMemory](t)(x.Estimate(t.Context(), dev, c.Config, layers, lengths...))
-		o := x
-		o.MaxCacheBytes = want.Caches
-		e := engine(t, dev, c.Config, layers, o)
-		sum := uint64(0)
-		for _, n := range lengths {
-			s, before := must[*pipeline.Session](t)(e.Open()), e.Memory().Held
-			require.NoError(t, s.Advance(t.Context(), n))
-			held, most := e.Memory().Held-before, must[pipeline.EngineMemory](t)(x.Estimate(t.Context(), dev, c.Config, layers, n)).Held
-			sum += most
-			assert.LessOrEqual(t, held, most, "%d tokens", n)
-			assert.GreaterOrEqual(t, held+e.SpareBytes(), most, "%d tokens", n)
-			if x.Pages == nil {
-				assert.Equal(t, most, c.Config.CacheBytes(n), "%d tokens", n)
-			}
-		}
-		assert.Equal(t, want.Held, sum)
-		assert.LessOrEqual(t, want.Held, want.Caches)
-		assert.LessOrEqual(t, e.Memory().Caches, want.Caches)
-	}
+	options := pipeline.EngineOptions{MaxTokens: 3000, MaxSessions: 5, MaxStep: 64}
+	sameBytes(t, dev, c, layers, options)
+	sameBytes(t, dev, c, layers, pipeline.EngineOptions{MaxTokens: 3000, MaxSessions: 5, MaxStep: 300, Rewind: 77,
+		Keys: cache.IndexKeyMXFP4, Pages: oddPages})
 	ctx := t.Context()
 	for _, bad := range [][]int{{0}, {-1}, {3001}, {1, 1, 1, 1, 1, 1}} {
 		o := pipeline.EngineOptions{MaxTokens: 3000, MaxSessions: 5}
@@ -109,4 +96,34 @@ func TestCacheBytes(t *testing.T) {
 	}
 	_, err := pipeline.EngineOptions{}.Estimate(ctx, dev, c.Config, layers)
 	assert.ErrorIs(t, err, vk.ErrArgument)
+
+	c, layers = opened(t, dev, fake(t, fakemodel.Options{Config: fakemodel.V41(), Storage: fakemodel.FP8}))
+	for _, c.Config.Records = range []model.Records{model.RecordsV41, model.RecordsV4} {
+		sameBytes(t, dev, c, layers, options)
+	}
+}
+
+// sameBytes compares what sessions of an engine with these options hold with what was said.
+func sameBytes(t *testing.T, dev *vk.Device, c *model.Checkpoint, layers []*model.DeviceLayer, x pipeline.EngineOptions) {
+	t.Helper()
+	lengths := []int{1, 130, 700, 2050, 3000}
+	want := must[pipeline.EngineMemory](t)(x.Estimate(t.Context(), dev, c.Config, layers, lengths...))
+	o := x
+	o.MaxCacheBytes = want.Caches
+	e := engine(t, dev, c.Config, layers, o)
+	sum := uint64(0)
+	for _, n := range lengths {
+		s, before := must[*pipeline.Session](t)(e.Open()), e.Memory().Held
+		require.NoError(t, s.Advance(t.Context(), n))
+		held, most := e.Memory().Held-before, must[pipeline.EngineMemory](t)(x.Estimate(t.Context(), dev, c.Config, layers, n)).Held
+		sum += most
+		assert.LessOrEqual(t, held, most, "%d tokens", n)
+		assert.GreaterOrEqual(t, held+e.SpareBytes(), most, "%d tokens", n)
+		if x.Pages == nil {
+			assert.Equal(t, most, c.Config.CacheBytes(n), "%d tokens", n)
+		}
+	}
+	assert.Equal(t, want.Held, sum)
+	assert.LessOrEqual(t, want.Held, want.Caches)
+	assert.LessOrEqual(t, e.Memory().Caches, want.Caches)
 }

@@ -85,11 +85,12 @@ type EngineOptions struct {
 
 	// QuantiseActivations gives products inputs with as few bits as their weights have, as servers
 	// with matrix units for such numbers do; without it inputs are bf16. Products of FP8 weights
-	// then take E4M3 with a power of two for every 128 numbers of a token, those of NVFP4 weights
+	// then take E4M3 with a power of two for every 128 numbers of a token, in blocks of 32 for
+	// every 32 (wo_a then stays with bf16, as in DeepSeek-V4.1's own code), those of NVFP4 weights
 	// E2M1 with an E4M3 scale for every 16 and the checkpoint's input_scale; wo_a takes OutputFP8
-	// if its weights are FP8 and Output says nothing else. Weights of bf16, and of FP8 with a scale
-	// for each row, stay with bf16. A layer with NVFP4 weights and no input_scale is an error. See
-	// projection.Quantise.
+	// if its weights are FP8 in blocks of 128 and Output says nothing else. Weights of bf16, and of
+	// FP8 with a scale for each row, stay with bf16. A layer with NVFP4 weights and no input_scale
+	// is an error. See projection.Quantise.
 	QuantiseActivations bool
 
 	// Ranks is how many ranks share heads and groups, see model.CheckpointOptions; 0 counts as 1.

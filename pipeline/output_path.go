@@ -18,7 +18,7 @@ const (
 	// OutputBF16 rounds it to bf16; wo_a may be of any format.
 	OutputBF16 OutputPath = iota
 	// OutputFP8 quantises it to E4M3, with a scale for every 128 numbers that is a
-	// power of two, kept as f32. wo_a has to be of FormatFP8.
+	// power of two, kept as f32. wo_a has to be of FormatFP8, in blocks of 128.
 	OutputFP8
 	// OutputFP8Packed is the same with UE8M0 scales, four in a word.
 	OutputFP8Packed

@@ -110,7 +110,13 @@ func checkSequence(t *testing.T, c model.Config, records model.Records, values m
 }
 
 // TestEngineGolden41 compares layers with what the official ones gave: prefill in chunks, then
-// token by token. With the model's own records all picks are equal.
+// token by token. With the model's own records all picks are equal. With those of V4 up to four
+// keys of a layer differ by a bf16 step before they become FP8, in any order of f32 sums: channel
+// 175 of what becomes the latent of entry 22 of layer 4 is 2.4 steps of f32 from the middle of two
+// bf16 numbers. Orders only differ in which keys these are.
+//
+// The run with activations of E4M3 has scores of bf16, whose ties are picked in another order:
+// outputs are those of tokens with the same picks, and a bf16 step before wo_b is one of E4M3.
 func TestEngineGolden41(t *testing.T) {
 	dir := testkit.FurtherGolden(t)
 	if dir == "" || testing.Short() {
@@ -128,12 +134,17 @@ func TestEngineGolden41(t *testing.T) {
 	}
 	tokens := len(hidden[0]) / c.Config.Hidden
 	for _, x := range []struct {
+		run     string
 		records model.Records
+		few     bool    // activations of few bits
 		recall  float64 // of a layer's picks
-		token   float64 // relative error of a token's output; 0: picks differ
-	}{{model.RecordsV41, 1, 1e-2}, {model.RecordsV4, 0.998, 0}} {
-		t.Run(x.records.String(), func(t *testing.T) {
-			e := engine(t, dev, c.Config, layers, options{MaxTokens: tokens, MaxStep: 64, KeepTopK: true, Records: x.records})
+		layer   float64 // relative error of the outputs of tokens with equal picks; 0: picks differ
+		token   float64 // of a token's
+	}{{"v41", model.RecordsV41, false, 1, 5e-3, 1e-2}, {"v4", model.RecordsV4, false, 0.998, 0, 0},
+		{"official", model.RecordsV41, true, 0.99, 0.015, 0.06}} {
+		t.Run(x.run, func(t *testing.T) {
+			e := engine(t, dev, c.Config, layers, options{MaxTokens: tokens, MaxStep: 64, KeepTopK: true, Records: x.records,
+				QuantiseActivations: x.few})
 			s := must[*pipeline.Session](t)(e.Open())
 			got := make([]pipeline.Appended, len(layers))
 			for at := 0; at < tokens; {
@@ -150,30 +161,39 @@ func TestEngineGolden41(t *testing.T) {
 				}
 				at += n
 			}
-			run := must[*vectors.Archive](t)(v.Run(x.records.String()))
+			run := must[*vectors.Archive](t)(v.Run(x.run))
+			other := make([][]bool, len(got)) // tokens with other picks
 			for i := range got {
-				want := must[vectors.Array](t)(run.Array(fmt.Sprintf("L%d.out", i))).BF16()
-				for p := 0; x.token > 0 && p < tokens; p++ {
-					at, to := p*c.Config.Hidden, (p+1)*c.Config.Hidden
-					require.Less(t, distance(got[i].Out[at:to], want[at:to]), x.token, "layer %d, token %d", i, p)
-				}
-				if x.token > 0 {
-					assert.Less(t, distance(got[i].Out, want), 5e-3, "layer %d", i)
-				}
 				if name := fmt.Sprintf("L%d.picks", i); run.Has(name) {
 					picks := must[vectors.Array](t)(run.Array(name)).Float64s()
 					same, of := 0, 0
+					other[i] = make([]bool, tokens)
 					for k, e := range picks {
 						if e >= 0 {
 							of++
 							row := got[i].TopK[k/c.Config.TopK*c.Config.TopK:][:c.Config.TopK]
 							if slices.Contains(row, int32(e)) {
 								same++
+							} else {
+								other[i][k/c.Config.TopK] = true
 							}
 						}
 					}
 					t.Logf("layer %d: %d of %d picks", i, same, of)
 					assert.GreaterOrEqual(t, float64(same)/float64(of), x.recall, "layer %d", i)
+				}
+				want := must[vectors.Array](t)(run.Array(fmt.Sprintf("L%d.out", i))).BF16()
+				var out, as []float32
+				from := c.Config.Layers[i].PicksOf
+				for p := 0; x.layer > 0 && p < tokens; p++ {
+					if at, to := p*c.Config.Hidden, (p+1)*c.Config.Hidden; other[from] == nil || !other[from][p] {
+						require.Less(t, distance(got[i].Out[at:to], want[at:to]), x.token, "layer %d, token %d", i, p)
+						out, as = append(out, got[i].Out[at:to]...), append(as, want[at:to]...)
+					}
+				}
+				if x.layer > 0 {
+					t.Logf("layer %d: %.4f of %d tokens", i, distance(out, as), len(out)/c.Config.Hidden)
+					assert.Less(t, distance(out, as), x.layer, "layer %d", i)
 				}
 			}
 			require.NoError(t, s.Close())

@@ -20,7 +20,7 @@ type LinearConfig struct {
 	N, K        int // outputs and inputs, of a group: N a multiple of 8, K of 8 (bf16 weights), 16 (FP8) or 32 (NVFP4)
 	Groups      int // G, which have inputs and outputs of their own; 0 counts as 1
 	Weights     WeightFormat
-	Activations ActivationFormat // FP8 needs FP8 weights and K a multiple of 128, packed of 512; NVFP4 such weights and one of 64
+	Activations ActivationFormat // those of fewer bits need weights alike, and K a multiple of 128, of 512 (packed) or 64 (NVFP4)
 	Out         tensor.DType     // tensor.BF16 or tensor.F32
 	MaxTokens   int              // the most tokens of a Record; 0: any number. Fewer need fewer kernels
 	Variant     string           // "" picks the best
@@ -52,10 +52,10 @@ type LinearConfig struct {
 
 // LinearWeights are the weights of a Linear: G*N rows, those of group g from row g*N on. Weights
 // of several tensors may lie below each other; with FP8 all but the last then have a multiple of
-// 128 rows.
+// 128 rows, or of 32 with blocks of 32.
 type LinearWeights struct {
 	Data     tensor.Tensor // [rows, K] bf16; [rows, K] u8 E4M3; [rows, K/2] u8 with two E2M1 codes a byte, the even one low
-	Scale    tensor.Tensor // FP8 in blocks: [ceil(rows/128), ceil(K/128)] f32 or u8 UE8M0; NVFP4: [rows, K/16] u8 E4M3; else absent
+	Scale    tensor.Tensor // FP8 in blocks of B = 128 or 32: [ceil(rows/B), ceil(K/B)] f32 or u8; NVFP4: [rows, K/16] u8 E4M3; else absent
 	RowScale tensor.Tensor // [rows] f32; NVFP4: weight_scale_2, times input_scale if x is NVFP4; neither it nor FP8 by rows: absent
 }
 
@@ -63,8 +63,8 @@ type LinearWeights struct {
 type LinearArgs struct {
 	// X is bf16 [T, ..], G*K numbers a token, as [T, K], [T, G, K] or [T, H, 512]; FP8 [G, T, K]
 	// u8; NVFP4 [G, T, K/2] u8. Its XScale, absent with bf16, is of FP8 [G, K/128, Ta] f32 with
-	// Ta >= T, packed [G, K/512, Ta] i32 or u32, byte c the UE8M0 scale of block 4i+c; of NVFP4
-	// [G, T, K/16] u8 E4M3.
+	// Ta >= T, packed [G, K/512, Ta] i32 or u32, byte c the UE8M0 scale of block 4i+c, of MXFP8
+	// [G, K/128, Ta]; of NVFP4 [G, T, K/16] u8 E4M3.
 	X, XScale tensor.Tensor
 
 	W         LinearWeights

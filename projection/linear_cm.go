@@ -45,7 +45,7 @@ type linearTiling struct {
 	rows       int // ROWS, how numbers lie in shared memory
 
 	pairs  bool // numbers come for two steps at a time: proj_linear_whole
-	blocks bool // then: a part of K is whole blocks of scales
+	blocks int  // then: numbers of a row of which a part of K is a multiple, weightFormat.span
 }
 
 func (t linearTiling) subgroups() int { return t.bm / t.wm * (t.bn / t.wn) }
@@ -55,8 +55,8 @@ func (t linearTiling) threads() int { return t.subgroup * t.subgroups() }
 // span is the step of K that parts of it are whole multiples of.
 func (t linearTiling) span() int {
 	switch {
-	case t.blocks:
-		return ScaleBlock
+	case t.blocks > 0:
+		return t.blocks
 	case t.pairs:
 		return 2 * t.bk
 	}

@@ -266,7 +266,7 @@ func TestLinearTokens8to32Rules(t *testing.T) {
 				for _, k := range []int{32, 4096} {
 					l := layerFor(t, &caps, LinearConfig{N: 72, K: k, Groups: 2, Weights: f}, VariantCM, lanes)
 					d, err := l.divide8to32(16)
-					if lanes == 0 || lanes == 16 && f.row().blocks {
+					if lanes == 0 || lanes == 16 && f.row().span > 0 {
 						assert.ErrorIs(t, err, vk.ErrMissingFeature, "%s, %d lanes, %v", device, lanes, f)
 						continue
 					}
@@ -282,7 +282,7 @@ func TestLinearTokens8to32Rules(t *testing.T) {
 							"%s, %d lanes, %v, norm %v, %v: %d bytes of shared memory, want %d", device, lanes, f, norm, serr,
 							shared, want)
 					}
-					assert.False(t, f.row().blocks && ScaleBlock%(d.ahead*d.lanes*16) != 0,
+					assert.False(t, f.row().span > 0 && ScaleBlock%(d.ahead*d.lanes*16) != 0,
 						"%s, %d lanes: a step crosses blocks: %+v", device, lanes, d)
 				}
 			}
@@ -323,11 +323,11 @@ func TestLinearTokens32to64Rules(t *testing.T) {
 					switch {
 					case lanes == 0:
 						t.Errorf("%s: without lanes", name)
-					case f.row().blocks && ScaleBlock%(d.ahead*d.chunk) != 0:
+					case f.row().span > 0 && ScaleBlock%(d.ahead*d.chunk) != 0:
 						t.Errorf("%s: a step crosses blocks", name)
 					case d.tokens%d.n != 0 || d.tokens/d.n != tokens/16 || !d.fills():
 						t.Errorf("%s: a part is not whole", name)
-					case device == "H100" && lanes == 4 && (d.ahead == 2) != (f == WeightBF16 || f.row().blocks && tokens == 32):
+					case device == "H100" && lanes == 4 && (d.ahead == 2) != (f == WeightBF16 || f.row().quad == 16 && tokens == 32):
 						t.Errorf("%s: %d chunks", name, d.ahead)
 					case (d.turns == 1) != (f == WeightNVFP4 || tokens > 32):
 						t.Errorf("%s: %d turns", name, d.turns)
@@ -341,7 +341,7 @@ func TestLinearTokens32to64Rules(t *testing.T) {
 }
 
 // weightFormatsHere are the formats that differ in how they are decoded.
-var weightFormatsHere = []WeightFormat{WeightBF16, WeightFP8, WeightNVFP4}
+var weightFormatsHere = []WeightFormat{WeightBF16, WeightFP8, WeightNVFP4, WeightFP8UE8M0x32}
 
 // The layouts that devices have, and others.
 func TestLayoutLanes(t *testing.T) {
@@ -445,7 +445,7 @@ func TestRowDivisionsAlike(t *testing.T) {
 		{WeightBF16, 512, 4096, 1, 2, 128}, {WeightBF16, 64, 4096, 1, 2, 128},
 		{WeightBF16, 1024, 4096, 8, 4, 128}, {WeightBF16, 4096, 8192, 1, 4, 128},
 	} {
-		alike := c.weights.row().blocks || c.n*c.group <= profile(t, "hopper").Linear.Tokens1to8.SmallRows
+		alike := c.weights.row().alike == alikeAlways || c.n*c.group <= profile(t, "hopper").Linear.Tokens1to8.SmallRows
 		for tokens := 1; tokens == 1 || tokens == 2 && alike; tokens++ {
 			l := layerFor(t, &vk.Caps{}, LinearConfig{N: c.n, K: c.k, Groups: c.group, Weights: c.weights}, VariantCMB, 4)
 			if d := l.divideRows(tokens); d.rows != c.rows || d.lanes != c.lanes {

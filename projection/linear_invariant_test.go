@@ -37,6 +37,7 @@ func TestLinearInvariant(t *testing.T) {
 		{projection.WeightNVFP4, 1, 136, 1568, ""},
 		{projection.WeightBF16, 1, 328, 1000, "hopper"},
 		{projection.WeightFP8Rows, 1, 136, 1024, ""},
+		{projection.WeightFP8UE8M0x32, 2, 104, 1104, "hopper"},
 	} {
 		everyInvariant(t, dev, func(t *testing.T, variant string) {
 			if slow && i > 0 && variant != projection.VariantBase {
@@ -94,7 +95,7 @@ func unevenHost(rng *rand.Rand, f projection.WeightFormat, tokens, groups, n, k 
 		for i := 0; i < len(h.Scale); i += 4 {
 			binary.LittleEndian.PutUint32(h.Scale[i:], math.Float32bits(0.3+rng.Float32()))
 		}
-	case projection.WeightFP8UE8M0:
+	case projection.WeightFP8UE8M0, projection.WeightFP8UE8M0x32:
 		for i := range h.Scale {
 			h.Scale[i] = byte(120 + rng.IntN(12))
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/tensor"
 )
 
 // LinearHost is what LinearRef computes from: the operands of LinearArgs in host
@@ -15,9 +16,9 @@ type LinearHost struct {
 	Weights         WeightFormat
 	Activations     ActivationFormat
 	X               []byte    // [T, G, K] bf16; FP8: [G, T, K] E4M3; NVFP4: [G, T, K/2]
-	XScale          []byte    // FP8: [G, K/128, ScalePitch] f32, packed: [G, K/512, ScalePitch] words; NVFP4: [G, T, K/16] E4M3; else none
+	XScale          []byte    // FP8: [G, K/128, ScalePitch] f32; packed, MXFP8: [G, K/512 or K/128, ScalePitch] words; NVFP4: [G, T, K/16]
 	Data            []byte    // [G*N, K] bf16 or E4M3; NVFP4: [G*N, K/2]
-	Scale           []byte    // FP8: [ceil(G*N/128), ceil(K/128)] f32 or UE8M0; NVFP4: [G*N, K/16] E4M3; else none
+	Scale           []byte    // FP8: [ceil(G*N/128), ceil(K/128)] f32 or UE8M0, or of 32; NVFP4: [G*N, K/16] E4M3; else none
 	RowScale        []float32 // NVFP4 and FP8 by rows: [G*N]; else none
 	ScalePitch      int       // FP8: tokens of a row of XScale, at least T
 }
@@ -86,8 +87,9 @@ func nvfp4(data, scale []byte, i int) float64 {
 
 // BlockScale is the scale of the FP8 block that number k of a row lies in.
 func (h LinearHost) BlockScale(row, k int) float64 {
-	b := row/ScaleBlock*opkit.CeilDiv(h.K, ScaleBlock) + k/ScaleBlock
-	if h.Weights == WeightFP8UE8M0 {
+	is := h.Weights.row()
+	b := row/is.scaleRows*opkit.CeilDiv(h.K, is.scaleCut) + k/is.scaleCut
+	if is.scale == tensor.U8 {
 		return float64(numfmt.UE8M0Scale(h.Scale[b]))
 	}
 	return float64(math.Float32frombits(binary.LittleEndian.Uint32(h.Scale[4*b:])))
@@ -102,9 +104,9 @@ func (h LinearHost) Activation(t, g, k int) float64 {
 		return nvfp4(h.X, h.XScale, (g*h.T+t)*h.K+k)
 	}
 	code := float64(numfmt.E4M3Decode(h.X[(g*h.T+t)*h.K+k]))
-	kb := k / ScaleBlock
-	if h.Activations == ActivationFP8Packed {
-		word := h.XScale[4*((g*(h.K/(4*ScaleBlock))+kb/4)*h.ScalePitch+t):]
+	kb, is := k/h.Activations.row().amaxOf, h.Activations.row()
+	if is.block != is.amaxOf {
+		word := h.XScale[4*((g*(h.K/is.block)+kb/4)*h.ScalePitch+t):]
 		return code * float64(numfmt.UE8M0Scale(word[kb%4]))
 	}
 	return code * float64(math.Float32frombits(binary.LittleEndian.Uint32(h.XScale[4*((g*(h.K/ScaleBlock)+kb)*h.ScalePitch+t):])))
@@ -113,22 +115,24 @@ func (h LinearHost) Activation(t, g, k int) float64 {
 // check proves that the slices fit each other.
 func (h LinearHost) check(out []float64) error {
 	const op = "linear ref"
-	if h.T < 0 || h.Groups < 1 || h.N < 1 || h.K < 1 || h.Weights < WeightBF16 || h.Weights > WeightFP8Rows {
+	if h.T < 0 || h.Groups < 1 || h.N < 1 || h.K < 1 || h.Weights < WeightBF16 || h.Weights > WeightFP8UE8M0x32 {
 		return pkg.Wrong(op, "sizes", []int{h.T, h.Groups, h.N, h.K, int(h.Weights)}, "positive sizes and a format")
 	}
 	rows, numbers := h.Groups*h.N, h.T*h.Groups*h.K
-	blocks := opkit.CeilDiv(rows, ScaleBlock) * opkit.CeilDiv(h.K, ScaleBlock)
-	scale := map[WeightFormat]int{WeightFP8: 4 * blocks, WeightFP8UE8M0: blocks, WeightNVFP4: rows * (h.K / 16)}[h.Weights]
+	scale, is := 0, h.Weights.row()
+	if is.scale != 0 {
+		scale = opkit.CeilDiv(rows, is.scaleRows) * opkit.CeilDiv(h.K, is.scaleCut) * is.scale.Size()
+	}
 	x, xScale, rowScale := 2*numbers, 0, 0
 	switch h.Activations {
 	case ActivationFP8:
 		x, xScale = numbers, 4*h.Groups*(h.K/ScaleBlock)*h.ScalePitch
-	case ActivationFP8Packed:
-		x, xScale = numbers, 4*h.Groups*(h.K/(4*ScaleBlock))*h.ScalePitch
+	case ActivationFP8Packed, ActivationMXFP8:
+		x, xScale = numbers, 4*h.Groups*(h.K/h.Activations.row().block)*h.ScalePitch
 	case ActivationNVFP4:
 		x, xScale = numbers/2, numbers/nvBlock
 	}
-	if h.Weights == WeightNVFP4 || h.Weights == WeightFP8Rows {
+	if is.rowScale {
 		rowScale = rows
 	}
 	for _, s := range []struct {

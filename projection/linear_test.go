@@ -75,6 +75,8 @@ func linearRig(r *verify.Rig, h projection.LinearHost, scratch int) projection.L
 		a.W.Scale = r.In(vectors.Array{Type: vectors.F32, Shape: []int{(rows + 127) / 128, (h.K + 127) / 128}, Data: h.Scale}, tensor.F32)
 	case projection.WeightFP8UE8M0:
 		a.W.Scale = r.In(vectors.FromU8(h.Scale, (rows+127)/128, (h.K+127)/128), tensor.U8)
+	case projection.WeightFP8UE8M0x32:
+		a.W.Scale = r.In(vectors.FromU8(h.Scale, (rows+31)/32, (h.K+31)/32), tensor.U8)
 	}
 	stored := map[tensor.DType]vectors.Type{tensor.U8: vectors.U8, tensor.BF16: vectors.U16}
 	a.W.Data = r.In(vectors.Array{Type: stored[dt], Shape: data, Data: h.Data}, dt)
@@ -133,6 +135,8 @@ func linearHost(f projection.WeightFormat, tokens, groups, n, k int, weight func
 		}
 	case projection.WeightFP8UE8M0:
 		h.Scale = slices.Repeat([]byte{127}, blocks)
+	case projection.WeightFP8UE8M0x32:
+		h.Scale = slices.Repeat([]byte{127}, (rows+31)/32*((k+31)/32))
 	case projection.WeightNVFP4:
 		h.Scale, h.RowScale = slices.Repeat([]byte{0x38}, rows*k/16), slices.Repeat([]float32{1}, rows)
 	case projection.WeightFP8Rows:

@@ -99,7 +99,7 @@ func (l *linearLayer) divide32to64(tokens int) (division32to64, error) {
 			return d, false
 		case l.cfg.Invariant:
 			d.ahead, d.sums = order.ahead, order.parts
-		case d.round() > ScaleBlock || d.stage()/2 > p.Stage:
+		case !l.format.spans(d.round()) || d.stage()/2 > p.Stage:
 			d.ahead = 1
 		}
 		if l.format.twoSets || tokens > p.OneSet {
@@ -109,7 +109,7 @@ func (l *linearLayer) divide32to64(tokens int) (division32to64, error) {
 			d.whole = 1
 		}
 		fits := d.teams*d.subgroup <= int(l.caps.MaxWorkgroupInvocations) && d.sharedBytes() <= int(l.caps.SharedMemory)
-		return d, d.fills() && fits && (!l.format.blocks || d.chunk <= ScaleBlock)
+		return d, d.fills() && fits && l.format.spans(d.chunk)
 	})
 }
 

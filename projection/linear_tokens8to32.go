@@ -94,7 +94,7 @@ func (l *linearLayer) divide8to32(tokens int) (division8to32, error) {
 		d = division8to32{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(l.caps.MinSubgroupSize),
 			parts: p.LeastParts, tokens: tokens, ahead: p.Ahead, lanes: lanes}
 		chunk := lanes * l.format.quad
-		if tokens > 2*d.n || !l.fits8to32(d) || l.format.blocks && chunk > ScaleBlock {
+		if tokens > 2*d.n || !l.fits8to32(d) || !l.format.spans(chunk) {
 			return d, false
 		}
 		tiles, chunks := opkit.CeilDiv(l.cfg.N, d.m)*l.cfg.Groups, opkit.CeilDiv(l.cfg.K, chunk)
@@ -114,7 +114,7 @@ func (l *linearLayer) divide8to32(tokens int) (division8to32, error) {
 		}
 		step := d.ahead * chunk
 		less := opkit.CeilDiv(chunks, d.parts) < d.ahead*opkit.CeilDiv(chunks, d.ahead*d.parts)
-		if less || l.format.blocks && step > ScaleBlock || step > p.MostUnrolled {
+		if less || !l.format.spans(step) || step > p.MostUnrolled {
 			d.ahead = 1
 		}
 		return d, true

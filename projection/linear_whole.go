@@ -15,12 +15,12 @@ func (l *linearLayer) wholeTile(t linearTiling) *matrixTile {
 	if !l.tune.Tiles.Pairs || !l.runs("proj_linear_whole") || l.cfg.MaxTokens > 0 && l.cfg.MaxTokens < t.bm {
 		return nil
 	}
-	t.pairs, t.blocks = true, l.format.blocks
+	t.pairs, t.blocks = true, l.format.span
 	stored := t.subgroup / max(1, t.wn/4) // rows that a subgroup stores at a time
 	rows := l.cfg.N%t.bn == 0 && l.cfg.K%t.span() == 0 && 2*l.cfg.K*l.cfg.Groups < wholeRowBytes
 	loads := t.bk == 32 && t.passes(t.bm, 2*t.bk/l.cfg.Activations.row().quad)
-	if t.blocks && l.linesFit() {
-		loads = loads && t.passes(t.bn/2, ScaleBlock/l.format.quad) // in two passes for each pair of steps
+	if t.blocks > 0 && l.linesFit() {
+		loads = loads && t.passes(t.bn/2, t.blocks/l.format.quad) // in two passes for each pair of steps
 	} else {
 		loads = loads && t.passes(t.bn, 2*t.bk/l.format.quad)
 	}
@@ -31,9 +31,9 @@ func (l *linearLayer) wholeTile(t linearTiling) *matrixTile {
 	return &matrixTile{linearTiling: t}
 }
 
-// linesFit reports whether registers suffice for the three steps of a line that are held, beside
-// what decodes x: with bf16 elements scales of packed activations are too many, with f16 elements
-// what rounds bf16 is.
+// linesFit reports, for weights with a scale a line, whether registers suffice for the three steps
+// of a line that are held, beside what decodes x: with bf16 elements scales of packed activations
+// are too many, with f16 elements what rounds bf16 is.
 func (l *linearLayer) linesFit() bool {
 	if l.variant == VariantCMB {
 		return l.cfg.Activations != ActivationFP8Packed

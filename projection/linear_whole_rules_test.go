@@ -33,6 +33,7 @@ func TestLinearWholeRules(t *testing.T) {
 		{LinearConfig{N: 32768 + 64, K: 1024, Weights: WeightFP8}, 4096, false},
 		{LinearConfig{N: 32768, K: 1056, Weights: WeightFP8}, 4096, false},
 		{LinearConfig{N: 32768, K: 1088, Weights: WeightFP8}, 4096, false},
+		{LinearConfig{N: 32768, K: 1088, Weights: WeightFP8UE8M0x32}, 4096, true}, // each quad has its scale
 		{LinearConfig{N: 32768, K: 1088, Weights: WeightBF16}, 4096, true},
 		{LinearConfig{N: 128, K: 1 << 25, Weights: WeightBF16}, 4096, false},
 		{LinearConfig{N: 128, K: 1 << 17, Groups: 256, Weights: WeightBF16}, 4096, false},
@@ -41,8 +42,8 @@ func TestLinearWholeRules(t *testing.T) {
 		m := kindOf[*matrixTiles](o).tile(c.tokens, math.MaxInt32)
 		assert.Equal(t, c.want, m.of(c.tokens).pairs, "%+v, %d tokens: by pairs", c.cfg, c.tokens)
 		step := 2 * m.bk
-		if c.cfg.Weights.row().blocks { // a block of scales
-			step = ScaleBlock
+		if span := c.cfg.Weights.row().span; span > 0 { // a block of scales
+			step = span
 		}
 		p := o.plan(c.tokens, math.MaxInt32)
 		assert.False(t, c.want && p.step != step, "%+v, %d tokens: %d numbers a turn", c.cfg, c.tokens, p.step)
@@ -60,7 +61,8 @@ func TestLinearWholeRules(t *testing.T) {
 			if err := found.find(profile(t, "hopper"), &caps, variant); err != nil {
 				continue // TestLinearTilingRules says where that may be
 			}
-			for _, cfg := range []LinearConfig{{Weights: WeightBF16}, {Weights: WeightFP8}, {Weights: WeightNVFP4}, {Weights: WeightFP8, Activations: ActivationFP8}} {
+			for _, cfg := range []LinearConfig{{Weights: WeightBF16}, {Weights: WeightFP8}, {Weights: WeightFP8UE8M0x32}, {Weights: WeightNVFP4},
+				{Weights: WeightFP8, Activations: ActivationFP8}} {
 				cfg.N, cfg.K = 1024, 1024
 				l := layerFor(t, &caps, cfg, variant, 4)
 				for i, d := range found.tiles {
@@ -82,7 +84,7 @@ func TestLinearWholeRules(t *testing.T) {
 					}
 					quad := cfg.Weights.row().quad
 					weights := struct{ rows, quad, span int }{x.bn, quad, 2 * x.bk}
-					if x.blocks && l.linesFit() {
+					if x.blocks > 0 && l.linesFit() {
 						weights = struct{ rows, quad, span int }{x.bn / 2, quad, ScaleBlock}
 					}
 					for _, loads := range []struct{ rows, quad, span int }{{x.bm, act, 2 * x.bk}, weights} {

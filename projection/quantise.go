@@ -15,7 +15,7 @@ var QuantiseVariants = opkit.Ladder("proj_quantise", VariantDA, VariantBase)
 
 // QuantiseConfig says what a Quantise is built for.
 type QuantiseConfig struct {
-	Format   ActivationFormat // ActivationFP8, ActivationFP8Packed or ActivationNVFP4
+	Format   ActivationFormat // any but ActivationBF16
 	Groups   int              // G; 0 counts as 1
 	K        int              // numbers of a group, a multiple of 128, of 512 (packed) or of 64 (NVFP4)
 	MaxBytes uint64           // size of the largest X, for variant base; 0: whatever a descriptor of the device can hold
@@ -26,7 +26,7 @@ type QuantiseConfig struct {
 type QuantiseArgs struct {
 	X      tensor.Tensor // [T, ..] bf16, G*K numbers a token
 	Codes  tensor.Tensor // [G, T, K] u8 E4M3; NVFP4: [G, T, K/2] u8 with two E2M1 codes a byte, the even one low; written
-	Scales tensor.Tensor // [G, K/128, Ta] f32; packed: [G, K/512, Ta] i32, 0 for tokens T to Ta-1; NVFP4: [G, T, K/16] u8; written
+	Scales tensor.Tensor // [G, K/128, Ta] f32; packed [G, K/512, Ta] i32, MXFP8 [G, K/128, Ta]: 0 from T on; NVFP4 [G, T, K/16] u8; written
 
 	// InputScale is the input_scale of a checkpoint, from LeastInputScale to 1/LeastInputScale; of
 	// NVFP4 only, else 0.
@@ -38,6 +38,9 @@ type QuantiseArgs struct {
 // FP8 is E4M3 with one scale for every 128 numbers, the least power of two under which the largest
 // of them is at most 448. The scales lie as those of InverseRopeQuant do, so that the kernels that
 // multiply them are the same, and so are the two layouts: numbers and bytes of the same powers.
+//
+// MXFP8 is E4M3 with such a scale for every 32 numbers, of which the largest counts as at least
+// 1e-4, as DeepSeek-V4.1's act_quant has it.
 //
 // NVFP4 is E2M1 with one E4M3 scale for every 16 numbers, relative to InputScale, which therefore
 // has to multiply LinearWeights.RowScale. No scale is a power of two here. Codes are those of an
@@ -70,7 +73,7 @@ const LeastInputScale = 0x1p-64
 func checkQuantise(op string, format ActivationFormat, groups, k int) error {
 	is := format.row()
 	if is.block == 0 {
-		return pkg.Wrong(op, "Format", format, "fp8, fp8-packed or nvfp4")
+		return pkg.Wrong(op, "Format", format, "fp8, fp8-packed, nvfp4 or mxfp8")
 	}
 	if err := pkg.Range(op, "Groups", groups, 1, math.MaxUint16); err != nil {
 		return err

@@ -8,9 +8,10 @@ import (
 )
 
 // QuantiseRef is the definition of Quantise on host memory, for x [T, groups, k] bf16. With amax
-// the largest magnitude of a block, for the formats of FP8 and block b of 128 numbers
+// the largest magnitude of a block, for the formats of FP8 and block b of 128 numbers, of MXFP8 of
+// 32,
 //
-//	sb = 127 + ceil(log2(max(amax, 1e-10)/448))
+//	sb = 127 + ceil(log2(max(amax, 1e-10)/448)), of MXFP8 with 1e-4
 //	codes[g][t][i] = e4m3(x / 2^(sb-127)),  scales[g][b][t] = sb
 //
 // and for NVFP4 and block b of 16 numbers, with inverse = f32(1/inputScale),
@@ -23,8 +24,9 @@ import (
 // product makes of it is no number.
 //
 // It writes codes [groups, T, k], of NVFP4 [groups, T, k/2], and scales: for FP8 the UE8M0 bytes
-// [groups, k/128, T], which the formats spell as numbers or pack four by four, for NVFP4 [groups,
-// T, k/16]. The error is a *vk.ArgumentError, and then nothing was written.
+// [groups, k/128, T], of MXFP8 [groups, k/32, T], which the formats spell as numbers or pack four
+// by four, for NVFP4 [groups, T, k/16]. The error is a *vk.ArgumentError, and then nothing was
+// written.
 func QuantiseRef(format ActivationFormat, x []uint16, groups, k int, inputScale float32, codes, scales []byte) error {
 	const op = "quantise reference"
 	if err := checkQuantise(op, format, groups, k); err != nil {
@@ -49,7 +51,7 @@ func QuantiseRef(format ActivationFormat, x []uint16, groups, k int, inputScale 
 			scales[(g*T+t)*(k/is.amaxOf)+b] = nvfp4Block(block, amax, inputScale, codes[first:])
 			continue
 		}
-		sb := numfmt.UE8M0Encode(amax, numfmt.ActivationEps, numfmt.E4M3InvMax)
+		sb := numfmt.UE8M0Encode(amax, is.least, numfmt.E4M3InvMax)
 		if amax != amax {
 			sb = 255
 		}

@@ -95,7 +95,7 @@ float acc[ROWS][TOKENS];
 struct Quads {
     uvec4 w[ROWS];
     uint codes[ROWS]; // NVFP4: of two scales
-    uint scale;       // FP8: bits of the scale, one for all rows: they begin at a multiple of ROWS, and so lie in one block of 128
+    uint scale;       // FP8: bits of the scale, one for all rows: they begin at a multiple of ROWS, and so lie in one block
 };
 
 // multiply: as accumulate of proj_linear_tokens1to8.comp. In an include for both it made bf16

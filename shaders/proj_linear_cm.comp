@@ -39,8 +39,8 @@ struct Fetch {
     uvec4 x[X_EACH];
     uvec4 w[W_EACH];
     uint x_bits[X_EACH];
-    uint w_bits[W_EACH]; // NVFP4: codes of scales
-    uint w_scale;        // FP8: f32 bits
+    uint w_bits[W_EACH]; // NVFP4: codes of scales; SMALL_BLOCKS: f32 bits
+    uint w_scale;        // other FP8: f32 bits
 };
 
 uint token_of(uint i) { return min(t0_ + line_ + i * LINES, pc.tokens - 1u); }
@@ -73,13 +73,13 @@ void fetch(uint step, out Fetch f) {
         if (bytes == 16u) f.w[i] = LinearRead4(at).v;
         else if (bytes == 8u) f.w[i] = KvRead2(at).v.xyxy;
         else f.w[i] = uvec4(KvRead1(at).v);
-        f.w_bits[i] = FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row_of(i), w * W_VEC) : 0u;
+        f.w_bits[i] = w_bits(row_of(i), w * W_VEC);
     }
     // Steps do not cross blocks of 128 numbers, and the workgroup's rows lie in one block of 128.
-    f.w_scale = FP8_WEIGHT ? w_block_bits(row0_, min(step * BK, pc.k - 1u)) : 0u;
+    f.w_scale = FP8_WEIGHT && !SMALL_BLOCKS ? w_block_bits(row0_, min(step * BK, pc.k - 1u)) : 0u;
 }
 
-const uint BLOCK_STEPS = SCALE_BLOCK / BK;
+const uint BLOCK_STEPS = FRACTIONS ? SCALE_BLOCK / BK : 1u;
 
 // What a step's numbers are in shared memory.
 struct Elements {
@@ -99,7 +99,8 @@ void decode(Fetch f, uint step, out Elements v) {
             uvec4 q = f.w[i];
             if (FORMAT == WEIGHT_NVFP4) q = uvec4(q[j]);
             else if (FORMAT != WEIGHT_BF16 && j == 1u) q = q.zwzw;
-            const uvec4 w = linear_weight8(q, FORMAT == WEIGHT_NVFP4 ? f.w_bits[i] >> (j / 2u * 8u) : f.w_scale, WEIGHT_REF ? ref() : 0u);
+            const uint scale = FORMAT == WEIGHT_NVFP4 ? f.w_bits[i] >> (j / 2u * 8u) : SMALL_BLOCKS ? f.w_bits[i] : f.w_scale;
+            const uvec4 w = linear_weight8(q, scale, WEIGHT_REF ? ref() : 0u);
             v.w[i * (W_VEC / 8u) + j] = w_there ? w : uvec4(0u);
         }
     }

@@ -86,8 +86,8 @@ uint x_at_[X_EACH][B_EACH];
 
 struct FetchW {
     uvec4 w[AHEAD][W_EACH];
-    uint bits[AHEAD][W_EACH]; // NVFP4: codes of two scales
-    uint scale;               // FP8: f32 bits
+    uint bits[AHEAD][W_EACH]; // NVFP4: codes of two scales; SMALL_BLOCKS: f32 bits of a scale
+    uint scale;               // FP8: f32 bits; SMALL_BLOCKS: of the largest
 };
 struct FetchX {
     uvec4 x[X_EACH][B_EACH];
@@ -106,9 +106,10 @@ void fetch_w(uint round, out FetchW f) {
     [[unroll]] for (uint c = 0u; c < AHEAD; c++) {
         const uint u = in_row(quad_at(round, c), pc.k / VEC);
         [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.w[c][i] = StreamRead(pc.w_addr + uint64_t(w_at_[i] + u) * 16u).v;
-        [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.bits[c][i] = FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row_of(i), u * VEC) : 0u;
+        [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.bits[c][i] = w_bits(row_of(i), u * VEC);
     }
-    f.scale = FP8_WEIGHT ? w_block_bits(row_of(0u), in_row(round * AHEAD * CHUNK, pc.k)) : 0u;
+    if (SMALL_BLOCKS) f.scale = largest_bits(row_of(0u), round * AHEAD * CHUNK, AHEAD * CHUNK);
+    else f.scale = FP8_WEIGHT ? w_block_bits(row_of(0u), in_row(round * AHEAD * CHUNK, pc.k)) : 0u;
 }
 
 // The units of an invocation: quad r of a round, columns line + h * LINES of tile n.
@@ -173,9 +174,10 @@ void decode(FetchW f, uint round, out Elements v) {
     [[unroll]] for (uint c = 0u; c < AHEAD; c++) {
         const bool there = WHOLE != 0u || quad_at(round, c) < pc.k / VEC;
         [[unroll]] for (uint i = 0u; i < W_EACH; i++) {
+            const float relative = SMALL_BLOCKS ? relative_scale(f.bits[c][i], f.scale) : 0.0;
             [[unroll]] for (uint j = 0u; j < 4u; j++) {
                 uint o[4];
-                weight_pairs(f.w[c][i][j], FORMAT == WEIGHT_NVFP4 ? nv_scale(f.bits[c][i], j) : f16vec2(0.0), o);
+                weight_pairs(f.w[c][i][j], FORMAT == WEIGHT_NVFP4 ? nv_scale(f.bits[c][i], j) : f16vec2(0.0), relative, o);
                 if (FORMAT == WEIGHT_BF16) o[0] = there ? o[0] : 0u; // codes are finite, and times 0 nothing
                 [[unroll]] for (uint e = 0u; e < PAIRS / 4u; e++) v.w[c][i][j * (PAIRS / 4u) + e] = o[e];
             }
@@ -327,7 +329,7 @@ void main() {
     group_ = gl_WorkGroupID.z / pc.splits;
     t0_ = gl_WorkGroupID.x * TOKENS;
     // Tiles begin at multiples of their size among the rows of all groups, so that each lies in one
-    // block of 128.
+    // block.
     row0_ = (group_ * pc.n / CM_M + gl_WorkGroupID.y * TEAMS + sub) * CM_M;
     [[unroll]] for (uint n = 0u; n < N_TILES; n++) acc[n] = all_[n] = CM_C(0.0);
     [[unroll]] for (uint i = 0u; i < W_EACH; i++) w_at_[i] = row_of(i) * (pc.k / VEC);

@@ -44,7 +44,7 @@ float acc[ROWS][TOKENS];
 struct Quads {
     uvec4 w[ROWS];
     uint codes[ROWS]; // NVFP4: of two scales
-    uint scale;       // FP8: bits of the scale, one for all rows: they begin at a multiple of ROWS, and so lie in one block of 128
+    uint scale;       // FP8: bits of the scale, one for all rows: they begin at a multiple of ROWS, and so lie in one block
 };
 
 // What an invocation loads of x, in eights as they are stored. Of E4M3 the quad has eight more.

@@ -78,9 +78,9 @@ uint w_at_[W_EACH], x_at_[X_EACH]; // quads
 struct Fetch {
     uvec4 w[AHEAD][W_EACH];
     uvec4 x[AHEAD][X_EACH][X_QUADS];
-    uint w_bits[AHEAD][W_EACH]; // NVFP4: codes of two scales
+    uint w_bits[AHEAD][W_EACH]; // NVFP4: codes of two scales; SMALL_BLOCKS: f32 bits of a scale
     uint x_bits[AHEAD][X_EACH]; // E4M3 x: f32 bits of a scale
-    uint w_scale;               // FP8: the same
+    uint w_scale;               // FP8: the same; SMALL_BLOCKS: of the largest
 };
 
 uint row_of(uint i) { return clamp(row0_ + i * LINES + line_, group_ * pc.n, (group_ + 1u) * pc.n - 1u); }
@@ -92,15 +92,16 @@ void fetch(uint step, out Fetch f) {
     [[unroll]] for (uint c = 0u; c < AHEAD; c++) {
         const uint u = min(quad_at(step, c), pc.k / VEC - 1u);
         [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.w[c][i] = LinearRead4(pc.w_addr + uint64_t(w_at_[i] + u) * 16u).v;
-        [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.w_bits[c][i] = FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row_of(i), u * VEC) : 0u;
+        [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.w_bits[c][i] = w_bits(row_of(i), u * VEC);
         [[unroll]] for (uint i = 0u; i < X_EACH; i++) {
             [[unroll]] for (uint j = 0u; j < X_QUADS; j++)
                 f.x[c][i][j] = LinearRead4(pc.x_addr + uint64_t(x_at_[i] + u * X_QUADS + j) * 16u).v;
             f.x_bits[c][i] = ACT == ACT_BF16 ? 0u : x_block_bits(token_of(i), group_, u * VEC);
         }
     }
-    // A step does not cross blocks of 128 numbers, and the rows lie in one block of 128.
-    f.w_scale = FP8_WEIGHT ? w_block_bits(row0_, min(step * AHEAD * CHUNK, pc.k - 1u)) : 0u;
+    // A step does not cross blocks of 128 numbers, and the rows lie in one block.
+    if (SMALL_BLOCKS) f.w_scale = largest_bits(row_of(0u), step * AHEAD * CHUNK, AHEAD * CHUNK);
+    else f.w_scale = FP8_WEIGHT ? w_block_bits(row0_, min(step * AHEAD * CHUNK, pc.k - 1u)) : 0u;
 }
 
 void consume(Fetch f, uint step) {
@@ -117,9 +118,10 @@ void consume(Fetch f, uint step) {
             }
         }
         [[unroll]] for (uint i = 0u; i < W_EACH; i++) {
+            const float relative = SMALL_BLOCKS ? relative_scale(f.w_bits[c][i], f.w_scale) : 0.0;
             [[unroll]] for (uint j = 0u; j < 4u; j++) {
                 uint o[4];
-                weight_pairs(f.w[c][i][j], FORMAT == WEIGHT_NVFP4 ? nv_scale(f.w_bits[c][i], j) : f16vec2(0.0), o);
+                weight_pairs(f.w[c][i][j], FORMAT == WEIGHT_NVFP4 ? nv_scale(f.w_bits[c][i], j) : f16vec2(0.0), relative, o);
                 if (FORMAT == WEIGHT_BF16) o[0] = there ? o[0] : 0u; // codes are finite, and times 0 nothing
                 [[unroll]] for (uint e = 0u; e < PAIRS / 4u; e++) w[i][j * (PAIRS / 4u) + e] = o[e];
             }
@@ -231,7 +233,7 @@ void main() {
     group_ = gl_WorkGroupID.z;
     t0_ = gl_WorkGroupID.y * TOKENS;
     // Tiles begin at multiples of their size among the rows of all groups, so that each lies in one
-    // block of 128.
+    // block.
     row0_ = (group_ * pc.n / CM_M + gl_WorkGroupID.x) * CM_M;
     const bool rehearsed = rehearses(row0_);
     if (!rehearsed) {

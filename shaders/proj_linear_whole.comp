@@ -13,7 +13,7 @@
 //   in registers until the tile in shared memory has been used. The first step takes the even
 //   eights of a pair, the second the odd.
 // Constants: lib/linear_tiles.glsl; BK is 32. T >= BM, N is a multiple of BN, K of what split_steps
-//   counts: 2*BK, or with FP8 weights a block of 128. Rows are shorter than 2^26 bytes.
+//   counts: 2*BK, or with FP8 weights in blocks of 128 a block. Rows are shorter than 2^26 bytes.
 // The last tile of tokens begins earlier and stores only what is its own.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -30,14 +30,16 @@ const uint X_VEC = ACT_QUAD; // numbers of a quad
 const uint W_VEC = WEIGHT_QUAD;
 const uint X_LINES = THREADS / (PAIR / X_VEC); // rows that all invocations load at a time
 // LINES: weights come for four steps at a time, which are a line of 128 codes and a block of one
-// scale. Registers have to hold three of the steps, which not everything that decodes x leaves:
-// linesFit in projection/linear_whole.go.
+// scale. Registers have to hold three of the steps, which not everything that decodes x leaves, nor
+// the scales of SMALL_BLOCKS: linesFit in projection/linear_whole.go.
 #ifdef CM_BF16
-const bool LINES = FP8_WEIGHT && ACT != ACT_FP8_PACKED;
+const bool LINES = FP8_WEIGHT && !SMALL_BLOCKS && ACT != ACT_FP8_PACKED;
 #else
-const bool LINES = FP8_WEIGHT && ACT != ACT_BF16;
+const bool LINES = FP8_WEIGHT && !SMALL_BLOCKS && ACT != ACT_BF16;
 #endif
-const uint SPAN = FP8_WEIGHT ? SCALE_BLOCK : PAIR; // what split_steps counts: a part of FP8 weights is whole blocks
+// SPAN: what split_steps counts: a part of FP8 weights in blocks of 128 is whole blocks.
+const uint SPAN = FP8_WEIGHT && !SMALL_BLOCKS ? SCALE_BLOCK : PAIR;
+const uint BLOCK_PAIRS = FRACTIONS ? SCALE_BLOCK / PAIR : 1u;
 const uint W_LINES = THREADS / ((LINES ? SPAN : PAIR) / W_VEC);
 const uint X_EACH = BM / X_LINES, W_EACH = BN / W_LINES; // passes over the rows, two or more
 const uint X_TWOS = X_EACH / 2u, W_TWOS = W_EACH / 2u; // by names: a compiler writes an expression's address into the names of functions
@@ -85,15 +87,17 @@ struct FetchX {
 };
 struct FetchW {
     uvec4 q[W_EACH];
-    uint bits[W_EACH]; // NVFP4: codes of two scales
-    uint scale;        // FP8: f32 bits
+    uint bits[W_EACH]; // NVFP4: codes of two scales; SMALL_BLOCKS: f32 bits
+    uint scale;        // other FP8: f32 bits
 };
 
 void fetch_x(uint pair, uint i, inout FetchX f) {
     const uint quads = pc.k / X_VEC, stride = ACT == ACT_BF16 ? pc.groups * quads : quads;
     const uint first = x_row(t0_, group_) * quads + apart(X_VEC, X_LINES, i) * stride + pair * (PAIR / X_VEC);
     f.q[i] = Load4(pc.x_addr + uint64_t(first) * 16u + uint64_t(x_lane_ + quad_of(X_VEC, i) * 16u)).v;
-    f.bits[i] = ACT == ACT_BF16 ? 0u : x_block_bits(t0_ + line_of(X_VEC, X_LINES) + apart(X_VEC, X_LINES, i), group_, pair * PAIR);
+    const uint token = t0_ + line_of(X_VEC, X_LINES) + apart(X_VEC, X_LINES, i);
+    const uint k = pair * PAIR + (ACT == ACT_MXFP8 ? quad_of(X_VEC, i) * X_VEC : 0u);
+    f.bits[i] = ACT == ACT_BF16 ? 0u : x_block_bits(token, group_, k);
 }
 
 void fetch_w(uint pair, uint i, inout FetchW f) {
@@ -101,10 +105,10 @@ void fetch_w(uint pair, uint i, inout FetchW f) {
     const uint first = (row0_ + w_apart(i)) * quads + pair * (PAIR / W_VEC);
     f.q[i] = Load4(pc.w_addr + uint64_t(first) * 16u + uint64_t(w_lane_ + w_quad_of(i) * 16u)).v;
     const uint row = row0_ + w_line() + w_apart(i);
-    f.bits[i] = FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row, pair * PAIR + w_quad_of(i) * W_VEC) : 0u;
+    f.bits[i] = w_bits(row, pair * PAIR + w_quad_of(i) * W_VEC);
 }
 
-void fetch_scale(uint pair, inout FetchW f) { f.scale = FP8_WEIGHT ? w_block_bits(row0_, pair * PAIR) : 0u; }
+void fetch_scale(uint pair, inout FetchW f) { f.scale = FP8_WEIGHT && !SMALL_BLOCKS ? w_block_bits(row0_, pair * PAIR) : 0u; }
 
 // What two passes have for one step, as it is stored.
 struct HalfX {
@@ -155,8 +159,10 @@ void decode_w(HalfW h, inout Elements v) {
         uvec4 q;
         uint scale = h.scale;
         if (W_VEC == 8u) q = h.q[i];
-        else if (W_VEC == 16u) q = i % 2u == 0u ? h.q[i / 2u] : h.q[i / 2u].zwzw;
-        else {
+        else if (W_VEC == 16u) {
+            q = i % 2u == 0u ? h.q[i / 2u] : h.q[i / 2u].zwzw;
+            if (SMALL_BLOCKS) scale = h.bits[i];
+        } else {
             q = uvec4(h.q[i / 4u][i % 4u]);
             scale = h.bits[i / 2u] >> (i % 2u * 8u);
         }
@@ -431,7 +437,7 @@ void main() {
         advance_line(pair, true, m0, n0);
     } else {
         [[dont_unroll]] for (; pair < last; pair++) {
-            if (FRACTIONS && pair % (SCALE_BLOCK / PAIR) == 0u) change_unit();
+            if (FRACTIONS && pair % BLOCK_PAIRS == 0u) change_unit();
             advance(pair, m0, n0);
             if (FRACTIONS) unit_of_next_ = fraction(held_w_.scale);
         }

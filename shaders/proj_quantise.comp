@@ -3,6 +3,7 @@
 //     sb = byte of 2^ceil(log2(max(amax, 1e-10)/448)),  codes[g,t,k] = e4m3(x * 2^(127-sb))
 //     scales[g,b,t] = 2^(sb-127), f32 [G,K/128,Ta]
 //     packed: byte b%4 of scales[g,b/4,t] = sb, u32 [G,K/512,Ta]
+//   MXFP8: packed FP8 of blocks of 32 numbers, u32 [G,K/128,Ta], with 1e-4 for 1e-10
 //   NVFP4: of block b of 16 numbers
 //     s = e4m3(inverse * (amax * f32(1/6)))
 //     codes[g,t,k] = e2m1(f32(x * inverse) / s), 0 where s is
@@ -12,10 +13,10 @@
 // Bindings: 0 scales, 1 x, 2 codes: [G,T,K] u8, of NVFP4 [G,T,K/2] with two codes a byte, the even
 //   one low; KV_DA builds reach all by address.
 // Workgroup: 2048 neighbouring numbers (x) of token y, below Ta with FP8. An invocation has 16.
-// Constants: 0 FORMAT: 1 FP8, 2 the same with packed scales, 3 NVFP4, as ACT in
+// Constants: 0 FORMAT: 1 FP8, 2 the same with packed scales, 3 NVFP4, 4 MXFP8, as ACT in
 //   lib/linear_format.glsl.
-// Ta is T rounded up to a multiple of 4; scales of t >= T are 0. K is a multiple of 128, of 512 and
-// of 64.
+// Ta is T rounded up to a multiple of 4; scales of t >= T are 0. K is a multiple of 128, of 512, of
+// 64 and of 128.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -26,7 +27,7 @@
 
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint FORMAT = 1u;
-const uint FP8_PACKED = 2u, NVFP4 = 3u;
+const uint FP8 = 1u, NVFP4 = 3u, MXFP8 = 4u;
 
 layout(push_constant) uniform Push {
     KV_ADDR scales_addr;
@@ -42,7 +43,7 @@ TENSOR_OUT(uint, scales, 0)
 ROWS(x, 1)
 TENSOR_OUT(uvec2, codes, 2)
 
-const uint FP8_LANES = 8u; // invocations of a block of 128 numbers
+const uint FP8_LANES = FORMAT == MXFP8 ? 2u : 8u; // invocations of a block of 32 or 128 numbers
 const uint BF16_INFINITY = 0x7F80u;
 
 shared uint lane_s[128];
@@ -107,11 +108,12 @@ void main() {
         return;
     }
     amax = block_amax(amax);
-    const uint sb = amax > BF16_INFINITY ? 255u : ue8m0_encode(uintBitsToFloat(amax << 16), UE8M0_EPS_OUT, UE8M0_INV_E4M3);
-    if (FORMAT == FP8_PACKED) {
+    const float least = FORMAT == MXFP8 ? UE8M0_EPS_KV : UE8M0_EPS_OUT;
+    const uint sb = amax > BF16_INFINITY ? 255u : ue8m0_encode(uintBitsToFloat(amax << 16), least, UE8M0_INV_E4M3);
+    if (FORMAT != FP8) {
         const uint word = bytes_of_four(sb, FP8_LANES);
         const uint four = i / (4u * FP8_LANES);
-        if (live && i % (4u * FP8_LANES) == 0u) scales_put((group * (pc.k / 512u) + four) * pc.padded + t, real ? word : 0u);
+        if (live && i % (4u * FP8_LANES) == 0u) scales_put((group * (pc.k / (64u * FP8_LANES)) + four) * pc.padded + t, real ? word : 0u);
     } else if (live && i % FP8_LANES == 0u) {
         scales_put((group * (pc.k / 128u) + i / FP8_LANES) * pc.padded + t, real ? sb << 23 : 0u);
     }

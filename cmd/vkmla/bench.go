@@ -45,11 +45,12 @@ var suites = []struct {
 	{"attention", []string{"op", "case", "batch", "heads", "topk", "window", "variant"}},
 	{"memory", []string{"op", "case", "batch", "heads", "prefill", "variant"}},
 	{"linear", []string{"op", "case", "batch", "model", "weights", "variant"}},
-	{"step", []string{"batch", "context", "model", "weights", "keys", "invariant", "variant"}},
-	{"start", []string{"batch", "context", "model", "weights", "keys", "invariant", "variant"}},
+	{"step", []string{"batch", "context", "model", "weights", "keys", "store", "invariant", "variant"}},
+	{"start", []string{"batch", "context", "model", "weights", "keys", "store", "invariant", "variant"}},
 	{comparison, comparedFlags},
-	{"prefill", []string{"prefill", "chunk", "model", "weights", "keys", "invariant", "variant"}},
-	{"layer", []string{"batch", "context", "prefill", "model", "kind", "weights", "chunk", "keys", "output-path", "invariant", "variant"}},
+	{"prefill", []string{"prefill", "chunk", "model", "weights", "keys", "store", "invariant", "variant"}},
+	{"layer", []string{"batch", "context", "prefill", "model", "kind", "weights", "chunk", "keys", "store", "output-path", "invariant",
+		"variant"}},
 }
 
 // comparison is the suite that --compare runs, of others' cases.
@@ -90,11 +91,12 @@ picks sizes, by parts of their names such as heads=64/batch=1. Behind ~ both tak
 regular expression, as --op '~^fused_.*fp8'.
 
 The suite layer times whole layers, from hidden states to hidden states, with random
-weights: one of each kind (window, c4a, c128a) of --model flash or pro in the formats of
---weights, for decode steps of --batch requests of --context tokens and for the chunks of
-prefills of --prefill tokens. It gives the time of the layer and of each operation, with
-bytes, shares of the limits, launches, barriers and memory. If only one of --batch and
---prefill is given, the other is left out. What does not fit into memory is skipped.
+weights: one of each kind (window, c4a, c128a) of --model flash or pro, or of v41-flash behind
+those that it takes from, in the formats of --weights and caches of --store, for decode steps
+of --batch requests of --context tokens and for the chunks of prefills of --prefill tokens.
+It gives the time of the layer and of each operation, with bytes, shares of the limits,
+launches, barriers and memory. If only one of --batch and --prefill is given, the other is
+left out. What does not fit into memory is skipped.
 
 The suite step times whole decode steps of a model: all layers in one submission, with
 and without a kernel between them that makes them depend on each other, and layer by

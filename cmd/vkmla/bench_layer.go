@@ -9,6 +9,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/bench"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -17,8 +18,9 @@ type layerFlags struct {
 	models, kinds, weights []string
 	chunk                  int
 	invariant              bool
-	keys, path             string
-	format                 cache.IndexKeyFormat
+	keys, store, path      string
+	format                 cache.IndexKeyFormat // 0: as the store has them
+	records                model.Records        // 0: the model's own
 	output                 pipeline.OutputPath
 }
 
@@ -29,7 +31,10 @@ func (f *layerFlags) define(fl *pflag.FlagSet) {
 	fl.StringSliceVar(&f.weights, "weights", nil, "suites linear, layer, step, prefill: "+strings.Join(bench.WeightFormats, ", ")+
 		" (default fp8; suite linear: all)")
 	fl.IntVar(&f.chunk, "chunk", 0, "suites layer, prefill: most tokens of a step of a prefill (default 4096; 128 on a processor)")
-	fl.StringVar(&f.keys, "keys", "fp8", "suites layer, step, prefill: format of indexer keys, fp8 or mxfp4")
+	fl.StringVar(&f.keys, "keys", "", "suites layer, step, prefill, start: format of indexer keys, fp8 or mxfp4 "+
+		"(default fp8, in store v41 mxfp4)")
+	fl.StringVar(&f.store, "store", "", "suites layer, step, prefill, start: in what bytes caches are kept, v4 or v41 "+
+		"(default the model's own)")
 	fl.BoolVar(&f.invariant, "invariant", false,
 		"suites layer, step, prefill: bits of a token that no batch and no cut of a prompt changes")
 	fl.StringVar(&f.path, "output-path", "bf16", "suite layer: what wo_a multiplies with, bf16, fp8 or fp8-packed")
@@ -38,7 +43,13 @@ func (f *layerFlags) define(fl *pflag.FlagSet) {
 // settle reads the flags that are names of something.
 func (f *layerFlags) settle() error {
 	var err error
-	if f.format, err = keyFormat("bench", f.keys); err == nil {
+	if f.keys != "" {
+		f.format, err = keyFormat("bench", f.keys)
+	}
+	if err == nil {
+		f.records, err = storeOf("bench", f.store)
+	}
+	if err == nil {
 		f.output, err = outputPath("bench", f.path)
 	}
 	return err
@@ -67,5 +78,6 @@ func outputPath(op, name string) (pipeline.OutputPath, error) {
 func (f benchFlags) layerOptions() bench.LayerOptions {
 	return bench.LayerOptions{Common: f.Common, Models: f.layer.models, Kinds: f.layer.kinds, Weights: f.layer.weights,
 		Batches: f.batches, Contexts: f.contexts,
-		Prefill: f.prefill, Chunk: f.layer.chunk, Keys: f.layer.format, Output: f.layer.output, Invariant: f.layer.invariant}
+		Prefill: f.prefill, Chunk: f.layer.chunk, Keys: f.layer.format, Records: f.layer.records, Output: f.layer.output,
+		Invariant: f.layer.invariant}
 }

@@ -26,6 +26,9 @@ its weights. What is free is what the driver tells now, or else the size of the 
 memory; --reserve keeps some of it for the rest of the model and for other programs. What a
 driver takes for kernels and commands is not counted.
 
+--model may also be flash, pro or v41-flash: the released model as its configuration says, FP8
+weights. Caches have the model's own records; --store says others.
+
   weights   of the attention of all layers
   caches    of all sessions at their full length, and of a step of --step tokens
   steps     what passes between operations, hidden states, tables, for all sizes of steps;
@@ -37,12 +40,13 @@ column caches give an engine that takes no more.
 Exit status: 0 if it fits, 1 if in a row it does not, 2 if plan could not do its work.`
 
 type planFlags struct {
-	model, device, profile, output string
-	contexts, sessions             []int
-	step                           int
-	ranks                          int
-	reserve                        uint64
-	byLayer                        bool
+	model, store            string
+	device, profile, output string
+	contexts, sessions      []int
+	step                    int
+	ranks                   int
+	reserve                 uint64
+	byLayer                 bool
 }
 
 // planRow is a context with a number of sessions.
@@ -70,7 +74,8 @@ func planCommand() *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.model, "model", "", "folder of a checkpoint: config.json and safetensors")
+	fl.StringVar(&f.model, "model", "", "folder of a checkpoint, config.json and safetensors; or flash, pro, v41-flash")
+	fl.StringVar(&f.store, "store", "", "in what bytes caches are kept: v4 or v41 (default the model's own)")
 	fl.Var(&numbers{list: &f.contexts}, "context", "tokens of a session")
 	fl.Var(&numbers{list: &f.sessions}, "sessions", "sessions (default as many as fit)")
 	fl.IntVar(&f.step, "step", 2048, "most tokens of a step")
@@ -105,12 +110,11 @@ func runPlan(ctx context.Context, f planFlags, stdout io.Writer) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	c, err := model.Open(f.model, model.CheckpointOptions{Ranks: f.ranks})
+	store, err := storeOf("plan", f.store)
 	if err != nil {
 		return err
 	}
-	defer c.Close()
-	layers, err := c.Plan()
+	cfg, layers, err := f.layers()
 	if err != nil {
 		return err
 	}
@@ -119,7 +123,7 @@ func runPlan(ctx context.Context, f planFlags, stdout io.Writer) error {
 		return err
 	}
 	defer close()
-	p := planner{planFlags: f, dev: dev, cfg: c.Config, layers: layers}
+	p := planner{planFlags: f, dev: dev, cfg: cfg, layers: layers, records: store}
 	p.free, p.shared = freeMemory(dev)
 	p.free -= min(p.free, f.reserve<<20)
 	rows, err := p.rows(ctx)
@@ -133,6 +137,24 @@ func runPlan(ctx context.Context, f planFlags, stdout io.Writer) error {
 		return errWrong
 	}
 	return nil
+}
+
+// released are models that are planned for without a checkpoint.
+var released = map[string]func() model.Config{"flash": model.FlashConfig, "pro": model.ProConfig, "v41-flash": model.FlashV41Config}
+
+// layers are the model's, without memory.
+func (f *planFlags) layers() (cfg model.Config, layers []*model.DeviceLayer, err error) {
+	if of := released[f.model]; of != nil {
+		cfg = of()
+		layers, err = cfg.Plan(model.FormatFP8, f.ranks)
+		return cfg, layers, err
+	}
+	c, err := model.Open(f.model, model.CheckpointOptions{Ranks: f.ranks})
+	if err != nil {
+		return cfg, nil, err
+	}
+	layers, err = c.Plan()
+	return c.Config, layers, errors.Join(err, c.Close())
 }
 
 // freeMemory is what is free of the device's largest memory, and whether the host has no other.
@@ -157,11 +179,12 @@ func freeMemory(dev *vk.Device) (free uint64, shared bool) {
 // planner finds out what engines would take.
 type planner struct {
 	planFlags
-	dev    *vk.Device
-	cfg    model.Config
-	layers []*model.DeviceLayer
-	free   uint64
-	shared bool
+	dev     *vk.Device
+	cfg     model.Config
+	layers  []*model.DeviceLayer
+	records model.Records // 0: the model's own
+	free    uint64
+	shared  bool
 }
 
 // rows are the contexts, each with the sessions that were asked for or fit.
@@ -188,7 +211,8 @@ func (p *planner) rows(ctx context.Context) (list []planRow, err error) {
 
 // row is what so many sessions take.
 func (p *planner) row(ctx context.Context, context, sessions int) (r planRow, err error) {
-	o := pipeline.EngineOptions{MaxTokens: context, MaxSessions: sessions, MaxStep: p.step, Ranks: p.ranks, LayerByLayer: p.byLayer}
+	o := pipeline.EngineOptions{MaxTokens: context, MaxSessions: sessions, MaxStep: p.step, Ranks: p.ranks, LayerByLayer: p.byLayer,
+		Records: p.records}
 	m, err := o.Estimate(ctx, p.dev, p.cfg, p.layers, slices.Repeat([]int{context}, sessions)...)
 	if err != nil {
 		return r, err

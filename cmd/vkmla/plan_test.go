@@ -70,12 +70,21 @@ func TestPlan(t *testing.T) {
 	assert.NotEmpty(t, out.Version)
 	assert.Equal(t, out.Version, out.Program.Version)
 	assert.False(t, out.Rows[0].Fits)
+	for store, perToken := range map[string]uint64{"v41": 890, "v4": 1790} { // and what rounds up pages of v4
+		text, _ = plan(exitWrong, "--model", "v41-flash", "--context", "65536,131072", "--sessions", "1", "--store", store,
+			"--reserve", "1000000000", "-o", "json")
+		require.NoError(t, json.Unmarshal([]byte(text), &out))
+		require.Len(t, out.Rows, 2)
+		assert.InEpsilon(t, perToken, (out.Rows[1].Session-out.Rows[0].Session)/65536, 0.01, store)
+	}
 	for want, args := range map[string][]string{
+		"plan: --store is \"v5\"":              {"--context", "3", "--store", "v5"},
 		"plan: context: got none":              nil,
 		"plan: sessions: got 0":                {"--context", "3", "--sessions", "0"},
 		"plan: output: got \"yaml\"":           {"--context", "3", "-o", "yaml"},
 		"pipeline: new engine: MaxTokens: got": {"--context", "9999999999"},
 		"pipeline: new engine: MaxStep: got":   {"--context", "9", "--step", "-1"},
+		"model: plan weights: ranks: got 3":    {"--context", "9", "--model", "flash", "--ranks", "3"},
 	} {
 		_, errs := plan(exitUsage, args...)
 		assert.Contains(t, errs, want)

@@ -14,6 +14,8 @@ import (
 
 	"github.com/vkmla/vkmla/examples/server/text"
 	"github.com/vkmla/vkmla/examples/server/weights"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/pipeline/model/random"
 )
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -41,6 +43,18 @@ func TestTokenizerFirst(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), []byte("{}"), 0o666))
 	assert.ErrorIs(t, command(t.Context(), []string{"--model", dir}, quiet), text.ErrFormat)
+}
+
+// TestOtherModels refuses a model whose attention the library computes and whose rest is not what
+// is computed here, before its weights are read.
+func TestOtherModels(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, random.Write(dir, random.V41Config(), 1))
+	_, err := weights.Open(dir)
+	require.ErrorIs(t, err, model.ErrConfig)
+	assert.ErrorContains(t, err, "model_type: got deepseek_v41, want deepseek_v4")
+	err = bench(t.Context(), []string{"--model", dir, "--device", os.Getenv("VKMLA_TEST_DEVICE")}, io.Discard, quiet)
+	assert.ErrorIs(t, err, model.ErrConfig)
 }
 
 // TestBench times a small model: each batch has a row in both tables, with numbers above 0.

@@ -2,6 +2,7 @@ package model_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -90,9 +91,10 @@ func wants(c model.Config, spec *model.LayerSpec, rank, ranks int) []wanted {
 func decode(t *testing.T, m *model.Matrix) []float32 {
 	t.Helper()
 	data, scales := must[[]byte](t)(m.Data.Bytes()), must[[]byte](t)(m.Scales.Bytes())
-	v, kb := make([]float32, m.N*m.K), (m.K+127)/128
+	side := cmp.Or(m.Block, 128)
+	v, kb := make([]float32, m.N*m.K), (m.K+side-1)/side
 	le := binary.LittleEndian
-	size := map[model.Format][2]int{model.FormatBF16: {2 * len(v), 0}, model.FormatFP8: {len(v), (m.N + 127) / 128 * kb},
+	size := map[model.Format][2]int{model.FormatBF16: {2 * len(v), 0}, model.FormatFP8: {len(v), (m.N + side - 1) / side * kb},
 		model.FormatNVFP4: {len(v) / 2, len(v) / 16}, model.FormatFP8Rows: {len(v), m.N}}[m.Format]
 	if m.ScaleF32 {
 		size[1] *= 4
@@ -106,7 +108,7 @@ func decode(t *testing.T, m *model.Matrix) []float32 {
 		case model.FormatBF16:
 			v[i] = numfmt.BF16Decode(le.Uint16(data[2*i:]))
 		case model.FormatFP8:
-			b := i/m.K/128*kb + i%m.K/128
+			b := i/m.K/side*kb + i%m.K/side
 			s := float32(0)
 			if m.ScaleF32 {
 				s = math.Float32frombits(le.Uint32(scales[4*b:]))
@@ -432,25 +434,29 @@ func TestBlob(t *testing.T) {
 // A file with a damaged header or any byte of data changed is refused with a typed error, or gives
 // layers whose bytes can be read.
 func FuzzOpen(f *testing.F) {
-	cfg := fakemodel.Config(1)
-	cfg.Hidden, cfg.Heads, cfg.Groups, cfg.QRank, cfg.ORank = 8, 1, 1, 16, 16
-	dir := testkit.MemoryDir(f)
-	path := filepath.Join(dir, safetensors.SingleName)
+	cfg, v41 := fakemodel.Config(1), fakemodel.V41()
+	v41.Layers = model.V41Layers(model.Sources{Entries: []int{0, 2}, Picks: []int{0, 2, 3}, Candidates: 2}, 2, 2, 1, 1)
 	var data [][]byte
-	for i, s := range []fakemodel.Storage{fakemodel.BF16, fakemodel.FP8, fakemodel.FP8F32, fakemodel.FP8Rows, fakemodel.FP8One} {
-		naming := fakemodel.Namings()[i%len(fakemodel.Namings())]
-		require.NoError(f, fake(f, fakemodel.Options{Config: cfg, Storage: s, Naming: naming}).Write(dir, 1))
-		file := must[[]byte](f)(os.ReadFile(path))
+	var dirs []string
+	for i, s := range []fakemodel.Storage{fakemodel.BF16, fakemodel.FP8, fakemodel.FP8F32, fakemodel.FP8Rows, fakemodel.FP8One, fakemodel.FP8} {
+		o := fakemodel.Options{Config: cfg, Storage: s, Naming: fakemodel.Namings()[i%len(fakemodel.Namings())]}
+		if i == 5 {
+			o.Config, o.Naming = v41, fakemodel.Released
+		}
+		o.Config.Hidden, o.Config.Heads, o.Config.Groups, o.Config.QRank, o.Config.ORank, o.Config.IndexHeads = 8, 1, 1, 16, 16, 1
+		dir := testkit.MemoryDir(f)
+		require.NoError(f, fake(f, o).Write(dir, 1))
+		file := must[[]byte](f)(os.ReadFile(filepath.Join(dir, safetensors.SingleName)))
 		n := 8 + binary.LittleEndian.Uint64(file)
-		data = append(data, file[n:])
+		data, dirs = append(data, file[n:]), append(dirs, dir)
 		f.Add(uint8(i), file[8:n], uint16(i), uint8(i))
 	}
 	f.Fuzz(func(t *testing.T, which uint8, header []byte, at uint16, flip uint8) {
-		d := data[int(which)%len(data)]
+		d, dir := data[int(which)%len(data)], dirs[int(which)%len(data)]
 		file := append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...)
 		file = append(file, d...)
 		file[8+len(header)+int(at)%len(d)] ^= flip
-		require.NoError(t, os.WriteFile(path, file, 0o666))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, safetensors.SingleName), file, 0o666))
 		c, err := model.Open(dir, model.CheckpointOptions{})
 		if err != nil {
 			assert.ErrorIs(t, err, model.ErrCheckpoint, "untyped error")

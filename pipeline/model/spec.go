@@ -119,7 +119,7 @@ var (
 )
 
 // VLLMPages are the slots of vLLM's pages, by the names of V4's pools: a page of entries is for 256
-// tokens. They are for EngineOptions.Pages of package pipeline.
+// tokens. They are for EngineOptions.Pages of package pipeline. V4.1 has VLLMPagesV41.
 //
 // Source: block sizes of vLLM vllm/models/deepseek_v4/{attention,compressor}.py and
 // vllm/v1/attention/backends/mla/sparse_swa.py.

@@ -23,8 +23,9 @@ type Sources struct {
 //	reindex   an indexer of its own over borrowed entries and keys
 //	reuse     borrowed entries and picks
 //
-// A full layer that makes candidates, and those that pick from these, are kinds of their own. Names
-// end with the ratio. Config.Check refuses rows without a source, and those of other ratios.
+// The layer that makes candidates is a kind of its own, as are those behind it with an indexer:
+// these pick from candidates alone, even of entries of their own. Names end with the ratio.
+// Config.Check refuses rows without a source, and those of other ratios.
 func V41Layers(s Sources, ratios ...int) []Layer {
 	list := make([]Layer, 0, len(ratios))
 	for i, ratio := range ratios {
@@ -47,8 +48,8 @@ func V41Layers(s Sources, ratios ...int) []Layer {
 		case source < 0 || l.PicksOf != i || source > i:
 		case source == i:
 			role, l.Candidates = role+"-blocks", CandidatesMade
-		case l.EntriesOf != i && l.EntriesOf == newest(s.Entries, source):
-			role, l.Candidates, l.CandidatesOf = role+"-blocks", CandidatesUsed, source
+		default:
+			role, l.Candidates, l.CandidatesOf = role+"-within", CandidatesUsed, source
 		}
 		if slices.Contains(v41Ratios, ratio) {
 			l.Name = fmt.Sprint(role, ratio)
@@ -97,6 +98,15 @@ func newest(list []int, i int) int {
 		}
 	}
 	return -1
+}
+
+// VLLMPagesV41 are the slots of vLLM's pages of DeepSeek-V4.1, as VLLMPages are those of V4: a page
+// of entries is for block tokens, vLLM's block_size, a multiple of 64 or 128 by its device. Pages
+// of rows, entries and states have vLLM's bytes; those of MXFP4 index keys lie closer together.
+//
+// Source: vllm/models/deepseek_v41/{attention,compressor}.py.
+func VLLMPagesV41(block int) map[string]int {
+	return map[string]int{"window": 32, "ratio1": block, "ratio2": block / 2, "ratio2.state": 8}
 }
 
 // DraftBlock is a layer of DeepSeek-V4.1 that drafts: it attends a window and its block.

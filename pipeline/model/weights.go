@@ -14,8 +14,8 @@ type Format uint8
 const (
 	// FormatBF16: [N, K] bf16.
 	FormatBF16 Format = iota + 1
-	// FormatFP8: [N, K] E4M3, and a scale for every block of 128 by 128 (the last
-	// may be smaller), [ceil(N/128), ceil(K/128)] f32 or UE8M0 bytes.
+	// FormatFP8: [N, K] E4M3, and a scale for every block of B by B, B = 128 or 32 (the last
+	// may be smaller), [ceil(N/B), ceil(K/B)] UE8M0 bytes or, of blocks of 128, f32.
 	// w = e4m3 * scale.
 	FormatFP8
 	// FormatNVFP4: [N, K/2] bytes of two E2M1 each, the even column in the low
@@ -53,6 +53,7 @@ type Matrix struct {
 	N, K     int                               // rows (outputs) and columns (inputs)
 	Data     Blob                              // see Format
 	Scales   Blob                              // see Format; FormatBF16 has none
+	Block    int                               // FormatFP8: B; 0 counts as 128
 	ScaleF32 bool                              // scales are f32: of FormatFP8 if they are not UE8M0, and of FormatFP8Rows
 	Global   float32                           // FormatNVFP4: factor of all weights
 	Input    float32                           // FormatNVFP4: input_scale, unchecked; 0: there is none, NaN: not one f32

@@ -26,8 +26,8 @@ const (
 
 // fp8 reads a matrix of E4M3 whose scales are for blocks of Config.WeightBlock, for a row each or
 // for all. One scale for all becomes one for each block of 128 by 128. A part that does not begin
-// with such a block becomes bf16, as does a matrix of smaller blocks: exactly where scales are
-// powers of two.
+// with such a block becomes bf16, exactly where scales are powers of two, as does a matrix of
+// smaller blocks whose scales are not of one byte.
 func (l *layerReader) fp8(w safetensors.Tensor, stem string, n, k int, p part) Matrix {
 	l.shape(w, n, k)
 	s := l.tensor(l.either(stem+scaleNames[0], stem+scaleNames[1], stem+scaleNames[2]))
@@ -64,13 +64,19 @@ func (l *layerReader) fp8(w safetensors.Tensor, stem string, n, k int, p part) M
 		m.ScaleF32 = true
 		m.Scales = decoded(ceilDiv(m.N, blockSide)*ceilDiv(m.K, blockSide), scale, func(int) int { return 0 })
 	default:
-		if grid.side != blockSide || p.r%blockSide != 0 || p.a%blockSide != 0 {
+		m.ScaleF32 = s.DType != safetensors.F8E8M0
+		if m.ScaleF32 && grid.side != blockSide || p.r%grid.side != 0 || p.a%grid.side != 0 {
 			return m.asBF16()
 		}
-		m.Scales, m.ScaleF32 = blockScales(s, columns, p), s.DType != safetensors.F8E8M0
+		if m.Scales = blockScales(s, columns, grid.side, p); grid.side != blockSide {
+			m.Block = grid.side
+		}
 	}
 	return m
 }
+
+// side is of the blocks of a matrix of FormatFP8.
+func (m *Matrix) side() int { return cmp.Or(m.Block, blockSide) }
 
 // fp8Part is a part of a matrix of k columns, in blocks, without scales and values.
 func fp8Part(w safetensors.Tensor, k int, p part) Matrix {
@@ -99,8 +105,8 @@ func (l *layerReader) scaleGrid(s safetensors.Tensor, n, k int) scaleGrid {
 
 // blockScales is the part of a tensor of scales that belongs to a part of a matrix: UE8M0 stays,
 // floats become f32.
-func blockScales(s safetensors.Tensor, columns int, p part) Blob {
-	r, e, a, b := p.r/blockSide, ceilDiv(p.s, blockSide), p.a/blockSide, ceilDiv(p.b, blockSide)
+func blockScales(s safetensors.Tensor, columns, side int, p part) Blob {
+	r, e, a, b := p.r/side, ceilDiv(p.s, side), p.a/side, ceilDiv(p.b, side)
 	switch s.DType {
 	case safetensors.F8E8M0:
 		return grid(s.Data, columns, r, e, a, b)

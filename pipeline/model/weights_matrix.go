@@ -235,7 +235,8 @@ func stack(list ...Matrix) Matrix {
 		last := i == len(list)-1
 		all.Input = max(all.Input, m.Input)
 		without = without || m.Input == 0
-		fits = fits && m.Format == all.Format && m.Global == all.Global && (m.Format != FormatFP8 || last || m.N%blockSide == 0)
+		fits = fits && m.Format == all.Format && m.Block == all.Block && m.Global == all.Global &&
+			(m.Format != FormatFP8 || last || m.N%m.side() == 0)
 		all.ScaleF32 = all.ScaleF32 || m.ScaleF32
 	}
 	if without || !fits {
@@ -246,7 +247,7 @@ func stack(list ...Matrix) Matrix {
 	for i, m := range list {
 		if !fits {
 			m = m.asBF16()
-			all.Format, all.ScaleF32, all.Global = FormatBF16, false, 0
+			all.Format, all.Block, all.ScaleF32, all.Global = FormatBF16, 0, false, 0
 		} else if all.ScaleF32 && !m.ScaleF32 {
 			m.Scales = exponents(m.Scales)
 		}

@@ -20,7 +20,8 @@ type DeviceMatrix struct {
 	Format   Format
 	N, K     int
 	Data     tensor.Tensor // [N, K] bf16 or u8 (E4M3); FormatNVFP4: [N, K/2] u8
-	Scales   tensor.Tensor // FormatFP8: [ceil(N/128), ceil(K/128)] u8 (UE8M0) or f32; FormatNVFP4: [N, K/16] u8; FormatFP8Rows: [N] f32
+	Scales   tensor.Tensor // FormatFP8: [ceil(N/B), ceil(K/B)] u8 (UE8M0) or f32; FormatNVFP4: [N, K/16] u8; FormatFP8Rows: [N] f32
+	Block    int           // FormatFP8: B; 0 counts as 128
 	Global   float32       // FormatNVFP4
 	Input    float32       // FormatNVFP4: input_scale, for activations of 4 bits; 0: none
 	ScaleF32 bool          // Scales are f32
@@ -114,14 +115,18 @@ func (c *Checkpoint) Plan() ([]*DeviceLayer, error) {
 	if c == nil {
 		return nil, badArgument(opPlan, "checkpoint", "nil", "one that Open returned")
 	}
-	var list []*DeviceLayer
-	for i := range c.Layers {
+	return planned(c.Layers)
+}
+
+// planned returns layers without memory.
+func planned(layers []LayerWeights) (list []*DeviceLayer, err error) {
+	for i := range layers {
 		var u uploader
-		l := u.fill(&c.Layers[i])
+		l := u.fill(&layers[i])
 		if u.err != nil {
 			return nil, fmt.Errorf("%s: %w", opPlan, u.err)
 		}
-		l.bytes, l.planned = arenaBytes(&c.Layers[i]), true
+		l.bytes, l.planned = arenaBytes(&layers[i]), true
 		list = append(list, l)
 	}
 	return list, nil
@@ -240,17 +245,17 @@ func (u *uploader) compressor(c *CompressorWeights) *DeviceCompressor {
 }
 
 func (u *uploader) matrix(m *Matrix) DeviceMatrix {
-	d := DeviceMatrix{Format: m.Format, N: m.N, K: m.K, Global: m.Global, Input: m.Input, ScaleF32: m.ScaleF32}
+	d := DeviceMatrix{Format: m.Format, N: m.N, K: m.K, Block: m.Block, Global: m.Global, Input: m.Input, ScaleF32: m.ScaleF32}
 	switch m.Format {
 	case FormatBF16:
 		d.Data = u.tensor(m.Name, m.Data, tensor.BF16, m.N, m.K)
 	case FormatFP8:
-		dt := tensor.U8
+		dt, side := tensor.U8, m.side()
 		if m.ScaleF32 {
 			dt = tensor.F32
 		}
 		d.Data = u.tensor(m.Name, m.Data, tensor.U8, m.N, m.K)
-		d.Scales = u.tensor(m.Name, m.Scales, dt, ceilDiv(m.N, blockSide), ceilDiv(m.K, blockSide))
+		d.Scales = u.tensor(m.Name, m.Scales, dt, ceilDiv(m.N, side), ceilDiv(m.K, side))
 	case FormatNVFP4:
 		d.Data = u.tensor(m.Name, m.Data, tensor.U8, m.N, m.K/2)
 		d.Scales = u.tensor(m.Name, m.Scales, tensor.U8, m.N, m.K/nvBlock)

@@ -1,10 +1,11 @@
 // The memory of the kernels of a linear layer: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k], with
 // weights as they are stored.
 //
-//   0 w_scale    FP8 [ceil(G*N/128), ceil(K/128)] f32 or UE8M0 bytes; NVFP4 [G*N, K/16] E4M3 bytes
+//   0 w_scale    FP8 [ceil(G*N/S), ceil(K/S)] f32 or UE8M0 bytes, S = SCALE_BLOCK; NVFP4
+//                [G*N, K/16] E4M3 bytes
 //   1 row_scale  NVFP4, and FP8 with a scale a row, [G*N] f32
-//   2 x_scale    E4M3 activations: [G, K/128, pitch] f32 powers of two, or [G, K/512, pitch] u32 of
-//                four UE8M0 bytes; tokens last
+//   2 x_scale    E4M3 activations, X = X_BLOCK: [G, K/X, pitch] f32 powers of two, or u32 of four
+//                UE8M0 bytes [G, K/4X, pitch]; tokens last
 //   3 x          [T,G,K] bf16 or [G,T,K] E4M3
 //   4 w          [G*N,K] bf16 or E4M3, or [G*N,K/2] with two E2M1 codes a byte, the even one low
 //   5 y          [T,y_stride] bf16 or f32, of which columns y_column .. y_column+G*N-1 are written
@@ -75,11 +76,15 @@ uint w_nv_scale(uint row, uint k) {
     return w_scale.v[i >> 2] >> ((i & 3u) * 8u);
 }
 
+// w_bits: what is loaded beside a quad of weights: codes of two scales of NVFP4, or the scale of
+// SMALL_BLOCKS.
+uint w_bits(uint row, uint k) { return FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row, k) : SMALL_BLOCKS ? w_block_bits(row, k) : 0u; }
+
 // x_block_bits: the f32 bits of the scale of an E4M3 token at k.
 uint x_block_bits(uint token, uint group, uint k) {
     if (ACT == ACT_FP8) return x_scale.v[(group * (pc.k / 128u) + k / 128u) * pc.x_scale_pitch + token];
-    const uint four = x_scale.v[(group * (pc.k / 512u) + k / 512u) * pc.x_scale_pitch + token];
-    return (four >> (k / 128u % 4u * 8u) & 0xFFu) << 23;
+    const uint four = x_scale.v[(group * (pc.k / (4u * X_BLOCK)) + k / (4u * X_BLOCK)) * pc.x_scale_pitch + token];
+    return (four >> (k / X_BLOCK % 4u * 8u) & 0xFFu) << 23;
 }
 
 // x_row: the number of a row of x.

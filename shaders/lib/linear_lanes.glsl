@@ -21,8 +21,9 @@ uvec4 in_order(uvec4 v) {
 }
 
 // Codes become binary16 numbers by moving their bits, 2^8 (E4M3) and 2^14 (E2M1) times too small;
-// all have subnormals. A block's scale of NVFP4 comes 2^7 times too large.
-const float LANES_UNSCALE = FORMAT == WEIGHT_NVFP4 ? 128.0 : FP8_WEIGHT ? 256.0 : 1.0;
+// all have subnormals. A block's scale of NVFP4 comes 2^7 times too large, one of SMALL_BLOCKS 2^15
+// times.
+const float LANES_UNSCALE = FORMAT == WEIGHT_NVFP4 ? 128.0 : SMALL_BLOCKS ? 1.0 / 128.0 : FP8_WEIGHT ? 256.0 : 1.0;
 
 // element: a pair of binary16 numbers of few bits as elements.
 uint element(uint halves) {
@@ -37,9 +38,35 @@ uint element(uint halves) {
 // nv_scale: the scale of word j of a quad, of the two that bits hold.
 f16vec2 nv_scale(uint bits, uint j) { return unpackFloat2x16((bits >> (j / 2u * 8u) & 0x7Fu) * 0x00800080u) * f16vec2(32768.0); }
 
+// largest_bits: the largest scale of `numbers` numbers of a row from k, a multiple of them, on.
+// Products of SMALL_BLOCKS are kept relative to that of their step.
+uint largest_bits(uint row, uint k, uint numbers) {
+    const uint blocks = (numbers + SCALE_BLOCK - 1u) / SCALE_BLOCK + (numbers % SCALE_BLOCK == 0u ? 0u : 1u);
+    uint most = 0u;
+    [[unroll]] for (uint b = 0u; b < blocks; b++)
+        most = max(most, w_block_bits(row, min(k + min(b * SCALE_BLOCK, numbers - 1u), pc.k - 1u)));
+    return most;
+}
+
+// relative_scale: a block's scale relative to the largest. f16 elements hold codes times it exactly
+// down to 2^-22, and then in steps of 2^-24.
+float relative_scale(uint bits, uint largest) {
+    return uintBitsToFloat(uint(clamp(int(bits >> 23) - int(largest >> 23), -126, 0) + 127 + 15) << 23);
+}
+
+// scaled_element: element of codes times a power of two.
+uint scaled_element(uint halves, float scale) {
+#ifdef CM_BF16
+    const vec2 v = vec2(unpackFloat2x16(halves)) * scale;
+    return highs(floatBitsToUint(v.x), floatBitsToUint(v.y));
+#else
+    return packFloat2x16(unpackFloat2x16(halves) * f16vec2(float16_t(scale)));
+#endif
+}
+
 // weight_pairs: a word's elements, two a word: (0,1) (bf16), (0,2) (1,3) (E4M3), (0,4) (1,5) (2,6)
-// (3,7) (E2M1).
-void weight_pairs(uint w, f16vec2 scale, out uint o[4]) {
+// (3,7) (E2M1). scale is of NVFP4, relative of SMALL_BLOCKS.
+void weight_pairs(uint w, f16vec2 scale, float relative, out uint o[4]) {
     if (FORMAT == WEIGHT_BF16) {
         o[0] = cm_from_bf16(w);
     } else if (FORMAT == WEIGHT_NVFP4) {
@@ -51,6 +78,9 @@ void weight_pairs(uint w, f16vec2 scale, out uint o[4]) {
         o[1] = element(packFloat2x16(unpackFloat2x16(b) * scale));
         o[2] = element(packFloat2x16(unpackFloat2x16(c) * scale));
         o[3] = element(packFloat2x16(unpackFloat2x16(d) * scale));
+    } else if (SMALL_BLOCKS) {
+        o[0] = scaled_element(linear_e4m3(w << 8), relative);
+        o[1] = scaled_element(linear_e4m3(w), relative);
     } else {
         o[0] = element(linear_e4m3(w << 8));
         o[1] = element(linear_e4m3(w));

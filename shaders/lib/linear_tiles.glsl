@@ -81,7 +81,10 @@ void find_ref() {
     if (tid == 0u) ref_s.x = 0u;
     barrier();
     uint most = 0u;
-    for (uint k = tid * SCALE_BLOCK; k < pc.k; k += THREADS * SCALE_BLOCK) most = max(most, w_block_bits(row0_, k) & 0x7FFFFFFFu);
+    [[unroll]] for (uint r = 0u; r < BN; r += SCALE_BLOCK) { // once, but for SMALL_BLOCKS
+        const uint row = r == 0u ? row0_ : min(row0_ + r, pc.groups * pc.n - 1u);
+        for (uint k = tid * SCALE_BLOCK; k < pc.k; k += THREADS * SCALE_BLOCK) most = max(most, w_block_bits(row, k) & 0x7FFFFFFFu);
+    }
     atomicMax(ref_s.x, most);
     barrier();
 }

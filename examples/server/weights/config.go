@@ -37,6 +37,10 @@ func LoadConfig(dir string) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
+	if attention.PlainQueries {
+		return Config{}, &model.ConfigError{Field: "model_type", Got: "deepseek_v41",
+			Want: "deepseek_v4: of DeepSeek-V4.1 only the attention is computed, by package pipeline"}
+	}
 	data, err := os.ReadFile(filepath.Join(dir, "config.json"))
 	if err != nil {
 		return Config{}, fmt.Errorf("weights: load config: %w", err)

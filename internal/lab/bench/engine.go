@@ -94,8 +94,8 @@ func (r *engineRun) fillCaches() error {
 			{c.IndexState.Pool, func(rng *rand.Rand) ([]byte, error) { return statePage(rng, c.IndexState.Layout), nil }},
 			{c.Keys.Pool, func(rng *rand.Rand) ([]byte, error) { return keyPages(rng, c.Keys.Layout), nil }},
 		} {
-			if p.t.IsZero() {
-				continue
+			if p.t.IsZero() || j > 0 && r.cfg.Layers[i].Borrows {
+				continue // not there, or another layer's
 			}
 			key := fmt.Sprint(kindOf(r.cfg.Layers[i].LayerSpec), j)
 			if patterns[key] == nil {

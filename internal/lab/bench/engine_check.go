@@ -131,7 +131,7 @@ func (r engineRun) outputs(steps []int, last int) (out []verify.Array, err error
 // attentionVariant is the variant of attention that an engine of a model runs.
 func attentionVariant(dev *vk.Device, c model.Config, variant string) (string, error) {
 	op, err := attention.NewDecoder(dev, attention.DecoderConfig{Heads: c.Heads,
-		WindowPage: model.Window.Pool(model.StoreWindow).Page, Variant: variant})
+		WindowPage: model.Window.Pool(model.StoreWindow).Page, WindowRecord: c.Records.Record(model.StoreWindow), Variant: variant})
 	if err != nil {
 		return "", err
 	}

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,14 +19,15 @@ import (
 // which is less on a processor.
 type LayerOptions struct {
 	Common
-	Models   []string // of Models
-	Kinds    []string // of Kinds; a model that has no such layer is left out
-	Weights  []string // of WeightFormats
-	Batches  []int    // decode: requests of one token each
-	Contexts []int    // decode: tokens of a request
-	Prefill  []int    // tokens of a prompt; nil: none unless there are no Batches either
-	Chunk    int      // most tokens of a step of a prefill
-	Keys     cache.IndexKeyFormat
+	Models   []string             // of Models
+	Kinds    []string             // of Kinds; a model that has no such layer is left out
+	Weights  []string             // of WeightFormats
+	Batches  []int                // decode: requests of one token each
+	Contexts []int                // decode: tokens of a request
+	Prefill  []int                // tokens of a prompt; nil: none unless there are no Batches either
+	Chunk    int                  // most tokens of a step of a prefill
+	Keys     cache.IndexKeyFormat // 0: as Records has them
+	Records  model.Records        // in what bytes caches are kept; 0: the model's own
 	Output   pipeline.OutputPath
 
 	Invariant bool // see pipeline.EngineOptions
@@ -37,16 +39,25 @@ func (o LayerOptions) withDefaults(onSlow bool) LayerOptions {
 	if len(o.Batches)+len(o.Prefill) == 0 {
 		o.Batches, o.Prefill = pick(nil, onSlow, []int{1, 8, 32, 64}, []int{1, 3}), pick(nil, onSlow, []int{1024, 4096, 32768}, []int{300})
 	}
-	o.Models = pick(o.Models, onSlow, Models[:1], Models[2:])
+	o.Models = pick(o.Models, onSlow, usualModels, slowModels)
 	o.Kinds = pick(o.Kinds, onSlow, Kinds, Kinds)
 	o.Weights = pick(o.Weights, onSlow, []string{"fp8"}, []string{"fp8"})
 	o.Contexts = pick(o.Contexts, onSlow, []int{4096, 131072, 1 << 20}, []int{700})
 	o.Chunk = pickOne(o.Chunk, onSlow, 4096, 128)
 	o.Common = o.Common.withDefaults(onSlow, [2]int{40, 2}, [2]int{5, 1})
-	if o.Keys == 0 {
-		o.Keys = cache.IndexKeyFP8
-	}
 	return o
+}
+
+// config is the configuration of a model, with the records that were asked for.
+func (o LayerOptions) config(name string) model.Config {
+	c := modelConfig(name)
+	c.Records = cmp.Or(o.Records, c.Records)
+	return c
+}
+
+// keys is how a model's index keys are kept.
+func (o LayerOptions) keys(c model.Config) cache.IndexKeyFormat {
+	return cmp.Or(o.Keys, c.Records.Keys())
 }
 
 func (o LayerOptions) check(op string) error {
@@ -88,13 +99,13 @@ type LayerRow struct {
 func (o LayerOptions) stepShapes() (shapes []stepShape) {
 	for _, context := range o.Contexts {
 		for _, batch := range o.Batches {
-			shapes = append(shapes, decodeShape(batch, context, o.Keys))
+			shapes = append(shapes, decodeShape(batch, context))
 		}
 	}
 	for _, prompt := range o.Prefill {
 		for at := 0; at < prompt; at += o.Chunk {
 			n := min(o.Chunk, prompt-at)
-			shapes = append(shapes, stepShape{lens: []int{at + n}, news: []int{n}, keys: o.Keys})
+			shapes = append(shapes, stepShape{lens: []int{at + n}, news: []int{n}})
 		}
 	}
 	return shapes
@@ -103,8 +114,7 @@ func (o LayerOptions) stepShapes() (shapes []stepShape) {
 // decodeShape is a token for each of some requests of context tokens, each a token
 // shorter than the one before, so that compressors have as much to do as on average;
 // of one request the last token completes an entry.
-func decodeShape(batch, context int, keys cache.IndexKeyFormat) stepShape {
-	s := stepShape{keys: keys}
+func decodeShape(batch, context int) (s stepShape) {
 	for i := range batch {
 		s.lens, s.news = append(s.lens, max(1, context-i)), append(s.news, 1)
 	}
@@ -162,9 +172,9 @@ type layerSuite struct {
 }
 
 // kind times all steps of a kind of layer with the same weights: as many layers of them
-// as get past the last-level cache together.
+// as get past the last-level cache together, behind those that they take from.
 func (s *layerSuite) kind(name, kind, weights string) (err error) {
-	c := modelConfig(name)
+	c := s.o.config(name)
 	i := layerOf(c, kind)
 	if i < 0 {
 		return nil
@@ -175,27 +185,32 @@ func (s *layerSuite) kind(name, kind, weights string) (err error) {
 			err = errors.Join(err, w.Close())
 		}
 	}()
-	for n := 2; len(sets) < n; {
-		w, err := s.maker.layer(c, i, formatNamed(weights))
+	list := sourcesOf(c, i)
+	before := len(list)
+	for n := 2; len(sets) < before+n; {
+		if len(sets) >= before {
+			list = append(list, i)
+		}
+		w, err := s.maker.layer(c, list[len(sets)], formatNamed(weights))
 		if err != nil {
 			return err
 		}
-		if sets = append(sets, w); !slow(s.dev) {
+		if sets = append(sets, w); len(sets) > before && !slow(s.dev) {
 			n = min(16, max(2, int(verify.RotateBytes/w.bytes())))
 		}
 	}
-	c = onlyLayers(c, slices.Repeat([]int{i}, len(sets))...)
+	c = onlyLayers(c, list...)
 	shapes := s.o.stepShapes()
 	for _, shape := range shapes {
 		s.p.Rows(s.done, len(shapes)*len(s.o.Models)*len(s.o.Kinds)*len(s.o.Weights))
 		s.done++
-		shape.output = s.o.Output
+		shape.output, shape.keys = s.o.Output, s.o.keys(c)
 		row := LayerRow{Model: name, Kind: kind, Weights: weights, Mode: "decode", Tokens: shape.tokens(), Batch: len(shape.lens),
-			Context: shape.lens[0], Sets: len(sets)}
+			Context: shape.lens[0], Sets: len(sets) - before}
 		if shape.news[0] > 1 {
 			row.Mode = "prefill"
 		}
-		err := s.row(&row, c, shape, sets)
+		err := s.row(&row, c, shape, sets, before)
 		if errors.Is(err, vk.ErrOutOfDeviceMemory) {
 			row.Status, row.Detail, err = "skipped", err.Error(), nil
 		}
@@ -210,8 +225,8 @@ func (s *layerSuite) kind(name, kind, weights string) (err error) {
 	return nil
 }
 
-// row checks and times one step.
-func (s *layerSuite) row(row *LayerRow, c model.Config, shape stepShape, sets []*randomLayer) (err error) {
+// row checks and times one step. So many layers are there only to be taken from.
+func (s *layerSuite) row(row *LayerRow, c model.Config, shape stepShape, sets []*randomLayer, before int) (err error) {
 	name := fmt.Sprintf("%s %s %s, %d tokens of %d", row.Model, row.Kind, row.Weights, row.Tokens, row.Context)
 	if row.Variant, err = attentionVariant(s.dev, c, s.o.Variant); err != nil {
 		return err
@@ -222,8 +237,8 @@ func (s *layerSuite) row(row *LayerRow, c model.Config, shape stepShape, sets []
 			Invariant: s.o.Invariant, LayerByLayer: true}}
 	s.p.Step(name + ": checking")
 	one := r
-	one.cfg = onlyLayers(c, 0)
-	res, err := checkLayers(one, sets[:1], nil)
+	one.cfg.Layers = c.Layers[:before+1]
+	res, err := checkLayers(one, sets[:before+1], nil)
 	if err != nil {
 		return err
 	}
@@ -245,18 +260,19 @@ func (s *layerSuite) row(row *LayerRow, c model.Config, shape stepShape, sets []
 	}
 	row.Memory = maps.Clone(s.dev.MemoryInUse())
 	s.p.Step(name + ": timing")
-	return s.time(row, &r)
+	return s.time(row, &r, before)
 }
 
-// time fills in the times of a row: those of a layer, on average over all of the engine.
-func (s *layerSuite) time(row *LayerRow, r *engineRun) error {
+// time fills in the times of a row: those of a layer, on average over all of the engine behind
+// those that are there to be taken from.
+func (s *layerSuite) time(row *LayerRow, r *engineRun, before int) error {
 	if err := r.engine.SetTiming(s.ctx, pipeline.TimingWhole); err != nil {
 		return err
 	}
 	if err := r.wakeUp(s.o.Warmup); err != nil {
 		return err
 	}
-	n := r.engine.Layers()
+	n := r.engine.Layers() - before
 	var ns []float64
 	for range s.o.Reps {
 		if _, _, err := r.step(func(st *pipeline.Step) error {
@@ -285,7 +301,7 @@ func (s *layerSuite) time(row *LayerRow, r *engineRun) error {
 			row.Ops = append(row.Ops, op.over(n))
 		}
 	}
-	for _, w := range r.layerWork(0) {
+	for _, w := range r.layerWork(before) {
 		row.Work = row.Work.plus(w)
 	}
 	row.Limit = row.Work.Limit(s.limits)

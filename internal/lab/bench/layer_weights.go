@@ -1,13 +1,14 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 
-	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/lab/quantise"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
@@ -99,7 +100,13 @@ func (l *randomLayer) matrices() []*model.DeviceMatrix {
 		list = append(list, &c.KVGate)
 	}
 	if x := l.Indexer; x != nil {
-		list = append(list, &x.QB, &x.Weights, &x.Compressor.KVGate)
+		list = append(list, &x.QB, &x.Weights)
+		if x.Compressor != nil {
+			list = append(list, &x.Compressor.KVGate)
+		}
+		if x.Keys != nil {
+			list = append(list, &x.Keys.K)
+		}
 	}
 	return list
 }
@@ -115,7 +122,7 @@ func matrixBytes(x model.DeviceMatrix) float64 {
 
 // layer makes layer i of a model. Its Close frees it.
 func (m *weightMaker) layer(c model.Config, i int, format model.Format) (*randomLayer, error) {
-	p := layerPlan{m: m, format: format}
+	p := layerPlan{m: m, format: format, side: cmp.Or(c.WeightBlock, quantise.Side)}
 	w := p.layer(c, i)
 	var need uint64
 	for _, v := range p.wanted {
@@ -136,6 +143,7 @@ func (m *weightMaker) layer(c model.Config, i int, format model.Format) (*random
 type layerPlan struct {
 	m      *weightMaker
 	format model.Format // of what checkpoints quantise
+	side   int          // of blocks of FP8 with one scale
 	wanted []wantedWeights
 }
 
@@ -159,21 +167,35 @@ func (p *layerPlan) layer(c model.Config, i int) *model.DeviceLayer {
 	p.floats(&w.Sink, 1, c.Heads)
 	spec := c.Layers[i].LayerSpec
 	if spec.Compresses() {
-		w.Compressor = p.compressor(spec.Compression(model.HeadDim), c.Hidden)
+		w.Compressor = p.compressor(&spec, model.HeadDim, c.Hidden)
 	}
 	if spec.Picks == model.PickOwn {
 		w.Indexer = &model.DeviceIndexer{}
 		p.matrix(&w.Indexer.QB, p.format, c.IndexHeads*model.IndexDim, c.QRank)
 		p.matrix(&w.Indexer.Weights, model.FormatBF16, c.IndexHeads, c.Hidden)
-		w.Indexer.Compressor = p.compressor(spec.Compression(model.IndexDim), c.Hidden)
+		switch {
+		case spec.LatentKeys:
+			w.Indexer.Keys = &model.DeviceKeys{}
+			p.matrix(&w.Indexer.Keys.K, model.FormatBF16, model.IndexDim, model.HeadDim)
+			p.floats(&w.Indexer.Keys.Norm, 1, model.IndexDim)
+		case spec.Compresses():
+			w.Indexer.Compressor = p.compressor(&spec, model.IndexDim, c.Hidden)
+		}
 	}
 	return w
 }
 
-func (p *layerPlan) compressor(c cache.Compression, hidden int) *model.DeviceCompressor {
-	w := &model.DeviceCompressor{}
-	p.matrix(&w.KVGate, model.FormatBF16, 2*c.Channels(), hidden)
-	p.floats(&w.Ape, 0.1, c.Ratio, c.Channels())
+func (p *layerPlan) compressor(spec *model.LayerSpec, dim, hidden int) *model.DeviceCompressor {
+	w, c := &model.DeviceCompressor{}, spec.Compression(dim)
+	if spec.Gated() {
+		p.matrix(&w.KVGate, model.FormatBF16, 2*c.Channels(), hidden)
+		p.floats(&w.Ape, 0.1, c.Ratio, c.Channels())
+	} else {
+		p.matrix(&w.KVGate, model.FormatBF16, c.Channels(), hidden)
+	}
+	if spec.Gated() && spec.Unplaced {
+		clear(p.wanted[len(p.wanted)-1].data)
+	}
 	p.floats(&w.Norm, 1, c.Dim)
 	return w
 }
@@ -185,12 +207,16 @@ func (p *layerPlan) matrix(x *model.DeviceMatrix, f model.Format, n, k int) {
 	case model.FormatBF16:
 		p.wanted = append(p.wanted, wantedWeights{to: &x.Data, dt: tensor.BF16, shape: []int{n, k}, pattern: f})
 	case model.FormatFP8:
-		codes := make([]byte, (n+127)/128*((k+127)/128))
+		blocks := []int{(n + p.side - 1) / p.side, (k + p.side - 1) / p.side}
+		codes := make([]byte, blocks[0]*blocks[1])
 		for i := range codes { // about the scale, and different
 			codes[i] = byte(127 + int(math.Round(math.Log2(scale))) + i%2)
 		}
 		p.wanted = append(p.wanted, wantedWeights{to: &x.Data, dt: tensor.U8, shape: []int{n, k}, pattern: f},
-			wantedWeights{to: &x.Scales, dt: tensor.U8, shape: []int{(n + 127) / 128, (k + 127) / 128}, data: codes})
+			wantedWeights{to: &x.Scales, dt: tensor.U8, shape: blocks, data: codes})
+		if p.side != quantise.Side {
+			x.Block = p.side
+		}
 	default:
 		x.Global = float32(scale)
 		codes := make([]byte, n*k/16)

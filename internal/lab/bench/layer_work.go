@@ -59,23 +59,23 @@ func (s stepShape) completed(ratio int) float64 {
 	return float64(n)
 }
 
-// attended is how many rows the tokens of a step attend, and how many different rows
-// those are: rows of one request are read once for all its tokens, at best.
-func (s stepShape) attended(c model.Config, spec model.LayerSpec) (all, different float64) {
+// attended is how many rows the tokens of a step attend, and the bytes of those that differ: rows
+// of one request are read once for all its tokens, at best.
+func (s stepShape) attended(c model.Config, spec model.LayerSpec) (all, bytes float64) {
+	window, entry := c.Records.Record(model.StoreWindow).SlotBytes(), c.Records.Record(model.StoreEntries).SlotBytes()
 	s.requests(func(first, end int) {
-		rows := 0
+		rows, picks := 0, 0
 		for p := first; p < end; p++ {
 			n := entries(spec, p+1)
 			if spec.Picks != model.PickNone {
 				n = min(n, c.TopK)
 			}
-			rows += min(p+1, c.Window) + n
+			rows, picks = rows+min(p+1, c.Window), picks+n
 		}
-		all += float64(rows)
-		most := min(end, end-first+c.Window-1) + entries(spec, end)
-		different += float64(min(rows, most))
+		all += float64(rows + picks)
+		bytes += float64(window*min(rows, end, end-first+c.Window-1) + entry*min(picks, entries(spec, end)))
 	})
-	return all, different
+	return all, bytes
 }
 
 // entries is how many compressed entries so many tokens have.
@@ -86,31 +86,46 @@ func entries(spec model.LayerSpec, tokens int) int {
 	return tokens / spec.Ratio
 }
 
-// scored is how many entries the indexer scores for the step's tokens, and how many
-// different ones.
-func (s stepShape) scored(spec model.LayerSpec) (all, different float64) {
+// scored is how many entries the indexer scores for the step's tokens, how many different ones, and
+// how many blocks of candidates it is told or tells.
+func (s stepShape) scored(c model.Config, spec model.LayerSpec) (all, different, blocks float64) {
 	s.requests(func(first, end int) {
+		sum := 0
 		for p := first; p < end; p++ {
-			all += float64(entries(spec, p+1))
+			n := entries(spec, p+1)
+			if spec.Candidates != model.CandidatesNone {
+				few := min((n+c.CandidateBlock-1)/c.CandidateBlock, c.CandidateBlocks)
+				blocks += float64(few)
+				if spec.Candidates == model.CandidatesUsed {
+					n = min(n, few*c.CandidateBlock)
+				}
+			}
+			sum += n
 		}
-		different += float64(entries(spec, end))
+		all += float64(sum)
+		different += float64(min(sum, entries(spec, end)))
 	})
-	return all, different
+	return all, different, blocks
 }
+
+// keyBytes is what an index key takes.
+func (s stepShape) keyBytes() int { return s.keys.RowBytes() + cache.IndexScaleBytes }
 
 // layerWork is the work of a layer's operations by the names of its sections. All sizes
 // are those of the whole model.
 func layerWork(c model.Config, spec model.LayerSpec, w *randomLayer, s stepShape) map[string]Work {
 	t, h, d := float64(s.tokens()), float64(c.Heads), 512.0
-	product := func(x model.DeviceMatrix, groups, outBytes float64) Work {
+	of := func(rows float64, x model.DeviceMatrix, groups, outBytes float64) Work {
 		n, k := float64(x.N), float64(x.K)
-		return Work{Weights: matrixBytes(x), Activations: t * (k*groups*2 + n*outBytes), Flop: 2 * t * n * k}
+		return Work{Weights: matrixBytes(x), Activations: rows * (k*groups*2 + n*outBytes), Flop: 2 * rows * n * k}
 	}
+	product := func(x model.DeviceMatrix, groups, outBytes float64) Work { return of(t, x, groups, outBytes) }
+	slot := func(s model.Store) float64 { return float64(c.Records.Record(s).SlotBytes()) }
 	work := map[string]Work{
 		"wq_a|wkv":              product(w.QKV, 1, 2),
 		"q_kv_norm":             {Activations: 4 * t * float64(c.QRank+512)}, // less where it is part of what follows
 		"wq_b":                  product(w.QB, 1, 2),
-		"q_norm_rope_kv_insert": {Activations: 4*t*h*d + 2*t*d, Cache: t * cache.SlotBytes},
+		"q_norm_rope_kv_insert": {Activations: 4*t*h*d + 2*t*d, Cache: t * slot(model.StoreWindow)},
 		"inverse_rope":          {Activations: 4 * t * h * 64},
 		"wo_a":                  product(w.OA, float64(c.Groups), 2),
 		"wo_b":                  product(w.OB, 1, 2),
@@ -121,35 +136,49 @@ func layerWork(c model.Config, spec model.LayerSpec, w *randomLayer, s stepShape
 		wo.Activations -= t * h * (d - 16)
 		work["wo_a"] = wo
 	}
-	all, different := s.attended(c, spec)
-	work["attention"] = Work{Cache: different*cache.SlotBytes + 4*all, Activations: 4 * t * h * d, Flop: 4 * all * h * d}
+	all, rows := s.attended(c, spec)
+	work["attention"] = Work{Cache: rows + 4*all, Activations: 4 * t * h * d, Flop: 4 * all * h * d}
 	if w.Compressor != nil {
 		work["compressor.wkv|wgate"] = product(w.Compressor.KVGate, 1, 4)
-		saved, entry := compressorWork(spec.Compression(512), s)
-		entry.Cache += s.completed(spec.Ratio) * cache.SlotBytes
-		work["compressor.save"], work["compressor.compress"] = saved, entry // of one or two tokens, one launch with the name of the second
+		compressorWork(work, "compressor.", spec.Compression(model.HeadDim), s, slot(model.StoreEntries))
 	}
 	if x := w.Indexer; x != nil {
-		hi, row := float64(c.IndexHeads), float64(s.keys.RowBytes()+cache.IndexScaleBytes)
+		hi, row := float64(c.IndexHeads), float64(s.keyBytes())
 		work["indexer.wq_b"] = product(x.QB, 1, 2)
 		work["indexer.weights_proj"] = product(x.Weights, 1, 2)
-		work["indexer.compressor.wkv|wgate"] = product(x.Compressor.KVGate, 1, 4)
-		saved, entry := compressorWork(spec.Compression(128), s)
-		entry.Cache += s.completed(spec.Ratio) * row
-		work["indexer.compressor.save"], work["indexer.compressor.compress"] = saved, entry
+		if x.Compressor != nil {
+			work["indexer.compressor.wkv|wgate"] = product(x.Compressor.KVGate, 1, 4)
+		}
+		if x.Keys != nil {
+			work["indexer.wk"] = of(s.completed(spec.Ratio), x.Keys.K, 1, 4)
+		}
+		if x.Compressor != nil || x.Keys != nil {
+			compressorWork(work, "indexer.compressor.", spec.Compression(model.IndexDim), s, row)
+		}
 		work["indexer.q_quantise"] = Work{Activations: t * hi * (256 + 2 + row + 4)}
-		scored, keys := s.scored(spec)
-		// Picks and their slots are written.
-		work["indexer.select"] = Work{Cache: keys * row, Activations: t*hi*(row+4) + 8*t*float64(c.TopK), Flop: 2 * scored * hi * 128}
+		scored, keys, blocks := s.scored(c, spec)
+		// Picks and their slots are written, blocks of candidates written or read.
+		work["indexer.select"] = Work{Cache: keys * row, Activations: t*hi*(row+4) + 8*t*float64(c.TopK) + 4*blocks,
+			Flop: 2 * scored * hi * 128}
 	}
 	return work
 }
 
-// compressorWork is saving a step's states, and pooling those of completed entries: each
-// reads a window of kv values and scores, as many as the entry has numbers.
-func compressorWork(c cache.Compression, s stepShape) (save, compress Work) {
-	saved := 8 * float64(s.tokens()*c.Channels())
-	save = Work{Activations: saved, Cache: saved}
-	compress = Work{Cache: 8 * s.completed(c.Ratio) * float64(c.Window()*c.Dim)}
-	return save, compress
+// compressorWork adds saving a step's states, and pooling those of completed entries, of so many
+// bytes: each reads a window of kv values and scores, as many as the entry has numbers. Of one or
+// two tokens both are one launch with the name of the second. Without gates there are no states.
+func compressorWork(work map[string]Work, name string, c cache.Compression, s stepShape, bytes float64) {
+	n, dim := s.completed(c.Ratio), float64(c.Dim)
+	compress := Work{Cache: n * bytes}
+	if c.Ungated {
+		compress.Activations += 4 * n * dim
+	} else {
+		saved := 8 * float64(s.tokens()*c.Channels())
+		work[name+"save"] = Work{Activations: saved, Cache: saved}
+		compress.Cache += 8 * n * float64(c.Window()) * dim
+	}
+	if c.Latent && c.Dim == model.HeadDim {
+		compress.Activations += 2 * n * dim // of which keys are made
+	}
+	work[name+"compress"] = compress
 }

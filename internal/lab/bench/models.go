@@ -8,26 +8,58 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-// Models are the names of the models that layers and steps can be timed of; small is
-// one with everything that the others have, for a look at a slow device.
-var Models = []string{"flash", "pro", "small"}
+// Models are the names of the models that layers and steps can be timed of. The small ones have
+// everything that the others have, for a look at a slow device.
+var Models = []string{"flash", "pro", "v41-flash", "small", "v41-small"}
+
+// The models that are timed where nobody names one: on a GPU, there of products alone, and on a
+// slow device.
+var (
+	usualModels   = []string{"flash"}
+	productModels = []string{"flash", "pro"}
+	slowModels    = []string{"small"}
+)
 
 // modelConfig is the configuration of a model.
 func modelConfig(name string) model.Config {
 	switch name {
 	case "pro":
 		return model.ProConfig()
+	case "v41-flash":
+		return model.FlashV41Config()
 	case "small":
-		c := model.FlashConfig()
-		c.Hidden, c.Heads, c.QRank, c.ORank, c.Groups, c.IndexHeads, c.TopK = 256, 8, 128, 64, 2, 8, 64
+		c := narrow(model.FlashConfig())
 		c.Layers = model.V4Layers(0, 4, 128)
+		return c
+	case "v41-small":
+		c := narrow(model.FlashV41Config())
+		c.CandidateBlocks = 16
+		c.Layers = model.V41Layers(model.Sources{Entries: []int{1, 3}, Picks: []int{1, 3, 5}, Candidates: 3}, 0, 2, 2, 1, 1, 1, 1)
 		return c
 	}
 	return model.FlashConfig()
 }
 
-// Kinds are the kinds of layers, by what they attend.
-var Kinds = []string{kindOf(model.Window), kindOf(model.C4A), kindOf(model.C128A)}
+// narrow makes the layers of a model small.
+func narrow(c model.Config) model.Config {
+	c.Hidden, c.Heads, c.QRank, c.ORank, c.Groups, c.IndexHeads, c.TopK = 256, 8, 128, 64, 2, 8, 64
+	return c
+}
+
+// Kinds are the kinds of layers of all models.
+var Kinds = KindsOf(Models...)
+
+// KindsOf lists the kinds of layers of some models, each once, in the order in which they come.
+func KindsOf(models ...string) (kinds []string) {
+	for _, name := range models {
+		for _, l := range modelConfig(name).Layers {
+			if k := kindOf(l.LayerSpec); !slices.Contains(kinds, k) {
+				kinds = append(kinds, k)
+			}
+		}
+	}
+	return kinds
+}
 
 // kindOf is the name of a kind of layer.
 func kindOf(s model.LayerSpec) string { return strings.ToLower(s.Name) }
@@ -37,12 +69,40 @@ func layerOf(c model.Config, kind string) int {
 	return slices.IndexFunc(c.Layers, func(l model.Layer) bool { return kindOf(l.LayerSpec) == kind })
 }
 
-// onlyLayers is a model of these layers of another.
+// firstOfKinds are the first layer of each kind, and those that they take from, in order.
+func firstOfKinds(c model.Config) (list []int) {
+	for i, l := range c.Layers {
+		if layerOf(c, kindOf(l.LayerSpec)) == i {
+			list = append(list, append(sourcesOf(c, i), i)...)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// sourcesOf are the layers that a layer takes from, and those that these take from, in order.
+func sourcesOf(c model.Config, layer int) (list []int) {
+	for _, from := range c.Layers[layer].From() {
+		if from != layer {
+			list = append(list, append(sourcesOf(c, from), from)...)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// onlyLayers is a model of these layers of another, those among them that others take from.
 func onlyLayers(c model.Config, layers ...int) model.Config {
 	var list []model.Layer
 	for i, l := range layers {
 		x := c.Layers[l]
-		x.EntriesOf, x.PicksOf = i, i
+		for _, from := range []*int{&x.EntriesOf, &x.PicksOf, &x.CandidatesOf} {
+			if *from == l {
+				*from = i
+			} else {
+				*from = slices.Index(layers, *from)
+			}
+		}
 		list = append(list, x)
 	}
 	c.Layers = list

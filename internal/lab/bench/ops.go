@@ -69,7 +69,7 @@ func (o OpOptions) withDefaults(suite string, onSlow bool) OpOptions {
 		}
 	}
 	o.Common = o.Common.withDefaults(onSlow, reps, [2]int{20, 1})
-	for _, model := range pick(o.Models, onSlow, Models[:2], Models[2:]) {
+	for _, model := range pick(o.Models, onSlow, productModels, slowModels) {
 		o.Sizes.Products = append(o.Sizes.Products, productsOf(model)...)
 	}
 	return o

@@ -103,7 +103,7 @@ func newPrefillRun(ctx context.Context, dev *vk.Device, o PrefillOptions, l Limi
 // shapeOf is the shape of a chunk's step.
 func (r *prefillRun) shapeOf(i int) stepShape {
 	c := r.chunks[i]
-	return stepShape{lens: []int{c.First + c.Tokens}, news: []int{c.Tokens}, keys: r.o.Keys}
+	return stepShape{lens: []int{c.First + c.Tokens}, news: []int{c.Tokens}, keys: r.shape.keys}
 }
 
 func (r *prefillRun) run(failed string) (row PrefillRow, err error) {

@@ -104,7 +104,7 @@ func layerCounts(x StepRow) string {
 	for _, l := range modelConfig(x.Model).Layers {
 		layers[kindOf(l.LayerSpec)]++
 	}
-	for _, kind := range Kinds {
+	for _, kind := range KindsOf(x.Model) {
 		d, b, us := 0, 0, 0.0
 		for _, op := range x.Ops {
 			if op.Layer == kind {

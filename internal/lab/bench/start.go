@@ -14,6 +14,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -76,6 +77,7 @@ type (
 		Model, Weights, Variant string
 		Batch, Context          int
 		Keys                    cache.IndexKeyFormat
+		Records                 model.Records
 		Invariant               bool
 		Seed                    uint64
 	}
@@ -94,14 +96,14 @@ func Starts(ctx context.Context, dev *vk.Device, o StartOptions, p Progress, emi
 	}
 	o = o.withDefaults(slow(dev))
 	done, all := 0, len(o.Models)*len(o.Weights)*len(o.Contexts)*len(o.Batches)
-	for _, model := range o.Models {
+	for _, name := range o.Models {
 		for _, weights := range o.Weights {
 			for _, length := range o.Contexts {
 				for _, batch := range o.Batches {
 					p.Rows(done, all)
 					done++
-					order := startOrder{Model: model, Weights: weights, Variant: o.Variant, Batch: batch, Context: max(length, 2),
-						Keys: o.Keys, Invariant: o.Invariant, Seed: o.Seed}
+					order := startOrder{Model: name, Weights: weights, Variant: o.Variant, Batch: batch, Context: max(length, 2),
+						Keys: o.Keys, Records: o.Records, Invariant: o.Invariant, Seed: o.Seed}
 					if err := o.rows(ctx, order, p, emit); err != nil {
 						return fmt.Errorf("bench: start: %w", err)
 					}
@@ -219,7 +221,7 @@ func StartWorker(ctx context.Context, in io.Reader, out io.Writer, open func() (
 	}
 	defer close()
 	s := startRun{engineRun: engineRun{ctx: ctx, dev: dev, p: Silent{}, cfg: modelConfig(order.Model),
-		shape: decodeShape(order.Batch, 1, order.Keys)}, order: order}
+		shape: decodeShape(order.Batch, 1)}, order: order}
 	s.parts.Open, s.parts.Layers = nanoseconds(time.Since(began)), len(s.cfg.Layers)
 	if err := errors.Join(s.run(), s.close()); err != nil {
 		return err
@@ -257,7 +259,7 @@ func (s *startRun) run() error {
 	}
 	at = lap(&s.parts.Upload, at)
 	o := pipeline.EngineOptions{MaxTokens: s.order.Context, MaxSessions: s.order.Batch, MaxStep: max(s.order.Batch, 128),
-		CacheBytes: 1 << 62, Keys: s.order.Keys, Variant: s.order.Variant, Invariant: s.order.Invariant}
+		CacheBytes: 1 << 62, Keys: s.order.Keys, Records: s.order.Records, Variant: s.order.Variant, Invariant: s.order.Invariant}
 	var err error
 	if s.engine, err = pipeline.NewEngine(s.ctx, s.dev, s.cfg, s.layers(), o); err != nil {
 		return err

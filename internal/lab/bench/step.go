@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -144,9 +143,10 @@ type stepRun struct {
 func newStepRun(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p Progress, maker *weightMaker, row StepRow) *stepRun {
 	row.Status = "ok"
 	s := &stepRun{o: o, limits: l, maker: maker, row: row, engineRun: engineRun{ctx: ctx, dev: dev, p: p, seed: o.Seed,
-		cfg: modelConfig(row.Model), shape: decodeShape(row.Batch, row.Context, o.Keys), longest: row.Context + 4*(o.Reps+o.Warmup) + 4*mostWake,
+		cfg: o.config(row.Model), shape: decodeShape(row.Batch, row.Context), longest: row.Context + 4*(o.Reps+o.Warmup) + 4*mostWake,
 		opts: pipeline.EngineOptions{MaxStep: max(row.Batch, 128), Keys: o.Keys, Variant: o.Variant, Invariant: o.Invariant}}}
 	s.opts.Between, s.fill = s.chain.record, s.fillInputs
+	s.shape.keys = o.keys(s.cfg)
 	return s
 }
 
@@ -202,15 +202,19 @@ func (s *stepRun) close() error {
 func (s *stepRun) cacheBytes() uint64 {
 	sum := 0
 	for _, l := range s.cfg.Layers {
-		sum += min(s.longest, s.cfg.Window) * cache.SlotBytes
-		if l.Ratio == 0 {
+		sum += min(s.longest, s.cfg.Window) * s.cfg.Records.Record(model.StoreWindow).SlotBytes()
+		if !l.Compresses() {
 			continue
 		}
-		entry, c := cache.SlotBytes, l.Compression(model.HeadDim)
-		if l.Picks == model.PickOwn {
-			entry += s.o.Keys.RowBytes()
+		entry := s.cfg.Records.Record(model.StoreEntries).SlotBytes()
+		if l.Pool(model.StoreKeys) != nil {
+			entry += s.shape.keyBytes()
 		}
-		sum += s.longest/l.Ratio*entry + c.Window()*8*c.Channels()
+		sum += s.longest / l.Ratio * entry
+		if l.Gated() {
+			c := l.Compression(model.HeadDim)
+			sum += c.Window() * 8 * c.Channels()
+		}
 	}
 	return uint64(sum) * uint64(len(s.shape.lens))
 }
@@ -274,14 +278,12 @@ func (s *stepRun) check(failed string) (ok bool, err error) {
 	return s.row.Status == "ok", nil
 }
 
-// kinds is the run with one layer of each kind, and their weights.
+// kinds is the run with a layer of each kind and those that they take from, and their weights.
 func (s *stepRun) kinds() (r engineRun, weights []*randomLayer) {
 	r = s.engineRun
-	var layers []int
-	for _, kind := range Kinds {
-		if i := layerOf(s.cfg, kind); i >= 0 {
-			layers, weights = append(layers, i), append(weights, s.weights[i])
-		}
+	layers := firstOfKinds(s.cfg)
+	for _, i := range layers {
+		weights = append(weights, s.weights[i])
 	}
 	r.cfg = onlyLayers(s.cfg, layers...)
 	return r, weights

@@ -19,11 +19,14 @@ func TestStepRows(t *testing.T) {
 	dev, ctx := testkit.Device(t), context.Background()
 	limits := Limits{CopyGBs: 1, MatrixTFLOPs: 1}
 	for _, c := range []struct {
-		weights string
-		batches []int
-		formats []string // of reports about the same rows
-	}{{"fp8", []int{1, 3}, Formats[:1]}, {"nvfp4", []int{2}, Formats[1:]}} {
-		o := StepOptions{LayerOptions{Checked: true, Models: []string{"small"}, Weights: []string{c.weights}, Batches: c.batches, Contexts: []int{700}, Common: Common{Reps: 2, Warmup: 1, Seed: 1}}}
+		model, weights string
+		layers, tokens int
+		batches        []int
+		formats        []string // of reports about the same rows
+	}{{"small", "fp8", 3, 700, []int{1, 3}, Formats[:1]}, {"small", "nvfp4", 3, 700, []int{2}, Formats[1:]},
+		{"v41-small", "fp8", 7, 200, []int{2}, nil}} {
+		o := StepOptions{LayerOptions{Checked: true, Models: []string{c.model}, Weights: []string{c.weights}, Batches: c.batches,
+			Contexts: []int{c.tokens}, Common: Common{Reps: 2, Warmup: 1, Seed: 1}}}
 		before := len(dev.MemoryInUse())
 		out, reports := make([]bytes.Buffer, len(c.formats)), make([]*Report[StepRow], len(c.formats))
 		for i, format := range c.formats {
@@ -37,8 +40,8 @@ func TestStepRows(t *testing.T) {
 			for _, report := range reports {
 				report.Add(r)
 			}
-			assert.Equal(t, "ok", r.Status)
-			assert.Equal(t, 3, r.Layers)
+			assert.Equal(t, "ok", r.Status, r.Detail)
+			assert.Equal(t, c.layers, r.Layers)
 			assert.Empty(t, r.Shared)
 			assert.NotZero(t, r.Bound)
 			assert.GreaterOrEqual(t, r.Dispatches, 40)

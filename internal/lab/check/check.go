@@ -111,26 +111,36 @@ type Env struct {
 
 // shared is what checks of a worker have in common. The worker closes it.
 type shared struct {
-	lab     *cuts.Lab // of scenarios; nil until the first asks for it
-	stepped func()    // called behind each of its steps
+	labs    map[cuts.Model]*cuts.Lab // of scenarios; each opened when the first asks for it
+	stepped func()                   // called behind each of their steps
+}
+
+// close frees what checks shared.
+func (s *shared) close() {
+	for _, l := range s.labs {
+		l.Close()
+	}
 }
 
 // cuts is what a scenario runs in.
-func (e *Env) cuts(ctx context.Context) (*cuts.Lab, error) {
+func (e *Env) cuts(ctx context.Context, m cuts.Model) (*cuts.Lab, error) {
 	steps, s := 0, e.shared
 	s.stepped = func() {
 		steps++
 		e.Doing(fmt.Sprintf("step %d", steps))
 	}
-	if s.lab == nil {
+	if s.labs[m] == nil {
 		e.Doing("making a model")
-		l, err := cuts.Open(ctx, e.Dev, cuts.Options{Stepped: func() { s.stepped() }})
+		l, err := cuts.Open(ctx, e.Dev, cuts.Options{Model: m, Stepped: func() { s.stepped() }})
 		if err != nil {
 			return nil, err
 		}
-		s.lab = l
+		if s.labs == nil {
+			s.labs = map[cuts.Model]*cuts.Lab{}
+		}
+		s.labs[m] = l
 	}
-	return s.lab, nil
+	return s.labs[m], nil
 }
 
 // Doing says what the check is doing.

@@ -69,8 +69,9 @@ func operationChecks() (list []Check) {
 	return list
 }
 
-// quickLayer is the layer that a quick check takes: one with everything that others have.
-const quickLayer = "recorded_c4a"
+// quickLayers are the layers that a quick check takes: of each model, one with everything that
+// others have or all that take from each other.
+var quickLayers = []string{"recorded_c4a", "v41"}
 
 // layerChecks have one check for each kind of whole layer that verify knows.
 func layerChecks(quick bool) (list []Check) {
@@ -79,7 +80,7 @@ func layerChecks(quick bool) (list []Check) {
 		return nil
 	}
 	for _, c := range op.RandomCases(0) { // names and what they are: the same for all seeds
-		if !quick || c.Name == quickLayer {
+		if !quick || slices.Contains(quickLayers, c.Name) {
 			list = append(list, Check{Group: GroupLayers, Name: c.Name, About: c.About, Run: operation(layerOp, c.Name)})
 		}
 	}
@@ -102,36 +103,55 @@ func operation(name, only string) func(ctx context.Context, e *Env) error {
 	}
 }
 
-// quickCuts are the scenarios that quick checks take: short ones.
-var quickCuts = []string{"shared prefixes", "short recordings", "padding"}
+// cutModels are the models whose sequences are checked, with the scenarios that are run: quick ones
+// are short. Of DeepSeek-V4.1 they are those of groups of two, of sources and of candidates.
+var cutModels = []struct {
+	model         cuts.Model
+	behind        string   // of a check's name
+	quick, others []string // nil others: all
+}{
+	{cuts.V4, "", []string{"shared prefixes", "short recordings", "padding"}, nil},
+	{cuts.V41, ", v41", []string{"shared prefixes"},
+		[]string{"shared prefixes", "restored sessions", "rejected drafts", "truncation", "equal scores"}},
+}
 
-// cutChecks have one check for each scenario. They share what they put on the device.
+// cutChecks have one check for each model and scenario. They share what they put on the device.
 func cutChecks(quick bool) (list []Check) {
-	for _, s := range cuts.Scenarios() {
-		if quick && !slices.Contains(quickCuts, s.Name) {
-			continue
+	for _, m := range cutModels {
+		some := m.others
+		if quick {
+			some = m.quick
 		}
-		about := s.Proves
-		if len(s.Reports) > 0 {
-			about += " (" + strings.Join(s.Reports, ", ") + ")"
+		for _, s := range cuts.Scenarios() {
+			if some == nil || slices.Contains(some, s.Name) {
+				list = append(list, cutCheck(m.model, s, s.Name+m.behind))
+			}
 		}
-		list = append(list, Check{Group: GroupCuts, Name: s.Name, About: about, Run: func(ctx context.Context, e *Env) error {
-			l, err := e.cuts(ctx)
-			if err != nil {
-				return err
-			}
-			r := verify.Row{Case: s.Name, Status: verify.Pass}
-			if err := s.Run(ctx, l); err != nil {
-				if ctx.Err() != nil || errors.Is(err, vk.ErrDeviceLost) {
-					return err
-				}
-				r.Status, r.Detail = verify.Fail, oneLine(err.Error())
-			}
-			e.Row(r)
-			return nil
-		}})
 	}
 	return list
+}
+
+// cutCheck is the check of a scenario of a model.
+func cutCheck(m cuts.Model, s cuts.Scenario, name string) Check {
+	about := s.Proves
+	if len(s.Reports) > 0 {
+		about += " (" + strings.Join(s.Reports, ", ") + ")"
+	}
+	return Check{Group: GroupCuts, Name: name, About: about, Run: func(ctx context.Context, e *Env) error {
+		l, err := e.cuts(ctx, m)
+		if err != nil {
+			return err
+		}
+		r := verify.Row{Case: name, Status: verify.Pass}
+		if err := s.Run(ctx, l); err != nil {
+			if ctx.Err() != nil || errors.Is(err, vk.ErrDeviceLost) {
+				return err
+			}
+			r.Status, r.Detail = verify.Fail, oneLine(err.Error())
+		}
+		e.Row(r)
+		return nil
+	}}
 }
 
 // Timed steps of layers: how often each is timed, and what.
@@ -175,6 +195,9 @@ func decodeOf(batch, context int) string {
 	return fmt.Sprintf("decode, %d sequences of %d tokens", batch, context)
 }
 
+// timedKinds are the kinds of layers that are timed, of either model.
+var timedKinds = bench.KindsOf("flash", "small")
+
 // timeChecks time layers of a model, in quick steps or in the others: of V4-Flash, on a processor
 // of a small model.
 func timeChecks(quick bool) (list []Check) {
@@ -189,7 +212,7 @@ func timeChecks(quick bool) (list []Check) {
 		if s.quick != quick {
 			continue
 		}
-		for _, kind := range bench.Kinds {
+		for _, kind := range timedKinds {
 			o := bench.LayerOptions{Kinds: []string{kind}, Checked: true, Chunk: s.prompt,
 				Common: bench.Common{Reps: timedReps, Warmup: timedWarmup}}
 			if s.prompt > 0 {

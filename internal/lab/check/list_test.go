@@ -5,7 +5,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/vkmla/vkmla/internal/lab/bench"
 	"github.com/vkmla/vkmla/internal/lab/cuts"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 )
@@ -28,8 +27,12 @@ func TestAll(t *testing.T) {
 		groups[c.Group]++
 	}
 	assert.Equal(t, map[string]int{GroupLimits: 1, GroupOperations: len(verify.All()) - 1, GroupLayers: groups[GroupLayers],
-		GroupCuts: len(cuts.Scenarios()), GroupTimes: len(timedSteps) * len(bench.Kinds)}, groups)
-	assert.GreaterOrEqual(t, groups[GroupLayers], len(bench.Kinds))
+		GroupCuts: len(cuts.Scenarios()) + len(cutModels[1].others), GroupTimes: len(timedSteps) * len(timedKinds)}, groups)
+	assert.GreaterOrEqual(t, groups[GroupLayers], len(timedKinds))
+	for _, name := range cutModels[1].others {
+		_, ok := find(All(false), GroupCuts+"/"+name+", v41")
+		assert.True(t, ok, name)
+	}
 	for _, s := range cuts.Scenarios() {
 		c, ok := find(All(false), GroupCuts+"/"+s.Name)
 		assert.True(t, ok)
@@ -42,6 +45,7 @@ func TestAll(t *testing.T) {
 		assert.True(t, seen[c.ID()], c.ID())
 		quick[c.Group]++
 	}
-	assert.Equal(t, map[string]int{GroupLimits: 1, GroupOperations: groups[GroupOperations], GroupLayers: 1, GroupCuts: len(quickCuts),
-		GroupTimes: len(bench.Kinds)}, quick)
+	assert.Equal(t, map[string]int{GroupLimits: 1, GroupOperations: groups[GroupOperations], GroupLayers: len(quickLayers),
+		GroupCuts:  len(cutModels[0].quick) + len(cutModels[1].quick),
+		GroupTimes: len(timedKinds)}, quick)
 }

@@ -45,7 +45,7 @@ func example() *Report {
 	add(GroupCuts, "forks", Crashed, "the process ended").Output = hostile
 	add(GroupCuts, "prompts", TimedOut, "it hung").About = "stands for " + hostile
 	add(GroupCuts, "drafts", NotRun, "the device hung")
-	for i, kind := range bench.Kinds {
+	for i, kind := range timedKinds {
 		for _, s := range []bench.LayerRow{{Mode: "decode", Batch: 1, Tokens: 1, Context: 4096},
 			{Mode: "decode", Batch: 32, Tokens: 32, Context: 131072},
 			{Mode: "prefill", Batch: 1, Tokens: 4096, Context: 4096}} {

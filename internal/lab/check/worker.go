@@ -151,9 +151,7 @@ func (w *worker) work() error {
 		return w.say(message{Open: &opened{Problem: oneLine(err.Error()), Devices: devices}})
 	}
 	defer func() {
-		if w.shared.lab != nil {
-			w.shared.lab.Close()
-		}
+		w.shared.close()
 		close()
 	}()
 	if err := w.say(message{Open: &opened{Device: &about, Devices: devices}}); err != nil {

@@ -1,6 +1,7 @@
-// Package layers checks whole layers, as an engine runs them: random ones against their formula,
-// and recorded ones. Importing it adds the operation "layer" to those of package verify, which
-// cannot have it: the tests of what an engine is made of use that package.
+// Package layers checks whole layers, as an engine runs them: random ones against their formula, in
+// DeepSeek-V4.1 all roles beside each other, and recorded ones. Importing it adds the operation
+// "layer" to those of package verify, which cannot have it: the tests of what an engine is made of
+// use that package.
 package layers
 
 import (
@@ -31,24 +32,28 @@ func init() {
 	})
 }
 
-// layerKind is a layer to check. Pages of windows are taken again after 193 tokens, and every
-// random layer has a second, shorter session that ends meanwhile.
+// layerKind is a layer to check, or the layers of a model that take from each other. Pages of
+// windows are taken again after 193 tokens, and every random layer has a second, shorter session
+// that ends meanwhile.
 type layerKind struct {
 	name    string
 	ratio   int
 	storage fakemodel.Storage
-	keys    cache.IndexKeyFormat
-	layer   int // of the recorded model; -1: random
+	keys    cache.IndexKeyFormat // 0: as records have them
+	layer   int                  // of the recorded model; -1: random
+	records model.Records        // 0: a layer of DeepSeek-V4; else layers of DeepSeek-V4.1
 }
 
 var layerKinds = []layerKind{
-	{"window", 0, fakemodel.BF16, cache.IndexKeyFP8, -1},
-	{"c4a", 4, fakemodel.FP8, cache.IndexKeyFP8, -1},
-	{"c4a_mxfp4", 4, fakemodel.NVFP4, cache.IndexKeyMXFP4, -1},
-	{"c128a", 128, fakemodel.FP8, cache.IndexKeyFP8, -1},
-	{"recorded_window", 0, fakemodel.BF16, cache.IndexKeyFP8, 0},
-	{"recorded_c4a", 4, fakemodel.BF16, cache.IndexKeyFP8, 1},
-	{"recorded_c128a", 128, fakemodel.BF16, cache.IndexKeyFP8, 2},
+	{"window", 0, fakemodel.BF16, cache.IndexKeyFP8, -1, 0},
+	{"c4a", 4, fakemodel.FP8, cache.IndexKeyFP8, -1, 0},
+	{"c4a_mxfp4", 4, fakemodel.NVFP4, cache.IndexKeyMXFP4, -1, 0},
+	{"c128a", 128, fakemodel.FP8, cache.IndexKeyFP8, -1, 0},
+	{"recorded_window", 0, fakemodel.BF16, cache.IndexKeyFP8, 0, 0},
+	{"recorded_c4a", 4, fakemodel.BF16, cache.IndexKeyFP8, 1, 0},
+	{"recorded_c128a", 128, fakemodel.BF16, cache.IndexKeyFP8, 2, 0},
+	{"v41", 0, fakemodel.FP8, 0, -1, model.RecordsV41},
+	{"v41_v4_records", 0, fakemodel.FP8, 0, -1, model.RecordsV4},
 }
 
 // layerStep is the most tokens of a session in a step. A multiple of it are a session's prompt, the
@@ -61,16 +66,16 @@ func randomLayers(seed uint64) []verify.Case {
 	var cases []verify.Case
 	for i, k := range layerKinds {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
-		c := verify.Case{Name: k.name, About: "random weights, against the formula", Params: map[string]any{"kind": i, "seed": int(rng.Uint32())}}
+		c := verify.Case{Name: k.name, About: k.about(), Params: map[string]any{"kind": i, "seed": int(rng.Uint32())}}
 		if k.layer >= 0 {
-			c.About, c.Source = "by transformers", "recorded"
+			c.Source = "recorded"
 			if all, err := recorded.Layers(); err == nil {
 				c.In = verify.Arrays{"lens": vectors.FromI32([]int32{recorded.Tokens}, 1),
 					"hidden": vectors.FromF32(all[k.layer].In, recorded.Tokens, recorded.Config().Hidden)}
 			}
 		} else {
-			lens := []int32{295 + rng.Int32N(25), 67 + rng.Int32N(5)}
-			n, width := int(lens[0]+lens[1]), fakemodel.Config().Hidden
+			lens := k.lens(rng)
+			n, width := int(lens[0]+lens[1]), k.config().Hidden
 			hidden := make([]float32, n*width)
 			for j := range hidden {
 				hidden[j] = numfmt.BF16Round(float32(rng.NormFloat64()))
@@ -82,12 +87,43 @@ func randomLayers(seed uint64) []verify.Case {
 	return cases
 }
 
-// layerInput is a case: hidden states [T, Hidden] of all sessions, one after the other.
+// about says what a layer is checked against.
+func (k *layerKind) about() string {
+	switch {
+	case k.layer >= 0:
+		return "by transformers"
+	case k.records != 0:
+		return "layers of all roles that take from each other, random weights, against the definition"
+	}
+	return "random weights, against the formula"
+}
+
+// config is that of the model that the layer is of.
+func (k *layerKind) config() model.Config {
+	switch {
+	case k.layer >= 0:
+		return recorded.Config()
+	case k.records != 0:
+		return v41Config()
+	}
+	return fakemodel.Config(k.ratio)
+}
+
+// lens are the tokens of two sessions.
+func (k *layerKind) lens(rng *rand.Rand) []int32 {
+	if k.records != 0 {
+		return v41Lens(rng)
+	}
+	return []int32{295 + rng.Int32N(25), 67 + rng.Int32N(5)}
+}
+
+// layerInput is a case: hidden states [T, Hidden] of all sessions, one after the other, the same
+// for each layer.
 type layerInput struct {
 	layerKind
 	cfg    model.Config
 	model  *fakemodel.Model
-	index  int // of the layer in the model
+	layers []int // of the model, in order
 	lens   []int32
 	hidden []float32
 }
@@ -104,19 +140,29 @@ func readLayer(c verify.Case) (l layerInput, err error) {
 		return l, fmt.Errorf("verify: layer: kind %d: %w", kind, vectors.ErrFormat)
 	}
 	l.layerKind, l.hidden = layerKinds[kind], hidden.F32()
+	l.cfg, l.layers = l.config(), []int{max(l.layer, 0)}
 	if l.layer >= 0 {
-		l.cfg, l.model, l.index = recorded.Config(), recorded.Model(), l.layer
-	} else {
-		l.cfg = fakemodel.Config(l.ratio)
-		l.model, err = fakemodel.New(fakemodel.Options{Config: l.cfg, Storage: l.storage, Seed: uint64(seed)})
+		l.model = recorded.Model()
+		return l, nil
 	}
+	for i := 1; i < len(l.cfg.Layers); i++ {
+		l.layers = append(l.layers, i)
+	}
+	l.model, err = fakemodel.New(fakemodel.Options{Config: l.cfg, Storage: l.storage, Seed: uint64(seed)})
 	return l, err
 }
 
+// tokens is how many there are of all sessions.
+func (l layerInput) tokens() int { return len(l.hidden) / l.cfg.Hidden }
+
+// picks reports whether a layer attends entries that were picked.
+func (l layerInput) picks(layer int) bool { return l.cfg.Layers[layer].Picks != model.PickNone }
+
+// arrays are what layers gave, one after the other.
 func (l layerInput) arrays(out []float32, picks []int32) verify.Arrays {
-	t := len(l.hidden) / l.cfg.Hidden
+	t := len(l.layers) * l.tokens()
 	a := verify.Arrays{"out": vectors.FromF32(out, t, l.cfg.Hidden)}
-	if l.cfg.Layers[l.index].Picks == model.PickOwn {
+	if slices.ContainsFunc(l.layers, l.picks) {
 		a["topk"] = vectors.FromI32(picks, t, l.cfg.TopK)
 	}
 	return a
@@ -144,10 +190,13 @@ func refLayer(c verify.Case) (verify.Arrays, error) {
 		}
 		return l.arrays(all[l.layer].Out, picks), nil
 	}
+	if l.records != 0 {
+		return l.defined(), nil
+	}
 	at := 0
 	for _, n := range l.lens {
 		end := at + int(n)*l.cfg.Hidden
-		r := formula.Run(l.cfg, l.index, l.model.Values, nil, l.hidden[at:end])
+		r := formula.Run(l.cfg, l.layers[0], l.model.Values, nil, l.hidden[at:end])
 		for t, row := range r.Out {
 			for _, v := range row {
 				out = append(out, float32(v))
@@ -174,15 +223,16 @@ func runLayer(ctx context.Context, dev *vk.Device, variant string, c verify.Case
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, weights.Close()) }()
-	e, err := pipeline.NewEngine(ctx, dev, l.cfg, []*model.DeviceLayer{weights}, pipeline.EngineOptions{
+	defer func() { err = errors.Join(err, model.CloseLayers(weights)) }()
+	e, err := pipeline.NewEngine(ctx, dev, l.cfg, weights, pipeline.EngineOptions{
 		MaxTokens: int(slices.Max(l.lens)), MaxSessions: len(l.lens), MaxStep: layerStep * len(l.lens),
-		Keys: l.keys, KeepTopK: true, Variant: variant})
+		Keys: l.keys, Records: l.records, KeepTopK: true, Variant: variant})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(e.Close(), err) }()
-	x := layerRun{layerInput: l, e: e, out: make([]float32, len(l.hidden)), picks: make([]int32, len(l.hidden)/l.cfg.Hidden*l.cfg.TopK)}
+	x := layerRun{layerInput: l, e: e, out: make([]float32, len(l.layers)*len(l.hidden)),
+		chosen: slices.Repeat([]int32{-1}, len(l.layers)*l.tokens()*l.cfg.TopK)}
 	first := 0
 	for _, n := range l.lens {
 		s, err := e.Open()
@@ -195,11 +245,11 @@ func runLayer(ctx context.Context, dev *vk.Device, variant string, c verify.Case
 	for err == nil && len(x.sessions) > 0 {
 		err = x.next(ctx)
 	}
-	return l.arrays(x.out, x.picks), err
+	return l.arrays(x.out, x.chosen), err
 }
 
-// upload puts the layer's weights on the device, by way of a checkpoint.
-func (l layerInput) upload(ctx context.Context, dev *vk.Device) (_ *model.DeviceLayer, err error) {
+// upload puts the layers' weights on the device, by way of a checkpoint.
+func (l layerInput) upload(ctx context.Context, dev *vk.Device) (_ []*model.DeviceLayer, err error) {
 	dir, err := os.MkdirTemp("", "vkmla-layer-")
 	if err != nil {
 		return nil, err
@@ -208,16 +258,12 @@ func (l layerInput) upload(ctx context.Context, dev *vk.Device) (_ *model.Device
 	if err := l.model.Write(dir, 1); err != nil {
 		return nil, err
 	}
-	cp, err := model.Open(dir, model.CheckpointOptions{Layers: []int{l.index}})
+	cp, err := model.Open(dir, model.CheckpointOptions{Layers: l.layers})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, cp.Close()) }()
-	layers, err := cp.Upload(ctx, dev, nil)
-	if err != nil {
-		return nil, err
-	}
-	return layers[0], nil
+	return cp.Upload(ctx, dev, nil)
 }
 
 // layerRun is an engine on its way through the sessions of a case: all of them take part in every
@@ -226,8 +272,8 @@ type layerRun struct {
 	layerInput
 	e        *pipeline.Engine
 	sessions []layerSession
-	out      []float32
-	picks    []int32
+	out      []float32 // of layers one after the other, as arrays has them
+	chosen   []int32
 }
 
 type layerSession struct {
@@ -270,23 +316,29 @@ func (x *layerRun) run(ctx context.Context, st *pipeline.Step, chunks []pipeline
 	width, k := x.cfg.Hidden, x.cfg.TopK
 	for i := range chunks {
 		first, end := rows(i)
-		if err := st.SetInput(0, i, x.hidden[first*width:end*width]); err != nil {
-			return err
+		for layer := range x.layers {
+			if err := st.SetInput(layer, i, x.hidden[first*width:end*width]); err != nil {
+				return err
+			}
 		}
 	}
 	if err := st.Run(ctx); err != nil {
 		return err
 	}
 	for i := range chunks {
-		first, end := rows(i)
-		if err := st.ReadOutput(0, i, x.out[first*width:end*width]); err != nil {
-			return err
-		}
-		if x.cfg.Layers[x.index].Picks != model.PickOwn {
-			continue
-		}
-		if err := st.ReadTopK(0, i, x.picks[first*k:end*k]); err != nil {
-			return err
+		for layer, n := range x.layers {
+			first, end := rows(i)
+			first, end = first+layer*x.tokens(), end+layer*x.tokens()
+			if err := st.ReadOutput(layer, i, x.out[first*width:end*width]); err != nil {
+				return err
+			}
+			if !x.picks(n) {
+				continue
+			}
+			source := slices.Index(x.layers, x.cfg.Layers[n].PicksOf)
+			if err := st.ReadTopK(source, i, x.chosen[first*k:end*k]); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -312,16 +364,33 @@ func compareLayer(c verify.Case, got, want verify.Arrays) verify.Result {
 		}
 	}
 	diff, worst := layerDiff, layerWorst
-	if l.layer >= 0 {
+	switch {
+	case l.layer >= 0:
 		diff, worst = recordedDiff, recordedWorst
+	case l.records != 0:
+		diff, worst = v41Diff, v41Worst
 	}
-	agreement(r, l.agreement(got, want), diff, worst)
+	for i, n := range l.layers {
+		name := ""
+		if len(l.layers) > 1 {
+			name = fmt.Sprintf("layer %d, %s: ", n, l.cfg.Layers[n].Name)
+		}
+		agreement(r, name, l.agreement(i, got, want), diff, worst)
+	}
 	return r.Result()
 }
 
-func (l layerInput) agreement(got, want verify.Arrays) formula.Agreement {
-	values, chosen := want["out"].F32(), want["topk"].I32()
-	n := len(values) / l.cfg.Hidden
+// agreement compares what the layer with index i gave.
+func (l layerInput) agreement(i int, got, want verify.Arrays) formula.Agreement {
+	n, k := l.tokens(), l.cfg.TopK
+	outs := func(a verify.Arrays) []float32 { return a["out"].F32()[i*len(l.hidden) : (i+1)*len(l.hidden)] }
+	picks := func(a verify.Arrays) []int32 {
+		if !l.picks(l.layers[i]) {
+			return nil
+		}
+		return a["topk"].I32()[i*n*k : (i+1)*n*k]
+	}
+	values, chosen := outs(want), picks(want)
 	r := formula.Result{Out: make([][]float64, n), Picks: make([][]int, n)}
 	for t := range n {
 		for _, v := range values[t*l.cfg.Hidden : (t+1)*l.cfg.Hidden] {
@@ -336,17 +405,18 @@ func (l layerInput) agreement(got, want verify.Arrays) formula.Agreement {
 			}
 		}
 	}
-	return r.Compare(got["out"].F32(), got["topk"].I32(), nil)
+	return r.Compare(outs(got), picks(got), nil)
 }
 
 // agreement adds the criteria of a layer: of its outputs, and that nearly all picks are those of
 // the formula, from which rounding moves a few.
-func agreement(c *verify.Comparison, a formula.Agreement, diff, worst float64) {
-	c.Criterion(a.Diff < diff, a.Diff, diff, fmt.Sprintf("out: 1 - cos is %.3g", a.Diff))
-	c.Criterion(a.Worst < worst, a.Worst, worst, fmt.Sprintf("out: 1 - cos of token %d is %.3g", a.At, a.Worst))
-	c.Criterion(a.Short == 0, float64(a.Short), 0, fmt.Sprintf("topk: %d of %d tokens have another number of entries", a.Short, a.Tokens))
+func agreement(c *verify.Comparison, name string, a formula.Agreement, diff, worst float64) {
+	c.Criterion(a.Diff < diff, a.Diff, diff, fmt.Sprintf("%sout: 1 - cos is %.3g", name, a.Diff))
+	c.Criterion(a.Worst < worst, a.Worst, worst, fmt.Sprintf("%sout: 1 - cos of token %d is %.3g", name, a.At, a.Worst))
+	c.Criterion(a.Short == 0, float64(a.Short), 0,
+		fmt.Sprintf("%stopk: %d of %d tokens have another number of entries", name, a.Short, a.Tokens))
 	c.Criterion(10*a.Missed <= a.Picks, float64(a.Missed), float64(a.Picks)/10,
-		fmt.Sprintf("topk: %d of %d entries were not picked", a.Missed, a.Picks))
+		fmt.Sprintf("%stopk: %d of %d entries were not picked", name, a.Missed, a.Picks))
 	few := float64(a.Tokens-a.Same) / float64(a.Tokens)
-	c.Criterion(few <= 0.75, few, 0.75, fmt.Sprintf("topk: %d of %d tokens have the same entries", a.Same, a.Tokens))
+	c.Criterion(few <= 0.75, few, 0.75, fmt.Sprintf("%stopk: %d of %d tokens have the same entries", name, a.Same, a.Tokens))
 }

@@ -245,6 +245,12 @@ func (b *builder) v41(c model.Config) {
 			WindowRecord: cache.RecordFP8, CompressedRecord: cache.RecordFP4, Variant: v})
 		return err
 	})
+	oA := projection.LinearConfig{N: c.ORank, K: c.HeadsPerGroup() * 512, Groups: c.Groups, Out: tensor.BF16,
+		Weights: projection.WeightFP8UE8M0x32}
+	oB := projection.LinearConfig{N: c.Hidden, K: c.Groups * c.ORank, Out: tensor.BF16, Weights: oA.Weights}
+	b.chain(oA, oB)
+	b.linear(oA)
+	b.linear(oB)
 }
 
 func (b *builder) projections(c model.Config) {

@@ -25,6 +25,9 @@ func init() {
 var weightFormats = []projection.WeightFormat{
 	projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightNVFP4}
 
+// smallBlock is the side of WeightFP8UE8M0x32.
+const smallBlock = 32
+
 // lacksLinear: activations of four bits have no kernel with matrices or pairs of halves.
 func lacksLinear(c Case, variant string) bool {
 	return projection.ActivationFormat(c.Input().IntOr("activations", 0)) == projection.ActivationNVFP4 &&
@@ -197,10 +200,10 @@ func newLinearMagnitudes(h projection.LinearHost) linearMagnitudes {
 		}
 		m.x, m.xSum = append(m.x, v), append(m.xSum, sum)
 	}
-	if h.Weights == projection.WeightFP8 || h.Weights == projection.WeightFP8UE8M0 {
+	if len(h.Scale) > 0 && h.Weights != projection.WeightNVFP4 {
 		m.largest = 0
-		for row := 0; row < h.Groups*h.N; row += projection.ScaleBlock {
-			for k := 0; k < h.K; k += projection.ScaleBlock {
+		for row := 0; row < h.Groups*h.N; row += smallBlock {
+			for k := 0; k < h.K; k += smallBlock {
 				m.largest = max(m.largest, math.Abs(h.BlockScale(row, k)))
 			}
 		}
@@ -239,7 +242,7 @@ type linearShape struct {
 }
 
 func randomLinear(seed uint64) []Case {
-	fp8, fp4 := weightFormats[1:3], weightFormats[3:]
+	fp8, fp4, fp8x32 := weightFormats[1:3], weightFormats[3:], []projection.WeightFormat{projection.WeightFP8UE8M0x32}
 	var cases []Case
 	for i, s := range []linearShape{
 		{about: "one token, least sizes", tokens: 1, groups: 1, n: 8, k: 32},
@@ -278,6 +281,17 @@ func randomLinear(seed uint64) []Case {
 			activations: projection.ActivationNVFP4, codes: true, column: 8, spare: 16},
 		{about: "NVFP4 activations, many tokens", tokens: 131, groups: 2, n: 136, k: 192, weights: fp4,
 			activations: projection.ActivationNVFP4, f32: true},
+		{about: "small blocks, least sizes", tokens: 1, groups: 1, n: 8, k: 16, weights: fp8x32},
+		{about: "small blocks, two tokens", tokens: 2, groups: 1, n: 136, k: 61 * 16, weights: fp8x32, codes: true, wide: true},
+		{about: "small blocks, 13 tokens in groups beside other columns", tokens: 13, groups: 2, n: 104, k: 464, weights: fp8x32,
+			wide: true, column: 8, spare: 16},
+		{about: "small blocks, 45 tokens", tokens: 45, groups: 1, n: 200, k: 1056, weights: fp8x32, wide: true, f32: true},
+		{about: "small blocks, subnormal codes", tokens: 40, groups: 1, n: 136, k: 384, weights: fp8x32, faint: true},
+		{about: "small blocks, large tiles", tokens: 150, groups: 1, n: 256, k: 704, weights: fp8x32, wide: true, workgroups: 1},
+		{about: "MXFP8, one token", tokens: 1, groups: 1, n: 136, k: 640, weights: fp8x32, activations: projection.ActivationMXFP8},
+		{about: "MXFP8 in groups", tokens: 21, groups: 2, n: 72, k: 384, weights: fp8x32, activations: projection.ActivationMXFP8, wide: true},
+		{about: "MXFP8, large tiles", tokens: 140, groups: 1, n: 128, k: 512, weights: fp8x32,
+			activations: projection.ActivationMXFP8, f32: true, workgroups: 1},
 	} {
 		formats := s.weights
 		if formats == nil {
@@ -340,6 +354,9 @@ func randomActivations(rng *rand.Rand, s linearShape, in Arrays) {
 		return
 	}
 	codes, pitch, blocks := make([]byte, n), (s.tokens+3)/4*4, s.k/projection.ScaleBlock
+	if s.activations == projection.ActivationMXFP8 {
+		blocks = s.k / smallBlock
+	}
 	for i := range codes {
 		codes[i] = randomE4M3(rng, true)
 	}
@@ -348,7 +365,7 @@ func randomActivations(rng *rand.Rand, s linearShape, in Arrays) {
 	for i := range bytes {
 		bytes[i] = byte(112 + rng.IntN(10))
 	}
-	if s.activations == projection.ActivationFP8Packed {
+	if s.activations != projection.ActivationFP8 {
 		words := make([]int32, len(bytes)/4)
 		for i := range words {
 			words[i] = int32(binary.LittleEndian.Uint32(bytes[4*i:]))
@@ -411,7 +428,11 @@ func randomWeights(rng *rand.Rand, s linearShape, f projection.WeightFormat, in 
 			in["row_scale"] = vectors.FromF32(scales, rows)
 			return
 		}
-		n, k := (rows+projection.ScaleBlock-1)/projection.ScaleBlock, (s.k+projection.ScaleBlock-1)/projection.ScaleBlock
+		side := projection.ScaleBlock
+		if f == projection.WeightFP8UE8M0x32 {
+			side = smallBlock
+		}
+		n, k := (rows+side-1)/side, (s.k+side-1)/side
 		bytes, scales := make([]byte, n*k), make([]float32, n*k)
 		for i := range bytes {
 			bytes[i] = 114

@@ -15,7 +15,7 @@ import (
 
 func init() {
 	for name, formats := range map[string][]projection.ActivationFormat{
-		"per_token_group_fp8_quant": {projection.ActivationFP8, projection.ActivationFP8Packed},
+		"per_token_group_fp8_quant": {projection.ActivationFP8, projection.ActivationFP8Packed, projection.ActivationMXFP8},
 		"scaled_fp4_quant":          {projection.ActivationNVFP4},
 	} {
 		Register(Op{
@@ -58,6 +58,7 @@ func randomQuantise(seed uint64, formats []projection.ActivationFormat) []Case {
 			k := map[projection.ActivationFormat][]int{
 				projection.ActivationFP8:       {128, 384, 2176, 640, 1536, 256},
 				projection.ActivationFP8Packed: {512, 1024, 2560, 512, 1536, 512},
+				projection.ActivationMXFP8:     {128, 640, 2304, 384, 1536, 256},
 				projection.ActivationNVFP4:     {64, 192, 2112, 320, 1536, 128},
 			}[format][i]
 			scale := []float32{1, 0x1p-64, float32(0.001 * (1 + rng.Float64())), float32(rng.Float64()), 0x1p64, 0.1}[i]
@@ -120,22 +121,26 @@ func refQuantise(c Case) (Arrays, error) {
 		return Arrays{"codes": vectors.FromU8(codes, q.groups, q.tokens, q.k/2),
 			"scales": vectors.FromU8(scales, q.groups, q.tokens, q.k/16)}, err
 	}
-	codes, scales := make([]byte, n), make([]byte, n/projection.BlockDim)
+	block := projection.BlockDim
+	if q.format == projection.ActivationMXFP8 {
+		block = smallBlock
+	}
+	codes, scales := make([]byte, n), make([]byte, n/block)
 	if err := projection.QuantiseRef(q.format, c.In["x"].U16(), q.groups, q.k, 0, codes, scales); err != nil {
 		return nil, err
 	}
 	out := Arrays{"codes": vectors.FromU8(codes, q.groups, q.tokens, q.k)}
-	blocks, padded := q.k/projection.BlockDim, projection.PaddedTokens(q.tokens)
+	blocks, padded := q.k/block, projection.PaddedTokens(q.tokens)
 	numbers, words := make([]float32, q.groups*blocks*padded), make([]int32, q.groups*blocks/4*padded)
 	for i, sb := range scales {
-		block, t := i/q.tokens, i%q.tokens
-		numbers[block*padded+t] = numfmt.UE8M0Scale(sb)
-		if q.format == projection.ActivationFP8Packed {
-			words[block/4*padded+t] |= int32(uint32(sb) << (8 * (block % 4)))
+		b, t := i/q.tokens, i%q.tokens
+		numbers[b*padded+t] = numfmt.UE8M0Scale(sb)
+		if q.format != projection.ActivationFP8 {
+			words[b/4*padded+t] |= int32(uint32(sb) << (8 * (b % 4)))
 		}
 	}
 	out["scales"] = vectors.FromF32(numbers, q.groups, blocks, padded)
-	if q.format == projection.ActivationFP8Packed {
+	if q.format != projection.ActivationFP8 {
 		out["scales"] = vectors.FromI32(words, q.groups, blocks/4, padded)
 	}
 	return out, nil

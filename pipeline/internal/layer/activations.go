@@ -47,6 +47,8 @@ type quantised struct {
 // activation is the form in which a product with a matrix takes its input.
 func (cfg *KindConfig) activation(m *model.DeviceMatrix) projection.ActivationFormat {
 	switch {
+	case cfg.Quantise && m.Block == smallBlock:
+		return projection.ActivationMXFP8
 	case cfg.Quantise && (m.Format == model.FormatFP8 || m.Format == model.FormatFP8Rows):
 		return projection.ActivationFP8
 	case cfg.Quantise && m.Format == model.FormatNVFP4:

@@ -98,6 +98,8 @@ func (k *Kind) checkWeights(w *model.DeviceLayer) error {
 			"what a layer of kind %s has", k.cfg.Spec.Name)
 	case k.cfg.Output != projection.ActivationBF16 && w.OA.Format != model.FormatFP8 && w.OA.Format != model.FormatFP8Rows:
 		return badWeights("w.OA.Format", w.OA.Format, "fp8, which the output path multiplies with")
+	case k.cfg.Output != projection.ActivationBF16 && w.OA.Block == smallBlock:
+		return badWeights("w.OA.Block", w.OA.Block, "%d, of which the output path has inputs", projection.ScaleBlock)
 	case w.Sink.DType != tensor.F32 || w.Sink.Len() != k.heads:
 		return badWeights("w.Sink", w.Sink, "[%d] f32", k.heads)
 	}
@@ -134,7 +136,7 @@ func (l *Layer) uses() []use {
 		list = append(list, use{&l.idxGates, "Indexer.Keys.K", x.Keys.K, indexDim, headDim, 1, tensor.F32, fromLatents, none, 0})
 	}
 	for i := range list {
-		if u := &list[i]; u.x == projection.ActivationBF16 {
+		if u := &list[i]; u.x == projection.ActivationBF16 && !(u.to == &l.oa && u.m.Block == smallBlock) {
 			u.x = k.cfg.activation(&u.m)
 		}
 	}

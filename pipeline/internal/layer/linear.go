@@ -92,11 +92,16 @@ func (x *linears) close() (err error) {
 	return err
 }
 
+// smallBlock is the side of blocks of FP8 that are not projection.ScaleBlock's.
+const smallBlock = 32
+
 // weightFormat translates how a checkpoint stores a matrix into what multiplies with it.
 func weightFormat(m model.DeviceMatrix) projection.WeightFormat {
 	switch {
 	case m.Format == model.FormatFP8 && m.ScaleF32:
 		return projection.WeightFP8
+	case m.Format == model.FormatFP8 && m.Block == smallBlock:
+		return projection.WeightFP8UE8M0x32
 	case m.Format == model.FormatFP8:
 		return projection.WeightFP8UE8M0
 	case m.Format == model.FormatNVFP4:

@@ -1,0 +1,92 @@
+package model
+
+import (
+	"cmp"
+
+	"github.com/vkmla/vkmla/tensor"
+)
+
+// Plan returns what Checkpoint.Plan returns for one of some ranks, where there is no checkpoint
+// yet: linear layers that released checkpoints quantise have a format, FormatBF16, FormatFP8 with
+// scales of a byte, or FormatNVFP4; all else is as in these. Layers that only predict ahead are
+// left out. The layers have no memory; there is nothing to close.
+//
+// Errors: *ConfigError; vk.ErrArgument for another format, and for ranks that are no divisor of
+// o_groups.
+func (c Config) Plan(format Format, ranks int) ([]*DeviceLayer, error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	switch {
+	case format < FormatBF16 || format > FormatNVFP4:
+		return nil, badArgument(opPlan, "format", format, "bf16, fp8 or nvfp4")
+	case ranks < 1 || c.Groups%ranks != 0:
+		return nil, badArgument(opPlan, "ranks", ranks, "a divisor of the %d groups", c.Groups)
+	}
+	var list []LayerWeights
+	for i := range c.mainLayers() {
+		list = append(list, outline{c, format, ranks}.layer(i))
+	}
+	return planned(list)
+}
+
+// outline makes weights that have sizes and no data.
+type outline struct {
+	Config
+	format Format
+	ranks  int
+}
+
+func (o outline) layer(i int) LayerWeights {
+	spec, rows, heads := &o.Layers[i].LayerSpec, o.Groups*o.ORank/o.ranks, o.Heads/o.ranks
+	w := LayerWeights{Layer: i, QKV: o.matrix(o.format, o.QRank+HeadDim, o.Hidden), QNorm: outlined(tensor.BF16, o.QRank),
+		KVNorm: outlined(tensor.BF16, HeadDim), QB: o.matrix(o.format, heads*HeadDim, o.QRank), Sink: outlined(tensor.F32, heads),
+		OA: o.matrix(o.format, rows, o.HeadsPerGroup()*HeadDim), OB: o.matrix(o.format, o.Hidden, rows)}
+	if spec.Compresses() {
+		w.Compressor = o.compressor(spec, HeadDim)
+	}
+	if spec.Picks != PickOwn {
+		return w
+	}
+	w.Indexer = &IndexerWeights{QB: o.matrix(o.format, o.IndexHeads*IndexDim, o.QRank),
+		Weights: o.matrix(FormatBF16, o.IndexHeads, o.Hidden)}
+	switch {
+	case spec.LatentKeys:
+		w.Indexer.Keys = &KeyWeights{o.matrix(FormatBF16, IndexDim, HeadDim), outlined(tensor.BF16, IndexDim)}
+	case spec.Compresses():
+		w.Indexer.Compressor = o.compressor(spec, IndexDim)
+	}
+	return w
+}
+
+func (o outline) compressor(spec *LayerSpec, dim int) *CompressorWeights {
+	c := spec.Compression(dim)
+	w := &CompressorWeights{KVGate: o.matrix(FormatBF16, c.Channels(), o.Hidden), Norm: outlined(tensor.BF16, dim)}
+	if spec.Gated() {
+		w.KVGate = o.matrix(FormatBF16, 2*c.Channels(), o.Hidden)
+		w.Ape = outlined(tensor.F32, c.Ratio, c.Channels())
+	}
+	return w
+}
+
+func (o outline) matrix(f Format, n, k int) Matrix {
+	m, sized := Matrix{Format: f, N: n, K: k}, func(bytes int) Blob { return Blob{size: int64(bytes)} }
+	switch f {
+	case FormatFP8:
+		side := cmp.Or(o.WeightBlock, blockSide)
+		if m.Data, m.Scales = sized(n*k), sized(ceilDiv(n, side)*ceilDiv(k, side)); side != blockSide {
+			m.Block = side
+		}
+	case FormatNVFP4:
+		m.Data, m.Scales, m.Global = sized(n*k/2), sized(n*k/nvBlock), 1
+	default:
+		m.Data = sized(2 * n * k)
+	}
+	return m
+}
+
+// outlined is a small tensor without data.
+func outlined(d tensor.DType, shape ...int) Vector {
+	t := tensor.Tensor{DType: d, Shape: shape}
+	return Vector{DType: d, Shape: shape, Data: Blob{size: int64(t.Bytes())}}
+}
