@@ -163,10 +163,10 @@ func (x *sessions) begin(t testing.TB, e *pipeline.Engine, s *pipeline.Session, 
 }
 
 // TestSessions does everything to sessions that must not change their results, and demands that it
-// does not. Of DeepSeek-V4.1 it does all with VKMLA_TEST_FULL=1.
-func TestSessions(t *testing.T) { testSessions(t, &v4Sessions, nil) }
+// does not.
+func TestSessions(t *testing.T) { testSessions(t, &v4Sessions) }
 
-func testSessions(t *testing.T, of *sessionModel, only []string) {
+func testSessions(t *testing.T, of *sessionModel) {
 	x := newSessions(t, testkit.Device(t), of)
 	for _, c := range []struct {
 		name string
@@ -177,9 +177,7 @@ func testSessions(t *testing.T, of *sessionModel, only []string) {
 		{"full", x.full}, {"save", x.save}, {"odd pages", func(t *testing.T) { x.inPages(t, of.odd) }}, {"concurrent", x.concurrent},
 		{"random", x.random}, {"two steps", x.twoSteps}, {"steps at random", x.randomSteps},
 	} {
-		if only == nil || slices.Contains(only, c.name) {
-			t.Run(c.name, c.test)
-		}
+		t.Run(c.name, c.test)
 	}
 }
 
@@ -431,15 +429,18 @@ func (x *sessions) full(t *testing.T) {
 	s := must[*pipeline.Session](t)(e.Open())
 	x.run(t, s, 120)
 	var others []*pipeline.Session
+	refused := 0
 	for range 3 {
 		hog := must[*pipeline.Session](t)(e.Open())
 		others = append(others, hog)
-		for err := error(nil); err == nil; {
-			require.NotEqual(t, sessionTokens, hog.Len(), "the caches do not become full")
-			err = hog.Advance(t.Context(), 1)
-			require.False(t, err != nil && !errors.Is(err, cache.ErrPoolFull), "%v", err)
+		for err := error(nil); err == nil && hog.Len() < sessionTokens; {
+			if err = hog.Advance(t.Context(), 1); err != nil {
+				require.ErrorIs(t, err, cache.ErrPoolFull)
+				refused++
+			}
 		}
 	}
+	require.Positive(t, refused, "the caches do not become full")
 	before, _ := e.Pages()
 	_, err := e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 40})
 	assert.ErrorIs(t, err, cache.ErrPoolFull)

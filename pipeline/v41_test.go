@@ -110,9 +110,13 @@ func checkSequence(t *testing.T, c model.Config, records model.Records, values m
 }
 
 // TestEngineGolden41 compares layers with what the official ones gave: prefill in chunks, then
-// token by token. With the model's own records all picks are equal. The run with activations of
-// E4M3 has scores of bf16, whose ties are picked in another order: outputs are those of tokens with
-// the same picks, and a bf16 step before wo_b is one of E4M3.
+// token by token. With the model's own records all picks are equal. With those of V4 up to four
+// keys of a layer differ by a bf16 step before they become FP8, in any order of f32 sums: channel
+// 175 of what becomes the latent of entry 22 of layer 4 is 2.4 steps of f32 from the middle of two
+// bf16 numbers. Orders only differ in which keys these are.
+//
+// The run with activations of E4M3 has scores of bf16, whose ties are picked in another order:
+// outputs are those of tokens with the same picks, and a bf16 step before wo_b is one of E4M3.
 func TestEngineGolden41(t *testing.T) {
 	dir := testkit.FurtherGolden(t)
 	if dir == "" || testing.Short() {

@@ -34,6 +34,15 @@ func TestLinearArguments(t *testing.T) {
 		"NVFP4 by FP8": func(c *projection.LinearConfig) {
 			c.Weights, c.Activations = projection.WeightFP8, projection.ActivationNVFP4
 		},
+		"MXFP8 by FP8": func(c *projection.LinearConfig) {
+			c.Weights, c.Activations = projection.WeightFP8UE8M0, projection.ActivationMXFP8
+		},
+		"MXFP8, short": func(c *projection.LinearConfig) {
+			c.Weights, c.Activations, c.K = projection.WeightFP8UE8M0x32, projection.ActivationMXFP8, 320
+		},
+		"FP8 by small blocks": func(c *projection.LinearConfig) {
+			c.Weights, c.Activations = projection.WeightFP8UE8M0x32, projection.ActivationFP8
+		},
 		"NVFP4, short":       func(c *projection.LinearConfig) { c.Activations, c.K = projection.ActivationNVFP4, 96 },
 		"output":             func(c *projection.LinearConfig) { c.Out = tensor.F16 },
 		"tokens":             func(c *projection.LinearConfig) { c.MaxTokens = -1 },

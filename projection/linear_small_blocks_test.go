@@ -67,16 +67,16 @@ func TestLinearSmallBlocks(t *testing.T) {
 				h := smallBlocks(uint64(2+i), s.tokens, s.groups, s.n, s.k)
 				cfg := linearConfig(h, variant)
 				cfg.MaxTokens, cfg.Workgroups = s.tokens, 8
-				make32to64 := s.tiled == [5]int{}
+				tiled := s.tiled != [5]int{}
 				op, err := projection.NewLinear32to64(dev, cfg)
-				if !make32to64 {
+				if tiled {
 					op, err = projection.NewLinearTiled(dev, cfg, s.tiled)
 				}
 				if errors.Is(err, vk.ErrMissingFeature) {
 					t.Skip(err)
 				}
 				require.NoError(t, err)
-				if !make32to64 {
+				if tiled {
 					assert.Equal(t, s.n%s.tiled[1] == 0, projection.Paired(op, h.T), "by pairs of steps")
 				}
 				exactly(t, dev, h, op)

@@ -29,6 +29,12 @@ func TestQuantiseRef(t *testing.T) {
 		assert.Equal(t, numfmt.E4M3Encode(-float32(float64(amax)/math.Ldexp(1, int(byte_)-127))), codes[77], "amax %g", amax)
 		assert.Zero(t, codes[0])
 	}
+	for amax, byte_ := range map[float32]byte{0: 105, 1e-4: 105, 2e-4: 106, 448: 127} { // of MXFP8, of 32 numbers
+		x, codes, scales := make([]uint16, 128), make([]byte, 128), make([]byte, 4)
+		x[77] = numfmt.BF16Encode(amax)
+		require.NoError(t, projection.QuantiseRef(projection.ActivationMXFP8, x, 1, 128, 0, codes, scales))
+		assert.Equal(t, []byte{105, 105, byte_, 105}, scales, "amax %g", amax)
+	}
 	for name, c := range map[string]struct {
 		block, codes []float32
 		input, scale float32
@@ -68,7 +74,7 @@ func TestQuantiseArguments(t *testing.T) {
 	}
 	for _, c := range []projection.QuantiseConfig{
 		{Format: projection.ActivationFP8, K: 128, Groups: 2}, {Format: projection.ActivationFP8Packed, K: 512},
-		{Format: projection.ActivationNVFP4, K: 64},
+		{Format: projection.ActivationNVFP4, K: 64}, {Format: projection.ActivationMXFP8, K: 384},
 	} {
 		op := must[*projection.Quantise](t)(projection.NewQuantise(dev, c))
 		width := max(c.Groups, 1) * c.K

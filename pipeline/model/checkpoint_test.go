@@ -434,25 +434,29 @@ func TestBlob(t *testing.T) {
 // A file with a damaged header or any byte of data changed is refused with a typed error, or gives
 // layers whose bytes can be read.
 func FuzzOpen(f *testing.F) {
-	cfg := fakemodel.Config(1)
-	cfg.Hidden, cfg.Heads, cfg.Groups, cfg.QRank, cfg.ORank = 8, 1, 1, 16, 16
-	dir := testkit.MemoryDir(f)
-	path := filepath.Join(dir, safetensors.SingleName)
+	cfg, v41 := fakemodel.Config(1), fakemodel.V41()
+	v41.Layers = model.V41Layers(model.Sources{Entries: []int{0, 2}, Picks: []int{0, 2, 3}, Candidates: 2}, 2, 2, 1, 1)
 	var data [][]byte
-	for i, s := range []fakemodel.Storage{fakemodel.BF16, fakemodel.FP8, fakemodel.FP8F32, fakemodel.FP8Rows, fakemodel.FP8One} {
-		naming := fakemodel.Namings()[i%len(fakemodel.Namings())]
-		require.NoError(f, fake(f, fakemodel.Options{Config: cfg, Storage: s, Naming: naming}).Write(dir, 1))
-		file := must[[]byte](f)(os.ReadFile(path))
+	var dirs []string
+	for i, s := range []fakemodel.Storage{fakemodel.BF16, fakemodel.FP8, fakemodel.FP8F32, fakemodel.FP8Rows, fakemodel.FP8One, fakemodel.FP8} {
+		o := fakemodel.Options{Config: cfg, Storage: s, Naming: fakemodel.Namings()[i%len(fakemodel.Namings())]}
+		if i == 5 {
+			o.Config, o.Naming = v41, fakemodel.Released
+		}
+		o.Config.Hidden, o.Config.Heads, o.Config.Groups, o.Config.QRank, o.Config.ORank, o.Config.IndexHeads = 8, 1, 1, 16, 16, 1
+		dir := testkit.MemoryDir(f)
+		require.NoError(f, fake(f, o).Write(dir, 1))
+		file := must[[]byte](f)(os.ReadFile(filepath.Join(dir, safetensors.SingleName)))
 		n := 8 + binary.LittleEndian.Uint64(file)
-		data = append(data, file[n:])
+		data, dirs = append(data, file[n:]), append(dirs, dir)
 		f.Add(uint8(i), file[8:n], uint16(i), uint8(i))
 	}
 	f.Fuzz(func(t *testing.T, which uint8, header []byte, at uint16, flip uint8) {
-		d := data[int(which)%len(data)]
+		d, dir := data[int(which)%len(data)], dirs[int(which)%len(data)]
 		file := append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...)
 		file = append(file, d...)
 		file[8+len(header)+int(at)%len(d)] ^= flip
-		require.NoError(t, os.WriteFile(path, file, 0o666))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, safetensors.SingleName), file, 0o666))
 		c, err := model.Open(dir, model.CheckpointOptions{})
 		if err != nil {
 			assert.ErrorIs(t, err, model.ErrCheckpoint, "untyped error")

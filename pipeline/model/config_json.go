@@ -281,6 +281,9 @@ func (r *configReader) config(drafts bool) Config {
 	if m := or(f.ModelType, types[0]); !slices.Contains(types, m) {
 		r.bad("model_type", fmt.Sprintf("%.60q", m), "%s or %s", modelTypes[0], v41Types[0])
 	}
+	if !v41 {
+		r.notV41()
+	}
 	r.fixed("num_key_value_heads", f.KVHeads, 1)
 	r.fixed("head_dim", f.HeadDim, HeadDim)
 	r.fixed("qk_rope_head_dim", f.RopeDim, ropeDim)

@@ -236,12 +236,12 @@ func TestLoadConfig(t *testing.T) {
 }
 
 func FuzzParseConfig(f *testing.F) {
-	for _, c := range []model.Config{model.FlashConfig(), model.ProConfig()} {
-		for _, m := range []map[string]any{released(c), spelledAnew(released(c))} {
-			data, err := json.Marshal(m)
-			require.NoError(f, err)
-			f.Add(data)
-		}
+	v41 := released(fakemodel.V41())
+	for _, m := range []map[string]any{released(model.FlashConfig()), spelledAnew(released(model.FlashConfig())),
+		released(model.ProConfig()), spelledAnew(released(model.ProConfig())), v41, inferenceFile(v41)} {
+		data, err := json.Marshal(m)
+		require.NoError(f, err)
+		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := model.ParseConfig(data)

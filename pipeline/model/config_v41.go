@@ -85,6 +85,7 @@ func (r *configReader) v41(c *Config, drafts bool) {
 		need(r, "candidate_source_layer_id", f.Candidates)}
 	if r.err == nil {
 		r.sources(s, f.Ratios[:n])
+		r.v41Types(s, n)
 	}
 	if r.err != nil {
 		return
@@ -139,12 +140,61 @@ func (r *configReader) sources(s Sources, ratios []int) {
 	}
 	if n := s.Candidates; n >= 0 && (!slices.Contains(s.Picks, n) || ratios[n] != 1) {
 		r.bad("candidate_source_layer_id", n, "one of index_source_layer_ids, %v, with a ratio of 1, or less than 0 for none", s.Picks)
+		return
+	}
+	for _, n := range s.Picks {
+		if source := s.Candidates; source >= 0 && n > source && ratios[n] != ratios[source] {
+			r.bad("compress_ratios", fmt.Sprintf("%d for layer %d", ratios[n], n), "%d, as layer %d has it, whose candidates it scores",
+				ratios[source], source)
+		}
 	}
 }
 
-// v41Drafts adds the layers that draft.
+// v41Types demands of layer_types what newer versions of transformers write: they follow from the
+// lists of sources.
+func (r *configReader) v41Types(s Sources, n int) {
+	if r.f.Types != nil && len(r.f.Types) < n {
+		r.bad("layer_types", fmt.Sprintf("%d types", len(r.f.Types)), "one for each of %d layers", n)
+		return
+	}
+	for i := range min(n, len(r.f.Types)) {
+		want := "sliding_attention"
+		if slices.Contains(s.Entries, i) {
+			want = "shared_compressed_attention"
+		}
+		if got := r.f.Types[i]; got != want {
+			r.bad("layer_types", fmt.Sprintf("%.60q for layer %d", got, i), "%s, by kv_source_layer_ids", want)
+		}
+	}
+}
+
+// notV41 refuses what only V4.1 has in the configuration of another model.
+func (r *configReader) notV41() {
+	f := &r.f
+	switch {
+	case slices.Contains(f.Names, v41Architecture):
+		r.bad("architectures", f.Names, "another than %s, or the model_type %s", v41Architecture, v41Types[0])
+	case f.Entries != nil:
+		r.bad("kv_source_layer_ids", f.Entries, "absent, or the model_type %s", v41Types[0])
+	case f.Picks != nil:
+		r.bad("index_source_layer_ids", f.Picks, "absent, or the model_type %s", v41Types[0])
+	case f.Candidates != nil:
+		r.bad("candidate_source_layer_id", *f.Candidates, "absent, or the model_type %s", v41Types[0])
+	}
+}
+
+// v41Drafts adds the layers that draft. Where compress_ratios ends with the model's own layers,
+// num_nextn_predict_layers says how many they are.
 func (r *configReader) v41Drafts(c *Config, ratios []int) {
-	if n := or(r.f.DraftLayers, len(ratios)); n != len(ratios) {
+	n := or(r.f.DraftLayers, len(ratios))
+	if n < 0 || n > maxLayers {
+		r.bad("num_nextn_predict_layers", n, "0 to %d", maxLayers)
+		return
+	}
+	if len(ratios) == 0 {
+		ratios = make([]int, n)
+	}
+	if n != len(ratios) {
 		r.bad("num_nextn_predict_layers", n, "the %d that compress_ratios lists behind the others", len(ratios))
 	}
 	for _, ratio := range ratios {

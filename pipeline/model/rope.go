@@ -51,8 +51,8 @@ func (r Rope) ramp() (low, high float32) {
 	}
 	low = float32(max(math.Floor(pair(float64(r.BetaFast))), 0))
 	high = float32(min(math.Ceil(pair(float64(r.BetaSlow))), ropeDim-1))
-	if low == high {
-		high += 0.001
+	if high <= low {
+		high = low + 0.001
 	}
 	return low, high
 }

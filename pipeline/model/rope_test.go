@@ -96,3 +96,11 @@ func TestRopeTable(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// Where even the slowest pair turns more often than BetaFast says, YaRN leaves all as they are.
+func TestFrequenciesFast(t *testing.T) {
+	r := model.Rope{Theta: 12, Factor: 4, BetaFast: 32, BetaSlow: 1, Original: 65536}
+	plain := r
+	plain.Factor = 1
+	assert.Equal(t, plain.Frequencies(), r.Frequencies())
+}

@@ -102,8 +102,8 @@ func (c *layerCheck) sources(field string, i int) {
 		return
 	}
 	made := from("CandidatesOf", l.CandidatesOf, true)
-	if made != nil && (made.Candidates != CandidatesMade || made.EntriesOf != l.EntriesOf) {
-		c.bad(field+".CandidatesOf", l.CandidatesOf, "a layer that makes candidates of the same entries")
+	if made != nil && (made.Candidates != CandidatesMade || made.Ratio != l.Ratio) {
+		c.bad(field+".CandidatesOf", l.CandidatesOf, "a layer that makes candidates, of entries of as many tokens")
 	}
 }
 

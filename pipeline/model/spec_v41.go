@@ -23,8 +23,9 @@ type Sources struct {
 //	reindex   an indexer of its own over borrowed entries and keys
 //	reuse     borrowed entries and picks
 //
-// A full layer that makes candidates, and those that pick from these, are kinds of their own. Names
-// end with the ratio. Config.Check refuses rows without a source, and those of other ratios.
+// The layer that makes candidates is a kind of its own, as are those behind it with an indexer:
+// these pick from candidates alone, even of entries of their own. Names end with the ratio.
+// Config.Check refuses rows without a source, and those of other ratios.
 func V41Layers(s Sources, ratios ...int) []Layer {
 	list := make([]Layer, 0, len(ratios))
 	for i, ratio := range ratios {
@@ -47,8 +48,8 @@ func V41Layers(s Sources, ratios ...int) []Layer {
 		case source < 0 || l.PicksOf != i || source > i:
 		case source == i:
 			role, l.Candidates = role+"-blocks", CandidatesMade
-		case l.EntriesOf != i && l.EntriesOf == newest(s.Entries, source):
-			role, l.Candidates, l.CandidatesOf = role+"-blocks", CandidatesUsed, source
+		default:
+			role, l.Candidates, l.CandidatesOf = role+"-within", CandidatesUsed, source
 		}
 		if slices.Contains(v41Ratios, ratio) {
 			l.Name = fmt.Sprint(role, ratio)

@@ -2,7 +2,10 @@ package model_test
 
 import (
 	"cmp"
+	"encoding/json"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -60,7 +63,7 @@ func TestParseConfigV41(t *testing.T) {
 		kinds[l.Name] = append(kinds[l.Name], i)
 		assert.Equal(t, l.Ratio > 0, want.Rope(i) == want.Compress, "layer %d: rotation", i)
 	}
-	assert.Equal(t, map[string][]int{"window": {0, 1}, "full2": {2, 8, 14}, "full-blocks1": {20}, "reindex-blocks1": {24, 28, 32, 36},
+	assert.Equal(t, map[string][]int{"window": {0, 1}, "full2": {2, 8, 14}, "full-blocks1": {20}, "reindex-within1": {24, 28, 32, 36},
 		"reuse2": {3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 15, 16, 17, 18, 19},
 		"reuse1": {21, 22, 23, 25, 26, 27, 29, 30, 31, 33, 34, 35, 37, 38, 39}}, kinds)
 	for i, from := range map[int][2]int{2: {2, 2}, 7: {2, 2}, 13: {8, 8}, 20: {20, 20}, 23: {20, 20}, 24: {20, 24},
@@ -71,6 +74,37 @@ func TestParseConfigV41(t *testing.T) {
 	assert.Equal(t, model.Sources{Entries: []int{2, 8, 14, 20}, Picks: []int{2, 8, 14, 20, 24, 28, 32, 36}, Candidates: 20},
 		model.SourcesOf(want.Layers))
 	assert.Equal(t, float32(1e-20), want.Eps)
+}
+
+// Layers that draft need no ratios, and newer versions of transformers write types of layers beside
+// the lists of sources.
+func TestParseConfigV41Drafts(t *testing.T) {
+	want := fakemodel.V41()
+	f := released(want)
+	c := text(f)
+	c["compress_ratios"] = c["compress_ratios"].([]int)[:9]
+	c["layer_types"] = slices.Repeat([]string{"sliding_attention"}, 9)
+	for _, i := range []int{1, 3, 4} {
+		c["layer_types"].([]string)[i] = "shared_compressed_attention"
+	}
+	for n, message := range map[int]string{1: "", -1: "num_nextn_predict_layers: got -1, want 0 to 4096",
+		1 << 40: "num_nextn_predict_layers: got 1099511627776"} {
+		dir := t.TempDir()
+		c["num_nextn_predict_layers"] = n
+		data, err := json.Marshal(f)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), data, 0o666))
+		_, err = model.LoadConfig(dir)
+		require.NoError(t, err, "without drafts")
+		got, err := model.LoadConfigWithDrafts(dir)
+		if message != "" {
+			require.ErrorIs(t, err, model.ErrConfig)
+			assert.ErrorContains(t, err, message)
+			continue
+		}
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+	}
 }
 
 // A token of V4.1-Flash takes 890 bytes: 2.5 entries and keys, of 288 and 68 bytes.
@@ -105,13 +139,16 @@ func TestParseConfigV41Errors(t *testing.T) {
 		"candidate_source_layer_id: got 3, want one of index_source_layer_ids":  set("candidate_source_layer_id", 3),
 		"candidate_source_layer_id: got 5, want one of index_source_layer_ids":  set("candidate_source_layer_id", 5),
 		"candidate_source_layer_id: got 12, want one of index_source_layer_ids": set("candidate_source_layer_id", 12),
-		"candidate_source_layer_id: got absent":                                 set("candidate_source_layer_id", nil),
-		"candidate_topk_blocks: got absent":                                     set("candidate_topk_blocks", nil),
-		"candidate_block_size: got 0, want 8":                                   set("candidate_block_size", 0),
-		"rms_norm_eps: got absent":                                              set("rms_norm_eps", nil),
-		"index_n_heads: got absent":                                             set("index_n_heads", nil),
-		"model_type: got \"deepseek_v41_vision\"":                               set("model_type", "deepseek_v41_vision"),
-		"head_dim: got 576, want 512":                                           set("head_dim", 576),
+		"compress_ratios: got 2 for layer 6, want 1, as layer 4 has it, whose candidates it scores": func(c map[string]any) {
+			c["compress_ratios"], c["kv_source_layer_ids"] = []int{0, 2, 2, 2, 1, 1, 2, 2, 2, 0}, []int{1, 3, 4, 6}
+		},
+		"candidate_source_layer_id: got absent":   set("candidate_source_layer_id", nil),
+		"candidate_topk_blocks: got absent":       set("candidate_topk_blocks", nil),
+		"candidate_block_size: got 0, want 8":     set("candidate_block_size", 0),
+		"rms_norm_eps: got absent":                set("rms_norm_eps", nil),
+		"index_n_heads: got absent":               set("index_n_heads", nil),
+		"model_type: got \"deepseek_v41_vision\"": set("model_type", "deepseek_v41_vision"),
+		"head_dim: got 576, want 512":             set("head_dim", 576),
 		"quantization_config.weight_block_size: got [128 128], want [32 32]": set("quantization_config",
 			map[string]any{"quant_method": "fp8", "weight_block_size": []int{128, 128}}),
 	} {
@@ -121,6 +158,23 @@ func TestParseConfigV41Errors(t *testing.T) {
 		_, err := parse(t, f)
 		require.ErrorIs(t, err, model.ErrConfig, want)
 		assert.ErrorContains(t, err, "model: config: "+want)
+	}
+	for want, change := range map[string]func(c map[string]any){ // the lists of another model are not passed over
+		"kv_source_layer_ids: got [1 3 4], want absent":     func(map[string]any) {},
+		"index_source_layer_ids: got [1 3 4 6 8], want abs": set("kv_source_layer_ids", nil),
+		"candidate_source_layer_id: got 4, want absent": func(c map[string]any) {
+			delete(c, "kv_source_layer_ids")
+			delete(c, "index_source_layer_ids")
+		},
+	} {
+		f := released(fakemodel.V41())
+		f["model_type"], f["architectures"], text(f)["model_type"] = "deepseek_v4", nil, "deepseek_v4"
+		change(text(f))
+		_, err := parse(t, f)
+		assert.ErrorContains(t, err, "model: config: "+want)
+		f["architectures"] = []string{"DeepseekV41ForCausalLM"}
+		_, err = parse(t, f)
+		assert.ErrorContains(t, err, "architectures: got [DeepseekV41ForCausalLM], want another")
 	}
 	f := inferenceFile(released(fakemodel.V41()))
 	delete(f, "window_size")
@@ -132,6 +186,31 @@ func TestParseConfigV41Errors(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "reindex1", c.Layers[6].Name, "without candidates")
 	assert.Equal(t, model.CandidatesNone, c.Layers[6].Candidates)
+}
+
+// Behind the layer that makes candidates, all that have an indexer pick from these, also where
+// they have entries of their own or the candidates are of a layer without a compressor.
+func TestCandidatesV41(t *testing.T) {
+	for source, want := range map[int][]string{
+		1: {"full-blocks1", "reuse1", "reindex-within1", "reuse1", "full-within1", "reindex-within1"},
+		3: {"full1", "reuse1", "reindex-blocks1", "reuse1", "full-within1", "reindex-within1"},
+		5: {"full1", "reuse1", "reindex1", "reuse1", "full-blocks1", "reindex-within1"},
+		6: {"full1", "reuse1", "reindex1", "reuse1", "full1", "reindex-blocks1"},
+	} {
+		f := released(fakemodel.V41())
+		c := text(f)
+		c["num_hidden_layers"], c["compress_ratios"] = 7, []int{0, 1, 1, 1, 1, 1, 1}
+		c["kv_source_layer_ids"], c["index_source_layer_ids"], c["candidate_source_layer_id"] = []int{1, 5}, []int{1, 3, 5, 6}, source
+		cfg, err := parse(t, f)
+		require.NoError(t, err)
+		var names []string
+		for _, l := range cfg.Layers[1:] {
+			if names = append(names, l.Name); l.Candidates == model.CandidatesUsed {
+				assert.Equal(t, source, l.CandidatesOf)
+			}
+		}
+		assert.Equal(t, want, names, "candidates of layer %d", source)
+	}
 }
 
 func set(name string, v any) func(c map[string]any) {
@@ -230,6 +309,44 @@ func TestCheckpointV41Errors(t *testing.T) {
 		require.ErrorIs(t, err, model.ErrCheckpoint, want)
 		assert.ErrorContains(t, err, want)
 	}
+}
+
+// Every tensor of full and reindex layers has to be there, of its shape and type.
+func TestCheckpointV41Tensors(t *testing.T) {
+	cfg := fakemodel.V41()
+	cfg.Layers = model.V41Layers(model.Sources{Entries: []int{1, 2}, Picks: []int{1, 2, 3}, Candidates: 2}, 0, 2, 1, 1, 1)
+	cfg.Hidden, cfg.QRank, cfg.Heads, cfg.Groups = 40, 40, 2, 2
+	whole, err := fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8})
+	require.NoError(t, err)
+	tried := 0
+	for _, x := range whole.Tensors {
+		if layer, _, _ := strings.Cut(x.Name, ".attn."); !slices.Contains([]string{"layers.1", "layers.2", "layers.3"}, layer) {
+			continue
+		}
+		for what, change := range map[string]func(m *fakemodel.Model, x *fakemodel.Tensor){
+			"absent":          func(m *fakemodel.Model, x *fakemodel.Tensor) { m.Remove(x.Name) },
+			"of integers":     func(m *fakemodel.Model, x *fakemodel.Tensor) { m.Remove(x.Name); m.Add(x.Name, "I32", x.Shape...) },
+			"of another rank": func(m *fakemodel.Model, x *fakemodel.Tensor) { x.Shape = append([]int{1, 1}, x.Shape...) },
+			"a row short": func(m *fakemodel.Model, x *fakemodel.Tensor) {
+				m.Remove(x.Name)
+				m.Add(x.Name, x.DType, append([]int{x.Shape[0] - 1}, x.Shape[1:]...)...)
+			},
+		} {
+			m := *whole
+			m.Tensors = nil
+			for _, o := range whole.Tensors {
+				c := *o
+				m.Tensors = append(m.Tensors, &c)
+			}
+			change(&m, m.Find(x.Name))
+			_, err := openFake(t, &m, 1, model.CheckpointOptions{})
+			require.ErrorIs(t, err, model.ErrCheckpoint, "%s %s", x.Name, what)
+			stem := strings.TrimSuffix(strings.TrimSuffix(x.Name, ".scale"), ".weight")
+			assert.ErrorContains(t, err, stem, "%s %s", x.Name, what)
+			tried++
+		}
+	}
+	assert.Greater(t, tried, 200)
 }
 
 func add(name string, shape ...int) func(m *fakemodel.Model) {

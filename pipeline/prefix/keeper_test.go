@@ -104,16 +104,16 @@ type both struct {
 	pages                map[string]int // of an engine that restores
 }
 
-func newBoth(t *testing.T, cfg model.Config, pages map[string]int) *both {
-	const most = 400
+// newBoth computes sequences of so many tokens, of which the first ones are shared.
+func newBoth(t *testing.T, cfg model.Config, pages map[string]int, most, shared int) *both {
 	x := &both{world: newWorld(t, cfg, fakemodel.BF16), a: random(1, most), pages: pages}
-	x.b = append(slices.Clone(x.a[:300]), random(2, most-300)...)
+	x.b = append(slices.Clone(x.a[:shared]), random(2, most-shared)...)
 	x.e = x.engine(t, "")
 	x.computedA = testkit.Must[*pipeline.Session](t)(x.e.Open())
-	x.rows = x.run(t, x.computedA, x.a[:300])
+	x.rows = x.run(t, x.computedA, x.a[:shared])
 	x.computedB = testkit.Must[*pipeline.Session](t)(x.computedA.Fork())
-	x.rows = append(x.rows, x.run(t, x.computedA, x.a[300:])...)
-	x.run(t, x.computedB, x.b[300:])
+	x.rows = append(x.rows, x.run(t, x.computedA, x.a[shared:])...)
+	x.run(t, x.computedB, x.b[shared:])
 	return x
 }
 
@@ -121,12 +121,17 @@ func newBoth(t *testing.T, cfg model.Config, pages map[string]int) *both {
 // half full.
 func TestKeeperV41(t *testing.T) {
 	testkit.WithoutMatrices(t)
-	x := newBoth(t, fakemodel.TinyV41(), map[string]int{"window": 48, "ratio2": 32, "ratio2.state": 3, "ratio1": 80})
+	full, most, shared := os.Getenv("VKMLA_TEST_FULL") == "1", 140, 70
+	if full {
+		most, shared = 400, 300
+	}
+	pages := map[string]int{"window": 48, "ratio2": 32, "ratio2.state": 3, "ratio1": 80}
+	x := newBoth(t, fakemodel.TinyV41(), pages, most, shared)
 	for _, c := range []struct {
 		name string
 		test func(*testing.T, *both)
 	}{{"bits", bits}, {"spans", spans}, {"damaged", damaged}, {"parts", parts}} {
-		if c.name == "bits" || os.Getenv("VKMLA_TEST_FULL") == "1" {
+		if c.name == "bits" || full {
 			t.Run(c.name, func(t *testing.T) { c.test(t, x) })
 		}
 	}
@@ -135,7 +140,7 @@ func TestKeeperV41(t *testing.T) {
 // TestKeeper is one test for the sake of its model and sequences.
 func TestKeeper(t *testing.T) {
 	testkit.WithoutMatrices(t)
-	x := newBoth(t, fakemodel.Tiny(4, 0, 128), model.VLLMPages())
+	x := newBoth(t, fakemodel.Tiny(4, 0, 128), model.VLLMPages(), 400, 300)
 	for name, test := range map[string]func(*testing.T, *both){"bits": bits, "spans": spans, "damaged": damaged, "trust": trust, "parts": parts,
 		"slow": slow, "once": once, "refuses": refuses} {
 		t.Run(name, func(t *testing.T) { test(t, x) })

@@ -53,7 +53,7 @@ func TestReplicas(t *testing.T) {
 		if os.Getenv("VKMLA_TEST_FULL") != "1" {
 			t.Skip("VKMLA_TEST_FULL is not set")
 		}
-		testReplicas(t, fakemodel.TinyV41(), map[string]int{"window": 16, "ratio1": 16, "ratio2": 16})
+		testReplicas(t, fakemodel.TinyV41(), map[string]int{"window": 8, "ratio1": 16, "ratio2": 16, "ratio2.state": 4})
 	})
 }
 

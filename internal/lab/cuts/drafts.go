@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/vkmla/vkmla/pipeline"
 )
@@ -39,15 +40,15 @@ func longGeneration(ctx context.Context, l *Lab) error {
 	return errors.Join(err, e.Close())
 }
 
-// draft is one step of speculative decoding.
-type draft struct{ tokens, accepted int }
+// draft is one step of speculative decoding, at an even or odd length.
+type draft struct{ tokens, accepted, odd int }
 
-// drafts are all drafts of 1 to mostDrafted tokens with all numbers of accepted ones, in random
-// order.
+// drafts are all drafts of 1 to mostDrafted tokens with all numbers of accepted ones, each at an
+// even and at an odd length, in random order.
 func drafts(rng *rand.Rand) (all []draft) {
 	for n := 1; n <= mostDrafted; n++ {
 		for a := range n + 1 {
-			all = append(all, draft{n, a})
+			all = append(all, draft{n, a, 0}, draft{n, a, 1})
 		}
 	}
 	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -57,11 +58,9 @@ func drafts(rng *rand.Rand) (all []draft) {
 // rejectedDrafts verifies drafts of two sessions: a step takes the next token and those of a draft
 // of each, of which the last are wrong and taken back.
 func rejectedDrafts(ctx context.Context, l *Lab) error {
-	const each = 83 // tokens of a round that stay
-	from := 190
-	rounds := min(2, (l.tokens()-from-40)/each)
+	from, rounds := min(190, l.tokens()-220), 1
 	if l.o.Size == Full {
-		from, rounds = 5, 50
+		from, rounds = 5, 23
 	}
 	p, err := l.pass(ctx, 1)
 	if err != nil {
@@ -86,10 +85,18 @@ func (l *Lab) verify(ctx context.Context, p *pass, e *pipeline.Engine, from, rou
 	wrong, rng := l.newStory(60), rand.New(rand.NewPCG(6, 6))
 	for range rounds {
 		beside := drafts(rng)
-		for i, d := range drafts(rng) {
-			a, b := x.drafted(d, wrong), y.drafted(beside[i], wrong)
-			if err = step(ctx, a, b); err == nil {
-				err = errors.Join(x.cut(x.s.Len()-d.tokens+d.accepted), y.cut(y.s.Len()-beside[i].tokens+beside[i].accepted))
+		for left := drafts(rng); len(left) > 0; {
+			i := slices.IndexFunc(left, func(d draft) bool { return d.odd == x.s.Len()%2 })
+			if i < 0 { // a token without a draft
+				if err := x.take(ctx, 1, 1); err != nil {
+					return err
+				}
+				continue
+			}
+			d, other := left[i], beside[i]
+			left, beside = slices.Delete(left, i, i+1), slices.Delete(beside, i, i+1)
+			if err = step(ctx, x.drafted(d, wrong), y.drafted(other, wrong)); err == nil {
+				err = errors.Join(x.cut(x.s.Len()-d.tokens+d.accepted), y.cut(y.s.Len()-other.tokens+other.accepted))
 			}
 			if err != nil {
 				return fmt.Errorf("%d of %d drafted tokens accepted at %d: %w", d.accepted, d.tokens, x.s.Len(), err)

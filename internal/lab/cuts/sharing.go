@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // sharedPrefixes forks a session behind its window's first wrap. One goes on with other tokens,
@@ -215,6 +216,9 @@ func reusedPages(ctx context.Context, l *Lab) error {
 		if seed == 20 {
 			length, most = n-80, 3
 		}
+		if l.o.Model != V4 { // whose steps take more than its sessions hold
+			most++
+		}
 		x, err := l.alone(ctx, e, seed, length, most)
 		if err == nil && i == 0 {
 			first = x
@@ -255,6 +259,9 @@ func (l *Lab) alone(ctx context.Context, e *pipeline.Engine, seed uint64, n int,
 func (l *Lab) smallest(ctx context.Context, n int) (*pipeline.Engine, error) {
 	for most := uint64(1 << 19); ; most += most / 4 {
 		e, err := l.engine(ctx, pipeline.EngineOptions{MaxSessions: 1, MaxStep: 64, CacheBytes: most, MaxCacheBytes: most})
+		if errors.Is(err, vk.ErrArgument) && most < 1<<20 { // not a page of each pool
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}

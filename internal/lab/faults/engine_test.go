@@ -29,13 +29,8 @@ func asks() int {
 // On a device that hangs a call ends with its context. Meanwhile those that need no device get
 // their turn: they look, open, fork, truncate and close sessions, but not the one that grows.
 func TestHungEngine(t *testing.T) {
-	for _, name := range []string{v4, v41} {
-		t.Run(name, func(t *testing.T) {
-			if name == v41 && !all() {
-				t.Skip("VKMLA_TEST_FAULTS is not all")
-			}
-			hungEngine(t, name)
-		})
+	for _, name := range models() {
+		t.Run(name, func(t *testing.T) { hungEngine(t, name) })
 	}
 }
 

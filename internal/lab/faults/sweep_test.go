@@ -20,6 +20,15 @@ import (
 // all reports whether every place where a fault can come is tried.
 func all() bool { return os.Getenv("VKMLA_TEST_FAULTS") == "all" }
 
+// models are those that a test takes: one at random, or all.
+func models() []string {
+	list := []string{v4, v41}
+	if !all() {
+		list = list[rand.IntN(2):][:1]
+	}
+	return list
+}
+
 // kinds are the kinds of calls, of n, that a test lets fail: so many at random, or all.
 func kinds(n, few int) []int {
 	list := rand.Perm(n)
@@ -99,10 +108,10 @@ func (x *sweep) report() {
 // TestEveryCall lets each fallible call fail in turn: typed errors, the same bits after trying
 // again, nothing left behind. Lives share a device unless only the first on it makes the call.
 func TestEveryCall(t *testing.T) {
-	for name, few := range map[string]int{v4: 6, v41: 2} {
+	for _, name := range models() {
 		t.Run(name, func(t *testing.T) {
 			x := newSweep(t, name)
-			for _, call := range kinds(len(faults.Calls), few) {
+			for _, call := range kinds(len(faults.Calls), 6) {
 				n, fresh := x.later[call], false
 				if n == 0 {
 					n, fresh = x.first[call], true
@@ -158,11 +167,8 @@ func (x *sweep) fail(t *testing.T, call, at int, fresh bool) {
 // in the same process continues what was saved, with the same bits.
 func TestLoss(t *testing.T) {
 	waits := []string{"vkQueueSubmit", "vkWaitForFences", "vkGetFenceStatus"}
-	for _, name := range []string{v4, v41} {
+	for _, name := range models() {
 		t.Run(name, func(t *testing.T) {
-			if name == v41 && !all() {
-				t.Skip("VKMLA_TEST_FAULTS is not all")
-			}
 			x := newSweep(t, name)
 			for _, i := range kinds(len(waits), 1) {
 				call := slices.Index(faults.Calls, waits[i])

@@ -84,7 +84,7 @@ func turnsOf(rope model.Rope) (turns [32]float32) {
 		slow, own := 0.0, math.Pow(rope.Theta, -float64(i)/32)
 		if rope.Scaled() {
 			low, high := max(math.Floor(pair(rope.BetaFast)), 0), min(math.Ceil(pair(rope.BetaSlow)), 63)
-			slow = min(max((float64(i)-low)/(high-low), 0), 1)
+			slow = min(max((float64(i)-low)/max(high-low, 1e-3), 0), 1)
 			own = own/rope.Factor*slow + own*(1-slow)
 		}
 		turns[i] = float32(own)

@@ -106,6 +106,51 @@ func (s *Sequence) Step(hidden [][]float32) (all [][]Rounded) {
 	return all
 }
 
+// Skip stands for the next n tokens, of which there are only bytes: kept gives what a layer keeps
+// at a position of its window, or of an entry or of its key; nil stands for zeros. Of a group that
+// is not complete there are zeros.
+func (s *Sequence) Skip(n int, kept func(layer int, store model.Store, at int) []byte) {
+	for _, l := range s.layers {
+		l.window = l.skipped(s, l.window, model.StoreWindow, s.next+n, kept)
+		if !l.Compresses() {
+			continue
+		}
+		l.entries = l.skipped(s, l.entries, model.StoreEntries, (s.next+n)/l.Ratio, kept)
+		l.keys = l.skipped(s, l.keys, model.StoreKeys, (s.next+n)/l.Ratio, kept)
+		l.kv, l.gate = nil, nil
+		for range (s.next + n) % l.Ratio {
+			l.kv, l.gate = append(l.kv, make([]float64, model.HeadDim)), append(l.gate, make([]float64, model.HeadDim))
+		}
+	}
+	s.next += n
+}
+
+// skipped appends rows that were not computed, until there are so many.
+func (l *state) skipped(s *Sequence, rows []row, store model.Store, n int, kept func(layer int, store model.Store, at int) []byte) []row {
+	width := model.HeadDim
+	if store == model.StoreKeys {
+		width = model.IndexDim
+	}
+	zeros := row{values: make([]float32, width)}
+	for at := len(rows); at < n; at++ {
+		bytes := kept(l.number, store, at)
+		if bytes == nil {
+			rows = append(rows, zeros)
+			continue
+		}
+		back := make([]uint16, width)
+		if format := s.num.Records.Keys(); store == model.StoreKeys {
+			data, scale := bytes[:format.RowBytes()], bytes[format.RowBytes():]
+			cache.DecodeKeyRef(back, format, data, [cache.IndexScaleBytes]byte(scale))
+		} else {
+			r := s.num.Records.Record(store)
+			r.DecodeRef(back, bytes[:r.RowBytes()], bytes[r.RowBytes():])
+		}
+		rows = append(rows, row{bytes, numfmt.BF16DecodeSlice(nil, back)})
+	}
+	return rows
+}
+
 // Context gives a layer that drafts the rows of the next tokens of its context, [T, Hidden] bf16
 // numbers: what the model makes of them, not the draft.
 func (s *Sequence) Context(layer int, rows []float32) {
@@ -333,9 +378,12 @@ func (l *state) compress(s *Sequence, x []float64, p int) {
 func pooled(kv, gate [][]float64) []float64 {
 	v := make([]float64, len(kv[0]))
 	for c := range v {
-		var sum, of float64
+		sum, of, top := 0.0, 0.0, math.Inf(-1)
 		for i := range kv {
-			w := math.Exp(gate[i][c] - gate[0][c])
+			top = max(top, gate[i][c])
+		}
+		for i := range kv {
+			w := math.Exp(gate[i][c] - top)
 			sum, of = sum+w*kv[i][c], of+w
 		}
 		v[c] = sum / of

@@ -1,6 +1,7 @@
 package verify_test
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"testing"
@@ -86,6 +87,7 @@ var formats = map[string]func(x *model.DeviceMatrix){
 	"bf16":    func(x *model.DeviceMatrix) { x.Format = model.FormatBF16 },
 	"fp8":     func(x *model.DeviceMatrix) { x.Format = model.FormatFP8 },
 	"fp8-f32": func(x *model.DeviceMatrix) { x.Format, x.ScaleF32 = model.FormatFP8, true },
+	"fp8-32":  func(x *model.DeviceMatrix) { x.Format, x.Block = model.FormatFP8, 32 },
 	"nvfp4":   func(x *model.DeviceMatrix) { x.Format, x.Global = model.FormatNVFP4, 1 },
 }
 
@@ -154,11 +156,11 @@ func emptyLayers(t *testing.T, dev *vk.Device, c model.Config, as func(x *model.
 		case model.FormatNVFP4:
 			x.Data, x.Scales = make(tensor.U8, n, k/2), make(tensor.U8, n, k/16)
 		default:
-			scales := tensor.U8
+			scales, side := tensor.U8, cmp.Or(x.Block, 128)
 			if x.ScaleF32 {
 				scales = tensor.F32
 			}
-			x.Data, x.Scales = make(tensor.U8, n, k), make(scales, (n+127)/128, (k+127)/128)
+			x.Data, x.Scales = make(tensor.U8, n, k), make(scales, (n+side-1)/side, (k+side-1)/side)
 		}
 		return x
 	}

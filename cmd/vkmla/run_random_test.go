@@ -1,0 +1,166 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/formula"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/pipeline/model"
+)
+
+// TestRunV41Random runs a random checkpoint of DeepSeek-V4.1, a prompt in chunks of any size and
+// then single tokens, and compares all layers with the model's definition. With VKMLA_TEST_FULL
+// there are 60 checkpoints, from VKMLA_TEST_SEED on, in both stores.
+func TestRunV41Random(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	seeds, stores := []uint64{21}, []model.Records{model.RecordsV41}
+	if os.Getenv("VKMLA_TEST_FULL") == "1" {
+		first := testkit.Seed(t)
+		stores = append(stores, model.RecordsV4)
+		for seeds = nil; len(seeds) < 60; {
+			seeds = append(seeds, first+uint64(len(seeds)))
+		}
+	}
+	for _, seed := range seeds {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { runRandom(t, seed, stores) })
+	}
+}
+
+func runRandom(t *testing.T, seed uint64, stores []model.Records) {
+	rng := rand.New(rand.NewPCG(seed, 41))
+	cfg, m, err := fakemodel.RandomV41(rng)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, m.Write(dir, 1+rng.IntN(3)))
+	read, err := model.LoadConfigWithDrafts(dir)
+	require.NoError(t, err)
+	require.Equal(t, cfg, read)
+	tokens := 20 + rng.IntN(max(20, 1600/cfg.Heads))
+	tokens = min(tokens, 220)
+	var hidden [][]float32
+	arrays := vectors.Arrays{}
+	for i, l := range cfg.Layers {
+		if l.Draft {
+			break
+		}
+		x := fakemodel.RandomHidden(rng, tokens, cfg.Hidden)
+		hidden = append(hidden, x)
+		if arrays[fmt.Sprintf("L%d.in", i)] = vectors.FromBF16(x, tokens, cfg.Hidden); rng.IntN(2) == 0 {
+			arrays[fmt.Sprintf("L%d.in", i)] = vectors.FromF32(x, tokens, cfg.Hidden)
+		}
+	}
+	in := filepath.Join(dir, "in.npz")
+	writeArrays(t, in, arrays)
+	names := []string{}
+	for _, l := range cfg.Layers {
+		names = append(names, l.Name)
+	}
+	about := fmt.Sprintf("%v, hidden %d, H %d, G %d, ranks %d %d, Hi %d, topk %d, blocks %d, window %d, eps %v, %v, T %d", names,
+		cfg.Hidden, cfg.Heads, cfg.Groups, cfg.QRank, cfg.ORank, cfg.IndexHeads, cfg.TopK, cfg.CandidateBlocks, cfg.Window, cfg.Eps,
+		cfg.Compress, tokens)
+	for _, records := range stores {
+		prefill, chunk := rng.IntN(tokens+1), 1+rng.IntN(70)
+		out := filepath.Join(dir, records.String()+".npz")
+		code, stdout, stderr := command("run", "--model", dir, "--inputs", in, "--outputs", out, "--prefill", strconv.Itoa(prefill),
+			"--chunk", strconv.Itoa(chunk), "--store", records.String())
+		require.Equal(t, exitOK, code, "%s\n%s%s", about, stdout, stderr)
+		h := ranV41{cfg: cfg, got: readArrays(t, out), at: fmt.Sprintf("%v, prefill %d, chunk %d: %s", records, prefill, chunk, about)}
+		h.check(t, formula.NewSequence(cfg, formula.Numerics{Records: records}, m.Values), hidden)
+	}
+}
+
+// ranV41 is what a run made of a checkpoint.
+type ranV41 struct {
+	cfg model.Config
+	got vectors.Arrays
+	at  string
+}
+
+// picks are those of a layer for a token.
+func (h *ranV41) picks(layer, p int) []int {
+	list := []int{}
+	for _, e := range h.got[fmt.Sprintf("L%d.topk", layer)].I32()[p*h.cfg.TopK : (p+1)*h.cfg.TopK] {
+		if e >= 0 {
+			list = append(list, int(e))
+		}
+	}
+	return list
+}
+
+// check compares outputs with what the definition makes of the same picks, and picks with what it
+// chooses. An order of sums may move a number before its rounding, and so a code of an entry or a
+// row: the tokens that attend it are then up to 0.04 off. A code of a key moves its scores by up to
+// 0.02 of their size, 0.14 of their deviation with one head, which decides some picks.
+func (h *ranV41) check(t *testing.T, s *formula.Sequence, hidden [][]float32) {
+	s.Given = func(layer, p int) (picks, blocks []int) { return h.picks(layer, p), nil }
+	missed, of, margin := 0, 0, 0.0
+	for i, want := range s.Step(hidden) {
+		l := h.cfg.Layers[i]
+		at := fmt.Sprintf("layer %d, %s, %s", i, l.Name, h.at)
+		h.outputs(t, at, i, want)
+		for p, w := range want {
+			switch l.Picks {
+			case model.PickEarlier:
+				require.Equal(t, h.picks(l.PicksOf, p), h.picks(i, p), "token %d, %s", p, at)
+			case model.PickOwn:
+				picked := h.picks(i, p)
+				require.Len(t, picked, len(w.Picks), "token %d, %s", p, at)
+				for _, e := range w.Picks {
+					if of++; !slices.Contains(picked, e) {
+						missed, margin = missed+1, max(margin, short(w, picked, e))
+					}
+				}
+			}
+		}
+	}
+	t.Logf("%d of %d picks missed, by %.4f: %s", missed, of, margin, h.at)
+	assert.Less(t, margin, 0.3, "picks missed, %s", h.at)
+	assert.LessOrEqual(t, 2000*(missed-2), of, "picks missed, %s", h.at)
+}
+
+// outputs compares those of a layer.
+func (h *ranV41) outputs(t *testing.T, at string, layer int, want []formula.Rounded) {
+	out := h.got[fmt.Sprintf("L%d.out", layer)].F32()
+	var diff, size float64
+	moved := 0
+	for p, w := range want {
+		var d, n float64
+		for c, x := range w.Out {
+			e := float64(out[p*h.cfg.Hidden+c] - x)
+			d, n = d+e*e, n+float64(x)*float64(x)
+		}
+		if diff, size = diff+d, size+n; d > 1e-4*n {
+			moved++
+			assert.Less(t, d, 0.05*0.05*n, "token %d, %s", p, at)
+		}
+	}
+	assert.Less(t, math.Sqrt(diff/size), 5e-3, at)
+	assert.LessOrEqual(t, 20*moved, len(want), "tokens that are more than 0.01 off, %s", at)
+}
+
+// short is how much less the least of picked scores than e, in deviations of a token's scores.
+func short(w formula.Rounded, picked []int, e int) float64 {
+	var n, sum, squares float64
+	for _, x := range w.Logits {
+		if x := float64(x); !math.IsInf(x, -1) {
+			n, sum, squares = n+1, sum+x, squares+x*x
+		}
+	}
+	least := math.Inf(1)
+	for _, x := range picked {
+		least = min(least, float64(w.Logits[x]))
+	}
+	return (float64(w.Logits[e]) - least) / math.Sqrt(squares/n-sum/n*sum/n)
+}
