@@ -201,7 +201,7 @@ func (o *Logits) spec() opkit.Spec {
 		spec.Subgroup = uint32(o.tiling.subgroup)
 		spec.Constants = append(spec.Constants, o.tiling.constants()...)
 	} else {
-		spec.Constants = append(spec.Constants, uint32(o.tune.BaseUnroll), opkit.Bit(0, o.cfg.Blocks > 0))
+		spec.Constants = opkit.AppendNonzero(append(spec.Constants, uint32(o.tune.BaseUnroll)), int(opkit.Bit(0, o.cfg.Blocks > 0)))
 	}
 	return spec
 }

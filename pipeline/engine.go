@@ -55,6 +55,7 @@ type Engine struct {
 	ended   chan struct{} // closed when the next step ends; nil: nobody asked
 
 	layers    []*engineLayer
+	drafts    int           // the first layer that drafts; beyond the last one without any
 	caches    []*layerCache // of all layers
 	pools     []*enginePool
 	tables    *tensor.Arena // of all block tables
@@ -146,6 +147,9 @@ func (e *Engine) addLayers(layers []*model.DeviceLayer) {
 			l.blocks = l
 		case model.CandidatesUsed:
 			l.blocks = e.latest(l.spec.CandidatesOf)
+		}
+		if !l.spec.Block {
+			e.drafts = len(e.layers)
 		}
 	}
 }
@@ -294,14 +298,24 @@ func (l *lane) prepare(ctx context.Context, tokens int) error {
 	pieces := min(len(b.plans), 1) // as a prompt's first chunk has
 	if !e.opts.LayerByLayer {
 		_, err = b.commands(commandKey{layer: wholeStep, pieces: pieces}, 0)
+		if err == nil && e.draftsFit(tokens) {
+			_, err = b.commands(commandKey{layer: wholeStep, draft: true}, 0)
+		}
 		return err
 	}
 	for i := range e.layers {
-		if _, err = b.commands(commandKey{layer: i, pieces: pieces}, 0); err != nil {
+		_, err = b.commands(commandKey{layer: i, pieces: pieces}, 0)
+		if err == nil && i >= e.drafts && e.draftsFit(tokens) {
+			_, err = b.commands(commandKey{layer: i, draft: true}, 0)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	_, err = b.commands(commandKey{layer: prologue}, 0)
+	if err == nil && e.draftsFit(tokens) {
+		_, err = b.commands(commandKey{layer: prologue, draft: true}, 0)
+	}
 	return err
 }
 

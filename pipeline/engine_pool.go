@@ -180,11 +180,8 @@ func (e *Engine) pool(spec model.PoolSpec) *enginePool {
 			return p
 		}
 	}
-	p := &enginePool{PoolSpec: spec, index: len(e.pools), keep: spec.Keep}
+	p := &enginePool{PoolSpec: spec, index: len(e.pools), keep: spec.Kept(e.cfg.Window)}
 	p.Page = cmp.Or(e.opts.Pages[p.Name], p.Page)
-	if p.keep == model.KeepWindow {
-		p.keep = e.cfg.Window - 1
-	}
 	e.pools = append(e.pools, p)
 	return p
 }

@@ -64,13 +64,25 @@ func (e *Engine) warm(ctx context.Context) (err error) {
 		sessions = append(sessions, s)
 	}
 	// The largest first: if caches have to grow, nothing has been recorded yet.
-	for _, n := range slices.Backward(e.allSizes()) {
+	for _, size := range slices.Backward(e.allSizes()) {
 		var chunks []Chunk
+		n := size
 		for _, s := range sessions {
 			if m := min(n, e.opts.MaxTokens); m > 0 {
-				chunks = append(chunks, Chunk{s, m})
+				chunks = append(chunks, Chunk{Session: s, Tokens: m})
 				n -= m
 			}
+		}
+		for i := range e.lanes {
+			if err := e.lanes[i].warm(ctx, chunks); err != nil {
+				return err
+			}
+		}
+		if !e.draftsFit(size) {
+			continue
+		}
+		for i := range chunks { // blocks of any length serve
+			chunks[i].Draft = true
 		}
 		for i := range e.lanes {
 			if err := e.lanes[i].warm(ctx, chunks); err != nil {
@@ -162,7 +174,7 @@ func (st *Step) pose(host bool, pieces int) (keys []commandKey, most int, err er
 	if !e.opts.LayerByLayer {
 		return []commandKey{st.key(wholeStep)}, most, nil
 	}
-	for i := range e.layers {
+	for i := st.first; i < len(e.layers); i++ {
 		keys = append(keys, st.key(i))
 	}
 	return keys, most, nil

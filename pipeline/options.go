@@ -197,14 +197,11 @@ func (o *EngineOptions) checkRun(c *argumentCheck, cfg *model.Config, layers []*
 	if o.Records > model.RecordsV41 {
 		c.bad("Records", o.Records, "%v or %v", model.RecordsV4, model.RecordsV41)
 	}
-	for i, w := range layers {
+	for _, w := range layers {
 		if w == nil || w.Layer < 0 || w.Layer >= len(cfg.Layers) {
 			return // checkLayers says so
 		}
-		switch l := &cfg.Layers[w.Layer]; {
-		case l.Block:
-			c.bad(fmt.Sprintf("layers[%d]", i), fmt.Sprintf("%d of kind %s", w.Layer, l.Name), "another: blocks of drafts are not run yet")
-		case l.LatentKeys && o.Hadamard:
+		if l := &cfg.Layers[w.Layer]; l.LatentKeys && o.Hadamard {
 			c.bad("Hadamard", o.Hadamard, "false: keys of layer %d, of kind %s, are not mixed", w.Layer, l.Name)
 		}
 	}
@@ -240,7 +237,7 @@ func checkLayers(c *argumentCheck, cfg *model.Config, layers []*model.DeviceLaye
 	if len(layers) == 0 {
 		c.bad("layers", "none", "at least one")
 	}
-	before := map[int]bool{}
+	before, drafts := map[int]bool{}, false
 	for i, w := range layers {
 		arg, n := fmt.Sprintf("layers[%d]", i), len(cfg.Layers)
 		switch {
@@ -252,6 +249,10 @@ func checkLayers(c *argumentCheck, cfg *model.Config, layers []*model.DeviceLaye
 			return
 		}
 		before[w.Layer] = true
+		if l := &cfg.Layers[w.Layer]; drafts && !l.Block {
+			c.bad(arg, fmt.Sprintf("%d, of kind %s", w.Layer, l.Name), "layers that draft, behind one that does")
+		}
+		drafts = drafts || cfg.Layers[w.Layer].Block
 		for _, from := range cfg.Layers[w.Layer].From() {
 			if !before[from] {
 				c.bad(arg, w.Layer, "layer %d in front of it, from which it takes entries or picks", from)

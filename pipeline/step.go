@@ -22,9 +22,14 @@ const (
 // Chunk is the part of a step that belongs to one session: its next Tokens tokens. One is a
 // decode step, a few are speculative decoding, many are a piece of a prefill. Chunks of a step may
 // differ.
+//
+// With Draft they are a block of drafts behind them, Config.DraftBlock tokens, in all chunks of the
+// step. Only layers that draft run (LayerSpec.Block), and the session stays as it is. In other
+// steps these layers keep rows of what they are given, and give nothing; see model.DraftBlock.
 type Chunk struct {
 	Session *Session
 	Tokens  int
+	Draft   bool
 }
 
 // stepPart is a chunk of a step in progress.
@@ -55,7 +60,9 @@ type Step struct {
 	lane    *lane
 	b       *stepSize
 	tokens  int
-	longest int // greatest length of a session after the step
+	longest int  // greatest length of a session after the step
+	draft   bool // its chunks are blocks of drafts
+	first   int  // of the layers that run
 
 	// work is how many tokens the step's tokens see, in all. Between steps of one size the device's
 	// time grows by no more than this does.
@@ -82,7 +89,8 @@ type Step struct {
 // progress, so a goroutine must end one of them before it begins the next.
 //
 // Errors: vk.ErrArgument for no chunks, a chunk without tokens, a session of another
-// engine or twice, or more than MaxStep tokens; ErrInStep for a session of another step;
+// engine or twice, more than MaxStep tokens, blocks of drafts of another length, beside other
+// tokens or without a layer that drafts; ErrInStep for a session of another step;
 // ErrSequenceFull; cache.ErrPoolFull when the caches cannot grow; the context's; vk.ErrClosed,
 // vk.ErrDeviceLost; those of vk.Device.NewBuffer. After an error nothing has changed.
 func (e *Engine) Begin(ctx context.Context, chunks ...Chunk) (*Step, error) {
@@ -92,6 +100,10 @@ func (e *Engine) Begin(ctx context.Context, chunks ...Chunk) (*Step, error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if err := e.checkDrafts(chunks); err != nil {
+		e.leave()
+		return nil, err
+	}
 	return e.begin(ctx, e.freeLane(), chunks)
 }
 
@@ -154,7 +166,7 @@ func (st *Step) equip(ctx context.Context) (err error) {
 		err = e.workPages(ctx)
 	}
 	if err == nil {
-		st.pieces, err = st.b.fill(ctx)
+		st.pieces, err = st.b.fill(ctx, st.draft)
 	}
 	if err != nil {
 		err = errors.Join(err, l.giveBack())
@@ -224,6 +236,8 @@ func (l *lane) arrange(chunks []Chunk) (*Step, error) {
 	if len(chunks) == 0 {
 		return nil, badArgument(opBegin, "chunks", "none", "at least one")
 	}
+	st.draft = chunks[0].Draft
+	st.first, _ = e.given(st.draft)
 	return st, nil
 }
 
@@ -273,7 +287,8 @@ func (st *Step) Rows(chunk int) (first, end int) {
 }
 
 // Output is the layer's result: [T, Hidden] bf16, or f32 with EngineOptions.Ranks. Padding rows are
-// undefined. With EngineOptions.LayerByLayer or Between the next layer overwrites it.
+// undefined, as is all of it where a layer that drafts got no block (Chunk.Draft). With
+// EngineOptions.LayerByLayer or Between the next layer overwrites it.
 func (st *Step) Output(layer int) tensor.Tensor { return st.tensor(&st.orNone().b.out, layer) }
 
 // LSE is the logarithm of what a layer's softmax divides by: [T, H] f32, for each token and head
@@ -351,8 +366,8 @@ func (st *Step) Submit(sync ...vk.Sync) error { return st.submit(wholeStep, sync
 // Errors: vk.ErrArgument for an unknown layer or one out of order; those of Submit.
 func (st *Step) SubmitLayer(layer int, sync ...vk.Sync) error {
 	st = st.orNone()
-	if n := len(st.e.layers); st != noStep && (layer < 0 || layer >= n) {
-		return badArgument(opSubmit, "layer", layer, "0 to %d", n-1)
+	if n := len(st.e.layers); st != noStep && (layer < st.first || layer >= n) {
+		return badArgument(opSubmit, "layer", layer, "%d to %d", st.first, n-1)
 	}
 	return st.submit(layer, sync)
 }
@@ -392,7 +407,7 @@ func (st *Step) submit(layer int, sync []vk.Sync) error {
 		err = st.checkWritten(layer)
 	}
 	if err == nil && layer != wholeStep && !st.begun {
-		err = st.submitCommands(commandKey{layer: prologue}, nil)
+		err = st.submitCommands(commandKey{layer: prologue, draft: st.draft}, nil)
 	}
 	if err == nil {
 		err = st.submitCommands(st.key(layer), sync)
@@ -401,7 +416,7 @@ func (st *Step) submit(layer int, sync []vk.Sync) error {
 		return wrap(opSubmit, e.note(err))
 	}
 	first, end := st.layers(layer)
-	if e.chained() && first == 0 {
+	if e.chained() && first == st.first {
 		clear(l.ran)
 		clear(l.shown)
 	}
@@ -414,13 +429,13 @@ func (st *Step) submit(layer int, sync []vk.Sync) error {
 
 // key says which commands run a layer, or the whole step.
 func (st *Step) key(layer int) commandKey {
-	return commandKey{layer, st.host && !st.e.mapsHidden(), st.pieces}
+	return commandKey{layer, st.host && !st.e.mapsHidden(), st.pieces, st.draft}
 }
 
 // layers returns the layers that commands for a layer, or for the whole step, run.
 func (st *Step) layers(layer int) (first, end int) {
 	if layer == wholeStep {
-		return 0, len(st.e.layers)
+		return st.first, len(st.e.layers)
 	}
 	return layer, layer + 1
 }
@@ -491,7 +506,8 @@ func (st *Step) Wait(ctx context.Context) error {
 	return nil
 }
 
-// Commit makes the tokens part of their sessions and ends the step.
+// Commit makes the tokens part of their sessions, unless they are blocks of drafts, and ends the
+// step.
 //
 // Errors: vk.ErrArgument if a layer has not run, vk.ErrBusy before Wait: after these the step goes
 // on; vk.ErrClosed, vk.ErrDeviceLost.
@@ -507,18 +523,13 @@ func (st *Step) Commit() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", opCommit, err)
 	}
-	for i, ran := range l.ran {
-		if !ran {
-			return badArgument(opCommit, "layers", fmt.Sprintf("layer %d not run", i), "all of them run")
-		}
+	if i := slices.Index(l.ran[st.first:], false); i >= 0 {
+		return badArgument(opCommit, "layers", fmt.Sprintf("layer %d not run", st.first+i), "all of them run")
 	}
-	for _, x := range l.parts {
-		e.rows[x.row].length += x.n
-	}
-	for _, x := range l.busy {
-		if x.s.at.length > x.s.at.quiet { // a long chunk: its first pages may be needed no more
-			err = errors.Join(err, x.s.recycle())
-		}
+	if st.draft {
+		err = l.giveBack()
+	} else {
+		err = l.lengthen()
 	}
 	e.stats.Steps++
 	e.stats.Tokens += uint64(st.tokens)
@@ -528,6 +539,19 @@ func (st *Step) Commit() error {
 		return fmt.Errorf("%s: %w", opCommit, err)
 	}
 	return nil
+}
+
+// lengthen makes the step's tokens part of their sessions.
+func (l *lane) lengthen() (err error) {
+	for _, x := range l.parts {
+		l.e.rows[x.row].length += x.n
+	}
+	for _, x := range l.busy {
+		if x.s.at.length > x.s.at.quiet { // a long chunk: its first pages may be needed no more
+			err = errors.Join(err, x.s.recycle())
+		}
+	}
+	return err
 }
 
 // Abort ends the step and leaves the sessions as they were before it. After Commit, and for a nil

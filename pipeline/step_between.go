@@ -55,6 +55,10 @@ type Between struct {
 	TokenToReq tensor.Tensor // [T] i32: the session of a row; 0 for padding
 	Positions  tensor.Tensor // [T] i32: a token's place in its sequence, from 0; 0 for padding
 	IsValid    tensor.Tensor // [T] u8: 1; 0 for padding
+
+	// Draft: the step's tokens are blocks of drafts (Chunk.Draft). It begins with the first layer
+	// that drafts, for which all holds that is said of layer 0.
+	Draft bool
 }
 
 // chained reports whether the caller's commands make a layer's input from the output before it.
@@ -64,24 +68,29 @@ func (e *Engine) chained() bool { return e.opts.Between != nil }
 // nobody needs another layer's when a layer runs.
 func (e *Engine) oneTensor() bool { return e.opts.LayerByLayer || e.chained() }
 
-// given is how many layers, from the first on, get their inputs from outside.
-func (e *Engine) given() int {
-	if e.chained() {
-		return 1
+// given are the layers from first on, before end, that get their inputs from outside. first is the
+// first that runs.
+func (e *Engine) given(draft bool) (first, end int) {
+	if draft {
+		first = e.drafts
 	}
-	return len(e.layers)
+	if e.chained() {
+		return first, first + 1
+	}
+	return first, len(e.layers)
 }
 
 // recordBetween records what the caller has in front of a layer, or behind the last one.
-func (b *stepSize) recordBetween(rec *vk.Recorder, layer int) error {
+func (b *stepSize) recordBetween(rec *vk.Recorder, layer int, draft bool) error {
 	e, in := b.e, &b.device
 	if !e.chained() {
 		return nil
 	}
-	at := Between{Layer: layer, Tokens: b.tokens, QueryStart: in.queryStart, SeqLens: in.seqLens,
+	first, _ := e.given(draft)
+	at := Between{Layer: layer, Tokens: b.tokens, Draft: draft, QueryStart: in.queryStart, SeqLens: in.seqLens,
 		TokenToReq: in.request, Positions: in.positions, IsValid: in.valid}
 	where := fmt.Sprintf("in front of layer %d", layer)
-	if layer > 0 {
+	if layer > first {
 		at.Output = b.out.of(layer - 1)
 	}
 	if layer < len(e.layers) {
@@ -93,15 +102,15 @@ func (b *stepSize) recordBetween(rec *vk.Recorder, layer int) error {
 	if err := e.opts.Between(rec, at); err != nil {
 		return fmt.Errorf("EngineOptions.Between, %s: %w", where, err)
 	}
-	if layer == 0 {
-		b.begins = rec.Overwrites(at.Input.View())
+	if layer == first {
+		b.begins[index(draft)] = rec.Overwrites(at.Input.View())
 	}
 	return nil
 }
 
 // checkOrder demands that a layer runs behind those that it takes entries or picks from. Where
 // the caller's commands are between layers, each has to run once, in order: those commands may
-// add to something. From layer 0 on everything begins again.
+// add to something. From the first layer on everything begins again.
 func (st *Step) checkOrder(layer int) error {
 	e, ran := st.e, st.lane.ran
 	if layer >= 0 {
@@ -112,18 +121,26 @@ func (st *Step) checkOrder(layer int) error {
 			}
 		}
 	}
-	if !e.chained() || layer <= 0 || ran[layer-1] && !ran[layer] {
+	if !e.chained() || layer <= st.first || ran[layer-1] && !ran[layer] {
 		return nil
 	}
-	next := 0
+	next := st.first
 	for next < len(ran) && ran[next] {
 		next++
 	}
-	want := "0"
-	if next > 0 && next < len(ran) {
-		want = fmt.Sprintf("0 or %d, the next one", next)
+	want := fmt.Sprint(st.first)
+	if next > st.first && next < len(ran) {
+		want = fmt.Sprintf("%d or %d, the next one", st.first, next)
 	}
 	return badArgument(opSubmit, "layer", layer, "%s", want)
+}
+
+// index is 1 of drafts.
+func index(draft bool) int {
+	if draft {
+		return 1
+	}
+	return 0
 }
 
 // RecordAgain makes later steps, and Prepare, record their commands anew. It is for callers whose

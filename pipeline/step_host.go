@@ -62,8 +62,8 @@ func (st *Step) hostInput(layer, chunk, n int) ([]uint16, error) {
 	if err != nil {
 		return nil, err
 	}
-	if layer >= e.given() {
-		return nil, badArgument(opInput, "layer", layer, "0: EngineOptions.Between makes the inputs of the others")
+	if first, end := e.given(st.draft); layer >= end {
+		return nil, badArgument(opInput, "layer", layer, "%d: EngineOptions.Between makes the inputs of the others", first)
 	}
 	if !st.host {
 		if err := st.b.openHost(); err != nil {
@@ -136,6 +136,9 @@ func (st *Step) hostOutput(layer, chunk, n int) (x stepPart, err error) {
 	if x, err = st.chunk(opOutput, layer, chunk, n, st.e.cfg.Hidden); err == nil {
 		err = st.readable(opOutput, layer, st.e.oneTensor())
 	}
+	if err == nil && !st.e.chained() {
+		err = st.gives(opOutput, layer)
+	}
 	return x, err
 }
 
@@ -194,6 +197,9 @@ func (st *Step) ReadLSE(layer, chunk int, values []float32) error {
 	if err == nil {
 		err = st.readable(opLSE, layer, st.e.opts.LayerByLayer)
 	}
+	if err == nil {
+		err = st.gives(opLSE, layer)
+	}
 	if err != nil {
 		return err
 	}
@@ -210,14 +216,14 @@ func (st *Step) chunk(op string, layer, chunk, n, width int) (x stepPart, err er
 	if err != nil {
 		return x, fmt.Errorf("%s: %w", op, err)
 	}
-	bad := func(arg string, got, want int) error {
-		return badArgument(op, arg, got, "0 to %d", want-1)
+	bad := func(arg string, got, first, end int) error {
+		return badArgument(op, arg, got, "%d to %d", first, end-1)
 	}
 	switch {
-	case layer < 0 || layer >= len(st.e.layers):
-		return x, bad("layer", layer, len(st.e.layers))
+	case layer < st.first || layer >= len(st.e.layers):
+		return x, bad("layer", layer, st.first, len(st.e.layers))
 	case chunk < 0 || chunk >= len(parts):
-		return x, bad("chunk", chunk, len(parts))
+		return x, bad("chunk", chunk, 0, len(parts))
 	case n >= 0 && n != parts[chunk].n*width:
 		return x, badArgument(op, "values", n, "%d for each of %d tokens", width, parts[chunk].n)
 	}
@@ -234,9 +240,18 @@ func (st *Step) readable(op string, layer int, shared bool) error {
 		"one that just ran with inputs from there")
 }
 
+// gives demands a layer that gives something in the step.
+func (st *Step) gives(op string, layer int) error {
+	if spec := st.e.layers[layer].spec; spec.Block && !st.draft {
+		got := fmt.Sprintf("%d, of kind %s, for tokens that are no block", layer, spec.Name)
+		return badArgument(op, "layer", got, "Chunk.Draft, or another layer")
+	}
+	return nil
+}
+
 // Appended is the result of a layer for n tokens.
 type Appended struct {
-	Out  []float32 // [n, Hidden]
+	Out  []float32 // [n, Hidden]; nil where a layer gives nothing, see Chunk
 	TopK []int32   // [n, TopK]: the indexer's picks, ascending, then -1; nil without an indexer or EngineOptions.KeepTopK
 	LSE  []float32 // [n, H]: see Step.LSE; nil without EngineOptions.KeepLSE
 }
@@ -262,10 +277,11 @@ func (s *Session) Append(ctx context.Context, hidden [][]float32) ([]Appended, e
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", opAppend, err)
 	}
+	_, given := e.given(false)
 	bad := func(got any) error {
-		return badArgument(opAppend, "hidden", got, "as many times %d values for each of %d layers", width, e.given())
+		return badArgument(opAppend, "hidden", got, "as many times %d values for each of %d layers", width, given)
 	}
-	if len(hidden) != e.given() {
+	if len(hidden) != given {
 		return nil, bad(fmt.Sprintf("%d layers", len(hidden)))
 	}
 	for i, h := range hidden {
@@ -296,15 +312,15 @@ func (s *Session) Append(ctx context.Context, hidden [][]float32) ([]Appended, e
 // appendStep runs tokens at to at+n-1 of hidden.
 func (s *Session) appendStep(ctx context.Context, hidden [][]float32, at, n int, res []Appended) error {
 	e, width := s.e, s.e.cfg.Hidden
-	st, err := e.Begin(ctx, Chunk{s, n})
+	st, err := e.Begin(ctx, Chunk{Session: s, Tokens: n})
 	if err != nil {
 		return err
 	}
 	set := func(i int) error { return st.SetInput(i, 0, hidden[i][at*width:][:n*width]) }
 	last := len(e.layers) - 1
 	read := func(i int) (err error) {
-		r := &res[i]
-		if !e.chained() || i == last {
+		r, gives := &res[i], st.gives(opOutput, i) == nil
+		if !e.chained() && gives || e.chained() && i == last {
 			r.Out = append(r.Out, make([]float32, n*width)...)
 			err = st.ReadOutput(i, 0, r.Out[at*width:])
 		}
@@ -312,7 +328,7 @@ func (s *Session) appendStep(ctx context.Context, hidden [][]float32, at, n int,
 			r.TopK = append(r.TopK, make([]int32, n*e.TopK())...)
 			err = st.ReadTopK(i, 0, r.TopK[at*e.TopK():])
 		}
-		if err == nil && e.opts.KeepLSE {
+		if err == nil && e.opts.KeepLSE && gives {
 			r.LSE = append(r.LSE, make([]float32, n*e.heads())...)
 			err = st.ReadLSE(i, 0, r.LSE[at*e.heads():])
 		}
@@ -334,7 +350,7 @@ func (s *Session) appendStep(ctx context.Context, hidden [][]float32, at, n int,
 			return read(i)
 		})
 	} else {
-		if each(e.given(), set); err == nil {
+		if each(len(hidden), set); err == nil {
 			err = st.Run(ctx)
 		}
 		each(len(e.layers), read)

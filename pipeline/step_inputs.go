@@ -46,7 +46,8 @@ func (st *Step) checkInputs(layer int) error {
 		return nil
 	}
 	first, end := st.layers(layer)
-	for i := first; i < min(end, e.given()); i++ {
+	_, given := e.given(st.draft)
+	for i := first; i < min(end, given); i++ {
 		for chunk := range st.lane.parts {
 			if !st.lane.set[i*e.opts.MaxSessions+chunk] {
 				return badArgument(opSubmit, "inputs", fmt.Sprintf("none for layer %d, chunk %d", i, chunk), "all or none from host memory")
@@ -64,7 +65,8 @@ func (st *Step) checkWritten(layer int) error {
 		return nil
 	}
 	first, end := st.layers(layer)
-	for i := first; i < min(end, e.given()); i++ {
+	_, given := e.given(st.draft)
+	for i := first; i < min(end, given); i++ {
 		rows := b.in.of(i).View()
 		rows.Size = uint64(2 * st.tokens * e.cfg.Hidden)
 		if rows.Buffer.Overwritten(rows) {
@@ -74,7 +76,7 @@ func (st *Step) checkWritten(layer int) error {
 			if _, err := b.commands(st.key(layer), st.work); err != nil {
 				return err
 			}
-			if b.begins {
+			if b.begins[index(st.draft)] {
 				continue
 			}
 		}

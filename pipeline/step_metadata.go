@@ -9,8 +9,8 @@ import (
 
 // fill gives each chunk of the step its rows, in the order of their sessions' rows in the block
 // tables, as kernels expect, and writes the metadata of the step. It returns the number of pieces
-// in which rows are gathered.
-func (b *stepSize) fill(ctx context.Context) (pieces int, err error) {
+// in which rows are gathered; blocks of drafts read pages in place.
+func (b *stepSize) fill(ctx context.Context, draft bool) (pieces int, err error) {
 	e, l := b.e, b.lane
 	d := &b.draft
 	start, lens, request, positions, valid := d.queryStart, d.seqLens, d.request, d.positions, d.valid
@@ -37,7 +37,9 @@ func (b *stepSize) fill(ctx context.Context) (pieces int, err error) {
 		le.PutUint32(positions[4*at:], 0)
 		valid[at] = 0
 	}
-	pieces = b.planRows()
+	if !draft {
+		pieces = b.planRows()
+	}
 	used, err := b.fillUpdates(ctx)
 	if err != nil {
 		return 0, err

@@ -157,7 +157,7 @@ func (st *Step) brokeOff(key commandKey, err error) {
 	}
 	first, end := st.layers(key.layer)
 	if st.e.chained() { // the caller's commands cannot be continued, only begun again
-		first, end = 0, len(st.e.layers)
+		first, end = st.first, len(st.e.layers)
 	}
 	clear(st.lane.ran[first:end])
 	clear(st.lane.shown[first:end])

@@ -64,26 +64,27 @@ func (b *stepSize) record(rec *vk.Recorder, key commandKey) error {
 	first, end := key.layer, key.layer+1
 	switch key.layer {
 	case prologue:
-		return b.recordLists(rec)
+		return b.recordLists(rec, key.draft)
 	case wholeStep:
-		first, end = 0, len(b.layers)
+		first, _ = b.e.given(key.draft)
+		end = len(b.layers)
 	}
 	whole := key.layer == wholeStep
-	if key.host && whole {
+	if key.copiesAll() {
 		if err := rec.Copy(b.in.arena.Whole(), b.hostIn.arena.Whole()); err != nil {
 			return err
 		}
 	}
 	for i := first; i < end; i++ {
 		var beside func(*vk.Recorder) error
-		if whole && i == 0 {
-			beside = b.recordLists
+		if whole && i == first {
+			beside = func(rec *vk.Recorder) error { return b.recordLists(rec, key.draft) }
 		}
 		if err := b.recordLayer(rec, i, key, beside); err != nil {
 			return err
 		}
 	}
-	if !key.host || !whole {
+	if !key.copiesAll() {
 		return nil
 	}
 	for _, x := range b.results() {
@@ -97,6 +98,9 @@ func (b *stepSize) record(rec *vk.Recorder, key commandKey) error {
 	return nil
 }
 
+// copiesAll tells whether the hidden states of all layers are copied at once.
+func (k commandKey) copiesAll() bool { return k.host && k.layer == wholeStep && !k.draft }
+
 // recordTables records what a step begins with: it copies the metadata to the device and, beside
 // that, writes the changed entries of block tables, whose list is read in host memory.
 func (b *stepSize) recordTables(rec *vk.Recorder) error {
@@ -108,10 +112,13 @@ func (b *stepSize) recordTables(rec *vk.Recorder) error {
 }
 
 // recordLists records what is computed once for a step: where rows go, and index lists. In a
-// recording of all layers it runs beside the first products of layer 0, which do not need it.
-func (b *stepSize) recordLists(rec *vk.Recorder) error {
+// recording of all layers it runs beside the products of the first one, which do not need it.
+func (b *stepSize) recordLists(rec *vk.Recorder, draft bool) error {
 	for _, k := range b.kinds {
-		if err := k.RecordStep(rec, b.args(k)); err != nil {
+		if draft && !k.like.spec.Block {
+			continue
+		}
+		if err := k.RecordStep(rec, b.args(k, draft)); err != nil {
 			return err
 		}
 	}
@@ -119,30 +126,31 @@ func (b *stepSize) recordLists(rec *vk.Recorder) error {
 }
 
 // args are the arguments of a step for layers of a kind.
-func (b *stepSize) args(k *stepKind) layer.StepArgs {
+func (b *stepSize) args(k *stepKind, draft bool) layer.StepArgs {
 	in, table := &b.device, func(s model.Store) tensor.Tensor { return b.e.table(k.like, s) }
-	return layer.StepArgs{
+	return layer.StepArgs{Drafts: draft,
 		QueryStart: in.queryStart, SeqLens: in.seqLens, TokenToReq: in.request, Positions: in.positions, IsValid: in.valid,
 		Tables: layer.Tables{Window: table(model.StoreWindow), Compressed: table(model.StoreEntries), Keys: table(model.StoreKeys),
 			State: table(model.StoreState), IndexState: table(model.StoreKeyState)}}
 }
 
 // recordLayer records a layer, with the caller's commands in front of it, and behind the last one.
-// With key.host its hidden states come from host memory and go back there; a whole step copies
-// those of all layers at once instead. beside is that of layer.Args.
+// With key.host its hidden states come from host memory and go back there, unless those of all
+// layers are copied at once. beside is that of layer.Args.
 func (b *stepSize) recordLayer(rec *vk.Recorder, i int, key commandKey, beside func(*vk.Recorder) error) error {
-	l, host := b.e.layers[i], key.host && key.layer != wholeStep
+	l, host := b.e.layers[i], key.host && !key.copiesAll()
+	_, given := b.e.given(key.draft)
 	in, out, topK := b.in.of(i), b.out.of(i), b.topK.of(i)
-	if host && i < b.e.given() {
+	if host && i < given {
 		if err := rec.Copy(in.View(), b.hostIn.of(i).View()); err != nil {
 			return fmt.Errorf("layer %d: %w", i, err)
 		}
 	}
-	if err := b.recordBetween(rec, i); err != nil {
+	if err := b.recordBetween(rec, i, key.draft); err != nil {
 		return err
 	}
 	x := &b.layers[i]
-	step := b.args(x.kind)
+	step := b.args(x.kind, key.draft)
 	b.rowArgs(&step, x.kind, key.pieces)
 	err := x.Record(rec, step, layer.Args{Hidden: in, CosSin: b.e.ropes[l.rope], Out: out,
 		LSE: b.lse.of(i), Caches: l.reads(), Picks: x.picks, Blocks: x.blocks, Beside: beside})
@@ -154,7 +162,7 @@ func (b *stepSize) recordLayer(rec *vk.Recorder, i int, key commandKey, beside f
 		return fmt.Errorf("layer %d: %w", i, err)
 	}
 	if i == len(b.layers)-1 {
-		if err := b.recordBetween(rec, i+1); err != nil {
+		if err := b.recordBetween(rec, i+1, key.draft); err != nil {
 			return err
 		}
 	}

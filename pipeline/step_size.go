@@ -38,8 +38,8 @@ type stepSize struct {
 	hostIn, hostOut, hostTopK, hostLSE hiddenStates
 
 	recorded map[commandKey]*stepCommands
-	broken   bool // commands broke off, see repair
-	begins   bool // the caller's commands in front of layer 0 write all of its input
+	broken   bool    // commands broke off, see repair
+	begins   [2]bool // the caller's commands in front of the first layer write all of its input; of drafts
 }
 
 // stepKind is a kind of layers in steps of a size.
@@ -65,7 +65,8 @@ type stepLayer struct {
 type commandKey struct {
 	layer  int
 	host   bool
-	pieces int // of gathered rows; 0: pages are read in place
+	pieces int  // of gathered rows; 0: pages are read in place
+	draft  bool // of a step of drafts
 }
 
 // Values of commandKey.layer that are no layer.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/csv"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -245,6 +246,26 @@ func TestInfoJSON(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A summary has a line for each device, with what runs on it.
+func TestInfoSummary(t *testing.T) {
+	_, text, _ := command("info", "-o", "json")
+	var v struct{ Devices []describe.Device }
+	require.NoError(t, json.Unmarshal([]byte(text), &v))
+	code, out, _ := command("info", "--summary")
+	assert.Equal(t, 0, code)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	require.Len(t, lines, len(v.Devices))
+	for i, d := range v.Devices {
+		assert.Contains(t, lines[i], fmt.Sprintf("%d: %s (%s)", i, d.Name, d.Type))
+		assert.Contains(t, lines[i], "attention "+d.Ops["flashmla_sparse_decode"].Runs+",")
+	}
+	code, _, errs := command("info", "--summary", "-o", "json")
+	assert.Equal(t, 2, code)
+	assert.Contains(t, errs, "summary")
+	lost := summaryOf(describe.Device{Name: "x", Problem: "no compute queue"})
+	assert.Contains(t, lost, "cannot be used: no compute queue")
 }
 
 // TestBenchSave holds that files get what they are named for, beside standard output.

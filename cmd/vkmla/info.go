@@ -28,12 +28,13 @@ Variants:
 
   base           needs no optional feature; slow where others multiply matrices
   da             the same, with pools reached by device address
+  dot, half      dot products of halves where there are no matrices; without them, for tests
   cm, cmb        multiply cooperative matrices of f16, of bf16
   twopass-...    dequantise to a workspace first, then attend; prompts do by themselves where it pays`
 
 func infoCommand() *cobra.Command {
 	var output, device, profile string
-	var asJSON bool
+	var asJSON, summary bool
 	cmd := &cobra.Command{
 		Use:   "info",
 		Short: "List the devices and what would run on them",
@@ -43,6 +44,9 @@ func infoCommand() *cobra.Command {
 			if asJSON {
 				output = "json"
 			}
+			if summary {
+				output = "summary"
+			}
 			return runInfo(cmd.OutOrStdout(), output, device, profile)
 		},
 	}
@@ -50,6 +54,8 @@ func infoCommand() *cobra.Command {
 	fl.StringVarP(&output, "output", "o", "table", "table or json")
 	fl.StringVar(&device, "device", "", "only this device: index, part of its name, or UUID")
 	fl.StringVar(&profile, "profile", "", "tuning profile instead of the devices' own: "+strings.Join(tuning.Names(), ", "))
+	fl.BoolVar(&summary, "summary", false, "a line for each device")
+	cmd.MarkFlagsMutuallyExclusive("summary", "output")
 	fl.BoolVar(&asJSON, "json", false, "the same as -o json")
 	if err := fl.MarkHidden("json"); err != nil {
 		panic(err) // a name that is not a flag
@@ -58,7 +64,7 @@ func infoCommand() *cobra.Command {
 }
 
 func runInfo(w io.Writer, output, device, profile string) error {
-	if output != "table" && output != "json" {
+	if output != "table" && output != "json" && output != "summary" {
 		return &vk.ArgumentError{Op: "info", Arg: "output", Got: strconv.Quote(output), Want: "table or json"}
 	}
 	if err := checkProfile(profile); err != nil {
@@ -87,9 +93,30 @@ func runInfo(w io.Writer, output, device, profile string) error {
 		return enc.Encode(map[string]any{"program": describe.Running(), "devices": devices})
 	}
 	for _, d := range devices {
-		printDevice(w, d)
+		if output == "summary" {
+			fmt.Fprintln(w, summaryOf(d))
+		} else {
+			printDevice(w, d)
+		}
 	}
 	return nil
+}
+
+// summaryOf is a device in a line: what it is, what is free of its largest memory, its profile, and
+// which variants of the operations that take most of a step would run.
+func summaryOf(d describe.Device) string {
+	text := fmt.Sprintf("%d: %s (%s), %s %s, %s", d.Index, d.Name, d.Type, d.Driver, d.DriverInfo, bytesText(d.Limits.HeapBytes))
+	for _, h := range d.Limits.Heaps {
+		if h.DeviceLocal && h.Bytes == d.Limits.HeapBytes && h.Budget != nil {
+			text += fmt.Sprintf(" (%s free)", bytesText(*h.Budget-min(*h.Budget, *h.Usage)))
+			break
+		}
+	}
+	if !d.Usable {
+		return text + ", cannot be used: " + d.Problem
+	}
+	return fmt.Sprintf("%s, profile %s, attention %s, scores %s, products %s", text, d.Profile.Name,
+		d.Ops["flashmla_sparse_decode"].Runs, d.Ops["indexer_logits_fp8"].Runs, d.Ops["linear"].Runs)
 }
 
 // described says what a device is, with the builds that were timed on it.

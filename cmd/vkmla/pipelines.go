@@ -14,7 +14,6 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/internal/lab/pipelines"
-	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -51,7 +50,8 @@ work, as on a driver that does not tell (pipelineExecutableInfo).`,
 	deviceFlags(fl, &device, &profile)
 	fl.StringVarP(&output, "output", "o", "md", "md, csv or json; md or json with --chosen")
 	fl.BoolVar(&all, "all", false, "all kernels, not only hot ones (md)")
-	fl.BoolVar(&chosen, "chosen", false, "what each operation of V4-Flash launches, with its instructions where RADV or ANV lists them")
+	fl.BoolVar(&chosen, "chosen", false,
+		"what operations of V4-Flash and V4.1-Flash launch, with instructions where RADV or ANV lists them")
 	fl.BoolVar(&estimates, "model", false, "estimates of times on AMD's GPUs from RADV's instructions and published rates (md)")
 	return cmd
 }
@@ -117,7 +117,7 @@ func runChosen(device, profile, output string, estimates bool, stdout io.Writer)
 	}
 	defer close()
 	a, origin := dev.Adapter(), describe.OriginOf(dev.Adapter(), profile)
-	list, err := pipelines.Inspect(a, profile, model.FlashConfig(), true)
+	list, err := pipelines.Inspect(a, profile, true)
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func runChosen(device, profile, output string, estimates bool, stdout io.Writer)
 	}
 	text := pipelines.ChosenTable(list)
 	if estimates {
-		text = "Estimates, nothing is measured.\n\n" + pipelines.ModelTable(a, model.FlashConfig(), list)
+		text = "Estimates, nothing is measured.\n\n" + pipelines.ModelTable(a, list)
 	}
 	_, err = fmt.Fprintf(stdout, "%s, %s\n%s\n\n%s", origin.Device, origin.Driver, origin.Program(), text)
 	return err

@@ -41,8 +41,13 @@ enter the layer's attention, after the layer's input norm. The first --prefill t
 through the layer in steps of --chunk, the others one at a time. The file of outputs gets
 L<i>.out of the same shape in float32: the hidden states that leave the attention. A layer
 with an indexer also gets L<i>.topk [tokens, index_topk] int32: the compressed entries that
-it picked for each token, in ascending order, then -1; so does one that takes another's. Layers that only predict ahead, mtp.0
-and on, have the numbers behind those of the model's own layers.
+it picked for each token, in ascending order, then -1; so does one that takes another's.
+Layers that only predict ahead, mtp.0 and on, have the numbers behind those of the model's
+own layers.
+
+A V4.1 layer that drafts has D.main [tokens, hidden], what the model makes of its context,
+and D.in [blocks, dspark_block_size, hidden], and gets D.out; for mtp.1 it is D1., and so
+on. The last block is behind all of the context, each one before it a token earlier.
 
 With --expect, outputs are compared with recorded ones: arrays of the same names and
 prefix, which may be in the file of inputs, too.
@@ -163,8 +168,20 @@ func runRun(ctx context.Context, f runFlags, stdout, stderr io.Writer) error {
 	return r.want.end()
 }
 
+// stem is what the names of a layer's arrays begin with.
+func (f *runFlags) stem(all []model.Layer, layer int) string {
+	n := layer - slices.IndexFunc(all, func(l model.Layer) bool { return l.Block })
+	switch {
+	case !all[layer].Block:
+		return fmt.Sprintf("%sL%d.", f.prefix, layer)
+	case n == 0:
+		return f.prefix + "D."
+	}
+	return fmt.Sprintf("%sD%d.", f.prefix, n)
+}
+
 // input is the name of a layer's input.
-func (f *runFlags) input(layer int) string { return fmt.Sprintf("%sL%d.in", f.prefix, layer) }
+func (r *layerRun) input(layer int) string { return r.f.stem(r.cfg.Layers, layer) + "in" }
 
 // replaceFile writes a file that is there as a whole or not at all, see files.Replace. What is not
 // a regular file, such as a pipe or a device, is written to as it is.
@@ -217,19 +234,19 @@ func (r *layerRun) all() ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := len(cfg.Layers)
+	all := cfg.Layers
 	if more, err := model.LoadConfigWithDrafts(r.f.model); err == nil {
-		n = len(more.Layers)
+		all = more.Layers
 	}
 	var layers []int
-	for i := range n {
-		if r.in.Has(r.f.input(i)) {
+	for i := range all {
+		if s := r.f.stem(all, i); r.in.Has(s+"in") && (!all[i].Block || r.in.Has(s+"main")) {
 			layers = append(layers, i)
 		}
 	}
 	if layers == nil {
 		return nil, fmt.Errorf("run: %s has none of the arrays %s to %s%s", r.f.inputs,
-			r.f.input(0), r.f.input(len(cfg.Layers)-1), r.prefixes())
+			r.f.stem(all, 0)+"in", r.f.stem(all, len(cfg.Layers)-1)+"in", r.prefixes())
 	}
 	return layers, nil
 }
@@ -253,7 +270,11 @@ func (r *layerRun) prefixes() string {
 func (r *layerRun) run(ctx context.Context, layers []model.LayerWeights, w io.Writer) error {
 	r.out = vectors.NewArchiveWriter(w)
 	for _, g := range groups(r.cfg.Layers, layers) {
-		if err := r.group(ctx, layers[g[0]:g[1]]); err != nil {
+		run := r.group
+		if r.cfg.Layers[layers[g[0]].Layer].Block {
+			run = r.drafts
+		}
+		if err := run(ctx, layers[g[0]:g[1]]); err != nil {
 			return err
 		}
 	}
@@ -291,19 +312,17 @@ func (r *layerRun) group(ctx context.Context, list []model.LayerWeights) error {
 	var hidden []vectors.Array
 	var shape []int
 	for i, w := range list {
-		x, s, err := r.hidden(w.Layer)
+		x, s, err := r.hidden(r.input(w.Layer))
 		if err != nil {
 			return err
 		}
 		if i > 0 && !slices.Equal(s, shape) {
 			return fmt.Errorf("run: %s has the shape %v, want %v of %s, which runs with it",
-				r.f.input(w.Layer), s, shape, r.f.input(list[0].Layer))
+				r.input(w.Layer), s, shape, r.input(list[0].Layer))
 		}
 		hidden, shape = append(hidden, x), s
 	}
-	weights, err := model.Upload(ctx, r.dev, list, func(done, total int64) {
-		r.p.show("layer %d: %d of %d MiB of weights", list[0].Layer, done>>20, total>>20)
-	})
+	weights, err := r.upload(ctx, list)
 	if err != nil {
 		return err
 	}
@@ -333,18 +352,25 @@ func (r *layerRun) group(ctx context.Context, list []model.LayerWeights) error {
 	return nil
 }
 
+func (r *layerRun) upload(ctx context.Context, list []model.LayerWeights) ([]*model.DeviceLayer, error) {
+	return model.Upload(ctx, r.dev, list, func(done, total int64) {
+		r.p.show("layer %d: %d of %d MiB of weights", list[0].Layer, done>>20, total>>20)
+	})
+}
+
 // put writes and compares the outputs of layer n, of tokens of that shape, and its picks.
 func (r *layerRun) put(n int, shape []int, k int, values []float32, picks []int32) error {
 	var topk vectors.Array
 	out := vectors.FromF32(values, append(slices.Clone(shape), r.cfg.Hidden)...)
-	err := r.out.Add(fmt.Sprintf("L%d.out", n), out)
+	stem := strings.TrimPrefix(r.f.stem(r.cfg.Layers, n), r.f.prefix)
+	err := r.out.Add(stem+"out", out)
 	if err == nil && r.cfg.Layers[n].Picks != model.PickNone {
 		topk = vectors.FromI32(picks, append(slices.Clone(shape), k)...)
-		err = r.out.Add(fmt.Sprintf("L%d.topk", n), topk)
+		err = r.out.Add(stem+"topk", topk)
 	}
 	if err == nil && r.want != nil {
 		r.p.clear()
-		err = r.want.layer(n, r.cfg.Layers[n].Name, out, topk)
+		err = r.want.layer(stem, fmt.Sprintf("layer %d, %s", n, r.cfg.Layers[n].Name), out, topk)
 	}
 	return err
 }
@@ -396,10 +422,9 @@ func float32s(a vectors.Array) []float32 {
 	return values
 }
 
-// hidden reads the input of a layer, after a look at its type and shape. shape is [tokens], or
+// hidden reads hidden states, after a look at their type and shape. shape is [tokens], or
 // [sequences, tokens].
-func (r *layerRun) hidden(layer int) (values vectors.Array, shape []int, err error) {
-	name := r.f.input(layer)
+func (r *layerRun) hidden(name string) (values vectors.Array, shape []int, err error) {
 	a, err := r.in.Head(name)
 	if err != nil {
 		return a, nil, fmt.Errorf("run: inputs: %w", err)

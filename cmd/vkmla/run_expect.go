@@ -24,8 +24,8 @@ const (
 	picksBound = 0.1
 )
 
-// expectation compares layers with an archive that has L<i>.out of each, and L<i>.topk of
-// those with an indexer if it likes.
+// expectation compares layers with an archive that has out of each, and topk of those with an
+// indexer if it likes.
 type expectation struct {
 	path, prefix string
 	file         *vectors.Archive
@@ -47,11 +47,10 @@ func openExpectation(f runFlags, stdout io.Writer) (*expectation, error) {
 }
 
 // layer compares the outputs of a layer, and topk, which is the zero Array without an
-// indexer.
-func (e *expectation) layer(layer int, kind string, out, topk vectors.Array) error {
+// indexer. stem is what the names of its arrays begin with, behind the prefix.
+func (e *expectation) layer(stem, op string, out, topk vectors.Array) error {
 	out, topk = rows(out), rows(topk)
-	name := fmt.Sprintf("%sL%d.", e.prefix, layer)
-	op := fmt.Sprintf("layer %d, %s", layer, kind)
+	name := e.prefix + stem
 	put := func(what, class string, r verify.Result) {
 		row := verify.Row{Op: op, Case: what, Class: class, Status: verify.Pass, Source: e.path, Detail: r.Detail}
 		if !r.Pass {

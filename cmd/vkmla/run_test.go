@@ -188,7 +188,7 @@ func TestExpectation(t *testing.T) {
 		var text strings.Builder
 		e, err := openExpectation(runFlags{expect: path, prefix: "p.", output: "json"}, &text)
 		require.NoError(t, err)
-		require.NoError(t, e.layer(1, "C4A", got, topk), c.about)
+		require.NoError(t, e.layer("L1.", "layer 1, C4A", got, topk), c.about)
 		require.Equal(t, c.sum, e.sum, c.about)
 		assert.Contains(t, text.String(), c.says, c.about)
 		e.file.Close()

@@ -30,7 +30,7 @@ var xe2 = like(&generic, "xe2", func(p *Profile) {
 	a.OtherNarrow, a.Subgroups, a.DecodeSubgroups = 76, []int{16, 8}, []int{32, 16, 8}
 	p.Compress.ChunkInvocations = 128
 	p.Linear.Tiles.Pairs = false
-	p.Logits.MatrixSubgroups, p.Logits.OtherRegisters = 2, 160 // of 255, where there are 128
+	p.Logits.MatrixSubgroups, p.Logits.OtherRegisters = 2, 175 // of 255, where there are 128
 	p.TopK.Short = p.TopK.Short[:4]
 })
 

@@ -27,12 +27,9 @@ func (c Config) CacheBytes(tokens int) (sum uint64) {
 // page that nothing reads any more goes when the next one does. window is that of the Config, and
 // rewind how many tokens the session may be truncated by.
 func (p *PoolSpec) Held(tokens, window, rewind int) int {
-	all, keep := ceilDiv(tokens/p.Tokens, p.Page), p.Keep
-	switch keep {
-	case KeepAll:
+	all, keep := ceilDiv(tokens/p.Tokens, p.Page), p.Kept(window)
+	if keep == KeepAll {
 		return all
-	case KeepWindow:
-		keep = window - 1
 	}
 	return all - max(0, max(0, tokens-rewind-keep)/p.Page-1)
 }

@@ -23,7 +23,7 @@ type LayerSpec struct {
 	Borrows    bool       // its entries and index keys are those of an earlier layer; it has no compressor
 	Picks      Picks      // which entries it attends
 	Candidates Candidates // which entries its indexer scores
-	Block      bool       // its tokens are blocks of Config.DraftBlock: see LayerSpec.WindowRows
+	Block      bool       // it attends in blocks of Config.DraftBlock tokens that are not kept: see DraftBlock
 	Pools      []PoolSpec // its caches
 }
 
@@ -56,13 +56,14 @@ type PoolSpec struct {
 	Stores []Store // what is in a page, each in a buffer of its own
 	Page   int     // slots of a page, 1 to MaxPage, unless an engine's options say another number
 	Tokens int     // tokens of a slot
-	Keep   int     // tokens before the next one that a step reads; or KeepAll, KeepWindow
+	Keep   int     // tokens before the next one that a step reads; or KeepAll, KeepWindow, KeepContext
 }
 
 // Values of PoolSpec.Keep besides numbers of tokens.
 const (
-	KeepAll    = -1 // every token of a sequence
-	KeepWindow = -2 // Config.Window - 1 tokens
+	KeepAll     = -1 // every token of a sequence
+	KeepWindow  = -2 // Config.Window - 1 tokens
+	KeepContext = -3 // Config.Window tokens: what is in front of a block of drafts
 )
 
 // Store is what a cache holds.
@@ -172,6 +173,18 @@ func (s *LayerSpec) WindowRows(c *Config) int {
 		return c.Window + c.DraftBlock
 	}
 	return c.Window
+}
+
+// Kept is how many tokens before the next one a step reads of the pool, or KeepAll; window is that
+// of the Config.
+func (p *PoolSpec) Kept(window int) int {
+	switch p.Keep {
+	case KeepWindow:
+		return window - 1
+	case KeepContext:
+		return window
+	}
+	return p.Keep
 }
 
 // Pool returns the pool with a store, nil for a layer that has no such cache.

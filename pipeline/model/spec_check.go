@@ -113,7 +113,7 @@ func (c *layerCheck) caches(field string, l *Layer) {
 	var have []Store
 	for _, p := range l.Pools {
 		at := fmt.Sprintf("%s.Pools %q", field, p.Name)
-		if p.Name == "" || len(p.Name) > MaxPoolName || p.Page < 1 || p.Page > MaxPage || p.Tokens < 1 || p.Keep < KeepWindow {
+		if p.Name == "" || len(p.Name) > MaxPoolName || p.Page < 1 || p.Page > MaxPage || p.Tokens < 1 || p.Keep < KeepContext {
 			c.bad(at, fmt.Sprintf("%+v", p), "a name, and 1 to %d slots of at least a token", MaxPage)
 		}
 		if q, seen := c.pools[p.Name]; seen && (q.Page != p.Page || q.Tokens != p.Tokens || q.Keep != p.Keep) {
@@ -139,7 +139,7 @@ func (c *layerCheck) caches(field string, l *Layer) {
 func (s *LayerSpec) reads(store Store, keep int) (tokens int, enough bool) {
 	switch store {
 	case StoreWindow:
-		return 1, keep == KeepWindow || keep == KeepAll
+		return 1, keep == KeepContext || keep == KeepWindow && !s.Block || keep == KeepAll
 	case StoreEntries, StoreKeys:
 		return s.Ratio, keep == KeepAll
 	}

@@ -106,11 +106,14 @@ func newest(list []int, i int) int {
 //
 // Source: vllm/models/deepseek_v41/{attention,compressor}.py.
 func VLLMPagesV41(block int) map[string]int {
-	return map[string]int{"window": 32, "ratio1": block, "ratio2": block / 2, "ratio2.state": 8}
+	return map[string]int{"window": 32, "draft": 32, "ratio1": block, "ratio2": block / 2, "ratio2.state": 8}
 }
 
-// DraftBlock is a layer of DeepSeek-V4.1 that drafts: it attends a window and its block.
-var DraftBlock = LayerSpec{Name: "draft", Block: true, Pools: []PoolSpec{windowPool}}
+// DraftBlock is a layer of DeepSeek-V4.1 that drafts. Of the tokens of a sequence, its context, it
+// keeps rows, and gives nothing for them. A block of drafts attends the window that ends with the
+// context, and all of itself; it is not kept.
+var DraftBlock = LayerSpec{Name: "draft", Block: true,
+	Pools: []PoolSpec{{Name: "draft", Stores: []Store{StoreWindow}, Page: windowPool.Page, Tokens: 1, Keep: KeepContext}}}
 
 // Records says in what bytes caches are kept.
 type Records uint8

@@ -59,7 +59,7 @@ func TestRanks(t *testing.T) {
 				test func(*testing.T, *world)
 			}{
 				{"arguments", arguments}, {"layers", layers}, {"sums", sums}, {"pages", pages}, {"sessions", sessions}, {"aborts", aborts},
-				{"begins", begins}, {"beside", beside}, {"closed", closed},
+				{"begins", begins}, {"beside", beside}, {"drafts", drafts}, {"closed", closed},
 			} {
 				t.Run(x.name, func(t *testing.T) { x.test(t, w) })
 			}

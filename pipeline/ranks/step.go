@@ -21,10 +21,12 @@ const (
 	opRead   = "ranks: read output"
 )
 
-// Chunk is the part of a step that belongs to one session: its next Tokens tokens.
+// Chunk is the part of a step that belongs to one session: its next Tokens tokens, or a block of
+// drafts, as in pipeline.Chunk.
 type Chunk struct {
 	Session *Session
 	Tokens  int
+	Draft   bool
 }
 
 // Step is new tokens of some sessions on their way through the layers of all ranks. It ends with
@@ -53,7 +55,7 @@ func (e *Engine) Begin(ctx context.Context, chunks ...Chunk) (*Step, error) {
 	own := make([]pipeline.Chunk, len(chunks))
 	for rank, x := range e.ranks { // in one order, so that no two steps wait for each other
 		for i, c := range chunks {
-			own[i] = pipeline.Chunk{Session: c.Session.on[rank], Tokens: c.Tokens}
+			own[i] = pipeline.Chunk{Session: c.Session.on[rank], Tokens: c.Tokens, Draft: c.Draft}
 		}
 		begun, err := x.Begin(ctx, own...)
 		if err != nil {

@@ -64,7 +64,7 @@ func testReplicas(t *testing.T, cfg model.Config, pages map[string]int) {
 		test func(*testing.T, *world)
 	}{
 		{"arguments", arguments}, {"open", open}, {"room", room}, {"lead", lead}, {"store", store}, {"moves", moves}, {"full", full},
-		{"step errors", stepErrors}, {"snapshots", snapshots}, {"random", chances}, {"loops", loops}, {"closed", closed},
+		{"step errors", stepErrors}, {"snapshots", snapshots}, {"random", chances}, {"loops", loops}, {"drafts", drafts}, {"closed", closed},
 	} {
 		t.Run(x.name, func(t *testing.T) { x.test(t, w) })
 	}

@@ -43,8 +43,8 @@ func arguments(t *testing.T, w *world) {
 	s := opened(t, g, sequence(1, 3), 0, 0)
 	run := func(context.Context, replicas.Part) error { return nil }
 	one := []int32{1}
-	for name, chunks := range map[string][]replicas.Chunk{"none": nil, "nil": {{Tokens: one}}, "foreign": {{foreign, one}},
-		"no tokens": {{Session: s}}, "twice": {{s, one}, {s, one}}} {
+	for name, chunks := range map[string][]replicas.Chunk{"none": nil, "nil": {{Tokens: one}}, "foreign": {{Session: foreign, Tokens: one}},
+		"no tokens": {{Session: s}}, "twice": {{Session: s, Tokens: one}, {Session: s, Tokens: one}}} {
 		assert.ErrorIs(t, g.Step(t.Context(), run, chunks...), vk.ErrArgument, name)
 	}
 	assert.ErrorIs(t, g.Step(t.Context(), nil, replicas.Chunk{Session: s, Tokens: one}), vk.ErrArgument)
@@ -241,7 +241,7 @@ func stepErrors(t *testing.T, w *world) {
 	g := w.group(t, pipeline.EngineOptions{MaxSessions: 3}, replicas.Options{})
 	a, b := sequence(40, 30), sequence(41, 30)
 	x, y := opened(t, g, a, 0, 0), opened(t, g, b, 0, 1)
-	chunks := []replicas.Chunk{{x, a[:5]}, {y, b[:6]}}
+	chunks := []replicas.Chunk{{Session: x, Tokens: a[:5]}, {Session: y, Tokens: b[:6]}}
 	rows := make([][][]float32, 2)
 	through := w.through(chunks, rows)
 	err := g.Step(t.Context(), func(ctx context.Context, p replicas.Part) error {

@@ -14,10 +14,11 @@ import (
 
 const opStep = "replicas: step"
 
-// Chunk is the next tokens of a session.
+// Chunk is the next tokens of a session, or a block of drafts, as in pipeline.Chunk.
 type Chunk struct {
 	Session *Session
 	Tokens  []int32
+	Draft   bool
 }
 
 // Part is the part of a step that belongs to one replica.
@@ -164,7 +165,7 @@ func (g *Group) ready(s *Session) error {
 func (g *Group) part(ctx context.Context, run func(context.Context, Part) error, replica int, list []int, chunks []Chunk) error {
 	own := make([]pipeline.Chunk, len(list))
 	for i, k := range list {
-		own[i] = pipeline.Chunk{Session: chunks[k].Session.s, Tokens: len(chunks[k].Tokens)}
+		own[i] = pipeline.Chunk{Session: chunks[k].Session.s, Tokens: len(chunks[k].Tokens), Draft: chunks[k].Draft}
 	}
 	st, err := g.replicas[replica].Engine.Begin(ctx, own...)
 	if err != nil {
@@ -180,6 +181,9 @@ func (g *Group) part(ctx context.Context, run func(context.Context, Part) error,
 	defer g.mu.Unlock()
 	for _, k := range list {
 		s := chunks[k].Session
+		if chunks[k].Draft {
+			continue
+		}
 		s.tokens = append(s.tokens, chunks[k].Tokens...)
 		s.floor = max(s.floor, len(s.tokens)-g.o.Rewind)
 	}

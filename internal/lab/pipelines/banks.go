@@ -1,6 +1,11 @@
 package pipelines
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/vkmla/vkmla/internal/spirv"
+	"github.com/vkmla/vkmla/shaders"
+)
 
 // Shared memory of AMD's compute units: banks of four bytes, of which each serves one address a
 // clock, and all lanes that read it. A load of 8 bytes takes lanes 16 at a time, so that each bank
@@ -73,12 +78,20 @@ func (c *Chosen) codes() bool { return c.Kernel == "idx_logits_codes_cm" }
 
 // rows is ROWS of shaders/lib/cm_rows.glsl, of kernels that have it.
 func (c *Chosen) rows() uint32 {
-	at := map[string]int{"idx_logits_cm": 13, "proj_linear_cm": 12, "attn_prefill_cm": 9, "attn_decode_cm": 10,
-		"attn_prefill_cmb": 9, "attn_decode_cmb": 10}[c.Kernel]
-	if at == 0 || at >= len(c.Constants) {
+	k, err := shaders.Get(c.Kernel)
+	if err != nil || c.fragmentPitch() == 0 {
 		return 0
 	}
-	return c.Constants[at]
+	m, err := spirv.Parse(k.SPIRV)
+	if err != nil {
+		return 0
+	}
+	for at, x := range m.Constants { // without gaps: internal/spirv tests it
+		if x.Name == "ROWS" && at < len(c.Constants) {
+			return c.Constants[at]
+		}
+	}
+	return 0
 }
 
 // Conflicts is how often as long a kernel's loads of fragments take as they would without

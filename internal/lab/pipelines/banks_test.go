@@ -44,6 +44,8 @@ func TestNoPitchIsBetter(t *testing.T) {
 		{Kernel: "proj_linear_cm", Constants: []uint32{3, 0, 128, 32, 16, 16, 16, 64, 64, 64, 64, 16}}} {
 		assert.Equal(t, 2., k.Conflicts(), "%s%v", k.Kernel, k.Constants)
 	}
-	k := Chosen{Kernel: "idx_logits_cm", Constants: append(make([]uint32, 13), 1)}
-	assert.Equal(t, 1., k.Conflicts())
+	for name, at := range map[string]int{"idx_logits_cm": 14, "attn_decode_cm": 10, "attn_prefill_cmb": 9, "proj_linear_cm": 12} {
+		k := Chosen{Kernel: name, Constants: append(make([]uint32, at), 1)}
+		assert.Equal(t, 1., k.Conflicts(), name)
+	}
 }

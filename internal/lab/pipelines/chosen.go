@@ -32,8 +32,13 @@ type Chosen struct {
 	Listing Listing // likewise, where the driver lists instructions as RADV or ANV does
 }
 
-// chosenEntries is how many compressed entries the scores of a choice go over: a context of 131072.
-const chosenEntries = 32768
+// scored is how many entries the scores of a choice go over, by its name: those of a context of
+// 131072 tokens of one request, or the candidates.
+func scored(c model.Config) map[string]int {
+	const context = 131072
+	return map[string]int{"selection": context / 4, "v4.1 selection": context / 2, "v4.1 selection and candidates": context,
+		"v4.1 selection of candidates": c.CandidateBlocks * indexer.BlockEntries}
+}
 
 // choice makes an operation and asks for the kernels of some tokens.
 type choice struct {
@@ -42,15 +47,15 @@ type choice struct {
 	ask    func(dev *vk.Device, tokens int) error
 }
 
-// Choose lists what the operations of a C4A layer and the compressor of a C128A layer launch for
-// some tokens. open opens the device anew, once for each choice. inspect, unless nil, is called
-// with each kernel while its device is open.
+// Choose lists what the operations of a C4A layer of V4-Flash, the compressor of a C128A layer, and
+// what V4.1-Flash has besides launch for some tokens. open opens the device anew, once for each
+// choice. inspect, unless nil, is called with each kernel while its device is open.
 //
 // Errors: open's, those of the operations, but for vk.ErrMissingFeature, and inspect's.
-func Choose(c model.Config, open func() (*vk.Device, error),
+func Choose(open func() (*vk.Device, error),
 	inspect func(dev *vk.Device, k *vk.Kernel, to *Chosen) error) ([]Choice, error) {
 	var list []Choice
-	for _, x := range choices(c) {
+	for _, x := range append(choices(model.FlashConfig()), choicesV41(model.FlashV41Config())...) {
 		for _, tokens := range x.tokens {
 			one, err := x.choose(tokens, open, inspect)
 			if err != nil {
@@ -111,7 +116,7 @@ func choices(c model.Config) []choice {
 			}
 			return op.Prepare(tokens)
 		}},
-		{"selection", append(decode, 4096), func(dev *vk.Device, tokens int) error { return chooseSelection(c, dev, tokens) }},
+		selection(c, "selection", indexer.SelectConfig{Logits: indexer.LogitsConfig{Format: cache.IndexKeyFP8}}),
 	}
 	for _, x := range products(c) {
 		list = append(list, choice{x.op, x.tokens, func(dev *vk.Device, tokens int) error {
@@ -171,21 +176,25 @@ func products(c model.Config) []product {
 	}
 }
 
-// chooseSelection asks for the kernels that score and select, as a layer does: with queries that
-// the scores quantise, where a kernel does.
-func chooseSelection(c model.Config, dev *vk.Device, tokens int) error {
-	cfg := indexer.SelectConfig{K: c.TopK, SlotPage: 64, OnDemand: true,
-		Logits: indexer.LogitsConfig{Heads: c.IndexHeads, Format: cache.IndexKeyFP8, Page: 64, Group: tokens, Raw: true}}
-	op, err := indexer.NewSelect(dev, cfg)
-	if errors.Is(err, vk.ErrMissingFeature) {
-		if _, err = indexer.NewQueryQuant(dev, indexer.QueryQuantConfig{Format: cache.IndexKeyFP8}); err != nil {
+// selection scores entries and selects, as a layer does: with queries that the scores quantise,
+// where a kernel does.
+func selection(c model.Config, op string, s indexer.SelectConfig) choice {
+	s.K, s.SlotPage, s.OnDemand = c.TopK, 64, true
+	s.Logits.Heads, s.Logits.Page = c.IndexHeads, 64
+	return choice{op, []int{1, 32, 4096}, func(dev *vk.Device, tokens int) error {
+		s := s
+		s.Logits.Group, s.Logits.Raw = tokens, true
+		made, err := indexer.NewSelect(dev, s)
+		if errors.Is(err, vk.ErrMissingFeature) {
+			if _, err = indexer.NewQueryQuant(dev, indexer.QueryQuantConfig{Format: s.Logits.Format}); err != nil {
+				return err
+			}
+			s.Logits.Raw = false
+			made, err = indexer.NewSelect(dev, s)
+		}
+		if err != nil {
 			return err
 		}
-		cfg.Logits.Raw = false
-		op, err = indexer.NewSelect(dev, cfg)
-	}
-	if err != nil {
-		return err
-	}
-	return op.Prepare(tokens, chosenEntries, true)
+		return made.Prepare(tokens, scored(c)[op], true)
+	}}
 }

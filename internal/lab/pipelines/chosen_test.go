@@ -25,14 +25,15 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/*.txt anew")
 
-// TestChosen says which kernels the operations of V4-Flash launch on the devices that people own,
-// in testdata/chosen.txt, and holds them against the device's limits. Nothing is compiled.
+// TestChosen says which kernels the operations of V4-Flash and V4.1-Flash launch on the devices
+// that people own, in testdata/chosen.txt, and holds them against the device's limits. Nothing is
+// compiled.
 func TestChosen(t *testing.T) {
 	got := map[string]map[string][]string{} // devices by operation and kernels
 	var ops []string
 	for _, d := range knowncaps.Owned() {
 		a := testkit.AdapterAs(t, d)
-		list, err := pipelines.Choose(model.FlashConfig(), func() (*vk.Device, error) { return a.Open(vk.DeviceOptions{}) }, nil)
+		list, err := pipelines.Choose(func() (*vk.Device, error) { return a.Open(vk.DeviceOptions{}) }, nil)
 		require.NoError(t, err, d.Name)
 		for _, c := range list {
 			require.NoError(t, c.Missing, "%s: %s of %d tokens", d.Name, c.Op, c.Tokens)

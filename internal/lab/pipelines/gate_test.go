@@ -10,14 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/pipelines"
-	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
-// TestNoWorse holds what the driver's compiler makes of the kernels that V4-Flash launches against
-// what is recorded for the GPU: no more spills, no lower occupancy, no more clocks. It wants RADV
-// or ANV with VKMLA_TEST_COMPILE_ONLY=1. Other versions make something else: the file says of which
-// it is.
+// TestNoWorse holds what the driver's compiler makes of the kernels that V4-Flash and V4.1-Flash
+// launch against what is recorded for the GPU: no more spills, no lower occupancy, no more clocks.
+// It wants RADV or ANV with VKMLA_TEST_COMPILE_ONLY=1. Other versions make something else: the file
+// says of which it is.
 func TestNoWorse(t *testing.T) {
 	if os.Getenv("VKMLA_TEST_COMPILE_ONLY") != "1" {
 		t.Skip("wants a driver that only compiles")
@@ -31,7 +30,7 @@ func TestNoWorse(t *testing.T) {
 	if gpu == "" {
 		t.Skipf("%s is neither RADV's nor ANV's", a.Name)
 	}
-	list, err := pipelines.Inspect(a, "", model.FlashConfig(), false)
+	list, err := pipelines.Inspect(a, "", false)
 	require.NoError(t, err)
 	now := pipelines.GateTable(list)
 	assert.Greater(t, strings.Count(now, "\n"), 20, "kernels")

@@ -7,7 +7,6 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 
 	"github.com/vkmla/vkmla/internal/opkit"
-	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -15,7 +14,7 @@ import (
 // which instructions, which takes it longer. Nothing is executed.
 //
 // Errors: those of Choose, vk.Device.Statistics and vk.Device.Listings.
-func Inspect(a *vk.Adapter, profile string, c model.Config, listings bool) ([]Choice, error) {
+func Inspect(a *vk.Adapter, profile string, listings bool) ([]Choice, error) {
 	known := map[string]Chosen{}
 	if a.Driver == vk.DriverRADV { // what probes find on its GPUs with matrices
 		opkit.KnowRows(a, 16, 16, 16, 32, 1)
@@ -24,7 +23,7 @@ func Inspect(a *vk.Adapter, profile string, c model.Config, listings bool) ([]Ch
 	open := func() (*vk.Device, error) {
 		return a.Open(vk.DeviceOptions{Statistics: true, Listings: listings, Profile: profile})
 	}
-	return Choose(c, open, func(dev *vk.Device, k *vk.Kernel, to *Chosen) error {
+	return Choose(open, func(dev *vk.Device, k *vk.Kernel, to *Chosen) error {
 		key := fmt.Sprint(to.Kernel, to.Constants, to.Subgroup)
 		if _, ok := known[key]; !ok {
 			statistics, err := dev.Statistics(k)

@@ -36,21 +36,32 @@ type work struct {
 	bytes    float64 // of memory, each byte once
 }
 
-// work of a choice: attention of a window and the selected rows, scores of chosenEntries keys,
-// products. It is false for others, which no estimate is made of.
-func (c *Choice) work(m model.Config) (work, bool) {
+// work of a choice: attention of a window and the selected rows, scores of a context's keys or of
+// candidates, products. It is false for others, which no estimate is made of.
+func (c *Choice) work() (work, bool) {
+	m := model.FlashConfig()
+	op, v41 := strings.CutPrefix(c.Op, "v4.1 ")
+	if v41 {
+		m = model.FlashV41Config()
+	}
 	tokens := float64(c.Tokens)
 	tiles := func(n int) float64 { return math.Ceil(float64(n) / 16) }
-	switch c.Op {
+	switch op {
 	case "decode", "prefill":
 		rows := m.Window + m.TopK
 		w := work{products: tokens * tiles(m.Heads) * tiles(rows) * 64, bytes: tokens * float64(2*2*m.Heads*512)}
-		if c.Op == "decode" {
-			w.bytes += tokens * float64(rows*cache.RowBytes)
+		if op == "decode" {
+			window, entries := m.Records.Record(model.StoreWindow), m.Records.Record(model.StoreEntries)
+			w.bytes += tokens * float64(m.Window*window.SlotBytes()+m.TopK*entries.SlotBytes())
 		}
 		return w, true
-	case "selection": // one request
-		return work{tokens * tiles(m.IndexHeads) * tiles(chosenEntries) * 8, chosenEntries * 132}, true
+	}
+	if n := scored(m)[c.Op]; n > 0 {
+		w := work{tokens * tiles(m.IndexHeads) * tiles(n) * 8, float64(n * (m.Records.Keys().RowBytes() + cache.IndexScaleBytes))}
+		if op == "selection of candidates" { // tokens of a request have their own
+			w.bytes *= tokens
+		}
+		return w, true
 	}
 	for _, p := range products(m) {
 		if p.op == c.Op {
@@ -92,7 +103,7 @@ func (g *GPU) clocks(k *Chosen, products float64) Clocks {
 // listings: in which time all of memory's bandwidth moves an operation's bytes, and the times of
 // its kernel with matrices, from the least to the most. None of it is measured. Without a kernel
 // with matrices, the least is one multiply-add of each lane in a clock, or two of halves.
-func ModelTable(a *vk.Adapter, m model.Config, list []Choice) string {
+func ModelTable(a *vk.Adapter, list []Choice) string {
 	t := table.NewWriter()
 	t.AppendHeader(table.Row{"GPU", "operation", "tokens", "kernel", "memory, us", "issue, us", "shared, us", "estimate, us"})
 	for _, g := range GPUs {
@@ -101,7 +112,7 @@ func ModelTable(a *vk.Adapter, m model.Config, list []Choice) string {
 		}
 		for i := range list {
 			c := &list[i]
-			w, ok := c.work(m)
+			w, ok := c.work()
 			if !ok {
 				continue
 			}

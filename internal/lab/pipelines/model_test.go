@@ -6,7 +6,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -43,7 +42,7 @@ func TestModelClocks(t *testing.T) {
 	g := GPUs[1]
 	require.Equal(t, "RX 7900 XTX", g.Name)
 	c := Choice{Op: "prefill", Tokens: 4096, Kernels: []Chosen{*k}}
-	w, ok := c.work(model.FlashConfig())
+	w, ok := c.work()
 	require.True(t, ok)
 	assert.EqualValues(t, 4096*4*40*64, w.products)
 	x := g.clocks(k, 128) // of a workgroup for a tile, if one unit did it
@@ -53,9 +52,9 @@ func TestModelClocks(t *testing.T) {
 	assert.InDelta(t, 4*(2*353+16*32), g.clocks(k, 128).Issue*96, 1e-6)
 
 	a := &vk.Adapter{Name: "AMD Radeon RX 7900 XTX (RADV NAVI31)", Driver: vk.DriverRADV}
-	text := ModelTable(a, model.FlashConfig(), []Choice{c, {Op: "product wq_b", Tokens: 1}, {Op: "inverse rope", Tokens: 1}})
+	text := ModelTable(a, []Choice{c, {Op: "product wq_b", Tokens: 1}, {Op: "inverse rope", Tokens: 1}})
 	assert.Contains(t, text, "| RX 7900 XTX | prefill | 4096 | attn_prefill_cm |")
 	assert.Contains(t, text, "| Strix Halo | product wq_b | 1 | - | 131.")
 	assert.NotContains(t, text, "inverse rope")
-	assert.Contains(t, ModelTable(&vk.Adapter{Name: "llvmpipe"}, model.FlashConfig(), nil), "no estimates")
+	assert.Contains(t, ModelTable(&vk.Adapter{Name: "llvmpipe"}, nil), "no estimates")
 }

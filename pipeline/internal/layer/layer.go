@@ -17,9 +17,10 @@ import (
 // Layer is one layer of a model, for the steps of its Kind. The package's documentation has
 // the formula.
 type Layer struct {
-	kind *Kind // nil once closed
-	w    *model.DeviceLayer
-	plan schedule
+	kind    *Kind // nil once closed
+	w       *model.DeviceLayer
+	plan    schedule
+	context schedule // of tokens of the context, in a layer that drafts
 
 	rows tensor.Tensor // factors of the rows of NVFP4 weights, absent if there are none
 	wide tensor.Tensor // weights_proj with rows of zeros below, absent if it needs none: see widen
@@ -183,7 +184,7 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 	} else if l.norm, err = k.norms(); err != nil {
 		return err
 	}
-	l.plan = choose(k.tune, t)
+	l.plan, l.context = choose(k.tune, t), contexts.of(t)
 	l.insert, err = k.inserter(kvNorm)
 	return err
 }

@@ -31,6 +31,9 @@ type mla struct {
 // gathers reports whether the attention gathers rows: by its variant, or else by the profile.
 // Invariant layers do not: the kernels that read pages give a token the same bits in any step.
 func (cfg *KindConfig) gathers(dev *vk.Device) bool {
+	if cfg.Spec.Block {
+		return false // rows are planned by positions, and a block's tokens attend newer ones
+	}
 	if cfg.Variant != "" {
 		return strings.HasPrefix(cfg.Variant, attention.TwoPassPrefix)
 	}
@@ -51,12 +54,15 @@ func (cfg *KindConfig) LeastWorkspace() uint64 { return uint64(cfg.rows().LeastR
 
 // rows is what tokens attend.
 func (cfg *KindConfig) rows() attention.RowConfig {
-	c := attention.RowConfig{Window: cfg.Model.Window, Width: cfg.entryWidth(), Picks: cfg.Spec.Picks != model.PickNone}
+	c := attention.RowConfig{Window: cfg.window(), Width: cfg.entryWidth(), Picks: cfg.Spec.Picks != model.PickNone}
 	if c.Width > 0 {
 		c.Ratio = cfg.Spec.Ratio
 	}
 	return c
 }
+
+// window is how many rows of the window a token attends at most.
+func (cfg *KindConfig) window() int { return cfg.Spec.WindowRows(cfg.Model) }
 
 // rowsVariant is the build of the attention over gathered rows.
 func (cfg *KindConfig) rowsVariant() string {
@@ -75,7 +81,7 @@ func (cfg *KindConfig) listsFit(dev *vk.Device) error {
 }
 
 func (x *mla) build(k *Kind) (err error) {
-	c, t, window := &k.cfg.Caches, k.cfg.Tokens, k.cfg.Model.Window
+	c, t, window := &k.cfg.Caches, k.cfg.Tokens, k.cfg.window()
 	most, page := c.Window.Pool.Bytes(), 0
 	if x.width > 0 {
 		page, most = c.Compressed.Layout.Page, max(most, c.Compressed.Pool.Bytes())
@@ -110,7 +116,7 @@ func (x *mla) tensors(l *memory.List, k *Kind) {
 	l.Add(&x.o, tensor.BF16, t, k.heads, headDim)
 	switch {
 	case x.op != nil:
-		l.Add(&x.scratch, tensor.U8, int(x.op.ScratchBytes(t, k.cfg.Model.Window, x.width)))
+		l.Add(&x.scratch, tensor.U8, int(x.op.ScratchBytes(t, k.cfg.window(), x.width)))
 	case x.rows != nil:
 		l.Add(&x.scratch, tensor.U8, int(x.rows.ScratchBytes(t)))
 	}
@@ -119,7 +125,7 @@ func (x *mla) tensors(l *memory.List, k *Kind) {
 // prepare asks for the kernels that record launches. Those of gathered rows were asked for when
 // they were made.
 func (x *mla) prepare(k *Kind, joined bool) error {
-	t, window := k.cfg.Tokens, k.cfg.Model.Window
+	t, window := k.cfg.Tokens, k.cfg.window()
 	switch {
 	case x.op == nil:
 		return x.rows.Prepare(t)

@@ -18,6 +18,8 @@ type Args struct {
 	CosSin tensor.Tensor // [rows, 64] f32, Rope.Table(rows, 1) of the layer; later positions take the last row
 	Out    tensor.Tensor // [T, Hidden] of KindConfig.Out, written; undefined for padding tokens
 
+	// Layers that draft write neither Out nor LSE without StepArgs.Drafts.
+
 	// LSE [T, H] f32 is written: ln of the sum of exp of a head's scores of what it attends, its
 	// sink left out; +inf for padding. Absent unless KindConfig.LSE.
 	LSE tensor.Tensor
@@ -58,7 +60,11 @@ func (l *Layer) Record(rec *vk.Recorder, step StepArgs, a Args) error {
 		return fmt.Errorf("%s: weights of layer %d %w", opLayer, l.w.Layer, vk.ErrClosed)
 	}
 	r := &recording{l: l, k: l.kind, rec: rec, step: &step, a: &a}
-	if err := r.schedule(l.plan); err != nil {
+	plan := l.plan
+	if !l.kind.attends(&step) {
+		plan = l.context
+	}
+	if err := r.schedule(plan); err != nil {
 		return fmt.Errorf("%s: %w", opLayer, err)
 	}
 	return nil
@@ -224,7 +230,7 @@ func (r *recording) headWeights() error {
 func (r *recording) insert() error {
 	k := r.k
 	a := projection.QInsertArgs{KV: k.kv, Slots: k.lists.slots, Positions: r.step.Positions, Table: r.a.CosSin, Cache: r.a.Caches.Window}
-	if !k.mla.norms {
+	if !k.mla.norms && k.attends(r.step) {
 		a.Q = k.mla.q
 	}
 	if r.l.normed() {

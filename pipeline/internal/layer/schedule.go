@@ -148,6 +148,9 @@ var (
 		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
 )
 
+// contexts is what a layer that drafts does with tokens of the context: it keeps their KV rows.
+var contexts = schedule{{codesHidden}, inputs, sums, norms, {kvInsert}}
+
 // traits are what the schedule of a layer depends on.
 type traits struct {
 	tokens     int  // T
@@ -196,7 +199,11 @@ func choose(n *tuning.Layer, t traits) schedule {
 	}
 	// Without a norm inside, a compute unit has room for one workgroup of these products at a time.
 	t.gatesFirst = t.tokens >= n.BesideTokens && !t.normed
-	var s schedule
+	return table.of(t)
+}
+
+// of is the schedule without the ops that a layer does not have.
+func (table schedule) of(t traits) (s schedule) {
 	for _, all := range table {
 		var l level
 		for _, o := range all {

@@ -30,6 +30,10 @@ type StepArgs struct {
 	IsValid    tensor.Tensor // [T] u8: 0 for padding
 	Tables     Tables
 
+	// Drafts tells layers that draft (LayerSpec.Block) that the tokens of each request are a block:
+	// its last Config.DraftBlock rows. Otherwise they are tokens of the context.
+	Drafts bool
+
 	// The number of pieces of an attention.RowPlan by Kind.Room, the plan, and the workspace for
 	// its rows; only where rows are gathered.
 	Pieces    int
@@ -51,7 +55,7 @@ type lists struct {
 	visible *indexer.Visible       // nil without an indexer
 
 	slots       tensor.Tensor // [T] i64: where the step's KV rows are stored
-	window      slotLists     // [T, Window], oldest first
+	window      slotLists     // [T, LayerSpec.WindowRows], oldest first
 	all         slotLists     // [T, width], of all entries
 	visibleLens tensor.Tensor // [T] i32: entries that a token may see
 }
@@ -71,7 +75,11 @@ func (x *lists) build(k *Kind) (err error) {
 	if x.slotMap, err = cache.NewSlotMapping(k.dev, cache.SlotMappingConfig{Page: page, Ratio: 1}); err != nil {
 		return err
 	}
-	if x.windows, err = attention.NewWindowIndices(k.dev, attention.WindowIndicesConfig{Page: page}); err != nil {
+	cfg := attention.WindowIndicesConfig{Page: page}
+	if spec.Block {
+		cfg.Drafts = k.cfg.Model.DraftBlock
+	}
+	if x.windows, err = attention.NewWindowIndices(k.dev, cfg); err != nil {
 		return err
 	}
 	switch {
@@ -87,7 +95,7 @@ func (x *lists) build(k *Kind) (err error) {
 func (x *lists) tensors(l *memory.List, k *Kind) {
 	t := k.cfg.Tokens
 	l.Add(&x.slots, tensor.I64, t)
-	x.window.tensors(l, t, k.cfg.Model.Window)
+	x.window.tensors(l, t, k.cfg.window())
 	switch {
 	case k.picks != nil:
 		l.Add(&x.visibleLens, tensor.I32, t)
@@ -113,7 +121,7 @@ func (k *Kind) RecordStep(rec *vk.Recorder, a StepArgs) error {
 		err = k.keys.recordSlots(rec, &a, a.Tables.IndexState, a.Tables.Keys)
 	}
 	if err == nil {
-		err = k.lists.record(rec, &a)
+		err = k.lists.record(rec, &a, k.attends(&a))
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", opStep, err)
@@ -121,8 +129,11 @@ func (k *Kind) RecordStep(rec *vk.Recorder, a StepArgs) error {
 	return nil
 }
 
+// attends reports whether layers attend in a step: of the context those that draft keep rows alone.
+func (k *Kind) attends(a *StepArgs) bool { return a.Drafts || !k.cfg.Spec.Block }
+
 // record ends with the list of entries, which waits for the slots of KV rows.
-func (x *lists) record(rec *vk.Recorder, a *StepArgs) error {
+func (x *lists) record(rec *vk.Recorder, a *StepArgs, attends bool) error {
 	if x.visible != nil {
 		err := x.visible.Record(rec, indexer.VisibleArgs{Positions: a.Positions, IsValid: a.IsValid, Lens: x.visibleLens})
 		if err != nil {
@@ -131,7 +142,7 @@ func (x *lists) record(rec *vk.Recorder, a *StepArgs) error {
 	}
 	err := x.slotMap.Record(rec, cache.SlotMappingArgs{QueryStart: a.QueryStart, SeqLens: a.SeqLens, Table: a.Tables.Window,
 		Slots: x.slots})
-	if err != nil {
+	if err != nil || !attends {
 		return err
 	}
 	if err := x.windows.Record(rec, attention.WindowIndicesArgs{QueryStart: a.QueryStart, SeqLens: a.SeqLens, TokenToReq: a.TokenToReq,

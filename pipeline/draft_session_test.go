@@ -1,0 +1,245 @@
+package pipeline_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// draftSessions is an engine of two layers that draft, with pages of 4 tokens.
+func draftSessions(t *testing.T, o options) *drafting {
+	t.Helper()
+	testkit.WithoutMatrices(t)
+	c := fakemodel.WithDraft(fakemodel.V41())
+	c.Window = 9
+	x := &drafting{rng: rand.New(rand.NewPCG(testkit.Seed(t), 43))}
+	x.m = fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8})
+	var layers []*model.DeviceLayer
+	x.c, layers = draftLayers(t, x.m, c)
+	o.MaxTokens, o.MaxStep, o.Pages = 40, 16, map[string]int{"draft": 4}
+	x.e = engine(t, testkit.Device(t), x.c, layers, o)
+	return x
+}
+
+// sameBits demands equal results or snapshots.
+func sameBits[T any](t *testing.T, want, got T, what string, a ...any) {
+	t.Helper()
+	require.True(t, reflect.DeepEqual(want, got), "%s: not the same bits", fmt.Sprintf(what, a...))
+}
+
+// session is a session with some tokens.
+func (x *drafting) session(t *testing.T, tokens int) *pipeline.Session {
+	t.Helper()
+	s := must[*pipeline.Session](t)(x.e.Open())
+	if tokens > 0 {
+		must[[]pipeline.Appended](t)(s.Append(t.Context(), x.all(tokens)))
+	}
+	return s
+}
+
+// TestDraftSessions drafts behind sessions that share pages, beside others, in steps that are given
+// up, and near the end of a sequence: nothing but the results of a block comes of it, and these are
+// those of the session alone.
+func TestDraftSessions(t *testing.T) {
+	x := draftSessions(t, options{MaxSessions: 4, Steps: 2, Rewind: 3, Invariant: true})
+	for _, length := range []int{0, 1, 7, 18} {
+		s := x.session(t, length)
+		was, block, noise := saved(t, s), x.hidden(x.c.DraftBlock), x.hidden(x.c.DraftBlock)
+		f := must[*pipeline.Session](t)(s.Fork())
+		want := x.draft(t, s, block)
+		require.NoError(t, s.CheckTables(t.Context(), length))
+		sameBits(t, want, x.draft(t, f, block), "the fork, %d tokens", length)
+		sameBits(t, was, saved(t, s), "%d tokens", length)
+		sameBits(t, was, saved(t, f), "the fork, %d tokens", length)
+
+		back := must[*pipeline.Session](t)(x.e.Restore(t.Context(), bytes.NewReader(was)))
+		sameBits(t, want, x.draft(t, back, block), "restored, %d tokens", length)
+		require.NoError(t, back.Close())
+
+		// Beside numbers that are not finite, in front and behind, and given up.
+		other := x.session(t, 13)
+		for _, h := range noise {
+			for i := range h {
+				h[i] = float32(math.NaN())
+			}
+		}
+		chunks := []pipeline.Chunk{x.block(other), x.block(f), x.block(s)}
+		st := must[*pipeline.Step](t)(x.e.Begin(t.Context(), chunks...))
+		_, err := s.Fork()
+		assert.ErrorIs(t, err, pipeline.ErrInStep)
+		sameBits(t, was, saved(t, s), "in a step")
+		require.NoError(t, st.Abort())
+		_, free := x.e.Pages()
+		out := x.step(t, chunks, [][][]float32{noise, noise, block})
+		_, left := x.e.Pages()
+		assert.Equal(t, free, left)
+		for k := range want {
+			sameBits(t, want[k], out[2][k], "beside others, %d tokens", length)
+		}
+		next := x.all(3)
+		must[[]pipeline.Appended](t)(s.Append(t.Context(), next))
+		must[[]pipeline.Appended](t)(f.Append(t.Context(), next))
+		sameBits(t, saved(t, s), saved(t, f), "behind %d tokens", length)
+		for _, s := range []*pipeline.Session{s, f, other} {
+			require.NoError(t, s.Close())
+		}
+	}
+	all, free := x.e.Pages()
+	assert.Equal(t, all, free)
+}
+
+// TestDraftFull drafts where there is no page for the block: the session is as it was.
+func TestDraftFull(t *testing.T) {
+	page := draftSessions(t, options{}).e.SpareBytes()
+	x := draftSessions(t, options{MaxSessions: 2, CacheBytes: 4 * page, MaxCacheBytes: 4 * page})
+	s, other := x.session(t, 4), x.session(t, 7)
+	was, block := saved(t, s), x.hidden(x.c.DraftBlock)
+	_, err := x.e.Begin(t.Context(), x.block(s))
+	require.ErrorIs(t, err, cache.ErrPoolFull)
+	sameBits(t, was, saved(t, s), "a full pool")
+	require.NoError(t, other.Truncate(0))
+	x.draft(t, s, block)
+	sameBits(t, was, saved(t, s), "a full pool")
+}
+
+// TestDraftErrors demands an error of everything that is no block behind a session's tokens.
+func TestDraftErrors(t *testing.T) {
+	x := draftSessions(t, options{MaxSessions: 2})
+	a, b := x.session(t, 1), x.session(t, 36)
+	n := x.c.DraftBlock
+	for want, chunks := range map[string][]pipeline.Chunk{
+		"chunks[0].Tokens: got 4, want 5, a block of drafts":          {{Session: a, Tokens: n - 1, Draft: true}},
+		"chunks[0].Tokens: got 10, want 5, a block of drafts":         {{Session: a, Tokens: 2 * n, Draft: true}},
+		"chunks[1].Draft: got false, want true, as in chunks[0]":      {x.block(a), {Session: b, Tokens: n}},
+		"chunks[1].Draft: got true, want false, as in chunks[0]":      {{Session: a, Tokens: n}, x.block(b)},
+		"chunks[1]: got a session twice, want each once":              {x.block(a), x.block(a)},
+		"chunks[0]: got a nil session, want a session of this engine": {x.block(nil)},
+	} {
+		_, err := x.e.Begin(t.Context(), chunks...)
+		require.ErrorIs(t, err, vk.ErrArgument)
+		assert.ErrorContains(t, err, want)
+	}
+	_, err := x.e.Begin(t.Context(), x.block(a), x.block(b))
+	require.ErrorIs(t, err, pipeline.ErrSequenceFull)
+
+	st := must[*pipeline.Step](t)(x.e.Begin(t.Context(), x.block(a)))
+	require.ErrorContains(t, st.Commit(), "layer 0 not run")
+	require.ErrorContains(t, st.Submit(), "inputs")
+	require.NoError(t, st.Abort())
+	require.NoError(t, errors.Join(a.CheckTables(t.Context(), 1), b.CheckTables(t.Context(), 36)))
+
+	// An engine in which other layers come first, and one without any that draft.
+	y := newDrafting(t, draftingModel(), options{MaxStep: 8})
+	s := must[*pipeline.Session](t)(y.e.Open())
+	st = must[*pipeline.Step](t)(y.e.Begin(t.Context(), y.block(s)))
+	for _, err := range []error{st.SubmitLayer(0), st.SetInput(0, 0, make([]float32, n*y.c.Hidden)), st.ReadOutput(0, 0, nil)} {
+		require.ErrorIs(t, err, vk.ErrArgument)
+		assert.ErrorContains(t, err, "layer: got 0, want 2 to 2")
+	}
+	require.NoError(t, st.Abort())
+	_, err = y.opened(t, 1, 0)
+	require.ErrorIs(t, err, vk.ErrArgument)
+	require.ErrorContains(t, err, "layers[1]: got 0, of kind window, want layers that draft, behind one that does")
+	e, err := y.opened(t, 0)
+	require.NoError(t, err)
+	_, err = e.Begin(t.Context(), x.block(must[*pipeline.Session](t)(e.Open())))
+	require.ErrorIs(t, err, vk.ErrArgument)
+	require.ErrorContains(t, err, "no layer of the engine drafts")
+}
+
+// draftingModel has a window layer, one with an indexer, and one that drafts.
+func draftingModel() model.Config {
+	c := fakemodel.V41()
+	c.Layers = model.V41Layers(model.Sources{Entries: []int{1}, Picks: []int{1}, Candidates: -1}, 0, 1)
+	return fakemodel.WithDraft(c)
+}
+
+// opened makes an engine of layers of the model.
+func (x *drafting) opened(t *testing.T, list ...int) (*pipeline.Engine, error) {
+	t.Helper()
+	ck, err := openFake(t, x.m, 1, model.CheckpointOptions{Layers: []int{0, len(x.c.Layers) - 1}})
+	require.NoError(t, err)
+	all := must[[]*model.DeviceLayer](t)(ck.Upload(t.Context(), testkit.Device(t), nil))
+	t.Cleanup(func() { assert.NoError(t, model.CloseLayers(all)) })
+	var layers []*model.DeviceLayer
+	for _, i := range list {
+		layers = append(layers, all[i])
+	}
+	e, err := pipeline.NewEngine(t.Context(), testkit.Device(t), ck.Config, layers, options{MaxTokens: 40, MaxStep: 8})
+	if err == nil {
+		t.Cleanup(func() { assert.NoError(t, e.Close()) })
+	}
+	return e, err
+}
+
+// TestDraftBetween drafts where the caller's commands are between the layers, and where layers run
+// one by one, with the same results. Warm leaves nothing to be recorded.
+func TestDraftBetween(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	c := fakemodel.WithDraft(draftingModel())
+	var places []string
+	between := func(rec *vk.Recorder, at pipeline.Between) error {
+		places = append(places, fmt.Sprint(at.Layer, at.Draft, at.Output.IsZero()))
+		if at.Output.IsZero() || at.Input.IsZero() {
+			return nil
+		}
+		return rec.Copy(at.Input.View(), at.Output.View())
+	}
+	x := newDrafting(t, c, options{MaxStep: 8, Between: between})
+	require.NoError(t, x.e.Warm(t.Context()))
+	assert.Subset(t, places, []string{"0 false true", "1 false false", "2 false false", "3 false false", "4 false false",
+		"2 true true", "3 true false", "4 true false"})
+	recorded := x.e.Stats().Recorded
+	y := *x
+	y.e = engine(t, testkit.Device(t), x.c, x.layers, options{MaxTokens: 40, MaxStep: 8, LayerByLayer: true})
+	s, u := must[*pipeline.Session](t)(x.e.Open()), must[*pipeline.Session](t)(y.e.Open())
+	for _, n := range []int{7, 1, 3} {
+		tokens, block := x.all(n)[0], x.all(c.DraftBlock)[0]
+		got := must[[]pipeline.Appended](t)(s.Append(t.Context(), [][]float32{tokens}))
+		sameBits(t, y.chain(t, pipeline.Chunk{Session: u, Tokens: n}, tokens), got[3].Out, "%d tokens", n)
+		st := must[*pipeline.Step](t)(x.e.Begin(t.Context(), x.block(s)))
+		require.NoError(t, st.SetInput(2, 0, block))
+		require.ErrorContains(t, st.SetInput(3, 0, block), "layer: got 3, want 2")
+		require.NoError(t, st.Run(t.Context()))
+		out := make([]float32, len(block))
+		require.NoError(t, st.ReadOutput(3, 0, out))
+		require.NoError(t, st.Commit())
+		sameBits(t, y.chain(t, y.block(u), block), out, "a block behind %d tokens", s.Len())
+	}
+	assert.Equal(t, recorded, x.e.Stats().Recorded)
+}
+
+// chain runs a chunk through the layers one by one, each with what the one before gave.
+func (x *drafting) chain(t *testing.T, c pipeline.Chunk, hidden []float32) []float32 {
+	t.Helper()
+	st := must[*pipeline.Step](t)(x.e.Begin(t.Context(), c))
+	i := 0
+	if c.Draft {
+		i = x.first
+	}
+	for ; i < x.e.Layers(); i++ {
+		require.NoError(t, st.SetInput(i, 0, hidden))
+		require.NoError(t, st.RunLayer(t.Context(), i))
+		if i >= x.first && !c.Draft {
+			continue
+		}
+		hidden = make([]float32, len(hidden))
+		require.NoError(t, st.ReadOutput(i, 0, hidden))
+	}
+	require.NoError(t, st.Commit())
+	return hidden
+}

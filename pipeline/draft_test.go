@@ -1,0 +1,346 @@
+package pipeline_test
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/formula"
+	official "github.com/vkmla/vkmla/internal/lab/recorded"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
+)
+
+// drafting is a model with layers that draft, and an engine of these or of all of its layers.
+type drafting struct {
+	c      model.Config
+	m      *fakemodel.Model
+	e      *pipeline.Engine
+	layers []*model.DeviceLayer
+	first  int // of the engine's layers that draft
+	rng    *rand.Rand
+	other  int // rows that differ from the definition's: by a bf16 step
+}
+
+// drafter is a session of theirs, and the same sequence by the definition.
+type drafter struct {
+	s    *pipeline.Session
+	want *formula.Sequence
+}
+
+// draftLayers uploads a model's layers that draft.
+func draftLayers(t *testing.T, m *fakemodel.Model, c model.Config) (model.Config, []*model.DeviceLayer) {
+	t.Helper()
+	var list []int
+	for i := range c.Layers {
+		if c.Layers[i].Block {
+			list = append(list, i)
+		}
+	}
+	ck, err := openFake(t, m, 1, model.CheckpointOptions{Layers: list})
+	require.NoError(t, err)
+	layers := must[[]*model.DeviceLayer](t)(ck.Upload(t.Context(), testkit.Device(t), nil))
+	t.Cleanup(func() { assert.NoError(t, model.CloseLayers(layers)) })
+	return ck.Config, layers
+}
+
+// hidden are the hidden states of so many tokens for each layer that drafts, bf16 numbers.
+func (x *drafting) hidden(tokens int) (all [][]float32) {
+	for range x.e.Layers() - x.first {
+		h := make([]float32, tokens*x.c.Hidden)
+		for i := range h {
+			h[i] = numfmt.BF16Round(float32(x.rng.NormFloat64()))
+		}
+		all = append(all, h)
+	}
+	return all
+}
+
+// step runs chunks of sessions in one step, and returns what the layers that draft gave: by chunk,
+// then by layer.
+func (x *drafting) step(t *testing.T, chunks []pipeline.Chunk, hidden [][][]float32) (out [][][]float32) {
+	t.Helper()
+	st := must[*pipeline.Step](t)(x.e.Begin(t.Context(), chunks...))
+	for i := range chunks {
+		for k, h := range hidden[i] {
+			require.NoError(t, st.SetInput(x.first+k, i, h))
+		}
+	}
+	require.NoError(t, st.Run(t.Context()))
+	for i, c := range chunks {
+		out = append(out, nil)
+		for k := range hidden[i] {
+			values := make([]float32, c.Tokens*x.c.Hidden)
+			if err := st.ReadOutput(x.first+k, i, values); c.Draft {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, "for tokens that are no block")
+			}
+			out[i] = append(out[i], values)
+		}
+	}
+	require.NoError(t, st.Commit())
+	return out
+}
+
+// draft is what the layers give for a block behind a session.
+func (x *drafting) draft(t *testing.T, s *pipeline.Session, hidden [][]float32) [][]float32 {
+	t.Helper()
+	return x.step(t, []pipeline.Chunk{x.block(s)}, [][][]float32{hidden})[0]
+}
+
+func (x *drafting) block(s *pipeline.Session) pipeline.Chunk {
+	return pipeline.Chunk{Session: s, Tokens: x.c.DraftBlock, Draft: true}
+}
+
+// row is a row of a layer as it is kept, by position; pool is that of layers that draft.
+func row(t *testing.T, e *pipeline.Engine, s *pipeline.Session, layer, pool, position int) []byte {
+	t.Helper()
+	kv := e.Caches(layer).Window
+	data := make([]byte, kv.Pool.Bytes())
+	require.NoError(t, kv.Pool.Download(t.Context(), data))
+	page := kv.Layout.Page
+	slot := int64(s.PageOf(pool, position/page)*page + position%page)
+	at, scales := kv.Layout.RowOffset(slot), kv.Layout.ScaleOffset(slot)
+	return slices.Concat(data[at:][:kv.Layout.Record.RowBytes()], data[scales:][:kv.Layout.Record.ScaleBytes()])
+}
+
+// TestDraftFormula compares blocks of drafts of several sessions in one step, with windows, blocks
+// and pages of random sizes, with the model's definition: behind no context, behind some that is
+// shorter than the window, and behind more. A block changes nothing of what comes later.
+func TestDraftFormula(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 41))
+	for _, records := range []model.Records{model.RecordsV41, model.RecordsV4} {
+		c := fakemodel.WithDraft(fakemodel.V41())
+		c.Window, c.DraftBlock = 1+rng.IntN(40), 1+rng.IntN(9)
+		m := fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8, Seed: rng.Uint64()})
+		x := &drafting{m: m, rng: rng}
+		var layers []*model.DeviceLayer
+		x.c, layers = draftLayers(t, m, c)
+		pages := map[string]int{"draft": 1 + rng.IntN(12)}
+		x.e = engine(t, testkit.Device(t), x.c, layers, options{MaxTokens: 120, MaxSessions: 3, MaxStep: 40, Records: records, Pages: pages,
+			Rewind: c.DraftBlock})
+		t.Logf("%v: window %d, blocks of %d, %v", records, c.Window, c.DraftBlock, pages)
+		var all []*drafter
+		for range 3 {
+			all = append(all, &drafter{must[*pipeline.Session](t)(x.e.Open()),
+				formula.NewSequence(x.c, formula.Numerics{Records: records}, m.Values)})
+		}
+		for round := range 3 {
+			if round > 0 {
+				x.context(t, all)
+			}
+			x.blocks(t, all)
+		}
+		assert.LessOrEqual(t, x.other, 2, "rows")
+	}
+}
+
+// context takes the next tokens of each session, of which the last are taken back.
+func (x *drafting) context(t *testing.T, all []*drafter) {
+	t.Helper()
+	var chunks []pipeline.Chunk
+	var hidden [][][]float32
+	for _, d := range all {
+		n := 1 + x.rng.IntN(13)
+		chunks, hidden = append(chunks, pipeline.Chunk{Session: d.s, Tokens: n}), append(hidden, x.hidden(n))
+	}
+	x.step(t, chunks, hidden)
+	for i, d := range all {
+		n := chunks[i].Tokens
+		accepted := max(1, n-x.rng.IntN(x.c.DraftBlock+1))
+		require.NoError(t, d.s.Truncate(d.s.Len()-n+accepted))
+		for k, h := range hidden[i] {
+			d.want.Context(x.number(k), h[:accepted*x.c.Hidden])
+		}
+	}
+}
+
+// number is that of the model of a layer that drafts.
+func (x *drafting) number(k int) int { return len(x.c.Layers) - (x.e.Layers() - x.first) + k }
+
+// blocks drafts behind each session.
+func (x *drafting) blocks(t *testing.T, all []*drafter) {
+	t.Helper()
+	var chunks []pipeline.Chunk
+	var hidden [][][]float32
+	for _, d := range all {
+		chunks = append(chunks, pipeline.Chunk{Session: d.s, Tokens: x.c.DraftBlock, Draft: true})
+		hidden = append(hidden, x.hidden(x.c.DraftBlock))
+	}
+	out := x.step(t, chunks, hidden)
+	for i, d := range all {
+		n := d.s.Len()
+		for k, h := range hidden[i] {
+			var want []float32
+			for _, r := range d.want.Draft(x.number(k), n-1, h) {
+				want = append(want, r.Out...)
+			}
+			assert.Less(t, distance(out[i][k], want), 5e-3, "session %d, layer %d, %d tokens", i, k, n)
+			window, _, _ := d.want.Kept(x.number(k))
+			require.Len(t, window, n)
+			if n > 0 {
+				if !slices.Equal(window[n-1], row(t, x.e, d.s, x.first+k, 0, n-1)) {
+					x.other++
+				}
+			}
+		}
+		require.NoError(t, d.s.CheckTables(t.Context(), n))
+	}
+}
+
+// TestDraftGolden41 compares a layer that drafts with what the official one gave, and the rows that
+// it kept.
+func TestDraftGolden41(t *testing.T) {
+	dir := testkit.FurtherGolden(t)
+	if dir == "" || testing.Short() {
+		t.Skip("VKMLA_TEST_GOLDEN is not set, or the tests are short: no recordings of DeepSeek-V4.1")
+	}
+	testkit.WithoutMatrices(t)
+	dev, dir := testkit.Device(t), filepath.Join(filepath.Dir(dir), "golden41")
+	v := must[*official.V41](t)(official.OpenV41(dir))
+	last := len(v.Config.Layers) - 1
+	c := must[*model.Checkpoint](t)(model.Open(dir, model.CheckpointOptions{Layers: []int{last}}))
+	layers := must[[]*model.DeviceLayer](t)(c.Upload(t.Context(), dev, nil))
+	t.Cleanup(func() { assert.NoError(t, errors.Join(model.CloseLayers(layers), c.Close())) })
+	width, main, blocks := c.Config.Hidden, must[[]float32](t)(v.In("D.main")), must[[]float32](t)(v.In("D.in"))
+	size := c.Config.DraftBlock
+	for _, records := range []model.Records{model.RecordsV41, model.RecordsV4} {
+		t.Run(records.String(), func(t *testing.T) {
+			run := must[*vectors.Archive](t)(v.Run(records.String()))
+			want := must[vectors.Array](t)(run.Array("D.out")).BF16()
+			context, block := must[vectors.Array](t)(run.Array("D.ctx_rec")), must[vectors.Array](t)(run.Array("D.block_rec"))
+			e := engine(t, dev, c.Config, layers, options{MaxTokens: len(main)/width + size, MaxStep: 64, Records: records,
+				Rewind: 300}) // nothing is recycled
+			s := must[*pipeline.Session](t)(e.Open())
+			var got []float32
+			other := 0
+			for i := range 4 {
+				end := v.Prefill + i + 1
+				extend(t, s, 1, main[s.Len()*width:end*width])
+				st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: size, Draft: true}))
+				require.NoError(t, st.SetInput(0, 0, blocks[i*size*width:(i+1)*size*width]))
+				require.NoError(t, st.Run(t.Context()))
+				out := make([]float32, size*width)
+				require.NoError(t, st.ReadOutput(0, 0, out))
+				got = append(got, out...)
+				for k := range size {
+					n := i*size + k
+					if w := block.Len() / (4 * size); !slices.Equal(block.Data[n*w:(n+1)*w], row(t, e, s, 0, 0, end+k)) {
+						other++
+					}
+				}
+				require.NoError(t, st.Commit())
+			}
+			for p := range len(got) / width {
+				d := distance(got[p*width:(p+1)*width], want[p*width:(p+1)*width])
+				assert.Less(t, d, 1e-2, "block %d, token %d", p/size, p%size)
+			}
+			t.Logf("outputs: %.5f", distance(got, want))
+			assert.Less(t, distance(got, want), 5e-3)
+			for p := range s.Len() {
+				if w := context.Dim(1); !slices.Equal(context.Data[p*w:(p+1)*w], row(t, e, s, 0, 0, p)) {
+					other++
+				}
+			}
+			t.Logf("rows: %d of %d differ", other, s.Len()+4*size)
+			assert.LessOrEqual(t, other, 4, "rows, by a bf16 step")
+			require.NoError(t, s.Close())
+		})
+	}
+}
+
+// TestDraftRejected verifies drafts of 1 to 6 tokens in all layers of a model, each with every
+// number of them rejected, and drafts behind what was accepted. Outputs, and what the session
+// keeps, have the bytes of a session without any drafts.
+func TestDraftRejected(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	const most, rest = 6, 8
+	c := fakemodel.V41()
+	if os.Getenv("VKMLA_TEST_FULL") != "1" { // a layer of each role
+		c.Layers = model.V41Layers(model.Sources{Entries: []int{1, 2}, Picks: []int{1, 2, 3}, Candidates: 2}, 0, 2, 1, 1, 1)
+		c = fakemodel.WithDraft(c)
+	}
+	x := newDrafting(t, c, options{MaxSessions: 2, MaxStep: 8, Rewind: most, Invariant: true})
+	tokens := rest
+	for n := 1; n <= most; n++ {
+		tokens += (n + 1) * (n + 2) / 2
+	}
+	right := x.all(tokens)
+	plain := must[*pipeline.Session](t)(x.e.Open())
+	want := must[[]pipeline.Appended](t)(plain.Append(t.Context(), right))
+
+	s := must[*pipeline.Session](t)(x.e.Open())
+	take := func(n, accepted int) {
+		at := s.Len()
+		hidden, wrong := make([][]float32, len(right)), x.all(n)
+		for i, h := range right {
+			hidden[i] = slices.Concat(h[at*x.c.Hidden:(at+accepted)*x.c.Hidden], wrong[i][accepted*x.c.Hidden:])
+		}
+		got := must[[]pipeline.Appended](t)(s.Append(t.Context(), hidden))
+		require.NoError(t, s.Truncate(at+accepted))
+		for i := range got[:x.first] {
+			from, to := at*x.c.Hidden, (at+accepted)*x.c.Hidden
+			sameBits(t, want[i].Out[from:to], got[i].Out[:to-from], "layer %d, %d of %d tokens at %d", i, accepted, n, at)
+		}
+	}
+	for n := 1; n <= most; n++ {
+		for _, accepted := range x.rng.Perm(n + 1) {
+			take(1+n, 1+accepted)
+			x.draft(t, s, x.hidden(x.c.DraftBlock))
+		}
+	}
+	take(rest, rest) // the greatest length decides what is kept
+	require.Equal(t, plain.Len(), s.Len())
+	block := x.hidden(x.c.DraftBlock)
+	sameBits(t, x.draft(t, plain, block), x.draft(t, s, block), "a block")
+	sameBits(t, saved(t, plain), saved(t, s), "what is kept")
+}
+
+// newDrafting makes an engine of all layers of a model.
+func newDrafting(t *testing.T, c model.Config, o options) *drafting {
+	t.Helper()
+	x := &drafting{rng: rand.New(rand.NewPCG(testkit.Seed(t), 42))}
+	x.m = fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8, Seed: x.rng.Uint64()})
+	var list []int
+	for i := range c.Layers {
+		if list = append(list, i); !c.Layers[i].Block {
+			x.first = i + 1
+		}
+	}
+	ck, err := openFake(t, x.m, 1, model.CheckpointOptions{Layers: list})
+	require.NoError(t, err)
+	layers := must[[]*model.DeviceLayer](t)(ck.Upload(t.Context(), testkit.Device(t), nil))
+	t.Cleanup(func() { assert.NoError(t, model.CloseLayers(layers)) })
+	o.MaxTokens = cmp.Or(o.MaxTokens, 120)
+	x.c, x.layers, x.e = ck.Config, layers, engine(t, testkit.Device(t), ck.Config, layers, o)
+	return x
+}
+
+// all are hidden states of tokens for all layers.
+func (x *drafting) all(tokens int) [][]float32 {
+	y := *x
+	y.first = 0
+	return y.hidden(tokens)
+}
+
+// saved is a session's snapshot.
+func saved(t *testing.T, s *pipeline.Session) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	require.NoError(t, s.Save(t.Context(), &b))
+	return b.Bytes()
+}
