@@ -127,3 +127,33 @@ func sameBytes(t *testing.T, dev *vk.Device, c *model.Checkpoint, layers []*mode
 	assert.LessOrEqual(t, want.Held, want.Caches)
 	assert.LessOrEqual(t, e.Memory().Caches, want.Caches)
 }
+
+// TestVLLMPagesV41 holds the bytes of vLLM's pages of DeepSeek-V4.1: 32 rows of the window, and
+// entries of so many tokens.
+func TestVLLMPagesV41(t *testing.T) {
+	dev := testkit.Device(t)
+	c, layers := opened(t, dev, fake(t, fakemodel.Options{Config: fakemodel.V41()}))
+	e := engine(t, dev, c.Config, layers, options{MaxTokens: 300, MaxStep: 4, Pages: model.VLLMPagesV41(128)})
+	full2, full1 := e.Caches(1), e.Caches(4)
+	assert.Equal(t, 32*528, full2.Window.Pool.Shape[1])
+	assert.Equal(t, 64*288, full2.Compressed.Pool.Shape[1])
+	assert.Equal(t, 128*288, full1.Compressed.Pool.Shape[1])
+	assert.Equal(t, []int{64, 64 * 68}, []int{full2.Keys.Layout.Page, full2.Keys.Pool.Shape[1]})
+	assert.Equal(t, 8, full2.State.Layout.Page)
+}
+
+// TestEstimateReleasedV41 demands of the released sizes of DeepSeek-V4.1 that what passes between
+// operations does not grow with sequences, and that these hold what the configuration says.
+func TestEstimateReleasedV41(t *testing.T) {
+	dev, c := testkit.Device(t), model.FlashV41Config()
+	layers := must[[]*model.DeviceLayer](t)(c.Plan(model.FormatFP8, 1))
+	for _, c.Records = range []model.Records{model.RecordsV41, model.RecordsV4} {
+		var steps []uint64
+		for _, n := range []int{1 << 15, 1 << 17} {
+			m := must[pipeline.EngineMemory](t)(options{MaxTokens: n, MaxStep: 32}.Estimate(t.Context(), dev, c, layers, n))
+			assert.Equal(t, c.CacheBytes(n), m.Held)
+			steps = append(steps, m.Steps+m.Hidden)
+		}
+		assert.Equal(t, steps[0], steps[1])
+	}
+}

@@ -102,9 +102,10 @@ func agreement(got, want []int32, width int) float64 {
 }
 
 // TestLayer holds whole layers, in prompts and single tokens of two sessions, against their formula
-// and against a recording. Variants that only bind pools in another way run on devices, not here.
+// and against a recording. Variants that only bind pools in another way run on devices, not here;
+// TestEngineV41 has V4's records of V4.1.
 func TestLayer(t *testing.T) {
-	testkit.TestOp(t, "layer", attention.VariantDA, attention.TwoPassPrefix+attention.VariantDA)
+	testkit.TestOp(t, "layer", attention.VariantDA, attention.TwoPassPrefix+attention.VariantDA, "v41_v4_records")
 }
 
 // TestEngineRecorded compares each layer of a checkpoint of transformers with what that made of the

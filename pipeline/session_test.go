@@ -48,7 +48,7 @@ var (
 	v41Sessions = sessionModel{"v41", v41Layers, model.RecordsV41, v41Pages, v41OddPages}
 	v41InV4     = sessionModel{"v41 in v4 records", v41Layers, model.RecordsV4, v41Pages, v41OddPages}
 
-	v41Pages    = map[string]int{"window": 32, "ratio2": 32, "ratio2.state": 8, "ratio1": 64}
+	v41Pages    = model.VLLMPagesV41(64)
 	v41OddPages = map[string]int{"window": 23, "ratio2": 48, "ratio2.state": 3, "ratio1": 80}
 )
 

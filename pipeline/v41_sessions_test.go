@@ -58,6 +58,25 @@ func TestEngineV41Builds(t *testing.T) {
 	}
 }
 
+// TestEngineV41Short holds sequences so short that all entries are picked and are candidates, of
+// which none may have been scored. It runs with VKMLA_TEST_FULL=1.
+func TestEngineV41Short(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	if os.Getenv("VKMLA_TEST_FULL") != "1" {
+		t.Skip("VKMLA_TEST_FULL is not set")
+	}
+	dev, c := testkit.Device(t), v41Layers()
+	m := fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8, Seed: 6})
+	checkpoint, layers := opened(t, dev, m)
+	for _, tokens := range []int{1, c.TopK - 1, c.TopK, c.CandidateBlocks * c.CandidateBlock} {
+		hidden := rounded(normals(tokens * c.Hidden))
+		for _, records := range []model.Records{model.RecordsV41, model.RecordsV4} {
+			e := engine(t, dev, checkpoint.Config, layers, options{MaxTokens: tokens, MaxStep: 4, KeepTopK: true, Records: records})
+			checkSequence(t, checkpoint.Config, records, m.Values, hidden, division(t, e, c.Hidden, max(1, tokens*2/3), hidden))
+		}
+	}
+}
+
 // rounded are numbers as bf16 keeps them.
 func rounded(v []float32) []float32 {
 	for i, x := range v {

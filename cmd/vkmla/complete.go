@@ -20,6 +20,7 @@ var completions = []struct {
 	{"", "profile", tuning.Names},
 	{"", "device", deviceNames},
 	{"", "keys", fixed("fp8", "mxfp4")},
+	{"", "store", fixed("v4", "v41")},
 	{"", "output-path", fixed("bf16", "fp8", "fp8-packed")},
 	{"bench", "output", fixed(bench.Formats...)},
 	{"verify", "output", fixed(rowFormats...)},

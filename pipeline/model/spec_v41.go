@@ -102,7 +102,7 @@ func newest(list []int, i int) int {
 
 // VLLMPagesV41 are the slots of vLLM's pages of DeepSeek-V4.1, as VLLMPages are those of V4: a page
 // of entries is for block tokens, vLLM's block_size, a multiple of 64 or 128 by its device. Pages
-// of rows, entries and states have vLLM's bytes; those of MXFP4 index keys lie closer together.
+// of rows and entries have vLLM's bytes; those of states and of index keys are padded otherwise.
 //
 // Source: vllm/models/deepseek_v41/{attention,compressor}.py.
 func VLLMPagesV41(block int) map[string]int {

@@ -173,7 +173,11 @@ func moves(t *testing.T, w *world) {
 func full(t *testing.T, w *world) {
 	const end = 64
 	o := pipeline.EngineOptions{MaxTokens: longest, MaxStep: 16, MaxSessions: 6, Pages: w.pages, CacheBytes: 400 << 10}
-	plan := must[pipeline.EngineMemory](t)(o.Estimate(t.Context(), w.devs[0], w.cfg, w.layers[0], end+1))
+	lengths := []int{end + 1}
+	if w.cfg.PlainQueries { // whose steps take more than its sessions hold
+		lengths = append(lengths, end+1)
+	}
+	plan := must[pipeline.EngineMemory](t)(o.Estimate(t.Context(), w.devs[0], w.cfg, w.layers[0], lengths...))
 	g := w.group(t, pipeline.EngineOptions{MaxSessions: 6, MaxCacheBytes: plan.Caches, CacheBytes: plan.Caches}, replicas.Options{})
 	var list []*replicas.Session
 	for i := range 5 {

@@ -40,7 +40,7 @@ func (o LayerOptions) withDefaults(onSlow bool) LayerOptions {
 		o.Batches, o.Prefill = pick(nil, onSlow, []int{1, 8, 32, 64}, []int{1, 3}), pick(nil, onSlow, []int{1024, 4096, 32768}, []int{300})
 	}
 	o.Models = pick(o.Models, onSlow, usualModels, slowModels)
-	o.Kinds = pick(o.Kinds, onSlow, Kinds, Kinds)
+	o.Kinds = pick(o.Kinds, false, KindsOf(o.Models...), nil)
 	o.Weights = pick(o.Weights, onSlow, []string{"fp8"}, []string{"fp8"})
 	o.Contexts = pick(o.Contexts, onSlow, []int{4096, 131072, 1 << 20}, []int{700})
 	o.Chunk = pickOne(o.Chunk, onSlow, 4096, 128)
@@ -53,6 +53,18 @@ func (o LayerOptions) config(name string) model.Config {
 	c := modelConfig(name)
 	c.Records = cmp.Or(o.Records, c.Records)
 	return c
+}
+
+// kinds is how many kinds of layers are timed, of all models.
+func (o LayerOptions) kinds() (n int) {
+	for _, name := range o.Models {
+		for _, kind := range KindsOf(name) {
+			if slices.Contains(o.Kinds, kind) {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // keys is how a model's index keys are kept.
@@ -202,7 +214,7 @@ func (s *layerSuite) kind(name, kind, weights string) (err error) {
 	c = onlyLayers(c, list...)
 	shapes := s.o.stepShapes()
 	for _, shape := range shapes {
-		s.p.Rows(s.done, len(shapes)*len(s.o.Models)*len(s.o.Kinds)*len(s.o.Weights))
+		s.p.Rows(s.done, len(shapes)*s.o.kinds()*len(s.o.Weights))
 		s.done++
 		shape.output, shape.keys = s.o.Output, s.o.keys(c)
 		row := LayerRow{Model: name, Kind: kind, Weights: weights, Mode: "decode", Tokens: shape.tokens(), Batch: len(shape.lens),

@@ -27,7 +27,7 @@ func TestLayerWorkV41(t *testing.T) {
 			"reuse2":          {picks, 0, 0},
 			"full-blocks1":    {picks, tokens, 1},
 			"reuse1":          {picks, 0, 0},
-			"reindex-blocks1": {picks, candidates, 0},
+			"reindex-within1": {picks, candidates, 0},
 		} {
 			spec := c.Layers[layerOf(c, kind)].LayerSpec
 			w := &model.DeviceLayer{}

@@ -143,7 +143,7 @@ func (l *Lab) random(ctx context.Context, s fakemodel.Storage, steps []int, c mo
 	return errors.Join(err, closed(layers))
 }
 
-// far demands that tokens of each layer with entries ask for one so far away.
+// far demands that tokens of each layer that makes entries ask for one so far away.
 func (p *pass) far(least int) error {
 	for i, c := range p.st.layers {
 		n := 0
@@ -152,11 +152,7 @@ func (p *pass) far(least int) error {
 				n++
 			}
 		}
-		enough := 5
-		if c.spec.Borrows { // it asks for what another does
-			enough = 1
-		}
-		if c.spec.Ratio > 0 && n < enough {
+		if c.spec.Compresses() && n < 5 { // those that borrow ask for what others do
 			return fmt.Errorf("layer %d: %d tokens ask for an entry %d tokens away", i, n, least)
 		}
 	}

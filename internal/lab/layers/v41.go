@@ -26,7 +26,18 @@ func v41Lens(rng *rand.Rand) []int32 { return []int32{44 + rng.Int32N(8), 36 + r
 
 // Bounds of the outputs of layers of DeepSeek-V4.1, as 1 - cos. The definition rounds as the engine
 // does, and they are below 1e-5 and 1e-4.
-const v41Diff, v41Worst = 2.5e-5, 2e-4
+// At most a fiftieth of the picks may be others.
+const v41Diff, v41Worst, v41Missed = 2.5e-5, 2e-4, 0.02
+
+// shrink makes every fifth token so small that the epsilon of its norms is seen if it is not the
+// model's.
+func shrink(hidden []float32, width int) {
+	for at := 2 * width; at < len(hidden); at += 5 * width {
+		for j := range width {
+			hidden[at+j] /= 512
+		}
+	}
+}
 
 // defined is what layers give by the model's definition.
 func (l layerInput) defined() verify.Arrays {

@@ -23,7 +23,7 @@ const smallCase = 1 << 17
 // TestOp holds every variant of a registered operation against the recorded
 // vectors in Folders and against the reference on random cases, and the reference
 // against the recorded vectors. It makes a subtest for every case and variant, but for those
-// variants that are without.
+// variants and random cases that are without.
 func TestOp(t *testing.T, name string, without ...string) {
 	t.Helper()
 	op, ok := verify.Lookup(name)
@@ -64,6 +64,8 @@ func TestOp(t *testing.T, name string, without ...string) {
 		o := verify.Options{Ops: []string{name}, Variants: variants, Seed: seed}
 		if testing.Short() {
 			o.Cases = small(op, seed)
+		} else if len(without) > 0 {
+			o.Cases = others(op, seed, without)
 		}
 		run(t, o)
 	})
@@ -165,6 +167,16 @@ func run(t *testing.T, o verify.Options) {
 	})
 	require.NoError(t, err)
 	assert.NotEqual(t, 0, sum.Pass, "nothing passed: %+v", sum)
+}
+
+// others are the names of the random cases but for some.
+func others(op verify.Op, seed uint64, without []string) (names []string) {
+	for _, c := range op.RandomCases(seed) {
+		if !slices.Contains(without, c.Name) {
+			names = append(names, c.Name)
+		}
+	}
+	return names
 }
 
 // small are the names of the random cases that the short tests run.
