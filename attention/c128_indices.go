@@ -107,7 +107,7 @@ func (o *C128Indices) Record(rec *vk.Recorder, a C128IndicesArgs) error {
 	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
 		Bind: []vk.View{a.Positions.View(), opkit.Present(o.dev, a.SlotMapping), opkit.Present(o.dev, tokenToReq),
-			opkit.Present(o.dev, a.BlockTable), a.Indices.View(), opkit.Present(o.dev, a.Lens)},
+			opkit.Present(o.dev, a.BlockTable), a.Indices.View(), opkit.Written(a.Lens, a.Indices)},
 		Push: vk.Bytes(&p),
 	})
 }

@@ -303,7 +303,7 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 		return none, err
 	}
 	splits := plan.splits
-	ml, part, err := partials(o.dev, op, a.Scratch, t, splits, o.heads)
+	ml, part, err := partials(op, a.Scratch, a.Out.View(), t, splits, o.heads)
 	if err != nil {
 		return none, err
 	}
@@ -321,7 +321,7 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 		p.CompPages, p.CompStride = uint32(comp.Cache.Pages()), uint32(comp.Cache.Layout.Stride)
 	}
 	bind := []vk.View{a.Q.View(), win.Indices.View(), win.Lens.View(), opkit.Present(o.dev, comp.Indices), opkit.Present(o.dev, comp.Lens),
-		opkit.Present(o.dev, a.Sink), a.Out.View(), opkit.Present(o.dev, a.LSE), part, ml}
+		opkit.Present(o.dev, a.Sink), a.Out.View(), opkit.Written(a.LSE, a.Out), part, ml}
 	if o.tilings[plan.build].rotates {
 		var angles InverseRope
 		if splits == 1 && !a.InverseRope.IsZero() {

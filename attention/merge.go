@@ -83,7 +83,8 @@ func (m merge) record(rec *vk.Recorder, ml, out vk.View, splits int, sink, dst, 
 		return err
 	}
 	d := vk.Dispatch{Kernel: kernel, Groups: [3]uint32{uint32(heads), uint32(t), 1}}
-	// The kernel reads what is absent, too, and ignores it: the parts stand in.
+	// The kernel reads what is absent, too, and ignores it: the parts stand in. dst stands in for
+	// what it would write.
 	for _, x := range []struct {
 		addr   *uint64
 		v, in  vk.View
@@ -91,17 +92,16 @@ func (m merge) record(rec *vk.Recorder, ml, out vk.View, splits int, sink, dst, 
 	}{
 		{&p.PartOutAddr, out, out, vk.Read}, {&p.PartMlAddr, ml, ml, vk.Read}, {&p.SinkAddr, sink.View(), ml, vk.Read},
 		{&p.PositionsAddr, turn.Positions.View(), ml, vk.Read}, {&p.TableAddr, turn.Table.View(), out, vk.Read},
-		{&p.DstAddr, dst.View(), dst.View(), vk.Write}, {&p.LseAddr, lse.View(), m.dev.Dummy(), vk.Write},
-		{&p.MaxAddr, maxLogits.View(), m.dev.Dummy(), vk.Write},
+		{&p.DstAddr, dst.View(), dst.View(), vk.Write}, {&p.LseAddr, lse.View(), dst.View(), vk.Write},
+		{&p.MaxAddr, maxLogits.View(), dst.View(), vk.Write},
 	} {
 		if x.v.Buffer == nil {
 			x.v = x.in
 		}
 		*x.addr = x.v.Address()
-		switch {
-		case m.variant == VariantBase:
+		if m.variant == VariantBase {
 			d.Bind = append(d.Bind, x.v)
-		case x.v != m.dev.Dummy():
+		} else {
 			d.Reach = append(d.Reach, vk.Reach{View: x.v, Access: x.access})
 		}
 	}

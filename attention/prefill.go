@@ -172,7 +172,7 @@ func (o *Prefill) attend(rec *vk.Recorder, op string, a PrefillArgs, flags uint3
 	t, s, width := a.Q.Shape[0], a.KV.Shape[0], a.Indices.Shape[1]
 	plan := o.plan(t, width)
 	splits := plan.splits
-	ml, part, err := partials(o.dev, op, a.Scratch, t, splits, o.heads)
+	ml, part, err := partials(op, a.Scratch, a.Out.View(), t, splits, o.heads)
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func (o *Prefill) attend(rec *vk.Recorder, op string, a PrefillArgs, flags uint3
 		return err
 	}
 	bind := []vk.View{a.Q.View(), a.Indices.View(), opkit.Present(o.dev, a.Lens), opkit.Present(o.dev, a.Sink), a.Out.View(),
-		opkit.Present(o.dev, a.MaxLogits), opkit.Present(o.dev, a.LSE), part, ml}
+		opkit.Written(a.MaxLogits, a.Out), opkit.Written(a.LSE, a.Out), part, ml}
 	p := attnPrefillPush{
 		KvAddr: a.KV.View().Address(), Rows: uint32(s), Heads: uint32(o.heads), Width: uint32(width), Splits: uint32(splits),
 		Flags:      outputFlags(a.Sink, a.LSE, a.MaxLogits) | opkit.Bit(1, !a.Lens.IsZero()) | flags,
@@ -204,7 +204,7 @@ func (o *Prefill) join(rec *vk.Recorder, op string, a PrefillArgs) error {
 	if splits == 1 {
 		return nil
 	}
-	ml, part, err := partials(o.dev, op, a.Scratch, t, splits, o.heads)
+	ml, part, err := partials(op, a.Scratch, a.Out.View(), t, splits, o.heads)
 	if err != nil {
 		return err
 	}

@@ -136,10 +136,10 @@ func partialBytes(t, splits, heads int) uint64 {
 // align rounds up to 256 bytes, the coarsest storage-buffer alignment that Vulkan permits.
 func align(n uint64) uint64 { return (n + 255) &^ 255 }
 
-// partials divides scratch memory into part_ml and part_out. Without splits both are the dummy.
-func partials(dev *vk.Device, op string, scratch vk.View, t, splits, heads int) (ml, out vk.View, err error) {
+// partials divides scratch memory into part_ml and part_out. Without splits dst stands in for both.
+func partials(op string, scratch, dst vk.View, t, splits, heads int) (ml, out vk.View, err error) {
 	if splits == 1 {
-		return dev.Dummy(), dev.Dummy(), nil
+		return dst, dst, nil
 	}
 	need := partialBytes(t, splits, heads)
 	if scratch.IsZero() || scratch.Size < need || scratch.Offset%256 != 0 {

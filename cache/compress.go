@@ -319,9 +319,7 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	}
 	bind := []vk.View{a.Positions.View(), opkit.Present(x.dev, a.TokenToReq), opkit.Present(x.dev, a.StateSlots), a.Slots.View(),
 		opkit.Present(x.dev, a.StateTable), a.Norm.View(), a.CosSin.View()}
-	// The pool stands in for what is absent: the kernel names it as written, and two launches
-	// beside each other may not write one buffer.
-	orPool := func(t tensor.Tensor) tensor.Tensor {
+	orPool := func(t tensor.Tensor) tensor.Tensor { // as opkit.Written
 		if t.IsZero() {
 			return pool
 		}

@@ -279,7 +279,7 @@ func TestEnginePagesArguments(t *testing.T) {
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0)})))
 	for want, pages := range map[string]map[string]int{
-		`Pages: got "windows", want names of pools: c128a, c128a.state, c4a, c4a.state, window`: {"windows": 64},
+		`Pages: got "windows", want names of pools: c128a, c128a.state, c4a, c4a.state, draft, window`: {"windows": 64},
 		`Pages: got 0 slots of "window", want 1 to 65536`:                                       {"window": 0},
 		`Pages: got 65537 slots of "c4a", want 1 to 65536`:                                      {"c4a": 1<<16 + 1},
 	} {

@@ -207,8 +207,8 @@ func (o *EngineOptions) checkRun(c *argumentCheck, cfg *model.Config, layers []*
 	}
 }
 
-// checkPages demands sizes of pages of pools that the model has, or V4: what suits all of V4's
-// layers also suits a model with some of them.
+// checkPages demands sizes of pages of pools that the model has, or V4, or layers that draft: what
+// suits all of a model's layers also suits some of them.
 func (o *EngineOptions) checkPages(c *argumentCheck, layers []model.Layer) {
 	known := map[string]bool{}
 	add := func(l *model.LayerSpec) {
@@ -216,7 +216,7 @@ func (o *EngineOptions) checkPages(c *argumentCheck, layers []model.Layer) {
 			known[p.Name] = true
 		}
 	}
-	for _, l := range []model.LayerSpec{model.Window, model.C4A, model.C128A} {
+	for _, l := range []model.LayerSpec{model.Window, model.C4A, model.C128A, model.DraftBlock} {
 		add(&l)
 	}
 	for i := range layers {

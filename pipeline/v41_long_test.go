@@ -153,25 +153,40 @@ func randomRow(rng *rand.Rand, records model.Records, store model.Store) []byte 
 // writeRows writes rows to a cache, whose other bytes stay.
 func writeRows(t *testing.T, caches layer.Caches, store model.Store, slot func(at int) int, rows map[int][]byte) {
 	t.Helper()
+	pool, place := places(caches, store)
+	data := testkit.Download[byte](t, pool)
+	for i, row := range rows {
+		numbers, scales := place(slot(i))
+		copy(data[scales:], row[copy(data[numbers:], row[:len(row)-scaleBytes(caches, store)]):])
+	}
+	testkit.Put(t, pool, data)
+}
+
+// places are a cache's memory, and where in it the numbers and the scales of a slot begin.
+func places(caches layer.Caches, store model.Store) (pool tensor.Tensor, place func(slot int) (numbers, scales int64)) {
 	type layout interface {
 		RowOffset(slot int64) int64
 		ScaleOffset(slot int64) int64
 	}
-	var pool tensor.Tensor
 	var at layout
-	var scales int
 	switch store {
 	case model.StoreWindow:
-		pool, at, scales = caches.Window.Pool, caches.Window.Layout, caches.Window.Layout.Record.ScaleBytes()
+		pool, at = caches.Window.Pool, caches.Window.Layout
 	case model.StoreEntries:
-		pool, at, scales = caches.Compressed.Pool, caches.Compressed.Layout, caches.Compressed.Layout.Record.ScaleBytes()
+		pool, at = caches.Compressed.Pool, caches.Compressed.Layout
 	case model.StoreKeys:
-		pool, at, scales = caches.Keys.Pool, caches.Keys.Layout, cache.IndexScaleBytes
+		pool, at = caches.Keys.Pool, caches.Keys.Layout
 	}
-	data := testkit.Download[byte](t, pool)
-	for i, row := range rows {
-		copy(data[at.RowOffset(int64(slot(i))):], row[:len(row)-scales])
-		copy(data[at.ScaleOffset(int64(slot(i))):], row[len(row)-scales:])
+	return pool, func(slot int) (numbers, scales int64) { return at.RowOffset(int64(slot)), at.ScaleOffset(int64(slot)) }
+}
+
+// scaleBytes are the bytes of scales of a slot.
+func scaleBytes(caches layer.Caches, store model.Store) int {
+	switch store {
+	case model.StoreWindow:
+		return caches.Window.Layout.Record.ScaleBytes()
+	case model.StoreEntries:
+		return caches.Compressed.Layout.Record.ScaleBytes()
 	}
-	testkit.Put(t, pool, data)
+	return cache.IndexScaleBytes
 }

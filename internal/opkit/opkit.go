@@ -261,10 +261,19 @@ func Dim(t tensor.Tensor, i int) int {
 	return 0
 }
 
-// Present is the view to bind for a tensor that may be absent.
+// Present is the view to bind for a tensor that may be absent. The kernel only reads it.
 func Present(dev *vk.Device, t tensor.Tensor) vk.View {
 	if t.IsZero() {
 		return dev.Dummy()
+	}
+	return t.View()
+}
+
+// Written is the view to bind for a tensor that may be absent and that the kernel names as written:
+// in its place another that the launch writes, since launches beside it read the dummy.
+func Written(t, other tensor.Tensor) vk.View {
+	if t.IsZero() {
+		return other.View()
 	}
 	return t.View()
 }

@@ -361,3 +361,18 @@ func resize(name string, shape ...int) func(m *fakemodel.Model) {
 		m.Add(strings.Clone(name), d, shape...)
 	}
 }
+
+// Rows of FP8 in blocks of 32 by 32 that no kernel takes become bf16, with the same values.
+func TestCheckpointV41Widths(t *testing.T) {
+	cfg := fakemodel.V41()
+	cfg.QRank, cfg.Hidden = 136, 40
+	m := fake(t, fakemodel.Options{Config: cfg, Storage: fakemodel.FP8, Seed: 5})
+	c, err := openFake(t, m, 1, model.CheckpointOptions{})
+	require.NoError(t, err)
+	for i := range c.Layers {
+		compare(t, m, c, &c.Layers[i], true)
+		assert.Equal(t, model.FormatBF16, c.Layers[i].QKV.Format)
+		assert.Equal(t, model.FormatBF16, c.Layers[i].QB.Format)
+		assert.Equal(t, model.FormatFP8, c.Layers[i].OA.Format)
+	}
+}

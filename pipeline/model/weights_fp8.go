@@ -27,7 +27,7 @@ const (
 // fp8 reads a matrix of E4M3 whose scales are for blocks of Config.WeightBlock, for a row each or
 // for all. One scale for all becomes one for each block of 128 by 128. A part that does not begin
 // with such a block becomes bf16, exactly where scales are powers of two, as does a matrix of
-// smaller blocks whose scales are not of one byte.
+// smaller blocks whose scales are not of one byte, or of rows that fp8Run does not divide.
 func (l *layerReader) fp8(w safetensors.Tensor, stem string, n, k int, p part) Matrix {
 	l.shape(w, n, k)
 	s := l.tensor(l.either(stem+scaleNames[0], stem+scaleNames[1], stem+scaleNames[2]))
@@ -65,7 +65,7 @@ func (l *layerReader) fp8(w safetensors.Tensor, stem string, n, k int, p part) M
 		m.Scales = decoded(ceilDiv(m.N, blockSide)*ceilDiv(m.K, blockSide), scale, func(int) int { return 0 })
 	default:
 		m.ScaleF32 = s.DType != safetensors.F8E8M0
-		if m.ScaleF32 && grid.side != blockSide || p.r%grid.side != 0 || p.a%grid.side != 0 {
+		if grid.side != blockSide && (m.ScaleF32 || m.K%fp8Run != 0) || p.r%grid.side != 0 || p.a%grid.side != 0 {
 			return m.asBF16()
 		}
 		if m.Scales = blockScales(s, columns, grid.side, p); grid.side != blockSide {
@@ -74,6 +74,9 @@ func (l *layerReader) fp8(w safetensors.Tensor, stem string, n, k int, p part) M
 	}
 	return m
 }
+
+// fp8Run is what the inputs of a matrix of FormatFP8 are a multiple of where it is multiplied.
+const fp8Run = 16
 
 // side is of the blocks of a matrix of FormatFP8.
 func (m *Matrix) side() int { return cmp.Or(m.Block, blockSide) }

@@ -70,6 +70,9 @@ func (o outline) compressor(spec *LayerSpec, dim int) *CompressorWeights {
 }
 
 func (o outline) matrix(f Format, n, k int) Matrix {
+	if f == FormatFP8 && o.WeightBlock == v41Block && k%fp8Run != 0 {
+		f = FormatBF16
+	}
 	m, sized := Matrix{Format: f, N: n, K: k}, func(bytes int) Blob { return Blob{size: int64(bytes)} }
 	switch f {
 	case FormatFP8:

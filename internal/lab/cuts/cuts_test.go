@@ -15,7 +15,8 @@ import (
 func TestMain(m *testing.M) { testkit.Main(m) }
 
 // TestCuts runs scenarios: of DeepSeek-V4 all, of DeepSeek-V4.1 one that cuts groups of two
-// anywhere. VKMLA_TEST_FULL=1 runs all, on a GPU at full length.
+// anywhere.
+// VKMLA_TEST_FULL=1 runs all, on a GPU at full length.
 func TestCuts(t *testing.T) {
 	dev, full := testkit.Device(t), os.Getenv("VKMLA_TEST_FULL") == "1"
 	quick := map[cuts.Model]string{cuts.V41: "rejected drafts", cuts.V41InV4Store: "none"}
