@@ -414,8 +414,10 @@ func (x *sessions) batch(t *testing.T) {
 // full fills the caches, which are just large enough for one session to get to its end.
 func (x *sessions) full(t *testing.T) {
 	o := sessionOptions()
-	o.CacheBytes, o.MaxCacheBytes = 0, 3<<18
-	for ; ; o.MaxCacheBytes += o.MaxCacheBytes / 4 {
+	if o.CacheBytes, o.MaxCacheBytes = 0, 2<<20; x.of != &v4Sessions {
+		o.MaxCacheBytes = 1 << 20
+	}
+	for ; ; o.MaxCacheBytes += 1 << 19 {
 		e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), x.dev, x.cfg, x.layers, o))
 		err := must[*pipeline.Session](t)(e.Open()).Advance(t.Context(), sessionTokens)
 		assert.NoError(t, e.Close())

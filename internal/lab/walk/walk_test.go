@@ -76,7 +76,7 @@ type walked struct {
 
 var models = []walked{
 	{"v4", func() model.Config { return fakemodel.Tiny(0, 4, 128) }, model.VLLMPages(), 250, true},
-	{"v41", fakemodel.TinyV41, map[string]int{"window": 32, "ratio2": 32, "ratio2.state": 3, "ratio1": 48}, 100, false},
+	{"v41", fakemodel.TinyV41, map[string]int{"window": 32, "ratio2": 32, "ratio2.state": 3, "ratio1": 48}, 60, false},
 }
 
 func (m *walked) walk(t *testing.T, o walk.Options, x *faults.Interposer) {
