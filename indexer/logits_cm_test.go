@@ -59,7 +59,7 @@ func TestCMTiling(t *testing.T) {
 	assert.ErrorIs(t, err, vk.ErrMissingFeature, "4 KiB of shared memory")
 }
 
-// Codes of E4M3 are loaded 16 bytes at a time: a product of fewer than 16 numbers does not fit them.
+// Codes of E4M3 are loaded 16 at a time: a product of fewer numbers does not fit them.
 func TestCMTilingCodes(t *testing.T) {
 	caps := knowncaps.Matrix["H100"]
 	for k, want := range map[uint32]bool{8: false, 16: true, 32: true} {
