@@ -255,7 +255,7 @@ func checkLayers(c *argumentCheck, cfg *model.Config, layers []*model.DeviceLaye
 		drafts = drafts || cfg.Layers[w.Layer].Block
 		for _, from := range cfg.Layers[w.Layer].From() {
 			if !before[from] {
-				c.bad(arg, w.Layer, "layer %d in front of it, from which it takes entries or picks", from)
+				c.bad(arg, w.Layer, "layer %d in front of it, from which it takes entries, picks or candidates", from)
 			}
 		}
 	}

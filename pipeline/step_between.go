@@ -108,16 +108,16 @@ func (b *stepSize) recordBetween(rec *vk.Recorder, layer int, draft bool) error 
 	return nil
 }
 
-// checkOrder demands that a layer runs behind those that it takes entries or picks from. Where
-// the caller's commands are between layers, each has to run once, in order: those commands may
-// add to something. From the first layer on everything begins again.
+// checkOrder demands that a layer runs behind those that it takes entries, picks or candidates
+// from. Where the caller's commands are between layers, each has to run once, in order: those
+// commands may add to something. From the first layer on everything begins again.
 func (st *Step) checkOrder(layer int) error {
 	e, ran := st.e, st.lane.ran
 	if layer >= 0 {
 		l := e.layers[layer]
-		for _, from := range []*engineLayer{l.entries, l.picks} {
-			if i := slices.Index(e.layers, from); from != l && !ran[i] {
-				return badArgument(opSubmit, "layer", layer, "%d first, from which it takes entries or picks", i)
+		for _, from := range []*engineLayer{l.entries, l.picks, l.blocks} {
+			if i := slices.Index(e.layers, from); i >= 0 && from != l && !ran[i] {
+				return badArgument(opSubmit, "layer", layer, "%d first, from which it takes entries, picks or candidates", i)
 			}
 		}
 	}
