@@ -67,9 +67,10 @@ func (e *StepError) Unwrap() (list []error) {
 // for each replica. When it returns nil, the step is committed, otherwise aborted.
 // While it runs, other calls of Step may take other sessions.
 //
-// Errors: vk.ErrArgument for a nil run, no chunks, one without tokens, a session of another group or
-// twice, or drafts beside other tokens, before anything has begun; vk.ErrClosed; pipeline.ErrInStep
-// for a session that moves; the context's while it waits for sessions that are in another step.
+// Errors: vk.ErrArgument for a nil run, no chunks, one without tokens, a session of another group
+// or twice, or drafts beside other tokens, before anything has begun; vk.ErrClosed;
+// pipeline.ErrInStep for a session that moves; the context's while it waits for sessions that are
+// in another step.
 // All others are in a *StepError: those of run, of pipeline.Engine.Begin and of
 // pipeline.Step.Commit. Of a replica that is full (cache.ErrPoolFull) Group.Relieve takes a session
 // away; those of one that is lost (vk.ErrDeviceLost) have to be opened again.
