@@ -244,8 +244,8 @@ func (x *drafting) chain(t *testing.T, c pipeline.Chunk, hidden []float32) []flo
 	return hidden
 }
 
-// TestDraftStaging drafts where hidden states are copied from and to host memory, beside layers that
-// do not run, with the bits of a device that maps them.
+// TestDraftStaging drafts where hidden states are copied from and to host memory, beside layers
+// that do not run, with the bits of a device that maps them.
 func TestDraftStaging(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	m := fake(t, fakemodel.Options{Config: fakemodel.WithDraft(draftingModel()), Storage: fakemodel.FP8})
