@@ -243,3 +243,27 @@ func (x *drafting) chain(t *testing.T, c pipeline.Chunk, hidden []float32) []flo
 	require.NoError(t, st.Commit())
 	return hidden
 }
+
+// TestDraftStaging drafts where hidden states are copied from and to host memory, beside layers
+// that do not run, with the bits of a device that maps them.
+func TestDraftStaging(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	m := fake(t, fakemodel.Options{Config: fakemodel.WithDraft(draftingModel()), Storage: fakemodel.FP8})
+	ck := must[*model.Checkpoint](t)(openFake(t, m, 1, model.CheckpointOptions{Layers: []int{0, 2, 3}}))
+	var want [][]float32
+	for _, staging := range []bool{false, true} {
+		dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Staging: staging}))
+		t.Cleanup(func() { assert.NoError(t, dev.Close()) })
+		layers := must[[]*model.DeviceLayer](t)(ck.Upload(t.Context(), dev, nil))
+		t.Cleanup(func() { assert.NoError(t, model.CloseLayers(layers)) })
+		x := &drafting{c: ck.Config, first: 1, rng: rand.New(rand.NewPCG(7, 44))}
+		x.e = engine(t, dev, x.c, layers, options{MaxTokens: 40, MaxStep: 16})
+		s := x.session(t, 11)
+		got := x.draft(t, s, x.hidden(x.c.DraftBlock))
+		if want == nil {
+			want = got
+		}
+		sameBits(t, want, got, "staging %v", staging)
+	}
+	require.Len(t, want, 2)
+}

@@ -88,10 +88,10 @@ type engineLayer struct {
 }
 
 // NewEngine makes an engine for layers: any of the model's, in any order, the same weights
-// several times if need be. A layer that takes entries or picks from an earlier one comes behind
-// it. From here on a layer's number is its index in this list. Caches and block tables are
-// allocated now, the memory of steps when they first need it, or by Prepare. The weights have to
-// stay until the engine is closed.
+// several times if need be. A layer that takes entries, picks or candidates from an earlier one
+// comes behind it, and layers that draft come last. From here on a layer's number is its index in
+// this list. Caches and block tables are allocated now, the memory of steps when they first need
+// it, or by Prepare. The weights have to stay until the engine is closed.
 //
 // Errors: model.ErrConfig; vk.ErrArgument for options out of range, weights that do not fit the
 // configuration, a MaxStep or MaxSessions for which a descriptor is too small, and a CacheBytes

@@ -201,8 +201,12 @@ func (o *EngineOptions) checkRun(c *argumentCheck, cfg *model.Config, layers []*
 		if w == nil || w.Layer < 0 || w.Layer >= len(cfg.Layers) {
 			return // checkLayers says so
 		}
-		if l := &cfg.Layers[w.Layer]; l.LatentKeys && o.Hadamard {
+		l := &cfg.Layers[w.Layer]
+		if l.LatentKeys && o.Hadamard {
 			c.bad("Hadamard", o.Hadamard, "false: keys of layer %d, of kind %s, are not mixed", w.Layer, l.Name)
+		}
+		if l.Compresses() && !l.Latent && o.Records == model.RecordsV41 {
+			c.bad("Records", o.Records, "%v: entries of layer %d, of kind %s, have no other", model.RecordsV4, w.Layer, l.Name)
 		}
 	}
 }
@@ -255,7 +259,7 @@ func checkLayers(c *argumentCheck, cfg *model.Config, layers []*model.DeviceLaye
 		drafts = drafts || cfg.Layers[w.Layer].Block
 		for _, from := range cfg.Layers[w.Layer].From() {
 			if !before[from] {
-				c.bad(arg, w.Layer, "layer %d in front of it, from which it takes entries or picks", from)
+				c.bad(arg, w.Layer, "layer %d in front of it, from which it takes entries, picks or candidates", from)
 			}
 		}
 	}

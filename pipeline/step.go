@@ -356,8 +356,8 @@ func (st *Step) RunLayer(ctx context.Context, layer int) error {
 func (st *Step) Submit(sync ...vk.Sync) error { return st.submit(wholeStep, sync) }
 
 // SubmitLayer hands one layer to the device and returns; semaphores are those of the layer. Layers
-// may run in any order, but behind those that they take entries or picks from. Each has to run
-// before the step is committed.
+// may run in any order, but behind those that they take entries, picks or candidates from. Each has
+// to run before the step is committed.
 //
 // With EngineOptions.Between, Submit is faster; SubmitLayer lets a program look at what passes
 // between layers. The caller's commands in front of a layer are submitted with it, those behind

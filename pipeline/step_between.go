@@ -81,13 +81,13 @@ func (e *Engine) given(draft bool) (first, end int) {
 }
 
 // recordBetween records what the caller has in front of a layer, or behind the last one.
-func (b *stepSize) recordBetween(rec *vk.Recorder, layer int, draft bool) error {
+func (b *stepSize) recordBetween(rec *vk.Recorder, layer int, key commandKey) error {
 	e, in := b.e, &b.device
 	if !e.chained() {
 		return nil
 	}
-	first, _ := e.given(draft)
-	at := Between{Layer: layer, Tokens: b.tokens, Draft: draft, QueryStart: in.queryStart, SeqLens: in.seqLens,
+	first, _ := e.given(key.draft)
+	at := Between{Layer: layer, Tokens: b.tokens, Draft: key.draft, QueryStart: in.queryStart, SeqLens: in.seqLens,
 		TokenToReq: in.request, Positions: in.positions, IsValid: in.valid}
 	where := fmt.Sprintf("in front of layer %d", layer)
 	if layer > first {
@@ -102,22 +102,22 @@ func (b *stepSize) recordBetween(rec *vk.Recorder, layer int, draft bool) error 
 	if err := e.opts.Between(rec, at); err != nil {
 		return fmt.Errorf("EngineOptions.Between, %s: %w", where, err)
 	}
-	if layer == first {
-		b.begins[index(draft)] = rec.Overwrites(at.Input.View())
+	if layer == first && !key.host { // else the copy from host memory has written it
+		b.begins[index(key.draft)] = rec.Overwrites(at.Input.View())
 	}
 	return nil
 }
 
-// checkOrder demands that a layer runs behind those that it takes entries or picks from. Where
-// the caller's commands are between layers, each has to run once, in order: those commands may
-// add to something. From the first layer on everything begins again.
+// checkOrder demands that a layer runs behind those that it takes entries, picks or candidates
+// from. Where the caller's commands are between layers, each has to run once, in order: those
+// commands may add to something. From the first layer on everything begins again.
 func (st *Step) checkOrder(layer int) error {
 	e, ran := st.e, st.lane.ran
 	if layer >= 0 {
 		l := e.layers[layer]
-		for _, from := range []*engineLayer{l.entries, l.picks} {
-			if i := slices.Index(e.layers, from); from != l && !ran[i] {
-				return badArgument(opSubmit, "layer", layer, "%d first, from which it takes entries or picks", i)
+		for _, from := range []*engineLayer{l.entries, l.picks, l.blocks} {
+			if i := slices.Index(e.layers, from); i >= 0 && from != l && !ran[i] {
+				return badArgument(opSubmit, "layer", layer, "%d first, from which it takes entries, picks or candidates", i)
 			}
 		}
 	}

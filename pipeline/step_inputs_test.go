@@ -123,6 +123,21 @@ func TestStepInputsRead(t *testing.T) {
 	require.NoError(t, st.Run(t.Context()))
 }
 
+// What comes from host memory in one step counts for no other, although the caller's commands in
+// front of layer 0 are recorded behind its copy.
+func TestStepInputsWarm(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev := testkit.Device(t)
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0)})))
+	e := engine(t, dev, cfg, layers, options{MaxTokens: 3, MaxStep: 1, Between: func(*vk.Recorder, pipeline.Between) error { return nil }})
+	require.NoError(t, e.Warm(t.Context()))
+	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: must[*pipeline.Session](t)(e.Open()), Tokens: 1}))
+	defer st.Abort()
+	require.ErrorIs(t, st.Submit(), vk.ErrArgument)
+	require.NoError(t, st.SetInput(0, 0, filled(cfg.Hidden, float32(1))))
+	require.NoError(t, st.Run(t.Context()))
+}
+
 // TestAdvanceLeavesZeros demands that tokens that no layer has seen are zeros in all caches,
 // whatever the pages held: in a snapshot, behind real tokens, beside a fork that shares them, and
 // where the caches were too small for all of them.

@@ -146,7 +146,7 @@ func (b *stepSize) recordLayer(rec *vk.Recorder, i int, key commandKey, beside f
 			return fmt.Errorf("layer %d: %w", i, err)
 		}
 	}
-	if err := b.recordBetween(rec, i, key.draft); err != nil {
+	if err := b.recordBetween(rec, i, key); err != nil {
 		return err
 	}
 	x := &b.layers[i]
@@ -162,7 +162,7 @@ func (b *stepSize) recordLayer(rec *vk.Recorder, i int, key commandKey, beside f
 		return fmt.Errorf("layer %d: %w", i, err)
 	}
 	if i == len(b.layers)-1 {
-		if err := b.recordBetween(rec, i+1, key.draft); err != nil {
+		if err := b.recordBetween(rec, i+1, key); err != nil {
 			return err
 		}
 	}

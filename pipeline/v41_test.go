@@ -39,6 +39,11 @@ func TestEngineNotRun(t *testing.T) {
 		require.ErrorIs(t, err, vk.ErrArgument)
 		assert.ErrorContains(t, err, what)
 	}
+	cfg = fakemodel.Config(0, 4)
+	layers = must[[]*model.DeviceLayer](t)(cfg.Plan(model.FormatFP8, 1))
+	_, err = options{MaxTokens: 100, Records: model.RecordsV41}.Estimate(t.Context(), dev, cfg, layers)
+	require.ErrorIs(t, err, vk.ErrArgument)
+	assert.ErrorContains(t, err, "new engine: Records: got v41, want v4: entries of layer 1, of kind C4A, have no other")
 }
 
 // TestEngineV41 runs layers of DeepSeek-V4.1 of all roles, in both records, and compares them with

@@ -13,6 +13,7 @@ import (
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/pipeline/replicas"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // drafts takes tokens, and then a block of drafts, which is no part of the session.
@@ -24,13 +25,16 @@ func drafts(t *testing.T, w *world) {
 	require.NoError(t, m.Write(dir, 1))
 	c := must[*model.Checkpoint](t)(model.Open(dir, model.CheckpointOptions{Layers: []int{len(cfg.Layers) - 1}}))
 	defer c.Close()
-	layers := must[[]*model.DeviceLayer](t)(c.Upload(ctx, w.devs[0], nil))
-	defer model.CloseLayers(layers)
-	o := pipeline.EngineOptions{MaxTokens: longest, MaxStep: 16, CacheBytes: 1 << 20, MaxCacheBytes: 8 << 20}
-	e := must[*pipeline.Engine](t)(pipeline.NewEngine(ctx, w.devs[0], c.Config, layers, o))
-	defer e.Close()
-	g := must[*replicas.Group](t)(replicas.New([]replicas.Replica{{Engine: e, Device: w.devs[0], MaxCacheBytes: o.MaxCacheBytes}},
-		replicas.Options{}))
+	var list []replicas.Replica
+	for _, dev := range w.devs {
+		layers := must[[]*model.DeviceLayer](t)(c.Upload(ctx, dev, nil))
+		defer model.CloseLayers(layers)
+		o := pipeline.EngineOptions{MaxTokens: longest, MaxStep: 16, CacheBytes: 1 << 20, MaxCacheBytes: 8 << 20}
+		e := must[*pipeline.Engine](t)(pipeline.NewEngine(ctx, dev, c.Config, layers, o))
+		defer e.Close()
+		list = append(list, replicas.Replica{Engine: e, Device: dev, MaxCacheBytes: o.MaxCacheBytes})
+	}
+	g := must[*replicas.Group](t)(replicas.New(list, replicas.Options{}))
 	a := sequence(11, 9)
 	s := opened(t, g, a, 0, 0)
 	run := func(ctx context.Context, p replicas.Part) error {
@@ -42,6 +46,14 @@ func drafts(t *testing.T, w *world) {
 		require.NoError(t, g.Step(ctx, run, replicas.Chunk{Session: s, Tokens: a[:cfg.DraftBlock], Draft: true}))
 		assert.Equal(t, len(a), s.Len())
 	}
+
+	// Where sessions are decides nothing: a step beside drafts is refused on other replicas, too.
+	other := opened(t, g, sequence(12, 9), 0, 1)
+	err := g.Step(ctx, run, replicas.Chunk{Session: s, Tokens: a[:cfg.DraftBlock], Draft: true}, replicas.Chunk{Session: other, Tokens: a})
+	require.ErrorIs(t, err, vk.ErrArgument)
+	assert.ErrorContains(t, err, "chunks[1].Draft: got false, want true, as in chunks[0]")
+	assert.Zero(t, other.Len())
+	require.NoError(t, other.Close())
 	require.NoError(t, s.Truncate(0))
 	require.NoError(t, s.Close())
 	assert.Zero(t, g.Loads()[0].Tokens)

@@ -67,9 +67,10 @@ func (e *StepError) Unwrap() (list []error) {
 // for each replica. When it returns nil, the step is committed, otherwise aborted.
 // While it runs, other calls of Step may take other sessions.
 //
-// Errors: vk.ErrArgument for a nil run, no chunks, one without tokens, or a session of another
-// group or twice, before anything has begun; vk.ErrClosed; pipeline.ErrInStep for a session that
-// moves; the context's while it waits for sessions that are in another step.
+// Errors: vk.ErrArgument for a nil run, no chunks, one without tokens, a session of another group
+// or twice, or drafts beside other tokens, before anything has begun; vk.ErrClosed;
+// pipeline.ErrInStep for a session that moves; the context's while it waits for sessions that are
+// in another step.
 // All others are in a *StepError: those of run, of pipeline.Engine.Begin and of
 // pipeline.Step.Commit. Of a replica that is full (cache.ErrPoolFull) Group.Relieve takes a session
 // away; those of one that is lost (vk.ErrDeviceLost) have to be opened again.
@@ -131,6 +132,8 @@ func (g *Group) lockAll(ctx context.Context, chunks []Chunk) (locked []*Session,
 			return nil, bad("no tokens", "at least one")
 		case seen[s]:
 			return nil, bad("a session twice", "each once")
+		case c.Draft != chunks[0].Draft:
+			return nil, badArgument(opStep, fmt.Sprintf("chunks[%d].Draft", i), c.Draft, "%v, as in chunks[0]", !c.Draft)
 		}
 		seen[c.Session] = true
 	}
