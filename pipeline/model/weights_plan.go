@@ -1,8 +1,6 @@
 package model
 
 import (
-	"cmp"
-
 	"github.com/vkmla/vkmla/tensor"
 )
 
@@ -76,7 +74,7 @@ func (o outline) matrix(f Format, n, k int) Matrix {
 	m, sized := Matrix{Format: f, N: n, K: k}, func(bytes int) Blob { return Blob{size: int64(bytes)} }
 	switch f {
 	case FormatFP8:
-		side := cmp.Or(o.WeightBlock, blockSide)
+		side := o.weightBlock()
 		if m.Data, m.Scales = sized(n*k), sized(ceilDiv(n, side)*ceilDiv(k, side)); side != blockSide {
 			m.Block = side
 		}
