@@ -132,9 +132,9 @@ func (l *Layer) uses() []use {
 			n := k.keys.columns()
 			list = append(list, use{&l.idxGates, "Indexer.Compressor.KVGate", c.KVGate, n, m.Hidden, 1, tensor.F32, fromHidden, none, 0})
 		}
-	}
-	if x := w.Indexer; x != nil && x.Keys != nil {
-		list = append(list, use{&l.idxGates, "Indexer.Keys.K", x.Keys.K, indexDim, headDim, 1, tensor.F32, fromLatents, none, 0})
+		if c := x.Keys; c != nil {
+			list = append(list, use{&l.idxGates, "Indexer.Keys.K", c.K, indexDim, headDim, 1, tensor.F32, fromLatents, none, 0})
+		}
 	}
 	for i := range list {
 		if u := &list[i]; u.x == projection.ActivationBF16 && !(u.to == &l.oa && u.m.Block == smallBlock) {
