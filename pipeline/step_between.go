@@ -103,7 +103,7 @@ func (b *stepSize) recordBetween(rec *vk.Recorder, layer int, draft bool) error 
 		return fmt.Errorf("EngineOptions.Between, %s: %w", where, err)
 	}
 	if layer == first {
-		b.begins[index(draft)] = rec.Overwrites(at.Input.View())
+		b.begins[draft] = rec.Overwrites(at.Input.View())
 	}
 	return nil
 }
@@ -133,14 +133,6 @@ func (st *Step) checkOrder(layer int) error {
 		want = fmt.Sprintf("%d or %d, the next one", st.first, next)
 	}
 	return badArgument(opSubmit, "layer", layer, "%s", want)
-}
-
-// index is 1 of drafts.
-func index(draft bool) int {
-	if draft {
-		return 1
-	}
-	return 0
 }
 
 // RecordAgain makes later steps, and Prepare, record their commands anew. It is for callers whose
