@@ -59,9 +59,8 @@ func (o outline) layer(i int) LayerWeights {
 
 func (o outline) compressor(spec *LayerSpec, dim int) *CompressorWeights {
 	c := spec.Compression(dim)
-	w := &CompressorWeights{KVGate: o.matrix(FormatBF16, c.Channels(), o.Hidden), Norm: outlined(tensor.BF16, dim)}
+	w := &CompressorWeights{KVGate: o.matrix(FormatBF16, c.Columns(), o.Hidden), Norm: outlined(tensor.BF16, dim)}
 	if spec.Gated() {
-		w.KVGate = o.matrix(FormatBF16, 2*c.Channels(), o.Hidden)
 		w.Ape = outlined(tensor.F32, c.Ratio, c.Channels())
 	}
 	return w

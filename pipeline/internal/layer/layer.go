@@ -121,7 +121,7 @@ func (l *Layer) uses() []use {
 		{&l.ob, "OB", w.OB, m.Hidden, k.groups * m.ORank, 1, k.cfg.Out, fromOLoRA, none, 0},
 	}
 	if c := w.Compressor; c != nil {
-		n := k.main.columns()
+		n := k.main.compression.Columns()
 		list = append(list, use{&l.gates, "Compressor.KVGate", c.KVGate, n, m.Hidden, 1, tensor.F32, fromHidden, none, 0})
 	}
 	if x := w.Indexer; x != nil {
@@ -129,7 +129,7 @@ func (l *Layer) uses() []use {
 			use{&l.idxQB, "Indexer.QB", x.QB, m.IndexHeads * indexDim, m.QRank, 1, tensor.BF16, fromQLoRA, none, 0},
 			use{&l.idxWeights, "Indexer.Weights", x.Weights, m.IndexHeads, m.Hidden, 1, tensor.BF16, fromHidden, none, 0})
 		if c := x.Compressor; c != nil {
-			n := k.keys.columns()
+			n := k.keys.compression.Columns()
 			list = append(list, use{&l.idxGates, "Indexer.Compressor.KVGate", c.KVGate, n, m.Hidden, 1, tensor.F32, fromHidden, none, 0})
 		}
 		if c := x.Keys; c != nil {
