@@ -43,10 +43,7 @@ func (f *layerFlags) define(fl *pflag.FlagSet) {
 // settle reads the flags that are names of something.
 func (f *layerFlags) settle() error {
 	var err error
-	if f.keys != "" {
-		f.format, err = keyFormat("bench", f.keys)
-	}
-	if err == nil {
+	if f.format, err = keyFormat("bench", f.keys); err == nil {
 		f.records, err = storeOf("bench", f.store)
 	}
 	if err == nil {
@@ -55,14 +52,30 @@ func (f *layerFlags) settle() error {
 	return err
 }
 
-// keyFormat is the format of indexer keys of a name.
+// keyFormat is the format of indexer keys of a name, 0 for "".
 func keyFormat(op, name string) (cache.IndexKeyFormat, error) {
+	if name == "" {
+		return 0, nil
+	}
 	for _, k := range []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4} {
 		if k.String() == name {
 			return k, nil
 		}
 	}
 	return 0, &vk.ArgumentError{Op: op, Arg: "keys", Got: fmt.Sprintf("%q", name), Want: "fp8 or mxfp4"}
+}
+
+// storeOf is what records have a name, 0 for "".
+func storeOf(op, name string) (model.Records, error) {
+	if name == "" {
+		return 0, nil
+	}
+	for _, r := range []model.Records{model.RecordsV4, model.RecordsV41} {
+		if r.String() == name {
+			return r, nil
+		}
+	}
+	return 0, &vk.ArgumentError{Op: op, Arg: "store", Got: fmt.Sprintf("%q", name), Want: "v4 or v41"}
 }
 
 // outputPath is the path of a name.
