@@ -28,7 +28,9 @@ func logitsPlan(device tuning.Device, tune *tuning.Logits) string {
 	workgroups := logitsWorkgroups(&tuning.Device{}, &vk.Adapter{Caps: vk.Caps{ComputeUnits: 132}}, tune)
 	base := Logits{cfg: LogitsConfig{Page: 64, Format: cache.IndexKeyFP8}, variant: VariantBase, tune: tune}
 	fmt.Fprintln(&s, workgroups, base.spec().Constants)
-	codes := knowncaps.Matrix["RDNA4"]
+	codes := knowncaps.Matrix["RDNA4"] // and a shape as Intel's
+	codes.CoopMat = append(slices.Clone(codes.CoopMat),
+		vk.CoopMatShape{M: 8, N: 16, K: 16, A: "e4m3", B: "e4m3", C: "f32", Result: "f32", Scope: "subgroup"})
 	fmt.Fprintln(&s, fmt.Sprint(codesFit(&codes, &tuning.Profile{Device: device, Logits: *tune},
 		&LogitsConfig{Heads: 1, Format: cache.IndexKeyFP8}, cmChoose)))
 	for _, name := range slices.Sorted(maps.Keys(knowncaps.Matrix)) {
