@@ -93,8 +93,7 @@ func (k *Kind) checkWeights(w *model.DeviceLayer) error {
 	case w.Closed():
 		return fmt.Errorf("%s: weights of layer %d %w", opNewLayer, w.Layer, vk.ErrClosed)
 	case (w.Compressor != nil) != (k.main != nil) || (w.Indexer != nil) != (k.picks != nil) ||
-		w.Indexer != nil && (w.Indexer.Compressor != nil || w.Indexer.Keys != nil) != (k.keys != nil) ||
-		w.Indexer != nil && (w.Indexer.Keys != nil) != k.cfg.Spec.LatentKeys:
+		w.Indexer != nil && !k.makesKeysBy(w.Indexer):
 		return badWeights("w", fmt.Sprintf("layer %d, compressor %v, indexer %v", w.Layer, w.Compressor != nil, w.Indexer != nil),
 			"what a layer of kind %s has", k.cfg.Spec.Name)
 	case k.cfg.Output != projection.ActivationBF16 && w.OA.Format != model.FormatFP8 && w.OA.Format != model.FormatFP8Rows:
@@ -105,6 +104,13 @@ func (k *Kind) checkWeights(w *model.DeviceLayer) error {
 		return badWeights("w.Sink", w.Sink, "[%d] f32", k.heads)
 	}
 	return nil
+}
+
+// makesKeysBy reports whether an indexer has the weights by which layers of the kind make keys, and
+// no others.
+func (k *Kind) makesKeysBy(x *model.DeviceIndexer) bool {
+	latent := k.cfg.Spec.LatentKeys
+	return (x.Keys != nil) == latent && (x.Compressor != nil) == (k.keys != nil && !latent)
 }
 
 // uses lists the linear layers of l.
@@ -137,6 +143,7 @@ func (l *Layer) uses() []use {
 		}
 	}
 	for i := range list {
+		// wo_a of FP8 in blocks of 32 takes bf16, as in DeepSeek-V4.1's own code.
 		if u := &list[i]; u.x == projection.ActivationBF16 && !(u.to == &l.oa && u.m.Block == smallBlock) {
 			u.x = k.cfg.activation(&u.m)
 		}
