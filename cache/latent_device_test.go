@@ -1,12 +1,15 @@
 package cache_test
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -65,4 +68,28 @@ func TestRecordArguments(t *testing.T) {
 		"no slots":                    with(func(a *cache.CompressArgs) { a.Slots = tensor.Tensor{} }),
 	})
 	do(t, dev, func(rec *vk.Recorder) error { return keys.Record(rec, good) })
+}
+
+// Bytes are those of the definition for numbers beyond what scales reach, too, and for NaN where
+// a scale can be NaN.
+func TestInsertExtremes(t *testing.T) {
+	dev := testkit.Device(t)
+	for _, r := range []cache.Record{cache.RecordFP8, cache.RecordFP4} {
+		l := must[cache.Layout](t)(cache.NewRecordLayout(r, 3, 0))
+		c := must[cache.KVCache](t)(cache.NewKV(dev, cache.KVConfig{Pages: 1, Layout: l}))
+		defer c.Close()
+		op := must[*cache.Insert](t)(cache.NewInsert(dev, cache.InsertConfig{Page: 3, Record: r}))
+		for _, bits := range []uint16{0x7F80, 0xFF80, 0x7F7F, 0x4528, 0x0040, 0x7FC0, 0xFFC1} { // Inf, largest, 2688, subnormal, NaN
+			k := make([]uint16, 2*cache.D)
+			for i := range k {
+				k[i] = numfmt.BF16Encode(float32(i%37) - 18)
+			}
+			k[5], k[cache.D+88] = bits, bits
+			slots, pool := []int64{2, 1}, download[byte](t, bytesOf(c.Pool))
+			require.NoError(t, cache.InsertRef(pool, l, k, slots))
+			a := cache.InsertArgs{K: upload(t, dev, tensor.BF16, k, 2, cache.D), Slots: upload(t, dev, tensor.I64, slots, 2), Cache: c}
+			do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+			assert.True(t, bytes.Equal(pool, download[byte](t, bytesOf(c.Pool))), "%s, bf16 %#04x", r, bits)
+		}
+	}
 }

@@ -83,9 +83,7 @@ func (o *CandidateEntries) Record(rec *vk.Recorder, a CandidateEntriesArgs) erro
 		pkg.Check(op, "Picks", a.Picks, tensor.I32, -1, -1),
 		pkg.Check(op, "Blocks", a.Blocks, tensor.I32, t, -1),
 		pkg.Range(op, "Blocks width", opkit.Dim(a.Blocks, 1), 1, math.MaxInt32/BlockEntries),
-		pkg.Bindable(o.dev, op, "Picks", a.Picks),
-		pkg.Bindable(o.dev, op, "Blocks", a.Blocks),
-		checkTokens(o.dev, op, "Picks", t),
+		o.checkLaunch(op, "Picks", a.Picks, a.Blocks),
 		checkSlots(op, o.cfg.SlotPage, t, k, a.Slots),
 	); err != nil {
 		return err
@@ -104,6 +102,15 @@ func (o *CandidateEntries) Record(rec *vk.Recorder, a CandidateEntriesArgs) erro
 		return nil
 	}
 	return o.record(rec, op, a, requests, lens)
+}
+
+// checkLaunch checks that one launch takes all picks.
+func (o *CandidateEntries) checkLaunch(op, arg string, picks, blocks tensor.Tensor) error {
+	return opkit.First(
+		pkg.Bindable(o.dev, op, arg, picks),
+		pkg.Bindable(o.dev, op, "Blocks", blocks),
+		checkTokens(o.dev, op, arg, opkit.Dim(picks, 0)),
+	)
 }
 
 func (o *CandidateEntries) record(rec *vk.Recorder, op string, a CandidateEntriesArgs, requests, lens vk.View) error {

@@ -164,6 +164,27 @@ func TestCandidatesArguments(t *testing.T) {
 	refuses(t, dev, "Out", func(rec *vk.Recorder) error { return logits.Record(rec, a) })
 }
 
+// One launch turns the picks of all tokens to entries, however many rounds a selection has. What it
+// cannot take is refused before the first round is recorded.
+func TestSelectWithinTooMany(t *testing.T) {
+	dev := testkit.Device(t)
+	n := int(dev.Caps().MaxWorkgroupCount[0]) + 1
+	if n > 1<<17 {
+		t.Skip("takes all tokens of a test")
+	}
+	s := newScene(rand.New(rand.NewPCG(1, 1)), cache.IndexKeyFP8, n, 1, 2, 1, 2)
+	cfg := s.config(1, indexer.VariantBase)
+	cfg.Logits.Blocks, cfg.Rows, cfg.Segment = 1, 64, 64
+	op := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg))
+	a := s.args(t, dev, 1)
+	a.Blocks, a.Scratch = upload(t, dev, tensor.I32, make([]int32, n), n, 1), scratch(t, dev, op.ScratchBytes(n))
+	a.Beside = func() error {
+		t.Error("something was recorded")
+		return nil
+	}
+	refuses(t, dev, "TopK", func(rec *vk.Recorder) error { return op.Record(rec, a) })
+}
+
 // The scratch of candidate blocks is at most what a host can know without a device.
 func TestCandidateScratch(t *testing.T) {
 	dev := testkit.Device(t)

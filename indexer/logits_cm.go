@@ -101,6 +101,9 @@ func (t *cmTiling) fill(tune *tuning.Logits, heads int) {
 func cmFit(caps *vk.Caps, tune *tuning.Profile, s vk.CoopMatShape, heads, tokens int) (cmTiling, bool) {
 	t := cmTiling{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize), rows: tune.Logits.MatrixRows}
 	if s.A == "e4m3" {
+		if t.k < 16 { // codes are loaded 16 at a time
+			return t, false
+		}
 		t.codes, t.rows = true, 0
 	}
 	for _, v := range []int{t.m, t.n, t.k, t.subgroup} {

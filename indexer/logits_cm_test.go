@@ -59,6 +59,16 @@ func TestCMTiling(t *testing.T) {
 	assert.ErrorIs(t, err, vk.ErrMissingFeature, "4 KiB of shared memory")
 }
 
+// Codes of E4M3 are loaded 16 at a time: a product of fewer numbers does not fit them.
+func TestCMTilingCodes(t *testing.T) {
+	caps := knowncaps.Matrix["H100"]
+	for k, want := range map[uint32]bool{8: false, 16: true, 32: true} {
+		caps.CoopMat = []vk.CoopMatShape{{M: 16, N: 16, K: k, A: "e4m3", B: "e4m3", C: "f32", Result: "f32", Scope: "subgroup"}}
+		_, err := cmChoose(&caps, hopper(), "e4m3", 64, 1)
+		assert.Equal(t, want, err == nil, "K %d: %v", k, err)
+	}
+}
+
 // For every device, head count and group: what the shader's comments demand of a
 // tiling, and the shared memory that the SPIR-V has with it.
 func TestCMTilingRules(t *testing.T) {

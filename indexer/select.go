@@ -277,6 +277,11 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 	); err != nil {
 		return err
 	}
+	if o.within != nil { // whose launch is for all tokens, not for a round's
+		if err := o.within.checkLaunch(op, "TopK", a.TopK, a.Blocks); err != nil {
+			return err
+		}
+	}
 	if a.First != 0 || !a.Out.IsZero() {
 		return pkg.Wrong(op, "First, Out", fmt.Sprintf("%d, %v", a.First, a.Out), "0 and absent: the scores are in Scratch")
 	}

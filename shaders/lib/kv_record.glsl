@@ -35,7 +35,7 @@ uint fp4_scale(float amax) {
 
 // fp4_code: bf16 bits in the upper half of a word, over a scale s, to an E2M1 nibble. It counts the
 // midpoints of E2M1 below the quotient and divides nothing; midpoint times s is exact. Magnitudes
-// compare as integers.
+// compare as integers. A NaN becomes +6.
 uint fp4_code(uint bits, float s) {
     const uint a = bits & 0x7FFFFFFFu;
     uint code = 0u;
@@ -46,7 +46,7 @@ uint fp4_code(uint bits, float s) {
     code += a > floatBitsToUint(2.5 * s) ? 1u : 0u;
     code += a >= floatBitsToUint(3.5 * s) ? 1u : 0u;
     code += a > floatBitsToUint(5.0 * s) ? 1u : 0u;
-    return code | ((bits >> 28) & 8u);
+    return a > 0x7F800000u ? 7u : code | ((bits >> 28) & 8u);
 }
 
 // fp4_codes4: four bf16 in two words to four nibbles in 16 bits.
