@@ -39,7 +39,7 @@ func (s *Slots) rows(t int) ([][]float32, error) {
 	return rows, nil
 }
 
-// DecodeRef computes sparse MLA over two paged FP8 caches: q [T, H, 512] bf16, the
+// DecodeRef computes sparse MLA over two paged caches: q [T, H, 512] bf16, the
 // entries j < Lens[t] of each set's index list that lie in the pool, compressed
 // first, nil for none; sink [H] or nil for none. With the rows k_j dequantised as
 // cache.GatherSlotsRef does, for token t and head h:

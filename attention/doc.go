@@ -1,5 +1,5 @@
-// Package attention builds index lists for DeepSeek-V4's sparse MLA attention and runs it, for
-// decode over paged FP8 caches and for prefill over a bf16 workspace.
+// Package attention builds index lists for the sparse MLA attention of DeepSeek-V4 and V4.1 and
+// runs it, for decode over paged caches of any cache.Record and for prefill over a bf16 workspace.
 //
 // Every query head attends the same 512-number rows, which are key and value at once. For token t
 // and head h with the valid rows k_j of its index lists (duplicates count as often as they occur):

@@ -18,14 +18,14 @@ type WindowIndicesConfig struct {
 	Page    int    // slots of a page of the window cache (64)
 	Variant string // "" or "base"
 
-	// Drafts is the most tokens of a draft block, of which each attends all; 0: tokens attend
-	// themselves and what is before them. DeepSeek-V4.1 drafts 5.
+	// Drafts is the most tokens of a draft block, each of which attends the whole block; 0: tokens
+	// attend themselves and what is before them. DeepSeek-V4.1 drafts 5.
 	Drafts int
 }
 
-// WindowIndices lists the slots of the sliding window of decode tokens, oldest first.
-// WindowIndicesRef defines it; with WindowIndicesConfig.Drafts the tokens of a request are a draft
-// block, and DraftIndicesRef does.
+// WindowIndices lists the slots of the sliding window of decode tokens, oldest first, as
+// WindowIndicesRef defines it. With WindowIndicesConfig.Drafts the tokens of a request are a draft
+// block, and DraftIndicesRef defines it.
 type WindowIndices struct {
 	dev *vk.Device
 	cfg WindowIndicesConfig

@@ -33,15 +33,14 @@ func WindowIndicesRef(tokens, window int, queryStart, seqLens, tokenToReq []int3
 }
 
 // DraftIndicesRef lists what the tokens of draft blocks attend, oldest first, as WindowIndicesRef
-// lists
-// windows: slots [tokens, window + drafts]. The n = queryStart[r+1] - queryStart[r] tokens of
-// request r are its block, at most drafts of them, and its last rows. P is the last position before
-// the block:
+// lists windows: slots [tokens, window + drafts]. The n = queryStart[r+1] - queryStart[r] tokens of
+// request r are its block, at most drafts of them, and its newest rows. With P the last position
+// before the block, each of them attends the same positions:
 //
 //	P = seqLens[r] - n - 1,  positions max(P - window + 1, 0) .. P, then P+1 .. P+n
 //
-// for each of its tokens: no causality, and the window does not slide within the block. Of a longer
-// block the newest rows are left out.
+// There is no causality in a block, and the window does not slide within it. Of a block of more
+// than drafts tokens the newest rows are left out.
 //
 // Source: DeepSeek-V4.1 inference/model.py (DSpark blocks); vLLM sparse_swa.py.
 func DraftIndicesRef(tokens, window, drafts int, queryStart, seqLens, tokenToReq []int32, isValid []byte, table Table,

@@ -293,19 +293,14 @@ func QuantiseKeyRef(x []uint16, format IndexKeyFormat) (codes []byte, scale [Ind
 }
 
 func (in CompressHost) check(op string) error {
-	if in.Compression.Ungated {
-		return in.checkUngated(op)
+	c, check := in.Compression, in.checkGroups
+	if c.Ungated {
+		check = in.checkRows
 	}
-	if err := checkStateRef(op, in.Layout, in.Compression); err != nil {
+	if err := check(op); err != nil {
 		return err
 	}
-	tokens, c := len(in.StateSlots), in.Compression
 	switch {
-	case min(len(in.Positions), len(in.TokenToReq), len(in.Slots)) < tokens:
-		return pkg.Wrong(op, "Positions, TokenToReq, Slots",
-			fmt.Sprintf("%d, %d and %d", len(in.Positions), len(in.TokenToReq), len(in.Slots)), "at least %d tokens", tokens)
-	case in.Width < 1 || len(in.StateTable) == 0 || len(in.StateTable)%in.Width != 0:
-		return pkg.Wrong(op, "StateTable", fmt.Sprintf("%d entries", len(in.StateTable)), "rows of %d", in.Width)
 	case len(in.Norm) != c.Dim:
 		return pkg.Wrong(op, "Norm", fmt.Sprintf("%d values", len(in.Norm)), "%v", c.Dim)
 	case len(in.CosSin) == 0 || len(in.CosSin)%RopeDim != 0:
@@ -314,6 +309,24 @@ func (in CompressHost) check(op string) error {
 		return pkg.Wrong(op, "RopeStep", in.RopeStep, "a divisor of %d", c.Ratio)
 	case in.Hadamard && !c.keys():
 		return pkg.Wrong(op, "Hadamard", "true", "false: K entries are not rotated")
+	case in.Hadamard && c.Latent:
+		return pkg.Wrong(op, "Hadamard", "true", "false with Compression.Latent")
+	}
+	return nil
+}
+
+// checkGroups checks where the rows of groups are.
+func (in CompressHost) checkGroups(op string) error {
+	if err := checkStateRef(op, in.Layout, in.Compression); err != nil {
+		return err
+	}
+	tokens := len(in.StateSlots)
+	switch {
+	case min(len(in.Positions), len(in.TokenToReq), len(in.Slots)) < tokens:
+		return pkg.Wrong(op, "Positions, TokenToReq, Slots",
+			fmt.Sprintf("%d, %d and %d", len(in.Positions), len(in.TokenToReq), len(in.Slots)), "at least %d tokens", tokens)
+	case in.Width < 1 || len(in.StateTable) == 0 || len(in.StateTable)%in.Width != 0:
+		return pkg.Wrong(op, "StateTable", fmt.Sprintf("%d entries", len(in.StateTable)), "rows of %d", in.Width)
 	}
 	return nil
 }

@@ -49,6 +49,15 @@ var (
 // is that many kv values and as many scores.
 func (c Compression) Channels() int { return c.halves() * c.Dim }
 
+// Columns is how many numbers a compressor takes of a token: the kv values and the scores of its
+// channels, or Dim with Ungated.
+func (c Compression) Columns() int {
+	if c.Ungated {
+		return c.Dim
+	}
+	return 2 * c.Channels()
+}
+
 // Window is the number of tokens that an entry pools: Ratio, or 2*Ratio with Overlap. A token's
 // state is needed until the position Window-1 after it was compressed.
 func (c Compression) Window() int { return c.halves() * c.Ratio }

@@ -32,8 +32,8 @@ type GatherArgs struct {
 
 // Gather unpacks the last g slots of each request to bf16 rows: with n = seq_lens[r]
 // and g = gather_lens[r], row Offset+i of request r becomes slot p%page of page
-// table[r, p/page], p = n-g+i, i = 0..g-1. The first 448 values are code*2^(scale-127),
-// which bf16 holds exactly, the last 64 the stored bits.
+// table[r, p/page], p = n-g+i, i = 0..g-1. Values are code times scale, which bf16
+// holds exactly, and in RecordV4 the last 64 the stored bits: Record.DecodeRef.
 //
 // Rows that would lie beyond M are left out, and every row outside
 // [Offset, Offset+g) keeps its bytes. A position outside the table, or a page outside

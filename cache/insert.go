@@ -23,13 +23,14 @@ type InsertConfig struct {
 type InsertArgs struct {
 	K     tensor.Tensor // [N, 512] bf16, normed and rotated, N >= T
 	Slots tensor.Tensor // [T] i64 slot ids; negative ones and those beyond the cache are skipped
-	Cache KVCache       // written: all 584 bytes of each slot named, nothing else
+	Cache KVCache       // written: all bytes of each slot named, nothing else
 }
 
-// Insert quantises rows of K and stores them in the pages of a cache: for each 64
-// values x of the first 448, with sb the byte of the power of two
+// Insert quantises rows of K and stores them in the pages of a cache. Of RecordV4 it
+// stores, for each 64 values x of the first 448, with sb the byte of the power of two
 // 2^ceil(log2(max(max|x|, 1e-4)/448)), the E4M3 codes of x*2^(127-sb) and sb itself;
-// the last 64 values unchanged. No two tokens may name the same slot.
+// the last 64 values unchanged. Record.EncodeRef has the formulas of all records. No
+// two tokens may name the same slot.
 //
 // The definition is InsertRef; results are equal byte for byte.
 //

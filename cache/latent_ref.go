@@ -113,23 +113,15 @@ func (in CompressHost) latentEntry(i int) CompressedEntry {
 	return e
 }
 
-func (in CompressHost) checkUngated(op string) error {
+// checkRows checks the rows that stand for groups with Compression.Ungated.
+func (in CompressHost) checkRows(op string) error {
 	c, tokens := in.Compression, len(in.Slots)
 	if err := c.check(op); err != nil {
 		return err
 	}
-	switch {
-	case len(in.Positions) < tokens || len(in.Rows) < tokens*c.Dim:
+	if len(in.Positions) < tokens || len(in.Rows) < tokens*c.Dim {
 		return pkg.Wrong(op, "Positions, Rows", fmt.Sprintf("%d, %d values", len(in.Positions), len(in.Rows)),
 			"%d tokens, rows of %d", tokens, c.Dim)
-	case len(in.Norm) != c.Dim:
-		return pkg.Wrong(op, "Norm", fmt.Sprintf("%d values", len(in.Norm)), "%v", c.Dim)
-	case len(in.CosSin) == 0 || len(in.CosSin)%RopeDim != 0:
-		return pkg.Wrong(op, "CosSin", fmt.Sprintf("%d values", len(in.CosSin)), "rows of 64")
-	case c.Ratio%in.RopeStep != 0:
-		return pkg.Wrong(op, "RopeStep", in.RopeStep, "a divisor of %d", c.Ratio)
-	case in.Hadamard:
-		return pkg.Wrong(op, "Hadamard", "true", "false with Compression.Latent")
 	}
 	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
-	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -121,14 +120,9 @@ func CandidateScratchBytes(tokens, k int) uint64 {
 		return 0
 	}
 	rows := selectTile(tokens, SelectRows)
-	segment, lists := SelectSegment(rows), 1
-	for _, name := range tuning.Names() {
-		if p, err := tuning.Named(name); err == nil {
-			lists = max(lists, topkLists(topkSlices(&p.TopK, 128, rows, segment/BlockEntries)))
-		}
-	}
-	scores, counts := tensor.Need(tensor.F32, rows, segment/BlockEntries), tensor.Need(tensor.I32, rows)
-	return scores + counts + tensor.Need(tensor.U8, int(listBytes(rows, lists, k)))
+	blocks := SelectSegment(rows) / BlockEntries
+	scores, counts := tensor.Need(tensor.F32, rows, blocks), tensor.Need(tensor.I32, rows)
+	return scores + counts + tensor.Need(tensor.U8, int(listBytes(rows, mostLists(rows, blocks), k)))
 }
 
 // Record checks the arguments and records the launches.

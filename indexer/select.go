@@ -123,13 +123,19 @@ func SelectScratchBytes(tokens, k int) uint64 {
 		return 0
 	}
 	rows := selectTile(tokens, SelectRows)
-	segment, lists := SelectSegment(rows), 1
+	segment := SelectSegment(rows)
+	return selectScratch(rows, segment, mostLists(rows, segment), k)
+}
+
+// mostLists is how many lists of candidates rows of n entries have at most, with any profile.
+func mostLists(rows, n int) int {
+	lists := 1
 	for _, name := range tuning.Names() {
 		if p, err := tuning.Named(name); err == nil {
-			lists = max(lists, topkLists(topkSlices(&p.TopK, 128, rows, segment)))
+			lists = max(lists, topkLists(topkSlices(&p.TopK, 128, rows, n)))
 		}
 	}
-	return selectScratch(rows, segment, lists, k)
+	return lists
 }
 
 func selectScratch(rows, segment, lists, k int) uint64 {

@@ -1,5 +1,5 @@
-// Package pipeline runs the sparse attention of DeepSeek-V4 for a server: many sequences, with
-// caches that grow, from hidden states to hidden states. Package pipeline/model reads the
+// Package pipeline runs the sparse attention of DeepSeek-V4 and V4.1 for a server: many sequences,
+// with caches that grow, from hidden states to hidden states. Package pipeline/model reads the
 // configuration and the weights.
 //
 // # Sessions

@@ -295,28 +295,27 @@ func (l *lane) prepare(ctx context.Context, tokens int) error {
 	if err != nil {
 		return err
 	}
-	pieces := min(len(b.plans), 1) // as a prompt's first chunk has
-	if !e.opts.LayerByLayer {
-		_, err = b.commands(commandKey{layer: wholeStep, pieces: pieces}, 0)
-		if err == nil && e.draftsFit(tokens) {
-			_, err = b.commands(commandKey{layer: wholeStep, draft: true}, 0)
+	for _, draft := range e.draftsOrNot(tokens) {
+		pieces := 0 // blocks of drafts read pages in place
+		if !draft {
+			pieces = min(len(b.plans), 1) // as a prompt's first chunk has
 		}
-		return err
-	}
-	for i := range e.layers {
-		_, err = b.commands(commandKey{layer: i, pieces: pieces}, 0)
-		if err == nil && i >= e.drafts && e.draftsFit(tokens) {
-			_, err = b.commands(commandKey{layer: i, draft: true}, 0)
+		keys := []commandKey{{layer: wholeStep, pieces: pieces, draft: draft}}
+		if e.opts.LayerByLayer {
+			keys = nil
+			first, _ := e.given(draft)
+			for i := first; i < len(e.layers); i++ {
+				keys = append(keys, commandKey{layer: i, pieces: pieces, draft: draft})
+			}
+			keys = append(keys, commandKey{layer: prologue, draft: draft})
 		}
-		if err != nil {
-			return err
+		for _, key := range keys {
+			if _, err := b.commands(key, 0); err != nil {
+				return err
+			}
 		}
 	}
-	_, err = b.commands(commandKey{layer: prologue}, 0)
-	if err == nil && e.draftsFit(tokens) {
-		_, err = b.commands(commandKey{layer: prologue, draft: true}, 0)
-	}
-	return err
+	return nil
 }
 
 // EngineMemory is device memory in bytes, by purpose.

@@ -73,20 +73,14 @@ func (e *Engine) warm(ctx context.Context) (err error) {
 				n -= m
 			}
 		}
-		for i := range e.lanes {
-			if err := e.lanes[i].warm(ctx, chunks); err != nil {
-				return err
+		for _, draft := range e.draftsOrNot(size) {
+			for i := range chunks { // blocks of any length serve
+				chunks[i].Draft = draft
 			}
-		}
-		if !e.draftsFit(size) {
-			continue
-		}
-		for i := range chunks { // blocks of any length serve
-			chunks[i].Draft = true
-		}
-		for i := range e.lanes {
-			if err := e.lanes[i].warm(ctx, chunks); err != nil {
-				return err
+			for i := range e.lanes {
+				if err := e.lanes[i].warm(ctx, chunks); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -169,7 +163,7 @@ func (st *Step) pose(host bool, pieces int) (keys []commandKey, most int, err er
 		most = st.b.worstPieces()
 		st.pieces = max(st.pieces, pieces)
 		st.b.padPieces(st.pieces)
-		copy(st.b.host.arena.Whole().Buffer.Mapped(), st.b.draft.all)
+		copy(st.b.host.arena.Whole().Buffer.Mapped(), st.b.staged.all)
 	}
 	if !e.opts.LayerByLayer {
 		return []commandKey{st.key(wholeStep)}, most, nil

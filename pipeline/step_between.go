@@ -103,7 +103,7 @@ func (b *stepSize) recordBetween(rec *vk.Recorder, layer int, key commandKey) er
 		return fmt.Errorf("EngineOptions.Between, %s: %w", where, err)
 	}
 	if layer == first && !key.host { // else the copy from host memory has written it
-		b.begins[index(key.draft)] = rec.Overwrites(at.Input.View())
+		b.begins[key.draft] = rec.Overwrites(at.Input.View())
 	}
 	return nil
 }
@@ -133,14 +133,6 @@ func (st *Step) checkOrder(layer int) error {
 		want = fmt.Sprintf("%d or %d, the next one", st.first, next)
 	}
 	return badArgument(opSubmit, "layer", layer, "%s", want)
-}
-
-// index is 1 of drafts.
-func index(draft bool) int {
-	if draft {
-		return 1
-	}
-	return 0
 }
 
 // RecordAgain makes later steps, and Prepare, record their commands anew. It is for callers whose

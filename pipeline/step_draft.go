@@ -20,8 +20,11 @@ func (e *Engine) checkDrafts(chunks []Chunk) error {
 	return nil
 }
 
-// draftsFit reports whether steps of a size can be blocks of drafts.
-func (e *Engine) draftsFit(size int) bool {
+// draftsOrNot lists the values of Chunk.Draft that steps of a size can have, false first.
+func (e *Engine) draftsOrNot(size int) []bool {
 	block := e.cfg.DraftBlock
-	return e.drafts < len(e.layers) && block <= size && size <= e.size(min(block*e.opts.MaxSessions, e.opts.MaxStep))
+	if e.drafts < len(e.layers) && block <= size && size <= e.size(min(block*e.opts.MaxSessions, e.opts.MaxStep)) {
+		return []bool{false, true}
+	}
+	return []bool{false}
 }

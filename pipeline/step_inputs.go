@@ -76,7 +76,7 @@ func (st *Step) checkWritten(layer int) error {
 			if _, err := b.commands(st.key(layer), st.work); err != nil {
 				return err
 			}
-			if b.begins[index(st.draft)] {
+			if b.begins[st.draft] {
 				continue
 			}
 		}

@@ -12,7 +12,7 @@ import (
 // in which rows are gathered; blocks of drafts read pages in place.
 func (b *stepSize) fill(ctx context.Context, draft bool) (pieces int, err error) {
 	e, l := b.e, b.lane
-	d := &b.draft
+	d := &b.staged
 	start, lens, request, positions, valid := d.queryStart, d.seqLens, d.request, d.positions, d.valid
 	at := 0
 	for row, i := range l.byRow {
@@ -50,9 +50,9 @@ func (b *stepSize) fill(ctx context.Context, draft bool) (pieces int, err error)
 
 // fillUpdates lists the entries of block tables that the device does not have. If there are more
 // than a step itself can change, after a fork for instance, they are uploaded now. It returns
-// how much of the draft is in use: the list is the end of it.
+// how much of what was staged is in use: the list is the end of it.
 func (b *stepSize) fillUpdates(ctx context.Context) (used int, err error) {
-	list := b.draft.updates
+	list := b.staged.updates
 	n, room := 0, len(list)/8
 	for _, x := range b.lane.changed {
 		s, t, p := x.s, x.t, x.t.pool

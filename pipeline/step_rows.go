@@ -19,7 +19,7 @@ import (
 type rowPlan struct {
 	attention.RowPlan
 	host, device attention.PlanTensors
-	draft        [3][]byte // of places, heads and runs
+	staged       [3][]byte // of places, heads and runs
 }
 
 // list puts the tensors of a plan on a list.
@@ -66,7 +66,7 @@ func (b *stepSize) padPieces(pieces int) {
 		for i, list := range [][][4]int32{p.Places, p.Heads, p.Runs} {
 			for j, x := range list {
 				for n, v := range x {
-					le.PutUint32(p.draft[i][16*j+4*n:], uint32(v))
+					le.PutUint32(p.staged[i][16*j+4*n:], uint32(v))
 				}
 			}
 		}

@@ -30,7 +30,7 @@ type stepSize struct {
 	plans  map[*stepKind]*rowPlan // of kinds that gather rows
 
 	host, device stepInputs
-	draft        stepDraft
+	staged       stagedInputs
 
 	// Hidden states and picks, a tensor for each layer or one for all. Those in host memory are
 	// allocated when they are first needed.
@@ -38,8 +38,8 @@ type stepSize struct {
 	hostIn, hostOut, hostTopK, hostLSE hiddenStates
 
 	recorded map[commandKey]*stepCommands
-	broken   bool    // commands broke off, see repair
-	begins   [2]bool // the caller's commands in front of the first layer write all of its input; of drafts
+	broken   bool          // commands broke off, see repair
+	begins   map[bool]bool // by Chunk.Draft: the caller's commands in front of the first layer write all of its input
 }
 
 // stepKind is a kind of layers in steps of a size.
@@ -84,14 +84,14 @@ type stepInputs struct {
 	updates             tensor.Tensor // [1 + 2*capacity] u32, see cache.TableUpdateArgs; in host memory only
 }
 
-// stepDraft is where the metadata is written before it goes to mapped memory in one piece: that
+// stagedInputs are where the metadata is written before it goes to mapped memory in one piece: that
 // memory may be slow for anything but long runs of writes.
-type stepDraft struct {
+type stagedInputs struct {
 	all                                                     []byte
 	queryStart, seqLens, updates, request, positions, valid []byte
 }
 
-func newStepDraft(in *stepInputs) (d stepDraft) {
+func stage(in *stepInputs) (d stagedInputs) {
 	d.all = make([]byte, in.arena.Whole().Size)
 	d.queryStart, d.seqLens, d.updates = d.part(in.queryStart), d.part(in.seqLens), d.part(in.updates)
 	d.request, d.positions, d.valid = d.part(in.request), d.part(in.positions), d.part(in.valid)
@@ -99,7 +99,7 @@ func newStepDraft(in *stepInputs) (d stepDraft) {
 }
 
 // part is where a tensor is written.
-func (d *stepDraft) part(t tensor.Tensor) []byte { return d.all[t.Offset : t.Offset+t.Bytes()] }
+func (d *stagedInputs) part(t tensor.Tensor) []byte { return d.all[t.Offset : t.Offset+t.Bytes()] }
 
 // hiddenStates is a list of tensors of one shape in one buffer.
 type hiddenStates struct {
@@ -169,7 +169,8 @@ func (l *lane) stepSize(ctx context.Context, tokens int) (*stepSize, error) {
 	if b := l.sizes[size]; b != nil {
 		return b, nil
 	}
-	b := &stepSize{e: l.e, lane: l, tokens: size, recorded: map[commandKey]*stepCommands{}, plans: map[*stepKind]*rowPlan{}}
+	b := &stepSize{e: l.e, lane: l, tokens: size, recorded: map[commandKey]*stepCommands{}, begins: map[bool]bool{},
+		plans: map[*stepKind]*rowPlan{}}
 	if err := b.build(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("steps of %d tokens: %w", size, err), b.close())
 	}
@@ -258,9 +259,9 @@ func (b *stepSize) buildInputs() (err error) {
 	if e.count != nil {
 		return nil
 	}
-	b.draft = newStepDraft(&b.host)
+	b.staged = stage(&b.host)
 	for _, p := range b.plans {
-		p.draft = [3][]byte{b.draft.part(p.host.Places), b.draft.part(p.host.Heads), b.draft.part(p.host.Runs)}
+		p.staged = [3][]byte{b.staged.part(p.host.Places), b.staged.part(p.host.Heads), b.staged.part(p.host.Runs)}
 	}
 	return nil
 }

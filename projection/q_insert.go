@@ -25,8 +25,7 @@ type QInsertConfig struct {
 	// with the bits of QKVNorm and without its launch. 0: they are normed already.
 	KVNorm tensor.DType
 
-	// RotateOnly leaves out the norm of queries: they are turned and rounded, as DeepSeek-V4.1 has
-	// it.
+	// RotateOnly leaves out the norm of queries: they are turned and rounded, as in DeepSeek-V4.1.
 	RotateOnly bool
 
 	// Subgroup is the size of subgroups inside which invocations pass numbers on; -1 stands for
@@ -47,8 +46,9 @@ type QInsertArgs struct {
 }
 
 // QInsert finishes queries and K rows for attention, all in one launch. Every query
-// head, also of padding tokens, is divided by its root mean square, without a weight, and
-// its last 64 numbers are turned by the angles of the token's position:
+// head, also of padding tokens, is divided by its root mean square, without a weight, unless
+// QInsertConfig.RotateOnly, and its last 64 numbers are turned by the angles of the token's
+// position:
 //
 //	y = x * (sum_i x_i^2 / 512 + eps)^-0.5,  q = bf16(y with y[448..511] turned)
 //
@@ -58,9 +58,9 @@ type QInsertArgs struct {
 // Without Q only K rows are stored, for an attention that norms queries itself
 // (attention.QueryNorm).
 //
-// The definition is QInsertRef, or with QInsertConfig.RotateOnly QRotateInsertRef. The cache
-// is equal byte for byte; a query differs by no
-// more than the order of a sum explains, and is the same on every device.
+// The definition is QInsertRef, or with RotateOnly QRotateInsertRef. The cache is equal byte
+// for byte, and so are queries with RotateOnly. Without it a query differs by no more than the
+// order of a sum explains, and is the same on every device.
 //
 // Source: vLLM fused_deepseek_v4_qnorm_rope_kv_rope_quant_insert
 // (csrc/fused_deepseek_v4_qnorm_rope_kv_insert_kernel.cu).

@@ -8,10 +8,10 @@ import (
 )
 
 // QuantiseRef is the definition of Quantise on host memory, for x [T, groups, k] bf16. With amax
-// the largest magnitude of a block, for the formats of FP8 and block b of 128 numbers, of MXFP8 of
-// 32,
+// the largest magnitude of a block, for the formats of FP8 and block b of 128 numbers, and for
+// MXFP8 and block b of 32, with least = 1e-10, and 1e-4 for MXFP8,
 //
-//	sb = 127 + ceil(log2(max(amax, 1e-10)/448)), of MXFP8 with 1e-4
+//	sb = 127 + ceil(log2(max(amax, least)/448))
 //	codes[g][t][i] = e4m3(x / 2^(sb-127)),  scales[g][b][t] = sb
 //
 // and for NVFP4 and block b of 16 numbers, with inverse = f32(1/inputScale),

@@ -20,8 +20,8 @@ import (
 // on disk.
 type DeviceOptions struct {
 	// PipelineCacheDir is a directory for compiled pipelines; "" keeps none. They are written
-	// when many were compiled, and by Close. It is only an optimisation: a missing, unwritable
-	// or corrupt cache is ignored.
+	// when no more wait to be compiled, and by Close. It is only an optimisation: a missing,
+	// unwritable or corrupt cache is ignored.
 	PipelineCacheDir string
 	// MemoryHook, when set, is called before each allocation of device or staging
 	// memory with its size in bytes. If it returns an error, nothing is allocated and

@@ -43,10 +43,7 @@ func (f *layerFlags) define(fl *pflag.FlagSet) {
 // settle reads the flags that are names of something.
 func (f *layerFlags) settle() error {
 	var err error
-	if f.keys != "" {
-		f.format, err = keyFormat("bench", f.keys)
-	}
-	if err == nil {
+	if f.format, err = keyFormat("bench", f.keys); err == nil {
 		f.records, err = storeOf("bench", f.store)
 	}
 	if err == nil {
@@ -55,24 +52,35 @@ func (f *layerFlags) settle() error {
 	return err
 }
 
-// keyFormat is the format of indexer keys of a name.
+// keyFormat is the format of indexer keys of a name, 0 for "".
 func keyFormat(op, name string) (cache.IndexKeyFormat, error) {
-	for _, k := range []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4} {
-		if k.String() == name {
-			return k, nil
-		}
+	if name == "" {
+		return 0, nil
 	}
-	return 0, &vk.ArgumentError{Op: op, Arg: "keys", Got: fmt.Sprintf("%q", name), Want: "fp8 or mxfp4"}
+	return named(op, "keys", name, "fp8 or mxfp4", cache.IndexKeyFP8, cache.IndexKeyMXFP4)
+}
+
+// storeOf is what records have a name, 0 for "".
+func storeOf(op, name string) (model.Records, error) {
+	if name == "" {
+		return 0, nil
+	}
+	return named(op, "store", name, "v4 or v41", model.RecordsV4, model.RecordsV41)
 }
 
 // outputPath is the path of a name.
 func outputPath(op, name string) (pipeline.OutputPath, error) {
-	for _, p := range []pipeline.OutputPath{pipeline.OutputBF16, pipeline.OutputFP8, pipeline.OutputFP8Packed} {
-		if p.String() == name {
-			return p, nil
+	return named(op, "output-path", name, "bf16, fp8 or fp8-packed", pipeline.OutputBF16, pipeline.OutputFP8, pipeline.OutputFP8Packed)
+}
+
+// named is the one of some values that has the name that a flag gives.
+func named[T fmt.Stringer](op, flag, name, want string, values ...T) (none T, err error) {
+	for _, v := range values {
+		if v.String() == name {
+			return v, nil
 		}
 	}
-	return 0, &vk.ArgumentError{Op: op, Arg: "output-path", Got: fmt.Sprintf("%q", name), Want: "bf16, fp8 or fp8-packed"}
+	return none, &vk.ArgumentError{Op: op, Arg: flag, Got: fmt.Sprintf("%q", name), Want: want}
 }
 
 func (f benchFlags) layerOptions() bench.LayerOptions {

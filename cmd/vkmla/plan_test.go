@@ -78,13 +78,13 @@ func TestPlan(t *testing.T) {
 		assert.InEpsilon(t, perToken, (out.Rows[1].Session-out.Rows[0].Session)/65536, 0.01, store)
 	}
 	for want, args := range map[string][]string{
-		"plan: --store is \"v5\"":              {"--context", "3", "--store", "v5"},
-		"plan: context: got none":              nil,
-		"plan: sessions: got 0":                {"--context", "3", "--sessions", "0"},
-		"plan: output: got \"yaml\"":           {"--context", "3", "-o", "yaml"},
-		"pipeline: new engine: MaxTokens: got": {"--context", "9999999999"},
-		"pipeline: new engine: MaxStep: got":   {"--context", "9", "--step", "-1"},
-		"model: plan weights: ranks: got 3":    {"--context", "9", "--model", "flash", "--ranks", "3"},
+		"plan: store: got \"v5\", want v4 or v41": {"--context", "3", "--store", "v5"},
+		"plan: context: got none":                 nil,
+		"plan: sessions: got 0":                   {"--context", "3", "--sessions", "0"},
+		"plan: output: got \"yaml\"":              {"--context", "3", "-o", "yaml"},
+		"pipeline: new engine: MaxTokens: got":    {"--context", "9999999999"},
+		"pipeline: new engine: MaxStep: got":      {"--context", "9", "--step", "-1"},
+		"model: plan weights: ranks: got 3":       {"--context", "9", "--model", "flash", "--ranks", "3"},
 	} {
 		_, errs := plan(exitUsage, args...)
 		assert.Contains(t, errs, want)

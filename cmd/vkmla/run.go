@@ -117,10 +117,8 @@ func runRun(ctx context.Context, f runFlags, stdout, stderr io.Writer) error {
 	if r.store, err = storeOf("run", f.store); err != nil {
 		return err
 	}
-	if f.keys != "" {
-		if r.keys, err = keyFormat("run", f.keys); err != nil {
-			return err
-		}
+	if r.keys, err = keyFormat("run", f.keys); err != nil {
+		return err
 	}
 	if r.in, err = vectors.OpenArchive(f.inputs); err != nil {
 		return fmt.Errorf("run: inputs: %w", err)
@@ -295,16 +293,6 @@ func groups(spec []model.Layer, layers []model.LayerWeights) (list [][2]int) {
 		}
 	}
 	return list
-}
-
-// storeOf returns the records of that name, 0 for "".
-func storeOf(op, name string) (model.Records, error) {
-	for _, r := range []model.Records{0, model.RecordsV4, model.RecordsV41} {
-		if name == "" || name == r.String() {
-			return r, nil
-		}
-	}
-	return 0, fmt.Errorf("%s: --store is %q, want v4 or v41", op, name)
 }
 
 // group runs the layers of a list in one engine. Their weights are on the device only meanwhile.

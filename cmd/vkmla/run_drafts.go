@@ -15,9 +15,9 @@ import (
 func (r *layerRun) drafts(ctx context.Context, list []model.LayerWeights) error {
 	n, width, size := list[0].Layer, r.cfg.Hidden, r.cfg.DraftBlock
 	name := r.f.stem(r.cfg.Layers, n) + "main"
-	context, tokens, err := r.hidden(name)
+	past, tokens, err := r.hidden(name)
 	if err == nil && len(tokens) != 1 {
-		err = &vk.ArgumentError{Op: "run: inputs", Arg: name, Got: context.String(), Want: fmt.Sprintf("[tokens, %d]", width)}
+		err = &vk.ArgumentError{Op: "run: inputs", Arg: name, Got: past.String(), Want: fmt.Sprintf("[tokens, %d]", width)}
 	}
 	if err != nil {
 		return err
@@ -49,7 +49,7 @@ func (r *layerRun) drafts(ctx context.Context, list []model.LayerWeights) error 
 	var out []float32
 	for i := range shape[0] {
 		at, end := session.Len(), tokens[0]-shape[0]+1+i
-		if _, err := session.Append(ctx, [][]float32{float32s(context.Part(at*width, end*width))}); err != nil {
+		if _, err := session.Append(ctx, [][]float32{float32s(past.Part(at*width, end*width))}); err != nil {
 			return err
 		}
 		block := float32s(in.Part(i*size*width, (i+1)*size*width))

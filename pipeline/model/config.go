@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -9,12 +10,12 @@ import (
 	"github.com/vkmla/vkmla/indexer"
 )
 
-// Sizes that every DeepSeek-V4 model shares, and those of V4.1.
+// Sizes that all models of DeepSeek-V4 and V4.1 share.
 const (
 	HeadDim   = cache.D   // numbers of a head and of a compressed entry
 	IndexDim  = indexer.D // numbers of an indexer head and of its keys
 	ropeDim   = 64        // numbers of a head that are rotated: the last ones
-	blockSide = 128       // rows and columns of a block with one FP8 scale, where Config.WeightBlock says no other
+	blockSide = 128       // rows and columns of a block with one FP8 scale, unless Config.WeightBlock is another number
 	nvBlock   = 16        // columns with one NVFP4 scale
 )
 
@@ -36,14 +37,17 @@ type Config struct {
 	Compress     Rope    // of layers with compressed entries
 	Quantization string  // quantization_config.quant_method as written; "" for none. Weights describe themselves
 
-	// What DeepSeek-V4.1 has otherwise.
+	// In these DeepSeek-V4.1 differs from V4, which has their zero values.
 	PlainQueries    bool    // queries have no norm for each head
-	CandidateBlocks int     // candidate_topk_blocks, up to indexer.MaxK: see Candidates; unused without
-	CandidateBlock  int     // candidate_block_size, entries of a block, 8; likewise
+	CandidateBlocks int     // candidate_topk_blocks, up to indexer.MaxK: see Candidates; unused where no layer has any
+	CandidateBlock  int     // candidate_block_size, entries of a block, 8; unused likewise
 	DraftBlock      int     // dspark_block_size, tokens of a block of drafts; unused without LayerSpec.Block
-	WeightBlock     int     // side of a block of FP8 weights with one scale: 128, or 32; 0 counts as 128
+	WeightBlock     int     // rows and columns of a block of FP8 weights with one scale: 128 or 32; 0 counts as 128
 	Records         Records // in what bytes the model's caches are kept; 0 counts as RecordsV4
 }
+
+// weightBlock is WeightBlock, or what 0 counts as.
+func (c *Config) weightBlock() int { return cmp.Or(c.WeightBlock, blockSide) }
 
 // Rope says by what angles positions turn the last 64 numbers of a head: pair i of 32 by
 // position * f_i with f_i = Theta^(-i/32). YaRN divides f_i by Factor for the slow pairs and leaves

@@ -62,11 +62,11 @@ func loadConfig(dir string, drafts bool) (Config, error) {
 // Fields that do not concern attention are ignored. Those that do are never guessed: an absent one
 // is an error, unless every model has the same value.
 //
-// Errors: *ConfigError (ErrConfig), which names the field; *ForeignError (ErrForeign, ErrConfig)
-// for a model of another kind that is known.
-//
 // DeepSeek-V4.1 is read as it was released, text_config and all, and by the names of the
 // inference/config.json beside it. Its layers follow from V41Layers.
+//
+// Errors: *ConfigError (ErrConfig), which names the field; *ForeignError (ErrForeign, ErrConfig)
+// for a model of another kind that is known.
 //
 // Source: configuration_deepseek_v4.py in transformers, and config.json of the
 // released checkpoints.
@@ -307,7 +307,7 @@ func (r *configReader) config(drafts bool) Config {
 	}
 	c.Main, c.Compress = r.ropes(slices.ContainsFunc(c.Layers, func(l Layer) bool { return l.Ratio > 0 }))
 	if q := f.Quant; q != nil {
-		side := cmp.Or(c.WeightBlock, blockSide)
+		side := c.weightBlock()
 		c.Quantization = q.Method
 		if q.Block != nil && (len(q.Block) != 2 || q.Block[0] != side || q.Block[1] != side) {
 			r.bad("quantization_config.weight_block_size", q.Block, "[%d %d]", side, side)

@@ -99,8 +99,8 @@ func (l *Layer) From() []int {
 	return []int{l.EntriesOf, l.PicksOf}
 }
 
-// windowPool is the pool of the sliding window, which every layer has. Its page is that of vLLM, as
-// is that of C4A's entries. Entries of C128A cover 128 tokens each, so a small page wastes
+// windowPool is the pool of the sliding window, which every layer has. Its page is that of vLLM for
+// V4, as is that of C4A's entries. Entries of C128A cover 128 tokens each, so a small page wastes
 // little. Pages of states are large enough to keep their block tables short: a table has an
 // entry for each page of a sequence although only the last few pages exist.
 var windowPool = PoolSpec{Name: "window", Stores: []Store{StoreWindow}, Page: 64, Tokens: 1, Keep: KeepWindow}

@@ -45,7 +45,7 @@ func (c *layerCheck) layer(i int) {
 	l := &c.list[i]
 	field := fmt.Sprintf("layers[%d]", i)
 	if l.Name == "" || l.Ratio < 0 || l.Ratio > cache.MaxRatio {
-		c.bad("compress_ratios", fmt.Sprintf("%d for layer %d", l.Ratio, i), "0, 1, 4 or 128")
+		c.bad("compress_ratios", fmt.Sprintf("%d for layer %d", l.Ratio, i), "0, 1, 4 or 128, and in DeepSeek-V4.1 0, 1 or 2")
 		return
 	}
 	if !l.LayerSpec.sensible() {

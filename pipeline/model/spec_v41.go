@@ -59,7 +59,7 @@ func V41Layers(s Sources, ratios ...int) []Layer {
 	return list
 }
 
-// SourcesOf returns the Sources by which V41Layers makes layers of these.
+// SourcesOf returns the Sources by which V41Layers makes these layers.
 func SourcesOf(layers []Layer) Sources {
 	s := Sources{Candidates: -1}
 	for i := range layers {
@@ -90,7 +90,7 @@ func (l *Layer) full() {
 	}
 }
 
-// newest returns the last number of a list that is not above i, -1 without one.
+// newest returns the last number of an ascending list that is not above i, or -1.
 func newest(list []int, i int) int {
 	for _, n := range slices.Backward(list) {
 		if n <= i {
@@ -109,24 +109,25 @@ func VLLMPagesV41(block int) map[string]int {
 	return map[string]int{"window": 32, "draft": 32, "ratio1": block, "ratio2": block / 2, "ratio2.state": 8}
 }
 
-// DraftBlock is a layer of DeepSeek-V4.1 that drafts. Of the tokens of a sequence, its context, it
-// keeps rows, and gives nothing for them. A block of drafts attends the window that ends with the
+// DraftBlock is a layer of DeepSeek-V4.1 that drafts. It keeps rows of the tokens of a sequence,
+// its context, and gives nothing for them. A block of drafts attends the window that ends with the
 // context, and all of itself; it is not kept.
 var DraftBlock = LayerSpec{Name: "draft", Block: true,
 	Pools: []PoolSpec{{Name: "draft", Stores: []Store{StoreWindow}, Page: windowPool.Page, Tokens: 1, Keep: KeepContext}}}
 
-// Records says in what bytes caches are kept.
+// Records says in what bytes caches are kept. EngineOptions.Keys of package pipeline may ask for
+// other index keys.
 type Records uint8
 
-// Values of Records. The letters: E4M3, E2M1 and UE8M0 are numbers of 8, 4 and 8 bits.
+// Values of Records.
 //
 // Sources: vLLM vllm/models/deepseek_v4; FlashMLA's V41 and V41_FP4.
 const (
-	// RecordsV4: window rows and entries of 584 bytes, index keys by EngineOptions.Keys of package
-	// pipeline. What DeepSeek-V4 has, and vLLM for V4.1 on some devices.
+	// RecordsV4: window rows and entries of 584 bytes (cache.RecordV4), index keys of 132, FP8.
+	// What DeepSeek-V4 has, and vLLM for V4.1 on some devices.
 	RecordsV4 Records = iota + 1
-	// RecordsV41: window rows of 528 bytes, E4M3 with UE8M0 for 32; entries of 288 bytes, E2M1 with
-	// E4M3 for 16; index keys of 68 bytes, MXFP4. What DeepSeek-V4.1 was trained with.
+	// RecordsV41: window rows of 528 bytes (cache.RecordFP8), entries of 288 (cache.RecordFP4),
+	// index keys of 68, MXFP4. What DeepSeek-V4.1 was trained with.
 	RecordsV41
 )
 
@@ -168,7 +169,8 @@ func (r Records) KeyStride(keys cache.IndexKeyFormat, page int) int {
 	return 0
 }
 
-// FlashV41Config returns the configuration of DeepSeek-V4.1-Flash, without the layers that draft.
+// FlashV41Config returns the configuration of DeepSeek-V4.1-Flash, without the layers that draft,
+// each of which is a DraftBlock behind these.
 func FlashV41Config() Config {
 	ratios := make([]int, 40)
 	for i := range ratios {

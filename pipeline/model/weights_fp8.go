@@ -89,7 +89,7 @@ func fp8Part(w safetensors.Tensor, k int, p part) Matrix {
 // scaleGrid finds out by its shape what a tensor of scales of n by k weights is for. Where two
 // readings are possible, they mean the same.
 func (l *layerReader) scaleGrid(s safetensors.Tensor, n, k int) scaleGrid {
-	side := cmp.Or(l.cfg.WeightBlock, blockSide)
+	side := l.cfg.weightBlock()
 	for _, x := range []struct {
 		shape []int
 		scaleGrid

@@ -1,8 +1,6 @@
 package model
 
 import (
-	"cmp"
-
 	"github.com/vkmla/vkmla/tensor"
 )
 
@@ -61,9 +59,8 @@ func (o outline) layer(i int) LayerWeights {
 
 func (o outline) compressor(spec *LayerSpec, dim int) *CompressorWeights {
 	c := spec.Compression(dim)
-	w := &CompressorWeights{KVGate: o.matrix(FormatBF16, c.Channels(), o.Hidden), Norm: outlined(tensor.BF16, dim)}
+	w := &CompressorWeights{KVGate: o.matrix(FormatBF16, c.Columns(), o.Hidden), Norm: outlined(tensor.BF16, dim)}
 	if spec.Gated() {
-		w.KVGate = o.matrix(FormatBF16, 2*c.Channels(), o.Hidden)
 		w.Ape = outlined(tensor.F32, c.Ratio, c.Channels())
 	}
 	return w
@@ -76,7 +73,7 @@ func (o outline) matrix(f Format, n, k int) Matrix {
 	m, sized := Matrix{Format: f, N: n, K: k}, func(bytes int) Blob { return Blob{size: int64(bytes)} }
 	switch f {
 	case FormatFP8:
-		side := cmp.Or(o.WeightBlock, blockSide)
+		side := o.weightBlock()
 		if m.Data, m.Scales = sized(n*k), sized(ceilDiv(n, side)*ceilDiv(k, side)); side != blockSide {
 			m.Block = side
 		}

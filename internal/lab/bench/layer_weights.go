@@ -187,14 +187,12 @@ func (p *layerPlan) layer(c model.Config, i int) *model.DeviceLayer {
 
 func (p *layerPlan) compressor(spec *model.LayerSpec, dim, hidden int) *model.DeviceCompressor {
 	w, c := &model.DeviceCompressor{}, spec.Compression(dim)
+	p.matrix(&w.KVGate, model.FormatBF16, c.Columns(), hidden)
 	if spec.Gated() {
-		p.matrix(&w.KVGate, model.FormatBF16, 2*c.Channels(), hidden)
 		p.floats(&w.Ape, 0.1, c.Ratio, c.Channels())
-	} else {
-		p.matrix(&w.KVGate, model.FormatBF16, c.Channels(), hidden)
-	}
-	if spec.Gated() && spec.Unplaced {
-		clear(p.wanted[len(p.wanted)-1].data)
+		if spec.Unplaced {
+			clear(p.wanted[len(p.wanted)-1].data)
+		}
 	}
 	p.floats(&w.Norm, 1, c.Dim)
 	return w

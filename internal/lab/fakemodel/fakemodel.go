@@ -467,15 +467,15 @@ func save(path string, list []*Tensor) error {
 
 // ConfigFile returns a config.json in the spelling of the released checkpoints.
 func ConfigFile(cfg model.Config) map[string]any {
-	if cfg.PlainQueries {
-		return configFileV41(cfg)
-	}
 	ratios, main := []int{}, 0
 	for _, l := range cfg.Layers {
 		ratios = append(ratios, l.Ratio)
 		if !l.Draft {
 			main++
 		}
+	}
+	if cfg.PlainQueries {
+		return configFileV41(cfg, ratios, main)
 	}
 	if main == len(ratios) {
 		ratios = append(ratios, 0) // the layer that predicts ahead
@@ -495,15 +495,8 @@ func ConfigFile(cfg model.Config) map[string]any {
 	}
 }
 
-// configFileV41 is that of DeepSeek-V4.1.
-func configFileV41(cfg model.Config) map[string]any {
-	ratios, main := []int{}, 0
-	for _, l := range cfg.Layers {
-		ratios = append(ratios, l.Ratio)
-		if !l.Draft {
-			main++
-		}
-	}
+// configFileV41 is that of DeepSeek-V4.1, with ratios of all layers, of which the first are main.
+func configFileV41(cfg model.Config, ratios []int, main int) map[string]any {
 	s, yarn := model.SourcesOf(cfg.Layers), cfg.Compress
 	text := map[string]any{
 		"model_type": "deepseek_v41_text", "hidden_size": cfg.Hidden, "num_hidden_layers": main, "num_attention_heads": cfg.Heads,

@@ -93,11 +93,7 @@ func readCompressor(c Case, format cache.IndexKeyFormat) (s compressorInput, err
 	s.one, s.eps = in.IntOr("one_launch", 0) != 0, float32(in.Float("eps"))
 	channels := s.c.Channels()
 	s.readLatent(in)
-	width := 2 * channels
-	if s.c.Ungated {
-		width = s.c.Dim
-	}
-	s.kvScore = in.Array("kv_score", vectors.F32, -1, width)
+	s.kvScore = in.Array("kv_score", vectors.F32, -1, s.c.Columns())
 	s.ape = in.Array("ape", vectors.F32, s.c.Ratio, channels)
 	s.positions = toI32(in.Array("positions", vectors.I64, -1))
 	s.toReq = in.Array("token_to_req", vectors.I32, -1)

@@ -1,8 +1,6 @@
 package verify
 
 import (
-	"errors"
-	"fmt"
 	"math"
 	"math/rand/v2"
 
@@ -19,59 +17,25 @@ func init() {
 	})
 }
 
-// randomCandidates makes rows whose blocks tie, rows of negative scores, of equal ones, and with
-// NaN and infinities. Behind a row's length lies what would be selected if it were read.
+// randomCandidates makes rows whose blocks tie, rows of negative scores, of equal ones, and some
+// where the newest block is the worst.
 func randomCandidates(seed uint64) []Case {
-	var cases []Case
-	for i, s := range []struct{ rows, n, k, workgroups, threads int }{
+	return randomScores(seed, []scoreSize{
 		{1, 8, 1, 0, 0}, {2, 16, 1, 0, 0}, {17, 72, 3, 0, 0}, {61, 328, 6, 0, 0}, {69, 704, 17, 1, 256}, {3, 3000, 2048, 0, 0},
 		{2, 40000, 321, 0, 0}, {1, 70000, 2048, 64, 0}, {5, 6000, 61, 0, 64},
-	} {
-		rng := rand.New(rand.NewPCG(seed, uint64(i)))
-		logits, lens := make([]float32, s.rows*s.n), make([]int32, s.rows)
-		for t := range lens {
-			lens[t] = int32(s.n - rng.IntN(s.n/3+1))
-			switch {
-			case s.rows > 4 && rng.IntN(4) == 0:
-				lens[t] = int32(rng.IntN(s.n + 1))
-			case s.rows > 16 && rng.IntN(8) == 0:
-				lens[t] = []int32{0, -1, math.MinInt32, math.MaxInt32}[rng.IntN(4)]
+	}, math.MaxFloat32, []scoreKind{
+		func(_ *rand.Rand, row []float32, j int, v float64) { row[j] = float32(v) },
+		func(_ *rand.Rand, row []float32, j int, v float64) { row[j] = float32(math.Round(v*3) / 3) }, // few values
+		func(_ *rand.Rand, row []float32, j int, v float64) { row[j] = -1000 - float32(math.Abs(v)) }, // all negative
+		func(rng *rand.Rand, row []float32, j int, v float64) { // a large entry in a poor block: mean and maximum disagree
+			row[j] = float32(v)
+			if rng.IntN(16) == 0 {
+				row[j] += 10
+				row[j/8*8] = -100
 			}
-			kind := rng.IntN(5)
-			for j := range s.n {
-				x := &logits[t*s.n+j]
-				switch v := rng.NormFloat64(); kind {
-				case 0:
-					*x = float32(v)
-				case 1: // few values
-					*x = float32(math.Round(v*3) / 3)
-				case 2: // all negative
-					*x = -1000 - float32(math.Abs(v))
-				case 3: // a large entry in a poor block: the mean and the maximum disagree
-					*x = float32(v)
-					if rng.IntN(16) == 0 {
-						*x += 10
-						logits[t*s.n+j/8*8] = -100
-					}
-				case 4: // falling: the newest block is the worst
-					*x = float32(v) - float32(j)
-				}
-				if rng.IntN(64) == 0 {
-					inf := float32(math.Inf(1))
-					*x = []float32{float32(math.NaN()), -inf, inf, 0, float32(math.Copysign(0, -1)), math.MaxFloat32}[rng.IntN(6)]
-				}
-				if j >= int(lens[t]) {
-					*x = float32(math.Inf(1))
-				}
-			}
-		}
-		cases = append(cases, Case{
-			Name:   fmt.Sprintf("r%d_n%d_k%d_w%d_t%d", s.rows, s.n, s.k, s.workgroups, s.threads),
-			Params: map[string]any{"k": s.k, "workgroups": s.workgroups, "threads": s.threads},
-			In:     Arrays{"logits": vectors.FromF32(logits, s.rows, s.n), "lengths": vectors.FromI32(lens, s.rows)},
-		})
-	}
-	return cases
+		},
+		func(_ *rand.Rand, row []float32, j int, v float64) { row[j] = float32(v) - float32(j) }, // falling
+	})
 }
 
 func refCandidates(c Case) (Arrays, error) {
@@ -92,11 +56,8 @@ func bindCandidates(b Build, c Case) (Bound, error) {
 	in := c.Input()
 	op, err := indexer.NewCandidates(b.Dev, indexer.CandidatesConfig{K: k, Variant: b.Variant,
 		Workgroups: in.IntOr("workgroups", 0), Threads: min(in.IntOr("threads", 0), int(b.Dev.Caps().MaxWorkgroupInvocations))})
-	if arg := new(vk.ArgumentError); errors.As(err, &arg) && arg.Arg == "K" {
-		return Bound{}, fmt.Errorf("%w: %w", errUnfit, err)
-	}
 	if err != nil {
-		return Bound{}, err
+		return Bound{}, unfitK(err)
 	}
 	rows, n := lens.Dim(0), logits.Dim(1)
 	return Bound{op.Variant(), func(r *Rig) Launch {

@@ -21,15 +21,35 @@ func init() {
 }
 
 // randomIndexerTopK makes rows of every kind: shorter than k and longer, with ties
-// at the last place, infinities, NaNs and both zeros. Behind a row's length lies
-// what would be selected if it were read. Some cases ask for sliced rows or for a
-// size of workgroup, which a device would not choose for rows that short.
+// at the last place. Some cases ask for sliced rows or for a size of workgroup,
+// which a device would not choose for rows that short.
 func randomIndexerTopK(seed uint64) []Case {
-	var cases []Case
-	for i, s := range []struct{ rows, n, k, workgroups, threads int }{
+	return randomScores(seed, []scoreSize{
 		{1, 1, 1, 0, 0}, {2, 17, 2, 0, 0}, {17, 69, 61, 0, 0}, {61, 321, 69, 0, 0}, {3, 3000, 512, 0, 0}, {2, 2500, 1024, 0, 1024},
 		{5, 6000, 321, 0, 64}, {1, 40000, 512, 0, 0}, {2, 70000, 1024, 64, 0}, {1, 140000, 2048, 64, 1024}, {69, 700, 512, 1, 256},
-	} {
+	}, math.SmallestNonzeroFloat32, []scoreKind{
+		func(_ *rand.Rand, row []float32, j int, v float64) { row[j] = float32(v) },
+		func(_ *rand.Rand, row []float32, j int, v float64) { row[j] = float32(math.Round(v*3) / 3) }, // few values
+		func(_ *rand.Rand, row []float32, j int, v float64) { row[j] = 1000 + float32(v)/64 },         // near each other
+		func(_ *rand.Rand, row []float32, j int, v float64) { row[j] = float32(j) + float32(v) },      // growing
+	})
+}
+
+type (
+	// scoreSize is the size of a selection, and what it asks of the op.
+	scoreSize struct{ rows, n, k, workgroups, threads int }
+
+	// scoreKind writes number j of a row, behind those before it, from a normal one.
+	scoreKind func(rng *rand.Rand, row []float32, j int, v float64)
+)
+
+// randomScores makes rows, each of one of some kinds, with infinities, NaNs, both zeros and the
+// number odd strewn in. Behind a row's length lies what would be selected if it were read.
+func randomScores(seed uint64, sizes []scoreSize, odd float32, kinds []scoreKind) []Case {
+	inf := float32(math.Inf(1))
+	strewn := []float32{float32(math.NaN()), -inf, inf, 0, float32(math.Copysign(0, -1)), odd}
+	var cases []Case
+	for i, s := range sizes {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
 		logits, lens := make([]float32, s.rows*s.n), make([]int32, s.rows)
 		for t := range lens {
@@ -40,26 +60,14 @@ func randomIndexerTopK(seed uint64) []Case {
 			case s.rows > 16 && rng.IntN(8) == 0:
 				lens[t] = []int32{0, -1, math.MinInt32, math.MaxInt32}[rng.IntN(4)]
 			}
-			kind := rng.IntN(4)
-			for j := range s.n {
-				x := &logits[t*s.n+j]
-				switch v := rng.NormFloat64(); kind {
-				case 0:
-					*x = float32(v)
-				case 1: // few values
-					*x = float32(math.Round(v*3) / 3)
-				case 2: // near each other
-					*x = 1000 + float32(v)/64
-				case 3: // growing
-					*x = float32(j) + float32(v)
-				}
-				switch rng.IntN(64) {
-				case 0:
-					inf := float32(math.Inf(1))
-					*x = []float32{float32(math.NaN()), -inf, inf, 0, float32(math.Copysign(0, -1)), math.SmallestNonzeroFloat32}[rng.IntN(6)]
+			row, kind := logits[t*s.n:][:s.n], kinds[rng.IntN(len(kinds))]
+			for j := range row {
+				kind(rng, row, j, rng.NormFloat64())
+				if rng.IntN(64) == 0 {
+					row[j] = strewn[rng.IntN(len(strewn))]
 				}
 				if j >= int(lens[t]) {
-					*x = float32(math.Inf(1))
+					row[j] = inf
 				}
 			}
 		}
@@ -95,11 +103,8 @@ func bindIndexerTopK(b Build, c Case) (Bound, error) {
 	in := c.Input()
 	op, err := indexer.NewTopK(b.Dev, indexer.TopKConfig{K: k, Variant: b.Variant,
 		Workgroups: in.IntOr("workgroups", 0), Threads: min(in.IntOr("threads", 0), int(b.Dev.Caps().MaxWorkgroupInvocations))})
-	if arg := new(vk.ArgumentError); errors.As(err, &arg) && arg.Arg == "K" {
-		return Bound{}, fmt.Errorf("%w: %w", errUnfit, err)
-	}
 	if err != nil {
-		return Bound{}, err
+		return Bound{}, unfitK(err)
 	}
 	rows, n := lens.Dim(0), logits.Dim(1)
 	return Bound{op.Variant(), func(r *Rig) Launch {
@@ -107,6 +112,14 @@ func bindIndexerTopK(b Build, c Case) (Bound, error) {
 			Scratch: r.Scratch(op.ScratchBytes(rows, n)), Arrived: r.Shared(vectors.FromI32(make([]int32, rows), rows), tensor.I32)}
 		return Launch{Out: map[string]tensor.Tensor{"topk_indices": a.Out}, Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
 	}}, nil
+}
+
+// unfitK adds errUnfit to an error that says that a device cannot select so many.
+func unfitK(err error) error {
+	if arg := new(vk.ArgumentError); errors.As(err, &arg) && arg.Arg == "K" {
+		return fmt.Errorf("%w: %w", errUnfit, err)
+	}
+	return err
 }
 
 // topkSizes are rows of as many scores as a context has entries.

@@ -16,17 +16,9 @@ type compressor struct {
 	save        *cache.SaveState // nil where compress stores states itself, or there are none
 	compress    *cache.Compress
 
-	gates           tensor.Tensor // [T, columns()] f32: values, then scores
+	gates           tensor.Tensor // [T, compression.Columns()] f32: values, then scores
 	states, entries tensor.Tensor // [T] i64: slots of the step's states and entries
 	latents         tensor.Tensor // [T, Dim] bf16, of tokens that make an entry; absent unless keys are made of them
-}
-
-// columns are the numbers of a token that the compressor takes.
-func (c *compressor) columns() int {
-	if c.compression.Ungated {
-		return c.compression.Dim
-	}
-	return 2 * c.compression.Channels()
 }
 
 // build takes from cfg all but the compression and the page of states.
@@ -58,7 +50,7 @@ func (c *compressor) buildStates(dev *vk.Device, state cache.StateCache, cfg *ca
 }
 
 func (c *compressor) tensors(l *memory.List, tokens int) {
-	l.Add(&c.gates, tensor.F32, tokens, c.columns())
+	l.Add(&c.gates, tensor.F32, tokens, c.compression.Columns())
 	l.Add(&c.states, tensor.I64, tokens)
 	l.Add(&c.entries, tensor.I64, tokens)
 }

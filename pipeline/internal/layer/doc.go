@@ -2,9 +2,9 @@
 // states, for steps of T tokens:
 //
 //	qr | kv = norms of Hidden . [wq_a; wkv]
-//	q       = heads of qr . wq_b, normed and turned; kv turned, quantised and stored
+//	q       = heads of qr . wq_b, normed in V4, and turned; kv turned, quantised and stored
 //	entries = what the compressor makes of Hidden, stored
-//	picks   = entries that the indexer picks for each token, with keys of its own
+//	picks   = entries that the indexer picks for each token, by keys of Hidden or of the entries
 //	o       = attention of q to the window and to picks, or to all entries, or to the window alone
 //	Out     = (o turned back, by groups . wo_a) . wo_b
 //

@@ -93,8 +93,7 @@ func (k *Kind) checkWeights(w *model.DeviceLayer) error {
 	case w.Closed():
 		return fmt.Errorf("%s: weights of layer %d %w", opNewLayer, w.Layer, vk.ErrClosed)
 	case (w.Compressor != nil) != (k.main != nil) || (w.Indexer != nil) != (k.picks != nil) ||
-		w.Indexer != nil && (w.Indexer.Compressor != nil || w.Indexer.Keys != nil) != (k.keys != nil) ||
-		w.Indexer != nil && (w.Indexer.Keys != nil) != k.cfg.Spec.LatentKeys:
+		w.Indexer != nil && !k.makesKeysBy(w.Indexer):
 		return badWeights("w", fmt.Sprintf("layer %d, compressor %v, indexer %v", w.Layer, w.Compressor != nil, w.Indexer != nil),
 			"what a layer of kind %s has", k.cfg.Spec.Name)
 	case k.cfg.Output != projection.ActivationBF16 && w.OA.Format != model.FormatFP8 && w.OA.Format != model.FormatFP8Rows:
@@ -105,6 +104,13 @@ func (k *Kind) checkWeights(w *model.DeviceLayer) error {
 		return badWeights("w.Sink", w.Sink, "[%d] f32", k.heads)
 	}
 	return nil
+}
+
+// makesKeysBy reports whether an indexer has the weights by which layers of the kind make keys, and
+// no others.
+func (k *Kind) makesKeysBy(x *model.DeviceIndexer) bool {
+	latent := k.cfg.Spec.LatentKeys
+	return (x.Keys != nil) == latent && (x.Compressor != nil) == (k.keys != nil && !latent)
 }
 
 // uses lists the linear layers of l.
@@ -121,7 +127,7 @@ func (l *Layer) uses() []use {
 		{&l.ob, "OB", w.OB, m.Hidden, k.groups * m.ORank, 1, k.cfg.Out, fromOLoRA, none, 0},
 	}
 	if c := w.Compressor; c != nil {
-		n := k.main.columns()
+		n := k.main.compression.Columns()
 		list = append(list, use{&l.gates, "Compressor.KVGate", c.KVGate, n, m.Hidden, 1, tensor.F32, fromHidden, none, 0})
 	}
 	if x := w.Indexer; x != nil {
@@ -129,14 +135,15 @@ func (l *Layer) uses() []use {
 			use{&l.idxQB, "Indexer.QB", x.QB, m.IndexHeads * indexDim, m.QRank, 1, tensor.BF16, fromQLoRA, none, 0},
 			use{&l.idxWeights, "Indexer.Weights", x.Weights, m.IndexHeads, m.Hidden, 1, tensor.BF16, fromHidden, none, 0})
 		if c := x.Compressor; c != nil {
-			n := k.keys.columns()
+			n := k.keys.compression.Columns()
 			list = append(list, use{&l.idxGates, "Indexer.Compressor.KVGate", c.KVGate, n, m.Hidden, 1, tensor.F32, fromHidden, none, 0})
 		}
-	}
-	if x := w.Indexer; x != nil && x.Keys != nil {
-		list = append(list, use{&l.idxGates, "Indexer.Keys.K", x.Keys.K, indexDim, headDim, 1, tensor.F32, fromLatents, none, 0})
+		if c := x.Keys; c != nil {
+			list = append(list, use{&l.idxGates, "Indexer.Keys.K", c.K, indexDim, headDim, 1, tensor.F32, fromLatents, none, 0})
+		}
 	}
 	for i := range list {
+		// wo_a of FP8 in blocks of 32 takes bf16, as in DeepSeek-V4.1's own code.
 		if u := &list[i]; u.x == projection.ActivationBF16 && !(u.to == &l.oa && u.m.Block == smallBlock) {
 			u.x = k.cfg.activation(&u.m)
 		}

@@ -77,7 +77,7 @@ var (
 )
 
 // The schedules. A layer picks if it has an indexer of its own: in V4 C4A layers do, window and
-// C128A layers do not.
+// C128A layers do not; in V4.1 those of its full and reindex roles do (model.V41Layers).
 var (
 	// No picks, and the attention norms and turns queries: nothing waits for wqB before it.
 	attends = schedule{{codesHidden}, inputs, sums, norms, {codesQLoRA},
