@@ -20,7 +20,8 @@ func latentSpecs(c cache.Compression, format cache.IndexKeyFormat, records ...ca
 		}
 		specs = append(specs,
 			compressorSpec{record: record, statePage: 8, page: 32, requests: [][2]int{{0, 17}, {5, 2}, {64, 1}, {63, 1}}, params: one},
-			compressorSpec{record: record, statePage: 8, page: 32, requests: [][2]int{{1, 69}}, pads: broken / 4, broken: broken, f32: true, params: one})
+			compressorSpec{record: record, statePage: 8, page: 32, requests: [][2]int{{1, 69}}, pads: broken / 4,
+				broken: broken, f32: true, params: one})
 		if record == records[0] {
 			specs = append(specs,
 				compressorSpec{record: record, statePage: 8, page: 32, requests: [][2]int{{2, 21}}, tiny: true, params: one})
@@ -108,7 +109,8 @@ func (s compressorInput) latents(all Array) (Array, error) {
 
 // compareLatent holds latents against what float64 allows, and the pool against the latents, from
 // which its bytes follow exactly.
-func (s compressorInput) compareLatent(cmp *Comparison, got, want Arrays, host cache.CompressHost, entries []cache.CompressedEntry) *Comparison {
+func (s compressorInput) compareLatent(cmp *Comparison, got, want Arrays, host cache.CompressHost,
+	entries []cache.CompressedEntry) *Comparison {
 	if !cmp.Same("latent", got["latent"], want["latent"]) {
 		return cmp
 	}
@@ -138,6 +140,7 @@ func (s compressorInput) compareLatent(cmp *Comparison, got, want Arrays, host c
 		copy(pool.Data[l.ScaleOffset(e.Slot):], scale[:])
 	}
 	limit := max(boundaryShare*float64(len(latent)), 1)
-	cmp.Criterion(float64(off) <= limit, float64(off), limit, fmt.Sprintf("latent: %d of %d numbers differ where rounding is undecided", off, len(latent)))
+	cmp.Criterion(float64(off) <= limit, float64(off), limit,
+		fmt.Sprintf("latent: %d of %d numbers differ where rounding is undecided", off, len(latent)))
 	return cmp.Exact("kv_cache_after", got["kv_cache_after"], pool)
 }

@@ -91,7 +91,8 @@ func logitsInput(c Case, format cache.IndexKeyFormat) (x indexer.LogitsHost, gro
 	if logits, ok := c.Want["logits"]; ok {
 		x.Width = logits.Dim(1)
 	} else if x.Width = in.IntOr("columns", -1); x.Width < 0 && in.Err() == nil {
-		return x, group, fmt.Errorf("verify: %s.%s: has no output array \"logits\", nor a parameter \"columns\": %w", c.Op, c.Name, vectors.ErrFormat)
+		return x, group, fmt.Errorf("verify: %s.%s: has no output array \"logits\", nor a parameter \"columns\": %w",
+			c.Op, c.Name, vectors.ErrFormat)
 	}
 	return x, group, in.Err()
 }
@@ -355,7 +356,8 @@ func randomLogitsCase(rng *rand.Rand, s logitsShape, format cache.IndexKeyFormat
 		c.Name += fmt.Sprintf("_blocks%d", s.blocks)
 	}
 	if format == cache.IndexKeyMXFP4 {
-		c.In["q_packed"], c.In["q_scale"] = vectors.FromU8(q, s.tokens, s.heads, format.RowBytes()), vectors.FromU8(qScale, s.tokens, s.heads, indexer.Blocks)
+		c.In["q_packed"] = vectors.FromU8(q, s.tokens, s.heads, format.RowBytes())
+		c.In["q_scale"] = vectors.FromU8(qScale, s.tokens, s.heads, indexer.Blocks)
 	} else {
 		c.In["q_fp8"] = vectors.FromU8(q, s.tokens, s.heads, format.RowBytes())
 	}
