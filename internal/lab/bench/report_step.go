@@ -33,8 +33,9 @@ func (x StepRow) title() string {
 }
 
 const stepText = `Whole decode steps: attention of all layers, from hidden states to hidden states, random weights.
-us: the device's time for a step in one submission whose layers have their hidden states at once, so that a
-layer's first products run beside the last one of the layer before. chained: one submission, too, in which a
+context: tokens of a sequence in the last step that is timed; those before begin with fewer. us: the device's time
+for a step in one submission whose layers have their hidden states at once, so that a layer's first products run
+beside the last one of the layer before. chained: one submission, too, in which a
 kernel makes the input of a layer from the output of the one before (residual and norm), as in a model. layer
 by layer: each layer submitted by itself, without that kernel; the sum of their times. host us: the processor's,
 to fill in and submit a step and to end it, without the wait; latency: both with the wait; behind chained and

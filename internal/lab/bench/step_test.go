@@ -6,6 +6,7 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -79,7 +80,7 @@ func TestStepRows(t *testing.T) {
 }
 
 // TestWrongChainsAreSeen demands that a step is called wrong in which a layer does not enter the
-// residual.
+// residual, and that of those that are timed the last one has the context that was asked for.
 func TestWrongChainsAreSeen(t *testing.T) {
 	dev, ctx := testkit.Device(t), context.Background()
 	maker := newWeightMaker(ctx, dev, 1)
@@ -91,6 +92,10 @@ func TestWrongChainsAreSeen(t *testing.T) {
 		err := errors.Join(s.makeWeights(), s.open())
 		if err == nil {
 			_, err = s.checkChain()
+		}
+		if err == nil && skip == 0 {
+			err = s.time()
+			assert.Equal(t, []int{700, 700}, []int{s.sessions[0].Len(), s.longest}, "tokens in the last step, and of the engine")
 		}
 		require.NoError(t, errors.Join(err, s.close()))
 		require.Equal(t, want, s.row.Status, "place %d left out: %s", skip, s.row.Detail)
@@ -118,10 +123,15 @@ func checkStepReport(t *testing.T, format string, out []byte) {
 func TestStepTooMuch(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
-	o := StepOptions{LayerOptions{Checked: true, Models: []string{"small"}, Weights: []string{"fp8"}, Batches: []int{4096}, Contexts: []int{1000000}}}
-	var rows []StepRow
-	require.NoError(t, Steps(t.Context(), dev, o, Limits{CopyGBs: 1}, Silent{}, func(r StepRow) { rows = append(rows, r) }))
-	require.Len(t, rows, 1)
-	require.Equal(t, "skipped", rows[0].Status)
-	assert.Contains(t, rows[0].Detail, "4096 sequences of 1")
+	o := StepOptions{LayerOptions{Checked: true, Models: []string{"small"}, Batches: []int{400, 1}, Contexts: []int{1000000, 9}, Keys: 99}}
+	var got []string
+	err := Steps(t.Context(), dev, o, Limits{CopyGBs: 1}, Silent{}, func(r StepRow) {
+		got = append(got, fmt.Sprintf("%d of %d: %s, %s", r.Batch, r.Context, r.Status, r.Detail))
+	})
+	require.ErrorIs(t, err, ErrWrong)
+	require.Len(t, got, 4)
+	assert.Contains(t, got[0], "400 of 1000000: skipped, out of device memory: the caches of 400 sequences of 1000000 tokens")
+	for i, name := range []string{"1 of 1000000", "400 of 9", "1 of 9"} {
+		assert.Contains(t, got[i+1], name+": failed, pipeline: new engine: ")
+	}
 }
