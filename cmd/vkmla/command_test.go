@@ -248,6 +248,26 @@ func TestInfoJSON(t *testing.T) {
 	}
 }
 
+// Rows of CSV stand alone: what runs and what does not, of each operation on each device.
+func TestInfoCSV(t *testing.T) {
+	code, stdout, _ := command("info", "-o", "csv", "--device", "0")
+	require.Equal(t, exitOK, code)
+	rows, err := csv.NewReader(strings.NewReader(stdout)).ReadAll()
+	require.NoError(t, err)
+	require.Len(t, rows, 1+len(verify.All()))
+	i := slices.IndexFunc(rows, func(r []string) bool { return slices.Contains(r, "flashmla_sparse_decode") })
+	require.Positive(t, i)
+	row := map[string]string{}
+	for k, name := range rows[0] {
+		row[name] = rows[i][k]
+	}
+	assert.Equal(t, []string{"0", ""}, []string{row["index"], row["problem"]})
+	assert.Contains(t, row["can"], row["runs"])
+	for _, name := range []string{"device", "driver", "profile", "version", "date", "type", "vulkan", "memory_bytes", "missing"} {
+		assert.NotEmpty(t, row[name], name)
+	}
+}
+
 // A summary has a line for each device, with what runs on it.
 func TestInfoSummary(t *testing.T) {
 	_, text, _ := command("info", "-o", "json")

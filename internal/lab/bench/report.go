@@ -191,19 +191,6 @@ func newTable(columns ...string) table.Writer {
 	return t
 }
 
-// csvTable starts a table in CSV: where the results are from, then these columns.
-func csvTable(columns ...string) table.Writer {
-	return newTable(append(slices.Clone(describe.OriginColumns), columns...)...)
-}
-
-// originRow is the beginning of a row of it.
-func originRow(o describe.Origin) (row table.Row) {
-	for _, v := range o.Values() {
-		row = append(row, v)
-	}
-	return row
-}
-
 // csvNumber is a number of a row in full, empty where it was not measured.
 func csvNumber(status string, v float64) string {
 	if status != "ok" {

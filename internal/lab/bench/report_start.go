@@ -91,11 +91,11 @@ func startTable(rows []StartRow) table.Writer {
 
 // startCSV has a line for each part of each row.
 func startCSV(dev describe.Origin, rows []StartRow) table.Writer {
-	t := csvTable("model", "weights", "batch", "context", "layers", "caches", "cache_bytes", "part", "us", "p95_us", "samples_us",
+	t := describe.NewCSV("model", "weights", "batch", "context", "layers", "caches", "cache_bytes", "part", "us", "p95_us", "samples_us",
 		"check")
 	for _, x := range rows {
 		for _, p := range x.parts() {
-			t.AppendRow(append(originRow(dev), x.Model, x.Weights, x.Batch, x.Context, x.Layers, x.Caches, x.CacheBytes, p.name,
+			t.AppendRow(dev.Row(x.Model, x.Weights, x.Batch, x.Context, x.Layers, x.Caches, x.CacheBytes, p.name,
 				csvNumber(x.Status, p.Median), csvNumber(x.Status, p.P95), csvSamples(x.Status, p.Time), x.Status))
 		}
 	}

@@ -125,7 +125,7 @@ func layerCounts(x StepRow) string {
 // before them one with the operation "step" for the whole. What was not measured, as the
 // processor's time of an operation, is empty.
 func stepCSV(dev describe.Origin, rows []StepRow) table.Writer {
-	t := csvTable("model", "weights", "batch", "context", "kind", "op",
+	t := describe.NewCSV("model", "weights", "batch", "context", "kind", "op",
 		"us", "p95_us", "samples_us", "host_us", "host_p95_us",
 		"latency_us", "chained_us", "chained_host_us", "chained_latency_us", "layer_by_layer_us", "layer_by_layer_host_us",
 		"layer_by_layer_latency_us", "weight_mb", "cache_mb", "activation_mb", "gflop", "limit_us", "dispatches", "barriers", "check",
@@ -133,7 +133,7 @@ func stepCSV(dev describe.Origin, rows []StepRow) table.Writer {
 	for _, x := range rows {
 		num := func(v float64) string { return csvNumber(x.Status, v) }
 		line := func(op OpTime, times, floors []float64) {
-			row := append(originRow(dev), x.Model, x.Weights, x.Batch, x.Context, op.Layer, op.Name, num(op.Time.Median), num(op.Time.P95),
+			row := dev.Row(x.Model, x.Weights, x.Batch, x.Context, op.Layer, op.Name, num(op.Time.Median), num(op.Time.P95),
 				csvSamples(x.Status, op.Time))
 			some := func(list []float64) {
 				for _, v := range list {
