@@ -33,6 +33,7 @@ type benchFlags struct {
 	output            string
 	save              []string
 	report            string
+	list              bool
 }
 
 // suites are the values of --suite, each with the flags that not all of them have.
@@ -161,6 +162,9 @@ func benchCommand() *cobra.Command {
 			if err := f.settle(cmd); err != nil {
 				return err
 			}
+			if f.list {
+				return listBench(f, cmd.Flags().Changed("suite") || f.compare != "", cmd.OutOrStdout())
+			}
 			return runBench(cmd.Context(), f, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -199,6 +203,7 @@ func (f *benchFlags) define(fl *pflag.FlagSet) {
 	fl.StringVarP(&f.output, "output", "o", "md", strings.Join(bench.Formats, ", "))
 	fl.StringArrayVar(&f.save, "save", nil, "also write to this file, in the format of its ending: "+strings.Join(bench.Formats, ", ")+
 		"; may be given more than once")
+	fl.BoolVar(&f.list, "list", false, "list operations and cases, of --suite or of all suites, as they are on a GPU, and stop; md, csv or json")
 	fl.StringVar(&f.report, "report", "", "also write a page with pictures to this file, whatever its ending")
 }
 
@@ -335,8 +340,7 @@ func (f benchFlags) run(ctx context.Context, dev *vk.Device, on bench.ReportOn, 
 			return bench.NewCompareReport(on, f.peers)
 		}
 		return report(on, outputs, p, start, func(add func(bench.OpRow)) error {
-			return bench.Compare(ctx, dev, bench.CompareOptions{Common: f.Common, Peers: f.peers, Ops: f.ops, Cases: f.cases},
-				on.Limits, p, add)
+			return bench.Compare(ctx, dev, f.compareOptions(), on.Limits, p, add)
 		})
 	}
 	start := func(on bench.ReportOn) (*bench.Report[bench.OpRow], error) { return bench.NewOpReport(on, f.suite) }
@@ -381,7 +385,14 @@ func report[R any](on bench.ReportOn, outputs []*output, p *benchProgress,
 	return err
 }
 
+func (f benchFlags) compareOptions() bench.CompareOptions {
+	return bench.CompareOptions{Common: f.Common, Peers: f.peers, Ops: f.ops, Cases: f.cases}
+}
+
 func (f benchFlags) opOptions() bench.OpOptions {
+	if f.suite == comparison {
+		return f.compareOptions().OpOptions()
+	}
 	s := verify.SizeOptions{IndexHeads: f.heads, TopK: f.topk, Window: f.window, Batches: f.batches, Prefill: f.prefill,
 		Contexts: f.contexts, Weights: f.layer.weights}
 	if f.heads > 0 {

@@ -83,3 +83,34 @@ func TestBenchKeepsRows(t *testing.T) {
 		})
 	}
 }
+
+// TestBenchList holds that cases are listed without a device, of all suites or one, as flags have
+// them.
+func TestBenchList(t *testing.T) {
+	list := func(args string) (list []bench.Listed) {
+		code, stdout, stderr := command(strings.Fields("bench --list -o json --device none " + args)...)
+		require.Equal(t, exitOK, code, stderr)
+		var v struct{ Cases []bench.Listed }
+		require.NoError(t, json.Unmarshal([]byte(stdout), &v))
+		return v.Cases
+	}
+	seen := map[string]bool{}
+	for _, x := range list("") {
+		seen[x.Suite] = true
+	}
+	for name := range strings.SplitSeq(suiteNames(), ", ") {
+		assert.True(t, seen[name], name)
+	}
+	assert.Equal(t, bench.Listed{Suite: "memory", Op: "inverse_rope", Case: "tokens=3/heads=8"},
+		list("--suite memory --op inverse_rope --batch 3 --heads 8")[0])
+	assert.Equal(t, []bench.Listed{{Suite: "step", Op: "step", Case: "model=v41-flash/weights=fp8/batch=1/context=1048576"}},
+		list("--suite step --model v41-flash --batch 1 --context 1048576"))
+	assert.Equal(t, "compare", list("--compare peers.json")[0].Suite)
+	for _, format := range []string{"md", "csv"} {
+		_, stdout, _ := command("bench", "--list", "--suite", "start", "-o", format)
+		assert.Contains(t, stdout, "model=flash/weights=fp8/batch=32/context=131072/caches=full", format)
+	}
+	code, _, stderr := command("bench", "--list", "-o", "html")
+	assert.Equal(t, exitUsage, code)
+	assert.Contains(t, stderr, "md, csv or json")
+}

@@ -68,16 +68,18 @@ func (o LayerOptions) models() (list []modelOf) {
 	return list
 }
 
-// kinds is how many kinds of layers are timed, of all models.
-func (o LayerOptions) kinds() (n int) {
+// layers are those to time, without their steps and what is measured.
+func (o LayerOptions) layers() (list []LayerRow) {
 	for _, name := range o.Models {
-		for _, kind := range KindsOf(name) {
-			if slices.Contains(o.Kinds, kind) {
-				n++
+		for _, kind := range o.Kinds {
+			for _, weights := range o.Weights {
+				if slices.Contains(KindsOf(name), kind) {
+					list = append(list, LayerRow{Model: name, Kind: kind, Weights: weights})
+				}
 			}
 		}
 	}
-	return n
+	return list
 }
 
 // keys is how a model's index keys are kept.
@@ -161,13 +163,9 @@ func Layers(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Pro
 	maker := newWeightMaker(ctx, dev, o.Seed)
 	defer maker.Close()
 	s := &layerSuite{ctx: ctx, dev: dev, o: o, limits: l, p: p, maker: maker, emit: emit, failed: failed, tally: tally{ctx: ctx}}
-	for _, name := range o.Models {
-		for _, kind := range o.Kinds {
-			for _, weights := range o.Weights {
-				if err := s.kind(name, kind, weights); err != nil {
-					return err
-				}
-			}
+	for _, x := range o.layers() {
+		if err := s.layer(x); err != nil {
+			return err
 		}
 	}
 	return s.tally.missing
@@ -194,15 +192,12 @@ type layerSuite struct {
 	done   int // rows
 }
 
-// kind times all steps of a kind of layer with the same weights: as many layers of them
-// as get past the last-level cache together, behind those that they take from.
-func (s *layerSuite) kind(name, kind, weights string) (err error) {
-	c := s.o.config(name)
-	i := layerOf(c, kind)
-	if i < 0 {
-		return nil
-	}
-	sets, list, noWeights := s.sets(c, i, weights)
+// layer times all steps of a layer with the same weights: as many layers of them as get past the
+// last-level cache together, behind those that they take from.
+func (s *layerSuite) layer(of LayerRow) (err error) {
+	c := s.o.config(of.Model)
+	i := layerOf(c, of.Kind)
+	sets, list, noWeights := s.sets(c, i, of.Weights)
 	defer func() {
 		for _, w := range sets {
 			err = errors.Join(err, w.Close())
@@ -212,10 +207,10 @@ func (s *layerSuite) kind(name, kind, weights string) (err error) {
 	c = onlyLayers(c, list...)
 	shapes := s.o.stepShapes()
 	for _, shape := range shapes {
-		s.p.Rows(s.done, len(shapes)*s.o.kinds()*len(s.o.Weights))
+		s.p.Rows(s.done, len(shapes)*len(s.o.layers()))
 		s.done++
 		shape.output, shape.keys = s.o.Output, s.o.keys(c)
-		row := layerRow(name, kind, weights, shape)
+		row := of.of(shape)
 		err := noWeights
 		if err == nil {
 			row.Sets = len(sets) - before
@@ -228,14 +223,13 @@ func (s *layerSuite) kind(name, kind, weights string) (err error) {
 	return nil
 }
 
-// layerRow is the row of a step, without what is measured.
-func layerRow(name, kind, weights string, shape stepShape) LayerRow {
-	row := LayerRow{Model: name, Kind: kind, Weights: weights, Mode: "decode", Tokens: shape.tokens(), Batch: len(shape.lens),
-		Context: shape.lens[0]}
+// of is the row of a step.
+func (x LayerRow) of(shape stepShape) LayerRow {
+	x.Mode, x.Tokens, x.Batch, x.Context = "decode", shape.tokens(), len(shape.lens), shape.lens[0]
 	if shape.news[0] > 1 {
-		row.Mode = "prefill"
+		x.Mode = "prefill"
 	}
-	return row
+	return x
 }
 
 // sets makes the weights of a layer's sources and of copies of itself, and says of which layer each
