@@ -203,7 +203,8 @@ func (f *benchFlags) define(fl *pflag.FlagSet) {
 	fl.StringVarP(&f.output, "output", "o", "md", strings.Join(bench.Formats, ", "))
 	fl.StringArrayVar(&f.save, "save", nil, "also write to this file, in the format of its ending: "+strings.Join(bench.Formats, ", ")+
 		"; may be given more than once")
-	fl.BoolVar(&f.list, "list", false, "list operations and cases, of --suite or of all suites, as they are on a GPU, and stop; md, csv or json")
+	fl.BoolVar(&f.list, "list", false, "list operations and cases, of --suite or of all suites, as they are on a GPU, and stop; "+
+		"in md, csv or json")
 	fl.StringVar(&f.report, "report", "", "also write a page with pictures to this file, whatever its ending")
 }
 

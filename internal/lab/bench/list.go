@@ -7,8 +7,8 @@ type Listed struct {
 	Case  string `json:"case"`
 }
 
-// List are the cases of a suite as options ask for them on a GPU; on a processor defaults are fewer.
-// ops are for suites of single operations, models for the others. Errors: vk.ErrArgument.
+// List are the cases of a suite as options ask for them on a GPU; on a processor defaults are
+// fewer. ops are for suites of single operations, models for the others. Errors: vk.ErrArgument.
 func List(suite string, ops OpOptions, models LayerOptions) (list []Listed, err error) {
 	add := func(op, name string) { list = append(list, Listed{suite, op, name}) }
 	if modelSuites[suite] {

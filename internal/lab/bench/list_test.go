@@ -43,7 +43,8 @@ func TestList(t *testing.T) {
 	for _, suite := range OpSuites {
 		names := listed(suite.Name, OpOptions{}, LayerOptions{})
 		for _, op := range SuiteOps(suite.Name) {
-			assert.True(t, slices.ContainsFunc(names, func(s string) bool { return strings.HasPrefix(s, op.Name+" ") }), "%s %s", suite.Name, op.Name)
+			found := slices.ContainsFunc(names, func(s string) bool { return strings.HasPrefix(s, op.Name+" ") })
+			assert.True(t, found, "%s %s", suite.Name, op.Name)
 		}
 	}
 	peers, err := Peers()
