@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/pipeline/model"
 )
 
 func TestStepRows(t *testing.T) {
@@ -134,4 +136,21 @@ func TestStepTooMuch(t *testing.T) {
 	for i, name := range []string{"1 of 1000000", "400 of 9", "1 of 9"} {
 		assert.Contains(t, got[i+1], name+": failed, pipeline: new engine: ")
 	}
+}
+
+// TestLongestContext holds that suites take the longest context that an engine on the device takes.
+func TestLongestContext(t *testing.T) {
+	if os.Getenv("VKMLA_TEST_FULL") != "1" {
+		t.Skip("VKMLA_TEST_FULL is not set")
+	}
+	dev := testkit.Device(t)
+	caps := dev.Caps()
+	longest := min(1<<20, int(min(caps.MaxStorageBufferRange, caps.MaxAllocation)/(4*model.RopeRow)))
+	o := LayerOptions{Checked: true, Models: []string{"small", "v41-small"}, Batches: []int{1, 2}, Contexts: []int{longest}, Common: quick}
+	require.NoError(t, Steps(t.Context(), dev, StepOptions{o}, anyLimits, Silent{}, func(r StepRow) {
+		assert.Equal(t, "ok", r.Status, "%s: %s", r.title(), r.Detail)
+	}))
+	require.NoError(t, Layers(t.Context(), dev, o, anyLimits, Silent{}, func(r LayerRow) {
+		assert.Equal(t, "ok", r.Status, "%s: %s", r.title(), r.Detail)
+	}))
 }
