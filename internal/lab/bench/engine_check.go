@@ -62,7 +62,8 @@ func checkLayers(r engineRun, weights, again []*randomLayer) (verify.Result, err
 	case len(r.shape.lens) > 1:
 		other.shape.lens, other.shape.news = r.shape.lens[:1], r.shape.news[:1]
 	default:
-		const sessions = 16
+		// As many tokens in all as two of the longest sequences have, where those are many.
+		sessions := max(2, min(16, 2*r.cfg.MaxPositions/r.longest))
 		other.shape.lens, other.shape.news = slices.Repeat(r.shape.lens, sessions), slices.Repeat(r.shape.news, sessions)
 	}
 	other.opts.MaxStep = max(len(other.shape.lens), slices.Max(pieces))

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -138,6 +139,24 @@ func TestStepTooMuch(t *testing.T) {
 	}
 }
 
+// TestCasesFail demands a row of each layer and prompt that no engine takes.
+func TestCasesFail(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev := testkit.Device(t)
+	o := LayerOptions{Checked: true, Models: []string{"small"}, Kinds: []string{"window", "c4a"}, Batches: []int{1}, Contexts: []int{9},
+		Prefill: []int{5, 6}, Chunk: 5, Keys: 99}
+	var got []string
+	note := func(status, detail string) {
+		assert.Contains(t, detail, "pipeline: new engine: ")
+		got = append(got, status)
+	}
+	require.ErrorIs(t, Layers(t.Context(), dev, o, anyLimits, Silent{}, func(r LayerRow) { note(r.Status, r.Detail) }), ErrWrong)
+	assert.Len(t, got, 2*4)
+	err := Prefills(t.Context(), dev, PrefillOptions{o}, anyLimits, Silent{}, func(r PrefillRow) { note(r.Status, r.Detail) })
+	require.ErrorIs(t, err, ErrWrong)
+	assert.Equal(t, slices.Repeat([]string{"failed"}, 2*4+2), got)
+}
+
 // TestLongestContext holds that suites take the longest context that an engine on the device takes.
 func TestLongestContext(t *testing.T) {
 	if os.Getenv("VKMLA_TEST_FULL") != "1" {
@@ -146,7 +165,7 @@ func TestLongestContext(t *testing.T) {
 	dev := testkit.Device(t)
 	caps := dev.Caps()
 	longest := min(1<<20, int(min(caps.MaxStorageBufferRange, caps.MaxAllocation)/(4*model.RopeRow)))
-	o := LayerOptions{Checked: true, Models: []string{"small", "v41-small"}, Batches: []int{1, 2}, Contexts: []int{longest}, Common: quick}
+	o := LayerOptions{Checked: true, Models: []string{"small", "v41-small"}, Batches: []int{1}, Contexts: []int{longest}, Common: quick}
 	require.NoError(t, Steps(t.Context(), dev, StepOptions{o}, anyLimits, Silent{}, func(r StepRow) {
 		assert.Equal(t, "ok", r.Status, "%s: %s", r.title(), r.Detail)
 	}))
