@@ -107,7 +107,7 @@ func TestExitCodes(t *testing.T) {
 		{"an expression that finds nothing", "bench --suite memory --op ~soup", 2, "or ~ and a regular expression"},
 		{"list of an unknown operation", "verify --list --op nothing", 2, "--list has"},
 		{"list in an unknown format", "verify --list -o xml", 2, "--output"},
-		{"devices in an unknown format", "info -o xml", 2, "table or json"},
+		{"devices in an unknown format", "info -o xml", 2, "table, json or csv"},
 		{"help", "help", 0, ""},
 		{"help of verify", "verify --help", 0, ""},
 		{"list", "verify --list", 0, ""},
