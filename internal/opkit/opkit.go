@@ -185,8 +185,7 @@ func (p Package) Kernel(dev *vk.Device, s Spec) (*vk.Kernel, error) {
 	if s.Variant != Base {
 		bindings = bindings[:s.Bound]
 	}
-	module := spirv.WithModes(spirv.Prune(code.SPIRV, s.Constants), halfModes(dev.Caps())...)
-	spec := vk.KernelSpec{Name: name, SPIRV: module, Bindings: bindings,
+	spec := vk.KernelSpec{Name: name, SPIRV: spirv.WithModes(code.SPIRV, halfModes(dev.Caps())...), Bindings: bindings,
 		PushSize: s.PushSize, Constants: s.Constants, SubgroupSize: s.Subgroup, Requires: code.Requires, Divisible: s.Divisible}
 	k, err := dev.Kernel(spec)
 	if err != nil {

@@ -80,6 +80,8 @@ func split(code []byte) (head []inst, functions []function, ok bool) {
 		if op == opFunction {
 			if len(functions) == 0 {
 				head = all[:len(all):len(all)]
+			} else if all[len(all)-1].op != opFunctionEnd {
+				return nil, nil, false
 			}
 			functions, begin = append(functions, function{id: list[at+2]}), len(all)
 		}
@@ -89,7 +91,7 @@ func split(code []byte) (head []inst, functions []function, ok bool) {
 		}
 		at += n
 	}
-	return head, functions, len(functions) > 0
+	return head, functions, len(functions) > 0 && all[len(all)-1].op == opFunctionEnd
 }
 
 // pruneArgs is how many operands the instructions have at least that Prune looks into and Parse
@@ -158,7 +160,7 @@ func decide(block []inst, known func(id uint32) (holds, known bool)) []inst {
 }
 
 // labels are the blocks that an instruction names.
-func (in inst) labels() (list []uint32) {
+func (in inst) labels() []uint32 {
 	switch in.op {
 	case opLoopMerge:
 		return in.args[:2]
@@ -166,13 +168,10 @@ func (in inst) labels() (list []uint32) {
 		return in.args[:1]
 	case opBranchConditional:
 		return in.args[1:3]
-	case opSwitch: // selector, default, then literals of one word and labels
-		list = append(list, in.args[1])
-		for i := 3; i < len(in.args); i += 2 {
-			list = append(list, in.args[i])
-		}
+	case opSwitch: // with literals among them: a label that one equals is taken for a target
+		return in.args[1:]
 	}
-	return list
+	return nil
 }
 
 // from is an OpPhi with those of its parents that still lead to it; OpUndef where none does.
@@ -230,4 +229,40 @@ func calls(head []inst, bodies map[uint32][]inst) (list []uint32) {
 		}
 	}
 	return list
+}
+
+// Length is how many instructions a module's entry points have, with those of the functions that
+// they call written out at every call: a measure of what a driver has before it.
+func Length(code []byte) int {
+	head, functions, ok := split(code)
+	if !ok {
+		return 0
+	}
+	bodies := map[uint32][]inst{}
+	for _, f := range functions {
+		bodies[f.id] = f.code
+	}
+	lengths := map[uint32]int{}
+	var length func(id uint32) int
+	length = func(id uint32) int {
+		if n, ok := lengths[id]; ok {
+			return n
+		}
+		lengths[id] = 0 // no kernel calls itself
+		n := len(bodies[id])
+		for _, in := range bodies[id] {
+			if in.op == opFunctionCall {
+				n += length(in.args[2])
+			}
+		}
+		lengths[id] = n
+		return n
+	}
+	total := 0
+	for _, in := range head {
+		if in.op == opEntryPoint {
+			total += length(in.args[1])
+		}
+	}
+	return total
 }
