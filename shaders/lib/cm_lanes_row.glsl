@@ -97,6 +97,18 @@ void cm_mask_row(inout CmRow row, uint mask) {
     row.half_word &= mask;
 }
 
+void cm_copy_row(CmRow from, inout CmRow to) {
+    [[unroll]] for (uint i = 0u; i < WORDS; i++) to.words[i] = from.words[i];
+    if (RECORDS) {
+        [[unroll]] for (uint i = 0u; i < SCALE_WORDS; i++) to.more[i] = from.more[i];
+        to.fp4 = from.fp4;
+        return;
+    }
+    [[unroll]] for (uint i = 0u; i < ROPES; i++) to.rope[i] = from.rope[i];
+    to.half_word = from.half_word;
+    to.scales = from.scales;
+}
+
 // cm_fetch_row: starts loading the share of the row at the address in where.xy, whose scales lie
 // where.z behind it.
 void cm_fetch_row(uvec3 where, out CmRow row) {
