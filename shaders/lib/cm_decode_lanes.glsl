@@ -9,6 +9,7 @@
 #ifndef LIB_CM_DECODE_LANES_GLSL
 #define LIB_CM_DECODE_LANES_GLSL
 #include "cm_lanes.glsl"
+#define CM_ROWS_IN_SUBGROUPS
 #include "cm_lanes_row.glsl"
 
 // Of row lane%SUB_ROWS in tile lane/SUB_ROWS of LOOKUP: its address, and how far behind it its
@@ -145,7 +146,7 @@ void cm_attend(float sink2, uvec4 w[Q_ALL]) {
         CM_BREAK_UNLESS_STALE
         cm_look_up(0u);
         cm_fetch(row0, valid0);
-        cm_look_up(1u);
+        cm_choose(1u);
         cm_fetch(row1, valid1);
     }
 }

@@ -12,14 +12,20 @@ const bool RECORDS = WIN_RECORD != 0u; // cm_record_row.glsl has the rows of rec
 const uint WORDS = (RECORDS ? 64u : 56u) / ROW_PARTS;
 const bool HALVES = (56u - WORDS * ROW_PARTS) * 2u == ROW_PARTS;
 const uint ROPES = 16u / ROW_PARTS;
+#ifdef CM_ROWS_IN_SUBGROUPS
+#define CM_SCALES uint
+const uint SCALE_WORDS = RECORDS && ROW_PARTS < 8u ? 2u : 1u;
+#else
+#define CM_SCALES uvec2
 const uint SCALE_WORDS = RECORDS && ROW_PARTS < 16u ? 4u : 2u;
+#endif
 
 struct CmRow {
     uvec2 words[WORDS];
     uint half_word;
     uvec2 rope[ROPES];
     uvec2 scales;
-    uvec2 more[SCALE_WORDS]; // RECORDS only, as the next
+    CM_SCALES more[SCALE_WORDS]; // RECORDS only, as the next
     uint fp4;                // 1 of RECORD_FP4, else 0
 };
 
