@@ -10,8 +10,8 @@ import (
 // module keeps its own, and has to be specialised with the same ones. What is no module with one
 // compute entry point stays as it is.
 //
-// Drivers fold constants themselves, but by then NVIDIA's has decided, from the length of what it
-// was given, how far to unroll.
+// Drivers fold constants themselves, but late: on NVIDIA's a call that is never made can keep a
+// kernel's matrices out of registers (see Depth), and all take longer over a longer module.
 func Prune(code []byte, constants []uint32) []byte {
 	m, err := Parse(code)
 	if err != nil {
@@ -231,9 +231,9 @@ func calls(head []inst, bodies map[uint32][]inst) (list []uint32) {
 	return list
 }
 
-// Length is how many instructions a module's entry points have, with those of the functions that
-// they call written out at every call: a measure of what a driver has before it.
-func Length(code []byte) int {
+// Depth is how many functions of a module are under way at a time, at most: 1 where an entry point
+// calls none. NVIDIA's compiler writes eight into one another.
+func Depth(code []byte) int {
 	head, functions, ok := split(code)
 	if !ok {
 		return 0
@@ -242,27 +242,27 @@ func Length(code []byte) int {
 	for _, f := range functions {
 		bodies[f.id] = f.code
 	}
-	lengths := map[uint32]int{}
-	var length func(id uint32) int
-	length = func(id uint32) int {
-		if n, ok := lengths[id]; ok {
+	depths := map[uint32]int{}
+	var depth func(id uint32) int
+	depth = func(id uint32) int {
+		if n, ok := depths[id]; ok {
 			return n
 		}
-		lengths[id] = 0 // no kernel calls itself
-		n := len(bodies[id])
+		depths[id] = 0 // no kernel calls itself
+		n := 0
 		for _, in := range bodies[id] {
 			if in.op == opFunctionCall {
-				n += length(in.args[2])
+				n = max(n, depth(in.args[2]))
 			}
 		}
-		lengths[id] = n
-		return n
+		depths[id] = n + 1
+		return n + 1
 	}
-	total := 0
+	most := 0
 	for _, in := range head {
 		if in.op == opEntryPoint {
-			total += length(in.args[1])
+			most = max(most, depth(in.args[1]))
 		}
 	}
-	return total
+	return most
 }

@@ -57,10 +57,10 @@ func TestPrune(t *testing.T) {
 		}
 		assert.Equal(t, []uint16{opFunction, opLabel, opBranch, opLabel, opFunctionCall, opBranch, opLabel, opPhi, opULessThan,
 			opSelectionMerge, opBranchConditional, opLabel, opBranch, opLabel, 253, opFunctionEnd}, ops)
-		assert.Equal(t, 20, Length(pruned), "instructions, calls written out")
+		assert.Equal(t, 2, Depth(pruned))
 		assert.Equal(t, pruned, Prune(pruned, []uint32{64, c.holds}), "a second time")
 	}
-	assert.Equal(t, 28, Length(code))
+	assert.Equal(t, 2, Depth(code))
 }
 
 // What is no module comes back as it is, and nothing panics.
@@ -68,7 +68,7 @@ func TestPruneMalformed(t *testing.T) {
 	code := choice()
 	for cut := range len(code) {
 		Prune(code[:cut], nil)
-		Length(code[:cut])
+		Depth(code[:cut])
 	}
 	assert.Equal(t, []byte("soup"), Prune([]byte("soup"), nil))
 	r := rand.New(rand.NewPCG(7, 7))
@@ -78,7 +78,7 @@ func TestPruneMalformed(t *testing.T) {
 			bad[20+r.IntN(len(bad)-20)] = byte(r.IntN(256) >> r.IntN(8))
 		}
 		Prune(bad, []uint32{1, uint32(r.IntN(2))})
-		Length(bad)
+		Depth(bad)
 	}
 }
 
@@ -97,8 +97,8 @@ func TestPruneKernels(t *testing.T) {
 		assert.Equal(t, m.Bindings, after.Bindings, name)
 		assert.Equal(t, m.Constants, after.Constants, name)
 		assert.Equal(t, m.Push, after.Push, name)
-		assert.LessOrEqual(t, Length(pruned), Length(k.SPIRV), name)
-		if Length(pruned) < Length(k.SPIRV) {
+		assert.LessOrEqual(t, len(pruned), len(k.SPIRV), name)
+		if len(pruned) < len(k.SPIRV) {
 			shorter++
 		}
 	}

@@ -50,22 +50,17 @@ void cm_fetch(out CmRow row, out bool valid) {
     cm_fetch_row(next_, row);
 }
 
-// cm_keep_two: rows of the first two tiles, zeros where one does not count. The loop keeps the kernel
-// short.
-void cm_keep_two(CmRow row0, CmRow row1, bool valid0, bool valid1) {
-    [[dont_unroll]] for (uint buf = 0u; buf < 2u; buf++) {
-        cm_mask_row(row0, valid0 ? ~0u : 0u);
-        cm_keep_row(row0, buf * TILE + cm_row);
-        cm_keep_bias(valid0, buf);
-        cm_copy_row(row1, row0);
-        valid0 = valid1;
-    }
+// cm_keep_first: a row of the first two tiles, zeros where it does not count.
+void cm_keep_first(CmRow row, bool valid, uint buf) {
+    cm_mask_row(row, valid ? ~0u : 0u);
+    cm_keep_row(row, buf * TILE + cm_row)
+    cm_keep_bias(valid, buf);
 }
 
 // cm_keep: a row of a later tile. Where it does not count, what lies there stays: zeros, or a row
 // that counts. Its weight is 0, and if it is not finite, neither is the result.
 void cm_keep(CmRow row, bool valid, uint buf) {
-    [[dont_flatten]] if (valid) cm_keep_row(row, buf * TILE + cm_row);
+    [[dont_flatten]] if (valid) cm_keep_row(row, buf * TILE + cm_row)
     cm_keep_bias(valid, buf);
 }
 
@@ -146,7 +141,7 @@ void cm_attend(float sink2, uvec4 w[Q_ALL]) {
         CM_BREAK_UNLESS_STALE
         cm_look_up(0u);
         cm_fetch(row0, valid0);
-        cm_choose(1u);
+        cm_look_up(1u);
         cm_fetch(row1, valid1);
     }
 }

@@ -264,7 +264,8 @@ const uint PART0 = HEAD_TILES / (HEAD_TILES + 1u), PART1 = PART0 + 1u, PART2 = P
 // unless it is given, and l and the true maximum before it.
 #define CM_FIRST_TILES(given) \
     barrier(); \
-    cm_keep_two(row0, row1, valid0, valid1); \
+    cm_keep_first(row0, valid0, 0u); \
+    cm_keep_first(row1, valid1, 1u); \
     CM_NO_OUTPUT \
     barrier(); \
     cm_scores(0u, 0u, v); \

@@ -103,18 +103,6 @@ void cm_mask_row(inout CmRow row, uint mask) {
     row.half_word &= mask;
 }
 
-void cm_copy_row(CmRow from, inout CmRow to) {
-    [[unroll]] for (uint i = 0u; i < WORDS; i++) to.words[i] = from.words[i];
-    if (RECORDS) {
-        [[unroll]] for (uint i = 0u; i < SCALE_WORDS; i++) to.more[i] = from.more[i];
-        to.fp4 = from.fp4;
-        return;
-    }
-    [[unroll]] for (uint i = 0u; i < ROPES; i++) to.rope[i] = from.rope[i];
-    to.half_word = from.half_word;
-    to.scales = from.scales;
-}
-
 // cm_fetch_row: starts loading the share of the row at the address in where.xy, whose scales lie
 // where.z behind it.
 void cm_fetch_row(uvec3 where, out CmRow row) {
@@ -138,13 +126,9 @@ CM_SCALE cm_scale_at(uvec2 scales, uint i) {
     return cm_scale(kv_scale_of(scales, (i * ROW_PARTS + cm_part) / 8u));
 }
 
-// cm_keep_row: writes the share to row `at` of kv_s. A NaN among its codes goes into its bf16
+// cm_keep_v4: writes the share to row `at` of kv_s. A NaN among its codes goes into its bf16
 // instead, where it costs least: the row's scores are NaN either way.
-void cm_keep_row(CmRow row, uint at) {
-    if (RECORDS) {
-        cm_keep_record(row, at);
-        return;
-    }
+void cm_keep_v4(CmRow row, uint at) {
     const uint to = at * KV_PITCH, pair = cm_part / 2u, half_ = CM_HALF(cm_part % 2u, at) * 2u; // of a word of kv_s
     code_top_ = f16vec2(0.0);
     [[unroll]] for (uint i = 0u; i < WORDS; i++) {
@@ -165,5 +149,10 @@ void cm_keep_row(CmRow row, uint at) {
         kv_s[x][half_ + 1u] = e.y;
     }
 }
+
+// cm_keep_row: writes the share of whatever record to row `at` of kv_s. A function more would be a
+// ninth on the way from main to cm_high2, which NVIDIA's compiler does not write out: see
+// docs/design/decode.md.
+#define cm_keep_row(row, at) { if (RECORDS) cm_keep_record(row, at); else cm_keep_v4(row, at); }
 
 #endif

@@ -51,11 +51,6 @@ void cm_keep_first(CmRow row, bool valid, uint buf) {
     cm_keep_bias(valid, buf);
 }
 
-void cm_keep_two(CmRow row0, CmRow row1, bool valid0, bool valid1) {
-    cm_keep_first(row0, valid0, 0u);
-    cm_keep_first(row1, valid1, 1u);
-}
-
 // cm_keep: a row of a later tile. Where it does not count, what lies there stays: zeros, or a row
 // that counts. Its weight is 0, and if it is not finite, neither is the result.
 void cm_keep(CmRow row, bool valid, uint buf) {

@@ -15,8 +15,8 @@ bool cm_is_fp4(uint flag) { return WIN_RECORD == COMP_RECORD ? WIN_RECORD == REC
 // Invocations of a row share its scales, for in lanes registers are scarce: each has a word of
 // them, or two where they are four.
 void cm_fetch_scales(uint64_t at, bool fp4, inout CmRow row) {
-    CmRead1 from = CmRead1(at);
-    [[unroll]] for (uint i = 0u; i < SCALE_WORDS; i++) row.more[i] = from.v[fp4 ? i * ROW_PARTS + cm_part % 8u : cm_part % 4u];
+    CmRead1 from = CmRead1(at + cm_part % (fp4 ? 8u : 4u) * 4u);
+    [[unroll]] for (uint i = 0u; i < SCALE_WORDS; i++) row.more[i] = from.v[fp4 ? i * ROW_PARTS : 0u];
 }
 
 uint cm_scale_byte(CmRow row, uint word, uint byte_) {
@@ -59,8 +59,9 @@ void cm_fetch_record(uvec3 where, out CmRow row) {
     const uint64_t at = packUint2x32(where.xy);
     row.fp4 = where.z >> 31;
     const bool fp4 = cm_is_fp4(row.fp4);
-    CmRead2 from = CmRead2(at + cm_part * 8u);
-    [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] = from.v[(fp4 ? i % (WORDS / 2u) : i) * ROW_PARTS];
+    CmRead2 first = CmRead2(at + cm_part * 8u), second = CmRead2(at + cm_part * 8u + (fp4 ? 0u : 256u)); // bytes
+    [[unroll]] for (uint i = 0u; i < WORDS / 2u; i++) row.words[i] = first.v[i * ROW_PARTS];
+    [[unroll]] for (uint i = 0u; i < WORDS / 2u; i++) row.words[WORDS / 2u + i] = second.v[i * ROW_PARTS];
     cm_fetch_scales(at + (where.z & 0x7FFFFFFFu), fp4, row);
 }
 
