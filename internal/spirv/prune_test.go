@@ -82,8 +82,8 @@ func TestPruneMalformed(t *testing.T) {
 	}
 }
 
-// Every kernel stays a module of the same interface. Drivers and validation layers see the rest of it
-// in every test that launches one.
+// Every kernel stays a module of the same interface. Drivers and validation layers see the rest of
+// it in every test that launches one.
 func TestPruneKernels(t *testing.T) {
 	shorter := 0
 	for _, name := range shaders.Names() {
