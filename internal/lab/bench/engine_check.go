@@ -39,7 +39,7 @@ const (
 const otherTokens = 48
 
 // checkLayers runs a step of one layer of each kind, and again what the first session's last
-// tokens are made of: with the plainest variant of attention, and in steps of another size, for
+// tokens are made of: with the base variant of attention, and in steps of another size, for
 // which other kernels are chosen. Outputs have to agree. The weights are those of the first
 // layer of each kind; again are those of the second run, nil for the same.
 func checkLayers(r engineRun, weights, again []*randomLayer) (verify.Result, error) {
@@ -50,10 +50,7 @@ func checkLayers(r engineRun, weights, again []*randomLayer) (verify.Result, err
 	n := r.shape.news[0]
 	main, other := r, r
 	main.weights, main.opts.MaxStep = weights, r.shape.tokens()
-	other.weights, other.opts.Variant = again, attention.VariantDA // base, with pools of any size
-	if attention.CanDecode(r.dev.Adapter(), attention.VariantDA, r.cfg.Heads) != nil {
-		other.opts.Variant = attention.VariantBase
-	}
+	other.weights, other.opts.Variant = again, attention.VariantBase
 	pieces := []int{n}
 	switch {
 	case n > 1:
