@@ -28,7 +28,7 @@ type CandidateEntriesArgs struct {
 
 	// With SlotPage only.
 	TokenToReq tensor.Tensor // [T] i32 row of Slots.BlockTable
-	Lens       tensor.Tensor // [T] i32 columns of a token, of which min(Lens[t], K) were picked
+	Lens       tensor.Tensor // [T] i32 columns of a token, of which min(Lens[t], 8*W, K) were picked
 	Slots      PickSlots
 }
 
@@ -42,7 +42,7 @@ type CandidateEntries struct {
 
 // idxCandidateEntriesPush is the push block of idx_candidate_entries.comp.
 type idxCandidateEntriesPush struct {
-	K, BlocksWidth, Requests, TableWidth uint32
+	K, BlocksWidth, Columns, Requests, TableWidth uint32
 }
 
 // NewCandidateEntries builds the kernel. The device owns it; there is nothing to close.
@@ -101,7 +101,7 @@ func (o *CandidateEntries) Record(rec *vk.Recorder, a CandidateEntriesArgs) erro
 	if t == 0 || k == 0 {
 		return nil
 	}
-	return o.record(rec, op, a, requests, lens)
+	return o.record(rec, op, a, a.Blocks.Shape[1]*BlockEntries, requests, lens)
 }
 
 // checkLaunch checks that one launch takes all picks.
@@ -113,12 +113,13 @@ func (o *CandidateEntries) checkLaunch(op, arg string, picks, blocks tensor.Tens
 	)
 }
 
-func (o *CandidateEntries) record(rec *vk.Recorder, op string, a CandidateEntriesArgs, requests, lens vk.View) error {
+// record records the launch for picks among the first so many columns of each token.
+func (o *CandidateEntries) record(rec *vk.Recorder, op string, a CandidateEntriesArgs, columns int, requests, lens vk.View) error {
 	kernel, err := o.k.Kernel()
 	if err != nil {
 		return err
 	}
-	push := idxCandidateEntriesPush{K: uint32(a.Picks.Shape[1]), BlocksWidth: uint32(a.Blocks.Shape[1])}
+	push := idxCandidateEntriesPush{K: uint32(a.Picks.Shape[1]), BlocksWidth: uint32(a.Blocks.Shape[1]), Columns: uint32(columns)}
 	// Without slots what nobody reads or writes is bound to picks, which are memory of this launch.
 	table, slots, counts := a.Picks.View(), a.Picks.View(), a.Picks.View()
 	if o.cfg.SlotPage > 0 {

@@ -137,6 +137,7 @@ func (o *Candidates) Record(rec *vk.Recorder, a CandidatesArgs) error {
 		pkg.Check(op, "Logits", a.Logits, tensor.F32, -1, -1),
 		pkg.Check(op, "Lens", a.Lens, tensor.I32, t),
 		o.checkOut(op, t, a.Out),
+		o.checkLaunch(op, "Logits", t),
 		pkg.Bindable(o.dev, op, "Logits", a.Logits),
 		pkg.Bindable(o.dev, op, "Out.Blocks", a.Out.Blocks),
 		checkScratch(o.dev, op, a.Scratch, o.ScratchBytes(t, n)),
@@ -153,14 +154,18 @@ func (o *Candidates) Record(rec *vk.Recorder, a CandidatesArgs) error {
 
 // checkOut checks candidate blocks of t tokens.
 func (o *Candidates) checkOut(op string, t int, c CandidateBlocks) error {
-	if limit := int(o.dev.Caps().MaxWorkgroupCount[1]); t > limit {
-		return pkg.Wrong(op, "Logits", fmt.Sprintf("%d tokens", t), "at most %d on this device", limit)
-	}
 	return opkit.First(
 		pkg.Check(op, "Candidates.Blocks", c.Blocks, tensor.I32, t, o.cfg.K),
 		pkg.Check(op, "Candidates.Columns", c.Columns, tensor.I32, t),
-		checkTokens(o.dev, op, "Logits", t),
 	)
+}
+
+// checkLaunch checks that one launch takes all rows.
+func (o *Candidates) checkLaunch(op, arg string, rows int) error {
+	if limit := int(o.dev.Caps().MaxWorkgroupCount[1]); rows > limit {
+		return pkg.Wrong(op, arg, fmt.Sprintf("%d tokens", rows), "at most %d on this device", limit)
+	}
+	return checkTokens(o.dev, op, arg, rows)
 }
 
 // candidateRound is a selection of blocks from the entries first.. of longer rows, as a topkRound

@@ -185,6 +185,95 @@ func TestSelectWithinTooMany(t *testing.T) {
 	refuses(t, dev, "TopK", func(rec *vk.Recorder) error { return op.Record(rec, a) })
 }
 
+// Rounds take the tokens of a Select in parts: those of all parts get their candidate blocks, and
+// there may be more of them than a launch has workgroups.
+func TestSelectCandidatesOfManyTokens(t *testing.T) {
+	dev := testkit.Device(t)
+	const tokens, blocks, k = 161, 3, 5
+	s := newScene(rand.New(rand.NewPCG(testkit.Seed(t), 1)), cache.IndexKeyFP8, tokens, 1, 2, 1, 2)
+	for i := range s.Lens {
+		s.Lens[i] = int32(i % (selectPage + 1))
+	}
+	cfg := s.config(k, indexer.VariantBase)
+	cfg.Candidates, cfg.Rows = blocks, 64
+	op := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg))
+	args := func(s scene) indexer.SelectArgs {
+		n, a := len(s.Lens), s.args(t, dev, k)
+		a.Scratch = scratch(t, dev, op.ScratchBytes(n))
+		poison := slices.Repeat([]int32{-99}, n*blocks)
+		a.Candidates = indexer.CandidateBlocks{Blocks: upload(t, dev, tensor.I32, poison, n, blocks),
+			Columns: upload(t, dev, tensor.I32, poison[:n], n)}
+		return a
+	}
+	a := args(s)
+	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	wantBlocks, wantColumns := indexer.CandidatesRef(s.scores(t, dev, selectPage), selectPage, s.Lens, blocks)
+	assert.Equal(t, wantBlocks, download[int32](t, a.Candidates.Blocks), "blocks")
+	assert.Equal(t, wantColumns, download[int32](t, a.Candidates.Columns), "columns")
+
+	n := int(dev.Caps().MaxWorkgroupCount[1]) + 1
+	if n > 1<<17 {
+		t.Skip("takes all tokens of a test")
+	}
+	s.Q, s.Weights = make([]byte, n*indexer.D), make([]float32, n)
+	s.TokenToReq, s.Lens = make([]int32, n), make([]int32, n)
+	a = args(s)
+	rec := must[*vk.Recorder](t)(dev.NewRecorder())
+	defer rec.Close()
+	assert.NoError(t, op.Record(rec, a))
+}
+
+// Block -1 is nobody's under every table. One that had an entry for each number of 32 bits would
+// have one for it, too, and is refused: entries are numbers of 31 bits.
+func TestBlocksOfLargeTables(t *testing.T) {
+	dev := testkit.Device(t)
+	const page, width = 1 << 16, 1 << 15
+	layout := must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(cache.IndexKeyFP8, page, 0))
+	cfg := indexer.LogitsConfig{Heads: 1, Format: cache.IndexKeyFP8, Page: page, Blocks: 3, Variant: indexer.VariantBase}
+	op := must[*indexer.Logits](t)(indexer.NewLogits(dev, cfg))
+	a := indexer.LogitsArgs{Q: upload(t, dev, tensor.U8, slices.Repeat([]byte{0x38}, indexer.D), 1, 1, indexer.D),
+		Weights:    upload(t, dev, tensor.F32, []float32{1}, 1, 1),
+		Keys: cache.IndexKeyCache{Layout: layout,
+			Pool: upload(t, dev, tensor.U8, slices.Repeat([]byte{0x38}, layout.Stride), 1, layout.Stride)},
+		BlockTable: upload(t, dev, tensor.I32, make([]int32, width), 1, width), TokenToReq: upload(t, dev, tensor.I32, []int32{0}, 1),
+		Lens: upload(t, dev, tensor.I32, []int32{24}, 1), Blocks: upload(t, dev, tensor.I32, []int32{-1, 5, math.MaxInt32}, 1, 3)}
+	a.Out = upload(t, dev, tensor.F32, slices.Repeat([]float32{inf(1)}, 24), 1, 24)
+	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	for i, x := range download[float32](t, a.Out) {
+		assert.Equal(t, i/indexer.BlockEntries != 1, math.IsInf(float64(x), -1), "column %d: %v", i, x)
+	}
+	for _, wider := range []int{width + 1, 2 * width} {
+		a.BlockTable = upload(t, dev, tensor.I32, make([]int32, wider), 1, wider)
+		refuses(t, dev, "BlockTable", func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	}
+}
+
+// A token has as many picks as were made, if more of its columns are asked for than there are.
+func TestSelectWithinLens(t *testing.T) {
+	dev := testkit.Device(t)
+	const k, blocks = 40, 3
+	s := newScene(rand.New(rand.NewPCG(testkit.Seed(t), 2)), cache.IndexKeyFP8, 4, 2, 2, 4, 5)
+	s.Lens = []int32{math.MaxInt32, 25, 24, 7}
+	cfg := s.config(k, "")
+	cfg.Logits.Blocks, cfg.SlotPage = blocks, 16
+	op := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg))
+	for entries, want := range map[int][]int32{0: {24, 24, 24, 7}, 9: {9, 9, 9, 7}} {
+		a := s.args(t, dev, k)
+		a.Entries, a.Scratch = entries, scratch(t, dev, op.ScratchBytes(4))
+		a.Blocks = upload(t, dev, tensor.I32, slices.Repeat([]int32{0, 5, 9}, 4), 4, blocks)
+		poison := slices.Repeat([]int32{-99}, 4*k)
+		a.Slots = indexer.PickSlots{BlockTable: upload(t, dev, tensor.I32, make([]int32, 40), 2, 20),
+			Slots: upload(t, dev, tensor.I32, poison, 4, k), Lens: upload(t, dev, tensor.I32, poison[:4], 4)}
+		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+		assert.Equal(t, want, download[int32](t, a.Slots.Lens), "%d entries", entries)
+		picks := download[int32](t, a.TopK)
+		for i, n := range want {
+			assert.NotContains(t, picks[i*k:][:n], int32(-1), "%d entries, token %d", entries, i)
+			assert.Equal(t, slices.Repeat([]int32{-1}, k-int(n)), picks[i*k+int(n):(i+1)*k], "%d entries, token %d", entries, i)
+		}
+	}
+}
+
 // The scratch of candidate blocks is at most what a host can know without a device.
 func TestCandidateScratch(t *testing.T) {
 	dev := testkit.Device(t)

@@ -37,7 +37,8 @@ type LogitsConfig struct {
 	Raw bool
 
 	// Blocks is how many candidate blocks a token has, in LogitsArgs.Blocks: columns are then the
-	// entries of these, and tokens share no keys, whatever Group is. 0: columns are all entries.
+	// entries of these, and tokens share no keys, whatever Group is; a row of LogitsArgs.BlockTable
+	// has at most 2^31 slots. 0: columns are all entries.
 	Blocks int
 
 	tops     bool // LogitsArgs.tops will be written
@@ -387,6 +388,10 @@ func (o *Logits) checkBlocks(op string, t int, a LogitsArgs) error {
 			return pkg.Wrong(op, "Blocks", a.Blocks, "absent: LogitsConfig.Blocks is 0")
 		}
 		return nil
+	}
+	// Block -1 begins at entry 2^32-8, which is to be behind every table.
+	if slots := uint64(a.BlockTable.Shape[1]) * uint64(o.cfg.Page); slots > 1<<31 {
+		return pkg.Wrong(op, "BlockTable", a.BlockTable, "at most 2^31 slots of a request, not %d", slots)
 	}
 	if last := a.First + a.Out.Shape[1]; last > o.cfg.Blocks*BlockEntries {
 		return pkg.Wrong(op, "Out", a.Out, "at most %d columns, the entries of %d blocks", o.cfg.Blocks*BlockEntries, o.cfg.Blocks)

@@ -19,6 +19,7 @@ type SelectConfig struct {
 	Workgroups, Threads int
 	// Segment is how many entries are scored between two selections, at least K,
 	// rounded up to a multiple of 64; 0: SelectSegment. Results do not depend on it.
+	// A Record takes at most 65536 of them, of all tokens together.
 	Segment int
 	// Rows is how many tokens are taken at a time, rounded up to a multiple of 64;
 	// 0: SelectRows. Results do not depend on it.
@@ -269,10 +270,11 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 	if err := opkit.First(
 		pkg.Check(op, "TopK", a.TopK, tensor.I32, t, o.cfg.K),
 		pkg.Range(op, "Entries", entries, 0, math.MaxInt32-segment),
+		o.checkRounds(op, "Entries", t, entries),
 		checkTokens(o.dev, op, "Q", min(t, rows)),
 		checkScratch(o.dev, op, a.Scratch, o.ScratchBytes(t)),
 		checkSlots(op, o.cfg.SlotPage, t, o.cfg.K, a.Slots),
-		o.checkCandidates(op, t, a.Candidates),
+		o.checkCandidates(op, t, rows, a.Candidates),
 		pkg.Optional(op, "Arrived", a.Arrived, tensor.I32, t),
 	); err != nil {
 		return err
@@ -322,7 +324,7 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 		return nil
 	}
 	e := CandidateEntriesArgs{Picks: a.TopK, Blocks: a.Blocks, Slots: a.Slots}
-	return o.within.record(rec, op, e, a.TokenToReq.View(), a.Lens.View())
+	return o.within.record(rec, op, e, entries, a.TokenToReq.View(), a.Lens.View())
 }
 
 // reach is how many entries of a request can be looked at.
@@ -334,9 +336,9 @@ func (o *Select) reach(a SelectArgs, segment int) int {
 }
 
 // checkCandidates checks the candidate blocks that are to be written.
-func (o *Select) checkCandidates(op string, t int, c CandidateBlocks) error {
+func (o *Select) checkCandidates(op string, t, rows int, c CandidateBlocks) error {
 	if o.blocks != nil {
-		return o.blocks.checkOut(op, t, c)
+		return opkit.First(o.blocks.checkOut(op, t, c), o.blocks.checkLaunch(op, "Q", min(t, rows)))
 	}
 	if !c.Blocks.IsZero() || !c.Columns.IsZero() {
 		return pkg.Wrong(op, "Candidates", c.Blocks, "absent: SelectConfig.Candidates is 0")
@@ -353,7 +355,10 @@ func (o *Select) Prepare(t, entries int, arrived bool) error {
 	if o == nil {
 		return pkg.Nil(op)
 	}
-	if err := opkit.First(pkg.Range(op, "t", t, 1, math.MaxInt32), pkg.Range(op, "entries", entries, 0, math.MaxInt32/2)); err != nil {
+	if err := opkit.First(
+		pkg.Range(op, "t", t, 1, math.MaxInt32), pkg.Range(op, "entries", entries, 0, math.MaxInt32/2),
+		o.checkRounds(op, "entries", t, entries),
+	); err != nil {
 		return err
 	}
 	var a SelectArgs
@@ -388,6 +393,20 @@ type selectRound struct {
 	topk   topkRound
 	blocks candidateRound // with candidate blocks
 	plan   candidatePlan
+}
+
+// selectRounds is how many rounds a Record has at most: enough for 2^19 tokens of contexts of 2^20
+// entries by default segments. A round takes about two kilobytes of the host, and several launches.
+const selectRounds = 1 << 16
+
+// checkRounds checks that segments are not too small for so many entries.
+func (o *Select) checkRounds(op, arg string, t, entries int) error {
+	rows, segment, _ := o.plan(max(t, 1))
+	tiles := opkit.CeilDiv(t, rows)
+	if tiles*max(opkit.CeilDiv(entries, segment), 1) <= selectRounds {
+		return nil
+	}
+	return pkg.Wrong(op, arg, entries, "at most %d, with %d tokens and segments of %d", selectRounds/tiles*segment, t, segment)
 }
 
 // rounds lists the rounds of all tokens: of each tile of rows its segments in order.

@@ -402,6 +402,12 @@ func TestSelectArguments(t *testing.T) {
 		change(&a)
 		refuses(t, dev, arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
 	}
+	for _, entries := range []int{128<<16 + 1, math.MaxInt32 - 128} { // more rounds than there may be
+		a := good
+		a.Entries = entries
+		refuses(t, dev, "Entries", func(rec *vk.Recorder) error { return op.Record(rec, a) })
+		refuses(t, dev, "entries", func(*vk.Recorder) error { return op.Prepare(3, min(entries, math.MaxInt32/2), false) })
+	}
 	if dev.Caps().StorageAlignment > 8 {
 		a := good
 		a.Scratch = a.Scratch.Buffer.View(8, a.Scratch.Size-8)

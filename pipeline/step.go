@@ -70,14 +70,15 @@ type Step struct {
 
 	pieces int // of gathered rows, see commandKey
 
-	begun     bool // the metadata is with the device
-	reuses    bool // see ReuseInputs
-	warms     bool // see Engine.Warm
-	gated     bool // it may wait for semaphores
-	host      bool // inputs come from host memory
-	layer     int  // whose inputs were set last
-	latest    int  // the layer that was submitted last; -1: what it left cannot be read
-	flying    *vk.Pending
+	begun     bool            // the metadata is with the device
+	reuses    bool            // see ReuseInputs
+	warms     bool            // see Engine.Warm
+	gated     bool            // it may wait for semaphores
+	host      bool            // inputs come from host memory
+	layer     int             // whose inputs were set last
+	latest    int             // the layer that was submitted last; -1: what it left cannot be read
+	flying    *vk.Pending     // the last submission, until Wait
+	earlier   []*vk.Pending   // those before it: each may fail by itself
 	submitted []*stepCommands // submitted since the last Wait
 	timed     []commandKey    // submitted, each once
 
@@ -442,7 +443,8 @@ func (st *Step) layers(layer int) (first, end int) {
 
 // submitCommands submits commands.
 func (st *Step) submitCommands(key commandKey, sync []vk.Sync) error {
-	if err := st.b.repair(); err != nil {
+	repaired, err := st.b.repair()
+	if err != nil {
 		return err
 	}
 	c, err := st.b.commands(key, st.work)
@@ -453,6 +455,11 @@ func (st *Step) submitCommands(key commandKey, sync []vk.Sync) error {
 	if err != nil {
 		st.brokeOff(key, err)
 		return err
+	}
+	for _, before := range []*vk.Pending{st.flying, repaired} {
+		if before != nil {
+			st.earlier = append(st.earlier, before)
+		}
 	}
 	st.lane.flight, st.flying, st.submitted = p, p, append(st.submitted, c)
 	st.gated = st.gated || len(sync) > 0
@@ -479,8 +486,8 @@ func (st *Step) Wait(ctx context.Context) error {
 	defer e.mu.Unlock()
 	p, err := st.flying, st.active()
 	if err == nil && p != nil {
-		began := time.Now()
-		err = e.await(func() error { return p.Wait(ctx) })
+		began, earlier := time.Now(), slices.Clone(st.earlier)
+		err = e.await(func() error { return waitAll(ctx, p, earlier) })
 		if !st.warms {
 			e.stats.Running += time.Since(began)
 		}
@@ -497,7 +504,7 @@ func (st *Step) Wait(ctx context.Context) error {
 		l.flight = nil
 	}
 	if st.flying == p {
-		st.flying = nil
+		st.flying, st.earlier = nil, st.earlier[:0]
 		for _, c := range st.submitted {
 			e.stats.Longest = max(e.stats.Longest, c.observe(st.work))
 		}

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"context"
 	"errors"
 	"math"
 	"slices"
@@ -164,6 +165,16 @@ func (st *Step) brokeOff(key commandKey, err error) {
 	st.latest = -1
 }
 
+// waitAll waits for a submission, and for what went wrong with those before it, which have ended
+// by then.
+func waitAll(ctx context.Context, last *vk.Pending, earlier []*vk.Pending) error {
+	err := last.Wait(ctx)
+	for i := 0; i < len(earlier) && err == nil; i++ {
+		err = earlier[i].Wait(ctx)
+	}
+	return err
+}
+
 // withhold keeps from the device what it does not have of the step yet.
 func (st *Step) withhold() {
 	for _, c := range st.submitted {
@@ -173,10 +184,11 @@ func (st *Step) withhold() {
 	}
 }
 
-// repair resets the counters of operations in front of the next commands, if some broke off.
-func (b *stepSize) repair() error {
+// repair resets the counters of operations in front of the next commands, if some broke off. It
+// returns what it submitted, nil for nothing.
+func (b *stepSize) repair() (*vk.Pending, error) {
 	if !b.broken {
-		return nil
+		return nil, nil
 	}
 	cmd, err := b.e.record(func(rec *vk.Recorder) (err error) {
 		for _, k := range b.kinds {
@@ -185,9 +197,9 @@ func (b *stepSize) repair() error {
 		return err
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = cmd.Submit()
+	p, err := cmd.Submit()
 	b.broken = err != nil
-	return errors.Join(err, cmd.Release())
+	return p, errors.Join(err, cmd.Release())
 }

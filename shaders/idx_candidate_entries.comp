@@ -2,7 +2,7 @@
 //   picks[t][i] = blocks[t][c/8]*8 + c%8, -1 for a c that is no column of a block
 // With PAGE also, as idx_topk.comp:
 //   slots[t][i] = where that entry is in a paged cache, -1 for none
-//   counts[t]   = min(lens[t], K), how many picks there are
+//   counts[t]   = min(lens[t], columns, K), how many picks there are
 // Bindings:  0 picks [T, K] i32, changed in place   1 blocks [T, blocks_width] i32
 //            2 block_table [requests, table_width] i32   3 token_to_req [T] i32
 //            4 lens [T] i32, columns of a token   5 slots [T, K] i32   6 counts [T] i32
@@ -25,6 +25,7 @@ layout(std430, set = 0, binding = 6) writeonly buffer Counts { int counts[]; };
 layout(push_constant) uniform Push {
     uint k; // K
     uint blocks_width;
+    uint columns; // of a token at most, up to blocks_width*8
     uint requests;
     uint table_width;
 } pc;
@@ -44,5 +45,5 @@ void main() {
         picks[at] = entry;
         if (PAGE > 0u) slots[at] = entry < 0 ? -1 : paged_slot(token_to_req[t], uint(entry), PAGE);
     }
-    if (PAGE > 0u && gl_LocalInvocationID.x == 0u) counts[t] = int(min(uint(max(lens[t], 0)), pc.k));
+    if (PAGE > 0u && gl_LocalInvocationID.x == 0u) counts[t] = int(min(uint(max(lens[t], 0)), min(pc.columns, pc.k)));
 }

@@ -202,6 +202,49 @@ func TestCloseBesideNewSize(t *testing.T) {
 	assert.Empty(t, d.MemoryInUse())
 }
 
+// A layer that the device did not get whole fails its step, whatever was submitted behind it, and
+// the step has its bits when it is tried again.
+func TestLayerBrokenOff(t *testing.T) {
+	reset := slices.Index(faults.Calls, "vkResetFences")
+	for _, name := range models() {
+		t.Run(name, func(t *testing.T) {
+			d := open(t, vk.DeviceOptions{})
+			l := life{t: t, model: checkpointOf(t, name), dev: d}
+			l.openDevice()
+			var err error
+			l.e, err = pipeline.NewEngine(context.Background(), d, l.cfg, l.layers,
+				pipeline.EngineOptions{MaxTokens: 64, MaxSessions: 2, SubmitBudget: 1})
+			require.NoError(t, err)
+			s, err := l.e.Open()
+			require.NoError(t, err)
+			l.append(s, 21, 0)
+			step := func() [][]float32 {
+				fork, err := s.Fork()
+				require.NoError(t, err)
+				l.out = nil
+				l.around(fork, func() {})
+				require.NoError(t, fork.Close())
+				return l.out
+			}
+			step() // which records and measures
+			before := interposer.Seen(reset)
+			want := step()
+			n := interposer.Seen(reset) - before
+			for _, at := range places(n, n) {
+				l.failed = nil
+				interposer.Fail(reset, at, faults.OutOfHostMemory, false)
+				step()
+				interposer.Mend()
+				assert.Len(t, l.failed, 1, "place %d of %d", at, n)
+				l.same(want)
+			}
+			require.NoError(t, s.Close())
+			l.end()
+			require.NoError(t, d.Close())
+		})
+	}
+}
+
 // beside does all that needs no device while a call for a session waits for it.
 func (l *life) beside(busy, other *pipeline.Session) error {
 	_, _ = l.e.Memory(), l.e.Stats().Longest

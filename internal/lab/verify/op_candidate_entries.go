@@ -103,7 +103,7 @@ func refEntries(c Case) (Arrays, error) {
 		}
 	}
 	for t, l := range lens {
-		lens[t] = min(max(l, 0), int32(x.k))
+		lens[t] = min(max(l, 0), int32(x.k), int32(x.blocks.Dim(1)*indexer.BlockEntries))
 	}
 	want["global_indices"], want["lens"] = vectors.FromI32(slots, x.tokens, x.k), vectors.FromI32(lens, x.tokens)
 	return want, nil
