@@ -25,7 +25,7 @@ import (
 func draftSessions(t *testing.T, o options) *drafting {
 	t.Helper()
 	testkit.WithoutMatrices(t)
-	c := fakemodel.WithDraft(fakemodel.V41())
+	c := fakemodel.V41().WithDrafts(1)
 	c.Window = 9
 	x := &drafting{rng: rand.New(rand.NewPCG(testkit.Seed(t), 43))}
 	x.m = fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8})
@@ -219,7 +219,7 @@ func TestDraftErrors(t *testing.T) {
 func draftingModel() model.Config {
 	c := fakemodel.V41()
 	c.Layers = model.V41Layers(model.Sources{Entries: []int{1}, Picks: []int{1}, Candidates: -1}, 0, 1)
-	return fakemodel.WithDraft(c)
+	return c.WithDrafts(1)
 }
 
 // opened makes an engine of layers of the model.
@@ -244,7 +244,7 @@ func (x *drafting) opened(t *testing.T, list ...int) (*pipeline.Engine, error) {
 // one by one, with the same results. Warm leaves nothing to be recorded.
 func TestDraftBetween(t *testing.T) {
 	testkit.WithoutMatrices(t)
-	c := fakemodel.WithDraft(draftingModel())
+	c := draftingModel().WithDrafts(1)
 	var places []string
 	between := func(rec *vk.Recorder, at pipeline.Between) error {
 		places = append(places, fmt.Sprint(at.Layer, at.Draft, at.Output.IsZero()))
@@ -303,7 +303,7 @@ func (x *drafting) chain(t *testing.T, c pipeline.Chunk, hidden []float32) []flo
 // that do not run, with the bits of a device that maps them.
 func TestDraftStaging(t *testing.T) {
 	testkit.WithoutMatrices(t)
-	m := fake(t, fakemodel.Options{Config: fakemodel.WithDraft(draftingModel()), Storage: fakemodel.FP8})
+	m := fake(t, fakemodel.Options{Config: draftingModel().WithDrafts(1), Storage: fakemodel.FP8})
 	ck := must[*model.Checkpoint](t)(openFake(t, m, 1, model.CheckpointOptions{Layers: []int{0, 2, 3}}))
 	var want [][]float32
 	for _, staging := range []bool{false, true} {
