@@ -74,7 +74,7 @@ type StepRow struct {
 // done. Rows whose check failed have status "wrong" and no times; the error is then
 // ErrWrong. A row for which the device has not enough memory has status "skipped".
 func Steps(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p Progress, emit func(StepRow)) error {
-	if err := o.check("bench: step"); err != nil {
+	if err := o.check("bench: step", undrafted(o.Models)); err != nil {
 		return err
 	}
 	o = o.withDefaults(slow(dev))
@@ -142,10 +142,15 @@ type stepRun struct {
 
 func newStepRun(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p Progress, maker *weightMaker, row StepRow) *stepRun {
 	row.Status = "ok"
+	_, n := drafted(row.Model)
+	rejects := max(n, 0)
 	s := &stepRun{o: o, limits: l, maker: maker, row: row, engineRun: engineRun{ctx: ctx, dev: dev, p: p, seed: o.Seed,
-		cfg: o.config(row.Model), shape: decodeShape(row.Batch, row.Context), longest: row.Context + 4*(o.Reps+o.Warmup) + 4*mostWake,
-		opts: pipeline.EngineOptions{MaxStep: max(row.Batch, 128), Keys: o.Keys, Variant: o.Variant, Invariant: o.Invariant}}}
-	s.opts.Between, s.fill = s.chain.record, s.fillInputs
+		cfg: o.config(row.Model), shape: decodeShape(row.Batch, row.Context, 1+rejects), rejects: rejects,
+		opts: pipeline.EngineOptions{Keys: o.Keys, Variant: o.Variant, Invariant: o.Invariant, Rewind: rejects}}}
+	s.drafts = s.main() < len(s.cfg.Layers)
+	s.opts.MaxStep, s.opts.Between = max(s.mostTokens(), 128), s.chain.record
+	s.longest = s.shape.lens[0] + s.cfg.DraftBlock + 4*(o.Reps+o.Warmup) + 4*mostWake
+	s.fillBy(s.fillInputs)
 	s.shape.keys = o.keys(s.cfg)
 	return s
 }
@@ -301,13 +306,18 @@ func (s *stepRun) judge(what string, pass bool, value, bound float64, detail str
 
 // open makes the engine with its sessions, and what is between its layers.
 func (s *stepRun) open() error {
-	if err := s.chain.open(s.dev, len(s.weights), s.opts.MaxStep, s.cfg.Hidden); err != nil {
+	if err := s.chain.open(s.dev, s.main(), len(s.weights), s.opts.MaxStep, s.cfg.Hidden); err != nil {
 		return err
 	}
 	if err := s.engineRun.open(); err != nil {
 		return err
 	}
-	return s.engine.Prepare(s.ctx, s.shape.tokens())
+	for _, x := range s.shapes() {
+		if err := s.engine.Prepare(s.ctx, x.tokens()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // time fills in the times of the row.
@@ -315,10 +325,10 @@ func (s *stepRun) time() error {
 	if err := s.engine.SetTiming(s.ctx, pipeline.TimingWhole); err != nil {
 		return err
 	}
-	if err := s.timeWhole(&s.row.Time, &s.row.Host, &s.row.Latency, func(list []vk.Section) {
+	if err := s.timeWhole(&s.row.Time, &s.row.Host, &s.row.Latency, func(steps vk.Section) {
 		// Where a submission begins there is no barrier to be derived: those of the
 		// recording with the fewest submissions count.
-		s.row.Dispatches, s.row.Barriers = list[0].Dispatches, max(s.row.Barriers, list[0].Barriers)
+		s.row.Dispatches, s.row.Barriers = steps.Dispatches, max(s.row.Barriers, steps.Barriers)
 	}); err != nil {
 		return err
 	}
@@ -356,5 +366,5 @@ func (s *stepRun) time() error {
 func (s *stepRun) timeApart() error {
 	s.apart = true
 	defer func() { s.apart = false }()
-	return s.timeWhole(&s.row.Apart, &s.row.ApartHost, &s.row.ApartWall, func([]vk.Section) {})
+	return s.timeWhole(&s.row.Apart, &s.row.ApartHost, &s.row.ApartWall, func(vk.Section) {})
 }
