@@ -19,7 +19,7 @@ import (
 // which is less on a processor.
 type LayerOptions struct {
 	Common
-	Models   []string             // of Models
+	Models   []string             // of Models; in the suites layer and step MODEL+N too, see drafted
 	Kinds    []string             // of Kinds; a model that has no such layer is left out
 	Weights  []string             // of WeightFormats
 	Batches  []int                // decode: requests of one token each

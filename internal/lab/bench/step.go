@@ -23,7 +23,8 @@ func (o StepOptions) withDefaults(onSlow bool) StepOptions {
 	return o
 }
 
-// StepRow is a whole decode step.
+// StepRow is a whole decode step. Of MODEL+N (see drafted) the step of drafts behind it is part of
+// it.
 type StepRow struct {
 	Model   string `json:"model"`
 	Weights string `json:"weights"`
