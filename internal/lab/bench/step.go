@@ -150,7 +150,7 @@ func newStepRun(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p 
 		opts: pipeline.EngineOptions{Keys: o.Keys, Variant: o.Variant, Invariant: o.Invariant, Rewind: rejects}}}
 	s.drafts = s.main() < len(s.cfg.Layers)
 	s.opts.MaxStep, s.opts.Between = max(s.mostTokens(), 128), s.chain.record
-	s.longest = s.shape.lens[0] + s.cfg.DraftBlock + 4*(o.Reps+o.Warmup) + 4*mostWake
+	s.longest = max(row.Context, 1+rejects) + s.cfg.DraftBlock + 4*(o.Reps+o.Warmup) + 4*mostWake
 	s.fillBy(s.fillInputs)
 	s.shape.keys = o.keys(s.cfg)
 	return s
