@@ -54,14 +54,15 @@ type Engine struct {
 	moving  bool          // steps submit nothing now, see still
 	ended   chan struct{} // closed when the next step ends; nil: nobody asked
 
-	layers    []*engineLayer
-	drafts    int           // the first layer that drafts; beyond the last one without any
-	caches    []*layerCache // of all layers
-	pools     []*enginePool
-	tables    *tensor.Arena // of all block tables
-	workspace tensor.Tensor // of gathered rows, see gatherRows
-	ropes     map[model.Rope]tensor.Tensor
-	reach     int // positions that the tensors of ropes have rows for
+	layers     []*engineLayer
+	drafts     int           // the first layer that drafts; beyond the last one without any
+	caches     []*layerCache // of all layers
+	pools      []*enginePool
+	draftPools int           // the first pool that layers that draft have, and all behind it
+	tables     *tensor.Arena // of all block tables
+	workspace  tensor.Tensor // of gathered rows, see gatherRows
+	ropes      map[model.Rope]tensor.Tensor
+	reach      int // positions that the tensors of ropes have rows for
 
 	sessions []*Session // by row of the block tables; nil: free
 	rows     []rowState // by row

@@ -57,6 +57,12 @@ func (e *Engine) Submissions(size int) (n int, each bool) {
 	return n, each
 }
 
+// Updates returns how many block tables a step that has begun looked at, and how many entries of
+// them it sends to the device.
+func (st *Step) Updates() (tables, entries int) {
+	return len(st.lane.changed), int(le.Uint32(st.b.staged.updates))
+}
+
 // Parts are those of the commands for a step of a size, which has them all.
 func (e *Engine) Parts(size int) (parts []vk.Part) {
 	for _, b := range e.allSteps() {

@@ -47,7 +47,7 @@ type planFlags struct {
 	step                    int
 	ranks                   int
 	reserve                 uint64
-	byLayer                 bool
+	byLayer, drafts         bool
 }
 
 // planRow is a context with a number of sessions.
@@ -84,6 +84,7 @@ func planCommand() *cobra.Command {
 	fl.IntVar(&f.ranks, "ranks", 1, "devices that share heads; the plan is for one of them")
 	fl.Uint64Var(&f.reserve, "reserve", 0, "MiB of the free memory that are for others")
 	fl.BoolVar(&f.byLayer, "layer-by-layer", false, "for an engine with LayerByLayer or Between: one tensor of hidden states")
+	fl.BoolVar(&f.drafts, "drafts", false, "with the layers that draft or predict ahead, mtp.*")
 	fl.StringVarP(&f.output, "output", "o", "table", "table, json or csv")
 	deviceFlags(fl, &f.device, &f.profile)
 	return cmd
@@ -144,16 +145,37 @@ func runPlan(ctx context.Context, f planFlags, stdout io.Writer) error {
 }
 
 // released are models that are planned for without a checkpoint.
-var released = map[string]func() model.Config{"flash": model.FlashConfig, "pro": model.ProConfig, "v41-flash": model.FlashV41Config}
+var released = map[string]func() model.Config{"flash": model.FlashConfig, "pro": model.ProConfig,
+	"v41-flash": func() model.Config { return model.FlashV41Config().WithDrafts(3) }}
 
 // layers are the model's, without memory.
 func (f *planFlags) layers() (cfg model.Config, layers []*model.DeviceLayer, err error) {
-	if of := released[f.model]; of != nil {
+	load := model.LoadConfig
+	if f.drafts {
+		load = model.LoadConfigWithDrafts
+	}
+	of := released[f.model]
+	if of != nil {
 		cfg = of()
-		layers, err = cfg.Plan(model.FormatFP8, f.ranks)
+	} else if cfg, err = load(f.model); err != nil {
+		return cfg, nil, err
+	}
+	var list []int
+	drafts := false
+	for i, l := range cfg.Layers {
+		if !l.Draft || f.drafts {
+			list = append(list, i)
+		}
+		drafts = drafts || l.Draft
+	}
+	if f.drafts && !drafts {
+		return cfg, nil, &vk.ArgumentError{Op: "plan", Arg: "drafts", Got: "true", Want: "a model with layers that draft"}
+	}
+	if of != nil {
+		layers, err = cfg.Plan(model.FormatFP8, f.ranks, list...)
 		return cfg, layers, err
 	}
-	c, err := model.Open(f.model, model.CheckpointOptions{Ranks: f.ranks})
+	c, err := model.Open(f.model, model.CheckpointOptions{Ranks: f.ranks, Layers: list})
 	if err != nil {
 		return cfg, nil, err
 	}

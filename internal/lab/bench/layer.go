@@ -19,7 +19,7 @@ import (
 // which is less on a processor.
 type LayerOptions struct {
 	Common
-	Models   []string             // of Models
+	Models   []string             // of Models; in the suites layer and step MODEL+N too, see drafted
 	Kinds    []string             // of Kinds; a model that has no such layer is left out
 	Weights  []string             // of WeightFormats
 	Batches  []int                // decode: requests of one token each
@@ -87,10 +87,10 @@ func (o LayerOptions) keys(c model.Config) cache.IndexKeyFormat {
 	return cmp.Or(o.Keys, c.Records.Keys())
 }
 
-func (o LayerOptions) check(op string) error {
+func (o LayerOptions) check(op string, models []string) error {
 	attend, _ := verify.Lookup(decodeOp)
 	return errors.Join(
-		oneOf(op, "model", o.Models, Models), oneOf(op, "kind", o.Kinds, Kinds), oneOf(op, "weights", o.Weights, WeightFormats),
+		oneOf(op, "model", models, Models), oneOf(op, "kind", o.Kinds, Kinds), oneOf(op, "weights", o.Weights, WeightFormats),
 		within(op, "batch", o.Batches, 1, 4096), within(op, "context", o.Contexts, 1, 1<<20), within(op, "prefill", o.Prefill, 1, 1<<20),
 		within(op, "chunk", []int{o.Chunk}, 0, 1<<16), o.Common.check(op), o.checkVariant(op, []verify.Op{attend}))
 }
@@ -121,29 +121,39 @@ type LayerRow struct {
 	Detail string            `json:"detail,omitempty"`
 }
 
-// stepShapes are the steps to time of a layer: decode steps, and the chunks of
-// prefills.
-func (o LayerOptions) stepShapes() (shapes []stepShape) {
+// stepShapes are the steps to time of a layer of a model: decode steps, and the chunks of prefills.
+// Those of a layer that drafts are blocks.
+func (o LayerOptions) stepShapes(name string, c model.Config, spec model.LayerSpec) (shapes []stepShape) {
+	_, n := drafted(name)
+	tokens := 1 + max(n, 0)
+	if spec.Block {
+		tokens = c.DraftBlock
+	}
 	for _, context := range o.Contexts {
 		for _, batch := range o.Batches {
-			shapes = append(shapes, decodeShape(batch, context))
+			x := decodeShape(batch, context, tokens)
+			x.draft = spec.Block
+			shapes = append(shapes, x)
 		}
+	}
+	if spec.Block {
+		return shapes
 	}
 	for _, prompt := range o.Prefill {
 		for at := 0; at < prompt; at += o.Chunk {
 			n := min(o.Chunk, prompt-at)
-			shapes = append(shapes, stepShape{lens: []int{at + n}, news: []int{n}})
+			shapes = append(shapes, stepShape{lens: []int{at + n}, news: []int{n}, prefill: true})
 		}
 	}
 	return shapes
 }
 
-// decodeShape is a token for each of some requests of context tokens, each a token
+// decodeShape is so many tokens for each of some requests of context tokens, each a token
 // shorter than the one before, so that compressors have as much to do as on average;
 // of one request the last token completes an entry.
-func decodeShape(batch, context int) (s stepShape) {
+func decodeShape(batch, context, tokens int) (s stepShape) {
 	for i := range batch {
-		s.lens, s.news = append(s.lens, max(1, context-i)), append(s.news, 1)
+		s.lens, s.news = append(s.lens, max(tokens, context-i)), append(s.news, tokens)
 	}
 	return s
 }
@@ -152,7 +162,7 @@ func decodeShape(batch, context int) (s stepShape) {
 // emit as it is done. A layer is timed as one of an engine's layers of its kind, each
 // submitted by itself. Statuses and errors are as with Ops.
 func Layers(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Progress, emit func(LayerRow)) error {
-	if err := o.check("bench: layer"); err != nil {
+	if err := o.check("bench: layer", undrafted(o.Models)); err != nil {
 		return err
 	}
 	o = o.withDefaults(slow(dev))
@@ -205,7 +215,7 @@ func (s *layerSuite) layer(of LayerRow) (err error) {
 	}()
 	before := len(sourcesOf(c, i))
 	c = onlyLayers(c, list...)
-	shapes := s.o.stepShapes()
+	shapes := s.o.stepShapes(of.Model, c, c.Layers[before].LayerSpec)
 	for _, shape := range shapes {
 		s.p.Rows(s.done, len(shapes)*len(s.o.layers()))
 		s.done++
@@ -226,7 +236,7 @@ func (s *layerSuite) layer(of LayerRow) (err error) {
 // of is the row of a step.
 func (x LayerRow) of(shape stepShape) LayerRow {
 	x.Mode, x.Tokens, x.Batch, x.Context = "decode", shape.tokens(), len(shape.lens), shape.lens[0]
-	if shape.news[0] > 1 {
+	if shape.prefill {
 		x.Mode = "prefill"
 	}
 	return x
@@ -278,9 +288,9 @@ func (s *layerSuite) row(row *LayerRow, c model.Config, shape stepShape, sets []
 		return nil
 	}
 	s.p.Step(name + ": filling caches")
-	r.fill = func(st *pipeline.Step) error {
+	r.fillBy(func(st *pipeline.Step) error {
 		return st.Input(0).Upload(s.ctx, bytesOf(normals(newRand(s.o.Seed), st.Input(0).Len())))
-	}
+	})
 	defer func() { err = errors.Join(err, r.close()) }()
 	if err := r.open(); err != nil {
 		return err
@@ -302,12 +312,8 @@ func (s *layerSuite) time(row *LayerRow, r *engineRun, before int) error {
 	n := r.engine.Layers() - before
 	var ns []float64
 	for range s.o.Reps {
-		if _, _, err := r.step(func(st *pipeline.Step) error {
-			list, err := st.Times()
-			if err != nil {
-				return err
-			}
-			sum := 0.0
+		if _, _, err := r.step(func(lists [][]vk.Section) error {
+			list, sum := lists[0], 0.0
 			for _, x := range list[max(len(list)-n, 0):] { // in front of them is what all layers share
 				sum += x.NS
 			}
@@ -328,7 +334,7 @@ func (s *layerSuite) time(row *LayerRow, r *engineRun, before int) error {
 			row.Ops = append(row.Ops, op.over(n))
 		}
 	}
-	for _, w := range r.layerWork(before) {
+	for _, w := range r.layerWork(r.shape, before) {
 		row.Work = row.Work.plus(w)
 	}
 	row.Limit = row.Work.Limit(s.limits)

@@ -12,14 +12,19 @@ type Listed struct {
 func List(suite string, ops OpOptions, models LayerOptions) (list []Listed, err error) {
 	add := func(op, name string) { list = append(list, Listed{suite, op, name}) }
 	if modelSuites[suite] {
-		err = models.check("bench: " + suite)
+		names := models.Models
+		if suite == "layer" || suite == "step" {
+			names = undrafted(names)
+		}
+		err = models.check("bench: "+suite, names)
 	}
 	switch {
 	case err != nil:
 	case suite == "layer":
 		models = models.withDefaults(false)
 		for _, x := range models.layers() {
-			for _, shape := range models.stepShapes() {
+			c := models.config(x.Model)
+			for _, shape := range models.stepShapes(x.Model, c, c.Layers[layerOf(c, x.Kind)].LayerSpec) {
 				add(suite, x.of(shape).title())
 			}
 		}

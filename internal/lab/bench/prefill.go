@@ -73,7 +73,7 @@ func (o PrefillOptions) rows() (list []PrefillRow) {
 // model. A kernel makes the input of a layer from the output of the one before, as in a model.
 // Statuses and errors are as with Ops.
 func Prefills(ctx context.Context, dev *vk.Device, o PrefillOptions, l Limits, p Progress, emit func(PrefillRow)) error {
-	if err := o.check("bench: prefill"); err != nil {
+	if err := o.check("bench: prefill", o.Models); err != nil {
 		return err
 	}
 	o = o.withDefaults(slow(dev))
@@ -155,7 +155,7 @@ func (r *prefillRun) time(row *PrefillRow) error {
 		r.shape = r.shapeOf(i)
 		for layer := range r.weights {
 			var work Work
-			for _, w := range r.layerWork(layer) {
+			for _, w := range r.layerWork(r.shape, layer) {
 				work = work.plus(w)
 			}
 			row.Work = row.Work.plus(work)
@@ -190,16 +190,13 @@ func (r *prefillRun) pass() (device []float64, wall time.Duration, err error) {
 	for i, c := range r.chunks {
 		r.shape = r.shapeOf(i)
 		own := r.inputs[2*inputShift*(i%inputShifts):][:2*c.Tokens*r.cfg.Hidden]
-		r.fill = func(st *pipeline.Step) error {
+		r.fillBy(func(st *pipeline.Step) error {
 			return errors.Join(st.ReuseInputs(), r.chain.start.Rows(0, c.Tokens).Upload(r.ctx, own))
-		}
+		})
 		ns := 0.0
-		_, all, err := r.step(func(st *pipeline.Step) error {
-			list, err := st.Times()
-			for _, x := range list {
-				ns += x.NS
-			}
-			return err
+		_, all, err := r.step(func(lists [][]vk.Section) error {
+			ns = took(lists)
+			return nil
 		})
 		if err != nil {
 			return nil, 0, err

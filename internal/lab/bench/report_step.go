@@ -41,7 +41,8 @@ by layer: each layer submitted by itself, without that kernel; the sum of their 
 to fill in and submit a step and to end it, without the wait; latency: both with the wait; behind chained and
 layer by layer: what they are then, with one wait at the end. limit: the time that the bytes (the least of
 weights, caches and activations) need at the measured copy bandwidth. floor: as many launches in the same
-levels, the first of each operation reading its bytes, and computing nothing.
+levels, the first of each operation reading its bytes, and computing nothing. MODEL+N: two steps, one that
+verifies N drafted tokens of each sequence, which are taken back, and one that drafts a block behind it.
 `
 
 // stepDetails lists the operations of each row, counts and memory.

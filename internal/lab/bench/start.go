@@ -103,7 +103,7 @@ func (o StartOptions) rows() (list []StartRow) {
 // Starts times the starts and hands each row to emit as it is done. A start that fails has a row of
 // status "failed". Errors: vk.ErrArgument; ErrWrong, as with Ops; the context's.
 func Starts(ctx context.Context, dev *vk.Device, o StartOptions, p Progress, emit func(StartRow)) error {
-	if err := o.check("bench: start"); err != nil {
+	if err := o.check("bench: start", o.Models); err != nil {
 		return err
 	}
 	o = o.withDefaults(slow(dev))
@@ -238,7 +238,7 @@ func StartWorker(ctx context.Context, in io.Reader, out io.Writer, open func() (
 	}
 	defer close()
 	s := startRun{engineRun: engineRun{ctx: ctx, dev: dev, p: Silent{}, cfg: modelConfig(order.Model),
-		shape: decodeShape(order.Batch, 1)}, order: order}
+		shape: decodeShape(order.Batch, 1, 1)}, order: order}
 	s.parts.Open, s.parts.Layers = nanoseconds(time.Since(began)), len(s.cfg.Layers)
 	if err := errors.Join(s.run(), s.close()); err != nil {
 		return err
@@ -294,7 +294,7 @@ func (s *startRun) run() error {
 		}
 		s.sessions = append(s.sessions, x)
 	}
-	st, err := s.begin()
+	st, err := s.begin(s.shape)
 	if err != nil {
 		return err
 	}

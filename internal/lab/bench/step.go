@@ -23,7 +23,8 @@ func (o StepOptions) withDefaults(onSlow bool) StepOptions {
 	return o
 }
 
-// StepRow is a whole decode step.
+// StepRow is a whole decode step. Of MODEL+N (see drafted) the step of drafts behind it is part of
+// it.
 type StepRow struct {
 	Model   string `json:"model"`
 	Weights string `json:"weights"`
@@ -85,7 +86,7 @@ func (o StepOptions) rows() (list []StepRow) {
 // steps of an engine with all layers of the model, and hands each row to emit as it is
 // done. Statuses and errors are as with Ops.
 func Steps(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p Progress, emit func(StepRow)) error {
-	if err := o.check("bench: step"); err != nil {
+	if err := o.check("bench: step", undrafted(o.Models)); err != nil {
 		return err
 	}
 	o = o.withDefaults(slow(dev))
@@ -131,16 +132,25 @@ type stepRun struct {
 // operation, recorded anew, and as it stays.
 const recordings = 3
 
-// newStepRun is a run whose sessions are so much shorter at first that the last of its steps has
-// the context that was asked for.
+// newStepRun is a run whose sessions are so much shorter at first that the last of its steps, or
+// the block of drafts behind it, ends at the context that was asked for.
 func newStepRun(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p Progress, maker *weightMaker, row StepRow) *stepRun {
 	row.Status = "ok"
-	steps := 4*o.Reps + recordings // that keep their tokens: whole, apart, chained, by sections; chainedSections
-	first := max(1, row.Context-steps+1)
+	_, n := drafted(row.Model)
+	rejects := max(n, 0)
 	s := &stepRun{o: o, limits: l, maker: maker, row: row, engineRun: engineRun{ctx: ctx, dev: dev, p: p, seed: o.Seed,
-		cfg: o.config(row.Model), shape: decodeShape(row.Batch, first), longest: first + steps - 1,
-		opts: pipeline.EngineOptions{MaxStep: max(row.Batch, 128), Keys: o.Keys, Variant: o.Variant, Invariant: o.Invariant}}}
-	s.opts.Between, s.fill = s.chain.record, s.fillInputs
+		cfg: o.config(row.Model), rejects: rejects,
+		opts: pipeline.EngineOptions{Keys: o.Keys, Variant: o.Variant, Invariant: o.Invariant, Rewind: rejects}}}
+	s.drafts = s.main() < len(s.cfg.Layers)
+	steps := 4*o.Reps + recordings // that keep a token: whole, apart, chained, by sections; chainedSections
+	beyond := 0                    // where a block of drafts ends behind the tokens that it comes after
+	if s.drafts {
+		beyond = max(0, s.cfg.DraftBlock-rejects)
+	}
+	first := max(1+rejects, row.Context-beyond-steps+1)
+	s.shape, s.longest = decodeShape(row.Batch, first, 1+rejects), first+steps-1+beyond
+	s.opts.MaxStep, s.opts.Between = max(s.mostTokens(), 128), s.chain.record
+	s.fillBy(s.fillInputs)
 	s.shape.keys = o.keys(s.cfg)
 	return s
 }
@@ -296,13 +306,18 @@ func (s *stepRun) judge(what string, pass bool, value, bound float64, detail str
 
 // open makes the engine with its sessions, and what is between its layers.
 func (s *stepRun) open() error {
-	if err := s.chain.open(s.dev, len(s.weights), s.opts.MaxStep, s.cfg.Hidden); err != nil {
+	if err := s.chain.open(s.dev, s.main(), len(s.weights), s.opts.MaxStep, s.cfg.Hidden); err != nil {
 		return err
 	}
 	if err := s.engineRun.open(); err != nil {
 		return err
 	}
-	return s.engine.Prepare(s.ctx, s.shape.tokens())
+	for _, x := range s.shapes() {
+		if err := s.engine.Prepare(s.ctx, x.tokens()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // time fills in the times of the row.
@@ -310,10 +325,10 @@ func (s *stepRun) time() error {
 	if err := s.engine.SetTiming(s.ctx, pipeline.TimingWhole); err != nil {
 		return err
 	}
-	if err := s.timeWhole(&s.row.Time, &s.row.Host, &s.row.Latency, func(list []vk.Section) {
+	if err := s.timeWhole(&s.row.Time, &s.row.Host, &s.row.Latency, func(steps vk.Section) {
 		// Where a submission begins there is no barrier to be derived: those of the
 		// recording with the fewest submissions count.
-		s.row.Dispatches, s.row.Barriers = list[0].Dispatches, max(s.row.Barriers, list[0].Barriers)
+		s.row.Dispatches, s.row.Barriers = steps.Dispatches, max(s.row.Barriers, steps.Barriers)
 	}); err != nil {
 		return err
 	}
@@ -351,5 +366,5 @@ func (s *stepRun) time() error {
 func (s *stepRun) timeApart() error {
 	s.apart = true
 	defer func() { s.apart = false }()
-	return s.timeWhole(&s.row.Apart, &s.row.ApartHost, &s.row.ApartWall, func([]vk.Section) {})
+	return s.timeWhole(&s.row.Apart, &s.row.ApartHost, &s.row.ApartWall, func(vk.Section) {})
 }

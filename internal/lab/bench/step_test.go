@@ -28,7 +28,7 @@ func TestStepRows(t *testing.T) {
 		batches        []int
 		formats        []string // of reports about the same rows
 	}{{"small", "fp8", 3, 700, []int{1, 3}, Formats[:1]}, {"small", "nvfp4", 3, 700, []int{2}, Formats[1:]},
-		{"v41-small", "fp8", 7, 150, []int{1}, nil}} {
+		{"v41-small+1", "fp8", 8, 150, []int{2}, nil}} {
 		o := StepOptions{LayerOptions{Checked: true, Models: []string{c.model}, Weights: []string{c.weights}, Batches: c.batches,
 			Contexts: []int{c.tokens}, Common: Common{Reps: 2, Warmup: 1, Seed: 1}}}
 		before := len(dev.MemoryInUse())
