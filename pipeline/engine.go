@@ -365,6 +365,7 @@ func (e *Engine) Memory() EngineMemory {
 	}
 	m.Workspace = e.workspace.Bytes()
 	for i := range e.lanes {
+		m.Steps += e.lanes[i].scratchBytes()
 		for _, b := range e.lanes[i].sizes {
 			steps, hidden, host := b.bytes()
 			m.Steps, m.Hidden, m.Host = m.Steps+steps, m.Hidden+hidden, m.Host+host

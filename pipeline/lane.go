@@ -27,6 +27,8 @@ type lane struct {
 
 	e       *Engine
 	sizes   map[int]*stepSize
+	scratch *vk.Buffer // of all sizes
+	counted uint64     // what it would be, see EngineOptions.Estimate
 	need    pageCounts // of the step, reused
 	changed []tableOf  // those that may have entries that the device does not have
 	set     []bool     // [layers, MaxSessions] inputs set from host memory
@@ -95,7 +97,7 @@ func (l *lane) close() (err error) {
 	for _, b := range l.sizes {
 		err = errors.Join(err, b.close())
 	}
-	return err
+	return errors.Join(err, l.scratch.Close())
 }
 
 // unlocked releases the engine's mutex and, without an error, copies from or to mapped memory.

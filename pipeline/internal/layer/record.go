@@ -324,7 +324,7 @@ func (r *recording) turnBack() error {
 		return x.turn.Record(r.rec, projection.InverseRopeArgs{O: o, Positions: r.step.Positions, Table: r.a.CosSin})
 	}
 	return x.quant.Record(r.rec, projection.InverseRopeQuantArgs{O: o, Positions: r.step.Positions, Table: r.a.CosSin,
-		Codes: x.codes, Scales: x.scales})
+		Codes: x.coded.codes, Scales: x.coded.scales})
 }
 
 // firstOutput are the arguments of wo_a.

@@ -1,0 +1,27 @@
+package layer
+
+import (
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
+	"github.com/vkmla/vkmla/tensor"
+)
+
+// When a layer uses what passes between its operations. Layers have the same names for it, so that
+// all of them, of any kind, have it at the same place, and what one of these times does not use
+// shares its bytes with what no other one uses. docs/design/memory.md has the rule, and why no
+// barrier comes of it.
+const (
+	edges   memory.Use = 1 << iota // the first products, and all that follows the attention: the next layer's may run beside it
+	picking                        // from there to the attention
+	attending
+)
+
+// scratch lists tensors of a kind of layers.
+type scratch struct {
+	*memory.Scratch
+	kind string
+}
+
+// step wants a tensor that a step writes once, for all layers of the kind.
+func (s scratch) step(name string, to *tensor.Tensor, dt tensor.DType, shape ...int) {
+	s.Add(s.kind+", "+name, memory.Always, to, dt, shape...)
+}
