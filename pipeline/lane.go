@@ -27,8 +27,8 @@ type lane struct {
 
 	e       *Engine
 	sizes   map[int]*stepSize
-	scratch *vk.Buffer // of all sizes
-	counted uint64     // what it would be, see EngineOptions.Estimate
+	scratch []*vk.Buffer // of sizes, each larger than those before, see place
+	counted uint64       // what it would be, see EngineOptions.Estimate
 	need    pageCounts // of the step, reused
 	changed []tableOf  // those that may have entries that the device does not have
 	set     []bool     // [layers, MaxSessions] inputs set from host memory
@@ -54,6 +54,9 @@ func (e *Engine) freeLane() *lane {
 
 // open allocates what steps of all sizes need.
 func (l *lane) open(ctx context.Context) error {
+	if err := l.largest(ctx); err != nil {
+		return err
+	}
 	for _, n := range l.e.allSizes() {
 		b, err := l.stepSize(ctx, n)
 		if err == nil {
@@ -81,7 +84,7 @@ func (l *lane) forget() (err error) {
 	for _, b := range l.sizes {
 		err = errors.Join(err, b.forget())
 	}
-	return err
+	return errors.Join(err, l.unite(nil))
 }
 
 // close ends the lane's step and frees its memory once the device is done. Nobody else uses it.
@@ -97,7 +100,10 @@ func (l *lane) close() (err error) {
 	for _, b := range l.sizes {
 		err = errors.Join(err, b.close())
 	}
-	return errors.Join(err, l.scratch.Close())
+	for _, b := range l.scratch {
+		err = errors.Join(err, b.Close())
+	}
+	return err
 }
 
 // unlocked releases the engine's mutex and, without an error, copies from or to mapped memory.

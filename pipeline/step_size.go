@@ -28,7 +28,8 @@ type stepSize struct {
 	layers []stepLayer
 	plans  map[*stepKind]*rowPlan // of kinds that gather rows
 
-	scratch memory.Scratch // of kinds and layers, in the lane's buffer
+	scratch memory.Scratch // of kinds and layers
+	buffer  *vk.Buffer     // of the lane, that it is in
 
 	host, device stepInputs
 	staged       stagedInputs

@@ -81,12 +81,16 @@ type recording struct {
 }
 
 func (r *recording) schedule(s schedule) error {
+	err := r.enter(0)
 	for _, l := range s {
-		if err := r.level(l); err != nil {
-			return err
+		if err == nil {
+			err = r.enter(l[0].use())
+		}
+		if err == nil {
+			err = r.level(l)
 		}
 	}
-	return nil
+	return err
 }
 
 // level records ops in their order. What follows indexScores runs beside it.

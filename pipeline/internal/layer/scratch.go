@@ -15,6 +15,27 @@ const (
 	attending
 )
 
+// use says when an op is.
+func (o op) use() memory.Use {
+	switch o {
+	case codesHidden, wqaWkv, wgate, wgateFirst, indexWgate, weightsProj, callers, inputSums:
+		return edges
+	case attend:
+		return attending
+	case inverseRope, codesO, woA, codesOLoRA, woB, woAB:
+		return edges
+	}
+	return picking
+}
+
+// enter tells what watches scratch that the layer is about to use some of it.
+func (r *recording) enter(now memory.Use) error {
+	if enter := r.k.cfg.Scratch.Enter; enter != nil {
+		return enter(r.rec, now)
+	}
+	return nil
+}
+
 // scratch lists tensors of a kind of layers.
 type scratch struct {
 	*memory.Scratch

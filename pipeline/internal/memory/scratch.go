@@ -20,6 +20,10 @@ const Always = ^Use(0)
 //
 // Tensors have shapes from the moment they are added, and memory once there is a buffer: see Place.
 type Scratch struct {
+	// Enter, unless nil, is called with what is about to be in use, 0 for nothing. Tests fill what is
+	// idle then.
+	Enter func(rec *vk.Recorder, now Use) error
+
 	places []*place
 	list   []placed
 	bytes  uint64 // of all places; 0 while they are not arranged
@@ -98,14 +102,13 @@ func (s *Scratch) Place(b *vk.Buffer) {
 	}
 }
 
-// Idle are the first and the last but one byte of each range that no tensor has which is in use at
-// a time. Tests fill these.
+// Idle are the ranges of bytes, from the first to before the second, of which nothing is in use.
 func (s *Scratch) Idle(now Use) (ranges [][2]uint64) {
 	end := s.Bytes()
 	places := slices.SortedFunc(slices.Values(s.places), func(p, q *place) int { return cmp.Compare(p.at, q.at) })
 	free := uint64(0)
 	for _, p := range append(places, &place{at: end, use: Always}) {
-		if p.use&now == 0 {
+		if p.use&now == 0 && p.use != Always {
 			continue
 		}
 		if p.at > free {
