@@ -339,11 +339,11 @@ func (m EngineMemory) Total() uint64 {
 // EngineOptions.MaxCacheBytes leaves room for the open ones to grow.
 //
 // Steps and Hidden grow with the sizes of steps so far, and of Prepare, for each of the steps that
-// were in progress at a time. For T tokens, Steps is for each kind of layer
-// 2*T*(2*H*512 + G*ORank + 2*QRank + 1024) bytes, about 2*T*(2048 + 256*Hi) more with a compressor
-// and an indexer, lists of 4*T*(Window + entries attended), which are there twice where rows are
-// gathered, and some tens of MB of scratch that do not grow with T. As sizes are powers of two, all
-// of them take about twice what the largest does.
+// were in progress at a time. For T tokens, all kinds of layers share scratch: about 2*T*2*H*512
+// bytes, and some tens of MB that do not grow with T. Each kind has lists of 4*T*Window bytes, or
+// of 4*T*(Window + entries) where it attends all of them; each indexer whose picks others read has up
+// to 8*T*TopK. After Warm there is scratch for the largest size alone, before it for up to twice as
+// much. All sizes of Hidden take about twice what the largest does.
 func (e *Engine) Memory() EngineMemory {
 	var m EngineMemory
 	e = e.orNone()

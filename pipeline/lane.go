@@ -29,9 +29,9 @@ type lane struct {
 	sizes   map[int]*stepSize
 	scratch []*vk.Buffer // of sizes, each larger than those before, see place
 	counted uint64       // what it would be, see EngineOptions.Estimate
-	need    pageCounts // of the step, reused
-	changed []tableOf  // those that may have entries that the device does not have
-	set     []bool     // [layers, MaxSessions] inputs set from host memory
+	need    pageCounts   // of the step, reused
+	changed []tableOf    // those that may have entries that the device does not have
+	set     []bool       // [layers, MaxSessions] inputs set from host memory
 }
 
 func (l *lane) init(e *Engine) {

@@ -14,8 +14,8 @@ import (
 )
 
 // What passes between operations of a step is scratch. A lane has one step in progress, so all its
-// sizes of steps have theirs in one buffer, as large as the largest needs. docs/design/memory.md has
-// the rule by which tensors of a step share it.
+// sizes of steps have theirs in one buffer, as large as the largest needs. docs/design/memory.md
+// has the rule by which tensors of a step share it.
 
 // place gives a size of steps its scratch. If the lane's buffer is too small it gets another one;
 // sizes that have recorded commands stay in the old one, for as long as they have any.

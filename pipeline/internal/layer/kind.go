@@ -121,8 +121,8 @@ type Kind struct {
 }
 
 // NewKind builds what does not depend on the format of weights, allocates counters, under the label
-// "layer step", and wants T * (2*H*512 + G*ORank + QRank + ...) * 2 bytes and more of KindConfig.Scratch.
-// The caller closes it after its layers.
+// "layer step", and wants T * (2*H*512 + G*ORank + QRank + ...) * 2 bytes and more of
+// KindConfig.Scratch. The caller closes it after its layers.
 //
 // Errors: vk.ErrArgument for numbers out of range; those of the constructors of operations and
 // of vk.Device.NewBuffer.

@@ -52,7 +52,8 @@ func (x *output) makeQuant(k *Kind, format projection.ActivationFormat) (err err
 	return err
 }
 
-// buildQuant makes it, and wants its memory, for the first layer that takes FP8 without KindConfig.Output.
+// buildQuant makes it, and wants its memory, for the first layer that takes FP8 without
+// KindConfig.Output.
 func (x *output) buildQuant(k *Kind, format projection.ActivationFormat) error {
 	if x.quant != nil {
 		return nil

@@ -5,14 +5,13 @@ import (
 	"github.com/vkmla/vkmla/tensor"
 )
 
-// When a layer uses what passes between its operations. Layers have the same names for it, so that
-// all of them, of any kind, have it at the same place, and what one of these times does not use
-// shares its bytes with what no other one uses. docs/design/memory.md has the rule, and why no
-// barrier comes of it.
+// The parts of a layer, which say when scratch is in use. All kinds of layers have the same names
+// for it, and so the same places; names that no part uses both share bytes. docs/design/memory.md
+// has the rule, and why no barrier comes of it.
 const (
-	edges   memory.Use = 1 << iota // the first products, and all that follows the attention: the next layer's may run beside it
-	picking                        // from there to the attention
-	attending
+	edges     memory.Use = 1 << iota // the first products, and beside them all that follows an earlier layer's attention
+	picking                          // between both
+	attending                        // the attention
 )
 
 // use says when an op is.

@@ -20,8 +20,8 @@ const Always = ^Use(0)
 //
 // Tensors have shapes from the moment they are added, and memory once there is a buffer: see Place.
 type Scratch struct {
-	// Enter, unless nil, is called with what is about to be in use, 0 for nothing. Tests fill what is
-	// idle then.
+	// Enter, unless nil, is called with what is about to be in use, 0 for nothing. Tests fill what
+	// is idle then.
 	Enter func(rec *vk.Recorder, now Use) error
 
 	places []*place
