@@ -128,10 +128,8 @@ func (e *Engine) SpareBytes() (n uint64) {
 
 // Poison makes steps overwrite, in front of each part of a layer, scratch of which it uses nothing.
 // They compute the same, or something reads what another operation or layer left.
-func (e *Engine) Poison(ctx context.Context) error {
-	if err := e.OpenAll(ctx); err != nil {
-		return err
-	}
+// It is for sizes of steps that there have been.
+func (e *Engine) Poison() error {
 	const nan = 0x7fc07fc0 // and no entry, slot or code that there is
 	for i := range e.lanes {
 		l := &e.lanes[i]

@@ -227,14 +227,11 @@ func (l *coreLayer) compressor(t *testing.T, dev *vk.Device, c cache.Compression
 }
 
 // core is the part of the schedule core that the layer has.
-func (l *Layer) core() (s schedule) {
+func (l *Layer) core() schedule {
 	k := l.kind
 	x := traits{picks: k.picks != nil, compresses: k.main != nil, keys: k.keys != nil, saves: k.wish.saves,
 		rawScores: k.picks != nil && k.picks.query == nil}
-	for _, all := range core {
-		s = append(s, slices.DeleteFunc(slices.Clone(all), func(o op) bool { return !x.has(o) }))
-	}
-	return s
+	return core.of(x)
 }
 
 // memory puts pools and block tables on the device.

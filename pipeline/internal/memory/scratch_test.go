@@ -18,7 +18,7 @@ import (
 func TestScratch(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 1))
-	for range 200 {
+	for range 50 {
 		s, n := Scratch{}, 1+rng.IntN(20)
 		tensors, uses, lengths := make([][2]tensor.Tensor, n), make([]Use, n), make([]int, n)
 		var live [8]uint64
