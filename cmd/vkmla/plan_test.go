@@ -77,12 +77,25 @@ func TestPlan(t *testing.T) {
 		require.Len(t, out.Rows, 2)
 		assert.InEpsilon(t, perToken, (out.Rows[1].Session-out.Rows[0].Session)/65536, 0.01, store)
 	}
+	const beyond = "MaxTokens: got 9999999999, want 1 to "
+	for _, output := range []string{"table", "csv", "json"} {
+		text, _ = plan(exitWrong, "--context", "300,9999999999", "--sessions", "2", "-o", output)
+		assert.Contains(t, text, beyond, output)
+		assert.Contains(t, text, "300", output)
+	}
+	require.NoError(t, json.Unmarshal([]byte(text), &out))
+	require.Len(t, out.Rows, 2)
+	assert.True(t, out.Rows[0].Fits && out.Rows[0].Total > 0 && out.Rows[0].Problem == "", "%+v", out.Rows[0])
+	x := out.Rows[1]
+	assert.True(t, !x.Fits && x.Total == 0 && x.Sessions == 2 && x.Context == 9999999999, "%+v", x)
+	text, _ = plan(exitWrong, "--context", "9999999999")
+	assert.Contains(t, text, "context 9999999999, sessions 1: pipeline: new engine: "+beyond)
 	for want, args := range map[string][]string{
 		"plan: store: got \"v5\", want v4 or v41": {"--context", "3", "--store", "v5"},
 		"plan: context: got none":                 nil,
 		"plan: sessions: got 0":                   {"--context", "3", "--sessions", "0"},
 		"plan: output: got \"yaml\"":              {"--context", "3", "-o", "yaml"},
-		"pipeline: new engine: MaxTokens: got":    {"--context", "9999999999"},
+		"plan: context: got 0":                    {"--context", "0"},
 		"pipeline: new engine: MaxStep: got":      {"--context", "9", "--step", "-1"},
 		"model: plan weights: ranks: got 3":       {"--context", "9", "--model", "flash", "--ranks", "3"},
 	} {

@@ -230,16 +230,15 @@ func (r *engineRun) submit(st *pipeline.Step) error {
 // a quarter of the speed to come to its full clock again.
 const wakeSteps = time.Second
 
-// mostWake bounds the steps of one wakeUp, for every step lengthens the sessions.
-const mostWake = 1350
-
-// wakeUp runs steps until they are recorded for good (the first is measured operation by
-// operation, the second recorded anew) and the device has its full clock.
+// wakeUp runs steps until they are recorded for good and the device has its full clock. Sessions
+// stay as they were.
 func (r *engineRun) wakeUp(warmup int) error {
+	defer func(aborts bool) { r.aborts = aborts }(r.aborts)
+	r.aborts = true
 	gpu := !slow(r.dev)
 	var start time.Time
-	for n := 0; n < max(3, warmup) || gpu && time.Since(start) < wakeSteps && n < mostWake; n++ {
-		if n == 2 {
+	for n := 0; n < max(recordings, warmup) || gpu && time.Since(start) < wakeSteps; n++ {
+		if n == recordings-1 {
 			start = time.Now()
 		}
 		if _, _, err := r.step(nil); err != nil {

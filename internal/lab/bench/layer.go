@@ -55,16 +55,31 @@ func (o LayerOptions) config(name string) model.Config {
 	return c
 }
 
-// kinds is how many kinds of layers are timed, of all models.
-func (o LayerOptions) kinds() (n int) {
+// modelOf is a model with the format of its weights.
+type modelOf struct{ model, weights string }
+
+// models are those to time.
+func (o LayerOptions) models() (list []modelOf) {
+	for _, model := range o.Models {
+		for _, weights := range o.Weights {
+			list = append(list, modelOf{model, weights})
+		}
+	}
+	return list
+}
+
+// layers are those to time, without their steps and what is measured.
+func (o LayerOptions) layers() (list []LayerRow) {
 	for _, name := range o.Models {
-		for _, kind := range KindsOf(name) {
-			if slices.Contains(o.Kinds, kind) {
-				n++
+		for _, kind := range o.Kinds {
+			for _, weights := range o.Weights {
+				if slices.Contains(KindsOf(name), kind) {
+					list = append(list, LayerRow{Model: name, Kind: kind, Weights: weights})
+				}
 			}
 		}
 	}
-	return n
+	return list
 }
 
 // keys is how a model's index keys are kept.
@@ -88,7 +103,7 @@ type LayerRow struct {
 	Mode    string `json:"mode"` // decode or prefill
 	Tokens  int    `json:"tokens"`
 	Batch   int    `json:"batch"`   // requests
-	Context int    `json:"context"` // tokens of a request, this step's included
+	Context int    `json:"context"` // tokens of the first request, this step's included
 	Variant string `json:"variant"` // of the attention kernel
 
 	Time  Time     `json:"time"` // of the layer without timestamps inside
@@ -100,7 +115,7 @@ type LayerRow struct {
 
 	Sets   int               `json:"sets"`   // layers with weights of their own, in turn
 	Memory map[string]uint64 `json:"memory"` // bytes by purpose while it ran
-	Status string            `json:"status"` // ok, wrong, or skipped for want of memory
+	Status string            `json:"status"`
 	Error  float64           `json:"error"`
 	Bound  float64           `json:"bound"`
 	Detail string            `json:"detail,omitempty"`
@@ -135,9 +150,7 @@ func decodeShape(batch, context int) (s stepShape) {
 
 // Layers checks and times the layers that the options ask for and hands each row to
 // emit as it is done. A layer is timed as one of an engine's layers of its kind, each
-// submitted by itself. Rows whose check failed have status "wrong" and no times; the
-// error is then ErrWrong. A row for whose caches the device has not enough memory has
-// status "skipped".
+// submitted by itself. Statuses and errors are as with Ops.
 func Layers(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Progress, emit func(LayerRow)) error {
 	if err := o.check("bench: layer"); err != nil {
 		return err
@@ -149,17 +162,13 @@ func Layers(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Pro
 	}
 	maker := newWeightMaker(ctx, dev, o.Seed)
 	defer maker.Close()
-	s := &layerSuite{ctx: ctx, dev: dev, o: o, limits: l, p: p, maker: maker, emit: emit, failed: failed}
-	for _, name := range o.Models {
-		for _, kind := range o.Kinds {
-			for _, weights := range o.Weights {
-				if err := s.kind(name, kind, weights); err != nil {
-					return fmt.Errorf("bench: layer: %s %s %s: %w", name, kind, weights, err)
-				}
-			}
+	s := &layerSuite{ctx: ctx, dev: dev, o: o, limits: l, p: p, maker: maker, emit: emit, failed: failed, tally: tally{ctx: ctx}}
+	for _, x := range o.layers() {
+		if err := s.layer(x); err != nil {
+			return err
 		}
 	}
-	return s.wrong
+	return s.tally.missing
 }
 
 // failedOps says what is wrong with single operations, unless they are known to be right.
@@ -179,62 +188,68 @@ type layerSuite struct {
 	maker  *weightMaker
 	emit   func(LayerRow)
 	failed string // what is wrong with operations, if anything
-	wrong  error
+	tally  tally
 	done   int // rows
 }
 
-// kind times all steps of a kind of layer with the same weights: as many layers of them
-// as get past the last-level cache together, behind those that they take from.
-func (s *layerSuite) kind(name, kind, weights string) (err error) {
-	c := s.o.config(name)
-	i := layerOf(c, kind)
-	if i < 0 {
-		return nil
-	}
-	var sets []*randomLayer
+// layer times all steps of a layer with the same weights: as many layers of them as get past the
+// last-level cache together, behind those that they take from.
+func (s *layerSuite) layer(of LayerRow) (err error) {
+	c := s.o.config(of.Model)
+	i := layerOf(c, of.Kind)
+	sets, list, noWeights := s.sets(c, i, of.Weights)
 	defer func() {
 		for _, w := range sets {
 			err = errors.Join(err, w.Close())
 		}
 	}()
-	list := sourcesOf(c, i)
+	before := len(sourcesOf(c, i))
+	c = onlyLayers(c, list...)
+	shapes := s.o.stepShapes()
+	for _, shape := range shapes {
+		s.p.Rows(s.done, len(shapes)*len(s.o.layers()))
+		s.done++
+		shape.output, shape.keys = s.o.Output, s.o.keys(c)
+		row := of.of(shape)
+		err := noWeights
+		if err == nil {
+			row.Sets = len(sets) - before
+			err = s.row(&row, c, shape, sets, before)
+		}
+		if err := s.tally.add("layer: "+describeRow(row), err, &row.Status, &row.Detail, func() { s.emit(row) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// of is the row of a step.
+func (x LayerRow) of(shape stepShape) LayerRow {
+	x.Mode, x.Tokens, x.Batch, x.Context = "decode", shape.tokens(), len(shape.lens), shape.lens[0]
+	if shape.news[0] > 1 {
+		x.Mode = "prefill"
+	}
+	return x
+}
+
+// sets makes the weights of a layer's sources and of copies of itself, and says of which layer each
+// is. What was made has to be closed, whatever the error.
+func (s *layerSuite) sets(c model.Config, layer int, weights string) (sets []*randomLayer, list []int, err error) {
+	list = sourcesOf(c, layer)
 	before := len(list)
 	for n := 2; len(sets) < before+n; {
 		if len(sets) >= before {
-			list = append(list, i)
+			list = append(list, layer)
 		}
 		w, err := s.maker.layer(c, list[len(sets)], formatNamed(weights))
 		if err != nil {
-			return err
+			return sets, list, err
 		}
 		if sets = append(sets, w); len(sets) > before && !slow(s.dev) {
 			n = min(16, max(2, int(verify.RotateBytes/w.bytes())))
 		}
 	}
-	c = onlyLayers(c, list...)
-	shapes := s.o.stepShapes()
-	for _, shape := range shapes {
-		s.p.Rows(s.done, len(shapes)*s.o.kinds()*len(s.o.Weights))
-		s.done++
-		shape.output, shape.keys = s.o.Output, s.o.keys(c)
-		row := LayerRow{Model: name, Kind: kind, Weights: weights, Mode: "decode", Tokens: shape.tokens(), Batch: len(shape.lens),
-			Context: shape.lens[0], Sets: len(sets) - before}
-		if shape.news[0] > 1 {
-			row.Mode = "prefill"
-		}
-		err := s.row(&row, c, shape, sets, before)
-		if errors.Is(err, vk.ErrOutOfDeviceMemory) {
-			row.Status, row.Detail, err = "skipped", err.Error(), nil
-		}
-		if err != nil {
-			return err
-		}
-		s.emit(row)
-		if row.Status == "wrong" {
-			s.wrong = ErrWrong
-		}
-	}
-	return nil
+	return sets, list, nil
 }
 
 // row checks and times one step. So many layers are there only to be taken from.

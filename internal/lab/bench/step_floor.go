@@ -85,7 +85,7 @@ func (s *stepRun) chainedSections() (list []vk.Section, err error) {
 	if err := s.engine.RecordAgain(s.ctx); err != nil {
 		return nil, err
 	}
-	for range 3 { // measured operation by operation, recorded anew, and as it stays
+	for range recordings {
 		if _, _, err := s.step(func(st *pipeline.Step) error {
 			x, err := st.Times()
 			list = fewestWaits(list, x)
