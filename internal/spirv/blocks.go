@@ -6,7 +6,6 @@ import "slices"
 type pruner struct {
 	m         *Module
 	constants *evaluator
-	types     map[uint32]uint32 // of what functions and constants define
 }
 
 // block is what begins with a label. A merge comes right before the end of its block.
@@ -32,7 +31,7 @@ func (p pruner) prune(f function) ([]inst, bool) {
 		for end < len(f.code)-1 && f.code[end].op != opLabel {
 			end++
 		}
-		b, ok := p.block(f.code[i:end])
+		b, ok := p.block(f, f.code[i:end])
 		if !ok || at[b.label] != nil {
 			return nil, false
 		}
@@ -63,7 +62,7 @@ func (p pruner) prune(f function) ([]inst, bool) {
 
 // block looks at a block's end. One that goes on by a choice of which the outcome is known goes on
 // by a branch.
-func (p pruner) block(code []inst) (*block, bool) {
+func (p pruner) block(f function, code []inst) (*block, bool) {
 	n := len(code)
 	for n > 1 && (code[n-1].op == opLine || code[n-1].op == opNoLine) { // these are about the next label
 		n--
@@ -80,7 +79,7 @@ func (p pruner) block(code []inst) (*block, bool) {
 			}
 		}
 	}
-	to, ok := p.targets(b.end)
+	to, ok := p.targets(f, b.end)
 	if b.to = to; b.end.op != opBranchConditional || b.merge.op != opSelectionMerge {
 		return b, ok
 	}
@@ -93,14 +92,14 @@ func (p pruner) block(code []inst) (*block, bool) {
 }
 
 // targets are the labels that a block's last instruction names; false if nobody knows.
-func (p pruner) targets(in inst) ([]uint32, bool) {
+func (p pruner) targets(f function, in inst) ([]uint32, bool) {
 	switch in.op {
 	case opBranch:
 		return in.args[:1], true
 	case opBranchConditional:
 		return in.args[1:3], true
 	case opSwitch: // after the default's label pairs of a literal and a label
-		selector, err := p.m.scalar(p.types[in.args[0]])
+		selector, err := p.m.scalar(p.typeOf(f, in.args[0]))
 		words := 2
 		if selector.width > 32 {
 			words = 3
@@ -115,6 +114,19 @@ func (p pruner) targets(in inst) ([]uint32, bool) {
 		return to, true
 	}
 	return nil, slices.Contains(ends, in.op)
+}
+
+// typeOf is the type of a constant, or of what a function defines.
+func (p pruner) typeOf(f function, id uint32) uint32 {
+	if v, ok := p.m.values[id]; ok {
+		return v.args[0]
+	}
+	for _, in := range f.code {
+		if result, ok := in.defines(); ok && result == id && in.op != opLabel {
+			return in.args[0]
+		}
+	}
+	return 0
 }
 
 // reach finds the labels that are reached from the first block; false if one is no block's.

@@ -28,13 +28,13 @@ func whole(t *testing.T, before, after []byte, name string) []uint16 {
 	require.True(t, ok, name)
 	gone, ops := map[uint32]bool{}, []uint16(nil)
 	for _, f := range was {
-		mark(gone, f.code, true)
+		mark(gone, f.code)
 	}
-	mark(gone, headBefore, false)
+	unmark(gone, headBefore)
 	leads := map[uint32][]uint32{}
 	var label uint32
 	for _, f := range functions {
-		mark(gone, f.code, false)
+		unmark(gone, f.code)
 		for _, in := range f.code {
 			ops = append(ops, in.op)
 			switch in.op {

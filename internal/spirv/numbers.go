@@ -58,8 +58,9 @@ const (
 // OpUnreachable, OpTerminateInvocation.
 var ends = []uint16{opBranch, opBranchConditional, opSwitch, 252, 253, 254, opUnreachable, 4416}
 
-// typeOps are OpTypePipeStorage, OpTypeNamedBarrier, and types of extensions.
-var typeOps = []uint16{322, 327, 4163, 4417, 4456, 4472, 5281, 5288, 5341, 5358, 5370, 5371}
+// noType are instructions that define something without a type, types besides those above: of SPIR-V 1.1,
+// of extensions.
+var noType = []uint16{opString, opExtInstImport, opDecorationGroup, opLabel, 322, 327, 4163, 4417, 4456, 4472, 5281, 5288, 5341, 5358, 5370, 5371}
 
 // noResult are instructions that define nothing, though they have two operands or more: about the
 // module, about memory, and about where a block goes on.

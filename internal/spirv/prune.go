@@ -21,7 +21,7 @@ func Prune(code []byte, constants []uint32) []byte {
 	if !ok || slices.ContainsFunc(head, func(in inst) bool { return in.op == opDecorationGroup }) {
 		return code // a group may give constants their ids
 	}
-	p := pruner{m, &evaluator{m, constants, map[uint32]number{}}, resultTypes(m, functions)}
+	p := pruner{m, &evaluator{m, constants, map[uint32]number{}}}
 	bodies := map[uint32][]inst{}
 	for _, f := range functions {
 		body, ok := p.prune(f)
@@ -33,12 +33,17 @@ func Prune(code []byte, constants []uint32) []byte {
 	called, gone := calls(head, bodies), map[uint32]bool{} // what instructions define that are dropped
 	var kept []inst
 	for _, f := range functions {
-		if mark(gone, f.code, true); slices.Contains(called, f.id) {
-			kept = append(kept, bodies[f.id]...)
+		var stays []inst
+		if slices.Contains(called, f.id) {
+			stays = bodies[f.id]
 		}
+		if len(stays) < len(f.code) {
+			mark(gone, f.code)
+		}
+		kept = append(kept, stays...)
 	}
-	mark(gone, kept, false)
-	mark(gone, head, false)
+	unmark(gone, kept)
+	unmark(gone, head)
 	if names(head, gone) || names(kept, gone) {
 		return code
 	}
@@ -104,23 +109,44 @@ var pruneArgs = map[uint16]int{
 
 // defines is the id that an instruction defines.
 func (in inst) defines() (uint32, bool) {
-	switch {
-	case slices.Contains(ofTargets, in.op) || slices.Contains(noResult, in.op) || len(in.args) == 0:
-		return 0, false
-	case in.op == opLabel || in.op == opString || in.op == opExtInstImport || slices.Contains(typeOps, in.op) ||
-		in.op >= opTypeFirst && in.op <= opTypeLast:
-		return in.args[0], true
-	case len(in.args) == 1:
+	at := 1
+	if int(in.op) < len(resultAt) {
+		at = int(resultAt[in.op])
+	}
+	if at < 0 || at >= len(in.args) {
 		return 0, false
 	}
-	return in.args[1], true
+	return in.args[at], true
 }
 
-// mark sets what instructions define.
-func mark(gone map[uint32]bool, code []inst, is bool) {
+// resultAt is which operand of an instruction is the id that it defines, -1 for none. It is 1, behind
+// a type, of all that are not listed.
+var resultAt = func() (at [1 << 13]int8) {
+	for op := range at {
+		switch op := uint16(op); {
+		case slices.Contains(ofTargets, op) || slices.Contains(noResult, op):
+			at[op] = -1
+		case op >= opTypeFirst && op <= opTypeLast || slices.Contains(noType, op):
+		default:
+			at[op] = 1
+		}
+	}
+	return at
+}()
+
+// mark adds what instructions define, unmark takes it out.
+func mark(gone map[uint32]bool, code []inst) {
 	for _, in := range code {
 		if id, ok := in.defines(); ok {
-			gone[id] = is
+			gone[id] = true
+		}
+	}
+}
+
+func unmark(gone map[uint32]bool, code []inst) {
+	for _, in := range code {
+		if id, ok := in.defines(); ok {
+			delete(gone, id)
 		}
 	}
 }
@@ -131,22 +157,6 @@ func names(code []inst, gone map[uint32]bool) bool {
 	return slices.ContainsFunc(code, func(in inst) bool {
 		return in.op == opExtInst && slices.ContainsFunc(in.args[4:], func(id uint32) bool { return gone[id] })
 	})
-}
-
-// resultTypes maps what functions and constants define to its type.
-func resultTypes(m *Module, functions []function) map[uint32]uint32 {
-	types := map[uint32]uint32{}
-	for id, v := range m.values {
-		types[id] = v.args[0]
-	}
-	for _, f := range functions {
-		for _, in := range f.code {
-			if id, ok := in.defines(); ok && in.op != opLabel {
-				types[id] = in.args[0]
-			}
-		}
-	}
-	return types
 }
 
 // append writes an instruction.
