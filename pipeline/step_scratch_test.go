@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -96,4 +97,22 @@ func TestScratchSizes(t *testing.T) {
 	require.NoError(t, errors.Join(s.Close(), again.Close()))
 	again = must[*pipeline.Session](t)(e.Open())
 	sameBits(t, first, extend(t, again, len(x.layers), x.tokens(0, 1)), "moved")
+}
+
+// TestScratchMost demands what was estimated of an engine whose steps of the most tokens take less
+// scratch than smaller ones, and which has recorded those already.
+func TestScratchMost(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev, ctx := testkit.Device(t), t.Context()
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Tiny(4)})))
+	o := options{MaxTokens: 64, MaxStep: 33, SubmitBudget: -1}
+	e := engine(t, dev, cfg, layers, o)
+	s := must[*pipeline.Session](t)(e.Open())
+	st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: o.MaxStep}))
+	require.NoError(t, errors.Join(st.ReuseInputs(), st.Run(ctx), st.Commit()))
+	before := e.Memory().Steps
+	require.NoError(t, e.OpenAll(ctx))
+	assert.Equal(t, must[pipeline.EngineMemory](t)(o.Estimate(ctx, dev, cfg, layers)).Steps, e.Memory().Steps)
+	o.MaxStep--
+	assert.Less(t, before, must[pipeline.EngineMemory](t)(o.Estimate(ctx, dev, cfg, layers)).Steps, "32 tokens")
 }
