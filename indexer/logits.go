@@ -213,7 +213,9 @@ func (o *Logits) choose(op string, choose cmChooser) (err error) {
 	o.variant, err = pkg.ChooseOn(o.dev, op, LogitsVariants, o.cfg.Variant, o.cfg.MaxBytes, func(v string) (err error) {
 		if element := map[string]string{VariantCM: "f16", VariantCMB: "bf16"}[v]; element != "" {
 			o.tiling, err = choose(o.dev.Caps(), tuning.Of(o.dev), element, o.cfg.Heads, max(o.cfg.Group, 1))
-			o.tiling.blocks = o.cfg.Blocks > 0
+			if err == nil && o.cfg.Blocks > 0 {
+				o.tiling.ofBlocks(o.dev.Caps(), tuning.Of(o.dev))
+			}
 		}
 		return err
 	})

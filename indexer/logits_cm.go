@@ -72,8 +72,24 @@ func (t cmTiling) registers(copies, rest int) int {
 	if t.codes {
 		queries, keys = queries/2, keys/2
 	}
-	rows := 5 * t.tile * 8 / t.threads()
-	return copies*(queries+keys) + sums + rows + rest
+	row := 5
+	if t.blocks {
+		row += 2 // page and slot of the next one
+	}
+	return copies*(queries+keys) + sums + row*t.tile*8/t.threads() + rest
+}
+
+// fits tells whether a device has the registers.
+func (t cmTiling) fits(caps *vk.Caps, tune *tuning.Profile) bool {
+	return t.registers(tune.Device.OperandCopies(caps), tune.Logits.OtherRegisters) <= tune.Device.Registers(t.threads())
+}
+
+// ofBlocks makes it a tiling for entries of candidate blocks, with fewer keys at a time where that
+// many have no registers.
+func (t *cmTiling) ofBlocks(caps *vk.Caps, tune *tuning.Profile) {
+	for t.blocks = true; t.tile > t.leastTile() && !t.fits(caps, tune); {
+		t.tile /= 2
+	}
 }
 
 // constants are the specialisation constants after PAGE and FORMAT.
@@ -90,9 +106,13 @@ func powerOfTwo(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
 func (t *cmTiling) fill(tune *tuning.Logits, heads int) {
 	t.headParts = powerOfTwo(opkit.CeilDiv(heads, t.heads))
 	t.keyParts = max(1, tune.MatrixSubgroups/(t.headParts*t.tokens))
-	// Enough keys for one matrix and whole rows for each subgroup, and enough memory that a
-	// subgroup's queries can come in through it.
-	t.tile = max(t.n*max(t.keyParts, tune.MatrixSubgroups), t.subgroups()*max(t.subgroup/8, 1), t.heads)
+	t.tile = max(t.n*tune.MatrixSubgroups, t.leastTile())
+}
+
+// leastTile is enough keys for one matrix and whole rows for each subgroup, and enough memory that
+// a subgroup's queries can come in through it.
+func (t *cmTiling) leastTile() int {
+	return max(t.n*t.keyParts, t.subgroups()*max(t.subgroup/8, 1), t.heads)
 }
 
 // cmFit returns the tiling with the most tokens, and with these the most heads per
@@ -111,15 +131,12 @@ func cmFit(caps *vk.Caps, tune *tuning.Profile, s vk.CoopMatShape, heads, tokens
 			return t, false
 		}
 	}
-	fits := func() bool {
-		return t.registers(tune.Device.OperandCopies(caps), tune.Logits.OtherRegisters) <= tune.Device.Registers(t.threads())
-	}
 	for t.tokens = min(powerOfTwo(tokens), tune.Logits.MatrixTokens); t.tokens >= 1; t.tokens /= 2 {
 		for t.heads = max(t.m, min(tune.Logits.MatrixHeads, powerOfTwo(heads))); t.heads >= t.m; t.heads /= 2 {
 			t.fill(&tune.Logits, heads)
 			t.held = true
-			t.held = fits()
-			if t.threads() <= int(caps.MaxWorkgroupInvocations) && t.sharedBytes() <= int(caps.SharedMemory) && fits() {
+			t.held = t.fits(caps, tune)
+			if t.threads() <= int(caps.MaxWorkgroupInvocations) && t.sharedBytes() <= int(caps.SharedMemory) && t.fits(caps, tune) {
 				return t, true
 			}
 		}

@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"cmp"
 	"fmt"
 	"testing"
 
@@ -66,6 +67,30 @@ func TestCMTilingCodes(t *testing.T) {
 		caps.CoopMat = []vk.CoopMatShape{{M: 16, N: 16, K: k, A: "e4m3", B: "e4m3", C: "f32", Result: "f32", Scope: "subgroup"}}
 		_, err := cmChoose(&caps, hopper(), "e4m3", 64, 1)
 		assert.Equal(t, want, err == nil, "K %d: %v", k, err)
+	}
+}
+
+// Entries of candidate blocks take more registers. Where 32 heads leave too few, half as many keys
+// come in at a time; never fewer than a tiling needs.
+func TestCMTilingBlocks(t *testing.T) {
+	xe2, err := tuning.Named("xe2")
+	require.NoError(t, err)
+	for _, c := range []struct {
+		device           string
+		tune             *tuning.Profile
+		heads, registers int // 0: the profile's
+		tile, want       int
+	}{{"Arc B", xe2, 32, 0, 32, 16}, {"Arc B", xe2, 64, 0, 32, 32}, {"Arc B", xe2, 64, 1, 32, 16}, {"H100", hopper(), 32, 1, 64, 64}} {
+		caps, name := knowncaps.Matrix[c.device], fmt.Sprintf("%s, %d heads, %d registers", c.device, c.heads, c.registers)
+		x, err := cmChoose(&caps, c.tune, "f16", c.heads, 1)
+		require.NoError(t, err)
+		assert.Equal(t, c.tile, x.tile, name)
+		tune := *c.tune
+		tune.Device.MaxRegisters = cmp.Or(c.registers, tune.Device.MaxRegisters)
+		x.ofBlocks(&caps, &tune)
+		assert.True(t, x.blocks)
+		assert.Equal(t, c.want, x.tile, name)
+		assert.Zero(t, x.tile%(x.n*x.keyParts)+x.tile%x.heads+x.tile/x.subgroups()*8%x.subgroup, "%s: %+v", name, x)
 	}
 }
 

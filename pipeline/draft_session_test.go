@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -24,7 +25,7 @@ import (
 func draftSessions(t *testing.T, o options) *drafting {
 	t.Helper()
 	testkit.WithoutMatrices(t)
-	c := fakemodel.WithDraft(fakemodel.V41())
+	c := fakemodel.V41().WithDrafts(1)
 	c.Window = 9
 	x := &drafting{rng: rand.New(rand.NewPCG(testkit.Seed(t), 43))}
 	x.m = fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8})
@@ -116,6 +117,59 @@ func TestDraftFull(t *testing.T) {
 	sameBits(t, was, saved(t, s), "a full pool")
 }
 
+// TestDraftPages drafts where other layers' pages are full, or shared with a fork: a block takes
+// none of them, and leaves no table to be brought up to date but those of layers that draft.
+func TestDraftPages(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	const tokens = 9 // of a page of the other layers
+	pages := map[string]int{"window": tokens, "ratio1": tokens, "draft": 16}
+	o := options{MaxTokens: 4 * tokens, MaxSessions: 3, MaxStep: 16, Rewind: 3, Pages: pages}
+	x := newDrafting(t, draftingModel(), o)
+	block := x.hidden(x.c.DraftBlock)
+	s := x.session(t, tokens-1)
+	want := x.draft(t, s, block)
+	x.updates(t, s, 0, 0)
+
+	f := must[*pipeline.Session](t)(s.Fork())
+	_, free := x.e.Pages()
+	for entries := range 2 { // of the copy of the page that the block shared
+		st := must[*pipeline.Step](t)(x.e.Begin(t.Context(), x.block(f)))
+		tables, sent := st.Updates()
+		assert.Equal(t, []int{1, 1 - entries}, []int{tables, sent})
+		_, left := x.e.Pages()
+		assert.Equal(t, []int{free[0], free[1], free[2] - 1}, left[:3])
+		require.NoError(t, st.Abort())
+		sameBits(t, want, x.draft(t, f, block), "a fork")
+	}
+
+	o.MaxCacheBytes = x.e.PageBytes(pipeline.PageCounts{2, 2, 2})
+	o.CacheBytes = o.MaxCacheBytes
+	full := *x
+	full.e = engine(t, testkit.Device(t), x.c, x.layers, o)
+	right := x.all(1)
+	for _, s := range []*pipeline.Session{s, f} {
+		must[[]pipeline.Appended](t)(s.Append(t.Context(), right))
+		require.NoError(t, s.CheckTables(t.Context(), tokens-1))
+	}
+	was := saved(t, s)
+	want = x.draft(t, s, block)
+	for range 2 {
+		f = must[*pipeline.Session](t)(full.e.Restore(t.Context(), bytes.NewReader(was)))
+	}
+	sameBits(t, want, full.draft(t, f, block), "full pools")
+	sameBits(t, was, saved(t, f), "full pools")
+}
+
+// updates demands so many tables that the next token of a session looks at, and entries that it
+// sends to the device.
+func (x *drafting) updates(t *testing.T, s *pipeline.Session, tables, entries int) {
+	t.Helper()
+	st := must[*pipeline.Step](t)(x.e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))
+	looked, sent := st.Updates()
+	assert.Equal(t, []int{tables, entries}, []int{looked, sent}, "tables, and entries of them")
+	require.NoError(t, st.Abort())
+}
+
 // TestDraftErrors demands an error of everything that is no block behind a session's tokens.
 func TestDraftErrors(t *testing.T) {
 	x := draftSessions(t, options{MaxSessions: 2})
@@ -165,7 +219,7 @@ func TestDraftErrors(t *testing.T) {
 func draftingModel() model.Config {
 	c := fakemodel.V41()
 	c.Layers = model.V41Layers(model.Sources{Entries: []int{1}, Picks: []int{1}, Candidates: -1}, 0, 1)
-	return fakemodel.WithDraft(c)
+	return c.WithDrafts(1)
 }
 
 // opened makes an engine of layers of the model.
@@ -190,7 +244,7 @@ func (x *drafting) opened(t *testing.T, list ...int) (*pipeline.Engine, error) {
 // one by one, with the same results. Warm leaves nothing to be recorded.
 func TestDraftBetween(t *testing.T) {
 	testkit.WithoutMatrices(t)
-	c := fakemodel.WithDraft(draftingModel())
+	c := draftingModel().WithDrafts(1)
 	var places []string
 	between := func(rec *vk.Recorder, at pipeline.Between) error {
 		places = append(places, fmt.Sprint(at.Layer, at.Draft, at.Output.IsZero()))
@@ -199,7 +253,8 @@ func TestDraftBetween(t *testing.T) {
 		}
 		return rec.Copy(at.Input.View(), at.Output.View())
 	}
-	x := newDrafting(t, c, options{MaxStep: 8, Between: between})
+	// Other programs' turns shall not decide what is recorded.
+	x := newDrafting(t, c, options{MaxStep: 8, Between: between, SubmitBudget: time.Hour})
 	require.NoError(t, x.e.Warm(t.Context()))
 	assert.Subset(t, places, []string{"0 false true", "1 false false", "2 false false", "3 false false", "4 false false",
 		"2 true true", "3 true false", "4 true false"})
@@ -248,7 +303,7 @@ func (x *drafting) chain(t *testing.T, c pipeline.Chunk, hidden []float32) []flo
 // that do not run, with the bits of a device that maps them.
 func TestDraftStaging(t *testing.T) {
 	testkit.WithoutMatrices(t)
-	m := fake(t, fakemodel.Options{Config: fakemodel.WithDraft(draftingModel()), Storage: fakemodel.FP8})
+	m := fake(t, fakemodel.Options{Config: draftingModel().WithDrafts(1), Storage: fakemodel.FP8})
 	ck := must[*model.Checkpoint](t)(openFake(t, m, 1, model.CheckpointOptions{Layers: []int{0, 2, 3}}))
 	var want [][]float32
 	for _, staging := range []bool{false, true} {

@@ -128,7 +128,7 @@ func TestDraftFormula(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 41))
 	variants := map[model.Records]string{model.RecordsV4: attention.TwoPassPrefix + attention.VariantBase}
 	for _, records := range []model.Records{model.RecordsV41, model.RecordsV4} {
-		c := fakemodel.WithDraft(fakemodel.V41())
+		c := fakemodel.V41().WithDrafts(1)
 		c.Window, c.DraftBlock = 1+rng.IntN(40), 1+rng.IntN(9)
 		m := fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8, Seed: rng.Uint64()})
 		x := &drafting{m: m, rng: rng, got: map[int][]float32{}, wanted: map[int][]float32{}}
@@ -284,7 +284,7 @@ func TestDraftRejected(t *testing.T) {
 	c := fakemodel.V41()
 	if os.Getenv("VKMLA_TEST_FULL") != "1" { // a layer of each role
 		c.Layers = model.V41Layers(model.Sources{Entries: []int{1, 2}, Picks: []int{1, 2, 3}, Candidates: 2}, 0, 2, 1, 1, 1)
-		c = fakemodel.WithDraft(c)
+		c = c.WithDrafts(1)
 	}
 	x := newDrafting(t, c, options{MaxSessions: 2, MaxStep: 8, Rewind: most, Invariant: true})
 	tokens := rest

@@ -54,14 +54,15 @@ type Engine struct {
 	moving  bool          // steps submit nothing now, see still
 	ended   chan struct{} // closed when the next step ends; nil: nobody asked
 
-	layers    []*engineLayer
-	drafts    int           // the first layer that drafts; beyond the last one without any
-	caches    []*layerCache // of all layers
-	pools     []*enginePool
-	tables    *tensor.Arena // of all block tables
-	workspace tensor.Tensor // of gathered rows, see gatherRows
-	ropes     map[model.Rope]tensor.Tensor
-	reach     int // positions that the tensors of ropes have rows for
+	layers     []*engineLayer
+	drafts     int           // the first layer that drafts; beyond the last one without any
+	caches     []*layerCache // of all layers
+	pools      []*enginePool
+	draftPools int           // the first pool that layers that draft have, and all behind it
+	tables     *tensor.Arena // of all block tables
+	workspace  tensor.Tensor // of gathered rows, see gatherRows
+	ropes      map[model.Rope]tensor.Tensor
+	reach      int // positions that the tensors of ropes have rows for
 
 	sessions []*Session // by row of the block tables; nil: free
 	rows     []rowState // by row
@@ -324,7 +325,7 @@ type EngineMemory struct {
 	Caches    uint64 // pages
 	Held      uint64 // of Caches: the pages that sessions hold, each counted once
 	Tables    uint64 // block tables, cosines and sines
-	Steps     uint64 // what passes between operations of a layer, and the metadata of steps, for each size in use
+	Steps     uint64 // what passes between operations, of the largest size in use, and the metadata of steps of each
 	Workspace uint64 // rows that are gathered to be attended, at most EngineOptions.Workspace
 	Hidden    uint64 // hidden states, kept picks and LSE, those in host memory included
 	Host      uint64 // of Steps and Hidden: what is mapped host memory
@@ -339,11 +340,11 @@ func (m EngineMemory) Total() uint64 {
 // EngineOptions.MaxCacheBytes leaves room for the open ones to grow.
 //
 // Steps and Hidden grow with the sizes of steps so far, and of Prepare, for each of the steps that
-// were in progress at a time. For T tokens, Steps is for each kind of layer
-// 2*T*(2*H*512 + G*ORank + 2*QRank + 1024) bytes, about 2*T*(2048 + 256*Hi) more with a compressor
-// and an indexer, lists of 4*T*(Window + entries attended), which are there twice where rows are
-// gathered, and some tens of MB of scratch that do not grow with T. As sizes are powers of two, all
-// of them take about twice what the largest does.
+// were in progress at a time. For T tokens, all kinds of layers share scratch: about 2*T*2*H*512
+// bytes, and some tens of MB that do not grow with T. Each kind has lists of 4*T*Window bytes, or
+// of 4*T*(Window + entries) where it attends all of them. Each indexer whose picks others read has
+// up to 8*T*TopK. After Warm there is scratch for the largest size alone, before it for up to twice
+// as much. All sizes of Hidden take about twice what the largest does.
 func (e *Engine) Memory() EngineMemory {
 	var m EngineMemory
 	e = e.orNone()
@@ -365,6 +366,7 @@ func (e *Engine) Memory() EngineMemory {
 	}
 	m.Workspace = e.workspace.Bytes()
 	for i := range e.lanes {
+		m.Steps += e.lanes[i].scratchBytes()
 		for _, b := range e.lanes[i].sizes {
 			steps, hidden, host := b.bytes()
 			m.Steps, m.Hidden, m.Host = m.Steps+steps, m.Hidden+hidden, m.Host+host

@@ -15,10 +15,10 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// opened opens a checkpoint of a model and uploads it.
-func opened(t testing.TB, dev *vk.Device, m *fakemodel.Model) (*model.Checkpoint, []*model.DeviceLayer) {
+// opened opens a checkpoint of a model and uploads some layers, or all but those that draft.
+func opened(t testing.TB, dev *vk.Device, m *fakemodel.Model, list ...int) (*model.Checkpoint, []*model.DeviceLayer) {
 	t.Helper()
-	c, err := openFake(t, m, 1, model.CheckpointOptions{})
+	c, err := openFake(t, m, 1, model.CheckpointOptions{Layers: list})
 	require.NoError(t, err)
 	layers := must[[]*model.DeviceLayer](t)(c.Upload(t.Context(), dev, nil))
 	t.Cleanup(func() { assert.NoError(t, model.CloseLayers(layers)) })
@@ -41,6 +41,7 @@ func TestEstimate(t *testing.T) {
 		"v41": {fakemodel.FP8, options{MaxTokens: 5000, MaxSessions: 3, MaxStep: 12, KeepTopK: true}, fakemodel.V41()},
 		"v41 in pages": {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9, Pages: model.VLLMPagesV41(64),
 			LayerByLayer: true}, fakemodel.V41()},
+		"v41 drafts": {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9}, draftingModel()},
 		"v41 as v4": {fakemodel.BF16, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9, Records: model.RecordsV4, Steps: 2,
 			LayerByLayer: true}, fakemodel.V41()},
 		"default":    {fakemodel.BF16, options{MaxTokens: 5000, MaxSessions: 3, MaxStep: 12}, v4},
@@ -59,7 +60,13 @@ func TestEstimate(t *testing.T) {
 				cfg.Hidden, cfg.ORank = 256, 128
 			}
 			m := fake(t, fakemodel.Options{Config: cfg, Storage: x.storage})
-			c, layers := opened(t, dev, m)
+			var list []int
+			for i := range cfg.Layers {
+				if name == "v41 drafts" {
+					list = append(list, i)
+				}
+			}
+			c, layers := opened(t, dev, m, list...)
 			planned := must[[]*model.DeviceLayer](t)(c.Plan())
 			before := fmt.Sprint(dev.MemoryInUse())
 			want := must[pipeline.EngineMemory](t)(x.o.Estimate(ctx, dev, c.Config, planned))

@@ -61,16 +61,23 @@ func (e *Engine) checkStep() error {
 // fits returns why a step of `tokens` does not fit the device, or nil. What fits a step fits every
 // smaller one.
 func (e *Engine) fits(tokens int) error {
-	seen := map[kindKey]bool{}
+	seen, gathers, s := map[kindKey]bool{}, false, memory.Scratch{}
 	for _, l := range e.layers {
 		key := l.kindKey()
 		if seen[key] {
 			continue
 		}
 		seen[key] = true
-		if err := layer.Check(e.dev, e.kindConfig(l, tokens)); err != nil {
+		cfg := e.kindConfig(l, tokens)
+		cfg.Scratch = &s
+		if err := layer.Check(e.dev, cfg); err != nil {
 			return err
 		}
+		gathers = gathers || cfg.Room(e.dev).Rows() > 0
+	}
+	e.share(&s, make([]stepLayer, len(e.layers)), tokens, gathers)
+	if err := s.Fits(opNewEngine, e.dev.Caps()); err != nil {
+		return err
 	}
 	n := len(e.layers)
 	if e.oneTensor() {

@@ -125,9 +125,13 @@ func (c *layerCache) shape(pages int) tensor.Tensor {
 
 // shapePools makes the pools that the layers' specs name, without pages.
 func (e *Engine) shapePools() error {
-	for _, l := range e.layers {
+	e.draftPools = math.MaxInt
+	for i, l := range e.layers {
 		for _, spec := range l.spec.Pools {
 			p := e.pool(spec)
+			if i >= e.drafts {
+				e.draftPools = min(e.draftPools, p.index)
+			}
 			for _, store := range spec.Stores {
 				c := &layerCache{layer: l, pool: p, store: store}
 				if err := c.lay(&e.opts); err != nil {

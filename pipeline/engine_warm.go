@@ -24,7 +24,15 @@ const opWarm = "pipeline: warm"
 // Errors: ErrTooManySessions; those of Prepare and of Step.Wait.
 func (e *Engine) Warm(ctx context.Context) error {
 	e = e.orNone()
-	err := e.renewed(ctx, func() error { return e.growRopes(ctx, e.opts.MaxTokens) })
+	err := e.renewed(ctx, func() error {
+		err := e.growRopes(ctx, e.opts.MaxTokens)
+		for i := range e.lanes {
+			if err == nil {
+				err = e.lanes[i].largest(ctx)
+			}
+		}
+		return err
+	})
 	if err == nil {
 		err = e.warm(ctx)
 	}

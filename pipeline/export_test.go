@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"time"
 
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -55,6 +57,12 @@ func (e *Engine) Submissions(size int) (n int, each bool) {
 		}
 	}
 	return n, each
+}
+
+// Updates returns how many block tables a step that has begun looked at, and how many entries of
+// them it sends to the device.
+func (st *Step) Updates() (tables, entries int) {
+	return len(st.lane.changed), int(le.Uint32(st.b.staged.updates))
 }
 
 // Parts are those of the commands for a step of a size, which has them all.
@@ -122,6 +130,30 @@ func (e *Engine) SpareBytes() (n uint64) {
 		}
 	}
 	return n
+}
+
+// Poison makes steps overwrite, in front of each part of a layer, scratch of which it uses nothing.
+// They compute the same, or something reads what another operation or layer left.
+// It is for sizes of steps that there have been.
+func (e *Engine) Poison() error {
+	const nan = 0x7fc07fc0 // and no entry, slot or code that there is
+	for i := range e.lanes {
+		l := &e.lanes[i]
+		for _, b := range l.sizes {
+			last := memory.Always
+			b.scratch.Enter = func(rec *vk.Recorder, now memory.Use) (err error) {
+				if now != 0 && now == last {
+					return nil
+				}
+				last = now
+				for _, r := range b.scratch.Idle(now) {
+					err = errors.Join(err, rec.Fill(b.buffer.View(r[0], r[1]-r[0]), nan))
+				}
+				return err
+			}
+		}
+	}
+	return e.forget()
 }
 
 // Levels returns the schedule of a layer in steps of so many tokens, of which there has been one.

@@ -27,9 +27,11 @@ type lane struct {
 
 	e       *Engine
 	sizes   map[int]*stepSize
-	need    pageCounts // of the step, reused
-	changed []tableOf  // those that may have entries that the device does not have
-	set     []bool     // [layers, MaxSessions] inputs set from host memory
+	scratch []*vk.Buffer // of sizes, each larger than those before, see place
+	counted uint64       // what it would be, see EngineOptions.Estimate
+	need    pageCounts   // of the step, reused
+	changed []tableOf    // those that may have entries that the device does not have
+	set     []bool       // [layers, MaxSessions] inputs set from host memory
 }
 
 func (l *lane) init(e *Engine) {
@@ -52,6 +54,9 @@ func (e *Engine) freeLane() *lane {
 
 // open allocates what steps of all sizes need.
 func (l *lane) open(ctx context.Context) error {
+	if err := l.largest(ctx); err != nil {
+		return err
+	}
 	for _, n := range l.e.allSizes() {
 		b, err := l.stepSize(ctx, n)
 		if err == nil {
@@ -79,7 +84,7 @@ func (l *lane) forget() (err error) {
 	for _, b := range l.sizes {
 		err = errors.Join(err, b.forget())
 	}
-	return err
+	return errors.Join(err, l.unite(nil))
 }
 
 // close ends the lane's step and frees its memory once the device is done. Nobody else uses it.
@@ -94,6 +99,9 @@ func (l *lane) close() (err error) {
 	l.copied()
 	for _, b := range l.sizes {
 		err = errors.Join(err, b.close())
+	}
+	for _, b := range l.scratch {
+		err = errors.Join(err, b.Close())
 	}
 	return err
 }

@@ -207,13 +207,21 @@ func (s *Session) Truncate(n int) error {
 func (s *Session) cut(n int) error {
 	s.wake()
 	for i := range s.tables {
-		t := &s.tables[i]
-		if err := t.Truncate(min(t.pool.slots(n), t.Len())); err != nil {
+		if err := s.cutIn(&s.tables[i], n); err != nil {
 			return err
 		}
-		t.synced = min(t.synced, t.Entries())
 	}
 	return s.e.dropCopies()
+}
+
+// cutIn is cut for one table, and wakes no other.
+func (s *Session) cutIn(t *sessionTable, n int) error {
+	s.at.quiet, t.quiet = 0, 0
+	if err := t.Truncate(min(t.pool.slots(n), t.Len())); err != nil {
+		return err
+	}
+	t.synced = min(t.synced, t.Entries())
+	return nil
 }
 
 // Close gives the session's pages back. Closing again, or after the engine, does
@@ -243,46 +251,49 @@ func (s *Session) drop() error {
 // due reports whether a table has something to do for the next n tokens.
 func (s *Session) due(t *sessionTable, n int) bool { return s.at.length+n > t.quiet }
 
-// need adds the pages that n more tokens take.
-func (s *Session) need(n int, pages pageCounts) {
-	for i := range s.tables {
-		if t := &s.tables[i]; s.due(t, n) {
-			pages[i] += t.Need(t.pool.slots(s.at.length+n) - t.Len())
-		}
+// tablesOf are the tables of the layers that run: in steps of drafts of those that draft.
+func (s *Session) tablesOf(draft bool) []sessionTable {
+	if draft {
+		return s.tables[s.e.draftPools:]
 	}
+	return s.tables
 }
 
-// remember keeps what the device has of the tables, for a step that is given up.
-func (s *Session) remember() {
-	for i := range s.tables {
-		s.tables[i].before = s.tables[i].synced
+// need adds the pages that n more tokens take in some tables.
+func (s *Session) need(tables []sessionTable, n int, pages pageCounts) {
+	for i := range tables {
+		if t := &tables[i]; s.due(t, n) {
+			pages[t.pool.index] += t.Need(t.pool.slots(s.at.length+n) - t.Len())
+		}
 	}
 }
 
 // list adds the tables that have something to do for the next n tokens to those that the device
 // may not have.
-func (s *Session) list(n int, changed []tableOf) []tableOf {
-	for i := range s.tables {
-		if t := &s.tables[i]; s.due(t, n) {
+func (s *Session) list(tables []sessionTable, n int, changed []tableOf) []tableOf {
+	for i := range tables {
+		if t := &tables[i]; s.due(t, n) {
+			t.before = t.synced
 			changed = append(changed, tableOf{s, t})
 		}
 	}
 	return changed
 }
 
-// reserve takes the pages for n more tokens, which ensure has made free, gives back those that
-// are no longer needed, and finds out for how long the tables can then be left alone. Pages
-// that have to be copied are listed for workPages.
-func (s *Session) reserve(n int) error {
-	s.at.quiet = math.MaxInt
-	for i := range s.tables {
-		t := &s.tables[i]
-		if s.due(t, n) {
+// reserve takes the pages for n more tokens in some tables, which ensure has made free, gives back
+// those that are no longer needed, and finds out for how long the tables can then be left alone.
+// Pages that have to be copied are listed for workPages.
+func (s *Session) reserve(tables []sessionTable, n int) error {
+	for i := range tables {
+		if t := &tables[i]; s.due(t, n) {
 			if err := s.reserveIn(t, n); err != nil {
 				return err
 			}
 		}
-		s.at.quiet = min(s.at.quiet, t.quiet)
+	}
+	s.at.quiet = math.MaxInt
+	for i := range s.tables {
+		s.at.quiet = min(s.at.quiet, s.tables[i].quiet)
 	}
 	return nil
 }
@@ -304,7 +315,7 @@ func (s *Session) reserveIn(t *sessionTable, n int) error {
 			return err
 		}
 		s.e.pending = append(s.e.pending, pageWork{pool: p, PageCopy: c})
-		t.synced = min(t.synced, last)
+		t.synced, t.before = min(t.synced, last), min(t.before, last)
 	}
 	t.quiet = (t.Len()+t.Room()+1)*p.Tokens - 1
 	if !p.keepsAll() { // until there are two pages to give back: one goes when the next is taken
@@ -350,7 +361,7 @@ func (s *Session) wake() {
 // are no longer needed.
 func (s *Session) settle() error {
 	s.wake()
-	err := s.reserve(0)
+	err := s.reserve(s.tables, 0)
 	s.wake()
 	return err
 }
@@ -403,11 +414,11 @@ func (s *Session) advance(ctx context.Context, n int) (err error) {
 	for n > 0 && err == nil {
 		part := min(n, e.opts.MaxStep)
 		clear(pages)
-		s.need(part, pages)
+		s.need(s.tables, part, pages)
 		if err = e.ensure(ctx, pages); err != nil {
 			break
 		}
-		if err = s.reserve(part); err != nil {
+		if err = s.reserve(s.tables, part); err != nil {
 			break
 		}
 		s.at.length += part

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/vkmla/vkmla/pipeline/model"
-	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -24,8 +22,9 @@ const (
 // differ.
 //
 // With Draft they are a block of drafts behind them, Config.DraftBlock tokens, in all chunks of the
-// step. Only layers that draft run (LayerSpec.Block), and the session stays as it is. In other
-// steps these layers keep rows of what they are given, and give nothing; see model.DraftBlock.
+// step. Only layers that draft run (LayerSpec.Block), the step takes pages of these alone, and the
+// session stays as it is. In other steps these layers keep rows of what they are given, and give
+// nothing; see model.DraftBlock.
 type Chunk struct {
 	Session *Session
 	Tokens  int
@@ -41,8 +40,9 @@ type stepPart struct {
 
 // busyPart is a chunk for which the session's tables have something to do.
 type busyPart struct {
-	s *Session
-	n int
+	s      *Session
+	tables []sessionTable // of the session, for the layers that run
+	n      int
 }
 
 // tableOf is a table of a session.
@@ -144,7 +144,7 @@ func (st *Step) equip(ctx context.Context) (err error) {
 	e, l := st.e, st.lane
 	clear(l.need)
 	for _, x := range l.busy {
-		x.s.need(x.n, l.need)
+		x.s.need(x.tables, x.n, l.need)
 	}
 	if err := e.growRopes(ctx, st.longest); err != nil {
 		return err
@@ -157,9 +157,8 @@ func (st *Step) equip(ctx context.Context) (err error) {
 	}
 	l.changed = l.changed[:0]
 	for _, x := range l.busy {
-		l.changed = x.s.list(x.n, l.changed)
-		err = x.s.reserve(x.n)
-		if x.s.remember(); err != nil {
+		l.changed = x.s.list(x.tables, x.n, l.changed)
+		if err = x.s.reserve(x.tables, x.n); err != nil {
 			break
 		}
 	}
@@ -170,21 +169,25 @@ func (st *Step) equip(ctx context.Context) (err error) {
 		st.pieces, err = st.b.fill(ctx, st.draft)
 	}
 	if err != nil {
-		err = errors.Join(err, l.giveBack())
+		err = errors.Join(err, l.undo())
 	}
 	return err
 }
 
-// giveBack undoes what Begin did for a step.
-func (l *lane) giveBack() error {
-	var err error
-	for _, x := range l.busy {
-		for i := range x.s.tables {
-			x.s.tables[i].synced = x.s.tables[i].before
-		}
-		err = errors.Join(err, x.s.cut(x.s.at.length))
+// undo undoes what Begin did for a step, of which the device may have had nothing.
+func (l *lane) undo() error {
+	for _, x := range l.changed {
+		x.t.synced = x.t.before
 	}
-	return err
+	return l.giveBack()
+}
+
+// giveBack gives back the pages of a step's tokens.
+func (l *lane) giveBack() (err error) {
+	for _, x := range l.changed {
+		err = errors.Join(err, x.s.cutIn(x.t, x.s.at.length))
+	}
+	return errors.Join(err, l.e.dropCopies())
 }
 
 // arrange checks the chunks, finds the busy sessions, and makes a step.
@@ -195,6 +198,11 @@ func (l *lane) arrange(chunks []Chunk) (*Step, error) {
 	if err := l.apart(chunks); err != nil {
 		return nil, err
 	}
+	if len(chunks) == 0 {
+		return nil, badArgument(opBegin, "chunks", "none", "at least one")
+	}
+	st.draft = chunks[0].Draft
+	st.first, _ = e.given(st.draft)
 	bad := func(i int, got any, want string) error {
 		return badArgument(opBegin, fmt.Sprintf("chunks[%d]", i), got, "%s", want)
 	}
@@ -230,15 +238,9 @@ func (l *lane) arrange(chunks []Chunk) (*Step, error) {
 		st.longest = max(st.longest, length)
 		st.work += float64(c.Tokens) * float64(length)
 		if length > at.quiet {
-			c.Session.remember()
-			l.busy = append(l.busy, busyPart{c.Session, c.Tokens})
+			l.busy = append(l.busy, busyPart{c.Session, c.Session.tablesOf(st.draft), c.Tokens})
 		}
 	}
-	if len(chunks) == 0 {
-		return nil, badArgument(opBegin, "chunks", "none", "at least one")
-	}
-	st.draft = chunks[0].Draft
-	st.first, _ = e.given(st.draft)
 	return st, nil
 }
 
@@ -285,40 +287,6 @@ func (st *Step) Rows(chunk int) (first, end int) {
 	}
 	x := st.lane.parts[chunk]
 	return x.first, x.first + x.n
-}
-
-// Output is the layer's result: [T, Hidden] bf16, or f32 with EngineOptions.Ranks. Padding rows are
-// undefined, as is all of it where a layer that drafts got no block (Chunk.Draft). With
-// EngineOptions.LayerByLayer or Between the next layer overwrites it.
-func (st *Step) Output(layer int) tensor.Tensor { return st.tensor(&st.orNone().b.out, layer) }
-
-// LSE is the logarithm of what a layer's softmax divides by: [T, H] f32, for each token and head
-//
-//	lse = ln sum_j exp(q . k_j / sqrt(512))
-//
-// over the rows k_j that the token attends: its window and its entries, those of the cache, so FP8.
-// The sink is not in it; it is +inf where there are no rows, as in padding. With it, attention to
-// parts of a sequence can be joined, and lse - sink says how much of its weight a head gave to
-// rows. It is a zero tensor without EngineOptions.KeepLSE, and for an unknown layer.
-//
-// Source: lse of FlashMLA's flash_mla_with_kvcache, which counts no sink either.
-func (st *Step) LSE(layer int) tensor.Tensor { return st.tensor(&st.orNone().b.lse, layer) }
-
-// TopK are the picks of the layer's indexer: [T, TopK] i32, compressed entries in ascending order,
-// then -1. It is a zero tensor without EngineOptions.KeepTopK and for layers without an indexer.
-func (st *Step) TopK(layer int) tensor.Tensor {
-	st = st.orNone()
-	if layer < 0 || layer >= len(st.b.layers) || st.e.layers[layer].spec.Picks != model.PickOwn {
-		return tensor.Tensor{}
-	}
-	return st.tensor(&st.b.topK, layer)
-}
-
-func (st *Step) tensor(h *hiddenStates, layer int) tensor.Tensor {
-	if layer < 0 || layer >= len(st.orNone().b.layers) {
-		return tensor.Tensor{}
-	}
-	return h.of(layer)
 }
 
 // Run runs all layers and waits. Errors: those of Submit and Wait.
@@ -576,7 +544,7 @@ func (st *Step) end() error {
 		st.e.stats.Aborted++
 	}
 	st.withhold()
-	err := st.lane.giveBack()
+	err := st.lane.undo()
 	st.leave()
 	return err
 }

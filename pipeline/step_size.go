@@ -26,8 +26,10 @@ type stepSize struct {
 	tokens int // T
 	kinds  []*stepKind
 	layers []stepLayer
-	picks  []*tensor.Arena        // those of layers that others read them from
 	plans  map[*stepKind]*rowPlan // of kinds that gather rows
+
+	scratch memory.Scratch // of kinds and layers
+	buffer  *vk.Buffer     // of the lane, that it is in
 
 	host, device stepInputs
 	staged       stagedInputs
@@ -203,7 +205,7 @@ func (e *Engine) kindConfig(l *engineLayer, tokens int) layer.KindConfig {
 	o := &e.opts
 	return layer.KindConfig{Spec: l.spec.LayerSpec, Model: &e.cfg, Ranks: o.Ranks, Tokens: tokens, MaxLen: o.MaxTokens,
 		Caches: e.greatest(l), Variant: o.Variant, Hadamard: o.Hadamard, Group: e.group(tokens), Invariant: o.Invariant,
-		Output: o.Output.format(), Quantise: o.QuantiseActivations, LSE: o.KeepLSE, Out: e.out(),
+		Output: o.Output.format(), Quantise: o.QuantiseActivations, LSE: o.KeepLSE, Out: e.out(), Name: fmt.Sprint(l.kindKey()),
 		Requests: o.MaxSessions, Workspace: o.Workspace, Count: e.count.in(vk.DeviceLocal).steps}
 }
 
@@ -222,13 +224,11 @@ func (b *stepSize) build(ctx context.Context) error {
 	if err := b.buildInputs(); err != nil {
 		return err
 	}
-	if err := b.buildPicks(); err != nil {
+	if err := b.buildHidden(); err != nil {
 		return err
 	}
-	if err := b.buildBlocks(); err != nil {
-		return err
-	}
-	return b.buildHidden()
+	e.share(&b.scratch, b.layers, b.tokens, len(b.plans) > 0)
+	return b.lane.place(b)
 }
 
 // buildInputs makes the memory for the metadata of a step.
@@ -271,7 +271,9 @@ func (b *stepSize) buildLayer(ctx context.Context, of *engineLayer) error {
 	key := of.kindKey()
 	at := slices.IndexFunc(b.kinds, func(k *stepKind) bool { return k.key == key })
 	if at < 0 {
-		k, err := layer.NewKind(b.e.dev, b.e.kindConfig(of, b.tokens))
+		cfg := b.e.kindConfig(of, b.tokens)
+		cfg.Scratch = &b.scratch
+		k, err := layer.NewKind(b.e.dev, cfg)
 		if err != nil {
 			return err
 		}
@@ -291,59 +293,6 @@ func (b *stepSize) buildLayer(ctx context.Context, of *engineLayer) error {
 		return errors.Join(err, l.Close())
 	}
 	b.layers = append(b.layers, stepLayer{Layer: l, kind: k})
-	return nil
-}
-
-// buildPicks makes memory for the picks that other layers read, once for each indexer.
-func (b *stepSize) buildPicks() error {
-	e := b.e
-	for i, l := range e.layers {
-		if l.spec.Picks != model.PickEarlier {
-			continue
-		}
-		from := &b.layers[slices.Index(e.layers, l.picks)]
-		if from.picks.Slots.Shape == nil {
-			var list memory.List
-			list.Add(&from.picks.Slots, tensor.I32, b.tokens, e.TopK())
-			list.Add(&from.picks.Lens, tensor.I32, b.tokens)
-			if len(b.plans) > 0 {
-				list.Add(&from.picks.TopK, tensor.I32, b.tokens, e.TopK())
-			}
-			arena, err := e.count.in(vk.DeviceLocal).steps.Arena(e.dev, vk.DeviceLocal, "picks", list)
-			if arena != nil {
-				b.picks = append(b.picks, arena)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		b.layers[i].picks = from.picks
-	}
-	return nil
-}
-
-// buildBlocks makes memory for candidates, once for each layer that makes them.
-func (b *stepSize) buildBlocks() error {
-	e := b.e
-	for i, l := range e.layers {
-		if l.blocks == nil {
-			continue
-		}
-		from := &b.layers[slices.Index(e.layers, l.blocks)]
-		if from.blocks.Blocks.Shape == nil {
-			var list memory.List
-			list.Add(&from.blocks.Blocks, tensor.I32, b.tokens, e.cfg.CandidateBlocks)
-			list.Add(&from.blocks.Columns, tensor.I32, b.tokens)
-			arena, err := e.count.in(vk.DeviceLocal).steps.Arena(e.dev, vk.DeviceLocal, "candidates", list)
-			if arena != nil {
-				b.picks = append(b.picks, arena)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		b.layers[i].blocks = from.blocks
-	}
 	return nil
 }
 
@@ -420,7 +369,8 @@ func (b *stepSize) openHost() (err error) {
 	return nil
 }
 
-// bytes returns the memory of steps, that of hidden states, and what of both is the host's.
+// bytes returns the memory of steps beside scratch, that of hidden states, and what of both is the
+// host's.
 func (b *stepSize) bytes() (steps, hidden, host uint64) {
 	host = b.host.arena.Whole().Size
 	steps = host + b.device.arena.Whole().Size
@@ -429,9 +379,6 @@ func (b *stepSize) bytes() (steps, hidden, host uint64) {
 	}
 	for _, l := range b.layers {
 		steps += l.Bytes()
-	}
-	for _, a := range b.picks {
-		steps += a.Whole().Size
 	}
 	for _, x := range b.hidden() {
 		for _, h := range []*hiddenStates{x.device, x.host} {
@@ -464,7 +411,7 @@ func (b *stepSize) close() error {
 	for _, k := range b.kinds {
 		err = errors.Join(err, k.Close())
 	}
-	all := append(b.picks, b.host.arena, b.device.arena)
+	all := []*tensor.Arena{b.host.arena, b.device.arena}
 	for _, x := range b.hidden() {
 		all = append(all, x.device.arena, x.host.arena)
 	}

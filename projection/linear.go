@@ -249,9 +249,9 @@ func (o *Linear) Prepare(t int, scratch tensor.Tensor) error {
 	return opkit.Ask(p.kernel, o.sum)
 }
 
-// planWith is the plan for t tokens with scratch memory, which may be absent.
+// planWith is the plan for t tokens with scratch memory, which may be absent. Its shape is enough.
 func (o *Linear) planWith(t int, scratch tensor.Tensor) linearPlan {
-	if scratch.IsZero() {
+	if scratch.Shape == nil {
 		return o.plan(t, 0)
 	}
 	return o.plan(t, scratch.Len())

@@ -104,6 +104,8 @@ struct MlaRow { uvec2 codes[MLA_UNITS]; uvec2 more; uvec2 scales; uint scale_wor
     w.record = RECORD_;
 
 bool mla_fetch(uint j, int entry, uint c, out MlaRow w) {
+    [[unroll]] for (uint i = 0u; i < MLA_UNITS; i++) w.codes[i] = uvec2(w.scale_words[i] = 0u);
+    w.more = w.scales = uvec2(w.record = 0u);
     if (entry < 0) return false;
     if (WIN_RECORD != RECORD_V4) {
         if (j < comp_len_) {

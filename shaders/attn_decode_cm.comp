@@ -43,7 +43,7 @@ void cm_fetch(uvec4 where, out CmRow row) { cm_fetch_row(where.xyz, row); }
 
 void cm_keep(CmRow row, uint mask, uint at) {
     cm_mask_row(row, mask);
-    cm_keep_row(row, at);
+    cm_keep_row(row, at)
 }
 
 // An invocation writes the same 8 numbers of every head. Of the last 64 these are four pairs, which

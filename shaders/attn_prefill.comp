@@ -70,6 +70,7 @@ const uint MLA_LANES = 16u * HG / TILE, MLA_UNITS = 64u / MLA_LANES;
 struct MlaRow { uvec4 units[MLA_UNITS]; };
 
 bool mla_fetch(uint j, int entry, uint c, out MlaRow w) {
+    [[unroll]] for (uint i = 0u; i < MLA_UNITS; i++) w.units[i] = uvec4(0u);
     if (uint(entry) >= pc.rows) return false; // or negative
     [[unroll]] for (uint i = 0u; i < MLA_UNITS; i++) w.units[i] = kv_unit(uint(entry), i * MLA_LANES + c);
     return true;

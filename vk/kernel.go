@@ -14,6 +14,8 @@ import (
 	"unsafe"
 
 	vulkan "github.com/goki/vulkan"
+
+	"github.com/vkmla/vkmla/internal/spirv"
 )
 
 // Access says how a command uses memory.
@@ -238,11 +240,12 @@ func (k *Kernel) compile() error {
 		return err
 	}
 	var module vulkan.ShaderModule
+	kept := spirv.Prune(s.SPIRV, s.Constants)
 	ci := vulkan.ShaderModuleCreateInfo{
 		SType: vulkan.StructureTypeShaderModuleCreateInfo,
-		PCode: unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(s.SPIRV))), len(s.SPIRV)/4),
+		PCode: unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(kept))), len(kept)/4),
 	}
-	setSize(&ci.CodeSize, len(s.SPIRV))
+	setSize(&ci.CodeSize, len(kept))
 	code := vulkan.CreateShaderModule(d.h, &ci, nil, &module)
 	ci.Free()
 	if err := d.check(op, int(code)); err != nil {

@@ -33,6 +33,7 @@ type benchFlags struct {
 	output            string
 	save              []string
 	report            string
+	list              bool
 }
 
 // suites are the values of --suite, each with the flags that not all of them have.
@@ -96,12 +97,17 @@ those that it takes from, in the formats of --weights and caches of --store, for
 of --batch requests of --context tokens and for the chunks of prefills of --prefill tokens.
 It gives the time of the layer and of each operation, with bytes, shares of the limits,
 launches, barriers and memory. If only one of --batch and --prefill is given, the other is
-left out. What does not fit into memory is skipped.
+left out.
 
 The suite step times whole decode steps of a model: all layers in one submission, with
 and without a kernel between them that makes them depend on each other, and layer by
-layer, for --batch sequences of --context tokens. Layers have weights of their own as
-long as there is memory for them; the report says how many share theirs.
+layer, for --batch sequences. Each step adds a token, and the last one that is timed has a
+context of --context tokens. Layers have weights of their own as long as there is memory for
+them; the report says how many share theirs.
+
+In both, --model v41-flash+N, N from 0 to 5, times what speculative decoding runs: steps that
+verify N drafted tokens of each sequence, take them back, and draft the next block in the
+layers that do so. Both steps are in the times of a row.
 
 The suite prefill runs prompts of --prefill tokens through all layers of a model, in steps of
 --chunk tokens, with a kernel between layers, and gives tokens a second. Experts are not in it.
@@ -126,8 +132,10 @@ Computation, scattered bytes and the loading of code are not in it.
 Operations:
 
 %s
-Exit status: 0 if everything was right and timed, 1 if something was wrong, 2 if bench
-could not do its work.`
+A case that fails does not end the others: its row, and a line on standard error, says why.
+
+Exit status: 0 if everything was right and timed, 1 if something was wrong or is missing, 2 if
+bench could not do its work. A lost device ends it, with the rows that were timed.`
 
 // opNames are the lines of the help that name operations.
 func opNames() string {
@@ -157,6 +165,9 @@ func benchCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.settle(cmd); err != nil {
 				return err
+			}
+			if f.list {
+				return listBench(f, cmd.Flags().Changed("suite") || f.compare != "", cmd.OutOrStdout())
 			}
 			return runBench(cmd.Context(), f, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -196,6 +207,8 @@ func (f *benchFlags) define(fl *pflag.FlagSet) {
 	fl.StringVarP(&f.output, "output", "o", "md", strings.Join(bench.Formats, ", "))
 	fl.StringArrayVar(&f.save, "save", nil, "also write to this file, in the format of its ending: "+strings.Join(bench.Formats, ", ")+
 		"; may be given more than once")
+	fl.BoolVar(&f.list, "list", false, "list operations and cases, of --suite or of all suites, as they are on a GPU, and stop; "+
+		"in md, csv or json")
 	fl.StringVar(&f.report, "report", "", "also write a page with pictures to this file, whatever its ending")
 }
 
@@ -296,7 +309,7 @@ func runBench(ctx context.Context, f benchFlags, stdout, stderr io.Writer) error
 			return err
 		}
 	}
-	p := &benchProgress{line: newProgress(stderr)}
+	p := &benchProgress{line: newProgress(stderr), stderr: plainWriter{stderr}}
 	defer p.line.clear()
 	limits, err := bench.Measure(ctx, dev, 9, p)
 	if err != nil {
@@ -304,53 +317,46 @@ func runBench(ctx context.Context, f benchFlags, stdout, stderr io.Writer) error
 	}
 	on := bench.ReportOn{Adapter: dev.Adapter(), Profile: f.profile, Limits: limits}
 	err = f.run(ctx, dev, on, outputs, p)
-	if err != nil && !errors.Is(err, bench.ErrWrong) && ctx.Err() == nil {
-		return err
-	}
-	for _, o := range outputs {
-		err = errors.Join(err, o.keep()) // the rows so far, if it was interrupted
-	}
 	if errors.Is(err, bench.ErrWrong) && err.Error() == bench.ErrWrong.Error() {
 		return errWrong
 	}
 	return err
 }
 
-// run runs the suite and finishes its reports, unless it failed.
+// run runs the suite and writes its reports.
 func (f benchFlags) run(ctx context.Context, dev *vk.Device, on bench.ReportOn, outputs []*output, p *benchProgress) error {
 	switch f.suite {
 	case "layer":
-		return report(ctx, on, outputs, p, bench.NewLayerReport, func(add func(bench.LayerRow)) error {
+		return report(on, outputs, p, bench.NewLayerReport, func(add func(bench.LayerRow)) error {
 			return bench.Layers(ctx, dev, f.layerOptions(), on.Limits, p, add)
 		})
 	case "step":
-		return report(ctx, on, outputs, p, bench.NewStepReport, func(add func(bench.StepRow)) error {
+		return report(on, outputs, p, bench.NewStepReport, func(add func(bench.StepRow)) error {
 			return bench.Steps(ctx, dev, bench.StepOptions{LayerOptions: f.layerOptions()}, on.Limits, p, add)
 		})
 	case "prefill":
-		return report(ctx, on, outputs, p, bench.NewPrefillReport, func(add func(bench.PrefillRow)) error {
+		return report(on, outputs, p, bench.NewPrefillReport, func(add func(bench.PrefillRow)) error {
 			return bench.Prefills(ctx, dev, bench.PrefillOptions{LayerOptions: f.layerOptions()}, on.Limits, p, add)
 		})
 	case "start":
-		return report(ctx, on, outputs, p, bench.NewStartReport, func(add func(bench.StartRow)) error { return f.starts(ctx, dev, p, add) })
+		return report(on, outputs, p, bench.NewStartReport, func(add func(bench.StartRow)) error { return f.starts(ctx, dev, p, add) })
 	case comparison:
 		start := func(on bench.ReportOn) (*bench.Report[bench.OpRow], error) {
 			return bench.NewCompareReport(on, f.peers)
 		}
-		return report(ctx, on, outputs, p, start, func(add func(bench.OpRow)) error {
-			return bench.Compare(ctx, dev, bench.CompareOptions{Common: f.Common, Peers: f.peers, Ops: f.ops, Cases: f.cases},
-				on.Limits, p, add)
+		return report(on, outputs, p, start, func(add func(bench.OpRow)) error {
+			return bench.Compare(ctx, dev, f.compareOptions(), on.Limits, p, add)
 		})
 	}
 	start := func(on bench.ReportOn) (*bench.Report[bench.OpRow], error) { return bench.NewOpReport(on, f.suite) }
-	return report(ctx, on, outputs, p, start, func(add func(bench.OpRow)) error {
+	return report(on, outputs, p, start, func(add func(bench.OpRow)) error {
 		return bench.Ops(ctx, dev, f.suite, f.opOptions(), on.Limits, p, add)
 	})
 }
 
-// report runs a suite and writes its rows to all outputs. A suite that failed leaves the reports
-// unfinished, one that was interrupted does not.
-func report[R any](ctx context.Context, on bench.ReportOn, outputs []*output, p *benchProgress,
+// report runs a suite and writes its rows to all outputs, those so far if something ended it. What
+// is not ok is also said at once.
+func report[R any](on bench.ReportOn, outputs []*output, p *benchProgress,
 	start func(bench.ReportOn) (*bench.Report[R], error), suite func(add func(R)) error) error {
 	var reports []*bench.Report[R]
 	for _, o := range outputs {
@@ -361,25 +367,37 @@ func report[R any](ctx context.Context, on bench.ReportOn, outputs []*output, p 
 		}
 		reports = append(reports, r)
 	}
+	rows := 0
 	err := suite(func(row R) {
+		rows++
 		p.line.clear()
+		if text := reports[0].Problem(row); text != "" {
+			fmt.Fprintln(p.stderr, text)
+		}
 		for _, r := range reports {
 			r.Add(row)
 		}
 	})
 	p.line.clear()
-	if err != nil && !errors.Is(err, bench.ErrWrong) && ctx.Err() == nil {
+	if err != nil && rows == 0 {
 		return err
 	}
-	for _, r := range reports {
-		if e := r.Close(); e != nil {
-			return fmt.Errorf("bench: output: %w", e)
+	for i, r := range reports {
+		if e := errors.Join(r.Close(), outputs[i].keep()); e != nil {
+			err = errors.Join(err, fmt.Errorf("bench: output: %w", e))
 		}
 	}
 	return err
 }
 
+func (f benchFlags) compareOptions() bench.CompareOptions {
+	return bench.CompareOptions{Common: f.Common, Peers: f.peers, Ops: f.ops, Cases: f.cases}
+}
+
 func (f benchFlags) opOptions() bench.OpOptions {
+	if f.suite == comparison {
+		return f.compareOptions().OpOptions()
+	}
 	s := verify.SizeOptions{IndexHeads: f.heads, TopK: f.topk, Window: f.window, Batches: f.batches, Prefill: f.prefill,
 		Contexts: f.contexts, Weights: f.layer.weights}
 	if f.heads > 0 {
@@ -391,6 +409,7 @@ func (f benchFlags) opOptions() bench.OpOptions {
 // benchProgress shows what a benchmark does on the progress line.
 type benchProgress struct {
 	line        *progress
+	stderr      io.Writer
 	what        string
 	done, total int // rows
 }

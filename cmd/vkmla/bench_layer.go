@@ -26,7 +26,7 @@ type layerFlags struct {
 
 func (f *layerFlags) define(fl *pflag.FlagSet) {
 	fl.StringSliceVar(&f.models, "model", nil, "suites linear, layer, step, prefill: "+strings.Join(bench.Models, ", ")+
-		" (default flash; suite linear: flash,pro; small on a processor)")
+		" (default flash; suite linear: flash,pro; small on a processor); suites layer, step: with drafts as v41-flash+N, N 0 to 5")
 	fl.StringSliceVar(&f.kinds, "kind", nil, "suite layer: "+strings.Join(bench.Kinds, ", ")+" (default all)")
 	fl.StringSliceVar(&f.weights, "weights", nil, "suites linear, layer, step, prefill: "+strings.Join(bench.WeightFormats, ", ")+
 		" (default fp8; suite linear: all)")

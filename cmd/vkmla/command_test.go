@@ -107,7 +107,7 @@ func TestExitCodes(t *testing.T) {
 		{"an expression that finds nothing", "bench --suite memory --op ~soup", 2, "or ~ and a regular expression"},
 		{"list of an unknown operation", "verify --list --op nothing", 2, "--list has"},
 		{"list in an unknown format", "verify --list -o xml", 2, "--output"},
-		{"devices in an unknown format", "info -o xml", 2, "table or json"},
+		{"devices in an unknown format", "info -o xml", 2, "table, json or csv"},
 		{"help", "help", 0, ""},
 		{"help of verify", "verify --help", 0, ""},
 		{"list", "verify --list", 0, ""},
@@ -245,6 +245,26 @@ func TestInfoJSON(t *testing.T) {
 				assert.NotEmpty(t, missing, "%s: %s does not run and nothing is missing", name, v)
 			}
 		}
+	}
+}
+
+// Rows of CSV stand alone: what runs and what does not, of each operation on each device.
+func TestInfoCSV(t *testing.T) {
+	code, stdout, _ := command("info", "-o", "csv", "--device", "0")
+	require.Equal(t, exitOK, code)
+	rows, err := csv.NewReader(strings.NewReader(stdout)).ReadAll()
+	require.NoError(t, err)
+	require.Len(t, rows, 1+len(verify.All()))
+	i := slices.IndexFunc(rows, func(r []string) bool { return slices.Contains(r, "flashmla_sparse_decode") })
+	require.Positive(t, i)
+	row := map[string]string{}
+	for k, name := range rows[0] {
+		row[name] = rows[i][k]
+	}
+	assert.Equal(t, []string{"0", ""}, []string{row["index"], row["problem"]})
+	assert.Contains(t, row["can"], row["runs"])
+	for _, name := range []string{"device", "driver", "profile", "version", "date", "type", "vulkan", "memory_bytes", "missing"} {
+		assert.NotEmpty(t, row[name], name)
 	}
 }
 

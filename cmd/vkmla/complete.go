@@ -26,6 +26,7 @@ var completions = []struct {
 	{"verify", "output", fixed(rowFormats...)},
 	{"run", "output", fixed(rowFormats...)},
 	{"plan", "output", fixed(rowFormats...)},
+	{"info", "output", fixed(rowFormats...)},
 	{"pipelines", "output", fixed("md", "csv", "json")},
 	{"", "output", fixed("table", "json")},
 	{"bench", "suite", func() []string { return strings.Split(suiteNames(), ", ") }},

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"github.com/vkmla/vkmla/internal/lab/describe"
@@ -51,7 +52,7 @@ func infoCommand() *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVarP(&output, "output", "o", "table", "table or json")
+	fl.StringVarP(&output, "output", "o", "table", "table, json, or csv: a row for each operation of each device")
 	fl.StringVar(&device, "device", "", "only this device: index, part of its name, or UUID")
 	fl.StringVar(&profile, "profile", "", "tuning profile instead of the devices' own: "+strings.Join(tuning.Names(), ", "))
 	fl.BoolVar(&summary, "summary", false, "a line for each device")
@@ -64,8 +65,8 @@ func infoCommand() *cobra.Command {
 }
 
 func runInfo(w io.Writer, output, device, profile string) error {
-	if output != "table" && output != "json" && output != "summary" {
-		return &vk.ArgumentError{Op: "info", Arg: "output", Got: strconv.Quote(output), Want: "table or json"}
+	if !slices.Contains([]string{"table", "json", "csv", "summary"}, output) {
+		return &vk.ArgumentError{Op: "info", Arg: "output", Got: strconv.Quote(output), Want: "table, json or csv"}
 	}
 	if err := checkProfile(profile); err != nil {
 		return err
@@ -83,14 +84,18 @@ func runInfo(w io.Writer, output, device, profile string) error {
 		}
 		adapters = []*vk.Adapter{a}
 	}
-	devices := []describe.Device{}
+	devices, origins := []describe.Device{}, []describe.Origin{}
 	for _, a := range adapters {
-		devices = append(devices, described(a, profile))
+		devices, origins = append(devices, described(a, profile)), append(origins, describe.OriginOf(a, profile))
 	}
-	if output == "json" {
+	switch output {
+	case "json":
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
 		return enc.Encode(map[string]any{"program": describe.Running(), "devices": devices})
+	case "csv":
+		_, err := fmt.Fprintln(w, infoCSV(origins, devices).RenderCSV())
+		return err
 	}
 	for _, d := range devices {
 		if output == "summary" {
@@ -100,6 +105,22 @@ func runInfo(w io.Writer, output, device, profile string) error {
 		}
 	}
 	return nil
+}
+
+// infoCSV has a row for each operation of each device.
+func infoCSV(origins []describe.Origin, devices []describe.Device) table.Writer {
+	t := describe.NewCSV("index", "type", "vulkan", "memory_bytes", "problem", "op", "runs", "can", "missing")
+	for i, d := range devices {
+		for _, name := range slices.Sorted(maps.Keys(d.Ops)) {
+			op, missing := d.Ops[name], []string{}
+			for _, v := range slices.Sorted(maps.Keys(op.Missing)) {
+				missing = append(missing, v+": "+strings.Join(op.Missing[v], " "))
+			}
+			t.AppendRow(origins[i].Row(d.Index, d.Type, d.APIVersion, d.Limits.HeapBytes, d.Problem, name, op.Runs,
+				strings.Join(op.Can, " "), strings.Join(missing, "; ")))
+		}
+	}
+	return t
 }
 
 // summaryOf is a device in a line: what it is, what is free of its largest memory, its profile, and

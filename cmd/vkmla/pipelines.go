@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -40,6 +39,12 @@ Exit status: 0 if no hot kernel spills, 1 if one does, 2 if pipelines could not 
 work, as on a driver that does not tell (pipelineExecutableInfo).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "md" && output != "json" && output != "csv" {
+				return &vk.ArgumentError{Op: "pipelines", Arg: "output", Got: strconv.Quote(output), Want: "md, csv or json"}
+			}
+			if err := checkProfile(profile); err != nil {
+				return err
+			}
 			if chosen || estimates {
 				return runChosen(device, profile, output, estimates, cmd.OutOrStdout())
 			}
@@ -48,7 +53,7 @@ work, as on a driver that does not tell (pipelineExecutableInfo).`,
 	}
 	fl := cmd.Flags()
 	deviceFlags(fl, &device, &profile)
-	fl.StringVarP(&output, "output", "o", "md", "md, csv or json; md or json with --chosen")
+	fl.StringVarP(&output, "output", "o", "md", "md, csv or json")
 	fl.BoolVar(&all, "all", false, "all kernels, not only hot ones (md)")
 	fl.BoolVar(&chosen, "chosen", false,
 		"what operations of V4-Flash and V4.1-Flash launch, with instructions where RADV or ANV lists them")
@@ -57,12 +62,6 @@ work, as on a driver that does not tell (pipelineExecutableInfo).`,
 }
 
 func runPipelines(ctx context.Context, device, profile, output string, all bool, stdout, stderr io.Writer) error {
-	if output != "md" && output != "json" && output != "csv" {
-		return &vk.ArgumentError{Op: "pipelines", Arg: "output", Got: strconv.Quote(output), Want: "md, csv or json"}
-	}
-	if err := checkProfile(profile); err != nil {
-		return err
-	}
 	dev, close, err := openDeviceWith(device, vk.DeviceOptions{Statistics: true, Profile: profile})
 	if err != nil {
 		return err
@@ -105,12 +104,6 @@ func runPipelines(ctx context.Context, device, profile, output string, all bool,
 
 // runChosen shows what operations launch, and what the compiler made of it.
 func runChosen(device, profile, output string, estimates bool, stdout io.Writer) error {
-	if output != "md" && output != "json" {
-		return &vk.ArgumentError{Op: "pipelines", Arg: "output", Got: strconv.Quote(output), Want: "md or json"}
-	}
-	if err := checkProfile(profile); err != nil {
-		return err
-	}
 	dev, close, err := openDeviceWith(device, vk.DeviceOptions{Profile: profile})
 	if err != nil {
 		return err
@@ -121,11 +114,19 @@ func runChosen(device, profile, output string, estimates bool, stdout io.Writer)
 	if err != nil {
 		return err
 	}
-	if output == "json" {
+	switch output {
+	case "json":
 		return json.NewEncoder(stdout).Encode(struct {
 			describe.Origin
 			Launches any `json:"launches"`
 		}{origin, list})
+	case "csv":
+		t := describe.NewCSV(pipelines.ChosenColumns...)
+		for _, row := range pipelines.ChosenRows(list) {
+			t.AppendRow(origin.Row(row...))
+		}
+		_, err = fmt.Fprintln(stdout, t.RenderCSV())
+		return err
 	}
 	text := pipelines.ChosenTable(list)
 	if estimates {
@@ -137,18 +138,10 @@ func runChosen(device, profile, output string, estimates bool, stdout io.Writer)
 
 // pipelineCSV has a row for each kernel, empty where the driver does not tell.
 func pipelineCSV(o describe.Origin, rows []pipelines.Row) table.Writer {
-	t, head := table.NewWriter(), table.Row{}
-	for _, c := range append(slices.Clone(describe.OriginColumns), "kernel", "constants", "hot", "subgroup", "registers",
-		"scalar_registers", "shared_bytes", "spills", "occupancy", "code_bytes", "clocks") {
-		head = append(head, c)
-	}
-	t.AppendHeader(head)
+	t := describe.NewCSV("kernel", "constants", "hot", "subgroup", "registers", "scalar_registers", "shared_bytes", "spills", "occupancy",
+		"code_bytes", "clocks")
 	for _, r := range rows {
-		var row table.Row
-		for _, v := range o.Values() {
-			row = append(row, v)
-		}
-		row = append(row, r.Kernel, strings.Trim(fmt.Sprint(r.Constants), "[]"), r.Hot, r.Subgroup)
+		row := o.Row(r.Kernel, strings.Trim(fmt.Sprint(r.Constants), "[]"), r.Hot, r.Subgroup)
 		for _, v := range []float64{r.Registers, r.Scalar, r.Shared, r.Spills, r.Occupancy, r.Code, r.Clocks} {
 			text := ""
 			if v >= 0 {

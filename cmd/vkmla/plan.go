@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,6 +33,8 @@ weights. Caches have the model's own records; --store says others.
   steps     what passes between operations, hidden states, tables, for all sizes of steps;
             what of it lies in the host's memory counts where the device has no other
 
+A row that no free memory would help, as one beyond what a descriptor or the model holds, says why.
+
 EngineOptions with MaxTokens --context, MaxSessions, MaxStep --step, and MaxCacheBytes the
 column caches give an engine that takes no more.
 
@@ -46,7 +47,7 @@ type planFlags struct {
 	step                    int
 	ranks                   int
 	reserve                 uint64
-	byLayer                 bool
+	byLayer, drafts         bool
 }
 
 // planRow is a context with a number of sessions.
@@ -60,6 +61,7 @@ type planRow struct {
 	Total    uint64 `json:"total_bytes"`
 	Free     uint64 `json:"free_bytes"`
 	Fits     bool   `json:"fits"`
+	Problem  string `json:"problem,omitempty"` // why it does not fit whatever is free
 }
 
 func planCommand() *cobra.Command {
@@ -82,6 +84,7 @@ func planCommand() *cobra.Command {
 	fl.IntVar(&f.ranks, "ranks", 1, "devices that share heads; the plan is for one of them")
 	fl.Uint64Var(&f.reserve, "reserve", 0, "MiB of the free memory that are for others")
 	fl.BoolVar(&f.byLayer, "layer-by-layer", false, "for an engine with LayerByLayer or Between: one tensor of hidden states")
+	fl.BoolVar(&f.drafts, "drafts", false, "with the layers that draft or predict ahead, mtp.*")
 	fl.StringVarP(&f.output, "output", "o", "table", "table, json or csv")
 	deviceFlags(fl, &f.device, &f.profile)
 	return cmd
@@ -98,6 +101,8 @@ func (f *planFlags) check() error {
 		return bad("context", "none", "the tokens of a session")
 	case !slices.Contains([]string{"table", "json", "csv"}, f.output):
 		return bad("output", strconv.Quote(f.output), "table, json or csv")
+	case slices.ContainsFunc(f.contexts, func(n int) bool { return n < 1 }):
+		return bad("context", "0", "at least 1")
 	case slices.ContainsFunc(f.sessions, func(n int) bool { return n < 1 }):
 		return bad("sessions", "0", "at least 1")
 	case f.reserve > 1<<30:
@@ -140,16 +145,37 @@ func runPlan(ctx context.Context, f planFlags, stdout io.Writer) error {
 }
 
 // released are models that are planned for without a checkpoint.
-var released = map[string]func() model.Config{"flash": model.FlashConfig, "pro": model.ProConfig, "v41-flash": model.FlashV41Config}
+var released = map[string]func() model.Config{"flash": model.FlashConfig, "pro": model.ProConfig,
+	"v41-flash": func() model.Config { return model.FlashV41Config().WithDrafts(3) }}
 
 // layers are the model's, without memory.
 func (f *planFlags) layers() (cfg model.Config, layers []*model.DeviceLayer, err error) {
-	if of := released[f.model]; of != nil {
+	load := model.LoadConfig
+	if f.drafts {
+		load = model.LoadConfigWithDrafts
+	}
+	of := released[f.model]
+	if of != nil {
 		cfg = of()
-		layers, err = cfg.Plan(model.FormatFP8, f.ranks)
+	} else if cfg, err = load(f.model); err != nil {
+		return cfg, nil, err
+	}
+	var list []int
+	drafts := false
+	for i, l := range cfg.Layers {
+		if !l.Draft || f.drafts {
+			list = append(list, i)
+		}
+		drafts = drafts || l.Draft
+	}
+	if f.drafts && !drafts {
+		return cfg, nil, &vk.ArgumentError{Op: "plan", Arg: "drafts", Got: "true", Want: "a model with layers that draft"}
+	}
+	if of != nil {
+		layers, err = cfg.Plan(model.FormatFP8, f.ranks, list...)
 		return cfg, layers, err
 	}
-	c, err := model.Open(f.model, model.CheckpointOptions{Ranks: f.ranks})
+	c, err := model.Open(f.model, model.CheckpointOptions{Ranks: f.ranks, Layers: list})
 	if err != nil {
 		return cfg, nil, err
 	}
@@ -189,6 +215,9 @@ type planner struct {
 
 // rows are the contexts, each with the sessions that were asked for or fit.
 func (p *planner) rows(ctx context.Context) (list []planRow, err error) {
+	if _, err := p.row(ctx, 1, 1); err != nil {
+		return nil, err // whatever the context
+	}
 	for _, context := range p.contexts {
 		counts := p.sessions
 		if len(counts) == 0 {
@@ -200,8 +229,11 @@ func (p *planner) rows(ctx context.Context) (list []planRow, err error) {
 		}
 		for _, n := range counts {
 			r, err := p.row(ctx, context, n)
-			if err != nil {
+			if err != nil && (ctx.Err() != nil || !errors.Is(err, vk.ErrArgument)) {
 				return nil, err
+			}
+			if err != nil {
+				r = planRow{Context: context, Sessions: n, Free: p.free, Problem: err.Error()}
 			}
 			list = append(list, r)
 		}
@@ -264,31 +296,45 @@ func writePlan(w io.Writer, output string, origin describe.Origin, rows []planRo
 			Rows    []planRow        `json:"rows"`
 		}{origin, describe.Running(), rows})
 	case "csv":
-		return writePlanCSV(w, origin, rows)
+		_, err := fmt.Fprintln(w, planCSV(origin, rows).RenderCSV())
+		return err
 	}
 	t := table.NewWriter()
 	t.SetStyle(table.StyleLight)
 	t.AppendHeader(table.Row{"context", "sessions", "of a session", "caches", "weights", "steps", "in all", "free", "fits"})
+	problems := ""
 	for _, r := range rows {
 		fits := map[bool]string{true: "yes", false: "no"}[r.Fits]
-		t.AppendRow(table.Row{r.Context, r.Sessions, bytesText(r.Session), bytesText(r.Caches), bytesText(r.Weights), bytesText(r.Steps),
-			bytesText(r.Total), bytesText(r.Free), fits})
+		row := table.Row{r.Context, r.Sessions}
+		for _, n := range r.sizes() {
+			row = append(row, bytesText(n))
+		}
+		if r.Problem != "" {
+			row = table.Row{r.Context, r.Sessions, "-", "-", "-", "-", "-"}
+			problems += fmt.Sprintf("context %d, sessions %d: %s\n", r.Context, r.Sessions, r.Problem)
+		}
+		t.AppendRow(append(row, bytesText(r.Free), fits))
 	}
-	_, err := fmt.Fprintf(w, "%s, %s\n%s\n", origin.Device, origin.Driver, t.Render())
+	_, err := fmt.Fprintf(w, "%s, %s\n%s\n%s", origin.Device, origin.Driver, t.Render(), problems)
 	return err
 }
 
-func writePlanCSV(w io.Writer, origin describe.Origin, rows []planRow) error {
-	c := csv.NewWriter(w)
-	err := c.Write(append(slices.Clone(describe.OriginColumns), "context", "sessions", "session_bytes", "cache_bytes", "weight_bytes",
-		"step_bytes", "total_bytes", "free_bytes", "fits"))
+// sizes are the columns of bytes that sessions take.
+func (r planRow) sizes() []uint64 { return []uint64{r.Session, r.Caches, r.Weights, r.Steps, r.Total} }
+
+func planCSV(origin describe.Origin, rows []planRow) table.Writer {
+	t := describe.NewCSV("context", "sessions", "session_bytes", "cache_bytes", "weight_bytes", "step_bytes", "total_bytes", "free_bytes",
+		"fits", "problem")
 	for _, r := range rows {
-		list := append(origin.Values(), strconv.Itoa(r.Context), strconv.Itoa(r.Sessions))
-		for _, n := range []uint64{r.Session, r.Caches, r.Weights, r.Steps, r.Total, r.Free} {
-			list = append(list, strconv.FormatUint(n, 10))
+		row := origin.Row(r.Context, r.Sessions)
+		for _, n := range r.sizes() {
+			if r.Problem == "" {
+				row = append(row, n)
+			} else {
+				row = append(row, "")
+			}
 		}
-		err = errors.Join(err, c.Write(append(list, strconv.FormatBool(r.Fits))))
+		t.AppendRow(append(row, r.Free, r.Fits, r.Problem))
 	}
-	c.Flush()
-	return errors.Join(err, c.Error())
+	return t
 }

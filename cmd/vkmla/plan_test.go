@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
@@ -40,6 +42,37 @@ func TestPlanMost(t *testing.T) {
 	}
 	p.free = least - 1
 	assert.Equal(t, 1, testkit.Must[int](t)(p.most(t.Context(), 700)))
+}
+
+// TestPlanDrafts demands that an engine that has run all its steps, those of drafts too, takes what
+// was planned for it.
+func TestPlanDrafts(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	const context = 40
+	dev, dir := testkit.Device(t), t.TempDir()
+	c := fakemodel.TinyV41()
+	c.Layers = model.V41Layers(model.Sources{Entries: []int{1}, Picks: []int{1}, Candidates: -1}, 0, 1)
+	m := testkit.Must[*fakemodel.Model](t)(fakemodel.New(fakemodel.Options{Config: c.WithDrafts(2), Storage: fakemodel.FP8}))
+	require.NoError(t, m.Write(dir, 1))
+	f := planFlags{model: dir, step: c.DraftBlock, ranks: 1, drafts: true}
+	cfg, planned, err := f.layers()
+	require.NoError(t, err)
+	r := testkit.Must[planRow](t)((&planner{planFlags: f, dev: dev, cfg: cfg, layers: planned, shared: true}).row(t.Context(), context, 1))
+
+	ck := testkit.Must[*model.Checkpoint](t)(model.Open(dir, model.CheckpointOptions{Layers: []int{0, 1, 2, 3}}))
+	defer ck.Close()
+	layers := testkit.Must[[]*model.DeviceLayer](t)(ck.Upload(t.Context(), dev, nil))
+	defer func() { assert.NoError(t, model.CloseLayers(layers)) }()
+	e := testkit.Must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, ck.Config, layers,
+		pipeline.EngineOptions{MaxTokens: context, MaxSessions: 1, MaxStep: f.step, MaxCacheBytes: r.Caches}))
+	defer func() { assert.NoError(t, e.Close()) }()
+	require.NoError(t, e.Warm(t.Context()))
+	s := testkit.Must[*pipeline.Session](t)(e.Open())
+	require.NoError(t, s.Advance(t.Context(), context-c.DraftBlock))
+	st := testkit.Must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: c.DraftBlock, Draft: true}))
+	require.NoError(t, errors.Join(st.ReuseInputs(), st.Run(t.Context()), st.Commit()))
+	now := e.Memory()
+	assert.Equal(t, []uint64{r.Total, r.Weights, r.Caches}, []uint64{now.Total(), now.Weights, now.Caches})
 }
 
 func TestPlan(t *testing.T) {
@@ -77,12 +110,31 @@ func TestPlan(t *testing.T) {
 		require.Len(t, out.Rows, 2)
 		assert.InEpsilon(t, perToken, (out.Rows[1].Session-out.Rows[0].Session)/65536, 0.01, store)
 	}
+	const beyond = "MaxTokens: got 9999999999, want 1 to "
+	for _, output := range []string{"table", "csv", "json"} {
+		text, _ = plan(exitWrong, "--context", "300,9999999999", "--sessions", "2", "-o", output)
+		assert.Contains(t, text, beyond, output)
+		assert.Contains(t, text, "300", output)
+	}
+	require.NoError(t, json.Unmarshal([]byte(text), &out))
+	require.Len(t, out.Rows, 2)
+	assert.True(t, out.Rows[0].Fits && out.Rows[0].Total > 0 && out.Rows[0].Problem == "", "%+v", out.Rows[0])
+	x := out.Rows[1]
+	assert.True(t, !x.Fits && x.Total == 0 && x.Sessions == 2 && x.Context == 9999999999, "%+v", x)
+	text, _ = plan(exitWrong, "--context", "9999999999")
+	assert.Contains(t, text, "context 9999999999, sessions 1: pipeline: new engine: "+beyond)
+	text, _ = plan(exitWrong, "--model", "v41-flash", "--context", "131072", "--sessions", "1", "--drafts", "--reserve", "1000000000",
+		"-o", "json")
+	weights := out.Rows[1].Weights
+	require.NoError(t, json.Unmarshal([]byte(text), &out))
+	assert.InEpsilon(t, weights/40*43, out.Rows[0].Weights, 0.01, "three layers more")
 	for want, args := range map[string][]string{
 		"plan: store: got \"v5\", want v4 or v41": {"--context", "3", "--store", "v5"},
 		"plan: context: got none":                 nil,
 		"plan: sessions: got 0":                   {"--context", "3", "--sessions", "0"},
 		"plan: output: got \"yaml\"":              {"--context", "3", "-o", "yaml"},
-		"pipeline: new engine: MaxTokens: got":    {"--context", "9999999999"},
+		"plan: context: got 0":                    {"--context", "0"},
+		"plan: drafts: got true, want a model":    {"--context", "3", "--drafts", "--model", "flash"},
 		"pipeline: new engine: MaxStep: got":      {"--context", "9", "--step", "-1"},
 		"model: plan weights: ranks: got 3":       {"--context", "9", "--model", "flash", "--ranks", "3"},
 	} {

@@ -20,7 +20,7 @@ import (
 // TestRunDrafts runs layers that draft, and compares them with the model's definition.
 func TestRunDrafts(t *testing.T) {
 	const tokens, blocks = 31, 3
-	cfg := fakemodel.WithDraft(fakemodel.V41())
+	cfg := fakemodel.V41().WithDrafts(1)
 	m, err := fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8})
 	require.NoError(t, err)
 	dir := t.TempDir()

@@ -2,6 +2,7 @@ package spirv
 
 // Opcodes.
 const (
+	opUndef                 = 1
 	opName                  = 5
 	opMemberName            = 6
 	opExtension             = 10
@@ -27,9 +28,18 @@ const (
 	opSpecConstantComposite = 51
 	opSpecConstantOp        = 52
 	opFunction              = 54
+	opFunctionEnd           = 56
+	opFunctionCall          = 57
 	opVariable              = 59
 	opDecorate              = 71
 	opMemberDecorate        = 72
+	opPhi                   = 245
+	opLoopMerge             = 246
+	opSelectionMerge        = 247
+	opLabel                 = 248
+	opBranch                = 249
+	opBranchConditional     = 250
+	opSwitch                = 251
 	opExecutionModeID       = 331
 )
 

@@ -201,8 +201,7 @@ func (r *configReader) v41Drafts(c *Config, ratios []int) {
 		if ratio != 0 {
 			r.bad("compress_ratios", fmt.Sprintf("%d for layer %d", ratio, len(c.Layers)), "0 for a layer that drafts")
 		}
-		i := len(c.Layers)
-		c.Layers = append(c.Layers, Layer{LayerSpec: DraftBlock, EntriesOf: i, PicksOf: i, Draft: true})
+		*c = c.WithDrafts(1)
 	}
 	if len(ratios) > 0 {
 		c.DraftBlock = need(r, "dspark_block_size", r.f.DraftBlock)

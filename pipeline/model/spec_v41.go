@@ -115,6 +115,17 @@ func VLLMPagesV41(block int) map[string]int {
 var DraftBlock = LayerSpec{Name: "draft", Block: true,
 	Pools: []PoolSpec{{Name: "draft", Stores: []Store{StoreWindow}, Page: windowPool.Page, Tokens: 1, Keep: KeepContext}}}
 
+// WithDrafts returns the configuration with so many more layers that draft, as DraftBlock says,
+// behind all others. DeepSeek-V4.1-Flash has 3.
+func (c Config) WithDrafts(layers int) Config {
+	c.Layers = slices.Clone(c.Layers)
+	for range layers {
+		i := len(c.Layers)
+		c.Layers = append(c.Layers, Layer{LayerSpec: DraftBlock, EntriesOf: i, PicksOf: i, Draft: true})
+	}
+	return c
+}
+
 // Records says in what bytes caches are kept. EngineOptions.Keys of package pipeline may ask for
 // other index keys.
 type Records uint8
@@ -169,8 +180,8 @@ func (r Records) KeyStride(keys cache.IndexKeyFormat, page int) int {
 	return 0
 }
 
-// FlashV41Config returns the configuration of DeepSeek-V4.1-Flash, without the layers that draft,
-// each of which is a DraftBlock behind these.
+// FlashV41Config returns the configuration of DeepSeek-V4.1-Flash, without the layers that draft:
+// see WithDrafts.
 func FlashV41Config() Config {
 	ratios := make([]int, 40)
 	for i := range ratios {

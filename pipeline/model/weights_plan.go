@@ -6,12 +6,12 @@ import (
 
 // Plan returns what Checkpoint.Plan returns for one of some ranks, where there is no checkpoint
 // yet: linear layers that released checkpoints quantise have a format, FormatBF16, FormatFP8 with
-// scales of a byte, or FormatNVFP4; all else is as in these. Layers that only predict ahead are
-// left out. The layers have no memory; there is nothing to close.
+// scales of a byte, or FormatNVFP4; all else is as in these. Without numbers of layers it is for
+// all but those that only predict ahead. The layers have no memory; there is nothing to close.
 //
-// Errors: *ConfigError; vk.ErrArgument for another format, and for ranks that are no divisor of
-// o_groups.
-func (c Config) Plan(format Format, ranks int) ([]*DeviceLayer, error) {
+// Errors: *ConfigError; vk.ErrArgument for another format, for ranks that are no divisor of
+// o_groups, and for an unknown layer.
+func (c Config) Plan(format Format, ranks int, layers ...int) ([]*DeviceLayer, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
@@ -21,8 +21,16 @@ func (c Config) Plan(format Format, ranks int) ([]*DeviceLayer, error) {
 	case ranks < 1 || c.Groups%ranks != 0:
 		return nil, badArgument(opPlan, "ranks", ranks, "a divisor of the %d groups", c.Groups)
 	}
+	if len(layers) == 0 {
+		for i := range c.mainLayers() {
+			layers = append(layers, i)
+		}
+	}
 	var list []LayerWeights
-	for i := range c.mainLayers() {
+	for _, i := range layers {
+		if i < 0 || i >= len(c.Layers) {
+			return nil, badArgument(opPlan, "layers", i, "0 to %d", len(c.Layers)-1)
+		}
 		list = append(list, outline{c, format, ranks}.layer(i))
 	}
 	return planned(list)

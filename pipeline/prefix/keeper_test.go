@@ -117,17 +117,17 @@ func newBoth(t *testing.T, cfg model.Config, pages map[string]int, most, shared 
 	return x
 }
 
-// TestKeeperV41 restores prompts of layers that share, among them such of which a group of two is
-// half full.
+// TestKeeperV41 restores prompts of layers that share and of one that drafts, among them such of
+// which a group of two is half full.
 func TestKeeperV41(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	full, most, shared := os.Getenv("VKMLA_TEST_FULL") == "1", 140, 70
 	var pages map[string]int // others take kernels of their own
 	if full {
 		most, shared = 400, 300
-		pages = map[string]int{"window": 48, "ratio2": 32, "ratio2.state": 3, "ratio1": 80}
+		pages = map[string]int{"window": 48, "ratio2": 32, "ratio2.state": 3, "ratio1": 80, "draft": 7}
 	}
-	x := newBoth(t, fakemodel.TinyV41(), pages, most, shared)
+	x := newBoth(t, fakemodel.TinyV41().WithDrafts(1), pages, most, shared)
 	for _, c := range []struct {
 		name string
 		test func(*testing.T, *both)

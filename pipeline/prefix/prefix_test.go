@@ -35,7 +35,11 @@ func newWorld(t testing.TB, cfg model.Config, storage fakemodel.Storage) *world 
 	m := testkit.Must[*fakemodel.Model](t)(fakemodel.New(fakemodel.Options{Config: cfg, Storage: storage}))
 	dir := t.TempDir()
 	require.NoError(t, m.Write(dir, 1))
-	c := testkit.Must[*model.Checkpoint](t)(model.Open(dir, model.CheckpointOptions{}))
+	var all []int
+	for i := range cfg.Layers {
+		all = append(all, i)
+	}
+	c := testkit.Must[*model.Checkpoint](t)(model.Open(dir, model.CheckpointOptions{Layers: all}))
 	defer c.Close()
 	w := &world{dev: testkit.Device(t), cfg: c.Config}
 	w.layers = testkit.Must[[]*model.DeviceLayer](t)(c.Upload(t.Context(), w.dev, nil))
@@ -73,10 +77,40 @@ func (w *world) run(t testing.TB, s *pipeline.Session, tokens []int32) (rows [][
 	rows = make([][]float32, len(tokens))
 	for _, layer := range got {
 		for i := range rows {
+			if layer.Out == nil {
+				continue // a layer that drafts, see draft
+			}
 			rows[i] = append(rows[i], layer.Out[i*w.cfg.Hidden:][:w.cfg.Hidden]...)
 		}
 	}
 	return rows
+}
+
+// draft returns what layers that draft give for a block behind a session; nothing without any, or
+// without room for it.
+func (w *world) draft(t testing.TB, e *pipeline.Engine, s *pipeline.Session, most int) (out []float32) {
+	t.Helper()
+	first := slices.IndexFunc(w.cfg.Layers, func(l model.Layer) bool { return l.Block })
+	if first < 0 || s.Len()+w.cfg.DraftBlock > most {
+		return nil
+	}
+	chunk := pipeline.Chunk{Session: s, Tokens: w.cfg.DraftBlock, Draft: true}
+	st := testkit.Must[*pipeline.Step](t)(e.Begin(t.Context(), chunk))
+	var hidden []float32
+	for _, id := range random(7, chunk.Tokens) {
+		hidden = append(hidden, w.hidden[id]...)
+	}
+	for i := first; i < len(w.layers); i++ {
+		require.NoError(t, st.SetInput(i, 0, hidden))
+	}
+	require.NoError(t, st.Run(t.Context()))
+	for i := first; i < len(w.layers); i++ {
+		values := make([]float32, len(hidden))
+		require.NoError(t, st.ReadOutput(i, 0, values))
+		out = append(out, values...)
+	}
+	require.NoError(t, st.Commit())
+	return out
 }
 
 // random makes tokens.
@@ -99,8 +133,9 @@ func keeper(t testing.TB, e *pipeline.Engine, s prefix.Store, o prefix.Options) 
 }
 
 // bits restores prompts of many lengths from a store, in an engine with other pages, and goes on
-// with them behind the next entry of every kind of layer: each token gives the bits of a session
-// that computed everything. VKMLA_TEST_FULL=1 takes every length.
+// with them behind the next entry of every kind of layer: each token, and a block of drafts behind
+// what was restored, gives the bits of a session that computed everything. VKMLA_TEST_FULL=1 takes
+// every length.
 func bits(t *testing.T, x *both) {
 	most := len(x.a)
 	e := x.world.engine(t, pipeline.EngineOptions{MaxTokens: most, MaxSessions: 2, MaxStep: 128, Invariant: true, Pages: x.pages})
@@ -122,6 +157,10 @@ func bits(t *testing.T, x *both) {
 			s, had, err := k.Open(t.Context(), x.a[:c.prompt])
 			require.NoError(t, err)
 			require.Equal(t, []int{c.had, c.had}, []int{had, s.Len()}, "tokens of a prompt of %d", c.prompt)
+			computed := testkit.Must[*pipeline.Session](t)(x.computedA.Fork())
+			require.NoError(t, computed.Truncate(had))
+			require.True(t, slices.Equal(x.draft(t, x.e, computed, most), x.draft(t, e, s, most)), "drafts behind %d tokens", had)
+			require.NoError(t, computed.Close())
 			end := min(most, (had/prefix.Block+1)*prefix.Block+2)
 			for i, row := range x.run(t, s, x.a[had:end]) {
 				require.True(t, slices.Equal(x.rows[had+i], row), "token %d, of a prompt of %d", had+i, c.prompt)

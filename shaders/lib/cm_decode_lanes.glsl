@@ -9,6 +9,7 @@
 #ifndef LIB_CM_DECODE_LANES_GLSL
 #define LIB_CM_DECODE_LANES_GLSL
 #include "cm_lanes.glsl"
+#define CM_ROWS_IN_SUBGROUPS
 #include "cm_lanes_row.glsl"
 
 // Of row lane%SUB_ROWS in tile lane/SUB_ROWS of LOOKUP: its address, and how far behind it its
@@ -52,14 +53,14 @@ void cm_fetch(out CmRow row, out bool valid) {
 // cm_keep_first: a row of the first two tiles, zeros where it does not count.
 void cm_keep_first(CmRow row, bool valid, uint buf) {
     cm_mask_row(row, valid ? ~0u : 0u);
-    cm_keep_row(row, buf * TILE + cm_row);
+    cm_keep_row(row, buf * TILE + cm_row)
     cm_keep_bias(valid, buf);
 }
 
 // cm_keep: a row of a later tile. Where it does not count, what lies there stays: zeros, or a row
 // that counts. Its weight is 0, and if it is not finite, neither is the result.
 void cm_keep(CmRow row, bool valid, uint buf) {
-    [[dont_flatten]] if (valid) cm_keep_row(row, buf * TILE + cm_row);
+    [[dont_flatten]] if (valid) cm_keep_row(row, buf * TILE + cm_row)
     cm_keep_bias(valid, buf);
 }
 

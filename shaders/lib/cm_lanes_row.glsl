@@ -12,14 +12,20 @@ const bool RECORDS = WIN_RECORD != 0u; // cm_record_row.glsl has the rows of rec
 const uint WORDS = (RECORDS ? 64u : 56u) / ROW_PARTS;
 const bool HALVES = (56u - WORDS * ROW_PARTS) * 2u == ROW_PARTS;
 const uint ROPES = 16u / ROW_PARTS;
+#ifdef CM_ROWS_IN_SUBGROUPS
+#define CM_SCALES uint
+const uint SCALE_WORDS = RECORDS && ROW_PARTS < 8u ? 2u : 1u;
+#else
+#define CM_SCALES uvec2
 const uint SCALE_WORDS = RECORDS && ROW_PARTS < 16u ? 4u : 2u;
+#endif
 
 struct CmRow {
     uvec2 words[WORDS];
     uint half_word;
     uvec2 rope[ROPES];
     uvec2 scales;
-    uvec2 more[SCALE_WORDS]; // RECORDS only, as the next
+    CM_SCALES more[SCALE_WORDS]; // RECORDS only, as the next
     uint fp4;                // 1 of RECORD_FP4, else 0
 };
 
@@ -120,13 +126,9 @@ CM_SCALE cm_scale_at(uvec2 scales, uint i) {
     return cm_scale(kv_scale_of(scales, (i * ROW_PARTS + cm_part) / 8u));
 }
 
-// cm_keep_row: writes the share to row `at` of kv_s. A NaN among its codes goes into its bf16
+// cm_keep_v4: writes the share to row `at` of kv_s. A NaN among its codes goes into its bf16
 // instead, where it costs least: the row's scores are NaN either way.
-void cm_keep_row(CmRow row, uint at) {
-    if (RECORDS) {
-        cm_keep_record(row, at);
-        return;
-    }
+void cm_keep_v4(CmRow row, uint at) {
     const uint to = at * KV_PITCH, pair = cm_part / 2u, half_ = CM_HALF(cm_part % 2u, at) * 2u; // of a word of kv_s
     code_top_ = f16vec2(0.0);
     [[unroll]] for (uint i = 0u; i < WORDS; i++) {
@@ -147,5 +149,10 @@ void cm_keep_row(CmRow row, uint at) {
         kv_s[x][half_ + 1u] = e.y;
     }
 }
+
+// cm_keep_row: writes the share of whatever record to row `at` of kv_s. A function more would be a
+// ninth on the way from main to cm_high2, which NVIDIA's compiler does not write out: see
+// docs/design/decode.md.
+#define cm_keep_row(row, at) { if (RECORDS) cm_keep_record(row, at); else cm_keep_v4(row, at); }
 
 #endif

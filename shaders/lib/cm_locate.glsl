@@ -2,21 +2,24 @@
 #ifndef LIB_CM_LOCATE_GLSL
 #define LIB_CM_LOCATE_GLSL
 
-// cm_row_byte, cm_scales_behind: where slot t of a page keeps its data, and how far behind them its
-// scales lie. Bit 31 says RECORD_FP4 where the two caches have different records.
-uint cm_row_byte(bool comp, uint t) {
-    if (WIN_RECORD == RECORD_V4) return kv_row_byte(t);
-    return comp ? record_row_byte(COMP_RECORD, t) : record_row_byte(WIN_RECORD, t);
+// Constants, for what is looked up several times has to be short: bytes of a slot's data and of its
+// scales in each cache, and the flag of its rows.
+const uint WIN_ROW_BYTES = WIN_RECORD == RECORD_FP8 ? 512u : 256u, COMP_ROW_BYTES = COMP_RECORD == RECORD_FP8 ? 512u : 256u;
+const uint WIN_SCALE_BYTES = WIN_RECORD == RECORD_FP8 ? 16u : 32u, COMP_SCALE_BYTES = COMP_RECORD == RECORD_FP8 ? 16u : 32u;
+const uint WIN_FLAG = WIN_RECORD == RECORD_FP4 ? 1u << 31 : 0u, COMP_FLAG = COMP_RECORD == RECORD_FP4 ? 1u << 31 : 0u;
+
+// cm_in_page: where slot t of a page keeps its data, and how far behind them its scales lie, with
+// bit 31 where they are RECORD_FP4.
+uvec2 cm_in_page(bool comp, uint t) {
+    if (WIN_RECORD == RECORD_V4) {
+        const uint row = kv_row_byte(t);
+        return uvec2(row, kv_scale_byte(comp ? COMP_PAGE : WIN_PAGE, t) - row);
+    }
+    const uint row = t * (comp ? COMP_ROW_BYTES : WIN_ROW_BYTES), scale = t * (comp ? COMP_SCALE_BYTES : WIN_SCALE_BYTES);
+    return uvec2(row, (comp ? COMP_PAGE * COMP_ROW_BYTES : WIN_PAGE * WIN_ROW_BYTES) + scale - row | (comp ? COMP_FLAG : WIN_FLAG));
 }
 
-uint cm_scales_behind(bool comp, uint t) {
-    if (WIN_RECORD == RECORD_V4) return kv_scale_byte(comp ? COMP_PAGE : WIN_PAGE, t) - kv_row_byte(t);
-    const uint in_comp = record_scale_byte(COMP_RECORD, COMP_PAGE, t) - record_row_byte(COMP_RECORD, t);
-    const uint in_win = record_scale_byte(WIN_RECORD, WIN_PAGE, t) - record_row_byte(WIN_RECORD, t);
-    return comp ? in_comp | (COMP_RECORD == RECORD_FP4 ? 1u << 31 : 0u) : in_win | (WIN_RECORD == RECORD_FP4 ? 1u << 31 : 0u);
-}
-
-// cm_locate: address of the row, cm_scales_behind, and the mask.
+// cm_locate: address of the row, how far behind it its scales lie, and the mask.
 uvec4 cm_locate(uvec2 found, uint j, bool inside) {
     bool comp = j < comp_len_;
     uint slot = comp ? found.x : found.y; // a negative index is a very large one
@@ -27,10 +30,10 @@ uvec4 cm_locate(uvec2 found, uint j, bool inside) {
         slot = 0u;
         page = 0u;
     }
-    const uint in_page = slot - page * (comp ? COMP_PAGE : WIN_PAGE);
+    const uvec2 in_page = cm_in_page(comp, slot - page * (comp ? COMP_PAGE : WIN_PAGE));
     const uint64_t at = (comp ? pc.comp_addr : pc.win_addr)
-        + uint64_t(page) * (comp ? pc.comp_stride : pc.win_stride) + cm_row_byte(comp, in_page);
-    return uvec4(uint(at), uint(at >> 32), cm_scales_behind(comp, in_page), valid ? ~0u : 0u);
+        + uint64_t(page) * (comp ? pc.comp_stride : pc.win_stride) + in_page.x;
+    return uvec4(uint(at), uint(at >> 32), in_page.y, valid ? ~0u : 0u);
 }
 
 #endif

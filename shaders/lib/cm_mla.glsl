@@ -33,8 +33,8 @@
 // Shared memory, bytes:
 //   BUFFERS*TILE*1040 + KSPLIT*HG*(4*TILE + 16) + HG*(2*TILE + 20) + 80*TILE + 4
 //
-// Drivers stop unrolling loops in a kernel that has grown too long, and then keep fragments in
-// memory, which is three times slower. So what is written out several times has to stay short.
+// NVIDIA's compiler keeps fragments in memory, which is three times slower, where functions call
+// one another nine deep: docs/design/decode.md. What is written out several times should be short.
 #ifndef LIB_CM_MLA_GLSL
 #define LIB_CM_MLA_GLSL
 #include "cm_element.glsl"

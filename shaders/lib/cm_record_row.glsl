@@ -9,17 +9,60 @@
 // cm_is_fp4: whether a row is RECORD_FP4, from the flag that came with its place.
 bool cm_is_fp4(uint flag) { return WIN_RECORD == COMP_RECORD ? WIN_RECORD == RECORD_FP4 : flag != 0u; }
 
+// cm_fetch_scales, and scale bytes k of RECORD_FP8 and of RECORD_FP4, of word i of this invocation.
+#ifdef CM_ROWS_IN_SUBGROUPS
+
+// Invocations of a row share its scales, for in lanes registers are scarce: each has a word of
+// them, or two where they are four.
+void cm_fetch_scales(uint64_t at, bool fp4, inout CmRow row) {
+    CmRead1 from = CmRead1(at + cm_part % (fp4 ? 8u : 4u) * 4u);
+    [[unroll]] for (uint i = 0u; i < SCALE_WORDS; i++) row.more[i] = from.v[fp4 ? i * ROW_PARTS : 0u];
+}
+
+uint cm_scale_byte(CmRow row, uint word, uint byte_) {
+    uint w = row.more[0];
+    if (SCALE_WORDS > 1u) {
+        if (word >= ROW_PARTS) w = row.more[SCALE_WORDS - 1u];
+    }
+    return (subgroupShuffle(w, cm_lane - cm_part + word % ROW_PARTS) >> (8u * byte_)) & 0xFFu;
+}
+
+uint cm_fp8_byte(CmRow row, uint i) {
+    const uint first = i * ROW_PARTS / 4u;
+    return cm_scale_byte(row, first / 4u, first % 4u + cm_part / 4u);
+}
+
+uint cm_fp4_byte(CmRow row, uint i) { return cm_scale_byte(row, i * (ROW_PARTS / 4u) + cm_part / 4u, cm_part % 4u); }
+
+#else
+
+// Of RECORD_FP8 all 16 bytes. Of RECORD_FP4 the 8 bytes around each that this invocation needs.
+void cm_fetch_scales(uint64_t at, bool fp4, inout CmRow row) {
+    CmRead2 from = CmRead2(at);
+    [[unroll]] for (uint i = 0u; i < SCALE_WORDS; i++) {
+        const uint four = ROW_PARTS == 16u ? 2u * i + cm_part / 8u : i;
+        row.more[i] = from.v[fp4 ? four : i % 2u];
+    }
+}
+
+uint cm_fp8_byte(CmRow row, uint i) {
+    return kv_scale_of(row.more[i * ROW_PARTS / 32u], (i * ROW_PARTS + cm_part) / 4u % 8u);
+}
+
+uint cm_fp4_byte(CmRow row, uint i) {
+    return kv_scale_of(row.more[ROW_PARTS == 4u ? i / 2u : i], ROW_PARTS == 4u ? i % 2u * 4u + cm_part : cm_part % 8u);
+}
+
+#endif
+
 void cm_fetch_record(uvec3 where, out CmRow row) {
     const uint64_t at = packUint2x32(where.xy);
     row.fp4 = where.z >> 31;
     const bool fp4 = cm_is_fp4(row.fp4);
-    CmRead2 from = CmRead2(at + cm_part * 8u), scales = CmRead2(at + (where.z & 0x7FFFFFFFu));
-    [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] = from.v[(fp4 ? i % (WORDS / 2u) : i) * ROW_PARTS];
-    // Of RECORD_FP8 all 16 bytes. Of RECORD_FP4 the 8 bytes around each that this invocation needs.
-    [[unroll]] for (uint i = 0u; i < SCALE_WORDS; i++) {
-        const uint four = ROW_PARTS == 16u ? 2u * i + cm_part / 8u : i;
-        row.more[i] = scales.v[fp4 ? four : i % 2u];
-    }
+    CmRead2 first = CmRead2(at + cm_part * 8u), second = CmRead2(at + cm_part * 8u + (fp4 ? 0u : 256u)); // bytes
+    [[unroll]] for (uint i = 0u; i < WORDS / 2u; i++) row.words[i] = first.v[i * ROW_PARTS];
+    [[unroll]] for (uint i = 0u; i < WORDS / 2u; i++) row.words[WORDS / 2u + i] = second.v[i * ROW_PARTS];
+    cm_fetch_scales(at + (where.z & 0x7FFFFFFFu), fp4, row);
 }
 
 #ifdef CM_BF16
@@ -56,8 +99,7 @@ void cm_keep_record(CmRow row, uint at) {
     const uint to = at * KV_PITCH;
     if (cm_is_fp4(row.fp4)) {
         [[unroll]] for (uint i = 0u; i < WORDS / 2u; i++) {
-            const uint k = ROW_PARTS == 4u ? i % 2u * 4u + cm_part : cm_part % 8u; // of 8 scales
-            const CM_SCALE s = cm_fp4_scale(kv_scale_of(row.more[ROW_PARTS == 4u ? i / 2u : i], k));
+            const CM_SCALE s = cm_fp4_scale(cm_fp4_byte(row, i));
             const uint unit = to + 2u * (i * ROW_PARTS + cm_part);
             CM_KEEP_ROW(kv_s, unit, at, cm_fp4x8(row.words[i].x, s))
             CM_KEEP_ROW(kv_s, unit + 1u, at, cm_fp4x8(row.words[i].y, s))
@@ -66,8 +108,7 @@ void cm_keep_record(CmRow row, uint at) {
     }
     code_top_ = f16vec2(0.0);
     [[unroll]] for (uint i = 0u; i < WORDS; i++) {
-        const uint k = (i * ROW_PARTS + cm_part) / 4u; // of 16 scales
-        const CM_SCALE s = cm_scale(kv_scale_of(row.more[i * ROW_PARTS / 32u], k % 8u));
+        const CM_SCALE s = cm_scale(cm_fp8_byte(row, i));
         CM_KEEP_ROW(kv_s, to + i * ROW_PARTS + cm_part, at, uvec4(cm_word(row.words[i].x, s), cm_word(row.words[i].y, s)))
     }
     if (max(code_top_.x, code_top_.y) > float16_t(1.8)) kv_s[to + cm_part].x = 0x7FFF7FFFu;

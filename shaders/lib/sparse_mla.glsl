@@ -205,14 +205,6 @@ void mla_finish(uint t, uint head0, uint split, uint lane, float m, float l, flo
     }
 }
 
-// Where a tile has so few rows that an invocation brings in one unit, registers are scarce. The
-// next rows are then asked for behind the scores: Arc A spills 1 register instead of 11.
-const bool MLA_LATE = MLA_UNITS == 1u;
-#define MLA_NEXT { \
-    if (valid) valid = mla_fetch(next, entry, column, w); \
-    entry = next + TILE < end ? mla_entry(t, next + TILE) : -1; \
-}
-
 // mla_attend: positions [begin, end) of token t for the heads from head0 on. Writes the
 // finished rows when there is one split, else the partial ones.
 void mla_attend(uint t, uint head0, uint split, uint begin, uint end) {
@@ -243,10 +235,9 @@ void mla_attend(uint t, uint head0, uint split, uint begin, uint end) {
             kv_s[row * 64u + i * MLA_LANES + column] = valid ? mla_numbers(mla_unit(w, column, i)) : uvec4(0u);
         barrier();
         const uint next = j0 + TILE + row; // asked for here: all of the products below are to come
-        valid = next < end;
-        if (!MLA_LATE) MLA_NEXT
+        valid = mla_fetch(next, entry, column, w);
+        entry = next + TILE < end ? mla_entry(t, next + TILE) : -1;
         mla_scores(lane);
-        if (MLA_LATE) MLA_NEXT
         barrier();
 
         vec2 s = vec2(0.0), p = vec2(0.0);
@@ -279,7 +270,8 @@ void mla_attend(uint t, uint head0, uint split, uint begin, uint end) {
             [[unroll]] for (uint i = 0u; i < 8u; i++) mla_acc[i] *= factor_s[first + i / 2u];
         }
         l += p.x + p.y;
-        [[dont_unroll]] for (uint r4 = 0u; r4 < TILE; r4 += 4u) mla_add(r4, unit, first);
+        if (TILE == 4u) mla_add(0u, unit, first);
+        else [[dont_unroll]] for (uint r4 = 0u; r4 < TILE; r4 += 4u) mla_add(r4, unit, first);
     }
     mla_finish(t, head0, split, lane, m, l, peak);
 }

@@ -26,6 +26,7 @@ var kernels = map[string]struct {
 	"enter":   {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write}},
 	"group":   {bindings: []vk.Access{vk.Read, vk.Read, vk.Write}},
 	"leave":   {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Read, vk.Write}, divided: true},
+	"pack":    {bindings: []vk.Access{vk.ReadWrite}},
 	"product": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
 	"send":    {bindings: []vk.Access{vk.Read, vk.Read, vk.Write}},
 	"up":      {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},

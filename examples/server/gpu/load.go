@@ -22,6 +22,7 @@ type piece struct {
 	size   uint64
 	to     *vk.View
 	from   io.ReaderAt // what it holds at first; nil: anything
+	packed bool        // codes of MXFP4: by pack.comp
 }
 
 // loader collects pieces, so that their sizes are known before any is allocated.
@@ -105,8 +106,20 @@ func (l *loader) load(ctx context.Context, dev *vk.Device) (buffers []*vk.Buffer
 				return buffers, fmt.Errorf("gpu: upload %s: %w", p.label, err)
 			}
 		}
+		if p.packed {
+			if err := once(ctx, dev, func(rec *vk.Recorder) error { return pack(rec, dev, *p.to) }); err != nil {
+				return buffers, fmt.Errorf("gpu: pack %s: %w", p.label, err)
+			}
+		}
 	}
 	return buffers, nil
+}
+
+// pack records pack.comp.
+func pack(rec *vk.Recorder, dev *vk.Device, codes vk.View) error {
+	const groups = 4096
+	push := struct{ count, stride uint32 }{uint32(codes.Size / 16), groups}
+	return launch(rec, dev, "pack", [3]uint32{groups, 1, 1}, 0, &push, nil, codes)
 }
 
 // mapped reads parts of mapped files one behind the other. check, if any, looks at what was read.
@@ -183,6 +196,7 @@ func (l *loader) matrix(to *matrix, list ...*weights.Matrix) {
 	}
 	l.data(&to.codes, "weights", len(list)*len(m.Data), read)
 	if m.Format == weights.MXFP4 {
+		l.pieces[len(l.pieces)-1].packed = true
 		l.data(&to.scale, "scales", len(list)*len(m.Scales), mapped{w: l.w, parts: scales})
 	}
 }

@@ -32,6 +32,11 @@ func decoded(dev *vk.Device, format weights.Format, halves bool, codes []byte) (
 	}
 	push := struct{ chunks uint32 }{size(len(codes) / 16)}
 	err = once(ctx, dev, func(rec *vk.Recorder) error {
+		if format == weights.MXFP4 {
+			if err := pack(rec, dev, src.View()); err != nil {
+				return err
+			}
+		}
 		return launch(rec, dev, "decode", [3]uint32{1, 1, 1}, 0, &push, []uint32{uint32(format), flag(halves)}, src.View(), dst.View())
 	})
 	if err != nil {

@@ -132,7 +132,7 @@ func (g *GPU) product(rec *vk.Recorder, m *matrix, ofTeam int, r rows, x, y vk.V
 	}
 	return launch(rec, g.dev, "product", [3]uint32{size(ceilDiv(m.n, teams*ofTeam)), size(r.turns), 1},
 		float64(r.items*r.most)*float64(m.n*m.k), &push,
-		[]uint32{uint32(m.format), g.halves, size(ofTeam), size(r.most), flag(r.full)},
+		[]uint32{uint32(m.format), g.halves, size(ofTeam), size(r.most), flag(r.full), flag(m.k%128 == 0)},
 		plan, m.codes, m.scale, x, y)
 }
 
@@ -149,7 +149,7 @@ func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
 	}
 	return launch(rec, g.dev, "up", [3]uint32{size(ceilDiv(w1.n, teams*g.tiles.up)), size(r.turns), 1},
 		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push,
-		[]uint32{uint32(w1.format), g.halves, size(g.tiles.up), size(r.most), flag(r.full)},
+		[]uint32{uint32(w1.format), g.halves, size(g.tiles.up), size(r.most), flag(r.full), flag(w1.k%128 == 0)},
 		plan, w1.codes, w1.scale, w3.codes, w3.scale, g.x, g.v, h)
 }
 

@@ -11,12 +11,13 @@ import (
 // file is tokenizer.json. What is not listed changes no token.
 type file struct {
 	Added []struct {
-		ID      int32  `json:"id"`
-		Content string `json:"content"`
-		Special bool   `json:"special"`
-		Single  bool   `json:"single_word"`
-		Left    bool   `json:"lstrip"`
-		Right   bool   `json:"rstrip"`
+		ID         int32  `json:"id"`
+		Content    string `json:"content"`
+		Special    bool   `json:"special"`
+		Single     bool   `json:"single_word"`
+		Left       bool   `json:"lstrip"`
+		Right      bool   `json:"rstrip"`
+		Normalized bool   `json:"normalized"`
 	} `json:"added_tokens"`
 	Normalizer *part `json:"normalizer"`
 	Pre        *part `json:"pre_tokenizer"`
@@ -169,7 +170,11 @@ func (t *Tokenizer) extras(f *file) error {
 		if a.Content == "" || a.Single || a.Left || a.Right {
 			return wrong("added_tokens", fmt.Sprintf("%q with single_word, lstrip or rstrip", a.Content), "none of these")
 		}
-		t.added.add(a.Content, a.ID)
+		last := 0
+		if a.Normalized {
+			last = 1
+		}
+		t.added[last].add(a.Content, a.ID)
 		t.tokens[a.ID] = a.Content
 		if a.Special {
 			t.hidden[a.ID] = struct{}{}
@@ -272,10 +277,11 @@ func (t *Tokenizer) beginning(config []byte) error {
 	if json.Unmarshal(c.Token, &token.Content) != nil {
 		_ = json.Unmarshal(c.Token, &token)
 	}
-	n, size, id := t.added.find(token.Content)
-	if n > 0 || size == 0 || size < len(token.Content) {
-		return fmt.Errorf("tokenizer_config.json: bos_token: got %s, want one of added_tokens", c.Token)
+	for i := range t.added {
+		if _, size, id := t.added[i].find(token.Content); size > 0 && size == len(token.Content) {
+			t.before = []int32{id}
+			return nil
+		}
 	}
-	t.before = []int32{id}
-	return nil
+	return fmt.Errorf("tokenizer_config.json: bos_token: got %s, want one of added_tokens", c.Token)
 }

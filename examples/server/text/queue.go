@@ -3,6 +3,7 @@ package text
 import (
 	"cmp"
 	"container/heap"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -44,4 +45,22 @@ func unfinished(s string) int {
 		}
 	}
 	return 0
+}
+
+// valid puts U+FFFD for bytes that belong to no character: one for as many of them as begin one,
+// as the Unicode standard recommends.
+func valid(s string) string {
+	if utf8.ValidString(s) {
+		return s
+	}
+	var b strings.Builder
+	for s != "" {
+		r, n := utf8.DecodeRuneInString(s)
+		for r == utf8.RuneError && n < len(s) && !utf8.FullRuneInString(s[:n+1]) {
+			n++
+		}
+		b.WriteRune(r)
+		s = s[n:]
+	}
+	return b.String()
 }

@@ -149,6 +149,35 @@ func TestEncode(t *testing.T) {
 	assert.Len(t, long, 1<<16)
 }
 
+// TestOriginal has the tokens and texts of Hugging Face's tokenizers, which testdata/record.js
+// records, with a tokenizer.json of DeepSeek's form. Some of its added tokens begin in others.
+func TestOriginal(t *testing.T) {
+	type vector struct {
+		Text string
+		IDs  []int32
+	}
+	var original struct{ Encode, Decode []vector }
+	data, err := os.ReadFile(filepath.Join("testdata", "original.json"))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(data, &original))
+	k, err := Open("testdata")
+	require.NoError(t, err)
+	assert.Len(t, original.Encode, 155)
+	for _, v := range original.Encode {
+		ids, err := k.Encode(v.Text)
+		require.NoError(t, err)
+		assert.Equal(t, v.IDs, append([]int32{}, ids...), "%q", v.Text)
+	}
+	assert.Len(t, original.Decode, 40)
+	for _, v := range original.Decode {
+		d, s := k.Decoder(), ""
+		for _, id := range v.IDs {
+			s += d.Add(id)
+		}
+		assert.Equal(t, v.Text, s+d.End(), "%v", v.IDs)
+	}
+}
+
 // TestAdded finds added tokens, the longest at a place, and leaves special ones out of texts.
 func TestAdded(t *testing.T) {
 	k := open(t, "", nil)

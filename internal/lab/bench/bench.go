@@ -6,15 +6,49 @@ package bench
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/vkmla/vkmla/vk"
 )
 
-// ErrWrong is returned, with the rows that were right, when a kernel's output
-// failed its check.
-var ErrWrong = errors.New("bench: wrong result")
+// ErrWrong is returned behind all rows when one of them is not "ok".
+var ErrWrong = errors.New("bench: wrong or missing result")
+
+// tally is what becomes of the rows of a run.
+type tally struct {
+	ctx     context.Context
+	missing error // ErrWrong once a row is not ok
+}
+
+// add hands on a case's row with the status that its error, if any, gives it: "skipped" where the
+// device lacks memory or a feature, else "failed". A row of status "" is "ok". The other cases go
+// on, unless add returns why not: the run was interrupted, and the case has no row, or the device
+// is lost.
+func (t *tally) add(name string, err error, status, detail *string, emit func()) error {
+	switch {
+	case err != nil && t.ctx.Err() != nil:
+		return fmt.Errorf("bench: %s: %w", name, err)
+	case errors.Is(err, vk.ErrOutOfDeviceMemory) || errors.Is(err, vk.ErrMissingFeature):
+		*status = "skipped"
+	case err != nil:
+		*status = "failed"
+	case *status == "":
+		*status = "ok"
+	}
+	if err != nil {
+		*detail = strings.Join(strings.Fields(err.Error()), " ")
+	}
+	if emit(); *status != "ok" {
+		t.missing = ErrWrong
+	}
+	if errors.Is(err, vk.ErrDeviceLost) {
+		return fmt.Errorf("bench: %s: %w", name, err)
+	}
+	return nil
+}
 
 // Progress hears what a long run is doing.
 type Progress interface {

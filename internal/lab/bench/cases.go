@@ -47,18 +47,13 @@ func (o OpOptions) atOnce(dev *vk.Device) int {
 func timeCases(ctx context.Context, dev *vk.Device, o OpOptions, cases []opCase, l Limits, p Progress, emit func(OpRow)) (err error) {
 	o.floors = &floors{}
 	defer func() { err = errors.Join(err, o.floors.close()) }()
-	var wrong error
+	t := tally{ctx: ctx}
 	width := o.atOnce(dev)
 	all := len(cases)
 	for n := width; len(cases) > 0; {
 		n = min(n, len(cases))
 		p.Rows(all-len(cases), all)
-		done, err := timeSome(ctx, dev, o, cases[:n], l, p, func(r OpRow) {
-			emit(r)
-			if r.Status == "wrong" {
-				wrong = ErrWrong
-			}
-		})
+		done, err := timeSome(dev, o, cases[:n], l, p, &t, emit)
 		if err != nil {
 			return err
 		}
@@ -67,13 +62,13 @@ func timeCases(ctx context.Context, dev *vk.Device, o OpOptions, cases []opCase,
 			n = 1
 		}
 	}
-	return wrong
+	return t.missing
 }
 
 // timeSome prepares all cases given and times them, up to the first for which there was
 // not enough memory beside the others, and says how many those are.
-func timeSome(ctx context.Context, dev *vk.Device, o OpOptions, cases []opCase, l Limits, p Progress,
-	emit func(OpRow)) (done int, err error) {
+func timeSome(dev *vk.Device, o OpOptions, cases []opCase, l Limits, p Progress, t *tally, emit func(OpRow)) (done int, err error) {
+	ctx := t.ctx
 	name := func(c opCase) string { return c.op.Name + " " + c.size.Name }
 	p.Step(fmt.Sprintf("%s and %d more: filling memory, checking", name(cases[0]), len(cases)-1))
 	list := make([]preparedCase, len(cases))
@@ -87,28 +82,28 @@ func timeSome(ctx context.Context, dev *vk.Device, o OpOptions, cases []opCase, 
 			x.close()
 		}
 	}()
+	var floor error
 	if slices.ContainsFunc(cases, func(c opCase) bool { return c.size.Floor }) {
-		if err := o.floors.open(ctx, dev); err != nil {
-			return 0, err
-		}
+		floor = o.floors.open(ctx, dev)
 	}
 	for i, x := range list {
-		if errors.Is(x.err, vk.ErrOutOfDeviceMemory) {
-			if len(cases) > 1 {
-				return i, nil
-			}
-			x.row.Status, x.row.Detail, x.err = "skipped", x.err.Error(), nil
+		if errors.Is(x.err, vk.ErrOutOfDeviceMemory) && len(cases) > 1 {
+			return i, nil
+		}
+		if x.err == nil && cases[i].size.Floor {
+			x.err = floor
 		}
 		rows := []OpRow{x.row}
 		if x.err == nil && x.row.Status == "ok" {
 			p.Step(name(cases[i]) + ": timing")
-			rows, x.err = x.time(ctx, dev, o, l, i == 0)
-		}
-		if x.err != nil {
-			return i, fmt.Errorf("bench: %s: %w", name(cases[i]), x.err)
+			if rows, x.err = x.time(ctx, dev, o, l, i == 0); x.err != nil {
+				rows = []OpRow{x.row}
+			}
 		}
 		for _, r := range rows {
-			emit(r)
+			if err := t.add(name(cases[i]), x.err, &r.Status, &r.Detail, func() { emit(r) }); err != nil {
+				return i, err
+			}
 		}
 		x.close()
 		done = i + 1

@@ -1,7 +1,7 @@
 package bench
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
@@ -66,9 +67,46 @@ func TestTimeCases(t *testing.T) {
 		assert.ErrorIs(t, err, ErrWrong)
 		assert.Equal(t, []string{"0 ok", "1 ok", "2 ok", "3 ok", "4 ok", "5 skipped", "6 wrong"}, got, "%d at a time", together)
 	}
-	bad := errors.New("bad luck")
-	err := timeCases(t.Context(), dev, OpOptions{together: 2}, []opCase{{filling(7, func() error { return bad }),
-		verify.Size{Name: "x", Make: func(*rand.Rand) verify.Case { return verify.Case{} }}}}, anyLimits, Silent{}, nil)
-	assert.ErrorIs(t, err, bad)
-	assert.ErrorContains(t, err, "op x")
+}
+
+// A case that fails leaves the others, of its batch and behind, as they are; a lost device ends the
+// run behind the row of the case that lost it, and an interruption without one.
+func TestTimeCasesFailing(t *testing.T) {
+	dev := testkit.Device(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	large := &vk.ArgumentError{Op: "vk: new buffer", Arg: "Size", Got: "9", Want: "at most 8"}
+	for _, c := range []struct {
+		fail   error
+		before func()
+		ends   error
+		want   []string
+	}{
+		{large, nil, ErrWrong, []string{"0 ok", "1 failed", "2 ok", "3 ok"}},
+		{&vk.MissingError{What: "op"}, nil, ErrWrong, []string{"0 ok", "1 skipped", "2 ok", "3 ok"}},
+		{fmt.Errorf("run: %w", vk.ErrDeviceLost), nil, vk.ErrDeviceLost, []string{"0 ok", "1 failed"}},
+		{context.Canceled, cancel, context.Canceled, nil},
+	} {
+		var all []opCase
+		for i := range 4 {
+			all = append(all, opCase{filling(7, func() error {
+				if i != 1 {
+					return nil
+				}
+				if c.before != nil {
+					c.before()
+				}
+				return c.fail
+			}), verify.Size{Name: fmt.Sprint("case ", i), Make: func(*rand.Rand) verify.Case { return verify.Case{} }}})
+		}
+		var got []string
+		err := timeCases(ctx, dev, OpOptions{Common: Common{Reps: 1, Seed: 1}, together: 3}, all, anyLimits, Silent{}, func(r OpRow) {
+			got = append(got, strings.TrimPrefix(r.Case, "case ")+" "+r.Status)
+			if r.Status != "ok" {
+				assert.Equal(t, c.fail.Error(), r.Detail)
+			}
+		})
+		require.ErrorIs(t, err, c.ends)
+		assert.Equal(t, c.want, got, c.fail)
+	}
 }

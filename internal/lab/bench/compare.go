@@ -22,22 +22,26 @@ type CompareOptions struct {
 // our own they are compared with, in the same cases: half the bytes should not take longer.
 var against = map[string]string{"indexer_logits_mxfp4": "indexer_logits_fp8"}
 
-// Compare checks and times the cases that the table has measurements of and those that have a
-// goal without, and hands each row to emit as it is done, with the table's measurements.
-// Errors: as Ops.
-func Compare(ctx context.Context, dev *vk.Device, o CompareOptions, l Limits, p Progress, emit func(OpRow)) error {
+// OpOptions choose the cases that are compared.
+func (o CompareOptions) OpOptions() OpOptions {
 	measured := map[string]bool{}
 	for _, r := range o.Peers.Rows {
 		measured[r.Op+" "+r.Case] = true
 	}
-	x := OpOptions{Common: o.Common, Ops: o.Ops, Cases: o.Cases, only: func(op, name string) bool {
+	return OpOptions{Common: o.Common, Ops: o.Ops, Cases: o.Cases, only: func(op, name string) bool {
 		if other := against[op]; other != "" {
 			op = other
 		}
 		return measured[op+" "+name] || slices.ContainsFunc(goals, func(g goal) bool { return g.share > 0 && g.hasCase(op, name) })
 	}}
+}
+
+// Compare checks and times the cases that the table has measurements of and those that have a
+// goal without, and hands each row to emit as it is done, with the table's measurements.
+// Errors: as Ops.
+func Compare(ctx context.Context, dev *vk.Device, o CompareOptions, l Limits, p Progress, emit func(OpRow)) error {
 	ours := map[string]float64{} // microseconds of the cases so far
-	return Ops(ctx, dev, compareSuite, x, l, p, func(r OpRow) {
+	return Ops(ctx, dev, compareSuite, o.OpOptions(), l, p, func(r OpRow) {
 		r.Peers = o.Peers.Of(r.Op, r.Case, r.Part)
 		if us := ours[against[r.Op]+" "+r.Case]; us > 0 {
 			r.Peers = append(r.Peers, Peer{Name: "our " + against[r.Op], US: us})

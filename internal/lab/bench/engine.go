@@ -34,9 +34,51 @@ type engineRun struct {
 
 	engine   *pipeline.Engine
 	sessions []*pipeline.Session
-	fill     func(st *pipeline.Step) error // the inputs, once; nil: they are there
+	fill     func(st *pipeline.Step) error // the inputs, once for each size of step; nil: they are there
+	filled   map[int]bool                  // by size of step
 	apart    bool                          // layers are submitted one by one
 	aborts   bool                          // steps leave sessions as they were
+	drafts   bool                          // behind each step the layers that draft run on a block
+	rejects  int                           // tokens of each session that are taken back behind each step
+}
+
+// shapes are the step, and that of the drafts behind it.
+func (r *engineRun) shapes() []stepShape {
+	list := []stepShape{r.shape}
+	if r.drafts {
+		list = append(list, r.shape.drafts(r.cfg.DraftBlock))
+	}
+	return list
+}
+
+// mostTokens is T of the largest step.
+func (r *engineRun) mostTokens() (n int) {
+	for _, x := range r.shapes() {
+		n = max(n, x.tokens())
+	}
+	return n
+}
+
+// main is how many layers do not draft.
+func (r *engineRun) main() int {
+	n := slices.IndexFunc(r.cfg.Layers, func(l model.Layer) bool { return l.Block })
+	if n < 0 {
+		return len(r.cfg.Layers)
+	}
+	return n
+}
+
+// first is the first layer that runs in a step.
+func (r *engineRun) first(x stepShape) int {
+	if x.draft {
+		return r.main()
+	}
+	return 0
+}
+
+// fillBy sets what makes the inputs of steps to come.
+func (r *engineRun) fillBy(fill func(st *pipeline.Step) error) {
+	r.fill, r.filled = fill, map[int]bool{}
 }
 
 // layers are the weights under the numbers of their layers.
@@ -156,20 +198,20 @@ func normals(rng *rand.Rand, n int) []uint16 {
 // newRand is the generator of a run's hidden states.
 func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 9)) }
 
-// begin begins a step of the shape's new tokens, whose inputs are there: fill wrote them once.
-func (r *engineRun) begin() (*pipeline.Step, error) {
+// begin begins a step of a shape's new tokens, whose inputs are there: fill wrote them once.
+func (r *engineRun) begin(shape stepShape) (*pipeline.Step, error) {
 	chunks := make([]pipeline.Chunk, len(r.sessions))
 	for i, x := range r.sessions {
-		chunks[i] = pipeline.Chunk{Session: x, Tokens: r.shape.news[i]}
+		chunks[i] = pipeline.Chunk{Session: x, Tokens: shape.news[i], Draft: shape.draft}
 	}
 	st, err := r.engine.Begin(r.ctx, chunks...)
 	switch {
 	case err != nil:
-	case r.fill == nil:
+	case r.fill == nil || r.filled[st.Size()]:
 		err = st.ReuseInputs()
 	default:
 		if err = r.fill(st); err == nil {
-			r.fill = nil
+			r.filled[st.Size()] = true
 		}
 	}
 	if err != nil {
@@ -178,15 +220,60 @@ func (r *engineRun) begin() (*pipeline.Step, error) {
 	return st, nil
 }
 
-// step runs a step and says what it took; look, unless nil, is called before it ends.
-func (r *engineRun) step(look func(*pipeline.Step) error) (host, all time.Duration, err error) {
+// step runs a step, and the drafts behind it, and says what they took; look, unless nil, gets the
+// times of each.
+func (r *engineRun) step(look func(lists [][]vk.Section) error) (host, all time.Duration, err error) {
+	var lists [][]vk.Section
+	for _, shape := range r.shapes() {
+		h, a, err := r.one(shape, func(st *pipeline.Step) error {
+			if look == nil {
+				return nil
+			}
+			list, err := st.Times()
+			lists = append(lists, list)
+			return err
+		})
+		if err != nil {
+			return 0, 0, err
+		}
+		host, all = host+h, all+a
+		if shape.draft || r.rejects == 0 {
+			continue
+		}
+		begin := time.Now()
+		for _, s := range r.sessions {
+			if err := s.Truncate(s.Len() - r.rejects); err != nil {
+				return 0, 0, err
+			}
+		}
+		took := time.Since(begin)
+		host, all = host+took, all+took
+	}
+	if look != nil {
+		err = look(lists)
+	}
+	return host, all, err
+}
+
+// took is the sum of the times of steps.
+func took(lists [][]vk.Section) (ns float64) {
+	for _, list := range lists {
+		for _, x := range list {
+			ns += x.NS
+		}
+	}
+	return ns
+}
+
+// one runs a step and says what it took; look is called before it ends.
+func (r *engineRun) one(shape stepShape, look func(*pipeline.Step) error) (host, all time.Duration, err error) {
 	begin := time.Now()
-	st, err := r.begin()
+	st, err := r.begin(shape)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer st.Abort()
-	if err := r.submit(st); err != nil {
+	if err := r.submit(shape, st); err != nil {
 		return 0, 0, err
 	}
 	submitted := time.Now()
@@ -194,10 +281,8 @@ func (r *engineRun) step(look func(*pipeline.Step) error) (host, all time.Durati
 		return 0, 0, err
 	}
 	waited := time.Now()
-	if look != nil {
-		if err := look(st); err != nil {
-			return 0, 0, err
-		}
+	if err := look(st); err != nil {
+		return 0, 0, err
 	}
 	looked := time.Now()
 	if r.aborts {
@@ -213,11 +298,11 @@ func (r *engineRun) step(look func(*pipeline.Step) error) (host, all time.Durati
 	return host, host + waited.Sub(submitted), nil
 }
 
-func (r *engineRun) submit(st *pipeline.Step) error {
+func (r *engineRun) submit(shape stepShape, st *pipeline.Step) error {
 	if !r.apart {
 		return st.Submit()
 	}
-	for i := range r.engine.Layers() {
+	for i := r.first(shape); i < r.engine.Layers(); i++ {
 		if err := st.SubmitLayer(i); err != nil {
 			return err
 		}
@@ -230,16 +315,15 @@ func (r *engineRun) submit(st *pipeline.Step) error {
 // a quarter of the speed to come to its full clock again.
 const wakeSteps = time.Second
 
-// mostWake bounds the steps of one wakeUp, for every step lengthens the sessions.
-const mostWake = 1350
-
-// wakeUp runs steps until they are recorded for good (the first is measured operation by
-// operation, the second recorded anew) and the device has its full clock.
+// wakeUp runs steps until they are recorded for good and the device has its full clock. Sessions
+// stay as they were.
 func (r *engineRun) wakeUp(warmup int) error {
+	defer func(aborts bool) { r.aborts = aborts }(r.aborts)
+	r.aborts = true
 	gpu := !slow(r.dev)
 	var start time.Time
-	for n := 0; n < max(3, warmup) || gpu && time.Since(start) < wakeSteps && n < mostWake; n++ {
-		if n == 2 {
+	for n := 0; n < max(recordings, warmup) || gpu && time.Since(start) < wakeSteps; n++ {
+		if n == recordings-1 {
 			start = time.Now()
 		}
 		if _, _, err := r.step(nil); err != nil {
@@ -269,7 +353,7 @@ const outside = "all"
 
 // sections times the operations, and adds up those of layers of a kind; it
 // returns them as they were recorded, too.
-func (r *engineRun) sections(reps, warmup int, l Limits) (ops []OpTime, recorded []vk.Section, err error) {
+func (r *engineRun) sections(reps, warmup int, l Limits) (ops []OpTime, recorded [][]vk.Section, err error) {
 	if err := r.engine.SetTiming(r.ctx, pipeline.TimingSections); err != nil {
 		return nil, nil, err
 	}
@@ -280,21 +364,19 @@ func (r *engineRun) sections(reps, warmup int, l Limits) (ops []OpTime, recorded
 	samples, counts, most := map[opKey][]float64{}, map[opKey]vk.Section{}, -1
 	for range reps {
 		sums, own, barriers := map[opKey]float64{}, map[opKey]vk.Section{}, 0
-		if _, _, err := r.step(func(st *pipeline.Step) error {
-			list, err := st.Times()
-			if err != nil {
-				return err
-			}
-			recorded = fewestWaits(recorded, list)
+		if _, _, err := r.step(func(lists [][]vk.Section) error {
+			recorded = fewestWaits(recorded, lists)
 			order = order[:0]
-			r.split(list, func(_ int, k opKey, x vk.Section) {
-				if !slices.Contains(order, k) {
-					order = append(order, k)
-				}
-				c := own[k]
-				own[k] = vk.Section{Dispatches: c.Dispatches + x.Dispatches, Barriers: c.Barriers + x.Barriers}
-				sums[k], barriers = sums[k]+x.NS, barriers+x.Barriers
-			})
+			for i, list := range lists {
+				r.split(r.shapes()[i], list, func(_ int, k opKey, x vk.Section) {
+					if !slices.Contains(order, k) {
+						order = append(order, k)
+					}
+					c := own[k]
+					own[k] = vk.Section{Dispatches: c.Dispatches + x.Dispatches, Barriers: c.Barriers + x.Barriers}
+					sums[k], barriers = sums[k]+x.NS, barriers+x.Barriers
+				})
+			}
 			if barriers > most {
 				counts, most = own, barriers
 			}
@@ -323,8 +405,9 @@ func opTime(k opKey, sec vk.Section, ns []float64, w Work, l Limits) OpTime {
 // split finds the layer that each section of a step belongs to, -1 for what is in front of the
 // first: a layer begins with its first projection, or with another one in front of it. What all
 // layers share is recorded in front of the first one and within.
-func (r *engineRun) split(list []vk.Section, f func(layer int, k opKey, x vk.Section)) {
-	layer, begun := -1, false
+func (r *engineRun) split(shape stepShape, list []vk.Section, f func(layer int, k opKey, x vk.Section)) {
+	first := r.first(shape)
+	layer, begun := first-1, false
 	for i, x := range list {
 		if x.Name == "between" && x.Dispatches == 0 {
 			continue // behind the last layer, where nothing is
@@ -335,7 +418,7 @@ func (r *engineRun) split(list []vk.Section, f func(layer int, k opKey, x vk.Sec
 		}
 		begun = before
 		k := opKey{outside, "lengths, tables, index lists"}
-		if layer >= 0 && layer < len(r.cfg.Layers) && x.Name != sharedSection {
+		if layer >= first && layer < len(r.cfg.Layers) && x.Name != sharedSection {
 			k = opKey{kindOf(r.cfg.Layers[layer].LayerSpec), x.Name}
 		}
 		f(layer, k, x)
@@ -346,18 +429,20 @@ func (r *engineRun) split(list []vk.Section, f func(layer int, k opKey, x vk.Sec
 // recorded in front of it, and sharedSection what layers share.
 const firstSection, gateSection, sharedSection = "wq_a|wkv", "compressor.wkv|wgate", "step"
 
-// layerWork is the work of a layer's operations.
-func (r *engineRun) layerWork(layer int) map[string]Work {
-	return layerWork(r.cfg, r.cfg.Layers[layer].LayerSpec, r.weights[layer], r.shape)
+// layerWork is the work of a layer's operations in a step.
+func (r *engineRun) layerWork(shape stepShape, layer int) map[string]Work {
+	return layerWork(r.cfg, r.cfg.Layers[layer].LayerSpec, r.weights[layer], shape)
 }
 
 // works is the work of all layers by kind and operation.
 func (r *engineRun) works() map[opKey]Work {
 	sum := map[opKey]Work{}
-	for i := range r.weights {
-		for op, work := range r.layerWork(i) {
-			k := opKey{kindOf(r.cfg.Layers[i].LayerSpec), op}
-			sum[k] = sum[k].plus(work)
+	for _, shape := range r.shapes() {
+		for i := r.first(shape); i < len(r.weights); i++ {
+			for op, work := range r.layerWork(shape, i) {
+				k := opKey{kindOf(r.cfg.Layers[i].LayerSpec), op}
+				sum[k] = sum[k].plus(work)
+			}
 		}
 	}
 	return sum

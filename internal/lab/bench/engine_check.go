@@ -39,7 +39,7 @@ const (
 const otherTokens = 48
 
 // checkLayers runs a step of one layer of each kind, and again what the first session's last
-// tokens are made of: with the base variant of attention, and in steps of another size, for
+// tokens are made of: with the base variant of attention, or da, and in steps of another size, for
 // which other kernels are chosen. Outputs have to agree. The weights are those of the first
 // layer of each kind; again are those of the second run, nil for the same.
 func checkLayers(r engineRun, weights, again []*randomLayer) (verify.Result, error) {
@@ -49,7 +49,7 @@ func checkLayers(r engineRun, weights, again []*randomLayer) (verify.Result, err
 	r.opts.LayerByLayer, r.opts.Between = true, nil
 	n := r.shape.news[0]
 	main, other := r, r
-	main.weights, main.opts.MaxStep = weights, r.shape.tokens()
+	main.weights, main.opts.MaxStep = weights, main.mostTokens()
 	other.weights, other.opts.Variant = again, attention.VariantBase
 	pieces := []int{n}
 	switch {
@@ -62,15 +62,23 @@ func checkLayers(r engineRun, weights, again []*randomLayer) (verify.Result, err
 	case len(r.shape.lens) > 1:
 		other.shape.lens, other.shape.news = r.shape.lens[:1], r.shape.news[:1]
 	default:
-		const sessions = 16
+		// As many tokens in all as two of the longest sequences have, where those are many.
+		sessions := max(2, min(16, 2*r.cfg.MaxPositions/r.longest))
 		other.shape.lens, other.shape.news = slices.Repeat(r.shape.lens, sessions), slices.Repeat(r.shape.news, sessions)
 	}
 	other.opts.MaxStep = max(len(other.shape.lens), slices.Max(pieces))
+	if r.drafts {
+		other.opts.MaxStep = max(other.opts.MaxStep, len(other.shape.lens)*r.cfg.DraftBlock)
+	}
 	got, err := main.outputs([]int{n}, pieces[len(pieces)-1])
 	if err != nil {
 		return verify.Result{}, err
 	}
 	want, err := other.outputs(pieces, pieces[len(pieces)-1])
+	if errors.Is(err, vk.ErrArgument) { // its caches are beyond a descriptor
+		other.opts.Variant = attention.VariantDA
+		want, err = other.outputs(pieces, pieces[len(pieces)-1])
+	}
 	if err != nil {
 		return verify.Result{}, err
 	}
@@ -95,37 +103,50 @@ func (r engineRun) outputs(steps []int, last int) (out []verify.Array, err error
 	defer func() { err = errors.Join(err, r.close()) }()
 	hidden := r.cfg.Hidden
 	inputs := normals(newRand(r.seed), r.shape.news[0]*hidden)
+	out = make([]verify.Array, r.engine.Layers())
 	for _, n := range steps {
 		own := inputs[:n*hidden]
 		inputs = inputs[n*hidden:]
 		r.shape.news = append([]int{n}, r.shape.news[1:]...)
-		r.fill = func(st *pipeline.Step) error {
-			v := normals(rand.New(rand.NewPCG(r.seed, 10)), st.Input(0).Len())
-			first, _ := st.Rows(0)
-			copy(v[first*hidden:], own)
-			return st.Input(0).Upload(r.ctx, bytesOf(v))
-		}
-		st, err := r.begin()
-		if err != nil {
-			return nil, err
-		}
-		out = out[:0]
-		for i := range r.engine.Layers() {
-			if err := st.RunLayer(r.ctx, i); err != nil {
-				return nil, errors.Join(err, st.Abort())
-			}
-			_, end := st.Rows(0)
-			v, err := fetch[uint16](r.ctx, st.Output(i).Rows(end-min(n, last), end))
-			if err != nil {
-				return nil, errors.Join(err, st.Abort())
-			}
-			out = append(out, vectors.FromU16(v, len(v)/hidden, hidden))
-		}
-		if err := st.Commit(); err != nil {
+		if err := r.output(r.shape, own, last, out); err != nil {
 			return nil, err
 		}
 	}
-	return out, nil
+	if r.drafts {
+		x := r.shapes()[1]
+		err = r.output(x, normals(rand.New(rand.NewPCG(r.seed, 11)), x.news[0]*hidden), x.news[0], out)
+	}
+	return out, err
+}
+
+// output runs a step, and sets what the layers gave for the last of the first session's tokens.
+func (r *engineRun) output(shape stepShape, own []uint16, last int, out []verify.Array) error {
+	hidden := r.cfg.Hidden
+	r.fillBy(func(st *pipeline.Step) error {
+		v := normals(rand.New(rand.NewPCG(r.seed, 10)), st.Input(0).Len())
+		first, _ := st.Rows(0)
+		copy(v[first*hidden:], own)
+		return st.Input(0).Upload(r.ctx, bytesOf(v))
+	})
+	st, err := r.begin(shape)
+	if err != nil {
+		return err
+	}
+	for i := r.first(shape); i < len(out); i++ {
+		if err := st.RunLayer(r.ctx, i); err != nil {
+			return errors.Join(err, st.Abort())
+		}
+		if r.cfg.Layers[i].Block && !shape.draft {
+			continue
+		}
+		_, end := st.Rows(0)
+		v, err := fetch[uint16](r.ctx, st.Output(i).Rows(end-min(shape.news[0], last), end))
+		if err != nil {
+			return errors.Join(err, st.Abort())
+		}
+		out[i] = vectors.FromU16(v, len(v)/hidden, hidden)
+	}
+	return st.Commit()
 }
 
 // attentionVariant is the variant of attention that an engine of a model runs.

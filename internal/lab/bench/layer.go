@@ -19,7 +19,7 @@ import (
 // which is less on a processor.
 type LayerOptions struct {
 	Common
-	Models   []string             // of Models
+	Models   []string             // of Models; in the suites layer and step MODEL+N too, see drafted
 	Kinds    []string             // of Kinds; a model that has no such layer is left out
 	Weights  []string             // of WeightFormats
 	Batches  []int                // decode: requests of one token each
@@ -55,16 +55,31 @@ func (o LayerOptions) config(name string) model.Config {
 	return c
 }
 
-// kinds is how many kinds of layers are timed, of all models.
-func (o LayerOptions) kinds() (n int) {
+// modelOf is a model with the format of its weights.
+type modelOf struct{ model, weights string }
+
+// models are those to time.
+func (o LayerOptions) models() (list []modelOf) {
+	for _, model := range o.Models {
+		for _, weights := range o.Weights {
+			list = append(list, modelOf{model, weights})
+		}
+	}
+	return list
+}
+
+// layers are those to time, without their steps and what is measured.
+func (o LayerOptions) layers() (list []LayerRow) {
 	for _, name := range o.Models {
-		for _, kind := range KindsOf(name) {
-			if slices.Contains(o.Kinds, kind) {
-				n++
+		for _, kind := range o.Kinds {
+			for _, weights := range o.Weights {
+				if slices.Contains(KindsOf(name), kind) {
+					list = append(list, LayerRow{Model: name, Kind: kind, Weights: weights})
+				}
 			}
 		}
 	}
-	return n
+	return list
 }
 
 // keys is how a model's index keys are kept.
@@ -72,10 +87,10 @@ func (o LayerOptions) keys(c model.Config) cache.IndexKeyFormat {
 	return cmp.Or(o.Keys, c.Records.Keys())
 }
 
-func (o LayerOptions) check(op string) error {
+func (o LayerOptions) check(op string, models []string) error {
 	attend, _ := verify.Lookup(decodeOp)
 	return errors.Join(
-		oneOf(op, "model", o.Models, Models), oneOf(op, "kind", o.Kinds, Kinds), oneOf(op, "weights", o.Weights, WeightFormats),
+		oneOf(op, "model", models, Models), oneOf(op, "kind", o.Kinds, Kinds), oneOf(op, "weights", o.Weights, WeightFormats),
 		within(op, "batch", o.Batches, 1, 4096), within(op, "context", o.Contexts, 1, 1<<20), within(op, "prefill", o.Prefill, 1, 1<<20),
 		within(op, "chunk", []int{o.Chunk}, 0, 1<<16), o.Common.check(op), o.checkVariant(op, []verify.Op{attend}))
 }
@@ -88,7 +103,7 @@ type LayerRow struct {
 	Mode    string `json:"mode"` // decode or prefill
 	Tokens  int    `json:"tokens"`
 	Batch   int    `json:"batch"`   // requests
-	Context int    `json:"context"` // tokens of a request, this step's included
+	Context int    `json:"context"` // tokens of the first request, this step's included
 	Variant string `json:"variant"` // of the attention kernel
 
 	Time  Time     `json:"time"` // of the layer without timestamps inside
@@ -100,46 +115,54 @@ type LayerRow struct {
 
 	Sets   int               `json:"sets"`   // layers with weights of their own, in turn
 	Memory map[string]uint64 `json:"memory"` // bytes by purpose while it ran
-	Status string            `json:"status"` // ok, wrong, or skipped for want of memory
+	Status string            `json:"status"`
 	Error  float64           `json:"error"`
 	Bound  float64           `json:"bound"`
 	Detail string            `json:"detail,omitempty"`
 }
 
-// stepShapes are the steps to time of a layer: decode steps, and the chunks of
-// prefills.
-func (o LayerOptions) stepShapes() (shapes []stepShape) {
+// stepShapes are the steps to time of a layer of a model: decode steps, and the chunks of prefills.
+// Those of a layer that drafts are blocks.
+func (o LayerOptions) stepShapes(name string, c model.Config, spec model.LayerSpec) (shapes []stepShape) {
+	_, n := drafted(name)
+	tokens := 1 + max(n, 0)
+	if spec.Block {
+		tokens = c.DraftBlock
+	}
 	for _, context := range o.Contexts {
 		for _, batch := range o.Batches {
-			shapes = append(shapes, decodeShape(batch, context))
+			x := decodeShape(batch, context, tokens)
+			x.draft = spec.Block
+			shapes = append(shapes, x)
 		}
+	}
+	if spec.Block {
+		return shapes
 	}
 	for _, prompt := range o.Prefill {
 		for at := 0; at < prompt; at += o.Chunk {
 			n := min(o.Chunk, prompt-at)
-			shapes = append(shapes, stepShape{lens: []int{at + n}, news: []int{n}})
+			shapes = append(shapes, stepShape{lens: []int{at + n}, news: []int{n}, prefill: true})
 		}
 	}
 	return shapes
 }
 
-// decodeShape is a token for each of some requests of context tokens, each a token
+// decodeShape is so many tokens for each of some requests of context tokens, each a token
 // shorter than the one before, so that compressors have as much to do as on average;
 // of one request the last token completes an entry.
-func decodeShape(batch, context int) (s stepShape) {
+func decodeShape(batch, context, tokens int) (s stepShape) {
 	for i := range batch {
-		s.lens, s.news = append(s.lens, max(1, context-i)), append(s.news, 1)
+		s.lens, s.news = append(s.lens, max(tokens, context-i)), append(s.news, tokens)
 	}
 	return s
 }
 
 // Layers checks and times the layers that the options ask for and hands each row to
 // emit as it is done. A layer is timed as one of an engine's layers of its kind, each
-// submitted by itself. Rows whose check failed have status "wrong" and no times; the
-// error is then ErrWrong. A row for whose caches the device has not enough memory has
-// status "skipped".
+// submitted by itself. Statuses and errors are as with Ops.
 func Layers(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Progress, emit func(LayerRow)) error {
-	if err := o.check("bench: layer"); err != nil {
+	if err := o.check("bench: layer", undrafted(o.Models)); err != nil {
 		return err
 	}
 	o = o.withDefaults(slow(dev))
@@ -149,17 +172,13 @@ func Layers(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Pro
 	}
 	maker := newWeightMaker(ctx, dev, o.Seed)
 	defer maker.Close()
-	s := &layerSuite{ctx: ctx, dev: dev, o: o, limits: l, p: p, maker: maker, emit: emit, failed: failed}
-	for _, name := range o.Models {
-		for _, kind := range o.Kinds {
-			for _, weights := range o.Weights {
-				if err := s.kind(name, kind, weights); err != nil {
-					return fmt.Errorf("bench: layer: %s %s %s: %w", name, kind, weights, err)
-				}
-			}
+	s := &layerSuite{ctx: ctx, dev: dev, o: o, limits: l, p: p, maker: maker, emit: emit, failed: failed, tally: tally{ctx: ctx}}
+	for _, x := range o.layers() {
+		if err := s.layer(x); err != nil {
+			return err
 		}
 	}
-	return s.wrong
+	return s.tally.missing
 }
 
 // failedOps says what is wrong with single operations, unless they are known to be right.
@@ -179,62 +198,68 @@ type layerSuite struct {
 	maker  *weightMaker
 	emit   func(LayerRow)
 	failed string // what is wrong with operations, if anything
-	wrong  error
+	tally  tally
 	done   int // rows
 }
 
-// kind times all steps of a kind of layer with the same weights: as many layers of them
-// as get past the last-level cache together, behind those that they take from.
-func (s *layerSuite) kind(name, kind, weights string) (err error) {
-	c := s.o.config(name)
-	i := layerOf(c, kind)
-	if i < 0 {
-		return nil
-	}
-	var sets []*randomLayer
+// layer times all steps of a layer with the same weights: as many layers of them as get past the
+// last-level cache together, behind those that they take from.
+func (s *layerSuite) layer(of LayerRow) (err error) {
+	c := s.o.config(of.Model)
+	i := layerOf(c, of.Kind)
+	sets, list, noWeights := s.sets(c, i, of.Weights)
 	defer func() {
 		for _, w := range sets {
 			err = errors.Join(err, w.Close())
 		}
 	}()
-	list := sourcesOf(c, i)
+	before := len(sourcesOf(c, i))
+	c = onlyLayers(c, list...)
+	shapes := s.o.stepShapes(of.Model, c, c.Layers[before].LayerSpec)
+	for _, shape := range shapes {
+		s.p.Rows(s.done, len(shapes)*len(s.o.layers()))
+		s.done++
+		shape.output, shape.keys = s.o.Output, s.o.keys(c)
+		row := of.of(shape)
+		err := noWeights
+		if err == nil {
+			row.Sets = len(sets) - before
+			err = s.row(&row, c, shape, sets, before)
+		}
+		if err := s.tally.add("layer: "+describeRow(row), err, &row.Status, &row.Detail, func() { s.emit(row) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// of is the row of a step.
+func (x LayerRow) of(shape stepShape) LayerRow {
+	x.Mode, x.Tokens, x.Batch, x.Context = "decode", shape.tokens(), len(shape.lens), shape.lens[0]
+	if shape.prefill {
+		x.Mode = "prefill"
+	}
+	return x
+}
+
+// sets makes the weights of a layer's sources and of copies of itself, and says of which layer each
+// is. What was made has to be closed, whatever the error.
+func (s *layerSuite) sets(c model.Config, layer int, weights string) (sets []*randomLayer, list []int, err error) {
+	list = sourcesOf(c, layer)
 	before := len(list)
 	for n := 2; len(sets) < before+n; {
 		if len(sets) >= before {
-			list = append(list, i)
+			list = append(list, layer)
 		}
 		w, err := s.maker.layer(c, list[len(sets)], formatNamed(weights))
 		if err != nil {
-			return err
+			return sets, list, err
 		}
 		if sets = append(sets, w); len(sets) > before && !slow(s.dev) {
 			n = min(16, max(2, int(verify.RotateBytes/w.bytes())))
 		}
 	}
-	c = onlyLayers(c, list...)
-	shapes := s.o.stepShapes()
-	for _, shape := range shapes {
-		s.p.Rows(s.done, len(shapes)*s.o.kinds()*len(s.o.Weights))
-		s.done++
-		shape.output, shape.keys = s.o.Output, s.o.keys(c)
-		row := LayerRow{Model: name, Kind: kind, Weights: weights, Mode: "decode", Tokens: shape.tokens(), Batch: len(shape.lens),
-			Context: shape.lens[0], Sets: len(sets) - before}
-		if shape.news[0] > 1 {
-			row.Mode = "prefill"
-		}
-		err := s.row(&row, c, shape, sets, before)
-		if errors.Is(err, vk.ErrOutOfDeviceMemory) {
-			row.Status, row.Detail, err = "skipped", err.Error(), nil
-		}
-		if err != nil {
-			return err
-		}
-		s.emit(row)
-		if row.Status == "wrong" {
-			s.wrong = ErrWrong
-		}
-	}
-	return nil
+	return sets, list, nil
 }
 
 // row checks and times one step. So many layers are there only to be taken from.
@@ -263,9 +288,9 @@ func (s *layerSuite) row(row *LayerRow, c model.Config, shape stepShape, sets []
 		return nil
 	}
 	s.p.Step(name + ": filling caches")
-	r.fill = func(st *pipeline.Step) error {
+	r.fillBy(func(st *pipeline.Step) error {
 		return st.Input(0).Upload(s.ctx, bytesOf(normals(newRand(s.o.Seed), st.Input(0).Len())))
-	}
+	})
 	defer func() { err = errors.Join(err, r.close()) }()
 	if err := r.open(); err != nil {
 		return err
@@ -287,12 +312,8 @@ func (s *layerSuite) time(row *LayerRow, r *engineRun, before int) error {
 	n := r.engine.Layers() - before
 	var ns []float64
 	for range s.o.Reps {
-		if _, _, err := r.step(func(st *pipeline.Step) error {
-			list, err := st.Times()
-			if err != nil {
-				return err
-			}
-			sum := 0.0
+		if _, _, err := r.step(func(lists [][]vk.Section) error {
+			list, sum := lists[0], 0.0
 			for _, x := range list[max(len(list)-n, 0):] { // in front of them is what all layers share
 				sum += x.NS
 			}
@@ -313,7 +334,7 @@ func (s *layerSuite) time(row *LayerRow, r *engineRun, before int) error {
 			row.Ops = append(row.Ops, op.over(n))
 		}
 	}
-	for _, w := range r.layerWork(before) {
+	for _, w := range r.layerWork(r.shape, before) {
 		row.Work = row.Work.plus(w)
 	}
 	row.Limit = row.Work.Limit(s.limits)

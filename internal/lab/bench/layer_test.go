@@ -68,6 +68,23 @@ func TestLayerRows(t *testing.T) {
 	}
 }
 
+// A layer that drafts is timed with blocks, others with the tokens that a step verifies.
+func TestLayerRowsDrafts(t *testing.T) {
+	long(t)
+	o := smallLayer
+	o.Models, o.Kinds, o.Batches, o.Contexts, o.Prefill = []string{"v41-small+2"}, []string{"window", "draft"}, []int{2}, []int{90}, nil
+	o.Reps, o.Checked = 1, true
+	tokens := map[string]int{}
+	require.NoError(t, Layers(t.Context(), testkit.Device(t), o, anyLimits, Silent{}, func(r LayerRow) {
+		assert.Equal(t, []any{"ok", "decode", 2, 90}, []any{r.Status, r.Mode, r.Batch, r.Context}, "%+v", r)
+		tokens[r.Kind] = r.Tokens
+		for _, op := range r.Ops {
+			assert.Positive(t, op.Work.Bytes(), "%s: %+v", r.title(), op)
+		}
+	}))
+	assert.Equal(t, map[string]int{"window": 6, "draft": 10}, tokens)
+}
+
 // Layers that differ in any of their weights are not taken for the same. The kernels are right,
 // so the second run gets the weights of another layer.
 func TestWrongLayersAreSeen(t *testing.T) {
@@ -140,7 +157,7 @@ func TestCheckOps(t *testing.T) {
 func TestLayerOptions(t *testing.T) {
 	dev := testkit.Device(t)
 	for arg, o := range map[string]LayerOptions{
-		"model": {Models: []string{"x"}}, "kind": {Kinds: []string{"x"}}, "weights": {Weights: []string{"x"}},
+		"model": {Models: []string{"v41-small+6"}}, "kind": {Kinds: []string{"x"}}, "weights": {Weights: []string{"x"}},
 		"batch": {Batches: []int{0}}, "context": {Contexts: []int{1 << 21}}, "prefill": {Prefill: []int{-1}}, "chunk": {Chunk: -1}, "reps": {Common: Common{Reps: -1}},
 	} {
 		var bad *vk.ArgumentError

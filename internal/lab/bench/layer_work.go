@@ -31,8 +31,20 @@ func (w Work) Limit(l Limits) float64 {
 // last new are in the step.
 type stepShape struct {
 	lens, news []int
+	draft      bool // the new tokens are blocks of drafts
+	prefill    bool // they are a chunk of a prompt
 	keys       cache.IndexKeyFormat
 	output     pipeline.OutputPath
+}
+
+// drafts are blocks of drafts behind the step.
+func (s stepShape) drafts(block int) stepShape {
+	x := s
+	x.lens, x.news, x.draft = nil, nil, true
+	for _, n := range s.lens {
+		x.lens, x.news = append(x.lens, n+block), append(x.news, block)
+	}
+	return x
 }
 
 // tokens is T.
@@ -65,6 +77,11 @@ func (s stepShape) attended(c model.Config, spec model.LayerSpec) (all, bytes fl
 	window, entry := c.Records.Record(model.StoreWindow).SlotBytes(), c.Records.Record(model.StoreEntries).SlotBytes()
 	s.requests(func(first, end int) {
 		rows, picks := 0, 0
+		if s.draft { // the window in front of the block, and all of it
+			n := min(first, c.Window) + end - first
+			all, bytes = all+float64(n*(end-first)), bytes+float64(window*n)
+			return
+		}
 		for p := first; p < end; p++ {
 			n := entries(spec, p+1)
 			if spec.Picks != model.PickNone {
@@ -135,6 +152,12 @@ func layerWork(c model.Config, spec model.LayerSpec, w *randomLayer, s stepShape
 		wo := work["wo_a"]
 		wo.Activations -= t * h * (d - 16)
 		work["wo_a"] = wo
+	}
+	if spec.Block && !s.draft { // it keeps rows, and gives nothing
+		kv := 512 / float64(w.QKV.N)
+		x := work["wq_a|wkv"]
+		return map[string]Work{"q_kv_norm": {Activations: 4 * t * d}, "q_norm_rope_kv_insert": {Activations: 2 * t * d, Cache: t * slot(model.StoreWindow)},
+			"wq_a|wkv": {Weights: x.Weights * kv, Activations: 2 * t * (float64(w.QKV.K) + d), Flop: x.Flop * kv}}
 	}
 	all, rows := s.attended(c, spec)
 	work["attention"] = Work{Cache: rows + 4*all, Activations: 4 * t * h * d, Flop: 4 * all * h * d}

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -12,6 +13,33 @@ import (
 // everything that the others have, for a look at a slow device.
 var Models = []string{"flash", "pro", "v41-flash", "small", "v41-small"}
 
+// drafting is how many layers of a model draft.
+var drafting = map[string]int{"v41-flash": 3, "v41-small": 1}
+
+// mostDrafted is how many drafted tokens of a sequence a step verifies at most.
+const mostDrafted = 5
+
+// drafted divides the name of a model in the suites layer and step. MODEL+N is the model with its
+// layers that draft, in steps that verify N drafted tokens of each sequence behind its newest one.
+// n is -1 where a name says nothing of drafts.
+func drafted(name string) (model string, n int) {
+	for n := range mostDrafted + 1 {
+		if model, ok := strings.CutSuffix(name, fmt.Sprint("+", n)); ok {
+			return model, n
+		}
+	}
+	return name, -1
+}
+
+// undrafted are the names of models without what they say of drafts.
+func undrafted(names []string) (models []string) {
+	for _, name := range names {
+		model, _ := drafted(name)
+		models = append(models, model)
+	}
+	return models
+}
+
 // The models that are timed where nobody names one: on a GPU, there of products alone, and on a
 // slow device.
 var (
@@ -22,6 +50,9 @@ var (
 
 // modelConfig is the configuration of a model.
 func modelConfig(name string) model.Config {
+	if of, n := drafted(name); n >= 0 {
+		return modelConfig(of).WithDrafts(drafting[of])
+	}
 	switch name {
 	case "pro":
 		return model.ProConfig()
@@ -47,7 +78,7 @@ func narrow(c model.Config) model.Config {
 }
 
 // Kinds are the kinds of layers of all models.
-var Kinds = KindsOf(Models...)
+var Kinds = KindsOf(append(slices.Clone(Models), "v41-flash+0")...)
 
 // KindsOf lists the kinds of layers of some models, each once, in the order in which they come.
 func KindsOf(models ...string) (kinds []string) {

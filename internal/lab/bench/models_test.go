@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -18,8 +19,8 @@ func TestLayerWorkV41(t *testing.T) {
 		row, entry, key float64
 	}{{model.RecordsV41, 528, 288, 68}, {model.RecordsV4, 584, 584, 132}} {
 		o := LayerOptions{Records: x.records}
-		c := o.config("v41-flash")
-		s := decodeShape(1, tokens)
+		c := o.config("v41-flash+5")
+		s := decodeShape(1, tokens, 1)
 		s.keys = o.keys(c)
 		for kind, want := range map[string]struct{ attended, scored, made float64 }{
 			"window":          {0, 0, 0},
@@ -51,13 +52,21 @@ func TestLayerWorkV41(t *testing.T) {
 			}
 			assert.Equal(t, want.made*x.entry+states, work["compressor.compress"].Cache, kind)
 		}
+		// A block attends the window before it and all of itself; of its context rows are kept.
+		of := func(s stepShape) map[string]Work {
+			return layerWork(c, model.DraftBlock, &randomLayer{DeviceLayer: &model.DeviceLayer{}}, s)
+		}
+		assert.Equal(t, 133*x.row+4*133*5, of(s.drafts(c.DraftBlock))["attention"].Cache)
+		context := of(s)
+		assert.Equal(t, x.row, context["q_norm_rope_kv_insert"].Cache)
+		assert.Len(t, context, 3)
 	}
 }
 
 // TestOnlyLayers demands that layers of a model that are cut out of it take from each other as
 // before, and that a layer may be there more than once.
 func TestOnlyLayers(t *testing.T) {
-	for _, name := range Models {
+	for _, name := range append(slices.Clone(Models), "v41-flash+5") {
 		c := modelConfig(name)
 		assert.NoError(t, c.Check(), name)
 		assert.NoError(t, onlyLayers(c, firstOfKinds(c)...).Check(), name)

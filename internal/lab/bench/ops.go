@@ -173,10 +173,11 @@ type OpRow struct {
 }
 
 // Ops checks and times the cases of a suite that the options ask for and hands each row to
-// emit as it is done. Rows whose check failed have status "wrong" and no times; the error is
-// then ErrWrong. A case for which the device has not enough memory has status "skipped".
+// emit as it is done. A row has the status "ok"; or, without times, "wrong" if its check failed,
+// "skipped" if the device lacks memory or a feature for it, "failed" if anything else went wrong.
 //
-// Errors: vk.ErrArgument, also where the options leave no case.
+// Errors: vk.ErrArgument, also where the options leave no case; behind all rows ErrWrong if one is
+// not ok. The context's and vk.ErrDeviceLost end the run, with the rows so far.
 func Ops(ctx context.Context, dev *vk.Device, suite string, o OpOptions, l Limits, p Progress, emit func(OpRow)) error {
 	ops, err := o.check(suite)
 	if err != nil {

@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/vkmla/vkmla/pipeline"
@@ -59,43 +58,47 @@ type ChunkTime struct {
 	Limit  float64 `json:"limit_us"`
 }
 
+// rows are the prompts to time, without what is measured.
+func (o PrefillOptions) rows() (list []PrefillRow) {
+	for _, of := range o.models() {
+		for _, tokens := range o.Prefill {
+			list = append(list, PrefillRow{Model: of.model, Weights: of.weights, Tokens: tokens, Chunk: o.Chunk})
+		}
+	}
+	return list
+}
+
 // Prefills checks one layer of each kind at the end of each prompt as Layers does, and what is
 // between layers as Steps does, then times prompts through an engine with all layers of the
 // model. A kernel makes the input of a layer from the output of the one before, as in a model.
-// Rows and errors are as with Steps.
+// Statuses and errors are as with Ops.
 func Prefills(ctx context.Context, dev *vk.Device, o PrefillOptions, l Limits, p Progress, emit func(PrefillRow)) error {
-	if err := o.check("bench: prefill"); err != nil {
+	if err := o.check("bench: prefill", o.Models); err != nil {
 		return err
 	}
 	o = o.withDefaults(slow(dev))
-	return eachRow(ctx, dev, o.LayerOptions, len(o.Prefill), p, func(of rowOf) (string, error) {
-		row, err := newPrefillRun(ctx, dev, o, l, p, of, o.Prefill[of.size]).run(of.failed)
-		if errors.Is(err, vk.ErrOutOfDeviceMemory) {
-			row.Status, row.Detail, err = "skipped", err.Error(), nil
-		}
-		if err != nil {
-			return "", fmt.Errorf("bench: prefill: %s: %w", row.title(), err)
-		}
-		emit(row)
-		return row.Status, nil
+	return eachRow(ctx, dev, o.LayerOptions, o.rows(), p, func(t *tally, maker *weightMaker, failed string, row PrefillRow) error {
+		row, err := newPrefillRun(ctx, dev, o, l, p, maker, row).run(failed)
+		return t.add("prefill: "+row.title(), err, &row.Status, &row.Detail, func() { emit(row) })
 	})
 }
 
 // prefillRun times one prompt. The row of its stepRun is what steps and prompts have in common.
 type prefillRun struct {
 	*stepRun
-	tokens int
+	prompt PrefillRow
 	chunks []ChunkTime
 	inputs []byte // bf16, from which those of all chunks are cut
 }
 
-func newPrefillRun(ctx context.Context, dev *vk.Device, o PrefillOptions, l Limits, p Progress, of rowOf, tokens int) *prefillRun {
-	r := &prefillRun{tokens: tokens}
-	for at := 0; at < tokens; at += o.Chunk {
-		r.chunks = append(r.chunks, ChunkTime{First: at, Tokens: min(o.Chunk, tokens-at)})
+func newPrefillRun(ctx context.Context, dev *vk.Device, o PrefillOptions, l Limits, p Progress, maker *weightMaker,
+	row PrefillRow) *prefillRun {
+	r := &prefillRun{prompt: row}
+	for at := 0; at < row.Tokens; at += o.Chunk {
+		r.chunks = append(r.chunks, ChunkTime{First: at, Tokens: min(o.Chunk, row.Tokens-at)})
 	}
-	r.stepRun = newStepRun(ctx, dev, StepOptions(o), l, p, of.maker, StepRow{Model: of.model, Weights: of.weights})
-	r.opts.MaxStep, r.longest = r.chunks[0].Tokens, tokens
+	r.stepRun = newStepRun(ctx, dev, StepOptions(o), l, p, maker, StepRow{Model: row.Model, Weights: row.Weights})
+	r.opts.MaxStep, r.longest = r.chunks[0].Tokens, row.Tokens
 	r.shape = r.shapeOf(0)
 	return r
 }
@@ -107,7 +110,8 @@ func (r *prefillRun) shapeOf(i int) stepShape {
 }
 
 func (r *prefillRun) run(failed string) (row PrefillRow, err error) {
-	row = PrefillRow{Model: r.row.Model, Weights: r.row.Weights, Tokens: r.tokens, Chunk: r.o.Chunk, Layers: len(r.cfg.Layers)}
+	row = r.prompt
+	row.Layers = len(r.cfg.Layers)
 	defer func() { err = errors.Join(err, r.close()) }()
 	ok, err := r.ready(row.title(), failed, r.shapeOf(len(r.chunks)-1))
 	if err == nil && ok {
@@ -130,7 +134,7 @@ func (r *prefillRun) time(row *PrefillRow) error {
 	var whole, walls []float64
 	each, warm := make([][]float64, len(r.chunks)), r.warmup()
 	for n := range warm + r.o.Reps {
-		device, wall, err := r.prompt()
+		device, wall, err := r.pass()
 		if err != nil {
 			return err
 		}
@@ -151,7 +155,7 @@ func (r *prefillRun) time(row *PrefillRow) error {
 		r.shape = r.shapeOf(i)
 		for layer := range r.weights {
 			var work Work
-			for _, w := range r.layerWork(layer) {
+			for _, w := range r.layerWork(r.shape, layer) {
 				work = work.plus(w)
 			}
 			row.Work = row.Work.plus(work)
@@ -160,14 +164,13 @@ func (r *prefillRun) time(row *PrefillRow) error {
 		row.Limit += c.Limit
 		row.Chunks = append(row.Chunks, c)
 	}
-	row.TokensPerS, row.Share = float64(r.tokens)/row.Time.Median*1e6, row.Limit/row.Time.Median
+	row.TokensPerS, row.Share = float64(row.Tokens)/row.Time.Median*1e6, row.Limit/row.Time.Median
 	return nil
 }
 
 // warmup is how many prompts come before those that are timed: each size of a step is measured
 // operation by operation first, then recorded anew, and then stays as it is.
 func (r *prefillRun) warmup() int {
-	const recordings = 3
 	same := len(r.chunks)
 	if r.chunks[same-1].Tokens < r.chunks[0].Tokens {
 		same = 1 // the last one is of a size of its own
@@ -179,24 +182,21 @@ func (r *prefillRun) warmup() int {
 // before, up to so many times. That is no whole number of rows, and no multiple of four of them.
 const inputShift, inputShifts = 37 * 64, 1021
 
-// prompt runs a prompt and says what the device took for each chunk, and what passed meanwhile.
-func (r *prefillRun) prompt() (device []float64, wall time.Duration, err error) {
+// pass runs the prompt and says what the device took for each chunk, and what passed meanwhile.
+func (r *prefillRun) pass() (device []float64, wall time.Duration, err error) {
 	if err := r.sessions[0].Truncate(0); err != nil {
 		return nil, 0, err
 	}
 	for i, c := range r.chunks {
 		r.shape = r.shapeOf(i)
 		own := r.inputs[2*inputShift*(i%inputShifts):][:2*c.Tokens*r.cfg.Hidden]
-		r.fill = func(st *pipeline.Step) error {
+		r.fillBy(func(st *pipeline.Step) error {
 			return errors.Join(st.ReuseInputs(), r.chain.start.Rows(0, c.Tokens).Upload(r.ctx, own))
-		}
+		})
 		ns := 0.0
-		_, all, err := r.step(func(st *pipeline.Step) error {
-			list, err := st.Times()
-			for _, x := range list {
-				ns += x.NS
-			}
-			return err
+		_, all, err := r.step(func(lists [][]vk.Section) error {
+			ns = took(lists)
+			return nil
 		})
 		if err != nil {
 			return nil, 0, err

@@ -80,7 +80,8 @@ func TestPrefillWarmup(t *testing.T) {
 		{100, 100, 3}, {100, 200, 3}, {200, 100, 2}, {300, 100, 1}, {310, 100, 3}, {1000, 100, 1},
 	} {
 		o := PrefillOptions{LayerOptions{Chunk: c.chunk, Common: Common{Warmup: 1}}}
-		r := newPrefillRun(t.Context(), nil, o, Limits{}, Silent{}, rowOf{model: "small", weights: "fp8"}, c.tokens)
+		r := newPrefillRun(t.Context(), nil, o, Limits{}, Silent{}, nil,
+			PrefillRow{Model: "small", Weights: "fp8", Tokens: c.tokens})
 		assert.Equal(t, c.want, r.warmup(), "%+v", c)
 	}
 }

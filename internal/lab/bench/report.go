@@ -105,6 +105,15 @@ func (w *writer) samples(name string, t Time) {
 	}
 }
 
+// Problem says of a row that is not ok which it is and why, "" of others.
+func (r *Report[R]) Problem(x R) string {
+	status, name, detail := r.style.state(x)
+	if status == "ok" {
+		return ""
+	}
+	return fmt.Sprintf("%s: %s: %s", strings.ToUpper(status), name, detail)
+}
+
 // Add adds a row.
 func (r *Report[R]) Add(x R) {
 	r.rows = append(r.rows, x)
@@ -112,7 +121,9 @@ func (r *Report[R]) Add(x R) {
 	case "jsonl":
 		r.json(x)
 	case "benchstat":
-		r.style.lines(&r.writer, x)
+		if r.Problem(x) == "" {
+			r.style.lines(&r.writer, x)
+		}
 	}
 }
 
@@ -156,8 +167,8 @@ func (r *Report[R]) markdown() {
 // problems are a line for each row that has no times.
 func (r *Report[R]) problems() {
 	for _, x := range r.rows {
-		if status, name, detail := r.style.state(x); status != "ok" {
-			r.printf("%s: %s: %s\n", strings.ToUpper(status), name, detail)
+		if text := r.Problem(x); text != "" {
+			r.printf("%s\n", text)
 		}
 	}
 }
@@ -178,19 +189,6 @@ func newTable(columns ...string) table.Writer {
 	}
 	t.AppendHeader(row)
 	return t
-}
-
-// csvTable starts a table in CSV: where the results are from, then these columns.
-func csvTable(columns ...string) table.Writer {
-	return newTable(append(slices.Clone(describe.OriginColumns), columns...)...)
-}
-
-// originRow is the beginning of a row of it.
-func originRow(o describe.Origin) (row table.Row) {
-	for _, v := range o.Values() {
-		row = append(row, v)
-	}
-	return row
 }
 
 // csvNumber is a number of a row in full, empty where it was not measured.

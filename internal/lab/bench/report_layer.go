@@ -130,14 +130,14 @@ func memoryText(m map[string]uint64) string {
 // layerCSV has a line for each operation of each row, and before them one with the operation
 // "layer" for the whole.
 func layerCSV(dev describe.Origin, rows []LayerRow) table.Writer {
-	t := csvTable("model", "kind", "weights", "mode", "tokens", "batch", "context", "op",
+	t := describe.NewCSV("model", "kind", "weights", "mode", "tokens", "batch", "context", "op",
 		"us", "p95_us", "samples_us", "weight_mb", "cache_mb", "activation_mb", "gflop",
 		"limit_us", "share", "dispatches", "barriers", "check")
 	for _, x := range rows {
 		d, b := counts(x.Ops)
 		whole := OpTime{Name: "layer", Time: x.Time, Work: x.Work, Limit: x.Limit, Share: x.Share, Dispatches: d, Barriers: b}
 		for _, op := range append([]OpTime{whole}, x.Ops...) {
-			row := append(originRow(dev), x.Model, x.Kind, x.Weights, x.Mode, x.Tokens, x.Batch, x.Context, op.Name,
+			row := dev.Row(x.Model, x.Kind, x.Weights, x.Mode, x.Tokens, x.Batch, x.Context, op.Name,
 				csvNumber(x.Status, op.Time.Median), csvNumber(x.Status, op.Time.P95), csvSamples(x.Status, op.Time))
 			for _, v := range []float64{op.Work.Weights / 1e6, op.Work.Cache / 1e6, op.Work.Activations / 1e6,
 				op.Work.Flop / 1e9, op.Limit, op.Share, float64(op.Dispatches), float64(op.Barriers)} {

@@ -113,7 +113,7 @@ func opRowTable(rows []OpRow) table.Writer {
 
 // opRowCSV has a ratio: our time over the first peer's.
 func opRowCSV(dev describe.Origin, rows []OpRow) table.Writer {
-	t := csvTable("op", "case", "part", "variant", "us", "p95_us", "samples_us",
+	t := describe.NewCSV("op", "case", "part", "variant", "us", "p95_us", "samples_us",
 		"bytes", "gbs", "tflops", "share_copy",
 		"share_matrix", "check", "peer", "peer_us", "peer2", "peer2_us", "ratio", "goal", "floor_us", "floor_launches", "share_floor")
 	for _, x := range rows {
@@ -124,7 +124,7 @@ func opRowCSV(dev describe.Origin, rows []OpRow) table.Writer {
 			}
 			return num(v)
 		}
-		row := append(originRow(dev), x.Op, x.Case, x.Part, x.Variant, num(x.Time.Median), num(x.Time.P95),
+		row := dev.Row(x.Op, x.Case, x.Part, x.Variant, num(x.Time.Median), num(x.Time.P95),
 			csvSamples(x.Status, x.Time), num(x.Bytes),
 			num(x.GBs), some(x.Flop > 0, x.TFLOPs), num(x.ShareCopy), some(x.Flop > 0, x.ShareMatrix), x.Status)
 		for i := range 2 {

@@ -77,12 +77,12 @@ func chunkTable(chunks []ChunkTime) table.Writer {
 
 // prefillCSV has a line for each chunk of each row, and before them one for the whole prompt.
 func prefillCSV(dev describe.Origin, rows []PrefillRow) table.Writer {
-	t := csvTable("model", "weights", "prompt", "chunk", "layers", "shared", "variant", "part", "first", "tokens", "tokens_per_s",
+	t := describe.NewCSV("model", "weights", "prompt", "chunk", "layers", "shared", "variant", "part", "first", "tokens", "tokens_per_s",
 		"us", "p95_us", "samples_us", "latency_us", "limit_us", "weight_mb", "cache_mb", "activation_mb", "gflop", "check")
 	for _, x := range rows {
 		num := func(v float64) string { return csvNumber(x.Status, v) }
 		line := func(part string, c ChunkTime, more ...any) {
-			t.AppendRow(append(append(originRow(dev), x.Model, x.Weights, x.Tokens, x.Chunk, x.Layers, x.Shared, x.Variant, part, c.First,
+			t.AppendRow(append(dev.Row(x.Model, x.Weights, x.Tokens, x.Chunk, x.Layers, x.Shared, x.Variant, part, c.First,
 				c.Tokens, num(float64(c.Tokens)/c.Time.Median*1e6), num(c.Time.Median), num(c.Time.P95), csvSamples(x.Status, c.Time)),
 				append(more, x.Status)...))
 		}

@@ -19,7 +19,9 @@ func NewStartReport(on ReportOn) (*Report[StartRow], error) {
 		about: func(w *writer, _ []StartRow) { w.printf(startText) },
 		more: func(w *writer, rows []StartRow) {
 			for _, x := range rows {
-				w.printf("\n%s: %s\n", x.title(), x.compiled())
+				if x.Status == "ok" {
+					w.printf("\n%s: %s\n", x.title(), x.compiled())
+				}
 			}
 		},
 		lines: func(w *writer, x StartRow) { w.samples("Start/"+x.title(), x.Ready) },
@@ -28,7 +30,7 @@ func NewStartReport(on ReportOn) (*Report[StartRow], error) {
 }
 
 func (x StartRow) title() string {
-	return fmt.Sprintf("model=%s/weights=%s/batch=%d/caches=%s", x.Model, x.Weights, x.Batch, x.Caches)
+	return fmt.Sprintf("model=%s/weights=%s/batch=%d/context=%d/caches=%s", x.Model, x.Weights, x.Batch, x.Context, x.Caches)
 }
 
 // compiled says what the driver's compiler took, and over which kernels it took longest.
@@ -66,28 +68,35 @@ the first step's submission to its end.
 `
 
 func startTable(rows []StartRow) table.Writer {
-	columns := []string{"model", "weights", "batch", "layers", "caches"}
+	columns := []string{"model", "weights", "batch", "context", "layers", "caches"}
 	for _, p := range (StartRow{}).parts() {
 		columns = append(columns, p.name)
 	}
-	t := newTable(append(columns, "cache MB")...)
+	t := newTable(append(columns, "cache MB", "check")...)
 	for _, x := range rows {
-		row := table.Row{x.Model, x.Weights, x.Batch, x.Layers, x.Caches}
-		for _, p := range x.parts() {
-			row = append(row, f1(p.Median/1e3))
+		row := table.Row{x.Model, x.Weights, x.Batch, x.Context, x.Layers, x.Caches}
+		num := func(v string) string {
+			if x.Status != "ok" {
+				return "-"
+			}
+			return v
 		}
-		t.AppendRow(append(row, mb(float64(x.CacheBytes))))
+		for _, p := range x.parts() {
+			row = append(row, num(f1(p.Median/1e3)))
+		}
+		t.AppendRow(append(row, num(mb(float64(x.CacheBytes))), x.Status))
 	}
 	return t
 }
 
 // startCSV has a line for each part of each row.
 func startCSV(dev describe.Origin, rows []StartRow) table.Writer {
-	t := csvTable("model", "weights", "batch", "context", "layers", "caches", "cache_bytes", "part", "us", "p95_us", "samples_us")
+	t := describe.NewCSV("model", "weights", "batch", "context", "layers", "caches", "cache_bytes", "part", "us", "p95_us", "samples_us",
+		"check")
 	for _, x := range rows {
 		for _, p := range x.parts() {
-			t.AppendRow(append(originRow(dev), x.Model, x.Weights, x.Batch, x.Context, x.Layers, x.Caches, x.CacheBytes, p.name,
-				csvNumber(x.Status, p.Median), csvNumber(x.Status, p.P95), csvSamples(x.Status, p.Time)))
+			t.AppendRow(dev.Row(x.Model, x.Weights, x.Batch, x.Context, x.Layers, x.Caches, x.CacheBytes, p.name,
+				csvNumber(x.Status, p.Median), csvNumber(x.Status, p.P95), csvSamples(x.Status, p.Time), x.Status))
 		}
 	}
 	return t
@@ -96,6 +105,9 @@ func startCSV(dev describe.Origin, rows []StartRow) table.Writer {
 func startPictures(rows []StartRow, _ Limits) []picture.Group {
 	var g grouper
 	for _, x := range rows {
+		if x.Status != "ok" {
+			continue
+		}
 		b := picture.Bar{Name: "caches " + x.Caches, US: x.Ready.Median}
 		for _, p := range x.parts()[2:6] {
 			b.Parts = append(b.Parts, picture.Part{Name: p.name, US: p.Median})

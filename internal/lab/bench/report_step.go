@@ -33,14 +33,16 @@ func (x StepRow) title() string {
 }
 
 const stepText = `Whole decode steps: attention of all layers, from hidden states to hidden states, random weights.
-us: the device's time for a step in one submission whose layers have their hidden states at once, so that a
-layer's first products run beside the last one of the layer before. chained: one submission, too, in which a
+context: tokens of a sequence in the last step that is timed; those before begin with fewer. us: the device's time
+for a step in one submission whose layers have their hidden states at once, so that a layer's first products run
+beside the last one of the layer before. chained: one submission, too, in which a
 kernel makes the input of a layer from the output of the one before (residual and norm), as in a model. layer
 by layer: each layer submitted by itself, without that kernel; the sum of their times. host us: the processor's,
 to fill in and submit a step and to end it, without the wait; latency: both with the wait; behind chained and
 layer by layer: what they are then, with one wait at the end. limit: the time that the bytes (the least of
 weights, caches and activations) need at the measured copy bandwidth. floor: as many launches in the same
-levels, the first of each operation reading its bytes, and computing nothing.
+levels, the first of each operation reading its bytes, and computing nothing. MODEL+N: two steps, one that
+verifies N drafted tokens of each sequence, which are taken back, and one that drafts a block behind it.
 `
 
 // stepDetails lists the operations of each row, counts and memory.
@@ -124,7 +126,7 @@ func layerCounts(x StepRow) string {
 // before them one with the operation "step" for the whole. What was not measured, as the
 // processor's time of an operation, is empty.
 func stepCSV(dev describe.Origin, rows []StepRow) table.Writer {
-	t := csvTable("model", "weights", "batch", "context", "kind", "op",
+	t := describe.NewCSV("model", "weights", "batch", "context", "kind", "op",
 		"us", "p95_us", "samples_us", "host_us", "host_p95_us",
 		"latency_us", "chained_us", "chained_host_us", "chained_latency_us", "layer_by_layer_us", "layer_by_layer_host_us",
 		"layer_by_layer_latency_us", "weight_mb", "cache_mb", "activation_mb", "gflop", "limit_us", "dispatches", "barriers", "check",
@@ -132,7 +134,7 @@ func stepCSV(dev describe.Origin, rows []StepRow) table.Writer {
 	for _, x := range rows {
 		num := func(v float64) string { return csvNumber(x.Status, v) }
 		line := func(op OpTime, times, floors []float64) {
-			row := append(originRow(dev), x.Model, x.Weights, x.Batch, x.Context, op.Layer, op.Name, num(op.Time.Median), num(op.Time.P95),
+			row := dev.Row(x.Model, x.Weights, x.Batch, x.Context, op.Layer, op.Name, num(op.Time.Median), num(op.Time.P95),
 				csvSamples(x.Status, op.Time))
 			some := func(list []float64) {
 				for _, v := range list {

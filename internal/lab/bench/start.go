@@ -88,63 +88,79 @@ type (
 	}
 )
 
-// Starts times the starts and hands each row to emit as it is done. Errors: vk.ErrArgument; those
-// of workers; the context's.
+// rows are the starts to time, without what is measured.
+func (o StartOptions) rows() (list []StartRow) {
+	for _, of := range o.models() {
+		for _, length := range o.Contexts {
+			for _, batch := range o.Batches {
+				list = append(list, StartRow{Model: of.model, Weights: of.weights, Context: max(length, 2), Batch: batch})
+			}
+		}
+	}
+	return list
+}
+
+// Starts times the starts and hands each row to emit as it is done. A start that fails has a row of
+// status "failed". Errors: vk.ErrArgument; ErrWrong, as with Ops; the context's.
 func Starts(ctx context.Context, dev *vk.Device, o StartOptions, p Progress, emit func(StartRow)) error {
-	if err := o.check("bench: start"); err != nil {
+	if err := o.check("bench: start", o.Models); err != nil {
 		return err
 	}
 	o = o.withDefaults(slow(dev))
-	done, all := 0, len(o.Models)*len(o.Weights)*len(o.Contexts)*len(o.Batches)
-	for _, name := range o.Models {
-		for _, weights := range o.Weights {
-			for _, length := range o.Contexts {
-				for _, batch := range o.Batches {
-					p.Rows(done, all)
-					done++
-					order := startOrder{Model: name, Weights: weights, Variant: o.Variant, Batch: batch, Context: max(length, 2),
-						Keys: o.Keys, Records: o.Records, Invariant: o.Invariant, Seed: o.Seed}
-					if err := o.rows(ctx, order, p, emit); err != nil {
-						return fmt.Errorf("bench: start: %w", err)
-					}
-				}
-			}
+	t, rows := tally{ctx: ctx}, o.rows()
+	for i, row := range rows {
+		p.Rows(i, len(rows))
+		if err := o.both(&t, row, p, emit); err != nil {
+			return err
 		}
 	}
-	return nil
+	return t.missing
 }
 
-// rows times starts without and with caches, by turns.
-func (o StartOptions) rows(ctx context.Context, order startOrder, p Progress, emit func(StartRow)) error {
+// both times starts without and with caches, by turns, up to one that fails.
+func (o StartOptions) both(t *tally, row StartRow, p Progress, emit func(StartRow)) error {
 	var list [2][]startParts
-	rows := [2]StartRow{{Caches: cachesEmpty}, {Caches: cachesFull}}
-	for rep := range o.Reps {
+	rows := [2]StartRow{row, row}
+	rows[0].Caches, rows[1].Caches = cachesEmpty, cachesFull
+	tried, failed := 0, error(nil)
+	for rep := 0; rep < o.Reps && failed == nil; rep++ {
 		dir, err := os.MkdirTemp("", "vkmla-start-")
 		if err != nil {
-			return err
+			return fmt.Errorf("bench: start: %w", err)
 		}
 		defer os.RemoveAll(dir)
 		for i := range rows {
-			p.Step(fmt.Sprintf("%s %s, batch %d, caches %s", order.Model, order.Weights, order.Batch, rows[i].Caches))
-			parts, err := o.start(ctx, dir, order)
-			if err != nil {
-				return err
+			p.Step(fmt.Sprintf("%s %s, batch %d, caches %s", row.Model, row.Weights, row.Batch, rows[i].Caches))
+			var parts startParts
+			if parts, failed = o.start(t.ctx, dir, row); failed != nil {
+				break
 			}
 			list[i] = append(list[i], parts)
 			rows[i].CacheBytes = cacheBytes(dir)
-			p.Advance(int64(2*rep+i+1), int64(2*o.Reps))
+			tried++
+			p.Advance(int64(tried), int64(2*o.Reps))
 		}
 	}
-	for i := range rows {
-		rows[i].fill(order, list[i])
-		emit(rows[i])
+	for i, x := range rows {
+		var err error
+		switch {
+		case failed != nil && i == tried%2:
+			err = failed
+		case len(list[i]) == 0:
+			continue // behind the one that failed
+		}
+		if len(list[i]) > 0 {
+			x.fill(list[i])
+		}
+		if err := t.add("start: "+x.title(), err, &x.Status, &x.Detail, func() { emit(x) }); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
 // fill fills in what was timed.
-func (x *StartRow) fill(order startOrder, list []startParts) {
-	x.Model, x.Weights, x.Batch, x.Context, x.Status = order.Model, order.Weights, order.Batch, order.Context, "ok"
+func (x *StartRow) fill(list []startParts) {
 	last := list[len(list)-1]
 	x.Layers, x.Kernels = last.Layers, last.Kernels
 	for _, part := range []struct {
@@ -180,8 +196,9 @@ func cacheBytes(dir string) (sum uint64) {
 var driverCaches = []string{"HOME", "XDG_CACHE_HOME", "LOCALAPPDATA", "__GL_SHADER_DISK_CACHE_PATH", "MESA_SHADER_CACHE_DIR"}
 
 // start has a worker start an engine with the caches of a folder.
-func (o StartOptions) start(ctx context.Context, dir string, order startOrder) (parts startParts, err error) {
-	text, err := json.Marshal(order)
+func (o StartOptions) start(ctx context.Context, dir string, x StartRow) (parts startParts, err error) {
+	text, err := json.Marshal(startOrder{Model: x.Model, Weights: x.Weights, Variant: o.Variant, Batch: x.Batch, Context: x.Context,
+		Keys: o.Keys, Records: o.Records, Invariant: o.Invariant, Seed: o.Seed})
 	if err != nil {
 		return parts, err
 	}
@@ -221,7 +238,7 @@ func StartWorker(ctx context.Context, in io.Reader, out io.Writer, open func() (
 	}
 	defer close()
 	s := startRun{engineRun: engineRun{ctx: ctx, dev: dev, p: Silent{}, cfg: modelConfig(order.Model),
-		shape: decodeShape(order.Batch, 1)}, order: order}
+		shape: decodeShape(order.Batch, 1, 1)}, order: order}
 	s.parts.Open, s.parts.Layers = nanoseconds(time.Since(began)), len(s.cfg.Layers)
 	if err := errors.Join(s.run(), s.close()); err != nil {
 		return err
@@ -277,7 +294,7 @@ func (s *startRun) run() error {
 		}
 		s.sessions = append(s.sessions, x)
 	}
-	st, err := s.begin()
+	st, err := s.begin(s.shape)
 	if err != nil {
 		return err
 	}

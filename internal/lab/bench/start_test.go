@@ -48,6 +48,9 @@ func pretendStart(dir string) error {
 	} else if order.Context == 66 {
 		return fmt.Errorf("no device")
 	}
+	if parts.Compile < 10e3 && order.Context == 67 {
+		return fmt.Errorf("no luck")
+	}
 	fmt.Println("a driver's greeting")
 	if err := os.WriteFile(file, make([]byte, 100), 0o600); err != nil {
 		return err
@@ -89,20 +92,30 @@ func TestStarts(t *testing.T) {
 		text := out[i].String()
 		switch format {
 		case "md":
-			assert.Contains(t, text, "| small | fp8 | 2 | 2 | empty | 0.0 | 0.0 | 0.0 | 0.9 | 0.0 | 0.0 | 0.9 | 0.0 | 0.0001 |")
+			assert.Contains(t, text, "| small | fp8 | 2 | 700 | 2 | empty | 0.0 | 0.0 | 0.0 | 0.9 | 0.0 | 0.0 | 0.9 | 0.0 | 0.0001 | ok |")
 		case "csv":
-			table := csvColumns(t, text, "device", "driver", "profile", "model", "weights", "caches", "part")
+			table := csvColumns(t, text, "device", "driver", "profile", "model", "weights", "caches", "part", "check")
 			require.Len(t, table, 16, text)
 			assert.Equal(t, []string{"full", "compile", "9"}, []string{table[11]["caches"], table[11]["part"], table[11]["us"]})
 		case "json":
 			assert.True(t, json.Valid(out[i].Bytes()))
 		case "benchstat":
-			assert.Equal(t, 2, strings.Count(text, "BenchmarkStart/model=small/weights=fp8/batch=2/caches=full 1 23000 ns/op\n"))
+			assert.Equal(t, 2, strings.Count(text,
+				"BenchmarkStart/model=small/weights=fp8/batch=2/context=700/caches=full 1 23000 ns/op\n"))
 		}
 	}
 
-	o.Contexts = []int{66}
-	assert.ErrorContains(t, Starts(t.Context(), dev, o, Silent{}, nil), "bench: start: worker: exit status 1: no device")
+	o.Contexts, rows = []int{66, 67, 68}, nil // the worker fails without caches, with caches, never
+	require.ErrorIs(t, Starts(t.Context(), dev, o, Silent{}, func(x StartRow) { rows = append(rows, x) }), ErrWrong)
+	var got []string
+	for _, x := range rows {
+		got = append(got, fmt.Sprintf("%d %s %s %d %s", x.Context, x.Caches, x.Status, len(x.Ready.Samples), x.Detail))
+	}
+	assert.Equal(t, []string{"66 empty failed 0 worker: exit status 1: no device", "67 empty ok 1 ",
+		"67 full failed 0 worker: exit status 1: no luck", "68 empty ok 2 ", "68 full ok 2 "}, got)
+	md := reported(t, rows, "md", NewStartReport)
+	assert.Contains(t, md, "| empty | - | - | - | - | - | - | - | - | - | failed |")
+	assert.Contains(t, md, "FAILED: model=small/weights=fp8/batch=2/context=66/caches=empty: worker: exit status 1: no device\n")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	assert.ErrorIs(t, Starts(ctx, dev, o, Silent{}, nil), context.Canceled)

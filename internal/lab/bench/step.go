@@ -23,12 +23,13 @@ func (o StepOptions) withDefaults(onSlow bool) StepOptions {
 	return o
 }
 
-// StepRow is a whole decode step.
+// StepRow is a whole decode step. Of MODEL+N (see drafted) the step of drafts behind it is part of
+// it.
 type StepRow struct {
 	Model   string `json:"model"`
 	Weights string `json:"weights"`
 	Batch   int    `json:"batch"`
-	Context int    `json:"context"`
+	Context int    `json:"context"` // tokens of the first sequence in the last step; it has one fewer in each before
 	Layers  int    `json:"layers"`
 	Shared  string `json:"shared,omitempty"` // which layers have weights in common, for want of memory
 	Variant string `json:"variant"`          // of the attention kernel
@@ -69,64 +70,51 @@ type StepRow struct {
 	Detail string            `json:"detail,omitempty"`
 }
 
+// rows are the steps to time, without what is measured.
+func (o StepOptions) rows() (list []StepRow) {
+	for _, of := range o.models() {
+		for _, context := range o.Contexts {
+			for _, batch := range o.Batches {
+				list = append(list, StepRow{Model: of.model, Weights: of.weights, Batch: batch, Context: context})
+			}
+		}
+	}
+	return list
+}
+
 // Steps checks one layer of each kind at each size as Layers does, then times whole
 // steps of an engine with all layers of the model, and hands each row to emit as it is
-// done. Rows whose check failed have status "wrong" and no times; the error is then
-// ErrWrong. A row for which the device has not enough memory has status "skipped".
+// done. Statuses and errors are as with Ops.
 func Steps(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p Progress, emit func(StepRow)) error {
-	if err := o.check("bench: step"); err != nil {
+	if err := o.check("bench: step", undrafted(o.Models)); err != nil {
 		return err
 	}
 	o = o.withDefaults(slow(dev))
-	return eachRow(ctx, dev, o.LayerOptions, len(o.Contexts)*len(o.Batches), p, func(of rowOf) (string, error) {
-		row := StepRow{Model: of.model, Weights: of.weights,
-			Context: o.Contexts[of.size/len(o.Batches)], Batch: o.Batches[of.size%len(o.Batches)]}
-		s := newStepRun(ctx, dev, o, l, p, of.maker, row)
-		if err := s.run(of.failed); errors.Is(err, vk.ErrOutOfDeviceMemory) {
-			s.row.Status, s.row.Detail = "skipped", err.Error()
-		} else if err != nil {
-			return "", fmt.Errorf("bench: step: %s: %w", s.name(), err)
-		}
-		emit(s.row)
-		return s.row.Status, nil
+	return eachRow(ctx, dev, o.LayerOptions, o.rows(), p, func(t *tally, maker *weightMaker, failed string, row StepRow) error {
+		s := newStepRun(ctx, dev, o, l, p, maker, row)
+		err := s.run(failed)
+		return t.add("step: "+s.name(), err, &s.row.Status, &s.row.Detail, func() { emit(s.row) })
 	})
 }
 
-// rowOf is what a row of a suite of whole models is of.
-type rowOf struct {
-	maker          *weightMaker
-	failed         string // what is wrong with operations, if anything
-	model, weights string
-	size           int // of the suite's
-}
-
-// eachRow checks single operations, unless they are known to be right, and times each model with
-// weights of each format at so many sizes. time emits a row and returns its status.
-func eachRow(ctx context.Context, dev *vk.Device, o LayerOptions, sizes int, p Progress, time func(of rowOf) (status string, err error)) error {
+// eachRow checks single operations, unless they are known to be right, and has rows timed one by
+// one, unless time says why not to go on.
+func eachRow[R any](ctx context.Context, dev *vk.Device, o LayerOptions, rows []R, p Progress,
+	time func(t *tally, maker *weightMaker, failed string, row R) error) error {
 	failed, err := o.failedOps(ctx, dev, p)
 	if err != nil {
 		return err
 	}
 	maker := newWeightMaker(ctx, dev, o.Seed)
 	defer maker.Close()
-	var wrong error
-	done, all := 0, len(o.Models)*len(o.Weights)*sizes
-	for _, model := range o.Models {
-		for _, weights := range o.Weights {
-			for size := range sizes {
-				p.Rows(done, all)
-				done++
-				status, err := time(rowOf{maker, failed, model, weights, size})
-				if err != nil {
-					return err
-				}
-				if status == "wrong" {
-					wrong = ErrWrong
-				}
-			}
+	t := tally{ctx: ctx}
+	for i, row := range rows {
+		p.Rows(i, len(rows))
+		if err := time(&t, maker, failed, row); err != nil {
+			return err
 		}
 	}
-	return wrong
+	return t.missing
 }
 
 // stepRun times one row.
@@ -140,12 +128,29 @@ type stepRun struct {
 	chain    chain
 }
 
+// recordings are how often a step runs until it is recorded for good: measured operation by
+// operation, recorded anew, and as it stays.
+const recordings = 3
+
+// newStepRun is a run whose sessions are so much shorter at first that the last of its steps, or
+// the block of drafts behind it, ends at the context that was asked for.
 func newStepRun(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p Progress, maker *weightMaker, row StepRow) *stepRun {
 	row.Status = "ok"
+	_, n := drafted(row.Model)
+	rejects := max(n, 0)
 	s := &stepRun{o: o, limits: l, maker: maker, row: row, engineRun: engineRun{ctx: ctx, dev: dev, p: p, seed: o.Seed,
-		cfg: o.config(row.Model), shape: decodeShape(row.Batch, row.Context), longest: row.Context + 4*(o.Reps+o.Warmup) + 4*mostWake,
-		opts: pipeline.EngineOptions{MaxStep: max(row.Batch, 128), Keys: o.Keys, Variant: o.Variant, Invariant: o.Invariant}}}
-	s.opts.Between, s.fill = s.chain.record, s.fillInputs
+		cfg: o.config(row.Model), rejects: rejects,
+		opts: pipeline.EngineOptions{Keys: o.Keys, Variant: o.Variant, Invariant: o.Invariant, Rewind: rejects}}}
+	s.drafts = s.main() < len(s.cfg.Layers)
+	steps := 4*o.Reps + recordings // that keep a token: whole, apart, chained, by sections; chainedSections
+	beyond := 0                    // where a block of drafts ends behind the tokens that it comes after
+	if s.drafts {
+		beyond = max(0, s.cfg.DraftBlock-rejects)
+	}
+	first := max(1+rejects, row.Context-beyond-steps+1)
+	s.shape, s.longest = decodeShape(row.Batch, first, 1+rejects), first+steps-1+beyond
+	s.opts.MaxStep, s.opts.Between = max(s.mostTokens(), 128), s.chain.record
+	s.fillBy(s.fillInputs)
 	s.shape.keys = o.keys(s.cfg)
 	return s
 }
@@ -223,7 +228,7 @@ func (s *stepRun) cacheBytes() uint64 {
 func (s *stepRun) fits() error {
 	need, heap := s.cacheBytes(), s.dev.Caps().HeapBytes
 	if need > heap {
-		return fmt.Errorf("%w: the caches of %d sequences of %d tokens (--context and what the steps add) need at least %d MB, the device has %d",
+		return fmt.Errorf("%w: the caches of %d sequences of %d tokens need at least %d MB, the device has %d",
 			vk.ErrOutOfDeviceMemory, len(s.shape.lens), s.longest, need/1e6, heap/1e6)
 	}
 	return nil
@@ -301,13 +306,18 @@ func (s *stepRun) judge(what string, pass bool, value, bound float64, detail str
 
 // open makes the engine with its sessions, and what is between its layers.
 func (s *stepRun) open() error {
-	if err := s.chain.open(s.dev, len(s.weights), s.opts.MaxStep, s.cfg.Hidden); err != nil {
+	if err := s.chain.open(s.dev, s.main(), len(s.weights), s.opts.MaxStep, s.cfg.Hidden); err != nil {
 		return err
 	}
 	if err := s.engineRun.open(); err != nil {
 		return err
 	}
-	return s.engine.Prepare(s.ctx, s.shape.tokens())
+	for _, x := range s.shapes() {
+		if err := s.engine.Prepare(s.ctx, x.tokens()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // time fills in the times of the row.
@@ -315,10 +325,10 @@ func (s *stepRun) time() error {
 	if err := s.engine.SetTiming(s.ctx, pipeline.TimingWhole); err != nil {
 		return err
 	}
-	if err := s.timeWhole(&s.row.Time, &s.row.Host, &s.row.Latency, func(list []vk.Section) {
+	if err := s.timeWhole(&s.row.Time, &s.row.Host, &s.row.Latency, func(steps vk.Section) {
 		// Where a submission begins there is no barrier to be derived: those of the
 		// recording with the fewest submissions count.
-		s.row.Dispatches, s.row.Barriers = list[0].Dispatches, max(s.row.Barriers, list[0].Barriers)
+		s.row.Dispatches, s.row.Barriers = steps.Dispatches, max(s.row.Barriers, steps.Barriers)
 	}); err != nil {
 		return err
 	}
@@ -356,5 +366,5 @@ func (s *stepRun) time() error {
 func (s *stepRun) timeApart() error {
 	s.apart = true
 	defer func() { s.apart = false }()
-	return s.timeWhole(&s.row.Apart, &s.row.ApartHost, &s.row.ApartWall, func([]vk.Section) {})
+	return s.timeWhole(&s.row.Apart, &s.row.ApartHost, &s.row.ApartWall, func(vk.Section) {})
 }

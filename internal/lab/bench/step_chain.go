@@ -21,6 +21,7 @@ type chain struct {
 	on     bool
 	skip   int // a place that is left out, for a test of the check; 0: none
 	kernel *vk.Kernel
+	main   int // layers that do not draft
 	layers int
 	width  int
 
@@ -32,7 +33,7 @@ type chain struct {
 type benchResidualPush struct{ Width, First uint32 }
 
 // open makes the kernel and its memory for steps of so many tokens.
-func (c *chain) open(dev *vk.Device, layers, tokens, width int) error {
+func (c *chain) open(dev *vk.Device, main, layers, tokens, width int) error {
 	code, err := shaders.Get("bench_residual")
 	if err != nil {
 		return err
@@ -41,7 +42,7 @@ func (c *chain) open(dev *vk.Device, layers, tokens, width int) error {
 		Bindings: []vk.Access{vk.Read, vk.ReadWrite, vk.Write}, PushSize: 8}); err != nil {
 		return err
 	}
-	c.layers, c.width = layers, width
+	c.main, c.layers, c.width = main, layers, width
 	for _, t := range []struct {
 		to *tensor.Tensor
 		dt tensor.DType
@@ -65,11 +66,15 @@ func (c *chain) close() error {
 
 // record is EngineOptions.Between.
 func (c *chain) record(rec *vk.Recorder, at pipeline.Between) error {
-	if !c.on || c.skip > 0 && at.Layer == c.skip {
-		return nil
+	if !c.on || c.skip > 0 && at.Layer == c.skip || !at.Draft && at.Layer > c.main {
+		return nil // all layers that draft have one input of the context
+	}
+	first := 0
+	if at.Draft {
+		first = c.main
 	}
 	from, to, push := at.Output, at.Input, benchResidualPush{Width: uint32(c.width)}
-	if at.Layer == 0 {
+	if at.Layer == first {
 		from, push.First = c.start.Rows(0, at.Tokens), 1
 	}
 	if at.Layer == c.layers {
@@ -79,35 +84,46 @@ func (c *chain) record(rec *vk.Recorder, at pipeline.Between) error {
 		Bind: []vk.View{from.View(), c.x.Rows(0, at.Tokens).View(), to.View()}, Push: vk.Bytes(&push)})
 }
 
-// checkChain demands that the residual of a step in one submission is the sum of what the
-// layers give one by one, added up by the host, bit for bit, and that its norm is one.
-func (s *stepRun) checkChain() (bool, error) {
-	c := &s.chain
-	c.on = true
-	defer func() { c.on = false }()
-	if err := s.engine.RecordAgain(s.ctx); err != nil {
-		return false, err
+// checkChain checks what is between the layers of a step, and of the drafts behind it.
+func (s *stepRun) checkChain() (ok bool, err error) {
+	s.chain.on = true
+	defer func() { s.chain.on = false }()
+	err = s.engine.RecordAgain(s.ctx)
+	for _, shape := range s.shapes() {
+		if err == nil {
+			err = s.checkSums(shape)
+		}
 	}
-	st, err := s.begin()
+	return s.row.Status == "ok", err
+}
+
+// checkSums demands that the residual of a step in one submission is the sum of what the
+// layers give one by one, added up by the host, bit for bit, and that its norm is one.
+func (s *stepRun) checkSums(shape stepShape) error {
+	c := &s.chain
+	st, err := s.begin(shape)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer st.Abort()
-	n := s.shape.tokens()
-	x, err := s.sumLayers(st, n)
+	n, first, end, last := shape.tokens(), s.first(shape), c.layers, c.final
+	if !shape.draft && c.main < c.layers {
+		end, last = c.main, st.Input(c.main)
+	}
+	x, err := s.sumLayers(st, n, first, end)
 	if err != nil {
-		return false, err
+		return err
 	}
 	if err := st.Run(s.ctx); err != nil {
-		return false, err
+		return err
 	}
 	got, err := fetch[float32](s.ctx, c.x.Rows(0, n))
 	if err != nil {
-		return false, err
+		return err
 	}
-	norm, err := fetch[uint16](s.ctx, c.final.Rows(0, n))
+	norm, err := fetch[uint16](s.ctx, last.Rows(0, n))
 	if err != nil {
-		return false, err
+		return err
 	}
 	different := 0
 	for i, v := range x {
@@ -122,22 +138,22 @@ func (s *stepRun) checkChain() (bool, error) {
 	case !(worst <= bound):
 		s.judge("between layers", false, worst, bound, fmt.Sprintf("a norm is off by %.3g of it", worst))
 	}
-	return s.row.Status == "ok", nil
+	return nil
 }
 
-// sumLayers runs the layers of a step one by one and returns what the residual of its n
-// tokens has to be.
-func (s *stepRun) sumLayers(st *pipeline.Step, n int) ([]float32, error) {
+// sumLayers runs layers of a step one by one and returns what the residual of its n tokens has to
+// be.
+func (s *stepRun) sumLayers(st *pipeline.Step, n, first, end int) ([]float32, error) {
 	v, err := fetch[uint16](s.ctx, s.chain.start.Rows(0, n))
 	if err != nil {
 		return nil, err
 	}
 	x := make([]float32, len(v))
-	for layer := 0; ; layer++ {
+	for layer := first; ; layer++ {
 		for i := range x {
 			x[i] += numfmt.BF16Decode(v[i])
 		}
-		if layer == s.engine.Layers() {
+		if layer == end {
 			return x, nil
 		}
 		if err := st.RunLayer(s.ctx, layer); err != nil {
@@ -190,31 +206,32 @@ func (s *stepRun) timeChained() error {
 	if err := s.engine.RecordAgain(s.ctx); err != nil {
 		return err
 	}
-	return s.timeWhole(&s.row.Chained, &s.row.ChainedHost, &s.row.ChainedWall, func(list []vk.Section) {
-		s.row.ChainedBarriers = max(s.row.ChainedBarriers, list[0].Barriers)
+	return s.timeWhole(&s.row.Chained, &s.row.ChainedHost, &s.row.ChainedWall, func(steps vk.Section) {
+		s.row.ChainedBarriers = max(s.row.ChainedBarriers, steps.Barriers)
 	})
 }
 
-// timeWhole wakes the device and times steps, by the sum of what their sections take.
-func (s *stepRun) timeWhole(device, host, latency *Time, look func([]vk.Section)) error {
+// timeWhole wakes the device and times steps, by the sum of what their sections take. look gets the
+// launches and barriers of the first of them, of all layers.
+func (s *stepRun) timeWhole(device, host, latency *Time, look func(steps vk.Section)) error {
 	if err := s.wakeUp(s.o.Warmup); err != nil {
 		return err
 	}
 	var sums, hosts, walls []float64
 	for range s.o.Reps {
-		var list []vk.Section
-		h, l, err := s.step(func(st *pipeline.Step) (err error) {
-			list, err = st.Times()
-			return err
+		var sum float64
+		h, l, err := s.step(func(lists [][]vk.Section) error {
+			sum = took(lists)
+			var steps vk.Section
+			for _, list := range lists {
+				steps.Dispatches, steps.Barriers = steps.Dispatches+list[0].Dispatches, steps.Barriers+list[0].Barriers
+			}
+			look(steps)
+			return nil
 		})
 		if err != nil {
 			return err
 		}
-		sum := 0.0
-		for _, x := range list {
-			sum += x.NS
-		}
-		look(list)
 		sums, hosts, walls = append(sums, sum), append(hosts, nanoseconds(h)), append(walls, nanoseconds(l))
 	}
 	*device, *host, *latency = summarise(sums), summarise(hosts), summarise(walls)

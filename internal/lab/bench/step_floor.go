@@ -2,10 +2,10 @@ package bench
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -19,18 +19,19 @@ type reading struct {
 // those that the engine recorded, in the same levels. Operations of a layer that have no
 // launches of their own, as norms that are part of a product, are read with its first
 // product: what is read is what the step's limit counts.
-func (s *stepRun) skeleton(list []vk.Section, work func(layer int) map[string]Work) (all []reading) {
+func (s *stepRun) skeleton(shape stepShape, list []vk.Section, work func(shape stepShape, layer int) map[string]Work) (all []reading) {
 	recorded := map[opKey]bool{}
-	s.split(list, func(_ int, k opKey, x vk.Section) {
+	s.split(shape, list, func(_ int, k opKey, x vk.Section) {
 		for _, op := range opsOf(x.Name) {
 			recorded[opKey{k.kind, op}] = true
 		}
 	})
-	last, waits, left := -1, false, map[string]float64{} // of the layer, what is still to be read
-	s.split(list, func(layer int, k opKey, x vk.Section) {
+	// Of the layer, what is still to be read. Drafts wait for the step that they are behind.
+	last, waits, left := s.first(shape)-1, shape.draft, map[string]float64{}
+	s.split(shape, list, func(layer int, k opKey, x vk.Section) {
 		if layer > last {
 			last, left = layer, map[string]float64{}
-			for op, w := range work(layer) {
+			for op, w := range work(shape, layer) {
 				if !recorded[opKey{k.kind, op}] {
 					op = firstSection
 				}
@@ -43,7 +44,7 @@ func (s *stepRun) skeleton(list []vk.Section, work func(layer int) map[string]Wo
 			delete(left, op)
 		}
 		if x.Name == "between" {
-			bytes = s.chain.bytes(s.row.Batch)
+			bytes = s.chain.bytes(shape.tokens())
 		}
 		at := x.Waits
 		for i := range x.Dispatches {
@@ -63,11 +64,11 @@ func (c *chain) bytes(tokens int) float64 {
 	return float64(tokens*c.width) * (2 + 4 + 4 + 2) // output, residual, residual, input
 }
 
-// fewestWaits keeps of two recordings of a step the one whose launches wait less often: the
+// fewestWaits keeps of two recordings of steps the one whose launches wait less often: the
 // first one of a step is submitted operation by operation.
-func fewestWaits(a, b []vk.Section) []vk.Section {
-	count := func(list []vk.Section) (n int) {
-		for _, x := range list {
+func fewestWaits(a, b [][]vk.Section) [][]vk.Section {
+	count := func(lists [][]vk.Section) (n int) {
+		for _, x := range slices.Concat(lists...) {
 			n += len(x.Waits)
 		}
 		return n
@@ -79,41 +80,48 @@ func fewestWaits(a, b []vk.Section) []vk.Section {
 }
 
 // chainedSections are the sections of a step in which layers depend on each other.
-func (s *stepRun) chainedSections() (list []vk.Section, err error) {
+func (s *stepRun) chainedSections() (recorded [][]vk.Section, err error) {
 	s.chain.on = true
 	defer func() { s.chain.on = false }()
 	if err := s.engine.RecordAgain(s.ctx); err != nil {
 		return nil, err
 	}
-	for range 3 { // measured operation by operation, recorded anew, and as it stays
-		if _, _, err := s.step(func(st *pipeline.Step) error {
-			x, err := st.Times()
-			list = fewestWaits(list, x)
-			return err
+	for range recordings {
+		if _, _, err := s.step(func(lists [][]vk.Section) error {
+			recorded = fewestWaits(recorded, lists)
+			return nil
 		}); err != nil {
 			return nil, err
 		}
 	}
-	return list, nil
+	return recorded, nil
 }
 
 // timeFloors fills in what launches take that only read the bytes of a step, in its levels.
 // Where the device has no memory left for what they read, there are none.
-func (s *stepRun) timeFloors(list, chained []vk.Section) error {
+func (s *stepRun) timeFloors(recorded, chained [][]vk.Section) error {
 	read, err := newReader(s.ctx, s.dev, readKernel(s.dev), readShapeOf(s.dev))
 	if errors.Is(err, vk.ErrOutOfDeviceMemory) {
 		return nil
 	} else if err != nil {
 		return err
 	}
-	all := s.skeleton(list, s.layerWork)
+	all := s.skeletons(recorded)
 	empty := make([]reading, len(all))
 	for i, x := range all {
 		empty[i].waits = x.waits
 	}
-	err = errors.Join(s.timeReadings(read, all, &s.row.Floor), s.timeReadings(read, s.skeleton(chained, s.layerWork), &s.row.ChainedFloor),
+	err = errors.Join(s.timeReadings(read, all, &s.row.Floor), s.timeReadings(read, s.skeletons(chained), &s.row.ChainedFloor),
 		s.timeReadings(read, empty, &s.row.EmptyFloor))
 	return errors.Join(err, read.close())
+}
+
+// skeletons are those of a step and the drafts behind it.
+func (s *stepRun) skeletons(recorded [][]vk.Section) (all []reading) {
+	for i, shape := range s.shapes() {
+		all = append(all, s.skeleton(shape, recorded[i], s.layerWork)...)
+	}
+	return all
 }
 
 // timeReadings times the launches in one submission, again and again, as steps are.

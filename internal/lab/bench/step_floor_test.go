@@ -25,7 +25,7 @@ func TestSkeleton(t *testing.T) {
 		{Name: "attention", Dispatches: 1, Waits: []int{0}},
 		{Name: "between"},
 	}
-	got := s.skeleton(list, func(layer int) map[string]Work {
+	got := s.skeleton(decodeShape(2, 1, 1), list, func(_ stepShape, layer int) map[string]Work {
 		w := map[string]Work{firstSection: {Weights: 1}, "attention": {Cache: 10}, "wo_a": {Weights: 100}, "wo_b": {Activations: 1000}, "norm": {Activations: 5}}
 		if layer == 1 {
 			return map[string]Work{firstSection: {Weights: 2}, gateSection: {Weights: 20}, "attention": {Cache: 200}, "wq_b": {Weights: 2000}}

@@ -6,6 +6,9 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/pipeline/model"
 )
 
 func TestStepRows(t *testing.T) {
@@ -24,7 +28,7 @@ func TestStepRows(t *testing.T) {
 		batches        []int
 		formats        []string // of reports about the same rows
 	}{{"small", "fp8", 3, 700, []int{1, 3}, Formats[:1]}, {"small", "nvfp4", 3, 700, []int{2}, Formats[1:]},
-		{"v41-small", "fp8", 7, 150, []int{1}, nil}} {
+		{"v41-small+1", "fp8", 8, 150, []int{2}, nil}} {
 		o := StepOptions{LayerOptions{Checked: true, Models: []string{c.model}, Weights: []string{c.weights}, Batches: c.batches,
 			Contexts: []int{c.tokens}, Common: Common{Reps: 2, Warmup: 1, Seed: 1}}}
 		before := len(dev.MemoryInUse())
@@ -79,7 +83,7 @@ func TestStepRows(t *testing.T) {
 }
 
 // TestWrongChainsAreSeen demands that a step is called wrong in which a layer does not enter the
-// residual.
+// residual, and that of those that are timed the last one has the context that was asked for.
 func TestWrongChainsAreSeen(t *testing.T) {
 	dev, ctx := testkit.Device(t), context.Background()
 	maker := newWeightMaker(ctx, dev, 1)
@@ -91,6 +95,10 @@ func TestWrongChainsAreSeen(t *testing.T) {
 		err := errors.Join(s.makeWeights(), s.open())
 		if err == nil {
 			_, err = s.checkChain()
+		}
+		if err == nil && skip == 0 {
+			err = s.time()
+			assert.Equal(t, []int{700, 700}, []int{s.sessions[0].Len(), s.longest}, "tokens in the last step, and of the engine")
 		}
 		require.NoError(t, errors.Join(err, s.close()))
 		require.Equal(t, want, s.row.Status, "place %d left out: %s", skip, s.row.Detail)
@@ -118,10 +126,50 @@ func checkStepReport(t *testing.T, format string, out []byte) {
 func TestStepTooMuch(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
-	o := StepOptions{LayerOptions{Checked: true, Models: []string{"small"}, Weights: []string{"fp8"}, Batches: []int{4096}, Contexts: []int{1000000}}}
-	var rows []StepRow
-	require.NoError(t, Steps(t.Context(), dev, o, Limits{CopyGBs: 1}, Silent{}, func(r StepRow) { rows = append(rows, r) }))
-	require.Len(t, rows, 1)
-	require.Equal(t, "skipped", rows[0].Status)
-	assert.Contains(t, rows[0].Detail, "4096 sequences of 1")
+	o := StepOptions{LayerOptions{Checked: true, Models: []string{"small"}, Batches: []int{400, 1}, Contexts: []int{1000000, 9}, Keys: 99}}
+	var got []string
+	err := Steps(t.Context(), dev, o, Limits{CopyGBs: 1}, Silent{}, func(r StepRow) {
+		got = append(got, fmt.Sprintf("%d of %d: %s, %s", r.Batch, r.Context, r.Status, r.Detail))
+	})
+	require.ErrorIs(t, err, ErrWrong)
+	require.Len(t, got, 4)
+	assert.Contains(t, got[0], "400 of 1000000: skipped, out of device memory: the caches of 400 sequences of 1000000 tokens")
+	for i, name := range []string{"1 of 1000000", "400 of 9", "1 of 9"} {
+		assert.Contains(t, got[i+1], name+": failed, pipeline: new engine: ")
+	}
+}
+
+// TestCasesFail demands a row of each layer and prompt that no engine takes.
+func TestCasesFail(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev := testkit.Device(t)
+	o := LayerOptions{Checked: true, Models: []string{"small"}, Kinds: []string{"c4a"}, Batches: []int{1}, Contexts: []int{9},
+		Prefill: []int{5, 6}, Chunk: 5, Keys: 99}
+	var got []string
+	note := func(status, detail string) {
+		assert.Contains(t, detail, "pipeline: new engine: ")
+		got = append(got, status)
+	}
+	require.ErrorIs(t, Layers(t.Context(), dev, o, anyLimits, Silent{}, func(r LayerRow) { note(r.Status, r.Detail) }), ErrWrong)
+	assert.Len(t, got, 4)
+	err := Prefills(t.Context(), dev, PrefillOptions{o}, anyLimits, Silent{}, func(r PrefillRow) { note(r.Status, r.Detail) })
+	require.ErrorIs(t, err, ErrWrong)
+	assert.Equal(t, slices.Repeat([]string{"failed"}, 4+2), got)
+}
+
+// TestLongestContext holds that suites take the longest context that an engine on the device takes.
+func TestLongestContext(t *testing.T) {
+	if os.Getenv("VKMLA_TEST_FULL") != "1" {
+		t.Skip("VKMLA_TEST_FULL is not set")
+	}
+	dev := testkit.Device(t)
+	caps := dev.Caps()
+	longest := min(1<<20, int(min(caps.MaxStorageBufferRange, caps.MaxAllocation)/(4*model.RopeRow)))
+	o := LayerOptions{Checked: true, Models: []string{"small", "v41-small"}, Batches: []int{1}, Contexts: []int{longest}, Common: quick}
+	require.NoError(t, Steps(t.Context(), dev, StepOptions{o}, anyLimits, Silent{}, func(r StepRow) {
+		assert.Equal(t, "ok", r.Status, "%s: %s", r.title(), r.Detail)
+	}))
+	require.NoError(t, Layers(t.Context(), dev, o, anyLimits, Silent{}, func(r LayerRow) {
+		assert.Equal(t, "ok", r.Status, "%s: %s", r.title(), r.Detail)
+	}))
 }

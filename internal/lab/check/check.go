@@ -195,7 +195,7 @@ func (r *Result) judge(err error) {
 		return slices.IndexFunc(r.Times, func(x bench.LayerRow) bool { return x.Status == s })
 	}
 	failed, skipped := row(verify.Fail, verify.Missing), row(verify.Skip)
-	switch wrong, left := time("wrong"), time("skipped"); {
+	switch wrong, left := max(time("wrong"), time("failed")), time("skipped"); {
 	case failed >= 0:
 		r.Status, r.Why = Wrong, r.Rows[failed].text()
 	case wrong >= 0:

@@ -64,7 +64,7 @@ var scenarios = []Scenario{
 	{"long generation", []string{"sgl-project/sglang#33397", "vllm-project/vllm#52109"},
 		"tokens decoded one by one, past every reuse of a page, give what one pass gives", longGeneration},
 	{"rejected drafts", []string{"antirez/ds4#468"},
-		"drafts of 1 to 6 tokens, with any number of them rejected, leave nothing behind", rejectedDrafts},
+		"drafts of 1 to 6 tokens, with any number of them rejected, leave nothing behind, nor does making them", rejectedDrafts},
 	{"truncation", []string{"antirez/ds4#698"},
 		"a session cut anywhere in a group or a page goes on as if what was cut had never been", truncations},
 	{"padding", []string{"GDzhu01/vllm-ascend-deepseekv4#76"},
@@ -127,12 +127,16 @@ func (l *Lab) upload(ctx context.Context) error {
 		return err
 	}
 	l.values = m.Values
-	l.cfg, l.layers, err = upload(ctx, l.dev, m)
+	var all []int
+	for i := range l.o.Model.config(l.o.Size).Layers {
+		all = append(all, i)
+	}
+	l.cfg, l.layers, err = upload(ctx, l.dev, m, all...)
 	return err
 }
 
-// upload puts a model's weights on a device.
-func upload(ctx context.Context, dev *vk.Device, m *fakemodel.Model) (cfg model.Config, layers []*model.DeviceLayer, err error) {
+// upload puts the weights of some layers of a model on a device, or of all but those that draft.
+func upload(ctx context.Context, dev *vk.Device, m *fakemodel.Model, list ...int) (cfg model.Config, layers []*model.DeviceLayer, err error) {
 	dir, err := os.MkdirTemp("", "vkmla-cuts")
 	if err != nil {
 		return cfg, nil, err
@@ -141,7 +145,7 @@ func upload(ctx context.Context, dev *vk.Device, m *fakemodel.Model) (cfg model.
 	if err := m.Write(dir, 1); err != nil {
 		return cfg, nil, err
 	}
-	c, err := model.Open(dir, model.CheckpointOptions{})
+	c, err := model.Open(dir, model.CheckpointOptions{Layers: list})
 	if err != nil {
 		return cfg, nil, err
 	}
@@ -166,6 +170,15 @@ func (l *Lab) Close() (err error) {
 	err = errors.Join(err, closed(l.layers))
 	l.passes, l.layers = nil, nil
 	return err
+}
+
+// main is how many layers do not draft.
+func (l *Lab) main() int {
+	n := slices.IndexFunc(l.cfg.Layers, func(l model.Layer) bool { return l.Block })
+	if n < 0 {
+		return len(l.layers)
+	}
+	return n
 }
 
 // tokens is the length of a story.

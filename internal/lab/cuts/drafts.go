@@ -1,6 +1,7 @@
 package cuts
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -95,6 +96,9 @@ func (l *Lab) verify(ctx context.Context, p *pass, e *pipeline.Engine, from, rou
 			}
 			d, other := left[i], beside[i]
 			left, beside = slices.Delete(left, i, i+1), slices.Delete(beside, i, i+1)
+			if _, err := blocks(ctx, y, x); err != nil {
+				return err
+			}
 			if err = step(ctx, x.drafted(d, wrong), y.drafted(other, wrong)); err == nil {
 				err = errors.Join(x.cut(x.s.Len()-d.tokens+d.accepted), y.cut(y.s.Len()-other.tokens+other.accepted))
 			}
@@ -113,6 +117,73 @@ func (l *Lab) verify(ctx context.Context, p *pass, e *pipeline.Engine, from, rou
 // drafted is a token and a draft. Those that will not be accepted are tokens of another story.
 func (x *line) drafted(d draft, wrong *story) chunk {
 	return chunk{line: x, n: 1 + d.tokens, other: x.st.until(wrong, x.s.Len()+1+d.accepted)}
+}
+
+// blocks runs the layers that draft on a block behind each line: the tokens that its story goes on
+// with. It returns what they gave, of each line and layer; nothing where no layer drafts, or where
+// a story ends within the block.
+func blocks(ctx context.Context, lines ...*line) (out [][][]float32, err error) {
+	l, n := lines[0].l, lines[0].l.cfg.DraftBlock
+	var chunks []pipeline.Chunk
+	for _, x := range lines {
+		if x.s.Len()+n > l.tokens() || l.main() == len(l.layers) {
+			return nil, nil
+		}
+		chunks = append(chunks, pipeline.Chunk{Session: x.s, Tokens: n, Draft: true})
+	}
+	st, err := lines[0].e.Begin(ctx, chunks...)
+	if err != nil {
+		return nil, err
+	}
+	for k, x := range lines {
+		for i := l.main(); i < len(l.layers); i++ {
+			err = errors.Join(err, st.SetInput(i, k, x.st.inputs(i, x.s.Len(), x.s.Len()+n)))
+		}
+	}
+	if err == nil {
+		err = st.Run(ctx)
+	}
+	for k := range lines {
+		out = append(out, nil)
+		for i := l.main(); i < len(l.layers) && err == nil; i++ {
+			values := make([]float32, n*hidden)
+			err = st.ReadOutput(i, k, values)
+			out[k] = append(out[k], values)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, st.Abort())
+	}
+	return out, st.Commit()
+}
+
+// draftsLike demands that a block of drafts behind a line finds what it asks for, with the bits of
+// one behind another line of the same tokens, and that it leaves what the line keeps as it was.
+func (x *line) draftsLike(ctx context.Context, other *line, kept []byte) error {
+	want, err := blocks(ctx, other)
+	if err != nil || want == nil {
+		return err
+	}
+	got, err := blocks(ctx, x)
+	if err != nil {
+		return err
+	}
+	for k, out := range got[0] {
+		layer, n := x.l.main()+k, x.s.Len()
+		if !slices.Equal(out, want[0][k]) {
+			return fmt.Errorf("layer %d: a block of drafts behind %d tokens has other bits than behind those of one pass", layer, n)
+		}
+		for i := range x.l.cfg.DraftBlock {
+			if err := x.st.check(layer, n+i, out[i*hidden:][:hidden], nil); err != nil {
+				return fmt.Errorf("a block of drafts behind %d tokens: %w", n, err)
+			}
+		}
+	}
+	now, err := x.saved(ctx)
+	if err == nil && !bytes.Equal(now, kept) {
+		err = fmt.Errorf("a block of drafts changed the caches of %d tokens", x.s.Len())
+	}
+	return err
 }
 
 // truncations takes tokens back to every place in a group of 4 and to many in one of 128, some of

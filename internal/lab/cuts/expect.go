@@ -79,7 +79,11 @@ func distances(out []float32, want []float64) (all, angles float64) {
 func (s *story) found(layer, t int) []float64 {
 	c := &s.layers[layer]
 	a := c.asks[t]
-	at, store, norm := a.token, model.StoreWindow, s.l.values[fmt.Sprintf("layers.%d.attn.kv_norm.weight", layer)]
+	root := fmt.Sprintf("layers.%d", layer)
+	if n := s.l.main(); layer >= n {
+		root = fmt.Sprintf("mtp.%d", layer-n)
+	}
+	at, store, norm := a.token, model.StoreWindow, s.l.values[root+".attn.kv_norm.weight"]
 	if a.kind == askEntry {
 		at, store = a.entry*c.spec.Ratio, model.StoreEntries
 		norm = s.l.values[fmt.Sprintf("layers.%d.attn.compressor.norm.weight", c.spec.EntriesOf)]

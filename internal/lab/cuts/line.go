@@ -18,7 +18,7 @@ type line struct {
 	e    *pipeline.Engine
 	s    *pipeline.Session
 	st   *story
-	got  []pipeline.Appended // of each layer, for the tokens from `from` on
+	got  []pipeline.Appended // of each layer that does not draft, for the tokens from `from` on
 	from int
 }
 
@@ -30,7 +30,7 @@ func (l *Lab) open(e *pipeline.Engine, st *story) (*line, error) {
 
 // follow lets a session, which has the story's first tokens, go on.
 func (l *Lab) follow(e *pipeline.Engine, s *pipeline.Session, st *story) *line {
-	x := &line{l: l, e: e, s: s, st: st, got: make([]pipeline.Appended, len(l.layers))}
+	x := &line{l: l, e: e, s: s, st: st, got: make([]pipeline.Appended, l.main())}
 	if s != nil {
 		x.from = s.Len()
 	}
@@ -69,7 +69,7 @@ func step(ctx context.Context, chunks ...chunk) error {
 		err = st.Run(ctx)
 	}
 	for k, c := range chunks {
-		for i := range c.l.layers {
+		for i := range c.got {
 			if err == nil {
 				err = c.read(st, i, k)
 			}
@@ -284,6 +284,9 @@ func (p *pass) caches(ctx context.Context, x *line) error {
 	got, err := x.saved(ctx)
 	if err == nil && !bytes.Equal(got, want) {
 		return fmt.Errorf("the caches of %d tokens differ from those of one pass", x.s.Len())
+	}
+	if err == nil {
+		err = x.draftsLike(ctx, same, got)
 	}
 	return err
 }

@@ -55,7 +55,7 @@ func v41Config() model.Config {
 	c.TopK = 16
 	s := model.Sources{Entries: []int{1, 3}, Picks: []int{1, 3, 5}, Candidates: 3}
 	c.Layers = model.V41Layers(s, 0, 2, 2, 1, 1, 1, 1)
-	return c
+	return c.WithDrafts(1)
 }
 
 // config is the model's configuration in the sizes that weights are made for.

@@ -50,7 +50,7 @@ func (x *line) poisoned(ctx context.Context, n int) error {
 		return err
 	}
 	defer st.Abort()
-	for i := range x.got {
+	for i := range x.l.layers {
 		var rows []byte
 		for _, v := range x.st.inputs(i, at, at+n) {
 			rows = binary.LittleEndian.AppendUint16(rows, numfmt.BF16Encode(v))

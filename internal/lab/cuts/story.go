@@ -135,7 +135,7 @@ func (s *story) ask(spec *model.Layer, needles []int, t int, rng *rand.Rand) ask
 		return entries[len(entries)-1]
 	case n < 3:
 		return ask{}
-	case n < 4 && t >= window:
+	case n < 4 && t >= window && !spec.Block: // a block sees a whole window before it
 		return ask{askBeyond, t - window, 0, &codeWindow}
 	case n < 5:
 		return ask{askRow, max(0, t-window+1), 0, &codeWindow}

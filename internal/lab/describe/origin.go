@@ -3,8 +3,11 @@ package describe
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
 
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
@@ -50,4 +53,22 @@ var OriginColumns = []string{"device", "driver", "profile", "version", "commit",
 // Values are those of OriginColumns.
 func (o Origin) Values() []string {
 	return []string{o.Device, o.Driver, o.Profile, o.Version, o.Commit, o.Date}
+}
+
+// Row is a row that begins with the Values.
+func (o Origin) Row(more ...any) (row table.Row) {
+	for _, v := range o.Values() {
+		row = append(row, v)
+	}
+	return append(row, more...)
+}
+
+// NewCSV starts a table in CSV: OriginColumns, then these.
+func NewCSV(columns ...string) table.Writer {
+	t, row := table.NewWriter(), table.Row{}
+	for _, c := range append(slices.Clone(OriginColumns), columns...) {
+		row = append(row, c)
+	}
+	t.AppendHeader(row)
+	return t
 }

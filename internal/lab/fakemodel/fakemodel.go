@@ -99,7 +99,7 @@ func V41() model.Config {
 	c.CandidateBlocks, c.Window = 3, 24
 	s := model.Sources{Entries: []int{1, 3, 4}, Picks: []int{1, 3, 4, 6, 8}, Candidates: 4}
 	c.Layers = model.V41Layers(s, 0, 2, 2, 2, 1, 1, 1, 1, 1)
-	return WithDraft(c)
+	return c.WithDrafts(1)
 }
 
 // TinyV41 returns a configuration of DeepSeek-V4.1 as small as the operations permit, with a layer
@@ -109,13 +109,6 @@ func TinyV41() model.Config {
 	c.Hidden, c.QRank, c.Window = 64, 64, 16
 	s := model.Sources{Entries: []int{1, 3}, Picks: []int{1, 3, 4}, Candidates: 3}
 	c.Layers = model.V41Layers(s, 0, 2, 2, 1, 1, 1)
-	return c
-}
-
-// WithDraft adds a layer that drafts to a configuration of DeepSeek-V4.1.
-func WithDraft(c model.Config) model.Config {
-	i := len(c.Layers)
-	c.Layers = append(c.Layers, model.Layer{LayerSpec: model.DraftBlock, EntriesOf: i, PicksOf: i, Draft: true})
 	return c
 }
 

@@ -20,7 +20,7 @@ func RandomV41(rng *rand.Rand) (model.Config, *Model, error) {
 		c.CandidateBlocks, c.CandidateBlock = 0, 0
 	}
 	for range rng.IntN(3) {
-		c = WithDraft(c)
+		c = c.WithDrafts(1)
 	}
 	prefixes := []string{"", "", "model.", "model.language_model."}
 	m, err := New(Options{Config: c, Storage: FP8, Seed: rng.Uint64(), Prefix: prefixes[rng.IntN(len(prefixes))],

@@ -61,23 +61,41 @@ func listing(dev *vk.Device, k *vk.Kernel) (l Listing, err error) {
 // are clocks of shared memory for each that its loads of fragments would take without any, on AMD's
 // GPUs.
 func ChosenTable(list []Choice) string {
-	t := table.NewWriter()
-	t.AppendHeader(table.Row{"operation", "tokens", "kernel", "subgroup", "registers", "occupancy", "shared", "spills", "clocks",
-		"matrix", "dot", "vector", "lds", "gather", "memory", "scalar", "wait", "barrier", "conflicts"})
+	t, head := table.NewWriter(), table.Row{}
+	for _, c := range ChosenColumns {
+		head = append(head, c)
+	}
+	t.AppendHeader(head)
+	t.AppendRows(ChosenRows(list))
+	return t.RenderMarkdown() + "\n"
+}
+
+// ChosenColumns are the columns of ChosenTable.
+var ChosenColumns = []string{"operation", "tokens", "kernel", "subgroup", "registers", "occupancy", "shared", "spills", "clocks",
+	"matrix", "dot", "vector", "lds", "gather", "memory", "scalar", "wait", "barrier", "conflicts"}
+
+// ChosenRows are the rows of ChosenTable, empty where nobody tells.
+func ChosenRows(list []Choice) (rows []table.Row) {
+	num := func(v float64) string {
+		if v < 0 {
+			return ""
+		}
+		return fmt.Sprintf("%.0f", math.Ceil(v))
+	}
 	for _, c := range list {
 		for _, k := range c.Kernels {
 			r, n := &k.Row, k.Listing.Loop
 			if n == (Counts{}) {
 				n = k.Listing.All
 			}
-			conflicts := "-"
+			conflicts := ""
 			if x := k.Conflicts(); x > 0 && k.Listing.amd {
 				conflicts = fmt.Sprintf("%.1f", x)
 			}
-			t.AppendRow(table.Row{c.Op, c.Tokens, r.String(), k.Subgroup, math.Ceil(r.Registers), r.Occupancy, r.Shared, r.Spills,
-				fmt.Sprintf("%.0f", r.Clocks),
-				n.Matrix, n.Dot, n.Vector, n.LDS, n.Gather, n.Memory, n.Scalar, n.Wait, n.Barrier, conflicts})
+			rows = append(rows, table.Row{c.Op, c.Tokens, r.String(), k.Subgroup, num(r.Registers), num(r.Occupancy), num(r.Shared),
+				num(r.Spills), num(r.Clocks), n.Matrix, n.Dot, n.Vector, n.LDS, n.Gather, n.Memory, n.Scalar, n.Wait, n.Barrier,
+				conflicts})
 		}
 	}
-	return t.RenderMarkdown() + "\n"
+	return rows
 }

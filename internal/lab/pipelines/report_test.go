@@ -39,3 +39,13 @@ func TestWrong(t *testing.T) {
 		}
 	}
 }
+
+// TestChosenRows holds that a row has a cell for each column, empty where the driver tells nothing.
+func TestChosenRows(t *testing.T) {
+	told := Chosen{Kernel: "k", Subgroup: 32, Row: Row{Kernel: "k", Registers: 12.2, Occupancy: -1, Shared: 0, Spills: 3, Clocks: 7}}
+	rows := ChosenRows([]Choice{{Op: "decode", Tokens: 4, Kernels: []Chosen{told}}, {Op: "prefill"}})
+	require.Len(t, rows, 1)
+	require.Len(t, rows[0], len(ChosenColumns))
+	assert.Equal(t, []any{"decode", 4, "k()", uint32(32), "13", "", "0", "3", "7"}, []any(rows[0][:9]))
+	assert.Contains(t, ChosenTable([]Choice{{Op: "decode", Kernels: []Chosen{told}}}), "| conflicts |")
+}

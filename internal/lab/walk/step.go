@@ -10,11 +10,13 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-// chunk is what a step takes of a session: tokens, of which only the first ones stay.
+// chunk is what a step takes of a session: tokens, of which only the first ones stay, or a block of
+// drafts.
 type chunk struct {
 	s      *session
 	tokens []int
 	stay   int
+	draft  bool
 }
 
 // size is what steps of so many tokens are padded to.
@@ -22,6 +24,9 @@ func size(tokens, most int) int { return min(1<<bits.Len(uint(tokens-1)), most) 
 
 // plan gives sessions their next tokens: one each, or drafts, or a piece of a prompt for the first.
 func (w *worker) plan(p *place, list []*session) (chunks []chunk) {
+	if w.drafts() < len(w.o.Layers) && w.rng.IntN(3) == 0 {
+		return w.blocks(p, list)
+	}
 	kind, room := w.rng.IntN(4), p.o.MaxStep
 	for i, s := range list {
 		at, n := s.past.length(), 1
@@ -49,6 +54,22 @@ func (w *worker) plan(p *place, list []*session) (chunks []chunk) {
 	return chunks
 }
 
+// blocks are blocks of drafts, which follow from what sessions took so far.
+func (w *worker) blocks(p *place, list []*session) (chunks []chunk) {
+	n := w.o.Config.DraftBlock
+	for _, s := range list {
+		if (len(chunks)+1)*n > p.o.MaxStep || s.past.length()+n > p.o.MaxTokens {
+			continue
+		}
+		c := chunk{s: s, draft: true}
+		for k := range n {
+			c.tokens = append(c.tokens, int(mix(s.past.now(), uint64(k))%tokenKinds))
+		}
+		chunks = append(chunks, c)
+	}
+	return chunks
+}
+
 // step takes chunks through the layers, or some of the way, and compares what they gave.
 func (w *worker) step(p *place, chunks []chunk) {
 	if len(chunks) == 0 {
@@ -58,7 +79,7 @@ func (w *worker) step(p *place, chunks []chunk) {
 	defer stop()
 	var list []pipeline.Chunk
 	for _, c := range chunks {
-		list = append(list, pipeline.Chunk{Session: c.s.s, Tokens: len(c.tokens)})
+		list = append(list, pipeline.Chunk{Session: c.s.s, Tokens: len(c.tokens), Draft: c.draft})
 	}
 	st, err := p.e.Begin(ctx, list...)
 	if !w.allowed(p, "begin", err, context.Canceled, cache.ErrPoolFull) {
@@ -87,6 +108,10 @@ func (w *worker) step(p *place, chunks []chunk) {
 		w.allowed(p, "abort", st.Abort())
 	case w.allowed(p, "commit", st.Commit()):
 		for i, c := range chunks {
+			if c.draft {
+				w.drafted(p, c.s, st.Size(), given[i])
+				continue
+			}
 			for k, token := range c.tokens {
 				w.gave(p, c.s, token, st.Size(), given[i][k])
 			}
@@ -110,11 +135,15 @@ func (w *worker) through(ctx context.Context, p *place, st *pipeline.Step, chunk
 	for i, c := range chunks {
 		given[i] = make(sums, len(c.tokens))
 	}
+	first, end := 0, len(w.o.Layers)
+	if chunks[0].draft {
+		first = w.drafts()
+	}
 	leave, single := -1, p.o.LayerByLayer || w.rng.IntN(6) == 0
 	if !w.plain && w.rng.IntN(25) == 0 {
-		leave = w.rng.IntN(len(w.o.Layers))
+		leave = first + w.rng.IntN(end-first)
 	}
-	for layer := range w.o.Layers {
+	for layer := first; layer < end; layer++ {
 		for i, c := range chunks {
 			if err := st.SetInput(layer, i, w.world.input(layer, c.tokens)); err != nil {
 				return nil, err
@@ -136,7 +165,7 @@ func (w *worker) through(ctx context.Context, p *place, st *pipeline.Step, chunk
 		return given, nil
 	}
 	if single {
-		for layer := range w.o.Layers {
+		for layer := first; layer < end; layer++ {
 			if err := st.SubmitLayer(layer); err != nil {
 				return nil, err
 			}
@@ -153,7 +182,7 @@ func (w *worker) through(ctx context.Context, p *place, st *pipeline.Step, chunk
 	if err := st.Wait(ctx); err != nil {
 		return nil, err
 	}
-	for layer := range w.o.Layers {
+	for layer := first; layer < end; layer++ {
 		if err := w.read(st, layer, chunks, given); err != nil {
 			return nil, err
 		}
@@ -163,6 +192,9 @@ func (w *worker) through(ctx context.Context, p *place, st *pipeline.Step, chunk
 
 // read adds the results of a layer to what tokens gave.
 func (w *worker) read(st *pipeline.Step, layer int, chunks []chunk, given []sums) error {
+	if w.o.Config.Layers[layer].Block && !chunks[0].draft {
+		return nil // it keeps rows alone
+	}
 	for i, c := range chunks {
 		out := make([]float32, len(c.tokens)*w.o.Config.Hidden)
 		if err := st.ReadOutput(layer, i, out); err != nil {

@@ -143,6 +143,16 @@ func (x *Walk) newPlaces() []*place {
 	return []*place{{o: o}, {o: second}, {o: third}}
 }
 
+// drafts is the first layer that drafts; beyond the last one without any.
+func (x *Walk) drafts() int {
+	for i, l := range x.o.Layers {
+		if x.o.Config.Layers[l.Layer].Block {
+			return i
+		}
+	}
+	return len(x.o.Layers)
+}
+
 // fail ends the walk.
 func (x *Walk) fail(what string, err error) {
 	x.mu.Lock()
@@ -257,6 +267,9 @@ func (p *place) emptied(x *Walk) {
 func (x *Walk) alone() {
 	p := &place{o: x.places[0].o}
 	p.o.MaxSessions, p.o.MaxStep = 1, 1
+	if x.drafts() < len(x.o.Layers) {
+		p.o.MaxStep = x.o.Config.DraftBlock
+	}
 	if err := p.open(x); err != nil {
 		x.fail("open an engine", err)
 		return
@@ -275,7 +288,10 @@ func (x *Walk) alone() {
 			if next.add(token, 0); !x.memory.known(next.now()) {
 				break
 			}
-			w.step(p, []chunk{{l, []int{token}, 1}})
+			w.step(p, []chunk{{s: l, tokens: []int{token}, stay: 1}})
+			if x.drafts() < len(x.o.Layers) {
+				w.step(p, w.blocks(p, []*session{l}))
+			}
 		}
 		if err := s.Close(); err != nil {
 			x.fail("close", err)

@@ -76,7 +76,15 @@ type walked struct {
 
 var models = []walked{
 	{"v4", func() model.Config { return fakemodel.Tiny(0, 4, 128) }, model.VLLMPages(), 250, true},
-	{"v41", fakemodel.TinyV41, map[string]int{"window": 32, "ratio2": 32, "ratio2.state": 3, "ratio1": 48}, 60, false},
+	{"v41", drafting, map[string]int{"window": 32, "ratio2": 32, "ratio2.state": 3, "ratio1": 48, "draft": 5}, 60, false},
+}
+
+// drafting has a layer of each role of V4.1. The last one drafts, in blocks that every step of a
+// walk has room for.
+func drafting() model.Config {
+	c := fakemodel.TinyV41().WithDrafts(1)
+	c.DraftBlock = 3
+	return c
 }
 
 func (m *walked) walk(t *testing.T, o walk.Options, x *faults.Interposer) {
@@ -109,7 +117,11 @@ func (m *walked) upload(t *testing.T, o *walk.Options) model.Config {
 	require.NoError(t, err)
 	dir := t.TempDir()
 	require.NoError(t, fake.Write(dir, 1))
-	c, err := model.Open(dir, model.CheckpointOptions{})
+	var all []int
+	for i := range m.config().Layers {
+		all = append(all, i)
+	}
+	c, err := model.Open(dir, model.CheckpointOptions{Layers: all})
 	require.NoError(t, err)
 	o.Layers, err = c.Upload(t.Context(), o.Device, nil)
 	require.NoError(t, err)

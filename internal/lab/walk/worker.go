@@ -295,6 +295,21 @@ func (w *worker) gave(p *place, s *session, token, size int, given uint64) {
 	}
 }
 
+// drafted compares what a block of drafts gave.
+func (w *worker) drafted(p *place, s *session, size int, given sums) {
+	if p.o.Invariant {
+		size = 0
+	}
+	key, all := mix(s.past.now(), uint64(size)<<1|1<<61), uint64(0)
+	for _, x := range given {
+		all = mix(all, x)
+	}
+	if err := w.memory.same(s.past.pure && size == 0, key, all); err != nil {
+		w.fail(fmt.Sprintf("drafts behind %d tokens of story %d in an engine with steps of %d", s.past.length(), s.story, p.o.MaxStep), err)
+	}
+	w.count("draft")
+}
+
 // few is a number of tokens: mostly small, at times a long piece of a prompt.
 func (w *worker) few(p *place) int {
 	switch n := w.rng.IntN(40); {

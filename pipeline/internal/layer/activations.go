@@ -1,7 +1,6 @@
 package layer
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -9,7 +8,6 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 // source is an input of products.
@@ -24,14 +22,13 @@ const (
 	sources                   // how many there are
 )
 
-// quantisers make inputs of 8 and 4 bits for products of layers of a kind, which share them.
-type quantisers struct {
-	made   map[quantiserKey]*quantised
-	arenas []*tensor.Arena
+// use says when a source with fewer bits is in use.
+func (s source) use() memory.Use {
+	return [sources]memory.Use{fromHidden: edges | picking, fromQLoRA: picking, fromO: edges, fromOLoRA: edges}[s]
 }
 
-// quantiserKey names an input with fewer bits. Products share one of 8 bits; those of 4 have
-// factors of their own.
+// quantiserKey names an input with fewer bits, which layers of a kind share. Products share one of
+// 8 bits; those of 4 have factors of their own.
 type quantiserKey struct {
 	from    source
 	format  projection.ActivationFormat
@@ -40,9 +37,12 @@ type quantiserKey struct {
 
 // quantised is an input with fewer bits, and what makes it.
 type quantised struct {
-	op            *projection.Quantise
-	codes, scales tensor.Tensor
+	coded
+	op *projection.Quantise
 }
+
+// coded is an input with fewer bits.
+type coded struct{ codes, scales tensor.Tensor }
 
 // activation is the form in which a product with a matrix takes its input.
 func (cfg *KindConfig) activation(m *model.DeviceMatrix) projection.ActivationFormat {
@@ -79,17 +79,17 @@ func (l *Layer) quantise(uses []use) error {
 			if err := k.output.buildQuant(k, u.x); err != nil {
 				return err
 			}
-			l.turnsToCodes, u.to.codes, u.to.scales = true, k.output.codes, k.output.scales
+			l.turnsToCodes, u.to.coded = true, &k.output.coded
 		default:
 			key := quantiserKey{from: u.from, format: u.x}
 			if u.x == projection.ActivationNVFP4 {
 				key.product = u.name
 			}
-			q, err := k.quantisers.get(k, key, projection.QuantiseConfig{Format: u.x, Groups: u.groups, K: u.k})
+			q, err := k.quantiser(key, projection.QuantiseConfig{Format: u.x, Groups: u.groups, K: u.k})
 			if err != nil {
 				return fmt.Errorf("%s: %w", u.name, err)
 			}
-			u.to.codes, u.to.scales = q.codes, q.scales
+			u.to.coded = &q.coded
 			if in := (layerInput{q, u.m.Input}); !slices.Contains(l.inputs[u.from], in) {
 				l.inputs[u.from] = append(l.inputs[u.from], in)
 			}
@@ -104,8 +104,9 @@ type layerInput struct {
 	factor float32 // of 4 bits
 }
 
-func (x *quantisers) get(k *Kind, key quantiserKey, cfg projection.QuantiseConfig) (*quantised, error) {
-	if q := x.made[key]; q != nil {
+// quantiser returns what makes an input with fewer bits, of which the kind has one.
+func (k *Kind) quantiser(key quantiserKey, cfg projection.QuantiseConfig) (*quantised, error) {
+	if q := k.quantisers[key]; q != nil {
 		return q, nil
 	}
 	t := k.cfg.Tokens
@@ -114,40 +115,11 @@ func (x *quantisers) get(k *Kind, key quantiserKey, cfg projection.QuantiseConfi
 	if err != nil {
 		return nil, err
 	}
-	q, list := &quantised{op: op}, memory.List{}
-	list.Add(&q.codes, tensor.U8, op.CodesShape(t)...)
-	list.Add(&q.scales, op.ScalesType(), op.ScalesShape(t)...)
-	if err := x.allocate(k, list); err != nil {
-		return nil, err
-	}
-	if x.made == nil {
-		x.made = map[quantiserKey]*quantised{}
-	}
-	x.made[key] = q
+	q, s, name := &quantised{op: op}, k.scratch(), fmt.Sprintf("input %d, %v %s", key.from, key.format, key.product)
+	s.Add(name+", codes", key.from.use(), &q.codes, tensor.U8, op.CodesShape(t)...)
+	s.Add(name+", scales", key.from.use(), &q.scales, op.ScalesType(), op.ScalesShape(t)...)
+	k.quantisers[key] = q
 	return q, nil
-}
-
-func (x *quantisers) allocate(k *Kind, list memory.List) error {
-	arena, err := k.cfg.Count.Arena(k.dev, vk.DeviceLocal, label, list)
-	if arena != nil {
-		x.arenas = append(x.arenas, arena)
-	}
-	return err
-}
-
-func (x *quantisers) bytes() (n uint64) {
-	for _, a := range x.arenas {
-		n += a.Whole().Size
-	}
-	return n
-}
-
-func (x *quantisers) close() (err error) {
-	for _, a := range x.arenas {
-		err = errors.Join(err, a.Close())
-	}
-	*x = quantisers{}
-	return err
 }
 
 // quantise records what the layer's products take of a source.

@@ -14,6 +14,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
@@ -45,7 +46,7 @@ func TestActivations(t *testing.T) {
 				x.check(t, &l.ob, "OB", l.w.OB, 1, l.kind.output.z, a.Out)
 				run(t, dev, func(rec *vk.Recorder) error { return l.qb.record(rec, l.kind.qr, l.kind.mla.q) }) // it was normed in place
 				x.check(t, &l.qb, "QB", l.w.QB, 1, l.kind.qr, l.kind.mla.q)
-				assert.True(t, l.gates.codes.IsZero() && l.idxWeights.codes.IsZero(), "bf16 weights stay with bf16")
+				assert.True(t, l.gates.coded == nil && l.idxWeights.coded == nil, "bf16 weights stay with bf16")
 				for _, v := range floats(get[uint16](t, a.Out))[:valid*cfg.Hidden] {
 					require.False(t, v != v, "an output is NaN")
 				}
@@ -60,10 +61,12 @@ func quantisedStep(t *testing.T, dev *vk.Device, cfg *model.Config, w *model.Dev
 	core := newCoreLayer(t, coreCases[1])
 	caches, tables := core.memory(t, dev)
 	k := must[*Kind](t)(NewKind(dev, KindConfig{Spec: core.spec, Model: cfg, Tokens: tokens, MaxLen: coreLonger, Caches: core.caches,
-		Quantise: true, Out: tensor.BF16}))
+		Quantise: true, Out: tensor.BF16, Scratch: &memory.Scratch{}}))
 	t.Cleanup(func() { assert.NoError(t, k.Close()) })
 	l := must[*Layer](t)(k.NewLayer(t.Context(), w))
 	t.Cleanup(func() { assert.NoError(t, l.Close()) })
+	k.cfg.Scratch.Keep() // what products took and gave is compared
+	place(t, dev, k)
 	step, hidden := newStepArgs(t, dev, tokens, tables), numfmt.BF16EncodeSlice(nil, randomHidden(tokens*cfg.Hidden))
 	step.put(t, newCoreStep(tokens, []part{{0, 0, tokens - padding}, {1, 0, 0}}))
 	for i := (tokens - padding) * cfg.Hidden; i < len(hidden); i++ {
@@ -91,10 +94,10 @@ type quantisedLayer struct {
 func (x *quantisedLayer) check(t *testing.T, p *linear, name string, m model.DeviceMatrix, groups int, from, to tensor.Tensor) {
 	t.Helper()
 	tokens, k := x.kind.cfg.Tokens, m.K
-	require.False(t, p.codes.IsZero(), "%s: bf16", name)
+	require.NotNil(t, p.coded, "%s: bf16", name)
 	h := projection.LinearHost{T: tokens, Groups: groups, N: m.N / groups, K: k,
 		Weights: weightFormat(m), Activations: projection.ActivationFP8,
-		X: get[byte](t, p.codes), Data: get[byte](t, m.Data), ScalePitch: projection.PaddedTokens(tokens)}
+		X: get[byte](t, p.coded.codes), Data: get[byte](t, m.Data), ScalePitch: projection.PaddedTokens(tokens)}
 	if m.ScaleF32 {
 		for _, v := range get[float32](t, m.Scales) {
 			h.Scale = binary.LittleEndian.AppendUint32(h.Scale, math.Float32bits(v))
@@ -104,7 +107,7 @@ func (x *quantisedLayer) check(t *testing.T, p *linear, name string, m model.Dev
 	}
 	codes, scales := make([]byte, len(h.X)), make([]byte, tokens*groups*k/128)
 	if m.Format == model.FormatNVFP4 {
-		h.Activations, h.XScale = projection.ActivationNVFP4, get[byte](t, p.scales)
+		h.Activations, h.XScale = projection.ActivationNVFP4, get[byte](t, p.coded.scales)
 		h.RowScale = filled(m.N, m.Global*m.Input)
 		scales = make([]byte, len(h.XScale))
 	}
@@ -120,7 +123,7 @@ func (x *quantisedLayer) check(t *testing.T, p *linear, name string, m model.Dev
 		require.NoError(t, projection.QuantiseRef(h.Activations, get[uint16](t, from), groups, k, m.Input, codes, scales))
 	}
 	if m.Format == model.FormatFP8 {
-		for _, v := range get[float32](t, p.scales) {
+		for _, v := range get[float32](t, p.coded.scales) {
 			h.XScale = binary.LittleEndian.AppendUint32(h.XScale, math.Float32bits(v))
 		}
 	}

@@ -2,7 +2,6 @@ package layer
 
 import (
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -49,10 +48,11 @@ func (c *compressor) buildStates(dev *vk.Device, state cache.StateCache, cfg *ca
 	return err
 }
 
-func (c *compressor) tensors(l *memory.List, tokens int) {
-	l.Add(&c.gates, tensor.F32, tokens, c.compression.Columns())
-	l.Add(&c.states, tensor.I64, tokens)
-	l.Add(&c.entries, tensor.I64, tokens)
+// tensors wants scratch, for the compressor of entries or of keys.
+func (c *compressor) tensors(s scratch, of string, tokens int) {
+	s.Add("gates of "+of, edges|picking, &c.gates, tensor.F32, tokens, c.compression.Columns())
+	s.step("states of "+of, &c.states, tensor.I64, tokens)
+	s.step("slots of "+of, &c.entries, tensor.I64, tokens)
 }
 
 // recordSlots records where the step's states and entries go.

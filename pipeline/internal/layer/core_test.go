@@ -13,6 +13,7 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -201,8 +202,11 @@ type coreResult struct {
 func (l *coreLayer) kind(t *testing.T, dev *vk.Device, tokens int, variant string) (*Kind, *Layer) {
 	t.Helper()
 	k := must[*Kind](t)(NewKind(dev, KindConfig{Spec: l.spec, Model: &l.cfg, Tokens: tokens, MaxLen: coreLonger, Caches: l.caches,
-		Variant: variant, Hadamard: l.hadamard, Group: tokens / 4, LSE: true, Out: tensor.BF16, Requests: 2, Workspace: l.workspace}))
+		Variant: variant, Hadamard: l.hadamard, Group: tokens / 4, LSE: true, Out: tensor.BF16, Requests: 2, Workspace: l.workspace,
+		Scratch: &memory.Scratch{}}))
 	t.Cleanup(func() { k.Close() })
+	k.cfg.Scratch.Keep() // the inputs of all operations come first
+	place(t, dev, k)
 	k.mla.norms, k.mla.turns = false, false
 	w := &model.DeviceLayer{Sink: put(t, dev, tensor.F32, l.sink, coreHeads)}
 	if l.spec.Compresses() {
@@ -223,14 +227,11 @@ func (l *coreLayer) compressor(t *testing.T, dev *vk.Device, c cache.Compression
 }
 
 // core is the part of the schedule core that the layer has.
-func (l *Layer) core() (s schedule) {
+func (l *Layer) core() schedule {
 	k := l.kind
 	x := traits{picks: k.picks != nil, compresses: k.main != nil, keys: k.keys != nil, saves: k.wish.saves,
 		rawScores: k.picks != nil && k.picks.query == nil}
-	for _, all := range core {
-		s = append(s, slices.DeleteFunc(slices.Clone(all), func(o op) bool { return !x.has(o) }))
-	}
-	return s
+	return core.of(x)
 }
 
 // memory puts pools and block tables on the device.

@@ -67,7 +67,12 @@ type KindConfig struct {
 	// which are rounded once they are complete.
 	Out tensor.DType
 
-	// Count, unless nil, counts what the kind and its layers would allocate. Nothing is then
+	// Scratch is wanted for what passes between operations. Kinds of layers that run one after the
+	// other share one; Name tells them apart. It is placed before anything is recorded.
+	Scratch *memory.Scratch
+	Name    string
+
+	// Count, unless nil, counts what else the kind and its layers would allocate. Nothing is then
 	// allocated, and nothing can be recorded.
 	Count *memory.Count
 }
@@ -82,8 +87,9 @@ type Caches struct {
 }
 
 // Kind is what the layers of one spec share for steps of T tokens: kernels, and the memory for
-// what passes from one operation of a layer to the next. Submissions of its layers may follow
-// each other without waiting; they do not run at the same time.
+// what passes from one operation of a layer to the next. Submissions of its layers, and of those of
+// other kinds with the same Scratch, may follow each other without waiting; they do not run at the
+// same time.
 //
 // NewLayer and Close must not run at the same time as anything else here; recording may.
 type Kind struct {
@@ -93,18 +99,18 @@ type Kind struct {
 	wish   wishes
 	heads  int // of this rank, as groups
 	groups int
-	arena  *tensor.Arena // nil once closed
+	arena  *tensor.Arena // of counters; nil once closed
 	begun  bool          // see begin
 
-	lists   lists
-	main    *compressor // nil for layers without
-	keys    *compressor // of the indexer, likewise
-	picks   *selection  // likewise
-	mla     mla
-	output  output
-	linears linears
+	lists  lists
+	main   *compressor // nil for layers without
+	keys   *compressor // of the indexer, likewise
+	picks  *selection  // likewise
+	mla    mla
+	output output
 
-	quantisers quantisers
+	linears    map[projection.LinearConfig]*projection.Linear // that its layers share
+	quantisers map[quantiserKey]*quantised
 
 	norm   *projection.QKVNorm                  // made for the first layer that needs it
 	insert map[tensor.DType]*projection.QInsert // by the type of the weights of the norm inside; 0: without
@@ -114,9 +120,9 @@ type Kind struct {
 	arrived tensor.Tensor // [T] u32, of the norm inside wqaWkv; 0 between layers
 }
 
-// NewKind builds what does not depend on the format of weights, and allocates T * (2*H*512 +
-// G*ORank + QRank + ...) * 2 bytes and scratch, under the label "layer step". The caller closes
-// it after its layers.
+// NewKind builds what does not depend on the format of weights, allocates counters, under the label
+// "layer step", and wants T * (2*H*512 + G*ORank + QRank + ...) * 2 bytes and more of
+// KindConfig.Scratch. The caller closes it after its layers.
 //
 // Errors: vk.ErrArgument for numbers out of range; those of the constructors of operations and
 // of vk.Device.NewBuffer.
@@ -126,7 +132,9 @@ func NewKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
 		return nil, err
 	}
 	if err = k.build(); err == nil {
-		err = k.allocate()
+		k.tensors()
+		list := k.counters()
+		k.arena, err = cfg.Count.Arena(k.dev, vk.DeviceLocal, label, list)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", opNewKind, err), k.Close())
@@ -135,7 +143,8 @@ func NewKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
 }
 
 // Check reports why there can be no Kind of a configuration, before anything is built: numbers
-// out of range, or tensors that no descriptor or buffer holds.
+// out of range, or lists that no descriptor holds. It wants of KindConfig.Scratch what is known by
+// then, which the caller compares with the device.
 func Check(dev *vk.Device, cfg KindConfig) error {
 	k, err := newKind(dev, cfg)
 	if err != nil {
@@ -146,7 +155,8 @@ func Check(dev *vk.Device, cfg KindConfig) error {
 			return err
 		}
 	}
-	return k.tensors().Fits(opNewKind, dev.Caps())
+	k.tensors()
+	return nil
 }
 
 // newKind checks a configuration and divides the work.
@@ -197,6 +207,8 @@ func (cfg *KindConfig) check(dev *vk.Device) error {
 	grid := dev.Caps().MaxWorkgroupCount
 	most := int(min(grid[0], grid[1], grid[2]))
 	switch {
+	case cfg.Scratch == nil:
+		return bad("Scratch", "nil", "what the caller places")
 	case cfg.Tokens < 1 || cfg.Tokens > most:
 		return bad("Tokens", cfg.Tokens, "1 to %d", most)
 	case cfg.Model.Groups%cfg.Ranks != 0:
@@ -213,6 +225,7 @@ func (cfg *KindConfig) check(dev *vk.Device) error {
 
 func (k *Kind) build() (err error) {
 	k.insert = map[tensor.DType]*projection.QInsert{}
+	k.linears, k.quantisers = map[projection.LinearConfig]*projection.Linear{}, map[quantiserKey]*quantised{}
 	if err = k.lists.build(k); err != nil {
 		return err
 	}
@@ -247,34 +260,39 @@ func (k *Kind) buildCompressors() error {
 	return nil
 }
 
-// tensors lists what a kind allocates: before build, all but what only kernels know.
-func (k *Kind) tensors() memory.List {
-	var l memory.List
-	t, m := k.cfg.Tokens, k.cfg.Model
-	l.Add(&k.qkv, tensor.BF16, t, m.QRank+headDim)
-	l.Add(&k.qr, tensor.BF16, t, m.QRank)
-	l.Add(&k.kv, tensor.BF16, t, headDim)
-	l.Add(&k.arrived, tensor.U32, t)
-	k.lists.tensors(&l, k)
-	for _, c := range []*compressor{k.main, k.keys} {
-		if c != nil {
-			c.tensors(&l, t)
-		}
+// scratch is the kind's part of KindConfig.Scratch.
+func (k *Kind) scratch() scratch { return scratch{k.cfg.Scratch, k.cfg.Name} }
+
+// tensors wants scratch: before build, all but what only kernels know.
+func (k *Kind) tensors() {
+	s, t, m := k.scratch(), k.cfg.Tokens, k.cfg.Model
+	s.Add("qkv", edges|picking, &k.qkv, tensor.BF16, t, m.QRank+headDim)
+	s.Add("qr", edges|picking, &k.qr, tensor.BF16, t, m.QRank)
+	s.Add("kv", edges|picking, &k.kv, tensor.BF16, t, headDim)
+	k.lists.tensors(s, k)
+	if k.main != nil {
+		k.main.tensors(s, "main", t)
+	}
+	if k.keys != nil {
+		k.keys.tensors(s, "keys", t)
 	}
 	if k.picks != nil {
-		k.picks.tensors(&l, k)
+		k.picks.tensors(s, k)
 	}
 	if k.cfg.Spec.LatentKeys {
-		l.Add(&k.main.latents, tensor.BF16, t, headDim)
+		s.Add("latents", picking, &k.main.latents, tensor.BF16, t, headDim)
 	}
-	k.mla.tensors(&l, k)
-	k.output.tensors(&l, k)
-	return l
+	k.mla.tensors(s, k)
+	k.output.tensors(s, k)
 }
 
-func (k *Kind) allocate() (err error) {
-	k.arena, err = k.cfg.Count.Arena(k.dev, vk.DeviceLocal, label, k.tensors())
-	return err
+// counters lists what is zeros between layers.
+func (k *Kind) counters() (l memory.List) {
+	l.Add(&k.arrived, tensor.U32, k.cfg.Tokens)
+	if k.picks != nil {
+		l.Add(&k.picks.arrived, tensor.I32, k.cfg.Tokens)
+	}
+	return l
 }
 
 // begin makes all counters as they are between layers, with the first layer.
@@ -323,12 +341,12 @@ func (k *Kind) TopK() tensor.Tensor {
 // Room is KindConfig.Room of the kind.
 func (k *Kind) Room() attention.RowConfig { return k.mla.room }
 
-// Bytes is the memory that the kind and its layers share, scratch included.
+// Bytes is the memory that the kind and its layers share, beside scratch.
 func (k *Kind) Bytes() uint64 {
 	if k == nil || k.arena == nil {
 		return 0
 	}
-	return k.arena.Whole().Size + k.linears.bytes() + k.output.bytes() + k.quantisers.bytes()
+	return k.arena.Whole().Size + k.output.bytes()
 }
 
 // Close frees the memory, which nothing on the device may be using; closing again does
@@ -337,7 +355,7 @@ func (k *Kind) Close() error {
 	if k == nil || k.arena == nil {
 		return nil
 	}
-	err := errors.Join(k.arena.Close(), k.linears.close(), k.output.close(), k.quantisers.close())
+	err := errors.Join(k.arena.Close(), k.output.close())
 	k.arena = nil
 	return err
 }

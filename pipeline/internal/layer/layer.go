@@ -165,8 +165,11 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 		if !u.norm.IsZero() {
 			cfg.Norm, cfg.NormColumns, cfg.NormEps = u.norm.DType, k.cfg.Model.QRank, k.cfg.Model.Eps
 		}
-		if u.to.op, u.to.scratch, err = k.linears.get(k, u.name, cfg); err != nil {
+		if u.to.op, err = k.linear(cfg); err != nil {
 			return fmt.Errorf("%s: %w", u.name, err)
+		}
+		if n := u.to.op.ScratchLen(k.cfg.Tokens); n > 0 {
+			k.scratch().Add("parts of "+u.name, u.partsUse(), &u.to.scratch, tensor.F32, n)
 		}
 		u.to.w.Data = u.m.Data
 		if u.m.Format == model.FormatFP8Rows {

@@ -1,8 +1,7 @@
 package layer
 
 import (
-	"errors"
-
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
@@ -15,14 +14,14 @@ type linear struct {
 	w       projection.LinearWeights
 	scratch tensor.Tensor
 
-	codes, scales tensor.Tensor // of an input with fewer bits; absent: it is bf16
+	coded *coded // an input with fewer bits; nil: it is bf16
 }
 
 // args are those of the operation, which takes codes instead of from where there are any.
 func (x *linear) args(from, to tensor.Tensor) projection.LinearArgs {
 	a := projection.LinearArgs{X: from, W: x.w, Out: to, Scratch: x.scratch}
-	if !x.codes.IsZero() {
-		a.X, a.XScale = x.codes, x.scales
+	if x.coded != nil {
+		a.X, a.XScale = x.coded.codes, x.coded.scales
 	}
 	return a
 }
@@ -31,65 +30,29 @@ func (x *linear) record(rec *vk.Recorder, from, to tensor.Tensor) error {
 	return x.op.Record(rec, x.args(from, to))
 }
 
-// linears are the operations that layers of a kind share, and their scratch. Linear layers of
-// different names have scratch of their own, so that one does not wait for the other.
-type linears struct {
-	ops     map[projection.LinearConfig]*projection.Linear
-	scratch map[string]tensor.Tensor // for as much as was needed so far
-	old     []tensor.Tensor          // scratch that became too small; commands may use it yet
-}
-
-// get returns the operation of a configuration, and scratch for it.
-func (x *linears) get(k *Kind, name string, cfg projection.LinearConfig) (*projection.Linear, tensor.Tensor, error) {
-	op := x.ops[cfg]
+// linear returns the operation of a configuration, which layers of a kind share.
+func (k *Kind) linear(cfg projection.LinearConfig) (*projection.Linear, error) {
+	op := k.linears[cfg]
 	if op == nil {
 		var err error
 		if op, err = projection.NewLinear(k.dev, cfg); err != nil {
-			return nil, tensor.Tensor{}, err
+			return nil, err
 		}
-		if x.ops == nil {
-			x.ops, x.scratch = map[projection.LinearConfig]*projection.Linear{}, map[string]tensor.Tensor{}
-		}
-		x.ops[cfg] = op
+		k.linears[cfg] = op
 	}
-	n := op.ScratchLen(cfg.MaxTokens)
-	have, there := x.scratch[name]
-	if n == 0 || there && n <= have.Len() {
-		return op, have, nil
-	}
-	fresh, err := k.cfg.Count.Tensor(k.dev, label, tensor.F32, n)
-	if err != nil {
-		return nil, tensor.Tensor{}, err
-	}
-	if there {
-		x.old = append(x.old, have)
-	}
-	x.scratch[name] = fresh
-	return op, fresh, nil
+	return op, nil
 }
 
-// memory lists all scratch.
-func (x *linears) memory() []tensor.Tensor {
-	list := x.old
-	for _, t := range x.scratch {
-		list = append(list, t)
+// partsUse says when parts of a product's sums are in use. Each product has them by its name, so
+// that none waits for another.
+func (u *use) partsUse() memory.Use {
+	switch u.from {
+	case fromHidden:
+		return edges | picking // sums are beside what is behind the products
+	case fromO, fromOLoRA:
+		return edges
 	}
-	return list
-}
-
-func (x *linears) bytes() (n uint64) {
-	for _, t := range x.memory() {
-		n += t.Bytes()
-	}
-	return n
-}
-
-func (x *linears) close() (err error) {
-	for _, t := range x.memory() {
-		err = errors.Join(err, t.Close())
-	}
-	x.scratch, x.old = nil, nil
-	return err
+	return picking
 }
 
 // smallBlock is the side of blocks of FP8 that are not projection.ScaleBlock's.

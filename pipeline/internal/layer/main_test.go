@@ -11,6 +11,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -73,9 +74,15 @@ func weights(t testing.TB, dev *vk.Device, o fakemodel.Options) (*model.Config, 
 // windowConfig is of layers that attend a window only, for one request's first tokens.
 func windowConfig(t testing.TB, cfg *model.Config, tokens int) KindConfig {
 	t.Helper()
-	c := KindConfig{Spec: model.Window, Model: cfg, Tokens: tokens, MaxLen: tokens, Out: tensor.BF16}
+	c := KindConfig{Spec: model.Window, Model: cfg, Tokens: tokens, MaxLen: tokens, Out: tensor.BF16, Scratch: &memory.Scratch{}}
 	c.Caches.Window.Layout = must[cache.Layout](t)(cache.NewLayout(64, 0))
 	return c
+}
+
+// place gives a kind and its layers their scratch.
+func place(t testing.TB, dev *vk.Device, k *Kind) {
+	t.Helper()
+	k.cfg.Scratch.Place(alloc(t, dev, tensor.U8, int(k.cfg.Scratch.Bytes())).Buffer)
 }
 
 // firstStep is the first step of one request, all of whose tokens are valid.

@@ -6,7 +6,6 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -110,15 +109,16 @@ func (x *mla) build(k *Kind) (err error) {
 // gathers tells whether rows are gathered.
 func (x *mla) gathers() bool { return x.room.Rows() > 0 }
 
-func (x *mla) tensors(l *memory.List, k *Kind) {
+// tensors wants scratch. What joins the attention's parts may be the last launch of the layer.
+func (x *mla) tensors(s scratch, k *Kind) {
 	t := k.cfg.Tokens
-	l.Add(&x.q, tensor.BF16, t, k.heads, headDim)
-	l.Add(&x.o, tensor.BF16, t, k.heads, headDim)
+	s.Add("q", picking|attending, &x.q, tensor.BF16, t, k.heads, headDim)
+	s.Add("o", attending|edges, &x.o, tensor.BF16, t, k.heads, headDim)
 	switch {
 	case x.op != nil:
-		l.Add(&x.scratch, tensor.U8, int(x.op.ScratchBytes(t, k.cfg.window(), x.width)))
+		s.Add("attention", attending|edges, &x.scratch, tensor.U8, int(x.op.ScratchBytes(t, k.cfg.window(), x.width)))
 	case x.rows != nil:
-		l.Add(&x.scratch, tensor.U8, int(x.rows.ScratchBytes(t)))
+		s.Add("attention", attending|edges, &x.scratch, tensor.U8, int(x.rows.ScratchBytes(t)))
 	}
 }
 

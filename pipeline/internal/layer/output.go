@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -16,8 +15,8 @@ type output struct {
 	turn  *projection.InverseRope      // nil where the attention turns it, or quant does
 	quant *projection.InverseRopeQuant // nil as long as no layer takes FP8
 
-	codes, scales tensor.Tensor // [G, T, P*512] u8 and scales; of quant
-	z             tensor.Tensor // [T, G*ORank] bf16
+	coded coded         // [G, T, P*512] u8 and scales; of quant
+	z     tensor.Tensor // [T, G*ORank] bf16
 
 	chains map[[2]*projection.Linear]*projection.LinearChain
 	state  tensor.Tensor   // of the chains, absent as long as there are none
@@ -35,10 +34,10 @@ func (x *output) build(k *Kind) (err error) {
 	return err
 }
 
-func (x *output) tensors(l *memory.List, k *Kind) {
-	l.Add(&x.z, tensor.BF16, k.cfg.Tokens, k.groups*k.cfg.Model.ORank)
+func (x *output) tensors(s scratch, k *Kind) {
+	s.Add("z", edges, &x.z, tensor.BF16, k.cfg.Tokens, k.groups*k.cfg.Model.ORank)
 	if k.cfg.Output != projection.ActivationBF16 {
-		x.quantTensors(l, k, k.cfg.Output)
+		x.quantTensors(s, k, k.cfg.Output)
 	}
 }
 
@@ -53,27 +52,24 @@ func (x *output) makeQuant(k *Kind, format projection.ActivationFormat) (err err
 	return err
 }
 
-// buildQuant makes it and its memory for the first layer that takes FP8 without KindConfig.Output.
+// buildQuant makes it, and wants its memory, for the first layer that takes FP8 without
+// KindConfig.Output.
 func (x *output) buildQuant(k *Kind, format projection.ActivationFormat) error {
 	if x.quant != nil {
 		return nil
 	}
-	var list memory.List
-	x.quantTensors(&list, k, format)
-	if err := k.quantisers.allocate(k, list); err != nil {
-		return err
-	}
+	x.quantTensors(k.scratch(), k, format)
 	return x.makeQuant(k, format)
 }
 
-func (x *output) quantTensors(l *memory.List, k *Kind, format projection.ActivationFormat) {
+func (x *output) quantTensors(s scratch, k *Kind, format projection.ActivationFormat) {
 	t, p := k.cfg.Tokens, k.cfg.Model.HeadsPerGroup()
-	l.Add(&x.codes, tensor.U8, k.groups, t, p*headDim)
+	s.Add("o, codes", edges, &x.coded.codes, tensor.U8, k.groups, t, p*headDim)
 	padded := projection.PaddedTokens(t)
 	if format == projection.ActivationFP8Packed {
-		l.Add(&x.scales, tensor.I32, k.groups, p, padded)
+		s.Add("o, scales", edges, &x.coded.scales, tensor.I32, k.groups, p, padded)
 	} else {
-		l.Add(&x.scales, tensor.F32, k.groups, p*projection.HeadBlocks, padded)
+		s.Add("o, scales", edges, &x.coded.scales, tensor.F32, k.groups, p*projection.HeadBlocks, padded)
 	}
 }
 

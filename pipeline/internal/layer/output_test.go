@@ -14,6 +14,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
@@ -25,6 +26,7 @@ func windowStep(t *testing.T, dev *vk.Device, cfg KindConfig, w *model.DeviceLay
 	t.Helper()
 	n, width, layout := cfg.Tokens, cfg.Model.Hidden, cfg.Caches.Window.Layout
 	cfg.Caches.Window.Pool = alloc(t, dev, tensor.U8, (n+63)/64, layout.Stride)
+	cfg.Scratch = &memory.Scratch{}
 	k := must[*Kind](t)(NewKind(dev, cfg))
 	defer k.Close()
 	l := must[*Layer](t)(k.NewLayer(t.Context(), w))
@@ -32,6 +34,7 @@ func windowStep(t *testing.T, dev *vk.Device, cfg KindConfig, w *model.DeviceLay
 	for _, change := range changes {
 		change(l)
 	}
+	place(t, dev, k)
 	step := firstStep(t, dev, n)
 	a := Args{Caches: cfg.Caches, Out: alloc(t, dev, tensor.BF16, n, width),
 		Hidden: put(t, dev, tensor.BF16, numfmt.BF16EncodeSlice(nil, hidden[:n*width]), n, width),
@@ -181,10 +184,11 @@ func TestErrors(t *testing.T) {
 	dev := testkit.Device(t)
 	cfg, layers := weights(t, dev, fakemodel.Options{Config: fakemodel.Config(0, 128)})
 	for name, change := range map[string]func(*KindConfig){
-		"Ranks":  func(c *KindConfig) { c.Ranks = 3 },
-		"Out":    func(c *KindConfig) { c.Out = tensor.I32 },
-		"Tokens": func(c *KindConfig) { c.Tokens = 0 },
-		"MaxLen": func(c *KindConfig) { c.Spec, c.MaxLen = model.C128A, 0 },
+		"Ranks":   func(c *KindConfig) { c.Ranks = 3 },
+		"Out":     func(c *KindConfig) { c.Out = tensor.I32 },
+		"Tokens":  func(c *KindConfig) { c.Tokens = 0 },
+		"Scratch": func(c *KindConfig) { c.Scratch = nil },
+		"MaxLen":  func(c *KindConfig) { c.Spec, c.MaxLen = model.C128A, 0 },
 	} {
 		c := windowConfig(t, cfg, 2)
 		change(&c)
@@ -216,17 +220,21 @@ func TestErrors(t *testing.T) {
 	assert.ErrorIs(t, err, vk.ErrClosed)
 }
 
-// TestCheck demands that tensors which no descriptor holds are found before anything is built.
+// TestCheck demands that tensors which no descriptor holds are known before anything is built.
 func TestCheck(t *testing.T) {
 	dev := testkit.Device(t)
 	cfg := fakemodel.Config(0)
 	c := windowConfig(t, &cfg, 1)
-	require.NoError(t, Check(dev, c))
+	fits := func() error {
+		c.Scratch = &memory.Scratch{}
+		return errors.Join(Check(dev, c), c.Scratch.Fits("test", dev.Caps()))
+	}
+	require.NoError(t, fits())
 	limit := dev.Caps().MaxStorageBufferRange
 	cfg.Window = int(limit / 4)
-	require.NoError(t, Check(dev, c))
+	require.NoError(t, fits())
 	cfg.Window++
-	assert.ErrorIs(t, Check(dev, c), vk.ErrArgument)
+	assert.ErrorIs(t, fits(), vk.ErrArgument)
 	cfg.Window = 128
 	c.Caches.Window = cache.KVCache{}
 	_, err := NewKind(dev, c)

@@ -81,12 +81,16 @@ type recording struct {
 }
 
 func (r *recording) schedule(s schedule) error {
+	err := r.enter(0)
 	for _, l := range s {
-		if err := r.level(l); err != nil {
-			return err
+		if err == nil {
+			err = r.enter(l[0].use())
+		}
+		if err == nil {
+			err = r.level(l)
 		}
 	}
-	return nil
+	return err
 }
 
 // level records ops in their order. What follows indexScores runs beside it.
@@ -324,7 +328,7 @@ func (r *recording) turnBack() error {
 		return x.turn.Record(r.rec, projection.InverseRopeArgs{O: o, Positions: r.step.Positions, Table: r.a.CosSin})
 	}
 	return x.quant.Record(r.rec, projection.InverseRopeQuantArgs{O: o, Positions: r.step.Positions, Table: r.a.CosSin,
-		Codes: x.codes, Scales: x.scales})
+		Codes: x.coded.codes, Scales: x.coded.scales})
 }
 
 // firstOutput are the arguments of wo_a.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/internal/tuning/vary"
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
 )
 
 // needs says which ops, if the layer has them, stand in a level in front of an op's.
@@ -73,6 +74,7 @@ func TestScheduleOrder(t *testing.T) {
 	n := layerTuning(t, "hopper")
 	everyTraits(func(x traits) {
 		at := places(t, choose(&n, x), x)
+		inParts(t, choose(&n, x))
 		x.gatesFirst = x.tokens >= n.BesideTokens && !x.normed
 		for o := range ops {
 			_, there := at[o]
@@ -82,10 +84,29 @@ func TestScheduleOrder(t *testing.T) {
 			return // layers that draft do neither
 		}
 		at = places(t, contexts.of(x), x)
+		inParts(t, contexts.of(x))
 		ordered(t, at, x)
 		assert.Contains(t, at, kvInsert)
 		assert.NotContains(t, at, attend)
 	})
+}
+
+// inParts demands that scratch can be shared by parts of a layer: all ops of a level are of one,
+// and these come in their order.
+func inParts(t *testing.T, s schedule) {
+	t.Helper()
+	var parts []memory.Use
+	for _, l := range s {
+		for _, o := range l {
+			require.Equal(t, l[0].use(), o.use(), "%q beside %q", sections[o], sections[l[0]])
+		}
+		parts = append(parts, l[0].use())
+	}
+	if parts = slices.Compact(parts); slices.Contains(parts, attending) {
+		require.Equal(t, []memory.Use{edges, picking, attending, edges}, parts)
+	} else {
+		require.Equal(t, []memory.Use{edges, picking}, parts)
+	}
 }
 
 // places are the levels of a schedule's ops.

@@ -5,7 +5,6 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
-	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -64,26 +63,27 @@ func (s *selection) buildPick(k *Kind, cfg indexer.SelectConfig) (err error) {
 	return s.pick.Prepare(k.cfg.Tokens, s.entries, true)
 }
 
-func (s *selection) tensors(l *memory.List, k *Kind) {
-	t, h := k.cfg.Tokens, k.cfg.Model.IndexHeads
-	l.Add(&s.q, tensor.BF16, t, h, indexDim)
-	l.Add(&s.weights, tensor.BF16, t, h)
+// tensors wants scratch. Picks stay until they are copied behind the layer.
+func (s *selection) tensors(l scratch, k *Kind) {
+	t, h, topK := k.cfg.Tokens, k.cfg.Model.IndexHeads, k.cfg.Model.TopK
+	l.Add("index q", picking, &s.q, tensor.BF16, t, h, indexDim)
+	l.Add("index weights", edges|picking, &s.weights, tensor.BF16, t, h)
 	if wide := linearRows(h); wide != h {
-		l.Add(&s.wide, tensor.BF16, t, wide)
+		l.Add("index weights, wide", edges|picking, &s.wide, tensor.BF16, t, wide)
 	}
-	l.Add(&s.topK, tensor.I32, t, k.cfg.Model.TopK)
-	s.own.tensors(l, t, k.cfg.Model.TopK)
-	l.Add(&s.arrived, tensor.I32, t)
-	l.Add(&s.sink, tensor.U32, 1)
+	l.Add("picks", edges|picking|attending, &s.topK, tensor.I32, t, topK)
+	l.Add("slots of picks", picking|attending, &s.own.slots, tensor.I32, t, topK)
+	l.Add("numbers of picks", picking|attending, &s.own.lens, tensor.I32, t)
+	l.Add("touched", picking, &s.sink, tensor.U32, 1)
 	if s.pick != nil {
-		l.Add(&s.scratch, tensor.U8, int(s.pick.ScratchBytes(t)))
+		l.Add("selection", picking, &s.scratch, tensor.U8, int(s.pick.ScratchBytes(t)))
 	}
 	if s.query != nil {
 		format := k.cfg.Caches.Keys.Layout.Format
-		l.Add(&s.codes, tensor.U8, t, h, format.RowBytes())
-		l.Add(&s.folded, tensor.F32, t, h)
+		l.Add("index q, codes", picking, &s.codes, tensor.U8, t, h, format.RowBytes())
+		l.Add("index q, weights", picking, &s.folded, tensor.F32, t, h)
 		if format == cache.IndexKeyMXFP4 {
-			l.Add(&s.scales, tensor.U8, t, h, cache.IndexScaleBytes)
+			l.Add("index q, scales", picking, &s.scales, tensor.U8, t, h, cache.IndexScaleBytes)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
-	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -65,9 +64,9 @@ type slotLists struct {
 	slots, lens tensor.Tensor // [T, width], [T] i32
 }
 
-func (s *slotLists) tensors(l *memory.List, tokens, width int) {
-	l.Add(&s.slots, tensor.I32, tokens, width)
-	l.Add(&s.lens, tensor.I32, tokens)
+func (s *slotLists) tensors(l scratch, of string, tokens, width int) {
+	l.step(of, &s.slots, tensor.I32, tokens, width)
+	l.step("numbers of "+of, &s.lens, tensor.I32, tokens)
 }
 
 func (x *lists) build(k *Kind) (err error) {
@@ -92,15 +91,15 @@ func (x *lists) build(k *Kind) (err error) {
 	return err
 }
 
-func (x *lists) tensors(l *memory.List, k *Kind) {
+func (x *lists) tensors(l scratch, k *Kind) {
 	t := k.cfg.Tokens
-	l.Add(&x.slots, tensor.I64, t)
-	x.window.tensors(l, t, k.cfg.window())
+	l.step("slots of rows", &x.slots, tensor.I64, t)
+	x.window.tensors(l, "slots of the window", t, k.cfg.window())
 	switch {
 	case k.picks != nil:
-		l.Add(&x.visibleLens, tensor.I32, t)
+		l.step("visible entries", &x.visibleLens, tensor.I32, t)
 	case k.mla.width > 0 && k.cfg.Spec.Picks == model.PickNone:
-		x.all.tensors(l, t, k.mla.width)
+		x.all.tensors(l, "slots of entries", t, k.mla.width)
 	}
 }
 

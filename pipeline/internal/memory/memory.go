@@ -52,16 +52,29 @@ func (l List) Allocate(dev *vk.Device, mem vk.Memory, label string) (*tensor.Are
 //
 // Errors: vk.ErrArgument, which names the first tensor that is larger, or all.
 func (l List) Fits(op string, c *vk.Caps) error {
-	larger := func(arg string, n, limit uint64) error {
-		return &vk.ArgumentError{Op: op, Arg: arg, Got: fmt.Sprintf("%d bytes", n), Want: fmt.Sprintf("at most %d", limit)}
-	}
 	for _, x := range l {
-		if n := tensor.Need(x.dt, x.shape...); n > c.MaxStorageBufferRange {
-			return larger(fmt.Sprintf("a tensor %v", x.shape), n, c.MaxStorageBufferRange)
+		if err := x.fits(op, c); err != nil {
+			return err
 		}
 	}
-	if n := l.Bytes(); c.MaxBuffer > 0 && n > c.MaxBuffer {
-		return larger(fmt.Sprintf("a buffer of %d tensors", len(l)), n, c.MaxBuffer)
+	return bufferFits(op, len(l), l.Bytes(), c)
+}
+
+func (x *want) fits(op string, c *vk.Caps) error {
+	n := tensor.Need(x.dt, x.shape...)
+	if n <= c.MaxStorageBufferRange {
+		return nil
 	}
-	return nil
+	return larger(op, fmt.Sprintf("a tensor %v", x.shape), n, c.MaxStorageBufferRange)
+}
+
+func bufferFits(op string, tensors int, n uint64, c *vk.Caps) error {
+	if c.MaxBuffer == 0 || n <= c.MaxBuffer {
+		return nil
+	}
+	return larger(op, fmt.Sprintf("a buffer of %d tensors", tensors), n, c.MaxBuffer)
+}
+
+func larger(op, arg string, n, limit uint64) error {
+	return &vk.ArgumentError{Op: op, Arg: arg, Got: fmt.Sprintf("%d bytes", n), Want: fmt.Sprintf("at most %d", limit)}
 }

@@ -7,7 +7,8 @@
 //   n, k, x_quads (of a row of x), side (rows that share a scale of FP8)
 // Bindings: 1, 2 the first matrix and its scales; 3, 4 the second, if any; then x, bf16 by place().
 // Constants: 2 ROWS; 3 TOKENS, at most; 4 FULL: there are nearly always as many, so that their x is
-//   read at once. Else who is not there is not read.
+//   read at once. Else who is not there is not read; 5 ALIGNED: k is a multiple of 128, so that
+//   four scales of MXFP4, a word, are of one row.
 #ifndef LIB_SUMS_GLSL
 #define LIB_SUMS_GLSL
 #include "weights.glsl"
@@ -15,6 +16,7 @@
 layout(constant_id = 2) const uint ROWS = 2u;
 layout(constant_id = 3) const uint TOKENS = 1u;
 layout(constant_id = 4) const uint FULL = 1u;
+layout(constant_id = 5) const uint ALIGNED = 0u;
 
 const uint TEAM = 32u, TEAMS = 4u, PITCH = TEAM * TEAMS + 5u;
 const uint PAIRS = MATRICES * ROWS; // of a matrix and a row
@@ -53,15 +55,17 @@ uint block_rows() { return (pc.n + pc.side - 1u) / pc.side; }
             const uint at = ((expert) * pc.n + row) * (pc.k / COLUMNS) + (c); \
             to.q[p] = CODES(m, at * QUADS); \
             if (FORMAT == F32) to.second[p] = CODES(m, at * QUADS + 1u); \
-            if (FORMAT == MXFP4) to.scale[p] = SCALES(m, at >> 2) >> (8u * (at & 3u)); \
+            if (FORMAT == MXFP4) to.scale[p] = ALIGNED == 1u ? SCALES(m, ((expert) * pc.n + row) * (pc.k / 128u) + (c) / 4u) \
+                : SCALES(m, at / 4u) >> (8u * (at % 4u)); \
             if (FORMAT == FP8) \
                 to.scale[p] = SCALES(m, ((expert) * block_rows() + row / pc.side) * ((pc.k + 127u) / 128u) + (c) / 8u); \
         } \
     } }
 
-// scale_of: E8M0 0 is a subnormal of f32.
-float scale_of(uint s) {
-    if (FORMAT == MXFP4) return uintBitsToFloat((s & 255u) == 0u ? 0x00400000u : (s & 255u) << 23);
+// scale_of: of chunk c. E8M0 0 is a subnormal of f32.
+float scale_of(uint s, uint c) {
+    if (FORMAT == MXFP4 && ALIGNED == 1u) s >>= 8u * (c % 4u);
+    if (FORMAT == MXFP4) return uintBitsToFloat(max((s & 255u) << 23, 0x00400000u));
     return FORMAT == FP8 ? uintBitsToFloat(s) : 1.0;
 }
 
@@ -91,7 +95,7 @@ void accumulate(Chunk b, uint c, uint xrow[TOKENS], uint count) {
         }
     }
     [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
-        const float scale = scale_of(b.scale[p]);
+        const float scale = scale_of(b.scale[p], c);
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) acc[p][t] = fma(part[p][t] * UNSCALE, scale, acc[p][t]);
     }
 }

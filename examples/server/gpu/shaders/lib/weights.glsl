@@ -26,19 +26,20 @@ float lifted(uint bits, uint sign) {
     return uintBitsToFloat(floatBitsToUint(min(v, v * 2.0 - 4.0)) | (sign & 0x80000000u));
 }
 
-// e2m1_8: the codes of a word, the lowest first.
+// e2m1_8: the codes of a word as pack.comp leaves them, the lowest first. In binary16 their bits
+// are 0x8E00: those of columns 2 and 6, and of 0 and 4, only have to be masked. Those between are
+// moved together.
 void e2m1_8(uint w, out float v[8]) {
     if (HALVES == 1u) {
-        const vec2 a = unpackHalf2x16(((w << 12) & 0x80008000u) | ((w << 9) & 0x0E000E00u)); // codes 0 and 4
-        const vec2 b = unpackHalf2x16(((w << 8) & 0x80008000u) | ((w << 5) & 0x0E000E00u));
-        const vec2 c = unpackHalf2x16(((w << 4) & 0x80008000u) | ((w << 1) & 0x0E000E00u));
-        const vec2 d = unpackHalf2x16((w & 0x80008000u) | ((w >> 3) & 0x0E000E00u));
+        const uint odd = ((w >> 3) & 0x0E0E0E0Eu) | ((w << 7) & 0xF1F1F1F1u);
+        const vec2 a = unpackHalf2x16((w << 8) & 0x8E008E00u), c = unpackHalf2x16(w & 0x8E008E00u);
+        const vec2 b = unpackHalf2x16((odd << 8) & 0x8E008E00u), d = unpackHalf2x16(odd & 0x8E008E00u);
         v = float[8](a.x, b.x, c.x, d.x, a.y, b.y, c.y, d.y);
     } else {
-        v = float[8](lifted((w << 22) & 0x01C00000u, w << 28), lifted((w << 18) & 0x01C00000u, w << 24),
-            lifted((w << 14) & 0x01C00000u, w << 20), lifted((w << 10) & 0x01C00000u, w << 16),
-            lifted((w << 6) & 0x01C00000u, w << 12), lifted((w << 2) & 0x01C00000u, w << 8),
-            lifted((w >> 2) & 0x01C00000u, w << 4), lifted((w >> 6) & 0x01C00000u, w));
+        v = float[8](lifted((w << 21) & 0x01C00000u, w << 24), lifted((w << 18) & 0x01C00000u, w << 31),
+            lifted((w << 13) & 0x01C00000u, w << 16), lifted((w << 10) & 0x01C00000u, w << 23),
+            lifted((w << 5) & 0x01C00000u, w << 8), lifted((w << 2) & 0x01C00000u, w << 15),
+            lifted((w >> 3) & 0x01C00000u, w), lifted((w >> 6) & 0x01C00000u, w << 7));
     }
 }
 
