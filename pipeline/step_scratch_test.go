@@ -119,8 +119,8 @@ func TestScratchMost(t *testing.T) {
 	assert.Less(t, before, must[pipeline.EngineMemory](t)(o.Estimate(ctx, dev, cfg, layers)).Steps, "32 tokens")
 }
 
-// TestScratchPoisonCodes is TestScratchPoison where products take inputs of few bits, or the indexer
-// has keys of 4. VKMLA_TEST_FULL=1 takes all formats.
+// TestScratchPoisonCodes is TestScratchPoison where products take inputs of few bits, or the
+// indexer has keys of 4. VKMLA_TEST_FULL=1 takes all formats.
 func TestScratchPoisonCodes(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev, ctx := testkit.Device(t), t.Context()
