@@ -11,7 +11,7 @@ import (
 const opReturn = 253
 
 // function1 is a module with a void function 1 of these instructions, after those of the module.
-// Constants 50 to 52 are 5, 6 and the selector 5 of 64 bits; 32 is the truth value that Prune is given.
+// Constants 50 to 52 are 5, 6 and a 5 of 64 bits; 32 is the truth value that Prune is given.
 func function1(module [][]uint32, code ...[]uint32) []byte {
 	module = append(module, op(19, 7), op(33, 8, 7), op(opConstant, 2, 50, 5), op(opConstant, 2, 51, 6),
 		op(opConstant, 3, 52, 5, 0), op(opFunction, 7, 1, 0, 8))
@@ -77,8 +77,8 @@ func whole(t *testing.T, before, after []byte, name string) []uint16 {
 	return ops
 }
 
-// loop leaves by a block that constant 32 decides on, and what comes behind it uses a number of that
-// block; or goes on by another, whose number the next turn uses.
+// loop leaves by a block that constant 32 decides on, and what comes behind it uses a number of
+// that block; or goes on by another, whose number the next turn uses.
 func loop() []byte {
 	return function1(nil,
 		op(opLabel, 60), op(opBranch, 61),
@@ -214,16 +214,18 @@ func TestPruneConditions(t *testing.T) {
 			op(opSpecConstantOp, 6, 90, opIEqual, 40, 41)}, 0},
 		"16 bits, given": {[][]uint32{op(opTypeInt, 42, 16, 0), op(opDecorate, 40, decorationSpecID, 0), op(opSpecConstant, 42, 40, 64),
 			op(opConstant, 42, 41, 64), op(opSpecConstantOp, 6, 90, opIEqual, 40, 41)}, 0},
-		"16 bits": {[][]uint32{op(opTypeInt, 42, 16, 1), op(opConstant, 42, 41, 1<<32-1), op(opSpecConstantOp, 6, 90, opSLessThan, 41, 41)}, 62},
+		"16 bits": {[][]uint32{op(opTypeInt, 42, 16, 1), op(opConstant, 42, 41, 1<<32-1),
+			op(opSpecConstantOp, 6, 90, opSLessThan, 41, 41)}, 62},
 		"an arithmetic shift": {[][]uint32{op(opConstant, 2, 40, 1<<31), op(opConstant, 2, 41, 31), op(opConstant, 2, 43, 1<<32-1),
 			op(opSpecConstantOp, 2, 42, opShiftRightArithmetic, 40, 41), op(opSpecConstantOp, 6, 90, opIEqual, 42, 43)}, 61},
-		"a shift too far": {[][]uint32{op(opSpecConstantOp, 2, 40, opShiftLeftLogical, 33, 31), op(opSpecConstantOp, 6, 90, opIEqual, 40, 33)}, 0},
-		"two widths":      {[][]uint32{op(opConstant, 3, 40, 3, 0), op(opSpecConstantOp, 6, 90, opIEqual, 40, 33)}, 0},
-		"a default":       {[][]uint32{op(opDecorate, 90, decorationSpecID, 9), op(opSpecConstantFalse, 6, 90)}, 62},
-		"any truth":       {[][]uint32{op(opDecorate, 90, decorationSpecID, 0), op(opSpecConstantFalse, 6, 90)}, 61},
-		"no truth value":  {[][]uint32{op(opConstant, 2, 90, 1)}, 0},
-		"a null":          {[][]uint32{op(46, 6, 90)}, 0},
-		"over and over":   {append(chain, op(opSpecConstantOp, 6, 90, opINotEqual, 149, 33)), 61},
+		"a shift too far": {[][]uint32{op(opSpecConstantOp, 2, 40, opShiftLeftLogical, 33, 31),
+			op(opSpecConstantOp, 6, 90, opIEqual, 40, 33)}, 0},
+		"two widths":     {[][]uint32{op(opConstant, 3, 40, 3, 0), op(opSpecConstantOp, 6, 90, opIEqual, 40, 33)}, 0},
+		"a default":      {[][]uint32{op(opDecorate, 90, decorationSpecID, 9), op(opSpecConstantFalse, 6, 90)}, 62},
+		"any truth":      {[][]uint32{op(opDecorate, 90, decorationSpecID, 0), op(opSpecConstantFalse, 6, 90)}, 61},
+		"no truth value": {[][]uint32{op(opConstant, 2, 90, 1)}, 0},
+		"a null":         {[][]uint32{op(46, 6, 90)}, 0},
+		"over and over":  {append(chain, op(opSpecConstantOp, 6, 90, opINotEqual, 149, 33)), 61},
 	} {
 		code := function1(c.module, op(opLabel, 60), op(opSelectionMerge, 63, 0), op(opBranchConditional, 90, 61, 62),
 			op(opLabel, 61), op(opBranch, 63), op(opLabel, 62), op(opBranch, 63), op(opLabel, 63), op(opReturn))

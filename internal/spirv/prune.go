@@ -119,8 +119,8 @@ func (in inst) defines() (uint32, bool) {
 	return in.args[at], true
 }
 
-// resultAt is which operand of an instruction is the id that it defines, -1 for none. It is 1, behind
-// a type, of all that are not listed.
+// resultAt is which operand of an instruction is the id that it defines, -1 for none. It is 1,
+// behind a type, of all that are not listed.
 var resultAt = func() (at [1 << 13]int8) {
 	for op := range at {
 		switch op := uint16(op); {

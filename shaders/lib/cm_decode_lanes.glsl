@@ -17,8 +17,8 @@
 uvec3 where_;
 uvec3 next_; // the same of the row to load next
 
-// What stands in for a row that does not count may be of either record where these differ. Loaded as
-// RECORD_FP4, the shorter one, with its scales at its own place, it is no longer than any page.
+// What stands in for a row that does not count may be of either record where these differ. It is
+// loaded as RECORD_FP4, the shorter one, with scales at its own place: within a page of either.
 const uint NOWHERE = WIN_RECORD == COMP_RECORD ? 0u : 1u << 31;
 
 void cm_keep_where(uvec2 found, uint j, bool inside) {
