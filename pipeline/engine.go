@@ -343,8 +343,9 @@ func (m EngineMemory) Total() uint64 {
 // were in progress at a time. For T tokens, all kinds of layers share scratch: about 2*T*2*H*512
 // bytes, and some tens of MB that do not grow with T. Each kind has lists of 4*T*Window bytes, or
 // of 4*T*(Window + entries) where it attends all of them. Each indexer whose picks others read has
-// up to 8*T*TopK. After Warm there is scratch for the largest size alone, before it for up to twice
-// as much. All sizes of Hidden take about twice what the largest does.
+// up to 8*T*TopK. After Warm there is scratch for one size alone, that which takes most. Before it,
+// each size that took more than all that came before it may have some of its own. All sizes of
+// Hidden take about twice what the largest does.
 func (e *Engine) Memory() EngineMemory {
 	var m EngineMemory
 	e = e.orNone()

@@ -28,7 +28,7 @@ func (e *Engine) Warm(ctx context.Context) error {
 		err := e.growRopes(ctx, e.opts.MaxTokens)
 		for i := range e.lanes {
 			if err == nil {
-				err = e.lanes[i].largest(ctx)
+				err = e.lanes[i].buildAll(ctx)
 			}
 		}
 		return err

@@ -54,15 +54,11 @@ func (e *Engine) freeLane() *lane {
 
 // open allocates what steps of all sizes need.
 func (l *lane) open(ctx context.Context) error {
-	if err := l.largest(ctx); err != nil {
+	if err := l.buildAll(ctx); err != nil {
 		return err
 	}
-	for _, n := range l.e.allSizes() {
-		b, err := l.stepSize(ctx, n)
-		if err == nil {
-			err = b.openHost()
-		}
-		if err != nil {
+	for _, b := range l.sizes {
+		if err := b.openHost(); err != nil {
 			return err
 		}
 	}

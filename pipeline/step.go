@@ -419,15 +419,10 @@ func (st *Step) submitCommands(key commandKey, sync []vk.Sync) error {
 	if err != nil {
 		return err
 	}
-	p, err := c.Submit(sync...)
+	p, err := c.Submit(st.behind(repaired, sync)...)
 	if err != nil {
 		st.brokeOff(key, err)
 		return err
-	}
-	for _, before := range []*vk.Pending{st.flying, repaired} {
-		if before != nil {
-			st.earlier = append(st.earlier, before)
-		}
 	}
 	st.lane.flight, st.flying, st.submitted = p, p, append(st.submitted, c)
 	st.gated = st.gated || len(sync) > 0

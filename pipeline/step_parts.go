@@ -165,6 +165,24 @@ func (st *Step) brokeOff(key commandKey, err error) {
 	st.latest = -1
 }
 
+// behind adds to what a submission waits for that those before it did not fail. Without the step's
+// metadata the device has that of an earlier step: layers would write to rows that a session has.
+func (st *Step) behind(repaired *vk.Pending, sync []vk.Sync) []vk.Sync {
+	var all []*vk.Pending
+	for _, p := range []*vk.Pending{st.flying, repaired} {
+		if p == nil {
+			continue
+		}
+		if all = append(all, p); !slices.Contains(st.earlier, p) {
+			st.earlier = append(st.earlier, p)
+		}
+	}
+	if all == nil {
+		return sync
+	}
+	return append(slices.Clone(sync), vk.Sync{Behind: all})
+}
+
 // waitAll waits for a submission, and for what went wrong with those before it, which have ended
 // by then.
 func waitAll(ctx context.Context, last *vk.Pending, earlier []*vk.Pending) error {

@@ -67,10 +67,17 @@ func (l *lane) unite(fresh *stepSize) (err error) {
 	return err
 }
 
-// largest makes what steps of the most tokens need, and has those of all sizes in its scratch.
-func (l *lane) largest(ctx context.Context) error {
-	if _, err := l.stepSize(ctx, l.e.opts.MaxStep); err != nil || len(l.scratch) < 2 {
-		return err
+// buildAll makes what steps of all sizes need, and has their scratch in one buffer. Steps of the
+// most tokens may take less of it than smaller ones: the scores that a selection has at a time are
+// a power of two for each token, so 33 tokens have about half of those of 32.
+func (l *lane) buildAll(ctx context.Context) error {
+	for _, n := range slices.Backward(l.e.allSizes()) {
+		if _, err := l.stepSize(ctx, n); err != nil {
+			return err
+		}
+	}
+	if len(l.scratch) < 2 {
+		return nil
 	}
 	return l.forget()
 }

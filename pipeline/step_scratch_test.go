@@ -2,12 +2,15 @@ package pipeline_test
 
 import (
 	"errors"
+	"math/rand/v2"
 	"os"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -96,4 +99,84 @@ func TestScratchSizes(t *testing.T) {
 	require.NoError(t, errors.Join(s.Close(), again.Close()))
 	again = must[*pipeline.Session](t)(e.Open())
 	sameBits(t, first, extend(t, again, len(x.layers), x.tokens(0, 1)), "moved")
+}
+
+// TestScratchMost demands what was estimated of an engine whose steps of the most tokens take less
+// scratch than smaller ones, and which has recorded those already.
+func TestScratchMost(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev, ctx := testkit.Device(t), t.Context()
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Tiny(4)})))
+	o := options{MaxTokens: 64, MaxStep: 33, SubmitBudget: -1}
+	e := engine(t, dev, cfg, layers, o)
+	s := must[*pipeline.Session](t)(e.Open())
+	st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: o.MaxStep}))
+	require.NoError(t, errors.Join(st.ReuseInputs(), st.Run(ctx), st.Commit()))
+	before := e.Memory().Steps
+	require.NoError(t, e.OpenAll(ctx))
+	assert.Equal(t, must[pipeline.EngineMemory](t)(o.Estimate(ctx, dev, cfg, layers)).Steps, e.Memory().Steps)
+	o.MaxStep--
+	assert.Less(t, before, must[pipeline.EngineMemory](t)(o.Estimate(ctx, dev, cfg, layers)).Steps, "32 tokens")
+}
+
+// TestScratchPoisonCodes is TestScratchPoison where products take inputs of few bits, or the
+// indexer has keys of 4. VKMLA_TEST_FULL=1 takes all formats.
+func TestScratchPoisonCodes(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev, ctx := testkit.Device(t), t.Context()
+	v4, v41 := fakemodel.Config(0, 4, 128), fakemodel.V41()
+	v41.QRank, v41.ORank = 128, 64
+	v4.ORank = 128
+	for name, x := range map[string]struct {
+		c       model.Config
+		storage fakemodel.Storage
+		o       options
+	}{
+		"fp8":           {v4, fakemodel.FP8, options{QuantiseActivations: true, KeepLSE: true}},
+		"nvfp4":         {v4, fakemodel.NVFP4, options{QuantiseActivations: true}},
+		"packed":        {v4, fakemodel.FP8, options{Output: pipeline.OutputFP8Packed, Invariant: true}},
+		"blocks of 32":  {v41, fakemodel.FP8, options{QuantiseActivations: true}},
+		"gathered, fp8": {v4, fakemodel.FP8, options{QuantiseActivations: true, Variant: "twopass-base"}},
+		"mxfp4 keys":    {v4, fakemodel.FP8, options{Keys: cache.IndexKeyMXFP4, Hadamard: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if name != "nvfp4" && os.Getenv("VKMLA_TEST_FULL") != "1" {
+				t.Skip("VKMLA_TEST_FULL is not set")
+			}
+			c := x.c
+			c.Hidden = 256
+			m := fake(t, fakemodel.Options{Config: c, Storage: x.storage})
+			ck, layers := opened(t, dev, m)
+			x.o.MaxTokens, x.o.MaxStep, x.o.MaxSessions, x.o.KeepTopK = 64, 27, 2, true
+			e := engine(t, dev, ck.Config, layers, x.o)
+			rng := rand.New(rand.NewPCG(3, 4))
+			hidden := make([]float32, 27*c.Hidden)
+			for i := range hidden {
+				hidden[i] = float32(rng.NormFloat64())
+			}
+			run := func() (all [][]float32) {
+				s := must[*pipeline.Session](t)(e.Open())
+				for _, n := range []int{27, 1} {
+					st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: n}))
+					for i := range layers {
+						require.NoError(t, st.SetInput(i, 0, hidden[:n*c.Hidden]))
+					}
+					require.NoError(t, st.Run(ctx))
+					for i := range layers {
+						out := make([]float32, n*c.Hidden)
+						require.NoError(t, st.ReadOutput(i, 0, out))
+						for _, v := range out {
+							require.False(t, v != v, "layer %d", i)
+						}
+						all = append(all, out)
+					}
+					require.NoError(t, st.Commit())
+				}
+				return all
+			}
+			want := run()
+			require.NoError(t, e.Poison())
+			sameBits(t, want, run(), "poisoned")
+		})
+	}
 }

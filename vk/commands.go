@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
 	vulkan "github.com/goki/vulkan"
@@ -169,9 +168,8 @@ func (c *Commands) Close() error {
 	if c.flying != nil {
 		err = c.flying.Wait(context.Background())
 		c.flying.finish(err)
-		over := []error{ErrCancelled, ErrUnsignalled, ErrStarved, ErrClosed}
-		if slices.ContainsFunc(over, func(kind error) bool { return errors.Is(err, kind) }) {
-			err = nil // the device has finished what it got
+		if !errors.Is(err, ErrDeviceLost) {
+			err = nil // the device has finished what it got; who waits is told
 		}
 	}
 	if !c.rec.dev.left() {

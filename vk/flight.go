@@ -67,7 +67,7 @@ func (d *Device) begin(p *Pending) error {
 	f := &d.flights
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if p.c.Parts() > 1 || f.feeding || p.c.rec.parts.wall || !p.sync.there() {
+	if p.c.Parts() > 1 || f.feeding || p.c.rec.parts.wall || !p.sync.there() || p.sync.failed() != nil {
 		p.ended = make(chan struct{})
 		f.queue = append(f.queue, p)
 		if !f.feeding {

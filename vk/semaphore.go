@@ -41,7 +41,14 @@ type At struct {
 // after DeviceOptions.HangAfter, with ErrCancelled after Commands.Cancel. Then, and after any other
 // error, Signal is not done: those who wait for it have to be told in another way, such as by
 // Semaphore.Signal.
-type Sync struct{ Wait, Signal []At }
+//
+// Behind are earlier submissions to the same device whose results the commands need. Where the
+// device did not get one of them whole, it gets nothing of the commands, and Pending.Wait returns
+// the error of that one.
+type Sync struct {
+	Wait, Signal []At
+	Behind       []*Pending
+}
 
 // mostSync bounds the semaphores of a submission.
 const mostSync = 16
@@ -49,6 +56,7 @@ const mostSync = 16
 // order is what a submission waits for and signals.
 type order struct {
 	wait, signal []At
+	behind       []*Pending
 	signalled    bool // the device has it
 }
 
@@ -290,6 +298,12 @@ func (s *Semaphore) use(n int) {
 func (d *Device) ordered(op string, list []Sync) (o order, err error) {
 	for _, x := range list {
 		o.wait, o.signal = append(o.wait, x.Wait...), append(o.signal, x.Signal...)
+		o.behind = append(o.behind, x.Behind...)
+	}
+	for _, p := range o.behind {
+		if p == nil || p.c.rec.dev != d {
+			return order{}, argument(op, "Behind", "nil, or a submission to another device", "one to %s", d.adapter.Name)
+		}
 	}
 	for i, all := range [][]At{o.wait, o.signal} {
 		arg := []string{"Wait", "Signal"}[i]
@@ -367,7 +381,25 @@ func (o *order) release() {
 	for _, at := range o.wait {
 		at.Semaphore.use(-1)
 	}
-	o.wait, o.signal = nil, nil
+	o.wait, o.signal, o.behind = nil, nil, nil
+}
+
+// failed is what went wrong with a submission that this one stands behind, as far as it has ended.
+// Those that the device got at once, it got whole.
+func (o *order) failed() error {
+	for _, p := range o.behind {
+		if p.ended == nil {
+			continue
+		}
+		select {
+		case <-p.ended:
+			if p.err != nil {
+				return p.err
+			}
+		default:
+		}
+	}
+	return nil
 }
 
 // handlesOf are the semaphores and values of a submission, as vm_submit takes them.
@@ -380,11 +412,14 @@ func handlesOf(wait, signal []At) (h []C.VmHandle, v []C.uint64_t) {
 	return h, v
 }
 
-// arrive waits until others have signalled what a submission waits for. The device has nothing of
-// it meanwhile, so that it counts as getting on.
+// arrive waits until others have signalled what a submission waits for, unless what it stands
+// behind has failed. The device has nothing of it meanwhile, so that it counts as getting on.
 func (p *Pending) arrive() error {
 	const op = "wait for semaphores"
 	d, f := p.c.rec.dev, &p.c.rec.dev.flights
+	if err := p.sync.failed(); err != nil { // those before it in the queue have ended
+		return err
+	}
 	start := time.Now()
 	for _, at := range p.sync.wait {
 		err := at.Semaphore.reach(op, at.Value, func() error {

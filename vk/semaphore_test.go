@@ -107,6 +107,48 @@ func TestSemaphoreNever(t *testing.T) {
 	require.NoError(t, d.Err())
 }
 
+// Nothing is executed behind what the device did not get whole, in the queue or after it has ended,
+// by way of others, in one part or several; what does not stand behind it is.
+func TestBehind(t *testing.T) {
+	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
+	other := open(t, vk.DeviceOptions{})
+	b, free, never := buffer(t, d, 64, vk.Readback), buffer(t, d, 64, vk.Readback), semaphore(t, d)
+	clear(b.Mapped())
+	for _, parts := range []int{1, 3} {
+		first, next, last, beside := fills(t, d, b, 1, parts), fills(t, d, b, 1, parts), fills(t, d, b, 1, parts), fills(t, d, free, 1, 1)
+		clear(free.Mapped())
+		p, err := first.Submit(vk.Sync{Wait: []vk.At{{never, 1}}})
+		require.NoError(t, err)
+		q, err := next.Submit(vk.Sync{Behind: []*vk.Pending{p}})
+		require.NoError(t, err)
+		r, err := last.Submit(vk.Sync{Behind: []*vk.Pending{q}})
+		require.NoError(t, err)
+		s, err := beside.Submit()
+		require.NoError(t, err)
+		require.True(t, first.Cancel())
+		for _, x := range []*vk.Pending{p, q, r} {
+			assert.ErrorIs(t, x.Wait(ctx), vk.ErrCancelled)
+		}
+		require.NoError(t, s.Wait(ctx))
+		assert.EqualValues(t, 1, free.Mapped()[0])
+		r, err = last.Submit(vk.Sync{Behind: []*vk.Pending{q}})
+		require.NoError(t, err)
+		assert.ErrorIs(t, r.Wait(ctx), vk.ErrCancelled)
+		assert.Zero(t, b.Mapped()[0], "executed")
+		p, err = last.Submit()
+		require.NoError(t, err)
+		q, err = next.Submit(vk.Sync{Behind: []*vk.Pending{p}})
+		require.NoError(t, err)
+		require.NoError(t, errors.Join(q.Wait(ctx), p.Wait(ctx)))
+		assert.EqualValues(t, parts, b.Mapped()[0])
+		clear(b.Mapped())
+		_, err = next.Submit(vk.Sync{Behind: []*vk.Pending{nil}})
+		argument(t, err, "Behind", "nil", "one to "+d.Adapter().Name)
+		_, err = fills(t, other, buffer(t, other, 64, vk.DeviceLocal), 1, 1).Submit(vk.Sync{Behind: []*vk.Pending{p}})
+		argument(t, err, "Behind", "another device", "one to "+d.Adapter().Name)
+	}
+}
+
 // Device.Close does not wait for values that do not come.
 func TestSemaphoreClose(t *testing.T) {
 	d := open(t, vk.DeviceOptions{})

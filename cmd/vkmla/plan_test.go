@@ -110,6 +110,11 @@ func TestPlan(t *testing.T) {
 		require.Len(t, out.Rows, 2)
 		assert.InEpsilon(t, perToken, (out.Rows[1].Session-out.Rows[0].Session)/65536, 0.01, store)
 	}
+	text, _ = plan(exitWrong, "--model", "v41-flash", "--context", "131072", "--sessions", "1", "--drafts", "--reserve", "1000000000",
+		"-o", "json")
+	weights := out.Rows[1].Weights
+	require.NoError(t, json.Unmarshal([]byte(text), &out))
+	assert.InEpsilon(t, weights/40*43, out.Rows[0].Weights, 0.01, "three layers more")
 	const beyond = "MaxTokens: got 9999999999, want 1 to "
 	for _, output := range []string{"table", "csv", "json"} {
 		text, _ = plan(exitWrong, "--context", "300,9999999999", "--sessions", "2", "-o", output)
@@ -123,11 +128,6 @@ func TestPlan(t *testing.T) {
 	assert.True(t, !x.Fits && x.Total == 0 && x.Sessions == 2 && x.Context == 9999999999, "%+v", x)
 	text, _ = plan(exitWrong, "--context", "9999999999")
 	assert.Contains(t, text, "context 9999999999, sessions 1: pipeline: new engine: "+beyond)
-	text, _ = plan(exitWrong, "--model", "v41-flash", "--context", "131072", "--sessions", "1", "--drafts", "--reserve", "1000000000",
-		"-o", "json")
-	weights := out.Rows[1].Weights
-	require.NoError(t, json.Unmarshal([]byte(text), &out))
-	assert.InEpsilon(t, weights/40*43, out.Rows[0].Weights, 0.01, "three layers more")
 	for want, args := range map[string][]string{
 		"plan: store: got \"v5\", want v4 or v41": {"--context", "3", "--store", "v5"},
 		"plan: context: got none":                 nil,

@@ -31,7 +31,7 @@ func (m *Module) LocalSize(constants ...uint32) ([3]uint32, error) {
 
 func (m *Module) three(ids, constants []uint32) (s [3]uint32, err error) {
 	for i := range s {
-		v, err := m.eval(ids[i], constants, 0)
+		v, err := m.eval(ids[i], constants)
 		if err != nil {
 			return s, err
 		}
@@ -97,7 +97,7 @@ func (m *Module) sizeOf(id uint32, constants []uint32, depth int) (int, error) {
 		n, elem = int64(t.args[2]), t.args[1]
 	case opTypeArray:
 		var err error
-		if n, err = m.eval(t.args[2], constants, 0); err != nil {
+		if n, err = m.eval(t.args[2], constants); err != nil {
 			return 0, err
 		}
 		elem = t.args[1]
@@ -135,143 +135,6 @@ func (m *Module) alignOf(id uint32, depth int) int {
 		return a
 	}
 	return 4
-}
-
-// eval computes a scalar integer or boolean constant, as a 32-bit signed or
-// unsigned number according to its type.
-func (m *Module) eval(id uint32, constants []uint32, depth int) (int64, error) {
-	v, ok := m.values[id]
-	if !ok || depth > maxDepth {
-		return 0, errf("%d is no constant, or nested too deeply", id)
-	}
-	if ops, ok := m.decorations[[2]uint32{id, decorationSpecID}]; ok && len(ops) > 0 && int(ops[0]) < len(constants) {
-		return m.sign(v.args[0], constants[ops[0]]), nil
-	}
-	switch v.op {
-	case opConstantTrue, opSpecConstantTrue:
-		return 1, nil
-	case opConstantFalse, opSpecConstantFalse:
-		return 0, nil
-	case opConstant, opSpecConstant:
-		return m.sign(v.args[0], v.args[2]), nil
-	case opSpecConstantOp:
-		return m.evalOp(v, constants, depth)
-	}
-	return 0, errf("constant %d is not a scalar", id)
-}
-
-func (m *Module) sign(typ, bits uint32) int64 {
-	if t := m.types[typ]; t.op == opTypeInt && t.args[2] != 0 {
-		return int64(int32(bits))
-	}
-	return int64(bits)
-}
-
-func (m *Module) evalOp(v inst, constants []uint32, depth int) (int64, error) {
-	op, args := v.args[2], v.args[3:]
-	if op == opCompositeExtract {
-		if len(args) != 2 {
-			return 0, errf("extraction from a nested constant")
-		}
-		c := m.values[args[0]]
-		if i := int(args[1]) + 2; c.op == opConstantComposite || c.op == opSpecConstantComposite {
-			if i >= 2 && i < len(c.args) {
-				return m.eval(c.args[i], constants, depth+1)
-			}
-		}
-		return 0, errf("extraction from what is no constant")
-	}
-	var x [3]int64
-	if len(args) == 0 || len(args) > len(x) {
-		return 0, errf("operation %d on constants with %d operands", op, len(args))
-	}
-	for i, id := range args {
-		var err error
-		if x[i], err = m.eval(id, constants, depth+1); err != nil {
-			return 0, err
-		}
-	}
-	r, ok := apply(op, x)
-	if !ok {
-		return 0, errf("operation %d on constants is not supported, or divides by zero", op)
-	}
-	return m.sign(v.args[0], uint32(r)), nil
-}
-
-// apply computes an operation on constants; false for one that it does not know, and where
-// it has no result.
-func apply(op uint32, x [3]int64) (int64, bool) {
-	a, b := x[0], x[1]
-	if holds, ok := relation(op, a, b); ok {
-		if holds {
-			return 1, true
-		}
-		return 0, true
-	}
-	switch op {
-	case opUConvert, opSConvert, opBitcast:
-		return a, true
-	case opIAdd:
-		return a + b, true
-	case opISub:
-		return a - b, true
-	case opIMul:
-		return a * b, true
-	case opUDiv, opSDiv:
-		if b == 0 {
-			return 0, false
-		}
-		return a / b, true
-	case opUMod, opSRem, opSMod:
-		if b == 0 || op == opSMod && (a < 0) != (b < 0) {
-			return 0, false
-		}
-		return a % b, true
-	case opSelect:
-		if a != 0 {
-			return b, true
-		}
-		return x[2], true
-	case opShiftLeftLogical:
-		return a << (b & 31), true
-	case opShiftRightLogical:
-		return int64(uint32(a) >> (b & 31)), true
-	case opShiftRightArithmetic:
-		return a >> (b & 31), true
-	case opBitwiseOr:
-		return a | b, true
-	case opBitwiseXor:
-		return a ^ b, true
-	case opBitwiseAnd:
-		return a & b, true
-	}
-	return 0, false
-}
-
-// relation says whether what an operation asks of two numbers holds; ok is false for
-// operations that do not ask.
-func relation(op uint32, a, b int64) (holds, ok bool) {
-	switch op {
-	case opLogicalOr:
-		return a != 0 || b != 0, true
-	case opLogicalAnd:
-		return a != 0 && b != 0, true
-	case opLogicalNot:
-		return a == 0, true
-	case opIEqual:
-		return a == b, true
-	case opINotEqual:
-		return a != b, true
-	case opUGreaterThan, opSGreaterThan:
-		return a > b, true
-	case opUGreaterThanEqual, opSGreaterThanEqual:
-		return a >= b, true
-	case opULessThan, opSLessThan:
-		return a < b, true
-	case opULessThanEqual, opSLessThanEqual:
-		return a <= b, true
-	}
-	return false, false
 }
 
 // ComparePush holds a Go struct against the push-constant block of a module:

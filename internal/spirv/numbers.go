@@ -2,10 +2,13 @@ package spirv
 
 // Opcodes.
 const (
-	opUndef                 = 1
 	opName                  = 5
 	opMemberName            = 6
+	opString                = 7
+	opLine                  = 8
 	opExtension             = 10
+	opExtInstImport         = 11
+	opExtInst               = 12
 	opEntryPoint            = 15
 	opExecutionMode         = 16
 	opCapability            = 17
@@ -33,6 +36,7 @@ const (
 	opVariable              = 59
 	opDecorate              = 71
 	opMemberDecorate        = 72
+	opDecorationGroup       = 73
 	opPhi                   = 245
 	opLoopMerge             = 246
 	opSelectionMerge        = 247
@@ -40,8 +44,31 @@ const (
 	opBranch                = 249
 	opBranchConditional     = 250
 	opSwitch                = 251
+	opUnreachable           = 255
+	opNoLine                = 317
 	opExecutionModeID       = 331
+	opDecorateID            = 332
+	opDecorateString        = 5632
+
+	opTypeFirst, opTypeLast = 19, 39 // types of SPIR-V 1.0
+	opFirstOfVendors        = 5000   // and all behind it
 )
+
+// ends are the instructions that end a block: branches, OpKill, OpReturn, OpReturnValue,
+// OpUnreachable, OpTerminateInvocation.
+var ends = []uint16{opBranch, opBranchConditional, opSwitch, 252, 253, 254, opUnreachable, 4416}
+
+// noType are instructions that define something without a type, types besides those above: of SPIR-V 1.1,
+// of extensions.
+var noType = []uint16{opString, opExtInstImport, opDecorationGroup, opLabel, 322, 327, 4163, 4417, 4456, 4472, 5281, 5288, 5341, 5358, 5370, 5371}
+
+// noResult are instructions that define nothing, though they have two operands or more: about the
+// module, about memory, and about where a block goes on.
+var noResult = []uint16{
+	2, 3, 4, opMemberName, opLine, opExtension, 14, opEntryPoint, opExecutionMode, opCapability,
+	62, 63, 64, opMemberDecorate, 74, 75, 99, 224, 225, 228, opLoopMerge, opSelectionMerge, opBranch, opBranchConditional,
+	opSwitch, 254, 256, 257, 319, 330, opExecutionModeID, 4165, 4426, 4458, 4473, 4475, 5294, 5295, 5303, 5360, 5368, 5633,
+}
 
 // Operations that OpSpecConstantOp may name and that array lengths use.
 const (

@@ -65,14 +65,17 @@ func TestPrune(t *testing.T) {
 
 // What is no module comes back as it is, and nothing panics.
 func TestPruneMalformed(t *testing.T) {
-	code := choice()
-	for cut := range len(code) {
-		Prune(code[:cut], nil)
-		Depth(code[:cut])
+	modules := [][]byte{choice(), loop()}
+	for _, code := range modules {
+		for cut := range len(code) {
+			Prune(code[:cut], nil)
+			Depth(code[:cut])
+		}
 	}
 	assert.Equal(t, []byte("soup"), Prune([]byte("soup"), nil))
 	r := rand.New(rand.NewPCG(7, 7))
-	for range 20000 {
+	for i := range 20000 {
+		code := modules[i%2]
 		bad := bytes.Clone(code)
 		for range 1 + r.IntN(3) {
 			bad[20+r.IntN(len(bad)-20)] = byte(r.IntN(256) >> r.IntN(8))

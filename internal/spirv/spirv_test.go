@@ -116,7 +116,7 @@ func TestEval(t *testing.T) {
 	} {
 		m, err := Parse(example(op(opConstant, 4, 41, 1<<32-5), op(opSpecConstantOp, append([]uint32{2, 50, c.op}, c.args...)...)))
 		require.NoError(t, err)
-		v, err := m.eval(50, nil, 0)
+		v, err := m.eval(50, nil)
 		assert.NoError(t, err, "operation %d", c.op)
 		assert.Equal(t, c.want, v, "operation %d", c.op)
 	}
@@ -129,7 +129,7 @@ func TestEval(t *testing.T) {
 	} {
 		m, err := Parse(example(in))
 		require.NoError(t, err)
-		v, err := m.eval(50, nil, 0)
+		v, err := m.eval(50, nil)
 		assert.Error(t, err, "%s: %d", name, v)
 	}
 }

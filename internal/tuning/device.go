@@ -58,7 +58,8 @@ func (p *Profile) Units(a *vk.Adapter) (units int, by string) {
 // units are Units; those that are not known are the profile's.
 func (d *Device) units(a *vk.Adapter) (units int, known bool) {
 	c := &a.Caps
-	switch listed := unitsByID(c.VendorID, c.DeviceID); {
+	listed, _ := intelByID(c.VendorID, c.DeviceID)
+	switch {
 	case c.ComputeUnits > 0:
 		return int(c.ComputeUnits), true
 	case listed > 0:

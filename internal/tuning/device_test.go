@@ -70,16 +70,20 @@ func TestWatchdog(t *testing.T) {
 }
 
 // Each id of Intel's is listed once, with a number that such GPUs have.
-func TestIntelUnits(t *testing.T) {
+func TestIntelGPUs(t *testing.T) {
 	seen := map[uint32]bool{}
-	for _, r := range intelUnits {
+	for _, r := range intelGPUs {
 		assert.NotEmpty(t, r.of)
-		assert.True(t, r.units >= 2 && r.units <= 32 && r.units%2 == 0, "%s: %d", r.of, r.units)
+		assert.True(t, r.units == 1 || r.units <= 32 && r.units%2 == 0, "%s: %d", r.of, r.units)
 		for _, id := range r.devices {
 			assert.False(t, seen[id], "%04x is listed twice", id)
 			seen[id] = true
-			assert.Equal(t, r.units, unitsByID(vendorIntel, id))
-			assert.Zero(t, unitsByID(0x1002, id))
+			units, generation := intelByID(vendorIntel, id)
+			assert.Equal(t, r.units, units)
+			assert.Equal(t, r.generation, generation)
+			units, generation = intelByID(0x1002, id)
+			assert.Zero(t, units)
+			assert.Empty(t, generation)
 		}
 	}
 }

@@ -45,6 +45,7 @@ var profiles = []row{
 	{&rdna3, "subgroups of 32 to 64, matrices of f16", isRDNA3},
 	{&rdna2, "subgroups of 32 to 64, no matrices", isRDNA},
 	{&xe2, "subgroups of 16 to 32", isXe2},
+	{&xelp, "listed as Xe-LP by its PCI id, subgroups of 8 to 32", isXeLP},
 	{&xe, "subgroups of 8 to 32", isXe},
 	{&generic, "no other profile fits", func(*vk.Adapter) bool { return true }},
 }

@@ -33,6 +33,24 @@ func TestForXe(t *testing.T) {
 	}
 }
 
+// Xe-LP is known by its ids: its subgroups are those of Arc A.
+func TestForXeLP(t *testing.T) {
+	subgroups := map[string]uint32{xeLP: 8, "Xe-LPG": 8, "Xe-HPG": 8, "Xe2": 16, "Xe3": 16}
+	want := map[string]*Profile{xeLP: &xelp, "Xe-LPG": &xe, "Xe-HPG": &xe, "Xe2": &xe2, "Xe3": &xe2}
+	for _, r := range intelGPUs {
+		require.Contains(t, want, r.generation)
+		for _, id := range r.devices {
+			a := &vk.Adapter{Type: vk.TypeIntegrated, Caps: vk.Caps{VendorID: vendorIntel, DeviceID: id,
+				MinSubgroupSize: subgroups[r.generation], SubgroupSize: 32, MaxSubgroupSize: 32}}
+			p, _ := For(a)
+			assert.Same(t, want[r.generation], p, "%04x", id)
+			a.Type = vk.TypeCPU
+			p, _ = For(a)
+			assert.Same(t, &cpu, p, "%04x", id)
+		}
+	}
+}
+
 func TestNamed(t *testing.T) {
 	for _, name := range Names() {
 		p, err := Named(name)

@@ -1,13 +1,17 @@
 package tuning
 
-import "github.com/vkmla/vkmla/vk"
+import (
+	"slices"
+
+	"github.com/vkmla/vkmla/vk"
+)
 
 // The profiles of Intel's GPUs were fitted to what ANV's compiler makes of the kernels (Mesa
 // 26.2.6, docs/design/intel.md), not to measurements: nobody has run them. A hardware thread has
 // 4 KiB of registers, and 8 KiB from Xe2 on, whatever the size of its subgroup: an invocation has
 // 128 in subgroups of the least size, half of them in the next one.
 
-// xe serves Xe-LP, Arc A and Meteor Lake. Their kernels without matrices spill with generic's
+// xe serves Arc A and Meteor Lake. Their kernels without matrices spill with generic's
 // numbers; matrices of Arc A run at a thousandth of that speed (llama.cpp#24404).
 var xe = like(&generic, "xe", func(p *Profile) {
 	p.Device.OtherUnits, p.Device.AvoidMatrices = 8, true
@@ -19,6 +23,13 @@ var xe = like(&generic, "xe", func(p *Profile) {
 	p.Logits.BaseUnroll = 1
 	p.TopK.LaneSubgroup, p.TopK.LaneEntries = 16, []int{4096, 8192}
 	p.TopK.Short = []TopKShape{{512, 8, 0, 11}, {512, 16, 0, 11}, {512, 24, 0, 11}}
+})
+
+// xelp serves Tiger Lake to Raptor Lake and DG1. A core of theirs holds 64 threads of a workgroup,
+// so that an invocation of 1024 has half of xe's registers: the selection spills 82 of them. One
+// of 512 spills none and takes 0.85 of the compiler's clocks, but 1.24 on Arc A and Meteor Lake.
+var xelp = like(&xe, "xelp", func(p *Profile) {
+	p.TopK.Few = slices.Concat([]TopKShape{{512, 16, 4096, 10}}, p.TopK.Few[2:])
 })
 
 // xe2 serves Lunar Lake, Arc B and Panther Lake. With other registers counted so, kernels with
@@ -34,9 +45,14 @@ var xe2 = like(&generic, "xe2", func(p *Profile) {
 	p.TopK.Short = p.TopK.Short[:4]
 })
 
-// isXe and isXe2 tell Intel's GPUs by their subgroups.
+// isXe and isXe2 tell Intel's GPUs by their subgroups. What these do not tell is listed by id.
 func isXe(a *vk.Adapter) bool {
 	return a.Type != vk.TypeCPU && a.Caps.MinSubgroupSize == 8 && a.Caps.MaxSubgroupSize == 32
+}
+
+func isXeLP(a *vk.Adapter) bool {
+	_, generation := intelByID(a.Caps.VendorID, a.Caps.DeviceID)
+	return isXe(a) && generation == xeLP
 }
 
 func isXe2(a *vk.Adapter) bool {

@@ -13,13 +13,17 @@
 #include "cm_lanes_row.glsl"
 
 // Of row lane%SUB_ROWS in tile lane/SUB_ROWS of LOOKUP: its address, and how far behind it its
-// scales lie (0 if it does not count).
+// scales lie (NOWHERE if it does not count).
 uvec3 where_;
 uvec3 next_; // the same of the row to load next
 
+// What stands in for a row that does not count may be of either record where these differ. Loaded as
+// RECORD_FP4, the shorter one, with its scales at its own place, it is no longer than any page.
+const uint NOWHERE = WIN_RECORD == COMP_RECORD ? 0u : 1u << 31;
+
 void cm_keep_where(uvec2 found, uint j, bool inside) {
     const uvec4 w = cm_locate(found, j, inside);
-    where_ = uvec3(w.xy, w.w == 0u ? 0u : w.z);
+    where_ = uvec3(w.xy, w.w == 0u ? NOWHERE : w.z);
 }
 
 // cm_entry: the entry of the list whose place this lane holds, of LOOKUP tiles from `tile` on.
@@ -46,7 +50,7 @@ void cm_look_up(uint tile) {
 // cm_fetch: starts loading the row of next_; another one stands in for a row that does not count,
 // and is not kept.
 void cm_fetch(out CmRow row, out bool valid) {
-    valid = next_.z != 0u;
+    valid = next_.z != NOWHERE;
     cm_fetch_row(next_, row);
 }
 

@@ -237,7 +237,7 @@ func (r *engineRun) step(look func(lists [][]vk.Section) error) (host, all time.
 			return 0, 0, err
 		}
 		host, all = host+h, all+a
-		if shape.draft || r.rejects == 0 {
+		if shape.draft || r.aborts || r.rejects == 0 {
 			continue
 		}
 		begin := time.Now()

@@ -183,3 +183,17 @@ func TestActivationsNeedFactors(t *testing.T) {
 	l := must[*Layer](t)(k.NewLayer(t.Context(), &w))
 	assert.NoError(t, l.Close(), "bf16 activations need none")
 }
+
+// TestActivationsOfLatents demands that products of matrices of 8 bits take inputs of 8 bits, but
+// for the one of latents, which nothing gives with fewer bits.
+func TestActivationsOfLatents(t *testing.T) {
+	c := model.FlashV41Config()
+	k := &Kind{cfg: KindConfig{Quantise: true, Model: &c}, heads: c.Heads, groups: c.Groups}
+	fp8 := model.DeviceMatrix{Format: model.FormatFP8, Block: smallBlock}
+	w := &model.DeviceLayer{QB: fp8, Indexer: &model.DeviceIndexer{QB: fp8, Keys: &model.DeviceKeys{K: fp8}}}
+	for _, u := range (&Layer{kind: k, w: w}).uses() {
+		few := u.x != projection.ActivationBF16
+		assert.Equal(t, u.m.Format == model.FormatFP8 && u.from != fromLatents, few, u.name)
+		assert.True(t, !few || u.from.use() != 0, "%s: codes of %d are never in use", u.name, u.from)
+	}
+}

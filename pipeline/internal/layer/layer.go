@@ -143,8 +143,11 @@ func (l *Layer) uses() []use {
 		}
 	}
 	for i := range list {
-		// wo_a of FP8 in blocks of 32 takes bf16, as in DeepSeek-V4.1's own code.
-		if u := &list[i]; u.x == projection.ActivationBF16 && !(u.to == &l.oa && u.m.Block == smallBlock) {
+		// wo_a of FP8 in blocks of 32 takes bf16, as in DeepSeek-V4.1's own code. So does what
+		// takes latents, which no operation gives with fewer bits.
+		u := &list[i]
+		stays := u.to == &l.oa && u.m.Block == smallBlock || u.from == fromLatents
+		if u.x == projection.ActivationBF16 && !stays {
 			u.x = k.cfg.activation(&u.m)
 		}
 	}
