@@ -1,10 +1,8 @@
 package pipelines
 
 import (
-	"strings"
-
-	"github.com/vkmla/vkmla/internal/spirv"
-	"github.com/vkmla/vkmla/shaders"
+	"cmp"
+	"slices"
 )
 
 // Shared memory of AMD's compute units: banks of four bytes, of which each serves one address a
@@ -16,91 +14,101 @@ const (
 	bankBytes = 4
 )
 
-// bankClocks is how many clocks a load of shared memory takes: bytes of each lane's address. It is
-// also how many it would take if no two lanes met in a bank.
-func bankClocks(addresses []int, bytes int) (clocks, least int) {
+// use is what an instruction does with shared memory.
+type use int
+
+const (
+	store use = iota
+	load      // 16 bytes as two loads of 8, as RADV has it
+	count     // an atomic sum: lanes with one address follow each other, too
+)
+
+// bankClocks is how many clocks a use of shared memory takes: bytes of each lane's address. It is
+// also how many it would take if no two lanes met in a bank. A lane with a negative address has no
+// part.
+func bankClocks(u use, addresses []int, bytes int) (clocks, least int) {
 	together := min(len(addresses), banks*bankBytes/max(bytes, bankBytes))
 	for first := 0; first < len(addresses); first += together {
-		words := map[int]bool{}
-		met := [banks]int{}
+		var met [banks][]int
+		most := 0
 		for _, a := range addresses[first:min(first+together, len(addresses))] {
-			for w := a / bankBytes; w <= (a+bytes-1)/bankBytes; w++ {
-				if !words[w] {
-					words[w] = true
-					met[w%banks]++
+			for w := a / bankBytes; a >= 0 && w <= (a+bytes-1)/bankBytes; w++ {
+				if bank := &met[w%banks]; u == count || !slices.Contains(*bank, w) {
+					*bank = append(*bank, w)
+					most = max(most, len(*bank))
 				}
 			}
 		}
-		most := 0
-		for _, n := range met {
-			most = max(most, n)
-		}
-		clocks, least = clocks+most, least+1
+		clocks, least = clocks+most, least+min(most, 1)
 	}
 	return clocks, least
 }
 
-// fragment is how RADV loads a matrix of 16 x 16 halves whose rows lie pitch bytes apart: lane l
-// has row l%16, and 8 bytes of it an instruction; on gfx12 lanes from 16 on have the other half.
-// With exchanged halves rows are those of shaders/lib/cm_rows.glsl.
-func fragment(pitch int, exchanged bool) (clocks, least int) {
-	for at := 0; at < 32; at += 8 {
-		addresses := make([]int, 32)
-		for l := range addresses {
-			if addresses[l] = l%16*pitch + at; exchanged && l%16 >= 8 {
-				addresses[l] = l%16*pitch + at ^ 8
+// pattern is how a workgroup's invocations use an array of shared memory. What moves all lanes of a
+// subgroup alike is left out of its addresses.
+type pattern struct {
+	name  string // the array, and what happens
+	use   use
+	bytes int
+	times int                  // of an invocation in a turn of the kernel's loop
+	share float64              // of the turns that have it
+	at    func(tid, i int) int // bytes, for the i-th time
+}
+
+// Access is what a pattern costs on AMD's GPUs.
+type Access struct {
+	Name      string  `json:"name"`
+	Clocks    float64 `json:"clocks"`    // of shared memory, for a workgroup in a turn of the kernel's loop
+	Conflicts float64 `json:"conflicts"` // clocks for each that it would take if no two lanes met in a bank
+
+	least float64
+	eight bool // loads of 8 bytes
+}
+
+func (p *pattern) access(threads int) Access {
+	clocks, least, bytes, pieces := 0, 0, p.bytes, 1
+	if p.use == load && bytes == 16 {
+		bytes, pieces = 8, 2
+	}
+	addresses := make([]int, min(threads, 32))
+	for first := 0; first < threads; first += len(addresses) {
+		for i := range p.times * pieces {
+			for l := range addresses {
+				if addresses[l] = p.at(first+l, i/pieces); addresses[l] >= 0 {
+					addresses[l] += i % pieces * bytes
+				}
 			}
-		}
-		c, n := bankClocks(addresses, 8)
-		clocks, least = clocks+c, least+n
-	}
-	return clocks, least
-}
-
-// fragmentPitch is the bytes from row to row of what a kernel loads fragments from, by its
-// shader: KV_PITCH, PITCH, ROW_PITCH times 16. It is 0 for kernels that load none.
-func (c *Chosen) fragmentPitch() int {
-	switch {
-	case strings.HasPrefix(c.Kernel, "attn_decode_cm"), strings.HasPrefix(c.Kernel, "attn_prefill_cm"):
-		return 65 * 16
-	case strings.HasPrefix(c.Kernel, "proj_linear_cm"), strings.HasPrefix(c.Kernel, "proj_linear_whole_cm"):
-		return (int(c.Constants[9])/8 + 1) * 16
-	case c.codes():
-		return 9 * 16
-	case strings.HasPrefix(c.Kernel, "idx_logits_cm"):
-		return 17 * 16
-	}
-	return 0
-}
-
-// codes tells whether a kernel multiplies matrices of E4M3.
-func (c *Chosen) codes() bool { return c.Kernel == "idx_logits_codes_cm" }
-
-// rows is ROWS of shaders/lib/cm_rows.glsl, of kernels that have it.
-func (c *Chosen) rows() uint32 {
-	k, err := shaders.Get(c.Kernel)
-	if err != nil || c.fragmentPitch() == 0 {
-		return 0
-	}
-	m, err := spirv.Parse(k.SPIRV)
-	if err != nil {
-		return 0
-	}
-	for at, x := range m.Constants { // without gaps: internal/spirv tests it
-		if x.Name == "ROWS" && at < len(c.Constants) {
-			return c.Constants[at]
+			c, n := bankClocks(p.use, addresses, bytes)
+			clocks, least = clocks+c, least+n
 		}
 	}
-	return 0
+	return Access{p.name, float64(clocks) * p.share, float64(clocks) / float64(max(least, 1)), float64(least) * p.share,
+		p.use == load && bytes == 8}
 }
 
-// Conflicts is how often as long a kernel's loads of fragments take as they would without
-// conflicts of banks, on AMD's GPUs; 0: it loads none.
-func (c *Chosen) Conflicts() float64 {
-	pitch := c.fragmentPitch()
-	if pitch == 0 {
-		return 0
+// accesses are the uses of shared memory that matter for a kernel, the worst first; nil for kernels
+// of which patterns knows none.
+func (c *Chosen) accesses() (list []Access) {
+	n := c.numbers()
+	for _, p := range patterns(c.Kernel, n) {
+		list = append(list, p.access(n["THREADS"]))
 	}
-	clocks, least := fragment(pitch, c.rows() != 0)
-	return float64(clocks) / float64(least)
+	slices.SortStableFunc(list, func(a, b Access) int { return cmp.Compare(b.Conflicts, a.Conflicts) })
+	return list
+}
+
+// Conflicts is how often as long uses of shared memory take as they would without conflicts of
+// banks: loads of 8 bytes, all others, and all; 0: there are none.
+func Conflicts(list []Access) (eight, other, all float64) {
+	var clocks, least [2]float64
+	for _, a := range list {
+		i := 1
+		if a.eight {
+			i = 0
+		}
+		clocks[i] += a.Clocks
+		least[i] += a.least
+	}
+	per := func(clocks, least float64) float64 { return clocks / max(least, 1e-9) }
+	return per(clocks[0], least[0]), per(clocks[1], least[1]), per(clocks[0]+clocks[1], least[0]+least[1])
 }

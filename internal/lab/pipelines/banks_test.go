@@ -1,9 +1,12 @@
 package pipelines
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestBankClocks(t *testing.T) {
@@ -13,39 +16,150 @@ func TestBankClocks(t *testing.T) {
 		}
 		return a
 	}
-	for _, c := range []struct{ step, bytes, clocks, least int }{
-		{4, 4, 1, 1}, {2, 2, 1, 1}, {0, 4, 1, 1}, {8, 4, 2, 1},
-		{128, 4, 32, 1}, {8, 8, 2, 2}, {16, 8, 4, 2}, {16, 16, 4, 4}, {128, 16, 32, 4},
+	for _, c := range []struct {
+		use                        use
+		step, bytes, clocks, least int
+	}{
+		{load, 4, 4, 1, 1}, {store, 2, 2, 1, 1}, {load, 0, 4, 1, 1}, {count, 0, 4, 32, 1}, {count, 4, 4, 1, 1}, {load, 8, 4, 2, 1},
+		{load, 128, 4, 32, 1}, {load, 8, 8, 2, 2}, {load, 16, 8, 4, 2}, {store, 16, 16, 4, 4}, {load, 128, 16, 32, 4}, {load, -4, 4, 1,
+			1},
 	} {
-		clocks, least := bankClocks(lanes(c.step), c.bytes)
+		clocks, least := bankClocks(c.use, lanes(c.step), c.bytes)
 		assert.Equal(t, [2]int{c.clocks, c.least}, [2]int{clocks, least}, "every %d bytes, %d each", c.step, c.bytes)
 	}
 }
 
 // Rows of fragments have to begin at multiples of 16 bytes, as Vulkan demands of loads of matrices
 // (VUID-RuntimeSpirv-OpCooperativeMatrixLoadKHR-08986). Loads of 8 bytes then always leave half of
-// the banks idle: no pitch is better than those that the kernels have. One of 8 bytes more would
-// be, and so is one where the halves of 16 bytes lie exchanged in every second eight rows.
+// the banks idle, unless the halves of 16 bytes lie exchanged in every second eight rows.
 func TestNoPitchIsBetter(t *testing.T) {
-	least := 0
-	for pitch := 16; pitch <= 2048; pitch += 16 {
-		clocks, one := fragment(pitch, false)
-		assert.GreaterOrEqual(t, clocks, 2*one, "%d bytes", pitch)
-		least = one
+	for pitch := 1; pitch <= 128; pitch++ {
+		plain, exchanged := fragments("", nil, pitch, 2, 1), fragments("", map[string]int{"ROWS": 1}, pitch, 2, 1)
+		assert.GreaterOrEqual(t, plain.access(32).Conflicts, 2., "%d quads", pitch)
+		if pitch%2 == 1 {
+			assert.Equal(t, 1., exchanged.access(32).Conflicts, "%d quads, exchanged", pitch)
+		}
 	}
-	clocks, _ := fragment(1032, false)
-	assert.Equal(t, least, clocks)
-	for pitch := 16; pitch <= 2048; pitch += 32 { // odd numbers of 16 bytes
-		clocks, one := fragment(pitch, true)
-		assert.Equal(t, one, clocks, "%d bytes, exchanged", pitch)
-	}
-	for _, k := range []Chosen{{Kernel: "attn_decode_cm"}, {Kernel: "attn_prefill_cmb"}, {Kernel: "idx_logits_cm"},
-		{Kernel: "proj_linear_cm", Constants: []uint32{3, 0, 128, 32, 16, 16, 16, 128, 128, 32, 64, 64}},
-		{Kernel: "proj_linear_cm", Constants: []uint32{3, 0, 128, 32, 16, 16, 16, 64, 64, 64, 64, 16}}} {
-		assert.Equal(t, 2., k.Conflicts(), "%s%v", k.Kernel, k.Constants)
-	}
-	for name, at := range map[string]int{"idx_logits_cm": 14, "attn_decode_cm": 10, "attn_prefill_cmb": 9, "proj_linear_cm": 12} {
-		k := Chosen{Kernel: name, Constants: append(make([]uint32, at), 1)}
-		assert.Equal(t, 1., k.Conflicts(), name)
+}
+
+// TestPatternsMirrorShaders holds what patterns says of kernels against the lines that it says
+// again: a kernel with some constants, its conflicts by access, and what its sources say.
+func TestPatternsMirrorShaders(t *testing.T) {
+	attention := []string{"lib/cm_mla.glsl", "const uint KV_PITCH = 65u;", "const uint P_PITCH = TILE / 8u + 1u;",
+		"const uint S_PITCH = TILE / 4u + 1u;", "const uint OUT_PITCH = OUT_PARTS == 1u ? 130u : 65u;",
+		"const uint OUT_PARTS = CM_M * 2u <= KV_ROWS ? 1u : 2u;", "const uint QUADS = TILE / 4u;",
+		"const uint first_ = h % CM_M * OUT_PITCH, word_ = c % (64u / OUT_PARTS), turn_ = word_ % (CM_N / 2u);",
+		"kv_s[first_ + (word_ - turn_) * 2u + i_ * CM_N / 4u + turn_ / 2u]",
+		"CM_LOAD_ROWS(rows, kv_s, buf * TILE + j * CM_N, (cm_dims * QK_STEPS + k) * CM_K / 8u, KV_PITCH,",
+		"* CM_M) * S_PITCH + j * CM_N / 4u, S_PITCH,", "half_ = lane % 2u ^ part, other = half_ ^ 1u;",
+		"(row0 + part * count) * KV_PITCH + quad + lane % 16u / 2u;", "CM_VALUES(v, e, at + e * KV_PITCH, (e < 8u ? half_ : other))",
+		"CM_LOAD_ROWS(p, p_s, i * CM_M, k * CM_K / 8u, P_PITCH,", "head = unit / QUADS, quad = unit % QUADS;",
+		"s += score_s[(k * HG + head) * S_PITCH + quad];", "const uint pair = (quad % 2u ^ cm_half(head)) * 2u;",
+		"p_s[head * P_PITCH + quad / 2u][pair] = w.x;",
+		"lib/cm_mla_tiles.glsl", "coopMatStore(acc_f[x][j], kv_s, (cm_sub * OUT_TILES + j) * CM_N / 4u - first, OUT_PITCH,",
+		"at += THREADS) {", "r = at / 64u, c = at % 64u,", "cm_row = cm_tid / ROW_PARTS;", "cm_part = cm_tid % ROW_PARTS;",
+		"lib/cm_rows.glsl", "return ROWS == 0u ? 0u : row / 8u % 2u;",
+		"first_ = cm_half(row) * 2u, second_ = (cm_half(row) ^ 1u) * 2u;",
+		"first_ = (row0) * (pitch) + (quad) + (lane) % 16u * (pitch);", "CM_PUT8(m, 0u, array, first_ + (lane) / 16u, half_)"}
+	rows := []string{"lib/cm_lanes_row.glsl", "CM_KEEP_ROW(kv_s, to + i * ROW_PARTS + cm_part, at,",
+		"uint x = to + 56u + i * ROW_PARTS / 2u + pair;",
+		"pair = cm_part / 2u, half_ = CM_HALF(cm_part % 2u, at) * 2u;", "lib/cm_record_row.glsl",
+		"CM_KEEP_ROW(kv_s, to + i * ROW_PARTS + cm_part, at,", "unit = to + 2u * (i * ROW_PARTS + cm_part);",
+		"CM_KEEP_ROW(kv_s, unit + 1u, at,"}
+	scores := []string{"idx_logits_cm.comp", "const uint SUM_PITCH = CM_M / 4u + 1u;", "row0_ = sub * OWN_ROWS + lane / ROW_PARTS;",
+		"part_ = lane % ROW_PARTS;", "return row0_ + i * (SUBGROUP / ROW_PARTS);",
+		"coopMatStore(sum, sum_s, sub * CM_N * SUM_PITCH, SUM_PITCH,",
+		"sum_s[(sub * CM_N + key) * SUM_PITCH + m];", "key = lane; mine && key < CM_N;",
+		"CM_LOAD_ROWS(keys, row_s, row0, k * CM_K / QUAD, ROW_PITCH,",
+		"HG + i * CM_M) / 4u, 0u, gl_CooperativeMatrixLayoutColumnMajor);", "lib/cm_index_row.glsl", "const uint ROW_PITCH = 9u;",
+		"const uint ROW_PITCH = 17u;", "row * ROW_PITCH + part, row * ROW_PITCH + ROW_PARTS + part, exchange);"}
+	product := []string{"lib/linear_tiles.glsl", "const uint PITCH = UNITS + 1u;", "const uint OUT_PITCH = WN / 4u + 1u;",
+		"UNITS == 4u && lines >= 8u ? (i & ~7u) | (i & 1u) << 2 | (i >> 1) & 3u : i;",
+		"coopMatStore(acc[i][j], tile_s, mine + j * CM_N / 4u, OUT_PITCH,",
+		"m = at / (WN / 4u), q = at % (WN / 4u),", "tile_s[mine + m * OUT_PITCH + q]", "proj_linear_cm.comp",
+		"const uint W_FAIR = BN * BK / THREADS < BK ? BN * BK / THREADS : BK;",
+		"w_at = (BM + w_line_) * PITCH + w_unit_ * (W_VEC / 8u);",
+		"tile_s, x_at + i * LINES * PITCH,", "tile_s, w_at + i * W_LINES * PITCH + j,",
+		"CM_LOAD_ROWS(a[i], tile_s, m0 + i * CM_M, k * CM_K / 8u, PITCH,",
+		"lib/linear_format.glsl", "FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u;", "WEIGHT_BF16 = 1u",
+		"WEIGHT_NVFP4 = 4u"}
+	for _, c := range []struct {
+		kernel    string
+		constants []uint32
+		conflicts map[string]float64
+		sources   []string
+	}{
+		{"attn_decode_cm", []uint32{64, 64, 32, 32, 256, 32, 16, 16, 16, 4, 1}, map[string]float64{"kv_s, fragments of K": 1,
+			"kv_s, V loaded":      1,
+			"p_s, fragments of P": 1, "score_s, scores stored": 2, "score_s, scores read": 2, "p_s, weights stored": 2,
+			"kv_s, output stored": 2,
+			"kv_s, output read":   2, "kv_s, codes of rows stored": 2, "kv_s, bf16 of rows stored": 2}, append(attention, rows...)},
+		{"attn_decode_cmb", []uint32{64, 64, 16, 32, 256, 32, 16, 16, 16, 8, 0, 1, 2}, map[string]float64{"kv_s, fragments of K": 2,
+			"kv_s, V loaded": 1, "p_s, fragments of P": 2, "score_s, scores stored": 2, "score_s, scores read": 2,
+			"p_s, weights stored": 2,
+			"kv_s, output stored": 2, "kv_s, output read": 2, "kv_s, FP8 of rows stored": 1, "kv_s, FP4 of rows stored": 2}, rows},
+		{"attn_prefill_cm", []uint32{32, 16, 256, 32, 16, 16, 16, 4, 1, 1}, map[string]float64{"kv_s, fragments of K": 1,
+			"kv_s, V loaded":      1,
+			"p_s, fragments of P": 1, "score_s, scores stored": 2, "score_s, scores read": 3, "p_s, weights stored": 2,
+			"kv_s, output stored": 2,
+			"kv_s, output read":   2, "kv_s, rows stored": 2}, []string{"attn_prefill_cm.comp", "word = i * ROW_PARTS + cm_part;",
+			"at * KV_PITCH + word,"}},
+		{"idx_logits_cm", []uint32{64, 1, 256, 32, 16, 16, 16, 32, 2, 4, 64, 0, 0, 0, 1}, map[string]float64{"row_s, keys stored": 1,
+			"row_s, fragments of keys": 1, "sum_s, sums stored": 2, "sum_s, sums read": 2, "weight_s, read": 1}, scores},
+		{"idx_logits_codes_cm", []uint32{64, 1, 256, 32, 16, 16, 16, 32, 2, 4, 64, 0, 1, 0}, map[string]float64{"row_s, keys stored": 1,
+			"row_s, fragments of keys": 2, "sum_s, sums stored": 1, "sum_s, sums read": 2}, nil},
+		{"proj_linear_cm", []uint32{3, 0, 128, 32, 16, 16, 16, 128, 128, 32, 64, 64, 1}, map[string]float64{"tile_s, fragments": 1,
+			"tile_s, sums stored": 2, "tile_s, sums read": 2, "tile_s, x stored": 2, "tile_s, weights stored": 2}, product},
+		{"proj_linear_cm", []uint32{1, 0, 128, 32, 16, 16, 16, 128, 128, 32, 64, 64, 0}, map[string]float64{"tile_s, fragments": 2,
+			"tile_s, sums stored": 2, "tile_s, sums read": 2, "tile_s, x stored": 1, "tile_s, weights stored": 1}, nil},
+		{"proj_linear_tokens1to8_cm", []uint32{3, 0, 2, 4, 32}, map[string]float64{"sum_s, sums stored": 1, "sum_s, sums read": 4,
+			"pair_s, pairs stored": 1}, []string{"proj_linear_tokens1to8.comp", "const uint PITCH = 129u;",
+			"sum_s[(t * ROWS + r) * PITCH + tid]",
+			"v = pair % (SUMS / 2u) * 2u;", "sum_s[(v + 1u) * PITCH + team * LANES + l]", "pair_s[tid] = sum;",
+			"const uint PARTS = 128u / PAIRS;"}},
+		{"idx_topk_da", []uint32{1024, 16, 0, 11, 64}, map[string]float64{"pool_s, entries counted": 3.5, "pool_s, bins summed": 1,
+			"pool_s, bins cleared": 1, "pool_s, cells stored": 1, "pool_s, cells read": 1, "pool_s, rows of cells read": 2,
+			"pool_s, rows of cells stored": 1, "sum_s, read": 1}, []string{"idx_topk.comp", "const uint STRIDE = 36u;",
+			"atomicAdd(pool_s[set + d], 1u);",
+			"pool_s[set + g * 8u + ((j + g / 4u) & 7u)];", "pool_s[((lane >> 5) * n + j) * STRIDE + (lane & 31u)] = count;",
+			"pool_s[lane * STRIDE + i + m] = sum;", "const uint other = (g & ~15u) + i;"}},
+		{"idx_topk_lanes", []uint32{1024, 9216, 11, 2048, 64, 32}, map[string]float64{"key_s, keys stored": 1, "key_s, keys read": 2,
+			"pool_s, entries counted": 3.5, "pool_s, bins read": 2, "pool_s, bins cleared": 2}, []string{"idx_topk_lanes.comp",
+			"const uint c = me * cells + j;", "key_s[c] = raw[j];", "atomicAdd(pool_s[d], 1u);", "first = BINS - OWN * (me + 1u);",
+			"n[i] = pool_s[first + i];"}},
+		{"kv_compress_save", []uint32{512, 64, 4, 4, 1, 512, 0, 0, 1, 8}, map[string]float64{"part, channels stored": 1,
+			"part, channels read": 2,
+			"square_of, stored":   1, "square_of, read": 4, "amax_of, read": 4}, []string{"lib/kv_compress.glsl",
+			"part[self / 4u][self % 4u] = v.x;",
+			"return part[lane];", "sum4(square_of[2u * self] + square_of[2u * self + 1u]);",
+			"amax_of_lanes((self - 32u) * 16u, 16u);"}},
+		{"kv_compress_save", []uint32{512, 2, 8, 128, 0, 512, 0, 0, 1, 8}, map[string]float64{"part, sums stored": 1,
+			"part, sums read":   2,
+			"square_of, stored": 1, "square_of, read": 4, "amax_of, read": 4}, []string{"lib/kv_compress.glsl",
+			"uint at = self % HALF;",
+			"part[2u * HALF + at] = x.sum;", "uint at = (self + half_size) % HALF;"}},
+	} {
+		k, got := Chosen{Kernel: c.kernel, Constants: c.constants}, map[string]float64{}
+		k.Listing.gfx12 = k.codes() // which no other has
+		list := k.accesses()
+		for _, a := range list {
+			require.Greater(t, a.Clocks, 0., "%s: %s", c.kernel, a.Name)
+			got[a.Name] = a.Conflicts
+		}
+		assert.InDeltaMapValues(t, c.conflicts, got, 0.1, "%s%v", c.kernel, c.constants)
+		assert.Len(t, list, len(got), "%s: names", c.kernel)
+		eight, other, all := Conflicts(list)
+		assert.True(t, all >= min(max(eight, 1), max(other, 1)) && all <= max(eight, other), "%s: %v of %v and %v", c.kernel, all,
+			eight, other)
+		text := ""
+		for _, s := range c.sources {
+			if ext := filepath.Ext(s); ext == ".glsl" || ext == ".comp" {
+				data, err := os.ReadFile(filepath.Join("../../../shaders", s))
+				require.NoError(t, err)
+				text = string(data)
+			} else {
+				assert.Contains(t, text, s, "%s: its addresses in accesses.go are those of another line", c.kernel)
+			}
+		}
 	}
 }

@@ -30,6 +30,8 @@ type Chosen struct {
 
 	Row     Row     // what the compiler says; zero unless it was inspected
 	Listing Listing // likewise, where the driver lists instructions as RADV or ANV does
+
+	Accesses []Access `json:",omitempty"` // to shared memory, the worst first, where RADV lists instructions
 }
 
 // scored is how many entries the scores of a choice go over, by its name: those of a context of

@@ -35,6 +35,9 @@ func Inspect(a *vk.Adapter, profile string, listings bool) ([]Choice, error) {
 				if to.Listing, err = listing(dev, k); err != nil {
 					return err
 				}
+				if to.Listing.amd {
+					to.Accesses = to.accesses()
+				}
 			}
 			known[key] = *to
 		}
@@ -58,8 +61,8 @@ func listing(dev *vk.Device, k *vk.Kernel) (l Listing, err error) {
 
 // ChosenTable shows choices with what the compiler says. Columns from matrix on are instructions of
 // a turn of the loop that a kernel spends its time in, or of all of it where it has none; conflicts
-// are clocks of shared memory for each that its loads of fragments would take without any, on AMD's
-// GPUs.
+// are clocks of shared memory for each that it would take without any, on AMD's GPUs, over all that
+// Chosen.Accesses has.
 func ChosenTable(list []Choice) string {
 	t, head := table.NewWriter(), table.Row{}
 	for _, c := range ChosenColumns {
@@ -89,7 +92,7 @@ func ChosenRows(list []Choice) (rows []table.Row) {
 				n = k.Listing.All
 			}
 			conflicts := ""
-			if x := k.Conflicts(); x > 0 && k.Listing.amd {
+			if _, _, x := Conflicts(k.Accesses); x > 0 {
 				conflicts = fmt.Sprintf("%.1f", x)
 			}
 			rows = append(rows, table.Row{c.Op, c.Tokens, r.String(), k.Subgroup, num(r.Registers), num(r.Occupancy), num(r.Shared),

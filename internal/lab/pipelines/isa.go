@@ -19,7 +19,7 @@ type Counts struct {
 	Barrier int `json:"barrier"` // barriers, a signal and its wait counting once
 
 	// Clocks of AMD's shared memory for a subgroup of 32, if no two lanes meet in a bank: those of
-	// loads of 8 bytes, which are of fragments, and of all others.
+	// loads of 8 bytes, as most are of RADV's, and of all others.
 	FragmentClocks int `json:"fragment_clocks"`
 	OtherClocks    int `json:"other_clocks"`
 }
@@ -71,7 +71,7 @@ type Listing struct {
 	All  Counts `json:"all"`
 	Loop Counts `json:"loop"` // of one turn; zero without a loop
 
-	amd bool
+	amd, gfx12 bool
 }
 
 var (
@@ -107,7 +107,7 @@ func ReadListing(text string) Listing {
 		}
 	}
 	l := listingOf(blocks)
-	l.amd = true
+	l.amd, l.gfx12 = true, strings.Contains(text, "s_wait_dscnt") // older ones count waits in one word
 	return l
 }
 

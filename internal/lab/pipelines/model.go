@@ -86,7 +86,7 @@ func (c Clocks) Most() float64 { return c.Issue + c.Shared }
 // clocks of a compute unit for products of a kernel's loop, if all units have as many.
 func (g *GPU) clocks(k *Chosen, products float64) Clocks {
 	n := k.Listing.Loop
-	conflicts := max(k.Conflicts(), 1)
+	eight, other, _ := Conflicts(k.Accesses)
 	matrix := g.MatrixClocks
 	if k.codes() {
 		matrix /= 2
@@ -95,7 +95,7 @@ func (g *GPU) clocks(k *Chosen, products float64) Clocks {
 	wide := max(1, float64(k.Subgroup)/32)        // a subgroup of 64 is issued twice
 	return Clocks{
 		Issue:  turns / 2 * (wide*float64(n.Vector+n.Dot) + float64(n.Matrix)*matrix),
-		Shared: turns * wide * (conflicts*float64(n.FragmentClocks) + float64(n.OtherClocks)),
+		Shared: turns * wide * (max(eight, 1)*float64(n.FragmentClocks) + max(other, 1)*float64(n.OtherClocks)),
 	}
 }
 

@@ -38,7 +38,8 @@ func TestModelOnH100(t *testing.T) {
 // What the listing of a kernel gives, by hand: prefill of 32 heads on navi31 in docs/design/amd.md.
 func TestModelClocks(t *testing.T) {
 	k := &Chosen{Kernel: "attn_prefill_cm", Subgroup: 32, Listing: Listing{amd: true,
-		Loop: Counts{Matrix: 16, Vector: 353, LDS: 130, Gather: 64, FragmentClocks: 2 * 40, OtherClocks: 64 + 26}}}
+		Loop: Counts{Matrix: 16, Vector: 353, LDS: 130, Gather: 64, FragmentClocks: 2 * 40, OtherClocks: 64 + 26}},
+		Accesses: []Access{{Clocks: 4, least: 2, eight: true}, {Clocks: 3, least: 2}}}
 	g := GPUs[1]
 	require.Equal(t, "RX 7900 XTX", g.Name)
 	c := Choice{Op: "prefill", Tokens: 4096, Kernels: []Chosen{*k}}
@@ -47,7 +48,7 @@ func TestModelClocks(t *testing.T) {
 	assert.EqualValues(t, 4096*4*40*64, w.products)
 	x := g.clocks(k, 128) // of a workgroup for a tile, if one unit did it
 	assert.InDelta(t, 4*(353+16*32), x.Issue*96, 1e-6)
-	assert.InDelta(t, 8*(2*80+90), x.Shared*96, 1e-6)
+	assert.InDelta(t, 8*(2*80+1.5*90), x.Shared*96, 1e-6)
 	k.Subgroup = 64
 	assert.InDelta(t, 4*(2*353+16*32), g.clocks(k, 128).Issue*96, 1e-6)
 
