@@ -232,7 +232,7 @@ func TestBlocksOfLargeTables(t *testing.T) {
 	cfg := indexer.LogitsConfig{Heads: 1, Format: cache.IndexKeyFP8, Page: page, Blocks: 3, Variant: indexer.VariantBase}
 	op := must[*indexer.Logits](t)(indexer.NewLogits(dev, cfg))
 	a := indexer.LogitsArgs{Q: upload(t, dev, tensor.U8, slices.Repeat([]byte{0x38}, indexer.D), 1, 1, indexer.D),
-		Weights:    upload(t, dev, tensor.F32, []float32{1}, 1, 1),
+		Weights: upload(t, dev, tensor.F32, []float32{1}, 1, 1),
 		Keys: cache.IndexKeyCache{Layout: layout,
 			Pool: upload(t, dev, tensor.U8, slices.Repeat([]byte{0x38}, layout.Stride), 1, layout.Stride)},
 		BlockTable: upload(t, dev, tensor.I32, make([]int32, width), 1, width), TokenToReq: upload(t, dev, tensor.I32, []int32{0}, 1),
