@@ -36,6 +36,9 @@ type DeviceOptions struct {
 	// Listings keeps what it makes of each kernel as text, for Device.Listings. Drivers compile
 	// anew what they have in a cache.
 	Listings bool
+	// WholeModules gives drivers all of a kernel's module, for tools that look at or change it on
+	// the way. Else what its specialisation constants never take is left out.
+	WholeModules bool
 	// HangAfter is how long the device may be busy without finishing a submission, or a part of
 	// one; then it counts as hung, see ErrDeviceHung. 0: 2 minutes; negative: no time is too long.
 	HangAfter time.Duration

@@ -240,7 +240,10 @@ func (k *Kernel) compile() error {
 		return err
 	}
 	var module vulkan.ShaderModule
-	kept := spirv.Prune(s.SPIRV, s.Constants)
+	kept := s.SPIRV
+	if !d.opts.WholeModules {
+		kept = spirv.Prune(kept, s.Constants)
+	}
 	ci := vulkan.ShaderModuleCreateInfo{
 		SType: vulkan.StructureTypeShaderModuleCreateInfo,
 		PCode: unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(kept))), len(kept)/4),

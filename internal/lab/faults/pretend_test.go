@@ -57,7 +57,7 @@ func TestStarvedEngine(t *testing.T) {
 	// lives takes sessions through a prompt and steps of one token, as the device of a driver.
 	lives := func(driver vk.DriverID) (out [][]float32, starved int) {
 		interposer.Driver(driver)
-		d := open(t, vk.DeviceOptions{Profile: "hopper"})
+		d := open(t, vk.DeviceOptions{Profile: "hopper", WholeModules: true}) // the interposer changes constants of one
 		l := life{t: t, model: &fake{path: path}, dev: d}
 		l.openDevice()
 		l.openEngine()
