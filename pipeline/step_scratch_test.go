@@ -63,6 +63,7 @@ func TestScratchPoison(t *testing.T) {
 // TestScratchReleased holds that steps of DeepSeek-V4.1's six kinds of layers take at most 1.3
 // times the memory of those of DeepSeek-V4's three.
 func TestScratchReleased(t *testing.T) {
+	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
 	var steps [2][]uint64
 	for i, c := range []model.Config{model.FlashConfig(), model.FlashV41Config()} {
