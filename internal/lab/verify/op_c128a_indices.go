@@ -78,7 +78,8 @@ func bindC128(b Build, c Case) (Bound, error) {
 	tokens, width := positions.Dim(0), in.Int("width")
 	slots, req := in.Optional("slot_mapping", vectors.I64, tokens), in.Optional("token_to_req", vectors.I32, tokens)
 	table := in.Optional("block_table", vectors.I32, -1, -1)
-	op, err := attention.NewC128Indices(b.Dev, attention.C128IndicesConfig{Page: in.Int("block_size"), Ratio: in.Int("compress_ratio"), Variant: b.Variant})
+	op, err := attention.NewC128Indices(b.Dev, attention.C128IndicesConfig{Page: in.Int("block_size"), Ratio: in.Int("compress_ratio"),
+		Variant: b.Variant})
 	if in.Err() != nil {
 		return Bound{}, in.Err()
 	}
@@ -87,7 +88,8 @@ func bindC128(b Build, c Case) (Bound, error) {
 	}
 	return Bound{op.Variant(), func(r *Rig) Launch {
 		a := attention.C128IndicesArgs{
-			Positions: r.In(positions, tensor.I32), SlotMapping: r.In(slots, tensor.I64), TokenToReq: r.In(req, tensor.I32), BlockTable: r.In(table, tensor.I32),
+			Positions: r.In(positions, tensor.I32), SlotMapping: r.In(slots, tensor.I64),
+			TokenToReq: r.In(req, tensor.I32), BlockTable: r.In(table, tensor.I32),
 			Indices: r.Out(tensor.I32, tokens, width), Lens: r.Out(tensor.I32, tokens),
 		}
 		return Launch{Out: map[string]tensor.Tensor{"indices": a.Indices, "lens": a.Lens},

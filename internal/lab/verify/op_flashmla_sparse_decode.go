@@ -21,13 +21,14 @@ func init() {
 			"q": "TH", "attn_sink": "H", "swa_indices": "T", "swa_lens": "T", "extra_indices": "T", "extra_lens": "T", "out": "TH", "lse": "TH",
 		}},
 		Compare: func(c Case, got, want Arrays) Result {
-			cmp := NewComparison(ClassTolerance).CloseWeighted("out", got["out"], want["out"], DecodeOut, roundings(c, got), func() ([]float32, error) {
-				x, err := readDecode(c)
-				if err != nil {
-					return nil, err
-				}
-				return attention.DecodeSpreadRef(x.q.U16(), x.heads, x.win, x.comp, x.sink.F32(), x.scale)
-			})
+			cmp := NewComparison(ClassTolerance).CloseWeighted("out", got["out"], want["out"], DecodeOut, roundings(c, got),
+				func() ([]float32, error) {
+					x, err := readDecode(c)
+					if err != nil {
+						return nil, err
+					}
+					return attention.DecodeSpreadRef(x.q.U16(), x.heads, x.win, x.comp, x.sink.F32(), x.scale)
+				})
 			if lse, ok := want["lse"]; ok {
 				cmp.Close("lse", got["lse"], lse, DecodeLSE)
 			}
@@ -151,7 +152,8 @@ func (x *decodeInput) norm(c Case) error {
 	for i := range none {
 		none[i] = -1
 	}
-	err = projection.QInsertRef(q, x.heads, make([]uint16, x.tokens*attention.D), none, x.rows.I32(), x.table.F32(), x.eps, nil, cache.Layout{Page: 1, Stride: cache.SlotBytes})
+	err = projection.QInsertRef(q, x.heads, make([]uint16, x.tokens*attention.D), none, x.rows.I32(), x.table.F32(), x.eps, nil,
+		cache.Layout{Page: 1, Stride: cache.SlotBytes})
 	x.raw, x.q = x.q, vectors.FromU16(q, x.tokens, x.heads, attention.D)
 	return err
 }

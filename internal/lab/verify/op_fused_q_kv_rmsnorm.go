@@ -181,7 +181,8 @@ func bindQKVNorm(b Build, c Case) (Bound, error) {
 			QROut: r.Out(tensor.BF16, x.tokens, x.rank), KVOut: r.Out(tensor.BF16, x.tokens, projection.D),
 		}
 		if x.split {
-			a.QR, a.KV, a.KVAt = r.In(columns(x.x, 0, x.rank, x.pad), tensor.BF16), r.In(columns(x.x, x.rank, projection.D, x.pad), tensor.BF16), x.pad
+			a.QR, a.KVAt = r.In(columns(x.x, 0, x.rank, x.pad), tensor.BF16), x.pad
+			a.KV = r.In(columns(x.x, x.rank, projection.D, x.pad), tensor.BF16)
 		} else {
 			both := r.In(columns(x.x, 0, x.rank+projection.D, x.pad), tensor.BF16)
 			a.QR, a.KV, a.KVAt = both, both, x.pad+x.rank
@@ -198,8 +199,9 @@ func qkvNormSizes(o SizeOptions) (all []Size) {
 		all = append(all, Size{
 			Name: fmt.Sprintf("tokens=%d/rank=%d", t, rank), Work: Work{Bytes: float64(bytes)}, Touched: bytes,
 			Make: func(rng *rand.Rand) Case {
-				return Case{Params: map[string]any{"eps": float64(projection.DefaultEps), "q_size": rank}, In: Arrays{"qr_kv": manyBF16(rng, 1, t, rank+projection.D),
-					"q_weight": manyBF16(rng, 1, rank), "kv_weight": manyBF16(rng, 1, projection.D)}}
+				return Case{Params: map[string]any{"eps": float64(projection.DefaultEps), "q_size": rank},
+					In: Arrays{"qr_kv": manyBF16(rng, 1, t, rank+projection.D),
+						"q_weight": manyBF16(rng, 1, rank), "kv_weight": manyBF16(rng, 1, projection.D)}}
 			},
 		})
 	}

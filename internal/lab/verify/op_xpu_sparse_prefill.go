@@ -165,7 +165,8 @@ func readGathered(c Case) (x gatheredInput, err error) {
 			page = 2
 		}
 		return &attention.Slots{Width: list.Dim(1), Indices: list.I32(), Lens: in.Array(name+"_lens", vectors.I32, x.tokens).I32(),
-			Pool: pool.Data, Layout: cache.Layout{Page: page, Stride: pool.Dim(1), Record: recordOf(in, name+"_record")}}, in.Array(name+"_table", vectors.I32, -1, -1), pool
+				Pool: pool.Data, Layout: cache.Layout{Page: page, Stride: pool.Dim(1), Record: recordOf(in, name+"_record")}},
+			in.Array(name+"_table", vectors.I32, -1, -1), pool
 	}
 	x.window, x.windowTable, x.windowPool = slots("window")
 	x.rows = attention.RowConfig{Window: x.window.Width, Ratio: in.Int("ratio"), Width: in.Int("width"), Picks: x.picks != 0}
@@ -201,7 +202,8 @@ func bindGathered(b Build, c Case) (Bound, error) {
 	if err != nil {
 		return Bound{}, err
 	}
-	cfg := attention.GatheredConfig{Heads: x.heads, WindowPage: x.window.Layout.Page, WindowRecord: x.window.Layout.Record, Rows: x.rows, Variant: b.Variant}
+	cfg := attention.GatheredConfig{Heads: x.heads, WindowPage: x.window.Layout.Page, WindowRecord: x.window.Layout.Record,
+		Rows: x.rows, Variant: b.Variant}
 	if x.entries != nil {
 		cfg.CompressedPage, cfg.CompressedRecord = x.entries.Layout.Page, x.entries.Layout.Record
 	}
