@@ -202,6 +202,21 @@ func TestCloseBesideNewSize(t *testing.T) {
 	assert.Empty(t, d.MemoryInUse())
 }
 
+// divided is a life with an engine whose steps go in as many parts as can be, and a session of 21
+// tokens.
+func divided(t *testing.T, d *vk.Device, model *fake) (*life, *pipeline.Session) {
+	l := &life{t: t, model: model, dev: d}
+	l.openDevice()
+	var err error
+	l.e, err = pipeline.NewEngine(context.Background(), d, l.cfg, l.layers,
+		pipeline.EngineOptions{MaxTokens: 64, MaxSessions: 2, SubmitBudget: 1})
+	require.NoError(t, err)
+	s, err := l.e.Open()
+	require.NoError(t, err)
+	l.append(s, 21, 0)
+	return l, s
+}
+
 // A layer that the device did not get whole fails its step, whatever was submitted behind it, and
 // the step has its bits when it is tried again. The session's last row is of a step of the same
 // size, so that what runs without the metadata of its own step overwrites it.
@@ -210,15 +225,7 @@ func TestLayerBrokenOff(t *testing.T) {
 	for _, name := range models() {
 		t.Run(name, func(t *testing.T) {
 			d := open(t, vk.DeviceOptions{})
-			l := life{t: t, model: checkpointOf(t, name), dev: d}
-			l.openDevice()
-			var err error
-			l.e, err = pipeline.NewEngine(context.Background(), d, l.cfg, l.layers,
-				pipeline.EngineOptions{MaxTokens: 64, MaxSessions: 2, SubmitBudget: 1})
-			require.NoError(t, err)
-			s, err := l.e.Open()
-			require.NoError(t, err)
-			l.append(s, 21, 0)
+			l, s := divided(t, d, checkpointOf(t, name))
 			calls := 0 // of the last step
 			step := func(fault func()) [][]float32 {
 				fork, err := s.Fork()
@@ -272,15 +279,7 @@ func (l *life) beside(busy, other *pipeline.Session) error {
 // one has the bits that it would have had.
 func TestCancelledStep(t *testing.T) {
 	d := open(t, vk.DeviceOptions{})
-	l := life{t: t, model: checkpoint(t), dev: d}
-	l.openDevice()
-	var err error
-	l.e, err = pipeline.NewEngine(context.Background(), d, l.cfg, l.layers,
-		pipeline.EngineOptions{MaxTokens: 64, MaxSessions: 2, SubmitBudget: 1})
-	require.NoError(t, err)
-	s, err := l.e.Open()
-	require.NoError(t, err)
-	l.append(s, 21, 0)
+	l, s := divided(t, d, checkpoint(t))
 	fork, err := s.Fork()
 	require.NoError(t, err)
 	l.append(fork, 5, 0)
