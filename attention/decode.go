@@ -279,6 +279,10 @@ func (o *Decoder) recordWhole(op string, rec *vk.Recorder, a DecodeArgs) error {
 	return o.merge.record(rec, p.State.View(), p.Out.View(), p.Out.Shape[1], a.Sink, a.Out, a.LSE, tensor.Tensor{}, a.InverseRope)
 }
 
+func poolTarget(name string, c cache.KVCache) opkit.Target {
+	return opkit.Target{Name: name + ".Cache.Pool", T: c.Pool, Align: c.Layout.Record.Align()}
+}
+
 // record records everything but the joining of parts, and returns these, if there are any.
 func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts, err error) {
 	t := opkit.Dim(a.Q, 0)
@@ -292,8 +296,7 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 		return none, err
 	}
 	if err := pkg.Reach(o.dev, op, o.variant,
-		opkit.Target{Name: "Window.Cache.Pool", T: a.Window.Cache.Pool, Align: 8},
-		opkit.Target{Name: "Compressed.Cache.Pool", T: a.Compressed.Cache.Pool, Align: 8}); err != nil {
+		poolTarget("Window", a.Window.Cache), poolTarget("Compressed", a.Compressed.Cache)); err != nil {
 		return none, err
 	}
 	win, comp := a.Window, a.Compressed

@@ -81,8 +81,8 @@ func (c KVCache) check(op string) error {
 	if err := pkg.CheckRows(op, "Cache.Pool", c.Pool, tensor.U8, -1, c.Layout.Stride); err != nil {
 		return err
 	}
-	if c.Pool.Offset%8 != 0 {
-		return pkg.Wrong(op, "Cache.Pool", fmt.Sprintf("offset %d", c.Pool.Offset), "a multiple of 8 bytes")
+	if align := c.Layout.Record.Align(); c.Pool.Offset%align != 0 {
+		return pkg.Wrong(op, "Cache.Pool", fmt.Sprintf("offset %d", c.Pool.Offset), "a multiple of %d bytes", align)
 	}
 	return checkPages(op, c.Pages(), c.Layout.Page)
 }

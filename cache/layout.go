@@ -29,7 +29,7 @@ const maxPage = math.MaxInt32 / SlotBytes
 // where it is used.
 type Layout struct {
 	Page   int    // slots per page
-	Stride int    // bytes from a page to the next, at least Page*Record.SlotBytes(), a multiple of 8
+	Stride int    // bytes from a page to the next, at least Page*Record.SlotBytes(), a multiple of Record.Align()
 	Record Record // how a slot is stored; the zero value is DeepSeek-V4's
 }
 
@@ -69,9 +69,9 @@ func (l Layout) check(op string) error {
 	switch slot := l.Record.SlotBytes(); {
 	case l.Page < 1 || l.Page > maxPage:
 		return pkg.Wrong(op, "Page", l.Page, "1..%d slots", maxPage)
-	case l.Stride < l.Page*slot || l.Stride%8 != 0 || l.Stride > math.MaxInt32:
+	case l.Stride < l.Page*slot || uint64(l.Stride)%l.Record.Align() != 0 || l.Stride > math.MaxInt32:
 		return pkg.Wrong(op, "Stride", fmt.Sprintf("%d bytes", l.Stride),
-			"a multiple of 8, at least %d for %d slots of %d bytes, below 2^31", l.Page*slot, l.Page, slot)
+			"a multiple of %d, at least %d for %d slots of %d bytes, below 2^31", l.Record.Align(), l.Page*slot, l.Page, slot)
 	}
 	return nil
 }

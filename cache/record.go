@@ -25,12 +25,13 @@ const (
 
 // recordBytes has what Record's methods return.
 var recordBytes = [...]struct {
-	name               string
-	row, scales, align int
+	name              string
+	row, scales, page int
+	align             uint64
 }{
-	RecordV4:  {"v4", RowBytes, ScaleBytes, StrideAlign},
-	RecordFP8: {"fp8", D, D / 32, 512},
-	RecordFP4: {"fp4", D / 2, D / 16, 512},
+	RecordV4:  {"v4", RowBytes, ScaleBytes, StrideAlign, 8},
+	RecordFP8: {"fp8", D, D / 32, 512, 16},
+	RecordFP4: {"fp4", D / 2, D / 16, 512, 16},
 }
 
 // String is "v4", "fp8" or "fp4".
@@ -50,10 +51,14 @@ func (r Record) ScaleBytes() int { return recordBytes[min(int(r), len(recordByte
 // SlotBytes is the bytes of a slot: 584, 528 or 288.
 func (r Record) SlotBytes() int { return r.RowBytes() + r.ScaleBytes() }
 
+// Align is what the offset of a pool and the stride of its pages are multiples of, in bytes: 8 or,
+// but for RecordV4, 16.
+func (r Record) Align() uint64 { return recordBytes[min(int(r), len(recordBytes)-1)].align }
+
 // DefaultStride is the bytes of a page of page slots, rounded up to a multiple of 576 (RecordV4) or
 // 512, as the upstream allocators have it.
 func (r Record) DefaultStride(page int) int {
-	return opkit.RoundUp(page*r.SlotBytes(), recordBytes[min(int(r), len(recordBytes)-1)].align)
+	return opkit.RoundUp(page*r.SlotBytes(), recordBytes[min(int(r), len(recordBytes)-1)].page)
 }
 
 func (r Record) check(op string) error {

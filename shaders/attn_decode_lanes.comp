@@ -58,7 +58,7 @@ void main() {
 
     // The first of the lanes that share a head's row finishes it.
     [[unroll]] for (uint r = 0u; r < LANE_HEADS; r++) {
-        const float l = cm_row_sum(l_[r]), m = m_[r];
+        const float l = CM_FINAL_L(cm_row_sum(l_[r])), m = CM_FINAL_M(m_[r]);
         const uint h = cm_own_head(r / ROWS4, r % ROWS4 * 4u / ROWS4), head = head0 + h;
         if (cm_quarter == 0u) {
             factor_s[h / 4u][h % 4u] = mla_factor(m, l, factor_s[h / 4u][h % 4u]); // there were sinks

@@ -9,7 +9,6 @@
 #ifndef LIB_CM_DECODE_LANES_GLSL
 #define LIB_CM_DECODE_LANES_GLSL
 #include "cm_lanes.glsl"
-#define CM_ROWS_IN_SUBGROUPS
 #include "cm_lanes_row.glsl"
 
 // Of row lane%SUB_ROWS in tile lane/SUB_ROWS of LOOKUP: its address, and how far behind it its

@@ -130,6 +130,10 @@ uint cm_own_column(uint c) {
 // Which of a lane's heads component c of own four y is of.
 uint cm_lane_head(uint y, uint c) { return y * ROWS4 + c * ROWS4 / 4u; }
 
+#ifndef CM_SCORE_SCALE
+#define CM_SCORE_SCALE pc.scale_log2e
+#endif
+
 #define CM_LOAD_VALUE(v, at, j) \
     coopMatLoad(v, kv_s, (at) + cm_sub * (OUT_TILES * CM_N / 8u) + (j) * (CM_N / 8u), KV_PITCH, gl_CooperativeMatrixLayoutRowMajor)
 
@@ -171,7 +175,7 @@ void cm_sum_scores(uint buf) {
                 bias[c + 1u] = b.y;
             } else bias[c] = bias_s[buf * (TILE / 2u) + cm_own_column(c) / 2u][cm_own_column(c) % 2u];
         }
-        s_[y] = s * pc.scale_log2e + bias;
+        s_[y] = s * CM_SCORE_SCALE + bias;
     }
 }
 
@@ -310,6 +314,8 @@ void cm_keep_bias(bool valid, uint buf) {
     if (cm_part == 0u) bias_s[buf * (TILE / 2u) + cm_row / 2u][cm_row % 2u] = valid ? 0.0 : CM_MASKED;
 }
 
+#include "cm_write.glsl"
+
 const uint Q_WORDS = ROW_WORDS / KSPLIT;              // of a head, for a subgroup
 const uint Q_EACH = CM_M * Q_WORDS / SUBGROUP;        // words of a lane and head tile
 const uint Q_ALL = QK_TILES * Q_EACH;
@@ -325,7 +331,7 @@ void cm_fetch_q(uint head0, out uvec4 w[Q_ALL]) {
         [[unroll]] for (uint x = 0u; x < Q_EACH; x++) {
             const uint at = x * SUBGROUP + cm_lane;
             const uint head = CM_Q_HEAD(head0, turn, i, at);
-            const uvec4 v = q.rows[(cm_t * pc.heads + min(head, pc.heads - 1u)) * ROW_WORDS + cm_dims * Q_WORDS + at % Q_WORDS];
+            const uvec4 v = q.rows[(cm_t * pc.heads + min(head, pc.heads - 1u)) * ROW_WORDS + CM_WORD_AT(cm_dims * Q_WORDS + at % Q_WORDS)];
             w[i * Q_EACH + x] = head < pc.heads ? v : uvec4(0u);
         }
     }
@@ -351,8 +357,6 @@ void cm_load_q(uvec4 w[Q_ALL]) {
     }
 }
 
-#include "cm_write.glsl"
-
 // cm_put_output: a subgroup's own columns, one head tile after the other, through shared memory,
 // where rows can be told apart.
 void cm_put_output(uint head0, uint split) {
@@ -362,7 +366,7 @@ void cm_put_output(uint head0, uint split) {
         }
         cm_subgroup_sync();
         [[dont_unroll]] for (uint at = cm_lane; at < CM_M * OUT_WORDS; at += SUBGROUP) {
-            const uint c = cm_sub * OUT_WORDS + at % OUT_WORDS, h = i * CM_M + at / OUT_WORDS;
+            const uint c = CM_WORD_AT(cm_sub * OUT_WORDS + at % OUT_WORDS), h = i * CM_M + at / OUT_WORDS;
             if (head0 + h >= pc.heads) break;
             cm_write(cm_t, head0, split, h, c);
         }

@@ -8,24 +8,17 @@
 #define LIB_CM_LANES_ROW_GLSL
 #extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
 
-const bool RECORDS = WIN_RECORD != 0u; // cm_record_row.glsl has the rows of records other than V4's
 const uint WORDS = (RECORDS ? 64u : 56u) / ROW_PARTS;
 const bool HALVES = (56u - WORDS * ROW_PARTS) * 2u == ROW_PARTS;
 const uint ROPES = 16u / ROW_PARTS;
-#ifdef CM_ROWS_IN_SUBGROUPS
-#define CM_SCALES uint
-const uint SCALE_WORDS = RECORDS && ROW_PARTS < 8u ? 2u : 1u;
-#else
-#define CM_SCALES uvec2
-const uint SCALE_WORDS = RECORDS && ROW_PARTS < 16u ? 4u : 2u;
-#endif
+const uint SCALE_WORDS = WORDS > 8u ? 2u : 1u; // of other records
 
 struct CmRow {
     uvec2 words[WORDS];
     uint half_word;
     uvec2 rope[ROPES];
     uvec2 scales;
-    CM_SCALES more[SCALE_WORDS]; // RECORDS only, as the next
+    uint more[SCALE_WORDS];  // RECORDS only, as the next
     uint fp4;                // 1 of RECORD_FP4, else 0
 };
 
@@ -74,6 +67,7 @@ bool cm_nan(uvec2 w) { return ((((w.x & 0x7FFF7FFFu) + 0x007F007Fu) | ((w.y & 0x
 // volatile: otherwise compilers move loads to where their results are used, and wait there.
 layout(buffer_reference, std430, buffer_reference_align = 4) volatile readonly buffer CmRead1 { uint v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) volatile readonly buffer CmRead2 { uvec2 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly buffer CmRead4 { uvec4 v[]; };
 
 // Rows of kv_s may lie as lib/cm_rows.glsl says, which the kernel then includes.
 #ifndef CM_KEEP_ROW

@@ -2,6 +2,26 @@
 #ifndef LIB_CM_LOCATE_GLSL
 #define LIB_CM_LOCATE_GLSL
 
+const bool RECORDS = WIN_RECORD != RECORD_V4; // cm_record_row.glsl has the rows of other records
+
+// With bf16 they lie in kv_s times 2^-14, as E2M1 codes do that were moved to binary16's place. So
+// scores come out too small, and so does acc: in the end l is made as small, and m grows instead.
+#ifdef CM_BF16
+const uint CM_SMALL = RECORDS ? 14u : 0u;
+#else
+const uint CM_SMALL = 0u;
+#endif
+#define CM_SCORE_SCALE (pc.scale_log2e * uintBitsToFloat((127u + CM_SMALL) << 23))
+#define CM_FINAL_L(l) ((l) * uintBitsToFloat((127u - CM_SMALL) << 23))
+#define CM_FINAL_M(m) ((m) + float(CM_SMALL))
+
+// CM_POSITION: where a word of 8 numbers lies in its row of kv_s; CM_WORD_AT is the inverse. An
+// invocation's words of RECORD_FP8 or RECORD_FP4 are neighbours in memory, and go there by twos.
+#define CM_POSITION(word) \
+    (RECORDS ? (word) / 2u % (32u / ROW_PARTS) * (2u * ROW_PARTS) + (word) / (64u / ROW_PARTS) * 2u + (word) % 2u : (word))
+#define CM_WORD_AT(place) \
+    (RECORDS ? (place) / 2u % ROW_PARTS * (64u / ROW_PARTS) + (place) / (2u * ROW_PARTS) * 2u + (place) % 2u : (place))
+
 // Constants, for what is looked up several times has to be short: bytes of a slot's data and of its
 // scales in each cache, and the flag of its rows.
 const uint WIN_ROW_BYTES = WIN_RECORD == RECORD_FP8 ? 512u : 256u, COMP_ROW_BYTES = COMP_RECORD == RECORD_FP8 ? 512u : 256u;

@@ -68,11 +68,11 @@ const uint P_PITCH = TILE / 8u + 1u;
 const uint S_PITCH = TILE / 4u + 1u;
 const uint OUT_PARTS = CM_M * 2u <= KV_ROWS ? 1u : 2u;  // of the columns of acc, one after the other where kv_s has no room
 const uint OUT_PITCH = OUT_PARTS == 1u ? 130u : 65u;
-#define CM_OUT_PLACE(h, c) (h % CM_M * OUT_PITCH + c % (64u / OUT_PARTS) * 2u)
+#define CM_OUT_PLACE(h, c) (h % CM_M * OUT_PITCH + CM_POSITION(c) % (64u / OUT_PARTS) * 2u)
 
 // With ROWS each of four neighbouring matrices of acc has every fourth of their columns.
 #define CM_OUT_READ(h, c) \
-    const uint first_ = h % CM_M * OUT_PITCH, word_ = c % (64u / OUT_PARTS), turn_ = word_ % (CM_N / 2u); \
+    const uint first_ = h % CM_M * OUT_PITCH, word_ = CM_POSITION(c) % (64u / OUT_PARTS), turn_ = word_ % (CM_N / 2u); \
     vec4 a, b; \
     if (ROWS == 0u) { \
         a = uintBitsToFloat(kv_s[first_ + word_ * 2u]); \
@@ -109,6 +109,12 @@ float top_[UNITS_EACH];   // true maximum
 uint cm_tid, cm_sub;        // invocation and subgroup
 uint cm_row, cm_part;       // its row of a tile and its part of that row
 uint cm_heads, cm_columns, cm_dims; // its subgroup's part of the heads, the tile and the dims, for scores
+
+#ifndef CM_SCORE_SCALE
+#define CM_SCORE_SCALE pc.scale_log2e
+#define CM_FINAL_L(l) (l)
+#define CM_FINAL_M(m) (m)
+#endif
 
 float cm_max4(vec4 s) { return max(max(s.x, s.y), max(s.z, s.w)); }
 
@@ -206,10 +212,10 @@ void cm_weights(uint tile) {
         const uint head = unit / QUADS, quad = unit % QUADS;
         vec4 d;
         if (KEEP_TOP) {
-            const vec4 s = cm_score4(head, quad) * pc.scale_log2e + bias_s[tile % RING * QUADS + quad];
+            const vec4 s = cm_score4(head, quad) * CM_SCORE_SCALE + bias_s[tile % RING * QUADS + quad];
             top_[u] = max(top_[u], cm_max4(s));
             d = s - m_[u];
-        } else d = cm_score4(head, quad) * pc.scale_log2e + (bias_s[tile % RING * QUADS + quad] - m_[u]);
+        } else d = cm_score4(head, quad) * CM_SCORE_SCALE + (bias_s[tile % RING * QUADS + quad] - m_[u]);
         stale = stale || cm_max4(d) > CM_STALE;
         const vec4 p = exp2(d);
         l_add_[u] = (p.x + p.y) + (p.z + p.w);
@@ -230,7 +236,7 @@ void cm_rescale(uint tile) {
         if (UNITS % THREADS != 0u && unit >= UNITS) break;
         const uint head = unit / QUADS, quad = unit % QUADS;
         p_s[head * P_PITCH + quad / 4u][quad % 4u] =
-            floatBitsToUint(cm_max4(cm_score4(head, quad) * pc.scale_log2e + bias_s[tile % RING * QUADS + quad]));
+            floatBitsToUint(cm_max4(cm_score4(head, quad) * CM_SCORE_SCALE + bias_s[tile % RING * QUADS + quad]));
     }
     barrier();
     if (cm_tid == 0u) stale_s = 0u;

@@ -55,7 +55,7 @@ void cm_load_q(uint t, uint head0, uvec4 w[Q_EACH], uvec4 next[Q_EACH]) {
     [[dont_unroll]] for (uint first = 0u; first < HEAD_TILES; first += Q_STAGE) {
         [[unroll]] for (uint i = 0u; i < Q_EACH; i++) {
             const uint at = cm_q_place(i);
-            if (at < Q_STAGE * CM_M * 64u) kv_s[at / 64u * KV_PITCH + at % 64u] = cm_from_bf16x8(w[i]);
+            if (at < Q_STAGE * CM_M * 64u) kv_s[at / 64u * KV_PITCH + CM_POSITION(at % 64u)] = cm_from_bf16x8(w[i]);
         }
         [[unroll]] for (uint i = 0u; i < Q_EACH; i++) w[i] = next[i];
         if (HEAD_TILES > 2u * Q_STAGE) cm_fetch_q(t, head0, first + 2u * Q_STAGE, next);
@@ -101,7 +101,7 @@ void cm_finish(uint t, uint head0, uint split, out float m, out float l, out flo
     // Sums and maxima of a head from those of its fours, in order.
     [[unroll]] for (uint u = 0u; u < UNITS_EACH; u++) {
         const uint unit = u * THREADS + cm_tid;
-        if (unit < UNITS) score_s[unit] = vec4(l_[u], top_[u], m_[u], 0.0);
+        if (unit < UNITS) score_s[unit] = vec4(CM_FINAL_L(l_[u]), top_[u], CM_FINAL_M(m_[u]), 0.0);
     }
     barrier();
     m = MLA_FLOOR;
@@ -143,7 +143,7 @@ void cm_finish(uint t, uint head0, uint split, out float m, out float l, out flo
         [[dont_unroll]] for (uint at = cm_tid; at < CM_M * 64u; at += THREADS) {
             const uint r = at / 64u, c = at % 64u, h = i / OUT_PARTS * CM_M + r;
             if (head0 + h >= pc.heads) break;
-            if (c * OUT_PARTS / 64u == part) cm_write(t, head0, split, h, c);
+            if (CM_POSITION(c) * OUT_PARTS / 64u == part) cm_write(t, head0, split, h, c);
         }
         barrier();
     }

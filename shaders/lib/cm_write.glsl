@@ -3,6 +3,12 @@
 #ifndef LIB_CM_WRITE_GLSL
 #define LIB_CM_WRITE_GLSL
 
+// CM_POSITION, CM_WORD_AT: the order of words of 8 numbers in kv_s; lib/cm_locate.glsl has another.
+#ifndef CM_POSITION
+#define CM_POSITION(word) (word)
+#define CM_WORD_AT(place) (place)
+#endif
+
 // cm_output: 8 neighbouring numbers of the output as bf16. The kernel defines it.
 uvec4 cm_output(vec4 x, vec4 y);
 
@@ -10,16 +16,16 @@ uvec4 cm_output(vec4 x, vec4 y);
 void cm_write_parts(uint t, uint head0, uint split) {
     [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
         [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
-            coopMatStore(acc_f[i][j], part_out.rows,
-                         ((t * pc.splits + split) * pc.heads + head0 + i * CM_M) * 128u + (cm_sub * OUT_TILES + j) * CM_N / 4u,
-                         128u, gl_CooperativeMatrixLayoutRowMajor);
+            const uint row = ((t * pc.splits + split) * pc.heads + head0 + i * CM_M) * 128u;
+            const uint word = CM_WORD_AT((cm_sub * OUT_TILES + j) * CM_N / 8u);
+            coopMatStore(acc_f[i][j], part_out.rows, row + word * 2u, 128u, gl_CooperativeMatrixLayoutRowMajor);
         }
     }
 }
 
 // CM_OUT_PLACE: where cm_write finds word c of head h in kv_s, unless the kernel says otherwise.
 #ifndef CM_OUT_PLACE
-#define CM_OUT_PLACE(h, c) (h % CM_M * OUT_PITCH + c * 2u)
+#define CM_OUT_PLACE(h, c) (h % CM_M * OUT_PITCH + CM_POSITION(c) * 2u)
 #endif
 
 // CM_OUT_READ: declares the numbers of word c of head h, a and b, likewise.

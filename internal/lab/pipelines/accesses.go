@@ -37,7 +37,7 @@ func (c *Chosen) codes() bool { return c.Kernel == "idx_logits_codes_cm" }
 
 // What a launch does once is shared by the tiles of the rows that V4's layers attend, and by the
 // steps of its products with the smallest K.
-const attended, attendedWindow, leastK = 640, 128, 1024
+const attended, leastK = 640, 1024
 
 // patterns are the uses of shared memory by a kernel with some constants, by the shader's names. A
 // turn is a tile of attention and scores, a step of products; else it is all of a workgroup. Digits
@@ -165,39 +165,23 @@ func gatheredRows(n map[string]int) pattern {
 }
 
 // decodedRows are those of shaders/lib/cm_lanes_row.glsl and cm_record_row.glsl.
-func decodedRows(n map[string]int) (list []pattern) {
+func decodedRows(n map[string]int) []pattern {
 	parts := n["THREADS"] / n["TILE"]
 	place := func(tid int) (to, part int) { return tid / parts * kvPitch, tid % parts }
-	codes := func(name string, words int, share float64) pattern {
-		return keptRows(name, n, words, share, func(tid, i int) (quad, row int) {
+	if n["WIN_RECORD"] == 0 {
+		return []pattern{keptRows("kv_s, codes of rows stored", n, 56/parts, 1, func(tid, i int) (quad, row int) {
 			to, part := place(tid)
 			return to + i*parts + part, tid / parts
-		})
-	}
-	if n["WIN_RECORD"] == 0 {
-		return []pattern{codes("kv_s, codes of rows stored", 56/parts, 1),
+		}),
 			{"kv_s, bf16 of rows stored", store, 8, 16 / parts, 1, func(tid, i int) int {
 				to, part := place(tid)
 				return (to+56+i*parts/2+part/2)*16 + (part%2^rowHalf(n, tid/parts))*8
 			}}}
 	}
-	const fp4 = 2
-	window := float64(attendedWindow) / attended
-	for _, x := range []struct {
-		record int
-		share  float64
-	}{{n["WIN_RECORD"], window}, {n["COMP_RECORD"], 1 - window}} {
-		share := x.share
-		if x.record == fp4 {
-			list = append(list, keptRows("kv_s, FP4 of rows stored", n, 64/parts, share, func(tid, i int) (quad, row int) {
-				to, part := place(tid)
-				return to + 2*(i/2*parts+part) + i%2, tid / parts
-			}))
-		} else {
-			list = append(list, codes("kv_s, FP8 of rows stored", 64/parts, share))
-		}
-	}
-	return list
+	return []pattern{keptRows("kv_s, rows stored", n, 64/parts, 1, func(tid, i int) (quad, row int) {
+		to, part := place(tid)
+		return to + 2*(i/2*parts+part) + i%2, tid / parts
+	})}
 }
 
 // scorePatterns are those of shaders/idx_logits_cm.comp, rows of pitch quads of elements of some

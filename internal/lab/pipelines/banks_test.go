@@ -48,7 +48,7 @@ func TestPatternsMirrorShaders(t *testing.T) {
 	attention := []string{"lib/cm_mla.glsl", "const uint KV_PITCH = 65u;", "const uint P_PITCH = TILE / 8u + 1u;",
 		"const uint S_PITCH = TILE / 4u + 1u;", "const uint OUT_PITCH = OUT_PARTS == 1u ? 130u : 65u;",
 		"const uint OUT_PARTS = CM_M * 2u <= KV_ROWS ? 1u : 2u;", "const uint QUADS = TILE / 4u;",
-		"const uint first_ = h % CM_M * OUT_PITCH, word_ = c % (64u / OUT_PARTS), turn_ = word_ % (CM_N / 2u);",
+		"const uint first_ = h % CM_M * OUT_PITCH, word_ = CM_POSITION(c) % (64u / OUT_PARTS), turn_ = word_ % (CM_N / 2u);",
 		"kv_s[first_ + (word_ - turn_) * 2u + i_ * CM_N / 4u + turn_ / 2u]",
 		"CM_LOAD_ROWS(rows, kv_s, buf * TILE + j * CM_N, (cm_dims * QK_STEPS + k) * CM_K / 8u, KV_PITCH,",
 		"* CM_M) * S_PITCH + j * CM_N / 4u, S_PITCH,", "half_ = lane % 2u ^ part, other = half_ ^ 1u;",
@@ -64,8 +64,8 @@ func TestPatternsMirrorShaders(t *testing.T) {
 	rows := []string{"lib/cm_lanes_row.glsl", "CM_KEEP_ROW(kv_s, to + i * ROW_PARTS + cm_part, at,",
 		"uint x = to + 56u + i * ROW_PARTS / 2u + pair;",
 		"pair = cm_part / 2u, half_ = CM_HALF(cm_part % 2u, at) * 2u;", "lib/cm_record_row.glsl",
-		"CM_KEEP_ROW(kv_s, to + i * ROW_PARTS + cm_part, at,", "unit = to + 2u * (i * ROW_PARTS + cm_part);",
-		"CM_KEEP_ROW(kv_s, unit + 1u, at,"}
+		"to = at * KV_PITCH + 2u * cm_part;", "unit = to + i / 2u * 2u * ROW_PARTS + i % 2u;",
+		"to + i * 4u * ROW_PARTS + 2u * ROW_PARTS, at, s.yy)"}
 	scores := []string{"idx_logits_cm.comp", "const uint SUM_PITCH = CM_M / 4u + 1u;", "row0_ = sub * OWN_ROWS + lane / ROW_PARTS;",
 		"part_ = lane % ROW_PARTS;", "return row0_ + i * (SUBGROUP / ROW_PARTS);",
 		"coopMatStore(sum, sum_s, sub * CM_N * SUM_PITCH, SUM_PITCH,",
@@ -97,7 +97,7 @@ func TestPatternsMirrorShaders(t *testing.T) {
 		{"attn_decode_cmb", []uint32{64, 64, 16, 32, 256, 32, 16, 16, 16, 8, 0, 1, 2}, map[string]float64{"kv_s, fragments of K": 2,
 			"kv_s, V loaded": 1, "p_s, fragments of P": 2, "score_s, scores stored": 2, "score_s, scores read": 2,
 			"p_s, weights stored": 2,
-			"kv_s, output stored": 2, "kv_s, output read": 2, "kv_s, FP8 of rows stored": 1, "kv_s, FP4 of rows stored": 2}, rows},
+			"kv_s, output stored": 2, "kv_s, output read": 2, "kv_s, rows stored": 2}, rows},
 		{"attn_prefill_cm", []uint32{32, 16, 256, 32, 16, 16, 16, 4, 1, 1}, map[string]float64{"kv_s, fragments of K": 1,
 			"kv_s, V loaded":      1,
 			"p_s, fragments of P": 1, "score_s, scores stored": 2, "score_s, scores read": 3, "p_s, weights stored": 2,
