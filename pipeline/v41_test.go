@@ -3,6 +3,7 @@ package pipeline_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -116,7 +117,9 @@ func checkSequence(t *testing.T, c model.Config, records model.Records, values m
 // token by token. With the model's own records all picks are equal. With those of V4 up to four
 // keys of a layer differ by a bf16 step before they become FP8, in any order of f32 sums: channel
 // 175 of what becomes the latent of entry 22 of layer 4 is 2.4 steps of f32 from the middle of two
-// bf16 numbers. Orders only differ in which keys these are.
+// bf16 numbers. Orders only differ in which keys these are. So other picks have to be for such a
+// key, or for a tie of recorded scores: token 175 of layer 3 has zeros from its 32nd score to its
+// 34th, of which the older entry is right and the recording has the middle one.
 //
 // The run with activations of E4M3 has scores of bf16, whose ties are picked in another order:
 // outputs are those of tokens with the same picks, and a bf16 step before wo_b is one of E4M3.
@@ -141,9 +144,9 @@ func TestEngineGolden41(t *testing.T) {
 		records model.Records
 		few     bool    // activations of few bits
 		recall  float64 // of a layer's picks
-		layer   float64 // relative error of the outputs of tokens with equal picks; 0: picks differ
+		layer   float64 // relative error of the outputs of tokens with equal picks
 		token   float64 // of a token's
-	}{{"v41", model.RecordsV41, false, 1, 5e-3, 1e-2}, {"v4", model.RecordsV4, false, 0.998, 0, 0},
+	}{{"v41", model.RecordsV41, false, 1, 5e-3, 1e-2}, {"v4", model.RecordsV4, false, 0.998, 5e-3, 1e-2},
 		{"official", model.RecordsV41, true, 0.99, 0.015, 0.06}} {
 		t.Run(x.run, func(t *testing.T) {
 			e := engine(t, dev, c.Config, layers, options{MaxTokens: tokens, MaxStep: 64, KeepTopK: true, Records: x.records,
@@ -182,24 +185,90 @@ func TestEngineGolden41(t *testing.T) {
 							}
 						}
 					}
+					if x.records == model.RecordsV4 && c.Config.Layers[i].Candidates != model.CandidatesUsed {
+						explained(t, e, s, c.Config, run, i, got[i].TopK, picks)
+					}
 					t.Logf("layer %d: %d of %d picks", i, same, of)
 					assert.GreaterOrEqual(t, float64(same)/float64(of), x.recall, "layer %d", i)
 				}
 				want := must[vectors.Array](t)(run.Array(fmt.Sprintf("L%d.out", i))).BF16()
 				var out, as []float32
 				from := c.Config.Layers[i].PicksOf
-				for p := 0; x.layer > 0 && p < tokens; p++ {
+				for p := range tokens {
 					if at, to := p*c.Config.Hidden, (p+1)*c.Config.Hidden; other[from] == nil || !other[from][p] {
 						require.Less(t, distance(got[i].Out[at:to], want[at:to]), x.token, "layer %d, token %d", i, p)
 						out, as = append(out, got[i].Out[at:to]...), append(as, want[at:to]...)
 					}
 				}
-				if x.layer > 0 {
-					t.Logf("layer %d: %.4f of %d tokens", i, distance(out, as), len(out)/c.Config.Hidden)
-					assert.Less(t, distance(out, as), x.layer, "layer %d", i)
-				}
+				t.Logf("layer %d: %.4f of %d tokens", i, distance(out, as), len(out)/c.Config.Hidden)
+				assert.Less(t, distance(out, as), x.layer, "layer %d", i)
 			}
 			require.NoError(t, s.Close())
 		})
 	}
+}
+
+// explained demands of each token with other picks than the recorded ones that an entry of them has
+// a key of other bytes; or that the recorded scores of both are equal, and the picked one is older;
+// or so near that a code of the query decides. Such a step is at most an eighth of one of its 1024
+// numbers, which moves scores by about 1/8/sqrt(1024), 0.004, of their size.
+func explained(t *testing.T, e *pipeline.Engine, s *pipeline.Session, c model.Config, run *vectors.Archive, layer int,
+	got []int32, recorded []float64) {
+	t.Helper()
+	l := &c.Layers[layer]
+	keys := must[vectors.Array](t)(run.Array(fmt.Sprintf("L%d.key_rec", layer)))
+	logits := must[vectors.Array](t)(run.Array(fmt.Sprintf("L%d.logits", layer)))
+	scores, wide := logits.F32(), logits.Dim(1)
+	p, pool := l.Pool(model.StoreKeys), slices.Index(poolNames(c), l.Pool(model.StoreKeys).Name)
+	memory, place := places(e.Caches(layer), model.StoreKeys)
+	data := testkit.Download[byte](t, memory)
+	moved := func(entry int) bool {
+		want := keys.Data[entry*keys.Dim(1):][:keys.Dim(1)]
+		numbers, scales := place(s.PageOf(pool, entry/p.Page)*p.Page + entry%p.Page)
+		n := len(want) - scaleBytes(e.Caches(layer), model.StoreKeys)
+		return !slices.Equal(want[:n], data[numbers:][:n]) || !slices.Equal(want[n:], data[scales:][:len(want)-n])
+	}
+	for at := 0; at < len(got); at += c.TopK {
+		token, mine, theirs := at/c.TopK, []int{}, []int{}
+		for k := range c.TopK {
+			if e := got[at+k]; !slices.Contains(recorded[at:at+c.TopK], float64(e)) {
+				mine = append(mine, int(e))
+			}
+			if e := recorded[at+k]; !slices.Contains(got[at:at+c.TopK], int32(e)) {
+				theirs = append(theirs, int(e))
+			}
+		}
+		require.Len(t, theirs, len(mine), "layer %d, token %d", layer, token)
+		if len(mine) == 0 || slices.ContainsFunc(slices.Concat(mine, theirs), moved) {
+			continue
+		}
+		for k := range mine {
+			a, b := scores[token*wide+mine[k]], scores[token*wide+theirs[k]]
+			assert.True(t, a == b && mine[k] < theirs[k] || a < b && b-a < 0.004*meanSize(scores[token*wide:][:wide]),
+				"layer %d, token %d: picked %d of score %v, recorded %d of %v", layer, token, mine[k], a, theirs[k], b)
+		}
+	}
+}
+
+// meanSize is the root of the mean square of a token's scores; those that it does not see are -Inf.
+func meanSize(scores []float32) float32 {
+	n, sum := 0, 0.0
+	for _, x := range scores {
+		if x := float64(x); !math.IsInf(x, -1) {
+			n, sum = n+1, sum+x*x
+		}
+	}
+	return float32(math.Sqrt(sum / float64(n)))
+}
+
+// poolNames are the pools of a model, as PageOf numbers them.
+func poolNames(c model.Config) (names []string) {
+	for i := range c.Layers {
+		for _, p := range c.Layers[i].Pools {
+			if !slices.Contains(names, p.Name) {
+				names = append(names, p.Name)
+			}
+		}
+	}
+	return names
 }

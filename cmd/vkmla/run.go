@@ -54,7 +54,8 @@ prefix, which may be in the file of inputs, too.
 
   vkmla run --model DIR --inputs DIR/layers.npz --prefix fp8kv. --expect DIR/layers.npz
 
-There is a row for each layer's out and, where it was recorded, topk. ERROR of out is
+There is a row for each layer's out and, where it was recorded, topk, or L<i>.picks of the
+layer i whose indexer picked. ERROR of out is
 1 - 2*sum(xy)/sum(x^2+y^2), of all tokens or of the worst one, without those whose picks
 differ; of topk it is the share of picks that differ.
 
@@ -358,7 +359,8 @@ func (r *layerRun) put(n int, shape []int, k int, values []float32, picks []int3
 	}
 	if err == nil && r.want != nil {
 		r.p.clear()
-		err = r.want.layer(stem, fmt.Sprintf("layer %d, %s", n, r.cfg.Layers[n].Name), out, topk)
+		from := strings.TrimPrefix(r.f.stem(r.cfg.Layers, r.cfg.Layers[n].PicksOf), r.f.prefix)
+		err = r.want.layer(stem, from, fmt.Sprintf("layer %d, %s", n, r.cfg.Layers[n].Name), out, topk)
 	}
 	return err
 }

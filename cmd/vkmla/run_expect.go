@@ -24,8 +24,8 @@ const (
 	picksBound = 0.1
 )
 
-// expectation compares layers with an archive that has out of each, and topk of those with an
-// indexer if it likes.
+// expectation compares layers with an archive that has out of each, and if it likes topk of those
+// with picks, or picks of those with an indexer.
 type expectation struct {
 	path, prefix string
 	file         *vectors.Archive
@@ -46,9 +46,10 @@ func openExpectation(f runFlags, stdout io.Writer) (*expectation, error) {
 	return &expectation{path: f.expect, prefix: f.prefix, file: file, rows: newRows(stdout, f.output)}, nil
 }
 
-// layer compares the outputs of a layer, and topk, which is the zero Array without an
-// indexer. stem is what the names of its arrays begin with, behind the prefix.
-func (e *expectation) layer(stem, op string, out, topk vectors.Array) error {
+// layer compares the outputs of a layer, and topk, which is the zero Array without picks. stem is
+// what the names of its arrays begin with, behind the prefix, and from that of the layer whose
+// picks it attends.
+func (e *expectation) layer(stem, from, op string, out, topk vectors.Array) error {
 	out, topk = rows(out), rows(topk)
 	name := e.prefix + stem
 	put := func(what, class string, r verify.Result) {
@@ -60,8 +61,12 @@ func (e *expectation) layer(stem, op string, out, topk vectors.Array) error {
 		e.put(row)
 	}
 	same := slices.Repeat([]bool{true}, out.Dim(0))
-	if e.file.Has(name+"topk") && !topk.IsZero() {
-		want, err := e.file.Array(name + "topk")
+	picked := name + "topk"
+	if !e.file.Has(picked) {
+		picked = e.prefix + from + "picks"
+	}
+	if e.file.Has(picked) && !topk.IsZero() {
+		want, err := e.file.Array(picked)
 		if err != nil {
 			return fmt.Errorf("run: expect: %w", err)
 		}

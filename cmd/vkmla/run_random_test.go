@@ -25,7 +25,7 @@ import (
 // there are 60 checkpoints, from VKMLA_TEST_SEED on, in both stores.
 func TestRunV41Random(t *testing.T) {
 	testkit.WithoutMatrices(t)
-	seeds, stores := []uint64{21}, []model.Records{model.RecordsV41}
+	seeds, stores := []uint64{33}, []model.Records{model.RecordsV41}
 	if os.Getenv("VKMLA_TEST_FULL") == "1" {
 		first := testkit.Seed(t)
 		stores = append(stores, model.RecordsV4)
@@ -48,7 +48,9 @@ func runRandom(t *testing.T, seed uint64, stores []model.Records) {
 	require.NoError(t, err)
 	require.Equal(t, cfg, read)
 	tokens := 20 + rng.IntN(max(20, 1600/cfg.Heads))
-	tokens = min(tokens, 220)
+	if tokens = min(tokens, 220); rng.IntN(4) == 0 { // shorter than most windows and blocks
+		tokens = 1 + rng.IntN(20)
+	}
 	var hidden [][]float32
 	arrays := vectors.Arrays{}
 	for i, l := range cfg.Layers {

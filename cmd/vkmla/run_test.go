@@ -176,19 +176,26 @@ func TestExpectation(t *testing.T) {
 		{"not a number", "want NaN", vectors.Arrays{"out": with(5, float32(math.NaN()))}, verify.Summary{Fail: 1}},
 		{"other tokens", "want float32 [1, 4]", vectors.Arrays{"out": vectors.FromF32(hidden[:width], 1, width)}, verify.Summary{Fail: 1}},
 		{"one other pick, and its token", "0.0167 of the picks differ, of 1 of 20 tokens", vectors.Arrays{"out": with(3, 100), "topk": pick(tokens, 3, 7)}, verify.Summary{Pass: 2}},
+		{"another pick of the layer that it takes picks from", "0.0167 of the picks differ, of 1 of 20 tokens",
+			vectors.Arrays{"out": with(3, 100), "L0.picks": pick(tokens, 3, 7)}, verify.Summary{Pass: 2}},
+		{"picks of its own prevail", "0.0167 of the picks differ",
+			vectors.Arrays{"out": with(3, 100), "topk": pick(tokens, 3, 7), "L0.picks": topk}, verify.Summary{Pass: 2}},
 		{"many other picks", "0.5 of the picks differ, of 20 of 20", vectors.Arrays{"out": got, "topk": vectors.FromI32(slices.Repeat([]int32{-1, 0}, tokens), tokens, 2)}, verify.Summary{Fail: 2}},
 		{"picks of other tokens", "topk: want is int32 [1, 3]", vectors.Arrays{"out": got, "topk": pick(1, 3, 2)}, verify.Summary{Pass: 1, Fail: 1}},
 		{"nothing", "no array p.L1.out", nil, verify.Summary{Missing: 1}},
 	} {
 		arrays := vectors.Arrays{"L1.out": got}
 		for name, a := range c.want {
-			arrays["p.L1."+name] = a
+			if !strings.HasPrefix(name, "L") {
+				name = "L1." + name
+			}
+			arrays["p."+name] = a
 		}
 		writeArrays(t, path, arrays)
 		var text strings.Builder
 		e, err := openExpectation(runFlags{expect: path, prefix: "p.", output: "json"}, &text)
 		require.NoError(t, err)
-		require.NoError(t, e.layer("L1.", "layer 1, C4A", got, topk), c.about)
+		require.NoError(t, e.layer("L1.", "L0.", "layer 1, C4A", got, topk), c.about)
 		require.Equal(t, c.sum, e.sum, c.about)
 		assert.Contains(t, text.String(), c.says, c.about)
 		e.file.Close()

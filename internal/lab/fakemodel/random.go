@@ -45,11 +45,11 @@ func randomSizes(rng *rand.Rand) model.Config {
 		c.Groups = 4
 	}
 	c.IndexHeads = oneOf(rng, 8, 8, 16, 32, 64, 4, 12, 24, 1)
-	c.TopK = 8 + rng.IntN(48)
+	c.TopK = oneOf(rng, 8+rng.IntN(48), 8+rng.IntN(48), 8+rng.IntN(48), 1+rng.IntN(8))
 	if c.CandidateBlocks = (c.TopK+6)/8 + 1 + rng.IntN(3); rng.IntN(6) == 0 {
 		c.CandidateBlocks = 1 + rng.IntN(3) // candidates may be fewer than what is picked
 	}
-	c.Window = oneOf(rng, 128, 128, 128, 128, 16+rng.IntN(150))
+	c.Window = oneOf(rng, 128, 128, 128, 1+rng.IntN(16), 16+rng.IntN(150))
 	c.Eps = oneOf[float32](rng, 1e-20, 1e-20, 1e-20, 1e-12, 1e-6)
 	c.Main.Theta = oneOf(rng, 10000.0, 10000, 500, 2e6)
 	c.Compress = model.Rope{Theta: oneOf(rng, 160000.0, 160000, 40000, 1e7), Factor: oneOf(rng, 16.0, 16, 4, 2.5, 40),
