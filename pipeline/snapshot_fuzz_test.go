@@ -211,56 +211,100 @@ func FuzzReadSnapshot(f *testing.F) {
 	})
 }
 
-// FuzzRestore restores altered snapshots in an engine. What explains allows becomes a session that
-// is saved as what it was; a step with it gives another session's bits, whatever its slots hold.
-// All else leaves nothing behind.
+// restorer is an engine that altered snapshots are restored in, and a session of so many tokens that
+// in V4.1 not all entries are candidates.
+type restorer struct {
+	*snapshotForm
+	e      *pipeline.Engine
+	hidden int
+	clean  *pipeline.Session
+	want   [][]float32 // of every layer, what beside gives with an empty session
+	used   pipeline.PageCounts
+}
+
+func newRestorer(f *testing.F, cfg model.Config, o pipeline.EngineOptions, pools []snapshotPool) *restorer {
+	dev := testkit.Device(f)
+	_, layers := uploaded(f, dev, written(f, fake(f, fakemodel.Options{Config: cfg, Storage: fakemodel.FP8})))
+	x := &restorer{e: engine(f, dev, cfg, layers, o), hidden: cfg.Hidden}
+	x.snapshotForm = &snapshotForm{x.e.Fingerprint(), uint64(o.MaxTokens), pools}
+	x.clean = must[*pipeline.Session](f)(x.e.Open())
+	rng, tokens := rand.New(rand.NewPCG(testkit.Seed(f), 5)), make([][]float32, x.e.Layers())
+	for i := range tokens {
+		for range 27 * x.hidden {
+			tokens[i] = append(tokens[i], float32(rng.NormFloat64()))
+		}
+	}
+	must[[]pipeline.Appended](f)(x.clean.Append(f.Context(), tokens))
+	f.Cleanup(func() { x.clean.Close() })
+	empty := must[*pipeline.Session](f)(x.e.Open())
+	x.want = x.beside(f, empty)
+	require.NoError(f, empty.Close())
+	x.used = x.pages()
+	return x
+}
+
+// pages are those that sessions hold.
+func (x *restorer) pages() (used pipeline.PageCounts) {
+	all, free := x.e.Pages()
+	for i := range used {
+		used[i] = all[i] - free[i]
+	}
+	return used
+}
+
+// beside is what a session gives that goes on from clean in a step with another.
+func (x *restorer) beside(t testing.TB, other *pipeline.Session) [][]float32 {
+	fork := must[*pipeline.Session](t)(x.clean.Fork())
+	defer fork.Close()
+	st := must[*pipeline.Step](t)(x.e.Begin(t.Context(), pipeline.Chunk{Session: fork, Tokens: 1}, pipeline.Chunk{Session: other, Tokens: 1}))
+	defer st.Abort()
+	out := make([][]float32, x.e.Layers())
+	for i := range out {
+		require.NoError(t, errors.Join(st.SetInput(i, 0, filled(x.hidden, float32(1))), st.SetInput(i, 1, filled(x.hidden, float32(2)))))
+	}
+	require.NoError(t, st.Run(t.Context()))
+	for i := range out {
+		out[i] = make([]float32, x.hidden)
+		require.NoError(t, st.ReadOutput(i, 0, out[i]))
+	}
+	require.NoError(t, st.Commit())
+	return out
+}
+
+// FuzzRestore restores altered snapshots in engines of DeepSeek-V4 and of V4.1 with both its
+// records. What explains allows becomes a session that is saved as what it was; a step with it
+// gives another session's bits, whatever its slots hold. All else leaves nothing behind.
 func FuzzRestore(f *testing.F) {
 	testkit.WithoutMatrices(f)
-	dev := testkit.Device(f)
 	cfg, o := small()
 	o.MaxTokens, o.Rewind = 150, 150
-	_, layers := uploaded(f, dev, written(f, fake(f, fakemodel.Options{Config: cfg})))
-	e := engine(f, dev, cfg, layers, o)
-	form := &snapshotForm{e.Fingerprint(), uint64(o.MaxTokens), []snapshotPool{windowPool}}
-	for _, a := range form.seeds() {
-		f.Add(a.head, a.slots, a.cut, a.sealed, a.tail, a.at, a.flip)
+	all := []*restorer{newRestorer(f, cfg, o, []snapshotPool{windowPool})}
+	o.MaxTokens, o.Rewind = 29, 29
+	for _, o.Records = range []model.Records{model.RecordsV41, model.RecordsV4} {
+		pools := map[model.Records][]snapshotPool{model.RecordsV41: v41Pools, model.RecordsV4: v41InV4Pools}[o.Records]
+		all = append(all, newRestorer(f, v41Layers(), o, pools))
 	}
-	ctx := f.Context()
-	clean := must[*pipeline.Session](f)(e.Open())
-	must[[]pipeline.Appended](f)(clean.Append(ctx, [][]float32{filled(3*cfg.Hidden, float32(0.5))}))
-	f.Cleanup(func() { clean.Close() })
-	// beside is what a session gives that goes on from clean in a step with another.
-	beside := func(t testing.TB, other *pipeline.Session) []float32 {
-		fork := must[*pipeline.Session](t)(clean.Fork())
-		defer fork.Close()
-		chunks := []pipeline.Chunk{{Session: fork, Tokens: 1}, {Session: other, Tokens: 1}}
-		st := must[*pipeline.Step](t)(e.Begin(ctx, chunks...))
-		defer st.Abort()
-		out := make([]float32, cfg.Hidden)
-		require.NoError(t, errors.Join(st.SetInput(0, 0, filled(cfg.Hidden, float32(1))),
-			st.SetInput(0, 1, filled(cfg.Hidden, float32(2))), st.Run(ctx), st.ReadOutput(0, 0, out), st.Commit()))
-		return out
+	for i, x := range all {
+		for _, a := range x.seeds() {
+			f.Add(uint8(i), a.head, a.slots, a.cut, a.sealed, a.tail, a.at, a.flip)
+		}
 	}
-	empty := must[*pipeline.Session](f)(e.Open())
-	want := beside(f, empty)
-	require.NoError(f, empty.Close())
-	_, free := e.Pages()
-	f.Fuzz(func(t *testing.T, head []byte, slots uint64, cut int16, sealed bool, tail []byte, at uint32, flip byte) {
-		file := form.altered(alteration{head, slots, cut, sealed, tail, at, flip})
-		s, err := e.Restore(ctx, bytes.NewReader(file))
-		require.Equal(t, form.explains(file), err == nil, "%v", err)
+	f.Fuzz(func(t *testing.T, which uint8, head []byte, slots uint64, cut int16, sealed bool, tail []byte, at uint32, flip byte) {
+		x := all[int(which)%len(all)]
+		file := x.altered(alteration{head, slots, cut, sealed, tail, at, flip})
+		s, err := x.e.Restore(t.Context(), bytes.NewReader(file))
+		require.Equal(t, x.explains(file), err == nil, "%v", err)
 		if err != nil {
 			snapshotError(t, err)
 		} else {
 			var again bytes.Buffer
-			require.NoError(t, s.Save(ctx, &again))
+			require.NoError(t, s.Save(t.Context(), &again))
 			require.True(t, bytes.Equal(file, again.Bytes()), "saved again it is not the same")
-			if s.Len() < o.MaxTokens {
-				require.Equal(t, want, beside(t, s), "beside a session with altered slots")
+			if uint64(s.Len()) < x.maxTokens {
+				require.Equal(t, x.want, x.beside(t, s), "beside a session with altered slots")
 			}
 			require.NoError(t, s.Close())
 		}
-		all, now := e.Pages()
-		require.Equal(t, free, now, "of %v pages", all)
+		require.Equal(t, x.used, x.pages(), "pages in use")
 	})
 }

@@ -258,6 +258,7 @@ func TestModelRefuses(t *testing.T) {
 // together they are all bytes behind the header.
 func FuzzParse(f *testing.F) {
 	f.Add(encode(f, st.Bytes("a.weight", st.BF16, make([]byte, 12), 2, 3), st.Bytes("b", st.F8E4M3, make([]byte, 4), 4), st.Bytes("c", st.F4, make([]byte, 4), 8)))
+	f.Add(encode(f, st.Bytes("a.weight", st.F8E4M3, make([]byte, 33), 33, 1), st.Bytes("a.scale", st.F8E8M0, make([]byte, 2), 2, 1)))
 	f.Add(file(`{"x":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}}`, 0))
 	f.Add(file(`{"x":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"y":{"dtype":"U8","shape":[4],"data_offsets":[3,7]}}`, 7))
 	f.Add(file(`{"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"x":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}`, 2))

@@ -434,16 +434,16 @@ func TestBlob(t *testing.T) {
 // A file with a damaged header or any byte of data changed is refused with a typed error, or gives
 // layers whose bytes can be read.
 func FuzzOpen(f *testing.F) {
-	cfg, v41 := fakemodel.Config(1), fakemodel.V41()
-	v41.Layers = model.V41Layers(model.Sources{Entries: []int{0, 2}, Picks: []int{0, 2, 3}, Candidates: 2}, 2, 2, 1, 1)
+	cfg, v41 := fakemodel.Config(1), fakemodel.TinyV41().WithDrafts(1)
 	var data [][]byte
 	var dirs []string
 	for i, s := range []fakemodel.Storage{fakemodel.BF16, fakemodel.FP8, fakemodel.FP8F32, fakemodel.FP8Rows, fakemodel.FP8One, fakemodel.FP8} {
 		o := fakemodel.Options{Config: cfg, Storage: s, Naming: fakemodel.Namings()[i%len(fakemodel.Namings())]}
+		hidden := 8
 		if i == 5 {
-			o.Config, o.Naming = v41, fakemodel.Released
+			o.Config, o.Naming, hidden = v41, fakemodel.Released, 40 // in two blocks of scales
 		}
-		o.Config.Hidden, o.Config.Heads, o.Config.Groups, o.Config.QRank, o.Config.ORank, o.Config.IndexHeads = 8, 1, 1, 16, 16, 1
+		o.Config.Hidden, o.Config.Heads, o.Config.Groups, o.Config.QRank, o.Config.ORank, o.Config.IndexHeads = hidden, 1, 1, 16, 16, 1
 		dir := testkit.MemoryDir(f)
 		require.NoError(f, fake(f, o).Write(dir, 1))
 		file := must[[]byte](f)(os.ReadFile(filepath.Join(dir, safetensors.SingleName)))
@@ -463,10 +463,12 @@ func FuzzOpen(f *testing.F) {
 			return
 		}
 		defer c.Close()
-		for _, m := range c.Layers[0].Matrices() {
-			for _, b := range []model.Blob{m.Data, m.Scales} {
-				_, err := b.Bytes()
-				assert.NoError(t, err)
+		for i := range c.Layers {
+			for _, m := range c.Layers[i].Matrices() {
+				for _, b := range []model.Blob{m.Data, m.Scales} {
+					_, err := b.Bytes()
+					assert.NoError(t, err)
+				}
 			}
 		}
 	})

@@ -237,8 +237,10 @@ func TestLoadConfig(t *testing.T) {
 
 func FuzzParseConfig(f *testing.F) {
 	v41 := released(fakemodel.V41())
+	flat := maps.Clone(text(v41))
+	flat["model_type"], flat["quantization_config"] = "deepseek_v41", v41["quantization_config"]
 	for _, m := range []map[string]any{released(model.FlashConfig()), spelledAnew(released(model.FlashConfig())),
-		released(model.ProConfig()), spelledAnew(released(model.ProConfig())), v41, inferenceFile(v41)} {
+		released(model.ProConfig()), spelledAnew(released(model.ProConfig())), v41, flat, inferenceFile(v41)} {
 		data, err := json.Marshal(m)
 		require.NoError(f, err)
 		f.Add(data)

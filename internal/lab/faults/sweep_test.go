@@ -20,7 +20,7 @@ import (
 // all reports whether every place where a fault can come is tried.
 func all() bool { return os.Getenv("VKMLA_TEST_FAULTS") == "all" }
 
-// models are those that a test takes: one at random, or all.
+// models are those that a test takes that has no sample of each: one at random, or all.
 func models() []string {
 	list := []string{v4, v41}
 	if !all() {
@@ -108,7 +108,7 @@ func (x *sweep) report() {
 // TestEveryCall lets each fallible call fail in turn: typed errors, the same bits after trying
 // again, nothing left behind. Lives share a device unless only the first on it makes the call.
 func TestEveryCall(t *testing.T) {
-	for _, name := range models() {
+	for _, name := range []string{v4, v41} {
 		t.Run(name, func(t *testing.T) {
 			x := newSweep(t, name)
 			for _, call := range kinds(len(faults.Calls), 6) {
