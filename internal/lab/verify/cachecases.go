@@ -20,7 +20,7 @@ var pageShapes = []cache.Layout{
 // recordShapes are pages of the records of DeepSeek-V4.1, likewise.
 var recordShapes = []cache.Layout{
 	{Page: 32, Stride: 16896, Record: cache.RecordFP8}, {Page: 64, Stride: 18432, Record: cache.RecordFP4},
-	{Page: 3, Stride: 3*528 + 8, Record: cache.RecordFP8}, {Page: 5, Stride: 5*288 + 24, Record: cache.RecordFP4},
+	{Page: 3, Stride: 3*528 + 16, Record: cache.RecordFP8}, {Page: 5, Stride: 5*288 + 32, Record: cache.RecordFP4},
 }
 
 // layoutParams are the parameters from which inputPool knows a layout.
