@@ -23,8 +23,11 @@
 #include "lib/cm_element.glsl"
 #include "lib/cm_index_codes.glsl"
 #include "lib/dot2.glsl"
+#include "lib/half_loads.glsl"
+#define LOAD_KEYS(at, lane) HALF_LOAD(k_s, at, lane)
 #else
 #include "lib/lifted.glsl"
+#define LOAD_KEYS(at, lane) k_s[at]
 #endif
 
 layout(local_size_x = 128) in;
@@ -197,7 +200,7 @@ void main() {
                 [[unroll]] for (uint s1 = 0u; s1 < LINES; s1++) {
                     const uint s = s0 + s1;
                     const LINE qa = q_s[s * QP + mine_h * 2u], qb = q_s[s * QP + mine_h * 2u + 1u];
-                    const LINE k0 = k_s[s * KP + mine_k], k1 = k_s[s * KP + KL + mine_k];
+                    const LINE k0 = LOAD_KEYS(s * KP + mine_k, mine_k), k1 = LOAD_KEYS(s * KP + KL + mine_k, mine_k);
                     [[unroll]] for (uint i = 0u; i < 4u; i++) {
                         multiply(acc[i][0], qa[i], k0);
                         multiply(acc[i][1], qa[i], k1);
@@ -218,6 +221,10 @@ void main() {
         }
     }
     barrier();
+#ifdef HALVES
+    sum[0] = HALF_BACK(sum[0], mine_k);
+    sum[1] = HALF_BACK(sum[1], mine_k);
+#endif
     k_s[mine_h * KP + mine_k] = word4(sum[0]);
     k_s[mine_h * KP + KL + mine_k] = word4(sum[1]);
     barrier();

@@ -19,9 +19,14 @@
 #ifdef HALVES
 #include "lib/linear_cm.glsl"
 #include "lib/dot2.glsl"
+#include "lib/half_loads.glsl"
+#define LOAD_WEIGHTS(at, lane) HALF_LOAD(w_s, at, lane)
+#define SUMS(v, lane) HALF_BACK(v, lane)
 #else
 #include "lib/linear_f32.glsl"
 #include "lib/linear_act.glsl"
+#define LOAD_WEIGHTS(at, lane) w_s[at]
+#define SUMS(v, lane) (v)
 #endif
 
 layout(local_size_x = 128, local_size_x_id = 5) in;
@@ -176,7 +181,7 @@ void main() {
                 const uint s = s0 + s1;
                 const LINE a = x_s[s * XP + mine_t], b = x_s[s * XP + mine_t + 1u];
                 LINE v[QUADS];
-                [[unroll]] for (uint j = 0u; j < QUADS; j++) v[j] = w_s[s * WP + j * NL + mine_n];
+                [[unroll]] for (uint j = 0u; j < QUADS; j++) v[j] = LOAD_WEIGHTS(s * WP + j * NL + mine_n, mine_n);
                 [[unroll]] for (uint i = 0u; i < 4u; i++) {
                     [[unroll]] for (uint j = 0u; j < QUADS; j++) {
                         multiply(acc[i][j], a[i], v[j]);
@@ -207,7 +212,7 @@ void main() {
         }
         [[unroll]] for (uint i = 0u; i < 8u; i++) {
             const uint t = t0 + mine_t * 4u + i;
-            if (t < pc.tokens) y_store4(split * pc.tokens + t, group * pc.n + n, (BLOCK_SUMS ? all[i][j] : acc[i][j]) * scale);
+            if (t < pc.tokens) y_store4(split * pc.tokens + t, group * pc.n + n, SUMS(BLOCK_SUMS ? all[i][j] : acc[i][j], mine_n) * scale);
         }
     }
 }

@@ -157,9 +157,9 @@ void main() {
     // Tiles begin at multiples of their size among the rows of all groups, so that each lies in one
     // block of 128.
     row0_ = (group_ * pc.n / BN + gl_WorkGroupID.y) * BN + pc.first_row;
-    line_ = spread(tid / UNITS, LINES);
+    line_ = spread_rows(tid / UNITS, LINES);
     unit_ = tid % UNITS;
-    w_line_ = spread(tid / W_UNITS, W_LINES);
+    w_line_ = spread_rows(tid / W_UNITS, W_LINES);
     w_unit_ = tid % W_UNITS;
     const uint m0 = sub / (BN / WN) * WM, n0 = sub % (BN / WN) * WN;
     [[unroll]] for (uint i = 0u; i < M_TILES; i++) {

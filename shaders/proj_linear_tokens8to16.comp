@@ -1,6 +1,6 @@
 // A linear layer for 8 or 16 tokens a workgroup, without matrices:
 //   y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
-// Shared memory: max(4*TOKENS*LANES*VEC, 2064*ROWS + 1024) B, at most 16384.
+// Shared memory: max(4*TOKENS*LANES*VEC, 2048*ROWS + 8*LANES + 1024) B, at most 16384.
 // Features: none; with KV_DA bufferDeviceAddress, shaderInt64.
 // Bindings: 0 to 5 of lib/linear.glsl; KV_DA builds reach x, w and y by address. With splits, part
 //   s of k goes to an f32 y of its own.
@@ -30,9 +30,9 @@ const uint TEAMS = 128u / LANES;
 const uint X_UNITS = TOKENS * STEP / 8u, MINE = (X_UNITS + 127u) / 128u; // eights of x of a step: of all, of an invocation
 
 const uint FOUR = 4u, SUMS = ROWS * FOUR; // sums of four tokens at a time meet
-const uint PITCH = 129u;
 const uint PAIRS = TEAMS * SUMS / 2u; // of outputs
 const uint PARTS = 128u / PAIRS;      // invocations that sum a pair
+const uint PITCH = 128u + PARTS;      // so that they read what lies side by side
 const uint PAIR_AT = SUMS * PITCH;
 const uint X_ROOM = TOKENS * STEP / 4u, SUM_ROOM = (PAIR_AT + 256u) / 4u;
 
@@ -64,10 +64,13 @@ void fetch_w(uint row0, uint k, out Quads v) {
     v.scale = FP8_WEIGHT && there ? w_block_bits(row0, k) : 0u;
 }
 
+// eight_of: what the u-th invocation loads of a token's step. Neighbours keep it side by side.
+uint eight_of(uint u) { return u % LANES * UNITS + u / LANES % UNITS; }
+
 // fetch_x: of the step at k0, zeros behind the last number.
 void fetch_x(uint t0, uint group, uint k0, out Eights v) {
     [[unroll]] for (uint i = 0u; i < MINE; i++) {
-        const uint u = i * 128u + gl_LocalInvocationIndex, k = k0 + u % (STEP / 8u) * 8u;
+        const uint u = i * 128u + gl_LocalInvocationIndex, k = k0 + eight_of(u) * 8u;
         v.q[i] = uvec4(0u);
         v.scale[i] = 0u;
         if (k < pc.k && u < X_UNITS) {
@@ -81,12 +84,12 @@ void fetch_x(uint t0, uint group, uint k0, out Eights v) {
 // keep_x: in fours, those of neighbouring lanes side by side.
 void keep_x(Eights v) {
     [[unroll]] for (uint i = 0u; i < MINE; i++) {
-        const uint u = i * 128u + gl_LocalInvocationIndex, r = u % (STEP / 8u);
+        const uint u = i * 128u + gl_LocalInvocationIndex;
         if (u < X_UNITS) {
-            const uint at = (u / (STEP / 8u) * UNITS + r % UNITS) * 2u * LANES + r / UNITS;
+            const uint at = u / LANES * 2u * LANES + u % LANES;
             const float scale = ACT == ACT_BF16 ? 1.0 : uintBitsToFloat(v.scale[i]);
             vec4 a, b;
-            x_decode(v.q[i], r, a, b);
+            x_decode(v.q[i], eight_of(u), a, b);
             room_s[at] = a * scale;
             room_s[at + LANES] = b * scale;
         }
@@ -117,18 +120,21 @@ void accumulate8(Quads q, uint u) {
 float sum_at(uint i) { return room_s[i / 4u][i % 4u]; }
 void keep_sum(uint i, float v) { room_s[i / 4u][i % 4u] = v; }
 
+// place: of sum i, the first of all pairs before the second of all.
+uint place(uint i) { return (i % 2u * (SUMS / 2u) + i / 2u) * PITCH; }
+
 // meet: the sums of four tokens from t4 on, each of two neighbouring rows to one invocation of
 // several.
 vec2 meet(uint t4, uint team, uint v, uint part) {
     const uint tid = gl_LocalInvocationIndex;
     barrier();
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-        [[unroll]] for (uint t = 0u; t < FOUR; t++) keep_sum((t * ROWS + r) * PITCH + tid, acc[r][t4 + t]);
+        [[unroll]] for (uint t = 0u; t < FOUR; t++) keep_sum(place(t * ROWS + r) + tid, acc[r][t4 + t]);
     }
     barrier();
     vec2 sum = vec2(0.0);
     for (uint l = part; l < LANES; l += PARTS)
-        sum += vec2(sum_at(v * PITCH + team * LANES + l), sum_at((v + 1u) * PITCH + team * LANES + l));
+        sum += vec2(sum_at(place(v) + team * LANES + l), sum_at(place(v + 1u) + team * LANES + l));
     for (uint s = PARTS / 2u; s > 0u; s /= 2u) {
         keep_sum(PAIR_AT + tid, sum.x);
         keep_sum(PAIR_AT + 128u + tid, sum.y);

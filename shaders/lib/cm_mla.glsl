@@ -65,7 +65,7 @@ const uint RING = 4u;                               // tiles of which it is know
 // are of 16-byte vectors so that a compiler sees aligned fragment rows.
 const uint KV_PITCH = 65u;
 const uint P_PITCH = TILE / 8u + 1u;
-const uint S_PITCH = TILE / 4u + 1u;
+const uint S_PITCH = ROWS != 0u && TILE == 16u ? 4u : TILE / 4u + 1u; // two rows of 16 are all banks
 const uint OUT_PARTS = CM_M * 2u <= KV_ROWS ? 1u : 2u;  // of the columns of acc, one after the other where kv_s has no room
 const uint OUT_PITCH = OUT_PARTS == 1u ? 130u : 65u;
 #define CM_OUT_PLACE(h, c) (h % CM_M * OUT_PITCH + CM_POSITION(c) % (64u / OUT_PARTS) * 2u)

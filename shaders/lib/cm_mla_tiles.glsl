@@ -78,6 +78,11 @@ void cm_start(uint begin, uint end) {
     cm_sub = gl_SubgroupID;
     cm_row = cm_tid / ROW_PARTS;
     cm_part = cm_tid % ROW_PARTS;
+    if (ROWS != 0u && ROW_PARTS >= 8u && TILE % 16u == 0u) { // rows 12 apart side by side, whose halves meet in no bank
+        const uint eight = cm_tid / 16u, row = eight / (ROW_PARTS / 8u);
+        cm_part = cm_tid % 8u + eight % (ROW_PARTS / 8u) * 8u;
+        cm_row = (row / 8u * 16u + row % 8u) ^ (cm_tid / 8u % 2u * 12u);
+    }
     cm_heads = cm_sub / KSPLIT % HEAD_PARTS;
     cm_columns = cm_sub / KSPLIT / HEAD_PARTS;
     cm_dims = cm_sub % KSPLIT;

@@ -57,6 +57,18 @@ float unit_of_sums_, unit_of_next_; // FP8: sums are this much too small: the fr
 // all banks: with rows of five quads, rows 0, 1, 4 and 5 do, or two of them that are four apart.
 uint spread(uint i, uint lines) { return UNITS == 4u && lines >= 8u ? (i & ~7u) | (i & 1u) << 2 | (i >> 1) & 3u : i; }
 
+#if !defined(CM_BF16) && defined(LINEAR_ROWS)
+// spread_rows: with ROWS 16 invocations store 8 bytes each at a time. Half of them shall have rows
+// whose halves lie exchanged: the last bit of i that tells their lines apart tells eights of rows.
+uint spread_rows(uint i, uint lines) {
+    const uint last = 8u * lines / THREADS;
+    if (ROWS == 0u || lines % 16u != 0u || last == 0u) return spread(i, lines);
+    return spread(i ^ ((i / last ^ i / 8u) & 1u) * (last ^ 8u), lines);
+}
+#else
+#define spread_rows spread
+#endif
+
 // Numbers of FP8 weights with f32 scales are multiplied by the powers of two of these, which is
 // exact. Where the next block of 128 begins, the sums so far are divided by its fraction and
 // multiplied by that of the last.

@@ -37,11 +37,34 @@
 #ifdef HALVES
 #include "cm_element.glsl"
 #include "dot2.glsl"
-#define MLA_WEIGHTS uvec4
-const uint MLA_EACH = 2u; // rows of a word of weights
+#define MLA_FOURS 1u // of fours of dims: from unit to unit, and the second of a unit
+#define MLA_NEXT 64u
+// MLA_KEEP_QUERY, MLA_QUERY: the i-th unit of all heads, a unit of head + i of four. RADV loads 8
+// bytes a lane: 16 lanes, which have eight units of two fours of heads, meet all banks.
+#define MLA_KEEP_QUERY(i, w) { \
+    const uvec4 w_ = w; \
+    q_s[(i) * 2u + (i) / 256u] = w_.xy; \
+    q_s[(i) * 2u + (i) / 256u + 1u] = w_.zw; \
+}
+#define MLA_QUERY_AT(head, i, unit) ((head) * 128u + (head) / 4u + (unit) * 2u + (i) * 128u)
+#define MLA_QUERY(head, i, unit) uvec4(q_s[MLA_QUERY_AT(head, i, unit)], q_s[MLA_QUERY_AT(head, i, unit) + 1u])
+#define MLA_STORE(row, unit, numbers) { \
+    const uvec4 w_ = numbers; \
+    dst.rows[(row) + (unit) / 2u][(unit) % 2u * 2u] = w_.x; \
+    dst.rows[(row) + (unit) / 2u][(unit) % 2u * 2u + 1u] = w_.y; \
+    dst.rows[(row) + 32u + (unit) / 2u][(unit) % 2u * 2u] = w_.z; \
+    dst.rows[(row) + 32u + (unit) / 2u][(unit) % 2u * 2u + 1u] = w_.w; \
+}
+const uint MLA_P_PITCH = HG / 4u + 1u; // padded against bank conflicts
+#define MLA_WEIGHTS uvec4 p_s[TILE / 2u * MLA_P_PITCH] // [TILE, HG], two rows a word
 #else
-#define MLA_WEIGHTS vec4
-const uint MLA_EACH = 1u;
+const uint MLA_EACH = 1u; // rows of a word of weights
+#define MLA_WEIGHTS vec4 p_s[TILE / MLA_EACH * HG / 4u] // [TILE, HG]
+#define MLA_FOURS 2u
+#define MLA_NEXT 1u
+#define MLA_KEEP_QUERY(i, w) q_s[i] = w;
+#define MLA_QUERY(head, i, unit) q_s[((head) + (i)) * 64u + (unit)]
+#define MLA_STORE(row, unit, numbers) dst.rows[(row) + (unit)] = numbers;
 #endif
 
 const uint MLA_THREADS = 16u * HG;
@@ -53,10 +76,14 @@ const uint MLA_DOT_HEAD = MLA_PAIRS + 2u;               // pairs of a head, and 
 const uint MLA_DOTS = HG * MLA_DOT_HEAD + 1u;
 const float MLA_STALE = 8.0;                            // weights stay below 2^8
 
+#ifdef HALVES
+shared uvec2 q_s[HG * 128u + HG / 4u];  // [HG, 512] f16, and 8 bytes behind every four heads
+#else
 shared uvec4 q_s[HG * 64u];             // [HG, 512] bf16
+#endif
 shared uvec4 kv_s[TILE * 64u];          // [TILE, 512] bf16
 shared vec2 dot_s[MLA_HALF * MLA_DOTS]; // [shares, HG, TILE]; at the end l and the largest score of each pair, then m
-shared MLA_WEIGHTS p_s[TILE / MLA_EACH * HG / 4u]; // [TILE, HG], MLA_EACH rows a word
+shared MLA_WEIGHTS;
 shared float top_s[HG * MLA_PAIRS];     // larger score of each pair
 shared float factor_s[HG];
 shared uint valid_s[TILE];
@@ -96,7 +123,7 @@ void mla_scores(uint lane) {
     [[unroll]] for (uint step = 0u; step < 64u / MLA_SHARES; step++) {
         const uint unit = slot + second * MLA_HALF + step * MLA_SHARES;
         uvec4 a[4], b[4];
-        [[unroll]] for (uint i = 0u; i < 4u; i++) a[i] = q_s[(head + i) * 64u + unit];
+        [[unroll]] for (uint i = 0u; i < 4u; i++) a[i] = MLA_QUERY(head, i, unit);
         [[unroll]] for (uint j = 0u; j < 4u; j++) b[j] = kv_s[(row + j) * 64u + unit];
         [[unroll]] for (uint w = 0u; w < 4u; w++) {
             [[unroll]] for (uint i = 0u; i < 4u; i++) {
@@ -129,12 +156,20 @@ vec2 mla_weigh(vec2 s, float m, bvec2 valid) {
 // and with p_s in front of dot_s ANV's kernels take a fifth more clocks on Arc A.
 #ifdef HALVES
 
-void mla_put_weights(uint head, uint pair, vec2 p) { p_s[(pair * HG + head) / 4u][head % 4u] = packFloat2x16(f16vec2(p)); }
+void mla_put_weights(uint head, uint pair, vec2 p) { p_s[pair * MLA_P_PITCH + head / 4u][head % 4u] = packFloat2x16(f16vec2(p)); }
+
+// mla_values: 8 dims of a row: four of each half of the dims, so that loads of 8 bytes, as RADV has
+// them, meet in no bank.
+uvec4 mla_values(uint r, uint unit) {
+    const uint at = r * 64u + unit / 2u, two = unit % 2u * 2u;
+    return uvec4(kv_s[at][two], kv_s[at][two + 1u], kv_s[at + 32u][two], kv_s[at + 32u][two + 1u]);
+}
 
 // mla_add: rows r4 to r4 + 3 of 8 dims, times their weights, of 4 heads.
 void mla_add(uint r4, uint unit, uint first) {
     [[unroll]] for (uint r = r4; r < r4 + 4u; r += 2u) {
-        const uvec4 a = kv_s[r * 64u + unit], b = kv_s[(r + 1u) * 64u + unit], p = p_s[(r / 2u * HG + first) / 4u];
+        const uvec4 a = mla_values(r, unit), b = mla_values(r + 1u, unit);
+        const uvec4 p = p_s[r / 2u * MLA_P_PITCH + first / 4u];
         [[unroll]] for (uint d = 0u; d < 4u; d++) {
             const f16vec2 x = unpackFloat2x16(a[d]), y = unpackFloat2x16(b[d]);
             [[unroll]] for (uint i = 0u; i < 4u; i++) {
@@ -195,12 +230,12 @@ void mla_finish(uint t, uint head0, uint split, uint lane, float m, float l, flo
         if (pc.splits == 1u) {
             const float f = factor_s[first + i];
             const vec4 a = f < 0.0 ? vec4(0.0) : mla_acc[2u * i] * f, b = f < 0.0 ? vec4(0.0) : mla_acc[2u * i + 1u] * f;
-            dst.rows[(t * pc.heads + head) * 64u + unit] =
-                uvec4(bf16_pack2(a.x, a.y), bf16_pack2(a.z, a.w), bf16_pack2(b.x, b.y), bf16_pack2(b.z, b.w));
+            MLA_STORE((t * pc.heads + head) * 64u, unit,
+                      uvec4(bf16_pack2(a.x, a.y), bf16_pack2(a.z, a.w), bf16_pack2(b.x, b.y), bf16_pack2(b.z, b.w)))
         } else {
-            const uint at = ((t * pc.splits + split) * pc.heads + head) * 128u + unit * 2u;
+            const uint at = ((t * pc.splits + split) * pc.heads + head) * 128u + unit * MLA_FOURS;
             part_out.rows[at] = mla_acc[2u * i];
-            part_out.rows[at + 1u] = mla_acc[2u * i + 1u];
+            part_out.rows[at + MLA_NEXT] = mla_acc[2u * i + 1u];
         }
     }
 }
@@ -222,7 +257,7 @@ void mla_attend(uint t, uint head0, uint split, uint begin, uint end) {
 
     for (uint i = lane; i < HG * 64u; i += MLA_THREADS) {
         const uint head = head0 + i / 64u;
-        q_s[i] = head < pc.heads ? mla_numbers(q.rows[(t * pc.heads + head) * 64u + i % 64u]) : uvec4(0u);
+        MLA_KEEP_QUERY(i, head < pc.heads ? mla_numbers(q.rows[(t * pc.heads + head) * 64u + i % 64u]) : uvec4(0u))
     }
     if (lane == 0u) stale_s = 0u;
     [[unroll]] for (uint i = 0u; i < 8u; i++) mla_acc[i] = vec4(0.0);

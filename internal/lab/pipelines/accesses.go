@@ -65,7 +65,7 @@ func patterns(kernel string, n map[string]int) []pattern {
 			return k.patterns(n)
 		}
 	}
-	return nil
+	return plainPatterns(kernel, n)
 }
 
 // rowHalf is cm_half of shaders/lib/cm_rows.glsl.
@@ -125,6 +125,9 @@ func attentionPatterns(n map[string]int, buffers int) []pattern {
 	columns := tile / 16 / min(subgroups/split/headParts, tile/16)
 	steps, outTiles, each := 32/split, 32/subgroups, (units+threads-1)/threads
 	pPitch, sPitch, outPitch, once := tile/8+1, tile/4+1, 130, float64(tile)/attended
+	if n["ROWS"] != 0 && tile == 16 {
+		sPitch = 4
+	}
 	if 32 > buffers*tile {
 		outPitch = 65
 	}
@@ -156,31 +159,43 @@ func attentionPatterns(n map[string]int, buffers int) []pattern {
 	}
 }
 
+// ownRow is which row of a tile an invocation brings in, and which part of it: cm_row and cm_part
+// of shaders/lib/cm_mla_tiles.glsl.
+func ownRow(n map[string]int, tid int) (row, part int) {
+	parts := n["THREADS"] / n["TILE"]
+	if n["ROWS"] == 0 || parts < 8 || n["TILE"]%16 != 0 {
+		return tid / parts, tid % parts
+	}
+	eight := tid / 16
+	row = eight / (parts / 8)
+	return (row/8*16 + row%8) ^ tid/8%2*12, tid%8 + eight%(parts/8)*8
+}
+
 // gatheredRows is cm_keep of shaders/attn_prefill_cm.comp.
 func gatheredRows(n map[string]int) pattern {
 	parts := n["THREADS"] / n["TILE"]
-	return keptRows("kv_s, rows stored", n, (63+parts)/parts, 1, func(tid, i int) (quad, row int) {
-		return tid/parts*kvPitch + i*parts + tid%parts, tid / parts
+	return keptRows("kv_s, rows stored", n, (63+parts)/parts, 1, func(tid, i int) (int, int) {
+		row, part := ownRow(n, tid)
+		return row*kvPitch + i*parts + part, row
 	})
 }
 
 // decodedRows are those of shaders/lib/cm_lanes_row.glsl and cm_record_row.glsl.
 func decodedRows(n map[string]int) []pattern {
 	parts := n["THREADS"] / n["TILE"]
-	place := func(tid int) (to, part int) { return tid / parts * kvPitch, tid % parts }
 	if n["WIN_RECORD"] == 0 {
-		return []pattern{keptRows("kv_s, codes of rows stored", n, 56/parts, 1, func(tid, i int) (quad, row int) {
-			to, part := place(tid)
-			return to + i*parts + part, tid / parts
+		return []pattern{keptRows("kv_s, codes of rows stored", n, 56/parts, 1, func(tid, i int) (int, int) {
+			row, part := ownRow(n, tid)
+			return row*kvPitch + i*parts + part, row
 		}),
 			{"kv_s, bf16 of rows stored", store, 8, 16 / parts, 1, func(tid, i int) int {
-				to, part := place(tid)
-				return (to+56+i*parts/2+part/2)*16 + (part%2^rowHalf(n, tid/parts))*8
+				row, part := ownRow(n, tid)
+				return (row*kvPitch+56+i*parts/2+part/2)*16 + (part%2^rowHalf(n, row))*8
 			}}}
 	}
-	return []pattern{keptRows("kv_s, rows stored", n, 64/parts, 1, func(tid, i int) (quad, row int) {
-		to, part := place(tid)
-		return to + 2*(i/2*parts+part) + i%2, tid / parts
+	return []pattern{keptRows("kv_s, rows stored", n, 64/parts, 1, func(tid, i int) (int, int) {
+		row, part := ownRow(n, tid)
+		return row*kvPitch + 2*(i/2*parts+part) + i%2, row
 	})}
 }
 
@@ -229,25 +244,27 @@ func productPatterns(n map[string]int) []pattern {
 
 // stagedRows are those of shaders/proj_linear_cm.comp.
 func stagedRows(n map[string]int) []pattern {
-	const bf16, nvfp4 = 1, 4
-	vec := map[int]int{bf16: 8, nvfp4: 32}[n["FORMAT"]]
-	if vec == 0 {
-		vec = 16
-	}
-	vec = min(vec, n["BN"]*n["BK"]/n["THREADS"], n["BK"])
+	vec := min(weightQuad(n), n["BN"]*n["BK"]/n["THREADS"], n["BK"])
 	rows := func(name string, count, vec int) pattern {
 		units := n["BK"] / vec
 		lines := n["THREADS"] / units
 		return keptRows(name, n, count/lines*vec/8, 1, func(tid, i int) (quad, row int) {
-			line := tid / units
-			if n["BK"] == 32 && lines >= 8 { // spread
-				line = line&^7 | line&1<<2 | line>>1&3
-			}
-			row = line + i/(vec/8)*lines
+			row = spreadRow(n, tid/units, lines) + i/(vec/8)*lines
 			return row*(n["BK"]/8+1) + tid%units*(vec/8) + i%(vec/8), row
 		})
 	}
 	return []pattern{rows("tile_s, x stored", n["BM"], 8), rows("tile_s, weights stored", n["BN"], vec)}
+}
+
+// spreadRow is spread_rows of shaders/lib/linear_tiles.glsl.
+func spreadRow(n map[string]int, i, lines int) int {
+	if last := 8 * lines / n["THREADS"]; n["ROWS"] != 0 && lines%16 == 0 && last > 0 {
+		i ^= (i/last ^ i/8) & 1 * (last ^ 8)
+	}
+	if n["BK"] == 32 && lines >= 8 {
+		return i&^7 | i&1<<2 | i>>1&3
+	}
+	return i
 }
 
 // random is one of some numbers, as good as any.
@@ -338,7 +355,14 @@ func compressorPatterns(n map[string]int) (list []pattern) {
 		list = []pattern{{"part, sums stored", store, 16, 3, merges, sums}, {"part, sums read", load, 16, 3, merges, sums}}
 	}
 	if lanes != 128 {
-		return list
+		each := lanes / 4 // quads of a block
+		if n["FORMAT"] == 2 {
+			each = 2
+		}
+		one := upTo(lanes, func(tid, _ int) int { return tid * 4 })
+		return append(list, pattern{"square_of, stored", store, 4, 1, 1, one}, pattern{"amax_of, stored", store, 4, 1, 1, one},
+			pattern{"square_of, read", load, 16, 8, 1, func(_, i int) int { return i * 16 }},
+			pattern{"amax_of, read", load, 16, each, 1, func(tid, i int) int { return (tid%lanes/4/each*each + i) * 16 }})
 	}
 	return append(list,
 		pattern{"square_of, stored", store, 4, 1, 1, upTo(lanes, func(tid, _ int) int { return tid * 4 })},
