@@ -256,7 +256,8 @@ func (x *restorer) pages() (used pipeline.PageCounts) {
 func (x *restorer) beside(t testing.TB, other *pipeline.Session) [][]float32 {
 	fork := must[*pipeline.Session](t)(x.clean.Fork())
 	defer fork.Close()
-	st := must[*pipeline.Step](t)(x.e.Begin(t.Context(), pipeline.Chunk{Session: fork, Tokens: 1}, pipeline.Chunk{Session: other, Tokens: 1}))
+	chunks := []pipeline.Chunk{{Session: fork, Tokens: 1}, {Session: other, Tokens: 1}}
+	st := must[*pipeline.Step](t)(x.e.Begin(t.Context(), chunks...))
 	defer st.Abort()
 	out := make([][]float32, x.e.Layers())
 	for i := range out {
