@@ -69,9 +69,9 @@ func randomDecode(seed uint64) []Case {
 		{"V4-Flash C4A, queries to be normed", 1, 64, 128, 321, page(64, 64), page(64, 0), true, true, false, 0.01, true},
 		{"odd sizes, queries to be normed", 3, 17, 69, 61, page(64, 64), page(2, 560), true, true, false, 30, true},
 		{"V4.1-Flash, a layer with entries", 1, 64, 128, 321, rows8(32, 0), rows4(64, 0), true, false, false, 1, false},
-		{"V4.1, odd sizes", 3, 17, 61, 69, rows8(32, 0), rows4(3, 24), true, true, true, 1, false},
+		{"V4.1, odd sizes", 3, 17, 61, 69, rows8(32, 0), rows4(3, 32), true, true, true, 1, false},
 		{"V4.1, window only", 5, 64, 69, 0, rows8(32, 0), cache.Layout{}, true, true, false, 1, false},
-		{"V4.1, entries of the window's record", 1, 8, 17, 33, rows8(5, 8), rows8(7, 40), false, true, false, 1, false},
+		{"V4.1, entries of the window's record", 1, 8, 17, 33, rows8(5, 16), rows8(7, 48), false, true, false, 1, false},
 	} {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
 		c := Case{
