@@ -211,8 +211,8 @@ func FuzzReadSnapshot(f *testing.F) {
 	})
 }
 
-// restorer is an engine that altered snapshots are restored in, and a session of so many tokens that
-// in V4.1 not all entries are candidates.
+// restorer is an engine that altered snapshots are restored in, and a session of so many tokens
+// that in V4.1 not all entries are candidates.
 type restorer struct {
 	*snapshotForm
 	e      *pipeline.Engine
