@@ -43,7 +43,7 @@ func (t laneTiling) valid() bool {
 	return headTiles%4 == 0 && // the products with V come in four equal parts
 		headParts >= 1 && headTiles >= headParts && // a head tile or more for each subgroup's scores
 		headParts <= 4 && // Q comes in through 2*TILE rows, in two turns
-		t.kSplit*t.k <= D && t.subgroups*t.n <= D &&
+		t.kSplit*t.k <= D && t.n <= 16 && t.subgroups*t.n <= D && // 16 columns as in attn_decode_cm
 		t.own() >= 1 && t.m*t.n/t.subgroup >= 4 && (each%4 == 0 || 4%each == 0) && // fours of scores
 		t.threads()/t.tile <= t.subgroup && // a subgroup brings in whole rows
 		t.threads()/t.tile >= 4 && 16%(t.threads()/t.tile) == 0 // of 56 words of codes and 16 of bf16, in decode

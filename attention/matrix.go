@@ -118,11 +118,12 @@ func (f matrixFit) decode(t matrixTiling) (matrixTiling, bool) {
 	return f.decodeFew(t)
 }
 
-// decodeFew is decode with a tile as it is. Subgroups that
-// have no heads left to divide divide its rows, and only then the dims, as far as there is
-// shared memory for their sums. The rest has no part in the score product. Subgroups that divide
-// rows hold the same queries, so where a device holds them twice they divide the dims first:
-// RADV spills 4643 registers on navi31 with 32 heads if they do not.
+// decodeFew is decode with a tile as it is. A matrix has 16 columns at most: more of V4.1's rows
+// are no neighbours, as CM_POSITION of shaders/lib/cm_locate.glsl says. Subgroups that have no
+// heads left to divide divide its rows, and only then the dims, as far as there is shared memory
+// for their sums. The rest has no part in the score product. Subgroups that divide rows hold the
+// same queries, so where a device holds them twice they divide the dims first: RADV spills 4643
+// registers on navi31 with 32 heads if they do not.
 func (f matrixFit) decodeFew(t matrixTiling) (matrixTiling, bool) {
 	for _, t.subgroups = range f.tune.Attention.DecodeSubgroups {
 		heads := min(t.subgroups, t.heads/t.m)
@@ -131,7 +132,7 @@ func (f matrixFit) decodeFew(t matrixTiling) (matrixTiling, bool) {
 			columns = 1
 		}
 		lanes := t.rowLanes()
-		if t.subgroups*t.n > D || lanes < 4 || 16%lanes != 0 || t.threads()%64 != 0 || t.threads() < ringTiles*t.tile {
+		if t.n > 16 || t.subgroups*t.n > D || lanes < 4 || 16%lanes != 0 || t.threads()%64 != 0 || t.threads() < ringTiles*t.tile {
 			continue
 		}
 		for t.kSplit = min(maxKSplit, t.subgroups/heads/columns); t.kSplit > 0; t.kSplit /= 2 {

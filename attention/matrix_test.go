@@ -2,6 +2,7 @@ package attention
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -75,7 +76,18 @@ func TestMatrixTilings(t *testing.T) {
 		assert.ErrorIs(t, err, vk.ErrMissingFeature, device)
 	}
 	f := known(t, "H100")
-	f.caps.SharedMemory = 32768 // two tiles of 16 rows do not fit, nor one of 32
+	square := f.caps.CoopMat
+	wide := square[slices.IndexFunc(square, func(s vk.CoopMatShape) bool { return s.A == "f16" })]
+	wide.N, wide.K = 32, 16
+	f.caps.CoopMat, f.caps.SharedMemory = append(slices.Clone(square), wide), 1<<20
+	for _, complete := range []func(matrixTiling) (matrixTiling, bool){f.decode, f.decodeFew} {
+		list, err := f.all("f16", 64, complete)
+		require.NoError(t, err)
+		for _, c := range list {
+			assert.Equal(t, 16, c.n, "columns of V4.1's rows that are neighbours")
+		}
+	}
+	f.caps.CoopMat, f.caps.SharedMemory = square, 32768 // two tiles of 16 rows do not fit, nor one of 32
 	_, err := f.all("f16", 64, f.prefill)
 	assert.ErrorIs(t, err, vk.ErrMissingFeature)
 	_, err = f.all("f16", 64, f.decode)

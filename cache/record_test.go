@@ -40,9 +40,15 @@ func TestRecordLayout(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []Layout{{2, 1168, 3}, {2, 1048, RecordFP8}, {2, 576 - 8, RecordFP4}, {2, 580, RecordFP4}} {
+	for _, bad := range []Layout{{2, 1168, 3}, {2, 1048, RecordFP8}, {2, 576 - 8, RecordFP4}, {2, 580, RecordFP4},
+		{2, 1056 + 8, RecordFP8}, {2, 576 + 8, RecordFP4}, {2, 1168 + 4, RecordV4}} {
 		_, err := NewRecordLayout(bad.Record, bad.Page, bad.Stride)
 		assert.ErrorIs(t, err, vk.ErrArgument, "%v", bad)
+	}
+	for _, good := range []Layout{{2, 1056 + 16, RecordFP8}, {2, 576 + 16, RecordFP4}, {2, 1168 + 8, RecordV4}} {
+		l, err := NewRecordLayout(good.Record, good.Page, good.Stride)
+		assert.NoError(t, err)
+		assert.Equal(t, good, l)
 	}
 	assert.Zero(t, Record(9).SlotBytes()-RecordFP4.SlotBytes(), "an unknown record does not panic")
 }

@@ -228,6 +228,14 @@ func explained(t *testing.T, e *pipeline.Engine, s *pipeline.Session, c model.Co
 		n := len(want) - scaleBytes(e.Caches(layer), model.StoreKeys)
 		return !slices.Equal(want[:n], data[numbers:][:n]) || !slices.Equal(want[n:], data[scales:][:len(want)-n])
 	}
+	other := 0
+	for entry := range keys.Dim(0) {
+		if moved(entry) {
+			other++
+		}
+	}
+	t.Logf("layer %d: %d of %d keys are others", layer, other, keys.Dim(0))
+	assert.LessOrEqual(t, other, 4, "layer %d: keys of other bytes", layer)
 	for at := 0; at < len(got); at += c.TopK {
 		token, mine, theirs := at/c.TopK, []int{}, []int{}
 		for k := range c.TopK {
