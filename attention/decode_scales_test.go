@@ -80,7 +80,8 @@ func TestDecodeEveryScale(t *testing.T) {
 							x, slot = s.comp, slot-fp8
 						}
 						r := x.Layout.Record
-						row, scales := x.Pool[x.Layout.RowOffset(slot):][:r.RowBytes()], x.Pool[x.Layout.ScaleOffset(slot):][:r.ScaleBytes()]
+						row := x.Pool[x.Layout.RowOffset(slot):][:r.RowBytes()]
+						scales := x.Pool[x.Layout.ScaleOffset(slot):][:r.ScaleBytes()]
 						known := append([]byte{}, scales...)
 						for b := range known {
 							if known[b] = byte(min(int(scales[b]), most)); r == cache.RecordFP4 {
