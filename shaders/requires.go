@@ -69,6 +69,7 @@ var requires = map[string][]string{
 	"idx_logits_half":                halves,
 	"idx_logits_cm":                  matrixF16,
 	"idx_logits_cmb":                 matrixBF16,
+	"proj_linear_codes_cm":           slices.Concat(deviceAddress, matrixUnits, matrixCodes),
 	"idx_logits_codes_cm":            slices.Concat(deviceAddress, matrixUnits, matrixCodes),
 	"proj_q_insert_lanes":            lanes,
 	"proj_q_insert_lanes_da":         slices.Concat(lanes, deviceAddress),

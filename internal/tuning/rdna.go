@@ -31,7 +31,7 @@ var rdna3 = like(&generic, "rdna3", func(p *Profile) {
 var rdna4 = like(&rdna3, "rdna4", func(p *Profile) {
 	p.Device.OnceSubgroup = 64
 	p.Logits.MatrixHeads, p.Logits.LaneTiles, p.Logits.MatrixCodes = 32, 2, true // of 16 heads
-	p.Linear.Tiles.Pairs = false
+	p.Linear.Tiles.Pairs, p.Linear.Tiles.Codes = false, []LinearTile{{128, 128, 128, 32, 64}}
 })
 
 // isRDNA tells RDNA from others by its subgroups: of 32 and of 64, which GCN and CDNA have not.
