@@ -8,6 +8,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
+	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -153,7 +154,7 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 			bound += 2
 		}
 		return opkit.Spec{
-			Stem: t.stem, Variant: variant, Bound: bound,
+			Stem: float8Stem(dev, tune, t.stem, variant), Variant: variant, Bound: bound,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read,
 				vk.Write, vk.Write, vk.Write, vk.Write, vk.Read, vk.Read},
 			PushSize: int(unsafe.Sizeof(attnDecodePush{})), Subgroup: t.subgroup,
@@ -168,6 +169,16 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 		return nil, err
 	}
 	return &Decoder{dev: dev, cfg: cfg, variant: variant, k: k, merge: m, splitter: s}, nil
+}
+
+// float8Stem is the stem of the build that has the device convert codes, where the profile asks and
+// there is one that the device can run.
+func float8Stem(dev *vk.Device, tune *tuning.Profile, stem, variant string) string {
+	requires := shaders.Requires(opkit.Stem(stem+"_float8", variant))
+	if !tune.Attention.Float8 || requires == nil || dev.Caps().Missing(requires) != nil {
+		return stem
+	}
+	return stem + "_float8"
 }
 
 // withRecords gives a cache that is absent the record of the other.

@@ -98,7 +98,8 @@ func TestStems(t *testing.T) {
 }
 
 // suffixes is the closed list.
-var suffixes = []string{"", "_da", "_cm", "_cmb", "_dot", "_half", "_lanes", "_lanes_da", "_norm_da", "_norm_cm", "_raw_cm", "_codes_cm"}
+var suffixes = []string{"", "_da", "_cm", "_cmb", "_dot", "_half", "_lanes", "_lanes_da", "_norm_da", "_norm_cm", "_raw_cm", "_codes_cm",
+	"_float8_cmb"}
 
 // TestBuilds holds builds.txt, the sources and the committed SPIR-V against each
 // other, and the suffixes to the closed list.

@@ -31,6 +31,7 @@ var rdna3 = like(&generic, "rdna3", func(p *Profile) {
 var rdna4 = like(&rdna3, "rdna4", func(p *Profile) {
 	p.Device.OnceSubgroup = 64
 	p.Logits.MatrixHeads, p.Logits.LaneTiles, p.Logits.MatrixCodes = 32, 2, true // of 16 heads
+	p.Attention.Float8 = true
 	p.Linear.Tiles.Pairs, p.Linear.Tiles.Codes = false, []LinearTile{{128, 128, 128, 32, 64}}
 })
 

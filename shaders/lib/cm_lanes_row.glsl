@@ -75,13 +75,23 @@ layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly 
 #define CM_HALF(half_, row) half_
 #endif
 
+#ifdef CM_FLOAT8 // codes are converted by the device, and a NaN stays one
+#extension GL_EXT_float_e4m3 : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
+#endif
+
 f16vec2 code_top_; // the largest code of a share, as cm_word places it: at most 1.75, or 1.875 if one is NaN
 
 // cm_word: four codes as elements, NaN as 480.
 uvec2 cm_word(uint w, CM_SCALE scale) {
+#ifdef CM_FLOAT8
+    const vec4 x = vec4(uintBitsToFloate4m3EXT(unpack8(w))) * scale;
+    return uvec2(cm_high2(floatBitsToUint(x.x), floatBitsToUint(x.y)), cm_high2(floatBitsToUint(x.z), floatBitsToUint(x.w)));
+#else
     const uint even = ((w << 8) & 0x80008000u) | ((w << 7) & 0x3F803F80u), odd = (w & 0x80008000u) | ((w >> 1) & 0x3F803F80u);
     code_top_ = max(code_top_, max(abs(unpackFloat2x16(even)), abs(unpackFloat2x16(odd))));
     return cm_codes(even, odd, scale);
+#endif
 }
 
 #include "cm_record_row.glsl"

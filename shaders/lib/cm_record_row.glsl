@@ -39,7 +39,11 @@ f16vec2 cm_fp4_scales(uint w) {
 #ifdef CM_BF16
 
 // cm_fp8_scale: cm_scale of a row that lies in kv_s times 2^-14.
+#ifdef CM_FLOAT8
+CM_SCALE cm_fp8_scale(uint b) { return uintBitsToFloat((clamp(b, 14u, 246u) - 14u) << 23); }
+#else
 CM_SCALE cm_fp8_scale(uint b) { return uintBitsToFloat((clamp(b, 6u, 246u) - 6u) << 23); }
+#endif
 
 // cm_fp4_codes: as cm_codes, of E2M1 codes in binary16's place. The products are exact.
 uvec2 cm_fp4_codes(uint even, uint odd, f16vec2 scale) {

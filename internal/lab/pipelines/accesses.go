@@ -51,6 +51,7 @@ func patterns(kernel string, n map[string]int) []pattern {
 		patterns func(n map[string]int) []pattern
 	}{
 		{"attn_decode_cm", func(n map[string]int) []pattern { return append(attentionPatterns(n, 1), decodedRows(n)...) }},
+		{"attn_decode_float8_cm", func(n map[string]int) []pattern { return append(attentionPatterns(n, 1), decodedRows(n)...) }},
 		{"attn_prefill_cm", func(n map[string]int) []pattern { return append(attentionPatterns(n, 2), gatheredRows(n)) }},
 		{"idx_logits_cm", func(n map[string]int) []pattern { return scorePatterns(n, 17, 2) }},
 		{"idx_logits_codes_cm", func(n map[string]int) []pattern { return scorePatterns(n, 9, 1) }},
