@@ -154,7 +154,7 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 			bound += 2
 		}
 		return opkit.Spec{
-			Stem: float8Stem(dev, tune, t.stem, variant), Variant: variant, Bound: bound,
+			Stem: float8Stem(dev.Caps(), tune, t.stem, variant), Variant: variant, Bound: bound,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read,
 				vk.Write, vk.Write, vk.Write, vk.Write, vk.Read, vk.Read},
 			PushSize: int(unsafe.Sizeof(attnDecodePush{})), Subgroup: t.subgroup,
@@ -173,9 +173,9 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 
 // float8Stem is the stem of the build that has the device convert codes, where the profile asks and
 // there is one that the device can run.
-func float8Stem(dev *vk.Device, tune *tuning.Profile, stem, variant string) string {
+func float8Stem(caps *vk.Caps, tune *tuning.Profile, stem, variant string) string {
 	requires := shaders.Requires(opkit.Stem(stem+"_float8", variant))
-	if !tune.Attention.Float8 || requires == nil || dev.Caps().Missing(requires) != nil {
+	if !tune.Attention.Float8 || requires == nil || caps.Missing(requires) != nil {
 		return stem
 	}
 	return stem + "_float8"
