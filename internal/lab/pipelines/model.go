@@ -109,11 +109,14 @@ func ModelTable(a *vk.Adapter, list []Choice) string {
 	t.AppendHeader(table.Row{"GPU", "operation", "tokens", "kernel", "workgroups", "turns", "issue of a turn", "shared of a turn",
 		"memory, us", "issue, us", "shared, us", "estimate, us"})
 	for _, g := range GPUs {
+		if !g.is(a) {
+			continue
+		}
 		for i := range list {
 			for j := range list[i].Kernels {
 				c, k := &list[i], &list[i].Kernels[j]
 				e, ok := g.estimate(c, k)
-				if !ok || !g.is(a) {
+				if !ok {
 					continue
 				}
 				us := func(clocks float64) float64 { return clocks / g.GHz / 1e3 }

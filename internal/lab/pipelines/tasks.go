@@ -21,9 +21,10 @@ type launch struct {
 	of      map[string]int // the constants, by the shader's names
 }
 
-// task is what a kernel does. Where data or plans decide, this is assumed: a workgroup of a
-// selection takes as many entries as it has room for, and all digits; rows of scores are whole; the
-// token of a compressor completes a window.
+// task is what a kernel does for an operation. TestModelMultiplies holds its turns against RADV's
+// listings. Where data or plans decide, this is assumed: a workgroup of a selection takes as many
+// entries as it has room for, and all digits; rows of scores are whole; the token of a compressor
+// completes a window.
 type task struct {
 	kernel string // or what its name begins with
 	groups func(l *launch) int
@@ -43,7 +44,7 @@ var tasks = []task{
 		func(l *launch) []float64 { return turns(16/l.of["UNROLL"], 128/16, opkit.CeilDiv(l.heads, 64)) }, false, scoreBytes},
 	{"idx_topk_lanes", func(l *launch) int { return l.tokens * opkit.CeilDiv(l.entries, l.of["CAPACITY"]) },
 		func(l *launch) []float64 { return turns(1, opkit.CeilDiv(l.of["CAPACITY"], 4*l.of["THREADS"])) }, false, selectedBytes},
-	{"idx_topk", func(l *launch) int { return l.tokens * opkit.CeilDiv(l.entries, l.of["THREADS"]*l.of["ITEMS"]) },
+	{"idx_topk_da", func(l *launch) int { return l.tokens * opkit.CeilDiv(l.entries, l.of["THREADS"]*l.of["ITEMS"]) },
 		func(l *launch) []float64 { return turns(opkit.CeilDiv(32, l.of["BITS"])) }, false, selectedBytes},
 	{"proj_linear_cm", tileGroups, func(l *launch) []float64 { return turns(l.k / l.of["BK"]) }, true, productBytes},
 	{"proj_linear_dot", tileGroups, func(l *launch) []float64 { return turns(16/l.of["UNROLL"], l.k/16) }, true, productBytes},
@@ -65,11 +66,10 @@ func turns(list ...int) (t []float64) {
 }
 
 func headGroups(l *launch) int       { return l.tokens * opkit.CeilDiv(l.heads, l.of["HG"]) }
-func matrixRows(l *launch) []float64 { return turns(opkit.CeilDiv(l.rows, l.of["TILE"])) }
-func dotRows(l *launch) []float64 {
-	return turns(2, l.of["TILE"]/4, opkit.CeilDiv(l.rows, l.of["TILE"]))
-}
-func attendedBytes(l *launch) int { return l.bytes + 2*2*l.tokens*l.heads*cache.D } // queries and output
+func matrixRows(l *launch) []float64 { return turns(rowTiles(l)) }
+func dotRows(l *launch) []float64    { return turns(2, l.of["TILE"]/4, rowTiles(l)) }
+func rowTiles(l *launch) int         { return opkit.CeilDiv(l.rows, l.of["TILE"]) }
+func attendedBytes(l *launch) int    { return l.bytes + 2*2*l.tokens*l.heads*cache.D } // queries and output
 
 func scoreGroups(l *launch) int {
 	return opkit.CeilDiv(l.tokens, l.of["TOKENS"]) * opkit.CeilDiv(l.heads, l.of["HG"]*l.of["HEAD_PARTS"])
@@ -125,7 +125,8 @@ func (c *Choice) launch() *launch {
 	}
 	l := &launch{tokens: c.Tokens, heads: m.Heads, rows: m.Window + m.TopK}
 	if op == "decode" {
-		l.bytes = c.Tokens * (m.Window*m.Records.Record(model.StoreWindow).SlotBytes() + m.TopK*m.Records.Record(model.StoreEntries).SlotBytes())
+		window, entries := m.Records.Record(model.StoreWindow), m.Records.Record(model.StoreEntries)
+		l.bytes = c.Tokens * (m.Window*window.SlotBytes() + m.TopK*entries.SlotBytes())
 	}
 	if n := scored(m)[c.Op]; n > 0 {
 		l.heads, l.entries, l.bytes = m.IndexHeads, n, n*(m.Records.Keys().RowBytes()+cache.IndexScaleBytes)
