@@ -25,7 +25,10 @@ func (c *Chosen) numbers() map[string]int {
 			n[x.Name] = int(c.Constants[at])
 		}
 	}
-	n["THREADS"] = n[""]
+	n["THREADS"] = 1
+	if size, err := m.LocalSize(c.Constants...); err == nil {
+		n["THREADS"] = int(size[0] * size[1] * size[2])
+	}
 	if c.Listing.gfx12 {
 		n["GFX12"] = 1
 	}
@@ -319,7 +322,6 @@ func selectionByLanes(n map[string]int) []pattern {
 
 // fewTokens are those of shaders/proj_linear_tokens1to8.comp.
 func fewTokens(n map[string]int) []pattern {
-	n["THREADS"] = 128
 	sums, lanes := n["ROWS"]*n["TOKENS"], n["LANES"]
 	parts := 128 / max(1, 128/lanes*sums/2)
 	return []pattern{

@@ -50,7 +50,6 @@ func halfLoads(name string, halves bool, times int, quad func(tid, i int) int, l
 // plainAttention are those of shaders/lib/sparse_mla.glsl.
 func plainAttention(n map[string]int, halves bool) []pattern {
 	hg, tile := n["HG"], n["TILE"]
-	n["THREADS"] = 16 * hg
 	threads, once := n["THREADS"], float64(tile)/attended
 	lanes, blocks, shares := threads/tile, hg/4, 256/tile
 	half, pairs := shares/2, tile/2
@@ -101,8 +100,7 @@ func plainAttention(n map[string]int, halves bool) []pattern {
 
 // plainScores are those of shaders/idx_logits.comp, for a step of 16 of the 128 numbers.
 func plainScores(n map[string]int, halves bool) []pattern {
-	const threads, heads, keys, step = 128, 64, 128, 16
-	n["THREADS"] = threads
+	const heads, keys, step = 64, 128, 16
 	each := 1
 	if halves {
 		each = 2
@@ -162,7 +160,6 @@ func weightQuad(n map[string]int) int {
 // sharedTokens are those of shaders/proj_linear_tokens8to16.comp.
 func sharedTokens(n map[string]int, _ bool) []pattern {
 	const threads = 128
-	n["THREADS"] = threads
 	tokens, lanes, sums, vec := n["TOKENS"], n["LANES"], n["ROWS"]*4, weightQuad(n)
 	units, fours, once := vec/8, tokens/4, float64(lanes*vec)/leastK
 	eights := tokens * lanes * units
@@ -189,8 +186,7 @@ func sharedTokens(n map[string]int, _ bool) []pattern {
 // mergePatterns are those of shaders/attn_merge.comp.
 func mergePatterns(n map[string]int, _ bool) []pattern {
 	const row = 128
-	groups := n["THREADS"]
-	n["THREADS"] = row * groups
+	groups := n["THREADS"] / row
 	if groups < 2 {
 		return nil
 	}
@@ -202,7 +198,6 @@ func mergePatterns(n map[string]int, _ bool) []pattern {
 
 // quantisedQueries are those of shaders/idx_query_quant.comp.
 func quantisedQueries(n map[string]int, _ bool) []pattern {
-	n["THREADS"] = 128
 	read := pattern{"amax_of, read", load, 16, 4, 1, func(tid, i int) int { return (tid%64/8*2 + i%2 + i/2*16) * 16 }}
 	if n["MXFP4"] != 0 {
 		read.times, read.at = 1, func(tid, _ int) int { return tid / 4 * 16 }
@@ -212,7 +207,6 @@ func quantisedQueries(n map[string]int, _ bool) []pattern {
 
 // insertedRows are those of a K row of shaders/proj_q_insert.comp.
 func insertedRows(n map[string]int, _ bool) []pattern {
-	n["THREADS"] = 128
 	read := pattern{"amax_of, read", load, 16, 2, 1, func(tid, i int) int { return (tid%64/8*2 + i) * 16 }}
 	if n["RECORD"] != 0 {
 		read.times, read.at = 1, func(tid, _ int) int { return tid % 64 / 4 * 16 }
@@ -221,7 +215,6 @@ func insertedRows(n map[string]int, _ bool) []pattern {
 }
 
 // normsByLanes are those of shaders/proj_qkv_norm_lanes.comp.
-func normsByLanes(n map[string]int, _ bool) []pattern {
-	n["THREADS"] = 64
+func normsByLanes(_ map[string]int, _ bool) []pattern {
 	return []pattern{{"part_of, read", load, 16, 1, 1, func(_, _ int) int { return 0 }}}
 }
