@@ -330,7 +330,8 @@ func (x *drafting) take(t *testing.T, s *pipeline.Session, right [][]float32, wa
 		from, to := at*x.c.Hidden, (at+accepted)*x.c.Hidden
 		sameBits(t, want[i].Out[from:to], got[i].Out[:to-from], "layer %d, %d of %d tokens at %d", i, accepted, n, at)
 		if k := x.c.TopK; len(want[i].TopK) > 0 {
-			sameBits(t, want[i].TopK[at*k:(at+accepted)*k], got[i].TopK[:accepted*k], "layer %d, picks of %d of %d tokens at %d", i, accepted, n, at)
+			sameBits(t, want[i].TopK[at*k:(at+accepted)*k], got[i].TopK[:accepted*k],
+				"layer %d, picks of %d of %d tokens at %d", i, accepted, n, at)
 		}
 	}
 }

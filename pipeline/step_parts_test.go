@@ -165,7 +165,8 @@ func stepTorn(t *testing.T, cfg model.Config, records model.Records) {
 	const before = 127
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: cfg, Storage: fakemodel.FP8})))
-	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 140, MaxSessions: 2, MaxStep: 1, SubmitBudget: -1, Records: records})
+	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 140, MaxSessions: 2, MaxStep: 1, SubmitBudget: -1,
+		Records: records})
 	require.NoError(t, e.Prepare(t.Context(), 1))
 	t.Logf("levels: %v", e.Levels(1, 0))
 	hidden := make([]float32, cfg.Hidden)

@@ -105,7 +105,7 @@ func stepOnLostDevice(t *testing.T, cfg model.Config, records model.Records) {
 	defer dev.Close()
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: cfg})))
 	defer model.CloseLayers(layers) // before the device
-	e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 4, Records: records}))
+	e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, options{MaxTokens: 4, Records: records}))
 	defer e.Close()
 	s := must[*pipeline.Session](t)(e.Open())
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))
@@ -141,7 +141,7 @@ func stepOutOfMemory(t *testing.T, cfg model.Config, records model.Records) {
 	}
 	var want []pipeline.Appended
 	for n := -1; ; n++ {
-		e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 50, MaxStep: 33, CacheBytes: 1 << 20,
+		e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, options{MaxTokens: 50, MaxStep: 33, CacheBytes: 1 << 20,
 			Records: records}))
 		s := must[*pipeline.Session](t)(e.Open())
 		extend(t, s, len(layers), hidden[:cfg.Hidden])
