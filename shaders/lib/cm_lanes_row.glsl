@@ -20,6 +20,7 @@ struct CmRow {
     uvec2 scales;
     uint more[SCALE_WORDS];  // RECORDS only, as the next
     uint fp4;                // 1 of RECORD_FP4, else 0
+    uint mask;               // ~0 of a row that counts, else 0
 };
 
 // cm_low2, cm_high2: the lower or the upper halves of two words as one.
@@ -86,13 +87,15 @@ uvec2 cm_word(uint w, CM_SCALE scale) {
 
 #include "cm_record_row.glsl"
 
-// cm_mask_row: zeros unless mask has all bits.
+// cm_mask_row: unless mask has all bits, zeros; of other records no scales, with which all numbers
+// are finite, for the weights of a masked row are zeros.
 void cm_mask_row(inout CmRow row, uint mask) {
-    [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] &= mask;
     if (RECORDS) {
+        row.mask = mask;
         [[unroll]] for (uint i = 0u; i < SCALE_WORDS; i++) row.more[i] &= mask;
         return;
     }
+    [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] &= mask;
     [[unroll]] for (uint i = 0u; i < ROPES; i++) row.rope[i] &= mask;
     row.half_word &= mask;
 }

@@ -2,7 +2,7 @@
 //
 // An invocation brings in WORDS neighbouring words of 8 numbers, and what it needs of their scales
 // is a word, or two where it has 16. All issue the same loads: of RECORD_FP4 the later half of
-// these read what lies behind the share, which is still of the page.
+// these read the share again.
 #ifndef LIB_CM_RECORD_ROW_GLSL
 #define LIB_CM_RECORD_ROW_GLSL
 
@@ -14,9 +14,10 @@ bool cm_is_fp4(uint flag) { return WIN_RECORD == COMP_RECORD ? WIN_RECORD == REC
 void cm_fetch_record(uvec3 where, out CmRow row) {
     const uint64_t at = packUint2x32(where.xy);
     row.fp4 = where.z >> 31;
+    row.mask = ~0u;
     const bool fp4 = cm_is_fp4(row.fp4);
     CmRead4 first = CmRead4(at + cm_part * (fp4 ? WORDS * 4u : WORDS * 8u));
-    const uint behind = WORDS > 8u && fp4 ? 0u : WORDS / 4u; // a page of one slot has 32 bytes behind its row
+    const uint behind = fp4 ? 0u : WORDS / 4u;
     [[unroll]] for (uint i = 0u; i < WORDS / 4u; i++) {
         const uvec4 w = first.v[i];
         row.words[2u * i] = w.xy;
@@ -92,7 +93,7 @@ void cm_keep_record(CmRow row, uint at) {
         const uint unit = to + i / 2u * 2u * ROW_PARTS + i % 2u;
         CM_KEEP_ROW(kv_s, unit, at, uvec4(cm_word(row.words[i].x, s), cm_word(row.words[i].y, s)))
     }
-    if (max(code_top_.x, code_top_.y) > float16_t(1.8)) kv_s[to].x = 0x7FFF7FFFu;
+    if (row.mask != 0u && max(code_top_.x, code_top_.y) > float16_t(1.8)) kv_s[to].x = 0x7FFF7FFFu;
 }
 
 #endif

@@ -100,24 +100,24 @@ func plainAttention(n map[string]int, halves bool) []pattern {
 
 // plainScores are those of shaders/idx_logits.comp, for a step of 16 of the 128 numbers.
 func plainScores(n map[string]int, halves bool) []pattern {
-	const heads, keys, step = 64, 128, 16
-	each := 1
+	const keys, step = 128, 16
+	heads, each := n["HEADS"], 1
 	if halves {
 		each = 2
 	}
 	lane := func(tid int) int { return tid % (keys / 8) }
-	once := float64(step) / 128
+	once, fours := float64(step)/128, heads/32
 	return []pattern{
-		{"q_s, queries stored", store, 4, 8 / each, 1, func(tid, i int) int {
+		{"q_s, queries stored", store, 4, 8 / each, 1, upTo(heads*step/8, func(tid, i int) int {
 			return ((tid/heads*8/each+i)*heads + tid%heads) * 4
-		}},
+		})},
 		{"k_s, keys stored", store, 4, 16 / each, 1, func(tid, i int) int { return (i*keys + tid) * 4 }},
-		{"q_s, queries read", load, 16, step / each * 2, 1, func(tid, i int) int {
-			return (i/2*heads/4 + tid/(keys/8)*2 + i%2) * 16
+		{"q_s, queries read", load, 16, step / each * fours, 1, func(tid, i int) int {
+			return (i/fours*heads/4 + tid/(keys/8)*fours + i%fours) * 16
 		}},
 		halfLoads("k_s, keys read", halves, step/each*2, func(tid, i int) int { return i/2*keys/4 + i%2*keys/8 + lane(tid) }, lane),
 		{"k_s, sums stored", store, 16, 2, once, func(tid, i int) int { return (tid/(keys/8)*keys/4 + i*keys/8 + lane(tid)) * 16 }},
-		{"k_s, sums read", load, 4, heads / 8, once, func(tid, i int) int { return (i*keys + tid) * 4 }},
+		{"k_s, sums read", load, 4, 8, once, func(tid, i int) int { return (i*keys + tid) * 4 }},
 	}
 }
 

@@ -41,7 +41,9 @@ var tasks = []task{
 	{"idx_logits_codes_cm", scoreGroups, scoreTiles, true, scoreBytes},
 	{"idx_logits_cm", scoreGroups, scoreTiles, true, scoreBytes},
 	{"idx_logits_dot", func(l *launch) int { return l.tokens * opkit.CeilDiv(l.entries, 128) },
-		func(l *launch) []float64 { return turns(16/l.of["UNROLL"], 128/16, opkit.CeilDiv(l.heads, 64)) }, false, scoreBytes},
+		func(l *launch) []float64 {
+			return turns(16/l.of["UNROLL"], 128/16, opkit.CeilDiv(l.heads, l.of["HEADS"]))
+		}, false, scoreBytes},
 	{"idx_topk_lanes", func(l *launch) int { return l.tokens * opkit.CeilDiv(l.entries, l.of["CAPACITY"]) },
 		func(l *launch) []float64 { return turns(1, opkit.CeilDiv(l.of["CAPACITY"], 4*l.of["THREADS"])) }, false, selectedBytes},
 	{"idx_topk_da", func(l *launch) int { return l.tokens * opkit.CeilDiv(l.entries, l.of["THREADS"]*l.of["ITEMS"]) },

@@ -10,7 +10,6 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
-	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
@@ -83,9 +82,7 @@ func TestModelMultiplies(t *testing.T) {
 				continue
 			}
 			needs := 2 * l.heads * l.rows * 512 // multiply-adds of a token
-			if l.entries > 0 && k.Kernel == "idx_logits_dot" {
-				needs = opkit.RoundUp(l.heads, 64) * l.entries * 128 // which has as many heads at a time
-			} else if l.entries > 0 {
+			if l.entries > 0 {
 				needs = l.heads * l.entries * 128
 			} else if l.k > 0 {
 				needs = l.rows * l.k
