@@ -210,7 +210,8 @@ func (o *Logits) spec() opkit.Spec {
 		spec.Subgroup = uint32(o.tiling.subgroup)
 		spec.Constants = append(spec.Constants, o.tiling.constants()...)
 	} else {
-		spec.Constants = opkit.AppendNonzero(append(spec.Constants, uint32(o.tune.BaseUnroll)), int(opkit.Bit(0, o.cfg.Blocks > 0)), o.baseHeads())
+		spec.Constants = append(spec.Constants, uint32(o.tune.BaseUnroll))
+		spec.Constants = opkit.AppendNonzero(spec.Constants, int(opkit.Bit(0, o.cfg.Blocks > 0)), o.baseHeads())
 	}
 	return spec
 }

@@ -30,7 +30,7 @@ func TestPlainPatternsMirrorShaders(t *testing.T) {
 	scores := append(halves, "idx_logits.comp", "#define LOAD_KEYS(at, lane) HALF_LOAD(k_s, at, lane)",
 		"const uint QP = HEADS / 4u, KP = KEYS / 4u, KL = KEYS / 8u;", "q_s[(at / EACH + e) * QP + line / 4u][line % 4u] = v[e];",
 		"k_s[(at / EACH + e) * KP + line / 4u][line % 4u] = v[e];", "mine_h = tid / KL, mine_k = tid % KL;",
-		"qa = q_s[s * QP + mine_h * 2u], qb = q_s[s * QP + mine_h * 2u + 1u];",
+		"qs = q_s[s * QP + mine_h * FOURS + f];", "if (tid < HEADS * STEP / 8u)",
 		"k0 = LOAD_KEYS(s * KP + mine_k, mine_k), k1 = LOAD_KEYS(s * KP + KL + mine_k, mine_k);",
 		"k_s[mine_h * KP + KL + mine_k] = word4(sum[1]);", "word_sum(k_s[i * KP + tid / 4u][tid % 4u]);")
 	products := append(halves, "proj_linear.comp", "#define LOAD_WEIGHTS(at, lane) HALF_LOAD(w_s, at, lane)",
@@ -56,6 +56,8 @@ func TestPlainPatternsMirrorShaders(t *testing.T) {
 			"p_s, weights stored": 8, "p_s, weights read": 1, "kv_s, values read": 2, "dot_s, heads joined": 8}, nil},
 		{"idx_logits_dot", []uint32{64, 1, 16}, map[string]float64{"q_s, queries stored": 1, "k_s, keys stored": 1,
 			"q_s, queries read": 1, "k_s, keys read": 1, "k_s, sums stored": 1, "k_s, sums read": 1}, scores},
+		{"idx_logits_dot", []uint32{64, 1, 16, 0, 32}, map[string]float64{"q_s, queries stored": 1, "k_s, keys stored": 1,
+			"q_s, queries read": 1, "k_s, keys read": 1, "k_s, sums stored": 1, "k_s, sums read": 1}, nil},
 		{"idx_logits_da", []uint32{64, 1, 16}, map[string]float64{"q_s, queries stored": 1, "k_s, keys stored": 1,
 			"q_s, queries read": 1, "k_s, keys read": 2, "k_s, sums stored": 1, "k_s, sums read": 1}, nil},
 		{"proj_linear_dot", []uint32{3, 0, 128, 128, 2, 256, 8}, map[string]float64{"x_s, x stored": 1, "w_s, weights stored": 1,
