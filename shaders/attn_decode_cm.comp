@@ -27,6 +27,8 @@
 layout(constant_id = 10) const uint ROWS = 0u;
 layout(constant_id = 11) const uint WIN_RECORD = 0u;
 layout(constant_id = 12) const uint COMP_RECORD = 0u;
+#define CM_TURN (ROWS == 0u ? 2u : 1u) // with ROWS all output passes through kv_s
+#define CM_NEXT (ROWS == 0u ? 1u : ROW_PARTS)
 #include "lib/cm_locate.glsl"
 #include "lib/rope_bf16.glsl"
 

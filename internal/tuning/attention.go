@@ -30,6 +30,11 @@ type Attention struct {
 	// 8, which counts where instructions come from memory, as they do in a step.
 	DecodeSubgroups []int
 
+	// DecodeTiles are the tiles of attn_decode_cm to try for a number of heads, best first, in
+	// tiles of 16 rows. A workgroup without room beside a large one may have more heads beside a
+	// small one, which share what a row costs.
+	DecodeTiles []int
+
 	// MatrixRows is what it is in Logits, of rows in attn_prefill_cm and attn_decode_cm. It halves
 	// the clocks of shared memory, and takes a tenth more instructions, in decode up to a third.
 	MatrixRows int
@@ -96,9 +101,13 @@ type Attention struct {
 	// heads, in kernels with matrices. The rest falls with the number of heads.
 	RowShare float64
 
-	// DecodeTile is the time of a tile of attn_decode_cm, which has twice as many rows: bringing
-	// them in and waiting for others, whatever the number of heads.
+	// DecodeTile is the time of a tile of attn_decode_cm with the most heads, which has twice as
+	// many rows; one of half of them has half of it.
 	DecodeTile float64
+
+	// DecodeShare is the share of that time that is spent on bringing rows in and waiting for
+	// others, whatever the number of heads.
+	DecodeShare float64
 
 	// LanesCode is the time in which the code of attn_decode_lanes comes from memory, beyond
 	// that of attn_decode_cm with 16 invocations a row, which is short.

@@ -69,16 +69,15 @@ uvec4 cm_fp4x8(uint w, f16vec2 scale) {
     return uvec4(ab.x, cd.x, ab.y, cd.y);
 }
 
-// CM_KEEP_FP4: 16 codes to kv_s[unit] and the next.
+// CM_KEEP_FP4: 16 codes to kv_s[unit] and the invocation's next.
 #define CM_KEEP_FP4(w, unit, at, scale) \
     CM_KEEP_ROW(kv_s, unit, at, cm_fp4x8(w.x, scale)) \
-    CM_KEEP_ROW(kv_s, (unit) + 1u, at, cm_fp4x8(w.y, scale))
+    CM_KEEP_ROW(kv_s, (unit) + CM_NEXT, at, cm_fp4x8(w.y, scale))
 
-// cm_keep_record: writes the share to row `at` of kv_s. Sixteen numbers of each invocation lie
-// side by side there, as CM_POSITION says, so that stores do not meet in a bank. A NaN among E4M3
+// cm_keep_record: writes the share to row `at` of kv_s, where CM_POSITION says. A NaN among E4M3
 // codes goes where it costs least: the row's scores are NaN either way.
 void cm_keep_record(CmRow row, uint at) {
-    const uint to = at * KV_PITCH + 2u * cm_part;
+    const uint to = at * KV_PITCH + CM_TURN * cm_part;
     if (cm_is_fp4(row.fp4)) {
         [[unroll]] for (uint i = 0u; i < WORDS / 4u; i++) {
             const f16vec2 s = cm_fp4_scales(row.more[i / 2u] >> (cm_part * (WORDS / 4u) + i) % 2u * 16u);
@@ -90,7 +89,7 @@ void cm_keep_record(CmRow row, uint at) {
     code_top_ = f16vec2(0.0);
     [[unroll]] for (uint i = 0u; i < WORDS; i++) {
         const CM_SCALE s = cm_fp8_scale((row.more[0] >> (cm_part * (WORDS / 4u) + i / 4u) % 4u * 8u) & 0xFFu);
-        const uint unit = to + i / 2u * 2u * ROW_PARTS + i % 2u;
+        const uint unit = to + i / CM_TURN * CM_TURN * ROW_PARTS + i % CM_TURN;
         CM_KEEP_ROW(kv_s, unit, at, uvec4(cm_word(row.words[i].x, s), cm_word(row.words[i].y, s)))
     }
     if (row.mask != 0u && max(code_top_.x, code_top_.y) > float16_t(1.8)) kv_s[to].x = 0x7FFF7FFFu;

@@ -198,6 +198,9 @@ func decodedRows(n map[string]int) []pattern {
 	}
 	return []pattern{keptRows("kv_s, rows stored", n, 64/parts, 1, func(tid, i int) (int, int) {
 		row, part := ownRow(n, tid)
+		if n["ROWS"] != 0 {
+			return row*kvPitch + i*parts + part, row
+		}
 		return row*kvPitch + 2*(i/2*parts+part) + i%2, row
 	})}
 }
