@@ -1,0 +1,57 @@
+package shaders
+
+import (
+	"sync"
+
+	"github.com/vkmla/vkmla/internal/spirv"
+)
+
+// choice is a kernel that is compiled together with others, into one module: specialisation
+// constants of the module tell them apart, and each keeps what it needs of it.
+type choice struct {
+	module    string // output name in builds.txt
+	constants settle
+}
+
+// settle has the values of constants, by name in the shader.
+type settle = map[string]uint32
+
+// choices are the kernels of modules that several share. A kernel that is not among them has a
+// module of its own name.
+var choices = map[string]choice{
+	"attn_decode_dot":   {"attn_decode_half", settle{"DOT2": 1}},
+	"attn_decode_half":  {"attn_decode_half", settle{"DOT2": 0}},
+	"attn_prefill_dot":  {"attn_prefill_half", settle{"DOT2": 1}},
+	"attn_prefill_half": {"attn_prefill_half", settle{"DOT2": 0}},
+	"idx_logits_dot":    {"idx_logits_half", settle{"DOT2": 1}},
+	"idx_logits_half":   {"idx_logits_half", settle{"DOT2": 0}},
+	"proj_linear_dot":   {"proj_linear_half", settle{"DOT2": 1}},
+	"proj_linear_half":  {"proj_linear_half", settle{"DOT2": 0}},
+}
+
+// settled keeps the modules of choices, by kernel.
+var settled sync.Map
+
+// module returns the module of a kernel, which is not to be changed.
+func module(name string) ([]byte, error) {
+	c, shared := choices[name]
+	if !shared {
+		code, err := spv.ReadFile("spv/" + name + ".spv")
+		if err != nil {
+			return nil, ErrUnknown
+		}
+		return code, nil
+	}
+	if code, ok := settled.Load(name); ok {
+		return code.([]byte), nil
+	}
+	code, err := spv.ReadFile("spv/" + c.module + ".spv")
+	if err != nil {
+		return nil, err
+	}
+	if code, err = spirv.Settle(code, c.constants); err != nil {
+		return nil, err
+	}
+	settled.Store(name, code)
+	return code, nil
+}
