@@ -27,6 +27,13 @@ var choices = map[string]choice{
 	"idx_logits_half":   {"idx_logits_half", settle{"DOT2": 0}},
 	"proj_linear_dot":   {"proj_linear_half", settle{"DOT2": 1}},
 	"proj_linear_half":  {"proj_linear_half", settle{"DOT2": 0}},
+
+	"proj_linear_tokens1to8_da":      {"proj_linear_tokens1to8_da", settle{"HALF_CODES": 0, "NORMS": 0}},
+	"proj_linear_tokens1to8_cm":      {"proj_linear_tokens1to8_da", settle{"HALF_CODES": 1, "NORMS": 0}},
+	"proj_linear_tokens1to8_norm_da": {"proj_linear_tokens1to8_da", settle{"HALF_CODES": 0, "NORMS": 1}},
+	"proj_linear_tokens1to8_norm_cm": {"proj_linear_tokens1to8_da", settle{"HALF_CODES": 1, "NORMS": 1}},
+	"proj_linear_chain_da":           {"proj_linear_chain_da", settle{"HALF_CODES": 0}},
+	"proj_linear_chain_cm":           {"proj_linear_chain_da", settle{"HALF_CODES": 1}},
 }
 
 // settled keeps the modules of choices, by kernel.
