@@ -34,6 +34,11 @@ var choices = map[string]choice{
 	"proj_linear_tokens1to8_norm_cm": {"proj_linear_tokens1to8_da", settle{"HALF_CODES": 1, "NORMS": 1}},
 	"proj_linear_chain_da":           {"proj_linear_chain_da", settle{"HALF_CODES": 0}},
 	"proj_linear_chain_cm":           {"proj_linear_chain_da", settle{"HALF_CODES": 1}},
+
+	"proj_q_insert":          {"proj_q_insert", settle{"LANES_PASS": 0}},
+	"proj_q_insert_lanes":    {"proj_q_insert", settle{"LANES_PASS": 1}},
+	"proj_q_insert_da":       {"proj_q_insert_da", settle{"LANES_PASS": 0}},
+	"proj_q_insert_lanes_da": {"proj_q_insert_da", settle{"LANES_PASS": 1}},
 }
 
 // settled keeps the modules of choices, by kernel.

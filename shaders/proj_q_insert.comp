@@ -3,8 +3,8 @@
 //   x = columns kv_at .. kv_at+511 of kv[t], with NORM normed as in proj_qkv_norm.comp; x[448..511]
 //     turned at p and rounded to bf16; then to slot s = slots[t] >= 0 as kv_insert.comp does
 // Shared memory: 896 B.
-// Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with LANES_PASS those of
-//   lib/lanes.glsl.
+// Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with LANES_PASS, a choice of
+//   builds, those of lib/lanes.glsl.
 // Bindings: 0 kv [N,kv_width] bf16, 1 slots [T] i64, T <= N, 2 positions [N] i32, 3 table [rows,64]
 //   f32 (lib/rope.glsl), 4 kv_weight [512] bf16 or f32, 5 q [N,H,512] bf16, read and written, 6
 //   pool [pages,stride] u8; KV_DA builds reach all by address.
@@ -30,13 +30,13 @@ layout(constant_id = 0) const uint PAGE = 64;
 layout(constant_id = 1) const uint NORM = 0;
 layout(constant_id = 2) const uint RECORD = 0u;
 layout(constant_id = 3) const uint Q_NORM = 1u;
-#ifdef LANES_PASS
 layout(constant_id = 4) const uint SUBGROUP = 32;
+layout(constant_id = 99) const bool LANES_PASS = false;
 #include "lib/lanes.glsl"
-uint me_() { return lanes_me(); }
-#else
-uint me_() { return gl_LocalInvocationID.x; }
-#endif
+uint me_() {
+    if (LANES_PASS) return lanes_me();
+    return gl_LocalInvocationID.x;
+}
 
 layout(push_constant) uniform Push {
     KV_ADDR kv_addr;
@@ -96,13 +96,14 @@ void heads4(uint t) {
         table_cos_sin4(table_row(t), (lane + 8u - LANES) * 4u, false, near, far);
     }
     precise float sum = rms_squares(a) + rms_squares(b);
-#ifdef LANES_PASS
-    const float all = lanes_sum32(sum);
-#else
-    rms_of[me / 4u][me % 4u] = sum;
-    barrier();
-    const float all = rms_sum32(me - lane);
-#endif
+    float all;
+    if (LANES_PASS) {
+        all = lanes_sum32(sum);
+    } else {
+        rms_of[me / 4u][me % 4u] = sum;
+        barrier();
+        all = rms_sum32(me - lane);
+    }
     if (!live) return;
     const float r = rms_factor(all, 1.0 / 512.0, pc.eps);
     if (floatBitsToUint(all) >= floatBitsToUint(RMS_MOST)) { // by bits: compilers may turn a comparison round, which a NaN fails
