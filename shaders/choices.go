@@ -16,6 +16,9 @@ type choice struct {
 // settle has the values of constants, by name in the shader.
 type settle = map[string]uint32
 
+// alone are kernels whose invocations pass nothing on inside subgroups.
+var alone = settle{"LANES_PASS": 0, "SUBGROUP": 1}
+
 // choices are the kernels of modules that several share. A kernel that is not among them has a
 // module of its own name.
 var choices = map[string]choice{
@@ -35,10 +38,18 @@ var choices = map[string]choice{
 	"proj_linear_chain_da":           {"proj_linear_chain_da", settle{"HALF_CODES": 0}},
 	"proj_linear_chain_cm":           {"proj_linear_chain_da", settle{"HALF_CODES": 1}},
 
-	"proj_q_insert":          {"proj_q_insert", settle{"LANES_PASS": 0}},
-	"proj_q_insert_lanes":    {"proj_q_insert", settle{"LANES_PASS": 1}},
-	"proj_q_insert_da":       {"proj_q_insert_da", settle{"LANES_PASS": 0}},
-	"proj_q_insert_lanes_da": {"proj_q_insert_da", settle{"LANES_PASS": 1}},
+	"proj_q_insert":                    {"proj_q_insert", alone},
+	"proj_q_insert_lanes":              {"proj_q_insert", settle{"LANES_PASS": 1}},
+	"proj_q_insert_da":                 {"proj_q_insert_da", alone},
+	"proj_q_insert_lanes_da":           {"proj_q_insert_da", settle{"LANES_PASS": 1}},
+	"proj_qkv_norm":                    {"proj_qkv_norm", alone},
+	"proj_qkv_norm_lanes":              {"proj_qkv_norm", settle{"LANES_PASS": 1}},
+	"proj_qkv_norm_da":                 {"proj_qkv_norm_da", alone},
+	"proj_qkv_norm_lanes_da":           {"proj_qkv_norm_da", settle{"LANES_PASS": 1}},
+	"proj_inverse_rope_quant":          {"proj_inverse_rope_quant", alone},
+	"proj_inverse_rope_quant_lanes":    {"proj_inverse_rope_quant", settle{"LANES_PASS": 1}},
+	"proj_inverse_rope_quant_da":       {"proj_inverse_rope_quant_da", alone},
+	"proj_inverse_rope_quant_lanes_da": {"proj_inverse_rope_quant_da", settle{"LANES_PASS": 1}},
 }
 
 // settled keeps the modules of choices, by kernel.

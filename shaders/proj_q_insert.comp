@@ -31,12 +31,8 @@ layout(constant_id = 1) const uint NORM = 0;
 layout(constant_id = 2) const uint RECORD = 0u;
 layout(constant_id = 3) const uint Q_NORM = 1u;
 layout(constant_id = 4) const uint SUBGROUP = 32;
-layout(constant_id = 99) const bool LANES_PASS = false;
+#define LANES_CHOICE
 #include "lib/lanes.glsl"
-uint me_() {
-    if (LANES_PASS) return lanes_me();
-    return gl_LocalInvocationID.x;
-}
 
 layout(push_constant) uniform Push {
     KV_ADDR kv_addr;
@@ -74,7 +70,7 @@ shared uint scale_of[32]; // scale bytes
 uint table_row(uint t) { return uint(clamp(positions_at(t), 0, int(pc.table_rows) - 1)); }
 
 void heads4(uint t) {
-    const uint me = me_(), lane = me % LANES;
+    const uint me = lanes_me(), lane = me % LANES;
     const uint head = gl_WorkGroupID.x * HEADS + me / LANES;
     const bool live = head < pc.heads;
     if (Q_NORM == 0u) {
@@ -157,7 +153,7 @@ void insert_record(uint me, bool live, uint page, uint place, uvec4 w) {
 // insert: loads come before anything is decided, so that they wait for each other no more than they
 // must; invocations from 64 on do what others do, too, and store nothing.
 void insert(uint t) {
-    const uint me = me_(), lane = me % UNITS, block = lane / 8u, pair = (lane % 8u) * 4u;
+    const uint me = lanes_me(), lane = me % UNITS, block = lane / 8u, pair = (lane % 8u) * 4u;
     uvec4 w = kv_at(t * pc.kv_stride + pc.kv_at + lane);
     vec4 a, b;
     if (NORM != 0u) gains(lane, a, b);

@@ -58,9 +58,6 @@ var further = map[string]string{
 	"proj_linear_tokens8to32":  "proj_linear",
 	"proj_linear_tokens32to64": "proj_linear",
 	"proj_linear_whole":        "proj_linear",
-
-	"proj_inverse_rope_quant_lanes": "proj_inverse_rope_quant",
-	"proj_qkv_norm_lanes":           "proj_qkv_norm",
 }
 
 // TestStems holds the rule that an operation's name leads to all its files:
@@ -98,7 +95,7 @@ func TestStems(t *testing.T) {
 }
 
 // suffixes is the closed list.
-var suffixes = []string{"", "_da", "_cm", "_cmb", "_dot", "_half", "_lanes", "_lanes_da", "_norm_da", "_norm_cm", "_raw_cm", "_codes_cm"}
+var suffixes = []string{"", "_da", "_cm", "_cmb", "_half", "_lanes", "_raw_cm", "_codes_cm"}
 
 // TestBuilds holds builds.txt, the sources and the committed SPIR-V against each
 // other, and the suffixes to the closed list.
