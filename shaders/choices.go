@@ -50,6 +50,12 @@ var choices = map[string]choice{
 	"proj_inverse_rope_quant_lanes":    {"proj_inverse_rope_quant", settle{"LANES_PASS": 1}},
 	"proj_inverse_rope_quant_da":       {"proj_inverse_rope_quant_da", alone},
 	"proj_inverse_rope_quant_lanes_da": {"proj_inverse_rope_quant_da", settle{"LANES_PASS": 1}},
+
+	"num_layout_cm":  {"num_matrix_cm", settle{"PROBE": 0}},
+	"num_layout_cmb": {"num_matrix_cmb", settle{"PROBE": 0}},
+	"num_rows_cm":    {"num_matrix_cm", settle{"PROBE": 1}},
+	"num_rows_cmb":   {"num_matrix_cmb", settle{"PROBE": 1}},
+	"num_codes_cm":   {"num_matrix_cm", settle{"PROBE": 2}},
 }
 
 // settled keeps the modules of choices, by kernel.

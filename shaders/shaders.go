@@ -57,10 +57,12 @@ func Names() []string {
 	if err != nil {
 		return nil
 	}
-	names := slices.Collect(maps.Keys(choices))
+	names, shared := slices.Collect(maps.Keys(choices)), map[string]bool{}
+	for _, c := range choices {
+		shared[c.module] = true
+	}
 	for _, f := range files {
-		stem, ok := strings.CutSuffix(f.Name(), ".spv")
-		if _, shared := choices[stem]; ok && !shared {
+		if stem, ok := strings.CutSuffix(f.Name(), ".spv"); ok && !shared[stem] {
 			names = append(names, stem)
 		}
 	}

@@ -20,9 +20,7 @@ var owner = map[string]string{"kv_": "cache", "idx_": "indexer", "attn_": "atten
 // tools are shaders that are no operations of the library, and who uses them.
 var tools = map[string]string{
 	"num_formats":       "the test of the number formats in package cache",
-	"num_layout_cm":     "the choice of a kernel in packages indexer, attention and projection",
-	"num_codes_cm":      "the choice of matrices in package indexer",
-	"num_rows_cm":       "the choice of how keys lie in package indexer",
+	"num_matrix_cm":     "the choice of a kernel in packages indexer, attention and projection",
 	"num_subnormals_cm": "the choice of a build in package opkit",
 	"num_elements_cm":   "the test of the matrix elements in package attention",
 	"kv_touch":          "the decode step of package pipeline; it computes nothing that a reference could",
