@@ -56,6 +56,9 @@ var choices = map[string]choice{
 	"num_rows_cm":    {"num_matrix_cm", settle{"PROBE": 1}},
 	"num_rows_cmb":   {"num_matrix_cmb", settle{"PROBE": 1}},
 	"num_codes_cm":   {"num_matrix_cm", settle{"PROBE": 2}},
+
+	"num_elements_cm":   {"num_elements_cm", settle{"SUBNORMALS": 0}},
+	"num_subnormals_cm": {"num_elements_cm", settle{"SUBNORMALS": 1}},
 }
 
 // settled keeps the modules of choices, by kernel.

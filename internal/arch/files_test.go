@@ -21,8 +21,7 @@ var owner = map[string]string{"kv_": "cache", "idx_": "indexer", "attn_": "atten
 var tools = map[string]string{
 	"num_formats":       "the test of the number formats in package cache",
 	"num_matrix_cm":     "the choice of a kernel in packages indexer, attention and projection",
-	"num_subnormals_cm": "the choice of a build in package opkit",
-	"num_elements_cm":   "the test of the matrix elements in package attention",
+	"num_elements_cm":   "the choice of a build in package opkit; the test of the matrix elements in package attention",
 	"kv_touch":          "the decode step of package pipeline; it computes nothing that a reference could",
 	"bench_copy":        "the benchmark's bandwidth measurement",
 	"bench_fma":         "the benchmark's arithmetic measurement",
@@ -44,7 +43,6 @@ var parts = map[string]string{
 var further = map[string]string{
 	"attn_decode_lanes":        "attn_decode",
 	"attn_prefill_lanes":       "attn_prefill",
-	"kv_compress_save":         "kv_compress",
 	"idx_logits_lanes":         "idx_logits",
 	"idx_logits_prompt":        "idx_logits",
 	"idx_topk_lanes":           "idx_topk",
@@ -93,7 +91,7 @@ func TestStems(t *testing.T) {
 }
 
 // suffixes is the closed list.
-var suffixes = []string{"", "_da", "_cm", "_cmb", "_half", "_lanes", "_raw_cm", "_codes_cm"}
+var suffixes = []string{"", "_da", "_cm", "_cmb", "_half", "_save", "_save_da", "_raw_cm", "_codes_cm"}
 
 // TestBuilds holds builds.txt, the sources and the committed SPIR-V against each
 // other, and the suffixes to the closed list.
