@@ -3,10 +3,10 @@
 //    B [K,N] and C [M,N] are loaded from their own indices row*columns + column. The value of
 //    component i of invocation l goes to
 //      dst[first + i*SUBGROUP + l],  first = 0 for A, M*K for B, M*K + K*N for C
-//    Three more words follow: how many components of A, B and C an invocation has. The indices mean
-//    something only where every element is in one component, so that there are M*K/SUBGROUP,
-//    K*N/SUBGROUP and M*N/SUBGROUP of them (some devices hold operands twice), and where the element
-//    type can hold every index: f16 up to 2048 elements, bf16 256.
+//    Three more words follow: how many components of A, B and C an invocation has. The indices
+//    mean something only where every element is in one component, so that there are M*K/SUBGROUP,
+//    K*N/SUBGROUP and M*N/SUBGROUP of them (some devices hold operands twice), and where the
+//    element type can hold every index: f16 up to 2048 elements, bf16 256.
 // 1  num_rows: whether lib/cm_rows.glsl loads fragments as coopMatLoad does: rows of numbers that
 //    differ are stored both ways and loaded as either operand. dst[l] is how many components of
 //    lane l differ.
