@@ -201,7 +201,7 @@ func (f matrixFit) prefillTilings(element string, heads int) (list []tiling, err
 	fit, err := f.all(element, heads, f.prefill)
 	for _, t := range fit {
 		share := float64(t.heads) / float64(fit[0].heads)
-		x := t.tiling(f.tune.Attention.RowShare + (1-f.tune.Attention.RowShare)*share)
+		x := t.tiling(tuning.RowShare + (1-tuning.RowShare)*share)
 		x.rows = f.rows(t)
 		list = append(list, x)
 	}
@@ -216,10 +216,10 @@ func (f matrixFit) decodeTilings(element string, heads int) (list []tiling, err 
 		fit, err = f.all(element, heads, f.decodeFew)
 	}
 	for _, t := range fit {
-		x := t.tiling(f.tune.Attention.DecodeTile)
+		x := t.tiling(tuning.DecodeTile)
 		x.rotates, x.norms, x.rows, x.places = true, t.normsQueries(), f.rows(t), true
 		if t.rowLanes() < 16 {
-			x.code = f.tune.Attention.DecodeCode
+			x.code = tuning.DecodeCode
 		}
 		list = append(list, x)
 	}
