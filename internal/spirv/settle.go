@@ -102,6 +102,9 @@ func (m *Module) shorten(head, before, now []inst) []inst {
 // reads tells whether functions name a member of a variable, or the variable as a whole.
 func (m *Module) reads(variable uint32, member int, functions []inst) bool {
 	return slices.ContainsFunc(functions, func(in inst) bool {
+		if !slices.Contains(in.args, variable) {
+			return false
+		}
 		if in.op != opAccessChain || len(in.args) < 4 {
 			return slices.ContainsFunc(in.operands(), func(ids []uint32) bool { return slices.Contains(ids, variable) })
 		}
