@@ -210,7 +210,7 @@ func (f matrixFit) prefillTilings(element string, heads int) (list []tiling, err
 	fit, err := f.all(element, heads, f.prefill)
 	for _, t := range fit {
 		share := float64(t.heads) / float64(fit[0].heads)
-		x := t.tiling(f.tune.Attention.RowShare + (1-f.tune.Attention.RowShare)*share)
+		x := t.tiling(tuning.RowShare + (1-tuning.RowShare)*share)
 		x.rows = f.rows(t)
 		list = append(list, x)
 	}
@@ -232,7 +232,7 @@ func (f matrixFit) decodeTilings(element string, heads int) (list []tiling, err 
 		x := t.tiling(tune.DecodeTile * float64(t.tile) / float64(full) * (tune.DecodeShare + (1-tune.DecodeShare)*share))
 		x.rotates, x.norms, x.rows, x.places = true, t.normsQueries(), f.rows(t), true
 		if t.threads() < 16*full {
-			x.code = tune.DecodeCode
+			x.code = tuning.DecodeCode
 		}
 		list = append(list, x)
 	}

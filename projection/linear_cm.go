@@ -265,7 +265,7 @@ func (k *matrixTiles) besideFills(t matrixTile, T int) bool {
 		return false
 	}
 	all, fill := opkit.CeilDiv(T, t.bm)*opkit.CeilDiv(k.rows()+k.cfg.Beside, t.bn), k.fill(t)
-	return opkit.RoundUp(all, fill)-all <= all/k.tune.Parts.BesideIdle
+	return opkit.RoundUp(all, fill)-all <= all/tuning.BesideIdle
 }
 
 // tile is the largest that T tokens fill by more than half and of which there are enough, with K
@@ -279,7 +279,7 @@ func (k *matrixTiles) tile(T, scratch int) matrixTile {
 		last = k.tiles[i]
 	}
 	for _, t := range k.tiles {
-		enough := k.besideFills(t, T) || k.workgroups(t, T)*k.partsOf(t, T, scratch) >= k.fill(t)/p.EnoughFill
+		enough := k.besideFills(t, T) || k.workgroups(t, T)*k.partsOf(t, T, scratch) >= k.fill(t)/tuning.EnoughFill
 		if t.bm > last.bm && t.bm < 2*T && enough {
 			return t
 		}
@@ -312,7 +312,7 @@ func (k *matrixTiles) partsOf(t matrixTile, T, scratch int) int {
 // 264 fill the device take as long as 528, but 256 whole ones and 256 halves take as
 // long as 396. No parts, or 1, is better where that gains too little.
 func (k *matrixTiles) tail(t matrixTile, T, scratch int) (whole, parts int) {
-	p, gain := &k.tune.Parts, k.tune.Tiles.TailGain
+	p, gain := &k.tune.Parts, tuning.TailGain
 	fill, across, down := k.fill(t), opkit.CeilDiv(T, t.bm), k.rowTiles(t.bn)
 	if k.cfg.Groups > 1 || across*down <= fill || k.cfg.Invariant || k.besideFills(t, T) {
 		return 0, 1

@@ -80,26 +80,8 @@ type Attention struct {
 	// and join parts for nothing.
 	InvariantTokens int
 
-	// StartTime is that of starting a workgroup, finding its rows, and ending it.
-	StartTime float64
-
-	// HeadsTime is that of loading the queries and storing the output of a workgroup with the
-	// most heads.
-	HeadsTime float64
-
 	// TrafficTime is that of moving the queries and output of as many heads as fill the device.
 	TrafficTime float64
-
-	// JoinTime is that of the launch that joins parts.
-	JoinTime float64
-
-	// SpillTime is that of partial rows of as many heads as fill the device. It counts only
-	// beyond the first device-full of them: these miss the cache when they are joined.
-	SpillTime float64
-
-	// RowShare is the share of a tile's time that is spent on its rows, whatever the number of
-	// heads, in kernels with matrices. The rest falls with the number of heads.
-	RowShare float64
 
 	// DecodeTile is the time of a tile of attn_decode_cm with the most heads, which has twice as
 	// many rows; one of half of them has half of it.
@@ -108,13 +90,6 @@ type Attention struct {
 	// DecodeShare is the share of that time that is spent on bringing rows in and waiting for
 	// others, whatever the number of heads.
 	DecodeShare float64
-
-	// LanesCode is the time in which the code of attn_decode_lanes comes from memory, beyond
-	// that of attn_decode_cm with 16 invocations a row, which is short.
-	LanesCode float64
-
-	// DecodeCode is the same for attn_decode_cm with fewer invocations a row.
-	DecodeCode float64
 }
 
 // PlainForm is one way to divide the work of a kernel without matrices.
@@ -124,3 +99,31 @@ type PlainForm struct {
 	PerUnit int     // workgroups that share a compute unit
 	Time    float64 // of a tile where that many do, in microseconds: about the unit of the plan
 }
+
+// Numbers that no profile has other ones of.
+const (
+	// StartTime is that of starting a workgroup, finding its rows, and ending it.
+	StartTime = 3.0
+
+	// HeadsTime is that of loading the queries and storing the output of a workgroup with the
+	// most heads.
+	HeadsTime = 4.0
+
+	// JoinTime is that of the launch that joins parts.
+	JoinTime = 3.0
+
+	// SpillTime is that of partial rows of as many heads as fill the device. It counts only
+	// beyond the first device-full of them: these miss the cache when they are joined.
+	SpillTime = 12.0
+
+	// RowShare is the share of a tile's time that is spent on its rows, whatever the number of
+	// heads, in kernels with matrices. The rest falls with the number of heads.
+	RowShare = 0.5
+
+	// LanesCode is the time in which the code of attn_decode_lanes comes from memory, beyond
+	// that of attn_decode_cm with 16 invocations a row, which is short.
+	LanesCode = 3.0
+
+	// DecodeCode is the same for attn_decode_cm with fewer invocations a row.
+	DecodeCode = 4.0
+)

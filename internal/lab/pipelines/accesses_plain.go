@@ -214,7 +214,8 @@ func insertedRows(n map[string]int, _ bool) []pattern {
 	return []pattern{{"amax_of, stored", store, 4, 1, 1, upTo(64, func(tid, _ int) int { return tid * 4 })}, read}
 }
 
-// normsByLanes are those of shaders/proj_qkv_norm_lanes.comp.
-func normsByLanes(_ map[string]int, _ bool) []pattern {
+// normsByLanes are those of shaders/proj_qkv_norm.comp.
+func normsByLanes(n map[string]int, _ bool) []pattern {
+	n["THREADS"] = 64
 	return []pattern{{"part_of, read", load, 16, 1, 1, func(_, _ int) int { return 0 }}}
 }

@@ -79,7 +79,7 @@ func TestPlainPatternsMirrorShaders(t *testing.T) {
 				"const uvec4 m = max(amax_of[block * 2u], amax_of[block * 2u + 1u]);"}},
 		{"proj_q_insert_lanes_da", []uint32{64, 0, 1, 0, 64}, map[string]float64{"amax_of, stored": 1, "amax_of, read": 1}, nil},
 		{"proj_qkv_norm_lanes_da", []uint32{1024, 64}, map[string]float64{"part_of, read": 1},
-			[]string{"proj_qkv_norm_lanes.comp", "(part_of.x + part_of.y) + (part_of.z + part_of.w);"}},
+			[]string{"proj_qkv_norm.comp", "(part_of.x + part_of.y) + (part_of.z + part_of.w);"}},
 		{"kv_compress_save", []uint32{32, 64, 1, 2, 0, 128, 2, 0, 1, 4, 2}, map[string]float64{"square_of, stored": 1,
 			"square_of, read": 1, "amax_of, stored": 1, "amax_of, read": 1}, []string{"lib/kv_compress.glsl",
 			"sum = ((square_of[0] + square_of[1]) + (square_of[2] + square_of[3]))", "lib/kv_latent.glsl",
