@@ -5,9 +5,13 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // bothLayouts runs f as it is on the device and, where that makes a difference, as on one
@@ -44,6 +48,42 @@ func TestDecodeManyHeads(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Heads that have no room beside a tile of two matrices' rows take one of one matrix's, so that a
+// workgroup has all of them, and give the result: of both records, where lanes load rows
+// themselves, whole rows and parts.
+func TestDecodeHalfTile(t *testing.T) {
+	a := *testkit.Device(t).Adapter()
+	if testkit.LeftOut(attention.VariantCM) || a.Type != vk.TypeCPU || attention.CanDecode(&a, attention.VariantCM, 64) != nil {
+		t.Skip("no processor with matrices of f16")
+	}
+	a.Caps.SharedMemory = 24 << 10 // room for 32 heads with 16 rows, for 64 with 8
+	dev := must[*vk.Device](t)(a.Open(vk.DeviceOptions{Profile: "rdna4"}))
+	t.Cleanup(func() { assert.NoError(t, dev.Close()) })
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 10))
+	const heads, tokens = 61, 2
+	s := step{heads, normal(rng, tokens*heads*attention.D), recordSet(t, cache.RecordFP8, 64, tokens, normal(rng, 69*attention.D)),
+		recordSet(t, cache.RecordFP4, 64, tokens, normal(rng, 41*attention.D)), make([]float32, heads)}
+	for i := range s.q[:heads*attention.D] { // of the first token: scores outgrow the first ones
+		s.q[i] = numfmt.BF16Encode(numfmt.BF16Decode(s.q[i]) * float32(1+i/attention.D/4))
+	}
+	s.win.Lens[1], s.comp.Indices[3] = 2, -1
+	for _, splits := range []int{1, 3} {
+		t.Run(subtest(splits), func(t *testing.T) {
+			cfg := s.config(attention.VariantCM)
+			cfg.Splits, cfg.Workgroups, cfg.OnDemand = splits, 1, true
+			cfg.WindowRecord, cfg.CompressedRecord = cache.RecordFP8, cache.RecordFP4
+			attention.ByRows(func() {
+				out, lse := s.decode(t, dev, cfg)
+				s.check(t, attention.VariantCM, out, lse)
+			})
+		})
+	}
+	k := dev.Kernels()[0]
+	assert.Equal(t, "attn_decode_cm", k.Name())
+	assert.Equal(t, []uint32{64, 8}, k.Constants()[2:4], "heads and rows at a time")
+	assert.EqualValues(t, 2, k.Constants()[10], "how rows lie")
 }
 
 // Scores of any size end, and one of the largest wins alone.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -160,7 +161,7 @@ func (f matrixFit) withDecodeLanes(layout layoutOf, variant string, heads int, l
 	}
 	list, err := f.withLanes(layout, stem, variant, heads, list)
 	if err == nil && list[0].stem == stem {
-		list[0].code = f.tune.Attention.LanesCode
+		list[0].code = tuning.LanesCode
 	}
 	return list, err
 }

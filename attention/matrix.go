@@ -112,10 +112,16 @@ func (f matrixFit) prefill(t matrixTiling) (matrixTiling, bool) {
 	return t, false
 }
 
-// decode completes a tiling for attn_decode_cm, whose tile is twice as large.
+// decode completes a tiling for attn_decode_cm with the first of the profile's tiles that has room.
 func (f matrixFit) decode(t matrixTiling) (matrixTiling, bool) {
-	t.tile *= 2
-	return f.decodeFew(t)
+	for _, times := range f.tune.Attention.DecodeTiles {
+		x := t
+		x.tile *= times
+		if x, ok := f.decodeFew(x); ok {
+			return x, true
+		}
+	}
+	return t, false
 }
 
 // decodeFew is decode with a tile as it is. A matrix has 16 columns at most: more of V4.1's rows
@@ -125,6 +131,9 @@ func (f matrixFit) decode(t matrixTiling) (matrixTiling, bool) {
 // same queries, so where a device holds them twice they divide the dims first: RADV spills 4643
 // registers on navi31 with 32 heads if they do not.
 func (f matrixFit) decodeFew(t matrixTiling) (matrixTiling, bool) {
+	if t.tile < t.n {
+		return t, false
+	}
 	for _, t.subgroups = range f.tune.Attention.DecodeSubgroups {
 		heads := min(t.subgroups, t.heads/t.m)
 		columns := min(t.subgroups/heads, t.tile/t.n)
@@ -201,7 +210,7 @@ func (f matrixFit) prefillTilings(element string, heads int) (list []tiling, err
 	fit, err := f.all(element, heads, f.prefill)
 	for _, t := range fit {
 		share := float64(t.heads) / float64(fit[0].heads)
-		x := t.tiling(f.tune.Attention.RowShare + (1-f.tune.Attention.RowShare)*share)
+		x := t.tiling(tuning.RowShare + (1-tuning.RowShare)*share)
 		x.rows = f.rows(t)
 		list = append(list, x)
 	}
@@ -213,15 +222,19 @@ func (f matrixFit) prefillTilings(element string, heads int) (list []tiling, err
 func (f matrixFit) decodeTilings(element string, heads int) (list []tiling, err error) {
 	fit, err := f.all(element, heads, f.decode)
 	if err != nil {
-		fit, err = f.all(element, heads, f.decodeFew)
+		if fit, err = f.all(element, heads, f.decodeFew); err != nil {
+			return nil, err
+		}
 	}
+	tune, full := &f.tune.Attention, fit[len(fit)-1].tile
 	for _, t := range fit {
-		x := t.tiling(f.tune.Attention.DecodeTile)
+		share := float64(t.heads) / float64(fit[0].heads)
+		x := t.tiling(tune.DecodeTile * float64(t.tile) / float64(full) * (tune.DecodeShare + (1-tune.DecodeShare)*share))
 		x.rotates, x.norms, x.rows, x.places = true, t.normsQueries(), f.rows(t), true
-		if t.rowLanes() < 16 {
-			x.code = f.tune.Attention.DecodeCode
+		if t.threads() < 16*full {
+			x.code = tuning.DecodeCode
 		}
 		list = append(list, x)
 	}
-	return list, err
+	return list, nil
 }

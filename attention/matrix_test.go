@@ -141,6 +141,33 @@ func TestMatrixTilingsFit(t *testing.T) {
 	}
 }
 
+// RDNA4 has room for all of 64 heads beside half a tile, and takes it by its profile. RDNA3, which
+// holds queries twice, has none.
+func TestDecodeHalf(t *testing.T) {
+	for _, c := range []struct {
+		device, profile string
+		most            matrixTiling
+	}{
+		{"RDNA4", "rdna4", matrixTiling{16, 16, 16, 64, 16, 32, 8, 2}},
+		{"RDNA3", "rdna3", matrixTiling{16, 16, 16, 32, 32, 32, 8, 4}},
+		{"RDNA4", "generic", matrixTiling{16, 16, 16, 32, 32, 32, 8, 4}},
+	} {
+		f := known(t, c.device)
+		f.tune = profile(t, c.profile)
+		list, err := f.decodeTilings("f16", 64)
+		require.NoError(t, err)
+		fit, err := f.all("f16", 64, f.decode)
+		require.NoError(t, err)
+		assert.Equal(t, c.most, fit[0], "%s, profile %s", c.device, c.profile)
+		checkTiling(t, c.device, fit[0], 64)
+		checkShared(t, f, module(t, "attn_decode_cm"), fit[0], fit[0].tile, 64, 2)
+		if fit[0].heads == 64 { // its tile costs more than half of one with all rows and half of the heads
+			assert.InDelta(t, list[0].cost, 0.77*list[1].cost, 0.01)
+			assert.Equal(t, list[0].code, list[1].code)
+		}
+	}
+}
+
 // checkTiling checks what both kernels assume.
 func checkTiling(t *testing.T, device string, c matrixTiling, heads int) {
 	t.Helper()

@@ -83,9 +83,9 @@ func (s splitter) estimate(x tiling, t, width, parts int) float64 {
 	share := float64(x.heads) / float64(s.tilings[0].heads)
 	traffic := share * float64(workgroups) / float64(s.room(x))
 	tiles := opkit.CeilDiv(opkit.CeilDiv(width, x.tile), parts)
-	time := x.code + waves*(s.tune.StartTime+s.tune.HeadsTime*share+float64(tiles)*x.cost) + s.tune.TrafficTime*traffic
+	time := x.code + waves*(tuning.StartTime+tuning.HeadsTime*share+float64(tiles)*x.cost) + s.tune.TrafficTime*traffic
 	if parts > 1 {
-		time += s.tune.JoinTime + s.tune.SpillTime*max(0, traffic-1)
+		time += tuning.JoinTime + tuning.SpillTime*max(0, traffic-1)
 	}
 	return time
 }

@@ -20,7 +20,7 @@ func hopper(t testing.TB) (*tuning.Attention, []tiling) {
 	lanes, ok := matrixFit{&caps, tune}.lanes(caps.CoopMat[1], 128, 4)
 	require.True(t, ok)
 	first := lanes.tiling(1)
-	first.code = tune.Attention.LanesCode
+	first.code = tuning.LanesCode
 	return &tune.Attention, append([]tiling{first}, list...)
 }
 

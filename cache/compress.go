@@ -161,9 +161,9 @@ func (cfg CompressConfig) constants(tune *tuning.Compress) []uint32 {
 // groups is the most workgroups of a launch that does not save.
 func (cfg CompressConfig) groups(tune *tuning.Compress) int {
 	if cfg.Compression.long() {
-		return tune.LongGroups
+		return tuning.LongGroups
 	}
-	return tune.ShortGroups
+	return tuning.ShortGroups
 }
 
 // complete checks a configuration and puts values in place of zeros.
@@ -205,10 +205,10 @@ func (cfg CompressConfig) invocations(op string, caps *vk.Caps, tune *tuning.Com
 	fits := func(n int) bool { return n <= most && compressShared(c, n, tune) <= int(caps.SharedMemory) }
 	if cfg.Invocations == 0 {
 		cfg.Invocations = lanes
-		if !c.Ungated && !c.long() && cfg.Save && tune.SaveSingle && fits(4*lanes) {
+		if !c.Ungated && !c.long() && cfg.Save && fits(4*lanes) {
 			cfg.Invocations = 4 * lanes
 		}
-		for n := 2 * lanes; c.long() && n <= tune.LongInvocations && n/lanes*chunkRows <= c.Window() && fits(n); n *= 2 {
+		for n := 2 * lanes; c.long() && n <= tuning.LongInvocations && n/lanes*chunkRows <= c.Window() && fits(n); n *= 2 {
 			cfg.Invocations = n
 		}
 	}

@@ -31,7 +31,7 @@ const touchGroup = 32
 func NewTouch(dev *vk.Device) (*Touch, error) {
 	tune := &tuning.Of(dev).Compress
 	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "kv_touch", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Write},
-		PushSize: int(unsafe.Sizeof(kvTouchPush{})), Constants: opkit.Words(touchGroup, tune.TouchBytes/4)})
+		PushSize: int(unsafe.Sizeof(kvTouchPush{})), Constants: opkit.Words(touchGroup, tuning.TouchBytes/4)})
 	if err != nil {
 		return nil, err
 	}
@@ -62,5 +62,5 @@ func (x *Touch) Record(rec *vk.Recorder, pool, sink tensor.Tensor) error {
 
 // touchGroups returns the number of workgroups that read a pool of `bytes` bytes.
 func touchGroups(tune *tuning.Compress, bytes int) uint32 {
-	return uint32(opkit.CeilDiv(bytes, tune.TouchBytes*touchGroup))
+	return uint32(opkit.CeilDiv(bytes, tuning.TouchBytes*touchGroup))
 }

@@ -56,7 +56,7 @@ func (t laneTiling) shares(tune *tuning.Logits, workgroups, rows, entries int) i
 	full := max(workgroups/rows, 1)
 	most := min(max(full, opkit.CeilDiv(entries, tune.LaneKeys*t.subgroups/tune.LaneSubgroups)), opkit.CeilDiv(entries, t.m)+1)
 	cost := func(n int) int {
-		return opkit.CeilDiv(rows*n, workgroups) * (opkit.CeilDiv(entries, n) + tune.LaneBegin)
+		return opkit.CeilDiv(rows*n, workgroups) * (opkit.CeilDiv(entries, n) + tuning.LaneBegin)
 	}
 	least := cost(most)
 	for n := min(full, most); n < most; n++ {

@@ -117,6 +117,14 @@ type idxLogitsPush struct {
 // baseKeys is how many entries a workgroup of the builds without matrices takes.
 const baseKeys = 128
 
+// baseHeads is their constant HEADS, 0 for its default.
+func (o *Logits) baseHeads() int {
+	if o.cfg.Heads <= 32 {
+		return 32
+	}
+	return 0
+}
+
 // NewLogits chooses the variant and builds its kernel. The device owns the kernel; there is nothing
 // to close. For cm a short launch finds out how matrices lie in a subgroup's lanes.
 //
@@ -202,7 +210,8 @@ func (o *Logits) spec() opkit.Spec {
 		spec.Subgroup = uint32(o.tiling.subgroup)
 		spec.Constants = append(spec.Constants, o.tiling.constants()...)
 	} else {
-		spec.Constants = opkit.AppendNonzero(append(spec.Constants, uint32(o.tune.BaseUnroll)), int(opkit.Bit(0, o.cfg.Blocks > 0)))
+		spec.Constants = append(spec.Constants, uint32(o.tune.BaseUnroll))
+		spec.Constants = opkit.AppendNonzero(spec.Constants, int(opkit.Bit(0, o.cfg.Blocks > 0)), o.baseHeads())
 	}
 	return spec
 }

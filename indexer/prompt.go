@@ -57,7 +57,7 @@ func promptTilingOf(caps *vk.Caps, tune *tuning.Logits, cfg LogitsConfig, lanes 
 
 // promptFit returns that tiling if the tokens and the device are such that it is worth it.
 func promptFit(caps *vk.Caps, tune *tuning.Profile, cfg LogitsConfig, lanes laneTiling) (promptTiling, bool) {
-	if cfg.Raw || cfg.tops || cfg.Group < tune.Logits.PromptGroup {
+	if cfg.Raw || cfg.tops || cfg.Group < tuning.PromptGroup {
 		return promptTiling{}, false
 	}
 	t, ok := promptTilingOf(caps, &tune.Logits, cfg, lanes)

@@ -123,7 +123,7 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tune *tuning.TopK) (*TopK, error) {
 	}
 	var shapes []topkShape
 	for _, list := range [][]tuning.TopKShape{tune.Few, tune.Many} {
-		s, err := pickShape(op, dev.Caps(), cfg.K, cfg.Threads, tune.SpareShare, list)
+		s, err := pickShape(op, dev.Caps(), cfg.K, cfg.Threads, tuning.SpareShare, list)
 		if err != nil {
 			return nil, err
 		}

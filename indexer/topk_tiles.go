@@ -39,8 +39,8 @@ func tileShape(c *vk.Caps, tune *tuning.TopK, k, threads, tile int) (s laneShape
 		return s, 0
 	}
 	s = shapes[0]
-	quads = max(opkit.CeilDiv(k*tile, 4*s.threads), tune.TileQuads)
-	if quads > tune.MaxQuads || (2*s.places(k)+s.threads/s.subgroup)*4+12 > int(c.SharedMemory) {
+	quads = max(opkit.CeilDiv(k*tile, 4*s.threads), tuning.TileQuads)
+	if quads > tuning.MaxQuads || (2*s.places(k)+s.threads/s.subgroup)*4+12 > int(c.SharedMemory) {
 		return s, 0
 	}
 	return s, quads

@@ -83,7 +83,7 @@ func topkPlan(tune *tuning.TopK) string {
 			for _, k := range []int{64, 512, 900, 1024, MaxK} {
 				for _, shapes := range [][]tuning.TopKShape{tune.Few, tune.Many} {
 					for _, threads := range []int{0, 64, 128} {
-						fmt.Fprint(&s, fmt.Sprint(pickShape("", caps, k, threads, tune.SpareShare, shapes)))
+						fmt.Fprint(&s, fmt.Sprint(pickShape("", caps, k, threads, tuning.SpareShare, shapes)))
 					}
 				}
 				lanes := laneShapes(caps, tune, k, 0)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"reflect"
 	"testing"
 
@@ -84,6 +85,21 @@ func TestEngineKinds(t *testing.T) {
 			checkFormula(t, c, m.Values, hidden, division(t, e, c.Hidden, prefill, hidden))
 			sameRestored(t, e, c.Hidden, hidden)
 		})
+	}
+}
+
+// eachModel runs a test with layers of DeepSeek-V4, or with small ones of DeepSeek-V4.1 that share
+// entries, picks and candidates, in either records: as the seed says, with VKMLA_TEST_FULL=1 with
+// all of them.
+func eachModel(t *testing.T, v4 model.Config, test func(t *testing.T, c model.Config, records model.Records)) {
+	list := []sessionModel{{name: "v4", config: func() model.Config { return v4 }, records: model.RecordsV4},
+		{name: "v41", config: fakemodel.TinyV41, records: model.RecordsV41},
+		{name: "v41 in v4 records", config: fakemodel.TinyV41, records: model.RecordsV4}}
+	if os.Getenv("VKMLA_TEST_FULL") != "1" {
+		list = list[testkit.Seed(t)%uint64(len(list)):][:1]
+	}
+	for _, m := range list {
+		t.Run(m.name, func(t *testing.T) { test(t, m.config(), m.records) })
 	}
 }
 

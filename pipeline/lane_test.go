@@ -16,6 +16,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -283,10 +284,12 @@ func TestTwoStepsGather(t *testing.T) {
 
 // TestTwoStepsEnd demands that two steps in progress end with the engine, with the device, and
 // each with its own context.
-func TestTwoStepsEnd(t *testing.T) {
+func TestTwoStepsEnd(t *testing.T) { eachModel(t, fakemodel.Tiny(0, 4), twoStepsEnd) }
+
+func twoStepsEnd(t *testing.T, cfg model.Config, records model.Records) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Tiny(0, 4)})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: cfg})))
 	in := normals(cfg.Hidden)
 	var want []float32
 	for name, end := range map[string]func(e *pipeline.Engine){
@@ -297,7 +300,7 @@ func TestTwoStepsEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx := t.Context()
 			e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 64, MaxSessions: 2, MaxStep: 2, Steps: 2,
-				LayerByLayer: true})
+				LayerByLayer: true, Records: records})
 			var list []*pipeline.Step
 			var open []*pipeline.Session
 			for range 2 {
@@ -335,7 +338,7 @@ func TestTwoStepsEnd(t *testing.T) {
 					require.NoError(t, errors.Join(st.Wait(ctx), st.SetInput(i, 0, in), st.RunLayer(ctx, i)))
 				}
 				out := make([]float32, cfg.Hidden)
-				require.NoError(t, errors.Join(st.ReadOutput(1, 0, out), st.Commit()))
+				require.NoError(t, errors.Join(st.ReadOutput(len(layers)-1, 0, out), st.Commit()))
 				if want == nil {
 					want = out
 				}

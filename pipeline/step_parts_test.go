@@ -1,6 +1,7 @@
 package pipeline_test
 
 import (
+	"bytes"
 	"errors"
 	"maps"
 	"slices"
@@ -14,6 +15,8 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -147,16 +150,23 @@ func TestUntimedStep(t *testing.T) {
 // again, although counters of the norm and of the selection were left behind, and that it cannot be
 // committed before.
 func TestStepTorn(t *testing.T) {
-	for name, ratio := range map[string]int{"window": 0, "c4a": 4} {
-		t.Run(name, func(t *testing.T) { stepTorn(t, ratio) })
+	for name, x := range map[string]struct {
+		c       model.Config
+		records model.Records
+	}{
+		"window": {fakemodel.Config(0), model.RecordsV4}, "c4a": {fakemodel.Config(4), model.RecordsV4},
+		"v41": {fakemodel.TinyV41(), model.RecordsV41}, "v41 in v4 records": {fakemodel.TinyV41(), model.RecordsV4},
+	} {
+		t.Run(name, func(t *testing.T) { stepTorn(t, x.c, x.records) })
 	}
 }
 
-func stepTorn(t *testing.T, ratio int) {
+func stepTorn(t *testing.T, cfg model.Config, records model.Records) {
 	const before = 127
 	dev := testkit.Device(t)
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(ratio), Storage: fakemodel.FP8})))
-	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 140, MaxSessions: 2, MaxStep: 1, SubmitBudget: -1})
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: cfg, Storage: fakemodel.FP8})))
+	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 140, MaxSessions: 2, MaxStep: 1, SubmitBudget: -1,
+		Records: records})
 	require.NoError(t, e.Prepare(t.Context(), 1))
 	t.Logf("levels: %v", e.Levels(1, 0))
 	hidden := make([]float32, cfg.Hidden)
@@ -167,24 +177,37 @@ func stepTorn(t *testing.T, ratio int) {
 	for _, s := range sessions {
 		require.NoError(t, s.Advance(t.Context(), before))
 	}
-	c := e.Caches(0)
-	require.NoError(t, c.Window.Fill(t.Context(), 0))
-	if ratio > 0 {
-		require.NoError(t, errors.Join(c.Compressed.Fill(t.Context(), 0), c.Keys.Fill(t.Context(), 0), c.State.Fill(t.Context(), 0x3C),
-			c.IndexState.Fill(t.Context(), 0x3C)))
+	for i := range layers {
+		c := e.Caches(i)
+		for k, pool := range []tensor.Tensor{c.State.Pool, c.IndexState.Pool, c.Window.Pool, c.Compressed.Pool, c.Keys.Pool} {
+			if !pool.IsZero() {
+				b := []byte{0x3C, 0x3C, 0, 0, 0}[k:][:1]
+				require.NoError(t, pool.Upload(t.Context(), bytes.Repeat(b, int(pool.Bytes()))))
+			}
+		}
 	}
-	want, s := extend(t, sessions[0], 1, hidden)[0].Out, sessions[1]
+	want, s := extend(t, sessions[0], len(layers), hidden), sessions[1]
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))
 	got := make([]float32, cfg.Hidden)
 	other := slices.Clone(hidden)
 	slices.Reverse(other)
-	require.NoError(t, errors.Join(st.SetInput(0, 0, other), st.Run(t.Context()), st.SetInput(0, 0, hidden), e.Tear(t.Context())))
+	set := func(hidden []float32) (err error) {
+		for i := range layers {
+			err = errors.Join(err, st.SetInput(i, 0, hidden))
+		}
+		return err
+	}
+	require.NoError(t, errors.Join(set(other), st.Run(t.Context()), set(hidden), e.Tear(t.Context())))
 	assert.Error(t, st.Run(t.Context()), "a torn step ran")
 	for what, err := range map[string]error{"read": st.ReadOutput(0, 0, got), "committed": st.Commit()} {
 		assert.ErrorIs(t, err, vk.ErrArgument, "%s after a torn step", what)
 	}
-	require.NoError(t, errors.Join(e.Untear(), st.Run(t.Context()), st.ReadOutput(0, 0, got), st.Commit()))
-	assert.True(t, slices.Equal(got, want), "another output once it was tried again")
+	require.NoError(t, errors.Join(e.Untear(), st.Run(t.Context())))
+	for i := range layers {
+		require.NoError(t, st.ReadOutput(i, 0, got))
+		assert.True(t, slices.Equal(got, want[i].Out), "layer %d: another output once it was tried again", i)
+	}
+	require.NoError(t, st.Commit())
 }
 
 // TestStepTornLayers demands that a layer's output cannot be read once the next layer, which writes

@@ -91,7 +91,9 @@ func says(t *testing.T, err error, want string) {
 
 // A device that is lost in whatever call ends the step, so that no other goroutine waits
 // for its end.
-func TestStepOnLostDevice(t *testing.T) {
+func TestStepOnLostDevice(t *testing.T) { eachModel(t, fakemodel.Config(0), stepOnLostDevice) }
+
+func stepOnLostDevice(t *testing.T, cfg model.Config, records model.Records) {
 	testkit.WithoutMatrices(t)
 	lost := false
 	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Staging: true, MemoryHook: func(uint64) error {
@@ -101,9 +103,9 @@ func TestStepOnLostDevice(t *testing.T) {
 		return nil
 	}}))
 	defer dev.Close()
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0)})))
-	defer layers[0].Close() // before the device
-	e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 4}))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: cfg})))
+	defer model.CloseLayers(layers) // before the device
+	e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, options{MaxTokens: 4, Records: records}))
 	defer e.Close()
 	s := must[*pipeline.Session](t)(e.Open())
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))
@@ -117,7 +119,9 @@ func TestStepOnLostDevice(t *testing.T) {
 
 // The n-th allocation of a step that needs new memory fails, for every n: the session is
 // as it was, and goes on as if nothing had been.
-func TestStepOutOfMemory(t *testing.T) {
+func TestStepOutOfMemory(t *testing.T) { eachModel(t, fakemodel.Config(4, 128), stepOutOfMemory) }
+
+func stepOutOfMemory(t *testing.T, cfg model.Config, records model.Records) {
 	full := errors.New("over budget")
 	left := -1 // allocations until one fails; below 0: none does
 	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Staging: true, MemoryHook: func(uint64) error {
@@ -128,10 +132,8 @@ func TestStepOutOfMemory(t *testing.T) {
 		return nil
 	}}))
 	defer dev.Close()
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4, 128)})))
-	for _, l := range layers {
-		defer l.Close() // before the device
-	}
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: cfg})))
+	defer model.CloseLayers(layers) // before the device
 	rng := rand.New(rand.NewPCG(1, 4))
 	hidden := make([]float32, 50*cfg.Hidden)
 	for i := range hidden {
@@ -139,7 +141,8 @@ func TestStepOutOfMemory(t *testing.T) {
 	}
 	var want []pipeline.Appended
 	for n := -1; ; n++ {
-		e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 50, MaxStep: 33, CacheBytes: 1 << 20}))
+		e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, options{MaxTokens: 50, MaxStep: 33, CacheBytes: 1 << 20,
+			Records: records}))
 		s := must[*pipeline.Session](t)(e.Open())
 		extend(t, s, len(layers), hidden[:cfg.Hidden])
 		left = n

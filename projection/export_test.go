@@ -112,9 +112,6 @@ func NewLinearCodes(dev *vk.Device, cfg LinearConfig, shape [5]int, element stri
 	p.Linear.Tiles.Codes = []tuning.LinearTile{{
 		Tokens: shape[0], Rows: shape[1], Step: shape[2], SubgroupTokens: shape[3], SubgroupRows: shape[4]}}
 	p.Linear.Tiles.Shapes, p.Device.NarrowRegisters = p.Linear.Tiles.Codes, 1024 // a processor has memory
-	if cfg.Weights == WeightFP8UE8M0 {
-		p.Linear.Tiles.MatrixRows = 2 // as NewLinearTiled has it
-	}
 	o, err = newLinear(dev, cfg, &p, func(variant string) []kernelKind {
 		if matrixElement[variant] == "" {
 			return linearKinds(variant)

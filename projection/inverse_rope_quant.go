@@ -85,7 +85,6 @@ type InverseRopeQuant struct {
 	dev     *vk.Device
 	cfg     InverseRopeQuantConfig
 	variant string
-	perX    int // heads of a workgroup
 	k       *vk.Kernel
 }
 
@@ -100,9 +99,8 @@ type projInverseRopeQuantPush struct {
 	_                        uint32
 }
 
-// quantHeads is how many heads a workgroup takes, quantHeadsLanes where invocations pass
-// numbers on inside subgroups.
-const quantHeads, quantHeadsLanes = 4, 2
+// quantHeads is how many heads a workgroup takes.
+const quantHeads = 2
 
 // maxHeads is the largest number of heads; no model has a fraction of it.
 const maxHeads = 1 << 16
@@ -127,20 +125,15 @@ func NewInverseRopeQuant(dev *vk.Device, cfg InverseRopeQuantConfig) (*InverseRo
 	if err != nil {
 		return nil, err
 	}
-	spec := withLanes(dev, opkit.Spec{
+	k, err := pkg.Kernel(dev, withLanes(dev, opkit.Spec{
 		Stem: "proj_inverse_rope_quant", Variant: variant,
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Write, vk.Read, vk.Write},
 		PushSize: int(unsafe.Sizeof(projInverseRopeQuantPush{})), Constants: opkit.Words(cfg.Heads, int(cfg.Scales)),
-	}, cfg.Subgroup)
-	k, err := pkg.Kernel(dev, spec)
+	}, cfg.Subgroup))
 	if err != nil {
 		return nil, err
 	}
-	o := &InverseRopeQuant{dev: dev, cfg: cfg, variant: variant, perX: quantHeads, k: k}
-	if spec.Subgroup != 0 {
-		o.perX = quantHeadsLanes
-	}
-	return o, nil
+	return &InverseRopeQuant{dev: dev, cfg: cfg, variant: variant, k: k}, nil
 }
 
 // Variant is the name of the variant that was chosen.
@@ -176,7 +169,7 @@ func (o *InverseRopeQuant) Record(rec *vk.Recorder, a InverseRopeQuantArgs) erro
 	); err != nil {
 		return err
 	}
-	groups, err := grid(o.dev, op, "O", padded, heads, opkit.CeilDiv(heads, o.perX))
+	groups, err := grid(o.dev, op, "O", padded, heads, opkit.CeilDiv(heads, quantHeads))
 	if err != nil || t == 0 {
 		return err
 	}

@@ -85,11 +85,11 @@ func (k *baseTiles) cost(t baseTile, T, parts int) float64 {
 	units := max(1, k.cfg.Workgroups/k.tune.PerUnit)
 	tiles := opkit.CeilDiv(T, t.Tokens) * opkit.CeilDiv(k.cfg.N, t.Rows) * k.cfg.Groups * parts
 	steps := opkit.CeilDiv(opkit.CeilDiv(k.cfg.K, baseStep), parts)
-	busy := min(1, p.IdleRate+p.ThreadsRate*float64(tiles*t.threads())/float64(units*p.Threads))
+	busy := min(1, tuning.BaseIdleRate+tuning.BaseThreadsRate*float64(tiles*t.threads())/float64(units*p.Threads))
 	cost := float64(opkit.CeilDiv(tiles, units)*t.Tokens*t.Rows*steps*baseStep) / (t.Rate * busy)
 	if parts > 1 {
-		cost += p.LaunchCost + p.MoveCost*float64(parts*T*k.rows())/float64(units)
-		cost *= p.PartsGain
+		cost += tuning.BaseLaunchCost + tuning.BaseMoveCost*float64(parts*T*k.rows())/float64(units)
+		cost *= tuning.BasePartsGain
 	}
 	return cost
 }

@@ -70,11 +70,11 @@ func (t linearTiling) span() int {
 
 // sharedBytes is the sum of the shared arrays.
 func (t linearTiling) sharedBytes() int {
-	scales := 0
+	more, tile := 16, (t.bm+t.bn)*(t.elementBytes()*t.bk+16)
 	if t.codes != "" {
-		scales = 4 * t.bm * t.bk / t.summed
+		more, tile = 0, tile+4*t.bm*t.bk/t.summed
 	}
-	return max((t.bm+t.bn)*(t.elementBytes()*t.bk+16)+scales, t.subgroups()*t.m*(4*t.wn+16)) + 16
+	return max(tile, t.subgroups()*t.m*(4*t.wn+16)) + more
 }
 
 // registers estimates the 32-bit registers of an invocation: sums, fragments, what is
@@ -97,10 +97,7 @@ func (t linearTiling) registers(copies int) int {
 // constants are the specialisation constants after the formats.
 func (t linearTiling) constants() []uint32 {
 	words := opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.bm, t.bn, t.bk, t.wm, t.wn)
-	switch {
-	case t.codes == "f16":
-		words = append(words, uint32(t.rows), 1)
-	case t.rows != 0:
+	if t.rows != 0 {
 		words = append(words, uint32(t.rows))
 	}
 	return words
@@ -245,8 +242,8 @@ func (k *matrixTiles) build(from int) {
 				stem = "proj_linear_whole"
 			}
 			spec := k.spec(stem, x.constants()...)
-			if x.codes == "e4m3" {
-				spec.Stem, spec.Variant = "proj_linear_codes", VariantCM
+			if x.codes != "" {
+				spec.Stem, spec.Variant = codesStems[x.codes], VariantCM
 			}
 			spec.Subgroup, spec.Divisible = uint32(x.subgroup), true // launches of thousands of tokens
 			x.kernel = k.later(spec)
@@ -290,7 +287,7 @@ func (k *matrixTiles) besideFills(t matrixTile, T int) bool {
 		return false
 	}
 	all, fill := opkit.CeilDiv(T, t.bm)*opkit.CeilDiv(k.rows()+k.cfg.Beside, t.bn), k.fill(t)
-	return opkit.RoundUp(all, fill)-all <= all/k.tune.Parts.BesideIdle
+	return opkit.RoundUp(all, fill)-all <= all/tuning.BesideIdle
 }
 
 // tile is the largest that T tokens fill by more than half and of which there are enough, with K
@@ -304,7 +301,7 @@ func (k *matrixTiles) tile(T, scratch int) matrixTile {
 		last = k.tiles[i]
 	}
 	for _, t := range k.tiles {
-		enough := k.besideFills(t, T) || k.workgroups(t, T)*k.partsOf(t, T, scratch) >= k.fill(t)/p.EnoughFill
+		enough := k.besideFills(t, T) || k.workgroups(t, T)*k.partsOf(t, T, scratch) >= k.fill(t)/tuning.EnoughFill
 		if t.bm > last.bm && t.bm < 2*T && enough {
 			return t
 		}
@@ -337,7 +334,7 @@ func (k *matrixTiles) partsOf(t matrixTile, T, scratch int) int {
 // 264 fill the device take as long as 528, but 256 whole ones and 256 halves take as
 // long as 396. No parts, or 1, is better where that gains too little.
 func (k *matrixTiles) tail(t matrixTile, T, scratch int) (whole, parts int) {
-	p, gain := &k.tune.Parts, k.tune.Tiles.TailGain
+	p, gain := &k.tune.Parts, tuning.TailGain
 	fill, across, down := k.fill(t), opkit.CeilDiv(T, t.bm), k.rowTiles(t.bn)
 	if k.cfg.Groups > 1 || across*down <= fill || k.cfg.Invariant || k.besideFills(t, T) {
 		return 0, 1

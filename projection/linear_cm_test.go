@@ -68,7 +68,7 @@ func TestLinearTilingRules(t *testing.T) {
 func TestCodesTileRules(t *testing.T) {
 	caps, p := knowncaps.Matrix["RDNA4"], profile(t, "rdna4")
 	require.NotEmpty(t, p.Linear.Tiles.Codes)
-	for element, kernel := range map[string]string{"e4m3": "proj_linear_codes_cm", "f16": "proj_linear_cm"} {
+	for element, kernel := range map[string]string{"e4m3": "proj_linear_codes_cm", "f16": "proj_linear_placed_cm"} {
 		m, err := spirv.Parse(code(t, kernel))
 		require.NoError(t, err)
 		for cfg, summed := range map[LinearConfig]int{

@@ -10,8 +10,11 @@ import (
 )
 
 // Where activations and weights are E4M3, proj_linear_codes_cm multiplies codes as they are stored:
-// what shares a scale of either is summed up first, and the sum multiplied by both. Tests have
-// elements of f16 instead, which proj_linear_cm makes of codes.
+// what shares a scale of either is summed up first, and the sum multiplied by both. Tests have the
+// same with elements of f16, proj_linear_placed_cm.
+
+// codesStems are the kernels for codes, by their elements.
+var codesStems = map[string]string{"e4m3": "proj_linear_codes", "f16": "proj_linear_placed"}
 
 // codesTile is t, or the profile's tile for codes in its place: where the layer's numbers are codes
 // and the device's matrices of such elements fit and are exact. Tiles that all numbers of tokens
@@ -22,7 +25,7 @@ func (l *linearLayer) codesTile(t linearTiling, element string) (linearTiling, b
 	if x := l.cfg.Activations.row(); x.block == 0 || x.staged || l.cfg.Invariant {
 		return t, false, nil
 	}
-	kernel := map[string]string{"e4m3": "proj_linear_codes_cm", "f16": "proj_linear_cm"}[element]
+	kernel := opkit.Stem(codesStems[element], VariantCM)
 	for _, x := range l.tune.Tiles.Codes {
 		if x.Tokens != t.bm || x.Rows != t.bn || l.caps.Missing(shaders.Requires(kernel)) != nil {
 			continue
@@ -32,8 +35,7 @@ func (l *linearLayer) codesTile(t linearTiling, element string) (linearTiling, b
 		case errors.Is(err, vk.ErrMissingFeature):
 			continue
 		case err == nil && element == "f16":
-			codes.rows, err = l.findRows(codes)
-			return codes, true, err
+			return codes, true, nil
 		case err == nil:
 			exact, err := pkg.MatrixCodes(l.dev, codes.m, codes.n, codes.k, codes.subgroup)
 			if exact {

@@ -1,6 +1,10 @@
 package projection
 
-import "github.com/vkmla/vkmla/internal/opkit"
+import (
+	"github.com/vkmla/vkmla/internal/opkit"
+
+	"github.com/vkmla/vkmla/internal/tuning"
+)
 
 // Few tiles are computed in parts of K, so that more of the device is busy. A second launch adds
 // up the parts, which lie in scratch memory.
@@ -24,6 +28,5 @@ func (l *linearLayer) partsFor(tiles, fill, steps, T, scratch int) int {
 
 // partsCost is how long tiles in parts of K take, with their sums, in numbers of K.
 func (l *linearLayer) partsCost(tiles, fill, parts int) int {
-	p := &l.tune.Parts
-	return opkit.CeilDiv(parts*tiles, fill)*l.cfg.K/parts + opkit.CeilDiv(parts*tiles*p.PartCost, fill) + p.LaunchCost
+	return opkit.CeilDiv(parts*tiles, fill)*l.cfg.K/parts + opkit.CeilDiv(parts*tiles*tuning.PartCost, fill) + tuning.LaunchCost
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -92,17 +93,17 @@ func (l *linearLayer) divide32to64(tokens int) (division32to64, error) {
 	}
 	return fitMatrix(l, func(s vk.CoopMatShape, lanes int) (division32to64, bool) {
 		d := division32to64{m: int(s.M), n: int(s.N), k: int(s.K), lanes: lanes,
-			subgroup: int(l.caps.MinSubgroupSize), teams: p.Teams, ahead: p.Ahead, sums: 1}
+			subgroup: int(l.caps.MinSubgroupSize), teams: tuning.Teams, ahead: p.Ahead, sums: 1}
 		d.tokens, d.chunk = tokens*d.n/16, lanes*l.format.quad
 		switch {
 		case l.cfg.Invariant && !order.ordered(d.k, lanes):
 			return d, false
 		case l.cfg.Invariant:
 			d.ahead, d.sums = order.ahead, order.parts
-		case !l.format.spans(d.round()) || d.stage()/2 > p.Stage:
+		case !l.format.spans(d.round()) || d.stage()/2 > tuning.Stage:
 			d.ahead = 1
 		}
-		if l.format.twoSets || tokens > p.OneSet {
+		if l.format.twoSets || tokens > tuning.OneSet {
 			d.turns = 1
 		}
 		if l.cfg.K%d.round() == 0 && l.cfg.N%(d.teams*d.m) == 0 {

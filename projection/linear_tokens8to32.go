@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -102,7 +103,7 @@ func (l *linearLayer) divide8to32(tokens int) (division8to32, error) {
 		if tokens > p.LeastPass && tiles > l.cfg.Workgroups {
 			busy = p.BusyMany
 		}
-		for more := d; d.parts < p.MostParts && tiles*d.parts < l.cfg.Workgroups*busy && chunks >= p.LeastChunks*d.parts; d = more {
+		for more := d; d.parts < p.MostParts && tiles*d.parts < l.cfg.Workgroups*busy && chunks >= tuning.LeastChunks*d.parts; d = more {
 			if more.parts *= 2; !l.fits8to32(more) {
 				break
 			}
@@ -114,7 +115,7 @@ func (l *linearLayer) divide8to32(tokens int) (division8to32, error) {
 		}
 		step := d.ahead * chunk
 		less := opkit.CeilDiv(chunks, d.parts) < d.ahead*opkit.CeilDiv(chunks, d.ahead*d.parts)
-		if less || !l.format.spans(step) || step > p.MostUnrolled {
+		if less || !l.format.spans(step) || step > tuning.MostUnrolled {
 			d.ahead = 1
 		}
 		return d, true

@@ -5,13 +5,13 @@
 // The key scale s_k is FP8's; MXFP4 rows have a scale for each 32 numbers instead. An entry whose
 // page is not in the table, or not in the pool, gets -inf. Other columns are not written.
 // Bindings:  those of lib/index_logits.glsl (dst and keys not in _da builds).
-// Workgroup: 128 entries of one token and all of its heads, 64 at a time, by 128 invocations. Each
-//   step decodes 16 numbers of entries and heads to shared memory; an invocation multiplies 8 heads
-//   by 8 entries.
+// Workgroup: 128 entries of one token and all of its heads, HEADS at a time, by 128 invocations.
+//   Each step decodes 16 numbers of entries and heads to shared memory; an invocation multiplies
+//   HEADS/8 heads by 8 entries.
 // Constants: 0 page (keys), 1 format (1 FP8, 2 MXFP4), 2 UNROLL, numbers of a step that are
 //   multiplied without a loop, a power of two up to 16, 3 BLOCKS: 1 for entries of candidate
-//   blocks.
-// Shared memory: 12288 bytes, with HALVES half of it.
+//   blocks, 4 HEADS: 32 or 64.
+// Shared memory: 12288 bytes with 64 heads, with HALVES half of it.
 // Features: none; _da: bufferDeviceAddress, shaderInt64; with HALVES shaderFloat16, with DOT2
 //   shaderMixedFloatDotProductFloat16AccFloat32.
 #version 460
@@ -33,10 +33,11 @@
 layout(local_size_x = 128) in;
 layout(constant_id = 2) const uint UNROLL = 4u;
 layout(constant_id = 3) const uint BLOCKS = 0u;
+layout(constant_id = 4) const uint HEADS = 64u;
 
 KV_POOL(keys, 7)
 
-const uint HEADS = 64u, KEYS = 128u, STEP = 16u;
+const uint KEYS = 128u, STEP = 16u, FOURS = HEADS / 32u; // fours of heads of an invocation
 const uint QP = HEADS / 4u, KP = KEYS / 4u, KL = KEYS / 8u;
 
 #ifdef HALVES // pairs of f16
@@ -51,7 +52,7 @@ const uint EACH = 1u;
 
 const uint LINES = UNROLL < EACH ? 1u : UNROLL / EACH; // of words, multiplied without a loop
 
-shared LINE q_s[STEP / EACH * QP]; // [STEP, 64 heads], EACH numbers a word
+shared LINE q_s[STEP / EACH * QP]; // [STEP, HEADS], EACH numbers a word
 shared LINE k_s[STEP / EACH * KP]; // [STEP, 128 entries]; at the end sums of eight heads, [8, 128]
 
 // Eight numbers as they are stored.
@@ -164,8 +165,8 @@ void main() {
     const uint end = logit_end(t);
     if (n0 >= end) return;
     const uint n = n0 + tid;                         // the column that this invocation decodes, and stores the logit of;
-    const uint head = tid % HEADS, eight = tid / HEADS * 8u; // it decodes eight numbers of a step of a head;
-    const uint mine_h = tid / KL, mine_k = tid % KL; // which eights of heads, and fours of entries in either half, it multiplies
+    const uint head = tid % HEADS, eight = tid / HEADS * 8u % STEP; // it decodes eight numbers of a step of a head;
+    const uint mine_h = tid / KL, mine_k = tid % KL; // which heads, and fours of entries in either half, it multiplies
     const uint entry = BLOCKS > 0u ? logit_entry(t, n) : n;
     uint page = logit_page(token_to_req_at(t), entry);
     const bool there = page < pc.keys_pages;
@@ -177,16 +178,18 @@ void main() {
     sum[0] = vec4(0.0);
     sum[1] = vec4(0.0);
     [[dont_unroll]] for (uint h0 = 0u; h0 < pc.heads; h0 += HEADS) {
-        vec4 acc[8][2];
-        [[unroll]] for (uint i = 0u; i < 8u; i++) {
+        vec4 acc[4u * FOURS][2];
+        [[unroll]] for (uint i = 0u; i < 4u * FOURS; i++) {
             acc[i][0] = vec4(0.0);
             acc[i][1] = vec4(0.0);
         }
         [[dont_unroll]] for (uint d0 = 0u; d0 < INDEX_DIM; d0 += STEP) {
             WORD v[8u / EACH];
             barrier();
-            decode(q, d0 + eight, v);
-            keep_q(eight, head, v);
+            if (tid < HEADS * STEP / 8u) { // with 32 heads the others would do the same
+                decode(q, d0 + eight, v);
+                keep_q(eight, head, v);
+            }
             decode(ka, d0, v);
             keep_k(0u, tid, v);
             decode(kb, d0 + 8u, v);
@@ -199,19 +202,19 @@ void main() {
             [[dont_unroll]] for (uint s0 = 0u; s0 < STEP / EACH; s0 += LINES) {
                 [[unroll]] for (uint s1 = 0u; s1 < LINES; s1++) {
                     const uint s = s0 + s1;
-                    const LINE qa = q_s[s * QP + mine_h * 2u], qb = q_s[s * QP + mine_h * 2u + 1u];
                     const LINE k0 = LOAD_KEYS(s * KP + mine_k, mine_k), k1 = LOAD_KEYS(s * KP + KL + mine_k, mine_k);
-                    [[unroll]] for (uint i = 0u; i < 4u; i++) {
-                        multiply(acc[i][0], qa[i], k0);
-                        multiply(acc[i][1], qa[i], k1);
-                        multiply(acc[i + 4u][0], qb[i], k0);
-                        multiply(acc[i + 4u][1], qb[i], k1);
+                    [[unroll]] for (uint f = 0u; f < FOURS; f++) {
+                        const LINE qs = q_s[s * QP + mine_h * FOURS + f];
+                        [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                            multiply(acc[4u * f + i][0], qs[i], k0);
+                            multiply(acc[4u * f + i][1], qs[i], k1);
+                        }
                     }
                 }
             }
         }
-        [[unroll]] for (uint i = 0u; i < 8u; i++) {
-            const uint h = h0 + mine_h * 8u + i;
+        [[unroll]] for (uint i = 0u; i < 4u * FOURS; i++) {
+            const uint h = h0 + mine_h * 4u * FOURS + i;
             if (h < pc.heads) {
                 float w = weights_at(t * pc.heads + h);
                 if (FORMAT == INDEX_MXFP4) w *= row_scale(q_scale_at(t * pc.heads + h));
@@ -230,7 +233,7 @@ void main() {
     barrier();
     if (n >= end) return;
     float x = 0.0;
-    for (uint i = 0u; i < HEADS / 8u; i++) x += word_sum(k_s[i * KP + tid / 4u][tid % 4u]);
+    for (uint i = 0u; i < 8u; i++) x += word_sum(k_s[i * KP + tid / 4u][tid % 4u]);
     x *= UNSCALE * (FORMAT == INDEX_FP8 ? uintBitsToFloat(scale) : row_scale(scale));
     logit_store(t, n - pc.first, there ? x : LOGIT_NONE);
 }

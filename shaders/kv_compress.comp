@@ -18,6 +18,14 @@
 // Shared memory: 2*DIM + 4*WINDOW + 864 bytes, of indexer keys 512 for each further group; and 48
 //   for one group, 4*DIM for four that share a short window, else 24*invocations.
 // Features:  none; _da: bufferDeviceAddress, shaderInt64.
+// With KV_SAVE it stores each token's state, too, as kv_save_state.comp does, in one launch. Rows
+// of a window that are tokens of this launch come from kv_score and ape, the others from the pool
+// of states, so that no workgroup waits for another. A request's tokens stand side by side, in the
+// order of their positions.
+// Bindings:  0..6 as above   7 ape [RATIO, C] f32   8 kv_score [N, 2C] f32   9 state
+//            10 pool   11 latent   (8..11 not in _da builds). With MODE 2 kv_score is [N, DIM], and
+//            1, 2, 4, 7 and 9 are not read
+// Workgroup: token gl_WorkGroupID.x: y = 0 its entry, y = 1 its state.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/kv_compress.glsl"

@@ -1,7 +1,7 @@
 // Two linear layers of 1 or 2 tokens in one launch, the second on what the first gives:
 //   z = x . w0, y = z . w1, each by groups: the sums of proj_linear_tokens1to8.comp, in its order.
 // Shared memory: 516*ROWS*TOKENS + 1032 B, with ROWS*TOKENS >= 4 where JOINED.
-// Features: bufferDeviceAddress, shaderInt64; with LINEAR_F16 shaderFloat16.
+// Features: bufferDeviceAddress, shaderInt64; with HALF_CODES shaderFloat16.
 // Bindings: by address x [T,G0,K0] bf16; w0, s0, r0 and w1, s1, r1: weights, their scales and those
 //   of rows, as in lib/linear.glsl; z [T,G0,N0] = [T,G1,K1] bf16; y [T,y_stride] bf16 or f32, of
 //   which columns y_column .. are written; state: below. With JOINED x is written, and heads of
@@ -28,6 +28,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#define LINEAR_F16
 #include "lib/linear_f32.glsl"
 
 layout(local_size_x = 128) in;

@@ -120,10 +120,6 @@ void keep(Elements v) {
 
 uint lane_() { return ROWS == 0u ? 0u : gl_SubgroupInvocationID; }
 
-#ifdef LINEAR_CODES
-#include "lib/linear_codes.glsl"
-#endif
-
 void multiply(uint m0, uint n0) {
     [[unroll]] for (uint k = 0u; k < BK / CM_K; k++) {
         CM_A a[M_TILES];
@@ -174,13 +170,6 @@ void main() {
     const uint steps = (pc.k + BK - 1u) / BK;
     uint step = split * pc.split_steps;
     const uint last = min(step + pc.split_steps, steps) - 1u; // the host makes no empty part
-#ifdef LINEAR_CODES
-    if (CODES != 0u) {
-        multiply_codes(step, last, m0, n0);
-        finish(split, sub, lane, m0, n0);
-        return;
-    }
-#endif
     Fetch f0;
     Elements v0;
     fetch(step, f0);

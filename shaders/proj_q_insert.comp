@@ -3,8 +3,8 @@
 //   x = columns kv_at .. kv_at+511 of kv[t], with NORM normed as in proj_qkv_norm.comp; x[448..511]
 //     turned at p and rounded to bf16; then to slot s = slots[t] >= 0 as kv_insert.comp does
 // Shared memory: 896 B.
-// Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with LANES_PASS those of
-//   lib/lanes.glsl.
+// Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with LANES_PASS, a choice of
+//   builds, those of lib/lanes.glsl.
 // Bindings: 0 kv [N,kv_width] bf16, 1 slots [T] i64, T <= N, 2 positions [N] i32, 3 table [rows,64]
 //   f32 (lib/rope.glsl), 4 kv_weight [512] bf16 or f32, 5 q [N,H,512] bf16, read and written, 6
 //   pool [pages,stride] u8; KV_DA builds reach all by address.
@@ -30,13 +30,9 @@ layout(constant_id = 0) const uint PAGE = 64;
 layout(constant_id = 1) const uint NORM = 0;
 layout(constant_id = 2) const uint RECORD = 0u;
 layout(constant_id = 3) const uint Q_NORM = 1u;
-#ifdef LANES_PASS
 layout(constant_id = 4) const uint SUBGROUP = 32;
+#define LANES_CHOICE
 #include "lib/lanes.glsl"
-uint me_() { return lanes_me(); }
-#else
-uint me_() { return gl_LocalInvocationID.x; }
-#endif
 
 layout(push_constant) uniform Push {
     KV_ADDR kv_addr;
@@ -74,7 +70,7 @@ shared uint scale_of[32]; // scale bytes
 uint table_row(uint t) { return uint(clamp(positions_at(t), 0, int(pc.table_rows) - 1)); }
 
 void heads4(uint t) {
-    const uint me = me_(), lane = me % LANES;
+    const uint me = lanes_me(), lane = me % LANES;
     const uint head = gl_WorkGroupID.x * HEADS + me / LANES;
     const bool live = head < pc.heads;
     if (Q_NORM == 0u) {
@@ -96,13 +92,14 @@ void heads4(uint t) {
         table_cos_sin4(table_row(t), (lane + 8u - LANES) * 4u, false, near, far);
     }
     precise float sum = rms_squares(a) + rms_squares(b);
-#ifdef LANES_PASS
-    const float all = lanes_sum32(sum);
-#else
-    rms_of[me / 4u][me % 4u] = sum;
-    barrier();
-    const float all = rms_sum32(me - lane);
-#endif
+    float all;
+    if (LANES_PASS) {
+        all = lanes_sum32(sum);
+    } else {
+        rms_of[me / 4u][me % 4u] = sum;
+        barrier();
+        all = rms_sum32(me - lane);
+    }
     if (!live) return;
     const float r = rms_factor(all, 1.0 / 512.0, pc.eps);
     if (floatBitsToUint(all) >= floatBitsToUint(RMS_MOST)) { // by bits: compilers may turn a comparison round, which a NaN fails
@@ -156,7 +153,7 @@ void insert_record(uint me, bool live, uint page, uint place, uvec4 w) {
 // insert: loads come before anything is decided, so that they wait for each other no more than they
 // must; invocations from 64 on do what others do, too, and store nothing.
 void insert(uint t) {
-    const uint me = me_(), lane = me % UNITS, block = lane / 8u, pair = (lane % 8u) * 4u;
+    const uint me = lanes_me(), lane = me % UNITS, block = lane / 8u, pair = (lane % 8u) * 4u;
     uvec4 w = kv_at(t * pc.kv_stride + pc.kv_at + lane);
     vec4 a, b;
     if (NORM != 0u) gains(lane, a, b);

@@ -3,7 +3,8 @@
 //
 // A kernel's name is its output in builds.txt: the source's stem, with a suffix for a
 // build that needs optional features of a device, or does more than the one without.
-// A test holds the list closed:
+// Kernels that differ by a constant may be one output; choices.go has their names.
+// A test holds the list of suffixes closed:
 //
 //	(none)  any device with Vulkan 1.2 runs it
 //	_da     reaches page pools, and other memory, by device address
@@ -23,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -35,18 +37,18 @@ var ErrUnknown = errors.New("no such kernel")
 
 // Kernel is one compiled shader.
 type Kernel struct {
-	Name     string   // output name in builds.txt, such as "kv_insert_da"
+	Name     string   // such as "kv_insert_da"
 	SPIRV    []byte   // the module, little-endian words; a copy of the caller's own
 	Requires []string // features it needs, in Vulkan's spelling (see vk.Caps.Missing); nil for none
 }
 
 // Get returns the kernel of that name. The error is ErrUnknown, wrapped.
 func Get(name string) (Kernel, error) {
-	code, err := spv.ReadFile("spv/" + name + ".spv")
+	code, err := module(name)
 	if err != nil {
-		return Kernel{}, fmt.Errorf("shaders: get %q: %w", name, ErrUnknown)
+		return Kernel{}, fmt.Errorf("shaders: get %q: %w", name, err)
 	}
-	return Kernel{Name: name, SPIRV: code, Requires: slices.Clone(requires[name])}, nil
+	return Kernel{Name: name, SPIRV: slices.Clone(code), Requires: slices.Clone(requires[name])}, nil
 }
 
 // Names lists every kernel, sorted.
@@ -55,13 +57,17 @@ func Names() []string {
 	if err != nil {
 		return nil
 	}
-	names := make([]string, 0, len(files))
+	names, shared := slices.Collect(maps.Keys(choices)), map[string]bool{}
+	for _, c := range choices {
+		shared[c.module] = true
+	}
 	for _, f := range files {
-		if stem, ok := strings.CutSuffix(f.Name(), ".spv"); ok {
+		if stem, ok := strings.CutSuffix(f.Name(), ".spv"); ok && !shared[stem] {
 			names = append(names, stem)
 		}
 	}
-	return names // ReadDir sorts
+	slices.Sort(names)
+	return names
 }
 
 // Requires returns the features that a kernel needs, nil for none or for a name

@@ -19,18 +19,15 @@ var owner = map[string]string{"kv_": "cache", "idx_": "indexer", "attn_": "atten
 
 // tools are shaders that are no operations of the library, and who uses them.
 var tools = map[string]string{
-	"num_formats":       "the test of the number formats in package cache",
-	"num_layout_cm":     "the choice of a kernel in packages indexer, attention and projection",
-	"num_codes_cm":      "the choice of matrices in package indexer",
-	"num_rows_cm":       "the choice of how keys lie in package indexer",
-	"num_subnormals_cm": "the choice of a build in package opkit",
-	"num_elements_cm":   "the test of the matrix elements in package attention",
-	"kv_touch":          "the decode step of package pipeline; it computes nothing that a reference could",
-	"bench_copy":        "the benchmark's bandwidth measurement",
-	"bench_fma":         "the benchmark's arithmetic measurement",
-	"bench_matrix_cm":   "the benchmark's matrix measurement",
-	"bench_read":        "the benchmark's floor: launches that only read",
-	"bench_residual":    "what stands for a model's own kernel between layers, in the benchmark of steps and in tests",
+	"num_formats":     "the test of the number formats in package cache",
+	"num_matrix_cm":   "the choice of a kernel in packages indexer, attention and projection",
+	"num_elements_cm": "the choice of a build in package opkit; the test of the matrix elements in package attention",
+	"kv_touch":        "the decode step of package pipeline; it computes nothing that a reference could",
+	"bench_copy":      "the benchmark's bandwidth measurement",
+	"bench_fma":       "the benchmark's arithmetic measurement",
+	"bench_matrix_cm": "the benchmark's matrix measurement",
+	"bench_read":      "the benchmark's floor: launches that only read",
+	"bench_residual":  "what stands for a model's own kernel between layers, in the benchmark of steps and in tests",
 }
 
 // parts are shaders that only exist inside an operation of another stem, whose
@@ -46,7 +43,6 @@ var parts = map[string]string{
 var further = map[string]string{
 	"attn_decode_lanes":        "attn_decode",
 	"attn_prefill_lanes":       "attn_prefill",
-	"kv_compress_save":         "kv_compress",
 	"idx_logits_lanes":         "idx_logits",
 	"idx_logits_prompt":        "idx_logits",
 	"idx_topk_lanes":           "idx_topk",
@@ -58,9 +54,7 @@ var further = map[string]string{
 	"proj_linear_tokens8to32":  "proj_linear",
 	"proj_linear_tokens32to64": "proj_linear",
 	"proj_linear_whole":        "proj_linear",
-
-	"proj_inverse_rope_quant_lanes": "proj_inverse_rope_quant",
-	"proj_qkv_norm_lanes":           "proj_qkv_norm",
+	"proj_linear_codes":        "proj_linear",
 }
 
 // TestStems holds the rule that an operation's name leads to all its files:
@@ -98,8 +92,7 @@ func TestStems(t *testing.T) {
 }
 
 // suffixes is the closed list.
-var suffixes = []string{"", "_da", "_cm", "_cmb", "_dot", "_half", "_lanes", "_lanes_da", "_norm_da", "_norm_cm", "_raw_cm", "_codes_cm",
-	"_float8_cmb"}
+var suffixes = []string{"", "_da", "_cm", "_cmb", "_half", "_save", "_save_da", "_raw_cm", "_codes_cm"}
 
 // TestBuilds holds builds.txt, the sources and the committed SPIR-V against each
 // other, and the suffixes to the closed list.

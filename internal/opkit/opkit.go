@@ -98,9 +98,10 @@ func Stem(stem, variant string) string {
 // Ladder lists the builds of a stem that exist, in the order given, best first.
 func Ladder(stem string, names ...string) []vk.Variant {
 	var l []vk.Variant
+	all := shaders.Names()
 	for _, v := range names {
 		name := Stem(stem, v)
-		if _, err := shaders.Get(name); err == nil {
+		if slices.Contains(all, name) {
 			l = append(l, vk.Variant{Name: v, Requires: shaders.Requires(name)})
 		}
 	}

@@ -120,3 +120,26 @@ func TestDepth(t *testing.T) {
 		assert.LessOrEqual(t, spirv.Depth(k.SPIRV), most, "%s: functions under way at a time", name)
 	}
 }
+
+// Every kernel stays a module of the same interface. Drivers and validation layers see the rest of
+// it in every test that launches one.
+func TestPruneKernels(t *testing.T) {
+	shorter := 0
+	for _, name := range shaders.Names() {
+		k, err := shaders.Get(name)
+		require.NoError(t, err)
+		m, err := spirv.Parse(k.SPIRV)
+		require.NoError(t, err)
+		pruned := spirv.Prune(k.SPIRV, nil)
+		after, err := spirv.Parse(pruned)
+		require.NoError(t, err, name)
+		assert.Equal(t, m.Bindings, after.Bindings, name)
+		assert.Equal(t, m.Constants, after.Constants, name)
+		assert.Equal(t, m.Push, after.Push, name)
+		assert.LessOrEqual(t, len(pruned), len(k.SPIRV), name)
+		if len(pruned) < len(k.SPIRV) {
+			shorter++
+		}
+	}
+	assert.Positive(t, shorter)
+}

@@ -2,53 +2,62 @@ package spirv
 
 // Opcodes.
 const (
-	opName                  = 5
-	opMemberName            = 6
-	opString                = 7
-	opLine                  = 8
-	opExtension             = 10
-	opExtInstImport         = 11
-	opExtInst               = 12
-	opEntryPoint            = 15
-	opExecutionMode         = 16
-	opCapability            = 17
-	opTypeBool              = 20
-	opTypeInt               = 21
-	opTypeFloat             = 22
-	opTypeVector            = 23
-	opTypeMatrix            = 24
-	opTypeArray             = 28
-	opTypeRuntimeArray      = 29
-	opTypeStruct            = 30
-	opTypePointer           = 32
-	opConstantTrue          = 41
-	opConstantFalse         = 42
-	opConstant              = 43
-	opConstantComposite     = 44
-	opSpecConstantTrue      = 48
-	opSpecConstantFalse     = 49
-	opSpecConstant          = 50
-	opSpecConstantComposite = 51
-	opSpecConstantOp        = 52
-	opFunction              = 54
-	opFunctionEnd           = 56
-	opFunctionCall          = 57
-	opVariable              = 59
-	opDecorate              = 71
-	opMemberDecorate        = 72
-	opDecorationGroup       = 73
-	opPhi                   = 245
-	opLoopMerge             = 246
-	opSelectionMerge        = 247
-	opLabel                 = 248
-	opBranch                = 249
-	opBranchConditional     = 250
-	opSwitch                = 251
-	opUnreachable           = 255
-	opNoLine                = 317
-	opExecutionModeID       = 331
-	opDecorateID            = 332
-	opDecorateString        = 5632
+	opName                   = 5
+	opMemberName             = 6
+	opString                 = 7
+	opLine                   = 8
+	opExtension              = 10
+	opExtInstImport          = 11
+	opExtInst                = 12
+	opEntryPoint             = 15
+	opExecutionMode          = 16
+	opCapability             = 17
+	opTypeBool               = 20
+	opTypeInt                = 21
+	opTypeFloat              = 22
+	opTypeVector             = 23
+	opTypeMatrix             = 24
+	opTypeArray              = 28
+	opTypeRuntimeArray       = 29
+	opTypeStruct             = 30
+	opTypePointer            = 32
+	opTypeForwardPointer     = 39
+	opConstantTrue           = 41
+	opConstantFalse          = 42
+	opConstant               = 43
+	opConstantComposite      = 44
+	opSpecConstantTrue       = 48
+	opSpecConstantFalse      = 49
+	opSpecConstant           = 50
+	opSpecConstantComposite  = 51
+	opSpecConstantOp         = 52
+	opFunction               = 54
+	opFunctionEnd            = 56
+	opFunctionCall           = 57
+	opVariable               = 59
+	opLoad                   = 61
+	opStore                  = 62
+	opAccessChain            = 65
+	opDecorate               = 71
+	opMemberDecorate         = 72
+	opDecorationGroup        = 73
+	opVectorShuffle          = 79
+	opCompositeInsert        = 82
+	opPhi                    = 245
+	opLoopMerge              = 246
+	opSelectionMerge         = 247
+	opLabel                  = 248
+	opBranch                 = 249
+	opBranchConditional      = 250
+	opSwitch                 = 251
+	opUnreachable            = 255
+	opNoLine                 = 317
+	opExecutionModeID        = 331
+	opDecorateID             = 332
+	opCooperativeMatrixLoad  = 4457
+	opCooperativeMatrixStore = 4458
+	opDecorateString         = 5632
+	opFDot2MixAcc32          = 6916
 
 	opTypeFirst, opTypeLast = 19, 39 // types of SPIR-V 1.0
 	opFirstOfVendors        = 5000   // and all behind it
@@ -137,29 +146,34 @@ type Capability uint32
 
 // Capabilities that matter to this project.
 const (
-	Shader                   Capability = 1
-	Float16                  Capability = 9
-	Float64                  Capability = 10
-	Int64                    Capability = 11
-	Int16                    Capability = 22
-	Int8                     Capability = 39
-	GroupNonUniform          Capability = 61
-	StorageBuffer16BitAccess Capability = 4433
-	StorageBuffer8BitAccess  Capability = 4448
-	VulkanMemoryModel        Capability = 5345
-	PhysicalStorageBuffer    Capability = 5347
-	CooperativeMatrix        Capability = 6022
-	BFloat16Type             Capability = 5116
-	BFloat16CoopMatrix       Capability = 5118
-	MixedDot                 Capability = 6912
-	Float8                   Capability = 4212
-	Float8CoopMatrix         Capability = 4213
+	Shader                    Capability = 1
+	Float16                   Capability = 9
+	Float64                   Capability = 10
+	Int64                     Capability = 11
+	Int16                     Capability = 22
+	Int8                      Capability = 39
+	GroupNonUniform           Capability = 61
+	GroupNonUniformArithmetic Capability = 63
+	GroupNonUniformBallot     Capability = 64
+	GroupNonUniformShuffle    Capability = 65
+	StorageBuffer16BitAccess  Capability = 4433
+	StorageBuffer8BitAccess   Capability = 4448
+	VulkanMemoryModel         Capability = 5345
+	PhysicalStorageBuffer     Capability = 5347
+	CooperativeMatrix         Capability = 6022
+	BFloat16Type              Capability = 5116
+	BFloat16CoopMatrix        Capability = 5118
+	MixedDot                  Capability = 6912
+	Float8                    Capability = 4212
+	Float8CoopMatrix          Capability = 4213
 )
 
 var capabilityNames = map[Capability]string{
 	0: "Matrix", Shader: "Shader", Float16: "Float16", Float64: "Float64", Int64: "Int64", Int16: "Int16", Int8: "Int8",
-	GroupNonUniform: "GroupNonUniform", 62: "GroupNonUniformVote", 63: "GroupNonUniformArithmetic", 64: "GroupNonUniformBallot",
-	65: "GroupNonUniformShuffle", 66: "GroupNonUniformShuffleRelative", 67: "GroupNonUniformClustered", 68: "GroupNonUniformQuad",
+	GroupNonUniform: "GroupNonUniform", 62: "GroupNonUniformVote", 63: "GroupNonUniformArithmetic",
+	GroupNonUniformBallot:  "GroupNonUniformBallot",
+	GroupNonUniformShuffle: "GroupNonUniformShuffle",
+	66:                     "GroupNonUniformShuffleRelative", 67: "GroupNonUniformClustered", 68: "GroupNonUniformQuad",
 	StorageBuffer16BitAccess: "StorageBuffer16BitAccess", StorageBuffer8BitAccess: "StorageBuffer8BitAccess",
 	VulkanMemoryModel: "VulkanMemoryModel", 5346: "VulkanMemoryModelDeviceScope", PhysicalStorageBuffer: "PhysicalStorageBufferAddresses",
 	CooperativeMatrix: "CooperativeMatrixKHR", BFloat16Type: "BFloat16TypeKHR", 5117: "BFloat16DotProductKHR",
@@ -173,24 +187,24 @@ var capabilityNames = map[Capability]string{
 // those that a kernel uses are listed.
 var capabilityFeatures = map[Capability]string{
 	0: "", Shader: "", GroupNonUniform: "",
-	63:                       "subgroupArithmetic",
-	64:                       "subgroupBallot",
-	65:                       "subgroupShuffle",
-	Float16:                  "shaderFloat16",
-	Float64:                  "shaderFloat64",
-	Int64:                    "shaderInt64",
-	Int16:                    "shaderInt16",
-	Int8:                     "shaderInt8",
-	StorageBuffer16BitAccess: "storageBuffer16BitAccess",
-	StorageBuffer8BitAccess:  "storageBuffer8BitAccess",
-	VulkanMemoryModel:        "vulkanMemoryModel",
-	PhysicalStorageBuffer:    "bufferDeviceAddress",
-	CooperativeMatrix:        "cooperativeMatrix",
-	BFloat16Type:             "shaderBFloat16Type",
-	BFloat16CoopMatrix:       "shaderBFloat16CooperativeMatrix",
-	MixedDot:                 mixedDot,
-	Float8:                   "shaderFloat8",
-	Float8CoopMatrix:         "shaderFloat8CooperativeMatrix",
+	GroupNonUniformArithmetic: "subgroupArithmetic",
+	GroupNonUniformBallot:     "subgroupBallot",
+	GroupNonUniformShuffle:    "subgroupShuffle",
+	Float16:                   "shaderFloat16",
+	Float64:                   "shaderFloat64",
+	Int64:                     "shaderInt64",
+	Int16:                     "shaderInt16",
+	Int8:                      "shaderInt8",
+	StorageBuffer16BitAccess:  "storageBuffer16BitAccess",
+	StorageBuffer8BitAccess:   "storageBuffer8BitAccess",
+	VulkanMemoryModel:         "vulkanMemoryModel",
+	PhysicalStorageBuffer:     "bufferDeviceAddress",
+	CooperativeMatrix:         "cooperativeMatrix",
+	BFloat16Type:              "shaderBFloat16Type",
+	BFloat16CoopMatrix:        "shaderBFloat16CooperativeMatrix",
+	MixedDot:                  mixedDot,
+	Float8:                    "shaderFloat8",
+	Float8CoopMatrix:          "shaderFloat8CooperativeMatrix",
 }
 
 const mixedDot = "shaderMixedFloatDotProductFloat16AccFloat32"

@@ -17,21 +17,40 @@ func Prune(code []byte, constants []uint32) []byte {
 	if err != nil {
 		return code
 	}
+	head, kept, ok := pruner{m, &evaluator{m: m, constants: constants, done: map[uint32]number{}}}.module(code)
+	if !ok {
+		return code
+	}
+	return write(code[:20], head, kept)
+}
+
+// write puts a module together again.
+func write(begin []byte, parts ...[]inst) []byte {
+	out := slices.Clone(begin)
+	for _, part := range parts {
+		for _, in := range part {
+			out = in.append(out)
+		}
+	}
+	return out
+}
+
+// module is what stays of a module: what comes before functions, and these; false if there is
+// something that it does not understand.
+func (p pruner) module(code []byte) (head, kept []inst, ok bool) {
 	head, functions, ok := split(code)
 	if !ok || slices.ContainsFunc(head, func(in inst) bool { return in.op == opDecorationGroup }) {
-		return code // a group may give constants their ids
+		return nil, nil, false // a group may give constants their ids
 	}
-	p := pruner{m, &evaluator{m, constants, map[uint32]number{}}}
 	bodies := map[uint32][]inst{}
 	for _, f := range functions {
 		body, ok := p.prune(f)
 		if _, twice := bodies[f.id]; twice || !ok {
-			return code
+			return nil, nil, false
 		}
 		bodies[f.id] = body
 	}
 	called, gone := calls(head, bodies), map[uint32]bool{} // what instructions define that are dropped
-	var kept []inst
 	for _, f := range functions {
 		var stays []inst
 		if slices.Contains(called, f.id) {
@@ -45,18 +64,11 @@ func Prune(code []byte, constants []uint32) []byte {
 	unmark(gone, kept)
 	unmark(gone, head)
 	if names(head, gone) || names(kept, gone) {
-		return code
+		return nil, nil, false
 	}
-	out := append(make([]byte, 0, len(code)), code[:20]...)
-	for _, in := range head {
-		if !slices.Contains(ofTargets, in.op) || !gone[in.args[0]] {
-			out = in.append(out)
-		}
-	}
-	for _, in := range kept {
-		out = in.append(out)
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(head), func(in inst) bool {
+		return slices.Contains(ofTargets, in.op) && gone[in.args[0]]
+	}), kept, true
 }
 
 // ofTargets are instructions about the id that is their first operand.

@@ -7,8 +7,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/vkmla/vkmla/shaders"
 )
 
 // choice is a module that branches on constant 1, a truth value (32), and then on something that is
@@ -83,27 +81,4 @@ func TestPruneMalformed(t *testing.T) {
 		Prune(bad, []uint32{1, uint32(r.IntN(2))})
 		Depth(bad)
 	}
-}
-
-// Every kernel stays a module of the same interface. Drivers and validation layers see the rest of
-// it in every test that launches one.
-func TestPruneKernels(t *testing.T) {
-	shorter := 0
-	for _, name := range shaders.Names() {
-		k, err := shaders.Get(name)
-		require.NoError(t, err)
-		m, err := Parse(k.SPIRV)
-		require.NoError(t, err)
-		pruned := Prune(k.SPIRV, nil)
-		after, err := Parse(pruned)
-		require.NoError(t, err, name)
-		assert.Equal(t, m.Bindings, after.Bindings, name)
-		assert.Equal(t, m.Constants, after.Constants, name)
-		assert.Equal(t, m.Push, after.Push, name)
-		assert.LessOrEqual(t, len(pruned), len(k.SPIRV), name)
-		if len(pruned) < len(k.SPIRV) {
-			shorter++
-		}
-	}
-	assert.Positive(t, shorter)
 }

@@ -13,7 +13,7 @@ func (n number) extended() int64 { return int64(n.bits<<(64-n.width)) >> (64 - n
 // eval computes a scalar integer or boolean constant, as a signed or unsigned number according to
 // its type. Constants are those of LocalSize.
 func (m *Module) eval(id uint32, constants []uint32) (int64, error) {
-	e := evaluator{m, constants, map[uint32]number{}}
+	e := evaluator{m: m, constants: constants, done: map[uint32]number{}}
 	n, err := e.eval(id, 0)
 	if err != nil {
 		return 0, err
@@ -28,6 +28,7 @@ func (m *Module) eval(id uint32, constants []uint32) (int64, error) {
 type evaluator struct {
 	m         *Module
 	constants []uint32
+	open      bool // specialisation constants that are not given may be anything
 	done      map[uint32]number
 }
 
@@ -46,7 +47,11 @@ func (e *evaluator) eval(id uint32, depth int) (number, error) {
 	if err != nil {
 		return n, err
 	}
-	if ops := e.m.decorations[[2]uint32{id, decorationSpecID}]; len(ops) > 0 && int(ops[0]) < len(e.constants) {
+	ops := e.m.decorations[[2]uint32{id, decorationSpecID}]
+	if len(ops) > 0 && e.open {
+		return n, errf("specialisation constant %d may be anything", ops[0])
+	}
+	if len(ops) > 0 && int(ops[0]) < len(e.constants) {
 		if n.width != 1 && n.width != 32 {
 			return n, errf("specialisation constant %d has %d bits, but 32 are given", ops[0], n.width)
 		}

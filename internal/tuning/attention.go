@@ -30,12 +30,17 @@ type Attention struct {
 	// 8, which counts where instructions come from memory, as they do in a step.
 	DecodeSubgroups []int
 
+	// DecodeTiles are the tiles of attn_decode_cm to try for a number of heads, best first, in
+	// tiles of 16 rows. A workgroup without room beside a large one may have more heads beside a
+	// small one, which share what a row costs.
+	DecodeTiles []int
+
 	// MatrixRows is what it is in Logits, of rows in attn_prefill_cm and attn_decode_cm. It halves
 	// the clocks of shared memory, and takes a tenth more instructions, in decode up to a third.
 	MatrixRows int
 
-	// Float8 has the device convert E4M3 codes in attn_decode_cm, where it can: two fifths fewer
-	// vector instructions on RDNA4.
+	// Float8 has the device convert E4M3 codes in attn_decode_cm, where it does so exactly: a fifth
+	// fewer clocks on RDNA4 by the compiler.
 	Float8 bool
 
 	// LaneSplit is the number of parts of a row that different subgroups score, in the kernels
@@ -79,37 +84,16 @@ type Attention struct {
 	// and join parts for nothing.
 	InvariantTokens int
 
-	// StartTime is that of starting a workgroup, finding its rows, and ending it.
-	StartTime float64
-
-	// HeadsTime is that of loading the queries and storing the output of a workgroup with the
-	// most heads.
-	HeadsTime float64
-
 	// TrafficTime is that of moving the queries and output of as many heads as fill the device.
 	TrafficTime float64
 
-	// JoinTime is that of the launch that joins parts.
-	JoinTime float64
-
-	// SpillTime is that of partial rows of as many heads as fill the device. It counts only
-	// beyond the first device-full of them: these miss the cache when they are joined.
-	SpillTime float64
-
-	// RowShare is the share of a tile's time that is spent on its rows, whatever the number of
-	// heads, in kernels with matrices. The rest falls with the number of heads.
-	RowShare float64
-
-	// DecodeTile is the time of a tile of attn_decode_cm, which has twice as many rows: bringing
-	// them in and waiting for others, whatever the number of heads.
+	// DecodeTile is the time of a tile of attn_decode_cm with the most heads, which has twice as
+	// many rows; one of half of them has half of it.
 	DecodeTile float64
 
-	// LanesCode is the time in which the code of attn_decode_lanes comes from memory, beyond
-	// that of attn_decode_cm with 16 invocations a row, which is short.
-	LanesCode float64
-
-	// DecodeCode is the same for attn_decode_cm with fewer invocations a row.
-	DecodeCode float64
+	// DecodeShare is the share of that time that is spent on bringing rows in and waiting for
+	// others, whatever the number of heads.
+	DecodeShare float64
 }
 
 // PlainForm is one way to divide the work of a kernel without matrices.
@@ -119,3 +103,31 @@ type PlainForm struct {
 	PerUnit int     // workgroups that share a compute unit
 	Time    float64 // of a tile where that many do, in microseconds: about the unit of the plan
 }
+
+// Numbers that no profile has other ones of.
+const (
+	// StartTime is that of starting a workgroup, finding its rows, and ending it.
+	StartTime = 3.0
+
+	// HeadsTime is that of loading the queries and storing the output of a workgroup with the
+	// most heads.
+	HeadsTime = 4.0
+
+	// JoinTime is that of the launch that joins parts.
+	JoinTime = 3.0
+
+	// SpillTime is that of partial rows of as many heads as fill the device. It counts only
+	// beyond the first device-full of them: these miss the cache when they are joined.
+	SpillTime = 12.0
+
+	// RowShare is the share of a tile's time that is spent on its rows, whatever the number of
+	// heads, in kernels with matrices. The rest falls with the number of heads.
+	RowShare = 0.5
+
+	// LanesCode is the time in which the code of attn_decode_lanes comes from memory, beyond
+	// that of attn_decode_cm with 16 invocations a row, which is short.
+	LanesCode = 3.0
+
+	// DecodeCode is the same for attn_decode_cm with fewer invocations a row.
+	DecodeCode = 4.0
+)

@@ -2,22 +2,25 @@ package tuning
 
 // Compress is what package cache was fitted to.
 type Compress struct {
-	// LongInvocations is the largest workgroup that is chosen for an entry of a long window (more
-	// rows than an invocation loads together). More of them stream the window's rows faster; too
-	// many leave each too few registers. It fixes the order of additions, and so the last bits.
-	LongInvocations int
 	// ChunkInvocations is the largest workgroup whose invocations load 8 rows together instead of
 	// 4: eight take about 100 registers each.
 	ChunkInvocations int
-	// SaveSingle gives each channel of a short window an invocation of its own where a launch saves
-	// states, too, instead of four channels. Such steps make few entries and wait for code, of
-	// which this is a quarter.
-	SaveSingle bool
+}
+
+// Numbers that no profile has other ones of.
+const (
+	// LongInvocations is the largest workgroup that is chosen for an entry of a long window (more
+	// rows than an invocation loads together). More of them stream the window's rows faster; too
+	// many leave each too few registers. It fixes the order of additions, and so the last bits.
+	LongInvocations = 512
+
 	// ShortGroups and LongGroups are the most workgroups of a launch that does not save, for short
 	// and for long windows. A workgroup costs a turn on a compute unit even if its tokens complete
 	// no entry, and those of long windows are large.
-	ShortGroups, LongGroups int
+	ShortGroups = 1024
+	LongGroups  = 256
+
 	// TouchBytes is how much of a pool a word stands for that Touch reads: what one translation of
 	// addresses covers.
-	TouchBytes int
-}
+	TouchBytes = 2 << 20
+)

@@ -22,6 +22,7 @@ var hopper = Profile{
 		LaneHeads:       64,
 		Subgroups:       []int{8, 16, 32},
 		DecodeSubgroups: []int{16, 8, 32},
+		DecodeTiles:     []int{2},
 		LaneSplit:       4,
 		OtherRegisters:  44,
 		OtherNarrow:     44,
@@ -31,20 +32,13 @@ var hopper = Profile{
 		MinPartRows:     32,
 		Waves:           4,
 		InvariantTokens: 32,
-		StartTime:       3,
-		HeadsTime:       4,
 		TrafficTime:     5,
-		JoinTime:        3,
-		SpillTime:       12,
-		RowShare:        0.5,
 		DecodeTile:      1.5,
-		LanesCode:       3,
-		DecodeCode:      4,
+		DecodeShare:     1,
 	},
 
 	Compress: Compress{
-		LongInvocations: 512, ChunkInvocations: 512, SaveSingle: true,
-		ShortGroups: 1024, LongGroups: 256, TouchBytes: 2 << 20,
+		ChunkInvocations: 512,
 	},
 
 	Linear: Linear{
@@ -58,30 +52,29 @@ var hopper = Profile{
 		Tokens8to16: LinearTokens8to16{Most: 48, MostSmall: 64, LeastPass: 8, MostPass: 16, Rows: 4, Lanes: 8, Fill: 2},
 		Tokens8to32: LinearTokens8to32{
 			Most: 16, LeastPass: 8, MostPass: 32, Reads: 80 << 20,
-			Ahead: 2, LeastParts: 4, MostParts: 16, LeastChunks: 4, Busy: 8, BusyMany: 6, AlikeParts: 8, LeastFill: 4, MostUnrolled: 256,
+			Ahead: 2, LeastParts: 4, MostParts: 16, Busy: 8, BusyMany: 6, AlikeParts: 8, LeastFill: 4,
 			MostStepMany: 1 << 30, MostAheadMany: 2, MostPartsMany: 16,
 		},
 		Tokens32to64: LinearTokens32to64{
-			Passes: []int{32, 48, 64}, Most: 128, MostFull: 96, Teams: 8, Ahead: 2, Stage: 8 << 10, OneSet: 32,
+			Passes: []int{32, 48, 64}, Most: 128, MostFull: 96, Ahead: 2,
 		},
 		Base: LinearBase{
 			Tiles:  []BaseTile{{128, 128, 2, 1}, {64, 128, 2, 0.92}, {64, 64, 1, 0.8}},
-			Unroll: 8, Threads: 512, IdleRate: 0.26, ThreadsRate: 1.28,
-			LaunchCost: 470000, MoveCost: 65, PartsGain: 16. / 15,
+			Unroll: 8, Threads: 512,
 		},
 		Tiles: LinearTiles{
 			Shapes:      []LinearTile{{128, 128, 32, 64, 64}, {64, 64, 64, 64, 16}, {32, 64, 64, 32, 16}, {16, 64, 64, 16, 16}},
-			SmallTokens: 64, FillSmall: 2, EnoughFill: 2, Pairs: true, TailGain: 16,
+			SmallTokens: 64, FillSmall: 2, Pairs: true,
 		},
 		NormSubgroup: 32, ChainPolls: 1 << 20,
-		Parts: LinearParts{Most: 16, LeastSteps: 4, IdleFill: 2, BesideIdle: 8, PartCost: 480, LaunchCost: 110},
+		Parts: LinearParts{Most: 16, LeastSteps: 4, IdleFill: 2},
 	},
 
 	Logits: Logits{
 		PerUnit: 2, BaseUnroll: 16,
 		MatrixHeads: 64, MatrixSubgroups: 4, MatrixTokens: 4, MatrixChunk: 64, MatrixSpread: 16, OtherRegisters: 32,
-		LaneSubgroups: 8, RawSubgroups: 16, LaneTiles: 8, LaneKeys: 4096, LaneBegin: 256, LaneSlack: 16, LaneSlackMany: 64,
-		PromptGroup: 128, PromptTokens: 8, PromptTiles: 4,
+		LaneSubgroups: 8, RawSubgroups: 16, LaneTiles: 8, LaneKeys: 4096, LaneSlack: 16, LaneSlackMany: 64,
+		PromptTokens: 8, PromptTiles: 4,
 	},
 
 	TopK: TopK{
@@ -94,13 +87,12 @@ var hopper = Profile{
 			{512, 8, 2048, 10}, {512, 8, 4096, 10}, {256, 16, 3072, 9}, {128, 24, 3072, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8},
 		},
 		SoloColumns: 16384, SliceColumns: 4096, MaxSlices: 16,
-		LaneThreads: 1024, LaneSubgroup: 32, LaneBits: 11, LaneEntries: []int{4096, 9216}, LaneSlice: 5120, LaneLists: 4096,
-		TileQuads: 4, MaxQuads: 8, TileRows: 128, SpareShare: 3,
+		LaneThreads: 1024, LaneSubgroup: 32, LaneBits: 11, LaneEntries: []int{4096, 9216}, LaneSlice: 5120,
+		TileRows: 128,
 	},
 
 	Layer: Layer{
 		NormTokens:   32,
-		RawTokens:    32,
 		BesideTokens: 16,
 		ChainTokens:  1,
 		JoinTokens:   2,

@@ -80,7 +80,6 @@ type LinearTokens8to32 struct {
 
 	Ahead                 int // chunks of a step: more hide loads and make longer code
 	LeastParts, MostParts int // subgroups of a workgroup, among which K is divided
-	LeastChunks           int // chunks of K of each subgroup
 	// Busy is how many subgroups per workgroup that fills the device are worth having; each waits
 	// for 2 or 4 KiB. BusyMany is for more than LeastPass tokens and rows that fill the device.
 	Busy, BusyMany int
@@ -88,8 +87,6 @@ type LinearTokens8to32 struct {
 	// layers (see AlikeRows): 1.5 % of a step.
 	AlikeParts int
 	LeastFill  int // larger workgroups are taken while they are at least 1/LeastFill of those that fill the device
-
-	MostUnrolled int // numbers of K that compilers unroll willingly
 
 	// For more than LeastPass tokens: numbers of K of a step beyond which there is no kernel,
 	// chunks of a step and subgroups of a workgroup. They bound what a slow compiler has to
@@ -103,12 +100,7 @@ type LinearTokens32to64 struct {
 	Most   int   // tokens, in two passes; also of proj_linear_tokens8to32
 	// MostFull is Most where its workgroups fill the device; whole tiles are faster from there on.
 	MostFull int
-	Teams    int // subgroups of a workgroup, of which each has a product's rows: more read x less often
 	Ahead    int // chunks of a round
-	Stage    int // bytes of shared memory for a round of x; less leaves room for more workgroups
-	// OneSet is the most tokens for which weights come in one set of registers. Two sets have twice
-	// the code, and load while they multiply.
-	OneSet int
 }
 
 // LinearBase is for proj_linear, the tiles of devices without matrices. A cost is in multiply-adds
@@ -117,10 +109,7 @@ type LinearBase struct {
 	Tiles  []BaseTile // largest first; the last ones fit every device
 	Unroll int        // numbers of a step that are multiplied without a loop
 
-	Threads               int     // invocations with which a compute unit waits little
-	IdleRate, ThreadsRate float64 // the rate with few invocations, of 1, and what Threads of them add
-	LaunchCost, MoveCost  float64 // of a second launch, and of each number of a part of K that is written and read
-	PartsGain             float64 // how much faster parts of K have to be
+	Threads int // invocations with which a compute unit waits little
 }
 
 // BaseTile is a tile of proj_linear.
@@ -139,9 +128,7 @@ type LinearTiles struct {
 	// SmallTokens is the most tokens of small tiles, of which FillSmall times the usual workgroups
 	// fill the device.
 	SmallTokens, FillSmall int
-	EnoughFill             int  // tiles are large enough where they make 1/EnoughFill of what fills the device
 	Pairs                  bool // build proj_linear_whole, which takes numbers for two steps at a time: whole lines of memory
-	TailGain               int  // the last tiles are cut into parts of K where that gains more than 1/TailGain
 	// MatrixRows is what it is in Logits, of what proj_linear_cm multiplies.
 	MatrixRows int
 	// Codes are tiles for E4M3 activations and FP8 weights as they are stored, in the place of
@@ -160,11 +147,47 @@ type LinearParts struct {
 	Most       int // parts, which one invocation adds up
 	LeastSteps int // steps of a part: fewer do not hide their loads
 	IdleFill   int // K is cut where tiles make less than 1/IdleFill of what fills the device
+}
+
+// Numbers that no profile has other ones of.
+const (
+	// Of proj_linear: the rate with few invocations, of 1, and what LinearBase.Threads of them add;
+	// costs of a second launch, and of each number of a part of K that is written and read; how
+	// much faster parts of K have to be.
+	BaseIdleRate    = 0.26
+	BaseThreadsRate = 1.28
+	BaseLaunchCost  = 470000.0
+	BaseMoveCost    = 65.0
+	BasePartsGain   = 16. / 15
+
 	// BesideIdle: K is not cut where tiles of layers beside each other leave at most 1/BesideIdle
 	// of their time idle. Parts have to be added up.
-	BesideIdle int
+	BesideIdle = 8
 
 	// Costs in numbers of K that a tile is multiplied by meanwhile, at 300 TFLOP/s and 2.5 TB/s: of
 	// a part of a tile, and of the second launch, 3 us, for each tile there is room for.
-	PartCost, LaunchCost int
-}
+	PartCost   = 480
+	LaunchCost = 110
+
+	// Of proj_linear_tokens32to64.
+
+	Teams = 8 // subgroups of a workgroup, of which each has a product's rows: more read x less often
+
+	Stage = 8 << 10 // bytes of shared memory for a round of x; less leaves room for more workgroups
+
+	// OneSet is the most tokens for which weights come in one set of registers. Two sets have twice
+	// the code, and load while they multiply.
+	OneSet = 32
+
+	// Of tiles with matrices.
+
+	EnoughFill = 2 // tiles are large enough where they make 1/EnoughFill of what fills the device
+
+	TailGain = 16 // the last tiles are cut into parts of K where that gains more than 1/TailGain
+
+	// Of proj_linear_tokens8to32.
+
+	LeastChunks = 4 // chunks of K of each subgroup
+
+	MostUnrolled = 256 // numbers of K that compilers unroll willingly
+)

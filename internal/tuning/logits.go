@@ -50,8 +50,6 @@ type Logits struct {
 	// LaneKeys is how many entries a workgroup scores where there are more than fill the device,
 	// for workgroups of 8 subgroups: many hide its start, few even out unequal lengths.
 	LaneKeys int
-	// LaneBegin is how long a workgroup takes to begin, in entries that it could score meanwhile.
-	LaneBegin int
 	// LaneSlack allows more and shorter shares of a row that take up to 1/LaneSlack longer by the
 	// estimate, which assumes that all rows are equally long. LaneSlackMany is the same for rows
 	// that fill the device with a workgroup each, as a prompt's do: there queries are loaded for
@@ -60,11 +58,18 @@ type Logits struct {
 
 	// Of idx_logits_prompt, where the tokens of a workgroup share decoded keys.
 
-	// PromptGroup is the fewest tokens in a row of a request, on average, for which it is taken: a
-	// workgroup whose tokens have several requests takes the keys of one after the other.
-	PromptGroup int
 	// PromptTokens is how many tokens a workgroup has, each in a subgroup that holds its queries:
 	// as many as a compute unit has registers for. PromptTiles is how many tiles of keys they
 	// decode between two barriers.
 	PromptTokens, PromptTiles int
 }
+
+// Numbers that no profile has other ones of.
+const (
+	// LaneBegin is how long a workgroup takes to begin, in entries that it could score meanwhile.
+	LaneBegin = 256
+
+	// PromptGroup is the fewest tokens in a row of a request, on average, for which it is taken: a
+	// workgroup whose tokens have several requests takes the keys of one after the other.
+	PromptGroup = 128
+)

@@ -12,9 +12,6 @@ type TopK struct {
 	// it. Few and Many are the shapes for longer rows, best first, for few rows and for more than
 	// fill the device. The first that the device can run and that has room for K is taken.
 	Short, Few, Many []TopKShape
-	// SpareShare keeps 1/SpareShare of Held free when a shape is chosen by K: candidates beyond K
-	// gather there, and a selection is due when it is full.
-	SpareShare int
 	// SoloColumns is the longest row that is not cut, in columns; SliceColumns the shortest slice.
 	SoloColumns, SliceColumns int
 	// MaxSlices is the most slices of a row, a power of two; also for idx_topk_lanes. Each takes a
@@ -38,17 +35,9 @@ type TopK struct {
 	// LaneSlice is the length that slices are cut to where rows are few, in entries. H100, K 512,
 	// one row: of 16384 entries 10.8 us in 4 slices, 13.2 in 2; of 65536 14.3 in 8, 14.9 in 16.
 	LaneSlice int
-	// LaneLists is how many candidates the lists of a row's slices may have for a finer cut: the
-	// last slice reads all of them.
-	LaneLists int
 
 	// Of idx_topk_tiles, which selects by the largest score of each tile.
 
-	// TileQuads is how many fours of numbers an invocation has room for at least. With 4 and 1024
-	// invocations, rows of 262144 entries in tiles of 16 fit.
-	TileQuads int
-	// MaxQuads is how many of them an invocation has registers for.
-	MaxQuads int
 	// TileRows is from how many times K entries a row is selected from by tiles where
 	// idx_topk_lanes could take it, too: in a step the kernel's code has to be fetched. H100, K
 	// 512, one row: of 65536 entries 11.7 us against 13.1; of 32768 11.0 against 11.2, and 3 more
@@ -63,3 +52,21 @@ type TopKShape struct {
 	Held    int // entries in shared memory; 0: rows have no more than Threads*Items
 	Bits    int // of a digit of the radix selection
 }
+
+// Numbers that no profile has other ones of.
+const (
+	// SpareShare keeps 1/SpareShare of Held free when a shape is chosen by K: candidates beyond K
+	// gather there, and a selection is due when it is full.
+	SpareShare = 3
+
+	// LaneLists is how many candidates the lists of a row's slices may have for a finer cut: the
+	// last slice reads all of them.
+	LaneLists = 4096
+
+	// TileQuads is how many fours of numbers an invocation has room for at least. With 4 and 1024
+	// invocations, rows of 262144 entries in tiles of 16 fit.
+	TileQuads = 4
+
+	// MaxQuads is how many of them an invocation has registers for.
+	MaxQuads = 8
+)

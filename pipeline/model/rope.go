@@ -17,12 +17,15 @@ const RopeRow = ropeDim
 //	g_i = 1 / Theta^(2i/64)
 //	f_i = g_i                                              without YaRN
 //	f_i = g_i/Factor * (1 - keep_i) + g_i * keep_i         with YaRN
-//	keep_i = 1 - (i - low) / (high - low), within 0..1
+//	keep_i = 1 - (i - low) / max(high - low, 0.001), within 0..1
 //	low, high = floor(c(BetaFast)), ceil(c(BetaSlow)), within 0..63
 //	c(n) = 64 ln(Original / (2 pi n)) / (2 ln Theta)
 //
 // c(n) is the pair that turns n times in Original positions. Angles are not scaled otherwise.
 // For a rotation that Config.Check refuses, such as the zero value, they mean nothing.
+//
+// Where no pair is between low and high, as with 4 Original positions, sources disagree: vLLM and
+// DeepSeek-V4's code divide by a negative high - low. The formula is DeepSeek-V4.1's.
 //
 // Sources: vLLM vllm/model_executor/layers/rotary_embedding (common.py, yarn_scaling_rope.py),
 // DeepSeek's inference/model.py (precompute_freqs_cis).
@@ -34,7 +37,7 @@ func (r Rope) Frequencies() [RopePairs]float32 {
 		f[i] = 1 / power
 		if r.Scaled() {
 			slow := 1 / float32(float32(r.Factor)*power)
-			keep := 1 - min(max((float32(i)-low)/(high-low), 0), 1)
+			keep := 1 - min(max((float32(i)-low)/max(high-low, 0.001), 0), 1)
 			f[i] = float32(slow*(1-keep)) + float32(f[i]*keep)
 		}
 	}
@@ -51,9 +54,6 @@ func (r Rope) ramp() (low, high float32) {
 	}
 	low = float32(max(math.Floor(pair(float64(r.BetaFast))), 0))
 	high = float32(min(math.Ceil(pair(float64(r.BetaSlow))), ropeDim-1))
-	if high <= low {
-		high = low + 0.001
-	}
 	return low, high
 }
 

@@ -95,6 +95,22 @@ func TestRopeTable(t *testing.T) {
 	}
 }
 
+// Where even the fastest pair turns less often than BetaSlow says, or the second one does, YaRN
+// slows all but the first. So says DeepSeek-V4.1's code, by the ramp's least width.
+func TestFrequenciesSlow(t *testing.T) {
+	for original := 1; original <= 7; original++ {
+		r := yarn
+		r.Original = original
+		plain := r
+		plain.Factor = 1
+		want := plain.Frequencies()
+		for i := range want[1:] {
+			want[1+i] /= 16
+		}
+		assert.Equal(t, want, r.Frequencies(), "%d positions", original)
+	}
+}
+
 func second[T any](_ T, err error) error { return err }
 
 // Where even the slowest pair turns more often than BetaFast says, YaRN leaves all as they are.

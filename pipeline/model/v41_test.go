@@ -145,6 +145,8 @@ func TestParseConfigV41Errors(t *testing.T) {
 		"candidate_source_layer_id: got absent":   set("candidate_source_layer_id", nil),
 		"candidate_topk_blocks: got absent":       set("candidate_topk_blocks", nil),
 		"candidate_block_size: got 0, want 8":     set("candidate_block_size", 0),
+		"candidate_block_size: got 16, want 8":    set("candidate_block_size", 16),
+		"candidate_block_size: got absent":        set("candidate_block_size", nil),
 		"rms_norm_eps: got absent":                set("rms_norm_eps", nil),
 		"index_n_heads: got absent":               set("index_n_heads", nil),
 		"model_type: got \"deepseek_v41_vision\"": set("model_type", "deepseek_v41_vision"),
@@ -234,6 +236,7 @@ func TestCheckLayersV41(t *testing.T) {
 		"layers[4].Pools":                           func(l []model.Layer, c *model.Config) { l[4].Pools = l[4].Pools[:1] },
 		"dspark_block_size: got 0":                  func(l []model.Layer, c *model.Config) { c.DraftBlock = 0 },
 		"candidate_topk_blocks":                     func(l []model.Layer, c *model.Config) { c.CandidateBlocks = 0 },
+		"candidate_block_size: got 4, want 8":       func(l []model.Layer, c *model.Config) { c.CandidateBlock = 4 },
 		"weight_block_size: got 64, want 32 or 128": func(l []model.Layer, c *model.Config) { c.WeightBlock = 64 },
 		"Records: got records(9), want v4 or v41":   func(l []model.Layer, c *model.Config) { c.Records = 9 },
 	} {

@@ -93,6 +93,17 @@ func (m *memory) Put(ctx context.Context, name string, data []byte) error {
 	return nil
 }
 
+// gated is a memory that gives nothing before its gate is closed.
+type gated struct {
+	*memory
+	gate chan struct{}
+}
+
+func (g gated) Get(ctx context.Context, name string, most int) ([]byte, error) {
+	<-g.gate
+	return g.memory.Get(ctx, name, most)
+}
+
 // both are two sequences with the same first 300 tokens, in an engine that can go back to any
 // length.
 type both struct {
@@ -364,14 +375,18 @@ func once(t *testing.T, x *both) {
 	m := x.kept(t, 300)
 	const users = 4
 	gate := make(chan struct{})
-	m.set(func(ctx context.Context) error { <-gate; return ctx.Err() })
-	k := keeper(t, x.e, m, prefix.Options{})
-	var group sync.WaitGroup
+	k := keeper(t, x.e, gated{m, gate}, prefix.Options{})
+	wanted := func(by int) { // two spans and a state
+		t.Helper()
+		assert.Eventually(t, func() bool { return slices.Equal(k.Waiting(), []int{by, by, by}) }, time.Minute, time.Millisecond)
+	}
+	var first, group sync.WaitGroup
 	leaving, leave := context.WithCancel(t.Context())
-	group.Go(func() { // who comes first and leaves spoils nothing
+	first.Go(func() { // who comes first and leaves spoils nothing
 		_, _, err := k.Open(leaving, tokens)
 		assert.ErrorIs(t, err, context.Canceled)
 	})
+	wanted(1)
 	for range users {
 		group.Go(func() {
 			s, n, err := k.Open(t.Context(), tokens)
@@ -381,8 +396,10 @@ func once(t *testing.T, x *both) {
 			}
 		})
 	}
-	time.Sleep(20 * time.Millisecond) // all are about to ask whether there is a state
+	wanted(1 + users)
 	leave()
+	first.Wait()
+	wanted(users)
 	close(gate)
 	group.Wait()
 	assert.Len(t, m.gets, 3, "two spans, a state")

@@ -41,11 +41,7 @@ uvec2 cm_pack_weights(vec4 p) {
 }
 
 // The scale of a block, times 2^8 as cm_e4m3x4 wants it.
-#ifdef CM_FLOAT8 // that is for whole codes: cm_lanes_row.glsl; a byte of 0 counts as 1
-CM_SCALE cm_scale(uint byte_) { return uintBitsToFloat(clamp(byte_, 1u, 246u) << 23); }
-#else
 CM_SCALE cm_scale(uint byte_) { return uintBitsToFloat(min(byte_ + 8u, 254u) << 23); }
-#endif
 
 uvec2 cm_scaled(uint even, uint odd, CM_SCALE scale) {
     // A code times a power of two has few bits: cutting off the lower half is exact.

@@ -20,6 +20,7 @@ struct CmRow {
     uvec2 scales;
     uint more[SCALE_WORDS];  // RECORDS only, as the next
     uint fp4;                // 1 of RECORD_FP4, else 0
+    uint mask;               // ~0 of a row that counts, else 0
 };
 
 // cm_low2, cm_high2: the lower or the upper halves of two words as one.
@@ -75,34 +76,44 @@ layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly 
 #define CM_HALF(half_, row) half_
 #endif
 
-#ifdef CM_FLOAT8 // codes are converted by the device, and a NaN stays one
+f16vec2 code_top_; // the largest code of a share, as cm_word places it: at most 1.75, or 1.875 if one is NaN
+
+#ifdef CM_FLOAT8
 #extension GL_EXT_float_e4m3 : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
-#endif
+#extension GL_KHR_shader_subgroup_ballot : require
+#include "cm_float8.glsl"
 
-f16vec2 code_top_; // the largest code of a share, as cm_word places it: at most 1.75, or 1.875 if one is NaN
+bool lifted_; // whether numbers of a share are lifted, of cm_float8.glsl
+
+// cm_floats: cm_word by the device's conversions, but for NaN, which stays one.
+uvec2 cm_floats(uint w, CM_SCALE scale) {
+    const vec4 x = cm_converted(vec4(uintBitsToFloate4m3EXT(unpack8(w))), scale, lifted_);
+    return uvec2(cm_high2(floatBitsToUint(x.x), floatBitsToUint(x.y)), cm_high2(floatBitsToUint(x.z), floatBitsToUint(x.w)));
+}
+#endif
 
 // cm_word: four codes as elements, NaN as 480.
 uvec2 cm_word(uint w, CM_SCALE scale) {
 #ifdef CM_FLOAT8
-    const vec4 x = vec4(uintBitsToFloate4m3EXT(unpack8(w))) * scale;
-    return uvec2(cm_high2(floatBitsToUint(x.x), floatBitsToUint(x.y)), cm_high2(floatBitsToUint(x.z), floatBitsToUint(x.w)));
-#else
+    if (FLOAT8) return cm_floats(w, scale);
+#endif
     const uint even = ((w << 8) & 0x80008000u) | ((w << 7) & 0x3F803F80u), odd = (w & 0x80008000u) | ((w >> 1) & 0x3F803F80u);
     code_top_ = max(code_top_, max(abs(unpackFloat2x16(even)), abs(unpackFloat2x16(odd))));
     return cm_codes(even, odd, scale);
-#endif
 }
 
 #include "cm_record_row.glsl"
 
-// cm_mask_row: zeros unless mask has all bits.
+// cm_mask_row: unless mask has all bits, zeros; of other records no scales, with which all numbers
+// are finite, for the weights of a masked row are zeros.
 void cm_mask_row(inout CmRow row, uint mask) {
-    [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] &= mask;
     if (RECORDS) {
+        row.mask = mask;
         [[unroll]] for (uint i = 0u; i < SCALE_WORDS; i++) row.more[i] &= mask;
         return;
     }
+    [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] &= mask;
     [[unroll]] for (uint i = 0u; i < ROPES; i++) row.rope[i] &= mask;
     row.half_word &= mask;
 }
@@ -157,6 +168,11 @@ void cm_keep_v4(CmRow row, uint at) {
 // cm_keep_row: writes the share of whatever record to row `at` of kv_s. A function more would be a
 // ninth on the way from main to cm_high2, which NVIDIA's compiler does not write out: see
 // docs/design/decode.md.
+#ifdef CM_FLOAT8
+#include "cm_float8_row.glsl"
+#define cm_keep_row(row, at) { if (FLOAT8) cm_keep_floats(row, at); else if (RECORDS) cm_keep_record(row, at); else cm_keep_v4(row, at); }
+#else
 #define cm_keep_row(row, at) { if (RECORDS) cm_keep_record(row, at); else cm_keep_v4(row, at); }
+#endif
 
 #endif

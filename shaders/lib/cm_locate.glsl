@@ -16,9 +16,17 @@ const uint CM_SMALL = 0u;
 #define CM_FINAL_M(m) ((m) + float(CM_SMALL))
 
 // CM_POSITION: where a word of 8 numbers lies in its row of kv_s; CM_WORD_AT is the inverse. An
-// invocation's words of RECORD_FP8 or RECORD_FP4 are neighbours in memory, and go there by twos.
+// invocation's words of RECORD_FP8 or RECORD_FP4 are neighbours in memory, and go there by twos, so
+// that the columns of a matrix stay neighbours. Where a kernel does not need that, CM_TURN is 1:
+// halves of words, stored one by one, then meet in no bank. CM_NEXT is from the first of two to the
+// second.
+#ifndef CM_TURN
+#define CM_TURN 2u
+#define CM_NEXT 1u
+#endif
 #define CM_POSITION(word) \
-    (RECORDS ? (word) / 2u % (32u / ROW_PARTS) * (2u * ROW_PARTS) + (word) / (64u / ROW_PARTS) * 2u + (word) % 2u : (word))
+    (RECORDS ? (word) / CM_TURN % (64u / CM_TURN / ROW_PARTS) * (CM_TURN * ROW_PARTS) \
+               + (word) / (64u / ROW_PARTS) * CM_TURN + (word) % CM_TURN : (word))
 #define CM_WORD_AT(place) \
     (RECORDS ? (place) / 2u % ROW_PARTS * (64u / ROW_PARTS) + (place) / (2u * ROW_PARTS) * 2u + (place) % 2u : (place))
 

@@ -120,6 +120,11 @@ float cm_max4(vec4 s) { return max(max(s.x, s.y), max(s.z, s.w)); }
 
 uint cm_lane() { return ROWS == 0u ? 0u : gl_SubgroupInvocationID; }
 
+// CM_VECTORS: where matrix n of `size` columns begins, in vectors of `each`. RADV takes n's
+// constant part out of addresses if the division comes first, else each step of a loop has
+// registers of its own.
+#define CM_VECTORS(n, size, each) (ROWS == 0u ? (n) * size / each : (n) * (size / each))
+
 // cm_scores: the dot products of Q with the rows in buffer `buf`, to score_s.
 void cm_scores(uint buf) {
     if (COLUMN_PARTS < COLUMN_ROOM && cm_columns >= COLUMN_PARTS) return;
@@ -129,7 +134,7 @@ void cm_scores(uint buf) {
         [[unroll]] for (uint i = 0u; i < CHAINS * QK_TILES; i++) s[i / QK_TILES][i % QK_TILES] = CM_C(0.0);
         [[unroll]] for (uint k = 0u; k < QK_STEPS; k++) {
             CM_B rows; // K^T: rows of kv_s are its columns
-            CM_LOAD_ROWS(rows, kv_s, buf * TILE + j * CM_N, (cm_dims * QK_STEPS + k) * CM_K / 8u, KV_PITCH, cm_lane(),
+            CM_LOAD_ROWS(rows, kv_s, buf * TILE + j * CM_N, CM_VECTORS(cm_dims * QK_STEPS + k, CM_K, 8u), KV_PITCH, cm_lane(),
                          gl_CooperativeMatrixLayoutColumnMajor)
             [[unroll]] for (uint i = 0u; i < QK_TILES; i++) s[k % CHAINS][i] = coopMatMulAdd(q_f[i][k], rows, s[k % CHAINS][i]);
         }
@@ -137,7 +142,7 @@ void cm_scores(uint buf) {
             [[unroll]] for (uint i = 0u; i < QK_TILES; i++) s[0][i] += s[CHAINS - 1u][i];
         }
         [[unroll]] for (uint i = 0u; i < QK_TILES; i++) {
-            coopMatStore(s[0][i], score_s, (cm_dims * HG + (cm_heads * QK_TILES + i) * CM_M) * S_PITCH + j * CM_N / 4u, S_PITCH,
+            coopMatStore(s[0][i], score_s, (cm_dims * HG + (cm_heads * QK_TILES + i) * CM_M) * S_PITCH + CM_VECTORS(j, CM_N, 4u), S_PITCH,
                          gl_CooperativeMatrixLayoutRowMajor);
         }
     }

@@ -64,7 +64,7 @@ void cm_load_q(uint t, uint head0, uvec4 w[Q_EACH], uvec4 next[Q_EACH]) {
             const uint tile = cm_heads * QK_TILES + i;
             if (tile >= first && tile < first + Q_STAGE) {
                 [[unroll]] for (uint k = 0u; k < QK_STEPS; k++) {
-                    coopMatLoad(q_f[i][k], kv_s, (tile - first) * CM_M * KV_PITCH + (cm_dims * QK_STEPS + k) * CM_K / 8u, KV_PITCH,
+                    coopMatLoad(q_f[i][k], kv_s, (tile - first) * CM_M * KV_PITCH + CM_VECTORS(cm_dims * QK_STEPS + k, CM_K, 8u), KV_PITCH,
                                 gl_CooperativeMatrixLayoutRowMajor);
                 }
             }

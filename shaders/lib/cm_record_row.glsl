@@ -2,7 +2,7 @@
 //
 // An invocation brings in WORDS neighbouring words of 8 numbers, and what it needs of their scales
 // is a word, or two where it has 16. All issue the same loads: of RECORD_FP4 the later half of
-// these read what lies behind the share, which is still of the page.
+// these read the share again.
 #ifndef LIB_CM_RECORD_ROW_GLSL
 #define LIB_CM_RECORD_ROW_GLSL
 
@@ -14,9 +14,10 @@ bool cm_is_fp4(uint flag) { return WIN_RECORD == COMP_RECORD ? WIN_RECORD == REC
 void cm_fetch_record(uvec3 where, out CmRow row) {
     const uint64_t at = packUint2x32(where.xy);
     row.fp4 = where.z >> 31;
+    row.mask = ~0u;
     const bool fp4 = cm_is_fp4(row.fp4);
     CmRead4 first = CmRead4(at + cm_part * (fp4 ? WORDS * 4u : WORDS * 8u));
-    const uint behind = WORDS > 8u && fp4 ? 0u : WORDS / 4u; // a page of one slot has 32 bytes behind its row
+    const uint behind = fp4 ? 0u : WORDS / 4u;
     [[unroll]] for (uint i = 0u; i < WORDS / 4u; i++) {
         const uvec4 w = first.v[i];
         row.words[2u * i] = w.xy;
@@ -39,11 +40,7 @@ f16vec2 cm_fp4_scales(uint w) {
 #ifdef CM_BF16
 
 // cm_fp8_scale: cm_scale of a row that lies in kv_s times 2^-14.
-#ifdef CM_FLOAT8
-CM_SCALE cm_fp8_scale(uint b) { return uintBitsToFloat((clamp(b, 14u, 246u) - 14u) << 23); }
-#else
 CM_SCALE cm_fp8_scale(uint b) { return uintBitsToFloat((clamp(b, 6u, 246u) - 6u) << 23); }
-#endif
 
 // cm_fp4_codes: as cm_codes, of E2M1 codes in binary16's place. The products are exact.
 uvec2 cm_fp4_codes(uint even, uint odd, f16vec2 scale) {
@@ -72,16 +69,15 @@ uvec4 cm_fp4x8(uint w, f16vec2 scale) {
     return uvec4(ab.x, cd.x, ab.y, cd.y);
 }
 
-// CM_KEEP_FP4: 16 codes to kv_s[unit] and the next.
+// CM_KEEP_FP4: 16 codes to kv_s[unit] and the invocation's next.
 #define CM_KEEP_FP4(w, unit, at, scale) \
     CM_KEEP_ROW(kv_s, unit, at, cm_fp4x8(w.x, scale)) \
-    CM_KEEP_ROW(kv_s, (unit) + 1u, at, cm_fp4x8(w.y, scale))
+    CM_KEEP_ROW(kv_s, (unit) + CM_NEXT, at, cm_fp4x8(w.y, scale))
 
-// cm_keep_record: writes the share to row `at` of kv_s. Sixteen numbers of each invocation lie
-// side by side there, as CM_POSITION says, so that stores do not meet in a bank. A NaN among E4M3
+// cm_keep_record: writes the share to row `at` of kv_s, where CM_POSITION says. A NaN among E4M3
 // codes goes where it costs least: the row's scores are NaN either way.
 void cm_keep_record(CmRow row, uint at) {
-    const uint to = at * KV_PITCH + 2u * cm_part;
+    const uint to = at * KV_PITCH + CM_TURN * cm_part;
     if (cm_is_fp4(row.fp4)) {
         [[unroll]] for (uint i = 0u; i < WORDS / 4u; i++) {
             const f16vec2 s = cm_fp4_scales(row.more[i / 2u] >> (cm_part * (WORDS / 4u) + i) % 2u * 16u);
@@ -93,10 +89,10 @@ void cm_keep_record(CmRow row, uint at) {
     code_top_ = f16vec2(0.0);
     [[unroll]] for (uint i = 0u; i < WORDS; i++) {
         const CM_SCALE s = cm_fp8_scale((row.more[0] >> (cm_part * (WORDS / 4u) + i / 4u) % 4u * 8u) & 0xFFu);
-        const uint unit = to + i / 2u * 2u * ROW_PARTS + i % 2u;
+        const uint unit = to + i / CM_TURN * CM_TURN * ROW_PARTS + i % CM_TURN;
         CM_KEEP_ROW(kv_s, unit, at, uvec4(cm_word(row.words[i].x, s), cm_word(row.words[i].y, s)))
     }
-    if (max(code_top_.x, code_top_.y) > float16_t(1.8)) kv_s[to].x = 0x7FFF7FFFu;
+    if (row.mask != 0u && max(code_top_.x, code_top_.y) > float16_t(1.8)) kv_s[to].x = 0x7FFF7FFFu;
 }
 
 #endif

@@ -1,4 +1,4 @@
-// The body of kv_compress.comp and, with KV_SAVE, of kv_compress_save.comp, which say what is
+// The body of kv_compress.comp, without KV_SAVE and with it, which says what is
 // computed. KV_SAVE is a macro because it changes the bindings: two more inputs, and a pool of
 // states that is written, too.
 //

@@ -3,20 +3,32 @@
 // Declare the specialisation constant SUBGROUP before; gl_SubgroupSize is it, and subgroups are
 // full. All invocations call these together.
 //
-// Features: subgroupShuffle, and subgroupSizeControl with computeFullSubgroups.
+// Features: subgroupShuffle, and subgroupSizeControl with computeFullSubgroups. None without
+// LANES_PASS, which is a choice of builds with LANES_CHOICE: all numbers pass through shared memory
+// then, and SUBGROUP has to be 1.
 #ifndef LIB_LANES_GLSL
 #define LIB_LANES_GLSL
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 
+#ifdef LANES_CHOICE
+layout(constant_id = 99)
+#endif
+const bool LANES_PASS = true;
+
 shared uint lanes_of[SUBGROUP < 32u ? 128u : 1u];
 
 // lanes_me: the number of this invocation, by which all others know it here.
-uint lanes_me() { return gl_SubgroupID * SUBGROUP + gl_SubgroupInvocationID; }
+uint lanes_me() {
+    if (LANES_PASS) return gl_SubgroupID * SUBGROUP + gl_SubgroupInvocationID;
+    return gl_LocalInvocationID.x;
+}
 
 // lanes_pass: what invocation me ^ bit has for v; bit is below 32.
 uint lanes_pass(uint v, uint bit) {
-    if (bit < SUBGROUP) return subgroupShuffleXor(v, bit);
+    if (LANES_PASS) {
+        if (bit < SUBGROUP) return subgroupShuffleXor(v, bit);
+    }
     lanes_of[lanes_me() % 128u] = v;
     barrier();
     const uint other = lanes_of[(lanes_me() ^ bit) % 128u];

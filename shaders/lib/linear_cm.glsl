@@ -6,7 +6,6 @@
 //   two), so that scales of any size work: exact to 2^-15 of it, then with steps of 2^-24. bf16
 //   weights and activations beyond +-65504 count as that, and below 2^-14 come in steps of 2^-24.
 //   E2M1 times E4M3 is exact.
-// E4M3 (CM_CODES), and f16 with CODES: linear_codes.glsl.
 //
 // Of an f32 scale only the power of two is multiplied here; its fraction is the sums'.
 // Sums come WEIGHT_UNSCALE times too small.
@@ -18,16 +17,9 @@
 #ifdef CM_BF16
 const bool WEIGHT_REF = false;
 const float WEIGHT_UNSCALE = 1.0;
-#elif defined(CM_CODES)
-#define LINEAR_CODES
-const uint CODES = 1u;
+#elif defined(LINEAR_CODES)
 const bool WEIGHT_REF = false;
-const float WEIGHT_UNSCALE = 1.0;
-#elif defined(LINEAR_ROWS)
-#define LINEAR_CODES
-layout(constant_id = 13) const uint CODES = 0u; // 1: linear_codes.glsl
-const bool WEIGHT_REF = FP8_WEIGHT && CODES == 0u;
-const float WEIGHT_UNSCALE = FORMAT == WEIGHT_NVFP4 ? 128.0 : CODES != 0u ? 65536.0 : 1.0;
+const float WEIGHT_UNSCALE = PLACED ? 65536.0 : 1.0;
 #else
 const bool WEIGHT_REF = FP8_WEIGHT;
 const float WEIGHT_UNSCALE = FORMAT == WEIGHT_NVFP4 ? 128.0 : 1.0;

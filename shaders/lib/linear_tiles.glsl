@@ -1,14 +1,13 @@
 // What the kernels of a linear layer that go through tiles in shared memory have in common:
-// proj_linear_cm.comp, proj_linear_whole.comp.
+// proj_linear_cm.comp, proj_linear_whole.comp, proj_linear_codes.comp.
 //
 // One workgroup of THREADS owns BM tokens and BN rows of group group_, from t0_ and row0_ on, and
 // stores those from first_ on. A step is BK numbers of all of them, decoded to shared memory; a
 // subgroup holds WM x WN sums in registers. Constants after the two of linear.glsl: 2 THREADS, 3
 // SUBGROUP, 4..6 M, N, K of a product, 7 BM, 8 BN, 9 BK, 10 WM, 11 WN:
-//   projection/linear_cm.go chooses; with LINEAR_ROWS 12 ROWS of lib/cm_rows.glsl, 13 CODES of
-//   lib/linear_codes.glsl.
+//   projection/linear_cm.go chooses; 12 ROWS of lib/cm_rows.glsl, with LINEAR_ROWS.
 // Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 16: 20496 B for 128 x 128
-// in steps of 32. With CODES 4*BM*BK/SUMMED more for the former; with CM_CODES BK, not 2*BK.
+// in steps of 32.
 #ifndef LIB_LINEAR_TILES_GLSL
 #define LIB_LINEAR_TILES_GLSL
 #include "linear_cm.glsl"
@@ -24,28 +23,25 @@ layout(constant_id = 8) const uint BN = 64u;
 layout(constant_id = 9) const uint BK = 64u;
 layout(constant_id = 10) const uint WM = 16u;
 layout(constant_id = 11) const uint WN = 16u;
-#if defined(CM_BF16) || defined(CM_CODES) || !defined(LINEAR_ROWS)
+#if defined(CM_BF16) || !defined(LINEAR_ROWS)
 const uint ROWS = 0u;
 #else
 layout(constant_id = 12) const uint ROWS = 0u;
 #endif
 #include "cm_rows.glsl"
 
-#ifdef CM_CODES
-#extension GL_EXT_float_e4m3 : require
-#define LINEAR_ELEMENT floate4m3_t
-const uint QUAD = 16u; // elements of 16 bytes
+#ifdef LINEAR_CODES
+const uint QUAD = PLACED ? 8u : 16u; // elements of 16 bytes
+const uint UNITS = BK / QUAD;
 #else
-#define LINEAR_ELEMENT CM_ELEMENT
-const uint QUAD = 8u;
+const uint UNITS = BK / 8u;          // of eight numbers in a row
 #endif
-const uint UNITS = BK / QUAD;        // quads of a row
 const uint PITCH = UNITS + 1u;       // quads from row to row of a tile; a spare one spreads rows over banks
 const uint M_TILES = WM / CM_M;
 const uint N_TILES = WN / CM_N;
 #ifdef LINEAR_CODES
 const uint SUMMED = SCALE_BLOCK < BK ? SCALE_BLOCK : BK; // numbers of a row that have one scale
-const uint TILE_QUADS = (BM + BN) * PITCH + CODES * BM * BK / SUMMED / 4u;
+const uint TILE_QUADS = (BM + BN) * PITCH + BM * BK / SUMMED / 4u;
 #else
 const uint TILE_QUADS = (BM + BN) * PITCH;
 #endif
@@ -56,8 +52,8 @@ const uint QUADS = TILE_QUADS > OUT_QUADS ? TILE_QUADS : OUT_QUADS;
 shared uvec4 tile_s[QUADS]; // [BM + BN, BK] elements, tokens first; at the end [subgroups, M, WN] f32
 shared uvec4 ref_s;         // .x: largest scale of the scale blocks of the rows; 16 bytes, for RADV begins tile_s behind it
 
-#define CM_A coopmat<LINEAR_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
-#define CM_B coopmat<LINEAR_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
+#define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
+#define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
 #define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
 
 CM_C acc[M_TILES][N_TILES];
@@ -87,9 +83,11 @@ uint spread_rows(uint i, uint lines) {
 // exact. Where the next block of 128 begins, the sums so far are divided by its fraction and
 // multiplied by that of the last.
 #ifdef LINEAR_CODES
-const bool FRACTIONS = FORMAT == WEIGHT_FP8 && CODES == 0u;
+const bool FRACTIONS = false;
+const int OUT_LAYOUT = gl_CooperativeMatrixLayoutColumnMajor; // rows of w are rows of sums
 #else
 const bool FRACTIONS = FORMAT == WEIGHT_FP8;
+const int OUT_LAYOUT = gl_CooperativeMatrixLayoutRowMajor;
 #endif
 float fraction(uint bits) { return uintBitsToFloat((bits & 0x007FFFFFu) | 0x3F800000u); }
 
@@ -126,13 +124,7 @@ void finish(uint split, uint sub, uint lane, uint m0, uint n0) {
     [[unroll]] for (uint i = 0u; i < M_TILES; i++) {
         barrier();
         [[unroll]] for (uint j = 0u; j < N_TILES; j++) {
-#ifdef LINEAR_CODES
-            if (CODES != 0u) {
-                coopMatStore(acc[i][j], tile_s, mine + j * CM_N / 4u, OUT_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
-                continue;
-            }
-#endif
-            coopMatStore(acc[i][j], tile_s, mine + j * CM_N / 4u, OUT_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+            coopMatStore(acc[i][j], tile_s, mine + j * CM_N / 4u, OUT_PITCH, OUT_LAYOUT);
         }
         barrier();
         for (uint at = lane; at < CM_M * WN / 4u; at += SUBGROUP) {

@@ -53,7 +53,7 @@ func randomSizes(rng *rand.Rand) model.Config {
 	c.Eps = oneOf[float32](rng, 1e-20, 1e-20, 1e-20, 1e-12, 1e-6)
 	c.Main.Theta = oneOf(rng, 10000.0, 10000, 500, 2e6)
 	c.Compress = model.Rope{Theta: oneOf(rng, 160000.0, 160000, 40000, 1e7), Factor: oneOf(rng, 16.0, 16, 4, 2.5, 40),
-		BetaFast: oneOf(rng, 32.0, 32, 8), BetaSlow: oneOf(rng, 1.0, 1, 2), Original: oneOf(rng, 65536, 65536, 4096, 64, 100)}
+		BetaFast: oneOf(rng, 32.0, 32, 8), BetaSlow: oneOf(rng, 1.0, 1, 2), Original: oneOf(rng, 65536, 65536, 4096, 64, 100, 3)}
 	c.MaxPositions = oneOf(rng, 1<<20, 4096)
 	return c
 }

@@ -29,14 +29,12 @@ func asks() int {
 // On a device that hangs a call ends with its context. Meanwhile those that need no device get
 // their turn: they look, open, fork, truncate and close sessions, but not the one that grows.
 func TestHungEngine(t *testing.T) {
-	for _, name := range models() {
-		t.Run(name, func(t *testing.T) { hungEngine(t, name) })
-	}
+	each(t, hungEngine)
 }
 
-func hungEngine(t *testing.T, name string) {
+func hungEngine(t *testing.T, fake *fake) {
 	d := open(t, vk.DeviceOptions{Staging: true}) // which submits to transfer
-	l := life{t: t, model: checkpointOf(t, name), dev: d}
+	l := life{t: t, model: fake, dev: d}
 	l.openDevice()
 	l.openEngine()
 	s, err := l.e.Open()
@@ -69,7 +67,7 @@ func hungEngine(t *testing.T, name string) {
 			return errors.Join(x.Advance(ctx, 400), x.Close())
 		},
 		"new engine": func(ctx context.Context) error {
-			_, err := pipeline.NewEngine(ctx, d, l.cfg, l.layers, pipeline.EngineOptions{MaxTokens: 64})
+			_, err := pipeline.NewEngine(ctx, d, l.cfg, l.layers, pipeline.EngineOptions{MaxTokens: 64, Records: fake.records})
 			return err
 		},
 		"upload": func(ctx context.Context) error {
@@ -123,9 +121,11 @@ func hungEngine(t *testing.T, name string) {
 }
 
 // Nor does anybody wait for an engine that closes while the device is busy.
-func TestHungEngineClose(t *testing.T) {
+func TestHungEngineClose(t *testing.T) { each(t, hungEngineClose) }
+
+func hungEngineClose(t *testing.T, fake *fake) {
 	d := open(t, vk.DeviceOptions{})
-	l := life{t: t, model: checkpoint(t), dev: d}
+	l := life{t: t, model: fake, dev: d}
 	l.openDevice()
 	l.openEngine()
 	s, err := l.e.Open()
@@ -209,7 +209,7 @@ func divided(t *testing.T, d *vk.Device, model *fake) (*life, *pipeline.Session)
 	l.openDevice()
 	var err error
 	l.e, err = pipeline.NewEngine(context.Background(), d, l.cfg, l.layers,
-		pipeline.EngineOptions{MaxTokens: 64, MaxSessions: 2, SubmitBudget: 1})
+		pipeline.EngineOptions{MaxTokens: 64, MaxSessions: 2, SubmitBudget: 1, Records: model.records})
 	require.NoError(t, err)
 	s, err := l.e.Open()
 	require.NoError(t, err)
@@ -221,40 +221,38 @@ func divided(t *testing.T, d *vk.Device, model *fake) (*life, *pipeline.Session)
 // the step has its bits when it is tried again. The session's last row is of a step of the same
 // size, so that what runs without the metadata of its own step overwrites it.
 func TestLayerBrokenOff(t *testing.T) {
-	reset := slices.Index(faults.Calls, "vkResetFences")
-	for _, name := range models() {
-		t.Run(name, func(t *testing.T) {
-			d := open(t, vk.DeviceOptions{})
-			l, s := divided(t, d, checkpointOf(t, name))
-			calls := 0 // of the last step
-			step := func(fault func()) [][]float32 {
-				fork, err := s.Fork()
-				require.NoError(t, err)
-				l.append(fork, 1, 0)
-				l.out = nil
-				fault()
-				before := interposer.Seen(reset)
-				l.around(fork, func() {})
-				calls = interposer.Seen(reset) - before
-				interposer.Mend()
-				require.NoError(t, fork.Close())
-				return l.out
-			}
-			step(func() {}) // which records and measures
-			want := step(func() {})
-			const inMetadata = 5 // a place where the step's metadata is not made yet
-			n := calls
-			for _, at := range append(places(n, n), inMetadata) {
-				l.failed = nil
-				step(func() { interposer.Fail(reset, at, faults.OutOfHostMemory, false) })
-				assert.Len(t, l.failed, 1, "place %d of %d", at, n)
-				l.same(want)
-			}
-			require.NoError(t, s.Close())
-			l.end()
-			require.NoError(t, d.Close())
-		})
-	}
+	reset, rng := slices.Index(faults.Calls, "vkResetFences"), chance(t)
+	each(t, func(t *testing.T, model *fake) {
+		d := open(t, vk.DeviceOptions{})
+		l, s := divided(t, d, model)
+		calls := 0 // of the last step
+		step := func(fault func()) [][]float32 {
+			fork, err := s.Fork()
+			require.NoError(t, err)
+			l.append(fork, 1, 0)
+			l.out = nil
+			fault()
+			before := interposer.Seen(reset)
+			l.around(fork, func() {})
+			calls = interposer.Seen(reset) - before
+			interposer.Mend()
+			require.NoError(t, fork.Close())
+			return l.out
+		}
+		step(func() {}) // which records and measures
+		want := step(func() {})
+		const inMetadata = 5 // a place where the step's metadata is not made yet
+		n := calls
+		for _, at := range append(places(rng, n, n), inMetadata) {
+			l.failed = nil
+			step(func() { interposer.Fail(reset, at, faults.OutOfHostMemory, false) })
+			assert.Len(t, l.failed, 1, "place %d of %d", at, n)
+			l.same(want)
+		}
+		require.NoError(t, s.Close())
+		l.end()
+		require.NoError(t, d.Close())
+	})
 }
 
 // beside does all that needs no device while a call for a session waits for it.
@@ -277,9 +275,11 @@ func (l *life) beside(busy, other *pipeline.Session) error {
 
 // A step that is given up gets no more of the device than the two parts that it has, and the next
 // one has the bits that it would have had.
-func TestCancelledStep(t *testing.T) {
+func TestCancelledStep(t *testing.T) { each(t, cancelledStep) }
+
+func cancelledStep(t *testing.T, fake *fake) {
 	d := open(t, vk.DeviceOptions{})
-	l, s := divided(t, d, checkpoint(t))
+	l, s := divided(t, d, fake)
 	fork, err := s.Fork()
 	require.NoError(t, err)
 	l.append(fork, 5, 0)

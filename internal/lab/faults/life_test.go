@@ -35,8 +35,9 @@ type life struct {
 
 // fake is the model of all lives.
 type fake struct {
-	path string // of the checkpoint
-	past []byte // a snapshot of pastTokens tokens
+	path    string        // of the checkpoint
+	records model.Records // of its engines; 0: as the checkpoint says
+	past    []byte        // a snapshot of pastTokens tokens
 }
 
 // pastTokens end in the first group of 128, so that a few tokens more complete it, and in the
@@ -46,27 +47,31 @@ const pastTokens = 125
 // made are the models that tests have asked for.
 var made = map[string]*fake{}
 
-// Names of models: as small as layers of each kind can be.
-const v4, v41 = "v4", "v41"
+// Names of models: as small as layers of each kind can be, and of DeepSeek-V4.1 of each role, whose
+// layers share entries, picks and candidates. The last one keeps them in V4's records.
+const v4, v41, v41InV4 = "v4", "v41", "v41 in v4 records"
 
-// checkpoint writes a model of DeepSeek-V4, and appends pastTokens tokens.
-func checkpoint(t *testing.T) *fake { return checkpointOf(t, v4) }
+var names = []string{v4, v41, v41InV4}
 
-// checkpointOf is checkpoint for a model by its name.
+// checkpointOf writes a model by its name, and appends pastTokens tokens.
 func checkpointOf(t *testing.T, name string) *fake {
 	if made[name] != nil {
 		return made[name]
 	}
-	cfg := fakemodel.Tiny(0, 4, 128)
-	if name == v41 {
-		cfg = fakemodel.TinyV41()
+	cfg, records := fakemodel.TinyV41(), model.RecordsV41
+	switch name {
+	case v4:
+		cfg, records = fakemodel.Tiny(0, 4, 128), model.RecordsV4
+		cfg.Groups = 2 // for two ranks, as V4.1's have it
+	case v41InV4:
+		records = model.RecordsV4
 	}
 	m, err := fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8, Seed: 5})
 	require.NoError(t, err)
 	dir := filepath.Join(folder, name)
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	require.NoError(t, m.Write(dir, 1))
-	l := life{t: t, model: &fake{path: dir}, dev: open(t, vk.DeviceOptions{})}
+	l := life{t: t, model: &fake{path: dir, records: records}, dev: open(t, vk.DeviceOptions{})}
 	l.openDevice()
 	l.openEngine()
 	s, err := l.e.Open()
@@ -209,7 +214,8 @@ func (l *life) openDevice() {
 func (l *life) openEngine() {
 	l.try("new engine", func() (err error) {
 		l.e, err = pipeline.NewEngine(context.Background(), l.dev, l.cfg, l.layers,
-			pipeline.EngineOptions{MaxTokens: 512, MaxSessions: 5, MaxStep: 4, CacheBytes: 1 << 20, Rewind: 8, Steps: 2})
+			pipeline.EngineOptions{MaxTokens: 512, MaxSessions: 5, MaxStep: 4, CacheBytes: 1 << 20, Rewind: 8, Steps: 2,
+				Records: l.model.records})
 		return err
 	})
 }

@@ -124,9 +124,10 @@ func TestFullMemories(t *testing.T) {
 
 // Lives on such devices have the same outputs and snapshots: one that copies, one whose memory is
 // too small and that the host writes but does not read, with VKMLA_TEST_FAULTS=all the others.
-func TestLivesOfMemories(t *testing.T) {
+func TestLivesOfMemories(t *testing.T) { each(t, livesOfMemories) }
+
+func livesOfMemories(t *testing.T, fake *fake) {
 	defer interposer.Honest()
-	fake := checkpoint(t)
 	var want *life
 	made := memories()
 	short := made["integrated, two thirds"]

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/faults"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -44,9 +43,8 @@ type pair struct {
 	g     *replicas.Group
 }
 
-func newPair(t *testing.T, o vk.DeviceOptions) *pair {
+func newPair(t *testing.T, m *fake, o vk.DeviceOptions) *pair {
 	x, list := &pair{}, []replicas.Replica{}
-	m := checkpoint(t)
 	for i := range x.lives {
 		l := &x.lives[i]
 		*l = life{t: t, model: m, dev: open(t, o)}
@@ -88,8 +86,10 @@ func (x *pair) step(ctx context.Context, chunks ...replicas.Chunk) ([][]float32,
 
 // A lost device takes its own sessions with it, and no others: these go on beside, and those that
 // somebody kept go on there with the same bits.
-func TestLostReplica(t *testing.T) {
-	x := newPair(t, vk.DeviceOptions{})
+func TestLostReplica(t *testing.T) { each(t, lostReplica) }
+
+func lostReplica(t *testing.T, fake *fake) {
+	x := newPair(t, fake, vk.DeviceOptions{})
 	ctx := t.Context()
 	a, b := []int32{1, 2, 3, 4, 5, 6, 7, 8, 9}, []int32{9, 8, 7, 6, 5, 4, 3, 2}
 	on := func(tokens []int32, n, replica int) *replicas.Session {
@@ -155,8 +155,10 @@ func TestLostReplica(t *testing.T) {
 }
 
 // A step on devices that hang ends with its context.
-func TestHungReplica(t *testing.T) {
-	x := newPair(t, vk.DeviceOptions{Staging: true}) // which submits to transfer
+func TestHungReplica(t *testing.T) { each(t, hungReplica) }
+
+func hungReplica(t *testing.T, fake *fake) {
+	x := newPair(t, fake, vk.DeviceOptions{Staging: true}) // which submits to transfer
 	a := []int32{1, 2, 3, 4, 5, 6, 7, 8, 9}
 	s, _, err := x.g.Open(t.Context(), a)
 	require.NoError(t, err)
@@ -184,16 +186,15 @@ func TestHungReplica(t *testing.T) {
 }
 
 // A rank whose device is lost ends the others' steps, and nobody waits for it.
-func TestLostRank(t *testing.T) {
-	cfg := fakemodel.Tiny(0)
-	cfg.Groups = 2
-	m, err := fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8})
-	require.NoError(t, err)
-	dir := t.TempDir()
-	require.NoError(t, m.Write(dir, 1))
+func TestLostRank(t *testing.T) { each(t, lostRank) }
+
+func lostRank(t *testing.T, fake *fake) {
 	devs := []*vk.Device{open(t, vk.DeviceOptions{}), open(t, vk.DeviceOptions{})}
 	ctx := t.Context()
-	e, err := ranks.New(ctx, dir, devs, model.CheckpointOptions{}, pipeline.EngineOptions{MaxTokens: 64, MaxStep: 4, CacheBytes: 1 << 20})
+	cfg, err := model.LoadConfig(fake.path)
+	require.NoError(t, err)
+	e, err := ranks.New(ctx, fake.path, devs, model.CheckpointOptions{},
+		pipeline.EngineOptions{MaxTokens: 64, MaxStep: 4, CacheBytes: 1 << 20, Records: fake.records})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = e.Close() })
 	s, err := e.Open()
@@ -204,11 +205,13 @@ func TestLostRank(t *testing.T) {
 			return err
 		}
 		defer st.Abort()
-		if err := st.SetInput(0, 0, states(cfg, []int32{5})); err != nil {
-			return err
-		}
-		if err := st.RunLayer(ctx, 0); err != nil {
-			return err
+		for i := range cfg.Layers {
+			if err := st.SetInput(i, 0, states(cfg, []int32{5})); err != nil {
+				return err
+			}
+			if err := st.RunLayer(ctx, i); err != nil {
+				return err
+			}
 		}
 		return st.Commit()
 	}

@@ -128,9 +128,11 @@ func share(d *vk.Device, mine []byte) (err error) {
 
 // TestStepUnsignalled has a step wait for a signal that never comes: it ends with an error that
 // says so, the device and the session are as before, and the session goes on with the same bits.
-func TestStepUnsignalled(t *testing.T) {
+func TestStepUnsignalled(t *testing.T) { each(t, stepUnsignalled) }
+
+func stepUnsignalled(t *testing.T, fake *fake) {
 	d, ctx := open(t, vk.DeviceOptions{HangAfter: 500 * time.Millisecond}), context.Background()
-	l := life{t: t, model: checkpoint(t), dev: d}
+	l := life{t: t, model: fake, dev: d}
 	l.openDevice()
 	l.openEngine()
 	for _, never := range []bool{false, true} {

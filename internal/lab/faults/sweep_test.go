@@ -4,6 +4,7 @@ package faults_test
 
 import (
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -14,24 +15,34 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/faults"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/vk"
 )
 
 // all reports whether every place where a fault can come is tried.
 func all() bool { return os.Getenv("VKMLA_TEST_FAULTS") == "all" }
 
-// models are those that a test takes that has no sample of each: one at random, or all.
-func models() []string {
-	list := []string{v4, v41}
+// each runs a test with one of the models at random, or with all.
+func each(t *testing.T, test func(t *testing.T, model *fake)) {
+	list := names
 	if !all() {
-		list = list[rand.IntN(2):][:1]
+		list = list[chance(t).IntN(len(list)):][:1]
 	}
-	return list
+	for _, name := range list {
+		t.Run(name, func(t *testing.T) { test(t, checkpointOf(t, name)) })
+	}
+}
+
+// chance is what a test takes its sample by, each another one.
+func chance(t *testing.T) *rand.Rand {
+	name := fnv.New64a()
+	name.Write([]byte(t.Name()))
+	return rand.New(rand.NewPCG(testkit.Seed(t), name.Sum64()))
 }
 
 // kinds are the kinds of calls, of n, that a test lets fail: so many at random, or all.
-func kinds(n, few int) []int {
-	list := rand.Perm(n)
+func kinds(rng *rand.Rand, n, few int) []int {
+	list := rng.Perm(n)
 	if !all() {
 		return list[:few]
 	}
@@ -41,12 +52,12 @@ func kinds(n, few int) []int {
 
 // places are the calls, of n, that a test lets fail: one at random, or all, but of polls, which
 // are tens of thousands and like their neighbours, as many as most says.
-func places(n, most int) []int {
+func places(rng *rand.Rand, n, most int) []int {
 	switch {
 	case n < 1:
 		return nil
 	case !all():
-		return []int{rand.IntN(n)}
+		return []int{rng.IntN(n)}
 	}
 	each := make([]int, min(n, most))
 	for i := range each {
@@ -70,8 +81,8 @@ type sweep struct {
 }
 
 // newSweep lives twice without faults, and counts the calls.
-func newSweep(t *testing.T, model string) *sweep {
-	x := &sweep{t: t, model: checkpointOf(t, model), began: time.Now()}
+func newSweep(t *testing.T, model *fake) *sweep {
+	x := &sweep{t: t, model: model, began: time.Now()}
 	x.fences = interposer.Live()["fence"]
 	x.warm = open(t, vk.DeviceOptions{Staging: true})
 	for _, count := range []*[]int{&x.first, &x.later} {
@@ -108,15 +119,16 @@ func (x *sweep) report() {
 // TestEveryCall lets each fallible call fail in turn: typed errors, the same bits after trying
 // again, nothing left behind. Lives share a device unless only the first on it makes the call.
 func TestEveryCall(t *testing.T) {
-	for _, name := range []string{v4, v41} {
+	rng := chance(t)
+	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
-			x := newSweep(t, name)
-			for _, call := range kinds(len(faults.Calls), 6) {
+			x := newSweep(t, checkpointOf(t, name))
+			for _, call := range kinds(rng, len(faults.Calls), 4) {
 				n, fresh := x.later[call], false
 				if n == 0 {
 					n, fresh = x.first[call], true
 				}
-				for _, at := range places(n, 1000) {
+				for _, at := range places(rng, n, 1000) {
 					t.Run(fmt.Sprintf("%s/%d", faults.Calls[call], at), func(t *testing.T) { x.fail(t, call, at, fresh) })
 				}
 			}
@@ -167,18 +179,17 @@ func (x *sweep) fail(t *testing.T, call, at int, fresh bool) {
 // in the same process continues what was saved, with the same bits.
 func TestLoss(t *testing.T) {
 	waits := []string{"vkQueueSubmit", "vkWaitForFences", "vkGetFenceStatus"}
-	for _, name := range models() {
-		t.Run(name, func(t *testing.T) {
-			x := newSweep(t, name)
-			for _, i := range kinds(len(waits), 1) {
-				call := slices.Index(faults.Calls, waits[i])
-				for _, at := range places(x.first[call], 500) {
-					t.Run(fmt.Sprintf("%s/%d", faults.Calls[call], at), func(t *testing.T) { x.lose(t, call, at) })
-				}
+	rng := chance(t)
+	each(t, func(t *testing.T, model *fake) {
+		x := newSweep(t, model)
+		for _, i := range kinds(rng, len(waits), 1) {
+			call := slices.Index(faults.Calls, waits[i])
+			for _, at := range places(rng, x.first[call], 500) {
+				t.Run(fmt.Sprintf("%s/%d", faults.Calls[call], at), func(t *testing.T) { x.lose(t, call, at) })
 			}
-			x.report()
-		})
-	}
+		}
+		x.report()
+	})
 }
 
 // lose lives until the device is lost, and goes on with another one.

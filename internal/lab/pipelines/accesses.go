@@ -25,7 +25,10 @@ func (c *Chosen) numbers() map[string]int {
 			n[x.Name] = int(c.Constants[at])
 		}
 	}
-	n["THREADS"] = n[""]
+	n["THREADS"] = 1
+	if size, err := m.LocalSize(c.Constants...); err == nil {
+		n["THREADS"] = int(size[0] * size[1] * size[2])
+	}
 	if c.Listing.gfx12 {
 		n["GFX12"] = 1
 	}
@@ -197,6 +200,9 @@ func decodedRows(n map[string]int) []pattern {
 	}
 	return []pattern{keptRows("kv_s, rows stored", n, 64/parts, 1, func(tid, i int) (int, int) {
 		row, part := ownRow(n, tid)
+		if n["ROWS"] != 0 {
+			return row*kvPitch + i*parts + part, row
+		}
 		return row*kvPitch + 2*(i/2*parts+part) + i%2, row
 	})}
 }
@@ -231,7 +237,7 @@ func scorePatterns(n map[string]int, pitch, elementBytes int) []pattern {
 	return list
 }
 
-// codePatterns are those of shaders/lib/linear_sums.glsl, beside the output of
+// codePatterns are those of shaders/proj_linear_codes.comp, beside the output of
 // shaders/lib/linear_tiles.glsl.
 func codePatterns(n map[string]int) []pattern {
 	threads, m, pitch, units := n["THREADS"], n["WM"]/16, n["BK"]/16+1, n["BK"]/16
@@ -345,7 +351,6 @@ func selectionByLanes(n map[string]int) []pattern {
 
 // fewTokens are those of shaders/proj_linear_tokens1to8.comp.
 func fewTokens(n map[string]int) []pattern {
-	n["THREADS"] = 128
 	sums, lanes := n["ROWS"]*n["TOKENS"], n["LANES"]
 	parts := 128 / max(1, 128/lanes*sums/2)
 	return []pattern{

@@ -50,7 +50,6 @@ func halfLoads(name string, halves bool, times int, quad func(tid, i int) int, l
 // plainAttention are those of shaders/lib/sparse_mla.glsl.
 func plainAttention(n map[string]int, halves bool) []pattern {
 	hg, tile := n["HG"], n["TILE"]
-	n["THREADS"] = 16 * hg
 	threads, once := n["THREADS"], float64(tile)/attended
 	lanes, blocks, shares := threads/tile, hg/4, 256/tile
 	half, pairs := shares/2, tile/2
@@ -101,25 +100,24 @@ func plainAttention(n map[string]int, halves bool) []pattern {
 
 // plainScores are those of shaders/idx_logits.comp, for a step of 16 of the 128 numbers.
 func plainScores(n map[string]int, halves bool) []pattern {
-	const threads, heads, keys, step = 128, 64, 128, 16
-	n["THREADS"] = threads
-	each := 1
+	const keys, step = 128, 16
+	heads, each := n["HEADS"], 1
 	if halves {
 		each = 2
 	}
 	lane := func(tid int) int { return tid % (keys / 8) }
-	once := float64(step) / 128
+	once, fours := float64(step)/128, heads/32
 	return []pattern{
-		{"q_s, queries stored", store, 4, 8 / each, 1, func(tid, i int) int {
+		{"q_s, queries stored", store, 4, 8 / each, 1, upTo(heads*step/8, func(tid, i int) int {
 			return ((tid/heads*8/each+i)*heads + tid%heads) * 4
-		}},
+		})},
 		{"k_s, keys stored", store, 4, 16 / each, 1, func(tid, i int) int { return (i*keys + tid) * 4 }},
-		{"q_s, queries read", load, 16, step / each * 2, 1, func(tid, i int) int {
-			return (i/2*heads/4 + tid/(keys/8)*2 + i%2) * 16
+		{"q_s, queries read", load, 16, step / each * fours, 1, func(tid, i int) int {
+			return (i/fours*heads/4 + tid/(keys/8)*fours + i%fours) * 16
 		}},
 		halfLoads("k_s, keys read", halves, step/each*2, func(tid, i int) int { return i/2*keys/4 + i%2*keys/8 + lane(tid) }, lane),
 		{"k_s, sums stored", store, 16, 2, once, func(tid, i int) int { return (tid/(keys/8)*keys/4 + i*keys/8 + lane(tid)) * 16 }},
-		{"k_s, sums read", load, 4, heads / 8, once, func(tid, i int) int { return (i*keys + tid) * 4 }},
+		{"k_s, sums read", load, 4, 8, once, func(tid, i int) int { return (i*keys + tid) * 4 }},
 	}
 }
 
@@ -162,7 +160,6 @@ func weightQuad(n map[string]int) int {
 // sharedTokens are those of shaders/proj_linear_tokens8to16.comp.
 func sharedTokens(n map[string]int, _ bool) []pattern {
 	const threads = 128
-	n["THREADS"] = threads
 	tokens, lanes, sums, vec := n["TOKENS"], n["LANES"], n["ROWS"]*4, weightQuad(n)
 	units, fours, once := vec/8, tokens/4, float64(lanes*vec)/leastK
 	eights := tokens * lanes * units
@@ -189,8 +186,7 @@ func sharedTokens(n map[string]int, _ bool) []pattern {
 // mergePatterns are those of shaders/attn_merge.comp.
 func mergePatterns(n map[string]int, _ bool) []pattern {
 	const row = 128
-	groups := n["THREADS"]
-	n["THREADS"] = row * groups
+	groups := n["THREADS"] / row
 	if groups < 2 {
 		return nil
 	}
@@ -202,7 +198,6 @@ func mergePatterns(n map[string]int, _ bool) []pattern {
 
 // quantisedQueries are those of shaders/idx_query_quant.comp.
 func quantisedQueries(n map[string]int, _ bool) []pattern {
-	n["THREADS"] = 128
 	read := pattern{"amax_of, read", load, 16, 4, 1, func(tid, i int) int { return (tid%64/8*2 + i%2 + i/2*16) * 16 }}
 	if n["MXFP4"] != 0 {
 		read.times, read.at = 1, func(tid, _ int) int { return tid / 4 * 16 }
@@ -212,7 +207,6 @@ func quantisedQueries(n map[string]int, _ bool) []pattern {
 
 // insertedRows are those of a K row of shaders/proj_q_insert.comp.
 func insertedRows(n map[string]int, _ bool) []pattern {
-	n["THREADS"] = 128
 	read := pattern{"amax_of, read", load, 16, 2, 1, func(tid, i int) int { return (tid%64/8*2 + i) * 16 }}
 	if n["RECORD"] != 0 {
 		read.times, read.at = 1, func(tid, _ int) int { return tid % 64 / 4 * 16 }
@@ -220,7 +214,7 @@ func insertedRows(n map[string]int, _ bool) []pattern {
 	return []pattern{{"amax_of, stored", store, 4, 1, 1, upTo(64, func(tid, _ int) int { return tid * 4 })}, read}
 }
 
-// normsByLanes are those of shaders/proj_qkv_norm_lanes.comp.
+// normsByLanes are those of shaders/proj_qkv_norm.comp.
 func normsByLanes(n map[string]int, _ bool) []pattern {
 	n["THREADS"] = 64
 	return []pattern{{"part_of, read", load, 16, 1, 1, func(_, _ int) int { return 0 }}}

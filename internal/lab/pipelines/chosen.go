@@ -106,7 +106,7 @@ func choices(c model.Config) []choice {
 		return op.Prepare(tokens, c.Window, c.TopK)
 	}
 	list := []choice{
-		{"decode", decode, pages},
+		{"decode", append(decode, 128), pages},
 		{"prefill", []int{4096}, func(dev *vk.Device, tokens int) error {
 			if !attention.Gathers(dev, tokens, 1) {
 				return pages(dev, tokens)

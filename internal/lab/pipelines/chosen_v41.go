@@ -23,7 +23,7 @@ func choicesV41(c model.Config) []choice {
 		return op.Prepare(tokens, c.Window, c.TopK)
 	}
 	list := []choice{
-		{"v4.1 decode", decode, pages},
+		{"v4.1 decode", append(decode, 128), pages},
 		{"v4.1 prefill", []int{4096}, func(dev *vk.Device, tokens int) error {
 			if !attention.Gathers(dev, tokens, 1) {
 				return pages(dev, tokens)

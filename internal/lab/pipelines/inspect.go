@@ -16,10 +16,7 @@ import (
 // Errors: those of Choose, vk.Device.Statistics and vk.Device.Listings.
 func Inspect(a *vk.Adapter, profile string, listings bool) ([]Choice, error) {
 	known := map[string]Chosen{}
-	if a.Driver == vk.DriverRADV { // what probes find on its GPUs with matrices
-		opkit.KnowRows(a, 16, 16, 16, 32, 1)
-		opkit.KnowCodes(a, 16, 16, 16, 32)
-	}
+	knowMatrices(a)
 	open := func() (*vk.Device, error) {
 		return a.Open(vk.DeviceOptions{Statistics: true, Listings: listings, Profile: profile})
 	}
@@ -44,6 +41,14 @@ func Inspect(a *vk.Adapter, profile string, listings bool) ([]Choice, error) {
 		*to = known[key]
 		return nil
 	})
+}
+
+// knowMatrices tells operations what their probes find on AMD's GPUs with matrices.
+func knowMatrices(a *vk.Adapter) {
+	if a.Driver == vk.DriverRADV {
+		opkit.KnowRows(a, 16, 16, 16, 32, 1)
+		opkit.KnowCodes(a, 16, 16, 16, 32)
+	}
 }
 
 func listing(dev *vk.Device, k *vk.Kernel) (l Listing, err error) {

@@ -11,6 +11,7 @@ type Counts struct {
 	Matrix  int `json:"matrix"`  // products of matrices
 	Dot     int `json:"dot"`     // dot products
 	Vector  int `json:"vector"`  // others of the vector units; a pair that is issued at once counts once
+	Slow    int `json:"slow"`    // clocks that Vector's take on AMD's GPUs beyond one each
 	LDS     int `json:"lds"`     // loads and stores of shared memory
 	Gather  int `json:"gather"`  // of these, loads of a single half
 	Memory  int `json:"memory"`  // loads and stores of memory
@@ -28,7 +29,7 @@ type Counts struct {
 func (c Counts) Issued() int { return c.Matrix + c.Dot + c.Vector }
 
 // add counts an instruction of AMD's instruction sets.
-func (c *Counts) add(name string) {
+func (c *Counts) add(name string, gfx12 bool) {
 	has := func(prefixes ...string) bool {
 		for _, p := range prefixes {
 			if strings.HasPrefix(name, p) {
@@ -44,6 +45,7 @@ func (c *Counts) add(name string) {
 		c.Dot++
 	case has("v_"):
 		c.Vector++
+		c.Slow += vectorClocks(name, gfx12) - 1
 	case has("ds_"):
 		c.LDS++
 		if has("ds_load_u16", "ds_read_u16") {
@@ -68,8 +70,9 @@ func (c *Counts) add(name string) {
 
 // Listing is what a kernel is made of: all of it, and the loop that it spends its time in.
 type Listing struct {
-	All  Counts `json:"all"`
-	Loop Counts `json:"loop"` // of one turn; zero without a loop
+	All    Counts   `json:"all"`
+	Loop   Counts   `json:"loop"`             // of one turn; zero without a loop
+	Around []Counts `json:"around,omitempty"` // of one turn of each loop around it with all inside, the inmost first
 
 	amd, gfx12 bool
 }
@@ -93,12 +96,13 @@ type block struct {
 // is the shortest. A loop's turn takes all of its blocks, those that a branch skips too.
 func ReadListing(text string) Listing {
 	var blocks []block
+	gfx12 := strings.Contains(text, "s_wait_dscnt") // older ones count waits in one word
 	for line := range strings.Lines(text) {
 		if m := blockLine.FindStringSubmatch(line); m != nil {
 			blocks = append(blocks, block{label: number(m[1])})
 		} else if m := codeLine.FindStringSubmatch(line); m != nil && len(blocks) > 0 {
 			b := &blocks[len(blocks)-1]
-			b.counts.add(m[1])
+			b.counts.add(m[1], gfx12)
 			if branchName.MatchString(m[1]) {
 				if t := target.FindStringSubmatch(m[2]); t != nil {
 					b.to = append(b.to, number(t[1]))
@@ -107,7 +111,7 @@ func ReadListing(text string) Listing {
 		}
 	}
 	l := listingOf(blocks)
-	l.amd, l.gfx12 = true, strings.Contains(text, "s_wait_dscnt") // older ones count waits in one word
+	l.amd, l.gfx12 = true, gfx12
 	return l
 }
 
@@ -150,6 +154,18 @@ func listingOf(blocks []block) Listing {
 			}
 		}
 	}
+	for best >= 0 {
+		next := -1
+		for i, o := range loops {
+			if around := o.from <= loops[best].from && o.to >= loops[best].to && o != loops[best]; around &&
+				(next < 0 || o.to-o.from < loops[next].to-loops[next].from) {
+				next = i
+			}
+		}
+		if best = next; best >= 0 {
+			l.Around = append(l.Around, sums[loops[best].to+1].plus(sums[loops[best].from], -1))
+		}
+	}
 	return l
 }
 
@@ -168,7 +184,7 @@ func (c Counts) total() int { return c.Issued() + c.LDS + c.Memory + c.Scalar + 
 
 // plus adds times another's counts.
 func (c Counts) plus(o Counts, times int) Counts {
-	return Counts{c.Matrix + times*o.Matrix, c.Dot + times*o.Dot, c.Vector + times*o.Vector, c.LDS + times*o.LDS,
+	return Counts{c.Matrix + times*o.Matrix, c.Dot + times*o.Dot, c.Vector + times*o.Vector, c.Slow + times*o.Slow, c.LDS + times*o.LDS,
 		c.Gather + times*o.Gather, c.Memory + times*o.Memory, c.Scalar + times*o.Scalar, c.Wait + times*o.Wait,
 		c.Barrier + times*o.Barrier, c.FragmentClocks + times*o.FragmentClocks, c.OtherClocks + times*o.OtherClocks}
 }
@@ -186,4 +202,28 @@ func sharedClocks(name string) int {
 		each *= 2
 	}
 	return each * 32 / (banks * bankBytes)
+}
+
+var (
+	quarterRate    = regexp.MustCompile(`^v_(mul_(lo|hi)_[iu]32$|mad_(co_)?[iu]64)`)
+	halfRate       = regexp.MustCompile(`_[biu]64(_e(32|64))?$`)
+	transcendental = regexp.MustCompile(`^v_(s_)?(exp|log|rcp|rsq|sqrt|sin|cos)_f`)
+)
+
+// vectorClocks are those of a SIMD unit of 32 lanes to issue a vector instruction of 32 lanes: 1,
+// for 64 bits 2, for products of whole integers 4. They are the latencies of LLVM's scheduling
+// models (llvm/lib/Target/AMDGPU/SISchedule.td: GFX10-, GFX11- and GFX12SpeedModel) less the 4
+// clocks of a pipeline: 5 for Write32Bit, WriteFloatCvt and WriteFloatFMA, 6 for Write64Bit, 8 for
+// WriteIntMul. Transcendental ones have a unit of their own there before GFX12 (HWTransVALU), so
+// that issuing one takes 1 clock; in GFX12's they keep the vector unit busy, here for 4 clocks, as
+// they are of quarter rate. The models know neither that a pair of VOPD is issued at once, which
+// counts once here, nor how long a product of matrices takes: GPU.MatrixClocks.
+func vectorClocks(name string, gfx12 bool) int {
+	switch {
+	case quarterRate.MatchString(name), gfx12 && transcendental.MatchString(name):
+		return 4
+	case halfRate.MatchString(name):
+		return 2
+	}
+	return 1
 }

@@ -281,7 +281,7 @@ func wish(n *tuning.Layer, tokens int, pool uint64) wishes {
 	return wishes{
 		norms:   tokens <= n.NormTokens,
 		saves:   tokens <= n.NormTokens,
-		raw:     tokens <= n.RawTokens,
+		raw:     tokens <= n.NormTokens,
 		chains:  tokens <= min(n.ChainTokens, projection.LinearChainTokens),
 		joins:   tokens <= min(n.JoinTokens, projection.LinearChainTokens),
 		touch:   pool >= n.TouchLeast,
