@@ -21,8 +21,6 @@ const (
 	elementsE4M3 = iota
 	elementsFromBF16
 	elementsPack
-	elementsConverted // of bf16 only
-	elementsLifted
 )
 
 // elements runs one of them: in words in, out words out for each.
@@ -150,28 +148,6 @@ func TestElements(t *testing.T) {
 				if bits != want && !(e.kernel == "num_elements_cm" && bits == want-1) {
 					t.Fatalf("%g: 0x%04x, want 0x%04x", x, bits, want)
 				}
-			}
-		})
-	}
-}
-
-// Converted codes times a scale are the elements of kernels without conversions, with all scales of
-// these, also where they are lifted without need: every code with every power of two, and with 0.
-func TestConvertedElements(t *testing.T) {
-	var src, scales []uint32
-	for exponent := range uint32(255) {
-		scales = append(scales, exponent<<23)
-		for code := uint32(0); code < 256; code += 4 {
-			src = append(src, code|(code+1)<<8|(code+2)<<16|(code+3)<<24, exponent<<23)
-		}
-	}
-	for mode, name := range map[uint32]string{elementsConverted: "converted", elementsLifted: "lifted"} {
-		t.Run(name, func(t *testing.T) {
-			for i, bits := range elements(t, "num_elements_cmb", mode, src, 2, 2) {
-				scale := float64(math.Float32frombits(scales[i/256]))
-				want, got := float64(numfmt.E4M3Decode(byte(i)))*scale/256, float64(numfmt.BF16Decode(bits))
-				ok := got == want || math.IsNaN(want) && math.IsNaN(got) || math.Abs(want) < 0x1p-126 && math.Abs(got) <= math.Abs(want)
-				require.True(t, ok, "code %#x, scale %g: %g, want %g", byte(i), scale, got, want)
 			}
 		})
 	}

@@ -4,8 +4,6 @@
 //   mode 0: dst[2i], dst[2i+1] = cm_e4m3x4(src[2i], scale src[2i+1])   four codes, a scale byte
 //   mode 1: dst[i] = cm_from_bf16(src[i])                              a pair of bf16
 //   mode 2: dst[2i], dst[2i+1] = cm_pack(src[4i .. 4i+3] as f32)       four weights
-//   bf16, mode 3, and 4 where all are lifted: dst[2i], dst[2i+1] = cm_converted(numbers of src[2i],
-//     src[2i+1] as f32), of lib/cm_float8.glsl                         four codes, a scale
 // bindings: 0 src u32; 1 dst u32, two elements a word.
 // Workgroup: 64 elements, one per invocation. Shared memory: 0.
 // Features: shaderFloat16 (both builds; no matrix is used).
@@ -20,9 +18,6 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/cm_element.glsl"
-#ifdef CM_BF16
-#include "lib/cm_float8.glsl"
-#endif
 
 layout(local_size_x = 64) in;
 
@@ -62,16 +57,6 @@ void main() {
         dst[i] = cm_from_bf16(src[i]);
         return;
     }
-#ifdef CM_BF16
-    if (pc.mode >= 3u) {
-        const vec2 even = unpackFloat2x16(cm_e4m3_place(src[2u * i] << 8)), odd = unpackFloat2x16(cm_e4m3_place(src[2u * i]));
-        const float scale = uintBitsToFloat(src[2u * i + 1u]);
-        const vec4 x = cm_converted(vec4(even.x, odd.x, even.y, odd.y) * 256.0, scale, pc.mode == 4u || cm_small(scale));
-        dst[2u * i] = bf16_pack2_exact(x.x, x.y);
-        dst[2u * i + 1u] = bf16_pack2_exact(x.z, x.w);
-        return;
-    }
-#endif
     const uvec2 w = pc.mode == 0u ? cm_e4m3x4(src[2u * i], cm_scale(src[2u * i + 1u]))
                                   : cm_pack(uintBitsToFloat(uvec4(src[4u * i], src[4u * i + 1u], src[4u * i + 2u], src[4u * i + 3u])));
     dst[2u * i] = w.x;

@@ -54,7 +54,7 @@ var requires = map[string][]string{
 	"attn_prefill_half":              halves,
 	"attn_decode_cm":                 append(slices.Clone(matrixF16), "shaderInt16"),
 	"attn_decode_cmb":                append(slices.Clone(matrixBF16), "shaderInt16"),
-	"attn_decode_float8_cmb":         append(slices.Clone(matrixBF16), "shaderInt16", "shaderInt8", "shaderFloat8", "subgroupBallot"),
+	"attn_decode_float8_cmb":         append(slices.Clone(matrixBF16), "shaderInt16", "shaderInt8", "shaderFloat8"),
 	"attn_decode_lanes_cm":           slices.Concat(matrixF16, laneFeatures, []string{"shaderInt16"}),
 	"attn_decode_lanes_cmb":          slices.Concat(matrixBF16, laneFeatures, []string{"shaderInt16"}),
 	"attn_prefill_cm":                matrixF16,

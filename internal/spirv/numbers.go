@@ -154,7 +154,6 @@ const (
 	Int8                      Capability = 39
 	GroupNonUniform           Capability = 61
 	GroupNonUniformArithmetic Capability = 63
-	GroupNonUniformBallot     Capability = 64
 	GroupNonUniformShuffle    Capability = 65
 	StorageBuffer16BitAccess  Capability = 4433
 	StorageBuffer8BitAccess   Capability = 4448
@@ -170,8 +169,7 @@ const (
 
 var capabilityNames = map[Capability]string{
 	0: "Matrix", Shader: "Shader", Float16: "Float16", Float64: "Float64", Int64: "Int64", Int16: "Int16", Int8: "Int8",
-	GroupNonUniform: "GroupNonUniform", 62: "GroupNonUniformVote", 63: "GroupNonUniformArithmetic",
-	GroupNonUniformBallot:  "GroupNonUniformBallot",
+	GroupNonUniform: "GroupNonUniform", 62: "GroupNonUniformVote", 63: "GroupNonUniformArithmetic", 64: "GroupNonUniformBallot",
 	GroupNonUniformShuffle: "GroupNonUniformShuffle",
 	66:                     "GroupNonUniformShuffleRelative", 67: "GroupNonUniformClustered", 68: "GroupNonUniformQuad",
 	StorageBuffer16BitAccess: "StorageBuffer16BitAccess", StorageBuffer8BitAccess: "StorageBuffer8BitAccess",
@@ -188,7 +186,7 @@ var capabilityNames = map[Capability]string{
 var capabilityFeatures = map[Capability]string{
 	0: "", Shader: "", GroupNonUniform: "",
 	GroupNonUniformArithmetic: "subgroupArithmetic",
-	GroupNonUniformBallot:     "subgroupBallot",
+	64:                        "subgroupBallot",
 	GroupNonUniformShuffle:    "subgroupShuffle",
 	Float16:                   "shaderFloat16",
 	Float64:                   "shaderFloat64",

@@ -136,18 +136,13 @@ var needs = []needed{
 	{Float8, "SPV_EXT_float8", floats(8, true)}, {Float8CoopMatrix, "", floats(8, true)},
 	{MixedDot, "SPV_VALVE_mixed_float_dot_product", ops(opFDot2MixAcc32, opFDot2MixAcc32)},
 	{GroupNonUniform, "", subgroups},
-	{GroupNonUniformArithmetic, "", ops(349, 364)}, {GroupNonUniformBallot, "", ballots}, {GroupNonUniformShuffle, "", ops(345, 346)},
+	{GroupNonUniformArithmetic, "", ops(349, 364)}, {GroupNonUniformShuffle, "", ops(345, 346)},
 }
 
 // subgroups are operations of these, and variables that know of them.
 func subgroups(in inst) bool {
 	return ops(333, 366)(in) || in.op == opDecorate && in.args[1] == decorationBuiltIn && len(in.args) > 2 &&
 		slices.Contains([]uint32{36, 38, 40, 41}, in.args[2])
-}
-
-// ballots are operations of these, and masks of a subgroup's invocations.
-func ballots(in inst) bool {
-	return ops(337, 344)(in) || in.op == opDecorate && in.args[1] == decorationBuiltIn && len(in.args) > 2 && in.args[2]/8 == 4416/8
 }
 
 func ops(first, last uint16) func(inst) bool {

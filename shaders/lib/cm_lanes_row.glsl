@@ -81,14 +81,13 @@ f16vec2 code_top_; // the largest code of a share, as cm_word places it: at most
 #ifdef CM_FLOAT8
 #extension GL_EXT_float_e4m3 : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
-#extension GL_KHR_shader_subgroup_ballot : require
-#include "cm_float8.glsl"
 
-bool lifted_; // whether numbers of a share are lifted, of cm_float8.glsl
-
-// cm_floats: cm_word by the device's conversions, but for NaN, which stays one.
+// cm_floats: cm_word by the device's conversions, but that a NaN stays one. Numbers times 2^-8 are
+// placed codes, so that the products are the same with every scale. One factor of both is none: a
+// scale of 2^-127 is no ordinary f32 number.
 uvec2 cm_floats(uint w, CM_SCALE scale) {
-    const vec4 x = cm_converted(vec4(uintBitsToFloate4m3EXT(unpack8(w))), scale, lifted_);
+    precise vec4 placed = vec4(uintBitsToFloate4m3EXT(unpack8(w))) * 0.00390625;
+    precise vec4 x = placed * scale;
     return uvec2(cm_high2(floatBitsToUint(x.x), floatBitsToUint(x.y)), cm_high2(floatBitsToUint(x.z), floatBitsToUint(x.w)));
 }
 #endif
@@ -111,6 +110,11 @@ void cm_mask_row(inout CmRow row, uint mask) {
     if (RECORDS) {
         row.mask = mask;
         [[unroll]] for (uint i = 0u; i < SCALE_WORDS; i++) row.more[i] &= mask;
+#ifdef CM_FLOAT8
+        if (FLOAT8) { // NaN times 0 is none
+            [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] &= mask;
+        }
+#endif
         return;
     }
     [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] &= mask;
@@ -168,11 +172,6 @@ void cm_keep_v4(CmRow row, uint at) {
 // cm_keep_row: writes the share of whatever record to row `at` of kv_s. A function more would be a
 // ninth on the way from main to cm_high2, which NVIDIA's compiler does not write out: see
 // docs/design/decode.md.
-#ifdef CM_FLOAT8
-#include "cm_float8_row.glsl"
-#define cm_keep_row(row, at) { if (FLOAT8) cm_keep_floats(row, at); else if (RECORDS) cm_keep_record(row, at); else cm_keep_v4(row, at); }
-#else
 #define cm_keep_row(row, at) { if (RECORDS) cm_keep_record(row, at); else cm_keep_v4(row, at); }
-#endif
 
 #endif
