@@ -18,7 +18,7 @@
 // Bindings: 0 dst u32 [M*K + K*N + M*N + 3], or [SUBGROUP].
 // Constants: 0 SUBGROUP, the workgroup; 1..3 M, N, K of a product; 4 ROWS.
 // Shared memory: 4*(M*K + K*N + M*N) bytes at most; of rows 4*R*(2*K + 16), R the larger of M and
-//   N; of codes (M + N)*K.
+//   N; of codes (M + N)*K; of float8 256.
 // Features: cooperativeMatrix (_cm f16, codes e4m3, _cmb bf16 operands), shaderFloat16,
 //   vulkanMemoryModel, subgroupSizeControl, computeFullSubgroups; codes and float8 shaderFloat8,
 //   float8 shaderInt8; rows of bf16 shaderInt16.
@@ -139,15 +139,20 @@ uint float8_bits(uint code) {
     return (code & 0x80u) << 24 | (e == 0u ? floatBitsToUint(float(m) * 0.001953125) : (e + 120u) << 23 | m << 20);
 }
 
+shared uint words_s[64]; // all codes: compilers convert themselves what only depends on a lane's number
+
 void float8_probe() {
     const uint l = gl_SubgroupInvocationID;
     uint differ = 0u;
-    for (uint first = l * 4u; first < 256u; first += 4u * SUBGROUP) {
-        const vec4 x = vec4(uintBitsToFloate4m3EXT(unpack8(first * 0x01010101u + 0x03020100u)));
+    for (uint at = l; at < 64u; at += SUBGROUP) words_s[at] = at * 0x04040404u + 0x03020100u;
+    barrier();
+    for (uint at = l; at < 64u; at += SUBGROUP) {
+        const uint w = words_s[at];
+        const vec4 x = vec4(uintBitsToFloate4m3EXT(unpack8(w)));
         [[unroll]] for (uint i = 0u; i < 4u; i++) {
-            const uint got = floatBitsToUint(x[i]);
-            const bool nan = ((first + i) & 0x7Fu) == 0x7Fu;
-            differ += (nan ? (got & 0x7FFF0000u) > 0x7F800000u : got == float8_bits(first + i)) ? 0u : 1u;
+            const uint got = floatBitsToUint(x[i]), code = (w >> (8u * i)) & 0xFFu;
+            const bool nan = (code & 0x7Fu) == 0x7Fu;
+            differ += (nan ? (got & 0x7FFF0000u) > 0x7F800000u : got == float8_bits(code)) ? 0u : 1u;
         }
     }
     dst.v[l] = differ;
