@@ -80,6 +80,17 @@ func (g *GPU) estimate(c *Choice, k *Chosen) (e estimate, ok bool) {
 	}, float64(t.bytes(l)) / shares}, true
 }
 
+// estimated is the estimate of a kernel for the GPU of the adapter's chip, if it is one of the
+// model.
+func estimated(a *vk.Adapter, c *Choice, k *Chosen) (e estimate, ok bool) {
+	for _, g := range GPUs {
+		if g.is(a) && k.Listing.amd {
+			return g.estimate(c, k)
+		}
+	}
+	return e, false
+}
+
 // micros is the time of an estimate, from the least to the most.
 func (g *GPU) micros(e estimate) (least, most float64) {
 	memory := e.bytes / g.GBs / 1e3
