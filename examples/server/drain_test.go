@@ -19,7 +19,7 @@ import (
 func TestDrain(t *testing.T) {
 	dir, _ := whole(t)
 	n := start(t, "--model", dir, "--drain", "10m")
-	const most = 400
+	const most = 80
 	r := n.request([]int32{1, 2, 3}, most, true)
 	defer r.Body.Close()
 	got := 0
