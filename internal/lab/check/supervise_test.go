@@ -142,8 +142,9 @@ func (l *limits) doing(_, _ int, c Check, what string) {
 		if l.ended[d] = true; d == budget {
 			l.past = d
 		}
-		if x := l.waiting[d]; x != nil {
-			x <- l.now()
+		select {
+		case l.waiting[d] <- l.now():
+		default: // nobody waits for it, or it has been told
 		}
 	}
 }
