@@ -130,7 +130,11 @@ func runChosen(device, profile, output string, estimates bool, stdout io.Writer)
 	}
 	text := pipelines.ChosenTable(list)
 	if estimates {
-		text = "Estimates, nothing is measured.\n\n" + pipelines.ModelTable(a, list)
+		layer, err := pipelines.InspectLayer(a, profile)
+		if err != nil {
+			return err
+		}
+		text = "Estimates, nothing is measured.\n\n" + pipelines.ModelTable(a, list) + pipelines.LayerText(a, layer)
 	}
 	_, err = fmt.Fprintf(stdout, "%s, %s\n%s\n\n%s", origin.Device, origin.Driver, origin.Program(), text)
 	return err

@@ -30,7 +30,7 @@ var rdna3 = like(&generic, "rdna3", func(p *Profile) {
 // model an R9700 takes 3.3 us for 64 heads and 32 rows, three tenths of them whatever the heads.
 // Its memory takes five times an H100's time for as much, half of that for half as many
 // workgroups. What has room by the same rule and spills is kept out: 64 heads of a subgroup of the
-// scores (13459 registers), and pairs of steps of products (2063 with elements of f16).
+// scores (13718 registers), and pairs of steps of products (2063 with elements of f16).
 var rdna4 = like(&rdna3, "rdna4", func(p *Profile) {
 	p.Device.OnceSubgroup = 64
 	a := &p.Attention

@@ -223,11 +223,14 @@ func TestWallTimes(t *testing.T) {
 	require.Len(t, quick, parts)
 
 	interposer.Hang()
-	start := time.Now()
+	start, asked := time.Now(), asks()
 	p, err := cmd.Submit()
 	require.NoError(t, err)
 	_, err = cmd.PartTimes()
 	assert.ErrorIs(t, err, vk.ErrBusy, "before they ended")
+	for asks() == asked { // until the device has the first part
+		time.Sleep(time.Millisecond)
+	}
 	time.Sleep(held)
 	interposer.Mend()
 	require.NoError(t, p.Wait(context.Background()))

@@ -56,8 +56,12 @@ type choice struct {
 // Errors: open's, those of the operations, but for vk.ErrMissingFeature, and inspect's.
 func Choose(open func() (*vk.Device, error),
 	inspect func(dev *vk.Device, k *vk.Kernel, to *Chosen) error) ([]Choice, error) {
-	var list []Choice
-	for _, x := range append(choices(model.FlashConfig()), choicesV41(model.FlashV41Config())...) {
+	return chooseOf(append(choices(model.FlashConfig()), choicesV41(model.FlashV41Config())...), open, inspect)
+}
+
+func chooseOf(choices []choice, open func() (*vk.Device, error),
+	inspect func(dev *vk.Device, k *vk.Kernel, to *Chosen) error) (list []Choice, err error) {
+	for _, x := range choices {
 		for _, tokens := range x.tokens {
 			one, err := x.choose(tokens, open, inspect)
 			if err != nil {
@@ -121,15 +125,7 @@ func choices(c model.Config) []choice {
 		selection(c, "selection", indexer.SelectConfig{Logits: indexer.LogitsConfig{Format: cache.IndexKeyFP8}}),
 	}
 	for _, x := range products(c) {
-		list = append(list, choice{x.op, x.tokens, func(dev *vk.Device, tokens int) error {
-			x.c.MaxTokens, x.c.OnDemand = tokens, true
-			op, err := projection.NewLinear(dev, x.c)
-			if err != nil {
-				return err
-			}
-			// Nothing reads the scratch, which has room for all parts.
-			return op.Prepare(tokens, tensor.Of(vk.View{Buffer: new(vk.Buffer)}, tensor.F32, 1<<30))
-		}})
+		list = append(list, x.choice())
 	}
 	for _, x := range []struct {
 		op string
@@ -166,6 +162,18 @@ type product struct {
 	op     string
 	tokens []int
 	c      projection.LinearConfig
+}
+
+func (x product) choice() choice {
+	return choice{x.op, x.tokens, func(dev *vk.Device, tokens int) error {
+		x.c.MaxTokens, x.c.OnDemand = tokens, true
+		op, err := projection.NewLinear(dev, x.c)
+		if err != nil {
+			return err
+		}
+		// Nothing reads the scratch, which has room for all parts.
+		return op.Prepare(tokens, tensor.Of(vk.View{Buffer: new(vk.Buffer)}, tensor.F32, 1<<30))
+	}}
 }
 
 func products(c model.Config) []product {

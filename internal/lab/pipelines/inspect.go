@@ -15,12 +15,18 @@ import (
 //
 // Errors: those of Choose, vk.Device.Statistics and vk.Device.Listings.
 func Inspect(a *vk.Adapter, profile string, listings bool) ([]Choice, error) {
+	return Choose(inspector(a, profile, listings))
+}
+
+// inspector is what Choose takes: it opens the device, and finds out about a kernel.
+func inspector(a *vk.Adapter, profile string, listings bool) (open func() (*vk.Device, error),
+	inspect func(dev *vk.Device, k *vk.Kernel, to *Chosen) error) {
 	known := map[string]Chosen{}
 	knowMatrices(a)
-	open := func() (*vk.Device, error) {
+	open = func() (*vk.Device, error) {
 		return a.Open(vk.DeviceOptions{Statistics: true, Listings: listings, Profile: profile})
 	}
-	return Choose(open, func(dev *vk.Device, k *vk.Kernel, to *Chosen) error {
+	return open, func(dev *vk.Device, k *vk.Kernel, to *Chosen) error {
 		key := fmt.Sprint(to.Kernel, to.Constants, to.Subgroup)
 		if _, ok := known[key]; !ok {
 			statistics, err := dev.Statistics(k)
@@ -40,7 +46,7 @@ func Inspect(a *vk.Adapter, profile string, listings bool) ([]Choice, error) {
 		}
 		*to = known[key]
 		return nil
-	})
+	}
 }
 
 // knowMatrices tells operations what their probes find on AMD's GPUs with matrices.

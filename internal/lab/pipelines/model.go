@@ -66,7 +66,8 @@ func (g *GPU) estimate(c *Choice, k *Chosen) (e estimate, ok bool) {
 	if t == nil {
 		return e, false
 	}
-	groups, turns := float64(t.groups(l)), t.turns(l)
+	shares := float64(c.shares(t, l))
+	groups, turns := float64(t.groups(l))/shares, t.turns(l)
 	if last := len(turns) - 1; t.parted && groups < float64(g.Units) {
 		parts := max(1, min(float64(g.Units)/groups, turns[last]))
 		groups, turns[last] = groups*parts, turns[last]/parts
@@ -76,7 +77,24 @@ func (g *GPU) estimate(c *Choice, k *Chosen) (e estimate, ok bool) {
 	return estimate{groups, multiplied(turns), clocks(k.Listing.Loop), Clocks{
 		Issue:  own * k.Listing.sum(turns, func(n Counts) float64 { return clocks(n).Issue }),
 		Shared: own * k.Listing.sum(turns, func(n Counts) float64 { return clocks(n).Shared }),
-	}, float64(t.bytes(l))}, true
+	}, float64(t.bytes(l)) / shares}, true
+}
+
+// estimated is the estimate of a kernel for the GPU of the adapter's chip, if it is one of the
+// model.
+func estimated(a *vk.Adapter, c *Choice, k *Chosen) (e estimate, ok bool) {
+	for _, g := range GPUs {
+		if g.is(a) && k.Listing.amd {
+			return g.estimate(c, k)
+		}
+	}
+	return e, false
+}
+
+// micros is the time of an estimate, from the least to the most.
+func (g *GPU) micros(e estimate) (least, most float64) {
+	memory := e.bytes / g.GBs / 1e3
+	return max(e.all.Least()/g.GHz/1e3, memory), max(e.all.Most()/g.GHz/1e3, memory)
 }
 
 // sum is what instructions cost for some turns of the loop that counts and of those around it.
@@ -119,13 +137,13 @@ func ModelTable(a *vk.Adapter, list []Choice) string {
 				if !ok {
 					continue
 				}
-				us := func(clocks float64) float64 { return clocks / g.GHz / 1e3 }
-				memory := e.bytes / g.GBs / 1e3
+				least, most := g.micros(e)
 				row := table.Row{g.Name, c.Op, c.Tokens, k.Kernel, fmt.Sprintf("%.0f", e.groups)}
-				for _, x := range []float64{e.turns, e.turn.Issue, e.turn.Shared, memory, us(e.all.Issue), us(e.all.Shared)} {
+				for _, x := range []float64{e.turns, e.turn.Issue, e.turn.Shared, e.bytes / g.GBs / 1e3, e.all.Issue / g.GHz / 1e3,
+					e.all.Shared / g.GHz / 1e3} {
 					row = append(row, fmt.Sprintf("%.1f", x))
 				}
-				t.AppendRow(append(row, fmt.Sprintf("%.1f to %.1f", max(us(e.all.Least()), memory), max(us(e.all.Most()), memory))))
+				t.AppendRow(append(row, fmt.Sprintf("%.1f to %.1f", least, most)))
 			}
 		}
 	}

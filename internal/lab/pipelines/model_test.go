@@ -1,6 +1,7 @@
 package pipelines
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -62,11 +63,32 @@ func TestModelClocks(t *testing.T) {
 	assert.InDelta(t, 4*(353+20+16*16), g.clocks(&k, 256, loop).Issue, 0)
 
 	a := &vk.Adapter{Name: "AMD Radeon RX 7900 XTX (RADV NAVI31)", Driver: vk.DriverRADV}
-	text := ModelTable(a, []Choice{c, {Op: "inverse rope", Tokens: 1, Kernels: []Chosen{{Kernel: "proj_inverse_rope"}}}})
+	text := ModelTable(a, []Choice{c, {Op: "touch", Tokens: 1, Kernels: []Chosen{{Kernel: "kv_touch"}}}})
 	assert.Contains(t, text, "| RX 7900 XTX | prefill | 4096 | attn_prefill_cm | 8192 | 40.0 |")
-	assert.NotContains(t, text, "inverse")
+	assert.NotContains(t, text, "touch")
 	assert.NotContains(t, text, "Strix Halo")
 	assert.Contains(t, ModelTable(&vk.Adapter{Name: "llvmpipe"}, nil), "no estimates")
+}
+
+// A layer is the sum of its kernels, of which those of one task with the same bytes share it.
+func TestLayerText(t *testing.T) {
+	a := &vk.Adapter{Name: "AMD Radeon RX 7900 XTX (RADV NAVI31)", Driver: vk.DriverRADV}
+	round := func(items uint32) Chosen {
+		return Chosen{Kernel: "idx_topk_da", Constants: []uint32{1024, items, 0, 11, 64},
+			Listing: Listing{amd: true, All: Counts{Vector: 96e5}}}
+	}
+	merge := Chosen{Kernel: "attn_merge_da", Constants: []uint32{5, 4}} // nothing but bytes: 82 * 512 of a head and token
+	text := LayerText(a, []Choice{
+		{Op: "decode", Tokens: 1000, Kernels: []Chosen{merge}},
+		{Op: "selection", Tokens: 96, Kernels: []Chosen{round(16), round(20)}},
+		{Op: "selection", Tokens: 1000, Kernels: []Chosen{round(16)}},
+		{Op: "unknown", Tokens: 1000, Kernels: []Chosen{{Kernel: "unknown"}}},
+	})
+	merged, rounds := 1000*64*82*512/960e3, func(tokens float64) float64 { return 2 * tokens / 96 * 16 * 96e5 / 2.5e3 }
+	for tokens, us := range map[int]float64{1000: merged + rounds(1000), 96: rounds(96)} {
+		assert.Contains(t, text, fmt.Sprintf("a C4A layer of %d tokens: %.0[2]f to %.0[2]f us\n", tokens, us))
+	}
+	assert.Empty(t, LayerText(&vk.Adapter{Name: "llvmpipe"}, nil))
 }
 
 // Turns of loops around each other multiply, and workgroups take over turns until each compute unit

@@ -86,9 +86,9 @@ func TestHot(t *testing.T) {
 		name            string
 		with, elsewhere bool
 	}{
-		{"attn_decode_cm", true, false}, {"attn_decode_cmb", true, false}, {"attn_decode_lanes_cmb", true, false}, {"attn_decode_da", false, true}, {"attn_prefill", false, true}, {"attn_decode", false, true},
+		{"attn_decode_cm", true, false}, {"attn_decode_cmb", true, false}, {"attn_decode_lanes_cmb", true, false}, {"attn_decode_da", false, true}, {"attn_prefill", false, true}, {"attn_decode", false, true}, {"attn_decode_dot", false, true},
 		{"idx_logits_cm", true, false}, {"idx_logits_lanes_cm", true, false}, {"idx_logits_lanes_raw_cm", true, false}, {"idx_logits_cmb", false, false},
-		{"proj_linear_tokens1to8_cm", true, false}, {"proj_linear_chain_cm", true, false}, {"proj_linear_tokens32to64_cmb", true, false}, {"proj_linear_whole_cm", true, false}, {"proj_linear_sum", false, false}, {"kv_insert", false, false},
+		{"proj_linear_tokens1to8_cm", true, true}, {"proj_linear_chain_cm", true, false}, {"proj_linear_tokens32to64_cmb", true, false}, {"proj_linear_whole_cm", true, false}, {"proj_linear_sum", false, false}, {"kv_insert", false, false},
 	} {
 		require.Equal(t, c.with, pipelines.Hot(c.name, true),
 			"%s: hot with matrices %v, without %v", c.name, !c.with, !c.elsewhere)

@@ -11,14 +11,15 @@ import (
 
 // launch is what an operation has to do, and a kernel's constants.
 type launch struct {
-	tokens  int
-	heads   int            // of attention or of the indexer
-	rows    int            // that a token attends, or that a product has
-	entries int            // that are scored for a token
-	k       int            // numbers of a row of a product
-	parts   int            // groups of a product, of which each has its own x
-	bytes   int            // of cached rows, keys or weights
-	of      map[string]int // the constants, by the shader's names
+	tokens   int
+	heads    int            // of attention or of the indexer
+	rows     int            // that a token attends, or that a product has
+	entries  int            // that are scored for a token
+	k        int            // numbers of a row of a product
+	parts    int            // groups of a product, of which each has its own x
+	bytes    int            // of cached rows, keys or weights
+	gathered [2]int         // rows of a prompt: of its windows, and all entries
+	of       map[string]int // the constants, by the shader's names
 }
 
 // task is what a kernel does for an operation. TestModelMultiplies holds its turns against RADV's
@@ -59,8 +60,40 @@ var tasks = []task{
 	{"kv_compress", compressorGroups, func(l *launch) []float64 {
 		chunks := opkit.CeilDiv((1+l.of["OVERLAP"])*l.of["RATIO"], l.of["CHUNK"])
 		return turns(opkit.CeilDiv(chunks, max(1, l.of["THREADS"]*4/l.of["DIM"])))
-	}, false, func(l *launch) int { return 8 * l.tokens * (1 + l.of["OVERLAP"]) * l.of["RATIO"] * l.of["DIM"] }},
+	}, false, func(l *launch) int { return 8 * completed(l) * (1 + l.of["OVERLAP"]) * l.of["RATIO"] * l.of["DIM"] }},
+
+	// What they do for rare numbers counts as done once. A sum counts with two parts, its least.
+	{"proj_linear_sum", func(l *launch) int { return l.tokens * opkit.CeilDiv(l.rows, 512) }, once, false,
+		func(l *launch) int { return l.tokens * l.rows * (2*4 + 2) }},
+	{"attn_merge", func(l *launch) int { return l.tokens * l.heads }, once, false, func(l *launch) int {
+		return l.tokens * l.heads * (l.of["AHEAD"]*l.of["THREADS"]/opkit.JoinLanes*4 + 2) * cache.D
+	}},
+	{"attn_placed_indices", tokenGroups, func(l *launch) []float64 { return turns(opkit.CeilDiv(l.rows, l.of["THREADS"])) }, false,
+		func(l *launch) int { return 2 * 4 * l.tokens * l.rows }},
+	{"kv_gather_runs", func(l *launch) int { return opkit.CeilDiv(gathered(l), 2) }, once, false,
+		func(l *launch) int { return gathered(l) * (cache.Record(l.of["RECORD"]).SlotBytes() + 2*cache.D) }},
+	{"idx_query_quant", func(l *launch) int { return l.tokens * opkit.CeilDiv(l.heads, 8) }, once, false,
+		func(l *launch) int { return 3 * l.tokens * l.heads * cache.IndexDim }},
+	{"proj_qkv_norm", func(l *launch) int { return 2 * l.tokens }, once, false,
+		func(l *launch) int { return 2 * 2 * l.tokens * (l.of["RANK"] + cache.D) }},
+	{"proj_q_insert", func(l *launch) int { return l.tokens * (1 + opkit.CeilDiv(l.heads, 4)) }, once, false,
+		func(l *launch) int { return l.tokens * (2*2*cache.D*l.heads + 2*cache.D + cache.SlotBytes) }},
+	{"proj_inverse_rope", func(l *launch) int { return l.tokens * opkit.CeilDiv(l.heads, 16) }, once, false,
+		func(l *launch) int { return 2 * 2 * l.tokens * l.heads * cache.RopeDim }},
 }
+
+func gathered(l *launch) int {
+	switch cache.Record(l.of["RECORD"]) {
+	case cache.RecordFP8:
+		return l.gathered[0]
+	case cache.RecordFP4:
+		return l.gathered[1]
+	}
+	return l.gathered[0] + l.gathered[1]
+}
+
+func once(*launch) []float64    { return turns(1) }
+func tokenGroups(l *launch) int { return l.tokens }
 
 func turns(list ...int) (t []float64) {
 	for _, n := range list {
@@ -100,10 +133,12 @@ func productBytes(l *launch) int { return l.bytes + 2*l.tokens*(l.parts*l.k+l.ro
 
 func compressorGroups(l *launch) int {
 	if l.of["MODE"] == 2 { // there is no state
-		return l.tokens
+		return completed(l)
 	}
-	return 2 * l.tokens // half of them save states
+	return completed(l) + l.tokens // each saves a state
 }
+
+func completed(l *launch) int { return opkit.CeilDiv(l.tokens, l.of["RATIO"]) }
 
 // task of a kernel for a choice; nil if tasks has none.
 func (c *Choice) task(k *Chosen) (*task, *launch) {
@@ -118,6 +153,18 @@ func (c *Choice) task(k *Chosen) (*task, *launch) {
 		}
 	}
 	return nil, nil
+}
+
+// shares is how many kernels of a choice share a task alike: a selection of many tokens goes
+// through its entries in rounds, of which the first has no best so far.
+func (c *Choice) shares(of *task, l *launch) int {
+	n := 0
+	for i := range c.Kernels {
+		if t, other := c.task(&c.Kernels[i]); t == of && t.bytes(other) == t.bytes(l) {
+			n++
+		}
+	}
+	return max(n, 1)
 }
 
 // launch is what a choice has to do.
@@ -138,7 +185,10 @@ func (c *Choice) launch() *launch {
 			l.bytes *= c.Tokens
 		}
 	}
-	for _, p := range products(m) {
+	if op == "prefill" {
+		l.gathered = [2]int{c.Tokens + m.Window - 1, scored(m)[strings.TrimSuffix(c.Op, op)+"selection"]}
+	}
+	for _, p := range append(products(m), layerProducts(m)...) {
 		if p.op == c.Op {
 			l.parts, l.k = max(p.c.Groups, 1), p.c.K
 			l.rows = p.c.N * l.parts

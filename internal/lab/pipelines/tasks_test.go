@@ -11,6 +11,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/spirv"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -26,8 +27,12 @@ func TestNoneIsLeftOut(t *testing.T) {
 		gpus++
 		a := testkit.AdapterAs(t, d)
 		knowMatrices(a)
-		list, err := Choose(func() (*vk.Device, error) { return a.Open(vk.DeviceOptions{}) }, nil)
+		open := func() (*vk.Device, error) { return a.Open(vk.DeviceOptions{}) }
+		list, err := Choose(open, nil)
 		require.NoError(t, err)
+		all, err := chooseOf(layer(model.FlashConfig()), open, nil)
+		require.NoError(t, err)
+		wholeLayer(t, d.Name, all)
 		for i := range list {
 			c, estimated := &list[i], 0
 			for j := range c.Kernels {
@@ -53,6 +58,32 @@ func TestNoneIsLeftOut(t *testing.T) {
 		}
 	}
 	assert.GreaterOrEqual(t, gpus, 4)
+}
+
+// wholeLayer holds that all of a layer has an estimate, for each number of tokens, and that each of
+// its products has the weights of one.
+func wholeLayer(t *testing.T, gpu string, all []Choice) {
+	weights := map[int]int{}
+	for i := range all {
+		c := &all[i]
+		require.NoError(t, c.Missing, "%s: %s", gpu, c.Op)
+		for j := range c.Kernels {
+			if task, _ := c.task(&c.Kernels[j]); gpu != "RDNA1" { // which is no GPU of the model
+				assert.NotNil(t, task, "%s: %s of %d tokens: %s", gpu, c.Op, c.Tokens, c.Kernels[j].Kernel)
+			}
+		}
+		if strings.HasPrefix(c.Op, "product") {
+			weights[c.Tokens] += c.launch().bytes
+		}
+	}
+	m := model.FlashConfig()
+	// 512 numbers of a KV row, 128 of an index head; inputs and gates of two overlapping windows.
+	fp8 := m.Hidden*(m.QRank+512) + m.QRank*(m.Heads*512+m.IndexHeads*128) + 512*m.Heads*m.ORank + m.Groups*m.ORank*m.Hidden
+	bf16 := m.Hidden * (4*512 + 4*128 + m.IndexHeads)
+	require.Len(t, weights, 2)
+	for tokens, got := range weights {
+		assert.InEpsilon(t, fp8+2*bf16, got, 1e-3, "%s: %d tokens", gpu, tokens)
+	}
 }
 
 // TestModelMultiplies holds the turns of the model against the products that operations need: the
