@@ -206,7 +206,8 @@ func TestStatuses(t *testing.T) {
 // TestHang holds that a check which does not return is ended, and that nothing more is given to
 // its device; one that returns when it is told to costs itself.
 func TestHang(t *testing.T) {
-	r := supervise(t, "", Options{}, limits{over: map[string][]time.Duration{"slow": {silence}, "hang waiting for a fence": {silence, grace}}},
+	over := map[string][]time.Duration{"slow": {silence}, "hang waiting for a fence": {silence, grace}}
+	r := supervise(t, "", Options{}, limits{over: over},
 		"right", "slow", "right", "hang", "right", "wrong")
 	var got []Status
 	for _, x := range r.Results {
