@@ -27,6 +27,7 @@ type runFlags struct {
 	layers                                       []int  // nil: those that have inputs
 	prefill, chunk                               int    // prefill below 0: all tokens
 	quantise                                     bool   // inputs of products
+	invariant                                    bool   // to how tokens are divided
 	measure                                      bool   // see measured
 }
 
@@ -99,6 +100,7 @@ func runCommand() *cobra.Command {
 	measureFlag(fl, &f.measure)
 	fl.BoolVar(&f.quantise, "quantise-activations", false,
 		"give products inputs of as few bits as their weights have: E4M3 for FP8, E2M1 by input_scale for NVFP4")
+	fl.BoolVar(&f.invariant, "invariant", false, "the same bits however --prefill and --chunk divide the tokens")
 	fl.StringVarP(&f.output, "output", "o", "table", "with --expect: table, csv or json, one object per line")
 	cmd.MarkFlagsOneRequired("outputs", "expect")
 	for _, name := range []string{"model", "inputs"} {
@@ -368,7 +370,7 @@ func (r *layerRun) put(n int, shape []int, k int, values []float32, picks []int3
 // options are those of an engine for sequences of so many tokens.
 func (r *layerRun) options(tokens int) pipeline.EngineOptions {
 	return pipeline.EngineOptions{MaxTokens: tokens, MaxStep: r.f.chunk, KeepTopK: true, Keys: r.keys, Records: r.store, Output: r.path,
-		QuantiseActivations: r.f.quantise, Variant: r.f.variant}
+		QuantiseActivations: r.f.quantise, Variant: r.f.variant, Invariant: r.f.invariant}
 }
 
 // sequence runs the tokens of a sequence through the engine's layers, from number n of the model

@@ -72,15 +72,23 @@ func runRandom(t *testing.T, seed uint64, stores []model.Records) {
 	about := fmt.Sprintf("%v, hidden %d, H %d, G %d, ranks %d %d, Hi %d, topk %d, blocks %d, window %d, eps %v, %v, T %d", names,
 		cfg.Hidden, cfg.Heads, cfg.Groups, cfg.QRank, cfg.ORank, cfg.IndexHeads, cfg.TopK, cfg.CandidateBlocks, cfg.Window, cfg.Eps,
 		cfg.Compress, tokens)
+	run := func(records model.Records, prefill, chunk int, more ...string) vectors.Arrays {
+		out := filepath.Join(dir, records.String()+".npz")
+		code, stdout, stderr := command(append([]string{"run", "--model", dir, "--inputs", in, "--outputs", out,
+			"--prefill", strconv.Itoa(prefill), "--chunk", strconv.Itoa(chunk), "--store", records.String()}, more...)...)
+		require.Equal(t, exitOK, code, "%s\n%s%s", about, stdout, stderr)
+		return readArrays(t, out)
+	}
 	for _, records := range stores {
 		prefill, chunk := rng.IntN(tokens+1), 1+rng.IntN(70)
-		out := filepath.Join(dir, records.String()+".npz")
-		code, stdout, stderr := command("run", "--model", dir, "--inputs", in, "--outputs", out, "--prefill", strconv.Itoa(prefill),
-			"--chunk", strconv.Itoa(chunk), "--store", records.String())
-		require.Equal(t, exitOK, code, "%s\n%s%s", about, stdout, stderr)
-		h := ranV41{cfg: cfg, got: readArrays(t, out), at: fmt.Sprintf("%v, prefill %d, chunk %d: %s", records, prefill, chunk, about)}
+		got := run(records, prefill, chunk)
+		h := ranV41{cfg: cfg, got: got, at: fmt.Sprintf("%v, prefill %d, chunk %d: %s", records, prefill, chunk, about)}
 		h.check(t, formula.NewSequence(cfg, formula.Numerics{Records: records}, m.Values), hidden)
 	}
+	// With another cut no byte is another one, if that is asked for.
+	records, prefill := stores[0], rng.IntN(tokens+1)
+	cut := run(records, prefill, 1+rng.IntN(70), "--invariant")
+	assert.Equal(t, run(records, tokens, tokens, "--invariant"), cut, "%v, prefill %d: %s", records, prefill, about)
 }
 
 // ranV41 is what a run made of a checkpoint.
