@@ -15,8 +15,9 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// TestEngineMeasured holds that the first engine on a device that nobody measured has its builds
-// timed, that the next ones read that, and that a folder where nothing can be kept fails it.
+// TestEngineMeasured holds that the first engine on a device that nobody measured has builds of
+// every family timed, that the next ones read that, and that a folder where nothing can be kept
+// fails it.
 func TestEngineMeasured(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	cfg, o := small()
@@ -38,6 +39,11 @@ func TestEngineMeasured(t *testing.T) {
 	require.NoError(t, start("cpu"))
 	assert.NoFileExists(t, kept, "a profile that was measured")
 	require.NoError(t, start("generic"))
+	c, ok := tuning.LoadChoice(o.Measured, testkit.Device(t).Adapter())
+	require.True(t, ok)
+	for _, family := range tuning.Families {
+		assert.Positive(t, c.Timed[family].Microseconds["base"], family)
+	}
 	first, err := os.Stat(kept)
 	require.NoError(t, err)
 	require.NoError(t, start("generic"))

@@ -11,10 +11,10 @@ import (
 const opMeasure = "pipeline: measure"
 
 // Measure has operations and engines that are made from now on for a device, in this process, run
-// the builds of products and attention that are fastest on it. It times them, which takes about a
-// second, checks that they compute what the build without matrices does, and keeps the result in a
-// folder, by device, driver and its version; from then on it reads that. It does nothing on a
-// device whose tuning profile was measured (vkmla info shows which).
+// the builds of products, attention and scores that are fastest on it. It times them, which takes
+// about a second, checks that they compute what the build without matrices does, and keeps the
+// result in a folder, by device, driver and its version; from then on it reads that. It does
+// nothing on a device whose tuning profile was measured (vkmla info shows which).
 //
 // A mark in the folder says what is being tried. If the program ends meanwhile, as some drivers'
 // compilers end it, that build is never tried again. Other builds have other bits: sums in another

@@ -234,8 +234,8 @@ func buildsText(d describe.Device) (lines []string) {
 	if d.Builds == nil {
 		return []string{"not timed yet; bench and run do it once"}
 	}
-	for _, pkg := range slices.Sorted(maps.Keys(d.Builds.Timed)) {
-		t := d.Builds.Timed[pkg]
+	for _, family := range slices.Sorted(maps.Keys(d.Builds.Timed)) {
+		t := d.Builds.Timed[family]
 		var parts []string
 		for _, name := range t.Best() {
 			parts = append(parts, fmt.Sprintf("%s %.4g us", name, t.Microseconds[name]))
@@ -243,7 +243,7 @@ func buildsText(d describe.Device) (lines []string) {
 		for _, name := range slices.Sorted(maps.Keys(t.Failed)) {
 			parts = append(parts, fmt.Sprintf("never %s: %s", name, t.Failed[name]))
 		}
-		lines = append(lines, fmt.Sprintf("%s: %s; timed %s", pkg, strings.Join(parts, ", "), d.Builds.Date))
+		lines = append(lines, fmt.Sprintf("%s: %s; timed %s", family, strings.Join(parts, ", "), d.Builds.Date))
 	}
 	return lines
 }

@@ -69,16 +69,16 @@ func TestMeasure(t *testing.T) {
 	require.NoError(t, err)
 	text, d = info()
 	require.NotNil(t, d.Builds)
-	for _, pkg := range []string{"attention", "projection"} {
-		assert.Regexp(t, `(?m)^  builds +`+pkg+`: .*base [0-9.e+]+ us.*; timed `+d.Builds.Date, text)
-		assert.Positive(t, d.Builds.Timed[pkg].Microseconds["base"])
-		assert.Empty(t, d.Builds.Timed[pkg].Failed)
+	for _, family := range []string{"decode", "prefill", "products", "scores"} {
+		assert.Regexp(t, `(?m)^  builds +`+family+`: .*base [0-9.e+]+ us.*; timed `+d.Builds.Date, text)
+		assert.Positive(t, d.Builds.Timed[family].Microseconds["base"])
+		assert.Empty(t, d.Builds.Timed[family].Failed)
 	}
 	_, text, _ = command("info", "--device", testDevice())
 	assert.NotContains(t, text, "  builds ", "of a device whose profile was measured")
 
 	// A program that ended while it tried a build has left a mark: that build never runs.
-	require.NoError(t, os.WriteFile(files()[0]+".trying", []byte("attention cmb\n"), 0o600))
+	require.NoError(t, os.WriteFile(files()[0]+".trying", []byte("decode cmb\n"), 0o600))
 	model, inputs := runFiles(t)
 	of := []string{"run", "--model", model, "--inputs", inputs, "--prefix", "a.",
 		"--outputs", filepath.Join(model, "out.npz"), "--profile", "generic"}
@@ -86,7 +86,7 @@ func TestMeasure(t *testing.T) {
 	require.Len(t, files(), 1)
 	text, d = info()
 	assert.Contains(t, text, "never cmb: the program ended while it was tried; timed")
-	assert.Equal(t, "the program ended while it was tried", d.Builds.Timed["attention"].Failed["cmb"])
+	assert.Equal(t, "the program ended while it was tried", d.Builds.Timed["decode"].Failed["cmb"])
 	now, err := os.ReadFile(files()[0])
 	require.NoError(t, err)
 	assert.NotEqual(t, kept, now)

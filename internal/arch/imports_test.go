@@ -34,7 +34,7 @@ var may = map[string][]string{
 	"pipeline/internal/memory": {"tensor", "vk"},
 	"pipeline/internal/layer":  {"pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/tuning"},
 	"pipeline/internal/measure": {
-		"pipeline/internal/memory", "attention", "projection", "tensor", "vk", "shaders",
+		"pipeline/internal/memory", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders",
 		"internal/files", "internal/numfmt", "internal/tuning",
 	},
 	"pipeline": {

@@ -18,13 +18,29 @@ import (
 // Choice is which builds of kernels a device runs, as somebody timed them on it: see package
 // pipeline/internal/measure.
 type Choice struct {
+	Version int              `json:"version"` // ChoiceVersion
 	Device  string           `json:"device"`  // and its driver, see DeviceKey
 	Kernels string           `json:"kernels"` // a hash of the builds that were timed
 	Date    string           `json:"date"`
-	Timed   map[string]Timed `json:"timed"` // by package: attention, projection
+	Timed   map[string]Timed `json:"timed"` // by family
 }
 
-// Timed is what was found of a package's builds.
+// ChoiceVersion is that of the form of a Choice. Others are not read.
+const ChoiceVersion = 2
+
+// Families of kernels, each of which is timed by itself.
+const (
+	Products = "products"
+	Prefill  = "prefill"
+	Decode   = "decode"
+	Scores   = "scores"
+)
+
+// Families are the operations that have builds to choose from, by how they call themselves where
+// they choose.
+var Families = map[string]string{"linear": Products, "attn_prefill": Prefill, "attn_decode": Decode, "logits": Scores}
+
+// Timed is what was found of a family's builds.
 type Timed struct {
 	Microseconds map[string]float64 `json:"microseconds"` // of the builds that gave what base does
 	Failed       map[string]string  `json:"failed"`       // why a build is never to run
@@ -56,7 +72,7 @@ func ChoicePath(dir string, a *vk.Adapter) string {
 // LoadChoice reads what was kept of a device; false if there is nothing that can be read.
 func LoadChoice(dir string, a *vk.Adapter) (c Choice, ok bool) {
 	data, err := os.ReadFile(ChoicePath(dir, a))
-	ok = err == nil && json.Unmarshal(data, &c) == nil && c.Device == DeviceKey(a)
+	ok = err == nil && json.Unmarshal(data, &c) == nil && c.Version == ChoiceVersion && c.Device == DeviceKey(a)
 	if !ok {
 		c = Choice{}
 	}
@@ -79,12 +95,10 @@ func Choose(a *vk.Adapter, c *Choice) {
 	anyone.Store(true)
 }
 
-// timedWith is whose builds a package's are judged by: the scores multiply matrices as products do.
-var timedWith = map[string]string{"attention": "attention", "projection": "projection", "indexer": "projection"}
-
-// Preferred orders a package's ladder of builds by the choice in use for a device, and leaves out
-// what failed. Builds without matrices are as good as base, and always stay.
-func Preferred(a *vk.Adapter, pkg string, ladder []vk.Variant) []vk.Variant {
+// Preferred orders the ladder of builds of an operation of a family by the choice in use for a
+// device, and leaves out what failed. Builds that are not judged are as good as base, and always
+// stay.
+func Preferred(a *vk.Adapter, family string, ladder []vk.Variant) []vk.Variant {
 	if !anyone.Load() {
 		return ladder
 	}
@@ -92,14 +106,14 @@ func Preferred(a *vk.Adapter, pkg string, ladder []vk.Variant) []vk.Variant {
 	if !ok {
 		return ladder
 	}
-	t, ok := c.(*Choice).Timed[timedWith[pkg]]
+	t, ok := c.(*Choice).Timed[family]
 	if !ok {
 		return ladder
 	}
 	best := t.Best()
 	rank := func(v vk.Variant) int {
 		name := v.Name
-		if !Matrices(v) {
+		if !Judged(v) {
 			name = "base"
 		}
 		if i := slices.Index(best, name); i >= 0 {
@@ -107,15 +121,15 @@ func Preferred(a *vk.Adapter, pkg string, ladder []vk.Variant) []vk.Variant {
 		}
 		return len(best)
 	}
-	list := slices.DeleteFunc(slices.Clone(ladder), func(v vk.Variant) bool { return Matrices(v) && t.Failed[v.Name] != "" })
+	list := slices.DeleteFunc(slices.Clone(ladder), func(v vk.Variant) bool { return Judged(v) && t.Failed[v.Name] != "" })
 	slices.SortStableFunc(list, func(x, y vk.Variant) int { return rank(x) - rank(y) })
 	return list
 }
 
-// Ladder is a package's ladder of builds as a device is to run them where nobody names one:
-// Preferred, without matrices where the profile avoids them.
-func (p *Profile) Ladder(a *vk.Adapter, pkg string, ladder []vk.Variant) []vk.Variant {
-	ladder = Preferred(a, pkg, ladder)
+// Ladder is a family's ladder of builds as a device is to run them where nobody names one:
+// Preferred, without matrices where the profile avoids them. Operations of no family have "".
+func (p *Profile) Ladder(a *vk.Adapter, family string, ladder []vk.Variant) []vk.Variant {
+	ladder = Preferred(a, family, ladder)
 	if !p.Device.AvoidMatrices {
 		return ladder
 	}
@@ -124,3 +138,9 @@ func (p *Profile) Ladder(a *vk.Adapter, pkg string, ladder []vk.Variant) []vk.Va
 
 // Matrices reports whether a build multiplies cooperative matrices.
 func Matrices(v vk.Variant) bool { return slices.Contains(v.Requires, "cooperativeMatrix") }
+
+// Judged reports whether a build has to be timed: it multiplies matrices, or has dot products of
+// halves. A driver may make either slower than none.
+func Judged(v vk.Variant) bool {
+	return Matrices(v) || slices.Contains(v.Requires, "shaderMixedFloatDotProductFloat16AccFloat32")
+}

@@ -8,37 +8,47 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// A choice puts the fastest build first, and what failed nowhere. Builds without matrices are all
-// as fast as base, and other devices keep their ladders.
+// A choice puts the fastest build first, and what failed nowhere. Builds without matrices and dot
+// products are all as fast as base, and other families and devices keep their ladders.
 func TestPreferred(t *testing.T) {
-	m := []string{"cooperativeMatrix"}
-	ladder := []vk.Variant{{Name: "cmb", Requires: m}, {Name: "cm", Requires: m}, {Name: "base"},
-		{Name: "da", Requires: []string{"bufferDeviceAddress"}}}
-	names := func(a *vk.Adapter, pkg string) (list []string) {
-		for _, v := range Preferred(a, pkg, ladder) {
+	m, d := []string{"cooperativeMatrix"}, []string{"shaderFloat16", "shaderMixedFloatDotProductFloat16AccFloat32"}
+	ladder := []vk.Variant{{Name: "cmb", Requires: m}, {Name: "cm", Requires: m}, {Name: "dot", Requires: d}, {Name: "base"},
+		{Name: "da", Requires: []string{"bufferDeviceAddress"}}, {Name: "half", Requires: d[:1]}}
+	names := func(a *vk.Adapter, family string) (list []string) {
+		for _, v := range Preferred(a, family, ladder) {
 			list = append(list, v.Name)
 		}
 		return list
 	}
 	a, other := &vk.Adapter{Name: "a"}, &vk.Adapter{Name: "a", DriverVersion: 2}
-	all := []string{"cmb", "cm", "base", "da"}
-	assert.Equal(t, all, names(a, "attention"))
-	for _, c := range []struct {
-		timed  Timed
-		want   []string
-		others []string // of a package that nobody timed
-	}{
-		{Timed{map[string]float64{"base": 2, "cm": 1}, map[string]string{"cmb": "crashed"}}, []string{"cm", "base", "da"}, all},
-		{Timed{map[string]float64{"base": 2, "cm": 3, "cmb": 1}, nil}, []string{"cmb", "base", "da", "cm"}, all},
-		{Timed{map[string]float64{"base": 2}, map[string]string{"cmb": "", "cm": "wrong"}}, []string{"base", "da", "cmb"}, all},
-		{Timed{nil, map[string]string{"base": "crashed"}}, all, all},
-	} {
-		Choose(a, &Choice{Timed: map[string]Timed{"projection": c.timed}})
-		assert.Equal(t, c.want, names(a, "projection"), "%+v", c.timed)
-		assert.Equal(t, c.want, names(a, "indexer"), "the scores, as products")
-		assert.Equal(t, c.others, names(a, "attention"))
-		assert.Equal(t, all, names(other, "projection"), "another driver's version")
+	all := []string{"cmb", "cm", "dot", "base", "da", "half"}
+	assert.Equal(t, all, names(a, Prefill))
+	assert.Len(t, Families, 4)
+	for _, family := range Families {
+		for _, c := range []struct {
+			timed Timed
+			want  []string
+		}{
+			{Timed{map[string]float64{"base": 2, "cm": 1, "dot": 3}, map[string]string{"cmb": "crashed"}},
+				[]string{"cm", "base", "da", "half", "dot"}},
+			{Timed{map[string]float64{"base": 2, "cm": 3, "cmb": 1, "dot": 1.5}, nil}, []string{"cmb", "dot", "base", "da", "half", "cm"}},
+			{Timed{map[string]float64{"base": 2, "dot": 1}, map[string]string{"cmb": "", "cm": "wrong"}},
+				[]string{"dot", "base", "da", "half", "cmb"}},
+			{Timed{map[string]float64{"base": 2}, map[string]string{"cmb": "a", "cm": "b", "dot": "c"}}, []string{"base", "da", "half"}},
+			{Timed{nil, map[string]string{"base": "crashed"}}, all},
+		} {
+			Choose(a, &Choice{Timed: map[string]Timed{family: c.timed}})
+			for _, of := range Families {
+				if of == family {
+					assert.Equal(t, c.want, names(a, of), "%s: %+v", of, c.timed)
+				} else {
+					assert.Equal(t, all, names(a, of), "%s, timed %s", of, family)
+				}
+			}
+			assert.Equal(t, all, names(a, ""), "of no family")
+			assert.Equal(t, all, names(other, family), "another driver's version")
+		}
 	}
 	Choose(a, nil)
-	assert.Equal(t, all, names(a, "projection"))
+	assert.Equal(t, all, names(a, Products))
 }

@@ -144,14 +144,16 @@ func Of(a *vk.Adapter, profile string) Device {
 		d.CoopMat = append(d.CoopMat, fmt.Sprintf("%dx%dx%d %s x %s + %s -> %s, %s", s.M, s.N, s.K, s.A, s.B, s.C, s.Result, s.Scope))
 	}
 	for _, op := range verify.All() {
-		d.Ops[op.Name] = variantsOn(c, op.Variants, tune.Ladder(a, packageOf(op.Name), op.Variants), d.Usable)
+		d.Ops[op.Name] = variantsOn(c, op.Variants, tune.Ladder(a, familyOf(op.Name), op.Variants), d.Usable)
 	}
 	return d
 }
 
-// packageOf is the package of an operation that has builds with matrices, and empty for others.
-func packageOf(op string) string {
-	for _, x := range [][2]string{{"flashmla_", "attention"}, {"xpu_", "attention"}, {"indexer_", "indexer"}, {"linear", "projection"}} {
+// familyOf is the family of an operation that has builds to choose from, and empty for others. The
+// two passes of an xpu operation attend as prompts do.
+func familyOf(op string) string {
+	for _, x := range [][2]string{{"flashmla_sparse_decode", tuning.Decode}, {"flashmla_", tuning.Prefill}, {"xpu_", tuning.Prefill},
+		{"indexer_", tuning.Scores}, {"linear", tuning.Products}} {
 		if strings.HasPrefix(op, x[0]) {
 			return x[1]
 		}

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -44,8 +47,8 @@ func Builds(ctx context.Context, dev *vk.Device, dir string) error {
 
 // sizes are those of what is timed.
 type sizes struct {
-	tokens int // of a product, and four times those of attention
-	rows   int // outputs and inputs of a product; eight times the rows that a token attends
+	tokens int // of a product; a quarter of them attend gathered rows, a 16th has scores
+	rows   int // outputs and inputs of a product, cached rows, and half of the keys; a multiple of 64
 	heads  int
 }
 
@@ -54,7 +57,7 @@ type measurer struct {
 	dir string
 	sizes
 	choice tuning.Choice
-	began  func(pkg, build string) // for tests; nil: nothing
+	began  func(family, build string) // for tests; nil: nothing
 }
 
 func (m *measurer) run(ctx context.Context) error {
@@ -62,7 +65,7 @@ func (m *measurer) run(ctx context.Context) error {
 	kernels := hash()
 	c, ok := tuning.LoadChoice(m.dir, a)
 	if !ok || c.Kernels != kernels {
-		c = tuning.Choice{Device: tuning.DeviceKey(a), Kernels: kernels, Timed: map[string]tuning.Timed{}}
+		c = tuning.Choice{Version: tuning.ChoiceVersion, Device: tuning.DeviceKey(a), Kernels: kernels, Timed: map[string]tuning.Timed{}}
 	}
 	m.choice = c
 	changed, err := m.takeMark()
@@ -86,9 +89,9 @@ func (m *measurer) run(ctx context.Context) error {
 
 // hash tells the builds that are timed from those of another version of the library.
 func hash() string {
-	h := sha256.New()
+	h, list := sha256.New(), trials()
 	for _, name := range shaders.Names() {
-		if strings.HasPrefix(name, "proj_linear") || strings.HasPrefix(name, "attn_prefill") {
+		if slices.ContainsFunc(list, func(t trial) bool { return strings.HasPrefix(name, t.stem) }) {
 			k, _ := shaders.Get(name)
 			h.Write(k.SPIRV)
 		}
@@ -112,8 +115,9 @@ func (m *measurer) takeMark() (found bool, err error) {
 	if err != nil {
 		return false, nil
 	}
-	if pkg, build, ok := strings.Cut(strings.TrimSpace(string(text)), " "); ok {
-		m.fail(pkg, build, crashed)
+	family, build, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
+	if slices.ContainsFunc(trials(), func(t trial) bool { return t.family == family }) { // not an older version's
+		m.fail(family, build, crashed)
 	}
 	if err := m.save(); err != nil {
 		return true, err
@@ -121,31 +125,36 @@ func (m *measurer) takeMark() (found bool, err error) {
 	return true, os.Remove(m.mark())
 }
 
-func (m *measurer) timed(pkg string) tuning.Timed {
-	t, ok := m.choice.Timed[pkg]
+func (m *measurer) timed(family string) tuning.Timed {
+	t, ok := m.choice.Timed[family]
 	if !ok {
 		t = tuning.Timed{Microseconds: map[string]float64{}, Failed: map[string]string{}}
-		m.choice.Timed[pkg] = t
+		m.choice.Timed[family] = t
 	}
 	return t
 }
 
-func (m *measurer) fail(pkg, build, why string) {
-	t := m.timed(pkg)
+func (m *measurer) fail(family, build, why string) {
+	t := m.timed(family)
 	delete(t.Microseconds, build)
 	t.Failed[build] = why
 }
 
-// builds lists base and what the device can run with matrices, of which nothing is known yet.
-func (m *measurer) builds(t trial) (list []string) {
-	known := m.timed(t.pkg)
-	names, avoid := []string{"base"}, tuning.Of(m.dev).Device.AvoidMatrices
+// candidates lists base and what a device can run with matrices or dot products.
+func (t trial) candidates(caps *vk.Caps, avoidMatrices bool) []string {
+	names := []string{"base"}
 	for _, v := range t.ladder {
-		if !avoid && tuning.Matrices(v) && m.dev.Caps().Missing(v.Requires) == nil {
+		if tuning.Judged(v) && !(avoidMatrices && tuning.Matrices(v)) && caps.Missing(v.Requires) == nil {
 			names = append(names, v.Name)
 		}
 	}
-	for _, name := range names {
+	return names
+}
+
+// builds lists the candidates of which nothing is known yet.
+func (m *measurer) builds(t trial) (list []string) {
+	known := m.timed(t.family)
+	for _, name := range t.candidates(m.dev.Caps(), tuning.Of(m.dev).Device.AvoidMatrices) {
 		if _, ok := known.Microseconds[name]; !ok && known.Failed[name] == "" {
 			list = append(list, name)
 		}
@@ -156,9 +165,9 @@ func (m *measurer) builds(t trial) (list []string) {
 	return list
 }
 
-// trial times the builds of a package, base first.
+// trial times the builds of a family, base first.
 func (m *measurer) trial(ctx context.Context, t trial) (changed bool, err error) {
-	builds, known := m.builds(t), m.timed(t.pkg)
+	builds, known := m.builds(t), m.timed(t.family)
 	if len(builds) == 0 || known.Failed["base"] != "" {
 		return false, nil
 	}
@@ -169,7 +178,7 @@ func (m *measurer) trial(ctx context.Context, t trial) (changed bool, err error)
 	defer in.close()
 	var want []float32
 	for _, build := range builds {
-		if err := m.setMark(t.pkg, build); err != nil {
+		if err := m.setMark(t.family, build); err != nil {
 			return changed, err
 		}
 		got, took, err := m.try(ctx, t, in, build)
@@ -184,9 +193,9 @@ func (m *measurer) trial(ctx context.Context, t trial) (changed bool, err error)
 		}
 		switch d := distance(got, want); {
 		case err != nil:
-			m.fail(t.pkg, build, err.Error())
+			m.fail(t.family, build, err.Error())
 		case d > farthest:
-			m.fail(t.pkg, build, fmt.Sprintf("other numbers than base, distance %.2g", d))
+			m.fail(t.family, build, fmt.Sprintf("other numbers than base, distance %.2g", d))
 		default:
 			known.Microseconds[build] = took
 		}
@@ -196,29 +205,31 @@ func (m *measurer) trial(ctx context.Context, t trial) (changed bool, err error)
 }
 
 // setMark says what is tried, in case that the program ends.
-func (m *measurer) setMark(pkg, build string) error {
+func (m *measurer) setMark(family, build string) error {
 	if err := os.MkdirAll(m.dir, 0o700); err != nil {
 		return err
 	}
-	if err := os.WriteFile(m.mark(), []byte(pkg+" "+build+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(m.mark(), []byte(family+" "+build+"\n"), 0o600); err != nil {
 		return err
 	}
 	if m.began != nil {
-		m.began(pkg, build)
+		m.began(family, build)
 	}
 	return nil
 }
 
 // try builds a kernel, runs it, and takes the shortest of a few runs, of two where they take long.
 func (m *measurer) try(ctx context.Context, t trial, in *inputs, build string) (got []float32, us float64, err error) {
-	const most, enough = 6, 150 * time.Millisecond
+	const most, enough = 6, 75 * time.Millisecond
 	rec, err := m.dev.NewRecorder()
 	if err != nil {
 		return nil, 0, err
 	}
 	defer rec.Close()
-	if err := t.record(m.dev, rec, in, build); err != nil {
-		return nil, 0, err
+	for range t.launches {
+		if err := t.record(m.dev, rec, in, build); err != nil {
+			return nil, 0, err
+		}
 	}
 	cmd, err := rec.End()
 	if err != nil {
@@ -235,21 +246,30 @@ func (m *measurer) try(ctx context.Context, t trial, in *inputs, build string) (
 		if err := cmd.Run(ctx); err != nil {
 			return nil, 0, err
 		}
-		us = min(us, float64(time.Since(start))/1000)
+		us = min(us, float64(time.Since(start))/1000/float64(t.launches))
 	}
 	data := make([]byte, in.out.Bytes())
 	if err := in.out.Download(ctx, data); err != nil {
 		return nil, 0, err
 	}
-	got = make([]float32, in.out.Len())
-	for i := range got {
-		got[i] = numfmt.BF16Decode(uint16(data[2*i]) | uint16(data[2*i+1])<<8)
+	return floats(in.out, data), us, nil
+}
+
+// floats are the numbers of a tensor of bf16 or f32.
+func floats(t tensor.Tensor, data []byte) []float32 {
+	list := make([]float32, t.Len())
+	for i := range list {
+		if t.DType == tensor.F32 {
+			list[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:]))
+		} else {
+			list[i] = numfmt.BF16Decode(binary.LittleEndian.Uint16(data[2*i:]))
+		}
 	}
-	return got, us, nil
+	return list
 }
 
 // farthest is how far results may be apart: those of all builds are rounded to bf16, each by up to
-// 2^-9, and operands to f16, by less.
+// 2^-9, and operands to f16, by less. Scores are not rounded.
 const farthest = 1. / 128
 
 // distance is the length of the difference relative to that of what is wanted; infinite where a

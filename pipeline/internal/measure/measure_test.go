@@ -1,15 +1,22 @@
 package measure_test
 
 import (
+	"encoding/json"
+	"maps"
 	"math"
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline/internal/measure"
@@ -24,57 +31,125 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 func tried(t *testing.T, dev *vk.Device, dir string) (list []string) {
 	t.Helper()
 	t.Cleanup(func() { tuning.Choose(dev.Adapter(), nil) })
-	require.NoError(t, measure.Small(t.Context(), dev, dir, func(pkg, build string) { list = append(list, pkg+" "+build) }))
+	require.NoError(t, measure.Small(t.Context(), dev, dir, func(family, build string) { list = append(list, family+" "+build) }))
 	return list
 }
 
-// Builds are timed once, base first, and what was kept is read; but not where it belongs to other
-// kernels or cannot be read.
+// Builds of every family are timed once, base first, and what was kept is read; but not where it
+// has an older form or cannot be read.
 func TestBuilds(t *testing.T) {
 	dev, dir := testkit.Device(t), t.TempDir()
 	path := tuning.ChoicePath(dir, dev.Adapter())
 	first := tried(t, dev, dir)
-	require.Subset(t, first, []string{"projection base", "attention base"})
-	c, ok := tuning.LoadChoice(dir, dev.Adapter())
-	require.True(t, ok)
-	for pkg, timed := range c.Timed {
-		assert.Empty(t, timed.Failed, pkg)
-		for build, us := range timed.Microseconds {
-			assert.Contains(t, first, pkg+" "+build)
-			assert.Positive(t, us, "%s %s", pkg, build)
+	families := func() {
+		t.Helper()
+		c, ok := tuning.LoadChoice(dir, dev.Adapter())
+		require.True(t, ok)
+		assert.ElementsMatch(t, slices.Collect(maps.Values(tuning.Families)), slices.Collect(maps.Keys(c.Timed)))
+		for family, timed := range c.Timed {
+			assert.Empty(t, timed.Failed, family)
+			assert.Contains(t, timed.Microseconds, "base", family)
+			for build, us := range timed.Microseconds {
+				assert.Contains(t, first, family+" "+build)
+				assert.Positive(t, us, "%s %s", family, build)
+			}
 		}
 	}
+	families()
 	_, err := os.Stat(path + ".trying")
 	assert.ErrorIs(t, err, os.ErrNotExist)
 	assert.Empty(t, tried(t, dev, dir), "timed again")
 	require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
 	assert.Equal(t, first, tried(t, dev, dir), "after the file was spoilt")
+
+	// As it was when products and attention were timed, and the program had ended.
+	c, _ := tuning.LoadChoice(dir, dev.Adapter())
+	older, err := json.Marshal(map[string]any{"device": c.Device, "kernels": c.Kernels, "date": c.Date, "timed": map[string]tuning.Timed{
+		"attention": {Microseconds: map[string]float64{"base": 1}}, "projection": {Microseconds: map[string]float64{"base": 1}}}})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, older, 0o600))
+	require.NoError(t, os.WriteFile(path+".trying", []byte("attention base\n"), 0o600))
+	assert.Equal(t, first, tried(t, dev, dir), "after an older version")
+	families()
 }
 
-// A build during which the program ends is not tried again, and nothing runs it; the others are.
+// Of every family, builds with matrices or dot products are timed beside base where a device has
+// what they need, and a profile that avoids matrices avoids them here.
+func TestCandidates(t *testing.T) {
+	devices := knowncaps.Devices()
+	find := func(features ...string) *vk.Caps {
+		i := slices.IndexFunc(devices, func(d knowncaps.Device) bool { return len(d.Caps.Missing(features)) == 0 })
+		require.GreaterOrEqual(t, i, 0, features)
+		return &devices[i].Caps
+	}
+	const dot = "shaderMixedFloatDotProductFloat16AccFloat32"
+	both, least := find("cooperativeMatrix", dot), knowncaps.Least()
+	for _, family := range tuning.Families {
+		assert.Subset(t, measure.Candidates(both, false)[family], []string{"base", "cm", "dot"}, family)
+		assert.Equal(t, []string{"base", "dot"}, measure.Candidates(both, true)[family], family)
+		assert.Equal(t, []string{"base"}, measure.Candidates(&least, false)[family], family)
+	}
+}
+
+// A build during which the program ends is not tried again, and no operation of its family runs it;
+// the others are tried.
 func TestCrashes(t *testing.T) {
-	dev, dir := testkit.Device(t), t.TempDir()
-	best := tried(t, dev, t.TempDir())
-	crash := best[slices.Index(best, "attention base")-1] // the last of projection
-	assert.Panics(t, func() {
-		_ = measure.Small(t.Context(), dev, dir, func(pkg, build string) {
-			if pkg+" "+build == crash {
-				panic("the driver's compiler")
+	dev := testkit.Device(t)
+	all := tried(t, dev, t.TempDir())
+	for family, variant := range operations(dev) {
+		t.Run(family, func(t *testing.T) {
+			dir := t.TempDir()
+			last := slices.IndexFunc(all, func(s string) bool { return strings.HasPrefix(s, family+" ") })
+			for last+1 < len(all) && strings.HasPrefix(all[last+1], family+" ") {
+				last++
+			}
+			_, build, _ := strings.Cut(all[last], " ")
+			assert.Panics(t, func() {
+				_ = measure.Small(t.Context(), dev, dir, func(f, b string) {
+					if f+" "+b == all[last] {
+						panic("the driver's compiler")
+					}
+				})
+			})
+			rest := tried(t, dev, dir)
+			assert.NotContains(t, rest, all[last])
+			assert.Subset(t, rest, all[last+1:], "behind it")
+			assert.Empty(t, tried(t, dev, dir))
+			c, _ := tuning.LoadChoice(dir, dev.Adapter())
+			assert.Contains(t, c.Timed[family].Failed[build], "ended")
+			assert.Len(t, c.Timed, len(tuning.Families))
+			runs, err := variant()
+			require.NoError(t, err)
+			if build != "base" {
+				assert.NotEqual(t, build, runs, "what crashed runs")
+			}
+			if best := c.Timed[family].Best(); len(best) > 0 {
+				assert.Equal(t, best[0], runs)
 			}
 		})
-	})
-	list := tried(t, dev, dir)
-	assert.NotContains(t, list, crash)
-	assert.Contains(t, list, "attention base")
-	assert.Empty(t, tried(t, dev, dir))
-	c, _ := tuning.LoadChoice(dir, dev.Adapter())
-	build := crash[len("projection "):]
-	assert.Contains(t, c.Timed["projection"].Failed[build], "ended")
-	op, err := projection.NewLinear(dev, projection.LinearConfig{N: 64, K: 64, Weights: projection.WeightBF16,
-		Out: tensor.BF16, OnDemand: true})
-	require.NoError(t, err)
-	if build != "base" {
-		assert.NotEqual(t, build, op.Variant(), "what crashed runs")
+	}
+}
+
+// operations are those of each family, which tell the build that they run.
+func operations(dev *vk.Device) map[string]func() (string, error) {
+	return map[string]func() (string, error){
+		tuning.Products: func() (string, error) {
+			op, err := projection.NewLinear(dev, projection.LinearConfig{N: 64, K: 64, Weights: projection.WeightBF16,
+				Out: tensor.BF16, OnDemand: true})
+			return op.Variant(), err
+		},
+		tuning.Prefill: func() (string, error) {
+			op, err := attention.NewPrefill(dev, attention.PrefillConfig{Heads: 16, OnDemand: true})
+			return op.Variant(), err
+		},
+		tuning.Decode: func() (string, error) {
+			op, err := attention.NewDecoder(dev, attention.DecoderConfig{Heads: 16, WindowPage: 64, OnDemand: true})
+			return op.Variant(), err
+		},
+		tuning.Scores: func() (string, error) {
+			op, err := indexer.NewLogits(dev, indexer.LogitsConfig{Heads: 16, Format: cache.IndexKeyFP8, Page: 64})
+			return op.Variant(), err
+		},
 	}
 }
 
@@ -82,11 +157,11 @@ func TestCrashes(t *testing.T) {
 // is left but the mark.
 func TestKilled(t *testing.T) {
 	testkit.WithoutMatrices(t)
-	const folder, build = "VKMLA_TEST_KILLED", "attention base"
+	const folder, build = "VKMLA_TEST_KILLED", "decode base"
 	dev := testkit.Device(t)
 	if dir := os.Getenv(folder); dir != "" { // the program that is killed
-		err := measure.Small(t.Context(), dev, dir, func(pkg, name string) {
-			if pkg+" "+name == build {
+		err := measure.Small(t.Context(), dev, dir, func(family, name string) {
+			if family+" "+name == build {
 				self, err := os.FindProcess(os.Getpid())
 				require.NoError(t, err)
 				_ = self.Kill()
@@ -109,8 +184,10 @@ func TestKilled(t *testing.T) {
 	assert.Equal(t, build+"\n", string(mark))
 	assert.NotContains(t, tried(t, dev, dir), build)
 	c, _ := tuning.LoadChoice(dir, dev.Adapter())
-	assert.Contains(t, c.Timed["attention"].Failed["base"], "ended")
-	assert.NotEmpty(t, c.Timed["projection"].Microseconds, "what was timed before it")
+	assert.Contains(t, c.Timed["decode"].Failed["base"], "ended")
+	for _, family := range []string{"products", "prefill", "scores"} {
+		assert.NotEmpty(t, c.Timed[family].Microseconds, family)
+	}
 }
 
 func TestDistance(t *testing.T) {
