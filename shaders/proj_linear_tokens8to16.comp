@@ -42,7 +42,7 @@ const uint PARTS = 128u / PAIRS;      // invocations that sum a pair
 const uint PITCH = 128u + PARTS;      // so that they read what lies side by side
 const uint PAIR_AT = SUMS * PITCH;
 #ifdef HALVES
-const uint X_EACH = 8u; // numbers of a quad
+const uint X_EACH = 8u; // numbers of x in 16 bytes
 #define ROOM uvec4
 #define ROOM_FLOAT(v) uintBitsToFloat(v)
 #define FLOAT_ROOM(v) floatBitsToUint(v)
@@ -56,7 +56,8 @@ const uint X_EACH = 4u;
 #endif
 const uint X_ROOM = TOKENS * STEP / X_EACH, SUM_ROOM = (PAIR_AT + 256u) / 4u;
 
-shared ROOM room_s[X_ROOM > SUM_ROOM ? X_ROOM : SUM_ROOM]; // x [TOKENS, VEC/X_EACH, LANES]; then sums [SUMS, PITCH] and pairs [128, 2] of floats
+// x [TOKENS, VEC/X_EACH, LANES]; then sums [SUMS, PITCH] and pairs [128, 2] of floats.
+shared ROOM room_s[X_ROOM > SUM_ROOM ? X_ROOM : SUM_ROOM];
 
 float acc[ROWS][TOKENS];
 
@@ -108,15 +109,15 @@ void fetch_x(uint t0, uint group, uint k0, out Eights v) {
 
 #ifdef HALVES
 
-// Pairs of numbers stand as codes come by masks: numbers of E4M3 with those two behind, of E2M1 with
-// those four behind.
-uvec2 behind(uint a, uint b) { return uvec2((a & 0xFFFFu) | b << 16, a >> 16 | (b & 0xFFFF0000u)); }
+// Pairs of x are of the numbers whose codes of weights one mask takes: with E4M3 those two apart,
+// with E2M1 those four apart.
+uvec2 apart(uint a, uint b) { return uvec2((a & 0xFFFFu) | b << 16, a >> 16 | (b & 0xFFFF0000u)); }
 
 // paired: of eight numbers in order.
 uvec4 paired(uvec4 v) {
     if (FORMAT == WEIGHT_BF16) return v;
-    if (FORMAT == WEIGHT_NVFP4) return uvec4(behind(v.x, v.z), behind(v.y, v.w));
-    return uvec4(behind(v.x, v.y), behind(v.z, v.w));
+    if (FORMAT == WEIGHT_NVFP4) return uvec4(apart(v.x, v.z), apart(v.y, v.w));
+    return uvec4(apart(v.x, v.y), apart(v.z, v.w));
 }
 
 // keep_x: in eights, those of neighbouring lanes side by side.
@@ -151,10 +152,12 @@ uvec4 weight_pairs(Quads q, uint r, uint u) {
     }
     const uvec2 w = u == 0u ? v.xy : v.zw;
     const float16_t up = float16_t(256.0);
-    return uvec4(times(linear_e4m3(w.x << 8), up), times(linear_e4m3(w.x), up), times(linear_e4m3(w.y << 8), up), times(linear_e4m3(w.y), up));
+    return uvec4(times(linear_e4m3(w.x << 8), up), times(linear_e4m3(w.x), up),
+                 times(linear_e4m3(w.y << 8), up), times(linear_e4m3(w.y), up));
 }
 
-const bool QUAD_SUMS = FORMAT != WEIGHT_BF16 && FORMAT != WEIGHT_NVFP4 && FORMAT != WEIGHT_FP8_ROWS; // times the quad's scale
+// A sum of a quad is multiplied by the scale.
+const bool QUAD_SUMS = FORMAT != WEIGHT_BF16 && FORMAT != WEIGHT_NVFP4 && FORMAT != WEIGHT_FP8_ROWS;
 
 // accumulate: the products of eights u .. u+UNROLL-1 of a quad of each row.
 void accumulate(Quads q, uint u) {
