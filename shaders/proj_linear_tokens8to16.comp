@@ -1,7 +1,7 @@
 // A linear layer for 8 or 16 tokens a workgroup, without matrices:
 //   y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
 // Shared memory: max(4*TOKENS*LANES*VEC, 2048*ROWS + 8*LANES + 1024) B, at most 16384; with HALVES
-//   x takes half of its.
+//   x takes half as much.
 // Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with HALVES shaderFloat16, with DOT2
 //   shaderMixedFloatDotProductFloat16AccFloat32.
 // Bindings: 0 to 5 of lib/linear.glsl; KV_DA builds reach x, w and y by address. With splits, part
