@@ -8,6 +8,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
+	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -147,13 +148,19 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 	if err = askRows(dev, variant, s.tilings); err != nil {
 		return nil, err
 	}
+	float8 := float8Fits(dev.Caps(), tune, variant)
+	if float8 {
+		if float8, err = pkg.ConvertsCodes(dev); err != nil {
+			return nil, err
+		}
+	}
 	k := s.kernels(dev, func(t tiling) opkit.Spec {
 		bound := boundDecode
 		if t.rotates {
 			bound += 2
 		}
 		return opkit.Spec{
-			Stem: t.stem, Variant: variant, Bound: bound,
+			Stem: decodeStem(t.stem, float8), Variant: variant, Bound: bound,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read,
 				vk.Write, vk.Write, vk.Write, vk.Write, vk.Read, vk.Read},
 			PushSize: int(unsafe.Sizeof(attnDecodePush{})), Subgroup: t.subgroup,
@@ -168,6 +175,21 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 		return nil, err
 	}
 	return &Decoder{dev: dev, cfg: cfg, variant: variant, k: k, merge: m, splitter: s}, nil
+}
+
+// float8Fits tells whether a profile asks for attn_decode_float8, which has the device convert
+// codes, and a device can run it and its probe.
+func float8Fits(caps *vk.Caps, tune *tuning.Profile, variant string) bool {
+	requires := shaders.Requires(opkit.Stem("attn_decode_float8", variant))
+	return tune.Attention.Float8 && requires != nil && len(caps.Missing(append(requires, shaders.Requires("num_float8_cm")...))) == 0
+}
+
+// decodeStem is a tiling's stem, or attn_decode_float8 in place of attn_decode.
+func decodeStem(stem string, float8 bool) string {
+	if float8 && stem == "attn_decode" {
+		return "attn_decode_float8"
+	}
+	return stem
 }
 
 // withRecords gives a cache that is absent the record of the other.

@@ -34,6 +34,7 @@ var pushLayouts = map[string]any{
 	"attn_placed_indices":  attnPlacedIndicesPush{},
 	"attn_decode":          attnDecodePush{},
 	"attn_decode_lanes":    attnDecodePush{},
+	"attn_decode_float8":   attnDecodePush{},
 	"attn_prefill":         attnPrefillPush{},
 	"attn_prefill_lanes":   attnPrefillPush{},
 	"attn_merge":           attnMergePush{},

@@ -40,7 +40,7 @@ func launches(p *tuning.Profile) string {
 		list = append(list, fmt.Sprint(p.Device.WorkgroupsOf(adapter, 2)))
 		f := matrixFit{&d.Caps, p}
 		build, _, _ := chooseBuild(p, adapter, nil, "attn_decode", "", 0, 64)
-		list = append(list, build)
+		list = append(list, build, fmt.Sprint(float8Fits(&d.Caps, p, VariantCMB)))
 		layout := func(m, n, k, subgroup int) ([]uint32, error) {
 			if d.Type == vk.TypeCPU {
 				return accumulators(m, n, k, subgroup, n, func(part, place int) int { return part }), nil

@@ -14,6 +14,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -133,6 +134,10 @@ func TestEngineSharesCaches(t *testing.T) {
 // states, take all there is.
 func TestEngineInterruptedGrowth(t *testing.T) {
 	testkit.WithoutMatrices(t)
+	eachModel(t, fakemodel.Tiny(4, 0, 128), interruptedGrowth)
+}
+
+func interruptedGrowth(t *testing.T, c model.Config, records model.Records) {
 	left, stop := 1<<30, errors.New("no more")
 	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{MemoryHook: func(uint64) error {
 		if left--; left == 0 {
@@ -141,19 +146,21 @@ func TestEngineInterruptedGrowth(t *testing.T) {
 		return nil
 	}}))
 	defer dev.Close()
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Tiny(4, 0, 128)})))
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c})))
 	defer func() {
 		for _, w := range layers {
 			assert.NoError(t, w.Close())
 		}
 	}()
 	const limit = 12 << 20
+	cfg.Records = records
+	long := int(7 << 40 / (cfg.CacheBytes(3<<20) - cfg.CacheBytes(2<<20))) // tokens of 7 MiB
 	for n, ended := 1, true; ended; n++ {
-		e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 40000,
-			MaxSessions: 99, MaxStep: 256, CacheBytes: 6 << 20, MaxCacheBytes: limit}))
+		e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: long,
+			MaxSessions: 99, MaxStep: 256, CacheBytes: 6 << 20, MaxCacheBytes: limit, Records: records}))
 		s := must[*pipeline.Session](t)(e.Open())
 		left = n
-		err := s.Advance(t.Context(), 40000)
+		err := s.Advance(t.Context(), long)
 		left = 1 << 30
 		ended = err != nil
 		require.False(t, ended && !errors.Is(err, stop), "allocation %d: %v", n, err)
@@ -165,5 +172,6 @@ func TestEngineInterruptedGrowth(t *testing.T) {
 		}
 		assert.ErrorIs(t, err, cache.ErrPoolFull)
 		require.NoError(t, e.Close())
+		assert.True(t, ended || n > 10, "only %d allocations", n)
 	}
 }

@@ -2,6 +2,7 @@ package pipeline_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"testing"
@@ -124,6 +125,17 @@ func run(t *testing.T, st *pipeline.Step, given, hidden int, byLayer, host bool)
 	return err
 }
 
+// asked is a context that says when somebody begins to wait for its end, once.
+type asked struct {
+	context.Context
+	done chan struct{}
+}
+
+func (a asked) Done() <-chan struct{} {
+	close(a.done)
+	return a.Context.Done()
+}
+
 // TestStats demands that counters count.
 func TestStats(t *testing.T) {
 	testkit.WithoutMatrices(t)
@@ -144,14 +156,12 @@ func TestStats(t *testing.T) {
 		require.NoError(t, errors.Join(st.Run(ctx), st.Commit(), st.Abort()))
 	}
 	st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: a, Tokens: 1}))
-	waited := make(chan error)
+	waited, asked := make(chan error), asked{ctx, make(chan struct{})}
 	go func() {
-		st, err := e.Begin(ctx, pipeline.Chunk{Session: b, Tokens: 1})
+		st, err := e.Begin(asked, pipeline.Chunk{Session: b, Tokens: 1})
 		waited <- errors.Join(err, st.Abort())
 	}()
-	for start := time.Now(); time.Since(start) < 20*time.Millisecond; { // until it waits
-		time.Sleep(time.Millisecond)
-	}
+	<-asked.done
 	require.NoError(t, st.Abort())
 	require.NoError(t, <-waited)
 	s := e.Stats()

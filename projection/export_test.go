@@ -32,6 +32,9 @@ func Lanes(o *Linear) (tokens8to32Lanes, tokens32to64Lanes int) {
 
 // kindOf is the kind of kernels of a type that a layer has; else that type's zero.
 func kindOf[K kernelKind](o *Linear) (none K) {
+	if o == nil {
+		return none
+	}
 	for _, k := range o.kinds {
 		if k, ok := k.(K); ok {
 			return k
@@ -100,6 +103,23 @@ func NewLinearTiled(dev *vk.Device, cfg LinearConfig, shape [5]int) (*Linear, er
 		}
 		return []kernelKind{&tokens1to8{}, &matrixTiles{exact: true}}
 	})
+}
+
+// NewLinearCodes is NewLinear with tiles of one shape, BM, BN, BK, WM, WN, for codes as elements of
+// f16 or e4m3, and no other kernels with matrices. It is false where the device has no such tile.
+func NewLinearCodes(dev *vk.Device, cfg LinearConfig, shape [5]int, element string) (o *Linear, ok bool, err error) {
+	p := *tuning.Of(dev)
+	p.Linear.Tiles.Codes = []tuning.LinearTile{{
+		Tokens: shape[0], Rows: shape[1], Step: shape[2], SubgroupTokens: shape[3], SubgroupRows: shape[4]}}
+	p.Linear.Tiles.Shapes, p.Device.NarrowRegisters = p.Linear.Tiles.Codes, 1024 // a processor has memory
+	o, err = newLinear(dev, cfg, &p, func(variant string) []kernelKind {
+		if matrixElement[variant] == "" {
+			return linearKinds(variant)
+		}
+		return []kernelKind{&tokens1to8{}, &matrixTiles{exact: true, codes: element}}
+	})
+	tiles := kindOf[*matrixTiles](o)
+	return o, err == nil && tiles != nil && tiles.tiles[0].codes == element, err
 }
 
 // Paired tells whether t tokens are computed by proj_linear_whole where tiles compute them.

@@ -96,7 +96,9 @@ type LinearArgs struct {
 // which no quantiser writes, makes its sums any number or NaN. Variant cm multiplies f16 numbers:
 // it clamps activations and bf16 weights to 65504, and rounds those below 2^-14 to steps of 2^-24.
 // So do dot and half but in proj_linear_tokens1to8, and dot may take those below 2^-14 for zeros.
-// All other products are exact.
+// All other products are exact. Where matrices have E4M3 numbers, those of E4M3 activations are
+// multiplied as they are stored, and sums by the product of both scales, which must not leave
+// f32's range.
 //
 // T chooses the kernel. The same device and T give the same bits on every run; with another T
 // sums can have another order, unless LinearConfig.Invariant fixes it: see invariantKinds. The

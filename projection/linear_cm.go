@@ -1,6 +1,7 @@
 package projection
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -17,6 +18,7 @@ import (
 type matrixTiles struct {
 	*linearLayer
 	exact bool         // shapes are taken as they are, for products of any number
+	codes string       // the elements of tiles for codes; "": e4m3
 	tiles []matrixTile // most tokens first
 }
 
@@ -44,6 +46,9 @@ type linearTiling struct {
 	subgroup   int // invocations of a subgroup
 	rows       int // ROWS, how numbers lie in shared memory
 
+	codes  string // the elements that are codes, e4m3 or f16: linear_codes.go; "": others
+	summed int    // then: numbers of a row with one scale, of which there is a sum
+
 	pairs  bool // numbers come for two steps at a time: proj_linear_whole
 	blocks int  // then: numbers of a row of which a part of K is a multiple, weightFormat.span
 }
@@ -65,13 +70,20 @@ func (t linearTiling) span() int {
 
 // sharedBytes is the sum of the shared arrays.
 func (t linearTiling) sharedBytes() int {
-	return max((t.bm+t.bn)*(2*t.bk+16), t.subgroups()*t.m*(4*t.wn+16)) + 16
+	more, tile := 16, (t.bm+t.bn)*(t.elementBytes()*t.bk+16)
+	if t.codes != "" {
+		more, tile = 0, tile+4*t.bm*t.bk/t.summed
+	}
+	return max(tile, t.subgroups()*t.m*(4*t.wn+16)) + more
 }
 
 // registers estimates the 32-bit registers of an invocation: sums, fragments, what is
 // on its way from memory, and the rest. copies is how often the device holds an
 // element of a product's operands.
 func (t linearTiling) registers(copies int) int {
+	if t.codes != "" {
+		return t.codeRegisters(copies)
+	}
 	sums := t.wm * t.wn / t.subgroup
 	fragments := copies * (t.wm + t.n) * t.k / 2 / t.subgroup
 	each := (t.bm + t.bn) * t.bk / 8 / t.threads() // units of 8 numbers: 16 bytes at most, and where they come from
@@ -97,7 +109,7 @@ func (t linearTiling) divides() bool {
 	if t.wm < t.m || t.wn < t.n || t.bk < t.k || t.bm < t.wm || t.bn < t.wn {
 		return false
 	}
-	lines := t.threads() / (t.bk / 8)
+	lines := t.threads() / (t.bk / t.each())
 	return lines >= 1 && t.bm%lines == 0 && t.bn%lines == 0
 }
 
@@ -179,6 +191,13 @@ func (k *matrixTiles) fit(l *linearLayer, _ kernelKind) (bool, error) {
 	}
 	for i := range k.tiles {
 		t, err := &k.tiles[i], error(nil)
+		var codes bool
+		if t.linearTiling, codes, err = l.codesTile(t.linearTiling, cmp.Or(k.codes, "e4m3")); codes || err != nil {
+			if err != nil {
+				return false, err
+			}
+			continue
+		}
 		t.whole = l.wholeTile(t.linearTiling)
 		if t.rows, err = l.findRows(t.linearTiling); err != nil {
 			return false, err
@@ -223,6 +242,9 @@ func (k *matrixTiles) build(from int) {
 				stem = "proj_linear_whole"
 			}
 			spec := k.spec(stem, x.constants()...)
+			if x.codes != "" {
+				spec.Stem, spec.Variant = codesStems[x.codes], VariantCM
+			}
 			spec.Subgroup, spec.Divisible = uint32(x.subgroup), true // launches of thousands of tokens
 			x.kernel = k.later(spec)
 		}

@@ -63,6 +63,37 @@ func TestLinearTilingRules(t *testing.T) {
 		"2 KiB of shared memory")
 }
 
+// Tiles for codes on the device that has such matrices, and as tests have them: the shared memory
+// that they are chosen by, and whole parts.
+func TestCodesTileRules(t *testing.T) {
+	caps, p := knowncaps.Matrix["RDNA4"], profile(t, "rdna4")
+	require.NotEmpty(t, p.Linear.Tiles.Codes)
+	for element, kernel := range map[string]string{"e4m3": "proj_linear_codes_cm", "f16": "proj_linear_placed_cm"} {
+		m, err := spirv.Parse(code(t, kernel))
+		require.NoError(t, err)
+		for cfg, summed := range map[LinearConfig]int{
+			{Weights: WeightFP8, Activations: ActivationFP8}: 128, {Weights: WeightFP8Rows, Activations: ActivationFP8}: 128,
+			{Weights: WeightFP8UE8M0x32, Activations: ActivationMXFP8}: 32,
+		} {
+			l := layerFor(t, &caps, cfg, VariantCM, 0)
+			l.tune, l.device = &p.Linear, &p.Device
+			for _, x := range p.Linear.Tiles.Codes {
+				if element == "f16" {
+					x.Step /= 4 // rows of twice the bytes, and fewer registers
+				}
+				f, ok := l.fitCodes(vk.CoopMatShape{M: 16, N: 16, K: 16}, x, element)
+				require.True(t, ok, "%s, %v: %+v", element, cfg.Weights, f)
+				assert.Equal(t, min(summed, x.Step), f.summed)
+				got, err := m.SharedBytes(append([]uint32{uint32(cfg.Weights), uint32(cfg.Activations)}, f.constants()...)...)
+				require.NoError(t, err)
+				assert.Equal(t, got, f.sharedBytes(), "%s, %v: shared memory", element, cfg.Weights)
+				_, ok = l.fitCodes(vk.CoopMatShape{M: 8, N: 16, K: 16}, x, element)
+				assert.False(t, ok, "products that are not square")
+			}
+		}
+	}
+}
+
 // Tiles and passes without matrices have the shared memory that they are chosen by, or what
 // Vulkan guarantees.
 func TestLinearBaseRules(t *testing.T) {

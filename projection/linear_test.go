@@ -86,7 +86,8 @@ func linearRig(r *verify.Rig, h projection.LinearHost, scratch int) projection.L
 	case projection.ActivationFP8:
 		a.XScale = r.In(vectors.Array{Type: vectors.F32, Shape: []int{h.Groups, h.K / 128, h.ScalePitch}, Data: h.XScale}, tensor.F32)
 	default:
-		a.XScale = r.In(vectors.Array{Type: vectors.I32, Shape: []int{h.Groups, h.K / 512, h.ScalePitch}, Data: h.XScale}, tensor.I32)
+		words := len(h.XScale) / 4 / h.Groups / h.ScalePitch
+		a.XScale = r.In(vectors.Array{Type: vectors.I32, Shape: []int{h.Groups, words, h.ScalePitch}, Data: h.XScale}, tensor.I32)
 	}
 	if h.Activations != projection.ActivationBF16 {
 		a.X = r.In(vectors.Array{Type: vectors.U8, Shape: []int{h.Groups, h.T, h.K}, Data: h.X}, tensor.U8)

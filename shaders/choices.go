@@ -22,6 +22,9 @@ var alone = settle{"LANES_PASS": 0, "SUBGROUP": 1}
 // choices are the kernels of modules that several share. A kernel that is not among them has a
 // module of its own name.
 var choices = map[string]choice{
+	"attn_decode_cmb":        {"attn_decode_cmb", settle{"FLOAT8": 0}},
+	"attn_decode_float8_cmb": {"attn_decode_cmb", settle{"FLOAT8": 1}},
+
 	"attn_decode_dot":   {"attn_decode_half", settle{"DOT2": 1}},
 	"attn_decode_half":  {"attn_decode_half", settle{"DOT2": 0}},
 	"attn_prefill_dot":  {"attn_prefill_half", settle{"DOT2": 1}},
@@ -40,6 +43,8 @@ var choices = map[string]choice{
 	"proj_linear_tokens1to8_norm_cm": {"proj_linear_tokens1to8_da", settle{"HALF_CODES": 1, "NORMS": 1}},
 	"proj_linear_chain_da":           {"proj_linear_chain_da", settle{"HALF_CODES": 0}},
 	"proj_linear_chain_cm":           {"proj_linear_chain_da", settle{"HALF_CODES": 1}},
+	"proj_linear_codes_cm":           {"proj_linear_codes_cm", settle{"PLACED": 0}},
+	"proj_linear_placed_cm":          {"proj_linear_codes_cm", settle{"PLACED": 1}},
 
 	"proj_q_insert":                    {"proj_q_insert", alone},
 	"proj_q_insert_lanes":              {"proj_q_insert", settle{"LANES_PASS": 1}},
@@ -59,6 +64,7 @@ var choices = map[string]choice{
 	"num_rows_cm":    {"num_matrix_cm", settle{"PROBE": 1}},
 	"num_rows_cmb":   {"num_matrix_cmb", settle{"PROBE": 1}},
 	"num_codes_cm":   {"num_matrix_cm", settle{"PROBE": 2}},
+	"num_float8_cm":  {"num_matrix_cm", settle{"PROBE": 3}},
 
 	"num_elements_cm":   {"num_elements_cm", settle{"SUBNORMALS": 0}},
 	"num_subnormals_cm": {"num_elements_cm", settle{"SUBNORMALS": 1}},

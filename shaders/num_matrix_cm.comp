@@ -13,13 +13,15 @@
 // 2  num_codes: whether matrices of E4M3 are multiplied exactly: 256*256 + 1*2^-7, which takes all
 //    bits of an f32 and a subnormal code. dst[l] is how many components of lane l are something
 //    else.
+// 3  num_float8: whether E4M3 codes are converted to f32 exactly, as attn_decode_float8_cmb has it.
+//    dst[l] is how many of the codes that are lane l's become something else.
 // Bindings: 0 dst u32 [M*K + K*N + M*N + 3], or [SUBGROUP].
 // Constants: 0 SUBGROUP, the workgroup; 1..3 M, N, K of a product; 4 ROWS.
 // Shared memory: 4*(M*K + K*N + M*N) bytes at most; of rows 4*R*(2*K + 16), R the larger of M and
-//   N; of codes (M + N)*K.
+//   N; of codes (M + N)*K; of float8 256.
 // Features: cooperativeMatrix (_cm f16, codes e4m3, _cmb bf16 operands), shaderFloat16,
-//   vulkanMemoryModel, subgroupSizeControl, computeFullSubgroups; codes shaderFloat8; rows of bf16
-//   shaderInt16.
+//   vulkanMemoryModel, subgroupSizeControl, computeFullSubgroups; codes and float8 shaderFloat8,
+//   float8 shaderInt8; rows of bf16 shaderInt16.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -128,6 +130,33 @@ void codes_probe() {
     [[unroll]] for (uint i = 0u; i < c.length(); i++) differ += floatBitsToUint(c[i]) == 0x47800001u ? 0u : 1u;
     dst.v[l] = differ;
 }
+
+#extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
+
+// The bits of a code's number: of 1.m times 2^(e-7), or m times 2^-9.
+uint float8_bits(uint code) {
+    const uint e = (code >> 3) & 15u, m = code & 7u;
+    return (code & 0x80u) << 24 | (e == 0u ? floatBitsToUint(float(m) * 0.001953125) : (e + 120u) << 23 | m << 20);
+}
+
+shared uint words_s[64]; // all codes: compilers convert themselves what only depends on a lane's number
+
+void float8_probe() {
+    const uint l = gl_SubgroupInvocationID;
+    uint differ = 0u;
+    for (uint at = l; at < 64u; at += SUBGROUP) words_s[at] = at * 0x04040404u + 0x03020100u;
+    barrier();
+    for (uint at = l; at < 64u; at += SUBGROUP) {
+        const uint w = words_s[at];
+        const vec4 x = vec4(uintBitsToFloate4m3EXT(unpack8(w)));
+        [[unroll]] for (uint i = 0u; i < 4u; i++) {
+            const uint got = floatBitsToUint(x[i]), code = (w >> (8u * i)) & 0xFFu;
+            const bool nan = (code & 0x7Fu) == 0x7Fu;
+            differ += (nan ? (got & 0x7FFF0000u) > 0x7F800000u : got == float8_bits(code)) ? 0u : 1u;
+        }
+    }
+    dst.v[l] = differ;
+}
 #endif
 
 void main() {
@@ -135,5 +164,6 @@ void main() {
     if (PROBE == 1u) rows_probe();
 #ifndef CM_BF16
     if (PROBE == 2u) codes_probe();
+    if (PROBE == 3u) float8_probe();
 #endif
 }

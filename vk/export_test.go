@@ -1,5 +1,10 @@
 package vk
 
+import "time"
+
+// HangAfter changes DeviceOptions.HangAfter while the device has nothing to do.
+func HangAfter(d *Device, limit time.Duration) { d.opts.HangAfter = limit }
+
 // CompileLater compiles a kernel in the background, as devices other than CPUs do.
 func CompileLater(k *Kernel) {
 	k.dev.mu.Lock()

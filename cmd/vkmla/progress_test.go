@@ -3,13 +3,16 @@ package main
 import (
 	"bytes"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 )
 
 // TestProgress holds what is written to terminals of both kinds, and to what is none.
-func TestProgress(t *testing.T) {
+func TestProgress(t *testing.T) { synctest.Test(t, shown) } // no time passes
+
+func shown(t *testing.T) {
 	var out bytes.Buffer
 	p := newProgress(&out)
 	p.show("no terminal")
@@ -32,7 +35,9 @@ func TestProgress(t *testing.T) {
 }
 
 // TestTimeLeft holds what is said of the rest.
-func TestTimeLeft(t *testing.T) {
+func TestTimeLeft(t *testing.T) { synctest.Test(t, timeLeft) } // no time passes
+
+func timeLeft(t *testing.T) {
 	p := &progress{begun: time.Now().Add(-30 * time.Second)}
 	assert.Equal(t, ", 30 s left", p.left(5, 10))
 	assert.Equal(t, ", 5 min left", p.left(1, 11))
@@ -43,7 +48,9 @@ func TestTimeLeft(t *testing.T) {
 
 // TestBenchProgress holds that the line says which row it is and how long the rest takes, as that
 // of check does.
-func TestBenchProgress(t *testing.T) {
+func TestBenchProgress(t *testing.T) { synctest.Test(t, benchShown) } // no time passes
+
+func benchShown(t *testing.T) {
 	var out bytes.Buffer
 	p := &benchProgress{line: &progress{w: &out, width: 78, begun: time.Now().Add(-30 * time.Second)}}
 	p.Step("measuring")

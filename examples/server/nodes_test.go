@@ -148,7 +148,7 @@ func nodes(t *testing.T, dir string, vocab int, store [2]string, count func() in
 	defer r.Body.Close()
 	var got []int32
 	lines, killed := bufio.NewScanner(r.Body), false
-	for began := time.Now(); lines.Scan(); {
+	for lines.Scan() {
 		data, ok := strings.CutPrefix(lines.Text(), "data: ")
 		if !ok {
 			continue
@@ -162,9 +162,8 @@ func nodes(t *testing.T, dir string, vocab int, store [2]string, count func() in
 			killed = true
 			break
 		}
-		require.Less(t, time.Since(began), time.Minute, "%d tokens, and no state behind 256 in the store", len(got))
 	}
-	require.True(t, killed, "the server was done before it was killed")
+	require.True(t, killed, "%d tokens, and no state behind 256 in the store", len(got))
 	require.Less(t, len(got), 700)
 
 	const more = 6
@@ -177,6 +176,10 @@ func nodes(t *testing.T, dir string, vocab int, store [2]string, count func() in
 		return cached
 	}
 	assert.GreaterOrEqual(t, ask(), 256, "tokens found")
-	assert.Equal(t, len(prompt)+len(got)-1, ask(), "tokens found by who asks again")
+	found := ask()
+	for began := time.Now(); found < len(prompt)+len(got)-1 && time.Since(began) < time.Minute; {
+		found = ask() // the prompt is kept beside what follows
+	}
+	assert.Equal(t, len(prompt)+len(got)-1, found, "tokens found by who asks again")
 	spoil(second, ask)
 }

@@ -54,6 +54,7 @@ var further = map[string]string{
 	"proj_linear_tokens8to32":  "proj_linear",
 	"proj_linear_tokens32to64": "proj_linear",
 	"proj_linear_whole":        "proj_linear",
+	"proj_linear_codes":        "proj_linear",
 }
 
 // TestStems holds the rule that an operation's name leads to all its files:

@@ -75,11 +75,38 @@ func (p Package) MatrixCodes(dev *vk.Device, m, n, k, subgroup int) (bool, error
 	return exact, nil
 }
 
+// ConvertsCodes tells whether a device converts all E4M3 codes to f32 exactly. It asks num_float8,
+// a kernel of one workgroup, once for each device. It is false with a driver that only compiles.
+//
+// Errors: those of building and running a kernel.
+func (p Package) ConvertsCodes(dev *vk.Device) (bool, error) {
+	key, subgroup := float8Key(dev.Adapter()), int(dev.Caps().MinSubgroupSize)
+	if v, ok := layouts.Load(key); ok {
+		return v.(bool), nil
+	}
+	kernel, err := p.Kernel(dev, Spec{Stem: "num_float8", Variant: CM, Bindings: []vk.Access{vk.Write}, Bound: 1,
+		Subgroup: uint32(subgroup), Constants: Words(subgroup)})
+	if err != nil {
+		return false, err
+	}
+	differ, err := written(dev, kernel, subgroup)
+	if err != nil {
+		return false, p.Wrap("conversions of E4M3", err)
+	}
+	exact := slices.Max(differ) == 0
+	layouts.Store(key, exact)
+	return exact, nil
+}
+
+func float8Key(a *vk.Adapter) string { return "float8 " + layoutKey(a, CM, 0, 0, 0, 0) }
+
 func codesKey(a *vk.Adapter, m, n, k, subgroup int) string {
 	return "codes " + layoutKey(a, CM, m, n, k, subgroup)
 }
 
-// KnowCodes tells MatrixCodes that an adapter's devices are exact, for devices that are not there.
+// KnowCodes tells MatrixCodes and ConvertsCodes that an adapter's devices are exact, for devices
+// that are not there.
 func KnowCodes(a *vk.Adapter, m, n, k, subgroup int) {
+	layouts.Store(float8Key(a), true)
 	layouts.Store(codesKey(a, m, n, k, subgroup), true)
 }

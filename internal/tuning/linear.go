@@ -131,6 +131,9 @@ type LinearTiles struct {
 	Pairs                  bool // build proj_linear_whole, which takes numbers for two steps at a time: whole lines of memory
 	// MatrixRows is what it is in Logits, of what proj_linear_cm multiplies.
 	MatrixRows int
+	// Codes are tiles for E4M3 activations and FP8 weights as they are stored, in the place of
+	// those of Shapes for as many tokens, where the device has such matrices.
+	Codes []LinearTile
 }
 
 // LinearTile is a shape of tiles with matrices.

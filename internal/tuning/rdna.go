@@ -36,7 +36,8 @@ var rdna4 = like(&rdna3, "rdna4", func(p *Profile) {
 	a := &p.Attention
 	a.DecodeTiles, a.DecodeTile, a.DecodeShare, a.TrafficTime = []int{2, 1}, 3.3, 0.3, 12
 	p.Logits.MatrixHeads, p.Logits.LaneTiles, p.Logits.MatrixCodes = 32, 2, true // of 16 heads
-	p.Linear.Tiles.Pairs = false
+	p.Attention.Float8 = true
+	p.Linear.Tiles.Pairs, p.Linear.Tiles.Codes = false, []LinearTile{{128, 128, 128, 32, 64}}
 })
 
 // isRDNA tells RDNA from others by its subgroups: of 32 and of 64, which GCN and CDNA have not.

@@ -78,8 +78,25 @@ layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly 
 
 f16vec2 code_top_; // the largest code of a share, as cm_word places it: at most 1.75, or 1.875 if one is NaN
 
+#ifdef CM_FLOAT8
+#extension GL_EXT_float_e4m3 : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
+
+// cm_floats: cm_word by the device's conversions, but that a NaN stays one. Numbers times 2^-8 are
+// placed codes, so that the products are the same with every scale. One factor of both is none: a
+// scale of 2^-127 is no ordinary f32 number.
+uvec2 cm_floats(uint w, CM_SCALE scale) {
+    precise vec4 placed = vec4(uintBitsToFloate4m3EXT(unpack8(w))) * 0.00390625;
+    precise vec4 x = placed * scale;
+    return uvec2(cm_high2(floatBitsToUint(x.x), floatBitsToUint(x.y)), cm_high2(floatBitsToUint(x.z), floatBitsToUint(x.w)));
+}
+#endif
+
 // cm_word: four codes as elements, NaN as 480.
 uvec2 cm_word(uint w, CM_SCALE scale) {
+#ifdef CM_FLOAT8
+    if (FLOAT8) return cm_floats(w, scale);
+#endif
     const uint even = ((w << 8) & 0x80008000u) | ((w << 7) & 0x3F803F80u), odd = (w & 0x80008000u) | ((w >> 1) & 0x3F803F80u);
     code_top_ = max(code_top_, max(abs(unpackFloat2x16(even)), abs(unpackFloat2x16(odd))));
     return cm_codes(even, odd, scale);
@@ -93,6 +110,11 @@ void cm_mask_row(inout CmRow row, uint mask) {
     if (RECORDS) {
         row.mask = mask;
         [[unroll]] for (uint i = 0u; i < SCALE_WORDS; i++) row.more[i] &= mask;
+#ifdef CM_FLOAT8
+        if (FLOAT8) { // NaN times 0 is none
+            [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] &= mask;
+        }
+#endif
         return;
     }
     [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] &= mask;

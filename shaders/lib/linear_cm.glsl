@@ -17,6 +17,9 @@
 #ifdef CM_BF16
 const bool WEIGHT_REF = false;
 const float WEIGHT_UNSCALE = 1.0;
+#elif defined(LINEAR_CODES)
+const bool WEIGHT_REF = false;
+const float WEIGHT_UNSCALE = PLACED ? 65536.0 : 1.0;
 #else
 const bool WEIGHT_REF = FP8_WEIGHT;
 const float WEIGHT_UNSCALE = FORMAT == WEIGHT_NVFP4 ? 128.0 : 1.0;

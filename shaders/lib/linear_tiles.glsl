@@ -1,5 +1,5 @@
 // What the kernels of a linear layer that go through tiles in shared memory have in common:
-// proj_linear_cm.comp, proj_linear_whole.comp.
+// proj_linear_cm.comp, proj_linear_whole.comp, proj_linear_codes.comp.
 //
 // One workgroup of THREADS owns BM tokens and BN rows of group group_, from t0_ and row0_ on, and
 // stores those from first_ on. A step is BK numbers of all of them, decoded to shared memory; a
@@ -30,11 +30,21 @@ layout(constant_id = 12) const uint ROWS = 0u;
 #endif
 #include "cm_rows.glsl"
 
+#ifdef LINEAR_CODES
+const uint QUAD = PLACED ? 8u : 16u; // elements of 16 bytes
+const uint UNITS = BK / QUAD;
+#else
 const uint UNITS = BK / 8u;          // of eight numbers in a row
+#endif
 const uint PITCH = UNITS + 1u;       // quads from row to row of a tile; a spare one spreads rows over banks
 const uint M_TILES = WM / CM_M;
 const uint N_TILES = WN / CM_N;
+#ifdef LINEAR_CODES
+const uint SUMMED = SCALE_BLOCK < BK ? SCALE_BLOCK : BK; // numbers of a row that have one scale
+const uint TILE_QUADS = (BM + BN) * PITCH + BM * BK / SUMMED / 4u;
+#else
 const uint TILE_QUADS = (BM + BN) * PITCH;
+#endif
 const uint OUT_PITCH = WN / 4u + 1u;
 const uint OUT_QUADS = THREADS / SUBGROUP * CM_M * OUT_PITCH;
 const uint QUADS = TILE_QUADS > OUT_QUADS ? TILE_QUADS : OUT_QUADS;
@@ -72,7 +82,13 @@ uint spread_rows(uint i, uint lines) {
 // Numbers of FP8 weights with f32 scales are multiplied by the powers of two of these, which is
 // exact. Where the next block of 128 begins, the sums so far are divided by its fraction and
 // multiplied by that of the last.
+#ifdef LINEAR_CODES
+const bool FRACTIONS = false;
+const int OUT_LAYOUT = gl_CooperativeMatrixLayoutColumnMajor; // rows of w are rows of sums
+#else
 const bool FRACTIONS = FORMAT == WEIGHT_FP8;
+const int OUT_LAYOUT = gl_CooperativeMatrixLayoutRowMajor;
+#endif
 float fraction(uint bits) { return uintBitsToFloat((bits & 0x007FFFFFu) | 0x3F800000u); }
 
 void change_unit() {
@@ -108,7 +124,7 @@ void finish(uint split, uint sub, uint lane, uint m0, uint n0) {
     [[unroll]] for (uint i = 0u; i < M_TILES; i++) {
         barrier();
         [[unroll]] for (uint j = 0u; j < N_TILES; j++) {
-            coopMatStore(acc[i][j], tile_s, mine + j * CM_N / 4u, OUT_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+            coopMatStore(acc[i][j], tile_s, mine + j * CM_N / 4u, OUT_PITCH, OUT_LAYOUT);
         }
         barrier();
         for (uint at = lane; at < CM_M * WN / 4u; at += SUBGROUP) {

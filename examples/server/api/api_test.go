@@ -50,12 +50,23 @@ func serveText(t *testing.T, healthy error, k *text.Tokenizer) *httptest.Server 
 }
 
 func serveModel(t *testing.T, m batch.Model, healthy error, k *text.Tokenizer) *httptest.Server {
+	return serveAsked(t, m, healthy, k, nil)
+}
+
+// serveAsked calls asked with the context of each request that was scheduled.
+func serveAsked(t *testing.T, m batch.Model, healthy error, k *text.Tokenizer, asked func(context.Context)) *httptest.Server {
 	log, registry := slog.New(slog.NewTextHandler(io.Discard, nil)), prometheus.NewRegistry()
 	s := batch.New(m, batch.Options{Vocab: vocab, MaxTokens: 50, MaxSessions: 2, MaxStep: 4, Log: log,
 		Metrics: batch.NewMetrics(registry)})
 	t.Cleanup(func() { s.Close(context.Background()) })
 	server := httptest.NewServer(New(Options{Name: "m", EOS: []int32{9}, Text: k, Metrics: registry, Log: log,
-		Healthy: func() error { return healthy }, Schedule: s.Submit}))
+		Healthy: func() error { return healthy }, Schedule: func(ctx context.Context, r batch.Request) (*batch.Answer, error) {
+			a, err := s.Submit(ctx, r)
+			if asked != nil {
+				asked(ctx)
+			}
+			return a, err
+		}}))
 	t.Cleanup(server.Close)
 	return server
 }
@@ -255,46 +266,57 @@ func TestLarge(t *testing.T) {
 	assert.Contains(t, w.Body.String(), `"invalid_request_error"`)
 }
 
-// slow takes its time.
-type slow struct{ counting }
+// stepping is a model whose steps wait until they may go on.
+type stepping struct {
+	counting
+	goOn chan struct{}
+}
 
-func (m slow) Step(ctx context.Context, chunks ...model.Chunk) ([][]float32, error) {
-	time.Sleep(10 * time.Millisecond)
+func (m stepping) Step(ctx context.Context, chunks ...model.Chunk) ([][]float32, error) {
+	<-m.goOn
 	return m.counting.Step(ctx, chunks...)
 }
 
 // TestLeaving gives up the requests of clients that have gone, in the middle of a stream and before
 // a whole answer.
 func TestLeaving(t *testing.T) {
-	s := serveModel(t, slow{}, nil, nil)
 	for _, stream := range []bool{true, false} {
+		m, asked := stepping{goOn: make(chan struct{})}, make(chan context.Context, 1)
+		s := serveAsked(t, m, nil, nil, func(ctx context.Context) { asked <- ctx })
 		ctx, leave := context.WithCancel(t.Context())
 		defer leave()
 		body := fmt.Sprintf(`{"prompt": [10], "max_tokens": 49, "stream": %v}`, stream)
 		r, err := http.NewRequestWithContext(ctx, "POST", s.URL+"/v1/completions", strings.NewReader(body))
 		require.NoError(t, err)
-		if !stream {
-			time.AfterFunc(30*time.Millisecond, leave)
-		}
-		answer, err := http.DefaultClient.Do(r)
+		var seen context.Context
 		if stream {
+			go func() { m.goOn <- struct{}{} }()
+			answer, err := http.DefaultClient.Do(r)
 			require.NoError(t, err)
 			_, err = answer.Body.Read(make([]byte, 1))
 			require.NoError(t, err)
+			seen = <-asked
 			leave()
 			answer.Body.Close()
 		} else {
+			go func() {
+				seen = <-asked
+				leave()
+			}()
+			_, err := http.DefaultClient.Do(r)
 			require.ErrorIs(t, err, context.Canceled)
 		}
+		<-seen.Done() // the server knows
+		close(m.goOn)
+		assert.Eventually(t, func() bool {
+			r, err := http.Get(s.URL + "/metrics")
+			require.NoError(t, err)
+			defer r.Body.Close()
+			text, err := io.ReadAll(r.Body)
+			require.NoError(t, err)
+			return strings.Contains(string(text), `server_requests_total{outcome="cancelled"} 1`)
+		}, time.Minute, time.Millisecond)
 	}
-	assert.Eventually(t, func() bool {
-		r, err := http.Get(s.URL + "/metrics")
-		require.NoError(t, err)
-		defer r.Body.Close()
-		text, err := io.ReadAll(r.Body)
-		require.NoError(t, err)
-		return strings.Contains(string(text), `server_requests_total{outcome="cancelled"} 2`)
-	}, 5*time.Second, 5*time.Millisecond)
 }
 
 // broken is a model whose logits are no numbers.

@@ -26,6 +26,7 @@ type fake struct {
 	t    *testing.T
 	room int
 	slow time.Duration
+	goOn chan struct{} // not nil: what a step waits for
 
 	mu    sync.Mutex
 	taken int // of room, by others
@@ -50,7 +51,9 @@ func next(tokens []int32) (sum int32) {
 
 // Step keeps sequences until others take their place: it knows no Close.
 func (f *fake) Step(ctx context.Context, chunks ...model.Chunk) (logits [][]float32, err error) {
-	time.Sleep(f.slow)
+	if time.Sleep(f.slow); f.goOn != nil {
+		<-f.goOn
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	total, step := f.taken, 0
@@ -254,7 +257,7 @@ func TestEcho(t *testing.T) {
 // TestOpeningHoldsMemory lets a request that runs alone wait for one that is being loaded, whose
 // memory it lacks.
 func TestOpeningHoldsMemory(t *testing.T) {
-	f, k := &fake{room: 300, slow: time.Millisecond}, &shelf{wait: make(chan struct{})}
+	f, k := &fake{room: 300, goOn: make(chan struct{})}, &shelf{wait: make(chan struct{})}
 	k.f = f
 	s := start(t, f, Options{MaxTokens: 200, MaxSessions: 3, MaxStep: 16, Prefixes: k})
 	ask := func(prompt []int32, n int, echo bool) *Answer {
@@ -263,6 +266,7 @@ func TestOpeningHoldsMemory(t *testing.T) {
 		return a
 	}
 	alone, loaded := ask([]int32{2, 7}, 150, true), ask([]int32{3, 1}, 5, false)
+	f.goOn <- struct{}{} // one step, after which the second is taken from the queue
 	locked := func(l sync.Locker, what func() bool) func() bool {
 		return func() bool {
 			l.Lock()
@@ -273,6 +277,7 @@ func TestOpeningHoldsMemory(t *testing.T) {
 	require.Eventually(t, locked(&s.mu, func() bool { return s.opening == 1 && len(s.waiting) == 0 }), time.Minute, time.Millisecond)
 	take := func(n int) { locked(&f.mu, func() bool { f.taken = n; return true })() }
 	take(300)
+	close(f.goOn)
 	given := locked(&alone.mu, func() bool { return alone.err != nil })
 	back := locked(&s.mu, func() bool { return len(s.waiting) == 1 })
 	require.Eventually(t, func() bool { return given() || back() }, time.Minute, time.Millisecond)
@@ -288,15 +293,17 @@ func TestOpeningHoldsMemory(t *testing.T) {
 
 // TestEnds holds what ends requests: the client, a stop token, too little memory, closing.
 func TestEnds(t *testing.T) {
-	f := &fake{room: 60, slow: time.Millisecond}
+	f := &fake{room: 60, slow: time.Millisecond, goOn: make(chan struct{})}
 	s := start(t, f, Options{MaxTokens: 1000, MaxSessions: 2, MaxStep: 32})
 	prompt := []int32{1, 2, 3}
 	ctx, leave := context.WithCancel(t.Context())
 	a, err := s.Submit(ctx, Request{Prompt: prompt, MaxTokens: 900})
 	require.NoError(t, err)
+	f.goOn <- struct{}{}
 	_, _, err = a.Next(t.Context())
 	require.NoError(t, err)
 	leave()
+	close(f.goOn)
 	_, _, err = all(t.Context(), a)
 	assert.ErrorIs(t, err, context.Canceled)
 

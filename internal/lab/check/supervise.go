@@ -21,13 +21,24 @@ type Options struct {
 	Opened func(d describe.Device)
 	Doing  func(done, total int, c Check, what string)
 	Result func(r Result)
+
+	clock clock // of the limits
+}
+
+// clock is what limits go by; nil: time's own.
+type clock struct {
+	now   func() time.Time
+	after func(d time.Duration) <-chan time.Time
 }
 
 // Run runs the checks in a worker and adds what becomes of them to the report. It ends soon
 // after the budget, or the context, whatever the driver does. After a crash a new worker takes
 // the checks that are left; after one that hung, none does.
 func Run(ctx context.Context, checks []Check, o Options, report *Report) {
-	s := &supervisor{ctx: ctx, o: o, report: report, end: time.Now().Add(o.Budget)}
+	if o.clock.now == nil {
+		o.clock = clock{time.Now, time.After}
+	}
+	s := &supervisor{ctx: ctx, o: o, report: report, end: o.clock.now().Add(o.Budget)}
 	for i, c := range checks {
 		if o.Doing != nil {
 			o.Doing(i, len(checks), c, "")
@@ -67,6 +78,9 @@ func notRun(format string, args ...any) Result {
 	return Result{Status: NotRun, Why: fmt.Sprintf(format, args...)}
 }
 
+// left is what is left of the budget.
+func (s *supervisor) left() time.Duration { return s.end.Sub(s.o.clock.now()) }
+
 // outOfTime is why checks are not run, as the report and its readers group them.
 func (s *supervisor) outOfTime() string {
 	return fmt.Sprintf("the budget of %v was used up", s.o.Budget)
@@ -80,7 +94,7 @@ func (s *supervisor) check(c Check) Result {
 	case s.ctx.Err() != nil:
 		s.closed = "interrupted"
 		return notRun("interrupted")
-	case time.Until(s.end) <= 0:
+	case s.left() <= 0:
 		return notRun("%s", s.outOfTime())
 	}
 	if r, ok := s.fits(c); !ok {
@@ -118,7 +132,7 @@ func (s *supervisor) fits(c Check) (Result, bool) {
 		for _, t := range r.Times {
 			step += t.Time.Median / 1e6 * c.Grows
 		}
-		need, left := r.Seconds+step*passes, time.Until(s.end).Seconds()
+		need, left := r.Seconds+step*passes, s.left().Seconds()
 		switch {
 		case step > s.o.Silence.Seconds()/4: // it would look as if the device hung
 			return notRun("the device is too slow for it"), false
@@ -165,7 +179,7 @@ func (s *supervisor) greet(p *process) (problem string) {
 			}
 		}
 		return ""
-	case <-time.After(s.o.Silence):
+	case <-s.o.clock.after(s.o.Silence):
 		p.end()
 		return fmt.Sprintf("the driver did not open the device in %v", s.o.Silence)
 	case <-s.ctx.Done():
@@ -178,16 +192,14 @@ func (s *supervisor) greet(p *process) (problem string) {
 func (s *supervisor) one(c Check) Result {
 	w := s.worker
 	w.tell(order{Run: c.ID(), Limits: s.limits})
-	silence, budget := time.NewTimer(s.o.Silence), time.NewTimer(time.Until(s.end))
-	defer silence.Stop()
-	defer budget.Stop()
+	silence, budget := s.o.clock.after(s.o.Silence), s.o.clock.after(s.left())
 	interrupted := s.ctx.Done()
 	var grace <-chan time.Time
 	var told Result // what becomes of a check that was told to stop
 	last := "it began"
 	stop := func(r Result) {
 		if grace == nil {
-			told, grace = r, time.After(s.o.Grace)
+			told, grace = r, s.o.clock.after(s.o.Grace)
 			w.tell(order{Stop: true})
 		}
 	}
@@ -203,12 +215,12 @@ func (s *supervisor) one(c Check) Result {
 				return s.ended(*m.Result, m, told)
 			}
 			if last = m.Doing; grace == nil {
-				silence.Reset(s.o.Silence)
 				s.doing(last)
+				silence = s.o.clock.after(s.o.Silence)
 			}
-		case <-silence.C:
+		case <-silence:
 			stop(Result{Status: TimedOut, Why: fmt.Sprintf("nothing was heard of it for %v; it was at: %s", s.o.Silence, last)})
-		case <-budget.C:
+		case <-budget:
 			stop(notRun("%s in the middle of it", s.outOfTime()))
 		case <-interrupted:
 			interrupted = nil

@@ -66,7 +66,7 @@ func Work(in io.Reader, out io.Writer, checks []Check, o WorkerOptions) error {
 		}
 	}()
 	done := make(chan error, 1)
-	w := &worker{out: json.NewEncoder(out), checks: checks, o: o, orders: make(chan order, 1)}
+	w := &worker{out: json.NewEncoder(out), checks: checks, o: o, orders: make(chan begun, 1)}
 	go func() { done <- w.work() }()
 	for {
 		select {
@@ -77,7 +77,7 @@ func Work(in io.Reader, out io.Writer, checks []Check, o WorkerOptions) error {
 			if x.Stop {
 				w.stop()
 			} else {
-				w.orders <- x
+				w.begin(x)
 			}
 		case err := <-done:
 			return err
@@ -112,8 +112,15 @@ type worker struct {
 
 	checks []Check
 	o      WorkerOptions
-	orders chan order
+	orders chan begun
 	shared shared
+}
+
+// begun is an order to run a check, with a context that the next order to stop ends.
+type begun struct {
+	order
+	ctx context.Context
+	end func() // to be called when the check ended
 }
 
 func (w *worker) say(m message) error {
@@ -131,18 +138,18 @@ func (w *worker) stop() {
 	}
 }
 
-// begin makes the context of a check; end is to be called when the check ended.
-func (w *worker) begin() (ctx context.Context, end func()) {
+// begin hands on an order to run a check.
+func (w *worker) begin(x order) {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.cancel = cancel
-	return ctx, func() {
+	w.mu.Unlock()
+	w.orders <- begun{x, ctx, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.cancel = nil
 		cancel()
-	}
+	}}
 }
 
 func (w *worker) work() error {
@@ -162,7 +169,7 @@ func (w *worker) work() error {
 		if !ok {
 			return fmt.Errorf("check: worker: no check %q", x.Run)
 		}
-		if err := w.check(dev, c, x.Limits); err != nil {
+		if err := w.check(dev, c, x); err != nil {
 			return err
 		}
 	}
@@ -170,16 +177,15 @@ func (w *worker) work() error {
 }
 
 // check runs a check and tells what came of it.
-func (w *worker) check(dev *vk.Device, c Check, l bench.Limits) error {
+func (w *worker) check(dev *vk.Device, c Check, x begun) error {
 	m, run := message{}, c.Run
 	c.Run = func(ctx context.Context, e *Env) error {
 		err := run(ctx, e)
 		m.Lost, m.Hung, m.Stopped = errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrDeviceHung), errors.Is(err, context.Canceled)
 		return err
 	}
-	ctx, end := w.begin()
-	r := c.run(ctx, &Env{Dev: dev, Seed: w.o.Seed, Quick: w.o.Quick, Limits: l, beat: w.beats(), shared: &w.shared})
-	end()
+	r := c.run(x.ctx, &Env{Dev: dev, Seed: w.o.Seed, Quick: w.o.Quick, Limits: x.Limits, beat: w.beats(), shared: &w.shared})
+	x.end()
 	// A check whose errors became rows does not return them.
 	m.Lost = m.Lost || strings.Contains(r.Why, vk.ErrDeviceLost.Error())
 	m.Hung = m.Hung || strings.Contains(r.Why, vk.ErrDeviceHung.Error())

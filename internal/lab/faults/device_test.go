@@ -83,7 +83,7 @@ func word(b *vk.Buffer) int { return int(binary.LittleEndian.Uint32(b.Mapped()))
 // A device whose work does not end is found out by whoever waits, after HangAfter. Then calls fail
 // at once, and closing leaves what the driver may still use.
 func TestHang(t *testing.T) {
-	const limit = 300 * time.Millisecond
+	const limit = 2 * time.Second // much longer than what the device does here may take
 	for _, parts := range []bool{false, true} {
 		d := open(t, vk.DeviceOptions{HangAfter: limit})
 		b := buffer(t, d)
@@ -93,9 +93,9 @@ func TestHang(t *testing.T) {
 		interposer.Hang()
 		p, err := c.Submit()
 		require.NoError(t, err)
-		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-		assert.ErrorIs(t, p.Wait(ctx), context.DeadlineExceeded)
+		ended, cancel := context.WithCancel(context.Background())
 		cancel()
+		assert.ErrorIs(t, p.Wait(ended), context.Canceled)
 		require.NoError(t, d.Err(), "before HangAfter")
 		assert.ErrorIs(t, p.Wait(context.Background()), vk.ErrDeviceHung)
 		assert.ErrorIs(t, d.Err(), vk.ErrDeviceHung)

@@ -98,14 +98,10 @@ func hungEngine(t *testing.T, fake *fake) {
 			case <-time.After(time.Minute):
 				t.Fatal("those that need no device wait")
 			}
-			start := time.Now()
 			cancel()
 			select {
 			case err := <-done:
 				assert.ErrorIs(t, err, context.Canceled)
-				if all() {
-					assert.Less(t, time.Since(start), time.Second)
-				}
 			case <-time.After(time.Minute):
 				t.Error("does not return")
 			}
@@ -172,7 +168,7 @@ func TestCloseBesideNewSize(t *testing.T) {
 	l := life{t: t, model: &fake{path: dir}, dev: d}
 	l.openDevice()
 	inUse, late := d.MemoryInUse(), 0
-	for range 20 {
+	for rounds := 0; rounds < 20 || late == 0 && rounds < 1000; rounds++ {
 		l.openEngine()
 		e, before := l.e, asks()
 		interposer.Hang()

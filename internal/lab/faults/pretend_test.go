@@ -18,6 +18,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/faults"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -47,9 +48,12 @@ func TestDriversThatMayWait(t *testing.T) {
 // A step whose workgroups starve ends with a typed error and leaves its session as it was. From
 // then on steps have more launches, none of which waits, and the bits that they would have had.
 func TestStarvedEngine(t *testing.T) {
+	eachOf(t, fakemodel.Config(4), fakemodel.TinyV41(), starvedEngine)
+}
+
+func starvedEngine(t *testing.T, cfg model.Config, records model.Records) {
 	defer interposer.Honest()
-	cfg := fakemodel.Config(4)
-	cfg.Hidden, cfg.ORank = 1024, 512 // so that wo_a and wo_b are one launch
+	cfg.Hidden, cfg.Heads, cfg.ORank = 1024, 4, 512 // so that wo_a and wo_b are one launch
 	m, err := fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8, Seed: 6})
 	require.NoError(t, err)
 	path := t.TempDir()
@@ -58,7 +62,7 @@ func TestStarvedEngine(t *testing.T) {
 	lives := func(driver vk.DriverID) (out [][]float32, starved int) {
 		interposer.Driver(driver)
 		d := open(t, vk.DeviceOptions{Profile: "hopper", WholeModules: true}) // the interposer changes constants of one
-		l := life{t: t, model: &fake{path: path}, dev: d}
+		l := life{t: t, model: &fake{path: path, records: records}, dev: d}
 		l.openDevice()
 		l.openEngine()
 		a, err := l.e.Open()
@@ -88,7 +92,7 @@ func TestStarvedEngine(t *testing.T) {
 		}
 		l.append(b, 1, 7)
 		// An engine that is made later does not wait either.
-		later, err := pipeline.NewEngine(context.Background(), d, l.cfg, l.layers, pipeline.EngineOptions{MaxTokens: 64})
+		later, err := pipeline.NewEngine(context.Background(), d, l.cfg, l.layers, pipeline.EngineOptions{MaxTokens: 64, Records: records})
 		require.NoError(t, err)
 		s, err := later.Open()
 		require.NoError(t, err)
@@ -223,11 +227,14 @@ func TestWallTimes(t *testing.T) {
 	require.Len(t, quick, parts)
 
 	interposer.Hang()
-	start := time.Now()
+	start, asked := time.Now(), asks()
 	p, err := cmd.Submit()
 	require.NoError(t, err)
 	_, err = cmd.PartTimes()
 	assert.ErrorIs(t, err, vk.ErrBusy, "before they ended")
+	for asks() == asked { // until the device has the first part
+		time.Sleep(time.Millisecond)
+	}
 	time.Sleep(held)
 	interposer.Mend()
 	require.NoError(t, p.Wait(context.Background()))

@@ -131,7 +131,7 @@ func share(d *vk.Device, mine []byte) (err error) {
 func TestStepUnsignalled(t *testing.T) { each(t, stepUnsignalled) }
 
 func stepUnsignalled(t *testing.T, fake *fake) {
-	d, ctx := open(t, vk.DeviceOptions{HangAfter: 500 * time.Millisecond}), context.Background()
+	d, ctx := open(t, vk.DeviceOptions{HangAfter: 5 * time.Second}), context.Background() // a step takes less
 	l := life{t: t, model: fake, dev: d}
 	l.openDevice()
 	l.openEngine()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/faults"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -24,13 +25,31 @@ func all() bool { return os.Getenv("VKMLA_TEST_FAULTS") == "all" }
 
 // each runs a test with one of the models at random, or with all.
 func each(t *testing.T, test func(t *testing.T, model *fake)) {
-	list := names
-	if !all() {
-		list = list[chance(t).IntN(len(list)):][:1]
-	}
-	for _, name := range list {
+	for _, name := range drawn(t) {
 		t.Run(name, func(t *testing.T) { test(t, checkpointOf(t, name)) })
 	}
+}
+
+// eachOf is each with configurations of the test's own.
+func eachOf(t *testing.T, cfg, cfg41 model.Config, test func(t *testing.T, cfg model.Config, records model.Records)) {
+	for _, name := range drawn(t) {
+		c, records := cfg41, model.RecordsV41
+		switch name {
+		case v4:
+			c, records = cfg, model.RecordsV4
+		case v41InV4:
+			records = model.RecordsV4
+		}
+		t.Run(name, func(t *testing.T) { test(t, c, records) })
+	}
+}
+
+// drawn are the models of a test.
+func drawn(t *testing.T) []string {
+	if all() {
+		return names
+	}
+	return names[chance(t).IntN(len(names)):][:1]
 }
 
 // chance is what a test takes its sample by, each another one.

@@ -110,7 +110,6 @@ type edit struct {
 const (
 	definition = "./internal/lab/formula TestSequence/^v41$"
 	engine     = "./pipeline TestEngineGolden41/^v41$"
-	drafting   = "./pipeline TestDraftGolden41/^v41$"
 	sequence   = "internal/lab/formula/sequence.go"
 	attending  = "internal/lab/formula/sequence_attend.go"
 	record     = "cache/record_ref.go"
@@ -152,6 +151,16 @@ var edits = []edit{
 	{"drafts see none behind them", "drafts", definition, sequence,
 		"l.query(s, tokens[i], p), rows, p)", "l.query(s, tokens[i], p), rows[:len(rows)-len(tokens)+i+1], p)"},
 	{"drafts see a row more", "drafts", definition, sequence, "max(0, last+1-s.cfg.Window) : last+1", "max(0, last-s.cfg.Window) : last+1"},
+	{"engine: epsilon 1e-6", "layer 0, token 5", engine, "pipeline/internal/layer/kind.go", "Rank: k.cfg.Model.QRank, Eps: k.cfg.Model.Eps}",
+		"Rank: k.cfg.Model.QRank, Eps: 1e-6}"},
+	{"engine: queries normed", "layer 0, token 0", engine, "pipeline/internal/layer/kind.go", "RotateOnly: k.cfg.Model.PlainQueries",
+		"RotateOnly: false"},
+	{"engine: picks of the layer of the entries", "layer 7, token", engine, "pipeline/engine.go", "e.latest(l.spec.PicksOf)",
+		"e.latest(l.spec.EntriesOf)"},
+	{"engine: one entry of two seen", "layer 1", engine, "pipeline/internal/layer/step.go", "indexer.VisibleConfig{Ratio: spec.Ratio}",
+		"indexer.VisibleConfig{Ratio: 2 * spec.Ratio}"},
+	{"engine: entries of FP8", "layer 1, token", engine, "pipeline/model/spec_v41.go", "return cache.RecordFP4", "return cache.RecordFP8"},
+	{"engine: keys of FP8", "layer 1", engine, "pipeline/model/spec_v41.go", "return cache.IndexKeyMXFP4", "return cache.IndexKeyFP8"},
 }
 
 // Each mistake in the source is seen by a comparison with the official layers. It is made in a copy

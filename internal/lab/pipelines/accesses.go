@@ -36,7 +36,7 @@ func (c *Chosen) numbers() map[string]int {
 }
 
 // codes tells whether a kernel multiplies matrices of E4M3.
-func (c *Chosen) codes() bool { return c.Kernel == "idx_logits_codes_cm" }
+func (c *Chosen) codes() bool { return strings.HasSuffix(c.Kernel, "_codes_cm") }
 
 // What a launch does once is shared by the tiles of the rows that V4's layers attend, and by the
 // steps of its products with the smallest K.
@@ -54,11 +54,13 @@ func patterns(kernel string, n map[string]int) []pattern {
 		patterns func(n map[string]int) []pattern
 	}{
 		{"attn_decode_cm", func(n map[string]int) []pattern { return append(attentionPatterns(n, 1), decodedRows(n)...) }},
+		{"attn_decode_float8_cm", func(n map[string]int) []pattern { return append(attentionPatterns(n, 1), decodedRows(n)...) }},
 		{"attn_prefill_cm", func(n map[string]int) []pattern { return append(attentionPatterns(n, 2), gatheredRows(n)) }},
 		{"idx_logits_cm", func(n map[string]int) []pattern { return scorePatterns(n, 17, 2) }},
 		{"idx_logits_codes_cm", func(n map[string]int) []pattern { return scorePatterns(n, 9, 1) }},
 		{"idx_topk_lanes", selectionByLanes},
 		{"idx_topk", selectionPatterns},
+		{"proj_linear_codes_cm", codePatterns},
 		{"proj_linear_cm", func(n map[string]int) []pattern { return append(productPatterns(n), stagedRows(n)...) }},
 		{"proj_linear_whole_cm", productPatterns},
 		{"proj_linear_tokens1to8", fewTokens},
@@ -233,6 +235,30 @@ func scorePatterns(n map[string]int, pitch, elementBytes int) []pattern {
 		}})
 	}
 	return list
+}
+
+// codePatterns are those of shaders/proj_linear_codes.comp, beside the output of
+// shaders/lib/linear_tiles.glsl.
+func codePatterns(n map[string]int) []pattern {
+	threads, m, pitch, units := n["THREADS"], n["WM"]/16, n["BK"]/16+1, n["BK"]/16
+	lines, sums := threads/units, 1
+	if n["FORMAT"] == 6 {
+		sums = n["BK"] / 32
+	}
+	scales, scale := n["BM"]*sums, (n["BM"]+n["BN"])*pitch*16
+	list := productPatterns(n)
+	list[0] = fragments("tile_s, fragments", n, pitch, 1, units*(m+n["WN"]/16))
+	list[1] = pattern{"tile_s, sums stored", store, 16, m * n["WN"] / 16 * 2, list[1].share, func(tid, i int) int {
+		return tid%16*(n["WN"]/4+1)*16 + tid%32/16*32 + i%2*16 // a lane has a token's numbers, as gfx12 holds columns
+	}}
+	return append(list,
+		pattern{"tile_s, codes stored", store, 16, (n["BM"] + n["BN"]) / lines, 1, func(tid, i int) int {
+			return ((tid/units+i*lines)*pitch + tid%units) * 16
+		}},
+		pattern{"tile_s, scales stored", store, 4, (scales + threads - 1) / threads, 1, func(tid, i int) int {
+			return upTo(scales, func(at, _ int) int { return scale + at*4 })(tid+i*threads, 0)
+		}},
+		pattern{"tile_s, scales read", load, 4, m * sums, 1, func(tid, _ int) int { return scale + tid%16*4 }})
 }
 
 // productPatterns are those of shaders/lib/linear_tiles.glsl.

@@ -95,7 +95,14 @@ func TestPatternsMirrorShaders(t *testing.T) {
 		"tile_s, x_at + i * LINES * PITCH,", "tile_s, w_at + i * W_LINES * PITCH + j,",
 		"CM_LOAD_ROWS(a[i], tile_s, m0 + i * CM_M, k * CM_K / 8u, PITCH,",
 		"lib/linear_format.glsl", "FORMAT == WEIGHT_BF16 ? 8u : FORMAT == WEIGHT_NVFP4 ? 32u : 16u;", "WEIGHT_BF16 = 1u",
-		"WEIGHT_NVFP4 = 4u"}
+		"WEIGHT_NVFP4 = 4u", "WEIGHT_FP8_UE8M0_32 = 6u;"}
+	codes := []string{"proj_linear_codes.comp", "const uint CODE_UNITS = BK / 16u;", "const uint CODE_LINES = THREADS / CODE_UNITS;",
+		"code_line_ = tid / CODE_UNITS;", "tile_s[row * PITCH + code_unit_] = q;",
+		"const uint SCALES_AT = (BM + BN) * PITCH;", "const uint SCALES = BM * SUMS;", "tile_s[SCALES_AT + at / 4u][at % 4u] =",
+		"lib/linear_codes_sum.glsl",
+		"tile_s, (m0 + i * CM_M) * PITCH + (s * SUMMED + k * CM_K) / QUAD, PITCH,", "SCALES_AT + (s * BM + m0 + i * CM_M) / 4u, 0u,",
+		"lib/linear_tiles.glsl", "const uint QUAD = PLACED ? 8u : 16u;", "const uint UNITS = BK / QUAD;",
+		"coopMatStore(acc[i][j], tile_s, mine + j * CM_N / 4u, OUT_PITCH, OUT_LAYOUT);"}
 	checkMirrors(t, []mirror{
 		{"attn_decode_cm", []uint32{64, 64, 32, 32, 256, 32, 16, 16, 16, 4, 1}, map[string]float64{"kv_s, fragments of K": 1,
 			"kv_s, V loaded":      1,
@@ -125,6 +132,9 @@ func TestPatternsMirrorShaders(t *testing.T) {
 			"tile_s, sums stored": 2, "tile_s, sums read": 2, "tile_s, x stored": 1, "tile_s, weights stored": 1}, product},
 		{"proj_linear_cm", []uint32{1, 0, 128, 32, 16, 16, 16, 128, 128, 32, 64, 64, 0}, map[string]float64{"tile_s, fragments": 2,
 			"tile_s, sums stored": 2, "tile_s, sums read": 2, "tile_s, x stored": 1, "tile_s, weights stored": 1}, nil},
+		{"proj_linear_codes_cm", []uint32{3, 1, 256, 32, 16, 16, 16, 128, 128, 128, 32, 64}, map[string]float64{"tile_s, fragments": 2,
+			"tile_s, sums stored": 1, "tile_s, sums read": 2, "tile_s, codes stored": 1, "tile_s, scales stored": 1,
+			"tile_s, scales read": 1}, codes},
 		{"proj_linear_tokens1to8_cm", []uint32{3, 0, 2, 4, 32}, map[string]float64{"sum_s, sums stored": 1, "sum_s, sums read": 4,
 			"pair_s, pairs stored": 1}, []string{"proj_linear_tokens1to8.comp", "const uint PITCH = 129u;",
 			"sum_s[(t * ROWS + r) * PITCH + tid]",

@@ -20,17 +20,19 @@ func InspectLayer(a *vk.Adapter, profile string) ([]Choice, error) {
 }
 
 func layer(c model.Config) (list []choice) {
-	other := choices(c)
-	for _, x := range layerProducts(c) {
-		other = append(other, x.choice())
+	known := map[string]choice{}
+	for _, x := range choices(c) {
+		known[x.op] = x
 	}
 	for _, tokens := range []int{1, 4096} {
-		for _, x := range other {
-			if x.op == "compressor c128a" || x.op == map[int]string{1: "prefill", 4096: "decode"}[tokens] {
-				continue
-			}
+		attends := map[int]string{1: "decode", 4096: "prefill"}[tokens]
+		for _, op := range []string{"product wkv_gate", "q and kv norms", "compressor c4a", "compressor keys", "selection", "product wq_b",
+			"q insert", attends, "inverse rope", "product wo_a"} {
+			list = append(list, choice{op, []int{tokens}, known[op].ask})
+		}
+		for _, x := range layerProducts(c) {
 			x.tokens = []int{tokens}
-			list = append(list, x)
+			list = append(list, x.choice())
 		}
 	}
 	return list

@@ -373,9 +373,9 @@ func Hot(name string, matrices bool) bool {
 		}
 	}
 	if matrices {
-		add([]string{"_cm", "_cmb"}, "attn_decode", "attn_decode_lanes", "attn_prefill", "attn_prefill_lanes",
+		add([]string{"_cm", "_cmb"}, "attn_decode", "attn_decode_float8", "attn_decode_lanes", "attn_prefill", "attn_prefill_lanes",
 			"proj_linear", "proj_linear_tokens1to8", "proj_linear_tokens1to8_norm", "proj_linear_chain",
-			"proj_linear_tokens8to32", "proj_linear_tokens32to64", "proj_linear_whole")
+			"proj_linear_tokens8to32", "proj_linear_tokens32to64", "proj_linear_codes", "proj_linear_whole")
 		add([]string{"_cm"}, "idx_logits", "idx_logits_lanes", "idx_logits_lanes_raw")
 	} else {
 		add([]string{"", "_da", "_dot"}, "attn_decode", "attn_prefill", "idx_logits", "proj_linear", "proj_linear_tokens8to16")

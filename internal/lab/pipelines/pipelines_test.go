@@ -15,7 +15,8 @@ import (
 
 // others are kernels that no operation of a step uses: loops that measure a device, and
 // those of tests.
-var others = []string{"bench_copy", "bench_fma", "bench_matrix_cm", "bench_matrix_cmb", "bench_read", "bench_read_da", "bench_residual", "num_formats", "num_elements_cm", "num_elements_cmb", "attn_pack_indices", "attn_placed_indices", "kv_table_update"}
+var others = []string{"bench_copy", "bench_fma", "bench_matrix_cm", "bench_matrix_cmb", "bench_read", "bench_read_da", "bench_residual", "num_formats", "num_elements_cm", "num_elements_cmb", "attn_pack_indices", "attn_placed_indices", "kv_table_update",
+	"proj_linear_placed_cm"}
 
 // besideMatrices are kernels that need no matrices and are used where there are some.
 var besideMatrices = []string{"proj_linear_tokens1to8_cm", "proj_linear_tokens1to8_norm_cm", "proj_linear_chain_cm", "proj_linear_sum"}

@@ -36,6 +36,7 @@ type task struct {
 
 var tasks = []task{
 	{"attn_decode_cm", headGroups, matrixRows, true, attendedBytes},
+	{"attn_decode_float8_cm", headGroups, matrixRows, true, attendedBytes},
 	{"attn_prefill_cm", headGroups, matrixRows, false, attendedBytes},
 	{"attn_decode_dot", headGroups, dotRows, true, attendedBytes},
 	{"attn_prefill_dot", headGroups, dotRows, false, attendedBytes},
@@ -50,6 +51,7 @@ var tasks = []task{
 	{"idx_topk_da", func(l *launch) int { return l.tokens * opkit.CeilDiv(l.entries, l.of["THREADS"]*l.of["ITEMS"]) },
 		func(l *launch) []float64 { return turns(opkit.CeilDiv(32, l.of["BITS"])) }, false, selectedBytes},
 	{"proj_linear_cm", tileGroups, func(l *launch) []float64 { return turns(l.k / l.of["BK"]) }, true, productBytes},
+	{"proj_linear_codes_cm", tileGroups, func(l *launch) []float64 { return turns(l.k/l.of["BK"] - 1) }, true, productBytes},
 	{"proj_linear_dot", tileGroups, func(l *launch) []float64 { return turns(16/l.of["UNROLL"], l.k/16) }, true, productBytes},
 	{"proj_linear_tokens1to8", rowGroups, func(l *launch) []float64 { return turns(laneTurns(l)) }, false, productBytes},
 	{"proj_linear_tokens8to16", rowGroups, func(l *launch) []float64 {

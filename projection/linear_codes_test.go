@@ -1,0 +1,132 @@
+package projection_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// codesHost makes operands of E4M3 whose scales change from block to block and token to token.
+func codesHost(rng *rand.Rand, weights projection.WeightFormat, act projection.ActivationFormat, tokens, groups, n, k int,
+	code func() byte) projection.LinearHost {
+	h := linearHost(weights, tokens, groups, n, k, func(int, int) uint16 { return uint16(code()) }, func(int, int) float32 { return 0 })
+	h.Activations, h.ScalePitch, h.X = act, tokens+3, h.X[:tokens*groups*k]
+	for i := range h.X {
+		h.X[i] = code()
+	}
+	block, each := projection.ScaleBlock, 1
+	if act == projection.ActivationMXFP8 {
+		block = 32
+	}
+	if act == projection.ActivationFP8 {
+		each = 4
+	}
+	h.XScale = make([]byte, groups*k/block*h.ScalePitch*each)
+	for i := range len(h.XScale) / each {
+		if b := 122 + rng.IntN(9); each == 1 {
+			h.XScale[i] = byte(b)
+		} else {
+			binary.LittleEndian.PutUint32(h.XScale[4*i:], uint32(b)<<23)
+		}
+	}
+	for i := range h.RowScale {
+		h.RowScale[i] = float32(math.Ldexp(1, rng.IntN(7)-3))
+	}
+	for i := range h.Scale {
+		if weights != projection.WeightFP8 {
+			h.Scale[i] = byte(122 + rng.IntN(9))
+		} else if i%4 == 3 {
+			binary.LittleEndian.PutUint32(h.Scale[i-3:], math.Float32bits(float32(math.Ldexp(1, rng.IntN(7)-3))))
+		}
+	}
+	return h
+}
+
+// codesFormats have a tile each that a processor compiles soon enough with elements of f16: of two
+// matrices of tokens, of one, and of rows in two blocks of 32.
+var codesFormats = []struct {
+	weights projection.WeightFormat
+	act     projection.ActivationFormat
+	tile    [5]int
+}{
+	{projection.WeightFP8, projection.ActivationFP8, [5]int{32, 32, 64, 16, 8}},
+	{projection.WeightFP8UE8M0, projection.ActivationFP8Packed, [5]int{16, 32, 64, 8, 8}},
+	{projection.WeightFP8Rows, projection.ActivationFP8, [5]int{16, 32, 64, 8, 8}},
+	{projection.WeightFP8UE8M0x32, projection.ActivationMXFP8, [5]int{16, 64, 32, 8, 64}},
+}
+
+// eachCodes runs a test with tiles for codes: with elements of f16, and as RDNA4 has them where the
+// device has exact matrices of E4M3.
+func eachCodes(t *testing.T, dev *vk.Device, h projection.LinearHost, tile [5]int, f func(t *testing.T, op *projection.Linear)) {
+	for element, tile := range map[string][5]int{"f16": tile, "e4m3": {128, 128, 128, 32, 64}} {
+		t.Run(fmt.Sprint(h.Weights, "/", h.Activations, "/", element), func(t *testing.T) {
+			op, ok, err := projection.NewLinearCodes(dev, linearConfig(h, projection.VariantCM), tile, element)
+			if errors.Is(err, vk.ErrMissingFeature) {
+				t.Skip(err)
+			}
+			require.NoError(t, err)
+			if !ok && element == "e4m3" {
+				t.Skip("no exact matrices of E4M3")
+			}
+			require.True(t, ok, "not by codes")
+			f(t, op)
+		})
+	}
+}
+
+// Codes multiplied as they are stored: small whole numbers, exact in any order, in tiles that rows
+// and tokens do not fill, of two groups, with K whole and in parts.
+func TestLinearStoredCodes(t *testing.T) {
+	dev := testkit.Device(t)
+	for i, x := range codesFormats {
+		if testing.Short() && i > 0 {
+			break
+		}
+		rng := rand.New(rand.NewPCG(21, uint64(i)))
+		h := codesHost(rng, x.weights, x.act, 45, 2, 104, 1024, func() byte { return numfmt.E4M3Encode(float32(rng.IntN(7) - 3)) })
+		want := make([]float64, h.T*h.Groups*h.N)
+		require.NoError(t, projection.LinearRef(h, want))
+		eachCodes(t, dev, h, x.tile, func(t *testing.T, op *projection.Linear) {
+			for _, share := range []float64{0, 1} {
+				for i, v := range linear(t, dev, h, op, share) {
+					if float64(v) != want[i] {
+						t.Fatalf("output %d is %g, want %g", i, v, want[i])
+					}
+				}
+			}
+		})
+	}
+}
+
+// Every code but NaN, subnormals too, loses nothing: sums are as near the definition as f32 is.
+func TestLinearStoredCodesNear(t *testing.T) {
+	dev := testkit.Device(t)
+	for i, x := range codesFormats {
+		if testing.Short() && i > 0 {
+			break
+		}
+		rng := rand.New(rand.NewPCG(22, uint64(i)))
+		h := codesHost(rng, x.weights, x.act, 33, 1, 96, 512, func() byte {
+			for {
+				if c := byte(rng.UintN(256)); c&0x7F != 0x7F {
+					return c
+				}
+			}
+		})
+		want := make([]float64, h.T*h.N)
+		require.NoError(t, projection.LinearRef(h, want))
+		eachCodes(t, dev, h, x.tile, func(t *testing.T, op *projection.Linear) {
+			nearLinear(t, linear(t, dev, h, op, 0), want, 1e-6)
+		})
+	}
+}
