@@ -95,9 +95,10 @@ type LinearArgs struct {
 // power of two multiplies the codes, which is exact, its fraction the sums. A NaN code of E4M3,
 // which no quantiser writes, makes its sums any number or NaN. Variant cm multiplies f16 numbers:
 // it clamps activations and bf16 weights to 65504, and rounds those below 2^-14 to steps of 2^-24.
-// So do dot and half with many tokens, and dot may take those below 2^-14 for zeros. All other
-// products are exact. Where matrices have E4M3 numbers, those of E4M3 activations are multiplied as
-// they are stored, and sums by the product of both scales, which must not leave f32's range.
+// So do dot and half but in proj_linear_tokens1to8, and dot may take those below 2^-14 for zeros.
+// All other products are exact. Where matrices have E4M3 numbers, those of E4M3 activations are
+// multiplied as they are stored, and sums by the product of both scales, which must not leave
+// f32's range.
 //
 // T chooses the kernel. The same device and T give the same bits on every run; with another T
 // sums can have another order, unless LinearConfig.Invariant fixes it: see invariantKinds. The
@@ -106,7 +107,7 @@ type LinearArgs struct {
 //	base, da  T <= 4    proj_linear_tokens1to8 reads the weights once for 1, 2 or 4 tokens
 //	          T <= 48   proj_linear_tokens8to16 shares x, in passes of 8 or 16
 //	          else      proj_linear, tiles of up to 128 tokens x 128 rows
-//	dot, half           the same, with pairs of f16 in proj_linear
+//	dot, half           the same, with pairs of f16 but in proj_linear_tokens1to8
 //	cm, cmb   T <= 2    proj_linear_tokens1to8
 //	          T <= 16   proj_linear_tokens8to32, matrices from memory to registers, 16 rows each
 //	          T <= 128  proj_linear_tokens32to64, the same with x shared by 128 rows

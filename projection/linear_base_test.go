@@ -1,14 +1,18 @@
 package projection_test
 
 import (
+	"errors"
+	"math"
 	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // Tiles and passes that a CPU does without, against whole numbers.
@@ -41,5 +45,36 @@ func TestLinearBaseTiles(t *testing.T) {
 	for _, x := range tiles {
 		check(x, 77)
 		check(x, 256)
+	}
+}
+
+// Halves hold up to 65504: larger weights and inputs of either sign count as that in both kernels
+// that multiply halves, and no number becomes infinite.
+func TestLinearHalvesEnd(t *testing.T) {
+	dev := testkit.Device(t)
+	testkit.WithoutMatrices(t)
+	weights := []float32{1, -1, 65280, 65536, -65536, 1 << 20, -0x1p100, float32(math.NaN())}
+	inputs := []float32{1, -1, 0x1p17, -0x1p90}
+	h := linearHost(projection.WeightBF16, 70, 1, len(weights), 64, func(row, k int) uint16 {
+		if k == row+3 {
+			return numfmt.BF16Encode(weights[row])
+		}
+		return 0
+	}, func(token, _ int) float32 { return inputs[token%len(inputs)] })
+	op, err := projection.NewLinear(dev, linearConfig(h, projection.VariantHalf))
+	if errors.Is(err, vk.ErrMissingFeature) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	half := func(v float32) float32 { return max(-65504, min(v, 65504)) } // NaN stays one
+	for _, tokens := range []int{40, 70} {
+		x := h
+		x.T, x.X = tokens, h.X[:2*tokens*h.K]
+		for i, v := range linear(t, dev, x, op, 0) {
+			token, row := i/h.N, i%h.N
+			want := half(inputs[token%len(inputs)]) * half(weights[row])
+			same := v == want || math.IsNaN(float64(v)) && math.IsNaN(float64(want))
+			require.True(t, same, "%d tokens: output %d of token %d is %g, want %g", tokens, row, token, v, want)
+		}
 	}
 }

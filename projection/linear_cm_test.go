@@ -112,11 +112,12 @@ func TestLinearBaseRules(t *testing.T) {
 			"%+v: %d bytes, %d invocations", x, n, x.threads())
 	}
 	for _, f := range weightFormatsHere {
-		k := tokens8to16{linearLayer: &linearLayer{format: f.row()}}
-		p := tune.Tokens8to16
-		for tokens := p.LeastPass; tokens <= p.MostPass; tokens *= 2 {
-			if n := shared("proj_linear_tokens8to16", f, k.constants(rowDivision{tokens: tokens, rows: p.Rows, lanes: p.Lanes})); n > 16384 {
-				t.Errorf("%v, %d tokens: %d bytes", f, tokens, n)
+		for _, variant := range []string{VariantBase, VariantDot} {
+			k := tokens8to16{linearLayer: &linearLayer{format: f.row(), variant: variant}}
+			p := tune.Tokens8to16
+			for tokens := p.LeastPass; tokens <= p.MostPass; tokens *= 2 {
+				n := shared(opkit.Stem("proj_linear_tokens8to16", variant), f, k.constants(rowDivision{tokens: tokens, rows: p.Rows, lanes: p.Lanes}))
+				assert.LessOrEqual(t, n, 16384, "%s: %v, %d tokens", variant, f, tokens)
 			}
 		}
 	}

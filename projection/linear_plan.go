@@ -98,10 +98,10 @@ func (l *linearLayer) matrices() bool { return matrixElement[l.variant] != "" }
 // halves tells whether the variant multiplies pairs of halves.
 func (l *linearLayer) halves() bool { return l.variant == VariantDot || l.variant == VariantHalf }
 
-// buildOf is the build of a kernel that the variant takes. Of pairs of halves there is one kernel;
-// of the others those that decode to halves, where they need no matrices.
+// buildOf is the build of a kernel that the variant takes. Of those without pairs of halves it is
+// the one that decodes to halves, where it needs no matrices.
 func (l *linearLayer) buildOf(stem string) string {
-	if !l.halves() || stem == "proj_linear" {
+	if !l.halves() || shaders.Requires(opkit.Stem(stem, l.variant)) != nil {
 		return l.variant
 	}
 	if need := shaders.Requires(opkit.Stem(stem, VariantCM)); need != nil && !slices.Contains(need, "cooperativeMatrix") {

@@ -44,13 +44,14 @@ func (k *tokens8to16) build(int) {
 	}
 }
 
-// longestPass is the tokens with which a quad's eights may need no loop.
+// longestPass is the tokens with which a quad's eights may need no loop. Pairs of halves have none:
+// a sum of a quad is multiplied by its scale.
 const longestPass = 16
 
 // constants are those of the shader after the formats.
 func (k *tokens8to16) constants(d rowDivision) []uint32 {
 	unroll := 1
-	if d.tokens == longestPass {
+	if d.tokens == longestPass || k.halves() {
 		unroll = k.format.unroll
 	}
 	return opkit.Words(d.tokens, d.rows, d.lanes, unroll)

@@ -30,8 +30,8 @@ const (
 	// kernel that binds nothing saves the time in which descriptors come from memory.
 	VariantDA = opkit.DA
 
-	// VariantDot is da with dot products of two halves where that is faster, of many tokens.
-	// VariantHalf has multiply-adds in their place, to compare with.
+	// VariantDot is da with dot products of two halves where that is faster: not of the fewest
+	// tokens. VariantHalf has multiply-adds in their place, to compare with.
 	VariantDot, VariantHalf = opkit.Dot, opkit.Half
 )
 

@@ -34,6 +34,9 @@ var choices = map[string]choice{
 	"proj_linear_dot":   {"proj_linear_half", settle{"DOT2": 1}},
 	"proj_linear_half":  {"proj_linear_half", settle{"DOT2": 0}},
 
+	"proj_linear_tokens8to16_dot":  {"proj_linear_tokens8to16_half", settle{"DOT2": 1}},
+	"proj_linear_tokens8to16_half": {"proj_linear_tokens8to16_half", settle{"DOT2": 0}},
+
 	"proj_linear_tokens1to8_da":      {"proj_linear_tokens1to8_da", settle{"HALF_CODES": 0, "NORMS": 0}},
 	"proj_linear_tokens1to8_cm":      {"proj_linear_tokens1to8_da", settle{"HALF_CODES": 1, "NORMS": 0}},
 	"proj_linear_tokens1to8_norm_da": {"proj_linear_tokens1to8_da", settle{"HALF_CODES": 0, "NORMS": 1}},

@@ -1,7 +1,9 @@
 // A linear layer for 8 or 16 tokens a workgroup, without matrices:
 //   y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
-// Shared memory: max(4*TOKENS*LANES*VEC, 2048*ROWS + 8*LANES + 1024) B, at most 16384.
-// Features: none; with KV_DA bufferDeviceAddress, shaderInt64.
+// Shared memory: max(4*TOKENS*LANES*VEC, 2048*ROWS + 8*LANES + 1024) B, at most 16384; with HALVES
+//   x takes half as much.
+// Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with HALVES shaderFloat16, with DOT2
+//   shaderMixedFloatDotProductFloat16AccFloat32.
 // Bindings: 0 to 5 of lib/linear.glsl; KV_DA builds reach x, w and y by address. With splits, part
 //   s of k goes to an f32 y of its own.
 // Workgroup: 128/LANES * ROWS rows (x) of group z / splits and TOKENS tokens (y). As in
@@ -9,13 +11,18 @@
 //   all tokens. x of a step lies in shared memory, decoded.
 // Constants after the two of lib/linear_format.glsl: 2 TOKENS (4, 8 or 16), 3 ROWS (2 or 4), 4
 //   LANES: powers of two, with VEC numbers in 16 bytes TOKENS*LANES*VEC <= 4096; 5 UNROLL, eights
-//   of a quad that are multiplied without a loop, a divisor of VEC/8.
+//   of a quad that are multiplied without a loop, a divisor of VEC/8; all with HALVES and FP8.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/linear.glsl"
+#ifdef HALVES
+#include "lib/linear_cm.glsl"
+#include "lib/dot2.glsl"
+#else
 #include "lib/linear_f32.glsl"
 #include "lib/linear_act.glsl"
+#endif
 
 layout(local_size_x = 128) in;
 layout(constant_id = 2) const uint TOKENS = 4u;
@@ -34,9 +41,23 @@ const uint PAIRS = TEAMS * SUMS / 2u; // of outputs
 const uint PARTS = 128u / PAIRS;      // invocations that sum a pair
 const uint PITCH = 128u + PARTS;      // so that they read what lies side by side
 const uint PAIR_AT = SUMS * PITCH;
-const uint X_ROOM = TOKENS * STEP / 4u, SUM_ROOM = (PAIR_AT + 256u) / 4u;
+#ifdef HALVES
+const uint X_EACH = 8u; // numbers of x in 16 bytes
+#define ROOM uvec4
+#define ROOM_FLOAT(v) uintBitsToFloat(v)
+#define FLOAT_ROOM(v) floatBitsToUint(v)
+#define SUM_UNSCALE WEIGHT_UNSCALE
+#else
+const uint X_EACH = 4u;
+#define ROOM vec4
+#define ROOM_FLOAT(v) (v)
+#define FLOAT_ROOM(v) (v)
+#define SUM_UNSCALE (WEIGHT_UNSCALE * X_UNSCALE)
+#endif
+const uint X_ROOM = TOKENS * STEP / X_EACH, SUM_ROOM = (PAIR_AT + 256u) / 4u;
 
-shared vec4 room_s[X_ROOM > SUM_ROOM ? X_ROOM : SUM_ROOM]; // x [TOKENS, VEC/4, LANES]; then sums [SUMS, PITCH] and pairs [128, 2] of floats
+// x [TOKENS, VEC/X_EACH, LANES]; then sums [SUMS, PITCH] and pairs [128, 2] of floats.
+shared ROOM room_s[X_ROOM > SUM_ROOM ? X_ROOM : SUM_ROOM];
 
 float acc[ROWS][TOKENS];
 
@@ -75,11 +96,89 @@ void fetch_x(uint t0, uint group, uint k0, out Eights v) {
         v.scale[i] = 0u;
         if (k < pc.k && u < X_UNITS) {
             const uint token = min(t0 + u / (STEP / 8u), pc.tokens - 1u), at = x_row(token, group) * (pc.k / 8u) + k / 8u;
+#ifdef HALVES
+            v.q[i] = ACT == ACT_BF16 ? x_quad(at) : x_quad(at >> 1);
+            v.scale[i] = ACT == ACT_BF16 ? 0u : x_block_bits(token, group, k);
+#else
             v.q[i] = x_eight(at);
             v.scale[i] = x_eight_scale(token, group, k);
+#endif
         }
     }
 }
+
+#ifdef HALVES
+
+// Pairs of x are of the numbers whose codes of weights one mask takes: with E4M3 those two apart,
+// with E2M1 those four apart.
+uvec2 apart(uint a, uint b) { return uvec2((a & 0xFFFFu) | b << 16, a >> 16 | (b & 0xFFFF0000u)); }
+
+// paired: of eight numbers in order.
+uvec4 paired(uvec4 v) {
+    if (FORMAT == WEIGHT_BF16) return v;
+    if (FORMAT == WEIGHT_NVFP4) return uvec4(apart(v.x, v.z), apart(v.y, v.w));
+    return uvec4(apart(v.x, v.y), apart(v.z, v.w));
+}
+
+// keep_x: in eights, those of neighbouring lanes side by side.
+void keep_x(Eights v) {
+    [[unroll]] for (uint i = 0u; i < MINE; i++) {
+        const uint u = i * 128u + gl_LocalInvocationIndex;
+        if (ACT != ACT_BF16 && (eight_of(u) & 1u) != 0u) v.q[i].xy = v.q[i].zw;
+        if (u < X_UNITS) room_s[u] = paired(linear_act8(v.q[i], v.scale[i]));
+    }
+}
+
+// linear_e2m1: the codes at bits 12 and 28 of w as binary16 numbers times 2^-14.
+uint linear_e2m1(uint w) { return (w & 0x80008000u) | ((w >> 3) & 0x0E000E00u); }
+
+// halves_of: two bf16 weights; beyond +-65504 they count as that.
+uint halves_of(uint pair) {
+    const vec2 x = bf16_unpack2(pair);
+    return packFloat2x16(f16vec2(mix(x, clamp(x, vec2(-65504.0), vec2(65504.0)), greaterThan(abs(x), vec2(65504.0)))));
+}
+
+uint times(uint pair, float16_t factor) { return packFloat2x16(unpackFloat2x16(pair) * factor); }
+
+// weight_pairs: numbers 8*u .. 8*u+7 of row r's quad. Scales of FP8 are their sums'.
+uvec4 weight_pairs(Quads q, uint r, uint u) {
+    const uvec4 v = q.w[r];
+    if (FORMAT == WEIGHT_BF16) return uvec4(halves_of(v.x), halves_of(v.y), halves_of(v.z), halves_of(v.w));
+    if (FORMAT == WEIGHT_NVFP4) {
+        const uint w = u < 2u ? (u == 0u ? v.x : v.y) : (u == 2u ? v.z : v.w);
+        const float16_t scale = float16_t(e4m3_decode(q.codes[r] >> (u / 2u * 8u)) * (16384.0 / WEIGHT_UNSCALE));
+        return uvec4(times(linear_e2m1(w << 12), scale), times(linear_e2m1(w << 8), scale),
+                     times(linear_e2m1(w << 4), scale), times(linear_e2m1(w), scale));
+    }
+    const uvec2 w = u == 0u ? v.xy : v.zw;
+    const float16_t up = float16_t(256.0);
+    return uvec4(times(linear_e4m3(w.x << 8), up), times(linear_e4m3(w.x), up),
+                 times(linear_e4m3(w.y << 8), up), times(linear_e4m3(w.y), up));
+}
+
+// A sum of a quad is multiplied by the scale.
+const bool QUAD_SUMS = FORMAT != WEIGHT_BF16 && FORMAT != WEIGHT_NVFP4 && FORMAT != WEIGHT_FP8_ROWS;
+
+// accumulate: the products of eights u .. u+UNROLL-1 of a quad of each row.
+void accumulate(Quads q, uint u) {
+    uvec4 w[ROWS][UNROLL];
+    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+        [[unroll]] for (uint i = 0u; i < UNROLL; i++) w[r][i] = weight_pairs(q, r, u + i);
+    }
+    [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
+        float sum[ROWS];
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) sum[r] = QUAD_SUMS ? 0.0 : acc[r][t];
+        [[unroll]] for (uint i = 0u; i < UNROLL; i++) {
+            const uvec4 x = room_s[(t * UNITS + u + i) * LANES + gl_LocalInvocationIndex % LANES];
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+                [[unroll]] for (uint e = 0u; e < 4u; e++) sum[r] = dot2(unpackFloat2x16(w[r][i][e]), unpackFloat2x16(x[e]), sum[r]);
+            }
+        }
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) acc[r][t] = QUAD_SUMS ? fma(sum[r], uintBitsToFloat(q.scale), acc[r][t]) : sum[r];
+    }
+}
+
+#else
 
 // keep_x: in fours, those of neighbouring lanes side by side.
 void keep_x(Eights v) {
@@ -117,8 +216,10 @@ void accumulate8(Quads q, uint u) {
     }
 }
 
-float sum_at(uint i) { return room_s[i / 4u][i % 4u]; }
-void keep_sum(uint i, float v) { room_s[i / 4u][i % 4u] = v; }
+#endif
+
+float sum_at(uint i) { return ROOM_FLOAT(room_s[i / 4u][i % 4u]); }
+void keep_sum(uint i, float v) { room_s[i / 4u][i % 4u] = FLOAT_ROOM(v); }
 
 // place: of sum i, the first of all pairs before the second of all.
 uint place(uint i) { return (i % 2u * (SUMS / 2u) + i / 2u) * PITCH; }
@@ -167,7 +268,11 @@ void main() {
         fetch_x(t0, group, k + STEP, x);
         fetch_w(row0, k + STEP + lane * VEC, next);
         [[dont_unroll]] for (uint u = 0u; u < UNITS; u += UNROLL) {
+#ifdef HALVES
+            accumulate(w, u);
+#else
             [[unroll]] for (uint i = 0u; i < UNROLL; i++) accumulate8(w, u + i);
+#endif
         }
         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
             w.w[r] = next.w[r];
@@ -182,7 +287,7 @@ void main() {
         const vec2 sum = meet(t4, team, v, part);
         const uint token = t0 + t4 + v / ROWS;
         if (part == 0u && n < pc.n && token < pc.tokens) {
-            vec2 y = sum * (WEIGHT_UNSCALE * X_UNSCALE);
+            vec2 y = sum * SUM_UNSCALE;
             if (ROW_SCALES) y *= vec2(row_scale.v[row], row_scale.v[row + 1u]);
             y_store2(split * pc.tokens + token, row, y.x, y.y);
         }

@@ -89,6 +89,8 @@ var requires = map[string][]string{
 	"proj_linear_half":               halves,
 	"proj_linear_tokens1to8_da":      deviceAddress,
 	"proj_linear_tokens8to16_da":     deviceAddress,
+	"proj_linear_tokens8to16_dot":    dots,
+	"proj_linear_tokens8to16_half":   halves,
 	"proj_linear_tokens1to8_cm":      slices.Concat(deviceAddress, []string{"shaderFloat16"}),
 	"proj_linear_tokens1to8_norm_da": deviceAddress,
 	"proj_linear_tokens1to8_norm_cm": slices.Concat(deviceAddress, []string{"shaderFloat16"}),

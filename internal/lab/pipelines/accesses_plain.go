@@ -158,8 +158,12 @@ func weightQuad(n map[string]int) int {
 }
 
 // sharedTokens are those of shaders/proj_linear_tokens8to16.comp.
-func sharedTokens(n map[string]int, _ bool) []pattern {
+func sharedTokens(n map[string]int, halves bool) []pattern {
 	const threads = 128
+	quads := 2 // of an eight of x
+	if halves {
+		quads = 1
+	}
 	tokens, lanes, sums, vec := n["TOKENS"], n["LANES"], n["ROWS"]*4, weightQuad(n)
 	units, fours, once := vec/8, tokens/4, float64(lanes*vec)/leastK
 	eights := tokens * lanes * units
@@ -167,14 +171,14 @@ func sharedTokens(n map[string]int, _ bool) []pattern {
 	pitch := threads + parts
 	place := func(sum int) int { return (sum%2*sums/2 + sum/2) * pitch }
 	return []pattern{
-		{"room_s, x stored", store, 16, 2 * ((eights + threads - 1) / threads), 1, func(tid, i int) int {
-			u := i/2*threads + tid
+		{"room_s, x stored", store, 16, quads * ((eights + threads - 1) / threads), 1, func(tid, i int) int {
+			u := i/quads*threads + tid
 			if u >= eights {
 				return -1
 			}
-			return (u/lanes*2*lanes + u%lanes + i%2*lanes) * 16
+			return (u/lanes*quads*lanes + u%lanes + i%quads*lanes) * 16
 		}},
-		{"room_s, x read", load, 16, eights / lanes * 2, 1, func(tid, i int) int { return (i*lanes + tid%lanes) * 16 }},
+		{"room_s, x read", load, 16, eights / lanes * quads, 1, func(tid, i int) int { return (i*lanes + tid%lanes) * 16 }},
 		{"room_s, sums stored", store, 4, fours * sums, once, func(tid, i int) int { return (place(i%sums) + tid) * 4 }},
 		{"room_s, sums read", load, 4, fours * 2 * max(1, lanes/parts), once, func(tid, i int) int {
 			pair, l := tid/parts, tid%parts+i/2*parts%lanes

@@ -378,9 +378,8 @@ func Hot(name string, matrices bool) bool {
 			"proj_linear_tokens8to32", "proj_linear_tokens32to64", "proj_linear_codes", "proj_linear_whole")
 		add([]string{"_cm"}, "idx_logits", "idx_logits_lanes", "idx_logits_lanes_raw")
 	} else {
-		add([]string{"", "_da", "_dot"}, "attn_decode", "attn_prefill", "idx_logits", "proj_linear")
+		add([]string{"", "_da", "_dot"}, "attn_decode", "attn_prefill", "idx_logits", "proj_linear", "proj_linear_tokens8to16")
 		add([]string{"", "_da", "_cm"}, "proj_linear_tokens1to8", "proj_linear_tokens1to8_norm") // none multiplies matrices
-		add([]string{"", "_da"}, "proj_linear_tokens8to16")
 	}
 	for stem, suffixes := range stems {
 		if rest, ok := strings.CutPrefix(name, stem); ok && slices.Contains(suffixes, rest) {
