@@ -25,7 +25,8 @@ type judge func(pool []byte, e cache.CompressedEntry) string
 // (cache.CompressedEntry.Tol: a millionth of the magnitude of the terms). An entry
 // that differs is held against the exact values in both arrays, so that neither a
 // wrong kernel nor a wrong reference can explain the other.
-func (c *Comparison) Boundary(name string, got, want Array, entries []cache.CompressedEntry, entryOf func(e cache.CompressedEntry) [][2]int64, valid judge) *Comparison {
+func (c *Comparison) Boundary(name string, got, want Array, entries []cache.CompressedEntry,
+	entryOf func(e cache.CompressedEntry) [][2]int64, valid judge) *Comparison {
 	if !c.Same(name, got, want) {
 		return c
 	}
@@ -176,7 +177,8 @@ func (f blockFormat) check(e cache.CompressedEntry, first, n int, scale byte, co
 		lo, hi := bf16Range(e, d)
 		a, b, x := f.encode(lo*inverse), f.encode(hi*inverse), code(d)
 		if x != a && x != b && (f.order(x) < f.order(a) || f.order(x) > f.order(b)) {
-			return fmt.Sprintf("code 0x%02x for value %d, which is %g +- %g, 0x%02x or 0x%02x under scale 0x%02x", x, d, e.Value[d], e.Tol[d], a, b, scale)
+			return fmt.Sprintf("code 0x%02x for value %d, which is %g +- %g, 0x%02x or 0x%02x under scale 0x%02x",
+				x, d, e.Value[d], e.Tol[d], a, b, scale)
 		}
 	}
 	return ""

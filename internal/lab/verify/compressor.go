@@ -248,7 +248,8 @@ func (s compressorInput) bind(b Build) (Bound, error) {
 	}
 	pooled := s.c
 	pooled.Ungated = false // nothing saves states then
-	save, err := cache.NewSaveState(b.Dev, cache.SaveStateConfig{Compression: pooled, Page: s.layout.Page, MaxBytes: b.MaxBytes, Variant: b.Variant})
+	save, err := cache.NewSaveState(b.Dev, cache.SaveStateConfig{Compression: pooled, Page: s.layout.Page,
+		MaxBytes: b.MaxBytes, Variant: b.Variant})
 	if err != nil {
 		return Bound{}, err
 	}
@@ -270,7 +271,8 @@ func (s compressorInput) bind(b Build) (Bound, error) {
 		}
 		if s.c.Ungated {
 			args.KvScore = saves.KvScore
-			args.State, args.StateTable, args.StateSlots, args.TokenToReq = cache.StateCache{}, tensor.Tensor{}, tensor.Tensor{}, tensor.Tensor{}
+			args.State = cache.StateCache{}
+			args.StateTable, args.StateSlots, args.TokenToReq = tensor.Tensor{}, tensor.Tensor{}, tensor.Tensor{}
 			return Launch{Out: out, Record: compressing}
 		}
 		if s.one {
@@ -303,9 +305,11 @@ func (s compressorInput) place(r *Rig) (saves cache.SaveStateArgs, args cache.Co
 	saves = cache.SaveStateArgs{KvScore: r.In(s.kvScore, tensor.F32), Ape: r.Shared(s.ape, tensor.F32),
 		Positions: r.Shared(s.positions, tensor.I32), Slots: r.Index(states, s.stateSlots, tensor.I64, true), State: state}
 	args = cache.CompressArgs{
-		Positions: saves.Positions, TokenToReq: r.Shared(s.toReq, tensor.I32), StateSlots: saves.Slots, Slots: r.Index(pool, s.slots, tensor.I64, true),
-		State: state, StateTable: r.Index(states, s.table, tensor.I32, false), Norm: r.Shared(s.norm, dt), CosSin: r.Shared(s.cosSin, tensor.F32),
-		Cache: kvCache(pool.Tensor, s.kvLayout()),
+		Positions: saves.Positions, TokenToReq: r.Shared(s.toReq, tensor.I32), StateSlots: saves.Slots,
+		Slots: r.Index(pool, s.slots, tensor.I64, true),
+		State: state, StateTable: r.Index(states, s.table, tensor.I32, false), Norm: r.Shared(s.norm, dt),
+		CosSin: r.Shared(s.cosSin, tensor.F32),
+		Cache:  kvCache(pool.Tensor, s.kvLayout()),
 	}
 	if s.format != 0 {
 		args.Cache, args.Keys = cache.KVCache{}, cache.IndexKeyCache{Pool: pool.Tensor, Layout: s.keyLayout()}

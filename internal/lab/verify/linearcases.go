@@ -53,8 +53,9 @@ func (p Product) size(weights string, t int) Size {
 		bytes = rows*p.K/2 + rows*p.K/16
 	}
 	return Size{
-		Name: fmt.Sprintf("matrix=%s/model=%s/weights=%s/tokens=%d", p.Matrix, p.Model, weights, t),
-		Work: Work{float64(bytes + 2*t*(p.Groups*p.K+rows)), 2 * float64(t) * float64(rows) * float64(p.K)}, Touched: bytes, Floor: t <= FloorTokens,
+		Name:    fmt.Sprintf("matrix=%s/model=%s/weights=%s/tokens=%d", p.Matrix, p.Model, weights, t),
+		Work:    Work{float64(bytes + 2*t*(p.Groups*p.K+rows)), 2 * float64(t) * float64(rows) * float64(p.K)},
+		Touched: bytes, Floor: t <= FloorTokens,
 		Make: func(rng *rand.Rand) Case {
 			f := timedFormats[weights]
 			c := Case{Params: map[string]any{"tokens": t, "groups": p.Groups, "n": p.N, "k": p.K, "weights": int(f)},
@@ -112,7 +113,8 @@ func sampleLinear(c Case) (all []Piece) {
 		group := first / n
 		rows := indices(first, min(24, (group+1)*n-first))
 		p := Piece{Case: c, Out: map[string][][]int{"y": {tokens, rows}}}
-		p.Case.Params, p.Case.In = maps.Clone(c.Params), Arrays{"x": Take(c.In["x"], [][]int{tokens, {group}}), "w": Take(c.In["w"], [][]int{rows})}
+		p.Case.Params = maps.Clone(c.Params)
+		p.Case.In = Arrays{"x": Take(c.In["x"], [][]int{tokens, {group}}), "w": Take(c.In["w"], [][]int{rows})}
 		p.Case.Params["tokens"], p.Case.Params["groups"], p.Case.Params["n"] = len(tokens), 1, len(rows)
 		if a, ok := c.In["row_scale"]; ok {
 			p.Case.In["row_scale"] = Take(a, [][]int{rows})

@@ -44,7 +44,8 @@ func main() {
 
 // described is what config.json says of each format.
 var described = map[string]map[string]any{
-	"fp8":     {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": []int{128, 128}, "scale_fmt": "ue8m0"},
+	"fp8": {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+		"weight_block_size": []int{128, 128}, "scale_fmt": "ue8m0"},
 	"fp8-f32": {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": []int{128, 128}},
 	"nvfp4":   {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16},
 }
@@ -115,7 +116,8 @@ func configOf(path, format string) ([]byte, error) {
 	return append(out, '\n'), err
 }
 
-var linears = regexp.MustCompile(`^((?:.*\.)?(?:self_)?attn\.(?:wq_a|wkv|wq_b|wo_a|wo_b|indexer\.wq_b|q_a_proj|kv_proj|q_b_proj|o_a_proj|o_b_proj|compressor\.indexer\.q_b_proj))\.weight$`)
+var linears = regexp.MustCompile(`^((?:.*\.)?(?:self_)?attn\.` +
+	`(?:wq_a|wkv|wq_b|wo_a|wo_b|indexer\.wq_b|q_a_proj|kv_proj|q_b_proj|o_a_proj|o_b_proj|compressor\.indexer\.q_b_proj))\.weight$`)
 
 // linear tells whether a tensor is quantised, and its name without ".weight".
 func linear(name string) (stem string, ok bool) {
