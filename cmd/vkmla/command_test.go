@@ -340,6 +340,29 @@ func TestInterrupt(t *testing.T) {
 	assert.Equal(t, "vkmla: interrupted\n", err.String())
 }
 
+// firstWrite calls f once something is written.
+type firstWrite struct {
+	bytes.Buffer
+	f func()
+}
+
+func (w *firstWrite) Write(p []byte) (int, error) {
+	w.f()
+	return w.Buffer.Write(p)
+}
+
+// What was verified until then is said.
+func TestInterruptVerify(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	out, err := &firstWrite{f: cancel}, bytes.Buffer{}
+	assert.Equal(t, 2, run(ctx, []string{"verify", "--op", quick, "-o", "json"}, out, &err))
+	assert.Equal(t, "vkmla: interrupted\n", err.String())
+	rows := strings.Split(strings.TrimSpace(out.String()), "\n")
+	require.Len(t, rows, 2)
+	assert.Contains(t, rows[0], `"status":"pass"`)
+	assert.Contains(t, rows[1], `"ok":false`)
+}
+
 // copyGolden copies the folder of recorded cases with its files changed.
 func copyGolden(t *testing.T, change func(name string, data []byte) []byte) string {
 	t.Helper()
