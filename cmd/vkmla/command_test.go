@@ -77,6 +77,7 @@ func TestExitCodes(t *testing.T) {
 		{"comparison", "bench --compare peers.json --op fused_q_kv --reps 1", 0, ""},
 		{"comparison by another suite", "bench --compare peers.json --suite step", 2, "--compare"},
 		{"comparison with nothing", "bench --compare nothing.json", 2, "nothing.json"},
+		{"a flag of other suites", "bench --op ~[x]", 2, `op: got "~[x]", want nothing`},
 		{"suite of the comparison", "bench --suite compare", 2, "decode, indexer"},
 		{"unknown model", "bench --suite layer --model soup", 2, "flash, pro"},
 		{"unknown output path", "bench --suite layer --output-path soup", 2, "fp8-packed"},
