@@ -89,7 +89,7 @@ func (k *baseTiles) cost(t baseTile, T, parts int) float64 {
 	cost := float64(opkit.CeilDiv(tiles, units)*t.Tokens*t.Rows*steps*baseStep) / (t.Rate * busy)
 	if parts > 1 {
 		cost += tuning.BaseLaunchCost + tuning.BaseMoveCost*float64(parts*T*k.rows())/float64(units)
-		cost *= tuning.BasePartsGain
+		cost *= float64(tuning.PartsGain) / (tuning.PartsGain - 1)
 	}
 	return cost
 }

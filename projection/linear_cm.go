@@ -309,15 +309,15 @@ func (k *matrixTiles) tile(T, scratch int) matrixTile {
 	return last
 }
 
-// partsOf returns the number of parts of K: as many as fill the device, if the tiles fill less than
-// half of it. Arithmetic limits whole tiles, not weights, so their parts are weighed by partsCost.
+// partsOf returns the number of parts of K: as many as fill the device. Arithmetic limits whole
+// tiles, not weights, so their parts are weighed by partsCost.
 func (k *matrixTiles) partsOf(t matrixTile, T, scratch int) int {
 	p := &k.tune.Parts
 	tiles, fill := k.workgroups(t, T), k.fill(t)
 	if k.besideFills(t, T) {
 		return 1
 	}
-	if !t.of(T).pairs || tiles*p.IdleFill > fill {
+	if !t.of(T).pairs {
 		return k.partsFor(tiles, fill, opkit.CeilDiv(k.cfg.K, t.bk), T, scratch)
 	}
 	least, best := k.cfg.K, 1
@@ -334,7 +334,7 @@ func (k *matrixTiles) partsOf(t matrixTile, T, scratch int) int {
 // 264 fill the device take as long as 528, but 256 whole ones and 256 halves take as
 // long as 396. No parts, or 1, is better where that gains too little.
 func (k *matrixTiles) tail(t matrixTile, T, scratch int) (whole, parts int) {
-	p, gain := &k.tune.Parts, tuning.TailGain
+	p, gain := &k.tune.Parts, tuning.PartsGain
 	fill, across, down := k.fill(t), opkit.CeilDiv(T, t.bm), k.rowTiles(t.bn)
 	if k.cfg.Groups > 1 || across*down <= fill || k.cfg.Invariant || k.besideFills(t, T) {
 		return 0, 1

@@ -20,7 +20,7 @@ func (p *linearPlan) cut(k, splits int) {
 // Writing and reading the f32 parts is not to outweigh reading the weights.
 func (l *linearLayer) partsFor(tiles, fill, steps, T, scratch int) int {
 	p := &l.tune.Parts
-	if tiles*p.IdleFill > fill || l.cfg.Invariant {
+	if l.cfg.Invariant {
 		return 1
 	}
 	return max(1, min(fill/tiles, steps/p.LeastSteps, p.Most, l.cfg.Weights.Bytes(1, l.cfg.K)/(4*T), scratch/(T*l.rows())))

@@ -83,7 +83,6 @@ func (k *tokens32to64) fit(l *linearLayer, _ kernelKind) (bool, error) {
 //
 // Errors: vk.ErrMissingFeature when no shape of matrix product suits; those of a laneFinder.
 func (l *linearLayer) divide32to64(tokens int) (division32to64, error) {
-	p := &l.tune.Tokens32to64
 	var order division8to32
 	if l.cfg.Invariant {
 		var err error
@@ -93,7 +92,7 @@ func (l *linearLayer) divide32to64(tokens int) (division32to64, error) {
 	}
 	return fitMatrix(l, func(s vk.CoopMatShape, lanes int) (division32to64, bool) {
 		d := division32to64{m: int(s.M), n: int(s.N), k: int(s.K), lanes: lanes,
-			subgroup: int(l.caps.MinSubgroupSize), teams: tuning.Teams, ahead: p.Ahead, sums: 1}
+			subgroup: int(l.caps.MinSubgroupSize), teams: tuning.Teams, ahead: l.tune.Ahead, sums: 1}
 		d.tokens, d.chunk = tokens*d.n/16, lanes*l.format.quad
 		switch {
 		case l.cfg.Invariant && !order.ordered(d.k, lanes):
@@ -103,7 +102,7 @@ func (l *linearLayer) divide32to64(tokens int) (division32to64, error) {
 		case !l.format.spans(d.round()) || d.stage()/2 > tuning.Stage:
 			d.ahead = 1
 		}
-		if l.format.twoSets || tokens > tuning.OneSet {
+		if l.format.twoSets || tokens > l.tune.Tokens32to64.Passes[0] {
 			d.turns = 1
 		}
 		if l.cfg.K%d.round() == 0 && l.cfg.N%(d.teams*d.m) == 0 {
@@ -155,7 +154,7 @@ func (k *tokens32to64) most() int {
 	if len(k.divisions) == 1 && !k.enough(most) {
 		return most
 	}
-	return min(2*most, k.tune.Tokens32to64.Most)
+	return 2 * most
 }
 
 // division is the one of which as many passes as T tokens need take the fewest tokens.
@@ -181,7 +180,7 @@ func (k *tokens32to64) workgroups(d division32to64, T int) int {
 
 // idle tells whether T tokens, in one part of K, would leave much of the device idle.
 func (k *tokens32to64) idle(T int) bool {
-	return k.workgroups(k.division(T), T)*k.tune.Parts.IdleFill < k.cfg.Workgroups
+	return k.workgroups(k.division(T), T)*tuning.EnoughFill < k.cfg.Workgroups
 }
 
 func (k *tokens32to64) build(int) {

@@ -60,21 +60,15 @@ func (k *tokens8to32) fit(l *linearLayer, next kernelKind) (bool, error) {
 	if l.cfg.Invariant {
 		divide = l.ordered8to32
 	}
-	for tokens := p.LeastPass; tokens <= p.MostPass; tokens *= 2 {
-		if tokens > p.Most && !k.covers(p.Most+1) {
-			break
-		}
+	for tokens := p.LeastPass; tokens <= p.Most || k.covers(p.Most+1); tokens *= 2 {
 		d, err := divide(tokens)
 		if errors.Is(err, vk.ErrMissingFeature) {
 			break
 		} else if err != nil {
 			return false, err
 		}
-		if tokens > p.LeastPass {
-			if d.ahead*d.lanes*l.format.quad > p.MostStepMany {
-				break
-			}
-			d.ahead, d.parts = min(d.ahead, p.MostAheadMany), min(d.parts, p.MostPartsMany)
+		if tokens > p.LeastPass && d.ahead*d.lanes*l.format.quad > p.MostStepMany {
+			break
 		}
 		k.divisions = append(k.divisions, d)
 		if l.enough(tokens) {
@@ -90,10 +84,10 @@ func (k *tokens8to32) fit(l *linearLayer, next kernelKind) (bool, error) {
 //
 // Errors: vk.ErrMissingFeature when no shape of matrix product suits; those of a laneFinder.
 func (l *linearLayer) divide8to32(tokens int) (division8to32, error) {
-	p := &l.tune.Tokens8to32
+	p, cut := &l.tune.Tokens8to32, &l.tune.Parts
 	return fitMatrix(l, func(s vk.CoopMatShape, lanes int) (d division8to32, ok bool) {
 		d = division8to32{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(l.caps.MinSubgroupSize),
-			parts: p.LeastParts, tokens: tokens, ahead: p.Ahead, lanes: lanes}
+			parts: p.LeastParts, tokens: tokens, ahead: l.tune.Ahead, lanes: lanes}
 		chunk := lanes * l.format.quad
 		if tokens > 2*d.n || !l.fits8to32(d) || !l.format.spans(chunk) {
 			return d, false
@@ -103,7 +97,7 @@ func (l *linearLayer) divide8to32(tokens int) (division8to32, error) {
 		if tokens > p.LeastPass && tiles > l.cfg.Workgroups {
 			busy = p.BusyMany
 		}
-		for more := d; d.parts < p.MostParts && tiles*d.parts < l.cfg.Workgroups*busy && chunks >= tuning.LeastChunks*d.parts; d = more {
+		for more := d; d.parts < cut.Most && tiles*d.parts < l.cfg.Workgroups*busy && chunks >= cut.LeastSteps*d.parts; d = more {
 			if more.parts *= 2; !l.fits8to32(more) {
 				break
 			}
@@ -125,17 +119,10 @@ func (l *linearLayer) divide8to32(tokens int) (division8to32, error) {
 // ordered8to32 is divide8to32 for an invariant layer.
 func (l *linearLayer) ordered8to32(tokens int) (division8to32, error) {
 	d, err := l.order()
-	p := &l.tune.Tokens8to32
-	switch many := tokens > p.LeastPass; {
-	case err != nil:
-		return d, err
-	case many && (tokens > 2*d.n || d.ahead > p.MostAheadMany || d.parts > p.MostPartsMany):
+	if d.tokens = tokens; err == nil && (tokens > 2*d.n || !l.fits8to32(d)) {
 		return d, vk.ErrMissingFeature
 	}
-	if d.tokens = tokens; !l.fits8to32(d) {
-		return d, vk.ErrMissingFeature
-	}
-	return d, nil
+	return d, err
 }
 
 func (k *tokens8to32) reach() int { return k.tune.Tokens8to32.Most }
@@ -152,7 +139,7 @@ func (k *tokens8to32) covers(T int) bool {
 		return T <= p.Most
 	}
 	rows := k.rowTiles(k.beyond.divisions[0].m) * k.cfg.Groups
-	return T <= k.tune.Tokens32to64.Most && rows*opkit.RoundUp(T, p.Most)*k.cfg.K*2 <= p.Reads
+	return T <= k.tune.Tokens32to64.Most() && rows*opkit.RoundUp(T, p.Most)*k.cfg.K*2 <= p.Reads
 }
 
 func (k *tokens8to32) build(int) {

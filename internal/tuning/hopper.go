@@ -42,7 +42,7 @@ var hopper = Profile{
 	},
 
 	Linear: Linear{
-		PerUnit: 2,
+		PerUnit: 2, Ahead: 2,
 		Tokens1to8: LinearTokens1to8{
 			Most: 4, MostNarrow: 8, NarrowFill: 2, MostBeside8to32: 2,
 			MostBase: 4, MostBaseSmall: 16, BaseRows: 4096,
@@ -51,13 +51,11 @@ var hopper = Profile{
 		},
 		Tokens8to16: LinearTokens8to16{Most: 48, MostSmall: 64, LeastPass: 8, MostPass: 16, Rows: 4, Lanes: 8, Fill: 2},
 		Tokens8to32: LinearTokens8to32{
-			Most: 16, LeastPass: 8, MostPass: 32, Reads: 80 << 20,
-			Ahead: 2, LeastParts: 4, MostParts: 16, Busy: 8, BusyMany: 6, AlikeParts: 8, LeastFill: 4,
-			MostStepMany: 1 << 30, MostAheadMany: 2, MostPartsMany: 16,
+			Most: 16, LeastPass: 8, Reads: 80 << 20,
+			LeastParts: 4, Busy: 8, BusyMany: 6, AlikeParts: 8, LeastFill: 4,
+			MostStepMany: 1 << 30,
 		},
-		Tokens32to64: LinearTokens32to64{
-			Passes: []int{32, 64}, Most: 128, MostFull: 96, Ahead: 2,
-		},
+		Tokens32to64: LinearTokens32to64{Passes: []int{32, 64}, MostFull: 96},
 		Base: LinearBase{
 			Tiles:  []BaseTile{{128, 128, 2, 1}, {64, 128, 2, 0.92}, {64, 64, 1, 0.8}},
 			Unroll: 8, Threads: 512,
@@ -67,7 +65,7 @@ var hopper = Profile{
 			SmallTokens: 64, FillSmall: 2, Pairs: true,
 		},
 		NormSubgroup: 32, ChainPolls: 1 << 20,
-		Parts: LinearParts{Most: 16, LeastSteps: 4, IdleFill: 2},
+		Parts: LinearParts{Most: 16, LeastSteps: 4},
 	},
 
 	Logits: Logits{

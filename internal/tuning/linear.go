@@ -4,6 +4,7 @@ package tuning
 // their shaders are; docs/design/linear.md has the measurements.
 type Linear struct {
 	PerUnit int // workgroups of the usual size that fill a compute unit
+	Ahead   int // chunks of K that are loaded at a time: more hide loads and make longer code
 
 	Tokens1to8   LinearTokens1to8
 	Tokens8to16  LinearTokens8to16
@@ -71,15 +72,14 @@ type LinearTokens8to16 struct {
 
 // LinearTokens8to32 is for proj_linear_tokens8to32. It reads x again for every 16 rows.
 type LinearTokens8to32 struct {
-	Most                int // tokens up to which it beats every kernel for more tokens
-	LeastPass, MostPass int // tokens of a workgroup
+	Most      int // tokens up to which it beats every kernel for more tokens
+	LeastPass int // fewest tokens of a workgroup; most are the columns of two products
 	// Reads is how many bytes of x all its workgroups together may read for more than Most tokens.
 	// The second-level cache brings 80 MiB in 15 us, and proj_linear_tokens32to64 would need a
 	// second launch for so few rows.
 	Reads int
 
-	Ahead                 int // chunks of a step: more hide loads and make longer code
-	LeastParts, MostParts int // subgroups of a workgroup, among which K is divided
+	LeastParts int // subgroups of a workgroup, among which K is divided; LinearParts.Most at most
 	// Busy is how many subgroups per workgroup that fills the device are worth having; each waits
 	// for 2 or 4 KiB. BusyMany is for more than LeastPass tokens and rows that fill the device.
 	Busy, BusyMany int
@@ -88,20 +88,23 @@ type LinearTokens8to32 struct {
 	AlikeParts int
 	LeastFill  int // larger workgroups are taken while they are at least 1/LeastFill of those that fill the device
 
-	// For more than LeastPass tokens: numbers of K of a step beyond which there is no kernel,
-	// chunks of a step and subgroups of a workgroup. They bound what a slow compiler has to
-	// compile.
-	MostStepMany, MostAheadMany, MostPartsMany int
+	// MostStepMany is the most numbers of K of a step of more than LeastPass tokens: where steps
+	// are longer there is no kernel. It bounds what a slow compiler has to compile.
+	MostStepMany int
 }
 
 // LinearTokens32to64 is for proj_linear_tokens32to64, whose 128 rows share x.
 type LinearTokens32to64 struct {
-	Passes []int // tokens of a workgroup, fewest first; each is a kernel
-	Most   int   // tokens, in two passes; also of proj_linear_tokens8to32
-	// MostFull is Most where its workgroups fill the device; whole tiles are faster from there on.
+	// Passes are the tokens of a workgroup, fewest first; each is a kernel. The first has weights
+	// come in one set of registers. Two sets have twice the code, and load while they multiply.
+	Passes []int
+	// MostFull is the most tokens where its workgroups fill the device, elsewhere two of the
+	// longest passes; whole tiles are faster from there on.
 	MostFull int
-	Ahead    int // chunks of a round
 }
+
+// Most is how many tokens two of the longest passes take; also those of proj_linear_tokens8to32.
+func (p *LinearTokens32to64) Most() int { return 2 * p.Passes[len(p.Passes)-1] }
 
 // LinearBase is for proj_linear, the tiles of devices without matrices. A cost is in multiply-adds
 // that a compute unit makes meanwhile, 155000 in a microsecond.
@@ -142,23 +145,21 @@ type LinearTile struct {
 	SubgroupTokens, SubgroupRows int // WM, WN
 }
 
-// LinearParts is about cutting K into parts, whose sums a second launch adds up.
+// LinearParts is about cutting K into parts, whose sums a second launch adds up, or the subgroups
+// of a workgroup of proj_linear_tokens8to32.
 type LinearParts struct {
 	Most       int // parts, which one invocation adds up
 	LeastSteps int // steps of a part: fewer do not hide their loads
-	IdleFill   int // K is cut where tiles make less than 1/IdleFill of what fills the device
 }
 
 // Numbers that no profile has other ones of.
 const (
 	// Of proj_linear: the rate with few invocations, of 1, and what LinearBase.Threads of them add;
-	// costs of a second launch, and of each number of a part of K that is written and read; how
-	// much faster parts of K have to be.
+	// costs of a second launch, and of each number of a part of K that is written and read.
 	BaseIdleRate    = 0.26
 	BaseThreadsRate = 1.28
 	BaseLaunchCost  = 470000.0
 	BaseMoveCost    = 65.0
-	BasePartsGain   = 16. / 15
 
 	// BesideIdle: K is not cut where tiles of layers beside each other leave at most 1/BesideIdle
 	// of their time idle. Parts have to be added up.
@@ -175,19 +176,15 @@ const (
 
 	Stage = 8 << 10 // bytes of shared memory for a round of x; less leaves room for more workgroups
 
-	// OneSet is the most tokens for which weights come in one set of registers. Two sets have twice
-	// the code, and load while they multiply.
-	OneSet = 32
+	// Of tiles.
 
-	// Of tiles with matrices.
+	EnoughFill = 2 // workgroups are enough where they make 1/EnoughFill of what fills the device
 
-	EnoughFill = 2 // tiles are large enough where they make 1/EnoughFill of what fills the device
-
-	TailGain = 16 // the last tiles are cut into parts of K where that gains more than 1/TailGain
+	// PartsGain: tiles of proj_linear, and the last ones with matrices, are cut into parts of K
+	// where that gains more than 1/PartsGain.
+	PartsGain = 16
 
 	// Of proj_linear_tokens8to32.
-
-	LeastChunks = 4 // chunks of K of each subgroup
 
 	MostUnrolled = 256 // numbers of K that compilers unroll willingly
 )
