@@ -269,8 +269,8 @@ func (k *matrixTiles) plan(T, scratch int) linearPlan {
 
 // fill is how many workgroups of a tile fill the device.
 func (k *matrixTiles) fill(t matrixTile) int {
-	if p := &k.tune.Tiles; t.bm <= p.SmallTokens {
-		return p.FillSmall * k.cfg.Workgroups
+	if t.bm <= k.tune.Tiles.SmallTokens {
+		return k.tune.SmallFill * k.cfg.Workgroups
 	}
 	return k.cfg.Workgroups
 }

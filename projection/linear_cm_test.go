@@ -115,8 +115,8 @@ func TestLinearBaseRules(t *testing.T) {
 		for _, variant := range []string{VariantBase, VariantDot} {
 			k := tokens8to16{linearLayer: &linearLayer{format: f.row(), variant: variant}}
 			p := tune.Tokens8to16
-			for tokens := p.LeastPass; tokens <= p.MostPass; tokens *= 2 {
-				n := shared(opkit.Stem("proj_linear_tokens8to16", variant), f, k.constants(rowDivision{tokens: tokens, rows: p.Rows, lanes: p.Lanes}))
+			for tokens := fewestPass; tokens <= p.MostPass; tokens *= 2 {
+				n := shared(opkit.Stem("proj_linear_tokens8to16", variant), f, k.constants(rowDivision{tokens: tokens, rows: p.Rows, lanes: lineLanes}))
 				assert.LessOrEqual(t, n, 16384, "%s: %v, %d tokens", variant, f, tokens)
 			}
 		}

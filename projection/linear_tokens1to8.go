@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 )
 
 // tokens1to8 is proj_linear_tokens1to8: no matrices, and weights are read once for 1, 2, 4 or 8
@@ -25,18 +26,15 @@ func (k *tokens1to8) fit(l *linearLayer, next kernelKind) (bool, error) {
 	}
 	p := &l.tune.Tokens1to8
 	pass := p.Pass
+	k.most = pass
 	switch _, beside := next.(*tokens8to32); {
-	case !l.matrices():
-		k.most, pass = l.mostOfRows(p.MostBase, p.MostBaseSmall), p.PassBase
-		if l.mayNorm() {
-			k.most = p.MostBaseSmall
-		}
 	case beside:
 		k.most = p.MostBeside8to32
-	case opkit.CeilDiv(l.cfg.N, l.narrowRows())*l.cfg.Groups < l.cfg.Workgroups/p.NarrowFill:
-		k.most = p.MostNarrow
-	default:
-		k.most = p.Most
+	case !l.matrices() && (l.fewRows() || l.mayNorm()):
+		pass *= 2
+		k.most = 2 * pass
+	case l.matrices() && opkit.CeilDiv(l.cfg.N, l.narrowRows())*l.cfg.Groups < l.cfg.Workgroups/tuning.EnoughFill:
+		k.most = 2 * pass
 	}
 	for tokens := 1; tokens <= min(k.most, pass); tokens *= 2 {
 		d := l.divideRows(tokens)
@@ -48,13 +46,8 @@ func (k *tokens1to8) fit(l *linearLayer, next kernelKind) (bool, error) {
 	return true, nil
 }
 
-// mostOfRows is the most tokens of a kernel without matrices, for layers of many and of few rows.
-func (l *linearLayer) mostOfRows(many, few int) int {
-	if l.rows() < l.tune.Tokens1to8.BaseRows {
-		return few
-	}
-	return many
-}
+// fewRows tells whether kernels without matrices keep a layer for longer.
+func (l *linearLayer) fewRows() bool { return l.rows() < l.tune.Tokens1to8.BaseRows }
 
 func (k *tokens1to8) reach() int { return k.most }
 

@@ -18,13 +18,16 @@ type tokens8to16 struct {
 func (k *tokens8to16) fit(l *linearLayer, _ kernelKind) (bool, error) {
 	k.linearLayer = l
 	p := &l.tune.Tokens8to16
-	k.most = l.mostOfRows(p.Most, p.MostSmall)
-	least := p.LeastPass
+	k.most = p.Most
+	if l.fewRows() {
+		k.most = p.MostSmall
+	}
+	least := 2 * l.tune.Tokens1to8.Pass // the first that tokens1to8 has none of
 	if l.cfg.Invariant {
 		k.most, least = math.MaxInt, fewestPass
 	}
 	for tokens := least; tokens <= p.MostPass; tokens *= 2 {
-		k.passes = append(k.passes, rowDivision{tokens: tokens, rows: p.Rows, lanes: p.Lanes})
+		k.passes = append(k.passes, rowDivision{tokens: tokens, rows: p.Rows, lanes: lineLanes})
 		if l.enough(tokens) {
 			break
 		}
@@ -66,7 +69,7 @@ func (k *tokens8to16) plan(T, scratch int) linearPlan {
 	}
 	p := linearPlan{kernel: d.kernel, step: d.lanes * k.format.quad}
 	down, passes := d.rowTiles(k.cfg.N), opkit.CeilDiv(T, d.tokens)
-	fill, steps := k.tune.Tokens8to16.Fill*k.cfg.Workgroups, opkit.CeilDiv(k.cfg.K, p.step)
+	fill, steps := k.tune.SmallFill*k.cfg.Workgroups, opkit.CeilDiv(k.cfg.K, p.step)
 	p.cut(k.cfg.K, k.partsFor(down*passes*k.cfg.Groups, fill, steps, T, scratch))
 	p.grid = [3]uint32{uint32(down), uint32(passes), uint32(k.cfg.Groups * p.splits)}
 	return p

@@ -42,14 +42,11 @@ var hopper = Profile{
 	},
 
 	Linear: Linear{
-		PerUnit: 2, Ahead: 2,
+		PerUnit: 2, SmallFill: 2, Ahead: 2,
 		Tokens1to8: LinearTokens1to8{
-			Most: 4, MostNarrow: 8, NarrowFill: 2, MostBeside8to32: 2,
-			MostBase: 4, MostBaseSmall: 16, BaseRows: 4096,
-			Pass: 4, PassBase: 8,
-			AlikeRows: 1024, SmallRows: 2048, Threads: 384, Rows: 4, RowsFew: 2, FewFill: 2,
+			Pass: 4, MostBeside8to32: 2, BaseRows: 4096, AlikeRows: 1024, SmallRows: 2048, Threads: 384, Rows: 4,
 		},
-		Tokens8to16: LinearTokens8to16{Most: 48, MostSmall: 64, LeastPass: 8, MostPass: 16, Rows: 4, Lanes: 8, Fill: 2},
+		Tokens8to16: LinearTokens8to16{Most: 48, MostSmall: 64, MostPass: 16, Rows: 4},
 		Tokens8to32: LinearTokens8to32{
 			Most: 16, LeastPass: 8, Reads: 80 << 20,
 			LeastParts: 4, Busy: 8, BusyMany: 6, AlikeParts: 8, LeastFill: 4,
@@ -62,7 +59,7 @@ var hopper = Profile{
 		},
 		Tiles: LinearTiles{
 			Shapes:      []LinearTile{{128, 128, 32, 64, 64}, {64, 64, 64, 64, 16}, {32, 64, 64, 32, 16}, {16, 64, 64, 16, 16}},
-			SmallTokens: 64, FillSmall: 2, Pairs: true,
+			SmallTokens: 64, Pairs: true,
 		},
 		NormSubgroup: 32, ChainPolls: 1 << 20,
 		Parts: LinearParts{Most: 16, LeastSteps: 4},

@@ -4,7 +4,10 @@ package tuning
 // their shaders are; docs/design/linear.md has the measurements.
 type Linear struct {
 	PerUnit int // workgroups of the usual size that fill a compute unit
-	Ahead   int // chunks of K that are loaded at a time: more hide loads and make longer code
+	// SmallFill is how often the usual number of small workgroups fills the device: of tiles of up
+	// to LinearTiles.SmallTokens tokens, and of proj_linear_tokens8to16.
+	SmallFill int
+	Ahead     int // chunks of K that are loaded at a time: more hide loads and make longer code
 
 	Tokens1to8   LinearTokens1to8
 	Tokens8to16  LinearTokens8to16
@@ -33,41 +36,37 @@ type Linear struct {
 // LinearTokens1to8 is for proj_linear_tokens1to8. Its work grows with the tokens, so it loses to
 // every other kernel from some number of tokens on.
 type LinearTokens1to8 struct {
-	// Most tokens beside tiles of matrices. An FP8 weight takes 3.5 instructions to decode and one
-	// a token; memory leaves time for 10.
-	Most int
-	// MostNarrow is Most for layers whose tiles are fewer than 1/NarrowFill of the workgroups that
-	// fill the device.
-	MostNarrow, NarrowFill int
-	// MostBeside8to32 is Most beside proj_linear_tokens8to32, which takes as long for one token as
-	// for eight: longer than this kernel for one and two tokens, less for four.
+	// Pass is the most tokens of a workgroup: more share what is read and take more registers, and
+	// twice as many leave an invocation half the rows. A layer takes as many tokens, or two passes
+	// where its tiles of matrices are too few to fill the device. An FP8 weight takes 3.5
+	// instructions to decode and one a token; memory leaves time for 10.
+	Pass int
+	// MostBeside8to32 is the most tokens beside proj_linear_tokens8to32, which takes as long for
+	// one token as for eight: longer than this kernel for one and two tokens, less for four.
 	MostBeside8to32 int
-	// MostBase is Most without matrices, for layers of BaseRows rows or more. Smaller layers, for
-	// which the next kernel needs a second launch, and layers with a norm have MostBaseSmall.
-	MostBase, MostBaseSmall, BaseRows int
-
-	Pass, PassBase int // most tokens of a workgroup, with and without matrices; more tokens share what is read and take more registers
+	// BaseRows is the fewest rows of layers that take one pass without matrices. Smaller layers,
+	// for which the next kernel needs a second launch, and layers with a norm take two of twice as
+	// many tokens.
+	BaseRows int
 
 	// AlikeRows is the fewest rows of layers that are divided by K alone. Such layers share one
 	// kernel, whose code is then in a cache for the next one: 2 % of a step.
 	AlikeRows int
-	// SmallRows is the most rows of bf16 layers divided so for more than one token; an invocation
-	// has two rows of them, of others four.
+	// SmallRows is the most rows of bf16 layers divided so for more than one token.
 	SmallRows int
 	// Threads is how many invocations per workgroup that fills the device a division should have:
 	// more hide loads, fewer read x less often.
 	Threads int
-	// Rows are the rows of an invocation, which halve what is read of x per weight. RowsFew are
-	// those of small layers, and of layers with fewer than 1/FewFill of these invocations.
-	Rows, RowsFew, FewFill int
+	// Rows are the rows of an invocation, which halve what is read of x per weight. Small layers,
+	// and layers without enough of these invocations, have half as many.
+	Rows int
 }
 
 // LinearTokens8to16 is for proj_linear_tokens8to16, which serves devices without matrices.
 type LinearTokens8to16 struct {
-	Most, MostSmall     int // tokens, of layers of LinearTokens1to8.BaseRows rows or more and of others
-	LeastPass, MostPass int // tokens of a workgroup; longer passes are longer kernels
-	Rows, Lanes         int // rows of an invocation, and invocations that share them
-	Fill                int // workgroups that fill the device, in those of the usual size
+	Most, MostSmall int // tokens, of layers of LinearTokens1to8.BaseRows rows or more and of others
+	MostPass        int // tokens of a workgroup; longer passes are longer kernels
+	Rows            int // rows of an invocation
 }
 
 // LinearTokens8to32 is for proj_linear_tokens8to32. It reads x again for every 16 rows.
@@ -127,11 +126,9 @@ type LinearTiles struct {
 	// weights: long steps read 64 bytes of a row at a time, and little shared memory lets four
 	// workgroups share a multiprocessor. The largest is bound by what brings operands: two
 	// workgroups take turns, and a subgroup has as many sums as registers hold.
-	Shapes []LinearTile
-	// SmallTokens is the most tokens of small tiles, of which FillSmall times the usual workgroups
-	// fill the device.
-	SmallTokens, FillSmall int
-	Pairs                  bool // build proj_linear_whole, which takes numbers for two steps at a time: whole lines of memory
+	Shapes      []LinearTile
+	SmallTokens int  // most tokens of small tiles
+	Pairs       bool // build proj_linear_whole, which takes numbers for two steps at a time: whole lines of memory
 	// MatrixRows is what it is in Logits, of what proj_linear_cm multiplies.
 	MatrixRows int
 	// Codes are tiles for E4M3 activations and FP8 weights as they are stored, in the place of
@@ -178,7 +175,9 @@ const (
 
 	// Of tiles.
 
-	EnoughFill = 2 // workgroups are enough where they make 1/EnoughFill of what fills the device
+	// EnoughFill: workgroups or invocations are enough where they make 1/EnoughFill of those that
+	// fill the device.
+	EnoughFill = 2
 
 	// PartsGain: tiles of proj_linear, and the last ones with matrices, are cut into parts of K
 	// where that gains more than 1/PartsGain.
