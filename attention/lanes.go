@@ -66,7 +66,7 @@ func (f matrixFit) lanes(s vk.CoopMatShape, heads, parts int) (laneTiling, bool)
 		subgroup < 8 || bits.OnesCount(uint(subgroup)) != 1 || parts == 0 {
 		return laneTiling{}, false
 	}
-	for n := tune.MaxHeads; n >= 4*size; n /= 2 {
+	for n := tune.LaneHeads; n >= 4*size; n /= 2 {
 		if n >= 2*heads {
 			continue
 		}
@@ -74,7 +74,7 @@ func (f matrixFit) lanes(s vk.CoopMatShape, heads, parts int) (laneTiling, bool)
 			t := laneTiling{matrixTiling{m: size, n: size, k: size, heads: n, tile: size, subgroup: subgroup,
 				subgroups: subgroups, kSplit: tune.LaneSplit}, parts}
 			registers := f.registers(t.matrixTiling, t.heads*D/2/t.threads())
-			if tune.LanesAnyRegisters {
+			if tune.LanesAlways {
 				registers = 0
 			}
 			if t.valid() && f.within(t.matrixTiling, t.sharedBytes(), registers) {
@@ -131,7 +131,6 @@ func (f matrixFit) withLanes(layout layoutOf, stem, variant string, heads int, l
 	if lanesOff || element == "" || len(f.caps.Missing(shaders.Requires(opkit.Stem(stem, variant)))) > 0 {
 		return list, nil
 	}
-	heads = min(heads, f.tune.Attention.LaneHeads)
 	var failed error
 	t, err := opkit.FitMatrix(f.caps, element, func(s vk.CoopMatShape) (laneTiling, bool) {
 		if _, ok := f.lanes(s, heads, int(s.N)); !ok || failed != nil {
@@ -156,7 +155,7 @@ func (f matrixFit) withLanes(layout layoutOf, stem, variant string, heads int, l
 // withDecodeLanes is withLanes for attn_decode_lanes.
 func (f matrixFit) withDecodeLanes(layout layoutOf, variant string, heads int, list []tiling) ([]tiling, error) {
 	const stem = "attn_decode_lanes"
-	if f.tune.Attention.LanesAnyHeads {
+	if f.tune.Attention.LanesAlways {
 		heads = f.tune.Attention.LaneHeads
 	}
 	list, err := f.withLanes(layout, stem, variant, heads, list)

@@ -69,7 +69,7 @@ func (f matrixFit) registers(t matrixTiling, queries int) int {
 	}
 	out := t.heads * D / t.threads()
 	weights := t.heads * t.k / 2 / t.subgroup
-	other := f.tune.Attention.OtherRegisters
+	other := f.tune.Device.OtherRegisters
 	if t.subgroup < 32 {
 		other = f.tune.Attention.OtherNarrow
 	}
@@ -168,7 +168,7 @@ func (f matrixFit) all(element string, heads int, complete func(matrixTiling) (m
 		if !ok {
 			return nil, false
 		}
-		for t.heads < min(heads, f.tune.Attention.MaxHeads) {
+		for t.heads < heads {
 			t.heads *= 2
 		}
 		for ; t.heads >= t.m; t.heads /= 2 {
@@ -186,7 +186,7 @@ func (f matrixFit) rows(t matrixTiling) int {
 	if D/t.n/t.subgroups%4 != 0 {
 		return 0
 	}
-	return max(f.tune.Attention.MatrixRows, rowsAs)
+	return max(f.tune.Device.MatrixRows, rowsAs)
 }
 
 // askRows asks the device whether its lanes hold rows as tilings say; where they do not, their

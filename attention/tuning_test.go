@@ -37,7 +37,7 @@ func launches(p *tuning.Profile) string {
 	}
 	for _, d := range knowncaps.Devices() {
 		adapter := &vk.Adapter{Type: d.Type, Caps: d.Caps}
-		list = append(list, fmt.Sprint(p.Device.WorkgroupsOf(adapter, 2)))
+		list = append(list, fmt.Sprint(p.Device.WorkgroupsOf(adapter, p.Device.PerUnit)))
 		f := matrixFit{&d.Caps, p}
 		build, _, _ := chooseBuild(p, adapter, nil, "attn_decode", "", 0, 64)
 		list = append(list, build, fmt.Sprint(float8Fits(&d.Caps, p, VariantCMB)))

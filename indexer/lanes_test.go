@@ -185,7 +185,7 @@ func TestPromptFit(t *testing.T) {
 	for _, c := range []struct{ tokens, entries, x, y int }{
 		{512, 8192, 2, 64}, {512, 2048, 2, 64}, {4096, 8192, 1, 512}, {9, 8192, 66, 2}, {512, 16384, 4, 64},
 	} {
-		gotX, gotY := x.grid(&hopper.Logits, 264, c.tokens, c.entries)
+		gotX, gotY := x.grid(&hopper.Logits, 132, c.tokens, c.entries)
 		assert.Equal(t, [2]int{c.x, c.y}, [2]int{gotX, gotY}, "%d tokens of %d entries", c.tokens, c.entries)
 	}
 }

@@ -153,7 +153,8 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 		return nil, pkg.Wrong(op, "Page", cfg.Page, "a legal page size: %v", err)
 	}
 	if cfg.Workgroups == 0 {
-		cfg.Workgroups = logitsWorkgroups(&tuning.Of(dev).Device, dev.Adapter(), tune)
+		device := &tuning.Of(dev).Device
+		cfg.Workgroups = device.WorkgroupsOf(dev.Adapter(), device.PerUnit)
 	}
 	if cfg.Blocks > 0 {
 		cfg.Group = 0
@@ -178,11 +179,6 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 		return o, nil
 	}
 	return o, opkit.Ask(o.k)
-}
-
-// logitsWorkgroups is how many workgroups of the scores fill a device.
-func logitsWorkgroups(d *tuning.Device, a *vk.Adapter, tune *tuning.Logits) int {
-	return d.WorkgroupsOf(a, tune.PerUnit)
 }
 
 // spec is the build of the kernel.
@@ -346,7 +342,7 @@ func orElse(t, other tensor.Tensor) tensor.Tensor {
 func (o *Logits) grid(op string, t, first, width int) (groups [3]uint32, chunk int, err error) {
 	x, y := opkit.CeilDiv(width, baseKeys), t
 	if o.shared {
-		x, y = o.prompt.grid(o.tune, o.cfg.Workgroups, t, width)
+		x, y = o.prompt.grid(o.tune, o.cfg.Workgroups/tuning.Of(o.dev).Device.PerUnit, t, width)
 		chunk = 1
 	} else if o.inLanes {
 		x, chunk = o.lanes.shares(o.tune, o.cfg.Workgroups, t, width), 1

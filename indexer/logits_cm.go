@@ -119,7 +119,7 @@ func (t *cmTiling) leastTile() int {
 // subgroup, that a device with these capabilities has registers, shared memory and
 // invocations for, given a shape of matrix product.
 func cmFit(caps *vk.Caps, tune *tuning.Profile, s vk.CoopMatShape, heads, tokens int) (cmTiling, bool) {
-	t := cmTiling{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize), rows: tune.Logits.MatrixRows}
+	t := cmTiling{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize), rows: tune.Device.MatrixRows}
 	if s.A == "e4m3" {
 		if t.k < 16 { // codes are loaded 16 at a time
 			return t, false

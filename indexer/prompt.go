@@ -32,11 +32,11 @@ func (t promptTiling) constants() []uint32 {
 	return opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.parts, t.keyTiles)
 }
 
-// grid is the number of workgroups: shares of the keys, and groups of tokens. A workgroup fills a
-// compute unit.
-func (t promptTiling) grid(tune *tuning.Logits, workgroups, tokens, entries int) (x, y int) {
+// grid is the number of workgroups: shares of the keys, and groups of tokens. A workgroup fills one
+// of the device's compute units.
+func (t promptTiling) grid(tune *tuning.Logits, units, tokens, entries int) (x, y int) {
 	y = opkit.CeilDiv(tokens, t.subgroups)
-	return t.shares(tune, max(workgroups/tune.PerUnit, 1), y, entries), y
+	return t.shares(tune, max(units, 1), y, entries), y
 }
 
 // promptTilingOf is the tiling for matrices that lie in lanes as idx_logits_lanes has found. It is

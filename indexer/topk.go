@@ -119,7 +119,7 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tune *tuning.TopK) (*TopK, error) {
 	}
 	o := &TopK{dev: dev, cfg: cfg, variant: variant, workgroups: cfg.Workgroups, tune: tune}
 	if o.workgroups == 0 {
-		o.workgroups = topkWorkgroups(&tuning.Of(dev).Device, dev.Adapter(), tune)
+		o.workgroups = tuning.Of(dev).Device.WorkgroupsOf(dev.Adapter(), 1)
 	}
 	var shapes []topkShape
 	for _, list := range [][]tuning.TopKShape{tune.Few, tune.Many} {
@@ -156,11 +156,6 @@ func (o *TopK) Variant() string { return o.variant }
 
 // K is the width of the selection.
 func (o *TopK) K() int { return o.cfg.K }
-
-// topkWorkgroups is how many workgroups of the selection fill a device.
-func topkWorkgroups(d *tuning.Device, a *vk.Adapter, tune *tuning.TopK) int {
-	return d.WorkgroupsOf(a, tune.PerUnit)
-}
 
 // topkSlices returns the number of slices of a row, a power of two, for t rows of n columns on a
 // device that `workgroups` workgroups fill.

@@ -22,10 +22,13 @@ import (
 var features = map[string]bool{"subgroupShuffle": true, "subgroupSizeControl": true, "computeFullSubgroups": true,
 	"bufferDeviceAddress": true, "shaderInt64": true}
 
+// units are the compute units of the made-up devices.
+const units = 132
+
 // logitsPlan writes what scores are built for and how they are launched, for made-up devices.
 func logitsPlan(device tuning.Device, tune *tuning.Logits) string {
 	var s strings.Builder
-	workgroups := logitsWorkgroups(&tuning.Device{}, &vk.Adapter{Caps: vk.Caps{ComputeUnits: 132}}, tune)
+	workgroups := device.PerUnit * units
 	base := Logits{cfg: LogitsConfig{Page: 64, Format: cache.IndexKeyFP8}, variant: VariantBase, tune: tune}
 	fmt.Fprintln(&s, workgroups, base.spec().Constants)
 	codes := knowncaps.Matrix["RDNA4"] // and a shape as Intel's
@@ -60,7 +63,7 @@ func logitsPlan(device tuning.Device, tune *tuning.Logits) string {
 					for _, group := range []int{1, 127, 128, 129, 4096} {
 						cfg := LogitsConfig{Heads: heads, Format: cache.IndexKeyFP8, Group: group, Raw: raw}
 						if p, ok := promptFit(&caps, &tuning.Profile{Device: device, Logits: *tune}, cfg, x); ok {
-							fmt.Fprintln(&s, group, p.constants(), fmt.Sprint(p.grid(tune, workgroups, 512, 8192)))
+							fmt.Fprintln(&s, group, p.constants(), fmt.Sprint(p.grid(tune, units, 512, 8192)))
 						}
 					}
 				}
@@ -73,7 +76,6 @@ func logitsPlan(device tuning.Device, tune *tuning.Logits) string {
 // topkPlan writes what selections are built for and how they are launched, for made-up devices.
 func topkPlan(tune *tuning.TopK) string {
 	var s strings.Builder
-	workgroups := topkWorkgroups(&tuning.Device{}, &vk.Adapter{Caps: vk.Caps{ComputeUnits: 132}}, tune)
 	wide := &vk.Caps{SharedMemory: 48 << 10, MaxWorkgroupInvocations: 1024, MinSubgroupSize: 8, MaxSubgroupSize: 64, Features: features}
 	fmt.Fprintln(&s, laneShapes(wide, tune, 512, 0))
 	for _, shared := range []uint32{16 << 10, 24 << 10, 32 << 10, 48 << 10, 96 << 10} {
@@ -89,7 +91,7 @@ func topkPlan(tune *tuning.TopK) string {
 				lanes := laneShapes(caps, tune, k, 0)
 				tiles, quads := tileShape(caps, tune, k, 0, 16)
 				fmt.Fprintln(&s, lanes, tiles, quads)
-				o := &TopK{cfg: TopKConfig{K: k}, workgroups: workgroups, tune: tune}
+				o := &TopK{cfg: TopKConfig{K: k}, workgroups: units, tune: tune}
 				for _, l := range lanes {
 					o.lanes = append(o.lanes, topkKernel{nil, l.capacity})
 				}

@@ -180,7 +180,7 @@ func newLinear(dev *vk.Device, cfg LinearConfig, profile *tuning.Profile, kindsF
 		return nil, err
 	}
 	if cfg.Workgroups == 0 {
-		cfg.Workgroups = profile.Device.WorkgroupsOf(dev.Adapter(), profile.Linear.PerUnit)
+		cfg.Workgroups = profile.Device.WorkgroupsOf(dev.Adapter(), profile.Device.PerUnit)
 	}
 	rows := cfg.N * cfg.Groups
 	largest := max(cfg.Weights.Bytes(rows, cfg.K), cfg.MaxTokens*cfg.Groups*cfg.K*2, cfg.MaxTokens*rows*cfg.Out.Size())

@@ -82,7 +82,7 @@ func (k *baseTiles) allowed(parts, T, scratch int) bool {
 // among the compute units; a unit with few invocations waits more.
 func (k *baseTiles) cost(t baseTile, T, parts int) float64 {
 	p := &k.tune.Base
-	units := max(1, k.cfg.Workgroups/k.tune.PerUnit)
+	units := max(1, k.cfg.Workgroups/k.device.PerUnit)
 	tiles := opkit.CeilDiv(T, t.Tokens) * opkit.CeilDiv(k.cfg.N, t.Rows) * k.cfg.Groups * parts
 	steps := opkit.CeilDiv(opkit.CeilDiv(k.cfg.K, baseStep), parts)
 	busy := min(1, tuning.BaseIdleRate+tuning.BaseThreadsRate*float64(tiles*t.threads())/float64(units*p.Threads))

@@ -21,10 +21,9 @@ import (
 //
 // Workgroups wait for numbers of others, which have always begun before, however many have room on
 // the device. So the device has to let workgroups go on that have begun, which Vulkan does not
-// promise. tuning.MayWait knows the drivers that do. With any other driver, where
-// tuning.Linear.ChainApart is set, and once workgroups starved (vk.Device.Starved), the same kernel
-// is launched once for each layer, and nobody waits. A wait is bounded by tuning.Linear.ChainPolls;
-// then the commands end with vk.ErrStarved.
+// promise. tuning.MayWait knows the drivers that do. With any other driver, and once workgroups
+// starved (vk.Device.Starved), the same kernel is launched once for each layer, and nobody waits. A
+// wait is bounded by tuning.Linear.ChainPolls; then the commands end with vk.ErrStarved.
 type LinearChain struct {
 	first, second *Linear
 	divisions     []rowDivision // for 1, 2, .. tokens
@@ -87,8 +86,7 @@ func newLinearChain(op string, first, second *Linear, tokens, heads, silent int)
 	case a.Invariant || b.Invariant:
 		return nil, missing("layers that are not invariant")
 	}
-	o := &LinearChain{first: first, second: second, heads: heads,
-		apart: first.tune.ChainApart || !tuning.MayWait(first.dev.Adapter())}
+	o := &LinearChain{first: first, second: second, heads: heads, apart: !tuning.MayWait(first.dev.Adapter())}
 	spec := opkit.Spec{
 		Stem: "proj_linear_chain", Variant: VariantDA, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read}, Bound: 3,
 		PushSize: int(unsafe.Sizeof(projLinearChainPush{})),

@@ -77,18 +77,17 @@ func (t linearTiling) sharedBytes() int {
 	return max(tile, t.subgroups()*t.m*(4*t.wn+16)) + more
 }
 
-// registers estimates the 32-bit registers of an invocation: sums, fragments, what is
-// on its way from memory, and the rest. copies is how often the device holds an
-// element of a product's operands.
-func (t linearTiling) registers(copies int) int {
+// registers estimates the 32-bit registers of an invocation on a device: sums, fragments, what is
+// on its way from memory, and the rest.
+func (t linearTiling) registers(caps *vk.Caps, device *tuning.Device) int {
+	copies, rest := device.OperandCopies(caps), device.OtherRegisters
 	if t.codes != "" {
-		return t.codeRegisters(copies)
+		return t.codeRegisters(copies) + rest
 	}
 	sums := t.wm * t.wn / t.subgroup
 	fragments := copies * (t.wm + t.n) * t.k / 2 / t.subgroup
 	each := (t.bm + t.bn) * t.bk / 8 / t.threads() // units of 8 numbers: 16 bytes at most, and where they come from
-	const rest = 32
-	if t.pairs { // two steps on their way or held, and a fragment more
+	if t.pairs {                                   // two steps on their way or held, and a fragment more
 		return sums + fragments + copies*t.n*t.k/2/t.subgroup + 8*each + rest
 	}
 	return sums + fragments + 6*each + rest
@@ -116,7 +115,7 @@ func (t linearTiling) divides() bool {
 // fits tells whether a device has the memory, invocations and registers.
 func (t linearTiling) fits(caps *vk.Caps, device *tuning.Device) bool {
 	return t.divides() && t.threads() <= int(caps.MaxWorkgroupInvocations) && t.sharedBytes() <= int(caps.SharedMemory) &&
-		t.registers(device.OperandCopies(caps)) <= device.MatrixRegisters(t.subgroup, t.threads())
+		t.registers(caps, device) <= device.MatrixRegisters(t.subgroup, t.threads())
 }
 
 // fitTiling adapts a shape of tiles to a shape of product and a device: a subgroup

@@ -74,9 +74,9 @@ func (t linearTiling) each() int {
 	return 8
 }
 
-// codeRegisters is registers for codes: sums, one more with its scales, fragments of all rows and
-// of a matrix's tokens, a step's codes and where they come from, and the rest.
+// codeRegisters is registers for codes, without the rest: sums, one more with its scales, fragments
+// of all rows and of a matrix's tokens, a step's codes and where they come from.
 func (t linearTiling) codeRegisters(copies int) int {
 	each := (t.bm + t.bn) * t.bk / t.each() / t.threads()
-	return (t.wm*t.wn+2*t.m*t.n)/t.subgroup + copies*t.elementBytes()*(t.wn+t.m)*t.summed/4/t.subgroup + 5*each + 32
+	return (t.wm*t.wn+2*t.m*t.n)/t.subgroup + copies*t.elementBytes()*(t.wn+t.m)*t.summed/4/t.subgroup + 5*each
 }

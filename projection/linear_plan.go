@@ -166,7 +166,7 @@ func (l *linearLayer) findRows(t linearTiling) (int, error) {
 	if l.variant != opkit.CM {
 		return 0, nil
 	}
-	return pkg.MatrixRows(l.dev, VariantCM, t.m, t.n, t.k, t.subgroup, l.tune.Tiles.MatrixRows)
+	return pkg.MatrixRows(l.dev, VariantCM, t.m, t.n, t.k, t.subgroup, l.device.MatrixRows)
 }
 
 func (o *Linear) checkGrid(op string, p linearPlan) error {

@@ -25,7 +25,7 @@ func (l *linearLayer) wholeTile(t linearTiling) *matrixTile {
 		loads = loads && t.passes(t.bn, 2*t.bk/l.format.quad)
 	}
 	stores := stored > 0 && t.m%stored == 0
-	if !rows || !loads || !stores || t.registers(l.device.OperandCopies(l.caps)) > l.device.MatrixRegisters(t.subgroup, t.threads()) {
+	if !rows || !loads || !stores || t.registers(l.caps, l.device) > l.device.MatrixRegisters(t.subgroup, t.threads()) {
 		return nil
 	}
 	return &matrixTile{linearTiling: t}

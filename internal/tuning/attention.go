@@ -6,21 +6,14 @@ package tuning
 // each row. It weighs estimates in one unit, the time of a tile of the workgroup with the most
 // heads: 16 rows of 64 heads on the device that they were measured on (docs/design/decode.md).
 type Attention struct {
-	// MaxHeads are the most heads of a workgroup with matrices. A workgroup decodes each row
-	// once, so more heads share that work; their outputs have to fit into registers.
-	MaxHeads int
-
 	// LaneHeads are the most heads of a workgroup of the kernels whose lanes hold known
 	// components, attn_decode_lanes and attn_prefill_lanes. Fewer make shorter code.
 	LaneHeads int
 
-	// LanesAnyRegisters lets these kernels have more registers than the device is thought to
-	// have, for devices that keep them in memory anyway.
-	LanesAnyRegisters bool
-
-	// LanesAnyHeads has attn_decode_lanes decode any number of heads, however much of a
-	// workgroup is padding: tests have few heads, and have to execute it.
-	LanesAnyHeads bool
+	// LanesAlways takes these kernels wherever matrices lie so, for devices that tests execute them
+	// on: with more registers than the device is thought to have, and to decode any number of
+	// heads, however much of a workgroup is padding.
+	LanesAlways bool
 
 	// Subgroups are how many subgroups of a workgroup to try, best first. More subgroups hold
 	// fewer registers each, but read more shared memory for each product.
@@ -35,10 +28,6 @@ type Attention struct {
 	// small one, which share what a row costs.
 	DecodeTiles []int
 
-	// MatrixRows is what it is in Logits, of rows in attn_prefill_cm and attn_decode_cm. It halves
-	// the clocks of shared memory, and takes a tenth more instructions, in decode up to a third.
-	MatrixRows int
-
 	// Float8 has the device convert E4M3 codes in attn_decode_cm, where it does so exactly: up to a
 	// sixth fewer clocks on RDNA4 by the compiler.
 	Float8 bool
@@ -48,11 +37,7 @@ type Attention struct {
 	// need shared memory.
 	LaneSplit int
 
-	// OtherRegisters are an invocation's registers besides its matrices: addresses, rows on
-	// their way, and the rest.
-	OtherRegisters int
-
-	// OtherNarrow are the same in subgroups of fewer than 32 invocations.
+	// OtherNarrow is Device.OtherRegisters in subgroups of fewer than 32 invocations.
 	OtherNarrow int
 
 	// Plain are the forms of the kernels without matrices, the one with the most heads first.

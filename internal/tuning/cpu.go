@@ -7,7 +7,7 @@ var cpu = like(&hopper, "cpu", func(p *Profile) {
 
 	a := &p.Attention
 	a.InvariantTokens = 2
-	a.LaneHeads, a.LanesAnyRegisters, a.LanesAnyHeads = 32, true, true
+	a.LaneHeads, a.LanesAlways = 32, true
 	a.GatherTokens, a.GatherShare = 64, 16
 
 	l := &p.Linear
@@ -17,7 +17,6 @@ var cpu = like(&hopper, "cpu", func(p *Profile) {
 	l.Tokens32to64.Passes = []int{32, 48}
 	l.Base.Tiles, l.Base.Unroll = []BaseTile{{64, 64, 1, 0.8}}, 1
 	l.Tiles.Pairs = false
-	l.ChainApart = true
 	l.ChainPolls = 1 << 28 // 10 s of the thread that looks (39 ns each, 23 November); others get as much
 
 	p.Logits.BaseUnroll, p.Logits.LaneTiles = 4, 2

@@ -37,6 +37,19 @@ type Device struct {
 	// GPUs, and as many as a processor compiles in acceptable time.
 	NarrowRegisters int
 
+	// OtherRegisters are those of an invocation besides its matrices: addresses, rows on their way,
+	// and the rest. Scores have a number of their own.
+	OtherRegisters int
+
+	// PerUnit is how many workgroups of products, and of scores, fill a compute unit.
+	PerUnit int
+
+	// MatrixRows is how lanes hold rows of operands, a number of shaders/lib/cm_rows.glsl: what
+	// goes through shared memory then lies so that loads of it meet no two rows in a bank. It
+	// counts where a probe finds it so. 0: unknown. In attention it halves the clocks of shared
+	// memory, and takes a tenth more instructions, in decode up to a third.
+	MatrixRows int
+
 	// AvoidMatrices takes builds with cooperative matrices only where they are asked for by name.
 	AvoidMatrices bool
 }

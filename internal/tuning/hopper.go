@@ -15,17 +15,17 @@ var hopper = Profile{
 		MaxRegisters:    255,
 		OnceSubgroup:    32,
 		NarrowRegisters: 128,
+		OtherRegisters:  32,
+		PerUnit:         2,
 	},
 
 	Attention: Attention{
-		MaxHeads:        64,
 		LaneHeads:       64,
 		Subgroups:       []int{8, 16, 32},
 		DecodeSubgroups: []int{16, 8, 32},
 		DecodeTiles:     []int{2},
 		LaneSplit:       4,
-		OtherRegisters:  44,
-		OtherNarrow:     44,
+		OtherNarrow:     32,
 		Plain:           []PlainForm{{16, 16, 1, 3.8}, {8, 8, 2, 2.6}, {4, 8, 3, 2.9}},
 		GatherTokens:    512,
 		GatherShare:     128,
@@ -42,7 +42,7 @@ var hopper = Profile{
 	},
 
 	Linear: Linear{
-		PerUnit: 2, SmallFill: 2, Ahead: 2,
+		SmallFill: 2, Ahead: 2,
 		Tokens1to8: LinearTokens1to8{
 			Pass: 4, MostBeside8to32: 2, BaseRows: 4096, AlikeRows: 1024, SmallRows: 2048, Threads: 384, Rows: 4,
 		},
@@ -66,15 +66,14 @@ var hopper = Profile{
 	},
 
 	Logits: Logits{
-		PerUnit: 2, BaseUnroll: 16,
+		BaseUnroll:  16,
 		MatrixHeads: 64, MatrixSubgroups: 4, MatrixTokens: 4, MatrixChunk: 64, MatrixSpread: 16, OtherRegisters: 32,
 		LaneSubgroups: 8, RawSubgroups: 16, LaneTiles: 8, LaneKeys: 4096, LaneSlack: 16, LaneSlackMany: 64,
 		PromptTokens: 8, PromptTiles: 4,
 	},
 
 	TopK: TopK{
-		PerUnit: 1,
-		Short:   []TopKShape{{1024, 4, 0, 11}, {1024, 8, 0, 11}, {1024, 16, 0, 11}, {1024, 20, 0, 11}, {1024, 32, 0, 11}},
+		Short: []TopKShape{{1024, 4, 0, 11}, {1024, 8, 0, 11}, {1024, 16, 0, 11}, {1024, 20, 0, 11}, {1024, 32, 0, 11}},
 		Few: []TopKShape{
 			{1024, 8, 4096, 10}, {512, 8, 4096, 10}, {256, 16, 3072, 9}, {128, 24, 3072, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8},
 		},

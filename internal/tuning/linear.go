@@ -3,9 +3,8 @@ package tuning
 // Linear is what the linear layers of package projection were fitted to. Kernels are named as
 // their shaders are; docs/design/linear.md has the measurements.
 type Linear struct {
-	PerUnit int // workgroups of the usual size that fill a compute unit
-	// SmallFill is how often the usual number of small workgroups fills the device: of tiles of up
-	// to LinearTiles.SmallTokens tokens, and of proj_linear_tokens8to16.
+	// SmallFill is how often Device.PerUnit small workgroups fill a compute unit: tiles of up to
+	// LinearTiles.SmallTokens tokens, and those of proj_linear_tokens8to16.
 	SmallFill int
 	Ahead     int // chunks of K that are loaded at a time: more hide loads and make longer code
 
@@ -23,9 +22,6 @@ type Linear struct {
 	// registers where a subgroup has a fixed number.
 	NormSubgroup int
 
-	// ChainApart launches the layers of a chain one after the other. One launch saves the way from
-	// one to the next, which a processor does not notice, and its workgroups wait for each other.
-	ChainApart bool
 	// ChainPolls is after how many looks in vain a workgroup of a chain gives up, see
 	// vk.ErrStarved; it may take twice as many. Fewer end a wait that cannot succeed before a
 	// watchdog does, after 2 s; more are safe on slower devices. No GPU looks at memory that
@@ -129,8 +125,6 @@ type LinearTiles struct {
 	Shapes      []LinearTile
 	SmallTokens int  // most tokens of small tiles
 	Pairs       bool // build proj_linear_whole, which takes numbers for two steps at a time: whole lines of memory
-	// MatrixRows is what it is in Logits, of what proj_linear_cm multiplies.
-	MatrixRows int
 	// Codes are tiles for E4M3 activations and FP8 weights as they are stored, in the place of
 	// those of Shapes for as many tokens, where the device has such matrices.
 	Codes []LinearTile

@@ -2,8 +2,6 @@ package tuning
 
 // Logits is what the scores of package indexer were fitted to.
 type Logits struct {
-	// PerUnit is how many workgroups of the scores fill a compute unit.
-	PerUnit int
 	// BaseUnroll is how many numbers of a step of idx_logits are multiplied without a loop, a power
 	// of two up to 16. More run faster and take longer to compile.
 	BaseUnroll int
@@ -26,16 +24,12 @@ type Logits struct {
 	// device; with fewer tokens it shrinks in proportion.
 	MatrixSpread int
 
-	// MatrixRows is how the device's lanes hold rows of operands, a number of
-	// shaders/lib/cm_rows.glsl: keys then lie so that loads of them meet no two rows in a bank. It
-	// counts where a probe finds it so. 0: unknown.
-	MatrixRows int
-
 	// MatrixCodes multiplies codes of E4M3 as they are stored, where the device has such matrices.
 	// Their products take half the time of f16's on RDNA4, and nothing is decoded.
 	MatrixCodes bool
 
-	// OtherRegisters are an invocation's registers besides its matrices and rows.
+	// OtherRegisters are an invocation's registers besides its matrices and rows: Device's where
+	// no compiler says otherwise.
 	OtherRegisters int
 
 	// Of idx_logits_lanes, where matrices stay in registers.

@@ -21,7 +21,7 @@ var rdna2 = like(&generic, "rdna2", func(p *Profile) {
 var rdna3 = like(&generic, "rdna3", func(p *Profile) {
 	p.TopK.Short = p.TopK.Short[:4]
 	p.Linear.NormSubgroup = 64
-	p.Attention.MatrixRows, p.Logits.MatrixRows, p.Linear.Tiles.MatrixRows = 1, 1, 1
+	p.Device.MatrixRows = 1
 	p.Attention.DecodeSubgroups = []int{8, 16, 32}
 })
 

@@ -2,10 +2,6 @@ package tuning
 
 // TopK is what the selection of package indexer was fitted to.
 type TopK struct {
-	// PerUnit is how many workgroups of the selection fill a compute unit. Rows are cut into slices
-	// only where there are too few of them for that.
-	PerUnit int
-
 	// Of idx_topk, which takes rows of any length on any device.
 
 	// Short are the shapes for rows that fit registers, ascending; the first that a row fits takes
