@@ -135,7 +135,7 @@ func laneFit(caps *vk.Caps, tune *tuning.Logits, s vk.CoopMatShape, cfg LogitsCo
 	t.subgroups = min(t.subgroups, int(caps.MaxWorkgroupInvocations)/t.subgroup)
 	switch {
 	case t.raw && (t.threads() < rawParts*t.heads || t.k > 64):
-	case cfg.Heads > tune.MatrixHeads || t.heads > tune.LaneTiles*t.n:
+	case cfg.Heads > tune.MatrixHeads:
 	case cfg.Page%t.m != 0 || t.threads() < t.heads || t.sharedBytes() > int(caps.SharedMemory):
 	default:
 		return t, true

@@ -79,7 +79,7 @@ func laneSlices(tune *tuning.TopK, workgroups, t, n, k, most, capacity int) int 
 	}
 	s, stride := 1, listStride(k)
 	for 2*s <= most && 2*s*t <= workgroups && 2*s*stride <= capacity {
-		must, worth := n > s*capacity, n > s*tune.LaneSlice && 2*s*stride <= tuning.LaneLists
+		must, worth := n > s*capacity, n > s*tune.LaneSlice && 2*s*stride <= tune.LaneSlice
 		if !must && !worth {
 			break
 		}

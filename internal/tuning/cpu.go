@@ -19,7 +19,7 @@ var cpu = like(&hopper, "cpu", func(p *Profile) {
 	l.Tiles.Pairs = false
 	l.ChainPolls = 1 << 28 // 10 s of the thread that looks (39 ns each, 23 November); others get as much
 
-	p.Logits.BaseUnroll, p.Logits.LaneTiles = 4, 2
+	p.Logits.BaseUnroll, p.Logits.MatrixHeads = 4, 16
 
 	p.Step = Step{UnitRate: 300, Bandwidth: 2000} // lavapipe on two cores; no watchdog looks
 

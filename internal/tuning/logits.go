@@ -9,7 +9,8 @@ type Logits struct {
 	// Of idx_logits_cm, where matrices go through shared memory.
 
 	// MatrixHeads is the most heads that a subgroup holds. A key's fragments are loaded once for
-	// all of them; each takes registers. idx_logits_lanes takes as many heads at most.
+	// all of them; each takes registers. idx_logits_lanes takes as many heads at most, and its code
+	// is long in proportion: a processor takes most of a minute to compile 8 matrices of them.
 	MatrixHeads int
 	// MatrixSubgroups is the fewest subgroups of a workgroup. Fewer let two workgroups share a
 	// compute unit, so that one loads its queries while the other works; on an H100 4 do.
@@ -38,9 +39,6 @@ type Logits struct {
 	// registers an invocation, two workgroups of 8 share a compute unit of an H100. RawSubgroups is
 	// the same where they quantise the queries first: one of 16 does not do it twice there.
 	LaneSubgroups, RawSubgroups int
-	// LaneTiles is the most matrices that the heads may take. The code is long in proportion: a
-	// processor takes most of a minute to compile 8 of them.
-	LaneTiles int
 	// LaneKeys is how many entries a workgroup scores where there are more than fill the device,
 	// for workgroups of 8 subgroups: many hide its start, few even out unequal lengths.
 	LaneKeys int

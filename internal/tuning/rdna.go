@@ -35,7 +35,7 @@ var rdna4 = like(&rdna3, "rdna4", func(p *Profile) {
 	p.Device.OnceSubgroup = 64
 	a := &p.Attention
 	a.DecodeTiles, a.DecodeTile, a.DecodeShare, a.TrafficTime = []int{2, 1}, 3.3, 0.3, 12
-	p.Logits.MatrixHeads, p.Logits.LaneTiles, p.Logits.MatrixCodes = 32, 2, true // of 16 heads
+	p.Logits.MatrixHeads, p.Logits.MatrixCodes = 32, true
 	p.Attention.Float8 = true
 	p.Linear.Tiles.Pairs, p.Linear.Tiles.Codes = false, []LinearTile{{128, 128, 128, 32, 64}}
 })

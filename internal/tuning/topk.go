@@ -28,8 +28,10 @@ type TopK struct {
 	// memory: small ones share a compute unit, the largest sets which rows need no slices. H100:
 	// one row of 8192 entries takes 8.5 us whole, 10.4 in 4 slices; 9216 fill 48 KiB.
 	LaneEntries []int
-	// LaneSlice is the length that slices are cut to where rows are few, in entries. H100, K 512,
-	// one row: of 16384 entries 10.8 us in 4 slices, 13.2 in 2; of 65536 14.3 in 8, 14.9 in 16.
+	// LaneSlice is the length that slices are cut to where rows are few, in entries, and how many
+	// candidates the lists of a row's slices may have for that: the last slice reads all of them.
+	// H100, K 512, one row: of 16384 entries 10.8 us in 4 slices, 13.2 in 2; of 65536 14.3 in 8,
+	// 14.9 in 16.
 	LaneSlice int
 
 	// Of idx_topk_tiles, which selects by the largest score of each tile.
@@ -54,10 +56,6 @@ const (
 	// SpareShare keeps 1/SpareShare of Held free when a shape is chosen by K: candidates beyond K
 	// gather there, and a selection is due when it is full.
 	SpareShare = 3
-
-	// LaneLists is how many candidates the lists of a row's slices may have for a finer cut: the
-	// last slice reads all of them.
-	LaneLists = 4096
 
 	// TileQuads is how many fours of numbers an invocation has room for at least. With 4 and 1024
 	// invocations, rows of 262144 entries in tiles of 16 fit.
