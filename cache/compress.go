@@ -147,7 +147,7 @@ func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Compress{dev: dev, cfg: cfg, variant: variant, kernel: k, most: cfg.groups(tune)}, nil
+	return &Compress{dev: dev, cfg: cfg, variant: variant, kernel: k, most: cfg.groups()}, nil
 }
 
 // constants are the specialisation constants of kv_compress.comp.
@@ -159,11 +159,8 @@ func (cfg CompressConfig) constants(tune *tuning.Compress) []uint32 {
 }
 
 // groups is the most workgroups of a launch that does not save.
-func (cfg CompressConfig) groups(tune *tuning.Compress) int {
-	if cfg.Compression.long() {
-		return tuning.LongGroups
-	}
-	return tuning.ShortGroups
+func (cfg CompressConfig) groups() int {
+	return tuning.CompressGroups * (cfg.Compression.Dim / 4) / cfg.Invocations
 }
 
 // complete checks a configuration and puts values in place of zeros.

@@ -4,7 +4,6 @@ import (
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
-	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -15,7 +14,6 @@ import (
 // its own forgotten.
 type Touch struct {
 	dev    *vk.Device
-	tune   *tuning.Compress
 	kernel *vk.Kernel
 }
 
@@ -24,18 +22,19 @@ type kvTouchPush struct {
 	Words uint32
 }
 
-// touchGroup is the number of words that a workgroup reads.
-const touchGroup = 32
+const (
+	touchBytes = 2 << 20 // that a word stands for: a page, which one translation of addresses covers
+	touchGroup = 32      // words that a workgroup reads
+)
 
 // NewTouch builds the kernel, which the device owns. Errors: those of vk.Device.Kernel.
 func NewTouch(dev *vk.Device) (*Touch, error) {
-	tune := &tuning.Of(dev).Compress
 	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "kv_touch", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Write},
-		PushSize: int(unsafe.Sizeof(kvTouchPush{})), Constants: opkit.Words(touchGroup, tuning.TouchBytes/4)})
+		PushSize: int(unsafe.Sizeof(kvTouchPush{})), Constants: opkit.Words(touchGroup, touchBytes/4)})
 	if err != nil {
 		return nil, err
 	}
-	return &Touch{dev, tune, k}, nil
+	return &Touch{dev, k}, nil
 }
 
 // Record records the launch for a pool that a descriptor holds. sink is [1] u32 or more, which
@@ -56,11 +55,6 @@ func (x *Touch) Record(rec *vk.Recorder, pool, sink tensor.Tensor) error {
 	}
 	push := kvTouchPush{uint32(pool.Bytes() / 4)}
 	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{Kernel: x.kernel, Push: vk.Bytes(&push),
-		Groups: [3]uint32{touchGroups(x.tune, int(pool.Bytes())), 1, 1},
+		Groups: [3]uint32{uint32(opkit.CeilDiv(int(pool.Bytes()), touchBytes*touchGroup)), 1, 1},
 		Bind:   []vk.View{pool.View(), sink.View()}})
-}
-
-// touchGroups returns the number of workgroups that read a pool of `bytes` bytes.
-func touchGroups(tune *tuning.Compress, bytes int) uint32 {
-	return uint32(opkit.CeilDiv(bytes, tuning.TouchBytes*touchGroup))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Each number of a profile's Compress changes what some compression or touch is built for.
+// Each number of a profile's Compress changes what some compression is built for.
 func TestTuningCompress(t *testing.T) {
 	caps := &vk.Caps{MaxWorkgroupInvocations: 1024, SharedMemory: 48 << 10}
 	plan := func(tune *tuning.Compress) string {
@@ -26,12 +26,11 @@ func TestTuningCompress(t *testing.T) {
 						cfg.Keys = IndexKeyFP8
 					}
 					if got, err := cfg.complete("", caps, tune); err == nil {
-						fmt.Fprintln(&s, got.constants(tune), got.groups(tune))
+						fmt.Fprintln(&s, got.constants(tune), got.groups())
 					}
 				}
 			}
 		}
-		fmt.Fprintln(&s, touchGroups(tune, 64<<20))
 		return s.String()
 	}
 	compress := func(name string) tuning.Compress {

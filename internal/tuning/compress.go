@@ -14,13 +14,8 @@ const (
 	// many leave each too few registers. It fixes the order of additions, and so the last bits.
 	LongInvocations = 512
 
-	// ShortGroups and LongGroups are the most workgroups of a launch that does not save, for short
-	// and for long windows. A workgroup costs a turn on a compute unit even if its tokens complete
-	// no entry, and those of long windows are large.
-	ShortGroups = 1024
-	LongGroups  = 256
-
-	// TouchBytes is how much of a pool a word stands for that Touch reads: what one translation of
-	// addresses covers.
-	TouchBytes = 2 << 20
+	// CompressGroups is the most workgroups of a launch that does not save, where they have an
+	// invocation for four channels; of larger ones as many fewer. A workgroup costs a turn on a
+	// compute unit even if its tokens complete no entry.
+	CompressGroups = 1024
 )
