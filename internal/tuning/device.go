@@ -41,7 +41,8 @@ type Device struct {
 	// and the rest. Scores have a number of their own.
 	OtherRegisters int
 
-	// PerUnit is how many workgroups of products, and of scores, fill a compute unit.
+	// PerUnit is how many workgroups of products, and of scores, fill a compute unit. One of
+	// attention with matrices does, and one of a selection.
 	PerUnit int
 
 	// MatrixRows is how lanes hold rows of operands, a number of shaders/lib/cm_rows.glsl: what

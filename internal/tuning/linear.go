@@ -58,7 +58,8 @@ type LinearTokens1to8 struct {
 	Rows int
 }
 
-// LinearTokens8to16 is for proj_linear_tokens8to16, which serves devices without matrices.
+// LinearTokens8to16 is for proj_linear_tokens8to16, which serves devices without matrices, and
+// activations that only kernels without matrices take.
 type LinearTokens8to16 struct {
 	Most, MostSmall int // tokens, of layers of LinearTokens1to8.BaseRows rows or more and of others
 	MostPass        int // tokens of a workgroup; longer passes are longer kernels
