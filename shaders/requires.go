@@ -116,7 +116,6 @@ var requires = map[string][]string{
 		"shaderFloat16", "vulkanMemoryModel"},
 
 	"idx_query_quant_da":               deviceAddress,
-	"idx_topk_da":                      deviceAddress,
 	"proj_qkv_norm_da":                 deviceAddress,
 	"proj_qkv_norm_lanes":              lanes,
 	"proj_qkv_norm_lanes_da":           slices.Concat(lanes, deviceAddress),

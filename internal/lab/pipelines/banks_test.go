@@ -140,7 +140,7 @@ func TestPatternsMirrorShaders(t *testing.T) {
 			"sum_s[(t * ROWS + r) * PITCH + tid]",
 			"v = pair % (SUMS / 2u) * 2u;", "sum_s[(v + 1u) * PITCH + team * LANES + l]", "pair_s[tid] = sum;",
 			"const uint PARTS = 128u / PAIRS;"}},
-		{"idx_topk_da", []uint32{1024, 16, 0, 11, 64}, map[string]float64{"pool_s, entries counted": 3.5, "pool_s, bins summed": 1,
+		{"idx_topk", []uint32{1024, 16, 0, 11, 64}, map[string]float64{"pool_s, entries counted": 3.5, "pool_s, bins summed": 1,
 			"pool_s, bins cleared": 1, "pool_s, cells stored": 1, "pool_s, cells read": 1, "pool_s, rows of cells read": 2,
 			"pool_s, rows of cells stored": 1, "sum_s, read": 1}, []string{"idx_topk.comp", "const uint STRIDE = 36u;",
 			"atomicAdd(pool_s[set + d], 1u);",

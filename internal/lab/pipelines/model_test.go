@@ -74,7 +74,7 @@ func TestModelClocks(t *testing.T) {
 func TestLayerText(t *testing.T) {
 	a := &vk.Adapter{Name: "AMD Radeon RX 7900 XTX (RADV NAVI31)", Driver: vk.DriverRADV}
 	round := func(items uint32) Chosen {
-		return Chosen{Kernel: "idx_topk_da", Constants: []uint32{1024, items, 0, 11, 64},
+		return Chosen{Kernel: "idx_topk", Constants: []uint32{1024, items, 0, 11, 64},
 			Listing: Listing{amd: true, All: Counts{Vector: 96e5}}}
 	}
 	merge := Chosen{Kernel: "attn_merge_da", Constants: []uint32{5, 4}} // nothing but bytes: 82 * 512 of a head and token
