@@ -112,6 +112,8 @@ type idxLogitsPush struct {
 	First, Width                uint32
 	Requests, TableWidth        uint32
 	Chunk, SideWidth            uint32
+	TableAddr                   uint64
+	SoftmaxScale, HeadScale     float32
 }
 
 // baseKeys is how many entries a workgroup of the builds without matrices takes.
@@ -201,7 +203,7 @@ func (o *Logits) spec() opkit.Spec {
 		spec.Subgroup = uint32(o.lanes.subgroup)
 		spec.Constants = append(spec.Constants, o.lanes.constants(o.cfg.tops, o.cfg.Blocks > 0)...)
 		if o.cfg.Raw {
-			spec.Stem, spec.PushSize = "idx_logits_lanes_raw", int(unsafe.Sizeof(idxLogitsRawPush{}))
+			spec.Stem = "idx_logits_lanes_raw"
 		}
 	} else if o.matrix() {
 		if o.tiling.codes {
@@ -305,12 +307,10 @@ func (o *Logits) Record(rec *vk.Recorder, a LogitsArgs) error {
 	if err != nil {
 		return err
 	}
-	launch := vk.Dispatch{Kernel: kernel, Groups: groups, Push: vk.Bytes(&push)}
 	if o.cfg.Raw {
-		raw := rawPush(push, a.Raw)
-		launch.Push = vk.Bytes(&raw)
+		push.raw(a.Raw)
 	}
-	return pkg.Dispatch(rec, op, o.variant, launch, targets...)
+	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: kernel, Groups: groups, Push: vk.Bytes(&push)}, targets...)
 }
 
 // targets are what base binds and the other variants reach by address.

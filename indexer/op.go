@@ -40,7 +40,7 @@ var pushLayouts = map[string]any{
 	"idx_logits":            idxLogitsPush{},
 	"idx_logits_codes":      idxLogitsPush{},
 	"idx_logits_lanes":      idxLogitsPush{},
-	"idx_logits_lanes_raw":  idxLogitsRawPush{},
+	"idx_logits_lanes_raw":  idxLogitsPush{},
 	"idx_logits_prompt":     idxLogitsPush{},
 	"idx_visible":           idxVisiblePush{},
 	"idx_candidates":        idxCandidatesPush{},

@@ -35,7 +35,7 @@ layout(constant_id = 1) const uint CM_M = 16u;
 layout(constant_id = 2) const uint CM_N = 16u;
 layout(constant_id = 3) const uint CM_K = 16u;
 layout(constant_id = 4) const uint ROWS = 0u;
-layout(constant_id = 99) const uint PROBE = 0u;
+layout(constant_id = 96) const uint PROBE = 0u;
 #define CM_BF16_ROWS
 #include "lib/cm_rows.glsl"
 const uint SUBGROUP = gl_WorkGroupSize.x;

@@ -19,8 +19,7 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_EXT_float_e4m3 : require
-layout(constant_id = 99) const bool PLACED = false;
-#define KV_DA
+layout(constant_id = 96) const bool PLACED = false;
 #define LINEAR_CODES
 #include "lib/linear_tiles.glsl"
 

@@ -29,14 +29,17 @@ const (
 var beyondCapabilities = []string{"coopmat.f16.f32", "coopmat.bf16.f32", "subgroupSizeControl", "computeFullSubgroups"}
 
 // TestKernels holds every embedded kernel against the features that it is
-// listed with, and against the limits above.
+// listed with, against the limits above, and against all others.
 func TestKernels(t *testing.T) {
 	names := shaders.Names()
 	require.NotEmpty(t, names, "no kernels")
+	by := map[string]string{} // the kernel that a module is
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			k, err := shaders.Get(name)
 			require.NoError(t, err)
+			assert.Empty(t, by[string(k.SPIRV)], "the same, so that a word of the name stands for nothing")
+			by[string(k.SPIRV)] = name
 			m, err := spirv.Parse(k.SPIRV)
 			require.NoError(t, err)
 			checkFeatures(t, m, k.Requires)

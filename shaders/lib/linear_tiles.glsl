@@ -7,7 +7,7 @@
 // SUBGROUP, 4..6 M, N, K of a product, 7 BM, 8 BN, 9 BK, 10 WM, 11 WN:
 //   projection/linear_cm.go chooses; 12 ROWS of lib/cm_rows.glsl, with LINEAR_ROWS.
 // Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 16: 20496 B for 128 x 128
-// in steps of 32.
+// in steps of 32; with CM_BF16 16 B less.
 #ifndef LIB_LINEAR_TILES_GLSL
 #define LIB_LINEAR_TILES_GLSL
 #include "linear_cm.glsl"
@@ -130,7 +130,7 @@ void finish(uint split, uint sub, uint lane, uint m0, uint n0) {
         for (uint at = lane; at < CM_M * WN / 4u; at += SUBGROUP) {
             const uint m = at / (WN / 4u), q = at % (WN / 4u), token = t0_ + m0 + i * CM_M + m, row = row0_ + n0 + q * 4u;
             if (token < first_ || token >= pc.tokens || row < group_ * pc.n || row >= (group_ + 1u) * pc.n) continue;
-            vec4 v = uintBitsToFloat(tile_s[mine + m * OUT_PITCH + q]) * WEIGHT_UNSCALE;
+            vec4 v = uintBitsToFloat(tile_s[mine + m * OUT_PITCH + q]) * CM_UNSCALE;
             if (ROW_SCALES) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
             if (WEIGHT_REF) v *= uintBitsToFloat(ref());
             if (FRACTIONS) v *= unit_of_sums_;

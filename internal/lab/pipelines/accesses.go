@@ -367,7 +367,7 @@ func fewTokens(n map[string]int) []pattern {
 	}
 }
 
-// compressorPatterns are those of shaders/lib/kv_compress.glsl.
+// compressorPatterns are those of shaders/kv_compress.comp.
 func compressorPatterns(n map[string]int) (list []pattern) {
 	threads, lanes, window := n["THREADS"], n["DIM"]/4, (1+n["OVERLAP"])*n["RATIO"]
 	groups := max(1, threads/lanes)
