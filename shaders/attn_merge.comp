@@ -14,7 +14,6 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#include "lib/kv_page.glsl"
 #include "lib/tensors.glsl"
 
 layout(local_size_x = 128, local_size_y_id = 1) in;

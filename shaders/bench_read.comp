@@ -10,7 +10,6 @@
 // leave out the loads.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#include "lib/kv_page.glsl"
 #include "lib/tensors.glsl"
 
 layout(local_size_x_id = 0) in;

@@ -19,7 +19,6 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
-#include "lib/kv_page.glsl"
 #include "lib/tensors.glsl"
 #include "lib/order_key.glsl"
 

@@ -10,7 +10,6 @@
 // A position outside the table counts as its nearest row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#include "lib/kv_page.glsl"
 #include "lib/rows.glsl"
 #include "lib/rope_bf16.glsl"
 

@@ -13,7 +13,6 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#include "lib/kv_page.glsl"
 #include "lib/tensors.glsl"
 #include "lib/bf16.glsl"
 #include "lib/e4m3.glsl"
