@@ -124,7 +124,7 @@ func cmFit(caps *vk.Caps, tune *tuning.Profile, s vk.CoopMatShape, heads, tokens
 		if t.k < 16 { // codes are loaded 16 at a time
 			return t, false
 		}
-		t.codes, t.rows = true, 0
+		t.codes = true
 	}
 	for _, v := range []int{t.m, t.n, t.k, t.subgroup} {
 		if v < 8 || bits.OnesCount(uint(v)) != 1 || v > D {

@@ -4,7 +4,8 @@
 // in
 //   steps of 32.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel,
-//   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
+//   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups; with CM_BF16
+//   shaderInt16.
 // Bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl. With splits,
 //   part s of k goes to an f32 y of its own.
 // Workgroup: BM tokens (x) and BN rows (y, from first_row on) of group z / splits. A step decodes
