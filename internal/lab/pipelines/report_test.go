@@ -23,7 +23,7 @@ func TestWrong(t *testing.T) {
 		"five registers":        {local(20), 20, true, false},
 		"an array":              {local(512), 512, true, false},
 		"counted from zero":     {[]vk.Statistic{{Name: "local memory size", Value: 512}}, 512, true, false},
-		"registers of AMD":      {[]vk.Statistic{{Name: "Spilled VGPRs", Value: 4}, {Name: "Scratch Size", Value: 512}}, 4, true, false},
+		"registers of AMD":      {[]vk.Statistic{{Name: "Spilled VGPRs", Value: 4}, {Name: "Scratch Size", Value: 96}}, 4, true, false},
 		"an array of AMD":       {[]vk.Statistic{{Name: "Spilled VGPRs"}, {Name: "Scratch Size", Value: 512}}, 512, true, false},
 		"instructions of NVK":   {[]vk.Statistic{{Name: "Spills to memory", Value: 3}, {Name: "Spills to reg", Value: 5}}, 3, true, false},
 		"instructions of ANV":   {[]vk.Statistic{{Name: "Spills", Value: 7}, {Name: "Scratch Memory Size", Value: 1024}}, 7, true, false},
