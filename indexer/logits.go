@@ -235,7 +235,7 @@ func (o *Logits) choose(op string, choose cmChooser) (err error) {
 	}
 	if t := &o.tiling; err == nil && o.variant == VariantCM && !t.codes {
 		t.rows, err = pkg.MatrixRows(o.dev, VariantCM, t.m, t.n, t.k, t.subgroup, t.rows)
-	} else {
+	} else if !t.codes {
 		t.rows = 0
 	}
 	return err
@@ -257,9 +257,10 @@ func (o *Logits) chooseCodes(choose cmChooser) error {
 	if !ok {
 		return nil
 	}
-	exact, err := pkg.MatrixCodes(o.dev, t.m, t.n, t.k, t.subgroup)
+	exact, rows, err := pkg.MatrixCodes(o.dev, t.m, t.n, t.k, t.subgroup, t.rows)
 	if exact {
 		o.tiling = t
+		o.tiling.rows = rows
 	}
 	return err
 }

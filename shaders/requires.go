@@ -15,7 +15,7 @@ var (
 		"coopmat.bf16.f32", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix")
 
 	// Of a kernel with cooperative matrices of E4M3.
-	matrixCodes = []string{"coopmat.e4m3.f32", "shaderFloat8", "shaderFloat8CooperativeMatrix"}
+	matrixCodes = []string{"coopmat.e4m3.f32", "shaderFloat8", "shaderFloat8CooperativeMatrix", "shaderInt8"}
 
 	matrixF16  = slices.Concat(deviceAddress, matrixUnitsF16)
 	matrixBF16 = slices.Concat(deviceAddress, matrixUnitsBF16)
@@ -47,9 +47,9 @@ var requires = map[string][]string{
 	"attn_prefill_cmb":               append(slices.Clone(matrixBF16), "shaderInt16"),
 	"attn_prefill_lanes_cm":          slices.Concat(matrixF16, laneFeatures),
 	"attn_prefill_lanes_cmb":         slices.Concat(matrixBF16, laneFeatures),
-	"idx_logits_cm":                  matrixF16,
-	"idx_logits_cmb":                 matrixBF16,
-	"idx_logits_codes_cm":            slices.Concat(deviceAddress, matrixUnits, matrixCodes),
+	"idx_logits_cm":                  append(slices.Clone(matrixF16), "subgroupShuffle"),
+	"idx_logits_cmb":                 append(slices.Clone(matrixBF16), "subgroupShuffle"),
+	"idx_logits_codes_cm":            append(slices.Concat(deviceAddress, matrixUnits, matrixCodes), "subgroupShuffle"),
 	"idx_logits_lanes_cm":            append(slices.Clone(matrixF16), "subgroupShuffle", "subgroupArithmetic"),
 	"idx_logits_lanes_raw_cm":        append(slices.Clone(matrixF16), "subgroupShuffle", "subgroupArithmetic"),
 	"idx_logits_prompt_cm":           append(slices.Clone(matrixF16), "subgroupShuffle", "subgroupArithmetic"),
@@ -57,7 +57,7 @@ var requires = map[string][]string{
 	"num_rows_cm":                    matrixUnitsF16,
 	"num_rows_cmb":                   append(slices.Clone(matrixUnitsBF16), "shaderInt16"),
 	"num_codes_cm":                   slices.Concat(matrixUnits, matrixCodes),
-	"num_float8_cm":                  slices.Concat(matrixUnits, matrixCodes, []string{"shaderInt8"}),
+	"num_float8_cm":                  slices.Concat(matrixUnits, matrixCodes),
 	"num_layout_cm":                  matrixUnitsF16,
 	"num_layout_cmb":                 matrixUnitsBF16,
 	"proj_linear_tokens1to8_cm":      slices.Concat(deviceAddress, []string{"shaderFloat16"}),
@@ -68,7 +68,7 @@ var requires = map[string][]string{
 	"proj_linear_tokens8to32_cm":     append(slices.Clone(matrixF16), "shaderInt16"),
 	"proj_linear_tokens8to32_cmb":    append(slices.Clone(matrixBF16), "shaderInt16"),
 	"proj_linear_cm":                 matrixF16,
-	"proj_linear_cmb":                matrixBF16,
+	"proj_linear_cmb":                append(slices.Clone(matrixBF16), "shaderInt16"),
 	"proj_linear_codes_cm":           slices.Concat(deviceAddress, matrixUnits, matrixCodes),
 	"proj_linear_placed_cm":          matrixF16,
 	"proj_linear_whole_cm":           append(slices.Clone(matrixF16), "shaderInt16"),

@@ -277,7 +277,10 @@ func (f *benchFlags) settle(cmd *cobra.Command) error {
 			if slices.Contains(comparedFlags, name) {
 				want += ", or --compare"
 			}
-			got := strings.Trim(cmd.Flags().Lookup(name).Value.String(), "[]") // of lists
+			got := cmd.Flags().Lookup(name).Value.String()
+			if list, err := cmd.Flags().GetStringSlice(name); err == nil {
+				got = strings.Join(list, ",")
+			}
 			return &vk.ArgumentError{Op: "bench: " + f.suite, Arg: name, Got: strconv.Quote(got), Want: want}
 		}
 	}

@@ -54,6 +54,13 @@ func TestCheckQuick(t *testing.T) {
 	var r check.Report
 	require.NoError(t, json.Unmarshal(data, &r))
 	assert.Equal(t, results, r.Results)
+	assert.Equal(t, describe.Running().Version, last.Version)
+	assert.Equal(t, r.Origin(), last.Origin)
+	var text strings.Builder
+	require.NoError(t, printCheck(&text, &r, &check.Files{HTML: last.HTML, JSON: last.JSON}))
+	for _, want := range []string{last.Device, last.Driver, last.Program(), "all is right", last.HTML} {
+		assert.Contains(t, text.String(), want)
+	}
 	assert.True(t, r.Ended)
 	assert.Equal(t, uint64(3), r.Seed)
 	assert.Empty(t, r.Device.UUID, "which names one card")

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/vkmla/vkmla/internal/lab/check"
+	"github.com/vkmla/vkmla/internal/lab/describe"
 )
 
 // checkProgress shows a bar on a terminal, and a line for each check elsewhere.
@@ -44,10 +45,8 @@ func (p *checkProgress) result(r check.Result) {
 
 // checkVerdict is the last object of the output; it has no field "group".
 type checkVerdict struct {
-	OK       bool                 `json:"ok"`
-	Device   string               `json:"device"`
-	Driver   string               `json:"driver"`
-	Profile  string               `json:"profile"`
+	OK bool `json:"ok"`
+	describe.Origin
 	Statuses map[check.Status]int `json:"statuses"`
 	Seed     uint64               `json:"seed"`
 	Seconds  float64              `json:"seconds"`
@@ -56,9 +55,8 @@ type checkVerdict struct {
 }
 
 func newCheckVerdict(r *check.Report, files *check.Files) checkVerdict {
-	d := r.Device
-	v := checkVerdict{OK: !r.Bad(), Device: d.Name, Driver: strings.TrimSpace(d.Driver + " " + d.DriverInfo), Profile: d.Profile.Name,
-		Statuses: map[check.Status]int{}, Seed: r.Seed, Seconds: r.Seconds, JSON: files.JSON, HTML: files.HTML}
+	v := checkVerdict{OK: !r.Bad(), Origin: r.Origin(), Statuses: map[check.Status]int{}, Seed: r.Seed, Seconds: r.Seconds,
+		JSON: files.JSON, HTML: files.HTML}
 	for _, s := range check.Statuses {
 		v.Statuses[s] = r.Count("", s)
 	}
@@ -69,7 +67,8 @@ func newCheckVerdict(r *check.Report, files *check.Files) checkVerdict {
 func printCheck(w io.Writer, r *check.Report, files *check.Files) error {
 	var b strings.Builder
 	d := r.Device
-	fmt.Fprintf(&b, "%s (%s), %s, Vulkan %s\n", d.Name, d.Type, strings.TrimSpace(d.Driver+" "+d.DriverInfo), d.APIVersion)
+	o := r.Origin()
+	fmt.Fprintf(&b, "%s (%s), %s, Vulkan %s\n%s\n", o.Device, o.Type, o.Driver, o.API, o.Program())
 	fmt.Fprintf(&b, "tuning profile %s: %s\n", d.Profile.Name, d.Profile.Why)
 	if l := r.Limits(); l != nil {
 		fmt.Fprintf(&b, "measured limits: copy %.4g GB/s (bytes read plus written), %s %.4g TFLOP/s\n",

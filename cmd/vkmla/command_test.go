@@ -77,6 +77,7 @@ func TestExitCodes(t *testing.T) {
 		{"comparison", "bench --compare peers.json --op fused_q_kv --reps 1", 0, ""},
 		{"comparison by another suite", "bench --compare peers.json --suite step", 2, "--compare"},
 		{"comparison with nothing", "bench --compare nothing.json", 2, "nothing.json"},
+		{"a flag of other suites", "bench --op ~[x]", 2, `op: got "~[x]", want nothing`},
 		{"suite of the comparison", "bench --suite compare", 2, "decode, indexer"},
 		{"unknown model", "bench --suite layer --model soup", 2, "flash, pro"},
 		{"unknown output path", "bench --suite layer --output-path soup", 2, "fp8-packed"},
@@ -338,6 +339,29 @@ func TestInterrupt(t *testing.T) {
 	var out, err bytes.Buffer
 	assert.Equal(t, 2, run(ctx, []string{"verify", "--op", quick}, &out, &err))
 	assert.Equal(t, "vkmla: interrupted\n", err.String())
+}
+
+// firstWrite calls f once something is written.
+type firstWrite struct {
+	bytes.Buffer
+	f func()
+}
+
+func (w *firstWrite) Write(p []byte) (int, error) {
+	w.f()
+	return w.Buffer.Write(p)
+}
+
+// What was verified until then is said.
+func TestInterruptVerify(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	out, err := &firstWrite{f: cancel}, bytes.Buffer{}
+	assert.Equal(t, 2, run(ctx, []string{"verify", "--op", quick, "-o", "json"}, out, &err))
+	assert.Equal(t, "vkmla: interrupted\n", err.String())
+	rows := strings.Split(strings.TrimSpace(out.String()), "\n")
+	require.Len(t, rows, 2)
+	assert.Contains(t, rows[0], `"status":"pass"`)
+	assert.Contains(t, rows[1], `"ok":false`)
 }
 
 // copyGolden copies the folder of recorded cases with its files changed.

@@ -34,6 +34,7 @@ var completions = []struct {
 	{"", "model", fixed(bench.Models...)},
 	{"", "kind", fixed(bench.Kinds...)},
 	{"", "weights", fixed(bench.WeightFormats...)},
+	{"bench", "op", benchOps},
 	{"", "op", opNamesOf(func(op verify.Op) []string { return []string{op.Name} })},
 	{"", "variant", opNamesOf(func(op verify.Op) []string { return variantNames(op.Variants) })},
 }
@@ -49,6 +50,14 @@ func opNamesOf(of func(verify.Op) []string) func() []string {
 		slices.Sort(list)
 		return slices.Compact(list)
 	}
+}
+
+// benchOps are the operations that bench times.
+func benchOps() (list []string) {
+	for _, op := range bench.SuiteOps(comparison) {
+		list = append(list, op.Name)
+	}
+	return list
 }
 
 func deviceNames() (list []string) {

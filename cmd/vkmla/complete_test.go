@@ -15,6 +15,7 @@ func TestCompletion(t *testing.T) {
 		"verify -o ":      {"table", "csv", "json"},
 		"plan -o ":        {"table", "csv", "json"},
 		"pipelines -o ":   {"md", "csv", "json"},
+		"bench --op fl":   {"flashmla_sparse_decode", "flashmla_sparse_prefill"},
 		"verify --op touch,fused_i": {
 			"touch,fused_indexer_q_rope_quant_fp8", "touch,fused_indexer_q_rope_quant_mxfp4", "touch,fused_inv_rope_fp8_quant"},
 		"info --profile h": {"hopper"},
@@ -30,7 +31,9 @@ func TestCompletion(t *testing.T) {
 		_, stdout, _ := command("__complete", name, "--model", "")
 		assert.Equal(t, ":0\n", stdout, "%s: a folder", name)
 	}
-	_, stdout, _ := command("help")
+	_, stdout, _ := command("__complete", "bench", "--op", "c")
+	assert.NotContains(t, stdout, "candidate_blocks", "an operation that bench does not time")
+	_, stdout, _ = command("help")
 	assert.Contains(t, stdout, "completion")
 }
 

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// numbers is a flag of several numbers and ranges with commas: 1,4-8 or 1..64:x2.
+// numbers is a flag of several numbers and ranges with commas: 1,4-8 or 1..64:x2, or as llama-bench
+// has them, 4-8+2 or 1-64*2.
 type numbers struct {
 	list  *[]int
 	given bool
@@ -19,7 +20,7 @@ const numbersWanted = "numbers and ranges with commas, as 1,4-8, 0..64:+16 or 1.
 // mostNumbers bounds what a slip of a range makes.
 const mostNumbers = 1000
 
-var numberRange = regexp.MustCompile(`^(\d+)(?:(?:-|\.\.)(\d+)(?::([x+])(\d+))?)?$`)
+var numberRange = regexp.MustCompile(`^(\d+)(?:(?:-|\.\.)(\d+)(?::?([x*+])(\d+))?)?$`)
 
 // Set reads a value. What is given again is added, as other flags of lists do.
 func (n *numbers) Set(text string) error {
@@ -40,29 +41,28 @@ func (n *numbers) Set(text string) error {
 			}
 		}
 		if m[3] != "" {
-			if by = m[3]; m[4] != "" {
-				if step, err = strconv.Atoi(m[4]); err != nil {
-					return err
-				}
+			by = m[3]
+			if step, err = strconv.Atoi(m[4]); err != nil {
+				return err
 			}
 		}
-		if last < first || by == "+" && step < 1 || by == "x" && (step < 2 || first < 1) {
+		if last < first || by == "+" && step < 1 || by != "+" && (step < 2 || first < 1) {
 			return fmt.Errorf("%q leads nowhere", part)
 		}
 		for x := first; x <= last; {
 			if list = append(list, x); len(list) > mostNumbers {
 				return fmt.Errorf("%q has more than %d numbers", text, mostNumbers)
 			}
-			if by == "x" {
-				if x > last/step {
-					break
-				}
-				x *= step
-			} else {
+			if by == "+" {
 				if x > last-step {
 					break
 				}
 				x += step
+			} else {
+				if x > last/step {
+					break
+				}
+				x *= step
 			}
 		}
 	}

@@ -86,6 +86,7 @@ func TestPlan(t *testing.T) {
 	}
 	text, _ := plan(exitOK, "--context", "300,5000", "--sessions", "2,3")
 	assert.Contains(t, text, "OF A SESSION")
+	assert.Contains(t, text, "vkmla "+describe.Running().Version)
 	assert.Contains(t, text, "5000")
 	text, _ = plan(exitOK, "--context", "300,5000", "--sessions", "2,3", "-o", "csv")
 	rows := testkit.Must[[][]string](t)(csv.NewReader(strings.NewReader(text)).ReadAll())

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
@@ -131,6 +132,7 @@ func TestRunExpect(t *testing.T) {
 	assert.Equal(t, exitOK, code, "equal outputs")
 	assert.Empty(t, stderr, "equal outputs")
 	assert.Contains(t, stdout, "1 passed, 0 failed, 0 skipped, 0 missing", "equal outputs")
+	assert.Contains(t, stdout, "vkmla "+describe.Running().Version)
 	out := readArrays(t, outputs)["L0.out"]
 	x := out.F32()
 	x[len(x)-1] = 7

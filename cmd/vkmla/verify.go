@@ -103,10 +103,12 @@ func runVerify(ctx context.Context, f verifyFlags, stdout, stderr io.Writer) err
 	}
 	sum, err := verify.Run(ctx, dev, f.opts, func(r verify.Row) { p.clear(); out.row(r) })
 	p.clear()
+	if err == nil || sum.Pass+sum.Fail > 0 { // what ran counts, whatever ended it
+		out.end(verdict{err == nil && sum.OK(), origin, sum, seedOf(f.opts)})
+	}
 	if err != nil {
 		return withHint(err, f.opts.Vectors)
 	}
-	out.end(verdict{sum.OK(), origin, sum, seedOf(f.opts)})
 	switch {
 	case sum.OK():
 		return nil

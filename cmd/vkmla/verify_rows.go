@@ -132,7 +132,7 @@ func (t *tableRows) row(r verify.Row) {
 }
 
 func (t *tableRows) end(v verdict) {
-	fmt.Fprintln(t.w, t.t.Render())
+	fmt.Fprintf(t.w, "%s\n%s\n", t.t.Render(), v.Program())
 	fmt.Fprintf(t.w, "%s, %s, tuning profile %s: %d passed, %d failed, %d skipped, %d missing\n", v.Device, v.Driver, v.Profile,
 		v.Pass, v.Fail, v.Skip, v.Missing)
 	if v.Seed != nil {

@@ -10,8 +10,9 @@ type Logits struct {
 
 	// Of idx_logits_cm, where matrices go through shared memory.
 
-	// MatrixHeads is the most heads that a subgroup holds. A key's fragments are loaded once for
-	// all of them; each takes registers. idx_logits_lanes takes as many heads at most.
+	// MatrixHeads is the most heads that a subgroup holds, of codes twice as many. A key's
+	// fragments are loaded once for all of them; each takes registers. idx_logits_lanes takes as
+	// many heads at most.
 	MatrixHeads int
 	// MatrixSubgroups is the fewest subgroups of a workgroup. Fewer let two workgroups share a
 	// compute unit, so that one loads its queries while the other works; on an H100 4 do.

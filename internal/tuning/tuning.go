@@ -40,7 +40,7 @@ type row struct {
 // profiles is asked from the top. The last row fits every device.
 var profiles = []row{
 	{&cpu, "the device is a processor", func(a *vk.Adapter) bool { return a.Type == vk.TypeCPU }},
-	{&hopper, "120 or more compute units, subgroups of 32, matrices of bf16", isHopper},
+	{&hopper, "listed as Hopper by its PCI id, matrices of bf16", isHopper},
 	{&rdna4, "subgroups of 32 to 64, matrices of bf16", isRDNA4},
 	{&rdna3, "subgroups of 32 to 64, matrices of f16", isRDNA3},
 	{&rdna2, "subgroups of 32 to 64, no matrices", isRDNA},

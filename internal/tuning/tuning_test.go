@@ -15,10 +15,12 @@ func TestFor(t *testing.T) {
 	assert.NotEmpty(t, why)
 	p, _ = For(&vk.Adapter{Type: vk.TypeIntegrated})
 	assert.Same(t, &generic, p)
-	h := &vk.Adapter{Type: vk.TypeDiscrete, Caps: vk.Caps{ComputeUnits: 132, SubgroupSize: 32, MinSubgroupSize: 32,
-		Features: map[string]bool{"coopmat.bf16.f32": true}}}
-	p, _ = For(h)
-	assert.Same(t, &hopper, p)
+	// By their ids: H100, H200; then a GeForce RTX 4090 and 5090, as large and not measured.
+	for id, want := range map[uint32]*Profile{0x2330: &hopper, 0x2335: &hopper, 0x2684: &generic, 0x2b85: &generic} {
+		p, _ = For(&vk.Adapter{Type: vk.TypeDiscrete, Caps: vk.Caps{ComputeUnits: 132, SubgroupSize: 32, MinSubgroupSize: 32,
+			VendorID: vendorNVIDIA, DeviceID: id, Features: map[string]bool{"coopmat.bf16.f32": true}}})
+		assert.Same(t, want, p, "%#x", id)
+	}
 }
 
 // Intel's GPUs are known by their subgroups, whatever matrices they have.

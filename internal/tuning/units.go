@@ -2,8 +2,11 @@ package tuning
 
 import "slices"
 
-// vendorIntel is Intel's number on the PCI bus.
-const vendorIntel = 0x8086
+// Vendors' numbers on the PCI bus.
+const (
+	vendorIntel  = 0x8086
+	vendorNVIDIA = 0x10de
+)
 
 // xeLP is the generation of profile xelp.
 const xeLP = "Xe-LP"

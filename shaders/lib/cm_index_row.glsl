@@ -13,7 +13,9 @@ const float CM_UNSCALE = 1.0;
 
 float cm_row_scale(uint scales) { return 1.0; }
 
-void cm_keep_halves(uvec4 codes, uint scales, uint part, uint first, uint second, uint exchange) { row_s[first] = codes; }
+void cm_keep_halves(uvec4 codes, uint scales, uint part, uint first, uint second, uint exchange) {
+    row_s[first] = exchange == 0u ? codes : codes.zwxy;
+}
 
 #else
 

@@ -23,10 +23,14 @@ layout(constant_id = 8) const uint BN = 64u;
 layout(constant_id = 9) const uint BK = 64u;
 layout(constant_id = 10) const uint WM = 16u;
 layout(constant_id = 11) const uint WN = 16u;
-#if defined(CM_BF16) || !defined(LINEAR_ROWS)
-const uint ROWS = 0u;
-#else
+#ifdef LINEAR_ROWS
 layout(constant_id = 12) const uint ROWS = 0u;
+#define CM_BF16_ROWS
+#ifdef LINEAR_CODES
+#define CM_CODE_ROWS
+#endif
+#else
+const uint ROWS = 0u;
 #endif
 #include "cm_rows.glsl"
 
@@ -67,13 +71,15 @@ float unit_of_sums_, unit_of_next_; // FP8: sums are this much too small: the fr
 // all banks: with rows of five quads, rows 0, 1, 4 and 5 do, or two of them that are four apart.
 uint spread(uint i, uint lines) { return UNITS == 4u && lines >= 8u ? (i & ~7u) | (i & 1u) << 2 | (i >> 1) & 3u : i; }
 
-#if !defined(CM_BF16) && defined(LINEAR_ROWS)
+#ifdef LINEAR_ROWS
 // spread_rows: with ROWS 16 invocations store 8 bytes each at a time. Half of them shall have rows
 // whose halves lie exchanged: the last bit of i that tells their lines apart tells eights of rows.
 uint spread_rows(uint i, uint lines) {
-    const uint last = 8u * lines / THREADS;
-    if (ROWS == 0u || lines % 16u != 0u || last == 0u) return spread(i, lines);
-    return spread(i ^ ((i / last ^ i / 8u) & 1u) * (last ^ 8u), lines);
+    if (ROWS != 0u) {
+        const uint last = 8u * lines / THREADS;
+        if (lines % 16u == 0u && last > 0u) i ^= ((i / last ^ i / 8u) & 1u) * (last ^ 8u);
+    }
+    return spread(i, lines);
 }
 #else
 #define spread_rows spread

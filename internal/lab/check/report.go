@@ -47,6 +47,9 @@ func (r *Report) Count(group string, s Status) (n int) {
 	return n
 }
 
+// Origin is where the results come from. There has to be a device.
+func (r *Report) Origin() describe.Origin { return r.Device.Origin(r.Program, r.Begun) }
+
 // Bad tells whether any check went wrong.
 func (r *Report) Bad() bool {
 	for _, x := range r.Results {

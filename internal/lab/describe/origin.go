@@ -14,7 +14,7 @@ import (
 )
 
 // Origin is where a result comes from: device, driver, program and time. It stands beside
-// everything that bench and verify write for programs.
+// everything that commands write for programs.
 type Origin struct {
 	Device  string `json:"device"`
 	Type    string `json:"type"`
@@ -33,13 +33,24 @@ func OriginOf(a *vk.Adapter, profile string) Origin {
 		p, _ := tuning.For(a)
 		profile = p.Name
 	}
-	program := Running()
-	if program.Modified {
-		program.Commit += "-modified"
+	return originOf(Origin{Device: a.Name, Type: a.Type.String(), Driver: a.DriverName + " " + a.DriverInfo,
+		API: a.APIVersion.String(), Profile: profile}, Running(), time.Now())
+}
+
+// Origin is that of what a program began on the device at that time.
+func (d *Device) Origin(p Program, at time.Time) Origin {
+	return originOf(Origin{Device: d.Name, Type: d.Type, Driver: d.Driver + " " + d.DriverInfo, API: d.APIVersion,
+		Profile: d.Profile.Name}, p, at)
+}
+
+// originOf adds the program and the time.
+func originOf(o Origin, p Program, at time.Time) Origin {
+	o.Driver = strings.TrimSpace(o.Driver)
+	o.Version, o.Commit, o.Date = p.Version, p.Commit, at.UTC().Format(time.RFC3339)
+	if p.Modified {
+		o.Commit += "-modified"
 	}
-	return Origin{Device: a.Name, Type: a.Type.String(), Driver: strings.TrimSpace(a.DriverName + " " + a.DriverInfo),
-		API: a.APIVersion.String(), Profile: profile, Version: program.Version, Commit: program.Commit,
-		Date: time.Now().UTC().Format(time.RFC3339)}
+	return o
 }
 
 // Program says in a line what made the result, and when.

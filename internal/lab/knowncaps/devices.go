@@ -97,6 +97,13 @@ func nvidia(units, subgroups uint32, f map[string]bool, shapes ...vk.CoopMatShap
 	return c
 }
 
+// h100 is the only one with a profile of its own, by its id.
+func h100(f map[string]bool) vk.Caps {
+	c := nvidia(132, 32, f, ampere...)
+	c.VendorID, c.DeviceID = 0x10de, 0x2330
+	return c
+}
+
 // pascal has larger workgroups than its successors: dxvk#267.
 func pascal(units uint32) vk.Caps {
 	c := nvidia(units, 48, features(modern, halves))
@@ -182,7 +189,7 @@ var (
 func discrete() []Device {
 	all, f16 := features(modern, halves, matrices, brains), features(modern, halves, matrices)
 	return []Device{
-		{"H100", vk.TypeDiscrete, nvidia(132, 32, all, ampere...), true, vk.DriverNVIDIA},
+		{"H100", vk.TypeDiscrete, h100(all), true, vk.DriverNVIDIA},
 		{"Ada", vk.TypeDiscrete, nvidia(128, 32, all, ampere...), true, vk.DriverNVIDIA},
 		{"Turing", vk.TypeDiscrete, nvidia(68, 32, f16, turing...), true, vk.DriverNVIDIA},
 		{"Turing with NVK", vk.TypeDiscrete, nvk(68, f16, turing...), true, 0},
