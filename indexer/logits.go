@@ -16,7 +16,7 @@ import (
 // LogitsVariants are the variants of Logits, best first. f16 holds every E4M3 and
 // E2M1 code and costs fewer instructions to decode to than bf16, so cm comes before
 // cmb; cmb has the range of f32 for MXFP4 scales, see Logits. Nobody gets half unasked.
-var LogitsVariants = opkit.Ladder("idx_logits", VariantCM, VariantCMB, VariantDot, VariantBase, VariantDA, VariantHalf)
+var LogitsVariants = opkit.Ladder("idx_logits", VariantCM, VariantDot, VariantBase, VariantDA, VariantHalf)
 
 // LogitsConfig says what a Logits is built for.
 type LogitsConfig struct {
@@ -222,8 +222,8 @@ func (o *Logits) spec() opkit.Spec {
 // features and, for products, a shape for.
 func (o *Logits) choose(op string, choose cmChooser) (err error) {
 	o.variant, err = pkg.ChooseOn(o.dev, op, LogitsVariants, o.cfg.Variant, o.cfg.MaxBytes, func(v string) (err error) {
-		if element := map[string]string{VariantCM: "f16", VariantCMB: "bf16"}[v]; element != "" {
-			o.tiling, err = choose(o.dev.Caps(), tuning.Of(o.dev), element, o.cfg.Heads, max(o.cfg.Group, 1))
+		if v == VariantCM {
+			o.tiling, err = choose(o.dev.Caps(), tuning.Of(o.dev), "f16", o.cfg.Heads, max(o.cfg.Group, 1))
 			if err == nil && o.cfg.Blocks > 0 {
 				o.tiling.ofBlocks(o.dev.Caps(), tuning.Of(o.dev))
 			}
@@ -265,7 +265,7 @@ func (o *Logits) chooseCodes(choose cmChooser) error {
 	return err
 }
 
-func (o *Logits) matrix() bool { return o.variant == VariantCM || o.variant == VariantCMB }
+func (o *Logits) matrix() bool { return o.variant == VariantCM }
 
 // Variant is the name of the variant that was chosen.
 func (o *Logits) Variant() string { return o.variant }

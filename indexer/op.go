@@ -15,7 +15,6 @@ const MaxHeads = 128
 
 // Names of the variants of the kernels here.
 const (
-	VariantCMB  = opkit.CMB  // cooperative matrices of bf16; large memory by device address
 	VariantCM   = opkit.CM   // cooperative matrices of f16; large memory by device address
 	VariantBase = opkit.Base // any Vulkan 1.2 device; all memory bound as storage buffers
 

@@ -9,11 +9,11 @@
 // Constants: 0 page, 1 format, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 HG, 8
 //   HEAD_PARTS, 9 TOKENS, 10 TILE, 11 ALONE (1: a subgroup decodes the keys it multiplies and waits
 //   for no other), 12 HELD (1: weights stay in registers), 13 BLOCKS: 1 for entries of candidate
-//   blocks, with TOKENS 1, 14 ROWS (of lib/cm_rows.glsl: how keys lie; not of bf16). With CM_CODES
+//   blocks, with TOKENS 1, 14 ROWS (of lib/cm_rows.glsl: how keys lie). With CM_CODES
 //   elements are the codes of E4M3 themselves, format is 1 and BLOCKS 0.
 // Shared memory: TILE*272 (with CM_CODES TILE*144) + SUBGROUPS*N*(4M+16), which ROWS leaves unused,
 //   + 4*TOKENS*HEAD_PARTS*HG + 4*PART_SUMS + 8*TILE bytes.
-// Features:  cooperativeMatrix (f16; _cmb: bf16; CM_CODES: e4m3), shaderFloat16, vulkanMemoryModel,
+// Features:  cooperativeMatrix (f16; CM_CODES: e4m3), shaderFloat16, vulkanMemoryModel,
 //   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups, subgroupShuffle;
 //   with CM_CODES shaderFloat8, shaderInt8.
 #version 460
@@ -48,11 +48,7 @@ layout(constant_id = 10) const uint TILE = 64u;
 layout(constant_id = 11) const uint ALONE = 1u;
 layout(constant_id = 12) const uint HELD = 1u;
 layout(constant_id = 13) const uint BLOCKS = 0u;
-#ifdef CM_BF16
-const uint ROWS = 0u;
-#else
 layout(constant_id = 14) const uint ROWS = 0u;
-#endif
 #ifdef CM_CODES
 #define CM_CODE_ROWS
 #define LOAD_KEYS CM_LOAD_CODES

@@ -150,7 +150,7 @@ FETCH(fetch, KvRead1, KvRead2, KvRead4)
 FETCH(fetch_held, Held1, Held2, Held4)
 
 // element: number e of a lane's part of a row, in the order in which codes are decoded.
-float16_t element(uvec4 codes[LOADS], CM_FP4_SCALE scale, uint e) {
+float16_t element(uvec4 codes[LOADS], f16vec2 scale, uint e) {
     const uint per = FORMAT == INDEX_FP8 ? 4u : 8u, w = e / per, word = codes[w / 4u][w % 4u]; // numbers of a word
     const uvec4 pairs = FORMAT == INDEX_FP8 ? cm_fp8x8(uvec2(word)) : cm_fp4x8(word, scale);
     return unpackFloat2x16(pairs[e % per / 2u])[e % 2u];
@@ -196,7 +196,7 @@ void store_queries() {
             const bool real = head_tile(i) * CM_N + row_of(j) < pc.heads;
             uvec4 codes[LOADS];
             [[unroll]] for (uint c = 0u; c < LOADS; c++) codes[c] = real ? query_codes[(i * HEADS + j) * LOADS + c] : uvec4(0u);
-            CM_FP4_SCALE scale = CM_FP4_SCALE(1.0);
+            f16vec2 scale = f16vec2(1.0);
             if (FORMAT != INDEX_FP8) scale = cm_fp4_scale(query_scales[i * HEADS + j], block_of());
             [[unroll]] for (uint k = 0u; k < STEPS; k++)
                 [[unroll]] for (uint e = 0u; e < EACH; e++) made[k][j * EACH + e] = element(codes, scale, k * EACH + e);
@@ -226,7 +226,7 @@ void score(Rows rows, uint tile) {
         [[unroll]] for (uint j = 0u; j < KEYS; j++) {
             uvec4 codes[LOADS];
             [[unroll]] for (uint c = 0u; c < LOADS; c++) codes[c] = rows.codes[j * LOADS + c];
-            CM_FP4_SCALE scale = CM_FP4_SCALE(1.0);
+            f16vec2 scale = f16vec2(1.0);
             if (FORMAT != INDEX_FP8) scale = cm_fp4_scale(rows.scales[j % SCALES], block_of());
             [[unroll]] for (uint e = 0u; e < EACH; e++) keys[j * EACH + e] = element(codes, scale, k * EACH + e);
         }

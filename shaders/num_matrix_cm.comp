@@ -36,7 +36,6 @@ layout(constant_id = 2) const uint CM_N = 16u;
 layout(constant_id = 3) const uint CM_K = 16u;
 layout(constant_id = 4) const uint ROWS = 0u;
 layout(constant_id = 96) const uint PROBE = 0u;
-#define CM_BF16_ROWS
 #ifndef CM_BF16
 #define CM_CODE_ROWS
 #endif

@@ -48,7 +48,6 @@ var requires = map[string][]string{
 	"attn_prefill_lanes_cm":          slices.Concat(matrixF16, laneFeatures),
 	"attn_prefill_lanes_cmb":         slices.Concat(matrixBF16, laneFeatures),
 	"idx_logits_cm":                  append(slices.Clone(matrixF16), "subgroupShuffle"),
-	"idx_logits_cmb":                 append(slices.Clone(matrixBF16), "subgroupShuffle"),
 	"idx_logits_codes_cm":            append(slices.Concat(deviceAddress, matrixUnits, matrixCodes), "subgroupShuffle"),
 	"idx_logits_lanes_cm":            append(slices.Clone(matrixF16), "subgroupShuffle", "subgroupArithmetic"),
 	"idx_logits_lanes_raw_cm":        append(slices.Clone(matrixF16), "subgroupShuffle", "subgroupArithmetic"),

@@ -12,16 +12,6 @@
 #ifndef LIB_CM_ROWS_GLSL
 #define LIB_CM_ROWS_GLSL
 
-#if defined(CM_BF16) && !defined(CM_BF16_ROWS) // no device needs it
-
-#define cm_half(row) 0u
-#define CM_HALF(half_, row) half_
-
-#define CM_LOAD_ROWS(m, array, row0, quad, pitch, lane, layout_) coopMatLoad(m, array, (row0) * (pitch) + (quad), pitch, layout_);
-#define CM_KEEP_ROW(array, at, row, v) array[at] = v;
-
-#else
-
 // cm_half: which half of 16 bytes of a row lies first.
 uint cm_half(uint row) { return ROWS == 0u ? 0u : row / 8u % 2u; }
 
@@ -112,6 +102,5 @@ uint cm_half(uint row) { return ROWS == 0u ? 0u : row / 8u % 2u; }
     } \
 }
 
-#endif
 #endif
 #endif

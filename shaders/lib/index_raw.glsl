@@ -91,7 +91,7 @@ void store_raw() {
             uvec4 codes[LOADS];
             codes[0] = WORDS == 2u ? code_s[at].xyxy : uvec4(code_s[at], code_s[at + 1u]);
             if (head >= pc.heads) codes[0] = uvec4(0u);
-            CM_FP4_SCALE scale = CM_FP4_SCALE(1.0);
+            f16vec2 scale = f16vec2(1.0);
             if (FORMAT != INDEX_FP8) scale = cm_fp4_scale(scale_s[head], block_of());
             [[unroll]] for (uint k = 0u; k < TOGETHER; k++)
                 [[unroll]] for (uint e = 0u; e < EACH; e++) made[k][j * EACH + e] = element(codes, scale, k * EACH + e);

@@ -25,7 +25,6 @@ layout(constant_id = 10) const uint WM = 16u;
 layout(constant_id = 11) const uint WN = 16u;
 #ifdef LINEAR_ROWS
 layout(constant_id = 12) const uint ROWS = 0u;
-#define CM_BF16_ROWS
 #ifdef LINEAR_CODES
 #define CM_CODE_ROWS
 #endif
