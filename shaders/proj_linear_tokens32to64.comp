@@ -1,4 +1,4 @@
-// A linear layer for 32 or 64 tokens a workgroup, with matrices of weights from memory to
+// A linear layer for 32, 48 or 64 tokens a workgroup, with matrices of weights from memory to
 // registers: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
 // Shared memory: max(4*TOKENS*AHEAD*CHUNK, OUT_TILES*THREADS/SUBGROUP*N*(4*M+16)) B, CHUNK the
 //   numbers of a chunk: 20480 for FP8 and 32 tokens.

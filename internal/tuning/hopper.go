@@ -56,7 +56,7 @@ var hopper = Profile{
 			MostStepMany: 1 << 30, MostAheadMany: 2, MostPartsMany: 16,
 		},
 		Tokens32to64: LinearTokens32to64{
-			Passes: []int{32, 64}, Most: 128, MostFull: 96, Ahead: 2,
+			Passes: []int{32, 48, 64}, Most: 128, MostFull: 96, Ahead: 2,
 		},
 		Base: LinearBase{
 			Tiles:  []BaseTile{{128, 128, 2, 1}, {64, 128, 2, 0.92}, {64, 64, 1, 0.8}},
