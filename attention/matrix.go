@@ -128,7 +128,7 @@ func (f matrixFit) decode(t matrixTiling) (matrixTiling, bool) {
 // are no neighbours, as CM_POSITION of shaders/lib/cm_locate.glsl says. Subgroups that have no
 // heads left to divide divide its rows, and only then the dims, as far as there is shared memory
 // for their sums. The rest has no part in the score product. Subgroups that divide rows hold the
-// same queries, so where a device holds them twice they divide the dims first: RADV spills 4643
+// same queries, so where a device holds them twice they divide the dims first: RADV spills 38
 // registers on navi31 with 32 heads if they do not.
 func (f matrixFit) decodeFew(t matrixTiling) (matrixTiling, bool) {
 	if t.tile < t.n {

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -134,20 +135,35 @@ func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
 	if cfg, err = cfg.complete(op, dev.Caps(), tune); err != nil {
 		return nil, err
 	}
-	stem, bound := "kv_compress", 7
-	access := []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write}
+	stem := "kv_compress"
 	if cfg.Save {
-		stem, bound = "kv_compress_save", 8
-		access = append(access[:bound-1], vk.Read, vk.Read, vk.ReadWrite, vk.Write, vk.Write)
+		stem = "kv_compress_save"
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: stem, Variant: variant, Bindings: access, Bound: bound,
+		Stem: stem, Variant: variant, Bindings: compressAccess(cfg.state()), Bound: compressBound,
 		PushSize: int(unsafe.Sizeof(kvCompressPush{})), Constants: cfg.constants(tune),
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &Compress{dev: dev, cfg: cfg, variant: variant, kernel: k, most: cfg.groups()}, nil
+}
+
+// state is how the pool of states is used.
+func (cfg CompressConfig) state() vk.Access {
+	if cfg.Save {
+		return vk.ReadWrite
+	}
+	return vk.Read
+}
+
+// compressBound is how many bindings of kv_compress.comp builds by address have, too.
+const compressBound = 8
+
+// compressAccess is how kv_compress.comp uses what it binds: small tensors, numbers of tokens, the
+// pool of states, that of entries, latents.
+func compressAccess(state vk.Access) []vk.Access {
+	return append(slices.Repeat([]vk.Access{vk.Read}, compressBound+1), state, vk.Write, vk.Write)
 }
 
 // constants are the specialisation constants of kv_compress.comp.
@@ -315,23 +331,20 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 		push.NormBf16 = 1
 	}
 	bind := []vk.View{a.Positions.View(), opkit.Present(x.dev, a.TokenToReq), opkit.Present(x.dev, a.StateSlots), a.Slots.View(),
-		opkit.Present(x.dev, a.StateTable), a.Norm.View(), a.CosSin.View()}
-	orPool := func(t tensor.Tensor) tensor.Tensor { // as opkit.Written
+		opkit.Present(x.dev, a.StateTable), a.Norm.View(), a.CosSin.View(), opkit.Present(x.dev, a.Ape)}
+	or := func(t, other tensor.Tensor) tensor.Tensor { // as opkit.Written
 		if t.IsZero() {
-			return pool
+			return other
 		}
 		return t
 	}
-	targets := []opkit.Target{{T: orPool(a.State.Pool), Access: vk.Read}, {T: pool, Access: vk.Write},
-		{T: orPool(a.Latent), Access: vk.Write}}
+	kvScore := or(a.KvScore, a.Norm)
+	targets := []opkit.Target{{T: kvScore, Access: vk.Read}, {T: or(a.State.Pool, pool), Access: x.cfg.state()},
+		{T: pool, Access: vk.Write}, {T: or(a.Latent, pool), Access: vk.Write}}
+	push.KvScoreAddr = kvScore.View().Address()
 	if !x.cfg.Compression.Ungated {
 		push.StateAddr, push.StateUnits = a.State.Pool.View().Address(), uint32(a.State.Layout.Stride/poolAlign)
 		push.StatePages, push.Requests, push.Width = uint32(a.State.Pages()), uint32(a.StateTable.Shape[0]), uint32(a.StateTable.Shape[1])
-	}
-	if x.cfg.Save {
-		targets[0].Access = vk.ReadWrite
-		push.KvScoreAddr, bind = a.KvScore.View().Address(), append(bind, opkit.Present(x.dev, a.Ape))
-		targets = append([]opkit.Target{{T: a.KvScore, Access: vk.Read}}, targets...)
 	}
 	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
 		Kernel: x.kernel, Groups: groups, Bind: bind, Push: vk.Bytes(&push),

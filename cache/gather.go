@@ -50,6 +50,9 @@ type Gather struct {
 	kernel  *vk.Kernel
 }
 
+// gatherAccess is how kv_gather.comp uses what it binds.
+var gatherAccess = []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write, vk.Read}
+
 // kvGatherPush is the push block of kv_gather.comp.
 type kvGatherPush struct {
 	PoolAddr   uint64
@@ -77,7 +80,7 @@ func NewGather(dev *vk.Device, cfg GatherConfig) (*Gather, error) {
 		return nil, err
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: "kv_gather", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write, vk.Read}, Bound: 3,
+		Stem: "kv_gather", Variant: variant, Bindings: gatherAccess, Bound: 3,
 		PushSize: int(unsafe.Sizeof(kvGatherPush{})), Constants: opkit.AppendNonzero(opkit.Words(cfg.Page), int(cfg.Record)),
 	})
 	if err != nil {

@@ -41,16 +41,6 @@ type GatherSlots struct {
 	kernel  *vk.Kernel
 }
 
-// kvGatherSlotsPush is the push block of kv_gather_slots.comp.
-type kvGatherSlotsPush struct {
-	PoolAddr   uint64
-	OutAddr    uint64
-	PoolStride uint32
-	PoolPages  uint32
-	Count      uint32
-	_          uint32
-}
-
 // NewGatherSlots chooses the variant and builds its kernel. The device owns the
 // kernel; there is nothing to close.
 //
@@ -66,8 +56,8 @@ func NewGatherSlots(dev *vk.Device, cfg GatherSlotsConfig) (*GatherSlots, error)
 		return nil, err
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: "kv_gather_slots", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Write, vk.Read}, Bound: 1,
-		PushSize: int(unsafe.Sizeof(kvGatherSlotsPush{})), Constants: opkit.AppendNonzero(opkit.Words(cfg.Page), int(cfg.Record)),
+		Stem: "kv_gather_slots", Variant: variant, Bindings: gatherAccess, Bound: 3,
+		PushSize: int(unsafe.Sizeof(kvGatherPush{})), Constants: opkit.AppendNonzero(opkit.Words(cfg.Page), int(cfg.Record)),
 	})
 	if err != nil {
 		return nil, err
@@ -102,12 +92,12 @@ func (x *GatherSlots) Record(rec *vk.Recorder, a GatherSlotsArgs) error {
 	if count == 0 {
 		return nil
 	}
-	push := kvGatherSlotsPush{
+	push := kvGatherPush{
 		PoolAddr: a.Cache.Pool.View().Address(), OutAddr: a.Out.View().Address(),
-		PoolStride: uint32(a.Cache.Layout.Stride), PoolPages: uint32(a.Cache.Pages()), Count: uint32(count),
+		PoolStride: uint32(a.Cache.Layout.Stride), PoolPages: uint32(a.Cache.Pages()), Width: uint32(count),
 	}
 	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
 		Kernel: x.kernel, Groups: [3]uint32{strided(x.dev, count, 2), 1, 1}, Push: vk.Bytes(&push),
-		Bind: []vk.View{a.Indices.View()},
+		Bind: []vk.View{x.dev.Dummy(), x.dev.Dummy(), a.Indices.View()},
 	}, out, opkit.Target{T: a.Cache.Pool, Access: vk.Read})
 }

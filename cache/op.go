@@ -19,11 +19,11 @@ const pkg = opkit.Package("cache")
 var pushLayouts = map[string]any{
 	"kv_insert":        kvInsertPush{},
 	"kv_gather":        kvGatherPush{},
-	"kv_gather_slots":  kvGatherSlotsPush{},
+	"kv_gather_slots":  kvGatherPush{},
 	"kv_gather_runs":   kvGatherRunsPush{},
 	"kv_slot_mapping":  kvSlotMappingPush{},
 	"kv_table_update":  kvTableUpdatePush{},
-	"kv_save_state":    kvSaveStatePush{},
+	"kv_save_state":    kvCompressPush{},
 	"kv_compress":      kvCompressPush{},
 	"kv_compress_save": kvCompressPush{},
 	"kv_touch":         kvTouchPush{},

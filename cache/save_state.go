@@ -2,6 +2,7 @@ package cache
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -51,17 +52,8 @@ type SaveState struct {
 	kernel  *vk.Kernel
 }
 
-// kvSaveStatePush is the push block of kv_save_state.comp.
-type kvSaveStatePush struct {
-	KvScoreAddr, ApeAddr     uint64
-	PositionsAddr, SlotsAddr uint64
-
-	StateAddr  uint64
-	StateUnits uint32
-	StatePages uint32
-	Tokens     uint32
-	_          uint32
-}
+// saveInvocations is the size of a workgroup, which stores a token's state.
+const saveInvocations = 128
 
 // NewSaveState chooses the variant and builds its kernel, which the device owns.
 //
@@ -77,8 +69,9 @@ func NewSaveState(dev *vk.Device, cfg SaveStateConfig) (*SaveState, error) {
 	}
 	c := cfg.Compression
 	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: "kv_save_state", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write},
-		PushSize: int(unsafe.Sizeof(kvSaveStatePush{})), Constants: opkit.Words(cfg.Page, c.Ratio, c.Channels()),
+		Stem: "kv_save_state", Variant: variant, Bindings: compressAccess(vk.Write)[:compressBound+2], Bound: compressBound,
+		PushSize:  int(unsafe.Sizeof(kvCompressPush{})),
+		Constants: opkit.Words(saveInvocations, 1, cfg.Page, c.Ratio, int(opkit.Bit(0, c.Overlap)), c.Dim),
 	})
 	if err != nil {
 		return nil, err
@@ -97,7 +90,7 @@ func (x *SaveState) Record(rec *vk.Recorder, a SaveStateArgs) error {
 	if x == nil {
 		return pkg.Nil(op)
 	}
-	c, channels := x.cfg.Compression, x.cfg.Compression.Channels()
+	c := x.cfg.Compression
 	if err := checkState(x.dev, op, x.variant, a.State, c, x.cfg.Page); err != nil {
 		return err
 	}
@@ -118,21 +111,21 @@ func (x *SaveState) Record(rec *vk.Recorder, a SaveStateArgs) error {
 		return nil
 	}
 	targets := []opkit.Target{
-		{Name: "KvScore", T: a.KvScore, Access: vk.Read, Align: 16}, {Name: "Ape", T: a.Ape, Access: vk.Read, Align: 16},
-		{Name: "Positions", T: a.Positions, Access: vk.Read, Align: 4}, {Name: "Slots", T: a.Slots, Access: vk.Read, Align: 8},
+		{Name: "KvScore", T: a.KvScore, Access: vk.Read, Align: 16},
 		{Name: "State.Pool", T: a.State.Pool, Access: vk.Write, Align: poolAlign},
 	}
 	if err := pkg.Reach(x.dev, op, x.variant, targets...); err != nil {
 		return err
 	}
-	push := kvSaveStatePush{
-		KvScoreAddr: a.KvScore.View().Address(), ApeAddr: a.Ape.View().Address(),
-		PositionsAddr: a.Positions.View().Address(), SlotsAddr: a.Slots.View().Address(),
-		StateAddr: a.State.Pool.View().Address(), StateUnits: uint32(a.State.Layout.Stride / poolAlign),
+	push := kvCompressPush{
+		KvScoreAddr: a.KvScore.View().Address(),
+		StateAddr:   a.State.Pool.View().Address(), StateUnits: uint32(a.State.Layout.Stride / poolAlign),
 		StatePages: uint32(a.State.Pages()), Tokens: uint32(tokens),
 	}
+	bind := slices.Repeat([]vk.View{x.dev.Dummy()}, compressBound)
+	bind[0], bind[2], bind[compressBound-1] = a.Positions.View(), a.Slots.View(), a.Ape.View()
 	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
-		Kernel: x.kernel, Groups: [3]uint32{strided(x.dev, tokens, 1), uint32(opkit.CeilDiv(2*channels, 512)), 1}, Push: vk.Bytes(&push),
+		Kernel: x.kernel, Groups: [3]uint32{strided(x.dev, tokens, 1), 1, 1}, Bind: bind, Push: vk.Bytes(&push),
 	}, targets...)
 }
 

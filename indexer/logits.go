@@ -16,7 +16,7 @@ import (
 // LogitsVariants are the variants of Logits, best first. f16 holds every E4M3 and
 // E2M1 code and costs fewer instructions to decode to than bf16, so cm comes before
 // cmb; cmb has the range of f32 for MXFP4 scales, see Logits. Nobody gets half unasked.
-var LogitsVariants = opkit.Ladder("idx_logits", VariantCM, VariantCMB, VariantDot, VariantBase, VariantDA, VariantHalf)
+var LogitsVariants = opkit.Ladder("idx_logits", VariantCM, VariantDot, VariantBase, VariantDA, VariantHalf)
 
 // LogitsConfig says what a Logits is built for.
 type LogitsConfig struct {
@@ -112,6 +112,8 @@ type idxLogitsPush struct {
 	First, Width                uint32
 	Requests, TableWidth        uint32
 	Chunk, SideWidth            uint32
+	TableAddr                   uint64
+	SoftmaxScale, HeadScale     float32
 }
 
 // baseKeys is how many entries a workgroup of the builds without matrices takes.
@@ -197,7 +199,7 @@ func (o *Logits) spec() opkit.Spec {
 		spec.Subgroup = uint32(o.lanes.subgroup)
 		spec.Constants = append(spec.Constants, o.lanes.constants(o.cfg.tops, o.cfg.Blocks > 0)...)
 		if o.cfg.Raw {
-			spec.Stem, spec.PushSize = "idx_logits_lanes_raw", int(unsafe.Sizeof(idxLogitsRawPush{}))
+			spec.Stem = "idx_logits_lanes_raw"
 		}
 	} else if o.matrix() {
 		if o.tiling.codes {
@@ -216,8 +218,8 @@ func (o *Logits) spec() opkit.Spec {
 // features and, for products, a shape for.
 func (o *Logits) choose(op string, choose cmChooser) (err error) {
 	o.variant, err = pkg.ChooseOn(o.dev, op, LogitsVariants, o.cfg.Variant, o.cfg.MaxBytes, func(v string) (err error) {
-		if element := map[string]string{VariantCM: "f16", VariantCMB: "bf16"}[v]; element != "" {
-			o.tiling, err = choose(o.dev.Caps(), tuning.Of(o.dev), element, o.cfg.Heads, max(o.cfg.Group, 1))
+		if v == VariantCM {
+			o.tiling, err = choose(o.dev.Caps(), tuning.Of(o.dev), "f16", o.cfg.Heads, max(o.cfg.Group, 1))
 			if err == nil && o.cfg.Blocks > 0 {
 				o.tiling.ofBlocks(o.dev.Caps(), tuning.Of(o.dev))
 			}
@@ -229,7 +231,7 @@ func (o *Logits) choose(op string, choose cmChooser) (err error) {
 	}
 	if t := &o.tiling; err == nil && o.variant == VariantCM && !t.codes {
 		t.rows, err = pkg.MatrixRows(o.dev, VariantCM, t.m, t.n, t.k, t.subgroup, t.rows)
-	} else {
+	} else if !t.codes {
 		t.rows = 0
 	}
 	return err
@@ -251,14 +253,15 @@ func (o *Logits) chooseCodes(choose cmChooser) error {
 	if !ok {
 		return nil
 	}
-	exact, err := pkg.MatrixCodes(o.dev, t.m, t.n, t.k, t.subgroup)
+	exact, rows, err := pkg.MatrixCodes(o.dev, t.m, t.n, t.k, t.subgroup, t.rows)
 	if exact {
 		o.tiling = t
+		o.tiling.rows = rows
 	}
 	return err
 }
 
-func (o *Logits) matrix() bool { return o.variant == VariantCM || o.variant == VariantCMB }
+func (o *Logits) matrix() bool { return o.variant == VariantCM }
 
 // Variant is the name of the variant that was chosen.
 func (o *Logits) Variant() string { return o.variant }
@@ -301,12 +304,10 @@ func (o *Logits) Record(rec *vk.Recorder, a LogitsArgs) error {
 	if err != nil {
 		return err
 	}
-	launch := vk.Dispatch{Kernel: kernel, Groups: groups, Push: vk.Bytes(&push)}
 	if o.cfg.Raw {
-		raw := rawPush(push, a.Raw)
-		launch.Push = vk.Bytes(&raw)
+		push.raw(a.Raw)
 	}
-	return pkg.Dispatch(rec, op, o.variant, launch, targets...)
+	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: kernel, Groups: groups, Push: vk.Bytes(&push)}, targets...)
 }
 
 // targets are what base binds and the other variants reach by address.

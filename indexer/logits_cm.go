@@ -120,11 +120,13 @@ func (t *cmTiling) leastTile() int {
 // invocations for, given a shape of matrix product.
 func cmFit(caps *vk.Caps, tune *tuning.Profile, s vk.CoopMatShape, heads, tokens int) (cmTiling, bool) {
 	t := cmTiling{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize), rows: tune.Device.MatrixRows}
+	most := tune.Logits.MatrixHeads
 	if s.A == "e4m3" {
 		if t.k < 16 { // codes are loaded 16 at a time
 			return t, false
 		}
-		t.codes, t.rows = true, 0
+		t.codes = true
+		most *= 2 // they take half the registers
 	}
 	for _, v := range []int{t.m, t.n, t.k, t.subgroup} {
 		if v < 8 || bits.OnesCount(uint(v)) != 1 || v > D {
@@ -132,7 +134,7 @@ func cmFit(caps *vk.Caps, tune *tuning.Profile, s vk.CoopMatShape, heads, tokens
 		}
 	}
 	for t.tokens = min(powerOfTwo(tokens), tune.Logits.MatrixTokens); t.tokens >= 1; t.tokens /= 2 {
-		for t.heads = max(t.m, min(tune.Logits.MatrixHeads, powerOfTwo(heads))); t.heads >= t.m; t.heads /= 2 {
+		for t.heads = max(t.m, min(most, powerOfTwo(heads))); t.heads >= t.m; t.heads /= 2 {
 			t.fill(&tune.Logits, heads)
 			t.held = true
 			t.held = t.fits(caps, tune)

@@ -35,38 +35,16 @@ func (r RawQueries) targets() []opkit.Target {
 	}
 }
 
-// idxLogitsRawPush is the push block of idx_logits_lanes.comp with RAW_QUERIES.
-type idxLogitsRawPush struct {
-	QAddr, PositionsAddr        uint64
-	TableAddr, WeightsAddr      uint64
-	BlockTableAddr              uint64
-	TokenToReqAddr, LensAddr    uint64
-	KeysAddr, DstAddr, SideAddr uint64
-	KeysStride, KeysPages       uint32
-	Heads                       uint32
-	First, Width                uint32
-	Requests, TableWidth        uint32
-	Chunk, SideWidth            uint32
-	TableRows                   uint32
-	SoftmaxScale, HeadScale     float32
-}
-
-// rawPush is p with queries r.
-func rawPush(p idxLogitsPush, r RawQueries) idxLogitsRawPush {
-	x := idxLogitsRawPush{
-		QAddr: address(r.Q), PositionsAddr: address(r.Positions), TableAddr: address(r.Table), WeightsAddr: address(r.Weights),
-		BlockTableAddr: p.BlockTableAddr, TokenToReqAddr: p.TokenToReqAddr, LensAddr: p.LensAddr,
-		KeysAddr: p.KeysAddr, DstAddr: p.DstAddr, SideAddr: p.SideAddr, KeysStride: p.KeysStride, KeysPages: p.KeysPages, Heads: p.Heads,
-		First: p.First, Width: p.Width, Requests: p.Requests, TableWidth: p.TableWidth, Chunk: p.Chunk, SideWidth: p.SideWidth,
-		TableRows: uint32(r.Table.Shape[0]), SoftmaxScale: r.SoftmaxScale, HeadScale: r.HeadScale,
+// raw puts queries r in place of quantised ones.
+func (p *idxLogitsPush) raw(r RawQueries) {
+	p.QAddr, p.QScaleAddr, p.WeightsAddr, p.TableAddr = address(r.Q), address(r.Positions), address(r.Weights), address(r.Table)
+	p.Tokens, p.SoftmaxScale, p.HeadScale = uint32(r.Table.Shape[0]), r.SoftmaxScale, r.HeadScale
+	if p.SoftmaxScale == 0 {
+		p.SoftmaxScale = DefaultSoftmaxScale
 	}
-	if x.SoftmaxScale == 0 {
-		x.SoftmaxScale = DefaultSoftmaxScale
+	if p.HeadScale == 0 {
+		p.HeadScale = DefaultHeadScale(int(p.Heads))
 	}
-	if x.HeadScale == 0 {
-		x.HeadScale = DefaultHeadScale(int(p.Heads))
-	}
-	return x
 }
 
 // address is the device address of a tensor, 0 of an absent one.

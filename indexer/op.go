@@ -15,7 +15,6 @@ const MaxHeads = 128
 
 // Names of the variants of the kernels here.
 const (
-	VariantCMB  = opkit.CMB  // cooperative matrices of bf16; large memory by device address
 	VariantCM   = opkit.CM   // cooperative matrices of f16; large memory by device address
 	VariantBase = opkit.Base // any Vulkan 1.2 device; all memory bound as storage buffers
 
@@ -40,7 +39,7 @@ var pushLayouts = map[string]any{
 	"idx_logits":            idxLogitsPush{},
 	"idx_logits_codes":      idxLogitsPush{},
 	"idx_logits_lanes":      idxLogitsPush{},
-	"idx_logits_lanes_raw":  idxLogitsRawPush{},
+	"idx_logits_lanes_raw":  idxLogitsPush{},
 	"idx_logits_prompt":     idxLogitsPush{},
 	"idx_visible":           idxVisiblePush{},
 	"idx_candidates":        idxCandidatesPush{},

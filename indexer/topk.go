@@ -16,8 +16,8 @@ import (
 // shared memory; with less it is half of that.
 const MaxK = 2048
 
-// TopKVariants are the variants of TopK, best first: VariantDA has all memory by address.
-var TopKVariants = opkit.Ladder("idx_topk", VariantDA, VariantBase)
+// TopKVariants are the variants of TopK, best first.
+var TopKVariants = opkit.Ladder("idx_topk", VariantBase)
 
 // TopKConfig says what a TopK is built for.
 type TopKConfig struct {
@@ -81,8 +81,6 @@ type topkKernel struct {
 
 // idxTopkPush is the push block of idx_topk.comp.
 type idxTopkPush struct {
-	LogitsAddr, LensAddr, ListsAddr, DstAddr                           uint64
-	BlockTableAddr, TokenToReqAddr, SlotsAddr, CountsAddr              uint64
 	K, Width, First, Limit, Lists, SliceShift, Per, Solo, Stage, Flags uint32
 	Requests, TableWidth                                               uint32
 }
@@ -315,8 +313,7 @@ func (o *TopK) pick(groups, entries int) *opkit.Later {
 	return o.few
 }
 
-// bind gives the push constants of a round whose rows are whole, and what its launches
-// bind or reach.
+// bind gives the push constants of a round whose rows are whole, and what its launches bind.
 func (o *TopK) bind(r topkRound) (push idxTopkPush, views []vk.View) {
 	t, n := r.logits.Shape[0], r.logits.Shape[1]
 	push = idxTopkPush{
@@ -333,10 +330,6 @@ func (o *TopK) bind(r topkRound) (push idxTopkPush, views []vk.View) {
 	}
 	place, count, table, requests := o.bindSlots(r)
 	push.Requests, push.TableWidth = r.table()
-	push.LogitsAddr, push.LensAddr = r.logits.View().Address(), r.lens.View().Address()
-	push.ListsAddr, push.DstAddr = scratch.Address(), r.out.View().Address()
-	push.BlockTableAddr, push.TokenToReqAddr = table.Address(), requests.Address()
-	push.SlotsAddr, push.CountsAddr = place.Address(), count.Address()
 	return push, []vk.View{r.logits.View(), r.lens.View(), scratch, r.out.View(), r.logits.View(), table, requests, place, count}
 }
 
@@ -371,15 +364,8 @@ func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 		if err != nil {
 			return err
 		}
-		d := vk.Dispatch{Kernel: kernel, Groups: [3]uint32{uint32(t), uint32(pass.slices), 1}, Push: vk.Bytes(&p)}
-		if o.variant == VariantBase {
-			d.Bind = views
-		} else {
-			for i, v := range views {
-				d.Reach = append(d.Reach, vk.Reach{View: v, Access: topkAccess[i]})
-			}
-		}
-		return pkg.Dispatch(rec, op, o.variant, d)
+		return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
+			Kernel: kernel, Groups: [3]uint32{uint32(t), uint32(pass.slices), 1}, Bind: views, Push: vk.Bytes(&p)})
 	}
 	registers := o.registers()
 	if r.slices == 1 {

@@ -106,12 +106,16 @@ func NewLinearTiled(dev *vk.Device, cfg LinearConfig, shape [5]int) (*Linear, er
 }
 
 // NewLinearCodes is NewLinear with tiles of one shape, BM, BN, BK, WM, WN, for codes as elements of
-// f16 or e4m3, and no other kernels with matrices. It is false where the device has no such tile.
+// f16 or e4m3, and no other kernels with matrices; rows lie as NewLinearTiled has them. It is false
+// where the device has no such tile.
 func NewLinearCodes(dev *vk.Device, cfg LinearConfig, shape [5]int, element string) (o *Linear, ok bool, err error) {
 	p := *tuning.Of(dev)
 	p.Linear.Tiles.Codes = []tuning.LinearTile{{
 		Tokens: shape[0], Rows: shape[1], Step: shape[2], SubgroupTokens: shape[3], SubgroupRows: shape[4]}}
 	p.Linear.Tiles.Shapes, p.Device.NarrowRegisters = p.Linear.Tiles.Codes, 1024 // a processor has memory
+	if cfg.Weights == WeightFP8UE8M0 {
+		p.Device.MatrixRows = 2
+	}
 	o, err = newLinear(dev, cfg, &p, func(variant string) []kernelKind {
 		if matrixElement[variant] == "" {
 			return linearKinds(variant)

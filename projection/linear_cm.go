@@ -68,9 +68,12 @@ func (t linearTiling) span() int {
 	return t.bk
 }
 
-// sharedBytes is the sum of the shared arrays.
+// refBytes is the size of ref_s, which builds of bf16 do not have.
+const refBytes = 16
+
+// sharedBytes is the sum of the shared arrays, ref_s included.
 func (t linearTiling) sharedBytes() int {
-	more, tile := 16, (t.bm+t.bn)*(t.elementBytes()*t.bk+16)
+	more, tile := refBytes, (t.bm+t.bn)*(t.elementBytes()*t.bk+16)
 	if t.codes != "" {
 		more, tile = 0, tile+4*t.bm*t.bk/t.summed
 	}

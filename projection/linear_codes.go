@@ -35,11 +35,13 @@ func (l *linearLayer) codesTile(t linearTiling, element string) (linearTiling, b
 		case errors.Is(err, vk.ErrMissingFeature):
 			continue
 		case err == nil && element == "f16":
-			return codes, true, nil
+			codes.rows, err = l.findRows(codes)
+			return codes, true, err
 		case err == nil:
-			exact, err := pkg.MatrixCodes(l.dev, codes.m, codes.n, codes.k, codes.subgroup)
+			exact, rows, err := pkg.MatrixCodes(l.dev, codes.m, codes.n, codes.k, codes.subgroup, l.device.MatrixRows)
 			if exact {
 				t = codes
+				t.rows = rows
 			}
 			return t, exact, err
 		}

@@ -65,6 +65,16 @@ var codesFormats = []struct {
 	{projection.WeightFP8UE8M0x32, projection.ActivationMXFP8, [5]int{16, 64, 32, 8, 64}},
 }
 
+// ofMatrices is a tile whose subgroups have a matrix at least, as long as a device has square ones.
+func ofMatrices(dev *vk.Device, tile [5]int) [5]int {
+	for _, s := range dev.Adapter().Caps.CoopMat {
+		if s.M == s.N && s.A == "f16" {
+			tile[3], tile[4] = max(tile[3], int(s.M)), max(tile[4], int(s.N))
+		}
+	}
+	return tile
+}
+
 // eachCodes runs a test with operands of every format and tiles for codes: with elements of f16,
 // and as RDNA4 has them where the device has exact matrices of E4M3. f gets the operation with a
 // share of the scratch memory, and what is wanted.
@@ -79,13 +89,7 @@ func eachCodes(t *testing.T, tokens, groups, n, k int, code func(rng *rand.Rand)
 		h := codesHost(rng, x.weights, x.act, tokens, groups, n, k, func() byte { return code(rng) })
 		want := make([]float64, h.T*h.Groups*h.N)
 		require.NoError(t, projection.LinearRef(h, want))
-		tile := x.tile
-		for _, s := range dev.Adapter().Caps.CoopMat { // a subgroup has a matrix at least
-			if s.M == s.N && s.A == "f16" {
-				tile[3], tile[4] = max(tile[3], int(s.M)), max(tile[4], int(s.N))
-			}
-		}
-		for element, tile := range map[string][5]int{"f16": tile, "e4m3": {128, 128, 128, 32, 64}} {
+		for element, tile := range map[string][5]int{"f16": ofMatrices(dev, x.tile), "e4m3": {128, 128, 128, 32, 64}} {
 			t.Run(fmt.Sprint(h.Weights, "/", h.Activations, "/", element), func(t *testing.T) {
 				op, ok, err := projection.NewLinearCodes(dev, linearConfig(h, projection.VariantCM), tile, element)
 				if errors.Is(err, vk.ErrMissingFeature) {

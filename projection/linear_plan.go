@@ -161,12 +161,9 @@ func (l *linearLayer) findLanes(m, n, k, subgroup int) (int, error) {
 	return layoutLanes(m, n, k, subgroup, words), err
 }
 
-// findRows asks the device how it holds rows, of lib/cm_rows.glsl, for elements of f16.
+// findRows asks the device how it holds rows, of lib/cm_rows.glsl.
 func (l *linearLayer) findRows(t linearTiling) (int, error) {
-	if l.variant != opkit.CM {
-		return 0, nil
-	}
-	return pkg.MatrixRows(l.dev, VariantCM, t.m, t.n, t.k, t.subgroup, l.device.MatrixRows)
+	return pkg.MatrixRows(l.dev, l.variant, t.m, t.n, t.k, t.subgroup, l.device.MatrixRows)
 }
 
 func (o *Linear) checkGrid(op string, p linearPlan) error {

@@ -115,7 +115,7 @@ func TestLinearSmallBlocksAsBF16(t *testing.T) {
 		}
 		for _, tile := range [][5]int{{16, 32, 32, 8, 8}, {16, 64, 32, 8, 16}} {
 			of := func(h projection.LinearHost) [][]float32 {
-				op, err := projection.NewLinearTiled(dev, linearConfig(h, variant), tile)
+				op, err := projection.NewLinearTiled(dev, linearConfig(h, variant), ofMatrices(dev, tile))
 				require.NoError(t, err)
 				if variant != projection.VariantBase {
 					return [][]float32{linear(t, dev, h, op, 1)}

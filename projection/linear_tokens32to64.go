@@ -9,7 +9,7 @@ import (
 )
 
 // tokens32to64 is proj_linear_tokens32to64: matrices with weights from memory to registers and x
-// through shared memory, 128 rows and 32 or 64 tokens a workgroup. It covers up to two passes.
+// through shared memory, 128 rows and 32, 48 or 64 tokens a workgroup. It covers up to two passes.
 type tokens32to64 struct {
 	*linearLayer
 	divisions []division32to64 // fewest tokens first

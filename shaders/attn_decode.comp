@@ -6,14 +6,14 @@
 // Bindings: 0 q [T,H,512] bf16; 1 win_indices [T,win_width] i32; 2 win_lens [T] i32;
 //   3 comp_indices [T,comp_width] i32; 4 comp_lens [T] i32; 5 sink [H] f32; 6 dst [T,H,512] bf16;
 //   7 lse [T,H] f32; 8 part_out [T,splits,H,512] f32; 9 part_ml [T,splits,H] (m, l, max, 0) f32;
-//   10 window pool, 11 compressed pool (with KV_DA by address).
+//   10 window pool, 11 compressed pool (with ADDRESSED by address).
 // Workgroup: HG heads (x) of one of `splits` ranges of entries (y) of token z. With one split it
 //   finishes the row, else attn_merge does.
 // Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 invocations, 16*HG;
 //   5 WIN_RECORD, 6 COMP_RECORD (lib/kv_record.glsl), both RECORD_V4 or neither.
 // Shared memory: 44740 bytes at HG 16, TILE 16; lib/sparse_mla.glsl has the sum.
-// Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with HALVES shaderFloat16, with DOT2
-//   shaderMixedFloatDotProductFloat16AccFloat32.
+// Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64; with HALVES shaderFloat16, with
+//   DOT2 shaderMixedFloatDotProductFloat16AccFloat32.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -45,8 +45,8 @@ layout(std430, set = 0, binding = 9) writeonly buffer PartMl { vec4 rows[]; } pa
 const uint HAS_SINK = 1u, HAS_COMP = 2u, WANT_LSE = 4u;
 
 layout(push_constant) uniform Push {
-    KV_ADDR win_addr;
-    KV_ADDR comp_addr;
+    uint64_t win_addr;
+    uint64_t comp_addr;
     uint heads;
     uint win_width;
     uint comp_width;

@@ -31,7 +31,7 @@ layout(constant_id = 11) const uint WIN_RECORD = 0u;
 layout(constant_id = 12) const uint COMP_RECORD = 0u;
 #ifdef CM_BF16
 #define CM_FLOAT8
-layout(constant_id = 99) const bool FLOAT8 = false;
+layout(constant_id = 96) const bool FLOAT8 = false;
 #endif
 #define CM_TURN (ROWS == 0u ? 2u : 1u) // with ROWS all output passes through kv_s
 #define CM_NEXT (ROWS == 0u ? 1u : ROW_PARTS)

@@ -1,8 +1,8 @@
 // Joins the parts of split rows of attention, for each token and head:
 //   M = max m_i,  w_i = exp2(m_i - M),  L = sum w_i l_i,  lse = ln 2 * (M + log2 L),
 //   out = sum w_i acc_i / (L + exp2(sink - M))       The sink enters here and nowhere else.
-// Bindings (with KV_DA addresses): 0 part_out [T,splits,H,512] f32; 1 part_ml [T,splits,H] (m, l,
-//   max, 0) f32, base 2; 2 sink [H] f32; 3 positions [T] i32; 4 table [rows,64] f32; 5 dst
+// Bindings (with ADDRESSED addresses): 0 part_out [T,splits,H,512] f32; 1 part_ml [T,splits,H] (m,
+//   l, max, 0) f32, base 2; 2 sink [H] f32; 3 positions [T] i32; 4 table [rows,64] f32; 5 dst
 //   [T,H,512] bf16; 6 lse [T,H] f32; 7 max_logits [T,H] f32. A part with l = 0 is empty: its acc is
 //   not read. Where 2, 3 or 4 is absent, any memory of 256 bytes stands in. With UNROPE the last 64
 //   numbers of out are rotated back as proj_inverse_rope does.
@@ -10,11 +10,10 @@
 //   It adds these in the order of their numbers; then the GROUPS sums are added in the order of
 //   theirs.
 // Constants: 0 AHEAD, 1 GROUPS: attention/merge.go.  Shared memory: 2064*GROUPS bytes.
-// Features: none; with KV_DA bufferDeviceAddress, shaderInt64.
+// Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#include "lib/kv_page.glsl"
 #include "lib/tensors.glsl"
 
 layout(local_size_x = 128, local_size_y_id = 1) in;
@@ -26,14 +25,14 @@ const uint GROUPS = gl_WorkGroupSize.y;
 const uint HAS_SINK = 1u, WANT_LSE = 4u, WANT_MAX = 8u, UNROPE = 16u;
 
 layout(push_constant) uniform Push {
-    KV_ADDR part_out_addr;
-    KV_ADDR part_ml_addr;
-    KV_ADDR sink_addr;
-    KV_ADDR positions_addr;
-    KV_ADDR table_addr;
-    KV_ADDR dst_addr;
-    KV_ADDR lse_addr;
-    KV_ADDR max_addr;
+    uint64_t part_out_addr;
+    uint64_t part_ml_addr;
+    uint64_t sink_addr;
+    uint64_t positions_addr;
+    uint64_t table_addr;
+    uint64_t dst_addr;
+    uint64_t lse_addr;
+    uint64_t max_addr;
     uint heads;
     uint splits;
     uint flags;

@@ -22,7 +22,6 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
-#define KV_DA
 #include "lib/kv_page.glsl"
 
 layout(local_size_x = 256, local_size_x_id = 2) in;
@@ -50,7 +49,7 @@ layout(std430, set = 0, binding = 8) writeonly buffer PartMl { vec4 rows[]; } pa
 const uint HAS_SINK = 1u, HAS_LENS = 2u, WANT_LSE = 4u, WANT_MAX = 8u, SOME_TOKENS = 16u;
 
 layout(push_constant) uniform Push {
-    KV_ADDR kv_addr;
+    uint64_t kv_addr;
     uint rows;
     uint heads;
     uint width;

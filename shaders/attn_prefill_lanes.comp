@@ -27,7 +27,6 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_ballot : require
 #extension GL_KHR_shader_subgroup_shuffle : require
-#define KV_DA
 #include "lib/kv_page.glsl"
 #include "lib/rope.glsl"
 
@@ -59,7 +58,7 @@ ROPE_TABLE(table, 10)
 const uint HAS_SINK = 1u, HAS_LENS = 2u, WANT_LSE = 4u, WANT_MAX = 8u, SOME_TOKENS = 16u;
 
 layout(push_constant) uniform Push {
-    KV_ADDR kv_addr;
+    uint64_t kv_addr;
     uint rows;
     uint heads;
     uint width;

@@ -5,30 +5,24 @@
 // Workgroup: every gl_NumWorkGroups.x-th block of lanes * LOADS pieces of 16 bytes. An invocation
 //   asks for LOADS of them before it waits for one.
 // Constants: 0 invocations, lanes; 1 LOADS.
-// Shared memory: none.  Features: none; _da: bufferDeviceAddress, shaderInt64.
+// Shared memory: none.  Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64.
 // Without keep, total is written only if the sum has one unlikely value, so that a compiler cannot
 // leave out the loads.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#include "lib/kv_page.glsl"
 #include "lib/tensors.glsl"
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint LOADS = 4;
 layout(push_constant) uniform Push {
-    KV_ADDR src_addr;
-    KV_ADDR total_addr;
+    uint64_t src_addr;
+    uint64_t total_addr;
     uint count; // pieces
     uint keep;  // 1 if total is wanted
 } pc;
 TENSOR(uvec4, src, 0)
-#ifdef KV_DA
-layout(buffer_reference, std430, buffer_reference_align = 4) buffer Total { uint v; };
-#define TOTAL Total(pc.total_addr).v
-#else
+layout(buffer_reference, std430, buffer_reference_align = 4) buffer TotalAt { uint v; };
 layout(std430, set = 0, binding = 1) buffer Total { uint v; } total;
-#define TOTAL total.v
-#endif
 
 void main() {
     const uint lanes = gl_WorkGroupSize.x, block = lanes * LOADS, lane = gl_LocalInvocationID.x;
@@ -46,5 +40,8 @@ void main() {
         [[unroll]] for (uint i = 0u; i < LOADS; i++) sum += v[i];
     }
     const uint all = sum.x + sum.y + sum.z + sum.w;
-    if (pc.keep != 0u || all == 0x9E3779B9u) atomicAdd(TOTAL, all);
+    if (pc.keep != 0u || all == 0x9E3779B9u) {
+        if (ADDRESSED) atomicAdd(TotalAt(pc.total_addr).v, all);
+        else atomicAdd(total.v, all);
+    }
 }

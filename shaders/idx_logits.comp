@@ -4,7 +4,7 @@
 // With BLOCKS column c of a token is entry side[t][c/8]*8 + c%8, and lens counts columns.
 // The key scale s_k is FP8's; MXFP4 rows have a scale for each 32 numbers instead. An entry whose
 // page is not in the table, or not in the pool, gets -inf. Other columns are not written.
-// Bindings:  those of lib/index_logits.glsl (dst and keys not in _da builds).
+// Bindings:  those of lib/index_logits.glsl (dst and keys not with ADDRESSED).
 // Workgroup: 128 entries of one token and all of its heads, HEADS at a time, by 128 invocations.
 //   Each step decodes 16 numbers of entries and heads to shared memory; an invocation multiplies
 //   HEADS/8 heads by 8 entries.
@@ -12,23 +12,18 @@
 //   multiplied without a loop, a power of two up to 16, 3 BLOCKS: 1 for entries of candidate
 //   blocks, 4 HEADS: 32 or 64.
 // Shared memory: 12288 bytes with 64 heads, with HALVES half of it.
-// Features: none; _da: bufferDeviceAddress, shaderInt64; with HALVES shaderFloat16, with DOT2
-//   shaderMixedFloatDotProductFloat16AccFloat32.
+// Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64; with HALVES shaderFloat16, with
+//   DOT2 shaderMixedFloatDotProductFloat16AccFloat32.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/kv_page.glsl"
 #include "lib/index_logits.glsl"
-#ifdef HALVES
 #include "lib/cm_element.glsl"
 #include "lib/cm_index_codes.glsl"
 #include "lib/dot2.glsl"
 #include "lib/half_loads.glsl"
-#define LOAD_KEYS(at, lane) HALF_LOAD(k_s, at, lane)
-#else
 #include "lib/lifted.glsl"
-#define LOAD_KEYS(at, lane) k_s[at]
-#endif
 
 layout(local_size_x = 128) in;
 layout(constant_id = 2) const uint UNROLL = 4u;
@@ -40,20 +35,11 @@ KV_POOL(keys, 7)
 const uint KEYS = 128u, STEP = 16u, FOURS = HEADS / 32u; // fours of heads of an invocation
 const uint QP = HEADS / 4u, KP = KEYS / 4u, KL = KEYS / 8u;
 
-#ifdef HALVES // pairs of f16
-#define WORD uint
-#define LINE uvec4
-const uint EACH = 2u;
-#else
-#define WORD float
-#define LINE vec4
-const uint EACH = 1u;
-#endif
-
+const uint EACH = HALVES ? 2u : 1u;                    // numbers of a word: f16, or f32
 const uint LINES = UNROLL < EACH ? 1u : UNROLL / EACH; // of words, multiplied without a loop
 
-shared LINE q_s[STEP / EACH * QP]; // [STEP, HEADS], EACH numbers a word
-shared LINE k_s[STEP / EACH * KP]; // [STEP, 128 entries]; at the end sums of eight heads, [8, 128]
+shared uvec4 q_s[STEP / EACH * QP]; // [STEP, HEADS], EACH numbers a word
+shared uvec4 k_s[STEP / EACH * KP]; // [STEP, 128 entries]; at the end sums of eight heads, [8, 128]
 
 // Eight numbers as they are stored.
 struct Eight {
@@ -61,37 +47,22 @@ struct Eight {
     uint scales; // MXFP4: of the row
 };
 
-#ifdef HALVES
+// What the sums lack.
+const float UNSCALE = FORMAT == INDEX_FP8 ? (HALVES ? 1.0 : LIFTED_E4M3 * LIFTED_E4M3) : (HALVES ? CM_UNSCALE : 1.0);
 
-const float UNSCALE = FORMAT == INDEX_FP8 ? 1.0 : CM_UNSCALE;
-
-// decode: of eight numbers from d on. Which of them are a pair does not matter as long as queries
-// and keys have the same ones. FP8's are moved to where none is subnormal.
-void decode(Eight r, uint d, out uint v[4]) {
-    uvec4 w;
-    if (FORMAT == INDEX_FP8) {
-        w = cm_fp8x8(r.w);
-        [[unroll]] for (uint e = 0u; e < 4u; e++) w[e] = packFloat2x16(unpackFloat2x16(w[e]) * cm_scale(127u));
-    } else w = cm_fp4x8(r.w.x, cm_fp4_scale(r.scales, d / INDEX_BLOCK));
-    [[unroll]] for (uint e = 0u; e < 4u; e++) v[e] = w[e];
-}
-
-// row_scale: of an MXFP4 row, what its numbers lack.
-float row_scale(uint scales) { return cm_row_scale(scales); }
-
-void multiply(inout vec4 acc, uint q, uvec4 k) {
-    [[unroll]] for (uint i = 0u; i < 4u; i++) acc[i] = dot2(unpackFloat2x16(q), unpackFloat2x16(k[i]), acc[i]);
-}
-
-uvec4 word4(vec4 v) { return floatBitsToUint(v); }
-float word_sum(uint w) { return uintBitsToFloat(w); }
-
-#else
-
-const float UNSCALE = FORMAT == INDEX_FP8 ? LIFTED_E4M3 * LIFTED_E4M3 : 1.0;
-
-// decode: of eight numbers from d on; FP8's come 2^8 times too large.
-void decode(Eight r, uint d, out float v[8]) {
+// decode: words of eight numbers from d on, of halves four. Which of them are a pair does not
+// matter as long as queries and keys have the same ones. FP8's halves are moved to where none is
+// subnormal; as f32 its numbers come 2^8 times too large.
+void decode(Eight r, uint d, out uint v[8]) {
+    if (HALVES) {
+        uvec4 w;
+        if (FORMAT == INDEX_FP8) {
+            w = cm_fp8x8(r.w);
+            [[unroll]] for (uint e = 0u; e < 4u; e++) w[e] = packFloat2x16(unpackFloat2x16(w[e]) * cm_scale(127u));
+        } else w = cm_fp4x8(r.w.x, cm_fp4_scale(r.scales, d / INDEX_BLOCK));
+        [[unroll]] for (uint e = 0u; e < 4u; e++) v[e] = w[e];
+        return;
+    }
     vec4 a, b;
     if (FORMAT == INDEX_FP8) {
         a = lifted_e4m3x4(r.w.x);
@@ -102,19 +73,21 @@ void decode(Eight r, uint d, out float v[8]) {
         b = lifted_e2m1x4(r.w.x >> 16) * LIFTED_E2M1 * scale;
     }
     [[unroll]] for (uint e = 0u; e < 4u; e++) {
-        v[e] = a[e];
-        v[4u + e] = b[e];
+        v[e] = floatBitsToUint(a[e]);
+        v[4u + e] = floatBitsToUint(b[e]);
     }
 }
 
-float row_scale(uint scales) { return 1.0; }
+// row_scale: of an MXFP4 row, what its numbers lack.
+float row_scale(uint scales) { return HALVES ? cm_row_scale(scales) : 1.0; }
 
-void multiply(inout vec4 acc, float q, vec4 k) { acc += q * k; }
-
-vec4 word4(vec4 v) { return v; }
-float word_sum(float w) { return w; }
-
-#endif
+void multiply(inout vec4 acc, uint q, uvec4 k) {
+    if (HALVES) {
+        [[unroll]] for (uint i = 0u; i < 4u; i++) acc[i] = dot2(unpackFloat2x16(q), unpackFloat2x16(k[i]), acc[i]);
+    } else {
+        acc += uintBitsToFloat(q) * uintBitsToFloat(k);
+    }
+}
 
 // fetch_q, fetch_k: numbers d .. d+7 of a head, of an entry.
 Eight fetch_q(uint t, uint h, uint d) {
@@ -145,18 +118,23 @@ Eight fetch_k(uint page, uint row, uint scales, uint d) {
 
 const uint HALF = 4u / EACH; // of the words of eight numbers: from first to last they take Tiger Lake 3 % more clocks
 
-void keep_q(uint at, uint line, WORD v[8u / EACH]) {
+void keep_q(uint at, uint line, uint v[8]) {
     [[unroll]] for (uint e = 0u; e < HALF; e++) {
         q_s[(at / EACH + e) * QP + line / 4u][line % 4u] = v[e];
         q_s[(at / EACH + HALF + e) * QP + line / 4u][line % 4u] = v[HALF + e];
     }
 }
 
-void keep_k(uint at, uint line, WORD v[8u / EACH]) {
+void keep_k(uint at, uint line, uint v[8]) {
     [[unroll]] for (uint e = 0u; e < HALF; e++) {
         k_s[(at / EACH + e) * KP + line / 4u][line % 4u] = v[e];
         k_s[(at / EACH + HALF + e) * KP + line / 4u][line % 4u] = v[HALF + e];
     }
+}
+
+uvec4 load_keys(uint at, uint lane) {
+    if (HALVES) return HALF_LOAD(k_s, at, lane);
+    return k_s[at];
 }
 
 void main() {
@@ -184,7 +162,7 @@ void main() {
             acc[i][1] = vec4(0.0);
         }
         [[dont_unroll]] for (uint d0 = 0u; d0 < INDEX_DIM; d0 += STEP) {
-            WORD v[8u / EACH];
+            uint v[8];
             barrier();
             if (tid < HEADS * STEP / 8u) { // with 32 heads the others would do the same
                 decode(q, d0 + eight, v);
@@ -202,9 +180,9 @@ void main() {
             [[dont_unroll]] for (uint s0 = 0u; s0 < STEP / EACH; s0 += LINES) {
                 [[unroll]] for (uint s1 = 0u; s1 < LINES; s1++) {
                     const uint s = s0 + s1;
-                    const LINE k0 = LOAD_KEYS(s * KP + mine_k, mine_k), k1 = LOAD_KEYS(s * KP + KL + mine_k, mine_k);
+                    const uvec4 k0 = load_keys(s * KP + mine_k, mine_k), k1 = load_keys(s * KP + KL + mine_k, mine_k);
                     [[unroll]] for (uint f = 0u; f < FOURS; f++) {
-                        const LINE qs = q_s[s * QP + mine_h * FOURS + f];
+                        const uvec4 qs = q_s[s * QP + mine_h * FOURS + f];
                         [[unroll]] for (uint i = 0u; i < 4u; i++) {
                             multiply(acc[4u * f + i][0], qs[i], k0);
                             multiply(acc[4u * f + i][1], qs[i], k1);
@@ -224,16 +202,16 @@ void main() {
         }
     }
     barrier();
-#ifdef HALVES
-    sum[0] = HALF_BACK(sum[0], mine_k);
-    sum[1] = HALF_BACK(sum[1], mine_k);
-#endif
-    k_s[mine_h * KP + mine_k] = word4(sum[0]);
-    k_s[mine_h * KP + KL + mine_k] = word4(sum[1]);
+    if (HALVES) {
+        sum[0] = HALF_BACK(sum[0], mine_k);
+        sum[1] = HALF_BACK(sum[1], mine_k);
+    }
+    k_s[mine_h * KP + mine_k] = floatBitsToUint(sum[0]);
+    k_s[mine_h * KP + KL + mine_k] = floatBitsToUint(sum[1]);
     barrier();
     if (n >= end) return;
     float x = 0.0;
-    for (uint i = 0u; i < 8u; i++) x += word_sum(k_s[i * KP + tid / 4u][tid % 4u]);
+    for (uint i = 0u; i < 8u; i++) x += uintBitsToFloat(k_s[i * KP + tid / 4u][tid % 4u]);
     x *= UNSCALE * (FORMAT == INDEX_FP8 ? uintBitsToFloat(scale) : row_scale(scale));
     logit_store(t, n - pc.first, there ? x : LOGIT_NONE);
 }

@@ -9,19 +9,20 @@
 // Constants: 0 page, 1 format, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 HG, 8
 //   HEAD_PARTS, 9 TOKENS, 10 TILE, 11 ALONE (1: a subgroup decodes the keys it multiplies and waits
 //   for no other), 12 HELD (1: weights stay in registers), 13 BLOCKS: 1 for entries of candidate
-//   blocks, with TOKENS 1, 14 ROWS (of lib/cm_rows.glsl: how keys lie; f16 only). With CM_CODES
+//   blocks, with TOKENS 1, 14 ROWS (of lib/cm_rows.glsl: how keys lie). With CM_CODES
 //   elements are the codes of E4M3 themselves, format is 1 and BLOCKS 0.
-// Shared memory: TILE*272 (with CM_CODES TILE*144) + SUBGROUPS*N*(4M+16) + 4*TOKENS*HEAD_PARTS*HG +
-//   4*PART_SUMS + 8*TILE bytes.
-// Features:  cooperativeMatrix (f16; _cmb: bf16; CM_CODES: e4m3), shaderFloat16, vulkanMemoryModel,
-//   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
+// Shared memory: TILE*272 (with CM_CODES TILE*144) + SUBGROUPS*N*(4M+16), which ROWS leaves unused,
+//   + 4*TOKENS*HEAD_PARTS*HG + 4*PART_SUMS + 8*TILE bytes.
+// Features:  cooperativeMatrix (f16; CM_CODES: e4m3), shaderFloat16, vulkanMemoryModel,
+//   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups, subgroupShuffle;
+//   with CM_CODES shaderFloat8, shaderInt8.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
-#define KV_DA
+#extension GL_KHR_shader_subgroup_shuffle : require
 #include "lib/kv_page.glsl"
 #include "lib/index_logits.glsl"
 #include "lib/cm_element.glsl"
@@ -47,10 +48,12 @@ layout(constant_id = 10) const uint TILE = 64u;
 layout(constant_id = 11) const uint ALONE = 1u;
 layout(constant_id = 12) const uint HELD = 1u;
 layout(constant_id = 13) const uint BLOCKS = 0u;
-#if defined(CM_BF16) || defined(CM_CODES)
-const uint ROWS = 0u;
-#else
 layout(constant_id = 14) const uint ROWS = 0u;
+#ifdef CM_CODES
+#define CM_CODE_ROWS
+#define LOAD_KEYS CM_LOAD_CODES
+#else
+#define LOAD_KEYS CM_LOAD_ROWS
 #endif
 #include "lib/cm_rows.glsl"
 
@@ -226,13 +229,16 @@ void load_queries(uint t0) {
     barrier();
 }
 
-// sum_heads: this subgroup's heads against the keys of rows row0 .. row0+N-1, to its part of sum_s.
+float key_sum_; // with ROWS: of key lane % N
+
+// sum_heads: this subgroup's heads against the keys of rows row0 .. row0+N-1, to its part of sum_s;
+// with ROWS to key_sum_.
 void sum_heads(uint row0) {
     CM_C s[HEAD_TILES];
     [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = CM_C(0.0);
     [[unroll]] for (uint k = 0u; k < STEPS; k++) {
         CM_B keys; // rows of row_s are its columns
-        CM_LOAD_ROWS(keys, row_s, row0, k * CM_K / QUAD, ROW_PITCH, lane, gl_CooperativeMatrixLayoutColumnMajor)
+        LOAD_KEYS(keys, row_s, row0, k * CM_K / QUAD, ROW_PITCH, lane, gl_CooperativeMatrixLayoutColumnMajor)
         [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) s[i] = coopMatMulAdd(q_f[i][k], keys, s[i]);
     }
     // Heads M apart meet in one component, wherever a subgroup keeps it.
@@ -243,7 +249,11 @@ void sum_heads(uint row0) {
         else load_weights(w, i);
         [[unroll]] for (uint e = 0u; e < sum.length(); e++) sum[e] += max(s[i][e], 0.0) * w[e];
     }
-    coopMatStore(sum, sum_s, sub * CM_N * SUM_PITCH, SUM_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+    if (ROWS != 0u) {
+        key_sum_ = 0.0;
+        [[unroll]] for (uint e = 0u; e < sum.length(); e++) key_sum_ += sum[e];
+        [[unroll]] for (uint x = CM_N; x < SUBGROUP; x *= 2u) key_sum_ += subgroupShuffleXor(key_sum_, x);
+    } else coopMatStore(sum, sum_s, sub * CM_N * SUM_PITCH, SUM_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
 }
 
 // multiply: the logits of this subgroup's share of a tile, or the sums over its part of the heads.
@@ -253,15 +263,19 @@ void multiply(uint tile, uint buf, bool mine) {
     [[dont_unroll]] for (uint j = 0u; j < KEY_TILES; j++) {
         const uint row0 = (key_part_ * KEY_TILES + j) * CM_N;
         if (mine) sum_heads(row0);
-        subgroupBarrier();
+        if (ROWS == 0u) subgroupBarrier();
         for (uint key = lane; mine && key < CM_N; key += SUBGROUP) {
-            vec4 four = sum_s[(sub * CM_N + key) * SUM_PITCH];
-            [[unroll]] for (uint m = 1u; m < CM_M / 4u; m++) four += sum_s[(sub * CM_N + key) * SUM_PITCH + m];
-            const float all = (four.x + four.y) + (four.z + four.w);
+            float all = key_sum_;
+            if (ROWS == 0u) {
+                vec4 four = sum_s[(sub * CM_N + key) * SUM_PITCH];
+                [[unroll]] for (uint m = 1u; m < CM_M / 4u; m++) four += sum_s[(sub * CM_N + key) * SUM_PITCH + m];
+                all = (four.x + four.y) + (four.z + four.w);
+            }
             if (HEAD_PARTS == 1u) finish(t_, begin_, end_, tile, row0 + key, buf, all);
             else part_s[(token_ * HEAD_PARTS + head_part_) * TILE + row0 + key] = all;
+            if (ROWS != 0u) break; // each key has a lane
         }
-        subgroupBarrier();
+        if (ROWS == 0u) subgroupBarrier();
     }
 }
 

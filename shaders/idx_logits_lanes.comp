@@ -15,8 +15,8 @@
 // Constants: 0 page, a multiple of M, 1 format, 2 THREADS, at least HG, 3 SUBGROUP, 4..6 M, N, K of
 //   a product, 7 HG, heads rounded up to N, 8 P: 4 or 8, 9 TOPS: 1 to write tops,
 //   10 BLOCKS: 1 for entries of candidate blocks.
-// RAW_QUERIES: queries come as bf16 and are quantised here (lib/index_raw.glsl), by at least 8*HG
-//   invocations. It is a macro because it changes the push constants and what is loaded by address.
+// RAW_QUERIES, a choice: queries come as bf16 and are quantised here (lib/index_raw.glsl), by at
+//   least 8*HG invocations.
 // Shared memory: 276*HG bytes; _raw: 408*HG, for MXFP4 344*HG.
 // Features:  cooperativeMatrix (f16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress,
 //   shaderInt64, subgroupSizeControl, computeFullSubgroups, subgroupShuffle, subgroupArithmetic.
@@ -28,16 +28,13 @@
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
-#define KV_DA
 #include "lib/kv_page.glsl"
 #include "lib/index_logits.glsl"
 #include "lib/cm_element.glsl"
 #include "lib/cm_index_codes.glsl"
-#ifdef RAW_QUERIES
 #include "lib/rope_bf16.glsl"
 const bool QUERY_FP4 = FORMAT != INDEX_FP8;
 #include "lib/index_query.glsl"
-#endif
 
 layout(local_size_x = 128, local_size_x_id = 2) in;
 const uint THREADS = gl_WorkGroupSize.x;
@@ -49,6 +46,7 @@ layout(constant_id = 7) const uint HG = 64u;
 layout(constant_id = 8) const uint P = 4u;
 layout(constant_id = 9) const uint TOPS = 0u;
 layout(constant_id = 10) const uint BLOCKS = 0u;
+layout(constant_id = 96) const bool RAW_QUERIES = false;
 
 const uint SUBGROUPS = THREADS / SUBGROUP;
 const uint HEAD_TILES = HG / CM_N;
@@ -152,15 +150,14 @@ FETCH(fetch, KvRead1, KvRead2, KvRead4)
 FETCH(fetch_held, Held1, Held2, Held4)
 
 // element: number e of a lane's part of a row, in the order in which codes are decoded.
-float16_t element(uvec4 codes[LOADS], CM_FP4_SCALE scale, uint e) {
+float16_t element(uvec4 codes[LOADS], f16vec2 scale, uint e) {
     const uint per = FORMAT == INDEX_FP8 ? 4u : 8u, w = e / per, word = codes[w / 4u][w % 4u]; // numbers of a word
     const uvec4 pairs = FORMAT == INDEX_FP8 ? cm_fp8x8(uvec2(word)) : cm_fp4x8(word, scale);
     return unpackFloat2x16(pairs[e % per / 2u])[e % 2u];
 }
 
-#ifdef RAW_QUERIES
 #include "lib/index_raw.glsl"
-#else
+
 // Queries of the head tiles that a subgroup decodes, as they lie in memory, and the weight of a
 // head for each invocation. They are asked for before anything is known of the keys, and decoded
 // when those are on their way.
@@ -199,7 +196,7 @@ void store_queries() {
             const bool real = head_tile(i) * CM_N + row_of(j) < pc.heads;
             uvec4 codes[LOADS];
             [[unroll]] for (uint c = 0u; c < LOADS; c++) codes[c] = real ? query_codes[(i * HEADS + j) * LOADS + c] : uvec4(0u);
-            CM_FP4_SCALE scale = CM_FP4_SCALE(1.0);
+            f16vec2 scale = f16vec2(1.0);
             if (FORMAT != INDEX_FP8) scale = cm_fp4_scale(query_scales[i * HEADS + j], block_of());
             [[unroll]] for (uint k = 0u; k < STEPS; k++)
                 [[unroll]] for (uint e = 0u; e < EACH; e++) made[k][j * EACH + e] = element(codes, scale, k * EACH + e);
@@ -210,7 +207,6 @@ void store_queries() {
     const float scale = FORMAT == INDEX_FP8 ? 1.0 : cm_row_scale(weight_scales_);
     if (gl_LocalInvocationIndex < HG) weight_s[gl_LocalInvocationIndex] = gl_LocalInvocationIndex < pc.heads ? weight_ * scale : 0.0;
 }
-#endif
 
 // load_weights: those of the heads that are a lane's columns of C. With stride 0 rows are equal.
 void load_weights() {
@@ -230,7 +226,7 @@ void score(Rows rows, uint tile) {
         [[unroll]] for (uint j = 0u; j < KEYS; j++) {
             uvec4 codes[LOADS];
             [[unroll]] for (uint c = 0u; c < LOADS; c++) codes[c] = rows.codes[j * LOADS + c];
-            CM_FP4_SCALE scale = CM_FP4_SCALE(1.0);
+            f16vec2 scale = f16vec2(1.0);
             if (FORMAT != INDEX_FP8) scale = cm_fp4_scale(rows.scales[j % SCALES], block_of());
             [[unroll]] for (uint e = 0u; e < EACH; e++) keys[j * EACH + e] = element(codes, scale, k * EACH + e);
         }
@@ -292,7 +288,8 @@ void main() {
     t_ = gl_WorkGroupID.y;
     end_ = logit_end(t_);
     request_ = token_to_req_at(t_);
-    ask_queries();
+    if (RAW_QUERIES) ask_raw();
+    else ask_queries();
     if (TOPS > 0u) tops_ = pc.side_addr + (uint64_t(t_) * pc.side_width - pc.first / CM_M) * 4ul;
 
     // Shares follow from the lengths there are, not from the width: a short context is spread over
@@ -310,17 +307,16 @@ void main() {
     Rows rows;
     Place place;
     find(TILE_AT(tile), place);
-#ifdef RAW_QUERIES
-    fetch_held(place, TILE_AT(tile), rows); // or it is moved behind all that is done with queries
-#else
-    fetch(place, TILE_AT(tile), rows);
-#endif
+    if (RAW_QUERIES) fetch_held(place, TILE_AT(tile), rows); // or it is moved behind all that is done with queries
+    else fetch(place, TILE_AT(tile), rows);
     find(TILE_AT(tile + SUBGROUPS), place);
-#ifdef RAW_QUERIES
-    quantise_queries();
-    barrier();
-#endif
-    store_queries();
+    if (RAW_QUERIES) {
+        quantise_queries();
+        barrier();
+        store_raw();
+    } else {
+        store_queries();
+    }
     barrier();
     if (tile >= last) return;
     load_weights();

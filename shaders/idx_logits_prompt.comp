@@ -22,7 +22,6 @@
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
-#define KV_DA
 #include "lib/kv_page.glsl"
 #include "lib/index_logits.glsl"
 #include "lib/cm_element.glsl"
@@ -112,7 +111,7 @@ void fetch(uint page, uint n, uint split, out Rows rows) {
 }
 
 // number: number e of a lane's words, in the order in which codes are decoded.
-float16_t number(uint word, CM_FP4_SCALE scale, uint e) {
+float16_t number(uint word, f16vec2 scale, uint e) {
     const uvec4 pairs = FORMAT == INDEX_FP8 ? cm_fp8x8(uvec2(word)) : cm_fp4x8(word, scale);
     return unpackFloat2x16(pairs[e % PER / 2u])[e % 2u];
 }
@@ -122,7 +121,7 @@ void keep(Rows rows, uint at, uint split) {
     [[unroll]] for (uint k = 0u; k < TAKEN_STEPS; k++) {
         CM_A made;
         [[unroll]] for (uint j = 0u; j < KEYS; j++) {
-            CM_FP4_SCALE scale = CM_FP4_SCALE(1.0);
+            f16vec2 scale = f16vec2(1.0);
             if (FORMAT != INDEX_FP8) scale = cm_fp4_scale(rows.scales[j], block_of());
             [[unroll]] for (uint e = 0u; e < EACH; e++) {
                 const uint w = (k * EACH + e) / PER;
@@ -150,7 +149,7 @@ void load_queries(uint t) {
                 words[w] = head < pc.heads ? two.x : 0u;
                 words[w + 1u] = head < pc.heads ? two.y : 0u;
             }
-            CM_FP4_SCALE scale = CM_FP4_SCALE(1.0);
+            f16vec2 scale = f16vec2(1.0);
             if (FORMAT != INDEX_FP8) scale = cm_fp4_scale(q_scale_at(at), block_of());
             [[unroll]] for (uint k = 0u; k < STEPS; k++)
                 [[unroll]] for (uint e = 0u; e < EACH; e++)

@@ -8,15 +8,14 @@
 // A position outside the table counts as its nearest row.
 // Bindings:  0 q [T, H, 128] bf16   1 positions [T] i32   2 weights [T, H] bf16
 //            3 table [rows, 64] f32 or bf16 (cos, sin)   4 codes [T, H, 128] u8 or [T, H, 64] u8
-//            5 scales [T, H, 4] u8 (MXFP4)   6 w_out [T, H] f32   (_da builds have none)
+//            5 scales [T, H, 4] u8 (MXFP4)   6 w_out [T, H] f32   (none with ADDRESSED)
 // Workgroup: 8 heads of token gl_WorkGroupID.y, 16 invocations each, which have 8 neighbouring
 //   values. Those whose values are turned come behind the others, so that no subgroup has both.
 // Constants: 0 MXFP4, 1 TABLE_BF16, 2 HADAMARD, each 0 or 1.
-// Shared memory: 4608 bytes.  Features: none; _da: bufferDeviceAddress, shaderInt64.
+// Shared memory: 4608 bytes.  Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#include "lib/kv_page.glsl"
 #include "lib/tensors.glsl"
 #include "lib/rope_bf16.glsl"
 
@@ -32,13 +31,13 @@ const bool QUERY_FP4 = MXFP4 != 0u;
 #include "lib/index_query.glsl"
 
 layout(push_constant) uniform Push {
-    KV_ADDR q_addr;
-    KV_ADDR positions_addr;
-    KV_ADDR weights_addr;
-    KV_ADDR table_addr;
-    KV_ADDR codes_addr;
-    KV_ADDR scales_addr;
-    KV_ADDR folded_addr;
+    uint64_t q_addr;
+    uint64_t positions_addr;
+    uint64_t weights_addr;
+    uint64_t table_addr;
+    uint64_t codes_addr;
+    uint64_t scales_addr;
+    uint64_t folded_addr;
     uint heads;         // H
     uint table_rows;
     float softmax_scale;
@@ -50,11 +49,10 @@ TENSOR(uint, weights, 2)
 TENSOR(uvec4, table, 3)
 ROPE_TABLE4(table)
 TENSOR_OUT(uvec2, codes, 4)
-#ifdef KV_DA
-void codes_put_word(uint i, uint x) { Write_uint(pc.codes_addr).v[i] = x; }
-#else
-void codes_put_word(uint i, uint x) { codes_buf.v[i >> 1][i & 1u] = x; }
-#endif
+void codes_put_word(uint i, uint x) {
+    if (ADDRESSED) Write_uint(pc.codes_addr).v[i] = x;
+    else codes_buf.v[i >> 1][i & 1u] = x;
+}
 TENSOR_OUT(uint, scales, 5)
 TENSOR_OUT(float, folded, 6) // w_out
 

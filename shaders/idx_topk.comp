@@ -8,7 +8,7 @@
 //            3 out [T, K] i32   4 logits again, by fours; with PAGE:
 //            5 block_table [requests, table_width] i32   6 token_to_req [T] i32
 //            7 slots [T, K] i32, where out's entries are in a paged cache, -1 for none
-//            8 counts [T] i32, entries of out   (_da builds have no bindings)
+//            8 counts [T] i32, entries of out
 // Workgroup: a row (x) or, in stage 1, a slice (y) of it: first the entries of lists, then columns,
 //   ascending. A radix selection takes what fits registers. Of more, entries that reach a bound are
 //   kept in shared memory, in their order, and a selection from them raises the bound whenever that
@@ -19,12 +19,10 @@
 //   of a page, or 0: no slots are written.
 // Shared memory: HELD*8 + max(2^BITS*8, ROWS*144) + (S + S/16 + ROWS)*4 + 32 bytes,
 //   ROWS = invocations * ITEMS / 128, S = max(2^BITS/8, ROWS).
-// Features:  none; _da: bufferDeviceAddress, shaderInt64.
+// Features:  none.
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
-#include "lib/kv_page.glsl"
-#include "lib/tensors.glsl"
 
 layout(local_size_x = 128, local_size_x_id = 0) in;
 layout(constant_id = 1) const uint ITEMS = 16u;
@@ -44,14 +42,6 @@ const uint STRIDE = 36u; // of a row of cells: invocations that read a row each 
 const uint POOL = 2u * BINS > ROWS * STRIDE ? 2u * BINS : ROWS * STRIDE;
 
 layout(push_constant) uniform Push {
-    KV_ADDR logits_addr;
-    KV_ADDR lens_addr;
-    KV_ADDR lists_addr;
-    KV_ADDR dst_addr;
-    KV_ADDR block_table_addr;
-    KV_ADDR token_to_req_addr;
-    KV_ADDR slots_addr;
-    KV_ADDR counts_addr;
     uint k;           // K: below HELD
     uint width;       // columns of logits
     uint first;       // entry of column 0: 0, or at least K
@@ -65,18 +55,6 @@ layout(push_constant) uniform Push {
     uint requests;    // rows and columns of block_table
     uint table_width;
 } pc;
-#ifdef KV_DA
-layout(buffer_reference, std430, buffer_reference_align = 16) buffer Lists { uvec4 v[]; };
-#define logits_buf Read_uint(pc.logits_addr)
-#define logits4_buf Read_uvec4(pc.logits_addr)
-#define lens_buf Read_int(pc.lens_addr)
-#define lists_buf Lists(pc.lists_addr)
-#define dst_buf Write_int(pc.dst_addr)
-#define block_table Read_int(pc.block_table_addr)
-#define token_to_req_buf Read_int(pc.token_to_req_addr)
-#define slots_buf Write_int(pc.slots_addr)
-#define counts_buf Write_int(pc.counts_addr)
-#else
 layout(std430, set = 0, binding = 0) readonly buffer Logits { uint v[]; } logits_buf;
 layout(std430, set = 0, binding = 1) readonly buffer Lens { int v[]; } lens_buf;
 layout(std430, set = 0, binding = 2) buffer Lists { uvec4 v[]; } lists_buf;
@@ -86,7 +64,6 @@ layout(std430, set = 0, binding = 5) readonly buffer BlockTable { int v[]; } blo
 layout(std430, set = 0, binding = 6) readonly buffer TokenToReq { int v[]; } token_to_req_buf;
 layout(std430, set = 0, binding = 7) writeonly buffer Slots { int v[]; } slots_buf;
 layout(std430, set = 0, binding = 8) writeonly buffer Counts { int v[]; } counts_buf;
-#endif
 #include "lib/order_key.glsl"
 #include "lib/paged_index.glsl"
 

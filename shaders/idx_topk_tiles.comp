@@ -19,8 +19,6 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
-#define KV_DA
-#include "lib/kv_page.glsl"
 #include "lib/tensors.glsl"
 #include "lib/order_key.glsl"
 
@@ -38,14 +36,14 @@ const uint OWN = BINS / THREADS; // bins of an invocation
 const uint ROOM = 4u * QUADS * THREADS;
 
 layout(push_constant) uniform Push {
-    KV_ADDR logits_addr;
-    KV_ADDR tops_addr;
-    KV_ADDR lens_addr;
-    KV_ADDR dst_addr;
-    KV_ADDR block_table_addr;
-    KV_ADDR token_to_req_addr;
-    KV_ADDR slots_addr;
-    KV_ADDR counts_addr;
+    uint64_t logits_addr;
+    uint64_t tops_addr;
+    uint64_t lens_addr;
+    uint64_t dst_addr;
+    uint64_t block_table_addr;
+    uint64_t token_to_req_addr;
+    uint64_t slots_addr;
+    uint64_t counts_addr;
     uint k;      // K
     uint width;  // columns of logits, a multiple of 4
     uint tops_width; // columns of tops, a multiple of 4

@@ -7,10 +7,11 @@
 // or zeros where there is no such page or slot. Rows of no run keep their bytes.
 // Bindings:  0 heads [pieces, 2, 2] i32: first run of a piece and set, number of its runs
 //            1 runs [.., 4] i32: row, of, first, list   2 table [R, W] i32   3 lists [T, K] i32
-//            4 out [rows, 512] of 16 bits   5 pool [pages, stride] u8   (4 and 5 not in _da builds)
+//            4 out [rows, 512] of 16 bits   5 pool [pages, stride] u8
+//            (4 and 5 not with ADDRESSED)
 // Workgroup: 2 rows at a time, 64 invocations each; the grid strides over the rows of the piece.
 // Constants: 0 PAGE, slots per page; 1 HALVES, 1: f16; 2 RECORD.  Shared memory: 0.
-// Features:  none; _da: bufferDeviceAddress, shaderInt64.
+// Features:  none; with ADDRESSED bufferDeviceAddress, shaderInt64.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/kv_page.glsl"
@@ -27,8 +28,8 @@ layout(std430, set = 0, binding = 2) readonly buffer Table { int table[]; };
 layout(std430, set = 0, binding = 3) readonly buffer Lists { int lists[]; };
 
 layout(push_constant) uniform Push {
-    KV_ADDR pool_addr;
-    KV_ADDR out_addr;
+    uint64_t pool_addr;
+    uint64_t out_addr;
     uint pool_stride; // bytes per page
     uint pool_pages;
     uint piece;
@@ -44,15 +45,12 @@ KV_POOL(pool, 5)
 #include "lib/kv_row.glsl"
 #include "lib/half_bf16.glsl"
 
-#ifdef KV_DA
 layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer OutRow { uvec4 v; };
-void store_out(uint row, uint lane, uvec4 w) {
-    OutRow(pc.out_addr + (uint64_t(row) * KV_ROW_LANES + lane) * 16u).v = w;
-}
-#else
 layout(std430, set = 0, binding = 4) writeonly buffer Out { uvec4 out_rows[]; };
-void store_out(uint row, uint lane, uvec4 w) { out_rows[row * KV_ROW_LANES + lane] = w; }
-#endif
+void store_out(uint row, uint lane, uvec4 w) {
+    if (ADDRESSED) OutRow(pc.out_addr + (uint64_t(row) * KV_ROW_LANES + lane) * 16u).v = w;
+    else out_rows[row * KV_ROW_LANES + lane] = w;
+}
 
 // slot_of: the slot of number i of a run, or -1. Runs come from memory: every index is checked.
 int slot_of(ivec4 run, int i) {

@@ -3,13 +3,13 @@
 //                    code[d] = e4m3(k[i, d] * 2^(127-sb)), scale[b] = sb;  scale[7] = 0
 //   d = 448..511:    the bf16 bits of k[i, d] unchanged
 // Bindings:  0 k [N, 512] bf16   1 slots [T] i64, T <= N
-//            2 pool [pages, stride] u8 (not in _da builds)
+//            2 pool [pages, stride] u8 (not with ADDRESSED)
 // Workgroup: 2 tokens, 64 invocations each; an invocation has 8 neighbouring values, 8 of them a
 //   block.
 // Constants: 0 PAGE, slots per page, 1 RECORD; the formula is that of RECORD_V4, lib/kv_record.glsl
 //   has the others.  Shared memory: 568 bytes, of other records 768.
-// Features:  none; _da: bufferDeviceAddress, shaderInt64.  A slot beyond the pool is skipped like
-//   -1.
+// Features:  none; with ADDRESSED bufferDeviceAddress, shaderInt64.
+// A slot beyond the pool is skipped like -1.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/kv_page.glsl"
@@ -26,7 +26,7 @@ layout(std430, set = 0, binding = 0) readonly buffer K { uvec4 k[]; };
 layout(std430, set = 0, binding = 1) readonly buffer Slots { uvec2 slots[]; };
 
 layout(push_constant) uniform Push {
-    KV_ADDR pool_addr;
+    uint64_t pool_addr;
     uint pool_stride; // bytes per page
     uint pool_pages;
     uint tokens;      // T

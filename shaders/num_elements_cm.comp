@@ -30,7 +30,7 @@ layout(push_constant) uniform Push {
 } pc;
 
 #ifndef CM_BF16
-layout(constant_id = 99) const bool SUBNORMALS = false;
+layout(constant_id = 96) const bool SUBNORMALS = false;
 layout(std430, set = 0, binding = 0) buffer Seen { uint seen[]; };
 
 void subnormals() {

@@ -8,20 +8,20 @@
 //    K*N/SUBGROUP and M*N/SUBGROUP of them (some devices hold operands twice), and where the
 //    element type can hold every index: f16 up to 2048 elements, bf16 256.
 // 1  num_rows: whether lib/cm_rows.glsl loads fragments as coopMatLoad does: rows of numbers that
-//    differ are stored both ways and loaded as either operand. dst[l] is how many components of
-//    lane l differ.
+//    differ are stored both ways and loaded as either operand; and whether lane l has sums of
+//    column l % N alone. dst[l] is how many components of lane l differ.
 // 2  num_codes: whether matrices of E4M3 are multiplied exactly: 256*256 + 1*2^-7, which takes all
-//    bits of an f32 and a subnormal code. dst[l] is how many components of lane l are something
-//    else.
+//    bits of an f32 and a subnormal code; with ROWS also what num_rows asks, of codes. dst[l] is
+//    how many components of lane l are something else.
 // 3  num_float8: whether E4M3 codes are converted to f32 exactly, as attn_decode_float8_cmb has it.
 //    dst[l] is how many of the codes that are lane l's become something else.
 // Bindings: 0 dst u32 [M*K + K*N + M*N + 3], or [SUBGROUP].
 // Constants: 0 SUBGROUP, the workgroup; 1..3 M, N, K of a product; 4 ROWS.
-// Shared memory: 4*(M*K + K*N + M*N) bytes at most; of rows 4*R*(2*K + 16), R the larger of M and
-//   N; of codes (M + N)*K; of float8 256.
+// Shared memory: 4*(M*K + K*N + M*N) bytes at most; of rows 4*R*(2*K + 16) + 4*M*N, R the larger of
+//   M and N; of codes as much and (M + N)*K; of float8 256.
 // Features: cooperativeMatrix (_cm f16, codes e4m3, _cmb bf16 operands), shaderFloat16,
 //   vulkanMemoryModel, subgroupSizeControl, computeFullSubgroups; codes and float8 shaderFloat8,
-//   float8 shaderInt8; rows of bf16 shaderInt16.
+//   shaderInt8; rows of bf16 shaderInt16.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -35,8 +35,10 @@ layout(constant_id = 1) const uint CM_M = 16u;
 layout(constant_id = 2) const uint CM_N = 16u;
 layout(constant_id = 3) const uint CM_K = 16u;
 layout(constant_id = 4) const uint ROWS = 0u;
-layout(constant_id = 99) const uint PROBE = 0u;
-#define CM_BF16_ROWS
+layout(constant_id = 96) const uint PROBE = 0u;
+#ifndef CM_BF16
+#define CM_CODE_ROWS
+#endif
 #include "lib/cm_rows.glsl"
 const uint SUBGROUP = gl_WorkGroupSize.x;
 
@@ -85,6 +87,17 @@ uvec4 numbers(uint row, uint quad) {
     return w;
 }
 
+// How many of lane l's sums are not of column l % N.
+uint other_columns(uint l) {
+    for (uint i = l; i < CM_M * CM_N; i += SUBGROUP) c_s[i] = float(i % CM_N);
+    barrier();
+    coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator> c;
+    coopMatLoad(c, c_s, 0u, CM_N, gl_CooperativeMatrixLayoutRowMajor);
+    uint differ = 0u;
+    [[unroll]] for (uint i = 0u; i < c.length(); i++) differ += c[i] == float(l % CM_N) ? 0u : 1u;
+    return differ;
+}
+
 void rows_probe() {
     const uint l = gl_SubgroupInvocationID;
     for (uint at = l; at < LINES * (CM_K / 8u); at += SUBGROUP) {
@@ -105,15 +118,40 @@ void rows_probe() {
         [[unroll]] for (uint i = 0u; i < a.length(); i++) differ += float(a[i]) == float(a_want[i]) ? 0u : 1u;
         [[unroll]] for (uint i = 0u; i < b.length(); i++) differ += float(b[i]) == float(b_want[i]) ? 0u : 1u;
     }
-    dst.v[l] = differ;
+    dst.v[l] = differ + other_columns(l);
 }
 
 #ifndef CM_BF16
-#extension GL_EXT_float_e4m3 : require
 const uint QUADS = CM_K / 16u; // of a row, 16 codes each
 
 shared uvec4 codes_a[CM_M * QUADS]; // [M, K]: 256, 1, 0, ..
 shared uvec4 codes_b[CM_N * QUADS]; // [N, K]: 256, 2^-7, 0, ..
+
+#define CODE_BITS(x) uint(floate4m3BitsToUintEXT(x))
+
+// How many components of fragments of codes, of which a fragment of 256 has each once, are loaded
+// otherwise than by coopMatLoad.
+uint code_rows(uint l) {
+    for (uint at = l; at < LINES * QUADS; at += SUBGROUP) {
+        const uint row = at / QUADS, quad = row * PITCH + at % QUADS;
+        const uvec4 n = (row % 16u * CM_K + at % QUADS * 16u + uvec4(0u, 4u, 8u, 12u)) % 256u, w = n * 0x01010101u + 0x03020100u;
+        plain_s[quad] = w;
+        rows_s[quad] = cm_half(row) == 0u ? w : w.zwxy;
+    }
+    barrier();
+    coopmat<floate4m3_t, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA> a, a_want;
+    coopmat<floate4m3_t, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB> b, b_want;
+    uint differ = 0u;
+    [[dont_unroll]] for (uint x = 0u; x < 2u; x++) {
+        coopMatLoad(a_want, plain_s, x * CM_M * PITCH, PITCH, gl_CooperativeMatrixLayoutRowMajor);
+        coopMatLoad(b_want, plain_s, x * CM_N * PITCH, PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+        CM_LOAD_CODES(a, rows_s, x * CM_M, 0u, PITCH, l, gl_CooperativeMatrixLayoutRowMajor)
+        CM_LOAD_CODES(b, rows_s, x * CM_N, 0u, PITCH, l, gl_CooperativeMatrixLayoutColumnMajor)
+        [[unroll]] for (uint i = 0u; i < a.length(); i++) differ += CODE_BITS(a[i]) == CODE_BITS(a_want[i]) ? 0u : 1u;
+        [[unroll]] for (uint i = 0u; i < b.length(); i++) differ += CODE_BITS(b[i]) == CODE_BITS(b_want[i]) ? 0u : 1u;
+    }
+    return differ + other_columns(l);
+}
 
 void codes_probe() {
     const uint l = gl_SubgroupInvocationID;
@@ -128,10 +166,8 @@ void codes_probe() {
         coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>(0.0), c = coopMatMulAdd(a, b, zero);
     uint differ = 0u;
     [[unroll]] for (uint i = 0u; i < c.length(); i++) differ += floatBitsToUint(c[i]) == 0x47800001u ? 0u : 1u;
-    dst.v[l] = differ;
+    dst.v[l] = differ + (ROWS == 0u ? 0u : code_rows(l));
 }
-
-#extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
 
 // The bits of a code's number: of 1.m times 2^(e-7), or m times 2^-9.
 uint float8_bits(uint code) {

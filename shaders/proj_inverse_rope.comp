@@ -2,15 +2,14 @@
 // e, o = o[t,h,448+2i], o[t,h,449+2i] and c, s the cosine and sine of pair i = 0..31 at p, in f32
 //   e' = bf16(e*c + o*s),  o' = bf16(o*c - e*s)
 // Shared memory: 0 B.
-// Features: none; with KV_DA bufferDeviceAddress, shaderInt64.
+// Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64.
 // Bindings: 0 positions [T] i32, 1 table [rows,64] f32 (lib/rope.glsl), 2 o [T,H,512] bf16, of
-//   which the last 64 columns are read and written; KV_DA builds reach o by address.
+//   which the last 64 columns are read and written; o with ADDRESSED by address.
 // Workgroup: 16 heads (x) of token y, 8 invocations each, which have 4 pairs.
 // Constants: none.
 // A position outside the table counts as its nearest row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#include "lib/kv_page.glsl"
 #include "lib/rows.glsl"
 #include "lib/rope_bf16.glsl"
 
@@ -23,7 +22,7 @@ layout(std430, set = 0, binding = 0) readonly buffer Positions { int positions[]
 ROPE_TABLE(table, 1)
 
 layout(push_constant) uniform Push {
-    KV_ADDR o_addr;
+    uint64_t o_addr;
     uint heads;      // H
     uint table_rows;
 } pc;

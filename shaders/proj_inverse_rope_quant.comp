@@ -3,16 +3,16 @@
 //   sb = byte of 2^ceil(log2(max(amax, 1e-10)/448)),  codes[g,t,j*512+d] = e4m3(x[d] * 2^(127-sb))
 //   scales[g,j*4+c,t] = 2^(sb-127), f32 [G,P*4,Ta]; PACKED byte c of [g,j,t] = sb, u32 [G,P,Ta]
 // Shared memory: 544 B.
-// Features: those of lib/lanes.glsl, with its choice; with KV_DA bufferDeviceAddress, shaderInt64.
+// Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64; with LANES_PASS those of
+//   lib/lanes.glsl.
 // Bindings: 0 positions [T] i32, 1 table [rows,64] f32 (lib/rope.glsl), 2 scales, 3 o [T,width,512]
-//   bf16, width >= H, 4 codes [G,T,P*512] u8; KV_DA builds reach all by address.
+//   bf16, width >= H, 4 codes [G,T,P*512] u8; with ADDRESSED all by address.
 // Workgroup: 2 heads (x) of token y < Ta, 64 invocations each with 8 numbers.
 // Constants: 0 P, heads of a group, 1 PACKED, 2 SUBGROUP.
 // Ta is T rounded up to a multiple of 4; scales of t >= T are 0.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#include "lib/kv_page.glsl"
 #include "lib/tensors.glsl"
 #include "lib/bf16.glsl"
 #include "lib/e4m3.glsl"
@@ -25,15 +25,14 @@ layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint P = 8;
 layout(constant_id = 1) const uint PACKED = 0;
 layout(constant_id = 2) const uint SUBGROUP = 32;
-#define LANES_CHOICE
 #include "lib/lanes.glsl"
 
 layout(push_constant) uniform Push {
-    KV_ADDR positions_addr;
-    KV_ADDR table_addr;
-    KV_ADDR scales_addr;
-    KV_ADDR o_addr;
-    KV_ADDR codes_addr;
+    uint64_t positions_addr;
+    uint64_t table_addr;
+    uint64_t scales_addr;
+    uint64_t o_addr;
+    uint64_t codes_addr;
     uint heads;      // H
     uint width;      // heads of a row of o
     uint tokens;     // T

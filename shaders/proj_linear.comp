@@ -1,10 +1,10 @@
 // A linear layer over weights as they are stored, decoded on the way, with f32 sums:
 //   y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]
 // Shared memory: 64*(BM+BN) B.
-// Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with HALVES shaderFloat16, with DOT2
-//   shaderMixedFloatDotProductFloat16AccFloat32. With HALVES half the shared memory.
+// Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64; with HALVES shaderFloat16, with
+//   DOT2 shaderMixedFloatDotProductFloat16AccFloat32. With HALVES half the shared memory.
 // Bindings: 0 w_scale, 1 row_scale, 2 x_scale, 3 x [T,G,K], 4 w [G*N,K], 5 y [T,G,N]: shapes and
-//   formats in lib/linear.glsl; KV_DA builds reach x, w and y by address. With splits, part s of k
+//   formats in lib/linear.glsl; x, w and y with ADDRESSED by address. With splits, part s of k
 //   goes to an f32 y of its own.
 // Workgroup: BM tokens (x) and BN rows (y) of group z / splits. A step decodes 16 numbers of their
 //   rows to shared memory, k first, while the next step's are on their way. An invocation holds 8
@@ -16,18 +16,11 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/linear.glsl"
-#ifdef HALVES
 #include "lib/linear_cm.glsl"
-#include "lib/dot2.glsl"
-#include "lib/half_loads.glsl"
-#define LOAD_WEIGHTS(at, lane) HALF_LOAD(w_s, at, lane)
-#define SUMS(v, lane) HALF_BACK(v, lane)
-#else
 #include "lib/linear_f32.glsl"
 #include "lib/linear_act.glsl"
-#define LOAD_WEIGHTS(at, lane) w_s[at]
-#define SUMS(v, lane) (v)
-#endif
+#include "lib/dot2.glsl"
+#include "lib/half_loads.glsl"
 
 layout(local_size_x = 128, local_size_x_id = 5) in;
 layout(constant_id = 2) const uint BM = 64u;
@@ -41,18 +34,12 @@ const uint XP = BM / 4u, WP = BN / 4u;
 const uint XU = BM * STEP / 8u / THREADS, WU = BN * STEP / 8u / THREADS; // eights of a step that an invocation decodes
 const uint NL = BN / (4u * QUADS);                                      // invocations that share eight tokens
 
-#ifdef HALVES // pairs of f16
-#define LINE uvec4
-const uint EACH = 2u;
-#else
-#define LINE vec4
-const uint EACH = 1u;
-#endif
+const uint EACH = HALVES ? 2u : 1u;                     // numbers of a word: f16, or f32
 const uint LINES = UNROLL < EACH ? 1u : UNROLL / EACH; // of words, multiplied without a loop
-const bool BLOCK_SUMS = EACH == 2u && FORMAT != WEIGHT_BF16 && FORMAT != WEIGHT_NVFP4 && FORMAT != WEIGHT_FP8_ROWS;
+const bool BLOCK_SUMS = HALVES && FORMAT != WEIGHT_BF16 && FORMAT != WEIGHT_NVFP4 && FORMAT != WEIGHT_FP8_ROWS;
 
-shared LINE x_s[STEP / EACH * XP]; // [STEP, BM], EACH numbers a word
-shared LINE w_s[STEP / EACH * WP]; // [STEP, BN]
+shared uvec4 x_s[STEP / EACH * XP]; // [STEP, BM], EACH numbers a word
+shared uvec4 w_s[STEP / EACH * WP]; // [STEP, BN]
 
 // Eight numbers as they are stored. Of E4M3 activations the quad has eight more.
 struct Eight {
@@ -65,14 +52,9 @@ Eight fetch_x(uint token, uint group, uint k) {
     Eight v = Eight(uvec4(0u), 0u);
     if (k < pc.k) {
         const uint at = x_row(token, group) * (pc.k / 8u) + k / 8u;
-#ifdef HALVES
-        v.q = ACT == ACT_BF16 ? x_quad(at) : x_quad(at >> 1);
-        if (ACT != ACT_BF16 && (at & 1u) != 0u) v.q.xy = v.q.zw;
-        v.scale = ACT == ACT_BF16 ? 0u : x_block_bits(token, group, k);
-#else
         v.q = x_eight(at);
         v.scale = x_eight_scale(token, group, k);
-#endif
+        if (HALVES && ACT != ACT_BF16 && (at & 1u) != 0u) v.q.xy = v.q.zw;
     }
     return v;
 }
@@ -95,52 +77,52 @@ Eight fetch_w(uint row, uint k) {
     return v;
 }
 
-#ifdef HALVES
-
-// keep_x, keep_w: as below, in pairs. Scales of FP8 weights are their sums'.
-void keep_x(uint at, uint line, Eight v, uint k) {
-    const uvec4 e4 = linear_act8(v.q, v.scale);
-    [[unroll]] for (uint e = 0u; e < 4u; e++) x_s[(at / 2u + e) * XP + line / 4u][line % 4u] = e4[e];
-}
-
-void keep_w(uint at, uint line, Eight v) {
-    uvec4 e4;
-    if (FP8_WEIGHT || FORMAT == WEIGHT_FP8_ROWS) e4 = linear_fp8x8(v.q.xy, 256.0);
-    else e4 = linear_weight8(v.q, v.scale, 0u);
-    [[unroll]] for (uint e = 0u; e < 4u; e++) w_s[(at / 2u + e) * WP + line / 4u][line % 4u] = e4[e];
-}
-
-void multiply(inout vec4 sum, uint x, uvec4 w) {
-    [[unroll]] for (uint i = 0u; i < 4u; i++) sum[i] = dot2(unpackFloat2x16(x), unpackFloat2x16(w[i]), sum[i]);
-}
-
-#else
-
 // keep_x, keep_w: eight decoded numbers of a row, of which the first is number `at` of the step,
-// with their scales.
+// with their scales; of halves scales of FP8 weights are their sums'.
 void keep_x(uint at, uint line, Eight v, uint k) {
+    if (HALVES) {
+        const uvec4 e4 = linear_act8(v.q, v.scale);
+        [[unroll]] for (uint e = 0u; e < 4u; e++) x_s[(at / 2u + e) * XP + line / 4u][line % 4u] = e4[e];
+        return;
+    }
     vec4 a, b;
     x_decode(v.q, k / 8u, a, b);
     const float scale = ACT == ACT_BF16 ? 1.0 : uintBitsToFloat(v.scale) * X_UNSCALE;
     [[unroll]] for (uint e = 0u; e < 4u; e++) {
-        x_s[(at + e) * XP + line / 4u][line % 4u] = a[e] * scale;
-        x_s[(at + 4u + e) * XP + line / 4u][line % 4u] = b[e] * scale;
+        x_s[(at + e) * XP + line / 4u][line % 4u] = floatBitsToUint(a[e] * scale);
+        x_s[(at + 4u + e) * XP + line / 4u][line % 4u] = floatBitsToUint(b[e] * scale);
     }
 }
 
 void keep_w(uint at, uint line, Eight v) {
+    if (HALVES) {
+        uvec4 e4;
+        if (FP8_WEIGHT || FORMAT == WEIGHT_FP8_ROWS) e4 = linear_fp8x8(v.q.xy, 256.0);
+        else e4 = linear_weight8(v.q, v.scale, 0u);
+        [[unroll]] for (uint e = 0u; e < 4u; e++) w_s[(at / 2u + e) * WP + line / 4u][line % 4u] = e4[e];
+        return;
+    }
     vec4 a, b;
     weight8(v.q, 0u, a, b);
     const float scale = FORMAT == WEIGHT_BF16 ? 1.0 : FORMAT == WEIGHT_NVFP4 ? e4m3_decode(v.scale) : uintBitsToFloat(v.scale);
     [[unroll]] for (uint e = 0u; e < 4u; e++) {
-        w_s[(at + e) * WP + line / 4u][line % 4u] = a[e] * scale;
-        w_s[(at + 4u + e) * WP + line / 4u][line % 4u] = b[e] * scale;
+        w_s[(at + e) * WP + line / 4u][line % 4u] = floatBitsToUint(a[e] * scale);
+        w_s[(at + 4u + e) * WP + line / 4u][line % 4u] = floatBitsToUint(b[e] * scale);
     }
 }
 
-void multiply(inout vec4 sum, float x, vec4 w) { sum += x * w; }
+uvec4 load_weights(uint at, uint lane) {
+    if (HALVES) return HALF_LOAD(w_s, at, lane);
+    return w_s[at];
+}
 
-#endif
+void multiply(inout vec4 sum, uint x, uvec4 w) {
+    if (HALVES) {
+        [[unroll]] for (uint i = 0u; i < 4u; i++) sum[i] = dot2(unpackFloat2x16(x), unpackFloat2x16(w[i]), sum[i]);
+    } else {
+        sum += uintBitsToFloat(x) * uintBitsToFloat(w);
+    }
+}
 
 void main() {
     const uint tid = gl_LocalInvocationIndex, group = gl_WorkGroupID.z / pc.splits, split = gl_WorkGroupID.z % pc.splits;
@@ -179,9 +161,9 @@ void main() {
         [[dont_unroll]] for (uint s0 = 0u; s0 < STEP / EACH; s0 += LINES) {
             [[unroll]] for (uint s1 = 0u; s1 < LINES; s1++) {
                 const uint s = s0 + s1;
-                const LINE a = x_s[s * XP + mine_t], b = x_s[s * XP + mine_t + 1u];
-                LINE v[QUADS];
-                [[unroll]] for (uint j = 0u; j < QUADS; j++) v[j] = LOAD_WEIGHTS(s * WP + j * NL + mine_n, mine_n);
+                const uvec4 a = x_s[s * XP + mine_t], b = x_s[s * XP + mine_t + 1u];
+                uvec4 v[QUADS];
+                [[unroll]] for (uint j = 0u; j < QUADS; j++) v[j] = load_weights(s * WP + j * NL + mine_n, mine_n);
                 [[unroll]] for (uint i = 0u; i < 4u; i++) {
                     [[unroll]] for (uint j = 0u; j < QUADS; j++) {
                         multiply(acc[i][j], a[i], v[j]);
@@ -190,8 +172,7 @@ void main() {
                 }
             }
         }
-#ifdef HALVES // ANV's compiler is 7 % worse at the rest where this is there and never runs
-        if (BLOCK_SUMS && ((k0 + STEP) % SCALE_BLOCK == 0u || k0 + STEP >= end)) {
+        if (BLOCK_SUMS) if ((k0 + STEP) % SCALE_BLOCK == 0u || k0 + STEP >= end) {
             [[unroll]] for (uint j = 0u; j < QUADS; j++) { // four rows lie in one block
                 const uint n = min(n0 + (j * NL + mine_n) * 4u, pc.n - 1u);
                 const float scale = uintBitsToFloat(w_block_bits(group * pc.n + n, k0));
@@ -201,18 +182,21 @@ void main() {
                 }
             }
         }
-#endif
     }
     [[unroll]] for (uint j = 0u; j < QUADS; j++) {
         const uint n = n0 + (j * NL + mine_n) * 4u;
         if (n >= pc.n) continue;
-        vec4 scale = vec4(WEIGHT_UNSCALE);
+        vec4 scale = vec4(HALVES ? CM_UNSCALE : WEIGHT_UNSCALE);
         if (ROW_SCALES) {
             [[unroll]] for (uint e = 0u; e < 4u; e++) scale[e] *= row_scale.v[group * pc.n + n + e];
         }
         [[unroll]] for (uint i = 0u; i < 8u; i++) {
             const uint t = t0 + mine_t * 4u + i;
-            if (t < pc.tokens) y_store4(split * pc.tokens + t, group * pc.n + n, SUMS(BLOCK_SUMS ? all[i][j] : acc[i][j], mine_n) * scale);
+            if (t < pc.tokens) {
+                vec4 sum = BLOCK_SUMS ? all[i][j] : acc[i][j];
+                if (HALVES) sum = HALF_BACK(sum, mine_n);
+                y_store4(split * pc.tokens + t, group * pc.n + n, sum * scale);
+            }
         }
     }
 }

@@ -28,7 +28,6 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#define LINEAR_F16
 #include "lib/linear_f32.glsl"
 
 layout(local_size_x = 128) in;
@@ -50,18 +49,18 @@ layout(constant_id = 16) const uint SILENT = 0xFFFFFFFFu;
 #include "lib/mla_join.glsl"
 
 layout(push_constant) uniform Push {
-    KV_ADDR state_addr;
-    KV_ADDR x_addr;
-    KV_ADDR z_addr;
-    KV_ADDR y_addr;
-    KV_ADDR w0_addr;
-    KV_ADDR s0_addr;
-    KV_ADDR r0_addr;
-    KV_ADDR w1_addr;
-    KV_ADDR s1_addr;
-    KV_ADDR r1_addr;
-    KV_ADDR part_out_addr;
-    KV_ADDR part_ml_addr;
+    uint64_t state_addr;
+    uint64_t x_addr;
+    uint64_t z_addr;
+    uint64_t y_addr;
+    uint64_t w0_addr;
+    uint64_t s0_addr;
+    uint64_t r0_addr;
+    uint64_t w1_addr;
+    uint64_t s1_addr;
+    uint64_t r1_addr;
+    uint64_t part_out_addr;
+    uint64_t part_ml_addr;
     uint tokens;     // at most TOKENS
     uint half_words; // at least TOKENS*G0*N0/2, and with JOINED TOKENS*G0*K0/2 more
     uint y_stride;

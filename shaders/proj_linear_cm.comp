@@ -1,10 +1,10 @@
 // A linear layer for many tokens, with matrices:
 //   y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
 // Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 16 B: 20496 for 128 x 128
-// in
-//   steps of 32.
+//   in steps of 32; with CM_BF16 16 less.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel,
-//   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
+//   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups; with CM_BF16
+//   shaderInt16.
 // Bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl. With splits,
 //   part s of k goes to an f32 y of its own.
 // Workgroup: BM tokens (x) and BN rows (y, from first_row on) of group z / splits. A step decodes
@@ -17,7 +17,6 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
-#define KV_DA
 #define LINEAR_ROWS
 #include "lib/linear_tiles.glsl"
 

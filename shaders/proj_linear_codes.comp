@@ -10,7 +10,7 @@
 // Shared memory: max((BM+BN)*(BK+16) + 4*BM*BK/SUMMED, THREADS/SUBGROUP*M*(4*WN+16)) B: 37376 for
 //   128 x 128 in steps of 128. With PLACED 2*BK, not BK. Behind the tile lie scales,
 //   [BK / SUMMED, BM] f32: of x, times w's where all rows of a workgroup have one.
-// Features: cooperativeMatrix (E4M3; with PLACED f16), shaderFloat8, shaderFloat16,
+// Features: cooperativeMatrix (E4M3; with PLACED f16), shaderFloat8, shaderInt8, shaderFloat16,
 //   vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -19,9 +19,9 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_EXT_float_e4m3 : require
-layout(constant_id = 99) const bool PLACED = false;
-#define KV_DA
+layout(constant_id = 96) const bool PLACED = false;
 #define LINEAR_CODES
+#define LINEAR_ROWS
 #include "lib/linear_tiles.glsl"
 
 const uint SUMS = BK / SUMMED;                  // of a step
@@ -48,7 +48,7 @@ struct Codes {
 };
 
 void find(uint tid) {
-    code_line_ = tid / CODE_UNITS;
+    code_line_ = spread_rows(tid / CODE_UNITS, CODE_LINES);
     code_unit_ = tid % CODE_UNITS;
     [[unroll]] for (uint i = 0u; i < CODES_X; i++) {
         code_x_[i] = x_row(min(t0_ + code_line_ + i * CODE_LINES, pc.tokens - 1u), group_) * (pc.k / 16u);
@@ -76,14 +76,16 @@ void fetch(uint step, uint n0, out Codes f) {
 uvec4 placed(uvec2 w) { return uvec4(linear_e4m3(w.x << 8), linear_e4m3(w.x), linear_e4m3(w.y << 8), linear_e4m3(w.y)); }
 
 void keep(Codes f) {
+    const uint next = CODE_LINES % 16u == 0u ? 0u : CODE_LINES; // of rows 16 apart the same halves lie exchanged
     [[unroll]] for (uint i = 0u; i < CODES_X + CODES_W; i++) {
         const uvec4 q = i < CODES_X ? f.x[i] : f.w[i - CODES_X];
-        const uint row = i < CODES_X ? code_line_ + i * CODE_LINES : BM + code_line_ + (i - CODES_X) * CODE_LINES;
+        const uint first = i < CODES_X ? 0u : BM, nth = i < CODES_X ? i : i - CODES_X;
+        const uint row = first + code_line_ + nth * CODE_LINES, like = first % 16u + code_line_ + nth * next;
         if (PLACED) {
-            tile_s[row * PITCH + code_unit_ * 2u] = placed(q.xy);
-            tile_s[row * PITCH + code_unit_ * 2u + 1u] = placed(q.zw);
+            CM_KEEP_ROW(tile_s, row * PITCH + code_unit_ * 2u, like, placed(q.xy))
+            CM_KEEP_ROW(tile_s, row * PITCH + code_unit_ * 2u + 1u, like, placed(q.zw))
         } else {
-            tile_s[row * PITCH + code_unit_] = q;
+            CM_KEEP_ROW(tile_s, row * PITCH + code_unit_, like, q)
         }
     }
     [[unroll]] for (uint i = 0u; i < SCALES_EACH; i++) {
@@ -96,11 +98,14 @@ void keep(Codes f) {
 
 #define CODES_SUM sum_codes
 #define CODES_ELEMENT floate4m3_t
+#define CODES_LOAD CM_LOAD_CODES
 #include "lib/linear_codes_sum.glsl"
 #undef CODES_SUM
 #undef CODES_ELEMENT
+#undef CODES_LOAD
 #define CODES_SUM sum_placed
 #define CODES_ELEMENT float16_t
+#define CODES_LOAD CM_LOAD_ROWS
 #include "lib/linear_codes_sum.glsl"
 
 void sum(uint m0, uint n0) {

@@ -1,23 +1,20 @@
 // A linear layer for 1 to 8 tokens a workgroup, bound by reading the weights:
 //   y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
 // Shared memory: 516*ROWS*TOKENS + 1024 B, at most 9280; with NORMS 532 more.
-// Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with HALF_CODES shaderFloat16.
-// Bindings: 0 to 5 of lib/linear.glsl; KV_DA builds reach x, w and y by address.
+// Features: none; with ADDRESSED, as NORMS needs it, bufferDeviceAddress, shaderInt64; with
+//   HALF_CODES (lib/linear_f32.glsl) shaderFloat16.
+// Bindings: 0 to 5 of lib/linear.glsl; x, w and y with ADDRESSED by address.
 // Workgroup: 128/LANES * ROWS rows (x) of group z and TOKENS tokens (y). LANES invocations share
 //   ROWS rows and read 16 bytes of each at a time: pieces of 16*LANES bytes, once for all tokens.
 //   Their sums meet in shared memory in an order that depends on LANES, ROWS and TOKENS alone.
 // Constants after the two of lib/linear_format.glsl: 2 TOKENS, 3 ROWS (2 or 4), 4 LANES: powers of
 //   two, TOKENS*ROWS <= 16, LANES <= 128; with NORMS those of lib/linear_norm.glsl: 5 NORM (1
 //   weights of bf16, 2 of f32), 6 NORM_QUADS, 7 NORM_EPS, 8 NORM_INVERSE = 1/(8*NORM_QUADS), bits
-//   of f32. With KV_DA NORMS and HALF_CODES (lib/linear_f32.glsl) are choices of builds.
+//   of f32.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#ifdef KV_DA
-#define LINEAR_F16
-#define LINEAR_NORM
 #extension GL_KHR_memory_scope_semantics : require
-#endif
 #include "lib/linear.glsl"
 #include "lib/linear_f32.glsl"
 
@@ -25,13 +22,11 @@ layout(local_size_x = 128) in;
 layout(constant_id = 2) const uint TOKENS = 1u;
 layout(constant_id = 3) const uint ROWS = 2u;
 layout(constant_id = 4) const uint LANES = 32u;
-#ifdef KV_DA
-layout(constant_id = 98) const bool NORMS = false;
+layout(constant_id = 94) const bool NORMS = false;
 layout(constant_id = 5) const uint NORM = 1u;
 layout(constant_id = 6) const uint NORM_QUADS = 1u;
 layout(constant_id = 7) const uint NORM_EPS = 0u;
 layout(constant_id = 8) const uint NORM_INVERSE = 0u;
-#endif
 
 const uint VEC = WEIGHT_QUAD;
 const uint UNITS = VEC / 8u;
@@ -47,7 +42,6 @@ const uint PARTS = 128u / PAIRS;      // invocations that sum a pair
 
 shared float sum_s[SUMS * PITCH];
 shared vec2 pair_s[128];
-#ifdef KV_DA
 shared vec4 rms_of[32];
 shared float rms_part[4];
 #include "lib/rms.glsl"
@@ -88,7 +82,6 @@ void norm_rows(uint t0, bool rehearsed) {
         }
     }
 }
-#endif
 
 float acc[ROWS][TOKENS];
 
@@ -196,26 +189,22 @@ void products(uint group, uint t0, uint first) {
         vec2 y = pair_s[tid] * (WEIGHT_UNSCALE * ACT_UNSCALE);
         const uint row = group * pc.n + n;
         if (ROW_SCALES) y *= vec2(row_scale.v[row], row_scale.v[row + 1u]);
-#ifdef KV_DA
         if (NORMS) {
             if (pc.norm_addr != uint64_t(0)) norm_put(token, row, bf16_pack2(y.x, y.y));
             else y_store2(token, row, y.x, y.y);
             return;
         }
-#endif
         y_store2(token, row, y.x, y.y);
     }
 }
 
 void main() {
     const uint t0 = gl_WorkGroupID.y * TOKENS, first = gl_WorkGroupID.x * TEAMS * ROWS;
-#ifdef KV_DA
     if (NORMS) {
         const bool rehearsed = rehearses(first);
         if (!rehearsed) products(gl_WorkGroupID.z, t0, first);
         if (rehearsed || norm_mine(first, TEAMS * ROWS)) norm_rows(t0, rehearsed);
         return;
     }
-#endif
     products(gl_WorkGroupID.z, t0, first);
 }

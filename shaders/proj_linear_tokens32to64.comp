@@ -1,4 +1,4 @@
-// A linear layer for 32 or 64 tokens a workgroup, with matrices of weights from memory to
+// A linear layer for 32, 48 or 64 tokens a workgroup, with matrices of weights from memory to
 // registers: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
 // Shared memory: max(4*TOKENS*AHEAD*CHUNK, OUT_TILES*THREADS/SUBGROUP*N*(4*M+16)) B, CHUNK the
 //   numbers of a chunk: 20480 for FP8 and 32 tokens.
@@ -23,7 +23,6 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
-#define KV_DA
 #include "lib/linear_cm.glsl"
 
 layout(local_size_x = 128, local_size_x_id = 2) in;

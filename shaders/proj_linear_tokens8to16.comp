@@ -2,9 +2,9 @@
 //   y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
 // Shared memory: max(4*TOKENS*LANES*VEC, 2048*ROWS + 8*LANES + 1024) B, at most 16384; with HALVES
 //   x takes half as much.
-// Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with HALVES shaderFloat16, with DOT2
-//   shaderMixedFloatDotProductFloat16AccFloat32.
-// Bindings: 0 to 5 of lib/linear.glsl; KV_DA builds reach x, w and y by address. With splits, part
+// Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64; with HALVES shaderFloat16, with
+//   DOT2 shaderMixedFloatDotProductFloat16AccFloat32.
+// Bindings: 0 to 5 of lib/linear.glsl; x, w and y with ADDRESSED by address. With splits, part
 //   s of k goes to an f32 y of its own.
 // Workgroup: 128/LANES * ROWS rows (x) of group z / splits and TOKENS tokens (y). As in
 //   proj_linear_tokens1to8.comp LANES invocations share ROWS rows, and decode each weight once for
@@ -16,13 +16,10 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/linear.glsl"
-#ifdef HALVES
 #include "lib/linear_cm.glsl"
-#include "lib/dot2.glsl"
-#else
 #include "lib/linear_f32.glsl"
 #include "lib/linear_act.glsl"
-#endif
+#include "lib/dot2.glsl"
 
 layout(local_size_x = 128) in;
 layout(constant_id = 2) const uint TOKENS = 4u;
@@ -41,23 +38,11 @@ const uint PAIRS = TEAMS * SUMS / 2u; // of outputs
 const uint PARTS = 128u / PAIRS;      // invocations that sum a pair
 const uint PITCH = 128u + PARTS;      // so that they read what lies side by side
 const uint PAIR_AT = SUMS * PITCH;
-#ifdef HALVES
-const uint X_EACH = 8u; // numbers of x in 16 bytes
-#define ROOM uvec4
-#define ROOM_FLOAT(v) uintBitsToFloat(v)
-#define FLOAT_ROOM(v) floatBitsToUint(v)
-#define SUM_UNSCALE WEIGHT_UNSCALE
-#else
-const uint X_EACH = 4u;
-#define ROOM vec4
-#define ROOM_FLOAT(v) (v)
-#define FLOAT_ROOM(v) (v)
-#define SUM_UNSCALE (WEIGHT_UNSCALE * X_UNSCALE)
-#endif
+const uint X_EACH = HALVES ? 8u : 4u; // numbers of x in 16 bytes: f16, or f32
 const uint X_ROOM = TOKENS * STEP / X_EACH, SUM_ROOM = (PAIR_AT + 256u) / 4u;
 
 // x [TOKENS, VEC/X_EACH, LANES]; then sums [SUMS, PITCH] and pairs [128, 2] of floats.
-shared ROOM room_s[X_ROOM > SUM_ROOM ? X_ROOM : SUM_ROOM];
+shared uvec4 room_s[X_ROOM > SUM_ROOM ? X_ROOM : SUM_ROOM];
 
 float acc[ROWS][TOKENS];
 
@@ -96,21 +81,14 @@ void fetch_x(uint t0, uint group, uint k0, out Eights v) {
         v.scale[i] = 0u;
         if (k < pc.k && u < X_UNITS) {
             const uint token = min(t0 + u / (STEP / 8u), pc.tokens - 1u), at = x_row(token, group) * (pc.k / 8u) + k / 8u;
-#ifdef HALVES
-            v.q[i] = ACT == ACT_BF16 ? x_quad(at) : x_quad(at >> 1);
-            v.scale[i] = ACT == ACT_BF16 ? 0u : x_block_bits(token, group, k);
-#else
             v.q[i] = x_eight(at);
             v.scale[i] = x_eight_scale(token, group, k);
-#endif
         }
     }
 }
 
-#ifdef HALVES
-
-// Pairs of x are of the numbers whose codes of weights one mask takes: with E4M3 those two apart,
-// with E2M1 those four apart.
+// With HALVES pairs of x are of the numbers whose codes of weights one mask takes: with E4M3 those
+// two apart, with E2M1 those four apart.
 uvec2 apart(uint a, uint b) { return uvec2((a & 0xFFFFu) | b << 16, a >> 16 | (b & 0xFFFF0000u)); }
 
 // paired: of eight numbers in order.
@@ -120,8 +98,8 @@ uvec4 paired(uvec4 v) {
     return uvec4(apart(v.x, v.y), apart(v.z, v.w));
 }
 
-// keep_x: in eights, those of neighbouring lanes side by side.
-void keep_x(Eights v) {
+// keep_halves: x in eights, those of neighbouring lanes side by side.
+void keep_halves(Eights v) {
     [[unroll]] for (uint i = 0u; i < MINE; i++) {
         const uint u = i * 128u + gl_LocalInvocationIndex;
         if (ACT != ACT_BF16 && (eight_of(u) & 1u) != 0u) v.q[i].xy = v.q[i].zw;
@@ -146,7 +124,7 @@ uvec4 weight_pairs(Quads q, uint r, uint u) {
     if (FORMAT == WEIGHT_BF16) return uvec4(halves_of(v.x), halves_of(v.y), halves_of(v.z), halves_of(v.w));
     if (FORMAT == WEIGHT_NVFP4) {
         const uint w = u < 2u ? (u == 0u ? v.x : v.y) : (u == 2u ? v.z : v.w);
-        const float16_t scale = float16_t(e4m3_decode(q.codes[r] >> (u / 2u * 8u)) * (16384.0 / WEIGHT_UNSCALE));
+        const float16_t scale = float16_t(e4m3_decode(q.codes[r] >> (u / 2u * 8u)) * (16384.0 / CM_UNSCALE));
         return uvec4(times(linear_e2m1(w << 12), scale), times(linear_e2m1(w << 8), scale),
                      times(linear_e2m1(w << 4), scale), times(linear_e2m1(w), scale));
     }
@@ -159,8 +137,8 @@ uvec4 weight_pairs(Quads q, uint r, uint u) {
 // A sum of a quad is multiplied by the scale.
 const bool QUAD_SUMS = FORMAT != WEIGHT_BF16 && FORMAT != WEIGHT_NVFP4 && FORMAT != WEIGHT_FP8_ROWS;
 
-// accumulate: the products of eights u .. u+UNROLL-1 of a quad of each row.
-void accumulate(Quads q, uint u) {
+// accumulate_halves: the products of eights u .. u+UNROLL-1 of a quad of each row.
+void accumulate_halves(Quads q, uint u) {
     uvec4 w[ROWS][UNROLL];
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
         [[unroll]] for (uint i = 0u; i < UNROLL; i++) w[r][i] = weight_pairs(q, r, u + i);
@@ -178,10 +156,12 @@ void accumulate(Quads q, uint u) {
     }
 }
 
-#else
-
-// keep_x: in fours, those of neighbouring lanes side by side.
+// keep_x: as f32 in fours, those of neighbouring lanes side by side.
 void keep_x(Eights v) {
+    if (HALVES) {
+        keep_halves(v);
+        return;
+    }
     [[unroll]] for (uint i = 0u; i < MINE; i++) {
         const uint u = i * 128u + gl_LocalInvocationIndex;
         if (u < X_UNITS) {
@@ -189,8 +169,8 @@ void keep_x(Eights v) {
             const float scale = ACT == ACT_BF16 ? 1.0 : uintBitsToFloat(v.scale[i]);
             vec4 a, b;
             x_decode(v.q[i], eight_of(u), a, b);
-            room_s[at] = a * scale;
-            room_s[at + LANES] = b * scale;
+            room_s[at] = floatBitsToUint(a * scale);
+            room_s[at + LANES] = floatBitsToUint(b * scale);
         }
     }
 }
@@ -208,7 +188,7 @@ void accumulate8(Quads q, uint u) {
     }
     [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
         const uint at = (t * UNITS + u) * 2u * LANES + gl_LocalInvocationIndex % LANES;
-        const vec4 xa = room_s[at], xb = room_s[at + LANES];
+        const vec4 xa = uintBitsToFloat(room_s[at]), xb = uintBitsToFloat(room_s[at + LANES]);
         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
             [[unroll]] for (uint e = 0u; e < 4u; e++) acc[r][t] += wa[r][e] * xa[e];
             [[unroll]] for (uint e = 0u; e < 4u; e++) acc[r][t] += wb[r][e] * xb[e];
@@ -216,10 +196,8 @@ void accumulate8(Quads q, uint u) {
     }
 }
 
-#endif
-
-float sum_at(uint i) { return ROOM_FLOAT(room_s[i / 4u][i % 4u]); }
-void keep_sum(uint i, float v) { room_s[i / 4u][i % 4u] = FLOAT_ROOM(v); }
+float sum_at(uint i) { return uintBitsToFloat(room_s[i / 4u][i % 4u]); }
+void keep_sum(uint i, float v) { room_s[i / 4u][i % 4u] = floatBitsToUint(v); }
 
 // place: of sum i, the first of all pairs before the second of all.
 uint place(uint i) { return (i % 2u * (SUMS / 2u) + i / 2u) * PITCH; }
@@ -268,11 +246,8 @@ void main() {
         fetch_x(t0, group, k + STEP, x);
         fetch_w(row0, k + STEP + lane * VEC, next);
         [[dont_unroll]] for (uint u = 0u; u < UNITS; u += UNROLL) {
-#ifdef HALVES
-            accumulate(w, u);
-#else
-            [[unroll]] for (uint i = 0u; i < UNROLL; i++) accumulate8(w, u + i);
-#endif
+            if (HALVES) accumulate_halves(w, u);
+            else [[unroll]] for (uint i = 0u; i < UNROLL; i++) accumulate8(w, u + i);
         }
         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
             w.w[r] = next.w[r];
@@ -287,7 +262,7 @@ void main() {
         const vec2 sum = meet(t4, team, v, part);
         const uint token = t0 + t4 + v / ROWS;
         if (part == 0u && n < pc.n && token < pc.tokens) {
-            vec2 y = sum * SUM_UNSCALE;
+            vec2 y = sum * (HALVES ? CM_UNSCALE : WEIGHT_UNSCALE * X_UNSCALE);
             if (ROW_SCALES) y *= vec2(row_scale.v[row], row_scale.v[row + 1u]);
             y_store2(split * pc.tokens + token, row, y.x, y.y);
         }

@@ -1,8 +1,7 @@
 // A linear layer for many tokens, with matrices, in whole tiles:
 //   y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
 // Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 16 B: 20496 for 128 x 128
-// in
-//   steps of 32.
+//   in steps of 32; with CM_BF16 16 less.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, shaderInt16,
 //   vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 // Bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl. With splits,
@@ -21,7 +20,6 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
-#define KV_DA
 #define LINEAR_HALVES
 #include "lib/linear_tiles.glsl"
 
@@ -385,7 +383,7 @@ void finish_whole(uint split, uint sub, uint lane, uint m0, uint n0) {
         barrier();
         [[unroll]] for (uint k = 0u; k < CM_M / ROWS; k++) {
             const uint m = m_lane + k * ROWS;
-            vec4 v = uintBitsToFloat(tile_s[mine + m * OUT_PITCH + q]) * WEIGHT_UNSCALE;
+            vec4 v = uintBitsToFloat(tile_s[mine + m * OUT_PITCH + q]) * CM_UNSCALE;
             if (ROW_SCALES) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
             if (WEIGHT_REF) v *= uintBitsToFloat(ref());
             if (FRACTIONS) v *= unit_of_sums_;

@@ -3,11 +3,11 @@
 //   x = columns kv_at .. kv_at+511 of kv[t], with NORM normed as in proj_qkv_norm.comp; x[448..511]
 //     turned at p and rounded to bf16; then to slot s = slots[t] >= 0 as kv_insert.comp does
 // Shared memory: 896 B.
-// Features: none; with KV_DA bufferDeviceAddress, shaderInt64; with LANES_PASS, a choice of
-//   builds, those of lib/lanes.glsl.
+// Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64; with LANES_PASS those
+//   of lib/lanes.glsl.
 // Bindings: 0 kv [N,kv_width] bf16, 1 slots [T] i64, T <= N, 2 positions [N] i32, 3 table [rows,64]
 //   f32 (lib/rope.glsl), 4 kv_weight [512] bf16 or f32, 5 q [N,H,512] bf16, read and written, 6
-//   pool [pages,stride] u8; KV_DA builds reach all by address.
+//   pool [pages,stride] u8; with ADDRESSED all by address.
 // Workgroup: 4 heads (x) of token y, 32 invocations each with two units of 8 numbers; the last x:
 //   the K row.
 // Constants: 0 PAGE, slots of a page, 1 NORM: 0 none, 1 kv_weight is bf16, 2 f32, 2 RECORD
@@ -31,17 +31,16 @@ layout(constant_id = 1) const uint NORM = 0;
 layout(constant_id = 2) const uint RECORD = 0u;
 layout(constant_id = 3) const uint Q_NORM = 1u;
 layout(constant_id = 4) const uint SUBGROUP = 32;
-#define LANES_CHOICE
 #include "lib/lanes.glsl"
 
 layout(push_constant) uniform Push {
-    KV_ADDR kv_addr;
-    KV_ADDR slots_addr;
-    KV_ADDR positions_addr;
-    KV_ADDR table_addr;
-    KV_ADDR weight_addr;
-    KV_ADDR q_addr;
-    KV_ADDR pool_addr;
+    uint64_t kv_addr;
+    uint64_t slots_addr;
+    uint64_t positions_addr;
+    uint64_t table_addr;
+    uint64_t weight_addr;
+    uint64_t q_addr;
+    uint64_t pool_addr;
     uint pool_stride; // bytes per page
     uint pool_pages;
     uint heads;       // H

@@ -3,10 +3,11 @@
 // x = columns kv_at .. kv_at+511 of kv[t], n = 512, w = kv_weight, in binary32
 //   r = (sum_i x_i^2 / n + eps)^-0.5,  out_i = bf16((x_i * r) * w_i)
 // Shared memory: 656 B.
-// Features: those of lib/lanes.glsl, with its choice; with KV_DA bufferDeviceAddress, shaderInt64.
+// Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64; with LANES_PASS those of
+//   lib/lanes.glsl.
 // Bindings: 0 qr [T,qr_width] bf16, 1 kv [T,kv_width] bf16, 2 qr_weight [RANK] bf16 or f32, 3
 //   kv_weight [512] bf16 or f32, 4 qr_out [T,RANK] bf16, 5 kv_out [T,512] bf16; 0 and 1 may be one
-//   tensor; KV_DA builds reach all by address.
+//   tensor; with ADDRESSED all by address.
 // Workgroup: token x; y = 0 its query row, y = 1 its K row. An invocation has every 64th unit of 8
 //   numbers.
 // Constants: 0 RANK, a multiple of 8, 1 SUBGROUP.
@@ -14,14 +15,12 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#include "lib/kv_page.glsl"
 #include "lib/tensors.glsl"
 
 const uint LANES = 64u;
 layout(local_size_x = 64) in;
 layout(constant_id = 0) const uint RANK = 1024;
 layout(constant_id = 1) const uint SUBGROUP = 32;
-#define LANES_CHOICE
 #include "lib/lanes.glsl"
 const uint UNITS = RANK / 8u;
 const uint STEPS = (UNITS + LANES - 1u) / LANES;

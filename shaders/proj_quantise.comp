@@ -9,9 +9,9 @@
 //     codes[g,t,k] = e2m1(f32(x * inverse) / s), 0 where s is
 //     scales[g,t,b] = s, u8 [G,T,K/16]
 // Shared memory: 512 B.
-// Features: none; with KV_DA bufferDeviceAddress, shaderInt64.
+// Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64.
 // Bindings: 0 scales, 1 x, 2 codes: [G,T,K] u8, of NVFP4 [G,T,K/2] with two codes a byte, the even
-//   one low; KV_DA builds reach all by address.
+//   one low; with ADDRESSED all by address.
 // Workgroup: 2048 neighbouring numbers (x) of token y, below Ta with FP8. An invocation has 16.
 // Constants: 0 FORMAT: 1 FP8, 2 the same with packed scales, 3 NVFP4, 4 MXFP8, as ACT in
 //   lib/linear_format.glsl.
@@ -20,7 +20,6 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#include "lib/kv_page.glsl"
 #include "lib/rows.glsl"
 #include "lib/tensors.glsl"
 #include "lib/quantise.glsl"
@@ -30,9 +29,9 @@ layout(constant_id = 0) const uint FORMAT = 1u;
 const uint FP8 = 1u, NVFP4 = 3u, MXFP8 = 4u;
 
 layout(push_constant) uniform Push {
-    KV_ADDR scales_addr;
-    KV_ADDR x_addr;
-    KV_ADDR codes_addr;
+    uint64_t scales_addr;
+    uint64_t x_addr;
+    uint64_t codes_addr;
     uint tokens;   // T
     uint padded;   // Ta
     uint groups;   // G

@@ -15,7 +15,7 @@ var (
 		"coopmat.bf16.f32", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix")
 
 	// Of a kernel with cooperative matrices of E4M3.
-	matrixCodes = []string{"coopmat.e4m3.f32", "shaderFloat8", "shaderFloat8CooperativeMatrix"}
+	matrixCodes = []string{"coopmat.e4m3.f32", "shaderFloat8", "shaderFloat8CooperativeMatrix", "shaderInt8"}
 
 	matrixF16  = slices.Concat(deviceAddress, matrixUnitsF16)
 	matrixBF16 = slices.Concat(deviceAddress, matrixUnitsBF16)
@@ -35,23 +35,9 @@ var (
 // The features of an attention kernel whose lanes exchange numbers.
 var laneFeatures = []string{"subgroupShuffle", "subgroupBallot"}
 
-// requires maps a kernel to the device features it needs; a kernel that needs none
-// is not listed. A test compares it with the capabilities in the SPIR-V.
+// requires has the device features of kernels of which the words of their names do not say all. A
+// test compares both with the capabilities in the SPIR-V.
 var requires = map[string][]string{
-	"kv_insert_da":                   deviceAddress,
-	"kv_gather_da":                   deviceAddress,
-	"kv_gather_slots_da":             deviceAddress,
-	"kv_gather_runs_da":              deviceAddress,
-	"kv_save_state_da":               deviceAddress,
-	"kv_compress_save_da":            deviceAddress,
-	"kv_compress_da":                 deviceAddress,
-	"attn_decode_da":                 deviceAddress,
-	"attn_prefill_da":                deviceAddress,
-	"attn_merge_da":                  deviceAddress,
-	"attn_decode_dot":                dots,
-	"attn_decode_half":               halves,
-	"attn_prefill_dot":               dots,
-	"attn_prefill_half":              halves,
 	"attn_decode_cm":                 append(slices.Clone(matrixF16), "shaderInt16"),
 	"attn_decode_cmb":                append(slices.Clone(matrixBF16), "shaderInt16"),
 	"attn_decode_float8_cmb":         append(slices.Clone(matrixBF16), "shaderInt16", "shaderInt8", "shaderFloat8"),
@@ -61,47 +47,27 @@ var requires = map[string][]string{
 	"attn_prefill_cmb":               append(slices.Clone(matrixBF16), "shaderInt16"),
 	"attn_prefill_lanes_cm":          slices.Concat(matrixF16, laneFeatures),
 	"attn_prefill_lanes_cmb":         slices.Concat(matrixBF16, laneFeatures),
-	"idx_logits_da":                  deviceAddress,
-	"proj_q_insert_da":               deviceAddress,
-	"proj_inverse_rope_da":           deviceAddress,
-	"proj_inverse_rope_quant_da":     deviceAddress,
-	"proj_quantise_da":               deviceAddress,
-	"idx_logits_dot":                 dots,
-	"idx_logits_half":                halves,
-	"idx_logits_cm":                  matrixF16,
-	"idx_logits_cmb":                 matrixBF16,
-	"idx_logits_codes_cm":            slices.Concat(deviceAddress, matrixUnits, matrixCodes),
-	"proj_q_insert_lanes":            lanes,
-	"proj_q_insert_lanes_da":         slices.Concat(lanes, deviceAddress),
+	"idx_logits_cm":                  append(slices.Clone(matrixF16), "subgroupShuffle"),
+	"idx_logits_codes_cm":            append(slices.Concat(deviceAddress, matrixUnits, matrixCodes), "subgroupShuffle"),
 	"idx_logits_lanes_cm":            append(slices.Clone(matrixF16), "subgroupShuffle", "subgroupArithmetic"),
 	"idx_logits_lanes_raw_cm":        append(slices.Clone(matrixF16), "subgroupShuffle", "subgroupArithmetic"),
 	"idx_logits_prompt_cm":           append(slices.Clone(matrixF16), "subgroupShuffle", "subgroupArithmetic"),
-	"idx_topk_lanes":                 lanes,
 	"idx_topk_tiles_da":              slices.Concat(lanes, deviceAddress),
 	"num_rows_cm":                    matrixUnitsF16,
 	"num_rows_cmb":                   append(slices.Clone(matrixUnitsBF16), "shaderInt16"),
 	"num_codes_cm":                   slices.Concat(matrixUnits, matrixCodes),
-	"num_float8_cm":                  slices.Concat(matrixUnits, matrixCodes, []string{"shaderInt8"}),
+	"num_float8_cm":                  slices.Concat(matrixUnits, matrixCodes),
 	"num_layout_cm":                  matrixUnitsF16,
 	"num_layout_cmb":                 matrixUnitsBF16,
-	"proj_linear_da":                 deviceAddress,
-	"proj_linear_dot":                dots,
-	"proj_linear_half":               halves,
-	"proj_linear_tokens1to8_da":      deviceAddress,
-	"proj_linear_tokens8to16_da":     deviceAddress,
-	"proj_linear_tokens8to16_dot":    dots,
-	"proj_linear_tokens8to16_half":   halves,
 	"proj_linear_tokens1to8_cm":      slices.Concat(deviceAddress, []string{"shaderFloat16"}),
-	"proj_linear_tokens1to8_norm_da": deviceAddress,
 	"proj_linear_tokens1to8_norm_cm": slices.Concat(deviceAddress, []string{"shaderFloat16"}),
-	"proj_linear_chain_da":           deviceAddress,
 	"proj_linear_chain_cm":           slices.Concat(deviceAddress, []string{"shaderFloat16"}),
 	"proj_linear_tokens32to64_cm":    append(slices.Clone(matrixF16), "shaderInt16"),
 	"proj_linear_tokens32to64_cmb":   append(slices.Clone(matrixBF16), "shaderInt16"),
 	"proj_linear_tokens8to32_cm":     append(slices.Clone(matrixF16), "shaderInt16"),
 	"proj_linear_tokens8to32_cmb":    append(slices.Clone(matrixBF16), "shaderInt16"),
 	"proj_linear_cm":                 matrixF16,
-	"proj_linear_cmb":                matrixBF16,
+	"proj_linear_cmb":                append(slices.Clone(matrixBF16), "shaderInt16"),
 	"proj_linear_codes_cm":           slices.Concat(deviceAddress, matrixUnits, matrixCodes),
 	"proj_linear_placed_cm":          matrixF16,
 	"proj_linear_whole_cm":           append(slices.Clone(matrixF16), "shaderInt16"),
@@ -110,16 +76,7 @@ var requires = map[string][]string{
 	"num_subnormals_cm":              {"shaderFloat16"},
 	"num_elements_cmb":               {"shaderFloat16"},
 
-	"bench_read_da":   deviceAddress,
 	"bench_matrix_cm": {"cooperativeMatrix", "coopmat.f16.f32", "shaderFloat16", "vulkanMemoryModel"},
 	"bench_matrix_cmb": {"cooperativeMatrix", "coopmat.bf16.f32", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix",
 		"shaderFloat16", "vulkanMemoryModel"},
-
-	"idx_query_quant_da":               deviceAddress,
-	"idx_topk_da":                      deviceAddress,
-	"proj_qkv_norm_da":                 deviceAddress,
-	"proj_qkv_norm_lanes":              lanes,
-	"proj_qkv_norm_lanes_da":           slices.Concat(lanes, deviceAddress),
-	"proj_inverse_rope_quant_lanes":    lanes,
-	"proj_inverse_rope_quant_lanes_da": slices.Concat(lanes, deviceAddress),
 }

@@ -1,13 +1,13 @@
 // Package shaders holds the compiled compute kernels of vkmla: SPIR-V made from
 // the GLSL beside it, embedded so that a program needs no shader compiler.
 //
-// A kernel's name is its output in builds.txt: the source's stem, with a suffix for a
-// build that needs optional features of a device, or does more than the one without.
-// Kernels that differ by a constant may be one output; choices.go has their names.
-// A test holds the list of suffixes closed:
+// A kernel's name is the stem of its source, with suffixes where it needs optional features of a
+// device, or does something else than the one without. builds.txt lists modules; most are several
+// kernels, which choices.go names and tells apart. A test holds the list of suffixes closed:
 //
 //	(none)  any device with Vulkan 1.2 runs it
 //	_da     reaches page pools, and other memory, by device address
+//	_half   multiplies pairs of halves without matrices; _dot by an instruction for that
 //	_cm     multiplies by cooperative matrices of f16, or stands beside what does
 //	_cmb    the same of bf16
 //	_lanes  passes numbers on inside subgroups; also before _da
@@ -23,10 +23,8 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"slices"
-	"strings"
 )
 
 //go:embed spv/*.spv
@@ -48,28 +46,22 @@ func Get(name string) (Kernel, error) {
 	if err != nil {
 		return Kernel{}, fmt.Errorf("shaders: get %q: %w", name, err)
 	}
-	return Kernel{Name: name, SPIRV: slices.Clone(code), Requires: slices.Clone(requires[name])}, nil
+	return Kernel{Name: name, SPIRV: slices.Clone(code), Requires: Requires(name)}, nil
 }
 
 // Names lists every kernel, sorted.
-func Names() []string {
-	files, err := fs.ReadDir(spv, "spv")
-	if err != nil {
-		return nil
-	}
-	names, shared := slices.Collect(maps.Keys(choices)), map[string]bool{}
-	for _, c := range choices {
-		shared[c.module] = true
-	}
-	for _, f := range files {
-		if stem, ok := strings.CutSuffix(f.Name(), ".spv"); ok && !shared[stem] {
-			names = append(names, stem)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
+func Names() []string { return slices.Sorted(maps.Keys(moduleOf)) }
 
 // Requires returns the features that a kernel needs, nil for none or for a name
 // that does not exist. It is Get without the code.
-func Requires(name string) []string { return slices.Clone(requires[name]) }
+func Requires(name string) (list []string) {
+	if of, ok := requires[name]; ok {
+		return slices.Clone(of)
+	}
+	if _, ok := moduleOf[name]; ok {
+		for _, w := range wordsOf(name) {
+			list = append(list, w.requires...)
+		}
+	}
+	return list
+}

@@ -14,9 +14,9 @@ import (
 // Statistic is a number that a driver's compiler gives for a kernel. Names and their
 // meanings are the driver's own: "VGPRs", "Register Count", "Spilled VGPRs" and so on.
 type Statistic struct {
-	Name        string
-	Description string
-	Value       float64
+	Name        string  `json:"name"`
+	Description string  `json:"description"`
+	Value       float64 `json:"value"`
 }
 
 func (d *Device) pipelineFlags() (flags C.uint32_t) {

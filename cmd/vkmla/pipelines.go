@@ -32,8 +32,8 @@ a kernel several times slower, read 512 and more. Nothing is executed, so that a
 driver without its hardware is enough.
 
 Numbers behind a kernel's name are its specialisation constants in the order of
-constant_id: its shader says what they are, shaders/NAME.comp or what shaders/builds.txt
-names for it. Where the subgroup is "-", the driver chose its size.
+constant_id: its shader says what they are, shaders/NAME.comp or the source of what
+shaders/choices.go names for it. Where the subgroup is "-", the driver chose its size.
 
 Exit status: 0 if no hot kernel spills, 1 if one does, 2 if pipelines could not do its
 work, as on a driver that does not tell (pipelineExecutableInfo).`,

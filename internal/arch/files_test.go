@@ -4,11 +4,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/shaders"
 )
 
 // maxLines is where a file has to be taken apart.
@@ -61,10 +64,10 @@ var further = map[string]string{
 // shaders/attn_decode.comp, attention/decode.go, decode_ref.go, decode_test.go.
 // A shader with a variant's suffix shares the files of the one without.
 func TestStems(t *testing.T) {
-	shaders, err := filepath.Glob(filepath.Join(root(t), "shaders", "*.comp"))
+	sources, err := filepath.Glob(filepath.Join(root(t), "shaders", "*.comp"))
 	require.NoError(t, err, "no shaders")
-	require.NotEmpty(t, shaders, "no shaders")
-	for _, path := range shaders {
+	require.NotEmpty(t, sources, "no shaders")
+	for _, path := range sources {
 		name := strings.TrimSuffix(filepath.Base(path), ".comp")
 		if tools[name] != "" {
 			continue
@@ -91,8 +94,43 @@ func TestStems(t *testing.T) {
 	}
 }
 
-// suffixes is the closed list.
-var suffixes = []string{"", "_da", "_cm", "_cmb", "_half", "_save", "_save_da", "_raw_cm", "_codes_cm"}
+// suffixes is the closed list of words behind a source's stem.
+var suffixes = []string{"da", "cm", "cmb", "half", "dot", "lanes", "norm", "raw", "save", "slots", "codes", "float8", "placed"}
+
+// renamed are kernels that do something else than what their source is called after.
+var renamed = []string{"kv_save_state", "kv_save_state_da", "num_layout_cm", "num_layout_cmb", "num_rows_cm", "num_rows_cmb",
+	"num_codes_cm", "num_float8_cm", "num_subnormals_cm"}
+
+// checkSuffix checks what stands in a name behind a stem.
+func checkSuffix(t *testing.T, name, stem string) {
+	t.Helper()
+	rest, ok := strings.CutPrefix(name, strings.TrimSuffix(stem, "_cm"))
+	assert.True(t, ok, "%s of %s.comp is called after something else", name, stem)
+	for _, w := range strings.Split(rest, "_")[1:] {
+		assert.Contains(t, suffixes, w, "%s of %s.comp has a suffix that is not one", name, stem)
+	}
+}
+
+// TestKernelNames holds the suffixes of kernels to the closed list.
+func TestKernelNames(t *testing.T) {
+	for _, name := range shaders.Names() {
+		if slices.Contains(renamed, name) {
+			continue
+		}
+		words := strings.Split(name, "_")
+		n := len(words)
+		for n > 1 && !isSource(t, strings.Join(words[:n], "_")) && !isSource(t, strings.Join(words[:n], "_")+"_cm") {
+			n--
+		}
+		checkSuffix(t, name, strings.Join(words[:n], "_"))
+	}
+}
+
+// isSource tells whether there is a source of that stem.
+func isSource(t *testing.T, stem string) bool {
+	_, err := os.Stat(filepath.Join(root(t), "shaders", stem+".comp"))
+	return err == nil
+}
 
 // TestBuilds holds builds.txt, the sources and the committed SPIR-V against each
 // other, and the suffixes to the closed list.
@@ -110,9 +148,7 @@ func TestBuilds(t *testing.T) {
 		output, source := f[0], f[1]
 		assert.False(t, built[output], "builds.txt has %s twice", output)
 		built[output], sources[source] = true, true
-		suffix, ok := strings.CutPrefix(output, strings.TrimSuffix(source, "_cm"))
-		assert.True(t, ok, "builds.txt: output %s of %s has a suffix that is not one", output, source)
-		assert.Contains(t, suffixes, suffix, "builds.txt: output %s of %s has a suffix that is not one", output, source)
+		checkSuffix(t, output, source)
 		for _, p := range []string{"shaders/" + source + ".comp", "shaders/spv/" + output + ".spv"} {
 			_, err := os.Stat(filepath.Join(root(t), p))
 			assert.NoError(t, err, "builds.txt: %s is not there", p)

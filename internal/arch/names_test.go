@@ -70,10 +70,7 @@ func nameColumns(t *testing.T) []func(name string) bool {
 		return strings.Contains(code[pkg], "\ntype "+typ+" struct")
 	}
 	operation := func(name string) bool { _, known := verify.Lookup(name); return known }
-	shader := func(name string) bool {
-		_, err := os.Stat(filepath.Join(root(t), "shaders", name+".comp"))
-		return err == nil
-	}
+	shader := func(name string) bool { return isSource(t, name) }
 	section := func(name string) bool {
 		for part := range strings.SplitSeq(name, ", ") {
 			if !strings.Contains(code["pipeline/internal/layer"], part) {

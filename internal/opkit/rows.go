@@ -52,17 +52,27 @@ func KnowRows(a *vk.Adapter, m, n, k, subgroup, rows int) {
 }
 
 // MatrixCodes tells whether a device multiplies matrices of E4M3 and sums them up as exactly as f32
-// can, which Vulkan does not promise. It asks num_codes, a kernel of one workgroup, once for each
-// device and shape. It is false with a driver that only compiles.
+// can, which Vulkan does not promise, with operands that lie as one of lib/cm_rows.glsl says: as
+// `rows` where the lanes of the device hold them so, else as 0. It asks num_codes, a kernel of one
+// workgroup, once for each device, shape and rows. It is false with a driver that only compiles.
 //
 // Errors: those of building and running a kernel.
-func (p Package) MatrixCodes(dev *vk.Device, m, n, k, subgroup int) (bool, error) {
-	key := codesKey(dev.Adapter(), m, n, k, subgroup)
+func (p Package) MatrixCodes(dev *vk.Device, m, n, k, subgroup, rows int) (exact bool, as int, err error) {
+	exact, err = p.codesAs(dev, m, n, k, subgroup, rows)
+	if rows != 0 && !exact && err == nil {
+		rows = 0
+		exact, err = p.codesAs(dev, m, n, k, subgroup, rows)
+	}
+	return exact, rows, err
+}
+
+func (p Package) codesAs(dev *vk.Device, m, n, k, subgroup, rows int) (bool, error) {
+	key := codesKey(dev.Adapter(), m, n, k, subgroup, rows)
 	if v, ok := layouts.Load(key); ok {
 		return v.(bool), nil
 	}
 	kernel, err := p.Kernel(dev, Spec{Stem: "num_codes", Variant: CM, Bindings: []vk.Access{vk.Write}, Bound: 1,
-		Subgroup: uint32(subgroup), Constants: Words(subgroup, m, n, k)})
+		Subgroup: uint32(subgroup), Constants: Words(subgroup, m, n, k, rows)})
 	if err != nil {
 		return false, err
 	}
@@ -100,13 +110,13 @@ func (p Package) ConvertsCodes(dev *vk.Device) (bool, error) {
 
 func float8Key(a *vk.Adapter) string { return "float8 " + layoutKey(a, CM, 0, 0, 0, 0) }
 
-func codesKey(a *vk.Adapter, m, n, k, subgroup int) string {
-	return "codes " + layoutKey(a, CM, m, n, k, subgroup)
+func codesKey(a *vk.Adapter, m, n, k, subgroup, rows int) string {
+	return "codes " + layoutKey(a, CM, m, n, k, subgroup) + fmt.Sprint(rows)
 }
 
-// KnowCodes tells MatrixCodes and ConvertsCodes that an adapter's devices are exact, for devices
-// that are not there.
-func KnowCodes(a *vk.Adapter, m, n, k, subgroup int) {
+// KnowCodes tells MatrixCodes and ConvertsCodes that an adapter's devices are exact and hold
+// operands as `rows` says, for devices that are not there.
+func KnowCodes(a *vk.Adapter, m, n, k, subgroup, rows int) {
 	layouts.Store(float8Key(a), true)
-	layouts.Store(codesKey(a, m, n, k, subgroup), true)
+	layouts.Store(codesKey(a, m, n, k, subgroup, rows), true)
 }

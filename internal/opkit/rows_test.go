@@ -29,6 +29,11 @@ func TestMatrixRows(t *testing.T) {
 		}
 		for rows := range 3 {
 			want := rows
+			for i, word := range words[m*k+k*n:] { // of C, whose columns are alike with 1 and 2
+				if int(word)%n != i%subgroup%n {
+					want = 0
+				}
+			}
 			for _, x := range []struct{ size, row, number, lines int }{{0, k, 1, m}, {m * k, 1, n, n}} { // A, B
 				each := x.lines * k / subgroup
 				for i := range each {

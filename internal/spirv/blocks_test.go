@@ -26,9 +26,10 @@ func whole(t *testing.T, before, after []byte, name string) []uint16 {
 	require.True(t, ok, name)
 	head, functions, ok := split(after)
 	require.True(t, ok, name)
-	gone, ops := map[uint32]bool{}, []uint16(nil)
+	var gone ids
+	var ops []uint16
 	for _, f := range was {
-		mark(gone, f.code)
+		mark(&gone, f.code)
 	}
 	unmark(gone, headBefore)
 	leads := map[uint32][]uint32{}
@@ -54,7 +55,7 @@ func whole(t *testing.T, before, after []byte, name string) []uint16 {
 	}
 	for _, in := range head {
 		if slices.Contains(ofTargets, in.op) {
-			assert.False(t, gone[in.args[0]], "%s: %+v", name, in)
+			assert.False(t, gone.has(in.args[0]), "%s: %+v", name, in)
 		}
 	}
 	for _, f := range functions {
@@ -64,7 +65,7 @@ func whole(t *testing.T, before, after []byte, name string) []uint16 {
 			}
 			var parents []uint32
 			for i, id := range in.args {
-				assert.False(t, gone[id], "%s: %+v names %d", name, in, id)
+				assert.False(t, gone.has(id), "%s: %+v names %d", name, in, id)
 				if in.op == opPhi && i >= 2 && i%2 == 1 {
 					parents = append(parents, id)
 				}

@@ -140,38 +140,33 @@ func (m *Module) alignOf(id uint32, depth int) int {
 // ComparePush holds a Go struct against the push-constant block of a module:
 // the same members in the same order, each at the same offset and of the same
 // size, with the same name but for GLSL's underscores and Go's capitals. A field
-// named _ is padding and has no counterpart.
-func ComparePush(code []byte, goStruct any) error {
+// named _ is padding and has no counterpart. A module may lack the last ones, which
+// Settle leaves out where nothing reads them; whole tells that it has all.
+func ComparePush(code []byte, goStruct any) (whole bool, err error) {
 	m, err := Parse(code)
 	if err != nil {
-		return err
+		return false, err
 	}
 	t := reflect.TypeOf(goStruct)
 	if t == nil || t.Kind() != reflect.Struct {
-		return fmt.Errorf("spirv: compare push constants: got %T, want a struct", goStruct)
+		return false, fmt.Errorf("spirv: compare push constants: got %T, want a struct", goStruct)
 	}
-	var have, want []string
+	var have []string
 	for i := range t.NumField() {
 		if f := t.Field(i); f.Name != "_" {
 			have = append(have, fmt.Sprintf("%s at %d, %d bytes", lowerFirst(f.Name), f.Offset, f.Type.Size()))
 		}
 	}
-	for _, p := range m.Push {
-		want = append(want, fmt.Sprintf("%s at %d, %d bytes", CamelCase(p.Name), p.Offset, p.Size))
-	}
-	for i := range max(len(have), len(want)) {
-		h, w := "nothing", "nothing"
+	for i, p := range m.Push {
+		h, w := "nothing", fmt.Sprintf("%s at %d, %d bytes", CamelCase(p.Name), p.Offset, p.Size)
 		if i < len(have) {
 			h = have[i]
 		}
-		if i < len(want) {
-			w = want[i]
-		}
 		if h != w {
-			return fmt.Errorf("spirv: compare push constants: member %d: %v has %s, the shader has %s", i, t, h, w)
+			return false, fmt.Errorf("spirv: compare push constants: member %d: %v has %s, the shader has %s", i, t, h, w)
 		}
 	}
-	return nil
+	return len(m.Push) == len(have), nil
 }
 
 // CamelCase turns a GLSL name such as pool_stride into poolStride.

@@ -9,6 +9,7 @@ const (
 	opExtension              = 10
 	opExtInstImport          = 11
 	opExtInst                = 12
+	opMemoryModel            = 14
 	opEntryPoint             = 15
 	opExecutionMode          = 16
 	opCapability             = 17
@@ -77,7 +78,7 @@ var noType = []uint16{
 // noResult are instructions that define nothing, though they have two operands or more: about the
 // module, about memory, and about where a block goes on.
 var noResult = []uint16{
-	2, 3, 4, opMemberName, opLine, opExtension, 14, opEntryPoint, opExecutionMode, opCapability,
+	2, 3, 4, opMemberName, opLine, opExtension, opMemoryModel, opEntryPoint, opExecutionMode, opCapability,
 	62, 63, 64, opMemberDecorate, 74, 75, 99, 224, 225, 228, opLoopMerge, opSelectionMerge, opBranch, opBranchConditional,
 	opSwitch, 254, 256, 257, 319, 330, opExecutionModeID,
 	4165, 4426, 4458, 4473, 4475, 5294, 5295, 5303, 5360, 5368, 5633,
@@ -133,6 +134,9 @@ const (
 	classWorkgroup     = 4
 	classPushConstant  = 9
 	classStorageBuffer = 12
+
+	classPhysicalStorageBuffer = 5349
+	addressesOf64              = 5348 // an addressing model
 
 	modeLocalSize   = 17
 	modeLocalSizeID = 38

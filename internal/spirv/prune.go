@@ -17,7 +17,11 @@ func Prune(code []byte, constants []uint32) []byte {
 	if err != nil {
 		return code
 	}
-	head, kept, ok := pruner{m, &evaluator{m: m, constants: constants, done: map[uint32]number{}}}.module(code)
+	head, functions, ok := split(code)
+	if !ok {
+		return code
+	}
+	head, kept, ok := pruner{m, &evaluator{m: m, constants: constants, done: map[uint32]number{}}}.module(head, functions)
 	if !ok {
 		return code
 	}
@@ -26,7 +30,13 @@ func Prune(code []byte, constants []uint32) []byte {
 
 // write puts a module together again.
 func write(begin []byte, parts ...[]inst) []byte {
-	out := slices.Clone(begin)
+	n := len(begin)
+	for _, part := range parts {
+		for _, in := range part {
+			n += 4 + 4*len(in.args)
+		}
+	}
+	out := append(make([]byte, 0, n), begin...)
 	for _, part := range parts {
 		for _, in := range part {
 			out = in.append(out)
@@ -37,9 +47,8 @@ func write(begin []byte, parts ...[]inst) []byte {
 
 // module is what stays of a module: what comes before functions, and these; false if there is
 // something that it does not understand.
-func (p pruner) module(code []byte) (head, kept []inst, ok bool) {
-	head, functions, ok := split(code)
-	if !ok || slices.ContainsFunc(head, func(in inst) bool { return in.op == opDecorationGroup }) {
+func (p pruner) module(head []inst, functions []function) (left, kept []inst, ok bool) {
+	if slices.ContainsFunc(head, func(in inst) bool { return in.op == opDecorationGroup }) {
 		return nil, nil, false // a group may give constants their ids
 	}
 	bodies := map[uint32][]inst{}
@@ -50,14 +59,15 @@ func (p pruner) module(code []byte) (head, kept []inst, ok bool) {
 		}
 		bodies[f.id] = body
 	}
-	called, gone := calls(head, bodies), map[uint32]bool{} // what instructions define that are dropped
+	called := calls(head, bodies)
+	var gone ids // what instructions define that are dropped
 	for _, f := range functions {
 		var stays []inst
 		if slices.Contains(called, f.id) {
 			stays = bodies[f.id]
 		}
 		if len(stays) < len(f.code) {
-			mark(gone, f.code)
+			mark(&gone, f.code)
 		}
 		kept = append(kept, stays...)
 	}
@@ -67,8 +77,20 @@ func (p pruner) module(code []byte) (head, kept []inst, ok bool) {
 		return nil, nil, false
 	}
 	return slices.DeleteFunc(slices.Clone(head), func(in inst) bool {
-		return slices.Contains(ofTargets, in.op) && gone[in.args[0]]
+		return slices.Contains(ofTargets, in.op) && gone.has(in.args[0])
 	}), kept, true
+}
+
+// withoutUnused takes the variables out of a function that nothing in it names. Their types may
+// need what a device lacks.
+func withoutUnused(body []inst) []inst {
+	var used ids
+	for _, in := range body {
+		if in.op != opVariable {
+			used.add(in.operands())
+		}
+	}
+	return slices.DeleteFunc(body, func(in inst) bool { return in.op == opVariable && !used.has(in.args[1]) })
 }
 
 // ofTargets are instructions about the id that is their first operand.
@@ -90,7 +112,7 @@ func split(code []byte) (head []inst, functions []function, ok bool) {
 	all, begin := make([]inst, 0, len(list)/4), 0
 	for at := 5; at < len(list); {
 		n, op := int(list[at]>>16), uint16(list[at])
-		if n == 0 || at+n > len(list) || n-1 < max(pruneArgs[op], minArgs[op]) {
+		if n == 0 || at+n > len(list) || n-1 < leastArgs(op) {
 			return nil, nil, false
 		}
 		ended := len(functions) == 0 || all[len(all)-1].op == opFunctionEnd
@@ -115,9 +137,27 @@ func split(code []byte) (head []inst, functions []function, ok bool) {
 // pruneArgs is how many operands the instructions have at least that Prune looks into and Parse
 // does not.
 var pruneArgs = map[uint16]int{
-	opFunction: 4, opFunctionCall: 3, opLabel: 1, opPhi: 2, opExtInst: 4, opDecorateID: 1, opDecorateString: 1,
+	opMemoryModel: 2, opFunction: 4, opFunctionCall: 3, opLabel: 1, opPhi: 2, opExtInst: 4, opDecorateID: 1, opDecorateString: 1,
 	opLoopMerge: 3, opSelectionMerge: 2, opBranch: 1, opBranchConditional: 3, opSwitch: 2,
 }
+
+// leastArgs is how many operands an instruction has at least.
+func leastArgs(op uint16) int {
+	if int(op) < len(leastArgsOf) {
+		return int(leastArgsOf[op])
+	}
+	return 0
+}
+
+// leastArgsOf has those of pruneArgs and minArgs.
+var leastArgsOf = func() (of [1 << 13]uint8) {
+	for _, args := range []map[uint16]int{pruneArgs, minArgs} {
+		for op, n := range args {
+			of[op] = max(of[op], uint8(n))
+		}
+	}
+	return of
+}()
 
 // defines is the id that an instruction defines.
 func (in inst) defines() (uint32, bool) {
@@ -147,28 +187,26 @@ var resultAt = func() (at [1 << 13]int8) {
 }()
 
 // mark adds what instructions define, unmark takes it out.
-func mark(gone map[uint32]bool, code []inst) {
+func mark(gone *ids, code []inst) {
 	for _, in := range code {
 		if id, ok := in.defines(); ok {
-			gone[id] = true
+			gone.set(id)
 		}
 	}
 }
 
-func unmark(gone map[uint32]bool, code []inst) {
+func unmark(gone ids, code []inst) {
 	for _, in := range code {
 		if id, ok := in.defines(); ok {
-			delete(gone, id)
+			gone.unset(id)
 		}
 	}
 }
 
 // names tells whether debug information, which may name what does not lead to it, or another
 // extended instruction, names one of these.
-func names(code []inst, gone map[uint32]bool) bool {
-	return slices.ContainsFunc(code, func(in inst) bool {
-		return in.op == opExtInst && slices.ContainsFunc(in.args[4:], func(id uint32) bool { return gone[id] })
-	})
+func names(code []inst, gone ids) bool {
+	return slices.ContainsFunc(code, func(in inst) bool { return in.op == opExtInst && slices.ContainsFunc(in.args[4:], gone.has) })
 }
 
 // append writes an instruction.

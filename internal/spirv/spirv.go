@@ -24,8 +24,8 @@ type Module struct {
 	Constants    []Constant // specialisation constants, by id
 	Push         []Member   // members of the push-constant block, by offset; nil without one
 
-	names       map[uint32]string
-	memberNames map[[2]uint32]string
+	names       map[uint32][]uint32 // as they are stored
+	memberNames map[[2]uint32][]uint32
 	decorations map[[2]uint32][]uint32 // (target, decoration) to operands
 	members     map[[3]uint32][]uint32 // (struct, member, decoration) to operands
 	types       map[uint32]inst
@@ -88,7 +88,7 @@ func Parse(code []byte) (*Module, error) {
 	}
 	m := &Module{
 		Version: [2]int{int(words[1] >> 16 & 0xFF), int(words[1] >> 8 & 0xFF)},
-		names:   map[uint32]string{}, memberNames: map[[2]uint32]string{},
+		names:   map[uint32][]uint32{}, memberNames: map[[2]uint32][]uint32{},
 		decorations: map[[2]uint32][]uint32{}, members: map[[3]uint32][]uint32{},
 		types: map[uint32]inst{}, values: map[uint32]inst{},
 	}
@@ -131,9 +131,9 @@ func (m *Module) collect(in inst) error {
 	a := in.args
 	switch in.op {
 	case opName:
-		m.names[a[0]] = text(a[1:])
+		m.names[a[0]] = a[1:]
 	case opMemberName:
-		m.memberNames[[2]uint32{a[0], a[1]}] = text(a[2:])
+		m.memberNames[[2]uint32{a[0], a[1]}] = a[2:]
 	case opExtension:
 		m.Extensions = append(m.Extensions, text(a))
 	case opEntryPoint:
@@ -207,7 +207,7 @@ func (m *Module) resolve() error {
 		if key[1] != decorationSpecID || !ok || len(ops) == 0 {
 			continue
 		}
-		c := Constant{ID: ops[0], Name: m.names[key[0]]}
+		c := Constant{ID: ops[0], Name: text(m.names[key[0]])}
 		switch v.op {
 		case opSpecConstant:
 			c.Default = v.args[2]
@@ -230,9 +230,9 @@ func (m *Module) operand(id uint32, decoration uint32) uint32 {
 // binding describes a buffer variable. GLSL's readonly and writeonly arrive as
 // decorations of the variable or of every member of its block.
 func (m *Module) binding(id, block uint32) Binding {
-	b := Binding{Set: m.operand(id, decorationDescriptorSet), Binding: m.operand(id, decorationBinding), Name: m.names[id]}
+	b := Binding{Set: m.operand(id, decorationDescriptorSet), Binding: m.operand(id, decorationBinding), Name: text(m.names[id])}
 	if b.Name == "" {
-		b.Name = m.names[block]
+		b.Name = text(m.names[block])
 	}
 	all := func(decoration uint32) bool {
 		if _, ok := m.decorations[[2]uint32{id, decoration}]; ok {
@@ -266,7 +266,7 @@ func (m *Module) block(id uint32) ([]Member, error) {
 		if len(ops) == 0 || err != nil {
 			return nil, errf("push constant %d has no offset or no size", i)
 		}
-		list = append(list, Member{Name: m.memberNames[[2]uint32{id, uint32(i)}], Offset: ops[0], Size: uint32(size)})
+		list = append(list, Member{Name: text(m.memberNames[[2]uint32{id, uint32(i)}]), Offset: ops[0], Size: uint32(size)})
 	}
 	slices.SortFunc(list, func(a, b Member) int { return int(a.Offset) - int(b.Offset) })
 	return list, nil

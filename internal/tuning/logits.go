@@ -8,9 +8,10 @@ type Logits struct {
 
 	// Of idx_logits_cm, where matrices go through shared memory.
 
-	// MatrixHeads is the most heads that a subgroup holds. A key's fragments are loaded once for
-	// all of them; each takes registers. idx_logits_lanes takes as many heads at most, and its code
-	// is long in proportion: a processor takes most of a minute to compile 8 matrices of them.
+	// MatrixHeads is the most heads that a subgroup holds, of codes twice as many. A key's
+	// fragments are loaded once for all of them; each takes registers. idx_logits_lanes takes as
+	// many heads at most, and its code is long in proportion: a processor takes most of a minute to
+	// compile 8 matrices of them.
 	MatrixHeads int
 	// MatrixSubgroups is the fewest subgroups of a workgroup. Fewer let two workgroups share a
 	// compute unit, so that one loads its queries while the other works; on an H100 4 do.

@@ -8,7 +8,7 @@ import "github.com/vkmla/vkmla/vk"
 // stays in subgroups of 32.
 
 // rdna2 has no matrices. Its SIMD units have 1024 registers for each of 32 lanes, so that
-// an invocation of 1024 has 64: the selection's shape of 32 numbers each spills 5225 of them.
+// an invocation of 1024 has 64: the selection's shape of 32 numbers each spills as many.
 var rdna2 = like(&generic, "rdna2", func(p *Profile) {
 	p.TopK.Short = p.TopK.Short[:4]
 	p.Linear.NormSubgroup = 64
@@ -30,7 +30,8 @@ var rdna3 = like(&generic, "rdna3", func(p *Profile) {
 // model an R9700 takes 3.3 us for 64 heads and 32 rows, three tenths of them whatever the heads.
 // Its memory takes five times an H100's time for as much, half of that for half as many
 // workgroups. What has room by the same rule and spills is kept out: 64 heads of a subgroup of the
-// scores (13718 registers), and pairs of steps of products (2063 with elements of f16).
+// scores with elements of f16 (149 registers), not of codes; and pairs of steps of products (14
+// with f16 and bf16 weights, 6 with bf16 and FP8).
 var rdna4 = like(&rdna3, "rdna4", func(p *Profile) {
 	p.Device.OnceSubgroup = 64
 	a := &p.Attention

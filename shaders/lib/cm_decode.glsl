@@ -2,7 +2,6 @@
 // how the lists of a token name its rows. The kernels say what they are.
 #ifndef LIB_CM_DECODE_GLSL
 #define LIB_CM_DECODE_GLSL
-#define KV_DA
 #include "kv_page.glsl"
 #include "kv_record.glsl"
 #include "mla_finish.glsl"
@@ -37,8 +36,8 @@ layout(std430, set = 0, binding = 9) writeonly buffer PartMl { vec4 rows[]; } pa
 const uint HAS_SINK = 1u, HAS_COMP = 2u, WANT_LSE = 4u, UNROPE = 16u, NORM_Q = 32u;
 
 layout(push_constant) uniform Push {
-    KV_ADDR win_addr;
-    KV_ADDR comp_addr;
+    uint64_t win_addr;
+    uint64_t comp_addr;
     uint heads;
     uint win_width;
     uint comp_width;

@@ -3,35 +3,16 @@
 // word stay in the order in which masks and shifts yield them, two at a time.
 //
 // What the elements lack of the numbers' scale:
-//   FP8, f16    every code is exact, times 2^-8
-//   MXFP4, f16  a row is scaled so that its largest block scale becomes 2; exact for blocks down
-//               to 2^-24 of it, and wrong by at most 2^-25 where the largest code is 12 below that.
-//               The row's part is cm_row_scale
-//   bf16        nothing: exact for either format
+//   FP8    every code is exact, times 2^-8
+//   MXFP4  a row is scaled so that its largest block scale becomes 2; exact for blocks down
+//          to 2^-24 of it, and wrong by at most 2^-25 where the largest code is 12 below that.
+//          The row's part is cm_row_scale
 // CM_UNSCALE is what a product of a query's and a key's elements has to be multiplied by. An E4M3
-// NaN code counts as 480 in f16.
+// NaN code counts as 480.
 //
 // The including kernel has included cm_element.glsl and index_logits.glsl.
 #ifndef LIB_CM_INDEX_CODES_GLSL
 #define LIB_CM_INDEX_CODES_GLSL
-
-#ifdef CM_BF16
-
-const float CM_UNSCALE = 1.0;
-
-uvec4 cm_fp8x8(uvec2 w) { return cm_e4m3x8(w, cm_scale(127u)); }
-
-// Codes in nibbles 3 and 7 of w, which cm_e2m1_place makes binary16 numbers times 2^-14.
-#define CM_FP4_SCALE float
-float cm_fp4_scale(uint scales, uint b) { return ue8m0_scale(logit_block_scale(scales, b)); }
-float cm_row_scale(uint scales) { return 1.0; }
-
-uint cm_fp4_scaled(uint x, float scale) {
-    const vec2 v = vec2(unpackFloat2x16(x)) * 16384.0 * scale;
-    return bf16_pack2_exact(v.x, v.y);
-}
-
-#else
 
 const float CM_UNSCALE = FORMAT == INDEX_FP8 ? 65536.0 : 0.25;
 
@@ -41,8 +22,6 @@ uvec4 cm_fp8x8(uvec2 w) {
     const uvec4 sign = uvec4(w.x << 8, w.x, w.y << 8, w.y) & 0x80008000u;
     return sign | (uvec4(w.x << 7, w.x >> 1, w.y << 7, w.y >> 1) & 0x3F803F80u);
 }
-
-#define CM_FP4_SCALE f16vec2
 
 uint cm_top_scale(uint scales) {
     const uvec2 two = uvec2(max(scales & 0xFFu, (scales >> 8) & 0xFFu), max((scales >> 16) & 0xFFu, scales >> 24));
@@ -57,12 +36,10 @@ float cm_row_scale(uint scales) { return ue8m0_scale(cm_top_scale(scales)); }
 
 uint cm_fp4_scaled(uint x, f16vec2 scale) { return packFloat2x16(unpackFloat2x16(x) * scale); }
 
-#endif
-
 uint cm_e2m1_place(uint w) { return (w & 0x80008000u) | ((w >> 3) & 0x0E000E00u); }
 
 // cm_fp4x8: the eight codes of w.
-uvec4 cm_fp4x8(uint w, CM_FP4_SCALE scale) {
+uvec4 cm_fp4x8(uint w, f16vec2 scale) {
     return uvec4(cm_fp4_scaled(cm_e2m1_place(w << 12), scale), cm_fp4_scaled(cm_e2m1_place(w << 8), scale),
                  cm_fp4_scaled(cm_e2m1_place(w << 4), scale), cm_fp4_scaled(cm_e2m1_place(w), scale));
 }

@@ -13,7 +13,9 @@ const float CM_UNSCALE = 1.0;
 
 float cm_row_scale(uint scales) { return 1.0; }
 
-void cm_keep_halves(uvec4 codes, uint scales, uint part, uint first, uint second, uint exchange) { row_s[first] = codes; }
+void cm_keep_halves(uvec4 codes, uint scales, uint part, uint first, uint second, uint exchange) {
+    row_s[first] = exchange == 0u ? codes : codes.zwxy;
+}
 
 #else
 
@@ -29,7 +31,7 @@ void cm_keep_halves(uvec4 codes, uint scales, uint part, uint first, uint second
         a = cm_fp8x8(codes.xy);
         b = cm_fp8x8(codes.zw);
     } else {
-        const CM_FP4_SCALE scale = cm_fp4_scale(scales, part / 2u);
+        const f16vec2 scale = cm_fp4_scale(scales, part / 2u);
         a = cm_fp4x8(codes.x, scale);
         b = cm_fp4x8(codes.y, scale);
     }

@@ -38,7 +38,6 @@
 #ifndef LIB_CM_MLA_GLSL
 #define LIB_CM_MLA_GLSL
 #include "cm_element.glsl"
-#define CM_BF16_ROWS
 #include "cm_rows.glsl"
 #include "mla_finish.glsl"
 

@@ -1,25 +1,16 @@
-// Fragments from rows of 16-bit elements in shared memory that devices with 32 banks of 4 bytes
-// load without conflicts. RADV loads 8 bytes a lane, one from each of 16 rows, and coopMatLoad
-// wants rows at multiples of 16 bytes: half of the banks would idle. So the 8-byte halves of each
-// 16 bytes of rows 8 to 15 of 16 lie exchanged, and lanes load what they hold themselves. ROWS says
-// what that is (opkit.MatrixRows asks the device):
+// Fragments from rows of 16-bit elements or E4M3 codes in shared memory that devices with 32 banks
+// of 4 bytes load without conflicts. RADV loads 8 bytes a lane, one from each of 16 rows, and
+// coopMatLoad wants rows at multiples of 16 bytes: half of the banks would idle. So the 8-byte
+// halves of each 16 bytes of rows 8 to 15 of 16 lie exchanged, and lanes load what they hold
+// themselves. ROWS says what that is (opkit.MatrixRows asks the device):
 //   0  unknown: nothing is exchanged, and coopMatLoad loads
 //   1  lane l holds row l % 16 of 16; of its numbers all, or the l / 16th part
 //   2  lane l holds number l of all rows
-// The kernel declares ROWS and CM_K, and includes cm_element.glsl. A fragment's first row is a
-// multiple of 16, or of 8 if matrices have 8 rows.
+// With 1 and 2 lane l holds sums of column l % N alone.
+// The kernel declares ROWS and CM_K, and includes cm_element.glsl; with CM_CODE_ROWS it also loads
+// codes. A fragment's first row is a multiple of 16, or of 8 if matrices have 8 rows.
 #ifndef LIB_CM_ROWS_GLSL
 #define LIB_CM_ROWS_GLSL
-
-#if defined(CM_BF16) && !defined(CM_BF16_ROWS) || defined(CM_CODES) // no device needs it
-
-#define cm_half(row) 0u
-#define CM_HALF(half_, row) half_
-
-#define CM_LOAD_ROWS(m, array, row0, quad, pitch, lane, layout_) coopMatLoad(m, array, (row0) * (pitch) + (quad), pitch, layout_);
-#define CM_KEEP_ROW(array, at, row, v) array[at] = v;
-
-#else
 
 // cm_half: which half of 16 bytes of a row lies first.
 uint cm_half(uint row) { return ROWS == 0u ? 0u : row / 8u % 2u; }
@@ -80,6 +71,34 @@ uint cm_half(uint row) { return ROWS == 0u ? 0u : row / 8u % 2u; }
             CM_PUT(even_, odd_, array[row_ * (pitch) + (quad) + (lane) / 8u][word_]) \
             m[e_] = (lane) % 2u == 0u ? even_ : odd_; \
         } \
+    } \
+}
+
+#ifdef CM_CODE_ROWS
+#extension GL_EXT_float_e4m3 : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
+
+// CM_PUT4: the four codes of a word.
+#define CM_PUT4(m, e, word) { \
+    const fe4m3vec4 put_ = uintBitsToFloate4m3EXT(unpack8(word)); \
+    m[e] = put_.x; \
+    m[(e) + 1u] = put_.y; \
+    m[(e) + 2u] = put_.z; \
+    m[(e) + 3u] = put_.w; \
+}
+#define CM_PUT8_CODES(m, e, array, at, half_) \
+    CM_PUT4(m, e, array[at][(half_) * 2u]) \
+    CM_PUT4(m, (e) + 4u, array[at][(half_) * 2u + 1u])
+
+// CM_LOAD_CODES: CM_LOAD_ROWS of E4M3 codes, a quad of which is 16 numbers. ROWS is 0 or 1.
+#define CM_LOAD_CODES(m, array, row0, quad, pitch, lane, layout_) { \
+    if (ROWS == 0u) { \
+        coopMatLoad(m, array, (row0) * (pitch) + (quad), pitch, layout_); \
+    } else { \
+        const uint half_ = cm_half((lane) % 16u), first_ = (row0) * (pitch) + (quad) + (lane) % 16u * (pitch); \
+        if (m.length() == CM_K) { \
+            [[unroll]] for (uint i_ = 0u; i_ < CM_K / 8u; i_++) { CM_PUT8_CODES(m, i_ * 8u, array, first_ + i_ / 2u, (half_ ^ i_ % 2u)) } \
+        } else { CM_PUT8_CODES(m, 0u, array, first_, (half_ ^ (lane) / 16u)) } \
     } \
 }
 

@@ -4,7 +4,7 @@
 //   0 q [T,H,128] E4M3 or [T,H,64] with two E2M1 codes a byte; 1 q_scale [T,H] u32, 4 UE8M0 bytes
 //   (MXFP4); 2 weights [T,H] f32; 3 block_table [R,table_width] i32; 4 token_to_req [T] i32; 5 lens
 //   [T] i32; 6 dst [T,width] f32; 7 the pool of keys; 8 side [T,side_width] i32: candidate blocks.
-//   KV_DA builds reach all of them by address.
+//   All are reached as lib/addressed.glsl says.
 //   With RAW_QUERIES q is [T,H,128] bf16, weights are bf16, and there is no q_scale: see
 //   index_raw.glsl.
 //
@@ -18,45 +18,19 @@
 layout(constant_id = 0) const uint PAGE = 64u;   // keys of a page
 layout(constant_id = 1) const uint FORMAT = 1u;  // INDEX_FP8 or INDEX_MXFP4
 
-#ifdef RAW_QUERIES
 layout(push_constant) uniform Push {
-    KV_ADDR q_addr;
-    KV_ADDR positions_addr;
-    KV_ADDR table_addr;
-    KV_ADDR weights_addr;
-    KV_ADDR block_table_addr;
-    KV_ADDR token_to_req_addr;
-    KV_ADDR lens_addr;
-    KV_ADDR keys_addr;
-    KV_ADDR dst_addr;
-    KV_ADDR side_addr;
-    uint keys_stride;
-    uint keys_pages;
-    uint heads;
-    uint first;
-    uint width;
-    uint requests;
-    uint table_width;
-    uint chunk;
-    uint side_width;
-    uint table_rows; // of angles
-    float softmax_scale;
-    float head_scale;
-} pc;
-#else
-layout(push_constant) uniform Push {
-    KV_ADDR q_addr;
-    KV_ADDR q_scale_addr;
-    KV_ADDR weights_addr;
-    KV_ADDR block_table_addr;
-    KV_ADDR token_to_req_addr;
-    KV_ADDR lens_addr;
-    KV_ADDR keys_addr;
-    KV_ADDR dst_addr;
-    KV_ADDR side_addr;
+    uint64_t q_addr;
+    uint64_t q_scale_addr; // with RAW_QUERIES of positions
+    uint64_t weights_addr;
+    uint64_t block_table_addr;
+    uint64_t token_to_req_addr;
+    uint64_t lens_addr;
+    uint64_t keys_addr;
+    uint64_t dst_addr;
+    uint64_t side_addr;
     uint keys_stride; // bytes per page
     uint keys_pages;
-    uint tokens;
+    uint tokens;      // with RAW_QUERIES rows of angles
     uint heads;
     uint first;       // entry of column 0 of dst
     uint width;       // columns of dst
@@ -64,30 +38,26 @@ layout(push_constant) uniform Push {
     uint table_width;
     uint chunk;       // fewest tiles of keys of a workgroup; unused by the builds without matrices
     uint side_width;  // columns of side: candidate blocks, or tops in idx_logits_lanes; 0 for none
+    uint64_t table_addr; // of angles; it and what follows with RAW_QUERIES
+    float softmax_scale;
+    float head_scale;
 } pc;
 TENSOR(uvec2, q, 0)
 TENSOR(uint, q_scale, 1)
 TENSOR(float, weights, 2)
-#endif
 TENSOR(int, block_table, 3)
 TENSOR(int, token_to_req, 4)
 TENSOR(int, lens, 5)
 TENSOR(int, side, 8)
 
-#ifdef KV_DA
 layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer LogitWrite { float v; };
-#else
 layout(std430, set = 0, binding = 6) writeonly buffer Dst { float v[]; } dst;
-#endif
 
 #define LOGIT_NONE uintBitsToFloat(0xFF800000u) // of an entry whose page is not there
 
 void logit_store(uint t, uint column, float x) {
-#ifdef KV_DA
-    LogitWrite(pc.dst_addr + (uint64_t(t) * pc.width + column) * 4ul).v = x;
-#else
-    dst.v[t * pc.width + column] = x;
-#endif
+    if (ADDRESSED) LogitWrite(pc.dst_addr + (uint64_t(t) * pc.width + column) * 4ul).v = x;
+    else dst.v[t * pc.width + column] = x;
 }
 
 // logit_end: one past the last entry that token t wants.

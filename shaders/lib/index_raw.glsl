@@ -13,10 +13,10 @@ const uint ROW_PAIRS = FORMAT == INDEX_FP8 ? 16u : 8u; // pairs of words of a ro
 shared uvec2 code_s[HG * ROW_PAIRS];
 shared uint scale_s[HG]; // of MXFP4
 
-TENSOR(uvec4, q, 0)
-TENSOR(int, positions, 1)
-TENSOR(uint, weights, 2)
-TENSOR(uvec4, table, 3)
+uvec4 raw_at(uint i) { return Read_uvec4(pc.q_addr).v[i]; }
+int position_at(uint i) { return Read_int(pc.q_scale_addr).v[i]; }
+uint raw_weights_at(uint i) { return Read_uint(pc.weights_addr).v[i]; }
+uvec4 table_at(uint i) { return Read_uvec4(pc.table_addr).v[i]; }
 ROPE_TABLE4(table)
 
 uvec4 low_, high_;  // 8 numbers that stay, and 8 that turn
@@ -26,13 +26,13 @@ uint raw_weight_;
 uint raw_head() { return gl_LocalInvocationIndex / RAW_PARTS; }
 uint raw_part() { return gl_LocalInvocationIndex % RAW_PARTS; }
 
-// ask_queries: before anything is known of the keys.
-void ask_queries() {
+// ask_raw: for queries, before anything is known of the keys.
+void ask_raw() {
     const uint row = t_ * pc.heads + min(raw_head(), pc.heads - 1u);
-    low_ = q_at(row * 2u * RAW_PARTS + raw_part());
-    high_ = q_at(row * 2u * RAW_PARTS + RAW_PARTS + raw_part());
-    raw_weight_ = weights_at(row >> 1) >> (16u * (row & 1u));
-    table_cos_sin4(uint(clamp(positions_at(t_), 0, int(pc.table_rows) - 1)), raw_part() * 4u, false, near_, far_);
+    low_ = raw_at(row * 2u * RAW_PARTS + raw_part());
+    high_ = raw_at(row * 2u * RAW_PARTS + RAW_PARTS + raw_part());
+    raw_weight_ = raw_weights_at(row >> 1) >> (16u * (row & 1u));
+    table_cos_sin4(uint(clamp(position_at(t_), 0, int(pc.tokens) - 1)), raw_part() * 4u, false, near_, far_);
 }
 
 // most: the largest of 8 numbers, bf16 bits without sign.
@@ -79,9 +79,9 @@ void quantise_queries() {
     }
 }
 
-// store_queries: decodes them by way of matrices, as idx_logits_lanes.comp does those of memory,
+// store_raw: decodes them by way of matrices, as idx_logits_lanes.comp does those of memory,
 // but by single loads of a lane, so that there are shares for twice as many subgroups.
-void store_queries() {
+void store_raw() {
     const uint TOGETHER = STEPS / LOADS;
     [[dont_unroll]] for (uint i = gl_SubgroupID; i < HEAD_TILES * LOADS; i += SUBGROUPS) {
         const uint head0 = i / LOADS * CM_N, load = i % LOADS;
@@ -91,7 +91,7 @@ void store_queries() {
             uvec4 codes[LOADS];
             codes[0] = WORDS == 2u ? code_s[at].xyxy : uvec4(code_s[at], code_s[at + 1u]);
             if (head >= pc.heads) codes[0] = uvec4(0u);
-            CM_FP4_SCALE scale = CM_FP4_SCALE(1.0);
+            f16vec2 scale = f16vec2(1.0);
             if (FORMAT != INDEX_FP8) scale = cm_fp4_scale(scale_s[head], block_of());
             [[unroll]] for (uint k = 0u; k < TOGETHER; k++)
                 [[unroll]] for (uint e = 0u; e < EACH; e++) made[k][j * EACH + e] = element(codes, scale, k * EACH + e);

@@ -1,4 +1,4 @@
-// The second half of kv_compress.glsl with MODE other than POOLED: an entry by way of its latent.
+// The second half of kv_compress.comp with MODE other than POOLED: an entry by way of its latent.
 //
 //   x = bf16(v),  latent = bf16(x * (sum x^2 / DIM + eps)^-0.5 * norm),
 //   y = latent with its last 64 numbers turned and rounded to bf16,  slot = quantise(y)

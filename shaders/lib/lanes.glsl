@@ -4,19 +4,15 @@
 // full. All invocations call these together.
 //
 // Features: subgroupShuffle, and subgroupSizeControl with computeFullSubgroups. None without
-// LANES_PASS, which is a choice of builds with LANES_CHOICE: all numbers pass through shared memory
-// then, and SUBGROUP has to be 1.
+// LANES_PASS, a choice: all numbers pass through shared memory then.
 #ifndef LIB_LANES_GLSL
 #define LIB_LANES_GLSL
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 
-#ifdef LANES_CHOICE
-layout(constant_id = 99)
-#endif
-const bool LANES_PASS = true;
+layout(constant_id = 95) const bool LANES_PASS = false;
 
-shared uint lanes_of[SUBGROUP < 32u ? 128u : 1u];
+shared uint lanes_of[SUBGROUP < 32u || !LANES_PASS ? 128u : 1u];
 
 // lanes_me: the number of this invocation, by which all others know it here.
 uint lanes_me() {

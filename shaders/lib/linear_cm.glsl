@@ -8,7 +8,7 @@
 //   E2M1 times E4M3 is exact.
 //
 // Of an f32 scale only the power of two is multiplied here; its fraction is the sums'.
-// Sums come WEIGHT_UNSCALE times too small.
+// Sums come CM_UNSCALE times too small.
 #ifndef LIB_LINEAR_CM_GLSL
 #define LIB_LINEAR_CM_GLSL
 #include "linear.glsl"
@@ -16,13 +16,13 @@
 
 #ifdef CM_BF16
 const bool WEIGHT_REF = false;
-const float WEIGHT_UNSCALE = 1.0;
+const float CM_UNSCALE = 1.0;
 #elif defined(LINEAR_CODES)
 const bool WEIGHT_REF = false;
-const float WEIGHT_UNSCALE = PLACED ? 65536.0 : 1.0;
+const float CM_UNSCALE = PLACED ? 65536.0 : 1.0;
 #else
 const bool WEIGHT_REF = FP8_WEIGHT;
-const float WEIGHT_UNSCALE = FORMAT == WEIGHT_NVFP4 ? 128.0 : 1.0;
+const float CM_UNSCALE = FORMAT == WEIGHT_NVFP4 ? 128.0 : 1.0;
 #endif
 
 // linear_e4m3: the codes in bytes 1 and 3 of w as binary16 numbers times 2^-8; a NaN code gives
@@ -73,7 +73,7 @@ uvec4 linear_act8(uvec4 w, uint scale) {
 uvec4 linear_weight8(uvec4 w, uint scale, uint ref) {
     if (FORMAT == WEIGHT_BF16) return cm_from_bf16x8(w);
     if (FORMAT == WEIGHT_NVFP4) {
-        const float factor = e4m3_decode(scale) * (WEIGHT_UNSCALE == 1.0 ? 16384.0 : 128.0); // E2M1 comes 2^-14 too small
+        const float factor = e4m3_decode(scale) * (CM_UNSCALE == 1.0 ? 16384.0 : 128.0); // E2M1 comes 2^-14 too small
         const uint n0 = ((w.x << 12) & 0x80008000u) | ((w.x << 9) & 0x0E000E00u); // codes 0 and 4
         const uint n1 = ((w.x << 8) & 0x80008000u) | ((w.x << 5) & 0x0E000E00u);
         const uint n2 = ((w.x << 4) & 0x80008000u) | ((w.x << 1) & 0x0E000E00u);

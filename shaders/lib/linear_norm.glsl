@@ -4,7 +4,7 @@
 // such rows and the same tokens does it, as it knows by a counter, at arrived_addr for each
 // gl_WorkGroupID.y, which is 0 between launches. Whichever it is, it computes the same.
 //
-// Include lib/linear.glsl before, with LINEAR_NORM, and define NORM_SCOPE, a scope of all
+// Include lib/linear.glsl before, and define NORM_SCOPE, a scope of all
 // workgroups that the kernel's memory model has.
 #ifndef LIB_LINEAR_NORM_GLSL
 #define LIB_LINEAR_NORM_GLSL

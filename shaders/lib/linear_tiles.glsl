@@ -7,7 +7,7 @@
 // SUBGROUP, 4..6 M, N, K of a product, 7 BM, 8 BN, 9 BK, 10 WM, 11 WN:
 //   projection/linear_cm.go chooses; 12 ROWS of lib/cm_rows.glsl, with LINEAR_ROWS.
 // Shared memory: max((BM+BN)*(2*BK+16), THREADS/SUBGROUP*M*(4*WN+16)) + 16: 20496 B for 128 x 128
-// in steps of 32.
+// in steps of 32; with CM_BF16 16 B less.
 #ifndef LIB_LINEAR_TILES_GLSL
 #define LIB_LINEAR_TILES_GLSL
 #include "linear_cm.glsl"
@@ -23,10 +23,13 @@ layout(constant_id = 8) const uint BN = 64u;
 layout(constant_id = 9) const uint BK = 64u;
 layout(constant_id = 10) const uint WM = 16u;
 layout(constant_id = 11) const uint WN = 16u;
-#if defined(CM_BF16) || !defined(LINEAR_ROWS)
-const uint ROWS = 0u;
-#else
+#ifdef LINEAR_ROWS
 layout(constant_id = 12) const uint ROWS = 0u;
+#ifdef LINEAR_CODES
+#define CM_CODE_ROWS
+#endif
+#else
+const uint ROWS = 0u;
 #endif
 #include "cm_rows.glsl"
 
@@ -67,13 +70,15 @@ float unit_of_sums_, unit_of_next_; // FP8: sums are this much too small: the fr
 // all banks: with rows of five quads, rows 0, 1, 4 and 5 do, or two of them that are four apart.
 uint spread(uint i, uint lines) { return UNITS == 4u && lines >= 8u ? (i & ~7u) | (i & 1u) << 2 | (i >> 1) & 3u : i; }
 
-#if !defined(CM_BF16) && defined(LINEAR_ROWS)
+#ifdef LINEAR_ROWS
 // spread_rows: with ROWS 16 invocations store 8 bytes each at a time. Half of them shall have rows
 // whose halves lie exchanged: the last bit of i that tells their lines apart tells eights of rows.
 uint spread_rows(uint i, uint lines) {
-    const uint last = 8u * lines / THREADS;
-    if (ROWS == 0u || lines % 16u != 0u || last == 0u) return spread(i, lines);
-    return spread(i ^ ((i / last ^ i / 8u) & 1u) * (last ^ 8u), lines);
+    if (ROWS != 0u) {
+        const uint last = 8u * lines / THREADS;
+        if (lines % 16u == 0u && last > 0u) i ^= ((i / last ^ i / 8u) & 1u) * (last ^ 8u);
+    }
+    return spread(i, lines);
 }
 #else
 #define spread_rows spread
@@ -130,7 +135,7 @@ void finish(uint split, uint sub, uint lane, uint m0, uint n0) {
         for (uint at = lane; at < CM_M * WN / 4u; at += SUBGROUP) {
             const uint m = at / (WN / 4u), q = at % (WN / 4u), token = t0_ + m0 + i * CM_M + m, row = row0_ + n0 + q * 4u;
             if (token < first_ || token >= pc.tokens || row < group_ * pc.n || row >= (group_ + 1u) * pc.n) continue;
-            vec4 v = uintBitsToFloat(tile_s[mine + m * OUT_PITCH + q]) * WEIGHT_UNSCALE;
+            vec4 v = uintBitsToFloat(tile_s[mine + m * OUT_PITCH + q]) * CM_UNSCALE;
             if (ROW_SCALES) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
             if (WEIGHT_REF) v *= uintBitsToFloat(ref());
             if (FRACTIONS) v *= unit_of_sums_;

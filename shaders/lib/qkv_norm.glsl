@@ -5,12 +5,12 @@
 #include "lib/bf16.glsl"
 
 layout(push_constant) uniform Push {
-    KV_ADDR qr_addr;
-    KV_ADDR kv_addr;
-    KV_ADDR qr_weight_addr;
-    KV_ADDR kv_weight_addr;
-    KV_ADDR qr_out_addr;
-    KV_ADDR kv_out_addr;
+    uint64_t qr_addr;
+    uint64_t kv_addr;
+    uint64_t qr_weight_addr;
+    uint64_t kv_weight_addr;
+    uint64_t qr_out_addr;
+    uint64_t kv_out_addr;
     uint qr_stride; // units of a row of qr
     uint qr_at;     // unit of its first column
     uint kv_stride;

@@ -34,38 +34,8 @@
 #define LIB_SPARSE_MLA_GLSL
 #include "bf16.glsl"
 #include "mla_finish.glsl"
-#ifdef HALVES
 #include "cm_element.glsl"
 #include "dot2.glsl"
-#define MLA_FOURS 1u // of fours of dims: from unit to unit, and the second of a unit
-#define MLA_NEXT 64u
-// MLA_KEEP_QUERY, MLA_QUERY: the i-th unit of all heads, a unit of head + i of four. RADV loads 8
-// bytes a lane: 16 lanes, which have eight units of two fours of heads, meet all banks.
-#define MLA_KEEP_QUERY(i, w) { \
-    const uvec4 w_ = w; \
-    q_s[(i) * 2u + (i) / 256u] = w_.xy; \
-    q_s[(i) * 2u + (i) / 256u + 1u] = w_.zw; \
-}
-#define MLA_QUERY_AT(head, i, unit) ((head) * 128u + (head) / 4u + (unit) * 2u + (i) * 128u)
-#define MLA_QUERY(head, i, unit) uvec4(q_s[MLA_QUERY_AT(head, i, unit)], q_s[MLA_QUERY_AT(head, i, unit) + 1u])
-#define MLA_STORE(row, unit, numbers) { \
-    const uvec4 w_ = numbers; \
-    dst.rows[(row) + (unit) / 2u][(unit) % 2u * 2u] = w_.x; \
-    dst.rows[(row) + (unit) / 2u][(unit) % 2u * 2u + 1u] = w_.y; \
-    dst.rows[(row) + 32u + (unit) / 2u][(unit) % 2u * 2u] = w_.z; \
-    dst.rows[(row) + 32u + (unit) / 2u][(unit) % 2u * 2u + 1u] = w_.w; \
-}
-const uint MLA_P_PITCH = HG / 4u + 1u; // padded against bank conflicts
-#define MLA_WEIGHTS uvec4 p_s[TILE / 2u * MLA_P_PITCH] // [TILE, HG], two rows a word
-#else
-const uint MLA_EACH = 1u; // rows of a word of weights
-#define MLA_WEIGHTS vec4 p_s[TILE / MLA_EACH * HG / 4u] // [TILE, HG]
-#define MLA_FOURS 2u
-#define MLA_NEXT 1u
-#define MLA_KEEP_QUERY(i, w) q_s[i] = w;
-#define MLA_QUERY(head, i, unit) q_s[((head) + (i)) * 64u + (unit)]
-#define MLA_STORE(row, unit, numbers) dst.rows[(row) + (unit)] = numbers;
-#endif
 
 const uint MLA_THREADS = 16u * HG;
 const uint MLA_HEAD_BLOCKS = HG / 4u;
@@ -75,15 +45,16 @@ const uint MLA_PAIRS = TILE / 2u;                       // of rows: an invocatio
 const uint MLA_DOT_HEAD = MLA_PAIRS + 2u;               // pairs of a head, and of a share, padded against bank conflicts
 const uint MLA_DOTS = HG * MLA_DOT_HEAD + 1u;
 const float MLA_STALE = 8.0;                            // weights stay below 2^8
+const uint MLA_FOURS = HALVES ? 1u : 2u;                // of fours of dims: from unit to unit,
+const uint MLA_NEXT = HALVES ? 64u : 1u;                // and the second of a unit
+const uint MLA_P_PITCH = HG / 4u + 1u;                  // padded against bank conflicts
 
-#ifdef HALVES
-shared uvec2 q_s[HG * 128u + HG / 4u];  // [HG, 512] f16, and 8 bytes behind every four heads
-#else
-shared uvec4 q_s[HG * 64u];             // [HG, 512] bf16
-#endif
+shared uvec4 q_s[HG * 64u];             // [HG, 512] bf16,
+shared uvec2 half_q_s[HG * 128u + HG / 4u]; // or f16, and 8 bytes behind every four heads
 shared uvec4 kv_s[TILE * 64u];          // [TILE, 512] bf16
 shared vec2 dot_s[MLA_HALF * MLA_DOTS]; // [shares, HG, TILE]; at the end l and the largest score of each pair, then m
-shared MLA_WEIGHTS;
+shared vec4 p_s[TILE * HG / 4u];        // [TILE, HG],
+shared uvec4 half_p_s[TILE / 2u * MLA_P_PITCH]; // or two rows a word
 shared float top_s[HG * MLA_PAIRS];     // larger score of each pair
 shared float factor_s[HG];
 shared uint valid_s[TILE];
@@ -91,15 +62,10 @@ shared uint stale_s;                    // 1 + first row of the last tile that w
 
 vec4 mla_acc[8];                        // 8 dims of each of 4 heads
 
-#ifdef HALVES
-
-uvec4 mla_numbers(uvec4 w) { return cm_from_bf16x8(w); }
-
-float mla_dot2(uint a, uint b, float sum) { return dot2(unpackFloat2x16(a), unpackFloat2x16(b), sum); }
-
-#else
-
-uvec4 mla_numbers(uvec4 w) { return w; }
+uvec4 mla_numbers(uvec4 w) {
+    if (HALVES) return cm_from_bf16x8(w);
+    return w;
+}
 
 void mla_unpack(uvec4 w, out vec4 lo, out vec4 hi) {
     lo = vec4(bf16_unpack2(w.x), bf16_unpack2(w.y));
@@ -107,11 +73,29 @@ void mla_unpack(uvec4 w, out vec4 lo, out vec4 hi) {
 }
 
 float mla_dot2(uint a, uint b, float sum) {
+    if (HALVES) return dot2(unpackFloat2x16(a), unpackFloat2x16(b), sum);
     const vec2 x = bf16_unpack2(a), y = bf16_unpack2(b);
     return fma(x.y, y.y, fma(x.x, y.x, sum));
 }
 
-#endif
+// mla_keep_query, mla_query: the i-th unit of all heads, a unit of head + i of four. RADV loads 8
+// bytes a lane: 16 lanes, which have eight units of two fours of heads, meet all banks.
+void mla_keep_query(uint i, uvec4 w) {
+    if (HALVES) {
+        half_q_s[i * 2u + i / 256u] = w.xy;
+        half_q_s[i * 2u + i / 256u + 1u] = w.zw;
+    } else {
+        q_s[i] = w;
+    }
+}
+
+uvec4 mla_query(uint head, uint i, uint unit) {
+    if (HALVES) {
+        const uint at = head * 128u + head / 4u + unit * 2u + i * 128u;
+        return uvec4(half_q_s[at], half_q_s[at + 1u]);
+    }
+    return q_s[(head + i) * 64u + unit];
+}
 
 // mla_scores: the dot products of this invocation's block over its share of the dims, in two
 // rounds: the second half of the shares hands its sums to the first, which passes on both.
@@ -123,7 +107,7 @@ void mla_scores(uint lane) {
     [[unroll]] for (uint step = 0u; step < 64u / MLA_SHARES; step++) {
         const uint unit = slot + second * MLA_HALF + step * MLA_SHARES;
         uvec4 a[4], b[4];
-        [[unroll]] for (uint i = 0u; i < 4u; i++) a[i] = MLA_QUERY(head, i, unit);
+        [[unroll]] for (uint i = 0u; i < 4u; i++) a[i] = mla_query(head, i, unit);
         [[unroll]] for (uint j = 0u; j < 4u; j++) b[j] = kv_s[(row + j) * 64u + unit];
         [[unroll]] for (uint w = 0u; w < 4u; w++) {
             [[unroll]] for (uint i = 0u; i < 4u; i++) {
@@ -154,9 +138,14 @@ vec2 mla_weigh(vec2 s, float m, bvec2 valid) {
 
 // What needs p_s stands behind mla_scores: Mesa lays shared memory out in the order of first use,
 // and with p_s in front of dot_s ANV's kernels take a fifth more clocks on Arc A.
-#ifdef HALVES
-
-void mla_put_weights(uint head, uint pair, vec2 p) { p_s[pair * MLA_P_PITCH + head / 4u][head % 4u] = packFloat2x16(f16vec2(p)); }
+void mla_put_weights(uint head, uint pair, vec2 p) {
+    if (HALVES) {
+        half_p_s[pair * MLA_P_PITCH + head / 4u][head % 4u] = packFloat2x16(f16vec2(p));
+    } else {
+        p_s[(2u * pair * HG + head) / 4u][head % 4u] = p.x;
+        p_s[((2u * pair + 1u) * HG + head) / 4u][head % 4u] = p.y;
+    }
+}
 
 // mla_values: 8 dims of a row: four of each half of the dims, so that loads of 8 bytes, as RADV has
 // them, meet in no bank.
@@ -166,10 +155,10 @@ uvec4 mla_values(uint r, uint unit) {
 }
 
 // mla_add: rows r4 to r4 + 3 of 8 dims, times their weights, of 4 heads.
-void mla_add(uint r4, uint unit, uint first) {
+void mla_add_halves(uint r4, uint unit, uint first) {
     [[unroll]] for (uint r = r4; r < r4 + 4u; r += 2u) {
         const uvec4 a = mla_values(r, unit), b = mla_values(r + 1u, unit);
-        const uvec4 p = p_s[r / 2u * MLA_P_PITCH + first / 4u];
+        const uvec4 p = half_p_s[r / 2u * MLA_P_PITCH + first / 4u];
         [[unroll]] for (uint d = 0u; d < 4u; d++) {
             const f16vec2 x = unpackFloat2x16(a[d]), y = unpackFloat2x16(b[d]);
             [[unroll]] for (uint i = 0u; i < 4u; i++) {
@@ -181,15 +170,11 @@ void mla_add(uint r4, uint unit, uint first) {
     }
 }
 
-#else
-
-void mla_put_weights(uint head, uint pair, vec2 p) {
-    p_s[(2u * pair * HG + head) / 4u][head % 4u] = p.x;
-    p_s[((2u * pair + 1u) * HG + head) / 4u][head % 4u] = p.y;
-}
-
-// mla_add: rows r4 to r4 + 3 of 8 dims, times their weights, of 4 heads.
 void mla_add(uint r4, uint unit, uint first) {
+    if (HALVES) {
+        mla_add_halves(r4, unit, first);
+        return;
+    }
     [[unroll]] for (uint r = r4; r < r4 + 4u; r++) {
         vec4 a, b;
         mla_unpack(kv_s[r * 64u + unit], a, b);
@@ -201,7 +186,17 @@ void mla_add(uint r4, uint unit, uint first) {
     }
 }
 
-#endif
+// mla_store: 8 dims of a finished row that begins at unit row of dst.
+void mla_store(uint row, uint unit, uvec4 w) {
+    if (HALVES) {
+        dst.rows[row + unit / 2u][unit % 2u * 2u] = w.x;
+        dst.rows[row + unit / 2u][unit % 2u * 2u + 1u] = w.y;
+        dst.rows[row + 32u + unit / 2u][unit % 2u * 2u] = w.z;
+        dst.rows[row + 32u + unit / 2u][unit % 2u * 2u + 1u] = w.w;
+    } else {
+        dst.rows[row + unit] = w;
+    }
+}
 
 // mla_finish: joins what the invocations know of each head, and writes it.
 void mla_finish(uint t, uint head0, uint split, uint lane, float m, float l, float peak) {
@@ -230,8 +225,8 @@ void mla_finish(uint t, uint head0, uint split, uint lane, float m, float l, flo
         if (pc.splits == 1u) {
             const float f = factor_s[first + i];
             const vec4 a = f < 0.0 ? vec4(0.0) : mla_acc[2u * i] * f, b = f < 0.0 ? vec4(0.0) : mla_acc[2u * i + 1u] * f;
-            MLA_STORE((t * pc.heads + head) * 64u, unit,
-                      uvec4(bf16_pack2(a.x, a.y), bf16_pack2(a.z, a.w), bf16_pack2(b.x, b.y), bf16_pack2(b.z, b.w)))
+            mla_store((t * pc.heads + head) * 64u, unit,
+                      uvec4(bf16_pack2(a.x, a.y), bf16_pack2(a.z, a.w), bf16_pack2(b.x, b.y), bf16_pack2(b.z, b.w)));
         } else {
             const uint at = ((t * pc.splits + split) * pc.heads + head) * 128u + unit * MLA_FOURS;
             part_out.rows[at] = mla_acc[2u * i];
@@ -257,7 +252,7 @@ void mla_attend(uint t, uint head0, uint split, uint begin, uint end) {
 
     for (uint i = lane; i < HG * 64u; i += MLA_THREADS) {
         const uint head = head0 + i / 64u;
-        MLA_KEEP_QUERY(i, head < pc.heads ? mla_numbers(q.rows[(t * pc.heads + head) * 64u + i % 64u]) : uvec4(0u))
+        mla_keep_query(i, head < pc.heads ? mla_numbers(q.rows[(t * pc.heads + head) * 64u + i % 64u]) : uvec4(0u));
     }
     if (lane == 0u) stale_s = 0u;
     [[unroll]] for (uint i = 0u; i < 8u; i++) mla_acc[i] = vec4(0.0);

@@ -224,10 +224,12 @@ func scorePatterns(n map[string]int, pitch, elementBytes int) []pattern {
 			row := tid/32*(n["TILE"]/subgroups) + tid%32/8 + i/elementBytes*4
 			return (row*pitch + tid%8 + i%elementBytes*8) * 16
 		}},
-		fragments("row_s, fragments of keys", n, pitch, elementBytes, keyTiles*8), sums,
-		{"sum_s, sums read", load, 16, keyTiles * 4, 1, func(tid, i int) int {
+		fragments("row_s, fragments of keys", n, pitch, elementBytes, keyTiles*8),
+	}
+	if n["ROWS"] == 0 { // else lanes add up what they hold
+		list = append(list, sums, pattern{"sum_s, sums read", load, 16, keyTiles * 4, 1, func(tid, i int) int {
 			return upTo(16, func(l, i int) int { return (l*5 + i%4) * 16 })(tid%32, i)
-		}},
+		}})
 	}
 	if n["HELD"] == 0 {
 		list = append(list, pattern{"weight_s, read", load, 4, keyTiles * n["HG"] / 16 * 8, 1, func(tid, i int) int {
@@ -252,9 +254,10 @@ func codePatterns(n map[string]int) []pattern {
 		return tid%16*(n["WN"]/4+1)*16 + tid%32/16*32 + i%2*16 // a lane has a token's numbers, as gfx12 holds columns
 	}}
 	return append(list,
-		pattern{"tile_s, codes stored", store, 16, (n["BM"] + n["BN"]) / lines, 1, func(tid, i int) int {
-			return ((tid/units+i*lines)*pitch + tid%units) * 16
-		}},
+		keptRows("tile_s, codes stored", n, (n["BM"]+n["BN"])/lines, 1, func(tid, i int) (quad, row int) {
+			row = spreadRow(n, tid/units, lines) + i*lines
+			return row*pitch + tid%units, row
+		}),
 		pattern{"tile_s, scales stored", store, 4, (scales + threads - 1) / threads, 1, func(tid, i int) int {
 			return upTo(scales, func(at, _ int) int { return scale + at*4 })(tid+i*threads, 0)
 		}},
@@ -367,7 +370,7 @@ func fewTokens(n map[string]int) []pattern {
 	}
 }
 
-// compressorPatterns are those of shaders/lib/kv_compress.glsl.
+// compressorPatterns are those of shaders/kv_compress.comp.
 func compressorPatterns(n map[string]int) (list []pattern) {
 	threads, lanes, window := n["THREADS"], n["DIM"]/4, (1+n["OVERLAP"])*n["RATIO"]
 	groups := max(1, threads/lanes)

@@ -70,7 +70,7 @@ func plainAttention(n map[string]int, halves bool) []pattern {
 	query := func(tid, i int) int { return (block(tid)%blocks*4+i%4)*64 + unit(tid, i/4) }
 	stored := pattern{"q_s, queries stored", store, 16, hg * 64 / threads, once, func(tid, i int) int { return (i*threads + tid) * 16 }}
 	read := pattern{"q_s, queries read", load, 16, 4 * steps, 1, func(tid, i int) int { return query(tid, i) * 16 }}
-	if halves { // mla_values, MLA_KEEP_QUERY, MLA_QUERY
+	if halves { // mla_values, mla_keep_query, mla_query
 		values.bytes, values.times = 8, 2*tile
 		values.at = func(tid, i int) int { return i/2*1024 + i%2*512 + tid%64*8 }
 		stored.bytes, stored.times = 8, 2*stored.times

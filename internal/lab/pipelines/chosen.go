@@ -16,22 +16,22 @@ import (
 
 // Choice is what an operation of a layer launches where nobody asks for a variant.
 type Choice struct {
-	Op      string
-	Tokens  int
-	Kernels []Chosen // in the order of their names
-	Missing error    // of vk.ErrMissingFeature: no variant runs
+	Op      string   `json:"op"`
+	Tokens  int      `json:"tokens"`
+	Kernels []Chosen `json:"kernels"` // in the order of their names
+	Missing error    `json:"-"`       // of vk.ErrMissingFeature: no variant runs
 }
 
 // Chosen is a kernel with what it is specialised for.
 type Chosen struct {
-	Kernel    string
-	Constants []uint32
-	Subgroup  uint32
+	Kernel    string   `json:"kernel"`
+	Constants []uint32 `json:"constants"`
+	Subgroup  uint32   `json:"subgroup"`
 
-	Row     Row     // what the compiler says; zero unless it was inspected
-	Listing Listing // likewise, where the driver lists instructions as RADV or ANV does
+	Row     Row     `json:"compiled"`     // what the compiler says; zero unless it was inspected
+	Listing Listing `json:"instructions"` // likewise, where the driver lists them as RADV or ANV does
 
-	Accesses []Access `json:",omitempty"` // to shared memory, the worst first, where RADV lists instructions
+	Accesses []Access `json:"accesses,omitempty"` // to shared memory, the worst first, where RADV lists instructions
 }
 
 // scored is how many entries the scores of a choice go over, by its name: those of a context of

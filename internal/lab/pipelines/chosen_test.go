@@ -1,12 +1,14 @@
 package pipelines_test
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -89,5 +91,18 @@ func TestLargestFits(t *testing.T) {
 			assert.LessOrEqual(t, slices.Max(bound), d.Caps.MaxStorageBufferRange, d.Name)
 			assert.Less(t, d.Caps.MaxAllocation, uint64(math.MaxUint32+1), d.Name)
 		}
+	}
+}
+
+// Programs read names in one style.
+func TestChosenJSON(t *testing.T) {
+	row := pipelines.Row{Other: []vk.Statistic{{Name: "n"}}}
+	data, err := json.Marshal(pipelines.Choice{Kernels: []pipelines.Chosen{{Row: row,
+		Listing: pipelines.Listing{Around: []pipelines.Counts{{}}}, Accesses: []pipelines.Access{{}}}}})
+	require.NoError(t, err)
+	names := regexp.MustCompile(`"([^"]*)":`).FindAllSubmatch(data, -1)
+	require.Greater(t, len(names), 40)
+	for _, n := range names {
+		assert.Regexp(t, "^[a-z_]+$", string(n[1]))
 	}
 }

@@ -53,7 +53,7 @@ func inspector(a *vk.Adapter, profile string, listings bool) (open func() (*vk.D
 func knowMatrices(a *vk.Adapter) {
 	if a.Driver == vk.DriverRADV {
 		opkit.KnowRows(a, 16, 16, 16, 32, 1)
-		opkit.KnowCodes(a, 16, 16, 16, 32)
+		opkit.KnowCodes(a, 16, 16, 16, 32, 1)
 	}
 }
 

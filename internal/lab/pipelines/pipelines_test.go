@@ -25,7 +25,7 @@ var besideMatrices = []string{"proj_linear_tokens1to8_cm", "proj_linear_tokens1t
 // lanes, as another kernel finds, which has to run.
 var byLayout = []string{"attn_decode_cm", "attn_decode_cmb", "attn_decode_lanes_cm", "attn_decode_lanes_cmb",
 	"attn_prefill_cm", "attn_prefill_cmb", "attn_prefill_lanes_cm", "attn_prefill_lanes_cmb",
-	"idx_logits_cm", "idx_logits_cmb", "idx_logits_lanes_cm", "idx_logits_lanes_cmb", "idx_logits_lanes_raw_cm", "idx_logits_prompt_cm",
+	"idx_logits_cm", "idx_logits_lanes_cm", "idx_logits_lanes_raw_cm", "idx_logits_prompt_cm",
 	"idx_topk_tiles_da", "num_layout_cmb", "num_rows_cm", "num_subnormals_cm",
 	"proj_linear_tokens8to32_cm", "proj_linear_tokens8to32_cmb", "proj_linear_tokens32to64_cm", "proj_linear_tokens32to64_cmb"}
 
@@ -87,7 +87,7 @@ func TestHot(t *testing.T) {
 		with, elsewhere bool
 	}{
 		{"attn_decode_cm", true, false}, {"attn_decode_cmb", true, false}, {"attn_decode_lanes_cmb", true, false}, {"attn_decode_da", false, true}, {"attn_prefill", false, true}, {"attn_decode", false, true}, {"attn_decode_dot", false, true},
-		{"idx_logits_cm", true, false}, {"idx_logits_lanes_cm", true, false}, {"idx_logits_lanes_raw_cm", true, false}, {"idx_logits_cmb", false, false},
+		{"idx_logits_cm", true, false}, {"idx_logits_lanes_cm", true, false}, {"idx_logits_lanes_raw_cm", true, false},
 		{"proj_linear_tokens1to8_cm", true, true}, {"proj_linear_chain_cm", true, false}, {"proj_linear_tokens32to64_cmb", true, false}, {"proj_linear_whole_cm", true, false}, {"proj_linear_sum", false, false}, {"kv_insert", false, false},
 	} {
 		require.Equal(t, c.with, pipelines.Hot(c.name, true),

@@ -76,8 +76,12 @@ func (r *Row) read(list []vk.Statistic) {
 			r.Scalar = s.Value
 		case "lds size", "shared memory size", "workgroup memory size":
 			r.Shared = s.Value
-		case "spilled sgprs", "spilled vgprs", "scratch size", "spills to memory", "spills":
+		case "spilled sgprs", "spilled vgprs", "spills to memory", "spills":
 			spilled(s.Value)
+		case "scratch size": // RADV's, in bytes, behind the registers that lie there; else arrays do
+			if r.Spills <= 0 {
+				spilled(s.Value)
+			}
 		case "local memory size":
 			if s.Value >= localBase {
 				s.Value -= localBase

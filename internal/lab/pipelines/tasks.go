@@ -48,7 +48,7 @@ var tasks = []task{
 		}, false, scoreBytes},
 	{"idx_topk_lanes", func(l *launch) int { return l.tokens * opkit.CeilDiv(l.entries, l.of["CAPACITY"]) },
 		func(l *launch) []float64 { return turns(1, opkit.CeilDiv(l.of["CAPACITY"], 4*l.of["THREADS"])) }, false, selectedBytes},
-	{"idx_topk_da", func(l *launch) int { return l.tokens * opkit.CeilDiv(l.entries, l.of["THREADS"]*l.of["ITEMS"]) },
+	{"idx_topk", func(l *launch) int { return l.tokens * opkit.CeilDiv(l.entries, l.of["THREADS"]*l.of["ITEMS"]) },
 		func(l *launch) []float64 { return turns(opkit.CeilDiv(32, l.of["BITS"])) }, false, selectedBytes},
 	{"proj_linear_cm", tileGroups, func(l *launch) []float64 { return turns(l.k / l.of["BK"]) }, true, productBytes},
 	{"proj_linear_codes_cm", tileGroups, func(l *launch) []float64 { return turns(l.k/l.of["BK"] - 1) }, true, productBytes},

@@ -38,7 +38,7 @@ func AdapterAs(t testing.TB, other knowncaps.Device) *vk.Adapter {
 	for _, s := range other.Caps.CoopMat {
 		m, n, k, subgroup := int(s.M), int(s.N), int(s.K), int(other.Caps.MinSubgroupSize)
 		opkit.KnowRows(&a, m, n, k, subgroup, 1) // which only those ask for that hold them so
-		opkit.KnowCodes(&a, m, n, k, subgroup)
+		opkit.KnowCodes(&a, m, n, k, subgroup, 1)
 		for _, variant := range []string{opkit.CM, opkit.CMB} {
 			opkit.KnowLayout(&a, variant, m, n, k, subgroup, other.Layout(m, n, k, subgroup))
 		}

@@ -1,6 +1,7 @@
 package testkit
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 
@@ -14,10 +15,11 @@ import (
 
 // PushLayouts holds a package's push-constant structures against the blocks in the
 // SPIR-V, member by member, for every build of every kernel whose name has the
-// prefix. layouts has a structure for each stem, and no stem without a kernel.
+// prefix. layouts has a structure for each stem, and no stem without a kernel. Of each
+// structure a kernel has all members.
 func PushLayouts(t *testing.T, prefix string, layouts map[string]any) {
 	t.Helper()
-	seen := map[string]bool{}
+	seen, whole := map[string]bool{}, map[reflect.Type]bool{}
 	for _, name := range shaders.Names() {
 		if !strings.HasPrefix(name, prefix) {
 			continue
@@ -34,9 +36,12 @@ func PushLayouts(t *testing.T, prefix string, layouts map[string]any) {
 		seen[stem] = true
 		k, err := shaders.Get(name)
 		require.NoError(t, err)
-		assert.NoError(t, spirv.ComparePush(k.SPIRV, push), name)
+		all, err := spirv.ComparePush(k.SPIRV, push)
+		assert.NoError(t, err, name)
+		whole[reflect.TypeOf(push)] = all || whole[reflect.TypeOf(push)]
 	}
-	for stem := range layouts {
+	for stem, push := range layouts {
 		assert.True(t, seen[stem], "no kernel %s", stem)
+		assert.True(t, whole[reflect.TypeOf(push)], "%T has members that no kernel has", push)
 	}
 }

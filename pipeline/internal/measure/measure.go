@@ -31,10 +31,10 @@ import (
 const crashed = "the program ended while it was tried"
 
 // Builds has the operations that are made from now on for the device run the fastest builds, as
-// they were timed before and kept in the folder, or as they are timed now: about a second.
-// It does nothing on a device whose profile was measured. A build that computes something else
-// than base is never chosen. One during which the program ends is not tried again: a mark is beside
-// the file meanwhile.
+// they were timed before and kept in the folder, or as they are timed now: about a second, and what
+// the driver takes to compile them. It does nothing on a device whose profile was measured. A build
+// that computes something else than base is never chosen. One during which the program ends is not
+// tried again: a mark is beside the file meanwhile.
 //
 // Errors: the context's; vk.ErrDeviceLost, vk.ErrClosed; base's; the file system's.
 func Builds(ctx context.Context, dev *vk.Device, dir string) error {
