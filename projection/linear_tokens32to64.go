@@ -9,7 +9,7 @@ import (
 )
 
 // tokens32to64 is proj_linear_tokens32to64: matrices with weights from memory to registers and x
-// through shared memory, 128 rows and 32, 48 or 64 tokens a workgroup. It covers up to two passes.
+// through shared memory, 128 rows and 16 to 64 tokens a workgroup. It covers up to two passes.
 type tokens32to64 struct {
 	*linearLayer
 	divisions []division32to64 // fewest tokens first
@@ -59,7 +59,7 @@ func (d division32to64) fills() bool {
 // fit makes a division for each pass that MaxTokens needs.
 func (k *tokens32to64) fit(l *linearLayer, _ kernelKind) (bool, error) {
 	k.linearLayer = l
-	if !l.runs("proj_linear_tokens32to64") || l.enough(l.tune.Tokens8to32.Most) {
+	if !l.runs("proj_linear_tokens32to64") || l.enough(l.tune.Tokens8to32.LeastPass) {
 		return false, nil
 	}
 	for _, tokens := range l.tune.Tokens32to64.Passes {
@@ -78,8 +78,9 @@ func (k *tokens32to64) fit(l *linearLayer, _ kernelKind) (bool, error) {
 }
 
 // divide32to64 divides a layer for passes of some tokens, or of half of them where products have 8
-// columns instead of 16, which is as much code. A round is two chunks where their x is
-// not too much to keep.
+// columns instead of 16, which is as much code. A round is two chunks where their x is not too much
+// to keep. Beyond two products weights come in two sets of registers: twice the code, which loads
+// while it multiplies.
 //
 // Errors: vk.ErrMissingFeature when no shape of matrix product suits; those of a laneFinder.
 func (l *linearLayer) divide32to64(tokens int) (division32to64, error) {
@@ -102,7 +103,7 @@ func (l *linearLayer) divide32to64(tokens int) (division32to64, error) {
 		case !l.format.spans(d.round()) || d.stage()/2 > tuning.Stage:
 			d.ahead = 1
 		}
-		if l.format.twoSets || tokens > l.tune.Tokens32to64.Passes[0] {
+		if l.format.twoSets || d.tokens > 2*d.n {
 			d.turns = 1
 		}
 		if l.cfg.K%d.round() == 0 && l.cfg.N%(d.teams*d.m) == 0 {
@@ -142,7 +143,7 @@ func (k *tokens32to64) reach() int { return min(k.tune.Tokens32to64.MostFull, k.
 
 func (k *tokens32to64) covers(T int) bool {
 	p := &k.tune.Tokens32to64
-	if T <= k.tune.Tokens8to32.Most || T > k.most() {
+	if T <= k.tune.Tokens8to32.LeastPass || T > k.most() {
 		return false
 	}
 	return T <= p.MostFull || k.workgroups(k.division(T), T) < k.cfg.Workgroups

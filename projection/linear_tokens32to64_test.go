@@ -15,8 +15,8 @@ import (
 
 // proj_linear_tokens32to64 against whole numbers, with its weights in one set of registers (up to
 // 32 tokens, but for NVFP4) and in two, with odd and even numbers of rounds, in one part and
-// several, in whole tiles and rounds and others. Layers as small as these are otherwise
-// proj_linear_tokens8to32's.
+// several, in whole tiles and rounds and others, in passes of 16 tokens and more. Layers as small
+// as these are otherwise proj_linear_tokens8to32's.
 func TestLinearTokens32to64(t *testing.T) {
 	dev := testkit.Device(t)
 	for i, c := range []struct {
@@ -27,7 +27,7 @@ func TestLinearTokens32to64(t *testing.T) {
 		{projection.WeightFP8, 27, 1, 264, 1152, 2}, {projection.WeightFP8, 27, 1, 256, 1280, 2}, {projection.WeightFP8, 31, 2, 200, 1152, 64},
 		{projection.WeightFP8, 40, 1, 264, 1152, 2}, {projection.WeightFP8, 33, 2, 256, 1280, 64},
 		{projection.WeightBF16, 27, 1, 128, 1000, 32}, {projection.WeightBF16, 32, 1, 128, 64, 2},
-		{projection.WeightNVFP4, 27, 1, 128, 1568, 1}, {projection.WeightNVFP4, 27, 1, 128, 2048, 16},
+		{projection.WeightNVFP4, 13, 1, 128, 1568, 1}, {projection.WeightNVFP4, 27, 1, 128, 1568, 1}, {projection.WeightNVFP4, 27, 1, 128, 2048, 16},
 	} {
 		// Two sets of registers are 10 s to compile each: whole tiles of one format, and others of
 		// another.

@@ -60,7 +60,7 @@ func (k *tokens8to32) fit(l *linearLayer, next kernelKind) (bool, error) {
 	if l.cfg.Invariant {
 		divide = l.ordered8to32
 	}
-	for tokens := p.LeastPass; tokens <= p.Most || k.covers(p.Most+1); tokens *= 2 {
+	for tokens := p.LeastPass; k.covers(tokens/2 + 1); tokens *= 2 {
 		d, err := divide(tokens)
 		if errors.Is(err, vk.ErrMissingFeature) {
 			break
@@ -125,21 +125,32 @@ func (l *linearLayer) ordered8to32(tokens int) (division8to32, error) {
 	return d, err
 }
 
-func (k *tokens8to32) reach() int { return k.tune.Tokens8to32.Most }
+func (k *tokens8to32) reach() int {
+	p := &k.tune.Tokens8to32
+	if k.covers(p.Most) {
+		return p.Most
+	}
+	return p.LeastPass
+}
 
-// covers is true up to reach. Beyond, it is true where all workgroups together read so little of x
-// that this takes less time than the second launch of proj_linear_tokens32to64. Of an invariant
+// covers is true for one pass of the fewest tokens, and beyond it where all workgroups together
+// read so little of x that this takes less time than the second launch of proj_linear_tokens32to64.
+// Up to Most tokens it is also true where they read at most twice the weights' bytes: a cache
+// brings those while memory brings the weights, but not the 3.6 times of NVFP4. Of an invariant
 // layer, which cuts no K, it is true where that kernel would leave much of the device idle.
 func (k *tokens8to32) covers(T int) bool {
 	p := &k.tune.Tokens8to32
-	if k.cfg.Invariant {
-		return T <= p.Most || k.beyond == nil || k.beyond.idle(T)
+	switch {
+	case k.beyond == nil:
+		return k.cfg.Invariant || T <= p.Most
+	case k.cfg.Invariant:
+		return T <= p.Most || k.beyond.idle(T)
+	case T <= p.LeastPass:
+		return true
 	}
-	if T <= p.Most || k.beyond == nil {
-		return T <= p.Most
-	}
-	rows := k.rowTiles(k.beyond.divisions[0].m) * k.cfg.Groups
-	return T <= k.tune.Tokens32to64.Most() && rows*opkit.RoundUp(T, p.Most)*k.cfg.K*2 <= p.Reads
+	x := k.rowTiles(k.beyond.divisions[0].m) * k.cfg.Groups * opkit.RoundUp(T, p.Most) * k.cfg.K * 2
+	return T <= k.tune.Tokens32to64.Most() && x <= p.Reads ||
+		T <= p.Most && x <= 2*k.cfg.Weights.Bytes(k.rows(), k.cfg.K)
 }
 
 func (k *tokens8to32) build(int) {

@@ -68,9 +68,9 @@ type LinearTokens8to16 struct {
 
 // LinearTokens8to32 is for proj_linear_tokens8to32. It reads x again for every 16 rows.
 type LinearTokens8to32 struct {
-	Most      int // tokens up to which it beats every kernel for more tokens
+	Most      int // tokens up to which it beats every kernel for more, where x is not most of what it reads
 	LeastPass int // fewest tokens of a workgroup; most are the columns of two products
-	// Reads is how many bytes of x all its workgroups together may read for more than Most tokens.
+	// Reads is how many bytes of x all its workgroups together may read for more tokens than that.
 	// The second-level cache brings 80 MiB in 15 us, and proj_linear_tokens32to64 would need a
 	// second launch for so few rows.
 	Reads int
@@ -91,8 +91,7 @@ type LinearTokens8to32 struct {
 
 // LinearTokens32to64 is for proj_linear_tokens32to64, whose 128 rows share x.
 type LinearTokens32to64 struct {
-	// Passes are the tokens of a workgroup, fewest first; each is a kernel. The first has weights
-	// come in one set of registers. Two sets have twice the code, and load while they multiply.
+	// Passes are the tokens of a workgroup, fewest first; each is a kernel.
 	Passes []int
 	// MostFull is the most tokens where its workgroups fill the device, elsewhere two of the
 	// longest passes; whole tiles are faster from there on.
