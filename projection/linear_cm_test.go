@@ -287,7 +287,8 @@ func TestLinearTokens8to32Rules(t *testing.T) {
 		{8, 1536, 4096, 8, 2, WeightFP8}, {8, 1536, 4096, 16, 2, WeightBF16},
 		{8, 65536, 1536, 8, 1, WeightFP8}, {8, 65536, 1536, 4, 1, WeightNVFP4},
 		{8, 8192, 4096, 8, 2, WeightFP8},
-		{16, 8192, 4096, 4, 2, WeightFP8}, {16, 4096, 8192, 16, 2, WeightFP8}, {16, 1536, 4096, 16, 2, WeightFP8},
+		{16, 8192, 4096, 16, 2, WeightFP8}, {16, 4096, 8192, 16, 2, WeightFP8}, {16, 1536, 4096, 16, 2, WeightFP8},
+		{16, 32768, 1024, 4, 2, WeightFP8}, {16, 7168, 16384, 16, 2, WeightFP8}, {16, 5120, 8192, 8, 2, WeightFP8},
 		{8, 64, 128, 4, 1, WeightBF16},
 	} {
 		l := layerFor(t, &h100, LinearConfig{N: c.n, K: c.k, Weights: c.f}, VariantCMB, 4)

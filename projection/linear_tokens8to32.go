@@ -79,8 +79,10 @@ func (k *tokens8to32) fit(l *linearLayer, next kernelKind) (bool, error) {
 }
 
 // divide8to32 divides a layer for the tokens of a workgroup, at most the columns of two
-// products. More subgroups share K while rows are too few to fill the device and each has
-// a step of its own or two. A step is Ahead chunks, or one where that leaves less undone.
+// products. More subgroups share K while rows are too few to fill the device and each has a step of
+// its own or two. Layers that are alike have as many, if they have a step for each and the last
+// workgroups of many tokens fill half the device. A step is Ahead chunks, or one where that leaves
+// less undone.
 //
 // Errors: vk.ErrMissingFeature when no shape of matrix product suits; those of a laneFinder.
 func (l *linearLayer) divide8to32(tokens int) (division8to32, error) {
@@ -93,17 +95,23 @@ func (l *linearLayer) divide8to32(tokens int) (division8to32, error) {
 			return d, false
 		}
 		tiles, chunks := opkit.CeilDiv(l.cfg.N, d.m)*l.cfg.Groups, opkit.CeilDiv(l.cfg.K, chunk)
-		busy := p.Busy
-		if tokens > p.LeastPass && tiles > l.cfg.Workgroups {
-			busy = p.BusyMany
+		busy, alike := p.Busy, p.AlikeParts
+		if tokens > p.LeastPass {
+			alike = cut.Most
+			if fill := l.cfg.Workgroups; tiles > fill {
+				busy = p.BusyMany
+				if last := (tiles-1)%fill + 1; last*tuning.EnoughFill < fill {
+					alike = 0
+				}
+			}
 		}
 		for more := d; d.parts < cut.Most && tiles*d.parts < l.cfg.Workgroups*busy && chunks >= cut.LeastSteps*d.parts; d = more {
 			if more.parts *= 2; !l.fits8to32(more) {
 				break
 			}
 		}
-		if same := d; l.format.alike == alikeAlways && tokens <= p.LeastPass && chunks >= 2*p.AlikeParts {
-			if same.parts = p.AlikeParts; l.fits8to32(same) {
+		if same := d; l.format.alike == alikeAlways && alike > 0 && chunks >= 2*alike {
+			if same.parts = alike; l.fits8to32(same) {
 				d = same
 			}
 		}

@@ -68,7 +68,7 @@ type LinearTokens8to16 struct {
 
 // LinearTokens8to32 is for proj_linear_tokens8to32. It reads x again for every 16 rows.
 type LinearTokens8to32 struct {
-	Most      int // tokens up to which it beats every kernel for more, where x is not most of what it reads
+	Most      int // tokens up to which it beats every kernel for more, unless it mostly reads x
 	LeastPass int // fewest tokens of a workgroup; most are the columns of two products
 	// Reads is how many bytes of x all its workgroups together may read for more tokens than that.
 	// The second-level cache brings 80 MiB in 15 us, and proj_linear_tokens32to64 would need a
@@ -80,7 +80,8 @@ type LinearTokens8to32 struct {
 	// for 2 or 4 KiB. BusyMany is for more than LeastPass tokens and rows that fill the device.
 	Busy, BusyMany int
 	// AlikeParts are the subgroups for up to LeastPass tokens of formats that share kernels between
-	// layers (see AlikeRows): 1.5 % of a step.
+	// layers (see AlikeRows): 1.5 % of a step. For more tokens they are LinearParts.Most, unless
+	// the last workgroups leave more than half of the device idle: 1 %.
 	AlikeParts int
 	LeastFill  int // larger workgroups are taken while they are at least 1/LeastFill of those that fill the device
 
