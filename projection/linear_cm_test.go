@@ -239,6 +239,11 @@ func TestLinearPlan(t *testing.T) {
 		{wqB4, VariantCMB, 4, 1, [3]uint32{512, 1, 1}, 1},
 		{wqB4, VariantCMB, 4, 2, [3]uint32{1024, 1, 1}, 1},
 		{wqB4, VariantCMB, 0, 2, [3]uint32{1024, 1, 1}, 1},
+		{wqB4, VariantCMB, 4, 16, [3]uint32{2048, 1, 1}, 1},
+		{LinearConfig{N: 65536, K: 1536, Weights: WeightFP8}, VariantCMB, 4, 16, [3]uint32{4096, 1, 1}, 1},
+		{LinearConfig{N: 65536, K: 1536, Weights: WeightNVFP4}, VariantCMB, 4, 8, [3]uint32{4096, 1, 1}, 1},
+		{LinearConfig{N: 65536, K: 1536, Weights: WeightNVFP4}, VariantCMB, 4, 9, [3]uint32{1, 512, 1}, 1}, // x is most of what is read
+		{LinearConfig{N: 7168, K: 16384, Weights: WeightNVFP4}, VariantCMB, 4, 16, [3]uint32{1, 56, 4}, 4},
 		{woB4, VariantCMB, 4, 1, [3]uint32{512, 1, 1}, 1},
 		{wqA4, VariantCMB, 4, 1, [3]uint32{768, 1, 1}, 1},
 		{wqA, VariantCM, 4, 1, [3]uint32{384, 1, 1}, 1},
