@@ -198,7 +198,7 @@ func TestLogitsRawBits(t *testing.T) {
 		}
 		// With tops, in two rounds of rows.
 		const k = 65
-		s := newRawScene(t, format, rng, 70, heads, 10201)
+		s := newRawScene(t, format, rng, 70, heads, 10204)
 		pick := func(raw bool) []int32 {
 			cfg := indexer.SelectConfig{K: k, Rows: 64, Segment: 20480, Logits: cfg}
 			cfg.Logits.Raw = raw

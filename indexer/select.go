@@ -446,7 +446,8 @@ func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
 			k := topkRound{logits: l.Out, lens: l.Lens, out: part(a.TopK), arrived: part(a.Arrived),
 				slices: o.topk.slices(rows, n), lists: lists, first: first, limit: entries,
 				scratch: a.Scratch.Buffer.View(a.Scratch.Offset+scores, listBytes(high-low, lists, o.cfg.K))}
-			if entries <= segment && o.tiles != nil && o.tiles.suits(o.topk, high-low, n, topsWidth(segment), lists, k.arrived) {
+			// All columns count in tops, so none may be beyond Entries.
+			if entries == n && o.tiles != nil && o.tiles.suits(o.topk, high-low, n, topsWidth(segment), lists, k.arrived) {
 				l.tops = topsAt(a.Scratch.Buffer.View(a.Scratch.Offset+tops, a.Scratch.Size-tops), high-low, segment)
 				k.tops, k.tiles = l.tops, o.tiles
 			}

@@ -163,21 +163,23 @@ func selectVariants(dev *vk.Device, cfg indexer.LogitsConfig) (names []string) {
 func TestSelectEqualsSeparate(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 3))
-	for name, c := range map[string]struct {
+	for _, c := range []struct {
+		name                                  string
 		format                                cache.IndexKeyFormat
 		tokens, heads, requests, width        int // width of the block table
 		entries, k, segment, rows, workgroups int
 	}{
-		"one segment":      {cache.IndexKeyFP8, 2, 8, 2, 12, 700, 61, 1024, 0, 0},
-		"segments":         {cache.IndexKeyFP8, 17, 4, 3, 33, 2112, 64, 128, 0, 0},
-		"segments, mxfp4":  {cache.IndexKeyMXFP4, 17, 4, 3, 33, 2111, 69, 256, 0, 0},
-		"segments of k":    {cache.IndexKeyFP8, 3, 2, 1, 20, 1280, 128, 128, 0, 0},
-		"tiles of tokens":  {cache.IndexKeyFP8, 161, 2, 5, 9, 560, 17, 192, 64, 0},
-		"sliced segments":  {cache.IndexKeyFP8, 1, 1, 1, 1500, 95000, 321, 40000, 0, 64},
-		"sliced, carried":  {cache.IndexKeyMXFP4, 2, 1, 2, 1100, 70000, 512, 33000, 0, 64},
-		"by tiles":         {cache.IndexKeyFP8, 9, 2, 2, 160, 10201, 65, 20480, 0, 0},
-		"by tiles, mxfp4":  {cache.IndexKeyMXFP4, 3, 1, 1, 160, 0, 512, 20480, 0, 0},
-		"default segments": {cache.IndexKeyFP8, 1, 2, 1, 60, 0, 512, 0, 0, 0},
+		{"one segment", cache.IndexKeyFP8, 2, 8, 2, 12, 700, 61, 1024, 0, 0},
+		{"segments", cache.IndexKeyFP8, 17, 4, 3, 33, 2112, 64, 128, 0, 0},
+		{"segments, mxfp4", cache.IndexKeyMXFP4, 17, 4, 3, 33, 2111, 69, 256, 0, 0},
+		{"segments of k", cache.IndexKeyFP8, 3, 2, 1, 20, 1280, 128, 128, 0, 0},
+		{"tiles of tokens", cache.IndexKeyFP8, 161, 2, 5, 9, 560, 17, 192, 64, 0},
+		{"sliced segments", cache.IndexKeyFP8, 1, 1, 1, 1500, 95000, 321, 40000, 0, 64},
+		{"sliced, carried", cache.IndexKeyMXFP4, 2, 1, 2, 1100, 70000, 512, 33000, 0, 64},
+		{"by tiles", cache.IndexKeyFP8, 9, 2, 2, 160, 10204, 65, 20480, 0, 0},
+		{"not by tiles", cache.IndexKeyFP8, 9, 2, 2, 160, 10201, 65, 20480, 0, 0},
+		{"by tiles, mxfp4", cache.IndexKeyMXFP4, 3, 1, 1, 160, 0, 512, 20480, 0, 0},
+		{"default segments", cache.IndexKeyFP8, 1, 2, 1, 60, 0, 512, 0, 0, 0},
 	} {
 		s := newScene(rng, c.format, c.tokens, c.heads, c.requests, c.width, 40)
 		cfg := s.config(c.k, "")
@@ -193,7 +195,7 @@ func TestSelectEqualsSeparate(t *testing.T) {
 			}
 		}
 		for _, v := range selectVariants(dev, cfg.Logits) {
-			t.Run(fmt.Sprintf("%s/%s", name, v), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/%s", c.name, v), func(t *testing.T) {
 				cfg.Logits.Variant = v
 				got, want := s.fused(t, dev, cfg, c.entries), s.separate(t, dev, cfg, all)
 				for i := range s.Lens {
@@ -202,6 +204,45 @@ func TestSelectEqualsSeparate(t *testing.T) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// Entries beyond Entries count nowhere, not even in a tile that begins before: here they have the
+// largest scores, and the entry with the smallest one that is to be picked is in a tile of its own.
+func TestSelectBeyondEntries(t *testing.T) {
+	dev := testkit.Device(t)
+	const k, pages, one, half, four = 65, 160, 0x38, 0x30, 0x48 // E4M3
+	for _, entries := range []int{10201, 10202, 10203, 10204} {
+		s := newScene(rand.New(rand.NewPCG(1, 1)), cache.IndexKeyFP8, 1, 2, 1, pages, pages)
+		s.Weights = []float32{1, 1}
+		for i := range s.Q {
+			s.Q[i] = one
+		}
+		var want []int32
+		for e := range int64(pages * selectPage) {
+			code := byte(0)
+			switch {
+			case e >= int64(entries):
+				code = four
+			case e%128 == 5 && len(want) < k:
+				if code = one; len(want) == 20 {
+					code = half
+				}
+				want = append(want, int32(e))
+			}
+			row := s.Pool[s.Layout.RowOffset(e):][:s.Layout.Format.RowBytes()]
+			copy(row, slices.Repeat([]byte{code}, len(row)))
+			binary.LittleEndian.PutUint32(s.Pool[s.Layout.ScaleOffset(e):], math.Float32bits(1))
+		}
+		for i := range s.BlockTable {
+			s.BlockTable[i] = int32(i)
+		}
+		cfg := s.config(k, "")
+		cfg.Segment = 20480
+		for _, v := range selectVariants(dev, cfg.Logits) {
+			cfg.Logits.Variant = v
+			assert.Equal(t, want, s.fused(t, dev, cfg, entries), "%s: %d entries", v, entries)
 		}
 	}
 }

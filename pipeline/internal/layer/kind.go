@@ -173,7 +173,9 @@ func newKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
 		k.main = &compressor{compression: compression(headDim)}
 	}
 	if cfg.Spec.Picks == model.PickOwn {
-		k.picks = &selection{entries: max(1, cfg.MaxLen/cfg.Spec.Ratio), candidates: cfg.Spec.Candidates}
+		// In whole fours: of others the selection cannot go by tiles.
+		entries := max(1, (cfg.MaxLen/cfg.Spec.Ratio+3)/4) * 4
+		k.picks = &selection{entries: entries, candidates: cfg.Spec.Candidates}
 		if k.main != nil {
 			k.keys = &compressor{compression: compression(indexDim)}
 		}
