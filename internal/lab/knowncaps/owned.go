@@ -9,18 +9,19 @@ func Owned() []Device {
 	all, plain := features(modern, halves, matrices, brains), features(modern, halves)
 	f16, small := features(modern, halves, matrices), []vk.CoopMatShape{shape(8, 8, 16, "f16"), shape(8, 8, 16, "bf16")}
 	wide := []vk.CoopMatShape{shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")}
+	dotted := features(modern, halves, matrices, dots)
 	panther := intel(0xb080, 16, 49152, 4, all, wide...)
 	panther.MaxWorkgroupSubgroups = 32
 	return append(discrete(), []Device{
-		{"Ampere", vk.TypeDiscrete, nvidia(82, 32, all, ampere...), true, vk.DriverNVIDIA},                               // RTX 3090
-		{"Blackwell", vk.TypeDiscrete, nvidia(170, 32, all, ampere...), true, vk.DriverNVIDIA},                           // RTX 5090
-		{"Turing without matrices", vk.TypeDiscrete, nvidia(22, 32, plain), false, vk.DriverNVIDIA},                      // GTX 1660; llama.cpp#4682
-		{"RDNA1", vk.TypeDiscrete, radv(40, plain), false, vk.DriverRADV},                                                // RX 5700 XT; llama.cpp#13324
-		{"RDNA3.5", vk.TypeIntegrated, radv(40, features(modern, halves, matrices, dots), square), false, vk.DriverRADV}, // Strix Halo
-		{"RDNA2, AMD's driver", vk.TypeDiscrete, amdOwn(60, plain), false, vk.DriverAMD},                                 // RX 6800
-		{"RDNA2, AMD's driver of 2022", vk.TypeDiscrete, amdOwn2022(16), false, vk.DriverAMD},                            // RX 6500 XT
-		{"RDNA3.5, AMD's driver", vk.TypeIntegrated, amdOwn(40, f16, square), false, vk.DriverAMD},                       // Strix Halo
-		{"RDNA4, AMD's driver", vk.TypeDiscrete, amdOwn(64, f16, square), false, vk.DriverAMD},                           // RX 9070 XT
+		{"Ampere", vk.TypeDiscrete, nvidia(82, 32, all, ampere...), true, vk.DriverNVIDIA},          // RTX 3090
+		{"Blackwell", vk.TypeDiscrete, nvidia(170, 32, all, ampere...), true, vk.DriverNVIDIA},      // RTX 5090
+		{"Turing without matrices", vk.TypeDiscrete, nvidia(22, 32, plain), false, vk.DriverNVIDIA}, // GTX 1660; llama.cpp#4682
+		{"RDNA1", vk.TypeDiscrete, radv(40, plain), false, vk.DriverRADV},                           // RX 5700 XT; llama.cpp#13324
+		{"RDNA3.5", vk.TypeIntegrated, radv(40, dotted, square), false, vk.DriverRADV},              // Strix Halo
+		{"RDNA2, AMD's driver", vk.TypeDiscrete, amdOwn(60, plain), false, vk.DriverAMD},            // RX 6800
+		{"RDNA2, AMD's driver of 2022", vk.TypeDiscrete, amdOwn2022(16), false, vk.DriverAMD},       // RX 6500 XT
+		{"RDNA3.5, AMD's driver", vk.TypeIntegrated, amdOwn(40, f16, square), false, vk.DriverAMD},  // Strix Halo
+		{"RDNA4, AMD's driver", vk.TypeDiscrete, amdOwn(64, f16, square), false, vk.DriverAMD},      // RX 9070 XT
 		{"Meteor Lake", vk.TypeIntegrated, intel(0x7d55, 8, 49152, 4, plain), false, vk.DriverANV},
 		{"Arrow Lake H", vk.TypeIntegrated, intel(0x7d51, 8, 49152, 4, all, small...), false, vk.DriverANV}, // Arc 140T
 		{"Lunar Lake", vk.TypeIntegrated, intel(0x64a0, 16, 49152, 4, all, wide...), false, vk.DriverANV},   // Arc 140V

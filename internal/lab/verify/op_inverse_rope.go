@@ -25,7 +25,8 @@ func randomInverseRope(seed uint64) []Case {
 		table, positions := randomTurns(rng, tokens)
 		cases = append(cases, Case{
 			Name: fmt.Sprintf("t%d_h%d", tokens, heads),
-			In:   Arrays{"o": reshaped(randomRows(rng, tokens*heads), tokens, heads, projection.D), "positions": positions, "cos_sin_rows": table},
+			In: Arrays{"o": reshaped(randomRows(rng, tokens*heads), tokens, heads, projection.D),
+				"positions": positions, "cos_sin_rows": table},
 		})
 	}
 	for i, tokens := range sizes {
@@ -72,7 +73,8 @@ func bindInverseRope(b Build, c Case) (Bound, error) {
 		return Bound{}, err
 	}
 	return Bound{op.Variant(), func(r *Rig) Launch {
-		a := projection.InverseRopeArgs{O: r.In(x.o, tensor.BF16), Positions: r.Shared(x.positions, tensor.I32), Table: r.Shared(x.table, tensor.F32)}
+		a := projection.InverseRopeArgs{O: r.In(x.o, tensor.BF16),
+			Positions: r.Shared(x.positions, tensor.I32), Table: r.Shared(x.table, tensor.F32)}
 		return Launch{Out: map[string]tensor.Tensor{"o_out": a.O},
 			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
 	}}, nil

@@ -21,13 +21,15 @@ func init() {
 		Name: "xpu_sparse_decode", Class: ClassTolerance, Variants: variants,
 		Random: randomXPU, Ref: refXPU, Bind: bindXPU, After: markRounded,
 		Compare: func(c Case, got, want Arrays) Result {
-			return NewComparison(ClassTolerance).CloseWeighted("out", got["out"], want["out"], DecodeOut, roundings(c, got), func() ([]float32, error) {
+			spread := func() ([]float32, error) {
 				x, err := readDecode(c)
 				if err != nil {
 					return nil, err
 				}
 				return attention.TwoPassSpreadRef(x.q.U16(), x.heads, x.win, x.comp, nil, x.scale, true)
-			}).Result()
+			}
+			return NewComparison(ClassTolerance).
+				CloseWeighted("out", got["out"], want["out"], DecodeOut, roundings(c, got), spread).Result()
 		},
 	})
 }

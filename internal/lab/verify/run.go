@@ -306,7 +306,8 @@ func (p *plan) collect() error {
 	}
 	for _, name := range p.opts.Variants {
 		if !p.seenVariant[name] {
-			p.rows = append(p.rows, Row{Op: p.anyOp(), Variant: name, Status: Missing, Detail: "no such variant of the operations asked for; --list has them"})
+			p.rows = append(p.rows, Row{Op: p.anyOp(), Variant: name, Status: Missing,
+				Detail: "no such variant of the operations asked for; --list has them"})
 		}
 	}
 	p.withoutVariant()
