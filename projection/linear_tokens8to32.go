@@ -143,9 +143,10 @@ func (k *tokens8to32) reach() int {
 
 // covers is true for one pass of the fewest tokens, and beyond it where all workgroups together
 // read so little of x that this takes less time than the second launch of proj_linear_tokens32to64.
-// Up to Most tokens it is also true where they read at most twice the weights' bytes: a cache
-// brings those while memory brings the weights, but not the 3.6 times of NVFP4. Of an invariant
-// layer, which cuts no K, it is true where that kernel would leave much of the device idle.
+// Up to Most tokens it is also true where they read at most CacheRate times the weights' bytes: a
+// cache brings those while memory brings the weights, but not the 3.6 times of NVFP4. Of an
+// invariant layer, which cuts no K, it is true where that kernel would leave much of the device
+// idle.
 func (k *tokens8to32) covers(T int) bool {
 	p := &k.tune.Tokens8to32
 	switch {
@@ -158,7 +159,7 @@ func (k *tokens8to32) covers(T int) bool {
 	}
 	x := k.rowTiles(k.beyond.divisions[0].m) * k.cfg.Groups * opkit.RoundUp(T, p.Most) * k.cfg.K * 2
 	return T <= k.tune.Tokens32to64.Most() && x <= p.Reads ||
-		T <= p.Most && x <= 2*k.cfg.Weights.Bytes(k.rows(), k.cfg.K)
+		T <= p.Most && x <= tuning.CacheRate*k.cfg.Weights.Bytes(k.rows(), k.cfg.K)
 }
 
 func (k *tokens8to32) build(int) {

@@ -181,4 +181,6 @@ const (
 	// Of proj_linear_tokens8to32.
 
 	MostUnrolled = 256 // numbers of K that compilers unroll willingly
+
+	CacheRate = 2 // how many times the bytes of the weights a cache brings of x meanwhile
 )
