@@ -40,6 +40,7 @@ type Engine struct {
 	dev    *vk.Device
 	cfg    model.Config
 	opts   EngineOptions
+	ranks  int // among which the heads of the weights are divided
 	print  Fingerprint
 	update *cache.TableUpdate
 
@@ -117,8 +118,8 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*
 }
 
 func newEngine(dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, o EngineOptions) *Engine {
-	e := &Engine{dev: dev, cfg: cfg, opts: o, stepLock: make(chan struct{}, 1), ropes: map[model.Rope]tensor.Tensor{},
-		sessions: make([]*Session, o.MaxSessions), rows: make([]rowState, o.MaxSessions)}
+	e := &Engine{dev: dev, cfg: cfg, opts: o, ranks: ranksOf(&cfg, layers), stepLock: make(chan struct{}, 1),
+		ropes: map[model.Rope]tensor.Tensor{}, sessions: make([]*Session, o.MaxSessions), rows: make([]rowState, o.MaxSessions)}
 	e.addLayers(layers)
 	for _, l := range e.layers {
 		e.ropes[l.rope] = tensor.Tensor{}
@@ -314,11 +315,11 @@ func (m EngineMemory) Total() uint64 {
 // EngineOptions.MaxCacheBytes leaves room for the open ones to grow.
 //
 // Steps and Hidden grow with the sizes of steps so far, and of Prepare. For T tokens, all kinds of
-// layers share scratch: about 2*T*2*H*512 bytes, and some tens of MB that do not grow with T. Each kind has lists of 4*T*Window bytes, or
-// of 4*T*(Window + entries) where it attends all of them. Each indexer whose picks others read has
-// up to 8*T*TopK. After Warm there is scratch for one size alone, that which takes most. Before it,
-// each size that took more than all that came before it may have some of its own. All sizes of
-// Hidden take about twice what the largest does.
+// layers share scratch: about 2*T*2*H*512 bytes, and some tens of MB that do not grow with T. Each
+// kind has lists of 4*T*Window bytes, or of 4*T*(Window + entries) where it attends all of them.
+// Each indexer whose picks others read has up to 8*T*TopK. After Warm there is scratch for one
+// size alone, that which takes most. Before it, each size that took more than all that came before
+// it may have some of its own. All sizes of Hidden take about twice what the largest does.
 func (e *Engine) Memory() EngineMemory {
 	var m EngineMemory
 	e = e.orNone()

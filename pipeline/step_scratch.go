@@ -101,8 +101,8 @@ func (b *stepSize) move(to *vk.Buffer) {
 }
 
 // unite moves sizes without recorded commands to the last buffer, and frees buffers without a size.
-// fresh, unless nil, is a size that is not in all yet. The size of a step in progress stays where it
-// left what its other layers read.
+// fresh, unless nil, is a size that is not in all yet. The size of a step in progress stays where
+// it left what its other layers read.
 func (z *stepSizes) unite(fresh *stepSize) (err error) {
 	used := map[*vk.Buffer]bool{}
 	if fresh != nil {
