@@ -45,7 +45,7 @@ var may = map[string][]string{
 	"pipeline/replicas": {"pipeline/prefix", "pipeline", "cache", "vk"},
 
 	"server/text":    {},
-	"server/weights": {"pipeline/model", "internal/numfmt"},
+	"server/weights": {"pipeline/model", "internal/files", "internal/numfmt"},
 	"server/random":  {"server/weights", "pipeline/model", "internal/numfmt"},
 	"server/cpu":     {"server/weights", "internal/numfmt"},
 	"server/gpu":     {"server/weights", "pipeline", "pipeline/model", "tensor", "vk", "internal/numfmt", "internal/opkit"},

@@ -49,6 +49,9 @@ type Model struct {
 // Open maps a checkpoint and uploads its attention. The caller closes the model before the device.
 func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model, err error) {
 	m = &Model{most: o.MaxTokens}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, m.Close())
@@ -58,6 +61,9 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 		return m, err
 	}
 	m.Config = m.Weights.Config
+	if err := m.Weights.Examine(ctx, o.Log); err != nil {
+		return m, err
+	}
 	attention, err := model.Open(dir, model.CheckpointOptions{})
 	if err != nil {
 		return m, err
@@ -68,9 +74,7 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 		LayerByLayer: !o.GPU, Invariant: true, Logger: o.Log}
 	if o.Prefixes {
 		e.MaxSessions, e.Rewind = e.MaxSessions+mostKeeping, prefix.Block // the state at the last block's end stays
-		if e.Identity, err = m.identity(dev.Adapter().Name, o.GPU); err != nil {
-			return m, err
-		}
+		e.Identity = m.identity(dev.Adapter(), o.GPU)
 	}
 	if o.GPU {
 		if m.gpu, err = openGPU(ctx, dev, m.Weights, attention, e); err != nil {
