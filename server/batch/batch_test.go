@@ -16,7 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/cache"
+	weights "github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/server/model"
+	"github.com/vkmla/vkmla/vk"
 )
 
 const vocab = 50
@@ -29,6 +31,7 @@ type fake struct {
 	slow time.Duration
 	goOn chan struct{} // not nil: what a step waits for
 	bad  int32         // not 0: logits of a sequence with this token are none
+	errs []error       // of the next steps
 
 	mu    sync.Mutex
 	taken int // of room, by others
@@ -58,6 +61,10 @@ func (f *fake) Step(ctx context.Context, chunks ...model.Chunk) (logits [][]floa
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if len(f.errs) > 0 {
+		err, f.errs = f.errs[0], f.errs[1:]
+		return nil, err
+	}
 	total, step := f.taken, 0
 	for _, c := range chunks {
 		total, step = total+len(f.known[c.Sequence])+len(c.Tokens), step+len(c.Tokens)
@@ -255,6 +262,29 @@ func TestNumbers(t *testing.T) {
 	for _, tokens := range k.kept {
 		assert.NotContains(t, tokens, int32(49), "kept")
 	}
+}
+
+// TestStepErrors holds that a step that starved is begun again, and that changed files of the model
+// cost the requests of a step, not those that come later.
+func TestStepErrors(t *testing.T) {
+	f := &fake{room: 1 << 20, errs: []error{vk.ErrStarved, vk.ErrStarved}}
+	s := start(t, f, Options{MaxTokens: 200, MaxSessions: 3, MaxStep: 16})
+	ask := func() error {
+		a, err := s.Submit(t.Context(), Request{Prompt: []int32{1, 2}, MaxTokens: 5})
+		require.NoError(t, err)
+		ids, _, err := all(t.Context(), a)
+		if err == nil {
+			assert.Equal(t, expected([]int32{1, 2}, 5), ids)
+		}
+		return err
+	}
+	assert.NoError(t, ask())
+	f.mu.Lock()
+	f.errs = []error{&weights.CheckpointError{}}
+	f.mu.Unlock()
+	assert.ErrorIs(t, ask(), weights.ErrCheckpoint)
+	assert.NoError(t, ask())
+	assert.NoError(t, s.Err())
 }
 
 // TestEcho scores a prompt without and with an answer.

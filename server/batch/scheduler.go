@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"github.com/vkmla/vkmla/cache"
+	weights "github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/server/model"
+	"github.com/vkmla/vkmla/vk"
 )
 
 var (
@@ -79,7 +81,12 @@ type Scheduler struct {
 
 	running []*Answer // of the loop, by arrival
 	most    int       // of running: fewer than MaxSessions while memory is short
+	starved int       // steps one after the other whose workgroups starved
 }
+
+// mostStarved is how many steps one after the other may starve. After the first, kernels no longer
+// wait inside.
+const mostStarved = 4
 
 // New starts a scheduler. The caller ends it with Close.
 func New(m Model, o Options) *Scheduler {
@@ -331,10 +338,22 @@ func (s *Scheduler) step() {
 	case errors.Is(err, cache.ErrPoolFull):
 		s.makeRoom(err)
 		return
+	case errors.Is(err, vk.ErrStarved) && s.starved < mostStarved:
+		s.starved++
+		s.o.Log.Warn("a step is begun again", "error", err)
+		return
+	case errors.Is(err, weights.ErrCheckpoint): // the model's files have changed: who comes later may find them as they were
+		s.o.Log.Error("a step failed", "error", err)
+		for _, a := range of {
+			s.running = slices.DeleteFunc(s.running, func(b *Answer) bool { return b == a })
+			s.end(a, nil, "", err)
+		}
+		return
 	case err != nil:
 		s.fail(err)
 		return
 	}
+	s.starved = 0
 	s.o.Metrics.step(time.Since(began), chunks)
 	for i, x := range sampled(of, chunks, logits) {
 		a := of[i]

@@ -142,7 +142,8 @@ type Chunk struct {
 // [V] that were wanted, in the order of chunks; they stay until the next step. After an error no
 // sequence has changed.
 //
-// Errors: a token that is not of the vocabulary; those of pipeline's Engine.Begin, such as
+// Errors: a token that is not of the vocabulary; model.ErrCheckpoint where a file of weights that
+// are read from it has changed; those of pipeline's Engine.Begin, such as
 // cache.ErrPoolFull, and of Step.RunLayer or Step.Run.
 func (m *Model) Step(ctx context.Context, chunks ...Chunk) ([][]float32, error) {
 	var ids []int32
@@ -168,9 +169,16 @@ func (m *Model) Step(ctx context.Context, chunks ...Chunk) ([][]float32, error) 
 	if m.gpu != nil {
 		return m.stepGPU(ctx, step, parts, ids, wanted)
 	}
-	logits, err := m.forward(ids, wanted, func(layer int, x, f []float32) error {
-		m.spent.Attention.Bytes += int64(m.layers[layer].Bytes())
-		return runLayer(ctx, step, parts, layer, x, f)
+	if err := m.Weights.Intact(); err != nil {
+		return nil, err
+	}
+	var logits [][]float32
+	err = m.Weights.Read(func() (err error) { // a file may become shorter meanwhile
+		logits, err = m.forward(ids, wanted, func(layer int, x, f []float32) error {
+			m.spent.Attention.Bytes += int64(m.layers[layer].Bytes())
+			return runLayer(ctx, step, parts, layer, x, f)
+		})
+		return err
 	})
 	if err != nil {
 		return nil, err

@@ -93,7 +93,7 @@ func (m *Model) Examine(ctx context.Context, log *slog.Logger) error {
 	for _, file := range slices.Sorted(maps.Keys(now.Files)) {
 		fmt.Fprintln(h, now.Files[file].Tensors, now.Files[file].Bytes)
 	}
-	m.identity = hex.EncodeToString(h.Sum(nil))
+	m.identity, m.files = hex.EncodeToString(h.Sum(nil)), now.Files
 	if changed {
 		if err := kept.save(m.dir); err != nil {
 			log.Warn("the weights are read again at the next start: what was found cannot be kept beside them", "error", err)
@@ -104,6 +104,25 @@ func (m *Model) Examine(ctx context.Context, log *slog.Logger) error {
 
 // Identity tells the weights from others, once Examine has read them.
 func (m *Model) Identity() string { return m.identity }
+
+// Intact reports that a file was written to since Examine read it: what is mapped is then not what
+// was read, and where the file became shorter, reading it would end the program. A file that another
+// one replaced stays mapped as it was.
+//
+// Errors: *model.CheckpointError.
+func (m *Model) Intact() error {
+	for file, d := range m.files {
+		info, err := os.Stat(filepath.Join(m.dir, file))
+		if err != nil || inode(info) != d.Inode {
+			continue // removed, or replaced
+		}
+		if info.Size() != d.Size || info.ModTime().UnixNano() != d.Modified {
+			return &model.CheckpointError{File: file, Tensor: "all", Got: "a file that was written to while it is in use",
+				Want: "the file that was read when the program started"}
+		}
+	}
+	return nil
+}
 
 // stat says what a file is, and whether it was left alone for a while.
 func (m *Model) stat(file string, names []string) (d digest, old bool, err error) {

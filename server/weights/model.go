@@ -22,7 +22,8 @@ type Model struct {
 	tensors  *model.Tensors
 	released map[string]string // names, and how they are stored
 	dir      string
-	identity string // see Examine
+	identity string            // see Examine
+	files    map[string]digest // that Examine read, by name
 }
 
 // Hyper are the weights of a hyper-connection: Fn [(2+n)n, nD], Base one for each row of Fn,
