@@ -59,8 +59,8 @@ func (s *script) first(visible int) []int32 {
 	return picks
 }
 
-// distances returns how far a whole output is from want and how far the turned numbers in it are, by
-// the lengths of what is wanted.
+// distances returns how far a whole output is from want and how far the turned numbers in it are,
+// by the lengths of what is wanted.
 func distances(out []float32, want []float64) (all, angles float64) {
 	var d, of [2]float64
 	for j, w := range want {

@@ -18,6 +18,10 @@ func TestMistakes(t *testing.T) {
 	dev, calls := testkit.Device(t), 0
 	every := func(n int) bool { calls++; return calls%n == 0 }
 	var earlier []byte
+	l, err := Open(t.Context(), dev, Options{})
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, l.Close()) }()
+	require.NoError(t, l.onePass(t.Context()))
 	for _, c := range []struct {
 		name, scenario string // a scenario that sees it; "": only a walk does
 		m              mistakes
@@ -70,12 +74,7 @@ func TestMistakes(t *testing.T) {
 		}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			calls, earlier = 0, nil
-			l, err := Open(t.Context(), dev, Options{})
-			require.NoError(t, err)
-			defer func() { assert.NoError(t, l.Close()) }()
-			require.NoError(t, l.onePass(t.Context()))
-			l.spoil = c.m
+			calls, earlier, l.spoil = 0, nil, c.m
 			o := WalkOptions{Workers: 1, Steps: 1000, Seed: 1, Live: func() map[string]int { return nil }}
 			r, err := l.Walk(o)
 			require.Error(t, err, "a walk")

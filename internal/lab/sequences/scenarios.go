@@ -265,8 +265,8 @@ const mostDrafted = 6
 // draft is one step of speculative decoding, at an even or odd length.
 type draft struct{ tokens, accepted, odd int }
 
-// drafts returns all drafts of 1 to mostDrafted tokens with all numbers of accepted ones, each at an
-// even and at an odd length, in random order.
+// drafts returns all drafts of 1 to mostDrafted tokens with all numbers of accepted ones, each at
+// an even and at an odd length, in random order.
 func drafts(rng *rand.Rand) (all []draft) {
 	for n := 1; n <= mostDrafted; n++ {
 		for a := range n + 1 {

@@ -29,8 +29,8 @@ func equalScores(p *player) {
 	})
 }
 
-// earliest demands that a token that wants an entry of a key picked the first entries with that key,
-// and the first of the others where there are too few.
+// earliest demands that a token that wants an entry of a key picked the first entries with that
+// key, and the first of the others where there are too few.
 func (s *script) earliest(layer, t int, picks []int32) error {
 	c, k := &s.views[layer], s.l.cfg.TopK
 	if !s.l.picks(layer) {
@@ -51,8 +51,8 @@ func (s *script) earliest(layer, t int, picks []int32) error {
 	return nil
 }
 
-// firstOf returns k of the visible entries: the first of a key, 0 or 1, then of the mean, then of the
-// other key, in ascending order.
+// firstOf returns k of the visible entries: the first of a key, 0 or 1, then of the mean, then of
+// the other key, in ascending order.
 func firstOf(visible, k, key int) (list []int32) {
 	for _, from := range []int{key, 2, 1 - key} {
 		for e := from; e < visible && len(list) < k; e += 3 {

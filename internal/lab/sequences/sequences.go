@@ -1,11 +1,11 @@
-// Package sequences divides, shares, resumes and takes back sequences, and demands of an engine what
-// one pass over the same tokens gives. A scenario does it in one of the ways that gave wrong text on
-// other stacks, and names the public reports that it stands for; a walk does it at random, from
-// several goroutines.
+// Package sequences divides, shares, resumes and takes back sequences, and demands of an engine
+// what one pass over the same tokens gives. A scenario does it in one of the ways that gave wrong
+// text on other stacks, and names the public reports that it stands for; a walk does it at random,
+// from several goroutines.
 //
 // Both follow scripts. Every token of a script wants something: a row of its window, an entry of an
-// earlier group, or the mean of all that it sees. What it has to find follows from the script alone.
-// The same tokens in a step of the same size have to give the same bits, in any session.
+// earlier group, or the mean of all that it sees. What it has to find follows from the script
+// alone. The same tokens in a step of the same size have to give the same bits, in any session.
 package sequences
 
 import (
@@ -98,12 +98,13 @@ func (s *Scenario) Run(ctx context.Context, l *Lab) error {
 
 // Options say how sequences run.
 type Options struct {
-	Size    Size
-	Model   Model
-	Random  *fakemodel.Model                 // takes the place of Model: a model of random weights
-	Variant string                           // of the attention kernel, as pipeline.EngineOptions has it
-	Log     func(format string, args ...any) // what was measured; may be nil
-	Stepped func()                           // called after every step; may be nil
+	Size     Size
+	Model    Model
+	Random   *fakemodel.Model                 // of random weights, takes the place of Model's
+	Quantise bool                             // pipeline.EngineOptions.QuantiseActivations
+	Variant  string                           // of the attention kernel, as pipeline.EngineOptions has it
+	Log      func(format string, args ...any) // what was measured; may be nil
+	Stepped  func()                           // called after every step; may be nil
 }
 
 // Lab has what scenarios and walks share: weights on a device, scripts, and what tokens gave.
@@ -229,7 +230,8 @@ func (l *Lab) upTo(lengths ...int) []int {
 
 // engine makes an engine; scenarios set what matters to them.
 func (l *Lab) engine(ctx context.Context, o pipeline.EngineOptions) (*engine, error) {
-	if o.KeepTopK, o.Variant, o.Records = true, l.o.Variant, models[l.o.Model].records; o.MaxTokens == 0 {
+	o.KeepTopK, o.Variant, o.QuantiseActivations = true, l.o.Variant, l.o.Quantise
+	if o.Records = models[l.o.Model].records; o.MaxTokens == 0 {
 		o.MaxTokens = l.tokens()
 	}
 	e, err := pipeline.NewEngine(ctx, l.dev, l.cfg, l.layers, o)

@@ -123,8 +123,8 @@ func (l *Lab) Walk(o WalkOptions) (*Report, error) {
 	return r, x.wrong
 }
 
-// newPlaces returns the engines: invariant ones with pages, steps and memory of different sizes, and
-// one whose bits depend on sizes of steps.
+// newPlaces returns the engines: invariant ones with pages, steps and memory of different sizes,
+// and one whose bits depend on sizes of steps.
 func (x *walk) newPlaces() []*place {
 	o := pipeline.EngineOptions{MaxTokens: min(300, x.tokens()), MaxSessions: 9, MaxStep: max(4, x.cfg.DraftBlock), CacheBytes: 1 << 20,
 		MaxCacheBytes: 4 << 20, Rewind: 9, Invariant: true}

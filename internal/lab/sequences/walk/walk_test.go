@@ -24,8 +24,8 @@ import (
 )
 
 // TestWalk walks some steps, in a process of its own: the interposer counts calls only where it is
-// loaded before the system's loader. VKMLA_TEST_WALK says how many, or for how long: 100000, 450s. The
-// library that counts objects is VKMLA_TEST_INTERPOSER where there is no C compiler.
+// loaded before the system's loader. VKMLA_TEST_WALK says how many, or for how long: 100000, 450s.
+// The library that counts objects is VKMLA_TEST_INTERPOSER where there is no C compiler.
 func TestWalk(t *testing.T) {
 	o := sequences.WalkOptions{Workers: 4, Seed: rand.Uint64(), Alone: 12}
 	if long := os.Getenv("VKMLA_TEST_WALK"); long != "" {
@@ -44,10 +44,6 @@ func TestWalk(t *testing.T) {
 		require.NoError(t, err, "VKMLA_TEST_SEED")
 	}
 	t.Logf("VKMLA_TEST_SEED=%d", o.Seed)
-	more := 0
-	if os.Getenv("VKMLA_TEST_FULL") == "1" {
-		more = 100
-	}
 
 	x, err := faults.New(os.Getenv("VKMLA_TEST_INTERPOSER"), t.TempDir())
 	require.NoError(t, err)
@@ -59,12 +55,11 @@ func TestWalk(t *testing.T) {
 	require.NoError(t, err)
 
 	o.Live = x.Live
-	for _, m := range walked {
+	for _, m := range models(t, o.Seed) {
 		t.Run(m.name, func(t *testing.T) { m.walk(t, d, o, x) })
 	}
-	for range more { // other random models
-		o.Seed++
-		t.Run(fmt.Sprint("random ", o.Seed), func(t *testing.T) { walked[len(walked)-1].walk(t, d, o, x) })
+	if os.Getenv("VKMLA_TEST_FULL") == "1" {
+		others(t, d, o, x)
 	}
 	assert.NoError(t, d.Close())
 	assert.NoError(t, in.Close())
@@ -72,32 +67,58 @@ func TestWalk(t *testing.T) {
 	assert.Empty(t, messages())
 }
 
-// walks are the models with whose sessions a test walks.
-type walks struct {
-	name   string
-	o      sequences.Options
-	pages  map[string]int
-	random bool
-	few    int  // steps of a short walk
-	more   bool // on a slow device, too
+// walked is a model with whose sessions a test walks.
+type walked struct {
+	name  string
+	o     sequences.Options
+	pages map[string]int
+	few   int  // steps of a short walk
+	more  bool // on a slow device, too
 }
 
 var v41Pages = map[string]int{"window": 32, "ratio2": 32, "ratio2.state": 3, "ratio1": 48, "draft": 5}
 
-var walked = []walks{
-	{name: "v4", o: sequences.Options{Model: sequences.V4}, pages: model.VLLMPages(), few: 250, more: true},
-	{name: "v41", o: sequences.Options{Model: sequences.V41}, pages: v41Pages, few: 60},
-	{name: "random", random: true, few: 40},
+func models(t *testing.T, seed uint64) []walked {
+	return []walked{
+		{name: "v4", o: sequences.Options{Model: sequences.V4}, pages: model.VLLMPages(), few: 250, more: true},
+		{name: "v41", o: sequences.Options{Model: sequences.V41}, pages: v41Pages, few: 60},
+		random(t, seed),
+	}
 }
 
-func (m *walks) walk(t *testing.T, d *vk.Device, o sequences.WalkOptions, x *faults.Interposer) {
-	if m.random {
-		rng := rand.New(rand.NewPCG(o.Seed, 45))
-		_, fake, err := fakemodel.RandomV41(rng)
-		require.NoError(t, err)
-		m.o.Random, m.o.Model = fake, []sequences.Model{sequences.V41, sequences.V41InV4Store}[rng.IntN(2)]
-		m.pages = map[string]int{"window": 1 + rng.IntN(40)}
+// random has random sizes and lists of sources, pages of random sizes, and either records.
+func random(t *testing.T, seed uint64) walked {
+	rng := rand.New(rand.NewPCG(seed, 45))
+	_, m, err := fakemodel.RandomV41(rng)
+	require.NoError(t, err)
+	o := sequences.Options{Random: m, Model: []sequences.Model{sequences.V41, sequences.V41InV4Store}[rng.IntN(2)]}
+	return walked{name: fmt.Sprint("random ", seed), o: o, pages: map[string]int{"window": 1 + rng.IntN(40)}, few: 60}
+}
+
+// others walks 100 random models, and layers with weights of every format.
+func others(t *testing.T, d *vk.Device, o sequences.WalkOptions, x *faults.Interposer) {
+	var list []walked
+	for range 100 {
+		o.Seed++
+		list = append(list, random(t, o.Seed))
 	}
+	for _, s := range []fakemodel.Storage{fakemodel.BF16, fakemodel.FP8, fakemodel.NVFP4} {
+		c := fakemodel.Config(4, 0, 128)
+		c.Hidden, c.ORank = 256, 128 // blocks of 128
+		m, err := fakemodel.New(fakemodel.Options{Config: c, Storage: s})
+		require.NoError(t, err)
+		list = append(list, walked{name: string(s), o: sequences.Options{Random: m}, few: 800})
+		if s != fakemodel.BF16 {
+			list = append(list, walked{name: string(s) + " quantised", o: sequences.Options{Random: m, Quantise: true}, few: 800})
+		}
+	}
+	o.Long, o.Steps, o.Time = true, 0, 0
+	for _, m := range list {
+		t.Run(m.name, func(t *testing.T) { m.walk(t, d, o, x) })
+	}
+}
+
+func (m *walked) walk(t *testing.T, d *vk.Device, o sequences.WalkOptions, x *faults.Interposer) {
 	if o.Pages = m.pages; o.Steps == 0 && o.Time == 0 {
 		o.Steps = m.few
 	}
