@@ -13,7 +13,7 @@ import (
 const (
 	version      = 3
 	maxKeys      = 1 << 14
-	maxTensors   = 1 << 16 // of a model, in all parts
+	maxTensors   = 1 << 15 // of a model, in all parts
 	maxName      = 256     // bytes of a key or of a tensor's name
 	maxDims      = 4
 	maxNesting   = 4 // of arrays

@@ -18,7 +18,7 @@ type File struct {
 // Open maps a file and reads its header. Whoever opens it closes it.
 //
 // Errors wrap ErrFormat, or are the file system's.
-func Open(path string) (*File, error) { return open(path, all) }
+func Open(path string) (*File, error) { return open(path, All) }
 
 func open(path string, p Part) (*File, error) {
 	f, st, err := files.Regular(path)
