@@ -33,8 +33,9 @@ type runFlags struct {
 
 // runLong is what --help says before the flags.
 const runLong = `Run reads the attention of a DeepSeek-V4 or V4.1 checkpoint (a folder of config.json and
-safetensors, or of V4 a .gguf file, of several parts the first) and runs layers one after the other, each with its own input. Layers that take entries or picks from
-others run together with these.
+safetensors; of V4 also a .gguf file, of several parts the first) and runs layers one after
+the other, each with its own input. Layers that take entries or picks from others run
+together with these.
 
 The file of inputs has an array L<i>.in for each layer i, [tokens, hidden] or [sequences,
 tokens, hidden], of float32, float64, float16, or bf16 as uint16: the hidden states that

@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// Map maps the first n bytes of a file for reading. They are read within Guard. The view holds the mapping, which holds the file: neither handle has to
-// stay open.
+// Map maps the first n bytes of a file for reading. They are read within Guard. The view holds the
+// mapping, which holds the file: neither handle has to stay open.
 func Map(f *os.File, n int) ([]byte, error) {
 	mapping, err := syscall.CreateFileMapping(syscall.Handle(f.Fd()), nil, syscall.PAGE_READONLY, 0, 0, nil)
 	if err != nil {

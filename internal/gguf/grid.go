@@ -27,7 +27,8 @@ func grid[V int8 | uint8](width int, values []V, deltas string) []V {
 	return table
 }
 
-// signs8 makes eight signs of seven bits: a bit means minus, and the eighth makes their number even.
+// signs8 makes eight signs of seven bits: a bit means minus, and the eighth makes their number
+// even.
 func signs8(code uint32) byte {
 	code &= 127
 	return byte(code | uint32(bits.OnesCount32(code)&1)<<7)

@@ -1,8 +1,8 @@
 package gguf
 
-// IQ1_S: 256 values in 50 bytes: f16 d; u8 q[32]; u16 h[8]. Each q is a row of the grid, of 8 values;
-// each h has for 32 values four times three more bits of the row, then a scale of three bits, then
-// the sign of what is added.
+// IQ1_S: 256 values in 50 bytes: f16 d; u8 q[32]; u16 h[8]. Each q is a row of the grid, of 8
+// values; each h has for 32 values four times three more bits of the row, then a scale of three
+// bits, then the sign of what is added.
 //
 //	x = d * (2 scale + 1) * (grid +- 1/8)
 func iq1S(dst []float32, b []byte) {

@@ -1,8 +1,8 @@
 package gguf
 
-// IQ2_S: 256 values in 82 bytes: f16 d; u8 q[32]; u8 sign[32]; u8 h[8]; u8 s[8]. Each q stands for 8
-// values: a row of the grid, with two more bits in h; their signs are the bits of a byte. Each nibble
-// of s is the scale of 16 values.
+// IQ2_S: 256 values in 82 bytes: f16 d; u8 q[32]; u8 sign[32]; u8 h[8]; u8 s[8]. Each q stands for
+// 8 values: a row of the grid, with two more bits in h; their signs are the bits of a byte. Each
+// nibble of s is the scale of 16 values.
 //
 //	x = d * (0.5 + scale) / 4 * grid, signed
 func iq2S(dst []float32, b []byte) {

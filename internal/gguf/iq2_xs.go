@@ -1,8 +1,8 @@
 package gguf
 
-// IQ2_XS: 256 values in 74 bytes: f16 d; u16 q[32]; u8 s[8]. Each q stands for 8 values: a row of the
-// grid in nine bits, below seven bits of signs (see signs8). Each nibble of s is the scale of 16
-// values.
+// IQ2_XS: 256 values in 74 bytes: f16 d; u16 q[32]; u8 s[8]. Each q stands for 8 values: a row of
+// the grid in nine bits, below seven bits of signs (see signs8). Each nibble of s is the scale of
+// 16 values.
 //
 //	x = d * (0.5 + scale) / 4 * grid, signed
 func iq2XS(dst []float32, b []byte) {

@@ -1,8 +1,8 @@
 package gguf
 
-// IQ3_S: 256 values in 110 bytes: f16 d; u8 q[64]; u8 h[8]; u8 sign[32]; u8 s[4]. Each q is a row of
-// the grid, of 4 values, with a ninth bit in h; the signs of 8 values are the bits of a byte. Each
-// nibble of s is the scale of 32 values.
+// IQ3_S: 256 values in 110 bytes: f16 d; u8 q[64]; u8 h[8]; u8 sign[32]; u8 s[4]. Each q is a row
+// of the grid, of 4 values, with a ninth bit in h; the signs of 8 values are the bits of a byte.
+// Each nibble of s is the scale of 32 values.
 //
 //	x = d * (1 + 2 scale) * grid, signed
 func iq3S(dst []float32, b []byte) {

@@ -1,7 +1,8 @@
 package gguf
 
 // IQ3_XXS: 256 values in 98 bytes: f16 d; u8 q[64]; u32 a[8]. Each q is a row of the grid, of 4
-// values; each a has for 32 values four times seven bits of signs (see signs8) and a scale above them.
+// values; each a has for 32 values four times seven bits of signs (see signs8) and a scale above
+// them.
 //
 //	x = d * (0.5 + scale) / 2 * grid, signed
 func iq3XXS(dst []float32, b []byte) {

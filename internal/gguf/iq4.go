@@ -8,8 +8,9 @@ var iq4Values = [16]float32{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25,
 //	x = d * value[nibble]
 func iq4NL(dst []float32, b []byte) { iq4(dst, half(b), b[2:]) }
 
-// IQ4_XS: 256 values in 136 bytes: f16 d; u16 h; u8 l[4]; u8 q[128]. Every 32 values have a scale of
-// six bits, the low four in the nibbles of l, the high two in h, and 16 bytes of nibbles as IQ4_NL.
+// IQ4_XS: 256 values in 136 bytes: f16 d; u16 h; u8 l[4]; u8 q[128]. Every 32 values have a scale
+// of six bits, the low four in the nibbles of l, the high two in h, and 16 bytes of nibbles as
+// IQ4_NL.
 //
 //	x = d * (scale - 32) * value[nibble]
 func iq4XS(dst []float32, b []byte) {

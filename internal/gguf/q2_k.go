@@ -1,8 +1,8 @@
 package gguf
 
 // Q2_K: 256 values in 84 bytes: u8 s[16]; u8 q[64]; f16 d; f16 m. Of each 128 values, 32 bytes of q
-// hold the codes of two bits: of the first 32 in the lowest bits. Every 16 values have a byte of s, a
-// scale in the low nibble and a minimum in the high one.
+// hold the codes of two bits: of the first 32 in the lowest bits. Every 16 values have a byte of s,
+// a scale in the low nibble and a minimum in the high one.
 //
 //	x = d * scale * code - m * minimum
 func q2K(dst []float32, b []byte) {

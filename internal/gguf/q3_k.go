@@ -1,8 +1,8 @@
 package gguf
 
-// Q3_K: 256 values in 110 bytes: u8 h[32]; u8 q[64]; u8 s[12]; f16 d. The low two bits of a code lie
-// as Q2_K's; the third of value j is bit j / 32 of h[j % 32]. Every 16 values have a scale of six
-// bits: the low four in the nibbles of s[0] to s[7], the high two in s[8] to s[11].
+// Q3_K: 256 values in 110 bytes: u8 h[32]; u8 q[64]; u8 s[12]; f16 d. The low two bits of a code
+// lie as Q2_K's; the third of value j is bit j / 32 of h[j % 32]. Every 16 values have a scale of
+// six bits: the low four in the nibbles of s[0] to s[7], the high two in s[8] to s[11].
 //
 //	x = d * (scale - 32) * (code - 4)
 func q3K(dst []float32, b []byte) {

@@ -1,8 +1,8 @@
 package gguf
 
-// Q6_K: 256 values in 210 bytes: u8 l[128]; u8 h[64]; i8 s[16]; f16 d. Of each 128 values, 64 bytes of
-// l hold the low four bits: of the first 64 in the low nibbles; 32 bytes of h hold the high two: of
-// the first 32 in the lowest bits. Every 16 values have a scale.
+// Q6_K: 256 values in 210 bytes: u8 l[128]; u8 h[64]; i8 s[16]; f16 d. Of each 128 values, 64 bytes
+// of l hold the low four bits: of the first 64 in the low nibbles; 32 bytes of h hold the high two:
+// of the first 32 in the lowest bits. Every 16 values have a scale.
 //
 //	x = d * scale * (code - 32)
 func q6K(dst []float32, b []byte) {

@@ -37,8 +37,8 @@ type Checkpoint struct {
 }
 
 // Open opens a model's folder: config.json (see ParseConfig), and model.safetensors or the files
-// that model.safetensors.index.json names; or a GGUF file of DeepSeek-V4 (the first, where there are
-// several parts), or a folder with one. It checks that every layer asked for has all of its
+// that model.safetensors.index.json names; or a GGUF file of DeepSeek-V4 (the first, where there
+// are several parts), or a folder with one. It checks that every layer asked for has all of its
 // attention tensors and no others, in the shapes that the configuration demands, with scales that
 // are numbers. The weights themselves are read when they are needed. Tensors outside of attention
 // are ignored. The caller closes the checkpoint.
@@ -54,7 +54,8 @@ type Checkpoint struct {
 //     .weight_global_scale;
 //   - in GGUF any of its floats and blocks. Blocks are decoded to bf16: see Checkpoint.Widened.
 //
-// Small tensors may be any of the floats, in GGUF blocks, too. Nothing in a file is trusted unchecked.
+// Small tensors may be any of the floats, in GGUF blocks, too. Nothing in a file is trusted
+// unchecked.
 //
 // Errors: *ConfigError (ErrConfig); *CheckpointError (ErrCheckpoint), also for malformed files;
 // *ForeignError (ErrForeign) for models and ways to store them that are known and not read, such as

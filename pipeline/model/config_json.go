@@ -25,11 +25,11 @@ var (
 	errLargeConfig = &ConfigError{configName, "a longer file", fmt.Sprintf("at most %d bytes", maxConfig)}
 )
 
-// LoadConfig reads config.json of a model's folder (see ParseConfig), or the metadata of a GGUF file
-// or of a folder with one, as Open does.
+// LoadConfig reads config.json of a model's folder (see ParseConfig), or the metadata of a GGUF
+// file or of a folder with one, as Open does.
 //
-// Errors: *ConfigError (ErrConfig); *ForeignError (ErrForeign); *CheckpointError (ErrCheckpoint) for
-// a malformed GGUF file; the file system's, fs.ErrInvalid for anything but a regular file.
+// Errors: *ConfigError (ErrConfig); *ForeignError (ErrForeign); *CheckpointError (ErrCheckpoint)
+// for a malformed GGUF file; the file system's, fs.ErrInvalid for anything but a regular file.
 func LoadConfig(dir string) (Config, error) { return loadConfig(dir, false) }
 
 // LoadConfigWithDrafts does what LoadConfig does, and adds the layers that only predict ahead to

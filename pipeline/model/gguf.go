@@ -60,8 +60,8 @@ func ggufOf(path string) (string, error) {
 	case 1:
 		return filepath.Join(path, found[0]), nil
 	}
-	return "", &CheckpointError{Tensor: "model", Got: fmt.Sprintf("%d GGUF files, such as %.200q and %.200q", len(found), found[0], found[1]),
-		Want: "one, or the name of a file"}
+	return "", &CheckpointError{Tensor: "model", Want: "one, or the name of a file",
+		Got: fmt.Sprintf("%d GGUF files, such as %.200q and %.200q", len(found), found[0], found[1])}
 }
 
 // foreignGGUF explains a GGUF file that is not read.
@@ -97,8 +97,8 @@ func checkArchitecture(m *gguf.Model, file string) error {
 		switch {
 		case r.err != nil:
 		case arch == "deepseek41":
-			r.err = &ForeignError{name, "general.architecture",
-				"DeepSeek-V4.1 in GGUF, of which no layout is settled: converters disagree about engram tables and name no layers that make candidates"}
+			r.err = &ForeignError{name, "general.architecture", "DeepSeek-V4.1 in GGUF, of which no layout is settled " +
+				"(converters disagree about engram tables, and none says which layer makes candidates)"}
 		case arch != architecture:
 			r.err = &ForeignError{name, "general.architecture", fmt.Sprintf("a model of architecture %.60q", arch)}
 		case kind != "model":

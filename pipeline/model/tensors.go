@@ -17,8 +17,8 @@ type Tensor struct {
 	File  string // of the checkpoint's folder
 	DType string // as safetensors spells it, such as "BF16", "F8_E4M3", "I64", or GGUF, such as "Q8_0"
 	Shape []int  // no dimensions: a scalar
-	// Data are its bytes, row-major and little-endian, of GGUF in blocks, in the mapped file: not to be written to,
-	// nor used after Tensors.Close. They may begin at any address.
+	// Data are its bytes, row-major and little-endian, of GGUF in blocks, in the mapped file: not
+	// to be written to, nor used after Tensors.Close. They may begin at any address.
 	Data []byte
 }
 
@@ -31,7 +31,8 @@ type Tensors struct {
 }
 
 // OpenTensors opens all tensors of a model's folder: model.safetensors, or the files that
-// model.safetensors.index.json names; or those of a GGUF file, or of a folder with one. Nothing in a file is trusted unchecked. The caller closes it.
+// model.safetensors.index.json names; or those of a GGUF file, or of a folder with one. Nothing in
+// a file is trusted unchecked. The caller closes it.
 //
 // Errors: *CheckpointError (ErrCheckpoint) for malformed files; *ForeignError (ErrForeign); the
 // file system's.

@@ -44,8 +44,8 @@ func blockFloats(f *gguf.Format, data []byte) func(dst []float32, i int) {
 	}
 }
 
-// blocks reads a matrix stored in blocks, with a factor for all of it where there is one. It becomes
-// bf16.
+// blocks reads a matrix stored in blocks, with a factor for all of it where there is one. It
+// becomes bf16.
 func (l *layerReader) blocks(w safetensors.Tensor, stem string, n, k int, p part) Matrix {
 	if l.shape(w, n, k); l.err != nil {
 		return Matrix{}
@@ -77,8 +77,8 @@ type Widened struct {
 	Kept    int64    // their bytes on the device
 }
 
-// String reads "12 linear layers of Q4_K, Q8_0 are kept as bf16: 2.0 GiB, of 1.1 GiB in the file"; ""
-// for none.
+// String reads "12 linear layers of Q4_K, Q8_0 are kept as bf16: 2.0 GiB, of 1.1 GiB in the file";
+// "" for none.
 func (w Widened) String() string {
 	if w.Layers == 0 {
 		return ""

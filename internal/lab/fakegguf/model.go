@@ -36,8 +36,8 @@ func Keys(c model.Config) []Key {
 	return list
 }
 
-// Attention are a model's tensors of attention, of random numbers. format says how one is stored, by
-// its name within its block.
+// Attention are a model's tensors of attention, of random numbers. format says how one is stored,
+// by its name within its block.
 func Attention(c model.Config, seed uint64, format func(name string) string) []Tensor {
 	rng := rand.New(rand.NewPCG(seed, 41))
 	var list []Tensor

@@ -102,8 +102,8 @@ func FurtherGolden(t testing.TB) string {
 	return dir
 }
 
-// GGUF is the folder of GGUF files with recorded values that VKMLA_TEST_GGUF names. A test is skipped
-// where it names none.
+// GGUF is the folder of GGUF files with recorded values that VKMLA_TEST_GGUF names. A test is
+// skipped where it names none.
 func GGUF(t testing.TB) string {
 	t.Helper()
 	dir := os.Getenv("VKMLA_TEST_GGUF")
