@@ -16,7 +16,8 @@
 // a library whose users get no module but the Vulkan binding, and decodes no block. What is needed
 // is a strict header and a function for each block format.
 //
-// Sources: the description of GGUF in ggml for the container; the structs of ggml-common.h for the formats.
+// Sources: the description of GGUF in ggml for the container; the structs of ggml-common.h for the
+// formats.
 package gguf
 
 import (

@@ -148,7 +148,8 @@ func TestGGUFRefused(t *testing.T) {
 		for _, d := range shape {
 			n *= d
 		}
-		return append(tensors(), fakegguf.Tensor{Name: name, Format: format, Shape: shape, Data: make([]byte, gguf.FormatNamed(format).Size(n))})
+		return append(tensors(),
+			fakegguf.Tensor{Name: name, Format: format, Shape: shape, Data: make([]byte, gguf.FormatNamed(format).Size(n))})
 	}
 	const a = "deepseek4."
 	for name, c := range map[string]struct {
@@ -157,38 +158,50 @@ func TestGGUFRefused(t *testing.T) {
 		is      error
 		error   string
 	}{
-		"missing":    {keys(), change("blk.1.attn_q_b.weight", nil), model.ErrCheckpoint, "blk.1.attn_q_b.weight: got absent"},
-		"no sinks":   {keys(), change("blk.0.attn_sinks.weight", nil), model.ErrCheckpoint, "blk.0.attn_sinks.weight: got absent"},
-		"no ape":     {keys(), change("blk.1.indexer_compressor_ape.weight", nil), model.ErrCheckpoint, "blk.1.indexer_compressor_ape.weight: got absent"},
-		"misshapen":  {keys(), change("blk.2.attn_kv.weight", func(x *fakegguf.Tensor) { x.Shape = []int{192, 512} }), model.ErrCheckpoint, "blk.2.attn_kv.weight: got Q8_0 [192, 512], want shape [512 192]"},
-		"turned ape": {keys(), change("blk.1.attn_compressor_ape.weight", func(x *fakegguf.Tensor) { x.Shape = []int{128, 32} }), model.ErrCheckpoint, "blk.1.attn_compressor_ape.weight"},
+		"missing":  {keys(), change("blk.1.attn_q_b.weight", nil), model.ErrCheckpoint, "blk.1.attn_q_b.weight: got absent"},
+		"no sinks": {keys(), change("blk.0.attn_sinks.weight", nil), model.ErrCheckpoint, "blk.0.attn_sinks.weight: got absent"},
+		"no ape": {keys(), change("blk.1.indexer_compressor_ape.weight", nil),
+			model.ErrCheckpoint, "blk.1.indexer_compressor_ape.weight: got absent"},
+		"misshapen": {keys(), change("blk.2.attn_kv.weight", func(x *fakegguf.Tensor) { x.Shape = []int{192, 512} }),
+			model.ErrCheckpoint, "blk.2.attn_kv.weight: got Q8_0 [192, 512], want shape [512 192]"},
+		"turned ape": {keys(), change("blk.1.attn_compressor_ape.weight", func(x *fakegguf.Tensor) { x.Shape = []int{128, 32} }),
+			model.ErrCheckpoint, "blk.1.attn_compressor_ape.weight"},
 		"of no floats": {keys(), change("blk.0.attn_q_a.weight", func(x *fakegguf.Tensor) {
 			x.Format, x.Data = "I8", make([]byte, 128*192)
 		}), model.ErrCheckpoint, "blk.0.attn_q_a.weight: this is INT8"},
 		"unread blocks": {keys(), change("blk.0.attn_q_a.weight", func(x *fakegguf.Tensor) {
 			x.Format, x.Data = "Q4_1", make([]byte, 128*192/32*20)
 		}), model.ErrCheckpoint, "blk.0.attn_q_a.weight: got Q4_1 [128, 192]"},
-		"unknown":          {keys(), more("blk.2.attn_extra.weight", "F32", 4), model.ErrCheckpoint, "blk.2.attn_extra.weight: got an unknown tensor"},
-		"of another kind":  {keys(), more("blk.0.indexer.proj.weight", "F32", 8, 192), model.ErrCheckpoint, "blk.0.indexer.proj.weight: got an unknown tensor"},
-		"an older layout":  {keys(), change("blk.1.attn_kv.weight", named("blk.1.attn_kv_latent.weight")), model.ErrForeign, "blk.1.attn_kv_latent.weight: this is an older layout"},
-		"another model":    {set("general.architecture", "llama"), tensors(), model.ErrForeign, `this is a model of architecture "llama"`},
-		"V4.1":             {set("general.architecture", "deepseek41"), tensors(), model.ErrForeign, "this is DeepSeek-V4.1 in GGUF"},
-		"no architecture":  {set("general.architecture", nil), tensors(), model.ErrConfig, "general.architecture: got absent"},
-		"an adapter":       {set("general.type", "adapter"), tensors(), model.ErrForeign, `a file of type "adapter"`},
-		"few ratios":       {set(a+"attention.compress_ratios", []int32{0, 4}), tensors(), model.ErrConfig, a + "attention.compress_ratios: got 2 ratios"},
-		"no ratios":        {set(a+"attention.compress_ratios", nil), tensors(), model.ErrConfig, a + "attention.compress_ratios: got absent"},
-		"other ratios":     {set(a+"attention.compress_ratios", []int32{0, 8, 128}), tensors(), model.ErrConfig, a + "attention.compress_ratios: got 8"},
-		"ratios, no list":  {set(a+"attention.compress_ratios", uint32(4)), tensors(), model.ErrConfig, a + "attention.compress_ratios: got u32"},
-		"other heads":      {set(a+"attention.key_length", uint32(576)), tensors(), model.ErrConfig, a + "attention.key_length: got 576"},
-		"other values":     {set(a+"attention.value_length", uint32(128)), tensors(), model.ErrConfig, a + "attention.value_length: got 128"},
+		"unknown": {keys(), more("blk.2.attn_extra.weight", "F32", 4),
+			model.ErrCheckpoint, "blk.2.attn_extra.weight: got an unknown tensor"},
+		"of another kind": {keys(), more("blk.0.indexer.proj.weight", "F32", 8, 192),
+			model.ErrCheckpoint, "blk.0.indexer.proj.weight: got an unknown tensor"},
+		"an older layout": {keys(), change("blk.1.attn_kv.weight", named("blk.1.attn_kv_latent.weight")),
+			model.ErrForeign, "blk.1.attn_kv_latent.weight: this is an older layout"},
+		"another model":   {set("general.architecture", "llama"), tensors(), model.ErrForeign, `this is a model of architecture "llama"`},
+		"V4.1":            {set("general.architecture", "deepseek41"), tensors(), model.ErrForeign, "this is DeepSeek-V4.1 in GGUF"},
+		"no architecture": {set("general.architecture", nil), tensors(), model.ErrConfig, "general.architecture: got absent"},
+		"an adapter":      {set("general.type", "adapter"), tensors(), model.ErrForeign, `a file of type "adapter"`},
+		"few ratios": {set(a+"attention.compress_ratios", []int32{0, 4}), tensors(),
+			model.ErrConfig, a + "attention.compress_ratios: got 2 ratios"},
+		"no ratios": {set(a+"attention.compress_ratios", nil), tensors(),
+			model.ErrConfig, a + "attention.compress_ratios: got absent"},
+		"other ratios": {set(a+"attention.compress_ratios", []int32{0, 8, 128}), tensors(),
+			model.ErrConfig, a + "attention.compress_ratios: got 8"},
+		"ratios, no list": {set(a+"attention.compress_ratios", uint32(4)), tensors(),
+			model.ErrConfig, a + "attention.compress_ratios: got u32"},
+		"other heads": {set(a+"attention.key_length", uint32(576)), tensors(), model.ErrConfig, a + "attention.key_length: got 576"},
+		"other values": {set(a+"attention.value_length", uint32(128)), tensors(),
+			model.ErrConfig, a + "attention.value_length: got 128"},
 		"several kv heads": {set(a+"attention.head_count_kv", uint32(8)), tensors(), model.ErrConfig, a + "attention.head_count_kv: got 8"},
-		"no base":          {set(a+"attention.compress_rope_freq_base", nil), tensors(), model.ErrConfig, a + "attention.compress_rope_freq_base: got absent"},
-		"no scaling":       {set(a+"rope.scaling.type", nil), tensors(), model.ErrConfig, a + "rope.scaling.type: got absent"},
-		"other scaling":    {set(a+"rope.scaling.type", "linear"), tensors(), model.ErrConfig, a + `rope.scaling.type: got "linear"`},
-		"no factor":        {set(a+"rope.scaling.factor", nil), tensors(), model.ErrConfig, a + "rope.scaling.factor: got absent"},
-		"a text":           {set(a+"attention.head_count", "four"), tensors(), model.ErrConfig, a + "attention.head_count: got string"},
-		"negative":         {set(a+"embedding_length", int32(-192)), tensors(), model.ErrConfig, a + "embedding_length: got -192"},
-		"huge":             {set(a+"block_count", uint64(1<<40)), tensors(), model.ErrConfig, a + "block_count: got u64"},
+		"no base": {set(a+"attention.compress_rope_freq_base", nil), tensors(),
+			model.ErrConfig, a + "attention.compress_rope_freq_base: got absent"},
+		"no scaling":    {set(a+"rope.scaling.type", nil), tensors(), model.ErrConfig, a + "rope.scaling.type: got absent"},
+		"other scaling": {set(a+"rope.scaling.type", "linear"), tensors(), model.ErrConfig, a + `rope.scaling.type: got "linear"`},
+		"no factor":     {set(a+"rope.scaling.factor", nil), tensors(), model.ErrConfig, a + "rope.scaling.factor: got absent"},
+		"a text":        {set(a+"attention.head_count", "four"), tensors(), model.ErrConfig, a + "attention.head_count: got string"},
+		"negative":      {set(a+"embedding_length", int32(-192)), tensors(), model.ErrConfig, a + "embedding_length: got -192"},
+		"huge":          {set(a+"block_count", uint64(1<<40)), tensors(), model.ErrConfig, a + "block_count: got u64"},
 	} {
 		_, err := model.Open(writeGGUF(t, c.keys, c.tensors), model.CheckpointOptions{})
 		assert.ErrorIs(t, err, c.is, name)
