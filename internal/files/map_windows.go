@@ -1,4 +1,4 @@
-package safetensors
+package files
 
 import (
 	"os"
@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// mapFile maps a file. The view holds the mapping, which holds the file: neither handle has to
-// stay open.
-func mapFile(f *os.File, n int) ([]byte, error) {
+// Map maps the first n bytes of a file for reading. They are read within Guard. The view holds the
+// mapping, which holds the file: neither handle has to stay open.
+func Map(f *os.File, n int) ([]byte, error) {
 	mapping, err := syscall.CreateFileMapping(syscall.Handle(f.Fd()), nil, syscall.PAGE_READONLY, 0, 0, nil)
 	if err != nil {
 		return nil, os.NewSyscallError("CreateFileMapping", err)
@@ -22,6 +22,7 @@ func mapFile(f *os.File, n int) ([]byte, error) {
 	return unsafe.Slice(*(**byte)(unsafe.Pointer(&view)), n), nil
 }
 
-func unmapFile(data []byte) error {
+// Unmap ends a mapping.
+func Unmap(data []byte) error {
 	return os.NewSyscallError("UnmapViewOfFile", syscall.UnmapViewOfFile(uintptr(unsafe.Pointer(unsafe.SliceData(data)))))
 }
