@@ -29,7 +29,8 @@ var may = map[string][]string{
 	"attention":  {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 	"projection": {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 
-	"pipeline/model":           {"attention", "indexer", "cache", "tensor", "vk", "internal/files", "internal/numfmt", "internal/safetensors"},
+	"pipeline/model": {"attention", "indexer", "cache", "tensor", "vk", "internal/files", "internal/gguf", "internal/numfmt",
+		"internal/safetensors"},
 	"pipeline/model/random":    {"pipeline/model"},
 	"pipeline/internal/memory": {"tensor", "vk"},
 	"pipeline/internal/layer":  {"pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/tuning"},
@@ -74,6 +75,7 @@ var mayInternal = map[string][]string{
 	"internal/numfmt":      {},
 	"internal/spirv":       {},
 	"internal/files":       {},
+	"internal/gguf":        {"internal/files", "internal/numfmt"},
 	"internal/safetensors": {"internal/files"},
 	"internal/opkit":       {"tensor", "vk", "shaders", "internal/spirv", "internal/tuning"},
 	"internal/tuning":      {"vk"},
