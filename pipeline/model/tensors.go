@@ -50,9 +50,6 @@ func (t *Tensors) Names() []string { return t.names }
 // Errors: *CheckpointError (ErrCheckpoint) for an unknown name and a malformed file; the file
 // system's; an error for closed Tensors.
 func (t *Tensors) Tensor(name string) (Tensor, error) {
-	if t == nil {
-		return Tensor{}, badArgument(opTensors, "tensors", "nil", "those of OpenTensors")
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.model.Has(name) {
@@ -73,8 +70,8 @@ func (t *Tensors) Tensor(name string) (Tensor, error) {
 //
 // Errors: those of f; *CheckpointError (ErrCheckpoint) for a fault.
 func (t *Tensors) Read(f func() error) error {
-	if t == nil || f == nil {
-		return badArgument(opTensors, "f", "nil", "a function, with those of OpenTensors")
+	if f == nil {
+		return badArgument(opTensors, "f", "nil", "a function")
 	}
 	err := safetensors.Guard(f)
 	if errors.Is(err, safetensors.ErrFormat) {
@@ -85,9 +82,6 @@ func (t *Tensors) Read(f func() error) error {
 
 // Close unmaps the files. Closing twice is allowed.
 func (t *Tensors) Close() error {
-	if t == nil {
-		return nil
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.model.Close()
