@@ -17,22 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// pages says how many words, as wc -w counts them, a document may have; a folder stands for each
-// document in it.
-var pages = map[string]int{
-	"README.md":         1500,
-	"CONTRIBUTING.md":   2000,
-	"CHANGELOG.md":      1000,
-	"SECURITY.md":       500,
-	"docs/command.md":   1400,
-	"docs/library.md":   1000,
-	"docs/numbers.md":   3800,
-	"docs/tried.md":     4200,
-	"docs/design":       1500,
-	"shaders/README.md": 1500,
-	"testdata":          1000,
-}
-
 // documents lists the Markdown files of the repository.
 func documents(t *testing.T) []string {
 	t.Helper()
@@ -44,20 +28,6 @@ func documents(t *testing.T) []string {
 	})
 	require.NotEmpty(t, list)
 	return list
-}
-
-// TestPages holds the lengths of documents.
-func TestPages(t *testing.T) {
-	for _, p := range documents(t) {
-		most, ok := pages[p]
-		if !ok {
-			most, ok = pages[path.Dir(p)]
-		}
-		if !assert.True(t, ok, "%s has no budget of words", p) {
-			continue
-		}
-		assert.LessOrEqual(t, len(strings.Fields(read(t, p))), most, "%s: words", p)
-	}
 }
 
 var (
