@@ -76,7 +76,7 @@ func planCommand() *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.model, "model", "", "folder of a checkpoint, config.json and safetensors; or flash, pro, v41-flash")
+	fl.StringVar(&f.model, "model", "", "folder of a checkpoint, config.json and safetensors; a .gguf file; or flash, pro, v41-flash")
 	fl.StringVar(&f.store, "store", "", "in what bytes caches are kept: v4 or v41 (default the model's own)")
 	fl.Var(&numbers{list: &f.contexts}, "context", "tokens of a session")
 	fl.Var(&numbers{list: &f.sessions}, "sessions", "sessions (default as many as fit)")
@@ -243,7 +243,7 @@ func (p *planner) rows(ctx context.Context) (list []planRow, err error) {
 
 // row is what so many sessions take.
 func (p *planner) row(ctx context.Context, context, sessions int) (r planRow, err error) {
-	o := pipeline.EngineOptions{MaxTokens: context, MaxSessions: sessions, MaxStep: p.step, Ranks: p.ranks, LayerByLayer: p.byLayer,
+	o := pipeline.EngineOptions{MaxTokens: context, MaxSessions: sessions, MaxStep: p.step, LayerByLayer: p.byLayer,
 		Records: p.records}
 	m, err := o.Estimate(ctx, p.dev, p.cfg, p.layers, slices.Repeat([]int{context}, sessions)...)
 	if err != nil {

@@ -84,7 +84,7 @@ func exists(t *testing.T, p string) bool {
 }
 
 var (
-	place  = regexp.MustCompile(`^(?:\./)?((?:vk|tensor|shaders|cache|indexer|attention|projection|pipeline|internal|cmd|examples|scripts|testdata|docs)/[\w./*-]+)$`)
+	place  = regexp.MustCompile(`^(?:\./)?((?:vk|tensor|shaders|cache|indexer|attention|projection|pipeline|internal|cmd|server|examples|scripts|testdata|docs)/[\w./*-]+)$`)
 	file   = regexp.MustCompile(`^[\w-]+\.(go|comp|glsl|md|txt)$`)
 	kernel = regexp.MustCompile(`^(attn|idx|kv|proj|num|bench)_[a-z0-9_]+$`)
 	mixed  = regexp.MustCompile(`^([A-Za-z]\w*\.)*[A-Za-z]\w*$`)
@@ -146,21 +146,26 @@ func TestCommentsNameDocuments(t *testing.T) {
 	})
 }
 
-// TestKernelIndex holds that shaders/README.md has a line for every shader, says when it is
-// chosen, and names no other.
+// homes are the folders that have shaders.
+var homes = []string{"shaders", "server/gpu/shaders"}
+
+// TestKernelIndex holds that the README.md of a folder has a line for every shader in it, says when
+// it is chosen or what holds it, and names no other.
 func TestKernelIndex(t *testing.T) {
 	row := regexp.MustCompile("(?m)^\\| `(\\w+)` \\| ([^|]+) \\| ([^|]+) \\|$")
-	var listed, sources []string
-	for _, m := range row.FindAllStringSubmatch(read(t, "shaders/README.md"), -1) {
-		listed = append(listed, m[1])
-	}
-	walk(t, func(p string) {
-		if path.Dir(p) == "shaders" && path.Ext(p) == ".comp" {
-			sources = append(sources, strings.TrimSuffix(path.Base(p), ".comp"))
+	for _, home := range homes {
+		var listed, sources []string
+		for _, m := range row.FindAllStringSubmatch(read(t, home+"/README.md"), -1) {
+			listed = append(listed, m[1])
 		}
-	})
-	require.NotEmpty(t, sources)
-	assert.ElementsMatch(t, sources, listed)
+		walk(t, func(p string) {
+			if path.Dir(p) == home && path.Ext(p) == ".comp" {
+				sources = append(sources, strings.TrimSuffix(path.Base(p), ".comp"))
+			}
+		})
+		require.NotEmpty(t, sources)
+		assert.ElementsMatch(t, sources, listed, home)
+	}
 }
 
 // TestReadmeProgram holds that the README's program is the one that package pipeline compiles.

@@ -162,6 +162,7 @@ func without(ladder []vk.Variant, name string) []vk.Variant {
 // Spec says which kernel Kernel asks for.
 type Spec struct {
 	Stem, Variant string
+	SPIRV         []byte      // the module of a kernel that package shaders does not have; else nil
 	Bindings      []vk.Access // of the base build
 	Bound         int         // how many of them the other builds bind, the first ones
 	PushSize      int
@@ -182,7 +183,11 @@ var Instead map[string]shaders.Kernel
 func (p Package) Kernel(dev *vk.Device, s Spec) (*vk.Kernel, error) {
 	name := Stem(s.Stem, s.Variant)
 	code, replaced := Instead[name]
-	if !replaced {
+	switch {
+	case replaced:
+	case s.SPIRV != nil:
+		code.SPIRV = s.SPIRV
+	default:
 		var err error
 		if code, err = shaders.Get(name); err != nil {
 			return nil, fmt.Errorf("%s: kernel: %w", p, err)
