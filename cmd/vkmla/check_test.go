@@ -19,7 +19,7 @@ import (
 
 // TestMain is the command in the processes that check and bench start.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && (os.Args[1] == workerName || os.Args[1] == startWorkerName) {
+	if len(os.Args) > 1 && os.Args[1] == workerName {
 		main()
 		return
 	}

@@ -30,7 +30,7 @@ var errWrong = errors.New("not everything passed")
 
 // commands make the sub-commands, each in a file of its own.
 var commands = []func() *cobra.Command{infoCommand, checkCommand, verifyCommand, runCommand, benchCommand, pipelinesCommand,
-	planCommand, versionCommand, manCommand, checkWorkerCommand, startWorkerCommand}
+	planCommand, versionCommand, manCommand, checkWorkerCommand}
 
 // run executes the command line and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
