@@ -18,7 +18,11 @@ type checkProgress struct {
 }
 
 func newCheckProgress(w io.Writer, total int) *checkProgress {
-	return &checkProgress{w: w, line: newProgress(w), total: total}
+	p := &checkProgress{w: w, line: newProgress(w), total: total}
+	if !isTerminal(w) {
+		p.line.w = nil // each check has a line
+	}
+	return p
 }
 
 // barWidth is how many characters a full bar has.

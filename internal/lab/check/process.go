@@ -75,9 +75,9 @@ func (p *process) listen(said io.ReadCloser) {
 // tell gives the worker an order. That it has ended shows elsewhere.
 func (p *process) tell(x order) { json.NewEncoder(p.stdin).Encode(x) }
 
-// quiet is a while in which a worker says nothing. A machine with much else to do may give it little
-// of its processors, which compile kernels and, for a software driver, execute them: its own time
-// counts then, not the clock's.
+// quiet is a while in which a worker says nothing. A machine with much else to do may give it
+// little of its processors, which compile kernels and, for a software driver, execute them: its own
+// time counts then, not the clock's.
 type quiet struct {
 	p           *process
 	limit       time.Duration // of the worker's own time

@@ -230,7 +230,8 @@ func (s *supervisor) one(c Check) Result {
 				silence = s.o.clock.after(s.o.Silence)
 				break
 			}
-			stop(Result{Status: TimedOut, Why: fmt.Sprintf("nothing was heard of it for %v, see --timeout; it was at: %s", s.o.Silence, last)})
+			stop(Result{Status: TimedOut,
+				Why: fmt.Sprintf("nothing was heard of it for %v, see --timeout; it was at: %s", s.o.Silence, last)})
 			heard = w.listened(s.o.Grace)
 		case <-budget:
 			stop(notRun("%s in the middle of it", s.outOfTime(c.Group)))

@@ -246,7 +246,8 @@ func TestShares(t *testing.T) {
 	}
 	assert.Equal(t, 100, sum)
 	assert.Equal(t, []int{95, 25, 0}, []int{reserved(GroupLimits), reserved(GroupCuts), reserved(GroupTimes)})
-	s := supervisor{ctx: t.Context(), o: Options{Budget: 100 * time.Second, clock: clock{now: func() time.Time { return time.Unix(50, 0) }}}, end: time.Unix(100, 0)}
+	now := clock{now: func() time.Time { return time.Unix(50, 0) }}
+	s := supervisor{ctx: t.Context(), o: Options{Budget: 100 * time.Second, clock: now}, end: time.Unix(100, 0)}
 	assert.Equal(t, -10*time.Second, s.left(GroupOperations))
 	assert.Equal(t, 5*time.Second, s.left(GroupLayers))
 	assert.Equal(t, "the share of operations in the budget of 1m40s was used up", s.check(Check{Group: GroupOperations}).Why)

@@ -108,10 +108,10 @@ type job struct {
 	variants []vk.Variant
 }
 
-// Run tries every chosen case with every chosen variant and hands each row to
-// emit. It returns an error, and then the summary is not complete, if a folder
-// cannot be read (the error wraps vectors.ErrFormat or is the file system's), if
-// ctx ends, or after the row that lost the device. A failing or panicking operation is a row and not an error.
+// Run tries every chosen case with every chosen variant and hands each row to emit. It returns an
+// error, and then the summary is not complete, if a folder cannot be read (the error wraps
+// vectors.ErrFormat or is the file system's), if ctx ends, or after the row that lost the device. A
+// failing or panicking operation is a row and not an error.
 func Run(ctx context.Context, dev *vk.Device, opts Options, emit func(Row)) (Summary, error) {
 	if opts.known == nil {
 		opts.known = registry
