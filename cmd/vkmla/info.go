@@ -30,7 +30,7 @@ Variants:
 
   base           needs no optional feature; slow where others multiply matrices
   da             the same, with pools reached by device address
-  dot, half      dot products of halves where there are no matrices; without them, for tests
+  dot            dot products of halves where there are no matrices
   cm, cmb        multiply cooperative matrices of f16, of bf16
   twopass-...    dequantise to a workspace first, then attend; prompts do by themselves where it pays`
 
