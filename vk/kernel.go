@@ -161,9 +161,6 @@ func (d *Device) compileLater(k *Kernel) {
 // Errors: ErrOutOfHostMemory, ErrOutOfDeviceMemory; ErrDriver when the driver refuses the
 // module; ErrClosed, ErrDeviceLost.
 func (k *Kernel) Ready() error {
-	if k == nil {
-		return argument("ready", "kernel", "nil", "one that Device.Kernel returned")
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.layout != nil {
@@ -183,9 +180,6 @@ func (k *Kernel) Ready() error {
 // Compiled returns how long the driver took over each kernel so far, by name; kernels of one name
 // are added up. It waits for those that are being compiled.
 func (d *Device) Compiled() map[string]time.Duration {
-	if d == nil {
-		return nil
-	}
 	d.mu.Lock()
 	kernels := slices.Collect(maps.Values(d.kernels))
 	d.mu.Unlock()
@@ -249,6 +243,9 @@ func (k *Kernel) compile() error {
 		PCode: unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(kept))), len(kept)/4),
 	}
 	setSize(&ci.CodeSize, len(kept))
+	var pins runtime.Pinner // the binding copies addresses of slices into C's memory
+	defer pins.Unpin()
+	pins.Pin(unsafe.SliceData(kept))
 	code := vulkan.CreateShaderModule(d.h, &ci, nil, &module)
 	ci.Free()
 	if err := d.check(op, int(code)); err != nil {
@@ -315,6 +312,9 @@ func (d *Device) layout(op string, key layoutKey) (*layout, error) {
 			StageFlags: vulkan.ShaderStageFlags(vulkan.ShaderStageComputeBit), Size: uint32(key.push),
 		}}
 	}
+	var pins runtime.Pinner
+	defer pins.Unpin()
+	pins.Pin(unsafe.SliceData(pi.PSetLayouts))
 	var pipeline vulkan.PipelineLayout
 	code = vulkan.CreatePipelineLayout(d.h, &pi, nil, &pipeline)
 	pi.Free()
