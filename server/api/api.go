@@ -119,9 +119,15 @@ func (s *Server) models(w http.ResponseWriter, _ *http.Request) {
 	_ = write(w, map[string]any{"object": "list", "data": []any{s.card()}})
 }
 
+// otherModel refuses a name that is not the model's.
+func (s *Server) otherModel(name string) error {
+	return &statusError{http.StatusNotFound, "model_not_found",
+		fmt.Sprintf("model: got %.60q, want %q, which this server has", name, s.o.Name)}
+}
+
 func (s *Server) model(w http.ResponseWriter, r *http.Request) {
 	if id := r.PathValue("id"); id != s.o.Name {
-		fail(w, &statusError{http.StatusNotFound, "model_not_found", fmt.Sprintf("model: got %.60q, want %q, which this server has", id, s.o.Name)})
+		fail(w, s.otherModel(id))
 		return
 	}
 	_ = write(w, s.card())

@@ -164,7 +164,8 @@ func (s *Server) text(ctx context.Context, scan *files.Scanner) ([]int32, error)
 	}
 	ids, err := s.o.Text.Encode(ctx, strings.ToValidUTF8(words, "\uFFFD"), s.o.MaxTokens)
 	if errors.Is(err, text.ErrLong) {
-		return nil, bad("prompt", fmt.Sprintf("a text of %d bytes", len(words)), "at most %d tokens, without words of more than 128 KiB", s.o.MaxTokens)
+		return nil, bad("prompt", fmt.Sprintf("a text of %d bytes", len(words)),
+			"at most %d tokens, without words of more than 128 KiB", s.o.MaxTokens)
 	}
 	if err == nil && len(ids) == 0 {
 		return nil, bad("prompt", "no tokens", "at least 1")

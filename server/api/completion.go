@@ -79,7 +79,7 @@ func (s *Server) members(all map[string]json.RawMessage, c *completion) (err err
 		m.bad("suffix", "one", "none: this server only continues texts")
 	}
 	if name := value(&m, "model", s.o.Name); name != s.o.Name && m.err == nil {
-		return &statusError{404, "model_not_found", fmt.Sprintf("model: got %.60q, want %q, which this server has", name, s.o.Name)}
+		return s.otherModel(name)
 	}
 	m.others()
 	if m.err == nil && len(c.prompts)*c.n > mostAnswers {

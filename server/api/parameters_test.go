@@ -49,16 +49,19 @@ func TestParameters(t *testing.T) {
 	assert.Equal(t, []string{"bcdef length"}, texts(`{"prompt": "a", "max_tokens": 5, "temperature": 0}`))
 	assert.Equal(t, []string{"bc stop"}, texts(`{"prompt": "a", "max_tokens": 9, "temperature": 0, "stop": "de"}`))
 	assert.Equal(t, []string{"b stop"}, texts(`{"prompt": "a", "max_tokens": 9, "temperature": 0, "stop": ["zz", "efg", "cd"]}`))
-	assert.Equal(t, []string{"bcd length"}, texts(`{"prompt": "a", "max_tokens": 3, "temperature": 0, "stop": "dex"}`), "what is held back is sent at the end")
+	assert.Equal(t, []string{"bcd length"}, texts(`{"prompt": "a", "max_tokens": 3, "temperature": 0, "stop": "dex"}`),
+		"what is held back is sent at the end")
 	assert.Equal(t, []string{"bc length", "bc length", "yz length", "yz length"},
 		texts(`{"prompt": ["a", "x"], "n": 2, "max_tokens": 2, "temperature": 0}`))
 	for _, one := range []string{`"top_k": 1`, `"top_p": 0`, `"top_p": 0.01`, `"min_p": 1`} {
 		assert.Equal(t, []string{"bcd length"}, texts(`{"prompt": "a", "max_tokens": 3, "temperature": 2, "seed": 3, `+one+`}`), one)
 	}
-	assert.Equal(t, []string{"bc length"}, texts(`{"model": "m", "prompt": "a", "max_tokens": 2, "temperature": 0, "user": "somebody", "n": null,`+
+	assert.Equal(t, []string{"bc length"}, texts(`{"model": "m", "prompt": "a", "max_tokens": 2, "temperature": 0, `+
+		`"user": "somebody", "n": null, `+
 		`"presence_penalty": 0, "response_format": {"type": "text"}, "logit_bias": {}}`))
 
-	_, body := post(t, s, `{"prompt": ["a", "x"], "max_tokens": 5, "temperature": 0, "stream": true, "stop": "cd", "stream_options": {"include_usage": true}}`)
+	_, body := post(t, s, `{"prompt": ["a", "x"], "max_tokens": 5, "temperature": 0, "stream": true, "stop": "cd", `+
+		`"stream_options": {"include_usage": true}}`)
 	got := map[int]string{}
 	for event := range strings.SplitSeq(body, "\n\n") {
 		var r response
@@ -74,7 +77,8 @@ func TestParameters(t *testing.T) {
 // TestNamed holds that what is not honoured is refused by its name.
 func TestNamed(t *testing.T) {
 	s := serve(t, nil)
-	for param, value := range map[string]string{"top_k": `-2`, "frequency_penalty": `0.5`, "presence_penalty": `1`, "repetition_penalty": `1.1`,
+	for param, value := range map[string]string{"top_k": `-2`, "frequency_penalty": `0.5`, "presence_penalty": `1`,
+		"repetition_penalty": `1.1`,
 		"response_format": `{"type": "json_object"}`, "logit_bias": `{"3": 4}`, "suffix": `"x"`, "best_of": `3`, "stop": `"x"`,
 		"min_tokens": `4`, "guided_json": `{}`, "max_tokens": `51`, "stop_token_ids": "[" + strings.Repeat("1,", 300) + "1]"} {
 		status, r := ask(t, s, fmt.Sprintf(`{"prompt": [1], %q: %s}`, param, value))

@@ -50,7 +50,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		running:     gauge("vkmla_requests_running", "Requests being computed."),
 		waiting:     gauge("vkmla_requests_waiting", "Requests that wait."),
 	}
-	r.MustRegister(m.requests, m.prompts, m.answers, m.preemptions, m.nonfinite, m.steps, m.sizes, m.first, m.between, m.queued, m.running, m.waiting)
+	r.MustRegister(m.requests, m.prompts, m.answers, m.preemptions, m.nonfinite, m.steps, m.sizes,
+		m.first, m.between, m.queued, m.running, m.waiting)
 	return m
 }
 
