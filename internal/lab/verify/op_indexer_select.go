@@ -108,7 +108,7 @@ func bindSelect(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) {
 	}
 	op, err := indexer.NewSelect(b.Dev, cfg)
 	if err != nil {
-		return Bound{}, err
+		return Bound{}, unfitK(err)
 	}
 	return Bound{op.Variant(), func(r *Rig) Launch {
 		a := indexer.SelectArgs{LogitsArgs: logitsArgs(r, c, x), TopK: r.SharedOut(tensor.I32, t, cfg.K), Entries: x.Width,
