@@ -19,17 +19,16 @@ import (
 
 var le = binary.LittleEndian
 
-// stepSize is what steps of a lane padded to T tokens need: kernels, memory and recorded commands.
+// stepSize is what steps padded to T tokens need: kernels, memory and recorded commands.
 type stepSize struct {
 	e      *Engine
-	lane   *lane
 	tokens int // T
 	kinds  []*stepKind
 	layers []stepLayer
 	plans  map[*stepKind]*rowPlan // of kinds that gather rows
 
 	scratch memory.Scratch // of kinds and layers
-	buffer  *vk.Buffer     // of the lane, that it is in
+	buffer  *vk.Buffer     // that it is in
 
 	host, device stepInputs
 	staged       stagedInputs
@@ -165,31 +164,26 @@ func (e *Engine) capacity(tokens int) int {
 	return n
 }
 
-// stepSize returns what there is for a number of tokens.
-func (l *lane) stepSize(ctx context.Context, tokens int) (*stepSize, error) {
-	size := l.e.size(tokens)
-	if b := l.sizes[size]; b != nil {
-		return b, nil
-	}
-	b := &stepSize{e: l.e, lane: l, tokens: size, recorded: map[commandKey]*stepCommands{}, begins: map[bool]bool{},
-		plans: map[*stepKind]*rowPlan{}}
-	if err := b.build(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("steps of %d tokens: %w", size, err), b.close())
-	}
-	l.sizes[size] = b
-	return b, nil
-}
-
-// out is the type of outputs: sums of ranks are rounded when they are complete.
+// out returns the type of outputs: partial sums are rounded once they are complete.
 func (e *Engine) out() tensor.DType {
-	if e.opts.Ranks > 1 {
+	if e.ranks > 1 {
 		return tensor.F32
 	}
 	return tensor.BF16
 }
 
-// heads is how many a rank has.
-func (e *Engine) heads() int { return e.cfg.Heads / e.opts.Ranks }
+// heads returns the number of heads that the engine's weights have.
+func (e *Engine) heads() int { return e.cfg.Heads / e.ranks }
+
+// ranksOf returns among how many devices the weights' heads are divided. Weights of a wrong shape
+// count as whole: the layers refuse them.
+func ranksOf(cfg *model.Config, layers []*model.DeviceLayer) int {
+	heads := layers[0].QB.N / model.HeadDim
+	if heads < 1 || cfg.Heads%heads != 0 || cfg.Groups%(cfg.Heads/heads) != 0 {
+		return 1
+	}
+	return cfg.Heads / heads
+}
 
 // kindKey tells the kind of a layer.
 func (l *engineLayer) kindKey() kindKey {
@@ -203,7 +197,7 @@ func (l *engineLayer) kindKey() kindKey {
 // kindConfig is the configuration of layers like l, in steps of so many tokens.
 func (e *Engine) kindConfig(l *engineLayer, tokens int) layer.KindConfig {
 	o := &e.opts
-	return layer.KindConfig{Spec: l.spec.LayerSpec, Model: &e.cfg, Ranks: o.Ranks, Tokens: tokens, MaxLen: o.MaxTokens,
+	return layer.KindConfig{Spec: l.spec.LayerSpec, Model: &e.cfg, Ranks: e.ranks, Tokens: tokens, MaxLen: o.MaxTokens,
 		Caches: e.greatest(l), Variant: o.Variant, Hadamard: o.Hadamard, Group: e.group(tokens), Invariant: o.Invariant,
 		Output: o.Output.format(), Quantise: o.QuantiseActivations, LSE: o.KeepLSE, Out: e.out(), Name: fmt.Sprint(l.kindKey()),
 		Requests: o.MaxSessions, Workspace: o.Workspace, Count: e.count.in(vk.DeviceLocal).steps}
@@ -228,7 +222,7 @@ func (b *stepSize) build(ctx context.Context) error {
 		return err
 	}
 	e.share(&b.scratch, b.layers, b.tokens, len(b.plans) > 0)
-	return b.lane.place(b)
+	return nil
 }
 
 // buildInputs makes the memory for the metadata of a step.
