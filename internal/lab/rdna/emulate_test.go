@@ -39,4 +39,9 @@ func TestOperations(t *testing.T) {
 			t.Logf("%d passed, %d failed", pass, fail)
 		})
 	}
+	var n uint64
+	for _, c := range gpu.Executed() {
+		n += c
+	}
+	t.Logf("%.1f M instructions of waves, %.2f M a second", float64(n)/1e6, float64(n)/1e6/gpu.Took().Seconds())
 }

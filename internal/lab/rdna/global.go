@@ -181,13 +181,14 @@ func bufferAddress(l line, off int) reach {
 		if w.s[rs+1]>>16&0x3fff != 0 {
 			panic(fmt.Errorf("a buffer with a stride"))
 		}
-		from := uint64(off) + uint64(w.scalar(&more))
+		from := uint64(w.scalar(&more))
 		for ; e != 0; e &= e - 1 {
 			i := bits.TrailingZeros64(e) & 63
-			at := from
+			in := uint32(off) // which wraps: RADV folds constants into it without proof that they do not
 			if offen {
-				at += uint64(w.v[va.reg][i])
+				in += w.v[va.reg][i]
 			}
+			at := from + uint64(in)
 			if at+uint64(bytes) > end {
 				w.fault(fmt.Sprintf("%s of %d bytes beyond a buffer of %d", what(load), bytes, end), at)
 				p[i] = nil

@@ -15,6 +15,7 @@ package rdna
 import (
 	"fmt"
 	"sync"
+	"time"
 	"unsafe"
 )
 
@@ -45,6 +46,7 @@ type Machine struct {
 	programs map[uint64][]*program
 	tools    map[int]*llvm // by lanes
 	workers  []*worker
+	took     time.Duration
 
 	faultsMu sync.Mutex
 	faults   []Fault
@@ -134,5 +136,14 @@ func (m *Machine) mapped(address, size uint64, host unsafe.Pointer) {
 func (m *Machine) submit(address uint64, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	start := time.Now()
 	m.queue.run(address, n)
+	m.took += time.Since(start)
+}
+
+// Took is how long commands were executed for.
+func (m *Machine) Took() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.took
 }
