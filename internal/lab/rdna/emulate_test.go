@@ -1,47 +1,85 @@
 package rdna_test
 
 import (
-	"strings"
+	"fmt"
+	"os"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	_ "github.com/vkmla/vkmla/internal/lab/layers" // the operation layer
+	"github.com/vkmla/vkmla/internal/lab/rdna"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/vk"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// TestOperations runs the random cases of all operations on the emulated GPU.
-func TestOperations(t *testing.T) {
+// emulated returns the emulated GPU as machine and as device.
+func emulated(t *testing.T) (*rdna.Machine, *vk.Device) {
+	t.Helper()
 	gpu := testkit.Emulated()
 	if gpu == nil {
 		t.Skip("no GPU is emulated: " + testkit.EmulateEnv)
 	}
-	dev := testkit.Device(t)
+	return gpu, testkit.Device(t)
+}
+
+// shortCases is how many random cases of an operation short tests run.
+const shortCases = 2
+
+// TestOperations runs random cases of all operations on the emulated GPU, in the variant that its
+// profile chooses and in base.
+func TestOperations(t *testing.T) {
+	gpu, dev := emulated(t)
+	most := 0
+	if testing.Short() {
+		most = shortCases
+	}
+	seed := testkit.Seed(t)
 	for _, op := range verify.All() {
 		t.Run(op.Name, func(t *testing.T) {
-			testkit.Device(t)
-			var pass, fail int
-			_, err := verify.Run(t.Context(), dev, verify.Options{Ops: []string{op.Name}, Seed: testkit.Seed(t)}, func(r verify.Row) {
-				for _, f := range gpu.Faults() {
-					t.Errorf("%s.%s, %s: %v", r.Op, r.Case, r.Variant, f)
-				}
-				switch r.Status {
-				case verify.Pass:
-					pass++
-				case verify.Fail:
-					fail++
-					t.Errorf("%s.%s, %s: %s", r.Op, r.Case, r.Variant, strings.TrimSpace(r.Detail))
-				}
-			})
-			require.NoError(t, err)
-			t.Logf("%d passed, %d failed", pass, fail)
+			run(t, gpu, dev, verify.Options{Ops: []string{op.Name}, Seed: seed, Most: most, Best: true})
+			if op.Name != "layer" { // whose variants are attention's
+				run(t, gpu, dev, verify.Options{Ops: []string{op.Name}, Seed: seed, Most: most, Variants: []string{"base"}})
+			}
 		})
 	}
 	var n uint64
 	for _, c := range gpu.Executed() {
 		n += c
 	}
-	t.Logf("%.1f M instructions of waves, %.2f M a second", float64(n)/1e6, float64(n)/1e6/gpu.Took().Seconds())
+	fmt.Fprintf(os.Stderr, "%.1f M instructions of waves, %.2f M a second\n", float64(n)/1e6, float64(n)/1e6/gpu.Took().Seconds())
+}
+
+// TestVectors runs the recorded cases.
+func TestVectors(t *testing.T) {
+	gpu, dev := emulated(t)
+	if testing.Short() {
+		t.Skip("short")
+	}
+	for _, op := range verify.All() {
+		t.Run(op.Name, func(t *testing.T) {
+			for _, dir := range testkit.Folders(t) {
+				run(t, gpu, dev, verify.Options{Ops: []string{op.Name}, Best: true, Vectors: []string{dir}})
+			}
+		})
+	}
+}
+
+// run fails the test where a case does, or where the machine found something in it.
+func run(t *testing.T, gpu *rdna.Machine, dev *vk.Device, opts verify.Options) {
+	t.Helper()
+	var sum verify.Summary
+	_, err := verify.Run(t.Context(), dev, opts, func(r verify.Row) {
+		for _, f := range gpu.Faults() {
+			t.Errorf("%s.%s, %s: %v", r.Op, r.Case, r.Variant, f)
+		}
+		sum.Add(r.Status)
+		assert.NotEqual(t, verify.Fail, r.Status, "%s.%s, %s: %s", r.Op, r.Case, r.Variant, r.Detail)
+	})
+	require.NoError(t, err)
+	fmt.Fprintf(os.Stderr, "%s: %d passed, %d failed, %d skipped\n", t.Name(), sum.Pass, sum.Fail, sum.Skip)
 }
