@@ -113,18 +113,20 @@ func (c compiler) globalOp(l line) (step, error) {
 		return nil, err
 	}
 	buffer := strings.HasPrefix(l.op, "buffer_")
-	if strings.HasPrefix(l.op, "buffer_atomic_add") {
+	if strings.Contains(l.op, "_atomic_add") {
 		return c.atomicAdd(l, off)
 	}
 	a, ok := accessOf(l.op)
 	if !ok || l.has("idxen") || buffer && len(l.args) != 4 || !buffer && len(l.args) != 3 {
 		return nil, fmt.Errorf("an access of memory that is not known")
 	}
-	data, place := l.args[0], globalAddress(l, off)
+	data, va := l.args[0], l.args[1]
+	if !a.load && !buffer {
+		data, va = va, data
+	}
+	place := globalAddress(va, l.args[2], off)
 	if buffer {
 		place = bufferAddress(l, off)
-	} else if !a.load {
-		data = l.args[1]
 	}
 	if a.half != 0 && data.half == 0 || a.bytes >= 4 {
 		data.half = a.half
@@ -144,11 +146,8 @@ func (c compiler) globalOp(l line) (step, error) {
 // reach finds the memory of each lane that takes part; none where there is no such.
 type reach func(w *wave, bytes int, load bool, e uint64, p *[64]unsafe.Pointer)
 
-func globalAddress(l line, off int) reach {
-	va, base := l.args[0], l.args[2]
-	if a, _ := accessOf(l.op); a.load {
-		va = l.args[1]
-	}
+// globalAddress adds a lane's registers to those of the wave, or has both halves in the lane's.
+func globalAddress(va, base operand, off int) reach {
 	return func(w *wave, bytes int, load bool, e uint64, p *[64]unsafe.Pointer) {
 		lo, hi, from := &w.v[va.reg], &w.v[va.reg+1], uint64(int64(off))
 		if base.kind == kindScalar {
@@ -263,14 +262,25 @@ func (a access) part(w *wave, data operand, e uint64, p *[64]unsafe.Pointer) {
 	}
 }
 
-// atomicAdd adds to words of buffers.
+// atomicAdd adds to words of memory.
 func (c compiler) atomicAdd(l line, off int) (step, error) {
-	name := strings.TrimPrefix(l.op, "buffer_atomic_add")
-	if len(l.args) != 4 || name != "" && name != "_u32" {
+	space, name, _ := strings.Cut(l.op, "_atomic_add")
+	before := l.has("glc") || strings.Contains(l.mods["th"], "RETURN")
+	if len(l.args) < 3 || name != "" && name != "_u32" {
 		return nil, fmt.Errorf("an atomic operation that is not known")
 	}
-	d, place := l.args[0], bufferAddress(l, off)
-	before := l.has("glc") || strings.Contains(l.mods["th"], "RETURN")
+	d, from, n := l.args[0], l.args[0], len(l.args)
+	var place reach
+	switch {
+	case space == "buffer" && n == 4:
+		place = bufferAddress(l, off)
+	case space == "global" && (n == 4) == before:
+		va := l.args[n-3]
+		from = l.args[n-2]
+		place = globalAddress(va, l.args[n-1], off)
+	default:
+		return nil, fmt.Errorf("an atomic operation that is not known")
+	}
 	return func(w *wave) {
 		var p [64]unsafe.Pointer
 		e := w.exec()
@@ -280,7 +290,7 @@ func (c compiler) atomicAdd(l line, off int) (step, error) {
 			if p[i] == nil {
 				continue
 			}
-			x := w.v[d.reg][i]
+			x := w.v[from.reg][i]
 			if sum := atomic.AddUint32((*uint32)(p[i]), x); before {
 				w.v[d.reg][i] = sum - x
 			}

@@ -44,7 +44,7 @@ func (c compiler) scalarOp(l line) (step, error) {
 			return nil, fmt.Errorf("an operand that is not known")
 		}
 	}
-	if strings.Contains(l.op, "k_") && l.op != "s_pack_" { // s_movk_i32 and such: an immediate with sign
+	if strings.HasSuffix(l.op, "k_i32") || l.op == "s_addk_co_i32" { // an immediate with sign
 		o := &l.args[n-1]
 		o.bits = uint32(int32(int16(o.bits)))
 		o.value = float64(int32(o.bits))
@@ -151,6 +151,14 @@ func init() {
 		}
 		return r
 	})
+	for _, name := range []string{"s_cmov_b32", "s_cmovk_i32"} {
+		scalarOps[name] = scalarOp{to: 1, a: 1, b: 1, keeps: true, f: func(w *wave, a, b uint64) uint64 {
+			if w.scc {
+				return b
+			}
+			return a
+		}}
+	}
 	scalarSums()
 	scalarFloats()
 	for name, f := range map[string]func(a, b uint64) uint64{

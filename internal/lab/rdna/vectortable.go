@@ -1,9 +1,6 @@
 package rdna
 
-import (
-	"math"
-	"math/bits"
-)
+import "math"
 
 // vectorOps are the instructions that compute every lane on its own, by their names without the
 // encoding.
@@ -11,8 +8,6 @@ var vectorOps = map[string]vectorOp{
 	"v_mov_b32":        int1(func(a uint32) uint32 { return a }),
 	"v_mov_b16":        {1, fWord, fWord, each1(func(a uint32) uint32 { return a })},
 	"v_not_b32":        int1(func(a uint32) uint32 { return ^a }),
-	"v_bfrev_b32":      int1(bits.Reverse32),
-	"v_ffbl_b32":       int1(lowestOne),
 	"v_cvt_f32_u32":    {1, fInt, fFloat, each1(func(a uint32) uint32 { return asBits(float32(a)) })},
 	"v_cvt_f32_i32":    {1, fInt, fFloat, each1(func(a uint32) uint32 { return asBits(float32(int32(a))) })},
 	"v_cvt_f32_ubyte0": {1, fInt, fFloat, each1(func(a uint32) uint32 { return asBits(float32(a & 255)) })},
@@ -22,7 +17,6 @@ var vectorOps = map[string]vectorOp{
 	"v_cvt_u32_f32":    {1, fFloat, fInt, each1(toUnsigned)},
 	"v_cvt_i32_f32":    {1, fFloat, fInt, each1(toSigned)},
 	"v_cvt_u32_u16":    {1, fWord, fInt, each1(func(a uint32) uint32 { return a })},
-	"v_cvt_i32_i16":    {1, fWord, fInt, each1(func(a uint32) uint32 { return uint32(int32(int16(a))) })},
 	"v_cvt_f16_f32":    {1, fFloat, fHalf, each1(func(a uint32) uint32 { return toHalf(float64(asFloat(a))) })},
 	"v_cvt_f32_f16":    {1, fHalf, fFloat, each1(func(a uint32) uint32 { return asBits(fromHalf(a)) })},
 
@@ -72,9 +66,7 @@ var vectorOps = map[string]vectorOp{
 	"v_min_i32":       signed2(func(a, b int32) int32 { return min(a, b) }),
 	"v_mul_lo_u32":    int2(func(a, b uint32) uint32 { return a * b }),
 	"v_mul_hi_u32":    int2(func(a, b uint32) uint32 { return uint32(uint64(a) * uint64(b) >> 32) }),
-	"v_mul_hi_i32":    signed2(func(a, b int32) int32 { return int32(int64(a) * int64(b) >> 32) }),
 	"v_mul_u32_u24":   int2(func(a, b uint32) uint32 { return a & 0xffffff * (b & 0xffffff) }),
-	"v_mul_i32_i24":   signed2(func(a, b int32) int32 { return a << 8 >> 8 * (b << 8 >> 8) }),
 	"v_bcnt_u32_b32":  int2(func(a, b uint32) uint32 { return countOnes(a) + b }),
 	"v_bfm_b32":       int2(func(a, b uint32) uint32 { return (1<<(a&31) - 1) << (b & 31) }),
 	"v_pack_b32_f16":  {2, fHalf, fInt, each2(func(a, b uint32) uint32 { return a | b<<16 })},
@@ -103,8 +95,6 @@ var vectorOps = map[string]vectorOp{
 	"v_alignbit_b32":  int3(func(a, b, c uint32) uint32 { return uint32(wide(b, a) >> (c & 31)) }),
 	"v_alignbyte_b32": int3(func(a, b, c uint32) uint32 { return uint32(wide(b, a) >> (8 * (c & 3))) }),
 	"v_mad_u32_u24":   int3(func(a, b, c uint32) uint32 { return a&0xffffff*(b&0xffffff) + c }),
-	"v_mad_i32_i24":   signed3(func(a, b, c int32) int32 { return a<<8>>8*(b<<8>>8) + c }),
-	"v_sad_u32":       int3(func(a, b, c uint32) uint32 { return max(a, b) - min(a, b) + c }),
 	"v_perm_b32":      int3(permute),
 
 	"v_and_b16":     word2(func(a, b uint32) uint32 { return a & b }),
@@ -112,11 +102,6 @@ var vectorOps = map[string]vectorOp{
 	"v_xor_b16":     word2(func(a, b uint32) uint32 { return a ^ b }),
 	"v_lshlrev_b16": word2(func(a, b uint32) uint32 { return b << (a & 15) }),
 	"v_lshrrev_b16": word2(func(a, b uint32) uint32 { return b >> (a & 15) }),
-	"v_add_nc_u16":  word2(func(a, b uint32) uint32 { return a + b }),
-	"v_sub_nc_u16":  word2(func(a, b uint32) uint32 { return a - b }),
-	"v_max_u16":     word2(func(a, b uint32) uint32 { return max(a, b) }),
-	"v_min_u16":     word2(func(a, b uint32) uint32 { return min(a, b) }),
-	"v_mul_lo_u16":  word2(func(a, b uint32) uint32 { return a * b }),
 
 	"v_add_f16":    half2(fHalf, func(a, b float64) float64 { return a + b }),
 	"v_sub_f16":    half2(fHalf, func(a, b float64) float64 { return a - b }),
@@ -141,7 +126,7 @@ func init() {
 		"v_med3_num_f32": "v_med3_f32", "v_maxmin_num_f32": "v_maxmin_f32", "v_minmax_num_f32": "v_minmax_f32",
 		"v_max_num_f16": "v_max_f16", "v_min_num_f16": "v_min_f16", "v_pk_max_num_f16": "v_pk_max_f16", "v_pk_min_num_f16": "v_pk_min_f16",
 		"v_s_rcp_f32": "v_rcp_f32", "v_s_exp_f32": "v_exp_f32", "v_s_log_f32": "v_log_f32", "v_s_rsq_f32": "v_rsq_f32",
-		"v_s_sqrt_f32": "v_sqrt_f32", "v_dot2acc_f32_f16": "v_dot2c_f32_f16", "v_ctz_i32_b32": "v_ffbl_b32",
+		"v_s_sqrt_f32": "v_sqrt_f32", "v_dot2acc_f32_f16": "v_dot2c_f32_f16",
 	} {
 		vectorOps[name] = vectorOps[same]
 	}
@@ -151,13 +136,6 @@ func toUnsigned(a uint32) uint32 { return uint32(toInteger(asFloat(a), 0, math.M
 
 func toSigned(a uint32) uint32 {
 	return uint32(int32(toInteger(asFloat(a), math.MinInt32, math.MaxInt32)))
-}
-
-func lowestOne(a uint32) uint32 {
-	if a == 0 {
-		return math.MaxUint32
-	}
-	return uint32(bits.TrailingZeros32(a))
 }
 
 func middle(a, b, c uint32) uint32 {
