@@ -3,6 +3,7 @@ package rdna_test
 import (
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -39,6 +40,7 @@ func TestOperations(t *testing.T) {
 		most = shortCases
 	}
 	seed := testkit.Seed(t)
+	gpu.Order, gpu.Seed = rdna.Order(seed%3), seed
 	for _, op := range verify.All() {
 		t.Run(op.Name, func(t *testing.T) {
 			run(t, gpu, dev, verify.Options{Ops: []string{op.Name}, Seed: seed, Most: most, Best: true})
@@ -48,8 +50,12 @@ func TestOperations(t *testing.T) {
 		})
 	}
 	var n uint64
-	for _, c := range gpu.Executed() {
+	tested := rdna.Tested(t)
+	for op, c := range gpu.Executed() {
 		n += c
+		for part := range strings.SplitSeq(op, " :: ") {
+			assert.True(t, tested[strings.Replace(part, "v_dual_", "v_", 1)], "testdata/opcodes.txt has no %s", part)
+		}
 	}
 	fmt.Fprintf(os.Stderr, "%.1f M instructions of waves, %.2f M a second\n", float64(n)/1e6, float64(n)/1e6/gpu.Took().Seconds())
 }
