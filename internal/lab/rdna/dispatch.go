@@ -107,7 +107,8 @@ func (l *launch) run() {
 			case l.m.Order == Backward:
 				i = total - 1 - i
 			}
-			k.group([3]uint32{l.first[0] + uint32(i%size[0]), l.first[1] + uint32(i/size[0]%size[1]), l.first[2] + uint32(i/size[0]/size[1])})
+			x, y, z := i%size[0], i/size[0]%size[1], i/size[0]/size[1]
+			k.group([3]uint32{l.first[0] + uint32(x), l.first[1] + uint32(y), l.first[2] + uint32(z)})
 		}
 	}
 	n := min(runtime.GOMAXPROCS(0), int(min(total, 1<<10)))

@@ -101,7 +101,8 @@ func newLLVM(cpu string, lanes int) (*llvm, error) {
 // where there is no instruction.
 func (l *llvm) instruction(code []uint32) (string, int) {
 	var text [512]byte
-	n := C.disassemble(l.handle, unsafe.Pointer(&code[0]), C.uint64_t(4*len(code)), (*C.char)(unsafe.Pointer(&text[0])), C.size_t(len(text)))
-	s := C.GoString((*C.char)(unsafe.Pointer(&text[0])))
+	to := (*C.char)(unsafe.Pointer(&text[0]))
+	n := C.disassemble(l.handle, unsafe.Pointer(&code[0]), C.uint64_t(4*len(code)), to, C.size_t(len(text)))
+	s := C.GoString(to)
 	return strings.TrimSpace(strings.ReplaceAll(s, "\t", " ")), int(n) / 4
 }

@@ -50,14 +50,24 @@ type line struct {
 	word uint32            // the first of the instruction
 }
 
-// plainOps are those whose operands need not be read: they only wait, or order what is in order here.
-var plainOps = map[string]bool{
-	"s_delay_alu": true, "s_nop": true, "s_clause": true, "s_set_inst_prefetch_distance": true, "s_inst_prefetch": true, "s_sendmsg": true,
-	"s_sleep": true, "s_waitcnt": true, "s_waitcnt_depctr": true, "s_waitcnt_vscnt": true, "s_waitcnt_vmcnt": true, "s_waitcnt_lgkmcnt": true,
-	"s_waitcnt_expcnt": true, "s_wait_alu": true, "s_wait_dscnt": true, "s_wait_kmcnt": true, "s_wait_loadcnt": true,
-	"s_wait_loadcnt_dscnt": true, "s_wait_storecnt": true, "s_wait_storecnt_dscnt": true, "s_wait_idle": true, "s_prefetch_inst_pc_rel": true,
-	"s_barrier_signal": true, "buffer_gl0_inv": true, "buffer_gl1_inv": true, "global_inv": true, "global_wb": true, "v_nop": true,
-	"s_endpgm": true, "s_barrier": true, "s_barrier_wait": true,
+// plainOps are those whose operands need not be read: they only wait, or order what is in order
+// here.
+var plainOps = set(`s_delay_alu s_nop s_clause s_set_inst_prefetch_distance s_inst_prefetch s_sendmsg s_sleep s_waitcnt
+	s_waitcnt_depctr s_waitcnt_vscnt s_waitcnt_vmcnt s_waitcnt_lgkmcnt s_waitcnt_expcnt s_wait_alu s_wait_dscnt s_wait_kmcnt
+	s_wait_loadcnt s_wait_loadcnt_dscnt s_wait_storecnt s_wait_storecnt_dscnt s_wait_idle s_prefetch_inst_pc_rel
+	s_barrier_signal buffer_gl0_inv buffer_gl1_inv global_inv global_wb v_nop s_endpgm s_barrier s_barrier_wait`)
+
+// knownMods are modifiers that compile looks at, and those of caches.
+var knownMods = set(`offset offset0 offset1 offen glc slc dlc th scope op_sel op_sel_hi neg_lo neg_hi clamp mul div
+	quad_perm row_xmask row_ror row_shl row_shr row_mirror row_half_mirror row_share dpp8 row_mask bank_mask bound_ctrl fi
+	dst_sel dst_unused src0_sel src1_sel`)
+
+func set(words string) map[string]bool {
+	m := map[string]bool{}
+	for _, w := range strings.Fields(words) {
+		m[w] = true
+	}
+	return m
 }
 
 // parse reads one instruction; a pair is two, with :: between them.
@@ -93,17 +103,6 @@ func parse(text string, word uint32) (line, error) {
 	return l, nil
 }
 
-// knownMods are those that compile looks at, and those of caches.
-var knownMods = func() map[string]bool {
-	m := map[string]bool{}
-	for _, k := range strings.Fields(`offset offset0 offset1 offen glc slc dlc th scope op_sel op_sel_hi neg_lo neg_hi clamp mul div
-		quad_perm row_xmask row_ror row_shl row_shr row_mirror row_half_mirror row_share dpp8 row_mask bank_mask bound_ctrl fi
-		dst_sel dst_unused src0_sel src1_sel`) {
-		m[k] = true
-	}
-	return m
-}()
-
 func encoding(name string) (op, enc string) {
 	for _, e := range []string{"e64_dpp", "e32", "e64", "dpp8", "dpp", "sdwa"} {
 		if s, ok := strings.CutSuffix(name, "_"+e); ok {
@@ -137,11 +136,12 @@ func split(s string) (parts []string) {
 
 // named are the registers that have names.
 var named = map[string]operand{
-	"vcc": {kind: kindScalar, reg: vcc, n: 2}, "vcc_lo": {kind: kindScalar, reg: vcc, n: 1}, "vcc_hi": {kind: kindScalar, reg: vcc + 1, n: 1},
-	"exec": {kind: kindScalar, reg: exec, n: 2}, "exec_lo": {kind: kindScalar, reg: exec, n: 1}, "exec_hi": {kind: kindScalar, reg: exec + 1, n: 1},
-	"m0": {kind: kindScalar, reg: m0, n: 1}, "null": {kind: kindConstant, reg: nowhere, null: true}, "off": {kind: kindOff},
-	"scc": {kind: kindSCC}, "src_scc": {kind: kindSCC},
+	"vcc": scalarAt(vcc, 2), "vcc_lo": scalarAt(vcc, 1), "vcc_hi": scalarAt(vcc+1, 1),
+	"exec": scalarAt(exec, 2), "exec_lo": scalarAt(exec, 1), "exec_hi": scalarAt(exec+1, 1), "m0": scalarAt(m0, 1),
+	"null": {kind: kindConstant, reg: nowhere, null: true}, "off": {kind: kindOff}, "scc": {kind: kindSCC}, "src_scc": {kind: kindSCC},
 }
+
+func scalarAt(reg, n int) operand { return operand{kind: kindScalar, reg: reg, n: n} }
 
 func parseOperand(text string) (o operand, err error) {
 	s, neg, abs, sext, half := text, false, false, false, 0
@@ -184,7 +184,7 @@ func bare(s string) (o operand, err error) {
 	if o, ok := named[s]; ok {
 		return o, nil
 	}
-	for prefix, start := range map[string]operand{"v": {kind: kindVector}, "s": {kind: kindScalar}, "ttmp": {kind: kindScalar, reg: ttmp}} {
+	for prefix, start := range map[string]operand{"v": {kind: kindVector}, "s": scalarAt(0, 1), "ttmp": scalarAt(ttmp, 1)} {
 		num, ok := strings.CutPrefix(s, prefix)
 		if !ok || num == "" || num[0] != '[' && (num[0] < '0' || num[0] > '9') {
 			continue

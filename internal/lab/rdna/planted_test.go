@@ -18,7 +18,8 @@ func turned(t *testing.T, dev *vk.Device, fault uint32) []uint32 {
 	const n, room = 320, 384
 	module, err := os.ReadFile("testdata/planted.spv")
 	require.NoError(t, err)
-	k, err := dev.Kernel(vk.KernelSpec{Name: "planted", SPIRV: module, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 4, Constants: []uint32{fault}})
+	k, err := dev.Kernel(vk.KernelSpec{Name: "planted", SPIRV: module, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 4,
+		Constants: []uint32{fault}})
 	require.NoError(t, err)
 	buffer := func(words int) *vk.Buffer {
 		b, err := dev.NewBuffer(vk.BufferSpec{Label: "planted", Size: uint64(4 * words)})

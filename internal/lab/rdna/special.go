@@ -12,8 +12,8 @@ var specials = map[string]func(c compiler, l line) (step, error){
 	"v_add_co_u32": compiler.carry, "v_sub_co_u32": compiler.carry, "v_subrev_co_u32": compiler.carry,
 	"v_add_co_ci_u32": compiler.carry, "v_sub_co_ci_u32": compiler.carry, "v_subrev_co_ci_u32": compiler.carry,
 	"v_lshlrev_b64": compiler.shift64, "v_lshrrev_b64": compiler.shift64, "v_ashrrev_i64": compiler.shift64,
-	"v_mad_u64_u32": compiler.multiply64, "v_fma_mix_f32": compiler.mixed, "v_fma_mixlo_f16": compiler.mixed, "v_fma_mixhi_f16": compiler.mixed,
-	"v_cvt_pk_f32_fp8": compiler.fromPair8,
+	"v_fma_mix_f32": compiler.mixed, "v_fma_mixlo_f16": compiler.mixed, "v_fma_mixhi_f16": compiler.mixed,
+	"v_mad_u64_u32": compiler.multiply64, "v_cvt_pk_f32_fp8": compiler.fromPair8,
 }
 
 // maskOf is the register of a mask of lanes; vcc where none is named.

@@ -24,7 +24,7 @@ type vectorOp struct {
 }
 
 // accumulates are those whose third operand is the destination.
-var accumulates = map[string]bool{"v_fmac_f32": true, "v_fmac_f16": true, "v_dot2c_f32_f16": true, "v_dot2acc_f32_f16": true, "v_pk_fmac_f16": true}
+var accumulates = set("v_fmac_f32 v_dot2c_f32_f16 v_dot2acc_f32_f16")
 
 // input is an operand with what is done to it before it is computed with.
 type input struct {

@@ -1,4 +1,5 @@
-// Turns 128 numbers of each workgroup round, with a fault on demand; planted.spv is made of it by
+// Turns 128 numbers of each workgroup round, with a fault on demand: out_[at] = in_[at with 127 - me].
+// Bindings: in_ and out_ [n] u32. One workgroup owns 128 numbers. Shared memory: 512 B. planted.spv:
 //
 //	glslc --target-env=vulkan1.3 -O -o planted.spv planted.comp
 #version 460
