@@ -29,7 +29,8 @@ var may = map[string][]string{
 	"attention":  {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 	"projection": {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 
-	"pipeline/model":           {"attention", "indexer", "cache", "tensor", "vk", "internal/files", "internal/numfmt", "internal/safetensors"},
+	"pipeline/model": {"attention", "indexer", "cache", "tensor", "vk", "internal/files", "internal/gguf", "internal/numfmt",
+		"internal/safetensors"},
 	"pipeline/model/random":    {"pipeline/model"},
 	"pipeline/internal/memory": {"tensor", "vk"},
 	"pipeline/internal/layer":  {"pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/tuning"},
@@ -45,12 +46,12 @@ var may = map[string][]string{
 	"pipeline/replicas": {"pipeline/prefix", "pipeline", "cache", "vk"},
 
 	"server/text":    {},
-	"server/weights": {"pipeline/model", "internal/numfmt"},
+	"server/weights": {"pipeline/model", "internal/files", "internal/numfmt"},
 	"server/random":  {"server/weights", "pipeline/model", "internal/numfmt"},
 	"server/cpu":     {"server/weights", "internal/numfmt"},
 	"server/gpu":     {"server/weights", "pipeline", "pipeline/model", "tensor", "vk", "internal/numfmt", "internal/opkit"},
 	"server/model":   {"server/cpu", "server/gpu", "server/weights", "pipeline", "pipeline/model", "pipeline/prefix", "vk"},
-	"server/batch":   {"server/model", "cache"},
+	"server/batch":   {"server/model", "pipeline/model", "cache", "vk"},
 	"server/api":     {"server/batch", "server/text"},
 	"server": {
 		"server/api", "server/batch", "server/cpu", "server/gpu", "server/model", "server/random", "server/text",
@@ -74,6 +75,7 @@ var mayInternal = map[string][]string{
 	"internal/numfmt":      {},
 	"internal/spirv":       {},
 	"internal/files":       {},
+	"internal/gguf":        {"internal/files", "internal/numfmt"},
 	"internal/safetensors": {"internal/files"},
 	"internal/opkit":       {"tensor", "vk", "shaders", "internal/spirv", "internal/tuning"},
 	"internal/tuning":      {"vk"},

@@ -33,7 +33,7 @@ type Model struct {
 // model.safetensors. Whoever opens it closes it.
 //
 // Errors wrap ErrFormat, or are the file system's.
-func OpenModel(dir string) (*Model, error) { return OpenPart(dir, all) }
+func OpenModel(dir string) (*Model, error) { return OpenPart(dir, All) }
 
 // OpenPart is OpenModel for the tensors of some names. Of the others only their places
 // in a file are checked.
@@ -156,6 +156,11 @@ func (m *Model) Tensor(name string) (Tensor, error) {
 		var err error
 		if f, err = open(filepath.Join(m.dir, file), m.part); err != nil {
 			return Tensor{}, err
+		}
+		for other := range f.Tensors {
+			if at, known := m.where[other]; known && at != file {
+				return Tensor{}, errors.Join(malformed("%.200q is in %s, and the index has it in %s", other, file, at), f.Close())
+			}
 		}
 		m.files[file] = f
 	}

@@ -13,6 +13,7 @@
 //	VKMLA_TEST_EMULATE     a GPU of AMD's that is not there: navi21, navi31, strix_halo or
 //	                       gfx1201. Tests run on RADV, whose machine code package rdna executes;
 //	                       what it finds fails the test that runs.
+//	VKMLA_TEST_GGUF        a folder of GGUF files with recorded values; an absolute path
 //	VKMLA_TEST_SEED        seed of the random cases; by default a new one each run
 //
 // Because the operations' descriptions import the packages they describe, only

@@ -1,0 +1,211 @@
+package sequences
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/formula"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
+)
+
+// equalScores gives all tokens the same content, so that entries have one of three keys: that of
+// their own group's token, that of the one before, or a mean of both. Without overlap all have the
+// same, and blocks of candidates the same scores.
+func equalScores(p *player) {
+	n := p.l.room(300)
+	if p.l.o.Size == Full {
+		n = p.l.tokens() - 60
+	}
+	p.in(pipeline.EngineOptions{MaxStep: 64}, func(p *player) {
+		x := p.open(p.l.equal(8))
+		p.take(x, n, 64)
+		p.takeEach(x, 1, 1, 1, 7, 2, 3, 1)
+	})
+}
+
+// earliest demands that a token that wants an entry of a key picked the first entries with that
+// key, and the first of the others where there are too few.
+func (s *script) earliest(layer, t int, picks []int32) error {
+	c, k := &s.views[layer], s.l.cfg.TopK
+	if !s.l.picks(layer) {
+		return nil
+	}
+	a, visible := c.wants[t], (t+1)/c.spec.Ratio
+	want := s.first(visible)
+	switch {
+	case !c.spec.Overlap: // all entries have the same key
+	case a.kind == wantEntry && visible > k:
+		want = firstOf(visible, k, a.entry%3)
+	case a.kind != wantMean && visible > k:
+		return nil // no key has a score that says anything
+	}
+	if !slices.Equal(picks, want) {
+		return fmt.Errorf("layer %d, token %d: picks %v, want %v, the first with the highest score", layer, t, picks, want)
+	}
+	return nil
+}
+
+// firstOf returns k of the visible entries: the first of a key, 0 or 1, then of the mean, then of
+// the other key, in ascending order.
+func firstOf(visible, k, key int) (list []int32) {
+	for _, from := range []int{key, 2, 1 - key} {
+		for e := from; e < visible && len(list) < k; e += 3 {
+			list = append(list, int32(e))
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// Bounds on how far layers of random weights are from the formula, as far as bf16 and quantised
+// caches let them: 1 - cos is about 5e-4 over all tokens and 1.3e-3 for one.
+const (
+	formulaWithin = 2e-3
+	tokenWithin   = 5e-3
+)
+
+// angles demands that tokens want entries as far away as a script is long, which show bases and
+// scaling. Then it runs a model of random weights, whose outputs and picks depend on all rows and
+// all angles, and compares it with its formula.
+func angles(p *player) {
+	l, away := p.l, p.l.tokens()*4/5
+	if l.o.Model != V4 { // its scripts are shorter
+		away = l.tokens() * 2 / 3
+	}
+	p.do(l.pass.sc.far(away))
+	switch {
+	case !p.ok():
+	case l.o.Model != V4:
+		p.do(l.random(p.ctx, fakemodel.FP8, []int{35, 1, 3, 18, 1, 1, 2}, fakemodel.V41()))
+	default:
+		c := fakemodel.Config(0, 4, 128)
+		c.Window = l.cfg.Window
+		p.do(l.random(p.ctx, fakemodel.FP8, []int{35, 64, 30, 1, 64, 3, 1, 60, 5, 1, 1, 1, 4}, c))
+	}
+}
+
+// formats reads weights of the formats whose factors are easy to take the wrong way round, which
+// others store as what a weight is divided by, and compares a layer with its formula.
+func formats(p *player) {
+	for _, s := range []fakemodel.Storage{fakemodel.FP8F32, fakemodel.NVFP4, fakemodel.NVFP4Packed} {
+		p.at(func() { p.do(p.l.random(p.ctx, s, []int{9, 1, 3}, fakemodel.Config(4))) }, "%s", s)
+	}
+}
+
+// random takes random tokens in steps of some sizes through layers of random weights in a format.
+func (l *Lab) random(ctx context.Context, s fakemodel.Storage, steps []int, c model.Config) error {
+	c.Heads = 2
+	m, err := fakemodel.New(fakemodel.Options{Config: c, Storage: s})
+	if err != nil {
+		return err
+	}
+	cfg, layers, err := upload(ctx, l.dev, m, false)
+	if err != nil {
+		return err
+	}
+	o := pipeline.EngineOptions{MaxTokens: 300, MaxStep: 64, KeepTopK: true, Variant: l.o.Variant, Records: models[l.o.Model].records}
+	e, err := pipeline.NewEngine(ctx, l.dev, cfg, layers, o)
+	if err == nil {
+		err = l.agrees(ctx, e, m, cfg, steps)
+		err = errors.Join(err, e.Close())
+	}
+	return errors.Join(err, closed(layers))
+}
+
+// far demands that tokens of each layer that makes entries want one so far away.
+func (s *script) far(least int) error {
+	for i, c := range s.views {
+		n := 0
+		for t, a := range c.wants {
+			if a.kind == wantEntry && t-a.entry*c.spec.Ratio >= least {
+				n++
+			}
+		}
+		if c.spec.Compresses() && n < 5 { // those that borrow want what others do
+			return fmt.Errorf("layer %d: %d tokens want an entry %d tokens away", i, n, least)
+		}
+	}
+	return nil
+}
+
+// agrees takes random tokens in steps and compares all that they give with the formula.
+func (l *Lab) agrees(ctx context.Context, e *pipeline.Engine, m *fakemodel.Model, cfg model.Config, steps []int) error {
+	rng := rand.New(rand.NewPCG(9, 9))
+	var states []float32
+	for _, n := range steps {
+		for range n * cfg.Hidden {
+			states = append(states, numfmt.BF16Round(float32(rng.NormFloat64())))
+		}
+	}
+	s, err := e.Open()
+	if err != nil {
+		return err
+	}
+	got := make([]pipeline.Appended, e.Layers())
+	for _, n := range steps {
+		at := s.Len() * cfg.Hidden
+		part, err := s.Append(ctx, slices.Repeat([][]float32{states[at : at+n*cfg.Hidden]}, e.Layers()))
+		if err != nil {
+			return err
+		}
+		for i, g := range part {
+			got[i].Out, got[i].TopK = append(got[i].Out, g.Out...), append(got[i].TopK, g.TopK...)
+		}
+	}
+	if l.o.Model != V4 {
+		return l.agreesInOrder(m, cfg, states, got)
+	}
+	for i, g := range got {
+		a := formula.Run(cfg, i, m.Values, nil, states).Compare(g.Out, g.TopK, nil)
+		l.o.Log("layer %d: %+v", i, a)
+		if !(a.Diff < formulaWithin && a.Worst < tokenWithin) || a.Short > 0 || 10*a.Missed > a.Picks || 4*a.Same < a.Tokens {
+			return fmt.Errorf("layer %d (%s) is not its formula: %+v", i, cfg.Layers[i].Name, a)
+		}
+	}
+	return nil
+}
+
+// Bounds on how far layers of DeepSeek-V4.1 are from its definition, which rounds what they round:
+// outputs by their length, and of 200 picks one.
+const (
+	definedWithin = 5e-3
+	definedPicks  = 200
+)
+
+// agreesInOrder compares what layers that take from each other gave with their definition.
+func (l *Lab) agreesInOrder(m *fakemodel.Model, cfg model.Config, states []float32, got []pipeline.Appended) error {
+	s := formula.NewSequence(cfg, formula.Numerics{Records: models[l.o.Model].records}, m.Values)
+	chosen := func(layer, p int) (picks []int) {
+		for _, e := range got[layer].TopK[p*cfg.TopK:][:cfg.TopK] {
+			if e >= 0 {
+				picks = append(picks, int(e))
+			}
+		}
+		return picks
+	}
+	s.Given = func(layer, p int) (picks, blocks []int) { return chosen(layer, p), nil }
+	for i, want := range s.Step(slices.Repeat([][]float32{states}, len(got))) {
+		var out []float32
+		missed, of := 0, 0
+		for p, w := range want {
+			out, of = append(out, w.Out...), of+len(w.Picks)
+			for _, e := range w.Picks {
+				if !slices.Contains(chosen(i, p), e) {
+					missed++
+				}
+			}
+		}
+		far := distance(got[i].Out, out)
+		l.o.Log("layer %d (%s): %.4f, %d of %d picks missed", i, cfg.Layers[i].Name, far, missed, of)
+		if !(far < definedWithin) || definedPicks*missed > of {
+			return fmt.Errorf("layer %d (%s) is not its definition: %.4f, %d of %d picks missed", i, cfg.Layers[i].Name, far, missed, of)
+		}
+	}
+	return nil
+}
