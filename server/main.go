@@ -106,7 +106,7 @@ func parse(args []string) (o options, err error) {
 	f := flag.NewFlagSet("server", flag.ContinueOnError)
 	o.modelFlags(f)
 	f.StringVar(&o.listen, "listen", "localhost:8080", "address of the API")
-	f.StringVar(&o.admin, "admin-listen", "", 
+	f.StringVar(&o.admin, "admin-listen", "",
 		"address of metrics and profiles; by default metrics are beside the API, and profiles nowhere")
 	f.StringVar(&o.name, "served-model-name", "", "the model's name in the API; by default that of its folder")
 	f.Func("api-key", "a key that requests to /v1 need; may be given several times", func(s string) error {

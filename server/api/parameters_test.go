@@ -79,7 +79,7 @@ func TestNamed(t *testing.T) {
 	s := serve(t, nil)
 	for param, value := range map[string]string{"top_k": `-2`, "frequency_penalty": `0.5`, "presence_penalty": `1`,
 		"repetition_penalty": `1.1`,
-		"response_format": `{"type": "json_object"}`, "logit_bias": `{"3": 4}`, "suffix": `"x"`, "best_of": `3`, "stop": `"x"`,
+		"response_format":    `{"type": "json_object"}`, "logit_bias": `{"3": 4}`, "suffix": `"x"`, "best_of": `3`, "stop": `"x"`,
 		"min_tokens": `4`, "guided_json": `{}`, "max_tokens": `51`, "stop_token_ids": "[" + strings.Repeat("1,", 300) + "1]"} {
 		status, r := ask(t, s, fmt.Sprintf(`{"prompt": [1], %q: %s}`, param, value))
 		assert.Equal(t, 400, status, param)
