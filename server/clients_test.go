@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestOpenAIClient takes a session with the usual Go client: models, completions whole and in
+// pieces, several answers, a client that leaves, and errors as the client's own.
+func TestOpenAIClient(t *testing.T) {
+	dir, _ := whole(t)
+	n := start(t, "--model", dir, "--served-model-name", "tiny", "--api-key", "secret")
+	ctx := t.Context()
+	c := openai.NewClient(option.WithBaseURL(n.url+"/v1/"), option.WithAPIKey("secret"), option.WithMaxRetries(0))
+
+	models, err := c.Models.List(ctx)
+	require.NoError(t, err)
+	require.Len(t, models.Data, 1)
+	assert.Equal(t, "tiny", models.Data[0].ID)
+	one, err := c.Models.Get(ctx, "tiny")
+	require.NoError(t, err)
+	assert.Equal(t, "vkmla", one.OwnedBy)
+
+	ids := openai.CompletionNewParamsPromptUnion{OfArrayOfTokens: []int64{1, 2, 3}}
+	ask := openai.CompletionNewParams{Model: "tiny", Prompt: ids, MaxTokens: openai.Int(4), Seed: openai.Int(7),
+		Logprobs: openai.Int(2), TopP: openai.Float(0.9)}
+	first, err := c.Completions.New(ctx, ask)
+	require.NoError(t, err)
+	require.Len(t, first.Choices, 1)
+	tokens := first.Choices[0].Logprobs.Tokens
+	assert.Len(t, tokens, 4)
+	assert.Equal(t, int64(4), first.Usage.CompletionTokens)
+	again, err := c.Completions.New(ctx, ask)
+	require.NoError(t, err)
+	assert.Equal(t, tokens, again.Choices[0].Logprobs.Tokens, "by the same seed")
+
+	var pieces []string
+	stream := c.Completions.NewStreaming(ctx, ask)
+	for stream.Next() {
+		for _, x := range stream.Current().Choices {
+			pieces = append(pieces, x.Logprobs.Tokens...)
+		}
+	}
+	require.NoError(t, stream.Err())
+	assert.Equal(t, tokens, pieces, "in pieces")
+
+	several := ask
+	several.N, several.Prompt = openai.Int(2), openai.CompletionNewParamsPromptUnion{OfArrayOfTokenArrays: [][]int64{{1, 2, 3}, {4}}}
+	all, err := c.Completions.New(ctx, several)
+	require.NoError(t, err)
+	require.Len(t, all.Choices, 4)
+	assert.Equal(t, tokens, all.Choices[0].Logprobs.Tokens, "beside others")
+
+	leaving, leave := context.WithCancel(ctx)
+	long := ask
+	long.MaxTokens = openai.Int(900)
+	stream = c.Completions.NewStreaming(leaving, long)
+	require.True(t, stream.Next())
+	leave()
+	for stream.Next() {
+	}
+	assert.ErrorIs(t, stream.Err(), context.Canceled)
+
+	refused := func(status int, code, param string, err error) {
+		t.Helper()
+		var e *openai.Error
+		if assert.True(t, errors.As(err, &e), "%v", err) {
+			assert.Equal(t, status, e.StatusCode)
+			assert.Equal(t, code, e.Code)
+			assert.Equal(t, param, e.Param)
+		}
+	}
+	other := ask
+	other.Model = "gpt-4"
+	_, err = c.Completions.New(ctx, other)
+	refused(404, "model_not_found", "", err)
+	_, err = c.Models.Get(ctx, "gpt-4")
+	refused(404, "model_not_found", "", err)
+	other = ask
+	other.PresencePenalty = openai.Float(1)
+	_, err = c.Completions.New(ctx, other)
+	refused(400, "invalid_value", "presence_penalty", err)
+	other = ask
+	other.Prompt = openai.CompletionNewParamsPromptUnion{OfString: openai.String("a text")}
+	_, err = c.Completions.New(ctx, other)
+	refused(400, "invalid_value", "prompt", err)
+	_, err = c.Chat.Completions.New(ctx, openai.ChatCompletionNewParams{Model: "tiny", Messages: []openai.ChatCompletionMessageParamUnion{
+		openai.UserMessage("hello")}})
+	refused(404, "not_found", "", err)
+	stranger := openai.NewClient(option.WithBaseURL(n.url+"/v1/"), option.WithAPIKey("guess"), option.WithMaxRetries(0))
+	_, err = stranger.Models.List(ctx)
+	refused(401, "invalid_api_key", "", err)
+}
