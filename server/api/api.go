@@ -61,8 +61,13 @@ func New(o Options) (api, admin http.Handler) {
 	mux.Handle("GET /v1/models", s.keyed(s.models))
 	mux.Handle("GET /v1/models/{id}", s.keyed(s.model))
 	mux.HandleFunc("GET /healthz", s.health)
+	mux.HandleFunc("GET /{$}", s.page)
 	mux.HandleFunc("/", s.unknown)
-	return mux, s.admin()
+	own := http.NewCrossOriginProtection() // a page of somebody else may not ask in its reader's name
+	own.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fail(w, &statusError{http.StatusForbidden, "cross_origin", "the request comes from the page of another server"})
+	}))
+	return own.Handler(mux), s.admin()
 }
 
 // admin is what nobody but operators should reach: it says what is asked and how the program runs.

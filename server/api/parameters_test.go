@@ -104,6 +104,35 @@ func TestNamed(t *testing.T) {
 	}
 }
 
+// TestPage serves a page that loads nothing from elsewhere.
+func TestPage(t *testing.T) {
+	r, err := http.Get(serve(t, nil).URL + "/")
+	require.NoError(t, err)
+	defer r.Body.Close()
+	data, err := io.ReadAll(r.Body)
+	require.NoError(t, err)
+	assert.Equal(t, 200, r.StatusCode)
+	assert.Contains(t, r.Header.Get("Content-Security-Policy"), "default-src 'none'")
+	assert.Contains(t, string(data), "v1/completions")
+	assert.NotContains(t, string(data), "://")
+}
+
+// TestOtherPages refuses what a page of another server asks.
+func TestOtherPages(t *testing.T) {
+	s := serve(t, nil)
+	for site, want := range map[string]int{"": 200, "same-origin": 200, "cross-site": 403} {
+		r, err := http.NewRequest("POST", s.URL+"/v1/completions", strings.NewReader(`{"prompt": [1], "max_tokens": 1}`))
+		require.NoError(t, err)
+		if site != "" {
+			r.Header.Set("Sec-Fetch-Site", site)
+		}
+		answer, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		answer.Body.Close()
+		assert.Equal(t, want, answer.StatusCode, site)
+	}
+}
+
 // custom serves with options of a test's own.
 func custom(t *testing.T, m batch.Model, change func(*Options)) *httptest.Server {
 	log, registry := slog.New(slog.DiscardHandler), prometheus.NewRegistry()

@@ -1,0 +1,17 @@
+package api
+
+import (
+	_ "embed"
+	"net/http"
+)
+
+//go:embed page.html
+var page []byte
+
+// page is what a browser gets: it asks this server, and nothing else is loaded.
+func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "+
+		"connect-src 'self'; base-uri 'none'; frame-ancestors 'none'")
+	_, _ = w.Write(page)
+}
