@@ -378,7 +378,7 @@ func copyGolden(t *testing.T, change func(name string, data []byte) []byte) stri
 	return dir
 }
 
-// wrongGolden is a folder in which the last byte of one recorded output is
+// wrongGolden returns a folder in which the last byte of one recorded output is
 // changed.
 func wrongGolden(t *testing.T) string {
 	return copyGolden(t, func(name string, data []byte) []byte {

@@ -102,7 +102,7 @@ func TestMeasure(t *testing.T) {
 	assert.Contains(t, runs(short...), "builds of kernels were not timed")
 }
 
-// testDevice is the index of the device that tests use.
+// testDevice returns the index of the device that tests use.
 func testDevice() string {
 	in, err := newInstance()
 	if err != nil {

@@ -153,7 +153,7 @@ func openDeviceWith(selector string, o vk.DeviceOptions) (dev *vk.Device, close 
 	return dev, func() { dev.Close(); in.Close() }, nil
 }
 
-// pipelineCacheDir is where compiled pipelines are kept between runs, empty
+// pipelineCacheDir returns where compiled pipelines are kept between runs, empty
 // (none) where the system names no place for such files.
 func pipelineCacheDir() string {
 	dir, err := os.UserCacheDir()

@@ -34,7 +34,7 @@ type verdict struct {
 	Seed *uint64 `json:"seed,omitempty"` // absent with recorded cases
 }
 
-// seedOf is the seed of random cases, nil with recorded ones.
+// seedOf returns the seed of random cases, nil with recorded ones.
 func seedOf(o verify.Options) *uint64 {
 	if len(o.Vectors) > 0 {
 		return nil

@@ -144,7 +144,7 @@ func report(t testing.TB) {
 	}
 }
 
-// Root is the root folder of the repository.
+// Root returns the root folder of the repository.
 func Root(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
