@@ -54,9 +54,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	complete(root)
 	root.SetArgs(args)
-	root.SetOut(plainWriter{stdout})
+	out := &keptWriter{w: plainWriter{stdout}}
+	root.SetOut(out)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
+	if out.err != nil && (err == nil || errors.Is(err, errWrong) || errors.Is(err, errLate)) {
+		err = fmt.Errorf("output: %w", out.err)
+	}
 	switch {
 	case err == nil:
 		return exitOK

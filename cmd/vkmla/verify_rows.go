@@ -114,6 +114,7 @@ func newTableRows(w io.Writer) *tableRows {
 	t.SetStyle(table.StyleLight)
 	t.Style().Options.SeparateRows = false
 	t.AppendHeader(table.Row{"op", "case", "variant", "class", "status", "error", "bound", "detail"})
+	t.SuppressEmptyColumns()
 	t.SetColumnConfigs([]table.ColumnConfig{{Name: "detail", WidthMax: 70, WidthMaxEnforcer: text.WrapSoft}})
 	return &tableRows{w, t}
 }

@@ -188,6 +188,7 @@ func newTable(columns ...string) table.Writer {
 		row = append(row, c)
 	}
 	t.AppendHeader(row)
+	t.SuppressEmptyColumns()
 	return t
 }
 
