@@ -106,7 +106,7 @@ func bindSelect(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) {
 		return Bound{}, err
 	}
 	op, err := indexer.NewSelect(b.Dev, cfg)
-	return bound(op, err, func(r *Rig) Launch {
+	return bound(op, unfitK(err), func(r *Rig) Launch {
 		a := indexer.SelectArgs{LogitsArgs: logitsArgs(r, c, x), TopK: r.SharedOut(tensor.I32, t, cfg.K), Entries: x.Width,
 			Scratch: r.Scratch(op.ScratchBytes(t)), Arrived: r.Shared(vectors.FromI32(make([]int32, t), t), tensor.I32)}
 		out := map[string]tensor.Tensor{"topk_indices": a.TopK}
