@@ -53,7 +53,8 @@ func TestMoved(t *testing.T) {
 func TestClass(t *testing.T) {
 	for op, class := range map[string]string{
 		"v_wmma_f32_16x16x16_f16": ClassMatrix, "v_dot2c_f32_f16": ClassDot, "v_exp_f32": ClassSlow, "v_s_rcp_f32": ClassSlow,
-		"v_dual_mov_b32 :: v_dual_add_f32": ClassVector, "s_load_b64": ClassLoads, "s_buffer_load_dword": ClassLoads, "s_add_u32": ClassScalar,
+		"v_dual_mov_b32 :: v_dual_add_f32": ClassVector, "s_load_b64": ClassLoads, "s_buffer_load_dword": ClassLoads,
+		"s_add_u32":   ClassScalar,
 		"ds_load_b64": ClassShared, "global_load_b32": ClassMemory, "buffer_store_dword": ClassMemory, "s_cbranch_scc1": ClassFlow,
 		"s_waitcnt": ClassFlow, "s_barrier": ClassFlow, "v_expand_nothing": ClassVector,
 	} {

@@ -186,7 +186,7 @@ func bufferAddress(l line, off int) reach {
 		from := uint64(w.scalar(&more))
 		for ; e != 0; e &= e - 1 {
 			i := bits.TrailingZeros64(e) & 63
-			in := uint32(off) // which wraps: RADV folds constants into it without proof that they do not
+			in := uint32(off) // the sum wraps: RADV folds constants into it that go below 0
 			if offen {
 				in += w.v[va.reg][i]
 			}
