@@ -83,7 +83,7 @@ func TestOpenAIClient(t *testing.T) {
 	_, err = c.Models.Get(ctx, "gpt-4")
 	refused(404, "model_not_found", "", err)
 	other = ask
-	other.PresencePenalty = openai.Float(1)
+	other.PresencePenalty = openai.Float(3)
 	_, err = c.Completions.New(ctx, other)
 	refused(400, "invalid_value", "presence_penalty", err)
 	other = ask

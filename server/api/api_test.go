@@ -300,11 +300,16 @@ func TestLeaving(t *testing.T) {
 		require.NoError(t, err)
 		var seen context.Context
 		if stream {
-			go func() { m.goOn <- struct{}{} }()
+			stepped := make(chan struct{})
+			go func() {
+				m.goOn <- struct{}{}
+				close(stepped)
+			}()
 			answer, err := http.DefaultClient.Do(r)
 			require.NoError(t, err)
 			_, err = answer.Body.Read(make([]byte, 1))
 			require.NoError(t, err)
+			<-stepped
 			seen = <-asked
 			leave()
 			answer.Body.Close()

@@ -14,7 +14,8 @@ import (
 const (
 	mostLogprobs = 100 // candidates of a position
 	mostStops    = 256 // tokens that end an answer
-	mostWords    = 4   // texts that end an answer
+	mostBiases   = 1024
+	mostWords    = 4 // texts that end an answer
 )
 
 // completion is a request that was understood.
@@ -61,19 +62,14 @@ func (s *Server) members(all map[string]json.RawMessage, c *completion) (err err
 	c.usage = value(&m, "stream_options", struct {
 		Usage bool `json:"include_usage"`
 	}{}).Usage
-	for _, name := range []string{"presence_penalty", "frequency_penalty"} {
-		if number(&m, name, 0.0, -2, 2) != 0 {
-			m.bad(name, string(all[name]), "0: this server has no penalties")
-		}
+	r.Presence = number(&m, "presence_penalty", 0.0, -2, 2)
+	r.Frequency = number(&m, "frequency_penalty", 0.0, -2, 2)
+	if r.Repetition = number(&m, "repetition_penalty", 1.0, 0, 100); r.Repetition == 0 {
+		m.bad("repetition_penalty", 0, "more than 0")
 	}
-	if number(&m, "repetition_penalty", 1.0, 0, 100) != 1 {
-		m.bad("repetition_penalty", string(all["repetition_penalty"]), "1: this server has no penalties")
-	}
+	r.Bias = m.biases()
 	if f := value(&m, "response_format", map[string]any{"type": "text"}); f["type"] != "text" {
 		m.bad("response_format", fmt.Sprint(f["type"]), `{"type": "text"}: this server has no grammars`)
-	}
-	if len(value(&m, "logit_bias", map[string]any{})) > 0 {
-		m.bad("logit_bias", "some", "none: this server has no biases")
 	}
 	if value(&m, "suffix", "") != "" {
 		m.bad("suffix", "one", "none: this server only continues texts")
@@ -135,6 +131,20 @@ func number[T int | float64](m *reader, name string, absent, low, high T) T {
 		m.bad(name, v, "%v to %v", low, high)
 	}
 	return v
+}
+
+// biases reads what is added to the logits of tokens, which JSON has as names.
+func (m *reader) biases() map[int32]float64 {
+	list := value(m, "logit_bias", map[int32]float64(nil))
+	if len(list) > mostBiases {
+		m.bad("logit_bias", fmt.Sprintf("%d tokens", len(list)), "at most %d", mostBiases)
+	}
+	for id, b := range list {
+		if !(b >= -100 && b <= 100) {
+			m.bad("logit_bias", fmt.Sprintf("%v for %d", b, id), "-100 to 100")
+		}
+	}
+	return list
 }
 
 // stops reads one text or a list of texts.

@@ -60,6 +60,7 @@ func TestParameters(t *testing.T) {
 		`"user": "somebody", "n": null, `+
 		`"presence_penalty": 0, "response_format": {"type": "text"}, "logit_bias": {}}`))
 
+	assert.Equal(t, []string{"qrs length"}, texts(`{"prompt": "a", "max_tokens": 3, "temperature": 0, "logit_bias": {"98": -20, "113": 1}}`))
 	_, body := post(t, s, `{"prompt": ["a", "x"], "max_tokens": 5, "temperature": 0, "stream": true, "stop": "cd", `+
 		`"stream_options": {"include_usage": true}}`)
 	got := map[int]string{}
@@ -77,9 +78,9 @@ func TestParameters(t *testing.T) {
 // TestNamed holds that what is not honoured is refused by its name.
 func TestNamed(t *testing.T) {
 	s := serve(t, nil)
-	for param, value := range map[string]string{"top_k": `-2`, "frequency_penalty": `0.5`, "presence_penalty": `1`,
-		"repetition_penalty": `1.1`,
-		"response_format":    `{"type": "json_object"}`, "logit_bias": `{"3": 4}`, "suffix": `"x"`, "best_of": `3`, "stop": `"x"`,
+	for param, value := range map[string]string{"top_k": `-2`, "frequency_penalty": `3`, "presence_penalty": `-2.5`,
+		"repetition_penalty": `0`,
+		"response_format":    `{"type": "json_object"}`, "logit_bias": `{"3": 400}`, "suffix": `"x"`, "best_of": `3`, "stop": `"x"`,
 		"min_tokens": `4`, "guided_json": `{}`, "max_tokens": `51`, "stop_token_ids": "[" + strings.Repeat("1,", 300) + "1]"} {
 		status, r := ask(t, s, fmt.Sprintf(`{"prompt": [1], %q: %s}`, param, value))
 		assert.Equal(t, 400, status, param)

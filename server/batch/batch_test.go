@@ -287,6 +287,24 @@ func TestStepErrors(t *testing.T) {
 	assert.NoError(t, s.Err())
 }
 
+// TestChanged holds what penalties and biases make of logits.
+func TestChanged(t *testing.T) {
+	d := distribution{logits: []float32{4, -2, 1, 3}}
+	all := []int32{0, 1, 3, 3} // the last two are the answer's
+	for want, r := range map[[4]float32]Request{
+		{4, -2, 1, 3}:     {},
+		{4, -2, 1, 2}:     {Presence: 1},
+		{4, -2, 1, 2.5}:   {Frequency: 0.25},
+		{2, -4, 1, 1.5}:   {Repetition: 2},
+		{4, 8, 1, 3}:      {Bias: map[int32]float64{1: 10}},
+		{4, -2, 1, -0.25}: {Presence: 0.25, Frequency: 0.5, Bias: map[int32]float64{3: -2}},
+	} {
+		r.Prompt = all[:2]
+		assert.Equal(t, want[:], d.changed(&r, all).logits, "%+v", r)
+	}
+	assert.Equal(t, []float32{4, -2, 1, 3}, d.logits, "the model's own")
+}
+
 // TestEcho scores a prompt without and with an answer.
 func TestEcho(t *testing.T) {
 	s := start(t, &fake{room: 1000}, Options{MaxTokens: 100, MaxSessions: 2, MaxStep: 4})

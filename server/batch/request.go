@@ -16,11 +16,17 @@ type Request struct {
 	TopK        int     // only so many of the most probable tokens; 0: all
 	TopP        float64 // only the most probable tokens that have this part of all probability; 0: all
 	MinP        float64 // only tokens of at least this part of the most probable one's probability
-	Seed        uint64
-	Stop        []int32 // tokens that end the answer
-	Logprobs    bool    // report logarithms of probabilities
-	Top         int     // with Logprobs: the most probable tokens of each position to report
-	Echo        bool    // report the prompt's tokens, too
+	// What changes the logits before a token is drawn; reported probabilities are of the model's own.
+	Presence   float64           // taken from those of tokens that the answer has
+	Frequency  float64           // the same, as often as it has them
+	Repetition float64           // divides those of all tokens so far if above 0, else multiplies; 0 counts as 1
+	Bias       map[int32]float64 // added
+
+	Seed     uint64
+	Stop     []int32 // tokens that end the answer
+	Logprobs bool    // report logarithms of probabilities
+	Top      int     // with Logprobs: the most probable tokens of each position to report
+	Echo     bool    // report the prompt's tokens, too
 }
 
 // Token is a token of a prompt or of an answer.
@@ -155,7 +161,7 @@ func (a *Answer) took(c model.Chunk, logits [][]float32) (tokens []Token, done R
 		if t.Prompt {
 			t.ID, a.reported = r.Prompt[next], next+1
 		} else {
-			t.ID = d.draw(r, next)
+			t.ID = d.changed(r, a.all).draw(r, next)
 			a.all = append(a.all, t.ID)
 			a.answered++
 		}

@@ -89,6 +89,38 @@ func (d distribution) weights(i int, top, temperature float64) (sum float64) {
 	return sum
 }
 
+// changed is the distribution that a request wants after some tokens, prompt and answer.
+func (d distribution) changed(r *Request, all []int32) distribution {
+	if r.Presence == 0 && r.Frequency == 0 && (r.Repetition == 0 || r.Repetition == 1) && len(r.Bias) == 0 {
+		return d
+	}
+	l := slices.Clone(d.logits)
+	if r.Repetition != 0 && r.Repetition != 1 {
+		seen := map[int32]bool{}
+		for _, id := range all {
+			switch v := &l[id]; {
+			case seen[id]:
+			case *v > 0:
+				*v = float32(float64(*v) / r.Repetition)
+			default:
+				*v = float32(float64(*v) * r.Repetition)
+			}
+			seen[id] = true
+		}
+	}
+	counts := map[int32]int{}
+	for _, id := range all[len(r.Prompt):] {
+		counts[id]++
+	}
+	for id, n := range counts {
+		l[id] -= float32(r.Presence + r.Frequency*float64(n))
+	}
+	for id, b := range r.Bias {
+		l[id] += float32(b)
+	}
+	return distribution{logits: l}
+}
+
 // draw picks the token of a position as a request wants it.
 func (d distribution) draw(r *Request, position int) int32 {
 	if r.Temperature <= 0 || r.TopK == 0 && (r.TopP == 0 || r.TopP >= 1) && r.MinP <= 0 {

@@ -134,6 +134,11 @@ func (s *Scheduler) check(r *Request) error {
 	case r.MaxTokens > s.o.MaxTokens-n: // the sum may be more than an int has
 		return fmt.Errorf("%w: %d tokens of the prompt and %d of the answer, want at most %d", ErrRequest, n, r.MaxTokens, s.o.MaxTokens)
 	}
+	for id := range r.Bias {
+		if id < 0 || int(id) >= s.o.Vocab {
+			return fmt.Errorf("%w: logit_bias: got token %d, want 0 to %d", ErrRequest, id, s.o.Vocab-1)
+		}
+	}
 	for i, id := range r.Prompt {
 		if id < 0 || int(id) >= s.o.Vocab {
 			return fmt.Errorf("%w: prompt[%d]: got token %d, want 0 to %d", ErrRequest, i, id, s.o.Vocab-1)
