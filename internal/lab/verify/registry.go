@@ -18,9 +18,9 @@
 //			Random: func(seed uint64) []Case { ... }, // inputs only
 //			Ref:    refBy(fields, func(x myInput) (Arrays, error) { ... }),
 //			Bind: bindBy(fields, func(b Build, x myInput) (Bound, error) {
-//				op, err := cache.NewMyOp(b.Dev, cache.MyOpConfig{Page: x.Page, Variant: b.Variant})
+//				op, err := cache.NewMyOp(b.Dev, cache.MyOpConfig{Page: x.Page})
 //				return bound(op, err, func(r *Rig) Launch {
-//					a := cache.MyOpArgs{K: r.In(x.K, tensor.BF16), Out: r.Out(tensor.BF16, x.T, 512)}
+//					a := cache.MyOpArgs{K: r.In(x.K, tensor.BF16), Out: r.Out(tensor.BF16, x.T)}
 //					return launch(op, a, outs{"out": a.Out})
 //				})
 //			}),
