@@ -57,7 +57,7 @@ func KnowLayout(a *vk.Adapter, variant string, m, n, k, subgroup int, words []ui
 	layouts.Store(layoutKey(a, variant, m, n, k, subgroup), words)
 }
 
-// written is what one workgroup of a kernel writes into n words, each 0xFFFFFFFF before.
+// written returns what one workgroup of a kernel writes into n words, each 0xFFFFFFFF before.
 func written(dev *vk.Device, k *vk.Kernel, n int) ([]uint32, error) {
 	out, err := tensor.New(dev, "layout of matrices", tensor.U32, n)
 	if err != nil {
