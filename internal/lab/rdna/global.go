@@ -139,6 +139,9 @@ func (c compiler) globalOp(l line) (step, error) {
 		var p [64]unsafe.Pointer
 		e := w.exec()
 		place(w, a.bytes, a.load, e, &p)
+		if t := w.k.tally; t != nil {
+			t.moved(&p, e, a.bytes)
+		}
 		run(w, e, &p)
 	}, nil
 }
@@ -183,7 +186,7 @@ func bufferAddress(l line, off int) reach {
 		from := uint64(w.scalar(&more))
 		for ; e != 0; e &= e - 1 {
 			i := bits.TrailingZeros64(e) & 63
-			in := uint32(off) // which wraps: RADV folds constants into it without proof that they do not
+			in := uint32(off) // the sum wraps: RADV folds constants into it that go below 0
 			if offen {
 				in += w.v[va.reg][i]
 			}
@@ -285,6 +288,9 @@ func (c compiler) atomicAdd(l line, off int) (step, error) {
 		var p [64]unsafe.Pointer
 		e := w.exec()
 		place(w, 4, false, e, &p)
+		if t := w.k.tally; t != nil {
+			t.moved(&p, e, 4)
+		}
 		for ; e != 0; e &= e - 1 {
 			i := bits.TrailingZeros64(e) & 63
 			if p[i] == nil {
