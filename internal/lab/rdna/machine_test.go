@@ -119,7 +119,7 @@ func TestFaultsOfMemory(t *testing.T) {
 		"global_store_b64 v[2:3], v[4:5], off":        {"v2=5116 v3=0 exec=1", "a write outside all memory: 0x13fc"},
 		"buffer_load_b64 v[0:1], v2, s[4:7], 0 offen": {"v2=60 s4=4096 s5=0 s6=64 exec=1", "a read of 8 bytes beyond a buffer of 64: 0x3c"},
 		"buffer_store_b32 v0, v2, s[4:7], 0 offen":    {"v2=64 s4=4096 s5=0 s6=64 exec=1", "a write of 4 bytes beyond a buffer of 64: 0x40"},
-		"s_buffer_load_b64 s[0:1], s[4:7], 0x3c":      {"s4=4096 s5=0 s6=64", "a read of 8 bytes beyond a buffer of 64: 0x3c"},
+		"s_buffer_load_b64 s[0:1], s[4:7], 0x40":      {"s4=4096 s5=0 s6=64", "a read of 8 bytes beyond a buffer of 64: 0x40"},
 		"s_load_b32 s0, s[2:3], 0x0":                  {"s2=64 s3=0", "a read outside all memory: 0x40"},
 		"ds_load_b32 v0, v1":                          {"v1=1024 exec=1", "a read of 4 bytes beyond shared memory of 1024: 0x400"},
 		"ds_store_b64 v0, v[2:3]":                     {"v0=2 exec=1", "an access of shared memory that is not aligned: 0x2"},
