@@ -19,10 +19,12 @@ import (
 	"slices"
 
 	"github.com/dlclark/regexp2/v2"
+
+	"github.com/vkmla/vkmla/internal/gguf"
 )
 
-// ErrFormat: a tokenizer.json that this package does not read exactly.
-var ErrFormat = errors.New("tokenizer.json")
+// ErrFormat: a tokenizer that this package does not read exactly.
+var ErrFormat = errors.New("tokenizer")
 
 // Tokenizer is for any number of goroutines.
 type Tokenizer struct {
@@ -41,10 +43,21 @@ type Tokenizer struct {
 type merge struct{ rank, token int32 }
 
 // Open reads tokenizer.json of a model's folder, and of tokenizer_config.json whether prompts
-// begin with the token that texts begin with. Without a tokenizer.json it is nil.
+// begin with the token that texts begin with; or all of a GGUF file, or of a folder with one. Without
+// a tokenizer it is nil.
 //
-// Errors: ErrFormat; the file system's.
+// Errors: ErrFormat; those of gguf.Open; the file system's.
 func Open(dir string) (*Tokenizer, error) {
+	if file, err := gguf.Find(dir); err != nil || file != "" {
+		var t *Tokenizer
+		if err == nil {
+			t, err = openGGUF(file)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("text: open: %w", err)
+		}
+		return t, nil
+	}
 	data, err := os.ReadFile(filepath.Join(dir, "tokenizer.json"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
