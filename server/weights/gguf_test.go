@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -122,9 +123,22 @@ func TestGGUF(t *testing.T) {
 	}
 	assert.Len(t, m.Layers[0].Table, 2*96)
 	assert.Len(t, m.Layers[1].Bias, 4)
-	id, err := m.Identity()
+	require.NoError(t, m.Examine(t.Context(), slog.New(slog.DiscardHandler)))
+	assert.Len(t, m.Identity(), 64)
+	assert.NoError(t, m.Intact())
+}
+
+// A scale that is not finite is refused, by its place.
+func TestGGUFFinite(t *testing.T) {
+	cfg := fakemodel.Config(0, 4)
+	tensors := wholeTensors(cfg)
+	at := slices.IndexFunc(tensors, func(x fakegguf.Tensor) bool { return x.Name == "blk.1.ffn_gate_exps.weight" })
+	copy(tensors[at].Data[18*(2*64*6+3*6+1):], []byte{0, 0x7C}) // Q4_0 of 192 columns
+	m, err := openWhole(t, wholeKeys(cfg), tensors)
 	require.NoError(t, err)
-	assert.Len(t, id, 64)
+	err = m.Examine(t.Context(), slog.New(slog.DiscardHandler))
+	assert.ErrorIs(t, err, model.ErrCheckpoint)
+	assert.ErrorContains(t, err, "blk.1.ffn_gate_exps.weight: got a scale that is not finite at [2 3 32]")
 }
 
 func TestGGUFRefused(t *testing.T) {

@@ -3,6 +3,7 @@ package weights
 import (
 	"encoding/binary"
 	"fmt"
+	"path/filepath"
 	"runtime"
 	"slices"
 
@@ -23,6 +24,9 @@ type Model struct {
 	tensors  *model.Tensors
 	released map[string]string // names, and how they are stored
 	gguf     bool
+	dir      string
+	identity string            // see Examine
+	files    map[string]digest // that Examine read, by name
 }
 
 // Hyper are the weights of a hyper-connection: Fn [(2+n)n, nD], Base one for each row of Fn,
@@ -59,9 +63,9 @@ func Open(dir string) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{Config: cfg, tensors: t, Layers: make([]Layer, len(cfg.Hash))}
+	m := &Model{Config: cfg, dir: dir, tensors: t, Layers: make([]Layer, len(cfg.Hash))}
 	if file, e := gguf.Find(dir); e == nil && file != "" {
-		m.gguf, m.released = true, ggufReleased(t.Names())
+		m.gguf, m.dir, m.released = true, filepath.Dir(file), ggufReleased(t.Names())
 	} else {
 		m.released, err = releasedNames(t.Names())
 	}
