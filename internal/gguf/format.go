@@ -84,8 +84,8 @@ func FormatNamed(name string) *Format {
 // Decodes reports whether the format's numbers can be read as f32.
 func (f *Format) Decodes() bool { return f.decode != nil }
 
-// Finite reports whether all values of a block are finite, whatever its codes are. Of single floats it
-// says nothing but of F16.
+// Finite reports whether all values of a block are finite, whatever its codes are. Of single floats
+// it says nothing but of F16.
 func (f *Format) Finite(b []byte) bool {
 	for _, h := range f.halves {
 		if le.Uint16(b[h:])&0x7C00 == 0x7C00 {

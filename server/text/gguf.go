@@ -10,8 +10,8 @@ import (
 	"github.com/vkmla/vkmla/internal/gguf"
 )
 
-// deepseek are the patterns of DeepSeek's tokenizers since V3, each of which cuts what the one before
-// it left.
+// deepseek are the patterns of DeepSeek's tokenizers since V3, each of which cuts what the one
+// before it left.
 var deepseek = []string{`\p{N}{1,3}`, `[一-龥぀-ゟ゠-ヿ]+`,
 	"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|" +
 		`[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`}

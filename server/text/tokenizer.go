@@ -42,9 +42,9 @@ type Tokenizer struct {
 // merge makes a token of two. Those of a smaller rank come first.
 type merge struct{ rank, token int32 }
 
-// Open reads tokenizer.json of a model's folder, and of tokenizer_config.json whether prompts
-// begin with the token that texts begin with; or all of a GGUF file, or of a folder with one. Without
-// a tokenizer it is nil.
+// Open reads tokenizer.json of a model's folder, and of tokenizer_config.json whether prompts begin
+// with the token that texts begin with; or all of a GGUF file, or of a folder with one. Without a
+// tokenizer it is nil.
 //
 // Errors: ErrFormat; those of gguf.Open; the file system's.
 func Open(dir string) (*Tokenizer, error) {

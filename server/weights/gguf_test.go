@@ -23,7 +23,8 @@ func wholeKeys(cfg model.Config) []fakegguf.Key {
 	list := fakegguf.Keys(cfg)
 	for _, k := range []fakegguf.Key{{Name: "hyper_connection.count", Value: uint32(4)},
 		{Name: "hyper_connection.sinkhorn_iterations", Value: uint32(20)}, {Name: "hyper_connection.epsilon", Value: float32(1e-6)},
-		{Name: "hash_layer_count", Value: uint32(1)}, {Name: "expert_count", Value: uint32(4)}, {Name: "expert_used_count", Value: uint32(2)},
+		{Name: "hash_layer_count", Value: uint32(1)}, {Name: "expert_count", Value: uint32(4)},
+		{Name: "expert_used_count", Value: uint32(2)},
 		{Name: "expert_shared_count", Value: uint32(1)}, {Name: "expert_feed_forward_length", Value: uint32(64)},
 		{Name: "expert_gating_func", Value: uint32(4)}, {Name: "expert_weights_scale", Value: float32(1.5)},
 		{Name: "expert_weights_norm", Value: true}, {Name: "swiglu_clamp_exp", Value: []float32{10, 10, 10}}} {
@@ -59,7 +60,8 @@ func wholeTensors(cfg model.Config) []fakegguf.Tensor {
 		add(n+"ffn_norm.weight", "F32", d)
 		add(n+"ffn_gate_inp.weight", "BF16", 4, d)
 		if i == 0 {
-			list = append(list, fakegguf.Tensor{Name: n + "ffn_gate_tid2eid.weight", Format: "I32", Shape: []int{96, 2}, Data: make([]byte, 4*2*96)})
+			list = append(list, fakegguf.Tensor{Name: n + "ffn_gate_tid2eid.weight", Format: "I32", Shape: []int{96, 2},
+				Data: make([]byte, 4*2*96)})
 		} else {
 			add(n+"exp_probs_b.bias", "F32", 4)
 		}
@@ -94,7 +96,8 @@ func TestGGUF(t *testing.T) {
 	require.NoError(t, err)
 	c := m.Config
 	assert.Equal(t, []any{96, 4, 20, float32(1e-6), 4, 2, 64, true, float32(1.5), float32(10), []bool{true, false}, []int32{1}},
-		[]any{c.Vocab, c.Streams, c.SinkhornSteps, c.HyperEps, c.Experts, c.PerToken, c.Width, c.Normalise, c.Factor, c.Limit, c.Hash, c.EOS})
+		[]any{c.Vocab, c.Streams, c.SinkhornSteps, c.HyperEps, c.Experts, c.PerToken, c.Width, c.Normalise, c.Factor, c.Limit,
+			c.Hash, c.EOS})
 	check := func(name string, got *Matrix, part, of int, factor float32) {
 		x := tensors[slices.IndexFunc(tensors, func(x fakegguf.Tensor) bool { return x.Name == name })]
 		f := gguf.FormatNamed(x.Format)
@@ -146,7 +149,8 @@ func TestGGUFRefused(t *testing.T) {
 	without := func(name string) []fakegguf.Tensor {
 		return slices.DeleteFunc(wholeTensors(cfg), func(x fakegguf.Tensor) bool { return x.Name == name })
 	}
-	for _, name := range []string{"token_embd.weight", "output.weight", "output_norm.weight", "output_hc_fn.weight", "blk.0.hc_attn_base.weight",
+	for _, name := range []string{"token_embd.weight", "output.weight", "output_norm.weight", "output_hc_fn.weight",
+		"blk.0.hc_attn_base.weight",
 		"blk.1.hc_ffn_scale.weight", "blk.0.attn_norm.weight", "blk.1.ffn_norm.weight", "blk.0.ffn_gate_inp.weight",
 		"blk.1.exp_probs_b.bias", "blk.0.ffn_gate_tid2eid.weight", "blk.1.ffn_gate_exps.weight", "blk.0.ffn_up_exps.weight",
 		"blk.1.ffn_down_exps.weight", "blk.0.ffn_gate_shexp.weight", "blk.0.ffn_up_shexp.weight", "blk.1.ffn_down_shexp.weight"} {

@@ -46,8 +46,8 @@ type Matrix struct {
 	// BlockScales of FP8 are f32 [ceil(N/Side), ceil(K/128)]: Side rows share one.
 	BlockScales []float32
 	Side        int
-	// Stored is the format of Blocks, whose rows lie one after the other; Factor is one more for all
-	// numbers.
+	// Stored is the format of Blocks, whose rows lie one after the other; Factor is one more for
+	// all numbers.
 	Stored *gguf.Format
 	Factor float32
 }
