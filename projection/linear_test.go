@@ -23,6 +23,8 @@ import (
 
 func TestLinear(t *testing.T) { testkit.TestOp(t, "linear") }
 
+func TestLinearDots(t *testing.T) { testkit.TestDots(t, "linear") }
+
 var weightFormats = []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightNVFP4}
 
 // linearTokens are numbers of tokens on both sides of every change of kernel.

@@ -445,9 +445,6 @@ func scopeName(s uint32) string {
 // Usable reports why this library cannot open the adapter, or nil: Vulkan 1.2
 // and a compute queue are needed. The error is a *MissingError.
 func (a *Adapter) Usable() error {
-	if a == nil {
-		return argument("device", "adapter", "nil", "one of Instance.Adapters")
-	}
 	e := &MissingError{What: "device", Device: a.Name}
 	need := func(name string, ok bool) {
 		e.Required = append(e.Required, name)

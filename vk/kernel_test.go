@@ -93,7 +93,6 @@ func TestCompiledKernelsAreKept(t *testing.T) {
 	after, err := os.ReadFile(names[0])
 	require.NoError(t, err)
 	assert.Equal(t, kept, after, "written again by Close, although nothing was compiled since")
-	assert.Empty(t, (*vk.Device)(nil).Compiled())
 }
 
 // Specifications that differ in anything, even in one bit of the module, give different

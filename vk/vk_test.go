@@ -316,7 +316,7 @@ func TestPickAndMissing(t *testing.T) {
 		got, err := in.Pick(sel)
 		assert.ErrorIs(t, err, vk.ErrNoDevice, "pick %q among %d devices: found one: %v", sel, n, got != nil)
 	}
-	ladder := []vk.Variant{{Name: "fancy", Requires: []string{"shaderInt64", "teleport"}}, {Name: "plain"}}
+	ladder := []vk.Variant{{Name: "fancy", Requires: []string{"timelineSemaphore", "teleport"}}, {Name: "plain"}}
 	v, err := vk.ChooseVariant("op", a, ladder, "")
 	assert.NoError(t, err)
 	assert.Equal(t, "plain", v.Name)
@@ -451,7 +451,8 @@ var garbage []byte
 func TestGCStress(t *testing.T) {
 	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
 	k := copyKernel(t, d)
-	bufs := []*vk.Buffer{buffer(t, d, 256, vk.DeviceLocal), buffer(t, d, 256, vk.DeviceLocal), buffer(t, d, 256, vk.DeviceLocal)}
+	at := max(64, uint64(d.Caps().StorageAlignment))
+	bufs := []*vk.Buffer{buffer(t, d, at+64, vk.DeviceLocal), buffer(t, d, at+64, vk.DeviceLocal), buffer(t, d, at+64, vk.DeviceLocal)}
 	rounds := 4000
 	if testing.Short() {
 		rounds = 50
@@ -461,7 +462,7 @@ func TestGCStress(t *testing.T) {
 			r, err := d.NewRecorder()
 			require.NoError(t, err)
 			for j := range 4 {
-				require.NoError(t, r.Dispatch(addStep(k, bufs[(i+j+1)%3].View(0, 64), bufs[(i+j)%3].View(64, 64), uint32(j))))
+				require.NoError(t, r.Dispatch(addStep(k, bufs[(i+j+1)%3].View(0, 64), bufs[(i+j)%3].View(at, 64), uint32(j))))
 			}
 			c, err := r.End()
 			require.NoError(t, err)

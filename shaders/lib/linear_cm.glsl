@@ -14,12 +14,12 @@
 #include "linear.glsl"
 #include "cm_element.glsl"
 
-#ifdef CM_BF16
+#ifdef PLACED
+const bool WEIGHT_REF = false;
+const float CM_UNSCALE = 65536.0;
+#elif defined(CM_BF16) || defined(LINEAR_CODES)
 const bool WEIGHT_REF = false;
 const float CM_UNSCALE = 1.0;
-#elif defined(LINEAR_CODES)
-const bool WEIGHT_REF = false;
-const float CM_UNSCALE = PLACED ? 65536.0 : 1.0;
 #else
 const bool WEIGHT_REF = FP8_WEIGHT;
 const float CM_UNSCALE = FORMAT == WEIGHT_NVFP4 ? 128.0 : 1.0;
