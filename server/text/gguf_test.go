@@ -50,9 +50,9 @@ func TestGGUF(t *testing.T) {
 	require.NoError(t, err)
 	for _, s := range []string{"", "hello hello", "a<think>aaaa <think>er12345 é\n\n  x", "日本語 かな!abc", "<｜begin▁of▁sentence｜>aa",
 		"\x00\xff~~ a\tb\r\n", "[PAD7]"} {
-		x, err := want.Encode(s)
+		x, err := want.Encode(t.Context(), s, 1000)
 		require.NoError(t, err)
-		y, err := got.Encode(s)
+		y, err := got.Encode(t.Context(), s, 1000)
 		require.NoError(t, err)
 		assert.Equal(t, x, y, "%q", s)
 		for _, id := range x {
@@ -64,7 +64,7 @@ func TestGGUF(t *testing.T) {
 
 	k, err := openKeys(t, append(ggufKeys(t), fakegguf.Key{Name: "tokenizer.ggml.add_bos_token", Value: true}))
 	require.NoError(t, err)
-	ids, err := k.Encode("a")
+	ids, err := k.Encode(t.Context(), "a", 1000)
 	require.NoError(t, err)
 	assert.Equal(t, int32(1000), ids[0])
 	assert.Len(t, ids, 2)
@@ -105,7 +105,7 @@ func TestRecordedGGUF(t *testing.T) {
 	k, err := Open(filepath.Join(testkit.GGUF(t), "model-q8_0-mxfp4.gguf"))
 	require.NoError(t, err)
 	for _, s := range []string{"the tea is hot", "<｜begin▁of▁sentence｜>héé 123 日本\n"} {
-		ids, err := k.Encode(s)
+		ids, err := k.Encode(t.Context(), s, 1000)
 		require.NoError(t, err)
 		d, text := k.Decoder(), ""
 		for _, id := range ids {

@@ -8,9 +8,9 @@ import (
 	"math/rand/v2"
 	"strings"
 
+	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/opkit"
-	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -50,7 +50,7 @@ const (
 // has to fetch a descriptor first.
 func readKernel(dev *vk.Device) string {
 	const byAddress = "bench_read_da"
-	if code, err := shaders.Get(byAddress); err == nil && len(dev.Caps().Missing(code.Requires)) == 0 {
+	if code, err := kernels.Get(byAddress); err == nil && len(dev.Caps().Missing(code.Requires)) == 0 {
 		return byAddress
 	}
 	return "bench_read"
@@ -75,7 +75,7 @@ func newReader(ctx context.Context, dev *vk.Device, name string, shape readShape
 }
 
 func (r *reader) open(ctx context.Context, dev *vk.Device, name string, pattern []byte) error {
-	code, err := shaders.Get(name)
+	code, err := kernels.Get(name)
 	if err != nil {
 		return err
 	}

@@ -7,9 +7,9 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
-	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -34,7 +34,7 @@ type benchResidualPush struct{ Width, First uint32 }
 
 // open makes the kernel and its memory for steps of so many tokens.
 func (c *chain) open(dev *vk.Device, main, layers, tokens, width int) error {
-	code, err := shaders.Get("bench_residual")
+	code, err := kernels.Get("bench_residual")
 	if err != nil {
 		return err
 	}
