@@ -32,7 +32,7 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// A floor has as many launches one behind the other as the part, and reads its bytes.
+// A floor has as many launches one after the other as the part, and reads its bytes.
 func TestFloors(t *testing.T) {
 	dev, ctx := testkit.Device(t), t.Context()
 	x, err := tensor.New(dev, "test", tensor.U32, 64)

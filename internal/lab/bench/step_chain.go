@@ -27,7 +27,7 @@ type chain struct {
 
 	start tensor.Tensor // [T, width] bf16: what the residual begins with
 	x     tensor.Tensor // [T, width] f32: the residual
-	final tensor.Tensor // [T, width] bf16: its norm behind the last layer
+	final tensor.Tensor // [T, width] bf16: its norm after the last layer
 }
 
 type benchResidualPush struct{ Width, First uint32 }
@@ -84,7 +84,7 @@ func (c *chain) record(rec *vk.Recorder, at pipeline.Between) error {
 		Bind: []vk.View{from.View(), c.x.Rows(0, at.Tokens).View(), to.View()}, Push: vk.Bytes(&push)})
 }
 
-// checkChain checks what is between the layers of a step, and of the drafts behind it.
+// checkChain checks what is between the layers of a step, and of the drafts after it.
 func (s *stepRun) checkChain() (ok bool, err error) {
 	s.chain.on = true
 	defer func() { s.chain.on = false }()
@@ -165,7 +165,7 @@ func (s *stepRun) sumLayers(st *pipeline.Step, n, first, end int) ([]float32, er
 	}
 }
 
-// normError is how far a value is from the norm of its row at most, relative to it or to a
+// normError returns how far a value is from the norm of its row at most, relative to it or to a
 // thousandth. A row of zeros, or with what is no number, is far off.
 func normError(x []float32, norm []uint16, width int) (worst float64) {
 	for at := 0; at < len(x); at += width {

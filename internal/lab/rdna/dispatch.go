@@ -93,6 +93,9 @@ func (l *launch) run() {
 	if l.m.Order == Shuffled && total < 1<<20 {
 		order = rand.New(rand.NewPCG(l.m.Seed, total)).Perm(int(total))
 	}
+	if l.m.Count {
+		l.prog.launches++
+	}
 	var next atomic.Uint64
 	work := func(k *worker) {
 		k.begin(l)
@@ -135,10 +138,13 @@ type worker struct {
 	rng    *rand.Rand
 	counts map[*program][]uint64 // how often each instruction ran
 	now    []uint64              // of the launch's program
+
+	tallies map[*program]*tally
+	tally   *tally // of the launch's program; nil: nothing is counted
 }
 
 func newWorker(m *Machine) *worker {
-	return &worker{m: m, counts: map[*program][]uint64{}, rng: rand.New(rand.NewPCG(m.Seed, 1))}
+	return &worker{m: m, counts: map[*program][]uint64{}, tallies: map[*program]*tally{}, rng: rand.New(rand.NewPCG(m.Seed, 1))}
 }
 
 func (k *worker) begin(l *launch) {
@@ -146,7 +152,13 @@ func (k *worker) begin(l *launch) {
 	if k.counts[l.prog] == nil {
 		k.counts[l.prog] = make([]uint64, len(l.prog.insts))
 	}
-	k.now = k.counts[l.prog]
+	k.now, k.tally = k.counts[l.prog], nil
+	if l.m.Count {
+		if k.tallies[l.prog] == nil {
+			k.tallies[l.prog] = &tally{runs: make([]uint64, len(l.prog.insts))}
+		}
+		k.tally = k.tallies[l.prog]
+	}
 }
 
 // group runs one workgroup to its end, each wave until its next barrier.
@@ -164,6 +176,10 @@ func (k *worker) group(id [3]uint32) {
 		k.waves = append(k.waves, &wave{})
 	}
 	k.shared.begin(l.shared)
+	if k.tally != nil {
+		k.tally.groups++
+		k.tally.waves += uint64(n)
+	}
 	for i := range n {
 		k.waves[i].begin(k, id, i, threads)
 	}

@@ -2,7 +2,9 @@ package rdna_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,4 +90,29 @@ func run(t *testing.T, gpu *rdna.Machine, dev *vk.Device, opts verify.Options) {
 	})
 	require.NoError(t, err)
 	fmt.Fprintf(os.Stderr, "%s: %d passed, %d failed, %d skipped\n", t.Name(), sum.Pass, sum.Fail, sum.Skip)
+}
+
+// TestCounts counts decode of one token and prefill of two, and prints what their kernels do.
+func TestCounts(t *testing.T) {
+	gpu, dev := emulated(t)
+	gpu.Count = true
+	defer func() { gpu.Count = false }()
+	cases := map[string]string{"flashmla_sparse_decode": "t1_h64_swa128_topk321", "flashmla_sparse_prefill": "t2_h128_topk69_s321"}
+	for op, c := range cases {
+		gpu.Counted()
+		run(t, gpu, dev, verify.Options{Ops: []string{op}, Cases: []string{c}, Seed: 1, Best: true})
+		list := gpu.Counted()
+		require.NotEmpty(t, list)
+		for _, n := range list {
+			fmt.Fprintf(os.Stderr, "%s, program %d: %d launches, %d workgroups, %d waves of %d:", op, n.Program, n.Launches, n.Groups, n.Waves,
+				n.Lanes)
+			for _, class := range slices.Sorted(maps.Keys(n.Instructions)) {
+				fmt.Fprintf(os.Stderr, " %s %d,", class, n.Instructions[class])
+			}
+			fmt.Fprintf(os.Stderr, " shared memory %d clocks of at least %d, memory %d B in %d lines\n", n.SharedClocks, n.SharedLeast,
+				n.Bytes, n.Lines)
+			assert.GreaterOrEqual(t, n.SharedClocks, n.SharedLeast)
+			assert.GreaterOrEqual(t, n.Bytes, n.Lines)
+		}
+	}
 }

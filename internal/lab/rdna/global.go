@@ -9,7 +9,9 @@ import (
 	"unsafe"
 )
 
-// scalarLoad reads registers of the wave from memory; a buffer gives 0 beyond its end.
+// scalarLoad reads registers of the wave from memory; a buffer gives 0 beyond its end. One that
+// begins within a buffer may leave it: RADV reads by descriptors before it is known whether that is
+// wanted, and makes one load of two neighbours.
 func (c compiler) scalarLoad(l line) (step, error) {
 	p := strings.Split(l.op, "_")
 	n, ok := widths[p[len(p)-1]]
@@ -31,7 +33,9 @@ func (c compiler) scalarLoad(l line) (step, error) {
 		if buffer {
 			at &^= 3
 			if end := int64(w.s[base+2]); at < 0 || at+4*int64(n) > end {
-				w.fault(fmt.Sprintf("a read of %d bytes beyond a buffer of %d", 4*n, end), uint64(at))
+				if at < 0 || at >= end {
+					w.fault(fmt.Sprintf("a read of %d bytes beyond a buffer of %d", 4*n, end), uint64(at))
+				}
 				for j := range n {
 					if q := at + int64(4*j); q >= 0 && q+4 <= end {
 						w.s[d+j] = w.load32(from + uint64(q))
@@ -139,6 +143,9 @@ func (c compiler) globalOp(l line) (step, error) {
 		var p [64]unsafe.Pointer
 		e := w.exec()
 		place(w, a.bytes, a.load, e, &p)
+		if t := w.k.tally; t != nil {
+			t.moved(&p, e, a.bytes)
+		}
 		run(w, e, &p)
 	}, nil
 }
@@ -183,7 +190,7 @@ func bufferAddress(l line, off int) reach {
 		from := uint64(w.scalar(&more))
 		for ; e != 0; e &= e - 1 {
 			i := bits.TrailingZeros64(e) & 63
-			in := uint32(off) // which wraps: RADV folds constants into it without proof that they do not
+			in := uint32(off) // the sum wraps: RADV folds constants into it that go below 0
 			if offen {
 				in += w.v[va.reg][i]
 			}
@@ -285,6 +292,9 @@ func (c compiler) atomicAdd(l line, off int) (step, error) {
 		var p [64]unsafe.Pointer
 		e := w.exec()
 		place(w, 4, false, e, &p)
+		if t := w.k.tally; t != nil {
+			t.moved(&p, e, 4)
+		}
 		for ; e != 0; e &= e - 1 {
 			i := bits.TrailingZeros64(e) & 63
 			if p[i] == nil {

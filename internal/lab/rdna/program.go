@@ -31,6 +31,8 @@ type program struct {
 	lanes  int
 	image  []uint32 // what was read of memory
 	insts  []inst   // by word
+
+	launches uint64 // counted
 }
 
 // mostCode is how many words of a program are looked at; ours have up to 30,000.

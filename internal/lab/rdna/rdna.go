@@ -36,6 +36,7 @@ const (
 type Machine struct {
 	Order Order
 	Seed  uint64
+	Count bool // what Counted returns
 
 	cpu    string
 	gfx    int // 10, 11, 12

@@ -135,7 +135,14 @@ func (c compiler) sharedAt(a access, data operand, place int, off uint32) step {
 			i := bits.TrailingZeros64(e) & 63
 			p[i] = w.reached(w.v[place][i]+off, a.bytes, kind)
 		}
+		w.banked(&p, a.bytes, kind)
 		run(w, w.exec(), &p)
+	}
+}
+
+func (w *wave) banked(p *[64]unsafe.Pointer, bytes int, kind uint8) {
+	if t := w.k.tally; t != nil {
+		t.banked(unsafe.Pointer(unsafe.SliceData(w.k.shared.words)), p, w.exec(), w.size, bytes, kind)
 	}
 }
 
@@ -159,14 +166,16 @@ func (c compiler) twoPlaces(l line) (step, error) {
 		d, place := l.args[0], l.args[1].reg
 		return func(w *wave) {
 			at := w.v[place] // which may be one of the results
-			for e := w.exec(); e != 0; e &= e - 1 {
-				i := bits.TrailingZeros64(e) & 63
-				for half, off := range [2]int{one, two} {
-					q := w.reached(at[i]+uint32(off*scale), 4*n, reads)
+			for half, off := range [2]int{one, two} {
+				var p [64]unsafe.Pointer
+				for e := w.exec(); e != 0; e &= e - 1 {
+					i := bits.TrailingZeros64(e) & 63
+					p[i] = w.reached(at[i]+uint32(off*scale), 4*n, reads)
 					for j := range n {
-						w.v[d.reg+half*n+j][i] = wordAt(q, j)
+						w.v[d.reg+half*n+j][i] = wordAt(p[i], j)
 					}
 				}
+				w.banked(&p, 4*n, reads)
 			}
 		}, nil
 	}
@@ -202,17 +211,19 @@ func (c compiler) changed(l line) (step, error) {
 	}
 	place, data := l.args[0].reg, l.args[1].reg
 	return func(w *wave) {
+		var p [64]unsafe.Pointer
 		for e := w.exec(); e != 0; e &= e - 1 {
 			i := bits.TrailingZeros64(e) & 63
-			p := w.reached(w.v[place][i]+uint32(off), 4, changes)
-			old, x := wordAt(p, 0), w.v[data][i]
-			if p != nil {
-				*(*uint32)(p) = f(old, x)
+			p[i] = w.reached(w.v[place][i]+uint32(off), 4, changes)
+			old, x := wordAt(p[i], 0), w.v[data][i]
+			if p[i] != nil {
+				*(*uint32)(p[i]) = f(old, x)
 			}
 			if before >= 0 {
 				w.v[before][i] = old
 			}
 		}
+		w.banked(&p, 4, changes)
 	}, nil
 }
 

@@ -97,7 +97,7 @@ func (c compiler) vector(l line) (step, error) {
 
 // format returns an operand's.
 func (op vectorOp) format(i int) format {
-	if i == 2 && op.n == 3 && op.in == fInt && op.out == fFloat { // dot products: a pair, a pair, a float
+	if i == 2 && op.n == 3 && op.in == fInt && op.out == fFloat { // a sum of products of pairs
 		return fFloat
 	}
 	return op.in

@@ -90,6 +90,9 @@ func (w *wave) run() {
 		x := &insts[w.pc]
 		w.at = w.pc
 		counts[w.pc]++
+		if w.k.tally != nil {
+			w.k.tally.runs[w.pc]++
+		}
 		w.pc += x.words
 		x.run(w)
 		if left--; left < 0 {

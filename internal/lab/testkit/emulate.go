@@ -34,7 +34,7 @@ func emulate() error {
 // Emulated returns the emulated GPU that tests run on, or nil.
 func Emulated() *rdna.Machine { return shared.gpu }
 
-// root is the folder of go.mod.
+// root returns the folder of go.mod.
 func root() (string, error) {
 	dir, err := os.Getwd()
 	for err == nil {
@@ -50,7 +50,7 @@ func root() (string, error) {
 	return "", err
 }
 
-// Root is the root folder of the repository.
+// Root returns the root folder of the repository.
 func Root(t testing.TB) string {
 	t.Helper()
 	dir, err := root()
