@@ -178,9 +178,6 @@ func command(ctx context.Context, args []string, log *slog.Logger) (err error) {
 		return bench(ctx, args[1:], os.Stdout, log)
 	}
 	o, err := parse(args)
-	if info, no := os.Stat(o.dir); err == nil && no == nil && !info.IsDir() {
-		err = fmt.Errorf("server: --model: got the file %s, want a folder with config.json and safetensors", o.dir)
-	}
 	if err == nil {
 		o.text, err = text.Open(o.dir) // before the model, which takes minutes
 	}
