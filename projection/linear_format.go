@@ -1,7 +1,9 @@
 package projection
 
 import (
+	"cmp"
 	"fmt"
+	"math/bits"
 	"slices"
 
 	"github.com/vkmla/vkmla/internal/numfmt"
@@ -25,8 +27,9 @@ const (
 // weightFormat is what a format of weights is, as far as the host has to know. The shaders'
 // part is in shaders/lib/linear.glsl.
 type weightFormat struct {
-	name string
-	quad int // weights in 16 bytes
+	name  string
+	codec int
+	quad  int // weights in 16 bytes
 
 	data                tensor.DType // of LinearWeights.Data
 	each                int          // weights in an element of it
@@ -54,15 +57,25 @@ const (
 // shaders.
 var weightFormats = map[WeightFormat]weightFormat{
 	WeightBF16: {name: "bf16", quad: 8, data: tensor.BF16, each: 1, alike: alikeLong, unroll: 1},
-	WeightFP8: {name: "fp8", quad: 16, data: tensor.U8, each: 1, scale: tensor.F32, scaleRows: ScaleBlock, scaleCut: ScaleBlock,
+	WeightFP8: {name: "fp8", codec: 1, quad: 16, data: tensor.U8, each: 1, scale: tensor.F32, scaleRows: ScaleBlock, scaleCut: ScaleBlock,
 		span: ScaleBlock, alike: alikeAlways, unroll: 2},
-	WeightFP8UE8M0: {name: "fp8-ue8m0", quad: 16, data: tensor.U8, each: 1, scale: tensor.U8, scaleRows: ScaleBlock, scaleCut: ScaleBlock,
+	WeightFP8UE8M0: {name: "fp8-ue8m0", codec: 1, quad: 16, data: tensor.U8, each: 1, scale: tensor.U8, scaleRows: ScaleBlock, scaleCut: ScaleBlock,
 		span: ScaleBlock, alike: alikeAlways, unroll: 2},
-	WeightNVFP4: {name: "nvfp4", quad: 32, data: tensor.U8, each: 2, scale: tensor.U8, scaleRows: 1, scaleCut: nvBlock, rowScale: true,
+	WeightNVFP4: {name: "nvfp4", codec: 2, quad: 32, data: tensor.U8, each: 2, scale: tensor.U8, scaleRows: 1, scaleCut: nvBlock, rowScale: true,
 		overlaps: true, twoSets: true, unroll: 1},
-	WeightFP8Rows: {name: "fp8-rows", quad: 16, data: tensor.U8, each: 1, rowScale: true, span: ScaleBlock, alike: alikeAlways, unroll: 2},
-	WeightFP8UE8M0x32: {name: "fp8-ue8m0-32", quad: 16, data: tensor.U8, each: 1, scale: tensor.U8, scaleRows: smallBlock,
+	WeightFP8Rows: {name: "fp8-rows", codec: 1, quad: 16, data: tensor.U8, each: 1, rowScale: true, span: ScaleBlock, alike: alikeAlways, unroll: 2},
+	WeightFP8UE8M0x32: {name: "fp8-ue8m0-32", codec: 1, quad: 16, data: tensor.U8, each: 1, scale: tensor.U8, scaleRows: smallBlock,
 		scaleCut: smallBlock, alike: alikeAlways, unroll: 2},
+}
+
+// word is what the kernels know of a format, in bits: FORMAT of shaders/lib/formats.glsl.
+func (f weightFormat) word() uint32 {
+	block := cmp.Or(f.scaleCut, ScaleBlock)
+	w := uint32(f.codec) | uint32(bits.Len(uint(f.quad/8))-1)<<4 | uint32(bits.Len(uint(block))-1)<<6
+	rowwise := f.scaleRows == 1
+	stepSums := f.codec == 1
+	return w | opkit.Bit(10, stepSums) | opkit.Bit(11, rowwise) | opkit.Bit(12, f.scale != 0) | opkit.Bit(13, f.scale == tensor.F32) |
+		opkit.Bit(14, f.rowScale) | opkit.Bit(15, f.overlaps)
 }
 
 // spans tells whether so many numbers have one scale, or scales of their own.
