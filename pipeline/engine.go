@@ -41,6 +41,7 @@ type Engine struct {
 	dev    *vk.Device
 	cfg    model.Config
 	opts   EngineOptions
+	ranks  int // among which the heads of the weights are divided
 	print  Fingerprint
 	update *cache.TableUpdate
 
@@ -123,8 +124,9 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*
 }
 
 func newEngine(dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, o EngineOptions) *Engine {
-	e := &Engine{dev: dev, cfg: cfg, opts: o, slots: make(chan struct{}, o.Steps), turn: make(chan struct{}, 1), done: make(chan struct{}),
-		ropes: map[model.Rope]tensor.Tensor{}, sessions: make([]*Session, o.MaxSessions), rows: make([]rowState, o.MaxSessions)}
+	e := &Engine{dev: dev, cfg: cfg, opts: o, ranks: ranksOf(&cfg, layers), slots: make(chan struct{}, o.Steps),
+		turn: make(chan struct{}, 1), done: make(chan struct{}), ropes: map[model.Rope]tensor.Tensor{},
+		sessions: make([]*Session, o.MaxSessions), rows: make([]rowState, o.MaxSessions)}
 	e.changed.L = &e.mu
 	e.addLayers(layers)
 	for _, l := range e.layers {

@@ -240,7 +240,7 @@ func TestEngineErrors(t *testing.T) {
 	ctx := t.Context()
 	for name, o := range map[string]pipeline.EngineOptions{
 		"MaxTokens": {}, "MaxStep": {MaxTokens: 4, MaxStep: -1}, "MaxSessions": {MaxTokens: 4, MaxSessions: 1 << 20}, "Rewind": {MaxTokens: 4, Rewind: -1},
-		"Format": {MaxTokens: 4, Keys: 9}, "variant": {MaxTokens: 4, Variant: "x"}, "MaxCacheBytes": {MaxTokens: 4, MaxCacheBytes: 1000}, "Ranks": {MaxTokens: 4, Ranks: 3},
+		"Format": {MaxTokens: 4, Keys: 9}, "variant": {MaxTokens: 4, Variant: "x"}, "MaxCacheBytes": {MaxTokens: 4, MaxCacheBytes: 1000},
 	} {
 		e, err := pipeline.NewEngine(ctx, dev, cfg, layers, o)
 		assert.True(t, e == nil && errors.Is(err, vk.ErrArgument) && strings.Contains(err.Error(), name) &&

@@ -133,7 +133,7 @@ var without = map[string]string{
 	"EngineOptions.MaxTokens": "a limit", "EngineOptions.MaxSessions": "a limit", "EngineOptions.MaxStep": "a limit",
 	"EngineOptions.CacheBytes": "memory", "EngineOptions.MaxCacheBytes": "memory", "EngineOptions.Workspace": "memory",
 	"EngineOptions.Pages": "snapshots have slots", "EngineOptions.Rewind": "Restore leaves out what is too much",
-	"EngineOptions.Variant": "the order of sums", "EngineOptions.Ranks": "caches are not divided",
+	"EngineOptions.Variant":  "the order of sums",
 	"EngineOptions.KeepTopK": "what a step tells", "EngineOptions.KeepLSE": "what a step tells",
 	"EngineOptions.SubmitBudget": "how a step is submitted", "EngineOptions.LayerByLayer": "how a step is submitted",
 	"EngineOptions.Between": "the caller's, see Identity", "EngineOptions.Logger": "what a server tells",

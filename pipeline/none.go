@@ -9,7 +9,7 @@ import (
 // Methods of nil and zero engines, sessions and steps work with these, and nothing can be done with
 // them.
 var (
-	noEngine  = &Engine{opts: EngineOptions{Ranks: 1}}
+	noEngine  = &Engine{ranks: 1}
 	noSession = &Session{e: noEngine, at: &rowState{}}
 	noStep    = &Step{e: noEngine, lane: &lane{e: noEngine}, b: &stepSize{}}
 )

@@ -93,10 +93,6 @@ type EngineOptions struct {
 	// is an error. See projection.Quantise.
 	QuantiseActivations bool
 
-	// Ranks is how many ranks share heads and groups, see model.CheckpointOptions; 0 counts as 1.
-	// With more, outputs are f32: partial sums, to be added up over the ranks.
-	Ranks int
-
 	// KeepTopK keeps the indexer's picks of every layer, for Step.TopK.
 	KeepTopK bool
 
@@ -140,7 +136,6 @@ func (o *EngineOptions) fill(cfg *model.Config) {
 	o.Records = cmp.Or(o.Records, cfg.Records, model.RecordsV4)
 	o.Keys = cmp.Or(o.Keys, o.Records.Keys())
 	o.MaxSessions = cmp.Or(o.MaxSessions, 1)
-	o.Ranks = cmp.Or(o.Ranks, 1)
 	o.MaxStep = cmp.Or(o.MaxStep, 128)
 	o.Steps = cmp.Or(o.Steps, 1)
 	o.SubmitBudget = cmp.Or(o.SubmitBudget, defaultSubmitBudget)
@@ -173,8 +168,6 @@ func (o *EngineOptions) check(c *argumentCheck, dev *vk.Device, cfg *model.Confi
 		c.bad("MaxTokens", o.MaxTokens, "1 to %d", most)
 	case o.MaxSessions < 0 || o.MaxSessions > 1<<16:
 		c.bad("MaxSessions", o.MaxSessions, "0 to %d", 1<<16)
-	case o.Ranks < 0 || cfg.Groups%o.Ranks != 0:
-		c.bad("Ranks", o.Ranks, "a divisor of the %d groups", cfg.Groups)
 	case o.MaxStep < 1:
 		c.bad("MaxStep", o.MaxStep, "at least 1")
 	case o.Steps < 1:

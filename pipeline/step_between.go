@@ -47,7 +47,7 @@ const opRecordAgain = "pipeline: record again"
 type Between struct {
 	Layer  int           // the next layer; Engine.Layers() behind the last one
 	Tokens int           // T, as Step.Size
-	Output tensor.Tensor // of the layer before: [T, Hidden] bf16, or f32 with Ranks; zero in front of layer 0
+	Output tensor.Tensor // of the layer before: [T, Hidden] bf16, or f32 of one rank's weights; zero in front of layer 0
 	Input  tensor.Tensor // of the next layer: [T, Hidden] bf16; zero behind the last one
 
 	QueryStart tensor.Tensor // [R+1] i32: rows QueryStart[r] to QueryStart[r+1]-1 are session r's

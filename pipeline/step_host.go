@@ -110,7 +110,7 @@ func (st *Step) ReadOutput(layer, chunk int, values []float32) error {
 }
 
 // ReadOutputBF16 is ReadOutput for the bits of bf16. Errors: those of ReadOutput; vk.ErrArgument
-// with EngineOptions.Ranks, when outputs are f32.
+// for outputs of f32, which one rank's weights give.
 func (st *Step) ReadOutputBF16(layer, chunk int, values []uint16) error {
 	st = st.orNone()
 	st.e.mu.Lock()
@@ -149,7 +149,7 @@ func (st *Step) halfOutput(layer, chunk, n int) ([]uint16, error) {
 	}
 	t := st.b.hostOut.of(layer)
 	if t.DType != tensor.BF16 {
-		return nil, badArgument(opOutput, "EngineOptions.Ranks", st.e.opts.Ranks, "1, for outputs of bf16")
+		return nil, badArgument(opOutput, "layer", "f32 partial sums of one rank's weights", "outputs of bf16")
 	}
 	return part[uint16](t, x, st.e.cfg.Hidden), nil
 }

@@ -5,9 +5,10 @@ import (
 	"github.com/vkmla/vkmla/tensor"
 )
 
-// Output is the layer's result: [T, Hidden] bf16, or f32 with EngineOptions.Ranks. Padding rows are
-// undefined, as is all of it where a layer that drafts got no block (Chunk.Draft). With
-// EngineOptions.LayerByLayer or Between the next layer overwrites it.
+// Output is the layer's result: [T, Hidden] bf16, or f32 partial sums where the weights are one
+// rank's part (model.CheckpointOptions.Rank). Padding rows are undefined, as is all of it where a
+// layer that drafts got no block (Chunk.Draft). With EngineOptions.LayerByLayer or Between the next
+// layer overwrites it.
 func (st *Step) Output(layer int) tensor.Tensor { return st.tensor(&st.orNone().b.out, layer) }
 
 // LSE is the logarithm of what a layer's softmax divides by: [T, H] f32, for each token and head

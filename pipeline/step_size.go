@@ -180,16 +180,26 @@ func (l *lane) stepSize(ctx context.Context, tokens int) (*stepSize, error) {
 	return b, nil
 }
 
-// out is the type of outputs: sums of ranks are rounded when they are complete.
+// out returns the type of outputs: partial sums are rounded once they are complete.
 func (e *Engine) out() tensor.DType {
-	if e.opts.Ranks > 1 {
+	if e.ranks > 1 {
 		return tensor.F32
 	}
 	return tensor.BF16
 }
 
-// heads is how many a rank has.
-func (e *Engine) heads() int { return e.cfg.Heads / e.opts.Ranks }
+// heads returns the number of heads that the engine's weights have.
+func (e *Engine) heads() int { return e.cfg.Heads / e.ranks }
+
+// ranksOf returns among how many devices the weights' heads are divided. Weights of a wrong shape
+// count as whole: the layers refuse them.
+func ranksOf(cfg *model.Config, layers []*model.DeviceLayer) int {
+	heads := layers[0].QB.N / model.HeadDim
+	if heads < 1 || cfg.Heads%heads != 0 || cfg.Groups%(cfg.Heads/heads) != 0 {
+		return 1
+	}
+	return cfg.Heads / heads
+}
 
 // kindKey tells the kind of a layer.
 func (l *engineLayer) kindKey() kindKey {
@@ -203,7 +213,7 @@ func (l *engineLayer) kindKey() kindKey {
 // kindConfig is the configuration of layers like l, in steps of so many tokens.
 func (e *Engine) kindConfig(l *engineLayer, tokens int) layer.KindConfig {
 	o := &e.opts
-	return layer.KindConfig{Spec: l.spec.LayerSpec, Model: &e.cfg, Ranks: o.Ranks, Tokens: tokens, MaxLen: o.MaxTokens,
+	return layer.KindConfig{Spec: l.spec.LayerSpec, Model: &e.cfg, Ranks: e.ranks, Tokens: tokens, MaxLen: o.MaxTokens,
 		Caches: e.greatest(l), Variant: o.Variant, Hadamard: o.Hadamard, Group: e.group(tokens), Invariant: o.Invariant,
 		Output: o.Output.format(), Quantise: o.QuantiseActivations, LSE: o.KeepLSE, Out: e.out(), Name: fmt.Sprint(l.kindKey()),
 		Requests: o.MaxSessions, Workspace: o.Workspace, Count: e.count.in(vk.DeviceLocal).steps}

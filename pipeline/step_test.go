@@ -187,7 +187,7 @@ func TestEngineRanks(t *testing.T) {
 				hidden = append(hidden, float32(rng.NormFloat64()))
 			}
 		}
-		e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, c.Config, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 33, Ranks: o.Ranks}))
+		e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, c.Config, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 33}))
 		for i, got := range division(t, e, c.Config.Hidden, tokens, hidden) {
 			switch {
 			case o.Ranks == 0:

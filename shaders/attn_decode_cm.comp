@@ -114,10 +114,12 @@ void cm_loop(uint t, uint head0, uvec4 w0[Q_EACH], uvec4 w1[Q_EACH]) {
             }
             cm_weights(tile);
             barrier();
-            if (stale_s != 0u && tile != fresh) break;
-            cm_accumulate(0u);
-            tile++;
-            if (tile >= tiles) break;
+            const bool stale = stale_s != 0u && tile != fresh;
+            if (!stale) {
+                cm_accumulate(0u);
+                tile++;
+            }
+            if (stale || tile >= tiles) break; // the only one: with two, Mesa 26 drops the block of an exit
             barrier();
             cm_keep_tile(row, tile, 0u);
             if (cm_tid < TILE) cm_keep_where(found, at, (tile + 1u) % RING * TILE + cm_tid);

@@ -142,10 +142,12 @@ void cm_loop(uint t, uint head0, uvec4 w0[Q_EACH], uvec4 w1[Q_EACH]) {
         cm_weights(tile);
         [[dont_unroll]] for (;;) {
             barrier();
-            if (stale_s != 0u && tile != fresh) break;
-            cm_accumulate(buf);
-            tile++;
-            if (tile >= tiles) break;
+            const bool stale = stale_s != 0u && tile != fresh;
+            if (!stale) {
+                cm_accumulate(buf);
+                tile++;
+            }
+            if (stale || tile >= tiles) break; // the only one, as in attn_decode_cm
             CmRow row;
             cm_fetch_tile(tile + 1u, row);
             const uint at = cm_begin + (tile + 2u) * TILE + cm_tid % TILE;

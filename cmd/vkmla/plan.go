@@ -243,7 +243,7 @@ func (p *planner) rows(ctx context.Context) (list []planRow, err error) {
 
 // row is what so many sessions take.
 func (p *planner) row(ctx context.Context, context, sessions int) (r planRow, err error) {
-	o := pipeline.EngineOptions{MaxTokens: context, MaxSessions: sessions, MaxStep: p.step, Ranks: p.ranks, LayerByLayer: p.byLayer,
+	o := pipeline.EngineOptions{MaxTokens: context, MaxSessions: sessions, MaxStep: p.step, LayerByLayer: p.byLayer,
 		Records: p.records}
 	m, err := o.Estimate(ctx, p.dev, p.cfg, p.layers, slices.Repeat([]int{context}, sessions)...)
 	if err != nil {

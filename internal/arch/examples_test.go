@@ -13,7 +13,7 @@ import (
 
 // starts are the packages that a program begins with. Each has examples.
 var starts = []string{"vk", "tensor", "cache", "indexer", "attention", "projection",
-	"pipeline", "pipeline/model", "pipeline/prefix", "pipeline/replicas", "pipeline/ranks"}
+	"pipeline", "pipeline/model", "pipeline/prefix", "pipeline/replicas"}
 
 // TestExamplesOutside compiles the examples as another module's files, as who copies one does:
 // without internal packages, and without the other tests of the package.

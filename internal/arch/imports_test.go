@@ -43,7 +43,6 @@ var may = map[string][]string{
 	},
 	"pipeline/prefix":   {"pipeline", "vk", "internal/files"},
 	"pipeline/replicas": {"pipeline/prefix", "pipeline", "cache", "vk"},
-	"pipeline/ranks":    {"pipeline", "pipeline/model", "vk", "internal/numfmt"},
 
 	"examples/attention": {"pipeline", "pipeline/model", "pipeline/model/random", "vk"}, // as somebody else's program
 }

@@ -30,6 +30,4 @@
 // The sessions of a lost device are lost, those of the others go on. [Session.Tokens] still says
 // what they were: Open opens them elsewhere, with what other sessions and the store have of them.
 // Whoever kept a snapshot ([Session.Save]) restores it with [Group.Restore].
-//
-// Too large a model for one GPU is what package ranks is for.
 package replicas

@@ -62,7 +62,6 @@ func checkpointOf(t *testing.T, name string) *fake {
 	switch name {
 	case v4:
 		cfg, records = fakemodel.Tiny(0, 4, 128), model.RecordsV4
-		cfg.Groups = 2 // for two ranks, as V4.1's have it
 	case v41InV4:
 		records = model.RecordsV4
 	}

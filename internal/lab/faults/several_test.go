@@ -14,9 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/faults"
-	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
-	"github.com/vkmla/vkmla/pipeline/ranks"
 	"github.com/vkmla/vkmla/pipeline/replicas"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -183,42 +181,4 @@ func hungReplica(t *testing.T, fake *fake) {
 	assert.Equal(t, []int{2, 0}, []int{s.Len(), s.Replica()})
 	_, err = x.step(t.Context(), replicas.Chunk{Session: s, Tokens: a[2:3]})
 	require.NoError(t, err)
-}
-
-// A rank whose device is lost ends the others' steps, and nobody waits for it.
-func TestLostRank(t *testing.T) { each(t, lostRank) }
-
-func lostRank(t *testing.T, fake *fake) {
-	devs := []*vk.Device{open(t, vk.DeviceOptions{}), open(t, vk.DeviceOptions{})}
-	ctx := t.Context()
-	cfg, err := model.LoadConfig(fake.path)
-	require.NoError(t, err)
-	e, err := ranks.New(ctx, fake.path, devs, model.CheckpointOptions{},
-		pipeline.EngineOptions{MaxTokens: 64, MaxStep: 4, CacheBytes: 1 << 20, Records: fake.records})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = e.Close() })
-	s, err := e.Open()
-	require.NoError(t, err)
-	step := func() error {
-		st, err := e.Begin(ctx, ranks.Chunk{Session: s, Tokens: 1})
-		if err != nil {
-			return err
-		}
-		defer st.Abort()
-		for i := range cfg.Layers {
-			if err := st.SetInput(i, 0, states(cfg, []int32{5})); err != nil {
-				return err
-			}
-			if err := st.RunLayer(ctx, i); err != nil {
-				return err
-			}
-		}
-		return st.Commit()
-	}
-	require.NoError(t, step())
-	lose()
-	assert.ErrorIs(t, step(), vk.ErrDeviceLost)
-	assert.True(t, (devs[0].Err() == nil) != (devs[1].Err() == nil), "one is lost")
-	assert.Equal(t, 1, s.Len())
-	assert.ErrorIs(t, step(), vk.ErrDeviceLost)
 }

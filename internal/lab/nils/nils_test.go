@@ -29,7 +29,6 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/pipeline/model/random"
 	"github.com/vkmla/vkmla/pipeline/prefix"
-	"github.com/vkmla/vkmla/pipeline/ranks"
 	"github.com/vkmla/vkmla/pipeline/replicas"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
@@ -57,13 +56,12 @@ var types = []any{
 	&pipeline.Engine{}, &pipeline.Session{}, &pipeline.Step{}, pipeline.EngineOptions{},
 	(*prefix.Folder)(nil), (*prefix.Keeper)(nil), &prefix.Keeper{},
 	(*replicas.Group)(nil), (*replicas.Session)(nil), &replicas.Group{}, &replicas.Session{},
-	(*ranks.Engine)(nil), (*ranks.Session)(nil), (*ranks.Step)(nil), &ranks.Engine{}, &ranks.Session{}, &ranks.Step{},
 	(*model.Checkpoint)(nil), (*model.DeviceLayer)(nil), (*model.Tensors)(nil), model.Config{}, model.Rope{},
 }
 
 // whole are types none of whose methods may panic, those without an error included.
 var whole = []string{"*vk.Device", "*vk.Instance", "*pipeline.Engine", "*pipeline.Session", "*pipeline.Step", "tensor.Tensor",
-	"*replicas.Group", "*replicas.Session", "*ranks.Engine", "*ranks.Session", "*ranks.Step"}
+	"*replicas.Group", "*replicas.Session"}
 
 // functions return an error.
 var functions = []any{
@@ -79,13 +77,12 @@ var functions = []any{
 	projection.NewInverseRope, projection.NewInverseRopeQuant, projection.NewJoinedChain, projection.NewLinear,
 	projection.NewLinearChain, projection.NewQInsert, projection.NewQKVNorm, projection.NewQuantise,
 	projection.ResetState,
-	pipeline.Measure, pipeline.NewEngine, prefix.New, prefix.OpenFolder, ranks.New, replicas.New,
+	pipeline.Measure, pipeline.NewEngine, prefix.New, prefix.OpenFolder, replicas.New,
 	model.CloseLayers, model.LoadConfig, model.LoadConfigWithDrafts, model.Open, model.OpenTensors, model.ParseConfig, model.Upload, random.Write,
 }
 
 // fine are calls that succeed with nothing.
-var fine = []string{"vk.NewInstance", "cache.NewBlockPool", "*vk.Commands.Release", "*pipeline.Step.Abort", "*ranks.Step.Abort",
-	"model.CloseLayers"}
+var fine = []string{"vk.NewInstance", "cache.NewBlockPool", "*vk.Commands.Release", "*pipeline.Step.Abort", "model.CloseLayers"}
 
 // outside are types of files, of errors and of references.
 var outside = []string{"CheckpointError", "ConfigError", "ForeignError", "LayerWeights", "Matrix", "Blob", "CompressHost"}
@@ -138,7 +135,7 @@ func TestComplete(t *testing.T) {
 		listed[filepath.Base(runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name())] = true
 	}
 	for _, dir := range []string{"vk", "tensor", "cache", "indexer", "attention", "projection", "pipeline", "pipeline/model",
-		"pipeline/model/random", "pipeline/prefix", "pipeline/ranks", "pipeline/replicas"} {
+		"pipeline/model/random", "pipeline/prefix", "pipeline/replicas"} {
 		files, err := filepath.Glob("../../../" + dir + "/*.go")
 		require.NoError(t, err)
 		require.NotEmpty(t, files, dir)
