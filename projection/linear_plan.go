@@ -82,7 +82,7 @@ type linearLayer struct {
 	caps    *vk.Caps
 	cfg     LinearConfig
 	variant string
-	format  weightFormat
+	format  *format
 	tune    *tuning.Linear
 	device  *tuning.Device
 	lanes   laneFinder

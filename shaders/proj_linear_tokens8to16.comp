@@ -11,7 +11,7 @@
 //   all tokens. x of a step lies in shared memory, decoded.
 // Constants after the two of lib/formats.glsl: 2 TOKENS (4, 8 or 16), 3 ROWS (2 or 4), 4
 //   LANES: powers of two, with VEC numbers in 16 bytes TOKENS*LANES*VEC <= 4096; 5 UNROLL, eights
-//   of a quad that are multiplied without a loop, a divisor of VEC/8; all with HALVES and STEP_SUMS.
+//   of a quad that are multiplied without a loop, a divisor of VEC/8; HALVES, STEP_SUMS: all.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

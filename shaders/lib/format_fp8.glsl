@@ -28,13 +28,14 @@ const float FP8_ELEMENT_UNIT = 1.0;
 // fp8_place: the codes in bytes 1 and 3 of w as binary16 numbers times 2^-8.
 uint fp8_place(uint w) { return (w & 0x80008000u) | ((w >> 1) & 0x3F803F80u); }
 
-// FP8_SCALED: eight codes times 2^-8 times a factor; no function, for few are to be under way at a time.
+// FP8_SCALED: eight codes times 2^-8 times a factor. A macro, since few functions are to be under
+// way at a time.
 #define FP8_SCALED(w, factor) \
     uvec4(linear_scaled(fp8_place((w).x << 8), fp8_place((w).x), factor), \
           linear_scaled(fp8_place((w).y << 8), fp8_place((w).y), factor))
 
-// fp8_elements: beside.x has the f32 bits of the block's scale. Of an f32 scale only the power of two
-// is multiplied here; its fraction is the sums'.
+// fp8_elements: beside.x has the f32 bits of the block's scale. Only its power of two is multiplied
+// here; a fraction is the sums'.
 uvec4 fp8_elements(uvec4 w, uvec2 beside, uint part, uint ref) {
     const float power = uintBitsToFloat(beside.x & 0xFF800000u);
     const float factor = (WEIGHT_REF ? power * uintBitsToFloat(0x7F000000u - ref) : power) * 256.0;

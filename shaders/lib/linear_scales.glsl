@@ -1,5 +1,5 @@
-// Scales of a linear layer's weights. Include where SCALE_WORD(i) is word i of them and ROW_LENGTH the
-// numbers of a row of weights.
+// Scales of a linear layer's weights. Include where SCALE_WORD(i) is word i of them and ROW_LENGTH
+// the numbers of a row of weights.
 #ifndef LIB_LINEAR_SCALES_GLSL
 #define LIB_LINEAR_SCALES_GLSL
 #include "formats.glsl"
@@ -8,8 +8,8 @@
 #include "format_list.glsl"
 #undef FORMAT_BESIDE
 
-// w_block_bits: with STEP_SUMS, the f32 bits of the scale of row `row` (of all groups) at k; 1 where
-// rows have scales, which the sums are multiplied by.
+// w_block_bits: with STEP_SUMS, the f32 bits of the scale of row `row` (of all groups) at k; 1
+// where rows have scales, which the sums are multiplied by.
 uint w_block_bits(uint row, uint k) {
     if (!STORED_SCALES) return ONE;
     const uint i = row / SCALE_BLOCK * ((ROW_LENGTH + SCALE_BLOCK - 1u) / SCALE_BLOCK) + k / SCALE_BLOCK;

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vkmla/vkmla/examples/server/weights"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
 )
 
 // TestSizes holds that models of released width have the bytes that released checkpoints have.
@@ -101,7 +102,7 @@ func TestWrite(t *testing.T) {
 		attention, err := model.Open(dir, model.CheckpointOptions{})
 		require.NoError(t, err)
 		assert.Equal(t, c.Layers, attention.Config.Layers)
-		assert.Equal(t, model.FormatFP8, attention.Layers[0].QB.Format)
+		assert.Equal(t, projection.FormatFP8, attention.Layers[0].QB.Format)
 		require.NoError(t, attention.Close())
 		last, err = weights.Open(dir)
 		require.NoError(t, err)

@@ -20,8 +20,8 @@ const FloorTokens = 128
 // checkpoints.
 var WeightFormats = []string{"bf16", "fp8", "nvfp4"}
 
-var timedFormats = map[string]projection.WeightFormat{
-	"bf16": projection.WeightBF16, "fp8": projection.WeightFP8UE8M0, "nvfp4": projection.WeightNVFP4,
+var timedFormats = map[string]projection.Format{
+	"bf16": projection.FormatBF16, "fp8": projection.FormatFP8, "nvfp4": projection.FormatNVFP4,
 }
 
 // linearSizes are the products that the options name, in all formats.
@@ -47,9 +47,9 @@ func (p Product) size(weights string, t int) Size {
 	rows := p.N * p.Groups
 	bytes := 2 * rows * p.K
 	switch timedFormats[weights] {
-	case projection.WeightFP8UE8M0:
+	case projection.FormatFP8:
 		bytes = rows*p.K + scaleBlocks(rows)*scaleBlocks(p.K)
-	case projection.WeightNVFP4:
+	case projection.FormatNVFP4:
 		bytes = rows*p.K/2 + rows*p.K/16
 	}
 	return Size{
@@ -69,14 +69,14 @@ func (p Product) size(weights string, t int) Size {
 func scaleBlocks(n int) int { return (n + projection.ScaleBlock - 1) / projection.ScaleBlock }
 
 // largeWeights makes a matrix whose outputs are about as large as its inputs.
-func largeWeights(rng *rand.Rand, in Arrays, f projection.WeightFormat, rows, k int) {
+func largeWeights(rng *rand.Rand, in Arrays, f projection.Format, rows, k int) {
 	size := 1 / math.Sqrt(float64(k))
 	pattern := make([]byte, distinct)
 	switch f {
-	case projection.WeightBF16:
+	case projection.FormatBF16:
 		in["w"] = manyBF16(rng, size, rows, k)
 		return
-	case projection.WeightFP8UE8M0:
+	case projection.FormatFP8:
 		const deviation = 96
 		for i := range pattern {
 			pattern[i] = numfmt.E4M3Encode(float32(rng.NormFloat64() * deviation))

@@ -22,10 +22,10 @@ func init() {
 	})
 }
 
-var weightFormats = []projection.WeightFormat{
-	projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightNVFP4}
+var weightFormats = []projection.Format{
+	projection.FormatBF16, projection.FormatFP8F32, projection.FormatFP8, projection.FormatNVFP4}
 
-// smallBlock is the side of WeightFP8UE8M0x32.
+// smallBlock is the side of FormatFP8x32.
 const smallBlock = 32
 
 // lacksLinear: activations of four bits have no kernel with matrices or pairs of halves.
@@ -38,7 +38,7 @@ func lacksLinear(c Case, variant string) bool {
 func linearInput(c Case) (h projection.LinearHost, out tensor.DType, column, width int, err error) {
 	in := c.Input()
 	h.T, h.Groups, h.N, h.K = in.Int("tokens"), in.IntOr("groups", 1), in.Int("n"), in.Int("k")
-	h.Weights, h.Activations = projection.WeightFormat(in.Int("weights")), projection.ActivationFormat(in.IntOr("activations", 0))
+	h.Weights, h.Activations = projection.Format(in.Int("weights")), projection.ActivationFormat(in.IntOr("activations", 0))
 	column, width = in.IntOr("column", 0), in.IntOr("width", h.Groups*h.N)
 	out = tensor.BF16
 	if in.IntOr("out_f32", 0) != 0 {
@@ -200,21 +200,28 @@ func newLinearMagnitudes(h projection.LinearHost) linearMagnitudes {
 		}
 		m.x, m.xSum = append(m.x, v), append(m.xSum, sum)
 	}
-	if len(h.Scale) > 0 && h.Weights != projection.WeightNVFP4 {
-		m.largest = 0
-		for row := 0; row < h.Groups*h.N; row += smallBlock {
-			for k := 0; k < h.K; k += smallBlock {
-				m.largest = max(m.largest, math.Abs(h.BlockScale(row, k)))
-			}
-		}
-	}
-	if h.Weights == projection.WeightFP8Rows {
+	switch scale := h.Weights.Shapes(1, h.K).Scale; {
+	case h.Weights.ScaleRows() > 1: // in blocks
+		m.largest = slices.Max(blockScales(h, scale.DType))
+	case scale.Shape == nil && len(h.RowScale) > 0:
 		m.largest = float64(slices.Max(h.RowScale))
 	}
-	if h.Weights == projection.WeightFP8 {
+	if h.Weights == projection.FormatFP8F32 {
 		m.relative += float64((h.K+projection.ScaleBlock-1)/projection.ScaleBlock) * 0x1p-21
 	}
 	return m
+}
+
+// blockScales are the magnitudes of all scales of blocks.
+func blockScales(h projection.LinearHost, dt tensor.DType) (list []float64) {
+	for i := 0; i < len(h.Scale); i += dt.Size() {
+		if dt == tensor.U8 {
+			list = append(list, float64(numfmt.UE8M0Scale(h.Scale[i])))
+		} else {
+			list = append(list, math.Abs(float64(math.Float32frombits(binary.LittleEndian.Uint32(h.Scale[i:])))))
+		}
+	}
+	return list
 }
 
 // bound is what column n of a token may be wrong by before it is rounded.
@@ -233,7 +240,7 @@ type linearShape struct {
 	groups, n, k  int
 	column, spare int // columns before and behind those of the layer
 	f32           bool
-	weights       []projection.WeightFormat // nil: all
+	weights       []projection.Format // nil: all
 	activations   projection.ActivationFormat
 	codes         bool // random codes instead of quantised normal numbers
 	faint         bool // weights of subnormal codes alone
@@ -242,7 +249,7 @@ type linearShape struct {
 }
 
 func randomLinear(seed uint64) []Case {
-	fp8, fp4, fp8x32 := weightFormats[1:3], weightFormats[3:], []projection.WeightFormat{projection.WeightFP8UE8M0x32}
+	fp8, fp4, fp8x32 := weightFormats[1:3], weightFormats[3:], []projection.Format{projection.FormatFP8x32}
 	var cases []Case
 	for i, s := range []linearShape{
 		{about: "one token, least sizes", tokens: 1, groups: 1, n: 8, k: 32},
@@ -297,7 +304,7 @@ func randomLinear(seed uint64) []Case {
 		if formats == nil {
 			formats = weightFormats
 			if i%4 == 1 { // it differs from the others at the end of a sum only
-				formats = append(slices.Clone(formats), projection.WeightFP8Rows)
+				formats = append(slices.Clone(formats), projection.FormatFP8Rows)
 			}
 		}
 		for _, f := range formats {
@@ -307,7 +314,7 @@ func randomLinear(seed uint64) []Case {
 	return cases
 }
 
-func randomLinearCase(rng *rand.Rand, s linearShape, f projection.WeightFormat) Case {
+func randomLinearCase(rng *rand.Rand, s linearShape, f projection.Format) Case {
 	rows := s.groups * s.n
 	c := Case{
 		Name: fmt.Sprintf("%v_t%d_g%d_n%d_k%d_x%v", f, s.tokens, s.groups, s.n, s.k, s.activations), About: s.about,
@@ -322,7 +329,7 @@ func randomLinearCase(rng *rand.Rand, s linearShape, f projection.WeightFormat) 
 	randomWeights(rng, s, f, c.In)
 	if s.faint {
 		mask := byte(0x87) // E4M3 without exponent
-		if f == projection.WeightNVFP4 {
+		if f == projection.FormatNVFP4 {
 			mask = 0x99 // E2M1, two of them
 		}
 		for i := range c.In["w"].Data {
@@ -392,16 +399,16 @@ func randomE4M3(rng *rand.Rand, any bool) byte {
 	}
 }
 
-func randomWeights(rng *rand.Rand, s linearShape, f projection.WeightFormat, in Arrays) {
+func randomWeights(rng *rand.Rand, s linearShape, f projection.Format, in Arrays) {
 	rows := s.groups * s.n
 	switch f {
-	case projection.WeightBF16:
+	case projection.FormatBF16:
 		w := make([]float32, rows*s.k)
 		for i := range w {
 			w[i] = float32(rng.NormFloat64() * 0.02)
 		}
 		in["w"] = vectors.FromBF16(w, rows, s.k)
-	case projection.WeightNVFP4:
+	case projection.FormatNVFP4:
 		data, scale, rowScale := make([]byte, rows*s.k/2), make([]byte, rows*s.k/16), make([]float32, rows)
 		for i := range data {
 			data[i] = byte(rng.UintN(256))
@@ -420,7 +427,7 @@ func randomWeights(rng *rand.Rand, s linearShape, f projection.WeightFormat, in 
 			data[i] = randomE4M3(rng, s.codes)
 		}
 		in["w"] = vectors.FromU8(data, rows, s.k)
-		if f == projection.WeightFP8Rows {
+		if f == projection.FormatFP8Rows {
 			scales := make([]float32, rows)
 			for i := range scales {
 				scales[i] = float32(0x1p-13 * (1 + rng.Float64()))
@@ -429,7 +436,7 @@ func randomWeights(rng *rand.Rand, s linearShape, f projection.WeightFormat, in 
 			return
 		}
 		side := projection.ScaleBlock
-		if f == projection.WeightFP8UE8M0x32 {
+		if f == projection.FormatFP8x32 {
 			side = smallBlock
 		}
 		n, k := (rows+side-1)/side, (s.k+side-1)/side
@@ -441,7 +448,7 @@ func randomWeights(rng *rand.Rand, s linearShape, f projection.WeightFormat, in 
 			}
 			scales[i] = numfmt.UE8M0Scale(bytes[i]) * float32(1+rng.Float64())
 		}
-		if f == projection.WeightFP8 {
+		if f == projection.FormatFP8F32 {
 			in["w_scale"] = vectors.FromF32(scales, n, k)
 		} else {
 			in["w_scale"] = vectors.FromU8(bytes, n, k)

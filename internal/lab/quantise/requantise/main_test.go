@@ -14,6 +14,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/quantise"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
 )
 
 // What the tool writes opens as the format that was asked for, and is as close to the
@@ -26,7 +27,8 @@ func TestRequantise(t *testing.T) {
 		delete(m.Config, "quantization_config")
 		require.NoError(t, m.Write(from, 2))
 		a := open(t, from)
-		for format, want := range map[string]model.Format{"fp8": model.FormatFP8, "fp8-f32": model.FormatFP8, "nvfp4": model.FormatNVFP4} {
+		for format, want := range map[string]projection.Format{
+			"fp8": projection.FormatFP8, "fp8-f32": projection.FormatFP8F32, "nvfp4": projection.FormatNVFP4} {
 			to := filepath.Join(t.TempDir(), "new")
 			require.NoError(t, requantise(from, to, format))
 			b := open(t, to)
@@ -37,10 +39,9 @@ func TestRequantise(t *testing.T) {
 				g := y.Matrices()[i]
 				stored := want
 				if g == &y.Compressor.KVGate || g == &y.Indexer.Weights || g == &y.Indexer.Compressor.KVGate {
-					stored = model.FormatBF16
+					stored = projection.FormatBF16
 				}
 				require.Equal(t, stored, g.Format, "%s: %s", format, g.Name)
-				assert.Equal(t, stored == model.FormatFP8 && format == "fp8-f32", g.ScaleF32, "%s: %s", format, g.Name)
 				assert.NoError(t, within(w, g), "%s: %s", format, g.Name)
 			}
 			assert.Error(t, requantise(from, to, format), "a checkpoint was overwritten")
@@ -70,9 +71,9 @@ func within(w, g *model.Matrix) error {
 		for c, x := range rows[r] {
 			bound := 0.0
 			switch g.Format {
-			case model.FormatFP8:
+			case projection.FormatFP8, projection.FormatFP8F32:
 				bound = quantise.FP8Bound(x, amax) // of a block at most as large as the matrix
-			case model.FormatNVFP4:
+			case projection.FormatNVFP4:
 				b := c / quantise.Run * quantise.Run
 				bound = quantise.NVFP4Bound(x, quantise.AMax(rows[r][b:b+quantise.Run]), amax)
 			}
