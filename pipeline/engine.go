@@ -35,8 +35,7 @@ const (
 // sessions, pages, growth, or what was forked, truncated, cancelled, saved or restored meanwhile.
 //
 // All methods, and those of sessions and steps, may be called from any goroutine. One step is in
-// progress at a time, or EngineOptions.Steps of them. The zero values of Engine, Session and Step
-// cannot be used.
+// progress at a time. The zero values of Engine, Session and Step cannot be used.
 type Engine struct {
 	dev    *vk.Device
 	cfg    model.Config
@@ -45,15 +44,8 @@ type Engine struct {
 	print  Fingerprint
 	update *cache.TableUpdate
 
-	slots   chan struct{} // holds a value for each step in progress, and for calls that exclude one; taken before turn
-	turn    chan struct{} // with several slots: holds one while somebody takes or moves pages; taken before mu
-	done    chan struct{} // closed by Close
-	closing sync.Mutex    // held by Close; taken before mu
-	mu      sync.Mutex    // of all below; nobody waits for the device with it, see await
-	changed sync.Cond     // of waits and moving
-	waits   int           // goroutines that wait for the device; Close frees nothing meanwhile
-	moving  bool          // steps submit nothing now, see still
-	ended   chan struct{} // closed when the next step ends; nil: nobody asked
+	stepLock chan struct{} // full while a step is in progress, or a call that excludes one; taken first
+	mu       sync.Mutex    // of all below; given up while the device is waited for, see await
 
 	layers     []*engineLayer
 	drafts     int           // the first layer that drafts; beyond the last one without any
@@ -68,7 +60,8 @@ type Engine struct {
 	sessions []*Session // by row of the block tables; nil: free
 	rows     []rowState // by row
 	pending  []pageWork
-	lanes    []lane // EngineOptions.Steps of them, for as long as the engine
+	now      progress
+	sizes    stepSizes
 
 	count *counts // nil: memory is allocated, see EngineOptions.Estimate
 
@@ -76,6 +69,7 @@ type Engine struct {
 	stats   Stats
 	cramped bool // see cannotGrow
 	closed  bool
+	freed   bool
 	failed  error // the device is lost
 }
 
@@ -124,18 +118,14 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*
 }
 
 func newEngine(dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, o EngineOptions) *Engine {
-	e := &Engine{dev: dev, cfg: cfg, opts: o, ranks: ranksOf(&cfg, layers), slots: make(chan struct{}, o.Steps),
-		turn: make(chan struct{}, 1), done: make(chan struct{}), ropes: map[model.Rope]tensor.Tensor{},
-		sessions: make([]*Session, o.MaxSessions), rows: make([]rowState, o.MaxSessions)}
-	e.changed.L = &e.mu
+	e := &Engine{dev: dev, cfg: cfg, opts: o, ranks: ranksOf(&cfg, layers), stepLock: make(chan struct{}, 1),
+		ropes: map[model.Rope]tensor.Tensor{}, sessions: make([]*Session, o.MaxSessions), rows: make([]rowState, o.MaxSessions)}
 	e.addLayers(layers)
 	for _, l := range e.layers {
 		e.ropes[l.rope] = tensor.Tensor{}
 	}
-	e.lanes = make([]lane, o.Steps)
-	for i := range e.lanes {
-		e.lanes[i].init(e)
-	}
+	e.now.init(len(layers), o.MaxSessions)
+	e.sizes = stepSizes{e: e, all: map[int]*stepSize{}}
 	return e
 }
 
@@ -176,7 +166,7 @@ func (e *Engine) build(ctx context.Context) (err error) {
 	}
 	// Building the smallest step finds out whether weights and options suit the kernels, before
 	// the caches take their memory.
-	if _, err = e.lanes[0].stepSize(ctx, 1); err != nil {
+	if _, err = e.sizes.of(ctx, 1); err != nil {
 		return err
 	}
 	if err = e.allocateCaches(ctx); err != nil {
@@ -227,12 +217,9 @@ func (e *Engine) growRopes(ctx context.Context, rows int) error {
 			return errors.Join(err, drop(fresh))
 		}
 	}
-	old := fresh
-	err := e.still(ctx, func() error {
-		old, e.ropes, e.reach = e.ropes, fresh, rows
-		return e.forget()
-	})
-	return errors.Join(err, drop(old))
+	old := e.ropes
+	e.ropes, e.reach = fresh, rows
+	return errors.Join(e.forget(), drop(old))
 }
 
 func uploadRope(ctx context.Context, t tensor.Tensor, r model.Rope) error {
@@ -265,36 +252,22 @@ func (e *Engine) Caches(number int) layer.Caches {
 	return e.layers[number].reads()
 }
 
-// Prepare allocates and records what steps of so many tokens need, EngineOptions.Steps of them in
-// progress, so that the first of them does not have to. It waits while any step is in progress.
-// Only Step.SetInput allocates and records more, for hidden states in host memory. Errors: those of
-// Begin and of Step.Submit.
+// Prepare allocates and records what steps of so many tokens need, so that the first of them does
+// not have to. It waits while a step is in progress. Only Step.SetInput allocates and records more,
+// for hidden states in host memory. Errors: those of Begin and of Step.Submit.
 func (e *Engine) Prepare(ctx context.Context, tokens int) error {
 	e = e.orNone()
 	if e.dev != nil && (tokens < 1 || tokens > e.opts.MaxStep) {
 		return badArgument(opPrepare, "tokens", tokens, "1 to %d", e.opts.MaxStep)
 	}
-	if err := e.alone(ctx); err != nil {
+	if err := e.betweenSteps(ctx, func() error { return e.prepare(ctx, tokens) }); err != nil {
 		return fmt.Errorf("%s: %w", opPrepare, err)
-	}
-	defer e.leave()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	err := e.usable()
-	for i := range e.lanes {
-		if err == nil {
-			err = e.lanes[i].prepare(ctx, tokens)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", opPrepare, e.note(err))
 	}
 	return nil
 }
 
-func (l *lane) prepare(ctx context.Context, tokens int) error {
-	e := l.e
-	b, err := l.stepSize(ctx, tokens)
+func (e *Engine) prepare(ctx context.Context, tokens int) error {
+	b, err := e.sizes.of(ctx, tokens)
 	if err != nil {
 		return err
 	}
@@ -341,13 +314,12 @@ func (m EngineMemory) Total() uint64 {
 // Memory returns what is allocated now. A server that begins no new sequences once Held is near
 // EngineOptions.MaxCacheBytes leaves room for the open ones to grow.
 //
-// Steps and Hidden grow with the sizes of steps so far, and of Prepare, for each of the steps that
-// were in progress at a time. For T tokens, all kinds of layers share scratch: about 2*T*2*H*512
-// bytes, and some tens of MB that do not grow with T. Each kind has lists of 4*T*Window bytes, or
-// of 4*T*(Window + entries) where it attends all of them. Each indexer whose picks others read has
-// up to 8*T*TopK. After Warm there is scratch for one size alone, that which takes most. Before it,
-// each size that took more than all that came before it may have some of its own. All sizes of
-// Hidden take about twice what the largest does.
+// Steps and Hidden grow with the sizes of steps so far, and of Prepare. For T tokens, all kinds of
+// layers share scratch: about 2*T*2*H*512 bytes, and some tens of MB that do not grow with T. Each
+// kind has lists of 4*T*Window bytes, or of 4*T*(Window + entries) where it attends all of them.
+// Each indexer whose picks others read has up to 8*T*TopK. After Warm there is scratch for one
+// size alone, that which takes most. Before it, each size that took more than all that came before
+// it may have some of its own. All sizes of Hidden take about twice what the largest does.
 func (e *Engine) Memory() EngineMemory {
 	var m EngineMemory
 	e = e.orNone()
@@ -368,12 +340,10 @@ func (e *Engine) Memory() EngineMemory {
 		m.Tables += t.Bytes()
 	}
 	m.Workspace = e.workspace.Bytes()
-	for i := range e.lanes {
-		m.Steps += e.lanes[i].scratchBytes()
-		for _, b := range e.lanes[i].sizes {
-			steps, hidden, host := b.bytes()
-			m.Steps, m.Hidden, m.Host = m.Steps+steps, m.Hidden+hidden, m.Host+host
-		}
+	m.Steps += e.sizes.scratchBytes()
+	for _, b := range e.sizes.all {
+		steps, hidden, host := b.bytes()
+		m.Steps, m.Hidden, m.Host = m.Steps+steps, m.Hidden+hidden, m.Host+host
 	}
 	return m
 }
@@ -390,34 +360,39 @@ func (e *Engine) weights() (sum uint64) {
 	return sum
 }
 
-// Close ends the steps in progress, waits for the device, and frees everything but the weights.
+// Close ends the step in progress, waits for the device, and frees everything but the weights.
 // Using the engine, its sessions or steps afterwards gives vk.ErrClosed. Closing again does
 // nothing.
 func (e *Engine) Close() error {
 	if e = e.orNone(); e == noEngine {
 		return nil
 	}
-	e.closing.Lock()
-	defer e.closing.Unlock()
+	e.mu.Lock()
+	e.closed = true
+	if st := e.now.step; st != nil {
+		st.withhold() // the program that was to signal a semaphore may be gone
+		st.leave()
+	}
+	e.mu.Unlock()
+	e.stepLock <- struct{}{} // calls that have it find the engine closed, and end
+	defer e.unlockStep()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed {
+	if e.freed {
 		return nil
 	}
-	e.closed = true
-	close(e.done)
-	for i := range e.lanes {
-		if st := e.lanes[i].step; st != nil && st.gated { // whoever was to signal may be gone
-			st.withhold()
-		}
+	e.freed = true
+	return e.free()
+}
+
+// free frees what the engine owns once the device is done with it.
+func (e *Engine) free() error {
+	if p := e.now.flight; p != nil {
+		e.mu.Unlock()
+		_ = p.Wait(context.Background()) // bounded by vk.DeviceOptions.HangAfter
+		e.mu.Lock()
 	}
-	for e.waits > 0 {
-		e.changed.Wait()
-	}
-	var err error
-	for i := range e.lanes {
-		err = errors.Join(err, e.lanes[i].close())
-	}
+	err := e.sizes.close()
 	for _, c := range e.caches {
 		err = errors.Join(err, c.memory().Close())
 	}
@@ -430,12 +405,12 @@ func (e *Engine) Close() error {
 	return errors.Join(err, e.workspace.Close())
 }
 
-// forget drops all recorded commands.
-func (e *Engine) forget() (err error) {
-	for i := range e.lanes {
-		err = errors.Join(err, e.lanes[i].forget())
+// forget drops all recorded commands, and keeps the times of a step in progress.
+func (e *Engine) forget() error {
+	if st := e.now.step; st != nil {
+		st.keepTimes()
 	}
-	return err
+	return e.sizes.forget()
 }
 
 // usable reports why nothing can be done. It is called, as all below, with e.mu held.
@@ -449,15 +424,13 @@ func (e *Engine) usable() error {
 	return e.failed
 }
 
-// note remembers a lost device, and ends the steps in progress: nobody shall wait for them.
+// note remembers a lost device, and ends the step in progress: no call shall wait for it.
 func (e *Engine) note(err error) error {
 	if errors.Is(err, vk.ErrDeviceLost) && e.failed == nil {
 		e.failed = err
 		e.log(slog.LevelError, "the device is lost", "error", err)
-		for i := range e.lanes {
-			if st := e.lanes[i].step; st != nil {
-				err = errors.Join(err, st.end())
-			}
+		if st := e.now.step; st != nil {
+			err = errors.Join(err, st.end())
 		}
 	}
 	return err

@@ -72,10 +72,8 @@ func (e *Engine) estimate(ctx context.Context, lengths []int) (m EngineMemory, e
 	if err = e.arrangePools(); err != nil {
 		return m, err
 	}
-	for i := range e.lanes {
-		if err := e.lanes[i].open(ctx); err != nil {
-			return m, err
-		}
+	if err := e.sizes.open(ctx); err != nil {
+		return m, err
 	}
 	for _, p := range e.pools {
 		pages := 0
@@ -88,7 +86,7 @@ func (e *Engine) estimate(ctx context.Context, lengths []int) (m EngineMemory, e
 		}
 		m.Held += uint64(pages) * p.bytes
 		if !p.keepsAll() {
-			pages += e.opts.Steps * (ceilDiv(e.opts.MaxStep, p.Page) + 1)
+			pages += ceilDiv(e.opts.MaxStep, p.Page) + 1
 		}
 		m.Caches += uint64(max(p.ids.Capacity(), min(pages, p.most))) * p.bytes
 	}

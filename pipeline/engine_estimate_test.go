@@ -43,7 +43,7 @@ func TestEstimate(t *testing.T) {
 		"v41 in pages": {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9, Pages: model.VLLMPagesV41(64),
 			LayerByLayer: true}, fakemodel.V41()},
 		"v41 drafts": {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9}, draftingModel()},
-		"v41 as v4": {fakemodel.BF16, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9, Records: model.RecordsV4, Steps: 2,
+		"v41 as v4": {fakemodel.BF16, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9, Records: model.RecordsV4,
 			LayerByLayer: true}, fakemodel.V41()},
 		"default":    {fakemodel.BF16, options{MaxTokens: 5000, MaxSessions: 3, MaxStep: 12}, v4},
 		"layers":     {fakemodel.FP8, options{MaxTokens: 300, MaxStep: 5, LayerByLayer: true, KeepTopK: true, KeepLSE: true}, v4},
@@ -51,7 +51,6 @@ func TestEstimate(t *testing.T) {
 		"fp8 output": {fakemodel.FP8, options{MaxTokens: 77, MaxStep: 2, Output: pipeline.OutputFP8Packed, Invariant: true}, v4},
 		"quant 8":    {fakemodel.FP8F32, options{MaxTokens: 77, MaxStep: 2, QuantiseActivations: true}, v4},
 		"gathered":   {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9, Variant: "twopass-base", Pages: oddPages}, v4},
-		"two steps":  {fakemodel.FP8, options{MaxTokens: 300, MaxSessions: 3, MaxStep: 5, Steps: 2, LayerByLayer: true}, v4},
 		"cache bytes": {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 4, MaxStep: 4, CacheBytes: 8 << 20,
 			MaxCacheBytes: 9 << 20}, v4},
 	} {

@@ -15,7 +15,7 @@ import (
 
 // ensure makes sure that so many pages of each pool are free, by growing the pools: to
 // twice their size, to what MaxCacheBytes leaves, or by less where the device has no more.
-// It needs the turn.
+// The step lock is held.
 func (e *Engine) ensure(ctx context.Context, need pageCounts) error {
 	if !e.short(need) {
 		return nil
@@ -147,11 +147,6 @@ func (e *Engine) growPools(ctx context.Context, to pageCounts) error {
 	if err := e.room(to); err != nil {
 		return err
 	}
-	return e.still(ctx, func() error { return e.movePools(ctx, to) })
-}
-
-// movePools is growPools where there is room and nothing is in flight.
-func (e *Engine) movePools(ctx context.Context, to pageCounts) error {
 	if err := errors.Join(e.forget(), e.shrinkPools(ctx, to)); err != nil {
 		return err
 	}
@@ -219,23 +214,20 @@ func (e *Engine) rebalance(ctx context.Context, need, least pageCounts) error {
 		return fmt.Errorf("%w: %d bytes needed, at most %d allowed", cache.ErrPoolFull, wanted, limit)
 	}
 	before, began := e.bytes(e.capacities()), time.Now()
-	err := e.still(ctx, func() error {
-		// The destination of pending work may have been given up since.
-		err := errors.Join(e.forget(), e.workPages(ctx))
-		to := e.shared(least, limit)
-		for i, p := range e.pools {
-			if err == nil {
-				err = p.ids.Shrink(min(to[i], p.ids.Capacity()))
-			}
-		}
+	// The destination of pending work may have been given up since.
+	err := errors.Join(e.forget(), e.workPages(ctx))
+	to := e.shared(least, limit)
+	for i, p := range e.pools {
 		if err == nil {
-			err = e.shrinkPools(ctx, e.capacities())
+			err = p.ids.Shrink(min(to[i], p.ids.Capacity()))
 		}
-		if err == nil {
-			err = e.growPools(ctx, to)
-		}
-		return err
-	})
+	}
+	if err == nil {
+		err = e.shrinkPools(ctx, e.capacities())
+	}
+	if err == nil {
+		err = e.growPools(ctx, to)
+	}
 	if outOfMemory(err) {
 		err = fmt.Errorf("%w: %w", cache.ErrPoolFull, err)
 	}

@@ -157,9 +157,7 @@ func (e *Engine) buildPools() error {
 	if err := e.shapePools(); err != nil {
 		return err
 	}
-	for i := range e.lanes {
-		e.lanes[i].need = make(pageCounts, len(e.pools))
-	}
+	e.now.need = make(pageCounts, len(e.pools))
 	addresses := len(e.dev.Caps().Missing([]string{"bufferDeviceAddress", "shaderInt64"})) == 0
 	for _, p := range e.pools {
 		limit := math.MaxInt32
@@ -204,13 +202,13 @@ func (e *Engine) table(l *engineLayer, s model.Store) tensor.Tensor {
 
 // useful returns the most pages that sessions can hold. If pages are kept, that is all pages of
 // their longest sequences. Otherwise it is, for each session, the pages of what a step reads, a
-// page begun at either end and one for a copy, and the pages of the steps in progress.
+// page begun at either end and one for a copy, and the pages of the step in progress.
 func (p *enginePool) useful(o EngineOptions, sessions int) int {
 	whole := sessions * (p.width + 1)
 	if p.keepsAll() {
 		return whole
 	}
-	return min(whole, sessions*(ceilDiv(p.keep+o.Rewind, p.Page)+3)+o.Steps*ceilDiv(o.MaxStep, p.Page))
+	return min(whole, sessions*(ceilDiv(p.keep+o.Rewind, p.Page)+3)+ceilDiv(o.MaxStep, p.Page))
 }
 
 // firstTokens is the length of a session for which there are caches at first.

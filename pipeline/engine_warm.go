@@ -11,11 +11,10 @@ const opWarm = "pipeline: warm"
 
 // Warm takes steps of every size, of sessions of its own that nobody sees, until what they take is
 // allocated, compiled, recorded and measured, with inputs on the device and from host memory, and
-// with the tables of positions at their full length; with EngineOptions.Steps for so many in
-// progress. It waits while other steps are. No step compiles anything from then on. None
-// records its commands again either, unless caches grow (EngineOptions.CacheBytes), SetTiming asks
-// for it, or a step has so much more to do than these that a submission might exceed
-// EngineOptions.SubmitBudget.
+// with the tables of positions at their full length. It waits while another step is in progress. No
+// step compiles anything from then on. None records its commands again either, unless caches grow
+// (EngineOptions.CacheBytes), SetTiming asks for it, or a step has so much more to do than these
+// that a submission might exceed EngineOptions.SubmitBudget.
 //
 // What EngineOptions.Between records runs, too, on what its memory holds by then. Hidden states
 // may hold anything. Warm needs as many sessions as MaxStep tokens take, and pages for them, and
@@ -24,14 +23,11 @@ const opWarm = "pipeline: warm"
 // Errors: ErrTooManySessions; those of Prepare and of Step.Wait.
 func (e *Engine) Warm(ctx context.Context) error {
 	e = e.orNone()
-	err := e.renewed(ctx, func() error {
-		err := e.growRopes(ctx, e.opts.MaxTokens)
-		for i := range e.lanes {
-			if err == nil {
-				err = e.lanes[i].buildAll(ctx)
-			}
+	err := e.betweenSteps(ctx, func() error {
+		if err := e.growRopes(ctx, e.opts.MaxTokens); err != nil {
+			return err
 		}
-		return err
+		return e.sizes.build(ctx)
 	})
 	if err == nil {
 		err = e.warm(ctx)
@@ -40,21 +36,6 @@ func (e *Engine) Warm(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", opWarm, err)
 	}
 	return nil
-}
-
-// renewed does something while no step is in progress.
-func (e *Engine) renewed(ctx context.Context, do func() error) error {
-	if err := e.alone(ctx); err != nil {
-		return err
-	}
-	defer e.leave()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	err := e.usable()
-	if err == nil {
-		err = do()
-	}
-	return e.note(err)
 }
 
 func (e *Engine) warm(ctx context.Context) (err error) {
@@ -85,10 +66,8 @@ func (e *Engine) warm(ctx context.Context) (err error) {
 			for i := range chunks { // blocks of any length serve
 				chunks[i].Draft = draft
 			}
-			for i := range e.lanes {
-				if err := e.lanes[i].warm(ctx, chunks); err != nil {
-					return err
-				}
+			if err := e.warmSize(ctx, chunks); err != nil {
+				return err
 			}
 		}
 	}
@@ -99,13 +78,13 @@ func (e *Engine) warm(ctx context.Context) (err error) {
 // submissions stay within their budget, and again for those that do not.
 const mostRuns = 6
 
-// warm runs steps of a size with any number of pieces.
-func (l *lane) warm(ctx context.Context, chunks []Chunk) error {
+// warmSize runs steps of a size with any number of pieces.
+func (e *Engine) warmSize(ctx context.Context, chunks []Chunk) error {
 	for _, host := range []bool{false, true} {
 		for pieces, most := 1, 1; pieces <= most; pieces *= 2 {
 			for run, done := 0, false; !done && run < mostRuns; run++ {
 				var err error
-				if most, done, err = l.warmStep(ctx, chunks, host, pieces); err != nil {
+				if most, done, err = e.warmStep(ctx, chunks, host, pieces); err != nil {
 					return err
 				}
 			}
@@ -116,14 +95,8 @@ func (l *lane) warm(ctx context.Context, chunks []Chunk) error {
 
 // warmStep runs a step and gives it up. It returns the most pieces of steps of its size, and
 // whether such a step would now take the commands as they are.
-func (l *lane) warmStep(ctx context.Context, chunks []Chunk, host bool, pieces int) (most int, done bool, err error) {
-	e := l.e
-	if err := e.alone(ctx); err != nil {
-		return 0, false, err
-	}
-	e.mu.Lock()
-	st, err := e.begin(ctx, l, chunks)
-	e.mu.Unlock()
+func (e *Engine) warmStep(ctx context.Context, chunks []Chunk, host bool, pieces int) (most int, done bool, err error) {
+	st, err := e.begin(ctx, chunks, true)
 	if err != nil {
 		return 0, false, err
 	}
@@ -157,13 +130,13 @@ func (st *Step) pose(host bool, pieces int) (keys []commandKey, most int, err er
 	if err = st.active(); err != nil {
 		return nil, 0, err
 	}
-	st.warms, st.reuses, st.host = true, true, host
+	st.reuses, st.host = true, host
 	if host {
 		if err = st.b.openHost(); err != nil {
 			return nil, 0, e.note(err)
 		}
-		for i := range st.lane.set {
-			st.lane.set[i] = true
+		for i := range st.e.now.set {
+			st.e.now.set[i] = true
 		}
 	}
 	most = 1

@@ -14,8 +14,8 @@ var (
 	ErrSequenceFull = errors.New("the sequence is full")
 	// ErrTooManySessions: EngineOptions.MaxSessions are open already.
 	ErrTooManySessions = errors.New("too many sessions")
-	// ErrInStep: a session was to change, or to be in another step, while a step in progress has
-	// tokens of it, or while Engine.Begin or Session.Advance takes its pages.
+	// ErrInStep: a session was to change while the step in progress has tokens of it, or while
+	// Engine.Begin or Session.Advance takes its pages.
 	ErrInStep = errors.New("the session is in a step")
 	// ErrRewind: a session was to be truncated further than EngineOptions.Rewind allows.
 	ErrRewind = errors.New("too far to truncate")

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
@@ -22,13 +24,8 @@ func (e *Engine) Lose() {
 }
 
 // allSteps is what there is for sizes of steps.
-func (e *Engine) allSteps() (list []*stepSize) {
-	for i := range e.lanes {
-		for _, b := range e.lanes[i].sizes {
-			list = append(list, b)
-		}
-	}
-	return list
+func (e *Engine) allSteps() []*stepSize {
+	return slices.Collect(maps.Values(e.sizes.all))
 }
 
 // PageCounts are numbers of pages of the first pools of an engine.
@@ -62,7 +59,7 @@ func (e *Engine) Submissions(size int) (n int, each bool) {
 // Updates returns how many block tables a step that has begun looked at, and how many entries of
 // them it sends to the device.
 func (st *Step) Updates() (tables, entries int) {
-	return len(st.lane.changed), int(le.Uint32(st.b.staged.updates))
+	return len(st.e.now.changed), int(le.Uint32(st.b.staged.updates))
 }
 
 // Parts are those of the commands for a step of a size, which has them all.
@@ -111,14 +108,11 @@ func Suits(each bool, parts []vk.Part, took []float64, work float64, budget time
 
 // OpenAll allocates what Warm does, and runs nothing.
 func (e *Engine) OpenAll(ctx context.Context) error {
-	return e.renewed(ctx, func() error {
-		err := e.growRopes(ctx, e.opts.MaxTokens)
-		for i := range e.lanes {
-			if err == nil {
-				err = e.lanes[i].open(ctx)
-			}
+	return e.betweenSteps(ctx, func() error {
+		if err := e.growRopes(ctx, e.opts.MaxTokens); err != nil {
+			return err
 		}
-		return err
+		return e.sizes.open(ctx)
 	})
 }
 
@@ -137,20 +131,17 @@ func (e *Engine) SpareBytes() (n uint64) {
 // It is for sizes of steps that there have been.
 func (e *Engine) Poison() error {
 	const nan = 0x7fc07fc0 // and no entry, slot or code that there is
-	for i := range e.lanes {
-		l := &e.lanes[i]
-		for _, b := range l.sizes {
-			last := memory.Always
-			b.scratch.Enter = func(rec *vk.Recorder, now memory.Use) (err error) {
-				if now != 0 && now == last {
-					return nil
-				}
-				last = now
-				for _, r := range b.scratch.Idle(now) {
-					err = errors.Join(err, rec.Fill(b.buffer.View(r[0], r[1]-r[0]), nan))
-				}
-				return err
+	for _, b := range e.sizes.all {
+		last := memory.Always
+		b.scratch.Enter = func(rec *vk.Recorder, now memory.Use) (err error) {
+			if now != 0 && now == last {
+				return nil
 			}
+			last = now
+			for _, r := range b.scratch.Idle(now) {
+				err = errors.Join(err, rec.Fill(b.buffer.View(r[0], r[1]-r[0]), nan))
+			}
+			return err
 		}
 	}
 	return e.forget()
@@ -158,7 +149,7 @@ func (e *Engine) Poison() error {
 
 // Levels returns the schedule of a layer in steps of so many tokens, of which there has been one.
 func (e *Engine) Levels(tokens, layer int) [][]string {
-	return e.lanes[0].sizes[e.size(tokens)].layers[layer].Levels()
+	return e.sizes.all[e.size(tokens)].layers[layer].Levels()
 }
 
 // Tear leaves counters as a launch does that failed between two of its pieces. Recorded steps
@@ -189,8 +180,8 @@ func (e *Engine) Untear() error { return e.forget() }
 func (st *Step) Pretend() {
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
-	for i := range st.lane.ran {
-		st.lane.ran[i] = true
+	for i := range st.e.now.ran {
+		st.e.now.ran[i] = true
 	}
 }
 
@@ -198,7 +189,7 @@ func (st *Step) Pretend() {
 func (st *Step) ShowLayer(layer int) {
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
-	st.lane.shown[layer], st.latest = true, layer
+	st.e.now.shown[layer], st.latest = true, layer
 }
 
 // Prologue runs what comes before a step's layers, and makes it believe that these ran.

@@ -11,7 +11,7 @@ import (
 var (
 	noEngine  = &Engine{ranks: 1}
 	noSession = &Session{e: noEngine, at: &rowState{}}
-	noStep    = &Step{e: noEngine, lane: &lane{e: noEngine}, b: &stepSize{}}
+	noStep    = &Step{e: noEngine, b: &stepSize{}}
 )
 
 func (e *Engine) orNone() *Engine {

@@ -25,17 +25,6 @@ type EngineOptions struct {
 	MaxSessions int // most open sessions, forks included; 0: 1
 	MaxStep     int // most tokens of a step, of all its sessions; 0: 128
 
-	// Steps is how many steps of disjoint sessions can be in progress at a time, at most
-	// MaxSessions; 0: 1. With two, the device runs layers of one while the host computes what comes
-	// between layers of the other. Results do not change. Each step has memory of its own (Steps
-	// and Hidden of EngineMemory), made when so many are first in progress, or by Prepare and Warm.
-	// Between excludes more than one.
-	//
-	// Prepare, Warm, SetTiming, RecordAgain and Session.Advance come in only where none is in
-	// progress. Goroutines that each begin one after the other may never leave such a moment: let
-	// them pause for those calls, or give the calls a context that ends.
-	Steps int
-
 	// CacheBytes is the cache memory of all layers at first; 0: about what one session of 4096
 	// tokens needs. It grows by doubling up to MaxCacheBytes; 0: as far as sessions can use it.
 	// A step that makes it grow takes much longer, for the caches are copied and commands
@@ -137,7 +126,6 @@ func (o *EngineOptions) fill(cfg *model.Config) {
 	o.Keys = cmp.Or(o.Keys, o.Records.Keys())
 	o.MaxSessions = cmp.Or(o.MaxSessions, 1)
 	o.MaxStep = cmp.Or(o.MaxStep, 128)
-	o.Steps = cmp.Or(o.Steps, 1)
 	o.SubmitBudget = cmp.Or(o.SubmitBudget, defaultSubmitBudget)
 	o.Pages = maps.Clone(o.Pages)
 }
@@ -157,7 +145,6 @@ func (o *EngineOptions) complete(ctx context.Context, dev *vk.Device, cfg model.
 		checkLayers(&c, &cfg, layers)
 	}
 	o.MaxStep = min(o.MaxStep, o.MaxTokens*o.MaxSessions)
-	o.Steps = min(o.Steps, o.MaxSessions)
 	o.Rewind = min(o.Rewind, o.MaxTokens)
 	return c.err
 }
@@ -170,10 +157,6 @@ func (o *EngineOptions) check(c *argumentCheck, dev *vk.Device, cfg *model.Confi
 		c.bad("MaxSessions", o.MaxSessions, "0 to %d", 1<<16)
 	case o.MaxStep < 1:
 		c.bad("MaxStep", o.MaxStep, "at least 1")
-	case o.Steps < 1:
-		c.bad("Steps", o.Steps, "at least 1")
-	case o.Steps > 1 && o.Between != nil:
-		c.bad("Steps", o.Steps, "1 with Between")
 	case o.Rewind < 0:
 		c.bad("Rewind", o.Rewind, "at least 0")
 	case o.LayerByLayer && o.Between != nil:

@@ -121,18 +121,8 @@ func (s *Session) free() error {
 	return nil
 }
 
-// inStep reports whether the session has a chunk of a step in progress, or of one that begins.
-func (s *Session) inStep() bool { return s.e.laneOf(s.row) != nil }
-
-// laneOf is the lane whose step has a chunk of the session in a row, nil without one.
-func (e *Engine) laneOf(row int) *lane {
-	for i := range e.lanes {
-		if l := &e.lanes[i]; l.pinned && l.byRow[row] >= 0 {
-			return l
-		}
-	}
-	return nil
-}
+// inStep reports whether the session has a chunk of the step in progress, or of one that begins.
+func (s *Session) inStep() bool { return s.e.now.byRow[s.row] >= 0 }
 
 // Fork makes a session with the same tokens in the same pages. Nothing is copied now: a shared page
 // is copied when one of the two writes to it.
@@ -368,7 +358,7 @@ func (s *Session) settle() error {
 
 // Advance lengthens the session by n tokens that no layer has seen: all that caches hold of them is
 // zeros. It serves measurements at a length (see Engine.Caches), and callers that write the pages
-// themselves, afterwards. It waits while steps of other sessions are in progress.
+// themselves, afterwards. It waits while a step of other sessions is in progress.
 //
 // Errors: vk.ErrArgument for a negative n; ErrSequenceFull, cache.ErrPoolFull,
 // ErrInStep; the context's; vk.ErrClosed, vk.ErrDeviceLost. Then the session may have got
@@ -380,36 +370,26 @@ func (s *Session) Advance(ctx context.Context, n int) error {
 	err := s.free() // its own step would never let it in
 	e.mu.Unlock()
 	if err == nil {
-		err = e.alone(ctx)
+		err = e.betweenSteps(ctx, func() error { return s.advance(ctx, n) })
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", opAdvance, err)
-	}
-	defer e.leave()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	err = s.free()
-	switch {
-	case err != nil:
-	case n < 0:
-		return badArgument(opAdvance, "n", n, "at least 0")
-	case n > e.opts.MaxTokens-s.at.length:
-		err = fmt.Errorf("%w: %d tokens and %d more, of at most %d", ErrSequenceFull, s.at.length, n, e.opts.MaxTokens)
-	}
-	if err == nil {
-		err = s.advance(ctx, n)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", opAdvance, e.note(err))
+		return wrap(opAdvance, err)
 	}
 	return nil
 }
 
 func (s *Session) advance(ctx context.Context, n int) (err error) {
-	e, l, from := s.e, &s.e.lanes[0], s.at.length
-	l.clearRows()
-	l.byRow[s.row], l.pinned = 0, true
-	defer func() { l.pinned = false }()
+	e, from := s.e, s.at.length
+	switch err := s.free(); {
+	case err != nil:
+		return err
+	case n < 0:
+		return badArgument(opAdvance, "n", n, "at least 0")
+	case n > e.opts.MaxTokens-from:
+		return fmt.Errorf("%w: %d tokens and %d more, of at most %d", ErrSequenceFull, from, n, e.opts.MaxTokens)
+	}
+	e.now.byRow[s.row] = 0 // it cannot be changed meanwhile
+	defer e.now.clearRows()
 	pages := make(pageCounts, len(e.pools))
 	for n > 0 && err == nil {
 		part := min(n, e.opts.MaxStep)

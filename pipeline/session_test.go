@@ -173,9 +173,9 @@ func testSessions(t *testing.T, of *sessionModel) {
 		test func(*testing.T)
 	}{
 		{"growth", x.growth}, {"fork", x.fork}, {"truncate", x.truncate}, {"cancel", x.cancel}, {"semaphores", x.semaphores},
-		{"growth behind a semaphore", x.growthBehind}, {"layers", x.byLayer}, {"budget", x.budget}, {"batch", x.batch},
+		{"close behind a semaphore", x.closeBehind}, {"layers", x.byLayer}, {"budget", x.budget}, {"batch", x.batch},
 		{"full", x.full}, {"save", x.save}, {"odd pages", func(t *testing.T) { x.inPages(t, of.odd) }}, {"concurrent", x.concurrent},
-		{"random", x.random}, {"two steps", x.twoSteps}, {"steps at random", x.randomSteps},
+		{"around", x.around}, {"random", x.random},
 	} {
 		t.Run(c.name, c.test)
 	}

@@ -68,11 +68,11 @@ func (p *snapshotPool) entries(page int) (first, end int) {
 	return int(p.First) / page, ceilDiv(int(p.Beyond), page)
 }
 
-// Save writes the session's tokens, as the caches hold them, to w, without those of a step in
-// progress. Meanwhile steps can begin, and the session may be changed or closed: Save writes what
-// it was at first, and holds its pages as a fork does. It reads some megabytes at a time, for which
-// it waits as Engine.Begin does; w may be slow. What was written after
-// an error, or if w panics, is not a snapshot. The engine's Fingerprint is part of it.
+// Save writes the session's tokens, as the caches hold them, to w. It reads some megabytes at a
+// time, for which it waits as Engine.Begin does; in between steps can begin, w may be slow, and the
+// session may be changed or closed: Save writes what it was at first, and holds its pages as a fork
+// does. What was written after an error, or if w panics, is not a snapshot. The engine's
+// Fingerprint is part of it.
 //
 // Errors: vk.ErrArgument for a nil w; those of w, the context's, vk.ErrClosed, vk.ErrDeviceLost.
 func (s *Session) Save(ctx context.Context, w io.Writer) error {
@@ -100,54 +100,49 @@ func (s *Session) save(ctx context.Context, w io.Writer) error {
 // of one token.
 const leaseBytes = 4 << 20
 
-// lease is a slot and the turn, given up now and then for steps to run.
+// lease is the step lock, given back now and then for steps to run.
 type lease struct {
 	e     *Engine
 	taken bool
 	moved int // bytes since it was taken
 }
 
-// take takes them, unless they are taken.
+// take takes it, unless it is taken.
 func (l *lease) take(ctx context.Context) error {
 	if l.taken {
 		return nil
 	}
-	if err := l.e.enter(ctx); err != nil {
+	if err := l.e.lockStep(ctx); err != nil {
 		return err
 	}
 	l.taken, l.moved = true, 0
 	return nil
 }
 
-// give gives them back, if they are taken.
+// give gives it back, if it is taken.
 func (l *lease) give() {
 	if l.taken {
 		l.taken = false
-		l.e.leave()
+		l.e.unlockStep()
 	}
 }
 
-// view returns a fork without a row, which keeps the pages while they are read. A step in progress
-// writes to some of them, behind the tokens that the session has.
+// view returns a fork without a row, which keeps the pages while they are read. The lease is taken.
 func (s *Session) view() (*Session, error) {
 	err := s.usable()
-	if err == nil && !s.inStep() {
+	if err == nil {
 		err = s.settle()
 	}
 	if err != nil {
 		return nil, err
 	}
-	s.wake() // the step after this one must not write to pages that are shared
 	v := &Session{e: s.e, at: &rowState{length: s.at.length}, floor: s.lowest()}
 	for _, t := range s.tables {
 		shared, err := t.Fork()
-		if err == nil {
-			v.tables = append(v.tables, sessionTable{Table: shared, pool: t.pool})
-			err = shared.Truncate(min(t.pool.slots(s.at.length), shared.Len()))
-		}
 		if err != nil {
 			return nil, errors.Join(err, v.cut(0))
 		}
+		v.tables = append(v.tables, sessionTable{Table: shared, pool: t.pool})
 	}
 	return v, nil
 }

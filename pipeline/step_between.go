@@ -112,7 +112,7 @@ func (b *stepSize) recordBetween(rec *vk.Recorder, layer int, key commandKey) er
 // from. Where the caller's commands are between layers, each has to run once, in order: those
 // commands may add to something. From the first layer on everything begins again.
 func (st *Step) checkOrder(layer int) error {
-	e, ran := st.e, st.lane.ran
+	e, ran := st.e, st.e.now.ran
 	if layer >= 0 {
 		l := e.layers[layer]
 		for _, from := range []*engineLayer{l.entries, l.picks, l.blocks} {
@@ -139,7 +139,7 @@ func (st *Step) checkOrder(layer int) error {
 // EngineOptions.Between would now record something else: commands keep the memory and arguments
 // that they were recorded with.
 //
-// Errors: the context's while steps are in progress; vk.ErrClosed, vk.ErrDeviceLost.
+// Errors: the context's while a step is in progress; vk.ErrClosed, vk.ErrDeviceLost.
 func (e *Engine) RecordAgain(ctx context.Context) error {
 	return e.orNone().renew(ctx, opRecordAgain, func() {})
 }
@@ -147,19 +147,12 @@ func (e *Engine) RecordAgain(ctx context.Context) error {
 // renew drops all recorded commands while no step is in progress, and makes a change for those to
 // come.
 func (e *Engine) renew(ctx context.Context, op string, change func()) error {
-	if err := e.alone(ctx); err != nil {
+	err := e.betweenSteps(ctx, func() error {
+		change()
+		return e.forget()
+	})
+	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	defer e.leave()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	err := e.usable()
-	if err == nil {
-		err = e.forget()
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", op, e.note(err))
-	}
-	change()
 	return nil
 }

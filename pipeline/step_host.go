@@ -50,14 +50,17 @@ func (st *Step) HostInput(layer, chunk int) ([]uint16, error) {
 func (st *Step) setInput(layer, chunk, n int, write func([]uint16)) error {
 	st = st.orNone()
 	st.e.mu.Lock()
+	defer st.e.mu.Unlock()
 	to, err := st.hostInput(layer, chunk, n)
-	st.lane.unlocked(err, func() { write(to) })
+	if err == nil {
+		write(to)
+	}
 	return err
 }
 
 // hostInput is where inputs go; n is how many values the caller has, negative for any.
 func (st *Step) hostInput(layer, chunk, n int) ([]uint16, error) {
-	e, l := st.e, st.lane
+	e, now := st.e, &st.e.now
 	x, err := st.chunk(opInput, layer, chunk, n, e.cfg.Hidden)
 	if err != nil {
 		return nil, err
@@ -70,13 +73,13 @@ func (st *Step) hostInput(layer, chunk, n int) ([]uint16, error) {
 			return nil, fmt.Errorf("%s: %w", opInput, e.note(err))
 		}
 		st.host = true
-		clear(l.set)
+		clear(now.set)
 	}
 	if e.opts.LayerByLayer && st.layer != layer { // this layer's inputs replace the other's
-		clear(l.set[st.layer*e.opts.MaxSessions:][:len(l.parts)])
+		clear(now.set[st.layer*e.opts.MaxSessions:][:len(now.parts)])
 	}
 	st.layer = layer
-	l.set[layer*e.opts.MaxSessions+chunk] = true
+	now.set[layer*e.opts.MaxSessions+chunk] = true
 	return part[uint16](st.b.hostIn.of(layer), x, e.cfg.Hidden), nil
 }
 
@@ -97,16 +100,17 @@ func part[E uint16 | float32 | int32](t tensor.Tensor, x stepPart, width int) []
 func (st *Step) ReadOutput(layer, chunk int, values []float32) error {
 	st = st.orNone()
 	st.e.mu.Lock()
+	defer st.e.mu.Unlock()
 	x, err := st.hostOutput(layer, chunk, len(values))
-	t, width := st.b.hostOut.of(layer), st.e.cfg.Hidden
-	st.lane.unlocked(err, func() {
-		if t.DType == tensor.F32 {
-			copy(values, part[float32](t, x, width))
-		} else {
-			numfmt.BF16DecodeSlice(values, part[uint16](t, x, width))
-		}
-	})
-	return err
+	if err != nil {
+		return err
+	}
+	if t, width := st.b.hostOut.of(layer), st.e.cfg.Hidden; t.DType == tensor.F32 {
+		copy(values, part[float32](t, x, width))
+	} else {
+		numfmt.BF16DecodeSlice(values, part[uint16](t, x, width))
+	}
+	return nil
 }
 
 // ReadOutputBF16 is ReadOutput for the bits of bf16. Errors: those of ReadOutput; vk.ErrArgument
@@ -114,8 +118,9 @@ func (st *Step) ReadOutput(layer, chunk int, values []float32) error {
 func (st *Step) ReadOutputBF16(layer, chunk int, values []uint16) error {
 	st = st.orNone()
 	st.e.mu.Lock()
+	defer st.e.mu.Unlock()
 	from, err := st.halfOutput(layer, chunk, len(values))
-	st.lane.unlocked(err, func() { copy(values, from) })
+	copy(values, from)
 	return err
 }
 
@@ -209,7 +214,7 @@ func (st *Step) ReadLSE(layer, chunk int, values []float32) error {
 
 // chunk checks the arguments of a call about a chunk, with n values unless n is negative.
 func (st *Step) chunk(op string, layer, chunk, n, width int) (x stepPart, err error) {
-	parts := st.lane.parts
+	parts := st.e.now.parts
 	if err = st.active(); err == nil && st.flying != nil {
 		err = vk.ErrBusy
 	}
@@ -233,7 +238,7 @@ func (st *Step) chunk(op string, layer, chunk, n, width int) (x stepPart, err er
 // readable demands that a layer's results are in host memory: it ran with inputs from there and,
 // where layers share a tensor of those results, no layer ran since.
 func (st *Step) readable(op string, layer int, shared bool) error {
-	if st.lane.shown[layer] && (!shared || st.latest == layer) {
+	if st.e.now.shown[layer] && (!shared || st.latest == layer) {
 		return nil
 	}
 	return badArgument(op, "layer", fmt.Sprintf("%d, whose result is not in host memory", layer),

@@ -48,8 +48,8 @@ func (st *Step) checkInputs(layer int) error {
 	first, end := st.layers(layer)
 	_, given := e.given(st.draft)
 	for i := first; i < min(end, given); i++ {
-		for chunk := range st.lane.parts {
-			if !st.lane.set[i*e.opts.MaxSessions+chunk] {
+		for chunk := range st.e.now.parts {
+			if !st.e.now.set[i*e.opts.MaxSessions+chunk] {
 				return badArgument(opSubmit, "inputs", fmt.Sprintf("none for layer %d, chunk %d", i, chunk), "all or none from host memory")
 			}
 		}

@@ -11,15 +11,15 @@ import (
 // tables, as kernels expect, and writes the metadata of the step. It returns the number of pieces
 // in which rows are gathered; blocks of drafts read pages in place.
 func (b *stepSize) fill(ctx context.Context, draft bool) (pieces int, err error) {
-	e, l := b.e, b.lane
+	e, now := b.e, &b.e.now
 	d := &b.staged
 	start, lens, request, positions, valid := d.queryStart, d.seqLens, d.request, d.positions, d.valid
 	at := 0
-	for row, i := range l.byRow {
+	for row, i := range now.byRow {
 		length := 0
 		le.PutUint32(start[4*row:], uint32(at))
 		if i >= 0 {
-			x := &l.parts[i]
+			x := &now.parts[i]
 			x.first, length = at, e.rows[row].length
 			for range x.n {
 				le.PutUint32(request[4*at:], uint32(row))
@@ -31,7 +31,7 @@ func (b *stepSize) fill(ctx context.Context, draft bool) (pieces int, err error)
 		}
 		le.PutUint32(lens[4*row:], uint32(length))
 	}
-	le.PutUint32(start[4*len(l.byRow):], uint32(at))
+	le.PutUint32(start[4*len(now.byRow):], uint32(at))
 	for ; at < b.tokens; at++ {
 		le.PutUint32(request[4*at:], 0)
 		le.PutUint32(positions[4*at:], 0)
@@ -54,7 +54,7 @@ func (b *stepSize) fill(ctx context.Context, draft bool) (pieces int, err error)
 func (b *stepSize) fillUpdates(ctx context.Context) (used int, err error) {
 	list := b.staged.updates
 	n, room := 0, len(list)/8
-	for _, x := range b.lane.changed {
+	for _, x := range b.e.now.changed {
 		s, t, p := x.s, x.t, x.t.pool
 		from := t.synced
 		t.synced = t.Entries()

@@ -160,8 +160,8 @@ func (st *Step) brokeOff(key commandKey, err error) {
 	if st.e.chained() { // the caller's commands cannot be continued, only begun again
 		first, end = st.first, len(st.e.layers)
 	}
-	clear(st.lane.ran[first:end])
-	clear(st.lane.shown[first:end])
+	clear(st.e.now.ran[first:end])
+	clear(st.e.now.shown[first:end])
 	st.latest = -1
 }
 

@@ -46,9 +46,9 @@ func mostPieces(tokens int) int { return 1 << bits.Len(uint(tokens-1)) }
 func (b *stepSize) planRows() (pieces int) {
 	for k, p := range b.plans {
 		p.Begin(k.Room())
-		for row, i := range b.lane.byRow {
+		for row, i := range b.e.now.byRow {
 			if i >= 0 {
-				x := &b.lane.parts[i]
+				x := &b.e.now.parts[i]
 				p.Add(row, x.n, b.e.rows[row].length+x.n)
 			}
 		}

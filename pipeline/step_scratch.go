@@ -13,29 +13,86 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// What passes between operations of a step is scratch. A lane has one step in progress, so all its
-// sizes of steps have theirs in one buffer, as large as the largest needs. docs/design/memory.md
-// has the rule by which tensors of a step share it.
+// stepSizes has what steps of each size need. What passes between operations of a step is scratch.
+// One step is in progress at a time, so all sizes have theirs in one buffer, as large as the
+// largest needs. docs/design/memory.md has the rule by which tensors of a step share it.
+type stepSizes struct {
+	e       *Engine
+	all     map[int]*stepSize // by Step.Size
+	scratch []*vk.Buffer      // each larger than those before, see place
+	counted uint64            // the bytes that scratch would have, see EngineOptions.Estimate
+}
 
-// place gives a size of steps its scratch. If the lane's buffer is too small it gets another one;
-// sizes that have recorded commands stay in the old one, for as long as they have any.
-func (l *lane) place(b *stepSize) error {
+// of returns what steps of a number of tokens need.
+func (z *stepSizes) of(ctx context.Context, tokens int) (*stepSize, error) {
+	size := z.e.size(tokens)
+	if b := z.all[size]; b != nil {
+		return b, nil
+	}
+	b := &stepSize{e: z.e, tokens: size, recorded: map[commandKey]*stepCommands{}, begins: map[bool]bool{},
+		plans: map[*stepKind]*rowPlan{}}
+	err := b.build(ctx)
+	if err == nil {
+		err = z.place(b)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("steps of %d tokens: %w", size, err), b.close())
+	}
+	z.all[size] = b
+	return b, nil
+}
+
+// open allocates what steps of all sizes need.
+func (z *stepSizes) open(ctx context.Context) error {
+	if err := z.build(ctx); err != nil {
+		return err
+	}
+	for _, b := range z.all {
+		if err := b.openHost(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forget drops all recorded commands.
+func (z *stepSizes) forget() (err error) {
+	for _, b := range z.all {
+		err = errors.Join(err, b.forget())
+	}
+	return errors.Join(err, z.unite(nil))
+}
+
+// close frees everything. The device is done with it.
+func (z *stepSizes) close() (err error) {
+	for _, b := range z.all {
+		err = errors.Join(err, b.close())
+	}
+	for _, b := range z.scratch {
+		err = errors.Join(err, b.Close())
+	}
+	return err
+}
+
+// place gives a size of steps its scratch. If the buffer is too small there is another one; sizes
+// that have recorded commands stay in the old one, for as long as they have any.
+func (z *stepSizes) place(b *stepSize) error {
 	need := b.scratch.Bytes()
-	if count := l.e.count; count != nil {
-		more := max(need, l.counted) - l.counted
-		l.counted += more
+	if count := z.e.count; count != nil {
+		more := max(need, z.counted) - z.counted
+		z.counted += more
 		count.in(vk.DeviceLocal).steps.Bytes += more
 		return nil
 	}
-	if n := len(l.scratch); n == 0 || l.scratch[n-1].Size() < need {
-		fresh, err := l.e.dev.NewBuffer(vk.BufferSpec{Label: "layer step", Size: need, Memory: vk.DeviceLocal})
+	if n := len(z.scratch); n == 0 || z.scratch[n-1].Size() < need {
+		fresh, err := z.e.dev.NewBuffer(vk.BufferSpec{Label: "layer step", Size: need, Memory: vk.DeviceLocal})
 		if err != nil {
 			return err
 		}
-		l.scratch = append(l.scratch, fresh)
+		z.scratch = append(z.scratch, fresh)
 	}
-	b.move(l.scratch[len(l.scratch)-1])
-	return l.unite(b)
+	b.move(z.scratch[len(z.scratch)-1])
+	return z.unite(b)
 }
 
 func (b *stepSize) move(to *vk.Buffer) {
@@ -43,22 +100,22 @@ func (b *stepSize) move(to *vk.Buffer) {
 	b.scratch.Place(to)
 }
 
-// unite moves sizes without recorded commands to the lane's last buffer, and frees buffers of which
-// there are none left. fresh, unless nil, is a size that is not the lane's yet. A step in progress
-// stays where it left what its other layers read.
-func (l *lane) unite(fresh *stepSize) (err error) {
+// unite moves sizes without recorded commands to the last buffer, and frees buffers without a size.
+// fresh, unless nil, is a size that is not in all yet. The size of a step in progress stays where
+// it left what its other layers read.
+func (z *stepSizes) unite(fresh *stepSize) (err error) {
 	used := map[*vk.Buffer]bool{}
 	if fresh != nil {
 		used[fresh.buffer] = true
 	}
-	for _, b := range l.sizes {
-		last := l.scratch[len(l.scratch)-1]
-		if b.buffer != last && len(b.recorded) == 0 && (l.step == nil || l.step.b != b) {
+	for _, b := range z.all {
+		last := z.scratch[len(z.scratch)-1]
+		if b.buffer != last && len(b.recorded) == 0 && (z.e.now.step == nil || z.e.now.step.b != b) {
 			b.move(last)
 		}
 		used[b.buffer] = true
 	}
-	l.scratch = slices.DeleteFunc(l.scratch, func(b *vk.Buffer) bool {
+	z.scratch = slices.DeleteFunc(z.scratch, func(b *vk.Buffer) bool {
 		if !used[b] {
 			err = errors.Join(err, b.Close())
 		}
@@ -67,24 +124,24 @@ func (l *lane) unite(fresh *stepSize) (err error) {
 	return err
 }
 
-// buildAll makes what steps of all sizes need, and has their scratch in one buffer. Steps of the
+// build makes what steps of all sizes need, and has their scratch in one buffer. Steps of the
 // most tokens may take less of it than smaller ones: the scores that a selection has at a time are
 // a power of two for each token, so 33 tokens have about half of those of 32.
-func (l *lane) buildAll(ctx context.Context) error {
-	for _, n := range slices.Backward(l.e.allSizes()) {
-		if _, err := l.stepSize(ctx, n); err != nil {
+func (z *stepSizes) build(ctx context.Context) error {
+	for _, n := range slices.Backward(z.e.allSizes()) {
+		if _, err := z.of(ctx, n); err != nil {
 			return err
 		}
 	}
-	if len(l.scratch) < 2 {
+	if len(z.scratch) < 2 {
 		return nil
 	}
-	return l.forget()
+	return z.forget()
 }
 
-// scratchBytes is how much a lane has.
-func (l *lane) scratchBytes() (n uint64) {
-	for _, b := range l.scratch {
+// scratchBytes returns the size of all scratch.
+func (z *stepSizes) scratchBytes() (n uint64) {
+	for _, b := range z.scratch {
 		n += b.Size()
 	}
 	return n

@@ -19,17 +19,16 @@ import (
 
 var le = binary.LittleEndian
 
-// stepSize is what steps of a lane padded to T tokens need: kernels, memory and recorded commands.
+// stepSize is what steps padded to T tokens need: kernels, memory and recorded commands.
 type stepSize struct {
 	e      *Engine
-	lane   *lane
 	tokens int // T
 	kinds  []*stepKind
 	layers []stepLayer
 	plans  map[*stepKind]*rowPlan // of kinds that gather rows
 
 	scratch memory.Scratch // of kinds and layers
-	buffer  *vk.Buffer     // of the lane, that it is in
+	buffer  *vk.Buffer     // that it is in
 
 	host, device stepInputs
 	staged       stagedInputs
@@ -165,21 +164,6 @@ func (e *Engine) capacity(tokens int) int {
 	return n
 }
 
-// stepSize returns what there is for a number of tokens.
-func (l *lane) stepSize(ctx context.Context, tokens int) (*stepSize, error) {
-	size := l.e.size(tokens)
-	if b := l.sizes[size]; b != nil {
-		return b, nil
-	}
-	b := &stepSize{e: l.e, lane: l, tokens: size, recorded: map[commandKey]*stepCommands{}, begins: map[bool]bool{},
-		plans: map[*stepKind]*rowPlan{}}
-	if err := b.build(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("steps of %d tokens: %w", size, err), b.close())
-	}
-	l.sizes[size] = b
-	return b, nil
-}
-
 // out returns the type of outputs: partial sums are rounded once they are complete.
 func (e *Engine) out() tensor.DType {
 	if e.ranks > 1 {
@@ -238,7 +222,7 @@ func (b *stepSize) build(ctx context.Context) error {
 		return err
 	}
 	e.share(&b.scratch, b.layers, b.tokens, len(b.plans) > 0)
-	return b.lane.place(b)
+	return nil
 }
 
 // buildInputs makes the memory for the metadata of a step.

@@ -23,7 +23,7 @@ const (
 
 // SetTiming says what later steps measure. Their commands are recorded anew.
 //
-// Errors: the context's while steps are in progress; vk.ErrArgument; vk.ErrMissingFeature for
+// Errors: the context's while a step is in progress; vk.ErrArgument; vk.ErrMissingFeature for
 // a device without timestamps; vk.ErrClosed, vk.ErrDeviceLost.
 func (e *Engine) SetTiming(ctx context.Context, t Timing) error {
 	e = e.orNone()

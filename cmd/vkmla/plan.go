@@ -77,7 +77,7 @@ func planCommand() *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.model, "model", "", "folder of a checkpoint, config.json and safetensors; or flash, pro, v41-flash")
+	fl.StringVar(&f.model, "model", "", "folder of a checkpoint, config.json and safetensors; a .gguf file; or flash, pro, v41-flash")
 	fl.StringVar(&f.store, "store", "", "in what bytes caches are kept: v4 or v41 (default the model's own)")
 	fl.Var(&numbers{list: &f.contexts}, "context", "tokens of a session")
 	fl.Var(&numbers{list: &f.sessions}, "sessions", "sessions (default as many as fit)")

@@ -32,9 +32,10 @@ type runFlags struct {
 }
 
 // runLong is what --help says before the flags.
-const runLong = `Run reads the attention of a DeepSeek-V4 or V4.1 checkpoint (config.json and safetensors)
-and runs layers one after the other, each with its own input. Layers that take entries or picks from
-others run together with these.
+const runLong = `Run reads the attention of a DeepSeek-V4 or V4.1 checkpoint (a folder of config.json and
+safetensors; of V4 also a .gguf file, of several parts the first) and runs layers one after
+the other, each with its own input. Layers that take entries or picks from others run
+together with these.
 
 The file of inputs has an array L<i>.in for each layer i, [tokens, hidden] or [sequences,
 tokens, hidden], of float32, float64, float16, or bf16 as uint16: the hidden states that
@@ -56,7 +57,8 @@ prefix, which may be in the file of inputs, too.
   vkmla run --model DIR --inputs DIR/layers.npz --prefix fp8kv. --expect DIR/layers.npz
 
 There is a row for each layer's out and, where it was recorded, topk, or L<i>.picks of the
-layer i whose indexer picked. ERROR of out is
+layer i whose indexer picked: the same, or bytes or booleans [tokens, entries] that are set
+for what was picked. ERROR of out is
 1 - 2*sum(xy)/sum(x^2+y^2), of all tokens or of the worst one, without those whose picks
 differ; of topk it is the share of picks that differ.
 
@@ -84,7 +86,7 @@ func runCommand() *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.model, "model", "", "folder of the checkpoint")
+	fl.StringVar(&f.model, "model", "", "folder of the checkpoint, or a .gguf file")
 	fl.StringVar(&f.inputs, "inputs", "", ".npz file with the inputs")
 	fl.StringVar(&f.outputs, "outputs", "", ".npz file for the outputs")
 	fl.StringVar(&f.expect, "expect", "", ".npz file with recorded outputs to compare with")
@@ -143,6 +145,9 @@ func runRun(ctx context.Context, f runFlags, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer c.Close()
+	if widened := c.Widened.String(); widened != "" {
+		fmt.Fprintln(stderr, "vkmla:", widened)
+	}
 	dev, close, err := openDevice(f.device, f.profile)
 	if err != nil {
 		return err

@@ -113,7 +113,11 @@ func comparePicks(got, want vectors.Array, same []bool) verify.Result {
 	}
 	differ, all, tokens := 0, 0, 0
 	row := func(a vectors.Array, t int) map[float64]bool {
-		return picks(a.Part(t*a.Dim(1), (t+1)*a.Dim(1)).Float64s())
+		values := a.Part(t*a.Dim(1), (t+1)*a.Dim(1)).Float64s()
+		if a.Type == vectors.U8 {
+			return flagged(values)
+		}
+		return picks(values)
 	}
 	for t := range same {
 		x, y := row(got, t), row(want, t)
@@ -132,6 +136,17 @@ func comparePicks(got, want vectors.Array, same []bool) verify.Result {
 	res.Pass = res.Error < res.Bound
 	res.Detail = fmt.Sprintf("topk: %.3g of the picks differ, of %d of %d tokens", res.Error, tokens, len(same))
 	return res
+}
+
+// flagged are the places of flags that are set.
+func flagged(row []float64) map[float64]bool {
+	set := map[float64]bool{}
+	for i, v := range row {
+		if v != 0 {
+			set[float64(i)] = true
+		}
+	}
+	return set
 }
 
 func picks(row []float64) map[float64]bool {

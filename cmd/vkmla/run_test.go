@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -183,6 +184,8 @@ func TestExpectation(t *testing.T) {
 			vectors.Arrays{"out": with(3, 100), "L0.picks": pick(tokens, 3, 7)}, verify.Summary{Pass: 2}},
 		{"picks of its own prevail", "0.0167 of the picks differ",
 			vectors.Arrays{"out": with(3, 100), "topk": pick(tokens, 3, 7), "L0.picks": topk}, verify.Summary{Pass: 2}},
+		{"picks as flags", "0 of the picks differ", vectors.Arrays{"out": got, "topk": {Type: vectors.U8,
+			Shape: []int{tokens, 4}, Data: bytes.Repeat([]byte{1, 1, 1, 0}, tokens)}}, verify.Summary{Pass: 2}},
 		{"many other picks", "0.5 of the picks differ, of 20 of 20", vectors.Arrays{"out": got, "topk": vectors.FromI32(slices.Repeat([]int32{-1, 0}, tokens), tokens, 2)}, verify.Summary{Fail: 2}},
 		{"picks of other tokens", "topk: want is int32 [1, 3]", vectors.Arrays{"out": got, "topk": pick(1, 3, 2)}, verify.Summary{Pass: 1, Fail: 1}},
 		{"nothing", "no array p.L1.out", nil, verify.Summary{Missing: 1}},

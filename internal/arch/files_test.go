@@ -135,8 +135,14 @@ func isSource(t *testing.T, stem string) bool {
 // TestBuilds holds builds.txt, the sources and the committed SPIR-V against each
 // other, and the suffixes to the closed list.
 func TestBuilds(t *testing.T) {
+	for _, home := range homes {
+		t.Run(home, func(t *testing.T) { checkBuilds(t, home) })
+	}
+}
+
+func checkBuilds(t *testing.T, home string) {
 	built, sources := map[string]bool{}, map[string]bool{}
-	for line := range strings.Lines(read(t, "shaders/builds.txt")) {
+	for line := range strings.Lines(read(t, home+"/builds.txt")) {
 		f := strings.Fields(line)
 		if len(f) == 0 || strings.HasPrefix(f[0], "#") {
 			continue
@@ -149,7 +155,7 @@ func TestBuilds(t *testing.T) {
 		assert.False(t, built[output], "builds.txt has %s twice", output)
 		built[output], sources[source] = true, true
 		checkSuffix(t, output, source)
-		for _, p := range []string{"shaders/" + source + ".comp", "shaders/spv/" + output + ".spv"} {
+		for _, p := range []string{home + "/" + source + ".comp", home + "/spv/" + output + ".spv"} {
 			_, err := os.Stat(filepath.Join(root(t), p))
 			assert.NoError(t, err, "builds.txt: %s is not there", p)
 		}
@@ -157,9 +163,9 @@ func TestBuilds(t *testing.T) {
 	walk(t, func(p string) {
 		name := strings.TrimSuffix(filepath.Base(p), filepath.Ext(p))
 		switch dir := filepath.ToSlash(filepath.Dir(p)); {
-		case dir == "shaders/spv" && filepath.Ext(p) == ".spv" && !built[name]:
+		case dir == home+"/spv" && filepath.Ext(p) == ".spv" && !built[name]:
 			t.Errorf("%s is not in builds.txt", p)
-		case dir == "shaders" && filepath.Ext(p) == ".comp" && !sources[name]:
+		case dir == home && filepath.Ext(p) == ".comp" && !sources[name]:
 			t.Errorf("%s is not in builds.txt", p)
 		}
 	})

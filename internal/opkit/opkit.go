@@ -163,6 +163,7 @@ func without(ladder []vk.Variant, name string) []vk.Variant {
 // Spec says which kernel Kernel asks for.
 type Spec struct {
 	Stem, Variant string
+	SPIRV         []byte      // the module of a kernel that package shaders does not have; else nil
 	Bindings      []vk.Access // of the base build
 	Bound         int         // how many of them the other builds bind, the first ones
 	PushSize      int
@@ -178,9 +179,12 @@ type Spec struct {
 // the others of vk.Device.Kernel.
 func (p Package) Kernel(dev *vk.Device, s Spec) (*vk.Kernel, error) {
 	name := Stem(s.Stem, s.Variant)
-	code, err := shaders.Get(name)
-	if err != nil {
-		return nil, fmt.Errorf("%s: kernel: %w", p, err)
+	code := shaders.Kernel{SPIRV: s.SPIRV}
+	if code.SPIRV == nil {
+		var err error
+		if code, err = shaders.Get(name); err != nil {
+			return nil, fmt.Errorf("%s: kernel: %w", p, err)
+		}
 	}
 	bindings := s.Bindings
 	if s.Variant != Base {

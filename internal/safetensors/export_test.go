@@ -1,4 +1,4 @@
 package safetensors
 
 // ParseIndex is parseIndex.
-func ParseIndex(data []byte) (map[string]string, error) { return parseIndex(data, all) }
+func ParseIndex(data []byte) (map[string]string, error) { return parseIndex(data, All) }

@@ -18,7 +18,7 @@ type File struct {
 // Open maps a file and reads its header. Whoever opens it closes it.
 //
 // Errors wrap ErrFormat, or are the file system's.
-func Open(path string) (*File, error) { return open(path, all) }
+func Open(path string) (*File, error) { return open(path, All) }
 
 func open(path string, p Part) (*File, error) {
 	f, st, err := files.Regular(path)
@@ -29,7 +29,7 @@ func open(path string, p Part) (*File, error) {
 	if st.Size() < 8 || st.Size() > math.MaxInt {
 		return nil, fmt.Errorf("safetensors: open: %s: %d bytes: %w", path, st.Size(), ErrFormat)
 	}
-	data, err := mapFile(f, int(st.Size()))
+	data, err := files.Map(f, int(st.Size()))
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: open: %s: %w", path, err)
 	}
@@ -51,7 +51,7 @@ func (f *File) Close() error {
 	if data == nil {
 		return nil
 	}
-	if err := unmapFile(data); err != nil {
+	if err := files.Unmap(data); err != nil {
 		return fmt.Errorf("safetensors: close: %w", err)
 	}
 	return nil

@@ -33,7 +33,7 @@ type Model struct {
 // model.safetensors. Whoever opens it closes it.
 //
 // Errors wrap ErrFormat, or are the file system's.
-func OpenModel(dir string) (*Model, error) { return OpenPart(dir, all) }
+func OpenModel(dir string) (*Model, error) { return OpenPart(dir, All) }
 
 // OpenPart is OpenModel for the tensors of some names. Of the others only their places
 // in a file are checked.

@@ -27,7 +27,7 @@ const (
 // gap and overlap, as the format demands.
 //
 // Errors wrap ErrFormat.
-func Parse(file []byte) (map[string]Tensor, error) { return parse(file, all) }
+func Parse(file []byte) (map[string]Tensor, error) { return parse(file, All) }
 
 // Part says which tensors of a model are wanted.
 type Part struct {
@@ -35,8 +35,8 @@ type Part struct {
 	Most int // of a file, and of an index
 }
 
-// all is every tensor.
-var all = Part{func(string) bool { return true }, maxTensors}
+// All is every tensor.
+var All = Part{func(string) bool { return true }, maxTensors}
 
 // parse is Parse that returns only wanted tensors.
 func parse(file []byte, p Part) (map[string]Tensor, error) {

@@ -23,7 +23,8 @@ package safetensors
 import (
 	"errors"
 	"fmt"
-	"runtime/debug"
+
+	"github.com/vkmla/vkmla/internal/files"
 )
 
 // ErrFormat is wrapped by every error about a file that is malformed or contradicts
@@ -117,21 +118,11 @@ func size(d DType, shape []int) (n int64, ok bool) {
 	return n / 8, n > 0 && n%8 == 0
 }
 
-// Guard runs f, which reads mapped data, and turns the fault that the system raises
-// where the file has become shorter than its mapping into an error. f must not hold a
-// lock or otherwise mind ending in the middle. Any other panic goes on.
-func Guard(f func() error) (err error) {
-	old := debug.SetPanicOnFault(true)
-	defer func() {
-		debug.SetPanicOnFault(old)
-		r := recover()
-		if r == nil {
-			return
-		}
-		if _, fault := r.(interface{ Addr() uintptr }); !fault {
-			panic(r)
-		}
-		err = fmt.Errorf("safetensors: read: a file became shorter while it was mapped: %w", ErrFormat)
-	}()
-	return f()
+// Guard is files.Guard whose error wraps ErrFormat.
+func Guard(f func() error) error {
+	err := files.Guard(f)
+	if errors.Is(err, files.ErrShrunk) {
+		return fmt.Errorf("safetensors: %w: %w", err, ErrFormat)
+	}
+	return err
 }

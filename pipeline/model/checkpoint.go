@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/vkmla/vkmla/internal/gguf"
 	"github.com/vkmla/vkmla/internal/safetensors"
 )
 
@@ -30,11 +31,14 @@ type Checkpoint struct {
 	Layers []LayerWeights // those that were asked for
 	Rank   int            // whose part Layers hold
 	Ranks  int            // at least 1
-	model  *safetensors.Model
+	// Widened says which linear layers of the files take more memory than their bytes there.
+	Widened Widened
+	model   source
 }
 
 // Open opens a model's folder: config.json (see ParseConfig), and model.safetensors or the files
-// that model.safetensors.index.json names. It checks that every layer asked for has all of its
+// that model.safetensors.index.json names; or a GGUF file of DeepSeek-V4 (the first, where there
+// are several parts), or a folder with one. It checks that every layer asked for has all of its
 // attention tensors and no others, in the shapes that the configuration demands, with scales that
 // are numbers. The weights themselves are read when they are needed. Tensors outside of attention
 // are ignored. The caller closes the checkpoint.
@@ -47,13 +51,15 @@ type Checkpoint struct {
 //   - FP8 with a scale for 128 by 128 (in DeepSeek-V4.1 32 by 32), for a row or for all, UE8M0 or
 //     float: .scale, .weight_scale_inv or .weight_scale;
 //   - NVFP4 with .weight_scale and .weight_scale_2, or .weight_packed, .weight_scale and
-//     .weight_global_scale.
+//     .weight_global_scale;
+//   - in GGUF any of its floats and blocks. Blocks are decoded to bf16: see Checkpoint.Widened.
 //
-// Small tensors may be any of the floats. Nothing in a file is trusted unchecked.
+// Small tensors may be any of the floats, in GGUF blocks, too. Nothing in a file is trusted
+// unchecked.
 //
 // Errors: *ConfigError (ErrConfig); *CheckpointError (ErrCheckpoint), also for malformed files;
 // *ForeignError (ErrForeign) for models and ways to store them that are known and not read, such as
-// GGUF; vk.ErrArgument for the options; the file system's.
+// GPTQ; vk.ErrArgument for the options; the file system's.
 func Open(dir string, o CheckpointOptions) (*Checkpoint, error) {
 	cfg, err := o.config(dir)
 	if err != nil {
@@ -77,9 +83,9 @@ func Open(dir string, o CheckpointOptions) (*Checkpoint, error) {
 			return nil, badArgument(opOpen, "Layers", n, "each of 0 to %d at most once", len(cfg.Layers)-1)
 		}
 	}
-	m, err := safetensors.OpenPart(dir, attentionPart)
+	m, err := openSource(dir, attentionPart)
 	if err != nil {
-		return nil, fileError(foreignFolder(dir, err))
+		return nil, err
 	}
 	c := &Checkpoint{Config: cfg, Rank: o.Rank, Ranks: ranks, model: m}
 	if err := c.read(layers); err != nil {
@@ -106,7 +112,7 @@ func fileError(err error) error {
 	if errors.Is(err, ErrForeign) {
 		return err
 	}
-	if errors.Is(err, safetensors.ErrFormat) {
+	if errors.Is(err, safetensors.ErrFormat) || errors.Is(err, gguf.ErrFormat) {
 		return &CheckpointError{Tensor: "model", err: err}
 	}
 	return fmt.Errorf("%s: %w", opOpen, err)
@@ -120,10 +126,10 @@ func (c *Checkpoint) read(layers []int) error {
 	for _, n := range layers {
 		if c.Config.Layers[n].Draft && len(names[n]) == 0 {
 			return badArgument(opOpen, "Layers", n, "0 to %d: the checkpoint has no tensors %s*",
-				c.Config.mainLayers()-1, c.Config.releasedRoot(n))
+				c.Config.mainLayers()-1, c.model.spelled(&c.Config, n, ""))
 		}
 		l := layerReader{model: c.model, cfg: c.Config, layer: n, names: names[n], used: map[string]safetensors.Tensor{},
-			rank: c.Rank, ranks: c.Ranks}
+			rank: c.Rank, ranks: c.Ranks, widened: &c.Widened}
 		w, err := l.read()
 		if err != nil {
 			return err

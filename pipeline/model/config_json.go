@@ -25,17 +25,22 @@ var (
 	errLargeConfig = &ConfigError{configName, "a longer file", fmt.Sprintf("at most %d bytes", maxConfig)}
 )
 
-// LoadConfig reads config.json of a model's folder. See ParseConfig.
+// LoadConfig reads config.json of a model's folder (see ParseConfig), or the metadata of a GGUF
+// file or of a folder with one, as Open does.
 //
-// Errors: *ConfigError (ErrConfig); *ForeignError (ErrForeign); the file system's, fs.ErrInvalid
-// for anything but a regular file.
+// Errors: *ConfigError (ErrConfig); *ForeignError (ErrForeign); *CheckpointError (ErrCheckpoint)
+// for a malformed GGUF file; the file system's, fs.ErrInvalid for anything but a regular file.
 func LoadConfig(dir string) (Config, error) { return loadConfig(dir, false) }
 
 // LoadConfigWithDrafts does what LoadConfig does, and adds the layers that only predict ahead to
-// Config.Layers: those that compress_ratios or layer_types list behind the model's own.
+// Config.Layers: those that compress_ratios or layer_types list behind the model's own. GGUF has no
+// such layers.
 func LoadConfigWithDrafts(dir string) (Config, error) { return loadConfig(dir, true) }
 
 func loadConfig(dir string, drafts bool) (Config, error) {
+	if file, err := ggufOf(dir); err != nil || file != "" {
+		return loadGGUFConfig(file, err)
+	}
 	data, err := files.Read(filepath.Join(dir, configName), maxConfig)
 	if err = foreignFolder(dir, err); errors.Is(err, ErrForeign) {
 		return Config{}, err

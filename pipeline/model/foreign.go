@@ -87,7 +87,6 @@ var foreignFiles = []struct {
 	name *regexp.Regexp
 	what string
 }{
-	{regexp.MustCompile(`\.gguf$`), "GGUF"},
 	{regexp.MustCompile(`^model\d+-mp\d+\.safetensors$`), "a checkpoint converted for DeepSeek's own inference code"},
 	{regexp.MustCompile(`^weights(\.\d+)?\.npz$`), "an archive of MLX's"},
 	{regexp.MustCompile(`^(pytorch_model.*\.bin|.*\.pth|.*\.pt)$`), "a checkpoint of PyTorch's own format"},
@@ -102,13 +101,10 @@ func foreignFolder(dir string, err error) error {
 		return err
 	}
 	if st, e := os.Stat(dir); e == nil && st.Mode().IsRegular() {
-		if isGGUF(dir) {
-			return &ForeignError{filepath.Base(dir), "", "GGUF"}
-		}
 		return err
 	}
 	if errors.Is(err, safetensors.ErrFormat) && isGGUF(filepath.Join(dir, safetensors.SingleName)) {
-		return &ForeignError{safetensors.SingleName, "", "GGUF"}
+		return &ForeignError{safetensors.SingleName, "", "GGUF under another name"}
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/vkmla/vkmla/internal/files"
 	"github.com/vkmla/vkmla/internal/safetensors"
 )
 
@@ -14,10 +15,10 @@ const opTensors = "model: open tensors"
 type Tensor struct {
 	Name  string // as stored
 	File  string // of the checkpoint's folder
-	DType string // as safetensors spells it, such as "BF16", "F8_E4M3", "F8_E8M0", "I8", "I64"
+	DType string // as safetensors spells it, such as "BF16", "F8_E4M3", "I64", or GGUF, such as "Q8_0"
 	Shape []int  // no dimensions: a scalar
-	// Data are its bytes, row-major and little-endian, in the mapped file: not to be written to,
-	// nor used after Tensors.Close. They may begin at any address.
+	// Data are its bytes, row-major and little-endian, of GGUF in blocks, in the mapped file: not
+	// to be written to, nor used after Tensors.Close. They may begin at any address.
 	Data []byte
 }
 
@@ -25,19 +26,20 @@ type Tensor struct {
 // Files are mapped; only headers are read. Its methods may be called from several goroutines.
 type Tensors struct {
 	mu    sync.Mutex
-	model *safetensors.Model
+	model source
 	names []string
 }
 
 // OpenTensors opens all tensors of a model's folder: model.safetensors, or the files that
-// model.safetensors.index.json names. Nothing in a file is trusted unchecked. The caller closes it.
+// model.safetensors.index.json names; or those of a GGUF file, or of a folder with one. Nothing in
+// a file is trusted unchecked. The caller closes it.
 //
 // Errors: *CheckpointError (ErrCheckpoint) for malformed files; *ForeignError (ErrForeign); the
 // file system's.
 func OpenTensors(dir string) (*Tensors, error) {
-	m, err := safetensors.OpenModel(dir)
+	m, err := openSource(dir, safetensors.All)
 	if err != nil {
-		return nil, fileError(foreignFolder(dir, err))
+		return nil, err
 	}
 	return &Tensors{model: m, names: m.Names()}, nil
 }
@@ -76,8 +78,8 @@ func (t *Tensors) Read(f func() error) error {
 	if t == nil || f == nil {
 		return badArgument(opTensors, "f", "nil", "a function, with those of OpenTensors")
 	}
-	err := safetensors.Guard(f)
-	if errors.Is(err, safetensors.ErrFormat) {
+	err := files.Guard(f)
+	if errors.Is(err, files.ErrShrunk) {
 		return &CheckpointError{Tensor: "model", err: err}
 	}
 	return err

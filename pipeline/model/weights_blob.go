@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/vkmla/vkmla/internal/safetensors"
+	"github.com/vkmla/vkmla/internal/files"
 )
 
 // Blob is the bytes of a tensor as they go to the device. Most are still in a mapped file: they are
@@ -32,7 +32,7 @@ func (b Blob) ReadAt(p []byte, off int64) (n int, err error) {
 	if off < 0 {
 		return 0, fmt.Errorf("model: read weights: offset %d is negative", off)
 	}
-	err = safetensors.Guard(func() error {
+	err = files.Guard(func() error {
 		at := int64(0)
 		for _, q := range b.pieces {
 			if from := off + int64(n) - at; n < len(p) && from < q.size {

@@ -7,24 +7,26 @@ import (
 	"math"
 	"slices"
 
+	"github.com/vkmla/vkmla/internal/files"
 	"github.com/vkmla/vkmla/internal/safetensors"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 // layerReader builds the weights of a layer from a model's tensors. It remembers the first error.
 type layerReader struct {
-	model       *safetensors.Model
+	model       source
 	cfg         Config
 	layer       int
 	names       layerNames
 	used        map[string]safetensors.Tensor
 	rank, ranks int
+	widened     *Widened
 	err         error
 }
 
 // guarded runs f, which reads mapped data.
 func guarded(f func()) error {
-	err := safetensors.Guard(func() error { f(); return nil })
+	err := files.Guard(func() error { f(); return nil })
 	if err != nil {
 		return fmt.Errorf("model: read weights: %w: %w", ErrCheckpoint, err)
 	}
@@ -32,7 +34,7 @@ func guarded(f func()) error {
 }
 
 func (l *layerReader) guard(name string, f func()) {
-	if err := safetensors.Guard(func() error { f(); return nil }); err != nil && l.err == nil {
+	if err := files.Guard(func() error { f(); return nil }); err != nil && l.err == nil {
 		l.err = &CheckpointError{File: l.model.File(name), Tensor: name, err: err}
 	}
 }
@@ -66,7 +68,7 @@ func (l *layerReader) tensor(name string) safetensors.Tensor {
 	}
 	stored, ok := l.names[name]
 	if !ok {
-		l.err = &CheckpointError{Tensor: l.cfg.releasedRoot(l.layer) + name, Got: "absent", Want: "a tensor"}
+		l.err = &CheckpointError{Tensor: l.model.spelled(&l.cfg, l.layer, name), Got: "absent", Want: "a tensor"}
 		return safetensors.Tensor{}
 	}
 	t, err := l.model.Tensor(stored)
@@ -90,7 +92,7 @@ func (l *layerReader) vector(name string, narrow bool, a, b int, valid func(floa
 	if l.shape(t, dims...); l.err != nil {
 		return Vector{}
 	}
-	if t.DType != safetensors.BF16 && t.DType != safetensors.F16 && t.DType != safetensors.F32 {
+	if !isFloats(t) && blockFormat(t) == nil {
 		l.wrong(t, "BF16, F16 or F32")
 		return Vector{}
 	}

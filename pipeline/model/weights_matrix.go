@@ -35,6 +35,9 @@ func (l *layerReader) matrix(stem string, n, k int, p part) Matrix {
 	case safetensors.U8, safetensors.I8, safetensors.F4:
 		return l.nvfp4(w, stem, n, k, p)
 	}
+	if blockFormat(w) != nil {
+		return l.blocks(w, stem, n, k, p)
+	}
 	l.wrong(w, "BF16, F16, F32, F8_E4M3, or U8 with two E2M1 each")
 	return Matrix{}
 }
@@ -64,6 +67,9 @@ func (l *layerReader) plain(w safetensors.Tensor, n, k int, p part) Matrix {
 
 // floats decodes the elements from i on of a tensor of floats.
 func floats(t safetensors.Tensor) func(dst []float32, i int) {
+	if f := blockFormat(t); f != nil {
+		return blockFloats(f, t.Data)
+	}
 	le, d := binary.LittleEndian, t.Data
 	switch t.DType {
 	case safetensors.BF16:

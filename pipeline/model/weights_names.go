@@ -116,10 +116,10 @@ type layerNames map[string]string
 
 // layerNamesOf sorts the attention tensors of a model by layer. A stack has to be named in one way,
 // and a tensor once.
-func layerNamesOf(m *safetensors.Model, cfg *Config) (map[int]layerNames, error) {
+func layerNamesOf(m source, cfg *Config) (map[int]layerNames, error) {
 	all, roots, main := map[int]layerNames{}, map[string]string{}, cfg.mainLayers()
 	for _, stored := range m.Names() {
-		s, ok := attentionName(stored)
+		s, ok := m.attentionName(stored)
 		if !ok {
 			continue
 		}

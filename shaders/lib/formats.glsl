@@ -6,8 +6,8 @@
 // A format of weights is that row and one file, format_NAME.glsl, which CODECS names. The file has
 // a section for each way to decode, which linear_f32.glsl, linear_scales.glsl, linear_cm.glsl,
 // linear_lanes.glsl and proj_linear_tokens8to16.comp include. An eight is eight neighbouring
-// numbers: the words of a quad with them, from .x on. `beside` is what w_beside loads with a quad: its
-// scales, of which `part` is one.
+// numbers: the words of a quad with them, from .x on. `beside` is what w_beside loads with a quad:
+// its scales, of which `part` is one.
 //
 //   FORMAT_F32       NAME_UNIT: what numbers of NAME_f32 are to be multiplied by
 //                    NAME_f32(eight, a, b): as f32, without scales

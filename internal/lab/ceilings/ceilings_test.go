@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/bench"
+	"github.com/vkmla/vkmla/internal/lab/fakegguf"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
@@ -155,6 +156,24 @@ func listed(n int, format string) string {
 	return b.String()
 }
 
+// many are so many tensors of a number each.
+func many(n int, format string) []fakegguf.Tensor {
+	list, data := make([]fakegguf.Tensor, n), make([]byte, 4)
+	for i := range list {
+		list[i] = fakegguf.Tensor{Name: fmt.Sprintf(format, i), Format: "F32", Shape: []int{1, 1, 1, 1}, Data: data}
+	}
+	return list
+}
+
+// lettered are so many keys.
+func lettered(n int) []fakegguf.Key {
+	list := make([]fakegguf.Key, n)
+	for i := range list {
+		list[i] = fakegguf.Key{Name: fmt.Sprintf("%x", i), Value: false}
+	}
+	return list
+}
+
 func TestCeilings(t *testing.T) {
 	if _, err := os.Stat("/proc/self/status"); err != nil {
 		t.Skip("the system does not say how much memory a process held")
@@ -168,6 +187,7 @@ func TestCeilings(t *testing.T) {
 		return `{"ops":[{"op":"o","file":"o.npz","cases":[` + listed(n, one) + `]}]}`
 	}
 	bombed := `{"ops":[{"op":"o","file":"o.npz","cases":[{"name":"c","arrays":{"a":{"shape":[33554432],"npy":"uint16","role":"in"}}}]}]}`
+	keys := fakegguf.Keys(fakemodel.Config(0))
 	zeros, named := bomb(t, "a", 1<<25), bomb(t, "c.a", 1<<25) // 64 MiB in 80 KiB
 	for name, c := range map[string]struct {
 		reader string
@@ -203,6 +223,18 @@ func TestCeilings(t *testing.T) {
 			[]byte(`{"compress_ratios":[` + listed(size/2-20, "1") + `]}`), "more than 65536 values"},
 		"config, fewer ratios": {"checkpoint", "config.json", []byte(`{"compress_ratios":[` + listed(65_000, "1") + `]}`), "absent"},
 		"config, nested":       {"checkpoint", "config.json", bytes.Repeat([]byte(`{"a":`), size/5), "inside each other"},
+		"gguf, tensors":        {"checkpoint", "", fakegguf.Encode(keys, many(1<<15, "%x")), "absent"},
+		"gguf, attention": {"checkpoint", "", fakegguf.Encode(keys, many(1<<15, "blk.%d.attn_"+strings.Repeat("a", 200))),
+			"absent"},
+		"gguf, more tensors": {"checkpoint", "", fakegguf.Encode(keys, many(1<<15+1, "%x")), "at most 32768"},
+		"gguf, keys":         {"checkpoint", "", fakegguf.Encode(append(lettered(1<<14-len(keys)), keys...), nil), "absent"},
+		"gguf, more keys":    {"checkpoint", "", fakegguf.Encode(lettered(size/20), nil), "at most 16384"},
+		"gguf, texts": {"checkpoint", "", fakegguf.Encode(append([]fakegguf.Key{{Name: "a", Value: make([]string, size/8)}},
+			keys...), nil), "absent"},
+		"gguf, a long text": {"checkpoint", "", fakegguf.Encode([]fakegguf.Key{{Name: "general.architecture",
+			Value: strings.Repeat("x", size)}}, nil), "this is a model of architecture"},
+		"gguf, ratios": {"checkpoint", "", fakegguf.Encode([]fakegguf.Key{{Name: "general.architecture", Value: "deepseek4"},
+			{Name: "deepseek4.attention.compress_ratios", Value: make([]int32, size/4)}}, nil), "an array of at most"},
 		"config, rates": {"checkpoint", "config.json",
 			[]byte(`{"compress_rates":{` + listed(30_000, `"%x":1`) + `}}`), "hidden_size"},
 	} {

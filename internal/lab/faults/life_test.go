@@ -213,14 +213,14 @@ func (l *life) openDevice() {
 func (l *life) openEngine() {
 	l.try("new engine", func() (err error) {
 		l.e, err = pipeline.NewEngine(context.Background(), l.dev, l.cfg, l.layers,
-			pipeline.EngineOptions{MaxTokens: 512, MaxSessions: 5, MaxStep: 4, CacheBytes: 1 << 20, Rewind: 8, Steps: 2,
+			pipeline.EngineOptions{MaxTokens: 512, MaxSessions: 5, MaxStep: 4, CacheBytes: 1 << 20, Rewind: 8,
 				Records: l.model.records})
 		return err
 	})
 }
 
-// run lives: prompts, decode, forks, truncation, growth, saving and restoring, with two steps in
-// progress.
+// run lives: prompts, decode, forks, truncation, growth, saving and restoring, and sessions that
+// come and go beside a step.
 func (l *life) run() (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -248,20 +248,23 @@ func (l *life) run() (err error) {
 	l.append(b, 3, 1)
 	l.try("truncate", func() error { return b.Truncate(10) })
 	l.append(b, 3, 2)
+	small := l.e.Memory().Caches
+	c := l.restore(l.model.past, morePast)
+	require.Greater(l.t, l.e.Memory().Caches, small, "growth")
+	l.try("save", func() error {
+		var w bytes.Buffer
+		err := c.Save(ctx, &w)
+		if err == nil {
+			l.saved = w.Bytes()
+		}
+		return err
+	})
+	d := l.restore(l.saved, moreSaved)
+	l.try("close session", d.Close)
 	l.around(a, func() {
-		small := l.e.Memory().Caches
-		c := l.restore(l.model.past, morePast)
-		require.Greater(l.t, l.e.Memory().Caches, small, "growth")
-		l.try("save", func() error {
-			var w bytes.Buffer
-			err := c.Save(ctx, &w)
-			if err == nil {
-				l.saved = w.Bytes()
-			}
-			return err
-		})
-		d := l.restore(l.saved, moreSaved)
-		l.try("close session", d.Close)
+		f := open("fork", b.Fork)
+		l.try("truncate", func() error { return f.Truncate(0) })
+		l.try("close session", f.Close)
 	})
 	l.try("close session", b.Close)
 	l.append(a, 1, 0)

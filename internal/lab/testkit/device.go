@@ -10,6 +10,7 @@
 //	VKMLA_TEST_VARIANTS    cm: tables of cases leave out what needs no cooperative matrices,
 //	                       and tests that execute none are skipped
 //	VKMLA_TEST_GOLDEN      a folder of further recorded vectors; an absolute path
+//	VKMLA_TEST_GGUF        a folder of GGUF files with recorded values; an absolute path
 //	VKMLA_TEST_SEED        seed of the random cases; by default a new one each run
 //
 // Because the operations' descriptions import the packages they describe, only

@@ -102,6 +102,20 @@ func FurtherGolden(t testing.TB) string {
 	return dir
 }
 
+// GGUF is the folder of GGUF files with recorded values that VKMLA_TEST_GGUF names. A test is
+// skipped where it names none.
+func GGUF(t testing.TB) string {
+	t.Helper()
+	dir := os.Getenv("VKMLA_TEST_GGUF")
+	if dir == "" {
+		t.Skip("VKMLA_TEST_GGUF is not set: no recorded GGUF files")
+	}
+	require.True(t, filepath.IsAbs(dir), "testkit: VKMLA_TEST_GGUF is %q, want an absolute path", dir)
+	_, err := os.Stat(filepath.Join(dir, "manifest.json"))
+	require.NoError(t, err, "testkit: VKMLA_TEST_GGUF")
+	return dir
+}
+
 // Folders are the folders of recorded vectors: testdata/golden and, but for short tests, the one
 // that VKMLA_TEST_GOLDEN names.
 func Folders(t testing.TB) []string {

@@ -128,14 +128,13 @@ func Run(o Options) (*Report, error) {
 	return r, x.wrong
 }
 
-// newPlaces are the engines: invariant ones with pages, steps and memory of different sizes and
-// several steps in progress, and one of one step at a time whose bits depend on sizes of steps.
+// newPlaces makes the engines: invariant ones with pages, steps and memory of different sizes, and
+// one whose bits depend on sizes of steps.
 func (x *Walk) newPlaces() []*place {
 	o := pipeline.EngineOptions{MaxTokens: 300, MaxSessions: 9, MaxStep: 4, CacheBytes: 1 << 20, MaxCacheBytes: 4 << 20,
-		Rewind: 9, KeepTopK: true, Invariant: true, Steps: 2}
+		Rewind: 9, KeepTopK: true, Invariant: true}
 	second, third := o, o
 	second.MaxStep, second.Rewind, second.LayerByLayer, second.Pages, second.MaxSessions = 3, 130, true, x.o.Pages, 6
-	second.Steps, third.Steps = 3, 1
 	third.Invariant, third.Rewind = false, 20
 	if x.o.Long {
 		o.MaxStep, second.MaxStep, third.MaxStep = 256, 70, 128

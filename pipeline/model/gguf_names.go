@@ -1,0 +1,63 @@
+package model
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// ggufNames has a row for each tensor of attention: as GGUF calls it within its block, and as
+// released. Those without a dot at the end are whole names.
+var ggufNames = [][2]string{
+	{"attn_q_a.", "wq_a."},
+	{"attn_q_a_norm.", "q_norm."},
+	{"attn_q_b.", "wq_b."},
+	{"attn_kv.", "wkv."},
+	{"attn_kv_a_norm.", "kv_norm."},
+	{"attn_output_a.", "wo_a."},
+	{"attn_output_b.", "wo_b."},
+	{"attn_sinks.weight", "attn_sink"},
+	{"attn_compressor_ape.weight", "compressor.ape"},
+	{"attn_compressor_kv.", "compressor.wkv."},
+	{"attn_compressor_gate.", "compressor.wgate."},
+	{"attn_compressor_norm.", "compressor.norm."},
+	{"indexer.attn_q_b.", "indexer.wq_b."},
+	{"indexer.proj.", "indexer.weights_proj."},
+	{"indexer_compressor_ape.weight", "indexer.compressor.ape"},
+	{"indexer_compressor_kv.", "indexer.compressor.wkv."},
+	{"indexer_compressor_gate.", "indexer.compressor.wgate."},
+	{"indexer_compressor_norm.", "indexer.compressor.norm."},
+}
+
+// ggufStack is what layers are numbered in.
+const ggufStack = "blk."
+
+// attentionName takes apart the name of a tensor of attention, one that is not known among them.
+// The norm in front of attention is not attention's.
+func (ggufModel) attentionName(stored string) (s storedName, ok bool) {
+	rest, found := strings.CutPrefix(stored, ggufStack)
+	number, name, _ := strings.Cut(rest, ".")
+	n, err := strconv.Atoi(number)
+	if !found || err != nil || n < 0 || strconv.Itoa(n) != number || strings.HasPrefix(name, "attn_norm.") ||
+		!strings.HasPrefix(name, "attn_") && !strings.HasPrefix(name, "indexer") {
+		return storedName{}, false
+	}
+	s = storedName{stack: ggufStack, number: n, name: name}
+	for _, row := range ggufNames {
+		if end, found := strings.CutPrefix(name, row[0]); found {
+			s.name = row[1] + end
+			break
+		}
+	}
+	return s, true
+}
+
+func (ggufModel) spelled(_ *Config, layer int, name string) string {
+	for _, row := range ggufNames {
+		if end, found := strings.CutPrefix(name, row[1]); found {
+			name = row[0] + end
+			break
+		}
+	}
+	return fmt.Sprintf("%s%d.%s", ggufStack, layer, name)
+}

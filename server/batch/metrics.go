@@ -1,0 +1,86 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/vkmla/vkmla/server/model"
+)
+
+// Metrics counts what a scheduler does.
+type Metrics struct {
+	requests         *prometheus.CounterVec // outcome
+	prompts, answers prometheus.Counter     // tokens
+	preemptions      prometheus.Counter
+	steps            prometheus.Histogram // seconds
+	sizes            prometheus.Histogram // tokens of a step
+	running, waiting prometheus.Gauge
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	}
+	histogram := func(name, help string, first, factor float64, n int) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help,
+			Buckets: prometheus.ExponentialBuckets(first, factor, n)})
+	}
+	m := &Metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "server_requests_total",
+			Help: "Requests that have ended, by outcome."}, []string{"outcome"}),
+		prompts:     counter("server_prompt_tokens_total", "Tokens of prompts computed."),
+		answers:     counter("server_generated_tokens_total", "Tokens of answers given."),
+		preemptions: counter("server_preemptions_total", "Requests that went back into the queue for want of memory."),
+		steps:       histogram("server_step_seconds", "Time of a step.", 0.001, 2, 16),
+		sizes:       histogram("server_step_tokens", "Tokens of a step.", 1, 2, 14),
+		running:     gauge("server_requests_running", "Requests being computed."),
+		waiting:     gauge("server_requests_waiting", "Requests that wait."),
+	}
+	r.MustRegister(m.requests, m.prompts, m.answers, m.preemptions, m.steps, m.sizes, m.running, m.waiting)
+	return m
+}
+
+func (m *Metrics) queues(running, waiting int) {
+	m.running.Set(float64(running))
+	m.waiting.Set(float64(waiting))
+}
+
+func (m *Metrics) ended(reason Reason, err error) {
+	outcome := string(reason)
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		outcome = "cancelled"
+	case err != nil:
+		outcome = "error"
+	}
+	m.requests.WithLabelValues(outcome).Inc()
+}
+
+func (m *Metrics) step(took time.Duration, chunks []model.Chunk) {
+	n := 0
+	for _, c := range chunks {
+		n += len(c.Tokens)
+		if len(c.Tokens) > 1 {
+			m.prompts.Add(float64(len(c.Tokens)))
+		}
+	}
+	m.steps.Observe(took.Seconds())
+	m.sizes.Observe(float64(n))
+}
+
+func (m *Metrics) tokens(tokens []Token) {
+	for _, t := range tokens {
+		if !t.Prompt {
+			m.answers.Inc()
+		}
+	}
+}
+
+func (m *Metrics) preempted() { m.preemptions.Inc() }

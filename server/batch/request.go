@@ -1,0 +1,150 @@
+package batch
+
+import (
+	"context"
+	"sync"
+
+	"github.com/vkmla/vkmla/server/model"
+)
+
+// Request asks for the continuation of a prompt.
+type Request struct {
+	Prompt      []int32
+	MaxTokens   int     // 0: none; with Echo the prompt is scored
+	Temperature float64 // 0: the most probable token
+	Seed        uint64
+	Stop        []int32 // tokens that end the answer
+	Logprobs    bool    // report logarithms of probabilities
+	Top         int     // with Logprobs: the most probable tokens of each position to report
+	Echo        bool    // report the prompt's tokens, too
+}
+
+// Token is a token of a prompt or of an answer.
+type Token struct {
+	ID      int32
+	Prompt  bool
+	First   bool        // it has nothing in front of it and no Logprob
+	Logprob float32     // at temperature 1; 0 without Request.Logprobs
+	Top     []Candidate // Request.Top most probable ones
+}
+
+// Reason is why an answer ended.
+type Reason string
+
+const (
+	Stopped Reason = "stop"   // a token of Request.Stop
+	Length  Reason = "length" // MaxTokens
+)
+
+// Answer is a request on its way. Its tokens wait for their reader, so that a slow client stops
+// nobody else.
+type Answer struct {
+	request Request
+	ctx     context.Context // the client's
+	changed chan struct{}   // holds one while there is something new
+
+	mu     sync.Mutex
+	tokens []Token
+	reason Reason
+	err    error
+
+	// Of the scheduler.
+	sequence *model.Sequence
+	all      []int32 // prompt and answer
+	computed int     // of all, how many the sequence has
+	reported int     // of the prompt, how many were reported
+	answered int     // tokens of the answer
+	found    int     // tokens that a store had when the request was first begun; -1: not begun
+	parting  int     // tokens after which the sequence is to be kept for others; 0: none
+	ready    error   // of those that were opened: why there is no sequence
+}
+
+// Next waits for more tokens. With the last of them it says why they are the last.
+//
+// Errors: the context's, and what became of the request: see Scheduler.Submit.
+func (a *Answer) Next(ctx context.Context) (tokens []Token, reason Reason, err error) {
+	for {
+		a.mu.Lock()
+		tokens, reason, err = a.tokens, a.reason, a.err
+		a.tokens = nil
+		a.mu.Unlock()
+		if len(tokens) > 0 || reason != "" || err != nil {
+			return tokens, reason, err
+		}
+		select {
+		case <-a.changed:
+		case <-ctx.Done():
+			return nil, "", context.Cause(ctx)
+		}
+	}
+}
+
+// add gives the reader tokens, and the end if this is it.
+func (a *Answer) add(tokens []Token, reason Reason, err error) {
+	a.mu.Lock()
+	a.tokens = append(a.tokens, tokens...)
+	a.reason, a.err = reason, err
+	a.mu.Unlock()
+	select {
+	case a.changed <- struct{}{}:
+	default:
+	}
+}
+
+// PromptTokens is how many tokens the prompt has.
+func (a *Answer) PromptTokens() int { return len(a.request.Prompt) }
+
+// CachedTokens is how many of them were not computed for this request, once it has tokens.
+func (a *Answer) CachedTokens() int { return max(a.found, 0) }
+
+// left is how many tokens are known and not yet computed.
+func (a *Answer) left() int { return len(a.all) - a.computed }
+
+// chunk is the next n tokens, and of which of them logits are needed.
+func (a *Answer) chunk(n int) model.Chunk {
+	c := model.Chunk{Sequence: a.sequence, Tokens: a.all[a.computed:][:n]}
+	for i := range n {
+		// A token's logits are about the one behind it.
+		next := a.computed + i + 1
+		score := a.request.Echo && next < len(a.request.Prompt) && next >= a.reported
+		if score || next == len(a.all) && a.answered < a.request.MaxTokens {
+			c.Logits = append(c.Logits, i)
+		}
+	}
+	return c
+}
+
+// took takes what a step computed of a chunk. done is why the answer ended.
+func (a *Answer) took(c model.Chunk, logits [][]float32) (tokens []Token, done Reason) {
+	r := &a.request
+	if r.Echo && a.reported == 0 {
+		tokens, a.reported = append(tokens, Token{ID: r.Prompt[0], Prompt: true, First: true}), 1
+	}
+	first := a.computed
+	a.computed += len(c.Tokens)
+	for i, at := range c.Logits {
+		d, next := newDistribution(logits[i], r.Logprobs), first+at+1
+		t := Token{Prompt: next < len(r.Prompt)}
+		if t.Prompt {
+			t.ID, a.reported = r.Prompt[next], next+1
+		} else {
+			t.ID = d.sample(r.Temperature, r.Seed, next)
+			a.all = append(a.all, t.ID)
+			a.answered++
+		}
+		if r.Logprobs {
+			t.Logprob, t.Top = d.logprob(t.ID), d.top(r.Top)
+		}
+		tokens = append(tokens, t)
+		for _, stop := range r.Stop {
+			if !t.Prompt && t.ID == stop {
+				return tokens, Stopped
+			}
+		}
+	}
+	// The last token of an answer need not be computed: nothing comes behind it.
+	if a.answered == r.MaxTokens && (a.answered > 0 || a.left() == 0) {
+		done = Length
+	}
+	return tokens, done
+}

@@ -1,0 +1,420 @@
+// Package batch computes many requests at once. Each step takes the next token of every answer
+// and, beside them, pieces of prompts.
+package batch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/server/model"
+)
+
+var (
+	// ErrRequest: a request that can never be answered.
+	ErrRequest = errors.New("bad request")
+	// ErrBusy: too many requests wait already.
+	ErrBusy = errors.New("too many requests wait")
+	// ErrClosing: the server takes no more requests.
+	ErrClosing = errors.New("the server is closing")
+	// ErrMemory: there is not enough memory for the request, even alone.
+	ErrMemory = errors.New("not enough memory for the request")
+)
+
+// Model is what the scheduler runs: *model.Model.
+type Model interface {
+	NewSequence() (*model.Sequence, error)
+	Step(ctx context.Context, chunks ...model.Chunk) ([][]float32, error)
+}
+
+// Prefixes is where the beginnings of sequences come from and go to: *model.Prefixes.
+type Prefixes interface {
+	// Open opens a sequence that has the first n of some tokens already. It may take long.
+	Open(ctx context.Context, tokens []int32) (s *model.Sequence, n int, err error)
+	// Parting is after how many of them the sequence should be kept, because others that were kept
+	// go on otherwise; 0: nowhere.
+	Parting(tokens []int32) int
+	// Keep stores what a sequence has of some tokens, and returns at once.
+	Keep(s *model.Sequence, tokens []int32, end bool)
+}
+
+// Options are the limits of a Scheduler.
+type Options struct {
+	Vocab       int      // token ids are smaller
+	MaxTokens   int      // of a sequence, prompt and answer
+	MaxSessions int      // requests computed at a time
+	MaxStep     int      // tokens of a step, at least MaxSessions: what everybody waits for
+	MaxWaiting  int      // requests that wait; 0: any number
+	Prefixes    Prefixes // nil: none
+	KeepEvery   int      // with Prefixes: sequences are kept after so many tokens, too; 0: only at the ends of prompts and answers
+	Log         *slog.Logger
+	Metrics     *Metrics
+}
+
+// Scheduler decides what each step computes. One goroutine runs the steps.
+type Scheduler struct {
+	model Model
+	o     Options
+	ctx   context.Context
+	stop  context.CancelCauseFunc
+	ended chan struct{}
+	load  atomic.Int64 // requests that have not ended
+
+	mu      sync.Mutex
+	changed sync.Cond
+	waiting []*Answer // the first comes next
+	opening int       // requests that wait for Options.Prefixes
+	opened  []*Answer // those that do no longer
+	closing bool
+	failed  error
+
+	running []*Answer // of the loop, by arrival
+	most    int       // of running: fewer than MaxSessions while memory is short
+}
+
+// New starts a scheduler. The caller ends it with Close.
+func New(m Model, o Options) *Scheduler {
+	ctx, stop := context.WithCancelCause(context.Background())
+	s := &Scheduler{model: m, o: o, ctx: ctx, stop: stop, ended: make(chan struct{}), most: o.MaxSessions}
+	s.changed.L = &s.mu
+	go s.loop()
+	return s
+}
+
+// Submit takes a request. It is given up when its context, the client's, ends.
+//
+// Errors: ErrRequest, ErrBusy, ErrClosing; the error that ended the scheduler. Later, from
+// Answer.Next: ErrMemory, ErrClosing, the context's, or what failed in the model.
+func (s *Scheduler) Submit(ctx context.Context, r Request) (*Answer, error) {
+	if err := s.check(&r); err != nil {
+		return nil, err
+	}
+	a := &Answer{request: r, ctx: ctx, changed: make(chan struct{}, 1), all: slices.Clone(r.Prompt), found: -1}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.failed != nil:
+		return nil, s.failed
+	case s.closing:
+		return nil, ErrClosing
+	case s.o.MaxWaiting > 0 && len(s.waiting) >= s.o.MaxWaiting:
+		return nil, ErrBusy
+	}
+	s.waiting = append(s.waiting, a)
+	s.load.Add(1)
+	context.AfterFunc(ctx, s.wake)
+	s.changed.Signal()
+	return a, nil
+}
+
+func (s *Scheduler) check(r *Request) error {
+	switch n := len(r.Prompt); {
+	case n == 0:
+		return fmt.Errorf("%w: the prompt has no tokens", ErrRequest)
+	case r.MaxTokens < 0:
+		return fmt.Errorf("%w: max_tokens: got %d, want at least 0", ErrRequest, r.MaxTokens)
+	case r.MaxTokens > s.o.MaxTokens-n: // the sum may be more than an int has
+		return fmt.Errorf("%w: %d tokens of the prompt and %d of the answer, want at most %d", ErrRequest, n, r.MaxTokens, s.o.MaxTokens)
+	}
+	for i, id := range r.Prompt {
+		if id < 0 || int(id) >= s.o.Vocab {
+			return fmt.Errorf("%w: prompt[%d]: got token %d, want 0 to %d", ErrRequest, i, id, s.o.Vocab-1)
+		}
+	}
+	return nil
+}
+
+func (s *Scheduler) wake() {
+	s.mu.Lock()
+	s.changed.Signal()
+	s.mu.Unlock()
+}
+
+// Load is how many requests have not ended.
+func (s *Scheduler) Load() int { return int(s.load.Load()) }
+
+// Err is what ended the scheduler, nil while it runs.
+func (s *Scheduler) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failed
+}
+
+// Close takes no more requests and waits for those that are there. When the context ends, what is
+// left ends with ErrClosing.
+func (s *Scheduler) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closing = true
+	s.changed.Signal()
+	s.mu.Unlock()
+	select {
+	case <-s.ended:
+		return nil
+	case <-ctx.Done():
+		s.stop(ErrClosing)
+		s.wake()
+		<-s.ended
+		return context.Cause(ctx)
+	}
+}
+
+// loop runs steps while there is something to do.
+func (s *Scheduler) loop() {
+	defer close(s.ended)
+	for s.admit() {
+		if len(s.running) > 0 {
+			s.step()
+		}
+	}
+	s.mu.Lock()
+	s.closing = true
+	s.stop(ErrClosing) // what is opening gives up
+	for s.opening > 0 {
+		s.changed.Wait()
+	}
+	left := slices.Concat(s.running, s.opened, s.waiting)
+	s.waiting, s.opened, s.running = nil, nil, nil
+	s.mu.Unlock()
+	for _, a := range left {
+		s.end(a, nil, "", cmp.Or(s.Err(), ErrClosing))
+	}
+}
+
+// admit drops requests whose client has left, and begins with waiting ones. It waits until there
+// is something to do; false means that there never will be.
+func (s *Scheduler) admit() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		s.running = s.dropLeft(s.running)
+		s.waiting = s.dropLeft(s.waiting)
+		s.takeOpened()
+		for len(s.waiting) > 0 && len(s.running)+s.opening < max(s.most, 1) {
+			a := s.waiting[0]
+			if s.o.Prefixes != nil && !a.request.Echo { // all tokens of an echo have to be computed
+				s.waiting = s.waiting[1:]
+				s.opening++
+				go s.open(a)
+				continue
+			}
+			sequence, err := s.model.NewSequence()
+			if err != nil {
+				s.waiting = s.waiting[1:]
+				s.end(a, nil, "", err)
+				continue
+			}
+			s.waiting, a.sequence = s.waiting[1:], sequence
+			s.running = append(s.running, a)
+		}
+		s.o.Metrics.queues(len(s.running), len(s.waiting))
+		switch {
+		case s.failed != nil || s.ctx.Err() != nil:
+			return false
+		case len(s.running) > 0:
+			return true
+		case s.closing && len(s.waiting) == 0 && s.opening == 0:
+			return false
+		}
+		s.changed.Wait()
+	}
+}
+
+// open waits for what the store has of a request's tokens, beside the steps of others.
+func (s *Scheduler) open(a *Answer) {
+	ctx, cancel := context.WithCancel(a.ctx)
+	defer context.AfterFunc(s.ctx, cancel)()
+	defer cancel()
+	sequence, n, err := s.o.Prefixes.Open(ctx, a.all)
+	parting := s.o.Prefixes.Parting(a.all)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a.found < 0 {
+		a.found = n
+	}
+	a.sequence, a.computed, a.ready, a.parting = sequence, n, err, parting
+	s.opening--
+	s.opened = append(s.opened, a)
+	s.changed.Signal()
+}
+
+// takeOpened begins with the requests that were opened. Where there was no memory for what the
+// store has, a request waits until another one has ended; without others it is computed.
+func (s *Scheduler) takeOpened() {
+	for _, a := range s.dropLeft(s.opened) {
+		full := errors.Is(a.ready, cache.ErrPoolFull)
+		if full && len(s.running) > 0 {
+			s.waiting, s.most = slices.Insert(s.waiting, 0, a), len(s.running)
+			continue
+		}
+		if full {
+			a.sequence, a.ready = s.model.NewSequence()
+		}
+		if a.ready != nil {
+			s.end(a, nil, "", a.ready)
+			continue
+		}
+		s.running = append(s.running, a)
+	}
+	s.opened = nil
+}
+
+// dropLeft ends the answers that nobody waits for any more.
+func (s *Scheduler) dropLeft(list []*Answer) []*Answer {
+	return slices.DeleteFunc(list, func(a *Answer) bool {
+		err := a.ctx.Err()
+		if err != nil {
+			s.end(a, nil, "", err)
+		}
+		return err != nil
+	})
+}
+
+// end closes what an answer holds and tells its reader. Whoever ends it has taken it off its list.
+func (s *Scheduler) end(a *Answer, tokens []Token, reason Reason, err error) {
+	if closing := a.sequence.Close(); closing != nil {
+		s.o.Log.Error("closing a sequence", "error", closing)
+	}
+	a.sequence = nil
+	s.most = min(s.most+1, s.o.MaxSessions) // its memory is free
+	s.o.Metrics.ended(reason, err)
+	s.load.Add(-1)
+	a.add(tokens, reason, err)
+}
+
+// plan says how many tokens each running answer gets in the next step. Answers that wait for one
+// token get it. The rest of the step is shared among prompts as evenly as their lengths allow, so
+// that a long one does not keep a short one waiting.
+func plan(running []*Answer, most int) []int {
+	n := make([]int, len(running))
+	var prompts []int
+	for i, a := range running {
+		if a.left() == 1 {
+			n[i] = 1
+			most--
+		} else {
+			prompts = append(prompts, i)
+		}
+	}
+	slices.SortStableFunc(prompts, func(i, j int) int { return cmp.Compare(running[i].left(), running[j].left()) })
+	for k, i := range prompts {
+		n[i] = min(running[i].left(), most/(len(prompts)-k))
+		if before := running[i].parting - running[i].computed; before > 0 { // it is kept there
+			n[i] = min(n[i], before)
+		}
+		most -= n[i]
+	}
+	return n
+}
+
+// step computes one step. Without memory for it the youngest request goes back into the queue.
+func (s *Scheduler) step() {
+	var chunks []model.Chunk
+	var of []*Answer
+	for i, n := range plan(s.running, s.o.MaxStep) {
+		if n > 0 {
+			chunks, of = append(chunks, s.running[i].chunk(n)), append(of, s.running[i])
+		}
+	}
+	began := time.Now()
+	logits, err := s.model.Step(s.ctx, chunks...)
+	switch {
+	case errors.Is(err, cache.ErrPoolFull):
+		s.makeRoom(err)
+		return
+	case err != nil:
+		s.fail(err)
+		return
+	}
+	s.o.Metrics.step(time.Since(began), chunks)
+	for i, x := range sampled(of, chunks, logits) {
+		a := of[i]
+		s.o.Metrics.tokens(x.tokens)
+		s.keep(a, len(chunks[i].Tokens), x.reason)
+		if x.reason != "" {
+			s.running = slices.DeleteFunc(s.running, func(b *Answer) bool { return b == a })
+			s.end(a, x.tokens, x.reason, nil)
+		} else if len(x.tokens) > 0 {
+			a.add(x.tokens, "", nil)
+		}
+	}
+}
+
+// sample is what an answer took of a step.
+type sample struct {
+	tokens []Token
+	reason Reason
+}
+
+// sampled gives answers their logits, side by side: a vocabulary takes milliseconds.
+func sampled(of []*Answer, chunks []model.Chunk, logits [][]float32) []sample {
+	all := make([]sample, len(of))
+	var group sync.WaitGroup
+	for i, a := range of {
+		k := len(chunks[i].Logits)
+		own := logits[:k]
+		logits = logits[k:]
+		group.Go(func() { all[i].tokens, all[i].reason = a.took(chunks[i], own) })
+	}
+	group.Wait()
+	return all
+}
+
+// keep stores what a step has just completed: a prompt, what it shares with others, KeepEvery
+// tokens, an answer.
+func (s *Scheduler) keep(a *Answer, step int, reason Reason) {
+	if s.o.Prefixes == nil {
+		return
+	}
+	prompt, before, every := len(a.request.Prompt), a.computed-step, s.o.KeepEvery
+	if before < prompt && a.computed >= prompt {
+		s.o.Prefixes.Keep(a.sequence, a.request.Prompt, true)
+	} else if every > 0 && a.computed/every > before/every || a.computed == a.parting || reason != "" {
+		s.o.Prefixes.Keep(a.sequence, a.all[:a.computed], false)
+	}
+}
+
+// makeRoom takes the youngest request's memory. What it has said so far stays: it is computed
+// again, with the same bits, once another one has ended. The only one waits for those that are
+// being opened; without such there is nothing to wait for.
+func (s *Scheduler) makeRoom(cause error) {
+	last := len(s.running) - 1
+	a := s.running[last]
+	s.running = s.running[:last]
+	s.mu.Lock()
+	others := s.opening + len(s.opened) // they hold memory, too
+	s.mu.Unlock()
+	if last == 0 && others == 0 {
+		s.end(a, nil, "", fmt.Errorf("%w: %w", ErrMemory, cause))
+		return
+	}
+	if err := a.sequence.Close(); err != nil {
+		s.fail(err)
+		return
+	}
+	a.sequence, a.computed = nil, 0
+	s.most = last
+	s.mu.Lock()
+	s.waiting = slices.Insert(s.waiting, 0, a)
+	s.mu.Unlock()
+	s.o.Metrics.preempted()
+	s.o.Log.Info("no memory: a request waits for others to end", "running", last, "tokens", len(a.all))
+}
+
+// fail ends the scheduler.
+func (s *Scheduler) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		err = context.Cause(s.ctx)
+	} else {
+		s.o.Log.Error("a step failed", "error", err)
+	}
+	s.failed = err
+}

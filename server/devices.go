@@ -1,0 +1,167 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/vkmla/vkmla/server/batch"
+	"github.com/vkmla/vkmla/server/model"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// host is a device with a model of its own, and the scheduler of its requests. Files of weights are
+// mapped once for all, so experts on the processor take no more memory than with one device.
+type host struct {
+	dev       *vk.Device
+	m         *model.Model
+	scheduler *batch.Scheduler
+	prefixes  *model.Prefixes // nil: none
+}
+
+// hosts are the server's devices. A request stays on the one where it began.
+type hosts []*host
+
+// divide takes the first of --devices, and of the cores what is for each.
+func (o *options) divide() error {
+	if o.devices == "" {
+		return nil
+	}
+	list, err := selectors(o.devices, o.device)
+	if err != nil {
+		return err
+	}
+	o.device, o.further = list[0], list[1:]
+	o.workers = max(1, cmp.Or(o.workers, runtime.NumCPU())/len(list))
+	return nil
+}
+
+// serve opens the model on the further devices and listens.
+func serve(ctx context.Context, o options, log *slog.Logger, dev *vk.Device, m *model.Model) error {
+	return o.serveOn(ctx, log, hosts{{dev: dev, m: m}})
+}
+
+func (o options) serveOn(ctx context.Context, log *slog.Logger, list hosts) error {
+	if len(o.further) == 0 {
+		return listen(ctx, o, log, list)
+	}
+	next := o
+	next.device, next.further = o.further[0], o.further[1:]
+	return next.with(ctx, log, func(dev *vk.Device, m *model.Model) error {
+		return next.serveOn(ctx, log, append(list, &host{dev: dev, m: m}))
+	})
+}
+
+// selectors are devices as --device takes them: those of a list, or with all every one of the kind
+// that --device would take.
+func selectors(devices, device string) ([]string, error) {
+	if devices != "all" {
+		list := strings.Split(devices, ",")
+		for _, s := range list {
+			if s == "" {
+				return nil, fmt.Errorf("server: --devices: got %q, want all, or names, indices or UUIDs with commas between", devices)
+			}
+		}
+		return list, nil
+	}
+	instance, err := vk.NewInstance(vk.InstanceOptions{AppName: "server"})
+	if err != nil {
+		return nil, err
+	}
+	defer instance.Close()
+	first, err := instance.Pick(device)
+	if err != nil {
+		return nil, err
+	}
+	var list []string
+	for _, a := range instance.Adapters() {
+		if a.Type == first.Type && a.Usable() == nil {
+			list = append(list, strconv.Itoa(a.Index))
+		}
+	}
+	return list, nil
+}
+
+// register is where the metrics of a device go: of several, with its place in the list.
+func (list hosts) register(r prometheus.Registerer, i int) prometheus.Registerer {
+	if len(list) == 1 {
+		return r
+	}
+	return prometheus.WrapRegistererWith(prometheus.Labels{"device": strconv.Itoa(i)}, r)
+}
+
+// begin starts the scheduler.
+func (h *host) begin(ctx context.Context, o options, log *slog.Logger, r prometheus.Registerer) (err error) {
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "server_device_bytes", Help: "Device memory of sequences and steps."},
+		func() float64 { return float64(h.m.CacheBytes()) }))
+	r.MustRegister(engineMetrics(h.m)...)
+	options := batch.Options{Vocab: h.m.Config.Vocab, MaxTokens: o.tokens, MaxSessions: o.sessions,
+		MaxStep: o.step, MaxWaiting: o.waiting, Log: log, Metrics: batch.NewMetrics(r)}
+	if h.prefixes, err = o.prefixes.open(ctx, h.m, log); err != nil {
+		return err
+	}
+	if h.prefixes != nil {
+		options.Prefixes, options.KeepEvery = h.prefixes, o.prefixes.every
+		r.MustRegister(counters(h.prefixes)...)
+	}
+	h.scheduler = batch.New(h.m, options)
+	return nil
+}
+
+// err is why a host takes no requests.
+func (h *host) err() error { return errors.Join(h.dev.Err(), h.scheduler.Err()) }
+
+// submit gives a request to the host that has the fewest.
+//
+// Errors: those of batch.Scheduler.Submit; where no host can take requests, those of all.
+func (list hosts) submit(ctx context.Context, r batch.Request) (*batch.Answer, error) {
+	var to *host
+	for _, h := range list {
+		if h.err() == nil && (to == nil || h.scheduler.Load() < to.scheduler.Load()) {
+			to = h
+		}
+	}
+	if to == nil {
+		return nil, list.err()
+	}
+	return to.scheduler.Submit(ctx, r)
+}
+
+// err is why no request can be taken; one host is enough.
+func (list hosts) err() error {
+	var all []error
+	for _, h := range list {
+		err := h.err()
+		if err == nil {
+			return nil
+		}
+		all = append(all, err)
+	}
+	return errors.Join(all...)
+}
+
+// close lets requests finish until the context ends.
+func (list hosts) close(ctx context.Context) error {
+	errs := make([]error, len(list))
+	var group sync.WaitGroup
+	for i, h := range list {
+		group.Go(func() {
+			if h.scheduler != nil {
+				errs[i] = h.scheduler.Close(ctx)
+			}
+			if h.prefixes != nil {
+				h.prefixes.Close()
+			}
+		})
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}

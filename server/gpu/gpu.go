@@ -1,0 +1,270 @@
+package gpu
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/server/weights"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Options say what a GPU is for.
+type Options struct {
+	MaxStep int    // tokens of a step
+	Reserve uint64 // bytes of device memory that the rest of the program will take
+}
+
+// GPU is the weights of everything but attention on a device, and memory that steps work with. One
+// step runs at a time.
+type GPU struct {
+	dev     *vk.Device
+	cfg     *weights.Config
+	most    int // tokens of a step
+	halves  uint32
+	tiles   tiling
+	buffers []*vk.Buffer
+	rows    []float32 // of Logits
+
+	embed, head matrix
+	norm        vk.View
+	headHC      hyper
+	layers      []layer
+
+	host, results vk.View // mapped: what a step is told, the logits that it gives
+
+	// step is host's content on the device: [0] tokens, [1] wanted, [4+t] ids, [wantedAt+i] rows.
+	step, streams, mix, parts, x       vk.View
+	logits, chosen, v, plan            vk.View // of the router
+	routedH, sharedH, routedY, sharedY vk.View
+	headX, headY                       vk.View
+}
+
+// hyper is a hyper-connection: fn [rows, n*D] f32, base [rows] with scale [3] or [1] behind it.
+type hyper struct {
+	rows     int
+	fn, base vk.View
+}
+
+// layer is what surrounds a layer's attention.
+type layer struct {
+	attnHC, ffnHC             hyper
+	attnNorm, ffnNorm         vk.View
+	gate                      matrix
+	bias, table               vk.View
+	w1, w3, w2                matrix // of routed experts
+	shared1, shared3, shared2 matrix
+}
+
+// Most of what kernels keep in registers or shared memory.
+const (
+	mostStreams  = 4
+	mostExperts  = 1024
+	mostPerToken = 64
+)
+
+// check refuses models for which the kernels have no room.
+func check(c *weights.Config) error {
+	for _, f := range []struct {
+		name            string
+		got, most, even int
+	}{
+		{"hc_mult", c.Streams, mostStreams, 1}, {"n_routed_experts", c.Experts, mostExperts, 1},
+		{"num_experts_per_tok", c.PerToken, mostPerToken, 1}, {"hidden_size", c.Hidden, 1 << 14, 8},
+		{"moe_intermediate_size", c.Width, 1 << 16, 8},
+	} {
+		if f.got < 1 || f.got > f.most || f.got%f.even != 0 {
+			return &model.ConfigError{Field: f.name, Got: fmt.Sprint(f.got),
+				Want: fmt.Sprintf("a multiple of %d up to %d; --experts cpu takes others", f.even, f.most)}
+		}
+	}
+	return nil
+}
+
+// New uploads weights, which may be closed afterwards. The caller closes the GPU before the device,
+// and an engine that records with it before that.
+//
+// Errors: *MemoryError, before anything is uploaded, if the weights do not fit; *model.ConfigError
+// and *model.CheckpointError for sizes and formats that the kernels do not take; those of
+// vk.Device.NewBuffer and vk.Device.UploadFrom.
+func New(ctx context.Context, dev *vk.Device, w *weights.Model, o Options) (g *GPU, err error) {
+	g = &GPU{dev: dev, cfg: &w.Config, most: o.MaxStep, tiles: usual, layers: make([]layer, len(w.Layers))}
+	if err := check(g.cfg); err != nil {
+		return nil, err
+	}
+	l := &loader{w: w}
+	g.weights(l, w)
+	g.memory(l)
+	if err := l.check(dev); err != nil {
+		return nil, err
+	}
+	if need, free := l.need(vk.DeviceLocal)+o.Reserve, Free(dev); need > free {
+		return nil, &MemoryError{Need: need, Free: free}
+	}
+	halves, err := keepsHalves(dev)
+	if err != nil {
+		return nil, err
+	}
+	g.halves = flag(halves)
+	if g.buffers, err = l.load(ctx, dev); err != nil {
+		return nil, errors.Join(err, g.Close())
+	}
+	clear(g.host.Buffer.Mapped())
+	return g, nil
+}
+
+// weights asks for memory with everything that is read.
+func (g *GPU) weights(l *loader, w *weights.Model) {
+	if f := w.Embed.Format; f != weights.BF16 && f != weights.F32 {
+		l.fail(&model.CheckpointError{Tensor: w.Embed.Name, Got: f.String(), Want: "BF16 or F32"})
+	}
+	l.matrix(&g.embed, &w.Embed)
+	l.matrix(&g.head, &w.Head)
+	l.floats(&g.norm, "norms", w.Norm)
+	l.hyper(&g.headHC, &w.HeadHC)
+	for i := range w.Layers {
+		from, to := &w.Layers[i], &g.layers[i]
+		l.hyper(&to.attnHC, &from.AttnHC)
+		l.hyper(&to.ffnHC, &from.FFNHC)
+		l.floats(&to.attnNorm, "norms", from.AttnNorm)
+		l.floats(&to.ffnNorm, "norms", from.FFNNorm)
+		l.matrix(&to.gate, &from.Gate)
+		if from.Table != nil {
+			l.data(&to.table, "router", 4*len(from.Table), words(from.Table))
+		} else {
+			l.floats(&to.bias, "router", from.Bias)
+		}
+		of := func(m func(*weights.Expert) *weights.Matrix) (list []*weights.Matrix) {
+			for e := range from.Experts {
+				list = append(list, m(&from.Experts[e]))
+			}
+			return list
+		}
+		l.matrix(&to.w1, of(func(e *weights.Expert) *weights.Matrix { return &e.W1 })...)
+		l.matrix(&to.w3, of(func(e *weights.Expert) *weights.Matrix { return &e.W3 })...)
+		l.matrix(&to.w2, of(func(e *weights.Expert) *weights.Matrix { return &e.W2 })...)
+		l.matrix(&to.shared1, &from.Shared.W1)
+		l.matrix(&to.shared3, &from.Shared.W3)
+		l.matrix(&to.shared2, &from.Shared.W2)
+		for _, m := range [][2]*matrix{{&to.w1, &to.w3}, {&to.shared1, &to.shared3}} {
+			if m[0].format != m[1].format || m[0].side != m[1].side {
+				l.fail(&model.CheckpointError{Tensor: from.Experts[0].W3.Name, Got: m[1].format.String(),
+					Want: "what w1 has, " + m[0].format.String()})
+			}
+		}
+	}
+}
+
+// words reads 32-bit numbers as bytes.
+func words(list []int32) *strings.Reader {
+	data := make([]byte, 4*len(list))
+	for i, v := range list {
+		binary.LittleEndian.PutUint32(data[4*i:], uint32(v))
+	}
+	return strings.NewReader(string(data))
+}
+
+func (l *loader) hyper(to *hyper, h *weights.Hyper) {
+	to.rows = h.Fn.N
+	fn := make([]float32, h.Fn.N*h.Fn.K)
+	l.fail(l.w.Read(func() error {
+		for r := range h.Fn.N {
+			h.Fn.Row(fn[r*h.Fn.K:][:h.Fn.K], r)
+		}
+		return nil
+	}))
+	l.floats(&to.fn, "hyper-connections", fn)
+	l.floats(&to.base, "hyper-connections", h.Base, h.Scale)
+}
+
+// Places in step and plan.
+func (g *GPU) wantedAt() int { return 4 + g.most }
+func (g *GPU) orderAt() int  { return 4 + 3*g.mostItems() }
+
+// mostItems is how many groups of pairs a plan may have.
+func (g *GPU) mostItems() int { return g.most * g.cfg.PerToken }
+
+// memory asks for what steps work with.
+func (g *GPU) memory(l *loader) {
+	c, T := g.cfg, g.most
+	n, d, pairs := c.Streams, c.Hidden, T*c.PerToken
+	words := 4 + 2*T
+	l.host(&g.host, "step", vk.Upload, 4*words)
+	l.host(&g.results, "logits", vk.Readback, 4*T*c.Vocab)
+	l.scratch(&g.step, "step", 4*words)
+	l.scratch(&g.streams, "streams", 2*T*n*d)
+	l.scratch(&g.mix, "streams", 4*T*(n+n*n))
+	l.scratch(&g.parts, "streams", 4*T*opkit.CeilDiv(d, slice)*((2+n)*n+1))
+	l.scratch(&g.x, "hidden states", 16*T*quads(d))
+	l.scratch(&g.logits, "router", 4*T*c.Experts)
+	l.scratch(&g.chosen, "router", 4*pairs)
+	l.scratch(&g.v, "router", 4*pairs)
+	l.scratch(&g.plan, "router", 4*(g.orderAt()+pairs))
+	l.scratch(&g.routedH, "hidden states", 16*pairs*quads(c.Width))
+	l.scratch(&g.sharedH, "hidden states", 16*T*quads(c.Width))
+	l.scratch(&g.routedY, "hidden states", 4*pairs*d)
+	l.scratch(&g.sharedY, "hidden states", 4*T*d)
+	l.scratch(&g.headX, "hidden states", 16*T*quads(d))
+	l.scratch(&g.headY, "logits", 4*T*c.Vocab)
+}
+
+// Set says what the next step is about: rows of it and their tokens, and of which of them, in that
+// order, the logits are wanted. It may be called while no step is with the device.
+func (g *GPU) Set(rows, ids []int32, wanted []int) error {
+	if len(ids) > g.most || len(wanted) > g.most || len(rows) != len(ids) {
+		return fmt.Errorf("gpu: set: got %d tokens in %d rows, %d wanted, want at most %d", len(ids), len(rows), len(wanted), g.most)
+	}
+	to := g.host.Buffer.Mapped()
+	put := func(at int, v int32) { binary.LittleEndian.PutUint32(to[4*at:], uint32(v)) }
+	for i, id := range ids {
+		if rows[i] < 0 || int(rows[i]) >= g.most || id < 0 || int(id) >= g.cfg.Vocab {
+			return fmt.Errorf("gpu: set: got token %d in row %d, want 0 to %d in 0 to %d", id, rows[i], g.cfg.Vocab-1, g.most-1)
+		}
+		put(4+int(rows[i]), id)
+	}
+	put(0, int32(len(ids)))
+	put(1, int32(len(wanted)))
+	for i, k := range wanted {
+		if k < 0 || k >= len(rows) {
+			return fmt.Errorf("gpu: set: got wanted token %d, want 0 to %d", k, len(rows)-1)
+		}
+		put(g.wantedAt()+i, rows[k])
+	}
+	return nil
+}
+
+// Logits are the first n rows that the last step gave, [V] each. They stay until Logits is called
+// again.
+func (g *GPU) Logits(n int) [][]float32 {
+	v, list := g.cfg.Vocab, make([][]float32, n)
+	if cap(g.rows) < n*v {
+		g.rows = make([]float32, n*v)
+	}
+	all := unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(g.results.Buffer.Mapped()))), n*v)
+	var group sync.WaitGroup
+	for i := range list {
+		list[i] = g.rows[i*v:][:v:v]
+		group.Go(func() { copy(list[i], all[i*v:]) })
+	}
+	group.Wait()
+	return list
+}
+
+// Close frees the memory. Closing twice is allowed.
+func (g *GPU) Close() error {
+	if g == nil {
+		return nil
+	}
+	var errs []error
+	for _, b := range g.buffers {
+		errs = append(errs, b.Close())
+	}
+	g.buffers = nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,342 @@
+package gpu
+
+import (
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/server/cpu"
+	"github.com/vkmla/vkmla/server/weights"
+	"github.com/vkmla/vkmla/vk"
+)
+
+var released = formats{routed: weights.MXFP4, shared: weights.FP8, gate: weights.BF16, ends: weights.BF16}
+
+// TestCodes holds every code of E2M1 and E4M3 in the form that needs no subnormals of binary16; the
+// other one is tried before it is used.
+func TestCodes(t *testing.T) {
+	dev := device(t)
+	got, err := decoded(dev, weights.MXFP4, false, []byte{0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE, 0, 0, 0, 0, 0, 0, 0, 0})
+	require.NoError(t, err)
+	for i := range 16 {
+		v := numfmt.E2M1Decode(byte(i))
+		assert.Equal(t, math.Float32bits(v), math.Float32bits(got[i]), "E2M1 %#x", i)
+	}
+	got, err = decoded(dev, weights.FP8, false, everyByte())
+	require.NoError(t, err)
+	for i, v := range got {
+		if want := numfmt.E4M3Decode(byte(i)); want == want {
+			assert.Equal(t, math.Float32bits(want), math.Float32bits(v), "E4M3 %#x", i)
+		}
+	}
+	_, err = keepsHalves(dev)
+	require.NoError(t, err)
+}
+
+// TestProduct compares all formats with the definition of their product, some tokens at a time.
+// Each of them gets the bits that it gets alone.
+func TestProduct(t *testing.T) {
+	dev, rng := device(t), rand.New(rand.NewPCG(1, 2))
+	for i, f := range []weights.Format{weights.MXFP4, weights.FP8, weights.BF16, weights.F32, weights.MXFP4} {
+		const n, most = 37, 5
+		k := 1120 + 32*(i/4) // the last is a multiple of 128: scales lie by words
+		w := matrixOf(rng, f, n, k)
+		g, _ := opened(t, dev, small(rng, released, 2), most)
+		l := &loader{w: &weights.Model{}}
+		var m matrix
+		var y, x vk.View
+		l.matrix(&m, &w)
+		l.scratch(&x, "x", most*quads(k)*16)
+		l.scratch(&y, "y", most*n*4)
+		require.NoError(t, l.check(dev))
+		buffers, err := l.load(t.Context(), dev)
+		require.NoError(t, err)
+		defer func() {
+			for _, b := range buffers {
+				b.Close()
+			}
+		}()
+		in := activations(rng, most*k)
+		var first []float32
+		for _, tokens := range []int{most, 1, 2}[:3-i%2] {
+			upload(t, g, x, placed(in[:tokens*k], k))
+			step(t, g, make([]int32, tokens))
+			poison(t, g, y)
+			r := rows{most: min(g.tiles.tokensOf(tokens), 4), items: opkit.CeilDiv(tokens, 4), turns: 1}
+			run(t, g, func(rec *vk.Recorder) error { return g.product(rec, &m, 2, r, x, y) })
+			got := numbers(t, g, y)
+			written := func(v float32) bool { return v == v }
+			assert.False(t, slices.ContainsFunc(got[tokens*n:], written), "%v: rows that nobody asked for", f)
+			got = got[:tokens*n]
+			if first == nil {
+				first = got
+				for i, v := range got {
+					row, size := in[i/n*k:][:k], 0.0
+					want := cpu.ProductRef(&w, i%n, row)
+					decoded := make([]float32, k)
+					w.Row(decoded, i%n)
+					for c, a := range decoded {
+						size += math.Abs(float64(a) * float64(row[c]))
+					}
+					require.InDelta(t, want, v, 1e-6*size, "%v: y[%d]", f, i)
+				}
+			}
+			assert.Equal(t, first[:len(got)], got, "%v: %d tokens", f, tokens)
+		}
+	}
+}
+
+// chooseRef is the choice as model.md has it.
+func chooseRef(logits, bias []float32, row []int32, c *weights.Config) (chosen []int32, v []float32) {
+	s := make([]float64, len(logits))
+	for e, l := range logits {
+		s[e] = math.Sqrt(max(float64(l), 0) + math.Log1p(math.Exp(-math.Abs(float64(l)))))
+	}
+	chosen = slices.Clone(row)
+	for row == nil && len(chosen) < c.PerToken {
+		best := int32(-1)
+		for e := range s {
+			if !slices.Contains(chosen, int32(e)) && (best < 0 || s[e]+float64(bias[e]) > s[best]+float64(bias[best])) {
+				best = int32(e)
+			}
+		}
+		chosen = append(chosen, best)
+	}
+	sum := 0.0
+	for _, e := range chosen {
+		sum += s[e]
+	}
+	for _, e := range chosen {
+		v = append(v, float32(s[e]/sum*float64(c.Factor)))
+	}
+	return chosen, v
+}
+
+// TestRouter holds choice, weights and plan: ties, a bias that decides, gates far below 0, a table
+// that names an expert twice, tokens without any expert in common.
+func TestRouter(t *testing.T) {
+	dev, rng := device(t), rand.New(rand.NewPCG(3, 4))
+	w := small(rng, released, 2)
+	g, _ := opened(t, dev, w, 7)
+	c := &w.Config
+	for layer := range w.Layers {
+		for _, T := range []int{1, 7, 2} {
+			ids, logits := tokenIDs(rng, T, c.Vocab), make([]float32, T*c.Experts)
+			for i := range logits {
+				logits[i] = float32(3 * rng.NormFloat64())
+			}
+			copy(logits, []float32{1, 1, 1, 1, 1})
+			if T > 2 {
+				copy(logits[5:], []float32{-40, -41, -42, -43, -44, 50, -1, 60, 0, 0})
+			}
+			bias := w.Layers[layer].Bias
+			step(t, g, ids)
+			upload(t, g, g.logits, bitsOf(logits))
+			poison(t, g, g.chosen, g.v, g.plan)
+			run(t, g, func(rec *vk.Recorder) error {
+				if err := g.choose(rec, T, &g.layers[layer]); err != nil {
+					return err
+				}
+				return g.group(rec, T, 2)
+			})
+			chosen, v, plan := download(t, g, g.chosen), numbers(t, g, g.v), download(t, g, g.plan)
+			for i := range T {
+				var row []int32
+				if table := w.Layers[layer].Table; table != nil {
+					row = table[int(ids[i])*c.PerToken:][:c.PerToken]
+				}
+				want, weights := chooseRef(logits[i*c.Experts:][:c.Experts], bias, row, c)
+				for k := range want {
+					assert.Equal(t, uint32(want[k]), chosen[i*c.PerToken+k], "layer %d, %d tokens, token %d", layer, T, i)
+					assert.InDelta(t, weights[k], v[i*c.PerToken+k], 1e-5, "layer %d, %d tokens, token %d", layer, T, i)
+				}
+			}
+			checkPlan(t, g, plan, chosen[:T*c.PerToken], T)
+		}
+	}
+}
+
+// checkPlan holds that each pair is in one item, of its expert, and items are full and in order.
+func checkPlan(t *testing.T, g *GPU, plan, chosen []uint32, T int) {
+	t.Helper()
+	seen := make([]bool, len(chosen))
+	if T == 1 { // a row is an item, and only its expert is told
+		for i, e := range chosen {
+			assert.Equal(t, e, plan[4+3*i])
+		}
+		return
+	}
+	for i := range plan[0] {
+		expert, first, count := plan[4+3*i], plan[5+3*i], plan[6+3*i]
+		require.LessOrEqual(t, count, uint32(2))
+		for p := first; p < first+count; p++ {
+			pair := plan[uint32(g.orderAt())+p]
+			require.False(t, seen[pair])
+			seen[pair] = true
+			assert.Equal(t, expert, chosen[pair])
+		}
+		if i > 0 {
+			assert.LessOrEqual(t, plan[4+3*(i-1)], expert)
+		}
+	}
+	assert.NotContains(t, seen, false)
+}
+
+// outputs are what the device computed of the experts of T tokens.
+func outputs(t *testing.T, g *GPU, layer, T int, ids []int32, x []float32) []float32 {
+	t.Helper()
+	c := g.cfg
+	step(t, g, ids)
+	upload(t, g, g.x, placed(x, c.Hidden))
+	poison(t, g, g.routedY, g.sharedY, g.routedH, g.sharedH)
+	run(t, g, func(rec *vk.Recorder) error { return g.experts(rec, T, &g.layers[layer]) })
+	routed, shared := numbers(t, g, g.routedY), numbers(t, g, g.sharedY)
+	f := make([]float32, len(ids)*c.Hidden)
+	for i := range f {
+		at, sum := i/c.Hidden, float32(0)
+		for k := range c.PerToken {
+			sum += routed[(at*c.PerToken+k)*c.Hidden+i%c.Hidden]
+		}
+		f[i] = numfmt.BF16Round(sum + shared[i])
+	}
+	return f
+}
+
+// TestExperts compares tokens with what the processor makes of them, in a padded step and alone,
+// with the same bits.
+func TestExperts(t *testing.T) {
+	dev, rng, padded := device(t), rand.New(rand.NewPCG(5, 6)), 4
+	if os.Getenv("VKMLA_TEST_FULL") == "1" {
+		padded = 32 // as many as share weights
+	}
+	for i, f := range []formats{released,
+		{routed: weights.FP8, shared: weights.FP8, gate: weights.F32, ends: weights.BF16},
+		{routed: weights.BF16, shared: weights.BF16, gate: weights.BF16, ends: weights.F32}} {
+		w := small(rng, f, 2)
+		g, c := opened(t, dev, w, padded)
+		T := padded - 1
+		ids, x := tokenIDs(rng, T, w.Config.Vocab), activations(rng, T*w.Config.Hidden)
+		for layer := range w.Layers {
+			want := make([]float32, len(x))
+			c.Experts(layer, &cpu.Streams{T: T, IDs: ids}, x, want)
+			got := outputs(t, g, layer, padded, ids, x)
+			assert.Less(t, off(got, want), 4e-3, "formats %d, layer %d", i, layer)
+			at, d := 2, w.Config.Hidden
+			alone := outputs(t, g, layer, 1, ids[at:at+1], x[at*d:][:d])
+			assert.Equal(t, got[at*d:][:d], alone, "formats %d, layer %d: alone", i, layer)
+		}
+	}
+}
+
+// TestStreams compares embedding, both halves of hyper-connections and the head with what the
+// processor makes of them.
+func TestStreams(t *testing.T) {
+	dev, rng := device(t), rand.New(rand.NewPCG(7, 8))
+	for _, streams := range []int{4, 2} {
+		f := released
+		if streams == 2 {
+			f.ends = weights.F32
+		}
+		w := small(rng, f, streams)
+		g, c := opened(t, dev, w, 8)
+		const T = 5
+		d, s, ids := w.Config.Hidden, &cpu.Streams{}, tokenIDs(rng, T, w.Config.Vocab)
+		step(t, g, ids)
+		poison(t, g, g.streams, g.mix, g.parts, g.x, g.headX)
+		c.Embed(s, ids)
+		x, l := make([]float32, T*d), &w.Layers[1]
+		c.Enter(s, &l.AttnHC, l.AttnNorm, x)
+		run(t, g, func(rec *vk.Recorder) error {
+			if err := g.leave(rec, 8, g.embedding(), &g.layers[1].attnHC); err != nil {
+				return err
+			}
+			return g.enter(rec, 8, &g.layers[1].attnHC, g.layers[1].attnNorm, to{view: g.x, quads: quads(d), placed: true})
+		})
+		assert.Less(t, off(unplaced(download(t, g, g.x), d, T), x), 5e-3, "the first input")
+
+		// What attention gives, then what experts give.
+		out := activations(rng, T*d)
+		packed := make([]uint32, 8*d/2)
+		for i := range T * d / 2 {
+			packed[i] = math.Float32bits(out[2*i])>>16 | math.Float32bits(out[2*i+1])&0xFFFF0000
+		}
+		upload(t, g, g.routedH, packed)
+		c.Leave(s, out)
+		c.Enter(s, &l.FFNHC, l.FFNNorm, x)
+		run(t, g, func(rec *vk.Recorder) error {
+			if err := g.leave(rec, 8, source{fromAttention, g.routedH}, &g.layers[1].ffnHC); err != nil {
+				return err
+			}
+			return g.enter(rec, 8, &g.layers[1].ffnHC, g.layers[1].ffnNorm, to{view: g.x, quads: d / 8})
+		})
+		var plain []float32
+		for _, word := range download(t, g, g.x)[:T*d/2] {
+			plain = append(plain, math.Float32frombits(word<<16), math.Float32frombits(word&0xFFFF0000))
+		}
+		assert.Less(t, off(plain, x), 4e-3, "behind attention")
+
+		routed, shared := activations(rng, T*3*d), activations(rng, T*d)
+		upload(t, g, g.routedY, bitsOf(routed))
+		upload(t, g, g.sharedY, bitsOf(shared))
+		for i := range out {
+			sum := float32(0)
+			for k := range 3 {
+				sum += routed[(i/d*3+k)*d+i%d]
+			}
+			out[i] = numfmt.BF16Round(sum + shared[i])
+		}
+		c.Leave(s, out)
+		want := make([]float32, T*w.Config.Vocab)
+		c.Head(s, []int{0, 1, 2, 3, 4}, want)
+		run(t, g, func(rec *vk.Recorder) error { return g.finish(rec, 8, source{kind: fromExperts}) })
+		for i, row := range g.Logits(T) {
+			assert.Less(t, off(row, want[i*w.Config.Vocab:][:w.Config.Vocab]), 8e-3, "logits of token %d", i)
+		}
+	}
+}
+
+// TestMemory holds that a model that does not fit says so before anything is uploaded.
+func TestMemory(t *testing.T) {
+	dev, rng := device(t), rand.New(rand.NewPCG(9, 10))
+	_, err := New(t.Context(), dev, small(rng, released, 2), Options{MaxStep: 4, Reserve: 1 << 60})
+	var lacks *MemoryError
+	require.ErrorAs(t, err, &lacks)
+	assert.Greater(t, lacks.Need, uint64(1<<60))
+	assert.Less(t, lacks.Free, lacks.Need)
+	assert.ErrorIs(t, err, vk.ErrOutOfDeviceMemory)
+	assert.ErrorContains(t, err, "--experts cpu")
+	assert.NotContains(t, dev.MemoryInUse(), "weights")
+
+	w := small(rng, released, 2)
+	w.Config.Streams = 16
+	_, err = New(t.Context(), dev, w, Options{MaxStep: 4})
+	assert.ErrorIs(t, err, model.ErrConfig)
+	w = small(rng, released, 2)
+	w.Layers[1].Shared.W2.Data[5] = 0xFF
+	_, err = New(t.Context(), dev, w, Options{MaxStep: 4})
+	assert.ErrorIs(t, err, model.ErrCheckpoint, "a NaN")
+	assert.NotContains(t, dev.MemoryInUse(), "weights")
+}
+
+// TestMeasure holds that what is timed reads what it says.
+func TestMeasure(t *testing.T) {
+	dev, rng := device(t), rand.New(rand.NewPCG(11, 12))
+	w := small(rng, released, 2)
+	g, _ := opened(t, dev, w, 4)
+	r, err := g.Measure(t.Context(), 1)
+	require.NoError(t, err)
+	one := func(e *weights.Expert) int64 { return e.W1.Bytes() + e.W2.Bytes() + e.W3.Bytes() }
+	l := &w.Layers[1]
+	least := one(&l.Experts[0]) + one(&l.Shared) + l.Gate.Bytes()
+	most := least + 2*one(&l.Experts[0])
+	assert.InDelta(t, float64(least+most), r.Experts.Bytes, float64(most-least)+300, "rounded to whole pieces")
+	assert.Positive(t, r.Experts.Seconds)
+}

@@ -1,0 +1,129 @@
+package gpu
+
+//go:generate ../../scripts/shaders
+
+import (
+	"embed"
+	"fmt"
+	"math"
+	"math/bits"
+
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/server/weights"
+	"github.com/vkmla/vkmla/vk"
+)
+
+const pkg = opkit.Package("gpu")
+
+//go:embed shaders/spv/*.spv
+var spirv embed.FS
+
+// What each kernel does with its bindings. divided are those that take long with many tokens.
+var kernels = map[string]struct {
+	bindings []vk.Access
+	divided  bool
+}{
+	"choose":  {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write}},
+	"copy":    {bindings: []vk.Access{vk.Read, vk.Write}},
+	"decode":  {bindings: []vk.Access{vk.Read, vk.Write}},
+	"enter":   {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write}},
+	"group":   {bindings: []vk.Access{vk.Read, vk.Read, vk.Write}},
+	"leave":   {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Read, vk.Write}, divided: true},
+	"pack":    {bindings: []vk.Access{vk.ReadWrite}},
+	"product": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
+	"send":    {bindings: []vk.Access{vk.Read, vk.Read, vk.Write}},
+	"up":      {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
+}
+
+// kernel returns a kernel with push constants of some bytes.
+func kernel(dev *vk.Device, name string, push int, constants ...uint32) (*vk.Kernel, error) {
+	code, err := spirv.ReadFile("shaders/spv/" + name + ".spv")
+	if err != nil {
+		return nil, fmt.Errorf("gpu: kernel %s: %w", name, err)
+	}
+	k := kernels[name]
+	return pkg.Kernel(dev, opkit.Spec{Stem: "server_" + name, Variant: opkit.Base, SPIRV: code, Bindings: k.bindings,
+		PushSize: push, Constants: constants, Divisible: k.divided})
+}
+
+// launch is a dispatch of a kernel that is looked up by its name.
+func launch[P any](rec *vk.Recorder, dev *vk.Device, name string, groups [3]uint32, products float64, push *P,
+	constants []uint32, bind ...vk.View) error {
+	data := vk.Bytes(push)
+	k, err := kernel(dev, name, len(data), constants...)
+	if err != nil {
+		return err
+	}
+	for i, v := range bind {
+		if v.IsZero() {
+			bind[i] = dev.Dummy()
+		}
+	}
+	return rec.Dispatch(vk.Dispatch{Kernel: k, Groups: groups, Bind: bind, Push: data, Products: products})
+}
+
+const (
+	teams     = 4  // of a workgroup of products
+	slice     = 64 // columns of all streams that a workgroup mixes
+	mixTokens = 4  // that share fn there
+)
+
+// tiling is how many rows of a matrix a team has, and more. It changes no bit of the results.
+type tiling struct {
+	up, down   int // of w1 and w3 each; of w2
+	gate, head int
+	tokens     int // that share weights in registers, at most: 1, 2, 4 or 8
+}
+
+var usual = tiling{up: 2, down: 4, gate: 1, head: 4, tokens: 4}
+
+// tokensOf is how many tokens of T share weights where all of them need these.
+func (t tiling) tokensOf(T int) int { return min(t.tokens, 1<<bits.Len(uint(T-1))) }
+
+// pairsOf is the same where tokens choose among experts: four times as many as an expert gets on
+// average. More of them take turns, out of a cache.
+func (t tiling) pairsOf(T, k, experts int) int {
+	n := 1
+	for n < t.tokensOf(T) && n*experts < 4*T*k {
+		n *= 2
+	}
+	return n
+}
+
+// quads is how many pieces of 16 bytes a row of k bf16 numbers takes where products read it.
+func quads(k int) int { return (k + 1023) / 1024 * 128 }
+
+func size[N int | uint32](n N) uint32 { return uint32(n) }
+
+// keepsHalves tries whether codes can pass through binary16, of which the subnormals have to stay.
+func keepsHalves(dev *vk.Device) (bool, error) {
+	for _, c := range []struct {
+		format weights.Format
+		codes  []byte
+		value  func(i int) float32
+	}{
+		{weights.MXFP4, []byte{0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE, 0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE},
+			func(i int) float32 { return numfmt.E2M1Decode(byte(i)) }},
+		{weights.FP8, everyByte(), func(i int) float32 { return numfmt.E4M3Decode(byte(i)) }},
+	} {
+		got, err := decoded(dev, c.format, true, c.codes)
+		if err != nil {
+			return false, err
+		}
+		for i, v := range got {
+			if want := c.value(i); want == want && math.Float32bits(want) != math.Float32bits(v) {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}
+
+func everyByte() []byte {
+	all := make([]byte, 256)
+	for i := range all {
+		all[i] = byte(i)
+	}
+	return all
+}

@@ -1,0 +1,214 @@
+package gpu
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/server/weights"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// piece is memory that is still to be allocated.
+type piece struct {
+	label  string
+	memory vk.Memory
+	size   uint64
+	to     *vk.View
+	from   io.ReaderAt // what it holds at first; nil: anything
+	packed bool        // codes of MXFP4: by pack.comp
+}
+
+// loader collects pieces, so that their sizes are known before any is allocated.
+type loader struct {
+	w      *weights.Model
+	pieces []piece
+	err    error
+}
+
+func (l *loader) fail(err error) {
+	if l.err == nil {
+		l.err = err
+	}
+}
+
+// scratch asks for memory that steps work with.
+func (l *loader) scratch(to *vk.View, label string, bytes int) {
+	l.pieces = append(l.pieces, piece{label: label, size: uint64(max(bytes, 16)), to: to})
+}
+
+// host asks for memory that the host maps.
+func (l *loader) host(to *vk.View, label string, memory vk.Memory, bytes int) {
+	l.pieces = append(l.pieces, piece{label: label, memory: memory, size: uint64(bytes), to: to})
+}
+
+// data asks for memory that holds something.
+func (l *loader) data(to *vk.View, label string, size int, from io.ReaderAt) {
+	l.pieces = append(l.pieces, piece{label: label, size: uint64(size), to: to, from: from})
+}
+
+// floats asks for memory with numbers.
+func (l *loader) floats(to *vk.View, label string, lists ...[]float32) {
+	var data []byte
+	for _, list := range lists {
+		for _, v := range list {
+			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(v))
+		}
+	}
+	l.data(to, label, len(data), bytes.NewReader(data))
+}
+
+// need is the bytes of all pieces in a kind of memory.
+func (l *loader) need(memory vk.Memory) (sum uint64) {
+	for _, p := range l.pieces {
+		if p.memory == memory {
+			sum += aligned(p.size, tensor.Align)
+		}
+	}
+	return sum
+}
+
+// smallBytes is up to where pieces share a buffer: drivers allow only some thousands.
+const smallBytes = 1 << 20
+
+func aligned(n, to uint64) uint64 { return (n + to - 1) / to * to }
+
+// load allocates and fills all pieces. What it has allocated is returned even with an error.
+func (l *loader) load(ctx context.Context, dev *vk.Device) (buffers []*vk.Buffer, err error) {
+	var shared *vk.Buffer
+	at := uint64(0)
+	for _, p := range l.pieces {
+		small, whole := p.size <= smallBytes && p.memory == vk.DeviceLocal, aligned(p.size, 16)
+		buffer, first := shared, at
+		if !small || shared == nil || shared.Size()-at < whole {
+			bytes := whole
+			if small {
+				bytes = 16 * smallBytes
+			}
+			if buffer, err = dev.NewBuffer(vk.BufferSpec{Label: p.label, Size: bytes, Memory: p.memory}); err != nil {
+				return buffers, err
+			}
+			buffers, first = append(buffers, buffer), 0
+		}
+		if small {
+			shared, at = buffer, first+aligned(whole, tensor.Align)
+			at = min(at, shared.Size())
+		}
+		*p.to = buffer.View(first, whole) // kernels read whole words
+		if p.from != nil {
+			if err := dev.UploadFrom(ctx, buffer.View(first, p.size), p.from); err != nil {
+				return buffers, fmt.Errorf("gpu: upload %s: %w", p.label, err)
+			}
+		}
+		if p.packed {
+			if err := once(ctx, dev, func(rec *vk.Recorder) error { return pack(rec, dev, *p.to) }); err != nil {
+				return buffers, fmt.Errorf("gpu: pack %s: %w", p.label, err)
+			}
+		}
+	}
+	return buffers, nil
+}
+
+// pack records pack.comp.
+func pack(rec *vk.Recorder, dev *vk.Device, codes vk.View) error {
+	const groups = 4096
+	push := struct{ count, stride uint32 }{uint32(codes.Size / 16), groups}
+	return launch(rec, dev, "pack", [3]uint32{groups, 1, 1}, 0, &push, nil, codes)
+}
+
+// mapped reads parts of mapped files one behind the other. check, if any, looks at what was read.
+type mapped struct {
+	w     *weights.Model
+	parts [][]byte // of one size
+	check func(p []byte) error
+}
+
+// ReadAt reads from where the parts lie one behind the other.
+func (m mapped) ReadAt(p []byte, off int64) (n int, err error) {
+	part := int64(len(m.parts[0]))
+	err = m.w.Read(func() error {
+		for n < len(p) && off/part < int64(len(m.parts)) {
+			k := copy(p[n:], m.parts[off/part][off%part:])
+			n, off = n+k, off+int64(k)
+		}
+		return nil
+	})
+	if err == nil && m.check != nil {
+		err = m.check(p[:n])
+	}
+	switch {
+	case err != nil:
+		return 0, err
+	case n < len(p):
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// matrix is one matrix of each of some experts, or a single one: [experts, N, K] on the device.
+type matrix struct {
+	format       weights.Format
+	n, k, side   int
+	experts      int
+	codes, scale vk.View
+}
+
+// columns is what K has to be a multiple of.
+var columns = map[weights.Format]int{weights.BF16: 8, weights.F32: 8, weights.FP8: 16, weights.MXFP4: weights.MXBlock}
+
+// bytes is what a product reads of one expert.
+func (m *matrix) bytes() float64 { return float64(m.codes.Size+m.scale.Size) / float64(m.experts) }
+
+// matrix asks for memory with matrices that are alike.
+func (l *loader) matrix(to *matrix, list ...*weights.Matrix) {
+	m := list[0]
+	*to = matrix{format: m.Format, n: m.N, k: m.K, side: max(m.Side, 1), experts: len(list)}
+	var codes, scales [][]byte
+	var blocks [][]float32
+	for _, x := range list {
+		if x.Format != m.Format || x.N != m.N || x.K != m.K || x.Side != m.Side {
+			l.fail(&model.CheckpointError{Tensor: x.Name, Got: fmt.Sprintf("%v [%d, %d], scales for %d rows", x.Format, x.N, x.K, x.Side),
+				Want: fmt.Sprintf("%v [%d, %d], %d, as %s", m.Format, m.N, m.K, m.Side, m.Name)})
+			return
+		}
+		codes, scales, blocks = append(codes, x.Data), append(scales, x.Scales), append(blocks, x.BlockScales)
+	}
+	if c := columns[m.Format]; c == 0 || m.K%c != 0 {
+		l.fail(&model.CheckpointError{Tensor: m.Name, Got: fmt.Sprintf("%v with %d columns", m.Format, m.K),
+			Want: fmt.Sprintf("a multiple of %d", c)})
+		return
+	}
+	read := mapped{w: l.w, parts: codes}
+	if m.Format == weights.FP8 {
+		read.check = func(p []byte) error {
+			if bytes.IndexByte(p, 0x7F) >= 0 || bytes.IndexByte(p, 0xFF) >= 0 {
+				return &model.CheckpointError{Tensor: m.Name, Got: "NaN", Want: "numbers"}
+			}
+			return nil
+		}
+		l.floats(&to.scale, "scales", blocks...)
+	}
+	l.data(&to.codes, "weights", len(list)*len(m.Data), read)
+	if m.Format == weights.MXFP4 {
+		l.pieces[len(l.pieces)-1].packed = true
+		l.data(&to.scale, "scales", len(list)*len(m.Scales), mapped{w: l.w, parts: scales})
+	}
+}
+
+// check refuses what a descriptor does not reach.
+func (l *loader) check(dev *vk.Device) error {
+	most := dev.Caps().MaxStorageBufferRange
+	for _, p := range l.pieces {
+		if p.size > most {
+			l.fail(fmt.Errorf("gpu: %s: %d bytes, want at most %d, what the device binds at a time: %w", p.label, p.size, most,
+				errors.ErrUnsupported))
+		}
+	}
+	return l.err
+}

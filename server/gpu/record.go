@@ -1,0 +1,233 @@
+package gpu
+
+import (
+	"fmt"
+
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/server/weights"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Sections are what steps are made of beside attention, as they are timed.
+var Sections = []string{"streams", "shared expert, router", "experts, up", "experts, down", "head"}
+
+// Between is pipeline.EngineOptions.Between: it records what is in front of a layer of attention,
+// or behind the last one.
+func (g *GPU) Between(rec *vk.Recorder, at pipeline.Between) error {
+	T, from := at.Tokens, source{kind: fromAttention, view: at.Output.View()}
+	if T > g.most {
+		return fmt.Errorf("gpu: a step of %d tokens, want at most %d", T, g.most)
+	}
+	if at.Layer == 0 {
+		if err := g.begin(rec, at.QueryStart.View()); err != nil {
+			return err
+		}
+		from = g.embedding()
+	} else {
+		l := &g.layers[at.Layer-1]
+		if err := g.leave(rec, T, from, &l.ffnHC); err != nil {
+			return err
+		}
+		if err := g.enter(rec, T, &l.ffnHC, l.ffnNorm, to{view: g.x, quads: quads(g.cfg.Hidden), placed: true}); err != nil {
+			return err
+		}
+		if err := g.experts(rec, T, l); err != nil {
+			return err
+		}
+		from = source{kind: fromExperts}
+	}
+	if at.Layer == len(g.layers) {
+		return g.finish(rec, T, from)
+	}
+	l := &g.layers[at.Layer]
+	if err := g.leave(rec, T, from, &l.attnHC); err != nil {
+		return err
+	}
+	return g.enter(rec, T, &l.attnHC, l.attnNorm, to{view: at.Input.View(), quads: g.cfg.Hidden / 8})
+}
+
+// begin brings to the device what the host says of the step. How many tokens it has is the engine's
+// to say, which also takes steps of its own.
+func (g *GPU) begin(rec *vk.Recorder, queryStart vk.View) error {
+	if err := rec.Copy(g.step, g.host); err != nil {
+		return err
+	}
+	last := queryStart
+	last.Offset, last.Size = last.Offset+last.Size-4, 4
+	return rec.Copy(g.step.Buffer.View(g.step.Offset, 4), last)
+}
+
+// Kinds of sources, as leave.comp numbers them.
+const (
+	fromEmbedding = iota
+	fromEmbeddingF32
+	fromAttention
+	fromExperts
+)
+
+// source is what is mixed into the streams.
+type source struct {
+	kind uint32
+	view vk.View // but for experts
+}
+
+func (g *GPU) embedding() source {
+	if g.embed.format == weights.F32 {
+		return source{fromEmbeddingF32, g.embed.codes}
+	}
+	return source{fromEmbedding, g.embed.codes}
+}
+
+// leave records leave.comp, up to the products of the next hyper-connection.
+func (g *GPU) leave(rec *vk.Recorder, T int, from source, next *hyper) error {
+	c, tokens := g.cfg, min(T, mixTokens)
+	rec.Section(Sections[0])
+	push := struct{ d, from, per uint32 }{size(c.Hidden), from.kind, size(c.PerToken)}
+	return launch(rec, g.dev, "leave", [3]uint32{size(opkit.CeilDiv(c.Hidden, slice)), size(opkit.CeilDiv(T, tokens)), 1},
+		float64(T*next.rows*c.Streams*c.Hidden), &push, []uint32{size(c.Streams), size(next.rows), size(tokens)},
+		g.step, from.view, g.routedY, g.sharedY, g.mix, g.streams, next.fn, g.parts)
+}
+
+// to is where a sub-layer's input goes.
+type to struct {
+	view   vk.View
+	quads  int  // of a row
+	placed bool // as products read it
+	wanted bool // only the rows that are wanted
+}
+
+// enter records enter.comp.
+func (g *GPU) enter(rec *vk.Recorder, T int, h *hyper, norm vk.View, x to) error {
+	c, groups := g.cfg, uint32(2)
+	push := struct {
+		slices, steps  uint32
+		eps, hyperEps  float32
+		xQuads, placed uint32
+		wantedAt       uint32
+	}{size(opkit.CeilDiv(c.Hidden, slice)), size(c.SinkhornSteps), c.Eps, c.HyperEps, size(x.quads), flag(x.placed), 0}
+	if x.wanted {
+		push.wantedAt, groups = size(g.wantedAt()), 1
+	}
+	return launch(rec, g.dev, "enter", [3]uint32{size(T), groups, 1}, 0, &push, []uint32{size(c.Streams), size(h.rows), size(c.Hidden)},
+		g.step, g.parts, h.base, g.streams, norm, g.mix, x.view)
+}
+
+// rows says which rows a product has.
+type rows struct {
+	routed uint32 // as lib/rows.glsl has it
+	at     int    // in step: how many; unless routed
+	most   int    // tokens that share weights
+	items  int    // groups of them, at most
+	turns  int    // of these, how many run side by side
+	full   bool   // groups nearly always have that many tokens
+}
+
+// product records product.comp: y from x.
+func (g *GPU) product(rec *vk.Recorder, m *matrix, ofTeam int, r rows, x, y vk.View) error {
+	push := struct{ n, k, xQuads, side, routed, rowsAt, orderAt, stride uint32 }{size(m.n), size(m.k), size(quads(m.k)), size(m.side),
+		r.routed, size(r.at), size(g.orderAt()), size(r.turns)}
+	plan := g.step
+	if r.routed > 0 {
+		plan = g.plan
+	}
+	return launch(rec, g.dev, "product", [3]uint32{size(opkit.CeilDiv(m.n, teams*ofTeam)), size(r.turns), 1},
+		float64(r.items*r.most)*float64(m.n*m.k), &push,
+		[]uint32{uint32(m.format), g.halves, size(ofTeam), size(r.most), flag(r.full), flag(m.k%128 == 0)},
+		plan, m.codes, m.scale, x, y)
+}
+
+// up records up.comp: h from x.
+func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
+	push := struct {
+		n, k, xQuads, side, routed, rowsAt, orderAt, stride, per, hQuads uint32
+		limit                                                            float32
+	}{size(w1.n), size(w1.k), size(quads(w1.k)), size(w1.side), r.routed, size(r.at), size(g.orderAt()), size(r.turns),
+		1, size(quads(w1.n)), g.cfg.Limit}
+	plan := g.step
+	if r.routed > 0 {
+		plan, push.per = g.plan, size(g.cfg.PerToken)
+	}
+	return launch(rec, g.dev, "up", [3]uint32{size(opkit.CeilDiv(w1.n, teams*g.tiles.up)), size(r.turns), 1},
+		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push,
+		[]uint32{uint32(w1.format), g.halves, size(g.tiles.up), size(r.most), flag(r.full), flag(w1.k%128 == 0)},
+		plan, w1.codes, w1.scale, w3.codes, w3.scale, g.x, g.v, h)
+}
+
+// experts records the sub-layer up to what each expert gives. What the shared one does needs no
+// router: it runs beside it.
+func (g *GPU) experts(rec *vk.Recorder, T int, l *layer) error {
+	c := g.cfg
+	all := rows{most: g.tiles.tokensOf(T), full: true}
+	all.items = opkit.CeilDiv(T, all.most)
+	all.turns = all.items
+	routed := rows{routed: 1, most: g.tiles.pairsOf(T, c.PerToken, c.Experts)}
+	routed.full = T*c.PerToken >= c.Experts*routed.most
+	routed.items = min(c.Experts, T*c.PerToken) + T*c.PerToken/routed.most
+	if T == 1 {
+		routed.routed, routed.items = 2, c.PerToken
+	}
+	routed.turns = routed.items
+	for _, record := range []func() error{
+		func() error { rec.Section(Sections[1]); return nil },
+		func() error { return g.product(rec, &l.gate, g.tiles.gate, all, g.x, g.logits) },
+		func() error { return g.up(rec, &l.shared1, &l.shared3, all, g.sharedH) },
+		func() error { return g.choose(rec, T, l) },
+		func() error { return g.group(rec, T, routed.most) },
+		func() error { return g.product(rec, &l.shared2, g.tiles.down, all, g.sharedH, g.sharedY) },
+		func() error { rec.Section(Sections[2]); return nil },
+		func() error { return g.up(rec, &l.w1, &l.w3, routed, g.routedH) },
+		func() error { rec.Section(Sections[3]); return nil },
+		func() error { return g.product(rec, &l.w2, g.tiles.down, routed, g.routedH, g.routedY) },
+	} {
+		if err := record(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var scorings = map[string]uint32{"sqrtsoftplus": 0, "sigmoid": 1, "softmax": 2}
+
+// choose records choose.comp: each token's experts and their weights.
+func (g *GPU) choose(rec *vk.Recorder, T int, l *layer) error {
+	c := g.cfg
+	push := struct {
+		hash, normalise uint32
+		factor          float32
+		alone           uint32
+	}{flag(l.bias.IsZero()), flag(c.Normalise), c.Factor, flag(T == 1)}
+	return launch(rec, g.dev, "choose", [3]uint32{size(T), 1, 1}, 0, &push,
+		[]uint32{size(c.Experts), size(c.PerToken), scorings[c.Scoring]}, g.step, g.logits, l.bias, l.table, g.chosen, g.v, g.plan)
+}
+
+// group records group.comp: the pairs by expert. A token alone has none to be ordered.
+func (g *GPU) group(rec *vk.Recorder, T, most int) error {
+	if T == 1 {
+		return nil
+	}
+	push := struct{ per, most, orderAt uint32 }{size(g.cfg.PerToken), size(most), size(g.orderAt())}
+	return launch(rec, g.dev, "group", [3]uint32{1, 1, 1}, 0, &push, []uint32{size(opkit.CeilDiv(g.cfg.Experts, 256))},
+		g.step, g.chosen, g.plan)
+}
+
+// finish records what follows the last layer, up to the logits in host memory.
+func (g *GPU) finish(rec *vk.Recorder, T int, from source) error {
+	c := g.cfg
+	if err := g.leave(rec, T, from, &g.headHC); err != nil {
+		return err
+	}
+	if err := g.enter(rec, T, &g.headHC, g.norm, to{view: g.headX, quads: quads(c.Hidden), placed: true, wanted: true}); err != nil {
+		return err
+	}
+	// Of the tokens of a prompt few are wanted: they take turns.
+	rec.Section(Sections[4])
+	wanted := rows{full: true, at: 1, most: g.tiles.tokensOf(T), turns: 1}
+	wanted.items = opkit.CeilDiv(T, wanted.most)
+	if err := g.product(rec, &g.head, g.tiles.head, wanted, g.headX, g.headY); err != nil {
+		return err
+	}
+	groups := min(opkit.CeilDiv(T*c.Vocab, 256), 1024)
+	push := struct{ width, stride uint32 }{size(c.Vocab), size(groups)}
+	return launch(rec, g.dev, "send", [3]uint32{size(groups), 1, 1}, 0, &push, nil, g.step, g.headY, g.results)
+}

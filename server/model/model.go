@@ -1,0 +1,257 @@
+// Package model runs a whole DeepSeek-V4: token ids in, logits out. vkmla's engine runs the
+// attention of each layer on the GPU, package cpu or gpu everything else.
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/pipeline/prefix"
+	"github.com/vkmla/vkmla/server/cpu"
+	"github.com/vkmla/vkmla/server/gpu"
+	"github.com/vkmla/vkmla/server/weights"
+	"github.com/vkmla/vkmla/vk"
+)
+
+// Options say what a Model is for.
+type Options struct {
+	MaxTokens     int    // of a sequence, prompt and answer
+	MaxSessions   int    // sequences at a time
+	MaxStep       int    // tokens of a step
+	MaxCacheBytes uint64 // of the device's memory, for all sequences; 0: as much as they can use
+	Prefixes      bool   // the caller wants Model.Prefixes
+	GPU           bool   // everything on the device, one submission a step; else what is not attention on the processor
+	CPU           cpu.Options
+	Log           *slog.Logger // gets the engine's rare events
+}
+
+// Model is a checkpoint, ready to run. Step is for one goroutine at a time.
+type Model struct {
+	Config  weights.Config
+	Weights *weights.Model
+
+	cpu     *cpu.CPU // one of these two
+	gpu     *gpu.GPU
+	most    int                // tokens of a sequence
+	timed   func([]vk.Section) // gets the times of each step; nil: nobody does
+	engine  *pipeline.Engine
+	layers  []*model.DeviceLayer
+	streams cpu.Streams
+	x, f    []float32 // [T, D]: what enters a sub-layer, and what it gives
+	logits  []float32 // [wanted, V]
+	spent   Spent
+}
+
+// Open maps a checkpoint and uploads its attention. The caller closes the model before the device.
+func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model, err error) {
+	m = &Model{most: o.MaxTokens}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.Close())
+		}
+	}()
+	if m.Weights, err = weights.Open(dir); err != nil {
+		return m, err
+	}
+	m.Config = m.Weights.Config
+	attention, err := model.Open(dir, model.CheckpointOptions{})
+	if err != nil {
+		return m, err
+	}
+	defer attention.Close() // what was uploaded stays
+	// Invariant: a request's answer depends on its prompt alone, not on who asks at the same time.
+	e := pipeline.EngineOptions{MaxTokens: o.MaxTokens, MaxSessions: o.MaxSessions, MaxStep: o.MaxStep, MaxCacheBytes: o.MaxCacheBytes,
+		LayerByLayer: !o.GPU, Invariant: true, Logger: o.Log}
+	if o.Prefixes {
+		e.MaxSessions, e.Rewind = e.MaxSessions+mostKeeping, prefix.Block // the state at the last block's end stays
+		if e.Identity, err = m.identity(dev.Adapter().Name, o.GPU); err != nil {
+			return m, err
+		}
+	}
+	if o.GPU {
+		if m.gpu, err = openGPU(ctx, dev, m.Weights, attention, e); err != nil {
+			return m, err
+		}
+		e.Between = m.gpu.Between
+	} else {
+		m.cpu = cpu.New(m.Weights, o.CPU)
+	}
+	if m.layers, err = attention.Upload(ctx, dev, nil); err != nil {
+		return m, err
+	}
+	m.engine, err = pipeline.NewEngine(ctx, dev, attention.Config, m.layers, e)
+	return m, err
+}
+
+// Warm takes steps of all sizes and looks at all weights, so that the first requests wait for
+// nothing that the later ones do not wait for.
+func (m *Model) Warm(ctx context.Context) error {
+	if err := m.engine.Warm(ctx); err != nil || m.cpu == nil {
+		return err
+	}
+	return m.cpu.Warm(ctx)
+}
+
+// Stats is what the engine has done.
+func (m *Model) Stats() pipeline.Stats { return m.engine.Stats() }
+
+// Sequence is the tokens that attention remembers.
+type Sequence struct{ session *pipeline.Session }
+
+// NewSequence opens an empty sequence.
+//
+// Errors: pipeline.ErrTooManySessions.
+func (m *Model) NewSequence() (*Sequence, error) {
+	session, err := m.engine.Open()
+	if err != nil {
+		return nil, err
+	}
+	return &Sequence{session}, nil
+}
+
+// Close forgets the tokens. Closing twice is allowed, as is closing one that no model opened.
+func (s *Sequence) Close() error {
+	if s == nil || s.session == nil {
+		return nil
+	}
+	return s.session.Close()
+}
+
+// CacheBytes is the device memory that sequences take.
+func (m *Model) CacheBytes() uint64 { return m.engine.Memory().Total() }
+
+// CPU computes what is not attention; nil with Options.GPU.
+func (m *Model) CPU() *cpu.CPU { return m.cpu }
+
+// Chunk is the next tokens of a sequence, and of which of them, from 0, the logits are wanted.
+type Chunk struct {
+	Sequence *Sequence
+	Tokens   []int32
+	Logits   []int
+}
+
+// Step takes tokens of some sequences through the model and commits them. It returns the logits
+// [V] that were wanted, in the order of chunks; they stay until the next step. After an error no
+// sequence has changed.
+//
+// Errors: a token that is not of the vocabulary; those of pipeline's Engine.Begin, such as
+// cache.ErrPoolFull, and of Step.RunLayer or Step.Run.
+func (m *Model) Step(ctx context.Context, chunks ...Chunk) ([][]float32, error) {
+	var ids []int32
+	var wanted []int
+	parts := make([]pipeline.Chunk, len(chunks))
+	for i, c := range chunks {
+		for _, k := range c.Logits {
+			wanted = append(wanted, len(ids)+k)
+		}
+		for _, id := range c.Tokens {
+			if id < 0 || int(id) >= m.Config.Vocab {
+				return nil, fmt.Errorf("model: step: token %d, want 0 to %d", id, m.Config.Vocab-1)
+			}
+		}
+		ids = append(ids, c.Tokens...)
+		parts[i] = pipeline.Chunk{Session: c.Sequence.session, Tokens: len(c.Tokens)}
+	}
+	step, err := m.engine.Begin(ctx, parts...)
+	if err != nil {
+		return nil, err
+	}
+	defer step.Abort() // does nothing after Commit
+	if m.gpu != nil {
+		return m.stepGPU(ctx, step, parts, ids, wanted)
+	}
+	logits, err := m.forward(ids, wanted, func(layer int, x, f []float32) error {
+		m.spent.Attention.Bytes += int64(m.layers[layer].Bytes())
+		return runLayer(ctx, step, parts, layer, x, f)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return logits, step.Commit()
+}
+
+// runLayer runs the attention of a layer for all chunks: f [T, D] from x [T, D].
+func runLayer(ctx context.Context, step *pipeline.Step, chunks []pipeline.Chunk, layer int, x, f []float32) error {
+	tokens := 0
+	for _, c := range chunks {
+		tokens += c.Tokens
+	}
+	d, at := len(x)/tokens, 0
+	for i, c := range chunks {
+		if err := step.SetInput(layer, i, x[at:][:c.Tokens*d]); err != nil {
+			return err
+		}
+		at += c.Tokens * d
+	}
+	if err := step.RunLayer(ctx, layer); err != nil {
+		return err
+	}
+	at = 0
+	for i, c := range chunks {
+		if err := step.ReadOutput(layer, i, f[at:][:c.Tokens*d]); err != nil {
+			return err
+		}
+		at += c.Tokens * d
+	}
+	return nil
+}
+
+// forward is the model around a function that runs a layer's attention.
+func (m *Model) forward(ids []int32, wanted []int, attention func(layer int, x, f []float32) error) ([][]float32, error) {
+	s, n := &m.streams, len(ids)*m.Config.Hidden
+	if cap(m.x) < n {
+		m.x, m.f = make([]float32, n), make([]float32, n)
+	}
+	x, f := m.x[:n], m.f[:n]
+	w, spent := m.watch(), &m.spent
+	m.cpu.Embed(s, ids)
+	for i := range m.Weights.Layers {
+		l := &m.Weights.Layers[i]
+		m.cpu.Enter(s, &l.AttnHC, l.AttnNorm, x)
+		w.lap(&spent.Streams)
+		if err := attention(i, x, f); err != nil {
+			return nil, err
+		}
+		w.lap(&spent.Attention)
+		m.cpu.Leave(s, f)
+		m.cpu.Enter(s, &l.FFNHC, l.FFNNorm, x)
+		w.lap(&spent.Streams)
+		m.cpu.Experts(i, s, x, f)
+		w.lap(&spent.Experts)
+		m.cpu.Leave(s, f)
+	}
+	w.lap(&spent.Streams)
+	v := m.Config.Vocab
+	if cap(m.logits) < len(wanted)*v {
+		m.logits = make([]float32, len(wanted)*v)
+	}
+	logits := m.logits[:len(wanted)*v]
+	m.cpu.Head(s, wanted, logits)
+	w.lap(&spent.Head)
+	list := make([][]float32, len(wanted))
+	for i := range list {
+		list[i] = logits[i*v:][:v:v]
+	}
+	return list, nil
+}
+
+// Close frees everything. Closing twice is allowed.
+func (m *Model) Close() error {
+	var errs []error
+	if m.engine != nil {
+		errs = append(errs, m.engine.Close())
+	}
+	errs = append(errs, m.gpu.Close(), model.CloseLayers(m.layers))
+	if m.cpu != nil {
+		m.cpu.Close()
+	}
+	if m.Weights != nil {
+		errs = append(errs, m.Weights.Close())
+	}
+	m.engine, m.layers, m.cpu, m.gpu, m.Weights = nil, nil, nil, nil, nil
+	return errors.Join(errs...)
+}

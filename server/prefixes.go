@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/vkmla/vkmla/pipeline/prefix"
+	"github.com/vkmla/vkmla/server/model"
+)
+
+// prefixOptions say where computed prompts are kept.
+type prefixOptions struct {
+	where, keyFile string
+	gib            int64
+	every          int
+	timeout        time.Duration
+}
+
+func (o *prefixOptions) flags(f *flag.FlagSet) {
+	f.StringVar(&o.where, "prefix", "", "keep computed prompts in a folder, which servers may share; or a bucket's URL, see buckets.go")
+	f.Int64Var(&o.gib, "prefix-gib", 64, "most of that folder, in GiB")
+	f.IntVar(&o.every, "prefix-every", 2048, "tokens after which a prompt or answer is kept before its end, too; 0: none")
+	f.DurationVar(&o.timeout, "prefix-timeout", 30*time.Second, "how long a request may wait for what was kept")
+	f.StringVar(&o.keyFile, "prefix-key", "", "file with a secret that all servers share: others can neither forge nor guess what is kept")
+}
+
+func (o *prefixOptions) check() error {
+	switch {
+	case o.gib < 1 || o.gib > 1<<30:
+		return fmt.Errorf("server: --prefix-gib: got %d, want 1 to %d", o.gib, 1<<30)
+	case o.every < 0:
+		return fmt.Errorf("server: --prefix-every: got %d, want at least 0", o.every)
+	case o.timeout <= 0:
+		return fmt.Errorf("server: --prefix-timeout: got %v, want more than 0", o.timeout)
+	}
+	return nil
+}
+
+// openBucket opens a store by its URL; nil where the program was built without.
+var openBucket func(ctx context.Context, url string) (prefix.Store, error)
+
+// open opens the store, nil without --prefix.
+func (o *prefixOptions) open(ctx context.Context, m *model.Model, log *slog.Logger) (*model.Prefixes, error) {
+	if o.where == "" {
+		return nil, nil
+	}
+	var key []byte
+	if o.keyFile != "" {
+		var err error
+		if key, err = os.ReadFile(o.keyFile); err != nil {
+			return nil, err
+		}
+	}
+	store, err := o.store(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return m.Prefixes(store, prefix.Options{Key: key, Timeout: o.timeout, Log: log})
+}
+
+func (o *prefixOptions) store(ctx context.Context) (prefix.Store, error) {
+	if u, err := url.Parse(o.where); err != nil || len(u.Scheme) < 2 { // C: is a disk
+		return prefix.OpenFolder(o.where, o.gib<<30)
+	}
+	if openBucket == nil {
+		return nil, errors.New("server: --prefix: got a URL, want a folder, or a server built with -tags buckets")
+	}
+	return openBucket(ctx, o.where)
+}
+
+// counters are what metrics say of the store.
+func counters(p *model.Prefixes) (list []prometheus.Collector) {
+	for _, c := range []struct {
+		name, help string
+		of         func(prefix.Stats) uint64
+	}{
+		{"server_prefix_asked_tokens_total", "Tokens of requests that were looked up.", func(s prefix.Stats) uint64 { return s.Asked }},
+		{"server_prefix_found_tokens_total", "Tokens that were there.", func(s prefix.Stats) uint64 { return s.Found }},
+		{"server_prefix_loaded_bytes_total", "Bytes loaded.", func(s prefix.Stats) uint64 { return s.Loaded }},
+		{"server_prefix_stored_bytes_total", "Bytes stored.", func(s prefix.Stats) uint64 { return s.Stored }},
+		{"server_prefix_damaged_total", "Objects that were damaged.", func(s prefix.Stats) uint64 { return s.Damaged }},
+		{"server_prefix_failures_total", "Calls of the store that failed.", func(s prefix.Stats) uint64 { return s.Failed }},
+	} {
+		list = append(list, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: c.name, Help: c.help},
+			func() float64 { return float64(c.of(p.Stats())) }))
+	}
+	return list
+}

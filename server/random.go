@@ -1,0 +1,38 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"log/slog"
+	"time"
+
+	"github.com/vkmla/vkmla/server/random"
+)
+
+// writeRandom is the command random.
+func writeRandom(ctx context.Context, args []string, log *slog.Logger) error {
+	f := flag.NewFlagSet("server random", flag.ContinueOnError)
+	dir := f.String("dir", "", "folder to write to")
+	width := f.String("width", "flash", "as wide as a released model, flash or pro, or tiny")
+	layers := f.Int("layers", 0, "the first layers only, 3.6 GB each of flash, 13.8 GB of pro; 0: all")
+	seed := f.Uint64("seed", 1, "the same seed gives the same bytes")
+	if err := parseFlags(f, args, "Random writes a checkpoint with random weights.\n"); err != nil {
+		return err
+	}
+	if *dir == "" {
+		return errors.New("server: random: --dir: got none, want a folder to write to")
+	}
+	c, err := random.Config(*width, *layers)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	size, err := random.Write(ctx, *dir, c, *seed)
+	took := time.Since(began)
+	if err == nil {
+		gb := float64(size) / 1e9
+		log.Info("written", "folder", *dir, "layers", len(c.Layers), "GB", gb, "time", took, "GB/s", gb/took.Seconds())
+	}
+	return err
+}

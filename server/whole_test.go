@@ -1,0 +1,82 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/pipeline/model/random"
+	"github.com/vkmla/vkmla/server/text"
+	"github.com/vkmla/vkmla/server/weights"
+)
+
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+// whole makes a small model with a layer of each kind and random weights.
+func whole(t *testing.T) (dir string, vocabulary int) {
+	t.Helper()
+	dir = t.TempDir()
+	require.NoError(t, command(t.Context(), []string{"random", "--dir", dir, "--width", "tiny"}, quiet))
+	c, err := weights.LoadConfig(dir)
+	require.NoError(t, err)
+	return dir, c.Vocab
+}
+
+// TestArguments refuses what would be ignored or wrap around.
+func TestArguments(t *testing.T) {
+	for _, bad := range [][]string{{"--model", "x", "serve"}, {"bench", "--model", "x", "1"}, {"random", "--dir", t.TempDir(), "tiny"},
+		{"--model", "x", "--cache-mib", "17592186044417"}} {
+		assert.ErrorContains(t, command(t.Context(), bad, quiet), "want", bad)
+	}
+}
+
+// TestTokenizerFirst refuses a tokenizer before it reads weights.
+func TestTokenizerFirst(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), []byte("{}"), 0o666))
+	assert.ErrorIs(t, command(t.Context(), []string{"--model", dir}, quiet), text.ErrFormat)
+}
+
+// TestOtherModels refuses a model whose attention the library computes and whose rest is not what
+// is computed here, before its weights are read.
+func TestOtherModels(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, random.Write(dir, random.V41Config(), 1))
+	_, err := weights.Open(dir)
+	require.ErrorIs(t, err, model.ErrConfig)
+	assert.ErrorContains(t, err, "model_type: got deepseek_v41, want deepseek_v4")
+	err = bench(t.Context(), []string{"--model", dir, "--device", os.Getenv("VKMLA_TEST_DEVICE")}, io.Discard, quiet)
+	assert.ErrorIs(t, err, model.ErrConfig)
+}
+
+// TestBench times a small model: each batch has a row in both tables, with numbers above 0.
+func TestBench(t *testing.T) {
+	dir, _ := whole(t)
+	var out bytes.Buffer
+	args := []string{"--model", dir, "--device", os.Getenv("VKMLA_TEST_DEVICE"), "--batch", "1,3", "--prompt", "3", "--tokens", "4",
+		"--max-step", "3", "--warm=false"}
+	require.NoError(t, bench(t.Context(), args, &out, quiet))
+	rows := 0
+	for line := range strings.Lines(out.String()) {
+		if cells := strings.Split(line, " | "); strings.HasPrefix(cells[0], "| 1") || strings.HasPrefix(cells[0], "| 3") {
+			rows++
+			for _, cell := range cells[1:8] { // of the second table the rates of so small a model may round to 0
+				assert.NotContains(t, cell, "-", line)
+			}
+			assert.NotContains(t, cells[1:3], "0.0", line)
+		}
+	}
+	assert.Equal(t, 4, rows, out.String())
+	for _, bad := range [][]string{{"--batch", "1"}, {"--model", dir, "--batch", "0"}, {"--model", dir, "--tokens", "2"},
+		{"--model", dir, "--batch", "300"}} {
+		assert.ErrorContains(t, bench(t.Context(), bad, &out, quiet), "want", bad)
+	}
+}
