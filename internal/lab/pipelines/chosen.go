@@ -186,7 +186,8 @@ func products(c model.Config) []product {
 			Weights: projection.FormatFP8x32, Activations: projection.ActivationMXFP8, Out: tensor.BF16}},
 		{"product wo_a", []int{1, 32, 4096}, projection.LinearConfig{N: c.ORank, K: c.HeadsPerGroup() * 512, Groups: c.Groups,
 			Weights: projection.FormatFP8, Out: tensor.BF16}},
-		{"product wkv_gate", []int{1, 32, 4096}, projection.LinearConfig{N: 2048, K: c.Hidden, Weights: projection.FormatBF16, Out: tensor.F32}},
+		{"product wkv_gate", []int{1, 32, 4096}, projection.LinearConfig{N: 2048, K: c.Hidden, Weights: projection.FormatBF16,
+			Out: tensor.F32}},
 	}
 }
 
