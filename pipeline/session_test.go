@@ -175,7 +175,7 @@ func testSessions(t *testing.T, of *sessionModel) {
 		{"growth", x.growth}, {"fork", x.fork}, {"truncate", x.truncate}, {"cancel", x.cancel}, {"semaphores", x.semaphores},
 		{"close behind a semaphore", x.closeBehind}, {"layers", x.byLayer}, {"budget", x.budget}, {"batch", x.batch},
 		{"full", x.full}, {"save", x.save}, {"odd pages", func(t *testing.T) { x.inPages(t, of.odd) }}, {"concurrent", x.concurrent},
-		{"around", x.around}, {"random", x.random},
+		{"around", x.around},
 	} {
 		t.Run(c.name, c.test)
 	}

@@ -56,7 +56,7 @@ int vm_instance_layers(void *gipa, VmLayerProperties **out, uint32_t *n) {
 	return r;
 }
 
-int vm_instance_extensions(void *gipa, VmExtensionProperties **out, uint32_t *n) {
+int vm_instance_extensions(void *gipa, const char *layer, VmExtensionProperties **out, uint32_t *n) {
 	EnumInstanceExts f = (EnumInstanceExts)entry(gipa, NULL, "vkEnumerateInstanceExtensionProperties");
 	*out = NULL;
 	*n = 0;
@@ -65,9 +65,9 @@ int vm_instance_extensions(void *gipa, VmExtensionProperties **out, uint32_t *n)
 	do {
 		free(*out);
 		*out = NULL;
-		if ((r = f(NULL, n, NULL)) < 0 || *n == 0) return r;
+		if ((r = f(layer, n, NULL)) < 0 || *n == 0) return r;
 		if (!(*out = calloc(*n, sizeof **out))) return VM_OUT_OF_HOST_MEMORY;
-		r = f(NULL, n, *out);
+		r = f(layer, n, *out);
 	} while (r == VM_INCOMPLETE);
 	return r;
 }
@@ -82,7 +82,7 @@ static VmBool on_message(uint32_t severity, uint32_t types, const void *data, vo
 }
 
 int vm_create_instance(void *gipa, const char *app, uint32_t flags, const char **layers, uint32_t nlayers, const char **exts,
-	uint32_t nexts, int sync_validation, uintptr_t user, VmInstance *out) {
+	uint32_t nexts, int sync_validation, int layer_settings, uintptr_t user, VmInstance *out) {
 	CreateInstance f = (CreateInstance)entry(gipa, NULL, "vkCreateInstance");
 	if (!f) return VM_INITIALIZATION_FAILED;
 	VmApplicationInfo ai = {VM_STYPE_APPLICATION_INFO, NULL, app, 1, "vkmla", 1, (1u << 22) | (3u << 12)};
@@ -91,10 +91,14 @@ int vm_create_instance(void *gipa, const char *app, uint32_t flags, const char *
 	VmDebugMessengerCreateInfo mi = {VM_STYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO, NULL, 0, 0x1100, 0x7, on_message, (void *)user};
 	uint32_t enable = 4; // VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
 	VmValidationFeatures vf = {VM_STYPE_VALIDATION_FEATURES, NULL, 1, &enable, 0, NULL};
+	VmBool on = 1; // without this setting newer layers follow copies and fills only, not what launches access
+	VmLayerSetting accesses = {"VK_LAYER_KHRONOS_validation", "syncval_shader_accesses_heuristic", 0, 1, &on};
+	VmLayerSettings ls = {VM_STYPE_LAYER_SETTINGS, NULL, 1, &accesses};
 	if (user) {
 		ci.pNext = &mi;
 		if (sync_validation) {
 			mi.pNext = &vf;
+			if (layer_settings) vf.pNext = &ls;
 		}
 	}
 	int r = f(&ci, NULL, &out->instance);

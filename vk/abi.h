@@ -44,6 +44,7 @@ typedef uint64_t VmHandle; // non-dispatchable handle on a 64-bit platform
 #define VM_STYPE_SHADER_CORE_BUILTINS_PROPERTIES 1000497001
 #define VM_STYPE_BUFFER_DEVICE_ADDRESS_INFO 1000244001
 #define VM_STYPE_VALIDATION_FEATURES 1000247000
+#define VM_STYPE_LAYER_SETTINGS 1000496000
 #define VM_STYPE_PIPELINE_EXECUTABLE_FEATURES 1000269000
 #define VM_STYPE_PIPELINE_EXECUTABLE_INFO 1000269003
 #define VM_STYPE_PIPELINE_EXECUTABLE_STATISTIC 1000269004
@@ -347,6 +348,20 @@ typedef struct {
 	uint32_t sType; const void *pNext; uint32_t enabledCount; const uint32_t *pEnabled; uint32_t disabledCount; const uint32_t *pDisabled;
 } VmValidationFeatures;
 
+typedef struct {
+	const char *pLayerName, *pSettingName;
+	int32_t type; // 0: VkBool32
+	uint32_t valueCount;
+	const void *pValues;
+} VmLayerSetting;
+
+typedef struct {
+	uint32_t sType;
+	const void *pNext;
+	uint32_t settingCount;
+	const VmLayerSetting *pSettings;
+} VmLayerSettings;
+
 // What vm_query reads of one physical device. hasX: the structure was filled.
 typedef struct {
 	VmProperties2 props;
@@ -406,9 +421,9 @@ typedef struct {
 // vm_load opens a Vulkan loader and returns its vkGetInstanceProcAddr, or NULL and why not.
 void *vm_load(const char *path, char *err, size_t n);
 int vm_instance_layers(void *gipa, VmLayerProperties **out, uint32_t *n);
-int vm_instance_extensions(void *gipa, VmExtensionProperties **out, uint32_t *n);
+int vm_instance_extensions(void *gipa, const char *layer, VmExtensionProperties **out, uint32_t *n);
 int vm_create_instance(void *gipa, const char *app, uint32_t flags, const char **layers, uint32_t nlayers, const char **exts,
-	uint32_t nexts, int sync_validation, uintptr_t user, VmInstance *out);
+	uint32_t nexts, int sync_validation, int layer_settings, uintptr_t user, VmInstance *out);
 void vm_destroy_messenger(VmInstance *in);
 int vm_physical_devices(VmInstance *in, void ***out, uint32_t *n);
 int vm_query(VmInstance *in, void *phys, VmAdapter *out);

@@ -35,6 +35,9 @@ func KernelKey(s KernelSpec) any { return s.key() }
 // Remembered is the number of accesses that the recorder compares the next one with.
 func Remembered(r *Recorder) int { return len(r.pending) }
 
+// Forget makes the recorder forget all accesses so far, so that what comes needs no barrier.
+func Forget(r *Recorder) { r.pending = r.pending[:0] }
+
 // TimedParts is the number of parts of a recording that have a timestamp.
 func TimedParts(c *Commands) (n int) {
 	for _, m := range c.rec.parts.marks[1:] {

@@ -118,7 +118,10 @@ func bindTo(gipa unsafe.Pointer) error {
 	return nil
 }
 
-const validationLayer = "VK_LAYER_KHRONOS_validation"
+const (
+	validationLayer = "VK_LAYER_KHRONOS_validation"
+	layerSettings   = "VK_EXT_layer_settings"
+)
 
 // HasValidation reports whether the Khronos validation layer is installed.
 func HasValidation() bool {
@@ -145,10 +148,16 @@ func hasLayer(gipa unsafe.Pointer, name string) bool {
 // no kernel here needs, as those on top of Metal or Direct3D do.
 const portability = "VK_KHR_portability_enumeration"
 
-func hasExtension(gipa unsafe.Pointer, name string) bool {
+// hasExtension reports whether the loader and its drivers, or else the layer, have an extension.
+func hasExtension(gipa unsafe.Pointer, layer, name string) bool {
+	var of *C.char
+	if layer != "" {
+		of = C.CString(layer)
+		defer C.free(unsafe.Pointer(of))
+	}
 	var exts *C.VmExtensionProperties
 	var n C.uint32_t
-	if C.vm_instance_extensions(gipa, &exts, &n) < 0 {
+	if C.vm_instance_extensions(gipa, of, &exts, &n) < 0 {
 		return false
 	}
 	defer C.free(unsafe.Pointer(exts))
@@ -195,16 +204,21 @@ func NewInstance(o InstanceOptions) (*Instance, error) {
 
 	app := C.CString(o.AppName)
 	defer C.free(unsafe.Pointer(app))
-	sync := C.int(0)
+	sync, settings := C.int(0), C.int(0)
 	if o.Validation == ValidationSync {
 		sync = 1
+		if hasExtension(gipa, validationLayer, layerSettings) {
+			exts.add(layerSettings)
+			settings = 1
+		}
 	}
 	flags := C.uint32_t(0)
-	if hasExtension(gipa, portability) {
+	if hasExtension(gipa, "", portability) {
 		exts.add(portability)
 		flags = 1 // VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR
 	}
-	r := C.vm_create_instance(gipa, app, flags, layers.ptr(), layers.len(), exts.ptr(), exts.len(), sync, C.uintptr_t(in.handle), in.c)
+	r := C.vm_create_instance(gipa, app, flags, layers.ptr(), layers.len(), exts.ptr(), exts.len(), sync, settings,
+		C.uintptr_t(in.handle), in.c)
 	if err := result("create instance", int(r)); err != nil {
 		in.Close()
 		return nil, err

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/vkmla/vkmla/internal/lab/bench"
-	"github.com/vkmla/vkmla/internal/lab/cuts"
+	"github.com/vkmla/vkmla/internal/lab/sequences"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -111,8 +111,8 @@ type Env struct {
 
 // shared is what checks of a worker have in common. The worker closes it.
 type shared struct {
-	labs    map[cuts.Model]*cuts.Lab // of scenarios; each opened when the first asks for it
-	stepped func()                   // called behind each of their steps
+	labs    map[sequences.Model]*sequences.Lab // of scenarios; each opened when the first asks for it
+	stepped func()                             // called after each of their steps
 }
 
 // close frees what checks shared.
@@ -123,7 +123,7 @@ func (s *shared) close() {
 }
 
 // cuts is what a scenario runs in.
-func (e *Env) cuts(ctx context.Context, m cuts.Model) (*cuts.Lab, error) {
+func (e *Env) cuts(ctx context.Context, m sequences.Model) (*sequences.Lab, error) {
 	steps, s := 0, e.shared
 	s.stepped = func() {
 		steps++
@@ -131,12 +131,12 @@ func (e *Env) cuts(ctx context.Context, m cuts.Model) (*cuts.Lab, error) {
 	}
 	if s.labs[m] == nil {
 		e.Doing("making a model")
-		l, err := cuts.Open(ctx, e.Dev, cuts.Options{Model: m, Stepped: func() { s.stepped() }})
+		l, err := sequences.Open(ctx, e.Dev, sequences.Options{Model: m, Stepped: func() { s.stepped() }})
 		if err != nil {
 			return nil, err
 		}
 		if s.labs == nil {
-			s.labs = map[cuts.Model]*cuts.Lab{}
+			s.labs = map[sequences.Model]*sequences.Lab{}
 		}
 		s.labs[m] = l
 	}

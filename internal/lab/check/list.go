@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/vkmla/vkmla/internal/lab/bench"
-	"github.com/vkmla/vkmla/internal/lab/cuts"
 	_ "github.com/vkmla/vkmla/internal/lab/layers" // the operation layer
+	"github.com/vkmla/vkmla/internal/lab/sequences"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -106,12 +106,12 @@ func operation(name, only string) func(ctx context.Context, e *Env) error {
 // cutModels are the models whose sequences are checked, with the scenarios that are run: quick ones
 // are short. Of DeepSeek-V4.1 they are those of groups of two, of sources and of candidates.
 var cutModels = []struct {
-	model         cuts.Model
+	model         sequences.Model
 	behind        string   // of a check's name
 	quick, others []string // nil others: all
 }{
-	{cuts.V4, "", []string{"shared prefixes", "short recordings", "padding"}, nil},
-	{cuts.V41, ", v41", []string{"shared prefixes"},
+	{sequences.V4, "", []string{"shared prefixes", "short recordings", "padding"}, nil},
+	{sequences.V41, ", v41", []string{"shared prefixes"},
 		[]string{"shared prefixes", "restored sessions", "rejected drafts", "truncation", "equal scores"}},
 }
 
@@ -122,7 +122,7 @@ func cutChecks(quick bool) (list []Check) {
 		if quick {
 			some = m.quick
 		}
-		for _, s := range cuts.Scenarios() {
+		for _, s := range sequences.Scenarios() {
 			if some == nil || slices.Contains(some, s.Name) {
 				list = append(list, cutCheck(m.model, s, s.Name+m.behind))
 			}
@@ -132,7 +132,7 @@ func cutChecks(quick bool) (list []Check) {
 }
 
 // cutCheck is the check of a scenario of a model.
-func cutCheck(m cuts.Model, s cuts.Scenario, name string) Check {
+func cutCheck(m sequences.Model, s sequences.Scenario, name string) Check {
 	about := s.Proves
 	if len(s.Reports) > 0 {
 		about += " (" + strings.Join(s.Reports, ", ") + ")"

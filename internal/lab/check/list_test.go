@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/vkmla/vkmla/internal/lab/cuts"
+	"github.com/vkmla/vkmla/internal/lab/sequences"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 )
 
@@ -27,13 +27,13 @@ func TestAll(t *testing.T) {
 		groups[c.Group]++
 	}
 	assert.Equal(t, map[string]int{GroupLimits: 1, GroupOperations: len(verify.All()) - 1, GroupLayers: groups[GroupLayers],
-		GroupCuts: len(cuts.Scenarios()) + len(cutModels[1].others), GroupTimes: len(timedSteps) * len(timedKinds)}, groups)
+		GroupCuts: len(sequences.Scenarios()) + len(cutModels[1].others), GroupTimes: len(timedSteps) * len(timedKinds)}, groups)
 	assert.GreaterOrEqual(t, groups[GroupLayers], len(timedKinds))
 	for _, name := range cutModels[1].others {
 		_, ok := find(All(false), GroupCuts+"/"+name+", v41")
 		assert.True(t, ok, name)
 	}
-	for _, s := range cuts.Scenarios() {
+	for _, s := range sequences.Scenarios() {
 		c, ok := find(All(false), GroupCuts+"/"+s.Name)
 		assert.True(t, ok)
 		for _, thread := range s.Reports {

@@ -1,4 +1,4 @@
-package cuts
+package sequences
 
 import (
 	"github.com/vkmla/vkmla/cache"
@@ -24,12 +24,12 @@ type modelRow struct {
 	name    string
 	config  func() model.Config
 	records model.Records
-	window  int // of small stories; no multiple of a page
-	small   int // tokens of a small story
+	window  int // of small scripts; no multiple of a page
+	small   int // tokens of a small script
 	within  bounds
 }
 
-// bounds bound the distance of a token's output from what it asked for, by the length of the
+// bounds bound the distance of a token's output from what it wants, by the length of the
 // latter: of all numbers, and of those that positions turn.
 type bounds struct{ all, turned float64 }
 
@@ -38,9 +38,9 @@ type bounds struct{ all, turned float64 }
 // most and half of that in the mean. The angle of a pair is seen in these alone: a window's layer
 // that turned with YaRN would be off by 0.009 at a distance of 71.
 //
-// Of DeepSeek-V4.1's own records, story.found knows the rounding. What is left is bf16, which takes
-// a number near the middle of two codes to the other one now and then: 0.0201 and 0.0285 at most in
-// 560 tokens.
+// Of DeepSeek-V4.1's own records, script.found knows the rounding. What is left is bf16, which
+// takes a number near the middle of two codes to the other one now and then: 0.0201 and 0.0285 at
+// most in 560 tokens.
 var v4Within, v41Within = bounds{0.06, 0.0085}, bounds{0.03, 0.045}
 
 var models = []modelRow{

@@ -3,7 +3,6 @@
 package walk_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -18,17 +17,17 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/faults"
+	"github.com/vkmla/vkmla/internal/lab/sequences"
 	"github.com/vkmla/vkmla/internal/lab/validation"
-	"github.com/vkmla/vkmla/internal/lab/walk"
-	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
-// TestWalk walks some steps. VKMLA_TEST_WALK says how many, or for how long: 100000, 450s. The
-// library that counts objects is VKMLA_TEST_INTERPOSER where there is no C compiler.
+// TestWalk walks some steps, in a process of its own: the interposer counts calls only where it is
+// loaded before the system's loader. VKMLA_TEST_WALK says how many, or for how long: 100000, 450s.
+// The library that counts objects is VKMLA_TEST_INTERPOSER where there is no C compiler.
 func TestWalk(t *testing.T) {
-	o := walk.Options{Workers: 4, Seed: rand.Uint64(), Alone: 12}
+	o := sequences.WalkOptions{Workers: 4, Seed: rand.Uint64(), Alone: 12}
 	if long := os.Getenv("VKMLA_TEST_WALK"); long != "" {
 		var err error
 		if o.Steps, err = strconv.Atoi(long); err != nil {
@@ -55,9 +54,12 @@ func TestWalk(t *testing.T) {
 	d, err := a.Open(vk.DeviceOptions{})
 	require.NoError(t, err)
 
-	o.Device, o.Live = d, x.Live
-	for _, m := range models {
-		t.Run(m.name, func(t *testing.T) { m.walk(t, o, x) })
+	o.Live = x.Live
+	for _, m := range models(t, o.Seed) {
+		t.Run(m.name, func(t *testing.T) { m.walk(t, d, o, x) })
+	}
+	if os.Getenv("VKMLA_TEST_FULL") == "1" {
+		others(t, d, o, x)
 	}
 	assert.NoError(t, d.Close())
 	assert.NoError(t, in.Close())
@@ -67,32 +69,62 @@ func TestWalk(t *testing.T) {
 
 // walked is a model with whose sessions a test walks.
 type walked struct {
-	name   string
-	config func() model.Config
-	pages  map[string]int
-	few    int  // steps of a short walk
-	more   bool // walks that are spoilt, and on a slow device
+	name  string
+	o     sequences.Options
+	pages map[string]int
+	few   int  // steps of a short walk
+	more  bool // on a slow device, too
 }
 
-var models = []walked{
-	{"v4", func() model.Config { return fakemodel.Tiny(0, 4, 128) }, model.VLLMPages(), 250, true},
-	{"v41", drafting, map[string]int{"window": 32, "ratio2": 32, "ratio2.state": 3, "ratio1": 48, "draft": 5}, 60, false},
+var v41Pages = map[string]int{"window": 32, "ratio2": 32, "ratio2.state": 3, "ratio1": 48, "draft": 5}
+
+func models(t *testing.T, seed uint64) []walked {
+	return []walked{
+		{name: "v4", o: sequences.Options{Model: sequences.V4}, pages: model.VLLMPages(), few: 250, more: true},
+		{name: "v41", o: sequences.Options{Model: sequences.V41}, pages: v41Pages, few: 60},
+		random(t, seed),
+	}
 }
 
-// drafting has a layer of each role of V4.1. The last one drafts, in blocks that every step of a
-// walk has room for.
-func drafting() model.Config {
-	c := fakemodel.TinyV41().WithDrafts(1)
-	c.DraftBlock = 3
-	return c
+// random has random sizes and lists of sources, pages of random sizes, and either records.
+func random(t *testing.T, seed uint64) walked {
+	rng := rand.New(rand.NewPCG(seed, 45))
+	_, m, err := fakemodel.RandomV41(rng)
+	require.NoError(t, err)
+	o := sequences.Options{Random: m, Model: []sequences.Model{sequences.V41, sequences.V41InV4Store}[rng.IntN(2)]}
+	return walked{name: fmt.Sprint("random ", seed), o: o, pages: map[string]int{"window": 1 + rng.IntN(40)}, few: 60}
 }
 
-func (m *walked) walk(t *testing.T, o walk.Options, x *faults.Interposer) {
-	c := m.upload(t, &o)
-	if o.Config, o.Pages = c, m.pages; o.Steps == 0 && o.Time == 0 {
+// others walks 100 random models, and layers with weights of every format.
+func others(t *testing.T, d *vk.Device, o sequences.WalkOptions, x *faults.Interposer) {
+	var list []walked
+	for range 100 {
+		o.Seed++
+		list = append(list, random(t, o.Seed))
+	}
+	for _, s := range []fakemodel.Storage{fakemodel.BF16, fakemodel.FP8, fakemodel.NVFP4} {
+		c := fakemodel.Config(4, 0, 128)
+		c.Hidden, c.ORank = 256, 128 // blocks of 128
+		m, err := fakemodel.New(fakemodel.Options{Config: c, Storage: s})
+		require.NoError(t, err)
+		list = append(list, walked{name: string(s), o: sequences.Options{Random: m}, few: 800})
+		if s != fakemodel.BF16 {
+			list = append(list, walked{name: string(s) + " quantised", o: sequences.Options{Random: m, Quantise: true}, few: 800})
+		}
+	}
+	o.Long, o.Steps, o.Time = true, 0, 0
+	for _, m := range list {
+		t.Run(m.name, func(t *testing.T) { m.walk(t, d, o, x) })
+	}
+}
+
+func (m *walked) walk(t *testing.T, d *vk.Device, o sequences.WalkOptions, x *faults.Interposer) {
+	if o.Pages = m.pages; o.Steps == 0 && o.Time == 0 {
 		o.Steps = m.few
 	}
-	r, err := walk.Run(o)
+	l, err := sequences.Open(t.Context(), d, m.o)
+	require.NoError(t, err)
+	r, err := l.Walk(o)
 	require.NoError(t, err)
 	t.Log(r)
 	for _, s := range r.Stages {
@@ -103,52 +135,18 @@ func (m *walked) walk(t *testing.T, o walk.Options, x *faults.Interposer) {
 	assert.Empty(t, r.Grew())
 	assert.Positive(t, r.Compared)
 	if m.more {
-		seen(t, o)
-		slowly(t, o, x)
+		slowly(t, l, o, x)
 	}
-	for _, w := range o.Layers {
-		assert.NoError(t, w.Close())
-	}
-}
-
-// upload puts the model's weights on the walk's device.
-func (m *walked) upload(t *testing.T, o *walk.Options) model.Config {
-	fake, err := fakemodel.New(fakemodel.Options{Config: m.config(), Storage: fakemodel.FP8, Seed: 5})
-	require.NoError(t, err)
-	dir := t.TempDir()
-	require.NoError(t, fake.Write(dir, 1))
-	var all []int
-	for i := range m.config().Layers {
-		all = append(all, i)
-	}
-	c, err := model.Open(dir, model.CheckpointOptions{Layers: all})
-	require.NoError(t, err)
-	o.Layers, err = c.Upload(t.Context(), o.Device, nil)
-	require.NoError(t, err)
-	require.NoError(t, c.Close())
-	return c.Config
-}
-
-// seen walks while somebody writes to the rows of windows, and demands that the walk sees it.
-func seen(t *testing.T, o walk.Options) {
-	o.Steps, o.Time, o.Workers, o.Long, o.Progress = 2000, 0, 1, false, nil
-	o.Disturb = func(e *pipeline.Engine) {
-		rows := e.Caches(0).Window.Pool
-		require.NoError(t, rows.Upload(t.Context(), bytes.Repeat([]byte{0x31}, int(rows.Bytes()))))
-	}
-	r, err := walk.Run(o)
-	require.ErrorContains(t, err, "other bits than before")
-	assert.Less(t, r.Steps, o.Steps)
-	assert.Empty(t, r.LeftLive, "objects that are left")
+	assert.NoError(t, l.Close())
 }
 
 // slowly walks on a device that is so slow that its launches are divided, and steps in many
 // submissions; bits are those that they were whole.
-func slowly(t *testing.T, o walk.Options, x *faults.Interposer) {
+func slowly(t *testing.T, l *sequences.Lab, o sequences.WalkOptions, x *faults.Interposer) {
 	o.Steps, o.Time, o.Workers, o.Alone, o.Long, o.Progress = 40, 0, 2, 4, false, nil
 	x.Slow(30*time.Millisecond, false)
 	defer x.Slow(0, false)
-	r, err := walk.Run(o)
+	r, err := l.Walk(o)
 	require.NoError(t, err)
 	longest, submissions, pieces := x.Took()
 	t.Logf("slowly: %v%d submissions, the longest took %v; %d more pieces", r, submissions, longest, pieces)

@@ -1,8 +1,4 @@
-// Package walk does random things with the sessions of some engines, from several goroutines at
-// once: prompts, decode, drafts, forks, truncation, saving, restoring, cancelling, closing, with
-// caches that grow and are full now and then. It compares the bits of every token with what the
-// same past gave before, in whatever session, and at the end with a session alone.
-package walk
+package sequences
 
 import (
 	"context"
@@ -17,36 +13,32 @@ import (
 	"time"
 
 	"github.com/vkmla/vkmla/pipeline"
-	"github.com/vkmla/vkmla/pipeline/model"
-	"github.com/vkmla/vkmla/vk"
 )
 
-// Options say what a walk does.
-type Options struct {
-	Device *vk.Device
-	Config model.Config
-	Layers []*model.DeviceLayer
-	Pages  map[string]int // of an engine, of other sizes than those of the others
+// WalkOptions say what a walk does.
+type WalkOptions struct {
+	Pages map[string]int // of an engine, of other sizes than those of the others
 
 	Steps   int           // operations, of all goroutines together; 0: any number
 	Time    time.Duration // after which it ends; 0: never
 	Workers int           // goroutines
 	Seed    uint64
 	Long    bool // steps of hundreds of tokens, for which more kernels are compiled
-	Alone   int  // tokens of each story that a session alone repeats at the end
+	Alone   int  // tokens of each script that a session alone repeats at the end
 
-	Live     func() map[string]int  // Vulkan objects, by kind
-	Progress func(line string)      // called now and then; may be nil
-	Disturb  func(*pipeline.Engine) // likewise, to spoil what the walk has to see
+	Live     func() map[string]int // Vulkan objects, by kind
+	Progress func(line string)     // called now and then; may be nil
 }
 
-// Walk is one that goes on.
-type Walk struct {
-	o      Options
-	world  *world
-	memory *memory
-	places []*place
-	saved  snapshots
+// walk does random things with the sessions of some engines, from several goroutines at once:
+// prompts, decode, drafts, forks, truncation, saving, restoring, cancelling, closing, with caches
+// that grow and are full now and then.
+type walk struct {
+	*Lab
+	o       WalkOptions
+	scripts []*script
+	places  []*place
+	saved   snapshots
 
 	steps  atomic.Int64
 	ended  atomic.Bool
@@ -72,23 +64,27 @@ type Report struct {
 func (r *Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d steps, %v; %d compared, %d seen for the first time\n", r.Steps, r.Took.Round(time.Second), r.Compared, r.First)
-	var names []string
-	for name := range r.Did {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(r.Did)) {
 		fmt.Fprintf(&b, "%9d %s\n", r.Did[name], name)
 	}
 	return b.String()
 }
 
-// Run walks, and returns the first thing that was wrong.
-func Run(o Options) (*Report, error) {
-	x := &Walk{o: o, world: newWorld(o.Config.Hidden), memory: newMemory(), did: map[string]int{}}
-	apart := &worker{Walk: x, rng: rand.New(rand.NewPCG(o.Seed, 98))}
+// sharedTokens are how many of its first tokens each script of a walk shares with the first one, so
+// that sessions meet again and again with the same history.
+var sharedTokens = []int{0, 6, 45, 130, 131, 250}
+
+// Walk walks, compares the bits of every token with what the same history gave before, in whatever
+// session, and at the end with a session alone. It returns the first thing that was wrong.
+func (l *Lab) Walk(o WalkOptions) (*Report, error) {
+	x := &walk{Lab: l, o: o, did: map[string]int{}}
+	l.memory = newMemory()
+	for i, n := range sharedTokens {
+		x.scripts = append(x.scripts, l.script(uint64(i+1), n))
+	}
+	apart := &worker{walk: x, rng: rand.New(rand.NewPCG(o.Seed, 98))}
 	apart.transfer() // see after
-	before, inUse, start := x.stage(), o.Device.MemoryInUse(), time.Now()
+	before, inUse, start := x.stage(), l.dev.MemoryInUse(), time.Now()
 	for _, p := range x.newPlaces() {
 		if err := p.open(x); err != nil {
 			return nil, err
@@ -98,8 +94,8 @@ func Run(o Options) (*Report, error) {
 	watched := x.watch(start)
 	var workers sync.WaitGroup
 	for i := range o.Workers {
-		w := &worker{Walk: x, rng: rand.New(rand.NewPCG(o.Seed, uint64(i)))}
-		workers.Go(w.walk)
+		w := &worker{walk: x, rng: rand.New(rand.NewPCG(o.Seed, uint64(i)))}
+		workers.Go(w.walkOn)
 	}
 	workers.Wait()
 	x.end()
@@ -113,11 +109,10 @@ func Run(o Options) (*Report, error) {
 	// A transfer that is cancelled leaves its staging memory to the device, and the next one makes
 	// another: without a next one there is an object less.
 	apart.transfer()
-	after := x.stage()
-	m := x.memory
+	after, m := x.stage(), l.memory
 	r := &Report{Steps: int(x.steps.Load()), Took: time.Since(start), Did: x.did, Compared: m.compared, First: m.first, Stages: x.stages,
 		LeftLive: map[string]int{}}
-	if now := o.Device.MemoryInUse(); !maps.Equal(now, inUse) {
+	if now := l.dev.MemoryInUse(); !maps.Equal(now, inUse) {
 		r.LeftBytes = now
 	}
 	for _, kind := range []string{"memory", "buffer", "command pool", "query pool"} {
@@ -128,13 +123,13 @@ func Run(o Options) (*Report, error) {
 	return r, x.wrong
 }
 
-// newPlaces makes the engines: invariant ones with pages, steps and memory of different sizes, and
-// one whose bits depend on sizes of steps.
-func (x *Walk) newPlaces() []*place {
-	o := pipeline.EngineOptions{MaxTokens: 300, MaxSessions: 9, MaxStep: 4, CacheBytes: 1 << 20, MaxCacheBytes: 4 << 20,
-		Rewind: 9, KeepTopK: true, Invariant: true}
+// newPlaces returns the engines: invariant ones with pages, steps and memory of different sizes,
+// and one whose bits depend on sizes of steps.
+func (x *walk) newPlaces() []*place {
+	o := pipeline.EngineOptions{MaxTokens: min(300, x.tokens()), MaxSessions: 9, MaxStep: max(4, x.cfg.DraftBlock), CacheBytes: 1 << 20,
+		MaxCacheBytes: 4 << 20, Rewind: 9, Invariant: true}
 	second, third := o, o
-	second.MaxStep, second.Rewind, second.LayerByLayer, second.Pages, second.MaxSessions = 3, 130, true, x.o.Pages, 6
+	second.MaxStep, second.Rewind, second.LayerByLayer, second.Pages, second.MaxSessions = max(3, x.cfg.DraftBlock), 130, true, x.o.Pages, 6
 	third.Invariant, third.Rewind = false, 20
 	if x.o.Long {
 		o.MaxStep, second.MaxStep, third.MaxStep = 256, 70, 128
@@ -142,18 +137,8 @@ func (x *Walk) newPlaces() []*place {
 	return []*place{{o: o}, {o: second}, {o: third}}
 }
 
-// drafts is the first layer that drafts; beyond the last one without any.
-func (x *Walk) drafts() int {
-	for i, l := range x.o.Layers {
-		if x.o.Config.Layers[l.Layer].Block {
-			return i
-		}
-	}
-	return len(x.o.Layers)
-}
-
 // fail ends the walk.
-func (x *Walk) fail(what string, err error) {
+func (x *walk) fail(what string, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.wrong == nil {
@@ -162,9 +147,9 @@ func (x *Walk) fail(what string, err error) {
 	x.end()
 }
 
-func (x *Walk) end() { x.ended.Store(true) }
+func (x *walk) end() { x.ended.Store(true) }
 
-func (x *Walk) count(what string) {
+func (x *walk) count(what string) {
 	x.mu.Lock()
 	x.did[what]++
 	x.mu.Unlock()
@@ -176,27 +161,18 @@ type place struct {
 
 	use     sync.RWMutex // held by those who use the engine, for writing by who replaces it
 	closing atomic.Bool  // vk.ErrClosed is no surprise
-	e       *pipeline.Engine
+	e       *engine
 
 	mu  sync.Mutex
 	all []*session
 }
 
-// session is one of an engine. Who uses it holds mu.
-type session struct {
-	mu    sync.Mutex
-	s     *pipeline.Session
-	story int
-	past  past
-	floor int // see Session.Truncate
-}
-
-func (p *place) open(x *Walk) (err error) {
-	p.e, err = pipeline.NewEngine(context.Background(), x.o.Device, x.o.Config, x.o.Layers, p.o)
+func (p *place) open(x *walk) (err error) {
+	p.e, err = x.engine(context.Background(), p.o)
 	return err
 }
 
-// take takes up to n sessions that nobody uses.
+// take takes up to n sessions that are not in use.
 func (p *place) take(rng *rand.Rand, n int) (list []*session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -227,7 +203,7 @@ func (p *place) remove(s *session) {
 }
 
 // replace closes the engine, beside what others do or when they are done, and opens another one.
-func (p *place) replace(x *Walk, beside bool) {
+func (p *place) replace(x *walk, beside bool) {
 	if !p.closing.CompareAndSwap(false, true) {
 		return
 	}
@@ -249,7 +225,7 @@ func (p *place) replace(x *Walk, beside bool) {
 }
 
 // emptied closes all sessions, demands that nothing is held then, and closes the engine.
-func (p *place) emptied(x *Walk) {
+func (p *place) emptied(x *walk) {
 	var err error
 	for _, s := range p.all {
 		err = errors.Join(err, s.s.Close())
@@ -262,35 +238,25 @@ func (p *place) emptied(x *Walk) {
 	}
 }
 
-// alone takes the tokens of each story through a new engine one by one.
-func (x *Walk) alone() {
+// alone takes the tokens of each script through a new engine one by one.
+func (x *walk) alone() {
 	p := &place{o: x.places[0].o}
-	p.o.MaxSessions, p.o.MaxStep = 1, 1
-	if x.drafts() < len(x.o.Layers) {
-		p.o.MaxStep = x.o.Config.DraftBlock
-	}
+	p.o.MaxSessions, p.o.MaxStep = 1, max(1, x.cfg.DraftBlock)
 	if err := p.open(x); err != nil {
 		x.fail("open an engine", err)
 		return
 	}
-	w := &worker{Walk: x, rng: rand.New(rand.NewPCG(x.o.Seed, 99)), plain: true}
-	for story := range x.world.stories {
+	w := &worker{walk: x, rng: rand.New(rand.NewPCG(x.o.Seed, 99)), plain: true}
+	for _, sc := range x.scripts {
 		s, err := p.e.Open()
 		if err != nil {
 			x.fail("open", err)
 			return
 		}
-		l := &session{s: s, story: story, past: newPast(true)}
-		for n := min(x.o.Alone, p.o.MaxTokens); n > 0 && x.wrong == nil; n-- {
-			token := x.world.token(story, l.past.length())
-			next := l.past.clone()
-			if next.add(token, 0); !x.memory.known(next.now()) {
-				break
-			}
-			w.step(p, []chunk{{s: l, tokens: []int{token}, stay: 1}})
-			if x.drafts() < len(x.o.Layers) {
-				w.step(p, w.blocks(p, []*session{l}))
-			}
+		l := &session{e: p.e, s: s, sc: sc, past: newHistory()}
+		for n := min(x.o.Alone, p.o.MaxTokens); n > 0 && x.wrong == nil && x.knows(l); n-- {
+			w.step(p, []chunk{{session: l, n: 1}})
+			w.step(p, x.blocks(l))
 		}
 		if err := s.Close(); err != nil {
 			x.fail("close", err)
@@ -299,4 +265,11 @@ func (x *Walk) alone() {
 	if err := p.e.Close(); err != nil {
 		x.fail("close an engine", err)
 	}
+}
+
+// knows reports whether the next token of a session's script was seen in an invariant engine.
+func (x *walk) knows(l *session) bool {
+	next := slices.Clone(l.past)
+	next.add(x.counted(l.sc.tokens[l.len()], 0))
+	return x.memory.knows(mix(next.now(), 0))
 }

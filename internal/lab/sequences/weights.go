@@ -1,4 +1,4 @@
-package cuts
+package sequences
 
 import (
 	"math/rand/v2"
@@ -11,8 +11,8 @@ import (
 // a row is not zero: their sums are the same in any order, so caches and picks are the same bytes
 // in any division of a sequence into steps, by whatever kernel.
 const (
-	features = 64           // of a token's content, and of what it asks for
-	asked    = features     // where the latter begins
+	features = 64           // of a token's content, and of what it wants
+	wanted   = features     // where the latter begins
 	constant = 2 * features // 1 in every token
 	salient  = constant + 1 // makes a token's content that of the entry of its group
 	hidden   = 192
@@ -21,7 +21,7 @@ const (
 // salience is so large that the weights of all others in a group are 0 beside it.
 const salience = 128
 
-// code says in which order content is written to a place where it is kept. A token that asks by
+// code says in which order content is written to a place where it is kept. A token that wants it by
 // another code does not find it.
 type code [features]int
 
@@ -83,7 +83,7 @@ func apart(shape []int) []float32 {
 func pick(stem string, shape []int) func(row int) (column int, value float32) {
 	switch stem {
 	case "wq_a":
-		return func(i int) (int, float32) { return asked + i, 1 }
+		return func(i int) (int, float32) { return wanted + i, 1 }
 	case "wkv":
 		return func(d int) (int, float32) { return codeWindow[d%features], sign(d) }
 	case "wq_b":

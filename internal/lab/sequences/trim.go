@@ -1,4 +1,4 @@
-package walk
+package sequences
 
 // #include <stdlib.h>
 // #ifdef __GLIBC__

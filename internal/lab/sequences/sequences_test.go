@@ -1,4 +1,4 @@
-package cuts_test
+package sequences_test
 
 import (
 	"os"
@@ -7,31 +7,31 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/vkmla/vkmla/internal/lab/cuts"
+	"github.com/vkmla/vkmla/internal/lab/sequences"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/vk"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// TestCuts runs scenarios: of DeepSeek-V4 all, of DeepSeek-V4.1 one that cuts groups of two
+// TestScenarios runs scenarios: of DeepSeek-V4 all, of DeepSeek-V4.1 one that cuts groups of two
 // anywhere. VKMLA_TEST_FULL=1 runs all, on a GPU at full length.
-func TestCuts(t *testing.T) {
+func TestScenarios(t *testing.T) {
 	dev, full := testkit.Device(t), os.Getenv("VKMLA_TEST_FULL") == "1"
-	quick := map[cuts.Model]string{cuts.V41: "rejected drafts", cuts.V41InV4Store: "none"}
-	for _, model := range []cuts.Model{cuts.V4, cuts.V41, cuts.V41InV4Store} {
-		o := cuts.Options{Model: model, Log: t.Logf}
-		if full && (model == cuts.V4 || dev.Adapter().Type != vk.TypeCPU) {
-			o.Size = cuts.Full
+	quick := map[sequences.Model]string{sequences.V41: "rejected drafts", sequences.V41InV4Store: "none"}
+	for _, model := range []sequences.Model{sequences.V4, sequences.V41, sequences.V41InV4Store} {
+		o := sequences.Options{Model: model, Log: t.Logf}
+		if full && (model == sequences.V4 || dev.Adapter().Type != vk.TypeCPU) {
+			o.Size = sequences.Full
 		}
 		t.Run(model.String(), func(t *testing.T) {
 			if !full && quick[model] == "none" {
 				t.Skip("VKMLA_TEST_FULL is not set")
 			}
-			l, err := cuts.Open(t.Context(), dev, o)
+			l, err := sequences.Open(t.Context(), dev, o)
 			require.NoError(t, err)
 			defer func() { assert.NoError(t, l.Close()) }()
-			for _, s := range cuts.Scenarios() {
+			for _, s := range sequences.Scenarios() {
 				if !s.Suits(model) || !full && quick[model] != "" && quick[model] != s.Name {
 					continue
 				}

@@ -1,4 +1,4 @@
-package cuts
+package sequences
 
 import (
 	"context"
@@ -15,63 +15,44 @@ import (
 )
 
 // equalScores gives all tokens the same content, so that entries have one of three keys: that of
-// their own group's needle, that of the one before, or a mean of both. Without overlap all have the
+// their own group's token, that of the one before, or a mean of both. Without overlap all have the
 // same, and blocks of candidates the same scores.
-func equalScores(ctx context.Context, l *Lab) error {
-	rng := rand.New(rand.NewPCG(8, 8))
-	st := l.tell(slices.Repeat([][]float32{newContent(rng)}, l.tokens()), rng)
-	n := l.room(300)
-	if l.o.Size == Full {
-		n = l.tokens() - 60
+func equalScores(p *player) {
+	n := p.l.room(300)
+	if p.l.o.Size == Full {
+		n = p.l.tokens() - 60
 	}
-	e, err := l.engine(ctx, pipeline.EngineOptions{MaxStep: 64})
-	if err != nil {
-		return err
-	}
-	x, err := l.open(e, st)
-	if err == nil {
-		err = x.take(ctx, n, 64)
-	}
-	for _, n := range []int{1, 1, 1, 7, 2, 3, 1} {
-		if err == nil {
-			err = x.take(ctx, n, n)
-		}
-	}
-	if err == nil {
-		err = x.earliest()
-	}
-	return errors.Join(err, e.Close())
+	p.in(pipeline.EngineOptions{MaxStep: 64}, func(p *player) {
+		x := p.open(p.l.equal(8))
+		p.take(x, n, 64)
+		p.takeEach(x, 1, 1, 1, 7, 2, 3, 1)
+	})
 }
 
-// earliest demands that each token that asks for entries of a key picked the first of them, and
-// the first of the others where there are too few.
-func (x *line) earliest() error {
-	k := x.l.cfg.TopK
-	for i, c := range x.st.layers {
-		if !x.l.picks(i) {
-			continue
-		}
-		for t := range x.end() {
-			a := c.asks[t]
-			visible := (t + 1) / c.spec.Ratio
-			want := x.st.first(visible)
-			switch {
-			case !c.spec.Overlap: // all entries have the same key
-			case a.kind == askEntry && visible > k:
-				want = firstOf(visible, k, a.entry%3)
-			case a.kind != askMean && visible > k:
-				continue // no key has a score that says anything
-			}
-			if got := x.got[i].TopK[t*k:][:k]; !slices.Equal(got, want) {
-				return fmt.Errorf("layer %d, token %d: picks %v, want %v, the first with the highest score", i, t, got, want)
-			}
-		}
+// earliest demands that a token that wants an entry of a key picked the first entries with that
+// key, and the first of the others where there are too few.
+func (s *script) earliest(layer, t int, picks []int32) error {
+	c, k := &s.views[layer], s.l.cfg.TopK
+	if !s.l.picks(layer) {
+		return nil
+	}
+	a, visible := c.wants[t], (t+1)/c.spec.Ratio
+	want := s.first(visible)
+	switch {
+	case !c.spec.Overlap: // all entries have the same key
+	case a.kind == wantEntry && visible > k:
+		want = firstOf(visible, k, a.entry%3)
+	case a.kind != wantMean && visible > k:
+		return nil // no key has a score that says anything
+	}
+	if !slices.Equal(picks, want) {
+		return fmt.Errorf("layer %d, token %d: picks %v, want %v, the first with the highest score", layer, t, picks, want)
 	}
 	return nil
 }
 
-// firstOf are the first k of some entries of a key, of 0 and 1, then of the mean, then of the other
-// key, in ascending order.
+// firstOf returns k of the visible entries: the first of a key, 0 or 1, then of the mean, then of
+// the other key, in ascending order.
 func firstOf(visible, k, key int) (list []int32) {
 	for _, from := range []int{key, 2, 1 - key} {
 		for e := from; e < visible && len(list) < k; e += 3 {
@@ -89,38 +70,32 @@ const (
 	tokenWithin   = 5e-3
 )
 
-// angles demands the angles of entries as far away as a story is long, which show bases and
+// angles demands that tokens want entries as far away as a script is long, which show bases and
 // scaling. Then it runs a model of random weights, whose outputs and picks depend on all rows and
 // all angles, and compares it with its formula.
-func angles(ctx context.Context, l *Lab) error {
-	away := l.tokens() * 4 / 5
-	if l.o.Model != V4 { // its stories are shorter
+func angles(p *player) {
+	l, away := p.l, p.l.tokens()*4/5
+	if l.o.Model != V4 { // its scripts are shorter
 		away = l.tokens() * 2 / 3
 	}
-	p, err := l.pass(ctx, 1)
-	if err == nil {
-		err = errors.Join(p.far(away), p.found())
+	p.do(l.pass.sc.far(away))
+	switch {
+	case !p.ok():
+	case l.o.Model != V4:
+		p.do(l.random(p.ctx, fakemodel.FP8, []int{35, 1, 3, 18, 1, 1, 2}, fakemodel.V41()))
+	default:
+		c := fakemodel.Config(0, 4, 128)
+		c.Window = l.cfg.Window
+		p.do(l.random(p.ctx, fakemodel.FP8, []int{35, 64, 30, 1, 64, 3, 1, 60, 5, 1, 1, 1, 4}, c))
 	}
-	if err != nil {
-		return err
-	}
-	if l.o.Model != V4 {
-		return l.random(ctx, fakemodel.FP8, []int{35, 1, 3, 18, 1, 1, 2}, fakemodel.V41())
-	}
-	c := fakemodel.Config(0, 4, 128)
-	c.Window = l.cfg.Window
-	return l.random(ctx, fakemodel.FP8, []int{35, 64, 30, 1, 64, 3, 1, 60, 5, 1, 1, 1, 4}, c)
 }
 
 // formats reads weights of the formats whose factors are easy to take the wrong way round, which
 // others store as what a weight is divided by, and compares a layer with its formula.
-func formats(ctx context.Context, l *Lab) error {
+func formats(p *player) {
 	for _, s := range []fakemodel.Storage{fakemodel.FP8F32, fakemodel.NVFP4, fakemodel.NVFP4Packed} {
-		if err := l.random(ctx, s, []int{9, 1, 3}, fakemodel.Config(4)); err != nil {
-			return fmt.Errorf("%s: %w", s, err)
-		}
+		p.at(func() { p.do(p.l.random(p.ctx, s, []int{9, 1, 3}, fakemodel.Config(4))) }, "%s", s)
 	}
-	return nil
 }
 
 // random takes random tokens in steps of some sizes through layers of random weights in a format.
@@ -130,7 +105,7 @@ func (l *Lab) random(ctx context.Context, s fakemodel.Storage, steps []int, c mo
 	if err != nil {
 		return err
 	}
-	cfg, layers, err := upload(ctx, l.dev, m)
+	cfg, layers, err := upload(ctx, l.dev, m, false)
 	if err != nil {
 		return err
 	}
@@ -143,17 +118,17 @@ func (l *Lab) random(ctx context.Context, s fakemodel.Storage, steps []int, c mo
 	return errors.Join(err, closed(layers))
 }
 
-// far demands that tokens of each layer that makes entries ask for one so far away.
-func (p *pass) far(least int) error {
-	for i, c := range p.st.layers {
+// far demands that tokens of each layer that makes entries want one so far away.
+func (s *script) far(least int) error {
+	for i, c := range s.views {
 		n := 0
-		for t, a := range c.asks {
-			if a.kind == askEntry && t-a.entry*c.spec.Ratio >= least {
+		for t, a := range c.wants {
+			if a.kind == wantEntry && t-a.entry*c.spec.Ratio >= least {
 				n++
 			}
 		}
-		if c.spec.Compresses() && n < 5 { // those that borrow ask for what others do
-			return fmt.Errorf("layer %d: %d tokens ask for an entry %d tokens away", i, n, least)
+		if c.spec.Compresses() && n < 5 { // those that borrow want what others do
+			return fmt.Errorf("layer %d: %d tokens want an entry %d tokens away", i, n, least)
 		}
 	}
 	return nil

@@ -1,4 +1,4 @@
-package walk
+package sequences
 
 import (
 	"bytes"
@@ -24,7 +24,7 @@ func (s Stage) String() string {
 		s.Live["descriptor pool"])
 }
 
-func (x *Walk) stage() Stage {
+func (x *walk) stage() Stage {
 	runtime.GC()
 	trim()
 	var m runtime.MemStats
@@ -44,7 +44,7 @@ func (x *Walk) stage() Stage {
 
 // watch notes what the process holds now and then, until the function that it returns is called,
 // and ends the walk when its time is over.
-func (x *Walk) watch(start time.Time) (stop func()) {
+func (x *walk) watch(start time.Time) (stop func()) {
 	const stages = 40
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {

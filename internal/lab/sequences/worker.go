@@ -1,12 +1,14 @@
-package walk
+package sequences
 
 import (
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/vkmla/vkmla/cache"
@@ -16,12 +18,12 @@ import (
 
 // worker is one goroutine of a walk.
 type worker struct {
-	*Walk
+	*walk
 	rng   *rand.Rand
 	plain bool // steps are neither cancelled nor aborted
 }
 
-func (w *worker) walk() {
+func (w *worker) walkOn() {
 	for !w.ended.Load() {
 		if n := w.steps.Add(1); w.o.Steps > 0 && n > int64(w.o.Steps) {
 			w.steps.Add(-1)
@@ -34,7 +36,7 @@ func (w *worker) walk() {
 func (w *worker) operation(p *place) {
 	n := w.rng.IntN(1000)
 	if n < 4 {
-		p.replace(w.Walk, n < 2)
+		p.replace(w.walk, n < 2)
 		w.count("replace an engine")
 		return
 	}
@@ -68,7 +70,7 @@ func (w *worker) operation(p *place) {
 	}
 }
 
-// take takes up to n sessions that nobody uses, and opens one if there is none.
+// take takes up to n sessions that are not in use, and opens one if there is none.
 func (w *worker) take(p *place, n int) []*session {
 	list := p.take(w.rng, n)
 	if len(list) == 0 {
@@ -78,7 +80,7 @@ func (w *worker) take(p *place, n int) []*session {
 	return list
 }
 
-// one does something with a session that nobody uses.
+// one does something with a session that is not in use.
 func (w *worker) one(p *place, do func(*place, *session)) {
 	list := w.take(p, 1)
 	for _, s := range list {
@@ -98,7 +100,7 @@ func (w *worker) allowed(p *place, what string, err error, good ...error) bool {
 		good = append(good, vk.ErrClosed)
 	}
 	for _, g := range good {
-		if errors.Is(err, g) {
+		if errors.Is(err, g) && !errors.Is(err, errResult) {
 			w.count("no " + what + ": " + g.Error())
 			return false
 		}
@@ -109,8 +111,8 @@ func (w *worker) allowed(p *place, what string, err error, good ...error) bool {
 
 // kept demands that a session has the tokens that it should have.
 func (w *worker) kept(p *place, what string, s *session) {
-	if n := s.s.Len(); n != s.past.length() && !p.closing.Load() {
-		w.fail(what, fmt.Errorf("%d tokens, want %d", n, s.past.length()))
+	if n := s.s.Len(); n != s.len() && !p.closing.Load() {
+		w.fail(what, fmt.Errorf("%d tokens, want %d", n, s.len()))
 	}
 }
 
@@ -125,9 +127,6 @@ func (w *worker) look(p *place) {
 	p.mu.Unlock()
 	if m := p.e.Memory(); m.Held > m.Caches || m.Caches > p.o.MaxCacheBytes {
 		w.fail("look", fmt.Errorf("caches of %d bytes, %d of them held, of at most %d", m.Caches, m.Held, p.o.MaxCacheBytes))
-	}
-	if w.o.Disturb != nil {
-		w.o.Disturb(p.e)
 	}
 	w.count("look")
 }
@@ -144,7 +143,7 @@ func (w *worker) transfer() {
 	for i := range data {
 		data[i] = byte(w.rng.Uint32())
 	}
-	d, ctx, back := w.o.Device, context.Background(), make([]byte, len(data))
+	d, ctx, back := w.dev, context.Background(), make([]byte, len(data))
 	b, err := d.NewBuffer(vk.BufferSpec{Label: "walk", Size: uint64(len(data))})
 	if err != nil {
 		w.fail("new buffer", err)
@@ -163,14 +162,22 @@ func (w *worker) transfer() {
 func (w *worker) open(p *place) {
 	s, err := p.e.Open()
 	if w.allowed(p, "open", err, pipeline.ErrTooManySessions) {
-		p.add(&session{s: s, story: w.rng.IntN(len(w.world.stories)), past: newPast(p.o.Invariant)})
+		p.add(&session{e: p.e, s: s, sc: w.any(newHistory(), nil), past: newHistory()})
 	}
 }
 
+// any returns a script with the tokens of a history, or the one that had them.
+func (w *worker) any(past history, of *script) *script {
+	if sc := w.scripts[w.rng.IntN(len(w.scripts))]; sc.before[past.len()] == past.now() {
+		return sc
+	}
+	return of
+}
+
 func (w *worker) fork(p *place, s *session) {
-	f, err := s.s.Fork()
+	f, err := w.Lab.fork(s, w.any(s.past, s.sc))
 	if w.allowed(p, "fork", err, pipeline.ErrTooManySessions) {
-		p.add(&session{s: f, story: w.world.hop(w.rng, s.story, s.past.length()), past: s.past.clone(), floor: s.floor})
+		p.add(f)
 	}
 }
 
@@ -182,7 +189,7 @@ func (w *worker) close(p *place, s *session) {
 
 // truncate cuts a session: at any length, near its end, or where groups and pages begin.
 func (w *worker) truncate(p *place, s *session) {
-	length := s.past.length()
+	length := s.len()
 	n := w.rng.IntN(length + 1)
 	switch w.rng.IntN(5) {
 	case 0:
@@ -192,26 +199,87 @@ func (w *worker) truncate(p *place, s *session) {
 	default:
 		n = max(0, length-w.rng.IntN(12))
 	}
-	w.cut(p, s, n)
-}
-
-func (w *worker) cut(p *place, s *session, n int) {
-	err := s.s.Truncate(n)
-	if may := n == 0 || n >= s.floor; (err == nil) != may && !errors.Is(err, vk.ErrClosed) {
-		w.fail("truncate", fmt.Errorf("to %d of %d tokens, at least %d or none: %w", n, s.past.length(), s.floor, err))
-		return
-	}
-	if w.allowed(p, "truncate", err, pipeline.ErrRewind) {
-		s.past.cut(n)
-		if s.story = w.world.hop(w.rng, s.story, n); n == 0 {
-			s.past, s.floor = newPast(p.o.Invariant), 0
-		}
+	if w.allowed(p, "truncate", w.cut(s, n), pipeline.ErrRewind) {
+		s.sc = w.any(s.past, s.sc)
 	}
 	w.kept(p, "truncate", s)
 }
 
-// grown notes the tokens that a session got.
-func (s *session) grown(o *pipeline.EngineOptions) { s.floor = max(s.floor, s.past.length()-o.Rewind) }
+// plan gives sessions their next tokens: one each, or drafts, or a piece of a prompt for the first.
+func (w *worker) plan(p *place, list []*session) (chunks []chunk) {
+	if w.main() < len(w.layers) && w.rng.IntN(3) == 0 {
+		return w.blocks(list...)
+	}
+	kind, room := w.rng.IntN(4), p.o.MaxStep
+	for i, s := range list {
+		n := 1
+		switch {
+		case kind == 0:
+			n += w.rng.IntN(4)
+		case kind == 1 && i == 0:
+			n = w.few(p)
+		}
+		if n = min(n, room, p.o.MaxTokens-s.len()); n < 1 {
+			continue
+		}
+		room -= n
+		c := chunk{session: s, n: n}
+		if kind == 0 && n > 1 && w.rng.IntN(2) == 0 { // what a draft guessed wrongly
+			c.wrong, c.other = 1+w.rng.IntN(n-1), w.scripts[w.rng.IntN(len(w.scripts))]
+		}
+		chunks = append(chunks, c)
+	}
+	return chunks
+}
+
+// step takes chunks through the layers, or some of the way.
+func (w *worker) step(p *place, chunks []chunk) {
+	if len(chunks) == 0 {
+		return
+	}
+	ctx, stop := w.context()
+	defer stop()
+	how := manner{single: w.rng.IntN(6) == 0}
+	if !w.plain {
+		how.abort = w.rng.IntN(20) == 0
+		if first, end := w.layersOf(chunks[0].draft); w.rng.IntN(25) == 0 {
+			how.leave = max(1, first+w.rng.IntN(end-first))
+		}
+	}
+	if w.rng.IntN(10) == 0 {
+		how.inside = func(*pipeline.Step) { w.inside(p, chunks[0].s) }
+	}
+	before := make([]int, len(chunks))
+	for i, c := range chunks {
+		before[i] = c.len()
+	}
+	err := w.Lab.step(ctx, how, chunks...)
+	if !w.allowed(p, "step", err, context.Canceled, errLeft, cache.ErrPoolFull) {
+		for i, c := range chunks {
+			if c.len() != before[i] && !p.closing.Load() {
+				w.fail("step", fmt.Errorf("a session has tokens of a step that failed: %w", err))
+			}
+		}
+	} else if chunks[0].draft {
+		w.count("draft")
+	}
+	for _, c := range chunks {
+		w.kept(p, "step", c.session)
+	}
+	if errors.Is(err, cache.ErrPoolFull) && w.rng.IntN(2) == 0 {
+		w.close(p, chunks[0].session)
+	}
+}
+
+// inside does with a session what is refused within a step.
+func (w *worker) inside(p *place, s *pipeline.Session) {
+	_, err := s.Fork()
+	for what, err := range map[string]error{"fork": err, "truncate": s.Truncate(0), "close": s.Close()} {
+		if w.allowed(p, what+" in a step", err, pipeline.ErrInStep) && !p.closing.Load() {
+			w.fail(what, errors.New("succeeds within a step"))
+		}
+	}
+}
 
 // context is one that now and then ends, at once or in a while.
 func (w *worker) context() (ctx context.Context, stop func()) {
@@ -240,75 +308,53 @@ func (w *worker) context() (ctx context.Context, stop func()) {
 
 // append appends tokens to one session, in as many steps as it takes.
 func (w *worker) append(p *place, s *session) {
-	at := s.past.length()
-	n := min(w.few(p), p.o.MaxTokens-at)
-	if n < 1 {
+	c := chunk{session: s, at: s.len(), n: min(w.few(p), p.o.MaxTokens-s.len())}
+	if c.n < 1 {
 		return
 	}
-	var tokens []int
-	for i := range n {
-		tokens = append(tokens, w.world.token(s.story, at+i))
-	}
-	var hidden [][]float32
-	for i := range w.o.Layers {
-		hidden = append(hidden, w.world.input(i, tokens))
+	var inputs [][]float32
+	for layer := range w.layers {
+		inputs = append(inputs, c.inputs(layer))
 	}
 	ctx, stop := w.context()
 	defer stop()
-	got, err := s.s.Append(ctx, hidden)
+	got, err := s.s.Append(ctx, inputs)
 	w.allowed(p, "append", err, context.Canceled, cache.ErrPoolFull)
-	did := n
+	did := c.n
 	if err != nil {
 		if did = 0; len(got) > 0 {
-			did = len(got[0].Out) / w.o.Config.Hidden
+			did = len(got[0].Out) / w.cfg.Hidden
 		}
-		if did > n || did%p.o.MaxStep != 0 {
+		if did > c.n || did%p.o.MaxStep != 0 {
 			w.fail("append", fmt.Errorf("%d tokens in steps of %d: %w", did, p.o.MaxStep, err))
 			return
 		}
 	}
-	given := make(sums, did)
-	for _, layer := range got {
-		if did > 0 {
-			given.floats(layer.Out)
+	var given []gave
+	for i := range got {
+		g := gave{out: got[i].Out, picks: got[i].TopK}
+		if len(g.picks) == 0 {
+			g.picks = nil
 		}
-		if len(layer.TopK) > 0 {
-			given.ints(layer.TopK)
+		if len(g.out) == 0 {
+			g.out = nil
+		}
+		given = append(given, g)
+	}
+	for k := range did {
+		first := k / p.o.MaxStep * p.o.MaxStep
+		token, from := c.token(k)
+		if err := w.gave(s, from, token, stepSize(min(p.o.MaxStep, c.n-first), p.o.MaxStep), k, given); err != nil {
+			w.fail("append", err)
+			return
 		}
 	}
-	for i, token := range tokens[:did] {
-		first := i / p.o.MaxStep * p.o.MaxStep
-		w.gave(p, s, token, size(min(p.o.MaxStep, n-first), p.o.MaxStep), given[i])
-	}
-	s.grown(&p.o)
+	s.floor = max(s.floor, s.len()-p.o.Rewind)
 	w.kept(p, "append", s)
 }
 
-// gave adds a token to a session, and compares what it gave.
-func (w *worker) gave(p *place, s *session, token, size int, given uint64) {
-	if p.o.Invariant {
-		size = 0
-	}
-	s.past.add(token, size)
-	if err := w.memory.same(s.past.pure, s.past.now(), given); err != nil {
-		w.fail(fmt.Sprintf("token %d of story %d in an engine with steps of %d", s.past.length()-1, s.story, p.o.MaxStep), err)
-	}
-}
-
-// drafted compares what a block of drafts gave.
-func (w *worker) drafted(p *place, s *session, size int, given sums) {
-	if p.o.Invariant {
-		size = 0
-	}
-	key, all := mix(s.past.now(), uint64(size)<<1|1<<61), uint64(0)
-	for _, x := range given {
-		all = mix(all, x)
-	}
-	if err := w.memory.same(s.past.pure && size == 0, key, all); err != nil {
-		w.fail(fmt.Sprintf("drafts behind %d tokens of story %d in an engine with steps of %d", s.past.length(), s.story, p.o.MaxStep), err)
-	}
-	w.count("draft")
-}
+// stepSize returns what steps of some tokens are padded to.
+func stepSize(tokens, most int) int { return min(1<<bits.Len(uint(tokens-1)), most) }
 
 // few is a number of tokens: mostly small, at times a long piece of a prompt.
 func (w *worker) few(p *place) int {
@@ -324,11 +370,13 @@ func (w *worker) few(p *place) int {
 // snapshots are the last that were saved.
 type snapshots struct {
 	mu   sync.Mutex
-	list [12]struct {
-		data []byte
-		from pipeline.Fingerprint
-		of   session
-	}
+	list [12]snapshot
+}
+
+type snapshot struct {
+	data []byte
+	made pipeline.Fingerprint // by an engine
+	of   *session             // its script, history and floor
 }
 
 var errWriter = errors.New("the writer fails")
@@ -356,54 +404,46 @@ func (w *worker) save(p *place, s *session) {
 	if !w.allowed(p, "save", s.s.Save(ctx, &to), context.Canceled, errWriter) {
 		return
 	}
-	sum := uint64(s.floor)
-	for _, b := range to.Bytes() {
-		sum = (sum ^ uint64(b)) * 0x100000001b3
-	}
-	key := mix(s.past.now(), uint64(s.floor)<<1|1<<60)
-	if err := w.memory.same(s.past.pure, key, sum); err != nil {
-		w.fail(fmt.Sprintf("snapshot of %d tokens", s.past.length()), err)
+	if err := w.sameSnapshot(s, to.Bytes()); err != nil {
+		w.fail("save", err)
 	}
 	w.saved.mu.Lock()
 	defer w.saved.mu.Unlock()
-	kept := &w.saved.list[w.rng.IntN(len(w.saved.list))]
-	kept.data, kept.from = bytes.Clone(to.Bytes()), p.e.Fingerprint()
-	kept.of.past, kept.of.floor, kept.of.story = s.past.clone(), s.floor, s.story
+	w.saved.list[w.rng.IntN(len(w.saved.list))] = snapshot{bytes.Clone(to.Bytes()), p.e.Fingerprint(),
+		&session{sc: s.sc, past: slices.Clone(s.past), floor: s.floor}}
 }
 
 func (w *worker) restore(p *place) {
 	w.saved.mu.Lock()
-	from := &w.saved.list[w.rng.IntN(len(w.saved.list))]
-	data, made, story, old, floor := from.data, from.from, from.of.story, from.of.past, from.of.floor
+	from := w.saved.list[w.rng.IntN(len(w.saved.list))]
 	w.saved.mu.Unlock()
-	if data == nil {
+	if from.data == nil {
 		return
 	}
 	var damage []error // what may be said of it; any: it has to be refused
 	switch w.rng.IntN(16) {
 	case 0:
-		data = bytes.Clone(data)
-		data[w.rng.IntN(len(data))] ^= 1 << w.rng.IntN(8)
+		from.data = bytes.Clone(from.data)
+		from.data[w.rng.IntN(len(from.data))] ^= 1 << w.rng.IntN(8)
 		damage = []error{pipeline.ErrSnapshot, pipeline.ErrSequenceFull} // of a length, which is looked at first
 	case 1:
-		data = data[:w.rng.IntN(len(data))]
+		from.data = from.data[:w.rng.IntN(len(from.data))]
 		damage = []error{pipeline.ErrSnapshot}
 	default:
-		if made != p.e.Fingerprint() {
+		if from.made != p.e.Fingerprint() {
 			damage = []error{pipeline.ErrSnapshotModel}
 		}
 	}
 	ctx, stop := w.context()
 	defer stop()
-	s, err := p.e.Restore(ctx, bytes.NewReader(data))
+	s, err := w.restored(ctx, p.e, from.of, from.data)
 	if err == nil && damage != nil {
 		w.fail("restore", errors.New("a snapshot that is damaged or of another engine is accepted"))
 	}
 	if !w.allowed(p, "restore", err, append(damage, context.Canceled, pipeline.ErrTooManySessions, cache.ErrPoolFull)...) {
 		return
 	}
-	l := &session{s: s, past: old.clone(), floor: floor, story: w.world.hop(w.rng, story, old.length())}
-	l.grown(&p.o)
-	w.kept(p, "restore", l)
-	p.add(l)
+	s.sc = w.any(s.past, s.sc)
+	w.kept(p, "restore", s)
+	p.add(s)
 }

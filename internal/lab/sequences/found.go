@@ -1,4 +1,4 @@
-package cuts
+package sequences
 
 import (
 	"fmt"
@@ -13,17 +13,23 @@ import (
 // foundNothing is how far an output is at least from what it must not find, by the length of that.
 const foundNothing = 0.5
 
-// check demands that a token found in a layer what it asked for. picks may be nil.
-func (s *story) check(layer, t int, out []float32, picks []int32) error {
-	c := &s.layers[layer]
-	a := c.asks[t]
+// check demands that a token found in a layer what it wants. picks may be nil.
+func (s *script) check(layer, t int, out []float32, picks []int32) error {
+	c := &s.views[layer]
+	switch {
+	case c.wants == nil:
+		return nil
+	case s.equal:
+		return s.earliest(layer, t, picks)
+	}
+	a := c.wants[t]
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("layer %d (%s), token %d: %s", layer, c.spec.Name, t, fmt.Sprintf(format, args...))
 	}
-	if a.kind == askEntry && c.spec.Picks != model.PickNone && !slices.Contains(picks, int32(a.entry)) {
+	if a.kind == wantEntry && c.spec.Picks != model.PickNone && !slices.Contains(picks, int32(a.entry)) {
 		return fail("entry %d of token %d is not among its picks %v", a.entry, a.token, picks)
 	}
-	if a.kind == askMean {
+	if a.kind == wantMean {
 		all := c.spec.Picks == model.PickOwn && c.spec.Candidates != model.CandidatesUsed
 		if all && !slices.Equal(picks, s.first((t+1)/c.spec.Ratio)) {
 			return fail("all scores are equal, its picks are %v, want the first entries", picks)
@@ -32,21 +38,18 @@ func (s *story) check(layer, t int, out []float32, picks []int32) error {
 	}
 	within := models[s.l.o.Model].within
 	all, angles := distances(out, s.found(layer, t))
-	if a.kind != askBeyond {
-		s.worst[0], s.worst[1] = max(s.worst[0], all), max(s.worst[1], angles)
-	}
 	switch {
-	case a.kind == askBeyond && all < foundNothing:
+	case a.kind == wantGone && all < foundNothing:
 		return fail("%.3f from token %d, which is not in its window", all, a.token)
-	case a.kind != askBeyond && !(all < within.all && angles < within.turned):
+	case a.kind != wantGone && !(all < within.all && angles < within.turned):
 		return fail("%.3f from what token %d left it, want less than %g; the turned numbers %.3f, want less than %g",
 			all, a.token, within.all, angles, within.turned)
 	}
 	return nil
 }
 
-// first are the picks of the first of some entries.
-func (s *story) first(visible int) []int32 {
+// first returns the picks of the first visible entries.
+func (s *script) first(visible int) []int32 {
 	picks := make([]int32, s.l.cfg.TopK)
 	for i := range picks {
 		if picks[i] = int32(i); i >= visible {
@@ -56,8 +59,8 @@ func (s *story) first(visible int) []int32 {
 	return picks
 }
 
-// distances are those of a whole output and of the turned numbers in it, by the length of what is
-// wanted.
+// distances returns how far a whole output is from want and how far the turned numbers in it are,
+// by the lengths of what is wanted.
 func distances(out []float32, want []float64) (all, angles float64) {
 	var d, of [2]float64
 	for j, w := range want {
@@ -75,16 +78,16 @@ func distances(out []float32, want []float64) (all, angles float64) {
 	return math.Sqrt((d[0] + d[1]) / (of[0] + of[1])), math.Sqrt(d[1] / of[1])
 }
 
-// found is the output of a token that finds just what it asks for.
-func (s *story) found(layer, t int) []float64 {
-	c := &s.layers[layer]
-	a := c.asks[t]
+// found returns the output of a token that finds just what it wants.
+func (s *script) found(layer, t int) []float64 {
+	c := &s.views[layer]
+	a := c.wants[t]
 	root := fmt.Sprintf("layers.%d", layer)
 	if n := s.l.main(); layer >= n {
 		root = fmt.Sprintf("mtp.%d", layer-n)
 	}
 	at, store, norm := a.token, model.StoreWindow, s.l.values[root+".attn.kv_norm.weight"]
-	if a.kind == askEntry {
+	if a.kind == wantEntry {
 		at, store = a.entry*c.spec.Ratio, model.StoreEntries
 		norm = s.l.values[fmt.Sprintf("layers.%d.attn.compressor.norm.weight", c.spec.EntriesOf)]
 	}
@@ -107,7 +110,7 @@ func (s *story) found(layer, t int) []float64 {
 	return want
 }
 
-// asKept makes numbers what a record keeps of them.
+// asKept replaces numbers by what a record keeps of them.
 func asKept(r cache.Record, x []float64) {
 	bits, slot := make([]uint16, len(x)), make([]byte, r.SlotBytes())
 	for i, v := range x {

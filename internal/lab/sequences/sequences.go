@@ -1,17 +1,22 @@
-// Package cuts divides, shares, resumes and takes back sequences in the ways that gave wrong text
-// on other stacks, and demands of an engine what one pass over the same tokens gives. Each
-// scenario names the public reports that it stands for.
+// Package sequences divides, shares, resumes and takes back sequences, and demands of an engine
+// what one pass over the same tokens gives. A scenario does it in one of the ways that gave wrong
+// text on other stacks, and names the public reports that it stands for; a walk does it at random,
+// from several goroutines.
 //
-// Every token of a sequence asks for something: a row of its window, an entry of an earlier group,
-// or the mean of all that it sees. What it has to find follows from the sequence alone, see story.
-package cuts
+// Both follow scripts. Every token of a script wants something: a row of its window, an entry of an
+// earlier group, or the mean of all that it sees. What it has to find follows from the script
+// alone. The same tokens in a step of the same size have to give the same bits, in any session.
+package sequences
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"os"
 	"slices"
+	"sync"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/pipeline"
@@ -34,7 +39,7 @@ type Scenario struct {
 	Name    string
 	Reports []string // public threads that it stands for: OWNER/REPOSITORY#NUMBER
 	Proves  string   // in one sentence
-	run     func(ctx context.Context, l *Lab) error
+	play    func(p *player)
 }
 
 // Scenarios lists all of them.
@@ -81,29 +86,40 @@ var scenarios = []Scenario{
 
 // Run runs the scenario. The error says what was wrong, and at which token; nil: nothing was.
 func (s *Scenario) Run(ctx context.Context, l *Lab) error {
-	if err := s.run(ctx, l); err != nil {
-		return fmt.Errorf("%s: %w", s.Name, err)
+	p := &player{l: l, ctx: ctx, rng: rand.New(rand.NewPCG(7, 7))}
+	if p.do(l.onePass(ctx)); p.ok() {
+		s.play(p)
+	}
+	if p.err != nil {
+		return fmt.Errorf("%s: %w", s.Name, p.err)
 	}
 	return nil
 }
 
-// Options say how scenarios run.
+// Options say how sequences run.
 type Options struct {
-	Size    Size
-	Model   Model
-	Variant string                           // of the attention kernel, as pipeline.EngineOptions has it
-	Log     func(format string, args ...any) // what was measured; nil: nobody asks
-	Stepped func()                           // called behind every step; nil: nobody asks
+	Size     Size
+	Model    Model
+	Random   *fakemodel.Model                 // of random weights, takes the place of Model's
+	Quantise bool                             // pipeline.EngineOptions.QuantiseActivations
+	Variant  string                           // of the attention kernel, as pipeline.EngineOptions has it
+	Log      func(format string, args ...any) // what was measured; may be nil
+	Stepped  func()                           // called after every step; may be nil
 }
 
-// Lab has what scenarios share: weights on a device, and what one pass over a sequence gave.
+// Lab has what scenarios and walks share: weights on a device, scripts, and what tokens gave.
 type Lab struct {
 	dev    *vk.Device
 	o      Options
 	cfg    model.Config
 	layers []*model.DeviceLayer
 	values map[string][]float32 // of weights, by their names
-	passes map[uint64]*pass     // by seed
+
+	mu      sync.Mutex
+	scripts map[uint64]*script // by seed
+	memory  *memory
+	pass    *pass // over the script of seed 1
+	spoil   mistakes
 }
 
 // Open makes a small model with a layer of each kind and puts its weights on a device. The caller
@@ -114,30 +130,28 @@ func Open(ctx context.Context, dev *vk.Device, o Options) (*Lab, error) {
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}
 	}
-	l := &Lab{dev: dev, o: o, passes: map[uint64]*pass{}}
+	l := &Lab{dev: dev, o: o, scripts: map[uint64]*script{}, memory: newMemory()}
 	if err := l.upload(ctx); err != nil {
-		return nil, fmt.Errorf("cuts: %w", errors.Join(err, l.Close()))
+		return nil, fmt.Errorf("sequences: %w", errors.Join(err, l.Close()))
 	}
 	return l, nil
 }
 
-func (l *Lab) upload(ctx context.Context) error {
-	m, err := fakemodel.New(fakemodel.Options{Config: l.o.Model.config(l.o.Size), Storage: fakemodel.FP8, Weights: weights})
-	if err != nil {
-		return err
+func (l *Lab) upload(ctx context.Context) (err error) {
+	m, cfg := l.o.Random, l.o.Model.config(l.o.Size)
+	if m == nil {
+		if m, err = fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8, Weights: weights}); err != nil {
+			return err
+		}
+		l.values = m.Values
 	}
-	l.values = m.Values
-	var all []int
-	for i := range l.o.Model.config(l.o.Size).Layers {
-		all = append(all, i)
-	}
-	l.cfg, l.layers, err = upload(ctx, l.dev, m, all...)
+	l.cfg, l.layers, err = upload(ctx, l.dev, m, true)
 	return err
 }
 
-// upload puts the weights of some layers of a model on a device, or of all but those that draft.
-func upload(ctx context.Context, dev *vk.Device, m *fakemodel.Model, list ...int) (cfg model.Config, layers []*model.DeviceLayer, err error) {
-	dir, err := os.MkdirTemp("", "vkmla-cuts")
+// upload puts a model's layers on a device, those that draft too if drafts.
+func upload(ctx context.Context, dev *vk.Device, m *fakemodel.Model, drafts bool) (cfg model.Config, layers []*model.DeviceLayer, err error) {
+	dir, err := os.MkdirTemp("", "vkmla-sequences")
 	if err != nil {
 		return cfg, nil, err
 	}
@@ -145,9 +159,21 @@ func upload(ctx context.Context, dev *vk.Device, m *fakemodel.Model, list ...int
 	if err := m.Write(dir, 1); err != nil {
 		return cfg, nil, err
 	}
-	c, err := model.Open(dir, model.CheckpointOptions{Layers: list})
+	c, err := model.Open(dir, model.CheckpointOptions{})
 	if err != nil {
 		return cfg, nil, err
+	}
+	if drafts {
+		var all []int
+		for i := range c.Config.Layers {
+			all = append(all, i)
+		}
+		if err = c.Close(); err == nil {
+			c, err = model.Open(dir, model.CheckpointOptions{Layers: all})
+		}
+		if err != nil {
+			return cfg, nil, err
+		}
 	}
 	defer c.Close()
 	layers, err = c.Upload(ctx, dev, nil)
@@ -164,15 +190,15 @@ func closed(layers []*model.DeviceLayer) (err error) {
 
 // Close frees what the lab has on the device. Closing again does nothing.
 func (l *Lab) Close() (err error) {
-	for _, p := range l.passes {
-		err = errors.Join(err, p.e.Close())
+	if l.pass != nil {
+		err = l.pass.e.Close()
 	}
 	err = errors.Join(err, closed(l.layers))
-	l.passes, l.layers = nil, nil
+	l.pass, l.layers = nil, nil
 	return err
 }
 
-// main is how many layers do not draft.
+// main returns the number of layers that do not draft.
 func (l *Lab) main() int {
 	n := slices.IndexFunc(l.cfg.Layers, func(l model.Layer) bool { return l.Block })
 	if n < 0 {
@@ -181,7 +207,12 @@ func (l *Lab) main() int {
 	return n
 }
 
-// tokens is the length of a story.
+// picks reports whether a layer has an indexer.
+func (l *Lab) picks(layer int) bool {
+	return l.cfg.Layers[l.layers[layer].Layer].Picks == model.PickOwn
+}
+
+// tokens returns the length of a script.
 func (l *Lab) tokens() int {
 	if l.o.Size == Full {
 		return 4500
@@ -189,16 +220,78 @@ func (l *Lab) tokens() int {
 	return models[l.o.Model].small
 }
 
-// room is so many tokens, or fewer where a story ends soon after.
+// room returns n, or less where a script ends soon after n tokens.
 func (l *Lab) room(n int) int { return min(n, l.tokens()-80) }
 
-// upTo are those of some lengths that a story has, with room for what follows.
+// upTo returns those of some lengths that a script has, with room for what follows.
 func (l *Lab) upTo(lengths ...int) []int {
 	return slices.DeleteFunc(lengths, func(n int) bool { return n+32 > l.tokens() })
 }
 
 // engine makes an engine; scenarios set what matters to them.
-func (l *Lab) engine(ctx context.Context, o pipeline.EngineOptions) (*pipeline.Engine, error) {
-	o.MaxTokens, o.KeepTopK, o.Variant, o.Records = l.tokens(), true, l.o.Variant, models[l.o.Model].records
-	return pipeline.NewEngine(ctx, l.dev, l.cfg, l.layers, o)
+func (l *Lab) engine(ctx context.Context, o pipeline.EngineOptions) (*engine, error) {
+	o.KeepTopK, o.Variant, o.QuantiseActivations = true, l.o.Variant, l.o.Quantise
+	if o.Records = models[l.o.Model].records; o.MaxTokens == 0 {
+		o.MaxTokens = l.tokens()
+	}
+	e, err := pipeline.NewEngine(ctx, l.dev, l.cfg, l.layers, o)
+	return &engine{e, o}, err
+}
+
+// pass is what one step over a whole script gives.
+type pass struct {
+	*session
+	given []gave
+}
+
+// onePass takes one step over the script of seed 1, once.
+func (l *Lab) onePass(ctx context.Context) error {
+	if l.pass != nil {
+		return nil
+	}
+	n := l.tokens()
+	e, err := l.engine(ctx, pipeline.EngineOptions{MaxSessions: 2, MaxStep: n, Rewind: n})
+	if err != nil {
+		return err
+	}
+	p := &pass{session: &session{e: e, sc: l.script(1, 0), past: newHistory()}}
+	if p.s, err = e.Open(); err == nil {
+		err = l.step(ctx, manner{}, chunk{session: p.session, n: n, keep: &p.given})
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("one pass: %w", err), e.Close())
+	}
+	l.pass = p
+	return nil
+}
+
+// passWithin bounds the distance of a token's output from that of one pass, by the length of the
+// latter. Caches are the same bytes, so all that differs is the order of sums in attention and
+// where its weights are rounded to bf16 (2^-9), beside the rounding of outputs to bf16 on the way
+// through two products. A row more or less among 144 of equal weight changes 0.08.
+const passWithin = 0.01
+
+// likePass demands of a token what one pass gave for it, if its script is that of the pass.
+func (l *Lab) likePass(sc *script, layer, t int, out []float32, picks []int32) error {
+	if l.pass == nil || l.pass.sc != sc {
+		return nil
+	}
+	want := l.pass.given[layer]
+	if d := distance(out, want.out[t*hidden:][:hidden]); !(d < passWithin) {
+		return fmt.Errorf("layer %d, token %d: %.4f from one pass, want less than %g", layer, t, d, passWithin)
+	}
+	if k := l.cfg.TopK; l.picks(layer) && !slices.Equal(picks, want.picks[t*k:][:k]) {
+		return fmt.Errorf("layer %d, token %d: picks %v, one pass %v", layer, t, picks, want.picks[t*k:][:k])
+	}
+	return nil
+}
+
+// distance returns that of a from b by the length of b.
+func distance(a, b []float32) float64 {
+	var d, of float64
+	for i, w := range b {
+		x := float64(a[i]) - float64(w)
+		d, of = d+x*x, of+float64(w)*float64(w)
+	}
+	return math.Sqrt(d / of)
 }
