@@ -70,7 +70,7 @@ func (cfg LinearConfig) checkFormats(op string) error {
 	if cfg.Activations != ActivationBF16 && !slices.Contains(w.activations, cfg.Activations) {
 		return pkg.Wrong(op, "Activations", cfg.Activations, "others, for weights of %v", cfg.Weights)
 	}
-	if multiple := max(w.quad, x.multiple); cfg.K < multiple || cfg.K%multiple != 0 {
+	if multiple := max(w.multiple(), x.multiple); cfg.K < multiple || cfg.K%multiple != 0 {
 		return pkg.Wrong(op, "K", cfg.K, "a multiple of %d, for activations of %v and weights of %v",
 			multiple, cfg.Activations, cfg.Weights)
 	}

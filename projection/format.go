@@ -20,11 +20,12 @@ const (
 	FormatNVFP4                     // E2M1, one E4M3 scale for each 16 numbers of a row, one f32 for each row
 	FormatFP8Rows                   // E4M3 with one f32 scale for each row
 	FormatFP8x32                    // E4M3 with one UE8M0 scale for each block of 32 rows x 32 numbers
+	FormatQ8_0                      // int8, one f16 scale for each 32 numbers of a row, one f32 for each row: of GGUF's Q8_0
 )
 
 // formats has a row for each Format.
 var formats = [...]format{FormatBF16: formatBF16, FormatFP8F32: formatFP8F32, FormatFP8: formatFP8, FormatNVFP4: formatNVFP4,
-	FormatFP8Rows: formatFP8Rows, FormatFP8x32: formatFP8x32}
+	FormatFP8Rows: formatFP8Rows, FormatFP8x32: formatFP8x32, FormatQ8_0: formatQ8_0}
 
 // codec is a file shaders/lib/format_*.glsl, by its number in formats.glsl.
 type codec uint32
@@ -33,6 +34,7 @@ const (
 	codecBF16 codec = iota
 	codecFP8
 	codecNVFP4
+	codecQ8_0
 )
 
 // format is what the host and the kernels have to know of a format of weights.
@@ -48,6 +50,8 @@ type format struct {
 	rowScale            bool         // there is LinearWeights.RowScale
 	stepSums            bool         // rows of a tile share scales: kernels sum up a step, then multiply by its scale
 
+	rounded bool // elements of matrices and pairs of halves are weights rounded to their type
+
 	activations []ActivationFormat // with fewer bits that go with it, the usual first
 
 	span     int   // numbers of a row with one scale, which no step of a kernel with matrices crosses; 0: quads have their own
@@ -58,7 +62,16 @@ type format struct {
 
 	// value is the definition: number k of a row, without RowScale.
 	value func(f *format, h *LinearHost, row, k int) float64
+
+	// A format of GGUF's blocks has their name, size and numbers. repack brings the blocks of a row
+	// to the row's part of Data and Scale, and returns that of RowScale.
+	blocks                  string
+	blockBytes, blockValues int
+	repack                  func(data, scales, blocks []byte) float32
 }
+
+// multiple is what K is one of.
+func (f *format) multiple() int { return max(f.quad, f.blockValues) }
 
 // alike is a rule for layers that are to share a kernel.
 type alike int
@@ -127,6 +140,43 @@ func (f Format) Shapes(rows, k int) (w LinearWeights) {
 
 // ScaleRows returns how many rows share a scale, 1 where none do.
 func (f Format) ScaleRows() int { return max(f.row().scaleRows, 1) }
+
+// Rounded reports whether kernels with matrices or pairs of halves round weights to these.
+func (f Format) Rounded() bool { return f.row().rounded }
+
+// FormatOfBlocks returns the format whose weights GGUF keeps in blocks of a name; 0 if there is none.
+func FormatOfBlocks(name string) Format {
+	for f := range formats {
+		if name != "" && formats[f].blocks == name {
+			return Format(f)
+		}
+	}
+	return 0
+}
+
+// BlockValues returns how many numbers a block of GGUF has; 0 for a format without blocks.
+func (f Format) BlockValues() int { return f.row().blockValues }
+
+// Repack takes the blocks of a row as GGUF has them, and writes the row's bytes of
+// LinearWeights.Data and Scale, each unless it is nil. It returns the row's RowScale.
+//
+// Errors: vk.ErrArgument for a format without blocks, and slices that do not have the sizes that
+// follow from each other.
+func (f Format) Repack(data, scales, blocks []byte) (float32, error) {
+	const op = "repack"
+	is := f.row()
+	if is.repack == nil {
+		return 0, pkg.Wrong(op, "format", f, "one of GGUF's blocks")
+	}
+	n := len(blocks) / is.blockBytes
+	w := f.Shapes(1, n*is.blockValues)
+	fits := func(dst []byte, t tensor.Tensor) bool { return dst == nil || uint64(len(dst)) == t.Bytes() }
+	if n*is.blockBytes != len(blocks) || !fits(data, w.Data) || !fits(scales, w.Scale) {
+		return 0, pkg.Wrong(op, "blocks, data, scales", []int{len(blocks), len(data), len(scales)},
+			"whole blocks of %d bytes, and the bytes of as many numbers", is.blockBytes)
+	}
+	return is.repack(data, scales, blocks), nil
+}
 
 // Activations lists the formats of activations with fewer bits than bf16 that go with the weights,
 // the usual one first.

@@ -2,3 +2,4 @@
 #include "format_bf16.glsl"
 #include "format_fp8.glsl"
 #include "format_nvfp4.glsl"
+#include "format_q8_0.glsl"

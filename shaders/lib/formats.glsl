@@ -26,13 +26,14 @@
 #include "e4m3.glsl"
 #include "e2m1.glsl"
 #include "ue8m0.glsl"
+#include "f16.glsl"
 
 layout(constant_id = 0) const uint FORMAT = 0u;
 layout(constant_id = 1) const uint ACT = 0u;
 
-const uint CODEC_BF16 = 0u, CODEC_FP8 = 1u, CODEC_NVFP4 = 2u;
-#define CODECS(each) each(BF16, bf16) each(FP8, fp8) each(NVFP4, nvfp4)
-#define ROWWISE_CODECS(each) each(NVFP4, nvfp4)
+const uint CODEC_BF16 = 0u, CODEC_FP8 = 1u, CODEC_NVFP4 = 2u, CODEC_Q8_0 = 3u;
+#define CODECS(each) each(BF16, bf16) each(FP8, fp8) each(NVFP4, nvfp4) each(Q8_0, q8_0)
+#define ROWWISE_CODECS(each) each(NVFP4, nvfp4) each(Q8_0, q8_0)
 
 const uint CODEC = FORMAT & 15u;
 const uint WEIGHT_QUAD = 8u << (FORMAT >> 4 & 3u); // weights of a quad

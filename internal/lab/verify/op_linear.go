@@ -25,6 +25,9 @@ func init() {
 var weightFormats = []projection.Format{
 	projection.FormatBF16, projection.FormatFP8F32, projection.FormatFP8, projection.FormatNVFP4}
 
+// blockFormats are those of GGUF's blocks.
+var blockFormats = []projection.Format{projection.FormatQ8_0}
+
 // smallBlock is the side of FormatFP8x32.
 const smallBlock = 32
 
@@ -89,13 +92,14 @@ func bindLinear(b Build, c Case) (Bound, error) {
 	if err != nil {
 		return Bound{}, err
 	}
+	is := h.Weights.Shapes(h.Groups*h.N, h.K)
 	return Bound{op.Variant(), func(r *Rig) Launch {
 		a := projection.LinearArgs{
 			X:      r.Shared(c.In["x"], linearTypes[c.In["x"].Type]),
 			XScale: r.Shared(c.In["x_scale"], linearTypes[c.In["x_scale"].Type]),
 			W: projection.LinearWeights{
-				Data:     r.In(c.In["w"], linearTypes[c.In["w"].Type]),
-				Scale:    r.In(c.In["w_scale"], linearTypes[c.In["w_scale"].Type]),
+				Data:     r.In(c.In["w"], is.Data.DType),
+				Scale:    r.In(c.In["w_scale"], is.Scale.DType),
 				RowScale: r.In(c.In["row_scale"], tensor.F32),
 			},
 			Out: r.SharedOut(dt, h.T, width), OutColumn: column,
@@ -121,6 +125,7 @@ var linearTypes = map[vectors.Type]tensor.DType{
 //	         ceil(K/128) * 2^-21 * A
 //	steps    f16 elements come in steps of 2^-24, FP8 weights in that of twice the largest scale
 //	         S of the layer: 2^-25 * (sum_k |w| + 2*S * sum_k |x|); for bf16 weights S is 1/2
+//	elements weights that kernels with matrices round to them: 2^-8 * A
 //	result   half a unit of bf16 in what is wanted and in what is got: 2^-7 of it; of f32 2^-23
 //
 // Beyond that, no error may show in the whole: calc_diff as for other sums in f32, or
@@ -203,8 +208,11 @@ func newLinearMagnitudes(h projection.LinearHost) linearMagnitudes {
 	switch scale := h.Weights.Shapes(1, h.K).Scale; {
 	case h.Weights.ScaleRows() > 1: // in blocks
 		m.largest = slices.Max(blockScales(h, scale.DType))
-	case scale.Shape == nil && len(h.RowScale) > 0:
+	case h.Weights.Rounded() || scale.Shape == nil && len(h.RowScale) > 0:
 		m.largest = float64(slices.Max(h.RowScale))
+	}
+	if h.Weights.Rounded() {
+		m.relative += 0x1p-8
 	}
 	if h.Weights == projection.FormatFP8F32 {
 		m.relative += float64((h.K+projection.ScaleBlock-1)/projection.ScaleBlock) * 0x1p-21
@@ -295,6 +303,16 @@ func randomLinear(seed uint64) []Case {
 		{about: "small blocks, 45 tokens", tokens: 45, groups: 1, n: 200, k: 1056, weights: fp8x32, wide: true, f32: true},
 		{about: "small blocks, subnormal codes", tokens: 40, groups: 1, n: 136, k: 384, weights: fp8x32, faint: true},
 		{about: "small blocks, large tiles", tokens: 150, groups: 1, n: 256, k: 704, weights: fp8x32, wide: true, workgroups: 1},
+		{about: "blocks, least sizes", tokens: 1, groups: 1, n: 8, k: 256, weights: blockFormats},
+		{about: "blocks, one token, long rows", tokens: 1, groups: 1, n: 136, k: 4096, weights: blockFormats, f32: true},
+		{about: "blocks, two tokens in groups", tokens: 2, groups: 3, n: 72, k: 768, weights: blockFormats, wide: true},
+		{about: "blocks, five tokens beside other columns", tokens: 5, groups: 1, n: 264, k: 1280, weights: blockFormats, wide: true,
+			column: 16, spare: 8},
+		{about: "blocks, 13 tokens", tokens: 13, groups: 1, n: 328, k: 2304, weights: blockFormats, wide: true, f32: true},
+		{about: "blocks, 31 tokens in groups", tokens: 31, groups: 2, n: 200, k: 512, weights: blockFormats, wide: true},
+		{about: "blocks, 61 tokens", tokens: 61, groups: 1, n: 256, k: 768, weights: blockFormats, f32: true},
+		{about: "blocks, 150 tokens, large tiles", tokens: 150, groups: 1, n: 256, k: 768, weights: blockFormats, wide: true, workgroups: 1},
+		{about: "blocks, 321 tokens in groups", tokens: 321, groups: 2, n: 128, k: 256, weights: blockFormats},
 		{about: "MXFP8, one token", tokens: 1, groups: 1, n: 136, k: 640, weights: fp8x32, activations: projection.ActivationMXFP8},
 		{about: "MXFP8 in groups", tokens: 21, groups: 2, n: 72, k: 384, weights: fp8x32, activations: projection.ActivationMXFP8, wide: true},
 		{about: "MXFP8, large tiles", tokens: 140, groups: 1, n: 128, k: 512, weights: fp8x32,
@@ -401,6 +419,10 @@ func randomE4M3(rng *rand.Rand, any bool) byte {
 
 func randomWeights(rng *rand.Rand, s linearShape, f projection.Format, in Arrays) {
 	rows := s.groups * s.n
+	if f.BlockValues() > 0 {
+		randomBlockWeights(rng, s, f, in)
+		return
+	}
 	switch f {
 	case projection.FormatBF16:
 		w := make([]float32, rows*s.k)
@@ -454,4 +476,44 @@ func randomWeights(rng *rand.Rand, s linearShape, f projection.Format, in Arrays
 			in["w_scale"] = vectors.FromU8(bytes, n, k)
 		}
 	}
+}
+
+// blockHead are the bytes of a block of GGUF, and its f16 scales, two bytes each from the first on.
+var blockHead = map[projection.Format]struct{ bytes, scales int }{projection.FormatQ8_0: {34, 1}}
+
+// randomBlockWeights makes weights of blocks with random codes. Of wide ones scales are 0, subnormal and
+// huge, too.
+func randomBlockWeights(rng *rand.Rand, s linearShape, f projection.Format, in Arrays) {
+	rows, head := s.groups*s.n, blockHead[f]
+	is := f.Shapes(1, s.k)
+	var data, scales []byte
+	factors := make([]float32, rows)
+	blocks := make([]byte, s.k/f.BlockValues()*head.bytes)
+	for row := range rows {
+		for i := range blocks {
+			blocks[i] = byte(rng.UintN(256))
+		}
+		for b := 0; b < len(blocks); b += head.bytes {
+			for i := range head.scales {
+				scale := uint16(0x1400 + rng.UintN(0x800)) // about 2^-10
+				switch pick := rng.UintN(16); {
+				case s.wide && pick == 0:
+					scale = 0
+				case s.wide && pick == 1:
+					scale = uint16(rng.UintN(0x400))
+				case s.wide && pick == 2 && row%5 == 1:
+					scale = uint16(0x7000 + rng.UintN(0xC00))
+				}
+				binary.LittleEndian.PutUint16(blocks[b+2*i:], scale)
+			}
+		}
+		d, c := make([]byte, is.Data.Bytes()), make([]byte, is.Scale.Bytes())
+		factors[row], _ = f.Repack(d, c, blocks) // their sizes fit
+		data, scales = append(data, d...), append(scales, c...)
+	}
+	typed := func(t tensor.Tensor, bytes []byte) Array {
+		of := map[tensor.DType]vectors.Type{tensor.U8: vectors.U8, tensor.F16: vectors.U16}[t.DType]
+		return Array{Type: of, Shape: []int{rows, t.Shape[1]}, Data: bytes}
+	}
+	in["w"], in["w_scale"], in["row_scale"] = typed(is.Data, data), typed(is.Scale, scales), vectors.FromF32(factors, rows)
 }
