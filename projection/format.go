@@ -144,7 +144,8 @@ func (f Format) ScaleRows() int { return max(f.row().scaleRows, 1) }
 // Rounded reports whether kernels with matrices or pairs of halves round weights to these.
 func (f Format) Rounded() bool { return f.row().rounded }
 
-// FormatOfBlocks returns the format whose weights GGUF keeps in blocks of a name; 0 if there is none.
+// FormatOfBlocks returns the format whose weights GGUF keeps in blocks of a name; 0 if there is
+// none.
 func FormatOfBlocks(name string) Format {
 	for f := range formats {
 		if name != "" && formats[f].blocks == name {

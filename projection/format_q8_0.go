@@ -12,8 +12,8 @@ import (
 const q8Block = 32
 
 // formatQ8_0 is GGUF's Q8_0. Its blocks of 34 bytes, an f16 scale and 32 whole numbers, are taken
-// apart, since no block after the first begins at a word. Scales are kept relative to the largest of
-// their row, so that no product leaves the range of f16.
+// apart, since every second one does not begin at a word. Scales are kept relative to the largest
+// of their row, so that no product leaves the range of f16.
 var formatQ8_0 = format{name: "q8_0", codec: codecQ8_0, quad: 16, data: tensor.U8, each: 1,
 	scale: tensor.F16, scaleRows: 1, scaleCut: q8Block, rowScale: true, rounded: true,
 	alike: alikeAlways, unroll: 1,

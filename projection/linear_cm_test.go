@@ -58,7 +58,7 @@ func TestLinearTilingRules(t *testing.T) {
 				case x.sharedBytes() > int(caps.SharedMemory):
 					t.Errorf("%s: %d bytes of shared memory", name, x.sharedBytes())
 				}
-				constants := append([]uint32{uint32(FormatFP8F32), 0}, x.constants()...)
+				constants := append([]uint32{FormatFP8F32.row().word(), 0}, x.constants()...)
 				got, err := m.SharedBytes(constants...)
 				assert.NoError(t, err, name)
 				assert.Equal(t, x.sharedBytes()-unusedBytes(variant), got, name)
@@ -92,7 +92,7 @@ func TestCodesTileRules(t *testing.T) {
 				f, ok := l.fitCodes(vk.CoopMatShape{M: 16, N: 16, K: 16}, x, element)
 				require.True(t, ok, "%s, %v: %+v", element, cfg.Weights, f)
 				assert.Equal(t, min(summed, x.Step), f.summed)
-				got, err := m.SharedBytes(append([]uint32{uint32(cfg.Weights), uint32(cfg.Activations)}, f.constants()...)...)
+				got, err := m.SharedBytes(append([]uint32{cfg.Weights.row().word(), uint32(cfg.Activations)}, f.constants()...)...)
 				require.NoError(t, err)
 				assert.Equal(t, got, f.sharedBytes(), "%s, %v: shared memory", element, cfg.Weights)
 				_, ok = l.fitCodes(vk.CoopMatShape{M: 8, N: 16, K: 16}, x, element)
@@ -108,7 +108,7 @@ func TestLinearBaseRules(t *testing.T) {
 	shared := func(name string, f Format, constants []uint32) int {
 		m, err := spirv.Parse(code(t, name))
 		require.NoError(t, err)
-		n, err := m.SharedBytes(append([]uint32{uint32(f), 0}, constants...)...)
+		n, err := m.SharedBytes(append([]uint32{f.row().word(), 0}, constants...)...)
 		require.NoError(t, err)
 		return n
 	}
@@ -319,7 +319,7 @@ func TestLinearTokens8to32Rules(t *testing.T) {
 					for _, norm := range []tensor.DType{0, tensor.BF16} {
 						l.cfg.Norm, l.cfg.NormColumns = norm, 64
 						d, err := l.divide8to32(16)
-						shared, serr := kernel.SharedBytes(slices.Concat([]uint32{uint32(f), 0}, d.constants(), l.cfg.normConstants())...)
+						shared, serr := kernel.SharedBytes(slices.Concat([]uint32{f.row().word(), 0}, d.constants(), l.cfg.normConstants())...)
 						want := d.sharedBytes(norm != 0)
 						require.NoError(t, err,
 							"%s, %d lanes, %v, norm %v, %v: %d bytes of shared memory, want %d", device, lanes, f, norm, serr,
@@ -361,7 +361,7 @@ func TestLinearTokens32to64Rules(t *testing.T) {
 								"%s, %d x %d, whole %d", name, n, k, w.whole)
 						}
 					}
-					constants := append([]uint32{uint32(f), 0}, d.constants()...)
+					constants := append([]uint32{f.row().word(), 0}, d.constants()...)
 					shared, err := m.SharedBytes(constants...)
 					assert.NoError(t, err, name)
 					assert.Equal(t, d.sharedBytes(), shared, name)

@@ -73,7 +73,7 @@ func TestLinearWholeRules(t *testing.T) {
 						continue
 					}
 					name := fmt.Sprintf("%s, %s, %v: %+v", device, element, cfg.Weights, x.linearTiling)
-					constants := append([]uint32{uint32(cfg.Weights), uint32(cfg.Activations)}, x.constants()...)
+					constants := append([]uint32{cfg.Weights.row().word(), uint32(cfg.Activations)}, x.constants()...)
 					got, err := m.SharedBytes(constants...)
 					require.NoError(t, err, name)
 					assert.Equal(t, x.sharedBytes()-unusedBytes(variant), got, name)

@@ -38,8 +38,8 @@ func writeGGUF(t testing.TB, keys []fakegguf.Key, tensors []fakegguf.Tensor) str
 	return path
 }
 
-// A GGUF file means what its blocks decode to, rounded to bf16 where no kernel reads them, under the
-// names of its tensors.
+// A GGUF file means what its blocks decode to, rounded to bf16 where no kernel reads them, under
+// the names of its tensors.
 func TestGGUF(t *testing.T) {
 	cfg := fakemodel.Config(0, 4, 128)
 	for _, format := range []string{"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q5_0", "IQ4_NL", "MXFP4", "NVFP4"} {

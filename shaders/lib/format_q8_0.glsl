@@ -1,5 +1,5 @@
-// Q8_0: whole numbers of 8 bits with an f16 scale for each 32 of a row, [G*N, K/32] f16, and a power
-// of two for the row, with which no number of f16 is too large. See formats.glsl.
+// Q8_0: whole numbers of 8 bits with an f16 scale for each 32 of a row, [G*N, K/32] f16, and a
+// power of two for the row, so that no element of f16 is too large. See formats.glsl.
 //
 // A byte b, its highest bit turned, becomes the number 2^23 + 128 + b, or 2^10 + 128 + b of halves,
 // as the low bits of one.

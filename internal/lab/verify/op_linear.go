@@ -311,7 +311,8 @@ func randomLinear(seed uint64) []Case {
 		{about: "blocks, 13 tokens", tokens: 13, groups: 1, n: 328, k: 2304, weights: blockFormats, wide: true, f32: true},
 		{about: "blocks, 31 tokens in groups", tokens: 31, groups: 2, n: 200, k: 512, weights: blockFormats, wide: true},
 		{about: "blocks, 61 tokens", tokens: 61, groups: 1, n: 256, k: 768, weights: blockFormats, f32: true},
-		{about: "blocks, 150 tokens, large tiles", tokens: 150, groups: 1, n: 256, k: 768, weights: blockFormats, wide: true, workgroups: 1},
+		{about: "blocks, 150 tokens, large tiles", tokens: 150, groups: 1, n: 256, k: 768, weights: blockFormats, wide: true,
+			workgroups: 1},
 		{about: "blocks, 321 tokens in groups", tokens: 321, groups: 2, n: 128, k: 256, weights: blockFormats},
 		{about: "MXFP8, one token", tokens: 1, groups: 1, n: 136, k: 640, weights: fp8x32, activations: projection.ActivationMXFP8},
 		{about: "MXFP8 in groups", tokens: 21, groups: 2, n: 72, k: 384, weights: fp8x32, activations: projection.ActivationMXFP8, wide: true},
@@ -481,8 +482,8 @@ func randomWeights(rng *rand.Rand, s linearShape, f projection.Format, in Arrays
 // blockHead are the bytes of a block of GGUF, and its f16 scales, two bytes each from the first on.
 var blockHead = map[projection.Format]struct{ bytes, scales int }{projection.FormatQ8_0: {34, 1}}
 
-// randomBlockWeights makes weights of blocks with random codes. Of wide ones scales are 0, subnormal and
-// huge, too.
+// randomBlockWeights makes weights of blocks with random codes. Of wide ones scales are 0,
+// subnormal and huge, too.
 func randomBlockWeights(rng *rand.Rand, s linearShape, f projection.Format, in Arrays) {
 	rows, head := s.groups*s.n, blockHead[f]
 	is := f.Shapes(1, s.k)
