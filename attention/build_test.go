@@ -39,7 +39,7 @@ func TestUnknownDecoder(t *testing.T) {
 		_, made := attention.NewDecoder(dev, attention.DecoderConfig{Heads: 5, WindowPage: 16, Variant: name})
 		for _, err := range []error{made, attention.CanDecode(dev.Adapter(), name, 5)} {
 			require.ErrorIs(t, err, vk.ErrArgument)
-			require.Contains(t, err.Error(), " base da half twopass-")
+			require.Contains(t, err.Error(), " base da twopass-")
 			assert.Contains(t, err.Error(), name)
 		}
 	}

@@ -21,6 +21,8 @@ import (
 
 func TestDecode(t *testing.T) { testkit.TestOp(t, "flashmla_sparse_decode") }
 
+func TestDecodeDots(t *testing.T) { testkit.TestDots(t, "flashmla_sparse_decode") }
+
 // analytic are steps whose result is known without computing an attention.
 var analytic = []struct {
 	name string

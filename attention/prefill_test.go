@@ -19,6 +19,8 @@ import (
 
 func TestPrefill(t *testing.T) { testkit.TestOp(t, "flashmla_sparse_prefill") }
 
+func TestPrefillDots(t *testing.T) { testkit.TestDots(t, "flashmla_sparse_prefill") }
+
 // Rows that are split give the result with any number of parts, the largest score
 // among it, and the same bits every time.
 func TestPrefillSplits(t *testing.T) {

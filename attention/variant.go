@@ -13,7 +13,7 @@ import (
 // Names of the builds of the attention kernels. A two-pass decode has the name of the build of
 // its second pass after TwoPassPrefix.
 //
-// f16 has a narrower range than the data. In cm, dot and half builds bf16 inputs (queries, rows of
+// f16 has a narrower range than the data. In cm and dot builds bf16 inputs (queries, rows of
 // a workspace, rotated dims of a page) beyond +-65504 become +-65504; in cm a page's scale byte
 // above 134 counts as 134, and a block with one below 105 as zeros. Normed keys and queries stay
 // far inside. cmb takes every bf16 and every scale byte up to 246, base and da take everything.
@@ -23,7 +23,6 @@ const (
 	VariantBase = opkit.Base // any Vulkan 1.2 device; pools bound as storage buffers
 	VariantDA   = opkit.DA   // as base, with pools of any size by device address
 	VariantDot  = opkit.Dot  // as da, with dot products of two halves, see above
-	VariantHalf = opkit.Half // as dot, with multiply-adds in their place, to compare with
 
 	TwoPassPrefix = "twopass-"
 )
@@ -37,13 +36,13 @@ var PrefillVariants = ladder("attn_prefill")
 
 // ladder lists the builds of a stem, best first.
 func ladder(stem string) []vk.Variant {
-	return opkit.Ladder(stem, VariantCMB, VariantCM, VariantDot, VariantBase, VariantDA, VariantHalf)
+	return opkit.Ladder(stem, VariantCMB, VariantCM, VariantDot, VariantBase, VariantDA)
 }
 
 // twoPass names builds as those of the second of two passes, but for pairs of halves, which would
 // compare nothing new.
 func twoPass(ladder []vk.Variant) []vk.Variant {
-	ladder = slices.DeleteFunc(slices.Clone(ladder), func(v vk.Variant) bool { return v.Name == VariantDot || v.Name == VariantHalf })
+	ladder = slices.DeleteFunc(slices.Clone(ladder), func(v vk.Variant) bool { return v.Name == VariantDot })
 	for i := range ladder {
 		ladder[i].Name = TwoPassPrefix + ladder[i].Name
 	}

@@ -26,6 +26,12 @@ func TestLogitsFP8(t *testing.T) { testkit.TestOp(t, "indexer_logits_fp8") }
 
 func TestLogitsMXFP4(t *testing.T) { testkit.TestOp(t, "indexer_logits_mxfp4") }
 
+func TestLogitsDots(t *testing.T) {
+	for _, op := range []string{"indexer_logits_fp8", "indexer_logits_mxfp4"} {
+		t.Run(op, func(t *testing.T) { testkit.TestDots(t, op) })
+	}
+}
+
 var indexFormats = []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4}
 
 // logitsPoison is what a column holds that was not written.

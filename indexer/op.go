@@ -22,8 +22,7 @@ const (
 	// fetched before anything is loaded, and tensors may be of any size.
 	VariantDA = opkit.DA
 
-	VariantDot  = opkit.Dot  // as da, with dot products of two halves
-	VariantHalf = opkit.Half // as dot, with multiply-adds in their place, to compare with
+	VariantDot = opkit.Dot // as da, with dot products of two halves
 )
 
 // BlockEntries is how many entries in a row a candidate block has.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
@@ -62,6 +63,8 @@ type format struct {
 
 	// value is the definition: number k of a row, without RowScale.
 	value func(f *format, h *LinearHost, row, k int) float64
+
+	special numfmt.Special // elements of Data that are infinite or no number; zero: there are none
 
 	// A format of GGUF's blocks has their name, size and numbers. repack brings the blocks of a row
 	// to the row's part of Data and Scale, and returns that of RowScale.
@@ -140,6 +143,10 @@ func (f Format) Shapes(rows, k int) (w LinearWeights) {
 
 // ScaleRows returns how many rows share a scale, 1 where none do.
 func (f Format) ScaleRows() int { return max(f.row().scaleRows, 1) }
+
+// Special returns which elements of LinearWeights.Data are infinite or no number; zero for a format
+// that has none.
+func (f Format) Special() numfmt.Special { return f.row().special }
 
 // Rounded reports whether kernels with matrices or pairs of halves round weights to these.
 func (f Format) Rounded() bool { return f.row().rounded }

@@ -19,7 +19,7 @@ const smallBlock = 32 // the side of FormatFP8x32
 var formatFP8 = format{name: "fp8", codec: codecFP8, quad: 16, data: tensor.U8, each: 1,
 	scale: tensor.U8, scaleRows: ScaleBlock, scaleCut: ScaleBlock, stepSums: true,
 	activations: []ActivationFormat{ActivationFP8, ActivationFP8Packed},
-	span:        ScaleBlock, alike: alikeAlways, unroll: 2, value: fp8Value}
+	span:        ScaleBlock, alike: alikeAlways, unroll: 2, value: fp8Value, special: numfmt.SpecialE4M3}
 
 var formatFP8F32 = formatFP8.with(func(f *format) { f.name, f.scale = "fp8-f32", tensor.F32 })
 

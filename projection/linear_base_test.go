@@ -1,7 +1,6 @@
 package projection_test
 
 import (
-	"errors"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -12,7 +11,6 @@ import (
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/projection"
-	"github.com/vkmla/vkmla/vk"
 )
 
 // Tiles and passes that a CPU does without, against whole numbers.
@@ -51,8 +49,7 @@ func TestLinearBaseTiles(t *testing.T) {
 // Halves hold up to 65504: larger weights and inputs of either sign count as that in both kernels
 // that multiply halves, and no number becomes infinite.
 func TestLinearHalvesEnd(t *testing.T) {
-	dev := testkit.Device(t)
-	testkit.WithoutMatrices(t)
+	dev := testkit.Dots(t)
 	weights := []float32{1, -1, 65280, 65536, -65536, 1 << 20, -0x1p100, float32(math.NaN())}
 	inputs := []float32{1, -1, 0x1p17, -0x1p90}
 	h := linearHost(projection.FormatBF16, 70, 1, len(weights), 64, func(row, k int) uint16 {
@@ -61,10 +58,7 @@ func TestLinearHalvesEnd(t *testing.T) {
 		}
 		return 0
 	}, func(token, _ int) float32 { return inputs[token%len(inputs)] })
-	op, err := projection.NewLinear(dev, linearConfig(h, projection.VariantHalf))
-	if errors.Is(err, vk.ErrMissingFeature) {
-		t.Skip(err)
-	}
+	op, err := projection.NewLinear(dev, linearConfig(h, projection.VariantDot))
 	require.NoError(t, err)
 	half := func(v float32) float32 { return max(-65504, min(v, 65504)) } // NaN stays one
 	for _, tokens := range []int{40, 70} {

@@ -92,8 +92,8 @@ func TestJoinedChain(t *testing.T) {
 	dev := testkit.Device(t)
 	for tokens, perGroup := range map[int]int{1: 3, 2: 2} {
 		eachLinear(t, dev, func(t *testing.T, variant string) {
-			if variant == projection.VariantBase || variant == projection.VariantHalf {
-				t.Skip("it needs device addresses, and half has the kernel of cm")
+			if variant == projection.VariantBase {
+				t.Skip("it needs device addresses")
 			}
 			r := newJoinRig(t, dev, variant, tokens, perGroup)
 			defer r.close()
@@ -167,8 +167,8 @@ func TestJoinedChain(t *testing.T) {
 func TestJoinedChainNaN(t *testing.T) {
 	dev := testkit.Device(t)
 	eachLinear(t, dev, func(t *testing.T, variant string) {
-		if variant == projection.VariantBase || variant == projection.VariantHalf {
-			t.Skip("it needs device addresses, and half has the kernel of cm")
+		if variant == projection.VariantBase {
+			t.Skip("it needs device addresses")
 		}
 		const parts = 9
 		r := newJoinRig(t, dev, variant, 1, 3)

@@ -40,7 +40,7 @@ func TestLinearInvariant(t *testing.T) {
 		{projection.FormatFP8x32, 2, 104, 1104, "hopper"},
 	} {
 		everyInvariant(t, dev, func(t *testing.T, variant string) {
-			if slow && i > 0 && variant != projection.VariantBase && variant != projection.VariantHalf {
+			if slow && i > 0 && variant != projection.VariantBase {
 				t.Skip("half a minute to compile")
 			}
 			const most = 70

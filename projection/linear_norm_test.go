@@ -42,9 +42,6 @@ func TestLinearNorm(t *testing.T) {
 		}
 		t.Run(fmt.Sprintf("%v/rank%d/t%d/%v/x%v", x.format, x.rank, x.tokens, x.norm, h.Activations), func(t *testing.T) {
 			eachLinear(t, dev, func(t *testing.T, variant string) {
-				if variant == projection.VariantHalf {
-					t.Skip("half has the kernel of cm")
-				}
 				ran = linearNorm(t, dev, h, x.rank, x.norm, x.eps, variant) || ran
 			})
 		})

@@ -96,7 +96,7 @@ var matrixElement = map[string]string{VariantCM: "f16", VariantCMB: "bf16"}
 func (l *linearLayer) matrices() bool { return matrixElement[l.variant] != "" }
 
 // halves tells whether the variant multiplies pairs of halves.
-func (l *linearLayer) halves() bool { return l.variant == VariantDot || l.variant == VariantHalf }
+func (l *linearLayer) halves() bool { return l.variant == VariantDot }
 
 // buildOf is the build of a kernel that the variant takes. Of those without pairs of halves it is
 // the one that decodes to halves, where it needs no matrices.

@@ -23,6 +23,8 @@ import (
 
 func TestLinear(t *testing.T) { testkit.TestOp(t, "linear") }
 
+func TestLinearDots(t *testing.T) { testkit.TestDots(t, "linear") }
+
 var weightFormats = []projection.Format{projection.FormatBF16, projection.FormatFP8F32, projection.FormatFP8, projection.FormatNVFP4}
 
 // linearTokens are numbers of tokens on both sides of every change of kernel.

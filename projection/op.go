@@ -31,8 +31,8 @@ const (
 	VariantDA = opkit.DA
 
 	// VariantDot is da with dot products of two halves where that is faster: not of the fewest
-	// tokens. VariantHalf has multiply-adds in their place, to compare with.
-	VariantDot, VariantHalf = opkit.Dot, opkit.Half
+	// tokens.
+	VariantDot = opkit.Dot
 )
 
 // pkg begins the errors of this package and makes its kernels.

@@ -12,8 +12,8 @@
 // Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 invocations, 16*HG;
 //   5 WIN_RECORD, 6 COMP_RECORD (lib/kv_record.glsl), both RECORD_V4 or neither.
 // Shared memory: 44740 bytes at HG 16, TILE 16; lib/sparse_mla.glsl has the sum.
-// Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64; with HALVES shaderFloat16, with
-//   DOT2 shaderMixedFloatDotProductFloat16AccFloat32.
+// Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64; with DOT2 shaderFloat16,
+//   shaderMixedFloatDotProductFloat16AccFloat32.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -45,8 +45,8 @@ layout(std430, set = 0, binding = 9) writeonly buffer PartMl { vec4 rows[]; } pa
 const uint HAS_SINK = 1u, HAS_COMP = 2u, WANT_LSE = 4u;
 
 layout(push_constant) uniform Push {
-    uint64_t win_addr;
-    uint64_t comp_addr;
+    ADDRESS win_addr;
+    ADDRESS comp_addr;
     uint heads;
     uint win_width;
     uint comp_width;

@@ -14,7 +14,7 @@
 // Constants: 0 window page, 1 compressed page (slots), 2 HG, 3 TILE, 4 THREADS, 5 SUBGROUP,
 //   6..8 M, N, K of a matrix product, 9 KSPLIT: attention/matrix.go chooses them; 10 ROWS of
 //   lib/cm_rows.glsl; 11 WIN_RECORD, 12 COMP_RECORD (lib/kv_record.glsl), both V4's or neither.
-//   FLOAT8, a choice of builds: the device converts E4M3 codes.
+//   FLOAT8, which a build with CM_BF16 defines: the device converts E4M3 codes.
 // Shared memory: 46404 bytes at HG 16, TILE 32, KSPLIT 4; lib/cm_mla.glsl has the sum.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, vulkanMemoryModel,
 //   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups, shaderInt16; with
@@ -25,14 +25,11 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
+#define ADDRESSED
 #include "lib/cm_decode.glsl"
 layout(constant_id = 10) const uint ROWS = 0u;
 layout(constant_id = 11) const uint WIN_RECORD = 0u;
 layout(constant_id = 12) const uint COMP_RECORD = 0u;
-#ifdef CM_BF16
-#define CM_FLOAT8
-layout(constant_id = 96) const bool FLOAT8 = false;
-#endif
 #define CM_TURN (ROWS == 0u ? 2u : 1u) // with ROWS all output passes through kv_s
 #define CM_NEXT (ROWS == 0u ? 1u : ROW_PARTS)
 #include "lib/cm_locate.glsl"

@@ -26,6 +26,7 @@
 #extension GL_KHR_shader_subgroup_ballot : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #define CM_Q_LOADS volatile // a qualifier can be no constant
+#define ADDRESSED
 #include "lib/cm_decode.glsl"
 
 layout(constant_id = 10) const uint PARTS = 4u;

@@ -25,14 +25,14 @@ const uint GROUPS = gl_WorkGroupSize.y;
 const uint HAS_SINK = 1u, WANT_LSE = 4u, WANT_MAX = 8u, UNROPE = 16u;
 
 layout(push_constant) uniform Push {
-    uint64_t part_out_addr;
-    uint64_t part_ml_addr;
-    uint64_t sink_addr;
-    uint64_t positions_addr;
-    uint64_t table_addr;
-    uint64_t dst_addr;
-    uint64_t lse_addr;
-    uint64_t max_addr;
+    ADDRESS part_out_addr;
+    ADDRESS part_ml_addr;
+    ADDRESS sink_addr;
+    ADDRESS positions_addr;
+    ADDRESS table_addr;
+    ADDRESS dst_addr;
+    ADDRESS lse_addr;
+    ADDRESS max_addr;
     uint heads;
     uint splits;
     uint flags;

@@ -11,8 +11,8 @@
 //   finishes the row, else attn_merge does.
 // Constants: 0 HG, 1 TILE, 2 invocations, 16*HG.
 // Shared memory: 44740 bytes at HG 16, TILE 16; lib/sparse_mla.glsl has the sum.
-// Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64; with HALVES shaderFloat16, with
-//   DOT2 shaderMixedFloatDotProductFloat16AccFloat32.
+// Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64; with DOT2 shaderFloat16,
+//   shaderMixedFloatDotProductFloat16AccFloat32.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -37,7 +37,7 @@ layout(std430, set = 0, binding = 8) writeonly buffer PartMl { vec4 rows[]; } pa
 const uint HAS_SINK = 1u, HAS_LENS = 2u, WANT_LSE = 4u, WANT_MAX = 8u, SOME_TOKENS = 16u;
 
 layout(push_constant) uniform Push {
-    uint64_t kv_addr;
+    ADDRESS kv_addr;
     uint rows;
     uint heads;
     uint width;
@@ -48,12 +48,13 @@ layout(push_constant) uniform Push {
     float eps;         // attn_prefill_lanes
 } pc;
 
+#ifdef ADDRESSED
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer KvRead4 { uvec4 v; };
+uvec4 kv_unit(uint row, uint unit) { return KvRead4(pc.kv_addr + (uint64_t(row) * 64u + unit) * 16u).v; }
+#else
 layout(std430, set = 0, binding = 9) readonly buffer Kv { uvec4 units[]; } kv;
-uvec4 kv_unit(uint row, uint unit) {
-    if (ADDRESSED) return KvRead4(pc.kv_addr + (uint64_t(row) * 64u + unit) * 16u).v;
-    return kv.units[row * 64u + unit];
-}
+uvec4 kv_unit(uint row, uint unit) { return kv.units[row * 64u + unit]; }
+#endif
 
 float mla_sink_of(uint head) { return (pc.flags & HAS_SINK) != 0u ? mla_sink(sink.v[head]) : MLA_NO_SINK; }
 

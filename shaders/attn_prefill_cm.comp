@@ -22,6 +22,7 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
+#define ADDRESSED
 #include "lib/kv_page.glsl"
 
 layout(local_size_x = 256, local_size_x_id = 2) in;

@@ -27,6 +27,7 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_ballot : require
 #extension GL_KHR_shader_subgroup_shuffle : require
+#define ADDRESSED
 #include "lib/kv_page.glsl"
 #include "lib/rope.glsl"
 

@@ -15,14 +15,19 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint LOADS = 4;
 layout(push_constant) uniform Push {
-    uint64_t src_addr;
-    uint64_t total_addr;
+    ADDRESS src_addr;
+    ADDRESS total_addr;
     uint count; // pieces
     uint keep;  // 1 if total is wanted
 } pc;
 TENSOR(uvec4, src, 0)
+#ifdef ADDRESSED
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer TotalAt { uint v; };
+void add_total(uint x) { atomicAdd(TotalAt(pc.total_addr).v, x); }
+#else
 layout(std430, set = 0, binding = 1) buffer Total { uint v; } total;
+void add_total(uint x) { atomicAdd(total.v, x); }
+#endif
 
 void main() {
     const uint lanes = gl_WorkGroupSize.x, block = lanes * LOADS, lane = gl_LocalInvocationID.x;
@@ -40,8 +45,5 @@ void main() {
         [[unroll]] for (uint i = 0u; i < LOADS; i++) sum += v[i];
     }
     const uint all = sum.x + sum.y + sum.z + sum.w;
-    if (pc.keep != 0u || all == 0x9E3779B9u) {
-        if (ADDRESSED) atomicAdd(TotalAt(pc.total_addr).v, all);
-        else atomicAdd(total.v, all);
-    }
+    if (pc.keep != 0u || all == 0x9E3779B9u) add_total(all);
 }

@@ -11,17 +11,19 @@
 // Constants: 0 page (keys), 1 format (1 FP8, 2 MXFP4), 2 UNROLL, numbers of a step that are
 //   multiplied without a loop, a power of two up to 16, 3 BLOCKS: 1 for entries of candidate
 //   blocks, 4 HEADS: 32 or 64.
-// Shared memory: 12288 bytes with 64 heads, with HALVES half of it.
-// Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64; with HALVES shaderFloat16, with
-//   DOT2 shaderMixedFloatDotProductFloat16AccFloat32.
+// Shared memory: 12288 bytes with 64 heads, with DOT2 half of it.
+// Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64; with DOT2 shaderFloat16,
+//   shaderMixedFloatDotProductFloat16AccFloat32.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/kv_page.glsl"
 #include "lib/index_logits.glsl"
+#include "lib/dot2.glsl"
+#ifdef DOT2
 #include "lib/cm_element.glsl"
 #include "lib/cm_index_codes.glsl"
-#include "lib/dot2.glsl"
+#endif
 #include "lib/half_loads.glsl"
 #include "lib/lifted.glsl"
 
@@ -47,22 +49,31 @@ struct Eight {
     uint scales; // MXFP4: of the row
 };
 
-// What the sums lack.
-const float UNSCALE = FORMAT == INDEX_FP8 ? (HALVES ? 1.0 : LIFTED_E4M3 * LIFTED_E4M3) : (HALVES ? CM_UNSCALE : 1.0);
-
 // decode: words of eight numbers from d on, of halves four. Which of them are a pair does not
 // matter as long as queries and keys have the same ones. FP8's halves are moved to where none is
 // subnormal; as f32 its numbers come 2^8 times too large.
+// UNSCALE: what the sums lack. row_scale: of an MXFP4 row, what its numbers lack.
+#ifdef DOT2
+const float UNSCALE = FORMAT == INDEX_FP8 ? 1.0 : CM_UNSCALE;
+
 void decode(Eight r, uint d, out uint v[8]) {
-    if (HALVES) {
-        uvec4 w;
-        if (FORMAT == INDEX_FP8) {
-            w = cm_fp8x8(r.w);
-            [[unroll]] for (uint e = 0u; e < 4u; e++) w[e] = packFloat2x16(unpackFloat2x16(w[e]) * cm_scale(127u));
-        } else w = cm_fp4x8(r.w.x, cm_fp4_scale(r.scales, d / INDEX_BLOCK));
-        [[unroll]] for (uint e = 0u; e < 4u; e++) v[e] = w[e];
-        return;
-    }
+    uvec4 w;
+    if (FORMAT == INDEX_FP8) {
+        w = cm_fp8x8(r.w);
+        [[unroll]] for (uint e = 0u; e < 4u; e++) w[e] = packFloat2x16(unpackFloat2x16(w[e]) * cm_scale(127u));
+    } else w = cm_fp4x8(r.w.x, cm_fp4_scale(r.scales, d / INDEX_BLOCK));
+    [[unroll]] for (uint e = 0u; e < 4u; e++) v[e] = w[e];
+}
+
+float row_scale(uint scales) { return cm_row_scale(scales); }
+
+void multiply(inout vec4 acc, uint q, uvec4 k) {
+    [[unroll]] for (uint i = 0u; i < 4u; i++) acc[i] = dot2(unpackFloat2x16(q), unpackFloat2x16(k[i]), acc[i]);
+}
+#else
+const float UNSCALE = FORMAT == INDEX_FP8 ? LIFTED_E4M3 * LIFTED_E4M3 : 1.0;
+
+void decode(Eight r, uint d, out uint v[8]) {
     vec4 a, b;
     if (FORMAT == INDEX_FP8) {
         a = lifted_e4m3x4(r.w.x);
@@ -78,16 +89,10 @@ void decode(Eight r, uint d, out uint v[8]) {
     }
 }
 
-// row_scale: of an MXFP4 row, what its numbers lack.
-float row_scale(uint scales) { return HALVES ? cm_row_scale(scales) : 1.0; }
+float row_scale(uint scales) { return 1.0; }
 
-void multiply(inout vec4 acc, uint q, uvec4 k) {
-    if (HALVES) {
-        [[unroll]] for (uint i = 0u; i < 4u; i++) acc[i] = dot2(unpackFloat2x16(q), unpackFloat2x16(k[i]), acc[i]);
-    } else {
-        acc += uintBitsToFloat(q) * uintBitsToFloat(k);
-    }
-}
+void multiply(inout vec4 acc, uint q, uvec4 k) { acc += uintBitsToFloat(q) * uintBitsToFloat(k); }
+#endif
 
 // fetch_q, fetch_k: numbers d .. d+7 of a head, of an entry.
 Eight fetch_q(uint t, uint h, uint d) {

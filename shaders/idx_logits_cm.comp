@@ -23,6 +23,7 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
+#define ADDRESSED
 #include "lib/kv_page.glsl"
 #include "lib/index_logits.glsl"
 #include "lib/cm_element.glsl"

@@ -15,8 +15,8 @@
 // Constants: 0 page, a multiple of M, 1 format, 2 THREADS, at least HG, 3 SUBGROUP, 4..6 M, N, K of
 //   a product, 7 HG, heads rounded up to N, 8 P: 4 or 8, 9 TOPS: 1 to write tops,
 //   10 BLOCKS: 1 for entries of candidate blocks.
-// RAW_QUERIES, a choice: queries come as bf16 and are quantised here (lib/index_raw.glsl), by at
-//   least 8*HG invocations.
+// With RAW_QUERIES, which a build defines, queries come as bf16 and are quantised here
+// (lib/index_raw.glsl), by at least 8*HG invocations.
 // Shared memory: 276*HG bytes; _raw: 408*HG, for MXFP4 344*HG.
 // Features:  cooperativeMatrix (f16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress,
 //   shaderInt64, subgroupSizeControl, computeFullSubgroups, subgroupShuffle, subgroupArithmetic.
@@ -28,6 +28,7 @@
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
+#define ADDRESSED
 #include "lib/kv_page.glsl"
 #include "lib/index_logits.glsl"
 #include "lib/cm_element.glsl"
@@ -46,7 +47,6 @@ layout(constant_id = 7) const uint HG = 64u;
 layout(constant_id = 8) const uint P = 4u;
 layout(constant_id = 9) const uint TOPS = 0u;
 layout(constant_id = 10) const uint BLOCKS = 0u;
-layout(constant_id = 96) const bool RAW_QUERIES = false;
 
 const uint SUBGROUPS = THREADS / SUBGROUP;
 const uint HEAD_TILES = HG / CM_N;
@@ -156,7 +156,9 @@ float16_t element(uvec4 codes[LOADS], f16vec2 scale, uint e) {
     return unpackFloat2x16(pairs[e % per / 2u])[e % 2u];
 }
 
+#ifdef RAW_QUERIES
 #include "lib/index_raw.glsl"
+#endif
 
 // Queries of the head tiles that a subgroup decodes, as they lie in memory, and the weight of a
 // head for each invocation. They are asked for before anything is known of the keys, and decoded
@@ -288,8 +290,11 @@ void main() {
     t_ = gl_WorkGroupID.y;
     end_ = logit_end(t_);
     request_ = token_to_req_at(t_);
-    if (RAW_QUERIES) ask_raw();
-    else ask_queries();
+#ifdef RAW_QUERIES
+    ask_raw();
+#else
+    ask_queries();
+#endif
     if (TOPS > 0u) tops_ = pc.side_addr + (uint64_t(t_) * pc.side_width - pc.first / CM_M) * 4ul;
 
     // Shares follow from the lengths there are, not from the width: a short context is spread over
@@ -307,16 +312,17 @@ void main() {
     Rows rows;
     Place place;
     find(TILE_AT(tile), place);
-    if (RAW_QUERIES) fetch_held(place, TILE_AT(tile), rows); // or it is moved behind all that is done with queries
-    else fetch(place, TILE_AT(tile), rows);
+#ifdef RAW_QUERIES
+    fetch_held(place, TILE_AT(tile), rows); // or it is moved behind all that is done with queries
     find(TILE_AT(tile + SUBGROUPS), place);
-    if (RAW_QUERIES) {
-        quantise_queries();
-        barrier();
-        store_raw();
-    } else {
-        store_queries();
-    }
+    quantise_queries();
+    barrier();
+    store_raw();
+#else
+    fetch(place, TILE_AT(tile), rows);
+    find(TILE_AT(tile + SUBGROUPS), place);
+    store_queries();
+#endif
     barrier();
     if (tile >= last) return;
     load_weights();

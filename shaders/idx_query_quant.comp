@@ -31,13 +31,13 @@ const bool QUERY_FP4 = MXFP4 != 0u;
 #include "lib/index_query.glsl"
 
 layout(push_constant) uniform Push {
-    uint64_t q_addr;
-    uint64_t positions_addr;
-    uint64_t weights_addr;
-    uint64_t table_addr;
-    uint64_t codes_addr;
-    uint64_t scales_addr;
-    uint64_t folded_addr;
+    ADDRESS q_addr;
+    ADDRESS positions_addr;
+    ADDRESS weights_addr;
+    ADDRESS table_addr;
+    ADDRESS codes_addr;
+    ADDRESS scales_addr;
+    ADDRESS folded_addr;
     uint heads;         // H
     uint table_rows;
     float softmax_scale;
@@ -49,10 +49,11 @@ TENSOR(uint, weights, 2)
 TENSOR(uvec4, table, 3)
 ROPE_TABLE4(table)
 TENSOR_OUT(uvec2, codes, 4)
-void codes_put_word(uint i, uint x) {
-    if (ADDRESSED) Write_uint(pc.codes_addr).v[i] = x;
-    else codes_buf.v[i >> 1][i & 1u] = x;
-}
+#ifdef ADDRESSED
+void codes_put_word(uint i, uint x) { Write_uint(pc.codes_addr).v[i] = x; }
+#else
+void codes_put_word(uint i, uint x) { codes_buf.v[i >> 1][i & 1u] = x; }
+#endif
 TENSOR_OUT(uint, scales, 5)
 TENSOR_OUT(float, folded, 6) // w_out
 

@@ -19,6 +19,7 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
+#define ADDRESSED
 #include "lib/tensors.glsl"
 #include "lib/order_key.glsl"
 

@@ -7,12 +7,13 @@
 // With OVERLAP, N is 2*RATIO and the newer RATIO rows have channel c at DIM+c; else N is RATIO.
 // Rows of positions < 0 or without a page are absent. A scale's block is 64 (K), 128 (FP8) or 32
 // (MXFP4) numbers.
-// With SAVE it stores each token's state, too, in the same launch: for token i at position p =
-// positions[i] >= 0 with slot s = state_slots[i] >= 0 of the pool, C channels of a token,
+// With SAVE, which a build defines, the same launch stores each token's state: for token i at
+// position p = positions[i] >= 0 with slot s = state_slots[i] >= 0 of the pool, C channels of a
+// token,
 //   state[s].kv[c] = kv_score[i, c],  state[s].score[c] = kv_score[i, C + c] + ape[p%RATIO, c]
 // Rows of a window that are tokens of this launch come from kv_score and ape then, the others from
 // the pool of states, so that no workgroup waits for another. A request's tokens stand side by
-// side, in the order of their positions. COMPRESS and SAVE are choices; SAVE alone only stores.
+// side, in the order of their positions.
 // Bindings:  0 positions [T] i32   1 token_to_req [T] i32   2 state_slots [T] i64   3 slots [T] i64
 //            4 table [R, W] i32   5 norm [DIM] f32 or bf16
 //            6 cos_sin [rows, 64] f32, row k of position k*ROPE_STEP   7 ape [RATIO, C] f32
@@ -20,7 +21,7 @@
 //            11 latent [T, DIM] bf16   (8 to 11 not with ADDRESSED). With MODE 2 kv_score is
 //            [N, DIM], and 1, 2, 4, 7 and 9 are not read
 // Workgroup: pc.each tokens, one after the other, by GROUPS times DIM/4 invocations. With SAVE
-//   token gl_WorkGroupID.x: y = 0 its entry, y = 1 its state; alone the states of tokens.
+//   token gl_WorkGroupID.x: y = 0 its entry, y = 1 its state.
 // Constants: 0 invocations, 1 PAGE of pool, 2 STATE_PAGE, 3 RATIO, 4 OVERLAP, 5 DIM, 6 FORMAT,
 //   7 HADAMARD, 8 ROPE_STEP, 9 CHUNK, 10 MODE: above 0 as lib/kv_latent.glsl has it, 11 RECORD of
 //   a K row (lib/kv_record.glsl).
@@ -39,7 +40,6 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "lib/kv_page.glsl"
-#include "lib/state_page.glsl"
 #include "lib/index_page.glsl"
 #include "lib/bf16.glsl"
 #include "lib/quantise.glsl"
@@ -47,30 +47,20 @@
 #include "lib/real.glsl"
 #include "lib/rope.glsl"
 #include "lib/tensors.glsl"
+#include "lib/kv_states.glsl"
 
-layout(local_size_x_id = 0) in;
-layout(constant_id = 1) const uint PAGE = 64;
-layout(constant_id = 2) const uint STATE_PAGE = 4;
-layout(constant_id = 3) const uint RATIO = 4;
-layout(constant_id = 4) const uint OVERLAP = 1; // 1: a window is two groups, older and newer half have channels of their own
-layout(constant_id = 5) const uint DIM = 512;
 layout(constant_id = 6) const uint FORMAT = 0;
 layout(constant_id = 7) const uint HADAMARD = 0;
 layout(constant_id = 8) const uint ROPE_STEP = 1;
 layout(constant_id = 9) const uint CHUNK = 8; // rows that an invocation loads together, 4 or 8
 layout(constant_id = 10) const uint MODE = 0; // how an entry is made of v
 layout(constant_id = 11) const uint RECORD = 0; // of a K row, lib/kv_record.glsl
-layout(constant_id = 96) const bool COMPRESS = false;
-layout(constant_id = 97) const bool SAVE = false;
 
 const uint POOLED = 0u;  // v is pooled, and only the entry is rounded
 const uint LATENT = 1u;  // v is pooled and rounded, kv_latent.glsl
 const uint UNGATED = 2u; // v is the token's row of kv_score, which has no scores; the rest as LATENT
 
-const uint HALVES = OVERLAP != 0u ? 2u : 1u;
 const uint WINDOW = HALVES * RATIO; // rows
-const uint CHANNELS = HALVES * DIM; // kv values, and scores, of a token
-const uint UNITS = CHANNELS / 4u;   // 16-byte units of a token's kv values, and of its scores
 const uint LANES = DIM / 4u;
 const uint GROUPS = gl_WorkGroupSize.x >= LANES ? gl_WorkGroupSize.x / LANES : 1u;
 const uint SCAN = 32u;
@@ -86,35 +76,12 @@ const bool RAGGED = WINDOW % (CHUNK * GROUPS) != 0u;         // some chunks have
 const bool SINGLE = SHORT && GROUPS == 4u;
 const uint HALF = GROUPS > 1u && !SINGLE ? gl_WorkGroupSize.x / 2u : 1u;
 
-layout(std430, set = 0, binding = 0) readonly buffer Positions { int positions[]; };
 layout(std430, set = 0, binding = 1) readonly buffer TokenToReq { int token_to_req[]; };
-layout(std430, set = 0, binding = 2) readonly buffer StateSlots { uvec2 state_slots[]; };
 layout(std430, set = 0, binding = 3) readonly buffer Slots { uvec2 slots[]; };
 layout(std430, set = 0, binding = 4) readonly buffer Table { int table[]; };
 layout(std430, set = 0, binding = 5) readonly buffer Norm { uvec2 norm[]; };
 ROPE_TABLE(cos_sin, 6)
 
-layout(push_constant) uniform Push {
-    uint64_t state_addr;
-    uint64_t pool_addr;
-    uint64_t kv_score_addr; // with SAVE
-    uint state_units; // 16-byte units per page
-    uint state_pages;
-    uint pool_stride; // bytes per page
-    uint pool_pages;
-    uint tokens;      // T
-    uint each;        // tokens of a workgroup
-    uint requests;    // R
-    uint width;       // W
-    uint rope_rows;
-    uint norm_bf16;   // 1 if norm is bf16
-    float eps;
-    uint has_latent;
-    uint64_t latent_addr;
-} pc;
-layout(std430, set = 0, binding = 7) readonly buffer Ape { vec4 ape[]; };
-STATE_POOL(kv_score, 8)
-STATE_POOL_BOTH(state, 9, SAVE)
 KV_POOL_RW(pool, 10)
 TENSOR_OUT(uvec2, latent, 11)
 uint self_;  // the token
@@ -199,17 +166,16 @@ void count_fresh(int p, uint request) {
 void load(uint request, int p, uint first, uint lane, out Chunk c) {
     uint unit[8], page[8], at = 0u;
     const uint OWN = (WINDOW - 1u) % CHUNK;
-    bool last; // the chunk has the last row, which is this token's own
+#ifdef SAVE
+    const bool last = SHORT || first + OWN + 1u == WINDOW; // the chunk has the last row, which is this token's own
+    const uint own = self_ * (2u * UNITS) + older_half(WINDOW - 1u) + lane;
     vec4 own_s, own_k, own_ape;
-    if (SAVE) {
-        last = SHORT || first + OWN + 1u == WINDOW;
-        const uint own = self_ * (2u * UNITS) + older_half(WINDOW - 1u) + lane;
-        if (last) {
-            own_s = kv_score_part(own + UNITS);
-            own_ape = ape_part((RATIO - 1u) * UNITS + older_half(WINDOW - 1u) + lane);
-            own_k = kv_score_part(own);
-        }
+    if (last) {
+        own_s = kv_score_part(own + UNITS);
+        own_ape = ape_part((RATIO - 1u) * UNITS + older_half(WINDOW - 1u) + lane);
+        own_k = kv_score_part(own);
     }
+#endif
     if (SHORT) { // so few runs that an invocation looks for their pages itself
         [[unroll]] for (uint j = 0u; j < ROWS; j += RUN) page[j] = run_page(request, p, (first + j) / RUN);
     }
@@ -224,7 +190,7 @@ void load(uint request, int p, uint first, uint lane, out Chunk c) {
     }
     [[unroll]] for (uint j = 0u; j < ROWS; j++) c.s[j] = state_part(unit[j] + UNITS);
     [[unroll]] for (uint j = 0u; j < ROWS; j++) c.k[j] = state_part(unit[j]);
-    if (!SAVE) return;
+#ifdef SAVE
     if (last) {
         precise vec4 score = own_s + own_ape;
         c.s[OWN] = score;
@@ -242,6 +208,7 @@ void load(uint request, int p, uint first, uint lane, out Chunk c) {
             }
         }
     }
+#endif
 }
 
 // blank: absent rows weigh nothing.
@@ -521,15 +488,15 @@ void compress(uint i, uint group, uint lane) {
     if (!completes(i, p, request, slot)) return;
     vec4 turn = vec4(0.0);
     if (works || !SINGLE) turn = turns(p, lane);
-    if (SAVE) {
-        if (MODE == UNGATED) {
-            finish_latent(mine, lane, kv_score_load(i * LANES + lane), gain, turn, i, slot);
-            return;
-        }
-        self_ = i;
-        fresh_ = first_fresh(p, request);
-        if (!SHORT && fresh_ > 1u) count_fresh(p, request);
+#ifdef SAVE
+    if (MODE == UNGATED) {
+        finish_latent(mine, lane, kv_score_load(i * LANES + lane), gain, turn, i, slot);
+        return;
     }
+    self_ = i;
+    fresh_ = first_fresh(p, request);
+    if (!SHORT && fresh_ > 1u) count_fresh(p, request);
+#endif
     if (!SHORT) {
         for (uint r = gl_LocalInvocationID.x; r < WINDOW / RUN; r += gl_WorkGroupSize.x)
             run_at[r] = run_unit(run_page(request, p, r), p, r);
@@ -540,36 +507,12 @@ void compress(uint i, uint group, uint lane) {
     else finish(mine, works, group, lane, v, gain, turn, slot);
 }
 
-// save: the state of token i.
-void save(uint i) {
-    const uint EACH = (2u * UNITS + gl_WorkGroupSize.x - 1u) / gl_WorkGroupSize.x;
-    const uvec2 slot = state_slots[i];
-    const int p = positions[i];
-    const uint page = slot.x / STATE_PAGE;
-    if (slot.y != 0u || page >= pc.state_pages || p < 0) return; // a negative slot has a high word
-    const uint to = page * pc.state_units + (slot.x % STATE_PAGE) * (2u * UNITS);
-    vec4 x[EACH], a[EACH];
-    [[unroll]] for (uint n = 0u; n < EACH; n++) {
-        const uint unit = min(n * gl_WorkGroupSize.x + gl_LocalInvocationID.x, 2u * UNITS - 1u);
-        x[n] = kv_score_load(i * (2u * UNITS) + unit);
-        a[n] = ape[uint(p) % RATIO * UNITS + unit % UNITS];
-    }
-    [[unroll]] for (uint n = 0u; n < EACH; n++) {
-        const uint unit = n * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
-        if (unit < 2u * UNITS) state_store(to + unit, unit < UNITS ? x[n] : x[n] + a[n]);
-    }
-}
 void main() {
     uint self = gl_LocalInvocationID.x, group = self / LANES, lane = self % LANES;
-    if (!COMPRESS) {
-        for (uint i = gl_WorkGroupID.x; i < pc.tokens; i += gl_NumWorkGroups.x) save(i);
-        return;
-    }
-    if (SAVE) {
-        if (gl_WorkGroupID.y == 0u) compress(gl_WorkGroupID.x, group, lane);
-        else save(gl_WorkGroupID.x);
-        return;
-    }
+#ifdef SAVE
+    if (gl_WorkGroupID.y == 0u) compress(gl_WorkGroupID.x, group, lane);
+    else save(gl_WorkGroupID.x);
+#else
     uint first = gl_WorkGroupID.x * pc.each, end = min(first + pc.each, pc.tokens);
     // Of many tokens most complete nothing: invocations look at SCAN of them at once.
     for (uint block = first; block < end; block += SCAN) {
@@ -586,4 +529,5 @@ void main() {
         }
         if (pc.each > 1u) barrier(); // todo has been read
     }
+#endif
 }

@@ -2,8 +2,8 @@
 //   p = n - g + i;  out[r, offset + i] = slot p%PAGE of page table[r, p/PAGE], as 512 bf16
 // Other rows keep their bytes. A negative page id counts as page 0; a position outside the table,
 // or a page outside the pool, gives a row of zeros.
-// With SLOTS, a choice, R is 1 and the table lists slots: row i = 0..W-1 becomes slot table[i]%PAGE
-// of page table[i]/PAGE, or zeros where table[i] < 0 or beyond the pool.
+// With SLOTS, which a build defines, R is 1 and the table lists slots: row i = 0..W-1 becomes slot
+// table[i]%PAGE of page table[i]/PAGE, or zeros where table[i] < 0 or beyond the pool.
 // Bindings:  0 seq_lens [R] i32   1 gather_lens [R] i32 (read when has_gather)   2 table [R, W] i32
 //            3 out [R, M, 512] bf16   4 pool [pages, stride] u8   (3 and 4 not with ADDRESSED)
 // Workgroup: 2 rows at a time, 64 invocations each; grid (any, R), x strides over rows
@@ -18,15 +18,14 @@ const uint ROWS = 2u; // of a workgroup at a time
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint PAGE = 64;
 layout(constant_id = 1) const uint RECORD = 0u; // lib/kv_record.glsl
-layout(constant_id = 96) const bool SLOTS = false;
 
 layout(std430, set = 0, binding = 0) readonly buffer SeqLens { int seq_lens[]; };
 layout(std430, set = 0, binding = 1) readonly buffer GatherLens { int gather_lens[]; };
 layout(std430, set = 0, binding = 2) readonly buffer Table { int table[]; };
 
 layout(push_constant) uniform Push {
-    uint64_t pool_addr;
-    uint64_t out_addr;
+    ADDRESS pool_addr;
+    ADDRESS out_addr;
     uint pool_stride; // bytes per page
     uint pool_pages;
     uint width;       // W
@@ -37,14 +36,19 @@ layout(push_constant) uniform Push {
 KV_POOL(pool, 4)
 #include "lib/kv_row.glsl"
 
+#ifdef ADDRESSED
 layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer OutRow { uvec4 v; };
-layout(std430, set = 0, binding = 3) writeonly buffer Out { uvec4 out_rows[]; };
 void store_out(uint r, uint row, uint lane, uvec4 w) {
-    if (ADDRESSED) OutRow(pc.out_addr + ((uint64_t(r) * pc.rows + row) * KV_ROW_LANES + lane) * 16u).v = w;
-    else out_rows[(r * pc.rows + row) * KV_ROW_LANES + lane] = w;
+    OutRow(pc.out_addr + ((uint64_t(r) * pc.rows + row) * KV_ROW_LANES + lane) * 16u).v = w;
 }
+#else
+layout(std430, set = 0, binding = 3) writeonly buffer Out { uvec4 out_rows[]; };
+void store_out(uint r, uint row, uint lane, uvec4 w) { out_rows[(r * pc.rows + row) * KV_ROW_LANES + lane] = w; }
+#endif
 
-void gather_slots(uint lane) {
+#ifdef SLOTS
+void main() {
+    const uint lane = gl_LocalInvocationID.x % KV_ROW_LANES;
     uint i = gl_WorkGroupID.x * ROWS + gl_LocalInvocationID.x / KV_ROW_LANES;
     for (; i < pc.width; i += gl_NumWorkGroups.x * ROWS) {
         int slot = table[i];
@@ -53,14 +57,10 @@ void gather_slots(uint lane) {
         store_out(0u, i, lane, known ? kv_row8(page, uint(slot) % PAGE, PAGE, lane) : uvec4(0u));
     }
 }
-
+#else
 void main() {
     uint r = gl_WorkGroupID.y;
     uint lane = gl_LocalInvocationID.x % KV_ROW_LANES;
-    if (SLOTS) {
-        gather_slots(lane);
-        return;
-    }
     int n = seq_lens[r];
     int g = pc.has_gather != 0u ? gather_lens[r] : n;
     int start = n - g;
@@ -76,3 +76,4 @@ void main() {
         store_out(r, pc.offset + i, lane, known ? kv_row8(page, uint(p) % PAGE, PAGE, lane) : uvec4(0u));
     }
 }
+#endif

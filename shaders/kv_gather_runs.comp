@@ -28,8 +28,8 @@ layout(std430, set = 0, binding = 2) readonly buffer Table { int table[]; };
 layout(std430, set = 0, binding = 3) readonly buffer Lists { int lists[]; };
 
 layout(push_constant) uniform Push {
-    uint64_t pool_addr;
-    uint64_t out_addr;
+    ADDRESS pool_addr;
+    ADDRESS out_addr;
     uint pool_stride; // bytes per page
     uint pool_pages;
     uint piece;
@@ -45,12 +45,13 @@ KV_POOL(pool, 5)
 #include "lib/kv_row.glsl"
 #include "lib/half_bf16.glsl"
 
+#ifdef ADDRESSED
 layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer OutRow { uvec4 v; };
+void store_out(uint row, uint lane, uvec4 w) { OutRow(pc.out_addr + (uint64_t(row) * KV_ROW_LANES + lane) * 16u).v = w; }
+#else
 layout(std430, set = 0, binding = 4) writeonly buffer Out { uvec4 out_rows[]; };
-void store_out(uint row, uint lane, uvec4 w) {
-    if (ADDRESSED) OutRow(pc.out_addr + (uint64_t(row) * KV_ROW_LANES + lane) * 16u).v = w;
-    else out_rows[row * KV_ROW_LANES + lane] = w;
-}
+void store_out(uint row, uint lane, uvec4 w) { out_rows[row * KV_ROW_LANES + lane] = w; }
+#endif
 
 // slot_of: the slot of number i of a run, or -1. Runs come from memory: every index is checked.
 int slot_of(ivec4 run, int i) {

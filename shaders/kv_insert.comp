@@ -26,7 +26,7 @@ layout(std430, set = 0, binding = 0) readonly buffer K { uvec4 k[]; };
 layout(std430, set = 0, binding = 1) readonly buffer Slots { uvec2 slots[]; };
 
 layout(push_constant) uniform Push {
-    uint64_t pool_addr;
+    ADDRESS pool_addr;
     uint pool_stride; // bytes per page
     uint pool_pages;
     uint tokens;      // T

@@ -8,7 +8,7 @@
 // Workgroup: 64 elements, one per invocation. Shared memory: 0.
 // Features: shaderFloat16 (both builds; no matrix is used).
 //
-// With SUBNORMALS, a choice of the build with f16: whether binary16's subnormals count, on a device
+// With SUBNORMALS, which a build with f16 defines: whether binary16's subnormals count, on a device
 // that does not say. seen holds 0xFFFFFFFF before, which no compiler knows:
 //   seen[1] a subnormal times 2^8, twice       0x18001800
 //   seen[2] a product that is a subnormal      0x00200020
@@ -21,19 +21,10 @@
 
 layout(local_size_x = 64) in;
 
-layout(std430, set = 0, binding = 0) readonly buffer Src { uint src[]; };
-layout(std430, set = 0, binding = 1) writeonly buffer Dst { uint dst[]; };
-
-layout(push_constant) uniform Push {
-    uint count;
-    uint mode;
-} pc;
-
-#ifndef CM_BF16
-layout(constant_id = 96) const bool SUBNORMALS = false;
+#ifdef SUBNORMALS
 layout(std430, set = 0, binding = 0) buffer Seen { uint seen[]; };
 
-void subnormals() {
+void main() {
     if (gl_LocalInvocationIndex != 0u) return;
     const uint ones = seen[0];
     const f16vec2 tiny = unpackFloat2x16(ones & 0x00800080u); // 2^-17
@@ -42,15 +33,16 @@ void subnormals() {
     seen[3] = packFloat2x16(f16vec2(vec2(uintBitsToFloat(ones & 0x36000000u))));                        // 2^-19
     seen[4] = floatBitsToUint(float(tiny.x));
 }
-#endif
+#else
+layout(std430, set = 0, binding = 0) readonly buffer Src { uint src[]; };
+layout(std430, set = 0, binding = 1) writeonly buffer Dst { uint dst[]; };
+
+layout(push_constant) uniform Push {
+    uint count;
+    uint mode;
+} pc;
 
 void main() {
-#ifndef CM_BF16
-    if (SUBNORMALS) {
-        subnormals();
-        return;
-    }
-#endif
     const uint i = gl_GlobalInvocationID.x;
     if (i >= pc.count) return;
     if (pc.mode == 1u) {
@@ -62,3 +54,4 @@ void main() {
     dst[2u * i] = w.x;
     dst[2u * i + 1u] = w.y;
 }
+#endif

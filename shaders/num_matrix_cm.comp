@@ -1,4 +1,4 @@
-// Probes of matrices, which tell kernels apart that a device can run. PROBE, a choice of builds:
+// Probes of matrices, which tell kernels apart that a device can run. PROBE, which a build defines:
 // 0  num_layout: which component of which invocation holds which element of a matrix. A [M,K],
 //    B [K,N] and C [M,N] are loaded from their own indices row*columns + column. The value of
 //    component i of invocation l goes to
@@ -35,8 +35,7 @@ layout(constant_id = 1) const uint CM_M = 16u;
 layout(constant_id = 2) const uint CM_N = 16u;
 layout(constant_id = 3) const uint CM_K = 16u;
 layout(constant_id = 4) const uint ROWS = 0u;
-layout(constant_id = 96) const uint PROBE = 0u;
-#ifndef CM_BF16
+#if PROBE == 2
 #define CM_CODE_ROWS
 #endif
 #include "lib/cm_rows.glsl"
@@ -44,11 +43,15 @@ const uint SUBGROUP = gl_WorkGroupSize.x;
 
 layout(std430, set = 0, binding = 0) writeonly buffer Dst { uint v[]; } dst;
 
+#if PROBE != 3
+shared float c_s[CM_M * CM_N];
+#endif
+
+#if PROBE == 0
 shared CM_ELEMENT a_s[CM_M * CM_K];
 shared CM_ELEMENT b_s[CM_K * CM_N];
-shared float c_s[CM_M * CM_N];
 
-void layout_probe() {
+void main() {
     const uint l = gl_SubgroupInvocationID;
     for (uint i = l; i < CM_M * CM_K; i += SUBGROUP) a_s[i] = CM_ELEMENT(float(i));
     for (uint i = l; i < CM_K * CM_N; i += SUBGROUP) b_s[i] = CM_ELEMENT(float(i));
@@ -71,6 +74,7 @@ void layout_probe() {
     }
 }
 
+#elif PROBE < 3
 const uint LINES = 2u * (CM_M < CM_N ? CM_N : CM_M); // two matrices: rows of the second may begin at 8 of 16
 const uint PITCH = CM_K / 8u + 1u;
 
@@ -98,7 +102,8 @@ uint other_columns(uint l) {
     return differ;
 }
 
-void rows_probe() {
+#if PROBE == 1
+void main() {
     const uint l = gl_SubgroupInvocationID;
     for (uint at = l; at < LINES * (CM_K / 8u); at += SUBGROUP) {
         const uint row = at / (CM_K / 8u), quad = at % (CM_K / 8u);
@@ -121,7 +126,7 @@ void rows_probe() {
     dst.v[l] = differ + other_columns(l);
 }
 
-#ifndef CM_BF16
+#else
 const uint QUADS = CM_K / 16u; // of a row, 16 codes each
 
 shared uvec4 codes_a[CM_M * QUADS]; // [M, K]: 256, 1, 0, ..
@@ -153,7 +158,7 @@ uint code_rows(uint l) {
     return differ + other_columns(l);
 }
 
-void codes_probe() {
+void main() {
     const uint l = gl_SubgroupInvocationID;
     for (uint i = l; i < CM_M * QUADS; i += SUBGROUP) codes_a[i] = uvec4(i % QUADS == 0u ? 0x3878u : 0u, 0u, 0u, 0u);
     for (uint i = l; i < CM_N * QUADS; i += SUBGROUP) codes_b[i] = uvec4(i % QUADS == 0u ? 0x0478u : 0u, 0u, 0u, 0u);
@@ -169,6 +174,11 @@ void codes_probe() {
     dst.v[l] = differ + (ROWS == 0u ? 0u : code_rows(l));
 }
 
+#endif
+#else
+#extension GL_EXT_float_e4m3 : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
+
 // The bits of a code's number: of 1.m times 2^(e-7), or m times 2^-9.
 uint float8_bits(uint code) {
     const uint e = (code >> 3) & 15u, m = code & 7u;
@@ -177,7 +187,7 @@ uint float8_bits(uint code) {
 
 shared uint words_s[64]; // all codes: compilers convert themselves what only depends on a lane's number
 
-void float8_probe() {
+void main() {
     const uint l = gl_SubgroupInvocationID;
     uint differ = 0u;
     for (uint at = l; at < 64u; at += SUBGROUP) words_s[at] = at * 0x04040404u + 0x03020100u;
@@ -194,12 +204,3 @@ void float8_probe() {
     dst.v[l] = differ;
 }
 #endif
-
-void main() {
-    if (PROBE == 0u) layout_probe();
-    if (PROBE == 1u) rows_probe();
-#ifndef CM_BF16
-    if (PROBE == 2u) codes_probe();
-    if (PROBE == 3u) float8_probe();
-#endif
-}

@@ -22,7 +22,7 @@ layout(std430, set = 0, binding = 0) readonly buffer Positions { int positions[]
 ROPE_TABLE(table, 1)
 
 layout(push_constant) uniform Push {
-    uint64_t o_addr;
+    ADDRESS o_addr;
     uint heads;      // H
     uint table_rows;
 } pc;

@@ -28,11 +28,11 @@ layout(constant_id = 2) const uint SUBGROUP = 32;
 #include "lib/lanes.glsl"
 
 layout(push_constant) uniform Push {
-    uint64_t positions_addr;
-    uint64_t table_addr;
-    uint64_t scales_addr;
-    uint64_t o_addr;
-    uint64_t codes_addr;
+    ADDRESS positions_addr;
+    ADDRESS table_addr;
+    ADDRESS scales_addr;
+    ADDRESS o_addr;
+    ADDRESS codes_addr;
     uint heads;      // H
     uint width;      // heads of a row of o
     uint tokens;     // T

@@ -1,8 +1,8 @@
 // A linear layer over weights as they are stored, decoded on the way, with f32 sums:
 //   y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]
 // Shared memory: 64*(BM+BN) B.
-// Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64; with HALVES shaderFloat16, with
-//   DOT2 shaderMixedFloatDotProductFloat16AccFloat32. With HALVES half the shared memory.
+// Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64; with DOT2 shaderFloat16,
+//   shaderMixedFloatDotProductFloat16AccFloat32. With DOT2 half the shared memory.
 // Bindings: 0 w_scale, 1 row_scale, 2 x_scale, 3 x [T,G,K], 4 w [G*N,K], 5 y [T,G,N]: shapes and
 //   formats in lib/linear.glsl; x, w and y with ADDRESSED by address. With splits, part s of k
 //   goes to an f32 y of its own.
@@ -77,12 +77,24 @@ WeightEight fetch_w(uint row, uint k) {
 
 // keep_x, keep_w: eight decoded numbers of a row, of which the first is number `at` of the step,
 // with their scales; of halves scales of BLOCK_SUMS are their sums'.
+#ifdef DOT2
 void keep_x(uint at, uint line, Eight v, uint k) {
-    if (HALVES) {
-        const uvec4 e4 = linear_act8(v.q, v.scale);
-        [[unroll]] for (uint e = 0u; e < 4u; e++) x_s[(at / 2u + e) * XP + line / 4u][line % 4u] = e4[e];
-        return;
-    }
+    const uvec4 e4 = linear_act8(v.q, v.scale);
+    [[unroll]] for (uint e = 0u; e < 4u; e++) x_s[(at / 2u + e) * XP + line / 4u][line % 4u] = e4[e];
+}
+
+void keep_w(uint at, uint line, WeightEight v) {
+    const uvec4 e4 = linear_weight8(v.w, v.beside, 0u, ONE);
+    [[unroll]] for (uint e = 0u; e < 4u; e++) w_s[(at / 2u + e) * WP + line / 4u][line % 4u] = e4[e];
+}
+
+uvec4 load_weights(uint at, uint lane) { return HALF_LOAD(w_s, at, lane); }
+
+void multiply(inout vec4 sum, uint x, uvec4 w) {
+    [[unroll]] for (uint i = 0u; i < 4u; i++) sum[i] = dot2(unpackFloat2x16(x), unpackFloat2x16(w[i]), sum[i]);
+}
+#else
+void keep_x(uint at, uint line, Eight v, uint k) {
     vec4 a, b;
     x_decode(v.q, k / 8u, a, b);
     const float scale = ACT == ACT_BF16 ? 1.0 : uintBitsToFloat(v.scale) * X_UNSCALE;
@@ -93,11 +105,6 @@ void keep_x(uint at, uint line, Eight v, uint k) {
 }
 
 void keep_w(uint at, uint line, WeightEight v) {
-    if (HALVES) {
-        const uvec4 e4 = linear_weight8(v.w, v.beside, 0u, ONE);
-        [[unroll]] for (uint e = 0u; e < 4u; e++) w_s[(at / 2u + e) * WP + line / 4u][line % 4u] = e4[e];
-        return;
-    }
     vec4 a, b;
     weight8(v.w, 0u, a, b);
     const float scale = ROWWISE ? weight_factor(v.beside, 0u) : STEP_SUMS ? uintBitsToFloat(v.beside.x) : 1.0;
@@ -107,18 +114,10 @@ void keep_w(uint at, uint line, WeightEight v) {
     }
 }
 
-uvec4 load_weights(uint at, uint lane) {
-    if (HALVES) return HALF_LOAD(w_s, at, lane);
-    return w_s[at];
-}
+uvec4 load_weights(uint at, uint lane) { return w_s[at]; }
 
-void multiply(inout vec4 sum, uint x, uvec4 w) {
-    if (HALVES) {
-        [[unroll]] for (uint i = 0u; i < 4u; i++) sum[i] = dot2(unpackFloat2x16(x), unpackFloat2x16(w[i]), sum[i]);
-    } else {
-        sum += uintBitsToFloat(x) * uintBitsToFloat(w);
-    }
-}
+void multiply(inout vec4 sum, uint x, uvec4 w) { sum += uintBitsToFloat(x) * uintBitsToFloat(w); }
+#endif
 
 void main() {
     const uint tid = gl_LocalInvocationIndex, group = gl_WorkGroupID.z / pc.splits, split = gl_WorkGroupID.z % pc.splits;

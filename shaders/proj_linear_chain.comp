@@ -28,6 +28,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#define ADDRESSED
 #include "lib/linear_f32.glsl"
 
 layout(local_size_x = 128) in;

@@ -18,6 +18,7 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #define LINEAR_ROWS
+#define ADDRESSED
 #include "lib/linear_tiles.glsl"
 
 const uint LINES = THREADS / UNITS;  // rows that all invocations decode at a time

@@ -22,11 +22,12 @@ layout(local_size_x = 128) in;
 layout(constant_id = 2) const uint TOKENS = 1u;
 layout(constant_id = 3) const uint ROWS = 2u;
 layout(constant_id = 4) const uint LANES = 32u;
-layout(constant_id = 94) const bool NORMS = false;
+#ifdef NORMS
 layout(constant_id = 5) const uint NORM = 1u;
 layout(constant_id = 6) const uint NORM_QUADS = 1u;
 layout(constant_id = 7) const uint NORM_EPS = 0u;
 layout(constant_id = 8) const uint NORM_INVERSE = 0u;
+#endif
 
 const uint VEC = WEIGHT_QUAD;
 const uint UNITS = VEC / 8u;
@@ -42,6 +43,7 @@ const uint PARTS = 128u / PAIRS;      // invocations that sum a pair
 
 shared float sum_s[SUMS * PITCH];
 shared vec2 pair_s[128];
+#ifdef NORMS
 shared vec4 rms_of[32];
 shared float rms_part[4];
 #include "lib/rms.glsl"
@@ -82,6 +84,8 @@ void norm_rows(uint t0, bool rehearsed) {
         }
     }
 }
+
+#endif
 
 float acc[ROWS][TOKENS];
 
@@ -189,22 +193,22 @@ void products(uint group, uint t0, uint first) {
         vec2 y = pair_s[tid] * (WEIGHT_UNSCALE * ACT_UNSCALE);
         const uint row = group * pc.n + n;
         if (ROW_SCALES) y *= vec2(row_scale.v[row], row_scale.v[row + 1u]);
-        if (NORMS) {
-            if (pc.norm_addr != uint64_t(0)) norm_put(token, row, bf16_pack2(y.x, y.y));
-            else y_store2(token, row, y.x, y.y);
-            return;
-        }
+#ifdef NORMS
+        if (pc.norm_addr != uint64_t(0)) norm_put(token, row, bf16_pack2(y.x, y.y));
+        else y_store2(token, row, y.x, y.y);
+#else
         y_store2(token, row, y.x, y.y);
+#endif
     }
 }
 
 void main() {
     const uint t0 = gl_WorkGroupID.y * TOKENS, first = gl_WorkGroupID.x * TEAMS * ROWS;
-    if (NORMS) {
-        const bool rehearsed = rehearses(first);
-        if (!rehearsed) products(gl_WorkGroupID.z, t0, first);
-        if (rehearsed || norm_mine(first, TEAMS * ROWS)) norm_rows(t0, rehearsed);
-        return;
-    }
+#ifdef NORMS
+    const bool rehearsed = rehearses(first);
+    if (!rehearsed) products(gl_WorkGroupID.z, t0, first);
+    if (rehearsed || norm_mine(first, TEAMS * ROWS)) norm_rows(t0, rehearsed);
+#else
     products(gl_WorkGroupID.z, t0, first);
+#endif
 }

@@ -23,6 +23,7 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
+#define ADDRESSED
 #include "lib/linear_cm.glsl"
 
 layout(local_size_x = 128, local_size_x_id = 2) in;

@@ -1,9 +1,9 @@
 // A linear layer for 8 or 16 tokens a workgroup, without matrices:
 //   y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
-// Shared memory: max(4*TOKENS*LANES*VEC, 2048*ROWS + 8*LANES + 1024) B, at most 16384; with HALVES
+// Shared memory: max(4*TOKENS*LANES*VEC, 2048*ROWS + 8*LANES + 1024) B, at most 16384; with DOT2
 //   x takes half as much.
-// Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64; with HALVES shaderFloat16, with
-//   DOT2 shaderMixedFloatDotProductFloat16AccFloat32.
+// Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64; with DOT2 shaderFloat16,
+//   shaderMixedFloatDotProductFloat16AccFloat32.
 // Bindings: 0 to 5 of lib/linear.glsl; x, w and y with ADDRESSED by address. With splits, part
 //   s of k goes to an f32 y of its own.
 // Workgroup: 128/LANES * ROWS rows (x) of group z / splits and TOKENS tokens (y). As in
@@ -11,7 +11,7 @@
 //   all tokens. x of a step lies in shared memory, decoded.
 // Constants after the two of lib/formats.glsl: 2 TOKENS (4, 8 or 16), 3 ROWS (2 or 4), 4
 //   LANES: powers of two, with VEC numbers in 16 bytes TOKENS*LANES*VEC <= 4096; 5 UNROLL, eights
-//   of a quad that are multiplied without a loop, a divisor of VEC/8; HALVES, STEP_SUMS: all.
+//   of a quad that are multiplied without a loop, a divisor of VEC/8; DOT2 and STEP_SUMS: all.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -87,7 +87,8 @@ void fetch_x(uint t0, uint group, uint k0, out Eights v) {
     }
 }
 
-// With HALVES pairs of x are of the numbers whose codes of weights one mask takes.
+#ifdef DOT2
+// Pairs of x are of the numbers whose codes of weights one mask takes.
 uint lows(uint a, uint b) { return (a & 0xFFFFu) | b << 16; }
 uint highs(uint a, uint b) { return a >> 16 | (b & 0xFFFF0000u); }
 uint times(uint pair, float16_t factor) { return packFloat2x16(unpackFloat2x16(pair) * factor); }
@@ -103,8 +104,8 @@ uvec4 paired(uvec4 v) {
     return v;
 }
 
-// keep_halves: x in eights, those of neighbouring lanes side by side.
-void keep_halves(Eights v) {
+// keep_x: in eights, those of neighbouring lanes side by side.
+void keep_x(Eights v) {
     [[unroll]] for (uint i = 0u; i < MINE; i++) {
         const uint u = i * 128u + gl_LocalInvocationIndex;
         if (ACT != ACT_BF16 && (eight_of(u) & 1u) != 0u) v.q[i].xy = v.q[i].zw;
@@ -123,8 +124,8 @@ uvec4 weight_pairs(Quads q, uint r, uint u) {
 // A sum of a quad is multiplied by the scale.
 const bool QUAD_SUMS = STEP_SUMS && STORED_SCALES;
 
-// accumulate_halves: the products of eights u .. u+UNROLL-1 of a quad of each row.
-void accumulate_halves(Quads q, uint u) {
+// accumulate: the products of eights u .. u+UNROLL-1 of a quad of each row.
+void accumulate(Quads q, uint u) {
     uvec4 w[ROWS][UNROLL];
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
         [[unroll]] for (uint i = 0u; i < UNROLL; i++) w[r][i] = weight_pairs(q, r, u + i);
@@ -142,12 +143,9 @@ void accumulate_halves(Quads q, uint u) {
     }
 }
 
+#else
 // keep_x: as f32 in fours, those of neighbouring lanes side by side.
 void keep_x(Eights v) {
-    if (HALVES) {
-        keep_halves(v);
-        return;
-    }
     [[unroll]] for (uint i = 0u; i < MINE; i++) {
         const uint u = i * 128u + gl_LocalInvocationIndex;
         if (u < X_UNITS) {
@@ -181,6 +179,11 @@ void accumulate8(Quads q, uint u) {
         }
     }
 }
+
+void accumulate(Quads q, uint u) {
+    [[unroll]] for (uint i = 0u; i < UNROLL; i++) accumulate8(q, u + i);
+}
+#endif
 
 float sum_at(uint i) { return uintBitsToFloat(room_s[i / 4u][i % 4u]); }
 void keep_sum(uint i, float v) { room_s[i / 4u][i % 4u] = floatBitsToUint(v); }
@@ -231,10 +234,7 @@ void main() {
         Quads next;
         fetch_x(t0, group, k + STEP, x);
         fetch_w(row0, k + STEP + lane * VEC, next);
-        [[dont_unroll]] for (uint u = 0u; u < UNITS; u += UNROLL) {
-            if (HALVES) accumulate_halves(w, u);
-            else [[unroll]] for (uint i = 0u; i < UNROLL; i++) accumulate8(w, u + i);
-        }
+        [[dont_unroll]] for (uint u = 0u; u < UNITS; u += UNROLL) accumulate(w, u);
         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
             w.w[r] = next.w[r];
             w.beside[r] = next.beside[r];

@@ -21,6 +21,7 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #define LINEAR_HALVES
+#define ADDRESSED
 #include "lib/linear_tiles.glsl"
 
 const uint PAIR = 2u * BK;

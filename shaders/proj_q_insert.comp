@@ -31,16 +31,20 @@ layout(constant_id = 1) const uint NORM = 0;
 layout(constant_id = 2) const uint RECORD = 0u;
 layout(constant_id = 3) const uint Q_NORM = 1u;
 layout(constant_id = 4) const uint SUBGROUP = 32;
+#ifdef LANES_PASS
 #include "lib/lanes.glsl"
+#else
+uint lanes_me() { return gl_LocalInvocationID.x; }
+#endif
 
 layout(push_constant) uniform Push {
-    uint64_t kv_addr;
-    uint64_t slots_addr;
-    uint64_t positions_addr;
-    uint64_t table_addr;
-    uint64_t weight_addr;
-    uint64_t q_addr;
-    uint64_t pool_addr;
+    ADDRESS kv_addr;
+    ADDRESS slots_addr;
+    ADDRESS positions_addr;
+    ADDRESS table_addr;
+    ADDRESS weight_addr;
+    ADDRESS q_addr;
+    ADDRESS pool_addr;
     uint pool_stride; // bytes per page
     uint pool_pages;
     uint heads;       // H
@@ -91,14 +95,13 @@ void heads4(uint t) {
         table_cos_sin4(table_row(t), (lane + 8u - LANES) * 4u, false, near, far);
     }
     precise float sum = rms_squares(a) + rms_squares(b);
-    float all;
-    if (LANES_PASS) {
-        all = lanes_sum32(sum);
-    } else {
-        rms_of[me / 4u][me % 4u] = sum;
-        barrier();
-        all = rms_sum32(me - lane);
-    }
+#ifdef LANES_PASS
+    const float all = lanes_sum32(sum);
+#else
+    rms_of[me / 4u][me % 4u] = sum;
+    barrier();
+    const float all = rms_sum32(me - lane);
+#endif
     if (!live) return;
     const float r = rms_factor(all, 1.0 / 512.0, pc.eps);
     if (floatBitsToUint(all) >= floatBitsToUint(RMS_MOST)) { // by bits: compilers may turn a comparison round, which a NaN fails

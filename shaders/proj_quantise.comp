@@ -29,9 +29,9 @@ layout(constant_id = 0) const uint FORMAT = 1u;
 const uint FP8 = 1u, NVFP4 = 3u, MXFP8 = 4u;
 
 layout(push_constant) uniform Push {
-    uint64_t scales_addr;
-    uint64_t x_addr;
-    uint64_t codes_addr;
+    ADDRESS scales_addr;
+    ADDRESS x_addr;
+    ADDRESS codes_addr;
     uint tokens;   // T
     uint padded;   // Ta
     uint groups;   // G

@@ -2,19 +2,17 @@
 // the GLSL beside it, embedded so that a program needs no shader compiler.
 //
 // A kernel's name is the stem of its source, with suffixes where it needs optional features of a
-// device, or does something else than the one without. builds.txt lists modules; most are several
-// kernels, which choices.go names and tells apart. A test holds the list of suffixes closed:
+// device, or does something else than the one without. builds.txt has its source and what is
+// defined for it. A test holds the list of suffixes closed:
 //
 //	(none)  any device with Vulkan 1.2 runs it
 //	_da     reaches page pools, and other memory, by device address
-//	_half   multiplies pairs of halves without matrices; _dot by an instruction for that
+//	_dot    multiplies pairs of halves without matrices, by an instruction for that
 //	_cm     multiplies by cooperative matrices of f16, or stands beside what does
 //	_cmb    the same of bf16
 //	_lanes  passes numbers on inside subgroups; also before _da
 //	_norm   norms its outputs; before _da or _cm
 //	_raw    quantises its queries itself; before _cm
-//
-// Requires says which features a kernel needs.
 package shaders
 
 //go:generate ../scripts/shaders
@@ -23,8 +21,11 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"maps"
+	"io/fs"
 	"slices"
+	"strings"
+
+	"github.com/vkmla/vkmla/internal/spirv"
 )
 
 //go:embed spv/*.spv
@@ -42,26 +43,41 @@ type Kernel struct {
 
 // Get returns the kernel of that name. The error is ErrUnknown, wrapped.
 func Get(name string) (Kernel, error) {
-	code, err := module(name)
+	code, err := spv.ReadFile("spv/" + name + ".spv")
 	if err != nil {
-		return Kernel{}, fmt.Errorf("shaders: get %q: %w", name, err)
+		return Kernel{}, fmt.Errorf("shaders: get %q: %w", name, ErrUnknown)
 	}
-	return Kernel{Name: name, SPIRV: slices.Clone(code), Requires: Requires(name)}, nil
+	return Kernel{Name: name, SPIRV: code, Requires: features(code)}, nil
 }
 
-// Names lists every kernel, sorted.
-func Names() []string { return slices.Sorted(maps.Keys(moduleOf)) }
+// names lists every kernel, sorted.
+var names = func() (list []string) {
+	files, _ := fs.ReadDir(spv, "spv") // the root of an embedded tree
+	for _, f := range files {
+		list = append(list, strings.TrimSuffix(f.Name(), ".spv"))
+	}
+	slices.Sort(list)
+	return list
+}()
 
-// Requires returns the features that a kernel needs, nil for none or for a name
-// that does not exist. It is Get without the code.
-func Requires(name string) (list []string) {
-	if of, ok := requires[name]; ok {
-		return slices.Clone(of)
+// Names lists every kernel, sorted.
+func Names() []string { return slices.Clone(names) }
+
+// Requires returns the features that a kernel needs, nil for none or for a name that does not
+// exist. It reads no more of the module than its capabilities.
+func Requires(name string) []string {
+	file, err := spv.Open("spv/" + name + ".spv")
+	if err != nil {
+		return nil
 	}
-	if _, ok := moduleOf[name]; ok {
-		for _, w := range wordsOf(name) {
-			list = append(list, w.requires...)
-		}
-	}
+	defer file.Close()
+	begin := make([]byte, 512)
+	n, _ := file.Read(begin) // of an embedded file
+	return features(begin[:n])
+}
+
+// features returns what a module's capabilities stand for. A test finds none that is unknown.
+func features(code []byte) []string {
+	list, _ := spirv.Features(code)
 	return list
 }

@@ -127,6 +127,7 @@ func foreignDevice(t *testing.T, h vk.Handles) (f foreign) {
 	}{kind: 1000207000, feature: 1}
 	var pin runtime.Pinner
 	pin.Pin(timeline)
+	pin.Pin(&priority[0])
 	defer pin.Unpin()
 	features := vulkan.PhysicalDeviceFeatures{ShaderInt64: vulkan.True}
 	ci := vulkan.DeviceCreateInfo{SType: vulkan.StructureTypeDeviceCreateInfo, PNext: unsafe.Pointer(timeline), QueueCreateInfoCount: 1,

@@ -4,6 +4,7 @@ package vk
 import "C"
 
 import (
+	"runtime"
 	"unsafe"
 
 	vulkan "github.com/goki/vulkan"
@@ -55,10 +56,14 @@ func (a *descriptorAllocator) grow(d *Device, op string, l *layout) error {
 		return err
 	}
 	a.pools = append(a.pools, pool)
+	layouts := []vulkan.DescriptorSetLayout{l.set}
+	var pins runtime.Pinner // the binding copies the address into C's memory
+	defer pins.Unpin()
+	pins.Pin(&layouts[0])
 	for range setsPerPool {
 		ai := vulkan.DescriptorSetAllocateInfo{
 			SType: vulkan.StructureTypeDescriptorSetAllocateInfo, DescriptorPool: pool,
-			DescriptorSetCount: 1, PSetLayouts: []vulkan.DescriptorSetLayout{l.set},
+			DescriptorSetCount: 1, PSetLayouts: layouts,
 		}
 		var set vulkan.DescriptorSet
 		code := vulkan.AllocateDescriptorSets(d.h, &ai, &set)

@@ -249,6 +249,9 @@ func (k *Kernel) compile() error {
 		PCode: unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(kept))), len(kept)/4),
 	}
 	setSize(&ci.CodeSize, len(kept))
+	var pins runtime.Pinner // the binding copies addresses of slices into C's memory
+	defer pins.Unpin()
+	pins.Pin(unsafe.SliceData(kept))
 	code := vulkan.CreateShaderModule(d.h, &ci, nil, &module)
 	ci.Free()
 	if err := d.check(op, int(code)); err != nil {
@@ -315,6 +318,9 @@ func (d *Device) layout(op string, key layoutKey) (*layout, error) {
 			StageFlags: vulkan.ShaderStageFlags(vulkan.ShaderStageComputeBit), Size: uint32(key.push),
 		}}
 	}
+	var pins runtime.Pinner
+	defer pins.Unpin()
+	pins.Pin(unsafe.SliceData(pi.PSetLayouts))
 	var pipeline vulkan.PipelineLayout
 	code = vulkan.CreatePipelineLayout(d.h, &pi, nil, &pipeline)
 	pi.Free()

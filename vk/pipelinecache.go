@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,7 +50,10 @@ func (p *pipelineCache) open(d *Device) {
 		}
 	}
 	ci := vulkan.PipelineCacheCreateInfo{SType: vulkan.StructureTypePipelineCacheCreateInfo}
+	var pins runtime.Pinner // the binding copies the address into C's memory
+	defer pins.Unpin()
 	if len(data) > 0 {
+		pins.Pin(&data[0])
 		setSize(&ci.InitialDataSize, len(data))
 		ci.PInitialData = unsafe.Pointer(&data[0])
 	}

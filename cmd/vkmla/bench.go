@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,37 +35,28 @@ type benchFlags struct {
 	list              bool
 }
 
-// suites are the values of --suite, each with the flags that not all of them have.
-var suites = []struct {
-	name  string
-	flags []string
-}{
-	{"decode", []string{"case", "heads", "topk", "window", "batch", "variant"}},
-	{"indexer", []string{"op", "case", "heads", "topk", "batch", "context", "prefill", "variant"}},
-	{"attention", []string{"op", "case", "batch", "heads", "topk", "window", "variant"}},
-	{"memory", []string{"op", "case", "batch", "heads", "prefill", "variant"}},
-	{"linear", []string{"op", "case", "batch", "model", "weights", "variant"}},
-	{"step", []string{"batch", "context", "model", "weights", "keys", "store", "invariant", "variant"}},
-	{"start", []string{"batch", "context", "model", "weights", "keys", "store", "invariant", "variant"}},
-	{comparison, comparedFlags},
-	{"prefill", []string{"prefill", "chunk", "model", "weights", "keys", "store", "invariant", "variant"}},
-	{"layer", []string{"batch", "context", "prefill", "model", "kind", "weights", "chunk", "keys", "store", "output-path", "invariant",
-		"variant"}},
-}
+// suites are the values of --suite; the first is the default.
+var suites = []string{"attention", "indexer", "memory", "linear", "step", "prefill", "layer"}
 
 // comparison is the suite that --compare runs, of others' cases.
 const comparison = "compare"
 
-var comparedFlags = []string{"op", "case", "variant"}
+// suitesOf is the annotation of a flag that not all suites have: those that do.
+const suitesOf = "suites"
 
-func suiteNames() string {
-	var names []string
-	for _, s := range suites {
-		if s.name != comparison {
-			names = append(names, s.name)
-		}
+// only says which suites have a flag, in its help too.
+func only(fl *pflag.FlagSet, name string, list ...string) {
+	f := fl.Lookup(name)
+	fl.SetAnnotation(name, suitesOf, list)
+	named := slices.DeleteFunc(slices.Clone(list), func(s string) bool { return s == comparison })
+	text := "suite " + named[0]
+	if len(named) > 1 {
+		text = "suites " + strings.Join(named, ", ")
 	}
-	return strings.Join(names, ", ")
+	if len(named) < len(list) {
+		text += ", and --compare"
+	}
+	f.Usage = text + ": " + f.Usage
 }
 
 // benchLong is what --help says before the flags.
@@ -78,12 +68,10 @@ the matrix rate, which are measured first.
 
 Suites of single operations:
 
-  decode      (the default) decode attention of a C4A layer for several batch sizes: each
-              token attends 128 rows of its window and 512 picked rows, in FP8 pages
+  attention   (the default) attention for the rows of a C4A layer, of the window alone, of a
+              C128A layer at a million tokens, and sparse prefill
   indexer     what picks those rows: compressors, query quantisation, logits, top-k,
               and scoring and picking in one
-  attention   attention for the rows of a C4A layer, of the window alone, of a C128A
-              layer at a million tokens, and sparse prefill
   memory      operations that mostly move bytes: insertion, gathering, norms, rotations
   linear      matrix products of layers
 
@@ -113,10 +101,6 @@ The suite prefill runs prompts of --prefill tokens through all layers of a model
 --chunk tokens, with a kernel between layers, and gives tokens a second. Experts are not in it.
 Weights are as in the suite step.
 
-The suite start times what an engine takes from NewEngine to the submission of its first decode
-step: each start in a process of its own, first with empty caches of compiled kernels, the
-driver's included, then with those that it left. Layers of a kind share their weights.
-
 --compare FILE runs the cases of all suites for which FILE has others' times, and those
 with a goal of their own. Each row has the peer's time, ours, the ratio and the share of
 the limit; geometric means stand beside the project's goals. --compare peers.json is the
@@ -137,19 +121,13 @@ A case that fails does not end the others: its row, and a line on standard error
 Exit status: 0 if everything was right and timed, 1 if something was wrong or is missing, 2 if
 bench could not do its work. A lost device ends it, with the rows that were timed.`
 
-// opNames are the lines of the help that name operations.
+// opNames returns the lines of the help that name operations.
 func opNames() string {
 	var b strings.Builder
-	for _, s := range suites {
-		if s.name == comparison || s.name == "decode" {
-			continue
-		}
-		for i, op := range bench.SuiteOps(s.name) {
-			name := s.name
-			if i > 0 {
-				name = ""
-			}
+	for _, name := range suites {
+		for _, op := range bench.SuiteOps(name) {
 			fmt.Fprintf(&b, "  %-11s %s\n", name, op.Name)
+			name = ""
 		}
 	}
 	return b.String()
@@ -176,31 +154,37 @@ func benchCommand() *cobra.Command {
 	return cmd
 }
 
-// define says of each flag which suites have it, and its defaults.
+// define defines the flags, with the suites that they belong to and their defaults.
 func (f *benchFlags) define(fl *pflag.FlagSet) {
-	fl.StringVar(&f.suite, "suite", suites[0].name, suiteNames())
+	ops, models := []string{"indexer", "attention", "memory", "linear", comparison}, []string{"layer", "step", "prefill"}
+	fl.StringVar(&f.suite, "suite", suites[0], strings.Join(suites, ", "))
 	fl.StringVar(&f.compare, "compare", "", "compare with the times of a file of peers, or of peers.json, which comes with the program")
-	fl.StringSliceVar(&f.ops, "op", nil, "suites indexer, attention, memory, linear, and --compare: "+
-		"operations, names or how they begin (default all)")
-	fl.StringSliceVar(&f.cases, "case", nil, "suites of operations, and --compare: "+
-		"parts of the names of cases, as heads=64/batch=1 (default all)")
-	fl.IntVar(&f.heads, "heads", 0, "query heads, 1 to 128 (default, suites decode, indexer: 64; attention, memory: 64 and 128)")
-	fl.Var(&numbers{list: &f.batches}, "batch", "tokens, as 1,4-8 or 1..64:x2 (default, suite decode: "+
-		"1 to 128 by powers of two; indexer, memory: 1,32,128; attention: 1 to 256; linear: 1,4,16,4096; "+
-		"layer: 1,8,32,64; step, start: 1,32; fewer on a processor)")
-	fl.Var(&numbers{list: &f.contexts}, "context", "tokens of each request (default, suite indexer: 16384,131072,1048576; "+
-		"layer: 4096,131072,1048576; step, start: 131072; fewer on a processor)")
-	fl.Var(&numbers{list: &f.prefill}, "prefill", "suites indexer, memory: tokens of a prefill step (default 4096; 256 on a processor); "+
-		"layer, prefill: of a prompt (default 1024,4096,32768; prefill 4096,32768; 300 on a processor)")
-	fl.Var(&numbers{list: &f.topk}, "topk", "compressed rows that a token attends, or that are picked (default, suite decode: 512; "+
-		"indexer: 512,1024; attention: the operation's own)")
-	fl.IntVar(&f.window, "window", 0, "suites decode, attention: rows of the sliding window (default 128)")
-	f.layer.define(fl)
+	fl.StringSliceVar(&f.ops, "op", nil, "operations, names or how they begin (default all)")
+	only(fl, "op", ops...)
+	fl.StringSliceVar(&f.cases, "case", nil, "parts of the names of cases, as heads=64/batch=1 (default all)")
+	only(fl, "case", ops...)
+	fl.IntVar(&f.heads, "heads", 0, "query heads, 1 to 128 (default 64 and 128; indexer 64)")
+	only(fl, "heads", "indexer", "attention", "memory")
+	fl.Var(&numbers{list: &f.batches}, "batch", "tokens, as 1,4-8 or 1..64:x2 (default 1 to 256; indexer, memory 1,32,128; "+
+		"linear 1,4,16,4096; layer 1,8,32,64; step 1,32; fewer on a processor)")
+	only(fl, "batch", "indexer", "attention", "memory", "linear", "step", "layer")
+	fl.Var(&numbers{list: &f.contexts}, "context", "tokens of each request (default 131072; indexer 16384,131072,1048576; "+
+		"layer 4096,131072,1048576; fewer on a processor)")
+	only(fl, "context", "indexer", "step", "layer")
+	fl.Var(&numbers{list: &f.prefill}, "prefill", "tokens of a prompt, in indexer and memory of one step "+
+		"(default 4096; layer 1024,4096,32768; prefill 4096,32768; fewer on a processor)")
+	only(fl, "prefill", "indexer", "memory", "layer", "prefill")
+	fl.Var(&numbers{list: &f.topk}, "topk", "compressed rows that a token attends, or that are picked "+
+		"(default the operation's own; indexer 512,1024)")
+	only(fl, "topk", "indexer", "attention")
+	fl.IntVar(&f.window, "window", 0, "rows of the sliding window (default 128)")
+	only(fl, "window", "attention")
+	f.layer.define(fl, models)
 	fl.StringVar(&f.Variant, "variant", "", "variant of the operations, "+
 		"of attention in layers and steps (default the best, see vkmla info)")
 	fl.IntVarP(&f.Reps, "reps", "r", 0, "timed launches, steps or prompts "+
-		"(default, suite decode: 200; other operations: 100; layer, step: 40; prefill: 5; start: 3; fewer on a processor)")
-	fl.IntVar(&f.Warmup, "warmup", 0, "those before them (default 20; suites layer, step: 5; prefill: 1; 1 on a processor)")
+		"(default 100; layer, step 40; prefill 5; fewer on a processor)")
+	fl.IntVar(&f.Warmup, "warmup", 0, "those before them (default 20; layer, step 5; prefill, on a processor 1)")
 	fl.Uint64Var(&f.Seed, "seed", 1, "seed of the inputs")
 	deviceFlags(fl, &f.device, &f.profile)
 	measureFlag(fl, &f.measure)
@@ -246,48 +230,43 @@ func (f *benchFlags) settle(cmd *cobra.Command) error {
 	if f.Warmup == 0 && cmd.Flags().Changed("warmup") {
 		f.Warmup = -1 // none, as opposed to the default
 	}
-	own, others := map[string]bool{}, map[string][]string{}
-	known := false
-	if f.compare != "" {
-		if cmd.Flags().Changed("suite") {
-			return &vk.ArgumentError{Op: "bench", Arg: "suite", Got: strconv.Quote(f.suite),
-				Want: "nothing beside --compare, which runs cases of all suites"}
+	switch {
+	case f.compare == "":
+		if !slices.Contains(suites, f.suite) {
+			return &vk.ArgumentError{Op: "bench", Arg: "suite", Got: strconv.Quote(f.suite), Want: strings.Join(suites, ", ")}
 		}
+	case cmd.Flags().Changed("suite"):
+		return &vk.ArgumentError{Op: "bench", Arg: "suite", Got: strconv.Quote(f.suite),
+			Want: "nothing beside --compare, which runs cases of all suites"}
+	default:
 		var err error
 		if f.peers, err = bench.ReadPeers(f.compare); err != nil {
 			return err
 		}
 		f.suite = comparison
 	}
-	for _, s := range suites {
-		for _, name := range s.flags {
-			own[name] = own[name] || s.name == f.suite
-			if s.name != comparison {
-				others[name] = append(others[name], s.name)
-			}
-		}
-		known = known || s.name == f.suite && (s.name != comparison || f.compare != "")
-	}
-	if !known {
-		return &vk.ArgumentError{Op: "bench", Arg: "suite", Got: strconv.Quote(f.suite), Want: suiteNames()}
-	}
-	for _, name := range slices.Sorted(maps.Keys(own)) {
-		if !own[name] && cmd.Flags().Changed(name) {
-			want := "nothing; it belongs to --suite " + strings.Join(others[name], ", ")
-			if slices.Contains(comparedFlags, name) {
-				want += ", or --compare"
-			}
-			got := cmd.Flags().Lookup(name).Value.String()
-			if list, err := cmd.Flags().GetStringSlice(name); err == nil {
-				got = strings.Join(list, ",")
-			}
-			return &vk.ArgumentError{Op: "bench: " + f.suite, Arg: name, Got: strconv.Quote(got), Want: want}
-		}
-	}
-	if f.suite == comparison {
-		return nil
+	if err := f.checkOwn(cmd.Flags()); err != nil || f.suite == comparison {
+		return err
 	}
 	return f.layer.settle()
+}
+
+// checkOwn refuses flags of other suites.
+func (f *benchFlags) checkOwn(fl *pflag.FlagSet) (err error) {
+	fl.Visit(func(x *pflag.Flag) {
+		list := x.Annotations[suitesOf]
+		if err != nil || list == nil || slices.Contains(list, f.suite) {
+			return
+		}
+		want := "nothing; it belongs to --suite " + strings.Join(list, ", ")
+		want = strings.Replace(want, ", "+comparison, ", or --compare", 1)
+		got := x.Value.String()
+		if list, err := fl.GetStringSlice(x.Name); err == nil {
+			got = strings.Join(list, ",")
+		}
+		err = &vk.ArgumentError{Op: "bench: " + f.suite, Arg: x.Name, Got: strconv.Quote(got), Want: want}
+	})
+	return err
 }
 
 func runBench(ctx context.Context, f benchFlags, stdout, stderr io.Writer) error {
@@ -341,8 +320,6 @@ func (f benchFlags) run(ctx context.Context, dev *vk.Device, on bench.ReportOn, 
 		return report(on, outputs, p, bench.NewPrefillReport, func(add func(bench.PrefillRow)) error {
 			return bench.Prefills(ctx, dev, bench.PrefillOptions{LayerOptions: f.layerOptions()}, on.Limits, p, add)
 		})
-	case "start":
-		return report(on, outputs, p, bench.NewStartReport, func(add func(bench.StartRow)) error { return f.starts(ctx, dev, p, add) })
 	case comparison:
 		start := func(on bench.ReportOn) (*bench.Report[bench.OpRow], error) {
 			return bench.NewCompareReport(on, f.peers)

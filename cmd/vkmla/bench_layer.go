@@ -24,20 +24,25 @@ type layerFlags struct {
 	output                 pipeline.OutputPath
 }
 
-func (f *layerFlags) define(fl *pflag.FlagSet) {
-	fl.StringSliceVar(&f.models, "model", nil, "suites linear, layer, step, prefill: "+strings.Join(bench.Models, ", ")+
-		" (default flash; suite linear: flash,pro; small on a processor); suites layer, step: with drafts as v41-flash+N, N 0 to 5")
-	fl.StringSliceVar(&f.kinds, "kind", nil, "suite layer: "+strings.Join(bench.Kinds, ", ")+" (default all)")
-	fl.StringSliceVar(&f.weights, "weights", nil, "suites linear, layer, step, prefill: "+strings.Join(bench.WeightFormats, ", ")+
-		" (default fp8; suite linear: all)")
-	fl.IntVar(&f.chunk, "chunk", 0, "suites layer, prefill: most tokens of a step of a prefill (default 4096; 128 on a processor)")
-	fl.StringVar(&f.keys, "keys", "", "suites layer, step, prefill, start: format of indexer keys, fp8 or mxfp4 "+
-		"(default fp8, in store v41 mxfp4)")
-	fl.StringVar(&f.store, "store", "", "suites layer, step, prefill, start: in what bytes caches are kept, v4 or v41 "+
-		"(default the model's own)")
-	fl.BoolVar(&f.invariant, "invariant", false,
-		"suites layer, step, prefill: bits of a token that no batch and no cut of a prompt changes")
-	fl.StringVar(&f.path, "output-path", "bf16", "suite layer: what wo_a multiplies with, bf16, fp8 or fp8-packed")
+func (f *layerFlags) define(fl *pflag.FlagSet, suites []string) {
+	fl.StringSliceVar(&f.models, "model", nil, strings.Join(bench.Models, ", ")+
+		" (default flash; linear flash,pro; small on a processor); in layer and step with drafts as v41-flash+N, N 0 to 5")
+	fl.StringSliceVar(&f.kinds, "kind", nil, strings.Join(bench.Kinds, ", ")+" (default all)")
+	fl.StringSliceVar(&f.weights, "weights", nil, strings.Join(bench.WeightFormats, ", ")+" (default fp8; linear all)")
+	fl.IntVar(&f.chunk, "chunk", 0, "most tokens of a step of a prefill (default 4096; 128 on a processor)")
+	fl.StringVar(&f.keys, "keys", "", "format of indexer keys, fp8 or mxfp4 (default fp8, in store v41 mxfp4)")
+	fl.StringVar(&f.store, "store", "", "in what bytes caches are kept, v4 or v41 (default the model's own)")
+	fl.BoolVar(&f.invariant, "invariant", false, "bits of a token that no batch and no cut of a prompt changes")
+	fl.StringVar(&f.path, "output-path", "bf16", "what wo_a multiplies with, bf16, fp8 or fp8-packed")
+	for _, name := range []string{"keys", "store", "invariant"} {
+		only(fl, name, suites...)
+	}
+	for _, name := range []string{"model", "weights"} {
+		only(fl, name, append([]string{"linear"}, suites...)...)
+	}
+	only(fl, "chunk", "layer", "prefill")
+	only(fl, "kind", "layer")
+	only(fl, "output-path", "layer")
 }
 
 // settle reads the flags that are names of something.

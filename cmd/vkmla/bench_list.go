@@ -15,11 +15,12 @@ import (
 // listBench lists the cases of the suite, or of all, without a device.
 func listBench(f benchFlags, one bool, stdout io.Writer) error {
 	var list []bench.Listed
-	for _, s := range suites {
-		if one && s.name != f.suite || !one && s.name == comparison {
-			continue
-		}
-		cases, err := bench.List(s.name, f.opOptions(), f.layerOptions())
+	names := suites
+	if one {
+		names = []string{f.suite}
+	}
+	for _, name := range names {
+		cases, err := bench.List(name, f.opOptions(), f.layerOptions())
 		if err != nil {
 			return err
 		}

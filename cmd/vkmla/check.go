@@ -17,6 +17,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/check"
 	"github.com/vkmla/vkmla/internal/lab/describe"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -30,11 +31,14 @@ report has versions, driver, device and results, and says nothing of the user.
 
 The checks run in a process of their own. One that crashes is called crashed, and the others
 go on in a new process. One of which nothing is heard for --timeout is told to stop and is
-called timed out. If it does not stop, the process is ended and later checks are not run,
-because the device hangs. What does not fit into --budget is not run, and said to be so.
+called timed out, which is not wrong. If it does not stop, the process is ended and later checks
+are not run, because the device hangs. On Linux a process that still works has that time of each
+processor, so a busy machine does not count. What does not fit into --budget is not run, and said
+to be so; each group of checks has a share of it, so that all are in a report.
 
-Exit status: 0 if everything that was run is right, 1 if something is wrong, crashed or timed
-out, 2 if check could not do its work, as without a device.`
+Exit status: 0 if everything that was run is right, 1 if something is wrong or crashed, 2 if check
+could not do its work, as without a device, 3 if nothing is wrong but something timed out. A second
+interrupt ends check at once.`
 
 type checkFlags struct {
 	report          string
@@ -119,8 +123,11 @@ func (f *checkFlags) open() (dev *vk.Device, about describe.Device, devices int,
 	if err == nil {
 		about = describe.Of(a, f.profile)
 		about.UUID = "" // of one card among its like
-		// Waits end before check ends their process.
-		dev, err = a.Open(vk.DeviceOptions{PipelineCacheDir: pipelineCacheDir(), Profile: f.profile, HangAfter: f.timeout / 2})
+		o := vk.DeviceOptions{PipelineCacheDir: pipelineCacheDir(), Profile: f.profile, HangAfter: f.timeout}
+		if limit, _ := tuning.Watchdog(a); limit == 0 { // a processor: load is no hang, and check looks at what its process works
+			o.HangAfter = -1
+		}
+		dev, err = a.Open(o)
 	}
 	if err != nil {
 		in.Close()
@@ -173,8 +180,8 @@ func runCheck(ctx context.Context, f checkFlags, stdout, stderr io.Writer) error
 	}
 	list := check.All(f.quick)
 	p := newCheckProgress(stderr, len(list))
-	var failed error // to write what there is so far
-	o := check.Options{Worker: worker, Budget: f.budget, Silence: f.timeout, Grace: grace,
+	var failed error                                                                                     // to write what there is so far
+	o := check.Options{Worker: worker, Budget: f.budget, Silence: f.timeout + f.timeout/4, Grace: grace, // a wait on the device ends before
 		Doing: func(done, total int, c check.Check, what string) {
 			if what == "" && r.Device != nil { // what is there if the machine goes down in this one
 				r.Running = c.ID()
@@ -243,6 +250,8 @@ func (f *checkFlags) conclude(ctx context.Context, r *check.Report, files *check
 		return ctx.Err()
 	case r.Bad():
 		return errWrong
+	case r.Late():
+		return errLate
 	case r.Count("", check.Right) == 0:
 		return fmt.Errorf("check: nothing was run; the report is %s", files.HTML)
 	}

@@ -19,7 +19,7 @@ import (
 
 // TestMain is the command in the processes that check and bench start.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && (os.Args[1] == workerName || os.Args[1] == startWorkerName) {
+	if len(os.Args) > 1 && os.Args[1] == workerName {
 		main()
 		return
 	}
@@ -131,6 +131,7 @@ func TestCheckInterrupted(t *testing.T) {
 func TestCheckVerdicts(t *testing.T) {
 	right := check.Result{Group: check.GroupOperations, Name: "linear", Status: check.Right}
 	wrong := check.Result{Group: check.GroupCuts, Name: "forks", About: "vllm#1", Status: check.Wrong, Why: "7 instead of 8"}
+	late := check.Result{Group: check.GroupCuts, Name: "padding", Status: check.TimedOut, Why: "nothing was heard"}
 	crashed := check.Result{Group: check.GroupCuts, Name: "drafts", Status: check.Crashed, Why: "SIGSEGV"}
 	var left []check.Result
 	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
@@ -146,6 +147,9 @@ func TestCheckVerdicts(t *testing.T) {
 			"no time:\n    times a, times b, times c, times d and 2 more"}},
 		{[]check.Result{right, wrong}, errWrong, []string{"SOMETHING IS WRONG: 1 right, 1 wrong",
 			"cuts forks: wrong\n    7 instead of 8\n    (vllm#1)"}},
+		{[]check.Result{right, late}, errLate, []string{"not all ended in time (--timeout allows more): 1 right, 1 timed out",
+			"not ended in time\n  cuts padding: timed out\n    nothing was heard"}},
+		{[]check.Result{right, late, crashed}, errWrong, []string{"SOMETHING IS WRONG"}},
 		{[]check.Result{right, crashed}, errWrong, []string{"cuts drafts: crashed\n    SIGSEGV"}},
 	} {
 		r := &check.Report{Begun: time.Now(), Seconds: 3, Seed: 9, Device: &describe.Device{Name: "card"}, Results: c.results}

@@ -18,7 +18,11 @@ type checkProgress struct {
 }
 
 func newCheckProgress(w io.Writer, total int) *checkProgress {
-	return &checkProgress{w: w, line: newProgress(w), total: total}
+	p := &checkProgress{w: w, line: newProgress(w), total: total}
+	if !isTerminal(w) {
+		p.line.w = nil // each check has a line
+	}
+	return p
 }
 
 // barWidth is how many characters a full bar has.
@@ -36,7 +40,7 @@ func (p *checkProgress) doing(done int, c check.Check, what string) {
 
 func (p *checkProgress) result(r check.Result) {
 	p.done++
-	if isTerminal(p.w) && !p.line.plain && !r.Status.Bad() {
+	if isTerminal(p.w) && !p.line.plain && !r.Status.Bad() && r.Status != check.TimedOut {
 		return // the bar says it
 	}
 	p.line.clear()
@@ -55,7 +59,7 @@ type checkVerdict struct {
 }
 
 func newCheckVerdict(r *check.Report, files *check.Files) checkVerdict {
-	v := checkVerdict{OK: !r.Bad(), Origin: r.Origin(), Statuses: map[check.Status]int{}, Seed: r.Seed, Seconds: r.Seconds,
+	v := checkVerdict{OK: !r.Bad() && !r.Late(), Origin: r.Origin(), Statuses: map[check.Status]int{}, Seed: r.Seed, Seconds: r.Seconds,
 		JSON: files.JSON, HTML: files.HTML}
 	for _, s := range check.Statuses {
 		v.Statuses[s] = r.Count("", s)
@@ -81,11 +85,16 @@ func printCheck(w io.Writer, r *check.Report, files *check.Files) error {
 		}
 	}
 	printTimes(&b, r)
-	if r.Bad() {
-		b.WriteString("\nwrong\n")
+	for _, part := range []struct {
+		title string
+		has   func(check.Status) bool
+	}{{"wrong", check.Status.Bad}, {"not ended in time", func(s check.Status) bool { return s == check.TimedOut }}} {
+		title := "\n" + part.title + "\n"
 		for _, x := range r.Results {
-			if x.Status.Bad() {
+			if part.has(x.Status) {
+				b.WriteString(title)
 				printBad(&b, x)
+				title = ""
 			}
 		}
 	}

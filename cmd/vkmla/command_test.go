@@ -77,17 +77,18 @@ func TestExitCodes(t *testing.T) {
 		{"comparison", "bench --compare peers.json --op fused_q_kv --reps 1", 0, ""},
 		{"comparison by another suite", "bench --compare peers.json --suite step", 2, "--compare"},
 		{"comparison with nothing", "bench --compare nothing.json", 2, "nothing.json"},
-		{"a flag of other suites", "bench --op ~[x]", 2, `op: got "~[x]", want nothing`},
-		{"suite of the comparison", "bench --suite compare", 2, "decode, indexer"},
+		{"a flag of other suites", "bench --suite step --op ~[x]", 2, `op: got "~[x]", want nothing`},
+		{"suite of the comparison", "bench --suite compare", 2, "attention, indexer"},
 		{"unknown model", "bench --suite layer --model soup", 2, "flash, pro"},
 		{"unknown output path", "bench --suite layer --output-path soup", 2, "fp8-packed"},
 		{"unknown key format", "bench --suite layer --keys soup", 2, "mxfp4"},
-		{"a flag of the layer suite", "bench --suite indexer --model pro", 2, "--suite linear, step, start, prefill, layer"},
-		{"unknown suite", "bench --suite soup", 2, "decode, indexer"},
+		{"a flag of the layer suite", "bench --suite indexer --model pro", 2, "--suite linear, layer, step, prefill"},
+		{"unknown suite", "bench --suite soup", 2, "attention, indexer"},
 		{"unknown operation of a suite", "bench --suite indexer --op soup", 2, "topk"},
-		{"a flag of the other suite", "bench --op indexer_topk", 2, "--suite indexer"},
-		{"a case that no operation has", "bench --case batch=soup", 2, "as heads=64/topk=512"},
-		{"default suite", "bench --batch 2 --heads 8 --topk 61 --reps 1 --profile generic --measure=false", 0, ""},
+		{"a flag of the other suite", "bench --suite layer --op indexer_topk", 2, "attention, memory, linear, or --compare"},
+		{"a case that no operation has", "bench --case batch=soup", 2, "as heads=64/topk="},
+		{"default suite", "bench --op flashmla_ --case topk=61 --batch 2 --heads 8 --topk 61 --reps 1 --profile generic --measure=false",
+			0, ""},
 		{"unknown profile of bench", "bench --profile soup", 2, strings.Join(tuning.Names(), " ")},
 		{"unknown profile of verify", "verify --profile soup", 2, strings.Join(tuning.Names(), " ")},
 		{"unknown profile of info", "info --profile soup", 2, strings.Join(tuning.Names(), " ")},
@@ -97,7 +98,7 @@ func TestExitCodes(t *testing.T) {
 		{"no context", "bench --suite step --context 0", 2, "context: got 0"},
 		{"no timed steps", "bench --reps 0", 2, "reps: got 0"},
 		{"negative warm-up", "bench --warmup -3", 2, "at least 0"},
-		{"no suite", "bench --suite=", 2, "suite: got \"\", want decode"},
+		{"no suite", "bench --suite=", 2, "suite: got \"\", want attention"},
 		{"no numbers", "bench --batch 1,x", 2, "--batch is \"1,x\", want numbers and ranges"},
 		{"help about nothing", "help nothing", 2, "unknown command \"nothing\""},
 		{"help about a command", "help bench", 0, ""},
@@ -293,8 +294,8 @@ func TestInfoSummary(t *testing.T) {
 func TestBenchSave(t *testing.T) {
 	dir := t.TempDir()
 	all, lines, page := filepath.Join(dir, "all.json"), filepath.Join(dir, "rows.csv"), filepath.Join(dir, "page")
-	code, stdout, stderr := command("bench", "--batch", "2", "--heads", "8", "--topk", "61", "-r", "1", "--save", all, "--save", lines,
-		"--report", page)
+	code, stdout, stderr := command("bench", "--op", "flashmla_sparse_decode", "--case", "topk=61",
+		"--batch", "2", "--heads", "8", "--topk", "61", "-r", "1", "--save", all, "--save", lines, "--report", page)
 	require.Equal(t, 0, code, stderr)
 	assert.Contains(t, stdout, "| flashmla_sparse_decode |")
 	data, err := os.ReadFile(all)
@@ -326,7 +327,8 @@ func TestBenchSave(t *testing.T) {
 
 // A profile that is asked for is the one that info, verify and bench name.
 func TestProfile(t *testing.T) {
-	for _, args := range []string{"info -o json", "verify -o json --op " + quick, "bench -o json --batch 1 --heads 8 --topk 61 --reps 1"} {
+	for _, args := range []string{"info -o json", "verify -o json --op " + quick,
+		"bench -o json --op flashmla_sparse_decode --case topk=61 --batch 1 --heads 8 --topk 61 --reps 1"} {
 		code, stdout, stderr := command(strings.Fields(args + " --profile hopper")...)
 		assert.Equal(t, 0, code, "%s, %s", args, stderr)
 		assert.Contains(t, stdout, "hopper", "%s, %s", args, stderr)

@@ -29,7 +29,7 @@ var completions = []struct {
 	{"info", "output", fixed(rowFormats...)},
 	{"pipelines", "output", fixed("md", "csv", "json")},
 	{"", "output", fixed("table", "json")},
-	{"bench", "suite", func() []string { return strings.Split(suiteNames(), ", ") }},
+	{"bench", "suite", func() []string { return suites }},
 	{"bench", "compare", fixed("peers.json")},
 	{"", "model", fixed(bench.Models...)},
 	{"", "kind", fixed(bench.Kinds...)},

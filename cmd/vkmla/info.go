@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -29,7 +30,7 @@ Variants:
 
   base           needs no optional feature; slow where others multiply matrices
   da             the same, with pools reached by device address
-  dot, half      dot products of halves where there are no matrices; without them, for tests
+  dot            dot products of halves where there are no matrices
   cm, cmb        multiply cooperative matrices of f16, of bf16
   twopass-...    dequantise to a workspace first, then attend; prompts do by themselves where it pays`
 
@@ -97,14 +98,40 @@ func runInfo(w io.Writer, output, device, profile string) error {
 		_, err := fmt.Fprintln(w, infoCSV(origins, devices).RenderCSV())
 		return err
 	}
+	var text bytes.Buffer
 	for _, d := range devices {
 		if output == "summary" {
-			fmt.Fprintln(w, summaryOf(d))
+			fmt.Fprintln(&text, summaryOf(d))
 		} else {
-			printDevice(w, d)
+			printDevice(&text, d)
 		}
 	}
+	if _, err := w.Write(text.Bytes()); err != nil {
+		return fmt.Errorf("info: output: %w", err)
+	}
 	return nil
+}
+
+// infoWidth is how many columns lines of info have, but for single words that are longer.
+const infoWidth = 100
+
+// wrapped breaks text into lines between words; those after the first begin with indent spaces,
+// and the first has as many columns less.
+func wrapped(text string, indent int) string {
+	var b strings.Builder
+	column := indent
+	for i, word := range strings.Fields(text) {
+		if i > 0 && column+1+len(word) > infoWidth {
+			fmt.Fprintf(&b, "\n%*s", indent, "")
+			column = indent
+		} else if i > 0 {
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += len(word)
+	}
+	return b.String()
 }
 
 // infoCSV has a row for each operation of each device.
@@ -156,7 +183,7 @@ func described(a *vk.Adapter, profile string) describe.Device {
 
 func printDevice(w io.Writer, d describe.Device) {
 	line := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "  %-20s %s\n", name, fmt.Sprintf(format, args...))
+		fmt.Fprintf(w, "  %-20s %s\n", name, wrapped(fmt.Sprintf(format, args...), 23))
 	}
 	fmt.Fprintf(w, "%d: %s (%s)\n", d.Index, d.Name, d.Type)
 	line("uuid", "%s", d.UUID)
@@ -219,6 +246,9 @@ func printDevice(w io.Writer, d describe.Device) {
 		}
 		line(name, "%s", s)
 	}
+	if len(d.Forbidden) > 0 {
+		line("limits forbid", "%s", strings.Join(d.Forbidden, ", "))
+	}
 	fmt.Fprintln(w, "  operations")
 	for _, name := range slices.Sorted(maps.Keys(d.Ops)) {
 		printOp(w, name, d.Ops[name])
@@ -271,9 +301,10 @@ func printOp(w io.Writer, name string, o describe.Variants) {
 	if len(o.Can) > 1 {
 		runs += "; also " + strings.Join(o.Can[1:], ", ")
 	}
-	fmt.Fprintf(w, "    %-38s runs %s\n", name, runs)
+	fmt.Fprintf(w, "    %-38s runs %s\n", name, wrapped(runs, 48))
 	for _, v := range slices.Sorted(maps.Keys(o.Missing)) {
-		fmt.Fprintf(w, "    %-38s not %s: device lacks %s\n", "", v, strings.Join(o.Missing[v], ", "))
+		text := fmt.Sprintf("not %s: device lacks %s", v, strings.Join(o.Missing[v], ", "))
+		fmt.Fprintf(w, "    %-38s %s\n", "", wrapped(text, 45))
 	}
 }
 

@@ -12,7 +12,8 @@
 //	vkmla completion   print what a shell needs to complete commands, flags and values
 //
 // Exit status: 0 if everything asked for succeeded; 1 if a result is wrong or
-// missing; 2 if the command could not do its work.
+// missing; 2 if the command could not do its work; 3 if check found nothing
+// wrong, but something did not end in time.
 package main
 
 import (
@@ -24,6 +25,10 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-ctx.Done()
+		stop() // a second signal ends the process, whatever a driver's call waits for
+	}()
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)

@@ -23,8 +23,8 @@ import (
 const planLong = `Plan says how many sessions of a checkpoint's attention fit on a device, or with --sessions
 whether so many do, before anything is allocated. It reads the checkpoint's headers, not
 its weights. What is free is what the driver tells now, or else the size of the device's
-memory; --reserve keeps some of it for the rest of the model and for other programs. What a
-driver takes for kernels and commands is not counted.
+memory, or what --memory says; --reserve keeps some of it for the rest of the model and for
+other programs. What a driver takes for kernels and commands is not counted.
 
 --model may also be flash, pro or v41-flash: the released model as its configuration says, FP8
 weights. Caches have the model's own records; --store says others.
@@ -48,6 +48,7 @@ type planFlags struct {
 	step                    int
 	ranks                   int
 	reserve                 uint64
+	memory                  string
 	byLayer, drafts         bool
 }
 
@@ -84,6 +85,7 @@ func planCommand() *cobra.Command {
 	fl.IntVar(&f.step, "step", 2048, "most tokens of a step")
 	fl.IntVar(&f.ranks, "ranks", 1, "devices that share heads; the plan is for one of them")
 	fl.Uint64Var(&f.reserve, "reserve", 0, "MiB of the free memory that are for others")
+	fl.StringVar(&f.memory, "memory", "", "free memory to plan for, as 24GiB or 80GB, in place of this device's")
 	fl.BoolVar(&f.byLayer, "layer-by-layer", false, "for an engine with LayerByLayer or Between: one tensor of hidden states")
 	fl.BoolVar(&f.drafts, "drafts", false, "with the layers that draft or predict ahead, mtp.*")
 	fl.StringVarP(&f.output, "output", "o", "table", "table, json or csv")
@@ -116,6 +118,10 @@ func runPlan(ctx context.Context, f planFlags, stdout io.Writer) error {
 	if err := f.check(); err != nil {
 		return err
 	}
+	given, err := bytesOf("plan", "memory", f.memory)
+	if err != nil {
+		return err
+	}
 	store, err := storeOf("plan", f.store)
 	if err != nil {
 		return err
@@ -131,6 +137,9 @@ func runPlan(ctx context.Context, f planFlags, stdout io.Writer) error {
 	defer close()
 	p := planner{planFlags: f, dev: dev, cfg: cfg, layers: layers, records: store}
 	p.free, p.shared = freeMemory(dev)
+	if f.memory != "" {
+		p.free = given
+	}
 	p.free -= min(p.free, f.reserve<<20)
 	rows, err := p.rows(ctx)
 	if err != nil {

@@ -16,27 +16,32 @@ func isTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// progress shows one changing line on a terminal, and nothing elsewhere. On a terminal that
-// cannot erase a line it writes a new one now and then.
+// progress shows one changing line on a terminal. Elsewhere, and on a terminal that cannot erase a
+// line, it writes a new one now and then.
 type progress struct {
 	w     io.Writer // nil: nothing is shown
 	plain bool
+	pause time.Duration // plain: between lines
 	width int
 	open  bool
 	begun time.Time
 	last  time.Time // plain: when a line was written
 }
 
-// plainPause is how long nothing is written to a terminal on which lines stay.
-const plainPause = 10 * time.Second
+// Pauses between lines that stay: on a terminal, and where a file or another program reads them.
+const (
+	plainPause = 10 * time.Second
+	filePause  = 30 * time.Second
+)
 
 func newProgress(w io.Writer) *progress {
-	p := &progress{begun: time.Now(), width: 78}
+	p := &progress{w: w, begun: time.Now(), width: 78, plain: true, pause: filePause}
+	p.last = p.begun
 	if !isTerminal(w) {
 		return p
 	}
 	f := w.(*os.File)
-	p.w, p.plain = w, os.Getenv("TERM") == "dumb" || !erases(f)
+	p.plain, p.pause, p.last = os.Getenv("TERM") == "dumb" || !erases(f), plainPause, time.Time{}
 	if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 2 {
 		p.width = columns - 2
 	}
@@ -53,7 +58,7 @@ func (p *progress) show(format string, args ...any) {
 		line = string(r[:p.width])
 	}
 	if p.plain {
-		if now := time.Now(); now.Sub(p.last) >= plainPause {
+		if now := time.Now(); now.Sub(p.last) >= p.pause {
 			p.last = now
 			fmt.Fprintln(p.w, line)
 		}

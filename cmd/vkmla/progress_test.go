@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,7 +26,7 @@ func shown(t *testing.T) {
 	assert.Equal(t, "\rünïcö\x1b[K\r\x1b[K", out.String())
 
 	out.Reset()
-	p = &progress{w: &out, width: 40, plain: true}
+	p = &progress{w: &out, width: 40, plain: true, pause: plainPause}
 	p.show("one")
 	p.show("two")
 	p.clear()
@@ -58,4 +59,11 @@ func benchShown(t *testing.T) {
 	p.Step("linear: timing")
 	p.Advance(1, 2)
 	assert.Equal(t, "\rmeasuring\x1b[K\r4/9, 60 s left linear: timing\x1b[K\r4/9, 60 s left linear: timing 50%\x1b[K", out.String())
+}
+
+// TestWrapped holds where lines of info are broken.
+func TestWrapped(t *testing.T) {
+	assert.Equal(t, "one two", wrapped("one  two", 23))
+	word := strings.Repeat("x", 40)
+	assert.Equal(t, word+"\n"+strings.Repeat(" ", 23)+word+"\n"+strings.Repeat(" ", 23)+word+" y", wrapped(word+" "+word+" "+word+" y", 23))
 }

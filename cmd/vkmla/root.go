@@ -23,14 +23,18 @@ const (
 	exitOK    = 0
 	exitWrong = 1 // something asked for is wrong or missing
 	exitUsage = 2 // the command could not do its work
+	exitLate  = 3 // of check: nothing is wrong, but something did not end in time
 )
 
 // errWrong ends a command with exitWrong after it has said itself what is wrong.
 var errWrong = errors.New("not everything passed")
 
+// errLate ends check with exitLate, likewise.
+var errLate = errors.New("not everything ended in time")
+
 // commands make the sub-commands, each in a file of its own.
 var commands = []func() *cobra.Command{infoCommand, checkCommand, verifyCommand, runCommand, benchCommand, pipelinesCommand,
-	planCommand, versionCommand, manCommand, checkWorkerCommand, startWorkerCommand}
+	planCommand, versionCommand, manCommand, checkWorkerCommand}
 
 // run executes the command line and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -58,6 +62,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	case errors.Is(err, errWrong):
 		return exitWrong
+	case errors.Is(err, errLate):
+		return exitLate
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		fmt.Fprintln(stderr, "vkmla: interrupted")
 	default:

@@ -95,11 +95,11 @@ func TestStems(t *testing.T) {
 }
 
 // suffixes is the closed list of words behind a source's stem.
-var suffixes = []string{"da", "cm", "cmb", "half", "dot", "lanes", "norm", "raw", "save", "slots", "codes", "float8", "placed"}
+var suffixes = []string{"da", "cm", "cmb", "dot", "lanes", "norm", "raw", "save", "slots", "codes", "float8", "placed"}
 
 // renamed are kernels that do something else than what their source is called after.
-var renamed = []string{"kv_save_state", "kv_save_state_da", "num_layout_cm", "num_layout_cmb", "num_rows_cm", "num_rows_cmb",
-	"num_codes_cm", "num_float8_cm", "num_subnormals_cm"}
+var renamed = []string{"num_layout_cm", "num_layout_cmb", "num_rows_cm", "num_rows_cmb",
+	"num_codes_cm", "num_float8_cm", "num_subnormals_cm", "proj_linear_placed_cm"}
 
 // checkSuffix checks what stands in a name behind a stem.
 func checkSuffix(t *testing.T, name, stem string) {
@@ -154,7 +154,9 @@ func checkBuilds(t *testing.T, home string) {
 		output, source := f[0], f[1]
 		assert.False(t, built[output], "builds.txt has %s twice", output)
 		built[output], sources[source] = true, true
-		checkSuffix(t, output, source)
+		if !slices.Contains(renamed, output) {
+			checkSuffix(t, output, source)
+		}
 		for _, p := range []string{home + "/" + source + ".comp", home + "/spv/" + output + ".spv"} {
 			_, err := os.Stat(filepath.Join(root(t), p))
 			assert.NoError(t, err, "builds.txt: %s is not there", p)

@@ -46,12 +46,12 @@ var may = map[string][]string{
 	"pipeline/replicas": {"pipeline/prefix", "pipeline", "cache", "vk"},
 
 	"server/text":    {},
-	"server/weights": {"pipeline/model", "internal/numfmt"},
+	"server/weights": {"pipeline/model", "internal/files", "internal/numfmt"},
 	"server/random":  {"server/weights", "pipeline/model", "internal/numfmt"},
 	"server/cpu":     {"server/weights", "internal/numfmt"},
 	"server/gpu":     {"server/weights", "pipeline", "pipeline/model", "tensor", "vk", "internal/numfmt", "internal/opkit"},
 	"server/model":   {"server/cpu", "server/gpu", "server/weights", "pipeline", "pipeline/model", "pipeline/prefix", "vk"},
-	"server/batch":   {"server/model", "cache"},
+	"server/batch":   {"server/model", "pipeline/model", "cache", "vk"},
 	"server/api":     {"server/batch", "server/text"},
 	"server": {
 		"server/api", "server/batch", "server/cpu", "server/gpu", "server/model", "server/random", "server/text",

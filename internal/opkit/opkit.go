@@ -24,7 +24,6 @@ const (
 	Base = "base" // any Vulkan 1.2 device, all memory bound as storage buffers
 	DA   = "da"   // as base, with large memory of any size by device address
 	Dot  = "dot"  // as da, with dot products of two halves
-	Half = "half" // as dot, with multiply-adds in their place, to compare with
 )
 
 // Package is a package's name, which its errors begin with.
@@ -172,6 +171,10 @@ type Spec struct {
 	Divisible     bool // see vk.KernelSpec
 }
 
+// Instead has what tests execute in place of kernels of which a device lacks an instruction, by
+// name. It is set before anything asks for a kernel.
+var Instead map[string]shaders.Kernel
+
 // Kernel asks the device for a kernel, which owns it. See vk.Device.Kernel for when it is
 // compiled.
 //
@@ -179,8 +182,12 @@ type Spec struct {
 // the others of vk.Device.Kernel.
 func (p Package) Kernel(dev *vk.Device, s Spec) (*vk.Kernel, error) {
 	name := Stem(s.Stem, s.Variant)
-	code := shaders.Kernel{SPIRV: s.SPIRV}
-	if code.SPIRV == nil {
+	code, replaced := Instead[name]
+	switch {
+	case replaced:
+	case s.SPIRV != nil:
+		code.SPIRV = s.SPIRV
+	default:
 		var err error
 		if code, err = shaders.Get(name); err != nil {
 			return nil, fmt.Errorf("%s: kernel: %w", p, err)

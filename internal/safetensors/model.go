@@ -157,6 +157,11 @@ func (m *Model) Tensor(name string) (Tensor, error) {
 		if f, err = open(filepath.Join(m.dir, file), m.part); err != nil {
 			return Tensor{}, err
 		}
+		for other := range f.Tensors {
+			if at, known := m.where[other]; known && at != file {
+				return Tensor{}, errors.Join(malformed("%.200q is in %s, and the index has it in %s", other, file, at), f.Close())
+			}
+		}
 		m.files[file] = f
 	}
 	t, ok := f.Tensors[name]

@@ -306,3 +306,17 @@ func FuzzIndex(f *testing.F) {
 		}
 	})
 }
+
+// TestModelTwice refuses a tensor that two files have: readers would disagree which one counts.
+func TestModelTwice(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "1.safetensors"), encode(t, st.Bytes("b", st.U8, []byte{2}, 1), st.Bytes("c", st.U8, []byte{7}, 1)))
+	write(t, filepath.Join(dir, "2.safetensors"), encode(t, st.Bytes("c", st.U8, []byte{3}, 1)))
+	write(t, filepath.Join(dir, st.IndexName), []byte(`{"weight_map":{"b":"1.safetensors","c":"2.safetensors"}}`))
+	m, err := st.OpenModel(dir)
+	require.NoError(t, err)
+	defer m.Close()
+	_, err = m.Tensor("b")
+	assert.ErrorIs(t, err, st.ErrFormat)
+	assert.ErrorContains(t, err, `"c" is in 1.safetensors, and the index has it in 2.safetensors`)
+}

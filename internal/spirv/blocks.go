@@ -54,59 +54,16 @@ func (p pruner) prune(f function) ([]inst, bool) {
 		if reached[b.label] {
 			b.code = b.phis(at, reached, stubs)
 		} else if end, ok := stubs[b.label]; ok {
-			b.code, b.to = []inst{{opLabel, []uint32{b.label}}, end}, end.args
+			b.code = []inst{{opLabel, []uint32{b.label}}, end}
 		} else {
-			b.code, b.to = nil, nil
+			b.code = nil
 		}
-	}
-	if p.constants.open {
-		join(blocks, at)
 	}
 	for _, b := range blocks {
 		out = append(out, b.code...)
 	}
 	out = append(out, f.code[len(f.code)-1])
-	if p.constants.open {
-		out = withoutUnused(out)
-	}
 	return out, true
-}
-
-// join appends to a block the one that it goes on to, if nothing else leads to that or names it.
-func join(blocks []*block, at map[uint32]*block) {
-	names, into := map[uint32]int{}, map[uint32]uint32{}
-	for _, b := range blocks {
-		for _, to := range b.to {
-			names[to]++
-		}
-		if b.code != nil && b.merge.op != 0 {
-			names[b.merge.args[0]]++
-			if b.merge.op == opLoopMerge {
-				names[b.merge.args[1]]++
-			}
-		}
-	}
-	for _, b := range blocks {
-		for b.code != nil && b.merge.op == 0 && b.end.op == opBranch && names[b.to[0]] == 1 {
-			next := at[b.to[0]]
-			if next.code[1].op == opPhi {
-				break
-			}
-			b.code = append(b.code[:len(b.code)-1:len(b.code)-1], next.code[1:]...)
-			b.merge, b.end, b.to = next.merge, next.end, next.to
-			next.code, into[next.label] = nil, b.label
-		}
-	}
-	for _, b := range blocks {
-		for k, in := range b.code {
-			for i := 3; in.op == opPhi && i < len(in.args); i += 2 {
-				if to, ok := into[in.args[i]]; ok {
-					b.code[k].args = slices.Clone(in.args)
-					b.code[k].args[i] = to
-				}
-			}
-		}
-	}
 }
 
 // block looks at a block's end. One that goes on by a choice of which the outcome is known goes on

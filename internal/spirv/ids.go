@@ -19,17 +19,6 @@ func (s *ids) set(id uint32) bool {
 	return true
 }
 
-// add adds all of two lists, and tells whether one is new.
-func (s *ids) add(first, rest []uint32) bool {
-	more := false
-	for _, list := range [2][]uint32{first, rest} {
-		for _, id := range list {
-			more = s.set(id) || more
-		}
-	}
-	return more
-}
-
 // unset takes one out.
 func (s ids) unset(id uint32) {
 	if s.has(id) {

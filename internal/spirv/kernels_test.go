@@ -2,7 +2,6 @@ package spirv_test
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -24,12 +23,8 @@ const (
 	maxInvocations = 128
 )
 
-// beyondCapabilities are features that no SPIR-V capability stands for: matrix
-// shapes, and control over the subgroup's size.
-var beyondCapabilities = []string{"coopmat.f16.f32", "coopmat.bf16.f32", "subgroupSizeControl", "computeFullSubgroups"}
-
-// TestKernels holds every embedded kernel against the features that it is
-// listed with, against the limits above, and against all others.
+// TestKernels holds every embedded kernel against the limits above, and against all others. Each of
+// its capabilities stands for a feature that is known.
 func TestKernels(t *testing.T) {
 	names := shaders.Names()
 	require.NotEmpty(t, names, "no kernels")
@@ -38,32 +33,23 @@ func TestKernels(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			k, err := shaders.Get(name)
 			require.NoError(t, err)
-			assert.Empty(t, by[string(k.SPIRV)], "the same, so that a word of the name stands for nothing")
+			assert.Empty(t, by[string(k.SPIRV)], "the same module")
 			by[string(k.SPIRV)] = name
 			m, err := spirv.Parse(k.SPIRV)
 			require.NoError(t, err)
-			checkFeatures(t, m, k.Requires)
+			checkFeatures(t, m, k)
 			checkSizes(t, name, m)
 			checkBindings(t, m)
 		})
 	}
 }
 
-func checkFeatures(t *testing.T, m *spirv.Module, requires []string) {
-	uses, err := m.Features()
+func checkFeatures(t *testing.T, m *spirv.Module, k shaders.Kernel) {
+	features, err := spirv.Features(k.SPIRV)
 	require.NoError(t, err)
-	for _, f := range uses {
-		assert.Contains(t, requires, f, "uses, which shaders/requires.go does not list")
-	}
-	for _, f := range requires {
-		if !slices.Contains(uses, f) && !slices.Contains(beyondCapabilities, f) {
-			t.Logf("lists %s, which no capability asks for", f)
-		}
-	}
-	matrix := slices.ContainsFunc(requires, func(f string) bool { return strings.HasPrefix(f, "coopmat.") })
-	assert.False(t, m.HasCapability(spirv.CooperativeMatrix) && !matrix,
-		"uses cooperative matrices and lists no shape, such as coopmat.f16.f32")
-	assert.False(t, m.Version[0] != 1 || m.Version[1] > 6 || m.Version[1] > 5 && len(requires) == 0,
+	assert.Equal(t, features, k.Requires)
+	assert.Equal(t, features, shaders.Requires(k.Name), "from the beginning of the module")
+	assert.False(t, m.Version[0] != 1 || m.Version[1] > 6 || m.Version[1] > 5 && len(features) == 0,
 		"SPIR-V %d.%d; a Vulkan 1.2 device takes up to 1.5", m.Version[0], m.Version[1])
 }
 

@@ -140,16 +140,15 @@ func (m *Module) alignOf(id uint32, depth int) int {
 // ComparePush holds a Go struct against the push-constant block of a module:
 // the same members in the same order, each at the same offset and of the same
 // size, with the same name but for GLSL's underscores and Go's capitals. A field
-// named _ is padding and has no counterpart. A module may lack the last ones, which
-// Settle leaves out where nothing reads them; whole tells that it has all.
-func ComparePush(code []byte, goStruct any) (whole bool, err error) {
+// named _ is padding and has no counterpart.
+func ComparePush(code []byte, goStruct any) error {
 	m, err := Parse(code)
 	if err != nil {
-		return false, err
+		return err
 	}
 	t := reflect.TypeOf(goStruct)
 	if t == nil || t.Kind() != reflect.Struct {
-		return false, fmt.Errorf("spirv: compare push constants: got %T, want a struct", goStruct)
+		return fmt.Errorf("spirv: compare push constants: got %T, want a struct", goStruct)
 	}
 	var have []string
 	for i := range t.NumField() {
@@ -157,16 +156,19 @@ func ComparePush(code []byte, goStruct any) (whole bool, err error) {
 			have = append(have, fmt.Sprintf("%s at %d, %d bytes", lowerFirst(f.Name), f.Offset, f.Type.Size()))
 		}
 	}
-	for i, p := range m.Push {
-		h, w := "nothing", fmt.Sprintf("%s at %d, %d bytes", CamelCase(p.Name), p.Offset, p.Size)
+	for i := range max(len(have), len(m.Push)) {
+		h, w := "nothing", "nothing"
 		if i < len(have) {
 			h = have[i]
 		}
+		if i < len(m.Push) {
+			w = fmt.Sprintf("%s at %d, %d bytes", CamelCase(m.Push[i].Name), m.Push[i].Offset, m.Push[i].Size)
+		}
 		if h != w {
-			return false, fmt.Errorf("spirv: compare push constants: member %d: %v has %s, the shader has %s", i, t, h, w)
+			return fmt.Errorf("spirv: compare push constants: member %d: %v has %s, the shader has %s", i, t, h, w)
 		}
 	}
-	return len(m.Push) == len(have), nil
+	return nil
 }
 
 // CamelCase turns a GLSL name such as pool_stride into poolStride.

@@ -81,18 +81,6 @@ func (p pruner) module(head []inst, functions []function) (left, kept []inst, ok
 	}), kept, true
 }
 
-// withoutUnused takes the variables out of a function that nothing in it names. Their types may
-// need what a device lacks.
-func withoutUnused(body []inst) []inst {
-	var used ids
-	for _, in := range body {
-		if in.op != opVariable {
-			used.add(in.operands())
-		}
-	}
-	return slices.DeleteFunc(body, func(in inst) bool { return in.op == opVariable && !used.has(in.args[1]) })
-}
-
 // ofTargets are instructions about the id that is their first operand.
 var ofTargets = []uint16{opName, opDecorate, opDecorateID, opDecorateString}
 

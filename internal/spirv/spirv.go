@@ -283,18 +283,37 @@ func (c Capability) String() string {
 	return fmt.Sprintf("Capability(%d)", uint32(c))
 }
 
-// Features are the device features, in the names of package vk, that the
-// module's capabilities stand for. A capability that this package does not know
-// is an error, so that a new one cannot slip in.
-func (m *Module) Features() ([]string, error) {
-	var features, unknown []string
-	for _, c := range m.Capabilities {
+// Features returns the device features, in the names of package vk, that a module's capabilities
+// stand for, nil for none. It reads the beginning of a module, where these are. A capability that
+// this package does not know is an error, so that a new one cannot slip in.
+func Features(code []byte) (features []string, err error) {
+	var unknown []string
+	add := func(list ...string) {
+		for _, f := range list {
+			if f != "" && !slices.Contains(features, f) {
+				features = append(features, f)
+			}
+		}
+	}
+	has := capabilities(code)
+	for _, c := range has {
 		f, ok := capabilityFeatures[c]
-		switch {
-		case !ok:
+		if !ok {
 			unknown = append(unknown, c.String())
-		case f != "" && !slices.Contains(features, f):
-			features = append(features, f)
+		}
+		add(f)
+	}
+	if slices.Contains(has, GroupNonUniform) { // built for one size of subgroups, all full
+		add("subgroupSizeControl", "computeFullSubgroups")
+	}
+	if slices.Contains(has, CooperativeMatrix) {
+		switch {
+		case slices.Contains(has, Float8CoopMatrix):
+			add("coopmat.e4m3.f32")
+		case slices.Contains(has, BFloat16CoopMatrix):
+			add("coopmat.bf16.f32")
+		default:
+			add("coopmat.f16.f32")
 		}
 	}
 	slices.Sort(features)
@@ -302,4 +321,13 @@ func (m *Module) Features() ([]string, error) {
 		return features, errf("capabilities without a known device feature: %s", strings.Join(unknown, ", "))
 	}
 	return features, nil
+}
+
+// capabilities returns those of a module, with whose instructions it begins.
+func capabilities(code []byte) (list []Capability) {
+	const header, size = 20, 8
+	for at := header; at+size <= len(code) && binary.LittleEndian.Uint32(code[at:]) == size/4<<16|opCapability; at += size {
+		list = append(list, Capability(binary.LittleEndian.Uint32(code[at+4:])))
+	}
+	return list
 }

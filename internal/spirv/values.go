@@ -28,7 +28,6 @@ func (m *Module) eval(id uint32, constants []uint32) (int64, error) {
 type evaluator struct {
 	m         *Module
 	constants []uint32
-	open      bool // specialisation constants that are not given may be anything
 	done      map[uint32]number
 }
 
@@ -48,9 +47,6 @@ func (e *evaluator) eval(id uint32, depth int) (number, error) {
 		return n, err
 	}
 	ops := e.m.decorations[[2]uint32{id, decorationSpecID}]
-	if len(ops) > 0 && e.open {
-		return n, errf("specialisation constant %d may be anything", ops[0])
-	}
 	if len(ops) > 0 && int(ops[0]) < len(e.constants) {
 		if n.width != 1 && n.width != 32 {
 			return n, errf("specialisation constant %d has %d bits, but 32 are given", ops[0], n.width)

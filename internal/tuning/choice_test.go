@@ -13,7 +13,7 @@ import (
 func TestPreferred(t *testing.T) {
 	m, d := []string{"cooperativeMatrix"}, []string{"shaderFloat16", "shaderMixedFloatDotProductFloat16AccFloat32"}
 	ladder := []vk.Variant{{Name: "cmb", Requires: m}, {Name: "cm", Requires: m}, {Name: "dot", Requires: d}, {Name: "base"},
-		{Name: "da", Requires: []string{"bufferDeviceAddress"}}, {Name: "half", Requires: d[:1]}}
+		{Name: "da", Requires: []string{"bufferDeviceAddress"}}}
 	names := func(a *vk.Adapter, family string) (list []string) {
 		for _, v := range Preferred(a, family, ladder) {
 			list = append(list, v.Name)
@@ -21,7 +21,7 @@ func TestPreferred(t *testing.T) {
 		return list
 	}
 	a, other := &vk.Adapter{Name: "a"}, &vk.Adapter{Name: "a", DriverVersion: 2}
-	all := []string{"cmb", "cm", "dot", "base", "da", "half"}
+	all := []string{"cmb", "cm", "dot", "base", "da"}
 	assert.Equal(t, all, names(a, Prefill))
 	assert.Len(t, Families, 4)
 	for _, family := range Families {
@@ -30,11 +30,11 @@ func TestPreferred(t *testing.T) {
 			want  []string
 		}{
 			{Timed{map[string]float64{"base": 2, "cm": 1, "dot": 3}, map[string]string{"cmb": "crashed"}},
-				[]string{"cm", "base", "da", "half", "dot"}},
-			{Timed{map[string]float64{"base": 2, "cm": 3, "cmb": 1, "dot": 1.5}, nil}, []string{"cmb", "dot", "base", "da", "half", "cm"}},
+				[]string{"cm", "base", "da", "dot"}},
+			{Timed{map[string]float64{"base": 2, "cm": 3, "cmb": 1, "dot": 1.5}, nil}, []string{"cmb", "dot", "base", "da", "cm"}},
 			{Timed{map[string]float64{"base": 2, "dot": 1}, map[string]string{"cmb": "", "cm": "wrong"}},
-				[]string{"dot", "base", "da", "half", "cmb"}},
-			{Timed{map[string]float64{"base": 2}, map[string]string{"cmb": "a", "cm": "b", "dot": "c"}}, []string{"base", "da", "half"}},
+				[]string{"dot", "base", "da", "cmb"}},
+			{Timed{map[string]float64{"base": 2}, map[string]string{"cmb": "a", "cm": "b", "dot": "c"}}, []string{"base", "da"}},
 			{Timed{nil, map[string]string{"base": "crashed"}}, all},
 		} {
 			Choose(a, &Choice{Timed: map[string]Timed{family: c.timed}})

@@ -143,8 +143,8 @@ type configFile struct {
 	Eps        *float64 `json:"rms_norm_eps"`
 	Bias       *bool    `json:"attention_bias"`
 
-	Ratios []int          `json:"compress_ratios"`
-	Types  []string       `json:"layer_types"`
+	Ratios list[int]      `json:"compress_ratios"`
+	Types  list[string]   `json:"layer_types"`
 	Rates  map[string]int `json:"compress_rates"`
 
 	Theta         *float64   `json:"rope_theta"`
@@ -155,18 +155,39 @@ type configFile struct {
 	Quant *quantFile `json:"quantization_config"`
 
 	// Of DeepSeek-V4.1.
-	Entries     []int `json:"kv_source_layer_ids"`
-	Picks       []int `json:"index_source_layer_ids"`
-	Candidates  *int  `json:"candidate_source_layer_id"`
-	Blocks      *int  `json:"candidate_topk_blocks"`
-	BlockSize   *int  `json:"candidate_block_size"`
-	DraftLayers *int  `json:"num_nextn_predict_layers"`
-	DraftBlock  *int  `json:"dspark_block_size"`
+	Entries     list[int] `json:"kv_source_layer_ids"`
+	Picks       list[int] `json:"index_source_layer_ids"`
+	Candidates  *int      `json:"candidate_source_layer_id"`
+	Blocks      *int      `json:"candidate_topk_blocks"`
+	BlockSize   *int      `json:"candidate_block_size"`
+	DraftLayers *int      `json:"num_nextn_predict_layers"`
+	DraftBlock  *int      `json:"dspark_block_size"`
 }
 
 type quantFile struct {
-	Method string `json:"quant_method"`
-	Block  []int  `json:"weight_block_size"`
+	Method string    `json:"quant_method"`
+	Block  list[int] `json:"weight_block_size"`
+}
+
+// list is a list without null, which encoding/json takes for a zero.
+type list[T any] []T
+
+func (l *list[T]) UnmarshalJSON(data []byte) error {
+	var all []*T
+	if err := json.Unmarshal(data, &all); err != nil {
+		return err
+	}
+	*l = nil
+	if all != nil {
+		*l = make(list[T], 0, len(all))
+	}
+	for _, v := range all {
+		if v == nil {
+			return &json.UnmarshalTypeError{Value: "null", Type: reflect.TypeFor[T]()}
+		}
+		*l = append(*l, *v)
+	}
+	return nil
 }
 
 // ropeFile is one set of rope_scaling or rope_parameters.
@@ -424,6 +445,8 @@ func (r *configReader) ropes(compressed bool) (main, compress Rope) {
 		case s.Main != nil: // anything beside the two is ignored, as in transformers
 			mains = append(mains, r.rope(x.field+".main", *s.Main))
 			compresses = append(compresses, r.rope(x.field+".compress", *s.Compress))
+		case s.ropeFile == ropeFile{}:
+			r.bad(x.field, "an object that says nothing", `a rotation, {"rope_type": "default"} for no scaling`)
 		default: // a set without a name belongs to the layers with compressed entries
 			said := r.rope(x.field, s.ropeFile)
 			if said.theta != nil {
@@ -508,6 +531,9 @@ func (r *configReader) rope(field string, f ropeFile) ropeSaid {
 	case t == "yarn":
 		said.Rope = Rope{Factor: need(r, field+".factor", f.Factor), BetaFast: or(f.BetaFast, 32), BetaSlow: or(f.BetaSlow, 1),
 			Original: need(r, field+".original_max_position_embeddings", f.Original)}
+		if !(said.Factor >= 1) {
+			r.bad(field+".factor", said.Factor, "at least 1")
+		}
 	case t != "default":
 		r.bad(field+".type", fmt.Sprintf("%.60q", t), "default or yarn")
 	case f.Type == nil && f.OldType == nil && or(f.Factor, 1) != 1:

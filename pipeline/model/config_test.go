@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -123,6 +124,7 @@ func TestParseConfigErrors(t *testing.T) {
 		{false, "attention_bias", true, ""},
 		{false, "compress_ratios", nil, ""},
 		{false, "compress_ratios", append(make([]int, 42), 8), ""},
+		{false, "compress_ratios", append(make([]any, 42), 4), ""}, // null
 		{false, "compress_ratios", append(make([]int, 42), -4), ""},
 		{false, "layer_types", strings.Split(strings.Repeat("sliding_attention ", 43), " "), ""},
 		{false, "rope_theta", -1, ""},
@@ -130,6 +132,9 @@ func TestParseConfigErrors(t *testing.T) {
 		{false, "rope_scaling.type", "longrope", ""},
 		{false, "rope_scaling.factor", nil, ""},
 		{false, "rope_scaling.factor", 0.5, ""},
+		{false, "rope_scaling.factor", 0, ""},
+		{false, "rope_scaling.factor", math.Copysign(0, -1), ""},
+		{false, "rope_scaling", m{}, ""},
 		{false, "rope_scaling.attention_factor", 1.2, ""},
 		{false, "rope_scaling.beta_fast", 0.5, ""},
 		{false, "rope_scaling.original_max_position_embeddings", nil, ""},

@@ -9,20 +9,20 @@ import (
 // inferenceFile is the inference/config.json beside a checkpoint of DeepSeek-V4.1. What it does not
 // list is spelled as in config.json.
 type inferenceFile struct {
-	Hidden      *int     `json:"dim"`
-	Layers      *int     `json:"n_layers"`
-	Heads       *int     `json:"n_heads"`
-	RopeDim     *int     `json:"rope_head_dim"`
-	Eps         *float64 `json:"norm_eps"`
-	Window      *int     `json:"window_size"`
-	Factor      *float64 `json:"rope_factor"`
-	BetaFast    *float64 `json:"beta_fast"`
-	BetaSlow    *float64 `json:"beta_slow"`
-	Original    *int     `json:"original_seq_len"`
-	Entries     []int    `json:"kv_source_layers"`
-	Picks       []int    `json:"index_source_layers"`
-	Candidates  *int     `json:"candidate_source_layer"`
-	DraftLayers *int     `json:"n_mtp_layers"`
+	Hidden      *int      `json:"dim"`
+	Layers      *int      `json:"n_layers"`
+	Heads       *int      `json:"n_heads"`
+	RopeDim     *int      `json:"rope_head_dim"`
+	Eps         *float64  `json:"norm_eps"`
+	Window      *int      `json:"window_size"`
+	Factor      *float64  `json:"rope_factor"`
+	BetaFast    *float64  `json:"beta_fast"`
+	BetaSlow    *float64  `json:"beta_slow"`
+	Original    *int      `json:"original_seq_len"`
+	Entries     list[int] `json:"kv_source_layers"`
+	Picks       list[int] `json:"index_source_layers"`
+	Candidates  *int      `json:"candidate_source_layer"`
+	DraftLayers *int      `json:"n_mtp_layers"`
 }
 
 // inferenceNames are the names of inferenceFile by those of config.json.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -185,8 +186,33 @@ type uploader struct {
 }
 
 type uploadJob struct {
-	to   tensor.Tensor
-	from Blob
+	to     tensor.Tensor
+	from   Blob
+	name   string
+	finite numfmt.Special // elements that are refused; none where they were looked at before
+}
+
+// ReadAt reads what goes to the device. It refuses weights that are infinite or none: kernels make
+// finite wrong numbers of them.
+func (j uploadJob) ReadAt(p []byte, off int64) (n int, err error) {
+	if n, err = j.from.ReadAt(p, off); j.finite.Bytes == 0 || err != nil && !errors.Is(err, io.EOF) {
+		return n, err
+	}
+	if at, bits := j.finite.Find(p[:n]); at >= 0 {
+		// Without bytes, since io.ReadFull forgets an error that comes with all of them.
+		return 0, &CheckpointError{Tensor: j.name, Want: "finite numbers",
+			Got: fmt.Sprintf("the bits %0*x at %v", 2*j.finite.Bytes, bits, indices(j.to.Shape, int(off)/j.finite.Bytes+at))}
+	}
+	return n, err
+}
+
+// indices returns where an element lies, by dimensions.
+func indices(shape []int, n int) []int {
+	at := make([]int, len(shape))
+	for i := len(shape) - 1; i >= 0; i-- {
+		at[i], n = n%shape[i], n/shape[i]
+	}
+	return at
 }
 
 // layer allocates the tensors of a layer.
@@ -254,6 +280,9 @@ func (u *uploader) matrix(m *Matrix) DeviceMatrix {
 	}
 	is := m.Format.Shapes(m.N, m.K)
 	d.Data = u.tensor(m.Name, m.Data, is.Data.DType, is.Data.Shape...)
+	if n := len(u.jobs); n > 0 {
+		u.jobs[n-1].finite = m.Format.Special()
+	}
 	if is.Scale.Shape != nil {
 		d.Scales = u.tensor(m.Name, m.Scales, is.Scale.DType, is.Scale.Shape...)
 	}
@@ -287,7 +316,7 @@ func (u *uploader) tensor(name string, from Blob, dt tensor.DType, shape ...int)
 	case t.Bytes() != uint64(from.Size()):
 		u.fail(name, fmt.Sprintf("%d bytes", from.Size()), fmt.Sprintf("the %d of %s", t.Bytes(), t))
 	}
-	u.jobs = append(u.jobs, uploadJob{t, from})
+	u.jobs = append(u.jobs, uploadJob{to: t, from: from, name: name})
 	return t
 }
 
@@ -344,7 +373,7 @@ func (u *uploader) place(ctx context.Context, total int64) error {
 		for at := int64(0); at < j.from.Size(); at += uploadChunk {
 			size := min(uploadChunk, j.from.Size()-at)
 			to := j.to.Buffer.View(j.to.Offset+uint64(at), uint64(size))
-			if err := u.dev.UploadFrom(ctx, to, io.NewSectionReader(j.from, at, size)); err != nil {
+			if err := u.dev.UploadFrom(ctx, to, io.NewSectionReader(j, at, size)); err != nil {
 				return err
 			}
 			if done += size; u.progress != nil {
@@ -368,7 +397,7 @@ func (u *uploader) read(ctx context.Context, ready chan<- chunk) {
 				bufs[n%2] = make([]byte, uploadChunk)
 			}
 			c := chunk{to: j.to.Buffer.View(j.to.Offset+uint64(at), uint64(size)), data: bufs[n%2][:size]}
-			_, c.err = j.from.ReadAt(c.data, at)
+			_, c.err = j.ReadAt(c.data, at)
 			select {
 			case ready <- c:
 				n++

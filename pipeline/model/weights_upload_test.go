@@ -98,3 +98,29 @@ func TestUploadEnds(t *testing.T) {
 	_, err = model.Upload(context.Background(), dev, make([]model.LayerWeights, 1), nil)
 	assert.ErrorIs(t, err, vk.ErrArgument)
 }
+
+// TestUploadFinite refuses a weight that is infinite or none, by the name of its tensor and its
+// place: kernels would make finite wrong numbers of it.
+func TestUploadFinite(t *testing.T) {
+	dev := testkit.Device(t)
+	for name, x := range map[string]struct {
+		storage fakemodel.Storage
+		tensor  string
+		bits    []byte
+		want    string
+	}{
+		"NaN":      {fakemodel.BF16, "layers.0.attn.wq_b.weight", []byte{0xC0, 0x7F}, "the bits 7fc0 at [0 3], want finite numbers"},
+		"infinity": {fakemodel.BF16, "layers.0.attn.wo_a.weight", []byte{0x80, 0xFF}, "the bits ff80 at [0 3], want finite numbers"},
+		"E4M3":     {fakemodel.FP8, "layers.0.attn.wq_b.weight", []byte{0x7F}, "the bits 7f at [0 3], want finite numbers"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := fake(t, fakemodel.Options{Storage: x.storage})
+			copy(m.Find(x.tensor).Data[3*len(x.bits):], x.bits)
+			c, err := openFake(t, m, 1, model.CheckpointOptions{})
+			require.NoError(t, err)
+			_, err = c.Upload(t.Context(), dev, nil)
+			require.ErrorIs(t, err, model.ErrCheckpoint)
+			assert.ErrorContains(t, err, x.tensor+": got "+x.want)
+		})
+	}
+}

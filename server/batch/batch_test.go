@@ -11,11 +11,14 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/cache"
+	weights "github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/server/model"
+	"github.com/vkmla/vkmla/vk"
 )
 
 const vocab = 50
@@ -27,6 +30,8 @@ type fake struct {
 	room int
 	slow time.Duration
 	goOn chan struct{} // not nil: what a step waits for
+	bad  int32         // not 0: logits of a sequence with this token are none
+	errs []error       // of the next steps
 
 	mu    sync.Mutex
 	taken int // of room, by others
@@ -56,6 +61,10 @@ func (f *fake) Step(ctx context.Context, chunks ...model.Chunk) (logits [][]floa
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if len(f.errs) > 0 {
+		err, f.errs = f.errs[0], f.errs[1:]
+		return nil, err
+	}
 	total, step := f.taken, 0
 	for _, c := range chunks {
 		total, step = total+len(f.known[c.Sequence])+len(c.Tokens), step+len(c.Tokens)
@@ -71,6 +80,9 @@ func (f *fake) Step(ctx context.Context, chunks ...model.Chunk) (logits [][]floa
 		for _, at := range c.Logits {
 			l := make([]float32, vocab)
 			l[next(all[:before+at+1])] = 3
+			if f.bad != 0 && slices.Contains(all, f.bad) {
+				l[7] = float32(math.NaN())
+			}
 			logits = append(logits, l)
 		}
 	}
@@ -224,6 +236,55 @@ func TestPrefixes(t *testing.T) {
 	for _, n := range []int{37, 69, 100, 109} { // where others part, before the prompt's end, after 100, at the answer's end
 		assert.True(t, slices.ContainsFunc(k.kept, func(tokens []int32) bool { return len(tokens) == n }), "kept at %d", n)
 	}
+}
+
+// TestNumbers ends a request whose logits are not finite with an error, and keeps nothing of it,
+// also where its prompt would be kept before its end. Others go on.
+func TestNumbers(t *testing.T) {
+	f, k := &fake{room: 1 << 20, bad: 49}, &shelf{wait: make(chan struct{}), part: 5}
+	k.f = f
+	close(k.wait)
+	s := start(t, f, Options{MaxTokens: 200, MaxSessions: 3, MaxStep: 16, Prefixes: k, KeepEvery: 10})
+	prompt := append([]int32{49}, make([]int32, 60)...)
+	bad, err := s.Submit(t.Context(), Request{Prompt: prompt, MaxTokens: 5})
+	require.NoError(t, err)
+	good, err := s.Submit(t.Context(), Request{Prompt: []int32{1, 2}, MaxTokens: 5})
+	require.NoError(t, err)
+	_, _, err = all(t.Context(), bad)
+	assert.ErrorIs(t, err, ErrNumbers)
+	ids, _, err := all(t.Context(), good)
+	require.NoError(t, err)
+	assert.Equal(t, expected([]int32{1, 2}, 5), ids)
+	assert.Equal(t, 1.0, testutil.ToFloat64(s.o.Metrics.nonfinite))
+	require.NoError(t, s.Close(t.Context()))
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, tokens := range k.kept {
+		assert.NotContains(t, tokens, int32(49), "kept")
+	}
+}
+
+// TestStepErrors holds that a step that starved is begun again, and that changed files of the model
+// cost the requests of a step, not those that come later.
+func TestStepErrors(t *testing.T) {
+	f := &fake{room: 1 << 20, errs: []error{vk.ErrStarved, vk.ErrStarved}}
+	s := start(t, f, Options{MaxTokens: 200, MaxSessions: 3, MaxStep: 16})
+	ask := func() error {
+		a, err := s.Submit(t.Context(), Request{Prompt: []int32{1, 2}, MaxTokens: 5})
+		require.NoError(t, err)
+		ids, _, err := all(t.Context(), a)
+		if err == nil {
+			assert.Equal(t, expected([]int32{1, 2}, 5), ids)
+		}
+		return err
+	}
+	assert.NoError(t, ask())
+	f.mu.Lock()
+	f.errs = []error{&weights.CheckpointError{}}
+	f.mu.Unlock()
+	assert.ErrorIs(t, ask(), weights.ErrCheckpoint)
+	assert.NoError(t, ask())
+	assert.NoError(t, s.Err())
 }
 
 // TestEcho scores a prompt without and with an answer.

@@ -15,6 +15,7 @@ type Metrics struct {
 	requests         *prometheus.CounterVec // outcome
 	prompts, answers prometheus.Counter     // tokens
 	preemptions      prometheus.Counter
+	nonfinite        prometheus.Counter
 	steps            prometheus.Histogram // seconds
 	sizes            prometheus.Histogram // tokens of a step
 	running, waiting prometheus.Gauge
@@ -38,12 +39,13 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		prompts:     counter("server_prompt_tokens_total", "Tokens of prompts computed."),
 		answers:     counter("server_generated_tokens_total", "Tokens of answers given."),
 		preemptions: counter("server_preemptions_total", "Requests that went back into the queue for want of memory."),
+		nonfinite:   counter("server_nonfinite_total", "Requests that ended because the model gave numbers that are not finite."),
 		steps:       histogram("server_step_seconds", "Time of a step.", 0.001, 2, 16),
 		sizes:       histogram("server_step_tokens", "Tokens of a step.", 1, 2, 14),
 		running:     gauge("server_requests_running", "Requests being computed."),
 		waiting:     gauge("server_requests_waiting", "Requests that wait."),
 	}
-	r.MustRegister(m.requests, m.prompts, m.answers, m.preemptions, m.steps, m.sizes, m.running, m.waiting)
+	r.MustRegister(m.requests, m.prompts, m.answers, m.preemptions, m.nonfinite, m.steps, m.sizes, m.running, m.waiting)
 	return m
 }
 

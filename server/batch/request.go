@@ -100,18 +100,34 @@ func (a *Answer) CachedTokens() int { return max(a.found, 0) }
 // left is how many tokens are known and not yet computed.
 func (a *Answer) left() int { return len(a.all) - a.computed }
 
-// chunk is the next n tokens, and of which of them logits are needed.
-func (a *Answer) chunk(n int) model.Chunk {
+// wants reports whether the logits about a token, those of the one in front of it, are reported.
+func (a *Answer) wants(next int) bool {
+	score := a.request.Echo && next < len(a.request.Prompt) && next >= a.reported
+	return score || next == len(a.all) && a.answered < a.request.MaxTokens
+}
+
+// chunk is the next n tokens, and of which of them logits are needed: those that are reported, and
+// with kept the last, so that nothing is kept that is not finite.
+func (a *Answer) chunk(n int, kept bool) model.Chunk {
 	c := model.Chunk{Sequence: a.sequence, Tokens: a.all[a.computed:][:n]}
 	for i := range n {
-		// A token's logits are about the one behind it.
-		next := a.computed + i + 1
-		score := a.request.Echo && next < len(a.request.Prompt) && next >= a.reported
-		if score || next == len(a.all) && a.answered < a.request.MaxTokens {
+		if a.wants(a.computed+i+1) || kept && i == n-1 {
 			c.Logits = append(c.Logits, i)
 		}
 	}
 	return c
+}
+
+// finite reports whether all logits are numbers.
+func finite(logits [][]float32) bool {
+	for _, l := range logits {
+		for _, v := range l {
+			if v-v != 0 {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // took takes what a step computed of a chunk. done is why the answer ended.
@@ -123,7 +139,11 @@ func (a *Answer) took(c model.Chunk, logits [][]float32) (tokens []Token, done R
 	first := a.computed
 	a.computed += len(c.Tokens)
 	for i, at := range c.Logits {
-		d, next := newDistribution(logits[i], r.Logprobs), first+at+1
+		next := first + at + 1
+		if !a.wants(next) {
+			continue
+		}
+		d := newDistribution(logits[i], r.Logprobs)
 		t := Token{Prompt: next < len(r.Prompt)}
 		if t.Prompt {
 			t.ID, a.reported = r.Prompt[next], next+1

@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"github.com/vkmla/vkmla/cache"
+	weights "github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/server/model"
+	"github.com/vkmla/vkmla/vk"
 )
 
 var (
@@ -26,6 +28,8 @@ var (
 	ErrClosing = errors.New("the server is closing")
 	// ErrMemory: there is not enough memory for the request, even alone.
 	ErrMemory = errors.New("not enough memory for the request")
+	// ErrNumbers: the model gave logits that are infinite or none. Nothing of the request is kept.
+	ErrNumbers = errors.New("the model gave numbers that are not finite")
 )
 
 // Model is what the scheduler runs: *model.Model.
@@ -77,7 +81,12 @@ type Scheduler struct {
 
 	running []*Answer // of the loop, by arrival
 	most    int       // of running: fewer than MaxSessions while memory is short
+	starved int       // steps one after the other whose workgroups starved
 }
+
+// mostStarved is how many steps one after the other may starve. After the first, kernels no longer
+// wait inside.
+const mostStarved = 4
 
 // New starts a scheduler. The caller ends it with Close.
 func New(m Model, o Options) *Scheduler {
@@ -91,7 +100,7 @@ func New(m Model, o Options) *Scheduler {
 // Submit takes a request. It is given up when its context, the client's, ends.
 //
 // Errors: ErrRequest, ErrBusy, ErrClosing; the error that ended the scheduler. Later, from
-// Answer.Next: ErrMemory, ErrClosing, the context's, or what failed in the model.
+// Answer.Next: ErrMemory, ErrNumbers, ErrClosing, the context's, or what failed in the model.
 func (s *Scheduler) Submit(ctx context.Context, r Request) (*Answer, error) {
 	if err := s.check(&r); err != nil {
 		return nil, err
@@ -319,7 +328,8 @@ func (s *Scheduler) step() {
 	var of []*Answer
 	for i, n := range plan(s.running, s.o.MaxStep) {
 		if n > 0 {
-			chunks, of = append(chunks, s.running[i].chunk(n)), append(of, s.running[i])
+			a := s.running[i]
+			chunks, of = append(chunks, a.chunk(n, s.keeps(a, a.computed, a.computed+n))), append(of, a)
 		}
 	}
 	began := time.Now()
@@ -328,18 +338,35 @@ func (s *Scheduler) step() {
 	case errors.Is(err, cache.ErrPoolFull):
 		s.makeRoom(err)
 		return
+	case errors.Is(err, vk.ErrStarved) && s.starved < mostStarved:
+		s.starved++
+		s.o.Log.Warn("a step is begun again", "error", err)
+		return
+	case errors.Is(err, weights.ErrCheckpoint): // the model's files have changed: who comes later may find them as they were
+		s.o.Log.Error("a step failed", "error", err)
+		for _, a := range of {
+			s.running = slices.DeleteFunc(s.running, func(b *Answer) bool { return b == a })
+			s.end(a, nil, "", err)
+		}
+		return
 	case err != nil:
 		s.fail(err)
 		return
 	}
+	s.starved = 0
 	s.o.Metrics.step(time.Since(began), chunks)
 	for i, x := range sampled(of, chunks, logits) {
 		a := of[i]
 		s.o.Metrics.tokens(x.tokens)
-		s.keep(a, len(chunks[i].Tokens), x.reason)
-		if x.reason != "" {
+		if x.err == nil {
+			s.keep(a, len(chunks[i].Tokens), x.reason)
+		} else {
+			s.o.Metrics.nonfinite.Inc()
+			s.o.Log.Error("a request gave numbers that are not finite", "tokens", len(a.all), "computed", a.computed)
+		}
+		if x.reason != "" || x.err != nil {
 			s.running = slices.DeleteFunc(s.running, func(b *Answer) bool { return b == a })
-			s.end(a, x.tokens, x.reason, nil)
+			s.end(a, x.tokens, x.reason, x.err)
 		} else if len(x.tokens) > 0 {
 			a.add(x.tokens, "", nil)
 		}
@@ -350,6 +377,7 @@ func (s *Scheduler) step() {
 type sample struct {
 	tokens []Token
 	reason Reason
+	err    error
 }
 
 // sampled gives answers their logits, side by side: a vocabulary takes milliseconds.
@@ -360,7 +388,13 @@ func sampled(of []*Answer, chunks []model.Chunk, logits [][]float32) []sample {
 		k := len(chunks[i].Logits)
 		own := logits[:k]
 		logits = logits[k:]
-		group.Go(func() { all[i].tokens, all[i].reason = a.took(chunks[i], own) })
+		group.Go(func() {
+			if !finite(own) {
+				all[i].err = ErrNumbers
+				return
+			}
+			all[i].tokens, all[i].reason = a.took(chunks[i], own)
+		})
 	}
 	group.Wait()
 	return all
@@ -372,12 +406,18 @@ func (s *Scheduler) keep(a *Answer, step int, reason Reason) {
 	if s.o.Prefixes == nil {
 		return
 	}
-	prompt, before, every := len(a.request.Prompt), a.computed-step, s.o.KeepEvery
+	prompt, before := len(a.request.Prompt), a.computed-step
 	if before < prompt && a.computed >= prompt {
 		s.o.Prefixes.Keep(a.sequence, a.request.Prompt, true)
-	} else if every > 0 && a.computed/every > before/every || a.computed == a.parting || reason != "" {
+	} else if s.keeps(a, before, a.computed) || reason != "" {
 		s.o.Prefixes.Keep(a.sequence, a.all[:a.computed], false)
 	}
+}
+
+// keeps reports whether an answer is kept after the tokens to end-1, from before on.
+func (s *Scheduler) keeps(a *Answer, before, end int) bool {
+	prompt, every := len(a.request.Prompt), s.o.KeepEvery
+	return s.o.Prefixes != nil && (before < prompt && end >= prompt || every > 0 && end/every > before/every || end == a.parting)
 }
 
 // makeRoom takes the youngest request's memory. What it has said so far stays: it is computed

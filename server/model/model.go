@@ -49,6 +49,9 @@ type Model struct {
 // Open maps a checkpoint and uploads its attention. The caller closes the model before the device.
 func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model, err error) {
 	m = &Model{most: o.MaxTokens}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, m.Close())
@@ -58,6 +61,9 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 		return m, err
 	}
 	m.Config = m.Weights.Config
+	if err := m.Weights.Examine(ctx, o.Log); err != nil {
+		return m, err
+	}
 	attention, err := model.Open(dir, model.CheckpointOptions{})
 	if err != nil {
 		return m, err
@@ -68,9 +74,7 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 		LayerByLayer: !o.GPU, Invariant: true, Logger: o.Log}
 	if o.Prefixes {
 		e.MaxSessions, e.Rewind = e.MaxSessions+mostKeeping, prefix.Block // the state at the last block's end stays
-		if e.Identity, err = m.identity(dev.Adapter().Name, o.GPU); err != nil {
-			return m, err
-		}
+		e.Identity = m.identity(dev.Adapter(), o.GPU)
 	}
 	if o.GPU {
 		if m.gpu, err = openGPU(ctx, dev, m.Weights, attention, e); err != nil {
@@ -138,7 +142,8 @@ type Chunk struct {
 // [V] that were wanted, in the order of chunks; they stay until the next step. After an error no
 // sequence has changed.
 //
-// Errors: a token that is not of the vocabulary; those of pipeline's Engine.Begin, such as
+// Errors: a token that is not of the vocabulary; model.ErrCheckpoint where a file of weights that
+// are read from it has changed; those of pipeline's Engine.Begin, such as
 // cache.ErrPoolFull, and of Step.RunLayer or Step.Run.
 func (m *Model) Step(ctx context.Context, chunks ...Chunk) ([][]float32, error) {
 	var ids []int32
@@ -164,9 +169,16 @@ func (m *Model) Step(ctx context.Context, chunks ...Chunk) ([][]float32, error) 
 	if m.gpu != nil {
 		return m.stepGPU(ctx, step, parts, ids, wanted)
 	}
-	logits, err := m.forward(ids, wanted, func(layer int, x, f []float32) error {
-		m.spent.Attention.Bytes += int64(m.layers[layer].Bytes())
-		return runLayer(ctx, step, parts, layer, x, f)
+	if err := m.Weights.Intact(); err != nil {
+		return nil, err
+	}
+	var logits [][]float32
+	err = m.Weights.Read(func() (err error) { // a file may become shorter meanwhile
+		logits, err = m.forward(ids, wanted, func(layer int, x, f []float32) error {
+			m.spent.Attention.Bytes += int64(m.layers[layer].Bytes())
+			return runLayer(ctx, step, parts, layer, x, f)
+		})
+		return err
 	})
 	if err != nil {
 		return nil, err

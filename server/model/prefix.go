@@ -2,12 +2,14 @@ package model
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
 
 	"github.com/vkmla/vkmla/pipeline/prefix"
 	"github.com/vkmla/vkmla/server/cpu"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // mostKeeping is how many sequences are on their way to the store at a time. Each holds its pages.
@@ -23,14 +25,15 @@ type Prefixes struct {
 	group  sync.WaitGroup
 }
 
-// identity is what numbers in the caches depend on, besides the attention's weights and formats.
-func (m *Model) identity(device string, gpu bool) (string, error) {
-	weights, err := m.Weights.Identity()
+// identity is what numbers in the caches depend on, besides the attention's weights and formats:
+// all weights, who multiplies, and the device with its driver, since another compiler may add in
+// another order.
+func (m *Model) identity(a *vk.Adapter, gpu bool) string {
 	products := cpu.Instructions()
 	if gpu {
 		products = "gpu"
 	}
-	return weights + " " + products + " " + device, err
+	return fmt.Sprintf("%s %s %s %s %s %d", m.Weights.Identity(), products, a.Name, a.DriverName, a.DriverInfo, a.DriverVersion)
 }
 
 // Prefixes keeps prompts in a store. It is for a model that was opened with Options.Prefixes. The

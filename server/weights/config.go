@@ -96,8 +96,14 @@ func (r *configReader) check(c *Config) {
 	positive("n_routed_experts", c.Experts, 1<<16)
 	positive("num_experts_per_tok", c.PerToken, c.Experts)
 	positive("moe_intermediate_size", c.Width, 1<<20)
-	if c.Limit < 0 {
+	if !(c.Limit >= 0) {
 		r.bad("swiglu_limit", fmt.Sprint(c.Limit), "at least 0")
+	}
+	if !(c.HyperEps > 0 && c.HyperEps < 1) {
+		r.bad("hc_eps", fmt.Sprint(c.HyperEps), "a small positive number")
+	}
+	if !(c.Factor > 0) {
+		r.bad("routed_scaling_factor", fmt.Sprint(c.Factor), "more than 0")
 	}
 	if !slices.Contains([]string{"sqrtsoftplus", "sigmoid", "softmax"}, c.Scoring) {
 		r.bad("scoring_func", c.Scoring, "sqrtsoftplus, sigmoid or softmax")

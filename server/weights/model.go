@@ -21,6 +21,9 @@ type Model struct {
 	Layers   []Layer
 	tensors  *model.Tensors
 	released map[string]string // names, and how they are stored
+	dir      string
+	identity string            // see Examine
+	files    map[string]digest // that Examine read, by name
 }
 
 // Hyper are the weights of a hyper-connection: Fn [(2+n)n, nD], Base one for each row of Fn,
@@ -57,7 +60,7 @@ func Open(dir string) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{Config: cfg, tensors: t, Layers: make([]Layer, len(cfg.Hash))}
+	m := &Model{Config: cfg, dir: dir, tensors: t, Layers: make([]Layer, len(cfg.Hash))}
 	if m.released, err = releasedNames(t.Names()); err == nil {
 		err = m.read()
 	}

@@ -78,7 +78,7 @@ layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly 
 
 f16vec2 code_top_; // the largest code of a share, as cm_word places it: at most 1.75, or 1.875 if one is NaN
 
-#ifdef CM_FLOAT8
+#ifdef FLOAT8
 #extension GL_EXT_float_e4m3 : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
 
@@ -94,12 +94,13 @@ uvec2 cm_floats(uint w, CM_SCALE scale) {
 
 // cm_word: four codes as elements, NaN as 480.
 uvec2 cm_word(uint w, CM_SCALE scale) {
-#ifdef CM_FLOAT8
-    if (FLOAT8) return cm_floats(w, scale);
-#endif
+#ifdef FLOAT8
+    return cm_floats(w, scale);
+#else
     const uint even = ((w << 8) & 0x80008000u) | ((w << 7) & 0x3F803F80u), odd = (w & 0x80008000u) | ((w >> 1) & 0x3F803F80u);
     code_top_ = max(code_top_, max(abs(unpackFloat2x16(even)), abs(unpackFloat2x16(odd))));
     return cm_codes(even, odd, scale);
+#endif
 }
 
 #include "cm_record_row.glsl"
@@ -110,10 +111,8 @@ void cm_mask_row(inout CmRow row, uint mask) {
     if (RECORDS) {
         row.mask = mask;
         [[unroll]] for (uint i = 0u; i < SCALE_WORDS; i++) row.more[i] &= mask;
-#ifdef CM_FLOAT8
-        if (FLOAT8) { // NaN times 0 is none
-            [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] &= mask;
-        }
+#ifdef FLOAT8 // NaN times 0 is none
+        [[unroll]] for (uint i = 0u; i < WORDS; i++) row.words[i] &= mask;
 #endif
         return;
     }

@@ -4,17 +4,20 @@
 // bias 7, binary16's 15, and both have subnormals. NaN codes come out as 480, as they lie behind
 // 448.
 #ifdef FORMAT_F32
-const float FP8_UNIT = HALF_CODES ? 256.0 : LIFTED_E4M3;
+#ifdef HALF_CODES
+const float FP8_UNIT = 256.0;
 
 vec4 fp8_f32x4(uint w) {
-    if (HALF_CODES) {
-        const uint v = w << 8;
-        const vec2 even = linear_halves((v & 0x80008000u) | ((v >> 1) & 0x3F803F80u));
-        const vec2 odd = linear_halves((w & 0x80008000u) | ((w >> 1) & 0x3F803F80u));
-        return vec4(even.x, odd.x, even.y, odd.y);
-    }
-    return lifted_e4m3x4(w);
+    const uint v = w << 8;
+    const vec2 even = linear_halves((v & 0x80008000u) | ((v >> 1) & 0x3F803F80u));
+    const vec2 odd = linear_halves((w & 0x80008000u) | ((w >> 1) & 0x3F803F80u));
+    return vec4(even.x, odd.x, even.y, odd.y);
 }
+#else
+const float FP8_UNIT = LIFTED_E4M3;
+
+vec4 fp8_f32x4(uint w) { return lifted_e4m3x4(w); }
+#endif
 
 void fp8_f32(uvec4 w, out vec4 a, out vec4 b) {
     a = fp8_f32x4(w.x);

@@ -4,21 +4,25 @@
 // As binary16 numbers codes come 2^14 times too small, by moving their bits: E2M1's exponent has
 // bias 1, binary16's 15, and both have subnormals.
 #ifdef FORMAT_F32
-const float NVFP4_UNIT = HALF_CODES ? 16384.0 : LIFTED_E2M1;
+#ifdef HALF_CODES
+const float NVFP4_UNIT = 16384.0;
 
 void nvfp4_f32x8(uint w, out vec4 a, out vec4 b) {
-    if (HALF_CODES) {
-        const vec2 n0 = linear_halves(((w << 12) & 0x80008000u) | ((w << 9) & 0x0E000E00u)); // codes 0 and 4
-        const vec2 n1 = linear_halves(((w << 8) & 0x80008000u) | ((w << 5) & 0x0E000E00u));
-        const vec2 n2 = linear_halves(((w << 4) & 0x80008000u) | ((w << 1) & 0x0E000E00u));
-        const vec2 n3 = linear_halves((w & 0x80008000u) | ((w >> 3) & 0x0E000E00u));
-        a = vec4(n0.x, n1.x, n2.x, n3.x);
-        b = vec4(n0.y, n1.y, n2.y, n3.y);
-        return;
-    }
+    const vec2 n0 = linear_halves(((w << 12) & 0x80008000u) | ((w << 9) & 0x0E000E00u)); // codes 0 and 4
+    const vec2 n1 = linear_halves(((w << 8) & 0x80008000u) | ((w << 5) & 0x0E000E00u));
+    const vec2 n2 = linear_halves(((w << 4) & 0x80008000u) | ((w << 1) & 0x0E000E00u));
+    const vec2 n3 = linear_halves((w & 0x80008000u) | ((w >> 3) & 0x0E000E00u));
+    a = vec4(n0.x, n1.x, n2.x, n3.x);
+    b = vec4(n0.y, n1.y, n2.y, n3.y);
+}
+#else
+const float NVFP4_UNIT = LIFTED_E2M1;
+
+void nvfp4_f32x8(uint w, out vec4 a, out vec4 b) {
     a = lifted_e2m1x4(w);
     b = lifted_e2m1x4(w >> 16);
 }
+#endif
 
 void nvfp4_f32(uvec4 w, out vec4 a, out vec4 b) { nvfp4_f32x8(w.x, a, b); }
 

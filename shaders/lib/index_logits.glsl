@@ -19,15 +19,15 @@ layout(constant_id = 0) const uint PAGE = 64u;   // keys of a page
 layout(constant_id = 1) const uint FORMAT = 1u;  // INDEX_FP8 or INDEX_MXFP4
 
 layout(push_constant) uniform Push {
-    uint64_t q_addr;
-    uint64_t q_scale_addr; // with RAW_QUERIES of positions
-    uint64_t weights_addr;
-    uint64_t block_table_addr;
-    uint64_t token_to_req_addr;
-    uint64_t lens_addr;
-    uint64_t keys_addr;
-    uint64_t dst_addr;
-    uint64_t side_addr;
+    ADDRESS q_addr;
+    ADDRESS q_scale_addr; // with RAW_QUERIES of positions
+    ADDRESS weights_addr;
+    ADDRESS block_table_addr;
+    ADDRESS token_to_req_addr;
+    ADDRESS lens_addr;
+    ADDRESS keys_addr;
+    ADDRESS dst_addr;
+    ADDRESS side_addr;
     uint keys_stride; // bytes per page
     uint keys_pages;
     uint tokens;      // with RAW_QUERIES rows of angles
@@ -38,7 +38,7 @@ layout(push_constant) uniform Push {
     uint table_width;
     uint chunk;       // fewest tiles of keys of a workgroup; unused by the builds without matrices
     uint side_width;  // columns of side: candidate blocks, or tops in idx_logits_lanes; 0 for none
-    uint64_t table_addr; // of angles; it and what follows with RAW_QUERIES
+    ADDRESS table_addr; // of angles; it and what follows with RAW_QUERIES
     float softmax_scale;
     float head_scale;
 } pc;
@@ -50,15 +50,15 @@ TENSOR(int, token_to_req, 4)
 TENSOR(int, lens, 5)
 TENSOR(int, side, 8)
 
-layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer LogitWrite { float v; };
-layout(std430, set = 0, binding = 6) writeonly buffer Dst { float v[]; } dst;
-
 #define LOGIT_NONE uintBitsToFloat(0xFF800000u) // of an entry whose page is not there
 
-void logit_store(uint t, uint column, float x) {
-    if (ADDRESSED) LogitWrite(pc.dst_addr + (uint64_t(t) * pc.width + column) * 4ul).v = x;
-    else dst.v[t * pc.width + column] = x;
-}
+#ifdef ADDRESSED
+layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer LogitWrite { float v; };
+void logit_store(uint t, uint column, float x) { LogitWrite(pc.dst_addr + (uint64_t(t) * pc.width + column) * 4ul).v = x; }
+#else
+layout(std430, set = 0, binding = 6) writeonly buffer Dst { float v[]; } dst;
+void logit_store(uint t, uint column, float x) { dst.v[t * pc.width + column] = x; }
+#endif
 
 // logit_end: one past the last entry that token t wants.
 uint logit_end(uint t) { return min(uint(max(lens_at(t), 0)), pc.first + pc.width); }

@@ -18,7 +18,7 @@
 //
 // By address or by descriptor: lib/addressed.glsl. Declare the push block with the members
 //
-//   uint64_t name_addr;  uint name_stride;   // bytes per page
+//   ADDRESS name_addr;  uint name_stride;   // bytes per page
 //
 // and only then write KV_POOL. Page and offset must have been checked by the caller.
 #ifndef LIB_KV_PAGE_GLSL
@@ -43,6 +43,8 @@ uint kv_scale_byte(uint page_slots, uint t) { return page_slots * KV_ROW_BYTES +
 // kv_scale_of: byte k (0..6) of a slot's 8 scale bytes.
 uint kv_scale_of(uvec2 scales, uint k) { return ((k < 4u ? scales.x : scales.y) >> ((k & 3u) * 8u)) & 0xFFu; }
 
+#ifdef ADDRESSED
+
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer KvRead1 { uint v; };
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer KvRead2 { uvec2 v; };
 layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer KvWrite1 { uint v; };
@@ -51,34 +53,32 @@ layout(buffer_reference, std430, buffer_reference_align = 8) writeonly buffer Kv
 #define KV_POOL_AT(name) \
     uint64_t name##_at(uint page, uint byte) { return pc.name##_addr + uint64_t(page) * pc.name##_stride + byte; }
 
+#define KV_POOL(name, binding_number) KV_POOL_AT(name) \
+    uint name##_word(uint page, uint byte) { return KvRead1(name##_at(page, byte)).v; } \
+    uvec2 name##_word2(uint page, uint byte) { return KvRead2(name##_at(page, byte)).v; }
+
+#define KV_POOL_RW(name, binding_number) KV_POOL_AT(name) \
+    void name##_store_word(uint page, uint byte, uint w) { KvWrite1(name##_at(page, byte)).v = w; } \
+    void name##_store_word2(uint page, uint byte, uvec2 w) { KvWrite2(name##_at(page, byte)).v = w; }
+
+#else
+
 // One array type per pool, so that no two views of the same bytes exist in a kernel.
 #define KV_POOL(name, binding_number) \
     layout(std430, set = 0, binding = binding_number) readonly buffer name##_block { uvec2 v[]; } name##_buf; \
-    KV_POOL_AT(name) \
     uint name##_word(uint page, uint byte) { \
-        if (ADDRESSED) return KvRead1(name##_at(page, byte)).v; \
         uint i = (page * pc.name##_stride + byte) >> 2; \
         return name##_buf.v[i >> 1][i & 1u]; \
     } \
-    uvec2 name##_word2(uint page, uint byte) { \
-        if (ADDRESSED) return KvRead2(name##_at(page, byte)).v; \
-        return name##_buf.v[(page * pc.name##_stride + byte) >> 3]; \
-    }
+    uvec2 name##_word2(uint page, uint byte) { return name##_buf.v[(page * pc.name##_stride + byte) >> 3]; }
 
 #define KV_POOL_RW(name, binding_number) \
     layout(std430, set = 0, binding = binding_number) writeonly buffer name##_block { uvec2 v[]; } name##_buf; \
-    KV_POOL_AT(name) \
     void name##_store_word(uint page, uint byte, uint w) { \
-        if (ADDRESSED) { \
-            KvWrite1(name##_at(page, byte)).v = w; \
-        } else { \
-            uint i = (page * pc.name##_stride + byte) >> 2; \
-            name##_buf.v[i >> 1][i & 1u] = w; \
-        } \
+        uint i = (page * pc.name##_stride + byte) >> 2; \
+        name##_buf.v[i >> 1][i & 1u] = w; \
     } \
-    void name##_store_word2(uint page, uint byte, uvec2 w) { \
-        if (ADDRESSED) KvWrite2(name##_at(page, byte)).v = w; \
-        else name##_buf.v[(page * pc.name##_stride + byte) >> 3] = w; \
-    }
+    void name##_store_word2(uint page, uint byte, uvec2 w) { name##_buf.v[(page * pc.name##_stride + byte) >> 3] = w; }
 
+#endif
 #endif

@@ -4,27 +4,26 @@
 // full. All invocations call these together.
 //
 // Features: subgroupShuffle, and subgroupSizeControl with computeFullSubgroups. None without
-// LANES_PASS, a choice: all numbers pass through shared memory then.
+// LANES_PASS, which a build defines: all numbers pass through shared memory then.
 #ifndef LIB_LANES_GLSL
 #define LIB_LANES_GLSL
-#extension GL_KHR_shader_subgroup_basic : require
-#extension GL_KHR_shader_subgroup_shuffle : require
-
-layout(constant_id = 95) const bool LANES_PASS = false;
-
-shared uint lanes_of[SUBGROUP < 32u || !LANES_PASS ? 128u : 1u];
 
 // lanes_me: the number of this invocation, by which all others know it here.
-uint lanes_me() {
-    if (LANES_PASS) return gl_SubgroupID * SUBGROUP + gl_SubgroupInvocationID;
-    return gl_LocalInvocationID.x;
-}
+#ifdef LANES_PASS
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+shared uint lanes_of[SUBGROUP < 32u ? 128u : 1u];
+uint lanes_me() { return gl_SubgroupID * SUBGROUP + gl_SubgroupInvocationID; }
+#else
+shared uint lanes_of[128];
+uint lanes_me() { return gl_LocalInvocationID.x; }
+#endif
 
 // lanes_pass: what invocation me ^ bit has for v; bit is below 32.
 uint lanes_pass(uint v, uint bit) {
-    if (LANES_PASS) {
-        if (bit < SUBGROUP) return subgroupShuffleXor(v, bit);
-    }
+#ifdef LANES_PASS
+    if (bit < SUBGROUP) return subgroupShuffleXor(v, bit);
+#endif
     lanes_of[lanes_me() % 128u] = v;
     barrier();
     const uint other = lanes_of[(lanes_me() ^ bit) % 128u];

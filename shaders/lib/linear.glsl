@@ -19,9 +19,9 @@ layout(std430, set = 0, binding = 1) readonly buffer RowScale { float v[]; } row
 layout(std430, set = 0, binding = 2) readonly buffer XScale { uint v[]; } x_scale;
 
 layout(push_constant) uniform Push {
-    uint64_t x_addr;
-    uint64_t w_addr;
-    uint64_t y_addr;
+    ADDRESS x_addr;
+    ADDRESS w_addr;
+    ADDRESS y_addr;
     uint tokens;
     uint groups;
     uint n;             // rows of a group's weights
@@ -33,43 +33,42 @@ layout(push_constant) uniform Push {
     uint splits;        // parts that k is cut into, each with a y of its own
     uint split_steps;   // steps over k of a part
     uint first_row;     // of the matrix kernel's launch; not 0 with one group only
-    uint64_t norm_addr;    // see linear_norm.glsl
+#ifdef NORMS
+    uint64_t norm_addr; // see linear_norm.glsl
     uint64_t normed_addr;
     uint64_t arrived_addr;
+#endif
 } pc;
 
+#ifdef ADDRESSED
+
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer LinearRead4 { uvec4 v; };
+
+uvec4 x_quad(uint i) { return LinearRead4(pc.x_addr + uint64_t(i) * 16u).v; }
+uvec4 w_quad(uint i) { return LinearRead4(pc.w_addr + uint64_t(i) * 16u).v; }
+void y_word(uint i, uint word) { KvWrite1(pc.y_addr + uint64_t(i) * 4u).v = word; }
+void y_word2(uint i, uvec2 words) { KvWrite2(pc.y_addr + uint64_t(i) * 4u).v = words; } // i even
+
+#else
+
 layout(std430, set = 0, binding = 3) readonly buffer X { uvec4 v[]; } x_buf;
 layout(std430, set = 0, binding = 4) readonly buffer W { uvec4 v[]; } w_buf;
 layout(std430, set = 0, binding = 5) writeonly buffer Y { uint v[]; } y_buf;
 
+uvec4 x_quad(uint i) { return x_buf.v[i]; }
+uvec4 w_quad(uint i) { return w_buf.v[i]; }
+void y_word(uint i, uint word) { y_buf.v[i] = word; }
+
+void y_word2(uint i, uvec2 words) { // i even
+    y_buf.v[i] = words.x;
+    y_buf.v[i + 1u] = words.y;
+}
+
+#endif
+
 #define SCALE_WORD(i) w_scale.v[i]
 #define ROW_LENGTH pc.k
 #include "linear_scales.glsl"
-
-uvec4 x_quad(uint i) {
-    if (ADDRESSED) return LinearRead4(pc.x_addr + uint64_t(i) * 16u).v;
-    return x_buf.v[i];
-}
-
-uvec4 w_quad(uint i) {
-    if (ADDRESSED) return LinearRead4(pc.w_addr + uint64_t(i) * 16u).v;
-    return w_buf.v[i];
-}
-
-void y_word(uint i, uint word) {
-    if (ADDRESSED) KvWrite1(pc.y_addr + uint64_t(i) * 4u).v = word;
-    else y_buf.v[i] = word;
-}
-
-void y_word2(uint i, uvec2 words) { // i even
-    if (ADDRESSED) {
-        KvWrite2(pc.y_addr + uint64_t(i) * 4u).v = words;
-    } else {
-        y_buf.v[i] = words.x;
-        y_buf.v[i + 1u] = words.y;
-    }
-}
 
 // x_block_bits: the f32 bits of the scale of an E4M3 token at k.
 uint x_block_bits(uint token, uint group, uint k) {

@@ -2,17 +2,18 @@
 // Codes come too small or too large by a power of two, for which WEIGHT_UNSCALE and ACT_UNSCALE
 // make up.
 //
-// With HALF_CODES, a choice, codes become binary16 by moving their bits, which costs few
-// instructions. Without it see lifted.glsl.
+// With HALF_CODES, which a build defines, codes become binary16 by moving their bits, which costs
+// few instructions. Without it see lifted.glsl.
 #ifndef LIB_LINEAR_F32_GLSL
 #define LIB_LINEAR_F32_GLSL
 #include "formats.glsl"
 #include "lifted.glsl"
+
+#ifdef HALF_CODES
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 
-layout(constant_id = 93) const bool HALF_CODES = false;
-
 vec2 linear_halves(uint pair) { return vec2(unpackFloat2x16(pair)); }
+#endif
 
 #define FORMAT_F32
 #include "format_list.glsl"

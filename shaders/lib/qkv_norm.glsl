@@ -5,12 +5,12 @@
 #include "lib/bf16.glsl"
 
 layout(push_constant) uniform Push {
-    uint64_t qr_addr;
-    uint64_t kv_addr;
-    uint64_t qr_weight_addr;
-    uint64_t kv_weight_addr;
-    uint64_t qr_out_addr;
-    uint64_t kv_out_addr;
+    ADDRESS qr_addr;
+    ADDRESS kv_addr;
+    ADDRESS qr_weight_addr;
+    ADDRESS kv_weight_addr;
+    ADDRESS qr_out_addr;
+    ADDRESS kv_out_addr;
     uint qr_stride; // units of a row of qr
     uint qr_at;     // unit of its first column
     uint kv_stride;

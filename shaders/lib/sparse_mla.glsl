@@ -27,15 +27,17 @@
 // scores, in a fixed order, and makes weights of them. It adds 8 dims of all TILE rows to its
 // accumulators, of 4 heads. A masked row is zero in shared memory and its weight is 0, so nothing
 // that lies at a masked slot is ever read.
-// With HALVES queries, rows and weights are f16, as lib/cm_element.glsl has them.
+// With DOT2 queries, rows and weights are f16, as lib/cm_element.glsl has them.
 // Shared memory, bytes:
 //   (HG + TILE)*1024 + 1024/TILE*(HG*(TILE/2 + 2) + 1) + 6*HG*TILE + 4*(HG + TILE) + 4
 #ifndef LIB_SPARSE_MLA_GLSL
 #define LIB_SPARSE_MLA_GLSL
 #include "bf16.glsl"
 #include "mla_finish.glsl"
-#include "cm_element.glsl"
 #include "dot2.glsl"
+#ifdef DOT2
+#include "cm_element.glsl"
+#endif
 
 const uint MLA_THREADS = 16u * HG;
 const uint MLA_HEAD_BLOCKS = HG / 4u;
@@ -49,12 +51,18 @@ const uint MLA_FOURS = HALVES ? 1u : 2u;                // of fours of dims: fro
 const uint MLA_NEXT = HALVES ? 64u : 1u;                // and the second of a unit
 const uint MLA_P_PITCH = HG / 4u + 1u;                  // padded against bank conflicts
 
-shared uvec4 q_s[HG * 64u];             // [HG, 512] bf16,
-shared uvec2 half_q_s[HG * 128u + HG / 4u]; // or f16, and 8 bytes behind every four heads
-shared uvec4 kv_s[TILE * 64u];          // [TILE, 512] bf16
+#ifdef DOT2
+shared uvec2 q_s[HG * 128u + HG / 4u];  // [HG, 512] f16, and 8 bytes behind every four heads
+#else
+shared uvec4 q_s[HG * 64u];             // [HG, 512] bf16
+#endif
+shared uvec4 kv_s[TILE * 64u];          // [TILE, 512] of the same
 shared vec2 dot_s[MLA_HALF * MLA_DOTS]; // [shares, HG, TILE]; at the end l and the largest score of each pair, then m
-shared vec4 p_s[TILE * HG / 4u];        // [TILE, HG],
-shared uvec4 half_p_s[TILE / 2u * MLA_P_PITCH]; // or two rows a word
+#ifdef DOT2
+shared uvec4 p_s[TILE / 2u * MLA_P_PITCH]; // [TILE, HG], two rows a word
+#else
+shared vec4 p_s[TILE * HG / 4u];        // [TILE, HG]
+#endif
 shared float top_s[HG * MLA_PAIRS];     // larger score of each pair
 shared float factor_s[HG];
 shared uint valid_s[TILE];
@@ -62,10 +70,25 @@ shared uint stale_s;                    // 1 + first row of the last tile that w
 
 vec4 mla_acc[8];                        // 8 dims of each of 4 heads
 
-uvec4 mla_numbers(uvec4 w) {
-    if (HALVES) return cm_from_bf16x8(w);
-    return w;
+// mla_keep_query, mla_query: the i-th unit of all heads, a unit of head + i of four.
+#ifdef DOT2
+uvec4 mla_numbers(uvec4 w) { return cm_from_bf16x8(w); }
+
+float mla_dot2(uint a, uint b, float sum) { return dot2(unpackFloat2x16(a), unpackFloat2x16(b), sum); }
+
+// RADV loads 8 bytes a lane. 16 lanes, which have eight units of two fours of heads, meet all
+// banks.
+void mla_keep_query(uint i, uvec4 w) {
+    q_s[i * 2u + i / 256u] = w.xy;
+    q_s[i * 2u + i / 256u + 1u] = w.zw;
 }
+
+uvec4 mla_query(uint head, uint i, uint unit) {
+    const uint at = head * 128u + head / 4u + unit * 2u + i * 128u;
+    return uvec4(q_s[at], q_s[at + 1u]);
+}
+#else
+uvec4 mla_numbers(uvec4 w) { return w; }
 
 void mla_unpack(uvec4 w, out vec4 lo, out vec4 hi) {
     lo = vec4(bf16_unpack2(w.x), bf16_unpack2(w.y));
@@ -73,29 +96,14 @@ void mla_unpack(uvec4 w, out vec4 lo, out vec4 hi) {
 }
 
 float mla_dot2(uint a, uint b, float sum) {
-    if (HALVES) return dot2(unpackFloat2x16(a), unpackFloat2x16(b), sum);
     const vec2 x = bf16_unpack2(a), y = bf16_unpack2(b);
     return fma(x.y, y.y, fma(x.x, y.x, sum));
 }
 
-// mla_keep_query, mla_query: the i-th unit of all heads, a unit of head + i of four. RADV loads 8
-// bytes a lane: 16 lanes, which have eight units of two fours of heads, meet all banks.
-void mla_keep_query(uint i, uvec4 w) {
-    if (HALVES) {
-        half_q_s[i * 2u + i / 256u] = w.xy;
-        half_q_s[i * 2u + i / 256u + 1u] = w.zw;
-    } else {
-        q_s[i] = w;
-    }
-}
+void mla_keep_query(uint i, uvec4 w) { q_s[i] = w; }
 
-uvec4 mla_query(uint head, uint i, uint unit) {
-    if (HALVES) {
-        const uint at = head * 128u + head / 4u + unit * 2u + i * 128u;
-        return uvec4(half_q_s[at], half_q_s[at + 1u]);
-    }
-    return q_s[(head + i) * 64u + unit];
-}
+uvec4 mla_query(uint head, uint i, uint unit) { return q_s[(head + i) * 64u + unit]; }
+#endif
 
 // mla_scores: the dot products of this invocation's block over its share of the dims, in two
 // rounds: the second half of the shares hands its sums to the first, which passes on both.
@@ -138,13 +146,9 @@ vec2 mla_weigh(vec2 s, float m, bvec2 valid) {
 
 // What needs p_s stands behind mla_scores: Mesa lays shared memory out in the order of first use,
 // and with p_s in front of dot_s ANV's kernels take a fifth more clocks on Arc A.
+#ifdef DOT2
 void mla_put_weights(uint head, uint pair, vec2 p) {
-    if (HALVES) {
-        half_p_s[pair * MLA_P_PITCH + head / 4u][head % 4u] = packFloat2x16(f16vec2(p));
-    } else {
-        p_s[(2u * pair * HG + head) / 4u][head % 4u] = p.x;
-        p_s[((2u * pair + 1u) * HG + head) / 4u][head % 4u] = p.y;
-    }
+    p_s[pair * MLA_P_PITCH + head / 4u][head % 4u] = packFloat2x16(f16vec2(p));
 }
 
 // mla_values: 8 dims of a row: four of each half of the dims, so that loads of 8 bytes, as RADV has
@@ -155,10 +159,10 @@ uvec4 mla_values(uint r, uint unit) {
 }
 
 // mla_add: rows r4 to r4 + 3 of 8 dims, times their weights, of 4 heads.
-void mla_add_halves(uint r4, uint unit, uint first) {
+void mla_add(uint r4, uint unit, uint first) {
     [[unroll]] for (uint r = r4; r < r4 + 4u; r += 2u) {
         const uvec4 a = mla_values(r, unit), b = mla_values(r + 1u, unit);
-        const uvec4 p = half_p_s[r / 2u * MLA_P_PITCH + first / 4u];
+        const uvec4 p = p_s[r / 2u * MLA_P_PITCH + first / 4u];
         [[unroll]] for (uint d = 0u; d < 4u; d++) {
             const f16vec2 x = unpackFloat2x16(a[d]), y = unpackFloat2x16(b[d]);
             [[unroll]] for (uint i = 0u; i < 4u; i++) {
@@ -170,11 +174,20 @@ void mla_add_halves(uint r4, uint unit, uint first) {
     }
 }
 
+// mla_store: 8 dims of a finished row that begins at unit row of dst.
+void mla_store(uint row, uint unit, uvec4 w) {
+    dst.rows[row + unit / 2u][unit % 2u * 2u] = w.x;
+    dst.rows[row + unit / 2u][unit % 2u * 2u + 1u] = w.y;
+    dst.rows[row + 32u + unit / 2u][unit % 2u * 2u] = w.z;
+    dst.rows[row + 32u + unit / 2u][unit % 2u * 2u + 1u] = w.w;
+}
+#else
+void mla_put_weights(uint head, uint pair, vec2 p) {
+    p_s[(2u * pair * HG + head) / 4u][head % 4u] = p.x;
+    p_s[((2u * pair + 1u) * HG + head) / 4u][head % 4u] = p.y;
+}
+
 void mla_add(uint r4, uint unit, uint first) {
-    if (HALVES) {
-        mla_add_halves(r4, unit, first);
-        return;
-    }
     [[unroll]] for (uint r = r4; r < r4 + 4u; r++) {
         vec4 a, b;
         mla_unpack(kv_s[r * 64u + unit], a, b);
@@ -186,17 +199,8 @@ void mla_add(uint r4, uint unit, uint first) {
     }
 }
 
-// mla_store: 8 dims of a finished row that begins at unit row of dst.
-void mla_store(uint row, uint unit, uvec4 w) {
-    if (HALVES) {
-        dst.rows[row + unit / 2u][unit % 2u * 2u] = w.x;
-        dst.rows[row + unit / 2u][unit % 2u * 2u + 1u] = w.y;
-        dst.rows[row + 32u + unit / 2u][unit % 2u * 2u] = w.z;
-        dst.rows[row + 32u + unit / 2u][unit % 2u * 2u + 1u] = w.w;
-    } else {
-        dst.rows[row + unit] = w;
-    }
-}
+void mla_store(uint row, uint unit, uvec4 w) { dst.rows[row + unit] = w; }
+#endif
 
 // mla_finish: joins what the invocations know of each head, and writes it.
 void mla_finish(uint t, uint head0, uint split, uint lane, float m, float l, float peak) {

@@ -1,7 +1,7 @@
 // Tensors of one element type, counted from their start in 32 bits. Declare the push
 // block with the member
 //
-//   uint64_t name_addr;
+//   ADDRESS name_addr;
 //
 // and then, reached as lib/addressed.glsl says:
 //
@@ -17,6 +17,8 @@
 
 #include "addressed.glsl"
 
+#ifdef ADDRESSED
+
 #define TENSOR_TYPE(type, align) \
     layout(buffer_reference, std430, buffer_reference_align = align) readonly buffer Read_##type { type v[]; }; \
     layout(buffer_reference, std430, buffer_reference_align = align) volatile readonly buffer Early_##type { type v[]; }; \
@@ -27,23 +29,21 @@ TENSOR_TYPE(float, 4)
 TENSOR_TYPE(uvec2, 8)
 TENSOR_TYPE(uvec4, 16)
 
-#define TENSOR_AT(type, name, Read) \
-    type name##_at(uint i) { \
-        if (ADDRESSED) return Read(pc.name##_addr).v[i]; \
-        return name##_buf.v[i]; \
-    }
+#define TENSOR(type, name, binding_number) type name##_at(uint i) { return Read_##type(pc.name##_addr).v[i]; }
+#define TENSOR_EARLY(type, name, binding_number) type name##_at(uint i) { return Early_##type(pc.name##_addr).v[i]; }
+#define TENSOR_OUT(type, name, binding_number) void name##_put(uint i, type x) { Write_##type(pc.name##_addr).v[i] = x; }
+
+#else
 
 #define TENSOR(type, name, binding_number) \
     layout(std430, set = 0, binding = binding_number) readonly buffer name##_block { type v[]; } name##_buf; \
-    TENSOR_AT(type, name, Read_##type)
+    type name##_at(uint i) { return name##_buf.v[i]; }
 #define TENSOR_EARLY(type, name, binding_number) \
     layout(std430, set = 0, binding = binding_number) volatile readonly buffer name##_block { type v[]; } name##_buf; \
-    TENSOR_AT(type, name, Early_##type)
+    type name##_at(uint i) { return name##_buf.v[i]; }
 #define TENSOR_OUT(type, name, binding_number) \
     layout(std430, set = 0, binding = binding_number) writeonly buffer name##_block { type v[]; } name##_buf; \
-    void name##_put(uint i, type x) { \
-        if (ADDRESSED) Write_##type(pc.name##_addr).v[i] = x; \
-        else name##_buf.v[i] = x; \
-    }
+    void name##_put(uint i, type x) { name##_buf.v[i] = x; }
 
+#endif
 #endif

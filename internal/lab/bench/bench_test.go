@@ -139,7 +139,7 @@ func TestPeers(t *testing.T) {
 	peers, err := Peers()
 	require.NoError(t, err)
 	known := map[string]bool{}
-	for _, c := range (OpOptions{}).withDefaults(compareSuite, false).cases(SuiteOps(compareSuite)) {
+	for _, c := range (OpOptions{}).withDefaults(false).cases(SuiteOps(compareSuite)) {
 		known[c.op.Name+" "+c.size.Name+" "] = true
 		for part := range c.size.Parts {
 			known[c.op.Name+" "+c.size.Name+" "+part], known[c.op.Name+" "+c.size.Name+" both"] = true, true

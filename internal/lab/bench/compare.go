@@ -77,6 +77,8 @@ func (g goal) hasCase(op, name string) bool {
 	return slices.Contains(g.ops, op) && hasParts(name, g.cases)
 }
 
+const decodeOp = "flashmla_sparse_decode"
+
 // goals are the names of the goals that a row belongs to, with semicolons.
 func (r OpRow) goals() string {
 	var names []string

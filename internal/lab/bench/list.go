@@ -7,7 +7,7 @@ type Listed struct {
 	Case  string `json:"case"`
 }
 
-// List are the cases of a suite as options ask for them on a GPU; on a processor defaults are
+// List returns the cases of a suite as options ask for them on a GPU; on a processor defaults are
 // fewer. ops are for suites of single operations, models for the others. Errors: vk.ErrArgument.
 func List(suite string, ops OpOptions, models LayerOptions) (list []Listed, err error) {
 	add := func(op, name string) { list = append(list, Listed{suite, op, name}) }
@@ -36,18 +36,12 @@ func List(suite string, ops OpOptions, models LayerOptions) (list []Listed, err 
 		for _, x := range (PrefillOptions{models}).withDefaults(false).rows() {
 			add(suite, x.title())
 		}
-	case suite == "start":
-		for _, x := range (StartOptions{LayerOptions: models}).withDefaults(false).rows() {
-			for _, x.Caches = range []string{cachesEmpty, cachesFull} {
-				add(suite, x.title())
-			}
-		}
 	default:
 		asked, err := ops.check(suite)
 		if err != nil {
 			return nil, err
 		}
-		for _, c := range ops.withDefaults(suite, false).cases(asked) {
+		for _, c := range ops.withDefaults(false).cases(asked) {
 			add(c.op.Name, c.size.Name)
 		}
 	}
@@ -55,4 +49,4 @@ func List(suite string, ops OpOptions, models LayerOptions) (list []Listed, err 
 }
 
 // modelSuites are those of layers and models.
-var modelSuites = map[string]bool{"layer": true, "step": true, "prefill": true, "start": true}
+var modelSuites = map[string]bool{"layer": true, "step": true, "prefill": true}

@@ -25,9 +25,6 @@ func TestList(t *testing.T) {
 	}
 	models := LayerOptions{Models: []string{"pro", "v41-flash"}, Kinds: []string{"c4a", "full2"},
 		Batches: []int{1, 2}, Contexts: []int{9, 1}, Prefill: []int{5}, Chunk: 3}
-	assert.Equal(t, []string{
-		"start model=pro/weights=fp8/batch=1/context=9/caches=empty", "start model=pro/weights=fp8/batch=1/context=9/caches=full",
-		"start model=pro/weights=fp8/batch=2/context=9/caches=empty"}, listed("start", OpOptions{}, models)[:3])
 	assert.Equal(t, []string{"prefill model=pro/weights=fp8/tokens=5/chunk=3", "prefill model=v41-flash/weights=fp8/tokens=5/chunk=3"},
 		listed("prefill", OpOptions{}, models))
 	layers := listed("layer", OpOptions{}, models)

@@ -13,7 +13,6 @@ import (
 
 // OpSuites are the suites of single operations, each with what it times.
 var OpSuites = []struct{ Name, About string }{
-	{"decode", "Decode attention of a C4A layer: the kernel, with the merge of its parts."},
 	{"indexer", "Indexer and compressors of a C4A layer, and the compressor of a C128A layer; entries are a fourth of the context."},
 	{"attention", "The attention kernels, with the merge of their parts."},
 	{"memory", "What a layer does between its matrix products and its attention."},
@@ -21,16 +20,12 @@ var OpSuites = []struct{ Name, About string }{
 	{compareSuite, "Operations that others have measured."},
 }
 
-const (
-	decodeSuite  = "decode"
-	compareSuite = "compare"
-	decodeOp     = "flashmla_sparse_decode"
-)
+const compareSuite = "compare"
 
-// SuiteOps are the operations that a suite times.
+// SuiteOps returns the operations that a suite times.
 func SuiteOps(suite string) (ops []verify.Op) {
 	for _, op := range verify.All() {
-		if op.Suite == suite || suite == decodeSuite && op.Name == decodeOp || suite == compareSuite && op.Suite != "" {
+		if op.Suite == suite || suite == compareSuite && op.Suite != "" {
 			ops = append(ops, op)
 		}
 	}
@@ -53,22 +48,10 @@ type OpOptions struct {
 	floors   *floors                    // of the cases that have one
 }
 
-// withDefaults fills in what belongs to bench, and what the suite decode has of its own.
-func (o OpOptions) withDefaults(suite string, onSlow bool) OpOptions {
-	reps := [2]int{100, 3}
+// withDefaults fills in what belongs to bench.
+func (o OpOptions) withDefaults(onSlow bool) OpOptions {
 	o.Sizes.Slow = onSlow
-	if suite == decodeSuite {
-		reps = [2]int{200, 5}
-		o.Sizes.Heads = pick(o.Sizes.Heads, false, []int{64}, nil)
-		o.Sizes.TopK = pick(o.Sizes.TopK, false, []int{512}, nil)
-		o.Sizes.Batches = pick(o.Sizes.Batches, onSlow, []int{1, 2, 4, 8, 16, 32, 64, 128}, []int{1, 2, 4})
-		if o.Cases == nil {
-			for _, k := range o.Sizes.TopK {
-				o.Cases = append(o.Cases, fmt.Sprintf("topk=%d", k))
-			}
-		}
-	}
-	o.Common = o.Common.withDefaults(onSlow, reps, [2]int{20, 1})
+	o.Common = o.Common.withDefaults(onSlow, [2]int{100, 3}, [2]int{20, 1})
 	for _, model := range pick(o.Models, onSlow, productModels, slowModels) {
 		o.Sizes.Products = append(o.Sizes.Products, productsOf(model)...)
 	}
@@ -183,7 +166,7 @@ func Ops(ctx context.Context, dev *vk.Device, suite string, o OpOptions, l Limit
 	if err != nil {
 		return err
 	}
-	o = o.withDefaults(suite, slow(dev))
+	o = o.withDefaults(slow(dev))
 	cases := o.cases(ops)
 	if len(cases) == 0 && o.only == nil {
 		return &vk.ArgumentError{Op: "bench: " + suite, Arg: "case", Got: strings.Join(o.Cases, ", "),

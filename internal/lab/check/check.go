@@ -46,13 +46,28 @@ const (
 	GroupTimes      = "times"
 )
 
-// Groups has all groups with what they are.
-var Groups = []struct{ Name, About string }{
-	{GroupLimits, "what the device's memory and arithmetic units give a shader"},
-	{GroupOperations, "each operation, in each variant that the device has, against its definition in plain Go"},
-	{GroupLayers, "a whole layer of each kind"},
-	{GroupCuts, "sequences that are cut, shared, restored and rejected against the same in one piece"},
-	{GroupTimes, "layers of decode steps and prefills, checked and then timed"},
+// Groups has all groups with what they are, and the share of the budget that each has at least, in
+// percent: what groups do not use is for those after them.
+var Groups = []struct {
+	Name, About string
+	share       int
+}{
+	{GroupLimits, "what the device's memory and arithmetic units give a shader", 5},
+	{GroupOperations, "each operation, in each variant that the device has, against its definition in plain Go", 35},
+	{GroupLayers, "a whole layer of each kind", 15},
+	{GroupCuts, "sequences that are cut, shared, restored and rejected against the same in one piece", 20},
+	{GroupTimes, "layers of decode steps and prefills, checked and then timed", 25},
+}
+
+// reserved returns the percentage of the budget that groups after one have.
+func reserved(group string) (share int) {
+	for _, g := range slices.Backward(Groups) {
+		if g.Name == group {
+			break
+		}
+		share += g.share
+	}
+	return share
 }
 
 // Status is what became of a check.
@@ -71,7 +86,7 @@ const (
 var Statuses = []Status{Right, Wrong, TimedOut, Crashed, NotRun}
 
 // Bad tells whether something is wrong where a check has ended so.
-func (s Status) Bad() bool { return s != Right && s != NotRun }
+func (s Status) Bad() bool { return s == Wrong || s == Crashed }
 
 // Result is what became of a check.
 type Result struct {

@@ -91,6 +91,8 @@ func (r *Report) Verdict() string {
 		return "no check could be run: " + r.Problem
 	case r.Bad():
 		return "SOMETHING IS WRONG: " + r.Counts("")
+	case r.Late():
+		return "nothing is wrong, but not all ended in time (--timeout allows more): " + r.Counts("")
 	case r.Count("", Right) == 0:
 		return "nothing was run"
 	case r.Count("", NotRun) > 0:
@@ -117,7 +119,7 @@ func (r *Report) HTML() ([]byte, error) {
 		}
 	}
 	for _, x := range r.Results {
-		if x.Status.Bad() {
+		if x.Status.Bad() || x.Status == TimedOut {
 			v.WrongOnes = append(v.WrongOnes, x)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 // All are the checks, in the order in which they run: what is short and says much comes first.
 // Quick ones are the least that says something.
 func All(quick bool) []Check {
-	list := slices.Concat(limitChecks(), operationChecks(), layerChecks(quick), timeChecks(true), cutChecks(quick))
+	list := slices.Concat(limitChecks(), operationChecks(), layerChecks(quick), cutChecks(quick), timeChecks(true))
 	if !quick {
 		list = slices.Concat(list, timeChecks(false))
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -73,6 +74,30 @@ func (p *process) listen(said io.ReadCloser) {
 
 // tell gives the worker an order. That it has ended shows elsewhere.
 func (p *process) tell(x order) { json.NewEncoder(p.stdin).Encode(x) }
+
+// quiet is a while in which a worker says nothing. A machine with much else to do may give it
+// little of its processors, which compile kernels and, for a software driver, execute them: its own
+// time counts then, not the clock's.
+type quiet struct {
+	p           *process
+	limit       time.Duration // of the worker's own time
+	since, last time.Duration // that it had used at the beginning, and when goesOn was asked last
+}
+
+// listened begins such a while. The worker may use its processors for as long as limit.
+func (p *process) listened(limit time.Duration) quiet {
+	used, _ := busyTime(p.cmd.Process.Pid)
+	return quiet{p, limit * time.Duration(runtime.NumCPU()), used, used}
+}
+
+// goesOn reports whether the worker has worked since it was asked last, and not too long in all.
+func (q *quiet) goesOn() bool {
+	const least = time.Second
+	used, ok := busyTime(q.p.cmd.Process.Pid)
+	worked := used - q.last
+	q.last = used
+	return ok && worked >= least && used-q.since < q.limit
+}
 
 // leave lets the worker close its device and end, and ends it if it does not.
 func (p *process) leave(patience time.Duration) {

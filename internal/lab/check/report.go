@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,15 +51,13 @@ func (r *Report) Count(group string, s Status) (n int) {
 // Origin is where the results come from. There has to be a device.
 func (r *Report) Origin() describe.Origin { return r.Device.Origin(r.Program, r.Begun) }
 
-// Bad tells whether any check went wrong.
+// Bad reports whether any check went wrong.
 func (r *Report) Bad() bool {
-	for _, x := range r.Results {
-		if x.Status.Bad() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.Results, func(x Result) bool { return x.Status.Bad() })
 }
+
+// Late reports whether any check did not end in time.
+func (r *Report) Late() bool { return r.Count("", TimedOut) > 0 }
 
 // Limits are those that were measured, or nil.
 func (r *Report) Limits() *bench.Limits {

@@ -78,11 +78,16 @@ func notRun(format string, args ...any) Result {
 	return Result{Status: NotRun, Why: fmt.Sprintf(format, args...)}
 }
 
-// left is what is left of the budget.
-func (s *supervisor) left() time.Duration { return s.end.Sub(s.o.clock.now()) }
+// left returns what is left of the budget for a group.
+func (s *supervisor) left(group string) time.Duration {
+	return s.end.Sub(s.o.clock.now()) - s.o.Budget*time.Duration(reserved(group))/100
+}
 
-// outOfTime is why checks are not run, as the report and its readers group them.
-func (s *supervisor) outOfTime() string {
+// outOfTime says why checks of a group are not run, as the report and its readers group them.
+func (s *supervisor) outOfTime(group string) string {
+	if reserved(group) > 0 {
+		return fmt.Sprintf("the share of %s in the budget of %v was used up", group, s.o.Budget)
+	}
 	return fmt.Sprintf("the budget of %v was used up", s.o.Budget)
 }
 
@@ -94,8 +99,8 @@ func (s *supervisor) check(c Check) Result {
 	case s.ctx.Err() != nil:
 		s.closed = "interrupted"
 		return notRun("interrupted")
-	case s.left() <= 0:
-		return notRun("%s", s.outOfTime())
+	case s.left(c.Group) <= 0:
+		return notRun("%s", s.outOfTime(c.Group))
 	}
 	if r, ok := s.fits(c); !ok {
 		return r
@@ -132,7 +137,7 @@ func (s *supervisor) fits(c Check) (Result, bool) {
 		for _, t := range r.Times {
 			step += t.Time.Median / 1e6 * c.Grows
 		}
-		need, left := r.Seconds+step*passes, s.left().Seconds()
+		need, left := r.Seconds+step*passes, s.left(c.Group).Seconds()
 		switch {
 		case step > s.o.Silence.Seconds()/4: // it would look as if the device hung
 			return notRun("the device is too slow for it"), false
@@ -192,8 +197,9 @@ func (s *supervisor) greet(p *process) (problem string) {
 func (s *supervisor) one(c Check) Result {
 	w := s.worker
 	w.tell(order{Run: c.ID(), Limits: s.limits})
-	silence, budget := s.o.clock.after(s.o.Silence), s.o.clock.after(s.left())
+	silence, budget := s.o.clock.after(s.o.Silence), s.o.clock.after(s.left(c.Group))
 	interrupted := s.ctx.Done()
+	heard := w.listened(s.o.Silence)
 	var grace <-chan time.Time
 	var told Result // what becomes of a check that was told to stop
 	last := "it began"
@@ -216,16 +222,29 @@ func (s *supervisor) one(c Check) Result {
 			}
 			if last = m.Doing; grace == nil {
 				s.doing(last)
+				heard = w.listened(s.o.Silence)
 				silence = s.o.clock.after(s.o.Silence)
 			}
 		case <-silence:
-			stop(Result{Status: TimedOut, Why: fmt.Sprintf("nothing was heard of it for %v; it was at: %s", s.o.Silence, last)})
+			if heard.goesOn() {
+				silence = s.o.clock.after(s.o.Silence)
+				break
+			}
+			stop(Result{Status: TimedOut,
+				Why: fmt.Sprintf("nothing was heard of it for %v, see --timeout; it was at: %s", s.o.Silence, last)})
+			heard = w.listened(s.o.Grace)
 		case <-budget:
-			stop(notRun("%s in the middle of it", s.outOfTime()))
+			stop(notRun("%s in the middle of it", s.outOfTime(c.Group)))
+			heard = w.listened(s.o.Grace)
 		case <-interrupted:
 			interrupted = nil
 			stop(notRun("interrupted"))
+			heard = w.listened(0)
 		case <-grace:
+			if heard.goesOn() {
+				grace = s.o.clock.after(s.o.Grace)
+				break
+			}
 			return s.hung(c, last)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -217,7 +218,9 @@ func TestHang(t *testing.T) {
 	assert.Contains(t, r.Results[1].Why, "nothing was heard of it for 30s")
 	assert.Contains(t, r.Results[3].Why, "it was at: waiting for a fence")
 	assert.Equal(t, "the device hung in times/hang", r.Results[4].Why)
-	assert.True(t, r.Bad())
+	assert.False(t, r.Bad())
+	assert.True(t, r.Late())
+	assert.Contains(t, r.Verdict(), "nothing is wrong, but not all ended in time")
 
 	r = supervise(t, "", Options{}, limits{}, "hung", "right") // a wait that ended says so itself
 	assert.Equal(t, TimedOut, r.Results[0].Status)
@@ -233,6 +236,46 @@ func TestBudget(t *testing.T) {
 	assert.Regexp(t, `^the budget of 1m0s was used up in the middle of it; \d+ parts were right$`, r.Results[1].Why)
 	assert.Equal(t, "the budget of 1m0s was used up", r.Results[2].Why)
 	assert.False(t, r.Bad())
+}
+
+// TestShares holds that a group leaves to later ones their shares of the budget.
+func TestShares(t *testing.T) {
+	sum := 0
+	for _, g := range Groups {
+		sum += g.share
+	}
+	assert.Equal(t, 100, sum)
+	assert.Equal(t, []int{95, 25, 0}, []int{reserved(GroupLimits), reserved(GroupCuts), reserved(GroupTimes)})
+	now := clock{now: func() time.Time { return time.Unix(50, 0) }}
+	s := supervisor{ctx: t.Context(), o: Options{Budget: 100 * time.Second, clock: now}, end: time.Unix(100, 0)}
+	assert.Equal(t, -10*time.Second, s.left(GroupOperations))
+	assert.Equal(t, 5*time.Second, s.left(GroupLayers))
+	assert.Equal(t, "the share of operations in the budget of 1m40s was used up", s.check(Check{Group: GroupOperations}).Why)
+}
+
+// TestQuiet holds that a process that works is not taken for one that hangs, up to a limit.
+func TestQuiet(t *testing.T) {
+	self, err := os.FindProcess(os.Getpid())
+	require.NoError(t, err)
+	p := &process{cmd: &exec.Cmd{Process: self}}
+	if _, ok := busyTime(os.Getpid()); !ok {
+		t.Skip("this system does not say what processes take")
+	}
+	work := func(long time.Duration) {
+		for start, _ := busyTime(os.Getpid()); ; {
+			if now, _ := busyTime(os.Getpid()); now-start >= long {
+				return
+			}
+		}
+	}
+	q := p.listened(time.Minute)
+	assert.False(t, q.goesOn(), "it did nothing")
+	work(1100 * time.Millisecond)
+	assert.True(t, q.goesOn())
+	assert.False(t, q.goesOn(), "since then it did nothing")
+	q = p.listened(time.Millisecond)
+	work(1100 * time.Millisecond)
+	assert.False(t, q.goesOn(), "for too long")
 }
 
 // TestInterrupted holds that a context that ends ends a check that hangs.

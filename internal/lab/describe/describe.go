@@ -8,7 +8,9 @@ import (
 	"strings"
 
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/internal/tuning"
+	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -33,7 +35,8 @@ type Device struct {
 	Features      map[string]bool     `json:"features"`
 	CoopMat       []string            `json:"cooperative_matrix"`
 	Ops           map[string]Variants `json:"ops"`
-	Builds        *tuning.Choice      `json:"builds,omitempty"` // what was timed on it, if anything
+	Forbidden     []string            `json:"forbidden,omitempty"` // kernels that its limits forbid, and why
+	Builds        *tuning.Choice      `json:"builds,omitempty"`    // what was timed on it, if anything
 }
 
 // Profile is a tuning profile and why a device has it.
@@ -143,10 +146,32 @@ func Of(a *vk.Adapter, profile string) Device {
 	for _, s := range c.CoopMat {
 		d.CoopMat = append(d.CoopMat, fmt.Sprintf("%dx%dx%d %s x %s + %s -> %s, %s", s.M, s.N, s.K, s.A, s.B, s.C, s.Result, s.Scope))
 	}
+	d.Forbidden = forbidden(c)
 	for _, op := range verify.All() {
 		d.Ops[op.Name] = variantsOn(c, op.Variants, tune.Ladder(a, familyOf(op.Name), op.Variants), d.Usable)
 	}
 	return d
+}
+
+// forbidden lists the kernels that a device has the features for and not the limits.
+func forbidden(c *vk.Caps) (list []string) {
+	for _, name := range shaders.Names() {
+		k, err := shaders.Get(name)
+		if err != nil || len(c.Missing(k.Requires)) > 0 {
+			continue
+		}
+		m, err := spirv.Parse(k.SPIRV)
+		if err != nil {
+			continue
+		}
+		if n := len(m.Bindings); n > int(c.MaxStorageBuffers) {
+			list = append(list, fmt.Sprintf("%s: %d storage buffers", name, n))
+		}
+		if n := len(m.Push); n > 0 && m.Push[n-1].Offset+m.Push[n-1].Size > c.MaxPushConstants {
+			list = append(list, fmt.Sprintf("%s: %d bytes of push constants", name, m.Push[n-1].Offset+m.Push[n-1].Size))
+		}
+	}
+	return list
 }
 
 // familyOf is the family of an operation that has builds to choose from, and empty for others. The

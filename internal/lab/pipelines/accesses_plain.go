@@ -8,7 +8,7 @@ func plainBuild(kernel, stem string) (plain, halves bool) {
 	switch strings.TrimPrefix(kernel, stem) {
 	case "", "_da":
 		return true, false
-	case "_dot", "_half":
+	case "_dot":
 		return true, true
 	}
 	return false, false

@@ -99,9 +99,8 @@ func TestPatternsMirrorShaders(t *testing.T) {
 	codes := []string{"proj_linear_codes.comp", "const uint CODE_UNITS = BK / 16u;", "const uint CODE_LINES = THREADS / CODE_UNITS;",
 		"code_line_ = spread_rows(tid / CODE_UNITS, CODE_LINES);", "CM_KEEP_ROW(tile_s, row * PITCH + code_unit_, like, q)",
 		"const uint SCALES_AT = (BM + BN) * PITCH;", "const uint SCALES = BM * SUMS;", "tile_s[SCALES_AT + at / 4u][at % 4u] =",
-		"lib/linear_codes_sum.glsl",
 		"tile_s, m0 + i * CM_M, (s * SUMMED + k * CM_K) / QUAD, PITCH,", "SCALES_AT + (s * BM + m0 + i * CM_M) / 4u, 0u,",
-		"lib/linear_tiles.glsl", "const uint QUAD = PLACED ? 8u : 16u;", "const uint UNITS = BK / QUAD;",
+		"lib/linear_tiles.glsl", "const uint QUAD = 16u;", "const uint UNITS = BK / QUAD;",
 		"coopMatStore(acc[i][j], tile_s, mine + j * CM_N / 4u, OUT_PITCH, OUT_LAYOUT);"}
 	checkMirrors(t, []mirror{
 		{"attn_decode_cm", []uint32{64, 64, 32, 32, 256, 32, 16, 16, 16, 4, 1}, map[string]float64{"kv_s, fragments of K": 1,

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // smallCase is the size of a case's inputs, in bytes, up to which it is part of the
@@ -57,7 +58,7 @@ func TestOp(t *testing.T, name string, without ...string) {
 			testRef(t, op, set, names)
 		})
 		t.Run(filepath.Base(filepath.Dir(dir)), func(t *testing.T) {
-			run(t, verify.Options{Ops: []string{name}, Cases: names, Variants: variants, Vectors: []string{dir}})
+			run(t, shared.dev, verify.Options{Ops: []string{name}, Cases: names, Variants: variants, Vectors: []string{dir}})
 		})
 	}
 	t.Run("random", func(t *testing.T) {
@@ -67,7 +68,7 @@ func TestOp(t *testing.T, name string, without ...string) {
 		} else if len(without) > 0 {
 			o.Cases = others(op, seed, without)
 		}
-		run(t, o)
+		run(t, shared.dev, o)
 	})
 }
 
@@ -164,8 +165,8 @@ func testRef(t *testing.T, op verify.Op, set *vectors.Set, names []string) {
 }
 
 // run makes a subtest out of every row.
-func run(t *testing.T, o verify.Options) {
-	sum, err := verify.Run(t.Context(), shared.dev, o, func(r verify.Row) {
+func run(t *testing.T, dev *vk.Device, o verify.Options) {
+	sum, err := verify.Run(t.Context(), dev, o, func(r verify.Row) {
 		t.Run(strings.Trim(r.Case+"/"+r.Variant, "/"), func(t *testing.T) {
 			report(t)
 			switch r.Status {

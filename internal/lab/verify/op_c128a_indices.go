@@ -7,13 +7,12 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
 	Register(Op{
 		Name: "c128a_indices", Class: ClassExact, Variants: attention.IndexVariants,
-		Random: randomC128, Ref: refC128, Bind: bindC128, Compare: exactly("indices", "lens"),
+		Random: randomC128, Ref: refBy(fields, refC128), Bind: bindBy(fields, bindC128), Compare: exactly("indices", "lens"),
 	})
 }
 
@@ -55,44 +54,35 @@ func randomC128(seed uint64) []Case {
 	return cases
 }
 
-func refC128(c Case) (Arrays, error) {
-	in := c.Input()
-	positions := in.Array("positions", vectors.I32, -1)
-	tokens, width, page, ratio := positions.Dim(0), in.Int("width"), in.Int("block_size"), in.Int("compress_ratio")
-	slots, req := in.Optional("slot_mapping", vectors.I64, tokens), in.Optional("token_to_req", vectors.I32, tokens)
-	var table *attention.Table
-	if in.Has("block_table") {
-		_, t := tableInput(in, page)
-		table = &t
-	}
-	if err := in.Err(); err != nil {
-		return nil, err
-	}
-	indices, lens := attention.C128IndicesRef(positions.I32(), ratio, width, slots.I64(), req.I32(), table)
-	return Arrays{"indices": vectors.FromI32(indices, tokens, width), "lens": vectors.FromI32(lens, tokens)}, nil
+type c128Input struct {
+	Positions Array `in:"positions i32 T"`
+	Slots     Array `in:"slot_mapping? i64 T"`
+	Req       Array `in:"token_to_req? i32 T"`
+	Table     Array `in:"block_table? i32 R W"`
+	Width     int   `in:"width"`
+	Page      int   `in:"block_size"`
+	Ratio     int   `in:"compress_ratio"`
+
+	T, R, W int
 }
 
-func bindC128(b Build, c Case) (Bound, error) {
-	in := c.Input()
-	positions := in.Array("positions", vectors.I32, -1)
-	tokens, width := positions.Dim(0), in.Int("width")
-	slots, req := in.Optional("slot_mapping", vectors.I64, tokens), in.Optional("token_to_req", vectors.I32, tokens)
-	table := in.Optional("block_table", vectors.I32, -1, -1)
-	op, err := attention.NewC128Indices(b.Dev, attention.C128IndicesConfig{Page: in.Int("block_size"), Ratio: in.Int("compress_ratio"),
-		Variant: b.Variant})
-	if in.Err() != nil {
-		return Bound{}, in.Err()
+func refC128(x c128Input) (Arrays, error) {
+	var table *attention.Table
+	if !x.Table.IsZero() {
+		table = &attention.Table{Blocks: x.Table.I32(), R: x.R, W: x.W, Page: x.Page}
 	}
-	if err != nil {
-		return Bound{}, err
-	}
-	return Bound{op.Variant(), func(r *Rig) Launch {
+	indices, lens := attention.C128IndicesRef(x.Positions.I32(), x.Ratio, x.Width, x.Slots.I64(), x.Req.I32(), table)
+	return Arrays{"indices": vectors.FromI32(indices, x.T, x.Width), "lens": vectors.FromI32(lens, x.T)}, nil
+}
+
+func bindC128(b Build, x c128Input) (Bound, error) {
+	op, err := attention.NewC128Indices(b.Dev, attention.C128IndicesConfig{Page: x.Page, Ratio: x.Ratio, Variant: b.Variant})
+	return bound(op, err, func(r *Rig) Launch {
 		a := attention.C128IndicesArgs{
-			Positions: r.In(positions, tensor.I32), SlotMapping: r.In(slots, tensor.I64),
-			TokenToReq: r.In(req, tensor.I32), BlockTable: r.In(table, tensor.I32),
-			Indices: r.Out(tensor.I32, tokens, width), Lens: r.Out(tensor.I32, tokens),
+			Positions: r.In(x.Positions, tensor.I32), SlotMapping: r.In(x.Slots, tensor.I64),
+			TokenToReq: r.In(x.Req, tensor.I32), BlockTable: r.In(x.Table, tensor.I32),
+			Indices: r.Out(tensor.I32, x.T, x.Width), Lens: r.Out(tensor.I32, x.T),
 		}
-		return Launch{Out: map[string]tensor.Tensor{"indices": a.Indices, "lens": a.Lens},
-			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
-	}}, nil
+		return launch(op, a, outs{"indices": a.Indices, "lens": a.Lens})
+	})
 }

@@ -7,13 +7,13 @@ import (
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
 	Register(Op{
 		Name: "candidate_blocks", Class: ClassExact, Variants: indexer.TopKVariants,
-		Random: randomCandidates, Ref: refCandidates, Bind: bindCandidates, Compare: exactly("candidate_blocks", "candidate_columns"),
+		Random: randomCandidates, Ref: refBy(fields, refCandidates),
+		Bind: bindBy(fields, bindCandidates), Compare: exactly("candidate_blocks", "candidate_columns"),
 	})
 }
 
@@ -38,33 +38,18 @@ func randomCandidates(seed uint64) []Case {
 	})
 }
 
-func refCandidates(c Case) (Arrays, error) {
-	logits, lens, k, err := indexerTopKInput(c)
-	if err != nil {
-		return nil, err
-	}
-	blocks, columns := indexer.CandidatesRef(logits.F32(), logits.Dim(1), lens.I32(), k)
-	t := lens.Dim(0)
-	return Arrays{"candidate_blocks": vectors.FromI32(blocks, t, k), "candidate_columns": vectors.FromI32(columns, t)}, nil
+func refCandidates(x topkInput) (Arrays, error) {
+	blocks, columns := indexer.CandidatesRef(x.Logits.F32(), x.N, x.Lens.I32(), x.K)
+	return Arrays{"candidate_blocks": vectors.FromI32(blocks, x.R, x.K), "candidate_columns": vectors.FromI32(columns, x.R)}, nil
 }
 
-func bindCandidates(b Build, c Case) (Bound, error) {
-	logits, lens, k, err := indexerTopKInput(c)
-	if err != nil {
-		return Bound{}, err
-	}
-	in := c.Input()
-	op, err := indexer.NewCandidates(b.Dev, indexer.CandidatesConfig{K: k, Variant: b.Variant,
-		Workgroups: in.IntOr("workgroups", 0), Threads: min(in.IntOr("threads", 0), int(b.Dev.Caps().MaxWorkgroupInvocations))})
-	if err != nil {
-		return Bound{}, unfitK(err)
-	}
-	rows, n := lens.Dim(0), logits.Dim(1)
-	return Bound{op.Variant(), func(r *Rig) Launch {
-		a := indexer.CandidatesArgs{Logits: r.In(logits, tensor.F32), Lens: r.In(lens, tensor.I32),
-			Out:     indexer.CandidateBlocks{Blocks: r.Out(tensor.I32, rows, k), Columns: r.Out(tensor.I32, rows)},
-			Scratch: r.Scratch(op.ScratchBytes(rows, n)), Arrived: r.Shared(vectors.FromI32(make([]int32, rows), rows), tensor.I32)}
-		return Launch{Out: map[string]tensor.Tensor{"candidate_blocks": a.Out.Blocks, "candidate_columns": a.Out.Columns},
-			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
-	}}, nil
+func bindCandidates(b Build, x topkInput) (Bound, error) {
+	op, err := indexer.NewCandidates(b.Dev, indexer.CandidatesConfig{K: x.K, Variant: b.Variant,
+		Workgroups: x.Workgroups, Threads: min(x.Threads, int(b.Dev.Caps().MaxWorkgroupInvocations))})
+	return bound(op, unfitK(err), func(r *Rig) Launch {
+		a := indexer.CandidatesArgs{Logits: r.In(x.Logits, tensor.F32), Lens: r.In(x.Lens, tensor.I32),
+			Out:     indexer.CandidateBlocks{Blocks: r.Out(tensor.I32, x.R, x.K), Columns: r.Out(tensor.I32, x.R)},
+			Scratch: r.Scratch(op.ScratchBytes(x.R, x.N)), Arrived: r.Shared(vectors.New(vectors.I32, x.R), tensor.I32)}
+		return launch(op, a, outs{"candidate_blocks": a.Out.Blocks, "candidate_columns": a.Out.Columns})
+	})
 }

@@ -9,13 +9,12 @@ import (
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
 	Register(Op{
 		Name: "candidate_entries", Class: ClassExact, Variants: indexer.CandidateEntriesVariants,
-		Random: randomEntries, Ref: refEntries, Bind: bindEntries,
+		Random: randomEntries, Ref: refBy(readEntries, refEntries), Bind: bindBy(readEntries, bindEntries),
 		Compare: func(c Case, got, want Arrays) Result {
 			names := []string{"topk_indices"}
 			if c.Input().IntOr("block_size", 0) > 0 {
@@ -84,11 +83,7 @@ func readEntries(c Case) (x entriesInput, err error) {
 	return x, in.Err()
 }
 
-func refEntries(c Case) (Arrays, error) {
-	x, err := readEntries(c)
-	if err != nil {
-		return nil, err
-	}
+func refEntries(x entriesInput) (Arrays, error) {
 	entries := indexer.CandidateEntriesRef(x.picks.I32(), x.k, x.blocks.I32(), x.blocks.Dim(1))
 	want := Arrays{"topk_indices": vectors.FromI32(entries, x.tokens, x.k)}
 	if x.page == 0 {
@@ -109,16 +104,9 @@ func refEntries(c Case) (Arrays, error) {
 	return want, nil
 }
 
-func bindEntries(b Build, c Case) (Bound, error) {
-	x, err := readEntries(c)
-	if err != nil {
-		return Bound{}, err
-	}
+func bindEntries(b Build, x entriesInput) (Bound, error) {
 	op, err := indexer.NewCandidateEntries(b.Dev, indexer.CandidateEntriesConfig{SlotPage: x.page, Variant: b.Variant})
-	if err != nil {
-		return Bound{}, err
-	}
-	return Bound{op.Variant(), func(r *Rig) Launch {
+	return bound(op, err, func(r *Rig) Launch {
 		a := indexer.CandidateEntriesArgs{Picks: r.In(x.picks, tensor.I32), Blocks: r.In(x.blocks, tensor.I32)}
 		out := map[string]tensor.Tensor{"topk_indices": a.Picks}
 		if x.page > 0 {
@@ -127,6 +115,6 @@ func bindEntries(b Build, c Case) (Bound, error) {
 				Slots: r.Out(tensor.I32, x.tokens, x.k), Lens: r.Out(tensor.I32, x.tokens)}
 			out["global_indices"], out["lens"] = a.Slots.Slots, a.Slots.Lens
 		}
-		return Launch{Out: out, Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
-	}}, nil
+		return launch(op, a, out)
+	})
 }

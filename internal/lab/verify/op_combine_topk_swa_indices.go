@@ -7,13 +7,13 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
 	Register(Op{
 		Name: "combine_topk_swa_indices", Class: ClassExact, Variants: attention.IndexVariants,
-		Random: randomCombine, Ref: refCombine, Bind: bindCombine, Compare: exactly("combined_indices", "combined_lens"),
+		Random: randomCombine, Ref: refBy(readCombine, refCombine),
+		Bind: bindBy(readCombine, bindCombine), Compare: exactly("combined_indices", "combined_lens"),
 	})
 }
 
@@ -50,51 +50,45 @@ func randomCombine(seed uint64) []Case {
 }
 
 type combineInput struct {
-	topk, start, seqLens, gather   Array
-	tokens, k, window, ratio, m, n int
+	TopK    Array `in:"topk_indices i32 * Columns"`
+	SeqLens Array `in:"seq_lens i32 R"`
+	Start   Array `in:"query_start_loc i32 R+1"`
+	Gather  Array `in:"gather_lens i32 R"`
+	K       int   `in:"topk"`
+	Window  int   `in:"window_size"`
+	Ratio   int   `in:"compress_ratio"`
+	M       int   `in:"M"`
+	N       int   `in:"N"`
+
+	Columns, R, tokens int
 }
 
 // readCombine reads a case. A recorded one may have more rows of picks than tokens.
 func readCombine(c Case) (x combineInput, err error) {
-	in := c.Input()
-	x.topk = in.Array("topk_indices", vectors.I32, -1, -1)
+	x, err = fields[combineInput](c)
 	if lens, ok := c.Want["combined_lens"]; ok {
-		x.topk = x.topk.First(lens.Dim(0))
+		x.TopK = x.TopK.First(lens.Dim(0))
 	}
-	x.tokens = x.topk.Dim(0)
-	x.seqLens = in.Array("seq_lens", vectors.I32, -1)
-	x.start, x.gather = in.Array("query_start_loc", vectors.I32, x.seqLens.Dim(0)+1), in.Array("gather_lens", vectors.I32, x.seqLens.Dim(0))
-	x.k, x.window, x.ratio, x.m, x.n = in.Int("topk"), in.Int("window_size"), in.Int("compress_ratio"), in.Int("M"), in.Int("N")
-	return x, in.Err()
+	x.tokens = x.TopK.Dim(0)
+	return x, err
 }
 
-func refCombine(c Case) (Arrays, error) {
-	x, err := readCombine(c)
-	if err != nil {
-		return nil, err
-	}
-	indices, lens := attention.CombineIndicesRef(x.tokens, x.topk.I32(), x.topk.Dim(1), x.start.I32(), x.seqLens.I32(), x.gather.I32(),
-		x.k, x.window, x.ratio, x.m, x.n)
-	return Arrays{"combined_indices": vectors.FromI32(indices, x.tokens, attention.CombinedWidth(x.k, x.window)),
+func refCombine(x combineInput) (Arrays, error) {
+	indices, lens := attention.CombineIndicesRef(x.tokens, x.TopK.I32(), x.Columns, x.Start.I32(), x.SeqLens.I32(), x.Gather.I32(),
+		x.K, x.Window, x.Ratio, x.M, x.N)
+	return Arrays{"combined_indices": vectors.FromI32(indices, x.tokens, attention.CombinedWidth(x.K, x.Window)),
 		"combined_lens": vectors.FromI32(lens, x.tokens)}, nil
 }
 
-func bindCombine(b Build, c Case) (Bound, error) {
-	x, err := readCombine(c)
-	if err != nil {
-		return Bound{}, err
-	}
+func bindCombine(b Build, x combineInput) (Bound, error) {
 	op, err := attention.NewCombineIndices(b.Dev, attention.CombineIndicesConfig{Variant: b.Variant})
-	if err != nil {
-		return Bound{}, err
-	}
-	return Bound{op.Variant(), func(r *Rig) Launch {
+	return bound(op, err, func(r *Rig) Launch {
 		a := attention.CombineIndicesArgs{
-			TopK: r.In(x.topk, tensor.I32), QueryStart: r.In(x.start, tensor.I32), SeqLens: r.In(x.seqLens, tensor.I32), GatherLens: r.In(x.gather, tensor.I32),
-			Indices: r.Out(tensor.I32, x.tokens, attention.CombinedWidth(x.k, x.window)), Lens: r.Out(tensor.I32, x.tokens),
-			K: x.k, Window: x.window, Ratio: x.ratio, M: x.m, N: x.n,
+			TopK: r.In(x.TopK, tensor.I32), QueryStart: r.In(x.Start, tensor.I32), SeqLens: r.In(x.SeqLens, tensor.I32),
+			GatherLens: r.In(x.Gather, tensor.I32),
+			Indices:    r.Out(tensor.I32, x.tokens, attention.CombinedWidth(x.K, x.Window)), Lens: r.Out(tensor.I32, x.tokens),
+			K: x.K, Window: x.Window, Ratio: x.Ratio, M: x.M, N: x.N,
 		}
-		return Launch{Out: map[string]tensor.Tensor{"combined_indices": a.Indices, "combined_lens": a.Lens},
-			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
-	}}, nil
+		return launch(op, a, outs{"combined_indices": a.Indices, "combined_lens": a.Lens})
+	})
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
 	Register(Op{
 		Name: "compute_global_topk_indices_and_lens", Class: ClassExact, Variants: attention.IndexVariants,
-		Random: randomGlobalTopK, Ref: refGlobalTopK, Bind: bindGlobalTopK, Compare: exactly("global_indices", "lens"),
+		Random: randomGlobalTopK, Ref: refBy(fields, refGlobalTopK),
+		Bind: bindBy(fields, bindGlobalTopK), Compare: exactly("global_indices", "lens"),
 	})
 }
 
@@ -52,44 +52,29 @@ func randomGlobalTopK(seed uint64) []Case {
 	return cases
 }
 
-// tableInput reads block_table as the references take it.
-func tableInput(in *vectors.Input, page int) (Array, attention.Table) {
-	t := in.Array("block_table", vectors.I32, -1, -1)
-	return t, attention.Table{Blocks: t.I32(), R: t.Dim(0), W: t.Dim(1), Page: page}
+type globalTopKInput struct {
+	TopK  Array `in:"topk_indices i32 T K"`
+	Req   Array `in:"token_to_req+ i32 T"`
+	Valid Array `in:"is_valid_token+ u8 T"`
+	Table Array `in:"block_table i32 R W"`
+	Page  int   `in:"block_size"`
+
+	T, K, R, W int
 }
 
-func refGlobalTopK(c Case) (Arrays, error) {
-	in := c.Input()
-	topk := in.Array("topk_indices", vectors.I32, -1, -1)
-	tokens, k := topk.Dim(0), topk.Dim(1)
-	req, valid := in.First(tokens, "token_to_req", vectors.I32), in.First(tokens, "is_valid_token", vectors.U8)
-	_, table := tableInput(in, in.Int("block_size"))
-	if err := in.Err(); err != nil {
-		return nil, err
-	}
-	slots, lens := attention.GlobalTopKRef(topk.I32(), k, req.I32(), table, valid.Data)
-	return Arrays{"global_indices": vectors.FromI32(slots, tokens, k), "lens": vectors.FromI32(lens, tokens)}, nil
+func refGlobalTopK(x globalTopKInput) (Arrays, error) {
+	table := attention.Table{Blocks: x.Table.I32(), R: x.R, W: x.W, Page: x.Page}
+	slots, lens := attention.GlobalTopKRef(x.TopK.I32(), x.K, x.Req.I32(), table, x.Valid.Data)
+	return Arrays{"global_indices": vectors.FromI32(slots, x.T, x.K), "lens": vectors.FromI32(lens, x.T)}, nil
 }
 
-func bindGlobalTopK(b Build, c Case) (Bound, error) {
-	in := c.Input()
-	topk := in.Array("topk_indices", vectors.I32, -1, -1)
-	tokens, k := topk.Dim(0), topk.Dim(1)
-	req, valid := in.First(tokens, "token_to_req", vectors.I32), in.First(tokens, "is_valid_token", vectors.U8)
-	table, page := in.Array("block_table", vectors.I32, -1, -1), in.Int("block_size")
-	if err := in.Err(); err != nil {
-		return Bound{}, err
-	}
-	op, err := attention.NewGlobalTopK(b.Dev, attention.GlobalTopKConfig{Page: page, Variant: b.Variant})
-	if err != nil {
-		return Bound{}, err
-	}
-	return Bound{op.Variant(), func(r *Rig) Launch {
+func bindGlobalTopK(b Build, x globalTopKInput) (Bound, error) {
+	op, err := attention.NewGlobalTopK(b.Dev, attention.GlobalTopKConfig{Page: x.Page, Variant: b.Variant})
+	return bound(op, err, func(r *Rig) Launch {
 		a := attention.GlobalTopKArgs{
-			TopK: r.In(topk, tensor.I32), TokenToReq: r.In(req, tensor.I32), BlockTable: r.In(table, tensor.I32), IsValid: r.In(valid, tensor.U8),
-			Slots: r.Out(tensor.I32, tokens, k), Lens: r.Out(tensor.I32, tokens),
+			TopK: r.In(x.TopK, tensor.I32), TokenToReq: r.In(x.Req, tensor.I32), BlockTable: r.In(x.Table, tensor.I32),
+			IsValid: r.In(x.Valid, tensor.U8), Slots: r.Out(tensor.I32, x.T, x.K), Lens: r.Out(tensor.I32, x.T),
 		}
-		return Launch{Out: map[string]tensor.Tensor{"global_indices": a.Slots, "lens": a.Lens},
-			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
-	}}, nil
+		return launch(op, a, outs{"global_indices": a.Slots, "lens": a.Lens})
+	})
 }

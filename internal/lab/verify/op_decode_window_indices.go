@@ -7,17 +7,18 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
 	Register(Op{
 		Name: "decode_window_indices", Class: ClassExact, Variants: attention.IndexVariants,
-		Random: randomWindowIndices, Ref: refWindowIndices, Bind: bindWindowIndices, Compare: exactly("swa_indices", "swa_lens"),
+		Random: randomWindowIndices, Ref: refBy(readWindow, refWindowIndices),
+		Bind: bindBy(readWindow, bindWindowIndices), Compare: exactly("swa_indices", "swa_lens"),
 	})
 	Register(Op{ // windows that end with a block of drafts, whose tokens all attend it
 		Name: "draft_block_indices", Class: ClassExact, Variants: attention.IndexVariants,
-		Random: randomDraftIndices, Ref: refWindowIndices, Bind: bindWindowIndices, Compare: exactly("swa_indices", "swa_lens"),
+		Random: randomDraftIndices, Ref: refBy(readWindow, refWindowIndices),
+		Bind: bindBy(readWindow, bindWindowIndices), Compare: exactly("swa_indices", "swa_lens"),
 	})
 }
 
@@ -86,58 +87,47 @@ func randomDraftIndices(seed uint64) []Case {
 }
 
 type windowInput struct {
-	start, seqLens, req, valid, table Array
-	page, window, drafts              int
-	tokens, rows, r                   int
+	SeqLens Array `in:"seq_lens i32 R"`
+	Start   Array `in:"query_start_loc i32 R+1"`
+	Req     Array `in:"token_to_req i32 T"`
+	Valid   Array `in:"is_valid_token u8 T"`
+	Table   Array `in:"block_table i32 R W"`
+	Page    int   `in:"block_size"`
+	Window  int   `in:"window_size"`
+	Drafts  int   `in:"drafts=0"`
+	Rows    int   `in:"rows=-1"` // of lengths; below 0: as many as tokens
+
+	R, T, W int
 }
 
 func readWindow(c Case) (w windowInput, err error) {
-	in := c.Input()
-	w.seqLens = in.Array("seq_lens", vectors.I32, -1)
-	w.r = w.seqLens.Dim(0)
-	w.start = in.Array("query_start_loc", vectors.I32, w.r+1)
-	w.req = in.Array("token_to_req", vectors.I32, -1)
-	w.tokens = w.req.Dim(0)
-	w.valid = in.Array("is_valid_token", vectors.U8, w.tokens)
-	w.table = in.Array("block_table", vectors.I32, w.r, -1)
-	w.page, w.window, w.rows = in.Int("block_size"), in.Int("window_size"), in.IntOr("rows", w.tokens)
-	w.drafts = in.IntOr("drafts", 0)
-	return w, in.Err()
+	if w, err = fields[windowInput](c); w.Rows < 0 {
+		w.Rows = w.T
+	}
+	return w, err
 }
 
-func refWindowIndices(c Case) (Arrays, error) {
-	w, err := readWindow(c)
-	if err != nil {
-		return nil, err
-	}
-	slots := vectors.Filled(windowPoison, vectors.I32, w.tokens, w.window+w.drafts).I32()
-	lens := make([]int32, w.rows)
-	table := attention.Table{Blocks: w.table.I32(), R: w.r, W: w.table.Dim(1), Page: w.page}
-	start, seqLens, req, valid := w.start.I32(), w.seqLens.I32(), w.req.I32(), w.valid.Data
-	if w.drafts > 0 {
-		attention.DraftIndicesRef(w.tokens, w.window, w.drafts, start, seqLens, req, valid, table, slots, lens)
+func refWindowIndices(w windowInput) (Arrays, error) {
+	slots := vectors.Filled(windowPoison, vectors.I32, w.T, w.Window+w.Drafts).I32()
+	lens := make([]int32, w.Rows)
+	table := attention.Table{Blocks: w.Table.I32(), R: w.R, W: w.W, Page: w.Page}
+	start, seqLens, req, valid := w.Start.I32(), w.SeqLens.I32(), w.Req.I32(), w.Valid.Data
+	if w.Drafts > 0 {
+		attention.DraftIndicesRef(w.T, w.Window, w.Drafts, start, seqLens, req, valid, table, slots, lens)
 	} else {
-		attention.WindowIndicesRef(w.tokens, w.window, start, seqLens, req, valid, table, slots, lens)
+		attention.WindowIndicesRef(w.T, w.Window, start, seqLens, req, valid, table, slots, lens)
 	}
-	return Arrays{"swa_indices": vectors.FromI32(slots, w.tokens, w.window+w.drafts), "swa_lens": vectors.FromI32(lens, w.rows)}, nil
+	return Arrays{"swa_indices": vectors.FromI32(slots, w.T, w.Window+w.Drafts), "swa_lens": vectors.FromI32(lens, w.Rows)}, nil
 }
 
-func bindWindowIndices(b Build, c Case) (Bound, error) {
-	w, err := readWindow(c)
-	if err != nil {
-		return Bound{}, err
-	}
-	op, err := attention.NewWindowIndices(b.Dev, attention.WindowIndicesConfig{Page: w.page, Drafts: w.drafts, Variant: b.Variant})
-	if err != nil {
-		return Bound{}, err
-	}
-	return Bound{op.Variant(), func(r *Rig) Launch {
+func bindWindowIndices(b Build, w windowInput) (Bound, error) {
+	op, err := attention.NewWindowIndices(b.Dev, attention.WindowIndicesConfig{Page: w.Page, Drafts: w.Drafts, Variant: b.Variant})
+	return bound(op, err, func(r *Rig) Launch {
 		a := attention.WindowIndicesArgs{
-			QueryStart: r.In(w.start, tensor.I32), SeqLens: r.In(w.seqLens, tensor.I32), TokenToReq: r.In(w.req, tensor.I32),
-			IsValid: r.In(w.valid, tensor.U8), BlockTable: r.In(w.table, tensor.I32),
-			Slots: r.Out(tensor.I32, w.tokens, w.window+w.drafts), Lens: r.Out(tensor.I32, w.rows),
+			QueryStart: r.In(w.Start, tensor.I32), SeqLens: r.In(w.SeqLens, tensor.I32), TokenToReq: r.In(w.Req, tensor.I32),
+			IsValid: r.In(w.Valid, tensor.U8), BlockTable: r.In(w.Table, tensor.I32),
+			Slots: r.Out(tensor.I32, w.T, w.Window+w.Drafts), Lens: r.Out(tensor.I32, w.Rows),
 		}
-		return Launch{Out: map[string]tensor.Tensor{"swa_indices": a.Slots, "swa_lens": a.Lens},
-			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
-	}}, nil
+		return launch(op, a, outs{"swa_indices": a.Slots, "swa_lens": a.Lens})
+	})
 }

@@ -7,13 +7,12 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
 	Register(Op{
 		Name: "dequant_gather_slots", Class: ClassExact, Variants: cache.GatherSlotsVariants,
-		Random: randomGatherSlots, Ref: refGatherSlots, Bind: bindGatherSlots, Compare: exactly("out"),
+		Random: randomGatherSlots, Ref: refBy(fields, refGatherSlots), Bind: bindBy(fields, bindGatherSlots), Compare: exactly("out"),
 	})
 }
 
@@ -81,39 +80,30 @@ func everyCode() Case {
 	}
 }
 
-func gatherSlotsInput(c Case) (pool, indices Array, l cache.Layout, err error) {
-	in := c.Input()
-	pool, l = inputPool(in, "cache")
-	indices = in.Array("indices", vectors.I32, -1)
-	return pool, indices, l, in.Err()
+type gatherSlotsInput struct {
+	Pool    Array        `in:"cache u8 Pages Stride"`
+	Indices Array        `in:"indices i32 N"`
+	Page    int          `in:"block_size"`
+	Record  cache.Record `in:"record=0"`
+
+	Pages, Stride, N int
 }
 
-func refGatherSlots(c Case) (Arrays, error) {
-	pool, indices, l, err := gatherSlotsInput(c)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]uint16, indices.Len()*cache.D)
-	if err := cache.GatherSlotsRef(out, pool.Data, l, indices.I32()); err != nil {
-		return nil, err
-	}
-	return Arrays{"out": vectors.FromU16(out, indices.Len(), cache.D)}, nil
+func (x *gatherSlotsInput) layout() cache.Layout {
+	return cache.Layout{Page: x.Page, Stride: x.Stride, Record: x.Record}
 }
 
-func bindGatherSlots(b Build, c Case) (Bound, error) {
-	pool, indices, l, err := gatherSlotsInput(c)
-	if err != nil {
-		return Bound{}, err
-	}
-	op, err := cache.NewGatherSlots(b.Dev, cache.GatherSlotsConfig{Page: l.Page, Record: l.Record, Variant: b.Variant})
-	if err != nil {
-		return Bound{}, err
-	}
-	return Bound{op.Variant(), func(r *Rig) Launch {
-		args := cache.GatherSlotsArgs{
-			Out: r.Out(tensor.BF16, indices.Len(), cache.D), Cache: kvCache(r.In(pool, tensor.U8), l), Indices: r.In(indices, tensor.I32),
-		}
-		return Launch{Out: map[string]tensor.Tensor{"out": args.Out},
-			Record: func(rec *vk.Recorder) error { return op.Record(rec, args) }}
-	}}, nil
+func refGatherSlots(x gatherSlotsInput) (Arrays, error) {
+	out := make([]uint16, x.N*cache.D)
+	err := cache.GatherSlotsRef(out, x.Pool.Data, x.layout(), x.Indices.I32())
+	return Arrays{"out": vectors.FromU16(out, x.N, cache.D)}, err
+}
+
+func bindGatherSlots(b Build, x gatherSlotsInput) (Bound, error) {
+	op, err := cache.NewGatherSlots(b.Dev, cache.GatherSlotsConfig{Page: x.Page, Record: x.Record, Variant: b.Variant})
+	return bound(op, err, func(r *Rig) Launch {
+		a := cache.GatherSlotsArgs{Out: r.Out(tensor.BF16, x.N, cache.D), Cache: kvCache(r.In(x.Pool, tensor.U8), x.layout()),
+			Indices: r.In(x.Indices, tensor.I32)}
+		return launch(op, a, outs{"out": a.Out})
+	})
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
@@ -149,18 +148,14 @@ func bindGather(b Build, c Case) (Bound, error) {
 		return Bound{}, err
 	}
 	op, err := cache.NewGather(b.Dev, cache.GatherConfig{Page: l.Page, Record: l.Record, MaxBytes: b.MaxBytes, Variant: b.Variant})
-	if err != nil {
-		return Bound{}, err
-	}
-	return Bound{op.Variant(), func(r *Rig) Launch {
+	return bound(op, err, func(r *Rig) Launch {
 		pool := r.Pool(a.pool, Pages{Page: l.Page, Spread: SpreadPages, Numbers: a.table.Len()})
 		args := cache.GatherArgs{
 			Out: r.Shared(a.out, tensor.BF16), Cache: kvCache(pool.Tensor, l), SeqLens: r.Shared(a.seq, tensor.I32),
 			GatherLens: r.Shared(a.gather, tensor.I32), Table: r.Index(pool, a.table, tensor.I32, false), Offset: offset,
 		}
-		return Launch{Out: map[string]tensor.Tensor{"out_after": args.Out},
-			Record: func(rec *vk.Recorder) error { return op.Record(rec, args) }}
-	}}, nil
+		return launch(op, args, outs{"out_after": args.Out})
+	})
 }
 
 // gatherSizes are rows of one request and of four.

@@ -10,13 +10,12 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
 	Register(Op{
 		Name: "flashmla_sparse_decode", Class: ClassTolerance, Variants: attention.DecodeVariants,
-		Random: randomDecode, Ref: refDecode, Bind: bindDecode, After: markRounded,
+		Random: randomDecode, Ref: refBy(readDecode, refDecode), Bind: bindBy(readDecode, bindDecode), After: markRounded,
 		Timing: Timing{Suite: "attention", Sizes: decodeSizes, Axes: map[string]string{
 			"q": "TH", "attn_sink": "H", "swa_indices": "T", "swa_lens": "T", "extra_indices": "T", "extra_lens": "T", "out": "TH", "lse": "TH",
 		}},
@@ -158,11 +157,7 @@ func (x *decodeInput) norm(c Case) error {
 	return err
 }
 
-func refDecode(c Case) (Arrays, error) {
-	x, err := readDecode(c)
-	if err != nil {
-		return nil, err
-	}
+func refDecode(x decodeInput) (Arrays, error) {
 	out, lse, err := attention.DecodeRef(x.q.U16(), x.heads, x.win, x.comp, x.sink.F32(), x.scale)
 	if err != nil {
 		return nil, err
@@ -170,18 +165,11 @@ func refDecode(c Case) (Arrays, error) {
 	return Arrays{"out": vectors.FromF32(out, x.tokens, x.heads, attention.D), "lse": vectors.FromF32(lse, x.tokens, x.heads)}, nil
 }
 
-func bindDecode(b Build, c Case) (Bound, error) {
-	x, err := readDecode(c)
-	if err != nil {
-		return Bound{}, err
-	}
+func bindDecode(b Build, x decodeInput) (Bound, error) {
 	topk, compPage := setSize(x.comp)
 	op, err := attention.NewDecoder(b.Dev, attention.DecoderConfig{Heads: x.heads, WindowPage: x.win.Layout.Page, CompressedPage: compPage,
 		WindowRecord: x.win.Layout.Record, CompressedRecord: setRecord(x.comp), Scale: x.scale, MaxBytes: b.MaxBytes, Variant: b.Variant})
-	if err != nil {
-		return Bound{}, err
-	}
-	return Bound{op.Variant(), func(r *Rig) Launch {
+	return bound(op, err, func(r *Rig) Launch {
 		a := attention.DecodeArgs{
 			Window: slotSet(r, x.win, decodeWindowSlots), Compressed: slotSet(r, x.comp, decodeSlots), Sink: r.Shared(x.sink, tensor.F32),
 			Out: r.SharedOut(tensor.BF16, x.tokens, x.heads, attention.D), LSE: r.SharedOut(tensor.F32, x.tokens, x.heads),
@@ -193,9 +181,8 @@ func bindDecode(b Build, c Case) (Bound, error) {
 		} else {
 			a.Q = r.In(x.q, tensor.BF16)
 		}
-		return Launch{Out: map[string]tensor.Tensor{"out": a.Out, "lse": a.LSE},
-			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
-	}}, nil
+		return launch(op, a, outs{"out": a.Out, "lse": a.LSE})
+	})
 }
 
 // Slots of the caches of timed cases: rows are drawn from all of them, as different tokens of a

@@ -16,7 +16,8 @@ import (
 func init() {
 	Register(Op{
 		Name: "fused_inv_rope_fp8_quant", Class: ClassBoundary, Variants: projection.InverseRopeQuantVariants,
-		Random: randomInverseQuant, Ref: refInverseQuant, Bind: bindInverseQuant, Compare: compareInverseQuant,
+		Random: randomInverseQuant, Ref: refBy(readInverseQuant, refInverseQuant),
+		Bind: bindBy(readInverseQuant, bindInverseQuant), Compare: compareInverseQuant,
 		Timing: Timing{Suite: "memory", Sizes: inverseQuantSizes, Sample: sampleInverseQuant},
 	})
 }
@@ -107,11 +108,7 @@ func (x inverseQuantInput) used() []uint16 {
 	return used
 }
 
-func refInverseQuant(c Case) (Arrays, error) {
-	x, err := readInverseQuant(c)
-	if err != nil {
-		return nil, err
-	}
+func refInverseQuant(x inverseQuantInput) (Arrays, error) {
 	heads, padded := x.groups*x.heads, projection.PaddedTokens(x.tokens)
 	codes, scales := make([]byte, x.tokens*heads*projection.D), make([]byte, x.tokens*heads*projection.HeadBlocks)
 	if err := projection.InverseRopeQuantRef(x.used(), x.groups, x.heads, x.positions.I32(), x.table.F32(), codes, scales); err != nil {
@@ -130,13 +127,10 @@ func refInverseQuant(c Case) (Arrays, error) {
 	}, nil
 }
 
-func bindInverseQuant(b Build, c Case) (Bound, error) {
-	x, err := readInverseQuant(c)
-	if err != nil {
-		return Bound{}, err
-	}
+func bindInverseQuant(b Build, x inverseQuantInput) (Bound, error) {
 	ops := map[projection.ScaleLayout]*projection.InverseRopeQuant{}
 	for _, layout := range x.layouts {
+		var err error
 		if ops[layout], err = projection.NewInverseRopeQuant(b.Dev, projection.InverseRopeQuantConfig{
 			Groups: x.groups, Heads: x.heads, Scales: layout, MaxBytes: b.MaxBytes, Variant: b.Variant}); err != nil {
 			return Bound{}, err

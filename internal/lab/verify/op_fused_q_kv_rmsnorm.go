@@ -8,13 +8,12 @@ import (
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
 	Register(Op{
 		Name: "fused_q_kv_rmsnorm", Class: ClassTolerance, Variants: projection.QKVNormVariants,
-		Random: randomQKVNorm, Ref: refQKVNorm, Bind: bindQKVNorm,
+		Random: randomQKVNorm, Ref: refBy(fields, refQKVNorm), Bind: bindBy(fields, bindQKVNorm),
 		Timing: Timing{Suite: "memory", Sizes: qkvNormSizes, Axes: map[string]string{"qr_kv": "T", "q_out": "T", "kv_out": "T"}},
 		Compare: func(_ Case, got, want Arrays) Result {
 			return NewComparison(ClassTolerance).normed("q_out", got["q_out"], want["q_out"]).
@@ -95,27 +94,15 @@ func randomQKVNorm(seed uint64) []Case {
 }
 
 type qkvNormInput struct {
-	x, qWeight, kvWeight Array
-	tokens, rank         int
-	eps                  float32
-	pad                  int
-	split                bool
-}
+	Rank     int     `in:"q_size"`
+	Eps      float32 `in:"eps"`
+	Pad      int     `in:"pad=0"`
+	Split    bool    `in:"split=0"`
+	X        Array   `in:"qr_kv u16 T Rank+512"`
+	QWeight  Array   `in:"q_weight u16|f32 Rank"`
+	KVWeight Array   `in:"kv_weight u16|f32 512"`
 
-func readQKVNorm(c Case) (x qkvNormInput, err error) {
-	in := c.Input()
-	x.rank, x.eps = in.Int("q_size"), float32(in.Float("eps"))
-	x.x = in.Array("qr_kv", vectors.U16, -1, x.rank+projection.D)
-	x.tokens = x.x.Dim(0)
-	x.pad, x.split = in.IntOr("pad", 0), in.IntOr("split", 0) != 0
-	weight := func(name string, n int) Array {
-		if c.In[name].Type == vectors.F32 {
-			return in.Array(name, vectors.F32, n)
-		}
-		return in.Array(name, vectors.U16, n)
-	}
-	x.qWeight, x.kvWeight = weight("q_weight", x.rank), weight("kv_weight", projection.D)
-	return x, in.Err()
+	T int
 }
 
 // columns are n columns of a [rows, width] array, from column at on, with pad columns of
@@ -130,22 +117,18 @@ func columns(a Array, at, n, pad int) Array {
 	return out
 }
 
-func refQKVNorm(c Case) (Arrays, error) {
-	x, err := readQKVNorm(c)
-	if err != nil {
-		return nil, err
-	}
+func refQKVNorm(x qkvNormInput) (Arrays, error) {
 	want := Arrays{}
 	for _, part := range []struct {
 		name   string
 		at, n  int
 		weight Array
-	}{{"q_out", 0, x.rank, x.qWeight}, {"kv_out", x.rank, projection.D, x.kvWeight}} {
-		y := make([]uint16, x.tokens*part.n)
-		if err := projection.QKVNormRef(columns(x.x, part.at, part.n, 0).U16(), floats(part.weight), x.eps, y); err != nil {
+	}{{"q_out", 0, x.Rank, x.QWeight}, {"kv_out", x.Rank, projection.D, x.KVWeight}} {
+		y := make([]uint16, x.T*part.n)
+		if err := projection.QKVNormRef(columns(x.X, part.at, part.n, 0).U16(), floats(part.weight), x.Eps, y); err != nil {
 			return nil, err
 		}
-		want[part.name] = vectors.FromU16(y, x.tokens, part.n)
+		want[part.name] = vectors.FromU16(y, x.T, part.n)
 	}
 	return want, nil
 }
@@ -166,30 +149,22 @@ func floatType(a Array) tensor.DType {
 	return tensor.BF16
 }
 
-func bindQKVNorm(b Build, c Case) (Bound, error) {
-	x, err := readQKVNorm(c)
-	if err != nil {
-		return Bound{}, err
-	}
-	op, err := projection.NewQKVNorm(b.Dev, projection.QKVNormConfig{Rank: x.rank, Eps: x.eps, Variant: b.Variant})
-	if err != nil {
-		return Bound{}, err
-	}
-	return Bound{op.Variant(), func(r *Rig) Launch {
+func bindQKVNorm(b Build, x qkvNormInput) (Bound, error) {
+	op, err := projection.NewQKVNorm(b.Dev, projection.QKVNormConfig{Rank: x.Rank, Eps: x.Eps, Variant: b.Variant})
+	return bound(op, err, func(r *Rig) Launch {
 		a := projection.QKVNormArgs{
-			QRAt: x.pad, QRWeight: r.Shared(x.qWeight, floatType(x.qWeight)), KVWeight: r.Shared(x.kvWeight, floatType(x.kvWeight)),
-			QROut: r.Out(tensor.BF16, x.tokens, x.rank), KVOut: r.Out(tensor.BF16, x.tokens, projection.D),
+			QRAt: x.Pad, QRWeight: r.Shared(x.QWeight, floatType(x.QWeight)), KVWeight: r.Shared(x.KVWeight, floatType(x.KVWeight)),
+			QROut: r.Out(tensor.BF16, x.T, x.Rank), KVOut: r.Out(tensor.BF16, x.T, projection.D),
 		}
-		if x.split {
-			a.QR, a.KVAt = r.In(columns(x.x, 0, x.rank, x.pad), tensor.BF16), x.pad
-			a.KV = r.In(columns(x.x, x.rank, projection.D, x.pad), tensor.BF16)
+		if x.Split {
+			a.QR, a.KVAt = r.In(columns(x.X, 0, x.Rank, x.Pad), tensor.BF16), x.Pad
+			a.KV = r.In(columns(x.X, x.Rank, projection.D, x.Pad), tensor.BF16)
 		} else {
-			both := r.In(columns(x.x, 0, x.rank+projection.D, x.pad), tensor.BF16)
-			a.QR, a.KV, a.KVAt = both, both, x.pad+x.rank
+			both := r.In(columns(x.X, 0, x.Rank+projection.D, x.Pad), tensor.BF16)
+			a.QR, a.KV, a.KVAt = both, both, x.Pad+x.Rank
 		}
-		return Launch{Out: map[string]tensor.Tensor{"q_out": a.QROut, "kv_out": a.KVOut},
-			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
-	}}, nil
+		return launch(op, a, outs{"q_out": a.QROut, "kv_out": a.KVOut})
+	})
 }
 
 func qkvNormSizes(o SizeOptions) (all []Size) {

@@ -8,7 +8,6 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 // normedQuery is how close queries have to be: a bf16 step, or the noise of f32 where two
@@ -18,7 +17,7 @@ var normedQuery = Tolerance{Abs: 2e-5, Rel: 1.001 / 128, Cos: 1e-6}
 func init() {
 	Register(Op{
 		Name: "fused_qnorm_rope_kv_insert", Class: ClassTolerance, Variants: projection.QInsertVariants,
-		Random: randomQInsert, Ref: refQInsert, Bind: bindQInsert,
+		Random: randomQInsert, Ref: refBy(readQInsert, refQInsert), Bind: bindBy(readQInsert, bindQInsert),
 		Timing: Timing{Suite: "memory", Sizes: qInsertSizes, Axes: map[string]string{"q": ".H", "q_out": ".H", "cache_after": "."}},
 		Compare: func(c Case, got, want Arrays) Result {
 			cmp := NewComparison(ClassTolerance)
@@ -124,43 +123,30 @@ func readQInsert(c Case) (x qInsertInput, err error) {
 	return x, err
 }
 
-func refQInsert(c Case) (Arrays, error) {
-	x, err := readQInsert(c)
-	if err != nil {
-		return nil, err
-	}
+func refQInsert(x qInsertInput) (Arrays, error) {
 	q, after := x.q.U16(), x.pool.Clone()
+	heads, kv, slots, positions, table := x.q.Dim(1), x.kv.U16(), x.slots.I64(), x.positions.I32(), x.table.F32()
+	var err error
 	if x.rotateOnly {
-		err = projection.QRotateInsertRef(q, x.q.Dim(1), x.kv.U16(), x.slots.I64(), x.positions.I32(), x.table.F32(), after.Data, x.layout)
-		return Arrays{"q_out": vectors.FromU16(q, x.q.Shape...), "cache_after": after}, err
+		err = projection.QRotateInsertRef(q, heads, kv, slots, positions, table, after.Data, x.layout)
+	} else {
+		err = projection.QInsertRef(q, heads, kv, slots, positions, table, x.eps, after.Data, x.layout)
 	}
-	if err := projection.QInsertRef(q, x.q.Dim(1), x.kv.U16(), x.slots.I64(), x.positions.I32(), x.table.F32(), x.eps,
-		after.Data, x.layout); err != nil {
-		return nil, err
-	}
-	return Arrays{"q_out": vectors.FromU16(q, x.q.Shape...), "cache_after": after}, nil
+	return Arrays{"q_out": vectors.FromU16(q, x.q.Shape...), "cache_after": after}, err
 }
 
-func bindQInsert(b Build, c Case) (Bound, error) {
-	x, err := readQInsert(c)
-	if err != nil {
-		return Bound{}, err
-	}
+func bindQInsert(b Build, x qInsertInput) (Bound, error) {
 	op, err := projection.NewQInsert(b.Dev, projection.QInsertConfig{Page: x.layout.Page, Record: x.layout.Record,
 		RotateOnly: x.rotateOnly, Eps: x.eps, MaxBytes: b.MaxBytes,
 		Variant: b.Variant})
-	if err != nil {
-		return Bound{}, err
-	}
-	return Bound{op.Variant(), func(r *Rig) Launch {
+	return bound(op, err, func(r *Rig) Launch {
 		pool := r.Pool(x.pool, Pages{Page: x.layout.Page})
 		a := projection.QInsertArgs{ // with sets, a query that was normed is normed again, which costs the same
 			Q: r.In(x.q, tensor.BF16), KV: r.In(x.kv, tensor.BF16), Slots: r.Index(pool, x.slots, tensor.I64, true),
 			Positions: r.Shared(x.positions, tensor.I32), Table: r.Shared(x.table, tensor.F32), Cache: kvCache(pool.Tensor, x.layout),
 		}
-		return Launch{Out: map[string]tensor.Tensor{"q_out": a.Q, "cache_after": a.Cache.Pool},
-			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
-	}}, nil
+		return launch(op, a, outs{"q_out": a.Q, "cache_after": a.Cache.Pool})
+	})
 }
 
 func qInsertSizes(o SizeOptions) (all []Size) {

@@ -7,13 +7,13 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
 	Register(Op{
 		Name: "get_compressed_slot_mapping", Class: ClassExact, Variants: cache.SlotMappingVariants,
-		Random: randomSlotMapping, Ref: refSlotMapping, Bind: bindSlotMapping, Compare: exactly("slot_mapping"),
+		Random: randomSlotMapping, Ref: refBy(readSlotMapping, refSlotMapping),
+		Bind: bindBy(readSlotMapping, bindSlotMapping), Compare: exactly("slot_mapping"),
 	})
 }
 
@@ -63,56 +63,48 @@ func randomSlotMapping(seed uint64) []Case {
 }
 
 type slotMappingInput struct {
-	start, seq, table   Array
-	page, ratio, tokens int
+	Seq    Array `in:"seq_lens i32 R"`
+	Start  Array `in:"query_start_loc i32 R+1"`
+	Table  Array `in:"block_table+ i32 R W"`
+	Page   int   `in:"block_size"`
+	Ratio  int   `in:"compress_ratio"`
+	Tokens int   `in:"num_tokens=-1"` // below 0: as many as there are
+
+	R, W int
 }
 
-// readSlotMapping reads a case. The mapping's length is the parameter num_tokens,
-// or that of the recorded result, or the number of real tokens.
+// readSlotMapping reads a case. The mapping's length is that of the recorded result, or the
+// parameter num_tokens, or the number of real tokens.
 func readSlotMapping(c Case) (s slotMappingInput, err error) {
-	in := c.Input()
-	s.seq = in.Array("seq_lens", vectors.I32, -1)
-	s.start = in.Array("query_start_loc", vectors.I32, s.seq.Dim(0)+1)
-	s.table = in.First(s.seq.Dim(0), "block_table", vectors.I32, -1)
-	s.page, s.ratio = in.Int("block_size"), in.Int("compress_ratio")
+	if s, err = fields[slotMappingInput](c); err != nil {
+		return s, err
+	}
 	if want, ok := c.Want["slot_mapping"]; ok {
-		s.tokens = want.Len()
-	} else if starts := s.start.I32(); len(starts) > 0 {
-		s.tokens = in.IntOr("num_tokens", int(starts[len(starts)-1]))
+		s.Tokens = want.Len()
+	} else if starts := s.Start.I32(); s.Tokens < 0 {
+		s.Tokens = int(starts[len(starts)-1])
 	}
-	if s.tokens < 0 {
-		return s, fmt.Errorf("verify: slot mapping: %d tokens: %w", s.tokens, vectors.ErrFormat)
+	if s.Tokens < 0 {
+		return s, fmt.Errorf("verify: slot mapping: %d tokens: %w", s.Tokens, vectors.ErrFormat)
 	}
-	return s, in.Err()
+	return s, nil
 }
 
-func refSlotMapping(c Case) (Arrays, error) {
-	s, err := readSlotMapping(c)
-	if err != nil {
+func refSlotMapping(s slotMappingInput) (Arrays, error) {
+	slots := make([]int64, s.Tokens)
+	if err := cache.SlotMappingRef(slots, s.Start.I32(), s.Seq.I32(), s.Table.I32(), s.W, s.Page, s.Ratio); err != nil {
 		return nil, err
 	}
-	slots := make([]int64, s.tokens)
-	if err := cache.SlotMappingRef(slots, s.start.I32(), s.seq.I32(), s.table.I32(), s.table.Dim(1), s.page, s.ratio); err != nil {
-		return nil, err
-	}
-	return Arrays{"slot_mapping": vectors.FromI64(slots, s.tokens)}, nil
+	return Arrays{"slot_mapping": vectors.FromI64(slots, s.Tokens)}, nil
 }
 
-func bindSlotMapping(b Build, c Case) (Bound, error) {
-	s, err := readSlotMapping(c)
-	if err != nil {
-		return Bound{}, err
-	}
-	op, err := cache.NewSlotMapping(b.Dev, cache.SlotMappingConfig{Page: s.page, Ratio: s.ratio, Variant: b.Variant})
-	if err != nil {
-		return Bound{}, err
-	}
-	return Bound{op.Variant(), func(r *Rig) Launch {
+func bindSlotMapping(b Build, s slotMappingInput) (Bound, error) {
+	op, err := cache.NewSlotMapping(b.Dev, cache.SlotMappingConfig{Page: s.Page, Ratio: s.Ratio, Variant: b.Variant})
+	return bound(op, err, func(r *Rig) Launch {
 		args := cache.SlotMappingArgs{
-			QueryStart: r.In(s.start, tensor.I32), SeqLens: r.In(s.seq, tensor.I32), Table: r.In(s.table, tensor.I32),
-			Slots: r.Out(tensor.I64, s.tokens),
+			QueryStart: r.In(s.Start, tensor.I32), SeqLens: r.In(s.Seq, tensor.I32), Table: r.In(s.Table, tensor.I32),
+			Slots: r.Out(tensor.I64, s.Tokens),
 		}
-		return Launch{Out: map[string]tensor.Tensor{"slot_mapping": args.Slots},
-			Record: func(rec *vk.Recorder) error { return op.Record(rec, args) }}
-	}}, nil
+		return launch(op, args, outs{"slot_mapping": args.Slots})
+	})
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
@@ -118,14 +117,11 @@ func bindLogits(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) {
 	}
 	op, err := indexer.NewLogits(b.Dev, indexer.LogitsConfig{Heads: x.Heads, Format: format, Page: x.Layout.Page, Group: group,
 		Blocks: x.BlocksWidth, MaxBytes: b.MaxBytes, Variant: b.Variant})
-	if err != nil {
-		return Bound{}, err
-	}
-	return Bound{op.Variant(), func(r *Rig) Launch {
+	return bound(op, err, func(r *Rig) Launch {
 		a := logitsArgs(r, c, x)
 		a.First, a.Out = x.First, r.SharedOut(tensor.F32, len(x.Lens), x.Width)
-		return Launch{Out: map[string]tensor.Tensor{"logits": a.Out}, Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
-	}}, nil
+		return launch(op, a, outs{"logits": a.Out})
+	})
 }
 
 // logitsArgs are the operands of scores, of quantised queries.

@@ -114,10 +114,7 @@ func bindRawLogits(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) 
 			quant, err = indexer.NewQueryQuant(b.Dev, raw.cfg)
 		}
 	}
-	if err != nil {
-		return Bound{}, err
-	}
-	return Bound{op.Variant(), func(r *Rig) Launch {
+	return bound(op, err, func(r *Rig) Launch {
 		q := indexer.QueryQuantArgs{Q: r.In(raw.q, tensor.BF16), Positions: r.In(raw.positions, tensor.I32),
 			Weights: r.In(raw.weights, tensor.BF16), Table: r.In(raw.table, tensor.F32)}
 		a := indexer.LogitsArgs{
@@ -146,5 +143,5 @@ func bindRawLogits(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) 
 			}
 			return op.Record(rec, a)
 		}}
-	}}, nil
+	})
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
@@ -107,10 +106,7 @@ func bindSelect(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) {
 		return Bound{}, err
 	}
 	op, err := indexer.NewSelect(b.Dev, cfg)
-	if err != nil {
-		return Bound{}, err
-	}
-	return Bound{op.Variant(), func(r *Rig) Launch {
+	return bound(op, err, func(r *Rig) Launch {
 		a := indexer.SelectArgs{LogitsArgs: logitsArgs(r, c, x), TopK: r.SharedOut(tensor.I32, t, cfg.K), Entries: x.Width,
 			Scratch: r.Scratch(op.ScratchBytes(t)), Arrived: r.Shared(vectors.FromI32(make([]int32, t), t), tensor.I32)}
 		out := map[string]tensor.Tensor{"topk_indices": a.TopK}
@@ -118,8 +114,8 @@ func bindSelect(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) {
 			a.Candidates = indexer.CandidateBlocks{Blocks: r.SharedOut(tensor.I32, t, cfg.Candidates), Columns: r.SharedOut(tensor.I32, t)}
 			out["candidate_blocks"], out["candidate_columns"] = a.Candidates.Blocks, a.Candidates.Columns
 		}
-		return Launch{Out: out, Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
-	}}, nil
+		return launch(op, a, out)
+	})
 }
 
 // compareSelect demands as many of the largest scores of the reference as there have

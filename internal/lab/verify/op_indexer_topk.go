@@ -15,7 +15,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "indexer_topk", Class: ClassSet, Variants: indexer.TopKVariants,
-		Random: randomIndexerTopK, Ref: refIndexerTopK, Bind: bindIndexerTopK, Compare: compareIndexerTopK,
+		Random: randomIndexerTopK, Ref: refBy(fields, refIndexerTopK), Bind: bindBy(fields, bindIndexerTopK), Compare: compareIndexerTopK,
 		Timing: Timing{Suite: "indexer", Sizes: topkSizes, Axes: map[string]string{"logits": "T", "lengths": "T", "topk_indices": "T"}},
 	})
 }
@@ -80,38 +80,29 @@ func randomScores(seed uint64, sizes []scoreSize, odd float32, kinds []scoreKind
 	return cases
 }
 
-func indexerTopKInput(c Case) (logits, lens Array, k int, err error) {
-	in := c.Input()
-	logits = in.Array("logits", vectors.F32, -1, -1)
-	lens = in.Array("lengths", vectors.I32, logits.Dim(0))
-	return logits, lens, in.Int("k"), in.Err()
+// topkInput is a selection, and what it asks of the operation.
+type topkInput struct {
+	Logits     Array `in:"logits f32 R N"`
+	Lens       Array `in:"lengths i32 R"`
+	K          int   `in:"k"`
+	Workgroups int   `in:"workgroups=0"`
+	Threads    int   `in:"threads=0"`
+
+	R, N int
 }
 
-func refIndexerTopK(c Case) (Arrays, error) {
-	logits, lens, k, err := indexerTopKInput(c)
-	if err != nil {
-		return nil, err
-	}
-	return Arrays{"topk_indices": vectors.FromI32(indexer.TopKRef(logits.F32(), logits.Dim(1), lens.I32(), k), lens.Dim(0), k)}, nil
+func refIndexerTopK(x topkInput) (Arrays, error) {
+	return Arrays{"topk_indices": vectors.FromI32(indexer.TopKRef(x.Logits.F32(), x.N, x.Lens.I32(), x.K), x.R, x.K)}, nil
 }
 
-func bindIndexerTopK(b Build, c Case) (Bound, error) {
-	logits, lens, k, err := indexerTopKInput(c)
-	if err != nil {
-		return Bound{}, err
-	}
-	in := c.Input()
-	op, err := indexer.NewTopK(b.Dev, indexer.TopKConfig{K: k, Variant: b.Variant,
-		Workgroups: in.IntOr("workgroups", 0), Threads: min(in.IntOr("threads", 0), int(b.Dev.Caps().MaxWorkgroupInvocations))})
-	if err != nil {
-		return Bound{}, unfitK(err)
-	}
-	rows, n := lens.Dim(0), logits.Dim(1)
-	return Bound{op.Variant(), func(r *Rig) Launch {
-		a := indexer.TopKArgs{Logits: r.In(logits, tensor.F32), Lens: r.Shared(lens, tensor.I32), Out: r.Out(tensor.I32, rows, k),
-			Scratch: r.Scratch(op.ScratchBytes(rows, n)), Arrived: r.Shared(vectors.FromI32(make([]int32, rows), rows), tensor.I32)}
-		return Launch{Out: map[string]tensor.Tensor{"topk_indices": a.Out}, Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
-	}}, nil
+func bindIndexerTopK(b Build, x topkInput) (Bound, error) {
+	op, err := indexer.NewTopK(b.Dev, indexer.TopKConfig{K: x.K, Variant: b.Variant,
+		Workgroups: x.Workgroups, Threads: min(x.Threads, int(b.Dev.Caps().MaxWorkgroupInvocations))})
+	return bound(op, unfitK(err), func(r *Rig) Launch {
+		a := indexer.TopKArgs{Logits: r.In(x.Logits, tensor.F32), Lens: r.Shared(x.Lens, tensor.I32), Out: r.Out(tensor.I32, x.R, x.K),
+			Scratch: r.Scratch(op.ScratchBytes(x.R, x.N)), Arrived: r.Shared(vectors.New(vectors.I32, x.R), tensor.I32)}
+		return launch(op, a, outs{"topk_indices": a.Out})
+	})
 }
 
 // unfitK adds errUnfit to an error that says that a device cannot select so many.
@@ -146,7 +137,7 @@ func topkSizes(o SizeOptions) (all []Size) {
 // recorded ones and the choice among equals are arbitrary: there it demands the same
 // selection of values, the largest, of both, and of what was computed our order.
 func compareIndexerTopK(c Case, got, want Arrays) Result {
-	logits, lens, _, err := indexerTopKInput(c)
+	x, err := fields[topkInput](c)
 	cmp := NewComparison(ClassSet)
 	if err != nil {
 		return cmp.Fail("%v", err).Result()
@@ -157,8 +148,8 @@ func compareIndexerTopK(c Case, got, want Arrays) Result {
 	if !cmp.Same("topk_indices", got["topk_indices"], want["topk_indices"]) {
 		return cmp.Result()
 	}
-	cmp.TopK("topk_indices", logits, lens.I32(), got["topk_indices"]).ascending("topk_indices", got["topk_indices"])
-	return cmp.TopK("recorded topk_indices", logits, lens.I32(), want["topk_indices"]).Result()
+	cmp.TopK("topk_indices", x.Logits, x.Lens.I32(), got["topk_indices"]).ascending("topk_indices", got["topk_indices"])
+	return cmp.TopK("recorded topk_indices", x.Logits, x.Lens.I32(), want["topk_indices"]).Result()
 }
 
 // ascending demands that the entries of every row [R, k] ascend, with -1 behind them.

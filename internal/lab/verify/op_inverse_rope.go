@@ -7,7 +7,6 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
@@ -69,15 +68,11 @@ func bindInverseRope(b Build, c Case) (Bound, error) {
 		return Bound{}, err
 	}
 	op, err := projection.NewInverseRope(b.Dev, projection.InverseRopeConfig{MaxBytes: b.MaxBytes, Variant: b.Variant})
-	if err != nil {
-		return Bound{}, err
-	}
-	return Bound{op.Variant(), func(r *Rig) Launch {
+	return bound(op, err, func(r *Rig) Launch {
 		a := projection.InverseRopeArgs{O: r.In(x.o, tensor.BF16),
 			Positions: r.Shared(x.positions, tensor.I32), Table: r.Shared(x.table, tensor.F32)}
-		return Launch{Out: map[string]tensor.Tensor{"o_out": a.O},
-			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
-	}}, nil
+		return launch(op, a, outs{"o_out": a.O})
+	})
 }
 
 func inverseRopeSizes(o SizeOptions) (all []Size) {

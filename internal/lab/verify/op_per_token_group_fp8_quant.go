@@ -10,7 +10,6 @@ import (
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
@@ -153,15 +152,11 @@ func bindQuantise(b Build, c Case) (Bound, error) {
 	}
 	op, err := projection.NewQuantise(b.Dev, projection.QuantiseConfig{
 		Format: q.format, Groups: q.groups, K: q.k, MaxBytes: b.MaxBytes, Variant: b.Variant})
-	if err != nil {
-		return Bound{}, err
-	}
-	return Bound{op.Variant(), func(r *Rig) Launch {
+	return bound(op, err, func(r *Rig) Launch {
 		a := projection.QuantiseArgs{X: r.In(c.In["x"], tensor.BF16), InputScale: q.scale,
 			Codes: r.Out(tensor.U8, op.CodesShape(q.tokens)...), Scales: r.Out(op.ScalesType(), op.ScalesShape(q.tokens)...)}
-		return Launch{Out: map[string]tensor.Tensor{"codes": a.Codes, "scales": a.Scales},
-			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
-	}}, nil
+		return launch(op, a, outs{"codes": a.Codes, "scales": a.Scales})
+	})
 }
 
 // quantiseSizes are the hidden states and the inputs of wo_b of decode and prefill steps.

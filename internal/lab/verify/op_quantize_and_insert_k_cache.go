@@ -7,13 +7,12 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
 	Register(Op{
 		Name: "quantize_and_insert_k_cache", Class: ClassExact, Variants: cache.InsertVariants,
-		Random: randomInsert, Ref: refInsert, Bind: bindInsert, Compare: exactly("cache_after"),
+		Random: randomInsert, Ref: refBy(readInsert, refInsert), Bind: bindBy(readInsert, bindInsert), Compare: exactly("cache_after"),
 		Timing: Timing{Suite: "memory", Sizes: insertSizes, Axes: map[string]string{"cache_after": "."}},
 	})
 }
@@ -52,48 +51,43 @@ func randomInsert(seed uint64) []Case {
 	return cases
 }
 
-// insertInput reads a case. A recorded case without cache_before began with every
-// byte 0xA5.
-func insertInput(c Case) (k, slots, pool Array, l cache.Layout, err error) {
-	in := c.Input()
-	k, slots = in.Array("k", vectors.U16, -1, cache.D), in.Array("slot_mapping", vectors.I64, -1)
-	if after, ok := c.Want["cache_after"]; ok && !in.Has("cache_before") && len(after.Shape) == 2 {
-		pool = vectors.Filled(0xA5, vectors.U8, after.Shape...)
-	} else {
-		pool = in.Array("cache_before", vectors.U8, -1, -1)
-	}
-	l = cache.Layout{Page: in.Int("block_size"), Stride: pool.Dim(1), Record: recordOf(in, "record")}
-	return k, slots, pool, l, in.Err()
+type insertInput struct {
+	K      Array        `in:"k u16 * 512"`
+	Slots  Array        `in:"slot_mapping i64 *"`
+	Pool   Array        `in:"cache_before? u8 * *"`
+	Page   int          `in:"block_size"`
+	Record cache.Record `in:"record=0"`
+
+	layout cache.Layout
 }
 
-func refInsert(c Case) (Arrays, error) {
-	k, slots, pool, l, err := insertInput(c)
-	if err != nil {
-		return nil, err
+// readInsert reads a case. A recorded one without cache_before began with every byte 0xA5.
+func readInsert(c Case) (x insertInput, err error) {
+	x, err = fields[insertInput](c)
+	if after, ok := c.Want["cache_after"]; ok && x.Pool.IsZero() && len(after.Shape) == 2 {
+		x.Pool = vectors.Filled(0xA5, vectors.U8, after.Shape...)
 	}
-	after := pool.Clone()
-	if err := cache.InsertRef(after.Data, l, k.U16(), slots.I64()); err != nil {
-		return nil, err
+	if err == nil && x.Pool.IsZero() {
+		return x, fmt.Errorf("verify: %s.%s: no cache_before: %w", c.Op, c.Name, vectors.ErrFormat)
 	}
-	return Arrays{"cache_after": after}, nil
+	x.layout = cache.Layout{Page: x.Page, Stride: x.Pool.Dim(1), Record: x.Record}
+	return x, err
 }
 
-func bindInsert(b Build, c Case) (Bound, error) {
-	k, slots, pool, l, err := insertInput(c)
-	if err != nil {
-		return Bound{}, err
-	}
-	op, err := cache.NewInsert(b.Dev, cache.InsertConfig{Page: l.Page, Record: l.Record, MaxBytes: b.MaxBytes, Variant: b.Variant})
-	if err != nil {
-		return Bound{}, err
-	}
-	return Bound{op.Variant(), func(r *Rig) Launch {
-		pages := r.Pool(pool, Pages{Page: l.Page})
-		kv := kvCache(pages.Tensor, l)
-		args := cache.InsertArgs{K: r.In(k, tensor.BF16), Slots: r.Index(pages, slots, tensor.I64, true), Cache: kv}
-		return Launch{Out: map[string]tensor.Tensor{"cache_after": kv.Pool},
-			Record: func(rec *vk.Recorder) error { return op.Record(rec, args) }}
-	}}, nil
+func refInsert(x insertInput) (Arrays, error) {
+	after := x.Pool.Clone()
+	err := cache.InsertRef(after.Data, x.layout, x.K.U16(), x.Slots.I64())
+	return Arrays{"cache_after": after}, err
+}
+
+func bindInsert(b Build, x insertInput) (Bound, error) {
+	op, err := cache.NewInsert(b.Dev, cache.InsertConfig{Page: x.Page, Record: x.Record, MaxBytes: b.MaxBytes, Variant: b.Variant})
+	return bound(op, err, func(r *Rig) Launch {
+		pages := r.Pool(x.Pool, Pages{Page: x.Page})
+		kv := kvCache(pages.Tensor, x.layout)
+		a := cache.InsertArgs{K: r.In(x.K, tensor.BF16), Slots: r.Index(pages, x.Slots, tensor.I64, true), Cache: kv}
+		return launch(op, a, outs{"cache_after": kv.Pool})
+	})
 }
 
 func insertSizes(o SizeOptions) (all []Size) {

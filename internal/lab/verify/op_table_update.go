@@ -7,13 +7,12 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
 	Register(Op{
 		Name: "table_update", Class: ClassExact, Variants: cache.TableUpdateVariants,
-		Random: randomTableUpdate, Ref: refTableUpdate, Bind: bindTableUpdate, Compare: exactly("tables"),
+		Random: randomTableUpdate, Ref: refBy(fields, refTableUpdate), Bind: bindBy(fields, bindTableUpdate), Compare: exactly("tables"),
 	})
 }
 
@@ -48,36 +47,21 @@ func randomTableUpdate(seed uint64) []Case {
 	return cases
 }
 
-func readTableUpdate(c Case) (list, tables Array, err error) {
-	in := c.Input()
-	list, tables = in.Array("list", vectors.U32, -1), in.Array("tables", vectors.I32, -1, -1)
-	return list, tables, in.Err()
+type tableUpdateInput struct {
+	List   Array `in:"list u32 *"`
+	Tables Array `in:"tables i32 * *"`
 }
 
-func refTableUpdate(c Case) (Arrays, error) {
-	list, tables, err := readTableUpdate(c)
-	if err != nil {
-		return nil, err
-	}
-	after := tables.I32()
-	if err := cache.TableUpdateRef(after, list.U32()); err != nil {
-		return nil, err
-	}
-	return Arrays{"tables": vectors.FromI32(after, tables.Shape...)}, nil
+func refTableUpdate(x tableUpdateInput) (Arrays, error) {
+	after := x.Tables.I32()
+	err := cache.TableUpdateRef(after, x.List.U32())
+	return Arrays{"tables": vectors.FromI32(after, x.Tables.Shape...)}, err
 }
 
-func bindTableUpdate(b Build, c Case) (Bound, error) {
-	list, tables, err := readTableUpdate(c)
-	if err != nil {
-		return Bound{}, err
-	}
+func bindTableUpdate(b Build, x tableUpdateInput) (Bound, error) {
 	op, err := cache.NewTableUpdate(b.Dev)
-	if err != nil {
-		return Bound{}, err
-	}
-	return Bound{op.Variant(), func(r *Rig) Launch {
-		a := cache.TableUpdateArgs{List: r.In(list, tensor.U32), Tables: r.In(tables, tensor.I32)}
-		return Launch{Out: map[string]tensor.Tensor{"tables": a.Tables},
-			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
-	}}, nil
+	return bound(op, err, func(r *Rig) Launch {
+		a := cache.TableUpdateArgs{List: r.In(x.List, tensor.U32), Tables: r.In(x.Tables, tensor.I32)}
+		return launch(op, a, outs{"tables": a.Tables})
+	})
 }

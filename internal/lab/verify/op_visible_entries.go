@@ -8,13 +8,12 @@ import (
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
 	Register(Op{
 		Name: "visible_entries", Class: ClassExact, Variants: indexer.VisibleVariants,
-		Random: randomVisible, Ref: refVisible, Bind: bindVisible, Compare: exactly("lens"),
+		Random: randomVisible, Ref: refBy(fields, refVisible), Bind: bindBy(fields, bindVisible), Compare: exactly("lens"),
 	})
 }
 
@@ -42,41 +41,24 @@ func randomVisible(seed uint64) []Case {
 }
 
 type visibleInput struct {
-	positions, valid     Array
-	ratio, limit, tokens int
+	Positions Array `in:"positions i32 T"`
+	Valid     Array `in:"is_valid_token? u8 *"`
+	Ratio     int   `in:"compress_ratio"`
+	Limit     int   `in:"limit"`
+	T         int
 }
 
-func readVisible(c Case) (v visibleInput, err error) {
-	in := c.Input()
-	v.positions = in.Array("positions", vectors.I32, -1)
-	v.tokens = v.positions.Dim(0)
-	v.valid = in.Optional("is_valid_token", vectors.U8, -1)
-	v.ratio, v.limit = in.Int("compress_ratio"), in.Int("limit")
-	return v, in.Err()
+func refVisible(v visibleInput) (Arrays, error) {
+	lens := make([]int32, v.T)
+	indexer.VisibleRef(v.Positions.I32(), v.Valid.Data, v.Ratio, v.Limit, lens)
+	return Arrays{"lens": vectors.FromI32(lens, v.T)}, nil
 }
 
-func refVisible(c Case) (Arrays, error) {
-	v, err := readVisible(c)
-	if err != nil {
-		return nil, err
-	}
-	lens := make([]int32, v.tokens)
-	indexer.VisibleRef(v.positions.I32(), v.valid.Data, v.ratio, v.limit, lens)
-	return Arrays{"lens": vectors.FromI32(lens, v.tokens)}, nil
-}
-
-func bindVisible(b Build, c Case) (Bound, error) {
-	v, err := readVisible(c)
-	if err != nil {
-		return Bound{}, err
-	}
-	op, err := indexer.NewVisible(b.Dev, indexer.VisibleConfig{Ratio: v.ratio, Variant: b.Variant})
-	if err != nil {
-		return Bound{}, err
-	}
-	return Bound{op.Variant(), func(r *Rig) Launch {
-		a := indexer.VisibleArgs{Positions: r.In(v.positions, tensor.I32), IsValid: r.In(v.valid, tensor.U8),
-			Lens: r.Out(tensor.I32, v.tokens), Limit: v.limit}
-		return Launch{Out: map[string]tensor.Tensor{"lens": a.Lens}, Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
-	}}, nil
+func bindVisible(b Build, v visibleInput) (Bound, error) {
+	op, err := indexer.NewVisible(b.Dev, indexer.VisibleConfig{Ratio: v.Ratio, Variant: b.Variant})
+	return bound(op, err, func(r *Rig) Launch {
+		a := indexer.VisibleArgs{Positions: r.In(v.Positions, tensor.I32), IsValid: r.In(v.Valid, tensor.U8),
+			Lens: r.Out(tensor.I32, v.T), Limit: v.Limit}
+		return launch(op, a, outs{"lens": a.Lens})
+	})
 }

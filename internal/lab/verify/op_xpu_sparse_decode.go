@@ -75,6 +75,6 @@ func bindXPU(b Build, c Case) (Bound, error) {
 			Q: r.In(x.q, tensor.BF16), Window: slotSet(r, x.win, decodeWindowSlots), Compressed: slotSet(r, x.comp, decodeSlots),
 			Out: r.Out(tensor.BF16, x.tokens, x.heads, attention.D), Scratch: r.Scratch(op.ScratchBytes(x.tokens, x.win.Width, topk)),
 		}
-		return Launch{Out: map[string]tensor.Tensor{"out": a.Out}, Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
+		return launch(op, a, outs{"out": a.Out})
 	}}, nil
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
 	Register(Op{
 		Name: "xpu_sparse_prefill", Class: ClassTolerance, Variants: attention.PrefillVariants,
-		Random: randomGathered, Ref: refGathered, Bind: bindGathered, After: markRounded, Compare: compareGathered,
+		Random: randomGathered, Ref: refBy(readGathered, refGathered),
+		Bind: bindBy(readGathered, bindGathered), After: markRounded, Compare: compareGathered,
 	})
 }
 
@@ -185,11 +185,7 @@ func readGathered(c Case) (x gatheredInput, err error) {
 	return x, nil
 }
 
-func refGathered(c Case) (Arrays, error) {
-	x, err := readGathered(c)
-	if err != nil {
-		return nil, err
-	}
+func refGathered(x gatheredInput) (Arrays, error) {
 	out, lse, err := attention.DecodeRef(x.q.U16(), x.heads, x.window, x.entries, x.sink.F32(), attention.DefaultScale)
 	if err != nil {
 		return nil, err
@@ -197,11 +193,7 @@ func refGathered(c Case) (Arrays, error) {
 	return Arrays{"out": vectors.FromBF16(out, x.tokens, x.heads, attention.D), "lse": vectors.FromF32(lse, x.tokens, x.heads)}, nil
 }
 
-func bindGathered(b Build, c Case) (Bound, error) {
-	x, err := readGathered(c)
-	if err != nil {
-		return Bound{}, err
-	}
+func bindGathered(b Build, x gatheredInput) (Bound, error) {
 	cfg := attention.GatheredConfig{Heads: x.heads, WindowPage: x.window.Layout.Page, WindowRecord: x.window.Layout.Record,
 		Rows: x.rows, Variant: b.Variant}
 	if x.entries != nil {
@@ -241,8 +233,7 @@ func bindGathered(b Build, c Case) (Bound, error) {
 		if x.picks != 0 {
 			a.TopK = r.In(x.topk, tensor.I32)
 		}
-		return Launch{Out: map[string]tensor.Tensor{"out": a.Out, "lse": a.LSE},
-			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
+		return launch(op, a, outs{"out": a.Out, "lse": a.LSE})
 	}}, nil
 }
 

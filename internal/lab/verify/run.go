@@ -108,10 +108,10 @@ type job struct {
 	variants []vk.Variant
 }
 
-// Run tries every chosen case with every chosen variant and hands each row to
-// emit. It returns an error, and then the summary is not complete, if a folder
-// cannot be read (the error wraps vectors.ErrFormat or is the file system's) or
-// if ctx ends. A failing or panicking operation is a row and not an error.
+// Run tries every chosen case with every chosen variant and hands each row to emit. It returns an
+// error, and then the summary is not complete, if a folder cannot be read (the error wraps
+// vectors.ErrFormat or is the file system's), if ctx ends, or after the row that lost the device. A
+// failing or panicking operation is a row and not an error.
 func Run(ctx context.Context, dev *vk.Device, opts Options, emit func(Row)) (Summary, error) {
 	if opts.known == nil {
 		opts.known = registry
@@ -144,11 +144,13 @@ func Run(ctx context.Context, dev *vk.Device, opts Options, emit func(Row)) (Sum
 				put(j.row(v.Name, Fail, err.Error()))
 				continue
 			}
-			row := one(ctx, dev, j, v, c)
+			row, err := one(ctx, dev, j, v, c)
 			if ctx.Err() != nil {
 				return sum, ctx.Err()
 			}
-			put(row)
+			if put(row); errors.Is(err, vk.ErrDeviceLost) {
+				return sum, fmt.Errorf("verify: %d of %d rows were not run: %w", total-done, total, err)
+			}
 		}
 	}
 	return sum, nil
@@ -186,10 +188,10 @@ func guard(f func() error) (err error) {
 	return f()
 }
 
-// one runs and judges a case on a variant.
-func one(ctx context.Context, dev *vk.Device, j job, v vk.Variant, c Case) Row {
+// one runs and judges a case on a variant. The error is that of running it, which is in the row.
+func one(ctx context.Context, dev *vk.Device, j job, v vk.Variant, c Case) (Row, error) {
 	if lacks := lacking(dev, v); len(lacks) > 0 {
-		return j.row(v.Name, Skip, "device lacks "+strings.Join(lacks, ", "))
+		return j.row(v.Name, Skip, "device lacks "+strings.Join(lacks, ", ")), nil
 	}
 	var res Result
 	var unjudged []string
@@ -202,10 +204,10 @@ func one(ctx context.Context, dev *vk.Device, j job, v vk.Variant, c Case) Row {
 	})
 	if errors.Is(err, errUnfit) || errors.Is(err, vk.ErrMissingFeature) && len(v.Requires) > 0 {
 		// The base variant requires nothing and must always run, but for cases of such a size.
-		return j.row(v.Name, Skip, err.Error())
+		return j.row(v.Name, Skip, err.Error()), nil
 	}
 	if err != nil {
-		return j.row(v.Name, Fail, err.Error())
+		return j.row(v.Name, Fail, err.Error()), err
 	}
 	row := j.row(v.Name, Pass, res.Detail)
 	row.Unjudged = unjudged
@@ -216,7 +218,7 @@ func one(ctx context.Context, dev *vk.Device, j job, v vk.Variant, c Case) Row {
 	if res.Class != "" {
 		row.Class = res.Class
 	}
-	return row
+	return row, nil
 }
 
 // alike is what is wanted in the shapes of what was computed, where only dimensions of 1

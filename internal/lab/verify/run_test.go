@@ -143,7 +143,8 @@ func TestRunUnjudged(t *testing.T) {
 	op.Compare = func(Case, Arrays, Arrays) Result { return Result{Pass: true} }
 	c := Case{Want: Arrays{"y": {}, "z": {}, "log": {}, "ref": {}},
 		Role: map[string]string{"y": vectors.RoleOut, "z": vectors.RoleAfter, "log": vectors.RoleAux, "ref": vectors.RoleRef}}
-	row := one(context.Background(), nil, job{op: op, recorded: true}, op.Variants[0], c)
+	row, err := one(context.Background(), nil, job{op: op, recorded: true}, op.Variants[0], c)
+	require.NoError(t, err)
 	require.Equal(t, Pass, row.Status, "%+v", row)
 	assert.Equal(t, []string{"z"}, row.Unjudged, "%+v", row)
 }
@@ -163,6 +164,14 @@ func TestRunStops(t *testing.T) {
 	n := 0
 	_, err := Run(ctx, nil, Options{known: map[string]Op{"double": double("double")}}, func(Row) { n++; cancel() })
 	assert.ErrorIs(t, err, context.Canceled)
+	assert.Equal(t, 1, n)
+
+	op := double("double") // a lost device has one row
+	op.Variants = []vk.Variant{{Name: "base"}, {Name: "other"}}
+	n, op.Run = 0, func(context.Context, *vk.Device, string, Case) (Arrays, error) { return nil, vk.ErrDeviceLost }
+	_, err = Run(t.Context(), nil, Options{known: map[string]Op{"double": op}}, func(Row) { n++ })
+	assert.ErrorIs(t, err, vk.ErrDeviceLost)
+	assert.ErrorContains(t, err, "3 of 4 rows were not run")
 	assert.Equal(t, 1, n)
 }
 
