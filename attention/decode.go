@@ -215,9 +215,6 @@ func (cfg DecoderConfig) constants(t tiling) []uint32 {
 //
 // Errors: those of vk.Device.Kernel.
 func (o *Decoder) Prepare(tokens, window, topk int) error {
-	if o == nil {
-		return pkg.Nil("prepare")
-	}
 	if err := o.PrepareParts(tokens, window, topk); err != nil || o.twoPass != nil {
 		return err
 	}
@@ -229,9 +226,6 @@ func (o *Decoder) Prepare(tokens, window, topk int) error {
 
 // PrepareParts is Prepare for RecordParts.
 func (o *Decoder) PrepareParts(tokens, window, topk int) error {
-	if o == nil {
-		return pkg.Nil("prepare")
-	}
 	if o.twoPass != nil {
 		return nil
 	}
@@ -284,9 +278,6 @@ func (o *Decoder) ScratchBytes(maxT, window, topk int) uint64 {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Decoder) Record(rec *vk.Recorder, a DecodeArgs) error {
 	const op = "decode"
-	if o == nil {
-		return pkg.Nil(op)
-	}
 	if pieces := o.pieces(a); len(pieces) > 0 {
 		return o.recordPieces(op, rec, a, pieces)
 	}

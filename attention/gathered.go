@@ -134,9 +134,6 @@ func reaching(variant string) string {
 //
 // Errors: those of vk.Device.Kernel.
 func (o *Gathered) Prepare(tokens int) error {
-	if o == nil {
-		return pkg.Nil("prepare")
-	}
 	return o.prefill.prepare(tokens, o.cfg.Rows.gatheredWidth())
 }
 
@@ -160,9 +157,6 @@ func (o *Gathered) ScratchBytes(t int) uint64 {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Gathered) Record(rec *vk.Recorder, a GatheredArgs) error {
 	const op = "gathered attention"
-	if o == nil {
-		return pkg.Nil(op)
-	}
 	c := o.cfg.Rows
 	if err := o.check(op, a); err != nil || a.Q.Shape[0] == 0 {
 		return err

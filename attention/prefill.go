@@ -154,9 +154,6 @@ func (o *Prefill) ScratchBytes(maxT, k int) uint64 { return o.scratchBytes(maxT,
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Prefill) Record(rec *vk.Recorder, a PrefillArgs) error {
 	const op = "prefill"
-	if o == nil {
-		return pkg.Nil(op)
-	}
 	if err := o.checkArgs(op, a); err != nil || a.Q.Shape[0] == 0 {
 		return err
 	}

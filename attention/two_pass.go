@@ -107,9 +107,6 @@ func (o *TwoPass) parts(p, window, topk int) [3]uint64 {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *TwoPass) Record(rec *vk.Recorder, a DecodeArgs) error {
 	const op = "two-pass decode"
-	if o == nil {
-		return pkg.Nil(op)
-	}
 	t := opkit.Dim(a.Q, 0)
 	if err := opkit.First(checkDecode(o.dev, op, o.cfg.DecoderConfig, a), o.prefill.checkTokens(o.dev, op, t)); err != nil || t == 0 {
 		return err

@@ -307,9 +307,6 @@ func (x *Compress) Variant() string { return x.variant }
 // recorded; those of vk.Recorder.Dispatch.
 func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	const op = "compress"
-	if x == nil {
-		return pkg.Nil(op)
-	}
 	pool, stride, err := x.output(op, a)
 	if err != nil {
 		return err

@@ -96,9 +96,6 @@ func (x *Gather) Variant() string { return x.variant }
 // with nothing recorded; those of vk.Recorder.Dispatch.
 func (x *Gather) Record(rec *vk.Recorder, a GatherArgs) error {
 	const op = "gather"
-	if x == nil {
-		return pkg.Nil(op)
-	}
 	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
 		return err
 	}

@@ -108,9 +108,6 @@ func (x *GatherRuns) Variant() string { return x.variant }
 // Check reports why Record would refuse the arguments, or nil.
 func (x *GatherRuns) Check(a GatherRunsArgs) error {
 	const op = "gather runs"
-	if x == nil {
-		return pkg.Nil(op)
-	}
 	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
 		return err
 	}
@@ -133,9 +130,6 @@ func (x *GatherRuns) Check(a GatherRunsArgs) error {
 // recorded; those of vk.Recorder.Dispatch.
 func (x *GatherRuns) Record(rec *vk.Recorder, a GatherRunsArgs) error {
 	const op = "gather runs"
-	if x == nil {
-		return pkg.Nil(op)
-	}
 	if err := x.Check(a); err != nil || a.Out.Shape[0] == 0 {
 		return err
 	}

@@ -72,9 +72,6 @@ func (x *GatherSlots) Variant() string { return x.variant }
 // with nothing recorded; those of vk.Recorder.Dispatch.
 func (x *GatherSlots) Record(rec *vk.Recorder, a GatherSlotsArgs) error {
 	const op = "gather slots"
-	if x == nil {
-		return pkg.Nil(op)
-	}
 	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
 		return err
 	}

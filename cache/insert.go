@@ -84,9 +84,6 @@ func (x *Insert) Variant() string { return x.variant }
 // vk.Recorder.Dispatch.
 func (x *Insert) Record(rec *vk.Recorder, a InsertArgs) error {
 	const op = "insert"
-	if x == nil {
-		return pkg.Nil(op)
-	}
 	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
 		return err
 	}

@@ -56,9 +56,6 @@ func (p *BlockPool) Capacity() int {
 // Grow adds free pages up to a capacity; ids that are handed out stay as they are. The
 // error is a *vk.ArgumentError for less than the pool has.
 func (p *BlockPool) Grow(capacity int) error {
-	if p == nil {
-		return pkg.Nil("block pool")
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	had := len(p.refs)
@@ -93,9 +90,6 @@ func (p *BlockPool) least() int {
 // Shrink takes free pages from the end of the pool, down to a capacity. The error is a
 // *vk.ArgumentError for more than the pool has, or for less than Least.
 func (p *BlockPool) Shrink(capacity int) error {
-	if p == nil {
-		return pkg.Nil("block pool")
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n := p.least(); capacity < n || capacity > len(p.refs) {
@@ -127,9 +121,6 @@ func (p *BlockPool) Refs(block int32) int {
 // Alloc hands out n pages, each held once. The pages given back last come first.
 // It fails with ErrPoolFull, or vk.ErrArgument for a negative n.
 func (p *BlockPool) Alloc(n int) ([]int32, error) {
-	if p == nil {
-		return nil, pkg.Nil("alloc")
-	}
 	if n < 0 {
 		return nil, pkg.Wrong("alloc", "n", n, "0 or more pages")
 	}
@@ -184,9 +175,6 @@ func (p *BlockPool) take(to []int32, n int) []int32 {
 // Retain adds a holder to each of the pages; an id that occurs twice gets two. It
 // fails with ErrForeignBlock for a page that nobody holds yet.
 func (p *BlockPool) Retain(blocks ...int32) error {
-	if p == nil {
-		return pkg.Nil("retain")
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, b := range blocks {
@@ -207,9 +195,6 @@ func (p *BlockPool) Retain(blocks ...int32) error {
 // again. An id may occur twice if it is held twice. It fails with ErrForeignBlock
 // for an id outside the pool and with ErrDoubleFree for too few holders.
 func (p *BlockPool) Release(blocks ...int32) error {
-	if p == nil {
-		return pkg.Nil("release")
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, b := range blocks {

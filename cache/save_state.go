@@ -87,9 +87,6 @@ func (x *SaveState) Variant() string { return x.variant }
 // those of vk.Recorder.Dispatch.
 func (x *SaveState) Record(rec *vk.Recorder, a SaveStateArgs) error {
 	const op = "save state"
-	if x == nil {
-		return pkg.Nil(op)
-	}
 	c := x.cfg.Compression
 	if err := checkState(x.dev, op, x.variant, a.State, c, x.cfg.Page); err != nil {
 		return err

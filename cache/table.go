@@ -110,9 +110,6 @@ func (t *Table) last() int32 {
 //
 // It fails with ErrPoolFull, or vk.ErrArgument for a negative n.
 func (t *Table) Append(n int) ([]PageCopy, error) {
-	if t == nil || t.pool == nil {
-		return nil, pkg.Nil("append")
-	}
 	if n < 0 || n > math.MaxInt-t.length {
 		return nil, pkg.Wrong("append", "n", n, "0 or more positions")
 	}
@@ -139,9 +136,6 @@ func (t *Table) Append(n int) ([]PageCopy, error) {
 // It fails with ErrPoolFull, or vk.ErrArgument for a table that is not empty, a length
 // beyond 2^31-1, or a first beyond its full entries.
 func (t *Table) Resume(length, first int) error {
-	if t == nil || t.pool == nil {
-		return pkg.Nil("resume")
-	}
 	if length < 0 || length > math.MaxInt32 {
 		return pkg.Wrong("resume", "length", length, "0..2^31-1 positions")
 	}
@@ -160,9 +154,6 @@ func (t *Table) Resume(length, first int) error {
 // SlotOf is the slot of position pos in the pool: blocks[pos/page]*page + pos%page.
 // It fails with ErrTableTooShort beyond Len() and with ErrRecycled.
 func (t *Table) SlotOf(pos int) (int64, error) {
-	if t == nil || t.pool == nil {
-		return 0, pkg.Nil("slot")
-	}
 	switch {
 	case pos < 0:
 		return 0, pkg.Wrong("slot", "pos", pos, "0 or more")
@@ -178,9 +169,6 @@ func (t *Table) SlotOf(pos int) (int64, error) {
 // fills the rest of the row with -1. It fails with ErrTableTooShort, and writes
 // nothing, if the row is narrower than the table.
 func (t *Table) Row(row []int32) error {
-	if t == nil || t.pool == nil {
-		return pkg.Nil("row")
-	}
 	if len(row) < len(t.blocks) {
 		return fmt.Errorf("cache: row: %d entries for a table of %d: %w", len(row), len(t.blocks), ErrTableTooShort)
 	}
@@ -195,9 +183,6 @@ func (t *Table) Row(row []int32) error {
 // from now on. It fails with ErrForeignBlock if this table was closed behind the
 // caller's back.
 func (t *Table) Fork() (*Table, error) {
-	if t == nil || t.pool == nil {
-		return nil, pkg.Nil("fork")
-	}
 	if err := t.pool.Retain(t.blocks[t.gone:]...); err != nil {
 		return nil, err
 	}
@@ -210,9 +195,6 @@ func (t *Table) Fork() (*Table, error) {
 // position n lies in a page that was recycled, behind the beginning of it: the next
 // position could not be written there.
 func (t *Table) Truncate(n int) error {
-	if t == nil || t.pool == nil {
-		return pkg.Nil("truncate")
-	}
 	if n < 0 || n > t.length {
 		return pkg.Wrong("truncate", "n", n, "0..%d positions", t.length)
 	}
@@ -235,9 +217,6 @@ func (t *Table) Truncate(n int) error {
 // full; their entries become -1. Positions keep their numbers. A sliding window of
 // 128 needs first = the next position - 127.
 func (t *Table) Recycle(first int) error {
-	if t == nil || t.pool == nil {
-		return pkg.Nil("recycle")
-	}
 	n := min(first, t.length) / t.page
 	if n <= t.gone {
 		return nil

@@ -43,9 +43,6 @@ func NewTouch(dev *vk.Device) (*Touch, error) {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (x *Touch) Record(rec *vk.Recorder, pool, sink tensor.Tensor) error {
 	const op = "touch"
-	if x == nil {
-		return pkg.Nil(op)
-	}
 	if err := opkit.First(
 		pkg.Check(op, "pool", pool, tensor.U8, -1, -1),
 		pkg.Check(op, "sink", sink, tensor.U32, -1),

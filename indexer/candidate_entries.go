@@ -75,9 +75,6 @@ func (o *CandidateEntries) Variant() string { return VariantBase }
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *CandidateEntries) Record(rec *vk.Recorder, a CandidateEntriesArgs) error {
 	const op = "candidate entries"
-	if o == nil {
-		return pkg.Nil(op)
-	}
 	t, k := opkit.Dim(a.Picks, 0), opkit.Dim(a.Picks, 1)
 	if err := opkit.First(
 		pkg.Check(op, "Picks", a.Picks, tensor.I32, -1, -1),

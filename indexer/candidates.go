@@ -129,9 +129,6 @@ func CandidateScratchBytes(tokens, k int) uint64 {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Candidates) Record(rec *vk.Recorder, a CandidatesArgs) error {
 	const op = "candidates"
-	if o == nil {
-		return pkg.Nil(op)
-	}
 	t, n := opkit.Dim(a.Logits, 0), opkit.Dim(a.Logits, 1)
 	if err := opkit.First(
 		pkg.Check(op, "Logits", a.Logits, tensor.F32, -1, -1),

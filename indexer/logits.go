@@ -271,9 +271,6 @@ func (o *Logits) Variant() string { return o.variant }
 // those of vk.Recorder.Dispatch.
 func (o *Logits) Record(rec *vk.Recorder, a LogitsArgs) error {
 	const op = "logits"
-	if o == nil {
-		return pkg.Nil(op)
-	}
 	if err := o.check(op, a); err != nil {
 		return err
 	}

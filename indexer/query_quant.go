@@ -110,9 +110,6 @@ func (o *QueryQuant) Variant() string { return o.variant }
 // nothing recorded; those of vk.Recorder.Dispatch.
 func (o *QueryQuant) Record(rec *vk.Recorder, a QueryQuantArgs) error {
 	const op = "query quant"
-	if o == nil {
-		return pkg.Nil(op)
-	}
 	t, h := opkit.Dim(a.Q, 0), opkit.Dim(a.Q, 1)
 	table, mxfp4 := tensor.F32, o.cfg.Format == cache.IndexKeyMXFP4
 	if o.cfg.TableBF16 {

@@ -258,9 +258,6 @@ func (o *Select) ScratchBytes(t int) uint64 {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 	const op = "select"
-	if o == nil {
-		return pkg.Nil(op)
-	}
 	t := a.tokens()
 	rows, segment, _ := o.plan(t)
 	entries := a.Entries
@@ -352,9 +349,6 @@ func (o *Select) checkCandidates(op string, t, rows int, c CandidateBlocks) erro
 // Errors: vk.ErrArgument for numbers out of range; those of vk.Device.Kernel.
 func (o *Select) Prepare(t, entries int, arrived bool) error {
 	const op = "select"
-	if o == nil {
-		return pkg.Nil(op)
-	}
 	if err := opkit.First(
 		pkg.Range(op, "t", t, 1, math.MaxInt32), pkg.Range(op, "entries", entries, 0, math.MaxInt32/2),
 		o.checkRounds(op, "entries", t, entries),

@@ -212,9 +212,6 @@ func (o *TopK) slices(t, n int) int { return topkSlices(o.tune, o.workgroups, t,
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *TopK) Record(rec *vk.Recorder, a TopKArgs) error {
 	const op = "top-k"
-	if o == nil {
-		return pkg.Nil(op)
-	}
 	t, n := opkit.Dim(a.Logits, 0), opkit.Dim(a.Logits, 1)
 	if err := opkit.First(
 		pkg.Check(op, "Logits", a.Logits, tensor.F32, -1, -1),

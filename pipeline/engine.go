@@ -235,15 +235,14 @@ func uploadRope(ctx context.Context, t tensor.Tensor, r model.Rope) error {
 }
 
 // Layers returns the number of layers.
-func (e *Engine) Layers() int { return len(e.orNone().layers) }
+func (e *Engine) Layers() int { return len(e.layers) }
 
 // TopK is the width of picks: index_topk of the model.
-func (e *Engine) TopK() int { return e.orNone().cfg.TopK }
+func (e *Engine) TopK() int { return e.cfg.TopK }
 
 // Caches returns the caches of a layer, for tests and measurements that fill them. Growing
 // replaces their memory. An unknown layer has none.
 func (e *Engine) Caches(number int) layer.Caches {
-	e = e.orNone()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if number < 0 || number >= len(e.layers) {
@@ -256,8 +255,7 @@ func (e *Engine) Caches(number int) layer.Caches {
 // not have to. It waits while a step is in progress. Only Step.SetInput allocates and records more,
 // for hidden states in host memory. Errors: those of Begin and of Step.Submit.
 func (e *Engine) Prepare(ctx context.Context, tokens int) error {
-	e = e.orNone()
-	if e.dev != nil && (tokens < 1 || tokens > e.opts.MaxStep) {
+	if tokens < 1 || tokens > e.opts.MaxStep {
 		return badArgument(opPrepare, "tokens", tokens, "1 to %d", e.opts.MaxStep)
 	}
 	if err := e.betweenSteps(ctx, func() error { return e.prepare(ctx, tokens) }); err != nil {
@@ -322,10 +320,9 @@ func (m EngineMemory) Total() uint64 {
 // it may have some of its own. All sizes of Hidden take about twice what the largest does.
 func (e *Engine) Memory() EngineMemory {
 	var m EngineMemory
-	e = e.orNone()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e == noEngine || e.closed {
+	if e.closed {
 		return m
 	}
 	m.Weights = e.weights()
@@ -364,9 +361,6 @@ func (e *Engine) weights() (sum uint64) {
 // Using the engine, its sessions or steps afterwards gives vk.ErrClosed. Closing again does
 // nothing.
 func (e *Engine) Close() error {
-	if e = e.orNone(); e == noEngine {
-		return nil
-	}
 	e.mu.Lock()
 	e.closed = true
 	if st := e.now.step; st != nil {
@@ -415,9 +409,6 @@ func (e *Engine) forget() error {
 
 // usable reports why nothing can be done. It is called, as all below, with e.mu held.
 func (e *Engine) usable() error {
-	if e.dev == nil {
-		return missing("engine", "one that NewEngine made")
-	}
 	if e.closed {
 		return fmt.Errorf("engine %w", vk.ErrClosed)
 	}

@@ -101,14 +101,7 @@ func (e *Engine) estimate(ctx context.Context, lengths []int) (m EngineMemory, e
 }
 
 // Sizes are the numbers of rows that steps are padded to: 1, 2, 4 and so on, and MaxStep.
-func (e *Engine) Sizes() []int {
-	if e = e.orNone(); e == noEngine {
-		return nil
-	}
-	return e.allSizes()
-}
-
-func (e *Engine) allSizes() (list []int) {
+func (e *Engine) Sizes() (list []int) {
 	for n := 1; n < e.opts.MaxStep; n *= 2 {
 		list = append(list, n)
 	}

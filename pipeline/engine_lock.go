@@ -12,9 +12,6 @@ import (
 // which may have been aborted. Then no other call begins a step, takes pages or moves them before
 // unlockStep. Callers are served in the order in which they came.
 func (e *Engine) lockStep(ctx context.Context) error {
-	if e.dev == nil {
-		return e.usable()
-	}
 	if err := alive(ctx); err != nil {
 		return err
 	}

@@ -35,7 +35,6 @@ type Stats struct {
 
 // Stats returns the engine's, for metrics. It waits for no step.
 func (e *Engine) Stats() Stats {
-	e = e.orNone()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.stats

@@ -295,7 +295,7 @@ func TestEngineErrors(t *testing.T) {
 	assert.Nil(t, got[0].TopK)
 	_, err = e.Open()
 	assert.ErrorIs(t, err, pipeline.ErrTooManySessions)
-	assert.NoError(t, errors.Join(e.Close(), e.Close(), s.Close(), (*pipeline.Engine)(nil).Close()))
+	assert.NoError(t, errors.Join(e.Close(), e.Close(), s.Close()))
 	_, appending := s.Append(ctx, [][]float32{nil})
 	_, beginning := e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1})
 	_, opening := e.Open()

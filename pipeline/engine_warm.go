@@ -22,7 +22,6 @@ const opWarm = "pipeline: warm"
 //
 // Errors: ErrTooManySessions; those of Prepare and of Step.Wait.
 func (e *Engine) Warm(ctx context.Context) error {
-	e = e.orNone()
 	err := e.betweenSteps(ctx, func() error {
 		if err := e.growRopes(ctx, e.opts.MaxTokens); err != nil {
 			return err
@@ -53,7 +52,7 @@ func (e *Engine) warm(ctx context.Context) (err error) {
 		sessions = append(sessions, s)
 	}
 	// The largest first: if caches have to grow, nothing has been recorded yet.
-	for _, size := range slices.Backward(e.allSizes()) {
+	for _, size := range slices.Backward(e.Sizes()) {
 		var chunks []Chunk
 		n := size
 		for _, s := range sessions {

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -41,6 +42,14 @@ func wrap(op string, err error) error {
 // badArgument says what is wrong with an argument of a call.
 func badArgument(op, arg string, got any, want string, a ...any) error {
 	return &vk.ArgumentError{Op: op, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, a...)}
+}
+
+// alive returns why a context ends a call before it begins.
+func alive(ctx context.Context) error {
+	if ctx == nil {
+		return badArgument("pipeline", "ctx", "nil", "a context")
+	}
+	return ctx.Err()
 }
 
 // argumentCheck remembers the first thing that is wrong with a call's arguments.

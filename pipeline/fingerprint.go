@@ -34,12 +34,7 @@ func (f Fingerprint) String() string {
 }
 
 // Fingerprint returns the engine's. It never changes.
-func (e *Engine) Fingerprint() Fingerprint {
-	if e == nil {
-		return Fingerprint{}
-	}
-	return e.print
-}
+func (e *Engine) Fingerprint() Fingerprint { return e.print }
 
 // differs says which parts differ, "" for none.
 func (f *Fingerprint) differs(o *Fingerprint) string {

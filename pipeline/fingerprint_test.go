@@ -137,7 +137,7 @@ var without = map[string]string{
 	"EngineOptions.KeepTopK": "what a step tells", "EngineOptions.KeepLSE": "what a step tells",
 	"EngineOptions.SubmitBudget": "how a step is submitted", "EngineOptions.LayerByLayer": "how a step is submitted",
 	"EngineOptions.Between": "the caller's, see Identity", "EngineOptions.Logger": "what a server tells",
-	"EngineOptions.Measured": "the order of sums", "EngineOptions.Steps": "a limit",
+	"EngineOptions.Measured": "the order of sums",
 }
 
 // eachField calls visit for the fields of a struct, and of those in it, with names as in without.

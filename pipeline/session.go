@@ -50,7 +50,6 @@ type rowState struct {
 // Open makes a session without tokens. Errors: ErrTooManySessions; vk.ErrClosed,
 // vk.ErrDeviceLost.
 func (e *Engine) Open() (*Session, error) {
-	e = e.orNone()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s, err := e.open()
@@ -86,7 +85,6 @@ func (e *Engine) open() (*Session, error) {
 
 // Len returns the number of tokens, without those of a step in progress; 0 once closed.
 func (s *Session) Len() int {
-	s = s.orNone()
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
 	return s.at.length
@@ -94,13 +92,10 @@ func (s *Session) Len() int {
 
 // Number is what the device knows the session by, see Between: 0 to MaxSessions-1. No two open
 // sessions have the same number; a new one may get that of one that was closed.
-func (s *Session) Number() int { return s.orNone().row }
+func (s *Session) Number() int { return s.row }
 
 // usable reports why nothing can be done with a session.
 func (s *Session) usable() error {
-	if s.e == noEngine {
-		return missing("session", "one that Engine.Open, Engine.Restore or Session.Fork made")
-	}
 	if err := s.e.usable(); err != nil {
 		return err
 	}
@@ -129,7 +124,6 @@ func (s *Session) inStep() bool { return s.e.now.byRow[s.row] >= 0 }
 //
 // Errors: ErrTooManySessions, ErrInStep; vk.ErrClosed, vk.ErrDeviceLost.
 func (s *Session) Fork() (*Session, error) {
-	s = s.orNone()
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
 	f, err := s.fork()
@@ -168,7 +162,6 @@ func (s *Session) fork() (*Session, error) {
 // Errors: vk.ErrArgument for n below 0 or beyond Len; ErrRewind, ErrInStep;
 // vk.ErrClosed, vk.ErrDeviceLost.
 func (s *Session) Truncate(n int) error {
-	s = s.orNone()
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
 	err := s.free()
@@ -217,10 +210,9 @@ func (s *Session) cutIn(t *sessionTable, n int) error {
 // Close gives the session's pages back. Closing again, or after the engine, does
 // nothing. The error is ErrInStep.
 func (s *Session) Close() error {
-	s = s.orNone()
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
-	if s == noSession || s.closed || s.e.closed {
+	if s.closed || s.e.closed {
 		return nil
 	}
 	if s.inStep() {
@@ -364,7 +356,6 @@ func (s *Session) settle() error {
 // ErrInStep; the context's; vk.ErrClosed, vk.ErrDeviceLost. Then the session may have got
 // some of the tokens.
 func (s *Session) Advance(ctx context.Context, n int) error {
-	s = s.orNone()
 	e := s.e
 	e.mu.Lock()
 	err := s.free() // its own step would never let it in

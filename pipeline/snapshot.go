@@ -87,7 +87,6 @@ func (s *Session) Save(ctx context.Context, w io.Writer) error {
 
 // save is Save without arguments to check.
 func (s *Session) save(ctx context.Context, w io.Writer) error {
-	s = s.orNone()
 	lock := lease{e: s.e}
 	defer lock.give()
 	if err := lock.take(ctx); err != nil {

@@ -39,11 +39,7 @@ func (e *Engine) Restore(ctx context.Context, r io.Reader) (*Session, error) {
 
 // restore is Restore without arguments to check.
 func (e *Engine) restore(ctx context.Context, r io.Reader) (*Session, error) {
-	err := alive(ctx)
-	if e = e.orNone(); e == noEngine {
-		err = e.usable()
-	}
-	if err != nil {
+	if err := alive(ctx); err != nil {
 		return nil, err
 	}
 	h, data, err := e.readSnapshot(contextReader{ctx, r})

@@ -27,15 +27,12 @@ const (
 // session of another engine; ErrRewind for a state to which the session could not be truncated;
 // put's, the context's; vk.ErrClosed, vk.ErrDeviceLost.
 func (e *Engine) SaveSpans(ctx context.Context, s *Session, at []int, state bool, put func(i int, data []byte) error) error {
-	e, s = e.orNone(), s.orNone()
 	err := checkSpans(opSaveSpans, at)
 	switch {
-	case e == noEngine:
-		err = e.usable()
 	case err != nil:
 	case put == nil:
 		err = badArgument(opSaveSpans, "put", "nil", "a function")
-	case s.e != e:
+	case s == nil || s.e != e:
 		err = badArgument(opSaveSpans, "s", "another", "a session of this engine")
 	}
 	if err != nil {
@@ -178,11 +175,8 @@ func (s *Session) readSpans(ctx context.Context, lock *lease, at []int, state bo
 // ErrSequenceFull for more than MaxTokens tokens; load's; ErrTooManySessions, cache.ErrPoolFull;
 // the context's; vk.ErrClosed, vk.ErrDeviceLost. After an error nothing has changed.
 func (e *Engine) RestoreSpans(ctx context.Context, at []int, load func(sizes []int) ([][]byte, error)) (*Session, error) {
-	e = e.orNone()
 	err := checkSpans(opRestoreSpans, at)
 	switch {
-	case e == noEngine:
-		err = e.usable()
 	case err != nil:
 	case load == nil:
 		err = badArgument(opRestoreSpans, "load", "nil", "a function")

@@ -73,18 +73,16 @@ type Step struct {
 // grow; the context's; vk.ErrClosed, vk.ErrDeviceLost; those of vk.Device.NewBuffer. After an error
 // nothing has changed.
 func (e *Engine) Begin(ctx context.Context, chunks ...Chunk) (*Step, error) {
-	e = e.orNone()
 	return e.begin(ctx, chunks, false)
 }
 
 // Size is T, the number of rows of the step's tensors: the tokens of all chunks, padded to the next
 // power of two, at most MaxStep.
-func (st *Step) Size() int { return st.orNone().b.tokens }
+func (st *Step) Size() int { return st.b.tokens }
 
 // Rows returns the first row of a chunk's tokens, and the row after its last. Both are 0 for an
 // unknown chunk, and once the step has ended.
 func (st *Step) Rows(chunk int) (first, end int) {
-	st = st.orNone()
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
 	now := &st.e.now
@@ -140,8 +138,7 @@ func (st *Step) Submit(sync ...vk.Sync) error { return st.submit(wholeStep, sync
 //
 // Errors: vk.ErrArgument for an unknown layer or one out of order; those of Submit.
 func (st *Step) SubmitLayer(layer int, sync ...vk.Sync) error {
-	st = st.orNone()
-	if n := len(st.e.layers); st != noStep && (layer < st.first || layer >= n) {
+	if n := len(st.e.layers); layer < st.first || layer >= n {
 		return badArgument(opSubmit, "layer", layer, "%d to %d", st.first, n-1)
 	}
 	return st.submit(layer, sync)
@@ -149,9 +146,6 @@ func (st *Step) SubmitLayer(layer int, sync ...vk.Sync) error {
 
 // active reports whether the step is in progress; e.mu is held.
 func (st *Step) active() error {
-	if st == noStep {
-		return missing("step", "one that Engine.Begin returned")
-	}
 	if err := st.e.usable(); err != nil {
 		return err
 	}
@@ -162,7 +156,6 @@ func (st *Step) active() error {
 }
 
 func (st *Step) submit(layer int, sync []vk.Sync) error {
-	st = st.orNone()
 	e, now := st.e, &st.e.now
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -249,7 +242,6 @@ func (st *Step) Wait(ctx context.Context) error {
 	if ctx == nil {
 		return fmt.Errorf("%s: %w", opWait, alive(ctx))
 	}
-	st = st.orNone()
 	e, now := st.e, &st.e.now
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -288,7 +280,6 @@ func (st *Step) Wait(ctx context.Context) error {
 // Errors: vk.ErrArgument if a layer has not run, vk.ErrBusy before Wait: after these the step goes
 // on; vk.ErrClosed, vk.ErrDeviceLost.
 func (st *Step) Commit() error {
-	st = st.orNone()
 	e, now := st.e, &st.e.now
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -333,7 +324,9 @@ func (e *Engine) lengthen() (err error) {
 // Abort ends the step and leaves the sessions as they were before it. After Commit, and for a nil
 // step, it does nothing, so it can be deferred. It does not wait for the device.
 func (st *Step) Abort() error {
-	st = st.orNone()
+	if st == nil {
+		return nil
+	}
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
 	if st.e.now.step != st {

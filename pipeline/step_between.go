@@ -141,7 +141,7 @@ func (st *Step) checkOrder(layer int) error {
 //
 // Errors: the context's while a step is in progress; vk.ErrClosed, vk.ErrDeviceLost.
 func (e *Engine) RecordAgain(ctx context.Context) error {
-	return e.orNone().renew(ctx, opRecordAgain, func() {})
+	return e.renew(ctx, opRecordAgain, func() {})
 }
 
 // renew drops all recorded commands while no step is in progress, and makes a change for those to

@@ -80,7 +80,10 @@ func contextEnds(t *testing.T, c model.Config, records model.Records) {
 		},
 		"restore": func(ctx context.Context, e *pipeline.Engine, _, _ *pipeline.Session) error {
 			back, err := e.Restore(ctx, bytes.NewReader(snapshot.Bytes()))
-			return errors.Join(err, back.Close())
+			if err == nil {
+				err = back.Close()
+			}
+			return err
 		},
 	} {
 		ended := true

@@ -41,14 +41,12 @@ func (st *Step) SetInput(layer, chunk int, values []float32) error {
 //
 // Errors: those of SetInput.
 func (st *Step) HostInput(layer, chunk int) ([]uint16, error) {
-	st = st.orNone()
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
 	return st.hostInput(layer, chunk, -1)
 }
 
 func (st *Step) setInput(layer, chunk, n int, write func([]uint16)) error {
-	st = st.orNone()
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
 	to, err := st.hostInput(layer, chunk, n)
@@ -98,7 +96,6 @@ func part[E uint16 | float32 | int32](t tensor.Tensor, x stepPart, width int) []
 // is not in host memory; vk.ErrBusy while a layer is with the device; vk.ErrClosed,
 // vk.ErrDeviceLost.
 func (st *Step) ReadOutput(layer, chunk int, values []float32) error {
-	st = st.orNone()
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
 	x, err := st.hostOutput(layer, chunk, len(values))
@@ -116,7 +113,6 @@ func (st *Step) ReadOutput(layer, chunk int, values []float32) error {
 // ReadOutputBF16 is ReadOutput for the bits of bf16. Errors: those of ReadOutput; vk.ErrArgument
 // for outputs of f32, which one rank's weights give.
 func (st *Step) ReadOutputBF16(layer, chunk int, values []uint16) error {
-	st = st.orNone()
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
 	from, err := st.halfOutput(layer, chunk, len(values))
@@ -130,7 +126,6 @@ func (st *Step) ReadOutputBF16(layer, chunk int, values []uint16) error {
 //
 // Errors: those of ReadOutputBF16.
 func (st *Step) HostOutput(layer, chunk int) ([]uint16, error) {
-	st = st.orNone()
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
 	return st.halfOutput(layer, chunk, -1)
@@ -165,7 +160,6 @@ func (st *Step) halfOutput(layer, chunk, n int) ([]uint16, error) {
 // Errors: those of ReadOutput; vk.ErrArgument without KeepTopK, and for a layer without
 // an indexer.
 func (st *Step) ReadTopK(layer, chunk int, values []int32) error {
-	st = st.orNone()
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
 	width := st.e.TopK()
@@ -191,7 +185,6 @@ func (st *Step) ReadTopK(layer, chunk int, values []int32) error {
 //
 // Errors: those of ReadOutput; vk.ErrArgument without KeepLSE.
 func (st *Step) ReadLSE(layer, chunk int, values []float32) error {
-	st = st.orNone()
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
 	width := st.e.heads()
@@ -271,7 +264,6 @@ type Appended struct {
 // Step.Submit and Step.Wait. Steps before the failing one are done: Len counts their tokens, the
 // result holds theirs, and the rest may be appended again.
 func (s *Session) Append(ctx context.Context, hidden [][]float32) ([]Appended, error) {
-	s = s.orNone()
 	e, width := s.e, s.e.cfg.Hidden
 	e.mu.Lock()
 	err := s.usable() // without tokens there is no step to find out

@@ -21,7 +21,7 @@ import (
 // Between records reads it, and writes those of the others.
 //
 // Input, Output, LSE and TopK are zero tensors for an unknown layer.
-func (st *Step) Input(layer int) tensor.Tensor { return st.tensor(&st.orNone().b.in, layer) }
+func (st *Step) Input(layer int) tensor.Tensor { return st.tensor(&st.b.in, layer) }
 
 // ReuseInputs says that this step's inputs are what Input holds already: rows of an earlier step,
 // or what was written in a way that vk does not see. Without it a layer whose input was not written
@@ -29,7 +29,6 @@ func (st *Step) Input(layer int) tensor.Tensor { return st.tensor(&st.orNone().b
 //
 // Errors: vk.ErrClosed, vk.ErrDeviceLost.
 func (st *Step) ReuseInputs() error {
-	st = st.orNone()
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
 	if err := st.active(); err != nil {

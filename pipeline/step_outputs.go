@@ -9,7 +9,7 @@ import (
 // rank's part (model.CheckpointOptions.Rank). Padding rows are undefined, as is all of it where a
 // layer that drafts got no block (Chunk.Draft). With EngineOptions.LayerByLayer or Between the next
 // layer overwrites it.
-func (st *Step) Output(layer int) tensor.Tensor { return st.tensor(&st.orNone().b.out, layer) }
+func (st *Step) Output(layer int) tensor.Tensor { return st.tensor(&st.b.out, layer) }
 
 // LSE is the logarithm of what a layer's softmax divides by: [T, H] f32, for each token and head
 //
@@ -21,12 +21,11 @@ func (st *Step) Output(layer int) tensor.Tensor { return st.tensor(&st.orNone().
 // rows. It is a zero tensor without EngineOptions.KeepLSE, and for an unknown layer.
 //
 // Source: lse of FlashMLA's flash_mla_with_kvcache, which counts no sink either.
-func (st *Step) LSE(layer int) tensor.Tensor { return st.tensor(&st.orNone().b.lse, layer) }
+func (st *Step) LSE(layer int) tensor.Tensor { return st.tensor(&st.b.lse, layer) }
 
 // TopK are the picks of the layer's indexer: [T, TopK] i32, compressed entries in ascending order,
 // then -1. It is a zero tensor without EngineOptions.KeepTopK and for layers without an indexer.
 func (st *Step) TopK(layer int) tensor.Tensor {
-	st = st.orNone()
 	if layer < 0 || layer >= len(st.b.layers) || st.e.layers[layer].spec.Picks != model.PickOwn {
 		return tensor.Tensor{}
 	}
@@ -34,7 +33,7 @@ func (st *Step) TopK(layer int) tensor.Tensor {
 }
 
 func (st *Step) tensor(h *hiddenStates, layer int) tensor.Tensor {
-	if layer < 0 || layer >= len(st.orNone().b.layers) {
+	if layer < 0 || layer >= len(st.b.layers) {
 		return tensor.Tensor{}
 	}
 	return h.of(layer)

@@ -128,7 +128,7 @@ func (z *stepSizes) unite(fresh *stepSize) (err error) {
 // most tokens may take less of it than smaller ones: the scores that a selection has at a time are
 // a power of two for each token, so 33 tokens have about half of those of 32.
 func (z *stepSizes) build(ctx context.Context) error {
-	for _, n := range slices.Backward(z.e.allSizes()) {
+	for _, n := range slices.Backward(z.e.Sizes()) {
 		if _, err := z.of(ctx, n); err != nil {
 			return err
 		}

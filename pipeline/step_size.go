@@ -304,7 +304,9 @@ func (b *stepSize) buildHidden() (err error) {
 	if b.in, err = e.newHiddenStates(in, n, tensor.BF16, b.tokens, e.cfg.Hidden); err != nil {
 		return err
 	}
-	b.in.buffer().Track()
+	if e.count == nil {
+		b.in.buffer().Track()
+	}
 	if b.out, err = e.newHiddenStates(out, n, e.out(), b.tokens, e.cfg.Hidden); err != nil {
 		return err
 	}

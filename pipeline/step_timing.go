@@ -26,7 +26,6 @@ const (
 // Errors: the context's while a step is in progress; vk.ErrArgument; vk.ErrMissingFeature for
 // a device without timestamps; vk.ErrClosed, vk.ErrDeviceLost.
 func (e *Engine) SetTiming(ctx context.Context, t Timing) error {
-	e = e.orNone()
 	if t < TimingOff || t > TimingSections {
 		return badArgument(opTiming, "t", int(t), "TimingOff, TimingWhole or TimingSections")
 	}
@@ -61,7 +60,6 @@ func (e *Engine) time(rec *vk.Recorder) error {
 // Errors: vk.ErrBusy before Wait, vk.ErrClosed once the step has ended; those of
 // vk.Commands.Sections.
 func (st *Step) Times() ([]vk.Section, error) {
-	st = st.orNone()
 	e := st.e
 	e.mu.Lock()
 	defer e.mu.Unlock()

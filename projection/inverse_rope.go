@@ -81,9 +81,6 @@ func (o *InverseRope) Variant() string { return o.variant }
 // recorded; those of vk.Recorder.Dispatch.
 func (o *InverseRope) Record(rec *vk.Recorder, a InverseRopeArgs) error {
 	const op = "inverse rope"
-	if o == nil {
-		return pkg.Nil(op)
-	}
 	t, h := opkit.Dim(a.O, 0), opkit.Dim(a.O, 1)
 	target := opkit.Target{Name: "O", T: a.O, Access: vk.ReadWrite, Align: 16}
 	if err := opkit.First(

@@ -144,9 +144,6 @@ func (o *InverseRopeQuant) Variant() string { return o.variant }
 // recorded; those of vk.Recorder.Dispatch.
 func (o *InverseRopeQuant) Record(rec *vk.Recorder, a InverseRopeQuantArgs) error {
 	const op = "inverse rope quant"
-	if o == nil {
-		return pkg.Nil(op)
-	}
 	t, heads := opkit.Dim(a.O, 0), o.cfg.Groups*o.cfg.Heads
 	padded := PaddedTokens(t)
 	scales, perHead := tensor.F32, HeadBlocks

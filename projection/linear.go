@@ -234,9 +234,6 @@ func (o *Linear) build() error {
 // Errors: vk.ErrArgument for a number of tokens that Record refuses; those of vk.Device.Kernel.
 func (o *Linear) Prepare(t int, scratch tensor.Tensor) error {
 	const op = "linear"
-	if o == nil {
-		return pkg.Nil(op)
-	}
 	most := o.cfg.MaxTokens
 	if most == 0 {
 		most = math.MaxInt32
@@ -304,9 +301,6 @@ func (o *Linear) RecordProducts(rec *vk.Recorder, a LinearArgs) error {
 // Errors: those of Record.
 func (o *Linear) RecordSums(rec *vk.Recorder, a LinearArgs) error {
 	const op = "linear sums"
-	if o == nil {
-		return pkg.Nil(op)
-	}
 	if err := o.check(op, a); err != nil || !o.Sums(a.Out.Shape[0], a.Scratch) {
 		return err
 	}
@@ -326,9 +320,6 @@ func (o *Linear) Sums(t int, scratch tensor.Tensor) bool {
 // recordProducts records the launches that multiply, and returns the plan; a zero one without
 // tokens.
 func (o *Linear) recordProducts(rec *vk.Recorder, op string, a LinearArgs) (p linearPlan, err error) {
-	if o == nil {
-		return p, pkg.Nil(op)
-	}
 	if err := o.check(op, a); err != nil {
 		return p, err
 	}

@@ -67,7 +67,7 @@ func NewLinearChain(first, second *Linear, tokens int) (*LinearChain, error) {
 
 func newLinearChain(op string, first, second *Linear, tokens, heads, silent int) (*LinearChain, error) {
 	if first == nil || second == nil {
-		return nil, pkg.Nil(op)
+		return nil, pkg.Wrong(op, "layers", "nil", "two that NewLinear made")
 	}
 	a, b := first.cfg, second.cfg
 	switch {
@@ -126,9 +126,6 @@ func (o *LinearChain) StateLen(tokens int) int {
 // [StateLen(tokens)] u32, little-endian. It is all ones but for the address of a word for the host.
 // Errors: those of vk.Device.StarvedWord.
 func (o *LinearChain) State(tokens int) ([]byte, error) {
-	if o == nil {
-		return nil, pkg.Nil("linear chain")
-	}
 	word, err := o.first.dev.StarvedWord()
 	if err != nil {
 		return nil, err
@@ -189,9 +186,6 @@ type LinearChainArgs struct {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 	const op = "linear chain"
-	if o == nil {
-		return pkg.Nil(op)
-	}
 	if err := opkit.First(o.first.check(op, a.First), o.second.check(op, a.Second)); err != nil {
 		return err
 	}

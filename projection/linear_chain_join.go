@@ -18,10 +18,10 @@ import (
 // attention adds in another order.
 func NewJoinedChain(first, second *Linear, tokens int) (*LinearChain, error) {
 	const op = "joined chain"
-	join := opkit.ChainJoin
-	if first == nil {
-		return nil, pkg.Nil(op)
+	if first == nil || second == nil {
+		return nil, pkg.Wrong(op, "layers", "nil", "two that NewLinear made")
 	}
+	join := opkit.ChainJoin
 	if c := first.cfg; c.K%D != 0 {
 		return nil, pkg.Wrong(op, "first", fmt.Sprintf("%d inputs", c.K), "a multiple of %d", D)
 	}

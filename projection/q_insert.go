@@ -136,9 +136,6 @@ func (o *QInsert) Variant() string { return o.variant }
 // with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 	const op = "q insert"
-	if o == nil {
-		return pkg.Nil(op)
-	}
 	n, h := opkit.Dim(a.Q, 0), opkit.Dim(a.Q, 1)
 	q := a.Q
 	if a.Q.IsZero() {

@@ -105,9 +105,6 @@ func (o *QKVNorm) Variant() string { return o.variant }
 // launch. Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *QKVNorm) Record(rec *vk.Recorder, a QKVNormArgs) error {
 	const op = "qkv norm"
-	if o == nil {
-		return pkg.Nil(op)
-	}
 	t := opkit.Dim(a.QR, 0)
 	if err := opkit.First(
 		columns(op, "QR", a.QR, t, a.QRAt, o.cfg.Rank),

@@ -148,9 +148,6 @@ func (o *Quantise) ScalesType() tensor.DType { return o.cfg.Format.row().scales[
 // vk.Recorder.Dispatch.
 func (o *Quantise) Record(rec *vk.Recorder, a QuantiseArgs) error {
 	const op = "quantise"
-	if o == nil {
-		return pkg.Nil(op)
-	}
 	t, row := opkit.Dim(a.X, 0), o.cfg.Groups*o.cfg.K
 	targets := []opkit.Target{{Name: "Scales", T: a.Scales, Access: vk.Write, Align: 4},
 		{Name: "X", T: a.X, Access: vk.Read, Align: 16}, {Name: "Codes", T: a.Codes, Access: vk.Write, Align: 16}}

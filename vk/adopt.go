@@ -130,7 +130,7 @@ func (h *Handles) adapter(op string, in *Instance) (*Adapter, error) {
 // Handles returns the device's Vulkan objects, for other code of the program: kernels of another
 // library, or a window. The device keeps them, and Close destroys those that it made.
 func (d *Device) Handles() Handles {
-	if d == nil || d.adapter == nil || d.c == nil {
+	if d.c == nil {
 		return Handles{}
 	}
 	a := d.adapter

@@ -88,6 +88,7 @@ func TestAdoptTogether(t *testing.T) {
 // A device of the binding's own calls, with few features, becomes one that says what it lacks.
 func TestAdoptForeign(t *testing.T) {
 	program := open(t, vk.DeviceOptions{}) // loads the binding's functions
+	offers(t, program, "shaderInt64")
 	h := program.Handles()
 	made := foreignDevice(t, h)
 	h.Device, h.Queue, h.Lock = made.device, made.queue, nil
@@ -164,5 +165,4 @@ func TestAdoptRefuses(t *testing.T) {
 	require.ErrorAs(t, err, &e)
 	assert.Equal(t, []string{"Vulkan 1.2"}, e.Missing)
 	assert.True(t, slices.IsSorted(h.Extensions))
-	assert.Zero(t, (*vk.Device)(nil).Handles())
 }

@@ -23,7 +23,7 @@ func (b HeapBudget) Free() uint64 { return b.Budget - min(b.Usage, b.Budget) }
 // where the driver does not tell, without VK_EXT_memory_budget. Other programs change it at any
 // time: it is an estimate.
 func (a *Adapter) MemoryBudget() []HeapBudget {
-	if a == nil || a.instance == nil || a.instance.c == nil || a.raw.hasBudget == 0 {
+	if a.instance == nil || a.instance.c == nil || a.raw.hasBudget == 0 {
 		return nil
 	}
 	b := (*C.VmMemoryBudget)(C.calloc(1, C.size_t(unsafe.Sizeof(C.VmMemoryBudget{}))))
@@ -40,7 +40,7 @@ func (a *Adapter) MemoryBudget() []HeapBudget {
 
 // MemoryBudget is Adapter.MemoryBudget; nil also for a device that is closed.
 func (d *Device) MemoryBudget() []HeapBudget {
-	if d == nil || d.adapter == nil || d.closed.Load() {
+	if d.closed.Load() {
 		return nil
 	}
 	return d.adapter.MemoryBudget()

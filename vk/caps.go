@@ -158,6 +158,10 @@ type Adapter struct {
 	APIVersion    Version // of Vulkan, as the driver reports it
 	Caps          Caps
 
+	// Facts takes the place of what packages above find out by running kernels, where they know its
+	// type; nil: they find it out. It is for a device that is not there.
+	Facts any
+
 	instance  *Instance
 	phys      unsafe.Pointer
 	raw       C.VmAdapter
@@ -445,9 +449,6 @@ func scopeName(s uint32) string {
 // Usable reports why this library cannot open the adapter, or nil: Vulkan 1.2
 // and a compute queue are needed. The error is a *MissingError.
 func (a *Adapter) Usable() error {
-	if a == nil {
-		return argument("device", "adapter", "nil", "one of Instance.Adapters")
-	}
 	e := &MissingError{What: "device", Device: a.Name}
 	need := func(name string, ok bool) {
 		e.Required = append(e.Required, name)

@@ -33,9 +33,6 @@ func (c *Commands) Barriers() int { return c.rec.barriers }
 // finished; ErrArgument for a semaphore or a value that is none; ErrStarved; ErrClosed,
 // ErrDeviceLost, ErrDeviceHung, ErrOutOfHostMemory, ErrOutOfDeviceMemory.
 func (c *Commands) Submit(sync ...Sync) (*Pending, error) {
-	if c == nil {
-		return nil, argument("submit", "commands", "nil", "commands that Recorder.End returned")
-	}
 	const op = "submit"
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,9 +91,6 @@ func (c *Commands) Run(ctx context.Context) error {
 // Errors: ErrBusy if the commands were never submitted or have not finished;
 // ErrClosed, ErrDeviceLost, ErrOutOfHostMemory, ErrOutOfDeviceMemory.
 func (c *Commands) Timestamps() ([]float64, error) {
-	if c == nil {
-		return nil, argument("timestamps", "commands", "nil", "commands that Recorder.End returned")
-	}
 	const op = "timestamps"
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,9 +130,6 @@ func (c *Commands) Timestamps() ([]float64, error) {
 // waits for semaphores. Wait then returns ErrCancelled, and what the commands were to write is
 // undefined.
 func (c *Commands) Cancel() bool {
-	if c == nil {
-		return false
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.flying

@@ -179,9 +179,6 @@ func (d *Device) Dummy() View {
 
 // MemoryInUse returns the bytes allocated now, by the label of their buffers.
 func (d *Device) MemoryInUse() map[string]uint64 {
-	if d == nil {
-		return nil
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return maps.Clone(d.memory)

@@ -71,9 +71,6 @@ func (d *Device) driver() string {
 // Errors: ErrArgument for a buffer without BufferSpec.Export; ErrClosed, ErrDeviceLost,
 // ErrOutOfHostMemory, ErrDriver for want of file descriptors.
 func (b *Buffer) Export() (Exported, error) {
-	if b == nil || b.dev == nil {
-		return Exported{}, argument("export", "buffer", "nil", "one that Device.NewBuffer returned")
-	}
 	op, d := "export buffer "+b.spec.Label, b.dev
 	if err := d.usable(op); err != nil {
 		return Exported{}, err

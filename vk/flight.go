@@ -284,8 +284,8 @@ const spin = 200 * time.Microsecond
 // ErrCancelled after Commands.Cancel; ErrUnsignalled; ErrStarved; ErrDeviceLost, ErrDeviceHung;
 // those of Submit, for a part that could not be handed over.
 func (p *Pending) Wait(ctx context.Context) error {
-	if p == nil || ctx == nil {
-		return argument("wait", "submission, ctx", "nil", "what Commands.Submit returned, and a context")
+	if ctx == nil {
+		return argument("wait", "ctx", "nil", "a context")
 	}
 	if p.ended != nil {
 		select {

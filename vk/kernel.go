@@ -161,9 +161,6 @@ func (d *Device) compileLater(k *Kernel) {
 // Errors: ErrOutOfHostMemory, ErrOutOfDeviceMemory; ErrDriver when the driver refuses the
 // module; ErrClosed, ErrDeviceLost.
 func (k *Kernel) Ready() error {
-	if k == nil {
-		return argument("ready", "kernel", "nil", "one that Device.Kernel returned")
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.layout != nil {
@@ -183,9 +180,6 @@ func (k *Kernel) Ready() error {
 // Compiled returns how long the driver took over each kernel so far, by name; kernels of one name
 // are added up. It waits for those that are being compiled.
 func (d *Device) Compiled() map[string]time.Duration {
-	if d == nil {
-		return nil
-	}
 	d.mu.Lock()
 	kernels := slices.Collect(maps.Values(d.kernels))
 	d.mu.Unlock()

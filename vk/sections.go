@@ -109,9 +109,6 @@ func (c *Commands) Dispatches() int { return c.rec.dispatches }
 // Sections returns the sections in the order of recording, with the times of the last
 // submission; nil without Recorder.TimeSections. Errors: those of Timestamps.
 func (c *Commands) Sections() ([]Section, error) {
-	if c == nil {
-		return nil, argument("sections", "commands", "nil", "commands that Recorder.End returned")
-	}
 	marks := c.rec.sections
 	if marks == nil {
 		return nil, nil

@@ -146,9 +146,6 @@ func (c *Commands) Operations() int { return c.rec.operations }
 // without a timestamp has a negative time. On a device without any the times are the host's, and
 // too long where it was busy. Errors: those of Timestamps.
 func (c *Commands) PartTimes() ([]float64, error) {
-	if c == nil {
-		return nil, argument("part times", "commands", "nil", "commands that Recorder.End returned")
-	}
 	if c.rec.parts.wall {
 		return c.wallTimes()
 	}

@@ -32,9 +32,6 @@ func (d *Device) pipelineFlags() (flags C.uint32_t) {
 // Kernels returns the kernels that the device was asked for so far, compiled or not, ordered
 // by name and constants.
 func (d *Device) Kernels() []*Kernel {
-	if d == nil {
-		return nil
-	}
 	d.mu.Lock()
 	list := slices.Collect(maps.Values(d.kernels))
 	d.mu.Unlock()

@@ -41,9 +41,6 @@ func (l ranges) cover(r byteRange) bool {
 // Track begins to note which bytes of the buffer are overwritten, or begins again with none. Of
 // commands, only those count that are recorded later than the first Track.
 func (b *Buffer) Track() {
-	if b == nil {
-		return
-	}
 	b.tracked.CompareAndSwap(nil, &written{})
 	w := b.tracked.Load()
 	w.mu.Lock()
@@ -56,7 +53,7 @@ func (b *Buffer) Track() {
 // that they bind or reach as Write. What they have as ReadWrite, or as Read too, does not count:
 // they may read it first. Nor does what the host writes to Mapped.
 func (b *Buffer) Overwritten(v View) bool {
-	if b == nil || v.Buffer != b {
+	if v.Buffer != b {
 		return false
 	}
 	w := b.tracked.Load()
@@ -71,7 +68,7 @@ func (b *Buffer) Overwritten(v View) bool {
 // Overwrites reports, of a tracked buffer, whether what was recorded so far overwrites every byte
 // of the view, see Buffer.Overwritten.
 func (r *Recorder) Overwrites(v View) bool {
-	return r != nil && r.writes[v.Buffer].cover(v.bytes())
+	return r.writes[v.Buffer].cover(v.bytes())
 }
 
 // overwrite notes an access to a tracked buffer, one of some by the same command.

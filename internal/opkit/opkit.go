@@ -34,11 +34,6 @@ func (p Package) Wrong(op, arg string, got any, want string, args ...any) error 
 	return &vk.ArgumentError{Op: string(p) + ": " + op, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, args...)}
 }
 
-// Nil is the error for a nil receiver.
-func (p Package) Nil(op string) error {
-	return p.Wrong(op, "receiver", "nil", "what its New function made")
-}
-
 // Wrap says in which operation an error came; nil stays nil.
 func (p Package) Wrap(op string, err error) error {
 	if err == nil {

@@ -153,9 +153,6 @@ func (c *Checkpoint) Bytes() int64 {
 // Close unmaps the files: Layers cannot be read afterwards, but what was uploaded stays. Closing
 // twice is allowed.
 func (c *Checkpoint) Close() error {
-	if c == nil {
-		return nil
-	}
 	c.Layers = nil
 	if c.model == nil {
 		return nil // not made by Open

@@ -52,9 +52,6 @@ func (t *Tensors) Names() []string { return t.names }
 // Errors: *CheckpointError (ErrCheckpoint) for an unknown name and a malformed file; the file
 // system's; an error for closed Tensors.
 func (t *Tensors) Tensor(name string) (Tensor, error) {
-	if t == nil {
-		return Tensor{}, badArgument(opTensors, "tensors", "nil", "those of OpenTensors")
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.model.Has(name) {
@@ -75,8 +72,8 @@ func (t *Tensors) Tensor(name string) (Tensor, error) {
 //
 // Errors: those of f; *CheckpointError (ErrCheckpoint) for a fault.
 func (t *Tensors) Read(f func() error) error {
-	if t == nil || f == nil {
-		return badArgument(opTensors, "f", "nil", "a function, with those of OpenTensors")
+	if f == nil {
+		return badArgument(opTensors, "f", "nil", "a function")
 	}
 	err := files.Guard(f)
 	if errors.Is(err, files.ErrShrunk) {
@@ -87,9 +84,6 @@ func (t *Tensors) Read(f func() error) error {
 
 // Close unmaps the files. Closing twice is allowed.
 func (t *Tensors) Close() error {
-	if t == nil {
-		return nil
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.model.Close()

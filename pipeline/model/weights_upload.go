@@ -77,9 +77,6 @@ type DeviceKeys struct {
 
 // Bytes is the layer's memory on the device, 0 for a layer that neither Upload nor Plan made.
 func (l *DeviceLayer) Bytes() uint64 {
-	if l == nil {
-		return 0
-	}
 	return l.bytes
 }
 
@@ -106,16 +103,13 @@ func (l *DeviceLayer) Close() error {
 func (l *DeviceLayer) Closed() bool { return l.closed }
 
 // Planned reports whether the layer is of Checkpoint.Plan: it has no memory.
-func (l *DeviceLayer) Planned() bool { return l != nil && l.planned }
+func (l *DeviceLayer) Planned() bool { return l.planned }
 
 // Plan returns the layers that Upload would make, with all sizes and without memory, for
 // EngineOptions.Estimate of package pipeline. No weights are read. There is nothing to close.
 //
 // Errors: vk.ErrArgument for weights that Upload would refuse.
 func (c *Checkpoint) Plan() ([]*DeviceLayer, error) {
-	if c == nil {
-		return nil, badArgument(opPlan, "checkpoint", "nil", "one that Open returned")
-	}
 	return planned(c.Layers)
 }
 
@@ -135,9 +129,6 @@ func planned(layers []LayerWeights) (list []*DeviceLayer, err error) {
 
 // Upload puts the weights of all layers on a device, as the function Upload does.
 func (c *Checkpoint) Upload(ctx context.Context, dev *vk.Device, progress func(done, total int64)) ([]*DeviceLayer, error) {
-	if c == nil {
-		return nil, badArgument(opUpload, "checkpoint", "nil", "one that Open returned")
-	}
 	return Upload(ctx, dev, c.Layers, progress)
 }
 

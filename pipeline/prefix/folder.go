@@ -53,8 +53,6 @@ func OpenFolder(dir string, most int64) (*Folder, error) {
 // path is where an object is.
 func (f *Folder) path(ctx context.Context, name string) (string, error) {
 	switch {
-	case f == nil:
-		return "", &vk.ArgumentError{Op: "prefix", Arg: "folder", Got: "nil", Want: "one that OpenFolder made"}
 	case ctx == nil:
 		return "", &vk.ArgumentError{Op: "prefix", Arg: "ctx", Got: "nil", Want: "a context"}
 	case !isName(name):

@@ -85,9 +85,6 @@ func New(e *pipeline.Engine, store Store, o Options) (*Keeper, error) {
 
 // Stats returns the counters.
 func (k *Keeper) Stats() Stats {
-	if k == nil {
-		return Stats{}
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.stats
@@ -95,10 +92,7 @@ func (k *Keeper) Stats() Stats {
 
 // usable reports why nothing can be done.
 func (k *Keeper) usable(ctx context.Context) error {
-	switch {
-	case k == nil || k.engine == nil:
-		return &vk.ArgumentError{Op: "prefix", Arg: "keeper", Got: "nil", Want: "one that New made"}
-	case ctx == nil:
+	if ctx == nil {
 		return &vk.ArgumentError{Op: "prefix", Arg: "ctx", Got: "nil", Want: "a context"}
 	}
 	return ctx.Err()

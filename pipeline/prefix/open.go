@@ -39,7 +39,7 @@ func (k *Keeper) Open(ctx context.Context, tokens []int32) (s *pipeline.Session,
 // to every later prompt that shares them. The end of a block is as near as that comes to the place
 // where prompts part: which token is the first other one, names do not say.
 func (k *Keeper) Parting(tokens []int32) int {
-	if k == nil || len(tokens) < 2 {
+	if len(tokens) < 2 {
 		return 0
 	}
 	c := k.names.chain(tokens[:len(tokens)-1])

@@ -25,7 +25,7 @@ var timedFormats = map[string]projection.Format{
 	"bf16": projection.FormatBF16, "fp8": projection.FormatFP8, "nvfp4": projection.FormatNVFP4, "q8_0": projection.FormatQ8_0,
 }
 
-// linearSizes are the products that the options name, in all formats.
+// linearSizes returns the products that the options name, in all formats.
 func linearSizes(o SizeOptions) (all []Size) {
 	weights := o.Weights
 	if weights == nil {

@@ -86,7 +86,7 @@ func badWeights(arg string, got any, want string, a ...any) error {
 
 func (k *Kind) checkWeights(w *model.DeviceLayer) error {
 	switch {
-	case k == nil || k.arena == nil:
+	case k.arena == nil:
 		return fmt.Errorf("%s: kind of layers %w", opNewLayer, vk.ErrClosed)
 	case w == nil:
 		return badWeights("w", "nil", "the weights of a layer")
