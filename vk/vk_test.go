@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
 	"github.com/vkmla/vkmla/internal/lab/validation"
-	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -53,7 +53,7 @@ type copyPush struct{ Count, Step uint32 }
 // copyKernel is dst[i] = src[i] + step over 16-byte pieces.
 func copyKernel(t *testing.T, d *vk.Device) *vk.Kernel {
 	t.Helper()
-	s, err := shaders.Get("bench_copy")
+	s, err := kernels.Get("bench_copy")
 	require.NoError(t, err)
 	k, err := d.Kernel(vk.KernelSpec{Name: s.Name, SPIRV: s.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 8})
 	require.NoError(t, err)
@@ -256,7 +256,7 @@ func TestArgumentErrors(t *testing.T) {
 	closed, err := d.NewBuffer(vk.BufferSpec{Label: "closed", Size: 64})
 	require.NoError(t, err)
 	closed.Close()
-	s, _ := shaders.Get("bench_copy")
+	s, _ := kernels.Get("bench_copy")
 	both := []vk.Access{vk.Read, vk.Write}
 	big := [3]uint32{1, d.Caps().MaxWorkgroupCount[1] + 1, 1}
 	ok := addStep(k, b.Whole(), a.Whole(), 1)

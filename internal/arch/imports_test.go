@@ -52,7 +52,7 @@ var may = map[string][]string{
 	"server/gpu":     {"server/weights", "pipeline", "pipeline/model", "tensor", "vk", "internal/numfmt", "internal/opkit"},
 	"server/model":   {"server/cpu", "server/gpu", "server/weights", "pipeline", "pipeline/model", "pipeline/prefix", "vk"},
 	"server/batch":   {"server/model", "pipeline/model", "cache", "vk"},
-	"server/api":     {"server/batch", "server/text"},
+	"server/api":     {"server/batch", "server/text", "internal/files"},
 	"server": {
 		"server/api", "server/batch", "server/cpu", "server/gpu", "server/model", "server/random", "server/text",
 		"pipeline", "pipeline/prefix", "pipeline/prefix/blob", "vk",

@@ -37,6 +37,9 @@ func (p Package) halves(dev *vk.Device, requires []string) error {
 	}
 	key := subnormalsKey(dev.Adapter())
 	count, known := subnormals.Load(key)
+	if f := factsOf(dev); f != nil {
+		count, known = !f.Flushes, true
+	}
 	if !known {
 		kernel, err := p.Kernel(dev, Spec{Stem: "num_subnormals", Variant: CM, Bindings: []vk.Access{vk.ReadWrite}, Bound: 1})
 		if err != nil {
@@ -60,7 +63,3 @@ func (p Package) halves(dev *vk.Device, requires []string) error {
 func subnormalsKey(a *vk.Adapter) string {
 	return fmt.Sprint([]any{a.Name, a.DriverName, a.DriverInfo})
 }
-
-// KnowSubnormals says whether subnormals of binary16 count on an adapter's devices, for tests of
-// devices that are not there.
-func KnowSubnormals(a *vk.Adapter, count bool) { subnormals.Store(subnormalsKey(a), count) }

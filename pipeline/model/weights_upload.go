@@ -285,7 +285,7 @@ func (u *uploader) matrix(m *Matrix) DeviceMatrix {
 	return d
 }
 
-// numbers is tensor for the weights of a matrix, of which those that are infinite or none are refused.
+// numbers is tensor for the weights of a matrix. Those that are infinite or none are refused.
 func (u *uploader) numbers(special numfmt.Special, m *Matrix, dt tensor.DType) tensor.Tensor {
 	t := u.tensor(m.Name, m.Data, dt, m.N, m.K)
 	if n := len(u.jobs); n > 0 {

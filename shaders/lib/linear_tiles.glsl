@@ -119,7 +119,7 @@ void find_ref() {
     barrier();
     uint most = 0u;
     [[unroll]] for (uint r = 0u; r < BN; r += SCALE_BLOCK) { // once, but for SMALL_BLOCKS
-        const uint row = r == 0u ? row0_ : min(row0_ + r, pc.groups * pc.n - 1u);
+        const uint row = min(row0_ + r, pc.groups * pc.n - 1u); // a workgroup may have none
         for (uint k = tid * SCALE_BLOCK; k < pc.k; k += THREADS * SCALE_BLOCK) most = max(most, w_block_bits(row, k) & 0x7FFFFFFFu);
     }
     atomicMax(ref_s.x, most);

@@ -149,7 +149,7 @@ func (r *engineRun) output(shape stepShape, own []uint16, last int, out []verify
 	return st.Commit()
 }
 
-// attentionVariant is the variant of attention that an engine of a model runs.
+// attentionVariant returns the variant of attention that an engine of a model runs.
 func attentionVariant(dev *vk.Device, c model.Config, variant string) (string, error) {
 	op, err := attention.NewDecoder(dev, attention.DecoderConfig{Heads: c.Heads,
 		WindowPage: model.Window.Pool(model.StoreWindow).Page, WindowRecord: c.Records.Record(model.StoreWindow), Variant: variant})

@@ -132,7 +132,7 @@ func TestWrongLayersAreSeen(t *testing.T) {
 	}
 }
 
-// scattered is a tensor of f32 that differs by so much in every place, up and down in turn.
+// scattered returns a tensor of f32 that differs by so much in every place, up and down in turn.
 func scattered(t *testing.T, x tensor.Tensor, by int) tensor.Tensor {
 	v, err := fetch[float32](context.Background(), x)
 	require.NoError(t, err)

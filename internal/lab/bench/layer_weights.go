@@ -84,7 +84,7 @@ type randomLayer struct {
 
 func (l *randomLayer) Close() error { return l.arena.Close() }
 
-// bytes is what the layer's matrices take.
+// bytes returns what the layer's matrices take.
 func (l *randomLayer) bytes() float64 {
 	sum := 0.0
 	for _, x := range l.matrices() {
@@ -111,7 +111,7 @@ func (l *randomLayer) matrices() []*model.DeviceMatrix {
 	return list
 }
 
-// matrixBytes is what a matrix takes on the device, scales included.
+// matrixBytes returns what a matrix takes on the device, scales included.
 func matrixBytes(x model.DeviceMatrix) float64 {
 	n := float64(x.Data.Bytes())
 	if !x.Scales.IsZero() {

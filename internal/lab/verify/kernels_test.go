@@ -51,7 +51,7 @@ func TestEngineKernelsAreVerified(t *testing.T) {
 	}
 }
 
-// verifiedKernels are the kernels that random cases ask for.
+// verifiedKernels returns the kernels that random cases ask for.
 func verifiedKernels(t *testing.T, dev *vk.Device) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}

@@ -24,7 +24,7 @@ var timedFormats = map[string]projection.WeightFormat{
 	"bf16": projection.WeightBF16, "fp8": projection.WeightFP8UE8M0, "nvfp4": projection.WeightNVFP4,
 }
 
-// linearSizes are the products that the options name, in all formats.
+// linearSizes returns the products that the options name, in all formats.
 func linearSizes(o SizeOptions) (all []Size) {
 	weights := o.Weights
 	if weights == nil {

@@ -217,7 +217,7 @@ func newLinearMagnitudes(h projection.LinearHost) linearMagnitudes {
 	return m
 }
 
-// bound is what column n of a token may be wrong by before it is rounded.
+// bound returns what column n of a token may be wrong by before it is rounded.
 func (m linearMagnitudes) bound(t, n int) float64 {
 	i, sum := t*m.h.Groups+n/m.h.N, 0.0
 	for k, v := range m.w[n] {
@@ -231,7 +231,7 @@ type linearShape struct {
 	about         string
 	tokens        int
 	groups, n, k  int
-	column, spare int // columns before and behind those of the layer
+	column, spare int // columns before and after those of the layer
 	f32           bool
 	weights       []projection.WeightFormat // nil: all
 	activations   projection.ActivationFormat
@@ -380,7 +380,7 @@ func randomActivations(rng *rand.Rand, s linearShape, in Arrays) {
 	in["x_scale"] = vectors.FromF32(scales, s.groups, blocks, pitch)
 }
 
-// randomE4M3 is a code that is a number: of a quantised normal number, or any.
+// randomE4M3 returns a code that is a number: of a quantised normal number, or any.
 func randomE4M3(rng *rand.Rand, any bool) byte {
 	if !any {
 		return numfmt.E4M3Encode(float32(rng.NormFloat64() * 128))

@@ -46,7 +46,7 @@ func randomLinearChain(seed uint64) []Case {
 	return cases
 }
 
-// secondLayer is the case of the second layer alone, for an output z of the first.
+// secondLayer returns the case of the second layer alone, for an output z of the first.
 func secondLayer(c Case, z Array) Case {
 	d := Case{Op: c.Op, Name: c.Name, Params: maps.Clone(c.Params), In: Arrays{"x": z}}
 	in := c.Input()

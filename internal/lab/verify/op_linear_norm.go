@@ -58,7 +58,7 @@ func refLinearNorm(c Case) (Arrays, error) {
 	return want, err
 }
 
-// normedOutputs are the norms of a layer's first outputs y.
+// normedOutputs returns the norms of a layer's first outputs y.
 func normedOutputs(c Case, y Array) (Array, error) {
 	in := c.Input()
 	rank, column, tokens := in.Int("rank"), in.Int("column"), in.Int("tokens")
