@@ -57,7 +57,7 @@ func layoutKey(a *vk.Adapter, variant string, m, n, k, subgroup int) string {
 	return fmt.Sprint([]any{a.Name, a.DriverName, a.DriverInfo, variant, m, n, k, subgroup})
 }
 
-// written is what one workgroup of a kernel writes into n words, each 0xFFFFFFFF before.
+// written returns what one workgroup of a kernel writes into n words, each 0xFFFFFFFF before.
 func written(dev *vk.Device, k *vk.Kernel, n int) ([]uint32, error) {
 	out, err := tensor.New(dev, "layout of matrices", tensor.U32, n)
 	if err != nil {

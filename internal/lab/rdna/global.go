@@ -9,7 +9,9 @@ import (
 	"unsafe"
 )
 
-// scalarLoad reads registers of the wave from memory; a buffer gives 0 beyond its end.
+// scalarLoad reads registers of the wave from memory; a buffer gives 0 beyond its end. One that
+// begins within a buffer may leave it: RADV reads by descriptors before it is known whether that is
+// wanted, and makes one load of two neighbours.
 func (c compiler) scalarLoad(l line) (step, error) {
 	p := strings.Split(l.op, "_")
 	n, ok := widths[p[len(p)-1]]
@@ -31,7 +33,9 @@ func (c compiler) scalarLoad(l line) (step, error) {
 		if buffer {
 			at &^= 3
 			if end := int64(w.s[base+2]); at < 0 || at+4*int64(n) > end {
-				w.fault(fmt.Sprintf("a read of %d bytes beyond a buffer of %d", 4*n, end), uint64(at))
+				if at < 0 || at >= end {
+					w.fault(fmt.Sprintf("a read of %d bytes beyond a buffer of %d", 4*n, end), uint64(at))
+				}
 				for j := range n {
 					if q := at + int64(4*j); q >= 0 && q+4 <= end {
 						w.s[d+j] = w.load32(from + uint64(q))
