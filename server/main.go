@@ -62,7 +62,7 @@ type options struct {
 
 // modelFlags are those of every command that runs a model.
 func (o *options) modelFlags(f *flag.FlagSet) {
-	f.StringVar(&o.dir, "model", "", "folder of a checkpoint: config.json and safetensors")
+	f.StringVar(&o.dir, "model", "", "folder of a checkpoint, config.json and safetensors, or a .gguf file")
 	f.StringVar(&o.device, "device", "", "index, part of the name, or UUID; by default the first GPU")
 	f.StringVar(&o.experts, "experts", "cpu", "where experts and all else are computed: cpu, or gpu if its memory holds them")
 	f.StringVar(&o.kernels, "kernels", "", "folder that keeps compiled kernels; by default none")
@@ -73,7 +73,7 @@ func (o *options) modelFlags(f *flag.FlagSet) {
 func (o *options) checkModel() error {
 	switch {
 	case o.dir == "":
-		return errors.New("server: --model: got none, want the folder of a checkpoint")
+		return errors.New("server: --model: got none, want a checkpoint")
 	case o.experts != "cpu" && o.experts != "gpu":
 		return fmt.Errorf("server: --experts: got %q, want cpu or gpu", o.experts)
 	case o.cacheMiB > 1<<40:

@@ -45,8 +45,8 @@ var may = map[string][]string{
 	"pipeline/prefix":   {"pipeline", "vk", "internal/files"},
 	"pipeline/replicas": {"pipeline/prefix", "pipeline", "cache", "vk"},
 
-	"server/text":    {},
-	"server/weights": {"pipeline/model", "internal/files", "internal/numfmt"},
+	"server/text":    {"internal/gguf"},
+	"server/weights": {"pipeline/model", "internal/files", "internal/gguf", "internal/numfmt"},
 	"server/random":  {"server/weights", "pipeline/model", "internal/numfmt"},
 	"server/cpu":     {"server/weights", "internal/numfmt"},
 	"server/gpu":     {"server/weights", "pipeline", "pipeline/model", "tensor", "vk", "internal/numfmt", "internal/opkit"},

@@ -73,6 +73,9 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 		return m, err
 	}
 	defer attention.Close() // what was uploaded stays
+	if widened := attention.Widened.String(); widened != "" && o.Log != nil {
+		o.Log.Warn(widened)
+	}
 	// Invariant: a request's answer depends on its prompt alone, not on who asks at the same time.
 	e := pipeline.EngineOptions{MaxTokens: o.MaxTokens, MaxSessions: o.MaxSessions, MaxStep: o.MaxStep, MaxCacheBytes: o.MaxCacheBytes,
 		LayerByLayer: !o.GPU, Invariant: true, Logger: o.Log}

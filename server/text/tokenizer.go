@@ -21,10 +21,12 @@ import (
 	"unicode/utf8"
 
 	"github.com/dlclark/regexp2/v2"
+
+	"github.com/vkmla/vkmla/internal/gguf"
 )
 
-// ErrFormat: a tokenizer.json that this package does not read exactly.
-var ErrFormat = errors.New("tokenizer.json")
+// ErrFormat: a tokenizer that this package does not read exactly.
+var ErrFormat = errors.New("tokenizer")
 
 // Tokenizer is for any number of goroutines.
 type Tokenizer struct {
@@ -44,11 +46,34 @@ type Tokenizer struct {
 // merge makes a token of two. Those of a smaller rank come first.
 type merge struct{ rank, token int32 }
 
-// Open reads tokenizer.json of a model's folder, and of tokenizer_config.json whether prompts
-// begin with the token that texts begin with. Without a tokenizer.json it is nil.
+// Open reads tokenizer.json of a model's folder, and of tokenizer_config.json whether prompts begin
+// with the token that texts begin with; or all of a GGUF file, or of a folder with one. Without a
+// tokenizer it is nil.
 //
-// Errors: ErrFormat; the file system's.
+// Errors: ErrFormat; those of gguf.Open; the file system's.
 func Open(dir string) (*Tokenizer, error) {
+	t, err := read(dir)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("text: open: %w", err)
+	case t == nil:
+		return nil, nil
+	}
+	t.longest = 1
+	for _, s := range t.tokens {
+		t.longest = max(t.longest, len(s))
+	}
+	return t, nil
+}
+
+func read(dir string) (*Tokenizer, error) {
+	file, err := gguf.Find(dir)
+	switch {
+	case err != nil:
+		return nil, err
+	case file != "":
+		return openGGUF(file)
+	}
 	data, err := os.ReadFile(filepath.Join(dir, "tokenizer.json"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -61,17 +86,9 @@ func Open(dir string) (*Tokenizer, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("text: open: %w", err)
+		return nil, err
 	}
-	t, err := parse(data, config)
-	if err != nil {
-		return nil, fmt.Errorf("text: open: %w", err)
-	}
-	t.longest = 1
-	for _, s := range t.tokens {
-		t.longest = max(t.longest, len(s))
-	}
-	return t, nil
+	return parse(data, config)
 }
 
 // ErrLong: a text has more tokens than were asked for, or a word that is too long.

@@ -16,11 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// deepseek are the patterns of DeepSeek's tokenizers since V3.
-var deepseek = []string{`\p{N}{1,3}`, `[一-龥぀-ゟ゠-ヿ]+`,
-	"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|" +
-		`[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`}
-
 // merges of the tokenizer that tests use, in the letters of the file: Ġ is a space.
 var merges = []string{"a a", "l l", "Ġ Ġ", "h e", "he ll", "hell o", "Ġ hello", "aa aa",
 	"Ã ©", "1 2", "12 3", "ĠĠ ĠĠ", "b c", "a bc", "o Ġ"}
