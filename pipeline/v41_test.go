@@ -21,6 +21,7 @@ import (
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -41,7 +42,7 @@ func TestEngineNotRun(t *testing.T) {
 		assert.ErrorContains(t, err, what)
 	}
 	cfg = fakemodel.Config(0, 4)
-	layers = must[[]*model.DeviceLayer](t)(cfg.Plan(model.FormatFP8, 1))
+	layers = must[[]*model.DeviceLayer](t)(cfg.Plan(projection.FormatFP8, 1))
 	_, err = options{MaxTokens: 100, Records: model.RecordsV41}.Estimate(t.Context(), dev, cfg, layers)
 	require.ErrorIs(t, err, vk.ErrArgument)
 	assert.ErrorContains(t, err, "new engine: Records: got v41, want v4: entries of layer 1, of kind C4A, have no other")

@@ -15,6 +15,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -181,7 +182,7 @@ func (f *planFlags) layers() (cfg model.Config, layers []*model.DeviceLayer, err
 		return cfg, nil, &vk.ArgumentError{Op: "plan", Arg: "drafts", Got: "true", Want: "a model with layers that draft"}
 	}
 	if of != nil {
-		layers, err = cfg.Plan(model.FormatFP8, f.ranks, list...)
+		layers, err = cfg.Plan(projection.FormatFP8, f.ranks, list...)
 		return cfg, layers, err
 	}
 	c, err := model.Open(f.model, model.CheckpointOptions{Ranks: f.ranks, Layers: list})

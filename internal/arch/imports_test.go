@@ -29,8 +29,8 @@ var may = map[string][]string{
 	"attention":  {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 	"projection": {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 
-	"pipeline/model": {"attention", "indexer", "cache", "tensor", "vk", "internal/files", "internal/gguf", "internal/numfmt",
-		"internal/safetensors"},
+	"pipeline/model": {"projection", "attention", "indexer", "cache", "tensor", "vk", "internal/files", "internal/gguf",
+		"internal/numfmt", "internal/safetensors"},
 	"pipeline/model/random":    {"pipeline/model"},
 	"pipeline/internal/memory": {"tensor", "vk"},
 	"pipeline/internal/layer":  {"pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/tuning"},

@@ -95,7 +95,7 @@ uint spread_rows(uint i, uint lines) {
 const bool FRACTIONS = false;
 const int OUT_LAYOUT = gl_CooperativeMatrixLayoutColumnMajor; // rows of w are rows of sums
 #else
-const bool FRACTIONS = FORMAT == WEIGHT_FP8;
+const bool FRACTIONS = STEP_SUMS && F32_SCALES;
 const int OUT_LAYOUT = gl_CooperativeMatrixLayoutRowMajor;
 #endif
 float fraction(uint bits) { return uintBitsToFloat((bits & 0x007FFFFFu) | 0x3F800000u); }

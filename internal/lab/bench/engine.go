@@ -329,6 +329,7 @@ func (r *engineRun) wakeUp(warmup int) error {
 		if _, _, err := r.step(nil); err != nil {
 			return err
 		}
+		r.p.Advance(int64(n+1), int64(max(recordings, warmup, n+1)))
 	}
 	return nil
 }
@@ -362,7 +363,8 @@ func (r *engineRun) sections(reps, warmup int, l Limits) (ops []OpTime, recorded
 	}
 	var order []opKey
 	samples, counts, most := map[opKey][]float64{}, map[opKey]vk.Section{}, -1
-	for range reps {
+	for n := range reps {
+		r.p.Advance(int64(n), int64(reps))
 		sums, own, barriers := map[opKey]float64{}, map[opKey]vk.Section{}, 0
 		if _, _, err := r.step(func(lists [][]vk.Section) error {
 			recorded = fewestWaits(recorded, lists)

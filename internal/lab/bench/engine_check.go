@@ -136,6 +136,7 @@ func (r *engineRun) output(shape stepShape, own []uint16, last int, out []verify
 		if err := st.RunLayer(r.ctx, i); err != nil {
 			return errors.Join(err, st.Abort())
 		}
+		r.p.Advance(int64(i+1), int64(len(out)))
 		if r.cfg.Layers[i].Block && !shape.draft {
 			continue
 		}

@@ -311,7 +311,8 @@ func (s *layerSuite) time(row *LayerRow, r *engineRun, before int) error {
 	}
 	n := r.engine.Layers() - before
 	var ns []float64
-	for range s.o.Reps {
+	for i := range s.o.Reps {
+		r.p.Advance(int64(i), int64(s.o.Reps))
 		if _, _, err := r.step(func(lists [][]vk.Section) error {
 			list, sum := lists[0], 0.0
 			for _, x := range list[max(len(list)-n, 0):] { // in front of them is what all layers share

@@ -14,6 +14,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -95,7 +96,7 @@ func TestWrongLayersAreSeen(t *testing.T) {
 	defer maker.Close()
 	var sets []*randomLayer
 	for range 2 {
-		w, err := maker.layer(c, layerOf(c, "c4a"), model.FormatFP8)
+		w, err := maker.layer(c, layerOf(c, "c4a"), projection.FormatFP8)
 		require.NoError(t, err)
 		defer w.Close()
 		sets = append(sets, w)

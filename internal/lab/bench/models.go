@@ -7,6 +7,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
 )
 
 // Models are the names of the models that layers and steps can be timed of. The small ones have
@@ -144,8 +145,8 @@ func onlyLayers(c model.Config, layers ...int) model.Config {
 var WeightFormats = verify.WeightFormats
 
 // formatNamed returns the format of a name of WeightFormats.
-func formatNamed(weights string) model.Format {
-	return map[string]model.Format{"bf16": model.FormatBF16, "fp8": model.FormatFP8, "nvfp4": model.FormatNVFP4}[weights]
+func formatNamed(weights string) projection.Format {
+	return map[string]projection.Format{"bf16": projection.FormatBF16, "fp8": projection.FormatFP8, "nvfp4": projection.FormatNVFP4}[weights]
 }
 
 // productsOf returns the matrix products of a model's layers, by the names of their weights.

@@ -73,7 +73,7 @@ func hasFloors(rows []OpRow) bool {
 }
 
 // floorText says what the columns of floors are.
-const floorText = `floor us: launches that read those MB and compute nothing, as many one behind the other as ours has, of which
+const floorText = `floor us: launches that read those MB and compute nothing, as many one after the other as ours has, of which
 the first reads all. of floor: that over our time. Matrix products may need longer than the bytes.
 `
 

@@ -39,11 +39,11 @@ for a step in one submission whose layers have their hidden states at once, so t
 beside the last one of the layer before. chained: one submission, too, in which a
 kernel makes the input of a layer from the output of the one before (residual and norm), as in a model. layer
 by layer: each layer submitted by itself, without that kernel; the sum of their times. host us: the processor's,
-to fill in and submit a step and to end it, without the wait; latency: both with the wait; behind chained and
+to fill in and submit a step and to end it, without the wait; latency: both with the wait; after chained and
 layer by layer: what they are then, with one wait at the end. limit: the time that the bytes (the least of
 weights, caches and activations) need at the measured copy bandwidth. floor: as many launches in the same
 levels, the first of each operation reading its bytes, and computing nothing. MODEL+N: two steps, one that
-verifies N drafted tokens of each sequence, which are taken back, and one that drafts a block behind it.
+verifies N drafted tokens of each sequence, which are taken back, and one that drafts a block after it.
 `
 
 // stepDetails lists the operations of each row, counts and memory.
