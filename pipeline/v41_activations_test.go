@@ -13,9 +13,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
-	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
-	"github.com/vkmla/vkmla/vk"
 )
 
 // TestEngineV41Activations compares a layer of DeepSeek-V4.1 whose products of FP8 take E4M3 with a
@@ -42,10 +40,6 @@ func TestEngineV41Activations(t *testing.T) {
 	for _, w := range []model.Matrix{checkpoint.Layers[0].QKV, checkpoint.Layers[0].QB, checkpoint.Layers[0].OA, checkpoint.Layers[0].OB} {
 		require.Equal(t, []int{int(model.FormatFP8), 32}, []int{int(w.Format), w.Block}, w.Name)
 	}
-	planned := must[[]*model.DeviceLayer](t)(checkpoint.Plan())
-	_, err = options{MaxTokens: tokens, Output: pipeline.OutputFP8}.Estimate(t.Context(), dev, checkpoint.Config, planned)
-	require.ErrorIs(t, err, vk.ErrArgument)
-	assert.ErrorContains(t, err, "OA.Block: got 32, want 128")
 	layers := must[[]*model.DeviceLayer](t)(checkpoint.Upload(t.Context(), dev, nil))
 	t.Cleanup(func() { assert.NoError(t, model.CloseLayers(layers)) })
 	rng := rand.New(rand.NewPCG(3, 5))
