@@ -28,6 +28,9 @@ const (
 // mergeVariants are the builds of attn_merge, best first: the one that binds nothing begins sooner.
 var mergeVariants = opkit.Ladder("attn_merge", VariantDA, VariantBase)
 
+// mergeShared is the shared memory of a group of a workgroup of attn_merge, in bytes.
+const mergeShared = 2064
+
 // merge joins the partial rows of a split attention; MergeRef defines it.
 type merge struct {
 	dev     *vk.Device
@@ -35,7 +38,7 @@ type merge struct {
 	k       []*opkit.Later // of opkit.Joins
 }
 
-// mergeOf is the merge behind a build of an attention kernel: base, which takes no
+// mergeOf returns the merge for a build of an attention kernel: base, which takes no
 // address, keeps to itself.
 func mergeOf(dev *vk.Device, variant string) (merge, error) {
 	if variant != VariantBase {
@@ -51,7 +54,7 @@ func newMerge(dev *vk.Device, want string) (merge, error) {
 		return m, err
 	}
 	for _, j := range opkit.Joins {
-		if j.Threads() > int(dev.Caps().MaxWorkgroupInvocations) {
+		if c := dev.Caps(); j.Threads() > int(c.MaxWorkgroupInvocations) || j.Groups*mergeShared > int(c.SharedMemory) {
 			j.Groups = 1
 		}
 		m.k = append(m.k, pkg.Later(dev, opkit.Spec{

@@ -46,7 +46,10 @@ func (s topkShape) fits(c *vk.Caps) bool {
 // pickShape returns the best shape that the device can run for a K and rows of any length, with
 // 1/spareShare of Held free; threads other than 0 are taken as they are.
 func pickShape(op string, c *vk.Caps, k, threads, spareShare int, shapes []tuning.TopKShape) (topkShape, error) {
-	limit := 0
+	limit, most := 0, int(c.MaxWorkgroupInvocations)
+	if threads > 0 {
+		most = threads
+	}
 	for _, x := range shapes {
 		s := topkShape(x).with(threads)
 		if !s.fits(c) || s.Held > s.entries() {
@@ -59,7 +62,7 @@ func pickShape(op string, c *vk.Caps, k, threads, spareShare int, shapes []tunin
 		limit = max(limit, largest)
 	}
 	return topkShape{}, pkg.Wrong(op, "K", k, "1 to %d, for %d invocations with %d bytes of shared memory",
-		min(limit, MaxK), max(threads, 64), c.SharedMemory)
+		min(limit, MaxK), most, c.SharedMemory)
 }
 
 // shortShapes are the shapes for rows that fit registers which the device can run, one

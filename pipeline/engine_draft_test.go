@@ -12,6 +12,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
 )
 
 // A layer that predicts ahead runs in an engine of its own, here with FP8 weights that have a scale
@@ -26,7 +27,7 @@ func TestEngineDraft(t *testing.T) {
 	layers, err := ck.Upload(context.Background(), dev, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { layers[0].Close() })
-	require.Equal(t, model.FormatFP8Rows, layers[0].QB.Format)
+	require.Equal(t, projection.FormatFP8Rows, layers[0].QB.Format)
 
 	const tokens = 11
 	e := engine(t, dev, ck.Config, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: tokens, KeepTopK: true})

@@ -12,6 +12,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -151,7 +152,7 @@ func TestVLLMPagesV41(t *testing.T) {
 // operations does not grow with sequences, and that these hold what the configuration says.
 func TestEstimateReleasedV41(t *testing.T) {
 	dev, c := testkit.Device(t), model.FlashV41Config()
-	layers := must[[]*model.DeviceLayer](t)(c.Plan(model.FormatFP8, 1))
+	layers := must[[]*model.DeviceLayer](t)(c.Plan(projection.FormatFP8, 1))
 	for _, c.Records = range []model.Records{model.RecordsV41, model.RecordsV4} {
 		var steps []uint64
 		for _, n := range []int{1 << 15, 1 << 17} {

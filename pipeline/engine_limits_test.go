@@ -45,7 +45,7 @@ func TestEngineLimits(t *testing.T) {
 	refused(pipeline.EngineOptions{MaxTokens: longest + 1, CacheBytes: cache}, "MaxTokens")
 	refused(pipeline.EngineOptions{MaxTokens: longest, MaxSessions: 1 << 16, CacheBytes: cache}, "MaxSessions: got 65536, want at most ")
 	refused(pipeline.EngineOptions{MaxTokens: longest, MaxStep: 1 << 20, CacheBytes: cache}, "MaxStep: got ")
-	refused(pipeline.EngineOptions{MaxTokens: 1 << 16, Variant: "nonsense", CacheBytes: cache}, "variant: got \"nonsense\", want one of [cmb cm dot base da half twopass-cmb ")
+	refused(pipeline.EngineOptions{MaxTokens: 1 << 16, Variant: "nonsense", CacheBytes: cache}, "variant: got \"nonsense\", want one of [cmb cm dot base da twopass-cmb ")
 	refused(pipeline.EngineOptions{MaxTokens: 1, MaxSessions: -1}, "MaxSessions")
 	e, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 1 << 16, CacheBytes: cache})
 	assert.Nil(t, e, "caches that do not fit")

@@ -5,10 +5,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"os"
 
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
-	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -27,9 +27,9 @@ func ExampleEngineOptions_between() {
 	defer model.CloseLayers(layers)
 
 	// A kernel is SPIR-V with storage buffers in set 0 and push constants, whose entry
-	// point is main. A program embeds its own; this one comes with vkmla.
-	module := need(shaders.Get("bench_residual"))
-	kernel := need(dev.Kernel(vk.KernelSpec{Name: module.Name, SPIRV: module.SPIRV,
+	// point is main. A program embeds its own; this one is of vkmla's benchmark.
+	module := need(os.ReadFile("../internal/lab/bench/kernels/spv/bench_residual.spv"))
+	kernel := need(dev.Kernel(vk.KernelSpec{Name: "residual", SPIRV: module,
 		Bindings: []vk.Access{vk.Read, vk.ReadWrite, vk.Write}, PushSize: 8}))
 
 	// Memory of its own: what the host writes, what stays on the device, what the host

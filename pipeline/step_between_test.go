@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
@@ -34,7 +35,7 @@ type residual struct {
 
 func (x *sessions) residual(t testing.TB) *residual {
 	t.Helper()
-	code := must[shaders.Kernel](t)(shaders.Get("bench_residual"))
+	code := must[shaders.Kernel](t)(kernels.Get("bench_residual"))
 	r := &residual{width: x.cfg.Hidden, device: x.dev}
 	r.kernel = must[*vk.Kernel](t)(x.dev.Kernel(vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV,
 		Bindings: []vk.Access{vk.Read, vk.ReadWrite, vk.Write}, PushSize: 8, Divisible: true}))

@@ -14,6 +14,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
 )
 
 // TestScratchPoison runs all kinds of layers with scratch that is overwritten as soon as it is not
@@ -67,7 +68,7 @@ func TestScratchReleased(t *testing.T) {
 	dev := testkit.Device(t)
 	var steps [2][]uint64
 	for i, c := range []model.Config{model.FlashConfig(), model.FlashV41Config()} {
-		layers := must[[]*model.DeviceLayer](t)(c.Plan(model.FormatFP8, 1))
+		layers := must[[]*model.DeviceLayer](t)(c.Plan(projection.FormatFP8, 1))
 		for _, n := range []int{1, 32, 512} {
 			m := must[pipeline.EngineMemory](t)(options{MaxTokens: 1 << 17, MaxStep: n}.Estimate(t.Context(), dev, c, layers, 1))
 			steps[i] = append(steps[i], m.Steps)

@@ -14,6 +14,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
 )
 
 // TestEngineV41Activations compares a layer of DeepSeek-V4.1 whose products of FP8 take E4M3 with a
@@ -38,7 +39,7 @@ func TestEngineV41Activations(t *testing.T) {
 	checkpoint, err := openFake(t, m, 1, model.CheckpointOptions{Layers: read})
 	require.NoError(t, err)
 	for _, w := range []model.Matrix{checkpoint.Layers[0].QKV, checkpoint.Layers[0].QB, checkpoint.Layers[0].OA, checkpoint.Layers[0].OB} {
-		require.Equal(t, []int{int(model.FormatFP8), 32}, []int{int(w.Format), w.Block}, w.Name)
+		require.Equal(t, projection.FormatFP8x32, w.Format, w.Name)
 	}
 	layers := must[[]*model.DeviceLayer](t)(checkpoint.Upload(t.Context(), dev, nil))
 	t.Cleanup(func() { assert.NoError(t, model.CloseLayers(layers)) })

@@ -21,6 +21,7 @@ import (
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -39,7 +40,7 @@ func TestEngineNotRun(t *testing.T) {
 	require.ErrorIs(t, err, vk.ErrArgument)
 	assert.ErrorContains(t, err, "cfg.Hadamard: got true, want false: keys of layer 1, of kind full2, are not mixed")
 	cfg = fakemodel.Config(0, 4)
-	layers = must[[]*model.DeviceLayer](t)(cfg.Plan(model.FormatFP8, 1))
+	layers = must[[]*model.DeviceLayer](t)(cfg.Plan(projection.FormatFP8, 1))
 	_, err = options{MaxTokens: 100, Records: model.RecordsV41}.Estimate(t.Context(), dev, cfg, layers)
 	require.ErrorIs(t, err, vk.ErrArgument)
 	assert.ErrorContains(t, err, "new engine: Records: got v41, want v4: entries of layer 1, of kind C4A, have no other")

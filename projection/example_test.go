@@ -29,7 +29,7 @@ func Example() {
 
 	ctx := context.Background()
 	const n, k = 16, 32
-	linear, err := projection.NewLinear(dev, projection.LinearConfig{N: n, K: k, Weights: projection.WeightBF16, Out: tensor.F32})
+	linear, err := projection.NewLinear(dev, projection.LinearConfig{N: n, K: k, Weights: projection.FormatBF16, Out: tensor.F32})
 	check(err)
 	upload := func(dt tensor.DType, values any, shape ...int) tensor.Tensor {
 		t, err := tensor.New(dev, "example", dt, shape...)

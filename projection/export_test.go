@@ -94,7 +94,7 @@ func NewLinearTiled(dev *vk.Device, cfg LinearConfig, shape [5]int) (*Linear, er
 	p := *tuning.Of(dev)
 	p.Linear.Tiles.Shapes, p.Linear.Tiles.Pairs = []tuning.LinearTile{{
 		Tokens: shape[0], Rows: shape[1], Step: shape[2], SubgroupTokens: shape[3], SubgroupRows: shape[4]}}, true
-	if cfg.Weights == WeightFP8UE8M0 {
+	if cfg.Weights == FormatFP8 {
 		p.Device.MatrixRows = 2
 	}
 	return newLinear(dev, cfg, &p, func(variant string) []kernelKind {
@@ -113,7 +113,7 @@ func NewLinearCodes(dev *vk.Device, cfg LinearConfig, shape [5]int, element stri
 	p.Linear.Tiles.Codes = []tuning.LinearTile{{
 		Tokens: shape[0], Rows: shape[1], Step: shape[2], SubgroupTokens: shape[3], SubgroupRows: shape[4]}}
 	p.Linear.Tiles.Shapes, p.Device.NarrowRegisters = p.Linear.Tiles.Codes, 1024 // a processor has memory
-	if cfg.Weights == WeightFP8UE8M0 {
+	if cfg.Weights == FormatFP8 {
 		p.Device.MatrixRows = 2
 	}
 	o, err = newLinear(dev, cfg, &p, func(variant string) []kernelKind {
@@ -179,7 +179,7 @@ func PlansOf(o *Linear) (plans []any) {
 func ChainLaunches(dev *vk.Device, tune *tuning.Linear) any {
 	var layers [2]*Linear
 	for i, cfg := range []LinearConfig{{N: 1024, K: 4096, Groups: 8}, {N: 4096, K: 8192}} {
-		cfg.Weights, cfg.Out = WeightFP8, tensor.BF16
+		cfg.Weights, cfg.Out = FormatFP8F32, tensor.BF16
 		var err error
 		if layers[i], err = NewLinearOf(dev, cfg, tune); err != nil {
 			return err.Error()

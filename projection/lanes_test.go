@@ -41,6 +41,9 @@ func TestQInsertLanes(t *testing.T) {
 	q, pool := download[uint16](t, a.Q), download[byte](t, a.Cache.Pool)
 	for _, size := range sizes {
 		for _, v := range projection.QInsertVariants {
+			if dev.Caps().Missing(v.Requires) != nil {
+				continue
+			}
 			b := c.args(t, dev)
 			cfg.Variant, cfg.Subgroup = v.Name, size
 			record(cfg, b)

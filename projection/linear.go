@@ -19,7 +19,7 @@ var LinearVariants = opkit.Ladder("proj_linear", VariantCMB, VariantCM, VariantD
 type LinearConfig struct {
 	N, K        int // outputs and inputs, of a group: N a multiple of 8, K of 8 (bf16 weights), 16 (FP8) or 32 (NVFP4)
 	Groups      int // G, which have inputs and outputs of their own; 0 counts as 1
-	Weights     WeightFormat
+	Weights     Format
 	Activations ActivationFormat // those of fewer bits need weights alike, and K a multiple of 128, of 512 (packed) or 64 (NVFP4)
 	Out         tensor.DType     // tensor.BF16 or tensor.F32
 	MaxTokens   int              // the most tokens of a Record; 0: any number. Fewer need fewer kernels

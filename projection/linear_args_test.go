@@ -18,7 +18,7 @@ import (
 
 func TestLinearArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	good := projection.LinearConfig{N: 64, K: 256, Groups: 2, Weights: projection.WeightNVFP4, Out: tensor.BF16, MaxTokens: 17}
+	good := projection.LinearConfig{N: 64, K: 256, Groups: 2, Weights: projection.FormatNVFP4, Out: tensor.BF16, MaxTokens: 17}
 	for name, change := range map[string]func(c *projection.LinearConfig){
 		"no rows":      func(c *projection.LinearConfig) { c.N = 0 },
 		"odd rows":     func(c *projection.LinearConfig) { c.N = 12 },
@@ -29,19 +29,19 @@ func TestLinearArguments(t *testing.T) {
 		"activations":  func(c *projection.LinearConfig) { c.Activations = 9 },
 		"FP8 by NVFP4": func(c *projection.LinearConfig) { c.Activations = projection.ActivationFP8 },
 		"packed, short": func(c *projection.LinearConfig) {
-			c.Weights, c.Activations = projection.WeightFP8, projection.ActivationFP8Packed
+			c.Weights, c.Activations = projection.FormatFP8F32, projection.ActivationFP8Packed
 		},
 		"NVFP4 by FP8": func(c *projection.LinearConfig) {
-			c.Weights, c.Activations = projection.WeightFP8, projection.ActivationNVFP4
+			c.Weights, c.Activations = projection.FormatFP8F32, projection.ActivationNVFP4
 		},
 		"MXFP8 by FP8": func(c *projection.LinearConfig) {
-			c.Weights, c.Activations = projection.WeightFP8UE8M0, projection.ActivationMXFP8
+			c.Weights, c.Activations = projection.FormatFP8, projection.ActivationMXFP8
 		},
 		"MXFP8, short": func(c *projection.LinearConfig) {
-			c.Weights, c.Activations, c.K = projection.WeightFP8UE8M0x32, projection.ActivationMXFP8, 320
+			c.Weights, c.Activations, c.K = projection.FormatFP8x32, projection.ActivationMXFP8, 320
 		},
 		"FP8 by small blocks": func(c *projection.LinearConfig) {
-			c.Weights, c.Activations = projection.WeightFP8UE8M0x32, projection.ActivationFP8
+			c.Weights, c.Activations = projection.FormatFP8x32, projection.ActivationFP8
 		},
 		"NVFP4, short":       func(c *projection.LinearConfig) { c.Activations, c.K = projection.ActivationNVFP4, 96 },
 		"output":             func(c *projection.LinearConfig) { c.Out = tensor.F16 },
@@ -88,14 +88,14 @@ func TestLinearArguments(t *testing.T) {
 			{"OutColumn", func(a *projection.LinearArgs) { a.Out.Shape, a.OutColumn = []int{8, 136}, 4; a.X = a.X.Rows(0, 8) }},
 			{"Scratch", func(a *projection.LinearArgs) { a.Scratch.DType = tensor.I32 }},
 			{"W.Scale", func(a *projection.LinearArgs) {
-				if f == projection.WeightBF16 {
+				if f == projection.FormatBF16 {
 					a.W.Scale = a.Out
 				} else {
 					a.W.Scale = tensor.Tensor{}
 				}
 			}},
 			{"W.RowScale", func(a *projection.LinearArgs) {
-				if f == projection.WeightNVFP4 {
+				if f == projection.FormatNVFP4 {
 					a.W.RowScale = a.W.RowScale.Rows(0, 1)
 				} else {
 					a.W.RowScale = a.Out
@@ -125,7 +125,7 @@ func TestLinearActivationArguments(t *testing.T) {
 	dev := testkit.Device(t)
 	for _, f := range []projection.ActivationFormat{projection.ActivationFP8, projection.ActivationFP8Packed} {
 		op := must[*projection.Linear](t)(projection.NewLinear(dev, projection.LinearConfig{
-			N: 8, K: 1024, Groups: 2, Weights: projection.WeightFP8UE8M0, Activations: f, Out: tensor.BF16, MaxTokens: 5}))
+			N: 8, K: 1024, Groups: 2, Weights: projection.FormatFP8, Activations: f, Out: tensor.BF16, MaxTokens: 5}))
 		a := projection.LinearArgs{
 			X: upload(t, dev, tensor.U8, make([]byte, 2*5*1024), 2, 5, 1024),
 			W: projection.LinearWeights{Data: upload(t, dev, tensor.U8, make([]byte, 16*1024), 16, 1024),
@@ -157,7 +157,7 @@ func TestLinearActivationArguments(t *testing.T) {
 // NVFP4 activations: what Record refuses, and that no build with matrices takes them.
 func TestLinearNVFP4Arguments(t *testing.T) {
 	dev := testkit.Device(t)
-	cfg := projection.LinearConfig{N: 8, K: 192, Groups: 2, Weights: projection.WeightNVFP4, Activations: projection.ActivationNVFP4,
+	cfg := projection.LinearConfig{N: 8, K: 192, Groups: 2, Weights: projection.FormatNVFP4, Activations: projection.ActivationNVFP4,
 		Out: tensor.BF16, MaxTokens: 5, Variant: projection.VariantCM}
 	_, err := projection.NewLinear(dev, cfg)
 	assert.ErrorIs(t, err, vk.ErrMissingFeature)
@@ -196,7 +196,7 @@ func TestLinearBeyondDescriptor(t *testing.T) {
 	if testing.Short() || limit > 1<<29 || limit > dev.Caps().HeapBytes/4 {
 		t.Skipf("weights beyond the descriptor's %d bytes are too large to try", limit)
 	}
-	cfg := projection.LinearConfig{N: rows, K: k, Weights: projection.WeightFP8UE8M0, Out: tensor.F32, MaxTokens: 9}
+	cfg := projection.LinearConfig{N: rows, K: k, Weights: projection.FormatFP8, Out: tensor.F32, MaxTokens: 9}
 	op, err := projection.NewLinear(dev, cfg)
 	if errors.Is(err, vk.ErrMissingFeature) {
 		t.Skip(err)

@@ -17,7 +17,7 @@ import (
 func TestLinearBaseTiles(t *testing.T) {
 	dev := testkit.Device(t)
 	testkit.WithoutMatrices(t)
-	const f = projection.WeightFP8
+	const f = projection.FormatFP8F32
 	rng := rand.New(rand.NewPCG(7, 7))
 	h := linearHost(f, 256, 1, 264, 160, func(int, int) uint16 { return small(f, rng.IntN(7)-3) }, func(int, int) float32 { return float32(rng.IntN(7) - 3) })
 	want := make([]float64, h.T*h.N)
@@ -52,7 +52,7 @@ func TestLinearHalvesEnd(t *testing.T) {
 	dev := testkit.Dots(t)
 	weights := []float32{1, -1, 65280, 65536, -65536, 1 << 20, -0x1p100, float32(math.NaN())}
 	inputs := []float32{1, -1, 0x1p17, -0x1p90}
-	h := linearHost(projection.WeightBF16, 70, 1, len(weights), 64, func(row, k int) uint16 {
+	h := linearHost(projection.FormatBF16, 70, 1, len(weights), 64, func(row, k int) uint16 {
 		if k == row+3 {
 			return numfmt.BF16Encode(weights[row])
 		}

@@ -74,13 +74,13 @@ func newLinearBench(b *testing.B, dev *vk.Device, cfg projection.LinearConfig) l
 	for range min(24, max(2, 160<<20/bytes)) {
 		var w projection.LinearWeights
 		switch cfg.Weights {
-		case projection.WeightBF16:
+		case projection.FormatBF16:
 			w.Data = upload(b, dev, tensor.BF16, data, rows, cfg.K)
-		case projection.WeightNVFP4:
+		case projection.FormatNVFP4:
 			w.Data = upload(b, dev, tensor.U8, data, rows, cfg.K/2)
 			w.Scale = upload(b, dev, tensor.U8, slices.Repeat([]byte{0x30}, rows*cfg.K/16), rows, cfg.K/16)
 			w.RowScale = upload(b, dev, tensor.F32, slices.Repeat([]float32{0.5}, rows), rows)
-		case projection.WeightFP8:
+		case projection.FormatFP8F32:
 			w.Data = upload(b, dev, tensor.U8, data, rows, cfg.K)
 			w.Scale = upload(b, dev, tensor.F32, slices.Repeat([]float32{0.01}, blocks[0]*blocks[1]), blocks...)
 		default:
@@ -104,7 +104,7 @@ func (l linearBench) run(b *testing.B, dev *vk.Device, op *projection.Linear, to
 	}
 	rows := g * l.cfg.N
 	bytes := l.cfg.Weights.Bytes(rows, l.cfg.K)
-	if l.cfg.Weights == projection.WeightNVFP4 {
+	if l.cfg.Weights == projection.FormatNVFP4 {
 		bytes += rows * l.cfg.K / 16
 	}
 	timeLinear(b, dev, bytes, 2*float64(tokens)*float64(rows)*float64(l.cfg.K), func(rec *vk.Recorder, i int) error {

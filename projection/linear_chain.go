@@ -102,7 +102,7 @@ func newLinearChain(op string, first, second *Linear, tokens, heads, silent int)
 		if heads > 0 && x.rows*t < 4 {
 			return nil, missing("four rows of an invocation")
 		}
-		spec.Constants = opkit.Words(int(a.Weights), int(ActivationBF16), t, x.rows, x.lanes,
+		spec.Constants = opkit.Words(int(first.format.word()), int(ActivationBF16), t, x.rows, x.lanes,
 			a.N, a.K, a.Groups, b.N, b.K, b.Groups, min(heads, 1), opkit.ChainJoin.Ahead, opkit.ChainJoin.Groups, D,
 			first.tune.ChainPolls, silent)
 		x.kernel = pkg.Later(first.dev, spec)

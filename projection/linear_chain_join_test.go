@@ -42,7 +42,7 @@ type joinRig struct {
 func newJoinRig(t *testing.T, dev *vk.Device, variant string, tokens, perGroup int) *joinRig {
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), uint64(tokens)))
 	r := &joinRig{Rig: verify.NewRig(t.Context(), dev), tokens: tokens, heads: 2 * perGroup, n: 528, n2: 1032, names: map[string]tensor.Tensor{}}
-	const f = projection.WeightFP8UE8M0
+	const f = projection.FormatFP8
 	a, b := randomHost(rng, f, tokens, 2, r.n, perGroup*attention.D), randomHost(rng, f, tokens, 1, r.n2, 2*r.n)
 	one, two := linearConfig(a, variant), linearConfig(b, variant)
 	one.MaxTokens, two.MaxTokens, one.Out, two.Out = tokens, tokens, tensor.BF16, tensor.BF16
@@ -215,7 +215,7 @@ func TestJoinedChainOfSmallWorkgroups(t *testing.T) {
 		dev, small := testkit.As(t, d), d.Caps.MaxWorkgroupInvocations < 512
 		var l [2]*projection.Linear
 		for i := range l {
-			l[i] = must[*projection.Linear](t)(projection.NewLinear(dev, projection.LinearConfig{N: 1024, K: 1024, Weights: projection.WeightFP8, Out: tensor.BF16, MaxTokens: 1, Variant: projection.VariantDA}))
+			l[i] = must[*projection.Linear](t)(projection.NewLinear(dev, projection.LinearConfig{N: 1024, K: 1024, Weights: projection.FormatFP8F32, Out: tensor.BF16, MaxTokens: 1, Variant: projection.VariantDA}))
 		}
 		_, err := projection.NewJoinedChain(l[0], l[1], 1)
 		assert.False(t, errors.Is(err, vk.ErrMissingFeature) != small || !small && err != nil,
@@ -228,7 +228,7 @@ func TestJoinedChainOfSmallWorkgroups(t *testing.T) {
 func TestJoinedChainArguments(t *testing.T) {
 	dev := testkit.Device(t)
 	layer := func(groups, n, k int) *projection.Linear {
-		o, err := projection.NewLinear(dev, projection.LinearConfig{N: n, K: k, Groups: groups, Weights: projection.WeightFP8, Out: tensor.BF16, MaxTokens: 1, Variant: projection.VariantDA})
+		o, err := projection.NewLinear(dev, projection.LinearConfig{N: n, K: k, Groups: groups, Weights: projection.FormatFP8F32, Out: tensor.BF16, MaxTokens: 1, Variant: projection.VariantDA})
 		if errors.Is(err, vk.ErrMissingFeature) {
 			t.Skip(err)
 		}

@@ -24,7 +24,7 @@ func TestLinearChain(t *testing.T) {
 	dev := testkit.Device(t)
 	for _, f := range weightFormats {
 		for i, c := range []struct{ groups, n, k, n2 int }{{2, 80, 160, 136}, {2, 528, 1056, 1032}} {
-			if i > 0 && f != projection.WeightFP8UE8M0 {
+			if i > 0 && f != projection.FormatFP8 {
 				continue // more workgroups than any device has room for, and as FP8 layers of models are divided
 			}
 			everyLinear(t, dev, func(t *testing.T, variant string) {
@@ -49,7 +49,7 @@ func TestLinearChain(t *testing.T) {
 	}
 }
 
-func linearChain(t *testing.T, dev *vk.Device, f projection.WeightFormat, groups, n, k, n2, tokens int, variant string, together bool) {
+func linearChain(t *testing.T, dev *vk.Device, f projection.Format, groups, n, k, n2, tokens int, variant string, together bool) {
 	rng := rand.New(rand.NewPCG(9, uint64(f)))
 	a, b := randomHost(rng, f, tokens, groups, n, k), randomHost(rng, f, tokens, 1, n2, groups*n)
 	one, two := linearConfig(a, variant), linearConfig(b, variant)
@@ -111,7 +111,7 @@ func TestLinearChainNaN(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(10, 1))
 	const n, k, n2 = 160, 160, 136
-	a, b := randomHost(rng, projection.WeightBF16, 1, 1, n, k), randomHost(rng, projection.WeightBF16, 1, 1, n2, n)
+	a, b := randomHost(rng, projection.FormatBF16, 1, 1, n, k), randomHost(rng, projection.FormatBF16, 1, 1, n2, n)
 	for i := range a.X {
 		a.X[i] = 0xFF
 	}
@@ -145,7 +145,7 @@ func TestLinearChainNaN(t *testing.T) {
 
 func TestLinearChainArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	cfg := projection.LinearConfig{N: 64, K: 64, Weights: projection.WeightBF16, Out: tensor.BF16, MaxTokens: 2, Variant: projection.VariantDA}
+	cfg := projection.LinearConfig{N: 64, K: 64, Weights: projection.FormatBF16, Out: tensor.BF16, MaxTokens: 2, Variant: projection.VariantDA}
 	layer := func(change func(c *projection.LinearConfig)) *projection.Linear {
 		c := cfg
 		change(&c)
@@ -167,7 +167,7 @@ func TestLinearChainArguments(t *testing.T) {
 		"layer":     {good, layer(func(c *projection.LinearConfig) { c.MaxTokens = 1 }), 2, vk.ErrArgument},
 		"f32":       {layer(func(c *projection.LinearConfig) { c.Out = tensor.F32 }), good, 1, vk.ErrArgument},
 		"width":     {good, layer(func(c *projection.LinearConfig) { c.K = 128 }), 1, vk.ErrArgument},
-		"format":    {good, layer(func(c *projection.LinearConfig) { c.Weights = projection.WeightNVFP4 }), 1, vk.ErrMissingFeature},
+		"format":    {good, layer(func(c *projection.LinearConfig) { c.Weights = projection.FormatNVFP4 }), 1, vk.ErrMissingFeature},
 		"norm":      {good, layer(func(c *projection.LinearConfig) { c.Norm, c.NormColumns = tensor.BF16, 64 }), 1, vk.ErrMissingFeature},
 		"base":      {layer(func(c *projection.LinearConfig) { c.Variant = projection.VariantBase }), good, 1, vk.ErrMissingFeature},
 	} {

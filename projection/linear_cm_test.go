@@ -58,7 +58,7 @@ func TestLinearTilingRules(t *testing.T) {
 				case x.sharedBytes() > int(caps.SharedMemory):
 					t.Errorf("%s: %d bytes of shared memory", name, x.sharedBytes())
 				}
-				constants := append([]uint32{uint32(WeightFP8), 0}, x.constants()...)
+				constants := append([]uint32{FormatFP8F32.row().word(), 0}, x.constants()...)
 				got, err := m.SharedBytes(constants...)
 				assert.NoError(t, err, name)
 				assert.Equal(t, x.sharedBytes()-unusedBytes(variant), got, name)
@@ -80,8 +80,8 @@ func TestCodesTileRules(t *testing.T) {
 		m, err := spirv.Parse(code(t, kernel))
 		require.NoError(t, err)
 		for cfg, summed := range map[LinearConfig]int{
-			{Weights: WeightFP8, Activations: ActivationFP8}: 128, {Weights: WeightFP8Rows, Activations: ActivationFP8}: 128,
-			{Weights: WeightFP8UE8M0x32, Activations: ActivationMXFP8}: 32,
+			{Weights: FormatFP8F32, Activations: ActivationFP8}: 128, {Weights: FormatFP8Rows, Activations: ActivationFP8}: 128,
+			{Weights: FormatFP8x32, Activations: ActivationMXFP8}: 32,
 		} {
 			l := layerFor(t, &caps, cfg, VariantCM, 0)
 			l.tune, l.device = &p.Linear, &p.Device
@@ -92,7 +92,7 @@ func TestCodesTileRules(t *testing.T) {
 				f, ok := l.fitCodes(vk.CoopMatShape{M: 16, N: 16, K: 16}, x, element)
 				require.True(t, ok, "%s, %v: %+v", element, cfg.Weights, f)
 				assert.Equal(t, min(summed, x.Step), f.summed)
-				got, err := m.SharedBytes(append([]uint32{uint32(cfg.Weights), uint32(cfg.Activations)}, f.constants()...)...)
+				got, err := m.SharedBytes(append([]uint32{cfg.Weights.row().word(), uint32(cfg.Activations)}, f.constants()...)...)
 				require.NoError(t, err)
 				assert.Equal(t, got, f.sharedBytes(), "%s, %v: shared memory", element, cfg.Weights)
 				_, ok = l.fitCodes(vk.CoopMatShape{M: 8, N: 16, K: 16}, x, element)
@@ -105,17 +105,17 @@ func TestCodesTileRules(t *testing.T) {
 // Tiles and passes without matrices have the shared memory that they are chosen by, or what
 // Vulkan guarantees.
 func TestLinearBaseRules(t *testing.T) {
-	shared := func(name string, f WeightFormat, constants []uint32) int {
+	shared := func(name string, f Format, constants []uint32) int {
 		m, err := spirv.Parse(code(t, name))
 		require.NoError(t, err)
-		n, err := m.SharedBytes(append([]uint32{uint32(f), 0}, constants...)...)
+		n, err := m.SharedBytes(append([]uint32{f.row().word(), 0}, constants...)...)
 		require.NoError(t, err)
 		return n
 	}
 	tune := &profile(t, "hopper").Linear
 	for i, tile := range tune.Base.Tiles {
 		x := baseTile{BaseTile: tile}
-		n := shared("proj_linear", WeightFP8, x.constants(tune.Base.Unroll))
+		n := shared("proj_linear", FormatFP8F32, x.constants(tune.Base.Unroll))
 		assert.False(t, n != x.sharedBytes() || i > 0 && (n > 16384 || x.threads() > 128),
 			"%+v: %d bytes, %d invocations", x, n, x.threads())
 	}
@@ -183,14 +183,14 @@ func planned(t *testing.T, cfg LinearConfig, variant string, lanes int) *Linear 
 
 // The rule of Linear's documentation, on layers of V4-Flash.
 func TestLinearPlan(t *testing.T) {
-	wqB := LinearConfig{N: 32768, K: 1024, Weights: WeightFP8}
-	wqA := LinearConfig{N: 1536, K: 4096, Weights: WeightFP8}
-	woB := LinearConfig{N: 4096, K: 8192, Weights: WeightFP8}
-	woA := LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: WeightBF16}
-	gate := LinearConfig{N: 64, K: 4096, Weights: WeightBF16}
-	wqB4 := LinearConfig{N: 32768, K: 1024, Weights: WeightNVFP4}
-	woB4 := LinearConfig{N: 4096, K: 8192, Weights: WeightNVFP4}
-	wqA4 := LinearConfig{N: 1536, K: 4096, Weights: WeightNVFP4}
+	wqB := LinearConfig{N: 32768, K: 1024, Weights: FormatFP8F32}
+	wqA := LinearConfig{N: 1536, K: 4096, Weights: FormatFP8F32}
+	woB := LinearConfig{N: 4096, K: 8192, Weights: FormatFP8F32}
+	woA := LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: FormatBF16}
+	gate := LinearConfig{N: 64, K: 4096, Weights: FormatBF16}
+	wqB4 := LinearConfig{N: 32768, K: 1024, Weights: FormatNVFP4}
+	woB4 := LinearConfig{N: 4096, K: 8192, Weights: FormatNVFP4}
+	wqA4 := LinearConfig{N: 1536, K: 4096, Weights: FormatNVFP4}
 	for _, c := range []struct {
 		cfg     LinearConfig
 		variant string
@@ -240,10 +240,10 @@ func TestLinearPlan(t *testing.T) {
 		{wqB4, VariantCMB, 4, 2, [3]uint32{1024, 1, 1}, 1},
 		{wqB4, VariantCMB, 0, 2, [3]uint32{1024, 1, 1}, 1},
 		{wqB4, VariantCMB, 4, 16, [3]uint32{2048, 1, 1}, 1},
-		{LinearConfig{N: 65536, K: 1536, Weights: WeightFP8}, VariantCMB, 4, 16, [3]uint32{4096, 1, 1}, 1},
-		{LinearConfig{N: 65536, K: 1536, Weights: WeightNVFP4}, VariantCMB, 4, 8, [3]uint32{4096, 1, 1}, 1},
-		{LinearConfig{N: 65536, K: 1536, Weights: WeightNVFP4}, VariantCMB, 4, 9, [3]uint32{1, 512, 1}, 1}, // x is most of what is read
-		{LinearConfig{N: 7168, K: 16384, Weights: WeightNVFP4}, VariantCMB, 4, 16, [3]uint32{1, 56, 4}, 4},
+		{LinearConfig{N: 65536, K: 1536, Weights: FormatFP8F32}, VariantCMB, 4, 16, [3]uint32{4096, 1, 1}, 1},
+		{LinearConfig{N: 65536, K: 1536, Weights: FormatNVFP4}, VariantCMB, 4, 8, [3]uint32{4096, 1, 1}, 1},
+		{LinearConfig{N: 65536, K: 1536, Weights: FormatNVFP4}, VariantCMB, 4, 9, [3]uint32{1, 512, 1}, 1}, // x is most of what is read
+		{LinearConfig{N: 7168, K: 16384, Weights: FormatNVFP4}, VariantCMB, 4, 16, [3]uint32{1, 56, 4}, 4},
 		{woB4, VariantCMB, 4, 1, [3]uint32{512, 1, 1}, 1},
 		{wqA4, VariantCMB, 4, 1, [3]uint32{768, 1, 1}, 1},
 		{wqA, VariantCM, 4, 1, [3]uint32{384, 1, 1}, 1},
@@ -258,7 +258,7 @@ func TestLinearPlan(t *testing.T) {
 		{wqA, VariantCM, 4, 256, [3]uint32{2, 12, 8}, 8},
 		{wqA, VariantCM, 4, 512, [3]uint32{4, 12, 5}, 5},
 		{wqA, VariantCM, 4, 1024, [3]uint32{8, 12, 2}, 2},
-		{LinearConfig{N: 4096, K: 8192, Weights: WeightFP8}, VariantCMB, 4, 512, [3]uint32{4, 32, 2}, 2},
+		{LinearConfig{N: 4096, K: 8192, Weights: FormatFP8F32}, VariantCMB, 4, 512, [3]uint32{4, 32, 2}, 2},
 		{wqA, VariantCM, 4, 4096, [3]uint32{32, 4, 2}, 2}, // beside 8 whole tiles of rows
 		{wqA, VariantCM, 4, 2816, [3]uint32{22, 12, 1}, 1},
 		{woA, VariantCMB, 4, 16, [3]uint32{64, 1, 8}, 1},
@@ -285,16 +285,16 @@ func TestLinearTokens8to32Rules(t *testing.T) {
 	h100 := knowncaps.Matrix["H100"]
 	for _, c := range []struct {
 		tokens, n, k, parts, ahead int
-		f                          WeightFormat
+		f                          Format
 	}{
-		{8, 32768, 1024, 8, 2, WeightFP8}, {8, 32768, 1024, 4, 2, WeightBF16},
-		{8, 4096, 8192, 8, 2, WeightFP8}, {8, 4096, 8192, 16, 2, WeightNVFP4},
-		{8, 1536, 4096, 8, 2, WeightFP8}, {8, 1536, 4096, 16, 2, WeightBF16},
-		{8, 65536, 1536, 8, 1, WeightFP8}, {8, 65536, 1536, 4, 1, WeightNVFP4},
-		{8, 8192, 4096, 8, 2, WeightFP8},
-		{16, 8192, 4096, 16, 2, WeightFP8}, {16, 4096, 8192, 16, 2, WeightFP8}, {16, 1536, 4096, 16, 2, WeightFP8},
-		{16, 32768, 1024, 4, 2, WeightFP8}, {16, 7168, 16384, 16, 2, WeightFP8}, {16, 5120, 8192, 8, 2, WeightFP8},
-		{8, 64, 128, 4, 1, WeightBF16},
+		{8, 32768, 1024, 8, 2, FormatFP8F32}, {8, 32768, 1024, 4, 2, FormatBF16},
+		{8, 4096, 8192, 8, 2, FormatFP8F32}, {8, 4096, 8192, 16, 2, FormatNVFP4},
+		{8, 1536, 4096, 8, 2, FormatFP8F32}, {8, 1536, 4096, 16, 2, FormatBF16},
+		{8, 65536, 1536, 8, 1, FormatFP8F32}, {8, 65536, 1536, 4, 1, FormatNVFP4},
+		{8, 8192, 4096, 8, 2, FormatFP8F32},
+		{16, 8192, 4096, 16, 2, FormatFP8F32}, {16, 4096, 8192, 16, 2, FormatFP8F32}, {16, 1536, 4096, 16, 2, FormatFP8F32},
+		{16, 32768, 1024, 4, 2, FormatFP8F32}, {16, 7168, 16384, 16, 2, FormatFP8F32}, {16, 5120, 8192, 8, 2, FormatFP8F32},
+		{8, 64, 128, 4, 1, FormatBF16},
 	} {
 		l := layerFor(t, &h100, LinearConfig{N: c.n, K: c.k, Weights: c.f}, VariantCMB, 4)
 		d, err := l.divide8to32(c.tokens)
@@ -319,7 +319,7 @@ func TestLinearTokens8to32Rules(t *testing.T) {
 					for _, norm := range []tensor.DType{0, tensor.BF16} {
 						l.cfg.Norm, l.cfg.NormColumns = norm, 64
 						d, err := l.divide8to32(16)
-						shared, serr := kernel.SharedBytes(slices.Concat([]uint32{uint32(f), 0}, d.constants(), l.cfg.normConstants())...)
+						shared, serr := kernel.SharedBytes(slices.Concat([]uint32{f.row().word(), 0}, d.constants(), l.cfg.normConstants())...)
 						want := d.sharedBytes(norm != 0)
 						require.NoError(t, err,
 							"%s, %d lanes, %v, norm %v, %v: %d bytes of shared memory, want %d", device, lanes, f, norm, serr,
@@ -361,7 +361,7 @@ func TestLinearTokens32to64Rules(t *testing.T) {
 								"%s, %d x %d, whole %d", name, n, k, w.whole)
 						}
 					}
-					constants := append([]uint32{uint32(f), 0}, d.constants()...)
+					constants := append([]uint32{f.row().word(), 0}, d.constants()...)
 					shared, err := m.SharedBytes(constants...)
 					assert.NoError(t, err, name)
 					assert.Equal(t, d.sharedBytes(), shared, name)
@@ -373,9 +373,9 @@ func TestLinearTokens32to64Rules(t *testing.T) {
 						t.Errorf("%s: a step crosses blocks", name)
 					case d.tokens%d.n != 0 || d.tokens/d.n != tokens/16 || !d.fills():
 						t.Errorf("%s: a part is not whole", name)
-					case device == "H100" && lanes == 4 && (d.ahead == 2) != (f == WeightBF16 || tokens*f.row().quad <= 512):
+					case device == "H100" && lanes == 4 && (d.ahead == 2) != (f == FormatBF16 || tokens*f.row().quad <= 512):
 						t.Errorf("%s: %d chunks", name, d.ahead)
-					case (d.turns == 1) != (f == WeightNVFP4 || tokens > 32):
+					case (d.turns == 1) != (f == FormatNVFP4 || tokens > 32):
 						t.Errorf("%s: %d turns", name, d.turns)
 					case d.whole != 0:
 						t.Errorf("%s: rows are whole tiles", name)
@@ -387,7 +387,7 @@ func TestLinearTokens32to64Rules(t *testing.T) {
 }
 
 // weightFormatsHere are the formats that differ in how they are decoded.
-var weightFormatsHere = []WeightFormat{WeightBF16, WeightFP8, WeightNVFP4, WeightFP8UE8M0x32}
+var weightFormatsHere = []Format{FormatBF16, FormatFP8F32, FormatNVFP4, FormatFP8x32}
 
 // The layouts that devices have, and others.
 func TestLayoutLanes(t *testing.T) {
@@ -480,16 +480,16 @@ func TestLinearPlanRules(t *testing.T) {
 // Layers of a step of one token have few kernels between them.
 func TestRowDivisionsAlike(t *testing.T) {
 	for _, c := range []struct {
-		weights     WeightFormat
+		weights     Format
 		n, k, group int
 		rows, lanes int
 	}{
-		{WeightFP8, 1536, 4096, 1, 4, 128}, {WeightFP8, 1024, 4096, 8, 4, 128},
-		{WeightFP8, 4096, 8192, 1, 4, 128}, {WeightFP8, 7168, 16384, 1, 4, 128},
-		{WeightFP8, 32768, 1024, 1, 4, 32}, {WeightFP8, 8192, 1024, 1, 4, 32}, {WeightFP8, 65536, 1536, 1, 4, 32}, {WeightFP8, 1024, 96, 1, 4, 8},
-		{WeightBF16, 2048, 4096, 1, 2, 128}, {WeightBF16, 1024, 4096, 1, 2, 128},
-		{WeightBF16, 512, 4096, 1, 2, 128}, {WeightBF16, 64, 4096, 1, 2, 128},
-		{WeightBF16, 1024, 4096, 8, 4, 128}, {WeightBF16, 4096, 8192, 1, 4, 128},
+		{FormatFP8F32, 1536, 4096, 1, 4, 128}, {FormatFP8F32, 1024, 4096, 8, 4, 128},
+		{FormatFP8F32, 4096, 8192, 1, 4, 128}, {FormatFP8F32, 7168, 16384, 1, 4, 128},
+		{FormatFP8F32, 32768, 1024, 1, 4, 32}, {FormatFP8F32, 8192, 1024, 1, 4, 32}, {FormatFP8F32, 65536, 1536, 1, 4, 32}, {FormatFP8F32, 1024, 96, 1, 4, 8},
+		{FormatBF16, 2048, 4096, 1, 2, 128}, {FormatBF16, 1024, 4096, 1, 2, 128},
+		{FormatBF16, 512, 4096, 1, 2, 128}, {FormatBF16, 64, 4096, 1, 2, 128},
+		{FormatBF16, 1024, 4096, 8, 4, 128}, {FormatBF16, 4096, 8192, 1, 4, 128},
 	} {
 		alike := c.weights.row().alike == alikeAlways || c.n*c.group <= profile(t, "hopper").Linear.Tokens1to8.SmallRows
 		for tokens := 1; tokens == 1 || tokens == 2 && alike; tokens++ {

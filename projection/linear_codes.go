@@ -53,10 +53,8 @@ func (l *linearLayer) codesTile(t linearTiling, element string) (linearTiling, b
 // fitCodes is a tile of codes for a shape of product.
 func (l *linearLayer) fitCodes(s vk.CoopMatShape, x tuning.LinearTile, element string) (linearTiling, bool) {
 	t := linearTiling{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(l.caps.MinSubgroupSize),
-		bm: x.Tokens, bn: x.Rows, bk: x.Step, wm: x.SubgroupTokens, wn: x.SubgroupRows, codes: element, summed: min(x.Step, ScaleBlock)}
-	if l.cfg.Weights == WeightFP8UE8M0x32 {
-		t.summed = min(x.Step, smallBlock)
-	}
+		bm: x.Tokens, bn: x.Rows, bk: x.Step, wm: x.SubgroupTokens, wn: x.SubgroupRows,
+		codes: element, summed: min(x.Step, l.format.scaleCut)}
 	return t, t.m == t.n && t.fits(l.caps, l.device)
 }
 

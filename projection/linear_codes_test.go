@@ -17,7 +17,7 @@ import (
 )
 
 // codesHost makes operands of E4M3 whose scales change from block to block and token to token.
-func codesHost(rng *rand.Rand, weights projection.WeightFormat, act projection.ActivationFormat, tokens, groups, n, k int,
+func codesHost(rng *rand.Rand, weights projection.Format, act projection.ActivationFormat, tokens, groups, n, k int,
 	code func() byte) projection.LinearHost {
 	h := linearHost(weights, tokens, groups, n, k, func(int, int) uint16 { return uint16(code()) }, func(int, int) float32 { return 0 })
 	h.Activations, h.ScalePitch, h.X = act, tokens+3, h.X[:tokens*groups*k]
@@ -43,7 +43,7 @@ func codesHost(rng *rand.Rand, weights projection.WeightFormat, act projection.A
 		h.RowScale[i] = float32(math.Ldexp(1, rng.IntN(7)-3))
 	}
 	for i := range h.Scale {
-		if weights != projection.WeightFP8 {
+		if weights != projection.FormatFP8F32 {
 			h.Scale[i] = byte(122 + rng.IntN(9))
 		} else if i%4 == 3 {
 			binary.LittleEndian.PutUint32(h.Scale[i-3:], math.Float32bits(float32(math.Ldexp(1, rng.IntN(7)-3))))
@@ -55,14 +55,14 @@ func codesHost(rng *rand.Rand, weights projection.WeightFormat, act projection.A
 // codesFormats have a tile each that a processor compiles soon enough with elements of f16: of two
 // matrices of tokens, of one, and of rows in two blocks of 32.
 var codesFormats = []struct {
-	weights projection.WeightFormat
+	weights projection.Format
 	act     projection.ActivationFormat
 	tile    [5]int
 }{
-	{projection.WeightFP8, projection.ActivationFP8, [5]int{32, 32, 64, 16, 8}},
-	{projection.WeightFP8UE8M0, projection.ActivationFP8Packed, [5]int{16, 32, 64, 8, 8}},
-	{projection.WeightFP8Rows, projection.ActivationFP8, [5]int{16, 32, 64, 8, 8}},
-	{projection.WeightFP8UE8M0x32, projection.ActivationMXFP8, [5]int{16, 64, 32, 8, 64}},
+	{projection.FormatFP8F32, projection.ActivationFP8, [5]int{32, 32, 64, 16, 8}},
+	{projection.FormatFP8, projection.ActivationFP8Packed, [5]int{16, 32, 64, 8, 8}},
+	{projection.FormatFP8Rows, projection.ActivationFP8, [5]int{16, 32, 64, 8, 8}},
+	{projection.FormatFP8x32, projection.ActivationMXFP8, [5]int{16, 64, 32, 8, 64}},
 }
 
 // ofMatrices is a tile whose subgroups have a matrix at least, as long as a device has square ones.

@@ -24,7 +24,7 @@ func TestLinearOnDemand(t *testing.T) {
 		t.Run(d.Name, func(t *testing.T) {
 			all, some := testkit.As(t, d), testkit.As(t, d)
 			for _, tokens := range []int{1, 2, 4, 8, 16, 32, 64, 100, 1000} {
-				cfg := projection.LinearConfig{N: 1024, K: 4096, Weights: projection.WeightFP8, Out: tensor.BF16, MaxTokens: tokens}
+				cfg := projection.LinearConfig{N: 1024, K: 4096, Weights: projection.FormatFP8F32, Out: tensor.BF16, MaxTokens: tokens}
 				before := len(all.Kernels())
 				eager, err := projection.NewLinear(all, cfg)
 				if errors.Is(err, vk.ErrMissingFeature) {

@@ -28,16 +28,16 @@ func TestLinearInvariant(t *testing.T) {
 	dev, full := testkit.Device(t), os.Getenv("VKMLA_TEST_FULL") == "1"
 	slow := dev.Adapter().Type == vk.TypeCPU && !full
 	for i, c := range []struct {
-		f            projection.WeightFormat
+		f            projection.Format
 		groups, n, k int
 		profile      string
 	}{
-		{projection.WeightFP8, 1, 264, 1408, ""},
-		{projection.WeightFP8UE8M0, 2, 200, 1152, "hopper"},
-		{projection.WeightNVFP4, 1, 136, 1568, ""},
-		{projection.WeightBF16, 1, 328, 1000, "hopper"},
-		{projection.WeightFP8Rows, 1, 136, 1024, ""},
-		{projection.WeightFP8UE8M0x32, 2, 104, 1104, "hopper"},
+		{projection.FormatFP8F32, 1, 264, 1408, ""},
+		{projection.FormatFP8, 2, 200, 1152, "hopper"},
+		{projection.FormatNVFP4, 1, 136, 1568, ""},
+		{projection.FormatBF16, 1, 328, 1000, "hopper"},
+		{projection.FormatFP8Rows, 1, 136, 1024, ""},
+		{projection.FormatFP8x32, 2, 104, 1104, "hopper"},
 	} {
 		everyInvariant(t, dev, func(t *testing.T, variant string) {
 			if slow && i > 0 && variant != projection.VariantBase {
@@ -88,18 +88,18 @@ func everyInvariant(t *testing.T, dev *vk.Device, f func(t *testing.T, variant s
 }
 
 // unevenHost is randomHost with scales that are no powers of two, and some tiny inputs.
-func unevenHost(rng *rand.Rand, f projection.WeightFormat, tokens, groups, n, k int) projection.LinearHost {
+func unevenHost(rng *rand.Rand, f projection.Format, tokens, groups, n, k int) projection.LinearHost {
 	h := randomHost(rng, f, tokens, groups, n, k)
 	switch f {
-	case projection.WeightFP8:
+	case projection.FormatFP8F32:
 		for i := 0; i < len(h.Scale); i += 4 {
 			binary.LittleEndian.PutUint32(h.Scale[i:], math.Float32bits(0.3+rng.Float32()))
 		}
-	case projection.WeightFP8UE8M0, projection.WeightFP8UE8M0x32:
+	case projection.FormatFP8, projection.FormatFP8x32:
 		for i := range h.Scale {
 			h.Scale[i] = byte(120 + rng.IntN(12))
 		}
-	case projection.WeightNVFP4:
+	case projection.FormatNVFP4:
 		for i := range h.Scale {
 			h.Scale[i] = byte(0x20 + rng.IntN(0x30))
 		}

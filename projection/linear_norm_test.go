@@ -25,16 +25,16 @@ func TestLinearNorm(t *testing.T) {
 	dev := testkit.Device(t)
 	ran := false
 	for _, x := range []struct {
-		format       projection.WeightFormat
+		format       projection.Format
 		rank, tokens int
 		norm         tensor.DType
 		eps          float32
 		fewBits      bool // activations of FP8
 	}{
-		{projection.WeightNVFP4, 1536, 1, tensor.BF16, 1e-3, false}, {projection.WeightFP8UE8M0, 608, 2, tensor.F32, 1e-3, false},
-		{projection.WeightBF16, 1536, 3, tensor.BF16, 1e-3, false}, {projection.WeightFP8, 608, 5, tensor.F32, 1e-3, false},
-		{projection.WeightFP8UE8M0, 128, 13, tensor.BF16, 1e-6, false}, {projection.WeightNVFP4, 48, 7, tensor.F32, 1e-3, false},
-		{projection.WeightFP8UE8M0, 128, 2, tensor.BF16, 1e-6, true}, {projection.WeightFP8, 608, 13, tensor.F32, 1e-3, true},
+		{projection.FormatNVFP4, 1536, 1, tensor.BF16, 1e-3, false}, {projection.FormatFP8, 608, 2, tensor.F32, 1e-3, false},
+		{projection.FormatBF16, 1536, 3, tensor.BF16, 1e-3, false}, {projection.FormatFP8F32, 608, 5, tensor.F32, 1e-3, false},
+		{projection.FormatFP8, 128, 13, tensor.BF16, 1e-6, false}, {projection.FormatNVFP4, 48, 7, tensor.F32, 1e-3, false},
+		{projection.FormatFP8, 128, 2, tensor.BF16, 1e-6, true}, {projection.FormatFP8F32, 608, 13, tensor.F32, 1e-3, true},
 	} {
 		h := randomHost(rand.New(rand.NewPCG(6, uint64(x.tokens))), x.format, x.tokens, 1, x.rank+40, 128)
 		if x.fewBits {
@@ -109,7 +109,7 @@ func linearNorm(t *testing.T, dev *vk.Device, h projection.LinearHost, rank int,
 
 func TestLinearNormArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	good := projection.LinearConfig{N: 72, K: 64, Weights: projection.WeightBF16, Out: tensor.BF16, MaxTokens: 2, Norm: tensor.BF16, NormColumns: 64}
+	good := projection.LinearConfig{N: 72, K: 64, Weights: projection.FormatBF16, Out: tensor.BF16, MaxTokens: 2, Norm: tensor.BF16, NormColumns: 64}
 	for name, spoil := range map[string]func(*projection.LinearConfig){
 		"type": func(c *projection.LinearConfig) { c.Norm = tensor.F16 }, "eps": func(c *projection.LinearConfig) { c.NormEps = -1 },
 		"groups": func(c *projection.LinearConfig) { c.Groups = 2 }, "out": func(c *projection.LinearConfig) { c.Out = tensor.F32 },
@@ -126,7 +126,7 @@ func TestLinearNormArguments(t *testing.T) {
 		"%s norms 0, 2 and 3 tokens of 2: %v, %v, %v", op.Variant(), op.Norms(0), op.Norms(2), op.Norms(3))
 	good.Variant = projection.VariantBase
 	base := must[*projection.Linear](t)(projection.NewLinear(dev, good))
-	h := randomHost(rand.New(rand.NewPCG(1, 1)), projection.WeightBF16, 2, 1, 72, 64)
+	h := randomHost(rand.New(rand.NewPCG(1, 1)), projection.FormatBF16, 2, 1, 72, 64)
 	r := verify.NewRig(t.Context(), dev)
 	defer r.Close()
 	args := linearRig(r, h, 0)

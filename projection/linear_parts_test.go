@@ -18,7 +18,7 @@ import (
 func TestLinearTail(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(21, 11))
-	const tokens, n, k, f = 70, 168, 2048, projection.WeightFP8
+	const tokens, n, k, f = 70, 168, 2048, projection.FormatFP8F32
 	h := linearHost(f, tokens, 1, n, k,
 		func(int, int) uint16 { return small(f, rng.IntN(7)-3) }, func(int, int) float32 { return float32(rng.IntN(9) - 4) })
 	want := make([]float64, tokens*n)

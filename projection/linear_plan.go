@@ -82,7 +82,7 @@ type linearLayer struct {
 	caps    *vk.Caps
 	cfg     LinearConfig
 	variant string
-	format  weightFormat
+	format  *format
 	tune    *tuning.Linear
 	device  *tuning.Device
 	lanes   laneFinder
@@ -137,7 +137,7 @@ func (l *linearLayer) spec(stem string, constants ...uint32) opkit.Spec {
 		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write},
 		Bound:     3,
 		PushSize:  int(unsafe.Sizeof(projLinearPush{})),
-		Constants: append(opkit.Words(int(l.cfg.Weights), int(l.cfg.Activations)), constants...),
+		Constants: append([]uint32{l.format.word(), uint32(l.cfg.Activations)}, constants...),
 	}
 }
 

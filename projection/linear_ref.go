@@ -5,15 +5,13 @@ import (
 	"math"
 
 	"github.com/vkmla/vkmla/internal/numfmt"
-	"github.com/vkmla/vkmla/internal/opkit"
-	"github.com/vkmla/vkmla/tensor"
 )
 
 // LinearHost is what LinearRef computes from: the operands of LinearArgs in host
 // memory, little-endian, in the same shapes (G is Groups).
 type LinearHost struct {
 	T, Groups, N, K int
-	Weights         WeightFormat
+	Weights         Format
 	Activations     ActivationFormat
 	X               []byte    // [T, G, K] bf16; FP8: [G, T, K] E4M3; NVFP4: [G, T, K/2]
 	XScale          []byte    // FP8: [G, K/128, ScalePitch] f32; packed, MXFP8: [G, K/512 or K/128, ScalePitch] words; NVFP4: [G, T, K/16]
@@ -63,36 +61,12 @@ func LinearRef(h LinearHost, out []float64) error {
 
 // Weight is number k of a row of weights, of all groups.
 func (h LinearHost) Weight(row, k int) float64 {
-	i := row*h.K + k
-	switch h.Weights {
-	case WeightBF16:
-		return float64(numfmt.BF16Decode(binary.LittleEndian.Uint16(h.Data[2*i:])))
-	case WeightNVFP4:
-		return nvfp4(h.Data, h.Scale, i) * float64(h.RowScale[row])
+	f := h.Weights.row()
+	v := f.value(f, &h, row, k)
+	if len(h.RowScale) > 0 {
+		v *= float64(h.RowScale[row])
 	}
-	if h.Weights == WeightFP8Rows {
-		return float64(numfmt.E4M3Decode(h.Data[i])) * float64(h.RowScale[row])
-	}
-	return float64(numfmt.E4M3Decode(h.Data[i])) * h.BlockScale(row, k)
-}
-
-// nvfp4 is number i of E2M1 codes with a scale for every 16.
-func nvfp4(data, scale []byte, i int) float64 {
-	code, odd := numfmt.E2M1Unpack(data[i/2])
-	if i%2 == 1 {
-		code = odd
-	}
-	return float64(numfmt.E2M1Decode(code)) * float64(numfmt.E4M3Decode(scale[i/nvBlock]))
-}
-
-// BlockScale is the scale of the FP8 block that number k of a row lies in.
-func (h LinearHost) BlockScale(row, k int) float64 {
-	is := h.Weights.row()
-	b := row/is.scaleRows*opkit.CeilDiv(h.K, is.scaleCut) + k/is.scaleCut
-	if is.scale == tensor.U8 {
-		return float64(numfmt.UE8M0Scale(h.Scale[b]))
-	}
-	return float64(math.Float32frombits(binary.LittleEndian.Uint32(h.Scale[4*b:])))
+	return v
 }
 
 // Activation is number k of a token in a group.
@@ -115,15 +89,12 @@ func (h LinearHost) Activation(t, g, k int) float64 {
 // check proves that the slices fit each other.
 func (h LinearHost) check(out []float64) error {
 	const op = "linear ref"
-	if h.T < 0 || h.Groups < 1 || h.N < 1 || h.K < 1 || h.Weights < WeightBF16 || h.Weights > WeightFP8UE8M0x32 {
+	if h.T < 0 || h.Groups < 1 || h.N < 1 || h.K < 1 || !h.Weights.Known() {
 		return pkg.Wrong(op, "sizes", []int{h.T, h.Groups, h.N, h.K, int(h.Weights)}, "positive sizes and a format")
 	}
 	rows, numbers := h.Groups*h.N, h.T*h.Groups*h.K
-	scale, is := 0, h.Weights.row()
-	if is.scale != 0 {
-		scale = opkit.CeilDiv(rows, is.scaleRows) * opkit.CeilDiv(h.K, is.scaleCut) * is.scale.Size()
-	}
-	x, xScale, rowScale := 2*numbers, 0, 0
+	w := h.Weights.Shapes(rows, h.K)
+	x, xScale := 2*numbers, 0
 	switch h.Activations {
 	case ActivationFP8:
 		x, xScale = numbers, 4*h.Groups*(h.K/ScaleBlock)*h.ScalePitch
@@ -132,14 +103,12 @@ func (h LinearHost) check(out []float64) error {
 	case ActivationNVFP4:
 		x, xScale = numbers/2, numbers/nvBlock
 	}
-	if is.rowScale {
-		rowScale = rows
-	}
 	for _, s := range []struct {
 		name      string
 		got, want int
 	}{
-		{"Data", len(h.Data), h.Weights.Bytes(rows, h.K)}, {"Scale", len(h.Scale), scale}, {"RowScale", len(h.RowScale), rowScale},
+		{"Data", len(h.Data), int(w.Data.Bytes())}, {"Scale", len(h.Scale), int(w.Scale.Bytes())},
+		{"RowScale", 4 * len(h.RowScale), int(w.RowScale.Bytes())},
 		{"X", len(h.X), x}, {"XScale", len(h.XScale), xScale}, {"out", len(out), h.T * rows},
 	} {
 		if s.got != s.want {

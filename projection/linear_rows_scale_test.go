@@ -18,7 +18,7 @@ import (
 // in every kernel, with both kinds of activations, and any other scale rounds a sum once.
 func TestLinearRowScales(t *testing.T) {
 	dev := testkit.Device(t)
-	const f = projection.WeightFP8Rows
+	const f = projection.FormatFP8Rows
 	for _, groups := range []int{1, 2} {
 		rng := rand.New(rand.NewPCG(5, uint64(groups)))
 		whole := linearHost(f, 130, groups, 168, 352, func(int, int) uint16 { return small(f, rng.IntN(7)-3) },
@@ -60,7 +60,7 @@ func TestLinearRowScales(t *testing.T) {
 func TestLinearRowScalesFP8(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(6, 6))
-	h := randomHost(rng, projection.WeightFP8Rows, 20, 2, 72, 512)
+	h := randomHost(rng, projection.FormatFP8Rows, 20, 2, 72, 512)
 	for i := range h.RowScale {
 		h.RowScale[i] = float32(1e-3 * (1 + rng.Float64()))
 	}
@@ -77,5 +77,5 @@ func TestLinearRowScalesFP8(t *testing.T) {
 		op := must[*projection.Linear](t)(projection.NewLinear(dev, linearConfig(h, variant)))
 		nearLinear(t, linear(t, dev, h, op, 1), want, 1e-6)
 	})
-	assert.Equal(t, "fp8-rows", projection.WeightFP8Rows.String())
+	assert.Equal(t, "fp8-rows", projection.FormatFP8Rows.String())
 }

@@ -19,7 +19,7 @@ import (
 
 // smallBlocks makes whole numbers under scales that change from block to block of 32.
 func smallBlocks(seed uint64, tokens, groups, n, k int) projection.LinearHost {
-	const f = projection.WeightFP8UE8M0x32
+	const f = projection.FormatFP8x32
 	rng := rand.New(rand.NewPCG(32, seed))
 	h := linearHost(f, tokens, groups, n, k, func(int, int) uint16 { return small(f, rng.IntN(7)-3) },
 		func(int, int) float32 { return float32(rng.IntN(7) - 3) })
@@ -91,7 +91,7 @@ func TestLinearSmallBlocksAsBF16(t *testing.T) {
 	dev := testkit.Device(t)
 	const tokens, n, k = 80, 64, 448
 	rng := rand.New(rand.NewPCG(33, 1))
-	h := randomHost(rng, projection.WeightFP8UE8M0x32, tokens, 1, n, k)
+	h := randomHost(rng, projection.FormatFP8x32, tokens, 1, n, k)
 	for i := range h.Data { // all codes but NaN
 		if h.Data[i] = byte(rng.UintN(256)); h.Data[i]&0x7F == 0x7F {
 			h.Data[i] = 0
@@ -101,7 +101,7 @@ func TestLinearSmallBlocksAsBF16(t *testing.T) {
 		h.Scale[i] = byte(121 + rng.IntN(10))
 	}
 	b := h
-	b.Weights, b.Scale, b.Data = projection.WeightBF16, nil, nil
+	b.Weights, b.Scale, b.Data = projection.FormatBF16, nil, nil
 	for row := range n {
 		for i := range k {
 			w := h.Weight(row, i)

@@ -25,7 +25,7 @@ func TestLinear(t *testing.T) { testkit.TestOp(t, "linear") }
 
 func TestLinearDots(t *testing.T) { testkit.TestDots(t, "linear") }
 
-var weightFormats = []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightNVFP4}
+var weightFormats = []projection.Format{projection.FormatBF16, projection.FormatFP8F32, projection.FormatFP8, projection.FormatNVFP4}
 
 // linearTokens are numbers of tokens on both sides of every change of kernel.
 var linearTokens = []int{1, 2, 3, 5, 9, 17, 33, 65, 129, 300}
@@ -44,7 +44,7 @@ func eachLinear(t *testing.T, dev *vk.Device, f func(t *testing.T, variant strin
 func everyLinear(t *testing.T, dev *vk.Device, f func(t *testing.T, variant string)) {
 	for _, v := range projection.LinearVariants {
 		t.Run(v.Name, func(t *testing.T) {
-			cfg := projection.LinearConfig{N: 8, K: 8, Weights: projection.WeightBF16, Out: tensor.F32, MaxTokens: 1, Variant: v.Name}
+			cfg := projection.LinearConfig{N: 8, K: 8, Weights: projection.FormatBF16, Out: tensor.F32, MaxTokens: 1, Variant: v.Name}
 			if _, err := projection.NewLinear(dev, cfg); errors.Is(err, vk.ErrMissingFeature) {
 				t.Skip(err)
 			} else if err != nil {
@@ -65,19 +65,19 @@ func linearRig(r *verify.Rig, h projection.LinearHost, scratch int) projection.L
 	data := []int{rows, h.K}
 	var a projection.LinearArgs
 	switch h.Weights {
-	case projection.WeightBF16:
+	case projection.FormatBF16:
 		dt = tensor.BF16
-	case projection.WeightNVFP4:
+	case projection.FormatNVFP4:
 		data[1] = h.K / 2
 		a.W.Scale = r.In(vectors.FromU8(h.Scale, rows, h.K/16), tensor.U8)
 		a.W.RowScale = r.In(vectors.FromF32(h.RowScale, rows), tensor.F32)
-	case projection.WeightFP8Rows:
+	case projection.FormatFP8Rows:
 		a.W.RowScale = r.In(vectors.FromF32(h.RowScale, rows), tensor.F32)
-	case projection.WeightFP8:
+	case projection.FormatFP8F32:
 		a.W.Scale = r.In(vectors.Array{Type: vectors.F32, Shape: []int{(rows + 127) / 128, (h.K + 127) / 128}, Data: h.Scale}, tensor.F32)
-	case projection.WeightFP8UE8M0:
+	case projection.FormatFP8:
 		a.W.Scale = r.In(vectors.FromU8(h.Scale, (rows+127)/128, (h.K+127)/128), tensor.U8)
-	case projection.WeightFP8UE8M0x32:
+	case projection.FormatFP8x32:
 		a.W.Scale = r.In(vectors.FromU8(h.Scale, (rows+31)/32, (h.K+31)/32), tensor.U8)
 	}
 	stored := map[tensor.DType]vectors.Type{tensor.U8: vectors.U8, tensor.BF16: vectors.U16}
@@ -114,16 +114,16 @@ func linear(t *testing.T, dev *vk.Device, h projection.LinearHost, op *projectio
 // linearHost makes operands of which fill says the numbers: weights as codes of the
 // format (bf16 bits, E4M3, E2M1), activations as numbers. Scales are 1 until a test
 // sets others.
-func linearHost(f projection.WeightFormat, tokens, groups, n, k int, weight func(row, k int) uint16, x func(t, k int) float32) projection.LinearHost {
+func linearHost(f projection.Format, tokens, groups, n, k int, weight func(row, k int) uint16, x func(t, k int) float32) projection.LinearHost {
 	rows := groups * n
 	h := projection.LinearHost{T: tokens, Groups: groups, N: n, K: k, Weights: f, Data: make([]byte, f.Bytes(rows, k))}
 	for row := range rows {
 		for i := range k {
 			at, code := row*k+i, weight(row, i)
 			switch f {
-			case projection.WeightBF16:
+			case projection.FormatBF16:
 				binary.LittleEndian.PutUint16(h.Data[2*at:], code)
-			case projection.WeightNVFP4:
+			case projection.FormatNVFP4:
 				h.Data[at/2] |= byte(code) << (at % 2 * 4)
 			default:
 				h.Data[at] = byte(code)
@@ -132,17 +132,17 @@ func linearHost(f projection.WeightFormat, tokens, groups, n, k int, weight func
 	}
 	blocks := (rows + 127) / 128 * ((k + 127) / 128)
 	switch f {
-	case projection.WeightFP8:
+	case projection.FormatFP8F32:
 		for range blocks {
 			h.Scale = binary.LittleEndian.AppendUint32(h.Scale, math.Float32bits(1))
 		}
-	case projection.WeightFP8UE8M0:
+	case projection.FormatFP8:
 		h.Scale = slices.Repeat([]byte{127}, blocks)
-	case projection.WeightFP8UE8M0x32:
+	case projection.FormatFP8x32:
 		h.Scale = slices.Repeat([]byte{127}, (rows+31)/32*((k+31)/32))
-	case projection.WeightNVFP4:
+	case projection.FormatNVFP4:
 		h.Scale, h.RowScale = slices.Repeat([]byte{0x38}, rows*k/16), slices.Repeat([]float32{1}, rows)
-	case projection.WeightFP8Rows:
+	case projection.FormatFP8Rows:
 		h.RowScale = slices.Repeat([]float32{1}, rows)
 	}
 	for i := range tokens * groups {
@@ -154,23 +154,23 @@ func linearHost(f projection.WeightFormat, tokens, groups, n, k int, weight func
 }
 
 // small is the code of a whole number of -3 to 3.
-func small(f projection.WeightFormat, v int) uint16 {
+func small(f projection.Format, v int) uint16 {
 	switch f {
-	case projection.WeightBF16:
+	case projection.FormatBF16:
 		return numfmt.BF16Encode(float32(v))
-	case projection.WeightNVFP4:
+	case projection.FormatNVFP4:
 		return uint16(numfmt.E2M1Encode(float32(v)))
 	}
 	return uint16(numfmt.E4M3Encode(float32(v)))
 }
 
 // randomHost makes operands of ordinary size.
-func randomHost(rng *rand.Rand, f projection.WeightFormat, tokens, groups, n, k int) projection.LinearHost {
+func randomHost(rng *rand.Rand, f projection.Format, tokens, groups, n, k int) projection.LinearHost {
 	return linearHost(f, tokens, groups, n, k, func(_, _ int) uint16 {
 		switch f {
-		case projection.WeightBF16:
+		case projection.FormatBF16:
 			return numfmt.BF16Encode(float32(rng.NormFloat64()))
-		case projection.WeightNVFP4:
+		case projection.FormatNVFP4:
 			return uint16(rng.UintN(16))
 		}
 		return uint16(numfmt.E4M3Encode(float32(rng.NormFloat64())))
@@ -191,13 +191,13 @@ func TestLinearExact(t *testing.T) {
 			}
 			for i := range whole.Scale {
 				switch f {
-				case projection.WeightFP8UE8M0:
+				case projection.FormatFP8:
 					whole.Scale[i] = byte(125 + rng.IntN(5))
-				case projection.WeightFP8:
+				case projection.FormatFP8F32:
 					if i%4 == 3 { // the exponent's low bits
 						binary.LittleEndian.PutUint32(whole.Scale[i-3:], math.Float32bits(float32(math.Ldexp(1, rng.IntN(5)-2))))
 					}
-				case projection.WeightNVFP4:
+				case projection.FormatNVFP4:
 					whole.Scale[i] = byte(0x30 + 8*rng.IntN(3))
 				}
 			}
@@ -234,13 +234,13 @@ func TestLinearCodes(t *testing.T) {
 	dev := testkit.Device(t)
 	const k = 64
 	for _, f := range weightFormats {
-		codes := map[projection.WeightFormat]int{projection.WeightNVFP4: 16, projection.WeightBF16: 512}[f]
+		codes := map[projection.Format]int{projection.FormatNVFP4: 16, projection.FormatBF16: 512}[f]
 		if codes == 0 {
 			codes = 256
 		}
 		code := func(row, i int) uint16 {
 			c := uint16((row + i*5) % codes)
-			if f == projection.WeightBF16 {
+			if f == projection.FormatBF16 {
 				return c&0xFF | 0x3F00 | c>>8<<15 // 0.5 to 2, both signs
 			}
 			if c&0x7F == 0x7F {
@@ -250,9 +250,9 @@ func TestLinearCodes(t *testing.T) {
 		}
 		h := linearHost(f, k, 1, codes+8, k, code, func(t, i int) float32 { return float32(max(0, 1-max(t-i, i-t))) })
 		switch f {
-		case projection.WeightFP8UE8M0:
+		case projection.FormatFP8:
 			h.Scale = []byte{100, 99, 105}[:len(h.Scale)]
-		case projection.WeightNVFP4:
+		case projection.FormatNVFP4:
 			for i := range h.Scale {
 				h.Scale[i] = byte(1 + i%0x7E) // every scale, subnormal ones too
 			}
@@ -288,7 +288,7 @@ func TestLinearScales(t *testing.T) {
 		for _, f := range weightFormats[1:3] {
 			h := randomHost(rng, f, 20, 1, 136, 256)
 			for i := range h.Scale {
-				if f == projection.WeightFP8UE8M0 {
+				if f == projection.FormatFP8 {
 					h.Scale[i] = byte(127 + exponent + rng.IntN(3))
 				} else if i%4 == 0 {
 					binary.LittleEndian.PutUint32(h.Scale[i:], math.Float32bits(float32(math.Ldexp(1+rng.Float64(), exponent))))
@@ -383,11 +383,11 @@ func TestLinearTilings(t *testing.T) {
 				{256, 128, 16, 64, 64}, {128, 64, 16, 32, 32}, {64, 128, 16, 32, 64}, {32, 128, 32, 32, 32}, {16, 128, 64, 16, 32}, {16, 32, 128, 16, 16},
 			}
 			if dev.Adapter().Type == vk.TypeCPU { // some seconds to compile each, and formats differ in decoding only
-				tilings = map[projection.WeightFormat][][5]int{
-					projection.WeightBF16:     {{128, 128, 16, 32, 16}, {16, 32, 64, 16, 16}},
-					projection.WeightFP8:      {{64, 64, 32, 16, 16}, {128, 64, 16, 32, 32}},
-					projection.WeightFP8UE8M0: {{64, 64, 32, 16, 16}, {64, 128, 16, 32, 64}},
-					projection.WeightNVFP4:    {{64, 64, 32, 16, 16}, {32, 128, 32, 32, 32}},
+				tilings = map[projection.Format][][5]int{
+					projection.FormatBF16:   {{128, 128, 16, 32, 16}, {16, 32, 64, 16, 16}},
+					projection.FormatFP8F32: {{64, 64, 32, 16, 16}, {128, 64, 16, 32, 32}},
+					projection.FormatFP8:    {{64, 64, 32, 16, 16}, {64, 128, 16, 32, 64}},
+					projection.FormatNVFP4:  {{64, 64, 32, 16, 16}, {32, 128, 32, 32, 32}},
 				}[f]
 			}
 			for _, tiling := range tilings {
@@ -412,7 +412,7 @@ func TestLinearTilings(t *testing.T) {
 // fragments themselves are there: lavapipe, which the tests know, has rows of eight lanes.
 func TestLinearInLanes(t *testing.T) {
 	dev := testkit.Device(t)
-	op, err := projection.NewLinear(dev, projection.LinearConfig{N: 1536, K: 4096, Weights: projection.WeightFP8, Out: tensor.BF16, Variant: projection.VariantCM})
+	op, err := projection.NewLinear(dev, projection.LinearConfig{N: 1536, K: 4096, Weights: projection.FormatFP8F32, Out: tensor.BF16, Variant: projection.VariantCM})
 	if errors.Is(err, vk.ErrMissingFeature) {
 		t.Skip(err)
 	}

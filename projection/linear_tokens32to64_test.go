@@ -20,18 +20,18 @@ import (
 func TestLinearTokens32to64(t *testing.T) {
 	dev := testkit.Device(t)
 	for i, c := range []struct {
-		f                    projection.WeightFormat
+		f                    projection.Format
 		tokens, groups, n, k int
 		workgroups           int
 	}{
-		{projection.WeightFP8, 27, 1, 264, 1152, 2}, {projection.WeightFP8, 27, 1, 256, 1280, 2}, {projection.WeightFP8, 31, 2, 200, 1152, 64},
-		{projection.WeightFP8, 40, 1, 264, 1152, 2}, {projection.WeightFP8, 33, 2, 256, 1280, 64},
-		{projection.WeightBF16, 27, 1, 128, 1000, 32}, {projection.WeightBF16, 32, 1, 128, 64, 2},
-		{projection.WeightNVFP4, 13, 1, 128, 1568, 1}, {projection.WeightNVFP4, 27, 1, 128, 1568, 1}, {projection.WeightNVFP4, 27, 1, 128, 2048, 16},
+		{projection.FormatFP8F32, 27, 1, 264, 1152, 2}, {projection.FormatFP8F32, 27, 1, 256, 1280, 2}, {projection.FormatFP8F32, 31, 2, 200, 1152, 64},
+		{projection.FormatFP8F32, 40, 1, 264, 1152, 2}, {projection.FormatFP8F32, 33, 2, 256, 1280, 64},
+		{projection.FormatBF16, 27, 1, 128, 1000, 32}, {projection.FormatBF16, 32, 1, 128, 64, 2},
+		{projection.FormatNVFP4, 13, 1, 128, 1568, 1}, {projection.FormatNVFP4, 27, 1, 128, 1568, 1}, {projection.FormatNVFP4, 27, 1, 128, 2048, 16},
 	} {
 		// Two sets of registers are 10 s to compile each: whole tiles of one format, and others of
 		// another.
-		if dev.Adapter().Type == vk.TypeCPU && (c.f == projection.WeightNVFP4 && c.k == 2048 || c.tokens == 40) {
+		if dev.Adapter().Type == vk.TypeCPU && (c.f == projection.FormatNVFP4 && c.k == 2048 || c.tokens == 40) {
 			continue
 		}
 		for _, variant := range []string{projection.VariantCM, projection.VariantCMB} {

@@ -53,7 +53,7 @@ func newTuningRig(t *testing.T) *tuningRig {
 		{N: 4096, K: 8192}, {N: 512, K: 4096}, {N: 64, K: 4096},
 		{N: 7168, K: 16384}, {N: 1024, K: 256}, {N: 1536, K: 4096, Beside: 2560}}
 	for _, c := range flash {
-		for _, f := range []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightNVFP4} {
+		for _, f := range []projection.Format{projection.FormatBF16, projection.FormatFP8F32, projection.FormatNVFP4} {
 			c.Weights, c.Out = f, tensor.BF16
 			r.layers = append(r.layers, c)
 		}

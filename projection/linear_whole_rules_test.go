@@ -21,22 +21,22 @@ func TestLinearWholeRules(t *testing.T) {
 		tokens int
 		want   bool
 	}{
-		{LinearConfig{N: 32768, K: 1024, Weights: WeightBF16}, 4096, true},
-		{LinearConfig{N: 32768, K: 1024, Weights: WeightFP8}, 4096, true},
-		{LinearConfig{N: 32768, K: 1024, Weights: WeightFP8UE8M0}, 129, true},
-		{LinearConfig{N: 32768, K: 1024, Weights: WeightNVFP4}, 4096, true},
-		{LinearConfig{N: 1536, K: 4096, Weights: WeightFP8}, 4096, true},
-		{LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: WeightFP8, Activations: ActivationFP8Packed}, 4096, true},
-		{LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: WeightFP8UE8M0, Activations: ActivationFP8}, 4096, true},
-		{LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: WeightFP8, Activations: ActivationFP8}, 4096, true},
-		{LinearConfig{N: 32768, K: 1024, Weights: WeightFP8}, 127, false}, // not a whole tile
-		{LinearConfig{N: 32768 + 64, K: 1024, Weights: WeightFP8}, 4096, false},
-		{LinearConfig{N: 32768, K: 1056, Weights: WeightFP8}, 4096, false},
-		{LinearConfig{N: 32768, K: 1088, Weights: WeightFP8}, 4096, false},
-		{LinearConfig{N: 32768, K: 1088, Weights: WeightFP8UE8M0x32}, 4096, true}, // each quad has its scale
-		{LinearConfig{N: 32768, K: 1088, Weights: WeightBF16}, 4096, true},
-		{LinearConfig{N: 128, K: 1 << 25, Weights: WeightBF16}, 4096, false},
-		{LinearConfig{N: 128, K: 1 << 17, Groups: 256, Weights: WeightBF16}, 4096, false},
+		{LinearConfig{N: 32768, K: 1024, Weights: FormatBF16}, 4096, true},
+		{LinearConfig{N: 32768, K: 1024, Weights: FormatFP8F32}, 4096, true},
+		{LinearConfig{N: 32768, K: 1024, Weights: FormatFP8}, 129, true},
+		{LinearConfig{N: 32768, K: 1024, Weights: FormatNVFP4}, 4096, true},
+		{LinearConfig{N: 1536, K: 4096, Weights: FormatFP8F32}, 4096, true},
+		{LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: FormatFP8F32, Activations: ActivationFP8Packed}, 4096, true},
+		{LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: FormatFP8, Activations: ActivationFP8}, 4096, true},
+		{LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: FormatFP8F32, Activations: ActivationFP8}, 4096, true},
+		{LinearConfig{N: 32768, K: 1024, Weights: FormatFP8F32}, 127, false}, // not a whole tile
+		{LinearConfig{N: 32768 + 64, K: 1024, Weights: FormatFP8F32}, 4096, false},
+		{LinearConfig{N: 32768, K: 1056, Weights: FormatFP8F32}, 4096, false},
+		{LinearConfig{N: 32768, K: 1088, Weights: FormatFP8F32}, 4096, false},
+		{LinearConfig{N: 32768, K: 1088, Weights: FormatFP8x32}, 4096, true}, // each quad has its scale
+		{LinearConfig{N: 32768, K: 1088, Weights: FormatBF16}, 4096, true},
+		{LinearConfig{N: 128, K: 1 << 25, Weights: FormatBF16}, 4096, false},
+		{LinearConfig{N: 128, K: 1 << 17, Groups: 256, Weights: FormatBF16}, 4096, false},
 	} {
 		o := planned(t, c.cfg, VariantCMB, 4)
 		m := kindOf[*matrixTiles](o).tile(c.tokens, math.MaxInt32)
@@ -49,7 +49,7 @@ func TestLinearWholeRules(t *testing.T) {
 		assert.False(t, c.want && p.step != step, "%+v, %d tokens: %d numbers a turn", c.cfg, c.tokens, p.step)
 	}
 	caps, small := knowncaps.Matrix["H100"], linearTiling{m: 16, n: 16, k: 16, bm: 64, bn: 64, bk: 32, wm: 16, wn: 32, subgroup: 32}
-	for f, want := range map[WeightFormat]bool{WeightBF16: true, WeightFP8: false} {
+	for f, want := range map[Format]bool{FormatBF16: true, FormatFP8F32: false} {
 		l := layerFor(t, &caps, LinearConfig{N: 1024, K: 1024, Weights: f}, VariantCMB, 4)
 		assert.Equal(t, want, l.wholeTile(small) != nil, "%v, two passes over the rows: by pairs", f)
 	}
@@ -61,8 +61,8 @@ func TestLinearWholeRules(t *testing.T) {
 			if err := found.find(profile(t, "hopper"), &caps, variant); err != nil {
 				continue // TestLinearTilingRules says where that may be
 			}
-			for _, cfg := range []LinearConfig{{Weights: WeightBF16}, {Weights: WeightFP8}, {Weights: WeightFP8UE8M0x32}, {Weights: WeightNVFP4},
-				{Weights: WeightFP8, Activations: ActivationFP8}} {
+			for _, cfg := range []LinearConfig{{Weights: FormatBF16}, {Weights: FormatFP8F32}, {Weights: FormatFP8x32}, {Weights: FormatNVFP4},
+				{Weights: FormatFP8F32, Activations: ActivationFP8}} {
 				cfg.N, cfg.K = 1024, 1024
 				l := layerFor(t, &caps, cfg, variant, 4)
 				for i, d := range found.tiles {
@@ -73,7 +73,7 @@ func TestLinearWholeRules(t *testing.T) {
 						continue
 					}
 					name := fmt.Sprintf("%s, %s, %v: %+v", device, element, cfg.Weights, x.linearTiling)
-					constants := append([]uint32{uint32(cfg.Weights), uint32(cfg.Activations)}, x.constants()...)
+					constants := append([]uint32{cfg.Weights.row().word(), uint32(cfg.Activations)}, x.constants()...)
 					got, err := m.SharedBytes(constants...)
 					require.NoError(t, err, name)
 					assert.Equal(t, x.sharedBytes()-unusedBytes(variant), got, name)

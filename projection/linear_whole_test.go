@@ -18,15 +18,15 @@ import (
 
 // wholeTiling is whole tiles that a device compiles soon enough. A subgroup has two tiles of
 // tokens with bf16 weights and two of rows with NVFP4.
-func wholeTiling(dev *vk.Device, f projection.WeightFormat, x projection.ActivationFormat) [5]int {
+func wholeTiling(dev *vk.Device, f projection.Format, x projection.ActivationFormat) [5]int {
 	switch {
 	case dev.Adapter().Type != vk.TypeCPU:
 		return [5]int{128, 128, 32, 64, 64}
-	case f == projection.WeightNVFP4:
+	case f == projection.FormatNVFP4:
 		return [5]int{16, 32, 32, 8, 16}
 	case x != projection.ActivationBF16:
 		return [5]int{16, 16, 32, 8, 8}
-	case f == projection.WeightBF16:
+	case f == projection.FormatBF16:
 		return [5]int{32, 32, 32, 16, 8}
 	}
 	return [5]int{16, 32, 32, 8, 8}
@@ -37,7 +37,7 @@ func wholeTiling(dev *vk.Device, f projection.WeightFormat, x projection.Activat
 func TestLinearWhole(t *testing.T) {
 	dev := testkit.Device(t)
 	for i, f := range weightFormats {
-		if f == projection.WeightFP8UE8M0 && dev.Adapter().Type == vk.TypeCPU || f != projection.WeightBF16 && testing.Short() {
+		if f == projection.FormatFP8 && dev.Adapter().Type == vk.TypeCPU || f != projection.FormatBF16 && testing.Short() {
 			continue // ten seconds to compile, and FP8 with f32 scales has more to it
 		}
 		for _, s := range []struct{ tokens, groups, n, k int }{{32, 1, 32, 64}, {32, 1, 32, 1152}, {41, 2, 64, 384}, {75, 1, 96, 1152}, {128, 2, 128, 128}, {200, 1, 384, 704}} {
@@ -46,9 +46,9 @@ func TestLinearWhole(t *testing.T) {
 				func(int, int) float32 { return float32(rng.IntN(7) - 3) })
 			for i := range h.Scale {
 				switch {
-				case f == projection.WeightFP8UE8M0:
+				case f == projection.FormatFP8:
 					h.Scale[i] = byte(126 + rng.IntN(3))
-				case f == projection.WeightFP8 && i%4 == 0:
+				case f == projection.FormatFP8F32 && i%4 == 0:
 					binary.LittleEndian.PutUint32(h.Scale[i:], math.Float32bits(1+float32(rng.IntN(8))/8))
 				}
 			}
@@ -57,7 +57,7 @@ func TestLinearWhole(t *testing.T) {
 			for _, variant := range []string{projection.VariantCM, projection.VariantCMB} {
 				t.Run(fmt.Sprint(f, "/", variant, s), func(t *testing.T) {
 					tiling := wholeTiling(dev, f, projection.ActivationBF16)
-					blocks := f == projection.WeightFP8 || f == projection.WeightFP8UE8M0
+					blocks := f == projection.FormatFP8F32 || f == projection.FormatFP8
 					if s.n%tiling[1] != 0 || s.tokens < tiling[0] || blocks && s.k%projection.ScaleBlock != 0 {
 						t.Skip("no whole tiles")
 					}
@@ -69,7 +69,7 @@ func TestLinearWhole(t *testing.T) {
 					assert.True(t, projection.Paired(op, h.T), "not by pairs of steps")
 					for _, share := range []float64{0, 1} {
 						got := linear(t, dev, h, op, share)
-						if f == projection.WeightFP8 { // ratios of fractions are rounded
+						if f == projection.FormatFP8F32 { // ratios of fractions are rounded
 							nearLinear(t, got, want, 1e-6)
 							continue
 						}
@@ -89,8 +89,8 @@ func TestLinearWhole(t *testing.T) {
 func TestLinearWholeActivations(t *testing.T) {
 	dev := testkit.Device(t)
 	const tokens, groups, n, k, pitch = 141, 2, 128, 512, 144
-	for weights, act := range map[projection.WeightFormat]projection.ActivationFormat{
-		projection.WeightFP8: projection.ActivationFP8, projection.WeightFP8UE8M0: projection.ActivationFP8Packed,
+	for weights, act := range map[projection.Format]projection.ActivationFormat{
+		projection.FormatFP8F32: projection.ActivationFP8, projection.FormatFP8: projection.ActivationFP8Packed,
 	} {
 		if testing.Short() {
 			break

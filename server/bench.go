@@ -65,6 +65,11 @@ func bench(ctx context.Context, args []string, out io.Writer, log *slog.Logger) 
 		return err
 	}
 	return o.with(ctx, log, func(dev *vk.Device, m *model.Model) error {
+		if o.warm {
+			if err := m.Warm(ctx); err != nil {
+				return err
+			}
+		}
 		if m.GPU() != nil {
 			return o.benchGPU(ctx, dev, m, out, log)
 		}

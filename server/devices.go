@@ -100,11 +100,15 @@ func (list hosts) register(r prometheus.Registerer, i int) prometheus.Registerer
 
 // begin starts the scheduler.
 func (h *host) begin(ctx context.Context, o options, log *slog.Logger, r prometheus.Registerer) (err error) {
-	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "server_device_bytes", Help: "Device memory of sequences and steps."},
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "vkmla_device_bytes", Help: "Device memory of sequences and steps."},
 		func() float64 { return float64(h.m.CacheBytes()) }))
 	r.MustRegister(engineMetrics(h.m)...)
 	options := batch.Options{Vocab: h.m.Config.Vocab, MaxTokens: o.tokens, MaxSessions: o.sessions,
 		MaxStep: o.step, MaxWaiting: o.waiting, Log: log, Metrics: batch.NewMetrics(r)}
+	if o.warm {
+		options.Warm = h.m.Sizes()
+		h.m.Touch(ctx)
+	}
 	if h.prefixes, err = o.prefixes.open(ctx, h.m, log); err != nil {
 		return err
 	}
@@ -146,6 +150,19 @@ func (list hosts) err() error {
 		all = append(all, err)
 	}
 	return errors.Join(all...)
+}
+
+// warming says that some sizes of steps were not taken yet.
+func (list hosts) warming() error {
+	done, all := 0, 0
+	for _, h := range list {
+		d, n := h.scheduler.Warming()
+		done, all = done+d, all+n
+	}
+	if done == all {
+		return nil
+	}
+	return fmt.Errorf("warming %d of %d", done, all)
 }
 
 // close lets requests finish until the context ends.

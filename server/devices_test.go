@@ -55,7 +55,7 @@ func TestDevices(t *testing.T) {
 		require.NoError(t, err)
 		text, err := io.ReadAll(r.Body)
 		require.NoError(t, errors.Join(err, r.Body.Close()))
-		pattern := regexp.MustCompile(`server_generated_tokens_total\{device="([01])"\} ([1-9]\d*)`)
+		pattern := regexp.MustCompile(`vkmla_generated_tokens_total\{device="([01])"\} ([1-9]\d*)`)
 		for _, m := range pattern.FindAllStringSubmatch(string(text), -1) {
 			generated[m[1]], err = strconv.Atoi(m[2])
 			require.NoError(t, err)

@@ -32,6 +32,11 @@ func TestDrain(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(data), &a), data)
 		if got == 0 {
 			require.NoError(t, n.cmd.Process.Signal(syscall.SIGTERM))
+			for draining := false; !draining; {
+				status, text := n.get("/healthz")
+				draining = status == http.StatusServiceUnavailable
+				require.True(t, !draining || strings.Contains(text, "draining"), text)
+			}
 			for refused := false; !refused; { // the signal takes its time, the answer longer
 				other, err := http.Post(n.url+"/v1/completions", "application/json", strings.NewReader(`{"prompt": [1], "max_tokens": 1}`))
 				require.NoError(t, err, "no new request was refused")

@@ -15,6 +15,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -25,6 +26,9 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -42,6 +46,9 @@ import (
 // options are the command line.
 type options struct {
 	dir, listen, device, experts, kernels string
+	admin, name, keyFile                  string
+	keys                                  []string
+	front                                 *front
 	tokens, sessions, step, waiting       int
 	workers                               int
 	cacheMiB                              uint64
@@ -55,7 +62,7 @@ type options struct {
 
 // modelFlags are those of every command that runs a model.
 func (o *options) modelFlags(f *flag.FlagSet) {
-	f.StringVar(&o.dir, "model", "", "folder of a checkpoint: config.json and safetensors")
+	f.StringVar(&o.dir, "model", "", "folder of a checkpoint, config.json and safetensors, or a .gguf file")
 	f.StringVar(&o.device, "device", "", "index, part of the name, or UUID; by default the first GPU")
 	f.StringVar(&o.experts, "experts", "cpu", "where experts and all else are computed: cpu, or gpu if its memory holds them")
 	f.StringVar(&o.kernels, "kernels", "", "folder that keeps compiled kernels; by default none")
@@ -66,7 +73,7 @@ func (o *options) modelFlags(f *flag.FlagSet) {
 func (o *options) checkModel() error {
 	switch {
 	case o.dir == "":
-		return errors.New("server: --model: got none, want the folder of a checkpoint")
+		return errors.New("server: --model: got none, want a checkpoint")
 	case o.experts != "cpu" && o.experts != "gpu":
 		return fmt.Errorf("server: --experts: got %q, want cpu or gpu", o.experts)
 	case o.cacheMiB > 1<<40:
@@ -98,13 +105,21 @@ func parseFlags(f *flag.FlagSet, args []string, about string) error {
 func parse(args []string) (o options, err error) {
 	f := flag.NewFlagSet("server", flag.ContinueOnError)
 	o.modelFlags(f)
-	f.StringVar(&o.listen, "listen", "localhost:8080", "address")
+	f.StringVar(&o.listen, "listen", "localhost:8080", "address of the API")
+	f.StringVar(&o.admin, "admin-listen", "",
+		"address of metrics and profiles; by default metrics are beside the API, and profiles nowhere")
+	f.StringVar(&o.name, "served-model-name", "", "the model's name in the API; by default that of its folder")
+	f.Func("api-key", "a key that requests to /v1 need; may be given several times", func(s string) error {
+		o.keys = append(o.keys, s)
+		return nil
+	})
+	f.StringVar(&o.keyFile, "api-key-file", "", "file with such keys, one a line")
 	f.IntVar(&o.tokens, "max-tokens", 32768, "most tokens of a sequence, prompt and answer")
 	f.IntVar(&o.sessions, "max-sessions", 16, "most requests computed at a time")
 	f.IntVar(&o.step, "max-step", 256, "most tokens of a step: what every answer waits for")
 	f.IntVar(&o.waiting, "max-waiting", 1024, "most requests that wait")
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "how long requests may go on after SIGTERM")
-	f.BoolVar(&o.warm, "warm", true, "take steps of all sizes and read all weights before listening, so that no request waits for that")
+	f.BoolVar(&o.warm, "warm", true, "take steps of all sizes while nothing else is to be done, so that no request waits for kernels")
 	f.BoolVar(&o.measure, "measure", false, "measure how fast experts are read beside the memory's bandwidth")
 	f.StringVar(&o.devices, "devices", "", "serve on several GPUs: all, or a list with commas, as --device takes them")
 	o.prefixes.flags(f)
@@ -118,9 +133,29 @@ func parse(args []string) (o options, err error) {
 	case o.step < o.sessions:
 		err = fmt.Errorf("server: --max-step: got %d, want at least --max-sessions, %d", o.step, o.sessions)
 	default:
-		err = errors.Join(o.prefixes.check(), o.divide())
+		err = errors.Join(o.prefixes.check(), o.readKeys(), o.divide())
 	}
+	o.name = cmp.Or(o.name, filepath.Base(o.dir))
 	return o, err
+}
+
+// readKeys reads the keys of a file, and refuses empty ones.
+func (o *options) readKeys() error {
+	if o.keyFile != "" {
+		data, err := os.ReadFile(o.keyFile)
+		if err != nil {
+			return fmt.Errorf("server: --api-key-file: %w", err)
+		}
+		list := strings.Fields(string(data))
+		if len(list) == 0 {
+			return fmt.Errorf("server: --api-key-file: got %s without a key, want one a line", o.keyFile)
+		}
+		o.keys = append(o.keys, list...)
+	}
+	if slices.Contains(o.keys, "") {
+		return errors.New("server: --api-key: got an empty key, want a secret")
+	}
+	return nil
 }
 
 func main() {
@@ -135,7 +170,7 @@ func main() {
 }
 
 // command runs what the arguments say: random, bench, or else the server.
-func command(ctx context.Context, args []string, log *slog.Logger) error {
+func command(ctx context.Context, args []string, log *slog.Logger) (err error) {
 	switch {
 	case len(args) > 0 && args[0] == "random":
 		return writeRandom(ctx, args[1:], log)
@@ -149,6 +184,10 @@ func command(ctx context.Context, args []string, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	if o.front, err = o.bind(log); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, o.front.close()) }()
 	return o.with(ctx, log, func(dev *vk.Device, m *model.Model) error {
 		if o.measure && m.GPU() != nil {
 			if err := logRates(ctx, log, dev, m.GPU()); err != nil {
@@ -187,11 +226,6 @@ func (o *options) with(ctx context.Context, log *slog.Logger, f func(*vk.Device,
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	if o.warm {
-		if err := m.Warm(ctx); err != nil {
-			return err
-		}
-	}
 	log.Info("model", "folder", o.dir, "layers", len(m.Weights.Layers), "device", adapter.Name,
 		"experts", o.experts, "products", cpu.Instructions(), "time", time.Since(began))
 	return f(dev, m)
@@ -213,11 +247,57 @@ func engineMetrics(m *model.Model) (list []prometheus.Collector) {
 		"recording_seconds_total":   {"Time of recording and compiling.", func(s pipeline.Stats) float64 { return s.Recording.Seconds() }},
 		"growing_seconds_total":     {"Time of growing caches.", func(s pipeline.Stats) float64 { return s.Growing.Seconds() }},
 	} {
-		list = append(list, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "server_engine_" + name, Help: x.help},
+		list = append(list, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "vkmla_engine_" + name, Help: x.help},
 			func() float64 { return x.of(m.Stats()) }))
 	}
-	return append(list, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "server_engine_sessions", Help: "Sessions of the engine."},
+	return append(list, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "vkmla_engine_sessions", Help: "Sessions of the engine."},
 		func() float64 { return float64(m.Stats().Sessions) }))
+}
+
+// bind takes the ports before anything else, so that one in use is said at once, and answers there
+// that the server starts.
+func (o *options) bind(log *slog.Logger) (*front, error) {
+	f := &front{log: log, ended: make(chan error, 2)}
+	for _, x := range []struct {
+		address string
+		gate    *api.Gate
+	}{{o.listen, &f.api}, {o.admin, &f.admin}} {
+		if x.address == "" {
+			continue
+		}
+		l, err := net.Listen("tcp", x.address)
+		if err != nil {
+			return nil, errors.Join(err, f.close())
+		}
+		server := &http.Server{Handler: x.gate, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+		x.gate.Say("starting: the model is being opened")
+		f.servers = append(f.servers, server)
+		log.Info("listening", "address", l.Addr().String())
+		go func() { f.ended <- server.Serve(l) }()
+	}
+	return f, nil
+}
+
+// front is the server's ports.
+type front struct {
+	api, admin api.Gate
+	servers    []*http.Server
+	ended      chan error
+	log        *slog.Logger
+	draining   atomic.Bool
+}
+
+// close ends the connections that are left: what they waited for has ended or was given up.
+func (f *front) close() (err error) {
+	for _, s := range f.servers {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		if s.Shutdown(ctx) != nil { // some clients do not read, or do not write
+			f.log.Warn("connections were closed in the middle")
+			err = errors.Join(err, s.Close())
+		}
+		cancel()
+	}
+	return err
 }
 
 // listen serves until the context ends, then lets requests finish.
@@ -229,27 +309,35 @@ func listen(ctx context.Context, o options, log *slog.Logger, list hosts) error 
 			return errors.Join(err, list.close(ctx))
 		}
 	}
-	server := &http.Server{Handler: api.New(api.Options{Name: filepath.Base(o.dir), EOS: list[0].m.Config.EOS, Text: o.text,
-		Metrics: registry, Log: log, Healthy: list.err, Schedule: list.submit}), ReadHeaderTimeout: 10 * time.Second}
-	listener, err := net.Listen("tcp", o.listen)
-	if err != nil {
-		return errors.Join(err, list.close(ctx))
+	f := o.front
+	handler, admin := api.New(api.Options{Name: o.name, EOS: list[0].m.Config.EOS, Text: o.text, MaxTokens: o.tokens, Keys: o.keys,
+		Metrics: registry, Log: log, Schedule: list.submit, Healthy: func() error {
+			if f.draining.Load() {
+				return errors.New("draining")
+			}
+			return cmp.Or(list.err(), list.warming())
+		}})
+	if o.admin == "" { // metrics beside the API, profiles nowhere
+		both := http.NewServeMux()
+		both.Handle("/", handler)
+		both.Handle("GET /metrics", admin)
+		handler = both
 	}
-	log.Info("listening", "address", listener.Addr().String())
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(listener) }()
+	f.api.Open(handler)
+	f.admin.Open(admin)
+	log.Info("ready", "model", o.name)
+	var err error
 	select {
-	case err = <-ended:
+	case err = <-f.ended:
 	case <-ctx.Done():
-		log.Info("closing: no more requests", "drain", o.drain)
+		log.Info("draining: no more requests", "drain", o.drain)
 	}
+	f.draining.Store(true)
 	drain, cancel := context.WithTimeout(context.Background(), o.drain)
 	defer cancel()
 	// Requests end first, then their connections.
 	if closing := list.close(drain); closing != nil {
 		log.Warn("requests were given up", "error", closing)
 	}
-	last, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	return errors.Join(err, server.Shutdown(last))
+	return err
 }

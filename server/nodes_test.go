@@ -63,6 +63,8 @@ func start(t *testing.T, args ...string) *node {
 		fmt.Fprintln(n.log, lines.Text())
 		if m := listening.FindStringSubmatch(lines.Text()); m != nil {
 			n.url = "http://" + m[1]
+		}
+		if n.url != "" && strings.Contains(lines.Text(), "msg=ready") {
 			go io.Copy(io.Discard, out)
 			return n
 		}

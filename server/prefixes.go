@@ -82,12 +82,12 @@ func counters(p *model.Prefixes) (list []prometheus.Collector) {
 		name, help string
 		of         func(prefix.Stats) uint64
 	}{
-		{"server_prefix_asked_tokens_total", "Tokens of requests that were looked up.", func(s prefix.Stats) uint64 { return s.Asked }},
-		{"server_prefix_found_tokens_total", "Tokens that were there.", func(s prefix.Stats) uint64 { return s.Found }},
-		{"server_prefix_loaded_bytes_total", "Bytes loaded.", func(s prefix.Stats) uint64 { return s.Loaded }},
-		{"server_prefix_stored_bytes_total", "Bytes stored.", func(s prefix.Stats) uint64 { return s.Stored }},
-		{"server_prefix_damaged_total", "Objects that were damaged.", func(s prefix.Stats) uint64 { return s.Damaged }},
-		{"server_prefix_failures_total", "Calls of the store that failed.", func(s prefix.Stats) uint64 { return s.Failed }},
+		{"vkmla_prefix_asked_tokens_total", "Tokens of requests that were looked up.", func(s prefix.Stats) uint64 { return s.Asked }},
+		{"vkmla_prefix_found_tokens_total", "Tokens that were there.", func(s prefix.Stats) uint64 { return s.Found }},
+		{"vkmla_prefix_loaded_bytes_total", "Bytes loaded.", func(s prefix.Stats) uint64 { return s.Loaded }},
+		{"vkmla_prefix_stored_bytes_total", "Bytes stored.", func(s prefix.Stats) uint64 { return s.Stored }},
+		{"vkmla_prefix_damaged_total", "Objects that were damaged.", func(s prefix.Stats) uint64 { return s.Damaged }},
+		{"vkmla_prefix_failures_total", "Calls of the store that failed.", func(s prefix.Stats) uint64 { return s.Failed }},
 	} {
 		list = append(list, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: c.name, Help: c.help},
 			func() float64 { return float64(c.of(p.Stats())) }))

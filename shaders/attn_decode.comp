@@ -21,52 +21,16 @@
 #include "lib/bf16.glsl"
 #include "lib/e4m3_bf16.glsl"
 #include "lib/kv_record.glsl"
-#include "lib/mla_finish.glsl"
+#include "lib/mla_decode.glsl"
 
 layout(local_size_x = 64, local_size_x_id = 4) in;
-layout(constant_id = 0) const uint WIN_PAGE = 64u;
-layout(constant_id = 1) const uint COMP_PAGE = 64u;
 layout(constant_id = 2) const uint HG = 4u;
 layout(constant_id = 3) const uint TILE = 8u;
 layout(constant_id = 5) const uint WIN_RECORD = 0u;
 layout(constant_id = 6) const uint COMP_RECORD = 0u;
 
-layout(std430, set = 0, binding = 0) readonly buffer QBuf { uvec4 rows[]; } q;
-layout(std430, set = 0, binding = 1) readonly buffer WinIndices { int v[]; } win_indices;
-layout(std430, set = 0, binding = 2) readonly buffer WinLens { int v[]; } win_lens;
-layout(std430, set = 0, binding = 3) readonly buffer CompIndices { int v[]; } comp_indices;
-layout(std430, set = 0, binding = 4) readonly buffer CompLens { int v[]; } comp_lens;
-layout(std430, set = 0, binding = 5) readonly buffer Sink { uint v[]; } sink;
-layout(std430, set = 0, binding = 6) writeonly buffer Dst { uvec4 rows[]; } dst;
-layout(std430, set = 0, binding = 7) writeonly buffer Lse { uint v[]; } lse;
-layout(std430, set = 0, binding = 8) writeonly buffer PartOut { vec4 rows[]; } part_out;
-layout(std430, set = 0, binding = 9) writeonly buffer PartMl { vec4 rows[]; } part_ml;
-
-const uint HAS_SINK = 1u, HAS_COMP = 2u, WANT_LSE = 4u;
-
-layout(push_constant) uniform Push {
-    ADDRESS win_addr;
-    ADDRESS comp_addr;
-    uint heads;
-    uint win_width;
-    uint comp_width;
-    uint win_pages;
-    uint comp_pages;
-    uint win_stride; // bytes per page
-    uint comp_stride;
-    uint splits;
-    uint flags;
-    float scale_log2e; // softmax scale * log2(e)
-    uint table_rows;   // attn_decode_cm
-    float eps;         // attn_decode_cm
-} pc;
-
 KV_POOL(win, 10)
 KV_POOL(comp, 11)
-
-uint comp_len_; // compressed entries of this workgroup's token
-
-float mla_sink_of(uint head) { return (pc.flags & HAS_SINK) != 0u ? mla_sink(sink.v[head]) : MLA_NO_SINK; }
 
 void mla_done(uint t, uint head, float m, float l, float top) {
     if ((pc.flags & WANT_LSE) != 0u) lse.v[t * pc.heads + head] = mla_lse(m, l);

@@ -51,5 +51,6 @@ void main() {
     if (i >= per || b >= blocks) return;
     const uint at = (t * per + i) * (BLOCK / 4u);
     float x = largest(largest(NEGATIVE, logits[at], BLOCK * b, len), logits[at + 1u], BLOCK * b + 4u, len);
+    // TIE RULE: +inf is the newest block's alone. Equal blocks are selected by their numbers.
     scores[t * per + i] = b + 1u == blocks ? POSITIVE : min(x, LARGEST);
 }

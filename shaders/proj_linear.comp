@@ -9,7 +9,7 @@
 // Workgroup: BM tokens (x) and BN rows (y) of group z / splits. A step decodes 16 numbers of their
 //   rows to shared memory, k first, while the next step's are on their way. An invocation holds 8
 //   tokens x 4*QUADS rows of sums, in fours that lie BN/QUADS rows apart.
-// Constants after the two of lib/linear_format.glsl: 2 BM, 3 BN, 4 QUADS (1 or 2), 5 invocations,
+// Constants after the two of lib/formats.glsl: 2 BM, 3 BN, 4 QUADS (1 or 2), 5 invocations,
 //   BM/8 * BN/(4*QUADS), each with whole eights of a step to decode; 6 UNROLL, numbers of a step
 //   that are multiplied without a loop, 1 to 16, a power of two.
 #version 460
@@ -36,7 +36,7 @@ const uint NL = BN / (4u * QUADS);                                      // invoc
 
 const uint EACH = HALVES ? 2u : 1u;                     // numbers of a word: f16, or f32
 const uint LINES = UNROLL < EACH ? 1u : UNROLL / EACH; // of words, multiplied without a loop
-const bool BLOCK_SUMS = HALVES && FORMAT != WEIGHT_BF16 && FORMAT != WEIGHT_NVFP4 && FORMAT != WEIGHT_FP8_ROWS;
+const bool BLOCK_SUMS = HALVES && STEP_SUMS && STORED_SCALES;
 
 shared uvec4 x_s[STEP / EACH * XP]; // [STEP, BM], EACH numbers a word
 shared uvec4 w_s[STEP / EACH * WP]; // [STEP, BN]
@@ -45,6 +45,10 @@ shared uvec4 w_s[STEP / EACH * WP]; // [STEP, BN]
 struct Eight {
     uvec4 q;
     uint scale;
+};
+struct WeightEight {
+    uvec4 w;
+    uvec2 beside;
 };
 
 // fetch_x, fetch_w: the numbers at k, zeros behind the last.
@@ -59,36 +63,28 @@ Eight fetch_x(uint token, uint group, uint k) {
     return v;
 }
 
-Eight fetch_w(uint row, uint k) {
-    Eight v = Eight(uvec4(0u), 0u);
+const uint EIGHTS = WEIGHT_QUAD / 8u; // of a quad
+
+WeightEight fetch_w(uint row, uint k) {
+    WeightEight v = WeightEight(uvec4(0u), uvec2(0u));
     if (k >= pc.k) return v;
     const uint i = row * (pc.k / 8u) + k / 8u;
-    if (FORMAT == WEIGHT_BF16) {
-        v.q = w_quad(i);
-    } else if (FORMAT == WEIGHT_NVFP4) {
-        const uvec4 q = w_quad(i >> 2);
-        v.q.x = (i & 2u) == 0u ? ((i & 1u) == 0u ? q.x : q.y) : ((i & 1u) == 0u ? q.z : q.w);
-        v.scale = w_nv_scale(row, k);
-    } else {
-        const uvec4 q = w_quad(i >> 1);
-        v.q.xy = (i & 1u) == 0u ? q.xy : q.zw;
-        v.scale = BLOCK_SUMS ? FP8_ONE : w_block_bits(row, k); // of blocks' sums where there are such
-    }
+    v.w = weight_eight(w_quad(i / EIGHTS), i % EIGHTS);
+    if (ROWWISE) v.beside = w_beside(row, k);
+    if (STEP_SUMS) v.beside.x = BLOCK_SUMS ? ONE : w_block_bits(row, k); // of blocks' sums where there are such
     return v;
 }
 
 // keep_x, keep_w: eight decoded numbers of a row, of which the first is number `at` of the step,
-// with their scales; of halves scales of FP8 weights are their sums'.
+// with their scales; of halves scales of BLOCK_SUMS are their sums'.
 #ifdef DOT2
 void keep_x(uint at, uint line, Eight v, uint k) {
     const uvec4 e4 = linear_act8(v.q, v.scale);
     [[unroll]] for (uint e = 0u; e < 4u; e++) x_s[(at / 2u + e) * XP + line / 4u][line % 4u] = e4[e];
 }
 
-void keep_w(uint at, uint line, Eight v) {
-    uvec4 e4;
-    if (FP8_WEIGHT || FORMAT == WEIGHT_FP8_ROWS) e4 = linear_fp8x8(v.q.xy, 256.0);
-    else e4 = linear_weight8(v.q, v.scale, 0u);
+void keep_w(uint at, uint line, WeightEight v) {
+    const uvec4 e4 = linear_weight8(v.w, v.beside, 0u, ONE);
     [[unroll]] for (uint e = 0u; e < 4u; e++) w_s[(at / 2u + e) * WP + line / 4u][line % 4u] = e4[e];
 }
 
@@ -108,10 +104,10 @@ void keep_x(uint at, uint line, Eight v, uint k) {
     }
 }
 
-void keep_w(uint at, uint line, Eight v) {
+void keep_w(uint at, uint line, WeightEight v) {
     vec4 a, b;
-    weight8(v.q, 0u, a, b);
-    const float scale = FORMAT == WEIGHT_BF16 ? 1.0 : FORMAT == WEIGHT_NVFP4 ? e4m3_decode(v.scale) : uintBitsToFloat(v.scale);
+    weight8(v.w, 0u, a, b);
+    const float scale = ROWWISE ? weight_factor(v.beside, 0u) : STEP_SUMS ? uintBitsToFloat(v.beside.x) : 1.0;
     [[unroll]] for (uint e = 0u; e < 4u; e++) {
         w_s[(at + e) * WP + line / 4u][line % 4u] = floatBitsToUint(a[e] * scale);
         w_s[(at + 4u + e) * WP + line / 4u][line % 4u] = floatBitsToUint(b[e] * scale);
@@ -129,7 +125,8 @@ void main() {
     const uint t0 = gl_WorkGroupID.x * BM, n0 = gl_WorkGroupID.y * BN;
     const uint mine_t = tid / NL * 2u, mine_n = tid % NL; // which fours of tokens, and of the rows of a quad, it sums
     uint token[XU], row[WU];
-    Eight x[XU], w[WU];
+    Eight x[XU];
+    WeightEight w[WU];
     [[unroll]] for (uint i = 0u; i < XU; i++) {
         const uint u = i * THREADS + tid;
         token[i] = min(t0 + u % BM, pc.tokens - 1u);

@@ -11,7 +11,7 @@
 // Workgroup: 128/LANES * ROWS rows of a group of one layer and TOKENS tokens; with JOINED before
 //   those 4*128/JOIN_GROUPS numbers of a head, for which JOIN_GROUPS groups take turns of `ahead`
 //   parts.
-// Constants after the two of lib/linear_format.glsl (ACT is bf16): 2 TOKENS, 3 ROWS, 4 LANES as in
+// Constants after the two of lib/formats.glsl (ACT is bf16): 2 TOKENS, 3 ROWS, 4 LANES as in
 //   proj_linear_tokens1to8.comp, 5..7 N, K and groups of the first layer, 8..10 of the second, 11
 //   JOINED, 12 MLA_AHEAD, 13 JOIN_GROUPS: opkit.ChainJoin, 14 HEAD, 15 POLLS of a wait, 16 SILENT:
 //   the workgroup that gives nothing in a launch of all, for tests; all ones: none.
@@ -79,7 +79,7 @@ const uint VEC = WEIGHT_QUAD;
 const uint UNITS = VEC / 8u;
 const uint X_QUADS = ACT == ACT_BF16 ? UNITS : 1u;
 const uint X_VEC = ACT_QUAD;
-const uint BLOCK_UNITS = FORMAT == WEIGHT_NVFP4 ? 2u : UNITS; // after so many units of 8 a scale is applied
+const uint BLOCK_UNITS = EIGHTS_PER_SCALE; // after so many units of 8 a scale is applied
 const uint BLOCKS = UNITS / BLOCK_UNITS;
 const uint SUMS = ROWS * TOKENS;
 const uint TEAMS = 128u / LANES;
@@ -95,8 +95,8 @@ float acc[ROWS][TOKENS];
 // The quad at k of each row as it is stored.
 struct Quads {
     uvec4 w[ROWS];
-    uint codes[ROWS]; // NVFP4: of two scales
-    uint scale;       // FP8: bits of the scale, one for all rows: they begin at a multiple of ROWS, and so lie in one block
+    uvec2 beside[ROWS]; // ROWWISE: w_beside
+    uint scale;         // STEP_SUMS: bits of the scale, one for all rows: they begin at a multiple of ROWS, and so lie in one block
 };
 
 // multiply: as accumulate of proj_linear_tokens1to8.comp. In an include for both it made bf16
@@ -106,12 +106,12 @@ void multiply(Quads q, uvec4 x[TOKENS][X_QUADS], float x_factor[TOKENS]) {
     float block[ROWS][BLOCKS];
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
         [[unroll]] for (uint b = 0u; b < BLOCKS; b++)
-            block[r][b] = FORMAT == WEIGHT_NVFP4 ? e4m3_decode(q.codes[r] >> (8u * b)) : FP8_WEIGHT ? uintBitsToFloat(q.scale) : 1.0;
+            block[r][b] = ROWWISE ? weight_factor(q.beside[r], b) : STEP_SUMS ? uintBitsToFloat(q.scale) : 1.0;
     }
     [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
         float part[ROWS][TOKENS];
         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-            [[unroll]] for (uint t = 0u; t < TOKENS; t++) part[r][t] = FORMAT == WEIGHT_BF16 ? acc[r][t] : 0.0;
+            [[unroll]] for (uint t = 0u; t < TOKENS; t++) part[r][t] = UNSCALED ? acc[r][t] : 0.0;
         }
         [[unroll]] for (uint i = 0u; i < BLOCK_UNITS; i++) {
             const uint u = b * BLOCK_UNITS + i;
@@ -128,7 +128,7 @@ void multiply(Quads q, uvec4 x[TOKENS][X_QUADS], float x_factor[TOKENS]) {
         }
         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
             [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
-                if (FORMAT == WEIGHT_BF16) acc[r][t] = part[r][t];
+                if (UNSCALED) acc[r][t] = part[r][t];
                 else acc[r][t] += part[r][t] * x_factor[t] * block[r][b];
             }
         }
@@ -184,22 +184,17 @@ bool second_;
 uint n_, k_, groups_;
 uint64_t x_at_, w_at_, scales_at_, row_scales_at_;
 
-uint scale_word(uint i) { return KvRead1(scales_at_ + uint64_t(i) * 4u).v; }
+#define SCALE_WORD(i) KvRead1(scales_at_ + uint64_t(i) * 4u).v
+#define ROW_LENGTH k_
+#include "lib/linear_scales.glsl"
 
 void fetch(uint row0, uint k, out Quads q) {
     const uint w0 = row0 * (k_ / VEC) + k / VEC;
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
         q.w[r] = ChainRead4(w_at_ + uint64_t(w0 + r * (k_ / VEC)) * 16u).v;
-        const uint i = (row0 + r) * (k_ / 16u) + k / 16u;
-        q.codes[r] = FORMAT == WEIGHT_NVFP4 ? scale_word(i >> 2) >> ((i & 3u) * 8u) : 0u;
+        q.beside[r] = ROWWISE ? w_beside(row0 + r, k) : uvec2(0u);
     }
-    q.scale = 0u;
-    if (FORMAT == WEIGHT_FP8_ROWS) {
-        q.scale = FP8_ONE;
-    } else if (FP8_WEIGHT) {
-        const uint i = row0 / SCALE_BLOCK * ((k_ + SCALE_BLOCK - 1u) / SCALE_BLOCK) + k / SCALE_BLOCK;
-        q.scale = FORMAT == WEIGHT_FP8 ? scale_word(i) : (scale_word(i >> 2) >> ((i & 3u) * 8u) & 0xFFu) << 23;
-    }
+    q.scale = STEP_SUMS ? w_block_bits(row0, k) : 0u;
 }
 
 bool there(uvec4 x[X_QUADS]) {

@@ -39,8 +39,8 @@ struct Fetch {
     uvec4 x[X_EACH];
     uvec4 w[W_EACH];
     uint x_bits[X_EACH];
-    uint w_bits[W_EACH]; // NVFP4: codes of scales; SMALL_BLOCKS: f32 bits
-    uint w_scale;        // other FP8: f32 bits
+    uvec2 beside[W_EACH]; // w_beside
+    uint w_scale;         // STEP_SUMS without SMALL_BLOCKS: f32 bits
 };
 
 uint token_of(uint i) { return min(t0_ + line_ + i * LINES, pc.tokens - 1u); }
@@ -73,10 +73,10 @@ void fetch(uint step, out Fetch f) {
         if (bytes == 16u) f.w[i] = LinearRead4(at).v;
         else if (bytes == 8u) f.w[i] = KvRead2(at).v.xyxy;
         else f.w[i] = uvec4(KvRead1(at).v);
-        f.w_bits[i] = w_bits(row_of(i), w * W_VEC);
+        f.beside[i] = w_beside(row_of(i), w * W_VEC);
     }
     // Steps do not cross blocks of 128 numbers, and the workgroup's rows lie in one block of 128.
-    f.w_scale = FP8_WEIGHT && !SMALL_BLOCKS ? w_block_bits(row0_, min(step * BK, pc.k - 1u)) : 0u;
+    f.w_scale = STEP_SUMS && !SMALL_BLOCKS ? w_block_bits(row0_, min(step * BK, pc.k - 1u)) : 0u;
 }
 
 const uint BLOCK_STEPS = FRACTIONS ? SCALE_BLOCK / BK : 1u;
@@ -93,14 +93,11 @@ void decode(Fetch f, uint step, out Elements v) {
         const uvec4 x = linear_act8(f.x[i], f.x_bits[i]);
         v.x[i] = there ? x : uvec4(0u);
     }
-    const bool w_there = FORMAT != WEIGHT_BF16 || step * W_UNITS + w_unit_ < pc.k / W_VEC; // codes are finite, and times 0 nothing
+    const bool w_there = !UNSCALED || step * W_UNITS + w_unit_ < pc.k / W_VEC; // codes are finite, and times 0 nothing
     [[unroll]] for (uint i = 0u; i < W_EACH; i++) {
         [[unroll]] for (uint j = 0u; j < W_VEC / 8u; j++) {
-            uvec4 q = f.w[i];
-            if (FORMAT == WEIGHT_NVFP4) q = uvec4(q[j]);
-            else if (FORMAT != WEIGHT_BF16 && j == 1u) q = q.zwzw;
-            const uint scale = FORMAT == WEIGHT_NVFP4 ? f.w_bits[i] >> (j / 2u * 8u) : SMALL_BLOCKS ? f.w_bits[i] : f.w_scale;
-            const uvec4 w = linear_weight8(q, scale, WEIGHT_REF ? ref() : 0u);
+            const uvec2 beside = STEP_SUMS && !SMALL_BLOCKS ? uvec2(f.w_scale, 0u) : f.beside[i];
+            const uvec4 w = linear_weight8(weight_eight(f.w[i], j), beside, j / EIGHTS_PER_SCALE, WEIGHT_REF ? ref() : 0u);
             v.w[i * (W_VEC / 8u) + j] = w_there ? w : uvec4(0u);
         }
     }
@@ -142,9 +139,9 @@ void advance(uint step, bool first, uint m0, uint n0) {
     if (first) change_unit();
     barrier();
     multiply(m0, n0);
-    if (FORMAT != WEIGHT_BF16) decode(f, step + 1u, v); // while other subgroups multiply
+    if (!UNSCALED) decode(f, step + 1u, v); // while other subgroups multiply
     barrier();
-    if (FORMAT == WEIGHT_BF16) decode(f, step + 1u, v); // next to nothing: the numbers may come as late as this
+    if (UNSCALED) decode(f, step + 1u, v); // next to nothing: the numbers may come as late as this
     keep(v);
     if (FRACTIONS) unit_of_next_ = fraction(f.w_scale);
 }

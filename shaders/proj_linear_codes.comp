@@ -76,7 +76,7 @@ void fetch(uint step, uint n0, out Codes f) {
 
 #ifdef PLACED
 // placed: eight codes times 2^-8, in an order that is that of x and w alike.
-uvec4 placed(uvec2 w) { return uvec4(linear_e4m3(w.x << 8), linear_e4m3(w.x), linear_e4m3(w.y << 8), linear_e4m3(w.y)); }
+uvec4 placed(uvec2 w) { return uvec4(fp8_place(w.x << 8), fp8_place(w.x), fp8_place(w.y << 8), fp8_place(w.y)); }
 #endif
 
 void keep(Codes f) {

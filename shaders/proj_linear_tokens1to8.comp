@@ -7,7 +7,7 @@
 // Workgroup: 128/LANES * ROWS rows (x) of group z and TOKENS tokens (y). LANES invocations share
 //   ROWS rows and read 16 bytes of each at a time: pieces of 16*LANES bytes, once for all tokens.
 //   Their sums meet in shared memory in an order that depends on LANES, ROWS and TOKENS alone.
-// Constants after the two of lib/linear_format.glsl: 2 TOKENS, 3 ROWS (2 or 4), 4 LANES: powers of
+// Constants after the two of lib/formats.glsl: 2 TOKENS, 3 ROWS (2 or 4), 4 LANES: powers of
 //   two, TOKENS*ROWS <= 16, LANES <= 128; with NORMS those of lib/linear_norm.glsl: 5 NORM (1
 //   weights of bf16, 2 of f32), 6 NORM_QUADS, 7 NORM_EPS, 8 NORM_INVERSE = 1/(8*NORM_QUADS), bits
 //   of f32.
@@ -33,7 +33,7 @@ const uint VEC = WEIGHT_QUAD;
 const uint UNITS = VEC / 8u;
 const uint X_QUADS = ACT == ACT_BF16 ? UNITS : 1u;
 const uint X_VEC = ACT_QUAD;
-const uint BLOCK_UNITS = FORMAT == WEIGHT_NVFP4 ? 2u : UNITS; // after so many units of 8 a scale is applied
+const uint BLOCK_UNITS = EIGHTS_PER_SCALE; // after so many units of 8 a scale is applied
 const uint BLOCKS = UNITS / BLOCK_UNITS;
 const uint SUMS = ROWS * TOKENS;
 const uint TEAMS = 128u / LANES;
@@ -92,17 +92,17 @@ float acc[ROWS][TOKENS];
 // The quad at k of each row as it is stored.
 struct Quads {
     uvec4 w[ROWS];
-    uint codes[ROWS]; // NVFP4: of two scales
-    uint scale;       // FP8: bits of the scale, one for all rows: they begin at a multiple of ROWS, and so lie in one block
+    uvec2 beside[ROWS]; // ROWWISE: w_beside
+    uint scale;         // STEP_SUMS: bits of the scale, one for all rows: they begin at a multiple of ROWS, and so lie in one block
 };
 
 void fetch(uint row0, uint k, out Quads q) {
     const uint w0 = row0 * (pc.k / VEC) + k / VEC;
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
         q.w[r] = w_quad(w0 + r * (pc.k / VEC));
-        q.codes[r] = FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row0 + r, k) : 0u;
+        q.beside[r] = ROWWISE ? w_beside(row0 + r, k) : uvec2(0u);
     }
-    q.scale = FP8_WEIGHT ? w_block_bits(row0, k) : 0u;
+    q.scale = STEP_SUMS ? w_block_bits(row0, k) : 0u;
 }
 
 // accumulate: the quads at k, scales included.
@@ -117,12 +117,12 @@ void accumulate(uint group, uint t0, uint k, Quads q) {
     }
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
         [[unroll]] for (uint b = 0u; b < BLOCKS; b++)
-            block[r][b] = FORMAT == WEIGHT_NVFP4 ? e4m3_decode(q.codes[r] >> (8u * b)) : FP8_WEIGHT ? uintBitsToFloat(q.scale) : 1.0;
+            block[r][b] = ROWWISE ? weight_factor(q.beside[r], b) : STEP_SUMS ? uintBitsToFloat(q.scale) : 1.0;
     }
     [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
         float part[ROWS][TOKENS];
         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-            [[unroll]] for (uint t = 0u; t < TOKENS; t++) part[r][t] = FORMAT == WEIGHT_BF16 ? acc[r][t] : 0.0;
+            [[unroll]] for (uint t = 0u; t < TOKENS; t++) part[r][t] = UNSCALED ? acc[r][t] : 0.0;
         }
         [[unroll]] for (uint i = 0u; i < BLOCK_UNITS; i++) {
             const uint u = b * BLOCK_UNITS + i;
@@ -139,7 +139,7 @@ void accumulate(uint group, uint t0, uint k, Quads q) {
         }
         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
             [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
-                if (FORMAT == WEIGHT_BF16) acc[r][t] = part[r][t];
+                if (UNSCALED) acc[r][t] = part[r][t];
                 else acc[r][t] += part[r][t] * x_factor[t] * block[r][b];
             }
         }
@@ -154,7 +154,7 @@ void products(uint group, uint t0, uint first) {
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) acc[r][t] = 0.0;
     }
-    if (FORMAT == WEIGHT_NVFP4) { // decoding takes as long as the loads, so the next ones are on their way meanwhile
+    if (OVERLAPS) { // decoding takes as long as the loads, so the next ones are on their way meanwhile
         Quads q;
         fetch(row0, min(lane * VEC, pc.k - VEC), q);
         [[dont_unroll]] for (uint k = lane * VEC; k < pc.k; k += LANES * VEC) {
@@ -163,7 +163,7 @@ void products(uint group, uint t0, uint first) {
             accumulate(group, t0, k, q);
             [[unroll]] for (uint r = 0u; r < ROWS; r++) {
                 q.w[r] = next.w[r];
-                q.codes[r] = next.codes[r];
+                q.beside[r] = next.beside[r];
             }
         }
     } else {

@@ -11,7 +11,7 @@
 //   proj_linear_tokens8to32.comp, a round ahead. x goes through shared memory, for all subgroups,
 //   as the components that each lane wants. A round is AHEAD chunks, a chunk LANES*16 bytes of a
 //   row.
-// Constants after the two of lib/linear_format.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a
+// Constants after the two of lib/formats.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a
 //   product, 7 TOKENS, 8 AHEAD, 9 LANES as in proj_linear_tokens8to32.comp, 10 TURNS: 1: weights
 //   are on their way in two sets of registers, which is twice the code; 11 WHOLE: 1: rows of a
 //   group are whole tiles of a workgroup and k is whole rounds, which is less code; 12 SUMS: rounds
@@ -86,8 +86,8 @@ uint x_at_[X_EACH][B_EACH];
 
 struct FetchW {
     uvec4 w[AHEAD][W_EACH];
-    uint bits[AHEAD][W_EACH]; // NVFP4: codes of two scales; SMALL_BLOCKS: f32 bits of a scale
-    uint scale;               // FP8: f32 bits; SMALL_BLOCKS: of the largest
+    uvec2 beside[AHEAD][W_EACH]; // w_beside
+    uint scale;                  // STEP_SUMS: f32 bits; SMALL_BLOCKS: of the largest
 };
 struct FetchX {
     uvec4 x[X_EACH][B_EACH];
@@ -106,10 +106,10 @@ void fetch_w(uint round, out FetchW f) {
     [[unroll]] for (uint c = 0u; c < AHEAD; c++) {
         const uint u = in_row(quad_at(round, c), pc.k / VEC);
         [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.w[c][i] = StreamRead(pc.w_addr + uint64_t(w_at_[i] + u) * 16u).v;
-        [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.bits[c][i] = w_bits(row_of(i), u * VEC);
+        [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.beside[c][i] = w_beside(row_of(i), u * VEC);
     }
     if (SMALL_BLOCKS) f.scale = largest_bits(row_of(0u), round * AHEAD * CHUNK, AHEAD * CHUNK);
-    else f.scale = FP8_WEIGHT ? w_block_bits(row_of(0u), in_row(round * AHEAD * CHUNK, pc.k)) : 0u;
+    else f.scale = STEP_SUMS ? w_block_bits(row_of(0u), in_row(round * AHEAD * CHUNK, pc.k)) : 0u;
 }
 
 // The units of an invocation: quad r of a round, columns line + h * LINES of tile n.
@@ -174,11 +174,11 @@ void decode(FetchW f, uint round, out Elements v) {
     [[unroll]] for (uint c = 0u; c < AHEAD; c++) {
         const bool there = WHOLE != 0u || quad_at(round, c) < pc.k / VEC;
         [[unroll]] for (uint i = 0u; i < W_EACH; i++) {
-            const float relative = SMALL_BLOCKS ? relative_scale(f.bits[c][i], f.scale) : 0.0;
+            const float relative = SMALL_BLOCKS ? relative_scale(f.beside[c][i].x, f.scale) : 0.0;
             [[unroll]] for (uint j = 0u; j < 4u; j++) {
                 uint o[4];
-                weight_pairs(f.w[c][i][j], FORMAT == WEIGHT_NVFP4 ? nv_scale(f.bits[c][i], j) : f16vec2(0.0), relative, o);
-                if (FORMAT == WEIGHT_BF16) o[0] = there ? o[0] : 0u; // codes are finite, and times 0 nothing
+                weight_pairs(f.w[c][i][j], j, f.beside[c][i], relative, o);
+                if (UNSCALED) o[0] = there ? o[0] : 0u; // codes are finite, and times 0 nothing
                 [[unroll]] for (uint e = 0u; e < PAIRS / 4u; e++) v.w[c][i][j * (PAIRS / 4u) + e] = o[e];
             }
         }
@@ -208,12 +208,12 @@ void multiply(Elements v, uint half_) {
                         else fill_b1(b, w, x[e], k % 2u);
                     }
                 }
-                if (FP8_WEIGHT) part[n] = coopMatMulAdd(a, b, part[n]);
+                if (STEP_SUMS) part[n] = coopMatMulAdd(a, b, part[n]);
                 else acc[n] = coopMatMulAdd(a, b, acc[n]);
             }
         }
     }
-    if (FP8_WEIGHT) {
+    if (STEP_SUMS) {
         [[unroll]] for (uint n = 0u; n < N_TILES; n++) acc[n] += part[n] * uintBitsToFloat(v.scale);
     }
 }

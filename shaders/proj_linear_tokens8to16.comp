@@ -9,9 +9,9 @@
 // Workgroup: 128/LANES * ROWS rows (x) of group z / splits and TOKENS tokens (y). As in
 //   proj_linear_tokens1to8.comp LANES invocations share ROWS rows, and decode each weight once for
 //   all tokens. x of a step lies in shared memory, decoded.
-// Constants after the two of lib/linear_format.glsl: 2 TOKENS (4, 8 or 16), 3 ROWS (2 or 4), 4
+// Constants after the two of lib/formats.glsl: 2 TOKENS (4, 8 or 16), 3 ROWS (2 or 4), 4
 //   LANES: powers of two, with VEC numbers in 16 bytes TOKENS*LANES*VEC <= 4096; 5 UNROLL, eights
-//   of a quad that are multiplied without a loop, a divisor of VEC/8; all with DOT2 and FP8.
+//   of a quad that are multiplied without a loop, a divisor of VEC/8; DOT2 and STEP_SUMS: all.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -49,8 +49,8 @@ float acc[ROWS][TOKENS];
 // The quad at k of each row as it is stored.
 struct Quads {
     uvec4 w[ROWS];
-    uint codes[ROWS]; // NVFP4: of two scales
-    uint scale;       // FP8: bits of the scale, one for all rows: they begin at a multiple of ROWS, and so lie in one block
+    uvec2 beside[ROWS]; // ROWWISE: w_beside
+    uint scale;         // STEP_SUMS: bits of the scale, one for all rows: they begin at a multiple of ROWS, and so lie in one block
 };
 
 // What an invocation loads of x, in eights as they are stored. Of E4M3 the quad has eight more.
@@ -65,9 +65,9 @@ void fetch_w(uint row0, uint k, out Quads v) {
     const uint w0 = row0 * (pc.k / VEC) + k / VEC;
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
         v.w[r] = there ? w_quad(w0 + r * (pc.k / VEC)) : uvec4(0u);
-        v.codes[r] = FORMAT == WEIGHT_NVFP4 && there ? w_nv_scale(row0 + r, k) : 0u;
+        v.beside[r] = ROWWISE && there ? w_beside(row0 + r, k) : uvec2(0u);
     }
-    v.scale = FP8_WEIGHT && there ? w_block_bits(row0, k) : 0u;
+    v.scale = STEP_SUMS && there ? w_block_bits(row0, k) : 0u;
 }
 
 // eight_of: what the u-th invocation loads of a token's step. Neighbours keep it side by side.
@@ -88,15 +88,20 @@ void fetch_x(uint t0, uint group, uint k0, out Eights v) {
 }
 
 #ifdef DOT2
-// Pairs of x are of the numbers whose codes of weights one mask takes: with E4M3 those
-// two apart, with E2M1 those four apart.
-uvec2 apart(uint a, uint b) { return uvec2((a & 0xFFFFu) | b << 16, a >> 16 | (b & 0xFFFF0000u)); }
+// Pairs of x are of the numbers whose codes of weights one mask takes.
+uint lows(uint a, uint b) { return (a & 0xFFFFu) | b << 16; }
+uint highs(uint a, uint b) { return a >> 16 | (b & 0xFFFF0000u); }
+uint times(uint pair, float16_t factor) { return packFloat2x16(unpackFloat2x16(pair) * factor); }
+
+#define FORMAT_ORDER
+#define FORMAT_HALVES
+#include "lib/format_list.glsl"
 
 // paired: of eight numbers in order.
 uvec4 paired(uvec4 v) {
-    if (FORMAT == WEIGHT_BF16) return v;
-    if (FORMAT == WEIGHT_NVFP4) return uvec4(apart(v.x, v.z), apart(v.y, v.w));
-    return uvec4(apart(v.x, v.y), apart(v.z, v.w));
+#define CASE_ORDER(upper, lower) if (CODEC == CODEC_##upper) return lower##_order(v);
+    CODECS(CASE_ORDER)
+    return v;
 }
 
 // keep_x: in eights, those of neighbouring lanes side by side.
@@ -108,35 +113,16 @@ void keep_x(Eights v) {
     }
 }
 
-// linear_e2m1: the codes at bits 12 and 28 of w as binary16 numbers times 2^-14.
-uint linear_e2m1(uint w) { return (w & 0x80008000u) | ((w >> 3) & 0x0E000E00u); }
-
-// halves_of: two bf16 weights; beyond +-65504 they count as that.
-uint halves_of(uint pair) {
-    const vec2 x = bf16_unpack2(pair);
-    return packFloat2x16(f16vec2(mix(x, clamp(x, vec2(-65504.0), vec2(65504.0)), greaterThan(abs(x), vec2(65504.0)))));
-}
-
-uint times(uint pair, float16_t factor) { return packFloat2x16(unpackFloat2x16(pair) * factor); }
-
-// weight_pairs: numbers 8*u .. 8*u+7 of row r's quad. Scales of FP8 are their sums'.
+// weight_pairs: numbers 8*u .. 8*u+7 of row r's quad. Scales of STEP_SUMS are their sums'.
 uvec4 weight_pairs(Quads q, uint r, uint u) {
-    const uvec4 v = q.w[r];
-    if (FORMAT == WEIGHT_BF16) return uvec4(halves_of(v.x), halves_of(v.y), halves_of(v.z), halves_of(v.w));
-    if (FORMAT == WEIGHT_NVFP4) {
-        const uint w = u < 2u ? (u == 0u ? v.x : v.y) : (u == 2u ? v.z : v.w);
-        const float16_t scale = float16_t(e4m3_decode(q.codes[r] >> (u / 2u * 8u)) * (16384.0 / CM_UNSCALE));
-        return uvec4(times(linear_e2m1(w << 12), scale), times(linear_e2m1(w << 8), scale),
-                     times(linear_e2m1(w << 4), scale), times(linear_e2m1(w), scale));
-    }
-    const uvec2 w = u == 0u ? v.xy : v.zw;
-    const float16_t up = float16_t(256.0);
-    return uvec4(times(linear_e4m3(w.x << 8), up), times(linear_e4m3(w.x), up),
-                 times(linear_e4m3(w.y << 8), up), times(linear_e4m3(w.y), up));
+    const uvec4 w = weight_eight(q.w[r], u);
+#define CASE_HALVES(upper, lower) if (CODEC == CODEC_##upper) return lower##_halves(w, q.beside[r], u / EIGHTS_PER_SCALE);
+    CODECS(CASE_HALVES)
+    return w;
 }
 
 // A sum of a quad is multiplied by the scale.
-const bool QUAD_SUMS = FORMAT != WEIGHT_BF16 && FORMAT != WEIGHT_NVFP4 && FORMAT != WEIGHT_FP8_ROWS;
+const bool QUAD_SUMS = STEP_SUMS && STORED_SCALES;
 
 // accumulate: the products of eights u .. u+UNROLL-1 of a quad of each row.
 void accumulate(Quads q, uint u) {
@@ -178,8 +164,8 @@ void accumulate8(Quads q, uint u) {
     vec4 wa[ROWS], wb[ROWS];
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
         weight8(q.w[r], u, wa[r], wb[r]);
-        if (FORMAT != WEIGHT_BF16) {
-            const float scale = FORMAT == WEIGHT_NVFP4 ? e4m3_decode(q.codes[r] >> (u / 2u * 8u)) : uintBitsToFloat(q.scale);
+        if (!UNSCALED) {
+            const float scale = ROWWISE ? weight_factor(q.beside[r], u / EIGHTS_PER_SCALE) : uintBitsToFloat(q.scale);
             wa[r] *= scale;
             wb[r] *= scale;
         }
@@ -251,7 +237,7 @@ void main() {
         [[dont_unroll]] for (uint u = 0u; u < UNITS; u += UNROLL) accumulate(w, u);
         [[unroll]] for (uint r = 0u; r < ROWS; r++) {
             w.w[r] = next.w[r];
-            w.codes[r] = next.codes[r];
+            w.beside[r] = next.beside[r];
         }
         w.scale = next.scale;
     }

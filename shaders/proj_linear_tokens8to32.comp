@@ -9,7 +9,7 @@
 //   every PARTS-th step of AHEAD chunks, a chunk being LANES*16 bytes of each row. LANES lanes read
 //   a row's chunk, and the same numbers of a token, and put them into fragments. The sums meet in
 //   shared memory, in the order of the subgroups.
-// Constants after the two of lib/linear_format.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a
+// Constants after the two of lib/formats.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a
 //   product, 7 TOKENS, 8 AHEAD, 9 LANES, of lib/linear_norm.glsl 10 NORM (0 none, 1 weights of
 //   bf16, 2 of f32), 11 NORM_QUADS, 12 NORM_EPS, 13 NORM_INVERSE = 1/(8*NORM_QUADS), bits of f32.
 //   Component i*V + v of lane l, V = K/LANES, has to be in row (column of B) l/LANES +
@@ -78,9 +78,9 @@ uint w_at_[W_EACH], x_at_[X_EACH]; // quads
 struct Fetch {
     uvec4 w[AHEAD][W_EACH];
     uvec4 x[AHEAD][X_EACH][X_QUADS];
-    uint w_bits[AHEAD][W_EACH]; // NVFP4: codes of two scales; SMALL_BLOCKS: f32 bits of a scale
+    uvec2 beside[AHEAD][W_EACH]; // w_beside
     uint x_bits[AHEAD][X_EACH]; // E4M3 x: f32 bits of a scale
-    uint w_scale;               // FP8: the same; SMALL_BLOCKS: of the largest
+    uint w_scale;               // STEP_SUMS: the same; SMALL_BLOCKS: of the largest
 };
 
 uint row_of(uint i) { return clamp(row0_ + i * LINES + line_, group_ * pc.n, (group_ + 1u) * pc.n - 1u); }
@@ -92,7 +92,7 @@ void fetch(uint step, out Fetch f) {
     [[unroll]] for (uint c = 0u; c < AHEAD; c++) {
         const uint u = min(quad_at(step, c), pc.k / VEC - 1u);
         [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.w[c][i] = LinearRead4(pc.w_addr + uint64_t(w_at_[i] + u) * 16u).v;
-        [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.w_bits[c][i] = w_bits(row_of(i), u * VEC);
+        [[unroll]] for (uint i = 0u; i < W_EACH; i++) f.beside[c][i] = w_beside(row_of(i), u * VEC);
         [[unroll]] for (uint i = 0u; i < X_EACH; i++) {
             [[unroll]] for (uint j = 0u; j < X_QUADS; j++)
                 f.x[c][i][j] = LinearRead4(pc.x_addr + uint64_t(x_at_[i] + u * X_QUADS + j) * 16u).v;
@@ -101,7 +101,7 @@ void fetch(uint step, out Fetch f) {
     }
     // A step does not cross blocks of 128 numbers, and the rows lie in one block.
     if (SMALL_BLOCKS) f.w_scale = largest_bits(row_of(0u), step * AHEAD * CHUNK, AHEAD * CHUNK);
-    else f.w_scale = FP8_WEIGHT ? w_block_bits(row0_, min(step * AHEAD * CHUNK, pc.k - 1u)) : 0u;
+    else f.w_scale = STEP_SUMS ? w_block_bits(row0_, min(step * AHEAD * CHUNK, pc.k - 1u)) : 0u;
 }
 
 void consume(Fetch f, uint step) {
@@ -118,11 +118,11 @@ void consume(Fetch f, uint step) {
             }
         }
         [[unroll]] for (uint i = 0u; i < W_EACH; i++) {
-            const float relative = SMALL_BLOCKS ? relative_scale(f.w_bits[c][i], f.w_scale) : 0.0;
+            const float relative = SMALL_BLOCKS ? relative_scale(f.beside[c][i].x, f.w_scale) : 0.0;
             [[unroll]] for (uint j = 0u; j < 4u; j++) {
                 uint o[4];
-                weight_pairs(f.w[c][i][j], FORMAT == WEIGHT_NVFP4 ? nv_scale(f.w_bits[c][i], j) : f16vec2(0.0), relative, o);
-                if (FORMAT == WEIGHT_BF16) o[0] = there ? o[0] : 0u; // codes are finite, and times 0 nothing
+                weight_pairs(f.w[c][i][j], j, f.beside[c][i], relative, o);
+                if (UNSCALED) o[0] = there ? o[0] : 0u; // codes are finite, and times 0 nothing
                 [[unroll]] for (uint e = 0u; e < PAIRS / 4u; e++) w[i][j * (PAIRS / 4u) + e] = o[e];
             }
         }
@@ -152,12 +152,12 @@ void consume(Fetch f, uint step) {
                 }
             }
             [[unroll]] for (uint n = 0u; n < N_TILES; n++) {
-                if (FP8_WEIGHT) part[n] = coopMatMulAdd(a, b[n], part[n]);
+                if (STEP_SUMS) part[n] = coopMatMulAdd(a, b[n], part[n]);
                 else acc[n] = coopMatMulAdd(a, b[n], acc[n]);
             }
         }
     }
-    if (FP8_WEIGHT) {
+    if (STEP_SUMS) {
         [[unroll]] for (uint n = 0u; n < N_TILES; n++) acc[n] += part[n] * uintBitsToFloat(f.w_scale);
     }
 }

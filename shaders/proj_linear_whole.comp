@@ -32,12 +32,12 @@ const uint X_LINES = THREADS / (PAIR / X_VEC); // rows that all invocations load
 // scale. Registers have to hold three of the steps, which not everything that decodes x leaves, nor
 // the scales of SMALL_BLOCKS: linesFit in projection/linear_whole.go.
 #ifdef CM_BF16
-const bool LINES = FP8_WEIGHT && !SMALL_BLOCKS && ACT != ACT_FP8_PACKED;
+const bool LINES = STEP_SUMS && !SMALL_BLOCKS && ACT != ACT_FP8_PACKED;
 #else
-const bool LINES = FP8_WEIGHT && !SMALL_BLOCKS && ACT != ACT_BF16;
+const bool LINES = STEP_SUMS && !SMALL_BLOCKS && ACT != ACT_BF16;
 #endif
 // SPAN: what split_steps counts: a part of FP8 weights in blocks of 128 is whole blocks.
-const uint SPAN = FP8_WEIGHT && !SMALL_BLOCKS ? SCALE_BLOCK : PAIR;
+const uint SPAN = STEP_SUMS && !SMALL_BLOCKS ? SCALE_BLOCK : PAIR;
 const uint BLOCK_PAIRS = FRACTIONS ? SCALE_BLOCK / PAIR : 1u;
 const uint W_LINES = THREADS / ((LINES ? SPAN : PAIR) / W_VEC);
 const uint X_EACH = BM / X_LINES, W_EACH = BN / W_LINES; // passes over the rows, two or more
@@ -49,7 +49,7 @@ const uint X_TURN = (X_EACH + TURNS - 1u) / TURNS, W_TURN = (W_EACH + TURNS - 1u
 
 // Numbers that become elements as they are need no time between their arrival and the barrier.
 #ifdef CM_BF16
-const bool X_READY = ACT == ACT_BF16, W_READY = FORMAT == WEIGHT_BF16;
+const bool X_READY = ACT == ACT_BF16, W_READY = UNSCALED;
 #else
 const bool X_READY = false, W_READY = false;
 #endif
@@ -86,8 +86,8 @@ struct FetchX {
 };
 struct FetchW {
     uvec4 q[W_EACH];
-    uint bits[W_EACH]; // NVFP4: codes of two scales; SMALL_BLOCKS: f32 bits
-    uint scale;        // other FP8: f32 bits
+    uvec2 beside[W_EACH]; // w_beside
+    uint scale;           // STEP_SUMS without SMALL_BLOCKS: f32 bits
 };
 
 void fetch_x(uint pair, uint i, inout FetchX f) {
@@ -104,10 +104,10 @@ void fetch_w(uint pair, uint i, inout FetchW f) {
     const uint first = (row0_ + w_apart(i)) * quads + pair * (PAIR / W_VEC);
     f.q[i] = Load4(pc.w_addr + uint64_t(first) * 16u + uint64_t(w_lane_ + w_quad_of(i) * 16u)).v;
     const uint row = row0_ + w_line() + w_apart(i);
-    f.bits[i] = w_bits(row, pair * PAIR + w_quad_of(i) * W_VEC);
+    f.beside[i] = w_beside(row, pair * PAIR + w_quad_of(i) * W_VEC);
 }
 
-void fetch_scale(uint pair, inout FetchW f) { f.scale = FP8_WEIGHT && !SMALL_BLOCKS ? w_block_bits(row0_, pair * PAIR) : 0u; }
+void fetch_scale(uint pair, inout FetchW f) { f.scale = STEP_SUMS && !SMALL_BLOCKS ? w_block_bits(row0_, pair * PAIR) : 0u; }
 
 // What two passes have for one step, as it is stored.
 struct HalfX {
@@ -116,7 +116,7 @@ struct HalfX {
 };
 struct HalfW {
     uvec4 q[W_TWOS];
-    uint bits[W_EACH];
+    uvec2 beside[W_EACH];
     uint scale;
 };
 
@@ -136,7 +136,7 @@ void half_x(FetchX f, uint odd, out HalfX o) {
 
 void half_w(FetchW f, uint odd, out HalfW o) {
     [[unroll]] for (uint i = 0u; i < W_TWOS; i++) o.q[i] = half_of(W_VEC, f.q[2u * i], f.q[2u * i + 1u], odd);
-    [[unroll]] for (uint i = 0u; i < W_EACH; i++) o.bits[i] = f.bits[i];
+    [[unroll]] for (uint i = 0u; i < W_EACH; i++) o.beside[i] = f.beside[i];
     o.scale = f.scale;
 }
 
@@ -154,18 +154,11 @@ void decode_x(HalfX h, inout Elements v) {
 }
 
 void decode_w(HalfW h, inout Elements v) {
+    const uint EIGHTS = W_VEC / 8u; // of a quad
     [[unroll]] for (uint i = 0u; i < W_EIGHTS; i++) {
-        uvec4 q;
-        uint scale = h.scale;
-        if (W_VEC == 8u) q = h.q[i];
-        else if (W_VEC == 16u) {
-            q = i % 2u == 0u ? h.q[i / 2u] : h.q[i / 2u].zwzw;
-            if (SMALL_BLOCKS) scale = h.bits[i];
-        } else {
-            q = uvec4(h.q[i / 4u][i % 4u]);
-            scale = h.bits[i / 2u] >> (i % 2u * 8u);
-        }
-        v.w[i] = linear_weight8(q, scale, WEIGHT_REF ? ref() : 0u);
+        const uvec4 w = weight_eight(h.q[i / EIGHTS], i % EIGHTS);
+        const uvec2 beside = STEP_SUMS && !SMALL_BLOCKS ? uvec2(h.scale, 0u) : h.beside[i * 2u / EIGHTS];
+        v.w[i] = linear_weight8(w, beside, i * 2u % EIGHTS / EIGHTS_PER_SCALE, WEIGHT_REF ? ref() : 0u);
     }
 }
 

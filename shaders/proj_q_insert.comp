@@ -182,7 +182,7 @@ void insert(uint t) {
     const uvec4 m = max(amax_of[block * 2u], amax_of[block * 2u + 1u]);
     const uint amax = max(max(m.x, m.y), max(m.z, m.w));
     const uint sb = ue8m0_encode(uintBitsToFloat(amax << 16), UE8M0_EPS_KV, UE8M0_INV_E4M3);
-    if (lane % 8u == 0u) scale_of[block] = sb;
+    if (me < UNITS && lane % 8u == 0u) scale_of[block] = sb;
     barrier();
     if (me >= UNITS || !live) return;
     const uint at = kv_row_byte(place);

@@ -14,7 +14,7 @@
 //   one low; with ADDRESSED all by address.
 // Workgroup: 2048 neighbouring numbers (x) of token y, below Ta with FP8. An invocation has 16.
 // Constants: 0 FORMAT: 1 FP8, 2 the same with packed scales, 3 NVFP4, 4 MXFP8, as ACT in
-//   lib/linear_format.glsl.
+//   lib/formats.glsl.
 // Ta is T rounded up to a multiple of 4; scales of t >= T are 0. K is a multiple of 128, of 512, of
 // 64 and of 128.
 #version 460

@@ -31,7 +31,7 @@ import (
 //go:embed spv/*.spv
 var spv embed.FS
 
-// ErrUnknown is what Get returns, wrapped, for a name that is not in Names.
+// ErrUnknown is returned by Get, wrapped, for a name that is not in Names.
 var ErrUnknown = errors.New("no such kernel")
 
 // Kernel is one compiled shader.

@@ -376,7 +376,7 @@ int vm_pipeline_statistics(VmDevice *d, VmHandle pipeline, VmPipelineExecutableS
 	return f(d->device, &info, n, *out);
 }
 
-// The texts behind pData are one allocation with the list.
+// The texts after pData are one allocation with the list.
 int vm_pipeline_representations(VmDevice *d, VmHandle pipeline, VmPipelineExecutableRepresentation **out, uint32_t *n) {
 	GetRepresentations f = (GetRepresentations)d->getRepresentations;
 	VmPipelineExecutableInfo info = {VM_STYPE_PIPELINE_EXECUTABLE_INFO, NULL, pipeline, 0}; // a compute pipeline has one
@@ -419,7 +419,7 @@ void vm_copy(VmDevice *d, void *cmd, VmHandle src, VmHandle dst, uint64_t src_of
 }
 
 // vm_submit has the device wait for the first nwait semaphores to have their values, and give the
-// next nsignal theirs behind the commands.
+// next nsignal theirs after the commands.
 int vm_submit(VmDevice *d, void *queue, void *cmd, VmHandle fence, const VmHandle *semaphores, const uint64_t *values,
 	uint32_t nwait, uint32_t nsignal) {
 	enum { MOST = 16, ALL_COMMANDS = 0x10000 };

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -179,7 +179,7 @@ func TestValidationSpeaks(t *testing.T) {
 	d, err := a.Open(vk.DeviceOptions{})
 	require.NoError(t, err)
 	defer d.Close()
-	s, err := shaders.Get("bench_copy")
+	s, err := kernels.Get("bench_copy")
 	require.NoError(t, err)
 	const version = 5 // the byte of the minor one; there is no 1.9
 	code := slices.Clone(s.SPIRV)

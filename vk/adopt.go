@@ -35,7 +35,7 @@ type Handles struct {
 	Extensions, Features []string
 	// Lock is held around each vkQueueSubmit, since Vulkan has one thread at a time use a queue.
 	// The program holds it when it submits to the queue, presents, or waits for queue or device to
-	// be idle, and waits for nothing of this library meanwhile. nil: nobody else uses the queue.
+	// be idle, and waits for nothing of this library meanwhile. nil: nothing else uses the queue.
 	Lock sync.Locker
 }
 
@@ -43,9 +43,9 @@ type Handles struct {
 // these: the handles belong to the program, which keeps them until the Device is closed, and they
 // stay valid after that. Device.Close waits for the Device's own work, not for the queue's.
 //
-// What this library wrote is visible to the program's commands on the same queue behind a barrier
-// of the program's, on other queues behind a Semaphore. HangAfter counts the program's work on the
-// queue, too: it bounds how long a submission may stand behind it. A process uses one loader.
+// What this library wrote is visible to the program's commands on the same queue after a barrier of
+// the program's, on other queues after a Semaphore. HangAfter counts the program's work on the
+// queue, too: it bounds the time that a submission may wait for it. A process uses one loader.
 //
 // Errors: *ArgumentError for a nil handle and an unknown family; *MissingError for Vulkan older
 // than 1.2 or a family that does not compute; ErrNoLoader; those of Adapter.Open.

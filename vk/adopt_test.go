@@ -88,6 +88,7 @@ func TestAdoptTogether(t *testing.T) {
 // A device of the binding's own calls, with few features, becomes one that says what it lacks.
 func TestAdoptForeign(t *testing.T) {
 	program := open(t, vk.DeviceOptions{}) // loads the binding's functions
+	offers(t, program, "shaderInt64")
 	h := program.Handles()
 	made := foreignDevice(t, h)
 	h.Device, h.Queue, h.Lock = made.device, made.queue, nil

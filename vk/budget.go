@@ -9,14 +9,14 @@ import (
 	"unsafe"
 )
 
-// HeapBudget is how much of one of a device's memories this process may use now.
+// HeapBudget bounds what this process may use of one of a device's memories now.
 type HeapBudget struct {
 	Heap
 	Budget uint64 // bytes that the driver thinks the process can have, those in use included
 	Usage  uint64 // bytes that it has
 }
 
-// Free is how many more bytes the process may expect to get.
+// Free returns the number of further bytes that the process may expect to get.
 func (b HeapBudget) Free() uint64 { return b.Budget - min(b.Usage, b.Budget) }
 
 // MemoryBudget returns how much of each of Caps.Heaps the process may use now, in their order; nil
@@ -46,7 +46,7 @@ func (d *Device) MemoryBudget() []HeapBudget {
 	return d.adapter.MemoryBudget()
 }
 
-// heapText says how full a memory is, to put behind an error.
+// heapText says how full a memory is, at the end of an error.
 func (d *Device) heapText(heap int) string {
 	heaps, budget := d.Caps().Heaps, d.MemoryBudget()
 	if heap < 0 || heap >= len(heaps) {

@@ -158,6 +158,10 @@ type Adapter struct {
 	APIVersion    Version // of Vulkan, as the driver reports it
 	Caps          Caps
 
+	// Facts takes the place of what packages above find out by running kernels, where they know its
+	// type; nil: they find it out. It is for a device that is not there.
+	Facts any
+
 	instance  *Instance
 	phys      unsafe.Pointer
 	raw       C.VmAdapter

@@ -27,7 +27,7 @@ func (c *Commands) Barriers() int { return c.rec.barriers }
 // in their order, and later ones see what earlier ones wrote.
 //
 // With semaphores, see Sync, the commands wait for others and tell others that they are done.
-// What is submitted behind them waits, too.
+// What is submitted after them waits, too.
 //
 // Errors: ErrBusy while an earlier submission of the same commands has not
 // finished; ErrArgument for a semaphore or a value that is none; ErrStarved; ErrClosed,

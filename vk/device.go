@@ -39,8 +39,9 @@ type DeviceOptions struct {
 	// WholeModules gives drivers all of a kernel's module, for tools that look at or change it on
 	// the way. Else what its specialisation constants never take is left out.
 	WholeModules bool
-	// HangAfter is how long the device may be busy without finishing a submission, or a part of
-	// one; then it counts as hung, see ErrDeviceHung. 0: 2 minutes; negative: no time is too long.
+	// HangAfter bounds the time that the device is busy without finishing a submission, or a part
+	// of one; then it counts as hung, see ErrDeviceHung. 0: 2 minutes; negative: no time is too
+	// long.
 	HangAfter time.Duration
 	// Profile names the tuning profile that the packages above take their numbers from,
 	// such as "generic"; "" leaves the choice to them. This package makes nothing of it.
@@ -61,7 +62,7 @@ type Device struct {
 	queue   vulkan.Queue
 
 	queueMu sync.Locker // vkQueueSubmit wants external synchronisation
-	adopted bool        // the handles are somebody else's, see Adopt
+	adopted bool        // the handles are the program's, see Adopt
 	lost    atomic.Bool
 	hung    atomic.Bool
 	why     struct { // of the loss
@@ -184,8 +185,8 @@ func (d *Device) MemoryInUse() map[string]uint64 {
 	return maps.Clone(d.memory)
 }
 
-// Err says what is wrong with the device: nil, ErrDeviceLost, ErrDeviceHung or ErrClosed. It
-// asks nobody and does not wait: a device that nobody waits for can hang unnoticed.
+// Err says what is wrong with the device: nil, ErrDeviceLost, ErrDeviceHung or ErrClosed. It asks
+// neither driver nor device and does not wait: a device may hang unnoticed while nothing waits.
 func (d *Device) Err() error { return d.usable("device") }
 
 // left reports whether the driver's objects are not to be touched any more: they are destroyed

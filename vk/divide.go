@@ -86,7 +86,7 @@ func workOf(products float64, uses []use) Work {
 	return w
 }
 
-// add adds a launch, or its share in one of so many pieces.
+// add adds a launch, or the share of it that one of `pieces` has.
 func (w *Work) add(x Work, pieces int) {
 	w.Bytes += x.Bytes / uint64(pieces)
 	w.Products += x.Products / float64(pieces)

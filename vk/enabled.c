@@ -1,4 +1,4 @@
-// What the library enables on a device, what it finds there, and what it leaves of somebody else's.
+// What the library enables on a device, what it finds there, and what it leaves of a program's.
 #include "abi.h"
 
 #include <string.h>
@@ -125,7 +125,7 @@ static VmBool listed(const char *name, char **list, uint32_t n) {
 	return 0;
 }
 
-// vm_restrict takes from an adapter what a device of somebody else's was made without.
+// vm_restrict takes from an adapter what a program's device was made without.
 void vm_restrict(VmAdapter *a, uint32_t api, char **exts, uint32_t nexts, char **feats, uint32_t nfeats) {
 	if (api && api < a->props.properties.apiVersion) a->props.properties.apiVersion = api;
 	a->has13 = a->props.properties.apiVersion >= ((1u << 22) | (3u << 12));

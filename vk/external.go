@@ -16,7 +16,7 @@ import (
 // but drivers; on Windows a HANDLE. Whoever has one closes it, unless an import took it.
 type Handle uintptr
 
-// Exported is what others have to know of memory or of a semaphore besides its handle.
+// Exported describes memory or a semaphore to others, besides its handle.
 type Exported struct {
 	Handle Handle // the caller's: it goes to an import that succeeds, or is closed
 	Device string // UUID of the device, 32 hexadecimal digits, as Adapter.UUID
@@ -29,7 +29,7 @@ type Exported struct {
 	Dedicated  bool   // the memory is the buffer's alone: CUDA_EXTERNAL_MEMORY_DEDICATED
 }
 
-// origin is where a buffer's memory comes from, if it is more than the device's.
+// origin says where a buffer's memory comes from, if it is more than the device's.
 type origin struct {
 	handle     *Exported // imported
 	host       []byte    // the program's own
@@ -216,8 +216,8 @@ func (o *origin) giveBack(b *Buffer) {
 	}
 }
 
-// HostAlignment is what addresses and lengths of memory for ImportHost are multiples of, in bytes;
-// 1 where the device imports none.
+// HostAlignment returns the bytes that addresses and lengths of memory for ImportHost are multiples
+// of; 1 where the device imports none.
 func (d *Device) HostAlignment() uint64 { return cmp.Or(d.Caps().hostAlignment, 1) }
 
 // handleTypes are the kinds of handles that a buffer is made for.
@@ -231,7 +231,7 @@ func (b *Buffer) handleTypes() (t C.uint32_t) {
 	return t
 }
 
-// sharing is what an allocation says of others.
+// sharing returns what an allocation says of others.
 func (b *Buffer) sharing() (from C.VmOrigin) {
 	x := b.from.handle
 	if b.spec.Export {

@@ -23,8 +23,8 @@ func (d *Device) lossError(op string) error {
 	return fmt.Errorf("vk: %s: %w%s", op, ErrDeviceLost, d.why.text)
 }
 
-// faults is what the device tells of its loss, to put behind an error; "" where it tells nothing,
-// as without VK_EXT_device_fault and VK_KHR_device_fault.
+// faults returns what the device tells of its loss, for the end of an error: "" where that is
+// nothing, as without VK_EXT_device_fault and VK_KHR_device_fault.
 func (d *Device) faults(said bool) string {
 	if d.c == nil || d.c.getFaultEXT == nil && d.c.getFaultKHR == nil {
 		return ""

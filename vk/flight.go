@@ -18,14 +18,14 @@ import (
 // stop it after 2 to 60 seconds. A processor that executes shaders has none and may take longer.
 const defaultHangAfter = 2 * time.Minute
 
-// hangCheck is how often a wait looks whether the device gets on.
+// hangCheck is the time between two looks of a wait at whether the device gets on.
 const hangCheck = time.Second
 
-// inFlight is how many parts of commands the device has at a time. A second one keeps it busy
+// inFlight counts the parts of commands that the device has at a time. A second one keeps it busy
 // while the host hands over the next; what it does not have can be withheld.
 const inFlight = 2
 
-// flights are a device's submissions that nobody has seen finish.
+// flights are a device's submissions that have not been seen to finish.
 type flights struct {
 	mu       sync.Mutex
 	list     []*Pending // oldest first
@@ -49,7 +49,7 @@ type Pending struct {
 
 	sync order // what is waited for and signalled
 
-	// Commands of several parts, those that wait for semaphores, and those behind them, are handed
+	// Commands of several parts, those that wait for semaphores, and those after them, are handed
 	// over by a goroutine, which closes ended after finish. Otherwise ended is nil.
 	ended  chan struct{}
 	parts  sync.Mutex // held while a part is handed over
@@ -62,7 +62,7 @@ type Pending struct {
 }
 
 // begin hands a submission to the device, or to the goroutine that does where it has several
-// parts or stands behind such a one. The commands' mutex is held.
+// parts or follows such a one. The commands' mutex is held.
 func (d *Device) begin(p *Pending) error {
 	f := &d.flights
 	f.mu.Lock()
@@ -178,8 +178,8 @@ func (p *Pending) see(part int) error {
 	return err
 }
 
-// follow waits for what was submitted before, where no part of p stands behind it: that p has
-// ended says that all of it has.
+// follow waits for what was submitted before, where no part of p follows it: that p has ended says
+// that all of it has.
 func (p *Pending) follow() {
 	f := &p.c.rec.dev.flights
 	f.mu.Lock()
@@ -220,7 +220,7 @@ func (p *Pending) await(part int) error {
 // about the work: the device still has it.
 func ended(r vulkan.Result) bool { return r == vulkan.Success || r == vulkan.ErrorDeviceLost }
 
-// hangAfter is how long the device may be busy without getting on.
+// hangAfter returns the time that the device may be busy without getting on.
 func (d *Device) hangAfter() time.Duration {
 	switch limit := d.opts.HangAfter; {
 	case limit == 0:
@@ -271,7 +271,7 @@ func (p *Pending) finish(err error) {
 	}
 }
 
-// spin is how long Wait polls before it lets the thread sleep: a sleeping wait
+// spin is the time that Wait polls before it lets the thread sleep: a sleeping wait
 // costs tens of microseconds more, a decode step may take less.
 const spin = 200 * time.Microsecond
 
@@ -280,7 +280,7 @@ const spin = 200 * time.Microsecond
 // called from several goroutines, and after the commands were submitted again or
 // closed.
 //
-// Errors, of which all but the context's say that the submission is over: the context's;
+// Errors; all but the context's say that the submission is over: the context's;
 // ErrCancelled after Commands.Cancel; ErrUnsignalled; ErrStarved; ErrDeviceLost, ErrDeviceHung;
 // those of Submit, for a part that could not be handed over.
 func (p *Pending) Wait(ctx context.Context) error {

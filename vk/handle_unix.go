@@ -15,7 +15,7 @@ func (h Handle) Close() error {
 	return syscall.Close(int(h))
 }
 
-// check demands an open file descriptor, and that it has so many bytes if it tells: drivers that
+// check demands an open file descriptor, and that it has as many bytes if it tells: drivers that
 // keep memory in files may kill a program that maps more.
 func (h Handle) check(op string, bytes uint64) error {
 	if h == 0 {

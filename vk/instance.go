@@ -53,7 +53,7 @@ type Instance struct {
 	handle   cgo.Handle
 	adapters []*Adapter
 	hung     atomic.Bool // a device of it is left to the driver, see Device.Close
-	adopted  bool        // the handle is somebody else's, see Adopt
+	adopted  bool        // the handle is the program's, see Adopt
 }
 
 // The binding keeps its entry points in process-wide variables, so they are
@@ -290,7 +290,7 @@ func (in *Instance) Pick(selector string) (*Adapter, error) {
 		return nil, fmt.Errorf("vk: pick: %w: no driver lists one", ErrNoDevice)
 	}
 	i, err := strconv.Atoi(selector)
-	number := err == nil // and part of nobody's name, in which "1" often is
+	number := err == nil // and part of no name, in which "1" often is
 	for _, a := range in.adapters {
 		if number && a.Index == i || strings.EqualFold(a.UUID, selector) {
 			return a, nil

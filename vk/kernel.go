@@ -70,7 +70,7 @@ func (k *Kernel) destroy() {
 
 type layoutKey struct{ bindings, push int }
 
-// kernelKey is what tells kernels apart.
+// kernelKey tells kernels apart.
 type kernelKey struct {
 	name                string
 	module              [sha256.Size]byte
@@ -85,7 +85,7 @@ func (s *KernelSpec) key() kernelKey {
 		s.SubgroupSize, s.Divisible}
 }
 
-// layout is what kernels with equally many bindings and push-constant bytes share.
+// layout is shared by kernels with as many bindings and push-constant bytes.
 type layout struct {
 	set      vulkan.DescriptorSetLayout
 	pipeline vulkan.PipelineLayout
@@ -155,7 +155,7 @@ func (d *Device) compileLater(k *Kernel) {
 	})
 }
 
-// Ready returns once the kernel is compiled, and compiles it if nobody does. After an error
+// Ready returns once the kernel is compiled, and compiles it if nothing else does. After an error
 // the next call tries again.
 //
 // Errors: ErrOutOfHostMemory, ErrOutOfDeviceMemory; ErrDriver when the driver refuses the

@@ -10,14 +10,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/vkmla/vkmla/shaders"
+	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
 	"github.com/vkmla/vkmla/vk"
 )
 
 // copies are kernels that differ only in a constant that the module ignores.
 func copies(t *testing.T, d *vk.Device, n int) []*vk.Kernel {
 	t.Helper()
-	s, err := shaders.Get("bench_copy")
+	s, err := kernels.Get("bench_copy")
 	require.NoError(t, err)
 	list := make([]*vk.Kernel, n)
 	for i := range list {
@@ -126,7 +126,7 @@ func TestKernelsByTheirSpecification(t *testing.T) {
 func TestKernelsAgreeWithTheirModule(t *testing.T) {
 	d := open(t, vk.DeviceOptions{})
 	defer d.Close()
-	k, err := shaders.Get("bench_copy")
+	k, err := kernels.Get("bench_copy")
 	require.NoError(t, err)
 	whole := vk.KernelSpec{Name: "k", SPIRV: k.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 8}
 	_, err = d.Kernel(whole)

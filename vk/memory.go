@@ -12,7 +12,7 @@ const (
 	hostFlags = memHostVisible | memHostCoherent
 )
 
-// HostAccess is how the host reaches DeviceLocal memory.
+// HostAccess names the way in which the host reaches DeviceLocal memory.
 type HostAccess int
 
 const (
@@ -68,7 +68,7 @@ func (d *Device) Unified() bool { return d != nil && d.access != ByCopies && d.a
 // shares reports whether the device has no memory of its own, whatever its driver calls it.
 func (a *Adapter) shares() bool { return a.Type == TypeIntegrated || a.Type == TypeCPU }
 
-// largestMemory is how many bytes the largest memory has that DeviceLocal buffers can be in.
+// largestMemory returns the bytes of the largest memory that DeviceLocal buffers can be in.
 func (a *Adapter) largestMemory() uint64 {
 	most := a.Caps.HeapBytes
 	for _, t := range a.Caps.hostVisible {

@@ -34,7 +34,7 @@ type pipelineCache struct {
 // worthKeeping is more than the driver takes for a kernel that it finds in its cache.
 var worthKeeping = 30 * time.Millisecond
 
-// maxPipelineCache is how large a file is read; drivers' caches of all kernels have some MiB.
+// maxPipelineCache bounds the file that is read; drivers' caches of all kernels have some MiB.
 const maxPipelineCache = 256 << 20
 
 func (p *pipelineCache) open(d *Device) {

@@ -10,10 +10,10 @@ import (
 )
 
 // proof shows that the device executed commands. Each part of them copies one word to the next,
-// behind everything else that it does. The host writes the first, another number each time, and
+// after everything else that it does. The host writes the first, another number each time, and
 // finds it in the last once all parts have finished.
 type proof struct {
-	buf    *Buffer // nil if nobody asked for a proof
+	buf    *Buffer // nil without a call of Prove
 	words  int     // copies recorded
 	number uint32  // of the last submission
 }
@@ -24,7 +24,7 @@ const proofWords = 1024
 
 // Prove makes the commands prove, each time, that the device executed them. A driver that resets
 // a hung GPU may signal the fence of work that it gave up; Pending.Wait then returns
-// ErrDeviceLost, where it would otherwise report success over memory that nobody wrote.
+// ErrDeviceLost, where it would otherwise report success over memory that was not written.
 // It must be called before anything is recorded.
 //
 // Errors: ErrArgument when something was recorded; those of Device.NewBuffer.

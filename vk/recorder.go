@@ -81,7 +81,7 @@ type Dispatch struct {
 	Reach  []Reach   // memory that the kernel reaches by device address
 	Push   []byte    // push constants, exactly the kernel's PushSize
 
-	// Products is how many multiply-adds the launch makes at most, for Recorder.Divide; 0: few.
+	// Products bounds the multiply-adds of the launch, for Recorder.Divide; 0: few.
 	Products float64
 }
 

@@ -32,7 +32,7 @@ type At struct {
 	Value     uint64
 }
 
-// Sync is what a submission waits for, all of it, and which values it gives semaphores once its
+// Sync lists what a submission waits for, all of it, and which values it gives semaphores once its
 // commands have finished. Each semaphore stands at most once in Wait and once in Signal, and there
 // are at most 16 of each.
 //
@@ -53,7 +53,7 @@ type Sync struct {
 // mostSync bounds the semaphores of a submission.
 const mostSync = 16
 
-// order is what a submission waits for and signals.
+// order lists what a submission waits for and signals.
 type order struct {
 	wait, signal []At
 	behind       []*Pending
@@ -356,7 +356,7 @@ func (at At) promise(op string) error {
 	return nil
 }
 
-// at is what a part of a submission waits for and signals.
+// at returns what a part of a submission waits for and signals.
 func (o *order) at(part, parts int) (wait, signal []At) {
 	if part == 0 {
 		wait = o.wait
@@ -367,7 +367,7 @@ func (o *order) at(part, parts int) (wait, signal []At) {
 	return wait, signal
 }
 
-// release lets go of the semaphores, and of promises that nobody keeps.
+// release lets go of the semaphores, and of promises that are not kept.
 func (o *order) release() {
 	for _, at := range o.signal {
 		s := at.Semaphore
@@ -384,7 +384,7 @@ func (o *order) release() {
 	o.wait, o.signal, o.behind = nil, nil, nil
 }
 
-// failed is what went wrong with a submission that this one stands behind, as far as it has ended.
+// failed returns the error of a submission that this one follows, if that has ended with one.
 // Those that the device got at once, it got whole.
 func (o *order) failed() error {
 	for _, p := range o.behind {
@@ -412,8 +412,8 @@ func handlesOf(wait, signal []At) (h []C.VmHandle, v []C.uint64_t) {
 	return h, v
 }
 
-// arrive waits until others have signalled what a submission waits for, unless what it stands
-// behind has failed. The device has nothing of it meanwhile, so that it counts as getting on.
+// arrive waits for the semaphores of a submission. Earlier submissions that failed end the wait.
+// The time does not count for HangAfter, since the device has nothing of the submission.
 func (p *Pending) arrive() error {
 	const op = "wait for semaphores"
 	d, f := p.c.rec.dev, &p.c.rec.dev.flights

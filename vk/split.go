@@ -7,7 +7,7 @@ import (
 	vulkan "github.com/goki/vulkan"
 )
 
-// splitting is how a recording is cut into parts that are submitted one by one, so that
+// splitting cuts a recording into parts that are submitted one by one, so that
 // none takes long.
 type splitting struct {
 	on      bool

@@ -7,10 +7,10 @@ import (
 	"sync/atomic"
 )
 
-// starving is what a device knows of workgroups that wait for others of their launch.
+// starving holds what a device knows of workgroups that wait for others of their launch.
 type starving struct {
 	making sync.Mutex
-	word   atomic.Pointer[Buffer] // nil before somebody asked for it
+	word   atomic.Pointer[Buffer] // nil before it is asked for
 }
 
 // StarvedWord returns a word of host memory, at first 0, for kernels whose workgroups wait for

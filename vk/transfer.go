@@ -140,7 +140,7 @@ func (d *Device) staged(ctx context.Context, op string, size uint64, before func
 	return nil
 }
 
-// finish waits for everything submitted before, of which nothing may be left.
+// finish waits for everything submitted before.
 func (d *Device) finish(ctx context.Context, op string) error {
 	if ctx == nil {
 		return argument(op, "ctx", "nil", "a context")

@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
 	"github.com/vkmla/vkmla/internal/lab/validation"
-	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -53,7 +53,7 @@ type copyPush struct{ Count, Step uint32 }
 // copyKernel is dst[i] = src[i] + step over 16-byte pieces.
 func copyKernel(t *testing.T, d *vk.Device) *vk.Kernel {
 	t.Helper()
-	s, err := shaders.Get("bench_copy")
+	s, err := kernels.Get("bench_copy")
 	require.NoError(t, err)
 	k, err := d.Kernel(vk.KernelSpec{Name: s.Name, SPIRV: s.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 8})
 	require.NoError(t, err)
@@ -256,7 +256,7 @@ func TestArgumentErrors(t *testing.T) {
 	closed, err := d.NewBuffer(vk.BufferSpec{Label: "closed", Size: 64})
 	require.NoError(t, err)
 	closed.Close()
-	s, _ := shaders.Get("bench_copy")
+	s, _ := kernels.Get("bench_copy")
 	both := []vk.Access{vk.Read, vk.Write}
 	big := [3]uint32{1, d.Caps().MaxWorkgroupCount[1] + 1, 1}
 	ok := addStep(k, b.Whole(), a.Whole(), 1)
@@ -316,7 +316,7 @@ func TestPickAndMissing(t *testing.T) {
 		got, err := in.Pick(sel)
 		assert.ErrorIs(t, err, vk.ErrNoDevice, "pick %q among %d devices: found one: %v", sel, n, got != nil)
 	}
-	ladder := []vk.Variant{{Name: "fancy", Requires: []string{"shaderInt64", "teleport"}}, {Name: "plain"}}
+	ladder := []vk.Variant{{Name: "fancy", Requires: []string{"timelineSemaphore", "teleport"}}, {Name: "plain"}}
 	v, err := vk.ChooseVariant("op", a, ladder, "")
 	assert.NoError(t, err)
 	assert.Equal(t, "plain", v.Name)
@@ -451,7 +451,8 @@ var garbage []byte
 func TestGCStress(t *testing.T) {
 	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
 	k := copyKernel(t, d)
-	bufs := []*vk.Buffer{buffer(t, d, 256, vk.DeviceLocal), buffer(t, d, 256, vk.DeviceLocal), buffer(t, d, 256, vk.DeviceLocal)}
+	at := max(64, uint64(d.Caps().StorageAlignment))
+	bufs := []*vk.Buffer{buffer(t, d, at+64, vk.DeviceLocal), buffer(t, d, at+64, vk.DeviceLocal), buffer(t, d, at+64, vk.DeviceLocal)}
 	rounds := 4000
 	if testing.Short() {
 		rounds = 50
@@ -461,7 +462,7 @@ func TestGCStress(t *testing.T) {
 			r, err := d.NewRecorder()
 			require.NoError(t, err)
 			for j := range 4 {
-				require.NoError(t, r.Dispatch(addStep(k, bufs[(i+j+1)%3].View(0, 64), bufs[(i+j)%3].View(64, 64), uint32(j))))
+				require.NoError(t, r.Dispatch(addStep(k, bufs[(i+j+1)%3].View(0, 64), bufs[(i+j)%3].View(at, 64), uint32(j))))
 			}
 			c, err := r.End()
 			require.NoError(t, err)

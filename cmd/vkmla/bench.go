@@ -76,11 +76,11 @@ Suites of single operations:
   linear      matrix products of layers
 
 --op picks operations, by the names that verify and info use or how they begin; --case
-picks sizes, by parts of their names such as heads=64/batch=1. Behind ~ both take a
+picks sizes, by parts of their names such as heads=64/batch=1. After ~ both take a
 regular expression, as --op '~^fused_.*fp8'.
 
 The suite layer times whole layers, from hidden states to hidden states, with random
-weights: one of each kind (window, c4a, c128a) of --model flash or pro, or of v41-flash behind
+weights: one of each kind (window, c4a, c128a) of --model flash or pro, or of v41-flash after
 those that it takes from, in the formats of --weights and caches of --store, for decode steps
 of --batch requests of --context tokens and for the chunks of prefills of --prefill tokens.
 It gives the time of the layer and of each operation, with bytes, shares of the limits,

@@ -50,7 +50,7 @@ func (f *layerFlags) settle() error {
 	return err
 }
 
-// keyFormat is the format of indexer keys of a name, 0 for "".
+// keyFormat returns the format of indexer keys of a name, 0 for "".
 func keyFormat(op, name string) (cache.IndexKeyFormat, error) {
 	if name == "" {
 		return 0, nil
@@ -58,7 +58,7 @@ func keyFormat(op, name string) (cache.IndexKeyFormat, error) {
 	return named(op, "keys", name, "fp8 or mxfp4", cache.IndexKeyFP8, cache.IndexKeyMXFP4)
 }
 
-// storeOf is what records have a name, 0 for "".
+// storeOf returns what records have a name, 0 for "".
 func storeOf(op, name string) (model.Records, error) {
 	if name == "" {
 		return 0, nil
@@ -66,7 +66,7 @@ func storeOf(op, name string) (model.Records, error) {
 	return named(op, "store", name, "v4 or v41", model.RecordsV4, model.RecordsV41)
 }
 
-// named is the one of some values that has the name that a flag gives.
+// named returns the one of some values that has the name that a flag gives.
 func named[T fmt.Stringer](op, flag, name, want string, values ...T) (none T, err error) {
 	for _, v := range values {
 		if v.String() == name {

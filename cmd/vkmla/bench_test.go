@@ -18,7 +18,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// TestBenchKeepsRows holds that what was measured is in all outputs, whatever ends the run behind
+// TestBenchKeepsRows holds that what was measured is in all outputs, whatever ends the run after
 // it, that what is not is named at once, and that nothing is written where nothing began.
 func TestBenchKeepsRows(t *testing.T) {
 	us := bench.Time{Median: 3120, P95: 3130, Samples: []float64{3120}}

@@ -30,7 +30,7 @@ PREFIX.json for programs and PREFIX.html for people, which can be attached to an
 report has versions, driver, device and results, and says nothing of the user.
 
 The checks run in a process of their own. One that crashes is called crashed, and the others
-go on in a new process. One of which nothing is heard for --timeout is told to stop and is
+go on in a new process. One that says nothing for --timeout is told to stop and is
 called timed out, which is not wrong. If it does not stop, the process is ended and later checks
 are not run, because the device hangs. On Linux a process that still works has that time of each
 processor, so a busy machine does not count. What does not fit into --budget is not run, and said
@@ -80,7 +80,7 @@ func checkCommand() *cobra.Command {
 func (f *checkFlags) shared(fl *pflag.FlagSet) {
 	deviceFlags(fl, &f.device, &f.profile)
 	fl.Uint64Var(&f.seed, "seed", 0, "seed of everything random (default a new one every time)")
-	fl.DurationVar(&f.timeout, "timeout", time.Minute, "a check of which nothing is heard for so long has timed out")
+	fl.DurationVar(&f.timeout, "timeout", time.Minute, "a check that says nothing for this long has timed out")
 	fl.BoolVar(&f.quick, "quick", false, "the least that says something: few cases, one variant, one layer, short cuts, short times")
 }
 
@@ -136,7 +136,7 @@ func (f *checkFlags) open() (dev *vk.Device, about describe.Device, devices int,
 	return dev, about, devices, func() { dev.Close(); in.Close() }, nil
 }
 
-// worker is the command line of a worker with these flags.
+// worker returns the command line of a worker with these flags.
 func (f *checkFlags) worker() ([]string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -211,7 +211,7 @@ func runCheck(ctx context.Context, f checkFlags, stdout, stderr io.Writer) error
 // grace is how long a check may take to stop when it is told to.
 const grace = 30 * time.Second
 
-// files are those of the report, named after its device where no name was given.
+// files returns those of the report, named after its device where no name was given.
 func (f *checkFlags) files(r *check.Report) (*check.Files, error) {
 	if f.report != "" {
 		return check.NewFiles(f.report)

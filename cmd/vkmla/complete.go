@@ -40,7 +40,7 @@ var completions = []struct {
 
 func fixed(values ...string) func() []string { return func() []string { return values } }
 
-// opNamesOf are the names that operations have, each once.
+// opNamesOf returns the names that operations have, each once.
 func opNamesOf(of func(verify.Op) []string) func() []string {
 	return func() (list []string) {
 		for _, op := range verify.All() {
@@ -51,7 +51,7 @@ func opNamesOf(of func(verify.Op) []string) func() []string {
 	}
 }
 
-// benchOps are the operations that bench times.
+// benchOps returns the operations that bench times.
 func benchOps() (list []string) {
 	for _, op := range bench.SuiteOps(comparison) {
 		list = append(list, op.Name)

@@ -35,8 +35,8 @@ func flagError(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%s: %w; see %s --help", cmd.Name(), err, cmd.CommandPath())
 }
 
-// nearest is the flag that a name is a slip of: one at most a third of whose letters differ, or
-// else one that begins with the same three; of several the shortest.
+// nearest returns the flag that a name is a slip of: one at most a third of whose letters differ,
+// or else one that begins with the same three; of several the shortest.
 func nearest(name string, flags *pflag.FlagSet) (best string) {
 	least := len(name)/3 + 1
 	flags.VisitAll(func(x *pflag.Flag) {
@@ -51,7 +51,8 @@ func nearest(name string, flags *pflag.FlagSet) (best string) {
 	return best
 }
 
-// distance is how many letters have to be put in, left out, replaced or swapped with the next one.
+// distance returns how many letters have to be put in, left out, replaced or swapped with the next
+// one.
 func distance(a, b string) int {
 	rows := make([][]int, len(a)+1)
 	for i := range rows {

@@ -150,8 +150,8 @@ func infoCSV(origins []describe.Origin, devices []describe.Device) table.Writer 
 	return t
 }
 
-// summaryOf is a device in a line: what it is, what is free of its largest memory, its profile, and
-// which variants of the operations that take most of a step would run.
+// summaryOf returns a device in a line: what it is, what is free of its largest memory, its
+// profile, and which variants of the operations that take most of a step would run.
 func summaryOf(d describe.Device) string {
 	text := fmt.Sprintf("%d: %s (%s), %s %s, %s", d.Index, d.Name, d.Type, d.Driver, d.DriverInfo, bytesText(d.Limits.HeapBytes))
 	for _, h := range d.Limits.Heaps {

@@ -83,7 +83,7 @@ func (n *numbers) String() string {
 	return strings.Trim(strings.ReplaceAll(fmt.Sprint(*n.list), " ", ","), "[]")
 }
 
-// Type is what the help calls the value.
+// Type returns what the help calls the value.
 func (n *numbers) Type() string { return "numbers" }
 
 // bytesOf reads a size as 24GiB, 80 GB or a number of bytes; 0 for "".

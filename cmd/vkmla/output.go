@@ -44,7 +44,7 @@ func openOutputs(op string, stdout io.Writer, format string, files, formats []st
 	return list, nil
 }
 
-// openFile is a file that can be written, which a flag has named.
+// openFile returns a file that can be written, which a flag has named.
 func openFile(op, flag, path, format string) (*output, error) {
 	_, before := os.Stat(path)
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o666)

@@ -41,3 +41,17 @@ func plain(text []byte) []byte {
 	}
 	return out
 }
+
+// keptWriter keeps the first error of writing: not everything that writes looks at it.
+type keptWriter struct {
+	w   io.Writer
+	err error
+}
+
+func (k *keptWriter) Write(text []byte) (int, error) {
+	n, err := k.w.Write(text)
+	if k.err == nil {
+		k.err = err
+	}
+	return n, err
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -157,7 +158,7 @@ func runPlan(ctx context.Context, f planFlags, stdout io.Writer) error {
 var released = map[string]func() model.Config{"flash": model.FlashConfig, "pro": model.ProConfig,
 	"v41-flash": func() model.Config { return model.FlashV41Config().WithDrafts(3) }}
 
-// layers are the model's, without memory.
+// layers returns the model's, without memory.
 func (f *planFlags) layers() (cfg model.Config, layers []*model.DeviceLayer, err error) {
 	load := model.LoadConfig
 	if f.drafts {
@@ -181,7 +182,7 @@ func (f *planFlags) layers() (cfg model.Config, layers []*model.DeviceLayer, err
 		return cfg, nil, &vk.ArgumentError{Op: "plan", Arg: "drafts", Got: "true", Want: "a model with layers that draft"}
 	}
 	if of != nil {
-		layers, err = cfg.Plan(model.FormatFP8, f.ranks, list...)
+		layers, err = cfg.Plan(projection.FormatFP8, f.ranks, list...)
 		return cfg, layers, err
 	}
 	c, err := model.Open(f.model, model.CheckpointOptions{Ranks: f.ranks, Layers: list})
@@ -192,7 +193,8 @@ func (f *planFlags) layers() (cfg model.Config, layers []*model.DeviceLayer, err
 	return c.Config, layers, errors.Join(err, c.Close())
 }
 
-// freeMemory is what is free of the device's largest memory, and whether the host has no other.
+// freeMemory returns what is free of the device's largest memory, and whether the host has no
+// other.
 func freeMemory(dev *vk.Device) (free uint64, shared bool) {
 	heaps, budget, at := dev.Caps().Heaps, dev.MemoryBudget(), -1
 	shared = true
@@ -222,7 +224,7 @@ type planner struct {
 	shared  bool
 }
 
-// rows are the contexts, each with the sessions that were asked for or fit.
+// rows returns the contexts, each with the sessions that were asked for or fit.
 func (p *planner) rows(ctx context.Context) (list []planRow, err error) {
 	if _, err := p.row(ctx, 1, 1); err != nil {
 		return nil, err // whatever the context
@@ -250,7 +252,7 @@ func (p *planner) rows(ctx context.Context) (list []planRow, err error) {
 	return list, nil
 }
 
-// row is what so many sessions take.
+// row returns what so many sessions take.
 func (p *planner) row(ctx context.Context, context, sessions int) (r planRow, err error) {
 	o := pipeline.EngineOptions{MaxTokens: context, MaxSessions: sessions, MaxStep: p.step, LayerByLayer: p.byLayer,
 		Records: p.records}
@@ -271,7 +273,7 @@ func (p *planner) row(ctx context.Context, context, sessions int) (r planRow, er
 // mostSessions is more than anybody runs on a device, and what an engine takes.
 const mostSessions = 1 << 16
 
-// most is how many sessions fit, 1 if none does.
+// most returns how many sessions fit, 1 if none does.
 func (p *planner) most(ctx context.Context, context int) (int, error) {
 	fits, no := 1, mostSessions+1
 	for n := 2; no-fits > 1; {
@@ -328,7 +330,7 @@ func writePlan(w io.Writer, output string, origin describe.Origin, rows []planRo
 	return err
 }
 
-// sizes are the columns of bytes that sessions take.
+// sizes returns the columns of bytes that sessions take.
 func (r planRow) sizes() []uint64 { return []uint64{r.Session, r.Caches, r.Weights, r.Steps, r.Total} }
 
 func planCSV(origin describe.Origin, rows []planRow) table.Writer {

@@ -54,9 +54,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	complete(root)
 	root.SetArgs(args)
-	root.SetOut(plainWriter{stdout})
+	out := &keptWriter{w: plainWriter{stdout}}
+	root.SetOut(out)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
+	if out.err != nil && (err == nil || errors.Is(err, errWrong) || errors.Is(err, errLate)) {
+		err = fmt.Errorf("output: %w", out.err)
+	}
 	switch {
 	case err == nil:
 		return exitOK
@@ -153,7 +157,7 @@ func openDeviceWith(selector string, o vk.DeviceOptions) (dev *vk.Device, close 
 	return dev, func() { dev.Close(); in.Close() }, nil
 }
 
-// pipelineCacheDir is where compiled pipelines are kept between runs, empty
+// pipelineCacheDir returns where compiled pipelines are kept between runs, empty
 // (none) where the system names no place for such files.
 func pipelineCacheDir() string {
 	dir, err := os.UserCacheDir()

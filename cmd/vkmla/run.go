@@ -170,7 +170,7 @@ func runRun(ctx context.Context, f runFlags, stdout, stderr io.Writer) error {
 	return r.want.end()
 }
 
-// stem is what the names of a layer's arrays begin with.
+// stem returns what the names of a layer's arrays begin with.
 func (f *runFlags) stem(all []model.Layer, layer int) string {
 	n := layer - slices.IndexFunc(all, func(l model.Layer) bool { return l.Block })
 	switch {
@@ -182,7 +182,7 @@ func (f *runFlags) stem(all []model.Layer, layer int) string {
 	return fmt.Sprintf("%sD%d.", f.prefix, n)
 }
 
-// input is the name of a layer's input.
+// input returns the name of a layer's input.
 func (r *layerRun) input(layer int) string { return r.f.stem(r.cfg.Layers, layer) + "in" }
 
 // replaceFile writes a file that is there as a whole or not at all, see files.Replace. What is not
@@ -229,7 +229,7 @@ type layerRun struct {
 	p     *progress
 }
 
-// all are the layers that have an input.
+// all returns the layers that have an input.
 func (r *layerRun) all() ([]int, error) {
 	cfg, err := model.LoadConfig(r.f.model)
 	if err != nil {
@@ -367,7 +367,7 @@ func (r *layerRun) put(n int, shape []int, k int, values []float32, picks []int3
 	return err
 }
 
-// options are those of an engine for sequences of so many tokens.
+// options returns those of an engine for sequences of so many tokens.
 func (r *layerRun) options(tokens int) pipeline.EngineOptions {
 	return pipeline.EngineOptions{MaxTokens: tokens, MaxStep: r.f.chunk, KeepTopK: true, Keys: r.keys, Records: r.store,
 		QuantiseActivations: r.f.quantise, Variant: r.f.variant, Invariant: r.f.invariant}

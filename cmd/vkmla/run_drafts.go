@@ -10,7 +10,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// drafts runs a layer that drafts. The last block is behind all tokens of the context, each one
+// drafts runs a layer that drafts. The last block is after all tokens of the context, each one
 // before it a token earlier.
 func (r *layerRun) drafts(ctx context.Context, list []model.LayerWeights) error {
 	n, width, size := list[0].Layer, r.cfg.Hidden, r.cfg.DraftBlock
@@ -62,7 +62,7 @@ func (r *layerRun) drafts(ctx context.Context, list []model.LayerWeights) error 
 	return r.put(n, slices.Clone(shape), engine.TopK(), out, nil)
 }
 
-// draft replaces the hidden states of a block behind a session by what the engine's layer makes of
+// draft replaces the hidden states of a block after a session by what the engine's layer makes of
 // them.
 func draft(ctx context.Context, engine *pipeline.Engine, s *pipeline.Session, size int, hidden []float32) error {
 	st, err := engine.Begin(ctx, pipeline.Chunk{Session: s, Tokens: size, Draft: true})

@@ -47,7 +47,7 @@ func openExpectation(f runFlags, stdout io.Writer) (*expectation, error) {
 }
 
 // layer compares the outputs of a layer, and topk, which is the zero Array without picks. stem is
-// what the names of its arrays begin with, behind the prefix, and from that of the layer whose
+// what the names of its arrays begin with, after the prefix, and from that of the layer whose
 // picks it attends.
 func (e *expectation) layer(stem, from, op string, out, topk vectors.Array) error {
 	out, topk = rows(out), rows(topk)
@@ -138,7 +138,7 @@ func comparePicks(got, want vectors.Array, same []bool) verify.Result {
 	return res
 }
 
-// flagged are the places of flags that are set.
+// flagged returns the places of flags that are set.
 func flagged(row []float64) map[float64]bool {
 	set := map[float64]bool{}
 	for i, v := range row {
@@ -196,7 +196,7 @@ func compareHidden(got, want vectors.Array, same []bool) verify.Result {
 	return all
 }
 
-// rows is an array with one dimension in front of the last: the tokens of all sequences.
+// rows returns an array with one dimension in front of the last: the tokens of all sequences.
 func rows(a vectors.Array) vectors.Array {
 	if n := len(a.Shape); n > 2 {
 		tokens := 1

@@ -35,9 +35,9 @@ func TestRunGGUF(t *testing.T) {
 		case strings.HasSuffix(name, "norm.weight") || name == "attn_sinks.weight":
 			return "F32"
 		case name == "attn_output_a.weight":
-			return "Q4_0" // beside Q8_0
+			return "Q4_0" // beside Q5_0
 		}
-		return "Q8_0"
+		return "Q5_0"
 	})
 	file := filepath.Join(t.TempDir(), "a.gguf")
 	require.NoError(t, os.WriteFile(file, fakegguf.Encode(fakegguf.Keys(cfg), tensors), 0o666))
@@ -67,7 +67,7 @@ func TestRunGGUF(t *testing.T) {
 	assert.Empty(t, said)
 	got, said := outputs(file)
 	assert.Equal(t, want, got)
-	assert.Contains(t, said, "linear layers of Q4_0, Q8_0 are kept as bf16")
+	assert.Contains(t, said, "linear layers of Q4_0, Q5_0 are kept as bf16")
 }
 
 // Layers of a file that llama.cpp's converter would write are those of a float64 model.

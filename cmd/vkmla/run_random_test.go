@@ -98,7 +98,7 @@ type ranV41 struct {
 	at  string
 }
 
-// picks are those of a layer for a token.
+// picks returns those of a layer for a token.
 func (h *ranV41) picks(layer, p int) []int {
 	list := []int{}
 	for _, e := range h.got[fmt.Sprintf("L%d.topk", layer)].I32()[p*h.cfg.TopK : (p+1)*h.cfg.TopK] {
@@ -161,7 +161,7 @@ func (h *ranV41) outputs(t *testing.T, at string, layer int, want []formula.Roun
 	assert.Less(t, math.Sqrt(diff/size), 0.02, at)
 }
 
-// short is how much less the least of picked scores than e, in deviations of a token's scores.
+// short returns how much less the least of picked scores than e, in deviations of a token's scores.
 func short(w formula.Rounded, picked []int, e int) float64 {
 	var n, sum, squares float64
 	for _, x := range w.Logits {

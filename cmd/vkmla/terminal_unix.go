@@ -4,5 +4,5 @@ package main
 
 import "os"
 
-// erases tells whether a terminal obeys the sequence that erases a line.
+// erases reports whether a terminal obeys the sequence that erases a line.
 func erases(*os.File) bool { return true }

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// erases tells whether a console obeys the sequence that erases a line, which it has to be asked
+// erases reports whether a console obeys the sequence that erases a line, which it has to be asked
 // for. Text needs no such care: Go writes UTF-16 to consoles, whatever their code page is.
 func erases(f *os.File) bool {
 	var mode uint32

@@ -163,7 +163,7 @@ func listOps(stdout io.Writer, names []string, output string) error {
 	return nil
 }
 
-// isNamed tells whether an operation has this name, or one that the expression finds.
+// isNamed reports whether an operation has this name, or one that the expression finds.
 func isNamed(op, name string) bool { return op == name || verify.Matches(name, op) }
 
 func variantNames(vs []vk.Variant) []string {

@@ -34,7 +34,7 @@ type verdict struct {
 	Seed *uint64 `json:"seed,omitempty"` // absent with recorded cases
 }
 
-// seedOf is the seed of random cases, nil with recorded ones.
+// seedOf returns the seed of random cases, nil with recorded ones.
 func seedOf(o verify.Options) *uint64 {
 	if len(o.Vectors) > 0 {
 		return nil
@@ -114,6 +114,7 @@ func newTableRows(w io.Writer) *tableRows {
 	t.SetStyle(table.StyleLight)
 	t.Style().Options.SeparateRows = false
 	t.AppendHeader(table.Row{"op", "case", "variant", "class", "status", "error", "bound", "detail"})
+	t.SuppressEmptyColumns()
 	t.SetColumnConfigs([]table.ColumnConfig{{Name: "detail", WidthMax: 70, WidthMaxEnforcer: text.WrapSoft}})
 	return &tableRows{w, t}
 }

@@ -26,11 +26,6 @@ var tools = map[string]string{
 	"num_matrix_cm":   "the choice of a kernel in packages indexer, attention and projection",
 	"num_elements_cm": "the choice of a build in package opkit; the test of the matrix elements in package attention",
 	"kv_touch":        "the decode step of package pipeline; it computes nothing that a reference could",
-	"bench_copy":      "the benchmark's bandwidth measurement",
-	"bench_fma":       "the benchmark's arithmetic measurement",
-	"bench_matrix_cm": "the benchmark's matrix measurement",
-	"bench_read":      "the benchmark's floor: launches that only read",
-	"bench_residual":  "what stands for a model's own kernel between layers, in the benchmark of steps and in tests",
 }
 
 // parts are shaders that only exist inside an operation of another stem, whose
@@ -135,7 +130,7 @@ func isSource(t *testing.T, stem string) bool {
 // TestBuilds holds builds.txt, the sources and the committed SPIR-V against each
 // other, and the suffixes to the closed list.
 func TestBuilds(t *testing.T) {
-	for _, home := range homes {
+	for _, home := range append(slices.Clone(homes), "internal/lab/bench/kernels") {
 		t.Run(home, func(t *testing.T) { checkBuilds(t, home) })
 	}
 }
@@ -171,6 +166,13 @@ func checkBuilds(t *testing.T, home string) {
 			t.Errorf("%s is not in builds.txt", p)
 		}
 	})
+}
+
+// TestTieRule holds that each kernel that decides between equal scores says how.
+func TestTieRule(t *testing.T) {
+	for _, name := range []string{"idx_candidates", "idx_topk", "idx_topk_lanes", "idx_topk_tiles"} {
+		assert.Contains(t, read(t, "shaders/"+name+".comp"), "TIE RULE: ", name)
+	}
 }
 
 // leftOver finds notes that belong into an issue. The words are put together

@@ -29,8 +29,8 @@ var may = map[string][]string{
 	"attention":  {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 	"projection": {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 
-	"pipeline/model": {"attention", "indexer", "cache", "tensor", "vk", "internal/files", "internal/gguf", "internal/numfmt",
-		"internal/safetensors"},
+	"pipeline/model": {"projection", "attention", "indexer", "cache", "tensor", "vk", "internal/files", "internal/gguf",
+		"internal/numfmt", "internal/safetensors"},
 	"pipeline/model/random":    {"pipeline/model"},
 	"pipeline/internal/memory": {"tensor", "vk"},
 	"pipeline/internal/layer":  {"pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/tuning"},
@@ -45,14 +45,14 @@ var may = map[string][]string{
 	"pipeline/prefix":   {"pipeline", "vk", "internal/files"},
 	"pipeline/replicas": {"pipeline/prefix", "pipeline", "cache", "vk"},
 
-	"server/text":    {},
-	"server/weights": {"pipeline/model", "internal/files", "internal/numfmt"},
+	"server/text":    {"internal/gguf"},
+	"server/weights": {"pipeline/model", "internal/files", "internal/gguf", "internal/numfmt"},
 	"server/random":  {"server/weights", "pipeline/model", "internal/numfmt"},
 	"server/cpu":     {"server/weights", "internal/numfmt"},
 	"server/gpu":     {"server/weights", "pipeline", "pipeline/model", "tensor", "vk", "internal/numfmt", "internal/opkit"},
 	"server/model":   {"server/cpu", "server/gpu", "server/weights", "pipeline", "pipeline/model", "pipeline/prefix", "vk"},
 	"server/batch":   {"server/model", "pipeline/model", "cache", "vk"},
-	"server/api":     {"server/batch", "server/text"},
+	"server/api":     {"server/batch", "server/text", "internal/files"},
 	"server": {
 		"server/api", "server/batch", "server/cpu", "server/gpu", "server/model", "server/random", "server/text",
 		"pipeline", "pipeline/prefix", "pipeline/prefix/blob", "vk",

@@ -1,6 +1,7 @@
 package gguf_test
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -75,6 +76,32 @@ func TestFormats(t *testing.T) {
 		got := make([]float32, 64*f.Values)
 		f.Decode(got, blocks(f, c.halves))
 		assert.Equal(t, c.sum, sum(got)[:32], name)
+	}
+}
+
+// A block is finite if its values are, with any codes.
+func TestFinite(t *testing.T) {
+	for name, c := range recorded {
+		f := gguf.FormatNamed(name)
+		if name == "F32" || name == "BF16" {
+			continue
+		}
+		for _, h := range c.halves {
+			b := blocks(f, c.halves)[:f.Bytes]
+			assert.True(t, f.Finite(b), name)
+			for _, half := range []uint16{0x7C00, 0xFC00, 0x7E01} {
+				binary.LittleEndian.PutUint16(b[h:], half)
+				assert.False(t, f.Finite(b), "%s at %d", name, h)
+			}
+			binary.LittleEndian.PutUint16(b[h:], 0x7BFF)
+			assert.True(t, f.Finite(b), name)
+		}
+	}
+	f, b, x := gguf.FormatNamed("MXFP4"), bytes.Repeat([]byte{0x77}, 17), make([]float32, 32)
+	for e := range 256 {
+		b[0] = byte(e)
+		f.Decode(x, b)
+		assert.Equal(t, !math.IsInf(float64(x[0]), 0), f.Finite(b), e)
 	}
 }
 

@@ -88,6 +88,9 @@ func TestOpen(t *testing.T) {
 		}
 		assert.Equal(t, []string{"a", "", "bc"}, tokens)
 		assert.Equal(t, "array of 3 string", m.Keys["a.tokens"].String())
+		_, ok = m.Keys["a.none"].Int()
+		assert.False(t, ok)
+		assert.Equal(t, "absent", m.Keys["a.none"].String())
 		assert.NoError(t, errors.Join(m.Close(), m.Close()))
 	}
 	m, err := gguf.Open(write(t, nested(4)))

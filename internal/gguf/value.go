@@ -32,7 +32,7 @@ var kindBytes = [...]int{U8: 1, I8: 1, U16: 2, I16: 2, U32: 4, I32: 4, F32: 4, B
 var kindNames = [...]string{"u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"}
 
 // Value is a value of the header, or an element of one that is an array. It lies in the mapped
-// file: it is read within Guard. What its methods return is copied.
+// file: it is read within Guard. What its methods return is copied. The zero Value is none.
 type Value struct {
 	kind Kind
 	elem Kind   // of an array
@@ -40,8 +40,11 @@ type Value struct {
 	data []byte // of a string its bytes, of an array its elements
 }
 
-// String names the value's type, such as "array of 43 i32".
+// String names the value's type, such as "array of 43 i32"; "absent" for none.
 func (v Value) String() string {
+	if v.data == nil {
+		return "absent"
+	}
 	if v.kind == Array {
 		return "array of " + itoa(v.n) + " " + kindNames[v.elem]
 	}
@@ -50,6 +53,9 @@ func (v Value) String() string {
 
 // Int returns a whole number of any width.
 func (v Value) Int() (n int64, ok bool) {
+	if v.data == nil {
+		return 0, false
+	}
 	le := binary.LittleEndian
 	switch v.kind {
 	case U8:

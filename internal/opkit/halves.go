@@ -9,10 +9,10 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// halfModes are what kernels ask of binary16 numbers where a device lets them. Codes of E4M3 and
-// E2M1 become such numbers by moving bits, subnormals among them, and bf16 numbers below 2^-14 are
-// rounded to them. Without a mode Vulkan permits zeros in place of subnormals, and rounding towards
-// zero, one kernel this way and the next another.
+// halfModes returns the modes of binary16 numbers that kernels ask for, where a device has them.
+// Codes of E4M3 and E2M1 become such numbers by moving bits, subnormals among them, and bf16
+// numbers below 2^-14 are rounded to them. Without a mode Vulkan permits zeros in place of
+// subnormals, and rounding towards zero, one kernel this way and the next another.
 func halfModes(c *vk.Caps) (modes []spirv.Mode) {
 	if c.Features["shaderDenormPreserveFloat16"] {
 		modes = append(modes, spirv.PreserveDenorms)
@@ -37,6 +37,9 @@ func (p Package) halves(dev *vk.Device, requires []string) error {
 	}
 	key := subnormalsKey(dev.Adapter())
 	count, known := subnormals.Load(key)
+	if f := factsOf(dev); f != nil {
+		count, known = !f.Flushes, true
+	}
 	if !known {
 		kernel, err := p.Kernel(dev, Spec{Stem: "num_subnormals", Variant: CM, Bindings: []vk.Access{vk.ReadWrite}, Bound: 1})
 		if err != nil {
@@ -60,7 +63,3 @@ func (p Package) halves(dev *vk.Device, requires []string) error {
 func subnormalsKey(a *vk.Adapter) string {
 	return fmt.Sprint([]any{a.Name, a.DriverName, a.DriverInfo})
 }
-
-// KnowSubnormals says whether subnormals of binary16 count on an adapter's devices, for tests of
-// devices that are not there.
-func KnowSubnormals(a *vk.Adapter, count bool) { subnormals.Store(subnormalsKey(a), count) }

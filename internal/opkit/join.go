@@ -9,7 +9,7 @@ import "math"
 // JoinLanes invocations have four numbers of a head each. Groups of them take turns of Ahead parts,
 // in the order of the parts' numbers; then the groups' sums are added in the order of theirs.
 type Join struct {
-	Parts  int // for up to so many parts
+	Parts  int // the most that the form is for
 	Ahead  int // parts that an invocation loads at a time; one that is loaded for nothing takes as long as another
 	Groups int
 }
@@ -22,13 +22,13 @@ var Joins = []Join{{2, 2, 1}, {4, 4, 1}, {8, 4, 2}, ChainJoin, {math.MaxInt, 4, 
 // groups, and none of these has a second turn, so that ChainJoin's groups give their bits.
 var ChainJoin = Join{40, 5, 4}
 
-// JoinLanes is how many invocations have a head's numbers.
+// JoinLanes counts the invocations that have a head's numbers.
 const JoinLanes = 128
 
 // Threads is the invocations that join a head.
 func (j Join) Threads() int { return JoinLanes * j.Groups }
 
-// JoinOf is the form for so many parts.
+// JoinOf returns the form for a number of parts.
 func JoinOf(parts int) Join {
 	for _, j := range Joins {
 		if parts <= j.Parts {

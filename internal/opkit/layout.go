@@ -29,6 +29,12 @@ var layouts sync.Map
 // Errors: those of building and running a kernel.
 func (p Package) MatrixLayout(dev *vk.Device, variant string, m, n, k, subgroup int) ([]uint32, error) {
 	const op = "layout of matrices"
+	if f := factsOf(dev); f != nil {
+		if f.Layout == nil {
+			return nil, nil
+		}
+		return f.Layout(m, n, k, subgroup), nil
+	}
 	key := layoutKey(dev.Adapter(), variant, m, n, k, subgroup)
 	if v, ok := layouts.Load(key); ok {
 		return slices.Clone(v.([]uint32)), nil
@@ -51,13 +57,7 @@ func layoutKey(a *vk.Adapter, variant string, m, n, k, subgroup int) string {
 	return fmt.Sprint([]any{a.Name, a.DriverName, a.DriverInfo, variant, m, n, k, subgroup})
 }
 
-// KnowLayout tells MatrixLayout what to find on an adapter's devices, for tests of devices
-// that are not there.
-func KnowLayout(a *vk.Adapter, variant string, m, n, k, subgroup int, words []uint32) {
-	layouts.Store(layoutKey(a, variant, m, n, k, subgroup), words)
-}
-
-// written is what one workgroup of a kernel writes into n words, each 0xFFFFFFFF before.
+// written returns what one workgroup of a kernel writes into n words, each 0xFFFFFFFF before.
 func written(dev *vk.Device, k *vk.Kernel, n int) ([]uint32, error) {
 	out, err := tensor.New(dev, "layout of matrices", tensor.U32, n)
 	if err != nil {

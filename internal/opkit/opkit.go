@@ -109,8 +109,7 @@ func (p Package) Choose(dev *vk.Device, op string, ladder []vk.Variant, want str
 	return p.ChooseOn(dev, op, ladder, want, maxBytes, func(string) error { return nil })
 }
 
-// ChooseOn is Choose among builds of which fit has the last word: it returns nil for a build that
-// it found sizes for.
+// ChooseOn is Choose, and leaves out a build for which fit returns an error: it found no sizes.
 func (p Package) ChooseOn(dev *vk.Device, op string, ladder []vk.Variant, want string, maxBytes uint64,
 	fit func(variant string) error) (string, error) {
 	return p.ChooseFit(tuning.Of(dev), dev.Adapter(), op, ladder, want, maxBytes, func(v string) error {
@@ -122,8 +121,8 @@ func (p Package) ChooseOn(dev *vk.Device, op string, ladder []vk.Variant, want s
 	})
 }
 
-// ChooseFit is ChooseOn for a device that is not open, of which nothing is known but what it says,
-// and a profile. Where that avoids matrices, builds with them are taken only by name.
+// ChooseFit is ChooseOn for an adapter that is not open, and a profile. Where the profile avoids
+// matrices, builds with them are taken only by name.
 func (p Package) ChooseFit(tune *tuning.Profile, a *vk.Adapter, op string, ladder []vk.Variant, want string, maxBytes uint64,
 	fit func(variant string) error) (string, error) {
 	if want == "" {
@@ -166,8 +165,8 @@ type Spec struct {
 	Divisible     bool // see vk.KernelSpec
 }
 
-// Instead has what tests execute in place of kernels of which a device lacks an instruction, by
-// name. It is set before anything asks for a kernel.
+// Instead maps names of kernels to those that tests execute in their place, where a device lacks an
+// instruction. It is set before anything asks for a kernel.
 var Instead map[string]shaders.Kernel
 
 // Kernel asks the device for a kernel, which owns it. See vk.Device.Kernel for when it is
@@ -210,8 +209,8 @@ type Target struct {
 	Align  uint64 // of the address, what the widest access needs
 }
 
-// Reach proves that a build can reach its targets, of which some may be absent: by a
-// descriptor, or at an address that suits the widest access.
+// Reach proves that a build can reach its targets: by a descriptor, or at an address that suits the
+// widest access. A target may be absent.
 func (p Package) Reach(dev *vk.Device, op, variant string, targets ...Target) error {
 	for _, x := range targets {
 		limit := dev.Caps().MaxStorageBufferRange

@@ -19,6 +19,12 @@ func (p Package) MatrixRows(dev *vk.Device, variant string, m, n, k, subgroup, r
 	if rows == 0 {
 		return 0, nil
 	}
+	if f := factsOf(dev); f != nil {
+		if f.Rows(m, n, k, subgroup) != rows {
+			rows = 0
+		}
+		return rows, nil
+	}
 	key := rowsKey(dev.Adapter(), variant, m, n, k, subgroup, rows)
 	if v, ok := layouts.Load(key); ok {
 		return v.(int), nil
@@ -43,14 +49,6 @@ func rowsKey(a *vk.Adapter, variant string, m, n, k, subgroup, rows int) string 
 	return "rows " + layoutKey(a, variant, m, n, k, subgroup) + fmt.Sprint(rows)
 }
 
-// KnowRows tells MatrixRows that an adapter's devices hold operands as `rows` says, for devices
-// that are not there.
-func KnowRows(a *vk.Adapter, m, n, k, subgroup, rows int) {
-	for _, variant := range []string{CM, CMB} {
-		layouts.Store(rowsKey(a, variant, m, n, k, subgroup, rows), rows)
-	}
-}
-
 // MatrixCodes tells whether a device multiplies matrices of E4M3 and sums them up as exactly as f32
 // can, which Vulkan does not promise, with operands that lie as one of lib/cm_rows.glsl says: as
 // `rows` where the lanes of the device hold them so, else as 0. It asks num_codes, a kernel of one
@@ -67,6 +65,9 @@ func (p Package) MatrixCodes(dev *vk.Device, m, n, k, subgroup, rows int) (exact
 }
 
 func (p Package) codesAs(dev *vk.Device, m, n, k, subgroup, rows int) (bool, error) {
+	if f := factsOf(dev); f != nil {
+		return rows != 0 && f.Rows(m, n, k, subgroup) == rows, nil
+	}
 	key := codesKey(dev.Adapter(), m, n, k, subgroup, rows)
 	if v, ok := layouts.Load(key); ok {
 		return v.(bool), nil
@@ -90,6 +91,9 @@ func (p Package) codesAs(dev *vk.Device, m, n, k, subgroup, rows int) (bool, err
 //
 // Errors: those of building and running a kernel.
 func (p Package) ConvertsCodes(dev *vk.Device) (bool, error) {
+	if factsOf(dev) != nil {
+		return true, nil
+	}
 	key, subgroup := float8Key(dev.Adapter()), int(dev.Caps().MinSubgroupSize)
 	if v, ok := layouts.Load(key); ok {
 		return v.(bool), nil
@@ -112,11 +116,4 @@ func float8Key(a *vk.Adapter) string { return "float8 " + layoutKey(a, CM, 0, 0,
 
 func codesKey(a *vk.Adapter, m, n, k, subgroup, rows int) string {
 	return "codes " + layoutKey(a, CM, m, n, k, subgroup) + fmt.Sprint(rows)
-}
-
-// KnowCodes tells MatrixCodes and ConvertsCodes that an adapter's devices are exact and hold
-// operands as `rows` says, for devices that are not there.
-func KnowCodes(a *vk.Adapter, m, n, k, subgroup, rows int) {
-	layouts.Store(float8Key(a), true)
-	layouts.Store(codesKey(a, m, n, k, subgroup, rows), true)
 }

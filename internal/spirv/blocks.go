@@ -8,7 +8,7 @@ type pruner struct {
 	constants *evaluator
 }
 
-// block is what begins with a label. A merge comes right before the end of its block.
+// block is the code from a label on. A merge comes right before the end of its block.
 type block struct {
 	label uint32
 	code  []inst
@@ -66,8 +66,7 @@ func (p pruner) prune(f function) ([]inst, bool) {
 	return out, true
 }
 
-// block looks at a block's end. One that goes on by a choice of which the outcome is known goes on
-// by a branch.
+// block looks at a block's end. A choice whose outcome is known becomes a branch.
 func (p pruner) block(f function, code []inst) (*block, bool) {
 	n := len(code)
 	for n > 1 && (code[n-1].op == opLine || code[n-1].op == opNoLine) { // these are about the next label
@@ -97,7 +96,7 @@ func (p pruner) block(f function, code []inst) (*block, bool) {
 	return b, ok
 }
 
-// targets are the labels that a block's last instruction names; false if nobody knows.
+// targets are the labels that a block's last instruction names; false if they are unknown.
 func (p pruner) targets(f function, in inst) ([]uint32, bool) {
 	switch in.op {
 	case opBranch:
@@ -136,7 +135,7 @@ func (p pruner) typeOf(f function, id uint32) uint32 {
 }
 
 // reach finds the labels that are reached from the first block; false if one is no block's.
-// Blocks may come in any order that has each behind those that dominate it.
+// Blocks may come in any order that has each after those that dominate it.
 func reach(first *block, at map[uint32]*block) (map[uint32]bool, bool) {
 	reached := map[uint32]bool{first.label: true}
 	for list := []*block{first}; len(list) > 0; {

@@ -2,7 +2,6 @@ package spirv_test
 
 import (
 	"cmp"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -38,7 +37,7 @@ func TestKernels(t *testing.T) {
 			m, err := spirv.Parse(k.SPIRV)
 			require.NoError(t, err)
 			checkFeatures(t, m, k)
-			checkSizes(t, name, m)
+			checkSizes(t, m)
 			checkBindings(t, m)
 		})
 	}
@@ -53,7 +52,7 @@ func checkFeatures(t *testing.T, m *spirv.Module, k shaders.Kernel) {
 		"SPIR-V %d.%d; a Vulkan 1.2 device takes up to 1.5", m.Version[0], m.Version[1])
 }
 
-func checkSizes(t *testing.T, name string, m *spirv.Module) {
+func checkSizes(t *testing.T, m *spirv.Module) {
 	matrix := m.HasCapability(spirv.CooperativeMatrix)
 	shared, err := m.SharedBytes()
 	require.NoError(t, err)
@@ -65,9 +64,7 @@ func checkSizes(t *testing.T, name string, m *spirv.Module) {
 	size, err := m.LocalSize()
 	require.NoError(t, err)
 	n := size[0] * size[1] * size[2]
-	// The peak measurements of the benchmark are not part of what has to run
-	// everywhere.
-	assert.False(t, n > maxInvocations && !matrix && !strings.HasPrefix(name, "bench_"),
+	assert.False(t, n > maxInvocations && !matrix,
 		"%d invocations in a workgroup, at most %d", n, maxInvocations)
 	for _, p := range m.Push {
 		assert.LessOrEqual(t, p.Offset+p.Size, uint32(maxPush), "push constant %s ends at byte, at most", p.Name)

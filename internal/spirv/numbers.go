@@ -61,7 +61,7 @@ const (
 	opFDot2MixAcc32          = 6916
 
 	opTypeFirst, opTypeLast = 19, 39 // types of SPIR-V 1.0
-	opFirstOfVendors        = 5000   // and all behind it
+	opFirstOfVendors        = 5000   // and all above
 )
 
 // ends are the instructions that end a block: branches, OpKill, OpReturn, OpReturnValue,

@@ -45,8 +45,8 @@ func write(begin []byte, parts ...[]inst) []byte {
 	return out
 }
 
-// module is what stays of a module: what comes before functions, and these; false if there is
-// something that it does not understand.
+// module returns what stays of a module: what comes before functions, and the functions. It returns
+// false if there is something that it does not understand.
 func (p pruner) module(head []inst, functions []function) (left, kept []inst, ok bool) {
 	if slices.ContainsFunc(head, func(in inst) bool { return in.op == opDecorationGroup }) {
 		return nil, nil, false // a group may give constants their ids
@@ -122,14 +122,14 @@ func split(code []byte) (head []inst, functions []function, ok bool) {
 	return head, functions, len(functions) > 0 && all[len(all)-1].op == opFunctionEnd
 }
 
-// pruneArgs is how many operands the instructions have at least that Prune looks into and Parse
-// does not.
+// pruneArgs has the least number of operands of instructions that Prune looks into and Parse does
+// not.
 var pruneArgs = map[uint16]int{
 	opMemoryModel: 2, opFunction: 4, opFunctionCall: 3, opLabel: 1, opPhi: 2, opExtInst: 4, opDecorateID: 1, opDecorateString: 1,
 	opLoopMerge: 3, opSelectionMerge: 2, opBranch: 1, opBranchConditional: 3, opSwitch: 2,
 }
 
-// leastArgs is how many operands an instruction has at least.
+// leastArgs returns the least number of operands of an instruction.
 func leastArgs(op uint16) int {
 	if int(op) < len(leastArgsOf) {
 		return int(leastArgsOf[op])
@@ -159,8 +159,8 @@ func (in inst) defines() (uint32, bool) {
 	return in.args[at], true
 }
 
-// resultAt is which operand of an instruction is the id that it defines, -1 for none. It is 1,
-// behind a type, of all that are not listed.
+// resultAt has the number of the operand that is the id which an instruction defines, -1 for none.
+// It is 1, after a type, for all that are not listed.
 var resultAt = func() (at [1 << 13]int8) {
 	for op := range at {
 		switch op := uint16(op); {
@@ -203,8 +203,8 @@ func (in inst) append(to []byte) []byte {
 	return words(to, in.args...)
 }
 
-// calls lists the functions that a module's entry points call, by others or themselves. Of
-// vendors' instructions, some of which call functions too, every operand counts.
+// calls lists the functions that a module's entry points call, by others or themselves. Vendors'
+// instructions may call functions too, so every operand of theirs counts.
 func calls(head []inst, bodies map[uint32][]inst) (list []uint32) {
 	seen := map[uint32]bool{}
 	call := func(ids ...uint32) {
@@ -231,8 +231,8 @@ func calls(head []inst, bodies map[uint32][]inst) (list []uint32) {
 	return list
 }
 
-// Depth is how many functions of a module are under way at a time, at most: 1 where an entry point
-// calls none. NVIDIA's compiler writes eight into one another.
+// Depth returns the largest number of functions of a module that are under way at a time: 1 where
+// an entry point calls none. NVIDIA's compiler writes eight into one another.
 func Depth(code []byte) int {
 	head, functions, ok := split(code)
 	if !ok {

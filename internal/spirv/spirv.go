@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// Module is what Parse found out.
+// Module holds what Parse found.
 type Module struct {
 	Version      [2]int // major, minor
 	EntryPoint   string
@@ -111,7 +111,7 @@ func Parse(code []byte) (*Module, error) {
 	return m, m.resolve()
 }
 
-// minArgs is how many operands the instructions read here have at least.
+// minArgs has the least number of operands of the instructions read here.
 var minArgs = map[uint16]int{
 	opName: 2, opMemberName: 3, opExtension: 1, opEntryPoint: 3, opExecutionMode: 2, opExecutionModeID: 2, opCapability: 1,
 	opTypeBool: 1, opTypeInt: 3, opTypeFloat: 2, opTypeVector: 3, opTypeMatrix: 3, opTypeArray: 3, opTypeRuntimeArray: 2,

@@ -1,6 +1,6 @@
 package spirv
 
-// number is a scalar constant: its bits, of which those above its width are 0.
+// number is a scalar constant. Bits above its width are 0.
 type number struct {
 	bits   uint64
 	width  uint32 // bits; 1 of a truth value

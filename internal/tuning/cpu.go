@@ -25,7 +25,7 @@ var cpu = like(&hopper, "cpu", func(p *Profile) {
 
 	k := &p.TopK
 	k.Short = []TopKShape{{128, 4, 0, 8}, {128, 16, 0, 8}}
-	k.Few = []TopKShape{{1024, 4, 3072, 8}, {128, 4, 512, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8}}
+	k.Few = []TopKShape{{1024, 4, 3072, 8}, {128, 4, 512, 8}, {128, 16, 2048, 9}, {128, 16, 1536, 8}, {128, 24, 3072, 8}}
 	k.Many = k.Few
 	k.LaneThreads = 128
 })

@@ -2,7 +2,6 @@ package model_test
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -24,6 +23,7 @@ import (
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/safetensors"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -91,34 +91,32 @@ func wants(c model.Config, spec *model.LayerSpec, rank, ranks int) []wanted {
 func decode(t *testing.T, m *model.Matrix) []float32 {
 	t.Helper()
 	data, scales := must[[]byte](t)(m.Data.Bytes()), must[[]byte](t)(m.Scales.Bytes())
-	side := cmp.Or(m.Block, 128)
-	v, kb := make([]float32, m.N*m.K), (m.K+side-1)/side
-	le := binary.LittleEndian
-	size := map[model.Format][2]int{model.FormatBF16: {2 * len(v), 0}, model.FormatFP8: {len(v), (m.N + side - 1) / side * kb},
-		model.FormatNVFP4: {len(v) / 2, len(v) / 16}, model.FormatFP8Rows: {len(v), m.N}}[m.Format]
-	if m.ScaleF32 {
-		size[1] *= 4
+	rows := must[[]byte](t)(m.RowScales.Bytes())
+	side := 128
+	if m.Format == projection.FormatFP8x32 {
+		side = 32
 	}
+	v, kb := make([]float32, m.N*m.K), (m.K+side-1)/side
+	le, blocks := binary.LittleEndian, (m.N+side-1)/side*kb
+	size := map[projection.Format][3]int{projection.FormatBF16: {2 * len(v)}, projection.FormatFP8: {len(v), blocks},
+		projection.FormatFP8x32: {len(v), blocks}, projection.FormatFP8F32: {len(v), 4 * blocks},
+		projection.FormatNVFP4: {len(v) / 2, len(v) / 16}, projection.FormatFP8Rows: {len(v), 0, 4 * m.N}}[m.Format]
+	require.Equal(t, size[2], len(rows), "%s: %v: scales of rows", m.Name, m.Format)
 	require.Equal(t, size[0], len(data),
 		"%s: %v [%d, %d] has %d bytes and %d of scales, want %v", m.Name, m.Format, m.N, m.K, len(data), len(scales), size)
 	require.Equal(t, size[1], len(scales),
 		"%s: %v [%d, %d] has %d bytes and %d of scales, want %v", m.Name, m.Format, m.N, m.K, len(data), len(scales), size)
 	for i := range v {
 		switch m.Format {
-		case model.FormatBF16:
+		case projection.FormatBF16:
 			v[i] = numfmt.BF16Decode(le.Uint16(data[2*i:]))
-		case model.FormatFP8:
-			b := i/m.K/side*kb + i%m.K/side
-			s := float32(0)
-			if m.ScaleF32 {
-				s = math.Float32frombits(le.Uint32(scales[4*b:]))
-			} else {
-				s = numfmt.UE8M0Scale(scales[b])
-			}
-			v[i] = numfmt.E4M3Decode(data[i]) * s
-		case model.FormatFP8Rows:
-			v[i] = numfmt.E4M3Decode(data[i]) * math.Float32frombits(le.Uint32(scales[4*(i/m.K):]))
-		case model.FormatNVFP4:
+		case projection.FormatFP8, projection.FormatFP8x32:
+			v[i] = numfmt.E4M3Decode(data[i]) * numfmt.UE8M0Scale(scales[i/m.K/side*kb+i%m.K/side])
+		case projection.FormatFP8F32:
+			v[i] = numfmt.E4M3Decode(data[i]) * math.Float32frombits(le.Uint32(scales[4*(i/m.K/side*kb+i%m.K/side):]))
+		case projection.FormatFP8Rows:
+			v[i] = numfmt.E4M3Decode(data[i]) * math.Float32frombits(le.Uint32(rows[4*(i/m.K):]))
+		case projection.FormatNVFP4:
 			v[i] = numfmt.E2M1Decode(data[i/2]>>(4*(i%2))) * numfmt.E4M3Decode(scales[i/16]) * m.Global
 		}
 	}
@@ -150,7 +148,7 @@ func compare(t *testing.T, m *fakemodel.Model, c *model.Checkpoint, l *model.Lay
 		v, row := decode(t, got), make([]float32, got.K)
 		for j, x := range v {
 			y := want[(w.r+j/got.K)*w.k+w.a+j%got.K]
-			if !exact || got.Format == model.FormatBF16 {
+			if !exact || got.Format == projection.FormatBF16 {
 				y = numfmt.BF16Round(y)
 			}
 			if j%got.K == 0 {
@@ -193,9 +191,9 @@ func compare(t *testing.T, m *fakemodel.Model, c *model.Checkpoint, l *model.Lay
 }
 
 func TestCheckpoint(t *testing.T) {
-	formats := map[fakemodel.Storage]model.Format{fakemodel.FP8: model.FormatFP8, fakemodel.FP8F32: model.FormatFP8,
-		fakemodel.FP8BF16: model.FormatFP8, fakemodel.FP8One: model.FormatFP8, fakemodel.FP8Rows: model.FormatFP8Rows,
-		fakemodel.NVFP4: model.FormatNVFP4, fakemodel.NVFP4Packed: model.FormatNVFP4}
+	formats := map[fakemodel.Storage]projection.Format{fakemodel.FP8: projection.FormatFP8, fakemodel.FP8F32: projection.FormatFP8F32,
+		fakemodel.FP8BF16: projection.FormatFP8F32, fakemodel.FP8One: projection.FormatFP8F32, fakemodel.FP8Rows: projection.FormatFP8Rows,
+		fakemodel.NVFP4: projection.FormatNVFP4, fakemodel.NVFP4Packed: projection.FormatNVFP4}
 	for i, s := range fakemodel.Storages() {
 		for _, naming := range []fakemodel.Naming{fakemodel.Released, fakemodel.Prefixed, fakemodel.Modules} {
 			t.Run(fmt.Sprintf("%s/%d", s, naming), func(t *testing.T) {
@@ -204,7 +202,7 @@ func TestCheckpoint(t *testing.T) {
 				require.NoError(t, err)
 				want := formats[s]
 				if want == 0 {
-					want = model.FormatBF16
+					want = projection.FormatBF16
 				}
 				for j := range c.Layers {
 					l := &c.Layers[j]
@@ -213,7 +211,6 @@ func TestCheckpoint(t *testing.T) {
 					assert.Equal(t, j == 1, l.Indexer != nil, "%+v", l)
 					for _, w := range []*model.Matrix{&l.QKV, &l.QB, &l.OA, &l.OB} {
 						require.Equal(t, want, w.Format, w.Name)
-						assert.Equal(t, want == model.FormatFP8 && s != fakemodel.FP8 || want == model.FormatFP8Rows, w.ScaleF32, w.Name)
 					}
 					compare(t, m, c, l, true)
 				}
@@ -237,7 +234,7 @@ func TestCheckpointRanks(t *testing.T) {
 			for j := range c.Layers {
 				compare(t, m, c, &c.Layers[j], true)
 			}
-			if s == fakemodel.FP8 && (c.Layers[0].OB.Format == model.FormatBF16) != (rank == 1) {
+			if s == fakemodel.FP8 && (c.Layers[0].OB.Format == projection.FormatBF16) != (rank == 1) {
 				t.Errorf("rank %d: wo_b is %v", rank, c.Layers[0].OB.Format)
 			}
 		}
@@ -251,16 +248,16 @@ func TestCheckpointStacks(t *testing.T) {
 	for name, c := range map[string]struct {
 		o      fakemodel.Options
 		change func(*fakemodel.Model)
-		format model.Format
+		format projection.Format
 	}{
-		"uneven blocks": {fakemodel.Options{Config: uneven, Storage: fakemodel.FP8}, func(*fakemodel.Model) {}, model.FormatBF16},
+		"uneven blocks": {fakemodel.Options{Config: uneven, Storage: fakemodel.FP8}, func(*fakemodel.Model) {}, projection.FormatBF16},
 		"two factors": {fakemodel.Options{Config: fakemodel.Config(1), Storage: fakemodel.NVFP4}, func(m *fakemodel.Model) {
 			copy(m.Find("layers.0.attn.wkv.weight_scale_2").Data, []byte{0, 0, 128, 62}) // 0.25
 			v := m.Values["layers.0.attn.wkv.weight"]
 			for i := range v {
 				v[i] *= 0.25 * (448 * 6 / 2)
 			}
-		}, model.FormatBF16},
+		}, projection.FormatBF16},
 		"two kinds of scales": {fakemodel.Options{Config: fakemodel.Config(1), Storage: fakemodel.FP8}, func(m *fakemodel.Model) {
 			s := m.Find("layers.0.attn.wkv.scale")
 			var wide []byte
@@ -268,10 +265,10 @@ func TestCheckpointStacks(t *testing.T) {
 				wide = binary.LittleEndian.AppendUint32(wide, uint32(b)<<23)
 			}
 			s.Name, s.DType, s.Data = "layers.0.attn.wkv.weight_scale_inv", safetensors.F32, wide
-		}, model.FormatFP8},
+		}, projection.FormatFP8F32},
 		"bytes as exponents": {fakemodel.Options{Config: fakemodel.Config(1), Storage: fakemodel.FP8}, func(m *fakemodel.Model) {
 			m.Find("layers.0.attn.wkv.scale").DType = safetensors.U8
-		}, model.FormatFP8},
+		}, projection.FormatFP8},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := fake(t, c.o)
@@ -498,7 +495,7 @@ func TestCheckpointInputScale(t *testing.T) {
 	assert.Equal(t, stored(m, "wo_b.input_scale"), w.OB.Input)
 	for i, x := range packed.Matrices() {
 		assert.InEpsilon(t, w.Matrices()[i].Input+1, x.Input+1, 1e-6, x.Name)
-		assert.Equal(t, x.Format == model.FormatNVFP4, x.Input > 0, x.Name)
+		assert.Equal(t, x.Format == projection.FormatNVFP4, x.Input > 0, x.Name)
 	}
 	w = open(fakemodel.NVFP4, func(m *fakemodel.Model) { m.Remove(l + "wkv.input_scale"); m.Remove(l + "wo_a.input_scale") })
 	assert.Zero(t, w.QKV.Input, "one of two matrices has none")

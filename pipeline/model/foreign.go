@@ -2,7 +2,6 @@ package model
 
 import (
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,7 +9,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/vkmla/vkmla/internal/files"
+	"github.com/vkmla/vkmla/internal/gguf"
 	"github.com/vkmla/vkmla/internal/safetensors"
 )
 
@@ -103,7 +102,7 @@ func foreignFolder(dir string, err error) error {
 	if st, e := os.Stat(dir); e == nil && st.Mode().IsRegular() {
 		return err
 	}
-	if errors.Is(err, safetensors.ErrFormat) && isGGUF(filepath.Join(dir, safetensors.SingleName)) {
+	if errors.Is(err, safetensors.ErrFormat) && beginsAsGGUF(filepath.Join(dir, safetensors.SingleName)) {
 		return &ForeignError{safetensors.SingleName, "", "GGUF under another name"}
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -126,14 +125,5 @@ func foreignFolder(dir string, err error) error {
 	return err
 }
 
-// isGGUF reports whether a file begins as GGUF does.
-func isGGUF(path string) bool {
-	f, _, err := files.Regular(path)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	var magic [4]byte
-	_, err = io.ReadFull(f, magic[:])
-	return err == nil && string(magic[:]) == "GGUF"
-}
+// beginsAsGGUF reports whether a file begins as GGUF does.
+func beginsAsGGUF(path string) bool { file, _ := gguf.Find(path); return file != "" }

@@ -3,65 +3,25 @@ package model
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
-	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/vkmla/vkmla/internal/gguf"
-	"github.com/vkmla/vkmla/internal/safetensors"
 )
 
 // architecture is that of DeepSeek-V4 in GGUF. Its keys begin with it.
 const architecture = "deepseek4"
 
-// ggufPart is the name of a file that is one of several parts, but the first.
-var ggufPart = regexp.MustCompile(`-(\d{5})-of-\d{5}\.gguf$`)
-
-// ggufOf returns the GGUF file that a path means: itself, or the one of a folder without
-// safetensors; "" for anything else.
+// ggufOf returns the GGUF file that a path means, "" for none.
 func ggufOf(path string) (string, error) {
-	st, err := os.Stat(path)
+	file, err := gguf.Find(path)
 	if err != nil {
-		return "", nil // whoever opens it says what is wrong
+		return "", &CheckpointError{Tensor: "model", err: err}
 	}
-	if !st.IsDir() {
-		if isGGUF(path) {
-			return path, nil
-		}
-		return "", nil
-	}
-	for _, name := range []string{safetensors.SingleName, safetensors.IndexName} {
-		if _, err := os.Stat(filepath.Join(path, name)); !errors.Is(err, fs.ErrNotExist) {
-			return "", nil
-		}
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return "", nil
-	}
-	defer f.Close()
-	names, _ := f.Readdirnames(maxEntries)
-	var found []string
-	for _, name := range names {
-		n := ggufPart.FindStringSubmatch(name)
-		if strings.HasSuffix(name, ".gguf") && (n == nil || n[1] == "00001") && isGGUF(filepath.Join(path, name)) {
-			found = append(found, name)
-		}
-	}
-	slices.Sort(found)
-	switch len(found) {
-	case 0:
-		return "", nil
-	case 1:
-		return filepath.Join(path, found[0]), nil
-	}
-	return "", &CheckpointError{Tensor: "model", Want: "one, or the name of a file",
-		Got: fmt.Sprintf("%d GGUF files, such as %.200q and %.200q", len(found), found[0], found[1])}
+	return file, nil
 }
 
 // foreignGGUF explains a GGUF file that is not read.

@@ -39,9 +39,10 @@ func sameLayers(t *testing.T, want, got []model.LayerWeights) {
 		require.Equal(t, len(a.Matrices()), len(b.Matrices()))
 		for j, m := range a.Matrices() {
 			n := b.Matrices()[j]
-			require.Equal(t, []any{m.Format, m.N, m.K, m.ScaleF32, m.Global}, []any{n.Format, n.N, n.K, n.ScaleF32, n.Global}, n.Name)
+			require.Equal(t, []any{m.Format, m.N, m.K, m.Global}, []any{n.Format, n.N, n.K, n.Global}, n.Name)
 			blob(n.Name, m.Data, n.Data)
 			blob(n.Name, m.Scales, n.Scales)
+			blob(n.Name, m.RowScales, n.RowScales)
 		}
 		for j, v := range a.Vectors() {
 			w := b.Vectors()[j]

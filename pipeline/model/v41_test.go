@@ -17,6 +17,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/safetensors"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
 )
 
 // text is the text_config of a released configuration of V4.1.
@@ -269,15 +270,12 @@ func TestCheckpointV41(t *testing.T) {
 			for i := range c.Layers {
 				compare(t, m, c, &c.Layers[i], storage != fakemodel.FP8F32)
 			}
-			wants := map[fakemodel.Storage]model.Format{fakemodel.FP8: model.FormatFP8, fakemodel.FP8Rows: model.FormatFP8Rows}
+			wants := map[fakemodel.Storage]projection.Format{fakemodel.FP8: projection.FormatFP8x32, fakemodel.FP8Rows: projection.FormatFP8Rows}
 			for _, m := range []model.Matrix{c.Layers[0].QB, c.Layers[0].OA, c.Layers[0].OB, c.Layers[1].Indexer.QB} {
-				assert.Equal(t, cmp.Or(wants[storage], model.FormatBF16), m.Format, "%s: %s", storage, m.Name)
-				if storage == fakemodel.FP8 {
-					assert.Equal(t, 32, m.Block, m.Name)
-				}
+				assert.Equal(t, cmp.Or(wants[storage], projection.FormatBF16), m.Format, "%s: %s", storage, m.Name)
 			}
 			if storage == fakemodel.FP8 { // wq_a ends within a block
-				assert.Equal(t, model.FormatBF16, c.Layers[0].QKV.Format)
+				assert.Equal(t, projection.FormatBF16, c.Layers[0].QKV.Format)
 			}
 		}
 	}
@@ -374,8 +372,8 @@ func TestCheckpointV41Widths(t *testing.T) {
 	require.NoError(t, err)
 	for i := range c.Layers {
 		compare(t, m, c, &c.Layers[i], true)
-		assert.Equal(t, model.FormatBF16, c.Layers[i].QKV.Format)
-		assert.Equal(t, model.FormatBF16, c.Layers[i].QB.Format)
-		assert.Equal(t, model.FormatFP8, c.Layers[i].OA.Format)
+		assert.Equal(t, projection.FormatBF16, c.Layers[i].QKV.Format)
+		assert.Equal(t, projection.FormatBF16, c.Layers[i].QB.Format)
+		assert.Equal(t, projection.FormatFP8x32, c.Layers[i].OA.Format)
 	}
 }

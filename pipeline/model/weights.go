@@ -4,43 +4,9 @@ import (
 	"fmt"
 
 	"github.com/vkmla/vkmla/internal/safetensors"
+	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 )
-
-// Format is how the weights of a linear layer are stored, in files and on the device alike.
-type Format uint8
-
-// Formats. All are row-major, N outputs by K inputs.
-const (
-	// FormatBF16: [N, K] bf16.
-	FormatBF16 Format = iota + 1
-	// FormatFP8: [N, K] E4M3, and a scale for every block of B by B, B = 128 or 32 (the last
-	// may be smaller), [ceil(N/B), ceil(K/B)] UE8M0 bytes or, of blocks of 128, f32.
-	// w = e4m3 * scale.
-	FormatFP8
-	// FormatNVFP4: [N, K/2] bytes of two E2M1 each, the even column in the low
-	// nibble; a scale for every 16 columns of a row, [N, K/16] E4M3; and one f32.
-	// w = e2m1 * e4m3 * f32.
-	FormatNVFP4
-	// FormatFP8Rows: [N, K] E4M3, and a scale for every row, [N] f32.
-	// w = e4m3 * scale.
-	FormatFP8Rows
-)
-
-// String returns "bf16", "fp8", "nvfp4" or "fp8-rows".
-func (f Format) String() string {
-	switch f {
-	case FormatBF16:
-		return "bf16"
-	case FormatFP8:
-		return "fp8"
-	case FormatNVFP4:
-		return "nvfp4"
-	case FormatFP8Rows:
-		return "fp8-rows"
-	}
-	return fmt.Sprintf("format(%d)", uint8(f))
-}
 
 // Matrix is the weights of a linear layer, y = x W^T, as a checkpoint holds them.
 // Sources: fp8 blocks: weight_dequant in DeepSeek's inference/kernel.py; NVFP4:
@@ -48,16 +14,15 @@ func (f Format) String() string {
 // inverted here. Of stacked matrices the largest input_scale counts, as vLLM has it for the
 // former.
 type Matrix struct {
-	Name     string // of the tensor, or of the stacked tensors with "|" between them
-	Format   Format
-	N, K     int                               // rows (outputs) and columns (inputs)
-	Data     Blob                              // see Format
-	Scales   Blob                              // see Format; FormatBF16 has none
-	Block    int                               // FormatFP8: B; 0 counts as 128
-	ScaleF32 bool                              // scales are f32: of FormatFP8 if they are not UE8M0, and of FormatFP8Rows
-	Global   float32                           // FormatNVFP4: factor of all weights
-	Input    float32                           // FormatNVFP4: input_scale, unchecked; 0: there is none, NaN: not one f32
-	values   func(r int, dst []float32, a int) // dst = row r from column a on, as f32
+	Name      string // of the tensor, or of the stacked tensors with "|" between them
+	Format    projection.Format
+	N, K      int                               // rows (outputs) and columns (inputs)
+	Data      Blob                              // row-major, as projection.Format.Shapes says, as are the next two
+	Scales    Blob                              // absent if the format has none
+	RowScales Blob                              // absent if the format has none, or Global is for all rows
+	Global    float32                           // FormatNVFP4: factor of all weights
+	Input     float32                           // FormatNVFP4: input_scale, unchecked; 0: there is none, NaN: not one f32
+	values    func(r int, dst []float32, a int) // dst = row r from column a on, as f32
 }
 
 // Vector is a small tensor: the weights of a norm, sinks, positional terms.
@@ -153,7 +118,7 @@ func (l *LayerWeights) Vectors() []*Vector {
 func (l *LayerWeights) Bytes() int64 {
 	n := int64(0)
 	for _, m := range l.Matrices() {
-		n += m.Data.Size() + m.Scales.Size()
+		n += m.Data.Size() + m.Scales.Size() + m.RowScales.Size()
 	}
 	for _, v := range l.Vectors() {
 		n += v.Data.Size()

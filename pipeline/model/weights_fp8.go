@@ -1,13 +1,13 @@
 package model
 
 import (
-	"cmp"
 	"encoding/binary"
 	"math"
 	"slices"
 
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/safetensors"
+	"github.com/vkmla/vkmla/projection"
 )
 
 // scaleGrid says which weights of a matrix share a scale: those of side rows and cut columns.
@@ -58,32 +58,41 @@ func (l *layerReader) fp8(w safetensors.Tensor, stem string, n, k int, p part) M
 	}
 	switch grid.per {
 	case perRow:
-		m.Format, m.ScaleF32 = FormatFP8Rows, true
-		m.Scales = decoded(p.s-p.r, scale, func(i int) int { return p.r + i })
+		m.Format = projection.FormatFP8Rows
+		m.RowScales = decoded(p.s-p.r, scale, func(i int) int { return p.r + i })
 	case perMatrix:
-		m.ScaleF32 = true
+		m.Format = projection.FormatFP8F32
 		m.Scales = decoded(ceilDiv(m.N, blockSide)*ceilDiv(m.K, blockSide), scale, func(int) int { return 0 })
 	default:
-		m.ScaleF32 = s.DType != safetensors.F8E8M0
-		if grid.side != blockSide && (m.ScaleF32 || m.K%fp8Run != 0) || p.r%grid.side != 0 || p.a%grid.side != 0 {
+		m.Format = fp8Format(grid.side, s.DType == safetensors.F8E8M0)
+		if !m.Format.Known() || grid.side != blockSide && m.K%fp8Run != 0 || p.r%grid.side != 0 || p.a%grid.side != 0 {
 			return m.asBF16()
 		}
-		if m.Scales = blockScales(s, columns, grid.side, p); grid.side != blockSide {
-			m.Block = grid.side
-		}
+		m.Scales = blockScales(s, columns, grid.side, p)
 	}
 	return m
 }
 
-// fp8Run is what the inputs of a matrix of FormatFP8 are a multiple of where it is multiplied.
+// fp8Run is what the inputs of a matrix of E4M3 are a multiple of where it is multiplied.
 const fp8Run = 16
 
-// side is of the blocks of a matrix of FormatFP8.
-func (m *Matrix) side() int { return cmp.Or(m.Block, blockSide) }
+// fp8Format returns the format of E4M3 whose scales are of blocks of a side, as bytes or f32; 0 if
+// there is none.
+func fp8Format(side int, bytes bool) projection.Format {
+	switch {
+	case side == blockSide && bytes:
+		return projection.FormatFP8
+	case side == blockSide:
+		return projection.FormatFP8F32
+	case side == v41Block && bytes:
+		return projection.FormatFP8x32
+	}
+	return 0
+}
 
-// fp8Part is a part of a matrix of k columns, in blocks, without scales and values.
+// fp8Part is a part of a matrix of k columns without format, scales and values.
 func fp8Part(w safetensors.Tensor, k int, p part) Matrix {
-	return Matrix{Name: w.Name, Format: FormatFP8, N: p.s - p.r, K: p.b - p.a, Data: grid(w.Data, k, p.r, p.s, p.a, p.b)}
+	return Matrix{Name: w.Name, N: p.s - p.r, K: p.b - p.a, Data: grid(w.Data, k, p.r, p.s, p.a, p.b)}
 }
 
 // scaleGrid finds out by its shape what a tensor of scales of n by k weights is for. Where two

@@ -1,12 +1,15 @@
 package model
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
 	"github.com/vkmla/vkmla/internal/gguf"
 	"github.com/vkmla/vkmla/internal/safetensors"
+	"github.com/vkmla/vkmla/projection"
 )
 
 // blockFormat returns the format of a tensor of GGUF that is stored in blocks, nil for any other.
@@ -45,7 +48,7 @@ func blockFloats(f *gguf.Format, data []byte) func(dst []float32, i int) {
 }
 
 // blocks reads a matrix stored in blocks, with a factor for all of it where there is one. It
-// becomes bf16.
+// becomes bf16 unless kernels read its format and its part has whole blocks.
 func (l *layerReader) blocks(w safetensors.Tensor, stem string, n, k int, p part) Matrix {
 	if l.shape(w, n, k); l.err != nil {
 		return Matrix{}
@@ -65,8 +68,41 @@ func (l *layerReader) blocks(w safetensors.Tensor, stem string, n, k int, p part
 			dst[i] *= factor[0]
 		}
 	}
+	m.Format = projection.FormatOfBlocks(string(w.DType))
+	if v := m.Format.BlockValues(); v > 0 && factor[0] == 1 && p.a%v == 0 && p.b%v == 0 {
+		m.repack(blockFormat(w), w.Data, k, p)
+		return m
+	}
+	m.Format = 0
 	l.widened.add(w, m.N, m.K)
 	return m.asBF16()
+}
+
+// repack makes data and scales of a part of a matrix of k columns that is stored in blocks, row by
+// row when they are read.
+func (m *Matrix) repack(f *gguf.Format, stored []byte, k int, p part) {
+	is := m.Format.Shapes(1, m.K)
+	d, s := int(is.Data.Bytes()), int(is.Scale.Bytes())
+	row := func(r int, data, scales []byte) float32 {
+		at := (p.r + r) * f.Size(k)
+		factor, _ := m.Format.Repack(data, scales, stored[at+f.Size(p.a):at+f.Size(p.b)]) // sizes fit
+		return factor
+	}
+	m.Data = computed(int64(m.N), d, func(dst []byte, i int64) {
+		for ; len(dst) > 0; dst, i = dst[d:], i+1 {
+			row(int(i), dst[:d], nil)
+		}
+	})
+	m.Scales = computed(int64(m.N), s, func(dst []byte, i int64) {
+		for ; len(dst) > 0; dst, i = dst[s:], i+1 {
+			row(int(i), nil, dst[:s])
+		}
+	})
+	m.RowScales = computed(int64(m.N), 4, func(dst []byte, i int64) {
+		for ; len(dst) > 0; dst, i = dst[4:], i+1 {
+			binary.LittleEndian.PutUint32(dst, math.Float32bits(row(int(i), nil, nil)))
+		}
+	})
 }
 
 // Widened says which linear layers are kept as bf16 because no kernel reads their format.

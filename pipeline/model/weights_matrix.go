@@ -7,6 +7,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/safetensors"
+	"github.com/vkmla/vkmla/projection"
 )
 
 // part is the rows r to s and columns a to b of a stored matrix, those of a rank.
@@ -46,7 +47,7 @@ func (l *layerReader) plain(w safetensors.Tensor, n, k int, p part) Matrix {
 	if l.shape(w, n, k); l.err != nil {
 		return Matrix{}
 	}
-	m := Matrix{Name: w.Name, Format: FormatBF16, N: p.s - p.r, K: p.b - p.a}
+	m := Matrix{Name: w.Name, Format: projection.FormatBF16, N: p.s - p.r, K: p.b - p.a}
 	at := func(r int) int { return (p.r+r)*k + p.a }
 	decode := floats(w)
 	if w.DType == safetensors.BF16 {
@@ -115,11 +116,11 @@ func rounded(n, k int, values func(r int, dst []float32, a int)) Blob {
 
 // asBF16 is m with its weights rounded to bf16.
 func (m Matrix) asBF16() Matrix {
-	if m.Format == FormatBF16 {
+	if m.Format == projection.FormatBF16 {
 		return m
 	}
 	exact := m.values
-	b := Matrix{Name: m.Name, Format: FormatBF16, N: m.N, K: m.K, Data: rounded(m.N, m.K, exact)}
+	b := Matrix{Name: m.Name, Format: projection.FormatBF16, N: m.N, K: m.K, Data: rounded(m.N, m.K, exact)}
 	b.values = func(r int, dst []float32, a int) {
 		exact(r, dst, a)
 		for i, x := range dst {
@@ -154,7 +155,7 @@ func (l *layerReader) nvfp4(w safetensors.Tensor, stem string, n, k int, p part)
 		}
 	}
 	l.scales(s, n*k/nvBlock, e4m3)
-	m := Matrix{Name: w.Name, Format: FormatNVFP4, N: p.s - p.r, K: p.b - p.a, Global: global, Input: input,
+	m := Matrix{Name: w.Name, Format: projection.FormatNVFP4, N: p.s - p.r, K: p.b - p.a, Global: global, Input: input,
 		Data: grid(w.Data, k/2, p.r, p.s, p.a/2, p.b/2), Scales: grid(s.Data, k/nvBlock, p.r, p.s, p.a/nvBlock, p.b/nvBlock)}
 	m.values = func(row int, dst []float32, c int) {
 		for j := range dst {
@@ -230,10 +231,10 @@ func (l *layerReader) scales(t safetensors.Tensor, n int, decode func(dst []floa
 	})
 }
 
-// stack puts matrices of the same inputs one above the other. A common format stays, for FP8 if all
-// but the last have whole blocks, for NVFP4 if all have the same factor. Of factors of activations
-// the largest counts, if all have one. Otherwise the weights are
-// rounded to bf16, which is exact for FP8 with power-of-two scales.
+// stack puts matrices of the same inputs one above the other. A common format stays if all but the
+// last have whole blocks, for NVFP4 if all have the same factor; of FP8 with scales of bytes and of
+// f32 it is that of f32. Of factors of activations the largest counts, if all have one. Otherwise
+// the weights are rounded to bf16, which is exact for FP8 with power-of-two scales.
 func stack(list ...Matrix) Matrix {
 	all := list[0]
 	fits, without := true, false
@@ -241,20 +242,22 @@ func stack(list ...Matrix) Matrix {
 		last := i == len(list)-1
 		all.Input = max(all.Input, m.Input)
 		without = without || m.Input == 0
-		fits = fits && m.Format == all.Format && m.Block == all.Block && m.Global == all.Global &&
-			(m.Format != FormatFP8 || last || m.N%m.side() == 0)
-		all.ScaleF32 = all.ScaleF32 || m.ScaleF32
+		common, ok := commonFormat(all.Format, m.Format)
+		fits = fits && ok && m.Global == all.Global && (last || m.N%m.Format.ScaleRows() == 0)
+		all.Format = common
 	}
 	if without || !fits {
 		all.Input = 0
 	}
-	all.Name, all.N, all.Data, all.Scales = "", 0, Blob{}, Blob{}
+	if !fits {
+		all.Format, all.Global = projection.FormatBF16, 0
+	}
+	all.Name, all.N, all.Data, all.Scales, all.RowScales = "", 0, Blob{}, Blob{}, Blob{}
 	parts := make([]Matrix, len(list))
 	for i, m := range list {
 		if !fits {
 			m = m.asBF16()
-			all.Format, all.Block, all.ScaleF32, all.Global = FormatBF16, 0, false, 0
-		} else if all.ScaleF32 && !m.ScaleF32 {
+		} else if m.Format != all.Format {
 			m.Scales = exponents(m.Scales)
 		}
 		parts[i] = m
@@ -263,7 +266,7 @@ func stack(list ...Matrix) Matrix {
 		}
 		all.Name += m.Name
 		all.N += m.N
-		all.Data, all.Scales = join(all.Data, m.Data), join(all.Scales, m.Scales)
+		all.Data, all.Scales, all.RowScales = join(all.Data, m.Data), join(all.Scales, m.Scales), join(all.RowScales, m.RowScales)
 	}
 	all.values = func(r int, dst []float32, a int) {
 		for _, m := range parts {
@@ -275,6 +278,14 @@ func stack(list ...Matrix) Matrix {
 		}
 	}
 	return all
+}
+
+// commonFormat returns the format that matrices of two formats can be in without rounding.
+func commonFormat(a, b projection.Format) (f projection.Format, ok bool) {
+	if a != b && min(a, b) == projection.FormatFP8F32 && max(a, b) == projection.FormatFP8 {
+		return projection.FormatFP8F32, true
+	}
+	return a, a == b
 }
 
 // exponents turns UE8M0 bytes into f32.

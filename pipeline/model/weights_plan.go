@@ -1,22 +1,25 @@
 package model
 
 import (
+	"slices"
+
+	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 // Plan returns what Checkpoint.Plan returns for one of some ranks, where there is no checkpoint
-// yet: linear layers that released checkpoints quantise have a format, FormatBF16, FormatFP8 with
-// scales of a byte, or FormatNVFP4; all else is as in these. Without numbers of layers it is for
+// yet: linear layers that released checkpoints quantise have a format, FormatBF16, FormatFP8 or
+// FormatNVFP4 of package projection; all else is as in these. Without numbers of layers it is for
 // all but those that only predict ahead. The layers have no memory; there is nothing to close.
 //
 // Errors: *ConfigError; vk.ErrArgument for another format, for ranks that are no divisor of
 // o_groups, and for an unknown layer.
-func (c Config) Plan(format Format, ranks int, layers ...int) ([]*DeviceLayer, error) {
+func (c Config) Plan(format projection.Format, ranks int, layers ...int) ([]*DeviceLayer, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
 	switch {
-	case format < FormatBF16 || format > FormatNVFP4:
+	case !slices.Contains([]projection.Format{projection.FormatBF16, projection.FormatFP8, projection.FormatNVFP4}, format):
 		return nil, badArgument(opPlan, "format", format, "bf16, fp8 or nvfp4")
 	case ranks < 1 || c.Groups%ranks != 0:
 		return nil, badArgument(opPlan, "ranks", ranks, "a divisor of the %d groups", c.Groups)
@@ -39,7 +42,7 @@ func (c Config) Plan(format Format, ranks int, layers ...int) ([]*DeviceLayer, e
 // outline makes weights that have sizes and no data.
 type outline struct {
 	Config
-	format Format
+	format projection.Format
 	ranks  int
 }
 
@@ -55,10 +58,10 @@ func (o outline) layer(i int) LayerWeights {
 		return w
 	}
 	w.Indexer = &IndexerWeights{QB: o.matrix(o.format, o.IndexHeads*IndexDim, o.QRank),
-		Weights: o.matrix(FormatBF16, o.IndexHeads, o.Hidden)}
+		Weights: o.matrix(projection.FormatBF16, o.IndexHeads, o.Hidden)}
 	switch {
 	case spec.LatentKeys:
-		w.Indexer.Keys = &KeyWeights{o.matrix(FormatBF16, IndexDim, HeadDim), outlined(tensor.BF16, IndexDim)}
+		w.Indexer.Keys = &KeyWeights{o.matrix(projection.FormatBF16, IndexDim, HeadDim), outlined(tensor.BF16, IndexDim)}
 	case spec.Compresses():
 		w.Indexer.Compressor = o.compressor(spec, IndexDim)
 	}
@@ -67,28 +70,23 @@ func (o outline) layer(i int) LayerWeights {
 
 func (o outline) compressor(spec *LayerSpec, dim int) *CompressorWeights {
 	c := spec.Compression(dim)
-	w := &CompressorWeights{KVGate: o.matrix(FormatBF16, c.Columns(), o.Hidden), Norm: outlined(tensor.BF16, dim)}
+	w := &CompressorWeights{KVGate: o.matrix(projection.FormatBF16, c.Columns(), o.Hidden), Norm: outlined(tensor.BF16, dim)}
 	if spec.Gated() {
 		w.Ape = outlined(tensor.F32, c.Ratio, c.Channels())
 	}
 	return w
 }
 
-func (o outline) matrix(f Format, n, k int) Matrix {
-	if f == FormatFP8 && o.WeightBlock == v41Block && k%fp8Run != 0 {
-		f = FormatBF16
-	}
-	m, sized := Matrix{Format: f, N: n, K: k}, func(bytes int) Blob { return Blob{size: int64(bytes)} }
-	switch f {
-	case FormatFP8:
-		side := o.weightBlock()
-		if m.Data, m.Scales = sized(n*k), sized(ceilDiv(n, side)*ceilDiv(k, side)); side != blockSide {
-			m.Block = side
+func (o outline) matrix(f projection.Format, n, k int) Matrix {
+	if f == projection.FormatFP8 {
+		if f = fp8Format(o.weightBlock(), true); f == projection.FormatFP8x32 && k%fp8Run != 0 {
+			f = projection.FormatBF16
 		}
-	case FormatNVFP4:
-		m.Data, m.Scales, m.Global = sized(n*k/2), sized(n*k/nvBlock), 1
-	default:
-		m.Data = sized(2 * n * k)
+	}
+	is, sized := f.Shapes(n, k), func(t tensor.Tensor) Blob { return Blob{size: int64(t.Bytes())} }
+	m := Matrix{Format: f, N: n, K: k, Data: sized(is.Data), Scales: sized(is.Scale)}
+	if f == projection.FormatNVFP4 {
+		m.Global = 1
 	}
 	return m
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -18,14 +19,13 @@ const (
 
 // DeviceMatrix is a Matrix on a device, stored as Format says.
 type DeviceMatrix struct {
-	Format   Format
-	N, K     int
-	Data     tensor.Tensor // [N, K] bf16 or u8 (E4M3); FormatNVFP4: [N, K/2] u8
-	Scales   tensor.Tensor // FormatFP8: [ceil(N/B), ceil(K/B)] u8 (UE8M0) or f32; FormatNVFP4: [N, K/16] u8; FormatFP8Rows: [N] f32
-	Block    int           // FormatFP8: B; 0 counts as 128
-	Global   float32       // FormatNVFP4
-	Input    float32       // FormatNVFP4: input_scale, for activations of 4 bits; 0: none
-	ScaleF32 bool          // Scales are f32
+	Format    projection.Format
+	N, K      int
+	Data      tensor.Tensor // as projection.Format.Shapes says, as are the next two
+	Scales    tensor.Tensor // absent if the format has none
+	RowScales tensor.Tensor // absent if the format has none, or Global is for all rows
+	Global    float32       // FormatNVFP4
+	Input     float32       // FormatNVFP4: input_scale, for activations of 4 bits; 0: none
 }
 
 // DeviceLayer is LayerWeights on a device, with H heads and G groups of one rank.
@@ -228,7 +228,9 @@ func (u *uploader) layer(w *LayerWeights) (*DeviceLayer, error) {
 // arenaBytes is what the tensors of a layer take in one buffer.
 func arenaBytes(w *LayerWeights) (n uint64) {
 	for _, m := range w.Matrices() {
-		n += tensor.Need(tensor.U8, int(m.Data.Size())) + tensor.Need(tensor.U8, int(m.Scales.Size()))
+		for _, b := range []Blob{m.Data, m.Scales, m.RowScales} {
+			n += tensor.Need(tensor.U8, int(b.Size()))
+		}
 	}
 	for _, v := range w.Vectors() {
 		n += tensor.Need(tensor.U8, int(v.Data.Size()))
@@ -262,36 +264,23 @@ func (u *uploader) compressor(c *CompressorWeights) *DeviceCompressor {
 }
 
 func (u *uploader) matrix(m *Matrix) DeviceMatrix {
-	d := DeviceMatrix{Format: m.Format, N: m.N, K: m.K, Block: m.Block, Global: m.Global, Input: m.Input, ScaleF32: m.ScaleF32}
-	switch m.Format {
-	case FormatBF16:
-		d.Data = u.numbers(numfmt.SpecialBF16, m, tensor.BF16)
-	case FormatFP8:
-		dt, side := tensor.U8, m.side()
-		if m.ScaleF32 {
-			dt = tensor.F32
-		}
-		d.Data = u.numbers(numfmt.SpecialE4M3, m, tensor.U8)
-		d.Scales = u.tensor(m.Name, m.Scales, dt, ceilDiv(m.N, side), ceilDiv(m.K, side))
-	case FormatNVFP4:
-		d.Data = u.tensor(m.Name, m.Data, tensor.U8, m.N, m.K/2)
-		d.Scales = u.tensor(m.Name, m.Scales, tensor.U8, m.N, m.K/nvBlock)
-	case FormatFP8Rows:
-		d.Data = u.numbers(numfmt.SpecialE4M3, m, tensor.U8)
-		d.Scales = u.tensor(m.Name, m.Scales, tensor.F32, m.N)
-	default:
+	d := DeviceMatrix{Format: m.Format, N: m.N, K: m.K, Global: m.Global, Input: m.Input}
+	if !m.Format.Known() {
 		u.fail(m.Name, m.Format.String(), "a format")
+		return d
+	}
+	is := m.Format.Shapes(m.N, m.K)
+	d.Data = u.tensor(m.Name, m.Data, is.Data.DType, is.Data.Shape...)
+	if n := len(u.jobs); n > 0 {
+		u.jobs[n-1].finite = m.Format.Special()
+	}
+	if is.Scale.Shape != nil {
+		d.Scales = u.tensor(m.Name, m.Scales, is.Scale.DType, is.Scale.Shape...)
+	}
+	if is.RowScale.Shape != nil && m.Global == 0 {
+		d.RowScales = u.tensor(m.Name, m.RowScales, is.RowScale.DType, is.RowScale.Shape...)
 	}
 	return d
-}
-
-// numbers is tensor for the weights of a matrix, of which those that are infinite or none are refused.
-func (u *uploader) numbers(special numfmt.Special, m *Matrix, dt tensor.DType) tensor.Tensor {
-	t := u.tensor(m.Name, m.Data, dt, m.N, m.K)
-	if n := len(u.jobs); n > 0 {
-		u.jobs[n-1].finite = special
-	}
-	return t
 }
 
 func (u *uploader) vector(v *Vector) tensor.Tensor {

@@ -59,10 +59,10 @@ func TestUpload(t *testing.T) {
 			}
 			for j, m := range w.Matrices() {
 				g := matrices[j]
-				assert.True(t, g.Format == m.Format && g.N == m.N && g.K == m.K && g.Global == m.Global &&
-					g.ScaleF32 == m.ScaleF32, "%s: %+v", m.Name, g)
+				assert.True(t, g.Format == m.Format && g.N == m.N && g.K == m.K && g.Global == m.Global, "%s: %+v", m.Name, g)
 				same(t, m.Name, g.Data, m.Data)
 				same(t, m.Name, g.Scales, m.Scales)
+				same(t, m.Name, g.RowScales, m.RowScales)
 			}
 			for j, v := range w.Vectors() {
 				same(t, v.Name, vectors[j], v.Data)

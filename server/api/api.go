@@ -3,18 +3,17 @@
 package api
 
 import (
-	"bytes"
 	"context"
+	"crypto/sha256"
+	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"net/http/pprof"
+	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -23,41 +22,84 @@ import (
 	"github.com/vkmla/vkmla/server/text"
 )
 
-// maxBody is the most bytes of a request: a prompt of a million tokens has eight million.
-const maxBody = 64 << 20
-
-// mostLogprobs is the most candidates of a position that a request may ask for.
-const mostLogprobs = 100
-
 // Options are what a Server needs.
 type Options struct {
-	Name     string // of the model, in answers
-	EOS      []int32
-	Text     *text.Tokenizer // nil: prompts are token ids, and answers have no text
-	Metrics  prometheus.Gatherer
-	Healthy  func() error // of the device and the scheduler
-	Log      *slog.Logger
-	Schedule func(context.Context, batch.Request) (*batch.Answer, error)
+	Name      string // of the model, in answers and in requests that name one
+	EOS       []int32
+	Text      *text.Tokenizer // nil: prompts are token ids, and answers have no text
+	MaxTokens int             // of a prompt and its answer
+	Keys      []string        // one of which each request to /v1 needs; none: nobody needs one
+	Metrics   prometheus.Gatherer
+	Healthy   func() error // why no load should come here: of devices, schedulers, warming, draining
+	Log       *slog.Logger
+	Schedule  func(context.Context, batch.Request) (*batch.Answer, error)
+
+	// KeepAlive is after how long without a token a stream gets a comment, so that nobody between
+	// takes it for dead; 0: five seconds.
+	KeepAlive time.Duration
 }
 
 // Server answers requests.
-type Server struct{ o Options }
+type Server struct {
+	o      Options
+	began  time.Time
+	bodies chan struct{} // holds a value for each body that is read
+	keys   [][sha256.Size]byte
+}
 
-// New returns the handler of all paths.
-func New(o Options) http.Handler {
-	s := &Server{o}
+// New returns the handlers of the API and of what operators ask, which may be served elsewhere.
+func New(o Options) (api, admin http.Handler) {
+	if o.KeepAlive == 0 {
+		o.KeepAlive = 5 * time.Second
+	}
+	s := &Server{o: o, began: time.Now(), bodies: make(chan struct{}, bodiesAtOnce)}
+	for _, k := range o.Keys {
+		s.keys = append(s.keys, sha256.Sum256([]byte(k)))
+	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/completions", s.completions)
-	mux.HandleFunc("GET /v1/models", s.models)
+	mux.Handle("POST /v1/completions", s.keyed(s.completions))
+	mux.Handle("GET /v1/models", s.keyed(s.models))
+	mux.Handle("GET /v1/models/{id}", s.keyed(s.model))
 	mux.HandleFunc("GET /healthz", s.health)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{}))
-	// Whoever reaches this port may profile the program: keep it off public networks.
+	mux.HandleFunc("/", s.unknown)
+	return mux, s.admin()
+}
+
+// admin is what nobody but operators should reach: it says what is asked and how the program runs.
+func (s *Server) admin() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", s.health)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.o.Metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("/", s.unknown)
 	return mux
+}
+
+// keyed demands a key where there are some. All are compared, in a time that says nothing of them.
+func (s *Server) keyed(f http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		given, is := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		sum, ok := sha256.Sum256([]byte(given)), 0
+		for _, k := range s.keys {
+			ok |= subtle.ConstantTimeCompare(sum[:], k[:])
+		}
+		if len(s.keys) > 0 && (ok == 0 || !is) {
+			fail(w, &statusError{http.StatusUnauthorized, "invalid_api_key", "want a key of this server: Authorization: Bearer KEY"})
+			return
+		}
+		f(w, r)
+	})
+}
+
+// paths are what the API has, for those who look for something else.
+const paths = "POST /v1/completions, GET /v1/models, /v1/models/{id}, /healthz"
+
+func (s *Server) unknown(w http.ResponseWriter, r *http.Request) {
+	fail(w, &statusError{http.StatusNotFound, "not_found", fmt.Sprintf("%s %.200s is not here; there are %s", r.Method, r.URL.Path, paths)})
 }
 
 func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
@@ -68,294 +110,50 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(w, "ok")
 }
 
+// card describes the model.
+func (s *Server) card() map[string]any {
+	return map[string]any{"id": s.o.Name, "object": "model", "created": s.began.Unix(), "owned_by": "vkmla", "max_model_len": s.o.MaxTokens}
+}
+
 func (s *Server) models(w http.ResponseWriter, _ *http.Request) {
-	_ = write(w, map[string]any{"object": "list", "data": []any{map[string]any{"id": s.o.Name, "object": "model"}}})
+	_ = write(w, map[string]any{"object": "list", "data": []any{s.card()}})
 }
 
-// completion is the body of a request. Members that it does not list are ignored, unless they
-// would change the answer.
-type completion struct {
-	Model       string          `json:"model"`
-	Prompt      json.RawMessage `json:"prompt"`
-	MaxTokens   *int            `json:"max_tokens"`  // 16
-	Temperature *float64        `json:"temperature"` // 1
-	Seed        *int64          `json:"seed"`        // random
-	Stream      bool            `json:"stream"`
-	Logprobs    *int            `json:"logprobs"`
-	Echo        bool            `json:"echo"`
-	IgnoreEOS   bool            `json:"ignore_eos"`
-	StopTokens  tokenIDs        `json:"stop_token_ids"`
-	StreamOpts  struct {
-		Usage bool `json:"include_usage"`
-	} `json:"stream_options"`
-
-	N                *int            `json:"n"`
-	BestOf           *int            `json:"best_of"`
-	TopP             *float64        `json:"top_p"`
-	PresencePenalty  float64         `json:"presence_penalty"`
-	FrequencyPenalty float64         `json:"frequency_penalty"`
-	Suffix           string          `json:"suffix"`
-	Stop             json.RawMessage `json:"stop"`
-	LogitBias        map[string]any  `json:"logit_bias"`
+// otherModel refuses a name that is not the model's.
+func (s *Server) otherModel(name string) error {
+	return &statusError{http.StatusNotFound, "model_not_found",
+		fmt.Sprintf("model: got %.60q, want %q, which this server has", name, s.o.Name)}
 }
 
-// tokenIDs are token ids, of which none is null: encoding/json takes that for 0.
-type tokenIDs []int32
-
-// UnmarshalJSON reads a list of numbers.
-func (t *tokenIDs) UnmarshalJSON(data []byte) error {
-	if err := json.Unmarshal(data, (*[]int32)(t)); err != nil {
-		return err
-	}
-	if len(*t) > 0 && bytes.Contains(data, []byte("null")) { // there are no names in a list of numbers
-		return fmt.Errorf("got %.40s, want a list of token ids, such as [1, 2, 3]", data)
-	}
-	return nil
-}
-
-func or[T any](p *T, absent T) T {
-	if p == nil {
-		return absent
-	}
-	return *p
-}
-
-// tokens reads the prompt: a list of token ids or, with a tokenizer, a text; or a list of one of
-// these.
-func (c *completion) tokens(k *text.Tokenizer) ([]int32, error) {
-	var ids tokenIDs
-	var lists []tokenIDs
-	var one string
-	var texts []string
-	switch {
-	case json.Unmarshal(c.Prompt, &ids) == nil && len(ids) > 0:
-		return ids, nil
-	case json.Unmarshal(c.Prompt, &lists) == nil && len(lists) == 1:
-		return lists[0], nil
-	case json.Unmarshal(c.Prompt, &one) == nil && string(c.Prompt) != "null":
-	case json.Unmarshal(c.Prompt, &texts) == nil && len(texts) == 1:
-		one = texts[0]
-	default:
-		return nil, fmt.Errorf("prompt: got %.40s, want one text or one list of token ids, such as [1, 2, 3]", c.Prompt)
-	}
-	if k == nil {
-		return nil, fmt.Errorf("prompt: got %.40s, want one list of token ids, such as [1, 2, 3]: "+
-			"the model has no tokenizer.json", c.Prompt)
-	}
-	return k.Encode(one)
-}
-
-// request reads a request's body.
-func (c *completion) request(eos []int32, k *text.Tokenizer) (r batch.Request, err error) {
-	refuse := func(format string, a ...any) { err = errors.Join(err, fmt.Errorf(format, a...)) }
-	if r.Prompt, err = c.tokens(k); err == nil && len(r.Prompt) == 0 {
-		refuse("prompt: got no tokens, want at least 1")
-	}
-	r.MaxTokens, r.Temperature, r.Echo = or(c.MaxTokens, 16), or(c.Temperature, 1), c.Echo
-	r.Seed, r.Stop = uint64(or(c.Seed, rand.Int64())), c.StopTokens
-	r.Logprobs, r.Top = c.Logprobs != nil, or(c.Logprobs, 0)
-	if !c.IgnoreEOS {
-		r.Stop = append(r.Stop, eos...)
-	}
-	if r.Temperature < 0 || r.Temperature > 100 {
-		refuse("temperature: got %v, want 0 to 100", r.Temperature)
-	}
-	if r.Top < 0 || r.Top > mostLogprobs {
-		refuse("logprobs: got %d, want 0 to %d", r.Top, mostLogprobs)
-	}
-	if or(c.N, 1) != 1 || or(c.BestOf, 1) != 1 {
-		refuse("n, best_of: this server gives one answer")
-	}
-	if or(c.TopP, 1) != 1 || c.PresencePenalty != 0 || c.FrequencyPenalty != 0 || len(c.LogitBias) > 0 {
-		refuse("top_p, presence_penalty, frequency_penalty, logit_bias: this server samples by temperature alone")
-	}
-	if c.Suffix != "" || len(c.Stop) > 0 && string(c.Stop) != "null" && string(c.Stop) != "[]" {
-		refuse("suffix, stop: this server ends answers by tokens alone: stop_token_ids lists them")
-	}
-	return r, err
-}
-
-// choice is an answer, or a piece of one.
-type choice struct {
-	Index    int       `json:"index"`
-	Text     string    `json:"text"`
-	TokenIDs []int32   `json:"token_ids"`
-	Logprobs *logprobs `json:"logprobs"`
-	Finish   *string   `json:"finish_reason"`
-}
-
-// logprobs has an entry for each token of a choice. Tokens are called token_id:N.
-type logprobs struct {
-	Tokens  []string             `json:"tokens"`
-	Chosen  []*float32           `json:"token_logprobs"`
-	Top     []map[string]float32 `json:"top_logprobs"`
-	Offsets []int                `json:"text_offset"`
-}
-
-func tokenName(id int32) string { return fmt.Sprintf("token_id:%d", id) }
-
-// writer makes choices of the tokens of an answer, one behind the other.
-type writer struct {
-	text   *text.Decoder
-	length int // characters so far
-	wanted bool
-}
-
-func (w *writer) add(c *choice, s string) {
-	c.Text += s
-	w.length += utf8.RuneCountInString(s)
-}
-
-// choice reports tokens. The chosen one is among its candidates even if it is less probable.
-func (w *writer) choice(tokens []batch.Token, reason batch.Reason) choice {
-	c, wanted := choice{TokenIDs: []int32{}}, w.wanted
-	if reason != "" {
-		c.Finish = (*string)(&reason)
-	}
-	if wanted {
-		c.Logprobs = &logprobs{Tokens: []string{}, Chosen: []*float32{}, Top: []map[string]float32{}, Offsets: []int{}}
-	}
-	for _, t := range tokens {
-		c.TokenIDs = append(c.TokenIDs, t.ID)
-		at := w.length
-		w.add(&c, w.text.Add(t.ID))
-		if !wanted {
-			continue
-		}
-		l := c.Logprobs
-		l.Tokens, l.Offsets = append(l.Tokens, tokenName(t.ID)), append(l.Offsets, at)
-		if t.First {
-			l.Chosen, l.Top = append(l.Chosen, nil), append(l.Top, nil)
-			continue
-		}
-		top := map[string]float32{tokenName(t.ID): t.Logprob}
-		for _, x := range t.Top {
-			top[tokenName(x.ID)] = x.Logprob
-		}
-		l.Chosen, l.Top = append(l.Chosen, &t.Logprob), append(l.Top, top)
-	}
-	if reason != "" {
-		w.add(&c, w.text.End())
-	}
-	return c
-}
-
-type usage struct {
-	Prompt     int      `json:"prompt_tokens"`
-	Completion int      `json:"completion_tokens"`
-	Total      int      `json:"total_tokens"`
-	Details    *details `json:"prompt_tokens_details,omitempty"`
-}
-
-// details says how many tokens of a prompt a store had.
-type details struct {
-	Cached int `json:"cached_tokens"`
-}
-
-type response struct {
-	ID      string   `json:"id"`
-	Object  string   `json:"object"`
-	Created int64    `json:"created"`
-	Model   string   `json:"model"`
-	Choices []choice `json:"choices"`
-	Usage   *usage   `json:"usage,omitempty"`
-}
-
-func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
-	var c completion
-	var request batch.Request
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err == nil {
-		err = json.Unmarshal(body, &c) // all of it, so that nothing may follow
-	}
-	if err == nil {
-		request, err = c.request(s.o.EOS, s.o.Text)
-	}
-	if err != nil {
-		fail(w, fmt.Errorf("%w: %w", batch.ErrRequest, err))
+func (s *Server) model(w http.ResponseWriter, r *http.Request) {
+	if id := r.PathValue("id"); id != s.o.Name {
+		fail(w, s.otherModel(id))
 		return
 	}
-	began := time.Now()
-	answer, err := s.o.Schedule(r.Context(), request)
-	if err != nil {
-		fail(w, err)
-		return
-	}
-	head := response{ID: fmt.Sprintf("cmpl-%016x", rand.Uint64()), Object: "text_completion", Created: began.Unix(), Model: s.o.Name}
-	all, err := s.deliver(w, r, &c, head, answer)
-	s.o.Log.Info("completion", "id", head.ID, "prompt", len(request.Prompt), "tokens", all, "stream", c.Stream,
-		"time", time.Since(began), "error", err)
+	_ = write(w, s.card())
 }
 
-// deliver waits for the answer and sends it, whole or piece by piece. It returns how many tokens
-// the answer has.
-func (s *Server) deliver(w http.ResponseWriter, r *http.Request, c *completion, head response, answer *batch.Answer) (n int, err error) {
-	var whole []batch.Token
-	var reason batch.Reason
-	var counted usage
-	out := writer{text: s.o.Text.Decoder(), wanted: c.Logprobs != nil}
-	for sent := false; reason == ""; {
-		var tokens []batch.Token
-		if tokens, reason, err = answer.Next(r.Context()); err != nil {
-			if !sent {
-				fail(w, err)
-			} else { // it is too late for a status
-				_ = event(w, map[string]any{"error": message(err)})
-			}
-			return counted.Completion, err
-		}
-		for _, t := range tokens {
-			if t.Prompt {
-				counted.Prompt++
-			} else {
-				counted.Completion++
-			}
-		}
-		if !c.Stream {
-			whole = append(whole, tokens...)
-			continue
-		}
-		if !sent {
-			w.Header().Set("Content-Type", "text/event-stream")
-			w.Header().Set("Cache-Control", "no-cache")
-			sent = true
-		}
-		head.Choices = []choice{out.choice(tokens, reason)}
-		if err := event(w, head); err != nil {
-			return counted.Completion, errors.Join(err, event(w, map[string]any{"error": message(err)}))
-		}
-	}
-	counted.Prompt = answer.PromptTokens()
-	counted.Total = counted.Prompt + counted.Completion
-	if n := answer.CachedTokens(); n > 0 {
-		counted.Details = &details{n}
-	}
-	head.Usage = &counted
-	if !c.Stream {
-		head.Choices = []choice{out.choice(whole, reason)}
-		return counted.Completion, write(w, head)
-	}
-	if c.StreamOpts.Usage {
-		head.Choices = []choice{}
-		_ = event(w, head)
-	}
-	fmt.Fprint(w, "data: [DONE]\n\n")
-	flush(w)
-	return counted.Completion, nil
-}
+// writeDeadline is how long a client may take for a piece of an answer.
+const writeDeadline = 30 * time.Second
 
-// event sends a server-sent event. JSON has no NaN, which logits of broken weights are.
+// event sends a server-sent event.
 func event(w http.ResponseWriter, v any) error {
 	data, err := json.Marshal(v)
-	if err == nil {
-		fmt.Fprintf(w, "data: %s\n\n", data)
-		flush(w)
+	if err != nil { // JSON has no NaN
+		return errors.Join(err, event(w, map[string]any{"error": problem{Message: err.Error(), Type: "server_error"}}))
 	}
-	return err
+	return send(w, "data: "+string(data)+"\n\n")
 }
 
-// flush sends what was written. A client that has left is noticed by its context.
-func flush(w http.ResponseWriter) { _ = http.NewResponseController(w).Flush() }
+// send writes a piece of a stream.
+func send(w http.ResponseWriter, s string) error {
+	control := http.NewResponseController(w)
+	_ = control.SetWriteDeadline(time.Now().Add(writeDeadline)) // a recorder of tests has none
+	if _, err := w.Write([]byte(s)); err != nil {
+		return err
+	}
+	return control.Flush()
+}
 
 func write(w http.ResponseWriter, v any) error {
 	data, err := json.Marshal(v)
@@ -363,34 +161,8 @@ func write(w http.ResponseWriter, v any) error {
 		fail(w, err)
 		return err
 	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeDeadline))
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(append(data, '\n')) // a client that has left is noticed by its context
 	return nil
-}
-
-func message(err error) map[string]any {
-	kind := "server_error"
-	if errors.Is(err, batch.ErrRequest) {
-		kind = "invalid_request_error"
-	}
-	return map[string]any{"message": err.Error(), "type": kind}
-}
-
-// fail answers with an error.
-func fail(w http.ResponseWriter, err error) {
-	status := http.StatusInternalServerError
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
-		status = http.StatusRequestEntityTooLarge
-	case errors.Is(err, batch.ErrRequest):
-		status = http.StatusBadRequest
-	case errors.Is(err, batch.ErrBusy):
-		status = http.StatusTooManyRequests
-	case errors.Is(err, batch.ErrClosing), errors.Is(err, batch.ErrMemory):
-		status = http.StatusServiceUnavailable
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]any{"error": message(err)})
 }

@@ -59,14 +59,21 @@ func serveAsked(t *testing.T, m batch.Model, healthy error, k *text.Tokenizer, a
 	s := batch.New(m, batch.Options{Vocab: vocab, MaxTokens: 50, MaxSessions: 2, MaxStep: 4, Log: log,
 		Metrics: batch.NewMetrics(registry)})
 	t.Cleanup(func() { s.Close(context.Background()) })
-	server := httptest.NewServer(New(Options{Name: "m", EOS: []int32{9}, Text: k, Metrics: registry, Log: log,
+	api, admin := New(Options{Name: "m", EOS: []int32{9}, Text: k, MaxTokens: 50, Metrics: registry, Log: log,
 		Healthy: func() error { return healthy }, Schedule: func(ctx context.Context, r batch.Request) (*batch.Answer, error) {
 			a, err := s.Submit(ctx, r)
 			if asked != nil {
 				asked(ctx)
 			}
 			return a, err
-		}}))
+		}})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/metrics") || strings.HasPrefix(r.URL.Path, "/debug/") {
+			admin.ServeHTTP(w, r)
+			return
+		}
+		api.ServeHTTP(w, r)
+	}))
 	t.Cleanup(server.Close)
 	return server
 }
@@ -111,7 +118,10 @@ func TestStream(t *testing.T) {
 	end := ""
 	for event := range strings.SplitSeq(strings.TrimSpace(body), "\n\n") {
 		data, ok := strings.CutPrefix(event, "data: ")
-		require.True(t, ok, event)
+		if !ok {
+			require.True(t, strings.HasPrefix(event, ":"), event)
+			continue
+		}
 		if end = data; data == "[DONE]" {
 			break
 		}
@@ -242,9 +252,9 @@ func TestRefused(t *testing.T) {
 	s := serve(t, nil)
 	for _, body := range []string{``, `{}`, `{"prompt": "text"}`, `{"prompt": []}`, `{"prompt": null}`,
 		`{"prompt": [300]}`, `{"prompt": [-1]}`,
-		`{"prompt": [1], "logprobs": 101}`, `{"prompt": [1], "temperature": -1}`, `{"prompt": [1], "n": 2}`,
-		`{"prompt": [1], "max_tokens": 50}`, `{"prompt": [1], "top_p": 0.5}`, `{"prompt": [1], "stop": ["x"]}`,
-		`{"prompt": [null]}`, `{"prompt": [1, null]}`, `{"prompt": [[1, null]]}`, `{"prompt": [[]]}`, `{"prompt": [[1], [2]]}`,
+		`{"prompt": [1], "logprobs": 101}`, `{"prompt": [1], "temperature": -1}`, `{"prompt": [1], "n": 65}`,
+		`{"prompt": [1], "max_tokens": 50}`, `{"prompt": [1], "top_p": 1.5}`, `{"prompt": [1], "stop": ["x"]}`,
+		`{"prompt": [null]}`, `{"prompt": [1, null]}`, `{"prompt": [[1, null]]}`, `{"prompt": [[]]}`, `{"prompt": [[1], []]}`,
 		`{"prompt": [1.5]}`, `{"prompt": [1e400]}`, `{"prompt": [4294967297]}`, `{"prompt": {"a": 1}}`, `{"prompt": [1]} {}`,
 		`{"prompt": [1], "stop_token_ids": [null]}`, `{"prompt": [1], "stop_token_ids": [4, null]}`,
 		`{"prompt": [1], "max_tokens": -1}`, `{"prompt": [1], "max_tokens": 9223372036854775807}`, `{"prompt": [1], "max_tokens": 1e30}`,
@@ -314,7 +324,7 @@ func TestLeaving(t *testing.T) {
 			defer r.Body.Close()
 			text, err := io.ReadAll(r.Body)
 			require.NoError(t, err)
-			return strings.Contains(string(text), `server_requests_total{outcome="cancelled"} 1`)
+			return strings.Contains(string(text), `vkmla_requests_total{outcome="cancelled"} 1`)
 		}, time.Minute, time.Millisecond)
 	}
 }
@@ -343,7 +353,7 @@ func TestNaN(t *testing.T) {
 }
 
 func TestOperators(t *testing.T) {
-	for path, want := range map[string]string{"/healthz": "ok", "/metrics": "server_requests_running",
+	for path, want := range map[string]string{"/healthz": "ok", "/metrics": "vkmla_requests_running",
 		"/debug/pprof/": "goroutine", "/v1/models": `"m"`} {
 		r, err := http.Get(serve(t, nil).URL + path)
 		require.NoError(t, err)

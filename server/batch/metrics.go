@@ -18,6 +18,8 @@ type Metrics struct {
 	nonfinite        prometheus.Counter
 	steps            prometheus.Histogram // seconds
 	sizes            prometheus.Histogram // tokens of a step
+	first, between   prometheus.Histogram // seconds, of answers
+	queued           prometheus.Histogram // seconds
 	running, waiting prometheus.Gauge
 }
 
@@ -34,24 +36,36 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(first, factor, n)})
 	}
 	m := &Metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "server_requests_total",
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "vkmla_requests_total",
 			Help: "Requests that have ended, by outcome."}, []string{"outcome"}),
-		prompts:     counter("server_prompt_tokens_total", "Tokens of prompts computed."),
-		answers:     counter("server_generated_tokens_total", "Tokens of answers given."),
-		preemptions: counter("server_preemptions_total", "Requests that went back into the queue for want of memory."),
-		nonfinite:   counter("server_nonfinite_total", "Requests that ended because the model gave numbers that are not finite."),
-		steps:       histogram("server_step_seconds", "Time of a step.", 0.001, 2, 16),
-		sizes:       histogram("server_step_tokens", "Tokens of a step.", 1, 2, 14),
-		running:     gauge("server_requests_running", "Requests being computed."),
-		waiting:     gauge("server_requests_waiting", "Requests that wait."),
+		prompts:     counter("vkmla_prompt_tokens_total", "Tokens of prompts computed."),
+		answers:     counter("vkmla_generated_tokens_total", "Tokens of answers given."),
+		preemptions: counter("vkmla_preemptions_total", "Requests that went back into the queue for want of memory."),
+		nonfinite:   counter("vkmla_nonfinite_total", "Requests that ended because the model gave numbers that are not finite."),
+		steps:       histogram("vkmla_step_seconds", "Time of a step.", 0.001, 2, 16),
+		sizes:       histogram("vkmla_step_tokens", "Tokens of a step.", 1, 2, 14),
+		first:       histogram("vkmla_time_to_first_token_seconds", "Time from a request to the first token of its answer.", 0.01, 2, 16),
+		between:     histogram("vkmla_time_between_tokens_seconds", "Time between tokens of an answer.", 0.001, 2, 16),
+		queued:      histogram("vkmla_queue_seconds", "Time that requests wait before they are computed.", 0.001, 4, 12),
+		running:     gauge("vkmla_requests_running", "Requests being computed."),
+		waiting:     gauge("vkmla_requests_waiting", "Requests that wait."),
 	}
-	r.MustRegister(m.requests, m.prompts, m.answers, m.preemptions, m.nonfinite, m.steps, m.sizes, m.running, m.waiting)
+	r.MustRegister(m.requests, m.prompts, m.answers, m.preemptions, m.nonfinite, m.steps, m.sizes,
+		m.first, m.between, m.queued, m.running, m.waiting)
 	return m
 }
 
 func (m *Metrics) queues(running, waiting int) {
 	m.running.Set(float64(running))
 	m.waiting.Set(float64(waiting))
+}
+
+// begun notes how long a request waited, the first time.
+func (m *Metrics) begun(a *Answer) {
+	if !a.begun {
+		m.queued.Observe(time.Since(a.came).Seconds())
+	}
+	a.begun = true
 }
 
 func (m *Metrics) ended(reason Reason, err error) {
@@ -77,11 +91,20 @@ func (m *Metrics) step(took time.Duration, chunks []model.Chunk) {
 	m.sizes.Observe(float64(n))
 }
 
-func (m *Metrics) tokens(tokens []Token) {
+// tokens counts what an answer got.
+func (m *Metrics) tokens(a *Answer, tokens []Token) {
 	for _, t := range tokens {
-		if !t.Prompt {
-			m.answers.Inc()
+		if t.Prompt {
+			continue
 		}
+		m.answers.Inc()
+		now := time.Now()
+		if a.last.IsZero() {
+			m.first.Observe(now.Sub(a.came).Seconds())
+		} else {
+			m.between.Observe(now.Sub(a.last).Seconds())
+		}
+		a.last = now
 	}
 }
 

@@ -3,6 +3,7 @@ package batch
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/vkmla/vkmla/server/model"
 )
@@ -12,6 +13,9 @@ type Request struct {
 	Prompt      []int32
 	MaxTokens   int     // 0: none; with Echo the prompt is scored
 	Temperature float64 // 0: the most probable token
+	TopK        int     // only so many of the most probable tokens; 0: all
+	TopP        float64 // only the most probable tokens that have this part of all probability; 0: all
+	MinP        float64 // only tokens of at least this part of the most probable one's probability
 	Seed        uint64
 	Stop        []int32 // tokens that end the answer
 	Logprobs    bool    // report logarithms of probabilities
@@ -41,7 +45,10 @@ const (
 type Answer struct {
 	request Request
 	ctx     context.Context // the client's
-	changed chan struct{}   // holds one while there is something new
+	came    time.Time
+	last    time.Time     // of its last token; zero: it has none
+	begun   bool          // it has been taken from the queue
+	changed chan struct{} // holds one while there is something new
 
 	mu     sync.Mutex
 	tokens []Token
@@ -148,7 +155,7 @@ func (a *Answer) took(c model.Chunk, logits [][]float32) (tokens []Token, done R
 		if t.Prompt {
 			t.ID, a.reported = r.Prompt[next], next+1
 		} else {
-			t.ID = d.sample(r.Temperature, r.Seed, next)
+			t.ID = d.draw(r, next)
 			a.all = append(a.all, t.ID)
 			a.answered++
 		}

@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -86,6 +87,46 @@ func (d distribution) weights(i int, top, temperature float64) (sum float64) {
 		sum += weight(v, top, temperature)
 	}
 	return sum
+}
+
+// draw picks the token of a position as a request wants it.
+func (d distribution) draw(r *Request, position int) int32 {
+	if r.Temperature <= 0 || r.TopK == 0 && (r.TopP == 0 || r.TopP >= 1) && r.MinP <= 0 {
+		return d.sample(r.Temperature, r.Seed, position)
+	}
+	type candidate struct {
+		id     int32
+		weight float64
+	}
+	var list []candidate
+	top := d.most()
+	for id, v := range d.logits {
+		if w := weight(v, top, r.Temperature); w >= r.MinP && w > 0 {
+			list = append(list, candidate{int32(id), w})
+		}
+	}
+	slices.SortFunc(list, func(a, b candidate) int { return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(a.id, b.id)) })
+	if r.TopK > 0 {
+		list = list[:min(len(list), r.TopK)]
+	}
+	all := 0.0
+	for _, c := range list {
+		all += c.weight
+	}
+	if r.TopP > 0 && r.TopP < 1 {
+		sum, n := 0.0, 0
+		for n < len(list) && (n == 0 || sum < r.TopP*all) {
+			sum, n = sum+list[n].weight, n+1
+		}
+		list, all = list[:n], sum
+	}
+	left := rand.New(rand.NewPCG(r.Seed, uint64(position))).Float64() * all
+	for _, c := range list {
+		if left -= c.weight; left < 0 {
+			return c.id
+		}
+	}
+	return list[len(list)-1].id
 }
 
 // sample picks the token of a position. At temperature 0 it is the most probable one, of equal ones

@@ -58,18 +58,20 @@ type Options struct {
 	MaxWaiting  int      // requests that wait; 0: any number
 	Prefixes    Prefixes // nil: none
 	KeepEvery   int      // with Prefixes: sequences are kept after so many tokens, too; 0: only at the ends of prompts and answers
+	Warm        []int    // sizes of steps that are taken once while nothing else is to be computed
 	Log         *slog.Logger
 	Metrics     *Metrics
 }
 
 // Scheduler decides what each step computes. One goroutine runs the steps.
 type Scheduler struct {
-	model Model
-	o     Options
-	ctx   context.Context
-	stop  context.CancelCauseFunc
-	ended chan struct{}
-	load  atomic.Int64 // requests that have not ended
+	model  Model
+	o      Options
+	ctx    context.Context
+	stop   context.CancelCauseFunc
+	ended  chan struct{}
+	load   atomic.Int64 // requests that have not ended
+	warmed atomic.Int64 // of Options.Warm
 
 	mu      sync.Mutex
 	changed sync.Cond
@@ -105,7 +107,7 @@ func (s *Scheduler) Submit(ctx context.Context, r Request) (*Answer, error) {
 	if err := s.check(&r); err != nil {
 		return nil, err
 	}
-	a := &Answer{request: r, ctx: ctx, changed: make(chan struct{}, 1), all: slices.Clone(r.Prompt), found: -1}
+	a := &Answer{request: r, ctx: ctx, came: time.Now(), changed: make(chan struct{}, 1), all: slices.Clone(r.Prompt), found: -1}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -180,6 +182,8 @@ func (s *Scheduler) loop() {
 	for s.admit() {
 		if len(s.running) > 0 {
 			s.step()
+		} else {
+			s.warm()
 		}
 	}
 	s.mu.Lock()
@@ -208,6 +212,7 @@ func (s *Scheduler) admit() bool {
 		for len(s.waiting) > 0 && len(s.running)+s.opening < max(s.most, 1) {
 			a := s.waiting[0]
 			if s.o.Prefixes != nil && !a.request.Echo { // all tokens of an echo have to be computed
+				s.o.Metrics.begun(a)
 				s.waiting = s.waiting[1:]
 				s.opening++
 				go s.open(a)
@@ -220,13 +225,14 @@ func (s *Scheduler) admit() bool {
 				continue
 			}
 			s.waiting, a.sequence = s.waiting[1:], sequence
+			s.o.Metrics.begun(a)
 			s.running = append(s.running, a)
 		}
 		s.o.Metrics.queues(len(s.running), len(s.waiting))
 		switch {
 		case s.failed != nil || s.ctx.Err() != nil:
 			return false
-		case len(s.running) > 0:
+		case len(s.running) > 0 || !s.closing && int(s.warmed.Load()) < len(s.o.Warm):
 			return true
 		case s.closing && len(s.waiting) == 0 && s.opening == 0:
 			return false
@@ -357,7 +363,7 @@ func (s *Scheduler) step() {
 	s.o.Metrics.step(time.Since(began), chunks)
 	for i, x := range sampled(of, chunks, logits) {
 		a := of[i]
-		s.o.Metrics.tokens(x.tokens)
+		s.o.Metrics.tokens(a, x.tokens)
 		if x.err == nil {
 			s.keep(a, len(chunks[i].Tokens), x.reason)
 		} else {
@@ -372,6 +378,38 @@ func (s *Scheduler) step() {
 		}
 	}
 }
+
+// warm takes a step of the next size, of a sequence of its own, so that what comes later need not
+// wait for kernels to be compiled. Requests wait for one such step at most.
+func (s *Scheduler) warm() {
+	i := int(s.warmed.Load())
+	if i == len(s.o.Warm) {
+		return
+	}
+	began, left := time.Now(), s.o.Warm[i]
+	var chunks []model.Chunk
+	var err error
+	for left > 0 && err == nil {
+		var sequence *model.Sequence
+		if sequence, err = s.model.NewSequence(); err != nil {
+			break
+		}
+		defer sequence.Close()
+		n := min(left, s.o.MaxTokens)
+		chunks, left = append(chunks, model.Chunk{Sequence: sequence, Tokens: make([]int32, n), Logits: []int{n - 1}}), left-n
+	}
+	if err == nil {
+		_, err = s.model.Step(s.ctx, chunks...)
+	}
+	if errors.Is(err, vk.ErrDeviceLost) {
+		s.fail(err)
+	}
+	s.o.Log.Info("warm", "tokens", s.o.Warm[i], "done", i+1, "of", len(s.o.Warm), "time", time.Since(began), "error", err)
+	s.warmed.Add(1)
+}
+
+// Warming returns how many steps of Options.Warm were taken, and of how many.
+func (s *Scheduler) Warming() (done, all int) { return int(s.warmed.Load()), len(s.o.Warm) }
 
 // sample is what an answer took of a step.
 type sample struct {

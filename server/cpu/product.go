@@ -75,6 +75,10 @@ func product(m *weights.Matrix, x *rows, take []int32, first, end int, y []float
 		return
 	}
 	_ = y[(len(take)-1)*stride+end-first-1] // the product checks no bounds
+	if m.Format == weights.Blocks {
+		decodedProduct(m, x, take, first, end, y, stride)
+		return
+	}
 	C.rows(instructions, C.int(m.Format), C.long(m.K),
 		(*C.uint8_t)(unsafe.SliceData(m.Data)), (*C.uint8_t)(unsafe.SliceData(m.Scales)),
 		(*C.float)(unsafe.SliceData(m.BlockScales)), C.long(m.Side),

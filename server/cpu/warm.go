@@ -4,17 +4,22 @@ import (
 	"context"
 	"sync/atomic"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/vkmla/vkmla/server/weights"
 )
 
-// warmPiece is the bytes that a task of Warm looks at, page of them the smallest of a system's.
 const (
-	warmPiece = 4 << 20
-	page      = 4096
+	warmPiece = 4 << 20 // bytes that a task of Warm looks at
+	page      = 4096    // bytes of the smallest page of a system
+	warmers   = 8       // tasks at a time: they wait for the disk
 )
 
 // Warm looks at each page of the weights, so that the system has it in memory and in the program's
-// tables. Else the first use of an expert costs more than reading it. It takes the disk's time.
+// tables. Else the first use of an expert costs more than reading it. It takes the disk's time, and
+// steps may run beside it.
+//
+// Errors: the context's; model.ErrCheckpoint where a file became shorter.
 func (c *CPU) Warm(ctx context.Context) error {
 	var pieces [][]byte
 	add := func(list ...*weights.Matrix) {
@@ -36,15 +41,22 @@ func (c *CPU) Warm(ctx context.Context) error {
 		}
 	}
 	var seen atomic.Uint32 // what is not used is not read
-	c.pool.Run(len(pieces), func(i int) {
-		if ctx.Err() != nil {
-			return
-		}
-		sum := uint32(0)
-		for at := 0; at < len(pieces[i]); at += page {
-			sum += uint32(pieces[i][at])
-		}
-		seen.Add(sum)
-	})
-	return ctx.Err()
+	var g errgroup.Group
+	g.SetLimit(warmers)
+	for _, p := range pieces {
+		g.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return c.w.Read(func() error {
+				sum := uint32(0)
+				for at := 0; at < len(p); at += page {
+					sum += uint32(p[at])
+				}
+				seen.Add(sum)
+				return nil
+			})
+		})
+	}
+	return g.Wait()
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -44,6 +45,9 @@ type Model struct {
 	x, f    []float32 // [T, D]: what enters a sub-layer, and what it gives
 	logits  []float32 // [wanted, V]
 	spent   Spent
+
+	touching sync.WaitGroup
+	stop     context.CancelFunc // of it
 }
 
 // Open maps a checkpoint and uploads its attention. The caller closes the model before the device.
@@ -69,6 +73,9 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 		return m, err
 	}
 	defer attention.Close() // what was uploaded stays
+	if widened := attention.Widened.String(); widened != "" && o.Log != nil {
+		o.Log.Warn(widened)
+	}
 	// Invariant: a request's answer depends on its prompt alone, not on who asks at the same time.
 	e := pipeline.EngineOptions{MaxTokens: o.MaxTokens, MaxSessions: o.MaxSessions, MaxStep: o.MaxStep, MaxCacheBytes: o.MaxCacheBytes,
 		LayerByLayer: !o.GPU, Invariant: true, Logger: o.Log}
@@ -98,6 +105,19 @@ func (m *Model) Warm(ctx context.Context) error {
 		return err
 	}
 	return m.cpu.Warm(ctx)
+}
+
+// Sizes are the numbers of tokens that steps are padded to.
+func (m *Model) Sizes() []int { return m.engine.Sizes() }
+
+// Touch has all weights that are read from files brought into memory, beside what else is done,
+// until the context ends.
+func (m *Model) Touch(ctx context.Context) {
+	if m.cpu == nil {
+		return
+	}
+	ctx, m.stop = context.WithCancel(ctx)
+	m.touching.Go(func() { _ = m.cpu.Warm(ctx) }) // a file that has changed is found by who reads it next
 }
 
 // Stats is what the engine has done.
@@ -254,6 +274,10 @@ func (m *Model) forward(ids []int32, wanted []int, attention func(layer int, x, 
 // Close frees everything. Closing twice is allowed.
 func (m *Model) Close() error {
 	var errs []error
+	if m.stop != nil {
+		m.stop()
+		m.touching.Wait()
+	}
 	if m.engine != nil {
 		errs = append(errs, m.engine.Close())
 	}

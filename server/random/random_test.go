@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/server/weights"
 )
 
@@ -101,7 +102,7 @@ func TestWrite(t *testing.T) {
 		attention, err := model.Open(dir, model.CheckpointOptions{})
 		require.NoError(t, err)
 		assert.Equal(t, c.Layers, attention.Config.Layers)
-		assert.Equal(t, model.FormatFP8, attention.Layers[0].QB.Format)
+		assert.Equal(t, projection.FormatFP8, attention.Layers[0].QB.Format)
 		require.NoError(t, attention.Close())
 		last, err = weights.Open(dir)
 		require.NoError(t, err)

@@ -10,19 +10,11 @@ import (
 
 // file is tokenizer.json. What is not listed changes no token.
 type file struct {
-	Added []struct {
-		ID         int32  `json:"id"`
-		Content    string `json:"content"`
-		Special    bool   `json:"special"`
-		Single     bool   `json:"single_word"`
-		Left       bool   `json:"lstrip"`
-		Right      bool   `json:"rstrip"`
-		Normalized bool   `json:"normalized"`
-	} `json:"added_tokens"`
-	Normalizer *part `json:"normalizer"`
-	Pre        *part `json:"pre_tokenizer"`
-	Post       *part `json:"post_processor"`
-	Decoder    *part `json:"decoder"`
+	Added      []added `json:"added_tokens"`
+	Normalizer *part   `json:"normalizer"`
+	Pre        *part   `json:"pre_tokenizer"`
+	Post       *part   `json:"post_processor"`
+	Decoder    *part   `json:"decoder"`
 	Model      struct {
 		Type     string            `json:"type"`
 		Vocab    map[string]int32  `json:"vocab"`
@@ -33,6 +25,17 @@ type file struct {
 		Suffix   string            `json:"end_of_word_suffix"`
 		Whole    bool              `json:"ignore_merges"`
 	} `json:"model"`
+}
+
+// added is a token that stands for itself.
+type added struct {
+	ID         int32  `json:"id"`
+	Content    string `json:"content"`
+	Special    bool   `json:"special"`
+	Single     bool   `json:"single_word"`
+	Left       bool   `json:"lstrip"`
+	Right      bool   `json:"rstrip"`
+	Normalized bool   `json:"normalized"`
 }
 
 // part is a step of the way from text to tokens, or a sequence of such.

@@ -11,18 +11,22 @@
 package text
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/dlclark/regexp2/v2"
+
+	"github.com/vkmla/vkmla/internal/gguf"
 )
 
-// ErrFormat: a tokenizer.json that this package does not read exactly.
-var ErrFormat = errors.New("tokenizer.json")
+// ErrFormat: a tokenizer that this package does not read exactly.
+var ErrFormat = errors.New("tokenizer")
 
 // Tokenizer is for any number of goroutines.
 type Tokenizer struct {
@@ -35,16 +39,41 @@ type Tokenizer struct {
 	after  []int32            // and behind it
 	tokens map[int32]string   // bytes
 	hidden map[int32]struct{} // special: no part of an answer's text
+
+	longest int // bytes of a token
 }
 
 // merge makes a token of two. Those of a smaller rank come first.
 type merge struct{ rank, token int32 }
 
-// Open reads tokenizer.json of a model's folder, and of tokenizer_config.json whether prompts
-// begin with the token that texts begin with. Without a tokenizer.json it is nil.
+// Open reads tokenizer.json of a model's folder, and of tokenizer_config.json whether prompts begin
+// with the token that texts begin with; or all of a GGUF file, or of a folder with one. Without a
+// tokenizer it is nil.
 //
-// Errors: ErrFormat; the file system's.
+// Errors: ErrFormat; those of gguf.Open; the file system's.
 func Open(dir string) (*Tokenizer, error) {
+	t, err := read(dir)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("text: open: %w", err)
+	case t == nil:
+		return nil, nil
+	}
+	t.longest = 1
+	for _, s := range t.tokens {
+		t.longest = max(t.longest, len(s))
+	}
+	return t, nil
+}
+
+func read(dir string) (*Tokenizer, error) {
+	file, err := gguf.Find(dir)
+	switch {
+	case err != nil:
+		return nil, err
+	case file != "":
+		return openGGUF(file)
+	}
 	data, err := os.ReadFile(filepath.Join(dir, "tokenizer.json"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -57,67 +86,109 @@ func Open(dir string) (*Tokenizer, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("text: open: %w", err)
+		return nil, err
 	}
-	t, err := parse(data, config)
-	if err != nil {
-		return nil, fmt.Errorf("text: open: %w", err)
-	}
-	return t, nil
+	return parse(data, config)
 }
 
-// Encode returns the tokens of a text. Added tokens in it, such as <think>, are tokens. A text that
-// has what texts begin with does not get it again.
-func (t *Tokenizer) Encode(s string) (ids []int32, err error) {
-	ids, err = t.between(nil, s, t.added[:])
-	if err != nil {
+// ErrLong: a text has more tokens than were asked for, or a word that is too long.
+var ErrLong = errors.New("too long")
+
+// mostWord is the most bytes of a piece that merges work on. A longer run without a place to cut is
+// no text, and merging takes a hundred times its size in memory.
+const mostWord = 128 << 10
+
+// Encode returns the tokens of a text, at most most. Added tokens in it, such as <think>, are
+// tokens. A text that has what texts begin with does not get it again. It goes piece by piece and
+// ends at the first token too many, or with the context.
+//
+// Errors: ErrLong; the context's.
+func (t *Tokenizer) Encode(ctx context.Context, s string, most int) (ids []int32, err error) {
+	if len(s)/t.longest > most { // before it is looked at
+		return nil, fmt.Errorf("text: encode: %w: %d bytes, want at most %d tokens of up to %d", ErrLong, len(s), most, t.longest)
+	}
+	e := encoder{t: t, ctx: ctx, most: most}
+	if err := e.between(s, t.added[:]); err != nil {
 		return nil, fmt.Errorf("text: encode: %w", err)
 	}
-	if n := len(t.before); len(ids) < n || !slices.Equal(ids[:n], t.before) {
+	if ids = e.ids; len(ids) < len(t.before) || !slices.Equal(ids[:len(t.before)], t.before) {
 		ids = slices.Concat(t.before, ids)
 	}
-	return append(ids, t.after...), nil
-}
-
-// between turns a text into tokens: added ones, those of the first trie before those of the next,
-// and pairs of what lies between them.
-func (t *Tokenizer) between(ids []int32, s string, added []trie) ([]int32, error) {
-	if len(added) == 0 {
-		pieces, err := cut(nil, s, t.splits)
-		for _, p := range pieces {
-			ids = t.pairs(ids, p)
-		}
-		return ids, err
-	}
-	for s != "" {
-		n, size, id := added[0].find(s)
-		var err error
-		if ids, err = t.between(ids, s[:n], added[1:]); err != nil {
-			return nil, err
-		}
-		if s = s[n:]; size > 0 {
-			ids, s = append(ids, id), s[size:]
-		}
+	if ids = append(ids, t.after...); len(ids) > most {
+		return nil, fmt.Errorf("text: encode: %w: want at most %d tokens", ErrLong, most)
 	}
 	return ids, nil
 }
 
-// cut cuts a text by the first pattern, its pieces by the next, and so on.
-func cut(pieces []string, s string, splits []*regexp2.Regexp) ([]string, error) {
-	if len(splits) == 0 {
-		return append(pieces, s), nil
+// encoder is a text on the way.
+type encoder struct {
+	t    *Tokenizer
+	ctx  context.Context
+	most int
+	ids  []int32
+}
+
+// add takes a token or those of a piece, and says when it is enough.
+func (e *encoder) add(piece string) error {
+	if len(piece) > mostWord {
+		return fmt.Errorf("%w: a word of %d bytes, want at most %d", ErrLong, len(piece), mostWord)
 	}
-	found, err := splits[0].FindAllStringIndex(s, -1)
-	at := 0
-	for _, m := range append(found, []int{len(s), len(s)}) {
-		for _, piece := range []string{s[at:m[0]], s[m[0]:m[1]]} {
-			if err == nil && piece != "" {
-				pieces, err = cut(pieces, piece, splits[1:])
-			}
+	if e.ids = e.t.pairs(e.ids, piece); len(e.ids) > e.most {
+		return fmt.Errorf("%w: want at most %d tokens", ErrLong, e.most)
+	}
+	return e.ctx.Err()
+}
+
+// between turns a text into tokens: added ones, those of the first trie before those of the next,
+// and pairs of what lies between them.
+func (e *encoder) between(s string, added []trie) error {
+	if len(added) == 0 {
+		return cut(s, e.t.splits, e.add)
+	}
+	for s != "" {
+		n, size, id := added[0].find(s)
+		if err := e.between(s[:n], added[1:]); err != nil {
+			return err
 		}
-		at = m[1]
+		if s = s[n:]; size > 0 {
+			e.ids, s = append(e.ids, id), s[size:]
+		}
+		if len(e.ids) > e.most {
+			return fmt.Errorf("%w: want at most %d tokens", ErrLong, e.most)
+		}
 	}
-	return pieces, err
+	return nil
+}
+
+// cut cuts a text by the first pattern, its pieces by the next, and so on, and calls f for each.
+func cut(s string, splits []*regexp2.Regexp, f func(piece string) error) error {
+	if s == "" {
+		return nil
+	}
+	if len(splits) == 0 {
+		return f(s)
+	}
+	at, read := 0, 0 // where the text goes on, in bytes and in runes
+	var failed error
+	take := func(runes int) string {
+		from := at
+		for ; read < runes; read++ {
+			_, n := utf8.DecodeRuneInString(s[at:])
+			at += n
+		}
+		return s[from:at]
+	}
+	err := splits[0].FindRunesMatches([]rune(s), 0, func(m regexp2.MatchView) bool {
+		first, n, _ := m.GroupRange(0)
+		if failed = cut(take(first), splits[1:], f); failed == nil {
+			failed = cut(take(first+n), splits[1:], f)
+		}
+		return failed == nil
+	})
+	if err := errors.Join(failed, err); err != nil {
+		return err
+	}
+	return cut(s[at:], splits[1:], f)
 }
 
 // pairs merges the bytes of a piece: of all neighbours that a rule merges, the rule of the smallest

@@ -1,6 +1,7 @@
 package text
 
 import (
+	"context"
 	"encoding/json"
 	"maps"
 	"math/rand/v2"
@@ -14,11 +15,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// deepseek are the patterns of DeepSeek's tokenizers since V3.
-var deepseek = []string{`\p{N}{1,3}`, `[一-龥぀-ゟ゠-ヿ]+`,
-	"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|" +
-		`[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`}
 
 // merges of the tokenizer that tests use, in the letters of the file: Ġ is a space.
 var merges = []string{"a a", "l l", "Ġ Ġ", "h e", "he ll", "hell o", "Ġ hello", "aa aa",
@@ -88,11 +84,7 @@ func TestCut(t *testing.T) {
 		"":                  nil,
 	} {
 		var got []string
-		var err error
-		if s != "" {
-			got, err = cut(nil, s, k.splits)
-		}
-		require.NoError(t, err)
+		require.NoError(t, cut(s, k.splits, func(piece string) error { got = append(got, piece); return nil }))
 		assert.Equal(t, want, got, "%q", s)
 	}
 }
@@ -127,10 +119,11 @@ func TestEncode(t *testing.T) {
 		for range rng.IntN(30) {
 			b.WriteString(parts[rng.IntN(len(parts))])
 		}
-		ids, err := k.Encode(b.String())
+		ids, err := k.Encode(t.Context(), b.String(), 1<<20)
 		require.NoError(t, err)
 		var want []int32
-		pieces, err := cut(nil, b.String(), k.splits)
+		var pieces []string
+		err = cut(b.String(), k.splits, func(piece string) error { pieces = append(pieces, piece); return nil })
 		require.NoError(t, err)
 		for _, p := range pieces {
 			want = append(want, pairsRef(k, p)...)
@@ -144,9 +137,9 @@ func TestEncode(t *testing.T) {
 		}
 		require.Equal(t, b.String(), got+d.End())
 	}
-	long, err := k.Encode(strings.Repeat("a", 1<<18)) // in much less than the square of its length
+	long, err := k.Encode(t.Context(), strings.Repeat("a", mostWord), 1<<20) // in much less than the square of its length
 	require.NoError(t, err)
-	assert.Len(t, long, 1<<16)
+	assert.Len(t, long, mostWord/4)
 }
 
 // TestOriginal has the tokens and texts of Hugging Face's tokenizers, which testdata/record.js
@@ -164,7 +157,7 @@ func TestOriginal(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, original.Encode, 155)
 	for _, v := range original.Encode {
-		ids, err := k.Encode(v.Text)
+		ids, err := k.Encode(t.Context(), v.Text, 1<<20)
 		require.NoError(t, err)
 		assert.Equal(t, v.IDs, append([]int32{}, ids...), "%q", v.Text)
 	}
@@ -181,7 +174,7 @@ func TestOriginal(t *testing.T) {
 // TestAdded finds added tokens, the longest at a place, and leaves special ones out of texts.
 func TestAdded(t *testing.T) {
 	k := open(t, "", nil)
-	ids, err := k.Encode("<｜begin▁of▁sentence｜>aa<think>er<think><thin")
+	ids, err := k.Encode(t.Context(), "<｜begin▁of▁sentence｜>aa<think>er<think><thin", 1<<20)
 	require.NoError(t, err)
 	assert.Equal(t, []int32{1000, k.pairs(nil, "aa")[0], 1002, 1001}, ids[:4])
 	d, s := k.Decoder(), ""
@@ -200,7 +193,7 @@ func TestAdded(t *testing.T) {
 					"special_tokens": map[string]any{"B": map[string]any{"ids": []int{1000}}}}}}
 		})} {
 		for _, s := range []string{"aa", "<｜begin▁of▁sentence｜>aa"} {
-			ids, err := k.Encode(s)
+			ids, err := k.Encode(t.Context(), s, 1<<20)
 			require.NoError(t, err)
 			assert.Equal(t, []int32{1000, k.pairs(nil, "aa")[0]}, ids)
 		}
@@ -250,4 +243,21 @@ func TestRefused(t *testing.T) {
 	assert.ErrorIs(t, err, ErrFormat)
 	_, err = parse(tokenizer(nil), []byte(`{"add_bos_token": true, "bos_token": "<s>"}`))
 	assert.ErrorContains(t, err, "bos_token")
+}
+
+// TestBounds ends encoding at the first token too many, at a word without an end, and when nobody
+// waits for it any more.
+func TestBounds(t *testing.T) {
+	k := open(t, "", nil)
+	_, err := k.Encode(t.Context(), strings.Repeat("ab ", 1000), 50)
+	assert.ErrorIs(t, err, ErrLong)
+	before := testing.AllocsPerRun(1, func() { _, err = k.Encode(t.Context(), strings.Repeat("ab ", 1<<20), 50) })
+	assert.ErrorIs(t, err, ErrLong)
+	assert.Less(t, before, 1000.0, "allocations for a long text that is refused")
+	_, err = k.Encode(t.Context(), strings.Repeat("a", mostWord+1), 1<<20)
+	assert.ErrorIs(t, err, ErrLong)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = k.Encode(ctx, "some words", 50)
+	assert.ErrorIs(t, err, context.Canceled)
 }

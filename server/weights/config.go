@@ -1,12 +1,14 @@
 package weights
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 
+	"github.com/vkmla/vkmla/internal/gguf"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
@@ -29,13 +31,19 @@ type Config struct {
 	EOS           []int32 // eos_token_id
 }
 
-// LoadConfig reads config.json of a model's folder.
+// LoadConfig reads config.json of a model's folder, or the keys of a GGUF file.
 //
 // Errors: those of model.LoadConfig; *model.ConfigError for a field of the rest.
 func LoadConfig(dir string) (Config, error) {
 	attention, err := model.LoadConfig(dir)
 	if err != nil {
 		return Config{}, err
+	}
+	if file, err := gguf.Find(dir); err != nil || file != "" {
+		if err != nil {
+			return Config{}, err
+		}
+		return loadGGUFConfig(file, attention)
 	}
 	if attention.PlainQueries {
 		return Config{}, &model.ConfigError{Field: "model_type", Got: "deepseek_v41",
@@ -118,13 +126,14 @@ func (r *configReader) check(c *Config) {
 
 // configReader remembers the first thing that is wrong.
 type configReader struct {
-	fields map[string]json.RawMessage
-	err    error
+	fields  map[string]json.RawMessage
+	spelled map[string]string // names of fields as another kind of file has them
+	err     error
 }
 
 func (r *configReader) bad(field, got, want string, a ...any) {
 	if r.err == nil {
-		r.err = &model.ConfigError{Field: field, Got: got, Want: fmt.Sprintf(want, a...)}
+		r.err = &model.ConfigError{Field: cmp.Or(r.spelled[field], field), Got: got, Want: fmt.Sprintf(want, a...)}
 	}
 }
 

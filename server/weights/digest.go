@@ -106,8 +106,8 @@ func (m *Model) Examine(ctx context.Context, log *slog.Logger) error {
 func (m *Model) Identity() string { return m.identity }
 
 // Intact reports that a file was written to since Examine read it: what is mapped is then not what
-// was read, and where the file became shorter, reading it would end the program. A file that another
-// one replaced stays mapped as it was.
+// was read, and where the file became shorter, reading it would end the program. A file that
+// another one replaced stays mapped as it was.
 //
 // Errors: *model.CheckpointError.
 func (m *Model) Intact() error {

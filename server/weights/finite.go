@@ -3,6 +3,7 @@ package weights
 import (
 	"fmt"
 
+	"github.com/vkmla/vkmla/internal/gguf"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
@@ -14,7 +15,7 @@ var specials = map[string]numfmt.Special{"F64": numfmt.SpecialF64, "F32": numfmt
 func finite(t model.Tensor, at int, data []byte) error {
 	s, ok := specials[t.DType]
 	if !ok {
-		return nil
+		return finiteBlocks(t, at, at+len(data))
 	}
 	n, bits := s.Find(data)
 	if n < 0 {
@@ -22,6 +23,21 @@ func finite(t model.Tensor, at int, data []byte) error {
 	}
 	return &model.CheckpointError{File: t.File, Tensor: t.Name,
 		Got: fmt.Sprintf("the bits %0*x at %v", 2*s.Bytes, bits, place(t.Shape, at/s.Bytes+n)), Want: "finite numbers"}
+}
+
+// finiteBlocks refuses blocks of GGUF that begin within the bytes from at to end of a tensor.
+func finiteBlocks(t model.Tensor, at, end int) error {
+	f := gguf.FormatNamed(t.DType)
+	if f == nil {
+		return nil
+	}
+	for b := (at + f.Bytes - 1) / f.Bytes * f.Bytes; b < end; b += f.Bytes {
+		if !f.Finite(t.Data[b:]) {
+			return &model.CheckpointError{File: t.File, Tensor: t.Name, Want: "finite numbers",
+				Got: fmt.Sprintf("a scale that is not finite at %v", place(t.Shape, b/f.Bytes*f.Values))}
+		}
+	}
+	return nil
 }
 
 // place returns the indices of an element.

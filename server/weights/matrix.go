@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/vkmla/vkmla/internal/gguf"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
@@ -15,15 +16,16 @@ import (
 type Format uint8
 
 const (
-	BF16  Format = iota + 1
-	F32          // hyper-connections
-	FP8          // E4M3 with a scale for blocks, rows or all
-	MXFP4        // E2M1 with an E8M0 scale for every 32 columns
+	BF16   Format = iota + 1
+	F32           // hyper-connections
+	FP8           // E4M3 with a scale for blocks, rows or all
+	MXFP4         // E2M1 with an E8M0 scale for every 32 columns
+	Blocks        // a format of GGUF, see Matrix.Stored
 )
 
 // String is the format's usual name.
 func (f Format) String() string {
-	return [...]string{"none", "BF16", "F32", "FP8", "MXFP4"}[f]
+	return [...]string{"none", "BF16", "F32", "FP8", "MXFP4", "blocks of GGUF"}[f]
 }
 
 const (
@@ -44,6 +46,10 @@ type Matrix struct {
 	// BlockScales of FP8 are f32 [ceil(N/Side), ceil(K/128)]: Side rows share one.
 	BlockScales []float32
 	Side        int
+	// Stored is the format of Blocks, whose rows lie one after the other; Factor is one more for
+	// all numbers.
+	Stored *gguf.Format
+	Factor float32
 }
 
 // Bytes is what a product reads of the matrix.
@@ -53,6 +59,16 @@ func (m *Matrix) Bytes() int64 {
 
 // Row decodes row n to dst [K]. It is the definition of what is stored.
 func (m *Matrix) Row(dst []float32, n int) {
+	if m.Format == Blocks {
+		size := m.Stored.Size(m.K)
+		m.Stored.Decode(dst[:m.K], m.Data[n*size:][:size])
+		if m.Factor != 1 {
+			for i := range dst[:m.K] {
+				dst[i] *= m.Factor
+			}
+		}
+		return
+	}
 	for c := range dst[:m.K] {
 		i := n*m.K + c
 		switch m.Format {
@@ -76,6 +92,10 @@ func floats(t model.Tensor) ([]float32, error) {
 		n *= d
 	}
 	v := make([]float32, n)
+	stored := gguf.FormatNamed(t.DType)
+	if stored != nil && stored.Decodes() {
+		stored.Decode(v, t.Data)
+	}
 	for i := range v {
 		switch t.DType {
 		case "F32":
@@ -85,7 +105,9 @@ func floats(t model.Tensor) ([]float32, error) {
 		case "F8_E8M0", "U8":
 			v[i] = numfmt.UE8M0Scale(t.Data[i])
 		default:
-			return nil, wrong(t, "BF16 or F32")
+			if stored == nil || !stored.Decodes() {
+				return nil, wrong(t, "BF16 or F32")
+			}
 		}
 		if v[i] != v[i] || math.IsInf(float64(v[i]), 0) {
 			return nil, &model.CheckpointError{File: t.File, Tensor: t.Name, Got: fmt.Sprintf("%v at %d", v[i], i), Want: "finite numbers"}

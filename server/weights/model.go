@@ -3,11 +3,13 @@ package weights
 import (
 	"encoding/binary"
 	"fmt"
+	"path/filepath"
 	"runtime"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/vkmla/vkmla/internal/gguf"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
@@ -21,6 +23,7 @@ type Model struct {
 	Layers   []Layer
 	tensors  *model.Tensors
 	released map[string]string // names, and how they are stored
+	gguf     bool
 	dir      string
 	identity string            // see Examine
 	files    map[string]digest // that Examine read, by name
@@ -61,7 +64,12 @@ func Open(dir string) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{Config: cfg, dir: dir, tensors: t, Layers: make([]Layer, len(cfg.Hash))}
-	if m.released, err = releasedNames(t.Names()); err == nil {
+	if file, e := gguf.Find(dir); e == nil && file != "" {
+		m.gguf, m.dir, m.released = true, filepath.Dir(file), ggufReleased(t.Names())
+	} else {
+		m.released, err = releasedNames(t.Names())
+	}
+	if err == nil {
 		err = m.read()
 	}
 	if err != nil {
@@ -111,6 +119,9 @@ func (r *reader) tensor(name string) (t model.Tensor) {
 	}
 	stored, ok := r.m.released[name]
 	if !ok {
+		if r.m.gguf {
+			name = inGGUF(name)
+		}
 		r.err = &model.CheckpointError{Tensor: name, Got: "absent", Want: "the tensor"}
 		return t
 	}
@@ -155,16 +166,20 @@ func (r *reader) matrix(stem string, n, k int) (m Matrix) {
 			m, r.err = mxfp4(t, s, n, k)
 		}
 	default:
-		r.err = wrong(t, "BF16, F32, F8_E4M3 or I8")
+		factor := float32(1)
+		if r.m.released[stem+".scale"] != "" {
+			factor = r.factors(stem+".scale", 1)[0]
+		}
+		if t = r.shaped(stem+".weight", n, k); r.err == nil {
+			m, r.err = blocks(t, n, k, factor)
+		}
 	}
 	return m
 }
 
 func (r *reader) hyper(name string, rows, scales int) (h Hyper) {
 	c := &r.m.Config
-	if t := r.shaped(name+"_fn", rows, c.Streams*c.Hidden); r.err == nil {
-		h.Fn, r.err = plain(t, rows, c.Streams*c.Hidden)
-	}
+	h.Fn = r.floats(r.shaped(name+"_fn", rows, c.Streams*c.Hidden), rows, c.Streams*c.Hidden, 1)
 	h.Base, h.Scale = r.vector(name+"_base", rows), r.vector(name+"_scale", scales)
 	return h
 }
@@ -193,6 +208,13 @@ func (r *reader) layer(i int) {
 	l.Shared = r.expert(at + "shared_experts")
 	if r.m.released[at+"experts.gate_up_proj"] != "" {
 		l.Experts = r.fused(at + "experts")
+		return
+	}
+	if r.m.gguf {
+		w1, w3 := r.stacked(at+"experts.w1", c.Width, c.Hidden), r.stacked(at+"experts.w3", c.Width, c.Hidden)
+		for e, w2 := range r.stacked(at+"experts.w2", c.Hidden, c.Width) {
+			l.Experts = append(l.Experts, Expert{w1[e], w3[e], w2})
+		}
 		return
 	}
 	for e := range c.Experts {

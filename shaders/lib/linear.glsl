@@ -1,18 +1,18 @@
 // The memory of the kernels of a linear layer: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k], with
 // weights as they are stored.
 //
-//   0 w_scale    FP8 [ceil(G*N/S), ceil(K/S)] f32 or UE8M0 bytes, S = SCALE_BLOCK; NVFP4
-//                [G*N, K/16] E4M3 bytes
-//   1 row_scale  NVFP4, and FP8 with a scale a row, [G*N] f32
+//   0 w_scale    STEP_SUMS: [ceil(G*N/S), ceil(K/S)] f32 or UE8M0 bytes, S = SCALE_BLOCK; ROWWISE:
+//                as the format's file has it
+//   1 row_scale  ROW_SCALES: [G*N] f32
 //   2 x_scale    E4M3 activations, X = X_BLOCK: [G, K/X, pitch] f32 powers of two, or u32 of four
 //                UE8M0 bytes [G, K/4X, pitch]; tokens last
 //   3 x          [T,G,K] bf16 or [G,T,K] E4M3
-//   4 w          [G*N,K] bf16 or E4M3, or [G*N,K/2] with two E2M1 codes a byte, the even one low
+//   4 w          [G*N,K], WEIGHT_QUAD numbers in 16 bytes
 //   5 y          [T,y_stride] bf16 or f32, of which columns y_column .. y_column+G*N-1 are written
 // 3..5 are reached as lib/addressed.glsl says.
 #ifndef LIB_LINEAR_GLSL
 #define LIB_LINEAR_GLSL
-#include "linear_format.glsl"
+#include "formats.glsl"
 
 layout(std430, set = 0, binding = 0) readonly buffer WScale { uint v[]; } w_scale;
 layout(std430, set = 0, binding = 1) readonly buffer RowScale { float v[]; } row_scale;
@@ -66,25 +66,9 @@ void y_word2(uint i, uvec2 words) { // i even
 
 #endif
 
-// w_block_bits: the f32 bits of the scale of FP8 row `row` (of all groups) at k; 1 where rows have
-// scales, which the sums are multiplied by.
-uint w_block_bits(uint row, uint k) {
-    if (FORMAT == WEIGHT_FP8_ROWS) return FP8_ONE;
-    const uint i = row / SCALE_BLOCK * ((pc.k + SCALE_BLOCK - 1u) / SCALE_BLOCK) + k / SCALE_BLOCK;
-    if (FORMAT == WEIGHT_FP8) return w_scale.v[i];
-    return (w_scale.v[i >> 2] >> ((i & 3u) * 8u) & 0xFFu) << 23;
-}
-
-// w_nv_scale: the code of the scale of NVFP4 row `row` at k, a multiple of 8; the next one stands
-// in the byte above.
-uint w_nv_scale(uint row, uint k) {
-    const uint i = row * (pc.k / 16u) + k / 16u;
-    return w_scale.v[i >> 2] >> ((i & 3u) * 8u);
-}
-
-// w_bits: what is loaded beside a quad of weights: codes of two scales of NVFP4, or the scale of
-// SMALL_BLOCKS.
-uint w_bits(uint row, uint k) { return FORMAT == WEIGHT_NVFP4 ? w_nv_scale(row, k) : SMALL_BLOCKS ? w_block_bits(row, k) : 0u; }
+#define SCALE_WORD(i) w_scale.v[i]
+#define ROW_LENGTH pc.k
+#include "linear_scales.glsl"
 
 // x_block_bits: the f32 bits of the scale of an E4M3 token at k.
 uint x_block_bits(uint token, uint group, uint k) {

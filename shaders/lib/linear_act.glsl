@@ -4,7 +4,7 @@
 #define LIB_LINEAR_ACT_GLSL
 
 // What decoded numbers of x are to be multiplied by, their scales aside.
-const float X_UNSCALE = ACT == ACT_NVFP4 ? WEIGHT_UNSCALE : ACT_UNSCALE;
+const float X_UNSCALE = ACT == ACT_NVFP4 ? NVFP4_UNIT : ACT_UNSCALE;
 
 // x_eight: the quad that has the numbers of eight `at` of x; of E2M1 their word is the first.
 uvec4 x_eight(uint at) {
@@ -24,7 +24,7 @@ uint x_eight_scale(uint token, uint group, uint k) {
 
 // x_decode: the numbers of eight `at` without scales, of what x_eight gave.
 void x_decode(uvec4 q, uint at, out vec4 a, out vec4 b) {
-    if (ACT == ACT_NVFP4) linear_e2m1x8(q.x, a, b);
+    if (ACT == ACT_NVFP4) nvfp4_f32x8(q.x, a, b);
     else act8(q, at & 1u, a, b);
 }
 

@@ -13,18 +13,6 @@
 uint lows(uint a, uint b) { return pack32(u16vec2(unpack16(a).x, unpack16(b).x)); }
 uint highs(uint a, uint b) { return pack32(u16vec2(unpack16(a).y, unpack16(b).y)); }
 
-// in_order: eight elements of x, two a word, in the order of weight_pairs.
-uvec4 in_order(uvec4 v) {
-    if (FORMAT == WEIGHT_BF16) return v;
-    if (FORMAT == WEIGHT_NVFP4) return uvec4(lows(v.x, v.z), highs(v.x, v.z), lows(v.y, v.w), highs(v.y, v.w));
-    return uvec4(lows(v.x, v.y), highs(v.x, v.y), lows(v.z, v.w), highs(v.z, v.w));
-}
-
-// Codes become binary16 numbers by moving their bits, 2^8 (E4M3) and 2^14 (E2M1) times too small;
-// all have subnormals. A block's scale of NVFP4 comes 2^7 times too large, one of SMALL_BLOCKS 2^15
-// times.
-const float LANES_UNSCALE = FORMAT == WEIGHT_NVFP4 ? 128.0 : SMALL_BLOCKS ? 1.0 / 128.0 : FP8_WEIGHT ? 256.0 : 1.0;
-
 // element: a pair of binary16 numbers of few bits as elements.
 uint element(uint halves) {
 #ifdef CM_BF16
@@ -34,9 +22,6 @@ uint element(uint halves) {
     return halves;
 #endif
 }
-
-// nv_scale: the scale of word j of a quad, of the two that bits hold.
-f16vec2 nv_scale(uint bits, uint j) { return unpackFloat2x16((bits >> (j / 2u * 8u) & 0x7Fu) * 0x00800080u) * f16vec2(32768.0); }
 
 // largest_bits: the largest scale of `numbers` numbers of a row from k, a multiple of them, on.
 // Products of SMALL_BLOCKS are kept relative to that of their step.
@@ -64,27 +49,28 @@ uint scaled_element(uint halves, float scale) {
 #endif
 }
 
-// weight_pairs: a word's elements, two a word: (0,1) (bf16), (0,2) (1,3) (E4M3), (0,4) (1,5) (2,6)
-// (3,7) (E2M1). scale is of NVFP4, relative of SMALL_BLOCKS.
-void weight_pairs(uint w, f16vec2 scale, float relative, out uint o[4]) {
-    if (FORMAT == WEIGHT_BF16) {
-        o[0] = cm_from_bf16(w);
-    } else if (FORMAT == WEIGHT_NVFP4) {
-        const uint a = ((w << 12) & 0x80008000u) | ((w << 9) & 0x0E000E00u);
-        const uint b = ((w << 8) & 0x80008000u) | ((w << 5) & 0x0E000E00u);
-        const uint c = ((w << 4) & 0x80008000u) | ((w << 1) & 0x0E000E00u);
-        const uint d = (w & 0x80008000u) | ((w >> 3) & 0x0E000E00u);
-        o[0] = element(packFloat2x16(unpackFloat2x16(a) * scale));
-        o[1] = element(packFloat2x16(unpackFloat2x16(b) * scale));
-        o[2] = element(packFloat2x16(unpackFloat2x16(c) * scale));
-        o[3] = element(packFloat2x16(unpackFloat2x16(d) * scale));
-    } else if (SMALL_BLOCKS) {
-        o[0] = scaled_element(linear_e4m3(w << 8), relative);
-        o[1] = scaled_element(linear_e4m3(w), relative);
-    } else {
-        o[0] = element(linear_e4m3(w << 8));
-        o[1] = element(linear_e4m3(w));
-    }
+#define FORMAT_PAIRS
+#define FORMAT_ORDER
+#include "format_list.glsl"
+#undef FORMAT_PAIRS
+#undef FORMAT_ORDER
+
+#define CASE_PAIR_UNIT(upper, lower) CODEC == CODEC_##upper ? upper##_PAIR_UNIT :
+const float LANES_UNSCALE = CODECS(CASE_PAIR_UNIT) 1.0;
+
+// in_order: eight elements of x, two a word, in the order of weight_pairs.
+uvec4 in_order(uvec4 v) {
+#define CASE_ORDER(upper, lower) if (CODEC == CODEC_##upper) return lower##_order(v);
+    CODECS(CASE_ORDER)
+    return v;
+}
+
+// weight_pairs: the elements of word j of a quad, two a word, in the format's order. relative is of
+// SMALL_BLOCKS.
+void weight_pairs(uint w, uint j, uvec2 beside, float relative, out uint o[4]) {
+    const uint part = j * (WEIGHT_QUAD / 4u) / SCALE_BLOCK;
+#define CASE_PAIRS(upper, lower) if (CODEC == CODEC_##upper) lower##_pairs(w, beside, part, relative, o);
+    CODECS(CASE_PAIRS)
 }
 
 #ifdef CM_BF16

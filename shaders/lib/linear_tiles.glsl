@@ -95,7 +95,7 @@ uint spread_rows(uint i, uint lines) {
 const bool FRACTIONS = false;
 const int OUT_LAYOUT = gl_CooperativeMatrixLayoutColumnMajor; // rows of w are rows of sums
 #else
-const bool FRACTIONS = FORMAT == WEIGHT_FP8;
+const bool FRACTIONS = STEP_SUMS && F32_SCALES;
 const int OUT_LAYOUT = gl_CooperativeMatrixLayoutRowMajor;
 #endif
 float fraction(uint bits) { return uintBitsToFloat((bits & 0x007FFFFFu) | 0x3F800000u); }
@@ -119,7 +119,7 @@ void find_ref() {
     barrier();
     uint most = 0u;
     [[unroll]] for (uint r = 0u; r < BN; r += SCALE_BLOCK) { // once, but for SMALL_BLOCKS
-        const uint row = r == 0u ? row0_ : min(row0_ + r, pc.groups * pc.n - 1u);
+        const uint row = min(row0_ + r, pc.groups * pc.n - 1u); // a workgroup may have none
         for (uint k = tid * SCALE_BLOCK; k < pc.k; k += THREADS * SCALE_BLOCK) most = max(most, w_block_bits(row, k) & 0x7FFFFFFFu);
     }
     atomicMax(ref_s.x, most);

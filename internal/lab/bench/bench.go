@@ -14,7 +14,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// ErrWrong is returned behind all rows when one of them is not "ok".
+// ErrWrong is returned after all rows when one of them is not "ok".
 var ErrWrong = errors.New("bench: wrong or missing result")
 
 // tally is what becomes of the rows of a run.
@@ -84,7 +84,7 @@ func summarise(ns []float64) Time {
 	return Time{quantile(us, 0.5), quantile(us, 0.95), us}
 }
 
-// quantile is the q-quantile of the samples, interpolated between neighbours.
+// quantile returns the q-quantile of the samples, interpolated between neighbours.
 func quantile(samples []float64, q float64) float64 {
 	s := slices.Clone(samples)
 	slices.Sort(s)

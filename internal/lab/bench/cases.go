@@ -28,7 +28,7 @@ type preparedCase struct {
 	err   error
 }
 
-// atOnce is how many cases are prepared at a time. That is work of the host: random
+// atOnce returns how many cases are prepared at a time. That is work of the host: random
 // numbers, kernels to compile, references. Each may need some GiB of the device.
 func (o OpOptions) atOnce(dev *vk.Device) int {
 	if o.together > 0 {
@@ -138,7 +138,7 @@ func prepare(ctx context.Context, dev *vk.Device, o OpOptions, c opCase) prepare
 	return x
 }
 
-// setsOf is how many sets of operands it takes to get past the last-level cache.
+// setsOf returns how many sets of operands it takes to get past the last-level cache.
 func setsOf(s verify.Size, onSlow bool) int {
 	if onSlow {
 		return 2
@@ -150,7 +150,7 @@ func setsOf(s verify.Size, onSlow bool) int {
 	return min(most, max(2, verify.RotateBytes/max(s.Touched, 1)))
 }
 
-// partsOf is what to time of a size: its steps, if there are several, and the whole.
+// partsOf returns what to time of a size: its steps, if there are several, and the whole.
 func partsOf(s verify.Size, launches []verify.Launch) (parts []opPart) {
 	for i, p := range launches[0].Parts {
 		parts = append(parts, opPart{name: p.Name, Work: s.Parts[p.Name], record: func(rec *vk.Recorder, n int) error {
@@ -210,7 +210,7 @@ type opPart struct {
 }
 
 // Launches that are shorter than shortLaunch are timed several at a time: a timestamp
-// behind each would add what it costs itself, about 2 us on an H100.
+// after each would add what it costs itself, about 2 us on an H100.
 const (
 	shortLaunch = 50e3 // ns
 	launches    = 16
@@ -232,7 +232,7 @@ func (p opPart) settle(ctx context.Context, dev *vk.Device) (opPart, error) {
 	return p, err
 }
 
-// sample times a part that is settled: reps samples after warmup launches, each launch behind
+// sample times a part that is settled: reps samples after warmup launches, each launch after
 // the end of the one before. A sample is one launch, or the average of several short ones.
 func (p opPart) sample(ctx context.Context, dev *vk.Device, warmup, reps int) (Time, error) {
 	n := p.inner
@@ -252,7 +252,7 @@ func (p opPart) sample(ctx context.Context, dev *vk.Device, warmup, reps int) (T
 }
 
 // How long launches keep a device busy before they are timed: long after a pause, in
-// which its clock falls, and shortly behind another case.
+// which its clock falls, and shortly after another case.
 const (
 	wakeAfterPause = 400 * time.Millisecond
 	wakeBehind     = 60 * time.Millisecond

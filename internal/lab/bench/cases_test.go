@@ -19,7 +19,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// filling is an operation that fills 64 words with 7s; bind may fail first.
+// filling returns an operation that fills 64 words with 7s; bind may fail first.
 func filling(want int32, bind func() error) verify.Op {
 	seven := func(v int32) verify.Arrays {
 		return verify.Arrays{"y": vectors.FromI32(slices.Repeat([]int32{v}, 64), 64)}
@@ -69,7 +69,7 @@ func TestTimeCases(t *testing.T) {
 	}
 }
 
-// A case that fails leaves the others, of its batch and behind, as they are; a lost device ends the
+// A case that fails leaves the others, of its batch and after, as they are; a lost device ends the
 // run behind the row of the case that lost it, and an interruption without one.
 func TestTimeCasesFailing(t *testing.T) {
 	dev := testkit.Device(t)

@@ -53,7 +53,7 @@ func Compare(ctx context.Context, dev *vk.Device, o CompareOptions, l Limits, p 
 	})
 }
 
-// share is the part of what the device can do that a row reaches: of bytes or of matrix
+// share returns the part of what the device can do that a row reaches: of bytes or of matrix
 // products, whichever limits it more.
 func (r OpRow) share() float64 { return max(r.ShareCopy, r.ShareMatrix) }
 
@@ -70,7 +70,7 @@ type goal struct {
 	aim          float64
 }
 
-// has tells whether a row belongs to the goal.
+// has reports whether a row belongs to the goal.
 func (g goal) has(r OpRow) bool { return g.hasCase(r.Op, r.Case) && (g.part == "" || g.part == r.Part) }
 
 func (g goal) hasCase(op, name string) bool {
@@ -79,7 +79,7 @@ func (g goal) hasCase(op, name string) bool {
 
 const decodeOp = "flashmla_sparse_decode"
 
-// goals are the names of the goals that a row belongs to, with semicolons.
+// goals returns the names of the goals that a row belongs to, with semicolons.
 func (r OpRow) goals() string {
 	var names []string
 	for _, g := range goals {
@@ -208,7 +208,7 @@ func outcomes(rows []OpRow) (list []outcome) {
 	return list
 }
 
-// String is a line for a report.
+// String returns a line for a report.
 func (x outcome) String() string {
 	verdict := "missed"
 	if x.aimedAt {

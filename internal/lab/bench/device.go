@@ -26,7 +26,7 @@ func run(ctx context.Context, dev *vk.Device, f func(r *vk.Recorder) error) erro
 	return errors.Join(c.Run(ctx), c.Close())
 }
 
-// bytesOf is the little-endian image of a slice.
+// bytesOf returns the little-endian image of a slice.
 func bytesOf[T any](v []T) []byte {
 	b, err := binary.Append(nil, binary.LittleEndian, v)
 	if err != nil {

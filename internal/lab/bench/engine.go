@@ -38,11 +38,11 @@ type engineRun struct {
 	filled   map[int]bool                  // by size of step
 	apart    bool                          // layers are submitted one by one
 	aborts   bool                          // steps leave sessions as they were
-	drafts   bool                          // behind each step the layers that draft run on a block
-	rejects  int                           // tokens of each session that are taken back behind each step
+	drafts   bool                          // after each step the layers that draft run on a block
+	rejects  int                           // tokens of each session that are taken back after each step
 }
 
-// shapes are the step, and that of the drafts behind it.
+// shapes returns the step, and that of the drafts after it.
 func (r *engineRun) shapes() []stepShape {
 	list := []stepShape{r.shape}
 	if r.drafts {
@@ -59,7 +59,7 @@ func (r *engineRun) mostTokens() (n int) {
 	return n
 }
 
-// main is how many layers do not draft.
+// main returns how many layers do not draft.
 func (r *engineRun) main() int {
 	n := slices.IndexFunc(r.cfg.Layers, func(l model.Layer) bool { return l.Block })
 	if n < 0 {
@@ -68,7 +68,7 @@ func (r *engineRun) main() int {
 	return n
 }
 
-// first is the first layer that runs in a step.
+// first returns the first layer that runs in a step.
 func (r *engineRun) first(x stepShape) int {
 	if x.draft {
 		return r.main()
@@ -81,7 +81,7 @@ func (r *engineRun) fillBy(fill func(st *pipeline.Step) error) {
 	r.fill, r.filled = fill, map[int]bool{}
 }
 
-// layers are the weights under the numbers of their layers.
+// layers returns the weights under the numbers of their layers.
 func (r *engineRun) layers() (list []*model.DeviceLayer) {
 	for i, w := range r.weights {
 		l := *w.DeviceLayer
@@ -165,7 +165,7 @@ func rowPages(rng *rand.Rand, l cache.Layout, pages int) ([]byte, error) {
 	return data, cache.InsertRef(data, l, normals(rng, len(slots)*cache.D), slots)
 }
 
-// statePage is a page of random states.
+// statePage returns a page of random states.
 func statePage(rng *rand.Rand, l cache.StateLayout) []byte {
 	v := make([]float32, l.Stride/4)
 	for i := range v {
@@ -195,7 +195,7 @@ func normals(rng *rand.Rand, n int) []uint16 {
 	return v
 }
 
-// newRand is the generator of a run's hidden states.
+// newRand returns the generator of a run's hidden states.
 func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 9)) }
 
 // begin begins a step of a shape's new tokens, whose inputs are there: fill wrote them once.
@@ -220,7 +220,7 @@ func (r *engineRun) begin(shape stepShape) (*pipeline.Step, error) {
 	return st, nil
 }
 
-// step runs a step, and the drafts behind it, and says what they took; look, unless nil, gets the
+// step runs a step, and the drafts after it, and says what they took; look, unless nil, gets the
 // times of each.
 func (r *engineRun) step(look func(lists [][]vk.Section) error) (host, all time.Duration, err error) {
 	var lists [][]vk.Section
@@ -255,7 +255,7 @@ func (r *engineRun) step(look func(lists [][]vk.Section) error) (host, all time.
 	return host, all, err
 }
 
-// took is the sum of the times of steps.
+// took returns the sum of the times of steps.
 func took(lists [][]vk.Section) (ns float64) {
 	for _, list := range lists {
 		for _, x := range list {
@@ -329,6 +329,7 @@ func (r *engineRun) wakeUp(warmup int) error {
 		if _, _, err := r.step(nil); err != nil {
 			return err
 		}
+		r.p.Advance(int64(n+1), int64(max(recordings, warmup, n+1)))
 	}
 	return nil
 }
@@ -362,7 +363,8 @@ func (r *engineRun) sections(reps, warmup int, l Limits) (ops []OpTime, recorded
 	}
 	var order []opKey
 	samples, counts, most := map[opKey][]float64{}, map[opKey]vk.Section{}, -1
-	for range reps {
+	for n := range reps {
+		r.p.Advance(int64(n), int64(reps))
 		sums, own, barriers := map[opKey]float64{}, map[opKey]vk.Section{}, 0
 		if _, _, err := r.step(func(lists [][]vk.Section) error {
 			recorded = fewestWaits(recorded, lists)
@@ -410,7 +412,7 @@ func (r *engineRun) split(shape stepShape, list []vk.Section, f func(layer int, 
 	layer, begun := first-1, false
 	for i, x := range list {
 		if x.Name == "between" && x.Dispatches == 0 {
-			continue // behind the last layer, where nothing is
+			continue // after the last layer, where nothing is
 		}
 		before := i+1 < len(list) && x.Name == gateSection && list[i+1].Name == firstSection
 		if before || x.Name == firstSection && !begun {
@@ -429,12 +431,12 @@ func (r *engineRun) split(shape stepShape, list []vk.Section, f func(layer int, 
 // recorded in front of it, and sharedSection what layers share.
 const firstSection, gateSection, sharedSection = "wq_a|wkv", "compressor.wkv|wgate", "step"
 
-// layerWork is the work of a layer's operations in a step.
+// layerWork returns the work of a layer's operations in a step.
 func (r *engineRun) layerWork(shape stepShape, layer int) map[string]Work {
 	return layerWork(r.cfg, r.cfg.Layers[layer].LayerSpec, r.weights[layer], shape)
 }
 
-// works is the work of all layers by kind and operation.
+// works returns the work of all layers by kind and operation.
 func (r *engineRun) works() map[opKey]Work {
 	sum := map[opKey]Work{}
 	for _, shape := range r.shapes() {
@@ -448,7 +450,7 @@ func (r *engineRun) works() map[opKey]Work {
 	return sum
 }
 
-// workOf is the work of a section, which several operations may share: "wo_a, wo_b".
+// workOf returns the work of a section, which several operations may share: "wo_a, wo_b".
 func workOf(section string, of func(op string) Work) (w Work) {
 	for _, op := range opsOf(section) {
 		w = w.plus(of(op))

@@ -136,6 +136,7 @@ func (r *engineRun) output(shape stepShape, own []uint16, last int, out []verify
 		if err := st.RunLayer(r.ctx, i); err != nil {
 			return errors.Join(err, st.Abort())
 		}
+		r.p.Advance(int64(i+1), int64(len(out)))
 		if r.cfg.Layers[i].Block && !shape.draft {
 			continue
 		}
@@ -149,7 +150,7 @@ func (r *engineRun) output(shape stepShape, own []uint16, last int, out []verify
 	return st.Commit()
 }
 
-// attentionVariant is the variant of attention that an engine of a model runs.
+// attentionVariant returns the variant of attention that an engine of a model runs.
 func attentionVariant(dev *vk.Device, c model.Config, variant string) (string, error) {
 	op, err := attention.NewDecoder(dev, attention.DecoderConfig{Heads: c.Heads,
 		WindowPage: model.Window.Pool(model.StoreWindow).Page, WindowRecord: c.Records.Record(model.StoreWindow), Variant: variant})

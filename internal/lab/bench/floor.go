@@ -8,9 +8,9 @@ import (
 	"math/rand/v2"
 	"strings"
 
+	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/opkit"
-	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -46,11 +46,11 @@ const (
 	readPattern           = 1 << 20 // bytes that the source repeats
 )
 
-// readKernel is the kernel that a device reads with: by address where it can, since a launch
+// readKernel returns the kernel that a device reads with: by address where it can, since a launch
 // has to fetch a descriptor first.
 func readKernel(dev *vk.Device) string {
 	const byAddress = "bench_read_da"
-	if code, err := shaders.Get(byAddress); err == nil && len(dev.Caps().Missing(code.Requires)) == 0 {
+	if code, err := kernels.Get(byAddress); err == nil && len(dev.Caps().Missing(code.Requires)) == 0 {
 		return byAddress
 	}
 	return "bench_read"
@@ -75,7 +75,7 @@ func newReader(ctx context.Context, dev *vk.Device, name string, shape readShape
 }
 
 func (r *reader) open(ctx context.Context, dev *vk.Device, name string, pattern []byte) error {
-	code, err := shaders.Get(name)
+	code, err := kernels.Get(name)
 	if err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func (f *floors) close() error {
 	return f.reader.close()
 }
 
-// below times as many launches one behind the other as the part has, of which the first
+// below times as many launches one after the other as the part has, of which the first
 // reads its bytes and the others nothing, as the part itself was timed: the median in
 // microseconds, and how many launches.
 func (f *floors) below(ctx context.Context, dev *vk.Device, p opPart, warmup, reps int) (us float64, launches int, err error) {
@@ -231,7 +231,7 @@ func (f *floors) below(ctx context.Context, dev *vk.Device, p opPart, warmup, re
 	return t.Median, launches, err
 }
 
-// levelsOf is how many launches, or groups of some, wait for each other in what is recorded.
+// levelsOf returns how many launches, or groups of some, wait for each other in what is recorded.
 func levelsOf(dev *vk.Device, record func(*vk.Recorder, int) error) (int, error) {
 	rec, err := dev.NewRecorder()
 	if err != nil {
@@ -244,7 +244,7 @@ func levelsOf(dev *vk.Device, record func(*vk.Recorder, int) error) (int, error)
 	return rec.Barriers() + 1, nil
 }
 
-// readShapeOf is the shape of the launches of floors. On an H100 others differ by as much as
+// readShapeOf returns the shape of the launches of floors. On an H100 others differ by as much as
 // runs do, from 128 to 1024 invocations with 1 to 16 loads on their way; fewer workgroups
 // that go on with other blocks take up to 9 % longer. See docs/design/linear.md.
 func readShapeOf(dev *vk.Device) readShape {

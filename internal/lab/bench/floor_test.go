@@ -7,8 +7,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -16,8 +18,10 @@ import (
 // A kernel that does not read all that it is for is not used.
 func TestReader(t *testing.T) {
 	dev, ctx := testkit.Device(t), t.Context()
-	testkit.PushLayouts(t, "bench_read", map[string]any{"bench_read": benchReadPush{}})
 	for _, name := range []string{"bench_read", readKernel(dev)} {
+		code, err := kernels.Get(name)
+		require.NoError(t, err)
+		require.NoError(t, spirv.ComparePush(code.SPIRV, benchReadPush{}))
 		r, err := newReader(ctx, dev, name, readShape{64, 3, 5})
 		require.NoError(t, err)
 		pattern := make([]byte, readPattern)
@@ -28,7 +32,7 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// A floor has as many launches one behind the other as the part, and reads its bytes.
+// A floor has as many launches one after the other as the part, and reads its bytes.
 func TestFloors(t *testing.T) {
 	dev, ctx := testkit.Device(t), t.Context()
 	x, err := tensor.New(dev, "test", tensor.U32, 64)

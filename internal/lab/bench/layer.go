@@ -47,7 +47,7 @@ func (o LayerOptions) withDefaults(onSlow bool) LayerOptions {
 	return o
 }
 
-// config is the configuration of a model, with the records that were asked for.
+// config returns the configuration of a model, with the records that were asked for.
 func (o LayerOptions) config(name string) model.Config {
 	c := modelConfig(name)
 	c.Records = cmp.Or(o.Records, c.Records)
@@ -57,7 +57,7 @@ func (o LayerOptions) config(name string) model.Config {
 // modelOf is a model with the format of its weights.
 type modelOf struct{ model, weights string }
 
-// models are those to time.
+// models returns those to time.
 func (o LayerOptions) models() (list []modelOf) {
 	for _, model := range o.Models {
 		for _, weights := range o.Weights {
@@ -67,7 +67,7 @@ func (o LayerOptions) models() (list []modelOf) {
 	return list
 }
 
-// layers are those to time, without their steps and what is measured.
+// layers returns those to time, without their steps and what is measured.
 func (o LayerOptions) layers() (list []LayerRow) {
 	for _, name := range o.Models {
 		for _, kind := range o.Kinds {
@@ -81,7 +81,7 @@ func (o LayerOptions) layers() (list []LayerRow) {
 	return list
 }
 
-// keys is how a model's index keys are kept.
+// keys returns how a model's index keys are kept.
 func (o LayerOptions) keys(c model.Config) cache.IndexKeyFormat {
 	return cmp.Or(o.Keys, c.Records.Keys())
 }
@@ -120,8 +120,8 @@ type LayerRow struct {
 	Detail string            `json:"detail,omitempty"`
 }
 
-// stepShapes are the steps to time of a layer of a model: decode steps, and the chunks of prefills.
-// Those of a layer that drafts are blocks.
+// stepShapes returns the steps to time of a layer of a model: decode steps, and the chunks of
+// prefills. Those of a layer that drafts are blocks.
 func (o LayerOptions) stepShapes(name string, c model.Config, spec model.LayerSpec) (shapes []stepShape) {
 	_, n := drafted(name)
 	tokens := 1 + max(n, 0)
@@ -202,7 +202,7 @@ type layerSuite struct {
 }
 
 // layer times all steps of a layer with the same weights: as many layers of them as get past the
-// last-level cache together, behind those that they take from.
+// last-level cache together, after those that they take from.
 func (s *layerSuite) layer(of LayerRow) (err error) {
 	c := s.o.config(of.Model)
 	i := layerOf(c, of.Kind)
@@ -232,7 +232,7 @@ func (s *layerSuite) layer(of LayerRow) (err error) {
 	return nil
 }
 
-// of is the row of a step.
+// of returns the row of a step.
 func (x LayerRow) of(shape stepShape) LayerRow {
 	x.Mode, x.Tokens, x.Batch, x.Context = "decode", shape.tokens(), len(shape.lens), shape.lens[0]
 	if shape.prefill {
@@ -299,7 +299,7 @@ func (s *layerSuite) row(row *LayerRow, c model.Config, shape stepShape, sets []
 	return s.time(row, &r, before)
 }
 
-// time fills in the times of a row: those of a layer, on average over all of the engine behind
+// time fills in the times of a row: those of a layer, on average over all of the engine after
 // those that are there to be taken from.
 func (s *layerSuite) time(row *LayerRow, r *engineRun, before int) error {
 	if err := r.engine.SetTiming(s.ctx, pipeline.TimingWhole); err != nil {
@@ -310,7 +310,8 @@ func (s *layerSuite) time(row *LayerRow, r *engineRun, before int) error {
 	}
 	n := r.engine.Layers() - before
 	var ns []float64
-	for range s.o.Reps {
+	for i := range s.o.Reps {
+		r.p.Advance(int64(i), int64(s.o.Reps))
 		if _, _, err := r.step(func(lists [][]vk.Section) error {
 			list, sum := lists[0], 0.0
 			for _, x := range list[max(len(list)-n, 0):] { // in front of them is what all layers share
@@ -341,7 +342,7 @@ func (s *layerSuite) time(row *LayerRow, r *engineRun, before int) error {
 	return nil
 }
 
-// over is an operation of one of n layers.
+// over returns an operation of one of n layers.
 func (t OpTime) over(n int) OpTime {
 	each := float64(n)
 	for i := range t.Time.Samples {

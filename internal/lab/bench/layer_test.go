@@ -13,6 +13,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -93,7 +94,7 @@ func TestWrongLayersAreSeen(t *testing.T) {
 	defer maker.Close()
 	var sets []*randomLayer
 	for range 2 {
-		w, err := maker.layer(c, layerOf(c, "c4a"), model.FormatFP8)
+		w, err := maker.layer(c, layerOf(c, "c4a"), projection.FormatFP8)
 		require.NoError(t, err)
 		defer w.Close()
 		sets = append(sets, w)
@@ -130,7 +131,7 @@ func TestWrongLayersAreSeen(t *testing.T) {
 	}
 }
 
-// scattered is a tensor of f32 that differs by so much in every place, up and down in turn.
+// scattered returns a tensor of f32 that differs by so much in every place, up and down in turn.
 func scattered(t *testing.T, x tensor.Tensor, by int) tensor.Tensor {
 	v, err := fetch[float32](context.Background(), x)
 	require.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/quantise"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -25,11 +26,11 @@ type weightMaker struct {
 	ctx      context.Context
 	dev      *vk.Device
 	rng      *rand.Rand
-	patterns map[model.Format]tensor.Tensor
+	patterns map[projection.Format]tensor.Tensor
 }
 
 func newWeightMaker(ctx context.Context, dev *vk.Device, seed uint64) *weightMaker {
-	return &weightMaker{ctx: ctx, dev: dev, rng: rand.New(rand.NewPCG(seed, 3)), patterns: map[model.Format]tensor.Tensor{}}
+	return &weightMaker{ctx: ctx, dev: dev, rng: rand.New(rand.NewPCG(seed, 3)), patterns: map[projection.Format]tensor.Tensor{}}
 }
 
 // Close frees the patterns, not the layers.
@@ -44,22 +45,22 @@ func (m *weightMaker) Close() error {
 
 // weightSpread is the standard deviation of the codes of a format, to which a matrix's
 // scale is chosen: its outputs are to be as large as its inputs.
-var weightSpread = map[model.Format]float64{model.FormatFP8: 96, model.FormatNVFP4: 3.1}
+var weightSpread = map[projection.Format]float64{projection.FormatFP8: 96, projection.FormatNVFP4: 3.1}
 
 // pattern returns random codes of a format on the device; those of bf16 are of numbers
 // with a standard deviation of 1/64, the inverse root of the usual number of inputs.
-func (m *weightMaker) pattern(f model.Format) (tensor.Tensor, error) {
+func (m *weightMaker) pattern(f projection.Format) (tensor.Tensor, error) {
 	if t, ok := m.patterns[f]; ok {
 		return t, nil
 	}
 	data := make([]byte, patternBytes)
 	switch f {
-	case model.FormatBF16:
+	case projection.FormatBF16:
 		for i := 0; i < len(data); i += 2 {
 			b := numfmt.BF16Encode(float32(m.rng.NormFloat64() / 64))
 			data[i], data[i+1] = byte(b), byte(b>>8)
 		}
-	case model.FormatFP8:
+	case projection.FormatFP8:
 		for i := range data {
 			data[i] = numfmt.E4M3Encode(float32(m.rng.NormFloat64() * weightSpread[f]))
 		}
@@ -84,7 +85,7 @@ type randomLayer struct {
 
 func (l *randomLayer) Close() error { return l.arena.Close() }
 
-// bytes is what the layer's matrices take.
+// bytes returns what the layer's matrices take.
 func (l *randomLayer) bytes() float64 {
 	sum := 0.0
 	for _, x := range l.matrices() {
@@ -111,7 +112,7 @@ func (l *randomLayer) matrices() []*model.DeviceMatrix {
 	return list
 }
 
-// matrixBytes is what a matrix takes on the device, scales included.
+// matrixBytes returns what a matrix takes on the device, scales included.
 func matrixBytes(x model.DeviceMatrix) float64 {
 	n := float64(x.Data.Bytes())
 	if !x.Scales.IsZero() {
@@ -121,7 +122,7 @@ func matrixBytes(x model.DeviceMatrix) float64 {
 }
 
 // layer makes layer i of a model. Its Close frees it.
-func (m *weightMaker) layer(c model.Config, i int, format model.Format) (*randomLayer, error) {
+func (m *weightMaker) layer(c model.Config, i int, format projection.Format) (*randomLayer, error) {
 	p := layerPlan{m: m, format: format, side: cmp.Or(c.WeightBlock, quantise.Side)}
 	w := p.layer(c, i)
 	var need uint64
@@ -142,8 +143,8 @@ func (m *weightMaker) layer(c model.Config, i int, format model.Format) (*random
 // layerPlan lists the tensors of a layer before there is memory for them.
 type layerPlan struct {
 	m      *weightMaker
-	format model.Format // of what checkpoints quantise
-	side   int          // of blocks of FP8 with one scale
+	format projection.Format // of what checkpoints quantise
+	side   int               // of blocks of FP8 with one scale
 	wanted []wantedWeights
 }
 
@@ -152,7 +153,7 @@ type wantedWeights struct {
 	to      *tensor.Tensor
 	dt      tensor.DType
 	shape   []int
-	pattern model.Format
+	pattern projection.Format
 	data    []byte
 }
 
@@ -172,11 +173,11 @@ func (p *layerPlan) layer(c model.Config, i int) *model.DeviceLayer {
 	if spec.Picks == model.PickOwn {
 		w.Indexer = &model.DeviceIndexer{}
 		p.matrix(&w.Indexer.QB, p.format, c.IndexHeads*model.IndexDim, c.QRank)
-		p.matrix(&w.Indexer.Weights, model.FormatBF16, c.IndexHeads, c.Hidden)
+		p.matrix(&w.Indexer.Weights, projection.FormatBF16, c.IndexHeads, c.Hidden)
 		switch {
 		case spec.LatentKeys:
 			w.Indexer.Keys = &model.DeviceKeys{}
-			p.matrix(&w.Indexer.Keys.K, model.FormatBF16, model.IndexDim, model.HeadDim)
+			p.matrix(&w.Indexer.Keys.K, projection.FormatBF16, model.IndexDim, model.HeadDim)
 			p.floats(&w.Indexer.Keys.Norm, 1, model.IndexDim)
 		case spec.Compresses():
 			w.Indexer.Compressor = p.compressor(&spec, model.IndexDim, c.Hidden)
@@ -187,7 +188,7 @@ func (p *layerPlan) layer(c model.Config, i int) *model.DeviceLayer {
 
 func (p *layerPlan) compressor(spec *model.LayerSpec, dim, hidden int) *model.DeviceCompressor {
 	w, c := &model.DeviceCompressor{}, spec.Compression(dim)
-	p.matrix(&w.KVGate, model.FormatBF16, c.Columns(), hidden)
+	p.matrix(&w.KVGate, projection.FormatBF16, c.Columns(), hidden)
 	if spec.Gated() {
 		p.floats(&w.Ape, 0.1, c.Ratio, c.Channels())
 		if spec.Unplaced {
@@ -198,32 +199,29 @@ func (p *layerPlan) compressor(spec *model.LayerSpec, dim, hidden int) *model.De
 	return w
 }
 
-func (p *layerPlan) matrix(x *model.DeviceMatrix, f model.Format, n, k int) {
+func (p *layerPlan) matrix(x *model.DeviceMatrix, f projection.Format, n, k int) {
+	pattern, scale := f, 1/math.Sqrt(float64(k))/weightSpread[f]
+	if f == projection.FormatFP8 && p.side != quantise.Side {
+		f = projection.FormatFP8x32
+	}
 	*x = model.DeviceMatrix{Format: f, N: n, K: k}
-	scale := 1 / math.Sqrt(float64(k)) / weightSpread[f]
-	switch f {
-	case model.FormatBF16:
-		p.wanted = append(p.wanted, wantedWeights{to: &x.Data, dt: tensor.BF16, shape: []int{n, k}, pattern: f})
-	case model.FormatFP8:
-		blocks := []int{(n + p.side - 1) / p.side, (k + p.side - 1) / p.side}
-		codes := make([]byte, blocks[0]*blocks[1])
-		for i := range codes { // about the scale, and different
+	is := f.Shapes(n, k)
+	p.wanted = append(p.wanted, wantedWeights{to: &x.Data, dt: is.Data.DType, shape: is.Data.Shape, pattern: pattern})
+	if is.Scale.Shape == nil {
+		return
+	}
+	codes := make([]byte, is.Scale.Bytes())
+	for i := range codes {
+		if f == projection.FormatNVFP4 { // 0.5 to 2
+			codes[i] = byte(0x30 + p.m.rng.UintN(16))
+		} else { // about the scale, and different
 			codes[i] = byte(127 + int(math.Round(math.Log2(scale))) + i%2)
 		}
-		p.wanted = append(p.wanted, wantedWeights{to: &x.Data, dt: tensor.U8, shape: []int{n, k}, pattern: f},
-			wantedWeights{to: &x.Scales, dt: tensor.U8, shape: blocks, data: codes})
-		if p.side != quantise.Side {
-			x.Block = p.side
-		}
-	default:
-		x.Global = float32(scale)
-		codes := make([]byte, n*k/16)
-		for i := range codes { // 0.5 to 2
-			codes[i] = byte(0x30 + p.m.rng.UintN(16))
-		}
-		p.wanted = append(p.wanted, wantedWeights{to: &x.Data, dt: tensor.U8, shape: []int{n, k / 2}, pattern: f},
-			wantedWeights{to: &x.Scales, dt: tensor.U8, shape: []int{n, k / 16}, data: codes})
 	}
+	if f == projection.FormatNVFP4 {
+		x.Global = float32(scale)
+	}
+	p.wanted = append(p.wanted, wantedWeights{to: &x.Scales, dt: is.Scale.DType, shape: is.Scale.Shape, data: codes})
 }
 
 // floats are normal numbers; those of norms and sinks about 1.
@@ -270,7 +268,7 @@ func (p *layerPlan) fill(arena *tensor.Arena) error {
 
 // copyPattern fills a tensor with a pattern, from some place on and from its beginning
 // again and again.
-func (m *weightMaker) copyPattern(rec *vk.Recorder, to tensor.Tensor, f model.Format) error {
+func (m *weightMaker) copyPattern(rec *vk.Recorder, to tensor.Tensor, f projection.Format) error {
 	from, dst := m.patterns[f].View(), to.View()
 	at := uint64(m.rng.UintN(patternBytes/64)) * 64
 	for done := uint64(0); done < dst.Size; {

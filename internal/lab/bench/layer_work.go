@@ -13,14 +13,14 @@ type Work struct {
 	Flop        float64 `json:"flop"`
 }
 
-// Bytes is all of them.
+// Bytes returns all of them.
 func (w Work) Bytes() float64 { return w.Weights + w.Cache + w.Activations }
 
 func (w Work) plus(x Work) Work {
 	return Work{w.Weights + x.Weights, w.Cache + x.Cache, w.Activations + x.Activations, w.Flop + x.Flop}
 }
 
-// Limit is how many microseconds a device with these limits needs at least: for the
+// Limit returns how many microseconds a device with these limits needs at least: for the
 // bytes or for the products, whichever is longer.
 func (w Work) Limit(l Limits) float64 {
 	return max(w.Bytes()/l.CopyGBs/1e3, w.Flop/l.MatrixTFLOPs/1e6)
@@ -35,7 +35,7 @@ type stepShape struct {
 	keys       cache.IndexKeyFormat
 }
 
-// drafts are blocks of drafts behind the step.
+// drafts are blocks of drafts after the step.
 func (s stepShape) drafts(block int) stepShape {
 	x := s
 	x.lens, x.news, x.draft = nil, nil, true
@@ -54,7 +54,7 @@ func (s stepShape) tokens() int {
 	return n
 }
 
-// requests calls f for each request with its first new position and the position behind
+// requests calls f for each request with its first new position and the position after
 // its last.
 func (s stepShape) requests(f func(first, end int)) {
 	for i, n := range s.news {
@@ -62,15 +62,15 @@ func (s stepShape) requests(f func(first, end int)) {
 	}
 }
 
-// completed is how many entries the step's tokens complete.
+// completed returns how many entries the step's tokens complete.
 func (s stepShape) completed(ratio int) float64 {
 	n := 0
 	s.requests(func(first, end int) { n += end/ratio - first/ratio })
 	return float64(n)
 }
 
-// attended is how many rows the tokens of a step attend, and the bytes of those that differ: rows
-// of one request are read once for all its tokens, at best.
+// attended returns how many rows the tokens of a step attend, and the bytes of those that differ:
+// rows of one request are read once for all its tokens, at best.
 func (s stepShape) attended(c model.Config, spec model.LayerSpec) (all, bytes float64) {
 	window, entry := c.Records.Record(model.StoreWindow).SlotBytes(), c.Records.Record(model.StoreEntries).SlotBytes()
 	s.requests(func(first, end int) {
@@ -93,7 +93,7 @@ func (s stepShape) attended(c model.Config, spec model.LayerSpec) (all, bytes fl
 	return all, bytes
 }
 
-// entries is how many compressed entries so many tokens have.
+// entries returns how many compressed entries so many tokens have.
 func entries(spec model.LayerSpec, tokens int) int {
 	if spec.Ratio == 0 {
 		return 0
@@ -101,8 +101,8 @@ func entries(spec model.LayerSpec, tokens int) int {
 	return tokens / spec.Ratio
 }
 
-// scored is how many entries the indexer scores for the step's tokens, how many different ones, and
-// how many blocks of candidates it is told or tells.
+// scored returns how many entries the indexer scores for the step's tokens, how many different
+// ones, and how many blocks of candidates it is told or tells.
 func (s stepShape) scored(c model.Config, spec model.LayerSpec) (all, different, blocks float64) {
 	s.requests(func(first, end int) {
 		sum := 0
@@ -123,10 +123,10 @@ func (s stepShape) scored(c model.Config, spec model.LayerSpec) (all, different,
 	return all, different, blocks
 }
 
-// keyBytes is what an index key takes.
+// keyBytes returns what an index key takes.
 func (s stepShape) keyBytes() int { return s.keys.RowBytes() + cache.IndexScaleBytes }
 
-// layerWork is the work of a layer's operations by the names of its sections. All sizes
+// layerWork returns the work of a layer's operations by the names of its sections. All sizes
 // are those of the whole model.
 func layerWork(c model.Config, spec model.LayerSpec, w *randomLayer, s stepShape) map[string]Work {
 	t, h, d := float64(s.tokens()), float64(c.Heads), 512.0

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
@@ -58,7 +59,7 @@ func copyBandwidth(ctx context.Context, dev *vk.Device, reps int) (float64, erro
 		return 0, err
 	}
 	defer dst.Close()
-	code, err := shaders.Get("bench_copy")
+	code, err := kernels.Get("bench_copy")
 	if err != nil {
 		return 0, err
 	}
@@ -89,7 +90,7 @@ type benchMatrixCmPush struct{ Rounds uint32 }
 func matrixRate(ctx context.Context, dev *vk.Device, reps int) (float64, string, error) {
 	caps := dev.Caps()
 	for _, m := range []struct{ element, kernel string }{{"bf16", "bench_matrix_cmb"}, {"f16", "bench_matrix_cm"}} {
-		code, err := shaders.Get(m.kernel)
+		code, err := kernels.Get(m.kernel)
 		if err != nil {
 			return 0, "", err
 		}
@@ -166,7 +167,7 @@ func fmaLoop(ctx context.Context, dev *vk.Device, reps int) (float64, error) {
 	if slow(dev) {
 		groups, rounds = 32, 256
 	}
-	code, err := shaders.Get("bench_fma")
+	code, err := kernels.Get("bench_fma")
 	if err != nil {
 		return 0, err
 	}

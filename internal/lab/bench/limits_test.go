@@ -6,9 +6,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
-	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -21,7 +21,7 @@ func TestMeasuringKernels(t *testing.T) {
 			assert.ErrorIs(t, err, vk.ErrMissingFeature, d.Name)
 			continue
 		}
-		code, err := shaders.Get("bench_matrix_cm")
+		code, err := kernels.Get("bench_matrix_cm")
 		require.NoError(t, err)
 		if d.Caps.Missing(code.Requires) != nil {
 			continue

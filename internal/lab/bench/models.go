@@ -7,6 +7,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
 )
 
 // Models are the names of the models that layers and steps can be timed of. The small ones have
@@ -20,7 +21,7 @@ var drafting = map[string]int{"v41-flash": 3, "v41-small": 1}
 const mostDrafted = 5
 
 // drafted divides the name of a model in the suites layer and step. MODEL+N is the model with its
-// layers that draft, in steps that verify N drafted tokens of each sequence behind its newest one.
+// layers that draft, in steps that verify N drafted tokens of each sequence after its newest one.
 // n is -1 where a name says nothing of drafts.
 func drafted(name string) (model string, n int) {
 	for n := range mostDrafted + 1 {
@@ -31,7 +32,7 @@ func drafted(name string) (model string, n int) {
 	return name, -1
 }
 
-// undrafted are the names of models without what they say of drafts.
+// undrafted returns the names of models without what they say of drafts.
 func undrafted(names []string) (models []string) {
 	for _, name := range names {
 		model, _ := drafted(name)
@@ -48,7 +49,7 @@ var (
 	slowModels    = []string{"small"}
 )
 
-// modelConfig is the configuration of a model.
+// modelConfig returns the configuration of a model.
 func modelConfig(name string) model.Config {
 	if of, n := drafted(name); n >= 0 {
 		return modelConfig(of).WithDrafts(drafting[of])
@@ -92,15 +93,15 @@ func KindsOf(models ...string) (kinds []string) {
 	return kinds
 }
 
-// kindOf is the name of a kind of layer.
+// kindOf returns the name of a kind of layer.
 func kindOf(s model.LayerSpec) string { return strings.ToLower(s.Name) }
 
-// layerOf is the first layer of a kind, or -1.
+// layerOf returns the first layer of a kind, or -1.
 func layerOf(c model.Config, kind string) int {
 	return slices.IndexFunc(c.Layers, func(l model.Layer) bool { return kindOf(l.LayerSpec) == kind })
 }
 
-// firstOfKinds are the first layer of each kind, and those that they take from, in order.
+// firstOfKinds returns the first layer of each kind, and those that they take from, in order.
 func firstOfKinds(c model.Config) (list []int) {
 	for i, l := range c.Layers {
 		if layerOf(c, kindOf(l.LayerSpec)) == i {
@@ -111,7 +112,7 @@ func firstOfKinds(c model.Config) (list []int) {
 	return slices.Compact(list)
 }
 
-// sourcesOf are the layers that a layer takes from, and those that these take from, in order.
+// sourcesOf returns the layers that a layer takes from, and those that these take from, in order.
 func sourcesOf(c model.Config, layer int) (list []int) {
 	for _, from := range c.Layers[layer].From() {
 		if from != layer {
@@ -122,7 +123,7 @@ func sourcesOf(c model.Config, layer int) (list []int) {
 	return slices.Compact(list)
 }
 
-// onlyLayers is a model of these layers of another, those among them that others take from.
+// onlyLayers returns a model of these layers of another, those among them that others take from.
 func onlyLayers(c model.Config, layers ...int) model.Config {
 	var list []model.Layer
 	for i, l := range layers {
@@ -143,12 +144,12 @@ func onlyLayers(c model.Config, layers ...int) model.Config {
 // WeightFormats are the formats that layers can be timed with.
 var WeightFormats = verify.WeightFormats
 
-// formatNamed is the format of a name of WeightFormats.
-func formatNamed(weights string) model.Format {
-	return map[string]model.Format{"bf16": model.FormatBF16, "fp8": model.FormatFP8, "nvfp4": model.FormatNVFP4}[weights]
+// formatNamed returns the format of a name of WeightFormats.
+func formatNamed(weights string) projection.Format {
+	return map[string]projection.Format{"bf16": projection.FormatBF16, "fp8": projection.FormatFP8, "nvfp4": projection.FormatNVFP4}[weights]
 }
 
-// productsOf are the matrix products of a model's layers, by the names of their weights.
+// productsOf returns the matrix products of a model's layers, by the names of their weights.
 func productsOf(name string) []verify.Product {
 	c := modelConfig(name)
 	return []verify.Product{

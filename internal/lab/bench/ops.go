@@ -94,12 +94,12 @@ func names(ops []verify.Op) (list []string) {
 	return list
 }
 
-// isAsked tells whether an operation begins as asked, or matches a regular expression.
+// isAsked reports whether an operation begins as asked, or matches a regular expression.
 func isAsked(name, asked string) bool {
 	return strings.HasPrefix(name, asked) || verify.Matches(asked, name)
 }
 
-// hasParts tells whether a case's name has all parts of one of these; of none, whatever it is.
+// hasParts reports whether a case's name has all parts of one of these; of none, whatever it is.
 func hasParts(name string, any []string) bool {
 	return len(any) == 0 || slices.ContainsFunc(any, func(parts string) bool {
 		if verify.Matches(parts, name) {
@@ -114,7 +114,7 @@ func hasParts(name string, any []string) bool {
 	})
 }
 
-// cases are those of operations that the options ask for.
+// cases returns those of operations that the options ask for.
 func (o OpOptions) cases(ops []verify.Op) (all []opCase) {
 	for _, op := range ops {
 		for _, size := range op.Sizes(o.Sizes) {
@@ -142,7 +142,7 @@ type OpRow struct {
 	ShareMatrix float64 `json:"share_matrix"` // TFLOPs over the measured matrix rate
 	Peers       []Peer  `json:"peers,omitempty"`
 
-	// As many launches one behind the other as the part has, of which the first reads its
+	// As many launches one after the other as the part has, of which the first reads its
 	// bytes and none does anything else; 0 where they were not timed.
 	FloorUS       float64 `json:"floor_us,omitempty"`
 	FloorLaunches int     `json:"floor_launches,omitempty"`
@@ -159,7 +159,7 @@ type OpRow struct {
 // emit as it is done. A row has the status "ok"; or, without times, "wrong" if its check failed,
 // "skipped" if the device lacks memory or a feature for it, "failed" if anything else went wrong.
 //
-// Errors: vk.ErrArgument, also where the options leave no case; behind all rows ErrWrong if one is
+// Errors: vk.ErrArgument, also where the options leave no case; after all rows ErrWrong if one is
 // not ok. The context's and vk.ErrDeviceLost end the run, with the rows so far.
 func Ops(ctx context.Context, dev *vk.Device, suite string, o OpOptions, l Limits, p Progress, emit func(OpRow)) error {
 	ops, err := o.check(suite)
@@ -175,7 +175,7 @@ func Ops(ctx context.Context, dev *vk.Device, suite string, o OpOptions, l Limit
 	return timeCases(ctx, dev, o, cases, l, p, emit)
 }
 
-// example is the name of a case.
+// example returns the name of a case.
 func example(o OpOptions, ops []verify.Op) string {
 	o.Cases = nil
 	for _, c := range o.cases(ops) {

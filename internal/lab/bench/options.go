@@ -18,11 +18,11 @@ type Common struct {
 	Seed    uint64 // of the inputs
 }
 
-// slow tells whether a device is a processor. There sizes are small, cases are prepared one
+// slow reports whether a device is a processor. There sizes are small, cases are prepared one
 // by one, and nothing waits for a clock to rise.
 func slow(dev *vk.Device) bool { return dev.Adapter().Type == vk.TypeCPU }
 
-// pick is what was asked for, or a default: the second of the two on a slow device.
+// pick returns what was asked for, or a default: the second of the two on a slow device.
 func pick[T any](given []T, onSlow bool, gpu, processor []T) []T {
 	switch {
 	case len(given) > 0:

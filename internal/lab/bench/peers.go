@@ -123,7 +123,7 @@ var peerOps = map[string]struct{ op, front string }{
 	"wo_b":                      {"linear", "matrix=wo_b/"},
 }
 
-// ours is a row by the names of this program.
+// ours returns a row by the names of this program.
 func (r PeerRow) ours() PeerRow {
 	if x, ok := peerOps[r.Op]; ok {
 		r.Op, r.Case = x.op, x.front+r.Case

@@ -12,7 +12,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/picture"
 )
 
-// Picture are the limits as pictures have them.
+// Picture returns the limits as pictures have them.
 func (l Limits) Picture() picture.Limits {
 	return picture.Limits{CopyGBs: l.CopyGBs, MatrixTFLOPs: l.MatrixTFLOPs, MatrixKind: l.MatrixKind}
 }
@@ -37,7 +37,7 @@ func partsOfOps(ops []OpTime) (parts []picture.Part) {
 	return parts
 }
 
-// LayerGroups are the layers of each step that has a name: a bar for each, of its operations.
+// LayerGroups returns the layers of each step that has a name: a bar for each, of its operations.
 func LayerGroups(rows []LayerRow, name func(LayerRow) string) []picture.Group {
 	var g grouper
 	for _, x := range rows {

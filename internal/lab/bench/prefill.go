@@ -58,7 +58,7 @@ type ChunkTime struct {
 	Limit  float64 `json:"limit_us"`
 }
 
-// rows are the prompts to time, without what is measured.
+// rows returns the prompts to time, without what is measured.
 func (o PrefillOptions) rows() (list []PrefillRow) {
 	for _, of := range o.models() {
 		for _, tokens := range o.Prefill {
@@ -103,7 +103,7 @@ func newPrefillRun(ctx context.Context, dev *vk.Device, o PrefillOptions, l Limi
 	return r
 }
 
-// shapeOf is the shape of a chunk's step.
+// shapeOf returns the shape of a chunk's step.
 func (r *prefillRun) shapeOf(i int) stepShape {
 	c := r.chunks[i]
 	return stepShape{lens: []int{c.First + c.Tokens}, news: []int{c.Tokens}, keys: r.shape.keys}
@@ -168,7 +168,7 @@ func (r *prefillRun) time(row *PrefillRow) error {
 	return nil
 }
 
-// warmup is how many prompts come before those that are timed: each size of a step is measured
+// warmup returns how many prompts come before those that are timed: each size of a step is measured
 // operation by operation first, then recorded anew, and then stays as it is.
 func (r *prefillRun) warmup() int {
 	same := len(r.chunks)
@@ -178,7 +178,7 @@ func (r *prefillRun) warmup() int {
 	return max(r.o.Warmup, (recordings+same-1)/same)
 }
 
-// Inputs of chunks differ, so that their entries do: each begins so many values behind the one
+// Inputs of chunks differ, so that their entries do: each begins so many values after the one
 // before, up to so many times. That is no whole number of rows, and no multiple of four of them.
 const inputShift, inputShifts = 37 * 64, 1021
 

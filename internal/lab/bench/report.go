@@ -29,7 +29,7 @@ type Report[R any] struct {
 type style[R any] struct {
 	about func(w *writer, rows []R)                        // md: in front of the table
 	table func(rows []R) table.Writer                      // md; nil: about writes tables, too
-	more  func(w *writer, rows []R)                        // md: behind the table; nil: nothing
+	more  func(w *writer, rows []R)                        // md: after the table; nil: nothing
 	csv   func(dev describe.Origin, rows []R) table.Writer // numbers in full, empty where nothing was measured
 	lines func(w *writer, x R)                             // benchstat
 	state func(x R) (status, name, detail string)          // of a row
@@ -152,7 +152,7 @@ func (r *Report[R]) Close() error {
 	return r.err
 }
 
-// markdown writes the report for people, behind its head.
+// markdown writes the report for people, after its head.
 func (r *Report[R]) markdown() {
 	r.style.about(&r.writer, r.rows)
 	if r.style.table != nil {
@@ -188,10 +188,11 @@ func newTable(columns ...string) table.Writer {
 		row = append(row, c)
 	}
 	t.AppendHeader(row)
+	t.SuppressEmptyColumns()
 	return t
 }
 
-// csvNumber is a number of a row in full, empty where it was not measured.
+// csvNumber returns a number of a row in full, empty where it was not measured.
 func csvNumber(status string, v float64) string {
 	if status != "ok" {
 		return ""
@@ -199,7 +200,7 @@ func csvNumber(status string, v float64) string {
 	return strconv.FormatFloat(v, 'f', -1, 64)
 }
 
-// csvSamples are the samples of a row in microseconds, in the order of their launches.
+// csvSamples returns the samples of a row in microseconds, in the order of their launches.
 func csvSamples(status string, t Time) string {
 	var list []string
 	for _, us := range t.Samples {

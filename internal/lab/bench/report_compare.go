@@ -48,7 +48,7 @@ func comparison(w *writer, peers PeerTable, all []OpRow) {
 	}
 }
 
-// compareTable is the table of an operation.
+// compareTable returns the table of an operation.
 func compareTable(rows []OpRow) table.Writer {
 	floors, columns := hasFloors(rows), []string{"op", "case", "part", "peer", "peer us", "us", "ratio", "of limit"}
 	if floors {
@@ -73,7 +73,7 @@ func compareTable(rows []OpRow) table.Writer {
 	return t
 }
 
-// compareRow is the row beside the first peer.
+// compareRow returns the row beside the first peer.
 func compareRow(x OpRow) table.Row {
 	row, ratio := table.Row{x.Op, x.Case, x.Part, "-", "-"}, "-"
 	if len(x.Peers) > 0 {

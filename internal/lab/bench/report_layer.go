@@ -76,7 +76,7 @@ func layerTable(rows []LayerRow) table.Writer {
 	return t
 }
 
-// opTable is a table of operations with the share of the whole that each takes.
+// opTable returns a table of operations with the share of the whole that each takes.
 func opTable(ops []OpTime) table.Writer {
 	sum := 0.0
 	for _, op := range ops {

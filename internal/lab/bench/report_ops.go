@@ -21,7 +21,7 @@ func NewOpReport(on ReportOn, suite string) (*Report[OpRow], error) {
 	return newReport(on, s)
 }
 
-// opStyle is how rows of single operations are written.
+// opStyle returns how rows of single operations are written.
 func opStyle(suite string) (style[OpRow], error) {
 	peers, err := Peers()
 	if err != nil {
@@ -62,18 +62,18 @@ func opStyle(suite string) (style[OpRow], error) {
 	}, nil
 }
 
-// hasPeers tells whether anything that was timed was measured of others.
+// hasPeers reports whether anything that was timed was measured of others.
 func hasPeers(rows []OpRow) bool {
 	return slices.ContainsFunc(rows, func(x OpRow) bool { return len(x.Peers) > 0 })
 }
 
-// hasFloors tells whether any row has one.
+// hasFloors reports whether any row has one.
 func hasFloors(rows []OpRow) bool {
 	return slices.ContainsFunc(rows, func(x OpRow) bool { return x.FloorUS > 0 })
 }
 
 // floorText says what the columns of floors are.
-const floorText = `floor us: launches that read those MB and compute nothing, as many one behind the other as ours has, of which
+const floorText = `floor us: launches that read those MB and compute nothing, as many one after the other as ours has, of which
 the first reads all. of floor: that over our time. Matrix products may need longer than the bytes.
 `
 
@@ -147,7 +147,7 @@ func opRowCSV(dev describe.Origin, rows []OpRow) table.Writer {
 	return t
 }
 
-// peerText is what others take, each with the quotient of our time by theirs.
+// peerText returns what others take, each with the quotient of our time by theirs.
 func peerText(x OpRow) string {
 	var parts []string
 	for _, p := range x.Peers {

@@ -65,7 +65,7 @@ func prefillTable(rows []PrefillRow) table.Writer {
 	return t
 }
 
-// chunkTable is a table of a prompt's chunks.
+// chunkTable returns a table of a prompt's chunks.
 func chunkTable(chunks []ChunkTime) table.Writer {
 	t := newTable("tokens", "us", "p95", "tokens/s", "of limit")
 	for _, c := range chunks {

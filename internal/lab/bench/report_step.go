@@ -33,16 +33,17 @@ func (x StepRow) title() string {
 }
 
 const stepText = `Whole decode steps: attention of all layers, from hidden states to hidden states, random weights.
+tokens/s: sequences over the latency of a chained step; experts and head are not in it.
 context: tokens of a sequence in the last step that is timed; those before begin with fewer. us: the device's time
 for a step in one submission whose layers have their hidden states at once, so that a layer's first products run
 beside the last one of the layer before. chained: one submission, too, in which a
 kernel makes the input of a layer from the output of the one before (residual and norm), as in a model. layer
 by layer: each layer submitted by itself, without that kernel; the sum of their times. host us: the processor's,
-to fill in and submit a step and to end it, without the wait; latency: both with the wait; behind chained and
+to fill in and submit a step and to end it, without the wait; latency: both with the wait; after chained and
 layer by layer: what they are then, with one wait at the end. limit: the time that the bytes (the least of
 weights, caches and activations) need at the measured copy bandwidth. floor: as many launches in the same
 levels, the first of each operation reading its bytes, and computing nothing. MODEL+N: two steps, one that
-verifies N drafted tokens of each sequence, which are taken back, and one that drafts a block behind it.
+verifies N drafted tokens of each sequence, which are taken back, and one that drafts a block after it.
 `
 
 // stepDetails lists the operations of each row, counts and memory.
@@ -66,18 +67,24 @@ func stepDetails(w *writer, rows []StepRow) {
 }
 
 func stepTable(rows []StepRow) table.Writer {
-	t := newTable("model", "weights", "batch", "context", "layers", "us", "p95", "host us", "p95", "latency us", "chained us", "host us",
+	t := newTable("model", "weights", "batch", "context", "tokens/s", "layers", "us", "p95", "host us", "p95", "latency us", "chained us", "host us",
 		"latency us", "layer by layer us", "host us", "latency us", "weights MB", "cache MB", "activations MB", "GB/s", "limit us", "times limit",
 		"floor us", "times floor", "dispatches", "barriers", "check")
 	for _, x := range rows {
-		row := table.Row{x.Model, x.Weights, x.Batch, x.Context, x.Layers}
+		row := table.Row{x.Model, x.Weights, x.Batch, x.Context}
 		if x.Status != "ok" {
+			row = append(row, "-", x.Layers)
 			for range 21 {
 				row = append(row, "-")
 			}
 			t.AppendRow(append(row, x.Status))
 			continue
 		}
+		each := "-"
+		if x.ChainedWall.Median > 0 {
+			each = fmt.Sprintf("%.0f", float64(x.Batch)/x.ChainedWall.Median*1e6)
+		}
+		row = append(row, each, x.Layers)
 		for _, v := range []float64{x.Time.Median, x.Time.P95, x.Host.Median, x.Host.P95, x.Latency.Median,
 			x.Chained.Median, x.ChainedHost.Median, x.ChainedWall.Median, x.Apart.Median, x.ApartHost.Median, x.ApartWall.Median} {
 			row = append(row, f1(v))

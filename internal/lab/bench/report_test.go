@@ -17,7 +17,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// reported is what a report of some rows says.
+// reported returns what a report of some rows says.
 func reported[R any](t *testing.T, rows []R, format string, start func(on ReportOn) (*Report[R], error)) string {
 	t.Helper()
 	var out bytes.Buffer

@@ -23,7 +23,7 @@ func (o StepOptions) withDefaults(onSlow bool) StepOptions {
 	return o
 }
 
-// StepRow is a whole decode step. Of MODEL+N (see drafted) the step of drafts behind it is part of
+// StepRow is a whole decode step. Of MODEL+N (see drafted) the step of drafts after it is part of
 // it.
 type StepRow struct {
 	Model   string `json:"model"`
@@ -70,7 +70,7 @@ type StepRow struct {
 	Detail string            `json:"detail,omitempty"`
 }
 
-// rows are the steps to time, without what is measured.
+// rows returns the steps to time, without what is measured.
 func (o StepOptions) rows() (list []StepRow) {
 	for _, of := range o.models() {
 		for _, context := range o.Contexts {
@@ -132,8 +132,8 @@ type stepRun struct {
 // operation, recorded anew, and as it stays.
 const recordings = 3
 
-// newStepRun is a run whose sessions are so much shorter at first that the last of its steps, or
-// the block of drafts behind it, ends at the context that was asked for.
+// newStepRun returns a run whose sessions are so much shorter at first that the last of its steps,
+// or the block of drafts after it, ends at the context that was asked for.
 func newStepRun(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p Progress, maker *weightMaker, row StepRow) *stepRun {
 	row.Status = "ok"
 	_, n := drafted(row.Model)
@@ -143,7 +143,7 @@ func newStepRun(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p 
 		opts: pipeline.EngineOptions{Keys: o.Keys, Variant: o.Variant, Invariant: o.Invariant, Rewind: rejects}}}
 	s.drafts = s.main() < len(s.cfg.Layers)
 	steps := 4*o.Reps + recordings // that keep a token: whole, apart, chained, by sections; chainedSections
-	beyond := 0                    // where a block of drafts ends behind the tokens that it comes after
+	beyond := 0                    // where a block of drafts ends after the tokens that it comes after
 	if s.drafts {
 		beyond = max(0, s.cfg.DraftBlock-rejects)
 	}
@@ -203,7 +203,7 @@ func (s *stepRun) close() error {
 	return err
 }
 
-// cacheBytes is what the caches of all sessions take at least: the rows of their tokens.
+// cacheBytes returns what the caches of all sessions take at least: the rows of their tokens.
 func (s *stepRun) cacheBytes() uint64 {
 	sum := 0
 	for _, l := range s.cfg.Layers {
@@ -283,7 +283,7 @@ func (s *stepRun) check(failed string) (ok bool, err error) {
 	return s.row.Status == "ok", nil
 }
 
-// kinds is the run with a layer of each kind and those that they take from, and their weights.
+// kinds returns the run with a layer of each kind and those that they take from, and their weights.
 func (s *stepRun) kinds() (r engineRun, weights []*randomLayer) {
 	r = s.engineRun
 	layers := firstOfKinds(s.cfg)

@@ -7,9 +7,9 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
-	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -27,14 +27,14 @@ type chain struct {
 
 	start tensor.Tensor // [T, width] bf16: what the residual begins with
 	x     tensor.Tensor // [T, width] f32: the residual
-	final tensor.Tensor // [T, width] bf16: its norm behind the last layer
+	final tensor.Tensor // [T, width] bf16: its norm after the last layer
 }
 
 type benchResidualPush struct{ Width, First uint32 }
 
 // open makes the kernel and its memory for steps of so many tokens.
 func (c *chain) open(dev *vk.Device, main, layers, tokens, width int) error {
-	code, err := shaders.Get("bench_residual")
+	code, err := kernels.Get("bench_residual")
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (c *chain) record(rec *vk.Recorder, at pipeline.Between) error {
 		Bind: []vk.View{from.View(), c.x.Rows(0, at.Tokens).View(), to.View()}, Push: vk.Bytes(&push)})
 }
 
-// checkChain checks what is between the layers of a step, and of the drafts behind it.
+// checkChain checks what is between the layers of a step, and of the drafts after it.
 func (s *stepRun) checkChain() (ok bool, err error) {
 	s.chain.on = true
 	defer func() { s.chain.on = false }()
@@ -165,7 +165,7 @@ func (s *stepRun) sumLayers(st *pipeline.Step, n, first, end int) ([]float32, er
 	}
 }
 
-// normError is how far a value is from the norm of its row at most, relative to it or to a
+// normError returns how far a value is from the norm of its row at most, relative to it or to a
 // thousandth. A row of zeros, or with what is no number, is far off.
 func normError(x []float32, norm []uint16, width int) (worst float64) {
 	for at := 0; at < len(x); at += width {

@@ -15,7 +15,7 @@ type reading struct {
 	bytes float64 // of an operation's first launch all that it has to move, of others none
 }
 
-// skeleton is what is left of a step that computes nothing: a launch that reads for each of
+// skeleton returns what is left of a step that computes nothing: a launch that reads for each of
 // those that the engine recorded, in the same levels. Operations of a layer that have no
 // launches of their own, as norms that are part of a product, are read with its first
 // product: what is read is what the step's limit counts.
@@ -26,7 +26,7 @@ func (s *stepRun) skeleton(shape stepShape, list []vk.Section, work func(shape s
 			recorded[opKey{k.kind, op}] = true
 		}
 	})
-	// Of the layer, what is still to be read. Drafts wait for the step that they are behind.
+	// Of the layer, what is still to be read. Drafts wait for the step that they are after.
 	last, waits, left := s.first(shape)-1, shape.draft, map[string]float64{}
 	s.split(shape, list, func(layer int, k opKey, x vk.Section) {
 		if layer > last {
@@ -59,7 +59,7 @@ func (s *stepRun) skeleton(shape stepShape, list []vk.Section, work func(shape s
 	return all
 }
 
-// bytes is what the kernel between layers moves for so many tokens.
+// bytes returns what the kernel between layers moves for so many tokens.
 func (c *chain) bytes(tokens int) float64 {
 	return float64(tokens*c.width) * (2 + 4 + 4 + 2) // output, residual, residual, input
 }
@@ -79,7 +79,7 @@ func fewestWaits(a, b [][]vk.Section) [][]vk.Section {
 	return a
 }
 
-// chainedSections are the sections of a step in which layers depend on each other.
+// chainedSections returns the sections of a step in which layers depend on each other.
 func (s *stepRun) chainedSections() (recorded [][]vk.Section, err error) {
 	s.chain.on = true
 	defer func() { s.chain.on = false }()
@@ -116,7 +116,7 @@ func (s *stepRun) timeFloors(recorded, chained [][]vk.Section) error {
 	return errors.Join(err, read.close())
 }
 
-// skeletons are those of a step and the drafts behind it.
+// skeletons returns those of a step and the drafts after it.
 func (s *stepRun) skeletons(recorded [][]vk.Section) (all []reading) {
 	for i, shape := range s.shapes() {
 		all = append(all, s.skeleton(shape, recorded[i], s.layerWork)...)
@@ -174,5 +174,5 @@ func (s *stepRun) timed(record func(rec *vk.Recorder) error) (*vk.Commands, erro
 	return rec.End()
 }
 
-// opsOf are the operations that share a section: "wo_a, wo_b".
+// opsOf returns the operations that share a section: "wo_a, wo_b".
 func opsOf(section string) []string { return strings.Split(section, ", ") }

@@ -16,7 +16,7 @@ func TestSkeleton(t *testing.T) {
 		{Name: "step", Dispatches: 1},
 		{Name: "between", Dispatches: 1, Waits: []int{0}},
 		{Name: firstSection, Dispatches: 1, Waits: []int{0}},
-		{Name: "attention", Dispatches: 2, Waits: []int{0, 1, 2}}, // a copy behind the last waits
+		{Name: "attention", Dispatches: 2, Waits: []int{0, 1, 2}}, // a copy after the last waits
 		{Name: "wo_a, wo_b", Dispatches: 1},
 		{Name: gateSection, Dispatches: 1}, // in front of the second layer's first product
 		{Name: firstSection, Dispatches: 1},

@@ -102,12 +102,12 @@ func peak(t *testing.T, reader, path string) (n int, err string) {
 
 const mib = 1 << 20
 
-// header is a safetensors file of no data.
+// header returns a safetensors file of no data.
 func header(json string) []byte {
 	return append(binary.LittleEndian.AppendUint64(nil, uint64(len(json))), json...)
 }
 
-// bomb is an archive with an array of zeros, of which only a thousandth is in the file.
+// bomb returns an archive with an array of zeros, of which only a thousandth is in the file.
 func bomb(t *testing.T, name string, dims ...int) []byte {
 	t.Helper()
 	n, shape := 2, ""
@@ -128,7 +128,7 @@ func bomb(t *testing.T, name string, dims ...int) []byte {
 	return b.Bytes()
 }
 
-// directory is an archive that lists so many members.
+// directory returns an archive that lists so many members.
 func directory(members int) []byte {
 	entry := append([]byte("PK\x01\x02"), make([]byte, 42)...)
 	binary.LittleEndian.PutUint16(entry[28:], 1) // a name of one byte

@@ -85,7 +85,7 @@ const (
 // Statuses has all of them, in the order in which they are counted.
 var Statuses = []Status{Right, Wrong, TimedOut, Crashed, NotRun}
 
-// Bad tells whether something is wrong where a check has ended so.
+// Bad reports whether something is wrong where a check has ended so.
 func (s Status) Bad() bool { return s == Wrong || s == Crashed }
 
 // Result is what became of a check.
@@ -137,7 +137,7 @@ func (s *shared) close() {
 	}
 }
 
-// cuts is what a scenario runs in.
+// cuts returns what a scenario runs in.
 func (e *Env) cuts(ctx context.Context, m sequences.Model) (*sequences.Lab, error) {
 	steps, s := 0, e.shared
 	s.stepped = func() {
@@ -239,7 +239,7 @@ func (r Row) text() string {
 	return name + ": " + oneLine(r.Detail)
 }
 
-// Counts are how many rows passed, failed and were skipped.
+// Counts returns how many rows passed, failed and were skipped.
 func (r Result) Counts() (sum verify.Summary) {
 	for _, x := range r.Rows {
 		sum.Add(x.Status)

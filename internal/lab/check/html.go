@@ -84,7 +84,7 @@ func (r *Report) Counts(group string) string {
 	return strings.Join(parts, ", ")
 }
 
-// Verdict is the report in a line.
+// Verdict returns the report in a line.
 func (r *Report) Verdict() string {
 	switch {
 	case r.Problem != "":
@@ -101,7 +101,7 @@ func (r *Report) Verdict() string {
 	return "all is right: " + r.Counts("")
 }
 
-// HTML is the report as a page that needs nothing beside itself.
+// HTML returns the report as a page that needs nothing beside itself.
 func (r *Report) HTML() ([]byte, error) {
 	v := view{Report: r, Class: "right", NotRun: r.Reasons()}
 	if r.Bad() || r.Problem != "" {

@@ -14,7 +14,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// All are the checks, in the order in which they run: what is short and says much comes first.
+// All returns the checks, in the order in which they run: what is short and says much comes first.
 // Quick ones are the least that says something.
 func All(quick bool) []Check {
 	list := slices.Concat(limitChecks(), operationChecks(), layerChecks(quick), cutChecks(quick), timeChecks(true))
@@ -107,7 +107,7 @@ func operation(name, only string) func(ctx context.Context, e *Env) error {
 // are short. Of DeepSeek-V4.1 they are those of groups of two, of sources and of candidates.
 var cutModels = []struct {
 	model         sequences.Model
-	behind        string   // of a check's name
+	suffix        string   // of a check's name
 	quick, others []string // nil others: all
 }{
 	{sequences.V4, "", []string{"shared prefixes", "short recordings", "padding"}, nil},
@@ -124,14 +124,14 @@ func cutChecks(quick bool) (list []Check) {
 		}
 		for _, s := range sequences.Scenarios() {
 			if some == nil || slices.Contains(some, s.Name) {
-				list = append(list, cutCheck(m.model, s, s.Name+m.behind))
+				list = append(list, cutCheck(m.model, s, s.Name+m.suffix))
 			}
 		}
 	}
 	return list
 }
 
-// cutCheck is the check of a scenario of a model.
+// cutCheck returns the check of a scenario of a model.
 func cutCheck(m sequences.Model, s sequences.Scenario, name string) Check {
 	about := s.Proves
 	if len(s.Reports) > 0 {

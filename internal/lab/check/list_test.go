@@ -10,7 +10,7 @@ import (
 )
 
 // TestAll holds that the list has everything that there is to check, each once, and that a check
-// comes behind its smaller form.
+// comes after its smaller form.
 func TestAll(t *testing.T) {
 	groups, seen := map[string]int{}, map[string]bool{}
 	for _, g := range Groups {

@@ -38,7 +38,7 @@ type Report struct {
 // Form is the form of reports.
 const Form = 1
 
-// Count is how many checks, of a group or of all for "", have ended so.
+// Count returns how many checks, of a group or of all for "", have ended so.
 func (r *Report) Count(group string, s Status) (n int) {
 	for _, x := range r.Results {
 		if x.Status == s && (group == "" || x.Group == group) {
@@ -48,7 +48,7 @@ func (r *Report) Count(group string, s Status) (n int) {
 	return n
 }
 
-// Origin is where the results come from. There has to be a device.
+// Origin returns where the results come from. There has to be a device.
 func (r *Report) Origin() describe.Origin { return r.Device.Origin(r.Program, r.Begun) }
 
 // Bad reports whether any check went wrong.
@@ -59,7 +59,7 @@ func (r *Report) Bad() bool {
 // Late reports whether any check did not end in time.
 func (r *Report) Late() bool { return r.Count("", TimedOut) > 0 }
 
-// Limits are those that were measured, or nil.
+// Limits returns those that were measured, or nil.
 func (r *Report) Limits() *bench.Limits {
 	for _, x := range r.Results {
 		if x.Limits != nil {
@@ -69,7 +69,7 @@ func (r *Report) Limits() *bench.Limits {
 	return nil
 }
 
-// Times are the layers that were right and timed.
+// Times returns the layers that were right and timed.
 func (r *Report) Times() (list []bench.LayerRow) {
 	for _, x := range r.Results {
 		for _, t := range x.Times {

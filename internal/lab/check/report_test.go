@@ -22,7 +22,7 @@ import (
 // hostile is what a name could have in it that a page must not take for its own.
 const hostile = `<script>alert("x")</script> & 'co' ]]> %s`
 
-// example is a report with everything that there can be.
+// example returns a report with everything that there can be.
 func example() *Report {
 	value, bound := 0.25, 1.0
 	r := &Report{Form: Form,

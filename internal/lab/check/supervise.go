@@ -120,7 +120,7 @@ func (s *supervisor) check(c Check) Result {
 	return r
 }
 
-// fits tells whether a check may end in time, by what the smaller one took: its work grows,
+// fits reports whether a check may end in time, by what the smaller one took: its work grows,
 // what surrounds it does not.
 func (s *supervisor) fits(c Check) (Result, bool) {
 	if c.Smaller == "" {

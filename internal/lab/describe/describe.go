@@ -57,7 +57,7 @@ func watchdogOf(a *vk.Adapter) Watchdog {
 	return Watchdog{limit.Seconds(), of}
 }
 
-// profileOf is the profile that a device gets, or the one that was asked for.
+// profileOf returns the profile that a device gets, or the one that was asked for.
 func profileOf(a *vk.Adapter, asked string) Profile {
 	p, why := tuning.For(a)
 	if asked == "" {
@@ -66,7 +66,7 @@ func profileOf(a *vk.Adapter, asked string) Profile {
 	return Profile{asked, fmt.Sprintf("asked for; its own would be %s: %s", p.Name, why), tuningOf(a, asked).Measured}
 }
 
-// tuningOf is the profile itself; a name that does not exist counts as none.
+// tuningOf returns the profile itself; a name that does not exist counts as none.
 func tuningOf(a *vk.Adapter, asked string) *tuning.Profile {
 	if p, err := tuning.Named(asked); err == nil {
 		return p
@@ -174,8 +174,8 @@ func forbidden(c *vk.Caps) (list []string) {
 	return list
 }
 
-// familyOf is the family of an operation that has builds to choose from, and empty for others. The
-// two passes of an xpu operation attend as prompts do.
+// familyOf returns the family of an operation that has builds to choose from, and empty for others.
+// The two passes of an xpu operation attend as prompts do.
 func familyOf(op string) string {
 	for _, x := range [][2]string{{"flashmla_sparse_decode", tuning.Decode}, {"flashmla_", tuning.Prefill}, {"xpu_", tuning.Prefill},
 		{"indexer_", tuning.Scores}, {"linear", tuning.Products}} {
@@ -205,7 +205,7 @@ func variantsOn(c *vk.Caps, all, taken []vk.Variant, usable bool) Variants {
 	return o
 }
 
-// HasMatrices tells whether the operation has variants with cooperative matrices, which
+// HasMatrices reports whether the operation has variants with cooperative matrices, which
 // are the ones that are tuned.
 func (o Variants) HasMatrices() bool {
 	_, missing := o.Missing["cm"]

@@ -22,12 +22,12 @@ type Origin struct {
 	API     string `json:"vulkan"`
 	Profile string `json:"profile"` // of tuning
 	Version string `json:"version"` // of vkmla
-	Commit  string `json:"commit"`  // "" if the build did not record it; "-modified" behind it if files differed
+	Commit  string `json:"commit"`  // "" if the build did not record it; "-modified" after it if files differed
 	Date    string `json:"date"`    // when it began, RFC 3339 in UTC
 }
 
-// OriginOf is the origin of what begins now, with the tuning profile that was asked for, "" for
-// the device's own.
+// OriginOf returns the origin of what begins now, with the tuning profile that was asked for, ""
+// for the device's own.
 func OriginOf(a *vk.Adapter, profile string) Origin {
 	if profile == "" {
 		p, _ := tuning.For(a)
@@ -61,12 +61,12 @@ func (o Origin) Program() string {
 // OriginColumns are the first columns of every table in CSV, and Values what stands in them.
 var OriginColumns = []string{"device", "driver", "profile", "version", "commit", "date"}
 
-// Values are those of OriginColumns.
+// Values returns those of OriginColumns.
 func (o Origin) Values() []string {
 	return []string{o.Device, o.Driver, o.Profile, o.Version, o.Commit, o.Date}
 }
 
-// Row is a row that begins with the Values.
+// Row returns a row that begins with the Values.
 func (o Origin) Row(more ...any) (row table.Row) {
 	for _, v := range o.Values() {
 		row = append(row, v)

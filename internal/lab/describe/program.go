@@ -42,7 +42,7 @@ func programOf(info *debug.BuildInfo) Program {
 	return p
 }
 
-// String is the version and what else says where the program came from, in a line.
+// String returns the version and what else says where the program came from, in a line.
 func (p Program) String() string {
 	s := p.Version
 	if p.Commit != "" {

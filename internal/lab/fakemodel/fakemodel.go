@@ -290,8 +290,8 @@ func (b *builder) linear(stem string, n, k int) {
 	}
 }
 
-// inputScale is the factor of the activations of a matrix of NVFP4: those of numbers up to about
-// 2688 times as much, and not the same for all matrices.
+// inputScale returns the factor of the activations of a matrix of NVFP4: those of numbers up to
+// about 2688 times as much, and not the same for all matrices.
 func inputScale(name string) float32 { return 0x1p-9 * float32(1+len(name)%3) }
 
 // fp8Rows stores E4M3 with one scale for each row, or for all.

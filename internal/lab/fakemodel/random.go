@@ -62,7 +62,7 @@ func randomSizes(rng *rand.Rand) model.Config {
 // ratio 2, groups of ratio 1, and a layer that makes candidates or none.
 func randomLayers(rng *rand.Rand) []model.Layer {
 	ratios, s := make([]int, rng.IntN(3)), model.Sources{Candidates: -1}
-	var ones []int // layers of ratio 1 with an indexer, behind which there is no other ratio
+	var ones []int // layers of ratio 1 with an indexer, after which there is no other ratio
 	for group := range 1 + rng.IntN(3) {
 		ratio := 1 + rng.IntN(2)
 		if group > 0 && rng.IntN(3) > 0 {

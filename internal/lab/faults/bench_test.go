@@ -15,7 +15,7 @@ import (
 )
 
 // TestBenchFails holds that the cases of a benchmark stand by themselves: one without memory is
-// skipped, one whose commands the driver refuses fails, and a lost device ends the run behind the
+// skipped, one whose commands the driver refuses fails, and a lost device ends the run after the
 // row of the case that lost it.
 func TestBenchFails(t *testing.T) {
 	call := func(name string) int { return slices.Index(faults.Calls, name) }

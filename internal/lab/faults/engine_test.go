@@ -21,7 +21,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// asks is how often somebody has waited for a fence or looked at one.
+// asks returns how often somebody has waited for a fence or looked at one.
 func asks() int {
 	return interposer.Seen(slices.Index(faults.Calls, "vkGetFenceStatus")) + interposer.Seen(slices.Index(faults.Calls, "vkWaitForFences"))
 }
@@ -198,8 +198,8 @@ func TestCloseBesideNewSize(t *testing.T) {
 	assert.Empty(t, d.MemoryInUse())
 }
 
-// divided is a life with an engine whose steps go in as many parts as can be, and a session of 21
-// tokens.
+// divided returns a life with an engine whose steps go in as many parts as can be, and a session of
+// 21 tokens.
 func divided(t *testing.T, d *vk.Device, model *fake) (*life, *pipeline.Session) {
 	l := &life{t: t, model: model, dev: d}
 	l.openDevice()
@@ -213,7 +213,7 @@ func divided(t *testing.T, d *vk.Device, model *fake) (*life, *pipeline.Session)
 	return l, s
 }
 
-// A layer that the device did not get whole fails its step, whatever was submitted behind it, and
+// A layer that the device did not get whole fails its step, whatever was submitted after it, and
 // the step has its bits when it is tried again. The session's last row is of a step of the same
 // size, so that what runs without the metadata of its own step overwrites it.
 func TestLayerBrokenOff(t *testing.T) {

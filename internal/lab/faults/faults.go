@@ -162,10 +162,10 @@ func (x *Interposer) Hit() (string, bool) {
 	return Calls[x.ctl.last.Load()], true
 }
 
-// Seen is how many calls of a kind there were so far.
+// Seen returns how many calls of a kind there were so far.
 func (x *Interposer) Seen(call int) int { return int(x.ctl.seen[call].Load()) }
 
-// Orphans is how many fences were destroyed while their work was with the device.
+// Orphans returns how many fences were destroyed while their work was with the device.
 func (x *Interposer) Orphans() int { return int(x.ctl.orphans.Load()) }
 
 // Live counts the objects that were made and not destroyed.

@@ -85,7 +85,8 @@ func checkpointOf(t *testing.T, name string) *fake {
 	return l.model
 }
 
-// hidden are the inputs of so many tokens from one on, which depend on nothing but their positions.
+// hidden returns the inputs of so many tokens from one on, which depend on nothing but their
+// positions.
 func (l *life) hidden(at, n, salt int) [][]float32 {
 	h := make([][]float32, len(l.layers))
 	for i := range h {

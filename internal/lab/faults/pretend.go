@@ -81,10 +81,10 @@ func (x *Interposer) Memory(m *Memories) {
 	p.types.Store(uint32(len(m.Types)))
 }
 
-// Refused is how many allocations found no room since Memory.
+// Refused returns how many allocations found no room since Memory.
 func (x *Interposer) Refused() int { return int(x.ctl.pretend.refused.Load()) }
 
-// UsedKB is what is allocated of a memory now.
+// UsedKB returns what is allocated of a memory now.
 func (x *Interposer) UsedKB(heap int) int { return int(x.ctl.pretend.heapUsed[heap].Load()) }
 
 // Fault is an extension that tells why a device was lost.
@@ -140,7 +140,7 @@ func (x *Interposer) Constants(spirv []byte, values map[int]uint32) {
 	p.module.Store(uint32(len(spirv)))
 }
 
-// Changed is how many kernels Constants changed.
+// Changed returns how many kernels Constants changed.
 func (x *Interposer) Changed() int { return int(x.ctl.pretend.changed.Load()) }
 
 // Explain lets devices have one of the extensions, or none, which then has so many addresses and so
@@ -152,7 +152,7 @@ func (x *Interposer) Explain(f Fault, each int) {
 	p.fault.Store(uint32(f))
 }
 
-// Explained is the extension that the last device was opened with, and how often it was asked.
+// Explained returns the extension that the last device was opened with, and how often it was asked.
 func (x *Interposer) Explained() (Fault, int) {
 	return Fault(x.ctl.pretend.enabled.Load()), int(x.ctl.pretend.asked.Load())
 }

@@ -27,9 +27,9 @@ func (x *Interposer) Slow(workgroup time.Duration, held bool) {
 	x.Took()
 }
 
-// Took is how long the longest submission took since Slow, or the last time that it was asked, how
-// many there were, and how many pieces of launches they had after the first of each launch that was
-// recorded meanwhile.
+// Took returns how long the longest submission took since Slow, or the last time that it was asked,
+// how many there were, and how many pieces of launches they had after the first of each launch that
+// was recorded meanwhile.
 func (x *Interposer) Took() (longest time.Duration, submissions, pieces int) {
 	s := &x.ctl.slow
 	return time.Duration(s.longest.Swap(0)), int(s.count.Swap(0)), int(s.pieces.Swap(0))

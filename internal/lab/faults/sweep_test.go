@@ -44,7 +44,7 @@ func eachOf(t *testing.T, cfg, cfg41 model.Config, test func(t *testing.T, cfg m
 	}
 }
 
-// drawn are the models of a test.
+// drawn returns the models of a test.
 func drawn(t *testing.T) []string {
 	if all() {
 		return names
@@ -52,14 +52,14 @@ func drawn(t *testing.T) []string {
 	return names[chance(t).IntN(len(names)):][:1]
 }
 
-// chance is what a test takes its sample by, each another one.
+// chance returns what a test takes its sample by, each another one.
 func chance(t *testing.T) *rand.Rand {
 	name := fnv.New64a()
 	name.Write([]byte(t.Name()))
 	return rand.New(rand.NewPCG(testkit.Seed(t), name.Sum64()))
 }
 
-// kinds are the kinds of calls, of n, that a test lets fail: so many at random, or all.
+// kinds returns the kinds of calls, of n, that a test lets fail: so many at random, or all.
 func kinds(rng *rand.Rand, n, few int) []int {
 	list := rng.Perm(n)
 	if !all() {
@@ -69,7 +69,7 @@ func kinds(rng *rand.Rand, n, few int) []int {
 	return list
 }
 
-// places are the calls, of n, that a test lets fail: one at random, or all, but of polls, which
+// places returns the calls, of n, that a test lets fail: one at random, or all, but of polls, which
 // are tens of thousands and like their neighbours, as many as most says.
 func places(rng *rand.Rand, n, most int) []int {
 	switch {
@@ -120,7 +120,7 @@ func newSweep(t *testing.T, model *fake) *sweep {
 	return x
 }
 
-// seen is how many calls of each kind there were.
+// seen returns how many calls of each kind there were.
 func seen() []int {
 	n := make([]int, len(faults.Calls))
 	for i := range n {

@@ -15,7 +15,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// listed is the device as it is listed now, and what vkmla info says of its compute units.
+// listed returns the device as it is listed now, and what vkmla info says of its compute units.
 func listed(t *testing.T, profile string) (a *vk.Adapter, units int, by string) {
 	t.Helper()
 	in, err := vk.NewInstance(vk.InstanceOptions{Library: interposer.Library})

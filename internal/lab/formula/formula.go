@@ -75,7 +75,7 @@ func newFormula(cfg model.Config, layer int, values map[string][]float32, in Inp
 	return f
 }
 
-// turnsOf are the angles by which the pairs of a rotation turn from one position to the next.
+// turnsOf returns the angles by which the pairs of a rotation turn from one position to the next.
 func turnsOf(rope model.Rope) (turns [32]float32) {
 	pair := func(turns float64) float64 {
 		return 64 * math.Log(float64(rope.Original)/(2*math.Pi*turns)) / (2 * math.Log(rope.Theta))
@@ -206,7 +206,7 @@ func (f *formula) choose() (all [][]int) {
 	return all
 }
 
-// best are the entries with the highest scores for a token.
+// best returns the entries with the highest scores for a token.
 func (f *formula) best(t int, picks []int, query, weights []float64, keys [][]float64) []int {
 	scores := make([]float64, len(picks))
 	for h, w := range weights {
@@ -222,7 +222,7 @@ func (f *formula) best(t int, picks []int, query, weights []float64, keys [][]fl
 	return picks
 }
 
-// attend is the output of a head, and the logarithm of its rows' weights.
+// attend returns the output of a head, and the logarithm of its rows' weights.
 func attend(q []float64, rows [][]float64, sink float64) (out []float64, lse float64) {
 	scores, most := make([]float64, len(rows)), sink
 	for i, r := range rows {
@@ -244,7 +244,7 @@ func attend(q []float64, rows [][]float64, sink float64) (out []float64, lse flo
 	return out, lse
 }
 
-// bottleneck are the rows that queries are made of.
+// bottleneck returns the rows that queries are made of.
 func (f *formula) bottleneck() [][]float64 {
 	qr, weight := f.linear("wq_a", f.rows), f.tensor("q_norm.weight")
 	for t := range qr {

@@ -62,7 +62,7 @@ func (m *misses) Errorf(format string, a ...any) { *m = append(*m, fmt.Sprintf(f
 func (*misses) FailNow()                         { runtime.Goexit() }
 func (*misses) Logf(string, ...any)              {}
 
-// seen is what a comparison of the first tokens says is wrong.
+// seen returns what a comparison of the first tokens says is wrong.
 func (w *wrong) seen(v *recorded.V41, rec recording, tokens int) string {
 	var m misses
 	r, x, done := runs[0], *v, make(chan bool)

@@ -82,8 +82,8 @@ func NewSequence(cfg model.Config, num Numerics, values map[string][]float32) *S
 	return s
 }
 
-// Kept are the bytes that a layer keeps, rows of data and scales: of its window by position, of its
-// entries and of its keys by entry.
+// Kept returns the bytes that a layer keeps, rows of data and scales: of its window by position, of
+// its entries and of its keys by entry.
 func (s *Sequence) Kept(layer int) (window, entries, keys [][]byte) {
 	bytes := func(rows []row) (list [][]byte) {
 		for _, r := range rows {
@@ -160,7 +160,7 @@ func (s *Sequence) Context(layer int, rows []float32) {
 	}
 }
 
-// Draft returns what a layer makes of a block of drafts behind context position last. Each token
+// Draft returns what a layer makes of a block of drafts after context position last. Each token
 // attends the window that ends there and the whole block. The block is not kept.
 func (s *Sequence) Draft(layer, last int, block []float32) []Rounded {
 	l := s.layers[layer]
@@ -205,8 +205,8 @@ func each[T any](n int, f func(i int) T) []T {
 	return list
 }
 
-// step is a layer's. Rows, entries and keys of all tokens come first; which of them a token sees
-// follows from its position.
+// step returns a layer's. Rows, entries and keys of all tokens come first; which of them a token
+// sees follows from its position.
 func (l *state) step(s *Sequence, hidden [][]float64) []Rounded {
 	first := s.next
 	l.window = append(l.window, each(len(hidden), func(t int) row { return l.windowRow(s, hidden[t], first+t) })...)
@@ -276,7 +276,7 @@ func quantised(x []float64) []float64 {
 	return y
 }
 
-// dot32 is a sum of products of bf16 numbers in four parts.
+// dot32 returns a sum of products of bf16 numbers in four parts.
 func dot32(a, b []float32) float64 {
 	var s0, s1, s2, s3 float64
 	for ; len(a) >= 4; a, b = a[4:], b[4:] {
@@ -330,7 +330,7 @@ func bits(x []float64) []uint16 {
 	return b
 }
 
-// stored is a row of 512 numbers as a store keeps it.
+// stored returns a row of 512 numbers as a store keeps it.
 func stored(r cache.Record, x []float64) row {
 	bytes, back := make([]byte, r.SlotBytes()), make([]uint16, len(x))
 	data, scales := bytes[:r.RowBytes()], bytes[r.RowBytes():]
@@ -339,7 +339,7 @@ func stored(r cache.Record, x []float64) row {
 	return row{bytes, numfmt.BF16DecodeSlice(nil, back)}
 }
 
-// key is an index key or query of 128 numbers as it is kept.
+// key returns an index key or query of 128 numbers as it is kept.
 func key(format cache.IndexKeyFormat, x []float64) row {
 	codes, scale := cache.QuantiseKeyRef(bits(x), format)
 	back := make([]uint16, len(x))
@@ -347,7 +347,7 @@ func key(format cache.IndexKeyFormat, x []float64) row {
 	return row{append(codes, scale[:]...), numfmt.BF16DecodeSlice(nil, back)}
 }
 
-// windowRow is a token's row of the window.
+// windowRow returns a token's row of the window.
 func (l *state) windowRow(s *Sequence, x []float64, p int) row {
 	kv := turned(&l.turns, l.normed(s, "kv_norm", l.product(s, "wkv", x)), p, 1)
 	return stored(s.num.Records.Record(model.StoreWindow), kv)

@@ -32,7 +32,7 @@ func narrow(x []float64) []float32 {
 	return y
 }
 
-// choose is what a layer's indexer makes of a token.
+// choose returns what a layer's indexer makes of a token.
 func (l *state) choose(s *Sequence, q *query, x []float64, p int) (r Rounded) {
 	if l.Picks != model.PickOwn {
 		return r
@@ -59,7 +59,7 @@ func (l *state) choose(s *Sequence, q *query, x []float64, p int) (r Rounded) {
 	return r
 }
 
-// scores are those of the first n entries.
+// scores returns those of the first n entries.
 func (l *state) scores(s *Sequence, q *query, x []float64, n, p int) []float32 {
 	format, keys := s.num.Records.Keys(), s.layers[l.EntriesOf].keys
 	weights := bf16s(l.product(s, "indexer.weights_proj", x))
@@ -86,7 +86,7 @@ func (l *state) scores(s *Sequence, q *query, x []float64, n, p int) []float32 {
 	return narrow(sums)
 }
 
-// best are the k largest that are not -Inf, older ones first where they are equal, ascending.
+// best returns the k largest that are not -Inf, older ones first where they are equal, ascending.
 func best(scores []float32, k int) []int {
 	list := []int{}
 	for e, v := range scores {
@@ -100,7 +100,7 @@ func best(scores []float32, k int) []int {
 	return list
 }
 
-// candidates are the blocks with the largest scores, the newest among them.
+// candidates returns the blocks with the largest scores, the newest among them.
 func (s *Sequence) candidates(scores []float32) []int {
 	var top []float32
 	for block := range slices.Chunk(scores, s.cfg.CandidateBlock) {
@@ -112,7 +112,7 @@ func (s *Sequence) candidates(scores []float32) []int {
 	return best(top, s.cfg.CandidateBlocks)
 }
 
-// out is what a layer gives for a token that attends rows.
+// out returns what a layer gives for a token that attends rows.
 func (l *state) out(s *Sequence, q *query, rows []row, p int) []float32 {
 	sinks, wide := l.values("attn_sink"), s.cfg.HeadsPerGroup()*model.HeadDim
 	var o []float64
@@ -127,8 +127,9 @@ func (l *state) out(s *Sequence, q *query, rows []row, p int) []float32 {
 	return narrow(bf16s(l.product(s, "wo_b", bf16s(z))))
 }
 
-// attendRounded is the output of a head. Rows come in parts of 64. Weights, relative to the largest
-// score so far, are rounded to bf16 before they multiply rows, and not before they are added up.
+// attendRounded returns the output of a head. Rows come in parts of 64. Weights, relative to the
+// largest score so far, are rounded to bf16 before they multiply rows, and not before they are
+// added up.
 func attendRounded(q []float32, rows []row, sink float64) []float64 {
 	out, of, top := make([]float64, len(q)), 0.0, -1e30
 	for part := range slices.Chunk(rows, 64) {

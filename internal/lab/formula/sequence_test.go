@@ -39,7 +39,7 @@ var runs = []run{
 	{"official", formula.Numerics{Records: model.RecordsV41, Activations: true, Logits: true}, 0.01, 0.035, 0.998, 41, 4, 1e-2},
 }
 
-// official are the recordings of the official layers.
+// official returns the recordings of the official layers.
 func official(t *testing.T) *recorded.V41 {
 	dir := testkit.FurtherGolden(t)
 	if dir == "" || testing.Short() {
@@ -83,7 +83,7 @@ func load(t require.TestingT, v *recorded.V41, run string) recording {
 
 func (r recording) array(format string, a ...any) vectors.Array { return r[fmt.Sprintf(format, a...)] }
 
-// tokens is how many there are.
+// tokens returns how many there are.
 func (r recording) tokens() int { return r["L0.out"].Dim(0) }
 
 // check compares the layers that do not draft by their first tokens, whose number is even, and
@@ -175,7 +175,7 @@ func byScore(t tester, scores []float32, picked []int) (want []int, other int) {
 	return want, other
 }
 
-// drafts compares the blocks of drafts of the layer behind the model's own.
+// drafts compares the blocks of drafts of the layer after the model's own.
 func (r run) drafts(t tester, v *recorded.V41, rec recording, s *formula.Sequence) {
 	context, err := v.In("D.main")
 	require.NoError(t, err)
@@ -197,7 +197,7 @@ func (r run) drafts(t tester, v *recorded.V41, rec recording, s *formula.Sequenc
 	assert.LessOrEqual(t, apartRows(rec["D.ctx_rec"], window), r.rows, "rows of the drafts' context")
 }
 
-// picks are those recorded for a token, nil for a layer without an indexer.
+// picks returns those recorded for a token, nil for a layer without an indexer.
 func (r recording) picks(layer, p int) []int {
 	a := r.array("L%d.picks", layer)
 	if a.IsZero() {
@@ -212,7 +212,7 @@ func (r recording) picks(layer, p int) []int {
 	return list
 }
 
-// blocks are the candidates recorded for a token, nil for a layer that makes none.
+// blocks returns the candidates recorded for a token, nil for a layer that makes none.
 func (r recording) blocks(layer, p int) []int {
 	a := r.array("L%d.blocks", layer)
 	if a.IsZero() {
@@ -227,7 +227,7 @@ func (r recording) blocks(layer, p int) []int {
 	return list
 }
 
-// apart is the relative error of outputs: the largest of a token, and that of all.
+// apart returns the relative error of outputs: the largest of a token, and that of all.
 func (r recording) apart(name string, tokens []formula.Rounded) (worst, whole float64) {
 	want := r[name].BF16()
 	var diff, size float64
@@ -242,7 +242,7 @@ func (r recording) apart(name string, tokens []formula.Rounded) (worst, whole fl
 	return worst, math.Sqrt(diff / size)
 }
 
-// apartRows is how many rows are not the recorded bytes.
+// apartRows returns how many rows are not the recorded bytes.
 func apartRows(want vectors.Array, rows [][]byte) (n int) {
 	for i, row := range rows {
 		if w := want.Dim(1); !slices.Equal(row, want.Data[i*w:(i+1)*w]) {

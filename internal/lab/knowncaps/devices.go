@@ -18,7 +18,7 @@ type Device struct {
 	Driver vk.DriverID // 0: none of those that vk names
 }
 
-// Layout is what opkit.MatrixLayout finds: four neighbouring lanes share a row in pairs of
+// Layout returns what opkit.MatrixLayout finds: four neighbouring lanes share a row in pairs of
 // elements, where Quads says so; else nothing that a kernel could use.
 func (d Device) Layout(m, n, k, subgroup int) []uint32 {
 	if !d.Quads {
@@ -97,7 +97,7 @@ func nvidia(units, subgroups uint32, f map[string]bool, shapes ...vk.CoopMatShap
 	return c
 }
 
-// h100 is the only one with a profile of its own, by its id.
+// h100 returns the only one with a profile of its own, by its id.
 func h100(f map[string]bool) vk.Caps {
 	c := nvidia(132, 32, f, ampere...)
 	c.VendorID, c.DeviceID = 0x10de, 0x2330
@@ -155,10 +155,10 @@ func amdOwn2022(units uint32) vk.Caps {
 	return c
 }
 
-// intel is a GPU of Intel's by its id, as no driver of its says how many compute units it has. The
-// numbers are Mesa's: 26.2.6 over GPUs that are not there, held by the same test as radv's. It
-// gives 48 KiB of shared memory on all of them (llama.cpp#25380: so does 26.1.4 on an Arc Pro
-// B50); older ones gave 64 KiB, and 128 on Xe2 (llama.cpp#22461). bf16 of Xe from llama.cpp#24404.
+// intel returns a GPU of Intel's by its id, as no driver of its says how many compute units it has.
+// The numbers are Mesa's: 26.2.6 over GPUs that are not there, held by the same test as radv's. It
+// gives 48 KiB of shared memory on all of them (llama.cpp#25380: so does 26.1.4 on an Arc Pro B50);
+// older ones gave 64 KiB, and 128 on Xe2 (llama.cpp#22461). bf16 of Xe from llama.cpp#24404.
 func intel(id, least, shared, align uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
 	c := desktop(f, vk.Caps{SharedMemory: shared, SubgroupSize: 32, MinSubgroupSize: least, MaxSubgroupSize: 32,
 		MaxWorkgroupSubgroups: 1024 / least, StorageAlignment: uint64(align), CoopMat: shapes})
@@ -252,7 +252,7 @@ func others() []Device {
 	}
 }
 
-// Least is what Vulkan 1.2 promises of any device with a compute queue.
+// Least returns what Vulkan 1.2 promises of any device with a compute queue.
 func Least() vk.Caps {
 	return vk.Caps{
 		MaxStorageBufferRange: 1 << 27, MaxAllocation: 1 << 30, MaxStorageBuffers: 4, MaxPushConstants: 128, SharedMemory: 16384,

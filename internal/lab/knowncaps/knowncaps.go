@@ -19,7 +19,7 @@ func init() {
 	}
 }
 
-// shape is a shape for subgroups, of products with f32 sums.
+// shape returns a shape for subgroups, of products with f32 sums.
 func shape(m, n, k uint32, element string) vk.CoopMatShape {
 	return vk.CoopMatShape{M: m, N: n, K: k, A: element, B: element, C: "f32", Result: "f32", Scope: "subgroup"}
 }

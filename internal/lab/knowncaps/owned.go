@@ -2,9 +2,9 @@ package knowncaps
 
 import "github.com/vkmla/vkmla/vk"
 
-// Owned are the devices that people own, with the drivers that they have: discrete's kinds, their
-// relatives, and the vendors' own drivers. Where their numbers are from stands with the drivers;
-// compute units are those of the model behind the row.
+// Owned returns the devices that people own, with the drivers that they have: discrete's kinds,
+// their relatives, and the vendors' own drivers. Where their numbers are from stands with the
+// drivers; compute units are those of the model behind the row.
 func Owned() []Device {
 	all, plain := features(modern, halves, matrices, brains), features(modern, halves)
 	f16, small := features(modern, halves, matrices), []vk.CoopMatShape{shape(8, 8, 16, "f16"), shape(8, 8, 16, "bf16")}

@@ -112,7 +112,7 @@ func (k *layerKind) config() model.Config {
 	return fakemodel.Config(k.ratio)
 }
 
-// lens are the tokens of two sessions.
+// lens returns the tokens of two sessions.
 func (k *layerKind) lens(rng *rand.Rand) []int32 {
 	if k.records != 0 {
 		return v41Lens(rng)
@@ -155,13 +155,13 @@ func readLayer(c verify.Case) (l layerInput, err error) {
 	return l, err
 }
 
-// tokens is how many there are of all sessions.
+// tokens returns how many there are of all sessions.
 func (l layerInput) tokens() int { return len(l.hidden) / l.cfg.Hidden }
 
 // picks reports whether a layer attends entries that were picked.
 func (l layerInput) picks(layer int) bool { return l.cfg.Layers[layer].Picks != model.PickNone }
 
-// arrays are what layers gave, one after the other.
+// arrays returns what layers gave, one after the other.
 func (l layerInput) arrays(out []float32, picks []int32) verify.Arrays {
 	t := len(l.layers) * l.tokens()
 	a := verify.Arrays{"out": vectors.FromF32(out, t, l.cfg.Hidden)}

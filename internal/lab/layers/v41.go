@@ -20,8 +20,8 @@ func v41Config() model.Config {
 	return c
 }
 
-// v41Lens are the tokens of two sessions: so many that windows have wrapped and not all entries are
-// candidates.
+// v41Lens returns the tokens of two sessions: so many that windows have wrapped and not all entries
+// are candidates.
 func v41Lens(rng *rand.Rand) []int32 { return []int32{44 + rng.Int32N(8), 36 + rng.Int32N(4)} }
 
 // Bounds of the outputs of layers of DeepSeek-V4.1, as 1 - cos. The definition rounds as the engine
@@ -39,7 +39,7 @@ func shrink(hidden []float32, width int) {
 	}
 }
 
-// defined is what layers give by the model's definition.
+// defined returns what layers give by the model's definition.
 func (l layerInput) defined() verify.Arrays {
 	n, k := l.tokens(), l.cfg.TopK
 	out, picks := make([]float32, len(l.layers)*len(l.hidden)), make([]int32, len(l.layers)*n*k)

@@ -65,8 +65,8 @@ func TestAMD(t *testing.T) {
 	assert.Equal(t, []string{"no instructions"}, AMD(""))
 }
 
-// The fault that this was written for, attn_decode_cm by Mesa 26.2.6: the exit of the loop, BB4, was
-// left out, so that its place stayed 0, and the branch goes there.
+// The fault that this was written for, attn_decode_cm by Mesa 26.2.6: the exit of the loop, BB4,
+// was left out, so that its place stayed 0, and the branch goes there.
 func TestMissingExit(t *testing.T) {
 	const text = `BB4:
 BB0:

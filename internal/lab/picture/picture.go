@@ -39,7 +39,7 @@ type Part struct {
 	Bytes float64
 }
 
-// share is the part of the limit that a bar reaches.
+// share returns the part of the limit that a bar reaches.
 func (b Bar) share() float64 { return b.Limit / b.US }
 
 // Pictures are in units of their viewBox. Text is set in letters of FontSize, which are at most
@@ -59,7 +59,7 @@ type label struct {
 	Text string
 }
 
-// box is what a text covers.
+// box returns what a text covers.
 func (l label) box() rect { return rect{l.X, l.Y - FontSize, l.X + TextWidth(l.Text), l.Y + 3} }
 
 type rect struct{ X0, Y0, X1, Y1 float64 }
@@ -304,7 +304,7 @@ func (p *Bars) parts(b Bar, colour int, r rect) {
 	}
 }
 
-// power is a power of ten.
+// power returns a power of ten.
 func power(exponent float64) string {
 	if exponent < 0 || exponent > 5 {
 		return fmt.Sprintf("1e%.0f", exponent)
@@ -312,7 +312,7 @@ func power(exponent float64) string {
 	return fmt.Sprintf("%.0f", math.Pow(10, exponent))
 }
 
-// Digits is a number with three digits that count, without an exponent.
+// Digits returns a number with three digits that count, without an exponent.
 func Digits(v float64) string {
 	switch a := math.Abs(v); {
 	case a >= 100:

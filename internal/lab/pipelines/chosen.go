@@ -179,14 +179,15 @@ func (x product) choice() choice {
 func products(c model.Config) []product {
 	return []product{
 		{"product wq_b", []int{1, 2, 4, 6, 32, 4096}, projection.LinearConfig{N: c.Heads * 512, K: c.QRank,
-			Weights: projection.WeightFP8UE8M0, Out: tensor.BF16}},
+			Weights: projection.FormatFP8, Out: tensor.BF16}},
 		{"product wq_b of codes", []int{4096}, projection.LinearConfig{N: c.Heads * 512, K: c.QRank,
-			Weights: projection.WeightFP8UE8M0, Activations: projection.ActivationFP8, Out: tensor.BF16}},
+			Weights: projection.FormatFP8, Activations: projection.ActivationFP8, Out: tensor.BF16}},
 		{"product wq_b of mxfp8", []int{4096}, projection.LinearConfig{N: c.Heads * 512, K: c.QRank,
-			Weights: projection.WeightFP8UE8M0x32, Activations: projection.ActivationMXFP8, Out: tensor.BF16}},
+			Weights: projection.FormatFP8x32, Activations: projection.ActivationMXFP8, Out: tensor.BF16}},
 		{"product wo_a", []int{1, 32, 4096}, projection.LinearConfig{N: c.ORank, K: c.HeadsPerGroup() * 512, Groups: c.Groups,
-			Weights: projection.WeightFP8UE8M0, Out: tensor.BF16}},
-		{"product wkv_gate", []int{1, 32, 4096}, projection.LinearConfig{N: 2048, K: c.Hidden, Weights: projection.WeightBF16, Out: tensor.F32}},
+			Weights: projection.FormatFP8, Out: tensor.BF16}},
+		{"product wkv_gate", []int{1, 32, 4096}, projection.LinearConfig{N: 2048, K: c.Hidden, Weights: projection.FormatBF16,
+			Out: tensor.F32}},
 	}
 }
 

@@ -34,10 +34,10 @@ func TestFlushedSubnormals(t *testing.T) {
 				delete(d.Caps.Features, "shaderDenormPreserveFloat16")
 			}
 			dev := testkit.As(t, d)
-			opkit.KnowSubnormals(dev.Adapter(), c.has)
+			dev.Adapter().Facts.(*opkit.Facts).Flushes = !c.has
 			for op, build := range map[string]func(variant string) (string, error){
 				"linear": func(v string) (string, error) {
-					o, err := projection.NewLinear(dev, projection.LinearConfig{N: 256, K: 256, Weights: projection.WeightFP8,
+					o, err := projection.NewLinear(dev, projection.LinearConfig{N: 256, K: 256, Weights: projection.FormatFP8F32,
 						Out: tensor.BF16, Variant: v, OnDemand: true})
 					if err != nil {
 						return "", err

@@ -52,8 +52,12 @@ func inspector(a *vk.Adapter, profile string, listings bool) (open func() (*vk.D
 // knowMatrices tells operations what their probes find on AMD's GPUs with matrices.
 func knowMatrices(a *vk.Adapter) {
 	if a.Driver == vk.DriverRADV {
-		opkit.KnowRows(a, 16, 16, 16, 32, 1)
-		opkit.KnowCodes(a, 16, 16, 16, 32, 1)
+		a.Facts = &opkit.Facts{Rows: func(m, n, k, subgroup int) int {
+			if m == 16 && n == 16 && k == 16 && subgroup == 32 {
+				return 1
+			}
+			return 0
+		}}
 	}
 }
 

@@ -40,7 +40,7 @@ func layer(c model.Config) (list []choice) {
 
 // layerProducts are the products of a C4A layer that products leaves out.
 func layerProducts(c model.Config) []product {
-	fp8, bf16 := projection.WeightFP8UE8M0, projection.WeightBF16
+	fp8, bf16 := projection.FormatFP8, projection.FormatBF16
 	return []product{
 		{"product wq_a|wkv", nil, projection.LinearConfig{N: c.QRank + model.HeadDim, K: c.Hidden, Weights: fp8, Out: tensor.BF16}},
 		{"product wo_b", nil, projection.LinearConfig{N: c.Hidden, K: c.Groups * c.ORank, Weights: fp8, Out: tensor.BF16}},

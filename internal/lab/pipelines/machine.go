@@ -10,8 +10,8 @@ import (
 // Broken compiles what operations launch by some profiles, and returns how many kernels that were
 // and what machine finds wrong with their code, a line each. Nothing is executed.
 //
-// Errors: those of Choose and vk.Device.Listings; a kernel that the driver does not list as RADV and
-// ANV do.
+// Errors: those of Choose and vk.Device.Listings; a kernel that the driver does not list as RADV
+// and ANV do.
 func Broken(a *vk.Adapter, profiles ...string) (kernels int, faults []string, err error) {
 	knowMatrices(a)
 	seen := map[string]bool{}

@@ -12,9 +12,9 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// TestMachineCode holds that the driver's compiler leads each kernel that a profile chooses from its
-// first instruction to its last; with ANV, which takes longer, that the device's own chooses. It
-// wants RADV or ANV with VKMLA_TEST_COMPILE_ONLY=1.
+// TestMachineCode holds that the driver's compiler leads each kernel that a profile chooses from
+// its first instruction to its last; with ANV, which takes longer, that the device's own chooses.
+// It wants RADV or ANV with VKMLA_TEST_COMPILE_ONLY=1.
 func TestMachineCode(t *testing.T) {
 	if os.Getenv("VKMLA_TEST_COMPILE_ONLY") != "1" {
 		t.Skip("wants a driver that only compiles")

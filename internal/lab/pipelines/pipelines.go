@@ -246,7 +246,7 @@ func (b *builder) v41(c model.Config) {
 		return err
 	})
 	oA := projection.LinearConfig{N: c.ORank, K: c.HeadsPerGroup() * 512, Groups: c.Groups, Out: tensor.BF16,
-		Weights: projection.WeightFP8UE8M0x32}
+		Weights: projection.FormatFP8x32}
 	oB := projection.LinearConfig{N: c.Hidden, K: c.Groups * c.ORank, Out: tensor.BF16, Weights: oA.Weights}
 	b.chain(oA, oB)
 	b.linear(oA)
@@ -290,7 +290,7 @@ func (b *builder) projections(c model.Config) {
 		})
 	}
 	wide := c.HeadsPerGroup() * 512
-	formats := []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightFP8Rows}
+	formats := []projection.Format{projection.FormatBF16, projection.FormatFP8F32, projection.FormatFP8, projection.FormatFP8Rows}
 	for _, w := range formats {
 		b.chain(projection.LinearConfig{N: c.ORank, K: wide, Groups: c.Groups, Out: tensor.BF16, Weights: w},
 			projection.LinearConfig{N: c.Hidden, K: c.Groups * c.ORank, Out: tensor.BF16, Weights: w})
@@ -302,11 +302,11 @@ func (b *builder) projections(c model.Config) {
 	} {
 		if l.N == c.QRank+512 && l.Out == tensor.BF16 { // with the norm behind it
 			n := l
-			n.Norm, n.NormColumns, n.MaxTokens, n.Weights = tensor.F32, c.QRank, 32, projection.WeightFP8UE8M0
+			n.Norm, n.NormColumns, n.MaxTokens, n.Weights = tensor.F32, c.QRank, 32, projection.FormatFP8
 			b.linear(n)
 		}
-		for _, w := range []projection.WeightFormat{projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0,
-			projection.WeightNVFP4, projection.WeightFP8Rows} {
+		for _, w := range []projection.Format{projection.FormatBF16, projection.FormatFP8F32, projection.FormatFP8,
+			projection.FormatNVFP4, projection.FormatFP8Rows} {
 			l.Weights, l.Activations = w, projection.ActivationBF16
 			b.linear(l)
 			if l.Groups > 1 {
@@ -320,11 +320,11 @@ func (b *builder) projections(c model.Config) {
 }
 
 // fewBits are the formats of activations that go with weights, bf16 aside.
-var fewBits = map[projection.WeightFormat][]projection.ActivationFormat{
-	projection.WeightFP8:      {projection.ActivationFP8, projection.ActivationFP8Packed},
-	projection.WeightFP8UE8M0: {projection.ActivationFP8, projection.ActivationFP8Packed},
-	projection.WeightFP8Rows:  {projection.ActivationFP8, projection.ActivationFP8Packed},
-	projection.WeightNVFP4:    {projection.ActivationNVFP4},
+var fewBits = map[projection.Format][]projection.ActivationFormat{
+	projection.FormatFP8F32:  {projection.ActivationFP8, projection.ActivationFP8Packed},
+	projection.FormatFP8:     {projection.ActivationFP8, projection.ActivationFP8Packed},
+	projection.FormatFP8Rows: {projection.ActivationFP8, projection.ActivationFP8Packed},
+	projection.FormatNVFP4:   {projection.ActivationNVFP4},
 }
 
 // sizes builds with sizes of subgroups to pass numbers on in: none, and the least that

@@ -13,9 +13,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// others are kernels that no operation of a step uses: loops that measure a device, and
-// those of tests.
-var others = []string{"bench_copy", "bench_fma", "bench_matrix_cm", "bench_matrix_cmb", "bench_read", "bench_read_da", "bench_residual", "num_formats", "num_elements_cm", "num_elements_cmb", "attn_pack_indices", "attn_placed_indices", "kv_table_update",
+// others are kernels that no operation of a step uses.
+var others = []string{"num_formats", "num_elements_cm", "num_elements_cmb", "attn_pack_indices", "attn_placed_indices", "kv_table_update",
 	"proj_linear_placed_cm"}
 
 // besideMatrices are kernels that need no matrices and are used where there are some.

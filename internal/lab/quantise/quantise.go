@@ -7,7 +7,7 @@
 // A block with largest magnitude A has scale s = A/448, or with power-of-two scales
 // the next power of two from there on: s < 2 A/448. So y = x/s is within +-448, the
 // finite range, and its nearest E4M3 value differs from it by half of the distance of
-// neighbours. From 2^-6 on, E4M3 has 3 bits behind the leading one: neighbours in
+// neighbours. From 2^-6 on, E4M3 has 3 bits after the leading one: neighbours in
 // [2^e, 2^(e+1)) are 2^(e-3) apart, and half of that is at most 2^-4 |y|. Below,
 // they are 2^-9 apart. Multiplied by s:
 //
@@ -123,7 +123,7 @@ func fp8Scale(amax float32, pow2 bool) float32 {
 	return max(amax, numfmt.ActivationEps) / numfmt.E4M3Max
 }
 
-// FP8Bound is the largest possible error of a weight x in a block with largest
+// FP8Bound returns the largest possible error of a weight x in a block with largest
 // magnitude amax, whichever scales are used.
 func FP8Bound(x, amax float32) float64 {
 	s := 2 * math.Max(float64(amax), float64(numfmt.ActivationEps)) / numfmt.E4M3Max
@@ -171,7 +171,7 @@ func nvfp4Scale(q float64) byte {
 	return numfmt.E4M3Encode(float32(q))
 }
 
-// NVFP4Bound is the largest possible error of a weight x in a block with largest
+// NVFP4Bound returns the largest possible error of a weight x in a block with largest
 // magnitude block, of matrices with largest magnitude amax.
 func NVFP4Bound(x, block, amax float32) float64 {
 	g := math.Max(float64(amax)/(numfmt.E2M1Max*numfmt.E4M3Max), 0x1p-126)

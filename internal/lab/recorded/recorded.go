@@ -28,7 +28,7 @@ const (
 	Prefill = 300
 )
 
-// Config is the model's configuration: layers 0 to 2 are of the kinds window, C4A and C128A.
+// Config returns the model's configuration: layers 0 to 2 are of the kinds window, C4A and C128A.
 func Config() model.Config {
 	c := model.FlashConfig()
 	c.Hidden, c.Heads, c.QRank, c.ORank, c.Groups, c.IndexHeads = 256, 8, 128, 128, 2, 8
@@ -46,7 +46,7 @@ type Layer struct {
 //go:embed layers.npz
 var rows []byte
 
-// Archive is the recordings as they are stored: L<i>.in, bf16 bits, and L<i>.out.
+// Archive returns the recordings as they are stored: L<i>.in, bf16 bits, and L<i>.out.
 func Archive() []byte { return slices.Clone(rows) }
 
 // Layers returns the recordings of all layers. Callers must not change them.

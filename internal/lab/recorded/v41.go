@@ -101,7 +101,7 @@ func (v *V41) layer(w *model.LayerWeights) (err error) {
 	return err
 }
 
-// In is an input by its name in in.npz, bf16 numbers.
+// In returns an input by its name in in.npz, bf16 numbers.
 func (v *V41) In(name string) ([]float32, error) {
 	a, err := v.in.Array(name)
 	if err != nil {

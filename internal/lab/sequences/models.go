@@ -58,7 +58,7 @@ func v41Config() model.Config {
 	return c.WithDrafts(1)
 }
 
-// config is the model's configuration in the sizes that weights are made for.
+// config returns the model's configuration in the sizes that weights are made for.
 func (m Model) config(size Size) model.Config {
 	c := models[m].config()
 	c.Hidden, c.QRank, c.ORank, c.Heads = hidden, features, features, 2
@@ -68,7 +68,7 @@ func (m Model) config(size Size) model.Config {
 	return c
 }
 
-// record is how a kind of rows is kept, if that changes all of their numbers.
+// record returns how a kind of rows is kept, if that changes all of their numbers.
 func (m Model) record(s model.Store) (r cache.Record, all bool) {
 	r = models[m].records.Record(s)
 	return r, r != cache.RecordV4

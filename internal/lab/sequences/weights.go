@@ -34,7 +34,7 @@ func newCode(seed uint64) (c code) {
 	return c
 }
 
-// sign is the sign of number d of a head, in queries and in what is kept.
+// sign returns the sign of number d of a head, in queries and in what is kept.
 func sign(d int) float32 { return float32(1 - 2*(d*d/3+d/5%2)%2) }
 
 // The outputs of a layer are numbers of its two heads: those that are turned of the first, and some
@@ -126,7 +126,7 @@ func pick(stem string, shape []int) func(row int) (column int, value float32) {
 	return nil
 }
 
-// kept is a compressor's wkv: content in some of dim numbers of each channel.
+// kept returns a compressor's wkv: content in some of dim numbers of each channel.
 func kept(channels, dim, some int) func(row int) (column int, value float32) {
 	return func(c int) (int, float32) {
 		d, by := c%dim, codeOwn

@@ -281,7 +281,7 @@ func (w *worker) inside(p *place, s *pipeline.Session) {
 	}
 }
 
-// context is one that now and then ends, at once or in a while.
+// context returns one that now and then ends, at once or in a while.
 func (w *worker) context() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n := w.rng.IntN(40)
@@ -356,7 +356,7 @@ func (w *worker) append(p *place, s *session) {
 // stepSize returns what steps of some tokens are padded to.
 func stepSize(tokens, most int) int { return min(1<<bits.Len(uint(tokens-1)), most) }
 
-// few is a number of tokens: mostly small, at times a long piece of a prompt.
+// few returns a number of tokens: mostly small, at times a long piece of a prompt.
 func (w *worker) few(p *place) int {
 	switch n := w.rng.IntN(40); {
 	case n == 0:

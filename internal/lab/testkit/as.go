@@ -2,6 +2,7 @@ package testkit
 
 import (
 	"maps"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -29,20 +30,19 @@ func As(t testing.TB, other knowncaps.Device) *vk.Device {
 	return dev
 }
 
-// AdapterAs is what As opens.
+// AdapterAs returns what As opens.
 func AdapterAs(t testing.TB, other knowncaps.Device) *vk.Adapter {
 	t.Helper()
 	a := *Device(t).Adapter()
 	fake(&a, other)
-	opkit.KnowSubnormals(&a, true)
-	for _, s := range other.Caps.CoopMat {
-		m, n, k, subgroup := int(s.M), int(s.N), int(s.K), int(other.Caps.MinSubgroupSize)
-		opkit.KnowRows(&a, m, n, k, subgroup, 1) // which only those ask for that hold them so
-		opkit.KnowCodes(&a, m, n, k, subgroup, 1)
-		for _, variant := range []string{opkit.CM, opkit.CMB} {
-			opkit.KnowLayout(&a, variant, m, n, k, subgroup, other.Layout(m, n, k, subgroup))
+	a.Facts = &opkit.Facts{Layout: other.Layout, Rows: func(m, n, k, subgroup int) int {
+		if subgroup == int(other.Caps.MinSubgroupSize) && slices.ContainsFunc(other.Caps.CoopMat, func(s vk.CoopMatShape) bool {
+			return int(s.M) == m && int(s.N) == n && int(s.K) == k
+		}) {
+			return 1 // which only those ask for that hold them so
 		}
-	}
+		return 0
+	}}
 	return &a
 }
 

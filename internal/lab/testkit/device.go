@@ -10,6 +10,9 @@
 //	VKMLA_TEST_VARIANTS    cm: tables of cases leave out what needs no cooperative matrices,
 //	                       and tests that execute none are skipped
 //	VKMLA_TEST_GOLDEN      a folder of further recorded vectors; an absolute path
+//	VKMLA_TEST_EMULATE     a GPU of AMD's that is not there: navi21, navi31, strix_halo or
+//	                       gfx1201. Tests run on RADV, whose machine code package rdna executes;
+//	                       what it finds fails the test that runs.
 //	VKMLA_TEST_GGUF        a folder of GGUF files with recorded values; an absolute path
 //	VKMLA_TEST_SEED        seed of the random cases; by default a new one each run
 //
@@ -20,13 +23,13 @@ package testkit
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/lab/rdna"
 	"github.com/vkmla/vkmla/internal/lab/validation"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -37,6 +40,7 @@ var shared struct {
 	in   *vk.Instance
 	dev  *vk.Device
 	err  error
+	gpu  *rdna.Machine // that is emulated, or nil
 
 	mu       sync.Mutex
 	messages []string
@@ -81,6 +85,10 @@ func Others(t testing.TB) (list []*vk.Device) {
 // the validation layer says about that, such as an object that was left open,
 // as a failure too. A package calls it from TestMain.
 func Main(m *testing.M) {
+	if err := emulate(); err != nil {
+		fmt.Fprintln(os.Stderr, "testkit:", err)
+		os.Exit(1)
+	}
 	code := m.Run()
 	if shared.dev != nil {
 		if err := shared.dev.Close(); err != nil {
@@ -142,19 +150,9 @@ func report(t testing.TB) {
 	for _, text := range drain() {
 		t.Errorf("validation: %s", text)
 	}
-}
-
-// Root is the root folder of the repository.
-func Root(t testing.TB) string {
-	t.Helper()
-	dir, err := os.Getwd()
-	require.NoError(t, err)
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir
+	if shared.gpu != nil {
+		for _, f := range shared.gpu.Faults() {
+			t.Error(f)
 		}
-		up := filepath.Dir(dir)
-		require.NotEqual(t, dir, up, "testkit: no go.mod above the working directory")
-		dir = up
 	}
 }

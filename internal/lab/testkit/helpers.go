@@ -90,7 +90,7 @@ func Normal(rng *rand.Rand, n int) []uint16 {
 	return v
 }
 
-// DecodeVariants are the names of attention.DecodeVariants that the device can run
+// DecodeVariants returns the names of attention.DecodeVariants that the device can run
 // for so many heads, but for those that are left out.
 func DecodeVariants(t testing.TB, dev *vk.Device, heads int) []string {
 	t.Helper()
@@ -108,7 +108,7 @@ func DecodeVariants(t testing.TB, dev *vk.Device, heads int) []string {
 	return names
 }
 
-// LeftOut tells whether tables of cases leave out a variant: where VKMLA_TEST_VARIANTS is
+// LeftOut reports whether tables of cases leave out a variant: where VKMLA_TEST_VARIANTS is
 // cm, one without cooperative matrices.
 func LeftOut(variant string) bool {
 	return os.Getenv("VKMLA_TEST_VARIANTS") == "cm" && !strings.HasSuffix(variant, attention.VariantCM) && !strings.HasSuffix(variant, attention.VariantCMB)

@@ -10,7 +10,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Unlaunched are the kernels that a device was asked for and that nothing recorded launches. A
+// Unlaunched returns the kernels that a device was asked for and that nothing recorded launches. A
 // kernel of a CPU's device is compiled when the first launch of it is recorded, which tells.
 func Unlaunched(t testing.TB, dev *vk.Device) (names []string) {
 	t.Helper()

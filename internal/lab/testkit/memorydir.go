@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// MemoryDir is an empty folder for a test's files, in memory where the system has such a place.
+// MemoryDir returns an empty folder for a test's files, in memory where the system has such a
+// place.
 func MemoryDir(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "vkmla-test-")

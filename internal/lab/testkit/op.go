@@ -72,7 +72,7 @@ func TestOp(t *testing.T, name string, without ...string) {
 	})
 }
 
-// Seed is the seed of this run's random cases; a failing test says it.
+// Seed returns the seed of this run's random cases; a failing test says it.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano()) & (1<<32 - 1)
@@ -89,8 +89,8 @@ func Seed(t testing.TB) uint64 {
 	return seed
 }
 
-// FurtherGolden is the folder of further recorded vectors that VKMLA_TEST_GOLDEN names, "" where
-// it names none.
+// FurtherGolden returns the folder of further recorded vectors that VKMLA_TEST_GOLDEN names, ""
+// where it names none.
 func FurtherGolden(t testing.TB) string {
 	t.Helper()
 	dir := os.Getenv("VKMLA_TEST_GOLDEN")
@@ -103,7 +103,7 @@ func FurtherGolden(t testing.TB) string {
 	return dir
 }
 
-// GGUF is the folder of GGUF files with recorded values that VKMLA_TEST_GGUF names. A test is
+// GGUF returns the folder of GGUF files with recorded values that VKMLA_TEST_GGUF names. A test is
 // skipped where it names none.
 func GGUF(t testing.TB) string {
 	t.Helper()
@@ -117,8 +117,8 @@ func GGUF(t testing.TB) string {
 	return dir
 }
 
-// Folders are the folders of recorded vectors: testdata/golden and, but for short tests, the one
-// that VKMLA_TEST_GOLDEN names.
+// Folders returns the folders of recorded vectors: testdata/golden and, but for short tests, the
+// one that VKMLA_TEST_GOLDEN names.
 func Folders(t testing.TB) []string {
 	dirs := []string{filepath.Join(Root(t), "testdata", "golden")}
 	if more := FurtherGolden(t); more != "" && !testing.Short() {
@@ -127,7 +127,7 @@ func Folders(t testing.TB) []string {
 	return dirs
 }
 
-// smallRecorded are the names of the recorded cases that the short tests run.
+// smallRecorded returns the names of the recorded cases that the short tests run.
 func smallRecorded(t *testing.T, set *vectors.Set, op string) []string {
 	var names []string
 	for _, name := range set.Cases(op) {
@@ -184,7 +184,7 @@ func run(t *testing.T, dev *vk.Device, o verify.Options) {
 	assert.NotEqual(t, 0, sum.Pass, "nothing passed: %+v", sum)
 }
 
-// others are the names of the random cases but for some.
+// others returns the names of the random cases but for some.
 func others(op verify.Op, seed uint64, without []string) (names []string) {
 	for _, c := range op.RandomCases(seed) {
 		if !slices.Contains(without, c.Name) {
@@ -194,7 +194,7 @@ func others(op verify.Op, seed uint64, without []string) (names []string) {
 	return names
 }
 
-// small are the names of the random cases that the short tests run.
+// small returns the names of the random cases that the short tests run.
 func small(op verify.Op, seed uint64) []string {
 	var names []string
 	for _, c := range op.RandomCases(seed) {

@@ -29,7 +29,7 @@ func Choose(value string, installed bool) (vk.Validation, error) {
 	return 0, fmt.Errorf("validation: %s is %q and the validation layer is not installed", Env, value)
 }
 
-// Late tells whether a message says only that the layer's own threads were slow.
+// Late reports whether a message says only that the layer's own threads were slow.
 //
 // The layer follows each submission in a thread of its own. A wait that has returned also waits for
 // that thread, ten seconds at most. Where the machine is busy that is too short, and the layer

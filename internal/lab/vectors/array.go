@@ -52,10 +52,10 @@ var types = map[Type]struct {
 	F16: {"float16", "f2", 2}, F32: {"float32", "f4", 4}, F64: {"float64", "f8", 8},
 }
 
-// Size is the number of bytes of one element, 0 for a type that does not exist.
+// Size returns the number of bytes of one element, 0 for a type that does not exist.
 func (t Type) Size() int { return types[t].size }
 
-// String is the name NumPy uses, such as "int32".
+// String returns the name NumPy uses, such as "int32".
 func (t Type) String() string {
 	if d, ok := types[t]; ok {
 		return d.name
@@ -94,7 +94,7 @@ func (a Array) Clone() Array {
 	return Array{a.Type, append([]int(nil), a.Shape...), append([]byte(nil), a.Data...)}
 }
 
-// Len is the number of elements: the product of Shape, 1 for a scalar.
+// Len returns the number of elements: the product of Shape, 1 for a scalar.
 func (a Array) Len() int {
 	n := 1
 	for _, d := range a.Shape {
@@ -103,7 +103,7 @@ func (a Array) Len() int {
 	return n
 }
 
-// Dim is the size of dimension i, 0 if there is no such dimension.
+// Dim returns the size of dimension i, 0 if there is no such dimension.
 func (a Array) Dim(i int) int {
 	if i < 0 || i >= len(a.Shape) {
 		return 0
@@ -111,7 +111,7 @@ func (a Array) Dim(i int) int {
 	return a.Shape[i]
 }
 
-// First is the first n rows of an array that has more, else the array.
+// First returns the first n rows of an array that has more, else the array.
 func (a Array) First(n int) Array {
 	if n < 0 || a.Dim(0) <= n {
 		return a
@@ -120,13 +120,13 @@ func (a Array) First(n int) Array {
 	return Array{a.Type, append([]int{n}, a.Shape[1:]...), a.Data[:n*size]}
 }
 
-// Part is the elements from one number to before another, as an array of one dimension.
+// Part returns the elements from one number to before another, as an array of one dimension.
 func (a Array) Part(from, to int) Array {
 	size := a.Type.Size()
 	return Array{a.Type, []int{to - from}, a.Data[from*size : to*size]}
 }
 
-// IsZero tells whether a is the zero Array, which stands for an array that a
+// IsZero reports whether a is the zero Array, which stands for an array that a
 // case does not have.
 func (a Array) IsZero() bool { return a.Type == 0 }
 

@@ -28,7 +28,7 @@ type Case struct {
 	Role     map[string]string
 }
 
-// Informational tells whether the case documents an upstream kernel without
+// Informational reports whether the case documents an upstream kernel without
 // being a requirement. Such cases have names that start with "info_".
 func (c Case) Informational() bool { return strings.HasPrefix(c.Name, "info_") }
 
@@ -44,7 +44,7 @@ type Input struct {
 // Input starts reading the inputs of c.
 func (c Case) Input() *Input { return &Input{c: c} }
 
-// Err is the first thing that went wrong, nil if nothing did. It wraps
+// Err returns the first thing that went wrong, nil if nothing did. It wraps
 // ErrFormat.
 func (in *Input) Err() error { return in.err }
 
@@ -54,7 +54,7 @@ func (in *Input) fail(format string, args ...any) {
 	}
 }
 
-// Has tells whether the case has an input array of that name.
+// Has reports whether the case has an input array of that name.
 func (in *Input) Has(name string) bool { _, ok := in.c.In[name]; return ok }
 
 // Array returns the input array of that name, which must have the type t and
@@ -83,7 +83,7 @@ func (in *Input) Optional(name string, t Type, dims ...int) Array {
 }
 
 // First is Array for an array of which only the first n rows count, and which may have
-// more, as upstream's buffers do. dims are the dimensions behind.
+// more, as upstream's buffers do. dims are the dimensions after.
 func (in *Input) First(n int, name string, t Type, dims ...int) Array {
 	a := in.Array(name, t, append([]int{-1}, dims...)...)
 	if in.err == nil && a.Dim(0) < n {

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// fitted is a as an array of type t and shape dims, as Input.Array describes it.
+// fitted returns a as an array of type t and shape dims, as Input.Array describes it.
 func (a Array) fitted(t Type, dims []int) (fit Array, ok bool) {
 	if fit, ok = a.Integers(t); !ok {
 		return Array{}, false
@@ -36,12 +36,12 @@ func (a Array) fitted(t Type, dims []int) (fit Array, ok bool) {
 	return fit, fits(shape, dims)
 }
 
-// fits tells whether a shape is what dims demands, -1 being any size.
+// fits reports whether a shape is what dims demands, -1 being any size.
 func fits(shape, dims []int) bool {
 	return slices.EqualFunc(shape, dims, func(got, want int) bool { return want < 0 || got == want })
 }
 
-// Integers is a as integers of type t, I32 or I64, or as it is if t is its type. ok is
+// Integers returns a as integers of type t, I32 or I64, or as it is if t is its type. ok is
 // false where t is another type, a has no integers, or one of them does not fit.
 func (a Array) Integers(t Type) (as Array, ok bool) {
 	if a.Type == t {

@@ -111,7 +111,7 @@ func typeOfDescr(d string) Type {
 
 func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
 
-// byteSize is the number of bytes of an array, or an error if the shape is
+// byteSize returns the number of bytes of an array, or an error if the shape is
 // negative or too large to be believed.
 func byteSize(t Type, shape []int) (int, error) {
 	n := t.Size()

@@ -59,7 +59,7 @@ func newArchive(path string, z archive) (*Archive, error) {
 	return a, nil
 }
 
-// Names are the names of the arrays, sorted.
+// Names returns the names of the arrays, sorted.
 func (a *Archive) Names() []string {
 	var names []string
 	for n := range a.members {
@@ -69,7 +69,7 @@ func (a *Archive) Names() []string {
 	return names
 }
 
-// Has tells whether the archive has an array of that name.
+// Has reports whether the archive has an array of that name.
 func (a *Archive) Has(name string) bool { return a.members[name] != nil }
 
 // Head reads type and shape of the array of that name, and no data.
@@ -187,7 +187,7 @@ func (a *ArchiveWriter) Close() error {
 	return nil
 }
 
-// npyHeader is the header of version 1 of the format, padded so that data begin at a
+// npyHeader returns the header of version 1 of the format, padded so that data begin at a
 // multiple of 64 bytes.
 func npyHeader(a Array) []byte {
 	order := "<"

@@ -105,7 +105,7 @@ func TestArchiveOfColumns(t *testing.T) {
 	assert.Equal(t, []byte{1, 2}, x.Data, "%v", x)
 }
 
-// zipped is an archive of members, a name and content each.
+// zipped returns an archive of members, a name and content each.
 func zipped(t testing.TB, members ...string) []byte {
 	t.Helper()
 	var b bytes.Buffer

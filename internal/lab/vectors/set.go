@@ -179,7 +179,7 @@ func typeNamed(name string) Type {
 	return 0
 }
 
-// Ops are the names of the folder's operations, in the manifest's order.
+// Ops returns the names of the folder's operations, in the manifest's order.
 func (s *Set) Ops() []string {
 	var names []string
 	for _, op := range s.ops {
@@ -188,7 +188,7 @@ func (s *Set) Ops() []string {
 	return names
 }
 
-// Cases are the names of an operation's cases, in the manifest's order; nil if
+// Cases returns the names of an operation's cases, in the manifest's order; nil if
 // the folder does not have the operation.
 func (s *Set) Cases(op string) []string {
 	var names []string

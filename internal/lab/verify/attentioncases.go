@@ -118,7 +118,7 @@ func randomSet(rng *rand.Rand, t, width int, l cache.Layout, masked, dirty bool)
 		}
 		for j := int(n[i]); j < width; j++ {
 			if rng.IntN(2) == 0 {
-				idx[i*width+j] = -1 // behind the length there may be anything
+				idx[i*width+j] = -1 // after the length there may be anything
 			}
 		}
 	}
@@ -191,7 +191,7 @@ func slotSet(r *Rig, s *attention.Slots, slots int) attention.SlotSet {
 	}
 }
 
-// setRecord is the record of a set that may be absent.
+// setRecord returns the record of a set that may be absent.
 func setRecord(s *attention.Slots) cache.Record {
 	if s == nil {
 		return cache.RecordV4

@@ -23,7 +23,7 @@ var recordShapes = []cache.Layout{
 	{Page: 3, Stride: 3*528 + 16, Record: cache.RecordFP8}, {Page: 5, Stride: 5*288 + 32, Record: cache.RecordFP4},
 }
 
-// layoutParams are the parameters from which inputPool knows a layout.
+// layoutParams returns the parameters from which inputPool knows a layout.
 func layoutParams(l cache.Layout) map[string]any {
 	p := map[string]any{"block_size": l.Page, "block_stride_bytes": l.Stride}
 	if l.Record != cache.RecordV4 {
@@ -176,7 +176,7 @@ func inputPool(in *vectors.Input, name string) (Array, cache.Layout) {
 	return pool, cache.Layout{Page: in.Int("block_size"), Stride: pool.Dim(1), Record: recordOf(in, "record")}
 }
 
-// recordOf is the record that a parameter names by number; recorded cases of V4 name none.
+// recordOf returns the record that a parameter names by number; recorded cases of V4 name none.
 func recordOf(in *vectors.Input, name string) cache.Record {
 	return cache.Record(max(0, min(in.IntOr(name, 0), 255)))
 }

@@ -54,7 +54,7 @@ type Comparison struct {
 // NewComparison starts a comparison of the given class.
 func NewComparison(class string) *Comparison { return &Comparison{class: class} }
 
-// exactly is the comparison of an operation whose outputs, of these names, are equal.
+// exactly returns the comparison of an operation whose outputs, of these names, are equal.
 func exactly(names ...string) func(c Case, got, want Arrays) Result {
 	return func(_ Case, got, want Arrays) Result {
 		r := NewComparison(ClassExact)
@@ -84,7 +84,7 @@ func (c *Comparison) Criterion(pass bool, value, bound float64, detail string) {
 	}
 }
 
-// Result is the verdict over everything that was added. A comparison without
+// Result returns the verdict over everything that was added. A comparison without
 // any criterion fails.
 func (c *Comparison) Result() Result {
 	if c.worst == nil {

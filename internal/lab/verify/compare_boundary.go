@@ -81,7 +81,7 @@ func (c *Comparison) BoundaryKeys(name string, got, want Array, entries []cache.
 	return c.Boundary(name, got, want, entries, keyEntry(l, len(want.Data)/l.Stride), keyJudge(l))
 }
 
-// kvEntry are the byte ranges of a K entry, nothing if its slot lies beyond the pool.
+// kvEntry returns the byte ranges of a K entry, nothing if its slot lies beyond the pool.
 func kvEntry(l cache.Layout, pages int) func(e cache.CompressedEntry) [][2]int64 {
 	return func(e cache.CompressedEntry) [][2]int64 {
 		if e.Slot >= int64(pages*l.Page) {

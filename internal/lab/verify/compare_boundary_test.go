@@ -12,7 +12,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 )
 
-// boundaryCase is an entry of equal values in the first slot of a pool, and what the
+// boundaryCase returns an entry of equal values in the first slot of a pool, and what the
 // reference makes of it.
 func boundaryCase(t *testing.T, value float64) (cache.Layout, cache.CompressedEntry, Array) {
 	t.Helper()
@@ -68,7 +68,7 @@ func TestBoundary(t *testing.T) {
 	r = compare(l, e, change(want, cache.NopeDim, want.Data[cache.NopeDim]^1), want)
 	assert.False(t, r.Pass, "a step away from no boundary passes: %+v", r)
 
-	// An absolute maximum on the boundary behind 448: the bf16 values 448 and 450 have
+	// An absolute maximum on the boundary after 448: the bf16 values 448 and 450 have
 	// different scales, under which the codes are one or the other.
 	l, e, want = boundaryCase(t, 449)
 	up := want.Clone()

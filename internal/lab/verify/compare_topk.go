@@ -16,7 +16,7 @@ const topKTolerance = 1e-5
 //
 // A row passes if it has min(lengths[r], k) different indices within the length
 // and the values they select, sorted, agree with the largest ones within 1e-5,
-// absolute or relative. Where the gap behind the k-th value is wider than that
+// absolute or relative. Where the gap after the k-th value is wider than that
 // this leaves one set only. NaN counts as -Inf. Error is the number of rows that do not
 // pass.
 func (c *Comparison) TopK(name string, logits Array, lengths []int32, got Array) *Comparison {

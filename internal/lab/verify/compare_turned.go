@@ -14,7 +14,7 @@ import (
 // about one turned number of 10^5. Random cases, whose reference rounds as ours do, have
 // to be equal; recorded ones may differ in that.
 
-// turned is an entry of bf16 values of which the last cache.RopeDim are turned forward by
+// turned returns an entry of bf16 values of which the last cache.RopeDim are turned forward by
 // a row of a rotary table, and how far f32 may be from each: not at all from those that
 // do not turn.
 func turned(x []uint16, row []float32) cache.CompressedEntry {
@@ -33,7 +33,7 @@ func turned(x []uint16, row []float32) cache.CompressedEntry {
 	return e
 }
 
-// turnedRow is the row of a table that a token turns by.
+// turnedRow returns the row of a table that a token turns by.
 func turnedRow(table []float32, row int32) []float32 {
 	return table[min(max(int(row), 0), len(table)/cache.RopeDim-1)*cache.RopeDim:]
 }

@@ -21,7 +21,7 @@ const roundedShare = 0.01
 // the variant rounds softmax weights to bf16.
 const roundedKey = "info_rounded_weights"
 
-// RoundsWeights tells whether a variant of the attention operations rounds softmax
+// RoundsWeights reports whether a variant of the attention operations rounds softmax
 // weights to bf16 before it sums rows. Those with weights in f16 or f32 keep the
 // plain bounds.
 func RoundsWeights(variant string) bool { return strings.HasSuffix(variant, attention.VariantCMB) }
@@ -34,7 +34,7 @@ func markRounded(_ Case, variant string, got Arrays) (Arrays, error) {
 	return got, nil
 }
 
-// roundings is how many of the two sides of a comparison have rounded weights: the
+// roundings returns how many of the two sides of a comparison have rounded weights: the
 // recorded kernels do, the reference does not.
 func roundings(c Case, got Arrays) int {
 	n := 0

@@ -144,7 +144,7 @@ func toI32(a Array) Array {
 	return vectors.FromI32(v, a.Shape...)
 }
 
-// written are the state slots that the step writes, in the order of its tokens.
+// written returns the state slots that the step writes, in the order of its tokens.
 func (s compressorInput) written() []int64 {
 	slots := []int64{}
 	positions := s.positions.I32()
@@ -156,7 +156,7 @@ func (s compressorInput) written() []int64 {
 	return slots
 }
 
-// results are a case's results from the state and the pool as they became. Of the
+// results returns a case's results from the state and the pool as they became. Of the
 // state it takes the rows that were written; all others must be as they were.
 func (s compressorInput) results(state, pool Array) (Arrays, error) {
 	if s.c.Ungated {
@@ -180,7 +180,7 @@ func (s compressorInput) results(state, pool Array) (Arrays, error) {
 	}, nil
 }
 
-// host is the case's input to the reference, with the given state.
+// host returns the case's input to the reference, with the given state.
 func (s compressorInput) host(state []byte) cache.CompressHost {
 	norm := s.norm.F32
 	if s.norm.Type == vectors.U16 {
@@ -197,7 +197,7 @@ func (s compressorInput) host(state []byte) cache.CompressHost {
 	return host
 }
 
-// saved is the state after the step's tokens were saved.
+// saved returns the state after the step's tokens were saved.
 func (s compressorInput) saved() (Array, error) {
 	state := s.state.Clone()
 	if s.c.Ungated {
@@ -317,7 +317,7 @@ func (s compressorInput) place(r *Rig) (saves cache.SaveStateArgs, args cache.Co
 	return saves, args, map[string]tensor.Tensor{"state": state.Pool, "pool": pool.Tensor}
 }
 
-// padded is the state with the device's page stride, the padding poisoned.
+// padded returns the state with the device's page stride, the padding poisoned.
 func (s compressorInput) padded() Array {
 	pages := s.state.Dim(0)
 	p := vectors.Filled(poisonOther, vectors.U8, pages, s.stride)

@@ -15,7 +15,7 @@ type compressorSpec struct {
 	c               cache.Compression
 	format          cache.IndexKeyFormat
 	statePage, page int
-	stride, padding int // of a page of entries, 0: the smallest; bytes behind a state page
+	stride, padding int // of a page of entries, 0: the smallest; bytes after a state page
 	requests        [][2]int
 	pads, broken    int // tokens of padding; tokens with data that only a broken host makes
 	params          map[string]any
@@ -102,7 +102,7 @@ type compressorBuilder struct {
 	state             Array
 }
 
-// firstPage is the first state page that a request needs whose next token is at
+// firstPage returns the first state page that a request needs whose next token is at
 // position first.
 func (b *compressorBuilder) firstPage(first int) int {
 	c := b.spec.c

@@ -79,7 +79,7 @@ func (s *compressorInput) readLatent(in *vectors.Input) {
 	s.record = recordOf(in, "record")
 }
 
-// makes are the entries that have a slot in the pool.
+// makes returns the entries that have a slot in the pool.
 func (s compressorInput) makes(entries []cache.CompressedEntry) (made []cache.CompressedEntry) {
 	for _, e := range entries {
 		if e.Slot < int64(s.pool.Dim(0)*s.page) {
@@ -89,7 +89,8 @@ func (s compressorInput) makes(entries []cache.CompressedEntry) (made []cache.Co
 	return made
 }
 
-// latents are the rows of a step's latents that belong to entries; all others must be as they were.
+// latents returns the rows of a step's latents that belong to entries; all others must be as they
+// were.
 func (s compressorInput) latents(all Array) (Array, error) {
 	entries, err := s.host(s.state.Data).Entries()
 	if err != nil {

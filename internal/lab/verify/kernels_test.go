@@ -1,7 +1,6 @@
 package verify_test
 
 import (
-	"cmp"
 	"errors"
 	"slices"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -51,7 +51,7 @@ func TestEngineKernelsAreVerified(t *testing.T) {
 	}
 }
 
-// verifiedKernels are the kernels that random cases ask for.
+// verifiedKernels returns the kernels that random cases ask for.
 func verifiedKernels(t *testing.T, dev *vk.Device) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
@@ -84,11 +84,11 @@ type engineCase struct {
 
 // formats are those of weights that engines are asked for, by name.
 var formats = map[string]func(x *model.DeviceMatrix){
-	"bf16":    func(x *model.DeviceMatrix) { x.Format = model.FormatBF16 },
-	"fp8":     func(x *model.DeviceMatrix) { x.Format = model.FormatFP8 },
-	"fp8-f32": func(x *model.DeviceMatrix) { x.Format, x.ScaleF32 = model.FormatFP8, true },
-	"fp8-32":  func(x *model.DeviceMatrix) { x.Format, x.Block = model.FormatFP8, 32 },
-	"nvfp4":   func(x *model.DeviceMatrix) { x.Format, x.Global = model.FormatNVFP4, 1 },
+	"bf16":    func(x *model.DeviceMatrix) { x.Format = projection.FormatBF16 },
+	"fp8":     func(x *model.DeviceMatrix) { x.Format = projection.FormatFP8 },
+	"fp8-f32": func(x *model.DeviceMatrix) { x.Format = projection.FormatFP8F32 },
+	"fp8-32":  func(x *model.DeviceMatrix) { x.Format = projection.FormatFP8x32 },
+	"nvfp4":   func(x *model.DeviceMatrix) { x.Format, x.Global = projection.FormatNVFP4, 1 },
 }
 
 // engines lists configurations for weights of a format: all sizes of steps of small and large
@@ -149,17 +149,11 @@ func emptyLayers(t *testing.T, dev *vk.Device, c model.Config, as func(x *model.
 	}
 	matrix := func(n, k int, as func(x *model.DeviceMatrix)) model.DeviceMatrix {
 		x := model.DeviceMatrix{N: n, K: k}
-		switch as(&x); x.Format {
-		case model.FormatBF16:
-			x.Data = make(tensor.BF16, n, k)
-		case model.FormatNVFP4:
-			x.Data, x.Scales = make(tensor.U8, n, k/2), make(tensor.U8, n, k/16)
-		default:
-			scales, side := tensor.U8, cmp.Or(x.Block, 128)
-			if x.ScaleF32 {
-				scales = tensor.F32
-			}
-			x.Data, x.Scales = make(tensor.U8, n, k), make(scales, (n+side-1)/side, (k+side-1)/side)
+		as(&x)
+		is := x.Format.Shapes(n, k)
+		x.Data = make(is.Data.DType, is.Data.Shape...)
+		if is.Scale.Shape != nil {
+			x.Scales = make(is.Scale.DType, is.Scale.Shape...)
 		}
 		return x
 	}

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
@@ -18,13 +19,13 @@ const FloorTokens = 128
 // WeightFormats are the formats that products and layers are timed with. The projections of
 // the compressors and the indexer's weights of heads are bf16 in all of them, as in released
 // checkpoints.
-var WeightFormats = []string{"bf16", "fp8", "nvfp4"}
+var WeightFormats = []string{"bf16", "fp8", "nvfp4", "q8_0"}
 
-var timedFormats = map[string]projection.WeightFormat{
-	"bf16": projection.WeightBF16, "fp8": projection.WeightFP8UE8M0, "nvfp4": projection.WeightNVFP4,
+var timedFormats = map[string]projection.Format{
+	"bf16": projection.FormatBF16, "fp8": projection.FormatFP8, "nvfp4": projection.FormatNVFP4, "q8_0": projection.FormatQ8_0,
 }
 
-// linearSizes are the products that the options name, in all formats.
+// linearSizes returns the products that the options name, in all formats.
 func linearSizes(o SizeOptions) (all []Size) {
 	weights := o.Weights
 	if weights == nil {
@@ -45,13 +46,8 @@ func linearSizes(o SizeOptions) (all []Size) {
 
 func (p Product) size(weights string, t int) Size {
 	rows := p.N * p.Groups
-	bytes := 2 * rows * p.K
-	switch timedFormats[weights] {
-	case projection.WeightFP8UE8M0:
-		bytes = rows*p.K + scaleBlocks(rows)*scaleBlocks(p.K)
-	case projection.WeightNVFP4:
-		bytes = rows*p.K/2 + rows*p.K/16
-	}
+	is := timedFormats[weights].Shapes(rows, p.K)
+	bytes := int(is.Data.Bytes() + is.Scale.Bytes())
 	return Size{
 		Name:    fmt.Sprintf("matrix=%s/model=%s/weights=%s/tokens=%d", p.Matrix, p.Model, weights, t),
 		Work:    Work{float64(bytes + 2*t*(p.Groups*p.K+rows)), 2 * float64(t) * float64(rows) * float64(p.K)},
@@ -69,14 +65,14 @@ func (p Product) size(weights string, t int) Size {
 func scaleBlocks(n int) int { return (n + projection.ScaleBlock - 1) / projection.ScaleBlock }
 
 // largeWeights makes a matrix whose outputs are about as large as its inputs.
-func largeWeights(rng *rand.Rand, in Arrays, f projection.WeightFormat, rows, k int) {
+func largeWeights(rng *rand.Rand, in Arrays, f projection.Format, rows, k int) {
 	size := 1 / math.Sqrt(float64(k))
 	pattern := make([]byte, distinct)
 	switch f {
-	case projection.WeightBF16:
+	case projection.FormatBF16:
 		in["w"] = manyBF16(rng, size, rows, k)
 		return
-	case projection.WeightFP8UE8M0:
+	case projection.FormatFP8:
 		const deviation = 96
 		for i := range pattern {
 			pattern[i] = numfmt.E4M3Encode(float32(rng.NormFloat64() * deviation))
@@ -85,6 +81,18 @@ func largeWeights(rng *rand.Rand, in Arrays, f projection.WeightFormat, rows, k 
 		for i := range in["w_scale"].Data { // about the scale, and different
 			in["w_scale"].Data[i] = byte(127 + int(math.Round(math.Log2(size/deviation))) + i%2)
 		}
+	case projection.FormatQ8_0:
+		const deviation = 111 // of the codes, times scales of 1 to 2
+		for i := range pattern {
+			pattern[i] = byte(rng.Uint32())
+		}
+		in["w"], in["w_scale"] = vectors.New(vectors.U8, rows, k), vectors.New(vectors.U16, rows, k/32)
+		for i := range in["w_scale"].Data {
+			if in["w_scale"].Data[i] = byte(rng.Uint32()); i%2 == 1 {
+				in["w_scale"].Data[i] = 0x3C | in["w_scale"].Data[i]&3
+			}
+		}
+		in["row_scale"] = vectors.FromF32(slices.Repeat([]float32{float32(size / deviation)}, rows), rows)
 	default:
 		const deviation = 3.1 // of the codes
 		for i := range pattern {

@@ -28,7 +28,7 @@ const (
 	sampledKeys = 256 // neighbouring entries of a token that a check looks at
 )
 
-// scorings are the sizes of the scores: decode steps, then prefills with at most a GiB of them.
+// scorings returns the sizes of the scores: decode steps, then prefills with at most a GiB of them.
 func scorings(o SizeOptions, format cache.IndexKeyFormat) (all []scoring) {
 	for _, context := range o.contexts() {
 		for _, t := range o.batches() {
@@ -43,7 +43,7 @@ func scorings(o SizeOptions, format cache.IndexKeyFormat) (all []scoring) {
 	return all
 }
 
-// name are the sizes; entries are a fourth of the context.
+// name returns the sizes; entries are a fourth of the context.
 func (s scoring) name() string {
 	name := fmt.Sprintf("tokens=%d/context=%d/heads=%d", s.tokens, 4*s.entries, s.heads)
 	if s.prefill {
@@ -59,7 +59,7 @@ func (s scoring) requests() int {
 	return s.tokens
 }
 
-// visible is how many entries a token sees.
+// visible returns how many entries a token sees.
 func (s scoring) visible(token int) int {
 	if s.prefill {
 		return (4*s.entries - s.tokens + token + 1) / 4
@@ -139,7 +139,7 @@ func logitsSizes(o SizeOptions, format cache.IndexKeyFormat) (all []Size) {
 	return all
 }
 
-// sampleTokens is a scoring case of some of its tokens.
+// sampleTokens returns a scoring case of some of its tokens.
 func sampleTokens(c Case, at []int) Case {
 	c.In = maps.Clone(c.In)
 	for _, name := range []string{"q_fp8", "q_packed", "q_scale", "weights", "context_lens", "token_to_req", "blocks"} {
@@ -175,7 +175,7 @@ func indices(first, n int) []int {
 	return at
 }
 
-// selectSizes are the scores' sizes, each with every number of picks.
+// selectSizes returns the scores' sizes, each with every number of picks.
 func selectSizes(o SizeOptions, format cache.IndexKeyFormat) (all []Size) {
 	for _, s := range scorings(o, format) {
 		for _, k := range o.pick(o.TopK, []int{512, 1024}, []int{512}) {

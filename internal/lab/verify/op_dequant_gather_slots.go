@@ -46,7 +46,7 @@ func randomGatherSlots(seed uint64) []Case {
 	return append(cases, everyCode())
 }
 
-// everyCode is a case with every E4M3 code but NaN under every scale that finite
+// everyCode returns a case with every E4M3 code but NaN under every scale that finite
 // rows can have, from 2^-22 up to where 448 overflows bf16.
 func everyCode() Case {
 	l := cache.Layout{Page: 64, Stride: 37440}

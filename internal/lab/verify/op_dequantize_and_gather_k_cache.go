@@ -89,7 +89,7 @@ func vectorsI32(n int, v int32) []int32 {
 	return s
 }
 
-// gatherHostBugs is a case whose lengths and page ids go beyond everything. Its
+// gatherHostBugs returns a case whose lengths and page ids go beyond everything. Its
 // result is defined all the same, and nothing outside the tensors may be touched.
 func gatherHostBugs(seed uint64) Case {
 	rng := rand.New(rand.NewPCG(seed, 1<<32))

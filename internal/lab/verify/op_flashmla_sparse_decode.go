@@ -189,7 +189,7 @@ func bindDecode(b Build, x decodeInput) (Bound, error) {
 // large batch would.
 const decodeSlots, decodeWindowSlots = 1 << 20, 1 << 18
 
-// decodeSizes are the window's rows with the picks of a C4A layer (512 for up to 64 heads, else
+// decodeSizes returns the window's rows with the picks of a C4A layer (512 for up to 64 heads, else
 // 1024), the window alone, and the window with 8192 entries of a C128A layer, as at a million
 // tokens.
 func decodeSizes(o SizeOptions) (all []Size) {
@@ -226,7 +226,7 @@ func decodeSize(batch, heads, topk, window, page int) Size {
 	return decodeRecords(batch, heads, topk, window, page, cache.RecordV4, cache.RecordV4)
 }
 
-// decodeRecords is a size with caches of any record.
+// decodeRecords returns a size with caches of any record.
 func decodeRecords(batch, heads, topk, window, page int, win, comp cache.Record) Size {
 	rows := float64(batch * (topk + window))
 	bytes := float64(batch * (window*(win.SlotBytes()+4) + topk*(comp.SlotBytes()+4) + heads*2*2*attention.D))

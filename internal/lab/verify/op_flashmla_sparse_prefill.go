@@ -200,7 +200,7 @@ func refPrefill(c Case) (Arrays, error) {
 	return all, nil
 }
 
-// prefillSinks are the sinks of each kernel that a case has outputs of, by the prefix of
+// prefillSinks returns the sinks of each kernel that a case has outputs of, by the prefix of
 // their names.
 func prefillSinks[T any](c Case, sink, none T) map[string]T {
 	sinks := map[string]T{"": sink}

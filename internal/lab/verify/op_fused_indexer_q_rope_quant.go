@@ -42,7 +42,7 @@ func init() {
 	}
 }
 
-// queryOutputs are the names of a format's outputs, codes first.
+// queryOutputs returns the names of a format's outputs, codes first.
 func queryOutputs(f cache.IndexKeyFormat) []string {
 	if f == cache.IndexKeyMXFP4 {
 		return []string{"q_packed", "weights_out", "q_scale"}
@@ -183,7 +183,7 @@ func readQueryQuant(c Case, format cache.IndexKeyFormat) (x queryInput, err erro
 	return x, err
 }
 
-// tableRows are the rows of a case's table that belong to positions: known says which
+// tableRows returns the rows of a case's table that belong to positions: known says which
 // position a row is for, and without it row p is for position p.
 func tableRows(c Case, positions, known Array) (Array, error) {
 	rows := map[int64]int32{}

@@ -260,7 +260,7 @@ func paddedScales(a Array, tokens int) string {
 	return ""
 }
 
-// scaleByte is the UE8M0 byte of block b of head h of token t, -1 for a number that is
+// scaleByte returns the UE8M0 byte of block b of head h of token t, -1 for a number that is
 // no power of two.
 func scaleByte(layout projection.ScaleLayout, a Array, h, b, t int) int {
 	padded := a.Dim(2)
@@ -275,7 +275,7 @@ func scaleByte(layout projection.ScaleLayout, a Array, h, b, t int) int {
 	return int(u >> 23)
 }
 
-// outputValues are the exact numbers of block b of a head turned back, and how far f32
+// outputValues returns the exact numbers of block b of a head turned back, and how far f32
 // may be from each: 0 for those that do not turn, else a millionth of the products, and
 // what flushing takes.
 func outputValues(x []uint16, b int, table []float32, row int32) (value, tol []float64) {

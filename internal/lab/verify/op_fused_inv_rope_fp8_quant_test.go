@@ -10,7 +10,7 @@ import (
 )
 
 // A step away from what is wanted is an error, in codes that turn and in those that do
-// not, in scales of either layout and behind the last token; the sign of a zero that
+// not, in scales of either layout and after the last token; the sign of a zero that
 // turns is none.
 func TestInverseQuantJudge(t *testing.T) {
 	op, _ := Lookup("fused_inv_rope_fp8_quant")

@@ -44,7 +44,7 @@ func withoutTiny(a Array) Array {
 }
 
 // randomQKVNorm makes rows of all kinds. Parameter split puts them into two tensors,
-// pad adds columns behind and between that must not be read.
+// pad adds columns after and between that must not be read.
 func randomQKVNorm(seed uint64) []Case {
 	var cases []Case
 	add := func(tokens, rank, pad int, split bool, weights vectors.Type) {
@@ -106,7 +106,7 @@ type qkvNormInput struct {
 }
 
 // columns are n columns of a [rows, width] array, from column at on, with pad columns of
-// NaNs before and behind them.
+// NaNs before and after them.
 func columns(a Array, at, n, pad int) Array {
 	width, rows := a.Dim(1), a.Dim(0)
 	out := vectors.Filled(0xFF, a.Type, rows, n+2*pad)
@@ -133,7 +133,7 @@ func refQKVNorm(x qkvNormInput) (Arrays, error) {
 	return want, nil
 }
 
-// floats are the numbers of an f32 array, or of a bf16 one.
+// floats returns the numbers of an f32 array, or of a bf16 one.
 func floats(a Array) []float32 {
 	if a.Type == vectors.F32 {
 		return a.F32()
@@ -141,7 +141,7 @@ func floats(a Array) []float32 {
 	return numfmt.BF16DecodeSlice(nil, a.U16())
 }
 
-// floatType is the element type of such an array in a tensor.
+// floatType returns the element type of such an array in a tensor.
 func floatType(a Array) tensor.DType {
 	if a.Type == vectors.F32 {
 		return tensor.F32

@@ -124,7 +124,7 @@ func bindLogits(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) {
 	})
 }
 
-// logitsArgs are the operands of scores, of quantised queries.
+// logitsArgs returns the operands of scores, of quantised queries.
 func logitsArgs(r *Rig, c Case, x indexer.LogitsHost) indexer.LogitsArgs {
 	t, l := len(x.Lens), x.Layout
 	keys := r.Pool(c.In["cache"], Pages{Page: l.Page, Spread: SpreadPages, Numbers: len(x.BlockTable)})
@@ -193,7 +193,7 @@ func compareLogits(c Case, got, want Array, format cache.IndexKeyFormat) Result 
 	return cmp.Result()
 }
 
-// logitsExplained tells whether the terms of logit i of recorded ones explain a difference.
+// logitsExplained reports whether the terms of logit i of recorded ones explain a difference.
 func logitsExplained(x indexer.LogitsHost, recorded bool) func(i int, diff float64) bool {
 	var terms []float32
 	return func(i int, diff float64) bool {

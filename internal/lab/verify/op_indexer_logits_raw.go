@@ -41,7 +41,7 @@ func init() {
 	}
 }
 
-// quantisedCase is a raw case as one of indexer_logits, its queries and weights quantised.
+// quantisedCase returns a raw case as one of indexer_logits, its queries and weights quantised.
 func quantisedCase(c Case, format cache.IndexKeyFormat) (Case, error) {
 	q, err := refQueryQuant(c, format)
 	if err != nil {

@@ -57,7 +57,7 @@ func randomSelect(seed uint64, format cache.IndexKeyFormat) []Case {
 	return cases
 }
 
-// selectLogits are the scores of a case by their reference, with poison behind them.
+// selectLogits returns the scores of a case by their reference, with poison after them.
 func selectLogits(c Case, format cache.IndexKeyFormat) (x indexer.LogitsHost, logits Array, err error) {
 	c.Want = nil // the number of columns is a parameter
 	if x, _, err = logitsInput(c, format); err != nil {
@@ -106,7 +106,7 @@ func bindSelect(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) {
 		return Bound{}, err
 	}
 	op, err := indexer.NewSelect(b.Dev, cfg)
-	return bound(op, err, func(r *Rig) Launch {
+	return bound(op, unfitK(err), func(r *Rig) Launch {
 		a := indexer.SelectArgs{LogitsArgs: logitsArgs(r, c, x), TopK: r.SharedOut(tensor.I32, t, cfg.K), Entries: x.Width,
 			Scratch: r.Scratch(op.ScratchBytes(t)), Arrived: r.Shared(vectors.FromI32(make([]int32, t), t), tensor.I32)}
 		out := map[string]tensor.Tensor{"topk_indices": a.TopK}
@@ -144,8 +144,8 @@ func compareSelect(c Case, got, want Arrays, format cache.IndexKeyFormat) Result
 	return cmp.Result()
 }
 
-// columnsOf are the columns of picked entries [T, k] in the candidate blocks [T, width], one past
-// all columns for an entry of no block.
+// columnsOf returns the columns of picked entries [T, k] in the candidate blocks [T, width], one
+// past all columns for an entry of no block.
 func columnsOf(picks Array, blocks []int32, width int) Array {
 	k, columns := picks.Dim(1), picks.I32()
 	for i, entry := range columns {
@@ -162,7 +162,7 @@ func columnsOf(picks Array, blocks []int32, width int) Array {
 	return vectors.FromI32(columns, picks.Shape...)
 }
 
-// blockScores are the largest scores of blocks [T, B], +Inf of the newest, and how many blocks
+// blockScores returns the largest scores of blocks [T, B], +Inf of the newest, and how many blocks
 // there are.
 func blockScores(logits Array, lens []int32) (scores Array, counts []int32) {
 	const of = indexer.BlockEntries

@@ -39,12 +39,12 @@ type (
 	// scoreSize is the size of a selection, and what it asks of the op.
 	scoreSize struct{ rows, n, k, workgroups, threads int }
 
-	// scoreKind writes number j of a row, behind those before it, from a normal one.
+	// scoreKind writes number j of a row, after those before it, from a normal one.
 	scoreKind func(rng *rand.Rand, row []float32, j int, v float64)
 )
 
 // randomScores makes rows, each of one of some kinds, with infinities, NaNs, both zeros and the
-// number odd strewn in. Behind a row's length lies what would be selected if it were read.
+// number odd strewn in. After a row's length lies what would be selected if it were read.
 func randomScores(seed uint64, sizes []scoreSize, odd float32, kinds []scoreKind) []Case {
 	inf := float32(math.Inf(1))
 	strewn := []float32{float32(math.NaN()), -inf, inf, 0, float32(math.Copysign(0, -1)), odd}
@@ -152,7 +152,7 @@ func compareIndexerTopK(c Case, got, want Arrays) Result {
 	return cmp.TopK("recorded topk_indices", x.Logits, x.Lens.I32(), want["topk_indices"]).Result()
 }
 
-// ascending demands that the entries of every row [R, k] ascend, with -1 behind them.
+// ascending demands that the entries of every row [R, k] ascend, with -1 after them.
 func (c *Comparison) ascending(name string, got Array) *Comparison {
 	k, all := got.Dim(1), got.I32()
 	for i, v := range all {

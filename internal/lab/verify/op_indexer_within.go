@@ -50,7 +50,8 @@ func randomWithin(seed uint64, format cache.IndexKeyFormat) []Case {
 // candidateBlocks is how many blocks a token of DeepSeek-V4.1 looks for its picks in.
 const candidateBlocks = 2048
 
-// withinSizes are the sizes of the scores with an entry for each token, and 2048 candidate blocks.
+// withinSizes returns the sizes of the scores with an entry for each token, and 2048 candidate
+// blocks.
 func withinSizes(o SizeOptions, format cache.IndexKeyFormat) (all []Size) {
 	for _, s := range scorings(o, format) {
 		name := s.name()
@@ -66,7 +67,7 @@ func withinSizes(o SizeOptions, format cache.IndexKeyFormat) (all []Size) {
 	return all
 }
 
-// withinBlocks is a scoring case with random candidate blocks, the newest among them.
+// withinBlocks returns a scoring case with random candidate blocks, the newest among them.
 func (s scoring) withinBlocks(rng *rand.Rand, width, k int) Case {
 	c := s.random(rng)
 	t, b := s.tokens, (s.entries+indexer.BlockEntries-1)/indexer.BlockEntries

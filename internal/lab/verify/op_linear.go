@@ -22,10 +22,13 @@ func init() {
 	})
 }
 
-var weightFormats = []projection.WeightFormat{
-	projection.WeightBF16, projection.WeightFP8, projection.WeightFP8UE8M0, projection.WeightNVFP4}
+var weightFormats = []projection.Format{
+	projection.FormatBF16, projection.FormatFP8F32, projection.FormatFP8, projection.FormatNVFP4}
 
-// smallBlock is the side of WeightFP8UE8M0x32.
+// blockFormats are those of GGUF's blocks.
+var blockFormats = []projection.Format{projection.FormatQ8_0}
+
+// smallBlock is the side of FormatFP8x32.
 const smallBlock = 32
 
 // lacksLinear: activations of four bits have no kernel with matrices or pairs of halves.
@@ -38,7 +41,7 @@ func lacksLinear(c Case, variant string) bool {
 func linearInput(c Case) (h projection.LinearHost, out tensor.DType, column, width int, err error) {
 	in := c.Input()
 	h.T, h.Groups, h.N, h.K = in.Int("tokens"), in.IntOr("groups", 1), in.Int("n"), in.Int("k")
-	h.Weights, h.Activations = projection.WeightFormat(in.Int("weights")), projection.ActivationFormat(in.IntOr("activations", 0))
+	h.Weights, h.Activations = projection.Format(in.Int("weights")), projection.ActivationFormat(in.IntOr("activations", 0))
 	column, width = in.IntOr("column", 0), in.IntOr("width", h.Groups*h.N)
 	out = tensor.BF16
 	if in.IntOr("out_f32", 0) != 0 {
@@ -89,13 +92,14 @@ func bindLinear(b Build, c Case) (Bound, error) {
 	if err != nil {
 		return Bound{}, err
 	}
+	is := h.Weights.Shapes(h.Groups*h.N, h.K)
 	return Bound{op.Variant(), func(r *Rig) Launch {
 		a := projection.LinearArgs{
 			X:      r.Shared(c.In["x"], linearTypes[c.In["x"].Type]),
 			XScale: r.Shared(c.In["x_scale"], linearTypes[c.In["x_scale"].Type]),
 			W: projection.LinearWeights{
-				Data:     r.In(c.In["w"], linearTypes[c.In["w"].Type]),
-				Scale:    r.In(c.In["w_scale"], linearTypes[c.In["w_scale"].Type]),
+				Data:     r.In(c.In["w"], is.Data.DType),
+				Scale:    r.In(c.In["w_scale"], is.Scale.DType),
 				RowScale: r.In(c.In["row_scale"], tensor.F32),
 			},
 			Out: r.SharedOut(dt, h.T, width), OutColumn: column,
@@ -121,6 +125,7 @@ var linearTypes = map[vectors.Type]tensor.DType{
 //	         ceil(K/128) * 2^-21 * A
 //	steps    f16 elements come in steps of 2^-24, FP8 weights in that of twice the largest scale
 //	         S of the layer: 2^-25 * (sum_k |w| + 2*S * sum_k |x|); for bf16 weights S is 1/2
+//	elements weights that kernels with matrices round to them: 2^-8 * A
 //	result   half a unit of bf16 in what is wanted and in what is got: 2^-7 of it; of f32 2^-23
 //
 // Beyond that, no error may show in the whole: calc_diff as for other sums in f32, or
@@ -200,24 +205,34 @@ func newLinearMagnitudes(h projection.LinearHost) linearMagnitudes {
 		}
 		m.x, m.xSum = append(m.x, v), append(m.xSum, sum)
 	}
-	if len(h.Scale) > 0 && h.Weights != projection.WeightNVFP4 {
-		m.largest = 0
-		for row := 0; row < h.Groups*h.N; row += smallBlock {
-			for k := 0; k < h.K; k += smallBlock {
-				m.largest = max(m.largest, math.Abs(h.BlockScale(row, k)))
-			}
-		}
-	}
-	if h.Weights == projection.WeightFP8Rows {
+	switch scale := h.Weights.Shapes(1, h.K).Scale; {
+	case h.Weights.ScaleRows() > 1: // in blocks
+		m.largest = slices.Max(blockScales(h, scale.DType))
+	case h.Weights.Rounded() || scale.Shape == nil && len(h.RowScale) > 0:
 		m.largest = float64(slices.Max(h.RowScale))
 	}
-	if h.Weights == projection.WeightFP8 {
+	if h.Weights.Rounded() {
+		m.relative += 0x1p-8
+	}
+	if h.Weights == projection.FormatFP8F32 {
 		m.relative += float64((h.K+projection.ScaleBlock-1)/projection.ScaleBlock) * 0x1p-21
 	}
 	return m
 }
 
-// bound is what column n of a token may be wrong by before it is rounded.
+// blockScales are the magnitudes of all scales of blocks.
+func blockScales(h projection.LinearHost, dt tensor.DType) (list []float64) {
+	for i := 0; i < len(h.Scale); i += dt.Size() {
+		if dt == tensor.U8 {
+			list = append(list, float64(numfmt.UE8M0Scale(h.Scale[i])))
+		} else {
+			list = append(list, math.Abs(float64(math.Float32frombits(binary.LittleEndian.Uint32(h.Scale[i:])))))
+		}
+	}
+	return list
+}
+
+// bound returns what column n of a token may be wrong by before it is rounded.
 func (m linearMagnitudes) bound(t, n int) float64 {
 	i, sum := t*m.h.Groups+n/m.h.N, 0.0
 	for k, v := range m.w[n] {
@@ -231,9 +246,9 @@ type linearShape struct {
 	about         string
 	tokens        int
 	groups, n, k  int
-	column, spare int // columns before and behind those of the layer
+	column, spare int // columns before and after those of the layer
 	f32           bool
-	weights       []projection.WeightFormat // nil: all
+	weights       []projection.Format // nil: all
 	activations   projection.ActivationFormat
 	codes         bool // random codes instead of quantised normal numbers
 	faint         bool // weights of subnormal codes alone
@@ -242,7 +257,7 @@ type linearShape struct {
 }
 
 func randomLinear(seed uint64) []Case {
-	fp8, fp4, fp8x32 := weightFormats[1:3], weightFormats[3:], []projection.WeightFormat{projection.WeightFP8UE8M0x32}
+	fp8, fp4, fp8x32 := weightFormats[1:3], weightFormats[3:], []projection.Format{projection.FormatFP8x32}
 	var cases []Case
 	for i, s := range []linearShape{
 		{about: "one token, least sizes", tokens: 1, groups: 1, n: 8, k: 32},
@@ -288,6 +303,17 @@ func randomLinear(seed uint64) []Case {
 		{about: "small blocks, 45 tokens", tokens: 45, groups: 1, n: 200, k: 1056, weights: fp8x32, wide: true, f32: true},
 		{about: "small blocks, subnormal codes", tokens: 40, groups: 1, n: 136, k: 384, weights: fp8x32, faint: true},
 		{about: "small blocks, large tiles", tokens: 150, groups: 1, n: 256, k: 704, weights: fp8x32, wide: true, workgroups: 1},
+		{about: "blocks, least sizes", tokens: 1, groups: 1, n: 8, k: 256, weights: blockFormats},
+		{about: "blocks, one token, long rows", tokens: 1, groups: 1, n: 136, k: 4096, weights: blockFormats, f32: true},
+		{about: "blocks, two tokens in groups", tokens: 2, groups: 3, n: 72, k: 768, weights: blockFormats, wide: true},
+		{about: "blocks, five tokens beside other columns", tokens: 5, groups: 1, n: 264, k: 1280, weights: blockFormats, wide: true,
+			column: 16, spare: 8},
+		{about: "blocks, 13 tokens", tokens: 13, groups: 1, n: 328, k: 2304, weights: blockFormats, wide: true, f32: true},
+		{about: "blocks, 31 tokens in groups", tokens: 31, groups: 2, n: 200, k: 512, weights: blockFormats, wide: true},
+		{about: "blocks, 61 tokens", tokens: 61, groups: 1, n: 256, k: 768, weights: blockFormats, f32: true},
+		{about: "blocks, 150 tokens, large tiles", tokens: 150, groups: 1, n: 256, k: 768, weights: blockFormats, wide: true,
+			workgroups: 1},
+		{about: "blocks, 321 tokens in groups", tokens: 321, groups: 2, n: 128, k: 256, weights: blockFormats},
 		{about: "MXFP8, one token", tokens: 1, groups: 1, n: 136, k: 640, weights: fp8x32, activations: projection.ActivationMXFP8},
 		{about: "MXFP8 in groups", tokens: 21, groups: 2, n: 72, k: 384, weights: fp8x32, activations: projection.ActivationMXFP8, wide: true},
 		{about: "MXFP8, large tiles", tokens: 140, groups: 1, n: 128, k: 512, weights: fp8x32,
@@ -297,7 +323,7 @@ func randomLinear(seed uint64) []Case {
 		if formats == nil {
 			formats = weightFormats
 			if i%4 == 1 { // it differs from the others at the end of a sum only
-				formats = append(slices.Clone(formats), projection.WeightFP8Rows)
+				formats = append(slices.Clone(formats), projection.FormatFP8Rows)
 			}
 		}
 		for _, f := range formats {
@@ -307,7 +333,7 @@ func randomLinear(seed uint64) []Case {
 	return cases
 }
 
-func randomLinearCase(rng *rand.Rand, s linearShape, f projection.WeightFormat) Case {
+func randomLinearCase(rng *rand.Rand, s linearShape, f projection.Format) Case {
 	rows := s.groups * s.n
 	c := Case{
 		Name: fmt.Sprintf("%v_t%d_g%d_n%d_k%d_x%v", f, s.tokens, s.groups, s.n, s.k, s.activations), About: s.about,
@@ -322,7 +348,7 @@ func randomLinearCase(rng *rand.Rand, s linearShape, f projection.WeightFormat) 
 	randomWeights(rng, s, f, c.In)
 	if s.faint {
 		mask := byte(0x87) // E4M3 without exponent
-		if f == projection.WeightNVFP4 {
+		if f == projection.FormatNVFP4 {
 			mask = 0x99 // E2M1, two of them
 		}
 		for i := range c.In["w"].Data {
@@ -380,7 +406,7 @@ func randomActivations(rng *rand.Rand, s linearShape, in Arrays) {
 	in["x_scale"] = vectors.FromF32(scales, s.groups, blocks, pitch)
 }
 
-// randomE4M3 is a code that is a number: of a quantised normal number, or any.
+// randomE4M3 returns a code that is a number: of a quantised normal number, or any.
 func randomE4M3(rng *rand.Rand, any bool) byte {
 	if !any {
 		return numfmt.E4M3Encode(float32(rng.NormFloat64() * 128))
@@ -392,16 +418,20 @@ func randomE4M3(rng *rand.Rand, any bool) byte {
 	}
 }
 
-func randomWeights(rng *rand.Rand, s linearShape, f projection.WeightFormat, in Arrays) {
+func randomWeights(rng *rand.Rand, s linearShape, f projection.Format, in Arrays) {
 	rows := s.groups * s.n
+	if f.BlockValues() > 0 {
+		randomBlockWeights(rng, s, f, in)
+		return
+	}
 	switch f {
-	case projection.WeightBF16:
+	case projection.FormatBF16:
 		w := make([]float32, rows*s.k)
 		for i := range w {
 			w[i] = float32(rng.NormFloat64() * 0.02)
 		}
 		in["w"] = vectors.FromBF16(w, rows, s.k)
-	case projection.WeightNVFP4:
+	case projection.FormatNVFP4:
 		data, scale, rowScale := make([]byte, rows*s.k/2), make([]byte, rows*s.k/16), make([]float32, rows)
 		for i := range data {
 			data[i] = byte(rng.UintN(256))
@@ -420,7 +450,7 @@ func randomWeights(rng *rand.Rand, s linearShape, f projection.WeightFormat, in 
 			data[i] = randomE4M3(rng, s.codes)
 		}
 		in["w"] = vectors.FromU8(data, rows, s.k)
-		if f == projection.WeightFP8Rows {
+		if f == projection.FormatFP8Rows {
 			scales := make([]float32, rows)
 			for i := range scales {
 				scales[i] = float32(0x1p-13 * (1 + rng.Float64()))
@@ -429,7 +459,7 @@ func randomWeights(rng *rand.Rand, s linearShape, f projection.WeightFormat, in 
 			return
 		}
 		side := projection.ScaleBlock
-		if f == projection.WeightFP8UE8M0x32 {
+		if f == projection.FormatFP8x32 {
 			side = smallBlock
 		}
 		n, k := (rows+side-1)/side, (s.k+side-1)/side
@@ -441,10 +471,50 @@ func randomWeights(rng *rand.Rand, s linearShape, f projection.WeightFormat, in 
 			}
 			scales[i] = numfmt.UE8M0Scale(bytes[i]) * float32(1+rng.Float64())
 		}
-		if f == projection.WeightFP8 {
+		if f == projection.FormatFP8F32 {
 			in["w_scale"] = vectors.FromF32(scales, n, k)
 		} else {
 			in["w_scale"] = vectors.FromU8(bytes, n, k)
 		}
 	}
+}
+
+// blockHead are the bytes of a block of GGUF, and its f16 scales, two bytes each from the first on.
+var blockHead = map[projection.Format]struct{ bytes, scales int }{projection.FormatQ8_0: {34, 1}}
+
+// randomBlockWeights makes weights of blocks with random codes. Of wide ones scales are 0,
+// subnormal and huge, too.
+func randomBlockWeights(rng *rand.Rand, s linearShape, f projection.Format, in Arrays) {
+	rows, head := s.groups*s.n, blockHead[f]
+	is := f.Shapes(1, s.k)
+	var data, scales []byte
+	factors := make([]float32, rows)
+	blocks := make([]byte, s.k/f.BlockValues()*head.bytes)
+	for row := range rows {
+		for i := range blocks {
+			blocks[i] = byte(rng.UintN(256))
+		}
+		for b := 0; b < len(blocks); b += head.bytes {
+			for i := range head.scales {
+				scale := uint16(0x1400 + rng.UintN(0x800)) // about 2^-10
+				switch pick := rng.UintN(16); {
+				case s.wide && pick == 0:
+					scale = 0
+				case s.wide && pick == 1:
+					scale = uint16(rng.UintN(0x400))
+				case s.wide && pick == 2 && row%5 == 1:
+					scale = uint16(0x7000 + rng.UintN(0xC00))
+				}
+				binary.LittleEndian.PutUint16(blocks[b+2*i:], scale)
+			}
+		}
+		d, c := make([]byte, is.Data.Bytes()), make([]byte, is.Scale.Bytes())
+		factors[row], _ = f.Repack(d, c, blocks) // their sizes fit
+		data, scales = append(data, d...), append(scales, c...)
+	}
+	typed := func(t tensor.Tensor, bytes []byte) Array {
+		of := map[tensor.DType]vectors.Type{tensor.U8: vectors.U8, tensor.F16: vectors.U16}[t.DType]
+		return Array{Type: of, Shape: []int{rows, t.Shape[1]}, Data: bytes}
+	}
+	in["w"], in["w_scale"], in["row_scale"] = typed(is.Data, data), typed(is.Scale, scales), vectors.FromF32(factors, rows)
 }

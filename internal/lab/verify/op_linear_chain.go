@@ -23,12 +23,12 @@ func init() {
 func randomLinearChain(seed uint64) []Case {
 	var cases []Case
 	for i, s := range []struct {
-		format                   projection.WeightFormat
+		format                   projection.Format
 		tokens, groups, n, k, n2 int
 	}{
-		{projection.WeightFP8UE8M0, 1, 2, 528, 1056, 1032}, {projection.WeightBF16, 2, 2, 80, 160, 136},
-		{projection.WeightNVFP4, 1, 2, 80, 160, 136}, {projection.WeightFP8, 2, 2, 80, 160, 136},
-		{projection.WeightFP8UE8M0, 3, 2, 80, 160, 136},
+		{projection.FormatFP8, 1, 2, 528, 1056, 1032}, {projection.FormatBF16, 2, 2, 80, 160, 136},
+		{projection.FormatNVFP4, 1, 2, 80, 160, 136}, {projection.FormatFP8F32, 2, 2, 80, 160, 136},
+		{projection.FormatFP8, 3, 2, 80, 160, 136},
 	} {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
 		shape := linearShape{about: "followed by another layer", tokens: s.tokens, groups: s.groups, n: s.n, k: s.k}
@@ -46,7 +46,7 @@ func randomLinearChain(seed uint64) []Case {
 	return cases
 }
 
-// secondLayer is the case of the second layer alone, for an output z of the first.
+// secondLayer returns the case of the second layer alone, for an output z of the first.
 func secondLayer(c Case, z Array) Case {
 	d := Case{Op: c.Op, Name: c.Name, Params: maps.Clone(c.Params), In: Arrays{"x": z}}
 	in := c.Input()

@@ -24,13 +24,13 @@ const linearNormEps = 1e-3
 func randomLinearNorm(seed uint64) []Case {
 	var cases []Case
 	for i, s := range []struct {
-		format       projection.WeightFormat
+		format       projection.Format
 		tokens, rank int
 		weights      vectors.Type // of the norm
 	}{
-		{projection.WeightFP8UE8M0, 1, 1536, vectors.U16}, {projection.WeightNVFP4, 2, 608, vectors.F32},
-		{projection.WeightBF16, 5, 608, vectors.U16}, {projection.WeightFP8, 13, 128, vectors.F32},
-		{projection.WeightFP8UE8M0, 17, 128, vectors.U16}, {projection.WeightBF16, 61, 48, vectors.F32},
+		{projection.FormatFP8, 1, 1536, vectors.U16}, {projection.FormatNVFP4, 2, 608, vectors.F32},
+		{projection.FormatBF16, 5, 608, vectors.U16}, {projection.FormatFP8F32, 13, 128, vectors.F32},
+		{projection.FormatFP8, 17, 128, vectors.U16}, {projection.FormatBF16, 61, 48, vectors.F32},
 	} {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
 		shape := linearShape{about: "outputs normed", tokens: s.tokens, groups: 1, n: s.rank + 40, k: 160 * (1 + i%2), column: 8}
@@ -58,7 +58,7 @@ func refLinearNorm(c Case) (Arrays, error) {
 	return want, err
 }
 
-// normedOutputs are the norms of a layer's first outputs y.
+// normedOutputs returns the norms of a layer's first outputs y.
 func normedOutputs(c Case, y Array) (Array, error) {
 	in := c.Input()
 	rank, column, tokens := in.Int("rank"), in.Int("column"), in.Int("tokens")

@@ -159,7 +159,7 @@ func bindQuantise(b Build, c Case) (Bound, error) {
 	})
 }
 
-// quantiseSizes are the hidden states and the inputs of wo_b of decode and prefill steps.
+// quantiseSizes returns the hidden states and the inputs of wo_b of decode and prefill steps.
 func quantiseSizes(o SizeOptions, formats []projection.ActivationFormat) (all []Size) {
 	for _, format := range formats {
 		for _, t := range o.steps() {

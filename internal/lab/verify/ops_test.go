@@ -66,7 +66,7 @@ func TestOpsRefuse(t *testing.T) {
 	}
 }
 
-// typical is an operation's random case with the most output of at most a
+// typical returns an operation's random case with the most output of at most a
 // mebibyte from a small input, and what its reference makes of it.
 func typical(t *testing.T, op Op) (Case, Arrays) {
 	t.Helper()

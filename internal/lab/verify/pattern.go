@@ -15,8 +15,8 @@ const patternMark = "~"
 // expressions are those that were asked for, compiled; nil for one that cannot be.
 var expressions sync.Map
 
-// Matches tells whether asked is a regular expression, as ~^fused_.*fp8$, and finds anything in the
-// name.
+// Matches reports whether asked is a regular expression, as ~^fused_.*fp8$, and finds anything in
+// the name.
 func Matches(asked, name string) bool {
 	text, ok := strings.CutPrefix(asked, patternMark)
 	if !ok {
@@ -39,7 +39,7 @@ func CheckPatterns(op, arg string, asked []string) error {
 			continue
 		}
 		if _, err := regexp.Compile(text); err != nil {
-			return &vk.ArgumentError{Op: op, Arg: arg, Got: fmt.Sprintf("%q: %v", a, err), Want: "a regular expression behind ~"}
+			return &vk.ArgumentError{Op: op, Arg: arg, Got: fmt.Sprintf("%q: %v", a, err), Want: "a regular expression after ~"}
 		}
 	}
 	return nil

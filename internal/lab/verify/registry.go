@@ -6,26 +6,24 @@
 // times. `vkmla verify`, `vkmla bench`, `vkmla info` and the tests (through package
 // testkit) all use that one description.
 //
+//	type myInput struct {
+//		K    Array `in:"k u16 T 512"`
+//		Page int   `in:"block_size"`
+//		T    int
+//	}
+//
 //	func init() {
 //		Register(Op{
-//			Name: "my_op", Class: ClassExact,
-//			Variants: cache.MyOpVariants,
-//			Random:   func(seed uint64) []Case { ... },   // inputs only
-//			Ref:      func(c Case) (Arrays, error) { ... },
-//			Bind: func(b Build, c Case) (Bound, error) {
-//				in := c.Input()
-//				k, page := in.Array("k", vectors.U16, -1, 512), in.Int("block_size")
-//				if err := in.Err(); err != nil {
-//					return Bound{}, err
-//				}
-//				op, err := cache.NewMyOp(b.Dev, cache.MyOpConfig{Page: page, Variant: b.Variant})
-//				...
-//				return Bound{op.Variant(), func(r *Rig) Launch {
-//					a := cache.MyOpArgs{K: r.In(k, tensor.BF16), Out: r.Out(tensor.BF16, n, 512)}
-//					return Launch{Out: map[string]tensor.Tensor{"out": a.Out},
-//						Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
-//				}}, nil
-//			},
+//			Name: "my_op", Class: ClassExact, Variants: cache.MyOpVariants,
+//			Random: func(seed uint64) []Case { ... }, // inputs only
+//			Ref:    refBy(fields, func(x myInput) (Arrays, error) { ... }),
+//			Bind: bindBy(fields, func(b Build, x myInput) (Bound, error) {
+//				op, err := cache.NewMyOp(b.Dev, cache.MyOpConfig{Page: x.Page})
+//				return bound(op, err, func(r *Rig) Launch {
+//					a := cache.MyOpArgs{K: r.In(x.K, tensor.BF16), Out: r.Out(tensor.BF16, x.T)}
+//					return launch(op, a, outs{"out": a.Out})
+//				})
+//			}),
 //			Compare: exactly("out"),
 //		})
 //	}

@@ -46,7 +46,7 @@ type held struct {
 // NewRig returns a rig for one run on dev.
 func NewRig(ctx context.Context, dev *vk.Device) *Rig { return &Rig{ctx: ctx, dev: dev} }
 
-// Err is the first error, nil if there was none.
+// Err returns the first error, nil if there was none.
 func (r *Rig) Err() error { return r.err }
 
 // Fail remembers err if it is the first one.
@@ -237,7 +237,7 @@ func (r *Rig) checkFence(guard []byte, h held, where string, base int) {
 	}
 }
 
-// stored is the array type that has the bits of a tensor's element type.
+// stored returns the array type that has the bits of a tensor's element type.
 func stored(dt tensor.DType) vectors.Type {
 	switch dt {
 	case tensor.I8:

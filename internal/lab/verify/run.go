@@ -77,7 +77,7 @@ type Summary struct {
 	Missing int `json:"missing"`
 }
 
-// OK tells whether all that was asked for passed: something did, and nothing
+// OK reports whether all that was asked for passed: something did, and nothing
 // failed or was missing.
 func (s Summary) OK() bool { return s.Pass > 0 && s.Fail == 0 && s.Missing == 0 }
 
@@ -221,7 +221,7 @@ func one(ctx context.Context, dev *vk.Device, j job, v vk.Variant, c Case) (Row,
 	return row, nil
 }
 
-// alike is what is wanted in the shapes of what was computed, where only dimensions of 1
+// alike returns what is wanted in the shapes of what was computed, where only dimensions of 1
 // tell them apart (upstream's outputs of one query a token are [T, 1, heads, 512]), and in
 // its type, where both are integers: as for inputs, the values count.
 func alike(want, got Arrays) Arrays {
@@ -245,7 +245,7 @@ func alike(want, got Arrays) Arrays {
 	return out
 }
 
-// leftOut are a recorded case's outputs that are not among those computed.
+// leftOut returns a recorded case's outputs that are not among those computed.
 func leftOut(c Case, got Arrays) []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(c.Want)) {
@@ -256,7 +256,7 @@ func leftOut(c Case, got Arrays) []string {
 	return names
 }
 
-// lacking is what a variant requires and the device does not offer; no device
+// lacking returns what a variant requires and the device does not offer; no device
 // offers nothing.
 func lacking(dev *vk.Device, v vk.Variant) []string {
 	if dev == nil || len(v.Requires) == 0 {
@@ -265,7 +265,7 @@ func lacking(dev *vk.Device, v vk.Variant) []string {
 	return dev.Caps().Missing(v.Requires)
 }
 
-// Finite is a number as a Row holds it: the largest float64 for infinity and NaN.
+// Finite returns a number as a Row holds it: the largest float64 for infinity and NaN.
 func Finite(x float64) *float64 {
 	if math.IsNaN(x) {
 		x = math.MaxFloat64
@@ -345,7 +345,7 @@ func (p *plan) noCase() string {
 	}
 }
 
-// anyOp is what stands for the operation in a row about a name that belongs to
+// anyOp returns what stands for the operation in a row about a name that belongs to
 // none.
 func (p *plan) anyOp() string {
 	if len(p.opts.Ops) == 1 {
@@ -354,7 +354,7 @@ func (p *plan) anyOp() string {
 	return "*"
 }
 
-// want tells whether a name is chosen, and remembers what chose it.
+// want reports whether a name is chosen, and remembers what chose it.
 func want(chosen []string, name string, seen map[string]bool) bool {
 	if len(chosen) == 0 {
 		return true

@@ -17,7 +17,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// double is an operation without a device: it doubles numbers, and its variants
+// double returns an operation without a device: it doubles numbers, and its variants
 // have the faults that their names tell.
 func double(name string) Op {
 	out := func(c Case, by int32) Arrays {

@@ -173,7 +173,7 @@ func (s *Sets) read(last Launch, piece Piece) (Arrays, error) {
 	return got, s.r.err
 }
 
-// own is the last set's copy where a result is a pool of which each set has one.
+// own returns the last set's copy where a result is a pool of which each set has one.
 func (s *Sets) own(t tensor.Tensor) tensor.Tensor {
 	for _, c := range s.r.sets.calls {
 		if c.p != nil && c.p.Spread == SpreadSets && c.p.Buffer == t.Buffer && c.p.Offset == t.Offset {
@@ -222,7 +222,7 @@ func (m *sets) once(make func() tensor.Tensor) tensor.Tensor {
 	return t
 }
 
-// in is an operand that every set has for itself: a copy of the first set's.
+// in returns an operand that every set has for itself: a copy of the first set's.
 func (m *sets) in(r *Rig, a Array, dt tensor.DType) tensor.Tensor {
 	first := m.once(func() tensor.Tensor { return m.upload(r, a, dt) })
 	if m.set == 0 || r.err != nil {
@@ -256,7 +256,7 @@ func (m *sets) out(r *Rig, poison byte, dt tensor.DType, shape []int) tensor.Ten
 	return t
 }
 
-// memory is a tensor whose content is undefined.
+// memory returns a tensor whose content is undefined.
 func (m *sets) memory(r *Rig, dt tensor.DType, shape []int) tensor.Tensor {
 	const chunk = 64 << 20
 	need := tensor.Need(dt, shape...)
@@ -326,7 +326,7 @@ func (m *sets) rotate() int {
 	return RotateBytes
 }
 
-// spread is an array of numbers of pages, or slots, for the set that is being placed.
+// spread returns an array of numbers of pages, or slots, for the set that is being placed.
 func (m *sets) spread(p *Pool, a Array, slots bool) Array {
 	per := 1
 	if slots {

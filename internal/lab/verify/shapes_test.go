@@ -11,7 +11,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 )
 
-// given is the outputs that the reference gives for a case with some inputs in another
+// given returns the outputs that the reference gives for a case with some inputs in another
 // shape; those of a zero Array are left out.
 func given(t *testing.T, c Case, other Arrays) Arrays {
 	t.Helper()

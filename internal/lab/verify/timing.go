@@ -62,7 +62,7 @@ type Product struct {
 	N, K, Groups  int
 }
 
-// pick is what was asked for, or a default.
+// pick returns what was asked for, or a default.
 func (o SizeOptions) pick(given, gpu, slow []int) []int {
 	switch {
 	case given != nil:
@@ -73,7 +73,7 @@ func (o SizeOptions) pick(given, gpu, slow []int) []int {
 	return gpu
 }
 
-// indexHeads is the number of the indexer's heads.
+// indexHeads returns the number of the indexer's heads.
 func (o SizeOptions) indexHeads() int {
 	if o.IndexHeads == 0 {
 		return 64
@@ -101,7 +101,7 @@ const (
 	pieceHeads  = 8
 )
 
-// Pieces are the parts of a case that a check looks at.
+// Pieces returns the parts of a case that a check looks at.
 func (op Op) Pieces(c Case) []Piece {
 	if op.Sample != nil {
 		return op.Sample(c)

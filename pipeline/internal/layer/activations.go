@@ -46,13 +46,8 @@ type coded struct{ codes, scales tensor.Tensor }
 
 // activation is the form in which a product with a matrix takes its input.
 func (cfg *KindConfig) activation(m *model.DeviceMatrix) projection.ActivationFormat {
-	switch {
-	case cfg.Quantise && m.Block == smallBlock:
-		return projection.ActivationMXFP8
-	case cfg.Quantise && (m.Format == model.FormatFP8 || m.Format == model.FormatFP8Rows):
-		return projection.ActivationFP8
-	case cfg.Quantise && m.Format == model.FormatNVFP4:
-		return projection.ActivationNVFP4
+	if fewer := m.Format.Activations(); cfg.Quantise && len(fewer) > 0 {
+		return fewer[0]
 	}
 	return projection.ActivationBF16
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -96,9 +97,9 @@ func (x *quantisedLayer) check(t *testing.T, p *linear, name string, m model.Dev
 	tokens, k := x.kind.cfg.Tokens, m.K
 	require.NotNil(t, p.coded, "%s: bf16", name)
 	h := projection.LinearHost{T: tokens, Groups: groups, N: m.N / groups, K: k,
-		Weights: weightFormat(m), Activations: projection.ActivationFP8,
+		Weights: m.Format, Activations: projection.ActivationFP8,
 		X: get[byte](t, p.coded.codes), Data: get[byte](t, m.Data), ScalePitch: projection.PaddedTokens(tokens)}
-	if m.ScaleF32 {
+	if m.Format == projection.FormatFP8F32 {
 		for _, v := range get[float32](t, m.Scales) {
 			h.Scale = binary.LittleEndian.AppendUint32(h.Scale, math.Float32bits(v))
 		}
@@ -106,12 +107,13 @@ func (x *quantisedLayer) check(t *testing.T, p *linear, name string, m model.Dev
 		h.Scale = get[byte](t, m.Scales)
 	}
 	codes, scales := make([]byte, len(h.X)), make([]byte, tokens*groups*k/128)
-	if m.Format == model.FormatNVFP4 {
+	if m.Format == projection.FormatNVFP4 {
 		h.Activations, h.XScale = projection.ActivationNVFP4, get[byte](t, p.coded.scales)
 		h.RowScale = filled(m.N, m.Global*m.Input)
 		scales = make([]byte, len(h.XScale))
 	}
-	turned := name == "OA" && m.Format == model.FormatFP8
+	fp8 := slices.Contains(m.Format.Activations(), projection.ActivationFP8)
+	turned := name == "OA" && fp8
 	if turned {
 		positions := make([]int32, tokens)
 		for i := range x.valid {
@@ -122,7 +124,7 @@ func (x *quantisedLayer) check(t *testing.T, p *linear, name string, m model.Dev
 	} else {
 		require.NoError(t, projection.QuantiseRef(h.Activations, get[uint16](t, from), groups, k, m.Input, codes, scales))
 	}
-	if m.Format == model.FormatFP8 {
+	if fp8 {
 		for _, v := range get[float32](t, p.coded.scales) {
 			h.XScale = binary.LittleEndian.AppendUint32(h.XScale, math.Float32bits(v))
 		}
@@ -140,7 +142,7 @@ func (x *quantisedLayer) check(t *testing.T, p *linear, name string, m model.Dev
 	} else {
 		assert.Zero(t, differ, "%s: codes differ", name)
 	}
-	if m.Format == model.FormatNVFP4 {
+	if m.Format == projection.FormatNVFP4 {
 		assert.True(t, bytes.Equal(scales[:x.valid*k/16], h.XScale[:x.valid*k/16]), "%s: scales differ", name)
 	}
 	want := make([]float64, tokens*m.N)
@@ -189,11 +191,11 @@ func TestActivationsNeedFactors(t *testing.T) {
 func TestActivationsOfLatents(t *testing.T) {
 	c := model.FlashV41Config()
 	k := &Kind{cfg: KindConfig{Quantise: true, Model: &c}, heads: c.Heads, groups: c.Groups}
-	fp8 := model.DeviceMatrix{Format: model.FormatFP8, Block: smallBlock}
+	fp8 := model.DeviceMatrix{Format: projection.FormatFP8x32}
 	w := &model.DeviceLayer{QB: fp8, Indexer: &model.DeviceIndexer{QB: fp8, Keys: &model.DeviceKeys{K: fp8}}}
 	for _, u := range (&Layer{kind: k, w: w}).uses() {
 		few := u.x != projection.ActivationBF16
-		assert.Equal(t, u.m.Format == model.FormatFP8 && u.from != fromLatents, few, u.name)
+		assert.Equal(t, u.m.Format == projection.FormatFP8x32 && u.from != fromLatents, few, u.name)
 		assert.True(t, !few || u.from.use() != 0, "%s: codes of %d are never in use", u.name, u.from)
 	}
 }

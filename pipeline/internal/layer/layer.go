@@ -96,10 +96,8 @@ func (k *Kind) checkWeights(w *model.DeviceLayer) error {
 		w.Indexer != nil && !k.makesKeysBy(w.Indexer):
 		return badWeights("w", fmt.Sprintf("layer %d, compressor %v, indexer %v", w.Layer, w.Compressor != nil, w.Indexer != nil),
 			"what a layer of kind %s has", k.cfg.Spec.Name)
-	case k.cfg.Output != projection.ActivationBF16 && w.OA.Format != model.FormatFP8 && w.OA.Format != model.FormatFP8Rows:
-		return badWeights("w.OA.Format", w.OA.Format, "fp8, which the output path multiplies with")
-	case k.cfg.Output != projection.ActivationBF16 && w.OA.Block == smallBlock:
-		return badWeights("w.OA.Block", w.OA.Block, "%d, of which the output path has inputs", projection.ScaleBlock)
+	case k.cfg.Output != projection.ActivationBF16 && !slices.Contains(w.OA.Format.Activations(), k.cfg.Output):
+		return badWeights("w.OA.Format", w.OA.Format, "fp8 in blocks of %d, which the output path multiplies with", projection.ScaleBlock)
 	case w.Sink.DType != tensor.F32 || w.Sink.Len() != k.heads:
 		return badWeights("w.Sink", w.Sink, "[%d] f32", k.heads)
 	}
@@ -146,9 +144,10 @@ func (l *Layer) uses() []use {
 		// wo_a of FP8 in blocks of 32 takes bf16, as in DeepSeek-V4.1's own code. So does what
 		// takes latents, which no operation gives with fewer bits.
 		u := &list[i]
-		stays := u.to == &l.oa && u.m.Block == smallBlock || u.from == fromLatents
+		x := k.cfg.activation(&u.m)
+		stays := u.to == &l.oa && x == projection.ActivationMXFP8 || u.from == fromLatents
 		if u.x == projection.ActivationBF16 && !stays {
-			u.x = k.cfg.activation(&u.m)
+			u.x = x
 		}
 	}
 	return list
@@ -163,7 +162,7 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 		return err
 	}
 	for _, u := range uses {
-		cfg := projection.LinearConfig{N: u.n, K: u.k, Groups: u.groups, Weights: weightFormat(u.m), Activations: u.x, Out: u.out,
+		cfg := projection.LinearConfig{N: u.n, K: u.k, Groups: u.groups, Weights: u.m.Format, Activations: u.x, Out: u.out,
 			MaxTokens: k.cfg.Tokens, Invariant: k.cfg.Invariant, OnDemand: true, Beside: l.beside(&u, uses)}
 		if !u.norm.IsZero() {
 			cfg.Norm, cfg.NormColumns, cfg.NormEps = u.norm.DType, k.cfg.Model.QRank, k.cfg.Model.Eps
@@ -174,11 +173,9 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 		if n := u.to.op.ScratchLen(k.cfg.Tokens); n > 0 {
 			k.scratch().Add("parts of "+u.name, u.partsUse(), &u.to.scratch, tensor.F32, n)
 		}
-		u.to.w.Data = u.m.Data
-		if u.m.Format == model.FormatFP8Rows {
-			u.to.w.RowScale = u.m.Scales
-		} else {
-			u.to.w.Scale = u.m.Scales
+		u.to.w.Data, u.to.w.Scale = u.m.Data, u.m.Scales
+		if u.to.w.RowScale.IsZero() {
+			u.to.w.RowScale = u.m.RowScales
 		}
 	}
 	if err = l.quantise(uses); err != nil {
@@ -272,15 +269,15 @@ func (l *Layer) inputProducts() []*linear {
 	return list
 }
 
-// factors puts the one factor of each NVFP4 matrix on the device, for every row, as the
-// kernels take it. That of an input of 4 bits is part of it.
+// factors puts the one factor of matrices that have one on the device, for every row, as kernels
+// take it. That of an input of 4 bits is part of it.
 func (l *Layer) factors(ctx context.Context, uses []use) error {
 	var data []byte
 	begin := make([]int, len(uses))
 	const align = tensor.Align / 4 // rows
 	for i, u := range uses {
 		begin[i] = len(data) / 4
-		if u.m.Format != model.FormatNVFP4 {
+		if u.m.Global == 0 {
 			continue
 		}
 		factor := u.m.Global
@@ -299,7 +296,7 @@ func (l *Layer) factors(ctx context.Context, uses []use) error {
 		return err
 	}
 	for i, u := range uses {
-		if u.m.Format == model.FormatNVFP4 {
+		if u.m.Global != 0 {
 			u.to.w.RowScale = l.rows.Rows(begin[i], begin[i]+u.m.N)
 		}
 	}
@@ -315,7 +312,7 @@ func (l *Layer) widen(ctx context.Context, uses []use) error {
 	for i := range uses {
 		u := &uses[i]
 		n := linearRows(u.n)
-		if u.to != &l.idxWeights || n == u.n || u.m.Format != model.FormatBF16 {
+		if u.to != &l.idxWeights || n == u.n || u.m.Format != projection.FormatBF16 {
 			continue
 		}
 		var err error

@@ -2,7 +2,6 @@ package layer
 
 import (
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
-	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -53,26 +52,6 @@ func (u *use) partsUse() memory.Use {
 		return edges
 	}
 	return picking
-}
-
-// smallBlock is the side of blocks of FP8 that are not projection.ScaleBlock's.
-const smallBlock = 32
-
-// weightFormat translates how a checkpoint stores a matrix into what multiplies with it.
-func weightFormat(m model.DeviceMatrix) projection.WeightFormat {
-	switch {
-	case m.Format == model.FormatFP8 && m.ScaleF32:
-		return projection.WeightFP8
-	case m.Format == model.FormatFP8 && m.Block == smallBlock:
-		return projection.WeightFP8UE8M0x32
-	case m.Format == model.FormatFP8:
-		return projection.WeightFP8UE8M0
-	case m.Format == model.FormatNVFP4:
-		return projection.WeightNVFP4
-	case m.Format == model.FormatFP8Rows:
-		return projection.WeightFP8Rows
-	}
-	return projection.WeightBF16
 }
 
 // linearRows rounds up to what the outputs of a linear layer are a multiple of.

@@ -134,7 +134,7 @@ func TestCrashes(t *testing.T) {
 func operations(dev *vk.Device) map[string]func() (string, error) {
 	return map[string]func() (string, error){
 		tuning.Products: func() (string, error) {
-			op, err := projection.NewLinear(dev, projection.LinearConfig{N: 64, K: 64, Weights: projection.WeightBF16,
+			op, err := projection.NewLinear(dev, projection.LinearConfig{N: 64, K: 64, Weights: projection.FormatBF16,
 				Out: tensor.BF16, OnDemand: true})
 			return op.Variant(), err
 		},

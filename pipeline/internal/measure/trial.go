@@ -78,7 +78,7 @@ func productInputs(dev *vk.Device, s sizes) (*inputs, error) {
 }
 
 func recordProduct(dev *vk.Device, rec *vk.Recorder, in *inputs, build string) error {
-	op, err := projection.NewLinear(dev, projection.LinearConfig{N: in.y.Shape[0], K: in.y.Shape[1], Weights: projection.WeightBF16,
+	op, err := projection.NewLinear(dev, projection.LinearConfig{N: in.y.Shape[0], K: in.y.Shape[1], Weights: projection.FormatBF16,
 		Out: tensor.BF16, Variant: build, OnDemand: true})
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/pipeline/model/random"
+	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -54,7 +55,7 @@ func TestPlan(t *testing.T) {
 		dir := t.TempDir()
 		require.NoError(t, random.Write(dir, c, 1))
 		for ranks := range 3 {
-			got, err := c.Plan(model.FormatBF16, ranks)
+			got, err := c.Plan(projection.FormatBF16, ranks)
 			if ranks == 0 {
 				require.ErrorIs(t, err, vk.ErrArgument)
 				continue
@@ -68,15 +69,15 @@ func TestPlan(t *testing.T) {
 			require.NoError(t, checkpoint.Close())
 		}
 	}
-	_, err := random.Config().Plan(model.FormatFP8Rows, 1)
+	_, err := random.Config().Plan(projection.FormatFP8Rows, 1)
 	require.ErrorIs(t, err, vk.ErrArgument)
-	_, err = model.Config{}.Plan(model.FormatBF16, 1)
+	_, err = model.Config{}.Plan(projection.FormatBF16, 1)
 	require.ErrorIs(t, err, model.ErrConfig)
 }
 
 // A released model's weights of FP8 take a byte each, and a scale for a block.
 func TestPlanReleased(t *testing.T) {
-	sum := func(c model.Config, format model.Format) (n uint64) {
+	sum := func(c model.Config, format projection.Format) (n uint64) {
 		layers, err := c.Plan(format, 1)
 		require.NoError(t, err)
 		for _, l := range layers {
@@ -87,9 +88,9 @@ func TestPlanReleased(t *testing.T) {
 	c := model.FlashV41Config()
 	quantised := 40*(1280*5120+512*5120+32768*1280+8192*4096+5120*8192) + 8*4096*1280
 	others := 2 * (7*512*5120 + 4*128*512 + 8*32*5120)
-	assert.InEpsilon(t, float64(quantised)*(1+1.0/1024)+float64(others), float64(sum(c, model.FormatFP8)), 1e-3)
-	assert.InEpsilon(t, float64(2*quantised+others), float64(sum(c, model.FormatBF16)), 1e-3)
-	assert.InEpsilon(t, float64(quantised)*9/16+float64(others), float64(sum(c, model.FormatNVFP4)), 1e-3)
+	assert.InEpsilon(t, float64(quantised)*(1+1.0/1024)+float64(others), float64(sum(c, projection.FormatFP8)), 1e-3)
+	assert.InEpsilon(t, float64(2*quantised+others), float64(sum(c, projection.FormatBF16)), 1e-3)
+	assert.InEpsilon(t, float64(quantised)*9/16+float64(others), float64(sum(c, projection.FormatNVFP4)), 1e-3)
 }
 
 // A checkpoint for a server's tests.

@@ -61,7 +61,7 @@ func parse(t *testing.T, page []byte) (list []*element) {
 
 var outside = regexp.MustCompile(`url\(|@import|https?://[^\s"]*`)
 
-// Text is all text of a page, which has to be well-formed and to need nothing beside itself.
+// Text returns all text of a page, which has to be well-formed and to need nothing beside itself.
 func Text(t *testing.T, page []byte) string {
 	t.Helper()
 	list := parse(t, page)
@@ -120,7 +120,7 @@ func Pictures(t *testing.T, page []byte) map[string]int {
 	return drawn
 }
 
-// covers is where something is drawn.
+// covers returns where something is drawn.
 func (e *element) covers(t *testing.T) []rect {
 	at := func(name string) float64 {
 		v, err := strconv.ParseFloat(e.attr[name], 64)

@@ -54,7 +54,7 @@ func carve(from, to string) error {
 	return f.Close()
 }
 
-// rounded is an array as package recorded keeps it: inputs in bf16, outputs in float16.
+// rounded returns an array as package recorded keeps it: inputs in bf16, outputs in float16.
 func rounded(what string, a vectors.Array) vectors.Array {
 	if what == "in" {
 		return vectors.FromBF16(a.F32(), a.Shape...)

@@ -1,0 +1,5 @@
+package testkit
+
+import "errors"
+
+func start(string, []string) error { return errors.New("emulation needs Linux") }

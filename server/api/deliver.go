@@ -1,0 +1,189 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/vkmla/vkmla/server/batch"
+)
+
+// answer is one of the answers to a request.
+type answer struct {
+	*batch.Answer
+	ctx    context.Context
+	leave  context.CancelFunc // ends this answer alone
+	out    writer
+	prompt int // whose it is, of the request's prompts
+	tokens int // of the answer
+}
+
+func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	c, err := s.read(w, r)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	answers, err := s.schedule(r.Context(), &c)
+	defer func() {
+		for _, a := range answers {
+			a.leave()
+		}
+	}()
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	head := response{ID: fmt.Sprintf("cmpl-%016x", rand.Uint64()), Object: "text_completion", Created: began.Unix(), Model: s.o.Name}
+	if c.stream {
+		err = s.stream(w, r, &c, head, answers)
+	} else {
+		err = s.whole(w, &c, head, answers)
+	}
+	u := count(answers)
+	s.o.Log.Info("completion", "id", head.ID, "answers", len(answers), "prompt", u.Prompt, "tokens", u.Completion,
+		"stream", c.stream, "time", time.Since(began), "error", err)
+}
+
+// schedule asks for all answers. Those of one prompt differ by their seeds.
+func (s *Server) schedule(ctx context.Context, c *completion) (list []*answer, err error) {
+	for i, prompt := range c.prompts {
+		for k := range c.n {
+			r := c.request
+			r.Prompt, r.Seed = prompt, r.Seed+uint64(k)
+			a := &answer{prompt: i, out: writer{text: s.o.Text.Decoder(), wanted: r.Logprobs, stops: c.stop}}
+			a.ctx, a.leave = context.WithCancel(ctx)
+			list = append(list, a)
+			if a.Answer, err = s.o.Schedule(a.ctx, r); err != nil {
+				return list, err
+			}
+		}
+	}
+	return list, nil
+}
+
+// next waits for more of an answer. done says that this is its end.
+func (a *answer) next(ctx context.Context) (c choice, done bool, err error) {
+	tokens, reason, err := a.Next(ctx)
+	if err != nil {
+		return c, false, err
+	}
+	c, used := a.out.choice(tokens, reason)
+	for _, t := range tokens[:used] {
+		if !t.Prompt {
+			a.tokens++
+		}
+	}
+	if c.Finish != nil {
+		a.leave()
+	}
+	return c, c.Finish != nil, nil
+}
+
+// count adds up the tokens of all answers, each prompt's once.
+func count(list []*answer) (u usage) {
+	seen, cached := -1, 0
+	for _, a := range list {
+		if a.Answer == nil {
+			continue
+		}
+		if u.Completion += a.tokens; a.prompt != seen {
+			u.Prompt, cached, seen = u.Prompt+a.PromptTokens(), cached+a.CachedTokens(), a.prompt
+		}
+	}
+	if u.Total = u.Prompt + u.Completion; cached > 0 {
+		u.Details = &details{cached}
+	}
+	return u
+}
+
+// whole sends the answers when all are there.
+func (s *Server) whole(w http.ResponseWriter, c *completion, head response, answers []*answer) error {
+	for i, a := range answers {
+		all, done := choice{Index: i, TokenIDs: []int32{}}, false
+		for !done {
+			var piece choice
+			var err error
+			if piece, done, err = a.next(a.ctx); err != nil {
+				fail(w, err)
+				return err
+			}
+			all.join(piece)
+		}
+		head.Choices = append(head.Choices, all)
+	}
+	u := count(answers)
+	head.Usage = &u
+	return write(w, head)
+}
+
+// piece is what one of several answers has to say.
+type piece struct {
+	choice choice
+	done   bool
+	err    error
+}
+
+// stream sends the answers piece by piece. The client gets headers at once, and a comment now and
+// then while there is nothing else, so that it knows that somebody is there.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, c *completion, head response, answers []*answer) error {
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-cache")
+	w.WriteHeader(http.StatusOK)
+	if err := send(w, ": the request is taken\n\n"); err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(r.Context())
+	defer stop()
+	pieces := make(chan piece)
+	for i, a := range answers {
+		go func() {
+			for p := (piece{}); !p.done && p.err == nil; {
+				p.choice, p.done, p.err = a.next(ctx)
+				p.choice.Index = i
+				select {
+				case pieces <- p:
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+	}
+	quiet := time.NewTicker(s.o.KeepAlive)
+	defer quiet.Stop()
+	for left := len(answers); left > 0; {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-quiet.C:
+			if err := send(w, ": computing\n\n"); err != nil {
+				return err
+			}
+		case p := <-pieces:
+			if p.err != nil { // it is too late for a status
+				_, what := describe(p.err)
+				return errors.Join(p.err, event(w, map[string]any{"error": what}))
+			}
+			if p.done {
+				left--
+			}
+			head.Choices = []choice{p.choice}
+			if err := event(w, head); err != nil {
+				return err
+			}
+			quiet.Reset(s.o.KeepAlive)
+		}
+	}
+	if c.usage {
+		u := count(answers)
+		head.Choices, head.Usage = []choice{}, &u
+		if err := event(w, head); err != nil {
+			return err
+		}
+	}
+	return send(w, "data: [DONE]\n\n")
+}

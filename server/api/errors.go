@@ -1,0 +1,95 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/vkmla/vkmla/server/batch"
+)
+
+// paramError is a request that names a parameter that cannot be honoured.
+type paramError struct{ param, got, want string }
+
+func (e *paramError) Error() string {
+	return fmt.Sprintf("%s: got %.60s, want %s", e.param, e.got, e.want)
+}
+
+// Is reports that the client is to blame.
+func (e *paramError) Is(target error) bool { return target == batch.ErrRequest }
+
+func bad(param string, got any, want string, a ...any) error {
+	return &paramError{param, fmt.Sprint(got), fmt.Sprintf(want, a...)}
+}
+
+// statusError is an error that has a status and a code of its own.
+type statusError struct {
+	status  int
+	code    string
+	message string
+}
+
+func (e *statusError) Error() string { return e.message }
+
+// problem is an error as clients get it.
+type problem struct {
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Param   *string `json:"param"`
+	Code    *string `json:"code"`
+}
+
+// describe returns the status and the description of an error.
+func describe(err error) (status int, p problem) {
+	var large *http.MaxBytesError
+	var param *paramError
+	var own *statusError
+	code := ""
+	switch status = http.StatusInternalServerError; {
+	case errors.As(err, &own):
+		status, code = own.status, own.code
+	case errors.As(err, &large):
+		status, code = http.StatusRequestEntityTooLarge, "request_too_large"
+	case errors.Is(err, batch.ErrRequest):
+		status = http.StatusBadRequest
+	case errors.Is(err, batch.ErrBusy):
+		status, code = http.StatusTooManyRequests, "too_many_requests"
+	case errors.Is(err, batch.ErrClosing):
+		status, code = http.StatusServiceUnavailable, "draining"
+	case errors.Is(err, batch.ErrMemory):
+		status, code = http.StatusServiceUnavailable, "not_enough_memory"
+	case errors.Is(err, batch.ErrNumbers):
+		code = "not_finite"
+	}
+	p = problem{Message: err.Error(), Type: "server_error"}
+	switch {
+	case status == http.StatusUnauthorized:
+		p.Type = "authentication_error"
+	case status == http.StatusTooManyRequests:
+		p.Type = "rate_limit_error"
+	case status < 500:
+		p.Type = "invalid_request_error"
+	}
+	if errors.As(err, &param) {
+		p.Param, code = &param.param, "invalid_value"
+	}
+	if code != "" {
+		p.Code = &code
+	}
+	return status, p
+}
+
+// fail answers with an error.
+func fail(w http.ResponseWriter, err error) {
+	status, p := describe(err)
+	w.Header().Set("Content-Type", "application/json")
+	switch status {
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
+		w.Header().Set("Retry-After", "5")
+	case http.StatusUnauthorized:
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]any{"error": p})
+}

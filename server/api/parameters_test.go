@@ -1,0 +1,178 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/server/batch"
+)
+
+// parsed is an answer or an error.
+type parsed struct {
+	response
+	Error *problem `json:"error"`
+}
+
+func ask(t *testing.T, s *httptest.Server, body string) (status int, r parsed) {
+	t.Helper()
+	status, text := post(t, s, body)
+	require.NoError(t, json.Unmarshal([]byte(text), &r), text)
+	return status, r
+}
+
+// TestParameters holds what requests may ask for.
+func TestParameters(t *testing.T) {
+	s := serveText(t, nil, tokenizer(t))
+	texts := func(body string) (list []string) {
+		status, r := ask(t, s, body)
+		require.Equal(t, 200, status, body)
+		for i, c := range r.Choices {
+			assert.Equal(t, i, c.Index)
+			list = append(list, fmt.Sprintf("%s %s", c.Text, *c.Finish))
+		}
+		return list
+	}
+	assert.Equal(t, []string{"bcdef length"}, texts(`{"prompt": "a", "max_tokens": 5, "temperature": 0}`))
+	assert.Equal(t, []string{"bc stop"}, texts(`{"prompt": "a", "max_tokens": 9, "temperature": 0, "stop": "de"}`))
+	assert.Equal(t, []string{"b stop"}, texts(`{"prompt": "a", "max_tokens": 9, "temperature": 0, "stop": ["zz", "efg", "cd"]}`))
+	assert.Equal(t, []string{"bcd length"}, texts(`{"prompt": "a", "max_tokens": 3, "temperature": 0, "stop": "dex"}`),
+		"what is held back is sent at the end")
+	assert.Equal(t, []string{"bc length", "bc length", "yz length", "yz length"},
+		texts(`{"prompt": ["a", "x"], "n": 2, "max_tokens": 2, "temperature": 0}`))
+	for _, one := range []string{`"top_k": 1`, `"top_p": 0`, `"top_p": 0.01`, `"min_p": 1`} {
+		assert.Equal(t, []string{"bcd length"}, texts(`{"prompt": "a", "max_tokens": 3, "temperature": 2, "seed": 3, `+one+`}`), one)
+	}
+	assert.Equal(t, []string{"bc length"}, texts(`{"model": "m", "prompt": "a", "max_tokens": 2, "temperature": 0, `+
+		`"user": "somebody", "n": null, `+
+		`"presence_penalty": 0, "response_format": {"type": "text"}, "logit_bias": {}}`))
+
+	_, body := post(t, s, `{"prompt": ["a", "x"], "max_tokens": 5, "temperature": 0, "stream": true, "stop": "cd", `+
+		`"stream_options": {"include_usage": true}}`)
+	got := map[int]string{}
+	for event := range strings.SplitSeq(body, "\n\n") {
+		var r response
+		if json.Unmarshal([]byte(strings.TrimPrefix(event, "data: ")), &r) == nil && len(r.Choices) > 0 {
+			got[r.Choices[0].Index] += r.Choices[0].Text
+		}
+	}
+	assert.Equal(t, map[int]string{0: "b", 1: "yz{|}"}, got)
+	assert.Contains(t, body, `"prompt_tokens":2,`)
+	assert.True(t, strings.HasSuffix(body, "data: [DONE]\n\n"))
+}
+
+// TestNamed holds that what is not honoured is refused by its name.
+func TestNamed(t *testing.T) {
+	s := serve(t, nil)
+	for param, value := range map[string]string{"top_k": `-2`, "frequency_penalty": `0.5`, "presence_penalty": `1`,
+		"repetition_penalty": `1.1`,
+		"response_format":    `{"type": "json_object"}`, "logit_bias": `{"3": 4}`, "suffix": `"x"`, "best_of": `3`, "stop": `"x"`,
+		"min_tokens": `4`, "guided_json": `{}`, "max_tokens": `51`, "stop_token_ids": "[" + strings.Repeat("1,", 300) + "1]"} {
+		status, r := ask(t, s, fmt.Sprintf(`{"prompt": [1], %q: %s}`, param, value))
+		assert.Equal(t, 400, status, param)
+		if assert.NotNil(t, r.Error, param) && assert.NotNil(t, r.Error.Param, param) {
+			assert.Equal(t, param, *r.Error.Param)
+			assert.Equal(t, "invalid_value", *r.Error.Code)
+			assert.Equal(t, "invalid_request_error", r.Error.Type)
+		}
+	}
+	status, r := ask(t, s, `{"prompt": [1], "model": "gpt-4"}`)
+	assert.Equal(t, 404, status)
+	assert.Equal(t, "model_not_found", *r.Error.Code)
+	for path, want := range map[string]int{"/v1/models/m": 200, "/v1/models/x": 404, "/v1/chat/completions": 404, "/v1/completions": 404} {
+		answer, err := http.Get(s.URL + path)
+		require.NoError(t, err)
+		data, err := io.ReadAll(answer.Body)
+		require.NoError(t, err)
+		answer.Body.Close()
+		assert.Equal(t, want, answer.StatusCode, path)
+		assert.Equal(t, "application/json", answer.Header.Get("Content-Type"), path)
+		assert.True(t, json.Valid(data), path)
+	}
+}
+
+// custom serves with options of a test's own.
+func custom(t *testing.T, m batch.Model, change func(*Options)) *httptest.Server {
+	log, registry := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
+	b := batch.New(m, batch.Options{Vocab: vocab, MaxTokens: 50, MaxSessions: 2, MaxStep: 4, Log: log, Metrics: batch.NewMetrics(registry)})
+	t.Cleanup(func() { b.Close(context.Background()) })
+	o := Options{Name: "m", MaxTokens: 50, Metrics: registry, Log: log, Healthy: func() error { return nil }, Schedule: b.Submit}
+	change(&o)
+	api, _ := New(o)
+	s := httptest.NewServer(api)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// TestKeepAlive sends headers when a stream is taken, and comments while nothing else comes.
+func TestKeepAlive(t *testing.T) {
+	m := stepping{goOn: make(chan struct{})}
+	s := custom(t, m, func(o *Options) { o.KeepAlive = time.Millisecond })
+	r, err := http.Post(s.URL+"/v1/completions", "application/json", strings.NewReader(`{"prompt": [1], "max_tokens": 1, "stream": true}`))
+	require.NoError(t, err, "before anything is computed")
+	defer r.Body.Close()
+	lines := bufio.NewScanner(r.Body)
+	for comments := 0; comments < 3 && lines.Scan(); {
+		if strings.HasPrefix(lines.Text(), ":") {
+			comments++
+		}
+	}
+	close(m.goOn)
+	for lines.Scan() && lines.Text() != "data: [DONE]" {
+	}
+	assert.Equal(t, "data: [DONE]", lines.Text())
+}
+
+// TestKeys lets nobody in without one of the keys.
+func TestKeys(t *testing.T) {
+	s := custom(t, counting{}, func(o *Options) { o.Keys = []string{"one", "another"} })
+	for key, want := range map[string]int{"": 401, "Bearer on": 401, "Bearer one": 200, "Bearer another": 200, "one": 401} {
+		r, err := http.NewRequest("GET", s.URL+"/v1/models", nil)
+		require.NoError(t, err)
+		if key != "" {
+			r.Header.Set("Authorization", key)
+		}
+		answer, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		answer.Body.Close()
+		assert.Equal(t, want, answer.StatusCode, key)
+	}
+}
+
+// TestBodies holds what a body may take, of whatever shape: nothing is made of what is too much.
+func TestBodies(t *testing.T) {
+	s := &Server{o: Options{Name: "m", MaxTokens: 600, Text: tokenizer(t)}, bodies: make(chan struct{}, 1)}
+	long := func(one string, n int) string { return strings.Repeat(one, n) }
+	for name, body := range map[string]string{
+		"lists":    `{"prompt":[` + long("[],", 1<<22) + `[]]}`,
+		"numbers":  `{"prompt":[` + long("1,", 1<<22) + `1]}`,
+		"text":     `{"prompt":"` + long("ab ", 1<<22) + `"}`,
+		"word":     `{"prompt":"` + long("a", 1<<22) + `"}`,
+		"stops":    `{"prompt":[1],"stop_token_ids":[` + long("1,", 1<<22) + `1]}`,
+		"deep":     `{"prompt":[1],"user":` + long("[", 1<<22) + `}`,
+		"members":  `{"prompt":[1]` + long(`,"a":1`, 1<<20) + `}`,
+		"unclosed": `{"prompt":[` + long("[", 1<<22),
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		var c completion
+		assert.ErrorIs(t, s.parse(t.Context(), []byte(body), &c), batch.ErrRequest, name)
+		runtime.ReadMemStats(&after)
+		assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(3*len(body)+1<<20), "%s: bytes that were allocated", name)
+	}
+	assert.Less(t, bodyLimit(600), int64(300<<10))
+	assert.Equal(t, int64(mostBody), bodyLimit(1<<30))
+}

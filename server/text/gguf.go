@@ -1,0 +1,122 @@
+package text
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+
+	"github.com/dlclark/regexp2/v2"
+
+	"github.com/vkmla/vkmla/internal/gguf"
+)
+
+// deepseek are the patterns of DeepSeek's tokenizers since V3, each of which cuts what the one
+// before it left.
+var deepseek = []string{`\p{N}{1,3}`, `[一-龥぀-ゟ゠-ヿ]+`,
+	"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|" +
+		`[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`}
+
+// cuts are the patterns by the names that tokenizer.ggml.pre has for them.
+var cuts = map[string][]string{"joyai-llm": deepseek, "deepseek-v3": deepseek}
+
+// Types of tokens in GGUF.
+const (
+	tokenNormal  = 1
+	tokenControl = 3 // special
+	tokenAdded   = 4
+)
+
+// openGGUF reads the tokenizer of a GGUF file, nil where it has none.
+func openGGUF(path string) (t *Tokenizer, err error) {
+	m, err := gguf.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	if _, there := m.Keys["tokenizer.ggml.tokens"]; !there {
+		return nil, nil
+	}
+	err = gguf.Guard(func() error {
+		t, err = fromKeys(m.Keys)
+		return err
+	})
+	return t, err
+}
+
+func fromKeys(keys map[string]gguf.Value) (*Tokenizer, error) {
+	kind, _ := keys["tokenizer.ggml.model"].Text()
+	pre, _ := keys["tokenizer.ggml.pre"].Text()
+	splits, known := cuts[pre]
+	switch {
+	case kind != "gpt2":
+		return nil, wrong("tokenizer.ggml.model", fmt.Sprintf("%.60q", kind), "gpt2")
+	case !known:
+		return nil, wrong("tokenizer.ggml.pre", fmt.Sprintf("%.60q", pre), "joyai-llm")
+	}
+	f, err := fileOf(keys)
+	if err != nil {
+		return nil, err
+	}
+	t := &Tokenizer{merges: map[[2]int32]merge{}, tokens: map[int32]string{}, hidden: map[int32]struct{}{}}
+	for _, read := range []func(*file) error{t.vocabulary, t.rules, t.extras} {
+		if err := read(f); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range splits {
+		t.splits = append(t.splits, regexp2.MustCompile(p))
+	}
+	if add, _ := keys["tokenizer.ggml.add_bos_token"].Bool(); add {
+		id, ok := keys["tokenizer.ggml.bos_token_id"].Int()
+		if n := keys["tokenizer.ggml.tokens"].Len(); !ok || id < 0 || id >= int64(n) {
+			return nil, wrong("tokenizer.ggml.bos_token_id", id, fmt.Sprintf("one of %d tokens", n))
+		}
+		t.before = []int32{int32(id)}
+	}
+	return t, nil
+}
+
+// fileOf is what a tokenizer.json would say of tokens and merges.
+func fileOf(keys map[string]gguf.Value) (*file, error) {
+	tokens, types, merges := keys["tokenizer.ggml.tokens"], keys["tokenizer.ggml.token_type"], keys["tokenizer.ggml.merges"]
+	n := tokens.Len()
+	switch {
+	case n > math.MaxInt32:
+		return nil, wrong("tokenizer.ggml.tokens", tokens, "fewer")
+	case types.IsArray() && types.Len() != n:
+		return nil, wrong("tokenizer.ggml.token_type", types, fmt.Sprintf("%d of them", n))
+	}
+	kinds := make([]int64, n)
+	for i := range kinds {
+		kinds[i] = tokenNormal
+	}
+	for i, v := range types.All() {
+		kinds[i], _ = v.Int()
+	}
+	f := &file{}
+	f.Model.Type, f.Model.Vocab = "BPE", map[string]int32{}
+	for i, v := range tokens.All() {
+		word, ok := v.Text()
+		if !ok {
+			return nil, wrong("tokenizer.ggml.tokens", tokens, "an array of string")
+		}
+		switch kinds[i] {
+		case tokenNormal:
+			if other, twice := f.Model.Vocab[word]; twice {
+				return nil, wrong("tokenizer.ggml.tokens", fmt.Sprintf("%.60q as token %d and %d", word, other, i), "each once")
+			}
+			f.Model.Vocab[word] = int32(i)
+		case tokenControl, tokenAdded:
+			f.Added = append(f.Added, added{ID: int32(i), Content: word, Special: kinds[i] == tokenControl})
+		}
+	}
+	for _, v := range merges.All() {
+		two, ok := v.Text()
+		raw, err := json.Marshal(two)
+		if !ok || err != nil {
+			return nil, wrong("tokenizer.ggml.merges", merges, "an array of string")
+		}
+		f.Model.Merges = append(f.Model.Merges, raw)
+	}
+	return f, nil
+}
