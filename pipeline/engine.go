@@ -92,7 +92,7 @@ type engineLayer struct {
 // Errors: model.ErrConfig; vk.ErrArgument for options out of range, weights that do not fit the
 // configuration, a MaxStep or MaxSessions for which a descriptor is too small, and a CacheBytes
 // or MaxCacheBytes too small for a page of each cache; those of vk.Device.NewBuffer and
-// vk.Device.Kernel; with Measured those of Measure; the context's.
+// vk.Device.Kernel; the context's.
 func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, o EngineOptions) (*Engine, error) {
 	if err := o.complete(ctx, dev, cfg, layers); err != nil {
 		return nil, err
@@ -100,11 +100,6 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*
 	for i, l := range layers {
 		if l.Planned() {
 			return nil, badArgument(opNewEngine, fmt.Sprintf("layers[%d]", i), "weights that were only planned", "uploaded ones")
-		}
-	}
-	if o.Measured != "" {
-		if err := Measure(ctx, dev, o.Measured); err != nil {
-			return nil, wrap(opNewEngine, err)
 		}
 	}
 	e := newEngine(dev, cfg, layers, o)
@@ -187,7 +182,7 @@ func (e *Engine) arrangePools() error {
 	if err := e.checkTables(); err != nil {
 		return err
 	}
-	return errors.Join(e.checkStep(), e.checkWorkspace())
+	return e.checkStep()
 }
 
 // firstRows is how many positions the tables of cosines and sines have at first.
@@ -299,7 +294,7 @@ type EngineMemory struct {
 	Held      uint64 // of Caches: the pages that sessions hold, each counted once
 	Tables    uint64 // block tables, cosines and sines
 	Steps     uint64 // what passes between operations, of the largest size in use, and the metadata of steps of each
-	Workspace uint64 // rows that are gathered to be attended, at most EngineOptions.Workspace
+	Workspace uint64 // rows that are gathered to be attended, 256 MiB at most
 	Hidden    uint64 // hidden states, kept picks and LSE, those in host memory included
 	Host      uint64 // of Steps and Hidden: what is mapped host memory
 }

@@ -22,14 +22,17 @@ func TestEngineMeasured(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	cfg, o := small()
 	path := written(t, fake(t, fakemodel.Options{Config: cfg}))
-	o.Measured = filepath.Join(t.TempDir(), "builds")
-	kept := tuning.ChoicePath(o.Measured, testkit.Device(t).Adapter())
+	folder := filepath.Join(t.TempDir(), "builds")
+	kept := tuning.ChoicePath(folder, testkit.Device(t).Adapter())
 	t.Cleanup(func() { tuning.Choose(testkit.Device(t).Adapter(), nil) })
 	start := func(profile string) error {
 		dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Profile: profile}))
 		defer dev.Close()
 		cfg, layers := uploaded(t, dev, path)
 		defer layers[0].Close()
+		if err := pipeline.Measure(t.Context(), dev, folder); err != nil {
+			return err
+		}
 		e, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, o)
 		if err == nil {
 			err = e.Close()
@@ -39,7 +42,7 @@ func TestEngineMeasured(t *testing.T) {
 	require.NoError(t, start("cpu"))
 	assert.NoFileExists(t, kept, "a profile that was measured")
 	require.NoError(t, start("generic"))
-	c, ok := tuning.LoadChoice(o.Measured, testkit.Device(t).Adapter())
+	c, ok := tuning.LoadChoice(folder, testkit.Device(t).Adapter())
 	require.True(t, ok)
 	for _, family := range tuning.Families {
 		assert.Positive(t, c.Timed[family].Microseconds["base"], family)
@@ -50,6 +53,6 @@ func TestEngineMeasured(t *testing.T) {
 	second, err := os.Stat(kept)
 	require.NoError(t, err)
 	assert.True(t, os.SameFile(first, second), "timed again")
-	o.Measured = kept // no folder
+	folder = kept // which is none
 	assert.ErrorContains(t, start("generic"), "pipeline: measure")
 }

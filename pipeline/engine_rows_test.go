@@ -2,7 +2,6 @@ package pipeline_test
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"slices"
 	"testing"
@@ -17,7 +16,6 @@ import (
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 // mixedSteps are the tokens that each session has in each step: long and short chunks beside each
@@ -112,14 +110,14 @@ func engineRows(t *testing.T, c model.Config, layer, least uint64) {
 	assert.Zero(t, n)
 	assert.Zero(t, e.Memory().Workspace)
 	o.Variant = attention.TwoPassPrefix + o.Variant
-	says, of := leastRoom(t, dev, cfg, layers, o)
+	says, of := e.LeastGather()
 	if least > 0 {
-		assert.Equal(t, []uint64{least, layer}, []uint64{says, of})
+		assert.Equal(t, []uint64{least, layer}, []uint64{says, uint64(of)})
 	}
 	least = says
 	var first [][]float32
 	for i, room := range []uint64{0, least + least*3/8} {
-		o.Workspace = room
+		pipeline.GatherIn(t, room)
 		e := engine(t, dev, cfg, layers, o)
 		out, picks, caches, n := mixed(t, e, cfg.Hidden, cfg.Heads, len(layers), hidden)
 		t.Logf("%d bytes: up to %d pieces", room, n)
@@ -141,28 +139,6 @@ func engineRows(t *testing.T, c model.Config, layer, least uint64) {
 		assert.True(t, slices.EqualFunc(first, out, slices.Equal), "%d bytes: other bits", room)
 		require.NoError(t, e.Close())
 	}
-	o.Workspace = least - 1
-	_, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, o)
-	assert.ErrorIs(t, err, vk.ErrArgument)
-	assert.ErrorContains(t, err, fmt.Sprintf("Workspace: got %d, want 0 or at least %d", least-1, least))
-}
-
-// leastRoom is the least Workspace that an engine takes, and the layer that needs so much.
-func leastRoom(t *testing.T, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer,
-	o pipeline.EngineOptions) (least, layer uint64) {
-	t.Helper()
-	for o.Workspace = 1; ; o.Workspace = least {
-		e, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, o)
-		if err == nil {
-			require.NoError(t, e.Close())
-			return least, layer
-		}
-		needs, before := &vk.ArgumentError{}, least
-		require.ErrorAs(t, err, &needs)
-		_, err = fmt.Sscanf(needs.Want, "0 or at least %d, for the rows that a token attends in layers[%d]", &least, &layer)
-		require.NoError(t, err, needs.Want)
-		require.Greater(t, least, before)
-	}
 }
 
 // TestEngineRowsFormula demands that layers whose rows are gathered, in one piece and in several,
@@ -175,8 +151,9 @@ func TestEngineRowsFormula(t *testing.T) {
 	cfg, layers := uploaded(t, dev, written(t, m))
 	hidden := normals(tokens * c.Hidden)
 	for _, room := range []uint64{0, 300 << 10} {
+		pipeline.GatherIn(t, room)
 		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 100, KeepTopK: true, KeepLSE: true,
-			Variant: attention.TwoPassPrefix + attention.VariantBase, Workspace: room})
+			Variant: attention.TwoPassPrefix + attention.VariantBase})
 		checkFormula(t, c, m.Values, hidden, division(t, e, cfg.Hidden, prefill, hidden))
 	}
 }

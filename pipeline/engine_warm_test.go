@@ -35,12 +35,15 @@ func TestWarm(t *testing.T) {
 			}
 			return rec.Copy(at.Input.View(), at.Output.View())
 		}},
-		"gathered": {MaxTokens: 1200, MaxSessions: 3, MaxStep: 4, Variant: "twopass-base", Workspace: 144 << 10},
+		"gathered": {MaxTokens: 1200, MaxSessions: 3, MaxStep: 4, Variant: "twopass-base"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := t.Context()
 			if o.SubmitBudget == 0 {
 				o.SubmitBudget = time.Hour // other programs' turns shall not decide
+			}
+			if name == "gathered" {
+				pipeline.GatherIn(t, 144<<10)
 			}
 			e := engine(t, dev, cfg, layers, o)
 			require.NoError(t, e.Warm(ctx))

@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"testing"
 	"time"
 
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
@@ -283,4 +284,22 @@ func (e *Engine) ReadSnapshot(r io.Reader) (tokens int, again []byte, err error)
 	}
 	sum := sha256.Sum256(again)
 	return int(h.Length), append(again, sum[:]...), nil
+}
+
+// GatherIn makes engines gather rows in so many bytes; 0: as many as they do otherwise.
+func GatherIn(t testing.TB, n uint64) {
+	gatherBytes = n
+	t.Cleanup(func() { gatherBytes = 0 })
+}
+
+// LeastGather returns what a token's rows take of what GatherIn allows, and the layer of which they
+// are the most.
+func (e *Engine) LeastGather() (least uint64, layer int) {
+	for i, l := range e.layers {
+		cfg := e.kindConfig(l, 1)
+		if n := cfg.LeastWorkspace(); n > least {
+			least, layer = n, i
+		}
+	}
+	return least, layer
 }

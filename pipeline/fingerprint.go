@@ -21,7 +21,7 @@ import (
 type Fingerprint struct {
 	Config  [sha256.Size]byte // sizes, norms and rotations of the model, and its layers
 	Weights [sha256.Size]byte // DeviceLayer.Identity of each layer, and EngineOptions.Identity
-	Formats [sha256.Size]byte // bytes of slots; Keys, Hadamard, QuantiseActivations, FP8 in Output, Invariant
+	Formats [sha256.Size]byte // bytes of slots; Keys, Hadamard, QuantiseActivations, Invariant
 }
 
 // String is 64 hexadecimal digits, a SHA-256 of the three.
@@ -197,13 +197,12 @@ func (e *Engine) encodeFormats() *encoding {
 	x, o := newEncoding("formats"), &e.opts
 	if e.picks() {
 		put(x, "keys", o.Keys.String())
-		put(x, "hadamard", o.Hadamard)
+		put(x, "hadamard", e.cfg.Hadamard)
 	}
 	if o.Records != model.RecordsV4 {
 		put(x, "records", o.Records.String())
 	}
 	put(x, "quantised activations", o.QuantiseActivations)
-	put(x, "fp8 output", o.Output != OutputBF16)
 	put(x, "invariant", o.Invariant)
 	for i, c := range e.caches {
 		for k, bytes := range c.parts {

@@ -131,13 +131,12 @@ var without = map[string]string{
 	"PoolSpec.Page":  "snapshots have slots",
 
 	"EngineOptions.MaxTokens": "a limit", "EngineOptions.MaxSessions": "a limit", "EngineOptions.MaxStep": "a limit",
-	"EngineOptions.CacheBytes": "memory", "EngineOptions.MaxCacheBytes": "memory", "EngineOptions.Workspace": "memory",
+	"EngineOptions.CacheBytes": "memory", "EngineOptions.MaxCacheBytes": "memory",
 	"EngineOptions.Pages": "snapshots have slots", "EngineOptions.Rewind": "Restore leaves out what is too much",
 	"EngineOptions.Variant":  "the order of sums",
 	"EngineOptions.KeepTopK": "what a step tells", "EngineOptions.KeepLSE": "what a step tells",
 	"EngineOptions.SubmitBudget": "how a step is submitted", "EngineOptions.LayerByLayer": "how a step is submitted",
 	"EngineOptions.Between": "the caller's, see Identity", "EngineOptions.Logger": "what a server tells",
-	"EngineOptions.Measured": "the order of sums",
 }
 
 // eachField calls visit for the fields of a struct, and of those in it, with names as in without.
@@ -280,6 +279,6 @@ func TestFingerprintParts(t *testing.T) {
 	want = base.print(t)
 	same("an indexer that is not there", func(p *printed) {
 		p.cfg.TopK, p.cfg.IndexHeads, p.cfg.Compress.Theta = 7, 3, 5
-		p.o.Keys, p.o.Hadamard = cache.IndexKeyMXFP4, true
+		p.o.Keys, p.cfg.Hadamard = cache.IndexKeyMXFP4, true
 	})
 }

@@ -78,22 +78,26 @@ func TestIsolation(t *testing.T) {
 		x.cfg, x.layers = uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c, Storage: storage})))
 		x.hidden = normals(200 * x.cfg.Hidden)
 		for _, c := range []struct {
-			name  string
-			o     pipeline.EngineOptions
-			quick bool
+			name   string
+			o      pipeline.EngineOptions
+			gather uint64
+			quick  bool
 		}{
-			{"default", pipeline.EngineOptions{Variant: base}, false},
-			{"invariant", pipeline.EngineOptions{Variant: base, Invariant: true}, false},
-			{"activations", pipeline.EngineOptions{Variant: base, QuantiseActivations: true}, false},
-			{"invariant, activations", pipeline.EngineOptions{Variant: base, Invariant: true, QuantiseActivations: true}, true},
-			{"gathered rows", pipeline.EngineOptions{Variant: attention.TwoPassPrefix + base}, false},
-			{"gathered rows in pieces", pipeline.EngineOptions{Variant: attention.TwoPassPrefix + base, Workspace: 400 << 10}, false},
-			{"mxfp4 keys", pipeline.EngineOptions{Variant: base, Keys: cache.IndexKeyMXFP4, Hadamard: true}, false},
+			{"default", pipeline.EngineOptions{Variant: base}, 0, false},
+			{"invariant", pipeline.EngineOptions{Variant: base, Invariant: true}, 0, false},
+			{"activations", pipeline.EngineOptions{Variant: base, QuantiseActivations: true}, 0, false},
+			{"invariant, activations", pipeline.EngineOptions{Variant: base, Invariant: true, QuantiseActivations: true}, 0, true},
+			{"gathered rows", pipeline.EngineOptions{Variant: attention.TwoPassPrefix + base}, 0, false},
+			{"gathered rows in pieces", pipeline.EngineOptions{Variant: attention.TwoPassPrefix + base}, 400 << 10, false},
+			{"mxfp4 keys", pipeline.EngineOptions{Variant: base, Keys: cache.IndexKeyMXFP4}, 0, false},
 		} {
-			if !full && !c.quick || m.of != &v4Sessions && (c.o.QuantiseActivations || c.o.Hadamard) {
+			if !full && !c.quick || m.of != &v4Sessions && (c.o.QuantiseActivations || c.o.Keys == cache.IndexKeyMXFP4) {
 				continue
 			}
 			t.Run(fmt.Sprint(m.of.name, ", ", storage, ", ", c.name), func(t *testing.T) {
+				pipeline.GatherIn(t, c.gather)
+				x := *x
+				x.cfg.Hadamard = c.o.Keys == cache.IndexKeyMXFP4
 				if full {
 					x.isolation(t, c.o, numbers, [][]int{{0, 1}, {1, 0}}, manySteps)
 				} else {

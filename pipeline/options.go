@@ -42,18 +42,9 @@ type EngineOptions struct {
 	// to none. Pages of windows and compressor states are kept for so many tokens more.
 	Rewind int
 
-	Records  model.Records        // in what bytes caches are kept; 0: as Config.Records says
-	Keys     cache.IndexKeyFormat // how indexer keys are stored; 0: as Records.Keys says, in V4 cache.IndexKeyFP8
-	Hadamard bool                 // mix indexer queries and keys before they are quantised
-	Variant  string               // of the attention kernel; "" picks the best
-
-	// Workspace is the most bytes of rows that the attention has gathered at a time; 0: 256 MiB.
-	// With a twopass variant it gathers rows, without any variant it does so in steps of so many
-	// tokens that the device's profile expects a gain. Entries and windows of the step's sessions
-	// then become rows of bf16 first, of 1024 bytes each. A step with more rows goes in pieces,
-	// with the same results. All layers and sizes of steps share this memory; no more is allocated
-	// than MaxSessions sessions of MaxTokens can use.
-	Workspace uint64
+	Records model.Records        // in what bytes caches are kept; 0: as Config.Records says
+	Keys    cache.IndexKeyFormat // how indexer keys are stored; 0: as Records.Keys says, in V4 cache.IndexKeyFP8
+	Variant string               // of the attention kernel; "" picks the best
 
 	// Invariant makes the bits of a session's outputs, picks and caches depend on its tokens alone:
 	// not on what else is in a step, how a prompt is cut into steps, or when the session is saved,
@@ -68,16 +59,12 @@ type EngineOptions struct {
 	// model, whose outputs enter the layers, and of weights that model.Open did not read.
 	Identity string
 
-	// Output is the form in which wo_a takes the attention's output; 0: OutputBF16. The others
-	// need an FP8 wo_a in every layer.
-	Output OutputPath
-
 	// QuantiseActivations gives products inputs with as few bits as their weights have, as servers
 	// with matrix units for such numbers do; without it inputs are bf16. Products of FP8 weights
 	// then take E4M3 with a power of two for every 128 numbers of a token, in blocks of 32 for
 	// every 32 (wo_a then stays with bf16, as in DeepSeek-V4.1's own code), those of NVFP4 weights
-	// E2M1 with an E4M3 scale for every 16 and the checkpoint's input_scale; wo_a takes OutputFP8
-	// if its weights are FP8 in blocks of 128 and Output says nothing else. Weights of bf16, and of
+	// E2M1 with an E4M3 scale for every 16 and the checkpoint's input_scale; wo_a takes E4M3
+	// if its weights are FP8 in blocks of 128. Weights of bf16, and of
 	// FP8 with a scale for each row, stay with bf16. A layer with NVFP4 weights and no input_scale
 	// is an error. See projection.Quantise.
 	QuantiseActivations bool
@@ -100,10 +87,6 @@ type EngineOptions struct {
 	// estimate from their bytes and multiply-adds at rates that slow devices reach. On a
 	// device without timestamps the host's clock tells. See Stats.Longest.
 	SubmitBudget time.Duration
-
-	// Measured is a folder. On a device whose tuning profile nobody measured, NewEngine has
-	// Measure time builds of the hot kernels once and keep in it what it found; "": never.
-	Measured string
 
 	// Logger gets rare events: caches that grow, find no memory to do so or pass on pages,
 	// workgroups that starved, a device that was lost or hangs; nil: nobody does. The engine is
@@ -163,8 +146,6 @@ func (o *EngineOptions) check(c *argumentCheck, dev *vk.Device, cfg *model.Confi
 		c.bad("LayerByLayer", "true, and Between", "only one of them")
 	case o.Invariant && strings.HasPrefix(o.Variant, attention.TwoPassPrefix):
 		c.bad("Variant", o.Variant, "one that reads pages in place, for Invariant")
-	case o.Output < OutputBF16 || o.Output > OutputFP8Packed:
-		c.bad("Output", o.Output, "bf16, fp8 or fp8-packed")
 	}
 }
 
@@ -178,8 +159,8 @@ func (o *EngineOptions) checkRun(c *argumentCheck, cfg *model.Config, layers []*
 			return // checkLayers says so
 		}
 		l := &cfg.Layers[w.Layer]
-		if l.LatentKeys && o.Hadamard {
-			c.bad("Hadamard", o.Hadamard, "false: keys of layer %d, of kind %s, are not mixed", w.Layer, l.Name)
+		if l.LatentKeys && cfg.Hadamard {
+			c.bad("cfg.Hadamard", cfg.Hadamard, "false: keys of layer %d, of kind %s, are not mixed", w.Layer, l.Name)
 		}
 		if l.Compresses() && !l.Latent && o.Records == model.RecordsV41 {
 			c.bad("Records", o.Records, "%v: entries of layer %d, of kind %s, have no other", model.RecordsV4, w.Layer, l.Name)

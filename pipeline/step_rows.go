@@ -15,6 +15,10 @@ import (
 // attend, so each has a plan of its own. A step's plans go to the device with its metadata; its
 // commands are those for so many pieces, a power of two, of which the last may be empty.
 
+// gatherBytes is the most memory of gathered rows; 0: attention.DefaultWorkspace. Tests make it
+// small, so that steps take several pieces.
+var gatherBytes uint64
+
 // rowPlan is the plan of a kind of layers.
 type rowPlan struct {
 	attention.RowPlan
@@ -107,21 +111,6 @@ func (e *Engine) gatherRows() error {
 	var err error
 	e.workspace, err = e.count.in(vk.DeviceLocal).workspace.Tensor(e.dev, "gathered rows", tensor.BF16, rows, model.HeadDim)
 	return err
-}
-
-// checkWorkspace demands room for what one token attends.
-func (e *Engine) checkWorkspace() error {
-	if e.opts.Workspace == 0 {
-		return nil
-	}
-	for i, l := range e.layers {
-		cfg := e.kindConfig(l, 1)
-		if need := cfg.LeastWorkspace(); e.opts.Workspace < need {
-			return badArgument(opNewEngine, "Workspace", e.opts.Workspace,
-				"0 or at least %d, for the rows that a token attends in layers[%d]", need, i)
-		}
-	}
-	return nil
 }
 
 // rowArgs adds to the arguments of a step for layers of a kind what gathering rows takes.

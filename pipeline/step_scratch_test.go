@@ -136,17 +136,16 @@ func TestScratchPoisonCodes(t *testing.T) {
 	}{
 		"fp8":           {v4, fakemodel.FP8, options{QuantiseActivations: true, KeepLSE: true}},
 		"nvfp4":         {v4, fakemodel.NVFP4, options{QuantiseActivations: true}},
-		"packed":        {v4, fakemodel.FP8, options{Output: pipeline.OutputFP8Packed, Invariant: true}},
 		"blocks of 32":  {v41, fakemodel.FP8, options{QuantiseActivations: true}},
 		"gathered, fp8": {v4, fakemodel.FP8, options{QuantiseActivations: true, Variant: "twopass-base"}},
-		"mxfp4 keys":    {v4, fakemodel.FP8, options{Keys: cache.IndexKeyMXFP4, Hadamard: true}},
+		"mxfp4 keys":    {v4, fakemodel.FP8, options{Keys: cache.IndexKeyMXFP4}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if name != "nvfp4" && os.Getenv("VKMLA_TEST_FULL") != "1" {
 				t.Skip("VKMLA_TEST_FULL is not set")
 			}
 			c := x.c
-			c.Hidden = 256
+			c.Hidden, c.Hadamard = 256, x.o.Keys == cache.IndexKeyMXFP4
 			m := fake(t, fakemodel.Options{Config: c, Storage: x.storage})
 			ck, layers := opened(t, dev, m)
 			x.o.MaxTokens, x.o.MaxStep, x.o.MaxSessions, x.o.KeepTopK = 64, 27, 2, true

@@ -198,9 +198,9 @@ func (l *engineLayer) kindKey() kindKey {
 func (e *Engine) kindConfig(l *engineLayer, tokens int) layer.KindConfig {
 	o := &e.opts
 	return layer.KindConfig{Spec: l.spec.LayerSpec, Model: &e.cfg, Ranks: e.ranks, Tokens: tokens, MaxLen: o.MaxTokens,
-		Caches: e.greatest(l), Variant: o.Variant, Hadamard: o.Hadamard, Group: e.group(tokens), Invariant: o.Invariant,
-		Output: o.Output.format(), Quantise: o.QuantiseActivations, LSE: o.KeepLSE, Out: e.out(), Name: fmt.Sprint(l.kindKey()),
-		Requests: o.MaxSessions, Workspace: o.Workspace, Count: e.count.in(vk.DeviceLocal).steps}
+		Caches: e.greatest(l), Variant: o.Variant, Hadamard: e.cfg.Hadamard, Group: e.group(tokens), Invariant: o.Invariant,
+		Quantise: o.QuantiseActivations, LSE: o.KeepLSE, Out: e.out(), Name: fmt.Sprint(l.kindKey()),
+		Requests: o.MaxSessions, Workspace: gatherBytes, Count: e.count.in(vk.DeviceLocal).steps}
 }
 
 func (b *stepSize) build(ctx context.Context) error {

@@ -13,10 +13,8 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
-	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
-	"github.com/vkmla/vkmla/vk"
 )
 
 // TestEngineV41Activations compares a layer of DeepSeek-V4.1 whose products of FP8 take E4M3 with a
@@ -43,10 +41,6 @@ func TestEngineV41Activations(t *testing.T) {
 	for _, w := range []model.Matrix{checkpoint.Layers[0].QKV, checkpoint.Layers[0].QB, checkpoint.Layers[0].OA, checkpoint.Layers[0].OB} {
 		require.Equal(t, projection.FormatFP8x32, w.Format, w.Name)
 	}
-	planned := must[[]*model.DeviceLayer](t)(checkpoint.Plan())
-	_, err = options{MaxTokens: tokens, Output: pipeline.OutputFP8}.Estimate(t.Context(), dev, checkpoint.Config, planned)
-	require.ErrorIs(t, err, vk.ErrArgument)
-	assert.ErrorContains(t, err, "OA.Format: got fp8-32, want fp8")
 	layers := must[[]*model.DeviceLayer](t)(checkpoint.Upload(t.Context(), dev, nil))
 	t.Cleanup(func() { assert.NoError(t, model.CloseLayers(layers)) })
 	rng := rand.New(rand.NewPCG(3, 5))

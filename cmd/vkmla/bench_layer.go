@@ -8,7 +8,6 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/bench"
-	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -18,10 +17,9 @@ type layerFlags struct {
 	models, kinds, weights []string
 	chunk                  int
 	invariant              bool
-	keys, store, path      string
+	keys, store            string
 	format                 cache.IndexKeyFormat // 0: as the store has them
 	records                model.Records        // 0: the model's own
-	output                 pipeline.OutputPath
 }
 
 func (f *layerFlags) define(fl *pflag.FlagSet, suites []string) {
@@ -33,7 +31,6 @@ func (f *layerFlags) define(fl *pflag.FlagSet, suites []string) {
 	fl.StringVar(&f.keys, "keys", "", "format of indexer keys, fp8 or mxfp4 (default fp8, in store v41 mxfp4)")
 	fl.StringVar(&f.store, "store", "", "in what bytes caches are kept, v4 or v41 (default the model's own)")
 	fl.BoolVar(&f.invariant, "invariant", false, "bits of a token that no batch and no cut of a prompt changes")
-	fl.StringVar(&f.path, "output-path", "bf16", "what wo_a multiplies with, bf16, fp8 or fp8-packed")
 	for _, name := range []string{"keys", "store", "invariant"} {
 		only(fl, name, suites...)
 	}
@@ -42,7 +39,6 @@ func (f *layerFlags) define(fl *pflag.FlagSet, suites []string) {
 	}
 	only(fl, "chunk", "layer", "prefill")
 	only(fl, "kind", "layer")
-	only(fl, "output-path", "layer")
 }
 
 // settle reads the flags that are names of something.
@@ -50,9 +46,6 @@ func (f *layerFlags) settle() error {
 	var err error
 	if f.format, err = keyFormat("bench", f.keys); err == nil {
 		f.records, err = storeOf("bench", f.store)
-	}
-	if err == nil {
-		f.output, err = outputPath("bench", f.path)
 	}
 	return err
 }
@@ -73,11 +66,6 @@ func storeOf(op, name string) (model.Records, error) {
 	return named(op, "store", name, "v4 or v41", model.RecordsV4, model.RecordsV41)
 }
 
-// outputPath returns the path of a name.
-func outputPath(op, name string) (pipeline.OutputPath, error) {
-	return named(op, "output-path", name, "bf16, fp8 or fp8-packed", pipeline.OutputBF16, pipeline.OutputFP8, pipeline.OutputFP8Packed)
-}
-
 // named returns the one of some values that has the name that a flag gives.
 func named[T fmt.Stringer](op, flag, name, want string, values ...T) (none T, err error) {
 	for _, v := range values {
@@ -91,6 +79,6 @@ func named[T fmt.Stringer](op, flag, name, want string, values ...T) (none T, er
 func (f benchFlags) layerOptions() bench.LayerOptions {
 	return bench.LayerOptions{Common: f.Common, Models: f.layer.models, Kinds: f.layer.kinds, Weights: f.layer.weights,
 		Batches: f.batches, Contexts: f.contexts,
-		Prefill: f.prefill, Chunk: f.layer.chunk, Keys: f.layer.format, Records: f.layer.records, Output: f.layer.output,
+		Prefill: f.prefill, Chunk: f.layer.chunk, Keys: f.layer.format, Records: f.layer.records,
 		Invariant: f.layer.invariant}
 }

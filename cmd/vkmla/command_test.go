@@ -81,7 +81,6 @@ func TestExitCodes(t *testing.T) {
 		{"a flag of other suites", "bench --suite step --op ~[x]", 2, `op: got "~[x]", want nothing`},
 		{"suite of the comparison", "bench --suite compare", 2, "attention, indexer"},
 		{"unknown model", "bench --suite layer --model soup", 2, "flash, pro"},
-		{"unknown output path", "bench --suite layer --output-path soup", 2, "fp8-packed"},
 		{"unknown key format", "bench --suite layer --keys soup", 2, "mxfp4"},
 		{"a flag of the layer suite", "bench --suite indexer --model pro", 2, "--suite linear, layer, step, prefill"},
 		{"unknown suite", "bench --suite soup", 2, "attention, indexer"},

@@ -21,7 +21,6 @@ var completions = []struct {
 	{"", "device", deviceNames},
 	{"", "keys", fixed("fp8", "mxfp4")},
 	{"", "store", fixed("v4", "v41")},
-	{"", "output-path", fixed("bf16", "fp8", "fp8-packed")},
 	{"bench", "output", fixed(bench.Formats...)},
 	{"verify", "output", fixed(rowFormats...)},
 	{"run", "output", fixed(rowFormats...)},

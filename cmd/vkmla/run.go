@@ -96,7 +96,6 @@ func runCommand() *cobra.Command {
 	fl.IntVar(&f.chunk, "chunk", 128, "most tokens of a chunk")
 	fl.StringVar(&f.keys, "keys", "", "how the indexer's keys and queries are stored: fp8 or mxfp4 (default fp8, with --store v41 mxfp4)")
 	fl.StringVar(&f.store, "store", "", "in what bytes caches are kept: v4 or v41 (default the model's own)")
-	fl.StringVar(&f.path, "output-path", "bf16", "what wo_a multiplies with: bf16, fp8 or fp8-packed (for FP8 weights)")
 	fl.StringVar(&f.variant, "variant", "", "of the attention: base, da, cm or cmb, see info --help (default the best that the device has)")
 	deviceFlags(fl, &f.device, &f.profile)
 	measureFlag(fl, &f.measure)
@@ -116,9 +115,6 @@ func runCommand() *cobra.Command {
 func runRun(ctx context.Context, f runFlags, stdout, stderr io.Writer) error {
 	r := layerRun{f: f, p: newProgress(stderr)}
 	var err error
-	if r.path, err = outputPath("run", f.path); err != nil {
-		return err
-	}
 	if r.store, err = storeOf("run", f.store); err != nil {
 		return err
 	}
@@ -223,7 +219,6 @@ func writeInto(path string, write func(io.Writer) error) error {
 // layerRun runs layers from one archive to another.
 type layerRun struct {
 	f     runFlags
-	path  pipeline.OutputPath
 	keys  cache.IndexKeyFormat // 0: as store says
 	store model.Records        // 0: the model's own
 	dev   *vk.Device
@@ -374,7 +369,7 @@ func (r *layerRun) put(n int, shape []int, k int, values []float32, picks []int3
 
 // options returns those of an engine for sequences of so many tokens.
 func (r *layerRun) options(tokens int) pipeline.EngineOptions {
-	return pipeline.EngineOptions{MaxTokens: tokens, MaxStep: r.f.chunk, KeepTopK: true, Keys: r.keys, Records: r.store, Output: r.path,
+	return pipeline.EngineOptions{MaxTokens: tokens, MaxStep: r.f.chunk, KeepTopK: true, Keys: r.keys, Records: r.store,
 		QuantiseActivations: r.f.quantise, Variant: r.f.variant, Invariant: r.f.invariant}
 }
 

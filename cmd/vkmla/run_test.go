@@ -113,8 +113,8 @@ func TestRun(t *testing.T) {
 // The flags that are an engine's options get there.
 func TestRunOptions(t *testing.T) {
 	r := layerRun{f: runFlags{chunk: 7, variant: "da", quantise: true, invariant: true},
-		keys: cache.IndexKeyMXFP4, path: pipeline.OutputFP8}
-	want := pipeline.EngineOptions{MaxTokens: 9, MaxStep: 7, KeepTopK: true, Keys: cache.IndexKeyMXFP4, Output: pipeline.OutputFP8,
+		keys: cache.IndexKeyMXFP4}
+	want := pipeline.EngineOptions{MaxTokens: 9, MaxStep: 7, KeepTopK: true, Keys: cache.IndexKeyMXFP4,
 		QuantiseActivations: true, Variant: "da", Invariant: true}
 	got := r.options(9)
 	assert.Equal(t, want, got)

@@ -16,8 +16,8 @@ type Format struct {
 	Name   string // as ggml spells it
 	Values int    // of a block
 	Bytes  int    // of a block
-	// decode writes the values of a block, nil for whole numbers and for blocks whose size alone is
-	// known.
+	// decode writes the values of a block, or as many single floats as dst has; nil for whole
+	// numbers and for blocks whose size alone is known.
 	decode func(dst []float32, b []byte)
 	halves []int // where a block has the f16 that its values are products of
 }
@@ -25,9 +25,9 @@ type Format struct {
 // formats has a row for each type that files have. A format of blocks is described in a file of its
 // own. The products are those of ggml in its order, so the values are the same bit for bit.
 var formats = [...]Format{
-	{0, "F32", 1, 4, func(dst []float32, b []byte) { dst[0] = math.Float32frombits(le.Uint32(b)) }, nil},
-	{1, "F16", 1, 2, func(dst []float32, b []byte) { dst[0] = half(b) }, []int{0}},
-	{30, "BF16", 1, 2, func(dst []float32, b []byte) { dst[0] = numfmt.BF16Decode(le.Uint16(b)) }, nil},
+	{0, "F32", 1, 4, f32, nil},
+	{1, "F16", 1, 2, f16, []int{0}},
+	{30, "BF16", 1, 2, bf16, nil},
 	{24, "I8", 1, 1, nil, nil},
 	{25, "I16", 1, 2, nil, nil},
 	{26, "I32", 1, 4, nil, nil},
@@ -101,6 +101,10 @@ func (f *Format) Size(n int) int { return n / f.Values * f.Bytes }
 // Decode writes the numbers of the blocks in src to dst, which has room for just as many. It is the
 // definition of the format.
 func (f *Format) Decode(dst []float32, src []byte) {
+	if f.Values == 1 {
+		f.decode(dst, src)
+		return
+	}
 	for len(dst) > 0 {
 		f.decode(dst[:f.Values], src[:f.Bytes])
 		dst, src = dst[f.Values:], src[f.Bytes:]
@@ -108,6 +112,24 @@ func (f *Format) Decode(dst []float32, src []byte) {
 }
 
 var le = binary.LittleEndian
+
+func f32(dst []float32, b []byte) {
+	for i := range dst {
+		dst[i] = math.Float32frombits(le.Uint32(b[4*i:]))
+	}
+}
+
+func f16(dst []float32, b []byte) {
+	for i := range dst {
+		dst[i] = half(b[2*i:])
+	}
+}
+
+func bf16(dst []float32, b []byte) {
+	for i := range dst {
+		dst[i] = numfmt.BF16Decode(le.Uint16(b[2*i:]))
+	}
+}
 
 // half is the IEEE half that b begins with.
 func half(b []byte) float32 { return numfmt.F16Decode(le.Uint16(b)) }

@@ -3,6 +3,7 @@ package gguf
 import (
 	"encoding/base64"
 	"encoding/binary"
+	"math"
 	"math/bits"
 )
 
@@ -37,10 +38,7 @@ func signs8(code uint32) byte {
 // signed is d times the values, less than none where signs has a bit.
 func signed(dst []float32, d float32, values []uint8, signs byte) {
 	for j, v := range values {
-		x := d * float32(v)
-		if signs>>j&1 != 0 {
-			x = -x
-		}
-		dst[j] = x
+		x := math.Float32bits(d * float32(v))
+		dst[j] = math.Float32frombits(x ^ uint32(signs>>j)<<31) // without a jump that nothing foretells
 	}
 }

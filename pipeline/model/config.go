@@ -35,6 +35,7 @@ type Config struct {
 	Layers       []Layer // the kind of each layer; those that only predict ahead come last, if they are there
 	Main         Rope    // of layers without compressed entries
 	Compress     Rope    // of layers with compressed entries
+	Hadamard     bool    // indexer queries and keys are mixed before they are quantised; no configuration file says so
 	Quantization string  // quantization_config.quant_method as written; "" for none. Weights describe themselves
 
 	// In these DeepSeek-V4.1 differs from V4, which has their zero values.

@@ -28,7 +28,6 @@ type LayerOptions struct {
 	Chunk    int                  // most tokens of a step of a prefill
 	Keys     cache.IndexKeyFormat // 0: as Records has them
 	Records  model.Records        // in what bytes caches are kept; 0: the model's own
-	Output   pipeline.OutputPath
 
 	Invariant bool // see pipeline.EngineOptions
 
@@ -219,7 +218,7 @@ func (s *layerSuite) layer(of LayerRow) (err error) {
 	for _, shape := range shapes {
 		s.p.Rows(s.done, len(shapes)*len(s.o.layers()))
 		s.done++
-		shape.output, shape.keys = s.o.Output, s.o.keys(c)
+		shape.keys = s.o.keys(c)
 		row := of.of(shape)
 		err := noWeights
 		if err == nil {
@@ -270,7 +269,7 @@ func (s *layerSuite) row(row *LayerRow, c model.Config, shape stepShape, sets []
 	}
 	r := engineRun{ctx: s.ctx, dev: s.dev, p: s.p, seed: s.o.Seed, cfg: c, weights: sets, shape: shape,
 		longest: slices.Max(shape.lens), aborts: true, apart: true,
-		opts: pipeline.EngineOptions{MaxStep: shape.tokens(), Keys: s.o.Keys, Variant: s.o.Variant, Output: s.o.Output,
+		opts: pipeline.EngineOptions{MaxStep: shape.tokens(), Keys: s.o.Keys, Variant: s.o.Variant,
 			Invariant: s.o.Invariant, LayerByLayer: true}}
 	s.p.Step(name + ": checking")
 	one := r

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
@@ -34,7 +33,6 @@ type stepShape struct {
 	draft      bool // the new tokens are blocks of drafts
 	prefill    bool // they are a chunk of a prompt
 	keys       cache.IndexKeyFormat
-	output     pipeline.OutputPath
 }
 
 // drafts are blocks of drafts after the step.
@@ -146,12 +144,6 @@ func layerWork(c model.Config, spec model.LayerSpec, w *randomLayer, s stepShape
 		"inverse_rope":          {Activations: 4 * t * h * 64},
 		"wo_a":                  product(w.OA, float64(c.Groups), 2),
 		"wo_b":                  product(w.OB, 1, 2),
-	}
-	if s.output != pipeline.OutputBF16 { // all of o is read, and written as codes with scales
-		work["inverse_rope"] = Work{Activations: t * h * (2*d + d + 16)}
-		wo := work["wo_a"]
-		wo.Activations -= t * h * (d - 16)
-		work["wo_a"] = wo
 	}
 	if spec.Block && !s.draft { // it keeps rows, and gives nothing
 		kv := 512 / float64(w.QKV.N)

@@ -54,7 +54,7 @@ func readGate(text string) (map[string]gateLine, error) {
 	return lines, nil
 }
 
-// Worse says what is worse in a GateTable than in a recorded one: a kernel that spills more, one
+// Worse lists what is worse in a GateTable than in a recorded one: a kernel that spills more, one
 // with lower occupancy, more clocks or more by the model, and one that is not recorded.
 //
 // Errors: a line that is none.

@@ -110,9 +110,8 @@ func engines(format string) []engineCase {
 		cases = append(cases, engineCase{about, flash, o, []int{1, 64}})
 	}
 	add("mxfp4 keys", func(o *pipeline.EngineOptions) { o.Keys = cache.IndexKeyMXFP4 })
-	add("hadamard", func(o *pipeline.EngineOptions) { o.Hadamard = true })
-	add("output fp8", func(o *pipeline.EngineOptions) { o.Output = pipeline.OutputFP8 })
-	add("output fp8 packed", func(o *pipeline.EngineOptions) { o.Output = pipeline.OutputFP8Packed })
+	add("hadamard", func(*pipeline.EngineOptions) {})
+	cases[len(cases)-1].cfg.Hadamard = true
 	add("layer by layer", func(o *pipeline.EngineOptions) { o.LayerByLayer = true })
 	for _, v := range attention.DecodeVariants {
 		add("variant "+v.Name, func(o *pipeline.EngineOptions) { o.Variant = v.Name })
