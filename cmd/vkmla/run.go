@@ -21,14 +21,14 @@ import (
 )
 
 type runFlags struct {
-	model, inputs, outputs, expect, prefix       string
-	device, profile, variant, path, keys, output string
-	store                                        string // "": the model's own
-	layers                                       []int  // nil: those that have inputs
-	prefill, chunk                               int    // prefill below 0: all tokens
-	quantise                                     bool   // inputs of products
-	invariant                                    bool   // to how tokens are divided
-	measure                                      bool   // see measured
+	model, inputs, outputs, expect, prefix string
+	device, profile, variant, keys, output string
+	store                                  string // "": the model's own
+	layers                                 []int  // nil: those that have inputs
+	prefill, chunk                         int    // prefill below 0: all tokens
+	quantise                               bool   // inputs of products
+	invariant                              bool   // to how tokens are divided
+	measure                                bool   // see measured
 }
 
 // runLong is what --help says before the flags.

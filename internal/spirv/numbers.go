@@ -135,9 +135,6 @@ const (
 	classPushConstant  = 9
 	classStorageBuffer = 12
 
-	classPhysicalStorageBuffer = 5349
-	addressesOf64              = 5348 // an addressing model
-
 	modeLocalSize   = 17
 	modeLocalSizeID = 38
 

@@ -46,7 +46,8 @@ func TestParameters(t *testing.T) {
 		}
 		return list
 	}
-	assert.Equal(t, []string{"bcdef length"}, texts(`{"prompt": "a", "max_tokens": 5, "temperature": 0}`))
+	assert.Equal(t, []string{"bcdef length"},
+		texts(`{"prompt": "a", "max_tokens": 5, "temperature": 0}`))
 	assert.Equal(t, []string{"bc stop"}, texts(`{"prompt": "a", "max_tokens": 9, "temperature": 0, "stop": "de"}`))
 	assert.Equal(t, []string{"b stop"}, texts(`{"prompt": "a", "max_tokens": 9, "temperature": 0, "stop": ["zz", "efg", "cd"]}`))
 	assert.Equal(t, []string{"bcd length"}, texts(`{"prompt": "a", "max_tokens": 3, "temperature": 0, "stop": "dex"}`),

@@ -16,7 +16,7 @@ type Request struct {
 	TopK        int     // only so many of the most probable tokens; 0: all
 	TopP        float64 // only the most probable tokens that have this part of all probability; 0: all
 	MinP        float64 // only tokens of at least this part of the most probable one's probability
-	// What changes the logits before a token is drawn; reported probabilities are of the model's own.
+	// What changes the logits before a token is drawn. Reported probabilities are the model's own.
 	Presence   float64           // taken from those of tokens that the answer has
 	Frequency  float64           // the same, as often as it has them
 	Repetition float64           // divides those of all tokens so far if above 0, else multiplies; 0 counts as 1

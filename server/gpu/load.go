@@ -180,7 +180,8 @@ func (l *loader) matrix(to *matrix, list ...*weights.Matrix) {
 		codes, scales, blocks = append(codes, x.Data), append(scales, x.Scales), append(blocks, x.BlockScales)
 	}
 	if m.Format == weights.Blocks {
-		l.fail(&model.CheckpointError{Tensor: m.Name, Got: m.Stored.Name, Want: "BF16, F32, FP8 or MXFP4 of safetensors for experts on the GPU"})
+		l.fail(&model.CheckpointError{Tensor: m.Name, Got: m.Stored.Name,
+			Want: "BF16, F32, FP8 or MXFP4 of safetensors for experts on the GPU"})
 		return
 	}
 	if c := columns[m.Format]; c == 0 || m.K%c != 0 {

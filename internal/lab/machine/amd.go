@@ -34,11 +34,11 @@ type program struct {
 
 // AMD returns what is wrong in RADV's listing of a kernel, nothing if all is well:
 //
-//   - the first block is at the first word, and no block that belongs further down is there with it,
-//     as one is that a branch names and the compiler left out;
+//   - the first block is at the first word, and no block that belongs further down is there with
+//     it, as one is that a branch names and the compiler left out;
 //   - a branch goes, by its encoding, to the first instruction of the block that it names;
-//   - every instruction is reached unless it is idle, from every one an end is, and none runs off the
-//     code.
+//   - every instruction is reached unless it is idle, from every one an end is, and none runs off
+//     the code.
 func AMD(text string) []string {
 	p := program{index: map[int]int{}, blocks: map[int]int{}}
 	p.read(text)
@@ -78,7 +78,7 @@ func (p *program) read(text string) {
 				i := p.code[len(p.code)-1]
 				p.add(i.name, i.end-i.at)
 			}
-		case line[0] == '\t' || line[0] == ' ', strings.HasPrefix(line, "(invalid"): // new to the disassembler
+		case line[0] == '\t' || line[0] == ' ', strings.HasPrefix(line, "(invalid"): // not disassembled
 			p.line(line)
 		}
 	}

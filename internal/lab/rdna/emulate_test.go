@@ -104,7 +104,8 @@ func TestCounts(t *testing.T) {
 		list := gpu.Counted()
 		require.NotEmpty(t, list)
 		for _, n := range list {
-			fmt.Fprintf(os.Stderr, "%s, program %d: %d launches, %d workgroups, %d waves of %d:", op, n.Program, n.Launches, n.Groups, n.Waves,
+			fmt.Fprintf(os.Stderr, "%s, program %d: %d launches, %d workgroups, %d waves of %d:",
+				op, n.Program, n.Launches, n.Groups, n.Waves,
 				n.Lanes)
 			for _, class := range slices.Sorted(maps.Keys(n.Instructions)) {
 				fmt.Fprintf(os.Stderr, " %s %d,", class, n.Instructions[class])

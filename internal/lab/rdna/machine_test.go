@@ -144,7 +144,8 @@ func TestRaces(t *testing.T) {
 		barrier, race bool
 	}{
 		{load, store, false, true}, {store, load, false, true}, {store, store, false, true}, {load, load, false, false},
-		{add, add, false, false}, {add, load, false, true}, {store, add, false, true}, {store, load, true, false}, {load, store, true, false},
+		{add, add, false, false}, {add, load, false, true}, {store, add, false, true},
+		{store, load, true, false}, {load, store, true, false},
 	} {
 		one, _ := testWave(11, 32)
 		two := &wave{k: one.k, prog: one.prog, number: 1, size: 32, all: one.all, view: one.view}
@@ -206,7 +207,8 @@ func TestLaunch(t *testing.T) {
 	set := func(at, x uint32) { q.regs[(at-shRegs)/4] = x }
 	code := []uint32{1, 2, 3, 4}
 	m.memory.put(span{1 << 16, 16, unsafe.Pointer(&code[0])})
-	p := &program{lanes: 32, image: code, insts: []inst{{run: func(*wave) {}, words: 1}, {run: func(w *wave) { w.paused, w.ended = true, true }, words: 1}}}
+	p := &program{lanes: 32, image: code, insts: []inst{{run: func(*wave) {}, words: 1},
+		{run: func(w *wave) { w.paused, w.ended = true, true }, words: 1}}}
 	m.programs[wide(1, 2)^wide(4, 3)^32] = []*program{p}
 	set(regCode, 1<<8)
 	set(regRsrc1, floatMode<<12|5)

@@ -61,7 +61,8 @@ func TestNothingIsMadeWithoutDevice(t *testing.T) {
 		"qkv norm":           maker(projection.NewQKVNorm, projection.QKVNormConfig{Rank: 512}),
 		"q insert":           maker(projection.NewQInsert, projection.QInsertConfig{Page: 64}),
 		"inverse rope quant": maker(projection.NewInverseRopeQuant, projection.InverseRopeQuantConfig{Groups: 8, Heads: 8}),
-		"linear":             maker(projection.NewLinear, projection.LinearConfig{N: 512, K: 512, Weights: projection.FormatBF16, Out: tensor.BF16}),
+		"linear": maker(projection.NewLinear,
+			projection.LinearConfig{N: 512, K: 512, Weights: projection.FormatBF16, Out: tensor.BF16}),
 	} {
 		var wrong *vk.ArgumentError
 		err := make()
