@@ -13,9 +13,9 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// LogitsVariants are the variants of Logits, best first. f16 holds every E4M3 and
-// E2M1 code and costs fewer instructions to decode to than bf16, so cm comes before
-// cmb; cmb has the range of f32 for MXFP4 scales, see Logits. Nobody gets half unasked.
+// LogitsVariants are the variants of Logits, best first. f16 holds every E4M3 and E2M1 code and
+// costs fewer instructions to decode to than bf16, so cm comes before cmb; cmb has the range of f32
+// for MXFP4 scales, see Logits.
 var LogitsVariants = opkit.Ladder("idx_logits", VariantCM, VariantDot, VariantBase, VariantDA)
 
 // LogitsConfig says what a Logits is built for.
