@@ -68,7 +68,7 @@ func (t linearTiling) span() int {
 	return t.bk
 }
 
-// refBytes is the size of ref_s, which builds of bf16 do not have.
+// refBytes is the size of ref_s.
 const refBytes = 16
 
 // sharedBytes is the sum of the shared arrays, ref_s included.

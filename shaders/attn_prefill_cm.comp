@@ -135,31 +135,31 @@ void cm_loop(uint t, uint head0, uvec4 w0[Q_EACH], uvec4 w1[Q_EACH]) {
     barrier();
     cm_scores(0u);
 
-    uint tile = 0u, buf = 0u;
-    [[dont_unroll]] while (tile < tiles) { // again only when a score outgrew m
-        const uint fresh = tile; // as in attn_decode_cm
-        barrier();
-        cm_rescale(tile);
-        cm_weights(tile);
-        [[dont_unroll]] for (;;) {
+    uint tile = 0u, buf = 0u, fresh = 0u;
+    bool outgrown = true; // as in attn_decode_cm
+    [[dont_unroll]] for (;;) {
+        if (outgrown) {
+            fresh = tile;
             barrier();
-            const bool stale = stale_s != 0u && tile != fresh;
-            if (!stale) {
-                cm_accumulate(buf);
-                tile++;
-            }
-            if (stale || tile >= tiles) break; // the only one, as in attn_decode_cm
-            CmRow row;
-            cm_fetch_tile(tile + 1u, row);
-            const uint at = cm_begin + (tile + 2u) * TILE + cm_tid % TILE;
-            const uvec2 found = cm_find_row(t, at);
-            cm_scores(buf ^ 1u);
-            barrier();
+            cm_rescale(tile);
             cm_weights(tile);
-            cm_keep_tile(row, tile + 1u, buf);
-            if (cm_tid < TILE) cm_keep_where(found, at, (tile + 2u) % RING * TILE + cm_tid);
-            buf ^= 1u;
         }
+        barrier();
+        outgrown = stale_s != 0u && tile != fresh;
+        if (outgrown) continue;
+        cm_accumulate(buf);
+        tile++;
+        if (tile >= tiles) break;
+        CmRow row;
+        cm_fetch_tile(tile + 1u, row);
+        const uint at = cm_begin + (tile + 2u) * TILE + cm_tid % TILE;
+        const uvec2 found = cm_find_row(t, at);
+        cm_scores(buf ^ 1u);
+        barrier();
+        cm_weights(tile);
+        cm_keep_tile(row, tile + 1u, buf);
+        if (cm_tid < TILE) cm_keep_where(found, at, (tile + 2u) % RING * TILE + cm_tid);
+        buf ^= 1u;
     }
     barrier();
 }

@@ -20,16 +20,21 @@ var ErrSeveral = errors.New("name a file of the folder")
 const maxEntries = 4096
 
 // Find returns the GGUF file that a path means: itself, or the one of a folder, unless that has a
-// model in safetensors. Of a model in parts that is the first. It is "" where there is none.
+// model in safetensors. Of a model in parts that is the first. It is "" where there is none. A path
+// that ends in .gguf and is no folder is always itself: Open says what is wrong with it.
 //
 // The error wraps ErrSeveral.
 func Find(path string) (string, error) {
 	st, err := os.Stat(path)
-	if err != nil {
-		return "", nil // whoever opens it says what is wrong
+	named := strings.HasSuffix(path, ".gguf")
+	switch {
+	case err != nil && named:
+		return path, nil
+	case err != nil:
+		return "", nil // the caller's own opening says what is wrong
 	}
 	if !st.IsDir() {
-		if begins(path) {
+		if named || begins(path) {
 			return path, nil
 		}
 		return "", nil

@@ -276,6 +276,9 @@ func (u *uploader) matrix(m *Matrix) DeviceMatrix {
 	}
 	if is.Scale.Shape != nil {
 		d.Scales = u.tensor(m.Name, m.Scales, is.Scale.DType, is.Scale.Shape...)
+		if n := len(u.jobs); n > 0 && is.Scale.DType == tensor.F16 { // those of other types were looked at before
+			u.jobs[n-1].finite = numfmt.SpecialF16
+		}
 	}
 	if is.RowScale.Shape != nil && m.Global == 0 {
 		d.RowScales = u.tensor(m.Name, m.RowScales, is.RowScale.DType, is.RowScale.Shape...)

@@ -3,12 +3,15 @@ package model_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/lab/fakegguf"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -121,6 +124,25 @@ func TestUploadFinite(t *testing.T) {
 			_, err = c.Upload(t.Context(), dev, nil)
 			require.ErrorIs(t, err, model.ErrCheckpoint)
 			assert.ErrorContains(t, err, x.tensor+": got "+x.want)
+		})
+	}
+}
+
+// TestUploadFiniteScales refuses a scale of Q8_0 that is infinite or none.
+func TestUploadFiniteScales(t *testing.T) {
+	cfg := fakemodel.Config(0, 4, 128)
+	for name, bits := range map[string]uint16{"NaN": 0x7E00, "infinity": 0xFC00} {
+		t.Run(name, func(t *testing.T) {
+			tensors := fakegguf.Attention(cfg, 5, stored("Q8_0"))
+			at := slices.IndexFunc(tensors, func(x fakegguf.Tensor) bool { return x.Name == "blk.0.attn_q_b.weight" })
+			binary.LittleEndian.PutUint16(tensors[at].Data[34*5:], bits)
+			c, err := model.Open(writeGGUF(t, fakegguf.Keys(cfg), tensors), model.CheckpointOptions{})
+			require.NoError(t, err)
+			defer c.Close()
+			_, err = c.Upload(t.Context(), testkit.Device(t), nil)
+			require.ErrorIs(t, err, model.ErrCheckpoint)
+			assert.ErrorContains(t, err, "blk.0.attn_q_b.weight")
+			assert.ErrorContains(t, err, "want finite numbers")
 		})
 	}
 }

@@ -64,9 +64,7 @@ func (s *Server) members(all map[string]json.RawMessage, c *completion) (err err
 	}{}).Usage
 	r.Presence = number(&m, "presence_penalty", 0.0, -2, 2)
 	r.Frequency = number(&m, "frequency_penalty", 0.0, -2, 2)
-	if r.Repetition = number(&m, "repetition_penalty", 1.0, 0, 100); r.Repetition == 0 {
-		m.bad("repetition_penalty", 0, "more than 0")
-	}
+	r.Repetition = number(&m, "repetition_penalty", 1.0, 0.01, 100)
 	r.Bias = m.biases()
 	if f := value(&m, "response_format", map[string]any{"type": "text"}); f["type"] != "text" {
 		m.bad("response_format", fmt.Sprint(f["type"]), `{"type": "text"}: this server has no grammars`)

@@ -79,6 +79,11 @@ func TestParameters(t *testing.T) {
 // TestNamed holds that what is not honoured is refused by its name.
 func TestNamed(t *testing.T) {
 	s := serve(t, nil)
+	for _, penalty := range []string{`1e-39`, `1e-300`, `101`} { // the first two made all logits infinite
+		status, r := ask(t, s, `{"prompt": [1], "min_p": 0.1, "repetition_penalty": `+penalty+`}`)
+		assert.Equal(t, 400, status, penalty)
+		assert.Equal(t, "repetition_penalty", *r.Error.Param)
+	}
 	for param, value := range map[string]string{"top_k": `-2`, "frequency_penalty": `3`, "presence_penalty": `-2.5`,
 		"repetition_penalty": `0`,
 		"response_format":    `{"type": "json_object"}`, "logit_bias": `{"3": 400}`, "suffix": `"x"`, "best_of": `3`, "stop": `"x"`,

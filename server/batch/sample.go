@@ -137,6 +137,9 @@ func (d distribution) draw(r *Request, position int) int32 {
 			list = append(list, candidate{int32(id), w})
 		}
 	}
+	if len(list) == 0 { // penalties and biases made the largest infinite
+		return d.sample(0, r.Seed, position)
+	}
 	slices.SortFunc(list, func(a, b candidate) int { return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(a.id, b.id)) })
 	if r.TopK > 0 {
 		list = list[:min(len(list), r.TopK)]

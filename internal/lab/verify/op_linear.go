@@ -131,7 +131,8 @@ var linearTypes = map[vectors.Type]tensor.DType{
 // Beyond that, no error may show in the whole: calc_diff as for other sums in f32, or
 // as roundings to bf16, independent of each other, make it: a third of (2^-8)^2, half of it for
 // each of two. Weights that are rounded to elements add half of it times sum (x w)^2 over the terms
-// of all sums, relative to sum y^2.
+// of all sums, relative to sum y^2; and as few of n sums are rounded to another number than wanted,
+// four standard deviations more, each sqrt(8/n) of it.
 func compareLinear(c Case, got, want Arrays) Result {
 	cmp := NewComparison(ClassTolerance)
 	h, dt, column, width, err := linearInput(c)
@@ -175,7 +176,7 @@ func compareLinear(c Case, got, want Arrays) Result {
 	}
 	limit := 5e-6
 	if h.Weights.Rounded() && sums > 0 {
-		limit += 0x1p-16 / 6 * terms / sums
+		limit = (limit + 0x1p-16/6*terms/sums) * (1 + 4*math.Sqrt(8/float64(len(x))))
 	}
 	cmp.Criterion(diff(dot, norm) < limit, diff(dot, norm), limit, fmt.Sprintf("y: calc_diff %.3g of %.3g", diff(dot, norm), limit))
 	if stray > 0 {
