@@ -31,6 +31,9 @@ const (
 func (l *layerReader) fp8(w safetensors.Tensor, stem string, n, k int, p part) Matrix {
 	l.shape(w, n, k)
 	s := l.tensor(l.either(stem+scaleNames[0], stem+scaleNames[1], stem+scaleNames[2]))
+	if l.err == nil && s.DType == safetensors.I32 {
+		l.err = &ForeignError{l.model.File(s.Name), s.Name, "UE8M0 scales packed four to an I32"}
+	}
 	grid := l.scaleGrid(s, n, k)
 	if l.err != nil {
 		return Matrix{}
