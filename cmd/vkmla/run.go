@@ -260,7 +260,7 @@ func (r *layerRun) all() ([]int, error) {
 
 var layerInput = regexp.MustCompile(`^(?:D\d*|L(\d+))\.in$`)
 
-// drafting reports whether there are inputs of layers that draft, those behind the model's own.
+// drafting reports whether there are inputs of layers that draft, those after the model's own.
 func (r *layerRun) drafting(own int) bool {
 	return slices.ContainsFunc(r.in.Names(), func(name string) bool {
 		rest, prefixed := strings.CutPrefix(name, r.f.prefix)

@@ -34,7 +34,7 @@ var (
 func LoadConfig(dir string) (Config, error) { return loadConfig(dir, false) }
 
 // LoadConfigWithDrafts does what LoadConfig does, and adds the layers that only predict ahead to
-// Config.Layers: those that compress_ratios or layer_types list behind the model's own. GGUF has no
+// Config.Layers: those that compress_ratios or layer_types list after the model's own. GGUF has no
 // such layers. The DSpark draft block that some checkpoints of DeepSeek-V4 have (dspark_block_size)
 // is refused with a *ForeignError: run as such layers it would draft nonsense.
 func LoadConfigWithDrafts(dir string) (Config, error) { return loadConfig(dir, true) }

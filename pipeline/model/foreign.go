@@ -15,7 +15,7 @@ import (
 )
 
 // foreignStorage is a way to store a linear layer that is known and not read: by a tensor of it and
-// what goes with that. Names are those behind the layer's.
+// what goes with that. Names are those after the layer's.
 type foreignStorage struct {
 	what   string
 	tensor string              // that is there
@@ -96,7 +96,7 @@ var foreignFiles = []struct {
 // maxPointer is more bytes than a pointer of Git LFS has.
 const maxPointer = 1 << 10
 
-// maxEntries is how many files of a folder are looked at.
+// maxEntries is the most files of a folder that are looked at.
 const maxEntries = 4096
 
 // foreignFolder explains an error about a folder that lacks files, or about a file in its place.

@@ -53,7 +53,7 @@ func sameLayers(t *testing.T, want, got []model.LayerWeights) {
 	}
 }
 
-// Every spelling, behind every prefix, gives the bytes of the plain one, layers that predict ahead
+// Every spelling, after every prefix, gives the bytes of the plain one, layers that predict ahead
 // among them.
 func TestSpellings(t *testing.T) {
 	all := model.CheckpointOptions{Layers: []int{4, 0, 1, 2, 3}}
@@ -133,7 +133,7 @@ func TestDrafts(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, c.Layers, 1)
 
-	for _, x := range m.Tensors { // numbered on behind the others
+	for _, x := range m.Tensors { // numbered on after the others
 		x.Name = strings.Replace(strings.Replace(x.Name, "mtp.0.", "layers.3.", 1), "mtp.1.", "layers.4.", 1)
 	}
 	d, err := openFake(t, m, 1, model.CheckpointOptions{Layers: []int{4}})
