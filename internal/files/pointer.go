@@ -8,7 +8,7 @@ const PointerWhat = "a Git LFS pointer in place of the file (`git lfs pull` fetc
 // IsPointer reports whether data begin as a pointer of Git LFS does: a clone made without that
 // program has such a text in place of each large file.
 //
-// Source: Git LFS, docs/spec.md.
+// Source: the specification of Git LFS.
 func IsPointer(data []byte) bool {
 	return bytes.HasPrefix(data, []byte("version https://git-lfs.github.com/spec/"))
 }

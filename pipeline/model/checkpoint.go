@@ -60,7 +60,8 @@ type Checkpoint struct {
 //
 // Errors: *ConfigError (ErrConfig); *CheckpointError (ErrCheckpoint), also for malformed files;
 // *ForeignError (ErrForeign) for models and ways to store them that are known and not read, such as
-// GPTQ; vk.ErrArgument for the options, and for a file in the place of its folder; the file system's.
+// GPTQ; vk.ErrArgument for the options, and for a file in the place of its folder; the file
+// system's.
 func Open(dir string, o CheckpointOptions) (*Checkpoint, error) {
 	cfg, err := o.config(dir)
 	if err != nil {

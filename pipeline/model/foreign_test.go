@@ -92,7 +92,8 @@ func TestForeignScales(t *testing.T) {
 
 // A clone without Git LFS has a short text in the place of a large file.
 func TestPointers(t *testing.T) {
-	const pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n"
+	const pointer = "version https://git-lfs.github.com/spec/v1\n" +
+		"oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n"
 	for file, shards := range map[string]int{"config.json": 1, "model.safetensors": 1, "model.safetensors.index.json": 2,
 		"model-00001-of-00002.safetensors": 2, "x.gguf": 1} {
 		dir := t.TempDir()
