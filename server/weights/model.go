@@ -37,7 +37,7 @@ type Hyper struct {
 	Base, Scale []float32
 }
 
-// Layer is what surrounds a layer's attention.
+// Layer holds the parts of a layer around its attention.
 type Layer struct {
 	AttnHC, FFNHC     Hyper
 	AttnNorm, FFNNorm []float32 // [D]
@@ -185,7 +185,7 @@ func (r *reader) hyper(name string, rows, scales int) (h Hyper) {
 	return h
 }
 
-// ends reads what lies in front of the layers and behind them.
+// ends reads what lies in front of the layers and after them.
 func (r *reader) ends() {
 	m, c := r.m, &r.m.Config
 	m.Embed = r.matrix("embed", c.Vocab, c.Hidden)

@@ -10,8 +10,8 @@ import (
 )
 
 // A tensor has the name that released checkpoints give it, such as layers.3.ffn.gate.weight.
-// transformers writes the same behind "model.", or names of its modules; other tools leave
-// something between the two.
+// transformers writes the same after "model.", or names of its modules; other tools leave something
+// between the two.
 
 // prefixes may stand in front of a name, longest first.
 var prefixes = []string{"model.language_model.", "language_model.model.", "language_model.", "model."}
