@@ -46,7 +46,11 @@ look() {
   grep -E '^BB|branch' "$1.txt"
   branches=0 at=0 last=0
   while IFS= read -r line; do
-    case "$line" in *'(then repeated '*) line="${line##*repeated }"; at=$((at + last * ${line%% *})); continue ;; *'; '*) ;; *) continue ;; esac
+    case "$line" in
+      *'(then repeated '*) line="${line##*repeated }"; at=$((at + last * ${line%% *})); continue ;;
+      *'; '*) ;;
+      *) continue ;;
+    esac
     # shellcheck disable=SC2206
     words=(${line##*; })
     if [[ $line == *branch* ]]; then

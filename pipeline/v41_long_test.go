@@ -24,7 +24,7 @@ import (
 // TestEngineLongV41 compares steps after random caches of 18,001 tokens, or 66,001, with the
 // model's definition: more blocks than the 2,048 that a released model keeps as candidates,
 // positions beyond those that its rotation was made for, and a group of two that is half full.
-// Among so many scores a code of a query, which an order of sums may move, decides some picks.
+// Among this many scores a code of a query, which an order of sums may move, decides some picks.
 func TestEngineLongV41(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)

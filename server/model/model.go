@@ -65,6 +65,9 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 		return m, err
 	}
 	m.Config = m.Weights.Config
+	if m.Weights.Images {
+		o.Log.Warn("the model's images are left out: its text is served")
+	}
 	if err := m.Weights.Examine(ctx, o.Log); err != nil {
 		return m, err
 	}

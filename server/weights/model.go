@@ -21,6 +21,7 @@ type Model struct {
 	Head     Matrix    // [V, D]
 	HeadHC   Hyper     // mixes the streams in front of Norm; Fn [n, nD]
 	Layers   []Layer
+	Images   bool // the model also sees images, by tensors that are not read here
 	tensors  *model.Tensors
 	released map[string]string // names, and how they are stored
 	gguf     bool
@@ -63,7 +64,7 @@ func Open(dir string) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{Config: cfg, dir: dir, tensors: t, Layers: make([]Layer, len(cfg.Hash))}
+	m := &Model{Config: cfg, dir: dir, tensors: t, Images: seesImages(t.Names()), Layers: make([]Layer, len(cfg.Hash))}
 	if file, e := gguf.Find(dir); e == nil && file != "" {
 		m.gguf, m.dir, m.released = true, filepath.Dir(file), ggufReleased(t.Names())
 	} else {

@@ -3,6 +3,7 @@ package weights
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -35,6 +36,13 @@ var spellings = []struct {
 }
 
 var attentionOrDraft = regexp.MustCompile(`^(?:mtp\.|layers\.\d+\.(?:attn|self_attn)\.)`)
+
+var images = regexp.MustCompile(`^(?:vision|aligner)\.`)
+
+// seesImages reports whether a model has tensors for images, which are not read here.
+func seesImages(stored []string) bool {
+	return slices.ContainsFunc(stored, func(name string) bool { return images.MatchString(strings.TrimPrefix(name, "model.")) })
+}
 
 // releasedName is the released spelling of a stored name, "" for one that is not read here.
 func releasedName(stored string) string {
