@@ -1,3 +1,4 @@
+// u32_at is the number of four bytes, the lowest first.
 INLINE uint32_t u32_at(const uint8_t *p) { return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24; }
 
 // signs_of makes eight signs of seven bits: the eighth makes their number even.

@@ -8,8 +8,8 @@
 //	less(b, n) = b - n; pick(p, b) = p[b], of 16; negate(b, signs): bit i set means minus
 //	whole(b): their values, signed
 //
-// What mul returns is opaque to the compiler, which would fuse it with what is subtracted from it:
-// the definition rounds twice. cgo takes no -ffp-contract.
+// A compiler may fuse sub with mul, and cgo takes no -ffp-contract. The values stay the same: the
+// product is exact, as d has 11 bits, a scale at most 6 and a code 5.
 #include "decode.h"
 #include "block_q8_0.h"
 #include "block_mxfp4.h"

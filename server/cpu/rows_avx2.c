@@ -70,11 +70,7 @@ OP vec e8m0(const uint8_t *p) {
 
 #include "decode_x86.h"
 
-OP vec mul(vec x, vec y) {
-	x = (vec){_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)};
-	__asm__("" : "+x"(x.a), "+x"(x.b)); // see decode_body.h
-	return x;
-}
+OP vec mul(vec x, vec y) { return (vec){_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
 OP vec sub(vec x, vec y) { return (vec){_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
 OP void store(float *p, vec x) {
 	_mm256_storeu_ps(p, x.a);

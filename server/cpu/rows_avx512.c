@@ -61,11 +61,7 @@ OP vec e8m0(const uint8_t *p) {
 
 #include "decode_x86.h"
 
-OP vec mul(vec a, vec b) {
-	a = _mm512_mul_ps(a, b);
-	__asm__("" : "+v"(a)); // see decode_body.h
-	return a;
-}
+OP vec mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
 OP vec sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
 OP void store(float *p, vec a) { _mm512_storeu_ps(p, a); }
 OP vec whole(bytes b) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b)); }

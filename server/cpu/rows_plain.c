@@ -62,11 +62,7 @@ OP vec e8m0(const uint8_t *p) { LANES(from_bits(p[i / 4] ? (uint32_t)p[i / 4] <<
 typedef struct { int8_t b[16]; } bytes;
 #define BYTES(v) do { bytes o; for (int i = 0; i < 16; i++) o.b[i] = (int8_t)(v); return o; } while (0)
 
-OP vec mul(vec a, vec b) {
-	for (int i = 0; i < 16; i++) a.f[i] *= b.f[i];
-	__asm__("" : "+m"(a)); // see decode_body.h
-	return a;
-}
+OP vec mul(vec a, vec b) { LANES(a.f[i] * b.f[i]); }
 OP vec sub(vec a, vec b) { LANES(a.f[i] - b.f[i]); }
 OP void store(float *p, vec a) { memcpy(p, &a, 64); }
 OP float half(const uint8_t *p) {
