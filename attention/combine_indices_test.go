@@ -12,8 +12,8 @@ import (
 
 func TestCombineIndices(t *testing.T) { testkit.TestOp(t, "combine_topk_swa_indices") }
 
-// Two requests, window 3, one compressed entry for two tokens; the second time with
-// gather lengths that are too short, of which only the arithmetic is held.
+// Two requests, window 3, one compressed entry for two tokens; the second time with gather lengths
+// that are too short: then only the arithmetic is checked.
 func TestCombineIndicesRef(t *testing.T) {
 	topk := make([]int32, 5*4)
 	for i := range topk {

@@ -12,8 +12,8 @@ import (
 )
 
 // Every E4M3 code but NaN comes through the kernels without matrix units exactly, with scales from
-// end to end of what bf16 holds: each token attends one row, of which its output is a copy. Of
-// eight codes, which are converted together, any may be one below 2^-6.
+// end to end of what bf16 holds: each token attends one row, so that its output is a copy of it.
+// Any of the eight codes that are converted together may be one below 2^-6.
 func TestDecodeCodes(t *testing.T) {
 	dev := testkit.Device(t)
 	const rows = 73

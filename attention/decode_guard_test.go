@@ -29,8 +29,8 @@ import (
 // guardVar tells a process of TestDecodeGuard a variant, and how many bytes its pools lack.
 const guardVar = "VKMLA_TEST_GUARD"
 
-// Nothing behind a pool is read, which no value can show. Pools end where memory does, so that a
-// read behind them ends the process on a CPU. Where they lack their last bytes, it has to.
+// Nothing after a pool is read, which no value can show. Pools end where memory does, so that a
+// read past them ends the process on a CPU. Where they lack their last bytes, it has to.
 func TestDecodeGuard(t *testing.T) {
 	dev := testkit.Device(t)
 	if dev.Adapter().Type != vk.TypeCPU || len(dev.Caps().Missing([]string{"importHostMemory"})) > 0 {

@@ -12,8 +12,8 @@ import (
 // would need gigabytes for them. So a Record takes a piece of the tokens at a time, whose parts are
 // joined before those of the next piece take their place.
 
-// pieceTokens is what the tokens of a piece are a multiple of, so that its rows of every tensor
-// begin where a descriptor may: each has 4 bytes a token at least.
+// pieceTokens divides the tokens of a piece, so that its rows of every tensor begin where a
+// descriptor may: each has 4 bytes a token at least.
 const pieceTokens = 64
 
 // piece is the most tokens whose parts lie in scratch memory together: as many as the plan permits

@@ -23,7 +23,7 @@ func (n QueryNorm) IsZero() bool { return n.Eps == 0 && n.Positions.IsZero() && 
 
 // NormsQueries reports whether DecodeArgs.Norm may be given in a step of `tokens` tokens, with
 // lists of window and topk entries. It may where workgroups have few heads, as they do for few
-// tokens. With more heads each workgroup would norm so many queries that a launch of its own is
+// tokens. With more heads each workgroup would norm more queries, and a launch of its own is
 // shorter.
 func (o *Decoder) NormsQueries(tokens, window, topk int) bool {
 	return o.twoPass == nil && o.tilings[o.plan(tokens, window+topk).build].norms

@@ -10,8 +10,8 @@
 //
 // A row without any valid key gives out = 0 and lse = +inf, whatever the sink; a sink of -inf (or
 // none) has no effect, a sink of +inf makes out 0. An index that is negative or lies outside its
-// pool, and an index at or beyond the list's length, is masked: nothing is read for it, so stale
-// or poisoned pages behind it cannot show.
+// pool, and an index at or beyond the list's length, is masked: nothing is read for it, so stale or
+// poisoned pages that it points to cannot show.
 //
 // One alphabet throughout: T tokens, R requests, H query heads (any number up to 128; powers of
 // two are fast), D = 512 numbers of a row, page slots of a cache page, window and topk the widths

@@ -23,7 +23,7 @@ func ByRows(f func()) {
 	WithoutLanes(f)
 }
 
-// Rows is how the tiles of a prefill lie in shared memory.
+// Rows returns the layout of a prefill's tiles in shared memory.
 func Rows(o *Prefill) int { return o.tilings[0].rows }
 
 // DecodeRows is the same of a decoder.
@@ -46,7 +46,7 @@ type PlainForm struct {
 	Shared               int
 }
 
-// PlainForms are those of the profile for GPUs that nobody has measured.
+// PlainForms are those of the profile for GPUs without measurements.
 func PlainForms() (list []PlainForm) {
 	tune, _ := tuning.Named("generic")
 	for _, x := range tune.Attention.Plain {

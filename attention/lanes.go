@@ -16,8 +16,8 @@ const prefillLanes = "attn_prefill_lanes"
 // lanesOff keeps the kernels in lanes out, for tests of devices with unknown layouts.
 var lanesOff = false
 
-// laneTiling is how attn_decode_lanes and attn_prefill_lanes divide their work; the names are
-// those of shaders/lib/cm_lanes.glsl. M, N, K and TILE are one number, and all sizes are powers
+// laneTiling describes the division of work in attn_decode_lanes and attn_prefill_lanes; the names
+// are those of shaders/lib/cm_lanes.glsl. M, N, K and TILE are one number, and all sizes are powers
 // of two.
 type laneTiling struct {
 	matrixTiling

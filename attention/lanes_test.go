@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// accumulators is what opkit.MatrixLayout finds where accumulators lie in lanes with parts lanes a
-// row and columns as given.
+// accumulators returns the words that opkit.MatrixLayout finds where accumulators lie in lanes with
+// `parts` lanes a row and columns as `column` gives them.
 func accumulators(m, n, k, subgroup, parts int, column func(part, place int) int) []uint32 {
 	words := make([]uint32, m*k+k*n, m*k+k*n+m*n)
 	each := n / parts

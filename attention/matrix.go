@@ -8,8 +8,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// matrixTiling is how a kernel with cooperative matrices divides its work. The names are those
-// of shaders/lib/cm_mla.glsl.
+// matrixTiling describes the division of work in a kernel with cooperative matrices. The names are
+// those of shaders/lib/cm_mla.glsl.
 type matrixTiling struct {
 	m, n, k   int // shape of a matrix product
 	heads     int // HG, heads of a workgroup
@@ -41,7 +41,7 @@ func (t matrixTiling) constants() []uint32 {
 	return opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.kSplit)
 }
 
-// tiling is what the plan needs to know, with the cost of a tile.
+// tiling returns the plan's view of t, with the cost of a tile.
 func (t matrixTiling) tiling(cost float64) tiling {
 	return tiling{heads: t.heads, tile: t.tile, constants: t.constants(), subgroup: uint32(t.subgroup), cost: cost}
 }
@@ -76,7 +76,7 @@ func (f matrixFit) registers(t matrixTiling, queries int) int {
 	return out + f.copies()*(queries+weights) + other
 }
 
-// copies is how often the device holds an element of a product's operands.
+// copies counts the copies that the device holds of each element of a product's operands.
 func (f matrixFit) copies() int { return f.tune.Device.OperandCopies(f.caps) }
 
 // within reports whether a workgroup with `shared` bytes of shared memory and `registers` registers
@@ -180,8 +180,8 @@ func (f matrixFit) all(element string, heads int, complete func(matrixTiling) (m
 	})
 }
 
-// rows is how rows lie in shared memory, if lanes hold them as the profile says: columns of V come
-// by fours.
+// rows returns ROWS, the layout of rows in shared memory, if lanes hold them as the profile says:
+// columns of V come by fours. 0: they do not.
 func (f matrixFit) rows(t matrixTiling) int {
 	if D/t.n/t.subgroups%4 != 0 {
 		return 0

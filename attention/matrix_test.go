@@ -23,7 +23,7 @@ func profile(t testing.TB, name string) *tuning.Profile {
 	return p
 }
 
-// known is what finds tilings for a device of package knowncaps.
+// known returns the matrixFit that finds tilings for a device of package knowncaps.
 func known(t testing.TB, device string) matrixFit {
 	t.Helper()
 	caps, ok := knowncaps.Matrix[device]

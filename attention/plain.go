@@ -22,8 +22,8 @@ func plainTiling(tune *tuning.Attention, caps *vk.Caps, heads int) tiling {
 	return tiling{heads: f.Heads, tile: f.Tile, constants: opkit.Words(f.threads()), perUnit: f.PerUnit, cost: f.Time}
 }
 
-// plainForm is how a build without matrices divides its work; shaders/lib/sparse_mla.glsl has
-// the letters.
+// plainForm describes the division of work in a build without matrices; shaders/lib/sparse_mla.glsl
+// has the letters.
 type plainForm tuning.PlainForm
 
 func (f plainForm) threads() int { return 16 * f.Heads }

@@ -118,7 +118,7 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 	return &Prefill{dev, cfg, variant, k, m, s}, nil
 }
 
-// prepare asks for the kernels of a Record of some tokens with lists of so many entries.
+// prepare asks for the kernels of a Record of `tokens` tokens with lists of `width` entries.
 func (o *Prefill) prepare(tokens, width int) error {
 	p := o.plan(tokens, width)
 	ask := []*opkit.Later{o.k[p.build]}

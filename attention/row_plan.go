@@ -14,7 +14,7 @@ import (
 // DefaultWorkspace is the most memory for gathered rows at a time, in bytes.
 const DefaultWorkspace = 256 << 20
 
-// RowConfig is what tokens of a layer attend, and the room that their rows have.
+// RowConfig describes the rows that tokens of a layer attend, and the room for them.
 type RowConfig struct {
 	Window int  // rows of the sliding window, at least 1
 	Ratio  int  // tokens of an entry; 0: there are none
@@ -22,15 +22,15 @@ type RowConfig struct {
 	Picks  bool // tokens attend entries that an indexer picked, not all
 
 	Entries int // rows of the workspace for entries: from 0 on
-	Windows int // and for windows: behind them
+	Windows int // and for windows: after those
 }
 
 // Rows is the number of rows of the workspace, of 1024 bytes each.
 func (c RowConfig) Rows() int { return c.Entries + c.Windows }
 
-// Divide gives windows and entries room in a workspace of at most so many bytes, for steps of up to
-// `tokens` tokens of up to `requests` requests of up to maxLen tokens: as much as they can use. It
-// is at least what one token attends.
+// Divide gives windows and entries room in a workspace of at most `bytes` bytes: as much as they
+// can use in steps of up to `tokens` tokens of up to `requests` requests of up to maxLen tokens.
+// One token's rows always have room.
 func (c RowConfig) Divide(bytes uint64, tokens, requests, maxLen int) RowConfig {
 	most := int(min(bytes/(D*2), 1<<30))
 	requests = min(requests, tokens)
@@ -45,14 +45,14 @@ func (c RowConfig) Divide(bytes uint64, tokens, requests, maxLen int) RowConfig 
 // LeastRows is the fewest rows of a workspace: those that one token attends.
 func (c RowConfig) LeastRows() int { return c.Window + c.Width }
 
-// ListBytes is the size of the lists of gathered rows of so many tokens.
+// ListBytes is the size of the lists of gathered rows of `tokens` tokens.
 func (c RowConfig) ListBytes(tokens int) uint64 {
 	return uint64(tokens) * uint64(c.gatheredWidth()) * 4
 }
 
-// WorkspaceBytes is how many bytes of a workspace an attention over gathered rows can use, of those
-// that are offered (0: DefaultWorkspace): no more than a buffer has. A build without device
-// addresses reaches what a descriptor holds.
+// WorkspaceBytes returns the bytes that an attention over gathered rows can use of the `offered`
+// bytes of a workspace (0: DefaultWorkspace): at most the largest buffer. A build without device
+// addresses reaches only what a descriptor holds.
 func WorkspaceBytes(dev *vk.Device, variant string, offered uint64) uint64 {
 	a := dev.Adapter()
 	offered = min(cmp.Or(offered, DefaultWorkspace), cmp.Or(a.Caps.MaxBuffer, math.MaxUint64))
@@ -62,10 +62,9 @@ func WorkspaceBytes(dev *vk.Device, variant string, offered uint64) uint64 {
 	return offered
 }
 
-// Gathers reports whether, by the device's profile, the rows of steps of so many tokens of up to so
-// many requests are to be gathered, which takes shared memory for two tiles of rows. It does not
-// ask what a step has: results of a request depend on the sizes of steps, not on who else is in
-// them.
+// Gathers reports whether the device's profile gathers rows for steps of `tokens` tokens of up to
+// `requests` requests, which takes shared memory for two tiles of rows. The contents of a step do
+// not matter: a request's results depend on the sizes of steps, not on the other requests in them.
 func Gathers(dev *vk.Device, tokens, requests int) bool {
 	tune := tuning.Of(dev)
 	return gathers(&tune.Attention, tokens, requests) && !inPages(tune, dev.Adapter())
@@ -84,7 +83,7 @@ func gathers(n *tuning.Attention, tokens, requests int) bool {
 }
 
 // RowPlan says how a step's tokens attend gathered rows, piece by piece. A piece is tokens whose
-// rows fit the workspace together: entries from row 0 on, windows behind RowConfig.Entries. A
+// rows fit the workspace together: entries from row 0 on, windows from row RowConfig.Entries on. A
 // request's entries are gathered whole where that takes fewer rows than those that its tokens
 // picked; else each token's picks are. What does not fit goes to the next piece.
 //
@@ -108,7 +107,7 @@ const (
 	placeListed         // the token's own, in the order of its list
 )
 
-// RunsOf is the most runs of a plan for so many tokens.
+// RunsOf returns the most runs of a plan for `tokens` tokens.
 func RunsOf(tokens int) int { return 4 * tokens }
 
 // Begin empties the plan.
@@ -134,7 +133,7 @@ func (p *RowPlan) Add(table, n, length int) {
 	}
 }
 
-// End ends the plan, for a step of so many tokens with padding.
+// End ends the plan, for a step of `tokens` tokens, padding included.
 func (p *RowPlan) End(tokens int) {
 	p.flush()
 	for len(p.Places) < tokens {

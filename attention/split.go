@@ -21,7 +21,7 @@ type splitter struct {
 	workgroups int      // that fill the device, one on each unit
 }
 
-// plan is how a launch is divided.
+// plan describes the division of a launch.
 type plan struct {
 	build  int // index of the tiling
 	splits int // parts of each row
@@ -96,7 +96,8 @@ func (s splitter) room(x tiling) int { return s.workgroups * max(x.perUnit, 1) }
 // splits is the number of parts for t tokens with rows of at most width entries.
 func (s splitter) splits(t, width int) int { return s.plan(t, width).splits }
 
-// scratchBytes is what the partial rows of up to maxT tokens need, 0 if nothing is split.
+// scratchBytes returns the bytes that the partial rows of up to maxT tokens need, 0 if nothing is
+// split.
 func (s splitter) scratchBytes(maxT, width int) uint64 {
 	switch {
 	case s.invariant:
@@ -151,6 +152,6 @@ func partials(op string, scratch, dst vk.View, t, splits, heads int) (ml, out vk
 	return ml, out, nil
 }
 
-// products is how many multiply-adds attention of t tokens to so many rows takes: of each row and
-// head for its score, and for its share of the output.
+// products counts the multiply-adds of attention of t tokens to `rows` rows: each row and head has
+// D for its score and D for its share of the output.
 func products(t, heads, rows int) float64 { return 2 * D * float64(t) * float64(heads) * float64(rows) }

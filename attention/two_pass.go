@@ -21,9 +21,9 @@ type TwoPassConfig struct {
 	ZeroMasked bool
 }
 
-// TwoPass is the decode attention of Decoder in two passes: the slots of both
-// index lists are dequantised to a bf16 workspace, of which the prefill kernel
-// then attends each token's part. TwoPassRef defines it.
+// TwoPass is the decode attention of Decoder in two passes: the slots of both index lists are
+// dequantised to a bf16 workspace, and the prefill kernel then attends each token's part of it.
+// TwoPassRef defines it.
 //
 // Tokens go in pieces whose rows fit DecoderConfig.Workspace.
 //

@@ -49,8 +49,8 @@ func twoPass(ladder []vk.Variant) []vk.Variant {
 	return ladder
 }
 
-// knownDecoder refuses a name that is not in DecodeVariants, and lists all of them: each of the
-// two ladders behind it knows only its own.
+// knownDecoder refuses a name that is not in DecodeVariants, and lists all of them: each of the two
+// ladders knows only its own.
 func knownDecoder(variant string) error {
 	var names []string
 	for _, v := range DecodeVariants {

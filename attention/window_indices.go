@@ -18,8 +18,8 @@ type WindowIndicesConfig struct {
 	Page    int    // slots of a page of the window cache (64)
 	Variant string // "" or "base"
 
-	// Drafts is the most tokens of a draft block, each of which attends the whole block; 0: tokens
-	// attend themselves and what is before them. DeepSeek-V4.1 drafts 5.
+	// Drafts is the most tokens of a draft block, whose tokens all attend the whole block; 0:
+	// tokens attend themselves and what is before them. DeepSeek-V4.1 drafts 5.
 	Drafts int
 }
 

@@ -14,8 +14,8 @@ func TestWindowIndices(t *testing.T) { testkit.TestOp(t, "decode_window_indices"
 
 func TestDraftIndices(t *testing.T) { testkit.TestOp(t, "draft_block_indices") }
 
-// A draft block of 5 behind position 199: each of its tokens attends positions 72 to 199, and all
-// of the block. Behind position 2 there are 3 rows of context.
+// A draft block of 5 after position 199: each of its tokens attends positions 72 to 199, and all of
+// the block. After position 2 there are 3 rows of context.
 func TestDraftIndicesRef(t *testing.T) {
 	const width = 133
 	slots, lens := make([]int32, 8*width), make([]int32, 8)

@@ -14,7 +14,7 @@ import (
 // CompressVariants are the variants of Compress, best first.
 var CompressVariants = ladder("kv_compress")
 
-// CompressEps is what released models add to the mean square of an entry.
+// CompressEps is the number that released models add to the mean square of an entry.
 const CompressEps = 1e-6
 
 // CompressConfig says what a Compress is built for.
@@ -149,7 +149,7 @@ func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
 	return &Compress{dev: dev, cfg: cfg, variant: variant, kernel: k, most: cfg.groups()}, nil
 }
 
-// state is how the pool of states is used.
+// state returns the kernel's access to the pool of states.
 func (cfg CompressConfig) state() vk.Access {
 	if cfg.Save {
 		return vk.ReadWrite
@@ -157,11 +157,11 @@ func (cfg CompressConfig) state() vk.Access {
 	return vk.Read
 }
 
-// compressBound is how many bindings of kv_compress.comp builds by address have, too.
+// compressBound is the number of bindings of kv_compress.comp that builds by address have, too.
 const compressBound = 8
 
-// compressAccess is how kv_compress.comp uses what it binds: small tensors, numbers of tokens, the
-// pool of states, that of entries, latents.
+// compressAccess lists the uses that kv_compress.comp makes of its bindings: small tensors, numbers
+// of tokens, the pool of states, that of entries, latents.
 func compressAccess(state vk.Access) []vk.Access {
 	return append(slices.Repeat([]vk.Access{vk.Read}, compressBound+1), state, vk.Write, vk.Write)
 }

@@ -129,5 +129,5 @@ func BenchmarkCompress(b *testing.B) {
 	}
 }
 
-// read is what a compress has to move.
+// read returns the bytes that a compress has to move.
 func (s *benchStep) read() int { return s.closing * (8*s.c.Window()*s.c.Dim + cache.SlotBytes) }

@@ -45,12 +45,12 @@ var (
 	C1Index = Compression{Dim: IndexDim, Ratio: 1, Latent: true, Ungated: true} // index keys of C1Main's entries
 )
 
-// Channels is how many gated values a token brings: Dim, or 2*Dim with Overlap. A token's state
-// is that many kv values and as many scores.
+// Channels returns the number of gated values of a token: Dim, or 2*Dim with Overlap. A token's
+// state is that many kv values and as many scores.
 func (c Compression) Channels() int { return c.halves() * c.Dim }
 
-// Columns is how many numbers a compressor takes of a token: the kv values and the scores of its
-// channels, or Dim with Ungated.
+// Columns returns the number of numbers that a compressor takes of a token: the kv values and the
+// scores of its channels, or Dim with Ungated.
 func (c Compression) Columns() int {
 	if c.Ungated {
 		return c.Dim

@@ -168,8 +168,8 @@ func TestPoolBeyondDescriptor(t *testing.T) {
 	}
 }
 
-// The n-th allocation fails, for every n: each time a clean error that is the
-// hook's, and nothing left behind.
+// The n-th allocation fails, for every n: each time a clean error that is the hook's, and nothing
+// left over.
 func TestAllocationFailure(t *testing.T) {
 	adapter := testkit.Device(t).Adapter()
 	failed := errors.New("no memory, says the test")

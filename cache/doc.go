@@ -4,12 +4,11 @@
 //
 // # Pages and slots
 //
-// A slot holds one cached vector of 512 numbers. A [Record] says how: V4's has 584
-// bytes, of which 448 are E4M3 codes and the last 64 numbers bf16; V4.1's rows have 528
-// bytes of E4M3 codes and its compressed entries 288 of E2M1 codes, with their scales.
-// [Layout] says where in a page they lie, and names the record. Slot s of a pool is slot
-// s%page of page s/page; slot ids are what slot mappings (int64) and index lists (int32)
-// contain, and a negative one is none.
+// A slot holds one cached vector of 512 numbers. A [Record] says how: V4's has 584 bytes, with 448
+// E4M3 codes and the last 64 numbers in bf16; V4.1's rows have 528 bytes of E4M3 codes and its
+// compressed entries 288 of E2M1 codes, with their scales. [Layout] says where in a page they lie,
+// and names the record. Slot s of a pool is slot s%page of page s/page; slot ids are what slot
+// mappings (int64) and index lists (int32) contain, and a negative one is none.
 //
 // # Host side
 //

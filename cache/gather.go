@@ -50,7 +50,7 @@ type Gather struct {
 	kernel  *vk.Kernel
 }
 
-// gatherAccess is how kv_gather.comp uses what it binds.
+// gatherAccess lists the uses that kv_gather.comp makes of its bindings.
 var gatherAccess = []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write, vk.Read}
 
 // kvGatherPush is the push block of kv_gather.comp.

@@ -73,7 +73,7 @@ type kvGatherRunsPush struct {
 	Row0       uint32
 }
 
-// runsPerUnit is how many workgroups of 128 invocations share a compute unit.
+// runsPerUnit is the number of workgroups of 128 invocations that share a compute unit.
 const runsPerUnit = 16
 
 // NewGatherRuns chooses the variant and builds its kernel. The device owns the kernel; there is

@@ -49,7 +49,7 @@ func TestGatherArguments(t *testing.T) {
 		"pages of 64":   with(func(a *cache.GatherArgs) { a.Cache.Layout.Page = 64 }),
 		"stride of 584": with(func(a *cache.GatherArgs) { a.Cache.Layout.Stride = 584 }),
 	})
-	// No room left behind the offset: nothing to do.
+	// No room left after the offset: nothing to do.
 	full := good
 	full.Offset = 4
 	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, full) })

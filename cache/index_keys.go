@@ -14,7 +14,7 @@ import (
 // IndexDim is the numbers of an indexer key.
 const IndexDim = 128
 
-// IndexKeyFormat is how an indexer key of 128 numbers is stored.
+// IndexKeyFormat names a storage format of indexer keys of 128 numbers.
 type IndexKeyFormat uint8
 
 // Formats of indexer keys.
@@ -100,8 +100,8 @@ func (f IndexKeyFormat) check(op string) error {
 	return nil
 }
 
-// IndexKeyCache is a pool of pages of indexer keys in device memory. NewIndexKeys
-// allocates one; a literal makes one of memory that somebody else owns.
+// IndexKeyCache is a pool of pages of indexer keys in device memory. NewIndexKeys allocates one; a
+// literal makes one of memory that has another owner.
 type IndexKeyCache struct {
 	Pool   tensor.Tensor // [pages, stride] u8
 	Layout IndexKeyLayout

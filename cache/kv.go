@@ -9,8 +9,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// KVCache is a pool of K pages in device memory. NewKV allocates one; a literal
-// makes one of memory that somebody else owns.
+// KVCache is a pool of K pages in device memory. NewKV allocates one; a literal makes one of memory
+// that has another owner.
 type KVCache struct {
 	Pool   tensor.Tensor // [pages, stride] u8
 	Layout Layout

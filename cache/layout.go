@@ -16,7 +16,7 @@ const (
 	ScaleBytes = 8   // scale bytes of a slot: 7 and a pad byte, which is 0
 	SlotBytes  = RowBytes + ScaleBytes
 
-	// StrideAlign is what the usual page stride is a multiple of.
+	// StrideAlign divides the usual page stride.
 	StrideAlign = 576
 )
 

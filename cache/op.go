@@ -33,9 +33,8 @@ var pushLayouts = map[string]any{
 // checked by more layers, so that base comes first where it can hold the memory.
 func ladder(stem string) []vk.Variant { return opkit.Ladder(stem, VariantBase, VariantDA) }
 
-// strided is the number of workgroups in x for n rows of which a workgroup takes
-// each at a time: as many as there is work for, within the device's limit. The
-// kernel steps over the rest.
+// strided returns the number of workgroups in x for n rows where a workgroup takes `each` rows at a
+// time: as many as there is work for, within the device's limit. The kernel steps over the rest.
 func strided(dev *vk.Device, n, each int) uint32 {
 	return uint32(min(opkit.CeilDiv(n, each), int(dev.Caps().MaxWorkgroupCount[0])))
 }

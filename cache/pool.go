@@ -24,9 +24,9 @@ var (
 	ErrRecycled = errors.New("page was recycled")
 )
 
-// BlockPool hands out the page ids 0 to capacity-1 and counts who holds them. It
-// knows nothing of the memory behind them. Its methods may be called by several
-// goroutines at once, and each either does all it was asked or nothing.
+// BlockPool hands out the page ids 0 to capacity-1 and counts who holds them. It knows nothing of
+// their memory. Its methods may be called by several goroutines at once, and each either does all
+// it was asked or nothing.
 type BlockPool struct {
 	mu   sync.Mutex
 	refs []int32 // holders of each page
@@ -71,8 +71,7 @@ func (p *BlockPool) Grow(capacity int) error {
 	return nil
 }
 
-// Least is the least capacity that Shrink takes: the pages up to the last one that somebody
-// holds.
+// Least is the least capacity that Shrink takes: the pages up to the last one that has a holder.
 func (p *BlockPool) Least() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,7 +99,7 @@ func (p *BlockPool) Shrink(capacity int) error {
 	return nil
 }
 
-// Free is the number of pages that nobody holds.
+// Free is the number of pages without a holder.
 func (p *BlockPool) Free() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,9 +131,9 @@ func (p *BlockPool) Alloc(n int) ([]int32, error) {
 	return p.take(make([]int32, 0, n), n), nil
 }
 
-// extend appends n pages to the entries of a table, of which last is the last one. If another
-// table holds that page, too, last is replaced by a fresh page and released. Both happen under one
-// lock: of several holders that extend at the same time, one keeps the page.
+// extend appends n pages to the entries of a table, which end with `last`. If another table holds
+// that page, too, last is replaced by a fresh page and released. Both happen under one lock: of
+// several holders that extend at the same time, one keeps the page.
 func (p *BlockPool) extend(blocks []int32, last int32, n int) (all []int32, shared bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -172,8 +171,8 @@ func (p *BlockPool) take(to []int32, n int) []int32 {
 	return to
 }
 
-// Retain adds a holder to each of the pages; an id that occurs twice gets two. It
-// fails with ErrForeignBlock for a page that nobody holds yet.
+// Retain adds a holder to each of the pages; an id that occurs twice gets two. It fails with
+// ErrForeignBlock for a page that has no holder yet.
 func (p *BlockPool) Retain(blocks ...int32) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"github.com/vkmla/vkmla/internal/opkit"
 )
 
-// Record is how the 512 numbers of a slot are stored. Records of different models may have the
-// same width, so that a record is always named and never told from its bytes.
+// Record names a storage format of the 512 numbers of a slot. Records of different models may have
+// the same width, so that a record is always named and never told from its bytes.
 type Record uint8
 
 // Records.
@@ -51,8 +51,8 @@ func (r Record) ScaleBytes() int { return recordBytes[min(int(r), len(recordByte
 // SlotBytes is the bytes of a slot: 584, 528 or 288.
 func (r Record) SlotBytes() int { return r.RowBytes() + r.ScaleBytes() }
 
-// Align is what the offset of a pool and the stride of its pages are multiples of, in bytes: 8 or,
-// but for RecordV4, 16.
+// Align returns the bytes that the offset of a pool and the stride of its pages are multiples of: 8
+// for RecordV4, 16 for the others.
 func (r Record) Align() uint64 { return recordBytes[min(int(r), len(recordBytes)-1)].align }
 
 // DefaultStride is the bytes of a page of page slots, rounded up to a multiple of 576 (RecordV4) or

@@ -13,8 +13,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// The operations of TestCompress save states first and compare them byte for byte;
-// here are the slots of which nothing may be written, for both variants.
+// The operations of TestCompress save states first and compare them byte for byte; here are the
+// slots that must stay as they are, for both variants.
 func TestSaveStateSkips(t *testing.T) {
 	dev := testkit.Device(t)
 	l := must[cache.StateLayout](t)(cache.NewStateLayout(cache.C4Index, 3, 0))

@@ -10,8 +10,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// poolAlign is what strides and offsets of state and indexer pages are multiples
-// of, so that kernels may read them 16 bytes at a time.
+// poolAlign divides strides and offsets of state and indexer pages, so that kernels may read them
+// 16 bytes at a time.
 const poolAlign = 16
 
 // StateLayout is the shape of a page of compressor state: slot t holds Channels f32
@@ -70,12 +70,12 @@ func checkPage(op string, page, stride, slotBytes int) error {
 	return nil
 }
 
-// maxStateBytes is how large a state pool may be: kernels number its 16-byte units
-// in 32 bits, of which the last number is none.
+// maxStateBytes is the largest size of a state pool: kernels number its 16-byte units in 32 bits,
+// and the last number stands for none.
 const maxStateBytes = poolAlign * (1<<32 - 2)
 
-// StateCache is a pool of pages of compressor state in device memory. NewState
-// allocates one; a literal makes one of memory that somebody else owns.
+// StateCache is a pool of pages of compressor state in device memory. NewState allocates one; a
+// literal makes one of memory that has another owner.
 type StateCache struct {
 	Pool   tensor.Tensor // [pages, stride] u8
 	Layout StateLayout

@@ -20,7 +20,7 @@ type Table struct {
 	blocks []int32 // -1: recycled
 	gone   int     // how many are recycled: the first ones
 	length int
-	own    bool // no fork holds the last page, so that nobody has to ask the pool
+	own    bool // no fork holds the last page, so that the pool need not be asked
 }
 
 // PageCopy says that the bytes of page From must be copied to page To before To
@@ -179,9 +179,8 @@ func (t *Table) Row(row []int32) error {
 	return nil
 }
 
-// Fork returns a table with the same positions in the same pages, which both hold
-// from now on. It fails with ErrForeignBlock if this table was closed behind the
-// caller's back.
+// Fork returns a table with the same positions in the same pages, which both hold from now on. It
+// fails with ErrForeignBlock if pages of this table were released elsewhere.
 func (t *Table) Fork() (*Table, error) {
 	if err := t.pool.Retain(t.blocks[t.gone:]...); err != nil {
 		return nil, err
@@ -190,10 +189,9 @@ func (t *Table) Fork() (*Table, error) {
 	return &Table{pool: t.pool, page: t.page, blocks: slices.Clone(t.blocks), gone: t.gone, length: t.length}, nil
 }
 
-// Truncate forgets the positions from n on and lets go of pages that have none
-// left. It fails with vk.ErrArgument if n is not in 0..Len(), and with ErrRecycled if
-// position n lies in a page that was recycled, behind the beginning of it: the next
-// position could not be written there.
+// Truncate forgets the positions from n on and lets go of pages that have none left. It fails with
+// vk.ErrArgument if n is not in 0..Len(), and with ErrRecycled if position n lies inside a recycled
+// page, not at its beginning: the next position could not be written there.
 func (t *Table) Truncate(n int) error {
 	if n < 0 || n > t.length {
 		return pkg.Wrong("truncate", "n", n, "0..%d positions", t.length)
@@ -231,8 +229,8 @@ func (t *Table) Recycle(first int) error {
 	return nil
 }
 
-// Close lets go of all pages and leaves the table empty. It fails, as Truncate and
-// Recycle do, with ErrDoubleFree if somebody else released pages of the table.
+// Close lets go of all pages and leaves the table empty. It fails, as Truncate and Recycle do, with
+// ErrDoubleFree if pages of the table were released elsewhere.
 func (t *Table) Close() error {
 	if t == nil {
 		return nil

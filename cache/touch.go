@@ -37,8 +37,8 @@ func NewTouch(dev *vk.Device) (*Touch, error) {
 	return &Touch{dev, k}, nil
 }
 
-// Record records the launch for a pool that a descriptor holds. sink is [1] u32 or more, which
-// nobody reads: the device may write to its first word.
+// Record records the launch for a pool that a descriptor holds. sink is [1] u32 or more, which no
+// kernel reads: the device may write to its first word.
 //
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (x *Touch) Record(rec *vk.Recorder, pool, sink tensor.Tensor) error {

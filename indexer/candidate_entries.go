@@ -28,7 +28,7 @@ type CandidateEntriesArgs struct {
 
 	// With SlotPage only.
 	TokenToReq tensor.Tensor // [T] i32 row of Slots.BlockTable
-	Lens       tensor.Tensor // [T] i32 columns of a token, of which min(Lens[t], 8*W, K) were picked
+	Lens       tensor.Tensor // [T] i32 columns of a token; min(Lens[t], 8*W, K) of them were picked
 	Slots      PickSlots
 }
 
@@ -110,14 +110,15 @@ func (o *CandidateEntries) checkLaunch(op, arg string, picks, blocks tensor.Tens
 	)
 }
 
-// record records the launch for picks among the first so many columns of each token.
+// record records the launch for picks among the first `columns` columns of each token.
 func (o *CandidateEntries) record(rec *vk.Recorder, op string, a CandidateEntriesArgs, columns int, requests, lens vk.View) error {
 	kernel, err := o.k.Kernel()
 	if err != nil {
 		return err
 	}
 	push := idxCandidateEntriesPush{K: uint32(a.Picks.Shape[1]), BlocksWidth: uint32(a.Blocks.Shape[1]), Columns: uint32(columns)}
-	// Without slots what nobody reads or writes is bound to picks, which are memory of this launch.
+	// Without slots the bindings that the kernel does not use get picks, which are memory of this
+	// launch.
 	table, slots, counts := a.Picks.View(), a.Picks.View(), a.Picks.View()
 	if o.cfg.SlotPage > 0 {
 		push.Requests, push.TableWidth = uint32(a.Slots.BlockTable.Shape[0]), uint32(a.Slots.BlockTable.Shape[1])

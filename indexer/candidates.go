@@ -22,7 +22,7 @@ type CandidatesConfig struct {
 
 // CandidateBlocks are the blocks of 8 entries in which later layers look for their picks.
 type CandidateBlocks struct {
-	Blocks  tensor.Tensor // [T, K] i32, written: block numbers within the request, ascending, -1 behind the last
+	Blocks  tensor.Tensor // [T, K] i32, written: block numbers within the request, ascending, -1 after the last
 	Columns tensor.Tensor // [T] i32, written: entries of these blocks that the token sees
 }
 
@@ -54,7 +54,7 @@ type idxCandidatesPush struct {
 	Width, First, Limit, Keep uint32
 }
 
-// candidateThreads is how many blocks a workgroup of idx_candidates takes.
+// candidateThreads is the number of blocks that a workgroup of idx_candidates takes.
 const candidateThreads = 128
 
 // NewCandidates builds the kernels. The device owns them; there is nothing to close.
@@ -79,7 +79,7 @@ func NewCandidates(dev *vk.Device, cfg CandidatesConfig) (*Candidates, error) {
 // Variant is the name of the variant of TopK that was chosen.
 func (o *Candidates) Variant() string { return o.topk.Variant() }
 
-// candidatePlan is how the scratch of so many rows and columns is laid out: scores of blocks,
+// candidatePlan describes the layout of the scratch for some rows and columns: scores of blocks,
 // counts of blocks, lists of the selection.
 type candidatePlan struct {
 	rows, blocks, lists int

@@ -146,7 +146,7 @@ func TestCandidatesArguments(t *testing.T) {
 	} {
 		a := good
 		spoil(&a)
-		if arg == "Logits" { // the columns, behind all else
+		if arg == "Logits" { // the columns, after all else
 			a.Out.Blocks, a.Out.Columns = upload(t, dev, tensor.I32, make([]int32, 16), 4, 4), a.Lens
 			a.Scratch = scratch(t, dev, op.ScratchBytes(4, 12))
 		}
@@ -223,7 +223,7 @@ func TestSelectCandidatesOfManyTokens(t *testing.T) {
 	assert.NoError(t, op.Record(rec, a))
 }
 
-// Block -1 is nobody's under every table. One that had an entry for each number of 32 bits would
+// Block -1 has no entries under any table. One that had an entry for each number of 32 bits would
 // have one for it, too, and is refused: entries are numbers of 31 bits.
 func TestBlocksOfLargeTables(t *testing.T) {
 	dev := testkit.Device(t)

@@ -46,7 +46,7 @@ func (g golden) array(name string) vectors.Array {
 	return x
 }
 
-// lens is how many entries of ratio tokens each token sees.
+// lens returns the number of entries of `ratio` tokens that each token sees.
 func (g golden) lens(ratio int) []int32 {
 	lens := make([]int32, len(g.positions))
 	indexer.VisibleRef(g.positions, nil, ratio, 0, lens)
@@ -77,7 +77,7 @@ func (g golden) top(dev *vk.Device, x []float32, n int, lens []int32, k int) ten
 	return out
 }
 
-// goldenBlocks is how many candidate blocks the recorded model has.
+// goldenBlocks is the number of candidate blocks of the recorded model.
 const goldenBlocks = 6
 
 // blocks are the candidate blocks of layer 4 by the device, which are the recorded ones.

@@ -9,7 +9,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// laneTiling is how idx_logits_lanes_cm divides its work; the names are those of
+// laneTiling describes the division of work in idx_logits_lanes_cm; the names are those of
 // shaders/idx_logits_lanes.comp. All sizes but heads are powers of two.
 type laneTiling struct {
 	m, n, k   int  // shape of a matrix product
@@ -20,7 +20,8 @@ type laneTiling struct {
 	raw       bool // the kernel quantises the queries
 }
 
-// rawParts is how many invocations quantise a head: each has 8 neighbouring numbers of either half.
+// rawParts is the number of invocations that quantise a head: each has 8 neighbouring numbers of
+// either half.
 const rawParts = D / 2 / 8
 
 func (t laneTiling) threads() int { return t.subgroup * t.subgroups }

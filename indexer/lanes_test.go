@@ -15,8 +15,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// inLanes is what opkit.MatrixLayout finds where matrices lie as laneParts wants them and
-// parts lanes share a row, with K positions and columns by part and place as given.
+// inLanes returns the words that opkit.MatrixLayout finds where matrices lie as laneParts wants
+// them and `parts` lanes share a row, with K positions and columns by part and place as given.
 func inLanes(m, n, k, subgroup, parts int, position func(part, place int) int) []uint32 {
 	bases := subgroup / parts
 	var words []uint32

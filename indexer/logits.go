@@ -13,9 +13,9 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// LogitsVariants are the variants of Logits, best first. f16 holds every E4M3 and
-// E2M1 code and costs fewer instructions to decode to than bf16, so cm comes before
-// cmb; cmb has the range of f32 for MXFP4 scales, see Logits. Nobody gets half unasked.
+// LogitsVariants are the variants of Logits, best first. f16 holds every E4M3 and E2M1 code and
+// costs fewer instructions to decode to than bf16, so cm comes before cmb; cmb has the range of f32
+// for MXFP4 scales, see Logits.
 var LogitsVariants = opkit.Ladder("idx_logits", VariantCM, VariantDot, VariantBase, VariantDA)
 
 // LogitsConfig says what a Logits is built for.
@@ -27,8 +27,8 @@ type LogitsConfig struct {
 	MaxBytes uint64               // size of the largest pool or output; 0: whatever a descriptor of the device can hold
 	Variant  string               // "" picks the best
 
-	// Workgroups is how many workgroups fill the device; 0 asks the device. Results depend neither
-	// on it nor on Group.
+	// Workgroups is the number of workgroups that fill the device; 0 asks the device. Results
+	// depend neither on it nor on Group.
 	Workgroups int
 
 	// Raw takes queries and weights as in LogitsArgs.Raw; the kernel of the scores turns and
@@ -36,9 +36,9 @@ type LogitsConfig struct {
 	// vk.ErrMissingFeature on other devices.
 	Raw bool
 
-	// Blocks is how many candidate blocks a token has, in LogitsArgs.Blocks: columns are then the
-	// entries of these, and tokens share no keys, whatever Group is; a row of LogitsArgs.BlockTable
-	// has at most 2^31 slots. 0: columns are all entries.
+	// Blocks is the number of candidate blocks of a token, in LogitsArgs.Blocks: columns are then
+	// the entries of these, and tokens share no keys, whatever Group is; a row of
+	// LogitsArgs.BlockTable has at most 2^31 slots. 0: columns are all entries.
 	Blocks int
 
 	tops     bool // LogitsArgs.tops will be written
@@ -116,7 +116,7 @@ type idxLogitsPush struct {
 	SoftmaxScale, HeadScale     float32
 }
 
-// baseKeys is how many entries a workgroup of the builds without matrices takes.
+// baseKeys is the number of entries that a workgroup takes in the builds without matrices.
 const baseKeys = 128
 
 // baseHeads is their constant HEADS, 0 for its default.
@@ -384,7 +384,7 @@ func (o *Logits) check(op string, a LogitsArgs) error {
 	return pkg.Reach(o.dev, op, o.variant, o.targets(a)...)
 }
 
-// checkBlocks checks candidate blocks, of which columns have to be entries.
+// checkBlocks checks candidate blocks; the columns have to be entries of them.
 func (o *Logits) checkBlocks(op string, t int, a LogitsArgs) error {
 	if o.cfg.Blocks == 0 {
 		if !a.Blocks.IsZero() {
@@ -392,7 +392,7 @@ func (o *Logits) checkBlocks(op string, t int, a LogitsArgs) error {
 		}
 		return nil
 	}
-	// Block -1 begins at entry 2^32-8, which is to be behind every table.
+	// Block -1 begins at entry 2^32-8, which has to lie beyond every table.
 	if slots := uint64(a.BlockTable.Shape[1]) * uint64(o.cfg.Page); slots > 1<<31 {
 		return pkg.Wrong(op, "BlockTable", a.BlockTable, "at most 2^31 slots of a request, not %d", slots)
 	}

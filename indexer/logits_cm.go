@@ -8,8 +8,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// cmTiling is how a cooperative-matrix build of idx_logits divides its work; the
-// names are those of shaders/idx_logits_cm.comp. All sizes are powers of two.
+// cmTiling describes the division of work in a cooperative-matrix build of idx_logits; the names
+// are those of shaders/idx_logits_cm.comp. All sizes are powers of two.
 type cmTiling struct {
 	m, n, k   int  // shape of a matrix product
 	heads     int  // HG, heads that a subgroup holds

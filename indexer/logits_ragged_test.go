@@ -16,7 +16,7 @@ import (
 )
 
 // ragged is a prompt's scores as vLLM computes them: keys of all requests gathered to rows one
-// behind the other, cu[r] of them before those of request r, and for each token the rows that it
+// after the other, cu[r] of them before those of request r, and for each token the rows that it
 // sees, ks to ke-1. Numbers are small integers, so that every order of sums gives the same bits.
 type ragged struct {
 	heads   int
@@ -92,7 +92,7 @@ func (x *ragged) paged(rng *rand.Rand, f cache.IndexKeyFormat, cu, tokenToReq []
 	return p
 }
 
-// same demands the scores of a token, from its first row on, and nothing behind its last.
+// same demands the scores of a token, from its first row on, and nothing after its last.
 func (x *ragged) same(t *testing.T, token int, got []float32) {
 	t.Helper()
 	ks, ke := x.ks[token], x.ke[token]

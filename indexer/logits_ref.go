@@ -8,8 +8,7 @@ import (
 	"github.com/vkmla/vkmla/internal/numfmt"
 )
 
-// LogitsHost is what LogitsRef computes from: the operands of LogitsArgs in host
-// memory, in the same shapes.
+// LogitsHost holds the operands of LogitsArgs in host memory, in the same shapes, for LogitsRef.
 type LogitsHost struct {
 	Heads       int
 	Q           []byte    // [T, H, 128] E4M3, or [T, H, 64] with two E2M1 codes a byte
@@ -35,9 +34,8 @@ type LogitsHost struct {
 //	       sum_b 2^(sq[t][h][b]-127) * 2^(sk[n][b]-127) * sum_{d in b} q[t][h][d] * k[n][d]
 //
 // in float64, rounded once at the end, and nothing else. With Blocks the key of n is that of entry
-// Blocks[t][n/8]*8 + n%8, of which there is none where a block is negative.
-// An entry whose page is not there (beyond the table, negative, beyond the pool, or of a request
-// that the table does not have) gets -Inf.
+// Blocks[t][n/8]*8 + n%8; a negative block has no entries. An entry whose page is not there (beyond
+// the table, negative, beyond the pool, or of a request that the table does not have) gets -Inf.
 //
 // Errors: vk.ErrArgument for slices that do not have the sizes that follow from each
 // other.
@@ -78,7 +76,7 @@ func (x LogitsHost) entry(t, n int) int {
 	return max(block*BlockEntries+n%BlockEntries, -1)
 }
 
-// slot is where entry n of a request lies, if it is in the pool.
+// slot returns the slot of entry n of request r, and whether it is in the pool.
 func (x LogitsHost) slot(r, n, pages int) (int64, bool) {
 	page, column := x.Layout.Page, n/x.Layout.Page
 	if n < 0 || r < 0 || r >= len(x.BlockTable)/x.TableWidth || column >= x.TableWidth {

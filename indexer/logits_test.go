@@ -34,7 +34,7 @@ func TestLogitsDots(t *testing.T) {
 
 var indexFormats = []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4}
 
-// logitsPoison is what a column holds that was not written.
+// logitsPoison fills columns before a run, so that those that were not written show.
 const logitsPoison = 0xFFFFFFFF
 
 // logitsConfig is a configuration that suits the operands.

@@ -25,7 +25,7 @@ const (
 	VariantDot = opkit.Dot // as da, with dot products of two halves
 )
 
-// BlockEntries is how many entries in a row a candidate block has.
+// BlockEntries is the number of consecutive entries in a candidate block.
 const BlockEntries = 8
 
 // pkg begins the errors of this package and makes its kernels.

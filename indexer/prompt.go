@@ -6,7 +6,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// promptTiling is how idx_logits_prompt_cm divides its work; the names are those of
+// promptTiling describes the division of work in idx_logits_prompt_cm; the names are those of
 // shaders/idx_logits_prompt.comp.
 type promptTiling struct {
 	laneTiling     // subgroups are the tokens of a workgroup

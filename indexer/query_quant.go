@@ -67,7 +67,7 @@ type idxQueryQuantPush struct {
 	SoftmaxScale, HeadScale float32
 }
 
-// queryHeads is how many heads a workgroup takes.
+// queryHeads is the number of heads that a workgroup takes.
 const queryHeads = 8
 
 // NewQueryQuant builds the kernel. The device owns it; there is nothing to close.

@@ -17,20 +17,20 @@ type SelectConfig struct {
 
 	// Workgroups and Threads are those of TopKConfig.
 	Workgroups, Threads int
-	// Segment is how many entries are scored between two selections, at least K,
-	// rounded up to a multiple of 64; 0: SelectSegment. Results do not depend on it.
-	// A Record takes at most 65536 of them, of all tokens together.
+	// Segment is the number of entries that are scored between two selections, at least K, rounded
+	// up to a multiple of 64; 0: SelectSegment. Results do not depend on it. A Record takes at most
+	// 65536 of them, of all tokens together.
 	Segment int
-	// Rows is how many tokens are taken at a time, rounded up to a multiple of 64;
-	// 0: SelectRows. Results do not depend on it.
+	// Rows is the number of tokens that are taken at a time, rounded up to a multiple of 64; 0:
+	// SelectRows. Results do not depend on it.
 	Rows int
 
 	// SlotPage is the slots per page of the cache that SelectArgs.Slots is about; 0: no slots.
 	SlotPage int
 
-	// Candidates is how many candidate blocks of each token are selected besides, from the same
-	// scores, 0 to MaxK; 0: none. With Logits.Blocks there are none: picks are then made among the
-	// entries of given blocks.
+	// Candidates is the number of candidate blocks of each token that are selected besides, from
+	// the same scores, 0 to MaxK; 0: none. With Logits.Blocks there are none: picks are then made
+	// among the entries of given blocks.
 	Candidates int
 
 	// OnDemand leaves it to Prepare and Record to ask for the kernels that they need. Otherwise
@@ -38,8 +38,8 @@ type SelectConfig struct {
 	OnDemand bool
 }
 
-// PickSlots is where the picked entries are in a paged cache, as attention wants them:
-// what attention.GlobalTopK makes of the picks, without a launch of its own.
+// PickSlots holds the places of the picked entries in a paged cache, as attention wants them.
+// attention.GlobalTopK would make the same of the picks, in a launch of its own.
 type PickSlots struct {
 	BlockTable tensor.Tensor // [R, W] i32: pages of that cache
 	Slots      tensor.Tensor // [T, K] i32, written: the entries' slots, -1 for none, or one that the table does not have
@@ -128,7 +128,8 @@ func SelectScratchBytes(tokens, k int) uint64 {
 	return selectScratch(rows, segment, mostLists(rows, segment), k)
 }
 
-// mostLists is how many lists of candidates rows of n entries have at most, with any profile.
+// mostLists returns the most lists of candidates that `rows` rows of n entries have with any
+// profile.
 func mostLists(rows, n int) int {
 	lists := 1
 	for _, name := range tuning.Names() {
@@ -225,8 +226,8 @@ func (o *Select) buildBlocks(op string) (err error) {
 // Variant is the name of the variant of Logits that was chosen.
 func (o *Select) Variant() string { return o.logits.Variant() }
 
-// plan is how T tokens are taken: rows at a time, segment entries of each, with so
-// many lists of candidates.
+// plan divides t tokens: `rows` of them at a time, `segment` entries of each, with `lists` lists of
+// candidates.
 func (o *Select) plan(t int) (rows, segment, lists int) {
 	rows = selectTile(t, o.cfg.Rows)
 	if segment = o.cfg.Segment; segment == 0 {
@@ -236,9 +237,9 @@ func (o *Select) plan(t int) (rows, segment, lists int) {
 	return rows, segment, max(topkLists(o.topk.slices(rows, segment)), 1)
 }
 
-// ScratchBytes is how much scratch Record needs for T tokens, for a context of any
-// length. It is at most SelectScratchBytes(T, K) with the default configuration, and with candidate
-// blocks CandidateScratchBytes(T, SelectConfig.Candidates) more.
+// ScratchBytes returns the scratch bytes that Record needs for t tokens, with contexts of any
+// length. It is at most SelectScratchBytes(t, K) with the default configuration, and with candidate
+// blocks CandidateScratchBytes(t, SelectConfig.Candidates) more.
 func (o *Select) ScratchBytes(t int) uint64 {
 	if t < 1 {
 		return 0
@@ -324,7 +325,7 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 	return o.within.record(rec, op, e, entries, a.TokenToReq.View(), a.Lens.View())
 }
 
-// reach is how many entries of a request can be looked at.
+// reach returns the most entries of a request that can be looked at.
 func (o *Select) reach(a SelectArgs, segment int) int {
 	if o.within != nil {
 		return o.cfg.Logits.Blocks * BlockEntries
@@ -343,7 +344,7 @@ func (o *Select) checkCandidates(op string, t, rows int, c CandidateBlocks) erro
 	return nil
 }
 
-// Prepare asks for the kernels of a Record of t tokens and so many entries, with or without
+// Prepare asks for the kernels of a Record of t tokens and `entries` entries, with or without
 // Arrived, so that they are compiled in the background. It is for SelectConfig.OnDemand.
 //
 // Errors: vk.ErrArgument for numbers out of range; those of vk.Device.Kernel.
@@ -374,7 +375,7 @@ func (o *Select) Prepare(t, entries int, arrived bool) error {
 	return nil
 }
 
-// scores is what scores the entries of a round.
+// scores returns the operation that scores the entries of a round.
 func (o *Select) scores(r selectRound) *Logits {
 	if r.topk.tiles != nil {
 		return o.topped
@@ -389,11 +390,11 @@ type selectRound struct {
 	plan   candidatePlan
 }
 
-// selectRounds is how many rounds a Record has at most: enough for 2^19 tokens of contexts of 2^20
-// entries by default segments. A round takes about two kilobytes of the host, and several launches.
+// selectRounds is the most rounds of a Record: enough for 2^19 tokens of contexts of 2^20 entries
+// by default segments. A round takes about two kilobytes of the host, and several launches.
 const selectRounds = 1 << 16
 
-// checkRounds checks that segments are not too small for so many entries.
+// checkRounds checks that segments are not too small for `entries` entries.
 func (o *Select) checkRounds(op, arg string, t, entries int) error {
 	rows, segment, _ := o.plan(max(t, 1))
 	tiles := opkit.CeilDiv(t, rows)

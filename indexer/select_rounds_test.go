@@ -43,8 +43,8 @@ func TestSelectRounds(t *testing.T) {
 	}
 }
 
-// Long rows of one round are selected from by tiles, whose tops lie behind scores and
-// lists in the scratch that is asked for.
+// Long rows of one round are selected from by tiles, whose tops lie after scores and lists in the
+// scratch that is asked for.
 func TestSelectByTiles(t *testing.T) {
 	for _, c := range []struct {
 		tokens, k, tile, entries, segment int
@@ -53,7 +53,7 @@ func TestSelectByTiles(t *testing.T) {
 		{32, 512, 16, 32768, 0, true}, {1, 1024, 16, 262144, 0, true}, {32, 512, 16, 262144, 0, true}, {128, 1024, 16, 32768, 0, true},
 		{32, 512, 16, 9216, 0, false}, {32, 512, 16, 9220, 0, true}, {32, 1024, 16, 16384, 0, false}, {32, 1024, 16, 16388, 0, true}, {32, 1, 16, 9220, 0, true},
 		{128, 512, 16, 65540, 0, false}, {1, 512, 16, 262148, 0, false}, // two rounds
-		{1, 64, 8, 131072, 0, true}, {1, 64, 8, 131076, 0, false}, // no room for so many tops
+		{1, 64, 8, 131072, 0, true}, {1, 64, 8, 131076, 0, false}, // no room for the tops
 		{1, 64, 8, 10204, 20480, true}, {1, 64, 8, 10201, 20480, false}, {1, 64, 4, 10204, 20480, false}, {1, 512, 16, 262148, 1 << 20, false}, {1, 512, 16, 262144, 1 << 20, true},
 		{600, 512, 16, 16384, 0, true},
 		{-32, 512, 16, 32768, 0, false}, {-1, 512, 16, 65532, 0, false}, {-1, 512, 16, 65536, 0, true}, {-64, 512, 16, 32768, 0, true}, // with counters of slices

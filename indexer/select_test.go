@@ -26,7 +26,7 @@ func TestSelect(t *testing.T) {
 
 const selectPage = 64
 
-// scene is what a Select reads, in host memory.
+// scene holds the operands of a Select, in host memory.
 type scene struct {
 	indexer.LogitsHost
 	requests int

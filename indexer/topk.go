@@ -24,8 +24,8 @@ type TopKConfig struct {
 	K       int    // width of the selection, 1 to MaxK
 	Variant string // one of TopKVariants; "" picks the best
 
-	// Workgroups is how many workgroups fill the device; 0 asks the device. Long rows are sliced
-	// where there are fewer rows than that.
+	// Workgroups is the number of workgroups that fill the device; 0 asks the device. Long rows are
+	// sliced where there are fewer rows than that.
 	Workgroups int
 	// Threads is the invocations of a workgroup, a power of two of at least 64; 0: what suits the
 	// device and the number of rows.
@@ -85,7 +85,7 @@ type idxTopkPush struct {
 	Requests, TableWidth                                               uint32
 }
 
-// topkAccess is how idx_topk.comp uses what it binds.
+// topkAccess lists the uses that idx_topk.comp makes of its bindings.
 var topkAccess = []vk.Access{vk.Read, vk.Read, vk.ReadWrite, vk.Write, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write}
 
 // Flags of idxTopkPush.

@@ -11,7 +11,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// laneShape is what a build of idx_topk_lanes is specialised for.
+// laneShape holds the sizes that a build of idx_topk_lanes is specialised for.
 type laneShape struct {
 	threads, capacity, bits, subgroup int
 }
@@ -151,7 +151,8 @@ func (o *TopK) recordLanes(rec *vk.Recorder, op string, r topkRound) (done bool,
 	})
 }
 
-// bindSlots is what a kernel binds for slots of picks; without slots nothing uses it.
+// bindSlots returns the views that a kernel binds for slots of picks; without slots nothing uses
+// it.
 func (o *TopK) bindSlots(r topkRound) (place, count, table, requests vk.View) {
 	if o.cfg.slotPage == 0 {
 		return r.out.View(), r.out.View(), o.dev.Dummy(), o.dev.Dummy()

@@ -8,10 +8,10 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// topkShape is what a build of idx_topk is specialised for.
+// topkShape holds the sizes that a build of idx_topk is specialised for.
 type topkShape tuning.TopKShape
 
-// entries is how many entries a workgroup loads at a time.
+// entries returns the number of entries that a workgroup loads at a time.
 func (s topkShape) entries() int { return s.Threads * s.Items }
 
 // shared is the shared memory of a workgroup in bytes; see idx_topk.comp.

@@ -51,7 +51,7 @@ type Engine struct {
 	drafts     int           // the first layer that drafts; beyond the last one without any
 	caches     []*layerCache // of all layers
 	pools      []*enginePool
-	draftPools int           // the first pool that layers that draft have, and all behind it
+	draftPools int           // the first pool of the layers that draft; all later ones are theirs, too
 	tables     *tensor.Arena // of all block tables
 	workspace  tensor.Tensor // of gathered rows, see gatherRows
 	ropes      map[model.Rope]tensor.Tensor
@@ -83,11 +83,11 @@ type engineLayer struct {
 	rope           model.Rope
 }
 
-// NewEngine makes an engine for layers: any of the model's, in any order, the same weights
-// several times if need be. A layer that takes entries, picks or candidates from an earlier one
-// comes behind it, and layers that draft come last. From here on a layer's number is its index in
-// this list. Caches and block tables are allocated now, the memory of steps when they first need
-// it, or by Prepare. The weights have to stay until the engine is closed.
+// NewEngine makes an engine for layers: any of the model's, in any order, the same weights several
+// times if need be. A layer comes after those that it takes entries, picks or candidates from, and
+// layers that draft come last. From here on a layer's number is its index in this list. Caches and
+// block tables are allocated now, the memory of steps when they first need it, or by Prepare. The
+// weights have to stay until the engine is closed.
 //
 // Errors: model.ErrConfig; vk.ErrArgument for options out of range, weights that do not fit the
 // configuration, a MaxStep or MaxSessions for which a descriptor is too small, and a CacheBytes
@@ -185,10 +185,10 @@ func (e *Engine) arrangePools() error {
 	return e.checkStep()
 }
 
-// firstRows is how many positions the tables of cosines and sines have at first.
+// firstRows is the number of positions in the first tables of cosines and sines.
 const firstRows = 4096
 
-// growRopes makes the tables of cosines and sines reach so many positions, and drops the commands
+// growRopes makes the tables of cosines and sines reach `rows` positions, and drops the commands
 // that use shorter ones.
 func (e *Engine) growRopes(ctx context.Context, rows int) error {
 	if rows <= e.reach {
@@ -246,7 +246,7 @@ func (e *Engine) Caches(number int) layer.Caches {
 	return e.layers[number].reads()
 }
 
-// Prepare allocates and records what steps of so many tokens need, so that the first of them does
+// Prepare allocates and records what steps of `tokens` tokens need, so that the first of them does
 // not have to. It waits while a step is in progress. Only Step.SetInput allocates and records more,
 // for hidden states in host memory. Errors: those of Begin and of Step.Submit.
 func (e *Engine) Prepare(ctx context.Context, tokens int) error {

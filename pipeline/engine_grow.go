@@ -13,9 +13,9 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// ensure makes sure that so many pages of each pool are free, by growing the pools: to
-// twice their size, to what MaxCacheBytes leaves, or by less where the device has no more.
-// The step lock is held.
+// ensure makes sure that `need` pages of each pool are free, by growing the pools: to twice their
+// size, to what MaxCacheBytes leaves, or by less where the device has no more. The step lock is
+// held.
 func (e *Engine) ensure(ctx context.Context, need pageCounts) error {
 	if !e.short(need) {
 		return nil
@@ -86,7 +86,7 @@ func (e *Engine) short(need pageCounts) bool {
 	return false
 }
 
-// bytes are those of so many pages of each pool.
+// bytes returns the size of `pages` pages of each pool.
 func (e *Engine) bytes(pages pageCounts) (sum uint64) {
 	for i, p := range e.pools {
 		sum += uint64(pages[i]) * p.bytes
@@ -94,8 +94,8 @@ func (e *Engine) bytes(pages pageCounts) (sum uint64) {
 	return sum
 }
 
-// larger returns how many pages pools get that need at least so many: those that have fewer
-// grow by 1/part of their size or more.
+// larger returns new capacities of at least `least` pages; a pool that grows gains 1/part of its
+// size or more, up to its most.
 func (e *Engine) larger(least pageCounts, part int) pageCounts {
 	to := make(pageCounts, len(e.pools))
 	for i, p := range e.pools {
@@ -247,7 +247,7 @@ func (e *Engine) capacities() pageCounts {
 }
 
 // shrinkPools takes back the pages that growPools gave to some caches, where they have more than
-// so many. It goes backwards: the last one finds the room that it left when it grew, and each makes
+// `to`. It goes backwards: the last one finds the room that it left when it grew, and each makes
 // room for the one before. A cache stays large if another program took its room.
 func (e *Engine) shrinkPools(ctx context.Context, to pageCounts) error {
 	for _, c := range slices.Backward(e.caches) {

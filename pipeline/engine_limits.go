@@ -17,12 +17,12 @@ import (
 // session becomes long. Partial sums, some tens of MB of a step, are left out: only built
 // operations know them.
 
-// bound is how many bytes kernels reach that are bound as one tensor.
+// bound returns the most bytes that kernels reach in memory bound as one tensor.
 func bound(dev *vk.Device) uint64 {
 	return min(dev.Caps().MaxStorageBufferRange, orMost(dev.Caps().MaxBuffer))
 }
 
-// ropeRows is how many rows of cosines and sines are bound.
+// ropeRows returns the most rows of cosines and sines that can be bound.
 func ropeRows(dev *vk.Device) int {
 	return int(min(bound(dev)/(4*model.RopeRow), math.MaxInt32))
 }

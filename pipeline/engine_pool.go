@@ -16,8 +16,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// enginePool is what the caches of one model.PoolSpec have in common in all layers: page
-// numbers and a block table.
+// enginePool holds what the caches of one model.PoolSpec share in all layers: page numbers and a
+// block table.
 type enginePool struct {
 	model.PoolSpec
 	index int    // in Engine.pools
@@ -36,7 +36,7 @@ type enginePool struct {
 // keepsAll reports whether pages stay as long as their tokens.
 func (p *enginePool) keepsAll() bool { return p.keep == model.KeepAll }
 
-// slots is how many slots so many tokens fill.
+// slots returns the number of slots that `tokens` tokens fill.
 func (p *enginePool) slots(tokens int) int { return tokens / p.Tokens }
 
 // oldest is the first slot that a sequence still reads after it is truncated to floor tokens.
@@ -72,7 +72,7 @@ func (c *layerCache) slotBytes() (sum int) {
 	return sum
 }
 
-// memory is where the pages are: [pages, stride] u8.
+// memory returns the tensor of the pages: [pages, stride] u8.
 func (c *layerCache) memory() *tensor.Tensor { return memoryOf(&c.layer.caches, c.store) }
 
 func memoryOf(c *layer.Caches, s model.Store) *tensor.Tensor {
@@ -118,7 +118,7 @@ func (c *layerCache) lay(o *EngineOptions) (err error) {
 	return err
 }
 
-// shape is a tensor of so many pages without memory.
+// shape returns a tensor of `pages` pages without memory.
 func (c *layerCache) shape(pages int) tensor.Tensor {
 	return tensor.Tensor{DType: tensor.U8, Shape: []int{pages, c.stride}}
 }
@@ -214,8 +214,8 @@ func (p *enginePool) useful(o EngineOptions, sessions int) int {
 // firstTokens is the length of a session for which there are caches at first.
 const firstTokens = 4096
 
-// first is how many pages there are at first for sessions with so many tokens in all. A
-// session keeps windows and states whatever its length, so each gets pages for those.
+// first returns the number of pages at first, for `sessions` sessions with `tokens` tokens in all.
+// A session keeps windows and states whatever its length, so each gets pages for those.
 func (p *enginePool) first(o *EngineOptions, tokens, sessions int) int {
 	n := ceilDiv(p.slots(tokens), p.Page) + sessions - 1
 	if !p.keepsAll() {

@@ -9,8 +9,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Stats is what an engine has done since it was made; all but Sessions and Longest only ever grow.
-// Steps of Engine.Warm count for Recorded, Recording and Longest alone.
+// Stats counts what an engine has done since it was made; all but Sessions and Longest only ever
+// grow. Steps of Engine.Warm count for Recorded, Recording and Longest alone.
 type Stats struct {
 	Sessions int // open now, forks included
 
@@ -63,8 +63,8 @@ func (e *Engine) starved(err error) {
 		"error", err)
 }
 
-// cannotGrow reports that the device has no memory for caches of so many bytes; a server goes on
-// trying, so once until they do grow.
+// cannotGrow logs that the device has no memory for caches of `to` bytes: once until they grow,
+// since a server goes on trying.
 func (e *Engine) cannotGrow(from, to uint64, err error) {
 	if !e.cramped {
 		e.cramped = true

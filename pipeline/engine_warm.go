@@ -9,11 +9,11 @@ import (
 
 const opWarm = "pipeline: warm"
 
-// Warm takes steps of every size, of sessions of its own that nobody sees, until what they take is
-// allocated, compiled, recorded and measured, with inputs on the device and from host memory, and
-// with the tables of positions at their full length. It waits while another step is in progress. No
-// step compiles anything from then on. None records its commands again either, unless caches grow
-// (EngineOptions.CacheBytes), SetTiming asks for it, or a step has so much more to do than these
+// Warm takes steps of every size, of hidden sessions of its own, until what they take is allocated,
+// compiled, recorded and measured, with inputs on the device and from host memory, and with the
+// tables of positions at their full length. It waits while another step is in progress. No step
+// compiles anything from then on. None records its commands again either, unless caches grow
+// (EngineOptions.CacheBytes), SetTiming asks for it, or a step has much more to do than these, so
 // that a submission might exceed EngineOptions.SubmitBudget.
 //
 // What EngineOptions.Between records runs, too, on what its memory holds by then. Hidden states
@@ -73,7 +73,7 @@ func (e *Engine) warm(ctx context.Context) (err error) {
 	return nil
 }
 
-// mostRuns is how often Warm runs steps of a size: once to measure operations, once to see that
+// mostRuns is the most steps of a size that Warm runs: once to measure operations, once to see that
 // submissions stay within their budget, and again for those that do not.
 const mostRuns = 6
 
@@ -120,8 +120,8 @@ func (e *Engine) warmStep(ctx context.Context, chunks []Chunk, host bool, pieces
 	}), nil
 }
 
-// pose gives a step inputs that nobody wrote, and rows gathered in so many pieces at least. It
-// returns the commands to submit, and the most pieces of such a step.
+// pose gives a step inputs that were never written, and rows gathered in at least `pieces` pieces.
+// It returns the commands to submit, and the most pieces of such a step.
 func (st *Step) pose(host bool, pieces int) (keys []commandKey, most int, err error) {
 	e := st.e
 	e.mu.Lock()

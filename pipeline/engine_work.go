@@ -44,8 +44,8 @@ func (e *Engine) workPages(ctx context.Context) error {
 	return err
 }
 
-// dropCopies forgets copies to pages that nobody holds any more, the last first: it may hold the
-// page of an earlier one.
+// dropCopies forgets copies to pages without a holder, the last first: it may hold the page of an
+// earlier one.
 func (e *Engine) dropCopies() (err error) {
 	for i := len(e.pending) - 1; i >= 0; i-- {
 		x := e.pending[i]

@@ -15,9 +15,9 @@ import (
 // things. Engines with the same can take each other's snapshots; a store of snapshots may use it as
 // a key.
 //
-// It is of what is computed and how it is kept. What an engine may hold, the sizes of its pages and
-// steps, kernels, ranks and the device have no part in it: they decide at most in which order sums
-// are made. Neither have layers that the engine does not run.
+// It covers what is computed and how it is stored. Capacities, page sizes, step sizes, kernels,
+// ranks and the device do not count: at most they decide the order of sums. Nor do layers that the
+// engine does not run.
 type Fingerprint struct {
 	Config  [sha256.Size]byte // sizes, norms and rotations of the model, and its layers
 	Weights [sha256.Size]byte // DeviceLayer.Identity of each layer, and EngineOptions.Identity
@@ -51,8 +51,8 @@ func (f *Fingerprint) differs(o *Fingerprint) string {
 	return strings.Join(parts, ", ")
 }
 
-// encoding is what is hashed: lines of a name and a value. A value that is zero has no line, so
-// that a new one leaves all fingerprints as they were where it is not used.
+// encoding collects the text to hash: lines of a name and a value. A value that is zero has no
+// line, so that a new one leaves all fingerprints as they were where it is not used.
 type encoding struct{ strings.Builder }
 
 // newEncoding begins the encoding of a part. The number changes when a line gets another meaning.

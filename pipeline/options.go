@@ -38,8 +38,8 @@ type EngineOptions struct {
 	// the same kernels run: pages of keys that are no multiple of 16 have other ones.
 	Pages map[string]int
 
-	// Rewind is how many tokens below its greatest length a session can be truncated to; 0: only
-	// to none. Pages of windows and compressor states are kept for so many tokens more.
+	// Rewind is the most tokens below its greatest length that a session can be truncated to; 0:
+	// only to none. Pages of windows and compressor states are kept for as many tokens more.
 	Rewind int
 
 	Records model.Records        // in what bytes caches are kept; 0: as Config.Records says
@@ -54,9 +54,9 @@ type EngineOptions struct {
 	// and costs time: see docs/design/invariant.md.
 	Invariant bool
 
-	// Identity is what else the bytes of sessions come from, in any words, as part of the engine's
-	// Fingerprint. It is for what the engine cannot know: a hash or version of the rest of the
-	// model, whose outputs enter the layers, and of weights that model.Open did not read.
+	// Identity names, in any words, the other sources of the bytes of sessions. It is part of the
+	// engine's Fingerprint. It is for what the engine cannot know: a hash or version of the rest of
+	// the model, whose outputs enter the layers, and of weights that model.Open did not read.
 	Identity string
 
 	// QuantiseActivations gives products inputs with as few bits as their weights have, as servers
@@ -76,20 +76,20 @@ type EngineOptions struct {
 	// the same bits. Steps of one or two tokens may take a launch more in each layer.
 	KeepLSE bool
 
-	// SubmitBudget is how long a submission may occupy the device, so that no watchdog stops it
-	// and other programs get their turn; 0: 200 ms; negative: a step is always one submission. It
-	// counts as half of what the driver's watchdog is thought to allow, if it is longer.
-	// A step with more to do takes several submissions, with the same results.
+	// SubmitBudget is the longest time that a submission may occupy the device, so that no watchdog
+	// stops it and other programs get their turn; 0: 200 ms; negative: a step is always one
+	// submission. It counts as half of what the driver's watchdog is thought to allow, if it is
+	// longer. A step with more to do takes several submissions, with the same results.
 	//
-	// To learn what operations take, the first step of a size submits each of them alone, as does
-	// a step with so much more to do that it might exceed the budget. Attention and products
-	// that exceed it alone are divided into up to 64 pieces; before they are measured, by an
-	// estimate from their bytes and multiply-adds at rates that slow devices reach. On a
-	// device without timestamps the host's clock tells. See Stats.Longest.
+	// To learn what operations take, the first step of a size submits each of them alone, as does a
+	// step with much more to do, which might exceed the budget. Attention and products that exceed
+	// it alone are divided into up to 64 pieces; before they are measured, by an estimate from
+	// their bytes and multiply-adds at rates that slow devices reach. On a device without
+	// timestamps the host's clock tells. See Stats.Longest.
 	SubmitBudget time.Duration
 
 	// Logger gets rare events: caches that grow, find no memory to do so or pass on pages,
-	// workgroups that starved, a device that was lost or hangs; nil: nobody does. The engine is
+	// workgroups that starved, a device that was lost or hangs; nil: no logging. The engine is
 	// locked meanwhile: handlers must not call it. What happens often is in Engine.Stats.
 	Logger *slog.Logger
 
@@ -149,7 +149,7 @@ func (o *EngineOptions) check(c *argumentCheck, dev *vk.Device, cfg *model.Confi
 	}
 }
 
-// checkRun refuses what there is no operation for, and what a model has no use for.
+// checkRun rejects options that no operation supports or the model does not use.
 func (o *EngineOptions) checkRun(c *argumentCheck, cfg *model.Config, layers []*model.DeviceLayer) {
 	if o.Records > model.RecordsV41 {
 		c.bad("Records", o.Records, "%v or %v", model.RecordsV4, model.RecordsV41)
@@ -193,7 +193,7 @@ func (o *EngineOptions) checkPages(c *argumentCheck, layers []model.Layer) {
 	}
 }
 
-// checkLayers demands layers of the model, each behind those that it takes from.
+// checkLayers demands layers of the model, each after those that it takes from.
 func checkLayers(c *argumentCheck, cfg *model.Config, layers []*model.DeviceLayer) {
 	if len(layers) == 0 {
 		c.bad("layers", "none", "at least one")

@@ -37,13 +37,13 @@ type sessionTable struct {
 	before int // synced before the step in progress, to undo it
 }
 
-// rowState is what every step reads of the session in a row. Those of all sessions lie side
-// by side: after the wait for a step none is in a processor's cache.
+// rowState holds the fields of the session in a row that every step reads. Those of all sessions
+// lie side by side: after the wait for a step none is in a processor's cache.
 type rowState struct {
 	length int // tokens, without those of a step in progress
 
-	// Up to this length the session needs no page and writes to none that it shares. Until then
-	// its tables are not updated and may lag behind.
+	// Up to this length the session needs no page and writes to none that it shares. Until then its
+	// tables are not updated and may be out of date.
 	quiet int
 }
 
@@ -90,7 +90,7 @@ func (s *Session) Len() int {
 	return s.at.length
 }
 
-// Number is what the device knows the session by, see Between: 0 to MaxSessions-1. No two open
+// Number returns the device's number of the session, see Between: 0 to MaxSessions-1. No two open
 // sessions have the same number; a new one may get that of one that was closed.
 func (s *Session) Number() int { return s.row }
 

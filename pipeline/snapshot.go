@@ -30,7 +30,7 @@ type snapshotHeader struct {
 	snapshotMeta
 }
 
-// snapshotMark is what all versions begin with.
+// snapshotMark begins a snapshot of any version.
 type snapshotMark struct {
 	Magic   [8]byte
 	Version uint64
@@ -63,7 +63,7 @@ type snapshot struct {
 
 func (p *snapshotPool) slots() int { return int(p.Beyond - p.First) }
 
-// entries are the entries of a table with the slots, in pages of so many.
+// entries returns the range of a table's entries that hold the slots, in pages of `page` slots.
 func (p *snapshotPool) entries(page int) (first, end int) {
 	return int(p.First) / page, ceilDiv(int(p.Beyond), page)
 }
@@ -95,8 +95,8 @@ func (s *Session) save(ctx context.Context, w io.Writer) error {
 	return s.saveNow(ctx, w, &lock)
 }
 
-// leaseBytes is how much a snapshot moves before a step may run: it takes about as long as a step
-// of one token.
+// leaseBytes is the amount that a snapshot moves before a step may run: it takes about as long as a
+// step of one token.
 const leaseBytes = 4 << 20
 
 // lease is the step lock, given back now and then for steps to run.

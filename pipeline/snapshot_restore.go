@@ -19,7 +19,8 @@ const opRestore = "pipeline: restore session"
 // before the device is used; then steps can run between megabytes.
 //
 // r has to end where the snapshot does: in front of other data it is an io.LimitReader or an
-// io.SectionReader. So who writes snapshots one behind the other has to write their lengths, too.
+// io.SectionReader. A program that writes snapshots one after the other has to write their lengths,
+// too.
 //
 // Errors: vk.ErrArgument for a nil r; ErrSnapshot, also for data that ends early or goes on,
 // ErrSnapshotVersion and ErrSnapshotModel; other errors of r; ErrSequenceFull for more than
@@ -162,8 +163,8 @@ func readAll(r io.Reader, to []byte, sum hash.Hash) error {
 	return nil
 }
 
-// readBytes is how much memory is made before there is something to fill it: how many bytes follow
-// stands in a header whose checksum is not known yet.
+// readBytes is the most memory that is made before there are bytes to fill it: the header that says
+// how many follow has a checksum that is not known yet.
 const readBytes = 1 << 20
 
 func readSlots(r io.Reader, n int, sum hash.Hash) (*slotQueue, error) {
@@ -230,7 +231,7 @@ func (e *Engine) checkPools(h *snapshot) error {
 
 func (p *snapshotPool) name() string { return string(bytes.TrimRight(p.Name[:], "\x00")) }
 
-// resume makes a session of slots. Nobody else knows it before all of them are there.
+// resume makes a session of slots. It is not visible elsewhere before all of them are there.
 func (e *Engine) resume(ctx context.Context, h *snapshot, data snapshotSlots) (s *Session, err error) {
 	lock := lease{e: e}
 	if err = lock.take(ctx); err != nil {

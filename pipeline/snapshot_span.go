@@ -20,8 +20,8 @@ const (
 // follow on each other from 0, the last one with state, are a session for RestoreSpans.
 //
 // put gets the spans in turn, and may keep them. Meanwhile steps can begin, and the session may be
-// changed, as with Save. In the bytes nothing says which tokens they are of, or of which engine,
-// and no checksum is there: that is put's to add.
+// changed, as with Save. The bytes name neither their tokens nor their engine, and have no
+// checksum: put has to add these.
 //
 // Errors: vk.ErrArgument for an at that is not ascending or goes beyond Len, a nil put, or a
 // session of another engine; ErrRewind for a state to which the session could not be truncated;
@@ -64,8 +64,9 @@ func checkSpans(op string, at []int) error {
 	return nil
 }
 
-// needs is the first slot that tokens behind so many read, of a pool that does not keep all. Of a
-// compressor it is the first one of the group that is not complete, or of the one before.
+// needs returns the first slot that tokens at positions from `length` on read, for a pool that does
+// not keep all. For a compressor it is the first one of the incomplete group, or with Overlap of
+// the group before.
 func (p *enginePool) needs(length int) int {
 	first := p.slots(length)
 	for _, c := range p.caches {
@@ -100,7 +101,7 @@ func (e *Engine) span(from, to int, state bool) *snapshot {
 	return h
 }
 
-// bytes is how many bytes of slots follow a head.
+// bytes returns the number of bytes of slots that follow a head.
 func (h *snapshot) bytes() (sum int) {
 	for i := range h.pools {
 		sum += h.pools[i].slots() * int(h.pools[i].Bytes)
@@ -213,7 +214,7 @@ func (e *Engine) restoreSpans(ctx context.Context, at []int, load func(sizes []i
 	for _, p := range e.pools {
 		for _, c := range p.caches {
 			data[c] = &slotQueue{}
-			if !p.keepsAll() { // what nobody reads
+			if !p.keepsAll() { // slots that are never read
 				data[c].add(make([]byte, (p.needs(length)-p.oldest(length))*c.slotBytes()))
 			}
 		}

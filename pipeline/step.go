@@ -21,10 +21,10 @@ const (
 // decode step, a few are speculative decoding, many are a piece of a prefill. Chunks of a step may
 // differ.
 //
-// With Draft they are a block of drafts behind them, Config.DraftBlock tokens, in all chunks of the
-// step. Only layers that draft run (LayerSpec.Block), the step takes pages of these alone, and the
-// session stays as it is. In other steps these layers keep rows of what they are given, and give
-// nothing; see model.DraftBlock.
+// With Draft they are a block of drafts after the session's tokens, Config.DraftBlock tokens, in
+// all chunks of the step. Only layers that draft run (LayerSpec.Block), the step takes pages of
+// these alone, and the session stays as it is. In other steps these layers keep rows of what they
+// are given, and give nothing; see model.DraftBlock.
 type Chunk struct {
 	Session *Session
 	Tokens  int
@@ -43,8 +43,8 @@ type Step struct {
 	draft   bool // its chunks are blocks of drafts
 	first   int  // of the layers that run
 
-	// work is how many tokens the step's tokens see, in all. Between steps of one size the device's
-	// time grows by no more than this does.
+	// work counts the tokens that the step's tokens see, in all. Between steps of one size the
+	// device's time grows by no more than this does.
 	work float64
 
 	pieces int // of gathered rows, see commandKey
@@ -129,12 +129,12 @@ func (st *Step) RunLayer(ctx context.Context, layer int) error {
 func (st *Step) Submit(sync ...vk.Sync) error { return st.submit(wholeStep, sync) }
 
 // SubmitLayer hands one layer to the device and returns; semaphores are those of the layer. Layers
-// may run in any order, but behind those that they take entries, picks or candidates from. Each has
+// may run in any order, but after those that they take entries, picks or candidates from. Each has
 // to run before the step is committed.
 //
 // With EngineOptions.Between, Submit is faster; SubmitLayer lets a program look at what passes
-// between layers. The caller's commands in front of a layer are submitted with it, those behind
-// the last layer with that. Layers then have to run in order, each once; layer 0 begins again.
+// between layers. The caller's commands in front of a layer are submitted with it, those after the
+// last layer with that. Layers then have to run in order, each once; layer 0 begins again.
 //
 // Errors: vk.ErrArgument for an unknown layer or one out of order; those of Submit.
 func (st *Step) SubmitLayer(layer int, sync ...vk.Sync) error {

@@ -11,20 +11,19 @@ import (
 
 const opRecordAgain = "pipeline: record again"
 
-// Between is a place in the commands of a step: in front of a layer, or behind the last one.
-// EngineOptions.Between is called for every such place, in order. It records with rec how the
-// input of the next layer is made from the output of the one before: launches of the caller's
-// kernels (vk.Device.Kernel), fills, copies, operations of this module. The recorder derives the
-// barriers. Of rec's methods it calls only Dispatch, Fill, Copy, Section and Separate.
+// Between is a place in the commands of a step: in front of a layer, or after the last one.
+// EngineOptions.Between is called for every such place, in order. It records with rec how the input
+// of the next layer is made from the output of the one before: launches of the caller's kernels
+// (vk.Device.Kernel), fills, copies, operations of this module. The recorder derives the barriers.
+// Of rec's methods it calls only Dispatch, Fill, Copy, Section and Separate.
 //
-// All layers share one tensor of inputs and one of outputs, which may be read and written. In
-// front of layer 0 the input holds what Step.SetInput, or commands that wrote Step.Input, put
-// there. If nobody did, what is recorded there has to overwrite all of it, as
-// vk.Buffer.Overwritten counts. It may make the input from the caller's own memory, such as token
-// ids; the host may write that from Engine.Begin to Step.Submit. Results go to such memory, read
-// after Step.Wait, or stay in Output for Step.ReadOutput. With Submit, what is in front of layer 0
-// comes before the step's index lists or runs beside them; it waits for no more than the metadata
-// below, if it reads any.
+// All layers share one tensor of inputs and one of outputs, which may be read and written. In front
+// of layer 0 the input holds what Step.SetInput, or commands that wrote Step.Input, put there.
+// Without either, what is recorded there has to overwrite all of it, as vk.Buffer.Overwritten
+// counts. It may make the input from the caller's own memory, such as token ids; the host may write
+// that from Engine.Begin to Step.Submit. Results go to such memory, read after Step.Wait, or stay
+// in Output for Step.ReadOutput. With Submit, what is in front of layer 0 comes before the step's
+// index lists or runs beside them; it waits for no more than the metadata below, if it reads any.
 //
 // Engine.Prepare, Step.Submit and Step.SubmitLayer call the function whenever a size of step is
 // recorded: when it is first needed, once its times are known (EngineOptions.SubmitBudget), after
@@ -45,10 +44,10 @@ const opRecordAgain = "pipeline: record again"
 // R below is MaxSessions: sessions go by Session.Number. These tensors are the step's metadata, to
 // be read only.
 type Between struct {
-	Layer  int           // the next layer; Engine.Layers() behind the last one
+	Layer  int           // the next layer; Engine.Layers() after the last one
 	Tokens int           // T, as Step.Size
 	Output tensor.Tensor // of the layer before: [T, Hidden] bf16, or f32 of one rank's weights; zero in front of layer 0
-	Input  tensor.Tensor // of the next layer: [T, Hidden] bf16; zero behind the last one
+	Input  tensor.Tensor // of the next layer: [T, Hidden] bf16; zero after the last one
 
 	QueryStart tensor.Tensor // [R+1] i32: rows QueryStart[r] to QueryStart[r+1]-1 are session r's
 	SeqLens    tensor.Tensor // [R] i32: tokens of session r, the step's included; 0 for one without a chunk
@@ -64,8 +63,8 @@ type Between struct {
 // chained reports whether the caller's commands make a layer's input from the output before it.
 func (e *Engine) chained() bool { return e.opts.Between != nil }
 
-// oneTensor reports whether all layers share one tensor of inputs and one of outputs, because
-// nobody needs another layer's when a layer runs.
+// oneTensor reports whether all layers share one tensor of inputs and one of outputs, because no
+// other layer's is needed while a layer runs.
 func (e *Engine) oneTensor() bool { return e.opts.LayerByLayer || e.chained() }
 
 // given are the layers from first on, before end, that get their inputs from outside. first is the
@@ -80,7 +79,7 @@ func (e *Engine) given(draft bool) (first, end int) {
 	return first, len(e.layers)
 }
 
-// recordBetween records what the caller has in front of a layer, or behind the last one.
+// recordBetween records what the caller has in front of a layer, or after the last one.
 func (b *stepSize) recordBetween(rec *vk.Recorder, layer int, key commandKey) error {
 	e, in := b.e, &b.device
 	if !e.chained() {
@@ -108,9 +107,9 @@ func (b *stepSize) recordBetween(rec *vk.Recorder, layer int, key commandKey) er
 	return nil
 }
 
-// checkOrder demands that a layer runs behind those that it takes entries, picks or candidates
-// from. Where the caller's commands are between layers, each has to run once, in order: those
-// commands may add to something. From the first layer on everything begins again.
+// checkOrder demands that a layer runs after those that it takes entries, picks or candidates from.
+// Where the caller's commands are between layers, each has to run once, in order: those commands
+// may add to something. From the first layer on everything begins again.
 func (st *Step) checkOrder(layer int) error {
 	e, ran := st.e, st.e.now.ran
 	if layer >= 0 {

@@ -56,7 +56,8 @@ func (st *Step) setInput(layer, chunk, n int, write func([]uint16)) error {
 	return err
 }
 
-// hostInput is where inputs go; n is how many values the caller has, negative for any.
+// hostInput returns the memory for inputs; n is the number of values that the caller has, negative
+// for any.
 func (st *Step) hostInput(layer, chunk, n int) ([]uint16, error) {
 	e, now := st.e, &st.e.now
 	x, err := st.chunk(opInput, layer, chunk, n, e.cfg.Hidden)

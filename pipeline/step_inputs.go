@@ -6,16 +6,16 @@ import (
 	"github.com/vkmla/vkmla/tensor"
 )
 
-// Input is where the hidden states of the step's tokens go for a layer, after the layer's own
-// input norm: [T, Hidden] bf16 on the device, with the rows of Rows. Padding rows may hold
-// anything. Commands that write it are submitted, or uploads done, before the layer is submitted.
-// Commands of the same device run in the order of submission: those submitted after
+// Input returns the tensor for the hidden states of the step's tokens for a layer, after the
+// layer's own input norm: [T, Hidden] bf16 on the device, with the rows of Rows. Padding rows may
+// hold anything. Commands that write it are submitted, or uploads done, before the layer is
+// submitted. Commands of the same device run in the order of submission: those submitted after
 // SubmitLayer(i) may read Output(i) and write Input(i+1) without a Wait.
 //
-// A layer does not run on rows that nobody wrote: they are another session's, of an earlier step.
-// Unless SetInput gave them, the rows of all chunks have to be overwritten by what was submitted
-// since Begin, as vk.Buffer.Overwritten counts. With EngineOptions.LayerByLayer all layers have one
-// input, and what was written for one counts for the next. See also ReuseInputs.
+// A layer does not run on rows that were not written: they are another session's, of an earlier
+// step. Unless SetInput gave them, the rows of all chunks have to be overwritten by what was
+// submitted since Begin, as vk.Buffer.Overwritten counts. With EngineOptions.LayerByLayer all
+// layers have one input, and what was written for one counts for the next. See also ReuseInputs.
 //
 // With EngineOptions.Between all layers have one input. The caller writes that of layer 0; what
 // Between records reads it, and writes those of the others.

@@ -104,8 +104,8 @@ func pack(times []float64, budget float64) (before []int) {
 	return before
 }
 
-// budget is how long a submission may take: no longer than half of what the driver's watchdog is
-// thought to allow, whatever the caller asks for. Negative: any time.
+// budget returns the longest time that a submission may take: at most half of what the driver's
+// watchdog is thought to allow, whatever the caller asks for. Negative: any time.
 func (e *Engine) budget() time.Duration {
 	limit, _ := tuning.Watchdog(e.dev.Adapter())
 	if limit == 0 {
@@ -165,8 +165,9 @@ func (st *Step) brokeOff(key commandKey, err error) {
 	st.latest = -1
 }
 
-// behind adds to what a submission waits for that those before it did not fail. Without the step's
-// metadata the device has that of an earlier step: layers would write to rows that a session has.
+// behind adds the submissions before this one to sync: where one of them failed, the device gets
+// nothing of this one. Without the step's metadata the device has that of an earlier step: layers
+// would write to rows that a session has.
 func (st *Step) behind(repaired *vk.Pending, sync []vk.Sync) []vk.Sync {
 	var all []*vk.Pending
 	for _, p := range []*vk.Pending{st.flying, repaired} {
@@ -183,8 +184,8 @@ func (st *Step) behind(repaired *vk.Pending, sync []vk.Sync) []vk.Sync {
 	return append(slices.Clone(sync), vk.Sync{Behind: all})
 }
 
-// waitAll waits for a submission, and for what went wrong with those before it, which have ended
-// by then.
+// waitAll waits for a submission, and returns its error or the first one of those before it, which
+// have ended by then.
 func waitAll(ctx context.Context, last *vk.Pending, earlier []*vk.Pending) error {
 	err := last.Wait(ctx)
 	for i := 0; i < len(earlier) && err == nil; i++ {

@@ -134,7 +134,7 @@ func (b *stepSize) args(k *stepKind, draft bool) layer.StepArgs {
 			State: table(model.StoreState), IndexState: table(model.StoreKeyState)}}
 }
 
-// recordLayer records a layer, with the caller's commands in front of it, and behind the last one.
+// recordLayer records a layer, with the caller's commands in front of it, and after the last one.
 // With key.host its hidden states come from host memory and go back there, unless those of all
 // layers are copied at once. beside is that of layer.Args.
 func (b *stepSize) recordLayer(rec *vk.Recorder, i int, key commandKey, beside func(*vk.Recorder) error) error {

@@ -13,7 +13,7 @@ import (
 
 // How prompts attend rows that are gathered first. Kinds of layers differ in what their tokens
 // attend, so each has a plan of its own. A step's plans go to the device with its metadata; its
-// commands are those for so many pieces, a power of two, of which the last may be empty.
+// commands are those for a power of two of pieces; the last pieces may be empty.
 
 // gatherBytes is the most memory of gathered rows; 0: attention.DefaultWorkspace. Tests make it
 // small, so that steps take several pieces.
@@ -42,7 +42,7 @@ func (b *stepSize) gather(k *stepKind) error {
 	return b.e.gatherRows()
 }
 
-// mostPieces is the most pieces of a step of so many tokens, empty ones included.
+// mostPieces returns the most pieces of a step of `tokens` tokens, empty ones included.
 func mostPieces(tokens int) int { return 1 << bits.Len(uint(tokens-1)) }
 
 // planRows plans how the step's tokens attend gathered rows, and returns the number of pieces; 0

@@ -147,7 +147,7 @@ func (z *stepSizes) scratchBytes() (n uint64) {
 	return n
 }
 
-// share wants memory for what layers leave to later ones of a step of so many tokens: picks of
+// share asks for memory for what layers leave to later ones in a step of `tokens` tokens: picks of
 // indexers that others read, with entries also as entries of their request, and candidates. It has
 // the name of the layer that leaves it.
 func (e *Engine) share(s *memory.Scratch, layers []stepLayer, tokens int, entries bool) {

@@ -19,7 +19,7 @@ import (
 
 var le = binary.LittleEndian
 
-// stepSize is what steps padded to T tokens need: kernels, memory and recorded commands.
+// stepSize holds what steps padded to T tokens need: kernels, memory and recorded commands.
 type stepSize struct {
 	e      *Engine
 	tokens int // T
@@ -99,7 +99,7 @@ func stage(in *stepInputs) (d stagedInputs) {
 	return d
 }
 
-// part is where a tensor is written.
+// part returns the bytes in which tensor t is written.
 func (d *stagedInputs) part(t tensor.Tensor) []byte { return d.all[t.Offset : t.Offset+t.Bytes()] }
 
 // hiddenStates is a list of tensors of one shape in one buffer.
@@ -138,14 +138,14 @@ func (h *hiddenStates) of(layer int) tensor.Tensor {
 	return h.list[layer]
 }
 
-// size returns the size that a step of so many tokens is padded to.
+// size returns the size that a step of `tokens` tokens is padded to.
 func (e *Engine) size(tokens int) int {
 	return min(1<<bits.Len(uint(tokens-1)), e.opts.MaxStep)
 }
 
-// group is how many consecutive tokens of a step belong to one session at least, on average: a
-// step of more tokens than there are sessions has chunks of several. It may choose how many heads
-// a subgroup adds up, so an invariant engine has one for all steps.
+// group returns the least number of consecutive tokens of a step that belong to one session, on
+// average: a step of more tokens than there are sessions has chunks of several. It may decide the
+// number of heads that a subgroup adds up, so an invariant engine has one for all steps.
 func (e *Engine) group(size int) int {
 	if e.opts.Invariant {
 		return 1
@@ -153,9 +153,9 @@ func (e *Engine) group(size int) int {
 	return ceilDiv(size, e.opts.MaxSessions)
 }
 
-// capacity is how many entries of block tables a step can change: for each pool those that its
-// tokens fill, and for each session the page that they begin in, which a copy may replace, and the
-// page that they end in.
+// capacity returns the number of entries of block tables that a step can change: for each pool
+// those that its tokens fill, and for each session the page that they begin in, which a copy may
+// replace, and the page that they end in.
 func (e *Engine) capacity(tokens int) int {
 	n := 0
 	for _, p := range e.pools {
@@ -194,7 +194,7 @@ func (l *engineLayer) kindKey() kindKey {
 	return key
 }
 
-// kindConfig is the configuration of layers like l, in steps of so many tokens.
+// kindConfig returns the configuration of layers like l, in steps of `tokens` tokens.
 func (e *Engine) kindConfig(l *engineLayer, tokens int) layer.KindConfig {
 	o := &e.opts
 	return layer.KindConfig{Spec: l.spec.LayerSpec, Model: &e.cfg, Ranks: e.ranks, Tokens: tokens, MaxLen: o.MaxTokens,

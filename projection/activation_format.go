@@ -21,11 +21,11 @@ const (
 	ActivationMXFP8                             // [G, T, K] E4M3 with a UE8M0 scale for each 32, four in a word
 )
 
-// activationFormat is what a format of activations is.
+// activationFormat describes a format of activations.
 type activationFormat struct {
 	name     string
 	quad     int            // numbers in 16 bytes
-	multiple int            // of which K is one, whatever the weights; 0: 1
+	multiple int            // K is a multiple of this, whatever the weights; 0: 1
 	block    int            // numbers that have one element of LinearArgs.XScale; 0: none
 	amaxOf   int            // numbers that share a scale
 	least    float32        // of E4M3: the largest number of a block counts as at least this

@@ -9,9 +9,9 @@
 //	z       = groups of o, turned back, . wo_a       InverseRope or InverseRopeQuant, Linear
 //	out     = z . wo_b                               Linear; LinearChain is both
 //
-// One alphabet throughout: T tokens, H query heads, 512 numbers of a head and of a
-// K row, of which the last 64 carry rotary position, rank the width of the query's
-// bottleneck, G groups of P = H/G heads in the output projection.
+// One alphabet throughout: T tokens, H query heads, 512 numbers of a head and of a K row (the last
+// 64 carry rotary position), rank the width of the query's bottleneck, G groups of P = H/G heads in
+// the output projection.
 //
 // An operation X comes as NewX, which picks a build of its kernel for the device
 // and compiles it, and X.Record, which checks every tensor and then records the

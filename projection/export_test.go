@@ -43,8 +43,8 @@ func kindOf[K kernelKind](o *Linear) (none K) {
 	return none
 }
 
-// WholeRows is how many rows of a launch of t tokens are computed whole while the others are
-// in parts; 0 where all are the same.
+// WholeRows returns the number of rows of a launch of t tokens that are computed whole while the
+// others are in parts; 0 where all are the same.
 func WholeRows(o *Linear, t int) int { return o.plan(t, math.MaxInt32).whole }
 
 // NewLinearOf is NewLinear with the numbers of a profile.
@@ -134,8 +134,8 @@ func Paired(o *Linear, t int) bool {
 // Together makes a chain one launch on every device.
 func Together(o *LinearChain) { o.apart = false }
 
-// StarvedChain makes a chain of one launch, with the joining or without, of which a workgroup gives
-// nothing. The others give up after so many looks.
+// StarvedChain makes a chain of one launch, with the joining or without, whose workgroup `silent`
+// gives nothing. The others give up after `polls` looks.
 func StarvedChain(first, second *Linear, tokens int, joined bool, silent, polls int) (*LinearChain, error) {
 	heads := 0
 	if joined {

@@ -38,7 +38,7 @@ const (
 	codecQ8_0
 )
 
-// format is what the host and the kernels have to know of a format of weights.
+// format describes a format of weights to the host and the kernels.
 type format struct {
 	name  string
 	codec codec
@@ -73,7 +73,7 @@ type format struct {
 	repack                  func(data, scales, blocks []byte) float32
 }
 
-// multiple is what K is one of.
+// multiple returns the number that K is a multiple of.
 func (f *format) multiple() int { return max(f.quad, f.blockValues) }
 
 // alike is a rule for layers that are to share a kernel.
@@ -85,7 +85,7 @@ const (
 	alikeAlways
 )
 
-// word is what the kernels know of a format: FORMAT of shaders/lib/formats.glsl.
+// word encodes what the kernels know of a format: FORMAT of shaders/lib/formats.glsl.
 func (f *format) word() uint32 {
 	log2 := func(n int) uint32 { return uint32(bits.Len(uint(max(n, 1))) - 1) }
 	return uint32(f.codec) | log2(f.quad/8)<<4 | log2(f.scaleCut)<<6 | opkit.Bit(10, f.stepSums) |
@@ -93,7 +93,7 @@ func (f *format) word() uint32 {
 		opkit.Bit(14, f.rowScale) | opkit.Bit(15, f.overlaps)
 }
 
-// spans reports whether so many numbers of a row have one scale, or scales of their own.
+// spans reports whether `numbers` numbers of a row have one scale, or scales of their own.
 func (f *format) spans(numbers int) bool { return f.span == 0 || numbers <= f.span }
 
 // Known reports whether f is one of the formats.

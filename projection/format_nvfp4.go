@@ -5,7 +5,7 @@ import (
 	"github.com/vkmla/vkmla/tensor"
 )
 
-// nvBlock is how many numbers of a row of NVFP4 have one scale.
+// nvBlock is the number of numbers of a row of NVFP4 that share a scale.
 const nvBlock = 16
 
 var formatNVFP4 = format{name: "nvfp4", codec: codecNVFP4, quad: 32, data: tensor.U8, each: 2,

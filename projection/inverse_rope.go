@@ -49,7 +49,7 @@ type projInverseRopePush struct {
 	Heads, TableRows uint32
 }
 
-// inverseHeads is how many heads a workgroup takes.
+// inverseHeads is the number of heads that a workgroup takes.
 const inverseHeads = 16
 
 // NewInverseRope chooses the variant and builds its kernel. The device owns the kernel;

@@ -9,14 +9,14 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// BlockDim is how many numbers of the attention's output share a scale.
+// BlockDim is the number of numbers of the attention's output that share a scale.
 const BlockDim = 128
 
-// HeadBlocks is how many scales a head of the attention's output has.
+// HeadBlocks is the number of scales of a head of the attention's output.
 const HeadBlocks = D / BlockDim
 
-// ScaleLayout is how the scales of FP8 activations lie in memory: tokens fastest,
-// padded to a multiple of 4, Ta = PaddedTokens(T). All scales are powers of two.
+// ScaleLayout names a layout in memory of the scales of FP8 activations: tokens fastest, padded to
+// a multiple of 4, Ta = PaddedTokens(T). All scales are powers of two.
 type ScaleLayout int
 
 const (
@@ -99,7 +99,7 @@ type projInverseRopeQuantPush struct {
 	_                        uint32
 }
 
-// quantHeads is how many heads a workgroup takes.
+// quantHeads is the number of heads that a workgroup takes.
 const quantHeads = 2
 
 // maxHeads is the largest number of heads; no model has a fraction of it.

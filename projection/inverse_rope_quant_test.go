@@ -54,7 +54,7 @@ func TestInverseRopeQuantVector(t *testing.T) {
 	check(op.Variant(), download[byte](t, a.Codes), func(h int) uint32 { return words[4*h] })
 }
 
-// quantArgs are arguments for o of so many tokens; the outputs are poison.
+// quantArgs are arguments for o of `tokens` tokens; the outputs are poison.
 func quantArgs(t *testing.T, dev *vk.Device, l projection.ScaleLayout, o []uint16, groups, heads, tokens int, table []float32) projection.InverseRopeQuantArgs {
 	padded := projection.PaddedTokens(tokens)
 	a := projection.InverseRopeQuantArgs{

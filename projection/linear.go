@@ -37,12 +37,12 @@ type LinearConfig struct {
 	NormColumns int
 	NormEps     float32 // 0: DefaultEps
 
-	// Workgroups is how many workgroups fill the device; 0 asks the tuning profile. The order of
-	// sums may depend on it.
+	// Workgroups is the number of workgroups that fill the device; 0 asks the tuning profile. The
+	// order of sums may depend on it.
 	Workgroups int
 
-	// Beside is how many outputs other layers of as long rows have that are recorded beside this
-	// one. Where many tokens of all of them fill the device, K is not cut.
+	// Beside is the number of outputs of other layers with rows of the same length that are
+	// recorded beside this one. Where many tokens of all of them fill the device, K is not cut.
 	Beside int
 
 	// Invariant gives a token the same bits whatever T is and wherever in it the token stands.
@@ -68,7 +68,7 @@ type LinearArgs struct {
 	X, XScale tensor.Tensor
 
 	W         LinearWeights
-	Out       tensor.Tensor // [T, ..] of LinearConfig.Out, a multiple of 8 numbers a token, of which G*N are written
+	Out       tensor.Tensor // [T, ..] of LinearConfig.Out, a multiple of 8 numbers a token; G*N of them are written
 	OutColumn int           // where these begin, a multiple of 8: outputs of several layers can stand side by side
 
 	// With LinearConfig.Norm only, all three or none. Out is the same with and without.
@@ -259,8 +259,8 @@ func (o *Linear) planWith(t int, scratch tensor.Tensor) linearPlan {
 // Variant is the name of the variant that was chosen.
 func (o *Linear) Variant() string { return o.variant }
 
-// ScratchLen is how many f32 of scratch memory a Record of T tokens uses. It is 0 for more than
-// MaxTokens.
+// ScratchLen returns the number of f32 of scratch memory that a Record of T tokens uses. It is 0
+// for more than MaxTokens.
 func (o *Linear) ScratchLen(T int) int {
 	if T < 1 || o.cfg.MaxTokens > 0 && T > o.cfg.MaxTokens {
 		return 0
@@ -287,7 +287,7 @@ func (o *Linear) Record(rec *vk.Recorder, a LinearArgs) error {
 }
 
 // RecordProducts records what Record does, except the launch that adds up parts of K. RecordSums,
-// with the same arguments, records that, behind other things that need not wait for the products.
+// with the same arguments, records that launch, after others that need not wait for the products.
 // Until then the rows of Out that are in parts are as they were.
 //
 // Errors: those of Record.
@@ -307,7 +307,7 @@ func (o *Linear) RecordSums(rec *vk.Recorder, a LinearArgs) error {
 	return o.recordSum(rec, op, a, o.planWith(a.Out.Shape[0], a.Scratch))
 }
 
-// products is how many multiply-adds t tokens take.
+// products counts the multiply-adds of t tokens.
 func (o *Linear) products(t int) float64 {
 	return float64(t) * float64(o.cfg.Groups) * float64(o.cfg.N) * float64(o.cfg.K)
 }

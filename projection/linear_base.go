@@ -14,7 +14,7 @@ type baseTiles struct {
 	tiles []baseTile // largest first
 }
 
-// baseTile is how proj_linear divides its work.
+// baseTile describes the division of work in proj_linear.
 type baseTile struct {
 	tuning.BaseTile
 	kernel *opkit.Later

@@ -15,15 +15,16 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// LinearChain is two linear layers in one launch, the second on what the first gives. It is for
-// so few tokens that a launch takes little longer than the way to the next one: the weights of the
-// second layer load while the first one ends. The bits are those of two Linear.Records.
+// LinearChain runs two linear layers in one launch, the second on the output of the first. It is
+// for steps of so few tokens that a launch takes little longer than the way to the next one: the
+// weights of the second layer load while the first one ends. The bits are those of two
+// Linear.Records.
 //
 // Workgroups wait for numbers of others, which have always begun before, however many have room on
 // the device. So the device has to let workgroups go on that have begun, which Vulkan does not
 // promise. tuning.MayWait knows the drivers that do. With any other driver, and once workgroups
-// starved (vk.Device.Starved), the same kernel is launched once for each layer, and nobody waits. A
-// wait is bounded by tuning.Linear.ChainPolls; then the commands end with vk.ErrStarved.
+// starved (vk.Device.Starved), the same kernel is launched once for each layer, and no workgroup
+// waits. A wait is bounded by tuning.Linear.ChainPolls; then the commands end with vk.ErrStarved.
 type LinearChain struct {
 	first, second *Linear
 	divisions     []rowDivision // for 1, 2, .. tokens
@@ -52,9 +53,9 @@ const nobody = -1
 // address of the host's word stands.
 const chainHalves, chainHost = 64, 8
 
-// NewLinearChain makes a chain of two layers for up to so many tokens, 1 to
-// LinearChainTokens. The device owns its kernels; there is nothing to close. Of layers that are on
-// demand, only the kernel for so many tokens is asked for at once.
+// NewLinearChain makes a chain of two layers for up to `tokens` tokens, 1 to LinearChainTokens. The
+// device owns its kernels; there is nothing to close. Of layers that are on demand, only the kernel
+// for `tokens` tokens is asked for at once.
 //
 // Errors: vk.ErrArgument for too many tokens, and where the second layer does not take what the
 // first gives, as bf16; one that wraps vk.ErrMissingFeature where the layers have to be recorded
@@ -117,12 +118,12 @@ func newLinearChain(op string, first, second *Linear, tokens, heads, silent int)
 	return o, nil
 }
 
-// StateLen is how many u32 the state of a chain of up to so many tokens has.
+// StateLen returns the number of u32 in the state of a chain of up to `tokens` tokens.
 func (o *LinearChain) StateLen(tokens int) int {
 	return chainHalves + tokens*(o.first.cfg.Groups*o.first.cfg.N+o.heads*D)
 }
 
-// State is what the state of a chain of up to so many tokens has to be before the first launch:
+// State returns the state that a chain of up to `tokens` tokens needs before the first launch:
 // [StateLen(tokens)] u32, little-endian. It is all ones but for the address of a word for the host.
 // Errors: those of vk.Device.StarvedWord.
 func (o *LinearChain) State(tokens int) ([]byte, error) {
@@ -168,7 +169,7 @@ func (o *LinearChain) NewState(ctx context.Context, label string, tokens int) (t
 
 // LinearChainArgs are the tensors of one LinearChain.
 type LinearChainArgs struct {
-	First  LinearArgs // as for its Linear; Out is [T, G*N] bf16, all of which is written
+	First  LinearArgs // as for its Linear; Out is [T, G*N] bf16, written completely
 	Second LinearArgs // as for its Linear; X is First.Out
 
 	// State is of NewState, or at least [StateLen(T)] u32, before the first launch as State says.

@@ -41,13 +41,13 @@ type AttentionParts struct {
 	Table     tensor.Tensor // [rows, 64] f32: a position's 32 cosines, then its sines; absent, as Positions: no output is turned
 }
 
-// JoinedParts reports whether a chain joins rows of so many parts.
+// JoinedParts reports whether a chain joins rows of `parts` parts.
 func JoinedParts(parts int) bool { return parts > 1 && parts <= opkit.ChainJoin.Parts }
 
 // Joined tells whether parts of rows of attention are joined in front of the first layer.
 func (o *LinearChain) Joined() bool { return o != nil && o.heads > 0 }
 
-// access is what the chain does with the first layer's inputs.
+// access returns the chain's access to the first layer's inputs.
 func (o *LinearChain) access() vk.Access {
 	if o.heads > 0 {
 		return vk.Write

@@ -86,8 +86,8 @@ func (r *joinRig) angles(rng *rand.Rand) (positions, table tensor.Tensor) {
 	return r.In(vectors.FromI32(p, r.tokens), tensor.I32), r.In(vectors.FromF32(angles, 3, 64), tensor.F32)
 }
 
-// Rows of attention whose parts are joined in the launch of two layers have the bits of
-// three launches, whatever the number of parts, some of which are empty and hold anything.
+// Rows of attention whose parts are joined in the launch of two layers have the bits of three
+// launches, whatever the number of parts; some parts are empty and hold anything.
 func TestJoinedChain(t *testing.T) {
 	dev := testkit.Device(t)
 	for tokens, perGroup := range map[int]int{1: 3, 2: 2} {

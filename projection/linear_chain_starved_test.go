@@ -20,8 +20,8 @@ import (
 )
 
 // A workgroup that never gives what others wait for ends the commands with an error, soon, each
-// time that they run. From then on there is a launch for each layer, in which nobody waits, with
-// the bits that there would have been.
+// time that they run. From then on there is a launch for each layer, without waits, with the bits
+// that there would have been.
 func TestStarvedChain(t *testing.T) {
 	adapter := testkit.Device(t).Adapter()
 	if missing := adapter.Caps.Missing(shaders.Requires("proj_linear_chain_da")); missing != nil {

@@ -115,7 +115,7 @@ func anyDims(rank int) []int {
 	return dims
 }
 
-// perToken is how many numbers a row along the first dimension has.
+// perToken returns the number of numbers in a row along the first dimension.
 func perToken(t tensor.Tensor) int {
 	n := 1
 	for _, d := range t.Shape[1:] {

@@ -37,8 +37,8 @@ func (t matrixTile) of(T int) matrixTile {
 	return t
 }
 
-// linearTiling is how proj_linear_cm divides its work; the names are those of the
-// shader. All sizes are powers of two.
+// linearTiling describes the division of work in proj_linear_cm; the names are those of the shader.
+// All sizes are powers of two.
 type linearTiling struct {
 	m, n, k    int // shape of a matrix product
 	bm, bn, bk int // tokens, rows and numbers of a step
@@ -47,10 +47,10 @@ type linearTiling struct {
 	rows       int // ROWS, how numbers lie in shared memory
 
 	codes  string // the elements that are codes, e4m3 or f16: linear_codes.go; "": others
-	summed int    // then: numbers of a row with one scale, of which there is a sum
+	summed int    // then: numbers of a row with one scale, which are summed apart
 
 	pairs  bool // numbers come for two steps at a time: proj_linear_whole
-	blocks int  // then: numbers of a row of which a part of K is a multiple, weightFormat.span
+	blocks int  // then: a part of K is a multiple of these numbers of a row, format.span
 }
 
 func (t linearTiling) subgroups() int { return t.bm / t.wm * (t.bn / t.wn) }
@@ -180,7 +180,7 @@ func (k *matrixTiles) find(profile *tuning.Profile, caps *vk.Caps, variant strin
 	return nil
 }
 
-// narrowRows is how many rows the smallest tiles have.
+// narrowRows returns the rows of the smallest tiles.
 func (l *linearLayer) narrowRows() int {
 	shapes := l.tune.Tiles.Shapes
 	return shapes[len(shapes)-1].Rows
@@ -269,7 +269,7 @@ func (k *matrixTiles) plan(T, scratch int) linearPlan {
 	return p
 }
 
-// fill is how many workgroups of a tile fill the device.
+// fill returns the number of workgroups of tile t that fill the device.
 func (k *matrixTiles) fill(t matrixTile) int {
 	if t.bm <= k.tune.Tiles.SmallTokens {
 		return k.tune.SmallFill * k.cfg.Workgroups
@@ -277,7 +277,7 @@ func (k *matrixTiles) fill(t matrixTile) int {
 	return k.cfg.Workgroups
 }
 
-// workgroups is how many tiles T tokens make.
+// workgroups returns the number of tiles t that T tokens make.
 func (k *matrixTiles) workgroups(t matrixTile, T int) int {
 	return opkit.CeilDiv(T, t.bm) * k.rowTiles(t.bn) * k.cfg.Groups
 }
@@ -292,10 +292,10 @@ func (k *matrixTiles) besideFills(t matrixTile, T int) bool {
 	return opkit.RoundUp(all, fill)-all <= all/tuning.BesideIdle
 }
 
-// tile is the largest that T tokens fill by more than half and of which there are enough, with K
-// cut into parts. If there is none, it is the smallest that holds all tokens, or 64 of them:
-// smaller ones would decode the weights more often. (128 tiles of 128 x 128 in two parts each, of a
-// device with room for 264, take 0.55 of the time of 512 tiles of 64 x 64.)
+// tile returns the largest tile that T tokens fill by more than half and that yields enough
+// workgroups, with K cut into parts. If there is none, it is the smallest that holds all tokens, or
+// 64 of them: smaller ones would decode the weights more often. (128 tiles of 128 x 128 in two
+// parts each, of a device with room for 264, take 0.55 of the time of 512 tiles of 64 x 64.)
 func (k *matrixTiles) tile(T, scratch int) matrixTile {
 	p := &k.tune.Tiles
 	last := k.tiles[len(k.tiles)-1]
@@ -331,10 +331,10 @@ func (k *matrixTiles) partsOf(t matrixTile, T, scratch int) int {
 	return best
 }
 
-// tail is how many rows to compute whole, and into how many parts to cut K for the
-// others, so that the last tiles do not leave most of the device idle: 384 tiles where
-// 264 fill the device take as long as 528, but 256 whole ones and 256 halves take as
-// long as 396. No parts, or 1, is better where that gains too little.
+// tail returns the number of rows to compute whole, and the parts that K is cut into for the
+// others, so that the last tiles do not leave most of the device idle: 384 tiles where 264 fill the
+// device take as long as 528, but 256 whole ones and 256 halves take as long as 396. No parts, or
+// 1, is better where that gains too little.
 func (k *matrixTiles) tail(t matrixTile, T, scratch int) (whole, parts int) {
 	p, gain := &k.tune.Parts, tuning.PartsGain
 	fill, across, down := k.fill(t), opkit.CeilDiv(T, t.bm), k.rowTiles(t.bn)

@@ -146,7 +146,7 @@ func code(t *testing.T, name string) []byte {
 	return k.SPIRV
 }
 
-// layerFor is a layer as on a device with some capabilities, with rows of fragments in so many
+// layerFor makes a layer as on a device with some capabilities, with rows of fragments in `lanes`
 // lanes or, with 0, as if they lay otherwise.
 func layerFor(t *testing.T, caps *vk.Caps, cfg LinearConfig, variant string, lanes int) *linearLayer {
 	t.Helper()
@@ -165,7 +165,7 @@ func layerFor(t *testing.T, caps *vk.Caps, cfg LinearConfig, variant string, lan
 		lanes: func(_, _, _, _ int) (int, error) { return lanes, nil }}
 }
 
-// planned is a Linear of which only the plan is asked, as on an H100.
+// planned makes a Linear that can only plan, as on an H100.
 func planned(t *testing.T, cfg LinearConfig, variant string, lanes int) *Linear {
 	t.Helper()
 	caps := knowncaps.Matrix["H100"]
@@ -443,8 +443,8 @@ func TestLayoutLanes(t *testing.T) {
 	}
 }
 
-// For all sizes: every row, token and step is somebody's, no part is empty, and
-// scratch memory is as large as the plan needs.
+// For all sizes: every row, token and step has a workgroup, no part is empty, and scratch memory is
+// as large as the plan needs.
 func TestLinearPlanRules(t *testing.T) {
 	for _, variant := range []string{VariantBase, VariantCM} {
 		for _, n := range []int{8, 64, 72, 1536, 32768} {

@@ -66,7 +66,7 @@ func (t linearTiling) elementBytes() int {
 	return 2
 }
 
-// each is how many numbers of a row an invocation brings in at a time.
+// each returns the number of numbers of a row that an invocation loads at a time.
 func (t linearTiling) each() int {
 	if t.codes != "" {
 		return 16

@@ -48,5 +48,5 @@ func (l *linearLayer) order() (division8to32, error) {
 	return d, err
 }
 
-// ordered tells whether products of a shape, with rows in so many lanes, can have an order.
+// ordered reports whether products of a shape with rows in `lanes` lanes can have an order.
 func (d division8to32) ordered(k, lanes int) bool { return d.k == k && d.lanes == lanes }

@@ -26,7 +26,8 @@ func (l *linearLayer) partsFor(tiles, fill, steps, T, scratch int) int {
 	return max(1, min(fill/tiles, steps/p.LeastSteps, p.Most, l.cfg.Weights.Bytes(1, l.cfg.K)/(4*T), scratch/(T*l.rows())))
 }
 
-// partsCost is how long tiles in parts of K take, with their sums, in numbers of K.
+// partsCost returns the time of `tiles` tiles in `parts` parts of K, with their sums, in numbers of
+// K.
 func (l *linearLayer) partsCost(tiles, fill, parts int) int {
 	return opkit.CeilDiv(parts*tiles, fill)*l.cfg.K/parts + opkit.CeilDiv(parts*tiles*tuning.PartCost, fill) + tuning.LaunchCost
 }

@@ -26,7 +26,7 @@ func TestLinearTail(t *testing.T) {
 	for _, variant := range []string{projection.VariantCMB, projection.VariantCM} {
 		t.Run(variant, func(t *testing.T) {
 			cfg := linearConfig(h, variant)
-			cfg.Workgroups = 2 // four tiles, of which six are half a round too many
+			cfg.Workgroups = 2 // four tiles; six are half a round too many
 			tiling := [5]int{64, 64, 32, 32, 32}
 			if dev.Adapter().Type == vk.TypeCPU { // whose subgroups have a quarter of a GPU's invocations
 				tiling = [5]int{64, 64, 32, 16, 16}

@@ -16,7 +16,7 @@ type kernelKind interface {
 	// fit divides a layer for the shader, before any kernel is made. It is false where the device
 	// or the layer does not suit. next is the kind that takes more tokens, nil for the last.
 	fit(l *linearLayer, next kernelKind) (bool, error)
-	// reach is how many tokens never come to a later kind.
+	// reach returns the most tokens that never come to a later kind.
 	reach() int
 	// covers tells whether T tokens are this kind's, unless an earlier one covers them.
 	covers(T int) bool
@@ -64,7 +64,7 @@ func (o *Linear) plan(T, scratch int) linearPlan {
 	return o.kinds[len(o.kinds)-1].plan(T, scratch)
 }
 
-// linearPlan is how a number of tokens is computed.
+// linearPlan describes the launches for a number of tokens.
 type linearPlan struct {
 	kernel     *opkit.Later
 	grid       [3]uint32
@@ -76,7 +76,7 @@ type linearPlan struct {
 	norms      bool // the kernel can norm what it gives
 }
 
-// linearLayer is what the kinds of kernels know of a layer.
+// linearLayer holds the part of a layer that the kinds of kernels share.
 type linearLayer struct {
 	dev     *vk.Device
 	caps    *vk.Caps
@@ -141,8 +141,8 @@ func (l *linearLayer) spec(stem string, constants ...uint32) opkit.Spec {
 	}
 }
 
-// rowTiles is how many tiles of some rows a group has. They begin at multiples of
-// their size among the rows of all groups, which a group need not.
+// rowTiles returns the number of tiles of `rows` rows in a group. They begin at multiples of their
+// size among the rows of all groups, which a group need not.
 func (l *linearLayer) rowTiles(rows int) int {
 	n := opkit.CeilDiv(l.cfg.N, rows)
 	if l.cfg.Groups > 1 && l.cfg.N%rows != 0 {

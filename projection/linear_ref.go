@@ -7,8 +7,8 @@ import (
 	"github.com/vkmla/vkmla/internal/numfmt"
 )
 
-// LinearHost is what LinearRef computes from: the operands of LinearArgs in host
-// memory, little-endian, in the same shapes (G is Groups).
+// LinearHost holds the operands of LinearArgs in host memory, little-endian, in the same shapes (G
+// is Groups), for LinearRef.
 type LinearHost struct {
 	T, Groups, N, K int
 	Weights         Format

@@ -5,8 +5,9 @@ import (
 	"github.com/vkmla/vkmla/internal/tuning"
 )
 
-// rowDivision is how a kernel without matrices shares rows among the rowWorkgroup invocations of a
-// workgroup: `lanes` of them have `rows` rows, and read 16 bytes of each at a time.
+// rowDivision describes how a kernel without matrices shares rows among the rowWorkgroup
+// invocations of a workgroup: `lanes` of them have `rows` rows, and read 16 bytes of each at a
+// time.
 type rowDivision struct {
 	tokens, rows, lanes int // TOKENS, ROWS, LANES
 	kernel              *opkit.Later
@@ -16,15 +17,15 @@ type rowDivision struct {
 // memory.
 const lineLanes = 8
 
-// rowTiles is how many workgroups have n rows.
+// rowTiles returns the number of workgroups for n rows.
 func (d rowDivision) rowTiles(n int) int { return opkit.CeilDiv(n, rowWorkgroup/d.lanes*d.rows) }
 
 // divideRows divides a layer for the tokens of a workgroup.
 //
 // Layers with the same division share one kernel, whose code then stays in a cache during a step.
-// So the division of layers that are alike (weightFormat.alike) depends on K alone: as many lanes
-// as leave each two rounds. Other layers get lineLanes. If the rows do not fill the device, more
-// lanes share them, and then fewer rows.
+// So the division of layers that are alike (format.alike) depends on K alone: as many lanes as
+// leave each two rounds. Other layers get lineLanes. If the rows do not fill the device, more lanes
+// share them, and then fewer rows.
 func (l *linearLayer) divideRows(tokens int) rowDivision {
 	p := &l.tune.Tokens1to8
 	small := l.rows() <= p.SmallRows

@@ -111,9 +111,8 @@ func linear(t *testing.T, dev *vk.Device, h projection.LinearHost, op *projectio
 	return must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out}))["out"].F32()
 }
 
-// linearHost makes operands of which fill says the numbers: weights as codes of the
-// format (bf16 bits, E4M3, E2M1), activations as numbers. Scales are 1 until a test
-// sets others.
+// linearHost makes operands with the numbers of weight and x: weights as codes of the format (bf16
+// bits, E4M3, E2M1), activations as numbers. Scales are 1 until a test sets others.
 func linearHost(f projection.Format, tokens, groups, n, k int, weight func(row, k int) uint16, x func(t, k int) float32) projection.LinearHost {
 	rows := groups * n
 	h := projection.LinearHost{T: tokens, Groups: groups, N: n, K: k, Weights: f, Data: make([]byte, f.Bytes(rows, k))}

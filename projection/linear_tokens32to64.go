@@ -34,7 +34,7 @@ func (d division32to64) constants() []uint32 {
 	return opkit.Words(d.teams*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes, d.turns, d.whole, d.sums)
 }
 
-// round is how many numbers of k a round takes.
+// round returns the number of numbers of k that a round takes.
 func (d division32to64) round() int { return d.ahead * d.chunk }
 
 // stage is the shared memory of two rounds of x.
@@ -158,7 +158,8 @@ func (k *tokens32to64) most() int {
 	return 2 * most
 }
 
-// division is the one of which as many passes as T tokens need take the fewest tokens.
+// division returns the division of the smallest pass that takes T tokens in no more passes than the
+// largest pass does.
 func (k *tokens32to64) division(T int) (d division32to64) {
 	passes := opkit.CeilDiv(T, k.divisions[len(k.divisions)-1].tokens)
 	for _, d = range k.divisions {
@@ -169,12 +170,12 @@ func (k *tokens32to64) division(T int) (d division32to64) {
 	return d
 }
 
-// rowGroups is how many workgroups have the rows of a group.
+// rowGroups returns the number of workgroups for the rows of a group.
 func (k *tokens32to64) rowGroups(d division32to64) int {
 	return opkit.CeilDiv(k.rowTiles(d.m), d.teams)
 }
 
-// workgroups is how many workgroups T tokens make.
+// workgroups returns the number of workgroups for T tokens.
 func (k *tokens32to64) workgroups(d division32to64, T int) int {
 	return opkit.CeilDiv(T, d.tokens) * k.rowGroups(d) * k.cfg.Groups
 }

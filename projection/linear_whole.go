@@ -31,9 +31,9 @@ func (l *linearLayer) wholeTile(t linearTiling) *matrixTile {
 	return &matrixTile{linearTiling: t}
 }
 
-// linesFit reports, for weights with a scale a line, whether registers suffice for the three steps
-// of a line that are held, beside what decodes x: with bf16 elements scales of packed activations
-// are too many, with f16 elements what rounds bf16 is.
+// linesFit reports, for weights with a scale a line, whether the registers hold three steps of a
+// line beside the decoding of x. They do not with packed scales (bf16 elements) or with bf16
+// activations (f16 elements).
 func (l *linearLayer) linesFit() bool {
 	if l.variant == VariantCMB {
 		return l.cfg.Activations != ActivationFP8Packed

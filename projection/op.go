@@ -17,7 +17,7 @@ const (
 	RopeDim = 64      // the last are rotated
 )
 
-// DefaultEps is what every RMS norm of the model adds to the mean square.
+// DefaultEps is the number that every RMS norm of the model adds to the mean square.
 const DefaultEps float32 = 1e-6
 
 // Names of the variants of the kernels here.
@@ -105,7 +105,8 @@ func vector(op, arg string, x tensor.Tensor, n int) error {
 	return pkg.Check(op, arg, x, tensor.BF16, n)
 }
 
-// epsilon is what a norm adds to the mean square: the one given, or the default for 0.
+// epsilon returns the number that a norm adds to the mean square: the one given, or the default for
+// 0.
 func epsilon(op string, eps float32) (float32, error) {
 	if f := float64(eps); f < 0 || math.IsNaN(f) || math.IsInf(f, 0) {
 		return 0, pkg.Wrong(op, "Eps", eps, "a positive number, or 0 for %g", DefaultEps)

@@ -84,7 +84,7 @@ type projQInsertPush struct {
 	KvStride, KvAt           uint32
 }
 
-// insertHeads is how many heads a workgroup takes.
+// insertHeads is the number of heads that a workgroup takes.
 const insertHeads = 4
 
 // NewQInsert chooses the variant and builds its kernel. The device owns the kernel;

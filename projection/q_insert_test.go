@@ -33,7 +33,7 @@ func turns(rng *rand.Rand, n int) []float32 {
 	return table
 }
 
-// qInsertCase are random operands of n tokens, of which all have a slot.
+// qInsertCase holds random operands of n tokens, each with a slot.
 type qInsertCase struct {
 	q, kv     []uint16
 	slots     []int64

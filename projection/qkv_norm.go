@@ -141,7 +141,7 @@ func (o *QKVNorm) Record(rec *vk.Recorder, a QKVNormArgs) error {
 	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: o.k, Groups: [3]uint32{uint32(t), 2, 1}, Push: vk.Bytes(&push)}, targets...)
 }
 
-// columns checks a tensor of rows of which n columns from column at on are used.
+// columns checks a tensor of rows whose n columns from column `at` on are used.
 func columns(op, arg string, x tensor.Tensor, tokens, at, n int) error {
 	if err := pkg.Check(op, arg, x, tensor.BF16, tokens, -1); err != nil {
 		return err

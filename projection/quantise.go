@@ -39,8 +39,8 @@ type QuantiseArgs struct {
 // of them is at most 448. The scales lie as those of InverseRopeQuant do, so that the kernels that
 // multiply them are the same, and so are the two layouts: numbers and bytes of the same powers.
 //
-// MXFP8 is E4M3 with such a scale for every 32 numbers, of which the largest counts as at least
-// 1e-4, as DeepSeek-V4.1's act_quant has it.
+// MXFP8 is E4M3 with such a scale for every 32 numbers. The largest of them counts as at least
+// 1e-4, as in DeepSeek-V4.1's act_quant.
 //
 // NVFP4 is E2M1 with one E4M3 scale for every 16 numbers, relative to InputScale, which therefore
 // has to multiply LinearWeights.RowScale. No scale is a power of two here. Codes are those of an

@@ -18,7 +18,7 @@ import (
 
 func pipelinesCommand() *cobra.Command {
 	var device, profile, output string
-	var all, chosen, estimates bool
+	var all, chosen bool
 	cmd := &cobra.Command{
 		Use:   "pipelines",
 		Short: "Compile every kernel and show registers, shared memory and occupancy",
@@ -45,8 +45,8 @@ work, as on a driver that does not tell (pipelineExecutableInfo).`,
 			if err := checkProfile(profile); err != nil {
 				return err
 			}
-			if chosen || estimates {
-				return runChosen(device, profile, output, estimates, cmd.OutOrStdout())
+			if chosen {
+				return runChosen(device, profile, output, cmd.OutOrStdout())
 			}
 			return runPipelines(cmd.Context(), device, profile, output, all, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -57,7 +57,6 @@ work, as on a driver that does not tell (pipelineExecutableInfo).`,
 	fl.BoolVar(&all, "all", false, "all kernels, not only hot ones (md)")
 	fl.BoolVar(&chosen, "chosen", false,
 		"what operations of V4-Flash and V4.1-Flash launch, with instructions where RADV or ANV lists them")
-	fl.BoolVar(&estimates, "model", false, "estimates of times on AMD's GPUs from RADV's instructions and published rates (md)")
 	return cmd
 }
 
@@ -103,7 +102,7 @@ func runPipelines(ctx context.Context, device, profile, output string, all bool,
 }
 
 // runChosen shows what operations launch, and what the compiler made of it.
-func runChosen(device, profile, output string, estimates bool, stdout io.Writer) error {
+func runChosen(device, profile, output string, stdout io.Writer) error {
 	dev, close, err := openDeviceWith(device, vk.DeviceOptions{Profile: profile})
 	if err != nil {
 		return err
@@ -128,15 +127,7 @@ func runChosen(device, profile, output string, estimates bool, stdout io.Writer)
 		_, err = fmt.Fprintln(stdout, t.RenderCSV())
 		return err
 	}
-	text := pipelines.ChosenTable(list)
-	if estimates {
-		layer, err := pipelines.InspectLayer(a, profile)
-		if err != nil {
-			return err
-		}
-		text = "Estimates, nothing is measured.\n\n" + pipelines.ModelTable(a, list) + pipelines.LayerText(a, layer)
-	}
-	_, err = fmt.Fprintf(stdout, "%s, %s\n%s\n\n%s", origin.Device, origin.Driver, origin.Program(), text)
+	_, err = fmt.Fprintf(stdout, "%s, %s\n%s\n\n%s", origin.Device, origin.Driver, origin.Program(), pipelines.ChosenTable(list))
 	return err
 }
 

@@ -1,6 +1,6 @@
 package tuning
 
-// Attention is what package attention was fitted to.
+// Attention holds the numbers of package attention.
 //
 // The plan divides a launch into workgroups: of how many heads each, and of how many parts of
 // each row. It weighs estimates in one unit, the time of a tile of the workgroup with the most
@@ -59,9 +59,9 @@ type Attention struct {
 	// cost of a part (loading q, storing and joining 2 KiB a head) exceeds its work.
 	MinPartRows int
 
-	// Waves is how often parts may fill the device. A third more workgroups than find room take
-	// twice as long as one wave; cut in three they take four thirds. More waves gain less than
-	// the work of a workgroup besides its tiles costs, and take more scratch memory.
+	// Waves is the number of times that parts may fill the device. A third more workgroups than
+	// find room take twice as long as one wave; cut in three they take four thirds. More waves gain
+	// less than the work of a workgroup besides its tiles costs, and take more scratch memory.
 	Waves int
 
 	// InvariantTokens is the number of tokens whose plan all steps take where a token's bits are

@@ -15,7 +15,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Choice is which builds of kernels a device runs, as somebody timed them on it: see package
+// Choice records the builds of kernels that a device runs, as timed on it: see package
 // pipeline/internal/measure.
 type Choice struct {
 	Version int              `json:"version"` // ChoiceVersion
@@ -28,7 +28,7 @@ type Choice struct {
 // ChoiceVersion is that of the form of a Choice. Others are not read.
 const ChoiceVersion = 2
 
-// Families of kernels, each of which is timed by itself.
+// Families of kernels, each timed by itself.
 const (
 	Products = "products"
 	Prefill  = "prefill"
@@ -40,7 +40,7 @@ const (
 // they choose.
 var Families = map[string]string{"linear": Products, "attn_prefill": Prefill, "attn_decode": Decode, "logits": Scores}
 
-// Timed is what was found of a family's builds.
+// Timed records the findings on a family's builds.
 type Timed struct {
 	Microseconds map[string]float64 `json:"microseconds"` // of the builds that gave what base does
 	Failed       map[string]string  `json:"failed"`       // why a build is never to run
@@ -126,7 +126,7 @@ func Preferred(a *vk.Adapter, family string, ladder []vk.Variant) []vk.Variant {
 	return list
 }
 
-// Ladder is a family's ladder of builds as a device is to run them where nobody names one:
+// Ladder returns the order in which a device tries a family's builds where the caller names none:
 // Preferred, without matrices where the profile avoids them. Operations of no family have "".
 func (p *Profile) Ladder(a *vk.Adapter, family string, ladder []vk.Variant) []vk.Variant {
 	ladder = Preferred(a, family, ladder)

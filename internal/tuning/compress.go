@@ -1,6 +1,6 @@
 package tuning
 
-// Compress is what package cache was fitted to.
+// Compress holds the numbers of package cache.
 type Compress struct {
 	// ChunkInvocations is the largest workgroup whose invocations load 8 rows together instead of
 	// 4: eight take about 100 registers each.

@@ -7,7 +7,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Device is what a device as a whole has room for, where Vulkan does not tell.
+// Device describes the room on a device as a whole, where Vulkan does not tell.
 type Device struct {
 	// DiscreteUnits are the compute units of a discrete GPU where neither the driver nor its id
 	// tells them. NVIDIA's, AMD's and ARM's drivers do; of the others the largest discrete GPUs are
@@ -41,22 +41,23 @@ type Device struct {
 	// and the rest. Scores have a number of their own.
 	OtherRegisters int
 
-	// PerUnit is how many workgroups of products, and of scores, fill a compute unit. One of
-	// attention with matrices does, and one of a selection.
+	// PerUnit is the number of workgroups of products, and of scores, that fill a compute unit. One
+	// of attention with matrices does, and one of a selection.
 	PerUnit int
 
-	// MatrixRows is how lanes hold rows of operands, a number of shaders/lib/cm_rows.glsl: what
-	// goes through shared memory then lies so that loads of it meet no two rows in a bank. It
-	// counts where a probe finds it so. 0: unknown. In attention it halves the clocks of shared
-	// memory, and takes a tenth more instructions, in decode up to a third.
+	// MatrixRows names the way in which lanes hold rows of operands, by a number of
+	// shaders/lib/cm_rows.glsl: what goes through shared memory then lies so that loads of it meet
+	// no two rows in a bank. It counts where a probe finds it so. 0: unknown. In attention it
+	// halves the clocks of shared memory, and takes a tenth more instructions, in decode up to a
+	// third.
 	MatrixRows int
 
 	// AvoidMatrices takes builds with cooperative matrices only where they are asked for by name.
 	AvoidMatrices bool
 }
 
-// Units is how many compute units a device has, and who says so: the driver, a list of devices by
-// their id, or nobody.
+// Units returns the number of compute units of a device and its source: the driver, a list of
+// devices by their id, or the profile's assumption.
 func (p *Profile) Units(a *vk.Adapter) (units int, by string) {
 	c := &a.Caps
 	switch units, known := p.Device.units(a); {
@@ -84,7 +85,8 @@ func (d *Device) units(a *vk.Adapter) (units int, known bool) {
 	return d.OtherUnits, false
 }
 
-// WorkgroupsOf is how many workgroups fill a device of which a compute unit has room for each.
+// WorkgroupsOf returns the number of workgroups that fill a device whose compute units have room
+// for `each`.
 func (d *Device) WorkgroupsOf(a *vk.Adapter, each int) int {
 	units, known := d.units(a)
 	if d.OneEach && !known {
@@ -93,7 +95,8 @@ func (d *Device) WorkgroupsOf(a *vk.Adapter, each int) int {
 	return units * each
 }
 
-// OperandCopies is how often a device holds each element of a product's operands.
+// OperandCopies returns the number of copies that a device holds of each element of a product's
+// operands.
 func (d *Device) OperandCopies(c *vk.Caps) int {
 	if int(c.MaxSubgroupSize) > d.OnceSubgroup {
 		return 2

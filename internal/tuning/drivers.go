@@ -11,9 +11,9 @@ import (
 // waiting are the drivers for GPUs that let a workgroup go on once it has begun, whatever others
 // do. Vulkan does not promise it (KhronosGroup/Vulkan-Docs#2233). Sorensen et al., Specifying and
 // Testing GPU Workgroup Progress Models, OOPSLA 2021, found that GPUs of Apple and ARM do not, so
-// none of their drivers is here, and none that nobody has tried. Mesa's drivers for processors do,
-// as workgroups are on threads of the system, but older ones end a loop after 65535 rounds, and
-// they gain nothing.
+// none of their drivers is here, and no untried one. Mesa's drivers for processors do, as
+// workgroups are on threads of the system, but older ones end a loop after 65535 rounds, and they
+// gain nothing.
 var waiting = []vk.DriverID{
 	vk.DriverNVIDIA,
 	vk.DriverRADV, vk.DriverAMD, vk.DriverAMDVLK,
@@ -35,8 +35,8 @@ var watchdogs = []struct {
 	{[]vk.DriverID{vk.DriverANV}, 10 * time.Second, "xe's"},
 }
 
-// Watchdog is how long a submission may run before a device's driver stops it, and whose limit that
-// is; 0 for a processor, which has none.
+// Watchdog returns the time that a submission may run before a device's driver stops it, and whose
+// limit that is; 0 for a processor, which has none.
 func Watchdog(a *vk.Adapter) (limit time.Duration, of string) { return watchdogOn(runtime.GOOS, a) }
 
 func watchdogOn(system string, a *vk.Adapter) (limit time.Duration, of string) {

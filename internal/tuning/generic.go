@@ -1,7 +1,7 @@
 package tuning
 
-// generic serves GPUs that nobody has measured. Its numbers are those of hopper until a
-// measurement says otherwise: a family of its own is a copy with what differs.
+// generic serves GPUs without measurements. Its numbers are those of hopper until a measurement
+// says otherwise: a family of its own is a copy with what differs.
 //
 // Its rates are declared, not measured: a tenth of what kernels without matrices reach on an H100's
 // multiprocessor, where a compute unit of an integrated GPU has half the lanes at two thirds of the

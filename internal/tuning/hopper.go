@@ -98,7 +98,7 @@ var hopper = Profile{
 }
 
 // isHopper tells an H100, an H200 and their like. Nothing that Vulkan says tells them from GeForce
-// cards of as many compute units, which nobody has measured: those get generic's profile, with the
+// cards of as many compute units, which were never measured: those get generic's profile, with the
 // same numbers, and may have builds timed. NVIDIA's open kernel modules list GPUs by their ids
 // (g_nv_name_released.h); those of Hopper begin with 0x23.
 func isHopper(a *vk.Adapter) bool {

@@ -1,7 +1,7 @@
 package tuning
 
-// Layer is what the order of a layer's operations was fitted to. Its numbers choose rows of
-// the tables in pipeline/internal/layer/schedule.go, and which launches do the work of two.
+// Layer holds the numbers for the order of a layer's operations. Its numbers choose rows of the
+// tables in pipeline/internal/layer/schedule.go, and which launches do the work of two.
 //
 // T is the number of tokens of a step, padding included. Measurements are of whole steps of
 // DeepSeek-V4-Flash on an H100.

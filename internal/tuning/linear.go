@@ -1,9 +1,9 @@
 package tuning
 
-// Linear is what the linear layers of package projection were fitted to. Kernels are named as
-// their shaders are; docs/design/linear.md has the measurements.
+// Linear holds the numbers of the linear layers of package projection. Kernels are named as their
+// shaders are; docs/design/linear.md has the measurements.
 type Linear struct {
-	// SmallFill is how often Device.PerUnit small workgroups fill a compute unit: tiles of up to
+	// SmallFill times Device.PerUnit small workgroups fill a compute unit: tiles of up to
 	// LinearTiles.SmallTokens tokens, and those of proj_linear_tokens8to16.
 	SmallFill int
 	Ahead     int // chunks of K that are loaded at a time: more hide loads and make longer code
@@ -50,8 +50,8 @@ type LinearTokens1to8 struct {
 	AlikeRows int
 	// SmallRows is the most rows of bf16 layers divided so for more than one token.
 	SmallRows int
-	// Threads is how many invocations per workgroup that fills the device a division should have:
-	// more hide loads, fewer read x less often.
+	// Threads is the number of invocations that a division should have for each workgroup that
+	// fills the device: more hide loads, fewer read x less often.
 	Threads int
 	// Rows are the rows of an invocation, which halve what is read of x per weight. Small layers,
 	// and layers without enough of these invocations, have half as many.
@@ -70,14 +70,15 @@ type LinearTokens8to16 struct {
 type LinearTokens8to32 struct {
 	Most      int // tokens up to which it beats every kernel for more, unless it mostly reads x
 	LeastPass int // fewest tokens of a workgroup; most are the columns of two products
-	// Reads is how many bytes of x all its workgroups together may read for more tokens than that.
-	// The second-level cache brings 80 MiB in 15 us, and proj_linear_tokens32to64 would need a
-	// second launch for so few rows.
+	// Reads is the most bytes of x that all its workgroups together may read for more tokens than
+	// that. The second-level cache brings 80 MiB in 15 us, and proj_linear_tokens32to64 would need
+	// a second launch for so few rows.
 	Reads int
 
 	LeastParts int // subgroups of a workgroup, among which K is divided; LinearParts.Most at most
-	// Busy is how many subgroups per workgroup that fills the device are worth having; each waits
-	// for 2 or 4 KiB. BusyMany is for more than LeastPass tokens and rows that fill the device.
+	// Busy is the number of subgroups worth having for each workgroup that fills the device; each
+	// waits for 2 or 4 KiB. BusyMany is for more than LeastPass tokens and rows that fill the
+	// device.
 	Busy, BusyMany int
 	// AlikeParts are the subgroups for up to LeastPass tokens of formats that share kernels between
 	// layers (see AlikeRows): 1.5 % of a step. For more tokens they are LinearParts.Most, unless
@@ -99,7 +100,8 @@ type LinearTokens32to64 struct {
 	MostFull int
 }
 
-// Most is how many tokens two of the longest passes take; also those of proj_linear_tokens8to32.
+// Most returns the tokens that two of the longest passes take; also those of
+// proj_linear_tokens8to32.
 func (p *LinearTokens32to64) Most() int { return 2 * p.Passes[len(p.Passes)-1] }
 
 // LinearBase is for proj_linear, the tiles of devices without matrices. A cost is in multiply-adds
@@ -164,7 +166,7 @@ const (
 
 	// Of proj_linear_tokens32to64.
 
-	Teams = 8 // subgroups of a workgroup, of which each has a product's rows: more read x less often
+	Teams = 8 // subgroups of a workgroup, each with a product's rows: more read x less often
 
 	Stage = 8 << 10 // bytes of shared memory for a round of x; less leaves room for more workgroups
 

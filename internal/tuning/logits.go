@@ -1,9 +1,9 @@
 package tuning
 
-// Logits is what the scores of package indexer were fitted to.
+// Logits holds the numbers of the scores of package indexer.
 type Logits struct {
-	// BaseUnroll is how many numbers of a step of idx_logits are multiplied without a loop, a power
-	// of two up to 16. More run faster and take longer to compile.
+	// BaseUnroll is the number of numbers of a step of idx_logits that are multiplied without a
+	// loop, a power of two up to 16. More run faster and take longer to compile.
 	BaseUnroll int
 
 	// Of idx_logits_cm, where matrices go through shared memory.
@@ -19,8 +19,8 @@ type Logits struct {
 	// MatrixTokens is the most tokens of a workgroup, which share the decoded keys. Decoding is a
 	// fourth of the instructions for one token, so more of them gain little.
 	MatrixTokens int
-	// MatrixChunk is how many tiles of keys a workgroup takes where there are more than fill the
-	// device: many hide its start, few even out unequal lengths.
+	// MatrixChunk is the number of tiles of keys that a workgroup takes where there are more than
+	// fill the device: many hide its start, few even out unequal lengths.
 	MatrixChunk int
 	// MatrixSpread is the fewest tiles of a workgroup where one workgroup for each token fills the
 	// device; with fewer tokens it shrinks in proportion.
@@ -36,12 +36,13 @@ type Logits struct {
 
 	// Of idx_logits_lanes, where matrices stay in registers.
 
-	// LaneSubgroups is how many subgroups share a token's queries in shared memory. With about 120
-	// registers an invocation, two workgroups of 8 share a compute unit of an H100. RawSubgroups is
-	// the same where they quantise the queries first: one of 16 does not do it twice there.
+	// LaneSubgroups is the number of subgroups that share a token's queries in shared memory. With
+	// about 120 registers an invocation, two workgroups of 8 share a compute unit of an H100.
+	// RawSubgroups is the same where they quantise the queries first: one of 16 does not do it
+	// twice there.
 	LaneSubgroups, RawSubgroups int
-	// LaneKeys is how many entries a workgroup scores where there are more than fill the device,
-	// for workgroups of 8 subgroups: many hide its start, few even out unequal lengths.
+	// LaneKeys is the number of entries that a workgroup scores where there are more than fill the
+	// device, for workgroups of 8 subgroups: many hide its start, few even out unequal lengths.
 	LaneKeys int
 	// LaneSlack allows more and shorter shares of a row that take up to 1/LaneSlack longer by the
 	// estimate, which assumes that all rows are equally long. LaneSlackMany is the same for rows
@@ -51,15 +52,16 @@ type Logits struct {
 
 	// Of idx_logits_prompt, where the tokens of a workgroup share decoded keys.
 
-	// PromptTokens is how many tokens a workgroup has, each in a subgroup that holds its queries:
-	// as many as a compute unit has registers for. PromptTiles is how many tiles of keys they
-	// decode between two barriers.
+	// PromptTokens is the number of tokens of a workgroup, each in a subgroup that holds its
+	// queries: as many as a compute unit has registers for. PromptTiles is the number of tiles of
+	// keys that they decode between two barriers.
 	PromptTokens, PromptTiles int
 }
 
 // Numbers that no profile has other ones of.
 const (
-	// LaneBegin is how long a workgroup takes to begin, in entries that it could score meanwhile.
+	// LaneBegin is the time that a workgroup takes to begin, in entries that it could score
+	// meanwhile.
 	LaneBegin = 256
 
 	// PromptGroup is the fewest tokens in a row of a request, on average, for which it is taken: a

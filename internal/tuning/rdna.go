@@ -2,8 +2,8 @@ package tuning
 
 import "github.com/vkmla/vkmla/vk"
 
-// The profiles of AMD's RDNA were fitted to what RADV's compiler makes of the kernels (Mesa 26.2.6,
-// docs/design/amd.md), not to measurements: nobody has run them. What they do not name is
+// The profiles of AMD's RDNA were fitted to the code that RADV's compiler makes of the kernels
+// (Mesa 26.2.6, docs/design/amd.md), not to measurements: they never ran. What they do not name is
 // generic's. Norms are in subgroups of 64, which keep twice as many lanes busy. What has matrices
 // stays in subgroups of 32.
 

@@ -7,14 +7,14 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Step is what the submissions of a step were fitted to: rates by which launches are divided
-// before anybody has timed them. Too low ones cost submissions in the first step of a size, too
-// high ones let a slow device's driver stop it.
+// Step holds the rates by which the launches of a step are divided into submissions before their
+// times are known. Too low ones cost submissions in the first step of a size, too high ones let a
+// slow device's driver stop it.
 type Step struct {
-	// UnitRate is how many multiply-adds a compute unit makes in a microsecond at least.
+	// UnitRate is the least number of multiply-adds that a compute unit makes in a microsecond.
 	UnitRate float64
 
-	// Bandwidth is how many bytes the device reads and writes in a microsecond at least.
+	// Bandwidth is the least number of bytes that the device reads and writes in a microsecond.
 	Bandwidth float64
 }
 

@@ -1,6 +1,6 @@
 package tuning
 
-// TopK is what the selection of package indexer was fitted to.
+// TopK holds the numbers of the selection of package indexer.
 type TopK struct {
 	// Of idx_topk, which takes rows of any length on any device.
 
@@ -57,10 +57,10 @@ const (
 	// gather there, and a selection is due when it is full.
 	SpareShare = 3
 
-	// TileQuads is how many fours of numbers an invocation has room for at least. With 4 and 1024
-	// invocations, rows of 262144 entries in tiles of 16 fit.
+	// TileQuads is the least number of fours of numbers that an invocation has room for. With 4 and
+	// 1024 invocations, rows of 262144 entries in tiles of 16 fit.
 	TileQuads = 4
 
-	// MaxQuads is how many of them an invocation has registers for.
+	// MaxQuads is the number of them that an invocation has registers for.
 	MaxQuads = 8
 )

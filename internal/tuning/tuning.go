@@ -12,12 +12,12 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Profile is what the packages that choose kernels and divide work were fitted to.
+// Profile holds the numbers that the packages that choose kernels and divide work were fitted to.
 type Profile struct {
 	Name string // as vk.DeviceOptions.Profile names it
 
-	// Measured profiles were fitted on a device that ran them. What others choose between builds of
-	// kernels is timed before it counts, where somebody asks for that (pipeline.Measure).
+	// Measured profiles were fitted on a device that ran them. Other profiles can time their builds
+	// first: see pipeline.Measure.
 	Measured bool
 
 	Device    Device

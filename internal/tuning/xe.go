@@ -6,10 +6,10 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// The profiles of Intel's GPUs were fitted to what ANV's compiler makes of the kernels (Mesa
-// 26.2.6, docs/design/intel.md), not to measurements: nobody has run them. A hardware thread has
-// 4 KiB of registers, and 8 KiB from Xe2 on, whatever the size of its subgroup: an invocation has
-// 128 in subgroups of the least size, half of them in the next one.
+// The profiles of Intel's GPUs were fitted to the code that ANV's compiler makes of the kernels
+// (Mesa 26.2.6, docs/design/intel.md), not to measurements: they never ran. A hardware thread has 4
+// KiB of registers, and 8 KiB from Xe2 on, whatever the size of its subgroup: an invocation has 128
+// in subgroups of the least size, half of them in the next one.
 
 // xe serves Arc A and Meteor Lake. Their kernels without matrices spill with generic's
 // numbers; matrices of Arc A run at a thousandth of that speed (llama.cpp#24404).

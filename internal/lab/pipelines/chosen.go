@@ -30,8 +30,6 @@ type Chosen struct {
 
 	Row     Row     `json:"compiled"`     // what the compiler says; zero unless it was inspected
 	Listing Listing `json:"instructions"` // likewise, where the driver lists them as RADV or ANV does
-
-	Accesses []Access `json:"accesses,omitempty"` // to shared memory, the worst first, where RADV lists instructions
 }
 
 // scored is how many entries the scores of a choice go over, by its name: those of a context of

@@ -97,11 +97,10 @@ func TestLargestFits(t *testing.T) {
 // Programs read names in one style.
 func TestChosenJSON(t *testing.T) {
 	row := pipelines.Row{Other: []vk.Statistic{{Name: "n"}}}
-	data, err := json.Marshal(pipelines.Choice{Kernels: []pipelines.Chosen{{Row: row,
-		Listing: pipelines.Listing{Around: []pipelines.Counts{{}}}, Accesses: []pipelines.Access{{}}}}})
+	data, err := json.Marshal(pipelines.Choice{Kernels: []pipelines.Chosen{{Row: row}}})
 	require.NoError(t, err)
 	names := regexp.MustCompile(`"([^"]*)":`).FindAllSubmatch(data, -1)
-	require.Greater(t, len(names), 40)
+	require.Greater(t, len(names), 24)
 	for _, n := range names {
 		assert.Regexp(t, "^[a-z_]+$", string(n[1]))
 	}

@@ -14,9 +14,9 @@ import (
 )
 
 // TestNoWorse holds what the driver's compiler makes of the kernels that V4-Flash and V4.1-Flash
-// launch against what is recorded for the GPU: no more spills, no lower occupancy, no more clocks,
-// neither by the compiler nor by the model of AMD's. It wants RADV or ANV with
-// VKMLA_TEST_COMPILE_ONLY=1. Other versions make something else: the file says of which it is.
+// launch against what is recorded for the GPU: no more spills, no lower occupancy, no more clocks
+// by the compiler. It wants RADV or ANV with VKMLA_TEST_COMPILE_ONLY=1. Other versions make
+// something else: the file says of which it is.
 func TestNoWorse(t *testing.T) {
 	if os.Getenv("VKMLA_TEST_COMPILE_ONLY") != "1" {
 		t.Skip("wants a driver that only compiles")
@@ -30,9 +30,9 @@ func TestNoWorse(t *testing.T) {
 	if gpu == "" {
 		t.Skipf("%s is neither RADV's nor ANV's", a.Name)
 	}
-	list, err := pipelines.Inspect(a, "", a.Driver == vk.DriverRADV)
+	list, err := pipelines.Inspect(a, "", false)
 	require.NoError(t, err)
-	now := pipelines.GateTable(a, list)
+	now := pipelines.GateTable(list)
 	assert.Greater(t, strings.Count(now, "\n"), 20, "kernels")
 
 	path := filepath.Join("testdata", gpu+".txt")
@@ -72,8 +72,7 @@ func gateName(a *vk.Adapter) string {
 
 // The gate sees each way to be worse, and lets what is better pass.
 func TestWorse(t *testing.T) {
-	const was = "a(1,2): spills 0, occupancy 8, clocks 1000\nb(): spills 0, occupancy 4, clocks 200\nc(): spills 11, occupancy -1, clocks 9\n" +
-		"d(): spills 0, occupancy 8, clocks 9, modelled 500\n"
+	const was = "a(1,2): spills 0, occupancy 8, clocks 1000\nb(): spills 0, occupancy 4, clocks 200\nc(): spills 11, occupancy -1, clocks 9\n"
 	for now, want := range map[string]string{
 		was: "",
 		"a(1,2): spills 0, occupancy 10, clocks 900\n":  "",
@@ -85,17 +84,12 @@ func TestWorse(t *testing.T) {
 		"c(): spills 12, occupancy -1, clocks 9\n":      "c() spills 12 registers, recorded 11",
 		"a(1,3): spills 0, occupancy 8, clocks 1000\n":  "a(1,3) is not recorded",
 		"b(): spills 0, occupancy 4, clocks 204.0001\n": "b(): 204 clocks, recorded 200",
-
-		"a(1,2): spills 0, occupancy 8, clocks 1000, modelled 700\n": "",
-		"d(): spills 0, occupancy 8, clocks 9, modelled 510\n":       "",
-		"d(): spills 0, occupancy 8, clocks 9, modelled 511\n":       "d(): 511 clocks by the model, recorded 500",
-		"d(): spills 0, occupancy 8, clocks 9\n":                     "d(): 0 clocks by the model, recorded 500",
 	} {
 		got, err := pipelines.Worse(was, now)
 		require.NoError(t, err)
 		assert.Equal(t, want, strings.Join(got, "; "), now)
 	}
-	for _, line := range []string{"nonsense\n", "d(): spills 0, occupancy 8, clocks 9, modelled x\n"} {
+	for _, line := range []string{"nonsense\n", "d(): spills 0, occupancy 8, clocks x\n", "d(): spills 0, occupancy 8, clocks 9, modelled 8\n"} {
 		_, err := pipelines.Worse(line, was)
 		assert.Error(t, err, line)
 	}

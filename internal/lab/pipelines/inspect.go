@@ -38,9 +38,6 @@ func inspector(a *vk.Adapter, profile string, listings bool) (open func() (*vk.D
 				if to.Listing, err = listing(dev, k); err != nil {
 					return err
 				}
-				if to.Listing.amd {
-					to.Accesses = to.accesses()
-				}
 			}
 			known[key] = *to
 		}
@@ -75,9 +72,7 @@ func listing(dev *vk.Device, k *vk.Kernel) (l Listing, err error) {
 }
 
 // ChosenTable shows choices with what the compiler says. Columns from matrix on are instructions of
-// a turn of the loop that a kernel spends its time in, or of all of it where it has none; conflicts
-// are clocks of shared memory for each that it would take without any, on AMD's GPUs, over all that
-// Chosen.Accesses has.
+// a turn of the loop that a kernel spends its time in, or of all of it where it has none.
 func ChosenTable(list []Choice) string {
 	t, head := table.NewWriter(), table.Row{}
 	for _, c := range ChosenColumns {
@@ -90,9 +85,9 @@ func ChosenTable(list []Choice) string {
 
 // ChosenColumns are the columns of ChosenTable.
 var ChosenColumns = []string{"operation", "tokens", "kernel", "subgroup", "registers", "occupancy", "shared", "spills", "clocks",
-	"matrix", "dot", "vector", "lds", "gather", "memory", "scalar", "wait", "barrier", "conflicts"}
+	"matrix", "dot", "vector", "lds", "gather", "memory", "scalar", "wait", "barrier"}
 
-// ChosenRows are the rows of ChosenTable, empty where nobody tells.
+// ChosenRows are the rows of ChosenTable, empty where the driver does not tell.
 func ChosenRows(list []Choice) (rows []table.Row) {
 	num := func(v float64) string {
 		if v < 0 {
@@ -106,13 +101,8 @@ func ChosenRows(list []Choice) (rows []table.Row) {
 			if n == (Counts{}) {
 				n = k.Listing.All
 			}
-			conflicts := ""
-			if _, _, x := Conflicts(k.Accesses); x > 0 {
-				conflicts = fmt.Sprintf("%.1f", x)
-			}
 			rows = append(rows, table.Row{c.Op, c.Tokens, r.String(), k.Subgroup, num(r.Registers), num(r.Occupancy), num(r.Shared),
-				num(r.Spills), num(r.Clocks), n.Matrix, n.Dot, n.Vector, n.LDS, n.Gather, n.Memory, n.Scalar, n.Wait, n.Barrier,
-				conflicts})
+				num(r.Spills), num(r.Clocks), n.Matrix, n.Dot, n.Vector, n.LDS, n.Gather, n.Memory, n.Scalar, n.Wait, n.Barrier})
 		}
 	}
 	return rows

@@ -29,11 +29,8 @@ BB3:
 	s_endpgm                                                    ; bfb00000
 `
 	l := ReadListing(text)
-	assert.Equal(t, Counts{Matrix: 1, Dot: 1, Vector: 3, LDS: 2, Gather: 1, Memory: 1, Scalar: 4, Wait: 1, Barrier: 1,
-		FragmentClocks: 2, OtherClocks: 1}, l.All)
+	assert.Equal(t, Counts{Matrix: 1, Dot: 1, Vector: 3, LDS: 2, Gather: 1, Memory: 1, Scalar: 4, Wait: 1, Barrier: 1}, l.All)
 	assert.Equal(t, Counts{Matrix: 1, Vector: 1, Scalar: 1}, l.Loop)
-	assert.Equal(t, 2, l.Loop.Issued())
-	assert.Equal(t, []Counts{l.All.plus(Counts{Vector: 1, Scalar: 1}, -1)}, l.Around)
 	assert.Equal(t, Counts{}, ReadListing("BB0:\n\ts_endpgm\n").Loop)
 
 	const plain = `BB0:
@@ -49,25 +46,6 @@ BB3:
 	s_branch BB0
 `
 	assert.Equal(t, Counts{Vector: 2, Scalar: 1}, ReadListing(plain).Loop)
-}
-
-func TestVectorClocks(t *testing.T) {
-	for name, want := range map[string][2]int{"v_add_f32_e32": {1, 1}, "v_dual_mul_f32": {1, 1}, "v_cvt_f32_f16_e32": {1, 1},
-		"v_lshlrev_b64": {2, 2}, "v_cmp_lt_u64_e64": {2, 2}, "v_cndmask_b32_e64": {1, 1}, "v_mul_lo_u32": {4, 4}, "v_mul_hi_i32": {4, 4},
-		"v_mad_u64_u32": {4, 4}, "v_mad_co_u64_u32": {4, 4}, "v_mad_u32_u24": {1, 1}, "v_mul_u32_u24_e32": {1, 1},
-		"v_mul_lo_u16": {1, 1}, "v_exp_f32_e32": {1, 4}, "v_s_rcp_f32": {1, 4}} {
-		assert.Equal(t, want, [2]int{vectorClocks(name, false), vectorClocks(name, true)}, name)
-	}
-	const text = "BB0:\n\tv_mul_lo_u32 v0, v1, v2\n\tv_exp_f32_e32 v0, v1\n"
-	assert.Equal(t, Counts{Vector: 2, Slow: 3}, ReadListing(text).All)
-	assert.Equal(t, Counts{Vector: 2, Slow: 6, Wait: 1}, ReadListing(text+"\ts_wait_dscnt 0x0\n").All)
-}
-
-func TestSharedClocks(t *testing.T) {
-	for name, want := range map[string]int{"ds_load_b128": 4, "ds_store_b64": 2, "ds_load_2addr_b64": 4, "ds_load_2addr_stride64_b64": 4,
-		"ds_load_u16_d16_hi": 1, "ds_store_2addr_b32": 2, "ds_read2_b64": 4, "ds_max_u32": 1, "ds_load_b96": 3} {
-		assert.Equal(t, want, sharedClocks(name), name)
-	}
 }
 
 // The same of a listing of ANV's: messages by what they ask for, a loop from its label to its

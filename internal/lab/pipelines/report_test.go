@@ -48,5 +48,5 @@ func TestChosenRows(t *testing.T) {
 	require.Len(t, rows, 1)
 	require.Len(t, rows[0], len(ChosenColumns))
 	assert.Equal(t, []any{"decode", 4, "k()", uint32(32), "13", "", "0", "3", "7"}, []any(rows[0][:9]))
-	assert.Contains(t, ChosenTable([]Choice{{Op: "decode", Kernels: []Chosen{told}}}), "| conflicts |")
+	assert.Contains(t, ChosenTable([]Choice{{Op: "decode", Kernels: []Chosen{told}}}), "| barrier |")
 }

@@ -51,7 +51,7 @@ func Each[T any](section T) (all []Section[T]) {
 	return all
 }
 
-// Idle returns the numbers of a section of which no change changes what plan returns: everything
+// Idle returns the numbers of a section whose changes never change the result of plan: everything
 // that a package chooses by the section, for some devices and sizes.
 func Idle[T any](section T, plan func(section *T) string) (fields []string) {
 	want, live := plan(&section), map[string]bool{}
