@@ -8,7 +8,6 @@ import (
 	"sync"
 	"unsafe"
 
-	"github.com/vkmla/vkmla/internal/gguf"
 	"github.com/vkmla/vkmla/server/weights"
 )
 
@@ -33,47 +32,58 @@ func decodedProduct(m *weights.Matrix, x *rows, take []int32, first, end int, y 
 
 // decodeRows decodes n rows from first on to dst [n, K], as m.Row does one.
 func decodeRows(dst []float32, m *weights.Matrix, first, n int) {
-	size := m.Stored.Size(m.K)
-	if dst = dst[:n*m.K]; m.Factor != 1 || !decode(dst, m.Stored, m.Data[first*size:][:n*size]) {
-		for i := range n {
-			m.Row(dst[i*m.K:], first+i)
-		}
+	if m.Factor == 1 && decode(dst, m, first, n) {
+		return
+	}
+	for i := range n {
+		m.Row(dst[i*m.K:], first+i)
 	}
 }
 
-// decode is f.Decode in C. It returns false if C does not have the format.
-func decode(dst []float32, f *gguf.Format, src []byte) bool {
-	grid := (*C.uint8_t)(unsafe.SliceData(grids()[f.Name]))
-	return C.decode(instructions, C.int(f.Type), (*C.float)(&dst[0]), (*C.uint8_t)(&src[0]),
-		C.long(len(dst)/f.Values), grid) != 0
+// decode is decodeRows in C, without the matrix's factor. It returns false if C does not have the
+// format.
+func decode(dst []float32, m *weights.Matrix, first, n int) bool {
+	dst, size := dst[:n*m.K], m.Stored.Size(m.K)
+	src := m.Data[first*size:][:n*size]
+	return C.decode(instructions, C.int(m.Stored.Type), (*C.float)(&dst[0]), (*C.uint8_t)(&src[0]),
+		C.long(len(dst)/m.Stored.Values), (*C.uint8_t)(unsafe.SliceData(gridOf(m)))) != 0
 }
 
-// grids has the values of formats whose codes stand for several each, by the format's name.
-var grids = sync.OnceValue(func() map[string][]byte {
-	const one, four, eight = 0x3C, 0x44, 0x48 // f16's high byte
-	return map[string][]byte{
-		"IQ2_XXS": grid("IQ2_XXS", 256, 8, eight, func(b []byte, row int) { b[2] = byte(row) }),
-		"IQ2_XS":  grid("IQ2_XS", 512, 8, eight, func(b []byte, row int) { b[2], b[3] = byte(row), byte(row>>8) }),
-		"IQ2_S":   grid("IQ2_S", 1024, 8, eight, func(b []byte, row int) { b[2], b[66] = byte(row), byte(row>>8) }),
-		"IQ3_XXS": grid("IQ3_XXS", 256, 4, four, func(b []byte, row int) { b[2] = byte(row) }),
-		"IQ3_S":   grid("IQ3_S", 512, 4, one, func(b []byte, row int) { b[2], b[66] = byte(row), byte(row>>8) }),
-	}
-})
+// grids describes the formats whose codes stand for several values each, by name. With high as the
+// high byte of d, the first values of a block are the row of the grid that its first code names.
+// A row's lowest eight bits are byte 2, the others begin byte upper.
+var grids = map[string]struct {
+	rows, width, upper int
+	high               byte // of an f16 that makes the scale 1
+}{
+	"IQ2_XXS": {rows: 256, width: 8, upper: 3, high: 0x48},
+	"IQ2_XS":  {rows: 512, width: 8, upper: 3, high: 0x48},
+	"IQ2_S":   {rows: 1024, width: 8, upper: 66, high: 0x48},
+	"IQ3_XXS": {rows: 256, width: 4, upper: 3, high: 0x44},
+	"IQ3_S":   {rows: 512, width: 4, upper: 66, high: 0x3C},
+}
 
-// grid reads the rows of a format's grid off its definition, each as the first code of a block: d,
-// of which the high byte is given, makes its scale 1.
-func grid(name string, rows, width int, d byte, set func(b []byte, row int)) []byte {
-	f := gguf.FormatNamed(name)
+var gridsRead sync.Map // []byte by the format's name
+
+// gridOf reads the grid of a matrix's format off the definition, once; nil if it has none.
+func gridOf(m *weights.Matrix) []byte {
+	f := m.Stored
+	of, has := grids[f.Name]
+	if !has {
+		return nil
+	}
+	if table, done := gridsRead.Load(f.Name); done {
+		return table.([]byte)
+	}
 	var table []byte
-	values := make([]float32, f.Values)
-	for row := range rows {
-		b := make([]byte, f.Bytes)
-		b[1] = d
-		set(b, row)
-		f.Decode(values, b)
-		for _, v := range values[:width] {
+	values, block := make([]float32, f.Values), make([]byte, f.Bytes)
+	for row := range of.rows {
+		block[1], block[2], block[of.upper] = of.high, byte(row), byte(row>>8)
+		f.Decode(values, block)
+		for _, v := range values[:of.width] {
 			table = append(table, byte(v))
 		}
 	}
+	gridsRead.Store(f.Name, table)
 	return table
 }

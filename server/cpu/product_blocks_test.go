@@ -79,7 +79,8 @@ func TestDecode(t *testing.T) {
 		for level := range have + 1 {
 			instructions = level
 			clear(got)
-			require.True(t, decode(got, f, src), name)
+			m := &weights.Matrix{Format: weights.Blocks, N: blocks, K: f.Values, Stored: f, Factor: 1, Data: src}
+			require.True(t, decode(got, m, 0, blocks), name)
 			for i := range want {
 				if math.Float32bits(want[i]) != math.Float32bits(got[i]) {
 					require.Failf(t, "another value", "%s %s: %v at %d, want %v", Instructions(), name, got[i], i, want[i])
