@@ -12,7 +12,7 @@ type LayerSpec struct {
 	Name  string // as in "window", "C4A", "C128A"; no two kinds of a model share it
 	Ratio int    // tokens of a compressed entry; 0: the layer has no entries
 
-	// How a compressor of its own pools.
+	// How the layer's own compressor pools tokens.
 	Overlap  bool // an entry also pools the group before its own, by channels of their own
 	Unplaced bool // scores have no positional term; those of groups of one token are left out
 	Latent   bool // what was pooled is rounded to bf16 before its norm and after it: the latent
