@@ -18,14 +18,14 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// nearest rounds to a number with so many bits behind the point, of exponents from least on, and of
-// at most a magnitude.
+// nearest rounds to a number with `bits` bits after the point, an exponent of at least `least` and
+// a magnitude of at most `most`.
 func nearest(x float64, bits, least int, most float64) float64 {
 	unit := math.Ldexp(1, max(math.Ilogb(x), least)-bits)
 	return max(min(math.RoundToEven(x/unit)*unit, most), -most)
 }
 
-// blocks changes every n neighbouring numbers, of which most is the largest magnitude.
+// blocks changes every n neighbouring numbers; most is their largest magnitude.
 func blocks(x []float64, n int, change func(v, most float64) float64) (y []float64) {
 	for at := 0; at < len(x); at += n {
 		most := 0.0
@@ -39,9 +39,9 @@ func blocks(x []float64, n int, change func(v, most float64) float64) (y []float
 	return y
 }
 
-// fewBits are the inputs of an engine with QuantiseActivations, written down from the definition
-// of the formats: a power of two for every 128 E4M3 numbers; for every 16 E2M1 numbers an E4M3 one,
-// times a factor of the checkpoint. Caches round as they always do, which decides codes behind.
+// fewBits are the inputs of an engine with QuantiseActivations, written down from the definition of
+// the formats: a power of two for every 128 E4M3 numbers; for every 16 E2M1 numbers an E4M3 one,
+// times a factor of the checkpoint. Caches round as they always do, which decides later codes.
 func fewBits(m *fakemodel.Model) formula.Inputs {
 	factor := func(product string) float64 {
 		t := m.Find(product + ".input_scale")

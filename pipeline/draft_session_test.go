@@ -52,7 +52,7 @@ func (x *drafting) session(t *testing.T, tokens int) *pipeline.Session {
 	return s
 }
 
-// TestDraftSessions drafts behind sessions that share pages, beside others, in steps that are given
+// TestDraftSessions drafts after sessions that share pages, beside others, in steps that are given
 // up, and near the end of a sequence: nothing but the results of a block comes of it, and these are
 // those of the session alone.
 func TestDraftSessions(t *testing.T) {
@@ -71,7 +71,7 @@ func TestDraftSessions(t *testing.T) {
 		sameBits(t, want, x.draft(t, back, block), "restored, %d tokens", length)
 		require.NoError(t, back.Close())
 
-		// Beside numbers that are not finite, in front and behind, and given up.
+		// Beside numbers that are not finite, before and after, and given up.
 		other := x.session(t, 13)
 		for _, h := range noise {
 			for i := range h {
@@ -160,8 +160,8 @@ func TestDraftPages(t *testing.T) {
 	sameBits(t, was, saved(t, f), "full pools")
 }
 
-// updates demands so many tables that the next token of a session looks at, and entries that it
-// sends to the device.
+// updates demands that the next token of a session looks at `tables` tables, and sends `entries`
+// entries to the device.
 func (x *drafting) updates(t *testing.T, s *pipeline.Session, tables, entries int) {
 	t.Helper()
 	st := must[*pipeline.Step](t)(x.e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))
@@ -170,7 +170,7 @@ func (x *drafting) updates(t *testing.T, s *pipeline.Session, tables, entries in
 	require.NoError(t, st.Abort())
 }
 
-// TestDraftErrors demands an error of everything that is no block behind a session's tokens.
+// TestDraftErrors demands an error of everything that is no block after a session's tokens.
 func TestDraftErrors(t *testing.T) {
 	x := draftSessions(t, options{MaxSessions: 2})
 	a, b := x.session(t, 1), x.session(t, 36)

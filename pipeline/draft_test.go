@@ -59,7 +59,7 @@ func draftLayers(t *testing.T, m *fakemodel.Model, c model.Config) (model.Config
 	return ck.Config, layers
 }
 
-// hidden are the hidden states of so many tokens for each layer that drafts, bf16 numbers.
+// hidden returns the hidden states of `tokens` tokens for each layer that drafts, bf16 numbers.
 func (x *drafting) hidden(tokens int) (all [][]float32) {
 	for range x.e.Layers() - x.first {
 		h := make([]float32, tokens*x.c.Hidden)
@@ -98,7 +98,7 @@ func (x *drafting) step(t *testing.T, chunks []pipeline.Chunk, hidden [][][]floa
 	return out
 }
 
-// draft is what the layers give for a block behind a session.
+// draft returns the layers' outputs for a block after a session.
 func (x *drafting) draft(t *testing.T, s *pipeline.Session, hidden [][]float32) [][]float32 {
 	t.Helper()
 	return x.step(t, []pipeline.Chunk{x.block(s)}, [][][]float32{hidden})[0]
@@ -121,8 +121,8 @@ func row(t *testing.T, e *pipeline.Engine, s *pipeline.Session, layer, pool, pos
 }
 
 // TestDraftFormula compares blocks of drafts of several sessions in one step, with windows, blocks
-// and pages of random sizes, with the model's definition: behind no context, behind some that is
-// shorter than the window, and behind more. A block changes nothing of what comes later.
+// and pages of random sizes, with the model's definition: after no context, after one shorter than
+// the window, and after a longer one. A block changes nothing of what comes later.
 func TestDraftFormula(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 41))
@@ -156,7 +156,7 @@ func TestDraftFormula(t *testing.T) {
 	}
 }
 
-// context takes the next tokens of each session, of which the last are taken back.
+// context takes the next tokens of each session, and takes the last of them back.
 func (x *drafting) context(t *testing.T, all []*drafter) {
 	t.Helper()
 	var chunks []pipeline.Chunk
@@ -179,7 +179,7 @@ func (x *drafting) context(t *testing.T, all []*drafter) {
 // number is that of the model of a layer that drafts.
 func (x *drafting) number(k int) int { return len(x.c.Layers) - (x.e.Layers() - x.first) + k }
 
-// blocks drafts behind each session.
+// blocks drafts after each session.
 func (x *drafting) blocks(t *testing.T, all []*drafter) {
 	t.Helper()
 	var chunks []pipeline.Chunk
@@ -276,8 +276,8 @@ func TestDraftGolden41(t *testing.T) {
 }
 
 // TestDraftRejected verifies drafts of 1 to 6 tokens in all layers of a model, each with every
-// number of them rejected, and drafts behind what was accepted. Outputs, and what the session
-// keeps, have the bytes of a session without any drafts.
+// number of them rejected, and drafts after what was accepted. Outputs, and what the session keeps,
+// have the bytes of a session without any drafts.
 func TestDraftRejected(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	const most, rest = 6, 8
@@ -315,8 +315,8 @@ func draftedLayers() model.Config {
 	return c.WithDrafts(1)
 }
 
-// take appends n tokens to a session, of which only the accepted ones are right and stay, and
-// demands of these what one pass over the right ones gave.
+// take appends n tokens to a session. Only the accepted ones are right and stay, and it demands of
+// these what one pass over the right ones gave.
 func (x *drafting) take(t *testing.T, s *pipeline.Session, right [][]float32, want []pipeline.Appended, n, accepted int) {
 	t.Helper()
 	at := s.Len()

@@ -135,7 +135,7 @@ func sameBytes(t *testing.T, dev *vk.Device, c *model.Checkpoint, layers []*mode
 }
 
 // TestVLLMPagesV41 holds the bytes of vLLM's pages of DeepSeek-V4.1: 32 rows of the window, and
-// entries of so many tokens.
+// entries of as many tokens.
 func TestVLLMPagesV41(t *testing.T) {
 	dev := testkit.Device(t)
 	c, layers := opened(t, dev, fake(t, fakemodel.Options{Config: fakemodel.V41()}))

@@ -61,10 +61,10 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-// TestPrologue counts the launches and barriers of what a step does once for all its layers:
-// beside a copy the changed entries of tables, then where rows go and index lists, of which
-// one waits for the others. It is beside what is in front of layer 0, that layer's first
-// products, and what waits for those.
+// TestPrologue counts the launches and barriers of what a step does once for all its layers: beside
+// a copy the changed entries of tables, then where rows go and index lists; one of the lists waits
+// for the others. It is beside what is in front of layer 0, that layer's first products, and what
+// waits for those.
 func TestPrologue(t *testing.T) {
 	x := newModel(t, testkit.Device(t), &v4Sessions)
 	r := x.residual(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// TestEngineMeasured holds that the first engine on a device that nobody measured has builds of
+// TestEngineMeasured holds that the first engine on a device without measurements has builds of
 // every family timed, that the next ones read that, and that a folder where nothing can be kept
 // fails it.
 func TestEngineMeasured(t *testing.T) {

@@ -75,8 +75,8 @@ func putF32(t *testing.T, m *fakemodel.Model, name string, values []float32) {
 	put(t, m, name, data)
 }
 
-// tokenParts is how many inputs are 1 for a token of a recorded step: their weights are what a
-// number is the sum of, since weights are bf16 and the number is f32.
+// tokenParts is the number of inputs that are 1 for a token of a recorded step: their weights are
+// what a number is the sum of, since weights are bf16 and the number is f32.
 const tokenParts = 3
 
 // putRows makes a compressor's products give recorded rows, [T, 2*channels], for tokens whose
@@ -140,7 +140,8 @@ func vllmEngine(t *testing.T, c model.Config, m *fakemodel.Model, tokens, sessio
 		Pages: model.VLLMPages()})
 }
 
-// slotsOf is how to find the bytes of a session's slots in a cache, in a pool of its tables.
+// slotsOf returns a function that finds the bytes of a session's slots in a cache, in a pool of its
+// tables.
 func (p vllmPage) slotsOf(t *testing.T, s *pipeline.Session, pool int, cache tensor.Tensor) func(slot int) []byte {
 	t.Helper()
 	require.Equal(t, p.stride, cache.Shape[1], "bytes of a page")

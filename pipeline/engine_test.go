@@ -205,7 +205,7 @@ func asBF16(t testing.TB, m *fakemodel.Model, c model.Config) *fakemodel.Model {
 }
 
 // TestEngineFewIndexHeads demands that an indexer of three heads, for which no linear layer has the
-// exact size, picks the same as one of eight heads of which five have no weight.
+// exact size, picks the same as one of eight heads, five of them without weight.
 func TestEngineFewIndexHeads(t *testing.T) {
 	dev := testkit.Device(t)
 	const tokens, heads = 120, 3

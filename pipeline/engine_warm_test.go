@@ -118,7 +118,7 @@ func run(t *testing.T, st *pipeline.Step, given, hidden int, byLayer, host bool)
 	return err
 }
 
-// asked is a context that says when somebody begins to wait for its end, once.
+// asked is a context that tells when a wait for its end begins, once.
 type asked struct {
 	context.Context
 	done chan struct{}

@@ -24,7 +24,7 @@ func (e *Engine) Lose() {
 	e.note(vk.ErrDeviceLost)
 }
 
-// allSteps is what there is for sizes of steps.
+// allSteps returns the sizes of steps that there are.
 func (e *Engine) allSteps() []*stepSize {
 	return slices.Collect(maps.Values(e.sizes.all))
 }
@@ -40,7 +40,7 @@ func (e *Engine) Pages() (all, free PageCounts) {
 	return all, free
 }
 
-// PageBytes is what so many pages of each pool take.
+// PageBytes returns the bytes that `pages` pages of each pool take.
 func (e *Engine) PageBytes(pages PageCounts) uint64 { return e.bytes(pages[:len(e.pools)]) }
 
 // Submissions returns how many submissions a step of a size takes, and whether each operation is
@@ -97,7 +97,7 @@ func Cuts(parts []vk.Part, took []float64, budget time.Duration) (before []int, 
 	return (&stepCommands{each: true, parts: parts, took: took}).cuts(budget)
 }
 
-// Pack is what packs operations into submissions.
+// Pack packs operations into submissions.
 var Pack = pack
 
 // Suits reports whether commands suit a step with some amount of work, from the times of their
@@ -127,9 +127,9 @@ func (e *Engine) SpareBytes() (n uint64) {
 	return n
 }
 
-// Poison makes steps overwrite, in front of each part of a layer, scratch of which it uses nothing.
-// They compute the same, or something reads what another operation or layer left.
-// It is for sizes of steps that there have been.
+// Poison makes steps overwrite, in front of each part of a layer, the scratch that the part does
+// not use. They compute the same, or something reads what another operation or layer left. It is
+// for sizes of steps that there have been.
 func (e *Engine) Poison() error {
 	const nan = 0x7fc07fc0 // and no entry, slot or code that there is
 	for _, b := range e.sizes.all {
@@ -148,7 +148,7 @@ func (e *Engine) Poison() error {
 	return e.forget()
 }
 
-// Levels returns the schedule of a layer in steps of so many tokens, of which there has been one.
+// Levels returns the schedule of a layer in steps of `tokens` tokens; there must have been one.
 func (e *Engine) Levels(tokens, layer int) [][]string {
 	return e.sizes.all[e.size(tokens)].layers[layer].Levels()
 }
@@ -286,14 +286,14 @@ func (e *Engine) ReadSnapshot(r io.Reader) (tokens int, again []byte, err error)
 	return int(h.Length), append(again, sum[:]...), nil
 }
 
-// GatherIn makes engines gather rows in so many bytes; 0: as many as they do otherwise.
+// GatherIn makes engines gather rows in n bytes; 0: as many as they do otherwise.
 func GatherIn(t testing.TB, n uint64) {
 	gatherBytes = n
 	t.Cleanup(func() { gatherBytes = 0 })
 }
 
-// LeastGather returns what a token's rows take of what GatherIn allows, and the layer of which they
-// are the most.
+// LeastGather returns what a token's rows take of what GatherIn allows, in the layer where they
+// take the most, and that layer.
 func (e *Engine) LeastGather() (least uint64, layer int) {
 	for i, l := range e.layers {
 		cfg := e.kindConfig(l, 1)

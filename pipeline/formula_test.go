@@ -20,8 +20,8 @@ func checkFormula(t *testing.T, cfg model.Config, values map[string][]float32, h
 	checkFormulaOf(t, cfg, values, nil, hidden, got, 2e-3)
 }
 
-// checkFormulaOf is checkFormula for inputs of products and a bound, of which single tokens may
-// take three times as much. It returns how far layers are.
+// checkFormulaOf is checkFormula for inputs of products and a bound; single tokens may reach three
+// times the bound. It returns how far layers are.
 func checkFormulaOf(t *testing.T, cfg model.Config, values map[string][]float32, in formula.Inputs, hidden []float32,
 	got []pipeline.Appended, bound float64) (far []float64) {
 	t.Helper()

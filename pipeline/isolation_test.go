@@ -45,8 +45,8 @@ var (
 )
 
 // TestIsolation has a session beside one with numbers that are not finite, too large or subnormal,
-// in front of it and behind it, and then another in the pages that this one gives back. Neither
-// may differ in a bit from a session beside ordinary numbers.
+// before it and after it, and then another in the pages that this one gives back. Neither may
+// differ in a bit from a session beside ordinary numbers.
 //
 // VKMLA_TEST_FULL=1 takes weights of every format, every option that other kernels run with, and
 // each number by itself.
@@ -124,7 +124,7 @@ func (x *sessions) isolation(t *testing.T, o pipeline.EngineOptions, numbers []f
 	}
 }
 
-// gave is what a session gave, step by step, and what it keeps.
+// gave holds a session's outputs, step by step, and what it keeps.
 type gave struct {
 	out, lse [][]float32
 	picks    [][]int32
@@ -218,7 +218,7 @@ func (x *sessions) besideStep(t *testing.T, e *pipeline.Engine, list [2]*pipelin
 	g.saved = w.Bytes()
 }
 
-// TestNaNBehindFinite has tokens of NaN behind finite ones: a maximum that no score stays below may
+// TestNaNBehindFinite has tokens of NaN after finite ones: a maximum that no score stays below may
 // not keep a kernel from its end.
 func TestNaNBehindFinite(t *testing.T) {
 	dev := testkit.Device(t)

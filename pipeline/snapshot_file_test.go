@@ -157,7 +157,7 @@ func entries(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// TestSaveFile saves to files, refuses what are none, and leaves nothing behind where it fails.
+// TestSaveFile saves to files, refuses what are none, and leaves no file where it fails.
 func TestSaveFile(t *testing.T) {
 	e, _ := smallEngine(t)
 	s := must[*pipeline.Session](t)(e.Open())

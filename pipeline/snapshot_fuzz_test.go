@@ -18,7 +18,7 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-// snapshotPool is what a snapshot has of a pool.
+// snapshotPool describes a pool in a snapshot.
 type snapshotPool struct {
 	name              string
 	tokens, keep, all int // tokens of a slot, tokens that are kept or -1, bytes of a slot
@@ -35,7 +35,7 @@ var (
 		{"ratio1", 1, -1, 584 + 132}}
 )
 
-// snapshotForm is how snapshots look, written from the description of the format.
+// snapshotForm describes snapshots, written from the description of the format.
 type snapshotForm struct {
 	model     pipeline.Fingerprint
 	maxTokens uint64
@@ -68,7 +68,7 @@ func (p *snapshotPool) slots(length, floor uint64) (first, beyond uint64) {
 	return first, length / uint64(p.tokens)
 }
 
-// body is how many bytes of slots follow a head; 0 for a head of something else.
+// body returns the number of bytes of slots that follow a head; 0 for a head of something else.
 func (f *snapshotForm) body(head []byte) (sum uint64) {
 	length, floor, ok := f.tokens(head)
 	if !ok {
@@ -90,9 +90,9 @@ func (f *snapshotForm) tokens(head []byte) (length, floor uint64, ok bool) {
 	return length, floor, length <= f.maxTokens && floor <= length
 }
 
-// explains tells why a snapshot may be accepted: its head is that of a session of so many tokens
-// in this engine, the slots of such a session follow, and the checksum is right. What is in the
-// slots, a checksum cannot tell: whoever can write a snapshot can write what a session remembers.
+// explains tells why a snapshot may be accepted: its head is that of a session in this engine, the
+// slots of such a session follow, and the checksum is right. What is in the slots, a checksum
+// cannot tell: whoever can write a snapshot can write what a session remembers.
 func (f *snapshotForm) explains(file []byte) bool {
 	length, floor, ok := f.tokens(file)
 	if !ok {
@@ -211,7 +211,7 @@ func FuzzReadSnapshot(f *testing.F) {
 	})
 }
 
-// restorer is an engine that altered snapshots are restored in, and a session of so many tokens
+// restorer is an engine that altered snapshots are restored in, and a session with enough tokens
 // that in V4.1 not all entries are candidates.
 type restorer struct {
 	*snapshotForm
@@ -252,7 +252,7 @@ func (x *restorer) pages() (used pipeline.PageCounts) {
 	return used
 }
 
-// beside is what a session gives that goes on from clean in a step with another.
+// beside returns the outputs of a session that goes on from clean in a step with another.
 func (x *restorer) beside(t testing.TB, other *pipeline.Session) [][]float32 {
 	fork := must[*pipeline.Session](t)(x.clean.Fork())
 	defer fork.Close()
@@ -274,7 +274,7 @@ func (x *restorer) beside(t testing.TB, other *pipeline.Session) [][]float32 {
 
 // FuzzRestore restores altered snapshots in engines of DeepSeek-V4 and of V4.1 with both its
 // records. What explains allows becomes a session that is saved as what it was; a step with it
-// gives another session's bits, whatever its slots hold. All else leaves nothing behind.
+// gives another session's bits, whatever its slots hold. All else leaves no session.
 func FuzzRestore(f *testing.F) {
 	testkit.WithoutMatrices(f)
 	cfg, o := small()

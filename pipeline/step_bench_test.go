@@ -17,7 +17,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// hostSteps is how many steps BenchmarkStepHost runs before sessions begin anew.
+// hostSteps is the number of steps that BenchmarkStepHost runs before sessions begin anew.
 const hostSteps = 2048
 
 // hostSessions makes sessions of equal or of different lengths, in an engine whose caches need not

@@ -26,7 +26,7 @@ type residual struct {
 	kernel *vk.Kernel
 	width  int
 	x      tensor.Tensor    // [MaxStep, width] f32
-	final  tensor.Tensor    // [MaxStep, width] bf16: normed, behind the last layer
+	final  tensor.Tensor    // [MaxStep, width] bf16: normed, after the last layer
 	fail   map[int]error    // by place
 	places []int            // where it was asked to record
 	last   pipeline.Between // the place that it was asked for last
@@ -84,7 +84,7 @@ func (r *residual) results(t testing.TB, n int) chainResult {
 // steps with tokens of both.
 var chainSteps = [][2]int{{40, 0}, {0, 33}, {1, 0}, {40, 0}, {1, 3}, {0, 1}, {30, 1}}
 
-// chainResult is what a step gave.
+// chainResult holds the results of a step.
 type chainResult struct {
 	x     []float32
 	final []uint16

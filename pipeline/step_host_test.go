@@ -24,8 +24,8 @@ func setBits(st *pipeline.Step, layer, chunk int, values []uint16) error {
 	return err
 }
 
-// TestStepStaleOutput demands that nobody can read what another step or another layer left in host
-// memory.
+// TestStepStaleOutput demands that a caller cannot read what another step or another layer left in
+// host memory.
 func TestStepStaleOutput(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)

@@ -124,7 +124,7 @@ func TestStepInputsRead(t *testing.T) {
 }
 
 // What comes from host memory in one step counts for no other, although the caller's commands in
-// front of layer 0 are recorded behind its copy.
+// front of layer 0 are recorded after its copy.
 func TestStepInputsWarm(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
@@ -139,7 +139,7 @@ func TestStepInputsWarm(t *testing.T) {
 }
 
 // TestAdvanceLeavesZeros demands that tokens that no layer has seen are zeros in all caches,
-// whatever the pages held: in a snapshot, behind real tokens, beside a fork that shares them, and
+// whatever the pages held: in a snapshot, after real tokens, beside a fork that shares them, and
 // where the caches were too small for all of them.
 func TestAdvanceLeavesZeros(t *testing.T) {
 	testkit.WithoutMatrices(t)

@@ -146,9 +146,9 @@ func TestUntimedStep(t *testing.T) {
 	assert.Positive(t, e.Divided(), "nothing was divided")
 }
 
-// TestStepTorn demands that a step of which a submission failed gives the same when it is submitted
-// again, although counters of the norm and of the selection were left behind, and that it cannot be
-// committed before.
+// TestStepTorn demands that a step with a failed submission gives the same when it is submitted
+// again, although counters of the norm and of the selection were left as they were, and that it
+// cannot be committed before.
 func TestStepTorn(t *testing.T) {
 	for name, x := range map[string]struct {
 		c       model.Config

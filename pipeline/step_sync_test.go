@@ -26,7 +26,7 @@ func (x *sessions) gates(t *testing.T) *gates {
 	return g
 }
 
-// next is what the next submission waits for and signals.
+// next returns what the next submission waits for and signals.
 func (g *gates) next() vk.Sync {
 	g.value++
 	return vk.Sync{Wait: []vk.At{{Semaphore: g.from, Value: g.value}}, Signal: []vk.At{{Semaphore: g.to, Value: g.value}}}

@@ -21,10 +21,10 @@ import (
 	"github.com/vkmla/vkmla/tensor"
 )
 
-// TestEngineLongV41 compares steps behind random caches of 18,001 tokens, or 66,001, with the
+// TestEngineLongV41 compares steps after random caches of 18,001 tokens, or 66,001, with the
 // model's definition: more blocks than the 2,048 that a released model keeps as candidates,
 // positions beyond those that its rotation was made for, and a group of two that is half full.
-// Among so many scores a code of a query, which an order of sums may move, decides some picks.
+// Among this many scores a code of a query, which an order of sums may move, decides some picks.
 func TestEngineLongV41(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
@@ -91,7 +91,7 @@ func TestEngineLongV41(t *testing.T) {
 }
 
 // fillCaches writes random rows of a window, entries and keys, as a session's caches have them at
-// so many tokens, and returns them by layer, store and place.
+// `tokens` tokens, and returns them by layer, store and place.
 func fillCaches(t *testing.T, e *pipeline.Engine, s *pipeline.Session, c model.Config, records model.Records,
 	tokens int) []map[model.Store]map[int][]byte {
 	t.Helper()

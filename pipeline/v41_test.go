@@ -118,7 +118,7 @@ func checkSequence(t *testing.T, c model.Config, records model.Records, values m
 // 175 of what becomes the latent of entry 22 of layer 4 is 2.4 steps of f32 from the middle of two
 // bf16 numbers. Orders only differ in which keys these are. So other picks have to be for such a
 // key, or for a tie of recorded scores: token 175 of layer 3 has zeros from its 32nd score to its
-// 34th, of which the older entry is right and the recording has the middle one.
+// 34th: the oldest entry is right, and the recording has the middle one.
 //
 // The run with activations of E4M3 has scores of bf16, whose ties are picked in another order:
 // outputs are those of tokens with the same picks, and a bf16 step before wo_b is one of E4M3.

@@ -96,7 +96,8 @@ func bench(ctx context.Context, args []string, out io.Writer, log *slog.Logger) 
 	})
 }
 
-// benchRow is what a batch took. Times and bytes are of all steps that gave every request a token.
+// benchRow holds the costs of a batch. Times and bytes are of all steps that gave every request a
+// token.
 type benchRow struct {
 	batch, steps int
 	prompts      float64       // tokens of prompts a second

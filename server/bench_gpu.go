@@ -59,7 +59,8 @@ func (o *benchOptions) benchGPU(ctx context.Context, dev *vk.Device, m *model.Mo
 	return o.printSections(ctx, m, out)
 }
 
-// timing is how long steps run before one is timed: the clock of a device that idled comes up late.
+// timing is the time that steps run before one is timed: the clock of a device that idled comes up
+// late.
 const timing = 1500 * time.Millisecond
 
 // printSections prints where the device's time of a step goes.

@@ -90,7 +90,8 @@ func selectors(devices, device string) ([]string, error) {
 	return list, nil
 }
 
-// register is where the metrics of a device go: of several, with its place in the list.
+// register returns the registerer for the metrics of device i: of several, with its place in the
+// list.
 func (list hosts) register(r prometheus.Registerer, i int) prometheus.Registerer {
 	if len(list) == 1 {
 		return r

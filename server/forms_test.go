@@ -59,8 +59,8 @@ func ids(tokens []batch.Token) (list []int32) {
 	return list
 }
 
-// near is how much less probable the processor may find a token that the device found to be the
-// most probable one, as a logarithm: both round activations to bf16, at different places.
+// near bounds how much less probable the processor may find the token that the device found most
+// probable, as a logarithm: both round activations to bf16, at different places.
 const near = .2
 
 // TestForms asks the form on the device for answers, many at once, then for some of them alone,

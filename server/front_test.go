@@ -68,7 +68,7 @@ func TestDrainSlow(t *testing.T) {
 		defer c.Close()
 		fmt.Fprintf(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
 	}
-	r := n.request([]int32{1, 2, 3}, 900, true) // nobody reads it
+	r := n.request([]int32{1, 2, 3}, 900, true) // its answer is not read
 	defer r.Body.Close()
 	require.NoError(t, n.cmd.Process.Signal(syscall.SIGTERM))
 	ended := make(chan error, 1)

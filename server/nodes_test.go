@@ -158,7 +158,7 @@ func nodes(t *testing.T, dir string, vocab int, store [2]string, count func() in
 		var a answer
 		require.NoError(t, json.Unmarshal([]byte(data), &a), data)
 		got = append(got, a.Choices[0].Tokens...)
-		// Behind the prompt a span and two states, behind 256 tokens a span and a state more.
+		// After the prompt a span and two states, after 256 tokens a span and a state more.
 		if count() >= 5 && len(got) > 10 {
 			first.kill()
 			killed = true

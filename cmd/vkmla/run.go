@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -236,8 +239,11 @@ func (r *layerRun) all() ([]int, error) {
 		return nil, err
 	}
 	all := cfg.Layers
-	if more, err := model.LoadConfigWithDrafts(r.f.model); err == nil {
+	switch more, err := model.LoadConfigWithDrafts(r.f.model); {
+	case err == nil:
 		all = more.Layers
+	case errors.Is(err, model.ErrForeign) && r.drafting(len(all)):
+		return nil, err
 	}
 	var layers []int
 	for i := range all {
@@ -250,6 +256,21 @@ func (r *layerRun) all() ([]int, error) {
 			r.f.stem(all, 0)+"in", r.f.stem(all, len(cfg.Layers)-1)+"in", r.prefixes())
 	}
 	return layers, nil
+}
+
+var layerInput = regexp.MustCompile(`^(?:D\d*|L(\d+))\.in$`)
+
+// drafting reports whether there are inputs of layers that draft, those after the model's own.
+func (r *layerRun) drafting(own int) bool {
+	return slices.ContainsFunc(r.in.Names(), func(name string) bool {
+		rest, prefixed := strings.CutPrefix(name, r.f.prefix)
+		m := layerInput.FindStringSubmatch(rest)
+		if !prefixed || m == nil {
+			return false
+		}
+		layer, err := strconv.Atoi(m[1])
+		return err != nil || layer >= own // err: a block of drafts, D
+	})
 }
 
 // prefixes says with which --prefix there would be inputs.

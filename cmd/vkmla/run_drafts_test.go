@@ -73,3 +73,39 @@ func TestRunDrafts(t *testing.T) {
 		assert.Contains(t, stderr, want)
 	}
 }
+
+// TestDSparkOfV4 demands that run and plan refuse the draft block of a DeepSeek-V4 that has one.
+func TestDSparkOfV4(t *testing.T) {
+	cfg := fakemodel.Tiny(0, 0)
+	cfg.Layers[1].Draft = true
+	m, err := fakemodel.New(fakemodel.Options{Config: cfg})
+	require.NoError(t, err)
+	m.Config["dspark_block_size"] = 5
+	dir := t.TempDir()
+	require.NoError(t, m.Write(dir, 1))
+	inputs, outputs := filepath.Join(dir, "in.npz"), filepath.Join(dir, "out.npz")
+	x := vectors.FromBF16(make([]float32, 5*cfg.Hidden), 5, cfg.Hidden)
+	const want = "this is the DSpark draft block of DeepSeek-V4"
+	for _, c := range []struct {
+		arrays vectors.Arrays
+		more   string
+	}{
+		{vectors.Arrays{"L1.in": x}, ""}, {vectors.Arrays{"L0.in": x, "L1.in": x}, ""}, {vectors.Arrays{"D.main": x, "D.in": x}, ""},
+		{vectors.Arrays{"a.D1.in": x}, "--prefix a."}, {vectors.Arrays{"L1.in": x}, "--layers 1"},
+	} {
+		writeArrays(t, inputs, c.arrays)
+		code, _, stderr := command(strings.Fields("run --model " + dir + " --inputs " + inputs + " --outputs " + outputs + " " + c.more)...)
+		assert.Equal(t, exitUsage, code)
+		assert.Contains(t, stderr, want)
+	}
+	writeArrays(t, inputs, vectors.Arrays{"L0.in": x, "a.D.in": x})
+	code, _, stderr := command("run", "--model", dir, "--inputs", inputs, "--outputs", outputs)
+	assert.Equal(t, exitOK, code, stderr)
+	f := planFlags{model: dir, step: 1, ranks: 1, drafts: true}
+	_, _, err = f.layers()
+	assert.ErrorContains(t, err, want)
+	f.drafts = false
+	_, planned, err := f.layers()
+	require.NoError(t, err)
+	assert.Len(t, planned, 1)
+}

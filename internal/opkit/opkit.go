@@ -299,8 +299,8 @@ func Words(v ...int) []uint32 {
 	return w
 }
 
-// AppendNonzero appends to constants those of v up to the last that is not 0, which is the default
-// of the rest. A kernel with defaults alone keeps its name in caches and records.
+// AppendNonzero appends v to constants without its trailing zeros, which are the defaults. A kernel
+// with defaults alone keeps its name in caches and records.
 func AppendNonzero(constants []uint32, v ...int) []uint32 {
 	for len(v) > 0 && v[len(v)-1] == 0 {
 		v = v[:len(v)-1]

@@ -35,6 +35,9 @@ func open(path string, p Part) (*File, error) {
 	}
 	file := &File{Path: path, data: data}
 	err = Guard(func() (err error) {
+		if files.IsPointer(data) {
+			return ErrPointer
+		}
 		file.Tensors, err = parse(data, p)
 		return err
 	})

@@ -43,6 +43,8 @@ func OpenPart(dir string, p Part) (*Model, error) {
 	switch {
 	case errors.Is(err, files.ErrLarge) || errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, malformed("%v", err)
+	case files.IsPointer(data):
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, IndexName), ErrPointer)
 	case err == nil:
 		if m.where, err = parseIndex(data, p); err != nil {
 			return nil, fmt.Errorf("%s: %w", filepath.Join(dir, IndexName), err)

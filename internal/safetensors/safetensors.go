@@ -31,6 +31,10 @@ import (
 // itself or its index.
 var ErrFormat = errors.New("malformed safetensors")
 
+// ErrPointer is wrapped by the error about a file in whose place there is a pointer to it, and
+// wraps ErrFormat.
+var ErrPointer = fmt.Errorf("%s: %w", files.PointerWhat, ErrFormat)
+
 // DType is an element type as the format spells it.
 type DType string
 

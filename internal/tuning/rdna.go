@@ -27,11 +27,11 @@ var rdna3 = like(&generic, "rdna3", func(p *Profile) {
 
 // rdna4 holds each element once, in spite of its subgroups. So a workgroup has room for 64 heads,
 // where rows are decoded 16 at a time: a sixth fewer clocks than 32 heads and 32 rows take. By the
-// model an R9700 takes 3.3 us for 64 heads and 32 rows, three tenths of them whatever the heads.
-// Its memory takes five times an H100's time for as much, half of that for half as many
-// workgroups. What has room by the same rule and spills is kept out: 64 heads of a subgroup of the
-// scores with elements of f16 (149 registers), not of codes; and pairs of steps of products (14
-// with f16 and bf16 weights, 6 with bf16 and FP8).
+// model an R9700 takes 3.3 us for 64 heads and 32 rows; three tenths of this time do not depend on
+// the number of heads. Its memory takes five times an H100's time for as much, half of that for
+// half as many workgroups. What has room by the same rule and spills is kept out: 64 heads of a
+// subgroup of the scores with elements of f16 (149 registers), not of codes; and pairs of steps of
+// products (14 with f16 and bf16 weights, 6 with bf16 and FP8).
 var rdna4 = like(&rdna3, "rdna4", func(p *Profile) {
 	p.Device.OnceSubgroup = 64
 	a := &p.Attention

@@ -2,12 +2,11 @@ package model
 
 import "github.com/vkmla/vkmla/cache"
 
-// CacheBytes is what the caches of a session of so many tokens take on the device in all layers, in
-// whole pages, between steps: the most, a page of each window and of each compressor's states less
-// at some lengths. It is for engines with default pages, Config.Records, index keys of FP8 where
-// these leave the choice, and without Rewind;
-// EngineOptions.Estimate of package pipeline is for any. It is 0 for no tokens, and for a
-// configuration that Check refuses.
+// CacheBytes returns the most bytes that the caches of a session of `tokens` tokens take on the
+// device in all layers, in whole pages, between steps: a page of each window and of each
+// compressor's states less at some lengths. It is for engines with default pages, Config.Records,
+// index keys of FP8 where these leave the choice, and without Rewind; EngineOptions.Estimate of
+// package pipeline is for any. It is 0 for no tokens, and for a configuration that Check refuses.
 func (c Config) CacheBytes(tokens int) (sum uint64) {
 	if tokens < 1 || c.Check() != nil {
 		return 0
@@ -23,9 +22,9 @@ func (c Config) CacheBytes(tokens int) (sum uint64) {
 	return sum
 }
 
-// Held is how many pages of the pool a session of so many tokens holds between steps, at most: a
+// Held returns the most pages of the pool that a session of `tokens` tokens holds between steps: a
 // page that nothing reads any more goes when the next one does. window is that of the Config, and
-// rewind how many tokens the session may be truncated by.
+// rewind the most tokens that the session may be truncated by.
 func (p *PoolSpec) Held(tokens, window, rewind int) int {
 	all, keep := ceilDiv(tokens/p.Tokens, p.Page), p.Kept(window)
 	if keep == KeepAll {

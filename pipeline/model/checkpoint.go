@@ -14,11 +14,11 @@ const opOpen = "model: open checkpoint"
 // CheckpointOptions say which part of a checkpoint to read. The zero value means all of it.
 type CheckpointOptions struct {
 	// Layers are the numbers of the layers, in the order wanted; nil: all of the model's own. The
-	// layers that only predict ahead, mtp.0 and on, are numbered on behind these: with one of them
-	// Checkpoint.Config has all of them, too.
+	// layers that only predict ahead, mtp.0 and on, are numbered on after these: with one of them
+	// Checkpoint.Config has all of them, too. See LoadConfigWithDrafts for those that are refused.
 	Layers []int
-	// Ranks is among how many devices heads and groups are divided, a divisor of o_groups; 0
-	// counts as 1. Rank is the number of this one, from 0.
+	// Ranks is the number of devices among which heads and groups are divided, a divisor of
+	// o_groups; 0 counts as 1. Rank is the number of this one, from 0.
 	Rank, Ranks int
 	// Config takes the place of config.json, for kinds of layers that config.json cannot name; nil:
 	// config.json is read.
@@ -60,7 +60,8 @@ type Checkpoint struct {
 //
 // Errors: *ConfigError (ErrConfig); *CheckpointError (ErrCheckpoint), also for malformed files;
 // *ForeignError (ErrForeign) for models and ways to store them that are known and not read, such as
-// GPTQ; vk.ErrArgument for the options; the file system's.
+// GPTQ; vk.ErrArgument for the options, and for a file in the place of its folder; the file
+// system's.
 func Open(dir string, o CheckpointOptions) (*Checkpoint, error) {
 	cfg, err := o.config(dir)
 	if err != nil {

@@ -352,7 +352,7 @@ func TestCheckpointIgnores(t *testing.T) {
 	m.Add("layers.1.attn_norm.weight", safetensors.BF16, 4)
 	_, err := openFake(t, m, 1, model.CheckpointOptions{})
 	assert.NoError(t, err)
-	// Nor does a layer that nobody asked for.
+	// Nor does a layer that was not asked for.
 	m.Remove("layers.2.attn.wq_a.weight")
 	_, err = openFake(t, m, 1, model.CheckpointOptions{Layers: []int{1, 0}})
 	assert.NoError(t, err)

@@ -29,12 +29,14 @@ var (
 // file or of a folder with one, as Open does.
 //
 // Errors: *ConfigError (ErrConfig); *ForeignError (ErrForeign); *CheckpointError (ErrCheckpoint)
-// for a malformed GGUF file; the file system's, fs.ErrInvalid for anything but a regular file.
+// for a malformed GGUF file; vk.ErrArgument for a file in the place of its folder; the file
+// system's, fs.ErrInvalid where config.json is anything but a regular file.
 func LoadConfig(dir string) (Config, error) { return loadConfig(dir, false) }
 
 // LoadConfigWithDrafts does what LoadConfig does, and adds the layers that only predict ahead to
-// Config.Layers: those that compress_ratios or layer_types list behind the model's own. GGUF has no
-// such layers.
+// Config.Layers: those that compress_ratios or layer_types list after the model's own. GGUF has no
+// such layers. The DSpark draft block that some checkpoints of DeepSeek-V4 have (dspark_block_size)
+// is refused with a *ForeignError: run as such layers it would draft nonsense.
 func LoadConfigWithDrafts(dir string) (Config, error) { return loadConfig(dir, true) }
 
 func loadConfig(dir string, drafts bool) (Config, error) {
@@ -42,14 +44,17 @@ func loadConfig(dir string, drafts bool) (Config, error) {
 		return loadGGUFConfig(file, err)
 	}
 	data, err := files.Read(filepath.Join(dir, configName), maxConfig)
-	if err = foreignFolder(dir, err); errors.Is(err, ErrForeign) {
-		return Config{}, err
+	if explained := foreignFolder(dir, err); explained != err {
+		return Config{}, explained
 	}
 	if errors.Is(err, files.ErrLarge) {
 		return Config{}, errLargeConfig
 	}
 	if err != nil {
 		return Config{}, fmt.Errorf("model: config: %w", err)
+	}
+	if files.IsPointer(data) {
+		return Config{}, &ForeignError{configName, "", files.PointerWhat}
 	}
 	return parseConfig(data, drafts)
 }
@@ -162,7 +167,12 @@ type configFile struct {
 	BlockSize   *int      `json:"candidate_block_size"`
 	DraftLayers *int      `json:"num_nextn_predict_layers"`
 	DraftBlock  *int      `json:"dspark_block_size"`
+
+	Targets list[int] `json:"dspark_target_layer_ids"` // tells whether V4's layers that draft are DSpark's
 }
+
+// dspark reports whether the layers that draft are those of one DSpark block.
+func (f *configFile) dspark() bool { return or(f.DraftBlock, 0) != 0 || len(f.Targets) > 0 }
 
 type quantFile struct {
 	Method string    `json:"quant_method"`
@@ -225,6 +235,7 @@ var layerTypes = map[string]LayerSpec{
 type configReader struct {
 	f       configFile
 	spelled map[string]string // names of fields as the file has them, where these are others
+	dspark  bool
 	err     error
 }
 
@@ -271,9 +282,11 @@ var ownNames = []string{"model_type", "architectures", "text_config"}
 // nested puts text_config in the place of the whole, if there is one.
 func (r *configReader) nested() {
 	outer, inner := r.f, r.f.Text
+	r.dspark = outer.dspark()
 	if inner == nil {
 		return
 	}
+	r.dspark = r.dspark || inner.dspark()
 	if inner.Text != nil {
 		r.bad("text_config.text_config", "an object", "one text_config")
 	}
@@ -345,7 +358,12 @@ func (r *configReader) config(drafts bool) Config {
 // v4 reads what is DeepSeek-V4's own.
 func (r *configReader) v4(c *Config, drafts bool) {
 	c.Eps, c.Layers = float32(or(r.f.Eps, 1e-6)), V4Layers(r.ratios()...)
-	if drafts {
+	switch {
+	case !drafts:
+	case r.dspark && r.err == nil:
+		r.err = &ForeignError{configName, "dspark_block_size", fmt.Sprintf("the DSpark draft block of DeepSeek-V4, mtp.0 and on "+
+			"(the target's layers, 0 to %d, do run)", len(c.Layers)-1)}
+	default:
 		c.Layers = appendLayers(c.Layers, true, r.draftRatios())
 	}
 }

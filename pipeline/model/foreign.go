@@ -9,12 +9,13 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/vkmla/vkmla/internal/files"
 	"github.com/vkmla/vkmla/internal/gguf"
 	"github.com/vkmla/vkmla/internal/safetensors"
 )
 
 // foreignStorage is a way to store a linear layer that is known and not read: by a tensor of it and
-// what goes with that. Names are those behind the layer's.
+// what goes with that. Names are those after the layer's.
 type foreignStorage struct {
 	what   string
 	tensor string              // that is there
@@ -40,6 +41,7 @@ var foreignStorages = []foreignStorage{
 	{what: "MXFP4", tensor: ".weight_packed", types: []safetensors.DType{safetensors.U8, safetensors.I8}, cols: 2, scales: 32},
 	{what: "MXFP4", tensor: ".weight", types: []safetensors.DType{safetensors.F4}, scales: 32},
 	{what: "MXFP8", tensor: ".weight", types: []safetensors.DType{safetensors.F8E4M3}, scales: 32},
+	{what: "FP8 with scales for 1 by 128", tensor: ".weight", types: []safetensors.DType{safetensors.F8E4M3}, scales: 128},
 	{what: "FP8 of E5M2", tensor: ".weight", types: []safetensors.DType{"F8_E5M2"}},
 	{what: "FP8 of another bias", tensor: ".weight", types: []safetensors.DType{"F8_E4M3FNUZ", "F8_E5M2FNUZ"}},
 }
@@ -63,7 +65,7 @@ func (l *layerReader) foreign(stem string, n, k int) {
 			return
 		}
 		if f.types != nil && !slices.Contains(f.types, t.DType) || f.cols > 0 && !slices.Equal(t.Shape, []int{n, k / f.cols}) ||
-			f.scales > 0 && (k <= f.scales || !l.scaled(stem, n, k/f.scales)) {
+			f.scales > 0 && (n == 1 || k <= f.scales || !l.scaled(stem, n, ceilDiv(k, f.scales))) {
 			continue
 		}
 		l.err = &ForeignError{l.model.File(stored), stored, f.what}
@@ -91,7 +93,10 @@ var foreignFiles = []struct {
 	{regexp.MustCompile(`^(pytorch_model.*\.bin|.*\.pth|.*\.pt)$`), "a checkpoint of PyTorch's own format"},
 }
 
-// maxEntries is how many files of a folder are looked at.
+// maxPointer is more bytes than a pointer of Git LFS has.
+const maxPointer = 1 << 10
+
+// maxEntries is the most files of a folder that are looked at.
 const maxEntries = 4096
 
 // foreignFolder explains an error about a folder that lacks files, or about a file in its place.
@@ -100,7 +105,10 @@ func foreignFolder(dir string, err error) error {
 		return err
 	}
 	if st, e := os.Stat(dir); e == nil && st.Mode().IsRegular() {
-		return err
+		if data, _ := files.Read(dir, maxPointer); files.IsPointer(data) {
+			return &ForeignError{filepath.Base(dir), "", files.PointerWhat}
+		}
+		return badArgument(opOpen, "dir", filepath.Base(dir), "the folder of a model, or a GGUF file")
 	}
 	if errors.Is(err, safetensors.ErrFormat) && beginsAsGGUF(filepath.Join(dir, safetensors.SingleName)) {
 		return &ForeignError{safetensors.SingleName, "", "GGUF under another name"}

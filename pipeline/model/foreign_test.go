@@ -12,6 +12,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/safetensors"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // Ways to store weights that are known and not read are named, with file and tensor.
@@ -66,6 +67,70 @@ func TestForeignTensors(t *testing.T) {
 		assert.ErrorIs(t, err, model.ErrCheckpoint, name)
 		_, err = openFake(t, m, 1, model.CheckpointOptions{Layers: []int{0, 2}})
 		assert.NoError(t, err, "%s: layers that are stored otherwise", name)
+	}
+}
+
+// FP8's scales in shapes that kernels of others take are named.
+func TestForeignScales(t *testing.T) {
+	const l = "layers.1.attn.wq_a."
+	for want, c := range map[string]struct {
+		dtype  safetensors.DType
+		shape  []int
+		tensor string
+	}{
+		"UE8M0 scales packed four to an I32": {safetensors.I32, []int{128, 1}, "scale"},
+		"FP8 with scales for 1 by 128":       {safetensors.F32, []int{128, 2}, "weight"},
+	} {
+		m := fake(t, fakemodel.Options{Storage: fakemodel.FP8})
+		m.Remove(l + "scale")
+		m.Add(l+"scale", c.dtype, c.shape...)
+		_, err := openFake(t, m, 1, model.CheckpointOptions{})
+		assert.EqualError(t, err, "model: checkpoint: model.safetensors: "+l+c.tensor+": this is "+want+", which vkmla does not read")
+		assert.ErrorIs(t, err, model.ErrForeign)
+	}
+}
+
+// A clone without Git LFS has a short text in the place of a large file.
+func TestPointers(t *testing.T) {
+	const pointer = "version https://git-lfs.github.com/spec/v1\n" +
+		"oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n"
+	for file, shards := range map[string]int{"config.json": 1, "model.safetensors": 1, "model.safetensors.index.json": 2,
+		"model-00001-of-00002.safetensors": 2, "x.gguf": 1} {
+		dir := t.TempDir()
+		require.NoError(t, fake(t, fakemodel.Options{Config: drafted()}).Write(dir, shards))
+		path := filepath.Join(dir, file)
+		if file != "x.gguf" {
+			require.FileExists(t, path)
+		}
+		require.NoError(t, os.WriteFile(path, []byte(pointer), 0o666))
+		open := dir
+		if file == "x.gguf" {
+			open = path
+		}
+		_, err := model.Open(open, model.CheckpointOptions{})
+		assert.ErrorContains(t, err, "a Git LFS pointer in place of the file", file)
+		assert.ErrorContains(t, err, file)
+		if file == "config.json" {
+			assert.ErrorIs(t, err, model.ErrConfig)
+		} else {
+			assert.ErrorIs(t, err, model.ErrCheckpoint, file)
+		}
+	}
+}
+
+// A file of the folder in the folder's place is refused as an argument.
+func TestFileForFolder(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, fake(t, fakemodel.Options{Config: drafted()}).Write(dir, 1))
+	for _, file := range []string{"config.json", "model.safetensors"} {
+		path := filepath.Join(dir, file)
+		_, config := model.LoadConfig(path)
+		_, tensors := model.OpenTensors(path)
+		_, all := model.Open(path, model.CheckpointOptions{})
+		for _, err := range []error{config, tensors, all} {
+			assert.ErrorIs(t, err, vk.ErrArgument, file)
+			assert.ErrorContains(t, err, file+", want the folder of a model, or a GGUF file")
+		}
 	}
 }
 

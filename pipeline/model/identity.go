@@ -30,8 +30,8 @@ const identityForm = "vkmla weights 1\n"
 // a tensor: of DeepSeek-V4-Flash some 26 MB of 5 GB.
 //
 // It sees other weights of the same shapes, other formats and scales, and training, which changes
-// numbers everywhere. It does not see a change that lies between the spans, as somebody could make
-// on purpose. All ranks have the same, and so have files that only spell names otherwise or divide
+// numbers everywhere. It does not see a change that lies between the spans, which can be made on
+// purpose. All ranks have the same, and so have files that only spell names otherwise or divide
 // tensors among them in another way.
 //
 // Errors: ErrCheckpoint if a file shrank after it was opened.

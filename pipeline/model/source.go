@@ -17,7 +17,7 @@ type source interface {
 
 	// attentionName takes a stored name apart. ok is false for a tensor that is not attention's.
 	attentionName(stored string) (s storedName, ok bool)
-	// spelled is how a tensor of a layer's attention is called that is not there, by its released
+	// spelled returns the spelling for a missing tensor of a layer's attention, given its released
 	// name.
 	spelled(c *Config, layer int, name string) string
 }

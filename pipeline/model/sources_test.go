@@ -53,7 +53,7 @@ type sources struct {
 	ratios []int
 }
 
-// randomSources are lists of which many make sense.
+// randomSources returns random lists; many of them make sense.
 func randomSources(rng *rand.Rand) sources {
 	x := sources{model.Sources{Entries: []int{}, Picks: []int{}, Candidates: rng.IntN(9) - 2}, nil}
 	ratio := 0

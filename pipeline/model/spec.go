@@ -12,10 +12,10 @@ type LayerSpec struct {
 	Name  string // as in "window", "C4A", "C128A"; no two kinds of a model share it
 	Ratio int    // tokens of a compressed entry; 0: the layer has no entries
 
-	// How a compressor of its own pools.
+	// How the layer's own compressor pools tokens.
 	Overlap  bool // an entry also pools the group before its own, by channels of their own
 	Unplaced bool // scores have no positional term; those of groups of one token are left out
-	Latent   bool // what was pooled is rounded to bf16 before its norm and behind it: the latent
+	Latent   bool // what was pooled is rounded to bf16 before its norm and after it: the latent
 	// LatentKeys: index keys are a product of the latents, with a norm of its own; else they have a
 	// compressor of their own.
 	LatentKeys bool
@@ -66,7 +66,7 @@ const (
 	KeepContext = -3 // Config.Window tokens: what is in front of a block of drafts
 )
 
-// Store is what a cache holds.
+// Store names the contents of a cache.
 type Store uint8
 
 // Values of Store.
@@ -151,7 +151,7 @@ func appendLayers(list []Layer, draft bool, ratios []int) []Layer {
 	return list
 }
 
-// Compression is how tokens become entries of dim numbers: HeadDim for those that are
+// Compression describes how tokens become entries of dim numbers: HeadDim for those that are
 // attended, IndexDim for index keys.
 func (s *LayerSpec) Compression(dim int) cache.Compression {
 	keys := s.LatentKeys && dim == IndexDim // whose rows are a product of latents, one for each entry
@@ -166,7 +166,7 @@ func (s *LayerSpec) Gated() bool { return s.Compresses() && s.gated() }
 
 func (s *LayerSpec) gated() bool { return s.Ratio > 1 || !s.Unplaced }
 
-// WindowRows is how many rows of the window a token attends at most. With Block they are those of
+// WindowRows returns the most rows of the window that a token attends. With Block they are those of
 // window positions before the block, and all rows of the block, newer ones among them.
 func (s *LayerSpec) WindowRows(c *Config) int {
 	if s.Block {
@@ -175,8 +175,8 @@ func (s *LayerSpec) WindowRows(c *Config) int {
 	return c.Window
 }
 
-// Kept is how many tokens before the next one a step reads of the pool, or KeepAll; window is that
-// of the Config.
+// Kept returns the number of tokens before the next one that a step reads of the pool, or KeepAll;
+// window is that of the Config.
 func (p *PoolSpec) Kept(window int) int {
 	switch p.Keep {
 	case KeepWindow:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -52,7 +53,7 @@ func sameLayers(t *testing.T, want, got []model.LayerWeights) {
 	}
 }
 
-// Every spelling, behind every prefix, gives the bytes of the plain one, layers that predict ahead
+// Every spelling, after every prefix, gives the bytes of the plain one, layers that predict ahead
 // among them.
 func TestSpellings(t *testing.T) {
 	all := model.CheckpointOptions{Layers: []int{4, 0, 1, 2, 3}}
@@ -132,7 +133,7 @@ func TestDrafts(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, c.Layers, 1)
 
-	for _, x := range m.Tensors { // numbered on behind the others
+	for _, x := range m.Tensors { // numbered on after the others
 		x.Name = strings.Replace(strings.Replace(x.Name, "mtp.0.", "layers.3.", 1), "mtp.1.", "layers.4.", 1)
 	}
 	d, err := openFake(t, m, 1, model.CheckpointOptions{Layers: []int{4}})
@@ -191,6 +192,40 @@ func TestDraftRatios(t *testing.T) {
 			assert.Equal(t, i, l.EntriesOf)
 		}
 	}
+}
+
+// DeepSeek-V4-Flash-0731 and V4-Flash-DSpark have one draft block in mtp.0 to mtp.2, whose keys are
+// of the target's states: it is refused by name, never read as layers of MTP. The target stays.
+func TestDSparkOfV4(t *testing.T) {
+	cfg := drafted()
+	targets := []int{0, 1, 2}
+	for name, keys := range map[string]map[string]any{
+		"both": {"dspark_block_size": 5, "dspark_target_layer_ids": targets, "num_nextn_predict_layers": 1},
+		"size": {"dspark_block_size": 5}, "targets": {"dspark_target_layer_ids": targets},
+	} {
+		m := fake(t, fakemodel.Options{Config: cfg})
+		maps.Copy(m.Config, keys)
+		c, err := openFake(t, m, 1, model.CheckpointOptions{})
+		require.NoError(t, err, name)
+		assert.Equal(t, cfg.Layers[:3], c.Config.Layers, name)
+		for _, layers := range [][]int{{3}, {0, 4}, {9}} {
+			_, err := openFake(t, m, 1, model.CheckpointOptions{Layers: layers})
+			var foreign *model.ForeignError
+			require.ErrorAs(t, err, &foreign, name)
+			assert.ErrorIs(t, err, model.ErrConfig)
+			assert.EqualError(t, err, "model: checkpoint: config.json: dspark_block_size: this is the DSpark draft block of DeepSeek-V4, "+
+				"mtp.0 and on (the target's layers, 0 to 2, do run), which vkmla does not read", name)
+		}
+	}
+	m := fake(t, fakemodel.Options{Config: cfg})
+	inner := maps.Clone(m.Config)
+	m.Config = map[string]any{"model_type": "deepseek_v4", "text_config": inner, "dspark_block_size": 5}
+	_, err := openFake(t, m, 1, model.CheckpointOptions{Layers: []int{3}})
+	assert.ErrorIs(t, err, model.ErrForeign, "beside text_config")
+	m.Config = inner
+	m.Config["num_nextn_predict_layers"], m.Config["dspark_block_size"] = 2, nil
+	_, err = openFake(t, m, 1, model.CheckpointOptions{Layers: []int{3}})
+	assert.NoError(t, err, "layers of MTP")
 }
 
 // A text model inside another.

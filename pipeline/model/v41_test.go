@@ -191,8 +191,8 @@ func TestParseConfigV41Errors(t *testing.T) {
 	assert.Equal(t, model.CandidatesNone, c.Layers[6].Candidates)
 }
 
-// Behind the layer that makes candidates, all that have an indexer pick from these, also where
-// they have entries of their own or the candidates are of a layer without a compressor.
+// After the layer that makes candidates, all that have an indexer pick from these, also where they
+// have entries of their own or the candidates are of a layer without a compressor.
 func TestCandidatesV41(t *testing.T) {
 	for source, want := range map[int][]string{
 		1: {"full-blocks1", "reuse1", "reindex-within1", "reuse1", "full-within1", "reindex-within1"},

@@ -7,8 +7,8 @@ import (
 	"github.com/vkmla/vkmla/internal/files"
 )
 
-// Blob is the bytes of a tensor as they go to the device. Most are still in a mapped file: they are
-// read, and converted if need be, when somebody asks for them.
+// Blob holds the bytes of a tensor as they go to the device. Most are still in a mapped file: they
+// are read, and converted if need be, on demand.
 type Blob struct {
 	size   int64
 	pieces []piece // one after the other
@@ -27,7 +27,7 @@ func (b Blob) Size() int64 { return b.size }
 // ReadAt reads bytes from off on, as an io.ReaderAt. Several goroutines may call it, but none after
 // the checkpoint was closed.
 //
-// Errors: io.EOF behind the end; ErrCheckpoint if the file shrank after it was opened.
+// Errors: io.EOF after the end; ErrCheckpoint if the file shrank after it was opened.
 func (b Blob) ReadAt(p []byte, off int64) (n int, err error) {
 	if off < 0 {
 		return 0, fmt.Errorf("model: read weights: offset %d is negative", off)

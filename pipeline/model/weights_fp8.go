@@ -31,6 +31,9 @@ const (
 func (l *layerReader) fp8(w safetensors.Tensor, stem string, n, k int, p part) Matrix {
 	l.shape(w, n, k)
 	s := l.tensor(l.either(stem+scaleNames[0], stem+scaleNames[1], stem+scaleNames[2]))
+	if l.err == nil && l.packedScales(s, n, k) {
+		l.err = &ForeignError{l.model.File(s.Name), s.Name, "UE8M0 scales packed four to an I32"}
+	}
 	grid := l.scaleGrid(s, n, k)
 	if l.err != nil {
 		return Matrix{}
@@ -113,6 +116,14 @@ func (l *layerReader) scaleGrid(s safetensors.Tensor, n, k int) scaleGrid {
 	}
 	l.wrong(s, "shape [%d, %d] for blocks, [%d, 1] or [%d] for rows, [] or [1] for all", ceilDiv(n, side), ceilDiv(k, side), n, n)
 	return scaleGrid{perMatrix, n, k}
+}
+
+// packedScales reports whether scales of n by k weights are packed as DeepGEMM takes them: for rows
+// or blocks of rows, and four blocks of columns to an I32.
+func (l *layerReader) packedScales(s safetensors.Tensor, n, k int) bool {
+	side := l.cfg.weightBlock()
+	return s.DType == safetensors.I32 && len(s.Shape) == 2 && s.Shape[1] == ceilDiv(ceilDiv(k, side), 4) &&
+		(s.Shape[0] == n || s.Shape[0] == ceilDiv(n, side))
 }
 
 // blockScales is the part of a tensor of scales that belongs to a part of a matrix: UE8M0 stays,

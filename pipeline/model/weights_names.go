@@ -20,8 +20,8 @@ import (
 // prefixes may stand in front of the stack: those of text models, and of text models inside others.
 var prefixes = []string{"", "model.", "language_model.", "language_model.model.", "model.language_model."}
 
-// stacks are what layers are numbered in. Layers of stackDrafts predict ahead; some converters
-// number them on behind the others.
+// stacks are the lists that layers are numbered in. Layers of stackDrafts predict ahead; some
+// converters number them on after the others.
 const (
 	stackMain   = "layers."
 	stackDrafts = "mtp."
@@ -67,7 +67,7 @@ type storedName struct {
 	name          string // as released
 }
 
-// root is what all names of a stack have in common.
+// root returns the common beginning of all names of a stack.
 func (s storedName) root() string { return s.prefix + s.stack + "N." + s.module }
 
 // attentionName takes a stored name apart. ok is false for a tensor that does not belong to a
@@ -95,8 +95,8 @@ func attentionName(stored string) (s storedName, ok bool) {
 	return s, true
 }
 
-// releasedName is the released spelling of a name. What stands behind the part that is spelled
-// stays.
+// releasedName returns the released spelling of a name. The rest of the name, after the part that
+// is spelled, stays.
 func releasedName(name string) string {
 	for _, row := range spellings {
 		for _, other := range row[1:] {
@@ -108,7 +108,8 @@ func releasedName(name string) string {
 	return name
 }
 
-// attentionPart is what is looked at of a checkpoint. The largest model has 4,000 such tensors.
+// attentionPart selects the tensors of a checkpoint that are looked at. The largest model has 4,000
+// such tensors.
 var attentionPart = safetensors.Part{Keep: func(name string) bool { _, ok := attentionName(name); return ok }, Most: 1 << 15}
 
 // layerNames maps the names of a layer's attention tensors to those in the files.
@@ -128,7 +129,7 @@ func layerNamesOf(m source, cfg *Config) (map[int]layerNames, error) {
 			layer += main
 		}
 		if layer >= len(cfg.Layers) && s.stack == stackDrafts {
-			continue // nobody asks for it, so it may be named as it likes
+			continue // it is never asked for, so it may have any name
 		}
 		root := s.root()
 		if first, seen := roots[s.stack]; seen && first != root {
@@ -149,7 +150,7 @@ func layerNamesOf(m source, cfg *Config) (map[int]layerNames, error) {
 	return all, nil
 }
 
-// releasedRoot is what the names of a layer's attention begin with in released checkpoints.
+// releasedRoot returns the beginning of the names of a layer's attention in released checkpoints.
 func (c *Config) releasedRoot(layer int) string {
 	if main := c.mainLayers(); layer >= main {
 		return fmt.Sprintf("%s%d.attn.", stackDrafts, layer-main)

@@ -225,7 +225,7 @@ func (u *uploader) layer(w *LayerWeights) (*DeviceLayer, error) {
 	return l, nil
 }
 
-// arenaBytes is what the tensors of a layer take in one buffer.
+// arenaBytes returns the size of one buffer with the tensors of a layer.
 func arenaBytes(w *LayerWeights) (n uint64) {
 	for _, m := range w.Matrices() {
 		for _, b := range []Blob{m.Data, m.Scales, m.RowScales} {
@@ -314,8 +314,8 @@ func (u *uploader) tensor(name string, from Blob, dt tensor.DType, shape ...int)
 	return t
 }
 
-// uploadChunk is how much is read at once. Host memory holds two chunks: one goes to the device
-// while the other is read.
+// uploadChunk is the number of bytes that are read at once. Host memory holds two chunks: one goes
+// to the device while the other is read.
 const uploadChunk = 8 << 20
 
 type chunk struct {

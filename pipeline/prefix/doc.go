@@ -13,10 +13,10 @@
 //
 // Tokens are divided into blocks of [Block]. A span object has what stays of one block: compressed
 // entries and index keys, some 4 KB a token of DeepSeek-V4. A state object has what else a session
-// of some length needs, windows and states of compressors: of DeepSeek-V4-Flash 4 MB behind whole
+// of some length needs, windows and states of compressors: of DeepSeek-V4-Flash 4 MB after whole
 // blocks, up to 16 elsewhere, where it also has the block that is not full. A session is opened
 // from a state and all spans in front of it. A longer prompt adds its own spans to those that are
-// there, and prompts that differ behind some block share the spans up to it. To open one there, the
+// there, and prompts that differ after some block share the spans up to it. To open one there, the
 // state is needed too: call [Keeper.KeepBlocks] where [Keeper.Parting] says that prompts part, and
 // every few thousand tokens.
 //

@@ -8,7 +8,7 @@ func (k *Keeper) Rests() time.Time { return time.Unix(0, k.resting.Load()) }
 // Rest lets the keeper leave its store alone until then.
 func (k *Keeper) Rest(until time.Time) { k.resting.Store(until.UnixNano()) }
 
-// Waiting is how many calls of Open want each object that is being loaded.
+// Waiting counts the calls of Open that want each object that is being loaded.
 func (k *Keeper) Waiting() []int {
 	k.mu.Lock()
 	defer k.mu.Unlock()

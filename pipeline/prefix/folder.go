@@ -29,10 +29,10 @@ type Folder struct {
 	look  time.Time
 }
 
-// OpenFolder makes a store of a folder, and the folder if need be. It holds at most so many bytes:
+// OpenFolder makes a store of a folder, and the folder if need be. It holds at most `most` bytes:
 // then what was not used for the longest time goes, a sixteenth at a time; 0: no limit. With
 // several processes it may for a minute hold what each has put since more than that. A killed
-// process may leave files behind that begin with a dot, which go after an hour.
+// process may leave files that begin with a dot, which go after an hour.
 //
 // Errors: vk.ErrArgument for a negative limit; the file system's.
 func OpenFolder(dir string, most int64) (*Folder, error) {
@@ -50,7 +50,7 @@ func OpenFolder(dir string, most int64) (*Folder, error) {
 	return &Folder{dir: dir, most: most}, nil
 }
 
-// path is where an object is.
+// path returns the path of an object.
 func (f *Folder) path(ctx context.Context, name string) (string, error) {
 	switch {
 	case ctx == nil:
@@ -110,10 +110,10 @@ func (f *Folder) Put(ctx context.Context, name string, data []byte) error {
 	})
 }
 
-// lookAgain is how soon what other processes put is seen.
+// lookAgain is the time after which objects of other processes are seen.
 const lookAgain = time.Minute
 
-// makeRoom removes files that were not used for the longest time until so many bytes more fit.
+// makeRoom removes files that were not used for the longest time until n bytes more fit.
 func (f *Folder) makeRoom(n int64) error {
 	if f.most == 0 {
 		return nil
@@ -148,10 +148,10 @@ func (f *Folder) makeRoom(n int64) error {
 	return nil
 }
 
-// leftOver is after how long nobody writes a temporary file any more.
+// leftOver is the age at which a temporary file is taken to be abandoned.
 const leftOver = time.Hour
 
-// list looks at all files, and removes what killed processes left behind.
+// list looks at all files, and removes what killed processes left.
 func (f *Folder) list() (list []fs.FileInfo, sum int64, err error) {
 	entries, err := os.ReadDir(f.dir)
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 )
 
 // Keep stores what a session remembers of a prompt: a span for each whole block that the store does
-// not have, the state behind the last of them, and the state behind all tokens but the last, so
-// that the same prompt has only one token to compute. The session has these tokens, and perhaps
-// more, or all but the last. Of the states it can store those that the session could be truncated
-// to: with EngineOptions.Rewind of at least Block both, if Keep is called right behind the prompt.
+// not have, the state after the last of them, and the state after all tokens but the last, so that
+// the same prompt has only one token to compute. The session has these tokens, and perhaps more, or
+// all but the last. Of the states it can store those that the session could be truncated to: with
+// EngineOptions.Rewind of at least Block both, if Keep is called right after the prompt.
 //
 // It reads the session between steps, and other goroutines may change the session once the first
 // step begins: so fork it, or call Keep before the next one.
@@ -26,7 +26,7 @@ func (k *Keeper) Keep(ctx context.Context, s *pipeline.Session, tokens []int32) 
 	return k.keep(ctx, s, tokens, true)
 }
 
-// KeepBlocks stores the spans of whole blocks and the state behind the last one: what other prompts
+// KeepBlocks stores the spans of whole blocks and the state after the last one: what other prompts
 // with the same beginning, or a longer one, can use. It is for the middle of prompts and answers.
 // Else it is like Keep.
 func (k *Keeper) KeepBlocks(ctx context.Context, s *pipeline.Session, tokens []int32) error {

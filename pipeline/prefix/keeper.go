@@ -21,13 +21,13 @@ type Options struct {
 	// objects, and who does not know the key can neither make them nor guess prompts by them.
 	Key []byte
 
-	// Timeout is how long Open, and each Keep, may take for the store; 0: 30 s. Half a gigabyte, as
-	// 128,000 tokens have, takes 4 s at 1 Gb/s. When an Open has run into it, the store is left
-	// alone for as long again.
+	// Timeout is the longest time that Open, and each Keep, may take for the store; 0: 30 s. Half a
+	// gigabyte, as 128,000 tokens have, takes 4 s at 1 Gb/s. When an Open has run into it, the
+	// store is left alone for as long again.
 	Timeout time.Duration
 
-	// Parallel is how many calls of the store are in progress at a time; 0: 8. A span is half a
-	// megabyte of DeepSeek-V4, so a distant store takes more.
+	// Parallel is the most calls of the store that are in progress at a time; 0: 8. A span is half
+	// a megabyte of DeepSeek-V4, so a distant store takes more.
 	Parallel int
 
 	Log *slog.Logger // of what the store fails at; nil: none
@@ -98,7 +98,7 @@ func (k *Keeper) usable(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// knowledge is what the store was last known to have of an object.
+// knowledge records the last known state of an object in the store.
 type knowledge uint8
 
 const (
@@ -173,7 +173,7 @@ func (k *Keeper) has(ctx context.Context, name digest) (bool, error) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.known[name] == before { // else somebody got or put it meanwhile
+	if k.known[name] == before { // else another call got or put it meanwhile
 		k.learnt(name, now)
 	}
 	return there, nil
@@ -190,7 +190,7 @@ func (k *Keeper) lacks(name digest, seems bool) bool {
 	return true
 }
 
-// get loads an object with so many bytes of content. Errors: errAbsent; those of the store.
+// get loads an object with `size` bytes of content. Errors: errAbsent; those of the store.
 func (k *Keeper) get(ctx context.Context, name digest, size int) ([]byte, error) {
 	data, err := call(ctx, k, func(ctx context.Context) ([]byte, error) { return k.store.Get(ctx, name.String(), size+overhead) })
 	if err == nil {

@@ -47,7 +47,8 @@ func (m *memory) enter(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// set says what comes before each call. Calls that nobody waits for may still be on their way.
+// set says what comes before each call. Calls whose results are not waited for may still be on
+// their way.
 func (m *memory) set(before func(context.Context) error) {
 	m.mu.Lock()
 	m.before = before
@@ -115,7 +116,7 @@ type both struct {
 	pages                map[string]int // of an engine that restores
 }
 
-// newBoth computes sequences of so many tokens, of which the first ones are shared.
+// newBoth computes two sequences of `most` tokens that share the first `shared`.
 func newBoth(t *testing.T, cfg model.Config, pages map[string]int, most, shared int) *both {
 	x := &both{world: newWorld(t, cfg, fakemodel.BF16), a: random(1, most), pages: pages}
 	x.b = append(slices.Clone(x.a[:shared]), random(2, most-shared)...)
@@ -205,7 +206,7 @@ func (x *both) kept(t *testing.T, n int) *memory {
 	return m
 }
 
-// opens demands that a prompt is opened with so many tokens, and with what a session remembers that
+// opens demands that a prompt is opened with `had` tokens, and with what a session remembers that
 // computed them.
 func (x *both) opens(t *testing.T, k *prefix.Keeper, tokens []int32, had int, what string) {
 	t.Helper()

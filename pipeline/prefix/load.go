@@ -15,8 +15,8 @@ type load struct {
 	err    error
 }
 
-// loader is what one Open has loaded. It keeps it until it is closed, and others who open the same
-// prefix meanwhile take it from there.
+// loader holds the objects that one Open has loaded. It keeps them until it is closed, and others
+// who open the same prefix meanwhile take them from there.
 type loader struct {
 	k    *Keeper
 	mine map[digest]*load
@@ -106,7 +106,7 @@ type claims struct {
 	mine []digest
 }
 
-// claim reports whether nobody else stores an object.
+// claim reports whether the caller may store an object, because no other call does.
 func (c *claims) claim(name digest) bool {
 	c.k.mu.Lock()
 	defer c.k.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/vkmla/vkmla/pipeline"
 )
 
-// Block is how many tokens a span has. The entries of every kind of layer end with one.
+// Block is the number of tokens in a span. The entries of every kind of layer end with one.
 const Block = 128
 
 // An object is
@@ -21,7 +21,7 @@ const Block = 128
 //	HMAC-SHA256 of all that, by Options.Key
 const magic = "vkmla prefix 1\n\x00"
 
-// overhead is what an object has besides its content.
+// overhead is the number of bytes of an object besides its content.
 const overhead = len(magic) + 2*sha256.Size
 
 // digest is a hash, and what an object is named by.
@@ -50,8 +50,8 @@ func (n *namer) sum(parts ...[]byte) (d digest) {
 	return d
 }
 
-// chain is what names of a sequence's objects are made of: a hash for each length that is a
-// multiple of Block, from 0.
+// chain makes the names of a sequence's objects: a hash for each length that is a multiple of
+// Block, from 0.
 type chain struct {
 	*namer
 	tokens []int32
@@ -78,7 +78,7 @@ func encode(tokens []int32) []byte {
 // span names the object of a block, from 0.
 func (c *chain) span(block int) digest { return c.sum([]byte("span"), c.at[block+1][:]) }
 
-// state names the object of the state behind so many tokens.
+// state names the object of the state after `length` tokens.
 func (c *chain) state(length int) digest {
 	b := length / Block
 	return c.sum([]byte("state"), c.at[b][:], encode(c.tokens[b*Block:length]))
@@ -92,7 +92,7 @@ func (n *namer) pack(name digest, content []byte) []byte {
 	return append(data, sum[:]...)
 }
 
-// unpack returns the content of an object, which has so many bytes. The error is ErrDamaged.
+// unpack returns the content of an object, which has `size` bytes. The error is ErrDamaged.
 func (n *namer) unpack(name digest, data []byte, size int) ([]byte, error) {
 	bad := func(format string, a ...any) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, a...))

@@ -14,7 +14,7 @@ import (
 )
 
 // FuzzObject alters objects: exactly those are read that were packed under that name, with that
-// key, from so many bytes.
+// key, from as many bytes.
 func FuzzObject(f *testing.F) {
 	for _, size := range []int{0, 1, 100} {
 		n := newNamer([]byte("k"), pipeline.Fingerprint{})

@@ -33,11 +33,12 @@ func (k *Keeper) Open(ctx context.Context, tokens []int32) (s *pipeline.Session,
 	return s, n, nil
 }
 
-// Parting is how many tokens a prompt shares with others that were kept, up to the end of a block,
-// if no session can be opened there for want of a state; else 0. It tells what Open, called before,
-// has learnt from the store. A caller that ends a step there and calls KeepBlocks spares the tokens
-// to every later prompt that shares them. The end of a block is as near as that comes to the place
-// where prompts part: which token is the first other one, names do not say.
+// Parting returns the number of tokens that a prompt shares with others that were kept, up to the
+// end of a block, if no session can be opened there for want of a state; else 0. It tells what
+// Open, called before, has learnt from the store. A caller that ends a step there and calls
+// KeepBlocks spares the tokens to every later prompt that shares them. The end of a block is as
+// near as that comes to the place where prompts part: which token is the first other one, names do
+// not say.
 func (k *Keeper) Parting(tokens []int32) int {
 	if len(tokens) < 2 {
 		return 0
@@ -117,7 +118,7 @@ func (k *Keeper) longest(ctx, limited context.Context, c *chain, l *loader) (*pi
 	}
 }
 
-// objects are the spans and the state of so many tokens, and which tokens they have.
+// objects returns the spans and the state of `length` tokens, and where each begins and ends.
 func (c *chain) objects(length int) (at []int, names []digest) {
 	for i := range length / Block {
 		at, names = append(at, i*Block), append(names, c.span(i))
@@ -125,8 +126,8 @@ func (c *chain) objects(length int) (at []int, names []digest) {
 	return append(at, length/Block*Block, length), append(names, c.state(length))
 }
 
-// find is a length that the store seems to have: of all tokens if whole, else of at most so many
-// blocks; 0 for none.
+// find returns a length that the store seems to have: of all tokens if whole, else of at most
+// `blocks` blocks; 0 for none.
 func (k *Keeper) find(ctx context.Context, c *chain, blocks int, whole bool) (int, error) {
 	if whole {
 		there, err := k.has(ctx, c.state(len(c.tokens)))
@@ -138,7 +139,7 @@ func (k *Keeper) find(ctx context.Context, c *chain, blocks int, whole bool) (in
 	if err != nil {
 		return 0, err
 	}
-	// States are only where somebody kept one. They are asked for some at a time.
+	// States are only where one was kept. They are asked for some at a time.
 	for blocks > 0 {
 		n := min(blocks, k.o.Parallel)
 		there, errs := make([]bool, n), make([]error, n)
@@ -160,8 +161,8 @@ func (k *Keeper) find(ctx context.Context, c *chain, blocks int, whole bool) (in
 	return 0, nil
 }
 
-// spans is how many of the first spans the store has, at most so many, if none is missing among
-// them.
+// spans returns the number of first spans that the store has, at most `most`, if none is missing
+// among them.
 func (k *Keeper) spans(ctx context.Context, c *chain, most int) (int, error) {
 	low, high := 0, most+1 // the first low are there, the one before high is not
 	for try := most; low+1 < high; try = (low + high) / 2 {

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// vocabulary is how many different tokens there are: each has its hidden states.
+// vocabulary is the number of different tokens: each has its hidden states.
 const vocabulary = 50
 
 // world is a model on the device.
@@ -86,8 +86,8 @@ func (w *world) run(t testing.TB, s *pipeline.Session, tokens []int32) (rows [][
 	return rows
 }
 
-// draft returns what layers that draft give for a block behind a session; nothing without any, or
-// without room for it.
+// draft returns what layers that draft give for a block after a session's tokens; nothing without
+// any, or without room for it.
 func (w *world) draft(t testing.TB, e *pipeline.Engine, s *pipeline.Session, most int) (out []float32) {
 	t.Helper()
 	first := slices.IndexFunc(w.cfg.Layers, func(l model.Layer) bool { return l.Block })
@@ -133,7 +133,7 @@ func keeper(t testing.TB, e *pipeline.Engine, s prefix.Store, o prefix.Options) 
 }
 
 // bits restores prompts of many lengths from a store, in an engine with other pages, and goes on
-// with them behind the next entry of every kind of layer: each token, and a block of drafts behind
+// with them beyond the next entry of every kind of layer: each token, and a block of drafts after
 // what was restored, gives the bits of a session that computed everything. VKMLA_TEST_FULL=1 takes
 // every length.
 func bits(t *testing.T, x *both) {

@@ -10,9 +10,9 @@ import (
 // whole or not at all; what a store forgets is computed again. All methods may be called from many
 // goroutines. Those that wait end when their context does.
 type Store interface {
-	// Get returns an object of at most so many bytes. Errors: fs.ErrNotExist, perhaps wrapped,
-	// where there is none; ErrDamaged for a larger one and for what is no object; others are
-	// failures of the store.
+	// Get returns an object of at most `most` bytes. Errors: fs.ErrNotExist, perhaps wrapped, where
+	// there is none; ErrDamaged for a larger one and for what is no object; others are failures of
+	// the store.
 	Get(ctx context.Context, name string, most int) ([]byte, error)
 
 	// Has reports whether there is an object, whatever is in it.

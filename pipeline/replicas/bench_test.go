@@ -19,7 +19,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// load is what BenchmarkReplicas gives every device to do.
+// load describes the work that BenchmarkReplicas gives every device.
 type load struct {
 	sessions, context int
 	chunk, steps      int

@@ -127,7 +127,7 @@ func (w *world) states(tokens []int32) (values []float32) {
 	return values
 }
 
-// want is what an engine alone gives for each token of a sequence.
+// want returns the outputs of an engine alone for each token of a sequence.
 func (w *world) want(t testing.TB, tokens []int32) [][]float32 {
 	t.Helper()
 	for _, k := range w.known {

@@ -79,7 +79,7 @@ func elsewhere(err error) bool {
 		func(kind error) bool { return errors.Is(err, kind) })
 }
 
-// stored is how many of a prompt's tokens the store seems to have.
+// stored returns the number of a prompt's tokens that the store seems to have.
 func (g *Group) stored(ctx context.Context, replica int, tokens []int32) int {
 	if g.keepers == nil {
 		return 0

@@ -26,16 +26,16 @@ type Replica struct {
 
 // Options of a Group.
 type Options struct {
-	// Store has prompts, of which Open takes beginnings that no open session has; nil: none. Prefix
+	// Store has prompts; Open takes from it beginnings that no open session has; nil: none. Prefix
 	// says how it is used.
 	Store  prefix.Store
 	Prefix prefix.Options
 
-	// Rewind is the engines' option of this name: of a session that has other tokens behind the
-	// beginning of a prompt, Open can leave out so many.
+	// Rewind is the engines' option of this name: if a session has other tokens after the beginning
+	// of a prompt, Open can leave out as many.
 	Rewind int
 
-	// Lead is how many more sessions than another replica one may have for the sake of the
+	// Lead is the most sessions that one replica may have beyond another for the sake of the
 	// beginnings that are there; 0: any number. A session beyond them goes where the fewest are,
 	// and its beginning is copied. Many sessions that begin alike then use all replicas, for the
 	// price of as many copies: about 4 KB a token of DeepSeek-V4.
@@ -112,7 +112,7 @@ func (g *Group) usable(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Len is how many replicas there are.
+// Len returns the number of replicas.
 func (g *Group) Len() int {
 	if g == nil {
 		return 0
@@ -120,7 +120,7 @@ func (g *Group) Len() int {
 	return len(g.replicas)
 }
 
-// Err says which devices are lost, nil while none is. It asks nobody and does not wait.
+// Err says which devices are lost, nil while none is. It asks no device and does not wait.
 func (g *Group) Err() (err error) {
 	for i := range g.Len() {
 		err = errors.Join(err, g.lost(i))
@@ -136,7 +136,7 @@ func (g *Group) lost(replica int) error {
 	return nil
 }
 
-// Load is what a replica has to do and how much room it has.
+// Load describes a replica's work and room.
 type Load struct {
 	Sessions int    // open
 	Tokens   int    // of those sessions
@@ -176,8 +176,8 @@ func (g *Group) Loads() []Load {
 	return list
 }
 
-// free is how much memory the device has for caches that grow, where the driver tells, else what
-// nobody in this program has taken.
+// free returns the memory that the device has for caches that grow, where the driver tells, else
+// what this program has not taken.
 func free(d *vk.Device) (most uint64) {
 	if budget := d.MemoryBudget(); budget != nil {
 		for _, b := range budget {

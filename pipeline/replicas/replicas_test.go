@@ -70,7 +70,7 @@ func open(t *testing.T, w *world) {
 	z := opened(t, g, b, 50, 1)
 	w.same(t, z, w.extend(t, g, z, b[50:]))
 	opened(t, g, b[:47], 46, 1)                                // four tokens are left out of y
-	opened(t, g, append(slices.Clone(a[:36]), b...), 36, 0)    // those behind are others
+	opened(t, g, append(slices.Clone(a[:36]), b...), 36, 0)    // those after it are others
 	opened(t, g, append(slices.Clone(a[:33]), b[1:]...), 0, 0) // too many to be left out
 	opened(t, g, append(slices.Clone(b[:45]), a[40:]...), 45, 1)
 	loads := g.Loads()

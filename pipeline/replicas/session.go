@@ -64,7 +64,7 @@ func (s *Session) known(op string) error {
 	return nil
 }
 
-// try takes the session's lock unless somebody has it. It returns what is on the replica.
+// try takes the session's lock unless it is taken. It returns what is on the replica.
 func (s *Session) try(op string) (*pipeline.Session, error) {
 	if err := s.known(op); err != nil {
 		return nil, err

@@ -28,14 +28,14 @@ type Options struct {
 	EOS       []int32
 	Text      *text.Tokenizer // nil: prompts are token ids, and answers have no text
 	MaxTokens int             // of a prompt and its answer
-	Keys      []string        // one of which each request to /v1 needs; none: nobody needs one
+	Keys      []string        // each request to /v1 needs one of them; none: no request does
 	Metrics   prometheus.Gatherer
 	Healthy   func() error // why no load should come here: of devices, schedulers, warming, draining
 	Log       *slog.Logger
 	Schedule  func(context.Context, batch.Request) (*batch.Answer, error)
 
-	// KeepAlive is after how long without a token a stream gets a comment, so that nobody between
-	// takes it for dead; 0: five seconds.
+	// KeepAlive is the time without a token after which a stream gets a comment, so that proxies do
+	// not take it for dead; 0: five seconds.
 	KeepAlive time.Duration
 }
 
@@ -63,14 +63,14 @@ func New(o Options) (api, admin http.Handler) {
 	mux.HandleFunc("GET /healthz", s.health)
 	mux.HandleFunc("GET /{$}", s.page)
 	mux.HandleFunc("/", s.unknown)
-	own := http.NewCrossOriginProtection() // a page of somebody else may not ask in its reader's name
+	own := http.NewCrossOriginProtection() // a page of another site may not ask in its reader's name
 	own.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fail(w, &statusError{http.StatusForbidden, "cross_origin", "the request comes from the page of another server"})
 	}))
 	return own.Handler(mux), s.admin()
 }
 
-// admin is what nobody but operators should reach: it says what is asked and how the program runs.
+// admin returns the handler for operators alone: it shows what is asked and how the program runs.
 func (s *Server) admin() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", s.health)
@@ -138,7 +138,7 @@ func (s *Server) model(w http.ResponseWriter, r *http.Request) {
 	_ = write(w, s.card())
 }
 
-// writeDeadline is how long a client may take for a piece of an answer.
+// writeDeadline is the longest time that a client may take for a piece of an answer.
 const writeDeadline = 30 * time.Second
 
 // event sends a server-sent event.

@@ -28,7 +28,7 @@ const (
 	bodyDeadline = 30 * time.Second // for a body to come
 )
 
-// bodyLimit is how long a body may be for requests of up to so many tokens.
+// bodyLimit returns the longest body of requests of up to `tokens` tokens.
 func bodyLimit(tokens int) int64 { return min(mostBody, bodyRest+bodyToken*int64(tokens)) }
 
 // read reads and understands a body, one of bodiesAtOnce.

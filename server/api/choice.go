@@ -33,7 +33,7 @@ type writer struct {
 	text   *text.Decoder
 	length int // characters so far
 	wanted bool
-	stops  []string // texts that end the answer, of which they are no part
+	stops  []string // texts that end the answer, and are no part of it
 	held   string   // may be the beginning of one of them
 	ended  bool     // one was found
 }

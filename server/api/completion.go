@@ -168,7 +168,7 @@ func (m *reader) stops(text bool) (list []string) {
 	return list
 }
 
-// tokenIDs are token ids, of which none is null: encoding/json takes that for 0.
+// tokenIDs are token ids without null, which encoding/json takes for 0.
 type tokenIDs []int32
 
 // UnmarshalJSON reads a list of numbers.

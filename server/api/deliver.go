@@ -121,7 +121,7 @@ func (s *Server) whole(w http.ResponseWriter, c *completion, head response, answ
 	return write(w, head)
 }
 
-// piece is what one of several answers has to say.
+// piece holds the next part of one of several answers.
 type piece struct {
 	choice choice
 	done   bool
@@ -129,7 +129,7 @@ type piece struct {
 }
 
 // stream sends the answers piece by piece. The client gets headers at once, and a comment now and
-// then while there is nothing else, so that it knows that somebody is there.
+// then while there is nothing else, so that it knows that the server is there.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, c *completion, head response, answers []*answer) error {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-cache")

@@ -11,7 +11,7 @@ type Gate struct {
 	doing   atomic.Pointer[string]
 }
 
-// Say is what those get to know who come too early.
+// Say sets the message for requests that come too early.
 func (g *Gate) Say(doing string) { g.doing.Store(&doing) }
 
 // Open hands requests to a handler from now on.

@@ -8,7 +8,7 @@ import (
 //go:embed page.html
 var page []byte
 
-// page is what a browser gets: it asks this server, and nothing else is loaded.
+// page sends the page for browsers: it asks this server, and loads nothing else.
 func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "+

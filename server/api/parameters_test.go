@@ -172,7 +172,7 @@ func TestKeepAlive(t *testing.T) {
 	assert.Equal(t, "data: [DONE]", lines.Text())
 }
 
-// TestKeys lets nobody in without one of the keys.
+// TestKeys refuses requests without one of the keys.
 func TestKeys(t *testing.T) {
 	s := custom(t, counting{}, func(o *Options) { o.Keys = []string{"one", "another"} })
 	for key, want := range map[string]int{"": 401, "Bearer on": 401, "Bearer one": 200, "Bearer another": 200, "one": 401} {

@@ -23,7 +23,7 @@ import (
 
 const vocab = 50
 
-// fake is a model whose next token follows from all tokens before it. It has room for so many
+// fake is a model whose next token follows from all tokens before it. It has room for a number of
 // tokens and sequences.
 type fake struct {
 	t    *testing.T
@@ -195,7 +195,7 @@ func (s *shelf) Keep(_ *model.Sequence, tokens []int32, end bool) {
 }
 
 // TestPrefixes takes the beginnings of sequences from a store: answers stay the same, one that
-// waits for the store holds up nobody, and what there is no memory for waits for others.
+// waits for the store holds up no other, and one without memory waits for others.
 func TestPrefixes(t *testing.T) {
 	f, k := &fake{room: 1 << 20}, &shelf{wait: make(chan struct{}), full: 1, part: 37}
 	k.f = f
@@ -224,7 +224,7 @@ func TestPrefixes(t *testing.T) {
 	leave()
 	_, _, err = all(t.Context(), left)
 	assert.ErrorIs(t, err, context.Canceled)
-	busy := submit([]int32{2, 7}, 150, true) // somebody whose end the one without memory can wait for
+	busy := submit([]int32{2, 7}, 150, true) // the one without memory can wait for its end
 	close(k.wait)
 	ends(waiting, prompt, 40, 0)
 	ends(busy, []int32{2, 7}, 150, 0)
@@ -437,7 +437,7 @@ func TestSample(t *testing.T) {
 	assert.Zero(t, counts[4])
 }
 
-// TestSampleParts draws from a vocabulary of several parts, one of which has nothing to draw.
+// TestSampleParts draws from a vocabulary of several parts, one without a token to draw.
 func TestSampleParts(t *testing.T) {
 	at := map[int]float64{7: 1, samplePart - 1: 1, samplePart: 2, 3*samplePart + 4: 4}
 	logits := slices.Repeat([]float32{-1e9}, 3*samplePart+5)

@@ -13,7 +13,7 @@ type Request struct {
 	Prompt      []int32
 	MaxTokens   int     // 0: none; with Echo the prompt is scored
 	Temperature float64 // 0: the most probable token
-	TopK        int     // only so many of the most probable tokens; 0: all
+	TopK        int     // only this many of the most probable tokens; 0: all
 	TopP        float64 // only the most probable tokens that have this part of all probability; 0: all
 	MinP        float64 // only tokens of at least this part of the most probable one's probability
 	// What changes the logits before a token is drawn. Reported probabilities are the model's own.
@@ -46,8 +46,8 @@ const (
 	Length  Reason = "length" // MaxTokens
 )
 
-// Answer is a request on its way. Its tokens wait for their reader, so that a slow client stops
-// nobody else.
+// Answer is a request on its way. Its tokens wait for their reader, so that a slow client stops no
+// other.
 type Answer struct {
 	request Request
 	ctx     context.Context // the client's
@@ -104,13 +104,14 @@ func (a *Answer) add(tokens []Token, reason Reason, err error) {
 	}
 }
 
-// PromptTokens is how many tokens the prompt has.
+// PromptTokens returns the number of tokens of the prompt.
 func (a *Answer) PromptTokens() int { return len(a.request.Prompt) }
 
-// CachedTokens is how many of them were not computed for this request, once it has tokens.
+// CachedTokens returns the number of them that were not computed for this request, once it has
+// tokens.
 func (a *Answer) CachedTokens() int { return max(a.found, 0) }
 
-// left is how many tokens are known and not yet computed.
+// left returns the number of tokens that are known and not yet computed.
 func (a *Answer) left() int { return len(a.all) - a.computed }
 
 // wants reports whether the logits about a token, those of the one in front of it, are reported.
@@ -119,8 +120,8 @@ func (a *Answer) wants(next int) bool {
 	return score || next == len(a.all) && a.answered < a.request.MaxTokens
 }
 
-// chunk is the next n tokens, and of which of them logits are needed: those that are reported, and
-// with kept the last, so that nothing is kept that is not finite.
+// chunk returns the next n tokens, and those whose logits are needed: the ones that are reported,
+// and with kept the last, so that nothing is kept that is not finite.
 func (a *Answer) chunk(n int, kept bool) model.Chunk {
 	c := model.Chunk{Sequence: a.sequence, Tokens: a.all[a.computed:][:n]}
 	for i := range n {
@@ -175,7 +176,7 @@ func (a *Answer) took(c model.Chunk, logits [][]float32) (tokens []Token, done R
 			}
 		}
 	}
-	// The last token of an answer need not be computed: nothing comes behind it.
+	// The last token of an answer need not be computed: nothing comes after it.
 	if a.answered == r.MaxTokens && (a.answered > 0 || a.left() == 0) {
 		done = Length
 	}

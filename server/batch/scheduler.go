@@ -32,18 +32,18 @@ var (
 	ErrNumbers = errors.New("the model gave numbers that are not finite")
 )
 
-// Model is what the scheduler runs: *model.Model.
+// Model runs the scheduler's steps: *model.Model does.
 type Model interface {
 	NewSequence() (*model.Sequence, error)
 	Step(ctx context.Context, chunks ...model.Chunk) ([][]float32, error)
 }
 
-// Prefixes is where the beginnings of sequences come from and go to: *model.Prefixes.
+// Prefixes stores the beginnings of sequences: *model.Prefixes does.
 type Prefixes interface {
 	// Open opens a sequence that has the first n of some tokens already. It may take long.
 	Open(ctx context.Context, tokens []int32) (s *model.Sequence, n int, err error)
-	// Parting is after how many of them the sequence should be kept, because others that were kept
-	// go on otherwise; 0: nowhere.
+	// Parting returns the number of tokens after which the sequence should be kept, because others
+	// that were kept go on otherwise; 0: nowhere.
 	Parting(tokens []int32) int
 	// Keep stores what a sequence has of some tokens, and returns at once.
 	Keep(s *model.Sequence, tokens []int32, end bool)
@@ -57,7 +57,7 @@ type Options struct {
 	MaxStep     int      // tokens of a step, at least MaxSessions: what everybody waits for
 	MaxWaiting  int      // requests that wait; 0: any number
 	Prefixes    Prefixes // nil: none
-	KeepEvery   int      // with Prefixes: sequences are kept after so many tokens, too; 0: only at the ends of prompts and answers
+	KeepEvery   int      // with Prefixes: sequences are kept after each KeepEvery tokens, too; 0: only at the ends of prompts and answers
 	Warm        []int    // sizes of steps that are taken once while nothing else is to be computed
 	Log         *slog.Logger
 	Metrics     *Metrics
@@ -86,8 +86,8 @@ type Scheduler struct {
 	starved int       // steps one after the other whose workgroups starved
 }
 
-// mostStarved is how many steps one after the other may starve. After the first, kernels no longer
-// wait inside.
+// mostStarved is the most steps in a row that may starve. After the first, kernels no longer wait
+// inside.
 const mostStarved = 4
 
 // New starts a scheduler. The caller ends it with Close.
@@ -153,10 +153,10 @@ func (s *Scheduler) wake() {
 	s.mu.Unlock()
 }
 
-// Load is how many requests have not ended.
+// Load returns the number of requests that have not ended.
 func (s *Scheduler) Load() int { return int(s.load.Load()) }
 
-// Err is what ended the scheduler, nil while it runs.
+// Err returns the error that ended the scheduler, nil while it runs.
 func (s *Scheduler) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -285,7 +285,7 @@ func (s *Scheduler) takeOpened() {
 	s.opened = nil
 }
 
-// dropLeft ends the answers that nobody waits for any more.
+// dropLeft ends the answers whose clients have gone.
 func (s *Scheduler) dropLeft(list []*Answer) []*Answer {
 	return slices.DeleteFunc(list, func(a *Answer) bool {
 		err := a.ctx.Err()
@@ -416,7 +416,7 @@ func (s *Scheduler) warm() {
 // Warming returns how many steps of Options.Warm were taken, and of how many.
 func (s *Scheduler) Warming() (done, all int) { return int(s.warmed.Load()), len(s.o.Warm) }
 
-// sample is what an answer took of a step.
+// sample holds an answer's results of a step.
 type sample struct {
 	tokens []Token
 	reason Reason

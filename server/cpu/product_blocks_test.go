@@ -1,10 +1,12 @@
 package cpu
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/gguf"
 	"github.com/vkmla/vkmla/internal/lab/fakegguf"
@@ -47,5 +49,61 @@ func TestBlocks(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// inC are the formats that C decodes.
+var inC = []string{"Q8_0", "MXFP4", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"}
+
+// TestDecode compares every build with the definition, bit by bit, for random blocks of finite
+// values: each code and each f16 occurs, subnormal ones and the largest included.
+func TestDecode(t *testing.T) {
+	have := instructions
+	defer func() { instructions = have }()
+	rng := rand.New(rand.NewPCG(5, 1))
+	const blocks = 1 << 13
+	for _, name := range inC {
+		f := gguf.FormatNamed(name)
+		var src []byte
+		for range blocks {
+			b := make([]byte, f.Bytes)
+			for again := true; again; again = !f.Finite(b) {
+				for i := range b {
+					b[i] = byte(rng.Uint32())
+				}
+			}
+			src = append(src, b...)
+		}
+		want, got := make([]float32, blocks*f.Values), make([]float32, blocks*f.Values)
+		f.Decode(want, src)
+		for level := range have + 1 {
+			instructions = level
+			clear(got)
+			m := &weights.Matrix{Format: weights.Blocks, N: blocks, K: f.Values, Stored: f, Factor: 1, Data: src}
+			require.True(t, decode(got, m, 0, blocks), name)
+			for i := range want {
+				if math.Float32bits(want[i]) != math.Float32bits(got[i]) {
+					require.Failf(t, "another value", "%s %s: %v at %d, want %v", Instructions(), name, got[i], i, want[i])
+				}
+			}
+		}
+	}
+}
+
+// BenchmarkBlocks multiplies by the formats of GGUF; MB/s are millions of numbers a second.
+func BenchmarkBlocks(b *testing.B) {
+	rng := rand.New(rand.NewPCG(6, 1))
+	for _, name := range inC {
+		m := &weights.Matrix{Format: weights.Blocks, N: 2048, K: 4096, Stored: gguf.FormatNamed(name), Factor: 1}
+		m.Data = fakegguf.Random(rng, "a", name, m.N, m.K).Data
+		b.Run(name, func(b *testing.B) {
+			var in rows
+			in.reset(1, m.K, m.Format)
+			y := make([]float32, m.N)
+			b.SetBytes(int64(m.N * m.K))
+			for b.Loop() {
+				product(m, &in, []int32{0}, 0, m.N, y, m.N)
+			}
+		})
 	}
 }

@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #define ROWS rows_avx2
+#define DECODE decode_avx2
 #define TARGET __attribute__((target("avx2,fma,f16c")))
 #define UNROLL _Pragma("GCC unroll 8")
 #define TILE 2
@@ -67,5 +68,23 @@ OP vec e8m0(const uint8_t *p) {
 		_mm256_permutevar8x32_ps(f, _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3))};
 }
 
+#include "decode_x86.h"
+
+OP vec mul(vec x, vec y) { return (vec){_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+OP vec sub(vec x, vec y) { return (vec){_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+OP void store(float *p, vec x) {
+	_mm256_storeu_ps(p, x.a);
+	_mm256_storeu_ps(p + 8, x.b);
+}
+OP vec whole(bytes b) {
+	return (vec){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(b, 8)))};
+}
+OP bytes negate(bytes b, uint32_t signs) {
+	const bytes place = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), bit = _mm_set1_epi64x((long long)0x8040201008040201);
+	bytes minus = _mm_cmpeq_epi8(_mm_and_si128(_mm_shuffle_epi8(_mm_cvtsi32_si128((int)signs), place), bit), bit);
+	return _mm_sub_epi8(_mm_xor_si128(b, minus), minus);
+}
+
 #include "rows_body.h"
+#include "decode_body.h"
 #endif

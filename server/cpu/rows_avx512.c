@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #define ROWS rows_avx512
+#define DECODE decode_avx512
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")))
 #define UNROLL _Pragma("GCC unroll 8")
 #define TILE 4
@@ -58,5 +59,14 @@ OP vec e8m0(const uint8_t *p) {
 	return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_slli_epi32(b, 23), _mm512_set1_epi32(0x00400000)));
 }
 
+#include "decode_x86.h"
+
+OP vec mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
+OP vec sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
+OP void store(float *p, vec a) { _mm512_storeu_ps(p, a); }
+OP vec whole(bytes b) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b)); }
+OP bytes negate(bytes b, uint32_t signs) { return _mm_mask_sub_epi8(b, (__mmask16)signs, _mm_setzero_si128(), b); }
+
 #include "rows_body.h"
+#include "decode_body.h"
 #endif

@@ -2,6 +2,7 @@
 #include "rows.h"
 
 #define ROWS rows_plain
+#define DECODE decode_plain
 #define TARGET
 #define UNROLL 
 #define TILE 1
@@ -58,7 +59,36 @@ OP vec e2m1(codes w, int j) {
 // The byte 0 means 2^-127, which has no exponent bits.
 OP vec e8m0(const uint8_t *p) { LANES(from_bits(p[i / 4] ? (uint32_t)p[i / 4] << 23 : 0x00400000)); }
 
+typedef struct { int8_t b[16]; } bytes;
+#define BYTES(v) do { bytes o; for (int i = 0; i < 16; i++) o.b[i] = (int8_t)(v); return o; } while (0)
+
+OP vec mul(vec a, vec b) { LANES(a.f[i] * b.f[i]); }
+OP vec sub(vec a, vec b) { LANES(a.f[i] - b.f[i]); }
+OP void store(float *p, vec a) { memcpy(p, &a, 64); }
+OP float half(const uint8_t *p) {
+	uint32_t h = p[0] | (uint32_t)p[1] << 8, sign = (h & 0x8000) << 16, e = h >> 10 & 31, m = h & 0x3FF;
+	if (e == 0) return from_bits(sign | 0x33800000) * (float)m; // m * 2^-24
+	return from_bits(sign | (e == 31 ? 255 : e + 112) << 23 | m << 13);
+}
+OP bytes bytes_at(const void *p) {
+	bytes o;
+	memcpy(&o, p, 16);
+	return o;
+}
+OP bytes pair(const uint8_t *p, const uint8_t *q) { BYTES(i < 8 ? p[i] : q[i - 8]); }
+OP bytes quad(const uint8_t *p, const uint8_t *q, const uint8_t *r, const uint8_t *s) {
+	BYTES(i < 4 ? p[i] : i < 8 ? q[i - 4] : i < 12 ? r[i - 8] : s[i - 12]);
+}
+OP bytes field(bytes b, int shift, int mask) { BYTES((uint8_t)b.b[i] >> shift & mask); }
+OP bytes lift(bytes b, int shift) { BYTES(b.b[i] << shift); }
+OP bytes join(bytes a, bytes b) { BYTES(a.b[i] | b.b[i]); }
+OP bytes less(bytes b, int n) { BYTES(b.b[i] - n); }
+OP bytes pick(const int8_t *p, bytes b) { BYTES(p[b.b[i]]); }
+OP bytes negate(bytes b, uint32_t signs) { BYTES(signs >> i & 1 ? -b.b[i] : b.b[i]); }
+OP vec whole(bytes b) { LANES((float)b.b[i]); }
+
 #include "rows_body.h"
+#include "decode_body.h"
 
 int rows_level(void) {
 #ifdef __x86_64__
@@ -82,4 +112,12 @@ void rows(int level, int format, long k, const uint8_t *data, const uint8_t *sca
 	if (level == 2) f = rows_avx512;
 #endif
 	f(&m, &in, first, end, y, ystride);
+}
+
+int decode(int level, int type, float *to, const uint8_t *from, long blocks, const uint8_t *grid) {
+#ifdef __x86_64__
+	if (level == 1) return decode_avx2(type, to, from, blocks, grid);
+	if (level == 2) return decode_avx512(type, to, from, blocks, grid);
+#endif
+	return decode_plain(type, to, from, blocks, grid);
 }

@@ -46,13 +46,13 @@ type GPU struct {
 	headX, headY                       vk.View
 }
 
-// hyper is a hyper-connection: fn [rows, n*D] f32, base [rows] with scale [3] or [1] behind it.
+// hyper is a hyper-connection: fn [rows, n*D] f32, base [rows] with scale [3] or [1] after it.
 type hyper struct {
 	rows     int
 	fn, base vk.View
 }
 
-// layer is what surrounds a layer's attention.
+// layer holds the parts of a layer around its attention.
 type layer struct {
 	attnHC, ffnHC             hyper
 	attnNorm, ffnNorm         vk.View
@@ -187,7 +187,7 @@ func (l *loader) hyper(to *hyper, h *weights.Hyper) {
 func (g *GPU) wantedAt() int { return 4 + g.most }
 func (g *GPU) orderAt() int  { return 4 + 3*g.mostItems() }
 
-// mostItems is how many groups of pairs a plan may have.
+// mostItems returns the most groups of pairs of a plan.
 func (g *GPU) mostItems() int { return g.most * g.cfg.PerToken }
 
 // memory asks for what steps work with.
@@ -214,8 +214,8 @@ func (g *GPU) memory(l *loader) {
 	l.scratch(&g.headY, "logits", 4*T*c.Vocab)
 }
 
-// Set says what the next step is about: rows of it and their tokens, and of which of them, in that
-// order, the logits are wanted. It may be called while no step is with the device.
+// Set gives the next step its rows and their tokens, and those whose logits are wanted, in that
+// order. It may be called while no step is with the device.
 func (g *GPU) Set(rows, ids []int32, wanted []int) error {
 	if len(ids) > g.most || len(wanted) > g.most || len(rows) != len(ids) {
 		return fmt.Errorf("gpu: set: got %d tokens in %d rows, %d wanted, want at most %d", len(ids), len(rows), len(wanted), g.most)

@@ -69,7 +69,7 @@ const (
 	mixTokens = 4  // that share fn there
 )
 
-// tiling is how many rows of a matrix a team has, and more. It changes no bit of the results.
+// tiling holds the rows of a matrix that a team has, and more. It changes no bit of the results.
 type tiling struct {
 	up, down   int // of w1 and w3 each; of w2
 	gate, head int
@@ -78,7 +78,7 @@ type tiling struct {
 
 var usual = tiling{up: 2, down: 4, gate: 1, head: 4, tokens: 4}
 
-// tokensOf is how many tokens of T share weights where all of them need these.
+// tokensOf returns the number of T tokens that share weights where all of them need these.
 func (t tiling) tokensOf(T int) int { return min(t.tokens, 1<<bits.Len(uint(T-1))) }
 
 // pairsOf is the same where tokens choose among experts: four times as many as an expert gets on
@@ -91,12 +91,12 @@ func (t tiling) pairsOf(T, k, experts int) int {
 	return n
 }
 
-// quads is how many pieces of 16 bytes a row of k bf16 numbers takes where products read it.
+// quads returns the pieces of 16 bytes that a row of k bf16 numbers takes where products read it.
 func quads(k int) int { return (k + 1023) / 1024 * 128 }
 
 func size[N int | uint32](n N) uint32 { return uint32(n) }
 
-// keepsHalves tries whether codes can pass through binary16, of which the subnormals have to stay.
+// keepsHalves tries whether codes can pass through binary16, whose subnormals have to stay.
 func keepsHalves(dev *vk.Device) (bool, error) {
 	for _, c := range []struct {
 		format weights.Format

@@ -122,14 +122,14 @@ func pack(rec *vk.Recorder, dev *vk.Device, codes vk.View) error {
 	return launch(rec, dev, "pack", [3]uint32{groups, 1, 1}, 0, &push, nil, codes)
 }
 
-// mapped reads parts of mapped files one behind the other. check, if any, looks at what was read.
+// mapped reads parts of mapped files one after the other. check, if any, looks at what was read.
 type mapped struct {
 	w     *weights.Model
 	parts [][]byte // of one size
 	check func(p []byte) error
 }
 
-// ReadAt reads from where the parts lie one behind the other.
+// ReadAt reads from the parts as if they lay one after the other.
 func (m mapped) ReadAt(p []byte, off int64) (n int, err error) {
 	part := int64(len(m.parts[0]))
 	err = m.w.Read(func() error {
@@ -159,10 +159,10 @@ type matrix struct {
 	codes, scale vk.View
 }
 
-// columns is what K has to be a multiple of.
+// columns lists the numbers that K has to be a multiple of, by format.
 var columns = map[weights.Format]int{weights.BF16: 8, weights.F32: 8, weights.FP8: 16, weights.MXFP4: weights.MXBlock}
 
-// bytes is what a product reads of one expert.
+// bytes returns the number of bytes that a product reads of one expert.
 func (m *matrix) bytes() float64 { return float64(m.codes.Size+m.scale.Size) / float64(m.experts) }
 
 // matrix asks for memory with matrices that are alike.

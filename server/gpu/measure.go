@@ -12,7 +12,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Rate is what was read, and in what time.
+// Rate holds the bytes that were moved, and the time.
 type Rate struct {
 	Bytes   float64
 	Seconds float64
@@ -107,7 +107,7 @@ func (g *GPU) randomInput(ctx context.Context, T int) error {
 	return g.dev.Upload(ctx, g.step, step)
 }
 
-// longRecording is how many layers a recording has that is timed.
+// longRecording is the number of layers of a recording that is timed.
 const longRecording = 24
 
 // timed records something and runs it several times. Of these it returns the one of median length.
@@ -150,10 +150,10 @@ func (g *GPU) timed(ctx context.Context, timing func(*vk.Recorder) error, record
 	return all[runs/2], nil
 }
 
-// warming is how long copies run before one is timed.
+// warming is the time that copies run before one is timed.
 const warming = 1500 * time.Millisecond
 
-// CopyRate is what a plain copy reads and writes.
+// CopyRate measures what a plain copy reads and writes.
 func CopyRate(ctx context.Context, dev *vk.Device) (Rate, error) {
 	size := min(uint64(1<<30), dev.Caps().MaxStorageBufferRange, Free(dev)/4) / 4096 * 4096
 	g := GPU{dev: dev}

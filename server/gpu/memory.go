@@ -22,7 +22,8 @@ func (e *MemoryError) Error() string {
 // Is reports whether target is vk.ErrOutOfDeviceMemory.
 func (e *MemoryError) Is(target error) bool { return target == vk.ErrOutOfDeviceMemory }
 
-// Free is how many bytes the device may have left for the program, in the largest of its memories.
+// Free returns the bytes that the device may have left for the program, in the largest of its
+// memories.
 func Free(dev *vk.Device) (free uint64) {
 	budget := dev.MemoryBudget()
 	for _, b := range budget {

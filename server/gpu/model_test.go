@@ -19,8 +19,8 @@ import (
 // formats of a small model's matrices.
 type formats struct{ routed, shared, gate, ends weights.Format }
 
-// small is a model of odd sizes: 5 experts of which a token has 3, 2 layers, the first of which
-// chooses by a table.
+// small is a model of odd sizes: 5 experts, 3 for a token, and 2 layers, the first with a choice by
+// table.
 func small(rng *rand.Rand, f formats, streams int) *weights.Model {
 	c := weights.Config{Vocab: 37, Streams: streams, SinkhornSteps: 20, HyperEps: 1e-6, Experts: 5, PerToken: 3, Width: 96,
 		Scoring: "sqrtsoftplus", Normalise: true, Factor: 1.5, Limit: 2}
@@ -163,7 +163,7 @@ func placed(x []float32, k int) []uint32 {
 	rows := len(x) / k
 	words := make([]uint32, rows*quads(k)*4)
 	for i := range words {
-		words[i] = 0x7FC0_7FC0 // behind the columns there is poison
+		words[i] = 0x7FC0_7FC0 // after the columns there is poison
 	}
 	for t := range rows {
 		for c := 0; c < k; c += 2 {
@@ -198,7 +198,7 @@ func activations(rng *rand.Rand, n int) (x []float32) {
 	return x
 }
 
-// step tells the device of T tokens, all of which are wanted.
+// step tells the device of T tokens, all wanted.
 func step(t *testing.T, g *GPU, ids []int32) {
 	t.Helper()
 	words := []uint32{uint32(len(ids)), uint32(len(ids)), 0, 0}
@@ -221,7 +221,7 @@ func tokenIDs(rng *rand.Rand, T, vocab int) (ids []int32) {
 	return ids
 }
 
-// off is how far numbers are from what they should be, in all.
+// off returns the distance of all numbers from those wanted, relative to their size.
 func off(got, want []float32) float64 {
 	wrong, size := 0.0, 0.0
 	for i, w := range want {

@@ -13,7 +13,7 @@ import (
 var Sections = []string{"streams", "shared expert, router", "experts, up", "experts, down", "head"}
 
 // Between is pipeline.EngineOptions.Between: it records what is in front of a layer of attention,
-// or behind the last one.
+// or after the last one.
 func (g *GPU) Between(rec *vk.Recorder, at pipeline.Between) error {
 	T, from := at.Tokens, source{kind: fromAttention, view: at.Output.View()}
 	if T > g.most {
@@ -66,7 +66,7 @@ const (
 	fromExperts
 )
 
-// source is what is mixed into the streams.
+// source describes the values that are mixed into the streams.
 type source struct {
 	kind uint32
 	view vk.View // but for experts
@@ -89,7 +89,7 @@ func (g *GPU) leave(rec *vk.Recorder, T int, from source, next *hyper) error {
 		g.step, from.view, g.routedY, g.sharedY, g.mix, g.streams, next.fn, g.parts)
 }
 
-// to is where a sub-layer's input goes.
+// to describes the place of a sub-layer's input.
 type to struct {
 	view   vk.View
 	quads  int  // of a row

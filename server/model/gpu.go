@@ -121,8 +121,8 @@ func (m *Model) Timed(ctx context.Context, n int, warm time.Duration) (whole flo
 	})
 }
 
-// StepBytes is what a step reads of weights beside experts and router: attention, hyper-connections
-// and head, each once.
+// StepBytes returns the bytes of weights that a step reads beside experts and router: attention,
+// hyper-connections and head, each once.
 func (m *Model) StepBytes() (sum int64) {
 	hyper := func(h *weights.Hyper) int64 { return int64(4 * h.Fn.N * h.Fn.K) }
 	for i, l := range m.layers {

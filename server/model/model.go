@@ -38,7 +38,7 @@ type Model struct {
 	cpu     *cpu.CPU // one of these two
 	gpu     *gpu.GPU
 	most    int                // tokens of a sequence
-	timed   func([]vk.Section) // gets the times of each step; nil: nobody does
+	timed   func([]vk.Section) // gets the times of each step; nil: unused
 	engine  *pipeline.Engine
 	layers  []*model.DeviceLayer
 	streams cpu.Streams
@@ -65,6 +65,9 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 		return m, err
 	}
 	m.Config = m.Weights.Config
+	if m.Weights.Images {
+		o.Log.Warn("the model's images are left out: its text is served")
+	}
 	if err := m.Weights.Examine(ctx, o.Log); err != nil {
 		return m, err
 	}
@@ -120,10 +123,10 @@ func (m *Model) Touch(ctx context.Context) {
 	m.touching.Go(func() { _ = m.cpu.Warm(ctx) }) // a file that has changed is found by who reads it next
 }
 
-// Stats is what the engine has done.
+// Stats returns the engine's counts.
 func (m *Model) Stats() pipeline.Stats { return m.engine.Stats() }
 
-// Sequence is the tokens that attention remembers.
+// Sequence stands for the tokens that attention remembers.
 type Sequence struct{ session *pipeline.Session }
 
 // NewSequence opens an empty sequence.
@@ -151,7 +154,8 @@ func (m *Model) CacheBytes() uint64 { return m.engine.Memory().Total() }
 // CPU computes what is not attention; nil with Options.GPU.
 func (m *Model) CPU() *cpu.CPU { return m.cpu }
 
-// Chunk is the next tokens of a sequence, and of which of them, from 0, the logits are wanted.
+// Chunk holds the next tokens of a sequence, and the numbers, from 0, of those whose logits are
+// wanted.
 type Chunk struct {
 	Sequence *Sequence
 	Tokens   []int32

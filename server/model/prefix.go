@@ -12,7 +12,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// mostKeeping is how many sequences are on their way to the store at a time. Each holds its pages.
+// mostKeeping is the most sequences on their way to the store at a time. Each holds its pages.
 const mostKeeping = 4
 
 // Prefixes are what the model computed of prompts and keeps in a store, for itself and for others
@@ -25,7 +25,7 @@ type Prefixes struct {
 	group  sync.WaitGroup
 }
 
-// identity is what numbers in the caches depend on, besides the attention's weights and formats:
+// identity names what numbers in the caches depend on, besides the attention's weights and formats:
 // all weights, who multiplies, and the device with its driver, since another compiler may add in
 // another order.
 func (m *Model) identity(a *vk.Adapter, gpu bool) string {

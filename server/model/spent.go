@@ -2,16 +2,16 @@ package model
 
 import "time"
 
-// Part is what some part of the steps took, and the bytes of weights that it read.
+// Part holds the time of some part of the steps, and the bytes of weights that it read.
 type Part struct {
 	Time  time.Duration
 	Bytes int64
 }
 
-// minus is what came since.
+// minus returns what was added since q.
 func (p Part) minus(q Part) Part { return Part{p.Time - q.Time, p.Bytes - q.Bytes} }
 
-// Spent is where the time of all steps so far went.
+// Spent divides the time of all steps so far.
 type Spent struct {
 	Attention Part // on the device, its caches left out of the bytes
 	Experts   Part // the router too
@@ -19,7 +19,7 @@ type Spent struct {
 	Head      Part // of the tokens whose logits were wanted
 }
 
-// Minus is what was spent since s was so.
+// Minus returns what was spent since t.
 func (s Spent) Minus(t Spent) Spent {
 	return Spent{s.Attention.minus(t.Attention), s.Experts.minus(t.Experts), s.Streams.minus(t.Streams), s.Head.minus(t.Head)}
 }

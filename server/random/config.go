@@ -33,7 +33,7 @@ var widths = map[string]func() weights.Config{
 	},
 }
 
-// hashLayers is how many layers of a released model choose experts by token id.
+// hashLayers is the number of layers of a released model that choose experts by token id.
 const hashLayers = 3
 
 func released(attention model.Config, experts, width int, factor float32) weights.Config {

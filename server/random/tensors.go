@@ -65,7 +65,7 @@ func exponent(k int, spread float64) int {
 	return int(math.Ceil(math.Log2(1 / (math.Sqrt(float64(k)) * spread))))
 }
 
-// ends are what lies in front of the layers and behind them.
+// ends lists the tensors in front of the layers and after them.
 func ends(c *weights.Config) (l tensors) {
 	l.add("embed.weight", "BF16", numbers{spread: 1}, c.Vocab, c.Hidden)
 	l.linear("head.weight", "BF16", c.Vocab, c.Hidden)
@@ -127,7 +127,7 @@ func (l *tensors) attention(at string, c *weights.Config, a *model.Layer) {
 	}
 }
 
-// compressor adds what makes entries of so many numbers.
+// compressor adds the tensors that make entries of dim numbers.
 func (l *tensors) compressor(at string, c *weights.Config, a *model.Layer, dim int) {
 	channels := a.Compression(dim).Channels()
 	l.linear(at+"wkv.weight", "BF16", channels, c.Hidden)

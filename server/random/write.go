@@ -138,7 +138,7 @@ func (w *writer) tensor(f io.Writer, t *tensor) error {
 	return nil
 }
 
-// table are rows of experts, of which none is twice in a row.
+// table makes rows of experts; no expert is twice in a row.
 func (t *tensor) table(seed uint64) (data []byte) {
 	rng := random(seed, t.name)
 	for range t.shape[0] {
@@ -189,7 +189,8 @@ func letters(t *tensor, rng *rand.Rand) (data []byte) {
 	return data
 }
 
-// e4m3 is a code near a number, never NaN: 3 bits behind the leading one are cut off.
+// e4m3 returns a code near a number, never NaN: what follows the 3 bits after the leading one is
+// cut off.
 func e4m3(x float64) byte {
 	sign := byte(0)
 	if x < 0 {

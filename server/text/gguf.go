@@ -10,8 +10,8 @@ import (
 	"github.com/vkmla/vkmla/internal/gguf"
 )
 
-// deepseek are the patterns of DeepSeek's tokenizers since V3, each of which cuts what the one
-// before it left.
+// deepseek are the patterns of DeepSeek's tokenizers since V3, each cuts what the one before it
+// left.
 var deepseek = []string{`\p{N}{1,3}`, `[一-龥぀-ゟ゠-ヿ]+`,
 	"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|" +
 		`[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`}
@@ -76,7 +76,7 @@ func fromKeys(keys map[string]gguf.Value) (*Tokenizer, error) {
 	return t, nil
 }
 
-// fileOf is what a tokenizer.json would say of tokens and merges.
+// fileOf returns what a tokenizer.json would say of tokens and merges.
 func fileOf(keys map[string]gguf.Value) (*file, error) {
 	tokens, types, merges := keys["tokenizer.ggml.tokens"], keys["tokenizer.ggml.token_type"], keys["tokenizer.ggml.merges"]
 	n := tokens.Len()

@@ -186,7 +186,7 @@ func (t *Tokenizer) extras(f *file) error {
 	return nil
 }
 
-// way reads how a text is cut, and what comes in front of it and behind it.
+// way reads how a text is cut, and what comes before and after it.
 func (t *Tokenizer) way(f *file) error {
 	for _, n := range flat(f.Normalizer, func(p *part) []part { return p.Normalizers }) {
 		return wrong("normalizer", n.Type, "none")

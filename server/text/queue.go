@@ -34,7 +34,7 @@ func (s *sorted) Pop() any {
 	return last
 }
 
-// unfinished is how many bytes at the end of s begin a character that more bytes may complete.
+// unfinished counts the bytes at the end of s that begin a character that more bytes may complete.
 func unfinished(s string) int {
 	for n := 1; n < utf8.UTFMax && n <= len(s); n++ {
 		if tail := s[len(s)-n:]; utf8.RuneStart(tail[0]) {

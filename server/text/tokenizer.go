@@ -36,7 +36,7 @@ type Tokenizer struct {
 	splits []*regexp2.Regexp  // cut a text into pieces, one after the other
 	added  [2]trie            // tokens that stand for themselves wherever they are; [1]: normalized ones, found last
 	before []int32            // stand in front of every prompt
-	after  []int32            // and behind it
+	after  []int32            // and after it
 	tokens map[int32]string   // bytes
 	hidden map[int32]struct{} // special: no part of an answer's text
 
@@ -242,8 +242,8 @@ type symbol struct {
 
 const gone = -1 // the token of a symbol that was merged into the one before
 
-// Bytes is what a token stands for; special tokens, and those that are not of the vocabulary,
-// stand for nothing. It may be a part of a character.
+// Bytes returns the bytes that a token stands for; special tokens, and those that are not of the
+// vocabulary, stand for nothing. It may be a part of a character.
 func (t *Tokenizer) Bytes(id int32) string {
 	if _, ok := t.hidden[id]; ok {
 		return ""

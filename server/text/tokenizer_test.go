@@ -69,7 +69,7 @@ func open(t *testing.T, config string, change func(map[string]any)) *Tokenizer {
 }
 
 // TestCut cuts texts as the patterns do that look ahead: of several spaces the last one stays with
-// the word behind them.
+// the word after them.
 func TestCut(t *testing.T) {
 	k := open(t, "", nil)
 	for s, want := range map[string][]string{
@@ -245,8 +245,8 @@ func TestRefused(t *testing.T) {
 	assert.ErrorContains(t, err, "bos_token")
 }
 
-// TestBounds ends encoding at the first token too many, at a word without an end, and when nobody
-// waits for it any more.
+// TestBounds ends encoding at the first token too many, at a word without an end, and when its
+// caller has gone.
 func TestBounds(t *testing.T) {
 	k := open(t, "", nil)
 	_, err := k.Encode(t.Context(), strings.Repeat("ab ", 1000), 50)

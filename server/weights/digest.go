@@ -25,15 +25,16 @@ import (
 // digestName is the file of a model's folder that keeps what was read of each of its files.
 const digestName = ".vkmla-digests.json"
 
-// digestPiece is how many bytes one goroutine reads at a time, a multiple of every element's size.
+// digestPiece is the number of bytes that one goroutine reads at a time, a multiple of every
+// element's size.
 const digestPiece = 16 << 20
 
-// settled is how old a file has to be for its digest to be kept: a change right after would leave
-// its size and its time as they are.
+// settled is the least age of a file whose digest is kept: a change right after would leave its
+// size and its time as they are.
 const settled = 2 * time.Second
 
-// digest is what reading a whole file said of it. Size, time and inode tell whether it is still the
-// file that was read, Tensors whether the same tensors are taken of it.
+// digest records the result of reading a whole file. Size, time and inode tell whether it is still
+// the file that was read, Tensors whether the same tensors are taken of it.
 type digest struct {
 	Size     int64  `json:"size"`
 	Modified int64  `json:"modified_ns"`

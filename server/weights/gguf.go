@@ -86,7 +86,7 @@ func (r *ggufReader) number(key string) float32 {
 	return float32(x)
 }
 
-// gatingSqrtSoftplus is what expert_gating_func says of DeepSeek-V4.
+// gatingSqrtSoftplus is DeepSeek-V4's value of expert_gating_func.
 const gatingSqrtSoftplus = 4
 
 func (r *ggufReader) config(attention model.Config) Config {
@@ -187,7 +187,7 @@ func ggufReleased(stored []string) map[string]string {
 	return names
 }
 
-// inGGUF is how GGUF calls the tensor of a released name.
+// inGGUF returns GGUF's name of the tensor with a released name.
 func inGGUF(released string) string {
 	for _, c := range [][2]string{{"hc_head_", "output_hc_"}, {"layers.", "blk."}, {".ffn.gate.tid2eid", ".ffn_gate_tid2eid.weight"},
 		{".ffn.gate.bias", ".exp_probs_b.bias"}, {".ffn.gate.", ".ffn_gate_inp."}, {".ffn.experts.w1.", ".ffn_gate_exps."},

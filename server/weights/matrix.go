@@ -12,7 +12,7 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-// Format is how the numbers of a matrix are stored.
+// Format names a way to store the numbers of a matrix.
 type Format uint8
 
 const (
@@ -52,7 +52,7 @@ type Matrix struct {
 	Factor float32
 }
 
-// Bytes is what a product reads of the matrix.
+// Bytes returns the number of bytes that a product reads of the matrix.
 func (m *Matrix) Bytes() int64 {
 	return int64(len(m.Data)) + int64(len(m.Scales)) + 4*int64(len(m.BlockScales))
 }

@@ -21,6 +21,7 @@ type Model struct {
 	Head     Matrix    // [V, D]
 	HeadHC   Hyper     // mixes the streams in front of Norm; Fn [n, nD]
 	Layers   []Layer
+	Images   bool // the model also sees images, by tensors that are not read here
 	tensors  *model.Tensors
 	released map[string]string // names, and how they are stored
 	gguf     bool
@@ -36,7 +37,7 @@ type Hyper struct {
 	Base, Scale []float32
 }
 
-// Layer is what surrounds a layer's attention.
+// Layer holds the parts of a layer around its attention.
 type Layer struct {
 	AttnHC, FFNHC     Hyper
 	AttnNorm, FFNNorm []float32 // [D]
@@ -63,7 +64,7 @@ func Open(dir string) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{Config: cfg, dir: dir, tensors: t, Layers: make([]Layer, len(cfg.Hash))}
+	m := &Model{Config: cfg, dir: dir, tensors: t, Images: seesImages(t.Names()), Layers: make([]Layer, len(cfg.Hash))}
 	if file, e := gguf.Find(dir); e == nil && file != "" {
 		m.gguf, m.dir, m.released = true, filepath.Dir(file), ggufReleased(t.Names())
 	} else {
@@ -184,7 +185,7 @@ func (r *reader) hyper(name string, rows, scales int) (h Hyper) {
 	return h
 }
 
-// ends reads what lies in front of the layers and behind them.
+// ends reads what lies in front of the layers and after them.
 func (r *reader) ends() {
 	m, c := r.m, &r.m.Config
 	m.Embed = r.matrix("embed", c.Vocab, c.Hidden)

@@ -3,14 +3,15 @@ package weights
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
 // A tensor has the name that released checkpoints give it, such as layers.3.ffn.gate.weight.
-// transformers writes the same behind "model.", or names of its modules; other tools leave
-// something between the two.
+// transformers writes the same after "model.", or names of its modules; other tools leave something
+// between the two.
 
 // prefixes may stand in front of a name, longest first.
 var prefixes = []string{"model.language_model.", "language_model.model.", "language_model.", "model."}
@@ -35,6 +36,13 @@ var spellings = []struct {
 }
 
 var attentionOrDraft = regexp.MustCompile(`^(?:mtp\.|layers\.\d+\.(?:attn|self_attn)\.)`)
+
+var images = regexp.MustCompile(`^(?:vision|aligner)\.`)
+
+// seesImages reports whether a model has tensors for images, which are not read here.
+func seesImages(stored []string) bool {
+	return slices.ContainsFunc(stored, func(name string) bool { return images.MatchString(strings.TrimPrefix(name, "model.")) })
+}
 
 // releasedName is the released spelling of a stored name, "" for one that is not read here.
 func releasedName(stored string) string {

@@ -18,7 +18,7 @@ const (
 	fromQLoRA                 // the queries' bottleneck, normed
 	fromO                     // the attention's output, turned back
 	fromOLoRA                 // what wo_a gives
-	fromLatents               // latents, of which index keys are made; always bf16
+	fromLatents               // latents, from which index keys are made; always bf16
 	sources                   // how many there are
 )
 
@@ -99,7 +99,7 @@ type layerInput struct {
 	factor float32 // of 4 bits
 }
 
-// quantiser returns what makes an input with fewer bits, of which the kind has one.
+// quantiser returns the kind's one quantiser for an input with fewer bits.
 func (k *Kind) quantiser(key quantiserKey, cfg projection.QuantiseConfig) (*quantised, error) {
 	if q := k.quantisers[key]; q != nil {
 		return q, nil

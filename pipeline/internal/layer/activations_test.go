@@ -56,7 +56,7 @@ func TestActivations(t *testing.T) {
 	}
 }
 
-// quantisedStep runs the first tokens of a request and so much padding behind them.
+// quantisedStep runs the first `tokens` tokens of a request and `padding` rows after them.
 func quantisedStep(t *testing.T, dev *vk.Device, cfg *model.Config, w *model.DeviceLayer, tokens, padding int) (*Layer, Args) {
 	t.Helper()
 	core := newCoreLayer(t, coreCases[1])
@@ -91,7 +91,7 @@ type quantisedLayer struct {
 	valid int // tokens
 }
 
-// check looks at a product of m with `from`, of which the first tokens count.
+// check looks at a product of m with `from`; only its first tokens count.
 func (x *quantisedLayer) check(t *testing.T, p *linear, name string, m model.DeviceMatrix, groups int, from, to tensor.Tensor) {
 	t.Helper()
 	tokens, k := x.kind.cfg.Tokens, m.K

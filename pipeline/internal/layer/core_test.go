@@ -19,8 +19,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// core is what lies between the projections of a layer: it stores states and entries, scores
-// and picks, and attends. Tests give it what projections would.
+// core is the schedule between the projections of a layer: it stores states and entries, scores and
+// picks, and attends. Tests give it what projections would.
 var core = schedule{
 	{save, indexSave},
 	{compress, indexCompress, indexQuantise},
@@ -189,7 +189,7 @@ func inChunks() (tokens int, steps [][]part) {
 	return 200, steps
 }
 
-// coreResult is what a division gave: the pools, and for every token its picks and output.
+// coreResult holds the results of a division: the pools, and for every token its picks and output.
 type coreResult struct {
 	pools [pools][]byte
 	topK  [2][]int32
@@ -197,8 +197,8 @@ type coreResult struct {
 	lse   [2][]float32 // [tokens, H]
 }
 
-// kind makes a kind for steps of so many tokens, and a layer of it whose projections are
-// somebody else's. The attention takes queries as they are and leaves its output unturned.
+// kind makes a kind for steps of `tokens` tokens, and a layer of it without projections. The
+// attention takes queries as they are and leaves its output unturned.
 func (l *coreLayer) kind(t *testing.T, dev *vk.Device, tokens int, variant string) (*Kind, *Layer) {
 	t.Helper()
 	k := must[*Kind](t)(NewKind(dev, KindConfig{Spec: l.spec, Model: &l.cfg, Tokens: tokens, MaxLen: coreLonger, Caches: l.caches,

@@ -49,8 +49,8 @@ type KindConfig struct {
 	Requests  int
 	Workspace uint64
 
-	// Group is how many consecutive tokens usually belong to one request: 0 or 1 for decode,
-	// more for prefill. Results do not depend on it.
+	// Group is the number of consecutive tokens that usually belong to one request: 0 or 1 for
+	// decode, more for prefill. Results do not depend on it.
 	Group int
 	// Invariant gives a token the same bits whatever Tokens is and wherever in a step it stands.
 	Invariant bool
@@ -86,7 +86,7 @@ type Caches struct {
 	Keys       cache.IndexKeyCache // the indexer's, a slot for each entry
 }
 
-// Kind is what the layers of one spec share for steps of T tokens: kernels, and the memory for
+// Kind holds what the layers of one spec share for steps of T tokens: kernels, and the memory for
 // what passes from one operation of a layer to the next. Submissions of its layers, and of those of
 // other kinds with the same Scratch, may follow each other without waiting; they do not run at the
 // same time.
@@ -320,8 +320,8 @@ func (k *Kind) Counters() []tensor.Tensor {
 	return list
 }
 
-// Reset records what makes all counters as they are between layers. After a launch of which
-// only some pieces ran they may be anything.
+// Reset records fills that make all counters as they are between layers. After a launch that ran
+// only in part they may be anything.
 func (k *Kind) Reset(rec *vk.Recorder) error {
 	for _, t := range k.Counters() {
 		if err := rec.Fill(t.View(), 0); err != nil {

@@ -47,7 +47,7 @@ func (k *Kind) linear(cfg projection.LinearConfig) (*projection.Linear, error) {
 func (u *use) partsUse() memory.Use {
 	switch u.from {
 	case fromHidden:
-		return edges | picking // sums are beside what is behind the products
+		return edges | picking // sums are beside what follows the products
 	case fromO, fromOLoRA:
 		return edges
 	}

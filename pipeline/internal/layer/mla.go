@@ -39,7 +39,7 @@ func (cfg *KindConfig) gathers(dev *vk.Device) bool {
 	return !cfg.Invariant && attention.Gathers(dev, cfg.Tokens, cfg.Requests) && cfg.listsFit(dev) == nil
 }
 
-// Room is how the workspace of gathered rows is divided; without rows if none are gathered.
+// Room divides the workspace of gathered rows; without rows if none are gathered.
 func (cfg *KindConfig) Room(dev *vk.Device) (room attention.RowConfig) {
 	if cfg.gathers(dev) {
 		bytes := attention.WorkspaceBytes(dev, cfg.rowsVariant(), cfg.Workspace)
@@ -51,7 +51,7 @@ func (cfg *KindConfig) Room(dev *vk.Device) (room attention.RowConfig) {
 // LeastWorkspace is the size of the rows that one token attends.
 func (cfg *KindConfig) LeastWorkspace() uint64 { return uint64(cfg.rows().LeastRows()) * headDim * 2 }
 
-// rows is what tokens attend.
+// rows describes the rows that tokens attend.
 func (cfg *KindConfig) rows() attention.RowConfig {
 	c := attention.RowConfig{Window: cfg.window(), Width: cfg.entryWidth(), Picks: cfg.Spec.Picks != model.PickNone}
 	if c.Width > 0 {
@@ -60,7 +60,7 @@ func (cfg *KindConfig) rows() attention.RowConfig {
 	return c
 }
 
-// window is how many rows of the window a token attends at most.
+// window returns the most rows of the window that a token attends.
 func (cfg *KindConfig) window() int { return cfg.Spec.WindowRows(cfg.Model) }
 
 // rowsVariant is the build of the attention over gathered rows.
@@ -135,7 +135,7 @@ func (x *mla) prepare(k *Kind, joined bool) error {
 	return x.op.Prepare(t, window, x.width)
 }
 
-// record records the attention over pages. With joined its parts are left to somebody else to join.
+// record records the attention over pages. With joined another launch has to join its parts.
 func (x *mla) record(rec *vk.Recorder, a attention.DecodeArgs, joined bool) (attention.Parts, error) {
 	a.Q, a.Out, a.Scratch = x.q, x.o, x.scratch.View()
 	if joined {

@@ -9,8 +9,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// output is what follows the attention: its output is turned back and goes through wo_a, by
-// groups, and wo_b.
+// output holds the operations after the attention: its output is turned back and goes through wo_a,
+// by groups, and wo_b.
 type output struct {
 	turn  *projection.InverseRope      // nil where the attention turns it, or quant does
 	quant *projection.InverseRopeQuant // nil as long as no layer takes FP8

@@ -76,10 +76,10 @@ func distance(got, want []float32) float64 {
 // TestOutputPaths demands that an FP8 output path gives what the bf16 path gives, but for the
 // rounding of E4M3, and the same bits with either layout of scales.
 //
-// E4M3 has three bits behind the point: rounding to nearest changes a number by at most one
-// part in 16, and the norm of o by no more. wo_a and wo_b are random and independent of these
-// errors, so they lengthen both alike, and what comes out is wrong by at most 1/16 of its norm.
-// Numbers below 2^-6 of their scale have fewer bits, but are small beside 448, the largest.
+// E4M3 has three bits after the point: rounding to nearest changes a number by at most one part in
+// 16, and the norm of o by no more. wo_a and wo_b are random and independent of these errors, so
+// they lengthen both alike, and what comes out is wrong by at most 1/16 of its norm. Numbers below
+// 2^-6 of their scale have fewer bits, but are small beside 448, the largest.
 func TestOutputPaths(t *testing.T) {
 	dev := testkit.Device(t)
 	for _, storage := range []fakemodel.Storage{fakemodel.FP8, fakemodel.FP8F32} {

@@ -36,8 +36,8 @@ type Args struct {
 	// earlier layer's candidates reads them here.
 	Blocks indexer.CandidateBlocks
 
-	// Beside, unless nil, records something of the caller's behind the layer's first products,
-	// which nothing in front of it waits for.
+	// Beside, unless nil, records something of the caller's after the layer's first products, which
+	// nothing in front of it waits for.
 	Beside func(*vk.Recorder) error
 }
 
@@ -199,7 +199,7 @@ func (r *recording) inputSums() error {
 	return err
 }
 
-// keyCompressor are the weights of what makes index keys, behind its product.
+// keyCompressor returns the weights that make index keys, after the product.
 func (l *Layer) keyCompressor() *model.DeviceCompressor {
 	if x := l.w.Indexer.Keys; x != nil {
 		return &model.DeviceCompressor{Norm: x.Norm}

@@ -54,22 +54,22 @@ var sections = [ops]string{
 }
 
 // level is a list of ops that do not wait for each other, in the order of recording. What is
-// recorded first begins first, and a product leaves little room beside it. So what is short,
-// or takes long in few workgroups, comes first: behind a product it would end after it. A step
-// of 8 tokens loses 2 % with kvInsert behind wqB. One of 16, 32 or 64 tokens that completes an
-// entry of 128 loses 2 to 3 % with compress behind wqB.
+// recorded first begins first, and a product leaves little room beside it. So what is short, or
+// takes long in few workgroups, comes first: after a product in the list it would end later than
+// it. A step of 8 tokens loses 2 % with kvInsert after wqB. One of 16, 32 or 64 tokens that
+// completes an entry of 128 loses 2 to 3 % with compress after wqB.
 type level []op
 
-// schedule is the order of a layer's ops. A layer skips the ops that it does not have, and
-// then levels without ops: see traits.has. Every op stands behind those whose results it takes,
-// which TestScheduleOrder holds. Beyond that the order decides only how long a step takes: the
-// recorder derives barriers from what ops read and write, and TestLevels counts them.
+// schedule is the order of a layer's ops. A layer skips the ops that it does not have, and then
+// levels without ops: see traits.has. Every op stands after those whose results it takes, which
+// TestScheduleOrder holds. Beyond that the order decides only how long a step takes: the recorder
+// derives barriers from what ops read and write, and TestLevels counts them.
 //
 // Gains and losses are of whole steps of DeepSeek-V4-Flash; docs/design/step.md has more.
 type schedule []level
 
-// The first levels of every schedule. wqaWkv leads, so that its norm, which one workgroup does,
-// is done while others multiply: behind the others it costs a step of 32 tokens 0.9 %.
+// The first levels of every schedule. wqaWkv leads, so that its norm, which one workgroup does, is
+// done while others multiply: after the others it costs a step of 32 tokens 0.9 %.
 var (
 	inputs = level{wgateFirst, wqaWkv, wgate, indexWgate, weightsProj, callers}
 	sums   = level{inputSums}
@@ -125,8 +125,8 @@ var (
 		{indexSelect, touchPool, kvInsert},
 		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
 
-	// Picks, and keys are made of the entries' latents: three launches behind each other, beside
-	// which stands what does not need them.
+	// Picks, and keys are made of the entries' latents: three launches one after the other, with
+	// those beside them that do not need their results.
 	picksLatent = schedule{{codesHidden}, inputs, sums, norms, {codesQLoRA},
 		{compress, indexWqB},
 		{indexWk, indexQuantise, wqB},
@@ -135,9 +135,9 @@ var (
 		{indexSelect, touchPool},
 		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
 
-	// Picks, and the attention gathers rows: products of so many tokens fill the device many times,
-	// and it is their last workgroups that leave it idle. So products are beside each other, and
-	// what is bound by memory is beside the end of them.
+	// Picks, and the attention gathers rows: products of a prompt's tokens fill the device many
+	// times, and it is their last workgroups that leave it idle. So products are beside each other,
+	// and what is bound by memory is beside the end of them.
 	picksPrompt = schedule{{codesHidden}, {weightsProj, wgateFirst, wgate, wqaWkv, indexWgate, callers}, sums,
 		{qkvNorm, indexSave}, {codesQLoRA},
 		{indexWqB, save, indexCompress},
@@ -148,10 +148,11 @@ var (
 		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
 )
 
-// contexts is what a layer that drafts does with tokens of the context: it keeps their KV rows.
+// contexts is the schedule of a layer that drafts for tokens of the context: it keeps their KV
+// rows.
 var contexts = schedule{{codesHidden}, inputs, sums, norms, {kvInsert}}
 
-// traits are what the schedule of a layer depends on.
+// traits are the properties that decide the schedule of a layer.
 type traits struct {
 	tokens     int  // T
 	picks      bool // has an indexer
@@ -265,7 +266,7 @@ func (t *traits) has(o op) bool {
 	return true
 }
 
-// wishes is what a kind of layer asks its operations for, where they can.
+// wishes lists what a kind of layer asks of its operations, where they can do it.
 type wishes struct {
 	norms   bool // norms inside products
 	saves   bool // states stored by compressors
@@ -276,7 +277,7 @@ type wishes struct {
 	touches bool // a schedule for a pool that is touched
 }
 
-// wish decides for steps of T tokens and a pool of entries of so many bytes.
+// wish decides for steps of `tokens` tokens and a pool of entries of `pool` bytes.
 func wish(n *tuning.Layer, tokens int, pool uint64) wishes {
 	return wishes{
 		norms:   tokens <= n.NormTokens,

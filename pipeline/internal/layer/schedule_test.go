@@ -69,7 +69,7 @@ func everyTraits(f func(traits)) {
 }
 
 // TestScheduleOrder demands of every layer that each op it has stands in its schedule once, and
-// behind what it needs.
+// after what it needs.
 func TestScheduleOrder(t *testing.T) {
 	n := layerTuning(t, "hopper")
 	everyTraits(func(x traits) {
@@ -122,7 +122,7 @@ func places(t *testing.T, s schedule, x traits) map[op]int {
 	return at
 }
 
-// ordered demands ops behind what they need.
+// ordered demands ops after what they need.
 func ordered(t *testing.T, at map[op]int, x traits) {
 	for o, i := range at {
 		before := needs[o]

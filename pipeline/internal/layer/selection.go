@@ -63,7 +63,7 @@ func (s *selection) buildPick(k *Kind, cfg indexer.SelectConfig) (err error) {
 	return s.pick.Prepare(k.cfg.Tokens, s.entries, true)
 }
 
-// tensors wants scratch. Picks stay until they are copied behind the layer.
+// tensors wants scratch. Picks stay until they are copied after the layer.
 func (s *selection) tensors(l scratch, k *Kind) {
 	t, h, topK := k.cfg.Tokens, k.cfg.Model.IndexHeads, k.cfg.Model.TopK
 	l.Add("index q", picking, &s.q, tensor.BF16, t, h, indexDim)
@@ -119,7 +119,7 @@ func (s *selection) record(rec *vk.Recorder, step *StepArgs, a *Args, visible te
 	return rec.Copy(a.Picks.TopK.View(), s.topK.View())
 }
 
-// to is where the picks of a layer go.
+// to returns the tensors for the picks of a layer.
 func (s *selection) to(a *Args) Picks {
 	if a.Picks.Slots.IsZero() {
 		return Picks{s.own.slots, s.own.lens, s.topK}

@@ -16,9 +16,9 @@ import (
 // 0, and in TokenToReq and Positions any value, such as 0. The i-th of n tokens of request r
 // has position SeqLens[r] - n + i.
 //
-// A block table has an entry for every page of a request's sequence, in the order of
-// positions. -1 stands for a page that was never allocated or was recycled, of which nothing
-// is read or written. A token's own position has a page in Window, or its row is not stored.
+// A block table has an entry for every page of a request's sequence, in the order of positions. -1
+// stands for a page that was never allocated or was recycled: nothing is read or written there. A
+// token's own position has a page in Window, or its row is not stored.
 //
 // Source: vLLM vllm/v1/attention/backends/mla/sparse_swa.py.
 type StepArgs struct {

@@ -21,8 +21,8 @@ func Candidates(caps *vk.Caps, avoidMatrices bool) map[string][]string {
 	return list
 }
 
-// Distance is how far results are apart, and Farthest how far they may be.
+// Distance measures how far results are apart.
 var Distance = distance
 
-// Farthest is how far they may be.
+// Farthest is the largest distance that passes.
 const Farthest = farthest

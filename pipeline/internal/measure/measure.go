@@ -1,6 +1,6 @@
-// Package measure times the builds of the hot kernels on a device that nobody has fitted numbers
-// for, checks what they compute, and keeps what it found in a file. A driver may offer matrices
-// that are slower than none, or crash over a kernel.
+// Package measure times the builds of the hot kernels on a device without fitted numbers, checks
+// what they compute, and keeps what it found in a file. A driver may offer matrices that are slower
+// than none, or crash over a kernel.
 package measure
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// crashed is what is kept of a build whose mark was found.
+// crashed is recorded for a build whose mark was found.
 const crashed = "the program ended while it was tried"
 
 // Builds has the operations that are made from now on for the device run the fastest builds, as
@@ -151,7 +151,7 @@ func (t trial) candidates(caps *vk.Caps, avoidMatrices bool) []string {
 	return names
 }
 
-// builds lists the candidates of which nothing is known yet.
+// builds lists the candidates without a result.
 func (m *measurer) builds(t trial) (list []string) {
 	known := m.timed(t.family)
 	for _, name := range t.candidates(m.dev.Caps(), tuning.Of(m.dev).Device.AvoidMatrices) {
@@ -268,8 +268,8 @@ func floats(t tensor.Tensor, data []byte) []float32 {
 	return list
 }
 
-// farthest is how far results may be apart: those of all builds are rounded to bf16, each by up to
-// 2^-9, and operands to f16, by less. Scores are not rounded.
+// farthest is the largest distance between results: those of all builds are rounded to bf16, each
+// by up to 2^-9, and operands to f16, by less. Scores are not rounded.
 const farthest = 1. / 128
 
 // distance is the length of the difference relative to that of what is wanted; infinite where a

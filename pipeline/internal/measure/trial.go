@@ -29,7 +29,7 @@ type trial struct {
 	record   func(dev *vk.Device, rec *vk.Recorder, in *inputs, build string) error
 }
 
-// page is how many rows or keys a page has.
+// page is the number of rows or keys in a page.
 const page = 64
 
 // trials are a product of bf16 weights as large as prompts make it, attention to gathered rows,

@@ -22,7 +22,7 @@ func (l *List) Add(to *tensor.Tensor, dt tensor.DType, shape ...int) {
 	*l = append(*l, want{to, dt, shape})
 }
 
-// Bytes is what the tensors take in one buffer.
+// Bytes returns the size of one buffer with the tensors.
 func (l List) Bytes() (n uint64) {
 	for _, x := range l {
 		n += tensor.Need(x.dt, x.shape...)

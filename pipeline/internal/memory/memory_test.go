@@ -13,8 +13,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// TestList demands tensors of one buffer that do not overlap, of which Fits finds the first
-// that is too large, and whether all are.
+// TestList demands tensors of one buffer that do not overlap, and that Fits finds the first that is
+// too large, and whether all are.
 func TestList(t *testing.T) {
 	dev := testkit.Device(t)
 	var a, b tensor.Tensor

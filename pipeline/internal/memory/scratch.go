@@ -77,7 +77,7 @@ func (s *Scratch) arrange() {
 	}
 }
 
-// Bytes is how large a buffer of all tensors is.
+// Bytes returns the size of a buffer of all tensors.
 func (s *Scratch) Bytes() uint64 {
 	if s.bytes == 0 {
 		s.arrange()
@@ -102,7 +102,7 @@ func (s *Scratch) Place(b *vk.Buffer) {
 	}
 }
 
-// Idle are the ranges of bytes, from the first to before the second, of which nothing is in use.
+// Idle returns the ranges of bytes, from the first to before the second, without a tensor in use.
 func (s *Scratch) Idle(now Use) (ranges [][2]uint64) {
 	end := s.Bytes()
 	places := slices.SortedFunc(slices.Values(s.places), func(p, q *place) int { return cmp.Compare(p.at, q.at) })

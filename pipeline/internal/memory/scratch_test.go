@@ -14,7 +14,7 @@ import (
 )
 
 // TestScratch demands of random tensors that those with a use in common share no byte, that those
-// of one name begin at the same, and that all bytes are idle of which nothing is in use.
+// of one name begin at the same, and that all bytes without a tensor in use are idle.
 func TestScratch(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 1))

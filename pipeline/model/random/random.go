@@ -94,7 +94,7 @@ func configFile(c model.Config) ([]byte, error) {
 	return json.Marshal(f)
 }
 
-// weights are tensors of bf16 numbers, one behind the other.
+// weights are tensors of bf16 numbers, one after the other.
 type weights struct {
 	rng    *rand.Rand
 	header map[string]any // by name: type, shape and where the numbers are
@@ -126,7 +126,7 @@ func (w *weights) layer(at string, c model.Config, l *model.Layer) {
 	}
 }
 
-// compressor adds what makes entries of so many numbers.
+// compressor adds the tensors that make entries of `numbers` numbers.
 func (w *weights) compressor(at string, hidden int, l *model.Layer, numbers int) {
 	channels := numbers
 	if l.Overlap { // every entry sees the tokens of two groups
