@@ -57,7 +57,9 @@ const uint OUT_QUADS = THREADS / SUBGROUP * CM_M * OUT_PITCH;
 const uint QUADS = TILE_QUADS > OUT_QUADS ? TILE_QUADS : OUT_QUADS;
 
 shared uvec4 tile_s[QUADS]; // [BM + BN, BK] elements, tokens first; at the end [subgroups, M, WN] f32
-shared uvec4 ref_s;         // .x: largest scale of the scale blocks of the rows; 16 bytes, for RADV begins tile_s behind it
+#ifndef LINEAR_CODES
+shared uvec4 ref_s;         // .x: largest scale of the scale blocks of the rows; 16 bytes, for RADV begins tile_s after it
+#endif
 
 #define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
 #define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
@@ -110,6 +112,9 @@ void change_unit() {
 
 // ref: the power of two that the rows are kept relative to, as f32 bits: the largest scale without
 // its fraction, held where it and its inverse are ordinary numbers.
+#ifdef LINEAR_CODES
+uint ref() { return 0u; } // not asked for: codes are multiplied as they are
+#else
 uint ref() { return clamp(ref_s.x & 0x7F800000u, 0x01000000u, 0x7E000000u); }
 
 // find_ref: the largest scale of the rows' blocks. A maximum is the same in any order.
@@ -125,6 +130,7 @@ void find_ref() {
     atomicMax(ref_s.x, most);
     barrier();
 }
+#endif
 
 // finish: the sums of a subgroup through shared memory, M tokens at a time, to y.
 void finish(uint split, uint sub, uint lane, uint m0, uint n0) {

@@ -70,7 +70,7 @@ func newEngine(t *testing.T, dev *vk.Device, ckpt *model.Checkpoint, layers []*m
 			}
 			return rec.Copy(at.Input.View(), at.Output.View())
 		}}))
-	x.again(t)
+	x.session = testkit.Must[*pipeline.Session](t)(x.Open())
 	t.Cleanup(func() { assert.NoError(t, errors.Join(x.Close(), x.in.Close(), x.out.Close())) })
 	return x
 }
