@@ -59,7 +59,7 @@ func only(fl *pflag.FlagSet, name string, list ...string) {
 	f.Usage = text + ": " + f.Usage
 }
 
-// benchLong is what --help says before the flags.
+// benchLong precedes the flags in --help.
 const benchLong = `Bench times kernels on a device, in several suites. Every case is checked against its
 reference first; a wrong one is reported and not timed. Times are the device's, median
 and 95th percentile, after a warm-up, with operands rotated past the last-level cache.

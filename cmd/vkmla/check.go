@@ -21,7 +21,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// checkLong is what --help says before the flags.
+// checkLong precedes the flags in --help.
 const checkLong = `Check says what of vkmla is right on a device, in a few minutes: the device's limits,
 every operation against its definition, a whole layer of each kind, sequences that are cut,
 shared and restored against the same in one piece, and the times of decode steps and
@@ -208,7 +208,7 @@ func runCheck(ctx context.Context, f checkFlags, stdout, stderr io.Writer) error
 	return f.conclude(ctx, r, files, stdout, stderr)
 }
 
-// grace is how long a check may take to stop when it is told to.
+// grace bounds the time that a check takes to stop when it is told to.
 const grace = 30 * time.Second
 
 // files returns those of the report, named after its device where no name was given.

@@ -25,7 +25,7 @@ func newCheckProgress(w io.Writer, total int) *checkProgress {
 	return p
 }
 
-// barWidth is how many characters a full bar has.
+// barWidth counts the characters of a full bar.
 const barWidth = 24
 
 func (p *checkProgress) doing(done int, c check.Check, what string) {

@@ -18,7 +18,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// infoLong is what --help says before the flags.
+// infoLong precedes the flags in --help.
 const infoLong = `Info lists every Vulkan device: its driver, the limits and features that matter here, its
 tuning profile, and for every operation the variant that would run and what the others
 lack.
@@ -112,7 +112,7 @@ func runInfo(w io.Writer, output, device, profile string) error {
 	return nil
 }
 
-// infoWidth is how many columns lines of info have, but for single words that are longer.
+// infoWidth bounds the columns of a line of info, but for single words that are longer.
 const infoWidth = 100
 
 // wrapped breaks text into lines between words; those after the first begin with indent spaces,

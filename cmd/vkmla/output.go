@@ -13,7 +13,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// output is where results go in one format: standard output as they come, or a file, as a whole at
+// output takes results in one format: standard output as they come, or a file, as a whole at
 // the end.
 type output struct {
 	io.Writer

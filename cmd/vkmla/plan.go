@@ -19,7 +19,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// planLong is what --help says before the flags.
+// planLong precedes the flags in --help.
 const planLong = `Plan says how many sessions of a checkpoint's attention fit on a device, or with --sessions
 whether so many do, before anything is allocated. It reads the checkpoint's headers, not
 its weights. What is free is what the driver tells now, or else the size of the device's

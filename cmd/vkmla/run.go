@@ -34,7 +34,7 @@ type runFlags struct {
 	measure                                bool   // see measured
 }
 
-// runLong is what --help says before the flags.
+// runLong precedes the flags in --help.
 const runLong = `Run reads the attention of a DeepSeek-V4 or V4.1 checkpoint (a folder of config.json and
 safetensors; of V4 also a .gguf file, of several parts the first) and runs layers one after
 the other, each with its own input. Layers that take entries or picks from others run

@@ -58,7 +58,7 @@ func (b Bounds) Check(data []byte) error {
 	return nil
 }
 
-// valueEnd is where the string, number or word that begins at i ends, or the bracket.
+// valueEnd returns the end of the string, number, word or bracket that begins at i.
 func valueEnd(data []byte, i int) int {
 	switch data[i] {
 	case '{', '[':

@@ -16,7 +16,7 @@ import (
 // ErrSeveral is wrapped by the error about a folder with more than one model.
 var ErrSeveral = errors.New("name a file of the folder")
 
-// maxEntries is how many files of a folder are looked at.
+// maxEntries bounds the files of a folder that are looked at.
 const maxEntries = 4096
 
 // Find returns the GGUF file that a path means: itself, or the one of a folder, unless that has a

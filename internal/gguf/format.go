@@ -10,7 +10,7 @@ import (
 // Type is the type of a tensor's elements, by its number in the format.
 type Type uint32
 
-// Format is how numbers are stored: a row of them is a whole number of blocks.
+// Format describes how numbers are stored: a row of them is a whole number of blocks.
 type Format struct {
 	Type   Type
 	Name   string // as ggml spells it
@@ -95,7 +95,7 @@ func (f *Format) Finite(b []byte) bool {
 	return f.Name != "MXFP4" || b[0] <= mxfp4Most
 }
 
-// Size is how many bytes n numbers have, of whole blocks.
+// Size returns the bytes of n numbers, which are whole blocks.
 func (f *Format) Size(n int) int { return n / f.Values * f.Bytes }
 
 // Decode writes the numbers of the blocks in src to dst, which has room for just as many. It is the

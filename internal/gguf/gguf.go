@@ -65,7 +65,7 @@ type Tensor struct {
 // String gives type and shape, such as "Q8_0 [512 4096]".
 func (t Tensor) String() string { return fmt.Sprintf("%s %v", t.Format.Name, t.Shape) }
 
-// Row is how many numbers a row has.
+// Row returns the numbers of a row.
 func (t Tensor) Row() int { return t.Shape[len(t.Shape)-1] }
 
 // Guard runs f, which reads mapped data, and turns the fault that the system raises where a file

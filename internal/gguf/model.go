@@ -21,7 +21,7 @@ type Model struct {
 	mapped  [][]byte
 }
 
-// maxParts is how many files a model may be in.
+// maxParts bounds the files of a model.
 const maxParts = 1 << 12
 
 // part is the name of a file that is one of several.

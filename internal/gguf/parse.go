@@ -138,7 +138,7 @@ func (c *cursor) array(nesting int) (Value, error) {
 	return Value{kind: Array, elem: elem, n: int(n), data: c.data[start:c.at:c.at]}, err
 }
 
-// header is what a file's beginning says.
+// header holds what the beginning of a file says.
 type header struct {
 	keys    map[string]Value
 	tensors []entry
@@ -270,7 +270,7 @@ func (e *entry) bytes() (uint64, error) {
 	return n, nil
 }
 
-// alignment is what places of tensors are a multiple of.
+// alignment returns the number that divides all places of tensors.
 func (h *header) alignment() (int, error) {
 	v, there := h.keys["general.alignment"]
 	if !there {

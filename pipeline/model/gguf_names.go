@@ -29,7 +29,7 @@ var ggufNames = [][2]string{
 	{"indexer_compressor_norm.", "indexer.compressor.norm."},
 }
 
-// ggufStack is what layers are numbered in.
+// ggufStack precedes the numbers of layers.
 const ggufStack = "blk."
 
 // attentionName takes apart the name of a tensor of attention, one that is not known among them.

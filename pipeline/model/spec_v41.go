@@ -153,7 +153,7 @@ func (r Records) String() string {
 	return fmt.Sprintf("records(%d)", uint8(r))
 }
 
-// Record is what a slot of StoreWindow or StoreEntries holds.
+// Record returns the record that a slot of StoreWindow or StoreEntries holds.
 func (r Records) Record(s Store) cache.Record {
 	switch {
 	case r != RecordsV41:
@@ -164,7 +164,7 @@ func (r Records) Record(s Store) cache.Record {
 	return cache.RecordFP8
 }
 
-// Keys is how index keys are kept, unless an engine's options say otherwise.
+// Keys returns the format that index keys are kept in, unless an engine's options say otherwise.
 func (r Records) Keys() cache.IndexKeyFormat {
 	if r == RecordsV41 {
 		return cache.IndexKeyMXFP4

@@ -33,7 +33,7 @@ func New(w *weights.Model, o Options) *CPU {
 // Read is the bytes of weights that products have read so far, each matrix once for all tokens.
 func (c *CPU) Read() int64 { return c.read }
 
-// Workers is how many cores compute.
+// Workers returns the number of cores that compute.
 func (c *CPU) Workers() int { return c.pool.Workers() }
 
 // Close ends the workers.

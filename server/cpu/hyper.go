@@ -16,7 +16,7 @@ type Streams struct {
 	squares    []float32 // [T, parts]: sums of squares of pieces of Y
 }
 
-// mixing is what the hyper-connection of one token makes of m [(2+n)n]: pre [n], post [n] and
+// mixing computes what the hyper-connection of one token makes of m [(2+n)n]: pre [n], post [n] and
 // comb [n, n], whose first index is the source.
 func mixing(pre, post, comb, m []float32, h *weights.Hyper, steps int, eps float32) {
 	n := len(pre)

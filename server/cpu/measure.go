@@ -8,7 +8,7 @@ import (
 	"github.com/vkmla/vkmla/internal/numfmt"
 )
 
-// Bandwidth is how fast the cores read memory, in bytes a second.
+// Bandwidth holds the bytes a second that the cores read from memory.
 type Bandwidth struct {
 	Memory  float64 // a plain pass over memory
 	Experts float64 // the experts of single tokens, in all layers

@@ -45,7 +45,7 @@ func NewPool(workers int) *Pool {
 	return p
 }
 
-// Workers is how many cores work, the caller's included.
+// Workers returns the number of cores that work, the caller's included.
 func (p *Pool) Workers() int { return p.workers }
 
 // Run calls f for each of n tasks, in any order, and returns when all are done.

@@ -9,10 +9,10 @@ import (
 	"github.com/vkmla/vkmla/server/weights"
 )
 
-// blockColumns is what a sum goes by, and what rows of activations are padded to.
+// blockColumns divides the columns of a sum; rows of activations are padded to it.
 const blockColumns = 128
 
-// instructions is which of the products' builds this processor takes.
+// instructions names the build of the products that this processor takes.
 var instructions = C.rows_level()
 
 // Instructions names what products use of the processor.
@@ -26,7 +26,7 @@ type rows struct {
 	mx        []float32 // by blocks of 128, column 8i+j at 16j+i: the order in which MXFP4 is decoded
 }
 
-// mxPlace is where a column stands in rows.mx.
+// mxPlace returns the place of a column in rows.mx.
 func mxPlace(c int) int { return c&^(blockColumns-1) | c%8*16 | c/8%16 }
 
 // reset makes room for t rows of k numbers. Only the forms that formats need are kept.
@@ -86,11 +86,11 @@ func product(m *weights.Matrix, x *rows, take []int32, first, end int, y []float
 		C.long(first), C.long(end), (*C.float)(&y[0]), C.long(stride))
 }
 
-// taskBytes is how much of a matrix one task reads: enough that beginning it costs little, little
+// taskBytes bounds what one task reads of a matrix: enough that beginning it costs little, little
 // enough that all cores have work.
 const taskBytes = 128 << 10
 
-// rowsOfTask is how many rows of a matrix one task takes.
+// rowsOfTask returns the rows of a matrix that one task takes.
 func rowsOfTask(m *weights.Matrix) int {
 	return max(1, taskBytes*m.N/int(max(m.Bytes(), 1)))
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/vkmla/vkmla/server/weights"
 )
 
-// decodedRows is how many rows are decoded at a time: few enough to stay in a core's cache.
+// decodedRows counts the rows that are decoded at a time: few enough to stay in a core's cache.
 const decodedRows = 8
 
 var decoded = sync.Pool{New: func() any { return new([]float32) }}

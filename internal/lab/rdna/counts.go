@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// Counts is what a program executed, added up over its waves.
+// Counts adds up what the waves of a program executed.
 type Counts struct {
 	Program        uint64            // as Fault.Code
 	Lanes          int               // of a wave
@@ -96,7 +96,7 @@ func (c *Counts) add(t *tally, p *program) {
 	c.Lines += t.lines
 }
 
-// tally is what a worker counts of a program.
+// tally holds a worker's counts of a program.
 type tally struct {
 	runs            []uint64 // by word
 	groups, waves   uint64

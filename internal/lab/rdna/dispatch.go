@@ -76,7 +76,7 @@ func (q *queue) launch(n [3]uint32, initiator uint32) (*launch, error) {
 	return l, err
 }
 
-// vectorRegisters is how many a wave has, by the field of RSRC1 in blocks.
+// vectorRegisters returns the vector registers of a wave, from the field of RSRC1 in blocks.
 func vectorRegisters(lanes int, rsrc1 uint32) int { return min(256, int(rsrc1&63+1)*256/lanes) }
 
 // run executes all workgroups, on as many processors as there are.

@@ -68,7 +68,7 @@ func (w *wave) load32(address uint64) uint32 {
 var widths = map[string]int{"b32": 1, "b64": 2, "b96": 3, "b128": 4, "b256": 8, "b512": 16,
 	"dword": 1, "dwordx2": 2, "dwordx3": 3, "dwordx4": 4, "dwordx8": 8, "dwordx16": 16}
 
-// access is what a vector instruction loads or stores for a lane.
+// access describes what a vector instruction loads or stores for a lane.
 type access struct {
 	load   bool
 	bytes  int

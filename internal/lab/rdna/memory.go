@@ -58,7 +58,7 @@ func (m memory) words(address uint64, n int) []uint32 {
 	return nil
 }
 
-// view is how one wave after the other looks at memory: it remembers the last allocation.
+// view gives one wave after the other access to memory and remembers the last allocation.
 type view struct {
 	all  memory
 	last span

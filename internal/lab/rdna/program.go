@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// flow is how an instruction goes on.
+// flow says how an instruction goes on.
 type flow uint8
 
 const (
@@ -35,7 +35,7 @@ type program struct {
 	launches uint64 // counted
 }
 
-// mostCode is how many words of a program are looked at; ours have up to 30,000.
+// mostCode bounds the words of a program; ours have up to 30,000.
 const mostCode = 1 << 18
 
 // program returns the code at an address, read when it is first seen. The same code at another

@@ -101,7 +101,7 @@ func (f Fault) Error() string {
 	return s
 }
 
-// mostFaults is how many are kept: one instruction can have a fault for every lane.
+// mostFaults bounds those that are kept: one instruction can have a fault for every lane.
 const mostFaults = 100
 
 func (m *Machine) fault(f Fault) {
@@ -142,7 +142,7 @@ func (m *Machine) submit(address uint64, n int) {
 	m.took += time.Since(start)
 }
 
-// Took is how long commands were executed for.
+// Took returns the time that commands were executed for.
 func (m *Machine) Took() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"math/bits"
 )
 
-// format is how an instruction reads and writes lanes.
+// format describes how an instruction reads and writes lanes.
 type format byte
 
 const (

@@ -30,7 +30,7 @@ type wave struct {
 	t      [12]lanes // operands and results that are not registers
 }
 
-// unwritten is what registers and shared memory hold at first: NaN as a float of any size.
+// unwritten fills registers and shared memory at first: NaN as a float of any size.
 const unwritten = 0xffffffff
 
 // begin makes a wave ready for its workgroup.
@@ -77,7 +77,7 @@ func (w *wave) begin(k *worker, id [3]uint32, number int, threads [3]uint32) {
 	}
 }
 
-// mostSteps is how many instructions a wave may take: none of ours takes a tenth.
+// mostSteps bounds the instructions of a wave: none of ours takes a tenth.
 const mostSteps = 1 << 27
 
 // run goes on until the next barrier or the end.

@@ -10,7 +10,8 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-// foundNothing is how far an output is at least from what it must not find, by the length of that.
+// foundNothing is the least distance of an output from what it must not find, by the length
+// of that.
 const foundNothing = 0.5
 
 // check demands that a token found in a layer what it wants. picks may be nil.

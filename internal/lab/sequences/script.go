@@ -19,7 +19,7 @@ type script struct {
 	equal    bool        // all contents are the same
 }
 
-// view is what one layer sees of a script.
+// view holds what one layer sees of a script.
 type view struct {
 	spec   *model.Layer
 	hidden []float32 // [tokens, hidden]
@@ -37,7 +37,7 @@ const (
 	wantEntry                 // an entry, by the group that it is of or by the one before
 )
 
-// want is what a token wants to find.
+// want names what a token has to find.
 type want struct {
 	kind  wantKind
 	token int // whose content it is

@@ -238,7 +238,7 @@ func (l *Lab) engine(ctx context.Context, o pipeline.EngineOptions) (*engine, er
 	return &engine{e, o}, err
 }
 
-// pass is what one step over a whole script gives.
+// pass holds what one step over a whole script gives.
 type pass struct {
 	*session
 	given []gave

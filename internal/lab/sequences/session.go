@@ -110,8 +110,9 @@ type mistakes struct {
 	output   func(layer int, out []float32, picks []int32)
 }
 
-// chunk is what a step takes of a session: its script's next n tokens, the last wrong of them from
-// another script and taken back afterwards if the session may be cut there; or a block of drafts.
+// chunk describes what a step takes of a session: its script's next n tokens, the last wrong of
+// them from another script and taken back afterwards if the session may be cut there; or a block of
+// drafts.
 type chunk struct {
 	*session
 	at       int // of its first token; step sets it
@@ -159,7 +160,7 @@ var errLeft = errors.New("left")
 // errResult marks an error of what a step gave.
 var errResult = errors.New("wrong result")
 
-// gave is what one layer gave for a chunk.
+// gave holds what one layer gave for a chunk.
 type gave struct {
 	out   []float32
 	picks []int32

@@ -48,7 +48,7 @@ type walk struct {
 	stages []Stage
 }
 
-// Report is what a walk did and what it held.
+// Report says what a walk did and what it held.
 type Report struct {
 	Steps     int
 	Took      time.Duration

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Stage is what the process holds at a moment.
+// Stage says what the process holds at a moment.
 type Stage struct {
 	Step       int
 	RSS, Heap  int // bytes; what the collector left of Go's heap
