@@ -315,7 +315,7 @@ func listen(ctx context.Context, o options, log *slog.Logger, list hosts) error 
 			if f.draining.Load() {
 				return errors.New("draining")
 			}
-			return cmp.Or(list.err(), list.warming())
+			return cmp.Or(list.err(), list[0].m.Intact(), list.warming())
 		}})
 	if o.admin == "" { // metrics beside the API, profiles nowhere
 		both := http.NewServeMux()

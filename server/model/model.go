@@ -154,6 +154,16 @@ func (m *Model) CacheBytes() uint64 { return m.engine.Memory().Total() }
 // CPU computes what is not attention; nil with Options.GPU.
 func (m *Model) CPU() *cpu.CPU { return m.cpu }
 
+// Intact reports a file that was written to since the model was opened, if steps read it.
+//
+// Errors: *model.CheckpointError.
+func (m *Model) Intact() error {
+	if m.gpu != nil {
+		return nil
+	}
+	return m.Weights.Intact()
+}
+
 // Chunk holds the next tokens of a sequence, and the numbers, from 0, of those whose logits are
 // wanted.
 type Chunk struct {
@@ -193,7 +203,7 @@ func (m *Model) Step(ctx context.Context, chunks ...Chunk) ([][]float32, error) 
 	if m.gpu != nil {
 		return m.stepGPU(ctx, step, parts, ids, wanted)
 	}
-	if err := m.Weights.Intact(); err != nil {
+	if err := m.Intact(); err != nil {
 		return nil, err
 	}
 	var logits [][]float32
