@@ -21,20 +21,19 @@ const maxEntries = 4096
 
 // Find returns the GGUF file that a path means: itself, or the one of a folder, unless that has a
 // model in safetensors. Of a model in parts that is the first. It is "" where there is none. A path
-// that ends in .gguf and is no folder is always itself: Open says what is wrong with it.
+// that ends in .gguf and is not there is itself.
 //
 // The error wraps ErrSeveral.
 func Find(path string) (string, error) {
 	st, err := os.Stat(path)
-	named := strings.HasSuffix(path, ".gguf")
-	switch {
-	case err != nil && named:
-		return path, nil
-	case err != nil:
+	if err != nil {
+		if strings.HasSuffix(path, ".gguf") {
+			return path, nil // Open says that it is not there
+		}
 		return "", nil // the caller's own opening says what is wrong
 	}
 	if !st.IsDir() {
-		if named || begins(path) {
+		if begins(path) {
 			return path, nil
 		}
 		return "", nil
