@@ -14,8 +14,8 @@ tmp="$(mktemp -d)"
 trap 'rm -rf "$tmp"' EXIT
 cd "$tmp"
 apt-get download -qq "glslc=$version" "libshaderc1=$version" spirv-tools=2023.1-2 2>warnings || { cat warnings; exit 1; }
-for f in *.deb; do dpkg -x "$f" root; done
-export PATH="$tmp/root/usr/bin:$PATH" LD_LIBRARY_PATH="$tmp/root/usr/lib/$(uname -m)-linux-gnu"
+for f in *.deb; do dpkg -x "$f" tree; done
+export PATH="$tmp/tree/usr/bin:$PATH" LD_LIBRARY_PATH="$tmp/tree/usr/lib/$(uname -m)-linux-gnu"
 
 cat >branch.comp <<'EOF'
 #version 460

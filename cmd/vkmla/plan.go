@@ -252,7 +252,7 @@ func (p *planner) rows(ctx context.Context) (list []planRow, err error) {
 	return list, nil
 }
 
-// row returns what so many sessions take.
+// row returns what a number of sessions takes.
 func (p *planner) row(ctx context.Context, context, sessions int) (r planRow, err error) {
 	o := pipeline.EngineOptions{MaxTokens: context, MaxSessions: sessions, MaxStep: p.step, LayerByLayer: p.byLayer,
 		Records: p.records}
