@@ -388,7 +388,7 @@ func (r *layerRun) put(n int, shape []int, k int, values []float32, picks []int3
 	return err
 }
 
-// options returns those of an engine for sequences of so many tokens.
+// options returns those of an engine for sequences of a number of tokens.
 func (r *layerRun) options(tokens int) pipeline.EngineOptions {
 	return pipeline.EngineOptions{MaxTokens: tokens, MaxStep: r.f.chunk, KeepTopK: true, Keys: r.keys, Records: r.store,
 		QuantiseActivations: r.f.quantise, Variant: r.f.variant, Invariant: r.f.invariant}

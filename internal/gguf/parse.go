@@ -88,7 +88,7 @@ func printable(b []byte) bool {
 	return true
 }
 
-// value goes past a value, within so many arrays inside each other.
+// value goes past a value that is nested in a number of arrays.
 func (c *cursor) value(k Kind, nesting int) (Value, error) {
 	switch {
 	case k >= Kind(len(kindBytes)):

@@ -93,7 +93,7 @@ func (s stepShape) attended(c model.Config, spec model.LayerSpec) (all, bytes fl
 	return all, bytes
 }
 
-// entries returns how many compressed entries so many tokens have.
+// entries returns the compressed entries that a number of tokens has.
 func entries(spec model.LayerSpec, tokens int) int {
 	if spec.Ratio == 0 {
 		return 0

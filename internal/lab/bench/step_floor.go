@@ -59,7 +59,7 @@ func (s *stepRun) skeleton(shape stepShape, list []vk.Section, work func(shape s
 	return all
 }
 
-// bytes returns what the kernel between layers moves for so many tokens.
+// bytes returns what the kernel between layers moves for a number of tokens.
 func (c *chain) bytes(tokens int) float64 {
 	return float64(tokens*c.width) * (2 + 4 + 4 + 2) // output, residual, residual, input
 }

@@ -128,7 +128,7 @@ func bomb(t *testing.T, name string, dims ...int) []byte {
 	return b.Bytes()
 }
 
-// directory returns an archive that lists so many members.
+// directory returns an archive that lists a number of members.
 func directory(members int) []byte {
 	entry := append([]byte("PK\x01\x02"), make([]byte, 42)...)
 	binary.LittleEndian.PutUint16(entry[28:], 1) // a name of one byte
@@ -156,7 +156,7 @@ func listed(n int, format string) string {
 	return b.String()
 }
 
-// many are so many tensors of a number each.
+// many returns a number of tensors of one element each.
 func many(n int, format string) []fakegguf.Tensor {
 	list, data := make([]fakegguf.Tensor, n), make([]byte, 4)
 	for i := range list {
@@ -165,7 +165,7 @@ func many(n int, format string) []fakegguf.Tensor {
 	return list
 }
 
-// lettered are so many keys.
+// lettered returns a number of keys.
 func lettered(n int) []fakegguf.Key {
 	list := make([]fakegguf.Key, n)
 	for i := range list {

@@ -89,7 +89,8 @@ func (c *Comparison) CloseWeighted(name string, got, want Array, tol Tolerance, 
 	limit := math.Ceil(roundedShare * float64(want.Len()))
 	c.Criterion(ratio < 1, ratio, 1, fmt.Sprintf("%s: %.3g of the allowance for rounded weights at %s: got %.6g, want %.6g",
 		name, ratio, position(at, want.Shape), x, y))
-	c.Criterion(float64(beyond) <= limit, float64(beyond), limit, fmt.Sprintf("%s: %d of %d elements beyond absolute %.3g and relative %.3g, at most %.0f may be",
-		name, beyond, want.Len(), tol.Abs, tol.Rel, limit))
+	c.Criterion(float64(beyond) <= limit, float64(beyond), limit,
+		fmt.Sprintf("%s: %d of %d elements beyond absolute %.3g and relative %.3g, at most %.0f may be",
+			name, beyond, want.Len(), tol.Abs, tol.Rel, limit))
 	return c.whole(name, d, tol.Cos)
 }

@@ -136,7 +136,8 @@ func refGather(c Case) (Arrays, error) {
 		return nil, err
 	}
 	out := a.out.U16()
-	if err := cache.GatherRef(out, a.out.Dim(1), a.pool.Data, l, a.seq.I32(), a.gather.I32(), a.table.I32(), a.table.Dim(1), offset); err != nil {
+	err = cache.GatherRef(out, a.out.Dim(1), a.pool.Data, l, a.seq.I32(), a.gather.I32(), a.table.I32(), a.table.Dim(1), offset)
+	if err != nil {
 		return nil, err
 	}
 	return Arrays{"out_after": vectors.FromU16(out, a.out.Shape...)}, nil

@@ -272,7 +272,8 @@ func queryQuantSizes(o SizeOptions, format cache.IndexKeyFormat) (all []Size) {
 			Make: func(rng *rand.Rand) Case {
 				table, positions := manyTurns(rng, t)
 				return Case{Params: map[string]any{"softmax_scale": indexer.DefaultSoftmaxScale, "head_scale": indexer.DefaultHeadScale(heads)},
-					In: Arrays{"q": manyBF16(rng, 1, t, heads, indexer.D), "positions": positions, "weights": manyBF16(rng, 1, t, heads), "cos_sin_rows": table}}
+					In: Arrays{"q": manyBF16(rng, 1, t, heads, indexer.D), "positions": positions,
+						"weights": manyBF16(rng, 1, t, heads), "cos_sin_rows": table}}
 			},
 		})
 	}
