@@ -15,8 +15,8 @@ import (
 )
 
 // defaultHangAfter is more than drivers let a GPU be busy with one submission: their watchdogs
-// stop it after 2 to 60 seconds. A processor that executes shaders has none and may take longer, the
-// more so the more other work it has.
+// stop it after 2 to 60 seconds. A processor that executes shaders has none and may take longer,
+// the more so the more other work it has.
 const (
 	defaultHangAfter   = 2 * time.Minute
 	processorHangAfter = 20 * time.Minute

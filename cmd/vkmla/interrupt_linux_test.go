@@ -30,8 +30,8 @@ func TestStuckDriver(t *testing.T) {
 	if out, err := exec.Command("cc", "-shared", "-fPIC", "-o", library, source).CombinedOutput(); err != nil {
 		t.Skipf("no C compiler: %v: %s", err, out)
 	}
-	require.NoError(t, os.WriteFile(icd, fmt.Appendf(nil, `{"file_format_version": "1.0.0", "ICD": {"library_path": %q, "api_version": "1.2.0"}}`,
-		library), 0o666))
+	manifest := fmt.Sprintf(`{"file_format_version": "1.0.0", "ICD": {"library_path": %q, "api_version": "1.2.0"}}`, library)
+	require.NoError(t, os.WriteFile(icd, []byte(manifest), 0o666))
 	self, err := os.Executable()
 	require.NoError(t, err)
 	for _, name := range []string{"info", "verify"} {

@@ -202,8 +202,8 @@ func (c Check) run(ctx context.Context, e *Env) Result {
 	return r
 }
 
-// errNotRun is in the error of a check that could not be run, which is no fault; errShare is that of
-// one whose share of the budget lasted for a part of it.
+// errNotRun is in the error of a check that could not be run, which is no fault; errShare is that
+// of one whose share of the budget lasted for a part of it.
 var (
 	errNotRun = errors.New("not run")
 	errShare  = errors.New("its share of the budget lasted for some of its cases")

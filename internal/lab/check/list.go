@@ -95,8 +95,8 @@ func layerChecks(quick bool) (list []Check) {
 	return list
 }
 
-// operation checks an operation, or one case of it, in one case at least and then for as long as its
-// share of the budget lasts.
+// operation checks an operation, or one case of it, in one case at least and then for as long as
+// its share of the budget lasts.
 func operation(name, only string) func(ctx context.Context, e *Env) error {
 	return func(ctx context.Context, e *Env) error {
 		o := verify.Options{Ops: []string{name}, Seed: e.Seed, Best: e.Quick, Progress: func(done, total int, _, name string) {
