@@ -17,6 +17,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/check"
 	"github.com/vkmla/vkmla/internal/lab/describe"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -124,7 +125,7 @@ func (f *checkFlags) open() (dev *vk.Device, about describe.Device, devices int,
 		about = describe.Of(a, f.profile)
 		about.UUID = "" // of one card among its like
 		o := vk.DeviceOptions{PipelineCacheDir: pipelineCacheDir(), Profile: f.profile, HangAfter: f.timeout}
-		if a.Type == vk.TypeCPU { // load is no hang, and check looks at what its process works
+		if limit, _ := tuning.Watchdog(a); limit == 0 { // a processor: load is no hang, and check looks at what its process works
 			o.HangAfter = -1
 		}
 		dev, err = a.Open(o)
