@@ -3,18 +3,21 @@
 // where codes and scales, [G*N, K/64] words, lie.
 //
 // A number is code * scale - minimum: the product is exact, and the difference rounded to f32.
+#ifndef Q4_K_SCALES
+#define Q4_K_SCALES
+// q4_k_scales: scale and minimum, exact.
+vec2 q4_k_scales(uvec2 beside) {
+    const uvec2 six = uvec2((beside.y & 15u) | (beside.y >> 4 & 0x30u), (beside.y >> 4 & 15u) | (beside.y >> 6 & 0x30u));
+    return vec2(f16_decode(beside.x), f16_decode(beside.x >> 16)) * vec2(six);
+}
+#endif
+
 #ifdef FORMAT_BESIDE
 // q4_k_beside: two f16; and a scale and a minimum of six bits, low four bits of both first.
 uvec2 q4_k_beside(uint row, uint k) {
     const uint i = (row * (ROW_LENGTH / 256u) + k / 256u) * 4u, part = k / 32u % 8u;
     const uint low = SCALE_WORD(i + 1u + part / 4u) >> (part % 4u * 8u), high = SCALE_WORD(i + 3u) >> (part * 4u);
     return uvec2(SCALE_WORD(i), (low & 0xFFu) | (high & 15u) << 8);
-}
-
-// q4_k_scales: scale and minimum, exact.
-vec2 q4_k_scales(uvec2 beside) {
-    const uvec2 six = uvec2((beside.y & 15u) | (beside.y >> 4 & 0x30u), (beside.y >> 4 & 15u) | (beside.y >> 6 & 0x30u));
-    return vec2(f16_decode(beside.x), f16_decode(beside.x >> 16)) * vec2(six);
 }
 #endif
 
