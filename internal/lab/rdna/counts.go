@@ -63,9 +63,9 @@ func Class(op string) string {
 	return ClassScalar
 }
 
-// vectorClocks returns the clocks that a vector unit of 32 lanes issues an instruction for, by AMD's
-// peak rates: four times as many for transcendental functions, and 256, with RDNA4 512 (of E4M3 1024)
-// operations of a matrix a clock.
+// vectorClocks returns the clocks that a vector unit of 32 lanes issues an instruction for, by
+// AMD's peak rates: four times as many for transcendental functions, and 256, with RDNA4 512 (of
+// E4M3 1024) operations of a matrix a clock.
 func vectorClocks(op string, lanes, gfx int) uint64 {
 	switch class := Class(op); {
 	case class == ClassMatrix && gfx < 12:

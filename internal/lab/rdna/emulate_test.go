@@ -114,10 +114,10 @@ func run(t *testing.T, gpu *rdna.Machine, dev *vk.Device, opts verify.Options) (
 	return passed
 }
 
-// TestCounts counts what recorded tokens of a C4A layer of V4 attend, in decode and in a prompt, and
-// prints a line of Markdown for each kernel: launches, workgroups, waves, instructions by class,
-// clocks of shared memory and the least, bytes and lines of memory, and clocks of a workgroup's
-// vector instructions, shared memory and memory on a compute unit.
+// TestCounts counts what recorded tokens of a C4A layer of V4 attend, in decode and in a prompt,
+// and prints a line of Markdown for each kernel: launches, workgroups, waves, instructions by
+// class, clocks of shared memory and the least, bytes and lines of memory, and clocks of a
+// workgroup's vector instructions, shared memory and memory on a compute unit.
 func TestCounts(t *testing.T) {
 	gpu, dev := emulated(t)
 	gpu.Count = true
@@ -131,7 +131,8 @@ func TestCounts(t *testing.T) {
 				continue
 			}
 			found = true
-			fmt.Printf("| %s | `%s` | %d | %d | %d of %d |", os.Getenv(testkit.EmulateEnv), n.Kernel, n.Launches, n.Groups, n.Waves, n.Lanes)
+			fmt.Printf("| %s | `%s` | %d | %d | %d of %d |", os.Getenv(testkit.EmulateEnv), n.Kernel, n.Launches, n.Groups, n.Waves,
+				n.Lanes)
 			for _, class := range rdna.Classes {
 				fmt.Printf(" %d |", n.Instructions[class])
 			}

@@ -5,8 +5,8 @@
 #version 460
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint FAULT = 0u;
-// FAULT 1: no barrier, 2: no bound, 3: shared memory is read that was not written, 4: two waves write
-// one word, so that all get the number of the one that came last.
+// FAULT 1: no barrier, 2: no bound, 3: shared memory is read that was not written, 4: two waves
+// write one word, so that all get the number of the one that came last.
 layout(set = 0, binding = 0) readonly buffer In { uint v[]; } in_;
 layout(set = 0, binding = 1) writeonly buffer Out { uint v[]; } out_;
 layout(push_constant) uniform Push { uint n; } pc;
