@@ -120,7 +120,7 @@ func newEngine(dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, o 
 		e.ropes[l.rope] = tensor.Tensor{}
 	}
 	e.now.init(len(layers), o.MaxSessions)
-	e.sizes = stepSizes{e: e, all: map[int]*stepSize{}}
+	e.sizes = stepSizes{e: e, all: map[int]*stepSize{}, budget: budgetOf(dev)}
 	return e
 }
 
@@ -235,17 +235,6 @@ func (e *Engine) Layers() int { return len(e.layers) }
 // TopK is the width of picks: index_topk of the model.
 func (e *Engine) TopK() int { return e.cfg.TopK }
 
-// Caches returns the caches of a layer, for tests and measurements that fill them. Growing
-// replaces their memory. An unknown layer has none.
-func (e *Engine) Caches(number int) layer.Caches {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if number < 0 || number >= len(e.layers) {
-		return layer.Caches{}
-	}
-	return e.layers[number].reads()
-}
-
 // Prepare allocates and records what steps of `tokens` tokens need, so that the first of them does
 // not have to. It waits while a step is in progress. Only Step.SetInput allocates and records more,
 // for hidden states in host memory. Errors: those of Begin and of Step.Submit.
@@ -295,7 +284,7 @@ type EngineMemory struct {
 	Tables    uint64 // block tables, cosines and sines
 	Steps     uint64 // what passes between operations, of the largest size in use, and the metadata of steps of each
 	Workspace uint64 // rows that are gathered to be attended, 256 MiB at most
-	Hidden    uint64 // hidden states, kept picks and LSE, those in host memory included
+	Hidden    uint64 // hidden states and kept picks, those in host memory included
 	Host      uint64 // of Steps and Hidden: what is mapped host memory
 }
 

@@ -30,7 +30,10 @@ func TestEngineBudget(t *testing.T) {
 	for _, byLayer := range []bool{false, true} {
 		for _, budget := range []time.Duration{-1, 0, 1, 2 * time.Millisecond} {
 			t.Run(fmt.Sprintf("%v/%v", byLayer, budget), func(t *testing.T) {
-				e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 150, MaxStep: 48, SubmitBudget: budget, LayerByLayer: byLayer})
+				e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 150, MaxStep: 48, LayerByLayer: byLayer})
+				if budget != 0 {
+					e.SetBudget(budget)
+				}
 				got := division(t, e, cfg.Hidden, 144, hidden)
 				if want == nil {
 					want = got

@@ -81,7 +81,7 @@ func TestEngineKinds(t *testing.T) {
 	}
 	for _, chunk := range []int{tokens, 22} {
 		t.Run(fmt.Sprint(chunk), func(t *testing.T) {
-			e := engine(t, dev, c, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxSessions: 2, MaxStep: chunk, KeepTopK: true, KeepLSE: true})
+			e := engine(t, dev, c, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxSessions: 2, MaxStep: chunk, KeepTopK: true})
 			checkFormula(t, c, m.Values, hidden, division(t, e, c.Hidden, prefill, hidden))
 			sameRestored(t, e, c.Hidden, hidden)
 		})

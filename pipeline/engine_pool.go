@@ -1,7 +1,6 @@
 package pipeline
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -183,7 +182,6 @@ func (e *Engine) pool(spec model.PoolSpec) *enginePool {
 		}
 	}
 	p := &enginePool{PoolSpec: spec, index: len(e.pools), keep: spec.Kept(e.cfg.Window)}
-	p.Page = cmp.Or(e.opts.Pages[p.Name], p.Page)
 	e.pools = append(e.pools, p)
 	return p
 }

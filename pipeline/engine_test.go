@@ -51,7 +51,6 @@ func division(t testing.TB, e *pipeline.Engine, width, prefill int, hidden []flo
 	for at := prefill * width; at < len(hidden); at += width {
 		for i, one := range extend(t, s, e.Layers(), hidden[at:at+width]) {
 			all[i].Out, all[i].TopK = append(all[i].Out, one.Out...), append(all[i].TopK, one.TopK...)
-			all[i].LSE = append(all[i].LSE, one.LSE...)
 		}
 	}
 	assert.Equal(t, len(hidden)/width, s.Len(), "tokens")
@@ -146,7 +145,7 @@ func TestEngineDivisions(t *testing.T) {
 		tokens := len(hidden) / c.Hidden
 		cfg, layers := uploaded(t, dev, written(t, m))
 		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: chunk, Keys: cache.IndexKeyMXFP4,
-			KeepTopK: true, KeepLSE: true})
+			KeepTopK: true})
 		all := division(t, e, cfg.Hidden, tokens-6, hidden)
 		for i, got := range all {
 			picks := 0
@@ -155,7 +154,6 @@ func TestEngineDivisions(t *testing.T) {
 			}
 			require.Equal(t, len(hidden), len(got.Out), "layer %d", i)
 			assert.Equal(t, picks, len(got.TopK), "layer %d", i)
-			assert.Equal(t, tokens*cfg.Heads, len(got.LSE), "layer %d", i)
 		}
 		return all
 	}

@@ -14,7 +14,7 @@ const opWarm = "pipeline: warm"
 // tables of positions at their full length. It waits while another step is in progress. No step
 // compiles anything from then on. None records its commands again either, unless caches grow
 // (EngineOptions.CacheBytes), SetTiming asks for it, or a step has much more to do than these, so
-// that a submission might exceed EngineOptions.SubmitBudget.
+// that a submission might take too long (Step.Submit).
 //
 // What EngineOptions.Between records runs, too, on what its memory holds by then. Hidden states
 // may hold anything. Warm needs as many sessions as MaxStep tokens take, and pages for them, and
@@ -116,7 +116,7 @@ func (e *Engine) warmStep(ctx context.Context, chunks []Chunk, host bool, pieces
 	defer e.mu.Unlock()
 	return most, !slices.ContainsFunc(keys, func(k commandKey) bool {
 		c := st.b.recorded[k]
-		return c == nil || !c.suits(e.budget(), st.work)
+		return c == nil || !c.suits(e.sizes.budget, st.work)
 	}), nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	probe "github.com/vkmla/vkmla/internal/probe/engine"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -303,3 +304,12 @@ func (e *Engine) LeastGather() (least uint64, layer int) {
 	}
 	return least, layer
 }
+
+// Caches, Advance, ReuseInputs and SetBudget are those of internal/probe/engine.
+func (e *Engine) Caches(layer int) probe.Caches { return e.cachesOf(layer) }
+
+func (e *Engine) SetBudget(d time.Duration) { e.setBudget(d) }
+
+func (s *Session) Advance(ctx context.Context, n int) error { return s.advanceBy(ctx, n) }
+
+func (st *Step) ReuseInputs() error { return st.reuseInputs() }

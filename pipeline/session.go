@@ -1,7 +1,6 @@
 package pipeline
 
 import (
-	"context"
 	"fmt"
 	"math"
 
@@ -14,7 +13,6 @@ const (
 	opFork        = "pipeline: fork session"
 	opTruncate    = "pipeline: truncate session"
 	opSession     = "pipeline: close session"
-	opAdvance     = "pipeline: advance session"
 )
 
 // Session is a sequence of tokens of an Engine: which pages hold what the layers keep of
@@ -345,62 +343,5 @@ func (s *Session) settle() error {
 	s.wake()
 	err := s.reserve(s.tables, 0)
 	s.wake()
-	return err
-}
-
-// Advance lengthens the session by n tokens that no layer has seen: all that caches hold of them is
-// zeros. It serves measurements at a length (see Engine.Caches), and callers that write the pages
-// themselves, afterwards. It waits while a step of other sessions is in progress.
-//
-// Errors: vk.ErrArgument for a negative n; ErrSequenceFull, cache.ErrPoolFull,
-// ErrInStep; the context's; vk.ErrClosed, vk.ErrDeviceLost. Then the session may have got
-// some of the tokens.
-func (s *Session) Advance(ctx context.Context, n int) error {
-	e := s.e
-	e.mu.Lock()
-	err := s.free() // its own step would never let it in
-	e.mu.Unlock()
-	if err == nil {
-		err = e.betweenSteps(ctx, func() error { return s.advance(ctx, n) })
-	}
-	if err != nil {
-		return wrap(opAdvance, err)
-	}
-	return nil
-}
-
-func (s *Session) advance(ctx context.Context, n int) (err error) {
-	e, from := s.e, s.at.length
-	switch err := s.free(); {
-	case err != nil:
-		return err
-	case n < 0:
-		return badArgument(opAdvance, "n", n, "at least 0")
-	case n > e.opts.MaxTokens-from:
-		return fmt.Errorf("%w: %d tokens and %d more, of at most %d", ErrSequenceFull, from, n, e.opts.MaxTokens)
-	}
-	e.now.byRow[s.row] = 0 // it cannot be changed meanwhile
-	defer e.now.clearRows()
-	pages := make(pageCounts, len(e.pools))
-	for n > 0 && err == nil {
-		part := min(n, e.opts.MaxStep)
-		clear(pages)
-		s.need(s.tables, part, pages)
-		if err = e.ensure(ctx, pages); err != nil {
-			break
-		}
-		if err = s.reserve(s.tables, part); err != nil {
-			break
-		}
-		s.at.length += part
-		if err = s.recycle(); err == nil {
-			n -= part
-		}
-	}
-	s.wake() // the device has none of the new entries
-	s.blank(from)
-	if err == nil {
-		err = e.workPages(ctx)
-	}
 	return err
 }

@@ -30,7 +30,7 @@ type sessions struct {
 	layers []*model.DeviceLayer
 	hidden []float32
 	want   []pipeline.Appended // of each layer
-	pages  map[string]int      // EngineOptions.Pages of engines
+	pages  map[string]int      // slots of engines, by pool
 	of     *sessionModel
 }
 
@@ -39,16 +39,16 @@ type sessionModel struct {
 	name      string
 	config    func() model.Config
 	records   model.Records
-	vllm, odd map[string]int // EngineOptions.Pages: as vLLM has them, and such that divide nothing
+	vllm, odd map[string]int // slots of a page: as vLLM has them, and such that divide nothing
 }
 
 var (
-	v4Sessions = sessionModel{"v4", v4Layers, model.RecordsV4, model.VLLMPages(), oddPages}
+	v4Sessions = sessionModel{"v4", v4Layers, model.RecordsV4, fakemodel.VLLMPages(), oddPages}
 	// v41Sessions have a layer of each role. From 25 tokens on not all entries are candidates.
 	v41Sessions = sessionModel{"v41", v41Layers, model.RecordsV41, v41Pages, v41OddPages}
 	v41InV4     = sessionModel{"v41 in v4 records", v41Layers, model.RecordsV4, v41Pages, v41OddPages}
 
-	v41Pages    = model.VLLMPagesV41(64)
+	v41Pages    = fakemodel.VLLMPagesV41(64)
 	v41OddPages = map[string]int{"window": 23, "ratio2": 48, "ratio2.state": 3, "ratio1": 80}
 )
 
@@ -105,10 +105,7 @@ func newSessions(t testing.TB, dev *vk.Device, of *sessionModel) *sessions {
 
 func (x *sessions) engine(t testing.TB, o pipeline.EngineOptions) *pipeline.Engine {
 	t.Helper()
-	if o.Pages == nil {
-		o.Pages = x.pages
-	}
-	return engine(t, x.dev, x.cfg, x.layers, o)
+	return engine(t, x.dev, fakemodel.Paged(x.cfg, x.pages), x.layers, o)
 }
 
 // run appends the session's next tokens, up to a length, in the steps that all tests

@@ -50,7 +50,7 @@ type Step struct {
 	pieces int // of gathered rows, see commandKey
 
 	begun     bool            // the metadata is with the device
-	reuses    bool            // see ReuseInputs
+	reuses    bool            // inputs are what an earlier step left, see probe.ReuseInputs
 	warms     bool            // see Engine.Warm
 	host      bool            // inputs come from host memory
 	layer     int             // whose inputs were set last
@@ -115,8 +115,9 @@ func (st *Step) RunLayer(ctx context.Context, layer int) error {
 	return st.Wait(ctx)
 }
 
-// Submit hands all layers to the device, in as few submissions as
-// EngineOptions.SubmitBudget permits, and returns.
+// Submit hands all layers to the device, in few submissions, and returns. Each takes at most 200 ms,
+// or half of what the driver's watchdog is thought to allow: no watchdog stops it, and other
+// programs get their turn. See Stats.Longest.
 //
 // With semaphores the layers wait for other devices or APIs, and tell them that all layers are
 // done; see vk.Sync. If what is waited for never comes, Wait ends the step with vk.ErrUnsignalled,

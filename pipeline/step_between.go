@@ -9,13 +9,11 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-const opRecordAgain = "pipeline: record again"
-
 // Between is a place in the commands of a step: in front of a layer, or after the last one.
 // EngineOptions.Between is called for every such place, in order. It records with rec how the input
 // of the next layer is made from the output of the one before: launches of the caller's kernels
 // (vk.Device.Kernel), fills, copies, operations of this module. The recorder derives the barriers.
-// Of rec's methods it calls only Dispatch, Fill, Copy, Section and Separate.
+// Of rec's methods it calls only Dispatch, Fill, Copy and Section.
 //
 // All layers share one tensor of inputs and one of outputs, which may be read and written. In front
 // of layer 0 the input holds what Step.SetInput, or commands that wrote Step.Input, put there.
@@ -26,8 +24,8 @@ const opRecordAgain = "pipeline: record again"
 // index lists or runs beside them; it waits for no more than the metadata below, if it reads any.
 //
 // Engine.Prepare, Step.Submit and Step.SubmitLayer call the function whenever a size of step is
-// recorded: when it is first needed, once its times are known (EngineOptions.SubmitBudget), after
-// caches have grown, after SetTiming and RecordAgain. The tensors may differ each time, but for
+// recorded: when it is first needed, once its times are known (see Step.Submit), after caches have
+// grown, after SetTiming. The tensors may differ each time, but for
 // one size it has to record the same operations in the same order: their times are known by their
 // numbers. They count for the budget; a launch that exceeds it alone is divided if its kernel is
 // vk.KernelSpec.Divisible. The engine is locked meanwhile: the function must not call methods of
@@ -35,8 +33,7 @@ const opRecordAgain = "pipeline: record again"
 //
 // What is recorded runs for every step of the size, and after an error it may run again for the
 // same step, so memory that it adds to is set in front of layer 0. Memory that it uses stays open
-// until the engine is closed, since it may be recorded again at any time; to use other memory,
-// call RecordAgain.
+// until the engine is closed, since it may be recorded again at any time.
 //
 // An error of the function ends the recording. It arrives wrapped, with the place, and Prepare or
 // Submit can be tried again.
@@ -132,15 +129,6 @@ func (st *Step) checkOrder(layer int) error {
 		want = fmt.Sprintf("%d or %d, the next one", st.first, next)
 	}
 	return badArgument(opSubmit, "layer", layer, "%s", want)
-}
-
-// RecordAgain makes later steps, and Prepare, record their commands anew. It is for callers whose
-// EngineOptions.Between would now record something else: commands keep the memory and arguments
-// that they were recorded with.
-//
-// Errors: the context's while a step is in progress; vk.ErrClosed, vk.ErrDeviceLost.
-func (e *Engine) RecordAgain(ctx context.Context) error {
-	return e.renew(ctx, opRecordAgain, func() {})
 }
 
 // renew drops all recorded commands while no step is in progress, and makes a change for those to

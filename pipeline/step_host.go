@@ -16,14 +16,13 @@ const (
 	opInput  = "pipeline: set input"
 	opOutput = "pipeline: read output"
 	opPicks  = "pipeline: read top-k"
-	opLSE    = "pipeline: read lse"
 	opAppend = "pipeline: append"
 )
 
 // SetInput gives a layer the hidden states of a chunk's tokens from host memory: values
 // [n, Hidden], rounded to bf16. If one input of a step is set like this, all have to be, each
-// before its layer is submitted. Outputs and what is kept are then copied back for ReadOutput,
-// ReadTopK and ReadLSE. With EngineOptions.LayerByLayer a layer has to run before the next one's
+// before its layer is submitted. Outputs and what is kept are then copied back for ReadOutput and
+// ReadTopK. With EngineOptions.LayerByLayer a layer has to run before the next one's
 // inputs are set. With EngineOptions.Between only layer 0 has inputs.
 //
 // Errors: vk.ErrArgument for an unknown layer or chunk, a wrong number of values, or a later layer
@@ -181,31 +180,6 @@ func (st *Step) ReadTopK(layer, chunk int, values []int32) error {
 	return nil
 }
 
-// ReadLSE is ReadOutput for what Step.LSE describes: values [n, H]. It needs EngineOptions.KeepLSE.
-// With Between, that of all layers can be read after Submit.
-//
-// Errors: those of ReadOutput; vk.ErrArgument without KeepLSE.
-func (st *Step) ReadLSE(layer, chunk int, values []float32) error {
-	st.e.mu.Lock()
-	defer st.e.mu.Unlock()
-	width := st.e.heads()
-	x, err := st.chunk(opLSE, layer, chunk, len(values), width)
-	if err == nil && !st.e.opts.KeepLSE {
-		err = badArgument(opLSE, "EngineOptions.KeepLSE", "false", "true, for sums to be kept")
-	}
-	if err == nil {
-		err = st.readable(opLSE, layer, st.e.opts.LayerByLayer)
-	}
-	if err == nil {
-		err = st.gives(opLSE, layer)
-	}
-	if err != nil {
-		return err
-	}
-	copy(values, part[float32](st.b.hostLSE.of(layer), x, width))
-	return nil
-}
-
 // chunk checks the arguments of a call about a chunk, with n values unless n is negative.
 func (st *Step) chunk(op string, layer, chunk, n, width int) (x stepPart, err error) {
 	parts := st.e.now.parts
@@ -252,7 +226,6 @@ func (st *Step) gives(op string, layer int) error {
 type Appended struct {
 	Out  []float32 // [n, Hidden]; nil where a layer gives nothing, see Chunk
 	TopK []int32   // [n, TopK]: the indexer's picks, ascending, then -1; nil without an indexer or EngineOptions.KeepTopK
-	LSE  []float32 // [n, H]: see Step.LSE; nil without EngineOptions.KeepLSE
 }
 
 // Append runs the next n tokens of a session through all layers, with hidden states in host
@@ -298,7 +271,6 @@ func (s *Session) Append(ctx context.Context, hidden [][]float32) ([]Appended, e
 			for i := range res { // layers may have run before the step failed
 				res[i].Out = res[i].Out[:min(at*width, len(res[i].Out))]
 				res[i].TopK = res[i].TopK[:min(at*e.TopK(), len(res[i].TopK))]
-				res[i].LSE = res[i].LSE[:min(at*e.heads(), len(res[i].LSE))]
 			}
 			return res, fmt.Errorf("%s: %w", opAppend, err)
 		}
@@ -325,10 +297,6 @@ func (s *Session) appendStep(ctx context.Context, hidden [][]float32, at, n int,
 		if err == nil && !st.TopK(i).IsZero() {
 			r.TopK = append(r.TopK, make([]int32, n*e.TopK())...)
 			err = st.ReadTopK(i, 0, r.TopK[at*e.TopK():])
-		}
-		if err == nil && e.opts.KeepLSE && gives {
-			r.LSE = append(r.LSE, make([]float32, n*e.heads())...)
-			err = st.ReadLSE(i, 0, r.LSE[at*e.heads():])
 		}
 		return err
 	}

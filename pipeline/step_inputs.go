@@ -15,28 +15,13 @@ import (
 // A layer does not run on rows that were not written: they are another session's, of an earlier
 // step. Unless SetInput gave them, the rows of all chunks have to be overwritten by what was
 // submitted since Begin, as vk.Buffer.Overwritten counts. With EngineOptions.LayerByLayer all
-// layers have one input, and what was written for one counts for the next. See also ReuseInputs.
+// layers have one input, and what was written for one counts for the next.
 //
 // With EngineOptions.Between all layers have one input. The caller writes that of layer 0; what
 // Between records reads it, and writes those of the others.
 //
-// Input, Output, LSE and TopK are zero tensors for an unknown layer.
+// Input, Output and TopK are zero tensors for an unknown layer.
 func (st *Step) Input(layer int) tensor.Tensor { return st.tensor(&st.b.in, layer) }
-
-// ReuseInputs says that this step's inputs are what Input holds already: rows of an earlier step,
-// or what was written in a way that vk does not see. Without it a layer whose input was not written
-// since Begin is refused. It serves measurements that repeat a step.
-//
-// Errors: vk.ErrClosed, vk.ErrDeviceLost.
-func (st *Step) ReuseInputs() error {
-	st.e.mu.Lock()
-	defer st.e.mu.Unlock()
-	if err := st.active(); err != nil {
-		return fmt.Errorf("%s: %w", opInput, err)
-	}
-	st.reuses = true
-	return nil
-}
 
 // checkInputs demands that the inputs of a layer, or of all, were set if any was.
 func (st *Step) checkInputs(layer int) error {

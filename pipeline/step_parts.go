@@ -11,9 +11,16 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// defaultSubmitBudget is a fraction of what desktops' watchdogs allow, and short enough for other
-// programs to get their turn.
-const defaultSubmitBudget = 200 * time.Millisecond
+// submitBudget is the longest time that a submission may take, so that no watchdog stops it and
+// other programs get their turn: a fraction of what desktops' watchdogs allow. A step with more to
+// do takes several submissions, with the same results.
+//
+// To learn what operations take, the first step of a size submits each of them alone, as does a
+// step with much more to do, which might exceed the budget. Attention and products that exceed it
+// alone are divided into up to 64 pieces; before they are measured, by an estimate from their bytes
+// and multiply-adds at rates that slow devices reach. On a device without timestamps the host's
+// clock tells. See Stats.Longest.
+const submitBudget = 200 * time.Millisecond
 
 // leastEstimate is the shortest time that launches are divided by before they were timed: estimates
 // serve to stay clear of watchdogs, which allow a thousand times as long.
@@ -104,20 +111,18 @@ func pack(times []float64, budget float64) (before []int) {
 	return before
 }
 
-// budget returns the longest time that a submission may take: at most half of what the driver's
-// watchdog is thought to allow, whatever the caller asks for. Negative: any time.
-func (e *Engine) budget() time.Duration {
-	limit, _ := tuning.Watchdog(e.dev.Adapter())
-	if limit == 0 {
-		return e.opts.SubmitBudget
+// budgetOf returns submitBudget, or half of what the driver's watchdog is thought to allow.
+func budgetOf(dev *vk.Device) time.Duration {
+	if limit, _ := tuning.Watchdog(dev.Adapter()); limit > 0 {
+		return min(submitBudget, limit/2)
 	}
-	return min(e.opts.SubmitBudget, limit/2)
+	return submitBudget
 }
 
 // divide prepares the recording of commands that replace old, which may be nil: first with a
 // submission for each operation, to learn their times, then with as few as the budget permits.
 func (e *Engine) divide(rec *vk.Recorder, old *stepCommands) (*stepCommands, error) {
-	budget := e.budget()
+	budget := e.sizes.budget
 	fresh := &stepCommands{}
 	if budget < 0 {
 		return fresh, nil

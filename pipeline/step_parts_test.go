@@ -27,9 +27,10 @@ func (x *sessions) budget(t *testing.T) {
 		name   string
 		budget time.Duration
 	}{{"none", -1}, {"default", 0}, {"small", 2 * time.Millisecond}, {"tiny", 1}} {
-		o := sessionOptions()
-		o.SubmitBudget = c.budget
-		e := x.engine(t, o)
+		e := x.engine(t, sessionOptions())
+		if c.budget != 0 {
+			e.SetBudget(c.budget)
+		}
 		s := must[*pipeline.Session](t)(e.Open())
 		x.rest(t, c.name, s)
 		parts, each := e.Submissions(1)
@@ -121,14 +122,14 @@ func TestUntimedStep(t *testing.T) {
 	for i := range hidden {
 		hidden[i] = float32(i%13) - 6
 	}
-	run := func(o pipeline.EngineOptions) ([]float32, *pipeline.Engine) {
-		o.MaxTokens, o.MaxStep = 48, tokens
-		e := engine(t, dev, cfg, layers, o)
+	run := func(budget time.Duration) ([]float32, *pipeline.Engine) {
+		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 48, MaxStep: tokens})
+		e.SetBudget(budget)
 		s := must[*pipeline.Session](t)(e.Open())
 		return must[[]pipeline.Appended](t)(s.Append(t.Context(), [][]float32{hidden}))[0].Out, e
 	}
-	want, _ := run(pipeline.EngineOptions{SubmitBudget: -1})
-	got, e := run(pipeline.EngineOptions{SubmitBudget: budget})
+	want, _ := run(-1)
+	got, e := run(budget)
 	assert.Equal(t, want, got, "other bits in pieces")
 	tune, parts := tuning.Of(dev), e.Parts(tokens)
 	require.NotEmpty(t, parts)
@@ -165,8 +166,8 @@ func stepTorn(t *testing.T, cfg model.Config, records model.Records) {
 	const before = 127
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: cfg, Storage: fakemodel.FP8})))
-	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 140, MaxSessions: 2, MaxStep: 1, SubmitBudget: -1,
-		Records: records})
+	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 140, MaxSessions: 2, MaxStep: 1, Records: records})
+	e.SetBudget(-1)
 	require.NoError(t, e.Prepare(t.Context(), 1))
 	t.Logf("levels: %v", e.Levels(1, 0))
 	hidden := make([]float32, cfg.Hidden)
@@ -215,7 +216,8 @@ func stepTorn(t *testing.T, cfg model.Config, records model.Records) {
 func TestStepTornLayers(t *testing.T) {
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0, 0), Storage: fakemodel.FP8})))
-	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 140, MaxStep: 1, SubmitBudget: -1, LayerByLayer: true})
+	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 140, MaxStep: 1, LayerByLayer: true})
+	e.SetBudget(-1)
 	s := must[*pipeline.Session](t)(e.Open())
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))
 	values := make([]float32, cfg.Hidden)

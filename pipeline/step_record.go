@@ -18,7 +18,7 @@ func (b *stepSize) commands(key commandKey, work float64) (*stepCommands, error)
 	like := old
 	if old != nil && old.plain != plain {
 		like = nil // it has other operations
-	} else if old != nil && old.suits(b.e.budget(), work) {
+	} else if old != nil && old.suits(b.e.sizes.budget, work) {
 		return old, nil
 	}
 	began := time.Now()
@@ -152,8 +152,7 @@ func (b *stepSize) recordLayer(rec *vk.Recorder, i int, key commandKey, beside f
 	x := &b.layers[i]
 	step := b.args(x.kind, key.draft)
 	b.rowArgs(&step, x.kind, key.pieces)
-	err := x.Record(rec, step, layer.Args{Hidden: in, CosSin: b.e.ropes[l.rope], Out: out,
-		LSE: b.lse.of(i), Caches: l.reads(), Picks: x.picks, Blocks: x.blocks, Beside: beside})
+	err := x.Record(rec, step, layer.Args{Hidden: in, CosSin: b.e.ropes[l.rope], Out: out, Caches: l.reads(), Picks: x.picks, Blocks: x.blocks, Beside: beside})
 	keep := !topK.IsZero() && l.spec.Picks == model.PickOwn
 	if err == nil && keep {
 		err = rec.Copy(topK.View(), x.kind.TopK().View())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/vkmla/vkmla/pipeline/internal/layer"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
@@ -19,6 +20,7 @@ import (
 type stepSizes struct {
 	e       *Engine
 	all     map[int]*stepSize // by Step.Size
+	budget  time.Duration     // see submitBudget; negative: a step is one submission, for tests
 	scratch []*vk.Buffer      // each larger than those before, see place
 	counted uint64            // the bytes that scratch would have, see EngineOptions.Estimate
 }
@@ -155,7 +157,7 @@ func (e *Engine) share(s *memory.Scratch, layers []stepLayer, tokens int, entrie
 		x := &layers[i]
 		if l.spec.Picks == model.PickEarlier {
 			from := slices.Index(e.layers, l.picks)
-			for _, to := range []*layer.Picks{&x.picks, &layers[from].picks} {
+			for _, to := range []*layer.PickedSlots{&x.picks, &layers[from].picks} {
 				s.Add(fmt.Sprintf("slots of picks of layer %d", from), memory.Always, &to.Slots, tensor.I32, tokens, e.TopK())
 				s.Add(fmt.Sprintf("numbers of picks of layer %d", from), memory.Always, &to.Lens, tensor.I32, tokens)
 				if entries {

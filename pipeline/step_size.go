@@ -35,8 +35,8 @@ type stepSize struct {
 
 	// Hidden states and picks, a tensor for each layer or one for all. Those in host memory are
 	// allocated when they are first needed.
-	in, out, topK, lse                 hiddenStates
-	hostIn, hostOut, hostTopK, hostLSE hiddenStates
+	in, out, topK             hiddenStates
+	hostIn, hostOut, hostTopK hiddenStates
 
 	recorded map[commandKey]*stepCommands
 	broken   bool          // commands broke off, see repair
@@ -57,7 +57,7 @@ type kindKey struct{ spec, pool string }
 type stepLayer struct {
 	*layer.Layer
 	kind   *stepKind
-	picks  layer.Picks             // see layer.Args
+	picks  layer.PickedSlots       // see layer.Args
 	blocks indexer.CandidateBlocks // likewise
 }
 
@@ -172,9 +172,6 @@ func (e *Engine) out() tensor.DType {
 	return tensor.BF16
 }
 
-// heads returns the number of heads that the engine's weights have.
-func (e *Engine) heads() int { return e.cfg.Heads / e.ranks }
-
 // ranksOf returns among how many devices the weights' heads are divided. Weights of a wrong shape
 // count as whole: the layers refuse them.
 func ranksOf(cfg *model.Config, layers []*model.DeviceLayer) int {
@@ -199,7 +196,7 @@ func (e *Engine) kindConfig(l *engineLayer, tokens int) layer.KindConfig {
 	o := &e.opts
 	return layer.KindConfig{Spec: l.spec.LayerSpec, Model: &e.cfg, Ranks: e.ranks, Tokens: tokens, MaxLen: o.MaxTokens,
 		Caches: e.greatest(l), Variant: o.Variant, Hadamard: e.cfg.Hadamard, Group: e.group(tokens), Invariant: o.Invariant,
-		Quantise: o.QuantiseActivations, LSE: o.KeepLSE, Out: e.out(), Name: fmt.Sprint(l.kindKey()),
+		Quantise: o.QuantiseActivations, Out: e.out(), Name: fmt.Sprint(l.kindKey()),
 		Requests: o.MaxSessions, Workspace: gatherBytes, Count: e.count.in(vk.DeviceLocal).steps}
 }
 
@@ -314,11 +311,6 @@ func (b *stepSize) buildHidden() (err error) {
 	if e.opts.LayerByLayer {
 		kept = 1 // else those of all layers are read when the step has run
 	}
-	if e.opts.KeepLSE {
-		if b.lse, err = e.newHiddenStates(out, kept, tensor.F32, b.tokens, e.heads()); err != nil {
-			return err
-		}
-	}
 	if !e.opts.KeepTopK || !slices.ContainsFunc(e.layers, func(l *engineLayer) bool { return l.spec.Picks == model.PickOwn }) {
 		return nil
 	}
@@ -334,7 +326,7 @@ type twins struct {
 
 // results are those that a layer writes, hidden all.
 func (b *stepSize) results() []twins {
-	return []twins{{&b.out, &b.hostOut, vk.Readback}, {&b.topK, &b.hostTopK, vk.Readback}, {&b.lse, &b.hostLSE, vk.Readback}}
+	return []twins{{&b.out, &b.hostOut, vk.Readback}, {&b.topK, &b.hostTopK, vk.Readback}}
 }
 
 func (b *stepSize) hidden() []twins { return append(b.results(), twins{&b.in, &b.hostIn, vk.Upload}) }

@@ -15,8 +15,8 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	probe "github.com/vkmla/vkmla/internal/probe/engine"
 	"github.com/vkmla/vkmla/pipeline"
-	"github.com/vkmla/vkmla/pipeline/internal/layer"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 )
@@ -151,7 +151,7 @@ func randomRow(rng *rand.Rand, records model.Records, store model.Store) []byte 
 }
 
 // writeRows writes rows to a cache, whose other bytes stay.
-func writeRows(t *testing.T, caches layer.Caches, store model.Store, slot func(at int) int, rows map[int][]byte) {
+func writeRows(t *testing.T, caches probe.Caches, store model.Store, slot func(at int) int, rows map[int][]byte) {
 	t.Helper()
 	pool, place := places(caches, store)
 	data := testkit.Download[byte](t, pool)
@@ -163,7 +163,7 @@ func writeRows(t *testing.T, caches layer.Caches, store model.Store, slot func(a
 }
 
 // places are a cache's memory, and where in it the numbers and the scales of a slot begin.
-func places(caches layer.Caches, store model.Store) (pool tensor.Tensor, place func(slot int) (numbers, scales int64)) {
+func places(caches probe.Caches, store model.Store) (pool tensor.Tensor, place func(slot int) (numbers, scales int64)) {
 	type layout interface {
 		RowOffset(slot int64) int64
 		ScaleOffset(slot int64) int64
@@ -181,7 +181,7 @@ func places(caches layer.Caches, store model.Store) (pool tensor.Tensor, place f
 }
 
 // scaleBytes are the bytes of scales of a slot.
-func scaleBytes(caches layer.Caches, store model.Store) int {
+func scaleBytes(caches probe.Caches, store model.Store) int {
 	switch store {
 	case model.StoreWindow:
 		return caches.Window.Layout.Record.ScaleBytes()

@@ -16,7 +16,7 @@ type source int
 const (
 	fromHidden  source = iota // Args.Hidden
 	fromQLoRA                 // the queries' bottleneck, normed
-	fromO                     // the attention's output, turned back
+	fromO                     // the attention's output, with RoPE undone
 	fromOLoRA                 // what wo_a gives
 	fromLatents               // latents, from which index keys are made; always bf16
 	sources                   // how many there are
@@ -71,10 +71,10 @@ func (l *Layer) quantise(uses []use) error {
 		switch {
 		case u.x == projection.ActivationBF16:
 		case u.to == &l.oa && u.x != projection.ActivationNVFP4:
-			if err := k.output.buildQuant(k, u.x); err != nil {
+			if err := k.output.buildQuant(k); err != nil {
 				return err
 			}
-			l.turnsToCodes, u.to.coded = true, &k.output.coded
+			l.unropesToCodes, u.to.coded = true, &k.output.coded
 		default:
 			key := quantiserKey{from: u.from, format: u.x}
 			if u.x == projection.ActivationNVFP4 {

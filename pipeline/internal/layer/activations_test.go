@@ -42,7 +42,7 @@ func TestActivations(t *testing.T) {
 				valid := tokens - tokens/4
 				x := quantisedLayer{l, a, valid}
 				x.check(t, &l.qkv, "QKV", l.w.QKV, 1, a.Hidden, l.kind.qkv)
-				x.check(t, &l.idxQB, "Indexer.QB", l.w.Indexer.QB, 1, l.kind.qr, l.kind.picks.q)
+				x.check(t, &l.idxQB, "Indexer.QB", l.w.Indexer.QB, 1, l.kind.qr, l.kind.indexer.q)
 				x.check(t, &l.oa, "OA", l.w.OA, cfg.Groups, l.kind.mla.o, l.kind.output.z)
 				x.check(t, &l.ob, "OB", l.w.OB, 1, l.kind.output.z, a.Out)
 				run(t, dev, func(rec *vk.Recorder) error { return l.qb.record(rec, l.kind.qr, l.kind.mla.q) }) // it was normed in place

@@ -2,11 +2,11 @@
 // states, for steps of T tokens:
 //
 //	qr | kv = norms of Hidden . [wq_a; wkv]
-//	q       = heads of qr . wq_b, normed in V4, and turned; kv turned, quantised and stored
+//	q       = heads of qr . wq_b, normed in V4, with RoPE; kv with RoPE, quantised and stored
 //	entries = what the compressor makes of Hidden, stored
 //	picks   = entries that the indexer picks for each token, by keys of Hidden or of the entries
 //	o       = attention of q to the window and to picks, or to all entries, or to the window alone
-//	Out     = (o turned back, by groups . wo_a) . wo_b
+//	Out     = (o with RoPE undone, by groups . wo_a) . wo_b
 //
 // Weights are used in the format that they are stored in. Activations between the operations
 // are bf16, but the compressors' inputs, which are f32; sums are f32. With KindConfig.Quantise

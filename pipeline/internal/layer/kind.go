@@ -54,14 +54,8 @@ type KindConfig struct {
 	Group int
 	// Invariant gives a token the same bits whatever Tokens is and wherever in a step it stands.
 	Invariant bool
-	// Output is the form in which wo_a takes the attention's output.
-	Output projection.ActivationFormat
-	// LSE makes layers write Args.LSE. The attention's parts are then joined by a launch of their
-	// own, since the one of wo_a and wo_b does not write it.
-	LSE bool
 	// Quantise gives products inputs with as few bits as their weights have: 8 to those of FP8, 4
-	// to those of NVFP4, which need an input_scale. FP8 weights are those in blocks. Output, if it
-	// is not bf16, prevails for wo_a.
+	// to those of NVFP4, which need an input_scale. FP8 weights are those in blocks.
 	Quantise bool
 	// Out is the type of a layer's output: tensor.BF16, or tensor.F32 for partial sums of ranks,
 	// which are rounded once they are complete.
@@ -96,18 +90,18 @@ type Kind struct {
 	dev    *vk.Device
 	cfg    KindConfig
 	tune   *tuning.Layer
-	wish   wishes
+	want   wants
 	heads  int // of this rank, as groups
 	groups int
 	arena  *tensor.Arena // of counters; nil once closed
 	begun  bool          // see begin
 
-	lists  lists
-	main   *compressor // nil for layers without
-	keys   *compressor // of the indexer, likewise
-	picks  *selection  // likewise
-	mla    mla
-	output output
+	lists   lists
+	main    *compressor // nil for layers without
+	keys    *compressor // of the indexer, likewise
+	indexer *selection  // likewise
+	mla     mla
+	output  output
 
 	linears    map[projection.LinearConfig]*projection.Linear // that its layers share
 	quantisers map[quantiserKey]*quantised
@@ -166,8 +160,7 @@ func newKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
 		return nil, err
 	}
 	k := &Kind{dev: dev, cfg: cfg, tune: &tuning.Of(dev).Layer, heads: cfg.Model.Heads / cfg.Ranks, groups: cfg.Model.Groups / cfg.Ranks}
-	k.wish = wish(k.tune, cfg.Tokens, cfg.Caches.Compressed.Pool.Bytes())
-	k.wish.joins = k.wish.joins && !cfg.LSE
+	k.want = wanted(k.tune, cfg.Tokens, cfg.Caches.Compressed.Pool.Bytes())
 	compression := cfg.Spec.Compression
 	if cfg.Spec.Compresses() {
 		k.main = &compressor{compression: compression(headDim)}
@@ -175,12 +168,12 @@ func newKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
 	if cfg.Spec.Picks == model.PickOwn {
 		// In whole fours: of others the selection cannot go by tiles.
 		entries := max(1, (cfg.MaxLen/cfg.Spec.Ratio+3)/4) * 4
-		k.picks = &selection{entries: entries, candidates: cfg.Spec.Candidates}
+		k.indexer = &selection{entries: entries, candidates: cfg.Spec.Candidates}
 		if k.main != nil {
 			k.keys = &compressor{compression: compression(indexDim)}
 		}
 		if n := cfg.Model.CandidateBlocks * indexer.BlockEntries; cfg.Spec.Candidates == model.CandidatesUsed {
-			k.picks.entries = min(k.picks.entries, n)
+			k.indexer.entries = min(k.indexer.entries, n)
 		}
 	}
 	k.mla.width = cfg.entryWidth()
@@ -234,8 +227,8 @@ func (k *Kind) build() (err error) {
 	if err = k.buildCompressors(); err != nil {
 		return err
 	}
-	if k.picks != nil {
-		if err = k.picks.build(k); err != nil {
+	if k.indexer != nil {
+		if err = k.indexer.build(k); err != nil {
 			return err
 		}
 	}
@@ -247,7 +240,7 @@ func (k *Kind) build() (err error) {
 
 func (k *Kind) buildCompressors() error {
 	c := &k.cfg.Caches
-	saves := k.wish.saves
+	saves := k.want.saves
 	if k.main != nil {
 		if err := k.main.build(k.dev, c.State, cache.CompressConfig{Save: saves, Page: c.Compressed.Layout.Page,
 			Record: c.Compressed.Layout.Record,
@@ -278,8 +271,8 @@ func (k *Kind) tensors() {
 	if k.keys != nil {
 		k.keys.tensors(s, "keys", t)
 	}
-	if k.picks != nil {
-		k.picks.tensors(s, k)
+	if k.indexer != nil {
+		k.indexer.tensors(s, k)
 	}
 	if k.cfg.Spec.LatentKeys {
 		s.Add("latents", picking, &k.main.latents, tensor.BF16, t, headDim)
@@ -291,8 +284,8 @@ func (k *Kind) tensors() {
 // counters lists what is zeros between layers.
 func (k *Kind) counters() (l memory.List) {
 	l.Add(&k.arrived, tensor.U32, k.cfg.Tokens)
-	if k.picks != nil {
-		l.Add(&k.picks.arrived, tensor.I32, k.cfg.Tokens)
+	if k.indexer != nil {
+		l.Add(&k.indexer.arrived, tensor.I32, k.cfg.Tokens)
 	}
 	return l
 }
@@ -314,8 +307,8 @@ func (k *Kind) begin(ctx context.Context) error {
 // Counters are tensors that hold zeros between layers.
 func (k *Kind) Counters() []tensor.Tensor {
 	list := []tensor.Tensor{k.arrived}
-	if k.picks != nil {
-		list = append(list, k.picks.arrived)
+	if k.indexer != nil {
+		list = append(list, k.indexer.arrived)
 	}
 	return list
 }
@@ -334,10 +327,10 @@ func (k *Kind) Reset(rec *vk.Recorder) error {
 // TopK returns the picks [T, TopK] i32 of the layer that ran last: entries of the token's
 // request in ascending order, then -1. It is a zero tensor for layers without an indexer.
 func (k *Kind) TopK() tensor.Tensor {
-	if k.picks == nil {
+	if k.indexer == nil {
 		return tensor.Tensor{}
 	}
-	return k.picks.topK
+	return k.indexer.topK
 }
 
 // Room is KindConfig.Room of the kind.
@@ -362,9 +355,9 @@ func (k *Kind) Close() error {
 	return err
 }
 
-// norms returns the operation that norms the bottleneck and KV rows of layers whose products
+// qkvNormOp returns the operation that norms the bottleneck and KV rows of layers whose products
 // do not.
-func (k *Kind) norms() (_ *projection.QKVNorm, err error) {
+func (k *Kind) qkvNormOp() (_ *projection.QKVNorm, err error) {
 	if k.norm == nil {
 		k.norm, err = projection.NewQKVNorm(k.dev, projection.QKVNormConfig{Rank: k.cfg.Model.QRank, Eps: k.cfg.Model.Eps})
 	}

@@ -29,8 +29,8 @@ type Layer struct {
 	norm   *projection.QKVNorm     // nil where norms are part of other operations
 	chain  *projection.LinearChain // wo_a and wo_b in one launch; nil if they are two
 
-	inputs       [sources][]layerInput // with fewer bits, that products take; none where all are bf16
-	turnsToCodes bool                  // what turns the attention's output back makes it FP8
+	inputs         [sources][]layerInput // with fewer bits, that products take; none where all are bf16
+	unropesToCodes bool                  // what undoes RoPE in the attention's output makes it FP8
 
 	qkv, qb, oa, ob             linear
 	gates                       linear // with a compressor
@@ -54,9 +54,8 @@ type use struct {
 // of the kind had before. The caller closes the layer.
 //
 // Errors: vk.ErrArgument for weights of another kind, of shapes that the configuration does not
-// have, a wo_a that KindConfig.Output cannot take, or an input_scale that KindConfig.Quantise
-// cannot; vk.ErrClosed for a kind or weights that were closed; those of projection.NewLinear and
-// of tensor.New.
+// have, or an input_scale that KindConfig.Quantise cannot take; vk.ErrClosed for a kind or weights
+// that were closed; those of projection.NewLinear and of tensor.New.
 func (k *Kind) NewLayer(ctx context.Context, w *model.DeviceLayer) (*Layer, error) {
 	if err := k.checkWeights(w); err != nil {
 		return nil, err
@@ -92,12 +91,10 @@ func (k *Kind) checkWeights(w *model.DeviceLayer) error {
 		return badWeights("w", "nil", "the weights of a layer")
 	case w.Closed():
 		return fmt.Errorf("%s: weights of layer %d %w", opNewLayer, w.Layer, vk.ErrClosed)
-	case (w.Compressor != nil) != (k.main != nil) || (w.Indexer != nil) != (k.picks != nil) ||
+	case (w.Compressor != nil) != (k.main != nil) || (w.Indexer != nil) != (k.indexer != nil) ||
 		w.Indexer != nil && !k.makesKeysBy(w.Indexer):
 		return badWeights("w", fmt.Sprintf("layer %d, compressor %v, indexer %v", w.Layer, w.Compressor != nil, w.Indexer != nil),
 			"what a layer of kind %s has", k.cfg.Spec.Name)
-	case k.cfg.Output != projection.ActivationBF16 && !slices.Contains(w.OA.Format.Activations(), k.cfg.Output):
-		return badWeights("w.OA.Format", w.OA.Format, "fp8 in blocks of %d, which the output path multiplies with", projection.ScaleBlock)
 	case w.Sink.DType != tensor.F32 || w.Sink.Len() != k.heads:
 		return badWeights("w.Sink", w.Sink, "[%d] f32", k.heads)
 	}
@@ -115,13 +112,13 @@ func (k *Kind) makesKeysBy(x *model.DeviceIndexer) bool {
 func (l *Layer) uses() []use {
 	k, w, m := l.kind, l.w, l.kind.cfg.Model
 	var none, qNorm tensor.Tensor
-	if k.wish.norms {
+	if k.want.fusedNorm {
 		qNorm = w.QNorm
 	}
 	list := []use{
 		{&l.qkv, "QKV", w.QKV, m.QRank + headDim, m.Hidden, 1, tensor.BF16, fromHidden, qNorm, 0},
 		{&l.qb, "QB", w.QB, k.heads * headDim, m.QRank, 1, tensor.BF16, fromQLoRA, none, 0},
-		{&l.oa, "OA", w.OA, m.ORank, m.HeadsPerGroup() * headDim, k.groups, tensor.BF16, fromO, none, k.cfg.Output},
+		{&l.oa, "OA", w.OA, m.ORank, m.HeadsPerGroup() * headDim, k.groups, tensor.BF16, fromO, none, 0},
 		{&l.ob, "OB", w.OB, m.Hidden, k.groups * m.ORank, 1, k.cfg.Out, fromOLoRA, none, 0},
 	}
 	if c := w.Compressor; c != nil {
@@ -146,7 +143,7 @@ func (l *Layer) uses() []use {
 		u := &list[i]
 		x := k.cfg.activation(&u.m)
 		stays := u.to == &l.oa && x == projection.ActivationMXFP8 || u.from == fromLatents
-		if u.x == projection.ActivationBF16 && !stays {
+		if !stays {
 			u.x = x
 		}
 	}
@@ -189,9 +186,9 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 	}
 	t := l.traits()
 	var kvNorm tensor.DType
-	if t.normed {
+	if t.fusedNorm {
 		kvNorm = l.w.KVNorm.DType
-	} else if l.norm, err = k.norms(); err != nil {
+	} else if l.norm, err = k.qkvNormOp(); err != nil {
 		return err
 	}
 	l.plan, l.context = choose(k.tune, t), contexts.of(t)
@@ -228,7 +225,7 @@ func (l *Layer) prepare(uses []use) error {
 	return k.mla.prepare(k, l.chain.Joined())
 }
 
-// traits are what the operations of a layer turned out to do.
+// traits describes the layer, now that its operations are made.
 func (l *Layer) traits() traits {
 	k := l.kind
 	var codes [sources]bool
@@ -237,20 +234,20 @@ func (l *Layer) traits() traits {
 	}
 	return traits{
 		tokens:      k.cfg.Tokens,
-		picks:       k.picks != nil,
+		indexer:     k.indexer != nil,
 		compresses:  k.main != nil,
 		keys:        k.keys != nil,
 		latentKeys:  k.cfg.Spec.LatentKeys,
 		ungated:     k.main != nil && k.main.compression.Ungated,
-		normed:      l.qkv.op.Norms(k.cfg.Tokens),
-		saves:       k.wish.saves,
-		lateQueries: k.mla.norms,
+		fusedNorm:   l.qkv.op.Norms(k.cfg.Tokens),
+		saves:       k.want.saves,
+		lateQueries: k.mla.normsQueries,
 		gathers:     k.mla.gathers(),
 		sums:        slices.ContainsFunc(l.inputProducts(), func(x *linear) bool { return x.op.Sums(k.cfg.Tokens, x.scratch) }),
-		rawScores:   k.picks != nil && k.picks.query == nil,
-		touch:       k.wish.touch,
-		touches:     k.wish.touches,
-		turned:      k.output.turn == nil && !l.turnsToCodes,
+		rawScores:   k.indexer != nil && k.indexer.query == nil,
+		touch:       k.want.touch,
+		touches:     k.want.touches,
+		unroped:     k.output.unrope == nil && !l.unropesToCodes,
 		codes:       codes,
 		chained:     l.chain != nil,
 		joined:      l.chain.Joined(),

@@ -14,12 +14,12 @@ import (
 // mla is the attention of the heads to their windows and entries: over pages in place, or over rows
 // gathered from them.
 type mla struct {
-	op     *attention.Decoder  // nil where rows are gathered
-	rows   *attention.Gathered // nil where they are not
-	width  int                 // of rows of entries; 0: the layer attends none
-	splits int                 // parts of a row, of op
-	turns  bool                // its output can be turned back on the way
-	norms  bool                // its queries can be normed and turned on the way
+	op           *attention.Decoder  // nil where rows are gathered
+	rows         *attention.Gathered // nil where they are not
+	width        int                 // of rows of entries; 0: the layer attends none
+	splits       int                 // parts of a row, of op
+	unropes      bool                // RoPE can be undone in its output on the way
+	normsQueries bool                // its queries can be normed and get RoPE on the way
 
 	room attention.RowConfig // of gathered rows; without any where none are
 
@@ -92,7 +92,7 @@ func (x *mla) build(k *Kind) (err error) {
 			MaxBytes: most, Variant: k.cfg.rowsVariant(),
 			Norm: !k.cfg.Model.PlainQueries})
 		if err == nil {
-			x.norms = !k.cfg.Model.PlainQueries && x.rows.NormsQueries(t)
+			x.normsQueries = !k.cfg.Model.PlainQueries && x.rows.NormsQueries(t)
 		}
 		return err
 	}
@@ -102,7 +102,7 @@ func (x *mla) build(k *Kind) (err error) {
 		return err
 	}
 	x.splits = x.op.Splits(t, window, x.width)
-	x.turns, x.norms = x.op.InvertsRope(t, window, x.width), !k.cfg.Model.PlainQueries && x.op.NormsQueries(t, window, x.width)
+	x.unropes, x.normsQueries = x.op.InvertsRope(t, window, x.width), !k.cfg.Model.PlainQueries && x.op.NormsQueries(t, window, x.width)
 	return nil
 }
 

@@ -36,12 +36,12 @@ func (s *selection) build(k *Kind) (err error) {
 	case model.CandidatesUsed:
 		cfg.Logits.Blocks = m.CandidateBlocks
 	}
-	if k.wish.touch {
+	if k.want.touch {
 		if s.touch, err = cache.NewTouch(k.dev); err != nil {
 			return err
 		}
 	}
-	if k.wish.raw && !k.cfg.Hadamard { // no kernel of scores mixes queries
+	if k.want.raw && !k.cfg.Hadamard { // no kernel of scores mixes queries
 		cfg.Logits.Raw = true
 		if err = s.buildPick(k, cfg); !errors.Is(err, vk.ErrMissingFeature) {
 			return err
@@ -120,9 +120,9 @@ func (s *selection) record(rec *vk.Recorder, step *StepArgs, a *Args, visible te
 }
 
 // to returns the tensors for the picks of a layer.
-func (s *selection) to(a *Args) Picks {
+func (s *selection) to(a *Args) PickedSlots {
 	if a.Picks.Slots.IsZero() {
-		return Picks{s.own.slots, s.own.lens, s.topK}
+		return PickedSlots{s.own.slots, s.own.lens, s.topK}
 	}
-	return Picks{a.Picks.Slots, a.Picks.Lens, s.topK}
+	return PickedSlots{a.Picks.Slots, a.Picks.Lens, s.topK}
 }

@@ -82,7 +82,7 @@ func (x *lists) build(k *Kind) (err error) {
 		return err
 	}
 	switch {
-	case k.picks != nil:
+	case k.indexer != nil:
 		x.visible, err = indexer.NewVisible(k.dev, indexer.VisibleConfig{Ratio: spec.Ratio})
 	case spec.Ratio > 0 && spec.Picks == model.PickNone:
 		entries := k.cfg.Caches.Compressed.Layout.Page
@@ -96,7 +96,7 @@ func (x *lists) tensors(l scratch, k *Kind) {
 	l.step("slots of rows", &x.slots, tensor.I64, t)
 	x.window.tensors(l, "slots of the window", t, k.cfg.window())
 	switch {
-	case k.picks != nil:
+	case k.indexer != nil:
 		l.step("visible entries", &x.visibleLens, tensor.I32, t)
 	case k.mla.width > 0 && k.cfg.Spec.Picks == model.PickNone:
 		x.all.tensors(l, "slots of entries", t, k.mla.width)
