@@ -10,7 +10,7 @@ import (
 	"sync"
 
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/pipeline/internal/layer"
+	"github.com/vkmla/vkmla/pipeline/internal/pages"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -47,39 +47,33 @@ type Engine struct {
 	stepLock chan struct{} // full while a step is in progress, or a call that excludes one; taken first
 	mu       sync.Mutex    // of all below; given up while the device is waited for, see await
 
-	layers     []*engineLayer
-	drafts     int           // the first layer that drafts; beyond the last one without any
-	caches     []*layerCache // of all layers
-	pools      []*enginePool
-	draftPools int           // the first pool of the layers that draft; all later ones are theirs, too
-	tables     *tensor.Arena // of all block tables
-	workspace  tensor.Tensor // of gathered rows, see gatherRows
-	ropes      map[model.Rope]tensor.Tensor
-	reach      int // positions that the tensors of ropes have rows for
+	layers    []*engineLayer
+	drafts    int // the first layer that drafts; beyond the last one without any
+	pages     *pages.Pools
+	workspace tensor.Tensor // of gathered rows, see gatherRows
+	ropes     map[model.Rope]tensor.Tensor
+	reach     int // positions that the tensors of ropes have rows for
 
 	sessions []*Session // by row of the block tables; nil: free
-	rows     []rowState // by row
-	pending  []pageWork
 	now      progress
 	sizes    stepSizes
 
 	count *counts // nil: memory is allocated, see EngineOptions.Estimate
 
-	timing  Timing
-	stats   Stats
-	cramped bool // see cannotGrow
-	closed  bool
-	freed   bool
-	failed  error // the device is lost
+	timing Timing
+	stats  Stats
+	closed bool
+	freed  bool
+	failed error // the device is lost
 }
 
-// engineLayer is a layer with its caches.
+// engineLayer is a layer of the engine.
 type engineLayer struct {
+	at             int // its index
 	w              *model.DeviceLayer
 	spec           *model.Layer
 	entries, picks *engineLayer // that it takes them from: itself, or an earlier one
 	blocks         *engineLayer // whose candidates its indexer scores, or itself if it makes them; nil without
-	caches         layer.Caches
 	rope           model.Rope
 }
 
@@ -114,7 +108,7 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*
 
 func newEngine(dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, o EngineOptions) *Engine {
 	e := &Engine{dev: dev, cfg: cfg, opts: o, ranks: ranksOf(&cfg, layers), stepLock: make(chan struct{}, 1),
-		ropes: map[model.Rope]tensor.Tensor{}, sessions: make([]*Session, o.MaxSessions), rows: make([]rowState, o.MaxSessions)}
+		ropes: map[model.Rope]tensor.Tensor{}, sessions: make([]*Session, o.MaxSessions)}
 	e.addLayers(layers)
 	for _, l := range e.layers {
 		e.ropes[l.rope] = tensor.Tensor{}
@@ -127,7 +121,7 @@ func newEngine(dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, o 
 // addLayers lists the engine's layers.
 func (e *Engine) addLayers(layers []*model.DeviceLayer) {
 	for _, w := range layers {
-		l := &engineLayer{w: w, spec: &e.cfg.Layers[w.Layer], rope: e.cfg.Rope(w.Layer)}
+		l := &engineLayer{at: len(e.layers), w: w, spec: &e.cfg.Layers[w.Layer], rope: e.cfg.Rope(w.Layer)}
 		e.layers = append(e.layers, l)
 		l.entries, l.picks = e.latest(l.spec.EntriesOf), e.latest(l.spec.PicksOf)
 		switch l.spec.Candidates {
@@ -164,10 +158,7 @@ func (e *Engine) build(ctx context.Context) (err error) {
 	if _, err = e.sizes.of(ctx, 1); err != nil {
 		return err
 	}
-	if err = e.allocateCaches(ctx); err != nil {
-		return err
-	}
-	if err = e.buildTables(ctx); err != nil {
+	if err = e.pages.Allocate(ctx); err != nil {
 		return err
 	}
 	return e.growRopes(ctx, min(e.opts.MaxTokens, max(firstRows, e.opts.MaxStep)))
@@ -176,13 +167,28 @@ func (e *Engine) build(ctx context.Context) (err error) {
 // arrangePools makes the pools, without memory, and checks that the device can take what the
 // options allow.
 func (e *Engine) arrangePools() error {
-	if err := e.buildPools(); err != nil {
+	if err := e.shapePools(); err != nil {
 		return err
 	}
-	if err := e.checkTables(); err != nil {
+	if err := e.pages.Arrange(); err != nil {
 		return err
 	}
 	return e.checkStep()
+}
+
+// shapePools makes the pools that the layers' specs name, without pages.
+func (e *Engine) shapePools() (err error) {
+	o := &e.opts
+	cfg := pages.Config{Dev: e.dev, Drafts: e.drafts, Window: e.cfg.Window, MaxTokens: o.MaxTokens, MaxSequences: o.MaxSessions,
+		MaxStep: o.MaxStep, Rewind: o.Rewind, CacheBytes: o.CacheBytes, MaxCacheBytes: o.MaxCacheBytes, Records: o.Records, Keys: o.Keys,
+		Op: opNewEngine, Run: e.runOnce, Wait: e.await, Drop: e.forget, Log: e.log}
+	for _, l := range e.layers {
+		cfg.Layers = append(cfg.Layers, pages.Layer{Number: l.w.Layer, Spec: l.spec, Entries: l.entries.at})
+	}
+	if e.pages, err = pages.New(cfg); err == nil {
+		e.print = e.fingerprint()
+	}
+	return err
 }
 
 // firstRows is the number of positions in the first tables of cosines and sines.
@@ -310,13 +316,7 @@ func (e *Engine) Memory() EngineMemory {
 		return m
 	}
 	m.Weights = e.weights()
-	for _, c := range e.caches {
-		m.Caches += c.memory().Bytes()
-	}
-	for _, p := range e.pools {
-		m.Held += uint64(p.ids.Capacity()-p.ids.Free()) * p.bytes
-	}
-	m.Tables = e.tables.Whole().Size
+	m.Caches, m.Held, m.Tables = e.pages.Memory()
 	for _, t := range e.ropes {
 		m.Tables += t.Bytes()
 	}
@@ -371,14 +371,11 @@ func (e *Engine) free() error {
 		e.mu.Lock()
 	}
 	err := e.sizes.close()
-	for _, c := range e.caches {
-		err = errors.Join(err, c.memory().Close())
+	if e.pages != nil {
+		err = errors.Join(err, e.pages.Close())
 	}
 	for _, t := range e.ropes {
 		err = errors.Join(err, t.Close())
-	}
-	if e.tables != nil {
-		err = errors.Join(err, e.tables.Close())
 	}
 	return errors.Join(err, e.workspace.Close())
 }
@@ -410,3 +407,27 @@ func (e *Engine) note(err error) error {
 	}
 	return err
 }
+
+// runOnce records commands, runs them and waits.
+func (e *Engine) runOnce(ctx context.Context, record func(*vk.Recorder) error) error {
+	cmd, err := e.record(record)
+	if err != nil {
+		return err
+	}
+	return errors.Join(e.await(func() error { return cmd.Run(ctx) }), cmd.Release())
+}
+
+// record records commands.
+func (e *Engine) record(record func(*vk.Recorder) error) (*vk.Commands, error) {
+	rec, err := e.dev.NewRecorder()
+	if err != nil {
+		return nil, err
+	}
+	defer rec.Close()
+	if err := record(rec); err != nil {
+		return nil, err
+	}
+	return rec.End()
+}
+
+func ceilDiv(a, b int) int { return (a + b - 1) / b }

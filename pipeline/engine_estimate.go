@@ -75,24 +75,11 @@ func (e *Engine) estimate(ctx context.Context, lengths []int) (m EngineMemory, e
 	if err := e.sizes.open(ctx); err != nil {
 		return m, err
 	}
-	for _, p := range e.pools {
-		pages := 0
-		for _, n := range lengths {
-			pages += p.Held(n, e.cfg.Window, e.opts.Rewind)
-		}
-		if pages > p.most {
-			return m, badArgument(opEstimate, "lengths", fmt.Sprintf("%d pages of %s", pages, p.Name),
-				"at most %d, which a buffer holds", p.most)
-		}
-		m.Held += uint64(pages) * p.bytes
-		if !p.keepsAll() {
-			pages += ceilDiv(e.opts.MaxStep, p.Page) + 1
-		}
-		m.Caches += uint64(max(p.ids.Capacity(), min(pages, p.most))) * p.bytes
+	if m.Held, m.Caches, m.Tables, err = e.pages.Estimate(opEstimate, lengths); err != nil {
+		return EngineMemory{}, err
 	}
 	rope := tensor.Tensor{DType: tensor.F32, Shape: []int{e.opts.MaxTokens, model.RopeRow}}
-	list := e.tableList()
-	m.Tables = list.Bytes() + uint64(len(e.ropes))*rope.Bytes()
+	m.Tables += uint64(len(e.ropes)) * rope.Bytes()
 	device, host := e.count.device, e.count.host
 	m.Weights, m.Workspace = e.weights(), device.workspace.Bytes
 	m.Steps, m.Hidden = device.steps.Bytes+host.steps.Bytes, device.hidden.Bytes+host.hidden.Bytes

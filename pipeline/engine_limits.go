@@ -17,32 +17,9 @@ import (
 // session becomes long. Partial sums, some tens of MB of a step, are left out: only built
 // operations know them.
 
-// bound returns the most bytes that kernels reach in memory bound as one tensor.
-func bound(dev *vk.Device) uint64 {
-	return min(dev.Caps().MaxStorageBufferRange, orMost(dev.Caps().MaxBuffer))
-}
-
 // ropeRows returns the most rows of cosines and sines that can be bound.
 func ropeRows(dev *vk.Device) int {
-	return int(min(bound(dev)/(4*model.RopeRow), math.MaxInt32))
-}
-
-// checkTables demands that all block tables fit, which are bound as one tensor.
-func (e *Engine) checkTables() error {
-	limit := bound(e.dev)
-	bytes := func(sessions int) (sum uint64) {
-		for _, p := range e.pools {
-			sum += tensor.Need(tensor.I32, sessions, p.width)
-		}
-		return sum
-	}
-	n := e.opts.MaxSessions
-	most := sort.Search(n, func(i int) bool { return bytes(i+1) > limit })
-	if most == n {
-		return nil
-	}
-	return badArgument(opNewEngine, "MaxSessions", n,
-		"at most %d with %d tokens, so that a descriptor of %d bytes holds the block tables", most, e.opts.MaxTokens, limit)
+	return int(min(memory.Bound(dev)/(4*model.RopeRow), math.MaxInt32))
 }
 
 // checkStep demands that the kernels can take MaxStep tokens.

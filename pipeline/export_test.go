@@ -35,14 +35,20 @@ type PageCounts [8]int
 
 // Pages returns how many pages the engine has of each pool, and how many are free.
 func (e *Engine) Pages() (all, free PageCounts) {
-	for i, p := range e.pools {
-		all[i], free[i] = p.ids.Capacity(), p.ids.Free()
+	for i, p := range e.pages.All {
+		all[i], free[i] = p.IDs.Capacity(), p.IDs.Free()
 	}
 	return all, free
 }
 
 // PageBytes returns the bytes that `pages` pages of each pool take.
-func (e *Engine) PageBytes(pages PageCounts) uint64 { return e.bytes(pages[:len(e.pools)]) }
+func (e *Engine) PageBytes(pages PageCounts) uint64 {
+	sum := uint64(0)
+	for i, p := range e.pages.All {
+		sum += uint64(pages[i]) * p.PageBytes
+	}
+	return sum
+}
 
 // Submissions returns how many submissions a step of a size takes, and whether each operation is
 // one because its time is not known yet.
@@ -61,7 +67,7 @@ func (e *Engine) Submissions(size int) (n int, each bool) {
 // Updates returns how many block tables a step that has begun looked at, and how many entries of
 // them it sends to the device.
 func (st *Step) Updates() (tables, entries int) {
-	return len(st.e.now.changed), int(le.Uint32(st.b.staged.updates))
+	return st.e.pages.Changed(), int(le.Uint32(st.b.staged.updates))
 }
 
 // Parts are those of the commands for a step of a size, which has them all.
@@ -120,9 +126,9 @@ func (e *Engine) OpenAll(ctx context.Context) error {
 
 // SpareBytes is a page of each pool whose pages go.
 func (e *Engine) SpareBytes() (n uint64) {
-	for _, p := range e.pools {
-		if !p.keepsAll() {
-			n += p.bytes
+	for _, p := range e.pages.All {
+		if !p.KeepsAll() {
+			n += p.PageBytes
 		}
 	}
 	return n
@@ -207,7 +213,7 @@ func (st *Step) Prologue(ctx context.Context) error {
 }
 
 // PageOf is the page of an entry of the session's table of a pool.
-func (s *Session) PageOf(pool, entry int) int { return int(s.tables[pool].Entry(entry)) }
+func (s *Session) PageOf(pool, entry int) int { return int(s.seq.Tables[pool].Entry(entry)) }
 
 // CheckTables says what is wrong with the block tables of a session without a step in progress.
 // Every page that may be read is there, on the device too; earlier ones have been given back; and
@@ -216,33 +222,33 @@ func (s *Session) CheckTables(ctx context.Context, from int) error {
 	e := s.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, t := range s.tables {
-		p := t.pool
-		row := make([]byte, 4*p.width)
-		if err := p.table.Rows(s.row, s.row+1).Download(ctx, row); err != nil {
+	for _, t := range s.seq.Tables {
+		p := t.Pool
+		row := make([]byte, 4*p.Width)
+		if err := p.Table.Rows(s.seq.Number, s.seq.Number+1).Download(ctx, row); err != nil {
 			return err
 		}
 		gone := 0
 		for gone < t.Entries() && t.Entry(gone) < 0 {
 			gone++
 		}
-		if !p.keepsAll() { // one goes when the next is taken
-			if most := p.gone(s.lowest()); gone > most || gone < most-1 {
-				return fmt.Errorf("pool %s: of %d tokens %d pages have been given back, want %d or one less", p.Name, s.at.length, gone, most)
+		if !p.KeepsAll() { // one goes when the next is taken
+			if most := p.Gone(s.seq.Floor()); gone > most || gone < most-1 {
+				return fmt.Errorf("pool %s: of %d tokens %d pages have been given back, want %d or one less", p.Name, s.seq.Row.Length, gone, most)
 			}
 		}
-		if n := ceilDiv(p.slots(s.at.length), p.Page); t.Entries() != n {
-			return fmt.Errorf("pool %s: %d entries for %d tokens, want %d", p.Name, t.Entries(), s.at.length, n)
+		if n := ceilDiv(p.Slots(s.seq.Row.Length), p.Page); t.Entries() != n {
+			return fmt.Errorf("pool %s: %d entries for %d tokens, want %d", p.Name, t.Entries(), s.seq.Row.Length, n)
 		}
 		for k := range t.Entries() {
 			page, there := t.Entry(k), int32(le.Uint32(row[4*k:]))
 			switch {
-			case (page < 0) != (k < gone) || gone > 0 && p.keepsAll():
-				return fmt.Errorf("pool %s: entry %d of %d tokens is %d", p.Name, k, s.at.length, page)
+			case (page < 0) != (k < gone) || gone > 0 && p.KeepsAll():
+				return fmt.Errorf("pool %s: entry %d of %d tokens is %d", p.Name, k, s.seq.Row.Length, page)
 			case page >= 0 && page != there:
 				return fmt.Errorf("pool %s: entry %d is %d, on the device %d", p.Name, k, page, there)
-			case page >= 0 && k >= p.slots(from)/p.Page && p.slots(s.at.length) > p.slots(from) && p.ids.Refs(page) != 1:
-				return fmt.Errorf("pool %s: page %d of entry %d was written and has %d holders", p.Name, page, k, p.ids.Refs(page))
+			case page >= 0 && k >= p.Slots(from)/p.Page && p.Slots(s.seq.Row.Length) > p.Slots(from) && p.IDs.Refs(page) != 1:
+				return fmt.Errorf("pool %s: page %d of entry %d was written and has %d holders", p.Name, page, k, p.IDs.Refs(page))
 			}
 		}
 	}
@@ -276,9 +282,9 @@ func (e *Engine) ReadSnapshot(r io.Reader) (tokens int, again []byte, err error)
 	if again, err = h.encode(); err != nil {
 		return 0, nil, err
 	}
-	for i, p := range e.pools {
-		for _, c := range p.caches {
-			slots := make([]byte, h.pools[i].slots()*c.slotBytes())
+	for i, p := range e.pages.All {
+		for _, c := range p.Caches {
+			slots := make([]byte, h.pools[i].slots()*c.SlotBytes())
 			data[c].take(slots)
 			again = append(again, slots...)
 		}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/vkmla/vkmla/pipeline/internal/pages"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
@@ -204,10 +205,12 @@ func (e *Engine) encodeFormats() *encoding {
 	}
 	put(x, "quantised activations", o.QuantiseActivations)
 	put(x, "invariant", o.Invariant)
-	for i, c := range e.caches {
-		for k, bytes := range c.parts {
+	i := 0
+	e.pages.EachCache(func(c *pages.Cache) {
+		for k, bytes := range c.Parts {
 			put(x, fmt.Sprintf("cache %d part %d", i, k), bytes)
 		}
-	}
+		i++
+	})
 	return x
 }

@@ -23,7 +23,7 @@ func (e *Engine) cachesOf(number int) probe.Caches {
 	if number < 0 || number >= len(e.layers) {
 		return probe.Caches{}
 	}
-	return probe.Caches(e.layers[number].reads())
+	return probe.Caches(e.pages.Caches(number))
 }
 
 func (e *Engine) setBudget(d time.Duration) {
@@ -57,8 +57,8 @@ func (s *Session) advanceBy(ctx context.Context, n int) error {
 }
 
 // advance is advanceBy between steps.
-func (s *Session) advance(ctx context.Context, n int) (err error) {
-	e, from := s.e, s.at.length
+func (s *Session) advance(ctx context.Context, n int) error {
+	e, from := s.e, s.seq.Row.Length
 	switch err := s.free(); {
 	case err != nil:
 		return err
@@ -67,28 +67,7 @@ func (s *Session) advance(ctx context.Context, n int) (err error) {
 	case n > e.opts.MaxTokens-from:
 		return fmt.Errorf("%w: %d tokens and %d more, of at most %d", ErrSequenceFull, from, n, e.opts.MaxTokens)
 	}
-	e.now.byRow[s.row] = 0 // it cannot be changed meanwhile
+	e.now.byRow[s.seq.Number] = 0 // it cannot be changed meanwhile
 	defer e.now.clearRows()
-	pages := make(pageCounts, len(e.pools))
-	for n > 0 && err == nil {
-		part := min(n, e.opts.MaxStep)
-		clear(pages)
-		s.need(s.tables, part, pages)
-		if err = e.ensure(ctx, pages); err != nil {
-			break
-		}
-		if err = s.reserve(s.tables, part); err != nil {
-			break
-		}
-		s.at.length += part
-		if err = s.recycle(); err == nil {
-			n -= part
-		}
-	}
-	s.wake() // the device has none of the new entries
-	s.blank(from)
-	if err == nil {
-		err = e.workPages(ctx)
-	}
-	return err
+	return s.seq.Advance(ctx, n)
 }

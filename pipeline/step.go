@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -115,9 +114,9 @@ func (st *Step) RunLayer(ctx context.Context, layer int) error {
 	return st.Wait(ctx)
 }
 
-// Submit hands all layers to the device, in few submissions, and returns. Each takes at most 200 ms,
-// or half of what the driver's watchdog is thought to allow: no watchdog stops it, and other
-// programs get their turn. See Stats.Longest.
+// Submit hands all layers to the device, in few submissions, and returns. Each takes at most
+// 200 ms, or half of what the driver's watchdog is thought to allow: no watchdog stops it, and
+// other programs get their turn. See Stats.Longest.
 //
 // With semaphores the layers wait for other devices or APIs, and tell them that all layers are
 // done; see vk.Sync. If what is waited for never comes, Wait ends the step with vk.ErrUnsignalled,
@@ -295,7 +294,7 @@ func (st *Step) Commit() error {
 		return badArgument(opCommit, "layers", fmt.Sprintf("layer %d not run", st.first+i), "all of them run")
 	}
 	if st.draft {
-		err = e.giveBack()
+		err = e.pages.GiveBack()
 	} else {
 		err = e.lengthen()
 	}
@@ -310,16 +309,11 @@ func (st *Step) Commit() error {
 }
 
 // lengthen makes the step's tokens part of their sessions.
-func (e *Engine) lengthen() (err error) {
+func (e *Engine) lengthen() error {
 	for _, x := range e.now.parts {
-		e.rows[x.row].length += x.n
+		e.pages.Rows[x.row].Length += x.n
 	}
-	for _, x := range e.now.busy {
-		if x.s.at.length > x.s.at.quiet { // a long chunk: its first pages may be needed no more
-			err = errors.Join(err, x.s.recycle())
-		}
-	}
-	return err
+	return e.pages.Grown(e.now.busy)
 }
 
 // Abort ends the step and leaves the sessions as they were before it. After Commit, and for a nil
@@ -344,7 +338,7 @@ func (st *Step) end() error {
 		st.e.stats.Aborted++
 	}
 	st.withhold()
-	err := st.e.undo()
+	err := st.e.pages.Undo()
 	st.leave()
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/vkmla/vkmla/pipeline/internal/pages"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -14,14 +15,12 @@ type progress struct {
 	step   *Step
 	flight *vk.Pending // the last submission of a step that the device may not be done with
 	parts  []stepPart
-	busy   []busyPart // those of sessions whose tables have something to do, see rowState.quiet
-	ran    []bool     // layers that ran
-	shown  []bool     // layers whose results are in host memory, for ReadOutput
-	byRow  []int      // index into parts, or -1: the session may change
+	busy   []pages.Claim // of sessions whose tables have something to do, see pages.Row
+	ran    []bool        // layers that ran
+	shown  []bool        // layers whose results are in host memory, for ReadOutput
+	byRow  []int         // index into parts, or -1: the session may change
 
-	need    pageCounts
-	changed []tableOf // those that may have entries that the device does not have
-	set     []bool    // [layers, MaxSessions] inputs set from host memory
+	set []bool // [layers, MaxSessions] inputs set from host memory
 }
 
 func (now *progress) init(layers, sessions int) {
@@ -42,19 +41,6 @@ type stepPart struct {
 	s        *Session
 	row      int // of the session
 	first, n int // rows of the step
-}
-
-// busyPart is a chunk for which the session's tables have something to do.
-type busyPart struct {
-	s      *Session
-	tables []sessionTable // of the session, for the layers that run
-	n      int
-}
-
-// tableOf is a table of a session.
-type tableOf struct {
-	s *Session
-	t *sessionTable
 }
 
 // begin is Begin. Steps that only warm the engine may have blocks of drafts of any length.
@@ -91,52 +77,19 @@ func (e *Engine) begin(ctx context.Context, chunks []Chunk, warms bool) (*Step, 
 // equip gives a step the memory, the pages and the metadata that it takes.
 func (st *Step) equip(ctx context.Context) (err error) {
 	e, now := st.e, &st.e.now
-	clear(now.need)
-	for _, x := range now.busy {
-		x.s.need(x.tables, x.n, now.need)
-	}
 	if err := e.growRopes(ctx, st.longest); err != nil {
 		return err
 	}
 	if st.b, err = e.sizes.of(ctx, st.tokens); err != nil {
 		return err
 	}
-	if err := e.ensure(ctx, now.need); err != nil {
+	if err := e.pages.Take(ctx, now.busy); err != nil {
 		return err
 	}
-	now.changed = now.changed[:0]
-	for _, x := range now.busy {
-		now.changed = x.s.list(x.tables, x.n, now.changed)
-		if err = x.s.reserve(x.tables, x.n); err != nil {
-			break
-		}
-	}
-	if err == nil {
-		err = e.workPages(ctx)
-	}
-	if err == nil {
-		st.pieces, err = st.b.fill(ctx, st.draft)
-	}
-	if err != nil {
-		err = errors.Join(err, e.undo())
+	if st.pieces, err = st.b.fill(ctx, st.draft); err != nil {
+		err = errors.Join(err, e.pages.Undo())
 	}
 	return err
-}
-
-// undo takes back Begin's page changes. The device may not have seen them.
-func (e *Engine) undo() error {
-	for _, x := range e.now.changed {
-		x.t.synced = x.t.before
-	}
-	return e.giveBack()
-}
-
-// giveBack gives back the pages of the step's tokens.
-func (e *Engine) giveBack() (err error) {
-	for _, x := range e.now.changed {
-		err = errors.Join(err, x.s.cutIn(x.t, x.s.at.length))
-	}
-	return errors.Join(err, e.dropCopies())
 }
 
 // arrange checks the chunks, and finds the busy sessions.
@@ -162,18 +115,18 @@ func (st *Step) arrange(chunks []Chunk) error {
 			case s.closed:
 				return fmt.Errorf("chunks[%d]: session %w", i, vk.ErrClosed)
 			}
-			row = s.row
+			row = s.seq.Number
 		}
-		at := &e.rows[row]
-		length := at.length + c.Tokens
+		at := &e.pages.Rows[row]
+		length := at.Length + c.Tokens
 		switch {
 		case c.Tokens < 1:
 			return bad(i, c.Tokens, "at least 1 token")
 		case now.byRow[row] >= 0:
 			return bad(i, "a session twice", "each once")
-		case c.Tokens > e.opts.MaxTokens-at.length:
+		case c.Tokens > e.opts.MaxTokens-at.Length:
 			return fmt.Errorf("chunks[%d]: %w: %d tokens and %d more, of at most %d", i, ErrSequenceFull,
-				at.length, c.Tokens, e.opts.MaxTokens)
+				at.Length, c.Tokens, e.opts.MaxTokens)
 		case c.Tokens > e.opts.MaxStep-st.tokens:
 			return bad(i, fmt.Sprintf("%d tokens after %d", c.Tokens, st.tokens), fmt.Sprintf("at most %d in all", e.opts.MaxStep))
 		}
@@ -182,8 +135,8 @@ func (st *Step) arrange(chunks []Chunk) error {
 		st.tokens += c.Tokens
 		st.longest = max(st.longest, length)
 		st.work += float64(c.Tokens) * float64(length)
-		if length > at.quiet {
-			now.busy = append(now.busy, busyPart{c.Session, c.Session.tablesOf(st.draft), c.Tokens})
+		if length > at.Quiet {
+			now.busy = append(now.busy, pages.Claim{Sequence: c.Session.seq, N: c.Tokens, Draft: st.draft})
 		}
 	}
 	return nil

@@ -1,11 +1,6 @@
 package pipeline
 
-import (
-	"context"
-
-	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/tensor"
-)
+import "context"
 
 // fill gives each chunk of the step its rows, in the order of their sessions' rows in the block
 // tables, as kernels expect, and writes the metadata of the step. It returns the number of pieces
@@ -20,7 +15,7 @@ func (b *stepSize) fill(ctx context.Context, draft bool) (pieces int, err error)
 		le.PutUint32(start[4*row:], uint32(at))
 		if i >= 0 {
 			x := &now.parts[i]
-			x.first, length = at, e.rows[row].length
+			x.first, length = at, e.pages.Rows[row].Length
 			for range x.n {
 				le.PutUint32(request[4*at:], uint32(row))
 				le.PutUint32(positions[4*at:], uint32(length))
@@ -40,50 +35,11 @@ func (b *stepSize) fill(ctx context.Context, draft bool) (pieces int, err error)
 	if !draft {
 		pieces = b.planRows()
 	}
-	used, err := b.fillUpdates(ctx)
+	n, err := e.pages.Updates(ctx, d.updates)
 	if err != nil {
 		return 0, err
 	}
-	copy(b.host.arena.Whole().Buffer.Mapped(), d.all[:used])
+	// The list of updates is the end of what was staged.
+	copy(b.host.arena.Whole().Buffer.Mapped(), d.all[:int(b.host.updates.Offset)+4+8*n])
 	return pieces, nil
-}
-
-// fillUpdates lists the entries of block tables that the device does not have. If there are more
-// than a step itself can change, after a fork for instance, they are uploaded now. It returns
-// how much of what was staged is in use: the list is the end of it.
-func (b *stepSize) fillUpdates(ctx context.Context) (used int, err error) {
-	list := b.staged.updates
-	n, room := 0, len(list)/8
-	for _, x := range b.e.now.changed {
-		s, t, p := x.s, x.t, x.t.pool
-		from := t.synced
-		t.synced = t.Entries()
-		for from < t.Entries() && t.Entry(from) < 0 {
-			from++ // recycled: no kernel looks at it
-		}
-		if t.Entries()-from > room-n {
-			if err := b.e.await(func() error { return p.upload(ctx, s.row, from, t.Table) }); err != nil {
-				return 0, err
-			}
-			continue
-		}
-		word := int(p.table.Offset/4) + s.row*p.width
-		for ; from < t.Entries(); from++ {
-			le.PutUint32(list[4+8*n:], uint32(word+from))
-			le.PutUint32(list[8+8*n:], uint32(t.Entry(from)))
-			n++
-		}
-	}
-	le.PutUint32(list, uint32(n))
-	return int(b.host.updates.Offset) + 4 + 8*n, nil
-}
-
-// upload writes the entries of a table from one on to a row of the block table.
-func (p *enginePool) upload(ctx context.Context, row, from int, t *cache.Table) error {
-	data := make([]byte, 0, 4*(t.Entries()-from))
-	for i := from; i < t.Entries(); i++ {
-		data = le.AppendUint32(data, uint32(t.Entry(i)))
-	}
-	at := p.table.Offset + 4*uint64(row*p.width+from)
-	return tensor.Of(p.table.Buffer.View(at, uint64(len(data))), tensor.I32, len(data)/4).Upload(ctx, data)
 }

@@ -108,7 +108,7 @@ func (b *stepSize) recordTables(rec *vk.Recorder) error {
 	if err := rec.Copy(to, vk.View{Buffer: b.host.arena.Whole().Buffer, Size: to.Size}); err != nil {
 		return err
 	}
-	return b.e.update.Record(rec, cache.TableUpdateArgs{List: b.host.updates, Tables: b.e.words()})
+	return b.e.update.Record(rec, cache.TableUpdateArgs{List: b.host.updates, Tables: b.e.pages.Tables()})
 }
 
 // recordLists records what is computed once for a step: where rows go, and index lists. In a
@@ -127,7 +127,7 @@ func (b *stepSize) recordLists(rec *vk.Recorder, draft bool) error {
 
 // args are the arguments of a step for layers of a kind.
 func (b *stepSize) args(k *stepKind, draft bool) layer.StepArgs {
-	in, table := &b.device, func(s model.Store) tensor.Tensor { return b.e.table(k.like, s) }
+	in, table := &b.device, func(s model.Store) tensor.Tensor { return b.e.pages.Table(k.like.at, s) }
 	return layer.StepArgs{Drafts: draft,
 		QueryStart: in.queryStart, SeqLens: in.seqLens, TokenToReq: in.request, Positions: in.positions, IsValid: in.valid,
 		Tables: layer.Tables{Window: table(model.StoreWindow), Compressed: table(model.StoreEntries), Keys: table(model.StoreKeys),
@@ -152,7 +152,8 @@ func (b *stepSize) recordLayer(rec *vk.Recorder, i int, key commandKey, beside f
 	x := &b.layers[i]
 	step := b.args(x.kind, key.draft)
 	b.rowArgs(&step, x.kind, key.pieces)
-	err := x.Record(rec, step, layer.Args{Hidden: in, CosSin: b.e.ropes[l.rope], Out: out, Caches: l.reads(), Picks: x.picks, Blocks: x.blocks, Beside: beside})
+	err := x.Record(rec, step, layer.Args{Hidden: in, CosSin: b.e.ropes[l.rope], Out: out, Caches: b.e.pages.Caches(i),
+		Picks: x.picks, Blocks: x.blocks, Beside: beside})
 	keep := !topK.IsZero() && l.spec.Picks == model.PickOwn
 	if err == nil && keep {
 		err = rec.Copy(topK.View(), x.kind.TopK().View())

@@ -53,7 +53,7 @@ func (b *stepSize) planRows() (pieces int) {
 		for row, i := range b.e.now.byRow {
 			if i >= 0 {
 				x := &b.e.now.parts[i]
-				p.Add(row, x.n, b.e.rows[row].length+x.n)
+				p.Add(row, x.n, b.e.pages.Rows[row].Length+x.n)
 			}
 		}
 		p.End(b.tokens)

@@ -153,17 +153,6 @@ func (e *Engine) group(size int) int {
 	return ceilDiv(size, e.opts.MaxSessions)
 }
 
-// capacity returns the number of entries of block tables that a step can change: for each pool
-// those that its tokens fill, and for each session the page that they begin in, which a copy may
-// replace, and the page that they end in.
-func (e *Engine) capacity(tokens int) int {
-	n := 0
-	for _, p := range e.pools {
-		n += ceilDiv(tokens, p.Page*p.Tokens) + 2*min(tokens, e.opts.MaxSessions)
-	}
-	return n
-}
-
 // out returns the type of outputs: partial sums are rounded once they are complete.
 func (e *Engine) out() tensor.DType {
 	if e.ranks > 1 {
@@ -195,7 +184,7 @@ func (l *engineLayer) kindKey() kindKey {
 func (e *Engine) kindConfig(l *engineLayer, tokens int) layer.KindConfig {
 	o := &e.opts
 	return layer.KindConfig{Spec: l.spec.LayerSpec, Model: &e.cfg, Ranks: e.ranks, Tokens: tokens, MaxLen: o.MaxTokens,
-		Caches: e.greatest(l), Variant: o.Variant, Hadamard: e.cfg.Hadamard, Group: e.group(tokens), Invariant: o.Invariant,
+		Caches: e.pages.Greatest(l.at), Variant: o.Variant, Hadamard: e.cfg.Hadamard, Group: e.group(tokens), Invariant: o.Invariant,
 		Quantise: o.QuantiseActivations, Out: e.out(), Name: fmt.Sprint(l.kindKey()),
 		Requests: o.MaxSessions, Workspace: gatherBytes, Count: e.count.in(vk.DeviceLocal).steps}
 }
@@ -241,7 +230,7 @@ func (b *stepSize) buildInputs() (err error) {
 			}
 		}
 		if in.mem == vk.Upload { // last, see stepSize.fill
-			list.Add(&in.to.updates, tensor.U32, 1+2*e.capacity(b.tokens))
+			list.Add(&in.to.updates, tensor.U32, 1+2*e.pages.Entries(b.tokens))
 		}
 		if in.to.arena, err = e.count.in(in.mem).steps.Arena(e.dev, in.mem, "step metadata", list); err != nil {
 			return err
