@@ -38,9 +38,8 @@ func (e *Engine) Stats() Stats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.stats
-	if e.pages != nil {
-		s.Grown, s.Full, s.Growing = e.pages.Stats.Grown, e.pages.Stats.Full, e.pages.Stats.Growing
-	}
+	s.Grown, s.Full, s.Growing = e.pages.Stats.Grown, e.pages.Stats.Full, e.pages.Stats.Growing
+	s.Recorded, s.Recording = e.sizes.Recorded, e.sizes.Recording
 	for _, x := range e.sessions {
 		if x != nil {
 			s.Sessions++

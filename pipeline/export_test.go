@@ -13,6 +13,7 @@ import (
 	"time"
 
 	probe "github.com/vkmla/vkmla/internal/probe/engine"
+	"github.com/vkmla/vkmla/pipeline/internal/commands"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -26,8 +27,8 @@ func (e *Engine) Lose() {
 }
 
 // allSteps returns the sizes of steps that there are.
-func (e *Engine) allSteps() []*stepSize {
-	return slices.Collect(maps.Values(e.sizes.all))
+func (e *Engine) allSteps() []*commands.Size {
+	return slices.Collect(maps.Values(e.sizes.All))
 }
 
 // PageCounts are numbers of pages of the first pools of an engine.
@@ -54,11 +55,11 @@ func (e *Engine) PageBytes(pages PageCounts) uint64 {
 // one because its time is not known yet.
 func (e *Engine) Submissions(size int) (n int, each bool) {
 	for _, b := range e.allSteps() {
-		if b.tokens != size {
+		if b.Tokens != size {
 			continue
 		}
-		for _, c := range b.recorded {
-			n, each = c.Parts(), c.each
+		for _, c := range b.Recorded {
+			n, each = c.Parts(), c.Each
 		}
 	}
 	return n, each
@@ -67,15 +68,15 @@ func (e *Engine) Submissions(size int) (n int, each bool) {
 // Updates returns how many block tables a step that has begun looked at, and how many entries of
 // them it sends to the device.
 func (st *Step) Updates() (tables, entries int) {
-	return st.e.pages.Changed(), int(le.Uint32(st.b.staged.updates))
+	return st.e.pages.Changed(), st.b.Updates
 }
 
 // Parts are those of the commands for a step of a size, which has them all.
 func (e *Engine) Parts(size int) (parts []vk.Part) {
 	for _, b := range e.allSteps() {
-		if b.tokens == size {
-			for _, c := range b.recorded {
-				parts = append(parts, c.parts...)
+		if b.Tokens == size {
+			for _, c := range b.Recorded {
+				parts = append(parts, c.Division...)
 			}
 		}
 	}
@@ -85,10 +86,10 @@ func (e *Engine) Parts(size int) (parts []vk.Part) {
 // Divided returns how many launches are in pieces, in the commands with most of them.
 func (e *Engine) Divided() (most int) {
 	for _, b := range e.allSteps() {
-		for _, c := range b.recorded {
+		for _, c := range b.Recorded {
 			divided := map[int]bool{}
-			for i, p := range c.parts {
-				if i > 0 && c.parts[i-1].First == p.First {
+			for i, p := range c.Division {
+				if i > 0 && c.Division[i-1].First == p.First {
 					divided[p.First] = true
 				}
 			}
@@ -101,17 +102,17 @@ func (e *Engine) Divided() (most int) {
 // Cuts says, from the times of single operations, before which operations submissions begin and
 // into how many pieces operations are divided.
 func Cuts(parts []vk.Part, took []float64, budget time.Duration) (before []int, pieces map[int]int) {
-	return (&stepCommands{each: true, parts: parts, took: took}).cuts(budget)
+	return (&commands.Commands{Each: true, Division: parts, Took: took}).Cuts(budget)
 }
 
 // Pack packs operations into submissions.
-var Pack = pack
+var Pack = commands.Pack
 
 // Suits reports whether commands suit a step with some amount of work, from the times of their
 // parts in a step with another.
 func Suits(each bool, parts []vk.Part, took []float64, work float64, budget time.Duration, then float64) bool {
-	c := &stepCommands{each: each, parts: parts, took: took, work: work}
-	return c.suits(budget, then)
+	c := &commands.Commands{Each: each, Division: parts, Took: took, Work: work}
+	return c.Suits(budget, then)
 }
 
 // OpenAll allocates what Warm does, and runs nothing.
@@ -120,7 +121,7 @@ func (e *Engine) OpenAll(ctx context.Context) error {
 		if err := e.growRopes(ctx, e.opts.MaxTokens); err != nil {
 			return err
 		}
-		return e.sizes.open(ctx)
+		return e.sizes.Open(ctx)
 	})
 }
 
@@ -139,15 +140,15 @@ func (e *Engine) SpareBytes() (n uint64) {
 // for sizes of steps that there have been.
 func (e *Engine) Poison() error {
 	const nan = 0x7fc07fc0 // and no entry, slot or code that there is
-	for _, b := range e.sizes.all {
+	for _, b := range e.sizes.All {
 		last := memory.Always
-		b.scratch.Enter = func(rec *vk.Recorder, now memory.Use) (err error) {
+		b.Scratch.Enter = func(rec *vk.Recorder, now memory.Use) (err error) {
 			if now != 0 && now == last {
 				return nil
 			}
 			last = now
-			for _, r := range b.scratch.Idle(now) {
-				err = errors.Join(err, rec.Fill(b.buffer.View(r[0], r[1]-r[0]), nan))
+			for _, r := range b.Scratch.Idle(now) {
+				err = errors.Join(err, rec.Fill(b.Buffer.View(r[0], r[1]-r[0]), nan))
 			}
 			return err
 		}
@@ -157,19 +158,19 @@ func (e *Engine) Poison() error {
 
 // Levels returns the schedule of a layer in steps of `tokens` tokens; there must have been one.
 func (e *Engine) Levels(tokens, layer int) [][]string {
-	return e.sizes.all[e.size(tokens)].layers[layer].Levels()
+	return e.sizes.All[e.sizes.SizeOf(tokens)].Layers[layer].Levels()
 }
 
 // Tear leaves counters as a launch does that failed between two of its pieces. Recorded steps
 // cannot be submitted until Untear.
 func (e *Engine) Tear(ctx context.Context) error {
 	for _, b := range e.allSteps() {
-		for _, c := range b.recorded {
+		for _, c := range b.Recorded {
 			if err := c.Close(); err != nil {
 				return err
 			}
 		}
-		for _, k := range b.kinds {
+		for _, k := range b.Kinds {
 			for _, t := range k.Counters() {
 				if err := t.Upload(ctx, bytes.Repeat([]byte{1, 0, 0, 0}, t.Len())); err != nil {
 					return err
@@ -203,7 +204,7 @@ func (st *Step) ShowLayer(layer int) {
 // Prologue runs what comes before a step's layers, and makes it believe that these ran.
 func (st *Step) Prologue(ctx context.Context) error {
 	st.e.mu.Lock()
-	err := st.submitCommands(commandKey{layer: prologue}, nil)
+	err := st.submitCommands(commands.Key{Layer: commands.Prologue}, nil)
 	st.e.mu.Unlock()
 	if err == nil {
 		err = st.Wait(ctx)
@@ -302,8 +303,8 @@ func GatherIn(t testing.TB, n uint64) {
 // LeastGather returns what a token's rows take of what GatherIn allows, in the layer where they
 // take the most, and that layer.
 func (e *Engine) LeastGather() (least uint64, layer int) {
-	for i, l := range e.layers {
-		cfg := e.kindConfig(l, 1)
+	for i := range e.layers {
+		cfg := e.sizes.KindConfig(i, 1)
 		if n := cfg.LeastWorkspace(); n > least {
 			least, layer = n, i
 		}

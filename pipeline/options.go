@@ -5,10 +5,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -167,4 +169,9 @@ func checkLayers(c *argumentCheck, cfg *model.Config, layers []*model.DeviceLaye
 			}
 		}
 	}
+}
+
+// ropeRows returns the most rows of cosines and sines that can be bound.
+func ropeRows(dev *vk.Device) int {
+	return int(min(memory.Bound(dev)/(4*model.RopeRow), math.MaxInt32))
 }

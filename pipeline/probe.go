@@ -29,7 +29,7 @@ func (e *Engine) cachesOf(number int) probe.Caches {
 func (e *Engine) setBudget(d time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.sizes.budget = d
+	e.sizes.Budget = d
 }
 
 func (st *Step) reuseInputs() error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/vkmla/vkmla/pipeline/internal/commands"
 	"github.com/vkmla/vkmla/pipeline/internal/pages"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -14,7 +15,8 @@ type progress struct {
 	// What every call looks at lies side by side: after a wait it is in no cache of a processor.
 	step   *Step
 	flight *vk.Pending // the last submission of a step that the device may not be done with
-	parts  []stepPart
+	parts  []commands.Part
+	owners []*Session    // of parts
 	busy   []pages.Claim // of sessions whose tables have something to do, see pages.Row
 	ran    []bool        // layers that ran
 	shown  []bool        // layers whose results are in host memory, for ReadOutput
@@ -34,13 +36,6 @@ func (now *progress) clearRows() {
 	for i := range now.byRow {
 		now.byRow[i] = -1
 	}
-}
-
-// stepPart is a chunk of a step in progress.
-type stepPart struct {
-	s        *Session
-	row      int // of the session
-	first, n int // rows of the step
 }
 
 // begin is Begin. Steps that only warm the engine may have blocks of drafts of any length.
@@ -69,8 +64,8 @@ func (e *Engine) begin(ctx context.Context, chunks []Chunk, warms bool) (*Step, 
 	}
 	clear(now.ran)
 	clear(now.shown)
-	st.b.in.buffer().Track()
-	now.step = st
+	st.b.TrackInputs()
+	now.step, e.sizes.InUse = st, st.b
 	return st, nil
 }
 
@@ -80,13 +75,13 @@ func (st *Step) equip(ctx context.Context) (err error) {
 	if err := e.growRopes(ctx, st.longest); err != nil {
 		return err
 	}
-	if st.b, err = e.sizes.of(ctx, st.tokens); err != nil {
+	if st.b, err = e.sizes.Of(ctx, st.tokens); err != nil {
 		return err
 	}
 	if err := e.pages.Take(ctx, now.busy); err != nil {
 		return err
 	}
-	if st.pieces, err = st.b.fill(ctx, st.draft); err != nil {
+	if st.pieces, err = st.b.Fill(ctx, now.byRow, now.parts, st.draft); err != nil {
 		err = errors.Join(err, e.pages.Undo())
 	}
 	return err
@@ -95,12 +90,12 @@ func (st *Step) equip(ctx context.Context) (err error) {
 // arrange checks the chunks, and finds the busy sessions.
 func (st *Step) arrange(chunks []Chunk) error {
 	e, now := st.e, &st.e.now
-	now.parts, now.busy = now.parts[:0], now.busy[:0]
+	now.parts, now.owners, now.busy = now.parts[:0], now.owners[:0], now.busy[:0]
 	if len(chunks) == 0 {
 		return badArgument(opBegin, "chunks", "none", "at least one")
 	}
 	st.draft = chunks[0].Draft
-	st.first, _ = e.given(st.draft)
+	st.first, _ = e.sizes.Given(st.draft)
 	bad := func(i int, got any, want string) error {
 		return badArgument(opBegin, fmt.Sprintf("chunks[%d]", i), got, "%s", want)
 	}
@@ -131,7 +126,8 @@ func (st *Step) arrange(chunks []Chunk) error {
 			return bad(i, fmt.Sprintf("%d tokens after %d", c.Tokens, st.tokens), fmt.Sprintf("at most %d in all", e.opts.MaxStep))
 		}
 		now.byRow[row] = i
-		now.parts = append(now.parts, stepPart{s: c.Session, row: row, n: c.Tokens})
+		now.parts = append(now.parts, commands.Part{Row: row, N: c.Tokens, Length: at.Length})
+		now.owners = append(now.owners, c.Session)
 		st.tokens += c.Tokens
 		st.longest = max(st.longest, length)
 		st.work += float64(c.Tokens) * float64(length)
@@ -145,8 +141,8 @@ func (st *Step) arrange(chunks []Chunk) error {
 // again returns the row of an open session that had the same chunk in the last step. Most have,
 // and then the session itself, which is not in the processor's cache, is not looked at.
 func (e *Engine) again(chunk int, s *Session) (row int, ok bool) {
-	if parts := e.now.parts[:cap(e.now.parts)]; chunk < len(parts) && parts[chunk].s == s {
-		row = parts[chunk].row
+	if owners := e.now.owners[:cap(e.now.owners)]; chunk < len(owners) && owners[chunk] == s && s != nil {
+		row = e.now.parts[:cap(e.now.parts)][chunk].Row
 		return row, s != nil && e.sessions[row] == s
 	}
 	return 0, false

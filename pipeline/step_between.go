@@ -3,8 +3,8 @@ package pipeline
 import (
 	"context"
 	"fmt"
-	"slices"
 
+	"github.com/vkmla/vkmla/pipeline/internal/commands"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -57,51 +57,12 @@ type Between struct {
 	Draft bool
 }
 
-// chained reports whether the caller's commands make a layer's input from the output before it.
-func (e *Engine) chained() bool { return e.opts.Between != nil }
-
-// oneTensor reports whether all layers share one tensor of inputs and one of outputs, because no
-// other layer's is needed while a layer runs.
-func (e *Engine) oneTensor() bool { return e.opts.LayerByLayer || e.chained() }
-
-// given are the layers from first on, before end, that get their inputs from outside. first is the
-// first that runs.
-func (e *Engine) given(draft bool) (first, end int) {
-	if draft {
-		first = e.drafts
-	}
-	if e.chained() {
-		return first, first + 1
-	}
-	return first, len(e.layers)
-}
-
-// recordBetween records what the caller has in front of a layer, or after the last one.
-func (b *stepSize) recordBetween(rec *vk.Recorder, layer int, key commandKey) error {
-	e, in := b.e, &b.device
-	if !e.chained() {
+// between is EngineOptions.Between by the places of package commands; nil without it.
+func (o *EngineOptions) between() func(rec *vk.Recorder, at commands.Place) error {
+	if o.Between == nil {
 		return nil
 	}
-	first, _ := e.given(key.draft)
-	at := Between{Layer: layer, Tokens: b.tokens, Draft: key.draft, QueryStart: in.queryStart, SeqLens: in.seqLens,
-		TokenToReq: in.request, Positions: in.positions, IsValid: in.valid}
-	where := fmt.Sprintf("in front of layer %d", layer)
-	if layer > first {
-		at.Output = b.out.of(layer - 1)
-	}
-	if layer < len(e.layers) {
-		at.Input = b.in.of(layer)
-	} else {
-		where = fmt.Sprintf("behind layer %d", layer-1)
-	}
-	rec.Section("between")
-	if err := e.opts.Between(rec, at); err != nil {
-		return fmt.Errorf("EngineOptions.Between, %s: %w", where, err)
-	}
-	if layer == first && !key.host { // else the copy from host memory has written it
-		b.begins[key.draft] = rec.Overwrites(at.Input.View())
-	}
-	return nil
+	return func(rec *vk.Recorder, at commands.Place) error { return o.Between(rec, Between(at)) }
 }
 
 // checkOrder demands that a layer runs after those that it takes entries, picks or candidates from.
@@ -110,14 +71,14 @@ func (b *stepSize) recordBetween(rec *vk.Recorder, layer int, key commandKey) er
 func (st *Step) checkOrder(layer int) error {
 	e, ran := st.e, st.e.now.ran
 	if layer >= 0 {
-		l := e.layers[layer]
-		for _, from := range []*engineLayer{l.entries, l.picks, l.blocks} {
-			if i := slices.Index(e.layers, from); i >= 0 && from != l && !ran[i] {
+		l := &e.layers[layer]
+		for _, i := range []int{l.Entries, l.Picks, l.Blocks} {
+			if i >= 0 && i != layer && !ran[i] {
 				return badArgument(opSubmit, "layer", layer, "%d first, from which it takes entries, picks or candidates", i)
 			}
 		}
 	}
-	if !e.chained() || layer <= st.first || ran[layer-1] && !ran[layer] {
+	if !e.sizes.Chained() || layer <= st.first || ran[layer-1] && !ran[layer] {
 		return nil
 	}
 	next := st.first

@@ -1,7 +1,6 @@
-package pipeline
+package commands
 
 import (
-	"context"
 	"errors"
 	"math"
 	"slices"
@@ -26,38 +25,39 @@ const submitBudget = 200 * time.Millisecond
 // serve to stay clear of watchdogs, which allow a thousand times as long.
 const leastEstimate = time.Millisecond
 
-// stepCommands are commands of a step size, and how long they take.
-type stepCommands struct {
+// Commands are commands of a step size, and how long they take.
+type Commands struct {
 	*vk.Commands
+	Each     bool      // every operation is a part of its own, or several
+	Division []vk.Part // nil if there is no budget
+	Took     []float64 // ns that each part took last; nil before
+	Work     float64   // of the step that took so long
+
 	plain  bool        // recorded after workgroups starved, see vk.Device.Starved
-	each   bool        // every operation is a part of its own, or several
 	pieces map[int]int // of operations that are divided
-	parts  []vk.Part   // nil if there is no budget
-	took   []float64   // ns that each part took last; nil before
-	work   float64     // of the step that took so long
 }
 
-// observe remembers how long the parts of a finished step took, and returns the longest time.
+// Observe remembers how long the parts of a finished step took, and returns the longest time.
 // Without times nothing changes.
-func (c *stepCommands) observe(work float64) (longest time.Duration) {
+func (c *Commands) Observe(work float64) (longest time.Duration) {
 	if times, err := c.PartTimes(); err == nil && times != nil {
-		c.took, c.work = times, work
+		c.Took, c.Work = times, work
 		longest = time.Duration(slices.Max(times))
 	}
 	return longest
 }
 
-// suits reports whether each submission stays within the budget, as far as the last step tells
+// Suits reports whether each submission stays within the budget, as far as the last step tells
 // and the operations can be divided.
-func (c *stepCommands) suits(budget time.Duration, work float64) bool {
-	if budget < 0 || c.parts == nil {
+func (c *Commands) Suits(budget time.Duration, work float64) bool {
+	if budget < 0 || c.Division == nil {
 		return true // never divided
 	}
-	if c.each {
-		return c.took == nil
+	if c.Each {
+		return c.Took == nil
 	}
-	for i, ns := range c.took {
-		if c.parts[i].Divisible && ns*max(1, work/c.work) > float64(budget) {
+	for i, ns := range c.Took {
+		if c.Division[i].Divisible && ns*max(1, work/c.Work) > float64(budget) {
 			return false
 		}
 	}
@@ -66,14 +66,14 @@ func (c *stepCommands) suits(budget time.Duration, work float64) bool {
 
 // operations are the times of single operations, from those of their parts; negative where one is
 // unknown.
-func (c *stepCommands) operations() (took []float64, divisible []bool) {
-	for i, p := range c.parts {
+func (c *Commands) operations() (took []float64, divisible []bool) {
+	for i, p := range c.Division {
 		at := p.First
 		piece := at < len(took)
 		if !piece {
 			took, divisible = append(took, 0), append(divisible, false)
 		}
-		if took[at] += c.took[i]; c.took[i] < 0 {
+		if took[at] += c.Took[i]; c.Took[i] < 0 {
 			took[at] = math.Inf(-1)
 		}
 		divisible[at] = p.Divisible || piece
@@ -81,10 +81,10 @@ func (c *stepCommands) operations() (took []float64, divisible []bool) {
 	return took, divisible
 }
 
-// cuts says, from the times of single operations, before which operations submissions begin, and
+// Cuts says, from the times of single operations, before which operations submissions begin, and
 // into how many pieces operations that exceed the budget are divided. Half of the budget is left
 // for steps with more to do.
-func (c *stepCommands) cuts(budget time.Duration) (before []int, pieces map[int]int) {
+func (c *Commands) Cuts(budget time.Duration) (before []int, pieces map[int]int) {
 	took, divisible := c.operations()
 	most := float64(budget) / 2
 	pieces = map[int]int{}
@@ -93,13 +93,13 @@ func (c *stepCommands) cuts(budget time.Duration) (before []int, pieces map[int]
 			pieces[i] = min(int(math.Ceil(ns/most)), vk.MaxPieces)
 		}
 	}
-	return pack(took, most), pieces
+	return Pack(took, most), pieces
 }
 
-// pack divides operations into parts that stay within the budget, each with as many as fit, and
+// Pack divides operations into parts that stay within the budget, each with as many as fit, and
 // returns before which operations parts begin. One that exceeds the budget alone, or whose time is
 // negative, is a part of its own.
-func pack(times []float64, budget float64) (before []int) {
+func Pack(times []float64, budget float64) (before []int) {
 	sum := 0.0
 	for i, t := range times {
 		alone := t < 0 || i > 0 && times[i-1] < 0
@@ -121,24 +121,24 @@ func budgetOf(dev *vk.Device) time.Duration {
 
 // divide prepares the recording of commands that replace old, which may be nil: first with a
 // submission for each operation, to learn their times, then with as few as the budget permits.
-func (e *Engine) divide(rec *vk.Recorder, old *stepCommands) (*stepCommands, error) {
-	budget := e.sizes.budget
-	fresh := &stepCommands{}
+func (z *Sizes) divide(rec *vk.Recorder, old *Commands) (*Commands, error) {
+	budget := z.Budget
+	fresh := &Commands{}
 	if budget < 0 {
 		return fresh, nil
 	}
 	var err error
 	var pieces vk.Pieces
-	if old != nil && old.each && old.took != nil {
+	if old != nil && old.Each && old.Took != nil {
 		var before []int
-		before, fresh.pieces = old.cuts(budget)
+		before, fresh.pieces = old.Cuts(budget)
 		err = rec.SplitAt(before)
 	} else {
-		fresh.each = true
+		fresh.Each = true
 		if old != nil {
 			fresh.pieces = old.pieces // what took too long still does
 		} else {
-			tune, a := tuning.Of(e.dev), e.dev.Adapter()
+			tune, a := tuning.Of(z.cfg.Dev), z.cfg.Dev.Adapter()
 			most := max(budget/2, leastEstimate)
 			pieces.Count = func(w vk.Work) int { return tune.Pieces(a, w, most) }
 		}
@@ -151,71 +151,18 @@ func (e *Engine) divide(rec *vk.Recorder, old *stepCommands) (*stepCommands, err
 	return fresh, rec.Divide(pieces)
 }
 
-// brokeOff notes that not all submissions of some commands were made: the device may have stopped
-// within an operation, and the layers have to run again.
-func (st *Step) brokeOff(key commandKey, err error) {
-	if errors.Is(err, vk.ErrBusy) {
-		return // all of them are with the device already
-	}
-	st.b.broken = true
-	if key.layer == prologue {
-		return
-	}
-	first, end := st.layers(key.layer)
-	if st.e.chained() { // the caller's commands cannot be continued, only begun again
-		first, end = st.first, len(st.e.layers)
-	}
-	clear(st.e.now.ran[first:end])
-	clear(st.e.now.shown[first:end])
-	st.latest = -1
-}
+// Break notes that not all submissions of some commands were made, or that one failed: the device
+// may have stopped within an operation.
+func (b *Size) Break() { b.broken = true }
 
-// behind adds the submissions before this one to sync: where one of them failed, the device gets
-// nothing of this one. Without the step's metadata the device has that of an earlier step: layers
-// would write to rows that a session has.
-func (st *Step) behind(repaired *vk.Pending, sync []vk.Sync) []vk.Sync {
-	var all []*vk.Pending
-	for _, p := range []*vk.Pending{st.flying, repaired} {
-		if p == nil {
-			continue
-		}
-		if all = append(all, p); !slices.Contains(st.earlier, p) {
-			st.earlier = append(st.earlier, p)
-		}
-	}
-	if all == nil {
-		return sync
-	}
-	return append(slices.Clone(sync), vk.Sync{Behind: all})
-}
-
-// waitAll waits for a submission, and returns its error or the first one of those before it, which
-// have ended by then.
-func waitAll(ctx context.Context, last *vk.Pending, earlier []*vk.Pending) error {
-	err := last.Wait(ctx)
-	for i := 0; i < len(earlier) && err == nil; i++ {
-		err = earlier[i].Wait(ctx)
-	}
-	return err
-}
-
-// withhold keeps from the device what it does not have of the step yet.
-func (st *Step) withhold() {
-	for _, c := range st.submitted {
-		if c.Cancel() {
-			st.b.broken = true
-		}
-	}
-}
-
-// repair resets the counters of operations in front of the next commands, if some broke off. It
+// Repair resets the counters of operations in front of the next commands, if some broke off. It
 // returns what it submitted, nil for nothing.
-func (b *stepSize) repair() (*vk.Pending, error) {
+func (b *Size) Repair() (*vk.Pending, error) {
 	if !b.broken {
 		return nil, nil
 	}
-	cmd, err := b.e.record(func(rec *vk.Recorder) (err error) {
-		for _, k := range b.kinds {
+	cmd, err := b.z.record(func(rec *vk.Recorder) (err error) {
+		for _, k := range b.Kinds {
 			err = errors.Join(err, k.Reset(rec))
 		}
 		return err
@@ -226,4 +173,17 @@ func (b *stepSize) repair() (*vk.Pending, error) {
 	p, err := cmd.Submit()
 	b.broken = err != nil
 	return p, errors.Join(err, cmd.Release())
+}
+
+// record records commands.
+func (z *Sizes) record(record func(*vk.Recorder) error) (*vk.Commands, error) {
+	rec, err := z.cfg.Dev.NewRecorder()
+	if err != nil {
+		return nil, err
+	}
+	defer rec.Close()
+	if err := record(rec); err != nil {
+		return nil, err
+	}
+	return rec.End()
 }
