@@ -118,7 +118,8 @@ func (e *Engine) addLayers(layers []*model.DeviceLayer) {
 			}
 			return i
 		}
-		l := commands.Layer{W: w, Spec: spec, Entries: latest(spec.EntriesOf), Picks: latest(spec.PicksOf), Blocks: -1, Rope: e.cfg.Rope(w.Layer)}
+		l := commands.Layer{W: w, Spec: spec, Entries: latest(spec.EntriesOf), Picks: latest(spec.PicksOf), Blocks: -1,
+			Rope: e.cfg.Rope(w.Layer)}
 		switch spec.Candidates {
 		case model.CandidatesMade:
 			l.Blocks = i

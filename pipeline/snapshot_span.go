@@ -46,7 +46,8 @@ func (e *Engine) SaveSpans(ctx context.Context, s *Session, at []int, state bool
 			case end > v.seq.Row.Length:
 				return badArgument(opSaveSpans, "at", end, "at most the %d tokens of the session", v.seq.Row.Length)
 			case state && end < v.seq.Floor():
-				return fmt.Errorf("%w: the state at %d of %d tokens, there are those from %d on", ErrRewind, end, v.seq.Row.Length, v.seq.Floor())
+				return fmt.Errorf("%w: the state at %d of %d tokens, there are those from %d on", ErrRewind, end, v.seq.Row.Length,
+					v.seq.Floor())
 			}
 			return v.writeSpans(ctx, &lock, at, state, put)
 		})

@@ -1,6 +1,6 @@
-// Package commands holds what steps of some number of tokens need: kernels, memory, and commands that
-// are recorded once and submitted by every such step. It is handed layers, and the caches and block
-// tables that these read and write; it knows no sessions.
+// Package commands holds what steps of some number of tokens need: kernels, memory, and commands
+// that are recorded once and submitted by every such step. It is handed layers, and the caches and
+// block tables that these read and write; it knows no sessions.
 //
 // Calls exclude each other. Some call Config.Wait, which may let others in meanwhile.
 package commands
@@ -89,8 +89,8 @@ func NewCounts() *Counts {
 	return &Counts{purpose(), purpose()}
 }
 
-// Bytes returns what was counted: for steps, for hidden states, what of both is host memory, and for
-// gathered rows.
+// Bytes returns what was counted: for steps, for hidden states, what of both is host memory, and
+// for gathered rows.
 func (c *Counts) Bytes() (steps, hidden, host, workspace uint64) {
 	d, h := &c.device, &c.host
 	return d.steps.Bytes + h.steps.Bytes, d.hidden.Bytes + h.hidden.Bytes, h.steps.Bytes + h.hidden.Bytes, d.workspace.Bytes

@@ -115,14 +115,22 @@ func (b *Size) OpenHost() (err error) {
 	return nil
 }
 
-// Tensors of a layer in a step, on the device and in host memory; zero where there are none.
+// Tensors of a layer in a step, on the device and in host memory; zero where there are none, and for
+// an unknown layer.
 
-func (b *Size) In(layer int) tensor.Tensor       { return b.in.of(layer) }
-func (b *Size) Out(layer int) tensor.Tensor      { return b.out.of(layer) }
-func (b *Size) TopK(layer int) tensor.Tensor     { return b.topK.of(layer) }
-func (b *Size) HostIn(layer int) tensor.Tensor   { return b.hostIn.of(layer) }
-func (b *Size) HostOut(layer int) tensor.Tensor  { return b.hostOut.of(layer) }
-func (b *Size) HostTopK(layer int) tensor.Tensor { return b.hostTopK.of(layer) }
+func (b *Size) In(layer int) tensor.Tensor       { return b.tensor(&b.in, layer) }
+func (b *Size) Out(layer int) tensor.Tensor      { return b.tensor(&b.out, layer) }
+func (b *Size) TopK(layer int) tensor.Tensor     { return b.tensor(&b.topK, layer) }
+func (b *Size) HostIn(layer int) tensor.Tensor   { return b.tensor(&b.hostIn, layer) }
+func (b *Size) HostOut(layer int) tensor.Tensor  { return b.tensor(&b.hostOut, layer) }
+func (b *Size) HostTopK(layer int) tensor.Tensor { return b.tensor(&b.hostTopK, layer) }
+
+func (b *Size) tensor(h *states, layer int) tensor.Tensor {
+	if layer < 0 || layer >= len(b.Layers) {
+		return tensor.Tensor{}
+	}
+	return h.of(layer)
+}
 
 // TrackInputs makes vk.Buffer.Overwritten count from now on what is written to the inputs.
 func (b *Size) TrackInputs() { b.in.buffer().Track() }

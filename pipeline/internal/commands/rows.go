@@ -82,8 +82,8 @@ func (b *Size) Pad(pieces int) {
 	copy(b.host.arena.Whole().Buffer.Mapped(), b.staged.all)
 }
 
-// WorstPieces returns the most pieces that a step of the size takes, however long its sessions are: of
-// one session, or of as many as there can be.
+// WorstPieces returns the most pieces that a step of the size takes, however long its sessions are:
+// of one session, or of as many as there can be.
 func (b *Size) WorstPieces() (pieces int) {
 	o := &b.z.cfg
 	for k := range b.plans {

@@ -195,7 +195,8 @@ func (z *Sizes) share(s *memory.Scratch, layers []StepLayer, tokens int, entries
 			}
 		}
 		if from := l.Blocks; from >= 0 {
-			s.Add(fmt.Sprintf("candidates of layer %d", from), memory.Always, &x.blocks.Blocks, tensor.I32, tokens, z.cfg.Model.CandidateBlocks)
+			s.Add(fmt.Sprintf("candidates of layer %d", from), memory.Always, &x.blocks.Blocks, tensor.I32, tokens,
+				z.cfg.Model.CandidateBlocks)
 			s.Add(fmt.Sprintf("numbers of candidates of layer %d", from), memory.Always, &x.blocks.Columns, tensor.I32, tokens)
 		}
 	}
