@@ -24,7 +24,8 @@ var mixedSteps = [][3]int{{50, 3, 0}, {60, 1, 3}, {30, 0, 34}, {1, 60, 1}, {1, 1
 
 // mixed runs the steps and returns outputs and picks, layer by layer and step by
 // step, the bytes of all caches, and the most pieces of a step.
-func mixed(t *testing.T, e *pipeline.Engine, width, layers int, hidden []float32) (out [][]float32, picks [][]int32, caches [][]byte, pieces int) {
+func mixed(t *testing.T, e *pipeline.Engine, width, layers int,
+	hidden []float32) (out [][]float32, picks [][]int32, caches [][]byte, pieces int) {
 	t.Helper()
 	var list [3]*pipeline.Session
 	for i := range list {

@@ -235,7 +235,8 @@ func (s *Session) CheckTables(ctx context.Context, from int) error {
 		}
 		if !p.KeepsAll() { // one goes when the next is taken
 			if most := p.Gone(s.seq.Floor()); gone > most || gone < most-1 {
-				return fmt.Errorf("pool %s: of %d tokens %d pages have been given back, want %d or one less", p.Name, s.seq.Row.Length, gone, most)
+				return fmt.Errorf("pool %s: of %d tokens %d pages have been given back, want %d or one less", p.Name,
+					s.seq.Row.Length, gone, most)
 			}
 		}
 		if n := ceilDiv(p.Slots(s.seq.Row.Length), p.Page); t.Entries() != n {

@@ -364,7 +364,8 @@ func TestStepBetweenSides(t *testing.T) {
 	require.Len(t, got, 3, "appended tokens give something else")
 	assert.True(t, got[0].Out == nil && slices.Equal(got[2].Out, out) && slices.Equal(got[0].TopK, picks) &&
 		len(r.places) == places, "appended tokens give something else")
-	require.NoError(t, errors.Join(s.Truncate(0), e.SetTiming(t.Context(), pipeline.TimingOff), failure(s.Append(t.Context(), [][]float32{hidden}))),
+	require.NoError(t, errors.Join(s.Truncate(0), e.SetTiming(t.Context(), pipeline.TimingOff),
+		failure(s.Append(t.Context(), [][]float32{hidden}))),
 		"places after %d", places)
 	assert.Equal(t, places+4, len(r.places), "places after %d", places)
 	x.betweenTimes(t, e, s, hidden)

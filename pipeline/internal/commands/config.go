@@ -7,7 +7,6 @@ package commands
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/vkmla/vkmla/pipeline/internal/layer"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
@@ -123,34 +122,6 @@ func (z *Sizes) Given(draft bool) (first, end int) {
 		return first, first + 1
 	}
 	return first, len(z.cfg.Layers)
-}
-
-// recordBetween records what the caller has in front of a layer, or after the last one.
-func (b *Size) recordBetween(rec *vk.Recorder, layer int, key Key) error {
-	z, in := b.z, &b.device
-	if !z.Chained() {
-		return nil
-	}
-	first, _ := z.Given(key.Draft)
-	at := Place{Layer: layer, Tokens: b.Tokens, Draft: key.Draft, QueryStart: in.queryStart, SeqLens: in.seqLens,
-		TokenToReq: in.request, Positions: in.positions, IsValid: in.valid}
-	where := fmt.Sprintf("in front of layer %d", layer)
-	if layer > first {
-		at.Output = b.out.of(layer - 1)
-	}
-	if layer < len(z.cfg.Layers) {
-		at.Input = b.in.of(layer)
-	} else {
-		where = fmt.Sprintf("behind layer %d", layer-1)
-	}
-	rec.Section("between")
-	if err := z.cfg.Between(rec, at); err != nil {
-		return fmt.Errorf("EngineOptions.Between, %s: %w", where, err)
-	}
-	if layer == first && !key.Host { // else the copy from host memory has written it
-		b.begins[key.Draft] = rec.Overwrites(at.Input.View())
-	}
-	return nil
 }
 
 // MapsHidden reports whether the host reaches hidden states where layers read and write them, so

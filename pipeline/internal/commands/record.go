@@ -179,3 +179,31 @@ func (b *Size) recordLayer(rec *vk.Recorder, i int, key Key, beside func(*vk.Rec
 	}
 	return nil
 }
+
+// recordBetween records what the caller has in front of a layer, or after the last one.
+func (b *Size) recordBetween(rec *vk.Recorder, layer int, key Key) error {
+	z, in := b.z, &b.device
+	if !z.Chained() {
+		return nil
+	}
+	first, _ := z.Given(key.Draft)
+	at := Place{Layer: layer, Tokens: b.Tokens, Draft: key.Draft, QueryStart: in.queryStart, SeqLens: in.seqLens,
+		TokenToReq: in.request, Positions: in.positions, IsValid: in.valid}
+	where := fmt.Sprintf("in front of layer %d", layer)
+	if layer > first {
+		at.Output = b.out.of(layer - 1)
+	}
+	if layer < len(z.cfg.Layers) {
+		at.Input = b.in.of(layer)
+	} else {
+		where = fmt.Sprintf("behind layer %d", layer-1)
+	}
+	rec.Section("between")
+	if err := z.cfg.Between(rec, at); err != nil {
+		return fmt.Errorf("EngineOptions.Between, %s: %w", where, err)
+	}
+	if layer == first && !key.Host { // else the copy from host memory has written it
+		b.begins[key.Draft] = rec.Overwrites(at.Input.View())
+	}
+	return nil
+}

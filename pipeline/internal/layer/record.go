@@ -294,7 +294,7 @@ func (r *recording) queryNorm() (n attention.QueryNorm) {
 func (r *recording) gathered() error {
 	k, tables, caches := r.k, &r.step.Tables, &r.a.Caches
 	a := attention.GatheredArgs{Positions: r.step.Positions, Plan: r.step.Plan, Pieces: r.step.Pieces, Sink: r.l.w.Sink,
-		Norm: r.queryNorm(),
+		Norm:   r.queryNorm(),
 		Window: attention.PagedRows{Cache: caches.Window, Table: tables.Window}}
 	if a.Workspace = r.step.Workspace; len(a.Workspace.Shape) > 0 && a.Workspace.Shape[0] > k.mla.room.Rows() {
 		a.Workspace = a.Workspace.Rows(0, k.mla.room.Rows())
