@@ -236,20 +236,20 @@ func (s *Session) CheckTables(ctx context.Context, from int) error {
 		if !p.KeepsAll() { // one goes when the next is taken
 			if most := p.Gone(s.seq.Floor()); gone > most || gone < most-1 {
 				return fmt.Errorf("pool %s: of %d tokens %d pages have been given back, want %d or one less", p.Name,
-					s.seq.Row.Length, gone, most)
+					s.seq.Seat.Length, gone, most)
 			}
 		}
-		if n := ceilDiv(p.Slots(s.seq.Row.Length), p.Page); t.Entries() != n {
-			return fmt.Errorf("pool %s: %d entries for %d tokens, want %d", p.Name, t.Entries(), s.seq.Row.Length, n)
+		if n := ceilDiv(p.Slots(s.seq.Seat.Length), p.Page); t.Entries() != n {
+			return fmt.Errorf("pool %s: %d entries for %d tokens, want %d", p.Name, t.Entries(), s.seq.Seat.Length, n)
 		}
 		for k := range t.Entries() {
 			page, there := t.Entry(k), int32(le.Uint32(row[4*k:]))
 			switch {
 			case (page < 0) != (k < gone) || gone > 0 && p.KeepsAll():
-				return fmt.Errorf("pool %s: entry %d of %d tokens is %d", p.Name, k, s.seq.Row.Length, page)
+				return fmt.Errorf("pool %s: entry %d of %d tokens is %d", p.Name, k, s.seq.Seat.Length, page)
 			case page >= 0 && page != there:
 				return fmt.Errorf("pool %s: entry %d is %d, on the device %d", p.Name, k, page, there)
-			case page >= 0 && k >= p.Slots(from)/p.Page && p.Slots(s.seq.Row.Length) > p.Slots(from) && p.IDs.Refs(page) != 1:
+			case page >= 0 && k >= p.Slots(from)/p.Page && p.Slots(s.seq.Seat.Length) > p.Slots(from) && p.IDs.Refs(page) != 1:
 				return fmt.Errorf("pool %s: page %d of entry %d was written and has %d holders", p.Name, page, k, p.IDs.Refs(page))
 			}
 		}
@@ -305,7 +305,7 @@ func GatherIn(t testing.TB, n uint64) {
 // take the most, and that layer.
 func (e *Engine) LeastGather() (least uint64, layer int) {
 	for i := range e.layers {
-		cfg := e.sizes.KindConfig(i, 1)
+		cfg := e.sizes.LayerConfig(i, 1)
 		if n := cfg.LeastWorkspace(); n > least {
 			least, layer = n, i
 		}

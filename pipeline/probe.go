@@ -58,7 +58,7 @@ func (s *Session) advanceBy(ctx context.Context, n int) error {
 
 // advance is advanceBy between steps.
 func (s *Session) advance(ctx context.Context, n int) error {
-	e, from := s.e, s.seq.Row.Length
+	e, from := s.e, s.seq.Seat.Length
 	switch err := s.free(); {
 	case err != nil:
 		return err

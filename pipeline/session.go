@@ -60,7 +60,7 @@ func (e *Engine) session(seq *pages.Sequence, err error) (*Session, error) {
 func (s *Session) Len() int {
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
-	return s.seq.Row.Length
+	return s.seq.Seat.Length
 }
 
 // Number returns the device's number of the session, see Between: 0 to MaxSessions-1. No two open
@@ -129,7 +129,7 @@ func (s *Session) Truncate(n int) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", opTruncate, err)
 	}
-	length, floor := s.seq.Row.Length, s.seq.Floor()
+	length, floor := s.seq.Seat.Length, s.seq.Floor()
 	switch {
 	case n < 0 || n > length:
 		return badArgument(opTruncate, "n", n, "0 to %d", length)

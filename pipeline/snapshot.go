@@ -182,7 +182,7 @@ func (h *snapshot) encode() ([]byte, error) {
 
 // write writes a view, and gives the lock back whenever it calls w.
 func (s *Session) write(ctx context.Context, w io.Writer, lock *lease) error {
-	h, sum := s.e.head(s.seq.Row.Length, s.seq.Floor()), sha256.New()
+	h, sum := s.e.head(s.seq.Seat.Length, s.seq.Floor()), sha256.New()
 	var data bytes.Buffer
 	var raw []byte
 	head, err := h.encode()

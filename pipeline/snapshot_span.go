@@ -43,10 +43,10 @@ func (e *Engine) SaveSpans(ctx context.Context, s *Session, at []int, state bool
 	if err = lock.take(ctx); err == nil {
 		err = s.viewing(ctx, func(v *Session) error {
 			switch end := at[len(at)-1]; {
-			case end > v.seq.Row.Length:
-				return badArgument(opSaveSpans, "at", end, "at most the %d tokens of the session", v.seq.Row.Length)
+			case end > v.seq.Seat.Length:
+				return badArgument(opSaveSpans, "at", end, "at most the %d tokens of the session", v.seq.Seat.Length)
 			case state && end < v.seq.Floor():
-				return fmt.Errorf("%w: the state at %d of %d tokens, there are those from %d on", ErrRewind, end, v.seq.Row.Length,
+				return fmt.Errorf("%w: the state at %d of %d tokens, there are those from %d on", ErrRewind, end, v.seq.Seat.Length,
 					v.seq.Floor())
 			}
 			return v.writeSpans(ctx, &lock, at, state, put)

@@ -314,7 +314,7 @@ func (st *Step) Commit() error {
 // lengthen makes the step's tokens part of their sessions.
 func (e *Engine) lengthen() error {
 	for _, x := range e.now.parts {
-		e.pages.Rows[x.Row].Length += x.N
+		e.pages.Seats[x.Row].Length += x.N
 	}
 	return e.pages.Grown(e.now.busy)
 }

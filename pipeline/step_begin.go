@@ -17,7 +17,7 @@ type progress struct {
 	flight *vk.Pending // the last submission of a step that the device may not be done with
 	parts  []commands.Part
 	owners []*Session    // of parts
-	busy   []pages.Claim // of sessions whose tables have something to do, see pages.Row
+	busy   []pages.Claim // of sessions whose tables have something to do, see pages.Seat
 	ran    []bool        // layers that ran
 	shown  []bool        // layers whose results are in host memory, for ReadOutput
 	byRow  []int         // index into parts, or -1: the session may change
@@ -112,7 +112,7 @@ func (st *Step) arrange(chunks []Chunk) error {
 			}
 			row = s.seq.Number
 		}
-		at := &e.pages.Rows[row]
+		at := &e.pages.Seats[row]
 		length := at.Length + c.Tokens
 		switch {
 		case c.Tokens < 1:

@@ -42,7 +42,7 @@ var may = map[string][]string{
 		"pipeline/internal/layer", "pipeline/internal/memory", "pipeline/model", "attention", "indexer", "cache", "tensor", "vk",
 		"internal/tuning",
 	},
-	"pipeline/internal/pages":    {"pipeline/internal/layer", "pipeline/internal/memory", "pipeline/model", "cache", "tensor", "vk"},
+	"pipeline/internal/pages": {"pipeline/internal/layer", "pipeline/internal/memory", "pipeline/model", "cache", "tensor", "vk"},
 	"pipeline": {
 		"pipeline/internal/commands", "pipeline/internal/layer", "pipeline/internal/measure", "pipeline/internal/memory",
 		"pipeline/internal/pages", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk",

@@ -115,8 +115,8 @@ func (b *Size) OpenHost() (err error) {
 	return nil
 }
 
-// Tensors of a layer in a step, on the device and in host memory; zero where there are none, and for
-// an unknown layer.
+// Tensors of a layer in a step, on the device and in host memory; zero where there are none, and
+// for an unknown layer.
 
 func (b *Size) In(layer int) tensor.Tensor       { return b.tensor(&b.in, layer) }
 func (b *Size) Out(layer int) tensor.Tensor      { return b.tensor(&b.out, layer) }

@@ -39,7 +39,7 @@ func (z *Sizes) fits(tokens int) error {
 			continue
 		}
 		seen[key] = true
-		cfg := z.KindConfig(i, tokens)
+		cfg := z.LayerConfig(i, tokens)
 		cfg.Scratch = &s
 		if err := layer.Check(z.cfg.Dev, cfg); err != nil {
 			return err

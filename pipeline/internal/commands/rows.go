@@ -110,7 +110,7 @@ func (z *Sizes) gatherRows() error {
 	}
 	rows := 0
 	for i := range z.cfg.Layers {
-		cfg := z.KindConfig(i, z.cfg.MaxStep)
+		cfg := z.LayerConfig(i, z.cfg.MaxStep)
 		rows = max(rows, cfg.Room(z.cfg.Dev).Rows())
 	}
 	var err error

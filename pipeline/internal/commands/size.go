@@ -46,7 +46,7 @@ type Size struct {
 
 // Kind is a kind of layers in steps of a size.
 type Kind struct {
-	*layer.Kind
+	*layer.Kernels
 	key  kindKey
 	like int // the first layer of the kind
 }
@@ -136,10 +136,10 @@ func (z *Sizes) kindKey(i int) kindKey {
 	return key
 }
 
-// KindConfig returns the configuration of layers like layer i, in steps of `tokens` tokens.
-func (z *Sizes) KindConfig(i, tokens int) layer.KindConfig {
+// LayerConfig returns the configuration of layers like layer i, in steps of `tokens` tokens.
+func (z *Sizes) LayerConfig(i, tokens int) layer.Config {
 	o := &z.cfg
-	return layer.KindConfig{Spec: o.Layers[i].Spec.LayerSpec, Model: z.cfg.Model, Ranks: z.cfg.Ranks, Tokens: tokens, MaxLen: o.MaxTokens,
+	return layer.Config{Spec: o.Layers[i].Spec.LayerSpec, Model: z.cfg.Model, Ranks: z.cfg.Ranks, Tokens: tokens, MaxLen: o.MaxTokens,
 		Caches: o.Pages.Greatest(i), Variant: o.Variant, Hadamard: z.cfg.Model.Hadamard, Group: z.group(tokens), Invariant: o.Invariant,
 		Quantise: o.Quantise, Out: z.out(), Name: fmt.Sprint(z.kindKey(i)),
 		Requests: o.MaxSessions, Workspace: o.Workspace, Count: z.cfg.Count.in(vk.DeviceLocal).steps}
@@ -210,14 +210,14 @@ func (b *Size) buildLayer(ctx context.Context, i int) error {
 	key := b.z.kindKey(i)
 	at := slices.IndexFunc(b.Kinds, func(k *Kind) bool { return k.key == key })
 	if at < 0 {
-		cfg := b.z.KindConfig(i, b.Tokens)
+		cfg := b.z.LayerConfig(i, b.Tokens)
 		cfg.Scratch = &b.Scratch
-		k, err := layer.NewKind(b.z.cfg.Dev, cfg)
+		k, err := layer.NewKernels(b.z.cfg.Dev, cfg)
 		if err != nil {
 			return err
 		}
 		at = len(b.Kinds)
-		b.Kinds = append(b.Kinds, &Kind{Kind: k, key: key, like: i})
+		b.Kinds = append(b.Kinds, &Kind{Kernels: k, key: key, like: i})
 		if err := b.gather(b.Kinds[at]); err != nil {
 			return err
 		}

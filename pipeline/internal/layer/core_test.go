@@ -198,9 +198,9 @@ type coreResult struct {
 
 // kind makes a kind for steps of `tokens` tokens, and a layer of it without projections. The
 // attention takes queries as they are and leaves RoPE in its output.
-func (l *coreLayer) kind(t *testing.T, dev *vk.Device, tokens int, variant string) (*Kind, *Layer) {
+func (l *coreLayer) kind(t *testing.T, dev *vk.Device, tokens int, variant string) (*Kernels, *Layer) {
 	t.Helper()
-	k := must[*Kind](t)(NewKind(dev, KindConfig{Spec: l.spec, Model: &l.cfg, Tokens: tokens, MaxLen: coreLonger, Caches: l.caches,
+	k := must[*Kernels](t)(NewKernels(dev, Config{Spec: l.spec, Model: &l.cfg, Tokens: tokens, MaxLen: coreLonger, Caches: l.caches,
 		Variant: variant, Hadamard: l.hadamard, Group: tokens / 4, Out: tensor.BF16, Requests: 2, Workspace: l.workspace,
 		Scratch: &memory.Scratch{}}))
 	t.Cleanup(func() { k.Close() })
@@ -217,7 +217,7 @@ func (l *coreLayer) kind(t *testing.T, dev *vk.Device, tokens int, variant strin
 			w.Indexer.Compressor = l.compressor(t, dev, l.keys(), l.iApe, l.iNorm)
 		}
 	}
-	return k, &Layer{kind: k, w: w}
+	return k, &Layer{kernels: k, w: w}
 }
 
 func (l *coreLayer) compressor(t *testing.T, dev *vk.Device, c cache.Compression, ape, norm []float32) *model.DeviceCompressor {
@@ -227,7 +227,7 @@ func (l *coreLayer) compressor(t *testing.T, dev *vk.Device, c cache.Compression
 
 // core is the part of the schedule core that the layer has.
 func (l *Layer) core() schedule {
-	k := l.kind
+	k := l.kernels
 	x := traits{indexer: k.indexer != nil, compresses: k.main != nil, keys: k.keys != nil, saves: k.want.saves,
 		rawScores: k.indexer != nil && k.indexer.query == nil}
 	return core.of(x)
@@ -263,7 +263,7 @@ func newStepArgs(t *testing.T, dev *vk.Device, tokens int, tables Tables) StepAr
 const corePieces = 12
 
 // gather makes room for gathered rows and their plan, full of poison.
-func (a *StepArgs) gather(t *testing.T, dev *vk.Device, k *Kind) {
+func (a *StepArgs) gather(t *testing.T, dev *vk.Device, k *Kernels) {
 	t.Helper()
 	room := k.Room()
 	if room.Rows() == 0 {
@@ -276,7 +276,7 @@ func (a *StepArgs) gather(t *testing.T, dev *vk.Device, k *Kind) {
 }
 
 // plan uploads the plan of a step.
-func (a *StepArgs) plan(t *testing.T, k *Kind, h coreStep) {
+func (a *StepArgs) plan(t *testing.T, k *Kernels, h coreStep) {
 	t.Helper()
 	if a.Pieces == 0 {
 		return
@@ -315,7 +315,7 @@ func (a *StepArgs) put(t *testing.T, h coreStep) {
 }
 
 // inputs uploads what projections would give, and poison for padding.
-func (l *coreLayer) inputs(t *testing.T, k *Kind, kv tensor.Tensor, h coreStep) {
+func (l *coreLayer) inputs(t *testing.T, k *Kernels, kv tensor.Tensor, h coreStep) {
 	t.Helper()
 	const nan = uint16(0x7FC0)
 	nan32 := float32(math.NaN())
@@ -337,7 +337,7 @@ func (l *coreLayer) inputs(t *testing.T, k *Kind, kv tensor.Tensor, h coreStep) 
 // recordCore records a step: KV rows are stored as they are.
 func (l *coreLayer) recordCore(t *testing.T, rec *vk.Recorder, layer *Layer, step StepArgs, a Args, kv tensor.Tensor) error {
 	t.Helper()
-	k := layer.kind
+	k := layer.kernels
 	insert := must[*cache.Insert](t)(cache.NewInsert(k.dev, cache.InsertConfig{Page: l.caches.Window.Layout.Page,
 		MaxBytes: a.Caches.Window.Pool.Bytes()}))
 	err := k.RecordStep(rec, step)
@@ -379,7 +379,7 @@ func (l *coreLayer) device(t *testing.T, dev *vk.Device, tokens int, steps [][]p
 }
 
 // add takes over what a step gave, and demands that padding gave nothing.
-func (res *coreResult) add(t *testing.T, k *Kind, parts []part) {
+func (res *coreResult) add(t *testing.T, k *Kernels, parts []part) {
 	t.Helper()
 	const row = coreHeads * 512
 	out, topK, at := get[uint16](t, k.mla.o), []int32(nil), 0

@@ -14,10 +14,10 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Layer is one layer of a model, for the steps of its Kind. The package's documentation has
+// Layer is one layer of a model, for the steps of its Kernels. The package's documentation has
 // the formula.
 type Layer struct {
-	kind    *Kind // nil once closed
+	kernels *Kernels // nil once closed
 	w       *model.DeviceLayer
 	plan    schedule
 	context schedule // of tokens of the context, in a layer that drafts
@@ -54,16 +54,16 @@ type use struct {
 // of the kind had before. The caller closes the layer.
 //
 // Errors: vk.ErrArgument for weights of another kind, of shapes that the configuration does not
-// have, or an input_scale that KindConfig.Quantise cannot take; vk.ErrClosed for a kind or weights
+// have, or an input_scale that Config.Quantise cannot take; vk.ErrClosed for kernels or weights
 // that were closed; those of projection.NewLinear and of tensor.New.
-func (k *Kind) NewLayer(ctx context.Context, w *model.DeviceLayer) (*Layer, error) {
+func (k *Kernels) NewLayer(ctx context.Context, w *model.DeviceLayer) (*Layer, error) {
 	if err := k.checkWeights(w); err != nil {
 		return nil, err
 	}
 	if err := k.begin(ctx); err != nil {
 		return nil, fmt.Errorf("%s %d: %w", opNewLayer, w.Layer, err)
 	}
-	l := &Layer{kind: k, w: w}
+	l := &Layer{kernels: k, w: w}
 	uses := l.uses()
 	for _, u := range uses {
 		if got := u.m; got.N != u.n*u.groups || got.K != u.k {
@@ -83,10 +83,10 @@ func badWeights(arg string, got any, want string, a ...any) error {
 	return &vk.ArgumentError{Op: opNewLayer, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, a...)}
 }
 
-func (k *Kind) checkWeights(w *model.DeviceLayer) error {
+func (k *Kernels) checkWeights(w *model.DeviceLayer) error {
 	switch {
 	case k.arena == nil:
-		return fmt.Errorf("%s: kind of layers %w", opNewLayer, vk.ErrClosed)
+		return fmt.Errorf("%s: kernels of layers %w", opNewLayer, vk.ErrClosed)
 	case w == nil:
 		return badWeights("w", "nil", "the weights of a layer")
 	case w.Closed():
@@ -103,14 +103,14 @@ func (k *Kind) checkWeights(w *model.DeviceLayer) error {
 
 // makesKeysBy reports whether an indexer has the weights by which layers of the kind make keys, and
 // no others.
-func (k *Kind) makesKeysBy(x *model.DeviceIndexer) bool {
+func (k *Kernels) makesKeysBy(x *model.DeviceIndexer) bool {
 	latent := k.cfg.Spec.LatentKeys
 	return (x.Keys != nil) == latent && (x.Compressor != nil) == (k.keys != nil && !latent)
 }
 
 // uses lists the linear layers of l.
 func (l *Layer) uses() []use {
-	k, w, m := l.kind, l.w, l.kind.cfg.Model
+	k, w, m := l.kernels, l.w, l.kernels.cfg.Model
 	var none, qNorm tensor.Tensor
 	if k.want.fusedNorm {
 		qNorm = w.QNorm
@@ -151,7 +151,7 @@ func (l *Layer) uses() []use {
 }
 
 func (l *Layer) build(ctx context.Context, uses []use) (err error) {
-	k := l.kind
+	k := l.kernels
 	if err = l.factors(ctx, uses); err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func (l *Layer) beside(u *use, uses []use) (n int) {
 // prepare asks for the kernels that steps launch, of the operations for which this depends on
 // whether there is a chain. They are compiled while the rest is made.
 func (l *Layer) prepare(uses []use) error {
-	k := l.kind
+	k := l.kernels
 	for _, u := range uses {
 		if l.chain != nil && (u.to == &l.oa || u.to == &l.ob) {
 			continue
@@ -227,7 +227,7 @@ func (l *Layer) prepare(uses []use) error {
 
 // traits describes the layer, now that its operations are made.
 func (l *Layer) traits() traits {
-	k := l.kind
+	k := l.kernels
 	var codes [sources]bool
 	for i, list := range l.inputs {
 		codes[i] = len(list) > 0
@@ -257,10 +257,10 @@ func (l *Layer) traits() traits {
 // inputProducts are the products of Hidden whose parts inputSums adds up.
 func (l *Layer) inputProducts() []*linear {
 	list := []*linear{&l.qkv}
-	if l.kind.main != nil {
+	if l.kernels.main != nil {
 		list = append(list, &l.gates)
 	}
-	if l.kind.keys != nil && !l.kind.cfg.Spec.LatentKeys {
+	if l.kernels.keys != nil && !l.kernels.cfg.Spec.LatentKeys {
 		list = append(list, &l.idxGates)
 	}
 	return list
@@ -297,7 +297,7 @@ func (l *Layer) factors(ctx context.Context, uses []use) error {
 			u.to.w.RowScale = l.rows.Rows(begin[i], begin[i]+u.m.N)
 		}
 	}
-	if l.kind.cfg.Count != nil {
+	if l.kernels.cfg.Count != nil {
 		return nil
 	}
 	return l.rows.Upload(ctx, data)
@@ -316,7 +316,7 @@ func (l *Layer) widen(ctx context.Context, uses []use) error {
 		if l.wide, err = l.more(tensor.BF16, n, u.k); err != nil {
 			return err
 		}
-		if l.kind.cfg.Count == nil {
+		if l.kernels.cfg.Count == nil {
 			if err := l.copyWide(ctx, u); err != nil {
 				return err
 			}
@@ -328,12 +328,12 @@ func (l *Layer) widen(ctx context.Context, uses []use) error {
 
 // more makes a tensor of what the layer has beside its weights.
 func (l *Layer) more(dt tensor.DType, shape ...int) (tensor.Tensor, error) {
-	return l.kind.cfg.Count.Tensor(l.kind.dev, fmt.Sprintf("weights of layer %d", l.w.Layer), dt, shape...)
+	return l.kernels.cfg.Count.Tensor(l.kernels.dev, fmt.Sprintf("weights of layer %d", l.w.Layer), dt, shape...)
 }
 
 // copyWide writes the rows of widen.
 func (l *Layer) copyWide(ctx context.Context, u *use) error {
-	rec, err := l.kind.dev.NewRecorder()
+	rec, err := l.kernels.dev.NewRecorder()
 	if err != nil {
 		return err
 	}
@@ -348,16 +348,16 @@ func (l *Layer) copyWide(ctx context.Context, u *use) error {
 	return errors.Join(cmd.Run(ctx), cmd.Close())
 }
 
-// Bytes is the memory that the layer has beside its weights and its kind.
+// Bytes returns the memory that the layer has beside its weights and what it shares.
 func (l *Layer) Bytes() uint64 { return l.rows.Bytes() + l.wide.Bytes() }
 
 // Close frees the layer's own memory; closing again does nothing. Recording afterwards gives
 // vk.ErrClosed.
 func (l *Layer) Close() error {
-	if l == nil || l.kind == nil {
+	if l == nil || l.kernels == nil {
 		return nil
 	}
-	l.kind = nil
+	l.kernels = nil
 	return errors.Join(l.rows.Close(), l.wide.Close())
 }
 

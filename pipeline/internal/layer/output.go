@@ -23,7 +23,7 @@ type output struct {
 	old    []tensor.Tensor // states that became too small; commands may use them yet
 }
 
-func (x *output) build(k *Kind) (err error) {
+func (x *output) build(k *Kernels) (err error) {
 	x.chains = map[[2]*projection.Linear]*projection.LinearChain{}
 	if !k.mla.unropes {
 		x.unrope, err = projection.NewInverseRope(k.dev, projection.InverseRopeConfig{MaxBytes: k.queryBytes()})
@@ -31,13 +31,13 @@ func (x *output) build(k *Kind) (err error) {
 	return err
 }
 
-func (x *output) tensors(s scratch, k *Kind) {
+func (x *output) tensors(s scratch, k *Kernels) {
 	s.Add("z", edges, &x.z, tensor.BF16, k.cfg.Tokens, k.groups*k.cfg.Model.ORank)
 }
 
 // buildQuant makes the operation that undoes RoPE and gives FP8, and wants its
 // memory, for the first layer that takes it.
-func (x *output) buildQuant(k *Kind) (err error) {
+func (x *output) buildQuant(k *Kernels) (err error) {
 	if x.quant != nil {
 		return nil
 	}
@@ -51,7 +51,7 @@ func (x *output) buildQuant(k *Kind) (err error) {
 
 // chain returns the one launch of wo_a and wo_b, which layers share, or nil where they are to
 // be two. It joins the attention's parts where it can.
-func (k *Kind) chain(ctx context.Context, a, b *projection.Linear) (*projection.LinearChain, error) {
+func (k *Kernels) chain(ctx context.Context, a, b *projection.Linear) (*projection.LinearChain, error) {
 	x, key := &k.output, [2]*projection.Linear{a, b}
 	if c := x.chains[key]; c != nil {
 		return c, nil

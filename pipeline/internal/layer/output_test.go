@@ -20,12 +20,12 @@ import (
 )
 
 // windowStep runs a window layer for a request's first tokens, after changes to it.
-func windowStep(t *testing.T, dev *vk.Device, cfg KindConfig, w *model.DeviceLayer, hidden []float32, changes ...func(*Layer)) []float32 {
+func windowStep(t *testing.T, dev *vk.Device, cfg Config, w *model.DeviceLayer, hidden []float32, changes ...func(*Layer)) []float32 {
 	t.Helper()
 	n, width, layout := cfg.Tokens, cfg.Model.Hidden, cfg.Caches.Window.Layout
 	cfg.Caches.Window.Pool = alloc(t, dev, tensor.U8, (n+63)/64, layout.Stride)
 	cfg.Scratch = &memory.Scratch{}
-	k := must[*Kind](t)(NewKind(dev, cfg))
+	k := must[*Kernels](t)(NewKernels(dev, cfg))
 	defer k.Close()
 	l := must[*Layer](t)(k.NewLayer(t.Context(), w))
 	defer l.Close()
@@ -67,7 +67,7 @@ func TestJoined(t *testing.T) {
 	cfg, layers := weights(t, dev, fakemodel.Options{Config: c, Storage: fakemodel.FP8})
 	hidden, kind := randomHidden(cfg.Hidden), windowConfig(t, cfg, 1)
 	got := windowStep(t, dev, kind, layers[0], hidden, func(l *Layer) {
-		can := l.chain != nil && l.kind.mla.splits > 1
+		can := l.chain != nil && l.kernels.mla.splits > 1
 		assert.Equal(t, can, l.chain.Joined())
 		if !can {
 			t.Skip("rows are not split, or there are no device addresses")
@@ -75,7 +75,7 @@ func TestJoined(t *testing.T) {
 	})
 	want := windowStep(t, dev, kind, layers[0], hidden, func(l *Layer) {
 		l.chain = nil
-		l.plan = choose(l.kind.tune, l.traits())
+		l.plan = choose(l.kernels.tune, l.traits())
 	})
 	assert.Equal(t, want, got)
 }
@@ -84,26 +84,26 @@ func TestJoined(t *testing.T) {
 func TestErrors(t *testing.T) {
 	dev := testkit.Device(t)
 	cfg, layers := weights(t, dev, fakemodel.Options{Config: fakemodel.Config(0, 128)})
-	for name, change := range map[string]func(*KindConfig){
-		"Ranks":   func(c *KindConfig) { c.Ranks = 3 },
-		"Out":     func(c *KindConfig) { c.Out = tensor.I32 },
-		"Tokens":  func(c *KindConfig) { c.Tokens = 0 },
-		"Scratch": func(c *KindConfig) { c.Scratch = nil },
-		"MaxLen":  func(c *KindConfig) { c.Spec, c.MaxLen = model.C128A, 0 },
+	for name, change := range map[string]func(*Config){
+		"Ranks":   func(c *Config) { c.Ranks = 3 },
+		"Out":     func(c *Config) { c.Out = tensor.I32 },
+		"Tokens":  func(c *Config) { c.Tokens = 0 },
+		"Scratch": func(c *Config) { c.Scratch = nil },
+		"MaxLen":  func(c *Config) { c.Spec, c.MaxLen = model.C128A, 0 },
 	} {
 		c := windowConfig(t, cfg, 2)
 		change(&c)
-		_, err := NewKind(dev, c)
+		_, err := NewKernels(dev, c)
 		var arg *vk.ArgumentError
 		if assert.ErrorAs(t, err, &arg, name) {
 			assert.Equal(t, name, arg.Arg)
 		}
 		assert.ErrorIs(t, Check(dev, c), vk.ErrArgument, name)
 	}
-	_, err := NewKind(nil, windowConfig(t, cfg, 2))
+	_, err := NewKernels(nil, windowConfig(t, cfg, 2))
 	assert.ErrorIs(t, err, vk.ErrArgument)
 
-	k := must[*Kind](t)(NewKind(dev, windowConfig(t, cfg, 2)))
+	k := must[*Kernels](t)(NewKernels(dev, windowConfig(t, cfg, 2)))
 	for name, w := range map[string]*model.DeviceLayer{"of another kind": layers[1], "missing": nil} {
 		_, err := k.NewLayer(t.Context(), w)
 		assert.ErrorIs(t, err, vk.ErrArgument, "weights %s", name)
@@ -138,6 +138,6 @@ func TestCheck(t *testing.T) {
 	assert.ErrorIs(t, fits(), vk.ErrArgument)
 	cfg.Window = 128
 	c.Caches.Window = cache.KVCache{}
-	_, err := NewKind(dev, c)
+	_, err := NewKernels(dev, c)
 	assert.ErrorIs(t, err, vk.ErrArgument, "no layout")
 }

@@ -16,7 +16,7 @@ import (
 type Args struct {
 	Hidden tensor.Tensor // [T, Hidden] bf16, after the layer's own input norm
 	CosSin tensor.Tensor // [rows, 64] f32, Rope.Table(rows, 1) of the layer; later positions take the last row
-	// Out [T, Hidden] of KindConfig.Out is written; padding tokens have undefined rows. Layers that
+	// Out [T, Hidden] of Config.Out is written; padding tokens have undefined rows. Layers that
 	// draft do not write it without StepArgs.Drafts.
 	Out tensor.Tensor
 
@@ -44,20 +44,20 @@ type PickedSlots struct {
 	TopK  tensor.Tensor // [T, TopK] i32: the picks as entries of their request; only where rows are gathered
 }
 
-// Record records the layer, after Kind.RecordStep with the same step in the same or an earlier
+// Record records the layer, after Kernels.RecordStep with the same step in the same or an earlier
 // submission.
 //
 // Errors: vk.ErrClosed; those of the operations, after which the recording is to be given up.
 func (l *Layer) Record(rec *vk.Recorder, step StepArgs, a Args) error {
 	switch {
-	case l == nil || l.kind == nil || l.kind.arena == nil:
+	case l == nil || l.kernels == nil || l.kernels.arena == nil:
 		return fmt.Errorf("%s: layer %w", opLayer, vk.ErrClosed)
 	case l.w.Closed():
 		return fmt.Errorf("%s: weights of layer %d %w", opLayer, l.w.Layer, vk.ErrClosed)
 	}
-	r := &recording{l: l, k: l.kind, rec: rec, step: &step, a: &a}
+	r := &recording{l: l, k: l.kernels, rec: rec, step: &step, a: &a}
 	plan := l.plan
-	if !l.kind.attends(&step) {
+	if !l.kernels.attends(&step) {
 		plan = l.context
 	}
 	if err := r.schedule(plan); err != nil {
@@ -69,7 +69,7 @@ func (l *Layer) Record(rec *vk.Recorder, step StepArgs, a Args) error {
 // recording is a layer being recorded.
 type recording struct {
 	l     *Layer
-	k     *Kind
+	k     *Kernels
 	rec   *vk.Recorder
 	step  *StepArgs
 	a     *Args

@@ -37,7 +37,7 @@ func (ps *Pools) Entries(tokens int) int {
 }
 
 // Take takes the pages of claims, and does what is pending in pages. It grows the caches if need
-// be. The claims of sequences whose length stays within Row.Quiet may be left out.
+// be. The claims of sequences whose length stays within Seat.Quiet may be left out.
 func (ps *Pools) Take(ctx context.Context, claims []Claim) error {
 	clear(ps.need)
 	for _, x := range claims {
@@ -122,16 +122,16 @@ func (ps *Pools) Undo() error {
 // GiveBack gives back the pages of the last claims.
 func (ps *Pools) GiveBack() (err error) {
 	for _, x := range ps.changed {
-		err = errors.Join(err, x.s.cutIn(x.t, x.s.Row.Length))
+		err = errors.Join(err, x.s.cutIn(x.t, x.s.Seat.Length))
 	}
 	return errors.Join(err, ps.dropCopies())
 }
 
-// Grown gives back the pages that sequences need no more, now that Row.Length counts what they
+// Grown gives back the pages that sequences need no more, now that Seat.Length counts what they
 // claimed: after a long claim its own first pages may be among them.
 func (ps *Pools) Grown(claims []Claim) (err error) {
 	for _, x := range claims {
-		if x.Sequence.Row.Length > x.Sequence.Row.Quiet {
+		if x.Sequence.Seat.Length > x.Sequence.Seat.Quiet {
 			err = errors.Join(err, x.Sequence.recycle())
 		}
 	}
@@ -141,7 +141,7 @@ func (ps *Pools) Grown(claims []Claim) (err error) {
 // Advance lengthens a sequence by n tokens that no layer has seen: all that caches hold of them is
 // zeros. After an error it may have got some of them.
 func (s *Sequence) Advance(ctx context.Context, n int) (err error) {
-	ps, from := s.ps, s.Row.Length
+	ps, from := s.ps, s.Seat.Length
 	need := make(counts, len(ps.All))
 	for n > 0 && err == nil {
 		part := min(n, ps.cfg.MaxStep)
@@ -153,7 +153,7 @@ func (s *Sequence) Advance(ctx context.Context, n int) (err error) {
 		if err = s.reserve(s.Tables, part); err != nil {
 			break
 		}
-		s.Row.Length += part
+		s.Seat.Length += part
 		if err = s.recycle(); err == nil {
 			n -= part
 		}

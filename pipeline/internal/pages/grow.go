@@ -115,8 +115,8 @@ func (ps *Pools) larger(least counts, part int) counts {
 func (ps *Pools) shared(least counts, limit uint64) counts {
 	busy, tokens := 0, 0 // sequences with tokens, and those
 	for _, s := range ps.sequences {
-		if s != nil && s.Row.Length > 0 {
-			busy, tokens = busy+1, tokens+s.Row.Length
+		if s != nil && s.Seat.Length > 0 {
+			busy, tokens = busy+1, tokens+s.Seat.Length
 		}
 	}
 	pages := func(more int) counts {

@@ -52,7 +52,7 @@ type Layer struct {
 // Pools are all pools of a list of layers.
 type Pools struct {
 	All   []*Pool
-	Rows  []Row // by row of the block tables
+	Seats []Seat // by row of the block tables
 	Stats Stats
 
 	cfg       Config
@@ -145,7 +145,7 @@ type counts []int
 // New makes the pools that the layers' specs name, without pages.
 func New(cfg Config) (*Pools, error) {
 	ps := &Pools{cfg: cfg, layers: make([]layer.Caches, len(cfg.Layers)), sequences: make([]*Sequence, cfg.MaxSequences),
-		Rows: make([]Row, cfg.MaxSequences), drafts: math.MaxInt}
+		Seats: make([]Seat, cfg.MaxSequences), drafts: math.MaxInt}
 	for i, l := range cfg.Layers {
 		for _, spec := range l.Spec.Pools {
 			p := ps.pool(spec)

@@ -8,10 +8,10 @@ import (
 	"github.com/vkmla/vkmla/cache"
 )
 
-// Sequence is which pages hold what is kept of some tokens.
+// Sequence has the pages that hold what is kept of some tokens.
 type Sequence struct {
 	Number int     // row of the block tables
-	Row    *Row    // of the number
+	Seat   *Seat   // of the number
 	Tables []Table // of each pool
 
 	ps    *Pools
@@ -23,14 +23,14 @@ type Table struct {
 	*cache.Table
 	Pool *Pool
 
-	quiet  int // see Row.Quiet, of this table; 0 while unknown
+	quiet  int // see Seat.Quiet, of this table; 0 while unknown
 	synced int // entries that the device has, or gets with the last claim
 	before int // synced before that claim, to undo it
 }
 
-// Row holds what every step reads of the sequence in a row. Those of all sequences lie side by
+// Seat holds what every step reads of the sequence in a row. Those of all sequences lie side by
 // side: after the wait for a step none is in a processor's cache.
-type Row struct {
+type Seat struct {
 	Length int // tokens, without those that are claimed
 
 	// Up to this length the sequence needs no page and writes to none that it shares. Until then its
@@ -44,8 +44,8 @@ func (ps *Pools) Open() (*Sequence, error) {
 		if taken != nil {
 			continue
 		}
-		ps.Rows[row] = Row{}
-		s := &Sequence{ps: ps, Number: row, Row: &ps.Rows[row], Tables: make([]Table, len(ps.All))}
+		ps.Seats[row] = Seat{}
+		s := &Sequence{ps: ps, Number: row, Seat: &ps.Seats[row], Tables: make([]Table, len(ps.All))}
 		for i, p := range ps.All {
 			t, err := cache.NewTable(p.IDs, p.Page)
 			if err != nil {
@@ -75,7 +75,7 @@ func (s *Sequence) Fork() (*Sequence, error) {
 		}
 		f.Tables[i].Table = shared
 	}
-	f.Row.Length, f.floor = s.Row.Length, s.Floor()
+	f.Seat.Length, f.floor = s.Seat.Length, s.Floor()
 	return f, nil
 }
 
@@ -85,7 +85,7 @@ func (s *Sequence) View() (*Sequence, error) {
 	if err := s.Settle(); err != nil {
 		return nil, err
 	}
-	v := &Sequence{ps: s.ps, Row: &Row{Length: s.Row.Length}, floor: s.Floor()}
+	v := &Sequence{ps: s.ps, Seat: &Seat{Length: s.Seat.Length}, floor: s.Floor()}
 	for _, t := range s.Tables {
 		shared, err := t.Fork()
 		if err != nil {
@@ -103,7 +103,7 @@ func (s *Sequence) Truncate(n int) error {
 	}
 	err := s.Cut(n)
 	if err == nil {
-		s.Row.Length = n
+		s.Seat.Length = n
 	}
 	return err
 }
@@ -116,7 +116,7 @@ func (s *Sequence) Resume(ctx context.Context, length, floor int, first []int) e
 		need[i] = ceilDiv(t.Pool.Slots(length), t.Pool.Page) - first[i]
 	}
 	err := s.ps.ensure(ctx, need)
-	s.Row.Length, s.floor = length, floor
+	s.Seat.Length, s.floor = length, floor
 	for i, t := range s.Tables {
 		if err == nil {
 			err = t.Resume(t.Pool.Slots(length), first[i])
@@ -138,7 +138,7 @@ func (s *Sequence) Cut(n int) error {
 
 // cutIn is Cut for one table, and wakes no other.
 func (s *Sequence) cutIn(t *Table, n int) error {
-	s.Row.Quiet, t.quiet = 0, 0
+	s.Seat.Quiet, t.quiet = 0, 0
 	if err := t.Truncate(min(t.Pool.Slots(n), t.Len())); err != nil {
 		return err
 	}
@@ -149,12 +149,12 @@ func (s *Sequence) cutIn(t *Table, n int) error {
 // Close gives back the pages and the row.
 func (s *Sequence) Close() error {
 	err := s.Cut(0)
-	s.ps.sequences[s.Number], s.Row = nil, &Row{}
+	s.ps.sequences[s.Number], s.Seat = nil, &Seat{}
 	return err
 }
 
 // due reports whether a table has something to do for the next n tokens.
-func (s *Sequence) due(t *Table, n int) bool { return s.Row.Length+n > t.quiet }
+func (s *Sequence) due(t *Table, n int) bool { return s.Seat.Length+n > t.quiet }
 
 // tables are those of the layers that run: in steps of drafts of those that draft.
 func (s *Sequence) tables(draft bool) []Table {
@@ -168,7 +168,7 @@ func (s *Sequence) tables(draft bool) []Table {
 func (s *Sequence) need(tables []Table, n int, pages counts) {
 	for i := range tables {
 		if t := &tables[i]; s.due(t, n) {
-			pages[t.Pool.Index] += t.Need(t.Pool.Slots(s.Row.Length+n) - t.Len())
+			pages[t.Pool.Index] += t.Need(t.Pool.Slots(s.Seat.Length+n) - t.Len())
 		}
 	}
 }
@@ -184,9 +184,9 @@ func (s *Sequence) reserve(tables []Table, n int) error {
 			}
 		}
 	}
-	s.Row.Quiet = math.MaxInt
+	s.Seat.Quiet = math.MaxInt
 	for i := range s.Tables {
-		s.Row.Quiet = min(s.Row.Quiet, s.Tables[i].quiet)
+		s.Seat.Quiet = min(s.Seat.Quiet, s.Tables[i].quiet)
 	}
 	return nil
 }
@@ -198,7 +198,7 @@ func (s *Sequence) reserveIn(t *Table, n int) error {
 		return err
 	}
 	last := max(t.Entries()-1, 0)
-	copies, err := t.Append(p.Slots(s.Row.Length+n) - t.Len())
+	copies, err := t.Append(p.Slots(s.Seat.Length+n) - t.Len())
 	if err != nil {
 		return err
 	}
@@ -220,7 +220,7 @@ func (s *Sequence) reserveIn(t *Table, n int) error {
 // Floor returns the shortest length that the sequence can be truncated to, besides 0. It has to be
 // looked at while the sequence has its greatest length.
 func (s *Sequence) Floor() int {
-	s.floor = max(s.floor, s.Row.Length-s.ps.cfg.Rewind)
+	s.floor = max(s.floor, s.Seat.Length-s.ps.cfg.Rewind)
 	return s.floor
 }
 
@@ -244,7 +244,7 @@ func (s *Sequence) recycleIn(t *Table) error {
 
 // wake makes the next step update the tables.
 func (s *Sequence) wake() {
-	s.Row.Quiet = 0
+	s.Seat.Quiet = 0
 	for i := range s.Tables {
 		s.Tables[i].quiet = 0
 	}

@@ -86,7 +86,7 @@ func (s *Sequence) blank(from int) {
 	for _, t := range s.Tables {
 		p := t.Pool
 		at := p.Slots(from)
-		if at == p.Slots(s.Row.Length) {
+		if at == p.Slots(s.Seat.Length) {
 			continue // its last page may be shared
 		}
 		for i := at / p.Page; i < t.Entries(); i++ {

@@ -17,19 +17,19 @@ import (
 )
 
 const (
-	opNewKind  = "layer: new kind"
-	opNewLayer = "layer: new layer"
-	opStep     = "layer: step"
-	opLayer    = "layer"
+	opNewKernels = "layer: new kernels"
+	opNewLayer   = "layer: new layer"
+	opStep       = "layer: step"
+	opLayer      = "layer"
 
-	label = "layer step" // of the memory that a kind allocates
+	label = "layer step" // of the memory that kernels allocate with
 
 	headDim  = model.HeadDim
 	indexDim = model.IndexDim
 )
 
-// KindConfig says what a Kind is built for.
-type KindConfig struct {
+// Config says what a Kernels is built for.
+type Config struct {
 	Spec   model.LayerSpec
 	Model  *model.Config // of the whole model, checked
 	Ranks  int           // how many ranks share heads and groups; 0 counts as 1
@@ -66,7 +66,7 @@ type KindConfig struct {
 	Scratch *memory.Scratch
 	Name    string
 
-	// Count, unless nil, counts what else the kind and its layers would allocate. Nothing is then
+	// Count, unless nil, counts what else the kernels and their layers would allocate. Nothing is then
 	// allocated, and nothing can be recorded.
 	Count *memory.Count
 }
@@ -80,15 +80,15 @@ type Caches struct {
 	Keys       cache.IndexKeyCache // the indexer's, a slot for each entry
 }
 
-// Kind holds what the layers of one spec share for steps of T tokens: kernels, and the memory for
-// what passes from one operation of a layer to the next. Submissions of its layers, and of those of
-// other kinds with the same Scratch, may follow each other without waiting; they do not run at the
-// same time.
+// Kernels holds what the layers of one spec share for steps of T tokens: kernels, and the memory
+// for what passes from one operation of a layer to the next. Submissions of its layers, and of
+// those of other specs with the same Scratch, may follow each other without waiting; they do not
+// run at the same time.
 //
 // NewLayer and Close must not run at the same time as anything else here; recording may.
-type Kind struct {
+type Kernels struct {
 	dev    *vk.Device
-	cfg    KindConfig
+	cfg    Config
 	tune   *tuning.Layer
 	want   wants
 	heads  int // of this rank, as groups
@@ -114,14 +114,14 @@ type Kind struct {
 	arrived tensor.Tensor // [T] u32, of the norm inside wqaWkv; 0 between layers
 }
 
-// NewKind builds what does not depend on the format of weights, allocates counters, under the label
-// "layer step", and wants T * (2*H*512 + G*ORank + QRank + ...) * 2 bytes and more of
-// KindConfig.Scratch. The caller closes it after its layers.
+// NewKernels builds what does not depend on the format of weights, allocates counters, under the
+// label "layer step", and wants T * (2*H*512 + G*ORank + QRank + ...) * 2 bytes and more of
+// Config.Scratch. The caller closes it after its layers.
 //
 // Errors: vk.ErrArgument for numbers out of range; those of the constructors of operations and
 // of vk.Device.NewBuffer.
-func NewKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
-	k, err := newKind(dev, cfg)
+func NewKernels(dev *vk.Device, cfg Config) (*Kernels, error) {
+	k, err := newKernels(dev, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -131,16 +131,16 @@ func NewKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
 		k.arena, err = cfg.Count.Arena(k.dev, vk.DeviceLocal, label, list)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", opNewKind, err), k.Close())
+		return nil, errors.Join(fmt.Errorf("%s: %w", opNewKernels, err), k.Close())
 	}
 	return k, nil
 }
 
-// Check reports why there can be no Kind of a configuration, before anything is built: numbers
-// out of range, or lists that no descriptor holds. It wants of KindConfig.Scratch what is known by
+// Check reports why there can be no Kernels of a configuration, before anything is built: numbers
+// out of range, or lists that no descriptor holds. It wants of Config.Scratch what is known by
 // then, which the caller compares with the device.
-func Check(dev *vk.Device, cfg KindConfig) error {
-	k, err := newKind(dev, cfg)
+func Check(dev *vk.Device, cfg Config) error {
+	k, err := newKernels(dev, cfg)
 	if err != nil {
 		return err
 	}
@@ -153,13 +153,13 @@ func Check(dev *vk.Device, cfg KindConfig) error {
 	return nil
 }
 
-// newKind checks a configuration and divides the work.
-func newKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
+// newKernels checks a configuration and divides the work.
+func newKernels(dev *vk.Device, cfg Config) (*Kernels, error) {
 	cfg.Ranks = max(cfg.Ranks, 1)
 	if err := cfg.check(dev); err != nil {
 		return nil, err
 	}
-	k := &Kind{dev: dev, cfg: cfg, tune: &tuning.Of(dev).Layer, heads: cfg.Model.Heads / cfg.Ranks, groups: cfg.Model.Groups / cfg.Ranks}
+	k := &Kernels{dev: dev, cfg: cfg, tune: &tuning.Of(dev).Layer, heads: cfg.Model.Heads / cfg.Ranks, groups: cfg.Model.Groups / cfg.Ranks}
 	k.want = wanted(k.tune, cfg.Tokens, cfg.Caches.Compressed.Pool.Bytes())
 	compression := cfg.Spec.Compression
 	if cfg.Spec.Compresses() {
@@ -182,7 +182,7 @@ func newKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
 }
 
 // entryWidth is the width of the rows of entries that are attended, 0 for none.
-func (cfg *KindConfig) entryWidth() int {
+func (cfg *Config) entryWidth() int {
 	switch {
 	case cfg.Spec.Picks != model.PickNone:
 		return cfg.Model.TopK
@@ -192,9 +192,9 @@ func (cfg *KindConfig) entryWidth() int {
 	return 0
 }
 
-func (cfg *KindConfig) check(dev *vk.Device) error {
+func (cfg *Config) check(dev *vk.Device) error {
 	bad := func(arg string, got any, want string, a ...any) error {
-		return &vk.ArgumentError{Op: opNewKind, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, a...)}
+		return &vk.ArgumentError{Op: opNewKernels, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, a...)}
 	}
 	if dev == nil {
 		return bad("dev", "nil", "a device")
@@ -218,7 +218,7 @@ func (cfg *KindConfig) check(dev *vk.Device) error {
 	return nil
 }
 
-func (k *Kind) build() (err error) {
+func (k *Kernels) build() (err error) {
 	k.insert = map[tensor.DType]*projection.QInsert{}
 	k.linears, k.quantisers = map[projection.LinearConfig]*projection.Linear{}, map[quantiserKey]*quantised{}
 	if err = k.lists.build(k); err != nil {
@@ -238,7 +238,7 @@ func (k *Kind) build() (err error) {
 	return k.output.build(k)
 }
 
-func (k *Kind) buildCompressors() error {
+func (k *Kernels) buildCompressors() error {
 	c := &k.cfg.Caches
 	saves := k.want.saves
 	if k.main != nil {
@@ -255,11 +255,11 @@ func (k *Kind) buildCompressors() error {
 	return nil
 }
 
-// scratch is the kind's part of KindConfig.Scratch.
-func (k *Kind) scratch() scratch { return scratch{k.cfg.Scratch, k.cfg.Name} }
+// scratch is the kind's part of Config.Scratch.
+func (k *Kernels) scratch() scratch { return scratch{k.cfg.Scratch, k.cfg.Name} }
 
 // tensors wants scratch: before build, all but what only kernels know.
-func (k *Kind) tensors() {
+func (k *Kernels) tensors() {
 	s, t, m := k.scratch(), k.cfg.Tokens, k.cfg.Model
 	s.Add("qkv", edges|picking, &k.qkv, tensor.BF16, t, m.QRank+headDim)
 	s.Add("qr", edges|picking, &k.qr, tensor.BF16, t, m.QRank)
@@ -282,7 +282,7 @@ func (k *Kind) tensors() {
 }
 
 // counters lists what is zeros between layers.
-func (k *Kind) counters() (l memory.List) {
+func (k *Kernels) counters() (l memory.List) {
 	l.Add(&k.arrived, tensor.U32, k.cfg.Tokens)
 	if k.indexer != nil {
 		l.Add(&k.indexer.arrived, tensor.I32, k.cfg.Tokens)
@@ -291,7 +291,7 @@ func (k *Kind) counters() (l memory.List) {
 }
 
 // begin makes all counters as they are between layers, with the first layer.
-func (k *Kind) begin(ctx context.Context) error {
+func (k *Kernels) begin(ctx context.Context) error {
 	if k.begun || k.cfg.Count != nil {
 		return nil
 	}
@@ -305,7 +305,7 @@ func (k *Kind) begin(ctx context.Context) error {
 }
 
 // Counters are tensors that hold zeros between layers.
-func (k *Kind) Counters() []tensor.Tensor {
+func (k *Kernels) Counters() []tensor.Tensor {
 	list := []tensor.Tensor{k.arrived}
 	if k.indexer != nil {
 		list = append(list, k.indexer.arrived)
@@ -315,7 +315,7 @@ func (k *Kind) Counters() []tensor.Tensor {
 
 // Reset records fills that make all counters as they are between layers. After a launch that ran
 // only in part they may be anything.
-func (k *Kind) Reset(rec *vk.Recorder) error {
+func (k *Kernels) Reset(rec *vk.Recorder) error {
 	for _, t := range k.Counters() {
 		if err := rec.Fill(t.View(), 0); err != nil {
 			return err
@@ -326,18 +326,18 @@ func (k *Kind) Reset(rec *vk.Recorder) error {
 
 // TopK returns the picks [T, TopK] i32 of the layer that ran last: entries of the token's
 // request in ascending order, then -1. It is a zero tensor for layers without an indexer.
-func (k *Kind) TopK() tensor.Tensor {
+func (k *Kernels) TopK() tensor.Tensor {
 	if k.indexer == nil {
 		return tensor.Tensor{}
 	}
 	return k.indexer.topK
 }
 
-// Room is KindConfig.Room of the kind.
-func (k *Kind) Room() attention.RowConfig { return k.mla.room }
+// Room returns Config.Room.
+func (k *Kernels) Room() attention.RowConfig { return k.mla.room }
 
-// Bytes is the memory that the kind and its layers share, beside scratch.
-func (k *Kind) Bytes() uint64 {
+// Bytes returns the memory that the layers share, beside scratch.
+func (k *Kernels) Bytes() uint64 {
 	if k == nil || k.arena == nil {
 		return 0
 	}
@@ -346,7 +346,7 @@ func (k *Kind) Bytes() uint64 {
 
 // Close frees the memory, which nothing on the device may be using; closing again does
 // nothing. Recording anything more gives vk.ErrClosed.
-func (k *Kind) Close() error {
+func (k *Kernels) Close() error {
 	if k == nil || k.arena == nil {
 		return nil
 	}
@@ -357,7 +357,7 @@ func (k *Kind) Close() error {
 
 // qkvNormOp returns the operation that norms the bottleneck and KV rows of layers whose products
 // do not.
-func (k *Kind) qkvNormOp() (_ *projection.QKVNorm, err error) {
+func (k *Kernels) qkvNormOp() (_ *projection.QKVNorm, err error) {
 	if k.norm == nil {
 		k.norm, err = projection.NewQKVNorm(k.dev, projection.QKVNormConfig{Rank: k.cfg.Model.QRank, Eps: k.cfg.Model.Eps})
 	}
@@ -366,7 +366,7 @@ func (k *Kind) qkvNormOp() (_ *projection.QKVNorm, err error) {
 
 // inserter returns the operation that norms queries and stores KV rows, after a norm of these
 // with weights of that type; 0 for rows that are normed.
-func (k *Kind) inserter(norm tensor.DType) (*projection.QInsert, error) {
+func (k *Kernels) inserter(norm tensor.DType) (*projection.QInsert, error) {
 	if op := k.insert[norm]; op != nil {
 		return op, nil
 	}
@@ -381,4 +381,4 @@ func (k *Kind) inserter(norm tensor.DType) (*projection.QInsert, error) {
 }
 
 // queryBytes is the size of the queries of heads, and of the attention's output.
-func (k *Kind) queryBytes() uint64 { return uint64(k.cfg.Tokens) * uint64(k.heads) * headDim * 2 }
+func (k *Kernels) queryBytes() uint64 { return uint64(k.cfg.Tokens) * uint64(k.heads) * headDim * 2 }
