@@ -130,7 +130,9 @@ func sameBytes(t *testing.T, dev *vk.Device, c *model.Checkpoint, layers []*mode
 		sum += most
 		assert.LessOrEqual(t, held, most, "%d tokens", n)
 		assert.GreaterOrEqual(t, held+e.SpareBytes(), most, "%d tokens", n)
-		assert.Equal(t, most, c.Config.CacheBytes(n), "%d tokens", n)
+		if x.Rewind == 0 {
+			assert.Equal(t, most, c.Config.CacheBytes(n), "%d tokens", n)
+		}
 	}
 	assert.Equal(t, want.Held, sum)
 	assert.LessOrEqual(t, want.Held, want.Caches)
