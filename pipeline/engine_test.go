@@ -136,11 +136,7 @@ func TestEngineDivisions(t *testing.T) {
 	if testing.Short() {
 		storages = storages[:1]
 	}
-	rng := rand.New(rand.NewPCG(1, 2))
-	many := make([]float32, 300*c.Hidden) // pages of windows are taken again after 193 tokens
-	for i := range many {
-		many[i] = float32(rng.NormFloat64())
-	}
+	many := normalsOf(rand.New(rand.NewPCG(1, 2)), 300*c.Hidden) // pages of windows are taken again after 193 tokens
 	run := func(t *testing.T, m *fakemodel.Model, chunk int, hidden []float32) []pipeline.Appended {
 		tokens := len(hidden) / c.Hidden
 		cfg, layers := uploaded(t, dev, written(t, m))
@@ -217,11 +213,7 @@ func TestEngineFewIndexHeads(t *testing.T) {
 			clear(x.Data[copy(x.Data, y.Data):])
 		}
 	}
-	rng := rand.New(rand.NewPCG(5, 6))
-	hidden := make([]float32, tokens*few.Hidden)
-	for i := range hidden {
-		hidden[i] = float32(rng.NormFloat64())
-	}
+	hidden := normalsOf(rand.New(rand.NewPCG(5, 6)), tokens*few.Hidden)
 	var picks [][]int32
 	for _, m := range []*fakemodel.Model{small, large} {
 		cfg, layers := uploaded(t, dev, written(t, m))

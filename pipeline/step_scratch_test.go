@@ -152,11 +152,7 @@ func TestScratchPoisonCodes(t *testing.T) {
 			ck, layers := opened(t, dev, m)
 			x.o.MaxTokens, x.o.MaxStep, x.o.MaxSessions, x.o.KeepTopK = 64, 27, 2, true
 			e := engine(t, dev, ck.Config, layers, x.o)
-			rng := rand.New(rand.NewPCG(3, 4))
-			hidden := make([]float32, 27*c.Hidden)
-			for i := range hidden {
-				hidden[i] = float32(rng.NormFloat64())
-			}
+			hidden := normalsOf(rand.New(rand.NewPCG(3, 4)), 27*c.Hidden)
 			run := func() (all [][]float32) {
 				s := must[*pipeline.Session](t)(e.Open())
 				for _, n := range []int{27, 1} {

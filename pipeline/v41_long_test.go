@@ -57,12 +57,7 @@ func TestEngineLongV41(t *testing.T) {
 			}
 			q := formula.NewSequence(c, formula.Numerics{Records: records}, m.Values)
 			q.Skip(before, func(layer int, store model.Store, at int) []byte { return kept[layer][store][at] })
-			q.Given = func(layer, p int) (picks, blocks []int) {
-				for _, e := range got[layer].TopK[(p-before)*c.TopK:][:c.TopK] {
-					picks = append(picks, int(e))
-				}
-				return picks, nil
-			}
+			q.Given = picksOf(c, got, before)
 			for i, want := range q.Step(slices.Repeat([][]float32{hidden}, len(c.Layers))) {
 				var out []float32
 				missed, of := 0, 0
@@ -96,16 +91,13 @@ func fillCaches(t *testing.T, e *pipeline.Engine, s *pipeline.Session, c model.C
 	tokens int) []map[model.Store]map[int][]byte {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(11, 13))
-	pools := []string{}
+	pools := poolNames(c)
 	all := make([]map[model.Store]map[int][]byte, len(c.Layers))
 	for i := range c.Layers {
 		l := &c.Layers[i]
 		all[i] = map[model.Store]map[int][]byte{}
 		for _, p := range l.Pools {
 			number := slices.Index(pools, p.Name)
-			if number < 0 {
-				number, pools = len(pools), append(pools, p.Name)
-			}
 			for _, store := range p.Stores {
 				first, end := 0, tokens/p.Tokens
 				if store == model.StoreWindow {
