@@ -160,7 +160,7 @@ func (e *Engine) arrangePools() error {
 	e.sizes = commands.New(commands.Config{Dev: e.dev, Model: &e.cfg, Layers: e.layers, Drafts: e.drafts, Ranks: ranksOf(e.layers, &e.cfg),
 		MaxTokens: o.MaxTokens, MaxSessions: o.MaxSessions, MaxStep: o.MaxStep, Variant: o.Variant, Invariant: o.Invariant,
 		Quantise: o.QuantiseActivations, KeepTopK: o.KeepTopK, LayerByLayer: o.LayerByLayer, Workspace: gatherBytes, Pages: e.pages,
-		Ropes: func(r model.Rope) tensor.Tensor { return e.ropes[r] }, Between: o.between(), Time: e.time, Wait: e.await,
+		Ropes: func(r model.Rope) tensor.Tensor { return e.ropes[r] }, Between: o.between(), Time: e.time, Record: e.record, Wait: e.await,
 		Op: opNewEngine, Count: e.count})
 	return e.sizes.Check()
 }

@@ -76,7 +76,7 @@ func (e *Engine) Parts(size int) (parts []vk.Part) {
 	for _, b := range e.allSteps() {
 		if b.Tokens == size {
 			for _, c := range b.Recorded {
-				parts = append(parts, c.Division...)
+				parts = append(parts, c.Division()...)
 			}
 		}
 	}
@@ -88,8 +88,9 @@ func (e *Engine) Divided() (most int) {
 	for _, b := range e.allSteps() {
 		for _, c := range b.Recorded {
 			divided := map[int]bool{}
-			for i, p := range c.Division {
-				if i > 0 && c.Division[i-1].First == p.First {
+			parts := c.Division()
+			for i, p := range parts {
+				if i > 0 && parts[i-1].First == p.First {
 					divided[p.First] = true
 				}
 			}
@@ -97,22 +98,6 @@ func (e *Engine) Divided() (most int) {
 		}
 	}
 	return most
-}
-
-// Cuts says, from the times of single operations, before which operations submissions begin and
-// into how many pieces operations are divided.
-func Cuts(parts []vk.Part, took []float64, budget time.Duration) (before []int, pieces map[int]int) {
-	return (&commands.Commands{Each: true, Division: parts, Took: took}).Cuts(budget)
-}
-
-// Pack packs operations into submissions.
-var Pack = commands.Pack
-
-// Suits reports whether commands suit a step with some amount of work, from the times of their
-// parts in a step with another.
-func Suits(each bool, parts []vk.Part, took []float64, work float64, budget time.Duration, then float64) bool {
-	c := &commands.Commands{Each: each, Division: parts, Took: took, Work: work}
-	return c.Suits(budget, then)
 }
 
 // OpenAll allocates what Warm does, and runs nothing.

@@ -28,10 +28,10 @@ const leastEstimate = time.Millisecond
 // Commands are commands of a step size, and how long they take.
 type Commands struct {
 	*vk.Commands
-	Each     bool      // every operation is a part of its own, or several
-	Division []vk.Part // nil if there is no budget
-	Took     []float64 // ns that each part took last; nil before
-	Work     float64   // of the step that took so long
+	Each  bool      // every operation is a part of its own, or several
+	parts []vk.Part // nil if there is no budget
+	took  []float64 // ns that each part took last; nil before
+	work  float64   // of the step that took so long
 
 	plain  bool        // recorded after workgroups starved, see vk.Device.Starved
 	pieces map[int]int // of operations that are divided
@@ -41,7 +41,7 @@ type Commands struct {
 // Without times nothing changes.
 func (c *Commands) Observe(work float64) (longest time.Duration) {
 	if times, err := c.PartTimes(); err == nil && times != nil {
-		c.Took, c.Work = times, work
+		c.took, c.work = times, work
 		longest = time.Duration(slices.Max(times))
 	}
 	return longest
@@ -50,14 +50,14 @@ func (c *Commands) Observe(work float64) (longest time.Duration) {
 // Suits reports whether each submission stays within the budget, as far as the last step tells
 // and the operations can be divided.
 func (c *Commands) Suits(budget time.Duration, work float64) bool {
-	if budget < 0 || c.Division == nil {
+	if budget < 0 || c.parts == nil {
 		return true // never divided
 	}
 	if c.Each {
-		return c.Took == nil
+		return c.took == nil
 	}
-	for i, ns := range c.Took {
-		if c.Division[i].Divisible && ns*max(1, work/c.Work) > float64(budget) {
+	for i, ns := range c.took {
+		if c.parts[i].Divisible && ns*max(1, work/c.work) > float64(budget) {
 			return false
 		}
 	}
@@ -67,13 +67,13 @@ func (c *Commands) Suits(budget time.Duration, work float64) bool {
 // operations are the times of single operations, from those of their parts; negative where one is
 // unknown.
 func (c *Commands) operations() (took []float64, divisible []bool) {
-	for i, p := range c.Division {
+	for i, p := range c.parts {
 		at := p.First
 		piece := at < len(took)
 		if !piece {
 			took, divisible = append(took, 0), append(divisible, false)
 		}
-		if took[at] += c.Took[i]; c.Took[i] < 0 {
+		if took[at] += c.took[i]; c.took[i] < 0 {
 			took[at] = math.Inf(-1)
 		}
 		divisible[at] = p.Divisible || piece
@@ -81,10 +81,10 @@ func (c *Commands) operations() (took []float64, divisible []bool) {
 	return took, divisible
 }
 
-// Cuts says, from the times of single operations, before which operations submissions begin, and
+// cuts says, from the times of single operations, before which operations submissions begin, and
 // into how many pieces operations that exceed the budget are divided. Half of the budget is left
 // for steps with more to do.
-func (c *Commands) Cuts(budget time.Duration) (before []int, pieces map[int]int) {
+func (c *Commands) cuts(budget time.Duration) (before []int, pieces map[int]int) {
 	took, divisible := c.operations()
 	most := float64(budget) / 2
 	pieces = map[int]int{}
@@ -93,13 +93,13 @@ func (c *Commands) Cuts(budget time.Duration) (before []int, pieces map[int]int)
 			pieces[i] = min(int(math.Ceil(ns/most)), vk.MaxPieces)
 		}
 	}
-	return Pack(took, most), pieces
+	return pack(took, most), pieces
 }
 
-// Pack divides operations into parts that stay within the budget, each with as many as fit, and
+// pack divides operations into parts that stay within the budget, each with as many as fit, and
 // returns before which operations parts begin. One that exceeds the budget alone, or whose time is
 // negative, is a part of its own.
-func Pack(times []float64, budget float64) (before []int) {
+func pack(times []float64, budget float64) (before []int) {
 	sum := 0.0
 	for i, t := range times {
 		alone := t < 0 || i > 0 && times[i-1] < 0
@@ -129,9 +129,9 @@ func (z *Sizes) divide(rec *vk.Recorder, old *Commands) (*Commands, error) {
 	}
 	var err error
 	var pieces vk.Pieces
-	if old != nil && old.Each && old.Took != nil {
+	if old != nil && old.Each && old.took != nil {
 		var before []int
-		before, fresh.pieces = old.Cuts(budget)
+		before, fresh.pieces = old.cuts(budget)
 		err = rec.SplitAt(before)
 	} else {
 		fresh.Each = true
@@ -161,7 +161,7 @@ func (b *Size) Repair() (*vk.Pending, error) {
 	if !b.broken {
 		return nil, nil
 	}
-	cmd, err := b.z.record(func(rec *vk.Recorder) (err error) {
+	cmd, err := b.z.cfg.Record(func(rec *vk.Recorder) (err error) {
 		for _, k := range b.Kinds {
 			err = errors.Join(err, k.Reset(rec))
 		}
@@ -173,17 +173,4 @@ func (b *Size) Repair() (*vk.Pending, error) {
 	p, err := cmd.Submit()
 	b.broken = err != nil
 	return p, errors.Join(err, cmd.Release())
-}
-
-// record records commands.
-func (z *Sizes) record(record func(*vk.Recorder) error) (*vk.Commands, error) {
-	rec, err := z.cfg.Dev.NewRecorder()
-	if err != nil {
-		return nil, err
-	}
-	defer rec.Close()
-	if err := record(rec); err != nil {
-		return nil, err
-	}
-	return rec.End()
 }

@@ -33,7 +33,8 @@ type Config struct {
 	Between func(rec *vk.Recorder, at Place) error // records the caller's commands; nil without any
 	Time    func(*vk.Recorder) error               // makes commands measure what was asked for
 	Wait    func(wait func() error) error          // calls what waits for the device
-	Op      string                                 // of errors of options
+	Record  func(func(*vk.Recorder) error) (*vk.Commands, error)
+	Op      string // of errors of options
 
 	Count *Counts // counts what is else allocated; nothing can be recorded then
 }

@@ -44,7 +44,7 @@ func (b *Size) Commands(key Key, work float64) (*Commands, error) {
 	if fresh.Commands, err = rec.End(); err != nil {
 		return nil, err
 	}
-	fresh.Division = fresh.Commands.Division()
+	fresh.parts = fresh.Division()
 	b.Recorded[key] = fresh
 	b.z.Recorded++
 	b.z.Recording += time.Since(began)
