@@ -220,7 +220,7 @@ func (st *Step) submitCommands(key commands.Key, sync []vk.Sync) error {
 	if repaired != nil {
 		st.e.now.flight = repaired
 	}
-	p, err := c.Submit(st.behind(repaired, sync)...)
+	p, err := c.Submit(st.after(repaired, sync)...)
 	if err != nil {
 		st.brokeOff(key, err)
 		return err

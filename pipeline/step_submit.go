@@ -28,10 +28,10 @@ func (st *Step) brokeOff(key commands.Key, err error) {
 	st.latest = -1
 }
 
-// behind adds the submissions before this one to sync: where one of them failed, the device gets
+// after adds the submissions before this one to sync: where one of them failed, the device gets
 // nothing of this one. Without the step's metadata the device has that of an earlier step: layers
 // would write to rows that a session has.
-func (st *Step) behind(repaired *vk.Pending, sync []vk.Sync) []vk.Sync {
+func (st *Step) after(repaired *vk.Pending, sync []vk.Sync) []vk.Sync {
 	var all []*vk.Pending
 	for _, p := range []*vk.Pending{st.flying, repaired} {
 		if p == nil {

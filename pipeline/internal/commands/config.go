@@ -15,7 +15,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Config says what steps are of, and of what sizes.
+// Config describes steps and their sizes.
 type Config struct {
 	Dev    *vk.Device
 	Model  *model.Config
@@ -80,7 +80,7 @@ type Part struct {
 // Counts is memory that is counted instead of allocated.
 type Counts struct{ device, host purposes }
 
-// purposes are what memory is for; those of nil Counts allocate.
+// purposes has a count for each use of memory; those of nil Counts allocate.
 type purposes struct{ steps, hidden, workspace *memory.Count }
 
 // NewCounts makes counts of nothing yet.

@@ -62,8 +62,8 @@ type StepLayer struct {
 	blocks indexer.CandidateBlocks // likewise
 }
 
-// Key says what commands do: run one layer, prepare a step for that, or both for all
-// layers; with hidden states copied from and to host memory or not; see Size.planRows.
+// Key names commands: they run one layer, prepare a step for that, or both for all layers, with
+// hidden states copied from and to host memory or not; see Size.planRows.
 type Key struct {
 	Layer  int
 	Host   bool
@@ -86,7 +86,7 @@ type inputs struct {
 	updates             tensor.Tensor // [1 + 2*capacity] u32, see cache.TableUpdateArgs; in host memory only
 }
 
-// staging is where the metadata is written before it goes to mapped memory in one piece: that
+// staging holds the metadata before it goes to mapped memory in one piece: that
 // memory may be slow for anything but long runs of writes.
 type staging struct {
 	all                                                     []byte

@@ -28,7 +28,7 @@ const (
 	indexDim = model.IndexDim
 )
 
-// Config says what a Kernels is built for.
+// Config describes what kernels are built for.
 type Config struct {
 	Spec   model.LayerSpec
 	Model  *model.Config // of the whole model, checked

@@ -23,7 +23,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Config says what pools are for.
+// Config describes pools.
 type Config struct {
 	Dev    *vk.Device
 	Layers []Layer
