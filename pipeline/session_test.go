@@ -172,8 +172,8 @@ func (x *sessions) begin(t testing.TB, e *pipeline.Engine, s *pipeline.Session, 
 }
 
 // TestSessions does everything to sessions that must not change their results, and demands that it
-// does not. With VKMLA_TEST_FULL=1 it takes layers that share entries, picks and candidates, too, in
-// both records.
+// does not. With VKMLA_TEST_FULL=1 it takes layers that share entries, picks and candidates, too,
+// in both records.
 func TestSessions(t *testing.T) {
 	testSessions(t, &v4Sessions)
 	for _, of := range []*sessionModel{&v41Sessions, &v41InV4} {
