@@ -67,7 +67,7 @@ func (s *Session) advance(ctx context.Context, n int) error {
 	case n > e.opts.MaxTokens-from:
 		return fmt.Errorf("%w: %d tokens and %d more, of at most %d", ErrSequenceFull, from, n, e.opts.MaxTokens)
 	}
-	e.now.byRow[s.seq.Number] = 0 // it cannot be changed meanwhile
-	defer e.now.clearRows()
+	e.now.bySeat[s.seq.Number] = 0 // it cannot be changed meanwhile
+	defer e.now.clearSeats()
 	return s.seq.Advance(ctx, n)
 }

@@ -90,7 +90,7 @@ func (s *Session) free() error {
 }
 
 // inStep reports whether the session has a chunk of the step in progress, or of one that begins.
-func (s *Session) inStep() bool { return s.e.now.byRow[s.seq.Number] >= 0 }
+func (s *Session) inStep() bool { return s.e.now.bySeat[s.seq.Number] >= 0 }
 
 // Fork makes a session with the same tokens in the same pages. Nothing is copied now: a shared page
 // is copied when one of the two writes to it.

@@ -314,7 +314,7 @@ func (st *Step) Commit() error {
 // lengthen makes the step's tokens part of their sessions.
 func (e *Engine) lengthen() error {
 	for _, x := range e.now.parts {
-		e.pages.Seats[x.Row].Length += x.N
+		e.pages.Seats[x.Seat].Length += x.N
 	}
 	return e.pages.Grown(e.now.busy)
 }
@@ -350,6 +350,6 @@ func (st *Step) end() error {
 func (st *Step) leave() {
 	e := st.e
 	e.now.step, e.sizes.InUse = nil, nil
-	e.now.clearRows()
+	e.now.clearSeats()
 	e.unlockStep()
 }

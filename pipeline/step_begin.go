@@ -20,21 +20,21 @@ type progress struct {
 	busy   []pages.Claim // of sessions whose tables have something to do, see pages.Seat
 	ran    []bool        // layers that ran
 	shown  []bool        // layers whose results are in host memory, for ReadOutput
-	byRow  []int         // index into parts, or -1: the session may change
+	bySeat []int         // index into parts, or -1: the session may change
 
 	set []bool // [layers, MaxSessions] inputs set from host memory
 }
 
 func (now *progress) init(layers, sessions int) {
-	*now = progress{byRow: make([]int, sessions), ran: make([]bool, layers), shown: make([]bool, layers),
+	*now = progress{bySeat: make([]int, sessions), ran: make([]bool, layers), shown: make([]bool, layers),
 		set: make([]bool, layers*sessions)}
-	now.clearRows()
+	now.clearSeats()
 }
 
-// clearRows forgets which sessions have chunks.
-func (now *progress) clearRows() {
-	for i := range now.byRow {
-		now.byRow[i] = -1
+// clearSeats forgets which sessions have chunks.
+func (now *progress) clearSeats() {
+	for i := range now.bySeat {
+		now.bySeat[i] = -1
 	}
 }
 
@@ -58,7 +58,7 @@ func (e *Engine) begin(ctx context.Context, chunks []Chunk, warms bool) (*Step, 
 	}
 	now := &e.now
 	if err != nil {
-		now.clearRows()
+		now.clearSeats()
 		e.unlockStep()
 		return nil, wrap(opBegin, e.note(err))
 	}
@@ -81,7 +81,7 @@ func (st *Step) equip(ctx context.Context) (err error) {
 	if err := e.pages.Take(ctx, now.busy); err != nil {
 		return err
 	}
-	if st.pieces, err = st.b.Fill(ctx, now.byRow, now.parts, st.draft); err != nil {
+	if st.pieces, err = st.b.Fill(ctx, now.bySeat, now.parts, st.draft); err != nil {
 		err = errors.Join(err, e.pages.Undo())
 	}
 	return err
@@ -100,7 +100,7 @@ func (st *Step) arrange(chunks []Chunk) error {
 		return badArgument(opBegin, fmt.Sprintf("chunks[%d]", i), got, "%s", want)
 	}
 	for i, c := range chunks {
-		row, ok := e.again(i, c.Session)
+		seat, ok := e.again(i, c.Session)
 		if s := c.Session; !ok {
 			switch {
 			case s == nil:
@@ -110,14 +110,14 @@ func (st *Step) arrange(chunks []Chunk) error {
 			case s.closed:
 				return fmt.Errorf("chunks[%d]: session %w", i, vk.ErrClosed)
 			}
-			row = s.seq.Number
+			seat = s.seq.Number
 		}
-		at := &e.pages.Seats[row]
+		at := &e.pages.Seats[seat]
 		length := at.Length + c.Tokens
 		switch {
 		case c.Tokens < 1:
 			return bad(i, c.Tokens, "at least 1 token")
-		case now.byRow[row] >= 0:
+		case now.bySeat[seat] >= 0:
 			return bad(i, "a session twice", "each once")
 		case c.Tokens > e.opts.MaxTokens-at.Length:
 			return fmt.Errorf("chunks[%d]: %w: %d tokens and %d more, of at most %d", i, ErrSequenceFull,
@@ -125,8 +125,8 @@ func (st *Step) arrange(chunks []Chunk) error {
 		case c.Tokens > e.opts.MaxStep-st.tokens:
 			return bad(i, fmt.Sprintf("%d tokens after %d", c.Tokens, st.tokens), fmt.Sprintf("at most %d in all", e.opts.MaxStep))
 		}
-		now.byRow[row] = i
-		now.parts = append(now.parts, commands.Part{Row: row, N: c.Tokens, Length: at.Length})
+		now.bySeat[seat] = i
+		now.parts = append(now.parts, commands.Part{Seat: seat, N: c.Tokens, Length: at.Length})
 		now.owners = append(now.owners, c.Session)
 		st.tokens += c.Tokens
 		st.longest = max(st.longest, length)
@@ -138,12 +138,12 @@ func (st *Step) arrange(chunks []Chunk) error {
 	return nil
 }
 
-// again returns the row of an open session that had the same chunk in the last step. Most have,
+// again returns the seat of an open session that had the same chunk in the last step. Most have,
 // and then the session itself, which is not in the processor's cache, is not looked at.
-func (e *Engine) again(chunk int, s *Session) (row int, ok bool) {
+func (e *Engine) again(chunk int, s *Session) (seat int, ok bool) {
 	if owners := e.now.owners[:cap(e.now.owners)]; chunk < len(owners) && owners[chunk] == s && s != nil {
-		row = e.now.parts[:cap(e.now.parts)][chunk].Row
-		return row, s != nil && e.sessions[row] == s
+		seat = e.now.parts[:cap(e.now.parts)][chunk].Seat
+		return seat, e.sessions[seat] == s
 	}
 	return 0, false
 }

@@ -70,9 +70,9 @@ type Place struct {
 	Draft bool
 }
 
-// Part is a chunk of a step: N tokens of the session in a row of the block tables, after Length.
+// Part is a chunk of a step: N tokens of the session in a seat, a row of the block tables, after Length.
 type Part struct {
-	Row      int
+	Seat     int
 	First, N int // rows of the step; First is what Fill gives it
 	Length   int
 }

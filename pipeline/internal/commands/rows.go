@@ -43,13 +43,13 @@ func mostPieces(tokens int) int { return 1 << bits.Len(uint(tokens-1)) }
 
 // planRows plans how the step's tokens attend gathered rows, and returns the number of pieces; 0
 // where none are gathered.
-func (b *Size) planRows(byRow []int, parts []Part) (pieces int) {
+func (b *Size) planRows(bySeat []int, parts []Part) (pieces int) {
 	for k, p := range b.plans {
 		p.Begin(k.Room())
-		for row, i := range byRow {
+		for seat, i := range bySeat {
 			if i >= 0 {
 				x := &parts[i]
-				p.Add(row, x.N, x.Length+x.N)
+				p.Add(seat, x.N, x.Length+x.N)
 			}
 		}
 		p.End(b.Tokens)
