@@ -27,7 +27,9 @@ func TestClone(t *testing.T) {
 		mine := filepath.Join(dir, "mine")
 		require.NoError(t, os.Mkdir(mine, 0o777))
 		require.NoError(t, os.Symlink(clone, filepath.Join(dir, "vkmla")))
-		put := func(name, text string) { require.NoError(t, os.WriteFile(filepath.Join(mine, name), []byte(text), 0o666)) }
+		put := func(name, text string) {
+			require.NoError(t, os.WriteFile(filepath.Join(mine, name), []byte(text), 0o666))
+		}
 		put("go.mod", "module mine\n\ngo 1.24\n")
 		put("main.go", "package main\n\nimport \"github.com/vkmla/vkmla/pipeline\"\n\nfunc main() { println(pipeline.NewEngine) }\n")
 		for line := range strings.Lines(lines + "\ngo list -deps .") {
