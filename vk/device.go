@@ -120,8 +120,8 @@ func (a *Adapter) Open(o DeviceOptions) (*Device, error) {
 	return d.begun(queue, &sync.Mutex{})
 }
 
-// Absent returns a device that is not here, as its adapter says: a kernel is checked for it and never
-// compiled, and what needs a driver fails with ErrArgument. It serves plans.
+// Absent returns a device that is not here, as its adapter says: a kernel is checked for it and
+// never compiled, and what needs a driver fails with ErrArgument. It serves plans.
 func (a *Adapter) Absent(o DeviceOptions) *Device {
 	d := a.device(o)
 	C.free(unsafe.Pointer(d.c))

@@ -202,7 +202,8 @@ func (f *planFlags) open() (dev *vk.Device, close func(), err error) {
 			return dev, func() { dev.Close() }, nil
 		}
 	}
-	return nil, nil, &vk.ArgumentError{Op: "plan", Arg: "device-like", Got: strconv.Quote(f.like), Want: "one of " + strings.Join(strings.Fields(likeNames), " ")}
+	return nil, nil, &vk.ArgumentError{Op: "plan", Arg: "device-like", Got: strconv.Quote(f.like),
+		Want: "one of " + strings.Join(strings.Fields(likeNames), " ")}
 }
 
 // released are models that are planned for without a checkpoint.

@@ -111,7 +111,8 @@ func TestPlanLike(t *testing.T) {
 	t.Setenv("VK_ICD_FILENAMES", none)
 	for _, d := range knowncaps.Owned() {
 		for _, m := range []string{folder, file, "flash"} {
-			code, stdout, stderr := command("plan", "--model", m, "--context", "4096", "--step", "16", "--memory", "24GiB", "--device-like", d.Name)
+			code, stdout, stderr := command("plan", "--model", m, "--context", "4096", "--step", "16", "--memory", "24GiB",
+				"--device-like", d.Name)
 			assert.Equal(t, exitOK, code, "%s, %s: %s", d.Name, m, stderr)
 			assert.Contains(t, stdout, "a device like "+d.Name)
 			assert.Contains(t, stdout, "24 GiB")
