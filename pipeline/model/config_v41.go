@@ -197,13 +197,5 @@ func (r *configReader) v41Drafts(c *Config, ratios []int) {
 	if n != len(ratios) {
 		r.bad("num_nextn_predict_layers", n, "the %d that compress_ratios lists behind the others", len(ratios))
 	}
-	for _, ratio := range ratios {
-		if ratio != 0 {
-			r.bad("compress_ratios", fmt.Sprintf("%d for layer %d", ratio, len(c.Layers)), "0 for a layer that drafts")
-		}
-		*c = c.WithDrafts(1)
-	}
-	if len(ratios) > 0 {
-		c.DraftBlock = need(r, "dspark_block_size", r.f.DraftBlock)
-	}
+	r.drafts(c, ratios)
 }
