@@ -70,7 +70,8 @@ type Place struct {
 	Draft bool
 }
 
-// Part is a chunk of a step: N tokens of the session in a seat, a row of the block tables, after Length.
+// Part is a chunk of a step: N tokens of the session in a seat, a row of the block tables, after
+// Length.
 type Part struct {
 	Seat     int
 	First, N int // rows of the step; First is what Fill gives it

@@ -66,8 +66,8 @@ type Config struct {
 	Scratch *memory.Scratch
 	Name    string
 
-	// Count, unless nil, counts what else the kernels and their layers would allocate. Nothing is then
-	// allocated, and nothing can be recorded.
+	// Count, unless nil, counts what else the kernels and their layers would allocate. Nothing is
+	// then allocated, and nothing can be recorded.
 	Count *memory.Count
 }
 

@@ -33,8 +33,8 @@ type Table struct {
 type Seat struct {
 	Length int // tokens, without those that are claimed
 
-	// Up to this length the sequence needs no page and writes to none that it shares. Until then its
-	// tables are not updated and may be out of date.
+	// Up to this length the sequence needs no page and writes to none that it shares. Until then
+	// its tables are not updated and may be out of date.
 	Quiet int
 }
 
