@@ -27,7 +27,8 @@ func TestMachineCode(t *testing.T) {
 	defer in.Close()
 	a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
 	require.NoError(t, err)
-	if a.Driver == vk.DriverRADV && !strings.Contains(a.Name, "NAVI21") { // for which Mesa 26's compiler crashes there
+	// For RDNA2 the compiler of Mesa 26 crashes there.
+	if a.Driver == vk.DriverRADV && !strings.Contains(a.Name, "NAVI21") {
 		twoExits(t, a)
 	}
 	profiles := []string{""} // the device's own
@@ -43,8 +44,8 @@ func TestMachineCode(t *testing.T) {
 	t.Logf("%s, %s: %d kernels, %d faults", a.Name, a.DriverInfo, kernels, len(faults))
 }
 
-// twoExits demands that what is known to be wrong with a driver's code of testdata/two_exits.comp is
-// found, and nothing in that of other versions.
+// twoExits demands that what is known to be wrong with a driver's code of testdata/two_exits.comp
+// is found, and nothing in that of other versions.
 func twoExits(t *testing.T, a *vk.Adapter) {
 	t.Helper()
 	module, err := os.ReadFile("testdata/two_exits.spv")
