@@ -121,10 +121,7 @@ func New(ctx context.Context, dev *vk.Device, w *weights.Model, o Options) (g *G
 
 // weights asks for memory with everything that is read.
 func (g *GPU) weights(l *loader, w *weights.Model) {
-	if f := w.Embed.Format; f != weights.BF16 && f != weights.F32 {
-		l.fail(&model.CheckpointError{Tensor: w.Embed.Name, Got: f.String(), Want: "BF16 or F32"})
-	}
-	l.matrix(&g.embed, &w.Embed)
+	l.embedding(&g.embed, &w.Embed)
 	l.matrix(&g.head, &w.Head)
 	l.floats(&g.norm, "norms", w.Norm)
 	l.hyper(&g.headHC, &w.HeadHC)
@@ -146,18 +143,11 @@ func (g *GPU) weights(l *loader, w *weights.Model) {
 			}
 			return list
 		}
-		l.matrix(&to.w1, of(func(e *weights.Expert) *weights.Matrix { return &e.W1 })...)
-		l.matrix(&to.w3, of(func(e *weights.Expert) *weights.Matrix { return &e.W3 })...)
+		l.twins(&to.w1, &to.w3, of(func(e *weights.Expert) *weights.Matrix { return &e.W1 }),
+			of(func(e *weights.Expert) *weights.Matrix { return &e.W3 }))
 		l.matrix(&to.w2, of(func(e *weights.Expert) *weights.Matrix { return &e.W2 })...)
-		l.matrix(&to.shared1, &from.Shared.W1)
-		l.matrix(&to.shared3, &from.Shared.W3)
+		l.twins(&to.shared1, &to.shared3, []*weights.Matrix{&from.Shared.W1}, []*weights.Matrix{&from.Shared.W3})
 		l.matrix(&to.shared2, &from.Shared.W2)
-		for _, m := range [][2]*matrix{{&to.w1, &to.w3}, {&to.shared1, &to.shared3}} {
-			if m[0].format != m[1].format || m[0].side != m[1].side {
-				l.fail(&model.CheckpointError{Tensor: from.Experts[0].W3.Name, Got: m[1].format.String(),
-					Want: "what w1 has, " + m[0].format.String()})
-			}
-		}
 	}
 }
 
@@ -168,6 +158,19 @@ func words(list []int32) *strings.Reader {
 		binary.LittleEndian.PutUint32(data[4*i:], uint32(v))
 	}
 	return strings.NewReader(string(data))
+}
+
+// embedding asks for memory with rows that are read alone. They enter the streams as bf16.
+func (l *loader) embedding(to *matrix, m *weights.Matrix) {
+	switch m.Format {
+	case weights.BF16, weights.F32:
+		l.matrix(to, m)
+	case weights.Blocks:
+		*to = matrix{format: bf16, n: m.N, k: m.K, side: 1, experts: 1}
+		l.decoded(to, []*weights.Matrix{m})
+	default:
+		l.fail(&model.CheckpointError{Tensor: m.Name, Got: m.Format.String(), Want: "BF16 or F32"})
+	}
 }
 
 func (l *loader) hyper(to *hyper, h *weights.Hyper) {

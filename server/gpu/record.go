@@ -5,7 +5,6 @@ import (
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline"
-	"github.com/vkmla/vkmla/server/weights"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -73,7 +72,7 @@ type source struct {
 }
 
 func (g *GPU) embedding() source {
-	if g.embed.format == weights.F32 {
+	if g.embed.format == f32 {
 		return source{fromEmbeddingF32, g.embed.codes}
 	}
 	return source{fromEmbedding, g.embed.codes}
