@@ -241,7 +241,7 @@ func TestExperts(t *testing.T) {
 		ids, x := tokenIDs(rng, T, w.Config.Vocab), activations(rng, T*w.Config.Hidden)
 		for layer := range w.Layers {
 			want := make([]float32, len(x))
-			c.Experts(layer, &cpu.Streams{T: T, IDs: ids}, x, want)
+			c.Experts(layer, &cpu.Streams{T: T, IDs: ids}, x, want, nil)
 			got := outputs(t, g, layer, padded, ids, x)
 			assert.Less(t, off(got, want), 4e-3, "formats %d, layer %d", i, layer)
 			at, d := 2, w.Config.Hidden

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/server/gpu"
+	"github.com/vkmla/vkmla/server/weights"
 )
 
 // npy reads the elements, of four bytes each, of an array in a file of its own.
@@ -40,21 +42,55 @@ func TestGGUF(t *testing.T) {
 	require.NotEmpty(t, list)
 	for _, path := range list {
 		name := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), "model-"), ".gguf")
-		t.Run(name, func(t *testing.T) {
-			m, err := Open(t.Context(), testkit.Device(t), path, Options{MaxTokens: 400, MaxSessions: 2, MaxStep: 256})
-			require.NoError(t, err)
-			t.Cleanup(func() { assert.NoError(t, m.Close()) })
-			var want []float32
-			for _, x := range npy(t, filepath.Join(dir, "logits_"+name+"_fp8kv.npy")) {
-				want = append(want, math.Float32frombits(x))
-			}
-			logits := r.run(t, m, []int{256, 1, 143})
-			require.Len(t, want, len(logits)*m.Config.Vocab)
-			a := agree(logits, want)
-			t.Logf("%+v", a)
-			assert.LessOrEqual(t, a.median, 0.02)
-			assert.LessOrEqual(t, a.most90, 0.03)
-			assert.GreaterOrEqual(t, a.argmax, 370./400)
-		})
+		var want []float32
+		for _, x := range npy(t, filepath.Join(dir, "logits_"+name+"_fp8kv.npy")) {
+			want = append(want, math.Float32frombits(x))
+		}
+		for form, o := range map[string]Options{"processor": {}, "device": {GPU: true}, "offload": {Offload: true}} {
+			t.Run(name+"/"+form, func(t *testing.T) {
+				o.MaxTokens, o.MaxSessions, o.MaxStep = 400, 2, 256
+				if o.Offload {
+					o.Memory = roomFor(t, path, o, 2)
+				}
+				m, err := Open(t.Context(), testkit.Device(t), path, o)
+				require.NoError(t, err)
+				t.Cleanup(func() { assert.NoError(t, m.Close()) })
+				assert.Equal(t, o.Offload, m.apart.Layers() == 2)
+				logits := r.run(t, m, []int{256, 1, 143})
+				require.Len(t, want, len(logits)*m.Config.Vocab)
+				a := agree(logits, want)
+				t.Logf("%+v", a)
+				assert.LessOrEqual(t, a.median, 0.02)
+				assert.LessOrEqual(t, a.most90, 0.03)
+				assert.GreaterOrEqual(t, a.argmax, 370./400)
+			})
+		}
 	}
+}
+
+// roomFor returns the device memory with which the experts of some layers are there and no more.
+func roomFor(t *testing.T, path string, o Options, layers int) uint64 {
+	t.Helper()
+	w, err := weights.Open(path)
+	require.NoError(t, err)
+	defer w.Close()
+	needs, err := gpu.NeedsOf(w, o.MaxStep)
+	require.NoError(t, err)
+	o.Memory = 1 << 50
+	p, err := Plan(t.Context(), testkit.Device(t), path, o)
+	require.NoError(t, err)
+	require.True(t, p.Whole, p)
+	o.Memory = p.Attention + needs.Rest
+	for _, n := range needs.Layers[:layers] {
+		o.Memory += n
+	}
+	for missing, want := range []Placement{{Apart: true, Layers: layers}, {Apart: true, Layers: layers - 1}} {
+		less := o
+		less.Memory -= uint64(missing)
+		p, err = Plan(t.Context(), testkit.Device(t), path, less)
+		require.NoError(t, err)
+		assert.Equal(t, want, Placement{Whole: p.Whole, Apart: p.Apart, Layers: p.Layers}, p)
+		assert.LessOrEqual(t, p.Attention+p.Rest, p.Free, p)
+	}
+	return o.Memory
 }
