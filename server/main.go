@@ -67,7 +67,8 @@ func (o *options) modelFlags(f *flag.FlagSet) {
 	f.StringVar(&o.dir, "model", "", "folder of a checkpoint, config.json and safetensors, or a .gguf file")
 	f.StringVar(&o.device, "device", "", "index, part of the name, or UUID; by default the first GPU")
 	f.StringVar(&o.experts, "experts", "cpu", "where experts and all else are computed: cpu, or gpu if its memory holds them")
-	f.BoolVar(&o.offload, "offload", false, "put on the GPU what fits: head and shared experts, then the experts of as many layers as it holds")
+	f.BoolVar(&o.offload, "offload", false,
+		"put on the GPU what fits: head and shared experts, then the experts of as many layers as it holds")
 	f.Func("memory", "device memory to count with for --offload, as 24GiB or 80GB; by default what is free", func(s string) (err error) {
 		o.memory, err = bytesOf(s)
 		return err

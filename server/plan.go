@@ -13,7 +13,7 @@ import (
 )
 
 // plan says where --offload would put the parts of a model, before any of it is read. The device
-// only tells how much memory caches and steps take; with --memory it need not be the one planned for.
+// tells how much memory caches and steps take: with --memory it need not be the one planned for.
 func plan(ctx context.Context, args []string, out io.Writer) error {
 	var o options
 	f := flag.NewFlagSet("server plan", flag.ContinueOnError)

@@ -36,7 +36,7 @@ func (c *CPU) Warm(ctx context.Context) error {
 	for i := range c.w.Layers {
 		l := &c.w.Layers[i]
 		add(&l.AttnHC.Fn, &l.FFNHC.Fn, &l.Gate)
-		if i < c.first {
+		if i < c.cold {
 			continue
 		}
 		for _, e := range append([]weights.Expert{l.Shared}, l.Experts...) {

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/vkmla/vkmla/internal/numfmt"
-	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/server/weights"
 )
 
@@ -50,8 +49,7 @@ var blockLayouts = map[string]blockLayout{
 	"IQ2_XXS": {format: iq2XXS, codes: 64, scales: 2, takeCodes: part(66, 2, 66), takeScales: part(66, 0, 2)},
 	"Q2_K":    {format: q2K, codes: 64, scales: 20, takeCodes: q2KCodes, takeScales: scalesOf16(84, 80, 0)},
 	"Q6_K":    {format: q6K, codes: 192, scales: 20, takeCodes: q6KCodes, takeScales: scalesOf16(210, 208, 192)},
-	"Q4_K": {format: q4K, codes: 128, scales: 16, takeScales: q4KScales,
-		takeCodes: func(dst, row []byte) { _, _ = projection.FormatQ4K.Repack(dst, nil, row) }}, // sizes fit
+	"Q4_K":    {format: q4K, codes: 128, scales: 16, takeCodes: q4KCodes, takeScales: q4KScales},
 }
 
 // part takes bytes first to end-1 of each block.
@@ -124,14 +122,28 @@ func q6KCodes(dst, row []byte) {
 	}
 }
 
-// q4KScales are those of projection.FormatQ4K, whose f16 are divided by a power of two.
-func q4KScales(dst, row []byte) {
-	factor, _ := projection.FormatQ4K.Repack(nil, dst, row) // sizes fit
-	for ; len(dst) > 0; dst = dst[16:] {
-		for i := range 2 {
-			d := numfmt.F16Decode(binary.LittleEndian.Uint16(dst[2*i:]))
-			binary.LittleEndian.PutUint16(dst[2*i:], numfmt.F16Encode(d*factor))
+// q4KCodes: a word has 8 numbers, a quad 32.
+func q4KCodes(dst, row []byte) {
+	le := binary.LittleEndian
+	for ; len(row) > 0; row, dst = row[144:], dst[128:] {
+		for i := range 32 {
+			part, eight := i/4, i%4
+			le.PutUint32(dst[4*i:], pairs(le.Uint64(row[16+part/2*32+eight*8:])>>(part%2*4), 4))
 		}
+	}
+}
+
+// q4KScales: both f16; a byte for each 32 numbers with the low four bits of scale and minimum; the
+// high two of both, a nibble for each.
+func q4KScales(dst, row []byte) {
+	for ; len(row) > 0; row, dst = row[144:], dst[16:] {
+		s, high := row[4:16], uint32(0)
+		copy(dst, row[:4])
+		for i := range 4 {
+			dst[4+i], dst[8+i] = s[i]&15|s[4+i]<<4, s[8+i]
+			high |= uint32(s[i]>>4&3|s[4+i]>>4&3<<2)<<(4*i) | uint32(s[i]>>6|s[4+i]>>6<<2)<<(16+4*i)
+		}
+		binary.LittleEndian.PutUint32(dst[12:], high)
 	}
 }
 

@@ -1,7 +1,10 @@
 package model
 
 import (
+	"bytes"
 	"encoding/binary"
+	"fmt"
+	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/server/gpu"
+	"github.com/vkmla/vkmla/server/random"
 	"github.com/vkmla/vkmla/server/weights"
 )
 
@@ -93,4 +97,36 @@ func roomFor(t *testing.T, path string, o Options, layers int) uint64 {
 		assert.LessOrEqual(t, p.Attention+p.Rest, p.Free, p)
 	}
 	return o.Memory
+}
+
+// Experts that memory does not hold are read as they are chosen, and the log says what a token
+// reads, once.
+func TestFromDisk(t *testing.T) {
+	held := hostMemory
+	t.Cleanup(func() { hostMemory = held })
+	require.Positive(t, hostMemory())
+	c, err := random.Config("tiny", 2)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	_, err = random.Write(t.Context(), dir, c, 1)
+	require.NoError(t, err)
+	w, err := weights.Open(dir)
+	require.NoError(t, err)
+	defer w.Close()
+	p := Placement{}
+	p.onHost(w)
+	l := &w.Layers[0]
+	one := uint64(l.Shared.W1.Bytes() + l.Shared.W2.Bytes() + l.Shared.W3.Bytes())
+	each := uint64(l.Experts[0].W1.Bytes() + l.Experts[0].W2.Bytes() + l.Experts[0].W3.Bytes())
+	n := uint64(len(w.Layers))
+	assert.Equal(t, n*(one+each*uint64(w.Config.Experts)), p.Host)
+	assert.Equal(t, n*(one+each*uint64(w.Config.PerToken)), p.Token)
+	var said bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&said, nil))
+	hostMemory = func() uint64 { return p.Host }
+	assert.False(t, p.fromDisk(log))
+	assert.Empty(t, said.String())
+	hostMemory = func() uint64 { return p.Host - 1 }
+	assert.True(t, p.fromDisk(log))
+	assert.Contains(t, said.String(), fmt.Sprintf("bytes_of_a_token=%d", p.Token))
 }

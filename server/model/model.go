@@ -100,7 +100,12 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 		e.Between = m.gpu.Between
 	} else {
 		e.LayerByLayer = true
-		o.CPU.Elsewhere = at.Layers
+		if at.Of == 0 {
+			at.onHost(m.Weights)
+		}
+		if o.CPU.Cold = at.Layers; at.fromDisk(o.Log) {
+			o.CPU.Cold = len(m.Weights.Layers)
+		}
 		m.cpu = cpu.New(m.Weights, o.CPU)
 		if at.Apart {
 			if m.apart, err = gpu.NewApart(ctx, dev, m.Weights, at.Layers, on); err != nil {
@@ -264,7 +269,8 @@ func runLayer(ctx context.Context, step *pipeline.Step, chunks []pipeline.Chunk,
 }
 
 // forward is the model around a function that runs a layer's attention.
-func (m *Model) forward(ctx context.Context, ids []int32, wanted []int, attention func(layer int, x, f []float32) error) ([][]float32, error) {
+func (m *Model) forward(ctx context.Context, ids []int32, wanted []int,
+	attention func(layer int, x, f []float32) error) ([][]float32, error) {
 	s, n := &m.streams, len(ids)*m.Config.Hidden
 	if cap(m.x) < n {
 		m.x, m.f = make([]float32, n), make([]float32, n)

@@ -3,6 +3,8 @@ package model
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"os"
 	"sync"
 
 	"github.com/vkmla/vkmla/pipeline"
@@ -102,17 +104,42 @@ func place(ctx context.Context, dev *vk.Device, w *weights.Model, attention *mod
 			p.Rest += bytes
 		}
 	}
-	for i := p.Layers; i < p.Of; i++ {
-		l := &w.Layers[i]
-		one := func(e *weights.Expert) uint64 { return uint64(e.W1.Bytes() + e.W3.Bytes() + e.W2.Bytes()) }
+	p.onHost(w)
+	return p, nil
+}
+
+// onHost counts the bytes of experts that the processor has.
+func (p *Placement) onHost(w *weights.Model) {
+	one := func(e *weights.Expert) uint64 { return uint64(e.W1.Bytes() + e.W3.Bytes() + e.W2.Bytes()) }
+	for _, l := range w.Layers[p.Layers:] {
 		each := one(&l.Experts[0])
-		p.Host += each * uint64(len(l.Experts))
-		p.Token += each * uint64(w.Config.PerToken)
+		p.Host, p.Token = p.Host+each*uint64(len(l.Experts)), p.Token+each*uint64(w.Config.PerToken)
 		if !p.Apart {
 			p.Host, p.Token = p.Host+one(&l.Shared), p.Token+one(&l.Shared)
 		}
 	}
-	return p, nil
+}
+
+// fromDisk says once that the host's memory does not hold the experts, and reports whether that is
+// so. What is used often stays there; a token that finds nothing reads as much as it says.
+func (p *Placement) fromDisk(log *slog.Logger) bool {
+	has := hostMemory()
+	if has == 0 || p.Host <= has {
+		return false
+	}
+	log.Warn("experts are larger than the host's memory: they are read from the files as they are chosen",
+		"GiB", float64(p.Host)/(1<<30), "memory_GiB", float64(has)/(1<<30), "bytes_of_a_token", p.Token)
+	return true
+}
+
+// hostMemory returns the bytes of the host's memory, 0 where the system does not say.
+var hostMemory = func() uint64 {
+	data, _ := os.ReadFile("/proc/meminfo")
+	var kib uint64
+	if _, err := fmt.Sscanf(string(data), "MemTotal: %d kB", &kib); err != nil {
+		return 0
+	}
+	return kib << 10
 }
 
 // experts computes the experts of a layer: f [T, D] from x [T, D]. What the device has of it runs
