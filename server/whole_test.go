@@ -61,9 +61,11 @@ func TestOtherModels(t *testing.T) {
 func TestPlan(t *testing.T) {
 	dir, _ := whole(t)
 	args := func(memory string) []string {
-		return []string{"--model", dir, "--device", os.Getenv("VKMLA_TEST_DEVICE"), "--memory", memory, "--max-tokens", "200", "--max-step", "16"}
+		return []string{"--model", dir, "--device", os.Getenv("VKMLA_TEST_DEVICE"), "--memory", memory,
+			"--max-tokens", "200", "--max-step", "16"}
 	}
-	for memory, want := range map[string]string{"24GiB": "everything on the device, of 24.0 GiB free", "1kB": "only attention on the device"} {
+	for memory, want := range map[string]string{"24GiB": "everything on the device, of 24.0 GiB free",
+		"1kB": "only attention on the device"} {
 		var out bytes.Buffer
 		require.NoError(t, plan(t.Context(), args(memory), &out))
 		assert.Contains(t, out.String(), want)
