@@ -36,7 +36,8 @@ spirv-val --target-env vulkan1.2 half.spv
 seen="$(od -An -v -tx4 -w4 half.spv | tr -d ' ' | awk '
   left > 0 { left--; if (op == "002b" && left == 0 && $1 ~ /^0000/) print "0x" toupper(substr($1, 5)); next }
   NR > 5 { op = substr($1, 5) # and before it how many words the instruction has
-           left = 16 * index("123456789abcdef", substr($1, 3, 1)) + index("123456789abcdef", substr($1, 4, 1)) - 1 }' | sort -u | tr '\n' ' ')"
+           left = 16 * index("123456789abcdef", substr($1, 3, 1)) + index("123456789abcdef", substr($1, 4, 1)) - 1 }' |
+  sort -u | tr '\n' ' ')"
 expected="0x34CD 0x4000 0x7C00 "
 echo "expected: $expected; seen among constants: $seen"
 for word in 0x34CC 0x3FFF 0x7BFF; do [[ " $seen" == *" $word "* ]] || { echo "this has changed"; exit 1; }; done

@@ -91,7 +91,8 @@ int main(int count, char **args) {
         .descriptorSetCount = 2, .pSetLayouts = (VkDescriptorSetLayout[]){set, set}}, sets));
     for (int i = 0; i < 4; i++)
         vkUpdateDescriptorSets(d, 1, &(VkWriteDescriptorSet){S(WRITE_DESCRIPTOR_SET), .dstSet = sets[i / 2], .dstBinding = i % 2,
-            .descriptorCount = 1, .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, .pBufferInfo = &(VkDescriptorBufferInfo){b[i / 2 + i % 2], 0, 256}}, 0, 0);
+            .descriptorCount = 1, .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
+            .pBufferInfo = &(VkDescriptorBufferInfo){b[i / 2 + i % 2], 0, 256}}, 0, 0);
     VkCommandPool commands;
     DO(vkCreateCommandPool(d, &(VkCommandPoolCreateInfo){S(COMMAND_POOL_CREATE_INFO)}, 0, &commands));
     VkCommandBuffer c;
@@ -118,13 +119,13 @@ sed -i '1i #include <stdlib.h>' race.c
 cc -o race -Itrixie/usr/include race.c -L"trixie/$lib" -l:libvulkan.so.1 -Wl,--allow-shlib-undefined
 sed "s|\"library_path\": *\"[^\"]*/|\"library_path\": \"$tmp/trixie/$lib/|" trixie/usr/share/vulkan/icd.d/lvp_icd*.json >icd.json
 mkdir layers
-sed "s|\"library_path\": *\"[^\"]*libVk|\"library_path\": \"$tmp/trixie/$lib/libVk|" trixie/usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json \
-  >layers/layer.json
+sed "s|\"library_path\": *\"[^\"]*libVk|\"library_path\": \"$tmp/trixie/$lib/libVk|" \
+  trixie/usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json >layers/layer.json
 
 # hazards WHAT [SETTING]: how many the layer reports.
 hazards() {
   env VK_DRIVER_FILES="$tmp/icd.json" VK_LAYER_PATH="$tmp/layers" VK_LOADER_LAYERS_DISABLE='~implicit~' "${@:2}" \
-    bash -c 'exec "$@"' - "$tmp/trixie/$lib/"ld-linux-*.so.* --library-path "$tmp/trixie/$lib" ./race "$1" >said 2>&1 || { cat said; exit 1; }
+    "$tmp/trixie/$lib/"ld-linux-*.so.* --library-path "$tmp/trixie/$lib" ./race "$1" >said 2>&1 || { cat said; exit 1; }
   grep -q '^done' said || { cat said; exit 1; }
   grep -oE 'SYNC-HAZARD-[A-Z-]+' said | sort -u >&2 || true
   grep -cE '^(Validation Error|VUID|.*SYNC-HAZARD)' said || true

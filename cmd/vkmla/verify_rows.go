@@ -133,9 +133,8 @@ func (t *tableRows) flush() {
 
 func (t *tableRows) end(v verdict) {
 	t.flush()
-	sum := fmt.Sprintf("%s, %s, tuning profile %s: %d passed, %d failed, %d skipped, %d missing", v.Device, v.Driver, v.Profile,
-		v.Pass, v.Fail, v.Skip, v.Missing)
-	fmt.Fprintf(t.w, "%s\n%s\n", v.Program(), describe.Wrap(sum, "  "))
+	device := describe.Wrap(fmt.Sprintf("%s, %s, tuning profile %s", v.Device, v.Driver, v.Profile), "  ")
+	fmt.Fprintf(t.w, "%s\n%s\n%d passed, %d failed, %d skipped, %d missing\n", v.Program(), device, v.Pass, v.Fail, v.Skip, v.Missing)
 	if v.Seed != nil {
 		fmt.Fprintf(t.w, "random cases of seed %d; --seed %d repeats them\n", *v.Seed, *v.Seed)
 	}
