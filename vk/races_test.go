@@ -15,7 +15,7 @@ import (
 
 // TestRacesAreSeen records launches and fills without the barriers that they need. The mode sync
 // has to report each: all other tests rely on its silence. Accesses by device address stay unseen
-// with every release of the layer, and two launches that write the same bytes with that of Debian
+// with every release of the layer, and are TestTurned's of internal/lab/faults; two launches that write the same bytes with that of Debian
 // 12.
 func TestRacesAreSeen(t *testing.T) {
 	if !vk.HasValidation() {
