@@ -14,9 +14,10 @@ import (
 func TestRecordedTopK(t *testing.T) {
 	c := Case{Source: "a folder", Params: map[string]any{"k": 2}, In: Arrays{"logits": vectors.FromF32([]float32{5, 1, 4}, 1, 3), "lengths": vectors.FromI32([]int32{3}, 1)}}
 	picks := func(a, b int32) Arrays { return Arrays{"topk_indices": vectors.FromI32([]int32{a, b}, 1, 2)} }
-	r := compareIndexerTopK(c, picks(0, 2), picks(2, 0))
+	compare := compareBy(ClassSet, fields, compareIndexerTopK)
+	r := compare(c, picks(0, 2), picks(2, 0))
 	assert.True(t, r.Pass, "%+v", r)
-	r = compareIndexerTopK(c, picks(0, 2), picks(0, 1))
+	r = compare(c, picks(0, 2), picks(0, 1))
 	assert.False(t, r.Pass ||
 		r.Detail != "recorded topk_indices: 1 of 1 rows differ, row 0: selects 1 where 4 is larger", "%+v", r)
 }
