@@ -2,7 +2,6 @@ package arch
 
 import (
 	"go/ast"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -29,11 +28,9 @@ func TestCards(t *testing.T) {
 			if !strings.HasPrefix(p, dir+"/") || !source || strings.HasSuffix(p, "_test.go") {
 				return
 			}
-			text, err := os.ReadFile(filepath.Join(root(t), p))
-			require.NoError(t, err)
-			what := cards.FindString(string(text))
+			what := cards.FindString(read(t, p))
 			if what == "" && dir != "vk" {
-				what = kinds.FindString(string(text))
+				what = kinds.FindString(read(t, p))
 			}
 			assert.Empty(t, what, "%s: a number fitted to a device belongs to internal/tuning", p)
 		})

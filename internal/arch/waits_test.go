@@ -1,7 +1,6 @@
 package arch
 
 import (
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -9,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 // waiting are the shaders whose workgroups wait for others of the same launch. Each counts its
@@ -28,9 +26,7 @@ func TestWaiting(t *testing.T) {
 		if !strings.HasPrefix(p, "shaders/") || !slices.Contains([]string{".comp", ".glsl"}, filepath.Ext(p)) {
 			return
 		}
-		text, err := os.ReadFile(filepath.Join(root(t), p))
-		require.NoError(t, err)
-		if looking.Match(text) {
+		if looking.MatchString(read(t, p)) {
 			found = append(found, strings.TrimPrefix(p, "shaders/"))
 		}
 	})
