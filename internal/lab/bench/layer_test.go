@@ -156,7 +156,7 @@ func TestCheckOps(t *testing.T) {
 func TestLayerOptions(t *testing.T) {
 	dev := testkit.Device(t)
 	for arg, o := range map[string]LayerOptions{
-		"model": {Models: []string{"v41-small+6"}}, "kind": {Kinds: []string{"x"}}, "weights": {Weights: []string{"x"}},
+		"model": {Models: []string{"v41-small+6"}}, "kind": {Kinds: []string{"x"}}, "weights": {Weights: []string{"q8_0"}},
 		"batch": {Batches: []int{0}}, "context": {Contexts: []int{1 << 21}}, "prefill": {Prefill: []int{-1}}, "chunk": {Chunk: -1}, "reps": {Common: Common{Reps: -1}},
 	} {
 		var bad *vk.ArgumentError

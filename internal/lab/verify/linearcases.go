@@ -16,12 +16,13 @@ import (
 // more they multiply longer than they wait for their weights.
 const FloorTokens = 128
 
-// WeightFormats are the formats that products and layers are timed with. The projections of
+// WeightFormats are the formats that products are timed with; layers, with the first three. The projections of
 // the compressors and the indexer's weights of heads are bf16 in all of them, as in released
 // checkpoints.
 var WeightFormats = []string{"bf16", "fp8", "nvfp4", "q8_0", "q4_k"}
 
-var timedFormats = map[string]projection.Format{
+// TimedFormats are the WeightFormats by their names.
+var TimedFormats = map[string]projection.Format{
 	"bf16": projection.FormatBF16, "fp8": projection.FormatFP8, "nvfp4": projection.FormatNVFP4, "q8_0": projection.FormatQ8_0,
 	"q4_k": projection.FormatQ4K,
 }
@@ -47,14 +48,14 @@ func linearSizes(o SizeOptions) (all []Size) {
 
 func (p Product) size(weights string, t int) Size {
 	rows := p.N * p.Groups
-	is := timedFormats[weights].Shapes(rows, p.K)
+	is := TimedFormats[weights].Shapes(rows, p.K)
 	bytes := int(is.Data.Bytes() + is.Scale.Bytes())
 	return Size{
 		Name:    fmt.Sprintf("matrix=%s/model=%s/weights=%s/tokens=%d", p.Matrix, p.Model, weights, t),
 		Work:    Work{float64(bytes + 2*t*(p.Groups*p.K+rows)), 2 * float64(t) * float64(rows) * float64(p.K)},
 		Touched: bytes, Floor: t <= FloorTokens,
 		Make: func(rng *rand.Rand) Case {
-			f := timedFormats[weights]
+			f := TimedFormats[weights]
 			c := Case{Params: map[string]any{"tokens": t, "groups": p.Groups, "n": p.N, "k": p.K, "weights": int(f)},
 				In: Arrays{"x": manyBF16(rng, 1, t, p.Groups, p.K)}}
 			largeWeights(rng, c.In, f, rows, p.K)
