@@ -71,7 +71,7 @@ func bound[O interface{ Variant() string }](op O, err error, place func(r *Rig) 
 func launch[A any](op interface {
 	Record(rec *vk.Recorder, a A) error
 }, a A, out outs) Launch {
-	return Launch{Out: out, Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
+	return Launch{Out: out, Args: &a, Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
 }
 
 // fields reads a case into the fields of a struct, in their order, by their tags. The tag of an

@@ -256,14 +256,15 @@ func (s compressorInput) bind(b Build) (Bound, error) {
 			args.KvScore = saves.KvScore
 			args.State = cache.StateCache{}
 			args.StateTable, args.StateSlots, args.TokenToReq = tensor.Tensor{}, tensor.Tensor{}, tensor.Tensor{}
-			return Launch{Out: out, Record: compressing}
+			return Launch{Out: out, Args: &args, Record: compressing}
 		}
 		if s.one {
 			args.KvScore, args.Ape = saves.KvScore, saves.Ape
-			return Launch{Out: out, Record: compressing}
+			return Launch{Out: out, Args: &args, Record: compressing}
 		}
 		return Launch{
 			Out:   out,
+			Args:  &args,
 			Parts: []Part{{"save", saving}, {"compress", compressing}},
 			Record: func(rec *vk.Recorder) error {
 				if err := saving(rec); err != nil {

@@ -16,9 +16,9 @@ import (
 // more they multiply longer than they wait for their weights.
 const FloorTokens = 128
 
-// WeightFormats are the formats that products are timed with; layers, with the first three. The projections of
-// the compressors and the indexer's weights of heads are bf16 in all of them, as in released
-// checkpoints.
+// WeightFormats are the formats that products are timed with, and the first three those of layers.
+// The projections of the compressors and the indexer's weights of heads are bf16 in all of them, as
+// in released checkpoints.
 var WeightFormats = []string{"bf16", "fp8", "nvfp4", "q8_0", "q4_k"}
 
 // TimedFormats are the WeightFormats by their names.

@@ -189,7 +189,7 @@ func bindPrefill(b Build, x prefillInput) (Bound, error) {
 			}
 			all = append(all, a)
 		}
-		return Launch{Out: out, Record: func(rec *vk.Recorder) error {
+		return Launch{Out: out, Args: &all[0], Record: func(rec *vk.Recorder) error {
 			for i, a := range all {
 				if i > 0 { // both bind the device's dummy for what is absent, a conflict to validation
 					if err := rec.Separate(); err != nil {

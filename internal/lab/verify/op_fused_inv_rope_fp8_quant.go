@@ -141,7 +141,7 @@ func bindInverseQuant(b Build, x inverseQuantInput) (Bound, error) {
 	return Bound{ops[x.layouts[0]].Variant(), func(r *Rig) Launch {
 		in := projection.InverseRopeQuantArgs{O: r.In(x.O, tensor.BF16),
 			Positions: r.Shared(x.Positions, tensor.I32), Table: r.Shared(x.Table, tensor.F32)}
-		out, args := map[string]tensor.Tensor{}, map[projection.ScaleLayout]projection.InverseRopeQuantArgs{}
+		out, args := outs{}, map[projection.ScaleLayout]*projection.InverseRopeQuantArgs{}
 		for _, layout := range x.layouts {
 			a := in
 			a.Codes = r.Out(tensor.U8, x.Groups, x.T, x.Heads*projection.D)
@@ -151,11 +151,11 @@ func bindInverseQuant(b Build, x inverseQuantInput) (Bound, error) {
 				a.Scales = r.Out(tensor.I32, x.Groups, x.Heads, padded)
 			}
 			names := quantOutputs[layout]
-			out[names[0]], out[names[1]], args[layout] = a.Codes, a.Scales, a
+			out[names[0]], out[names[1]], args[layout] = a.Codes, a.Scales, &a
 		}
-		return Launch{Out: out, Record: func(rec *vk.Recorder) error {
+		return Launch{Out: out, Args: args[x.layouts[0]], Record: func(rec *vk.Recorder) error {
 			for _, layout := range x.layouts {
-				if err := ops[layout].Record(rec, args[layout]); err != nil {
+				if err := ops[layout].Record(rec, *args[layout]); err != nil {
 					return err
 				}
 			}

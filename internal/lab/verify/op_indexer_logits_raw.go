@@ -118,7 +118,7 @@ func bindRawLogits(b Build, x rawInput) (Bound, error) {
 			q, _ = x.raw.place(r)
 			a.Q, a.QScale, a.Weights = q.Codes, q.Scales, q.WeightsOut
 		}
-		return Launch{Out: outs{"logits": a.Out}, Record: func(rec *vk.Recorder) error {
+		return Launch{Out: outs{"logits": a.Out}, Args: &a, Record: func(rec *vk.Recorder) error {
 			if quant != nil {
 				if err := quant.Record(rec, q); err != nil {
 					return err

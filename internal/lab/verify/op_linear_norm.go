@@ -92,7 +92,7 @@ func bindLinearNorm(b Build, x linearNormInput) (Bound, error) {
 	return bound(op, err, func(r *Rig) Launch {
 		a := x.place(r, op)
 		weight, normed := r.In(x.norm, floatType(x.norm)), r.Out(tensor.BF16, x.T, x.rank)
-		l := Launch{Out: outs{"y": a.Out, "normed": normed}}
+		l := Launch{Out: outs{"y": a.Out, "normed": normed}, Args: &a}
 		if op.Norms(x.T) {
 			a.Norm, a.Normed, a.Arrived = weight, normed, r.In(vectors.New(vectors.U32, x.T), tensor.U32)
 			return launch(op, a, l.Out)
