@@ -20,8 +20,11 @@ import (
 // free are axes along which a tensor may have less in some case, by its name, with the operation's
 // in front where others of that name may not: pages and rows that data name, lists of a width of
 // their own, and what others follow or have more of than they need.
-var free = []string{"Pool 0", "BlockTable 0", "BlockTable 1", "Table 0", "Table 1", "CosSin 0", "StateTable 0", "StateTable 1",
+var free = []string{"Pool 0", "BlockTable 0", "BlockTable 1", "CosSin 0", "StateTable 0", "StateTable 1",
 	"StateSlots 0", "Window.Indices 1", "Compressed.Indices 1", "KV 0", "Runs 0", "Tables 0", "Tables 1", "IsValid 0", "Scratch 0", "XScale 2",
+	"Window.Table 0", "Window.Table 1", "Compressed.Table 0", "Compressed.Table 1", "dequantize_and_gather_k_cache.Table 1",
+	"get_compressed_slot_mapping.Table 1", "fused_indexer_q_rope_quant_fp8.Table 0", "fused_indexer_q_rope_quant_mxfp4.Table 0",
+	"fused_inv_rope_fp8_quant.Table 0", "fused_qnorm_rope_kv_insert.Table 0", "inverse_rope.Table 0", "Raw.Table 0",
 	"c128a_indices.Indices 1", "candidate_entries.Blocks 1", "candidate_entries.Picks 1", "combine_topk_swa_indices.TopK 0",
 	"combine_topk_swa_indices.TopK 1", "decode_window_indices.Lens 0", "decode_window_indices.Slots 0", "decode_window_indices.Slots 1",
 	"draft_block_indices.Lens 0", "draft_block_indices.Slots 0", "draft_block_indices.Slots 1", "dequantize_and_gather_k_cache.Out 1",
