@@ -15,7 +15,7 @@ const opOpen = "model: open checkpoint"
 type CheckpointOptions struct {
 	// Layers are the numbers of the layers, in the order wanted; nil: all of the model's own. The
 	// layers that only predict ahead, mtp.0 and on, are numbered on after these: with one of them
-	// Checkpoint.Config has all of them, too. See LoadConfigWithDrafts for those that are refused.
+	// Checkpoint.Config has all of them, too. See LoadConfigWithDrafts.
 	Layers []int
 	// Ranks is the number of devices among which heads and groups are divided, a divisor of
 	// o_groups; 0 counts as 1. Rank is the number of this one, from 0.

@@ -129,7 +129,7 @@ var cutModels = []struct {
 	suffix        string   // of a check's name
 	quick, others []string // nil others: all
 }{
-	{sequences.V4, "", []string{"shared prefixes", "short recordings", "padding"}, nil},
+	{sequences.V4, "", []string{"shared prefixes", "short recordings", "padding", "draft block"}, nil},
 	{sequences.V41, ", v41", []string{"shared prefixes"},
 		[]string{"shared prefixes", "restored sessions", "rejected drafts", "truncation", "equal scores"}},
 }
