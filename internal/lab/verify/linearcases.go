@@ -35,6 +35,9 @@ func linearSizes(o SizeOptions) (all []Size) {
 	}
 	for _, p := range o.Products {
 		for _, w := range weights {
+			if block := TimedFormats[w].BlockValues(); block > 0 && p.K%block != 0 {
+				continue // rows of a small model are shorter than a block
+			}
 			for _, t := range o.pick(o.Batches, []int{1, 4, 16, 4096}, []int{1, 5}) {
 				if t > 64 && w == "nvfp4" && o.Batches == nil {
 					continue
