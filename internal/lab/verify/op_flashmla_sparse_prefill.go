@@ -8,6 +8,7 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/probe"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -192,7 +193,7 @@ func bindPrefill(b Build, x prefillInput) (Bound, error) {
 		return Launch{Out: out, Args: &all[0], Record: func(rec *vk.Recorder) error {
 			for i, a := range all {
 				if i > 0 { // both bind the device's dummy for what is absent, a conflict to validation
-					if err := rec.Separate(); err != nil {
+					if err := probe.Separate(rec); err != nil {
 						return err
 					}
 				}
