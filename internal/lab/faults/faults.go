@@ -149,9 +149,9 @@ func (x *Interposer) Hang() { x.ctl.hang.Store(1) }
 // Drop lets submissions do nothing, with their fences signalled, until Mend.
 func (x *Interposer) Drop() { x.ctl.drop.Store(1) }
 
-// Orders in which commands are given to the driver: as they are recorded; those between two barriers
-// from the last to the first; all of a command buffer so, without its barriers, as a recorder would
-// have it that found no conflict.
+// Orders in which commands are given to the driver: as they are recorded; those between two
+// barriers from the last to the first; all of a command buffer so, without its barriers, as a
+// recorder would have it that found no conflict.
 const (
 	Straight = iota
 	Turned
