@@ -69,7 +69,7 @@ const near = .2
 func TestForms(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, command(t.Context(), []string{"random", "--dir", dir, "--width", "tiny", "--layers", "2"}, quiet))
-	const vocab = 64
+	const vocab = 264
 	rng := rand.New(rand.NewPCG(3, 1))
 	n, most, longer := 2, 3, 1
 	if os.Getenv("VKMLA_TEST_FULL") == "1" {

@@ -37,6 +37,7 @@ import (
 
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/server/api"
+	"github.com/vkmla/vkmla/server/chat"
 	"github.com/vkmla/vkmla/server/cpu"
 	"github.com/vkmla/vkmla/server/model"
 	"github.com/vkmla/vkmla/server/text"
@@ -58,6 +59,8 @@ type options struct {
 	devices                               string
 	further                               []string        // devices besides the first
 	text                                  *text.Tokenizer // nil: the folder has none
+	template                              string          // file of the chat template
+	chat                                  *chat.Template  // nil: none
 }
 
 // modelFlags are those of every command that runs a model.
@@ -114,6 +117,7 @@ func parse(args []string) (o options, err error) {
 		return nil
 	})
 	f.StringVar(&o.keyFile, "api-key-file", "", "file with such keys, one a line")
+	f.StringVar(&o.template, "chat-template", "", "file with the Jinja template of conversations; by default the model's own")
 	f.IntVar(&o.tokens, "max-tokens", 32768, "most tokens of a sequence, prompt and answer")
 	f.IntVar(&o.sessions, "max-sessions", 16, "most requests computed at a time")
 	f.IntVar(&o.step, "max-step", 256, "most tokens of a step: what every answer waits for")
@@ -181,8 +185,14 @@ func command(ctx context.Context, args []string, log *slog.Logger) (err error) {
 	if err == nil {
 		o.text, err = text.Open(o.dir) // before the model, which takes minutes
 	}
+	if err == nil {
+		o.chat, err = chat.Open(o.template, o.text)
+	}
 	if err != nil {
 		return err
+	}
+	if o.template != "" && o.chat == nil {
+		return errors.New("server: --chat-template: got a model without a tokenizer, want one with tokenizer.json")
 	}
 	if o.front, err = o.bind(log); err != nil {
 		return err
@@ -310,8 +320,8 @@ func listen(ctx context.Context, o options, log *slog.Logger, list hosts) error 
 		}
 	}
 	f := o.front
-	handler, admin := api.New(api.Options{Name: o.name, EOS: list[0].m.Config.EOS, Text: o.text, MaxTokens: o.tokens, Keys: o.keys,
-		Metrics: registry, Log: log, Schedule: list.submit, Healthy: func() error {
+	handler, admin := api.New(api.Options{Name: o.name, EOS: list[0].m.Config.EOS, Text: o.text, Chat: o.chat, MaxTokens: o.tokens,
+		Keys: o.keys, Metrics: registry, Log: log, Schedule: list.submit, Healthy: func() error {
 			if f.draining.Load() {
 				return errors.New("draining")
 			}

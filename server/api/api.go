@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/vkmla/vkmla/server/batch"
+	"github.com/vkmla/vkmla/server/chat"
 	"github.com/vkmla/vkmla/server/text"
 )
 
@@ -27,6 +28,7 @@ type Options struct {
 	Name      string // of the model, in answers and in requests that name one
 	EOS       []int32
 	Text      *text.Tokenizer // nil: prompts are token ids, and answers have no text
+	Chat      *chat.Template  // nil: no conversations
 	MaxTokens int             // of a prompt and its answer
 	Keys      []string        // each request to /v1 needs one of them; none: no request does
 	Metrics   prometheus.Gatherer
@@ -57,7 +59,8 @@ func New(o Options) (api, admin http.Handler) {
 		s.keys = append(s.keys, sha256.Sum256([]byte(k)))
 	}
 	mux := http.NewServeMux()
-	mux.Handle("POST /v1/completions", s.keyed(s.completions))
+	mux.Handle("POST /v1/completions", s.keyed(s.answer(s.completion)))
+	mux.Handle("POST /v1/chat/completions", s.keyed(s.answer(s.chat)))
 	mux.Handle("GET /v1/models", s.keyed(s.models))
 	mux.Handle("GET /v1/models/{id}", s.keyed(s.model))
 	mux.HandleFunc("GET /healthz", s.health)
@@ -101,7 +104,7 @@ func (s *Server) keyed(f http.HandlerFunc) http.Handler {
 }
 
 // paths are what the API has, for those who look for something else.
-const paths = "POST /v1/completions, GET /v1/models, /v1/models/{id}, /healthz"
+const paths = "POST /v1/chat/completions, /v1/completions, GET /v1/models, /v1/models/{id}, /healthz"
 
 func (s *Server) unknown(w http.ResponseWriter, r *http.Request) {
 	fail(w, &statusError{http.StatusNotFound, "not_found", fmt.Sprintf("%s %.200s is not here; there are %s", r.Method, r.URL.Path, paths)})
