@@ -80,7 +80,7 @@ func (s *Server) prompt(ctx context.Context, c *task, talk *chat.Conversation) e
 		return bad("messages", fmt.Sprintf("%d tokens", len(ids)), "fewer than %d", s.o.MaxTokens)
 	}
 	c.prompts = [][]int32{ids}
-	f := &chats{}
+	f := &chats{begun: map[int]bool{}}
 	for range c.n {
 		f.readers = append(f.readers, talk.Reader(prompt))
 	}
@@ -263,27 +263,35 @@ func (f *chats) whole(h head, list []choice, u *usage) any {
 	return r
 }
 
-func (f *chats) event(h head, c choice) any {
+// events makes an event of each kind of text, of each piece of a call, and of the end: clients
+// do not expect several in one.
+func (f *chats) events(h head, c choice) (list []any) {
 	d := f.read(&c)
-	x := delta{Content: d.Content, Reasoning: d.Reasoning}
+	logprobs := c.chatLogprobs()
+	add := func(x delta, finish *string) {
+		if !f.begun[c.Index] {
+			x.Role, f.begun[c.Index] = "assistant", true
+		}
+		list = append(list, chatResponse{h, []chatChoice{{c.Index, nil, &x, logprobs, finish}}, nil})
+		logprobs = nil
+	}
+	if d.Reasoning != "" {
+		add(delta{Reasoning: d.Reasoning}, nil)
+	}
+	if d.Content != "" {
+		add(delta{Content: d.Content}, nil)
+	}
 	for _, one := range d.Calls {
 		piece := call{Index: &one.Index, ID: one.ID, Function: function{one.Name, one.Arguments}}
 		if one.ID != "" {
 			piece.Type = "function"
 		}
-		x.Calls = append(x.Calls, piece)
+		add(delta{Calls: []call{piece}}, nil)
 	}
-	logprobs := c.chatLogprobs()
-	if x.Content == "" && x.Reasoning == "" && x.Calls == nil && logprobs == nil && c.Finish == nil {
-		return nil
+	if c.Finish != nil || list == nil && logprobs != nil {
+		add(delta{}, c.Finish)
 	}
-	if f.begun == nil {
-		f.begun = map[int]bool{}
-	}
-	if !f.begun[c.Index] {
-		x.Role, f.begun[c.Index] = "assistant", true
-	}
-	return chatResponse{h, []chatChoice{{c.Index, nil, &x, logprobs, c.Finish}}, nil}
+	return list
 }
 
 func (*chats) counted(h head, u *usage) any { return chatResponse{h, []chatChoice{}, u} }

@@ -74,12 +74,12 @@ func spoken(t *testing.T, body string) (choices []chatChoice, u *usage) {
 		assert.Equal(t, "chat.completion.chunk", r.Object)
 		u = r.Usage
 		for _, c := range r.Choices {
-			if c.Index == len(choices) {
-				assert.Equal(t, "assistant", c.Delta.Role)
-				choices = append(choices, c)
-				continue
+			for len(choices) <= c.Index {
+				choices = append(choices, chatChoice{Delta: &delta{}})
 			}
 			all := &choices[c.Index]
+			assert.Equal(t, all.Delta.Role == "", c.Delta.Role == "assistant", "the first piece has the role")
+			all.Delta.Role = "assistant"
 			all.Delta.Content, all.Delta.Reasoning = all.Delta.Content+c.Delta.Content, all.Delta.Reasoning+c.Delta.Reasoning
 			all.Finish = c.Finish
 			for _, x := range c.Delta.Calls {
@@ -156,14 +156,16 @@ func TestChatRefused(t *testing.T) {
 	assert.Contains(t, answer, "the model has no chat template")
 }
 
+// toolCalls are calls of two tools as a model writes them.
+const toolCalls = "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n" +
+	"<｜DSML｜parameter name=\"a\" string=\"true\">x\"y</｜DSML｜parameter>\n</｜DSML｜invoke>\n" +
+	"<｜DSML｜invoke name=\"g\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"
+
 // TestTools takes reasoning and calls of tools out of what the model says, whole and in pieces.
 func TestTools(t *testing.T) {
-	const calls = "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n" +
-		"<｜DSML｜parameter name=\"a\" string=\"true\">x\"y</｜DSML｜parameter>\n</｜DSML｜invoke>\n" +
-		"<｜DSML｜invoke name=\"g\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"
 	const ask = `{"messages": [{"role": "user", "content": "abc"}], "tools": [{"type": "function", "function": {"name": "f"}}],
 		"temperature": 0, "reasoning_effort": "high", "max_tokens": 400, "stop_token_ids": [299]`
-	s := serveModel(t, speaking{"hm</think>" + calls, map[*model.Sequence]int{}}, nil, tokenizer(t))
+	s := serveModel(t, speaking{"hm</think>" + toolCalls, map[*model.Sequence]int{}}, nil, tokenizer(t))
 	_, body := talk(t, s, ask+"}")
 	var r chatResponse
 	require.NoError(t, json.Unmarshal([]byte(body), &r), body)

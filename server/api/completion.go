@@ -15,7 +15,7 @@ func (completions) names() (prefix, whole, piece string) {
 
 func (completions) whole(h head, list []choice, u *usage) any { return response{h, list, u} }
 
-func (completions) event(h head, c choice) any { return response{h, []choice{c}, nil} }
+func (completions) events(h head, c choice) []any { return []any{response{h, []choice{c}, nil}} }
 
 func (completions) counted(h head, u *usage) any { return response{h, []choice{}, u} }
 

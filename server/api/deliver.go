@@ -26,8 +26,8 @@ type form interface {
 	// names returns what begins an answer's id, and what answers and pieces of them are called.
 	names() (prefix, whole, piece string)
 	whole(h head, list []choice, u *usage) any
-	// event returns a piece of an answer; nil: there is nothing to say yet.
-	event(h head, c choice) any
+	// events returns what a stream says of a piece of an answer, if there is something to say yet.
+	events(h head, c choice) []any
 	// counted returns the last event of a stream, which counts tokens.
 	counted(h head, u *usage) any
 }
@@ -187,14 +187,12 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, c *task, h head,
 			if p.done {
 				left--
 			}
-			said := c.form.event(h, p.choice)
-			if said == nil {
-				continue
+			for _, said := range c.form.events(h, p.choice) {
+				if err := event(w, said); err != nil {
+					return err
+				}
+				quiet.Reset(s.o.KeepAlive)
 			}
-			if err := event(w, said); err != nil {
-				return err
-			}
-			quiet.Reset(s.o.KeepAlive)
 		}
 	}
 	if c.usage {
