@@ -15,7 +15,8 @@ import (
 // pieces, several answers, a client that leaves, and errors as the client's own.
 func TestOpenAIClient(t *testing.T) {
 	dir, _ := whole(t)
-	n := start(t, "--model", dir, "--served-model-name", "tiny", "--api-key", "secret")
+	n := start(t, "--model", dir, "--served-model-name", "tiny", "--api-key", "secret", "--api-key", "other",
+		"--prefix", t.TempDir())
 	ctx := t.Context()
 	c := openai.NewClient(option.WithBaseURL(n.url+"/v1/"), option.WithAPIKey("secret"), option.WithMaxRetries(0))
 
@@ -95,6 +96,17 @@ func TestOpenAIClient(t *testing.T) {
 		openai.UserMessage([]openai.ChatCompletionContentPartUnionParam{openai.ImageContentPart(
 			openai.ChatCompletionContentPartImageImageURLParam{URL: "data:image/png;base64,AA"})})}})
 	refused(400, "invalid_value", "messages[0].content[0].type", err)
+	others := openai.NewClient(option.WithBaseURL(n.url+"/v1/"), option.WithAPIKey("other"), option.WithMaxRetries(0))
+	again = nil
+	for again == nil || again.Usage.PromptTokensDetails.CachedTokens == 0 { // it is kept beside the answer
+		again, err = c.Completions.New(ctx, ask)
+		require.NoError(t, err)
+	}
+	assert.Equal(t, tokens, again.Choices[0].Logprobs.Tokens, "from the store")
+	theirs, err := others.Completions.New(ctx, ask)
+	require.NoError(t, err)
+	assert.Zero(t, theirs.Usage.PromptTokensDetails.CachedTokens, "who asked the same by another key is not told")
+	assert.Equal(t, tokens, theirs.Choices[0].Logprobs.Tokens)
 	stranger := openai.NewClient(option.WithBaseURL(n.url+"/v1/"), option.WithAPIKey("guess"), option.WithMaxRetries(0))
 	_, err = stranger.Models.List(ctx)
 	refused(401, "invalid_api_key", "", err)

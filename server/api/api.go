@@ -99,9 +99,15 @@ func (s *Server) keyed(f http.HandlerFunc) http.Handler {
 			fail(w, &statusError{http.StatusUnauthorized, "invalid_api_key", "want a key of this server: Authorization: Bearer KEY"})
 			return
 		}
+		if len(s.keys) > 0 {
+			r = r.WithContext(context.WithValue(r.Context(), owner{}, string(sum[:])))
+		}
 		f(w, r)
 	})
 }
+
+// owner is the key of a context's value that tells clients apart: what their keys hash to.
+type owner struct{}
 
 // paths are what the API has, for those who look for something else.
 const paths = "POST /v1/chat/completions, /v1/completions, GET /v1/models, /v1/models/{id}, /healthz"

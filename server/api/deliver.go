@@ -71,6 +71,7 @@ func (s *Server) schedule(ctx context.Context, c *task) (list []*answer, err err
 		for k := range c.n {
 			r := c.request
 			r.Prompt, r.Seed = prompt, r.Seed+uint64(k)
+			r.Owner, _ = ctx.Value(owner{}).(string)
 			a := &answer{prompt: i, out: writer{text: s.o.Text.Decoder(c.shown...), wanted: r.Logprobs, stops: c.stop}}
 			a.ctx, a.leave = context.WithCancel(ctx)
 			list = append(list, a)
