@@ -67,11 +67,9 @@ await speaking.chat.completions.create({ ...asked, messages: [...asked.messages,
 // A client that leaves.
 const leave = new AbortController();
 const long = await counting.chat.completions.create({ ...talk, max_completion_tokens: 500, stream: true }, { signal: leave.signal });
-let seen = 0;
-try {
-  for await (const _ of long) if (seen++ === 0) leave.abort();
-} catch (e) {
-  assert.ok(e instanceof OpenAI.APIUserAbortError || e.name === "AbortError", e);
+for await (const _ of long) {
+  leave.abort();
+  break; // node 20 may never settle the next one
 }
 assert.equal(long.controller.signal.aborted, true);
 
