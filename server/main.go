@@ -79,6 +79,8 @@ func (o *options) checkModel() error {
 		return errors.New("server: --model: got none, want a checkpoint")
 	case o.experts != "cpu" && o.experts != "gpu":
 		return fmt.Errorf("server: --experts: got %q, want cpu or gpu", o.experts)
+	case o.workers < 0:
+		return fmt.Errorf("server: --workers: got %d, want at least 0", o.workers)
 	case o.cacheMiB > 1<<40:
 		return fmt.Errorf("server: --cache-mib: got %d, want at most %d", o.cacheMiB, 1<<40)
 	}
@@ -134,11 +136,22 @@ func parse(args []string) (o options, err error) {
 	case err != nil:
 	case o.sessions < 1:
 		err = fmt.Errorf("server: --max-sessions: got %d, want at least 1", o.sessions)
+	case o.tokens < 1:
+		err = fmt.Errorf("server: --max-tokens: got %d, want at least 1", o.tokens)
+	case o.waiting < 1:
+		err = fmt.Errorf("server: --max-waiting: got %d, want at least 1", o.waiting)
+	case o.drain < 0:
+		err = fmt.Errorf("server: --drain: got %v, want at least 0", o.drain)
 	case o.step < o.sessions:
 		err = fmt.Errorf("server: --max-step: got %d, want at least --max-sessions, %d", o.step, o.sessions)
 	default:
 		err = errors.Join(o.prefixes.check(), o.readKeys(), o.divide())
 	}
+	f.Visit(func(x *flag.Flag) {
+		if err == nil && o.prefixes.where == "" && strings.HasPrefix(x.Name, "prefix-") {
+			err = fmt.Errorf("server: --%s: got %s, want --prefix beside it", x.Name, x.Value)
+		}
+	})
 	o.name = cmp.Or(o.name, filepath.Base(o.dir))
 	return o, err
 }
@@ -320,8 +333,9 @@ func listen(ctx context.Context, o options, log *slog.Logger, list hosts) error 
 		}
 	}
 	f := o.front
+	host, _, _ := net.SplitHostPort(o.listen)
 	handler, admin := api.New(api.Options{Name: o.name, EOS: list[0].m.Config.EOS, Text: o.text, Chat: o.chat, MaxTokens: o.tokens,
-		Keys: o.keys, Metrics: registry, Log: log, Schedule: list.submit, Healthy: func() error {
+		Keys: o.keys, Host: host, Metrics: registry, Log: log, Schedule: list.submit, Healthy: func() error {
 			if f.draining.Load() {
 				return errors.New("draining")
 			}

@@ -12,6 +12,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
+	"net/url"
 	"strings"
 	"time"
 
@@ -31,6 +33,7 @@ type Options struct {
 	Chat      *chat.Template  // nil: no conversations
 	MaxTokens int             // of a prompt and its answer
 	Keys      []string        // each request to /v1 needs one of them; none: no request does
+	Host      string          // under which pages may ask without keys, besides localhost and addresses
 	Metrics   prometheus.Gatherer
 	Healthy   func() error // why no load should come here: of devices, schedulers, warming, draining
 	Log       *slog.Logger
@@ -70,7 +73,24 @@ func New(o Options) (api, admin http.Handler) {
 	own.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fail(w, &statusError{http.StatusForbidden, "cross_origin", "the request comes from the page of another server"})
 	}))
-	return own.Handler(mux), s.admin()
+	return s.named(own.Handler(mux)), s.admin()
+}
+
+// named refuses what pages ask of a server without keys under a name that anybody may have pointed
+// here: such a page is of the same origin, whoever wrote it.
+func (s *Server) named(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		u := url.URL{Host: r.Host}
+		name := u.Hostname()
+		_, err := netip.ParseAddr(name)
+		known := err == nil || name == "localhost" || strings.HasSuffix(name, ".localhost") || name == s.o.Host
+		if r.Header.Get("Origin") != "" && len(s.keys) == 0 && !known {
+			fail(w, &statusError{http.StatusForbidden, "cross_origin", fmt.Sprintf("the page asks %.100q, which could be anybody's name: "+
+				"want localhost, an address, --listen with that name, or --api-key", name)})
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // admin returns the handler for operators alone: it shows what is asked and how the program runs.

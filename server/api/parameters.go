@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 
 	"github.com/vkmla/vkmla/server/batch"
@@ -104,10 +105,27 @@ func value[T any](m *reader, name string, absent T) (v T) {
 		return absent
 	}
 	if err := json.Unmarshal(m.all[name], &v); err != nil {
-		m.bad(name, string(m.all[name]), "a value of type %T", v)
+		m.bad(name, string(m.all[name]), "%s", kindOf(reflect.TypeFor[T]()))
 		return absent
 	}
 	return v
+}
+
+// kindOf names what JSON has for a type of Go.
+func kindOf(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a text"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int, reflect.Int64:
+		return "a whole number"
+	case reflect.Float64:
+		return "a number"
+	case reflect.Slice:
+		return "a list"
+	}
+	return "an object"
 }
 
 // number is value for a number of a range.

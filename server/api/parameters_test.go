@@ -230,3 +230,23 @@ func TestBodies(t *testing.T) {
 	assert.Less(t, bodyLimit(600), int64(300<<10))
 	assert.Equal(t, int64(mostBody), bodyLimit(1<<30))
 }
+
+// TestNames refuses pages that ask under a name that anybody may have pointed here.
+func TestNames(t *testing.T) {
+	open, _ := New(Options{Name: "m", Host: "box", Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler)})
+	locked, _ := New(Options{Name: "m", Keys: []string{"k"}, Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler)})
+	ask := func(h http.Handler, host, origin string) int {
+		r, w := httptest.NewRequest("GET", "/v1/models", nil), httptest.NewRecorder()
+		if r.Host = host; origin != "" {
+			r.Header.Set("Origin", origin)
+		}
+		h.ServeHTTP(w, r)
+		return w.Code
+	}
+	for _, host := range []string{"localhost:8080", "127.0.0.1:8080", "[::1]:8080", "10.0.0.3", "box:8080", "a.localhost"} {
+		assert.Equal(t, 200, ask(open, host, "http://"+host), host)
+	}
+	assert.Equal(t, 403, ask(open, "rebound.example:8080", "http://rebound.example:8080"))
+	assert.Equal(t, 200, ask(open, "server.example:8080", ""), "no page asks")
+	assert.Equal(t, 401, ask(locked, "rebound.example:8080", "http://rebound.example:8080"), "the page has no key")
+}
