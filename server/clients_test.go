@@ -112,8 +112,8 @@ func TestOpenAIClient(t *testing.T) {
 	refused(401, "invalid_api_key", "", err)
 }
 
-// conversation asks for answers in conversations, whole and in pieces, with a tool that the model is
-// told of. What a model with random weights says is only the same each time.
+// conversation asks for answers in conversations, whole and in pieces, with a tool that the model
+// is told of. What a model with random weights says is only the same each time.
 func conversation(t *testing.T, c openai.Client) {
 	ctx := t.Context()
 	ask := openai.ChatCompletionNewParams{Model: "tiny", MaxCompletionTokens: openai.Int(12), Seed: openai.Int(3),

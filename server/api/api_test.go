@@ -54,8 +54,8 @@ func serveModel(t *testing.T, m batch.Model, healthy error, k *text.Tokenizer) *
 	return serveAsked(t, m, healthy, k, nil)
 }
 
-// serveAsked calls asked with the context of each request that was scheduled. With a tokenizer there
-// are conversations, too.
+// serveAsked calls asked with the context of each request that was scheduled. With a tokenizer
+// there are conversations, too.
 func serveAsked(t *testing.T, m batch.Model, healthy error, k *text.Tokenizer, asked func(context.Context)) *httptest.Server {
 	var talk *chat.Template
 	if k != nil {

@@ -140,8 +140,8 @@ func TestChatRefused(t *testing.T) {
 		"response_format": `{"type": "json_object"}`, "reasoning_effort": `"huge"`, "thinking": `{"type": "maybe"}`, "max_tokens": `0`,
 		"top_logprobs": `3`, "modalities": `["audio"]`, "audio": `{}`, "functions": `[]`, "web_search_options": `{}`, "prediction": `{}`,
 		"logprobs": `5`, "echo": `true`, "n": `65`, "prompt": `"x"`, "verbosity": `"high"`} {
-		body := fmt.Sprintf(`{"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function", "function": {"name": "f"}}], %q: %s}`,
-			param, value)
+		body := fmt.Sprintf(`{"messages": [{"role": "user", "content": "x"}],
+			"tools": [{"type": "function", "function": {"name": "f"}}], %q: %s}`, param, value)
 		status, answer := talk(t, s, body)
 		assert.Equal(t, 400, status, answer)
 		assert.Contains(t, answer, fmt.Sprintf(`"param":%q`, param), param)

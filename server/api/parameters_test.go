@@ -99,7 +99,8 @@ func TestNamed(t *testing.T) {
 	status, r := ask(t, s, `{"prompt": [1], "model": "gpt-4"}`)
 	assert.Equal(t, 404, status)
 	assert.Equal(t, "model_not_found", *r.Error.Code)
-	for path, want := range map[string]int{"/v1/models/m": 200, "/v1/models/x": 404, "/v1/chat/completions": 404, "/v1/responses": 404, "/v1/completions": 404} {
+	for path, want := range map[string]int{"/v1/models/m": 200, "/v1/models/x": 404, "/v1/chat/completions": 404, "/v1/responses": 404,
+		"/v1/completions": 404} {
 		answer, err := http.Get(s.URL + path)
 		require.NoError(t, err)
 		data, err := io.ReadAll(answer.Body)

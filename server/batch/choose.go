@@ -23,8 +23,8 @@ func mass(list []candidate) (sum float64) {
 	return sum
 }
 
-// chosen returns the tokens that min_p, then top_k, then top_p leave, the smallest first. Nothing is
-// sorted: a vocabulary takes as long as its weights.
+// chosen returns the tokens that min_p, then top_k, then top_p leave, the smallest first. Nothing
+// is sorted: a vocabulary takes as long as its weights.
 func (d distribution) chosen(r *Request) []candidate {
 	top := d.most()
 	least := max(r.MinP, math.SmallestNonzeroFloat64)

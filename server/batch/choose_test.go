@@ -98,8 +98,8 @@ func TestChosen(t *testing.T) {
 func BenchmarkDraw(b *testing.B) {
 	for _, kind := range kinds {
 		d := distribution{logits: random(rand.New(rand.NewPCG(1, 1)), kind, 129280)}
-		for _, r := range []Request{{Temperature: 1}, {Temperature: .6, TopP: .95}, {Temperature: 1, TopK: 40}, {Temperature: 1, TopK: 60000, TopP: .9},
-			{Temperature: 1, MinP: .05}, {Temperature: 100, TopP: .5}} {
+		for _, r := range []Request{{Temperature: 1}, {Temperature: .6, TopP: .95}, {Temperature: 1, TopK: 40},
+			{Temperature: 1, TopK: 60000, TopP: .9}, {Temperature: 1, MinP: .05}, {Temperature: 100, TopP: .5}} {
 			b.Run(fmt.Sprintf("%s/t%v_k%d_p%v_m%v", kind, r.Temperature, r.TopK, r.TopP, r.MinP), func(b *testing.B) {
 				for i := range b.N {
 					d.draw(&r, i)

@@ -71,9 +71,9 @@ func New(source, bos, eos string) (*Template, error) {
 	return &Template{t, bos, eos}, nil
 }
 
-// Where the engine differs from Python's: a dash of a tag takes the space on the other side of a tag
-// that it touches, so something stands between that no text can have; and its tojson writes 1.0
-// as 1, so there is another one.
+// Where the engine differs from Python's: a dash of a tag takes the space on the other side of a
+// tag that it touches, so something stands between that no text can have; and its tojson writes
+// 1.0 as 1, so there is another one.
 var (
 	touching = regexp.MustCompile(`([}%#]})({[{%#])`)
 	tojson   = regexp.MustCompile(`(\|\s*)tojson\b`)

@@ -83,8 +83,8 @@ func (p *Prefixes) Open(ctx context.Context, owner string, tokens []int32) (s *S
 	return &Sequence{session}, n, nil
 }
 
-// Parting returns the number of tokens, which Open was called with, after which a sequence should be
-// kept: there others of the owner that were kept go on otherwise. 0: nowhere.
+// Parting returns the number of tokens, which Open was called with, after which a sequence should
+// be kept: there others of the owner that were kept go on otherwise. 0: nowhere.
 func (p *Prefixes) Parting(owner string, tokens []int32) int {
 	k, err := p.keeper(owner)
 	if err != nil {

@@ -33,10 +33,11 @@ const (
 	spreadFP4 = 2.5 // of E2M1 codes' values, whose largest is 6
 )
 
-// Write writes a checkpoint to a folder: config.json, a file for each layer, one for the rest, their
-// index, and a tokenizer of bytes and the marks of conversations. The same seed gives the same bytes. It returns their number. Each core has a file of
-// its own, since systems let one at a time write to a file: the disk decides how long it takes. A
-// layer as wide as V4-Flash's has 3.6 GB.
+// Write writes a checkpoint to a folder: config.json, a file for each layer, one for the rest,
+// their index, and a tokenizer of bytes and the marks of conversations. The same seed gives the
+// same bytes. It returns the number of the weights'. Each core has a file of its own, since systems
+// let one at a time write to a file: the disk decides how long it takes. A layer as wide as
+// V4-Flash's has 3.6 GB.
 //
 // Errors: model.ErrConfig; fs.ErrExist where the folder has a config.json, which other weights may
 // belong to; the context's; the file system's.

@@ -282,7 +282,8 @@ func TestConversations(t *testing.T) {
 	dir := t.TempDir()
 	plain, err := Plain("<a>", "<b>")
 	require.NoError(t, err)
-	for name, data := range map[string]string{"tokenizer.json": string(plain), "chat_template.jinja": "own", "tokenizer_config.json": config + `"x"}`} {
+	for name, data := range map[string]string{"tokenizer.json": string(plain), "chat_template.jinja": "own",
+		"tokenizer_config.json": config + `"x"}`} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(data), 0o666))
 	}
 	p, err := Open(dir)
