@@ -1,5 +1,5 @@
-// Server answers completions from a DeepSeek-V4 checkpoint: token ids in, token ids out, and text
-// where the checkpoint's folder has a tokenizer.json. The attention runs on a GPU by vkmla, the
+// Server answers conversations and completions from a DeepSeek-V4 checkpoint: token ids in, token
+// ids out, and text where the checkpoint's folder has a tokenizer.json. The attention runs on a GPU by vkmla, the
 // experts and everything else on the processor or, with --experts gpu, beside it in one submission
 // a step.
 //

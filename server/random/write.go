@@ -35,7 +35,7 @@ const (
 
 // Write writes a checkpoint to a folder: config.json, a file for each layer, one for the rest,
 // their index, and a tokenizer of bytes and the marks of conversations. The same seed gives the
-// same bytes. It returns the number of the weights'. Each core has a file of its own, since systems
+// same bytes. It returns the bytes of the weights. Each core has a file of its own, since systems
 // let one at a time write to a file: the disk decides how long it takes. A layer as wide as
 // V4-Flash's has 3.6 GB.
 //
