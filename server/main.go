@@ -89,7 +89,7 @@ func (o *options) checkModel() error {
 
 // commands are what else the program does, for its help.
 const commands = `Server answers completions from the checkpoint in --model.
-Other commands: server random --help, server bench --help.
+Other commands: server random --help, server bench --help, server load --help.
 `
 
 // parseFlags reads a command's arguments, which all are flags.
@@ -102,7 +102,7 @@ func parseFlags(f *flag.FlagSet, args []string, about string) error {
 		return err
 	}
 	if f.NArg() > 0 {
-		return fmt.Errorf("server: got argument %q, want flags only, or random or bench as the first argument", f.Arg(0))
+		return fmt.Errorf("server: got argument %q, want flags only, or random, bench or load as the first argument", f.Arg(0))
 	}
 	return nil
 }
@@ -186,13 +186,15 @@ func main() {
 	}
 }
 
-// command runs what the arguments say: random, bench, or else the server.
+// command runs what the arguments say: random, bench, load, or else the server.
 func command(ctx context.Context, args []string, log *slog.Logger) (err error) {
 	switch {
 	case len(args) > 0 && args[0] == "random":
 		return writeRandom(ctx, args[1:], log)
 	case len(args) > 0 && args[0] == "bench":
 		return bench(ctx, args[1:], os.Stdout, log)
+	case len(args) > 0 && args[0] == "load":
+		return load(ctx, args[1:], os.Stdout)
 	}
 	o, err := parse(args)
 	if err == nil {
