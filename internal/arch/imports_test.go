@@ -22,7 +22,7 @@ const module = "github.com/vkmla/vkmla"
 // way: a package that is not listed here has to be put in its place first.
 var may = map[string][]string{
 	"shaders":    {"internal/spirv"},
-	"vk":         {"internal/files", "internal/spirv"},
+	"vk":         {"internal/files", "internal/probe", "internal/spirv"},
 	"tensor":     {"vk"},
 	"cache":      {"tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 	"indexer":    {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
@@ -38,9 +38,15 @@ var may = map[string][]string{
 		"pipeline/internal/memory", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders",
 		"internal/files", "internal/numfmt", "internal/tuning",
 	},
+	"pipeline/internal/commands": {
+		"pipeline/internal/layer", "pipeline/internal/memory", "pipeline/model", "attention", "indexer", "cache", "tensor", "vk",
+		"internal/tuning",
+	},
+	"pipeline/internal/pages": {"pipeline/internal/layer", "pipeline/internal/memory", "pipeline/model", "cache", "tensor", "vk"},
 	"pipeline": {
-		"pipeline/internal/layer", "pipeline/internal/measure", "pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk",
-		"shaders", "internal/files", "internal/numfmt", "internal/tuning",
+		"pipeline/internal/commands", "pipeline/internal/layer", "pipeline/internal/measure", "pipeline/internal/memory",
+		"pipeline/internal/pages", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk",
+		"shaders", "internal/files", "internal/numfmt", "internal/probe/engine", "internal/tuning",
 	},
 	"pipeline/prefix":   {"pipeline", "vk", "internal/files"},
 	"pipeline/replicas": {"pipeline/prefix", "pipeline", "cache", "vk"},
@@ -73,14 +79,16 @@ const foreignModule = "pipeline/prefix/blob"
 // mayInternal does the same for internal packages that others are built on; the
 // rest of internal, and cmd, may import anything but cmd.
 var mayInternal = map[string][]string{
-	"internal/numfmt":      {},
-	"internal/spirv":       {},
-	"internal/files":       {},
-	"internal/gguf":        {"internal/files", "internal/numfmt"},
-	"internal/safetensors": {"internal/files"},
-	"internal/opkit":       {"tensor", "vk", "shaders", "internal/spirv", "internal/tuning"},
-	"internal/tuning":      {"vk"},
-	"internal/lab/vectors": {"internal/files", "internal/numfmt"},
+	"internal/numfmt":       {},
+	"internal/spirv":        {},
+	"internal/files":        {},
+	"internal/probe":        {},
+	"internal/probe/engine": {"cache"},
+	"internal/gguf":         {"internal/files", "internal/numfmt"},
+	"internal/safetensors":  {"internal/files"},
+	"internal/opkit":        {"tensor", "vk", "shaders", "internal/spirv", "internal/tuning"},
+	"internal/tuning":       {"vk"},
+	"internal/lab/vectors":  {"internal/files", "internal/numfmt"},
 }
 
 // foreign says which modules of others a public package may import: a program

@@ -16,6 +16,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/faults"
+	probe "github.com/vkmla/vkmla/internal/probe/engine"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -64,7 +65,7 @@ func hungEngine(t *testing.T, fake *fake) {
 		"advance, growing": func(ctx context.Context) error { // it gets tokens until the caches grow
 			x, err := s.Fork()
 			require.NoError(t, err)
-			return errors.Join(x.Advance(ctx, 400), x.Close())
+			return errors.Join(probe.Advance(ctx, x, 400), x.Close())
 		},
 		"new engine": func(ctx context.Context) error {
 			_, err := pipeline.NewEngine(ctx, d, l.cfg, l.layers, pipeline.EngineOptions{MaxTokens: 64, Records: fake.records})
@@ -95,14 +96,14 @@ func hungEngine(t *testing.T, fake *fake) {
 			select {
 			case err := <-beside:
 				assert.NoError(t, err)
-			case <-time.After(time.Minute):
+			case <-time.After(15 * time.Minute):
 				t.Fatal("those that need no device wait")
 			}
 			cancel()
 			select {
 			case err := <-done:
 				assert.ErrorIs(t, err, context.Canceled)
-			case <-time.After(time.Minute):
+			case <-time.After(15 * time.Minute):
 				t.Error("does not return")
 			}
 		})
@@ -147,7 +148,7 @@ func hungEngineClose(t *testing.T, fake *fake) {
 	select {
 	case err := <-looked:
 		assert.ErrorIs(t, err, vk.ErrClosed)
-	case <-time.After(time.Minute):
+	case <-time.After(15 * time.Minute):
 		t.Error("those that need no device wait")
 	}
 	interposer.Mend()
@@ -205,8 +206,9 @@ func divided(t *testing.T, d *vk.Device, model *fake) (*life, *pipeline.Session)
 	l.openDevice()
 	var err error
 	l.e, err = pipeline.NewEngine(context.Background(), d, l.cfg, l.layers,
-		pipeline.EngineOptions{MaxTokens: 64, MaxSessions: 2, SubmitBudget: 1, Records: model.records})
+		pipeline.EngineOptions{MaxTokens: 64, MaxSessions: 2, Records: model.records})
 	require.NoError(t, err)
+	probe.SetBudget(l.e, 1)
 	s, err := l.e.Open()
 	require.NoError(t, err)
 	l.append(s, 21, 0)

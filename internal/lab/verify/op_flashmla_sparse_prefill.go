@@ -10,6 +10,7 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/probe"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -244,7 +245,7 @@ func bindPrefill(b Build, c Case) (Bound, error) {
 		return Launch{Out: out, Record: func(rec *vk.Recorder) error {
 			for i, a := range all {
 				if i > 0 { // both bind the device's dummy for what is absent, a conflict to validation
-					if err := rec.Separate(); err != nil {
+					if err := probe.Separate(rec); err != nil {
 						return err
 					}
 				}
