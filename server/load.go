@@ -127,12 +127,14 @@ func (o *loadOptions) run(ctx context.Context, n int) loadRow {
 }
 
 // ask takes one answer as a stream.
-func (o *loadOptions) ask(ctx context.Context, rng *rand.Rand, tokens *atomic.Int64) (first time.Duration, between []time.Duration, err error) {
+func (o *loadOptions) ask(ctx context.Context, rng *rand.Rand, tokens *atomic.Int64) (first time.Duration,
+	between []time.Duration, err error) {
 	prompt := make([]int, o.prompt)
 	for i := range prompt {
 		prompt[i] = rng.IntN(o.vocab)
 	}
-	body, err := json.Marshal(map[string]any{"prompt": prompt, "max_tokens": o.answer, "ignore_eos": true, "stream": true, "seed": rng.Int64()})
+	body, err := json.Marshal(map[string]any{"prompt": prompt, "max_tokens": o.answer, "ignore_eos": true, "stream": true,
+		"seed": rng.Int64()})
 	if err != nil {
 		return 0, nil, err
 	}

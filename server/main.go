@@ -1,7 +1,7 @@
 // Server answers conversations and completions from a DeepSeek-V4 checkpoint: token ids in, token
-// ids out, and text where the checkpoint's folder has a tokenizer.json. The attention runs on a GPU by vkmla, the
-// experts and everything else on the processor or, with --experts gpu, beside it in one submission
-// a step.
+// ids out, and text where the checkpoint's folder has a tokenizer.json. The attention runs on a GPU
+// by vkmla, the experts and everything else on the processor or, with --experts gpu, beside it in
+// one submission a step.
 //
 //	go run . --model DIR --listen localhost:8080
 //	curl localhost:8080/v1/completions -d '{"prompt": [1, 2, 3], "temperature": 0}'
