@@ -17,12 +17,13 @@ import (
 // TestLinearWhole plants a fault that no single sum shows: of each f16 scale the last four bits are
 // lost. Weights that are rounded as kernels may round them pass.
 func TestLinearWhole(t *testing.T) {
+	op, _ := Lookup("linear")
 	for _, f := range blockFormats {
 		rng := rand.New(rand.NewPCG(1, uint64(f)))
 		c := randomLinearCase(rng, linearShape{tokens: 16, groups: 1, n: 128, k: 768, f32: true}, f)
-		want, err := refLinear(c)
+		want, err := op.Ref(c)
 		require.NoError(t, err)
-		assert.True(t, compareLinear(c, roundedLinear(t, c), want).Pass, "%v: weights rounded to bf16", f)
+		assert.True(t, op.Compare(c, roundedLinear(t, c), want).Pass, "%v: weights rounded to bf16", f)
 
 		cut, scales := c, c.In["w_scale"].Clone()
 		for at := 0; at < len(scales.Data); at += 2 {
@@ -32,9 +33,9 @@ func TestLinearWhole(t *testing.T) {
 		}
 		cut.In = maps.Clone(c.In)
 		cut.In["w_scale"] = scales
-		got, err := refLinear(cut)
+		got, err := op.Ref(cut)
 		require.NoError(t, err)
-		r := compareLinear(c, got, want)
+		r := op.Compare(c, got, want)
 		assert.False(t, r.Pass, "%v: scales that lost bits", f)
 		assert.Contains(t, r.Detail, "calc_diff", "%v", f)
 	}
@@ -43,7 +44,7 @@ func TestLinearWhole(t *testing.T) {
 // roundedLinear is the reference with weights rounded to bf16.
 func roundedLinear(t *testing.T, c Case) Arrays {
 	t.Helper()
-	h, _, _, _, err := linearInput(c)
+	h, err := readLinear(c)
 	require.NoError(t, err)
 	b := projection.LinearHost{T: h.T, Groups: h.Groups, N: h.N, K: h.K, Weights: projection.FormatBF16, X: h.X}
 	for row := range h.Groups * h.N {

@@ -46,7 +46,8 @@ struct Chunk {
 // make_grid brings the grid to shared memory. Every invocation of the workgroup has to call it.
 void make_grid() {
     if (FORMAT != IQ2_XXS) return;
-    for (uint row = gl_LocalInvocationIndex; row < 256u; row += TEAM * TEAMS) grid_s[row] = uvec2(SCALES(0u, 2u * row), SCALES(0u, 2u * row + 1u));
+    for (uint row = gl_LocalInvocationIndex; row < 256u; row += TEAM * TEAMS)
+        grid_s[row] = uvec2(SCALES(0u, 2u * row), SCALES(0u, 2u * row + 1u));
     barrier();
 }
 
