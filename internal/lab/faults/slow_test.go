@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
-	"github.com/vkmla/vkmla/internal/lab/faults"
 	probe "github.com/vkmla/vkmla/internal/probe/engine"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -62,7 +61,8 @@ func slowSteps(t *testing.T, l *life, budget time.Duration, steps int, before fu
 
 // On a device that is slow no submission exceeds the budget once it is known how long launches
 // take, and what the estimate finds too long is in pieces from the beginning. That holds with
-// timestamps and without, for the usual budget and for others, and for a device that slows down. Outputs have the same bits.
+// timestamps and without, for the usual budget and for others, and for a device that slows down.
+// Outputs have the same bits.
 func TestSlowDevice(t *testing.T) {
 	c, c41 := fakemodel.Config(0), fakemodel.TinyV41()
 	c41.Hidden, c41.Heads, c41.QRank, c41.ORank = c.Hidden, c.Heads, c.QRank, c.ORank // for the estimate
