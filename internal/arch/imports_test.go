@@ -53,7 +53,7 @@ var may = map[string][]string{
 
 	"server/text":    {"internal/gguf"},
 	"server/weights": {"pipeline/model", "internal/files", "internal/gguf", "internal/numfmt"},
-	"server/random":  {"server/weights", "pipeline/model", "internal/numfmt"},
+	"server/random":  {"server/weights", "pipeline/model", "internal/gguf", "internal/numfmt"},
 	"server/cpu":     {"server/weights", "internal/numfmt"},
 	"server/gpu":     {"server/weights", "pipeline", "pipeline/model", "tensor", "vk", "internal/numfmt", "internal/opkit"},
 	"server/model":   {"server/cpu", "server/gpu", "server/weights", "pipeline", "pipeline/model", "pipeline/prefix", "vk"},

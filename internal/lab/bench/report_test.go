@@ -73,8 +73,8 @@ func TestOpReports(t *testing.T) {
 	assert.Contains(t, md, "between its matrix products", "suite memory, without peers")
 	assert.NotContains(t, strings.ToLower(md), "peers", "suite memory, without peers")
 	assert.Contains(t, md, floorText, "a floor")
-	assert.Contains(t, md, "| 5.0 | 25.0% | ok |", "a floor")
-	assert.Contains(t, md, "| - | - | wrong |", "a floor")
+	assert.Regexp(t, `\| 5\.0 +\| 25\.0% +\| ok `, md, "a floor")
+	assert.Regexp(t, `\| - +\| - +\| wrong `, md, "a floor")
 	assert.Contains(t, report("benchstat", "linear"),
 		"BenchmarkLinear/op=quantize_and_insert_k_cache/variant=base/tokens=4096 1 20000 ns/op")
 	rows[0].Peers = []Peer{{"p", 10}}
@@ -125,9 +125,9 @@ func TestLayerAndStepReports(t *testing.T) {
 	x = table[0]
 	assert.True(t, x["chained_us"] == "11" && x["chained_host_us"] == "5" && x["chained_latency_us"] == "17" &&
 		x["floor_us"] == "8" && x["chained_floor_us"] == "9" && x["floor_without_bytes_us"] == "2", "%v", x)
-	if x := step("md"); !strings.Contains(x, "| 8.0 | 1.25 | 0 | 0 | ok |") || !strings.Contains(x, "only read take 8.0 us, the step 1.25 times that; chained 9.0 us, 1.20 times; 2.0 us where") {
-		t.Error(x)
-	}
+	md := words(step("md"))
+	assert.Contains(t, md, "| 8.0 | 1.25 |")
+	assert.Contains(t, md, "only read take 8.0 us, the step 1.25 times that; chained 9.0 us, 1.20 times; 2.0 us where")
 	x = table[1]
 	assert.True(t, x["op"] == "wo_b" && x["us"] == "3" && x["floor_us"] == "" && x["host_us"] == "" &&
 		x["latency_us"] == "" && x["dispatches"] == "2", "%v", x)
