@@ -91,7 +91,7 @@ func slowDevice(t *testing.T, cfg model.Config, records model.Records) {
 		"the usual budget":    {step: 2 * time.Second, most: 200 * time.Millisecond},
 		"one that slows down": {step: time.Second, budget: 240 * time.Millisecond, most: 240 * time.Millisecond, slower: true},
 		"one without a clock": {step: 200 * time.Millisecond, budget: 20 * time.Millisecond, most: 20 * time.Millisecond, wall: true},
-		"fast enough":         {step: 100 * time.Millisecond, most: 200 * time.Millisecond},
+		"fast enough":         {step: 40 * time.Millisecond, most: 200 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.wall && cfg.Records == model.RecordsV41 && !all() {
