@@ -26,7 +26,7 @@ const (
 )
 
 // mergeVariants are the builds of attn_merge, best first: the one that binds nothing begins sooner.
-var mergeVariants = opkit.Ladder("attn_merge", VariantDA, VariantBase)
+var mergeVariants = opkit.Builds("attn_merge")
 
 // mergeShared is the shared memory of a group of a workgroup of attn_merge, in bytes.
 const mergeShared = 2064

@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -56,9 +57,9 @@ func chooseBuild(tune *tuning.Profile, a *vk.Adapter, dev *vk.Device, stem, want
 		return err
 	}
 	if dev == nil {
-		variant, err = pkg.ChooseFit(tune, a, stem, ladder(stem), want, maxBytes, fit)
+		variant, err = pkg.ChooseFit(tune, a, stem, opkit.Builds(stem), want, maxBytes, fit)
 	} else {
-		variant, err = pkg.ChooseOn(dev, stem, ladder(stem), want, maxBytes, fit)
+		variant, err = pkg.ChooseOn(dev, stem, opkit.Builds(stem), want, maxBytes, fit)
 	}
 	return variant, list, err
 }

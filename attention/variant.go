@@ -29,25 +29,10 @@ const (
 
 // DecodeVariants is the ladder of NewDecoder, best first. The two-pass variants come last: for
 // decode they exist for comparison. Prompts attend gathered rows where that pays, see Gathered.
-var DecodeVariants = append(ladder("attn_decode"), twoPass(PrefillVariants)...)
+var DecodeVariants = opkit.Decodes()
 
 // PrefillVariants is the ladder of NewPrefill and NewTwoPass, best first.
-var PrefillVariants = ladder("attn_prefill")
-
-// ladder lists the builds of a stem, best first.
-func ladder(stem string) []vk.Variant {
-	return opkit.Ladder(stem, VariantCMB, VariantCM, VariantDot, VariantBase, VariantDA)
-}
-
-// twoPass names builds as those of the second of two passes, but for pairs of halves, which would
-// compare nothing new.
-func twoPass(ladder []vk.Variant) []vk.Variant {
-	ladder = slices.DeleteFunc(slices.Clone(ladder), func(v vk.Variant) bool { return v.Name == VariantDot })
-	for i := range ladder {
-		ladder[i].Name = TwoPassPrefix + ladder[i].Name
-	}
-	return ladder
-}
+var PrefillVariants = opkit.Builds("attn_prefill")
 
 // knownDecoder refuses a name that is not in DecodeVariants, and lists all of them: each of the two
 // ladders knows only its own.

@@ -12,7 +12,7 @@ import (
 )
 
 // CompressVariants are the variants of Compress, best first.
-var CompressVariants = ladder("kv_compress")
+var CompressVariants = opkit.Builds("kv_compress")
 
 // CompressEps is the number that released models add to the mean square of an entry.
 const CompressEps = 1e-6

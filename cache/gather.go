@@ -9,7 +9,7 @@ import (
 )
 
 // GatherVariants are the variants of Gather, best first.
-var GatherVariants = ladder("kv_gather")
+var GatherVariants = opkit.Builds("kv_gather")
 
 // GatherConfig says what a Gather is built for.
 type GatherConfig struct {

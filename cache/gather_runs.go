@@ -11,7 +11,7 @@ import (
 )
 
 // GatherRunsVariants are the variants of GatherRuns, best first.
-var GatherRunsVariants = ladder("kv_gather_runs")
+var GatherRunsVariants = opkit.Builds("kv_gather_runs")
 
 // GatherRunsConfig says what a GatherRuns is built for.
 type GatherRunsConfig struct {

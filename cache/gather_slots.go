@@ -9,7 +9,7 @@ import (
 )
 
 // GatherSlotsVariants are the variants of GatherSlots, best first.
-var GatherSlotsVariants = ladder("kv_gather_slots")
+var GatherSlotsVariants = opkit.Builds("kv_gather_slots")
 
 // GatherSlotsConfig says what a GatherSlots is built for.
 type GatherSlotsConfig struct {

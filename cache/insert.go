@@ -9,7 +9,7 @@ import (
 )
 
 // InsertVariants are the variants of Insert, best first.
-var InsertVariants = ladder("kv_insert")
+var InsertVariants = opkit.Builds("kv_insert")
 
 // InsertConfig says what an Insert is built for.
 type InsertConfig struct {

@@ -29,10 +29,6 @@ var pushLayouts = map[string]any{
 	"kv_touch":         kvTouchPush{},
 }
 
-// ladder lists the builds of a stem. A descriptor is no slower than an address and is
-// checked by more layers, so that base comes first where it can hold the memory.
-func ladder(stem string) []vk.Variant { return opkit.Ladder(stem, VariantBase, VariantDA) }
-
 // strided returns the number of workgroups in x for n rows where a workgroup takes `each` rows at a
 // time: as many as there is work for, within the device's limit. The kernel steps over the rest.
 func strided(dev *vk.Device, n, each int) uint32 {

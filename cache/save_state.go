@@ -12,7 +12,7 @@ import (
 
 // SaveStateVariants are the variants of SaveState, best first. VariantDA reaches all memory by
 // address: no descriptors have to be fetched before anything is loaded.
-var SaveStateVariants = opkit.Ladder("kv_save_state", VariantDA, VariantBase)
+var SaveStateVariants = opkit.Builds("kv_save_state")
 
 // SaveStateConfig says what a SaveState is built for.
 type SaveStateConfig struct {

@@ -9,7 +9,7 @@ import (
 )
 
 // SlotMappingVariants are the variants of SlotMapping: there is one.
-var SlotMappingVariants = opkit.Ladder("kv_slot_mapping", VariantBase)
+var SlotMappingVariants = opkit.Builds("kv_slot_mapping")
 
 // SlotMappingConfig says what a SlotMapping is built for.
 type SlotMappingConfig struct {

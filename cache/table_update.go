@@ -9,7 +9,7 @@ import (
 )
 
 // TableUpdateVariants are the variants of TableUpdate: there is one.
-var TableUpdateVariants = opkit.Ladder("kv_table_update", VariantBase)
+var TableUpdateVariants = opkit.Builds("kv_table_update")
 
 // TableUpdateArgs are the operands of one update, read when the commands run.
 type TableUpdateArgs struct {

@@ -11,7 +11,7 @@ import (
 )
 
 // CandidateEntriesVariants are the variants of CandidateEntries: one build, which needs no feature.
-var CandidateEntriesVariants = opkit.Ladder("idx_candidate_entries", VariantBase)
+var CandidateEntriesVariants = opkit.Builds("idx_candidate_entries")
 
 // CandidateEntriesConfig configures a CandidateEntries.
 type CandidateEntriesConfig struct {

@@ -16,7 +16,7 @@ import (
 // LogitsVariants are the variants of Logits, best first. f16 holds every E4M3 and E2M1 code and
 // costs fewer instructions to decode to than bf16, so cm comes before cmb; cmb has the range of f32
 // for MXFP4 scales, see Logits.
-var LogitsVariants = opkit.Ladder("idx_logits", VariantCM, VariantDot, VariantBase, VariantDA)
+var LogitsVariants = opkit.Builds("idx_logits")
 
 // LogitsConfig says what a Logits is built for.
 type LogitsConfig struct {

@@ -18,7 +18,7 @@ func DefaultHeadScale(heads int) float32 { return float32(1 / math.Sqrt(float64(
 
 // QueryQuantVariants are the variants of QueryQuant, best first: VariantDA has all memory
 // by address.
-var QueryQuantVariants = opkit.Ladder("idx_query_quant", VariantDA, VariantBase)
+var QueryQuantVariants = opkit.Builds("idx_query_quant")
 
 // QueryQuantConfig says what a QueryQuant is built for.
 type QueryQuantConfig struct {

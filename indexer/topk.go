@@ -17,7 +17,7 @@ import (
 const MaxK = 2048
 
 // TopKVariants are the variants of TopK, best first.
-var TopKVariants = opkit.Ladder("idx_topk", VariantBase)
+var TopKVariants = opkit.Builds("idx_topk")
 
 // TopKConfig says what a TopK is built for.
 type TopKConfig struct {

@@ -11,7 +11,7 @@ import (
 )
 
 // VisibleVariants are the variants of Visible: one build, which needs no feature.
-var VisibleVariants = opkit.Ladder("idx_visible", VariantBase)
+var VisibleVariants = opkit.Builds("idx_visible")
 
 // VisibleConfig configures a Visible.
 type VisibleConfig struct {

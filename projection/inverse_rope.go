@@ -9,7 +9,7 @@ import (
 )
 
 // InverseRopeVariants are the variants of InverseRope, best first.
-var InverseRopeVariants = opkit.Ladder("proj_inverse_rope", VariantBase, VariantDA)
+var InverseRopeVariants = opkit.Builds("proj_inverse_rope")
 
 // InverseRopeConfig says what an InverseRope is built for.
 type InverseRopeConfig struct {

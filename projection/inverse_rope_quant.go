@@ -42,7 +42,7 @@ func (l ScaleLayout) String() string {
 func PaddedTokens(tokens int) int { return opkit.RoundUp(tokens, 4) }
 
 // InverseRopeQuantVariants are the variants of InverseRopeQuant, best first: see VariantDA.
-var InverseRopeQuantVariants = opkit.Ladder("proj_inverse_rope_quant", VariantDA, VariantBase)
+var InverseRopeQuantVariants = opkit.Builds("proj_inverse_rope_quant")
 
 // InverseRopeQuantConfig says what an InverseRopeQuant is built for.
 type InverseRopeQuantConfig struct {

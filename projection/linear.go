@@ -13,7 +13,7 @@ import (
 
 // LinearVariants are the variants of Linear, best first. cmb comes before cm because bf16 holds
 // every activation, and every E4M3 weight times a power of two.
-var LinearVariants = opkit.Ladder("proj_linear", VariantCMB, VariantCM, VariantDot, VariantBase, VariantDA)
+var LinearVariants = opkit.Builds("proj_linear")
 
 // LinearConfig says what a Linear is built for.
 type LinearConfig struct {

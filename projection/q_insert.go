@@ -11,7 +11,7 @@ import (
 )
 
 // QInsertVariants are the variants of QInsert, best first: see VariantDA.
-var QInsertVariants = opkit.Ladder("proj_q_insert", VariantDA, VariantBase)
+var QInsertVariants = opkit.Builds("proj_q_insert")
 
 // QInsertConfig says what a QInsert is built for.
 type QInsertConfig struct {

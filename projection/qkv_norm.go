@@ -13,7 +13,7 @@ import (
 const MaxRank = 8192
 
 // QKVNormVariants are the variants of QKVNorm, best first: see VariantDA.
-var QKVNormVariants = opkit.Ladder("proj_qkv_norm", VariantDA, VariantBase)
+var QKVNormVariants = opkit.Builds("proj_qkv_norm")
 
 // QKVNormConfig says what a QKVNorm is built for.
 type QKVNormConfig struct {

@@ -11,7 +11,7 @@ import (
 )
 
 // QuantiseVariants are the variants of Quantise, best first: see VariantDA.
-var QuantiseVariants = opkit.Ladder("proj_quantise", VariantDA, VariantBase)
+var QuantiseVariants = opkit.Builds("proj_quantise")
 
 // QuantiseConfig says what a Quantise is built for.
 type QuantiseConfig struct {

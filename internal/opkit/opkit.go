@@ -16,16 +16,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Names of the builds of a kernel: the suffixes of its SPIR-V, but for base,
-// which has none.
-const (
-	CMB  = "cmb"  // cooperative matrices of bf16, large memory by device address
-	CM   = "cm"   // cooperative matrices of f16, large memory by device address
-	Base = "base" // any Vulkan 1.2 device, all memory bound as storage buffers
-	DA   = "da"   // as base, with large memory of any size by device address
-	Dot  = "dot"  // as da, with dot products of two halves
-)
-
 // Package is a package's name, which its errors begin with.
 type Package string
 
@@ -79,27 +69,6 @@ func (p Package) Range(op, arg string, v, low, high int) error {
 		return p.Wrong(op, arg, v, "%d to %d", low, high)
 	}
 	return nil
-}
-
-// Stem is the name of a stem's build in package shaders.
-func Stem(stem, variant string) string {
-	if variant == Base {
-		return stem
-	}
-	return stem + "_" + variant
-}
-
-// Ladder lists the builds of a stem that exist, in the order given, best first.
-func Ladder(stem string, names ...string) []vk.Variant {
-	var l []vk.Variant
-	all := shaders.Names()
-	for _, v := range names {
-		name := Stem(stem, v)
-		if slices.Contains(all, name) {
-			l = append(l, vk.Variant{Name: v, Requires: shaders.Requires(name)})
-		}
-	}
-	return l
 }
 
 // Choose picks the best build of a ladder that the device can run, or the one that
