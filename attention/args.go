@@ -85,10 +85,10 @@ func checkPages(op string, cfg DecoderConfig) error {
 func checkDecode(dev *vk.Device, op string, cfg DecoderConfig, a DecodeArgs) error {
 	t, h := opkit.Dim(a.Q, 0), cfg.Heads
 	if err := opkit.First(
-		pkg.Check(op, "Q", a.Q, tensor.BF16, -1, h, D),
+		pkg.Check(op, "Q", a.Q, tensor.BF16, -1, h, cache.D),
 		checkSet(op, "Window", a.Window, t, cfg.WindowPage, cfg.WindowRecord),
 		pkg.Optional(op, "Sink", a.Sink, tensor.F32, h),
-		pkg.Check(op, "Out", a.Out, tensor.BF16, t, h, D),
+		pkg.Check(op, "Out", a.Out, tensor.BF16, t, h, cache.D),
 		pkg.Optional(op, "LSE", a.LSE, tensor.F32, t, h),
 	); err != nil || a.Compressed.IsZero() {
 		return err

@@ -70,7 +70,7 @@ func NewC128Indices(dev *vk.Device, cfg C128IndicesConfig) (*C128Indices, error)
 }
 
 // Variant returns the name of the build in use.
-func (o *C128Indices) Variant() string { return VariantBase }
+func (o *C128Indices) Variant() string { return opkit.Base }
 
 // Record checks the tensors and records the operation.
 //
@@ -104,7 +104,7 @@ func (o *C128Indices) Record(rec *vk.Recorder, a C128IndicesArgs) error {
 	if local {
 		tokenToReq = tensor.Tensor{}
 	}
-	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
 		Bind: []vk.View{a.Positions.View(), opkit.Present(o.dev, a.SlotMapping), opkit.Present(o.dev, tokenToReq),
 			opkit.Present(o.dev, a.BlockTable), a.Indices.View(), opkit.Written(a.Lens, a.Indices)},

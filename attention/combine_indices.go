@@ -61,7 +61,7 @@ func NewCombineIndices(dev *vk.Device, cfg CombineIndicesConfig) (*CombineIndice
 }
 
 // Variant returns the name of the build in use.
-func (o *CombineIndices) Variant() string { return VariantBase }
+func (o *CombineIndices) Variant() string { return opkit.Base }
 
 // Record checks the arguments and records the operation.
 //
@@ -109,7 +109,7 @@ func (o *CombineIndices) Record(rec *vk.Recorder, a CombineIndicesArgs) error {
 		Requests: uint32(r), Topk: uint32(a.K), TopkWidth: uint32(opkit.Dim(topk, 1)), Window: uint32(a.Window),
 		Ratio: uint32(a.Ratio), M: uint32(a.M), N: uint32(a.N), Width: uint32(a.Indices.Shape[1]),
 	}
-	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
 		Bind: []vk.View{opkit.Present(o.dev, topk), a.QueryStart.View(), a.SeqLens.View(), a.GatherLens.View(),
 			a.Indices.View(), a.Lens.View()},

@@ -32,7 +32,7 @@ type DecoderConfig struct {
 
 	Scale      float32 // softmax scale; 0 means DefaultScale
 	MaxBytes   uint64  // of the largest pool; 0: what a descriptor holds
-	Variant    string  // one of DecodeVariants; "" picks the best
+	Variant    string  // a build, as vkmla info lists them; "" picks the best
 	Splits     int     // parts of each row, 1 to MaxSplits; 0: by rule, see ScratchBytes
 	Workgroups int     // that fill the device, for that rule; 0: as the device says
 
@@ -113,7 +113,7 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 	if err := knownDecoder(cfg.Variant); err != nil {
 		return nil, err
 	}
-	if rest, ok := strings.CutPrefix(cfg.Variant, TwoPassPrefix); ok {
+	if rest, ok := strings.CutPrefix(cfg.Variant, opkit.TwoPass); ok {
 		if cfg.Invariant {
 			return nil, pkg.Wrong(op, "Variant", cfg.Variant, "one that reads pages in place, for Invariant")
 		}
@@ -123,7 +123,7 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &Decoder{dev: dev, cfg: cfg, variant: TwoPassPrefix + p.Variant(), twoPass: p}, nil
+		return &Decoder{dev: dev, cfg: cfg, variant: opkit.TwoPass + p.Variant(), twoPass: p}, nil
 	}
 	s, err := newSplitter(dev, op, cfg.Heads, cfg.Splits, cfg.Workgroups)
 	if err != nil {
@@ -360,5 +360,5 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 	}, pools...); err != nil || splits == 1 {
 		return none, err
 	}
-	return Parts{Out: tensor.Of(part, tensor.F32, t, splits, o.heads, D), State: tensor.Of(ml, tensor.F32, t, splits, o.heads, 4)}, nil
+	return Parts{Out: tensor.Of(part, tensor.F32, t, splits, o.heads, cache.D), State: tensor.Of(ml, tensor.F32, t, splits, o.heads, 4)}, nil
 }

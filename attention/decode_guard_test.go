@@ -22,6 +22,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -45,7 +46,7 @@ func TestDecodeGuard(t *testing.T) {
 	self = self[:slices.Index(self, os.Args[0])+1] // with the loader that scripts/newer-mesa has in front
 	self = append(self, "-test.run=^TestDecodeGuard$", "-test.v")
 	for _, v := range variants(t, dev, guardedHeads) {
-		if strings.HasSuffix(v, attention.VariantBase) {
+		if strings.HasSuffix(v, opkit.Base) {
 			continue // bound pools are cut at their ends
 		}
 		t.Run(v, func(t *testing.T) {
@@ -85,9 +86,9 @@ func decodeGuarded(t *testing.T, dev *vk.Device, variant string, lack int) {
 			return attention.SlotSet{Cache: guardedPool(t, dev, record, lack),
 				Indices: r.In(vectors.FromI32(indices, tokens, width), tensor.I32), Lens: r.In(vectors.FromI32(lens, tokens), tensor.I32)}
 		}
-		q := vectors.FromU16(make([]uint16, tokens*cfg.Heads*attention.D), tokens, cfg.Heads, attention.D)
+		q := vectors.FromU16(make([]uint16, tokens*cfg.Heads*cache.D), tokens, cfg.Heads, cache.D)
 		a := attention.DecodeArgs{Q: r.In(q, tensor.BF16), Window: set(cfg.WindowRecord, width, width, width, 5, 1),
-			Out: r.Out(tensor.BF16, tokens, cfg.Heads, attention.D)}
+			Out: r.Out(tensor.BF16, tokens, cfg.Heads, cache.D)}
 		topk := 0
 		if !alone {
 			topk, a.Compressed = width, set(cfg.CompressedRecord, 21, width, width, width, 0)

@@ -56,7 +56,7 @@ func NewGlobalTopK(dev *vk.Device, cfg GlobalTopKConfig) (*GlobalTopK, error) {
 }
 
 // Variant returns the name of the build in use.
-func (o *GlobalTopK) Variant() string { return VariantBase }
+func (o *GlobalTopK) Variant() string { return opkit.Base }
 
 // Record checks the tensors and records the operation.
 //
@@ -75,7 +75,7 @@ func (o *GlobalTopK) Record(rec *vk.Recorder, a GlobalTopKArgs) error {
 		return err
 	}
 	p := attnGlobalTopkPush{uint32(k), uint32(opkit.Dim(a.BlockTable, 0)), uint32(opkit.Dim(a.BlockTable, 1))}
-	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
 		Bind: []vk.View{a.TopK.View(), a.TokenToReq.View(), a.BlockTable.View(), a.IsValid.View(), a.Slots.View(), a.Lens.View()},
 		Push: vk.Bytes(&p),

@@ -25,9 +25,6 @@ const (
 	flagNorm   = 1 << 5 // attn_decode_cm
 )
 
-// mergeVariants are the builds of attn_merge, best first: the one that binds nothing begins sooner.
-var mergeVariants = opkit.Builds("attn_merge")
-
 // mergeShared is the shared memory of a group of a workgroup of attn_merge, in bytes.
 const mergeShared = 2064
 
@@ -41,7 +38,7 @@ type merge struct {
 // mergeOf returns the merge for a build of an attention kernel: base, which takes no
 // address, keeps to itself.
 func mergeOf(dev *vk.Device, variant string) (merge, error) {
-	if variant != VariantBase {
+	if variant != opkit.Base {
 		variant = ""
 	}
 	return newMerge(dev, variant)
@@ -50,7 +47,7 @@ func mergeOf(dev *vk.Device, variant string) (merge, error) {
 func newMerge(dev *vk.Device, want string) (merge, error) {
 	m := merge{dev: dev}
 	var err error
-	if m.variant, err = pkg.Choose(dev, "merge", mergeVariants, want, 0); err != nil {
+	if m.variant, err = pkg.Choose(dev, "merge", opkit.Builds("attn_merge"), want, 0); err != nil {
 		return m, err
 	}
 	for _, j := range opkit.Joins {
@@ -102,7 +99,7 @@ func (m merge) record(rec *vk.Recorder, ml, out vk.View, splits int, sink, dst, 
 			x.v = x.in
 		}
 		*x.addr = x.v.Address()
-		if m.variant == VariantBase {
+		if m.variant == opkit.Base {
 			d.Bind = append(d.Bind, x.v)
 		} else {
 			d.Reach = append(d.Reach, vk.Reach{View: x.v, Access: x.access})

@@ -1,6 +1,10 @@
 package attention
 
-import "math"
+import (
+	"math"
+
+	"github.com/vkmla/vkmla/cache"
+)
 
 // MergeRef joins the parts of one row of attention, computed over disjoint sets of
 // keys. Part i has the accumulator acc[i] (D numbers) and the sum l[i], both
@@ -14,7 +18,7 @@ import "math"
 //
 // Source: FlashMLA csrc/smxx/decode/combine.
 func MergeRef(m, l []float64, acc [][]float64, sink float64) (out []float64, lse float64) {
-	out = make([]float64, D)
+	out = make([]float64, cache.D)
 	top := math.Inf(-1)
 	for i := range m {
 		if l[i] > 0 {

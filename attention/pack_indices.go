@@ -21,7 +21,7 @@ type packIndices struct {
 
 func newPackIndices(dev *vk.Device) (packIndices, error) {
 	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: "attn_pack_indices", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
+		Stem: "attn_pack_indices", Variant: opkit.Base, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
 		PushSize: int(unsafe.Sizeof(attnPackIndicesPush{})),
 	})
 	return packIndices{dev, k}, err
@@ -44,7 +44,7 @@ func (o packIndices) record(rec *vk.Recorder, win, comp SlotSet, keepMasked bool
 	if !comp.IsZero() {
 		p.CompSlots = uint32(comp.Cache.Slots())
 	}
-	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
 		Bind: []vk.View{opkit.Present(o.dev, comp.Indices), opkit.Present(o.dev, comp.Lens), win.Indices.View(),
 			win.Lens.View(), packed.View(), lens.View()},

@@ -4,6 +4,7 @@ import (
 	"math"
 	"unsafe"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
@@ -24,7 +25,7 @@ type PrefillConfig struct {
 	Heads      int     // H, 1 to 128
 	Scale      float32 // softmax scale; 0 means DefaultScale
 	MaxBytes   uint64  // size of the largest workspace; 0: what a descriptor holds
-	Variant    string  // one of PrefillVariants; "" picks the best
+	Variant    string  // a build, as vkmla info lists them; "" picks the best
 	Splits     int     // parts of each row, 1 to MaxSplits; 0: by rule, see ScratchBytes
 	Workgroups int     // that fill the device, for that rule; 0: its compute units, or an estimate
 	Norm       bool    // PrefillArgs.Norm is given where NormsQueries permits
@@ -33,7 +34,7 @@ type PrefillConfig struct {
 	// for all.
 	OnDemand bool
 
-	halves bool // rows of KV are f16, see cache.GatherRunsConfig.Halves: for VariantCM
+	halves bool // rows of KV are f16, see cache.GatherRunsConfig.Halves: for build cm
 }
 
 // Prefill is sparse MLA over rows of a bf16 workspace: every token attends the rows that its index
@@ -100,7 +101,7 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 			x.Bindings, x.Bound = append(x.Bindings, vk.Read), boundPrefill+2
 			x.Constants = append(x.Constants, opkit.Bit(0, cfg.Norm && t.norms))
 		}
-		if halves := cfg.halves && variant == VariantCM; halves || t.rows != 0 {
+		if halves := cfg.halves && variant == opkit.CM; halves || t.rows != 0 {
 			x.Constants = append(x.Constants, opkit.Bit(0, halves))
 		}
 		if t.rows != 0 {
@@ -211,12 +212,12 @@ func (o *Prefill) join(rec *vk.Recorder, op string, a PrefillArgs) error {
 func (o *Prefill) checkArgs(op string, a PrefillArgs) error {
 	t, h := opkit.Dim(a.Q, 0), o.heads
 	if err := opkit.First(
-		pkg.Check(op, "Q", a.Q, tensor.BF16, -1, h, D),
-		pkg.CheckRows(op, "KV", a.KV, tensor.BF16, -1, D),
+		pkg.Check(op, "Q", a.Q, tensor.BF16, -1, h, cache.D),
+		pkg.CheckRows(op, "KV", a.KV, tensor.BF16, -1, cache.D),
 		pkg.Check(op, "Indices", a.Indices, tensor.I32, t, -1),
 		pkg.Optional(op, "Lens", a.Lens, tensor.I32, t),
 		pkg.Optional(op, "Sink", a.Sink, tensor.F32, h),
-		pkg.Check(op, "Out", a.Out, tensor.BF16, t, h, D),
+		pkg.Check(op, "Out", a.Out, tensor.BF16, t, h, cache.D),
 		pkg.Optional(op, "MaxLogits", a.MaxLogits, tensor.F32, t, h),
 		pkg.Optional(op, "LSE", a.LSE, tensor.F32, t, h),
 		o.checkTokens(o.dev, op, t),

@@ -24,7 +24,7 @@ type tiling struct {
 }
 
 // elements are the types of matrix elements, by build.
-var elements = map[string]string{VariantCM: "f16", VariantCMB: "bf16"}
+var elements = map[string]string{opkit.CM: "f16", opkit.CMB: "bf16"}
 
 // tilings returns the tilings of a build of a stem, "attn_decode" or "attn_prefill", the one
 // with the most heads per workgroup first.

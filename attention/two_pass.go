@@ -80,7 +80,7 @@ func (o *TwoPass) Variant() string { return o.prefill.Variant() }
 // multiples of those after which lengths can be bound.
 func (o *TwoPass) piece(t, window, topk int) int {
 	least := max(1, int(o.dev.Caps().StorageAlignment)/4)
-	n := int(o.bytes / (uint64(max(window+topk, 1)) * D * 2))
+	n := int(o.bytes / (uint64(max(window+topk, 1)) * cache.D * 2))
 	return min(t, max(least, n/least*least))
 }
 
@@ -99,7 +99,7 @@ func (o *TwoPass) ScratchBytes(maxT, window, topk int) uint64 {
 // parts are the bytes of rows, packed indices and lengths of p tokens.
 func (o *TwoPass) parts(p, window, topk int) [3]uint64 {
 	n, width := uint64(p), uint64(packedWidth(window, topk))
-	return [3]uint64{align(n * uint64(window+topk) * D * 2), align(n * width * 4), align(n * 4)}
+	return [3]uint64{align(n * uint64(window+topk) * cache.D * 2), align(n * width * 4), align(n * 4)}
 }
 
 // Record checks the tensors and records both passes.
@@ -193,7 +193,7 @@ func (o *TwoPass) divide(op string, a DecodeArgs, low, high, window, topk int) (
 		at += n
 		return s.Buffer.View(at-n, n)
 	}
-	w.rows = tensor.Of(take(parts[0]), tensor.BF16, t*(topk+window), D)
+	w.rows = tensor.Of(take(parts[0]), tensor.BF16, t*(topk+window), cache.D)
 	w.sets = [2]tensor.Tensor{w.rows.Rows(0, t*topk), w.rows.Rows(t*topk, t*(topk+window))}
 	w.packed = tensor.Of(take(parts[1]), tensor.I32, t, width)
 	w.lens = tensor.Of(take(parts[2]), tensor.I32, t)

@@ -67,7 +67,7 @@ func NewWindowIndices(dev *vk.Device, cfg WindowIndicesConfig) (*WindowIndices, 
 }
 
 // Variant returns the name of the build in use.
-func (o *WindowIndices) Variant() string { return VariantBase }
+func (o *WindowIndices) Variant() string { return opkit.Base }
 
 // Record checks the tensors and records the operation.
 //
@@ -100,7 +100,7 @@ func (o *WindowIndices) Record(rec *vk.Recorder, a WindowIndicesArgs) error {
 	}
 	width := opkit.Dim(a.Slots, 1)
 	p := attnWindowIndicesPush{uint32(t), uint32(width - o.cfg.Drafts), uint32(r), uint32(opkit.Dim(a.BlockTable, 1)), uint32(width)}
-	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(rows), 1, 1},
 		Bind: []vk.View{a.QueryStart.View(), a.SeqLens.View(), a.TokenToReq.View(), a.IsValid.View(),
 			a.BlockTable.View(), a.Slots.View(), a.Lens.View()},

@@ -11,9 +11,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// CompressVariants are the variants of Compress, best first.
-var CompressVariants = opkit.Builds("kv_compress")
-
 // CompressEps is the number that released models add to the mean square of an entry.
 const CompressEps = 1e-6
 
@@ -127,7 +124,7 @@ type kvCompressPush struct {
 // Errors: *vk.ArgumentError; *vk.MissingError; those of vk.Device.Kernel.
 func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
 	const op = "compress"
-	variant, err := pkg.Choose(dev, op, CompressVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_compress"), cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -30,9 +31,9 @@ type compressor struct {
 }
 
 var (
-	bothSave = [2]string{cache.VariantBase, cache.VariantDA}
-	baseSave = [2]string{cache.VariantBase, cache.VariantBase}
-	daSave   = [2]string{cache.VariantDA, cache.VariantDA}
+	bothSave = [2]string{opkit.Base, opkit.DA}
+	baseSave = [2]string{opkit.Base, opkit.Base}
+	daSave   = [2]string{opkit.DA, opkit.DA}
 )
 
 // A kernel takes long to compile. Kinds that differ in little else therefore have one variant that
@@ -352,7 +353,7 @@ func (s *sequence) restore(from, to *caches, next int) {
 // sides of the limit.
 func TestStateBeyondDescriptor(t *testing.T) {
 	dev := testkit.Device(t)
-	if lacks := dev.Caps().Missing(cache.CompressVariants[1].Requires); len(lacks) > 0 {
+	if lacks := dev.Caps().Missing(opkit.Builds("kv_compress")[1].Requires); len(lacks) > 0 {
 		t.Skipf("device lacks %v", lacks)
 	}
 	k := compressors[1]

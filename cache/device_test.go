@@ -13,6 +13,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -92,7 +93,7 @@ func TestPoolBeyondDescriptor(t *testing.T) {
 	edge := int(limit / uint64(l.Stride)) // the page that the limit falls into
 	pages := edge + 20
 	size := l.PoolBytes(pages)
-	if lacks := dev.Caps().Missing(cache.InsertVariants[1].Requires); len(lacks) > 0 {
+	if lacks := dev.Caps().Missing(opkit.Builds("kv_insert")[1].Requires); len(lacks) > 0 {
 		t.Skipf("device lacks %v", lacks)
 	}
 	if size > dev.Caps().HeapBytes/2 || size > 1<<34 {

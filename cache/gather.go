@@ -8,15 +8,12 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// GatherVariants are the variants of Gather, best first.
-var GatherVariants = opkit.Builds("kv_gather")
-
 // GatherConfig says what a Gather is built for.
 type GatherConfig struct {
 	Page     int    // slots per page of the caches it will read
 	Record   Record // how these store a slot; 0: RecordV4
 	MaxBytes uint64 // size of the largest cache or output; 0: whatever a descriptor of the device can hold
-	Variant  string // one of GatherVariants; "" picks the best
+	Variant  string // a build, as vkmla info lists them; "" picks the best
 }
 
 // GatherArgs are the operands of one gather. All lengths and the table are read
@@ -75,7 +72,7 @@ func NewGather(dev *vk.Device, cfg GatherConfig) (*Gather, error) {
 	if err := least(cfg.Record, cfg.Page).check(op); err != nil {
 		return nil, err
 	}
-	variant, err := pkg.Choose(dev, op, GatherVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_gather"), cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}

@@ -10,15 +10,12 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// GatherRunsVariants are the variants of GatherRuns, best first.
-var GatherRunsVariants = opkit.Builds("kv_gather_runs")
-
 // GatherRunsConfig says what a GatherRuns is built for.
 type GatherRunsConfig struct {
 	Page     int    // slots per page of the caches it will read
 	Record   Record // how these store a slot; 0: RecordV4
 	MaxBytes uint64 // size of the largest cache or output; 0: whatever a descriptor of the device can hold
-	Variant  string // one of GatherRunsVariants; "" picks the best
+	Variant  string // a build, as vkmla info lists them; "" picks the best
 	Halves   bool   // rows become f16, as HalvesRef makes them of bf16, for attention's builds with matrices of f16
 }
 
@@ -86,7 +83,7 @@ func NewGatherRuns(dev *vk.Device, cfg GatherRunsConfig) (*GatherRuns, error) {
 	if err := least(cfg.Record, cfg.Page).check(op); err != nil {
 		return nil, err
 	}
-	variant, err := pkg.Choose(dev, op, GatherRunsVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_gather_runs"), cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}

@@ -8,15 +8,12 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// GatherSlotsVariants are the variants of GatherSlots, best first.
-var GatherSlotsVariants = opkit.Builds("kv_gather_slots")
-
 // GatherSlotsConfig says what a GatherSlots is built for.
 type GatherSlotsConfig struct {
 	Page     int    // slots per page of the caches it will read
 	Record   Record // how these store a slot; 0: RecordV4
 	MaxBytes uint64 // size of the largest cache or output; 0: whatever a descriptor of the device can hold
-	Variant  string // one of GatherSlotsVariants; "" picks the best
+	Variant  string // a build, as vkmla info lists them; "" picks the best
 }
 
 // GatherSlotsArgs are the operands of one gather.
@@ -51,7 +48,7 @@ func NewGatherSlots(dev *vk.Device, cfg GatherSlotsConfig) (*GatherSlots, error)
 	if err := least(cfg.Record, cfg.Page).check(op); err != nil {
 		return nil, err
 	}
-	variant, err := pkg.Choose(dev, op, GatherSlotsVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_gather_slots"), cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}

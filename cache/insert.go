@@ -8,15 +8,12 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// InsertVariants are the variants of Insert, best first.
-var InsertVariants = opkit.Builds("kv_insert")
-
 // InsertConfig says what an Insert is built for.
 type InsertConfig struct {
 	Page     int    // slots per page of the caches it will write
 	Record   Record // how these store a slot; 0: RecordV4
 	MaxBytes uint64 // size of the largest of them; 0: whatever a descriptor of the device can hold
-	Variant  string // one of InsertVariants; "" picks the best
+	Variant  string // a build, as vkmla info lists them; "" picks the best
 }
 
 // InsertArgs are the operands of one insertion.
@@ -62,7 +59,7 @@ func NewInsert(dev *vk.Device, cfg InsertConfig) (*Insert, error) {
 	if err := least(cfg.Record, cfg.Page).check(op); err != nil {
 		return nil, err
 	}
-	variant, err := pkg.Choose(dev, op, InsertVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_insert"), cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}

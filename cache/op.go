@@ -5,12 +5,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Names of the variants of the kernels here.
-const (
-	VariantBase = opkit.Base // any Vulkan 1.2 device: pools and outputs bound as storage buffers
-	VariantDA   = opkit.DA   // pools and outputs of any size, reached by device address
-)
-
 // pkg begins the errors of this package and makes its kernels.
 const pkg = opkit.Package("cache")
 

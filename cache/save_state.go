@@ -10,10 +10,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// SaveStateVariants are the variants of SaveState, best first. VariantDA reaches all memory by
-// address: no descriptors have to be fetched before anything is loaded.
-var SaveStateVariants = opkit.Builds("kv_save_state")
-
 // SaveStateConfig says what a SaveState is built for.
 type SaveStateConfig struct {
 	Compression Compression
@@ -63,7 +59,7 @@ func NewSaveState(dev *vk.Device, cfg SaveStateConfig) (*SaveState, error) {
 	if _, err := NewStateLayout(cfg.Compression, cfg.Page, 0); err != nil {
 		return nil, pkg.Wrap(op, err)
 	}
-	variant, err := pkg.Choose(dev, op, SaveStateVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_save_state"), cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -28,7 +29,7 @@ func TestSaveStateSkips(t *testing.T) {
 	for i := range ape {
 		ape[i] = float32(i) / 1024
 	}
-	for _, v := range cache.SaveStateVariants {
+	for _, v := range opkit.Builds("kv_save_state") {
 		if lacks := dev.Caps().Missing(v.Requires); len(lacks) > 0 {
 			t.Logf("%s: device lacks %v", v.Name, lacks)
 			continue

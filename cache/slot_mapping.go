@@ -8,9 +8,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// SlotMappingVariants are the variants of SlotMapping: there is one.
-var SlotMappingVariants = opkit.Builds("kv_slot_mapping")
-
 // SlotMappingConfig says what a SlotMapping is built for.
 type SlotMappingConfig struct {
 	Page    int    // slots per page of the cache
@@ -61,7 +58,7 @@ func NewSlotMapping(dev *vk.Device, cfg SlotMappingConfig) (*SlotMapping, error)
 	if cfg.Ratio < 1 || cfg.Ratio > MaxRatio {
 		return nil, pkg.Wrong(op, "Ratio", cfg.Ratio, "1..%d tokens per slot", MaxRatio)
 	}
-	variant, err := pkg.Choose(dev, op, SlotMappingVariants, cfg.Variant, 0)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_slot_mapping"), cfg.Variant, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +73,7 @@ func NewSlotMapping(dev *vk.Device, cfg SlotMappingConfig) (*SlotMapping, error)
 }
 
 // Variant is the name of the variant that was chosen.
-func (x *SlotMapping) Variant() string { return VariantBase }
+func (x *SlotMapping) Variant() string { return opkit.Base }
 
 // Record checks the arguments and records the mapping. Errors: *vk.ArgumentError,
 // with nothing recorded; those of vk.Recorder.Dispatch.
@@ -103,7 +100,7 @@ func (x *SlotMapping) Record(rec *vk.Recorder, a SlotMappingArgs) error {
 		return nil
 	}
 	push := kvSlotMappingPush{Tokens: uint32(tokens), Requests: uint32(requests), Width: uint32(a.Table.Shape[1])}
-	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: x.kernel, Groups: [3]uint32{uint32(opkit.CeilDiv(tokens, 64)), 1, 1}, Push: vk.Bytes(&push),
 		Bind: []vk.View{a.QueryStart.View(), a.SeqLens.View(), a.Table.View(), a.Slots.View()},
 	})

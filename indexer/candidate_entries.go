@@ -10,9 +10,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// CandidateEntriesVariants are the variants of CandidateEntries: one build, which needs no feature.
-var CandidateEntriesVariants = opkit.Builds("idx_candidate_entries")
-
 // CandidateEntriesConfig configures a CandidateEntries.
 type CandidateEntriesConfig struct {
 	SlotPage int    // as in SelectConfig
@@ -53,7 +50,7 @@ func NewCandidateEntries(dev *vk.Device, cfg CandidateEntriesConfig) (*Candidate
 	if err := pkg.Range(op, "SlotPage", cfg.SlotPage, 0, math.MaxInt32); err != nil {
 		return nil, err
 	}
-	variant, err := pkg.Choose(dev, op, CandidateEntriesVariants, cfg.Variant, 0)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("idx_candidate_entries"), cfg.Variant, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +66,7 @@ func NewCandidateEntries(dev *vk.Device, cfg CandidateEntriesConfig) (*Candidate
 }
 
 // Variant is the name of the variant that was chosen.
-func (o *CandidateEntries) Variant() string { return VariantBase }
+func (o *CandidateEntries) Variant() string { return opkit.Base }
 
 // Record checks the arguments and records the launch.
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
@@ -124,7 +121,7 @@ func (o *CandidateEntries) record(rec *vk.Recorder, op string, a CandidateEntrie
 		push.Requests, push.TableWidth = uint32(a.Slots.BlockTable.Shape[0]), uint32(a.Slots.BlockTable.Shape[1])
 		table, slots, counts = a.Slots.BlockTable.View(), a.Slots.Slots.View(), a.Slots.Lens.View()
 	}
-	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: kernel, Groups: [3]uint32{uint32(a.Picks.Shape[0]), 1, 1}, Push: vk.Bytes(&push),
 		Bind: []vk.View{a.Picks.View(), a.Blocks.View(), table, requests, lens, slots, counts},
 	})

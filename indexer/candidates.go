@@ -13,7 +13,7 @@ import (
 // CandidatesConfig says what a Candidates is built for.
 type CandidatesConfig struct {
 	K       int    // candidate blocks of a token, 1 to MaxK
-	Variant string // one of TopKVariants; "" picks the best
+	Variant string // a build, as vkmla info lists them; "" picks the best
 
 	Workgroups, Threads int // as in TopKConfig
 
@@ -67,7 +67,7 @@ func NewCandidates(dev *vk.Device, cfg CandidatesConfig) (*Candidates, error) {
 		return nil, err
 	}
 	o := &Candidates{dev: dev, cfg: cfg, topk: topk, k: pkg.Later(dev, opkit.Spec{
-		Stem: "idx_candidates", Variant: VariantBase, PushSize: int(unsafe.Sizeof(idxCandidatesPush{})),
+		Stem: "idx_candidates", Variant: opkit.Base, PushSize: int(unsafe.Sizeof(idxCandidatesPush{})),
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Write, vk.Write, vk.Write},
 	})}
 	if cfg.onDemand {
@@ -195,7 +195,7 @@ func (o *Candidates) record(rec *vk.Recorder, op string, p candidatePlan, r cand
 	k, t, n := o.topkRound(p, r), r.logits.Shape[0], r.logits.Shape[1]
 	x := opkit.CeilDiv(max(n/BlockEntries, 1), candidateThreads)
 	push := idxCandidatesPush{Width: uint32(n), First: uint32(r.first), Limit: uint32(min(r.limit, math.MaxInt32)), Keep: uint32(o.cfg.K)}
-	if err := pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+	if err := pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: kernel, Groups: [3]uint32{uint32(x), uint32(t), 1}, Push: vk.Bytes(&push),
 		Bind: []vk.View{r.logits.View(), r.lens.View(), k.logits.View(), k.lens.View(), r.out.Columns.View()},
 	}); err != nil {

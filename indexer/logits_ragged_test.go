@@ -116,7 +116,7 @@ func TestLogitsRagged(t *testing.T) {
 	for _, f := range indexFormats {
 		rng := rand.New(rand.NewPCG(19, uint64(f)))
 		numbers := func() []int {
-			v := make([]int, indexer.D)
+			v := make([]int, cache.IndexDim)
 			for i := range v {
 				v[i] = rng.IntN(5) - 2
 			}

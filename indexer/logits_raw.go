@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -72,10 +73,10 @@ func (o *Logits) checkRaw(op string, t int, a LogitsArgs) error {
 	}
 	h, r := o.cfg.Heads, a.Raw
 	if err := opkit.First(
-		pkg.Check(op, "Raw.Q", r.Q, tensor.BF16, t, h, D),
+		pkg.Check(op, "Raw.Q", r.Q, tensor.BF16, t, h, cache.IndexDim),
 		pkg.Check(op, "Raw.Positions", r.Positions, tensor.I32, t),
 		pkg.Check(op, "Raw.Weights", r.Weights, tensor.BF16, t, h),
-		pkg.Check(op, "Raw.Table", r.Table, tensor.F32, -1, RopeDim),
+		pkg.Check(op, "Raw.Table", r.Table, tensor.F32, -1, cache.RopeDim),
 		checkScale(op, "Raw.SoftmaxScale", r.SoftmaxScale),
 		checkScale(op, "Raw.HeadScale", r.HeadScale),
 	); err != nil {

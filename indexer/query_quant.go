@@ -16,10 +16,6 @@ const DefaultSoftmaxScale float32 = 0.08838834764831845
 // DefaultHeadScale is the scale of a sum over heads, heads^-0.5 rounded to f32.
 func DefaultHeadScale(heads int) float32 { return float32(1 / math.Sqrt(float64(heads))) }
 
-// QueryQuantVariants are the variants of QueryQuant, best first: VariantDA has all memory
-// by address.
-var QueryQuantVariants = opkit.Builds("idx_query_quant")
-
 // QueryQuantConfig says what a QueryQuant is built for.
 type QueryQuantConfig struct {
 	Format       cache.IndexKeyFormat // that of the keys which the queries are for
@@ -27,7 +23,7 @@ type QueryQuantConfig struct {
 	Hadamard     bool                 // mix the 128 numbers before quantising; then the keys have to be mixed too
 	SoftmaxScale float32              // 0: DefaultSoftmaxScale
 	HeadScale    float32              // 0: DefaultHeadScale of the number of heads
-	Variant      string               // one of QueryQuantVariants; "" picks the best
+	Variant      string               // a build, as vkmla info lists them; "" picks the best
 }
 
 // QueryQuantArgs are the tensors of one QueryQuant.
@@ -85,7 +81,7 @@ func NewQueryQuant(dev *vk.Device, cfg QueryQuantConfig) (*QueryQuant, error) {
 	if cfg.SoftmaxScale == 0 {
 		cfg.SoftmaxScale = DefaultSoftmaxScale
 	}
-	variant, err := pkg.Choose(dev, op, QueryQuantVariants, cfg.Variant, 0)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("idx_query_quant"), cfg.Variant, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -116,11 +112,11 @@ func (o *QueryQuant) Record(rec *vk.Recorder, a QueryQuantArgs) error {
 		table = tensor.BF16
 	}
 	if err := opkit.First(
-		pkg.Check(op, "Q", a.Q, tensor.BF16, -1, -1, D),
+		pkg.Check(op, "Q", a.Q, tensor.BF16, -1, -1, cache.IndexDim),
 		pkg.Range(op, "Q heads", h, 1, MaxHeads),
 		pkg.Check(op, "Positions", a.Positions, tensor.I32, t),
 		pkg.Check(op, "Weights", a.Weights, tensor.BF16, t, h),
-		pkg.Check(op, "Table", a.Table, table, -1, RopeDim),
+		pkg.Check(op, "Table", a.Table, table, -1, cache.RopeDim),
 		pkg.Check(op, "Codes", a.Codes, tensor.U8, t, h, o.cfg.Format.RowBytes()),
 		pkg.Check(op, "WeightsOut", a.WeightsOut, tensor.F32, t, h),
 	); err != nil {

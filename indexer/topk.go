@@ -16,13 +16,10 @@ import (
 // shared memory; with less it is half of that.
 const MaxK = 2048
 
-// TopKVariants are the variants of TopK, best first.
-var TopKVariants = opkit.Builds("idx_topk")
-
 // TopKConfig says what a TopK is built for.
 type TopKConfig struct {
 	K       int    // width of the selection, 1 to MaxK
-	Variant string // one of TopKVariants; "" picks the best
+	Variant string // a build, as vkmla info lists them; "" picks the best
 
 	// Workgroups is the number of workgroups that fill the device; 0 asks the device. Long rows are
 	// sliced where there are fewer rows than that.
@@ -105,7 +102,7 @@ func NewTopK(dev *vk.Device, cfg TopKConfig) (*TopK, error) {
 
 func newTopK(dev *vk.Device, cfg TopKConfig, tune *tuning.TopK) (*TopK, error) {
 	const op = "new top-k"
-	variant, err := pkg.Choose(dev, op, TopKVariants, cfg.Variant, 0)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("idx_topk"), cfg.Variant, 0)
 	if err != nil {
 		return nil, err
 	}

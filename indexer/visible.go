@@ -10,9 +10,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// VisibleVariants are the variants of Visible: one build, which needs no feature.
-var VisibleVariants = opkit.Builds("idx_visible")
-
 // VisibleConfig configures a Visible.
 type VisibleConfig struct {
 	Ratio   int    // tokens of an entry, 1..cache.MaxRatio
@@ -49,7 +46,7 @@ func NewVisible(dev *vk.Device, cfg VisibleConfig) (*Visible, error) {
 	if err := pkg.Range("visible", "Ratio", cfg.Ratio, 1, cache.MaxRatio); err != nil {
 		return nil, err
 	}
-	variant, err := pkg.Choose(dev, "visible", VisibleVariants, cfg.Variant, 0)
+	variant, err := pkg.Choose(dev, "visible", opkit.Builds("idx_visible"), cfg.Variant, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +60,7 @@ func NewVisible(dev *vk.Device, cfg VisibleConfig) (*Visible, error) {
 }
 
 // Variant is the name of the variant that was chosen.
-func (o *Visible) Variant() string { return VariantBase }
+func (o *Visible) Variant() string { return opkit.Base }
 
 // Record checks the arguments and records the launch. Errors: vk.ErrArgument, with
 // nothing recorded; those of vk.Recorder.Dispatch.
@@ -91,7 +88,7 @@ func (o *Visible) Record(rec *vk.Recorder, a VisibleArgs) error {
 	if push.Limit == 0 {
 		push.Limit = math.MaxInt32
 	}
-	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(opkit.CeilDiv(t, group)), 1, 1},
 		Bind: []vk.View{a.Positions.View(), opkit.Present(o.dev, a.IsValid), a.Lens.View()},
 		Push: vk.Bytes(&push),

@@ -13,13 +13,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/formula"
 	official "github.com/vkmla/vkmla/internal/lab/recorded"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
@@ -126,7 +126,7 @@ func row(t *testing.T, e *pipeline.Engine, s *pipeline.Session, layer, pool, pos
 func TestDraftFormula(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 41))
-	variants := map[model.Records]string{model.RecordsV4: attention.TwoPassPrefix + attention.VariantBase}
+	variants := map[model.Records]string{model.RecordsV4: opkit.TwoPass + opkit.Base}
 	for _, records := range []model.Records{model.RecordsV41, model.RecordsV4} {
 		c := fakemodel.V41().WithDrafts(1)
 		c.Window, c.DraftBlock = 1+rng.IntN(40), 1+rng.IntN(9)

@@ -107,9 +107,9 @@ func (c *layerCache) lay(o *EngineOptions) (err error) {
 	case model.StoreEntries:
 		rows(&to.Compressed)
 	case model.StoreState:
-		state(&to.State, model.HeadDim)
+		state(&to.State, cache.D)
 	case model.StoreKeyState:
-		state(&to.IndexState, model.IndexDim)
+		state(&to.IndexState, cache.IndexDim)
 	case model.StoreKeys:
 		to.Keys.Layout, err = cache.NewIndexKeyLayout(o.Keys, page, o.Records.KeyStride(o.Keys, page))
 		c.stride, c.parts = to.Keys.Layout.Stride, []int{o.Keys.RowBytes(), cache.IndexScaleBytes}

@@ -4,9 +4,9 @@ import (
 	"math/bits"
 
 	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline/internal/layer"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
-	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -109,7 +109,7 @@ func (e *Engine) gatherRows() error {
 		rows = max(rows, cfg.Room(e.dev).Rows())
 	}
 	var err error
-	e.workspace, err = e.count.in(vk.DeviceLocal).workspace.Tensor(e.dev, "gathered rows", tensor.BF16, rows, model.HeadDim)
+	e.workspace, err = e.count.in(vk.DeviceLocal).workspace.Tensor(e.dev, "gathered rows", tensor.BF16, rows, cache.D)
 	return err
 }
 

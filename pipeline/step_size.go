@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/pipeline/internal/layer"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
@@ -178,7 +179,7 @@ func (e *Engine) heads() int { return e.cfg.Heads / e.ranks }
 // ranksOf returns among how many devices the weights' heads are divided. Weights of a wrong shape
 // count as whole: the layers refuse them.
 func ranksOf(cfg *model.Config, layers []*model.DeviceLayer) int {
-	heads := layers[0].QB.N / model.HeadDim
+	heads := layers[0].QB.N / cache.D
 	if heads < 1 || cfg.Heads%heads != 0 || cfg.Groups%(cfg.Heads/heads) != 0 {
 		return 1
 	}

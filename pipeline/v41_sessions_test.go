@@ -5,10 +5,10 @@ import (
 	"os"
 	"testing"
 
-	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
@@ -29,7 +29,7 @@ func TestSessionsV41(t *testing.T) {
 // VKMLA_TEST_FULL=1 it runs where matrices are wanted.
 func TestEngineV41Builds(t *testing.T) {
 	full := os.Getenv("VKMLA_TEST_FULL") == "1"
-	if !full && !testkit.LeftOut(attention.VariantBase) {
+	if !full && !testkit.LeftOut(opkit.Base) {
 		t.Skip("neither VKMLA_TEST_FULL nor VKMLA_TEST_VARIANTS is set")
 	}
 	const tokens, prefill = 61, 55

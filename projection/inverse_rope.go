@@ -8,13 +8,10 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// InverseRopeVariants are the variants of InverseRope, best first.
-var InverseRopeVariants = opkit.Builds("proj_inverse_rope")
-
 // InverseRopeConfig says what an InverseRope is built for.
 type InverseRopeConfig struct {
 	MaxBytes uint64 // size of the largest O; 0: whatever a descriptor of the device can hold
-	Variant  string // one of InverseRopeVariants; "" picks the best
+	Variant  string // a build, as vkmla info lists them; "" picks the best
 }
 
 // InverseRopeArgs are the tensors of one InverseRope.
@@ -59,7 +56,7 @@ const inverseHeads = 16
 // *vk.MissingError; those of vk.Device.Kernel.
 func NewInverseRope(dev *vk.Device, cfg InverseRopeConfig) (*InverseRope, error) {
 	const op = "inverse rope"
-	variant, err := pkg.Choose(dev, op, InverseRopeVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("proj_inverse_rope"), cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -13,7 +14,7 @@ import (
 const BlockDim = 128
 
 // HeadBlocks is the number of scales of a head of the attention's output.
-const HeadBlocks = D / BlockDim
+const HeadBlocks = cache.D / BlockDim
 
 // ScaleLayout names a layout in memory of the scales of FP8 activations: tokens fastest, padded to
 // a multiple of 4, Ta = PaddedTokens(T). All scales are powers of two.
@@ -41,16 +42,13 @@ func (l ScaleLayout) String() string {
 // PaddedTokens is tokens rounded up to a multiple of 4: Ta of the shapes of scales.
 func PaddedTokens(tokens int) int { return opkit.RoundUp(tokens, 4) }
 
-// InverseRopeQuantVariants are the variants of InverseRopeQuant, best first: see VariantDA.
-var InverseRopeQuantVariants = opkit.Builds("proj_inverse_rope_quant")
-
 // InverseRopeQuantConfig says what an InverseRopeQuant is built for.
 type InverseRopeQuantConfig struct {
 	Groups   int         // G of the output projection
 	Heads    int         // P of a group
 	Scales   ScaleLayout // of the scales that are written
 	MaxBytes uint64      // size of the largest O, for variant base; 0: whatever a descriptor of the device can hold
-	Variant  string      // one of InverseRopeQuantVariants; "" picks the best
+	Variant  string      // a build, as vkmla info lists them; "" picks the best
 
 	// Subgroup is the size of subgroups inside which invocations pass numbers on; -1 stands for
 	// shared memory, 0 for what suits the device. Results do not depend on it.
@@ -121,7 +119,7 @@ func NewInverseRopeQuant(dev *vk.Device, cfg InverseRopeQuantConfig) (*InverseRo
 	if cfg.Scales != ScaleF32 && cfg.Scales != ScalePacked {
 		return nil, pkg.Wrong(op, "Scales", cfg.Scales, "ScaleF32 or ScalePacked")
 	}
-	variant, err := pkg.Choose(dev, op, InverseRopeQuantVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("proj_inverse_rope_quant"), cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +158,7 @@ func (o *InverseRopeQuant) Record(rec *vk.Recorder, a InverseRopeQuantArgs) erro
 		pkg.Range(op, "O heads", opkit.Dim(a.O, 1), heads, maxHeads),
 		pkg.Check(op, "Positions", a.Positions, tensor.I32, t),
 		table(op, a.Table),
-		pkg.CheckRows(op, "Codes", a.Codes, tensor.U8, o.cfg.Groups, t, o.cfg.Heads*D),
+		pkg.CheckRows(op, "Codes", a.Codes, tensor.U8, o.cfg.Groups, t, o.cfg.Heads*cache.D),
 		pkg.Check(op, "Scales", a.Scales, scales, o.cfg.Groups, o.cfg.Heads*perHead, padded),
 		pkg.Reach(o.dev, op, o.variant, targets...),
 	); err != nil {

@@ -11,10 +11,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// LinearVariants are the variants of Linear, best first. cmb comes before cm because bf16 holds
-// every activation, and every E4M3 weight times a power of two.
-var LinearVariants = opkit.Builds("proj_linear")
-
 // LinearConfig says what a Linear is built for.
 type LinearConfig struct {
 	N, K        int // outputs and inputs, of a group: N a multiple of 8, K of 8 (bf16 weights), 16 (FP8) or 32 (NVFP4)
@@ -188,8 +184,8 @@ func newLinear(dev *vk.Device, cfg LinearConfig, profile *tuning.Profile, kindsF
 	l.lanes = l.findLanes
 	o := &Linear{linearLayer: l}
 	var err error
-	l.variant, err = pkg.ChooseOn(dev, op, LinearVariants, cfg.Variant, uint64(largest), func(v string) error {
-		if x := cfg.Activations.row(); x.staged && v != VariantBase && v != VariantDA {
+	l.variant, err = pkg.ChooseOn(dev, op, opkit.Builds("proj_linear"), cfg.Variant, uint64(largest), func(v string) error {
+		if x := cfg.Activations.row(); x.staged && v != opkit.Base && v != opkit.DA {
 			return fmt.Errorf("%s by %s activations: %w", v, x.name, vk.ErrMissingFeature)
 		}
 		o.kinds = kindsFor(v)
@@ -219,7 +215,7 @@ func (o *Linear) build() error {
 		from = k.reach() + 1
 	}
 	o.sum = o.later(opkit.Spec{
-		Stem: "proj_linear_sum", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Write},
+		Stem: "proj_linear_sum", Variant: opkit.Base, Bindings: []vk.Access{vk.Read, vk.Write},
 		PushSize: int(unsafe.Sizeof(projLinearSumPush{})),
 	})
 	if o.cfg.OnDemand {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -131,7 +132,7 @@ func BenchmarkLinear(b *testing.B) {
 	dev := testkit.Device(b)
 	for _, layer := range benchLayers {
 		for _, f := range weightFormats {
-			for _, v := range projection.LinearVariants {
+			for _, v := range opkit.Builds("proj_linear") {
 				b.Run(fmt.Sprintf("%s/%v/%s", layer.name, f, v.Name), func(b *testing.B) {
 					cfg := layer.LinearConfig
 					cfg.Weights, cfg.Out, cfg.Variant = f, tensor.BF16, v.Name
@@ -161,7 +162,7 @@ func BenchmarkLinearTilings(all *testing.B) {
 	}
 	for _, layer := range benchLayers[:3] {
 		for _, f := range weightFormats[1:] {
-			for _, v := range []string{projection.VariantCMB, projection.VariantCM} {
+			for _, v := range []string{opkit.CMB, opkit.CM} {
 				cfg := layer.LinearConfig
 				cfg.Weights, cfg.Out, cfg.Variant = f, tensor.BF16, v
 				l := linearBench{}

@@ -9,6 +9,7 @@ import (
 	"math"
 	"unsafe"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
@@ -80,7 +81,7 @@ func newLinearChain(op string, first, second *Linear, tokens, heads, silent int)
 	}
 	missing := func(why string) error { return pkg.Wrap(op, fmt.Errorf("%w: %s", vk.ErrMissingFeature, why)) }
 	switch {
-	case first.variant == VariantBase || second.variant == VariantBase:
+	case first.variant == opkit.Base || second.variant == opkit.Base:
 		return nil, missing("device addresses")
 	case a.Activations != ActivationBF16 || b.Activations != ActivationBF16 || a.Weights != b.Weights || a.Norm != 0 || b.Norm != 0:
 		return nil, missing("layers of one format, of bf16 activations and without a norm")
@@ -89,11 +90,11 @@ func newLinearChain(op string, first, second *Linear, tokens, heads, silent int)
 	}
 	o := &LinearChain{first: first, second: second, heads: heads, apart: !tuning.MayWait(first.dev.Adapter())}
 	spec := opkit.Spec{
-		Stem: "proj_linear_chain", Variant: VariantDA, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read}, Bound: 3,
+		Stem: "proj_linear_chain", Variant: opkit.DA, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read}, Bound: 3,
 		PushSize: int(unsafe.Sizeof(projLinearChainPush{})),
 	}
 	if first.matrices() || first.halves() {
-		spec.Variant = VariantCM
+		spec.Variant = opkit.CM
 	}
 	for t := 1; t <= tokens; t++ {
 		x, y := first.division1to8(t), second.division1to8(t)
@@ -104,7 +105,7 @@ func newLinearChain(op string, first, second *Linear, tokens, heads, silent int)
 			return nil, missing("four rows of an invocation")
 		}
 		spec.Constants = opkit.Words(int(first.format.word()), int(ActivationBF16), t, x.rows, x.lanes,
-			a.N, a.K, a.Groups, b.N, b.K, b.Groups, min(heads, 1), opkit.ChainJoin.Ahead, opkit.ChainJoin.Groups, D,
+			a.N, a.K, a.Groups, b.N, b.K, b.Groups, min(heads, 1), opkit.ChainJoin.Ahead, opkit.ChainJoin.Groups, cache.D,
 			first.tune.ChainPolls, silent)
 		x.kernel = pkg.Later(first.dev, spec)
 		o.divisions = append(o.divisions, x)
@@ -120,7 +121,7 @@ func newLinearChain(op string, first, second *Linear, tokens, heads, silent int)
 
 // StateLen returns the number of u32 in the state of a chain of up to `tokens` tokens.
 func (o *LinearChain) StateLen(tokens int) int {
-	return chainHalves + tokens*(o.first.cfg.Groups*o.first.cfg.N+o.heads*D)
+	return chainHalves + tokens*(o.first.cfg.Groups*o.first.cfg.N+o.heads*cache.D)
 }
 
 // State returns the state that a chain of up to `tokens` tokens needs before the first launch:
@@ -212,7 +213,7 @@ func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 	}
 	for _, n := range launches {
 		d := vk.Dispatch{Kernel: kernel, Groups: [3]uint32{uint32(n), 1, 1}, Push: vk.Bytes(&push), Bind: bind}
-		if err := pkg.Dispatch(rec, op, VariantDA, d, targets...); err != nil {
+		if err := pkg.Dispatch(rec, op, opkit.DA, d, targets...); err != nil {
 			return err
 		}
 	}
@@ -233,7 +234,7 @@ func (o *LinearChain) check(op string, t int, a LinearChainArgs) error {
 	return opkit.First(
 		pkg.Check(op, "State", a.State, tensor.U32, -1),
 		pkg.Range(op, "State", a.State.Len(), o.StateLen(t), 1<<30),
-		pkg.Reach(o.first.dev, op, VariantDA, opkit.Target{Name: "State", T: a.State, Align: 16}),
+		pkg.Reach(o.first.dev, op, opkit.DA, opkit.Target{Name: "State", T: a.State, Align: 16}),
 		o.checkParts(op, t, a))
 }
 

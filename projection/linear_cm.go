@@ -245,7 +245,7 @@ func (k *matrixTiles) build(from int) {
 			}
 			spec := k.spec(stem, x.constants()...)
 			if x.codes != "" {
-				spec.Stem, spec.Variant = codesStems[x.codes], VariantCM
+				spec.Stem, spec.Variant = codesStems[x.codes], opkit.CM
 			}
 			spec.Subgroup, spec.Divisible = uint32(x.subgroup), true // launches of thousands of tokens
 			x.kernel = k.later(spec)

@@ -47,13 +47,13 @@ func (cfg LinearConfig) normConstants() []uint32 {
 
 // Norms tells whether a Record of t tokens can norm outputs. proj_linear_tokens1to8 and
 // proj_linear_tokens8to32 can: the last of the workgroups with some rows of the same tokens norms
-// them. Other kernels and VariantBase cannot, and a Record then refuses LinearArgs.Normed.
+// them. Other kernels and build base cannot, and a Record then refuses LinearArgs.Normed.
 func (o *Linear) Norms(t int) bool {
 	return o.mayNorm() && t > 0 && (o.cfg.MaxTokens == 0 || t <= o.cfg.MaxTokens) && o.plan(t, math.MaxInt32).norms
 }
 
 // mayNorm tells whether there are kernels that norm what they give.
-func (l *linearLayer) mayNorm() bool { return l.cfg.Norm != 0 && l.variant != VariantBase }
+func (l *linearLayer) mayNorm() bool { return l.cfg.Norm != 0 && l.variant != opkit.Base }
 
 // checkNorm looks at outputs that are normed.
 func (o *Linear) checkNorm(op string, a LinearArgs) error {

@@ -57,7 +57,7 @@ func (k *tokens1to8) build(int) {
 	for i, d := range k.passes {
 		spec := k.spec("proj_linear_tokens1to8", opkit.Words(d.tokens, d.rows, d.lanes)...)
 		if k.matrices() {
-			spec.Variant = VariantCM
+			spec.Variant = opkit.CM
 		}
 		if k.mayNorm() {
 			spec.Stem, spec.PushSize = "proj_linear_tokens1to8_norm", int(unsafe.Sizeof(projLinearNormPush{}))

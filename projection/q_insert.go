@@ -10,16 +10,13 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// QInsertVariants are the variants of QInsert, best first: see VariantDA.
-var QInsertVariants = opkit.Builds("proj_q_insert")
-
 // QInsertConfig says what a QInsert is built for.
 type QInsertConfig struct {
 	Page     int          // slots per page of the caches it will write
 	Record   cache.Record // how these store a slot; 0: cache.RecordV4
 	MaxBytes uint64       // size of the largest of them and of Q, for variant base; 0: whatever a descriptor of the device can hold
 	Eps      float32      // 0: DefaultEps
-	Variant  string       // one of QInsertVariants; "" picks the best
+	Variant  string       // a build, as vkmla info lists them; "" picks the best
 
 	// KVNorm is the type of the weights, tensor.BF16 or tensor.F32, of an RMS norm of the K rows,
 	// with the bits of QKVNorm and without its launch. 0: they are normed already.
@@ -112,7 +109,7 @@ func NewQInsert(dev *vk.Device, cfg QInsertConfig) (*QInsert, error) {
 	default:
 		return nil, pkg.Wrong(op, "KVNorm", cfg.KVNorm, "bf16, f32 or none")
 	}
-	variant, err := pkg.Choose(dev, op, QInsertVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("proj_q_insert"), cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +140,7 @@ func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 	}
 	if err := opkit.First(
 		o.checkQueries(op, a.Q),
-		columns(op, "KV", a.KV, n, a.KVAt, D),
+		columns(op, "KV", a.KV, n, a.KVAt, cache.D),
 		o.checkWeight(op, a.KVWeight),
 		pkg.Check(op, "Slots", a.Slots, tensor.I64, -1),
 		pkg.Check(op, "Positions", a.Positions, tensor.I32, n),
@@ -204,7 +201,7 @@ func (o *QInsert) checkQueries(op string, q tensor.Tensor) error {
 
 func (o *QInsert) checkWeight(op string, w tensor.Tensor) error {
 	if o.cfg.KVNorm != 0 {
-		return pkg.Check(op, "KVWeight", w, o.cfg.KVNorm, D)
+		return pkg.Check(op, "KVWeight", w, o.cfg.KVNorm, cache.D)
 	}
 	if !w.IsZero() {
 		return pkg.Wrong(op, "KVWeight", w, "absent: KVNorm is 0, so rows are normed already")

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -12,14 +13,11 @@ import (
 // MaxRank is the largest width of the query's bottleneck.
 const MaxRank = 8192
 
-// QKVNormVariants are the variants of QKVNorm, best first: see VariantDA.
-var QKVNormVariants = opkit.Builds("proj_qkv_norm")
-
 // QKVNormConfig says what a QKVNorm is built for.
 type QKVNormConfig struct {
 	Rank    int     // width of the query's bottleneck, a multiple of 8 up to MaxRank
 	Eps     float32 // 0: DefaultEps
-	Variant string  // one of QKVNormVariants; "" picks the best
+	Variant string  // a build, as vkmla info lists them; "" picks the best
 
 	// Subgroup is the size of subgroups inside which invocations pass numbers on; -1 stands for
 	// shared memory, 0 for what suits the device. Results do not depend on it.
@@ -83,7 +81,7 @@ func NewQKVNorm(dev *vk.Device, cfg QKVNormConfig) (*QKVNorm, error) {
 		return nil, err
 	}
 	cfg.Eps = eps
-	variant, err := pkg.Choose(dev, op, QKVNormVariants, cfg.Variant, 0)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("proj_qkv_norm"), cfg.Variant, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -108,11 +106,11 @@ func (o *QKVNorm) Record(rec *vk.Recorder, a QKVNormArgs) error {
 	t := opkit.Dim(a.QR, 0)
 	if err := opkit.First(
 		columns(op, "QR", a.QR, t, a.QRAt, o.cfg.Rank),
-		columns(op, "KV", a.KV, t, a.KVAt, D),
+		columns(op, "KV", a.KV, t, a.KVAt, cache.D),
 		vector(op, "QRWeight", a.QRWeight, o.cfg.Rank),
-		vector(op, "KVWeight", a.KVWeight, D),
+		vector(op, "KVWeight", a.KVWeight, cache.D),
 		pkg.Check(op, "QROut", a.QROut, tensor.BF16, t, o.cfg.Rank),
-		pkg.Check(op, "KVOut", a.KVOut, tensor.BF16, t, D),
+		pkg.Check(op, "KVOut", a.KVOut, tensor.BF16, t, cache.D),
 	); err != nil {
 		return err
 	}

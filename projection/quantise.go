@@ -10,16 +10,13 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// QuantiseVariants are the variants of Quantise, best first: see VariantDA.
-var QuantiseVariants = opkit.Builds("proj_quantise")
-
 // QuantiseConfig says what a Quantise is built for.
 type QuantiseConfig struct {
 	Format   ActivationFormat // any but ActivationBF16
 	Groups   int              // G; 0 counts as 1
 	K        int              // numbers of a group, a multiple of 128, of 512 (packed) or of 64 (NVFP4)
 	MaxBytes uint64           // size of the largest X, for variant base; 0: whatever a descriptor of the device can hold
-	Variant  string           // one of QuantiseVariants; "" picks the best
+	Variant  string           // a build, as vkmla info lists them; "" picks the best
 }
 
 // QuantiseArgs are the tensors of one Quantise.
@@ -109,7 +106,7 @@ func NewQuantise(dev *vk.Device, cfg QuantiseConfig) (*Quantise, error) {
 	if err := checkQuantise(op, cfg.Format, cfg.Groups, cfg.K); err != nil {
 		return nil, err
 	}
-	variant, err := pkg.Choose(dev, op, QuantiseVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("proj_quantise"), cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}

@@ -16,13 +16,13 @@ func TestSpecs(t *testing.T) {
 		assert.Equal(t, model.KeepWindow, s.Pool(model.StoreWindow).Keep, s.Name)
 		for _, store := range []model.Store{model.StoreState, model.StoreKeyState} {
 			if p := s.Pool(store); p != nil {
-				assert.Equal(t, s.Compression(model.HeadDim).Window()-1, p.Keep, "%s: %s", s.Name, p.Name)
+				assert.Equal(t, s.Compression(cache.D).Window()-1, p.Keep, "%s: %s", s.Name, p.Name)
 			}
 		}
 	}
-	assert.Equal(t, cache.C4Main, model.C4A.Compression(model.HeadDim))
-	assert.Equal(t, cache.C4Index, model.C4A.Compression(model.IndexDim))
-	assert.Equal(t, cache.C128Main, model.C128A.Compression(model.HeadDim))
+	assert.Equal(t, cache.C4Main, model.C4A.Compression(cache.D))
+	assert.Equal(t, cache.C4Index, model.C4A.Compression(cache.IndexDim))
+	assert.Equal(t, cache.C128Main, model.C128A.Compression(cache.D))
 	assert.Nil(t, model.Window.Pool(model.StoreEntries))
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -217,7 +218,7 @@ func (s *stepRun) cacheBytes() uint64 {
 		}
 		sum += s.longest / l.Ratio * entry
 		if l.Gated() {
-			c := l.Compression(model.HeadDim)
+			c := l.Compression(cache.D)
 			sum += c.Window() * 8 * c.Channels()
 		}
 	}

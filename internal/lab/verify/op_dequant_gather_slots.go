@@ -6,12 +6,13 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "dequant_gather_slots", Class: ClassExact, Variants: cache.GatherSlotsVariants,
+		Name: "dequant_gather_slots", Class: ClassExact, Variants: opkit.Builds("kv_gather_slots"),
 		Random: randomGatherSlots, Ref: refBy(fields, refGatherSlots), Bind: bindBy(fields, bindGatherSlots), Compare: exactly("out"),
 	})
 }

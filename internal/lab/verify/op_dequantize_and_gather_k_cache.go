@@ -6,12 +6,13 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "dequantize_and_gather_k_cache", Class: ClassExact, Variants: cache.GatherVariants,
+		Name: "dequantize_and_gather_k_cache", Class: ClassExact, Variants: opkit.Builds("kv_gather"),
 		Random: randomGather, Ref: refGather, Bind: bindGather, Compare: exactly("out_after"),
 		Timing: Timing{Suite: "memory", Sizes: gatherSizes},
 	})

@@ -8,13 +8,14 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "flashmla_sparse_decode", Class: ClassTolerance, Variants: attention.DecodeVariants,
+		Name: "flashmla_sparse_decode", Class: ClassTolerance, Variants: opkit.Decodes(),
 		Random: randomDecode, Ref: refBy(readDecode, refDecode), Bind: bindBy(readDecode, bindDecode), After: markRounded,
 		Timing: Timing{Suite: "attention", Sizes: decodeSizes, Axes: map[string]string{
 			"q": "TH", "attn_sink": "H", "swa_indices": "T", "swa_lens": "T", "extra_indices": "T", "extra_lens": "T", "out": "TH", "lse": "TH",
@@ -77,7 +78,7 @@ func randomDecode(seed uint64) []Case {
 			Name:   fmt.Sprintf("t%d_h%d_swa%d_topk%d", x.t, x.h, x.window, x.topk),
 			About:  x.about,
 			Params: map[string]any{"softmax_scale": float64(attention.DefaultScale)},
-			In:     Arrays{"q": normalBF16(rng, x.deviation, x.t, x.h, attention.D)},
+			In:     Arrays{"q": normalBF16(rng, x.deviation, x.t, x.h, cache.D)},
 		}
 		for _, s := range []struct {
 			name  string
@@ -121,7 +122,7 @@ type decodeInput struct {
 
 func readDecode(c Case) (x decodeInput, err error) {
 	in := c.Input()
-	x.q = in.Array("q", vectors.U16, -1, -1, attention.D)
+	x.q = in.Array("q", vectors.U16, -1, -1, cache.D)
 	x.tokens, x.heads = x.q.Dim(0), x.q.Dim(1)
 	x.sink = in.Optional("attn_sink", vectors.F32, x.heads)
 	x.win, x.comp = slotsInput(in, "swa", x.tokens), slotsInput(in, "extra", x.tokens)
@@ -130,7 +131,7 @@ func readDecode(c Case) (x decodeInput, err error) {
 		in.Array("swa_cache", vectors.U8, -1, -1) // fails, and says that it is missing
 	}
 	if in.Has("cos_sin_rows") {
-		x.table, x.eps = in.Array("cos_sin_rows", vectors.F32, -1, projection.RopeDim), float32(in.Float("eps"))
+		x.table, x.eps = in.Array("cos_sin_rows", vectors.F32, -1, cache.RopeDim), float32(in.Float("eps"))
 		x.rows = in.Array("positions", vectors.I64, x.tokens)
 		if in.Err() == nil {
 			err = x.norm(c)
@@ -151,9 +152,9 @@ func (x *decodeInput) norm(c Case) error {
 	for i := range none {
 		none[i] = -1
 	}
-	err = projection.QInsertRef(q, x.heads, make([]uint16, x.tokens*attention.D), none, x.rows.I32(), x.table.F32(), x.eps, nil,
+	err = projection.QInsertRef(q, x.heads, make([]uint16, x.tokens*cache.D), none, x.rows.I32(), x.table.F32(), x.eps, nil,
 		cache.Layout{Page: 1, Stride: cache.SlotBytes})
-	x.raw, x.q = x.q, vectors.FromU16(q, x.tokens, x.heads, attention.D)
+	x.raw, x.q = x.q, vectors.FromU16(q, x.tokens, x.heads, cache.D)
 	return err
 }
 
@@ -162,7 +163,7 @@ func refDecode(x decodeInput) (Arrays, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Arrays{"out": vectors.FromF32(out, x.tokens, x.heads, attention.D), "lse": vectors.FromF32(lse, x.tokens, x.heads)}, nil
+	return Arrays{"out": vectors.FromF32(out, x.tokens, x.heads, cache.D), "lse": vectors.FromF32(lse, x.tokens, x.heads)}, nil
 }
 
 func bindDecode(b Build, x decodeInput) (Bound, error) {
@@ -172,7 +173,7 @@ func bindDecode(b Build, x decodeInput) (Bound, error) {
 	return bound(op, err, func(r *Rig) Launch {
 		a := attention.DecodeArgs{
 			Window: slotSet(r, x.win, decodeWindowSlots), Compressed: slotSet(r, x.comp, decodeSlots), Sink: r.Shared(x.sink, tensor.F32),
-			Out: r.SharedOut(tensor.BF16, x.tokens, x.heads, attention.D), LSE: r.SharedOut(tensor.F32, x.tokens, x.heads),
+			Out: r.SharedOut(tensor.BF16, x.tokens, x.heads, cache.D), LSE: r.SharedOut(tensor.F32, x.tokens, x.heads),
 			Scratch: r.Scratch(op.ScratchBytes(x.tokens, x.win.Width, topk)),
 		}
 		if len(x.raw.Shape) > 0 && op.NormsQueries(x.tokens, x.win.Width, topk) {
@@ -229,8 +230,8 @@ func decodeSize(batch, heads, topk, window, page int) Size {
 // decodeRecords returns a size with caches of any record.
 func decodeRecords(batch, heads, topk, window, page int, win, comp cache.Record) Size {
 	rows := float64(batch * (topk + window))
-	bytes := float64(batch * (window*(win.SlotBytes()+4) + topk*(comp.SlotBytes()+4) + heads*2*2*attention.D))
-	work := Work{Bytes: bytes, Flop: 4 * rows * float64(heads) * attention.D}
+	bytes := float64(batch * (window*(win.SlotBytes()+4) + topk*(comp.SlotBytes()+4) + heads*2*2*cache.D))
+	work := Work{Bytes: bytes, Flop: 4 * rows * float64(heads) * cache.D}
 	name := fmt.Sprintf("heads=%d/topk=%d/window=%d/batch=%d", heads, topk, window, batch)
 	if win != cache.RecordV4 {
 		name += fmt.Sprintf("/records=%s+%s", win, comp)
@@ -240,7 +241,7 @@ func decodeRecords(batch, heads, topk, window, page int, win, comp cache.Record)
 		Work: work, Touched: int(work.Bytes), MostSets: 512, MaxBytes: decodeSlots * 600, Launches: 8, Floor: true,
 		Make: func(rng *rand.Rand) Case {
 			c := Case{Params: map[string]any{"softmax_scale": float64(attention.DefaultScale)}, In: Arrays{
-				"q": manyBF16(rng, 1, batch, heads, attention.D), "attn_sink": manyF32(rng, heads)}}
+				"q": manyBF16(rng, 1, batch, heads, cache.D), "attn_sink": manyF32(rng, heads)}}
 			addRows(rng, c, "swa", batch, window, 64, win)
 			if page > 0 {
 				addRows(rng, c, "extra", batch, topk, page, comp)

@@ -10,6 +10,7 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -17,7 +18,7 @@ import (
 
 func init() {
 	Register(Op{
-		Name: "flashmla_sparse_prefill", Class: ClassTolerance, Variants: attention.PrefillVariants,
+		Name: "flashmla_sparse_prefill", Class: ClassTolerance, Variants: opkit.Builds("attn_prefill"),
 		Random: randomPrefill, Ref: refPrefill, Bind: bindPrefill, After: markRounded,
 		Timing: Timing{Suite: "attention", Sizes: prefillSizes, Axes: map[string]string{
 			"q": "TH", "attn_sink": "H", "indices": "T", "topk_length": "T", "out": "TH", "lse": "TH",
@@ -91,7 +92,7 @@ func randomPrefill(seed uint64) []Case {
 		{69, 4, 17, 2, false, true, false}, {1, 8, 700, 321, true, false, false}, {3, 61, 40, 90, true, true, true},
 	} {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
-		kv := normalBF16(rng, 1, x.s, 1, attention.D).U16()
+		kv := normalBF16(rng, 1, x.s, 1, cache.D).U16()
 		used, idx := map[int32]bool{}, make([]int32, x.t*x.k)
 		for j := range idx {
 			idx[j] = int32(rng.IntN(x.s))
@@ -102,15 +103,15 @@ func randomPrefill(seed uint64) []Case {
 		}
 		for row := range x.s { // a row on no list must not be read
 			if !used[int32(row)] {
-				for d := range attention.D {
-					kv[row*attention.D+d] = 0xFFFF
+				for d := range cache.D {
+					kv[row*cache.D+d] = 0xFFFF
 				}
 			}
 		}
 		c := Case{
 			Name:   fmt.Sprintf("t%d_h%d_topk%d_s%d", x.t, x.h, x.k, x.s),
 			Params: map[string]any{"sm_scale": float64(attention.DefaultScale)},
-			In: Arrays{"q": normalBF16(rng, 1+float64(i%3), x.t, x.h, attention.D), "kv": vectors.FromU16(kv, x.s, 1, attention.D),
+			In: Arrays{"q": normalBF16(rng, 1+float64(i%3), x.t, x.h, cache.D), "kv": vectors.FromU16(kv, x.s, 1, cache.D),
 				"indices": vectors.FromI32(idx, x.t, x.k)},
 		}
 		if x.lens {
@@ -149,9 +150,9 @@ type prefillInput struct {
 
 func readPrefill(c Case) (x prefillInput, err error) {
 	in := c.Input()
-	x.q = in.Array("q", vectors.U16, -1, -1, attention.D)
+	x.q = in.Array("q", vectors.U16, -1, -1, cache.D)
 	x.tokens, x.heads = x.q.Dim(0), x.q.Dim(1)
-	x.kv = in.Array("kv", vectors.U16, -1, 1, attention.D)
+	x.kv = in.Array("kv", vectors.U16, -1, 1, cache.D)
 	x.rows = x.kv.Dim(0)
 	x.indices = in.Array("indices", vectors.I32, x.tokens, -1)
 	x.width = x.indices.Dim(1)
@@ -160,7 +161,7 @@ func readPrefill(c Case) (x prefillInput, err error) {
 	if err := in.Err(); err != nil || !in.Has("cos_sin_rows") {
 		return x, err
 	}
-	x.raw, x.eps, x.table = x.q, float32(in.Float("eps")), in.Array("cos_sin_rows", vectors.F32, -1, projection.RopeDim)
+	x.raw, x.eps, x.table = x.q, float32(in.Float("eps")), in.Array("cos_sin_rows", vectors.F32, -1, cache.RopeDim)
 	positions := in.Array("positions", vectors.I64, x.tokens)
 	if err := in.Err(); err != nil {
 		return x, err
@@ -178,7 +179,7 @@ func (x *prefillInput) norm() error {
 		return err
 	}
 	q, slots := x.raw.U16(), slices.Repeat([]int64{-1}, x.tokens)
-	if err := projection.QInsertRef(q, x.heads, make([]uint16, x.tokens*attention.D), slots, x.positions.I32(), x.table.F32(),
+	if err := projection.QInsertRef(q, x.heads, make([]uint16, x.tokens*cache.D), slots, x.positions.I32(), x.table.F32(),
 		x.eps, make([]byte, l.PoolBytes(1)), l); err != nil {
 		return err
 	}
@@ -194,7 +195,7 @@ func refPrefill(c Case) (Arrays, error) {
 	all := Arrays{}
 	for prefix, sink := range prefillSinks(c, x.sink, Array{}) {
 		out, maxLogits, lse := attention.PrefillRef(x.q.U16(), x.heads, x.kv.U16(), x.indices.I32(), x.width, x.lens.I32(), sink.F32(), x.scale)
-		all[prefix+"out"] = vectors.FromF32(out, x.tokens, x.heads, attention.D)
+		all[prefix+"out"] = vectors.FromF32(out, x.tokens, x.heads, cache.D)
 		all[prefix+"max_logits"], all[prefix+"lse"] = vectors.FromF32(maxLogits, x.tokens, x.heads), vectors.FromF32(lse, x.tokens, x.heads)
 	}
 	return all, nil
@@ -220,7 +221,7 @@ func bindPrefill(b Build, c Case) (Bound, error) {
 		return Bound{}, err
 	}
 	kv := x.kv
-	kv.Shape = []int{x.rows, attention.D}
+	kv.Shape = []int{x.rows, cache.D}
 	return Bound{op.Variant(), func(r *Rig) Launch {
 		in := attention.PrefillArgs{
 			Q: r.In(x.q, tensor.BF16), KV: r.Shared(kv, tensor.BF16), Indices: r.In(x.indices, tensor.I32), Lens: r.Shared(x.lens, tensor.I32),
@@ -233,7 +234,7 @@ func bindPrefill(b Build, c Case) (Bound, error) {
 		out, all := map[string]tensor.Tensor{}, []attention.PrefillArgs{}
 		for prefix, sink := range prefillSinks(c, r.Shared(x.sink, tensor.F32), tensor.Tensor{}) {
 			a := in
-			a.Sink, a.Out, a.LSE = sink, r.SharedOut(tensor.BF16, x.tokens, x.heads, attention.D), r.SharedOut(tensor.F32, x.tokens, x.heads)
+			a.Sink, a.Out, a.LSE = sink, r.SharedOut(tensor.BF16, x.tokens, x.heads, cache.D), r.SharedOut(tensor.F32, x.tokens, x.heads)
 			out[prefix+"out"], out[prefix+"lse"] = a.Out, a.LSE
 			if !x.timed {
 				a.MaxLogits = r.Out(tensor.F32, x.tokens, x.heads)
@@ -267,10 +268,10 @@ func prefillSizes(o SizeOptions) (all []Size) {
 		for _, topk := range o.pick(o.TopK, []int{640, 1152}, []int{64}) {
 			for _, rows := range o.pick(o.Rows, []int{8192, 32768}, []int{8192}) {
 				// The workspace is read over and over within one launch: it is counted once.
-				bytes := tokens*(heads*2*2*attention.D+4*topk) + rows*2*attention.D
+				bytes := tokens*(heads*2*2*cache.D+4*topk) + rows*2*cache.D
 				all = append(all, Size{
 					Name: fmt.Sprintf("tokens=%d/heads=%d/topk=%d/rows=%d", tokens, heads, topk, rows), Touched: bytes,
-					Work: Work{float64(bytes), 4 * float64(tokens*heads*topk) * attention.D},
+					Work: Work{float64(bytes), 4 * float64(tokens*heads*topk) * cache.D},
 					Make: func(rng *rand.Rand) Case { return largePrefill(rng, tokens, heads, topk, rows) },
 				})
 			}
@@ -285,7 +286,7 @@ func largePrefill(rng *rand.Rand, tokens, heads, topk, rows int) Case {
 		list[i] = rng.Int32N(int32(rows))
 	}
 	return Case{Params: map[string]any{"sm_scale": float64(attention.DefaultScale), "timed": 1}, In: Arrays{
-		"q": manyBF16(rng, 1, tokens, heads, attention.D), "kv": manyBF16(rng, 1, rows, 1, attention.D), "attn_sink": manyF32(rng, heads),
+		"q": manyBF16(rng, 1, tokens, heads, cache.D), "kv": manyBF16(rng, 1, rows, 1, cache.D), "attn_sink": manyF32(rng, heads),
 		"indices": vectors.FromI32(list, tokens, topk), "topk_length": vectors.FromI32(vectorsI32(tokens, int32(topk)), tokens),
 	}}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -19,7 +20,7 @@ func init() {
 		"fused_indexer_q_rope_quant_mxfp4": cache.IndexKeyMXFP4,
 	} {
 		Register(Op{
-			Name: name, Class: ClassExact, Variants: indexer.QueryQuantVariants,
+			Name: name, Class: ClassExact, Variants: opkit.Builds("idx_query_quant"),
 			Random: randomQueryQuant,
 			Ref:    func(c Case) (Arrays, error) { return refQueryQuant(c, format) },
 			Bind:   func(b Build, c Case) (Bound, error) { return bindQueryQuant(b, c, format) },
@@ -84,7 +85,7 @@ func randomQueries(rng *rand.Rand, n int, tame bool) []uint16 {
 		fill = append(fill, queryKinds...)
 	}
 	var q []uint16
-	row := make([]float32, indexer.D)
+	row := make([]float32, cache.IndexDim)
 	for i := range n {
 		fill[i%len(fill)](rng, row)
 		q = append(q, numfmt.BF16EncodeSlice(nil, row)...)
@@ -95,12 +96,12 @@ func randomQueries(rng *rand.Rand, n int, tame bool) []uint16 {
 // randomCosSin makes a table of cosines and sines: row 0 turns nothing, as position 0
 // does, the others turn each pair by an angle of its own.
 func randomCosSin(rng *rand.Rand, rows int) []float32 {
-	table := make([]float32, rows*indexer.RopeDim)
+	table := make([]float32, rows*cache.RopeDim)
 	for r := range rows {
-		for i := range indexer.RopeDim / 2 {
+		for i := range cache.RopeDim / 2 {
 			angle := float64(min(r, 1)) * 2 * math.Pi * rng.Float64()
-			table[r*indexer.RopeDim+i] = float32(math.Cos(angle))
-			table[r*indexer.RopeDim+indexer.RopeDim/2+i] = float32(math.Sin(angle))
+			table[r*cache.RopeDim+i] = float32(math.Cos(angle))
+			table[r*cache.RopeDim+cache.RopeDim/2+i] = float32(math.Sin(angle))
 		}
 	}
 	return table
@@ -125,9 +126,9 @@ func randomQueryQuant(seed uint64) []Case {
 		for i := range weights {
 			weights[i] = float32(rng.NormFloat64())
 		}
-		table := vectors.FromF32(randomCosSin(rng, rows), rows, indexer.RopeDim)
+		table := vectors.FromF32(randomCosSin(rng, rows), rows, cache.RopeDim)
 		if tableBF16 {
-			table = vectors.FromBF16(table.F32(), rows, indexer.RopeDim)
+			table = vectors.FromBF16(table.F32(), rows, cache.RopeDim)
 		}
 		name := fmt.Sprintf("t%d_h%d", tokens, heads)
 		params := map[string]any{"softmax_scale": indexer.DefaultSoftmaxScale, "head_scale": indexer.DefaultHeadScale(heads)}
@@ -140,7 +141,7 @@ func randomQueryQuant(seed uint64) []Case {
 		cases = append(cases, Case{
 			Name: name, Params: params,
 			In: Arrays{
-				"q":         vectors.FromU16(randomQueries(rng, tokens*heads, hadamard), tokens, heads, indexer.D),
+				"q":         vectors.FromU16(randomQueries(rng, tokens*heads, hadamard), tokens, heads, cache.IndexDim),
 				"positions": vectors.FromI64(positions, tokens), "weights": vectors.FromBF16(weights, tokens, heads), "cos_sin_rows": table,
 			},
 		})
@@ -165,7 +166,7 @@ type queryInput struct {
 // rows stand for a table of any length.
 func readQueryQuant(c Case, format cache.IndexKeyFormat) (x queryInput, err error) {
 	in := c.Input()
-	x.q = in.Array("q", vectors.U16, -1, -1, indexer.D)
+	x.q = in.Array("q", vectors.U16, -1, -1, cache.IndexDim)
 	x.tokens, x.heads = x.q.Dim(0), x.q.Dim(1)
 	positions := in.Array("positions", vectors.I64, x.tokens)
 	x.weights = in.Array("weights", vectors.U16, x.tokens, x.heads)
@@ -173,7 +174,7 @@ func readQueryQuant(c Case, format cache.IndexKeyFormat) (x queryInput, err erro
 	x.cfg = indexer.QueryQuantConfig{Format: format, TableBF16: x.table.Type == vectors.U16,
 		SoftmaxScale: float32(in.Float("softmax_scale")), HeadScale: float32(in.Float("head_scale")), Hadamard: in.IntOr("hadamard", 0) != 0}
 	if !x.cfg.TableBF16 {
-		x.table = in.Array("cos_sin_rows", vectors.F32, -1, indexer.RopeDim)
+		x.table = in.Array("cos_sin_rows", vectors.F32, -1, cache.RopeDim)
 	}
 	known := in.Optional("cos_sin_pos", vectors.I64, x.table.Dim(0))
 	if err := in.Err(); err != nil {
@@ -260,19 +261,19 @@ func bindQueryQuant(b Build, c Case, format cache.IndexKeyFormat) (Bound, error)
 }
 
 func queryQuantSizes(o SizeOptions, format cache.IndexKeyFormat) (all []Size) {
-	each := 2*indexer.D + format.RowBytes() + 2 + 4 // bytes of a head
+	each := 2*cache.IndexDim + format.RowBytes() + 2 + 4 // bytes of a head
 	if format == cache.IndexKeyMXFP4 {
 		each += indexer.Blocks
 	}
 	heads := o.indexHeads()
 	for _, t := range o.steps() {
-		bytes := t*heads*each + t*(4+4*indexer.RopeDim)
+		bytes := t*heads*each + t*(4+4*cache.RopeDim)
 		all = append(all, Size{
 			Name: fmt.Sprintf("tokens=%d/heads=%d", t, heads), Work: Work{Bytes: float64(bytes)}, Touched: bytes,
 			Make: func(rng *rand.Rand) Case {
 				table, positions := manyTurns(rng, t)
 				return Case{Params: map[string]any{"softmax_scale": indexer.DefaultSoftmaxScale, "head_scale": indexer.DefaultHeadScale(heads)},
-					In: Arrays{"q": manyBF16(rng, 1, t, heads, indexer.D), "positions": positions,
+					In: Arrays{"q": manyBF16(rng, 1, t, heads, cache.IndexDim), "positions": positions,
 						"weights": manyBF16(rng, 1, t, heads), "cos_sin_rows": table}}
 			},
 		})

@@ -12,6 +12,7 @@ import (
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
 
@@ -20,7 +21,7 @@ func init() {
 		"indexer_logits_fp8": cache.IndexKeyFP8, "indexer_logits_mxfp4": cache.IndexKeyMXFP4,
 	} {
 		Register(Op{
-			Name: name, Class: ClassTolerance, Variants: indexer.LogitsVariants,
+			Name: name, Class: ClassTolerance, Variants: opkit.Builds("idx_logits"),
 			Random:  func(seed uint64) []Case { return randomLogits(seed, format) },
 			Ref:     func(c Case) (Arrays, error) { return refLogits(c, format) },
 			Bind:    func(b Build, c Case) (Bound, error) { return bindLogits(b, c, format) },
@@ -395,11 +396,11 @@ func fillKeys(rng *rand.Rand, pool []byte, l cache.IndexKeyLayout, pages, kind i
 
 // randomIndexRow makes the codes and scales of a key, or of a query head.
 func randomIndexRow(rng *rand.Rand, format cache.IndexKeyFormat, kind int, codes, scales []byte) {
-	block, eps, largest := indexer.D, float32(1e-4), float32(448)
+	block, eps, largest := cache.IndexDim, float32(1e-4), float32(448)
 	if format == cache.IndexKeyMXFP4 {
-		block, eps, largest = indexer.D/indexer.Blocks, 6*0x1p-126, 6
+		block, eps, largest = cache.IndexDim/indexer.Blocks, 6*0x1p-126, 6
 	}
-	for b := range indexer.D / block {
+	for b := range cache.IndexDim / block {
 		v, amax := make([]float32, block), float32(0)
 		size := 1.0
 		if kind == logitsScales && format == cache.IndexKeyMXFP4 {

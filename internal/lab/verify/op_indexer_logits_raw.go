@@ -8,6 +8,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -20,7 +21,7 @@ func init() {
 		"indexer_logits_raw_fp8": cache.IndexKeyFP8, "indexer_logits_raw_mxfp4": cache.IndexKeyMXFP4,
 	} {
 		Register(Op{
-			Name: name, Class: ClassTolerance, Variants: indexer.LogitsVariants,
+			Name: name, Class: ClassTolerance, Variants: opkit.Builds("idx_logits"),
 			Random: func(seed uint64) []Case { return randomRawLogits(seed, format) },
 			Ref: func(c Case) (Arrays, error) {
 				c, err := quantisedCase(c, format)
@@ -82,9 +83,9 @@ func randomRawLogits(seed uint64, format cache.IndexKeyFormat) []Case {
 		for j := range weights {
 			weights[j] = float32(rng.NormFloat64())
 		}
-		c.In["q"] = vectors.FromU16(randomQueries(rng, s.tokens*s.heads, true), s.tokens, s.heads, indexer.D)
+		c.In["q"] = vectors.FromU16(randomQueries(rng, s.tokens*s.heads, true), s.tokens, s.heads, cache.IndexDim)
 		c.In["positions"], c.In["weights"] = vectors.FromI64(positions, s.tokens), vectors.FromBF16(weights, s.tokens, s.heads)
-		c.In["cos_sin_rows"] = vectors.FromF32(randomCosSin(rng, rows), rows, indexer.RopeDim)
+		c.In["cos_sin_rows"] = vectors.FromF32(randomCosSin(rng, rows), rows, cache.RopeDim)
 		c.Params["softmax_scale"], c.Params["head_scale"] = indexer.DefaultSoftmaxScale, indexer.DefaultHeadScale(s.heads)
 		cases = append(cases, c)
 	}

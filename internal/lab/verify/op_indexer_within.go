@@ -7,6 +7,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 )
 
 // The selection among the entries of candidate blocks: indexer_select of what these are.
@@ -15,7 +16,7 @@ func init() {
 		"indexer_within_fp8": cache.IndexKeyFP8, "indexer_within_mxfp4": cache.IndexKeyMXFP4,
 	} {
 		Register(Op{
-			Name: name, Class: ClassSet, Variants: indexer.LogitsVariants,
+			Name: name, Class: ClassSet, Variants: opkit.Builds("idx_logits"),
 			Random:  func(seed uint64) []Case { return randomWithin(seed, format) },
 			Ref:     func(c Case) (Arrays, error) { return refSelect(c, format) },
 			Bind:    func(b Build, c Case) (Bound, error) { return bindSelect(b, c, format) },

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -16,7 +17,7 @@ import (
 
 func init() {
 	Register(Op{
-		Name: "linear", Class: ClassTolerance, Variants: projection.LinearVariants,
+		Name: "linear", Class: ClassTolerance, Variants: opkit.Builds("proj_linear"),
 		Random: randomLinear, Ref: refLinear, Bind: bindLinear, Compare: compareLinear, Lacks: lacksLinear,
 		Timing: Timing{Suite: "linear", Sizes: linearSizes, Sample: sampleLinear},
 	})
@@ -34,7 +35,7 @@ const smallBlock = 32
 // lacksLinear: activations of four bits have no kernel with matrices or pairs of halves.
 func lacksLinear(c Case, variant string) bool {
 	return projection.ActivationFormat(c.Input().IntOr("activations", 0)) == projection.ActivationNVFP4 &&
-		variant != projection.VariantBase && variant != projection.VariantDA
+		variant != opkit.Base && variant != opkit.DA
 }
 
 // linearInput reads a case.

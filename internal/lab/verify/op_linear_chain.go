@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -14,7 +15,7 @@ import (
 
 func init() {
 	Register(Op{
-		Name: "linear_chain", Class: ClassTolerance, Variants: projection.LinearVariants,
+		Name: "linear_chain", Class: ClassTolerance, Variants: opkit.Builds("proj_linear"),
 		Random: randomLinearChain, Ref: refLinearChain, Bind: bindLinearChain, Compare: compareLinearChain,
 	})
 }

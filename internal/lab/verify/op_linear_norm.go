@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -13,7 +15,7 @@ import (
 
 func init() {
 	Register(Op{
-		Name: "linear_norm", Class: ClassTolerance, Variants: projection.LinearVariants,
+		Name: "linear_norm", Class: ClassTolerance, Variants: opkit.Builds("proj_linear"),
 		Random: randomLinearNorm, Ref: refLinearNorm, Bind: bindLinearNorm, Compare: compareLinearNorm,
 	})
 }
@@ -100,9 +102,9 @@ func bindLinearNorm(b Build, c Case) (Bound, error) {
 			l.Record = func(rec *vk.Recorder) error { return op.Record(rec, a) }
 			return l
 		}
-		rest := r.In(vectors.New(vectors.U16, h.T, projection.D), tensor.BF16) // which the norm takes along
+		rest := r.In(vectors.New(vectors.U16, h.T, cache.D), tensor.BF16) // which the norm takes along
 		q := projection.QKVNormArgs{QR: a.Out, QRAt: column, QRWeight: weight, QROut: normed,
-			KV: rest, KVWeight: r.In(vectors.New(vectors.U16, projection.D), tensor.BF16), KVOut: r.Out(tensor.BF16, h.T, projection.D)}
+			KV: rest, KVWeight: r.In(vectors.New(vectors.U16, cache.D), tensor.BF16), KVOut: r.Out(tensor.BF16, h.T, cache.D)}
 		l.Record = func(rec *vk.Recorder) error { return errors.Join(op.Record(rec, a), after.Record(rec, q)) }
 		return l
 	}}, nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 )
@@ -18,7 +19,7 @@ func init() {
 		"scaled_fp4_quant":          {projection.ActivationNVFP4},
 	} {
 		Register(Op{
-			Name: name, Class: ClassExact, Variants: projection.QuantiseVariants,
+			Name: name, Class: ClassExact, Variants: opkit.Builds("proj_quantise"),
 			Random: func(seed uint64) []Case { return randomQuantise(seed, formats) }, Ref: refQuantise, Bind: bindQuantise,
 			Compare: exactly("codes", "scales"),
 			Timing: Timing{Suite: "memory", Sizes: func(o SizeOptions) []Size { return quantiseSizes(o, formats) },

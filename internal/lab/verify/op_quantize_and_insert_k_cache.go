@@ -6,12 +6,13 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "quantize_and_insert_k_cache", Class: ClassExact, Variants: cache.InsertVariants,
+		Name: "quantize_and_insert_k_cache", Class: ClassExact, Variants: opkit.Builds("kv_insert"),
 		Random: randomInsert, Ref: refBy(readInsert, refInsert), Bind: bindBy(readInsert, bindInsert), Compare: exactly("cache_after"),
 		Timing: Timing{Suite: "memory", Sizes: insertSizes, Axes: map[string]string{"cache_after": "."}},
 	})

@@ -7,13 +7,14 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
 	Register(Op{
-		Name: "touch", Class: ClassExact, Variants: []vk.Variant{{Name: cache.VariantBase}},
+		Name: "touch", Class: ClassExact, Variants: []vk.Variant{{Name: opkit.Base}},
 		Random: randomTouch, Ref: refTouch, Bind: bindTouch, Compare: exactly("pool", "sink"),
 	})
 }
@@ -69,7 +70,7 @@ func bindTouch(b Build, c Case) (Bound, error) {
 	if err != nil {
 		return Bound{}, err
 	}
-	return Bound{cache.VariantBase, func(r *Rig) Launch {
+	return Bound{opkit.Base, func(r *Rig) Launch {
 		p, sink := r.In(pool, tensor.U8), r.In(vectors.FromU32(touchSink, 2), tensor.U32)
 		return Launch{Out: map[string]tensor.Tensor{"pool": p, "sink": sink},
 			Record: func(rec *vk.Recorder) error { return op.Record(rec, p, sink) }}

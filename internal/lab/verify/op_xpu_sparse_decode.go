@@ -4,7 +4,9 @@ import (
 	"strings"
 
 	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -14,8 +16,8 @@ import (
 // entries at all is left to the definition; the recorded kernel gives 0 there too.
 func init() {
 	var variants []vk.Variant
-	for _, v := range attention.PrefillVariants {
-		variants = append(variants, vk.Variant{Name: attention.TwoPassPrefix + v.Name, Requires: v.Requires})
+	for _, v := range opkit.Builds("attn_prefill") {
+		variants = append(variants, vk.Variant{Name: opkit.TwoPass + v.Name, Requires: v.Requires})
 	}
 	Register(Op{
 		Name: "xpu_sparse_decode", Class: ClassTolerance, Variants: variants,
@@ -54,7 +56,7 @@ func refXPU(c Case) (Arrays, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Arrays{"out": vectors.FromF32(out, x.tokens, x.heads, attention.D)}, nil
+	return Arrays{"out": vectors.FromF32(out, x.tokens, x.heads, cache.D)}, nil
 }
 
 func bindXPU(b Build, c Case) (Bound, error) {
@@ -65,7 +67,7 @@ func bindXPU(b Build, c Case) (Bound, error) {
 	topk, compPage := setSize(x.comp)
 	op, err := attention.NewTwoPass(b.Dev, attention.TwoPassConfig{ZeroMasked: true, DecoderConfig: attention.DecoderConfig{
 		Heads: x.heads, WindowPage: x.win.Layout.Page, CompressedPage: compPage, WindowRecord: x.win.Layout.Record,
-		CompressedRecord: setRecord(x.comp), Scale: x.scale, Variant: strings.TrimPrefix(b.Variant, attention.TwoPassPrefix),
+		CompressedRecord: setRecord(x.comp), Scale: x.scale, Variant: strings.TrimPrefix(b.Variant, opkit.TwoPass),
 	}})
 	if err != nil {
 		return Bound{}, err
@@ -73,7 +75,7 @@ func bindXPU(b Build, c Case) (Bound, error) {
 	return Bound{b.Variant, func(r *Rig) Launch {
 		a := attention.DecodeArgs{
 			Q: r.In(x.q, tensor.BF16), Window: slotSet(r, x.win, decodeWindowSlots), Compressed: slotSet(r, x.comp, decodeSlots),
-			Out: r.Out(tensor.BF16, x.tokens, x.heads, attention.D), Scratch: r.Scratch(op.ScratchBytes(x.tokens, x.win.Width, topk)),
+			Out: r.Out(tensor.BF16, x.tokens, x.heads, cache.D), Scratch: r.Scratch(op.ScratchBytes(x.tokens, x.win.Width, topk)),
 		}
 		return launch(op, a, outs{"out": a.Out})
 	}}, nil

@@ -8,12 +8,13 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "xpu_sparse_prefill", Class: ClassTolerance, Variants: attention.PrefillVariants,
+		Name: "xpu_sparse_prefill", Class: ClassTolerance, Variants: opkit.Builds("attn_prefill"),
 		Random: randomGathered, Ref: refBy(readGathered, refGathered),
 		Bind: bindBy(readGathered, bindGathered), After: markRounded, Compare: compareGathered,
 	})
@@ -71,7 +72,7 @@ func (b *gatheredBuilder) build(heads, room int) Case {
 	for h := range sink {
 		sink[h] = float32(b.rng.NormFloat64())
 	}
-	in["q"], in["sink"] = manyBF16(b.rng, 1, t, heads, attention.D), vectors.FromF32(sink, heads)
+	in["q"], in["sink"] = manyBF16(b.rng, 1, t, heads, cache.D), vectors.FromF32(sink, heads)
 	in["positions"], in["window_lens"] = vectors.FromI32(b.positions, t), vectors.FromI32(b.windowLens, t)
 	in["window_slots"] = vectors.FromI32(b.window, t, b.rows.Window)
 	if b.rows.Ratio > 0 {
@@ -105,7 +106,7 @@ func (b *gatheredBuilder) pages(in Arrays, name string, page, requests, length i
 			slots = append(slots, int64(tab.Slot(int32(r), i)))
 		}
 	}
-	rows := manyBF16(b.rng, 1, len(slots), attention.D).U16()
+	rows := manyBF16(b.rng, 1, len(slots), cache.D).U16()
 	if err := cache.InsertRef(pool.Data, cache.Layout{Page: page, Stride: stride, Record: record}, rows, slots); err != nil {
 		panic(err) // of sizes that are written above
 	}
@@ -154,7 +155,7 @@ type gatheredInput struct {
 
 func readGathered(c Case) (x gatheredInput, err error) {
 	in := c.Input()
-	x.q = in.Array("q", vectors.U16, -1, -1, attention.D)
+	x.q = in.Array("q", vectors.U16, -1, -1, cache.D)
 	x.tokens, x.heads = x.q.Dim(0), x.q.Dim(1)
 	x.sink, x.positions = in.Array("sink", vectors.F32, x.heads), in.Array("positions", vectors.I32, x.tokens)
 	x.requests, x.room, x.picks = in.Array("requests", vectors.I32, -1, 3).I32(), in.Int("room"), in.Int("picks")
@@ -181,7 +182,7 @@ func readGathered(c Case) (x gatheredInput, err error) {
 	for r := range slices.Chunk(x.requests, 3) {
 		longest = max(longest, int(r[2]))
 	}
-	x.rows = x.rows.Divide(uint64(x.room)*2*attention.D, x.tokens, len(x.requests)/3, longest)
+	x.rows = x.rows.Divide(uint64(x.room)*2*cache.D, x.tokens, len(x.requests)/3, longest)
 	return x, nil
 }
 
@@ -190,7 +191,7 @@ func refGathered(x gatheredInput) (Arrays, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Arrays{"out": vectors.FromBF16(out, x.tokens, x.heads, attention.D), "lse": vectors.FromF32(lse, x.tokens, x.heads)}, nil
+	return Arrays{"out": vectors.FromBF16(out, x.tokens, x.heads, cache.D), "lse": vectors.FromF32(lse, x.tokens, x.heads)}, nil
 }
 
 func bindGathered(b Build, x gatheredInput) (Bound, error) {
@@ -221,8 +222,8 @@ func bindGathered(b Build, x gatheredInput) (Bound, error) {
 		a := attention.GatheredArgs{Q: r.In(x.q, tensor.BF16), Positions: r.In(x.positions, tensor.I32), Pieces: len(plan.Heads),
 			Plan: attention.PlanTensors{Places: flat(plan.Places, x.tokens, 4), Heads: flat(plan.Heads, len(plan.Heads), 2, 2),
 				Runs: flat(plan.Runs, len(plan.Runs), 4)},
-			Workspace: r.Out(tensor.BF16, x.rows.Rows(), attention.D), Sink: r.In(x.sink, tensor.F32),
-			Out: r.Out(tensor.BF16, x.tokens, x.heads, attention.D), LSE: r.Out(tensor.F32, x.tokens, x.heads),
+			Workspace: r.Out(tensor.BF16, x.rows.Rows(), cache.D), Sink: r.In(x.sink, tensor.F32),
+			Out: r.Out(tensor.BF16, x.tokens, x.heads, cache.D), LSE: r.Out(tensor.F32, x.tokens, x.heads),
 			Scratch: r.Scratch(op.ScratchBytes(x.tokens)),
 			Window:  attention.PagedRows{Cache: kvCache(r.In(x.windowPool, tensor.U8), x.window.Layout), Table: r.In(x.windowTable, tensor.I32)}}
 		if x.entries != nil {

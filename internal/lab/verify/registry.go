@@ -14,7 +14,7 @@
 //
 //	func init() {
 //		Register(Op{
-//			Name: "my_op", Class: ClassExact, Variants: cache.MyOpVariants,
+//			Name: "my_op", Class: ClassExact, Variants: opkit.Builds("kv_my_op"),
 //			Random: func(seed uint64) []Case { ... }, // inputs only
 //			Ref:    refBy(fields, func(x myInput) (Arrays, error) { ... }),
 //			Bind: bindBy(fields, func(b Build, x myInput) (Bound, error) {

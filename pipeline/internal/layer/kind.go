@@ -24,8 +24,8 @@ const (
 
 	label = "layer step" // of the memory that a kind allocates
 
-	headDim  = model.HeadDim
-	indexDim = model.IndexDim
+	headDim  = cache.D
+	indexDim = cache.IndexDim
 )
 
 // KindConfig says what a Kind is built for.

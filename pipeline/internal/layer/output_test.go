@@ -14,6 +14,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
@@ -164,7 +165,7 @@ func TestLSENotJoined(t *testing.T) {
 			kind.LSE = lse
 			k := must[*Kind](t)(NewKind(dev, kind))
 			l := must[*Layer](t)(k.NewLayer(t.Context(), layers[0]))
-			if l.oa.op.Variant() == projection.VariantBase {
+			if l.oa.op.Variant() == opkit.Base {
 				require.NoError(t, errors.Join(l.Close(), k.Close()))
 				t.Skip("no chain without device addresses")
 			}
