@@ -90,7 +90,7 @@ func checkDecode(dev *vk.Device, op string, cfg DecoderConfig, a DecodeArgs) err
 		pkg.Optional(op, "Sink", a.Sink, tensor.F32, h),
 		pkg.Check(op, "Out", a.Out, tensor.BF16, t, h, cache.D),
 		pkg.Optional(op, "LSE", a.LSE, tensor.F32, t, h),
-	); err != nil || a.Compressed.IsZero() {
+	); err != nil || a.Compressed.isZero() {
 		return err
 	}
 	if cfg.CompressedPage == 0 {

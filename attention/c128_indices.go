@@ -69,9 +69,6 @@ func NewC128Indices(dev *vk.Device, cfg C128IndicesConfig) (*C128Indices, error)
 	return &C128Indices{dev, k, cfg.Ratio}, nil
 }
 
-// Variant returns the name of the build in use.
-func (o *C128Indices) Variant() string { return opkit.Base }
-
 // Record checks the tensors and records the operation.
 //
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.

@@ -60,9 +60,6 @@ func NewCombineIndices(dev *vk.Device, cfg CombineIndicesConfig) (*CombineIndice
 	return &CombineIndices{dev, k}, nil
 }
 
-// Variant returns the name of the build in use.
-func (o *CombineIndices) Variant() string { return opkit.Base }
-
 // Record checks the arguments and records the operation.
 //
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.

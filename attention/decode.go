@@ -37,7 +37,7 @@ type DecoderConfig struct {
 	Workgroups int     // that fill the device, for that rule; 0: as the device says
 
 	// Workspace is the most bytes of rows that a twopass variant dequantises at a time; 0:
-	// DefaultWorkspace. The rows of vk.Caps.StorageAlignment/4 tokens may take more.
+	// defaultWorkspace. The rows of vk.Caps.StorageAlignment/4 tokens may take more.
 	Workspace uint64
 
 	// Invariant gives a token the same bits whatever T is and wherever in it the token stands. It
@@ -56,8 +56,8 @@ type SlotSet struct {
 	Lens    tensor.Tensor // [T] i32: entries of each list that count
 }
 
-// IsZero reports whether the set is absent.
-func (s SlotSet) IsZero() bool { return s.Cache.Pool.IsZero() }
+// isZero reports whether the set is absent.
+func (s SlotSet) isZero() bool { return s.Cache.Pool.IsZero() }
 
 // DecodeArgs are the tensors of one Decoder step.
 type DecodeArgs struct {
@@ -80,8 +80,8 @@ type InverseRope struct {
 	Table     tensor.Tensor // [rows, 64] f32: a position's 32 cosines, then its sines
 }
 
-// IsZero reports whether the output stays rotated.
-func (o InverseRope) IsZero() bool { return o.Table.IsZero() && o.Positions.IsZero() }
+// isZero reports whether the output stays rotated.
+func (o InverseRope) isZero() bool { return o.Table.IsZero() && o.Positions.IsZero() }
 
 // Decoder is sparse MLA over paged caches: every token attends the slots of its two index
 // lists, one softmax over both. The fused variants decode pages as they read them; the twopass
@@ -330,7 +330,7 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 	}
 	dummy := o.dev.Dummy()
 	pools := []opkit.Target{{T: win.Cache.Pool, Access: vk.Read}, {T: tensor.Of(dummy, tensor.U8, int(dummy.Size)), Access: vk.Read}}
-	if !comp.IsZero() {
+	if !comp.isZero() {
 		pools[1].T = comp.Cache.Pool
 		p.Flags |= flagComp
 		p.CompAddr, p.CompWidth = comp.Cache.Pool.View().Address(), uint32(comp.Indices.Shape[1])
@@ -340,16 +340,16 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 		opkit.Present(o.dev, a.Sink), a.Out.View(), opkit.Written(a.LSE, a.Out), part, ml}
 	if o.tilings[plan.build].rotates {
 		var angles InverseRope
-		if splits == 1 && !a.InverseRope.IsZero() {
+		if splits == 1 && !a.InverseRope.isZero() {
 			angles = a.InverseRope
 			p.Flags |= flagUnrope
 		}
-		if !a.Norm.IsZero() {
+		if !a.Norm.isZero() {
 			angles = InverseRope{a.Norm.Positions, a.Norm.Table}
 			p.Flags |= flagNorm
 			p.Eps = a.Norm.Eps
 		}
-		if !angles.IsZero() {
+		if !angles.isZero() {
 			p.TableRows = uint32(angles.Table.Shape[0])
 		}
 		bind = append(bind, opkit.Present(o.dev, angles.Positions), opkit.Present(o.dev, angles.Table))

@@ -28,7 +28,7 @@ func (o *Decoder) RecordParts(rec *vk.Recorder, a DecodeArgs) (Parts, error) {
 		return Parts{}, pkg.Wrong(op, "Q", a.Q, "so few tokens that all their parts fit the scratch memory")
 	case !a.LSE.IsZero():
 		return Parts{}, pkg.Wrong(op, "LSE", a.LSE, "absent")
-	case !a.InverseRope.IsZero():
+	case !a.InverseRope.isZero():
 		return Parts{}, pkg.Wrong(op, "InverseRope", a.InverseRope.Table, "absent")
 	}
 	return o.record(op, rec, a)

@@ -69,3 +69,10 @@ func Merge(dev *vk.Device, variant string, rec *vk.Recorder, ml, out tensor.Tens
 	}
 	return m.record(rec, ml.View(), out.View(), out.Shape[1], a.Sink, a.Out, a.LSE, top, a.InverseRope)
 }
+
+// References of parts of operations.
+var (
+	MergeRef         = mergeRef
+	PackIndicesRef   = packIndicesRef
+	PlacedIndicesRef = placedIndicesRef
+)

@@ -55,9 +55,6 @@ func NewGlobalTopK(dev *vk.Device, cfg GlobalTopKConfig) (*GlobalTopK, error) {
 	return &GlobalTopK{dev, k}, nil
 }
 
-// Variant returns the name of the build in use.
-func (o *GlobalTopK) Variant() string { return opkit.Base }
-
 // Record checks the tensors and records the operation.
 //
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.

@@ -74,7 +74,7 @@ func (m merge) record(rec *vk.Recorder, ml, out vk.View, splits int, sink, dst, 
 	const op = "merge"
 	t, heads := dst.Shape[0], dst.Shape[1]
 	p := attnMergePush{Heads: uint32(heads), Splits: uint32(splits), Flags: outputFlags(sink, lse, maxLogits), TableRows: 1}
-	if !turn.IsZero() {
+	if !turn.isZero() {
 		p.Flags |= flagUnrope
 		p.TableRows = uint32(turn.Table.Shape[0])
 	}

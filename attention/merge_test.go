@@ -46,7 +46,7 @@ func TestMergeRef(t *testing.T) {
 				acc[i][d] = float64(out[d]) * l[i]
 			}
 		}
-		got, lse := MergeRef(m, l, acc, sink)
+		got, lse := mergeRef(m, l, acc, sink)
 		assert.False(t, math.Abs(lse-float64(wantLSE)) > 1e-5, "sink %g: lse %g, want %g", sink, lse, wantLSE)
 		for d := range cache.D {
 			if math.Abs(got[d]-float64(want[d])) > 1e-6 {
@@ -54,7 +54,7 @@ func TestMergeRef(t *testing.T) {
 			}
 		}
 	}
-	if out, lse := MergeRef([]float64{1, 2}, []float64{0, 0}, [][]float64{nil, nil}, 0); !math.IsInf(lse, 1) || out[0] != 0 {
+	if out, lse := mergeRef([]float64{1, 2}, []float64{0, 0}, [][]float64{nil, nil}, 0); !math.IsInf(lse, 1) || out[0] != 0 {
 		t.Errorf("empty parts: lse %g, out %g", lse, out[0])
 	}
 }

@@ -39,9 +39,9 @@ func (o packIndices) record(rec *vk.Recorder, win, comp SlotSet, keepMasked bool
 		CompWidth: uint32(topk), WinWidth: uint32(opkit.Dim(win.Indices, 1)),
 		WinRow0: uint32(t * topk), Width: uint32(opkit.Dim(packed, 1)),
 		WinSlots: uint32(win.Cache.Slots()),
-		Flags:    opkit.Bit(0, !comp.IsZero()) | opkit.Bit(1, keepMasked),
+		Flags:    opkit.Bit(0, !comp.isZero()) | opkit.Bit(1, keepMasked),
 	}
-	if !comp.IsZero() {
+	if !comp.isZero() {
 		p.CompSlots = uint32(comp.Cache.Slots())
 	}
 	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{

@@ -225,7 +225,7 @@ func (o *Prefill) checkArgs(op string, a PrefillArgs) error {
 		return err
 	}
 	switch norms := o.NormsQueries(t, a.Indices.Shape[1]); {
-	case !norms && !a.Norm.IsZero():
+	case !norms && !a.Norm.isZero():
 		return pkg.Wrong(op, "Norm", a.Norm.Table, "absent: see Prefill.NormsQueries")
 	case norms && t > 0:
 		if err := checkNorm(o.dev, op, t, a.Norm); err != nil {

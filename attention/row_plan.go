@@ -12,8 +12,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// DefaultWorkspace is the most memory for gathered rows at a time, in bytes.
-const DefaultWorkspace = 256 << 20
+// defaultWorkspace is the most memory for gathered rows at a time, in bytes.
+const defaultWorkspace = 256 << 20
 
 // RowConfig describes the rows that tokens of a layer attend, and the room for them.
 type RowConfig struct {
@@ -56,7 +56,7 @@ func (c RowConfig) ListBytes(tokens int) uint64 {
 // addresses reaches only what a descriptor holds.
 func WorkspaceBytes(dev *vk.Device, variant string, offered uint64) uint64 {
 	a := dev.Adapter()
-	offered = min(cmp.Or(offered, DefaultWorkspace), cmp.Or(a.Caps.MaxBuffer, math.MaxUint64))
+	offered = min(cmp.Or(offered, defaultWorkspace), cmp.Or(a.Caps.MaxBuffer, math.MaxUint64))
 	if variant == opkit.Base || len(a.Caps.Missing(shaders.Requires(opkit.Stem("attn_prefill", opkit.DA)))) > 0 {
 		return min(offered, a.Caps.MaxStorageBufferRange)
 	}

@@ -146,7 +146,7 @@ func (o *TwoPass) Record(rec *vk.Recorder, a DecodeArgs) error {
 func (o *TwoPass) record(rec *vk.Recorder, op string, p twoPassPiece) error {
 	a := p.args
 	for i, s := range []SlotSet{a.Compressed, a.Window} {
-		if s.IsZero() || opkit.Dim(s.Indices, 1) == 0 {
+		if s.isZero() || opkit.Dim(s.Indices, 1) == 0 {
 			continue
 		}
 		flat := tensor.Of(s.Indices.View(), tensor.I32, s.Indices.Len())
@@ -206,7 +206,7 @@ func (o *TwoPass) divide(op string, a DecodeArgs, low, high, window, topk int) (
 		return w, err
 	}
 	for i, s := range []SlotSet{a.Compressed, a.Window} {
-		if s.IsZero() || opkit.Dim(s.Indices, 1) == 0 {
+		if s.isZero() || opkit.Dim(s.Indices, 1) == 0 {
 			continue
 		}
 		name, build := []string{"Compressed", "Window"}[i], o.gather[i].Variant()

@@ -30,7 +30,7 @@ func twoPassRef(q []uint16, heads int, window, compressed *Slots, sink []float32
 		}
 		rows = append(rows, part...)
 	}
-	packed, lens := PackIndicesRef(tokens, window, compressed, width, zeroMasked)
+	packed, lens := packIndicesRef(tokens, window, compressed, width, zeroMasked)
 	out, _, lse = prefillRef(q, heads, rows, packed, width, lens, sink, scale, values)
 	return out, lse, nil
 }

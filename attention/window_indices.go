@@ -66,9 +66,6 @@ func NewWindowIndices(dev *vk.Device, cfg WindowIndicesConfig) (*WindowIndices, 
 	return &WindowIndices{dev, cfg, k}, nil
 }
 
-// Variant returns the name of the build in use.
-func (o *WindowIndices) Variant() string { return opkit.Base }
-
 // Record checks the tensors and records the operation.
 //
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.

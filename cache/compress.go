@@ -91,11 +91,11 @@ type CompressArgs struct {
 // throughout; the rotation of keys is the flag "rotate" of class Compressor in
 // DeepSeek-V4's inference/model.py.
 type Compress struct {
-	dev     *vk.Device
-	cfg     CompressConfig
-	variant string
-	kernel  *vk.Kernel
-	most    int // workgroups of a launch that does not save
+	dev *vk.Device
+	cfg CompressConfig
+	built
+	kernel *vk.Kernel
+	most   int // workgroups of a launch that does not save
 }
 
 // kvCompressPush is the push block of kv_compress.comp.
@@ -143,7 +143,7 @@ func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Compress{dev: dev, cfg: cfg, variant: variant, kernel: k, most: cfg.groups()}, nil
+	return &Compress{dev: dev, cfg: cfg, built: built(variant), kernel: k, most: cfg.groups()}, nil
 }
 
 // state returns the kernel's access to the pool of states.
@@ -296,9 +296,6 @@ func (cfg CompressConfig) checkOutput(op string) error {
 	return pkg.Wrap(op, err)
 }
 
-// Variant is the name of the variant that was chosen.
-func (x *Compress) Variant() string { return x.variant }
-
 // Record checks the arguments and records the operation. Positions, slots and the
 // table are read when the commands run. Errors: *vk.ArgumentError, with nothing
 // recorded; those of vk.Recorder.Dispatch.
@@ -338,9 +335,9 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	push.KvScoreAddr = kvScore.View().Address()
 	if !x.cfg.Compression.Ungated {
 		push.StateAddr, push.StateUnits = a.State.Pool.View().Address(), uint32(a.State.Layout.Stride/poolAlign)
-		push.StatePages, push.Requests, push.Width = uint32(a.State.Pages()), uint32(a.StateTable.Shape[0]), uint32(a.StateTable.Shape[1])
+		push.StatePages, push.Requests, push.Width = uint32(a.State.pages()), uint32(a.StateTable.Shape[0]), uint32(a.StateTable.Shape[1])
 	}
-	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
+	return pkg.Dispatch(rec, op, x.Variant(), vk.Dispatch{
 		Kernel: x.kernel, Groups: groups, Bind: bind, Push: vk.Bytes(&push),
 	}, targets...)
 }
@@ -369,7 +366,7 @@ func (x *Compress) grid(tokens int) (each uint32, groups [3]uint32) {
 // output is the pool that is written, checked, and its page stride.
 func (x *Compress) output(op string, a CompressArgs) (pool tensor.Tensor, stride int, err error) {
 	if !x.cfg.Compression.keys() {
-		return a.Cache.Pool, a.Cache.Layout.Stride, checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record)
+		return a.Cache.Pool, a.Cache.Layout.Stride, checkCache(x.dev, op, x.Variant(), a.Cache, x.cfg.Page, x.cfg.Record)
 	}
 	if err := a.Keys.check(op); err != nil {
 		return pool, 0, err
@@ -378,7 +375,7 @@ func (x *Compress) output(op string, a CompressArgs) (pool tensor.Tensor, stride
 		return pool, 0, pkg.Wrong(op, "Keys.Layout", fmt.Sprintf("%s, %d slots a page", l.Format, l.Page),
 			"%s, %d slots a page, which the kernel was built for", x.cfg.Keys, x.cfg.Page)
 	}
-	return a.Keys.Pool, a.Keys.Layout.Stride, pkg.Reach(x.dev, op, x.variant, opkit.Target{Name: "Keys.Pool", T: a.Keys.Pool, Align: 8})
+	return a.Keys.Pool, a.Keys.Layout.Stride, pkg.Reach(x.dev, op, x.Variant(), opkit.Target{Name: "Keys.Pool", T: a.Keys.Pool, Align: 8})
 }
 
 func (x *Compress) checkArgs(op string, a CompressArgs) error {
@@ -407,7 +404,7 @@ func (x *Compress) checkArgs(op string, a CompressArgs) error {
 		}
 		latent := opkit.Target{Name: "Latent", T: a.Latent, Align: 8}
 		if err := opkit.First(pkg.CheckRows(op, "Latent", a.Latent, tensor.BF16, tokens, x.cfg.Compression.Dim),
-			pkg.Reach(x.dev, op, x.variant, latent)); err != nil {
+			pkg.Reach(x.dev, op, x.Variant(), latent)); err != nil {
 			return err
 		}
 	}
@@ -429,7 +426,7 @@ func (x *Compress) checkGroups(op string, a CompressArgs) (tokens int, err error
 		return a.Slots.Shape[0], nil
 	}
 	if err := opkit.First(
-		checkState(x.dev, op, x.variant, a.State, x.cfg.Compression, x.cfg.StatePage),
+		checkState(x.dev, op, x.Variant(), a.State, x.cfg.Compression, x.cfg.StatePage),
 		pkg.CheckRows(op, "StateSlots", a.StateSlots, tensor.I64, -1),
 		pkg.CheckRows(op, "StateTable", a.StateTable, tensor.I32, -1, -1),
 	); err != nil {
@@ -467,5 +464,5 @@ func (x *Compress) checkSave(op string, a CompressArgs) error {
 	if tokens > a.KvScore.Shape[0] {
 		return pkg.Wrong(op, "KvScore", a.KvScore, "at least %d rows, one a token", tokens)
 	}
-	return pkg.Reach(x.dev, op, x.variant, opkit.Target{Name: "KvScore", T: a.KvScore, Align: 16})
+	return pkg.Reach(x.dev, op, x.Variant(), opkit.Target{Name: "KvScore", T: a.KvScore, Align: 16})
 }

@@ -108,7 +108,7 @@ type caches struct {
 	state cache.StateCache
 	kv    cache.KVCache
 	keys  cache.IndexKeyCache
-	// Pages of the sequence: of state one for every statePage tokens, of entries one
+	// pages of the sequence: of state one for every statePage tokens, of entries one
 	// for every page*Ratio tokens. -1: none.
 	stateTable, table []int32
 }

@@ -47,11 +47,11 @@ type GatherRunsArgs struct {
 // Source: vLLM dequantize_and_gather_k_cache (vllm/models/deepseek_v4/common/ops/cache_utils.py)
 // and dequant_gather_slots (vllm/models/deepseek_v4/xpu/xpu_sparse_decode_fp8.py).
 type GatherRuns struct {
-	dev     *vk.Device
-	cfg     GatherRunsConfig
-	variant string
-	kernel  *vk.Kernel
-	most    int // workgroups of a launch
+	dev *vk.Device
+	cfg GatherRunsConfig
+	built
+	kernel *vk.Kernel
+	most   int // workgroups of a launch
 }
 
 // kvGatherRunsPush is the push block of kv_gather_runs.comp.
@@ -96,16 +96,13 @@ func NewGatherRuns(dev *vk.Device, cfg GatherRunsConfig) (*GatherRuns, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &GatherRuns{dev, cfg, variant, k, tuning.Of(dev).Device.WorkgroupsOf(dev.Adapter(), runsPerUnit)}, nil
+	return &GatherRuns{dev, cfg, built(variant), k, tuning.Of(dev).Device.WorkgroupsOf(dev.Adapter(), runsPerUnit)}, nil
 }
-
-// Variant is the name of the variant that was chosen.
-func (x *GatherRuns) Variant() string { return x.variant }
 
 // Check reports why Record would refuse the arguments, or nil.
 func (x *GatherRuns) Check(a GatherRunsArgs) error {
 	const op = "gather runs"
-	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
+	if err := checkCache(x.dev, op, x.Variant(), a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
 		return err
 	}
 	if err := opkit.First(
@@ -120,7 +117,7 @@ func (x *GatherRuns) Check(a GatherRunsArgs) error {
 	); err != nil {
 		return err
 	}
-	return pkg.Reach(x.dev, op, x.variant, opkit.Target{Name: "Out", T: a.Out, Align: 16})
+	return pkg.Reach(x.dev, op, x.Variant(), opkit.Target{Name: "Out", T: a.Out, Align: 16})
 }
 
 // Record checks the arguments and records the gather. Errors: *vk.ArgumentError, with nothing
@@ -137,7 +134,7 @@ func (x *GatherRuns) Record(rec *vk.Recorder, a GatherRunsArgs) error {
 		Requests: uint32(a.Table.Shape[0]), Width: uint32(a.Table.Shape[1]),
 		Tokens: uint32(opkit.Dim(a.Lists, 0)), Topk: uint32(opkit.Dim(a.Lists, 1)), Row0: uint32(a.First),
 	}
-	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
+	return pkg.Dispatch(rec, op, x.Variant(), vk.Dispatch{
 		Kernel: x.kernel, Groups: [3]uint32{min(strided(x.dev, a.Out.Shape[0], 2), uint32(x.most)), 1, 1}, Push: vk.Bytes(&push),
 		Bind: []vk.View{a.Heads.View(), a.Runs.View(), a.Table.View(), opkit.Present(x.dev, a.Lists)},
 	}, opkit.Target{Name: "Out", T: a.Out, Access: vk.Write}, opkit.Target{T: a.Cache.Pool, Access: vk.Read})

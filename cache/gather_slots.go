@@ -32,10 +32,10 @@ type GatherSlotsArgs struct {
 // Source: vLLM dequant_gather_slots
 // (vllm/models/deepseek_v4/xpu/xpu_sparse_decode_fp8.py).
 type GatherSlots struct {
-	dev     *vk.Device
-	cfg     GatherSlotsConfig
-	variant string
-	kernel  *vk.Kernel
+	dev *vk.Device
+	cfg GatherSlotsConfig
+	built
+	kernel *vk.Kernel
 }
 
 // NewGatherSlots chooses the variant and builds its kernel. The device owns the
@@ -59,17 +59,14 @@ func NewGatherSlots(dev *vk.Device, cfg GatherSlotsConfig) (*GatherSlots, error)
 	if err != nil {
 		return nil, err
 	}
-	return &GatherSlots{dev: dev, cfg: cfg, variant: variant, kernel: k}, nil
+	return &GatherSlots{dev: dev, cfg: cfg, built: built(variant), kernel: k}, nil
 }
-
-// Variant is the name of the variant that was chosen.
-func (x *GatherSlots) Variant() string { return x.variant }
 
 // Record checks the arguments and records the gather. Errors: *vk.ArgumentError,
 // with nothing recorded; those of vk.Recorder.Dispatch.
 func (x *GatherSlots) Record(rec *vk.Recorder, a GatherSlotsArgs) error {
 	const op = "gather slots"
-	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
+	if err := checkCache(x.dev, op, x.Variant(), a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
 		return err
 	}
 	if err := pkg.CheckRows(op, "Indices", a.Indices, tensor.I32, -1); err != nil {
@@ -80,7 +77,7 @@ func (x *GatherSlots) Record(rec *vk.Recorder, a GatherSlotsArgs) error {
 		return err
 	}
 	out := opkit.Target{Name: "Out", T: a.Out, Access: vk.Write, Align: 16}
-	if err := pkg.Reach(x.dev, op, x.variant, out); err != nil {
+	if err := pkg.Reach(x.dev, op, x.Variant(), out); err != nil {
 		return err
 	}
 	if count == 0 {
@@ -90,7 +87,7 @@ func (x *GatherSlots) Record(rec *vk.Recorder, a GatherSlotsArgs) error {
 		PoolAddr: a.Cache.Pool.View().Address(), OutAddr: a.Out.View().Address(),
 		PoolStride: uint32(a.Cache.Layout.Stride), PoolPages: uint32(a.Cache.Pages()), Width: uint32(count),
 	}
-	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
+	return pkg.Dispatch(rec, op, x.Variant(), vk.Dispatch{
 		Kernel: x.kernel, Groups: [3]uint32{strided(x.dev, count, 2), 1, 1}, Push: vk.Bytes(&push),
 		Bind: []vk.View{x.dev.Dummy(), x.dev.Dummy(), a.Indices.View()},
 	}, out, opkit.Target{T: a.Cache.Pool, Access: vk.Read})

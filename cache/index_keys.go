@@ -61,7 +61,7 @@ type IndexKeyLayout struct {
 // DefaultIndexStride is round_up(page*132, 576), which both formats use: MXFP4 pages
 // leave the rest unused.
 func DefaultIndexStride(page int) int {
-	return opkit.RoundUp(page*(IndexDim+IndexScaleBytes), StrideAlign)
+	return opkit.RoundUp(page*(IndexDim+IndexScaleBytes), strideAlign)
 }
 
 // NewIndexKeyLayout returns the layout of pages of page slots that begin stride
@@ -128,11 +128,8 @@ func NewIndexKeys(dev *vk.Device, cfg IndexKeysConfig) (IndexKeyCache, error) {
 	return IndexKeyCache{Pool: pool, Layout: cfg.Layout}, nil
 }
 
-// Pages is the number of pages.
+// pages is the number of pages.
 func (c IndexKeyCache) Pages() int { return poolPages(c.Pool) }
-
-// Slots is the number of slots, pages*page; slot ids are below it.
-func (c IndexKeyCache) Slots() int64 { return int64(c.Pages()) * int64(c.Layout.Page) }
 
 // Fill writes a byte over the whole pool, padding too, and waits.
 func (c IndexKeyCache) Fill(ctx context.Context, b byte) error {

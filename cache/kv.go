@@ -42,7 +42,7 @@ func NewKV(dev *vk.Device, cfg KVConfig) (KVCache, error) {
 	return KVCache{Pool: pool, Layout: cfg.Layout}, nil
 }
 
-// Pages is the number of pages, 0 for the zero KVCache.
+// pages is the number of pages, 0 for the zero KVCache.
 func (c KVCache) Pages() int { return poolPages(c.Pool) }
 
 // Slots is the number of slots, pages*page; slot ids are below it.

@@ -16,8 +16,8 @@ const (
 	ScaleBytes = 8   // scale bytes of a slot: 7 and a pad byte, which is 0
 	SlotBytes  = RowBytes + ScaleBytes
 
-	// StrideAlign divides the usual page stride.
-	StrideAlign = 576
+	// strideAlign divides the usual page stride.
+	strideAlign = 576
 )
 
 // maxPage keeps every offset within a page in 31 bits.

@@ -8,6 +8,9 @@ import (
 // pkg begins the errors of this package and makes its kernels.
 const pkg = opkit.Package("cache")
 
+// built names the build that an operation was made of.
+type built = opkit.Built
+
 // pushLayouts has the push constants of each kernel, for the test that compares
 // them with the SPIR-V.
 var pushLayouts = map[string]any{

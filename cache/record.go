@@ -29,7 +29,7 @@ var recordBytes = [...]struct {
 	row, scales, page int
 	align             uint64
 }{
-	RecordV4:  {"v4", RowBytes, ScaleBytes, StrideAlign, 8},
+	RecordV4:  {"v4", RowBytes, ScaleBytes, strideAlign, 8},
 	RecordFP8: {"fp8", D, D / 32, 512, 16},
 	RecordFP4: {"fp4", D / 2, D / 16, 512, 16},
 }

@@ -72,9 +72,6 @@ func NewSlotMapping(dev *vk.Device, cfg SlotMappingConfig) (*SlotMapping, error)
 	return &SlotMapping{dev: dev, cfg: cfg, kernel: k}, nil
 }
 
-// Variant is the name of the variant that was chosen.
-func (x *SlotMapping) Variant() string { return opkit.Base }
-
 // Record checks the arguments and records the mapping. Errors: *vk.ArgumentError,
 // with nothing recorded; those of vk.Recorder.Dispatch.
 func (x *SlotMapping) Record(rec *vk.Recorder, a SlotMappingArgs) error {

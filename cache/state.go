@@ -36,7 +36,7 @@ func NewStateLayout(c Compression, page, stride int) (StateLayout, error) {
 	}
 	l := StateLayout{Page: page, Stride: stride, Channels: c.Channels()}
 	if stride == 0 && page > 0 && page <= math.MaxInt32/2/l.SlotBytes() {
-		l.Stride = opkit.RoundUp(page*l.SlotBytes(), StrideAlign)
+		l.Stride = opkit.RoundUp(page*l.SlotBytes(), strideAlign)
 	}
 	return l, l.check(op)
 }
@@ -44,8 +44,8 @@ func NewStateLayout(c Compression, page, stride int) (StateLayout, error) {
 // SlotBytes is the size of a token's state, 8*Channels.
 func (l StateLayout) SlotBytes() int { return 8 * l.Channels }
 
-// SlotOffset is the byte of a pool at which a slot begins.
-func (l StateLayout) SlotOffset(slot int64) int64 {
+// slotOffset is the byte of a pool at which a slot begins.
+func (l StateLayout) slotOffset(slot int64) int64 {
 	return slot/int64(l.Page)*int64(l.Stride) + slot%int64(l.Page)*int64(l.SlotBytes())
 }
 
@@ -110,11 +110,8 @@ func NewState(dev *vk.Device, cfg StateConfig) (StateCache, error) {
 	return c, nil
 }
 
-// Pages is the number of pages.
-func (c StateCache) Pages() int { return poolPages(c.Pool) }
-
-// Slots is the number of slots, pages*page; slot ids are below it.
-func (c StateCache) Slots() int64 { return int64(c.Pages()) * int64(c.Layout.Page) }
+// pages is the number of pages.
+func (c StateCache) pages() int { return poolPages(c.Pool) }
 
 // Fill writes a byte over the whole pool, padding too, and waits.
 func (c StateCache) Fill(ctx context.Context, b byte) error {

@@ -49,9 +49,6 @@ func NewTableUpdate(dev *vk.Device) (*TableUpdate, error) {
 	return &TableUpdate{kernel: k}, nil
 }
 
-// Variant is the name of the variant that was chosen.
-func (x *TableUpdate) Variant() string { return opkit.Base }
-
 // Record checks the arguments and records the update. Errors: *vk.ArgumentError, with
 // nothing recorded; those of vk.Recorder.Dispatch.
 func (x *TableUpdate) Record(rec *vk.Recorder, a TableUpdateArgs) error {

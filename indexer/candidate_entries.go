@@ -65,9 +65,6 @@ func NewCandidateEntries(dev *vk.Device, cfg CandidateEntriesConfig) (*Candidate
 	return o, opkit.Ask(o.k)
 }
 
-// Variant is the name of the variant that was chosen.
-func (o *CandidateEntries) Variant() string { return opkit.Base }
-
 // Record checks the arguments and records the launch.
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *CandidateEntries) Record(rec *vk.Recorder, a CandidateEntriesArgs) error {

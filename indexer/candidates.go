@@ -76,9 +76,6 @@ func NewCandidates(dev *vk.Device, cfg CandidatesConfig) (*Candidates, error) {
 	return o, opkit.Ask(o.k)
 }
 
-// Variant is the name of the variant of TopK that was chosen.
-func (o *Candidates) Variant() string { return o.topk.Variant() }
-
 // candidatePlan describes the layout of the scratch for some rows and columns: scores of blocks,
 // counts of blocks, lists of the selection.
 type candidatePlan struct {
@@ -109,18 +106,18 @@ func (o *Candidates) ScratchBytes(t, n int) uint64 {
 	return o.plan(t, n, false).bytes
 }
 
-// CandidateScratchBytes is the most scratch that a Select of the default segments needs for
+// candidateScratchBytes is the most scratch that a Select of the default segments needs for
 // candidate blocks besides SelectScratchBytes, for T tokens and k blocks of each, on any device and
 // for contexts of any length. With R rows at a time, S entries of a segment and L lists, as there,
 // it is
 //
 //	R * S/8 * 4  +  R * 4  +  R * (L * k' * 8 + 16)
-func CandidateScratchBytes(tokens, k int) uint64 {
+func candidateScratchBytes(tokens, k int) uint64 {
 	if tokens < 1 {
 		return 0
 	}
-	rows := selectTile(tokens, SelectRows)
-	blocks := SelectSegment(rows) / BlockEntries
+	rows := selectTile(tokens, selectRows)
+	blocks := selectSegment(rows) / BlockEntries
 	scores, counts := tensor.Need(tensor.F32, rows, blocks), tensor.Need(tensor.I32, rows)
 	return scores + counts + tensor.Need(tensor.U8, int(listBytes(rows, mostLists(rows, blocks), k)))
 }

@@ -308,7 +308,7 @@ func (o *Logits) targets(a LogitsArgs) []opkit.Target {
 		{Name: "Q", T: a.Q, Access: vk.Read, Align: 16}, {Name: "QScale", T: orElse(a.QScale, a.Q), Access: vk.Read, Align: 4},
 		{Name: "Weights", T: a.Weights, Access: vk.Read, Align: 4},
 	}
-	if !a.Raw.IsZero() {
+	if !a.Raw.isZero() {
 		queries = a.Raw.targets()
 	}
 	queries = append(queries, []opkit.Target{
@@ -402,7 +402,7 @@ func (o *Logits) checkQueries(op string, t int, a LogitsArgs) error {
 	if o.cfg.Raw {
 		return o.checkRaw(op, t, a)
 	}
-	if !a.Raw.IsZero() {
+	if !a.Raw.isZero() {
 		return pkg.Wrong(op, "Raw", a.Raw.Q, "absent without LogitsConfig.Raw")
 	}
 	h := o.cfg.Heads

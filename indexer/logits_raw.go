@@ -20,8 +20,8 @@ type RawQueries struct {
 	HeadScale    float32 // 0: DefaultHeadScale of the number of heads
 }
 
-// IsZero reports whether they are absent.
-func (r RawQueries) IsZero() bool { return r.Q.IsZero() && r.Weights.IsZero() }
+// isZero reports whether they are absent.
+func (r RawQueries) isZero() bool { return r.Q.IsZero() && r.Weights.IsZero() }
 
 // rows are those of some of the tokens.
 func (r RawQueries) rows(part func(tensor.Tensor) tensor.Tensor) RawQueries {
@@ -58,7 +58,7 @@ func address(t tensor.Tensor) uint64 {
 
 // tokens is T.
 func (a LogitsArgs) tokens() int {
-	if a.Raw.IsZero() {
+	if a.Raw.isZero() {
 		return opkit.Dim(a.Q, 0)
 	}
 	return opkit.Dim(a.Raw.Q, 0)

@@ -17,6 +17,9 @@ const BlockEntries = 8
 // pkg begins the errors of this package and makes its kernels.
 const pkg = opkit.Package("indexer")
 
+// built names the build that an operation was made of.
+type built = opkit.Built
+
 // pushLayouts names the push-constant structure of each kernel; a test compares
 // them with the SPIR-V.
 var pushLayouts = map[string]any{

@@ -47,10 +47,10 @@ type QueryQuantArgs struct {
 // Source: vLLM fused_indexer_q_rope_quant (deepseek_v4 common/ops/fused_indexer_q.py).
 // The Hadamard option is from DeepSeek's inference/model.py (rotate_activation).
 type QueryQuant struct {
-	dev     *vk.Device
-	cfg     QueryQuantConfig
-	variant string
-	k       *vk.Kernel
+	dev *vk.Device
+	cfg QueryQuantConfig
+	built
+	k *vk.Kernel
 }
 
 // idxQueryQuantPush is the push block of idx_query_quant.comp.
@@ -96,11 +96,8 @@ func NewQueryQuant(dev *vk.Device, cfg QueryQuantConfig) (*QueryQuant, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &QueryQuant{dev: dev, cfg: cfg, variant: variant, k: k}, nil
+	return &QueryQuant{dev: dev, cfg: cfg, built: built(variant), k: k}, nil
 }
-
-// Variant is the name of the variant that was chosen.
-func (o *QueryQuant) Variant() string { return o.variant }
 
 // Record checks the arguments and records the launch. Errors: vk.ErrArgument, with
 // nothing recorded; those of vk.Recorder.Dispatch.
@@ -145,7 +142,7 @@ func (o *QueryQuant) Record(rec *vk.Recorder, a QueryQuantArgs) error {
 		{Name: "Codes", T: a.Codes, Access: vk.Write, Align: 8}, {Name: "Scales", T: scales, Access: vk.Write, Align: 4},
 		{Name: "WeightsOut", T: a.WeightsOut, Access: vk.Write, Align: 4},
 	}
-	if err := pkg.Reach(o.dev, op, o.variant, targets...); err != nil || t == 0 {
+	if err := pkg.Reach(o.dev, op, o.Variant(), targets...); err != nil || t == 0 {
 		return err
 	}
 	push := idxQueryQuantPush{
@@ -157,7 +154,7 @@ func (o *QueryQuant) Record(rec *vk.Recorder, a QueryQuantArgs) error {
 	if push.HeadScale == 0 {
 		push.HeadScale = DefaultHeadScale(h)
 	}
-	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
+	return pkg.Dispatch(rec, op, o.Variant(), vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(opkit.CeilDiv(h, queryHeads)), uint32(t), 1}, Push: vk.Bytes(&push),
 	}, targets...)
 }

@@ -60,9 +60,9 @@ type TopKArgs struct {
 // Source: vLLM persistent_topk (csrc/topk.cu), whose order of results and choice
 // among equals are unspecified.
 type TopK struct {
-	dev        *vk.Device
-	cfg        TopKConfig
-	variant    string
+	dev *vk.Device
+	cfg TopKConfig
+	built
 	short      []topkKernel // idx_topk for rows that fit registers, ascending
 	lanes      []topkKernel // idx_topk_lanes, ascending; none where the device lacks its features
 	few, many  *opkit.Later // idx_topk for rows of any length: few rows, and more than fill the device
@@ -112,7 +112,7 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tune *tuning.TopK) (*TopK, error) {
 	if n := cfg.Threads; n != 0 && (n < 64 || n > int(dev.Caps().MaxWorkgroupInvocations) || bits.OnesCount(uint(n)) != 1) {
 		return nil, pkg.Wrong(op, "Threads", n, "0 or a power of two from 64 to %d", dev.Caps().MaxWorkgroupInvocations)
 	}
-	o := &TopK{dev: dev, cfg: cfg, variant: variant, workgroups: cfg.Workgroups, tune: tune}
+	o := &TopK{dev: dev, cfg: cfg, built: built(variant), workgroups: cfg.Workgroups, tune: tune}
 	if o.workgroups == 0 {
 		o.workgroups = tuning.Of(dev).Device.WorkgroupsOf(dev.Adapter(), 1)
 	}
@@ -145,9 +145,6 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tune *tuning.TopK) (*TopK, error) {
 	}
 	return o, opkit.Ask(kernels...)
 }
-
-// Variant is the name of the variant that was chosen.
-func (o *TopK) Variant() string { return o.variant }
 
 // K is the width of the selection.
 func (o *TopK) K() int { return o.cfg.K }
@@ -358,7 +355,7 @@ func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 		if err != nil {
 			return err
 		}
-		return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
+		return pkg.Dispatch(rec, op, o.Variant(), vk.Dispatch{
 			Kernel: kernel, Groups: [3]uint32{uint32(t), uint32(pass.slices), 1}, Bind: views, Push: vk.Bytes(&p)})
 	}
 	registers := o.registers()

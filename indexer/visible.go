@@ -59,9 +59,6 @@ func NewVisible(dev *vk.Device, cfg VisibleConfig) (*Visible, error) {
 	return &Visible{dev: dev, k: k}, nil
 }
 
-// Variant is the name of the variant that was chosen.
-func (o *Visible) Variant() string { return opkit.Base }
-
 // Record checks the arguments and records the launch. Errors: vk.ErrArgument, with
 // nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Visible) Record(rec *vk.Recorder, a VisibleArgs) error {

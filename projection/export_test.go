@@ -196,3 +196,6 @@ func ChainLaunches(dev *vk.Device, tune *tuning.Linear) any {
 
 // SubgroupFor is the size of subgroups inside which kernels pass numbers on, on a device.
 func SubgroupFor(c *vk.Caps, tune *tuning.Linear) any { return subgroupFor(c, tune) }
+
+// DataBytes is the size of the data of rows x k weights.
+func (f Format) DataBytes(rows, k int) int { return f.bytes(rows, k) }

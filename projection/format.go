@@ -124,8 +124,8 @@ func formatNames() (names []string) {
 	return names
 }
 
-// Bytes returns the bytes of rows x k weights without their scales.
-func (f Format) Bytes(rows, k int) int { return rows * k / f.row().quad * 16 }
+// bytes returns the bytes of rows x k weights without their scales.
+func (f Format) bytes(rows, k int) int { return rows * k / f.row().quad * 16 }
 
 // Shapes returns the types and shapes of rows x k weights, as tensors without memory. What the
 // format does not have is the zero Tensor.

@@ -35,9 +35,9 @@ type InverseRopeArgs struct {
 // Source: vLLM rocm_inv_rope_einsum (vllm/v1/attention/ops/rocm_aiter_mla_sparse.py);
 // DeepSeek's inference/model.py (apply_rotary_emb with inverse).
 type InverseRope struct {
-	dev     *vk.Device
-	variant string
-	k       *vk.Kernel
+	dev *vk.Device
+	built
+	k *vk.Kernel
 }
 
 // projInverseRopePush is the push block of proj_inverse_rope.comp.
@@ -67,11 +67,8 @@ func NewInverseRope(dev *vk.Device, cfg InverseRopeConfig) (*InverseRope, error)
 	if err != nil {
 		return nil, err
 	}
-	return &InverseRope{dev: dev, variant: variant, k: k}, nil
+	return &InverseRope{dev: dev, built: built(variant), k: k}, nil
 }
-
-// Variant is the name of the variant that was chosen.
-func (o *InverseRope) Variant() string { return o.variant }
 
 // Record checks the arguments and records the launch; no tokens are no error and no
 // launch. Positions are read when the commands run. Errors: vk.ErrArgument, with nothing
@@ -85,7 +82,7 @@ func (o *InverseRope) Record(rec *vk.Recorder, a InverseRopeArgs) error {
 		pkg.Check(op, "Positions", a.Positions, tensor.I32, t),
 		table(op, a.Table),
 		pkg.Bindable(o.dev, op, "Table", a.Table),
-		pkg.Reach(o.dev, op, o.variant, target),
+		pkg.Reach(o.dev, op, o.Variant(), target),
 	); err != nil {
 		return err
 	}
@@ -94,7 +91,7 @@ func (o *InverseRope) Record(rec *vk.Recorder, a InverseRopeArgs) error {
 		return err
 	}
 	push := projInverseRopePush{OAddr: a.O.View().Address(), Heads: uint32(h), TableRows: uint32(a.Table.Shape[0])}
-	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
+	return pkg.Dispatch(rec, op, o.Variant(), vk.Dispatch{
 		Kernel: o.k, Groups: groups, Push: vk.Bytes(&push), Bind: []vk.View{a.Positions.View(), a.Table.View()},
 	}, target)
 }

@@ -80,10 +80,10 @@ type InverseRopeQuantArgs struct {
 // Source: vLLM fused_inv_rope_fp8_quant
 // (vllm/models/deepseek_v4/common/ops/fused_inv_rope_fp8_quant.py).
 type InverseRopeQuant struct {
-	dev     *vk.Device
-	cfg     InverseRopeQuantConfig
-	variant string
-	k       *vk.Kernel
+	dev *vk.Device
+	cfg InverseRopeQuantConfig
+	built
+	k *vk.Kernel
 }
 
 // projInverseRopeQuantPush is the push block of proj_inverse_rope_quant.comp.
@@ -131,11 +131,8 @@ func NewInverseRopeQuant(dev *vk.Device, cfg InverseRopeQuantConfig) (*InverseRo
 	if err != nil {
 		return nil, err
 	}
-	return &InverseRopeQuant{dev: dev, cfg: cfg, variant: variant, k: k}, nil
+	return &InverseRopeQuant{dev: dev, cfg: cfg, built: built(variant), k: k}, nil
 }
-
-// Variant is the name of the variant that was chosen.
-func (o *InverseRopeQuant) Variant() string { return o.variant }
 
 // Record checks the arguments and records the launch; no tokens are no error and no
 // launch. Positions are read when the commands run. Errors: vk.ErrArgument, with nothing
@@ -160,7 +157,7 @@ func (o *InverseRopeQuant) Record(rec *vk.Recorder, a InverseRopeQuantArgs) erro
 		table(op, a.Table),
 		pkg.CheckRows(op, "Codes", a.Codes, tensor.U8, o.cfg.Groups, t, o.cfg.Heads*cache.D),
 		pkg.Check(op, "Scales", a.Scales, scales, o.cfg.Groups, o.cfg.Heads*perHead, padded),
-		pkg.Reach(o.dev, op, o.variant, targets...),
+		pkg.Reach(o.dev, op, o.Variant(), targets...),
 	); err != nil {
 		return err
 	}
@@ -173,5 +170,5 @@ func (o *InverseRopeQuant) Record(rec *vk.Recorder, a InverseRopeQuantArgs) erro
 		OAddr: a.O.View().Address(), CodesAddr: a.Codes.View().Address(), Heads: uint32(heads), Width: uint32(a.O.Shape[1]),
 		Tokens: uint32(t), Padded: uint32(padded), TableRows: uint32(a.Table.Shape[0]),
 	}
-	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}, targets...)
+	return pkg.Dispatch(rec, op, o.Variant(), vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}, targets...)
 }

@@ -179,7 +179,7 @@ func newLinear(dev *vk.Device, cfg LinearConfig, profile *tuning.Profile, kindsF
 		cfg.Workgroups = profile.Device.WorkgroupsOf(dev.Adapter(), profile.Device.PerUnit)
 	}
 	rows := cfg.N * cfg.Groups
-	largest := max(cfg.Weights.Bytes(rows, cfg.K), cfg.MaxTokens*cfg.Groups*cfg.K*2, cfg.MaxTokens*rows*cfg.Out.Size())
+	largest := max(cfg.Weights.bytes(rows, cfg.K), cfg.MaxTokens*cfg.Groups*cfg.K*2, cfg.MaxTokens*rows*cfg.Out.Size())
 	l := &linearLayer{dev: dev, caps: dev.Caps(), cfg: cfg, format: cfg.Weights.row(), tune: &profile.Linear, device: &profile.Device}
 	l.lanes = l.findLanes
 	o := &Linear{linearLayer: l}

@@ -63,7 +63,7 @@ type linearBench struct {
 func newLinearBench(b *testing.B, dev *vk.Device, cfg projection.LinearConfig) linearBench {
 	rng := rand.New(rand.NewPCG(1, 2))
 	rows := max(1, cfg.Groups) * cfg.N
-	bytes := cfg.Weights.Bytes(rows, cfg.K)
+	bytes := cfg.Weights.DataBytes(rows, cfg.K)
 	l := linearBench{cfg: cfg}
 	data := make([]byte, bytes)
 	for i := range data {
@@ -104,7 +104,7 @@ func (l linearBench) run(b *testing.B, dev *vk.Device, op *projection.Linear, to
 		a.Scratch = upload(b, dev, tensor.F32, make([]float32, n), n)
 	}
 	rows := g * l.cfg.N
-	bytes := l.cfg.Weights.Bytes(rows, l.cfg.K)
+	bytes := l.cfg.Weights.DataBytes(rows, l.cfg.K)
 	if l.cfg.Weights == projection.FormatNVFP4 {
 		bytes += rows * l.cfg.K / 16
 	}
@@ -212,7 +212,7 @@ func BenchmarkLinearChain(b *testing.B) {
 				Second: projection.LinearArgs{Out: upload(b, dev, tensor.BF16, make([]uint16, tokens*two.N), tokens, two.N)},
 			}
 			a.Second.X = a.First.Out
-			bytes := one.Weights.Bytes(one.N*one.Groups, one.K) + two.Weights.Bytes(two.N, two.K)
+			bytes := one.Weights.bytes(one.N*one.Groups, one.K) + two.Weights.bytes(two.N, two.K)
 			run := func(name string, record func(rec *vk.Recorder, a projection.LinearChainArgs) error) {
 				b.Run(fmt.Sprintf("%v/tokens=%d/%s", f, tokens, name), func(b *testing.B) {
 					timeLinear(b, dev, bytes, 0, func(rec *vk.Recorder, i int) error {

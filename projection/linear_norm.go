@@ -8,8 +8,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// NormRank is the most columns that a linear layer norms.
-const NormRank = 4096
+// normRank is the most columns that a linear layer norms.
+const normRank = 4096
 
 // checkNorm looks at what a norm goes together with.
 func (cfg LinearConfig) checkNorm(op string) error {
@@ -19,7 +19,7 @@ func (cfg LinearConfig) checkNorm(op string) error {
 	if _, err := epsilon(op, cfg.NormEps); err != nil {
 		return err
 	}
-	switch most := min(cfg.N, NormRank); {
+	switch most := min(cfg.N, normRank); {
 	case cfg.Norm != tensor.BF16 && cfg.Norm != tensor.F32:
 		return pkg.Wrong(op, "Norm", cfg.Norm, "bf16, f32 or none")
 	case cfg.Groups != 1 || cfg.Out != tensor.BF16:

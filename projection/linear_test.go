@@ -116,7 +116,7 @@ func linear(t *testing.T, dev *vk.Device, h projection.LinearHost, op *projectio
 // bits, E4M3, E2M1), activations as numbers. Scales are 1 until a test sets others.
 func linearHost(f projection.Format, tokens, groups, n, k int, weight func(row, k int) uint16, x func(t, k int) float32) projection.LinearHost {
 	rows := groups * n
-	h := projection.LinearHost{T: tokens, Groups: groups, N: n, K: k, Weights: f, Data: make([]byte, f.Bytes(rows, k))}
+	h := projection.LinearHost{T: tokens, Groups: groups, N: n, K: k, Weights: f, Data: make([]byte, f.DataBytes(rows, k))}
 	for row := range rows {
 		for i := range k {
 			at, code := row*k+i, weight(row, i)

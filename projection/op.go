@@ -16,6 +16,9 @@ const DefaultEps float32 = 1e-6
 // pkg begins the errors of this package and makes its kernels.
 const pkg = opkit.Package("projection")
 
+// built names the build that an operation was made of.
+type built = opkit.Built
+
 // pushLayouts names the push-constant structure of each kernel; a test compares
 // them with the SPIR-V.
 var pushLayouts = map[string]any{

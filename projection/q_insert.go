@@ -62,10 +62,10 @@ type QInsertArgs struct {
 // Source: vLLM fused_deepseek_v4_qnorm_rope_kv_rope_quant_insert
 // (csrc/fused_deepseek_v4_qnorm_rope_kv_insert_kernel.cu).
 type QInsert struct {
-	dev     *vk.Device
-	cfg     QInsertConfig
-	variant string
-	k       *vk.Kernel
+	dev *vk.Device
+	cfg QInsertConfig
+	built
+	k *vk.Kernel
 }
 
 // projQInsertPush is the push block of proj_q_insert.comp.
@@ -122,11 +122,8 @@ func NewQInsert(dev *vk.Device, cfg QInsertConfig) (*QInsert, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &QInsert{dev: dev, cfg: cfg, variant: variant, k: k}, nil
+	return &QInsert{dev: dev, cfg: cfg, built: built(variant), k: k}, nil
 }
-
-// Variant is the name of the variant that was chosen.
-func (o *QInsert) Variant() string { return o.variant }
 
 // Record checks the arguments and records the launch; no rows are no error and no
 // launch. Slots and positions are read when the commands run. Errors: vk.ErrArgument,
@@ -178,7 +175,7 @@ func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 		{Name: "KVWeight", T: weight, Access: vk.Read, Align: 16},
 		{Name: "Q", T: q, Access: access, Align: 16}, {Name: "Cache.Pool", T: a.Cache.Pool, Access: vk.Write, Align: 8},
 	}
-	if err := pkg.Reach(o.dev, op, o.variant, targets...); err != nil {
+	if err := pkg.Reach(o.dev, op, o.Variant(), targets...); err != nil {
 		return err
 	}
 	push := projQInsertPush{
@@ -189,7 +186,7 @@ func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 		Heads: uint32(h), Tokens: uint32(t), TableRows: uint32(a.Table.Shape[0]), Eps: o.cfg.Eps,
 		KvStride: uint32(a.KV.Shape[1] / 8), KvAt: uint32(a.KVAt / 8),
 	}
-	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}, targets...)
+	return pkg.Dispatch(rec, op, o.Variant(), vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}, targets...)
 }
 
 func (o *QInsert) checkQueries(op string, q tensor.Tensor) error {

@@ -10,8 +10,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// MaxRank is the largest width of the query's bottleneck.
-const MaxRank = 8192
+// maxRank is the largest width of the query's bottleneck.
+const maxRank = 8192
 
 // QKVNormConfig says what a QKVNorm is built for.
 type QKVNormConfig struct {
@@ -50,10 +50,10 @@ type QKVNormArgs struct {
 //
 // Source: vLLM fused_q_kv_rmsnorm (vllm/models/deepseek_v4/common/ops/fused_qk_rmsnorm.py).
 type QKVNorm struct {
-	dev     *vk.Device
-	cfg     QKVNormConfig
-	variant string
-	k       *vk.Kernel
+	dev *vk.Device
+	cfg QKVNormConfig
+	built
+	k *vk.Kernel
 }
 
 // projQkvNormPush is the push block of proj_qkv_norm.comp.
@@ -73,8 +73,8 @@ type projQkvNormPush struct {
 // vk.Device.Kernel.
 func NewQKVNorm(dev *vk.Device, cfg QKVNormConfig) (*QKVNorm, error) {
 	const op = "qkv norm"
-	if cfg.Rank < 8 || cfg.Rank > MaxRank || cfg.Rank%8 != 0 {
-		return nil, pkg.Wrong(op, "Rank", cfg.Rank, "a multiple of 8, 8 to %d", MaxRank)
+	if cfg.Rank < 8 || cfg.Rank > maxRank || cfg.Rank%8 != 0 {
+		return nil, pkg.Wrong(op, "Rank", cfg.Rank, "a multiple of 8, 8 to %d", maxRank)
 	}
 	eps, err := epsilon(op, cfg.Eps)
 	if err != nil {
@@ -93,11 +93,8 @@ func NewQKVNorm(dev *vk.Device, cfg QKVNormConfig) (*QKVNorm, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &QKVNorm{dev: dev, cfg: cfg, variant: variant, k: k}, nil
+	return &QKVNorm{dev: dev, cfg: cfg, built: built(variant), k: k}, nil
 }
-
-// Variant is the name of the variant that was chosen.
-func (o *QKVNorm) Variant() string { return o.variant }
 
 // Record checks the arguments and records the launch; no tokens are no error and no
 // launch. Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
@@ -125,7 +122,7 @@ func (o *QKVNorm) Record(rec *vk.Recorder, a QKVNormArgs) error {
 		{Name: "QRWeight", T: a.QRWeight, Access: vk.Read, Align: 16}, {Name: "KVWeight", T: a.KVWeight, Access: vk.Read, Align: 16},
 		{Name: "QROut", T: a.QROut, Access: vk.Write, Align: 16}, {Name: "KVOut", T: a.KVOut, Access: vk.Write, Align: 16},
 	}
-	if err := pkg.Reach(o.dev, op, o.variant, targets...); err != nil {
+	if err := pkg.Reach(o.dev, op, o.Variant(), targets...); err != nil {
 		return err
 	}
 	push := projQkvNormPush{
@@ -136,7 +133,7 @@ func (o *QKVNorm) Record(rec *vk.Recorder, a QKVNormArgs) error {
 		QrF32: opkit.Bit(0, a.QRWeight.DType == tensor.F32), KvF32: opkit.Bit(0, a.KVWeight.DType == tensor.F32),
 		QrInverse: 1 / float32(o.cfg.Rank), Eps: o.cfg.Eps,
 	}
-	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: o.k, Groups: [3]uint32{uint32(t), 2, 1}, Push: vk.Bytes(&push)}, targets...)
+	return pkg.Dispatch(rec, op, o.Variant(), vk.Dispatch{Kernel: o.k, Groups: [3]uint32{uint32(t), 2, 1}, Push: vk.Bytes(&push)}, targets...)
 }
 
 // columns checks a tensor of rows whose n columns from column `at` on are used.

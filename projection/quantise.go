@@ -48,10 +48,10 @@ type QuantiseArgs struct {
 // DeepGEMM's UE8M0 scales) and scaled_fp4_quant (csrc/quantization/fp4, tests/kernels/quantization/
 // nvfp4_utils.py); TensorRT Model Optimizer for input_scale.
 type Quantise struct {
-	dev     *vk.Device
-	cfg     QuantiseConfig
-	variant string
-	k       *vk.Kernel
+	dev *vk.Device
+	cfg QuantiseConfig
+	built
+	k *vk.Kernel
 }
 
 // projQuantisePush is the push block of proj_quantise.comp.
@@ -117,11 +117,8 @@ func NewQuantise(dev *vk.Device, cfg QuantiseConfig) (*Quantise, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Quantise{dev: dev, cfg: cfg, variant: variant, k: k}, nil
+	return &Quantise{dev: dev, cfg: cfg, built: built(variant), k: k}, nil
 }
-
-// Variant is the name of the variant that was chosen.
-func (o *Quantise) Variant() string { return o.variant }
 
 // CodesShape and ScalesShape are the shapes of QuantiseArgs.Codes and Scales for T tokens.
 func (o *Quantise) CodesShape(T int) []int {
@@ -153,7 +150,7 @@ func (o *Quantise) Record(rec *vk.Recorder, a QuantiseArgs) error {
 		pkg.Check(op, "Codes", a.Codes, tensor.U8, o.CodesShape(t)...),
 		pkg.Check(op, "Scales", a.Scales, o.ScalesType(), o.ScalesShape(t)...),
 		checkInputScale(op, o.cfg.Format, a.InputScale),
-		pkg.Reach(o.dev, op, o.variant, targets...),
+		pkg.Reach(o.dev, op, o.Variant(), targets...),
 	); err != nil {
 		return err
 	}
@@ -178,5 +175,5 @@ func (o *Quantise) Record(rec *vk.Recorder, a QuantiseArgs) error {
 	if a.InputScale != 0 {
 		push.Inverse = 1 / a.InputScale
 	}
-	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}, targets...)
+	return pkg.Dispatch(rec, op, o.Variant(), vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}, targets...)
 }

@@ -100,9 +100,6 @@ func (r *Recorder) endSections() error {
 	return err
 }
 
-// Dispatches returns the number of launches recorded so far.
-func (r *Recorder) Dispatches() int { return r.dispatches }
-
 // Dispatches returns the number of recorded launches.
 func (c *Commands) Dispatches() int { return c.rec.dispatches }
 

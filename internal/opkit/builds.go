@@ -89,3 +89,9 @@ func Stem(stem, variant string) string {
 	}
 	return stem + "_" + variant
 }
+
+// Built names the build that an operation was made of. Operations with more than one embed it.
+type Built string
+
+// Variant returns the name of the build.
+func (b Built) Variant() string { return string(b) }

@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// RopePairs is the number of pairs of a head that turn, and of cosines in a row of a table.
-const RopePairs = ropeDim / 2
+// ropePairs is the number of pairs of a head that turn, and of cosines in a row of a table.
+const ropePairs = ropeDim / 2
 
 // RopeRow is the number of float32 values of a table's row: 32 cosines, then 32 sines.
 const RopeRow = ropeDim
@@ -29,8 +29,8 @@ const RopeRow = ropeDim
 //
 // Sources: vLLM vllm/model_executor/layers/rotary_embedding (common.py, yarn_scaling_rope.py),
 // DeepSeek's inference/model.py (precompute_freqs_cis).
-func (r Rope) Frequencies() [RopePairs]float32 {
-	var f [RopePairs]float32
+func (r Rope) Frequencies() [ropePairs]float32 {
+	var f [ropePairs]float32
 	low, high := r.ramp()
 	for i := range f {
 		power := float32(math.Pow(r.Theta, float64(2*i)/ropeDim))
@@ -116,9 +116,9 @@ func (r Rope) usable(op string) (err error) {
 // MaxPosition is the last position: float32 does not tell apart all integers beyond it.
 const MaxPosition = 1 << 24
 
-func turnRow(row []float32, f *[RopePairs]float32, position int) {
+func turnRow(row []float32, f *[ropePairs]float32, position int) {
 	for i, v := range f {
 		sin, cos := math.Sincos(float64(float32(float32(position) * v)))
-		row[i], row[RopePairs+i] = float32(cos), float32(sin)
+		row[i], row[ropePairs+i] = float32(cos), float32(sin)
 	}
 }

@@ -44,8 +44,8 @@ func TestRopeRows(t *testing.T) {
 		f, rows := r.Frequencies(), make([]float32, len(positions)*model.RopeRow)
 		require.NoError(t, r.Rows(rows, positions))
 		for k, p := range positions {
-			for i := range model.RopePairs {
-				cos, sin := rows[k*model.RopeRow+i], rows[k*model.RopeRow+model.RopePairs+i]
+			for i := range model.RopeRow / 2 {
+				cos, sin := rows[k*model.RopeRow+i], rows[k*model.RopeRow+(model.RopeRow/2)+i]
 				angle := float64(float32(p) * f[i])
 				assert.Equal(t, float32(math.Cos(angle)), cos,
 					"position %d, pair %d: (%g, %g), want the cosine and sine of %g", p, i, cos, sin, angle)
@@ -82,7 +82,7 @@ func TestRopeTable(t *testing.T) {
 		}
 	}
 	for i, v := range table[:model.RopeRow] {
-		if want := float32(1 - i/model.RopePairs); v != want {
+		if want := float32(1 - i/(model.RopeRow/2)); v != want {
 			t.Errorf("position 0, value %d: %g", i, v)
 		}
 	}

@@ -114,8 +114,8 @@ func (l *LayerWeights) Vectors() []*Vector {
 	return list
 }
 
-// Bytes returns the bytes of all tensors of l.
-func (l *LayerWeights) Bytes() int64 {
+// bytes returns the bytes of all tensors of l.
+func (l *LayerWeights) bytes() int64 {
 	n := int64(0)
 	for _, m := range l.Matrices() {
 		n += m.Data.Size() + m.Scales.Size() + m.RowScales.Size()

@@ -75,7 +75,7 @@ type DeviceKeys struct {
 	Norm tensor.Tensor // [128] f32 or bf16: k_norm
 }
 
-// Bytes is the layer's memory on the device, 0 for a layer that neither Upload nor Plan made.
+// bytes is the layer's memory on the device, 0 for a layer that neither Upload nor Plan made.
 func (l *DeviceLayer) Bytes() uint64 {
 	return l.bytes
 }
