@@ -212,7 +212,7 @@ func BenchmarkLinearChain(b *testing.B) {
 				Second: projection.LinearArgs{Out: upload(b, dev, tensor.BF16, make([]uint16, tokens*two.N), tokens, two.N)},
 			}
 			a.Second.X = a.First.Out
-			bytes := one.Weights.bytes(one.N*one.Groups, one.K) + two.Weights.bytes(two.N, two.K)
+			bytes := one.Weights.DataBytes(one.N*one.Groups, one.K) + two.Weights.DataBytes(two.N, two.K)
 			run := func(name string, record func(rec *vk.Recorder, a projection.LinearChainArgs) error) {
 				b.Run(fmt.Sprintf("%v/tokens=%d/%s", f, tokens, name), func(b *testing.B) {
 					timeLinear(b, dev, bytes, 0, func(rec *vk.Recorder, i int) error {
