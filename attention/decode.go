@@ -360,5 +360,6 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 	}, pools...); err != nil || splits == 1 {
 		return none, err
 	}
-	return Parts{Out: tensor.Of(part, tensor.F32, t, splits, o.heads, cache.D), State: tensor.Of(ml, tensor.F32, t, splits, o.heads, 4)}, nil
+	return Parts{Out: tensor.Of(part, tensor.F32, t, splits, o.heads, cache.D),
+		State: tensor.Of(ml, tensor.F32, t, splits, o.heads, 4)}, nil
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
+	"github.com/vkmla/vkmla/vk/share"
 )
 
 // guardVar tells a process of TestDecodeGuard a variant, and how many bytes its pools lack.
@@ -131,11 +132,11 @@ func guardedPage(record cache.Record) int { return 16 / int(record.Align()) }
 
 // guardedPool is a pool of one page that ends, but for what it lacks, where memory does.
 func guardedPool(t *testing.T, dev *vk.Device, record cache.Record, lack int) cache.KVCache {
-	slots, room := guardedPage(record), int(dev.HostAlignment())
+	slots, room := guardedPage(record), int(share.HostAlignment(dev))
 	l := must[cache.Layout](t)(cache.NewRecordLayout(record, slots, slots*record.SlotBytes()))
 	memory := must[[]byte](t)(syscall.Mmap(-1, 0, 2*room, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON))
 	t.Cleanup(func() { assert.NoError(t, syscall.Munmap(memory)) })
-	b := must[*vk.Buffer](t)(dev.ImportHost("guarded", memory, uint64(2*room)))
+	b := must[*vk.Buffer](t)(share.ImportHost(dev, "guarded", memory, uint64(2*room)))
 	t.Cleanup(func() { assert.NoError(t, b.Close()) })
 	require.NoError(t, syscall.Mprotect(memory[room:], syscall.PROT_NONE))
 	at := b.View(uint64(room-l.Stride+lack), uint64(l.Stride))

@@ -42,7 +42,8 @@ func prefillRef(q []uint16, heads int, kv []uint16, indices []int32, width int, 
 		}
 		for h := range heads {
 			at := t*heads + h
-			maxLogits[at], lse[at] = attendRef(out[at*cache.D:(at+1)*cache.D], q[at*cache.D:(at+1)*cache.D], rows, values(rows), sinkOf(sink, h), scale)
+			o, x := out[at*cache.D:(at+1)*cache.D], q[at*cache.D:(at+1)*cache.D]
+			maxLogits[at], lse[at] = attendRef(o, x, rows, values(rows), sinkOf(sink, h), scale)
 		}
 	}
 	return out, maxLogits, lse

@@ -10,8 +10,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// knownDecoder refuses a name that is not among opkit.Decodes, and lists all of them: each of the two
-// ladders knows only its own.
+// knownDecoder refuses a name that is not among opkit.Decodes, and lists all of them: each of the
+// two ladders knows only its own.
 func knownDecoder(variant string) error {
 	var names []string
 	for _, v := range opkit.Decodes() {

@@ -83,6 +83,7 @@ type Device struct {
 	fences  fenceStore
 	memory  map[string]uint64 // bytes by label
 	signals int               // semaphores
+	notes   sync.Map          // of packages above, see door.Notes
 	cache   pipelineCache
 	dummy   *Buffer
 	staging stagingBuffer // under a lock of its own

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -21,8 +22,8 @@ func TestWithoutDevice(t *testing.T) {
 		_, errBuffer := d.NewBuffer(vk.BufferSpec{Size: 4})
 		_, errKernel := d.Kernel(vk.KernelSpec{})
 		_, errRecorder := d.NewRecorder()
-		_, errStatistics := d.Statistics(nil)
-		_, errListings := d.Listings(nil)
+		_, errStatistics := door.Statistics(d, nil)
+		_, errListings := door.Listings(d, nil)
 		_, errVariant := vk.ChooseVariant("op", d.Adapter(), []vk.Variant{{Name: "base"}}, "")
 		for i, err := range []error{errBuffer, errKernel, errRecorder, errStatistics, errListings, errVariant,
 			d.Upload(ctx, vk.View{}, nil), d.Download(ctx, nil, vk.View{})} {

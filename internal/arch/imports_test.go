@@ -22,7 +22,8 @@ const module = "github.com/vkmla/vkmla"
 // way: a package that is not listed here has to be put in its place first.
 var may = map[string][]string{
 	"shaders":    {"internal/spirv"},
-	"vk":         {"internal/files", "internal/spirv"},
+	"vk":         {"internal/door", "internal/files", "internal/spirv"},
+	"vk/share":   {"internal/door", "vk"},
 	"tensor":     {"vk"},
 	"cache":      {"tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 	"indexer":    {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
@@ -33,14 +34,14 @@ var may = map[string][]string{
 		"internal/numfmt", "internal/safetensors"},
 	"pipeline/model/random":    {"pipeline/model"},
 	"pipeline/internal/memory": {"tensor", "vk"},
-	"pipeline/internal/layer":  {"pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/tuning"},
+	"pipeline/internal/layer":  {"pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 	"pipeline/internal/measure": {
 		"pipeline/internal/memory", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders",
-		"internal/files", "internal/numfmt", "internal/tuning",
+		"internal/files", "internal/numfmt", "internal/opkit", "internal/timed", "internal/tuning",
 	},
 	"pipeline": {
 		"pipeline/internal/layer", "pipeline/internal/measure", "pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk",
-		"shaders", "internal/files", "internal/numfmt", "internal/tuning",
+		"shaders", "internal/files", "internal/numfmt", "internal/opkit", "internal/timed", "internal/tuning",
 	},
 	"pipeline/prefix":   {"pipeline", "vk", "internal/files"},
 	"pipeline/replicas": {"pipeline/prefix", "pipeline", "cache", "vk"},
@@ -78,7 +79,9 @@ var mayInternal = map[string][]string{
 	"internal/gguf":        {"internal/files", "internal/numfmt"},
 	"internal/safetensors": {"internal/files"},
 	"internal/opkit":       {"tensor", "vk", "shaders", "internal/spirv", "internal/tuning"},
-	"internal/tuning":      {"vk"},
+	"internal/door":        {},
+	"internal/timed":       {"internal/tuning", "vk"},
+	"internal/tuning":      {"internal/door", "vk"},
 	"internal/lab/vectors": {"internal/files", "internal/numfmt"},
 }
 

@@ -14,7 +14,7 @@ import (
 // f16 has a narrower range than the data. In cm and dot builds of attention bf16 inputs (queries,
 // rows of a workspace, rotated dims of a page) beyond +-65504 become +-65504; in cm a page's scale
 // byte above 134 counts as 134, and a block with one below 105 as zeros. Normed keys and queries
-// stay far inside. cmb takes every bf16 and every scale byte up to 246, base and da take everything.
+// stay far inside. cmb takes every bf16 and every scale byte up to 246, base and da everything.
 const (
 	CMB  = "cmb"  // cooperative matrices of bf16, large memory by device address
 	CM   = "cm"   // cooperative matrices of f16, large memory by device address

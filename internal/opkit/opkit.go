@@ -95,7 +95,7 @@ func (p Package) ChooseOn(dev *vk.Device, op string, ladder []vk.Variant, want s
 func (p Package) ChooseFit(tune *tuning.Profile, a *vk.Adapter, op string, ladder []vk.Variant, want string, maxBytes uint64,
 	fit func(variant string) error) (string, error) {
 	if want == "" {
-		ladder = tune.Ladder(a, tuning.Families[op], ladder)
+		ladder = tune.Ladder(tuning.Families[op], ladder)
 	}
 	if limit := a.Caps.MaxStorageBufferRange; maxBytes > limit {
 		if want == Base {

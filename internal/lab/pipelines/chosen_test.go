@@ -18,6 +18,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/lab/pipelines"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -96,7 +97,7 @@ func TestLargestFits(t *testing.T) {
 
 // Programs read names in one style.
 func TestChosenJSON(t *testing.T) {
-	row := pipelines.Row{Other: []vk.Statistic{{Name: "n"}}}
+	row := pipelines.Row{Other: []door.Statistic{{Name: "n"}}}
 	data, err := json.Marshal(pipelines.Choice{Kernels: []pipelines.Chosen{{Row: row}}})
 	require.NoError(t, err)
 	names := regexp.MustCompile(`"([^"]*)":`).FindAllSubmatch(data, -1)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -29,7 +30,7 @@ func inspector(a *vk.Adapter, profile string, listings bool) (open func() (*vk.D
 	return open, func(dev *vk.Device, k *vk.Kernel, to *Chosen) error {
 		key := fmt.Sprint(to.Kernel, to.Constants, to.Subgroup)
 		if _, ok := known[key]; !ok {
-			statistics, err := dev.Statistics(k)
+			statistics, err := door.Statistics(dev, k)
 			if err != nil {
 				return err
 			}
@@ -59,7 +60,7 @@ func knowMatrices(a *vk.Adapter) {
 }
 
 func listing(dev *vk.Device, k *vk.Kernel) (l Listing, err error) {
-	list, err := dev.Listings(k)
+	list, err := door.Listings(dev, k)
 	for _, x := range list {
 		switch x.Name {
 		case "Assembly": // RADV's name
