@@ -123,7 +123,7 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &Decoder{dev: dev, cfg: cfg, variant: opkit.TwoPass + p.Variant(), twoPass: p}, nil
+		return &Decoder{dev: dev, cfg: cfg, variant: opkit.TwoPass + p.prefill.Variant(), twoPass: p}, nil
 	}
 	s, err := newSplitter(dev, op, cfg.Heads, cfg.Splits, cfg.Workgroups)
 	if err != nil {
@@ -239,7 +239,7 @@ func (o *Decoder) Variant() string { return o.variant }
 // and topk entries. 1 means that rows are not split.
 func (o *Decoder) Splits(tokens, window, topk int) int {
 	if o.twoPass != nil {
-		return o.twoPass.prefill.Splits(tokens, packedWidth(window, topk))
+		return o.twoPass.prefill.splits(tokens, packedWidth(window, topk))
 	}
 	return o.splits(tokens, window+topk)
 }

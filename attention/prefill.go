@@ -141,10 +141,6 @@ func (o *Prefill) NormsQueries(tokens, k int) bool {
 // Variant returns the name of the build in use.
 func (o *Prefill) Variant() string { return o.variant }
 
-// Splits returns the number of parts of each row for `tokens` tokens, with lists of k entries. 1
-// means that rows are not split.
-func (o *Prefill) Splits(tokens, k int) int { return o.splits(tokens, k) }
-
 // ScratchBytes is the size of PrefillArgs.Scratch that suits any number of tokens up to maxT with
 // lists of up to k entries. Parts of a row are 2064 * T * Splits * H bytes (and up to 255 for
 // alignment); whole rows need nothing.

@@ -9,8 +9,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// TwoPassConfig configures a TwoPass. Variant is one of PrefillVariants (the build
-// of the second pass).
+// TwoPassConfig configures a TwoPass. Variant is the build of the second pass.
 type TwoPassConfig struct {
 	DecoderConfig
 
@@ -72,9 +71,6 @@ func NewTwoPass(dev *vk.Device, cfg TwoPassConfig) (*TwoPass, error) {
 	}
 	return o, nil
 }
-
-// Variant returns the name of the build that the second pass uses.
-func (o *TwoPass) Variant() string { return o.prefill.Variant() }
 
 // piece returns how many of T tokens are taken at a time: as many as have room for their rows, in
 // multiples of those after which lengths can be bound.

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -43,8 +41,8 @@ func newBenchStep(b *testing.B, dev *vk.Device, k compressor, tokens int, prefil
 	s.save = must[*cache.SaveState](b)(cache.NewSaveState(dev, cache.SaveStateConfig{Compression: k.c, Page: k.statePage, MaxBytes: cfg.MaxBytes}))
 	s.compress = must[*cache.Compress](b)(cache.NewCompress(dev, cfg))
 	state := must[cache.StateCache](b)(cache.NewState(dev, cache.StateConfig{Pages: sets * used, Layout: l}))
-	b.Cleanup(func() { state.Close() })
-	require.NoError(b, state.Fill(b.Context(), 0x3C)) // small positive numbers
+	b.Cleanup(func() { state.Pool.Close() })
+	fill(b, state.Pool, 0x3C) // small positive numbers
 	var kv cache.KVCache
 	var keys cache.IndexKeyCache
 	pages := tokens/k.page + 1
@@ -53,7 +51,7 @@ func newBenchStep(b *testing.B, dev *vk.Device, k compressor, tokens int, prefil
 	} else {
 		kl := must[cache.IndexKeyLayout](b)(cache.NewIndexKeyLayout(k.keys, k.page, 0))
 		keys = must[cache.IndexKeyCache](b)(cache.NewIndexKeys(dev, cache.IndexKeysConfig{Pages: pages, Layout: kl}))
-		b.Cleanup(func() { keys.Close() })
+		b.Cleanup(func() { keys.Pool.Close() })
 	}
 	positions, toReq, slots := make([]int32, tokens), make([]int32, tokens), make([]int64, tokens)
 	for i := range tokens {

@@ -129,13 +129,13 @@ func (s *sequence) newCaches(seed uint64) *caches {
 	l := must[cache.StateLayout](t)(cache.NewStateLayout(s.c, s.statePage, 0))
 	c.state = must[cache.StateCache](t)(cache.NewState(s.dev, cache.StateConfig{Pages: statePages + 2, Layout: l}))
 	state := c.state // a test may put another in its place
-	t.Cleanup(func() { state.Close() })
+	t.Cleanup(func() { state.Pool.Close() })
 	if s.keys == 0 {
 		c.kv = newCache(t, s.dev, pages+2, s.page, 0)
 	} else {
 		l := must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(s.keys, s.page, 0))
 		c.keys = must[cache.IndexKeyCache](t)(cache.NewIndexKeys(s.dev, cache.IndexKeysConfig{Pages: pages + 2, Layout: l}))
-		t.Cleanup(func() { c.keys.Close() })
+		t.Cleanup(func() { c.keys.Pool.Close() })
 	}
 	c.poison(t)
 	return c
@@ -143,15 +143,8 @@ func (s *sequence) newCaches(seed uint64) *caches {
 
 func (c *caches) poison(t testing.TB) {
 	t.Helper()
-	fills := []func() error{func() error { return c.state.Fill(t.Context(), 0xFF) }}
-	if c.keys.Pages() > 0 {
-		fills = append(fills, func() error { return c.keys.Fill(t.Context(), 0xFF) })
-	} else {
-		fills = append(fills, func() error { return c.kv.Fill(t.Context(), 0xFF) })
-	}
-	for _, f := range fills {
-		require.NoError(t, f())
-	}
+	fill(t, c.state.Pool, 0xFF)
+	fill(t, c.pool(), 0xFF)
 }
 
 func (c *caches) pool() tensor.Tensor {
@@ -374,7 +367,7 @@ func TestStateBeyondDescriptor(t *testing.T) {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
-	defer state.Close()
+	defer state.Pool.Close()
 	c.state = state
 	for i := range c.stateTable {
 		c.stateTable[i] += int32(edge)

@@ -33,12 +33,8 @@ type Layout struct {
 	Record Record // how a slot is stored; the zero value is DeepSeek-V4's
 }
 
-// DefaultStride is Record.DefaultStride of RecordV4, round_up(page*584, 576) bytes: the
-// stride that an allocator of pages of a single kind chooses.
-func DefaultStride(page int) int { return RecordV4.DefaultStride(page) }
-
 // NewLayout returns the layout of pages of page slots of RecordV4 that begin stride
-// bytes apart; a stride of 0 means DefaultStride(page). The error is a
+// bytes apart; a stride of 0 means RecordV4.DefaultStride(page). The error is a
 // *vk.ArgumentError.
 func NewLayout(page, stride int) (Layout, error) { return NewRecordLayout(RecordV4, page, stride) }
 

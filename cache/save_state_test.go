@@ -35,8 +35,8 @@ func TestSaveStateSkips(t *testing.T) {
 			continue
 		}
 		s := must[cache.StateCache](t)(cache.NewState(dev, cache.StateConfig{Pages: 2, Layout: l}))
-		defer s.Close()
-		require.NoError(t, s.Fill(t.Context(), 0xA5))
+		defer s.Pool.Close()
+		fill(t, s.Pool, 0xA5)
 		want := bytes.Repeat([]byte{0xA5}, 2*l.Stride)
 		require.NoError(t, cache.SaveStateRef(want, l, cache.C4Index, kvScore, ape, positions, slots))
 		op := must[*cache.SaveState](t)(cache.NewSaveState(dev, cache.SaveStateConfig{Compression: cache.C4Index, Page: 3, Variant: v.Name}))

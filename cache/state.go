@@ -1,13 +1,11 @@
 package cache
 
 import (
-	"context"
 	"fmt"
 	"math"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 // poolAlign divides strides and offsets of state and indexer pages, so that kernels may read them
@@ -74,66 +72,14 @@ func checkPage(op string, page, stride, slotBytes int) error {
 // and the last number stands for none.
 const maxStateBytes = poolAlign * (1<<32 - 2)
 
-// StateCache is a pool of pages of compressor state in device memory. NewState allocates one; a
-// literal makes one of memory that has another owner.
+// StateCache is a pool of pages of compressor state in device memory. A literal makes one of a tensor.
 type StateCache struct {
 	Pool   tensor.Tensor // [pages, stride] u8
 	Layout StateLayout
 }
 
-// StateConfig describes a state cache to allocate.
-type StateConfig struct {
-	Label  string // under which its memory is counted; "" means "compressor state"
-	Pages  int    // at least 1
-	Layout StateLayout
-}
-
-// NewState allocates a state cache; what its pages contain is undefined. A sequence
-// needs the pages of its last Compression.Window tokens and of those of the step.
-// The caller closes it.
-//
-// Errors: *vk.ArgumentError; those of tensor.New.
-func NewState(dev *vk.Device, cfg StateConfig) (StateCache, error) {
-	const op = "new state cache"
-	if err := cfg.Layout.check(op); err != nil {
-		return StateCache{}, err
-	}
-	pool, err := newPages(dev, op, cfg.Label, "compressor state", cfg.Pages, cfg.Layout.Page, cfg.Layout.Stride)
-	if err != nil {
-		return StateCache{}, err
-	}
-	c := StateCache{Pool: pool, Layout: cfg.Layout}
-	if err := c.check(op); err != nil {
-		pool.Close()
-		return StateCache{}, err
-	}
-	return c, nil
-}
-
 // pages is the number of pages.
 func (c StateCache) pages() int { return poolPages(c.Pool) }
-
-// Fill writes a byte over the whole pool, padding too, and waits.
-func (c StateCache) Fill(ctx context.Context, b byte) error {
-	const op = "fill state"
-	if err := c.check(op); err != nil {
-		return err
-	}
-	return fillPool(ctx, op, c.Pool, b)
-}
-
-// RecordCopy records the copies that Table.Append asked for; see
-// KVCache.RecordCopy.
-func (c StateCache) RecordCopy(rec *vk.Recorder, copies []PageCopy) error {
-	const op = "copy state pages"
-	if err := c.check(op); err != nil {
-		return err
-	}
-	return copyPages(rec, op, c.Pool, copies)
-}
-
-// Close frees the pool, for a cache that NewState made.
-func (c StateCache) Close() error { return c.Pool.Close() }
 
 func (c StateCache) check(op string) error {
 	if err := c.Layout.check(op); err != nil {

@@ -146,9 +146,6 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tune *tuning.TopK) (*TopK, error) {
 	return o, opkit.Ask(kernels...)
 }
 
-// K is the width of the selection.
-func (o *TopK) K() int { return o.cfg.K }
-
 // topkSlices returns the number of slices of a row, a power of two, for t rows of n columns on a
 // device that `workgroups` workgroups fill.
 func topkSlices(tune *tuning.TopK, workgroups, t, n int) int {

@@ -9,6 +9,7 @@ import (
 	"sort"
 
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/internal/blocks"
 	"github.com/vkmla/vkmla/pipeline/internal/layer"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -27,7 +28,7 @@ type enginePool struct {
 	most  int    // those that a buffer holds
 	bytes uint64 // of a page in all layers
 	slot  uint64 // bytes of a slot in all layers
-	ids   *cache.BlockPool
+	ids   *blocks.Pool
 	table tensor.Tensor // [MaxSessions, width] i32
 
 	caches []*layerCache // in the order of layers
@@ -248,7 +249,7 @@ func (e *Engine) firstPages() error {
 	tokens := 1 + sort.Search(most-1, func(i int) bool { return bytes(i+2, sessions) > limit })
 	for _, p := range e.pools {
 		var err error
-		if p.ids, err = cache.NewBlockPool(p.first(o, tokens, sessions)); err != nil {
+		if p.ids, err = blocks.NewPool(p.first(o, tokens, sessions)); err != nil {
 			return err
 		}
 	}

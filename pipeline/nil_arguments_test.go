@@ -32,9 +32,9 @@ import (
 var constructors = []any{
 	share.Adopt, vk.ChooseVariant, tensor.Check, tensor.New, tensor.NewArena, tensor.NewIn,
 	cache.NewCompress, cache.NewGather, cache.NewGatherRuns, cache.NewGatherSlots, cache.NewIndexKeyLayout,
-	cache.NewIndexKeys, cache.NewInsert, cache.NewKV, cache.NewLayout, cache.NewRecordLayout, cache.NewSaveState,
-	cache.NewSlotMapping, cache.NewState,
-	cache.NewStateLayout, cache.NewTable, cache.NewTableUpdate, cache.NewTouch,
+	cache.NewInsert, cache.NewKV, cache.NewLayout, cache.NewRecordLayout, cache.NewSaveState,
+	cache.NewSlotMapping,
+	cache.NewStateLayout, cache.NewTableUpdate, cache.NewTouch,
 	indexer.NewCandidateEntries, indexer.NewCandidates, indexer.NewLogits, indexer.NewQueryQuant, indexer.NewSelect,
 	indexer.NewTopK, indexer.NewVisible,
 	attention.CanDecode, attention.NewC128Indices, attention.NewCombineIndices, attention.NewDecoder, attention.NewGathered,

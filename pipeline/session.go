@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/internal/blocks"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -30,7 +30,7 @@ type Session struct {
 
 // sessionTable is the block table of a session for the pages of a pool.
 type sessionTable struct {
-	*cache.Table
+	*blocks.Table
 	pool   *enginePool
 	quiet  int // see rowState.quiet, of this table; 0 while unknown
 	synced int // entries that the device has, or gets with the step in progress
@@ -71,7 +71,7 @@ func (e *Engine) open() (*Session, error) {
 		e.rows[row] = rowState{}
 		s := &Session{e: e, row: row, at: &e.rows[row], tables: make([]sessionTable, len(e.pools))}
 		for i, p := range e.pools {
-			t, err := cache.NewTable(p.ids, p.Page)
+			t, err := blocks.NewTable(p.ids, p.Page)
 			if err != nil {
 				return nil, err
 			}

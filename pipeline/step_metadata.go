@@ -3,7 +3,7 @@ package pipeline
 import (
 	"context"
 
-	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/internal/blocks"
 	"github.com/vkmla/vkmla/tensor"
 )
 
@@ -79,7 +79,7 @@ func (b *stepSize) fillUpdates(ctx context.Context) (used int, err error) {
 }
 
 // upload writes the entries of a table from one on to a row of the block table.
-func (p *enginePool) upload(ctx context.Context, row, from int, t *cache.Table) error {
+func (p *enginePool) upload(ctx context.Context, row, from int, t *blocks.Table) error {
 	data := make([]byte, 0, 4*(t.Entries()-from))
 	for i := from; i < t.Entries(); i++ {
 		data = le.AppendUint32(data, uint32(t.Entry(i)))

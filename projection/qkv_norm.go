@@ -133,7 +133,8 @@ func (o *QKVNorm) Record(rec *vk.Recorder, a QKVNormArgs) error {
 		QrF32: opkit.Bit(0, a.QRWeight.DType == tensor.F32), KvF32: opkit.Bit(0, a.KVWeight.DType == tensor.F32),
 		QrInverse: 1 / float32(o.cfg.Rank), Eps: o.cfg.Eps,
 	}
-	return pkg.Dispatch(rec, op, o.Variant(), vk.Dispatch{Kernel: o.k, Groups: [3]uint32{uint32(t), 2, 1}, Push: vk.Bytes(&push)}, targets...)
+	d := vk.Dispatch{Kernel: o.k, Groups: [3]uint32{uint32(t), 2, 1}, Push: vk.Bytes(&push)}
+	return pkg.Dispatch(rec, op, o.Variant(), d, targets...)
 }
 
 // columns checks a tensor of rows whose n columns from column `at` on are used.

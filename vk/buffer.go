@@ -238,10 +238,6 @@ func (b *Buffer) Whole() View {
 	return View{b, 0, b.spec.Size}
 }
 
-// Closed reports whether Close was called. Commands recorded before can still be
-// submitted; recording or copying with the buffer gives ErrClosed.
-func (b *Buffer) Closed() bool { return b.closed.Load() }
-
 // Close frees the buffer. If recorded commands still use it, it is freed when the last of
 // them is closed. Close always returns nil.
 func (b *Buffer) Close() error {

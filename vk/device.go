@@ -163,14 +163,6 @@ func (d *Device) Adapter() *Adapter {
 // Caps returns what the device offers.
 func (d *Device) Caps() *Caps { return &d.Adapter().Caps }
 
-// Profile returns DeviceOptions.Profile.
-func (d *Device) Profile() string {
-	if d == nil {
-		return ""
-	}
-	return d.opts.Profile
-}
-
 // Dummy is 256 bytes of device memory to bind where an optional buffer is absent.
 func (d *Device) Dummy() View {
 	if d == nil {

@@ -26,5 +26,6 @@ func init() {
 	door.HandlesOf = func(d any) door.Handles { return dev(d).handles() }
 	door.Statistics = func(d, k any) ([]door.Statistic, error) { return dev(d).statistics(kernel(k)) }
 	door.Listings = func(d, k any) ([]door.Listing, error) { return dev(d).listings(kernel(k)) }
+	door.Profile = func(d any) string { return dev(d).opts.Profile }
 	door.Notes = func(d any) *sync.Map { return &dev(d).notes }
 }

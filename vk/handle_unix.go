@@ -31,8 +31,8 @@ func checkHandle(op string, h uintptr, bytes uint64) error {
 	return nil
 }
 
-// passedHandle is a handle for the driver, which has it once an import succeeded. What drivers do with
-// one that they refuse differs, so it is not the caller's.
+// passedHandle is a handle for the driver, which has it once an import succeeded. What drivers do
+// with one that they refuse differs, so it is not the caller's.
 func passedHandle(op string, h uintptr) (uintptr, error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

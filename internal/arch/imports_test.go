@@ -33,14 +33,18 @@ var may = map[string][]string{
 	"pipeline/model": {"projection", "attention", "indexer", "cache", "tensor", "vk", "internal/files", "internal/gguf",
 		"internal/numfmt", "internal/safetensors"},
 	"pipeline/model/random":    {"pipeline/model"},
+	"pipeline/internal/blocks": {"cache", "internal/opkit"},
 	"pipeline/internal/memory": {"tensor", "vk"},
-	"pipeline/internal/layer":  {"pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
+	"pipeline/internal/layer": {
+		"pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders",
+		"internal/numfmt", "internal/opkit", "internal/tuning",
+	},
 	"pipeline/internal/measure": {
 		"pipeline/internal/memory", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders",
 		"internal/files", "internal/numfmt", "internal/opkit", "internal/timed", "internal/tuning",
 	},
 	"pipeline": {
-		"pipeline/internal/layer", "pipeline/internal/measure", "pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk",
+		"pipeline/internal/blocks", "pipeline/internal/layer", "pipeline/internal/measure", "pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk",
 		"shaders", "internal/files", "internal/numfmt", "internal/opkit", "internal/timed", "internal/tuning",
 	},
 	"pipeline/prefix":   {"pipeline", "vk", "internal/files"},

@@ -70,6 +70,9 @@ var (
 	// Errors: those of Statistics, with vk.DeviceOptions.Listings in the place of Statistics.
 	Listings func(dev, kernel any) ([]Listing, error)
 
+	// Profile returns vk.DeviceOptions.Profile.
+	Profile func(dev any) string
+
 	// Notes returns what packages above vk keep of a device, by keys of their own types. It lasts
 	// as long as the device.
 	Notes func(dev any) *sync.Map

@@ -67,7 +67,7 @@ func For(a *vk.Adapter) (p *Profile, why string) {
 // profileKey is where a device keeps a profile of its own.
 type profileKey struct{}
 
-// Time has the operations that are made from now on for a device object prefer builds by their times.
+// Time has operations that are made from now on for a device object prefer builds by their times.
 func Time(dev *vk.Device, timed map[string]Timed) {
 	p := *Of(dev)
 	p.Timed = timed
@@ -82,9 +82,9 @@ func Of(dev *vk.Device) *Profile {
 		if p, ok := door.Notes(dev).Load(profileKey{}); ok {
 			return p.(*Profile)
 		}
-	}
-	if p, err := Named(dev.Profile()); err == nil {
-		return p
+		if p, err := Named(door.Profile(dev)); err == nil {
+			return p
+		}
 	}
 	p, _ := For(dev.Adapter())
 	return p

@@ -80,32 +80,6 @@ func (r Rope) Table(rows, step int) ([]float32, error) {
 	return table, nil
 }
 
-// Rows writes the rows of the given positions to dst, one after the other: the part of a table that
-// a step needs, for a server that keeps no table. Tokens then turn by row number instead of
-// position.
-//
-// Errors: vk.ErrArgument for a position below 0 or beyond MaxPosition, a dst without 64 numbers for
-// each, or a rotation that Config.Check refuses. After an error nothing was written.
-func (r Rope) Rows(dst []float32, positions []int) error {
-	if err := r.usable("model: rope rows"); err != nil {
-		return err
-	}
-	if len(dst) != len(positions)*RopeRow {
-		return badArgument("model: rope rows", "dst", fmt.Sprintf("%d values", len(dst)),
-			"%d for each of %d positions", RopeRow, len(positions))
-	}
-	for _, p := range positions {
-		if p < 0 || p > MaxPosition {
-			return badArgument("model: rope rows", "positions", p, "0 to %d", MaxPosition)
-		}
-	}
-	f := r.Frequencies()
-	for k, p := range positions {
-		turnRow(dst[k*RopeRow:][:RopeRow], &f, p)
-	}
-	return nil
-}
-
 func (r Rope) usable(op string) (err error) {
 	r.check(func(string, any, string, ...any) {
 		err = badArgument(op, "Rope", fmt.Sprintf("%+v", r), "a rotation that Config.Check accepts")

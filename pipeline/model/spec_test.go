@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
@@ -20,9 +21,9 @@ func TestSpecs(t *testing.T) {
 			}
 		}
 	}
-	assert.Equal(t, cache.C4Main, model.C4A.Compression(cache.D))
-	assert.Equal(t, cache.C4Index, model.C4A.Compression(cache.IndexDim))
-	assert.Equal(t, cache.C128Main, model.C128A.Compression(cache.D))
+	assert.Equal(t, verify.C4Main, model.C4A.Compression(cache.D))
+	assert.Equal(t, verify.C4Index, model.C4A.Compression(cache.IndexDim))
+	assert.Equal(t, verify.C128Main, model.C128A.Compression(cache.D))
 	assert.Nil(t, model.Window.Pool(model.StoreEntries))
 }
 

@@ -28,7 +28,8 @@ func TestShareFails(t *testing.T) {
 	if missing := d.Caps().Missing([]string{"exportMemory", "importMemory", "importHostMemory"}); missing != nil {
 		t.Skipf("%s has no %v", d.Adapter().Name, missing)
 	}
-	mine, err := syscall.Mmap(-1, 0, 2*int(share.HostAlignment(d)), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
+	mine, err := syscall.Mmap(-1, 0, 2*int(share.HostAlignment(d)),
+		syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, syscall.Munmap(mine)) }()
 	files := func() int {

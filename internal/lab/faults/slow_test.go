@@ -14,6 +14,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/faults"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -97,7 +98,7 @@ func slowDevice(t *testing.T, cfg model.Config, records model.Records) {
 			}
 			defer interposer.Honest()
 			if c.watched { // a processor is not
-				interposer.Driver(vk.DriverRADV)
+				interposer.Driver(tuning.DriverRADV)
 				interposer.Memory(&faults.Memories{Kind: vk.TypeDiscrete,
 					Heaps: []faults.MadeHeap{{1 << 20, true}}, Types: []faults.MadeType{{faults.Local | faults.Visible, 0}}})
 			}

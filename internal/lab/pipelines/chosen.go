@@ -8,6 +8,7 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
@@ -129,9 +130,9 @@ func choices(c model.Config) []choice {
 		op string
 		c  cache.CompressConfig
 	}{
-		{"compressor c4a", cache.CompressConfig{Compression: cache.C4Main, StatePage: 4, Page: 64}},
-		{"compressor c128a", cache.CompressConfig{Compression: cache.C128Main, StatePage: 8, Page: 2}},
-		{"compressor keys", cache.CompressConfig{Compression: cache.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyFP8}},
+		{"compressor c4a", cache.CompressConfig{Compression: verify.C4Main, StatePage: 4, Page: 64}},
+		{"compressor c128a", cache.CompressConfig{Compression: verify.C128Main, StatePage: 8, Page: 2}},
+		{"compressor keys", cache.CompressConfig{Compression: verify.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyFP8}},
 	} {
 		list = append(list, choice{x.op, decode[:1], func(dev *vk.Device, _ int) error {
 			x.c.Save = true

@@ -4,6 +4,7 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
@@ -48,9 +49,9 @@ func choicesV41(c model.Config) []choice {
 		op string
 		c  cache.CompressConfig
 	}{
-		{"v4.1 compressor, two tokens", cache.CompressConfig{Compression: cache.C2Main, StatePage: 4, Page: 64, Record: entries}},
-		{"v4.1 compressor, one token", cache.CompressConfig{Compression: cache.C1Main, Page: 64, Record: entries}},
-		{"v4.1 compressor keys", cache.CompressConfig{Compression: cache.C2Index, Page: 64, Keys: c.Records.Keys()}},
+		{"v4.1 compressor, two tokens", cache.CompressConfig{Compression: verify.C2Main, StatePage: 4, Page: 64, Record: entries}},
+		{"v4.1 compressor, one token", cache.CompressConfig{Compression: verify.C1Main, Page: 64, Record: entries}},
+		{"v4.1 compressor keys", cache.CompressConfig{Compression: verify.C2Index, Page: 64, Keys: c.Records.Keys()}},
 	} {
 		list = append(list, choice{x.op, decode[:1], func(dev *vk.Device, _ int) error {
 			x.c.Save = true

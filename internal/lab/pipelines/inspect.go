@@ -8,6 +8,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -49,7 +50,7 @@ func inspector(a *vk.Adapter, profile string, listings bool) (open func() (*vk.D
 
 // knowMatrices tells operations what their probes find on AMD's GPUs with matrices.
 func knowMatrices(a *vk.Adapter) {
-	if a.Driver == vk.DriverRADV {
+	if a.Driver == tuning.DriverRADV {
 		a.Facts = &opkit.Facts{Rows: func(m, n, k, subgroup int) int {
 			if m == 16 && n == 16 && k == 16 && subgroup == 32 {
 				return 1

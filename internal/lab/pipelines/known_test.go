@@ -63,7 +63,7 @@ func TestKnownCaps(t *testing.T) {
 	}
 	assert.LessOrEqual(t, want.MaxAllocation, got.MaxAllocation) // ANV's is the device's memory
 	assert.Equal(t, want.ComputeUnits, got.ComputeUnits, "units")
-	if all[i].Driver == vk.DriverANV {
+	if all[i].Driver == tuning.DriverANV {
 		assert.Equal(t, [2]uint32{want.VendorID, want.DeviceID}, [2]uint32{got.VendorID, got.DeviceID})
 	}
 	for f := range want.Features {

@@ -25,7 +25,7 @@ func TestMachineCode(t *testing.T) {
 	a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
 	require.NoError(t, err)
 	profiles := []string{""} // the device's own
-	if a.Driver == vk.DriverRADV {
+	if a.Driver == tuning.DriverRADV {
 		profiles = tuning.Names()
 	}
 	kernels, faults, err := pipelines.Broken(a, profiles...)

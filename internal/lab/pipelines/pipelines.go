@@ -17,6 +17,7 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
@@ -129,9 +130,9 @@ func (b *builder) caches() {
 		})
 	}
 	for _, x := range []cache.CompressConfig{
-		{Compression: cache.C4Main, StatePage: 4, Page: 64}, {Compression: cache.C128Main, StatePage: 8, Page: 2},
-		{Compression: cache.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyFP8},
-		{Compression: cache.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyMXFP4},
+		{Compression: verify.C4Main, StatePage: 4, Page: 64}, {Compression: verify.C128Main, StatePage: 8, Page: 2},
+		{Compression: verify.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyFP8},
+		{Compression: verify.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyMXFP4},
 	} {
 		b.each("compress", opkit.Builds("kv_compress"), func(v string) error {
 			c := x
@@ -218,9 +219,9 @@ func (b *builder) v41(c model.Config) {
 		return
 	}
 	for _, x := range []cache.CompressConfig{
-		{Compression: cache.C2Main, StatePage: 4, Page: 64, Record: cache.RecordFP4},
-		{Compression: cache.C1Main, Page: 64, Record: cache.RecordFP4, Save: true},
-		{Compression: cache.C2Index, Page: 64, Keys: cache.IndexKeyMXFP4, Save: true},
+		{Compression: verify.C2Main, StatePage: 4, Page: 64, Record: cache.RecordFP4},
+		{Compression: verify.C1Main, Page: 64, Record: cache.RecordFP4, Save: true},
+		{Compression: verify.C2Index, Page: 64, Keys: cache.IndexKeyMXFP4, Save: true},
 	} {
 		b.each("compress latents", opkit.Builds("kv_compress"), func(v string) error {
 			x.Variant = v

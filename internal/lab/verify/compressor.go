@@ -17,6 +17,10 @@ import (
 // states, then compressing the groups that it completes. format is 0 for K entries.
 func compressorOp(name string, format cache.IndexKeyFormat, kinds []cache.Compression, random func(seed uint64) []Case) Op {
 	op := Op{Name: name, Class: ClassBoundary, Variants: opkit.Builds("kv_compress"), Random: random}
+	op.Of = Of{"cache.SaveState cache.Compress", "kv_save_state kv_compress", "compressor.save, compressor.compress"}
+	if format != 0 {
+		op.Of.Sections = "indexer.compressor.save, indexer.compressor.compress"
+	}
 	op.Timing = Timing{Suite: "indexer", Sizes: func(o SizeOptions) (all []Size) {
 		for _, c := range kinds {
 			all = append(all, compressorSizes(o, c, format)...)

@@ -13,6 +13,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "candidate_blocks", Class: ClassExact, Variants: opkit.Builds("idx_topk"),
+		Of:     Of{"indexer.Candidates", "idx_candidates", ""},
 		Random: randomCandidates, Ref: refBy(fields, refCandidates),
 		Bind: bindBy(fields, bindCandidates), Compare: exactly("candidate_blocks", "candidate_columns"),
 	})

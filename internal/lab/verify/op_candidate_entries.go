@@ -15,6 +15,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "candidate_entries", Class: ClassExact, Variants: opkit.Builds("idx_candidate_entries"),
+		Of:     Of{"indexer.CandidateEntries", "idx_candidate_entries", ""},
 		Random: randomEntries, Ref: refBy(readEntries, refEntries), Bind: bindBy(readEntries, bindEntries),
 		Compare: func(c Case, got, want Arrays) Result {
 			names := []string{"topk_indices"}

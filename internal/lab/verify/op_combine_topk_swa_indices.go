@@ -13,6 +13,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "combine_topk_swa_indices", Class: ClassExact, Variants: opkit.Builds("attn_window_indices"),
+		Of:     Of{"attention.CombineIndices", "attn_combine_indices", ""},
 		Random: randomCombine, Ref: refBy(readCombine, refCombine),
 		Bind: bindBy(readCombine, bindCombine), Compare: exactly("combined_indices", "combined_lens"),
 	})

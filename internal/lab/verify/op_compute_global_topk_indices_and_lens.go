@@ -14,6 +14,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "compute_global_topk_indices_and_lens", Class: ClassExact, Variants: opkit.Builds("attn_window_indices"),
+		Of:     Of{"attention.GlobalTopK", "attn_global_topk", ""},
 		Random: randomGlobalTopK, Ref: refBy(fields, refGlobalTopK),
 		Bind: bindBy(fields, bindGlobalTopK), Compare: exactly("global_indices", "lens"),
 	})

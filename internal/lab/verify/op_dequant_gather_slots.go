@@ -13,6 +13,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "dequant_gather_slots", Class: ClassExact, Variants: opkit.Builds("kv_gather_slots"),
+		Of:     Of{"cache.GatherSlots", "kv_gather", ""},
 		Random: randomGatherSlots, Ref: refBy(fields, refGatherSlots), Bind: bindBy(fields, bindGatherSlots), Compare: exactly("out"),
 	})
 }

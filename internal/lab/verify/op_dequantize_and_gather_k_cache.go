@@ -13,6 +13,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "dequantize_and_gather_k_cache", Class: ClassExact, Variants: opkit.Builds("kv_gather"),
+		Of:     Of{"cache.Gather", "kv_gather", ""},
 		Random: randomGather, Ref: refGather, Bind: bindGather, Compare: exactly("out_after"),
 		Timing: Timing{Suite: "memory", Sizes: gatherSizes},
 	})

@@ -21,6 +21,7 @@ func init() {
 	} {
 		Register(Op{
 			Name: name, Class: ClassExact, Variants: opkit.Builds("idx_query_quant"),
+			Of:     Of{"indexer.QueryQuant", "idx_query_quant", "indexer.q_quantise"},
 			Random: randomQueryQuant,
 			Ref:    func(c Case) (Arrays, error) { return refQueryQuant(c, format) },
 			Bind:   func(b Build, c Case) (Bound, error) { return bindQueryQuant(b, c, format) },

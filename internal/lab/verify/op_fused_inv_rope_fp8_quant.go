@@ -18,6 +18,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "fused_inv_rope_fp8_quant", Class: ClassBoundary, Variants: opkit.Builds("proj_inverse_rope_quant"),
+		Of:     Of{"projection.InverseRopeQuant", "proj_inverse_rope_quant", "inverse_rope"},
 		Random: randomInverseQuant, Ref: refBy(readInverseQuant, refInverseQuant),
 		Bind: bindBy(readInverseQuant, bindInverseQuant), Compare: compareInverseQuant,
 		Timing: Timing{Suite: "memory", Sizes: inverseQuantSizes, Sample: sampleInverseQuant},

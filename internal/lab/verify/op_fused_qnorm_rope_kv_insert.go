@@ -18,6 +18,7 @@ var normedQuery = Tolerance{Abs: 2e-5, Rel: 1.001 / 128, Cos: 1e-6}
 func init() {
 	Register(Op{
 		Name: "fused_qnorm_rope_kv_insert", Class: ClassTolerance, Variants: opkit.Builds("proj_q_insert"),
+		Of:     Of{"projection.QInsert", "proj_q_insert", "q_norm_rope_kv_insert"},
 		Random: randomQInsert, Ref: refBy(readQInsert, refQInsert), Bind: bindBy(readQInsert, bindQInsert),
 		Timing: Timing{Suite: "memory", Sizes: qInsertSizes, Axes: map[string]string{"q": ".H", "q_out": ".H", "cache_after": "."}},
 		Compare: func(c Case, got, want Arrays) Result {

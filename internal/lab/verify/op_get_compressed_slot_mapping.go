@@ -13,6 +13,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "get_compressed_slot_mapping", Class: ClassExact, Variants: opkit.Builds("kv_slot_mapping"),
+		Of:     Of{"cache.SlotMapping", "kv_slot_mapping", ""},
 		Random: randomSlotMapping, Ref: refBy(readSlotMapping, refSlotMapping),
 		Bind: bindBy(readSlotMapping, bindSlotMapping), Compare: exactly("slot_mapping"),
 	})

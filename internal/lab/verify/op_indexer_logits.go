@@ -22,6 +22,7 @@ func init() {
 	} {
 		Register(Op{
 			Name: name, Class: ClassTolerance, Variants: opkit.Builds("idx_logits"),
+			Of:      Of{"indexer.Logits", scoreKernels, "indexer.select"},
 			Random:  func(seed uint64) []Case { return randomLogits(seed, format) },
 			Ref:     func(c Case) (Arrays, error) { return refLogits(c, format) },
 			Bind:    func(b Build, c Case) (Bound, error) { return bindLogits(b, c, format) },

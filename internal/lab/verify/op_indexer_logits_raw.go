@@ -22,6 +22,7 @@ func init() {
 	} {
 		Register(Op{
 			Name: name, Class: ClassTolerance, Variants: opkit.Builds("idx_logits"),
+			Of:     Of{"indexer.Logits indexer.RawQueries", "idx_logits_lanes", "indexer.select"},
 			Random: func(seed uint64) []Case { return randomRawLogits(seed, format) },
 			Ref: func(c Case) (Arrays, error) {
 				c, err := quantisedCase(c, format)

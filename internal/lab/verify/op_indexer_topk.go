@@ -16,6 +16,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "indexer_topk", Class: ClassSet, Variants: opkit.Builds("idx_topk"),
+		Of:     Of{"indexer.TopK", topkKernels, "indexer.select"},
 		Random: randomIndexerTopK, Ref: refBy(fields, refIndexerTopK), Bind: bindBy(fields, bindIndexerTopK), Compare: compareIndexerTopK,
 		Timing: Timing{Suite: "indexer", Sizes: topkSizes, Axes: map[string]string{"logits": "T", "lengths": "T", "topk_indices": "T"}},
 	})

@@ -17,6 +17,7 @@ func init() {
 	} {
 		Register(Op{
 			Name: name, Class: ClassSet, Variants: opkit.Builds("idx_logits"),
+			Of:      Of{"indexer.Select", scoreKernels + " " + topkKernels, "indexer.select"},
 			Random:  func(seed uint64) []Case { return randomWithin(seed, format) },
 			Ref:     func(c Case) (Arrays, error) { return refSelect(c, format) },
 			Bind:    func(b Build, c Case) (Bound, error) { return bindSelect(b, c, format) },

@@ -18,6 +18,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "linear", Class: ClassTolerance, Variants: opkit.Builds("proj_linear"),
+		Of:     Of{"projection.Linear", "proj_linear proj_linear_tokens1to8 proj_linear_tokens8to16 proj_linear_tokens8to32 proj_linear_tokens32to64 proj_linear_cm proj_linear_whole proj_linear_codes proj_linear_sum", "wq_a|wkv, wq_b, wo_a, wo_b, compressor.wkv|wgate, indexer.wq_b, indexer.weights_proj, indexer.wk, indexer.compressor.wkv|wgate"},
 		Random: randomLinear, Ref: refLinear, Bind: bindLinear, Compare: compareLinear, Lacks: lacksLinear,
 		Timing: Timing{Suite: "linear", Sizes: linearSizes, Sample: sampleLinear},
 	})

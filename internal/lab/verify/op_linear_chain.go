@@ -16,6 +16,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "linear_chain", Class: ClassTolerance, Variants: opkit.Builds("proj_linear"),
+		Of:     Of{"projection.LinearChain", "proj_linear_chain", "wo_a, wo_b"},
 		Random: randomLinearChain, Ref: refLinearChain, Bind: bindLinearChain, Compare: compareLinearChain,
 	})
 }

@@ -16,6 +16,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "linear_norm", Class: ClassTolerance, Variants: opkit.Builds("proj_linear"),
+		Of:     Of{"projection.Linear", "proj_linear_tokens1to8 proj_linear_tokens8to32", "wq_a|wkv"},
 		Random: randomLinearNorm, Ref: refLinearNorm, Bind: bindLinearNorm, Compare: compareLinearNorm,
 	})
 }

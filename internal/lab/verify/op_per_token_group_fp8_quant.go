@@ -20,6 +20,7 @@ func init() {
 	} {
 		Register(Op{
 			Name: name, Class: ClassExact, Variants: opkit.Builds("proj_quantise"),
+			Of:     Of{"projection.Quantise", "proj_quantise", "hidden.quantise, q_lora.quantise, o.quantise, o_lora.quantise"},
 			Random: func(seed uint64) []Case { return randomQuantise(seed, formats) }, Ref: refQuantise, Bind: bindQuantise,
 			Compare: exactly("codes", "scales"),
 			Timing: Timing{Suite: "memory", Sizes: func(o SizeOptions) []Size { return quantiseSizes(o, formats) },

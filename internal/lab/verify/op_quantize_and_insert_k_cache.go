@@ -13,6 +13,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "quantize_and_insert_k_cache", Class: ClassExact, Variants: opkit.Builds("kv_insert"),
+		Of:     Of{"cache.Insert", "kv_insert", ""},
 		Random: randomInsert, Ref: refBy(readInsert, refInsert), Bind: bindBy(readInsert, bindInsert), Compare: exactly("cache_after"),
 		Timing: Timing{Suite: "memory", Sizes: insertSizes, Axes: map[string]string{"cache_after": "."}},
 	})

@@ -13,6 +13,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "table_update", Class: ClassExact, Variants: opkit.Builds("kv_table_update"),
+		Of:     Of{"cache.TableUpdate", "kv_table_update", ""},
 		Random: randomTableUpdate, Ref: refBy(fields, refTableUpdate), Bind: bindBy(fields, bindTableUpdate), Compare: exactly("tables"),
 	})
 }

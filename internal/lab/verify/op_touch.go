@@ -15,6 +15,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "touch", Class: ClassExact, Variants: []vk.Variant{{Name: opkit.Base}},
+		Of:     Of{"cache.Touch", "kv_touch", ""},
 		Random: randomTouch, Ref: refTouch, Bind: bindTouch, Compare: exactly("pool", "sink"),
 	})
 }

@@ -14,6 +14,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "visible_entries", Class: ClassExact, Variants: opkit.Builds("idx_visible"),
+		Of:     Of{"indexer.Visible", "idx_visible", ""},
 		Random: randomVisible, Ref: refBy(fields, refVisible), Bind: bindBy(fields, bindVisible), Compare: exactly("lens"),
 	})
 }

@@ -21,6 +21,7 @@ func init() {
 	}
 	Register(Op{
 		Name: "xpu_sparse_decode", Class: ClassTolerance, Variants: variants,
+		Of:     Of{"attention.TwoPass", "attn_pack_indices kv_gather attn_prefill", ""},
 		Random: randomXPU, Ref: refXPU, Bind: bindXPU, After: markRounded,
 		Compare: func(c Case, got, want Arrays) Result {
 			spread := func() ([]float32, error) {

@@ -31,8 +31,8 @@ import (
 // crashed is recorded for a build whose mark was found.
 const crashed = "the program ended while it was tried"
 
-// Builds has the operations that are made from now on for the device object run the fastest builds, as
-// they were timed before and kept in the folder, or as they are timed now: about a second, and what
+// Builds has the operations that are made from now on for dev run the fastest builds, as they
+// were timed before and kept in the folder, or as they are timed now: about a second, and what
 // the driver takes to compile them. It does nothing on a device whose profile was measured. A build
 // that computes something else than base is never chosen. One during which the program ends is not
 // tried again: a mark is beside the file meanwhile.
