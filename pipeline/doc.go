@@ -52,7 +52,7 @@
 //   - Put [Engine.Stats] into metrics, and give EngineOptions.Logger a logger.
 //   - A beginning that many requests share is a session that is kept and forked where they part.
 //   - Take back refused drafts with [Session.Truncate], as far as EngineOptions.Rewind allows.
-//   - Where layers of DeepSeek-V4.1 draft, give them what the model makes of its tokens in each
+//   - Where layers of a draft block are there, give them what the model makes of its tokens in each
 //     step, take back what was refused, and draft in a step of its own: see [Chunk].
 //   - After cache.ErrPoolFull nothing has changed: begin the step with fewer chunks, or close
 //     sessions, saved or not, and try again. [Engine.Memory] warns before that.

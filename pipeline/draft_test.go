@@ -126,9 +126,13 @@ func row(t *testing.T, e *pipeline.Engine, s *pipeline.Session, layer, pool, pos
 func TestDraftFormula(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 41))
-	variants := map[model.Records]string{model.RecordsV4: opkit.TwoPass + opkit.Base}
-	for _, records := range []model.Records{model.RecordsV41, model.RecordsV4} {
-		c := fakemodel.V41().WithDrafts(1)
+	for _, kind := range []struct {
+		c       model.Config
+		records model.Records
+		variant string
+	}{{fakemodel.V41(), model.RecordsV41, ""}, {fakemodel.V41(), model.RecordsV4, opkit.TwoPass + opkit.Base},
+		{fakemodel.Config(0, 4).WithDrafts(1), model.RecordsV4, ""}} {
+		c, records := kind.c.WithDrafts(1), kind.records
 		c.Window, c.DraftBlock = 1+rng.IntN(40), 1+rng.IntN(9)
 		m := fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8, Seed: rng.Uint64()})
 		x := &drafting{m: m, rng: rng, got: map[int][]float32{}, wanted: map[int][]float32{}}
@@ -136,7 +140,7 @@ func TestDraftFormula(t *testing.T) {
 		x.c, layers = draftLayers(t, m, c)
 		pages := map[string]int{"draft": 1 + rng.IntN(12)}
 		x.e = engine(t, testkit.Device(t), x.c, layers, options{MaxTokens: 120, MaxSessions: 3, MaxStep: 40, Records: records, Pages: pages,
-			Rewind: c.DraftBlock, Variant: variants[records]})
+			Rewind: c.DraftBlock, Variant: kind.variant})
 		t.Logf("%v: window %d, blocks of %d, %v", records, c.Window, c.DraftBlock, pages)
 		var all []*drafter
 		for range 3 {
@@ -339,8 +343,16 @@ func (x *drafting) take(t *testing.T, s *pipeline.Session, right [][]float32, wa
 // newDrafting makes an engine of all layers of a model.
 func newDrafting(t *testing.T, c model.Config, o options) *drafting {
 	t.Helper()
-	x := &drafting{rng: rand.New(rand.NewPCG(testkit.Seed(t), 42))}
-	x.m = fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8, Seed: x.rng.Uint64()})
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 42))
+	x := draftingOf(t, fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8, Seed: rng.Uint64()}), c, o)
+	x.rng = rng
+	return x
+}
+
+// draftingOf does so of a model that was made.
+func draftingOf(t *testing.T, m *fakemodel.Model, c model.Config, o options) *drafting {
+	t.Helper()
+	x := &drafting{m: m}
 	var list []int
 	for i := range c.Layers {
 		if list = append(list, i); !c.Layers[i].Block {

@@ -24,7 +24,7 @@ type layerFlags struct {
 
 func (f *layerFlags) define(fl *pflag.FlagSet, suites []string) {
 	fl.StringSliceVar(&f.models, "model", nil, strings.Join(bench.Models, ", ")+
-		" (default flash; linear flash,pro; small on a processor); in layer and step with drafts as v41-flash+N, N 0 to 5")
+		" (default flash; linear flash,pro; small on a processor); in layer and step with drafts as MODEL+N, N 0 to 5")
 	fl.StringSliceVar(&f.kinds, "kind", nil, strings.Join(bench.Kinds, ", ")+" (default all)")
 	fl.StringSliceVar(&f.weights, "weights", nil, strings.Join(bench.WeightFormats, ", ")+" (default fp8; linear all)")
 	fl.IntVar(&f.chunk, "chunk", 0, "most tokens of a step of a prefill (default 4096; 128 on a processor)")

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -50,9 +49,11 @@ it picked for each token, in ascending order, then -1; so does one that takes an
 Layers that only predict ahead, mtp.0 and on, have the numbers behind those of the model's
 own layers.
 
-A V4.1 layer that drafts has D.main [tokens, hidden], what the model makes of its context,
-and D.in [blocks, dspark_block_size, hidden], and gets D.out; for mtp.1 it is D1., and so
-on. The last block is behind all of the context, each one before it a token earlier.
+A layer of a DSpark draft block, of V4.1 or of a V4 that has dspark_block_size, has D.main
+[tokens, hidden], what the model makes of its context (main_norm and main_proj of the target
+layers' states: after each layer in V4, before it in V4.1), and D.in
+[blocks, dspark_block_size, hidden], and gets D.out; for mtp.1 it is D1., and so on. The last
+block comes after all of the context, each one before it a token earlier.
 
 With --expect, outputs are compared with recorded ones: arrays of the same names and
 prefix, which may be in the file of inputs, too.
@@ -242,7 +243,7 @@ func (r *layerRun) all() ([]int, error) {
 	switch more, err := model.LoadConfigWithDrafts(r.f.model); {
 	case err == nil:
 		all = more.Layers
-	case errors.Is(err, model.ErrForeign) && r.drafting(len(all)):
+	case r.drafting(len(all)):
 		return nil, err
 	}
 	var layers []int

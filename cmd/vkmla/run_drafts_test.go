@@ -74,38 +74,62 @@ func TestRunDrafts(t *testing.T) {
 	}
 }
 
-// TestDSparkOfV4 demands that run and plan refuse the draft block of a DeepSeek-V4 that has one.
-func TestDSparkOfV4(t *testing.T) {
-	cfg := fakemodel.Tiny(0, 0)
-	cfg.Layers[1].Draft = true
+// TestRunDraftsV4 runs the draft block of a DeepSeek-V4 that has one, beside its other layers, and
+// plans for it.
+func TestRunDraftsV4(t *testing.T) {
+	const tokens, blocks = 21, 2
+	cfg := fakemodel.Config(0, 4).WithDrafts(3)
+	cfg.Window, cfg.DraftTargets = 16, []int{0, 1}
 	m, err := fakemodel.New(fakemodel.Options{Config: cfg})
 	require.NoError(t, err)
-	m.Config["dspark_block_size"] = 5
 	dir := t.TempDir()
 	require.NoError(t, m.Write(dir, 1))
-	inputs, outputs := filepath.Join(dir, "in.npz"), filepath.Join(dir, "out.npz")
-	x := vectors.FromBF16(make([]float32, 5*cfg.Hidden), 5, cfg.Hidden)
-	const want = "this is the DSpark draft block of DeepSeek-V4"
-	for _, c := range []struct {
-		arrays vectors.Arrays
-		more   string
-	}{
-		{vectors.Arrays{"L1.in": x}, ""}, {vectors.Arrays{"L0.in": x, "L1.in": x}, ""}, {vectors.Arrays{"D.main": x, "D.in": x}, ""},
-		{vectors.Arrays{"a.D1.in": x}, "--prefix a."}, {vectors.Arrays{"L1.in": x}, "--layers 1"},
-	} {
-		writeArrays(t, inputs, c.arrays)
-		code, _, stderr := command(strings.Fields("run --model " + dir + " --inputs " + inputs + " --outputs " + outputs + " " + c.more)...)
-		assert.Equal(t, exitUsage, code)
-		assert.Contains(t, stderr, want)
+	rng := rand.New(rand.NewPCG(7, 6))
+	numbers := func(n int) []float32 {
+		v := make([]float32, n*cfg.Hidden)
+		for i := range v {
+			v[i] = numfmt.BF16Round(float32(rng.NormFloat64()))
+		}
+		return v
 	}
-	writeArrays(t, inputs, vectors.Arrays{"L0.in": x, "a.D.in": x})
+	main, in := numbers(tokens), numbers(blocks*cfg.DraftBlock)
+	context, drafts := vectors.FromBF16(main, tokens, cfg.Hidden), vectors.FromBF16(in, blocks, cfg.DraftBlock, cfg.Hidden)
+	inputs, outputs := filepath.Join(dir, "in.npz"), filepath.Join(dir, "out.npz")
+	writeArrays(t, inputs, vectors.Arrays{"L0.in": context, "D.main": context, "D.in": drafts, "D2.main": context, "D2.in": drafts})
 	code, _, stderr := command("run", "--model", dir, "--inputs", inputs, "--outputs", outputs)
-	assert.Equal(t, exitOK, code, stderr)
+	require.Equal(t, exitOK, code, stderr)
+	got := readArrays(t, outputs)
+	require.Len(t, got, 3)
+	for name, layer := range map[string]int{"D.out": 2, "D2.out": 4} {
+		var want []float32
+		for i := range blocks {
+			size := cfg.DraftBlock * cfg.Hidden
+			for _, row := range formula.Draft(cfg, layer, m.Values, nil, main[:(tokens-blocks+1+i)*cfg.Hidden], in[i*size:(i+1)*size]) {
+				for _, v := range row {
+					want = append(want, float32(v))
+				}
+			}
+		}
+		out := got[name]
+		require.Equal(t, "float32 [2, 5, 192]", out.String())
+		var miss, all float64
+		for i, w := range want {
+			d := float64(out.F32()[i] - w)
+			miss, all = miss+d*d, all+float64(w)*float64(w)
+		}
+		assert.Less(t, math.Sqrt(miss/all), 0.05, "%s: rows are kept as E4M3, which makes 0.03", name)
+	}
+	writeArrays(t, inputs, vectors.Arrays{"L2.in": context}) // as if it were a layer of MTP
+	code, _, stderr = command("run", "--model", dir, "--inputs", inputs, "--outputs", outputs)
+	assert.Equal(t, exitUsage, code)
+	assert.Contains(t, stderr, "has none of the arrays L0.in to L1.in")
 	f := planFlags{model: dir, step: 1, ranks: 1, drafts: true}
-	_, _, err = f.layers()
-	assert.ErrorContains(t, err, want)
-	f.drafts = false
-	_, planned, err := f.layers()
+	planned, layers, err := f.layers()
 	require.NoError(t, err)
-	assert.Len(t, planned, 1)
+	assert.Len(t, layers, 5)
+	assert.Equal(t, cfg.Layers, planned.Layers)
+	f.drafts = false
+	_, layers, err = f.layers()
+	require.NoError(t, err)
+	assert.Len(t, layers, 2)
 }

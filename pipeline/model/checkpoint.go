@@ -15,7 +15,7 @@ const opOpen = "model: open checkpoint"
 type CheckpointOptions struct {
 	// Layers are the numbers of the layers, in the order wanted; nil: all of the model's own. The
 	// layers that only predict ahead, mtp.0 and on, are numbered on after these: with one of them
-	// Checkpoint.Config has all of them, too. See LoadConfigWithDrafts for those that are refused.
+	// Checkpoint.Config has all of them, too. See LoadConfigWithDrafts.
 	Layers []int
 	// Ranks is the number of devices among which heads and groups are divided, a divisor of
 	// o_groups; 0 counts as 1. Rank is the number of this one, from 0.
@@ -52,8 +52,8 @@ type Checkpoint struct {
 //     float: .scale, .weight_scale_inv or .weight_scale;
 //   - NVFP4 with .weight_scale and .weight_scale_2, or .weight_packed, .weight_scale and
 //     .weight_global_scale;
-//   - in GGUF any of its floats and blocks. Blocks but those of Q8_0 are decoded to bf16: see
-//     Checkpoint.Widened.
+//   - in GGUF any of its floats and blocks. Blocks but those of Q8_0 and Q4_K are decoded to bf16:
+//     see Checkpoint.Widened.
 //
 // Small tensors may be any of the floats, in GGUF blocks, too. Nothing in a file is trusted
 // unchecked.

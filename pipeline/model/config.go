@@ -35,11 +35,12 @@ type Config struct {
 	Hadamard     bool    // indexer queries and keys are mixed before they are quantised; no configuration file says so
 	Quantization string  // quantization_config.quant_method as written; "" for none. Weights describe themselves
 
-	// In these DeepSeek-V4.1 differs from V4, which has their zero values.
+	// In these DeepSeek-V4.1 differs from V4, which has their zero values, but for those of drafts.
 	PlainQueries    bool    // queries have no norm for each head
 	CandidateBlocks int     // candidate_topk_blocks, up to indexer.MaxK: see Candidates; unused where no layer has any
 	CandidateBlock  int     // candidate_block_size, entries of a block, 8; unused likewise
 	DraftBlock      int     // dspark_block_size, tokens of a block of drafts; unused without LayerSpec.Block
+	DraftTargets    []int   // dspark_target_layer_ids, layers whose states drafts are made of: see DraftBlock; nil: unknown
 	WeightBlock     int     // rows and columns of a block of FP8 weights with one scale: 128 or 32; 0 counts as 128
 	Records         Records // in what bytes the model's caches are kept; 0 counts as RecordsV4
 }
@@ -173,6 +174,11 @@ func (c Config) Check() error {
 	}
 	if has(func(l *Layer) bool { return l.Block }) {
 		within("dspark_block_size", c.DraftBlock, maxDraftBlock)
+		for i, l := range c.DraftTargets {
+			if main := c.mainLayers(); l < 0 || l >= main || i > 0 && l <= c.DraftTargets[i-1] {
+				bad("dspark_target_layer_ids", c.DraftTargets, "numbers of the %d layers that do not draft, ascending", main)
+			}
+		}
 	}
 	if side := c.WeightBlock; side != 0 && side != blockSide && side != v41Block {
 		bad("quantization_config.weight_block_size", side, "%d or %d", v41Block, blockSide)

@@ -36,8 +36,9 @@ func LoadConfig(dir string) (Config, error) { return loadConfig(dir, false) }
 
 // LoadConfigWithDrafts does what LoadConfig does, and adds the layers that only predict ahead to
 // Config.Layers: those that compress_ratios or layer_types list after the model's own. GGUF has no
-// such layers. The DSpark draft block that some checkpoints of DeepSeek-V4 have (dspark_block_size)
-// is refused with a *ForeignError: run as such layers it would draft nonsense.
+// such layers. Where the configuration of a DeepSeek-V4 has dspark_block_size or
+// dspark_target_layer_ids, they are a DraftBlock each, as in V4.1, else layers of MTP. As such
+// configurations may list fewer than there are, the checkpoint's tensors mtp.N count, too.
 func LoadConfigWithDrafts(dir string) (Config, error) { return loadConfig(dir, true) }
 
 func loadConfig(dir string, drafts bool) (Config, error) {
@@ -57,7 +58,30 @@ func loadConfig(dir string, drafts bool) (Config, error) {
 	if files.IsPointer(data) {
 		return Config{}, &ForeignError{configName, "", files.PointerWhat}
 	}
-	return parseConfig(data, drafts)
+	if !drafts {
+		return parseConfig(data, nil)
+	}
+	return parseConfig(data, func(main int) int { return stagesIn(dir, main) })
+}
+
+// stagesIn returns the number of layers that a checkpoint has after its first `main` ones, 0 for a
+// folder without one that can be read.
+func stagesIn(dir string, main int) (n int) {
+	m, err := openSource(dir, attentionPart)
+	if err != nil {
+		return 0
+	}
+	defer m.Close()
+	for _, stored := range m.Names() {
+		s, ok := m.attentionName(stored)
+		if s.stack == stackDrafts {
+			s.number += main
+		}
+		if ok {
+			n = max(n, min(s.number+1, maxLayers)-main)
+		}
+	}
+	return n
 }
 
 // ParseConfig reads a config.json in either spelling: that of the released checkpoints
@@ -81,9 +105,11 @@ func loadConfig(dir string, drafts bool) (Config, error) {
 //
 // Source: configuration_deepseek_v4.py in transformers, and config.json of the
 // released checkpoints.
-func ParseConfig(data []byte) (Config, error) { return parseConfig(data, false) }
+func ParseConfig(data []byte) (Config, error) { return parseConfig(data, nil) }
 
-func parseConfig(data []byte, drafts bool) (Config, error) {
+// parseConfig is ParseConfig, with the layers that only predict ahead unless stages is nil: it
+// counts those that a checkpoint has after its first `main` layers.
+func parseConfig(data []byte, stages func(main int) int) (Config, error) {
 	if len(data) > maxConfig {
 		return Config{}, errLargeConfig
 	}
@@ -105,7 +131,7 @@ func parseConfig(data []byte, drafts bool) (Config, error) {
 	if r.err == nil {
 		r.nested()
 	}
-	c := r.config(drafts)
+	c := r.config(stages)
 	if r.err != nil {
 		return Config{}, r.err
 	}
@@ -168,8 +194,7 @@ type configFile struct {
 	BlockSize   *int      `json:"candidate_block_size"`
 	DraftLayers *int      `json:"num_nextn_predict_layers"`
 	DraftBlock  *int      `json:"dspark_block_size"`
-
-	Targets list[int] `json:"dspark_target_layer_ids"` // tells whether V4's layers that draft are DSpark's
+	Targets     list[int] `json:"dspark_target_layer_ids"`
 }
 
 // dspark reports whether the layers that draft are those of one DSpark block.
@@ -312,7 +337,7 @@ func (r *configReader) nested() {
 // modelTypes are the names of the model, and of the text model inside another.
 var modelTypes = []string{"deepseek_v4", "deepseek_v4_text"}
 
-func (r *configReader) config(drafts bool) Config {
+func (r *configReader) config(stages func(main int) int) Config {
 	f, v41 := r.f, r.isV41()
 	types := modelTypes
 	if v41 {
@@ -338,9 +363,9 @@ func (r *configReader) config(drafts bool) Config {
 		Window: need(r, "sliding_window", f.Window), MaxPositions: need(r, "max_position_embeddings", f.MaxPos),
 	}
 	if v41 {
-		r.v41(&c, drafts)
+		r.v41(&c, stages != nil)
 	} else {
-		r.v4(&c, drafts)
+		r.v4(&c, stages)
 	}
 	if c.indexes() {
 		c.IndexHeads, c.TopK = need(r, "index_n_heads", f.IndexHeads), need(r, "index_topk", f.TopK)
@@ -357,13 +382,19 @@ func (r *configReader) config(drafts bool) Config {
 }
 
 // v4 reads what is DeepSeek-V4's own.
-func (r *configReader) v4(c *Config, drafts bool) {
+func (r *configReader) v4(c *Config, stages func(main int) int) {
 	c.Eps, c.Layers = float32(or(r.f.Eps, 1e-6)), V4Layers(r.ratios()...)
 	switch {
-	case !drafts:
-	case r.dspark && r.err == nil:
-		r.err = &ForeignError{configName, "dspark_block_size", fmt.Sprintf("the DSpark draft block of DeepSeek-V4, mtp.0 and on "+
-			"(the target's layers, 0 to %d, do run)", len(c.Layers)-1)}
+	case stages == nil || r.err != nil:
+	case r.dspark:
+		ratios := r.draftRatios()
+		if more := stages(len(c.Layers)) - len(ratios); more > 0 {
+			ratios = append(ratios, make([]int, more)...)
+		}
+		if len(ratios) == 0 {
+			r.bad("compress_ratios", fmt.Sprintf("%d ratios", len(c.Layers)), "0 for each layer that drafts, or its tensors beside it")
+		}
+		r.drafts(c, ratios)
 	default:
 		c.Layers = appendLayers(c.Layers, true, r.draftRatios())
 	}

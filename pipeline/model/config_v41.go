@@ -197,6 +197,11 @@ func (r *configReader) v41Drafts(c *Config, ratios []int) {
 	if n != len(ratios) {
 		r.bad("num_nextn_predict_layers", n, "the %d that compress_ratios lists behind the others", len(ratios))
 	}
+	r.drafts(c, ratios)
+}
+
+// drafts adds layers that draft, with the ratios that a configuration gives them.
+func (r *configReader) drafts(c *Config, ratios []int) {
 	for _, ratio := range ratios {
 		if ratio != 0 {
 			r.bad("compress_ratios", fmt.Sprintf("%d for layer %d", ratio, len(c.Layers)), "0 for a layer that drafts")
@@ -204,6 +209,6 @@ func (r *configReader) v41Drafts(c *Config, ratios []int) {
 		*c = c.WithDrafts(1)
 	}
 	if len(ratios) > 0 {
-		c.DraftBlock = need(r, "dspark_block_size", r.f.DraftBlock)
+		c.DraftBlock, c.DraftTargets = need(r, "dspark_block_size", r.f.DraftBlock), r.f.Targets
 	}
 }

@@ -213,7 +213,7 @@ func (m ggufModel) config() (c Config, err error) {
 	err = keys.guard(func() {
 		r.f = keys.fields()
 		if keys.err == nil {
-			c = r.config(false)
+			c = r.config(nil)
 			keys.err = r.err
 		}
 		if keys.err == nil {

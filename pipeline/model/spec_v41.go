@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -109,16 +110,24 @@ func VLLMPagesV41(block int) map[string]int {
 	return map[string]int{"window": 32, "draft": 32, "ratio1": block, "ratio2": block / 2, "ratio2.state": 8}
 }
 
-// DraftBlock is a layer of DeepSeek-V4.1 that drafts. It keeps rows of the tokens of a sequence,
-// its context, and gives nothing for them. A block of drafts attends the window that ends with the
-// context, and all of itself; it is not kept.
+// DraftBlock is a layer of a DSpark draft block, of DeepSeek-V4.1 and of those of V4 that have one.
+// It keeps rows of the tokens of a sequence, its context, and gives nothing for them. A block of
+// drafts attends the window that ends with the context, and all of itself; it is not kept.
+//
+// All layers of a block get the same input for the context, which the caller makes of what layers
+// Config.DraftTargets do to a token: main_norm(main_proj(states)), with the states one after
+// another, each the mean of its streams. A state is that before its layer in V4.1, and that after
+// it in V4.
+//
+// Source: Transformer.forward and DSparkBlock in inference/model.py of either model.
 var DraftBlock = LayerSpec{Name: "draft", Block: true,
 	Pools: []PoolSpec{{Name: "draft", Stores: []Store{StoreWindow}, Page: windowPool.Page, Tokens: 1, Keep: KeepContext}}}
 
 // WithDrafts returns the configuration with so many more layers that draft, as DraftBlock says,
-// behind all others. DeepSeek-V4.1-Flash has 3.
+// after all others, in blocks of 5 tokens unless DraftBlock is another number. The released models
+// that have such layers have 3.
 func (c Config) WithDrafts(layers int) Config {
-	c.Layers = slices.Clone(c.Layers)
+	c.Layers, c.DraftBlock = slices.Clone(c.Layers), cmp.Or(c.DraftBlock, 5)
 	for range layers {
 		i := len(c.Layers)
 		c.Layers = append(c.Layers, Layer{LayerSpec: DraftBlock, EntriesOf: i, PicksOf: i, Draft: true})

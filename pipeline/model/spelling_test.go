@@ -195,37 +195,69 @@ func TestDraftRatios(t *testing.T) {
 }
 
 // DeepSeek-V4-Flash-0731 and V4-Flash-DSpark have one draft block in mtp.0 to mtp.2, whose keys are
-// of the target's states: it is refused by name, never read as layers of MTP. The target stays.
+// of the target's states, and say num_nextn_predict_layers 1. It is never read as layers of MTP.
 func TestDSparkOfV4(t *testing.T) {
-	cfg := drafted()
-	targets := []int{0, 1, 2}
-	for name, keys := range map[string]map[string]any{
-		"both": {"dspark_block_size": 5, "dspark_target_layer_ids": targets, "num_nextn_predict_layers": 1},
-		"size": {"dspark_block_size": 5}, "targets": {"dspark_target_layer_ids": targets},
+	want := fakemodel.Config(0, 4).WithDrafts(3)
+	want.DraftTargets = []int{0, 1}
+	want.Quantization = "fp8"
+	all := model.CheckpointOptions{Layers: []int{0, 1, 2, 3, 4}}
+	assert.Equal(t, 5, want.DraftBlock)
+	for name, change := range map[string]func(f map[string]any, outer map[string]any){
+		"as released":        func(f, _ map[string]any) {},
+		"the ratios of one":  func(f, _ map[string]any) { f["compress_ratios"] = []int{0, 4, 0} },
+		"no more ratios":     func(f, _ map[string]any) { f["compress_ratios"] = []int{0, 4} },
+		"of the inner model": func(_, outer map[string]any) { outer["model_type"] = "deepseek_v4_vl" },
 	} {
-		m := fake(t, fakemodel.Options{Config: cfg})
-		maps.Copy(m.Config, keys)
-		c, err := openFake(t, m, 1, model.CheckpointOptions{})
-		require.NoError(t, err, name)
-		assert.Equal(t, cfg.Layers[:3], c.Config.Layers, name)
-		for _, layers := range [][]int{{3}, {0, 4}, {9}} {
-			_, err := openFake(t, m, 1, model.CheckpointOptions{Layers: layers})
-			var foreign *model.ForeignError
-			require.ErrorAs(t, err, &foreign, name)
-			assert.ErrorIs(t, err, model.ErrConfig)
-			assert.EqualError(t, err, "model: checkpoint: config.json: dspark_block_size: this is the DSpark draft block of DeepSeek-V4, "+
-				"mtp.0 and on (the target's layers, 0 to 2, do run), which vkmla does not read", name)
+		m := fake(t, fakemodel.Options{Config: want})
+		inner, outer := m.Config, map[string]any{}
+		if change(inner, outer); len(outer) > 0 {
+			outer["text_config"], m.Config = inner, outer
 		}
+		c, err := openFake(t, m, 1, all)
+		require.NoError(t, err, name)
+		assert.Equal(t, want, c.Config, name)
+		assert.Len(t, c.Layers, 5, name)
+		c, err = openFake(t, m, 1, model.CheckpointOptions{})
+		require.NoError(t, err, name)
+		assert.Equal(t, want.Layers[:2], c.Config.Layers, "the target alone")
 	}
-	m := fake(t, fakemodel.Options{Config: cfg})
-	inner := maps.Clone(m.Config)
-	m.Config = map[string]any{"model_type": "deepseek_v4", "text_config": inner, "dspark_block_size": 5}
-	_, err := openFake(t, m, 1, model.CheckpointOptions{Layers: []int{3}})
-	assert.ErrorIs(t, err, model.ErrForeign, "beside text_config")
-	m.Config = inner
+	for message, keys := range map[string]map[string]any{
+		"dspark_block_size: got absent":                         {"dspark_block_size": nil},
+		"dspark_block_size: got 65, want 1 to 64":               {"dspark_block_size": 65},
+		"dspark_block_size: got -1, want 1 to 64":               {"dspark_block_size": -1},
+		"compress_ratios: got 4 for layer 3, want 0":            {"compress_ratios": []int{0, 4, 0, 4, 0}},
+		"dspark_target_layer_ids: got [0 2], want numbers of":   {"dspark_target_layer_ids": []int{0, 2}},
+		"dspark_target_layer_ids: got [1 0], want numbers of":   {"dspark_target_layer_ids": []int{1, 0}},
+		"dspark_target_layer_ids: got [-1], want numbers of":    {"dspark_target_layer_ids": []int{-1}},
+		"Layers: got 5, want each of 0 to 4 at most once":       {},
+		"compress_ratios: got 2 ratios, want 0 for each layer ": {"num_hidden_layers": 2, "compress_ratios": []int{0, 4}},
+	} {
+		m, o := fake(t, fakemodel.Options{Config: want}), all
+		maps.Copy(m.Config, keys)
+		switch {
+		case len(keys) == 0:
+			o.Layers = []int{5}
+		case len(keys) == 2: // a configuration alone
+			dir := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), must[[]byte](t)(json.Marshal(m.Config)), 0o666))
+			_, err := model.LoadConfigWithDrafts(dir)
+			assert.ErrorContains(t, err, message)
+			continue
+		}
+		_, err := openFake(t, m, 1, o)
+		require.Error(t, err, message)
+		assert.ErrorContains(t, err, message)
+	}
+	m := fake(t, fakemodel.Options{Config: drafted()})
 	m.Config["num_nextn_predict_layers"], m.Config["dspark_block_size"] = 2, nil
-	_, err = openFake(t, m, 1, model.CheckpointOptions{Layers: []int{3}})
-	assert.NoError(t, err, "layers of MTP")
+	c, err := openFake(t, m, 1, model.CheckpointOptions{Layers: []int{3}})
+	require.NoError(t, err, "layers of MTP")
+	assert.Equal(t, drafted().Layers, c.Config.Layers)
+	m = fake(t, fakemodel.Options{Config: want})
+	m.Config["dspark_target_layer_ids"] = nil
+	c, err = openFake(t, m, 1, model.CheckpointOptions{Layers: []int{2}})
+	require.NoError(t, err, "targets that the configuration does not name")
+	assert.Nil(t, c.Config.DraftTargets)
 }
 
 // A text model inside another.

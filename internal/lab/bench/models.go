@@ -14,8 +14,8 @@ import (
 // everything that the others have, for a look at a slow device.
 var Models = []string{"flash", "pro", "v41-flash", "small", "v41-small"}
 
-// drafting is how many layers of a model draft.
-var drafting = map[string]int{"v41-flash": 3, "v41-small": 1}
+// drafting is how many layers of a model draft: of V4 those of a model with a draft block.
+var drafting = map[string]int{"flash": 3, "pro": 3, "v41-flash": 3, "small": 1, "v41-small": 1}
 
 // mostDrafted is how many drafted tokens of a sequence a step verifies at most.
 const mostDrafted = 5

@@ -40,7 +40,8 @@ beside the last one of the layer before. chained: one submission, too, in which 
 kernel makes the input of a layer from the output of the one before (residual and norm), as in a model. layer
 by layer: each layer submitted by itself, without that kernel; the sum of their times. host us: the processor's,
 to fill in and submit a step and to end it, without the wait; latency: both with the wait; after chained and
-layer by layer: what they are then, with one wait at the end. limit: the time that the bytes (the least of
+layer by layer: what they are then, with one wait at the end. Steps after a pause of the host, in which the
+device's clocks fall asleep, count in none of these, and stand among the samples. limit: the time that the bytes (the least of
 weights, caches and activations) need at the measured copy bandwidth. floor: as many launches in the same
 levels, the first of each operation reading its bytes, and computing nothing. MODEL+N: two steps, one that
 verifies N drafted tokens of each sequence, which are taken back, and one that drafts a block after it.

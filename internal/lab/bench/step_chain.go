@@ -234,8 +234,24 @@ func (s *stepRun) timeWhole(device, host, latency *Time, look func(steps vk.Sect
 		}
 		sums, hosts, walls = append(sums, sum), append(hosts, nanoseconds(h)), append(walls, nanoseconds(l))
 	}
-	*device, *host, *latency = summarise(sums), summarise(hosts), summarise(walls)
+	those := awake(hosts, sums)
+	*device, *host, *latency = summariseThose(sums, those), summariseThose(hosts, those), summariseThose(walls, those)
 	return nil
+}
+
+// awake says which steps are as a server's that decodes without a pause: all but those that began
+// after a pause of the host, as where it records a step anew. Meanwhile the clocks of a GPU fall
+// asleep, and its next steps are slow until one is as fast as most are.
+func awake(host, device []float64) []bool {
+	const pause, slow = 10, 1.25 // times the median
+	usual, fast := pause*quantile(host, 0.5), slow*quantile(device, 0.5)
+	list, asleep := make([]bool, len(host)), false
+	for i := range list {
+		paused := host[i] > usual
+		asleep = paused || asleep && device[i] > fast
+		list[i] = !asleep
+	}
+	return list
 }
 
 func nanoseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) }

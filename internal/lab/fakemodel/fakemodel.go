@@ -474,7 +474,7 @@ func ConfigFile(cfg model.Config) map[string]any {
 		ratios = append(ratios, 0) // the layer that predicts ahead
 	}
 	yarn := cfg.Compress
-	return map[string]any{
+	f := map[string]any{
 		"architectures": []string{"DeepseekV4ForCausalLM"}, "model_type": "deepseek_v4", "hidden_size": cfg.Hidden,
 		"num_hidden_layers": main, "num_attention_heads": cfg.Heads, "num_key_value_heads": 1, "head_dim": 512,
 		"qk_rope_head_dim": 64, "q_lora_rank": cfg.QRank, "o_lora_rank": cfg.ORank, "o_groups": cfg.Groups,
@@ -486,6 +486,10 @@ func ConfigFile(cfg model.Config) map[string]any {
 		"quantization_config": map[string]any{"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": []int{128, 128}, "scale_fmt": "ue8m0"},
 		"torch_dtype":         "bfloat16", "n_routed_experts": 256,
 	}
+	if slices.ContainsFunc(cfg.Layers, func(l model.Layer) bool { return l.Block }) {
+		f["num_nextn_predict_layers"], f["dspark_block_size"], f["dspark_target_layer_ids"] = 1, cfg.DraftBlock, cfg.DraftTargets
+	}
+	return f
 }
 
 // configFileV41 is that of DeepSeek-V4.1, with ratios of all layers, of which the first are main.
@@ -499,7 +503,7 @@ func configFileV41(cfg model.Config, ratios []int, main int) map[string]any {
 		"max_position_embeddings": cfg.MaxPositions, "rms_norm_eps": cfg.Eps, "compress_ratios": ratios,
 		"kv_source_layer_ids": s.Entries, "index_source_layer_ids": s.Picks, "candidate_source_layer_id": s.Candidates,
 		"candidate_topk_blocks": cfg.CandidateBlocks, "candidate_block_size": cfg.CandidateBlock,
-		"num_nextn_predict_layers": len(ratios) - main, "dspark_block_size": cfg.DraftBlock,
+		"num_nextn_predict_layers": len(ratios) - main, "dspark_block_size": cfg.DraftBlock, "dspark_target_layer_ids": cfg.DraftTargets,
 		"rope_scaling": map[string]any{"type": "yarn", "factor": yarn.Factor, "beta_fast": yarn.BetaFast, "beta_slow": yarn.BetaSlow,
 			"original_max_position_embeddings": yarn.Original},
 	}

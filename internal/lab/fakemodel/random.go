@@ -31,6 +31,22 @@ func RandomV41(rng *rand.Rand) (model.Config, *Model, error) {
 	return c, m, err
 }
 
+// RandomDSpark makes a checkpoint of DeepSeek-V4 with a draft block, of random sizes and as uneven
+// as RandomV41's, in the released form: num_nextn_predict_layers is 1 whatever the block's layers.
+func RandomDSpark(rng *rand.Rand) (model.Config, *Model, error) {
+	c, s := model.FlashConfig(), randomSizes(rng)
+	c.Hidden, c.QRank, c.ORank = s.Hidden&^15, s.QRank&^15, s.ORank&^15 // as products with blocks of 128 demand
+	c.Heads, c.Groups, c.Window = s.Heads, s.Groups, s.Window
+	c.IndexHeads, c.TopK, c.MaxPositions, c.Main, c.Compress = s.IndexHeads, s.TopK, s.MaxPositions, s.Main, s.Compress
+	n := 2 + rng.IntN(3)
+	c.Layers, c.DraftBlock = model.V4Layers([]int{0, 4, 128, 0}[:n]...), oneOf(rng, 5, 5, 1+rng.IntN(9))
+	c.DraftTargets = []int{n - 2, n - 1}
+	c = c.WithDrafts(1 + rng.IntN(3))
+	m, err := New(Options{Config: c, Storage: FP8, Seed: rng.Uint64(), Prefix: oneOf(rng, "", "", "model."),
+		Weights: func(name string, shape []int) []float32 { return uneven(rng, name, shape) }})
+	return c, m, err
+}
+
 func oneOf[T any](rng *rand.Rand, list ...T) T { return list[rng.IntN(len(list))] }
 
 func randomSizes(rng *rand.Rand) model.Config {

@@ -1,9 +1,9 @@
 // Package formula computes whole layers of attention from their definition. It shares no code with
 // what it checks, but for the configuration of a model, number formats and records.
 //
-// Run computes one layer of DeepSeek-V4: float64 throughout, nothing cached, quantised or rounded.
-// A Sequence computes all layers of DeepSeek-V4.1, which was trained with rounded rows, entries and
-// keys, and rounds what the model rounds.
+// Run computes one layer of DeepSeek-V4, and Draft one of its draft block: float64 throughout,
+// nothing cached, quantised or rounded. A Sequence computes all layers of DeepSeek-V4.1, which was
+// trained with rounded rows, entries and keys, and rounds what the model rounds.
 //
 // Source: DeepSeek-V4's inference/model.py.
 package formula
@@ -92,13 +92,7 @@ func turnsOf(rope model.Rope) (turns [32]float32) {
 	return turns
 }
 
-func (f *formula) tensor(name string) []float64 {
-	var v []float64
-	for _, x := range f.values[f.stem+name] {
-		v = append(v, float64(x))
-	}
-	return v
-}
+func (f *formula) tensor(name string) []float64 { return widened(f.values[f.stem+name]) }
 
 // linear multiplies rows with a matrix of as many columns.
 func (f *formula) linear(name string, rows [][]float64) [][]float64 {
@@ -256,12 +250,7 @@ func (f *formula) bottleneck() [][]float64 {
 // run gives the layer's outputs, the entries that each token attends, and the logarithm of the
 // weights of what each token's heads attend.
 func (f *formula) run() (out [][]float64, picks [][]int, lse [][]float64) {
-	qr, kv, kvNorm := f.bottleneck(), f.linear("wkv", f.rows), f.tensor("kv_norm.weight")
-	for t := range f.rows {
-		kv[t] = f.norm(kv[t], kvNorm)
-		f.turn(kv[t], t, 1)
-		kv[t] = f.input("cache", kv[t])
-	}
+	kv := f.window(0)
 	var entries [][]float64
 	if f.entries != nil {
 		entries = f.entries.pool("compressor.", 512)
@@ -270,20 +259,41 @@ func (f *formula) run() (out [][]float64, picks [][]int, lse [][]float64) {
 		entries[i] = f.input("cache", e)
 	}
 	picks = f.choose()
-	queries, sinks, wide := f.linear("wq_b", qr), f.tensor("attn_sink"), f.cfg.Heads/f.cfg.Groups*512
-	oa, zs := f.tensor("wo_a.weight"), [][]float64(nil)
-	for t, q := range queries {
+	out, lse = f.outputs(0, func(t int) [][]float64 {
 		rows := slices.Clone(kv[max(t+1-f.cfg.Window, 0) : t+1])
 		for _, e := range picks[t] {
 			rows = append(rows, entries[e])
 		}
+		return rows
+	})
+	return out, picks, lse
+}
+
+// window returns the rows of the window, of tokens from a position on.
+func (f *formula) window(first int) [][]float64 {
+	kv, weight := f.linear("wkv", f.rows), f.tensor("kv_norm.weight")
+	for t := range kv {
+		kv[t] = f.norm(kv[t], weight)
+		f.turn(kv[t], first+t, 1)
+		kv[t] = f.input("cache", kv[t])
+	}
+	return kv
+}
+
+// outputs returns what tokens from a position on make of the rows that each attends, and the
+// logarithms of the weights of these.
+func (f *formula) outputs(first int, attended func(t int) [][]float64) (out, lse [][]float64) {
+	queries, sinks, wide := f.linear("wq_b", f.bottleneck()), f.tensor("attn_sink"), f.cfg.Heads/f.cfg.Groups*512
+	oa, zs := f.tensor("wo_a.weight"), [][]float64(nil)
+	for t, q := range queries {
+		rows := attended(t)
 		var o, z, sums []float64
 		for h, sink := range sinks {
 			x := f.norm(q[h*512:(h+1)*512], nil)
-			f.turn(x, t, 1)
+			f.turn(x, first+t, 1)
 			x, sum := attend(x, rows, sink)
 			sums = append(sums, sum)
-			f.turn(x, t, -1)
+			f.turn(x, first+t, -1)
 			o = append(o, x...)
 		}
 		for g := range f.cfg.Groups {
@@ -294,5 +304,5 @@ func (f *formula) run() (out [][]float64, picks [][]int, lse [][]float64) {
 		}
 		zs, lse = append(zs, z), append(lse, sums)
 	}
-	return f.linear("wo_b", zs), picks, lse
+	return f.linear("wo_b", zs), lse
 }

@@ -20,6 +20,11 @@ func (l *state) query(s *Sequence, x []float64, p int) *query {
 	qr := l.normed(s, "q_norm", l.product(s, "wq_a", x))
 	q := query{bottleneck: qr}
 	for h := range slices.Chunk(bf16s(l.product(s, "wq_b", qr)), cache.D) {
+		if r := 1 / math.Sqrt(dot(h, h)/float64(len(h))+float64(s.cfg.Eps)); !s.cfg.PlainQueries { // DeepSeek-V4's draft block
+			for d := range h {
+				h[d] *= r
+			}
+		}
 		q.heads = append(q.heads, narrow(turned(&l.turns, h, p, 1)))
 	}
 	return &q

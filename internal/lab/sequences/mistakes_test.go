@@ -88,3 +88,20 @@ func TestMistakes(t *testing.T) {
 		})
 	}
 }
+
+// TestDraftMistakes demands that a scenario sees each mistake with the draft block of DeepSeek-V4
+// that programs are known to have made.
+func TestDraftMistakes(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	l, err := Open(t.Context(), testkit.Device(t), Options{Log: t.Logf})
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, l.Close()) }()
+	i := slices.IndexFunc(scenarios, func(s Scenario) bool { return s.Name == nameDraftBlock })
+	require.NoError(t, scenarios[i].Run(t.Context(), l))
+	for name, m := range map[string]draftMistake{"states before targets": statesBefore, "own keys": ownKeys, "a causal mask": causal} {
+		l.spoil.draft = m
+		err := scenarios[i].Run(t.Context(), l)
+		assert.ErrorIs(t, err, errResult, name)
+		t.Log(err)
+	}
+}

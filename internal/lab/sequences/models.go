@@ -44,10 +44,13 @@ type bounds struct{ all, turned float64 }
 var v4Within, v41Within = bounds{0.06, 0.0085}, bounds{0.03, 0.045}
 
 var models = []modelRow{
-	V4:           {"v4", func() model.Config { return fakemodel.Config(0, 4, 128) }, model.RecordsV4, 72, 1040, v4Within},
+	V4:           {"v4", v4Config, model.RecordsV4, 72, 1040, v4Within},
 	V41:          {"v41", v41Config, model.RecordsV41, 40, 320, v41Within},
 	V41InV4Store: {"v41 in v4 records", v41Config, model.RecordsV4, 40, 320, v4Within},
 }
+
+// v4Config has a layer of each kind, the draft block's among them.
+func v4Config() model.Config { return fakemodel.Config(0, 4, 128).WithDrafts(1) }
 
 // v41Config has a layer of each role. From 25 tokens on not all entries are candidates.
 func v41Config() model.Config {

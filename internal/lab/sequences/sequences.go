@@ -46,10 +46,12 @@ type Scenario struct {
 func Scenarios() []Scenario { return scenarios }
 
 // Suits reports whether a model has what the scenario is about: formats are of checkpoints of
-// DeepSeek-V4.
-func (s *Scenario) Suits(m Model) bool { return m == V4 || s.Name != nameFormats }
+// DeepSeek-V4, as is that draft block.
+func (s *Scenario) Suits(m Model) bool {
+	return m == V4 || s.Name != nameFormats && s.Name != nameDraftBlock
+}
 
-const nameFormats = "formats"
+const nameFormats, nameDraftBlock = "formats", "draft block"
 
 var scenarios = []Scenario{
 	{"prompt lengths", []string{"vllm-project/vllm#55927", "GDzhu01/vllm-ascend-deepseekv4#76"},
@@ -80,6 +82,8 @@ var scenarios = []Scenario{
 		"of entries with equal scores the earliest are picked, in prompts and in decoding", equalScores},
 	{"angles", []string{"ml-explore/mlx-lm#1189", "sgl-project/sglang#34788", "hw-native-sys/pypto-lib#951"},
 		"each kind of layer turns by its own base and scaling, its indexer too: layers of random weights agree with float64", angles},
+	{nameDraftBlock, []string{"vllm-project/vllm#46965", "ggml-org/llama.cpp#25784"},
+		"a draft block of DeepSeek-V4 attends all of itself and what the target's layers left of earlier tokens", draftBlock},
 	{nameFormats, []string{"modular/modular#6600"},
 		"weights with factors that others divide by mean what their makers wrote", formats},
 }
@@ -159,21 +163,20 @@ func upload(ctx context.Context, dev *vk.Device, m *fakemodel.Model, drafts bool
 	if err := m.Write(dir, 1); err != nil {
 		return cfg, nil, err
 	}
-	c, err := model.Open(dir, model.CheckpointOptions{})
-	if err != nil {
-		return cfg, nil, err
-	}
+	var all []int // nil: the model's own
 	if drafts {
-		var all []int
-		for i := range c.Config.Layers {
-			all = append(all, i)
-		}
-		if err = c.Close(); err == nil {
-			c, err = model.Open(dir, model.CheckpointOptions{Layers: all})
-		}
-		if err != nil {
+		if cfg, err = model.LoadConfigWithDrafts(dir); err != nil {
 			return cfg, nil, err
 		}
+		for i, l := range cfg.Layers {
+			if !l.Draft || l.Block { // not MTP's
+				all = append(all, i)
+			}
+		}
+	}
+	c, err := model.Open(dir, model.CheckpointOptions{Layers: all})
+	if err != nil {
+		return cfg, nil, err
 	}
 	defer c.Close()
 	layers, err = c.Upload(ctx, dev, nil)

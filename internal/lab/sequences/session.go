@@ -101,13 +101,14 @@ func (m *memory) knows(key uint64) bool {
 	return ok
 }
 
-// mistakes spoil what sessions do, so that a test can demand that it is seen. All may be nil.
+// mistakes spoil what sessions do, so that a test can demand that it is seen. All may be zero.
 type mistakes struct {
 	input    func(layer int, hidden []float32) // before it enters a layer
 	truncate func(n int) int                   // changes the length that a session is cut to
 	fork     func(of, other *pipeline.Session) *pipeline.Session
 	saved    func(data []byte) []byte // what is restored
 	output   func(layer int, out []float32, picks []int32)
+	draft    draftMistake
 }
 
 // chunk describes what a step takes of a session: its script's next n tokens, the last wrong of
