@@ -17,6 +17,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	probe "github.com/vkmla/vkmla/internal/probe/engine"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -73,9 +74,9 @@ func TestPlanDrafts(t *testing.T) {
 	defer func() { assert.NoError(t, e.Close()) }()
 	require.NoError(t, e.Warm(t.Context()))
 	s := testkit.Must[*pipeline.Session](t)(e.Open())
-	require.NoError(t, s.Advance(t.Context(), context-c.DraftBlock))
+	require.NoError(t, probe.Advance(t.Context(), s, context-c.DraftBlock))
 	st := testkit.Must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: c.DraftBlock, Draft: true}))
-	require.NoError(t, errors.Join(st.ReuseInputs(), st.Run(t.Context()), st.Commit()))
+	require.NoError(t, errors.Join(probe.ReuseInputs(st), st.Run(t.Context()), st.Commit()))
 	now := e.Memory()
 	assert.Equal(t, []uint64{r.Total, r.Weights, r.Caches}, []uint64{now.Total(), now.Weights, now.Caches})
 }

@@ -43,9 +43,15 @@ var may = map[string][]string{
 		"pipeline/internal/memory", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders",
 		"internal/files", "internal/numfmt", "internal/opkit", "internal/timed", "internal/tuning",
 	},
+	"pipeline/internal/commands": {
+		"pipeline/internal/layer", "pipeline/internal/memory", "pipeline/model", "attention", "indexer", "cache", "tensor", "vk",
+		"internal/tuning",
+	},
+	"pipeline/internal/pages": {"pipeline/internal/blocks", "pipeline/internal/layer", "pipeline/internal/memory", "pipeline/model", "cache", "tensor", "vk"},
 	"pipeline": {
-		"pipeline/internal/blocks", "pipeline/internal/layer", "pipeline/internal/measure", "pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk",
-		"shaders", "internal/files", "internal/numfmt", "internal/opkit", "internal/timed", "internal/tuning",
+		"pipeline/internal/commands", "pipeline/internal/layer", "pipeline/internal/measure", "pipeline/internal/memory",
+		"pipeline/internal/pages", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk",
+		"shaders", "internal/files", "internal/numfmt", "internal/opkit", "internal/probe/engine", "internal/tuning",
 	},
 	"pipeline/prefix":   {"pipeline", "vk", "internal/files"},
 	"pipeline/replicas": {"pipeline/prefix", "pipeline", "cache", "vk"},
@@ -77,16 +83,17 @@ const foreignModule = "pipeline/prefix/blob"
 // mayInternal does the same for internal packages that others are built on; the
 // rest of internal, and cmd, may import anything but cmd.
 var mayInternal = map[string][]string{
-	"internal/numfmt":      {},
-	"internal/spirv":       {},
-	"internal/files":       {},
-	"internal/gguf":        {"internal/files", "internal/numfmt"},
-	"internal/safetensors": {"internal/files"},
-	"internal/opkit":       {"tensor", "vk", "shaders", "internal/spirv", "internal/tuning"},
-	"internal/door":        {},
-	"internal/timed":       {"internal/tuning", "vk"},
-	"internal/tuning":      {"internal/door", "vk"},
-	"internal/lab/vectors": {"internal/files", "internal/numfmt"},
+	"internal/numfmt":       {},
+	"internal/spirv":        {},
+	"internal/files":        {},
+	"internal/probe/engine": {"cache"},
+	"internal/gguf":         {"internal/files", "internal/numfmt"},
+	"internal/safetensors":  {"internal/files"},
+	"internal/opkit":        {"tensor", "vk", "shaders", "internal/spirv", "internal/tuning"},
+	"internal/door":         {},
+	"internal/timed":        {"internal/tuning", "vk"},
+	"internal/tuning":       {"internal/door", "vk"},
+	"internal/lab/vectors":  {"internal/files", "internal/numfmt"},
 }
 
 // foreign says which modules of others a public package may import: a program

@@ -70,6 +70,12 @@ var (
 	// Errors: those of Statistics, with vk.DeviceOptions.Listings in the place of Statistics.
 	Listings func(dev, kernel any) ([]Listing, error)
 
+	// Separate makes everything that a *vk.Recorder records later wait for everything recorded
+	// before, even where no bytes are shared: for measurements.
+	//
+	// Errors: vk.ErrClosed, vk.ErrDeviceLost.
+	Separate func(recorder any) error
+
 	// Profile returns vk.DeviceOptions.Profile.
 	Profile func(dev any) string
 

@@ -88,7 +88,7 @@ func (c *chain) record(rec *vk.Recorder, at pipeline.Between) error {
 func (s *stepRun) checkChain() (ok bool, err error) {
 	s.chain.on = true
 	defer func() { s.chain.on = false }()
-	err = s.engine.RecordAgain(s.ctx)
+	err = s.engine.SetTiming(s.ctx, pipeline.TimingOff) // records anew
 	for _, shape := range s.shapes() {
 		if err == nil {
 			err = s.checkSums(shape)
@@ -203,7 +203,7 @@ func (s *stepRun) fillInputs(st *pipeline.Step) error {
 func (s *stepRun) timeChained() error {
 	s.chain.on = true
 	defer func() { s.chain.on = false }()
-	if err := s.engine.RecordAgain(s.ctx); err != nil {
+	if err := s.engine.SetTiming(s.ctx, pipeline.TimingWhole); err != nil {
 		return err
 	}
 	return s.timeWhole(&s.row.Chained, &s.row.ChainedHost, &s.row.ChainedWall, func(steps vk.Section) {

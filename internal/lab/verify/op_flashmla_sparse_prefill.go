@@ -9,6 +9,7 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
@@ -246,7 +247,7 @@ func bindPrefill(b Build, c Case) (Bound, error) {
 		return Launch{Out: out, Record: func(rec *vk.Recorder) error {
 			for i, a := range all {
 				if i > 0 { // both bind the device's dummy for what is absent, a conflict to validation
-					if err := rec.Separate(); err != nil {
+					if err := door.Separate(rec); err != nil {
 						return err
 					}
 				}

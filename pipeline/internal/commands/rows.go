@@ -1,4 +1,4 @@
-package pipeline
+package commands
 
 import (
 	"math/bits"
@@ -15,10 +15,6 @@ import (
 // attend, so each has a plan of its own. A step's plans go to the device with its metadata; its
 // commands are those for a power of two of pieces; the last pieces may be empty.
 
-// gatherBytes is the most memory of gathered rows; 0: attention.DefaultWorkspace. Tests make it
-// small, so that steps take several pieces.
-var gatherBytes uint64
-
 // rowPlan is the plan of a kind of layers.
 type rowPlan struct {
 	attention.RowPlan
@@ -34,12 +30,12 @@ func (p *rowPlan) list(to *attention.PlanTensors, l *memory.List, tokens int) {
 }
 
 // gather gives a kind of layers a plan if it gathers rows.
-func (b *stepSize) gather(k *stepKind) error {
+func (b *Size) gather(k *Kind) error {
 	if k.Room().Rows() == 0 {
 		return nil
 	}
 	b.plans[k] = &rowPlan{}
-	return b.e.gatherRows()
+	return b.z.gatherRows()
 }
 
 // mostPieces returns the most pieces of a step of `tokens` tokens, empty ones included.
@@ -47,16 +43,16 @@ func mostPieces(tokens int) int { return 1 << bits.Len(uint(tokens-1)) }
 
 // planRows plans how the step's tokens attend gathered rows, and returns the number of pieces; 0
 // where none are gathered.
-func (b *stepSize) planRows() (pieces int) {
+func (b *Size) planRows(bySeat []int, parts []Part) (pieces int) {
 	for k, p := range b.plans {
 		p.Begin(k.Room())
-		for row, i := range b.e.now.byRow {
+		for seat, i := range bySeat {
 			if i >= 0 {
-				x := &b.e.now.parts[i]
-				p.Add(row, x.n, b.e.rows[row].length+x.n)
+				x := &parts[i]
+				p.Add(seat, x.N, x.Length+x.N)
 			}
 		}
-		p.End(b.tokens)
+		p.End(b.Tokens)
 		pieces = max(pieces, mostPieces(p.Pieces()))
 	}
 	b.padPieces(pieces)
@@ -64,7 +60,7 @@ func (b *stepSize) planRows() (pieces int) {
 }
 
 // padPieces adds empty pieces to the plans, and writes them to the draft.
-func (b *stepSize) padPieces(pieces int) {
+func (b *Size) padPieces(pieces int) {
 	for _, p := range b.plans {
 		p.Pad(pieces)
 		for i, list := range [][][4]int32{p.Places, p.Heads, p.Runs} {
@@ -77,20 +73,29 @@ func (b *stepSize) padPieces(pieces int) {
 	}
 }
 
-// worstPieces is the most pieces that a step of the size takes, however long its sessions are: of
-// one session, or of as many as there can be.
-func (b *stepSize) worstPieces() (pieces int) {
-	o := &b.e.opts
+// Gathers reports whether some kind of layers gathers rows.
+func (b *Size) Gathers() bool { return len(b.plans) > 0 }
+
+// Pad adds empty pieces to the plans of the step that Fill wrote last.
+func (b *Size) Pad(pieces int) {
+	b.padPieces(pieces)
+	copy(b.host.arena.Whole().Buffer.Mapped(), b.staged.all)
+}
+
+// WorstPieces returns the most pieces that a step of the size takes, however long its sessions are:
+// of one session, or of as many as there can be.
+func (b *Size) WorstPieces() (pieces int) {
+	o := &b.z.cfg
 	for k := range b.plans {
-		for _, sessions := range []int{ceilDiv(b.tokens, o.MaxTokens), min(b.tokens, o.MaxSessions)} {
+		for _, sessions := range []int{ceilDiv(b.Tokens, o.MaxTokens), min(b.Tokens, o.MaxSessions)} {
 			var p attention.RowPlan
 			p.Begin(k.Room())
-			for row, left := 0, b.tokens; row < sessions; row++ {
+			for row, left := 0, b.Tokens; row < sessions; row++ {
 				n := min(ceilDiv(left, sessions-row), o.MaxTokens)
 				p.Add(row, n, o.MaxTokens)
 				left -= n
 			}
-			p.End(b.tokens)
+			p.End(b.Tokens)
 			pieces = max(pieces, mostPieces(p.Pieces()))
 		}
 	}
@@ -99,23 +104,23 @@ func (b *stepSize) worstPieces() (pieces int) {
 
 // gatherRows gives the memory for gathered rows, which all steps share. It is made when the first
 // kind of layers wants it, for the largest step.
-func (e *Engine) gatherRows() error {
-	if e.workspace.Shape != nil {
+func (z *Sizes) gatherRows() error {
+	if z.workspace.Shape != nil {
 		return nil
 	}
 	rows := 0
-	for _, l := range e.layers {
-		cfg := e.kindConfig(l, e.opts.MaxStep)
-		rows = max(rows, cfg.Room(e.dev).Rows())
+	for i := range z.cfg.Layers {
+		cfg := z.LayerConfig(i, z.cfg.MaxStep)
+		rows = max(rows, cfg.Room(z.cfg.Dev).Rows())
 	}
 	var err error
-	e.workspace, err = e.count.in(vk.DeviceLocal).workspace.Tensor(e.dev, "gathered rows", tensor.BF16, rows, cache.D)
+	z.workspace, err = z.cfg.Count.in(vk.DeviceLocal).workspace.Tensor(z.cfg.Dev, "gathered rows", tensor.BF16, rows, cache.D)
 	return err
 }
 
 // rowArgs adds to the arguments of a step for layers of a kind what gathering rows takes.
-func (b *stepSize) rowArgs(a *layer.StepArgs, k *stepKind, pieces int) {
+func (b *Size) rowArgs(a *layer.StepArgs, k *Kind, pieces int) {
 	if p := b.plans[k]; p != nil {
-		a.Pieces, a.Plan, a.Workspace = pieces, p.device, b.e.workspace
+		a.Pieces, a.Plan, a.Workspace = pieces, p.device, b.z.workspace
 	}
 }

@@ -17,19 +17,19 @@ import (
 )
 
 const (
-	opNewKind  = "layer: new kind"
-	opNewLayer = "layer: new layer"
-	opStep     = "layer: step"
-	opLayer    = "layer"
+	opNewKernels = "layer: new kernels"
+	opNewLayer   = "layer: new layer"
+	opStep       = "layer: step"
+	opLayer      = "layer"
 
-	label = "layer step" // of the memory that a kind allocates
+	label = "layer step" // of the memory that kernels allocate with
 
 	headDim  = cache.D
 	indexDim = cache.IndexDim
 )
 
-// KindConfig says what a Kind is built for.
-type KindConfig struct {
+// Config describes what kernels are built for.
+type Config struct {
 	Spec   model.LayerSpec
 	Model  *model.Config // of the whole model, checked
 	Ranks  int           // how many ranks share heads and groups; 0 counts as 1
@@ -54,14 +54,8 @@ type KindConfig struct {
 	Group int
 	// Invariant gives a token the same bits whatever Tokens is and wherever in a step it stands.
 	Invariant bool
-	// Output is the form in which wo_a takes the attention's output.
-	Output projection.ActivationFormat
-	// LSE makes layers write Args.LSE. The attention's parts are then joined by a launch of their
-	// own, since the one of wo_a and wo_b does not write it.
-	LSE bool
 	// Quantise gives products inputs with as few bits as their weights have: 8 to those of FP8, 4
-	// to those of NVFP4, which need an input_scale. FP8 weights are those in blocks. Output, if it
-	// is not bf16, prevails for wo_a.
+	// to those of NVFP4, which need an input_scale. FP8 weights are those in blocks.
 	Quantise bool
 	// Out is the type of a layer's output: tensor.BF16, or tensor.F32 for partial sums of ranks,
 	// which are rounded once they are complete.
@@ -72,8 +66,8 @@ type KindConfig struct {
 	Scratch *memory.Scratch
 	Name    string
 
-	// Count, unless nil, counts what else the kind and its layers would allocate. Nothing is then
-	// allocated, and nothing can be recorded.
+	// Count, unless nil, counts what else the kernels and their layers would allocate. Nothing is
+	// then allocated, and nothing can be recorded.
 	Count *memory.Count
 }
 
@@ -86,28 +80,28 @@ type Caches struct {
 	Keys       cache.IndexKeyCache // the indexer's, a slot for each entry
 }
 
-// Kind holds what the layers of one spec share for steps of T tokens: kernels, and the memory for
-// what passes from one operation of a layer to the next. Submissions of its layers, and of those of
-// other kinds with the same Scratch, may follow each other without waiting; they do not run at the
-// same time.
+// Kernels holds what the layers of one spec share for steps of T tokens: kernels, and the memory
+// for what passes from one operation of a layer to the next. Submissions of its layers, and of
+// those of other specs with the same Scratch, may follow each other without waiting; they do not
+// run at the same time.
 //
 // NewLayer and Close must not run at the same time as anything else here; recording may.
-type Kind struct {
+type Kernels struct {
 	dev    *vk.Device
-	cfg    KindConfig
+	cfg    Config
 	tune   *tuning.Layer
-	wish   wishes
+	want   wants
 	heads  int // of this rank, as groups
 	groups int
 	arena  *tensor.Arena // of counters; nil once closed
 	begun  bool          // see begin
 
-	lists  lists
-	main   *compressor // nil for layers without
-	keys   *compressor // of the indexer, likewise
-	picks  *selection  // likewise
-	mla    mla
-	output output
+	lists   lists
+	main    *compressor // nil for layers without
+	keys    *compressor // of the indexer, likewise
+	indexer *selection  // likewise
+	mla     mla
+	output  output
 
 	linears    map[projection.LinearConfig]*projection.Linear // that its layers share
 	quantisers map[quantiserKey]*quantised
@@ -120,14 +114,14 @@ type Kind struct {
 	arrived tensor.Tensor // [T] u32, of the norm inside wqaWkv; 0 between layers
 }
 
-// NewKind builds what does not depend on the format of weights, allocates counters, under the label
-// "layer step", and wants T * (2*H*512 + G*ORank + QRank + ...) * 2 bytes and more of
-// KindConfig.Scratch. The caller closes it after its layers.
+// NewKernels builds what does not depend on the format of weights, allocates counters, under the
+// label "layer step", and wants T * (2*H*512 + G*ORank + QRank + ...) * 2 bytes and more of
+// Config.Scratch. The caller closes it after its layers.
 //
 // Errors: vk.ErrArgument for numbers out of range; those of the constructors of operations and
 // of vk.Device.NewBuffer.
-func NewKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
-	k, err := newKind(dev, cfg)
+func NewKernels(dev *vk.Device, cfg Config) (*Kernels, error) {
+	k, err := newKernels(dev, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -137,16 +131,16 @@ func NewKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
 		k.arena, err = cfg.Count.Arena(k.dev, vk.DeviceLocal, label, list)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", opNewKind, err), k.Close())
+		return nil, errors.Join(fmt.Errorf("%s: %w", opNewKernels, err), k.Close())
 	}
 	return k, nil
 }
 
-// Check reports why there can be no Kind of a configuration, before anything is built: numbers
-// out of range, or lists that no descriptor holds. It wants of KindConfig.Scratch what is known by
+// Check reports why there can be no Kernels of a configuration, before anything is built: numbers
+// out of range, or lists that no descriptor holds. It wants of Config.Scratch what is known by
 // then, which the caller compares with the device.
-func Check(dev *vk.Device, cfg KindConfig) error {
-	k, err := newKind(dev, cfg)
+func Check(dev *vk.Device, cfg Config) error {
+	k, err := newKernels(dev, cfg)
 	if err != nil {
 		return err
 	}
@@ -159,15 +153,14 @@ func Check(dev *vk.Device, cfg KindConfig) error {
 	return nil
 }
 
-// newKind checks a configuration and divides the work.
-func newKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
+// newKernels checks a configuration and divides the work.
+func newKernels(dev *vk.Device, cfg Config) (*Kernels, error) {
 	cfg.Ranks = max(cfg.Ranks, 1)
 	if err := cfg.check(dev); err != nil {
 		return nil, err
 	}
-	k := &Kind{dev: dev, cfg: cfg, tune: &tuning.Of(dev).Layer, heads: cfg.Model.Heads / cfg.Ranks, groups: cfg.Model.Groups / cfg.Ranks}
-	k.wish = wish(k.tune, cfg.Tokens, cfg.Caches.Compressed.Pool.Bytes())
-	k.wish.joins = k.wish.joins && !cfg.LSE
+	k := &Kernels{dev: dev, cfg: cfg, tune: &tuning.Of(dev).Layer, heads: cfg.Model.Heads / cfg.Ranks, groups: cfg.Model.Groups / cfg.Ranks}
+	k.want = wanted(k.tune, cfg.Tokens, cfg.Caches.Compressed.Pool.Bytes())
 	compression := cfg.Spec.Compression
 	if cfg.Spec.Compresses() {
 		k.main = &compressor{compression: compression(headDim)}
@@ -175,12 +168,12 @@ func newKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
 	if cfg.Spec.Picks == model.PickOwn {
 		// In whole fours: of others the selection cannot go by tiles.
 		entries := max(1, (cfg.MaxLen/cfg.Spec.Ratio+3)/4) * 4
-		k.picks = &selection{entries: entries, candidates: cfg.Spec.Candidates}
+		k.indexer = &selection{entries: entries, candidates: cfg.Spec.Candidates}
 		if k.main != nil {
 			k.keys = &compressor{compression: compression(indexDim)}
 		}
 		if n := cfg.Model.CandidateBlocks * indexer.BlockEntries; cfg.Spec.Candidates == model.CandidatesUsed {
-			k.picks.entries = min(k.picks.entries, n)
+			k.indexer.entries = min(k.indexer.entries, n)
 		}
 	}
 	k.mla.width = cfg.entryWidth()
@@ -189,7 +182,7 @@ func newKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
 }
 
 // entryWidth is the width of the rows of entries that are attended, 0 for none.
-func (cfg *KindConfig) entryWidth() int {
+func (cfg *Config) entryWidth() int {
 	switch {
 	case cfg.Spec.Picks != model.PickNone:
 		return cfg.Model.TopK
@@ -199,9 +192,9 @@ func (cfg *KindConfig) entryWidth() int {
 	return 0
 }
 
-func (cfg *KindConfig) check(dev *vk.Device) error {
+func (cfg *Config) check(dev *vk.Device) error {
 	bad := func(arg string, got any, want string, a ...any) error {
-		return &vk.ArgumentError{Op: opNewKind, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, a...)}
+		return &vk.ArgumentError{Op: opNewKernels, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, a...)}
 	}
 	if dev == nil {
 		return bad("dev", "nil", "a device")
@@ -225,7 +218,7 @@ func (cfg *KindConfig) check(dev *vk.Device) error {
 	return nil
 }
 
-func (k *Kind) build() (err error) {
+func (k *Kernels) build() (err error) {
 	k.insert = map[tensor.DType]*projection.QInsert{}
 	k.linears, k.quantisers = map[projection.LinearConfig]*projection.Linear{}, map[quantiserKey]*quantised{}
 	if err = k.lists.build(k); err != nil {
@@ -234,8 +227,8 @@ func (k *Kind) build() (err error) {
 	if err = k.buildCompressors(); err != nil {
 		return err
 	}
-	if k.picks != nil {
-		if err = k.picks.build(k); err != nil {
+	if k.indexer != nil {
+		if err = k.indexer.build(k); err != nil {
 			return err
 		}
 	}
@@ -245,9 +238,9 @@ func (k *Kind) build() (err error) {
 	return k.output.build(k)
 }
 
-func (k *Kind) buildCompressors() error {
+func (k *Kernels) buildCompressors() error {
 	c := &k.cfg.Caches
-	saves := k.wish.saves
+	saves := k.want.saves
 	if k.main != nil {
 		if err := k.main.build(k.dev, c.State, cache.CompressConfig{Save: saves, Page: c.Compressed.Layout.Page,
 			Record: c.Compressed.Layout.Record,
@@ -262,11 +255,11 @@ func (k *Kind) buildCompressors() error {
 	return nil
 }
 
-// scratch is the kind's part of KindConfig.Scratch.
-func (k *Kind) scratch() scratch { return scratch{k.cfg.Scratch, k.cfg.Name} }
+// scratch is the kind's part of Config.Scratch.
+func (k *Kernels) scratch() scratch { return scratch{k.cfg.Scratch, k.cfg.Name} }
 
 // tensors wants scratch: before build, all but what only kernels know.
-func (k *Kind) tensors() {
+func (k *Kernels) tensors() {
 	s, t, m := k.scratch(), k.cfg.Tokens, k.cfg.Model
 	s.Add("qkv", edges|picking, &k.qkv, tensor.BF16, t, m.QRank+headDim)
 	s.Add("qr", edges|picking, &k.qr, tensor.BF16, t, m.QRank)
@@ -278,8 +271,8 @@ func (k *Kind) tensors() {
 	if k.keys != nil {
 		k.keys.tensors(s, "keys", t)
 	}
-	if k.picks != nil {
-		k.picks.tensors(s, k)
+	if k.indexer != nil {
+		k.indexer.tensors(s, k)
 	}
 	if k.cfg.Spec.LatentKeys {
 		s.Add("latents", picking, &k.main.latents, tensor.BF16, t, headDim)
@@ -289,16 +282,16 @@ func (k *Kind) tensors() {
 }
 
 // counters lists what is zeros between layers.
-func (k *Kind) counters() (l memory.List) {
+func (k *Kernels) counters() (l memory.List) {
 	l.Add(&k.arrived, tensor.U32, k.cfg.Tokens)
-	if k.picks != nil {
-		l.Add(&k.picks.arrived, tensor.I32, k.cfg.Tokens)
+	if k.indexer != nil {
+		l.Add(&k.indexer.arrived, tensor.I32, k.cfg.Tokens)
 	}
 	return l
 }
 
 // begin makes all counters as they are between layers, with the first layer.
-func (k *Kind) begin(ctx context.Context) error {
+func (k *Kernels) begin(ctx context.Context) error {
 	if k.begun || k.cfg.Count != nil {
 		return nil
 	}
@@ -312,17 +305,17 @@ func (k *Kind) begin(ctx context.Context) error {
 }
 
 // Counters are tensors that hold zeros between layers.
-func (k *Kind) Counters() []tensor.Tensor {
+func (k *Kernels) Counters() []tensor.Tensor {
 	list := []tensor.Tensor{k.arrived}
-	if k.picks != nil {
-		list = append(list, k.picks.arrived)
+	if k.indexer != nil {
+		list = append(list, k.indexer.arrived)
 	}
 	return list
 }
 
 // Reset records fills that make all counters as they are between layers. After a launch that ran
 // only in part they may be anything.
-func (k *Kind) Reset(rec *vk.Recorder) error {
+func (k *Kernels) Reset(rec *vk.Recorder) error {
 	for _, t := range k.Counters() {
 		if err := rec.Fill(t.View(), 0); err != nil {
 			return err
@@ -333,18 +326,18 @@ func (k *Kind) Reset(rec *vk.Recorder) error {
 
 // TopK returns the picks [T, TopK] i32 of the layer that ran last: entries of the token's
 // request in ascending order, then -1. It is a zero tensor for layers without an indexer.
-func (k *Kind) TopK() tensor.Tensor {
-	if k.picks == nil {
+func (k *Kernels) TopK() tensor.Tensor {
+	if k.indexer == nil {
 		return tensor.Tensor{}
 	}
-	return k.picks.topK
+	return k.indexer.topK
 }
 
-// Room is KindConfig.Room of the kind.
-func (k *Kind) Room() attention.RowConfig { return k.mla.room }
+// Room returns Config.Room.
+func (k *Kernels) Room() attention.RowConfig { return k.mla.room }
 
-// Bytes is the memory that the kind and its layers share, beside scratch.
-func (k *Kind) Bytes() uint64 {
+// Bytes returns the memory that the layers share, beside scratch.
+func (k *Kernels) Bytes() uint64 {
 	if k == nil || k.arena == nil {
 		return 0
 	}
@@ -353,7 +346,7 @@ func (k *Kind) Bytes() uint64 {
 
 // Close frees the memory, which nothing on the device may be using; closing again does
 // nothing. Recording anything more gives vk.ErrClosed.
-func (k *Kind) Close() error {
+func (k *Kernels) Close() error {
 	if k == nil || k.arena == nil {
 		return nil
 	}
@@ -362,9 +355,9 @@ func (k *Kind) Close() error {
 	return err
 }
 
-// norms returns the operation that norms the bottleneck and KV rows of layers whose products
+// qkvNormOp returns the operation that norms the bottleneck and KV rows of layers whose products
 // do not.
-func (k *Kind) norms() (_ *projection.QKVNorm, err error) {
+func (k *Kernels) qkvNormOp() (_ *projection.QKVNorm, err error) {
 	if k.norm == nil {
 		k.norm, err = projection.NewQKVNorm(k.dev, projection.QKVNormConfig{Rank: k.cfg.Model.QRank, Eps: k.cfg.Model.Eps})
 	}
@@ -373,7 +366,7 @@ func (k *Kind) norms() (_ *projection.QKVNorm, err error) {
 
 // inserter returns the operation that norms queries and stores KV rows, after a norm of these
 // with weights of that type; 0 for rows that are normed.
-func (k *Kind) inserter(norm tensor.DType) (*projection.QInsert, error) {
+func (k *Kernels) inserter(norm tensor.DType) (*projection.QInsert, error) {
 	if op := k.insert[norm]; op != nil {
 		return op, nil
 	}
@@ -388,4 +381,4 @@ func (k *Kind) inserter(norm tensor.DType) (*projection.QInsert, error) {
 }
 
 // queryBytes is the size of the queries of heads, and of the attention's output.
-func (k *Kind) queryBytes() uint64 { return uint64(k.cfg.Tokens) * uint64(k.heads) * headDim * 2 }
+func (k *Kernels) queryBytes() uint64 { return uint64(k.cfg.Tokens) * uint64(k.heads) * headDim * 2 }
