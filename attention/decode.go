@@ -202,7 +202,7 @@ func (cfg DecoderConfig) withRecords() DecoderConfig {
 
 // constants are the specialisation constants of a tiling's kernel.
 func (cfg DecoderConfig) constants(t tiling) []uint32 {
-	list := append(opkit.Words(cfg.WindowPage, max(cfg.CompressedPage, 1), t.heads, t.tile), t.constants...)
+	list := append(opkit.Constants(cfg.WindowPage, max(cfg.CompressedPage, 1), t.heads, t.tile), t.constants...)
 	records := []int{int(cfg.WindowRecord), int(cfg.CompressedRecord)}
 	if t.places {
 		records = append([]int{t.rows}, records...)
@@ -298,14 +298,14 @@ func poolTarget(name string, c cache.KVCache) opkit.Target {
 
 // record records everything but the joining of parts, and returns these, if there are any.
 func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts, err error) {
-	t := opkit.Dim(a.Q, 0)
+	t := opkit.DimOrZero(a.Q, 0)
 	if err := o.checkRope(op, t, a); err != nil {
 		return none, err
 	}
 	if o.twoPass != nil {
 		return none, o.twoPass.Record(rec, a)
 	}
-	if err := opkit.First(checkDecode(o.dev, op, o.cfg, a), o.checkTokens(o.dev, op, t)); err != nil || t == 0 {
+	if err := opkit.FirstError(checkDecode(o.dev, op, o.cfg, a), o.checkTokens(o.dev, op, t)); err != nil || t == 0 {
 		return none, err
 	}
 	if err := pkg.Reach(o.dev, op, o.variant,
@@ -313,7 +313,7 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 		return none, err
 	}
 	win, comp := a.Window, a.Compressed
-	plan := o.plan(t, opkit.Dim(win.Indices, 1)+opkit.Dim(comp.Indices, 1))
+	plan := o.plan(t, opkit.DimOrZero(win.Indices, 1)+opkit.DimOrZero(comp.Indices, 1))
 	kernel, err := o.k[plan.build].Kernel()
 	if err != nil {
 		return none, err
@@ -336,8 +336,8 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 		p.CompAddr, p.CompWidth = comp.Cache.Pool.View().Address(), uint32(comp.Indices.Shape[1])
 		p.CompPages, p.CompStride = uint32(comp.Cache.Pages()), uint32(comp.Cache.Layout.Stride)
 	}
-	bind := []vk.View{a.Q.View(), win.Indices.View(), win.Lens.View(), opkit.Present(o.dev, comp.Indices), opkit.Present(o.dev, comp.Lens),
-		opkit.Present(o.dev, a.Sink), a.Out.View(), opkit.Written(a.LSE, a.Out), part, ml}
+	bind := []vk.View{a.Q.View(), win.Indices.View(), win.Lens.View(), opkit.ViewOrDummy(o.dev, comp.Indices), opkit.ViewOrDummy(o.dev, comp.Lens),
+		opkit.ViewOrDummy(o.dev, a.Sink), a.Out.View(), opkit.ViewOrOther(a.LSE, a.Out), part, ml}
 	if o.tilings[plan.build].rotates {
 		var angles InverseRope
 		if splits == 1 && !a.InverseRope.isZero() {
@@ -352,11 +352,11 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 		if !angles.isZero() {
 			p.TableRows = uint32(angles.Table.Shape[0])
 		}
-		bind = append(bind, opkit.Present(o.dev, angles.Positions), opkit.Present(o.dev, angles.Table))
+		bind = append(bind, opkit.ViewOrDummy(o.dev, angles.Positions), opkit.ViewOrDummy(o.dev, angles.Table))
 	}
 	if err := pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
 		Kernel: kernel, Groups: o.grid(plan, t), Push: vk.Bytes(&p), Bind: bind,
-		Products: products(t, o.heads, opkit.Dim(win.Indices, 1)+opkit.Dim(comp.Indices, 1)),
+		Products: products(t, o.heads, opkit.DimOrZero(win.Indices, 1)+opkit.DimOrZero(comp.Indices, 1)),
 	}, pools...); err != nil || splits == 1 {
 		return none, err
 	}

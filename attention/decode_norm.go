@@ -31,7 +31,7 @@ func (o *Decoder) NormsQueries(tokens, window, topk int) bool {
 
 // checkRope checks DecodeArgs.Norm and DecodeArgs.InverseRope, where they are given.
 func (o *Decoder) checkRope(op string, t int, a DecodeArgs) error {
-	win, comp := opkit.Dim(a.Window.Indices, 1), opkit.Dim(a.Compressed.Indices, 1)
+	win, comp := opkit.DimOrZero(a.Window.Indices, 1), opkit.DimOrZero(a.Compressed.Indices, 1)
 	if !a.InverseRope.isZero() {
 		if !o.InvertsRope(t, win, comp) {
 			return pkg.Wrong(op, "InverseRope", a.InverseRope.Table, "absent: see Decoder.InvertsRope")
@@ -72,7 +72,7 @@ func same(a, b tensor.Tensor) bool {
 }
 
 func checkAngles(dev *vk.Device, op, arg string, t int, a InverseRope) error {
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.Check(op, arg+".Positions", a.Positions, tensor.I32, t),
 		pkg.Check(op, arg+".Table", a.Table, tensor.F32, -1, 64),
 		pkg.Bindable(dev, op, arg+".Table", a.Table),

@@ -85,7 +85,7 @@ func NewGathered(dev *vk.Device, cfg GatheredConfig) (*Gathered, error) {
 	c := cfg.Rows
 	paged := DecoderConfig{WindowPage: cfg.WindowPage, CompressedPage: cfg.CompressedPage,
 		WindowRecord: cfg.WindowRecord, CompressedRecord: cfg.CompressedRecord}.withRecords()
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		checkPages(op, paged),
 		pkg.Range(op, "Rows.Window", c.Window, 1, 1<<24), pkg.Range(op, "Rows.Width", c.Width, 0, 1<<24),
 		pkg.Range(op, "Rows.Ratio", c.Ratio, 0, 1<<24),
@@ -168,7 +168,7 @@ func (o *Gathered) Record(rec *vk.Recorder, a GatheredArgs) error {
 		Indices: tensor.Of(s.Buffer.View(s.Offset, lists), tensor.I32, t, width),
 		Lens:    tensor.Of(s.Buffer.View(s.Offset+lists, lens), tensor.I32, t),
 		Scratch: s.Buffer.View(s.Offset+lists+lens, s.Size-lists-lens)}
-	if err := opkit.First(o.prefill.checkArgs(op, p), pkg.Bindable(o.dev, op, "lists", p.Indices)); err != nil {
+	if err := opkit.FirstError(o.prefill.checkArgs(op, p), pkg.Bindable(o.dev, op, "lists", p.Indices)); err != nil {
 		return err
 	}
 	runs := o.runs(a)
@@ -218,8 +218,8 @@ func (o *Gathered) runs(a GatheredArgs) (list [2]cache.GatherRunsArgs) {
 }
 
 func (o *Gathered) check(op string, a GatheredArgs) error {
-	c, h, t := o.cfg.Rows, o.cfg.Heads, opkit.Dim(a.Q, 0)
-	err := opkit.First(
+	c, h, t := o.cfg.Rows, o.cfg.Heads, opkit.DimOrZero(a.Q, 0)
+	err := opkit.FirstError(
 		pkg.Check(op, "Q", a.Q, tensor.BF16, -1, h, cache.D),
 		pkg.Check(op, "Positions", a.Positions, tensor.I32, t),
 		pkg.Check(op, "Plan.Places", a.Plan.Places, tensor.I32, t, 4),

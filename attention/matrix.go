@@ -39,7 +39,7 @@ func (t matrixTiling) sharedBytes(rows int) int {
 
 // constants are the specialisation constants after HG and TILE.
 func (t matrixTiling) constants() []uint32 {
-	return opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.kSplit)
+	return opkit.Constants(t.threads(), t.subgroup, t.m, t.n, t.k, t.kSplit)
 }
 
 // tiling returns the plan's view of t, with the cost of a tile.

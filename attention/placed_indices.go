@@ -34,6 +34,6 @@ func (o placedIndices) record(rec *vk.Recorder, piece int, rows RowConfig, topk,
 		Width: uint32(indices.Shape[1]), Flags: opkit.Bit(0, !topk.IsZero())}
 	return pkg.Dispatch(rec, "placed indices", opkit.Base, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(indices.Shape[0]), 1, 1}, Push: vk.Bytes(&p),
-		Bind: []vk.View{opkit.Present(o.dev, topk), positions.View(), places.View(), indices.View(), lens.View()},
+		Bind: []vk.View{opkit.ViewOrDummy(o.dev, topk), positions.View(), places.View(), indices.View(), lens.View()},
 	})
 }

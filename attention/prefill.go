@@ -95,7 +95,7 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 			Stem: t.stem, Variant: variant, Bound: boundPrefill,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read},
 			PushSize: int(unsafe.Sizeof(attnPrefillPush{})), Subgroup: t.subgroup,
-			Constants: append(opkit.Words(t.heads, t.tile), t.constants...), Divisible: true,
+			Constants: append(opkit.Constants(t.heads, t.tile), t.constants...), Divisible: true,
 		}
 		if t.stem == prefillLanes { // positions and angles, too
 			x.Bindings, x.Bound = append(x.Bindings, vk.Read), boundPrefill+2
@@ -174,16 +174,16 @@ func (o *Prefill) attend(rec *vk.Recorder, op string, a PrefillArgs, flags uint3
 	if err != nil {
 		return err
 	}
-	bind := []vk.View{a.Q.View(), a.Indices.View(), opkit.Present(o.dev, a.Lens), opkit.Present(o.dev, a.Sink), a.Out.View(),
-		opkit.Written(a.MaxLogits, a.Out), opkit.Written(a.LSE, a.Out), part, ml}
+	bind := []vk.View{a.Q.View(), a.Indices.View(), opkit.ViewOrDummy(o.dev, a.Lens), opkit.ViewOrDummy(o.dev, a.Sink), a.Out.View(),
+		opkit.ViewOrOther(a.MaxLogits, a.Out), opkit.ViewOrOther(a.LSE, a.Out), part, ml}
 	p := attnPrefillPush{
 		KvAddr: a.KV.View().Address(), Rows: uint32(s), Heads: uint32(o.heads), Width: uint32(width), Splits: uint32(splits),
 		Flags:      outputFlags(a.Sink, a.LSE, a.MaxLogits) | opkit.Bit(1, !a.Lens.IsZero()) | flags,
 		ScaleLog2e: float32(float64(o.cfg.Scale) * math.Log2E),
 	}
 	if o.tilings[plan.build].stem == prefillLanes {
-		p.TableRows, p.Eps = uint32(opkit.Dim(a.Norm.Table, 0)), a.Norm.Eps
-		bind = append(bind, opkit.Present(o.dev, a.Norm.Positions), opkit.Present(o.dev, a.Norm.Table))
+		p.TableRows, p.Eps = uint32(opkit.DimOrZero(a.Norm.Table, 0)), a.Norm.Eps
+		bind = append(bind, opkit.ViewOrDummy(o.dev, a.Norm.Positions), opkit.ViewOrDummy(o.dev, a.Norm.Table))
 	}
 	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
 		Kernel: kernel, Groups: o.grid(plan, t), Push: vk.Bytes(&p), Bind: bind,
@@ -206,8 +206,8 @@ func (o *Prefill) join(rec *vk.Recorder, op string, a PrefillArgs) error {
 }
 
 func (o *Prefill) checkArgs(op string, a PrefillArgs) error {
-	t, h := opkit.Dim(a.Q, 0), o.heads
-	if err := opkit.First(
+	t, h := opkit.DimOrZero(a.Q, 0), o.heads
+	if err := opkit.FirstError(
 		pkg.Check(op, "Q", a.Q, tensor.BF16, -1, h, cache.D),
 		pkg.CheckRows(op, "KV", a.KV, tensor.BF16, -1, cache.D),
 		pkg.Check(op, "Indices", a.Indices, tensor.I32, t, -1),

@@ -103,18 +103,18 @@ func (o *TwoPass) parts(p, window, topk int) [3]uint64 {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *TwoPass) Record(rec *vk.Recorder, a DecodeArgs) error {
 	const op = "two-pass decode"
-	t := opkit.Dim(a.Q, 0)
-	if err := opkit.First(checkDecode(o.dev, op, o.cfg.DecoderConfig, a), o.prefill.checkTokens(o.dev, op, t)); err != nil || t == 0 {
+	t := opkit.DimOrZero(a.Q, 0)
+	if err := opkit.FirstError(checkDecode(o.dev, op, o.cfg.DecoderConfig, a), o.prefill.checkTokens(o.dev, op, t)); err != nil || t == 0 {
 		return err
 	}
-	window, topk := a.Window.Indices.Shape[1], opkit.Dim(a.Compressed.Indices, 1)
+	window, topk := a.Window.Indices.Shape[1], opkit.DimOrZero(a.Compressed.Indices, 1)
 	if window+topk == 0 {
 		return pkg.Wrong(op, "Window.Indices", a.Window.Indices, "at least one column in one of the sets")
 	}
 	if t*packedWidth(window, topk) > math.MaxInt32 {
 		return pkg.Wrong(op, "Q", a.Q, "fewer than 2^31 rows in all lists together")
 	}
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.Bindable(o.dev, op, "Q", a.Q),
 		pkg.Bindable(o.dev, op, "Window.Indices", a.Window.Indices),
 		pkg.Bindable(o.dev, op, "Compressed.Indices", a.Compressed.Indices),
@@ -142,7 +142,7 @@ func (o *TwoPass) Record(rec *vk.Recorder, a DecodeArgs) error {
 func (o *TwoPass) record(rec *vk.Recorder, op string, p twoPassPiece) error {
 	a := p.args
 	for i, s := range []SlotSet{a.Compressed, a.Window} {
-		if s.isZero() || opkit.Dim(s.Indices, 1) == 0 {
+		if s.isZero() || opkit.DimOrZero(s.Indices, 1) == 0 {
 			continue
 		}
 		flat := tensor.Of(s.Indices.View(), tensor.I32, s.Indices.Len())
@@ -194,7 +194,7 @@ func (o *TwoPass) divide(op string, a DecodeArgs, low, high, window, topk int) (
 	w.packed = tensor.Of(take(parts[1]), tensor.I32, t, width)
 	w.lens = tensor.Of(take(parts[2]), tensor.I32, t)
 	w.rest = take(rest)
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.Reach(o.dev, op, o.prefill.variant, opkit.Target{Name: "workspace", T: w.rows, Align: 16}),
 		pkg.Bindable(o.dev, op, "packed indices", w.packed),
 		pkg.Bindable(o.dev, op, "Scratch", tensor.Of(w.rest, tensor.U8, int(w.rest.Size))),
@@ -202,7 +202,7 @@ func (o *TwoPass) divide(op string, a DecodeArgs, low, high, window, topk int) (
 		return w, err
 	}
 	for i, s := range []SlotSet{a.Compressed, a.Window} {
-		if s.isZero() || opkit.Dim(s.Indices, 1) == 0 {
+		if s.isZero() || opkit.DimOrZero(s.Indices, 1) == 0 {
 			continue
 		}
 		name, build := []string{"Compressed", "Window"}[i], o.gather[i].Variant()

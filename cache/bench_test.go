@@ -73,7 +73,7 @@ func BenchmarkInsert(b *testing.B) {
 			}
 			slots = append(slots, upload(b, dev, tensor.I64, s, rows))
 		}
-		timeGPU(b, dev, rows*(2*cache.D+cache.SlotBytes), func(rec *vk.Recorder, i int) error {
+		timeGPU(b, dev, rows*(2*cache.D+cache.RecordV4.SlotBytes()), func(rec *vk.Recorder, i int) error {
 			return op.Record(rec, cache.InsertArgs{K: k, Slots: slots[i], Cache: c})
 		})
 	})
@@ -95,7 +95,7 @@ func BenchmarkGatherSlots(b *testing.B) {
 			}
 			idx = append(idx, upload(b, dev, tensor.I32, s, rows))
 		}
-		timeGPU(b, dev, rows*(2*cache.D+cache.SlotBytes), func(rec *vk.Recorder, i int) error {
+		timeGPU(b, dev, rows*(2*cache.D+cache.RecordV4.SlotBytes()), func(rec *vk.Recorder, i int) error {
 			return op.Record(rec, cache.GatherSlotsArgs{Out: out, Cache: c, Indices: idx[i]})
 		})
 	})
@@ -120,7 +120,7 @@ func BenchmarkGather(b *testing.B) {
 			lens[i] = int32(rows)
 		}
 		tt, st := upload(b, dev, tensor.I32, table, requests, width), upload(b, dev, tensor.I32, lens, requests)
-		timeGPU(b, dev, requests*rows*(2*cache.D+cache.SlotBytes), func(rec *vk.Recorder, i int) error {
+		timeGPU(b, dev, requests*rows*(2*cache.D+cache.RecordV4.SlotBytes()), func(rec *vk.Recorder, i int) error {
 			return op.Record(rec, cache.GatherArgs{Out: out, Cache: c, SeqLens: st, Table: tt})
 		})
 	})

@@ -166,7 +166,7 @@ func compressAccess(state vk.Access) []vk.Access {
 // constants are the specialisation constants of kv_compress.comp.
 func (cfg CompressConfig) constants(tune *tuning.Compress) []uint32 {
 	c := cfg.Compression
-	list := opkit.Words(cfg.Invocations, cfg.Page, cfg.StatePage, c.Ratio, int(opkit.Bit(0, c.Overlap)), c.Dim,
+	list := opkit.Constants(cfg.Invocations, cfg.Page, cfg.StatePage, c.Ratio, int(opkit.Bit(0, c.Overlap)), c.Dim,
 		int(cfg.Keys), int(opkit.Bit(0, cfg.Hadamard)), cfg.RopeStep, compressChunk(c, cfg.Invocations, tune))
 	return opkit.AppendNonzero(list, int(opkit.Bit(0, c.Latent)+opkit.Bit(0, c.Ungated)), int(cfg.Record))
 }
@@ -314,15 +314,15 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	}
 	each, groups := x.grid(tokens)
 	push := kvCompressPush{
-		PoolAddr: pool.View().Address(), LatentAddr: opkit.Present(x.dev, a.Latent).Address(),
+		PoolAddr: pool.View().Address(), LatentAddr: opkit.ViewOrDummy(x.dev, a.Latent).Address(),
 		PoolStride: uint32(stride), PoolPages: uint32(poolPages(pool)), Tokens: uint32(tokens), Each: each,
 		RopeRows: uint32(a.CosSin.Shape[0]), Eps: x.cfg.Eps, HasLatent: opkit.Bit(0, !a.Latent.IsZero()),
 	}
 	if a.Norm.DType == tensor.BF16 {
 		push.NormBf16 = 1
 	}
-	bind := []vk.View{a.Positions.View(), opkit.Present(x.dev, a.TokenToReq), opkit.Present(x.dev, a.StateSlots), a.Slots.View(),
-		opkit.Present(x.dev, a.StateTable), a.Norm.View(), a.CosSin.View(), opkit.Present(x.dev, a.Ape)}
+	bind := []vk.View{a.Positions.View(), opkit.ViewOrDummy(x.dev, a.TokenToReq), opkit.ViewOrDummy(x.dev, a.StateSlots), a.Slots.View(),
+		opkit.ViewOrDummy(x.dev, a.StateTable), a.Norm.View(), a.CosSin.View(), opkit.ViewOrDummy(x.dev, a.Ape)}
 	or := func(t, other tensor.Tensor) tensor.Tensor { // as opkit.Written
 		if t.IsZero() {
 			return other
@@ -345,9 +345,9 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 // tokens is the number of tokens of a step.
 func (x *Compress) tokens(a CompressArgs) int {
 	if x.cfg.Compression.Ungated {
-		return opkit.Dim(a.Slots, 0)
+		return opkit.DimOrZero(a.Slots, 0)
 	}
-	return opkit.Dim(a.StateSlots, 0)
+	return opkit.DimOrZero(a.StateSlots, 0)
 }
 
 // grid returns the tokens of a workgroup and the workgroups of a launch. With Save a
@@ -387,7 +387,7 @@ func (x *Compress) checkArgs(op string, a CompressArgs) error {
 	if a.Norm.DType == tensor.BF16 {
 		dt = tensor.BF16
 	}
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		checkTokens(op, "Positions", a.Positions, tensor.I32, tokens),
 		checkTokens(op, "Slots", a.Slots, tensor.I64, tokens),
 		pkg.CheckRows(op, "Norm", a.Norm, dt, x.cfg.Compression.Dim),
@@ -403,7 +403,7 @@ func (x *Compress) checkArgs(op string, a CompressArgs) error {
 			return pkg.Wrong(op, "Latent", a.Latent, "absent without Compression.Latent")
 		}
 		latent := opkit.Target{Name: "Latent", T: a.Latent, Align: 8}
-		if err := opkit.First(pkg.CheckRows(op, "Latent", a.Latent, tensor.BF16, tokens, x.cfg.Compression.Dim),
+		if err := opkit.FirstError(pkg.CheckRows(op, "Latent", a.Latent, tensor.BF16, tokens, x.cfg.Compression.Dim),
 			pkg.Reach(x.dev, op, x.Variant(), latent)); err != nil {
 			return err
 		}
@@ -425,7 +425,7 @@ func (x *Compress) checkGroups(op string, a CompressArgs) (tokens int, err error
 		}
 		return a.Slots.Shape[0], nil
 	}
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		checkState(x.dev, op, x.Variant(), a.State, x.cfg.Compression, x.cfg.StatePage),
 		pkg.CheckRows(op, "StateSlots", a.StateSlots, tensor.I64, -1),
 		pkg.CheckRows(op, "StateTable", a.StateTable, tensor.I32, -1, -1),

@@ -128,4 +128,6 @@ func BenchmarkCompress(b *testing.B) {
 }
 
 // read returns the bytes that a compress has to move.
-func (s *benchStep) read() int { return s.closing * (8*s.c.Window()*s.c.Dim + cache.SlotBytes) }
+func (s *benchStep) read() int {
+	return s.closing * (8*s.c.Window()*s.c.Dim + cache.RecordV4.SlotBytes())
+}

@@ -221,8 +221,8 @@ func (s *sequence) entries(c *caches) []byte {
 			continue
 		}
 		l := c.kv.Layout
-		all = append(all, pool[l.RowOffset(slot):][:cache.RowBytes]...)
-		all = append(all, pool[l.ScaleOffset(slot):][:cache.ScaleBytes]...)
+		all = append(all, pool[l.RowOffset(slot):][:cache.RecordV4.RowBytes()]...)
+		all = append(all, pool[l.ScaleOffset(slot):][:cache.RecordV4.ScaleBytes()]...)
 	}
 	return all
 }

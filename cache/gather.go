@@ -78,7 +78,7 @@ func NewGather(dev *vk.Device, cfg GatherConfig) (*Gather, error) {
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_gather", Variant: variant, Bindings: gatherAccess, Bound: 3,
-		PushSize: int(unsafe.Sizeof(kvGatherPush{})), Constants: opkit.AppendNonzero(opkit.Words(cfg.Page), int(cfg.Record)),
+		PushSize: int(unsafe.Sizeof(kvGatherPush{})), Constants: opkit.AppendNonzero(opkit.Constants(cfg.Page), int(cfg.Record)),
 	})
 	if err != nil {
 		return nil, err

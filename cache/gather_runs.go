@@ -91,7 +91,7 @@ func NewGatherRuns(dev *vk.Device, cfg GatherRunsConfig) (*GatherRuns, error) {
 		Stem: "kv_gather_runs", Variant: variant, Bound: 4,
 		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Read},
 		PushSize:  int(unsafe.Sizeof(kvGatherRunsPush{})),
-		Constants: opkit.AppendNonzero(opkit.Words(cfg.Page), int(opkit.Bit(0, cfg.Halves)), int(cfg.Record)),
+		Constants: opkit.AppendNonzero(opkit.Constants(cfg.Page), int(opkit.Bit(0, cfg.Halves)), int(cfg.Record)),
 	})
 	if err != nil {
 		return nil, err
@@ -105,13 +105,13 @@ func (x *GatherRuns) Check(a GatherRunsArgs) error {
 	if err := checkCache(x.dev, op, x.Variant(), a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
 		return err
 	}
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.CheckRows(op, "Out", a.Out, tensor.BF16, -1, D),
 		pkg.Check(op, "Heads", a.Heads, tensor.I32, -1, 2, 2),
 		pkg.Check(op, "Runs", a.Runs, tensor.I32, -1, 4),
 		pkg.Check(op, "Table", a.Table, tensor.I32, -1, -1),
 		pkg.Optional(op, "Lists", a.Lists, tensor.I32, -1, -1),
-		pkg.Range(op, "Piece", a.Piece, 0, opkit.Dim(a.Heads, 0)-1),
+		pkg.Range(op, "Piece", a.Piece, 0, opkit.DimOrZero(a.Heads, 0)-1),
 		pkg.Range(op, "Set", a.Set, 0, 1),
 		pkg.Range(op, "First", a.First, 0, math.MaxInt32),
 	); err != nil {
@@ -132,10 +132,10 @@ func (x *GatherRuns) Record(rec *vk.Recorder, a GatherRunsArgs) error {
 		PoolStride: uint32(a.Cache.Layout.Stride), PoolPages: uint32(a.Cache.Pages()),
 		Piece: uint32(a.Piece), Set: uint32(a.Set), Rows: uint32(a.Out.Shape[0]),
 		Requests: uint32(a.Table.Shape[0]), Width: uint32(a.Table.Shape[1]),
-		Tokens: uint32(opkit.Dim(a.Lists, 0)), Topk: uint32(opkit.Dim(a.Lists, 1)), Row0: uint32(a.First),
+		Tokens: uint32(opkit.DimOrZero(a.Lists, 0)), Topk: uint32(opkit.DimOrZero(a.Lists, 1)), Row0: uint32(a.First),
 	}
 	return pkg.Dispatch(rec, op, x.Variant(), vk.Dispatch{
 		Kernel: x.kernel, Groups: [3]uint32{min(strided(x.dev, a.Out.Shape[0], 2), uint32(x.most)), 1, 1}, Push: vk.Bytes(&push),
-		Bind: []vk.View{a.Heads.View(), a.Runs.View(), a.Table.View(), opkit.Present(x.dev, a.Lists)},
+		Bind: []vk.View{a.Heads.View(), a.Runs.View(), a.Table.View(), opkit.ViewOrDummy(x.dev, a.Lists)},
 	}, opkit.Target{Name: "Out", T: a.Out, Access: vk.Write}, opkit.Target{T: a.Cache.Pool, Access: vk.Read})
 }

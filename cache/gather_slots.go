@@ -54,7 +54,7 @@ func NewGatherSlots(dev *vk.Device, cfg GatherSlotsConfig) (*GatherSlots, error)
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_gather_slots", Variant: variant, Bindings: gatherAccess, Bound: 3,
-		PushSize: int(unsafe.Sizeof(kvGatherPush{})), Constants: opkit.AppendNonzero(opkit.Words(cfg.Page), int(cfg.Record)),
+		PushSize: int(unsafe.Sizeof(kvGatherPush{})), Constants: opkit.AppendNonzero(opkit.Constants(cfg.Page), int(cfg.Record)),
 	})
 	if err != nil {
 		return nil, err

@@ -53,7 +53,7 @@ const IndexScaleBytes = 4
 // Source: the indexer cache of vLLM v1/attention/backends/mla/indexer.py.
 type IndexKeyLayout struct {
 	Page   int // slots per page
-	Stride int // bytes from a page to the next, at least Page*(RowBytes+4), a multiple of 16
+	Stride int // bytes from a page to the next, at least Page*(rowBytes+4), a multiple of 16
 	Format IndexKeyFormat
 }
 
@@ -99,7 +99,8 @@ func (f IndexKeyFormat) check(op string) error {
 	return nil
 }
 
-// IndexKeyCache is a pool of pages of indexer keys in device memory. A literal makes one of a tensor.
+// IndexKeyCache is a pool of pages of indexer keys in device memory. A literal makes one of a
+// tensor.
 type IndexKeyCache struct {
 	Pool   tensor.Tensor // [pages, stride] u8
 	Layout IndexKeyLayout

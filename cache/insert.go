@@ -65,7 +65,7 @@ func NewInsert(dev *vk.Device, cfg InsertConfig) (*Insert, error) {
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_insert", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Write}, Bound: 2,
-		PushSize: int(unsafe.Sizeof(kvInsertPush{})), Constants: opkit.AppendNonzero(opkit.Words(cfg.Page), int(cfg.Record)),
+		PushSize: int(unsafe.Sizeof(kvInsertPush{})), Constants: opkit.AppendNonzero(opkit.Constants(cfg.Page), int(cfg.Record)),
 	})
 	if err != nil {
 		return nil, err

@@ -10,18 +10,18 @@ const (
 	D          = 512 // numbers in a slot
 	NopeDim    = 448 // of these the first are E4M3 codes,
 	RopeDim    = 64  // the last are bf16
-	BlockDim   = 64  // E4M3 codes that share a scale
-	Blocks     = 7   // scales of a slot
-	RowBytes   = 576 // data bytes of a slot: 448 + 2*64
-	ScaleBytes = 8   // scale bytes of a slot: 7 and a pad byte, which is 0
-	SlotBytes  = RowBytes + ScaleBytes
+	blockDim   = 64  // E4M3 codes that share a scale
+	blocks     = 7   // scales of a slot
+	rowBytes   = 576 // data bytes of a slot: 448 + 2*64
+	scaleBytes = 8   // scale bytes of a slot: 7 and a pad byte, which is 0
+	slotBytes  = rowBytes + scaleBytes
 
 	// strideAlign divides the usual page stride.
 	strideAlign = 576
 )
 
 // maxPage keeps every offset within a page in 31 bits.
-const maxPage = math.MaxInt32 / SlotBytes
+const maxPage = math.MaxInt32 / slotBytes
 
 // Layout is the shape of a page: the data of its slots lie first, Record.RowBytes a
 // slot, then their scales, Record.ScaleBytes a slot, then padding that is never read up

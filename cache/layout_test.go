@@ -35,15 +35,15 @@ func TestLayoutCoversPage(t *testing.T) {
 		l := Layout{Page: page, Stride: RecordV4.DefaultStride(page)}
 		owners := make([]int, l.Stride)
 		for s := range int64(page) {
-			for i := range int64(RowBytes) {
+			for i := range int64(rowBytes) {
 				owners[l.RowOffset(s)+i]++
 			}
-			for i := range int64(ScaleBytes) {
+			for i := range int64(scaleBytes) {
 				owners[l.ScaleOffset(s)+i]++
 			}
 		}
 		for i, n := range owners {
-			if want := min(max(page*SlotBytes-i, 0), 1); n != want {
+			if want := min(max(page*slotBytes-i, 0), 1); n != want {
 				t.Fatalf("page of %d: byte %d has %d owners, want %d", page, i, n, want)
 			}
 		}

@@ -67,7 +67,7 @@ func NewSaveState(dev *vk.Device, cfg SaveStateConfig) (*SaveState, error) {
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_save_state", Variant: variant, Bindings: compressAccess(vk.Write)[:compressBound+2], Bound: compressBound,
 		PushSize:  int(unsafe.Sizeof(kvCompressPush{})),
-		Constants: opkit.Words(saveInvocations, 1, cfg.Page, c.Ratio, int(opkit.Bit(0, c.Overlap)), c.Dim),
+		Constants: opkit.Constants(saveInvocations, 1, cfg.Page, c.Ratio, int(opkit.Bit(0, c.Overlap)), c.Dim),
 	})
 	if err != nil {
 		return nil, err

@@ -64,7 +64,7 @@ func NewSlotMapping(dev *vk.Device, cfg SlotMappingConfig) (*SlotMapping, error)
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_slot_mapping", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write}, Bound: 4,
-		PushSize: int(unsafe.Sizeof(kvSlotMappingPush{})), Constants: opkit.Words(cfg.Page, cfg.Ratio),
+		PushSize: int(unsafe.Sizeof(kvSlotMappingPush{})), Constants: opkit.Constants(cfg.Page, cfg.Ratio),
 	})
 	if err != nil {
 		return nil, err

@@ -72,7 +72,8 @@ func checkPage(op string, page, stride, slotBytes int) error {
 // and the last number stands for none.
 const maxStateBytes = poolAlign * (1<<32 - 2)
 
-// StateCache is a pool of pages of compressor state in device memory. A literal makes one of a tensor.
+// StateCache is a pool of pages of compressor state in device memory. A literal makes one of a
+// tensor.
 type StateCache struct {
 	Pool   tensor.Tensor // [pages, stride] u8
 	Layout StateLayout

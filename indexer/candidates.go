@@ -126,8 +126,8 @@ func candidateScratchBytes(tokens, k int) uint64 {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Candidates) Record(rec *vk.Recorder, a CandidatesArgs) error {
 	const op = "candidates"
-	t, n := opkit.Dim(a.Logits, 0), opkit.Dim(a.Logits, 1)
-	if err := opkit.First(
+	t, n := opkit.DimOrZero(a.Logits, 0), opkit.DimOrZero(a.Logits, 1)
+	if err := opkit.FirstError(
 		pkg.Check(op, "Logits", a.Logits, tensor.F32, -1, -1),
 		pkg.Check(op, "Lens", a.Lens, tensor.I32, t),
 		o.checkOut(op, t, a.Out),
@@ -148,7 +148,7 @@ func (o *Candidates) Record(rec *vk.Recorder, a CandidatesArgs) error {
 
 // checkOut checks candidate blocks of t tokens.
 func (o *Candidates) checkOut(op string, t int, c CandidateBlocks) error {
-	return opkit.First(
+	return opkit.FirstError(
 		pkg.Check(op, "Candidates.Blocks", c.Blocks, tensor.I32, t, o.cfg.K),
 		pkg.Check(op, "Candidates.Columns", c.Columns, tensor.I32, t),
 	)

@@ -39,7 +39,7 @@ func (t laneTiling) sharedBytes() int {
 
 // constants are the specialisation constants after PAGE and FORMAT.
 func (t laneTiling) constants(tops, blocks bool) []uint32 {
-	return append(opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.parts), opkit.Bit(0, tops), opkit.Bit(0, blocks))
+	return append(opkit.Constants(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.parts), opkit.Bit(0, tops), opkit.Bit(0, blocks))
 }
 
 // shares returns the workgroups of a row. workgroups is how many fill the device, counted as

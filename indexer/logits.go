@@ -137,7 +137,7 @@ type cmChooser func(caps *vk.Caps, tune *tuning.Profile, element string, heads, 
 func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool) (*Logits, error) {
 	const op = "logits"
 	tune := &tuning.Of(dev).Logits
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		checkFormat(op, cfg.Format),
 		pkg.Range(op, "Heads", cfg.Heads, 1, MaxHeads),
 		pkg.Range(op, "Group", cfg.Group, 0, math.MaxInt32),
@@ -355,7 +355,7 @@ func (o *Logits) grid(op string, t, first, width int) (groups [3]uint32, chunk i
 
 func (o *Logits) check(op string, a LogitsArgs) error {
 	t := a.tokens()
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		o.checkQueries(op, t, a),
 		pkg.Check(op, "BlockTable", a.BlockTable, tensor.I32, -1, -1),
 		pkg.Check(op, "TokenToReq", a.TokenToReq, tensor.I32, t),
@@ -406,7 +406,7 @@ func (o *Logits) checkQueries(op string, t int, a LogitsArgs) error {
 		return pkg.Wrong(op, "Raw", a.Raw.Q, "absent without LogitsConfig.Raw")
 	}
 	h := o.cfg.Heads
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.Check(op, "Q", a.Q, tensor.U8, t, h, o.cfg.Format.RowBytes()),
 		pkg.Check(op, "Weights", a.Weights, tensor.F32, t, h),
 	); err != nil {

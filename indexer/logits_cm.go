@@ -95,7 +95,7 @@ func (t *cmTiling) ofBlocks(caps *vk.Caps, tune *tuning.Profile) {
 
 // constants are the specialisation constants after PAGE and FORMAT.
 func (t cmTiling) constants() []uint32 {
-	words := append(opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.headParts, t.tokens, t.tile),
+	words := append(opkit.Constants(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.headParts, t.tokens, t.tile),
 		opkit.Bit(0, t.alone()), opkit.Bit(0, t.held))
 	return opkit.AppendNonzero(words, int(opkit.Bit(0, t.blocks)), t.rows)
 }

@@ -59,9 +59,9 @@ func address(t tensor.Tensor) uint64 {
 // tokens is T.
 func (a LogitsArgs) tokens() int {
 	if a.Raw.isZero() {
-		return opkit.Dim(a.Q, 0)
+		return opkit.DimOrZero(a.Q, 0)
 	}
-	return opkit.Dim(a.Raw.Q, 0)
+	return opkit.DimOrZero(a.Raw.Q, 0)
 }
 
 // checkRaw checks queries that are to be quantised.
@@ -72,7 +72,7 @@ func (o *Logits) checkRaw(op string, t int, a LogitsArgs) error {
 		}
 	}
 	h, r := o.cfg.Heads, a.Raw
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.Check(op, "Raw.Q", r.Q, tensor.BF16, t, h, cache.IndexDim),
 		pkg.Check(op, "Raw.Positions", r.Positions, tensor.I32, t),
 		pkg.Check(op, "Raw.Weights", r.Weights, tensor.BF16, t, h),

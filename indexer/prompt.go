@@ -30,7 +30,7 @@ func (t promptTiling) registers(copies, rest int) int {
 
 // constants are the specialisation constants after PAGE and FORMAT.
 func (t promptTiling) constants() []uint32 {
-	return opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.parts, t.keyTiles)
+	return opkit.Constants(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.parts, t.keyTiles)
 }
 
 // grid is the number of workgroups: shares of the keys, and groups of tokens. A workgroup fills one

@@ -75,7 +75,7 @@ func NewQueryQuant(dev *vk.Device, cfg QueryQuantConfig) (*QueryQuant, error) {
 	if err := checkFormat(op, cfg.Format); err != nil {
 		return nil, err
 	}
-	if err := opkit.First(checkScale(op, "SoftmaxScale", cfg.SoftmaxScale), checkScale(op, "HeadScale", cfg.HeadScale)); err != nil {
+	if err := opkit.FirstError(checkScale(op, "SoftmaxScale", cfg.SoftmaxScale), checkScale(op, "HeadScale", cfg.HeadScale)); err != nil {
 		return nil, err
 	}
 	if cfg.SoftmaxScale == 0 {
@@ -103,12 +103,12 @@ func NewQueryQuant(dev *vk.Device, cfg QueryQuantConfig) (*QueryQuant, error) {
 // nothing recorded; those of vk.Recorder.Dispatch.
 func (o *QueryQuant) Record(rec *vk.Recorder, a QueryQuantArgs) error {
 	const op = "query quant"
-	t, h := opkit.Dim(a.Q, 0), opkit.Dim(a.Q, 1)
+	t, h := opkit.DimOrZero(a.Q, 0), opkit.DimOrZero(a.Q, 1)
 	table, mxfp4 := tensor.F32, o.cfg.Format == cache.IndexKeyMXFP4
 	if o.cfg.TableBF16 {
 		table = tensor.BF16
 	}
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.Check(op, "Q", a.Q, tensor.BF16, -1, -1, cache.IndexDim),
 		pkg.Range(op, "Q heads", h, 1, MaxHeads),
 		pkg.Check(op, "Positions", a.Positions, tensor.I32, t),

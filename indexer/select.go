@@ -262,7 +262,7 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 	if entries == 0 {
 		entries = o.reach(a, segment)
 	}
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.Check(op, "TopK", a.TopK, tensor.I32, t, o.cfg.K),
 		pkg.Range(op, "Entries", entries, 0, math.MaxInt32-segment),
 		o.checkRounds(op, "Entries", t, entries),
@@ -327,13 +327,13 @@ func (o *Select) reach(a SelectArgs, segment int) int {
 	if o.within != nil {
 		return o.cfg.Logits.Blocks * BlockEntries
 	}
-	return min(opkit.Dim(a.BlockTable, 1)*o.cfg.Logits.Page, math.MaxInt32-segment)
+	return min(opkit.DimOrZero(a.BlockTable, 1)*o.cfg.Logits.Page, math.MaxInt32-segment)
 }
 
 // checkCandidates checks the candidate blocks that are to be written.
 func (o *Select) checkCandidates(op string, t, rows int, c CandidateBlocks) error {
 	if o.blocks != nil {
-		return opkit.First(o.blocks.checkOut(op, t, c), o.blocks.checkLaunch(op, "Q", min(t, rows)))
+		return opkit.FirstError(o.blocks.checkOut(op, t, c), o.blocks.checkLaunch(op, "Q", min(t, rows)))
 	}
 	if !c.Blocks.IsZero() || !c.Columns.IsZero() {
 		return pkg.Wrong(op, "Candidates", c.Blocks, "absent: SelectConfig.Candidates is 0")
@@ -347,7 +347,7 @@ func (o *Select) checkCandidates(op string, t, rows int, c CandidateBlocks) erro
 // Errors: vk.ErrArgument for numbers out of range; those of vk.Device.Kernel.
 func (o *Select) Prepare(t, entries int, arrived bool) error {
 	const op = "select"
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.Range(op, "t", t, 1, math.MaxInt32), pkg.Range(op, "entries", entries, 0, math.MaxInt32/2),
 		o.checkRounds(op, "entries", t, entries),
 	); err != nil {

@@ -106,7 +106,7 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tune *tuning.TopK) (*TopK, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := opkit.First(pkg.Range(op, "K", cfg.K, 1, MaxK), pkg.Range(op, "Workgroups", cfg.Workgroups, 0, math.MaxInt32)); err != nil {
+	if err := opkit.FirstError(pkg.Range(op, "K", cfg.K, 1, MaxK), pkg.Range(op, "Workgroups", cfg.Workgroups, 0, math.MaxInt32)); err != nil {
 		return nil, err
 	}
 	if n := cfg.Threads; n != 0 && (n < 64 || n > int(dev.Caps().MaxWorkgroupInvocations) || bits.OnesCount(uint(n)) != 1) {
@@ -203,8 +203,8 @@ func (o *TopK) slices(t, n int) int { return topkSlices(o.tune, o.workgroups, t,
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *TopK) Record(rec *vk.Recorder, a TopKArgs) error {
 	const op = "top-k"
-	t, n := opkit.Dim(a.Logits, 0), opkit.Dim(a.Logits, 1)
-	if err := opkit.First(
+	t, n := opkit.DimOrZero(a.Logits, 0), opkit.DimOrZero(a.Logits, 1)
+	if err := opkit.FirstError(
 		pkg.Check(op, "Logits", a.Logits, tensor.F32, -1, -1),
 		pkg.Check(op, "Lens", a.Lens, tensor.I32, t),
 		pkg.Check(op, "Out", a.Out, tensor.I32, t, o.cfg.K),

@@ -53,7 +53,7 @@ const laneScalars = 12 + 4
 func (s laneShape) places(k int) int { return max(1<<s.bits, k) }
 
 func (s laneShape) constants(k, slotPage int) []uint32 {
-	return opkit.Words(s.threads, s.capacity, s.bits, s.places(k), slotPage, s.subgroup)
+	return opkit.Constants(s.threads, s.capacity, s.bits, s.places(k), slotPage, s.subgroup)
 }
 
 // idxTopkLanesPush is the push block of idx_topk_lanes.comp.

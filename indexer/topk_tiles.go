@@ -54,7 +54,7 @@ func (o *TopK) buildTiles(tile int) (*tileTopK, error) {
 	}
 	k := pkg.Later(o.dev, opkit.Spec{Stem: "idx_topk_tiles", Variant: opkit.DA, Subgroup: uint32(s.subgroup),
 		PushSize:  int(unsafe.Sizeof(idxTopkTilesPush{})),
-		Constants: opkit.Words(s.threads, s.bits, s.places(o.cfg.K), o.cfg.slotPage, s.subgroup, tile, quads)})
+		Constants: opkit.Constants(s.threads, s.bits, s.places(o.cfg.K), o.cfg.slotPage, s.subgroup, tile, quads)})
 	if !o.cfg.onDemand {
 		if err := opkit.Ask(k); err != nil {
 			return nil, err

@@ -51,7 +51,7 @@ func NewVisible(dev *vk.Device, cfg VisibleConfig) (*Visible, error) {
 		return nil, err
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "idx_visible", Variant: variant,
-		Bindings: []vk.Access{vk.Read, vk.Read, vk.Write}, Constants: opkit.Words(cfg.Ratio),
+		Bindings: []vk.Access{vk.Read, vk.Read, vk.Write}, Constants: opkit.Constants(cfg.Ratio),
 		PushSize: int(unsafe.Sizeof(idxVisiblePush{}))})
 	if err != nil {
 		return nil, err
@@ -63,8 +63,8 @@ func NewVisible(dev *vk.Device, cfg VisibleConfig) (*Visible, error) {
 // nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Visible) Record(rec *vk.Recorder, a VisibleArgs) error {
 	const op, group = "visible", 128
-	t := opkit.Dim(a.Positions, 0)
-	if err := opkit.First(
+	t := opkit.DimOrZero(a.Positions, 0)
+	if err := opkit.FirstError(
 		pkg.Check(op, "Positions", a.Positions, tensor.I32, -1),
 		pkg.Optional(op, "IsValid", a.IsValid, tensor.U8, -1),
 		pkg.Check(op, "Lens", a.Lens, tensor.I32, t),
@@ -87,7 +87,7 @@ func (o *Visible) Record(rec *vk.Recorder, a VisibleArgs) error {
 	}
 	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(opkit.CeilDiv(t, group)), 1, 1},
-		Bind: []vk.View{a.Positions.View(), opkit.Present(o.dev, a.IsValid), a.Lens.View()},
+		Bind: []vk.View{a.Positions.View(), opkit.ViewOrDummy(o.dev, a.IsValid), a.Lens.View()},
 		Push: vk.Bytes(&push),
 	})
 }

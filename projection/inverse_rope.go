@@ -75,9 +75,9 @@ func NewInverseRope(dev *vk.Device, cfg InverseRopeConfig) (*InverseRope, error)
 // recorded; those of vk.Recorder.Dispatch.
 func (o *InverseRope) Record(rec *vk.Recorder, a InverseRopeArgs) error {
 	const op = "inverse rope"
-	t, h := opkit.Dim(a.O, 0), opkit.Dim(a.O, 1)
+	t, h := opkit.DimOrZero(a.O, 0), opkit.DimOrZero(a.O, 1)
 	target := opkit.Target{Name: "O", T: a.O, Access: vk.ReadWrite, Align: 16}
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		rows(op, "O", a.O),
 		pkg.Check(op, "Positions", a.Positions, tensor.I32, t),
 		table(op, a.Table),

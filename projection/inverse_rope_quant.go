@@ -110,7 +110,7 @@ const maxHeads = 1 << 16
 // cannot hold MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
 func NewInverseRopeQuant(dev *vk.Device, cfg InverseRopeQuantConfig) (*InverseRopeQuant, error) {
 	const op = "inverse rope quant"
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.Range(op, "Groups", cfg.Groups, 1, maxHeads),
 		pkg.Range(op, "Heads", cfg.Heads, 1, maxHeads/max(cfg.Groups, 1)),
 	); err != nil {
@@ -126,7 +126,7 @@ func NewInverseRopeQuant(dev *vk.Device, cfg InverseRopeQuantConfig) (*InverseRo
 	k, err := pkg.Kernel(dev, withLanes(dev, opkit.Spec{
 		Stem: "proj_inverse_rope_quant", Variant: variant,
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Write, vk.Read, vk.Write},
-		PushSize: int(unsafe.Sizeof(projInverseRopeQuantPush{})), Constants: opkit.Words(cfg.Heads, int(cfg.Scales)),
+		PushSize: int(unsafe.Sizeof(projInverseRopeQuantPush{})), Constants: opkit.Constants(cfg.Heads, int(cfg.Scales)),
 	}, cfg.Subgroup))
 	if err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func NewInverseRopeQuant(dev *vk.Device, cfg InverseRopeQuantConfig) (*InverseRo
 // recorded; those of vk.Recorder.Dispatch.
 func (o *InverseRopeQuant) Record(rec *vk.Recorder, a InverseRopeQuantArgs) error {
 	const op = "inverse rope quant"
-	t, heads := opkit.Dim(a.O, 0), o.cfg.Groups*o.cfg.Heads
+	t, heads := opkit.DimOrZero(a.O, 0), o.cfg.Groups*o.cfg.Heads
 	padded := PaddedTokens(t)
 	scales, perHead := tensor.F32, HeadBlocks
 	if o.cfg.Scales == ScalePacked {
@@ -150,9 +150,9 @@ func (o *InverseRopeQuant) Record(rec *vk.Recorder, a InverseRopeQuantArgs) erro
 		{Name: "Scales", T: a.Scales, Access: vk.Write, Align: 4},
 		{Name: "O", T: a.O, Access: vk.Read, Align: 16}, {Name: "Codes", T: a.Codes, Access: vk.Write, Align: 16},
 	}
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		rows(op, "O", a.O),
-		pkg.Range(op, "O heads", opkit.Dim(a.O, 1), heads, maxHeads),
+		pkg.Range(op, "O heads", opkit.DimOrZero(a.O, 1), heads, maxHeads),
 		pkg.Check(op, "Positions", a.Positions, tensor.I32, t),
 		table(op, a.Table),
 		pkg.CheckRows(op, "Codes", a.Codes, tensor.U8, o.cfg.Groups, t, o.cfg.Heads*cache.D),

@@ -335,9 +335,9 @@ func (o *Linear) recordProducts(rec *vk.Recorder, op string, a LinearArgs) (p li
 		XAddr: a.X.View().Address(), WAddr: a.W.Data.View().Address(), YAddr: a.Out.View().Address(),
 		Tokens: uint32(t), Groups: uint32(o.cfg.Groups), N: uint32(o.cfg.N), K: uint32(o.cfg.K),
 		YStride: uint32(a.Out.Len() / t), YColumn: uint32(a.OutColumn), YF32: opkit.Bit(0, o.cfg.Out == tensor.F32),
-		XScalePitch: uint32(opkit.Dim(a.XScale, 2)), Splits: uint32(p.splits), SplitSteps: uint32(p.splitSteps),
+		XScalePitch: uint32(opkit.DimOrZero(a.XScale, 2)), Splits: uint32(p.splits), SplitSteps: uint32(p.splitSteps),
 	}
-	bind := []vk.View{opkit.Present(o.dev, a.W.Scale), opkit.Present(o.dev, a.W.RowScale), opkit.Present(o.dev, a.XScale)}
+	bind := []vk.View{opkit.ViewOrDummy(o.dev, a.W.Scale), opkit.ViewOrDummy(o.dev, a.W.RowScale), opkit.ViewOrDummy(o.dev, a.XScale)}
 	launch := func(grid [3]uint32, y opkit.Target) error {
 		return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: kernel, Groups: grid, Push: vk.Bytes(&push), Bind: bind,
 			Products: o.products(t)},

@@ -104,7 +104,7 @@ func newLinearChain(op string, first, second *Linear, tokens, heads, silent int)
 		if heads > 0 && x.rows*t < 4 {
 			return nil, missing("four rows of an invocation")
 		}
-		spec.Constants = opkit.Words(int(first.format.word()), int(ActivationBF16), t, x.rows, x.lanes,
+		spec.Constants = opkit.Constants(int(first.format.word()), int(ActivationBF16), t, x.rows, x.lanes,
 			a.N, a.K, a.Groups, b.N, b.K, b.Groups, min(heads, 1), opkit.ChainJoin.Ahead, opkit.ChainJoin.Groups, cache.D,
 			first.tune.ChainPolls, silent)
 		x.kernel = pkg.Later(first.dev, spec)
@@ -188,7 +188,7 @@ type LinearChainArgs struct {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 	const op = "linear chain"
-	if err := opkit.First(o.first.check(op, a.First), o.second.check(op, a.Second)); err != nil {
+	if err := opkit.FirstError(o.first.check(op, a.First), o.second.check(op, a.Second)); err != nil {
 		return err
 	}
 	t, dev := a.Second.Out.Shape[0], o.first.dev
@@ -203,7 +203,7 @@ func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 		return err
 	}
 	push, targets := o.memory(t, a)
-	bind := []vk.View{opkit.Present(dev, a.Parts.Sink), opkit.Present(dev, a.Parts.Positions), opkit.Present(dev, a.Parts.Table)}
+	bind := []vk.View{opkit.ViewOrDummy(dev, a.Parts.Sink), opkit.ViewOrDummy(dev, a.Parts.Positions), opkit.ViewOrDummy(dev, a.Parts.Table)}
 	launches := o.launches(t)
 	if len(launches) == 1 {
 		push.Flags |= 1 << 3
@@ -231,7 +231,7 @@ func (o *LinearChain) check(op string, t int, a LinearChainArgs) error {
 	case x.Buffer != z.Buffer || x.Offset != z.Offset:
 		return pkg.Wrong(op, "Second.X", x, "First.Out")
 	}
-	return opkit.First(
+	return opkit.FirstError(
 		pkg.Check(op, "State", a.State, tensor.U32, -1),
 		pkg.Range(op, "State", a.State.Len(), o.StateLen(t), 1<<30),
 		pkg.Reach(o.first.dev, op, opkit.DA, opkit.Target{Name: "State", T: a.State, Align: 16}),

@@ -65,10 +65,10 @@ func (o *LinearChain) checkParts(op string, t int, a LinearChainArgs) error {
 		}
 		return nil
 	}
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.Check(op, "First.X", a.First.X, tensor.BF16, t, o.heads, cache.D),
 		pkg.Check(op, "Parts.Out", p.Out, tensor.F32, t, -1, o.heads, cache.D),
-		pkg.Check(op, "Parts.State", p.State, tensor.F32, t, opkit.Dim(p.Out, 1), o.heads, 4),
+		pkg.Check(op, "Parts.State", p.State, tensor.F32, t, opkit.DimOrZero(p.Out, 1), o.heads, 4),
 		pkg.Optional(op, "Parts.Sink", p.Sink, tensor.F32, o.heads),
 		pkg.Reach(o.first.dev, op, opkit.DA, opkit.Target{Name: "Parts.Out", T: p.Out, Align: 16},
 			opkit.Target{Name: "Parts.State", T: p.State, Align: 16}),
@@ -83,7 +83,7 @@ func (o *LinearChain) checkParts(op string, t int, a LinearChainArgs) error {
 	case p.Table.IsZero() && p.Positions.IsZero():
 		return nil
 	}
-	return opkit.First(table(op, p.Table), pkg.Check(op, "Parts.Positions", p.Positions, tensor.I32, t),
+	return opkit.FirstError(table(op, p.Table), pkg.Check(op, "Parts.Positions", p.Positions, tensor.I32, t),
 		pkg.Bindable(o.first.dev, op, "Parts.Table", p.Table))
 }
 

@@ -35,14 +35,14 @@ func (cfg LinearConfig) normConstants() []uint32 {
 	norm, eps := 1, cfg.NormEps
 	switch cfg.Norm {
 	case 0:
-		return opkit.Words(0, 1, 0, 0)
+		return opkit.Constants(0, 1, 0, 0)
 	case tensor.F32:
 		norm = 2
 	}
 	if eps == 0 {
 		eps = DefaultEps
 	}
-	return append(opkit.Words(norm, cfg.NormColumns/8), math.Float32bits(eps), math.Float32bits(1/float32(cfg.NormColumns)))
+	return append(opkit.Constants(norm, cfg.NormColumns/8), math.Float32bits(eps), math.Float32bits(1/float32(cfg.NormColumns)))
 }
 
 // Norms tells whether a Record of t tokens can norm outputs. proj_linear_tokens1to8 and
@@ -68,7 +68,7 @@ func (o *Linear) checkNorm(op string, a LinearArgs) error {
 	if a.Arrived.DType == tensor.I32 {
 		dt = tensor.I32
 	}
-	return opkit.First(
+	return opkit.FirstError(
 		pkg.Check(op, "Norm", a.Norm, o.cfg.Norm, o.cfg.NormColumns),
 		pkg.Check(op, "Normed", a.Normed, tensor.BF16, t, o.cfg.NormColumns),
 		pkg.Check(op, "Arrived", a.Arrived, dt, t),

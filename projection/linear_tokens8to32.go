@@ -30,7 +30,7 @@ type division8to32 struct {
 }
 
 func (d division8to32) constants() []uint32 {
-	return opkit.Words(d.parts*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes)
+	return opkit.Constants(d.parts*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes)
 }
 
 // sharedBytes is the size of the sums that meet, and of what a norm has beside them: the

@@ -117,7 +117,7 @@ func NewQInsert(dev *vk.Device, cfg QInsertConfig) (*QInsert, error) {
 		Stem: "proj_q_insert", Variant: variant,
 		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Write},
 		PushSize:  int(unsafe.Sizeof(projQInsertPush{})),
-		Constants: opkit.Words(cfg.Page, norm, int(cfg.Record), int(opkit.Bit(0, !cfg.RotateOnly))),
+		Constants: opkit.Constants(cfg.Page, norm, int(cfg.Record), int(opkit.Bit(0, !cfg.RotateOnly))),
 	}, cfg.Subgroup))
 	if err != nil {
 		return nil, err
@@ -130,12 +130,12 @@ func NewQInsert(dev *vk.Device, cfg QInsertConfig) (*QInsert, error) {
 // with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 	const op = "q insert"
-	n, h := opkit.Dim(a.Q, 0), opkit.Dim(a.Q, 1)
+	n, h := opkit.DimOrZero(a.Q, 0), opkit.DimOrZero(a.Q, 1)
 	q := a.Q
 	if a.Q.IsZero() {
-		n, q = opkit.Dim(a.Positions, 0), a.KV
+		n, q = opkit.DimOrZero(a.Positions, 0), a.KV
 	}
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		o.checkQueries(op, a.Q),
 		columns(op, "KV", a.KV, n, a.KVAt, cache.D),
 		o.checkWeight(op, a.KVWeight),

@@ -88,7 +88,7 @@ func NewQKVNorm(dev *vk.Device, cfg QKVNormConfig) (*QKVNorm, error) {
 	k, err := pkg.Kernel(dev, withLanes(dev, opkit.Spec{
 		Stem: "proj_qkv_norm", Variant: variant,
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
-		PushSize: int(unsafe.Sizeof(projQkvNormPush{})), Constants: opkit.Words(cfg.Rank),
+		PushSize: int(unsafe.Sizeof(projQkvNormPush{})), Constants: opkit.Constants(cfg.Rank),
 	}, cfg.Subgroup))
 	if err != nil {
 		return nil, err
@@ -100,8 +100,8 @@ func NewQKVNorm(dev *vk.Device, cfg QKVNormConfig) (*QKVNorm, error) {
 // launch. Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *QKVNorm) Record(rec *vk.Recorder, a QKVNormArgs) error {
 	const op = "qkv norm"
-	t := opkit.Dim(a.QR, 0)
-	if err := opkit.First(
+	t := opkit.DimOrZero(a.QR, 0)
+	if err := opkit.FirstError(
 		columns(op, "QR", a.QR, t, a.QRAt, o.cfg.Rank),
 		columns(op, "KV", a.KV, t, a.KVAt, cache.D),
 		vector(op, "QRWeight", a.QRWeight, o.cfg.Rank),

@@ -112,7 +112,7 @@ func NewQuantise(dev *vk.Device, cfg QuantiseConfig) (*Quantise, error) {
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "proj_quantise", Variant: variant, Bindings: []vk.Access{vk.Write, vk.Read, vk.Write},
-		PushSize: int(unsafe.Sizeof(projQuantisePush{})), Constants: opkit.Words(int(cfg.Format)),
+		PushSize: int(unsafe.Sizeof(projQuantisePush{})), Constants: opkit.Constants(int(cfg.Format)),
 	})
 	if err != nil {
 		return nil, err
@@ -142,10 +142,10 @@ func (o *Quantise) ScalesType() tensor.DType { return o.cfg.Format.row().scales[
 // vk.Recorder.Dispatch.
 func (o *Quantise) Record(rec *vk.Recorder, a QuantiseArgs) error {
 	const op = "quantise"
-	t, row := opkit.Dim(a.X, 0), o.cfg.Groups*o.cfg.K
+	t, row := opkit.DimOrZero(a.X, 0), o.cfg.Groups*o.cfg.K
 	targets := []opkit.Target{{Name: "Scales", T: a.Scales, Access: vk.Write, Align: 4},
 		{Name: "X", T: a.X, Access: vk.Read, Align: 16}, {Name: "Codes", T: a.Codes, Access: vk.Write, Align: 16}}
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.Check(op, "X", a.X, tensor.BF16, anyDims(max(2, len(a.X.Shape)))...),
 		pkg.Check(op, "Codes", a.Codes, tensor.U8, o.CodesShape(t)...),
 		pkg.Check(op, "Scales", a.Scales, o.ScalesType(), o.ScalesShape(t)...),

@@ -217,8 +217,8 @@ func (p Package) Dispatch(rec *vk.Recorder, op, variant string, d vk.Dispatch, t
 	return p.Wrap(op, rec.Dispatch(d))
 }
 
-// First returns the first error of a list of checks.
-func First(errs ...error) error {
+// FirstError returns the first error of a list of checks.
+func FirstError(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {
 			return err
@@ -227,26 +227,26 @@ func First(errs ...error) error {
 	return nil
 }
 
-// Dim is a dimension of a tensor that may be absent or have another rank, in which
+// DimOrZero is a dimension of a tensor that may be absent or have another rank, in which
 // case a check after it refuses the tensor.
-func Dim(t tensor.Tensor, i int) int {
+func DimOrZero(t tensor.Tensor, i int) int {
 	if i < len(t.Shape) {
 		return t.Shape[i]
 	}
 	return 0
 }
 
-// Present is the view to bind for a tensor that may be absent. The kernel only reads it.
-func Present(dev *vk.Device, t tensor.Tensor) vk.View {
+// ViewOrDummy is the view to bind for a tensor that may be absent. The kernel only reads it.
+func ViewOrDummy(dev *vk.Device, t tensor.Tensor) vk.View {
 	if t.IsZero() {
 		return dev.Dummy()
 	}
 	return t.View()
 }
 
-// Written is the view to bind for a tensor that may be absent and that the kernel names as written:
+// ViewOrOther is the view to bind for a tensor that may be absent and that the kernel names as written:
 // in its place another that the launch writes, since launches beside it read the dummy.
-func Written(t, other tensor.Tensor) vk.View {
+func ViewOrOther(t, other tensor.Tensor) vk.View {
 	if t.IsZero() {
 		return other.View()
 	}
@@ -259,8 +259,8 @@ func CeilDiv(a, b int) int { return (a + b - 1) / b }
 // RoundUp is a rounded up to a multiple of b.
 func RoundUp(a, b int) int { return CeilDiv(a, b) * b }
 
-// Words are values as specialisation constants take them.
-func Words(v ...int) []uint32 {
+// Constants are values as specialisation constants take them.
+func Constants(v ...int) []uint32 {
 	w := make([]uint32, len(v))
 	for i, x := range v {
 		w[i] = uint32(x)
@@ -274,7 +274,7 @@ func AppendNonzero(constants []uint32, v ...int) []uint32 {
 	for len(v) > 0 && v[len(v)-1] == 0 {
 		v = v[:len(v)-1]
 	}
-	return append(constants, Words(v...)...)
+	return append(constants, Constants(v...)...)
 }
 
 // Bit is the flag 1<<n if set.

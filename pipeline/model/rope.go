@@ -11,7 +11,7 @@ const ropePairs = ropeDim / 2
 // RopeRow is the number of float32 values of a table's row: 32 cosines, then 32 sines.
 const RopeRow = ropeDim
 
-// Frequencies are the angles f_i in radians by which pair i turns from one position to
+// frequencies are the angles f_i in radians by which pair i turns from one position to
 // the next, as kernels and checkpoints count them, in float32:
 //
 //	g_i = 1 / Theta^(2i/64)
@@ -29,7 +29,7 @@ const RopeRow = ropeDim
 //
 // Sources: vLLM vllm/model_executor/layers/rotary_embedding (common.py, yarn_scaling_rope.py),
 // DeepSeek's inference/model.py (precompute_freqs_cis).
-func (r Rope) Frequencies() [ropePairs]float32 {
+func (r Rope) frequencies() [ropePairs]float32 {
 	var f [ropePairs]float32
 	low, high := r.ramp()
 	for i := range f {
@@ -73,7 +73,7 @@ func (r Rope) Table(rows, step int) ([]float32, error) {
 		return nil, badArgument("model: rope table", "rows, step", fmt.Sprintf("%d, %d", rows, step),
 			"at least 1 and positions up to %d", MaxPosition)
 	}
-	f, table := r.Frequencies(), make([]float32, rows*RopeRow)
+	f, table := r.frequencies(), make([]float32, rows*RopeRow)
 	for k := range rows {
 		turnRow(table[k*RopeRow:][:RopeRow], &f, k*step)
 	}

@@ -85,7 +85,7 @@ func TestLargestFits(t *testing.T) {
 		bound := []uint64{ // what kernels without device addresses bind
 			indexer.SelectScratchBytes(tokens, c.TopK), uint64(tokens) * uint64(c.Heads) * 512 * 2,
 		}
-		all := append(bound, uint64(entries)*cache.RowBytes, uint64(c.Heads)*512*uint64(c.QRank)*2,
+		all := append(bound, uint64(entries*cache.RecordV4.RowBytes()), uint64(c.Heads)*512*uint64(c.QRank)*2,
 			uint64(c.Groups*c.ORank*c.HeadsPerGroup()*512)*2)
 		for _, d := range knowncaps.Owned() {
 			assert.LessOrEqual(t, slices.Max(all), d.Caps.MaxAllocation, d.Name)

@@ -53,7 +53,7 @@ func TestTurnedRows(t *testing.T) {
 	in := Case{Op: op.Name, Name: "fused", Source: "a folder", Params: map[string]any{"eps": 1e-6, "block_size": 1},
 		In: Arrays{"q": vectors.FromU16(kv, 1, 1, cache.D), "kv": vectors.FromU16(kv, 1, cache.D), "slot_mapping": vectors.FromI64([]int64{0}, 1),
 			"positions": vectors.FromI64([]int64{0}, 1), "cos_sin_rows": vectors.FromF32(table, 1, cache.RopeDim),
-			"cache_before": vectors.Filled(0xA5, vectors.U8, 1, cache.SlotBytes)}}
+			"cache_before": vectors.Filled(0xA5, vectors.U8, 1, cache.RecordV4.SlotBytes())}}
 	got, err := op.Ref(in)
 	require.NoError(t, err)
 	with := func(at int, v uint16) Arrays {

@@ -18,3 +18,9 @@ var (
 	C2Index = cache.Compression{Dim: cache.IndexDim, Ratio: 2, Latent: true, Ungated: true} // index keys of C2Main's entries
 	C1Index = cache.Compression{Dim: cache.IndexDim, Ratio: 1, Latent: true, Ungated: true} // index keys of C1Main's entries
 )
+
+// Blocks of a slot of cache.RecordV4.
+const (
+	blocksV4 = 7  // E4M3 scales
+	blockDim = 64 // codes that share one
+)

@@ -53,10 +53,10 @@ func randomGatherSlots(seed uint64) []Case {
 func everyCode() Case {
 	l := cache.Layout{Page: 64, Stride: 37440}
 	var rows [][cache.NopeDim]byte // 254 codes fill four blocks of the seven
-	var scales [][cache.Blocks]byte
+	var scales [][blocksV4]byte
 	for s := 105; s <= 246; s++ {
 		var row [cache.NopeDim]byte
-		var sc [cache.Blocks]byte
+		var sc [blocksV4]byte
 		for d := range row {
 			row[d] = byte(d)
 			if d&0x7F == 0x7F {

@@ -167,7 +167,7 @@ func gatherSizes(o SizeOptions) (all []Size) {
 	for _, requests := range []int{1, 4} {
 		for _, total := range o.pick(o.Rows, []int{65536}, []int{512}) {
 			rows := total / requests
-			width, bytes := (rows+page-1)/page, requests*rows*(cache.SlotBytes+2*cache.D)
+			width, bytes := (rows+page-1)/page, requests*rows*(cache.RecordV4.SlotBytes()+2*cache.D)
 			l := leastLayout(page)
 			all = append(all, Size{
 				Name: fmt.Sprintf("requests=%d/rows=%d", requests, requests*rows), Work: Work{Bytes: float64(bytes)}, Touched: bytes,

@@ -154,7 +154,7 @@ func (x *decodeInput) norm(c Case) error {
 		none[i] = -1
 	}
 	err = projection.QInsertRef(q, x.heads, make([]uint16, x.tokens*cache.D), none, x.rows.I32(), x.table.F32(), x.eps, nil,
-		cache.Layout{Page: 1, Stride: cache.SlotBytes})
+		cache.Layout{Page: 1, Stride: cache.RecordV4.SlotBytes()})
 	x.raw, x.q = x.q, vectors.FromU16(q, x.tokens, x.heads, cache.D)
 	return err
 }

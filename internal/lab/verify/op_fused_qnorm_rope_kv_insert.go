@@ -154,7 +154,7 @@ func bindQInsert(b Build, x qInsertInput) (Bound, error) {
 func qInsertSizes(o SizeOptions) (all []Size) {
 	for _, t := range o.steps() {
 		for _, heads := range o.pick(o.Heads, []int{64, 128}, []int{64, 128}) {
-			bytes := t * (2*heads*2*cache.D + 2*cache.D + 8 + 4 + 4*cache.RopeDim + cache.SlotBytes)
+			bytes := t * (2*heads*2*cache.D + 2*cache.D + 8 + 4 + 4*cache.RopeDim + cache.RecordV4.SlotBytes())
 			all = append(all, Size{
 				Name: fmt.Sprintf("tokens=%d/heads=%d", t, heads), Work: Work{Bytes: float64(bytes)}, Touched: bytes,
 				MaxBytes: uint64(max(t*heads*2*cache.D, insertedBytes(t))),

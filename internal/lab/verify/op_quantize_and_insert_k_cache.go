@@ -94,7 +94,7 @@ func bindInsert(b Build, x insertInput) (Bound, error) {
 
 func insertSizes(o SizeOptions) (all []Size) {
 	for _, t := range o.steps() {
-		bytes := t * (2*cache.D + 8 + cache.SlotBytes)
+		bytes := t * (2*cache.D + 8 + cache.RecordV4.SlotBytes())
 		all = append(all, Size{
 			Name: fmt.Sprintf("tokens=%d", t), Work: Work{Bytes: float64(bytes)}, Touched: bytes, MaxBytes: uint64(insertedBytes(t)),
 			Make: func(rng *rand.Rand) Case { return largeInsert(rng, t) },
@@ -104,7 +104,7 @@ func insertSizes(o SizeOptions) (all []Size) {
 }
 
 // insertedBytes is at least what the pools of all sets take, whose rows go past a cache.
-func insertedBytes(tokens int) int { return 64*(tokens+64)*cache.SlotBytes + 2*RotateBytes }
+func insertedBytes(tokens int) int { return 64*(tokens+64)*cache.RecordV4.SlotBytes() + 2*RotateBytes }
 
 // largeInsert makes rows for all slots of as many pages as they fill, in random order.
 func largeInsert(rng *rand.Rand, tokens int) Case {
