@@ -94,7 +94,8 @@ func (o *C128Indices) Record(rec *vk.Recorder, a C128IndicesArgs) error {
 		return err
 	}
 	p := attnC128IndicesPush{
-		uint32(opkit.DimOrZero(a.Indices, 1)), uint32(o.ratio), uint32(opkit.DimOrZero(a.BlockTable, 0)), uint32(opkit.DimOrZero(a.BlockTable, 1)),
+		uint32(opkit.DimOrZero(a.Indices, 1)), uint32(o.ratio), uint32(opkit.DimOrZero(a.BlockTable, 0)),
+		uint32(opkit.DimOrZero(a.BlockTable, 1)),
 		opkit.Bit(0, local) | opkit.Bit(1, !a.SlotMapping.IsZero()) | opkit.Bit(2, !a.Lens.IsZero()),
 	}
 	tokenToReq := a.TokenToReq

@@ -336,7 +336,8 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 		p.CompAddr, p.CompWidth = comp.Cache.Pool.View().Address(), uint32(comp.Indices.Shape[1])
 		p.CompPages, p.CompStride = uint32(comp.Cache.Pages()), uint32(comp.Cache.Layout.Stride)
 	}
-	bind := []vk.View{a.Q.View(), win.Indices.View(), win.Lens.View(), opkit.ViewOrDummy(o.dev, comp.Indices), opkit.ViewOrDummy(o.dev, comp.Lens),
+	bind := []vk.View{a.Q.View(), win.Indices.View(), win.Lens.View(),
+		opkit.ViewOrDummy(o.dev, comp.Indices), opkit.ViewOrDummy(o.dev, comp.Lens),
 		opkit.ViewOrDummy(o.dev, a.Sink), a.Out.View(), opkit.ViewOrOther(a.LSE, a.Out), part, ml}
 	if o.tilings[plan.build].rotates {
 		var angles InverseRope

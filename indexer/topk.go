@@ -106,7 +106,8 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tune *tuning.TopK) (*TopK, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := opkit.FirstError(pkg.Range(op, "K", cfg.K, 1, MaxK), pkg.Range(op, "Workgroups", cfg.Workgroups, 0, math.MaxInt32)); err != nil {
+	if err := opkit.FirstError(pkg.Range(op, "K", cfg.K, 1, MaxK),
+		pkg.Range(op, "Workgroups", cfg.Workgroups, 0, math.MaxInt32)); err != nil {
 		return nil, err
 	}
 	if n := cfg.Threads; n != 0 && (n < 64 || n > int(dev.Caps().MaxWorkgroupInvocations) || bits.OnesCount(uint(n)) != 1) {

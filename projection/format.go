@@ -204,5 +204,6 @@ func (f Format) check(op string, w LinearWeights, rows, k int) error {
 		return nil
 	}
 	is := f.Shapes(rows, k)
-	return opkit.FirstError(part("W.Data", w.Data, is.Data), part("W.Scale", w.Scale, is.Scale), part("W.RowScale", w.RowScale, is.RowScale))
+	return opkit.FirstError(part("W.Data", w.Data, is.Data), part("W.Scale", w.Scale, is.Scale),
+		part("W.RowScale", w.RowScale, is.RowScale))
 }

@@ -203,7 +203,8 @@ func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 		return err
 	}
 	push, targets := o.memory(t, a)
-	bind := []vk.View{opkit.ViewOrDummy(dev, a.Parts.Sink), opkit.ViewOrDummy(dev, a.Parts.Positions), opkit.ViewOrDummy(dev, a.Parts.Table)}
+	bind := []vk.View{opkit.ViewOrDummy(dev, a.Parts.Sink), opkit.ViewOrDummy(dev, a.Parts.Positions),
+		opkit.ViewOrDummy(dev, a.Parts.Table)}
 	launches := o.launches(t)
 	if len(launches) == 1 {
 		push.Flags |= 1 << 3

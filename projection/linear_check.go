@@ -40,7 +40,8 @@ func (o *Linear) check(op string, a LinearArgs) error {
 	if err := o.checkOut(op, a); err != nil {
 		return err
 	}
-	if err := opkit.FirstError(o.checkX(op, a), o.cfg.Weights.check(op, a.W, o.cfg.N*o.cfg.Groups, o.cfg.K), o.checkNorm(op, a)); err != nil {
+	if err := opkit.FirstError(o.checkX(op, a),
+		o.cfg.Weights.check(op, a.W, o.cfg.N*o.cfg.Groups, o.cfg.K), o.checkNorm(op, a)); err != nil {
 		return err
 	}
 	if !a.Scratch.IsZero() {

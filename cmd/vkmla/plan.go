@@ -378,7 +378,8 @@ func writePlan(w io.Writer, output string, origin describe.Origin, rows []planRo
 		}
 		t.AppendRow(append(row, bytesText(r.Free), fits))
 	}
-	_, err := fmt.Fprintf(w, "%s, %s\n%s\n%s\n%s", origin.Device, origin.Driver, origin.Program(), t.Render(), problems)
+	_, err := fmt.Fprintf(w, "%s\n%s\n%s\n%s", describe.Wrap(origin.Device+", "+origin.Driver, "  "), origin.Program(), t.Render(),
+		describe.Wrap(problems, "  "))
 	return err
 }
 

@@ -244,7 +244,7 @@ func ViewOrDummy(dev *vk.Device, t tensor.Tensor) vk.View {
 	return t.View()
 }
 
-// ViewOrOther is the view to bind for a tensor that may be absent and that the kernel names as written:
+// ViewOrOther is the view to bind for a tensor that may be absent and that the kernel may write:
 // in its place another that the launch writes, since launches beside it read the dummy.
 func ViewOrOther(t, other tensor.Tensor) vk.View {
 	if t.IsZero() {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"time"
 
 	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
@@ -190,11 +189,7 @@ func normError(x []float32, norm []uint16, width int) (worst float64) {
 // fillInputs gives the step hidden states, which stay for all steps: those that enter the
 // first layer of a chain, and all layers where there is none.
 func (s *stepRun) fillInputs(st *pipeline.Step) error {
-	rng := rand.New(rand.NewPCG(s.o.Seed, 9))
-	v := make([]uint16, st.Input(0).Len())
-	for i := range v {
-		v[i] = numfmt.BF16Encode(float32(rng.NormFloat64()))
-	}
+	v := normals(newRand(s.o.Seed), st.Input(0).Len())
 	return errors.Join(st.Input(0).Upload(s.ctx, bytesOf(v)), s.chain.start.Rows(0, st.Size()).Upload(s.ctx, bytesOf(v)))
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,7 +59,7 @@ var may = map[string][]string{
 
 	"server/text":    {"internal/gguf"},
 	"server/weights": {"pipeline/model", "internal/files", "internal/gguf", "internal/numfmt"},
-	"server/random":  {"server/weights", "pipeline/model", "internal/numfmt"},
+	"server/random":  {"server/weights", "pipeline/model", "internal/gguf", "internal/numfmt"},
 	"server/cpu":     {"server/weights", "internal/numfmt"},
 	"server/gpu":     {"server/weights", "pipeline", "pipeline/model", "tensor", "vk", "internal/numfmt", "internal/opkit"},
 	"server/model":   {"server/cpu", "server/gpu", "server/weights", "pipeline", "pipeline/model", "pipeline/prefix", "vk"},
@@ -250,4 +251,182 @@ func read(t *testing.T, path string) string {
 	data, err := os.ReadFile(filepath.Join(root(t), path))
 	require.NoError(t, err)
 	return string(data)
+}
+
+// TestRatiosAreData holds that the library asks no layer which kind it is: it compares a ratio
+// with no number but 0 and 1. What a kind of layer has stands in its row (model.LayerSpec).
+func TestRatiosAreData(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test || strings.HasPrefix(s.dir, "internal/lab") {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.BinaryExpr:
+				if comparison(n.Op) {
+					assert.False(t, isRatio(n.X) && isKind(n.Y) || isRatio(n.Y) && isKind(n.X), "%s", s.fset.Position(n.Pos()))
+				}
+			case *ast.SwitchStmt:
+				if n.Tag == nil || !isRatio(n.Tag) {
+					return true
+				}
+				for _, c := range n.Body.List {
+					for _, e := range c.(*ast.CaseClause).List {
+						assert.False(t, isKind(e), "%s", s.fset.Position(e.Pos()))
+					}
+				}
+			}
+			return true
+		})
+	}
+}
+
+func comparison(op token.Token) bool {
+	switch op {
+	case token.EQL, token.NEQ, token.LSS, token.LEQ, token.GTR, token.GEQ:
+		return true
+	}
+	return false
+}
+
+// isRatio reports whether an expression is called ratio.
+func isRatio(e ast.Expr) bool {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return strings.EqualFold(e.Name, "ratio")
+	case *ast.SelectorExpr:
+		return isRatio(e.Sel)
+	}
+	return false
+}
+
+// isKind reports whether an expression is a number above 1.
+func isKind(e ast.Expr) bool {
+	lit, ok := e.(*ast.BasicLit)
+	if !ok || lit.Kind != token.INT {
+		return false
+	}
+	n, err := strconv.Atoi(lit.Value)
+	return err == nil && n > 1
+}
+
+// waiting are the shaders whose workgroups wait for others of the same launch. Each counts its
+// looks and gives up, and is launched so only where tuning.MayWait says that others go on.
+// Workgroups of idx_topk_lanes.comp and lib/linear_norm.glsl count arrivals and wait for nobody:
+// whoever comes last does the rest.
+var waiting = []string{"proj_linear_chain.comp"}
+
+// looking is what a shader needs to see in a loop what another workgroup writes meanwhile.
+var looking = regexp.MustCompile(`coherent\s+volatile|volatile\s+coherent|atomicLoad|atomicCompSwap|atomicExchange`)
+
+// TestWaiting finds shaders that could wait for other workgroups.
+func TestWaiting(t *testing.T) {
+	var found []string
+	walk(t, func(p string) {
+		if !strings.HasPrefix(p, "shaders/") || !slices.Contains([]string{".comp", ".glsl"}, filepath.Ext(p)) {
+			return
+		}
+		if looking.MatchString(read(t, p)) {
+			found = append(found, strings.TrimPrefix(p, "shaders/"))
+		}
+	})
+	assert.Equal(t, waiting, found, "a kernel whose workgroups wait for others hangs many GPUs")
+}
+
+// TestStructsAreFreed holds that package vk frees what the binding allocates in C for each struct
+// that it is passed: structs that are made in place, and those that results are read from.
+func TestStructsAreFreed(t *testing.T) {
+	structs := 0
+	for _, s := range sources(t) {
+		if s.test || s.dir != "vk" {
+			continue
+		}
+		for _, d := range s.file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			made, freed := map[string]ast.Node{}, map[string]bool{}
+			ast.Inspect(f, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.AssignStmt:
+					name, variable := n.Lhs[0].(*ast.Ident)
+					if lit, ok := n.Rhs[0].(*ast.CompositeLit); ok && variable && qualifier(lit.Type) == "vulkan" {
+						made[name.Name] = n
+					}
+				case *ast.CallExpr:
+					switch sel, _ := n.Fun.(*ast.SelectorExpr); {
+					case sel == nil:
+					case sel.Sel.Name == "Deref":
+						made[qualifier(sel)] = n
+					case sel.Sel.Name == "Free":
+						freed[qualifier(sel)] = true
+					}
+				}
+				return true
+			})
+			for name, at := range made {
+				structs++
+				assert.True(t, freed[name], "%s: %s.Free()", s.fset.Position(at.Pos()), name)
+			}
+		}
+	}
+	assert.Greater(t, structs, 10)
+}
+
+// qualifier is the name in front of a selector's dot.
+func qualifier(e ast.Expr) string {
+	if sel, ok := e.(*ast.SelectorExpr); ok {
+		if x, ok := sel.X.(*ast.Ident); ok {
+			return x.Name
+		}
+	}
+	return ""
+}
+
+// products are the packages that must serve devices by what tuning and vk.Caps say of them.
+var products = []string{"vk", "tensor", "cache", "indexer", "attention", "projection", "pipeline", "shaders", "internal/opkit"}
+
+var cards = regexp.MustCompile(`\b(H[12]00|GH?100|A100|B200|L40S?|Hopper|Ampere|Blackwell|RTX|GeForce|Radeon|Instinct|MI[23]\d\d|Arc [AB]\d+)\b`)
+
+var kinds = regexp.MustCompile(`\bvk\.Type(CPU|Discrete|Integrated|Virtual|Other)\b|\bAdapter\(\)\.Type\b`)
+
+// Only internal/tuning knows cards: no other product package names one, in code or comments, or
+// asks what kind of device there is. Package vk may ask, to put adapters in order.
+func TestCards(t *testing.T) {
+	for _, dir := range products {
+		walk(t, func(p string) {
+			source := slices.Contains([]string{".go", ".comp", ".glsl"}, filepath.Ext(p))
+			if !strings.HasPrefix(p, dir+"/") || !source || strings.HasSuffix(p, "_test.go") {
+				return
+			}
+			what := cards.FindString(read(t, p))
+			if what == "" && dir != "vk" {
+				what = kinds.FindString(read(t, p))
+			}
+			assert.Empty(t, what, "%s: a number fitted to a device belongs to internal/tuning", p)
+		})
+	}
+}
+
+// Package bench asks in one function whether a device is a processor.
+func TestSlow(t *testing.T) {
+	var asked []string
+	for _, s := range sources(t) {
+		if s.test || s.dir != "internal/lab/bench" && s.dir != "internal/lab/verify" && s.dir != "cmd/vkmla" {
+			continue
+		}
+		for _, d := range s.file.Decls {
+			ast.Inspect(d, func(n ast.Node) bool {
+				if x, ok := n.(*ast.SelectorExpr); ok && x.Sel.Name == "TypeCPU" {
+					f, _ := d.(*ast.FuncDecl)
+					require.NotNil(t, f, s.path)
+					asked = append(asked, s.dir+": "+f.Name.Name)
+				}
+				return true
+			})
+		}
+	}
+	slices.Sort(asked)
+	assert.Equal(t, []string{"internal/lab/bench: slow"}, asked)
 }
