@@ -59,14 +59,15 @@ var may = map[string][]string{
 
 	"server/text":    {"internal/gguf"},
 	"server/weights": {"pipeline/model", "internal/files", "internal/gguf", "internal/numfmt"},
-	"server/random":  {"server/weights", "pipeline/model", "internal/gguf", "internal/numfmt"},
+	"server/chat":    {"server/text", "internal/files"},
+	"server/random":  {"server/text", "server/weights", "pipeline/model", "internal/gguf", "internal/numfmt"},
 	"server/cpu":     {"server/weights", "internal/numfmt"},
 	"server/gpu":     {"server/weights", "pipeline", "pipeline/model", "tensor", "vk", "internal/numfmt", "internal/opkit"},
 	"server/model":   {"server/cpu", "server/gpu", "server/weights", "pipeline", "pipeline/model", "pipeline/prefix", "vk"},
 	"server/batch":   {"server/model", "pipeline/model", "cache", "vk"},
-	"server/api":     {"server/batch", "server/text", "internal/files"},
+	"server/api":     {"server/batch", "server/chat", "server/text", "internal/files"},
 	"server": {
-		"server/api", "server/batch", "server/cpu", "server/gpu", "server/model", "server/random", "server/text",
+		"server/api", "server/batch", "server/chat", "server/cpu", "server/gpu", "server/model", "server/random", "server/text",
 		"pipeline", "pipeline/prefix", "pipeline/prefix/blob", "vk",
 	},
 
