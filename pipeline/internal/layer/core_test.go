@@ -90,7 +90,7 @@ func (l *coreLayer) keys() cache.Compression        { return l.spec.Compression(
 func newCoreLayer(t testing.TB, c coreCase) *coreLayer {
 	rng := rand.New(rand.NewPCG(11, uint64(len(c.name))))
 	l := &coreLayer{coreCase: c, rng: rng, cfg: model.Config{Hidden: 64, Heads: coreHeads, Groups: 1, QRank: 64, ORank: 64, Window: 128,
-		TopK: coreTopK, IndexHeads: coreIndexHeads}}
+		Hadamard: c.hadamard, TopK: coreTopK, IndexHeads: coreIndexHeads}}
 	floats := func(n int) []float32 {
 		v := make([]float32, n)
 		for i := range v {
@@ -202,7 +202,7 @@ type coreResult struct {
 func (l *coreLayer) kind(t *testing.T, dev *vk.Device, tokens int, variant string) (*Kernels, *Layer) {
 	t.Helper()
 	k := must[*Kernels](t)(NewKernels(dev, Config{Spec: l.spec, Model: &l.cfg, Tokens: tokens, MaxLen: coreLonger, Caches: l.caches,
-		Variant: variant, Hadamard: l.hadamard, Group: tokens / 4, Out: tensor.BF16, Requests: 2, Workspace: l.workspace,
+		Variant: variant, Group: tokens / 4, Out: tensor.BF16, Requests: 2, Workspace: l.workspace,
 		Scratch: &memory.Scratch{}}))
 	t.Cleanup(func() { k.Close() })
 	k.cfg.Scratch.Keep() // the inputs of all operations come first
