@@ -13,6 +13,7 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
@@ -433,7 +434,7 @@ func TestCore(t *testing.T) {
 // another number of pieces than the next: for a long request, for both, or none.
 func TestCorePieces(t *testing.T) {
 	dev := testkit.Device(t)
-	variant := attention.TwoPassPrefix + attention.VariantBase
+	variant := opkit.TwoPass + opkit.Base
 	for i, c := range coreCases[:2] {
 		t.Run(c.name, func(t *testing.T) {
 			l := newCoreLayer(t, c)

@@ -24,8 +24,8 @@ const (
 
 	label = "layer step" // of the memory that kernels allocate with
 
-	headDim  = model.HeadDim
-	indexDim = model.IndexDim
+	headDim  = cache.D
+	indexDim = cache.IndexDim
 )
 
 // Config describes what kernels are built for.
