@@ -112,7 +112,7 @@ const (
 	engine     = "./pipeline TestEngineGolden41/^v41$"
 	sequence   = "internal/lab/formula/sequence.go"
 	attending  = "internal/lab/formula/sequence_attend.go"
-	record     = "cache/record_ref.go"
+	record     = "cache/record_fp4.go"
 )
 
 var edits = []edit{
