@@ -227,19 +227,20 @@ func set(name string, v any) func(c map[string]any) {
 // Rows about candidates, latents and blocks have to make sense.
 func TestCheckLayersV41(t *testing.T) {
 	for want, change := range map[string]func(l []model.Layer, c *model.Config){
-		"layers[8].CandidatesOf":                    func(l []model.Layer, c *model.Config) { l[8].CandidatesOf = 6 },
-		"layers[6].CandidatesOf":                    func(l []model.Layer, c *model.Config) { l[6].CandidatesOf = 6 },
-		"layers[5]: got reuse1":                     func(l []model.Layer, c *model.Config) { l[5].Candidates = model.CandidatesUsed },
-		"layers[2]: got reuse2":                     func(l []model.Layer, c *model.Config) { l[2].Latent = true },
-		"layers[1]: got full2":                      func(l []model.Layer, c *model.Config) { l[1].Latent = false },
-		"layers[9]: got draft":                      func(l []model.Layer, c *model.Config) { l[9].Ratio = 2 },
-		"layers[3]: got full2":                      func(l []model.Layer, c *model.Config) { l[3].Unplaced = false },
-		"layers[4].Pools":                           func(l []model.Layer, c *model.Config) { l[4].Pools = l[4].Pools[:1] },
-		"dspark_block_size: got 0":                  func(l []model.Layer, c *model.Config) { c.DraftBlock = 0 },
-		"candidate_topk_blocks":                     func(l []model.Layer, c *model.Config) { c.CandidateBlocks = 0 },
-		"candidate_block_size: got 4, want 8":       func(l []model.Layer, c *model.Config) { c.CandidateBlock = 4 },
-		"weight_block_size: got 64, want 32 or 128": func(l []model.Layer, c *model.Config) { c.WeightBlock = 64 },
-		"Records: got records(9), want v4 or v41":   func(l []model.Layer, c *model.Config) { c.Records = 9 },
+		"layers[8].CandidatesOf":   func(l []model.Layer, c *model.Config) { l[8].CandidatesOf = 6 },
+		"layers[6].CandidatesOf":   func(l []model.Layer, c *model.Config) { l[6].CandidatesOf = 6 },
+		"layers[5]: got reuse1":    func(l []model.Layer, c *model.Config) { l[5].Candidates = model.CandidatesUsed },
+		"layers[2]: got reuse2":    func(l []model.Layer, c *model.Config) { l[2].Latent = true },
+		"layers[1]: got full2":     func(l []model.Layer, c *model.Config) { l[1].Latent = false },
+		"layers[9]: got draft":     func(l []model.Layer, c *model.Config) { l[9].Ratio = 2 },
+		"layers[3]: got full2":     func(l []model.Layer, c *model.Config) { l[3].Unplaced = false },
+		"layers[4].Pools":          func(l []model.Layer, c *model.Config) { l[4].Pools = l[4].Pools[:1] },
+		"dspark_block_size: got 0": func(l []model.Layer, c *model.Config) { c.DraftBlock = 0 },
+		"candidate_topk_blocks":    func(l []model.Layer, c *model.Config) { c.CandidateBlocks = 0 },
+		"candidate_block_size: got 6, want a power of two, 1 to 64": func(l []model.Layer, c *model.Config) { c.CandidateBlock = 6 },
+		"candidate_block_size: got 128, want a power of two":        func(l []model.Layer, c *model.Config) { c.CandidateBlock = 128 },
+		"weight_block_size: got 64, want 32 or 128":                 func(l []model.Layer, c *model.Config) { c.WeightBlock = 64 },
+		"Records: got records(9), want v4 or v41":                   func(l []model.Layer, c *model.Config) { c.Records = 9 },
 	} {
 		c := fakemodel.V41()
 		require.NoError(t, c.Check())

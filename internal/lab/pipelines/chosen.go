@@ -37,7 +37,7 @@ type Chosen struct {
 func scored(c model.Config) map[string]int {
 	const context = 131072
 	return map[string]int{"selection": context / 4, "v4.1 selection": context / 2, "v4.1 selection and candidates": context,
-		"v4.1 selection of candidates": c.CandidateBlocks * indexer.BlockEntries}
+		"v4.1 selection of candidates": c.CandidateBlocks * c.CandidateBlock}
 }
 
 // choice makes an operation and asks for the kernels of some tokens.

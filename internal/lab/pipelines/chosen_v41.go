@@ -37,7 +37,7 @@ func choicesV41(c model.Config) []choice {
 			return op.Prepare(tokens)
 		}},
 	}
-	keys := indexer.LogitsConfig{Format: c.Records.Keys()}
+	keys := indexer.LogitsConfig{Format: c.Records.Keys(), Block: c.CandidateBlock}
 	within := keys
 	within.Blocks = c.CandidateBlocks
 	list = append(list,

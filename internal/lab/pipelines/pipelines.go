@@ -229,15 +229,16 @@ func (b *builder) v41(c model.Config) {
 	}
 	b.each("scores within blocks", indexer.LogitsVariants, func(v string) error {
 		_, err := indexer.NewLogits(b.dev, indexer.LogitsConfig{
-			Heads: c.IndexHeads, Format: cache.IndexKeyMXFP4, Page: 64, Blocks: c.CandidateBlocks, Variant: v})
+			Heads: c.IndexHeads, Format: cache.IndexKeyMXFP4, Page: 64, Blocks: c.CandidateBlocks,
+			Block: c.CandidateBlock, Variant: v})
 		return err
 	})
 	b.each("candidates", indexer.TopKVariants, func(v string) error {
-		_, err := indexer.NewCandidates(b.dev, indexer.CandidatesConfig{K: c.CandidateBlocks, Variant: v})
+		_, err := indexer.NewCandidates(b.dev, indexer.CandidatesConfig{K: c.CandidateBlocks, Block: c.CandidateBlock, Variant: v})
 		return err
 	})
 	b.each("candidate entries", indexer.CandidateEntriesVariants, func(v string) error {
-		_, err := indexer.NewCandidateEntries(b.dev, indexer.CandidateEntriesConfig{SlotPage: 64, Variant: v})
+		_, err := indexer.NewCandidateEntries(b.dev, indexer.CandidateEntriesConfig{Block: c.CandidateBlock, SlotPage: 64, Variant: v})
 		return err
 	})
 	b.each("decode records", attention.DecodeVariants, func(v string) error {

@@ -31,23 +31,24 @@ func randomEntries(seed uint64) []Case {
 	for i, tokens := range sizes {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
 		k, width, page, r := sizes[len(sizes)-1-i], []int{1, 3, 17, 6, 61, 2048}[i], []int{0, 2, 16, 0, 3, 64}[i], min(tokens, 5)
+		block := []int{8, 1, 2, 64, 32, 8}[i]
 		picks, blocks := make([]int32, tokens*k), make([]int32, tokens*width)
 		lens, req := make([]int32, tokens), make([]int32, tokens)
 		for t := range tokens {
 			for b := range width {
 				blocks[t*width+b] = int32(2*b + rng.IntN(2))
 			}
-			lens[t] = int32(rng.IntN(8*width + 1))
+			lens[t] = int32(rng.IntN(block*width + 1))
 			req[t] = int32(rng.IntN(r))
 			for j := range k {
 				picks[t*k+j] = -1
 				if j < int(lens[t]) {
-					picks[t*k+j] = int32(rng.IntN(8 * width))
+					picks[t*k+j] = int32(rng.IntN(block * width))
 				}
 			}
 			switch i + rng.IntN(4) {
 			case 7:
-				picks[t*k+rng.IntN(k)] = []int32{int32(8 * width), math.MaxInt32, math.MinInt32}[rng.IntN(3)]
+				picks[t*k+rng.IntN(k)] = []int32{int32(block * width), math.MaxInt32, math.MinInt32}[rng.IntN(3)]
 			case 6:
 				blocks[t*width+rng.IntN(width)] = []int32{-1, math.MaxInt32, 1<<28 - 1, 1 << 28}[rng.IntN(4)]
 			case 5:
@@ -55,11 +56,12 @@ func randomEntries(seed uint64) []Case {
 				req[t] = []int32{-1, int32(r), math.MaxInt32}[rng.IntN(3)]
 			}
 		}
-		c := Case{Name: fmt.Sprintf("t%d_topk%d_blocks%d_bs%d", tokens, k, width, page), Params: map[string]any{"block_size": page},
-			In: Arrays{"topk_indices": vectors.FromI32(picks, tokens, k), "blocks": vectors.FromI32(blocks, tokens, width)}}
+		c := Case{Name: fmt.Sprintf("t%d_topk%d_blocks%d_of%d_bs%d", tokens, k, width, block, page),
+			Params: map[string]any{"block_size": page, "block": block},
+			In:     Arrays{"topk_indices": vectors.FromI32(picks, tokens, k), "blocks": vectors.FromI32(blocks, tokens, width)}}
 		if page > 0 {
 			c.In["lengths"], c.In["token_to_req"] = vectors.FromI32(lens, tokens), vectors.FromI32(req, tokens)
-			c.In["block_table"] = randomTable(rng, r, 16*width/page+1, tokens > 2)
+			c.In["block_table"] = randomTable(rng, r, 2*block*width/page+1, tokens > 2)
 		}
 		cases = append(cases, c)
 	}
@@ -68,7 +70,7 @@ func randomEntries(seed uint64) []Case {
 
 type entriesInput struct {
 	picks, blocks, lens, req, table Array
-	tokens, k, page                 int
+	tokens, k, page, block          int
 }
 
 func readEntries(c Case) (x entriesInput, err error) {
@@ -76,6 +78,7 @@ func readEntries(c Case) (x entriesInput, err error) {
 	x.picks = in.Array("topk_indices", vectors.I32, -1, -1)
 	x.tokens, x.k = x.picks.Dim(0), x.picks.Dim(1)
 	x.blocks = in.Array("blocks", vectors.I32, x.tokens, -1)
+	x.block = in.IntOr("block", candidateBlock)
 	if x.page = in.IntOr("block_size", 0); x.page > 0 {
 		x.lens, x.req = in.Array("lengths", vectors.I32, x.tokens), in.Array("token_to_req", vectors.I32, x.tokens)
 		x.table = in.Array("block_table", vectors.I32, -1, -1)
@@ -84,7 +87,7 @@ func readEntries(c Case) (x entriesInput, err error) {
 }
 
 func refEntries(x entriesInput) (Arrays, error) {
-	entries := indexer.CandidateEntriesRef(x.picks.I32(), x.k, x.blocks.I32(), x.blocks.Dim(1))
+	entries := indexer.CandidateEntriesRef(x.picks.I32(), x.k, x.blocks.I32(), x.blocks.Dim(1), x.block)
 	want := Arrays{"topk_indices": vectors.FromI32(entries, x.tokens, x.k)}
 	if x.page == 0 {
 		return want, nil
@@ -98,14 +101,14 @@ func refEntries(x entriesInput) (Arrays, error) {
 		}
 	}
 	for t, l := range lens {
-		lens[t] = min(max(l, 0), int32(x.k), int32(x.blocks.Dim(1)*indexer.BlockEntries))
+		lens[t] = min(max(l, 0), int32(x.k), int32(x.blocks.Dim(1)*x.block))
 	}
 	want["global_indices"], want["lens"] = vectors.FromI32(slots, x.tokens, x.k), vectors.FromI32(lens, x.tokens)
 	return want, nil
 }
 
 func bindEntries(b Build, x entriesInput) (Bound, error) {
-	op, err := indexer.NewCandidateEntries(b.Dev, indexer.CandidateEntriesConfig{SlotPage: x.page, Variant: b.Variant})
+	op, err := indexer.NewCandidateEntries(b.Dev, indexer.CandidateEntriesConfig{Block: x.block, SlotPage: x.page, Variant: b.Variant})
 	return bound(op, err, func(r *Rig) Launch {
 		a := indexer.CandidateEntriesArgs{Picks: r.In(x.picks, tensor.I32), Blocks: r.In(x.blocks, tensor.I32)}
 		out := map[string]tensor.Tensor{"topk_indices": a.Picks}

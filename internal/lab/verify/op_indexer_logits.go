@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"maps"
@@ -86,7 +87,7 @@ func logitsInput(c Case, format cache.IndexKeyFormat) (x indexer.LogitsHost, gro
 	if blocks := in.Optional("blocks", vectors.I32, t, -1); !blocks.IsZero() {
 		x.Blocks, x.BlocksWidth = blocks.I32(), blocks.Dim(1)
 	}
-	x.First, group = in.IntOr("first", 0), in.IntOr("group", 1)
+	x.First, group, x.Block = in.IntOr("first", 0), in.IntOr("group", 1), in.IntOr("block", candidateBlock)
 	if logits, ok := c.Want["logits"]; ok {
 		x.Width = logits.Dim(1)
 	} else if x.Width = in.IntOr("columns", -1); x.Width < 0 && in.Err() == nil {
@@ -116,7 +117,7 @@ func bindLogits(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) {
 		return Bound{}, err
 	}
 	op, err := indexer.NewLogits(b.Dev, indexer.LogitsConfig{Heads: x.Heads, Format: format, Page: x.Layout.Page, Group: group,
-		Blocks: x.BlocksWidth, MaxBytes: b.MaxBytes, Variant: b.Variant})
+		Blocks: x.BlocksWidth, Block: x.Block, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	return bound(op, err, func(r *Rig) Launch {
 		a := logitsArgs(r, c, x)
 		a.First, a.Out = x.First, r.SharedOut(tensor.F32, len(x.Lens), x.Width)
@@ -225,6 +226,7 @@ type logitsShape struct {
 	page, pad      int // slots; bytes between pages beyond the least stride
 	first, columns int // columns 0: up to the largest length, or the entries of blocks
 	blocks         int // candidate blocks of a token; 0: columns are all entries
+	block          int // entries of one; 0 counts as candidateBlock
 	group          int
 	kind           int // of the numbers
 	hostile        bool
@@ -334,7 +336,7 @@ func randomLogitsCase(rng *rand.Rand, s logitsShape, format cache.IndexKeyFormat
 	if s.columns == 0 {
 		s.columns = s.lens
 		if s.blocks > 0 {
-			s.columns = s.blocks * indexer.BlockEntries
+			s.columns = s.blocks * s.ofBlock()
 		}
 	}
 	c := Case{
@@ -350,6 +352,9 @@ func randomLogitsCase(rng *rand.Rand, s logitsShape, format cache.IndexKeyFormat
 		blocks, columns := randomBlocks(rng, s, lens)
 		c.In["blocks"], c.In["context_lens"] = vectors.FromI32(blocks, s.tokens, s.blocks), vectors.FromI32(columns, s.tokens)
 		c.Name += fmt.Sprintf("_blocks%d", s.blocks)
+		if s.block > 0 {
+			c.Name, c.Params["block"] = fmt.Sprintf("%s_of%d", c.Name, s.block), s.block
+		}
 	}
 	if format == cache.IndexKeyMXFP4 {
 		c.In["q_packed"] = vectors.FromU8(q, s.tokens, s.heads, format.RowBytes())
@@ -360,13 +365,15 @@ func randomLogitsCase(rng *rand.Rand, s logitsShape, format cache.IndexKeyFormat
 	return c
 }
 
+func (s *logitsShape) ofBlock() int { return cmp.Or(s.block, candidateBlock) }
+
 // randomBlocks makes candidate blocks of tokens that see so many entries, the newest among them,
 // and how many of their entries a token sees. Of a hostile case some blocks are nobody's.
 func randomBlocks(rng *rand.Rand, s logitsShape, lens []int32) (blocks, columns []int32) {
 	blocks, columns = slices.Repeat([]int32{-1}, s.tokens*s.blocks), make([]int32, s.tokens)
 	for t, n := range lens {
 		l := min(max(int(n), 0), s.lens)
-		all := (l + indexer.BlockEntries - 1) / indexer.BlockEntries
+		all := (l + s.ofBlock() - 1) / s.ofBlock()
 		if all == 0 {
 			continue
 		}
@@ -376,7 +383,7 @@ func randomBlocks(rng *rand.Rand, s logitsShape, lens []int32) (blocks, columns 
 		}
 		row[len(row)-1] = int32(all - 1)
 		slices.Sort(row)
-		columns[t] = int32(len(row)*indexer.BlockEntries - (all*indexer.BlockEntries - l))
+		columns[t] = int32(len(row)*s.ofBlock() - (all*s.ofBlock() - l))
 		if s.hostile && rng.IntN(2) == 0 {
 			row[rng.IntN(len(row))] = []int32{-1, math.MinInt32, math.MaxInt32, 1 << 29, 1<<28 + 1, int32(all + 9)}[rng.IntN(6)]
 			columns[t] = []int32{columns[t], math.MaxInt32}[rng.IntN(2)]

@@ -104,7 +104,7 @@ func bindRawLogits(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) 
 	if err != nil {
 		return Bound{}, err
 	}
-	cfg := indexer.LogitsConfig{Heads: x.Heads, Format: format, Page: x.Layout.Page, Group: group, Blocks: x.BlocksWidth,
+	cfg := indexer.LogitsConfig{Heads: x.Heads, Format: format, Page: x.Layout.Page, Group: group, Blocks: x.BlocksWidth, Block: x.Block,
 		Variant: b.Variant, Raw: true}
 	op, err := indexer.NewLogits(b.Dev, cfg)
 	var quant *indexer.QueryQuant

@@ -7,7 +7,6 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -179,7 +178,7 @@ func newKind(dev *vk.Device, cfg KindConfig) (*Kind, error) {
 		if k.main != nil {
 			k.keys = &compressor{compression: compression(indexDim)}
 		}
-		if n := cfg.Model.CandidateBlocks * indexer.BlockEntries; cfg.Spec.Candidates == model.CandidatesUsed {
+		if n := cfg.Model.CandidateBlocks * cfg.Model.CandidateBlock; cfg.Spec.Candidates == model.CandidatesUsed {
 			k.picks.entries = min(k.picks.entries, n)
 		}
 	}
