@@ -37,8 +37,8 @@ func asKept(product string, x []float64) []float64 {
 
 // TestDSparkFormula compares the draft block of random checkpoints of DeepSeek-V4 with its
 // definition, in an engine of the whole model: after no context, and after contexts shorter and
-// longer than the window, the last of whose tokens were taken back. Queries and weights of rows, which
-// the definition does not round, make 0.006 to 0.023.
+// longer than the window, the last of whose tokens were taken back. Queries and weights of rows,
+// which the definition does not round, make 0.006 to 0.023.
 func TestDSparkFormula(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	for seed := range uint64(6) {

@@ -103,7 +103,7 @@ func (x *sessions) semaphores(t *testing.T) {
 		require.NoError(t, submit(st, layers, g.next()))
 		began := time.Now()
 		assert.NoError(t, e.Close(), "while a step waits")
-		assert.Less(t, time.Since(began), time.Minute)
+		assert.Less(t, time.Since(began), 15*time.Minute)
 		assert.ErrorIs(t, st.Wait(t.Context()), vk.ErrClosed)
 	}
 }

@@ -22,11 +22,12 @@ const (
 	FormatFP8Rows                   // E4M3 with one f32 scale for each row
 	FormatFP8x32                    // E4M3 with one UE8M0 scale for each block of 32 rows x 32 numbers
 	FormatQ8_0                      // int8, one f16 scale for each 32 numbers of a row, one f32 for each row: of GGUF's Q8_0
+	FormatQ4K                       // codes of 4 bits, scales and minima of 6 for each 32 numbers of a row: of GGUF's Q4_K
 )
 
 // formats has a row for each Format.
 var formats = [...]format{FormatBF16: formatBF16, FormatFP8F32: formatFP8F32, FormatFP8: formatFP8, FormatNVFP4: formatNVFP4,
-	FormatFP8Rows: formatFP8Rows, FormatFP8x32: formatFP8x32, FormatQ8_0: formatQ8_0}
+	FormatFP8Rows: formatFP8Rows, FormatFP8x32: formatFP8x32, FormatQ8_0: formatQ8_0, FormatQ4K: formatQ4K}
 
 // codec is a file shaders/lib/format_*.glsl, by its number in formats.glsl.
 type codec uint32
@@ -36,6 +37,7 @@ const (
 	codecFP8
 	codecNVFP4
 	codecQ8_0
+	codecQ4K
 )
 
 // format describes a format of weights to the host and the kernels.

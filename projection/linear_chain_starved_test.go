@@ -82,7 +82,7 @@ func TestStarvedChain(t *testing.T) {
 				require.ErrorIs(t, err, vk.ErrStarved)
 				assert.ErrorContains(t, err, "gave up waiting for others, want all that have begun to go on")
 			}
-			assert.Less(t, time.Since(start), time.Minute)
+			assert.Less(t, time.Since(start), 15*time.Minute)
 			assert.Equal(t, 1, cmd.Operations())
 			require.NoError(t, cmd.Close())
 			assert.True(t, dev.Starved())

@@ -106,7 +106,7 @@ void keep_x(uint at, uint line, Eight v, uint k) {
 
 void keep_w(uint at, uint line, WeightEight v) {
     vec4 a, b;
-    weight8(v.w, 0u, a, b);
+    weight8(v.w, 0u, v.beside, a, b);
     const float scale = ROWWISE ? weight_factor(v.beside, 0u) : STEP_SUMS ? uintBitsToFloat(v.beside.x) : 1.0;
     [[unroll]] for (uint e = 0u; e < 4u; e++) {
         w_s[(at + e) * WP + line / 4u][line % 4u] = floatBitsToUint(a[e] * scale);

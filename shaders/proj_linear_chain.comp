@@ -116,7 +116,7 @@ void multiply(Quads q, uvec4 x[TOKENS][X_QUADS], float x_factor[TOKENS]) {
         [[unroll]] for (uint i = 0u; i < BLOCK_UNITS; i++) {
             const uint u = b * BLOCK_UNITS + i;
             vec4 wa[ROWS], wb[ROWS];
-            [[unroll]] for (uint r = 0u; r < ROWS; r++) weight8(q.w[r], u, wa[r], wb[r]);
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) weight8(q.w[r], u, q.beside[r], wa[r], wb[r]);
             [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
                 vec4 xa, xb;
                 act8(x[t][ACT == ACT_BF16 ? u : 0u], u, xa, xb);

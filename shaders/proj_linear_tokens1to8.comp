@@ -127,7 +127,7 @@ void accumulate(uint group, uint t0, uint k, Quads q) {
         [[unroll]] for (uint i = 0u; i < BLOCK_UNITS; i++) {
             const uint u = b * BLOCK_UNITS + i;
             vec4 wa[ROWS], wb[ROWS];
-            [[unroll]] for (uint r = 0u; r < ROWS; r++) weight8(q.w[r], u, wa[r], wb[r]);
+            [[unroll]] for (uint r = 0u; r < ROWS; r++) weight8(q.w[r], u, q.beside[r], wa[r], wb[r]);
             [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
                 vec4 xa, xb;
                 act8(x[t][ACT == ACT_BF16 ? u : 0u], u, xa, xb);

@@ -163,7 +163,7 @@ void keep_x(Eights v) {
 void accumulate8(Quads q, uint u) {
     vec4 wa[ROWS], wb[ROWS];
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-        weight8(q.w[r], u, wa[r], wb[r]);
+        weight8(q.w[r], u, q.beside[r], wa[r], wb[r]);
         if (!UNSCALED) {
             const float scale = ROWWISE ? weight_factor(q.beside[r], u / EIGHTS_PER_SCALE) : uintBitsToFloat(q.scale);
             wa[r] *= scale;

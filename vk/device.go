@@ -40,8 +40,8 @@ type DeviceOptions struct {
 	// the way. Else what its specialisation constants never take is left out.
 	WholeModules bool
 	// HangAfter bounds the time that the device is busy without finishing a submission, or a part
-	// of one; then it counts as hung, see ErrDeviceHung. 0: 2 minutes; negative: no time is too
-	// long.
+	// of one; then it counts as hung, see ErrDeviceHung. 0: 2 minutes, or 20 for a processor, which
+	// may have other work; negative: no time is too long.
 	HangAfter time.Duration
 	// Profile names the tuning profile that the packages above take their numbers from,
 	// such as "generic"; "" leaves the choice to them. This package makes nothing of it.

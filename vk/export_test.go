@@ -5,6 +5,9 @@ import "time"
 // HangAfter changes DeviceOptions.HangAfter while the device has nothing to do.
 func HangAfter(d *Device, limit time.Duration) { d.opts.HangAfter = limit }
 
+// HangsAfter returns the time after which the device counts as hung.
+func HangsAfter(d *Device) time.Duration { return d.hangAfter() }
+
 // CompileLater compiles a kernel in the background, as devices other than CPUs do.
 func CompileLater(k *Kernel) {
 	k.dev.mu.Lock()

@@ -15,8 +15,12 @@ import (
 )
 
 // defaultHangAfter is more than drivers let a GPU be busy with one submission: their watchdogs
-// stop it after 2 to 60 seconds. A processor that executes shaders has none and may take longer.
-const defaultHangAfter = 2 * time.Minute
+// stop it after 2 to 60 seconds. A processor that executes shaders has none and may take longer,
+// the more so the more other work it has.
+const (
+	defaultHangAfter   = 2 * time.Minute
+	processorHangAfter = 20 * time.Minute
+)
 
 // hangCheck is the time between two looks of a wait at whether the device gets on.
 const hangCheck = time.Second
@@ -223,6 +227,8 @@ func ended(r vulkan.Result) bool { return r == vulkan.Success || r == vulkan.Err
 // hangAfter returns the time that the device may be busy without getting on.
 func (d *Device) hangAfter() time.Duration {
 	switch limit := d.opts.HangAfter; {
+	case limit == 0 && d.adapter.processor:
+		return processorHangAfter
 	case limit == 0:
 		return defaultHangAfter
 	case limit < 0:

@@ -73,6 +73,18 @@ func TestSemaphoreOrder(t *testing.T) {
 	}
 }
 
+// TestHangsAfter holds that a processor, which may have other work, has more time than a GPU.
+func TestHangsAfter(t *testing.T) {
+	d := open(t, vk.DeviceOptions{})
+	want := 2 * time.Minute
+	if d.Adapter().Type == vk.TypeCPU {
+		want = 20 * time.Minute
+	}
+	assert.Equal(t, want, vk.HangsAfter(d))
+	assert.Equal(t, time.Second, vk.HangsAfter(open(t, vk.DeviceOptions{HangAfter: time.Second})))
+	assert.Greater(t, vk.HangsAfter(open(t, vk.DeviceOptions{HangAfter: -1})), 1000*time.Hour)
+}
+
 // A value that never comes ends in an error, by time, by Cancel, or because the device is closed:
 // nothing was executed or signalled, and the same commands run again.
 func TestSemaphoreNever(t *testing.T) {

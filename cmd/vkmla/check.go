@@ -34,7 +34,8 @@ go on in a new process. One that says nothing for --timeout is told to stop and 
 called timed out, which is not wrong. If it does not stop, the process is ended and later checks
 are not run, because the device hangs. On Linux a process that still works has that time of each
 processor, so a busy machine does not count. What does not fit into --budget is not run, and said
-to be so; each group of checks has a share of it, so that all are in a report.
+to be so. Each group of checks has a share of it and begins with what is short, so that all are in
+a report; an operation whose part of the share is over leaves its larger cases out.
 
 Exit status: 0 if everything that was run is right, 1 if something is wrong or crashed, 2 if check
 could not do its work, as without a device, 3 if nothing is wrong but something timed out. A second

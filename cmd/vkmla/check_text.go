@@ -9,7 +9,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/describe"
 )
 
-// checkProgress shows a bar on a terminal, and a line for each check elsewhere.
+// checkProgress shows a bar on a terminal, and elsewhere a line for each check that has ended.
 type checkProgress struct {
 	w     io.Writer
 	line  *progress
@@ -18,11 +18,7 @@ type checkProgress struct {
 }
 
 func newCheckProgress(w io.Writer, total int) *checkProgress {
-	p := &checkProgress{w: w, line: newProgress(w), total: total}
-	if !isTerminal(w) {
-		p.line.w = nil // each check has a line
-	}
-	return p
+	return &checkProgress{w: w, line: newProgress(w), total: total}
 }
 
 // barWidth counts the characters of a full bar.
@@ -99,7 +95,7 @@ func printCheck(w io.Writer, r *check.Report, files *check.Files) error {
 		}
 	}
 	if reasons := r.Reasons(); len(reasons) > 0 {
-		b.WriteString("\nnot run\n")
+		b.WriteString("\nnot run, or in part\n")
 		for _, x := range reasons {
 			fmt.Fprintf(&b, "  %s:\n    %s\n", x.Why, names(x.Names))
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/term"
@@ -17,7 +18,7 @@ func isTerminal(w io.Writer) bool {
 }
 
 // progress shows one changing line on a terminal. Elsewhere, and on a terminal that cannot erase a
-// line, it writes a new one now and then.
+// line, it writes a new one now and then, the same again where one thing takes long.
 type progress struct {
 	w     io.Writer // nil: nothing is shown
 	plain bool
@@ -25,7 +26,11 @@ type progress struct {
 	width int
 	open  bool
 	begun time.Time
-	last  time.Time // plain: when a line was written
+
+	mu    sync.Mutex // plain: of the following
+	line  string
+	last  time.Time   // when a line was written
+	again *time.Timer // nil: nothing goes on
 }
 
 // Pauses between lines that stay: on a terminal, and where a file or another program reads them.
@@ -58,14 +63,35 @@ func (p *progress) show(format string, args ...any) {
 		line = string(r[:p.width])
 	}
 	if p.plain {
-		if now := time.Now(); now.Sub(p.last) >= p.pause {
-			p.last = now
-			fmt.Fprintln(p.w, line)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.line = line
+		p.tell()
+		if p.again == nil {
+			p.again = time.AfterFunc(p.pause, p.repeat)
 		}
 		return
 	}
 	fmt.Fprintf(p.w, "\r%s\x1b[K", line)
 	p.open = true
+}
+
+// tell writes the line, unless there was one not long ago.
+func (p *progress) tell() {
+	if now := time.Now(); now.Sub(p.last) >= p.pause {
+		p.last = now
+		fmt.Fprintln(p.w, p.line)
+	}
+}
+
+// repeat tells the line while what it says goes on.
+func (p *progress) repeat() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.again != nil {
+		p.tell()
+		p.again.Reset(p.pause)
+	}
 }
 
 // left says how long the rest takes if it goes on as before, "" while that says nothing.
@@ -83,8 +109,14 @@ func (p *progress) left(done, total int) string {
 	return fmt.Sprintf(", %d min left", (d+time.Minute/2)/time.Minute)
 }
 
-// clear removes the line.
+// clear removes the line: what it says has ended.
 func (p *progress) clear() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.again != nil {
+		p.again.Stop()
+		p.again = nil
+	}
 	if p.open {
 		fmt.Fprint(p.w, "\r\x1b[K")
 		p.open = false

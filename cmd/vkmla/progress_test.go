@@ -33,6 +33,15 @@ func shown(t *testing.T) {
 	p.last = p.last.Add(-plainPause)
 	p.show("three")
 	assert.Equal(t, "one\nthree\n", out.String(), "a plain terminal")
+	p.clear()
+
+	out.Reset()
+	p = newProgress(&out)
+	p.show("long") // each half minute the same
+	time.Sleep(3*filePause + time.Second)
+	p.clear()
+	time.Sleep(3 * filePause)
+	assert.Equal(t, "long\nlong\nlong\n", out.String())
 }
 
 // TestTimeLeft holds what is said of the rest.

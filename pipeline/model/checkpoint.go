@@ -52,8 +52,8 @@ type Checkpoint struct {
 //     float: .scale, .weight_scale_inv or .weight_scale;
 //   - NVFP4 with .weight_scale and .weight_scale_2, or .weight_packed, .weight_scale and
 //     .weight_global_scale;
-//   - in GGUF any of its floats and blocks. Blocks but those of Q8_0 are decoded to bf16: see
-//     Checkpoint.Widened.
+//   - in GGUF any of its floats and blocks. Blocks but those of Q8_0 and Q4_K are decoded to bf16:
+//     see Checkpoint.Widened.
 //
 // Small tensors may be any of the floats, in GGUF blocks, too. Nothing in a file is trusted
 // unchecked.

@@ -399,19 +399,6 @@ func (r *configReader) v4(c *Config, stages func(main int) int) {
 	}
 }
 
-// drafts adds layers that draft, with the ratios that a configuration gives them.
-func (r *configReader) drafts(c *Config, ratios []int) {
-	for _, ratio := range ratios {
-		if ratio != 0 {
-			r.bad("compress_ratios", fmt.Sprintf("%d for layer %d", ratio, len(c.Layers)), "0 for a layer that drafts")
-		}
-		*c = c.WithDrafts(1)
-	}
-	if len(ratios) > 0 {
-		c.DraftBlock, c.DraftTargets = need(r, "dspark_block_size", r.f.DraftBlock), r.f.Targets
-	}
-}
-
 // rotated checks the fraction of a head that is rotated.
 func (r *configReader) rotated(field string, part *float64) {
 	if part != nil && *part*HeadDim != ropeDim {

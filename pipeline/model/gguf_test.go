@@ -41,8 +41,11 @@ func writeGGUF(t testing.TB, keys []fakegguf.Key, tensors []fakegguf.Tensor) str
 // A GGUF file means what its blocks decode to, rounded to bf16 where no kernel reads them, under
 // the names of its tensors.
 func TestGGUF(t *testing.T) {
-	cfg := fakemodel.Config(0, 4, 128)
-	for _, format := range []string{"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q5_0", "IQ4_NL", "MXFP4", "NVFP4"} {
+	for _, format := range []string{"F32", "F16", "BF16", "Q8_0", "Q4_K", "Q6_K", "Q4_0", "Q5_0", "IQ4_NL", "MXFP4", "NVFP4"} {
+		cfg := fakemodel.Config(0, 4, 128)
+		if gguf.FormatNamed(format).Values == 256 {
+			cfg.Hidden, cfg.QRank, cfg.ORank = 256, 256, 256
+		}
 		tensors := fakegguf.Attention(cfg, 5, stored(format))
 		values := map[string][]float32{}
 		for _, x := range tensors {
@@ -63,7 +66,7 @@ func TestGGUF(t *testing.T) {
 				checkGGUFLayer(t, cfg, &c.Layers[i], values, rank)
 			}
 			widened := c.Widened
-			if slices.Contains([]string{"F32", "F16", "BF16", "Q8_0"}, format) {
+			if slices.Contains([]string{"F32", "F16", "BF16", "Q8_0", "Q4_K"}, format) {
 				assert.Zero(t, widened)
 				assert.Empty(t, widened.String())
 			} else {

@@ -2,7 +2,7 @@
 #ifdef FORMAT_F32
 const float BF16_UNIT = 1.0;
 
-void bf16_f32(uvec4 w, out vec4 a, out vec4 b) {
+void bf16_f32(uvec4 w, uvec2 beside, out vec4 a, out vec4 b) {
     a = vec4(bf16_unpack2(w.x), bf16_unpack2(w.y));
     b = vec4(bf16_unpack2(w.z), bf16_unpack2(w.w));
 }

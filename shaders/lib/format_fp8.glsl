@@ -19,7 +19,7 @@ const float FP8_UNIT = LIFTED_E4M3;
 vec4 fp8_f32x4(uint w) { return lifted_e4m3x4(w); }
 #endif
 
-void fp8_f32(uvec4 w, out vec4 a, out vec4 b) {
+void fp8_f32(uvec4 w, uvec2 beside, out vec4 a, out vec4 b) {
     a = fp8_f32x4(w.x);
     b = fp8_f32x4(w.y);
 }

@@ -3,3 +3,4 @@
 #include "format_fp8.glsl"
 #include "format_nvfp4.glsl"
 #include "format_q8_0.glsl"
+#include "format_q4_k.glsl"

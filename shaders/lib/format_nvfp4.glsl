@@ -24,7 +24,7 @@ void nvfp4_f32x8(uint w, out vec4 a, out vec4 b) {
 }
 #endif
 
-void nvfp4_f32(uvec4 w, out vec4 a, out vec4 b) { nvfp4_f32x8(w.x, a, b); }
+void nvfp4_f32(uvec4 w, uvec2 beside, out vec4 a, out vec4 b) { nvfp4_f32x8(w.x, a, b); }
 
 float nvfp4_factor(uvec2 beside, uint part) { return e4m3_decode(beside.x >> (8u * part)); }
 #endif

@@ -11,7 +11,7 @@ vec4 q8_0_f32x4(uint w) {
     return uintBitsToFloat(uvec4(b & 0xFFu, b >> 8 & 0xFFu, b >> 16 & 0xFFu, b >> 24) | 0x4B000000u) - 8388736.0;
 }
 
-void q8_0_f32(uvec4 w, out vec4 a, out vec4 b) {
+void q8_0_f32(uvec4 w, uvec2 beside, out vec4 a, out vec4 b) {
     a = q8_0_f32x4(w.x);
     b = q8_0_f32x4(w.y);
 }

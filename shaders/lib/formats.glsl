@@ -10,7 +10,7 @@
 // its scales, of which `part` is one.
 //
 //   FORMAT_F32       NAME_UNIT: what numbers of NAME_f32 are to be multiplied by
-//                    NAME_f32(eight, a, b): as f32, without scales
+//                    NAME_f32(eight, beside, a, b): as f32, without what NAME_factor gives
 //                    NAME_factor(beside, part): with ROWWISE only, a scale
 //   FORMAT_BESIDE    NAME_beside(row, k): with ROWWISE only, what belongs to the quad at k
 //   FORMAT_ELEMENTS  NAME_ELEMENT_UNIT: what sums of elements are to be multiplied by
@@ -31,9 +31,9 @@
 layout(constant_id = 0) const uint FORMAT = 0u;
 layout(constant_id = 1) const uint ACT = 0u;
 
-const uint CODEC_BF16 = 0u, CODEC_FP8 = 1u, CODEC_NVFP4 = 2u, CODEC_Q8_0 = 3u;
-#define CODECS(each) each(BF16, bf16) each(FP8, fp8) each(NVFP4, nvfp4) each(Q8_0, q8_0)
-#define ROWWISE_CODECS(each) each(NVFP4, nvfp4) each(Q8_0, q8_0)
+const uint CODEC_BF16 = 0u, CODEC_FP8 = 1u, CODEC_NVFP4 = 2u, CODEC_Q8_0 = 3u, CODEC_Q4_K = 4u;
+#define CODECS(each) each(BF16, bf16) each(FP8, fp8) each(NVFP4, nvfp4) each(Q8_0, q8_0) each(Q4_K, q4_k)
+#define ROWWISE_CODECS(each) each(NVFP4, nvfp4) each(Q8_0, q8_0) each(Q4_K, q4_k)
 
 const uint CODEC = FORMAT & 15u;
 const uint WEIGHT_QUAD = 8u << (FORMAT >> 4 & 3u); // weights of a quad

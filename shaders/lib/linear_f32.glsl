@@ -22,10 +22,10 @@ vec2 linear_halves(uint pair) { return vec2(unpackFloat2x16(pair)); }
 #define CASE_UNIT(upper, lower) CODEC == CODEC_##upper ? upper##_UNIT :
 const float WEIGHT_UNSCALE = CODECS(CASE_UNIT) 1.0;
 
-// weight8: numbers 8*j .. 8*j+7 of a quad of weights, without scales.
-void weight8(uvec4 q, uint j, out vec4 a, out vec4 b) {
+// weight8: numbers 8*j .. 8*j+7 of a quad of weights, without what weight_factor gives.
+void weight8(uvec4 q, uint j, uvec2 beside, out vec4 a, out vec4 b) {
     const uvec4 w = weight_eight(q, j);
-#define CASE_F32(upper, lower) if (CODEC == CODEC_##upper) lower##_f32(w, a, b);
+#define CASE_F32(upper, lower) if (CODEC == CODEC_##upper) lower##_f32(w, beside, a, b);
     CODECS(CASE_F32)
 }
 
@@ -41,8 +41,8 @@ const float ACT_UNSCALE = ACT == ACT_BF16 ? 1.0 : FP8_UNIT;
 
 // act8: numbers 8*j .. 8*j+7 of an E4M3 quad, or all of a bf16 quad, without scales.
 void act8(uvec4 q, uint j, out vec4 a, out vec4 b) {
-    if (ACT == ACT_BF16) bf16_f32(q, a, b);
-    else fp8_f32(j == 0u ? q : q.zwzw, a, b);
+    if (ACT == ACT_BF16) bf16_f32(q, uvec2(0u), a, b);
+    else fp8_f32(j == 0u ? q : q.zwzw, uvec2(0u), a, b);
 }
 
 #endif

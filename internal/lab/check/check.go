@@ -46,12 +46,15 @@ const (
 	GroupTimes      = "times"
 )
 
-// Groups has all groups with what they are, and the share of the budget that each has at least, in
-// percent: what groups do not use is for those after them.
-var Groups = []struct {
+// Group is a kind of checks, with the share of the budget that it has at least, in percent: what
+// groups do not use is for those after them.
+type Group struct {
 	Name, About string
 	share       int
-}{
+}
+
+// Groups has all groups.
+var Groups = []Group{
 	{GroupLimits, "what the device's memory and arithmetic units give a shader", 5},
 	{GroupOperations, "each operation, in each variant that the device has, against its definition in plain Go", 35},
 	{GroupLayers, "a whole layer of each kind", 15},
@@ -115,8 +118,9 @@ type Row struct {
 type Env struct {
 	Dev    *vk.Device
 	Seed   uint64
-	Quick  bool         // the least that says something
-	Limits bench.Limits // measured before; zero if they could not be
+	Quick  bool          // the least that says something
+	Limits bench.Limits  // measured before; zero if they could not be
+	Share  time.Duration // after which it is to begin nothing more
 
 	result *Result
 	last   time.Time         // of the last row
@@ -198,8 +202,12 @@ func (c Check) run(ctx context.Context, e *Env) Result {
 	return r
 }
 
-// errNotRun is in the error of a check that could not be run, which is nobody's fault.
-var errNotRun = errors.New("not run")
+// errNotRun is in the error of a check that could not be run, which is no fault; errShare is that
+// of one whose share of the budget lasted for a part of it.
+var (
+	errNotRun = errors.New("not run")
+	errShare  = errors.New("its share of the budget lasted for some of its cases")
+)
 
 // judge makes a status of a check's error, rows and times.
 func (r *Result) judge(err error) {
@@ -215,6 +223,10 @@ func (r *Result) judge(err error) {
 		r.Status, r.Why = Wrong, r.Rows[failed].text()
 	case wrong >= 0:
 		r.Status, r.Why = Wrong, oneLine(r.Times[wrong].Detail)
+	case errors.Is(err, errShare):
+		if r.Status, r.Why = Right, oneLine(err.Error()); row(verify.Pass) < 0 {
+			r.Status = NotRun
+		}
 	case errors.Is(err, errNotRun) || errors.Is(err, vk.ErrMissingFeature):
 		r.Status, r.Why = NotRun, oneLine(err.Error())
 	case err != nil:

@@ -51,16 +51,16 @@ type groupView struct {
 	Counts      string
 }
 
-// Reason is why checks were not run, and which.
+// Reason is why checks were not run, or in part, and which.
 type Reason struct {
 	Why   string
 	Names []string
 }
 
-// Reasons are why checks were not run, in their order.
+// Reasons are why checks were not run, or in part, in their order.
 func (r *Report) Reasons() (list []Reason) {
 	for _, x := range r.Results {
-		if x.Status != NotRun {
+		if x.Status != NotRun && (x.Status != Right || x.Why == "") {
 			continue
 		}
 		i := slices.IndexFunc(list, func(y Reason) bool { return y.Why == x.Why })
@@ -95,7 +95,7 @@ func (r *Report) Verdict() string {
 		return "nothing is wrong, but not all ended in time (--timeout allows more): " + r.Counts("")
 	case r.Count("", Right) == 0:
 		return "nothing was run"
-	case r.Count("", NotRun) > 0:
+	case len(r.Reasons()) > 0:
 		return "all that was run is right: " + r.Counts("")
 	}
 	return "all is right: " + r.Counts("")

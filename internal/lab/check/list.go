@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/vkmla/vkmla/internal/lab/bench"
 	_ "github.com/vkmla/vkmla/internal/lab/layers" // the operation layer
@@ -15,12 +16,19 @@ import (
 )
 
 // All returns the checks, in the order in which they run: what is short and says much comes first.
-// Quick ones are the least that says something.
+// Quick ones are the least that says something; in each group they precede the others.
 func All(quick bool) []Check {
-	list := slices.Concat(limitChecks(), operationChecks(), layerChecks(quick), cutChecks(quick), timeChecks(true))
-	if !quick {
-		list = slices.Concat(list, timeChecks(false))
+	list := slices.Concat(limitChecks(), operationChecks(), layerChecks(true), cutChecks(true), timeChecks(true))
+	if quick {
+		return list
 	}
+	for _, c := range slices.Concat(layerChecks(false), cutChecks(false), timeChecks(false)) {
+		if _, ok := find(list, c.ID()); !ok {
+			list = append(list, c)
+		}
+	}
+	order := func(c Check) int { return slices.IndexFunc(Groups, func(g Group) bool { return g.Name == c.Group }) }
+	slices.SortStableFunc(list, func(a, b Check) int { return order(a) - order(b) })
 	return list
 }
 
@@ -87,7 +95,8 @@ func layerChecks(quick bool) (list []Check) {
 	return list
 }
 
-// operation checks an operation, or one case of it.
+// operation checks an operation, or one case of it, in one case at least and then for as long as
+// its share of the budget lasts.
 func operation(name, only string) func(ctx context.Context, e *Env) error {
 	return func(ctx context.Context, e *Env) error {
 		o := verify.Options{Ops: []string{name}, Seed: e.Seed, Best: e.Quick, Progress: func(done, total int, _, name string) {
@@ -98,7 +107,17 @@ func operation(name, only string) func(ctx context.Context, e *Env) error {
 		} else if e.Quick {
 			o.Most = quickCases
 		}
-		_, err := verify.Run(ctx, e.Dev, o, e.Row)
+		ctx, enough := context.WithCancelCause(ctx)
+		defer enough(nil)
+		start := time.Now()
+		_, err := verify.Run(ctx, e.Dev, o, func(r verify.Row) {
+			if e.Row(r); time.Since(start) > e.Share {
+				enough(errShare)
+			}
+		})
+		if errors.Is(context.Cause(ctx), errShare) {
+			return errShare
+		}
 		return err
 	}
 }

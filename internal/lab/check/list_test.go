@@ -1,6 +1,7 @@
 package check
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -40,8 +41,12 @@ func TestAll(t *testing.T) {
 			assert.Contains(t, c.About, thread)
 		}
 	}
+	begin := func(group string) int {
+		return slices.IndexFunc(All(false), func(c Check) bool { return c.Group == group })
+	}
 	quick := map[string]int{}
 	for _, c := range All(true) {
+		assert.Equal(t, c.ID(), All(false)[begin(c.Group)+quick[c.Group]].ID(), "quick ones come first")
 		assert.True(t, seen[c.ID()], c.ID())
 		quick[c.Group]++
 	}

@@ -3,6 +3,7 @@ package check
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/vkmla/vkmla/internal/lab/bench"
@@ -38,7 +39,7 @@ func Run(ctx context.Context, checks []Check, o Options, report *Report) {
 	if o.clock.now == nil {
 		o.clock = clock{time.Now, time.After}
 	}
-	s := &supervisor{ctx: ctx, o: o, report: report, end: o.clock.now().Add(o.Budget)}
+	s := &supervisor{ctx: ctx, o: o, checks: checks, report: report, end: o.clock.now().Add(o.Budget)}
 	for i, c := range checks {
 		if o.Doing != nil {
 			o.Doing(i, len(checks), c, "")
@@ -63,6 +64,7 @@ func Run(ctx context.Context, checks []Check, o Options, report *Report) {
 type supervisor struct {
 	ctx    context.Context
 	o      Options
+	checks []Check // the first is that of the report's first result
 	report *Report
 	end    time.Time // of the budget
 	worker *process
@@ -78,9 +80,30 @@ func notRun(format string, args ...any) Result {
 	return Result{Status: NotRun, Why: fmt.Sprintf(format, args...)}
 }
 
-// left returns what is left of the budget for a group.
+// left returns what is left of the budget for a group. Its first check may take half of what all
+// have, because a slow device needs more for one than a share: so no group is without a result.
 func (s *supervisor) left(group string) time.Duration {
-	return s.end.Sub(s.o.clock.now()) - s.o.Budget*time.Duration(reserved(group))/100
+	all := s.end.Sub(s.o.clock.now())
+	left := all - s.o.Budget*time.Duration(reserved(group))/100
+	if !slices.ContainsFunc(s.report.Results, func(r Result) bool { return r.Group == group }) {
+		left = max(left, all/2)
+	}
+	return left
+}
+
+// generous is how much more of its group's time than its part a check may take: most need less.
+const generous = 2
+
+// share returns the time after which a check is to begin no further case, so that the checks of its
+// group which come after it have some, too.
+func (s *supervisor) share(group string) time.Duration {
+	n := 0
+	for _, c := range s.checks[len(s.report.Results):] {
+		if c.Group == group {
+			n++
+		}
+	}
+	return generous * s.left(group) / time.Duration(max(n, generous))
 }
 
 // outOfTime says why checks of a group are not run, as the report and its readers group them.
@@ -196,7 +219,7 @@ func (s *supervisor) greet(p *process) (problem string) {
 // one has the worker run a check, and waits until it has ended or was ended.
 func (s *supervisor) one(c Check) Result {
 	w := s.worker
-	w.tell(order{Run: c.ID(), Limits: s.limits})
+	w.tell(order{Run: c.ID(), Limits: s.limits, Share: s.share(c.Group)})
 	silence, budget := s.o.clock.after(s.o.Silence), s.o.clock.after(s.left(c.Group))
 	interrupted := s.ctx.Done()
 	heard := w.listened(s.o.Silence)
@@ -231,7 +254,7 @@ func (s *supervisor) one(c Check) Result {
 				break
 			}
 			stop(Result{Status: TimedOut,
-				Why: fmt.Sprintf("nothing was heard of it for %v, see --timeout; it was at: %s", s.o.Silence, last)})
+				Why: fmt.Sprintf("nothing was heard of it for %v (--timeout allows more); it was at: %s", s.o.Silence, last)})
 			heard = w.listened(s.o.Grace)
 		case <-budget:
 			stop(notRun("%s in the middle of it", s.outOfTime(c.Group)))
@@ -256,6 +279,7 @@ func (s *supervisor) ended(r Result, m message, told Result) Result {
 		s.worker.end()
 		s.worker = nil
 		if r.Status = Crashed; m.Hung {
+			r.Why += " (--timeout allows more)"
 			r.Status, s.closed = TimedOut, "the device hung in "+r.Group+"/"+r.Name
 		}
 		return r
@@ -275,5 +299,6 @@ func (s *supervisor) hung(c Check, last string) Result {
 	s.worker = nil
 	s.closed = "the device hung in " + c.ID()
 	return Result{Status: TimedOut,
-		Why: fmt.Sprintf("%v after it was told to stop it had not; its process was ended (%s); it was at: %s", s.o.Grace, how, last)}
+		Why: fmt.Sprintf("%v after it was told to stop it had not; its process was ended (%s; --timeout allows more); it was at: %s",
+			s.o.Grace, how, last)}
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/bench"
 	"github.com/vkmla/vkmla/internal/lab/describe"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -217,6 +218,9 @@ func TestHang(t *testing.T) {
 	assert.Equal(t, []Status{Right, TimedOut, Right, TimedOut, NotRun, NotRun}, got)
 	assert.Contains(t, r.Results[1].Why, "nothing was heard of it for 30s")
 	assert.Contains(t, r.Results[3].Why, "it was at: waiting for a fence")
+	for _, i := range []int{1, 3} {
+		assert.Contains(t, r.Results[i].Why, "--timeout allows more")
+	}
 	assert.Equal(t, "the device hung in times/hang", r.Results[4].Why)
 	assert.False(t, r.Bad())
 	assert.True(t, r.Late())
@@ -224,7 +228,7 @@ func TestHang(t *testing.T) {
 
 	r = supervise(t, "", Options{}, limits{}, "hung", "right") // a wait that ended says so itself
 	assert.Equal(t, TimedOut, r.Results[0].Status)
-	assert.Contains(t, r.Results[0].Why, "its work does not end")
+	assert.Contains(t, r.Results[0].Why, "its work does not end (--timeout allows more)")
 	assert.Equal(t, "the device hung in times/hung", r.Results[1].Why)
 }
 
@@ -238,7 +242,8 @@ func TestBudget(t *testing.T) {
 	assert.False(t, r.Bad())
 }
 
-// TestShares holds that a group leaves to later ones their shares of the budget.
+// TestShares holds that a group leaves to later ones their shares of the budget, but for its first
+// check, and a check to later ones of its group theirs.
 func TestShares(t *testing.T) {
 	sum := 0
 	for _, g := range Groups {
@@ -247,10 +252,44 @@ func TestShares(t *testing.T) {
 	assert.Equal(t, 100, sum)
 	assert.Equal(t, []int{95, 25, 0}, []int{reserved(GroupLimits), reserved(GroupCuts), reserved(GroupTimes)})
 	now := clock{now: func() time.Time { return time.Unix(50, 0) }}
-	s := supervisor{ctx: t.Context(), o: Options{Budget: 100 * time.Second, clock: now}, end: time.Unix(100, 0)}
+	s := supervisor{ctx: t.Context(), o: Options{Budget: 100 * time.Second, clock: now}, end: time.Unix(100, 0), report: &Report{}}
+	assert.Equal(t, 25*time.Second, s.left(GroupOperations))
+	assert.Equal(t, 25*time.Second, s.left(GroupLayers))
+	for _, group := range []string{GroupOperations, GroupLayers, GroupTimes} {
+		s.checks = append(s.checks, Check{Group: group})
+		s.report.Results = append(s.report.Results, Result{Group: group})
+	}
 	assert.Equal(t, -10*time.Second, s.left(GroupOperations))
 	assert.Equal(t, 5*time.Second, s.left(GroupLayers))
 	assert.Equal(t, "the share of operations in the budget of 1m40s was used up", s.check(Check{Group: GroupOperations}).Why)
+
+	for range 5 {
+		s.checks = append(s.checks, Check{Group: GroupTimes})
+	}
+	assert.Equal(t, 20*time.Second, s.share(GroupTimes), "twice a fifth of 50 s")
+	s.checks = s.checks[:4]
+	assert.Equal(t, 50*time.Second, s.share(GroupTimes))
+}
+
+// TestShare holds that an operation runs one case, its smallest, however small its share is, and no
+// further one when it is over.
+func TestShare(t *testing.T) {
+	dev := testkit.Device(t)
+	c, ok := find(All(false), GroupOperations+"/get_compressed_slot_mapping")
+	require.True(t, ok)
+	run := func(share time.Duration) Result {
+		return c.run(t.Context(), &Env{Dev: dev, Seed: 1, Share: share, beat: func(string) {}})
+	}
+	all, one := run(time.Hour), run(0)
+	assert.Equal(t, Right, all.Status)
+	assert.Empty(t, all.Why)
+	assert.Greater(t, len(all.Rows), 1)
+	assert.Equal(t, Right, one.Status)
+	require.Len(t, one.Rows, 1)
+	assert.Equal(t, all.Rows[0].Row, one.Rows[0].Row)
+	r := Report{Results: []Result{one}}
+	assert.Equal(t, "all that was run is right: 1 right", r.Verdict())
+	assert.Equal(t, []Reason{{Why: errShare.Error(), Names: []string{c.Group + " " + c.Name}}}, r.Reasons())
 }
 
 // TestQuiet holds that a process that works is not taken for one that hangs, up to a limit.

@@ -17,9 +17,10 @@ import (
 
 // order is what the supervisor tells the worker, one object a line.
 type order struct {
-	Run    string       `json:"run,omitempty"` // the check of this ID
-	Limits bench.Limits `json:"limits"`        // for it
-	Stop   bool         `json:"stop,omitempty"`
+	Run    string        `json:"run,omitempty"` // the check of this ID
+	Limits bench.Limits  `json:"limits"`        // for it
+	Share  time.Duration `json:"share"`         // of the budget
+	Stop   bool          `json:"stop,omitempty"`
 }
 
 // message is what the worker tells the supervisor, one object a line.
@@ -184,7 +185,7 @@ func (w *worker) check(dev *vk.Device, c Check, x begun) error {
 		m.Lost, m.Hung, m.Stopped = errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrDeviceHung), errors.Is(err, context.Canceled)
 		return err
 	}
-	r := c.run(x.ctx, &Env{Dev: dev, Seed: w.o.Seed, Quick: w.o.Quick, Limits: x.Limits, beat: w.beats(), shared: &w.shared})
+	r := c.run(x.ctx, &Env{Dev: dev, Seed: w.o.Seed, Quick: w.o.Quick, Limits: x.Limits, Share: x.Share, beat: w.beats(), shared: &w.shared})
 	x.end()
 	// A check whose errors became rows does not return them.
 	m.Lost = m.Lost || strings.Contains(r.Why, vk.ErrDeviceLost.Error())

@@ -77,7 +77,7 @@ func starvedEngine(t *testing.T, cfg model.Config, records model.Records) {
 			if errors.Is(err, vk.ErrStarved) {
 				starved++
 				assert.ErrorContains(t, err, "gave up waiting for others")
-				assert.Less(t, time.Since(start), time.Minute)
+				assert.Less(t, time.Since(start), 15*time.Minute)
 				assert.Equal(t, at, a.Len(), "the session has grown")
 				assert.Empty(t, got[0].Out)
 				assert.NoError(t, d.Err(), "the device is as good as before")

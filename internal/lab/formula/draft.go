@@ -8,11 +8,11 @@ import (
 )
 
 // Draft computes a layer of a draft block of DeepSeek-V4 for a block of hidden states after those
-// of its context, [T, Hidden] each, and returns [T of the block][Hidden]. Keys of the context are of
-// what the model made of its tokens (see States). Every token of the block attends the window that
-// ends with the context, and the whole block.
+// of its context, [T, Hidden] each, and returns [T of the block][Hidden]. Keys of the context are
+// of what the model made of its tokens (see States). Every token of the block attends the window
+// that ends with the context, and the whole block.
 //
-// Source: DSparkAttention and get_dspark_topk_idxs in DeepSeek-V4-Flash-DSpark's inference/model.py.
+// Source: DSparkAttention, get_dspark_topk_idxs in DeepSeek-V4-Flash-DSpark's inference/model.py.
 func Draft(cfg model.Config, layer int, values map[string][]float32, in Inputs, context, block []float32) [][]float64 {
 	of := func(hidden []float32) *formula {
 		f := newFormula(cfg, layer, values, in, hidden)

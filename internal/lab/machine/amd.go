@@ -29,7 +29,15 @@ type program struct {
 	index  map[int]int // of code, by word
 	blocks map[int]int // words of blocks, by number
 	words  int
+	image  []uint32 // all words
 	faults []string
+}
+
+// Code returns the words of the program in RADV's listing of a kernel.
+func Code(text string) []uint32 {
+	p := program{index: map[int]int{}, blocks: map[int]int{}}
+	p.read(text)
+	return p.image
 }
 
 // AMD returns what is wrong in RADV's listing of a kernel, nothing if all is well:
@@ -76,7 +84,7 @@ func (p *program) read(text string) {
 			fmt.Sscanf(strings.TrimSpace(line), "(then repeated %d times)", &n) //nolint:errcheck // 0 then
 			for range n {
 				i := p.code[len(p.code)-1]
-				p.add(i.name, i.end-i.at)
+				p.add(i.name, p.image[i.at:i.end])
 			}
 		case line[0] == '\t' || line[0] == ' ', strings.HasPrefix(line, "(invalid"): // not disassembled
 			p.line(line)
@@ -93,15 +101,19 @@ func (p *program) line(line string) {
 		p.fault("%q has no code", line)
 		return
 	}
-	first, err := strconv.ParseUint(hex[0], 16, 32)
-	if err != nil {
-		p.fault("%q has no code", line)
-		return
+	words := make([]uint32, len(hex))
+	for i, x := range hex {
+		word, err := strconv.ParseUint(x, 16, 32)
+		if err != nil {
+			p.fault("%q has no code", line)
+			return
+		}
+		words[i] = uint32(word)
 	}
-	i := p.add(fields[0], len(hex))
+	i := p.add(fields[0], words)
 	switch {
 	case strings.HasPrefix(i.name, "s_branch"), strings.HasPrefix(i.name, "s_cbranch"):
-		i.to = i.at + 1 + int(int16(first)) // words from the next instruction
+		i.to = i.at + 1 + int(int16(words[0])) // words from the next instruction
 		if _, err := fmt.Sscanf(strings.Join(fields[1:], " "), "BB%d", &i.block); err != nil {
 			p.fault("word %d: %s names no block", i.at, i.name)
 		}
@@ -112,10 +124,11 @@ func (p *program) line(line string) {
 	}
 }
 
-func (p *program) add(name string, words int) *instruction {
+func (p *program) add(name string, words []uint32) *instruction {
 	p.index[p.words] = len(p.code)
-	p.code = append(p.code, instruction{name, p.words, p.words + words, -1, -1})
-	p.words += words
+	p.code = append(p.code, instruction{name, p.words, p.words + len(words), -1, -1})
+	p.words += len(words)
+	p.image = append(p.image, words...)
 	return &p.code[len(p.code)-1]
 }
 

@@ -42,6 +42,13 @@ BB5:
 	s_endpgm                                                    ; bfb00000
 `
 
+func TestCode(t *testing.T) {
+	code := Code(amd)
+	assert.Len(t, code, 18)
+	assert.Equal(t, []uint32{0xf4080100, 0xf8000000, 0xbe820080, 0x81028102}, code[:4])
+	assert.Equal(t, []uint32{0xbf800000, 0xbf800000}, code[11:13], "repeated")
+}
+
 func TestAMD(t *testing.T) {
 	holds(t, AMD, amd, []edit{
 		{"a block that was never emitted, before the first", "BB0:", "BB9:\nBB0:", "BB9 has no code: it is at the first word, BB1 is not"},

@@ -9,10 +9,12 @@ import (
 // Counts adds up what the waves of a program executed.
 type Counts struct {
 	Program        uint64            // as Fault.Code
+	Kernel         string            // as Fault.Kernel
 	Lanes          int               // of a wave
 	Launches       uint64            // 0: not counted
 	Groups, Waves  uint64            //
 	Instructions   map[string]uint64 // of waves, by Class
+	VectorClocks   uint64            // of vector units, see vectorClocks
 	SharedClocks   uint64            // of shared memory, a compute unit's 32 banks of 4 bytes
 	SharedLeast    uint64            // what these would be if no two lanes met in a bank
 	SharedAccesses uint64
@@ -32,6 +34,9 @@ const (
 	ClassLoads  = "scalar loads"
 	ClassFlow   = "flow" // branches, barriers, waiting
 )
+
+// Classes lists them.
+var Classes = []string{ClassMatrix, ClassDot, ClassVector, ClassSlow, ClassScalar, ClassLoads, ClassShared, ClassMemory, ClassFlow}
 
 // Class returns the class of an instruction.
 func Class(op string) string {
@@ -58,18 +63,44 @@ func Class(op string) string {
 	return ClassScalar
 }
 
+// vectorClocks returns the clocks that a vector unit of 32 lanes issues an instruction for, by
+// AMD's peak rates: four times as many for transcendental functions, and 256, with RDNA4 512 (of
+// E4M3 1024) operations of a matrix a clock.
+func vectorClocks(op string, lanes, gfx int) uint64 {
+	switch class := Class(op); {
+	case class == ClassMatrix && gfx < 12:
+		return 32
+	case class == ClassMatrix && strings.HasSuffix(op, "fp8_fp8"):
+		return 8
+	case class == ClassMatrix:
+		return 16
+	case class == ClassSlow:
+		return uint64(4 * lanes / 32)
+	case class == ClassVector || class == ClassDot:
+		return uint64(lanes / 32)
+	}
+	return 0
+}
+
 // Counted returns what was counted since the last call, by program; Machine.Count must be set.
 func (m *Machine) Counted() []Counts {
+	list := m.counted()
+	for i := range list {
+		list[i].Kernel = m.kernel(list[i].Program)
+	}
+	return list
+}
+
+func (m *Machine) counted() (list []Counts) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var list []Counts
 	for _, programs := range m.programs {
 		for _, p := range programs {
 			sum := Counts{Program: p.number, Lanes: p.lanes, Launches: p.launches, Instructions: map[string]uint64{}}
 			p.launches = 0
 			for _, k := range m.workers {
 				if t := k.tallies[p]; t != nil {
-					sum.add(t, p)
+					sum.add(t, p, m.gfx)
 				}
 				delete(k.tallies, p)
 			}
@@ -81,10 +112,11 @@ func (m *Machine) Counted() []Counts {
 	return list
 }
 
-func (c *Counts) add(t *tally, p *program) {
+func (c *Counts) add(t *tally, p *program, gfx int) {
 	for i, n := range t.runs {
 		if n > 0 {
 			c.Instructions[Class(p.insts[i].op)] += n
+			c.VectorClocks += n * vectorClocks(p.insts[i].op, p.lanes, gfx)
 		}
 	}
 	c.Groups += t.groups

@@ -50,6 +50,20 @@ func TestMoved(t *testing.T) {
 	assert.Equal(t, []uint64{516, 5}, []uint64{n.bytes, n.lines})
 }
 
+func TestVectorClocks(t *testing.T) {
+	for _, c := range []struct {
+		op         string
+		lanes, gfx int
+		clocks     uint64
+	}{
+		{"v_wmma_f32_16x16x16_f16", 32, 11, 32}, {"v_wmma_f32_16x16x16_bf16", 32, 12, 16}, {"v_wmma_f32_16x16x16_fp8_fp8", 32, 12, 8},
+		{"v_exp_f32", 32, 11, 4}, {"v_exp_f32", 64, 11, 8}, {"v_add_f32", 32, 10, 1}, {"v_dot2c_f32_f16", 64, 10, 2},
+		{"v_dual_mov_b32 :: v_dual_add_f32", 32, 11, 1}, {"ds_load_b64", 32, 11, 0}, {"s_barrier", 64, 10, 0},
+	} {
+		assert.Equal(t, c.clocks, vectorClocks(c.op, c.lanes, c.gfx), "%+v", c)
+	}
+}
+
 func TestClass(t *testing.T) {
 	for op, class := range map[string]string{
 		"v_wmma_f32_16x16x16_f16": ClassMatrix, "v_dot2c_f32_f16": ClassDot, "v_exp_f32": ClassSlow, "v_s_rcp_f32": ClassSlow,

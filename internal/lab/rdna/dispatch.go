@@ -11,6 +11,7 @@ import (
 // launch is one dispatch.
 type launch struct {
 	m       *Machine
+	number  uint64
 	prog    *program
 	user    []uint32 // the first scalar registers
 	ids     uint32   // which numbers of the workgroup follow them: x, y, z, and of the wave
@@ -39,7 +40,8 @@ func (q *queue) dispatch(n [3]uint32, initiator uint32) {
 // launch reads the registers of a dispatch.
 func (q *queue) launch(n [3]uint32, initiator uint32) (*launch, error) {
 	rsrc1, rsrc2 := q.reg(regRsrc1), q.reg(regRsrc2)
-	l := &launch{m: q.m, groups: n, ids: rsrc2 >> 7 & 15, shared: int(rsrc2>>15&0x1ff) * 512}
+	q.launches++
+	l := &launch{m: q.m, number: q.launches, groups: n, ids: rsrc2 >> 7 & 15, shared: int(rsrc2>>15&0x1ff) * 512}
 	lanes := 64
 	if initiator&waves32 != 0 {
 		lanes = 32
@@ -135,7 +137,7 @@ type worker struct {
 	l      *launch
 	waves  []*wave
 	shared shared
-	rng    *rand.Rand
+	order  rand.PCG
 	counts map[*program][]uint64 // how often each instruction ran
 	now    []uint64              // of the launch's program
 
@@ -144,7 +146,7 @@ type worker struct {
 }
 
 func newWorker(m *Machine) *worker {
-	return &worker{m: m, counts: map[*program][]uint64{}, tallies: map[*program]*tally{}, rng: rand.New(rand.NewPCG(m.Seed, 1))}
+	return &worker{m: m, counts: map[*program][]uint64{}, tallies: map[*program]*tally{}}
 }
 
 func (k *worker) begin(l *launch) {
@@ -190,9 +192,11 @@ func (k *worker) group(id [3]uint32) {
 			order[i] = n - 1 - i
 		}
 	}
+	k.order.Seed(l.m.Seed, l.number<<32^uint64(id[0]+id[1]<<10+id[2]<<20))
+	rng := rand.New(&k.order)
 	for left := n; left > 0 && !l.failed.Load(); {
 		if l.m.Order == Shuffled {
-			k.rng.Shuffle(n, func(i, j int) { order[i], order[j] = order[j], order[i] })
+			rng.Shuffle(n, func(i, j int) { order[i], order[j] = order[j], order[i] })
 		}
 		for _, i := range order {
 			w := k.waves[i]

@@ -89,6 +89,18 @@ func TestConditions(t *testing.T) {
 	}
 }
 
+// No kernel has matrices with waves of 64, whose registers hold them in another way.
+func TestMatrixOfWave64(t *testing.T) {
+	w, _ := testWave(11, 64)
+	w.prog.insts[0] = compile(11, 64, "v_wmma_f32_16x16x16_f16 v[32:35], v[0:7], v[8:15], v[32:35]", 0)
+	w.k.l, w.k.now = &launch{}, make([]uint64, 1)
+	w.run()
+	faults := w.k.m.Faults()
+	require.Len(t, faults, 1)
+	assert.Contains(t, faults[0].Error(), "matrices of waves of 64 are not known")
+	assert.Contains(t, faults[0].Error(), "v_wmma_f32_16x16x16_f16")
+}
+
 // What is not known is a fault that names the instruction, never a guess.
 func TestUnknown(t *testing.T) {
 	for _, text := range []string{
@@ -238,6 +250,40 @@ func TestLaunch(t *testing.T) {
 	set(regRsrc1, 0xf0<<12)
 	_, err = q.launch([3]uint32{1, 1, 1}, waves32)
 	assert.ErrorContains(t, err, "mode of floats 0xf0")
+}
+
+// TestIndirect reads the workgroups of a dispatch from memory, of a queue for compute only and of
+// one that draws too.
+func TestIndirect(t *testing.T) {
+	m := &Machine{seen: map[Fault]bool{}, programs: map[uint64][]*program{}, gfx: 11, Count: true}
+	m.queue = queue{m: m, regs: map[uint32]uint32{}}
+	code := []uint32{1, 2, 3, 4}
+	m.memory.put(span{1 << 16, 16, unsafe.Pointer(&code[0])})
+	m.programs[wide(1, 2)^wide(4, 3)^32] = []*program{{number: 1, lanes: 32, image: code,
+		insts: []inst{{run: func(w *wave) { w.paused, w.ended = true, true }, words: 1}}}}
+	for at, x := range map[uint32]uint32{regCode: 1 << 8, regRsrc1: floatMode << 12, regThreads: 32, regThreads + 4: 1, regThreads + 8: 1} {
+		m.queue.regs[(at-shRegs)/4] = x
+	}
+	groups := []uint32{9, 5, 2, 3, 9}
+	m.memory.put(span{1 << 17, 20, unsafe.Pointer(&groups[0])})
+	groupsOf := func(op uint32, data ...uint32) uint64 {
+		require.True(t, m.queue.packet(op, data))
+		n := m.Counted()
+		if len(n) == 0 {
+			return 0
+		}
+		return n[0].Groups
+	}
+	assert.Equal(t, uint64(30), groupsOf(pktDispatchIndirect, 1<<17+4, 0, waves32|startAtZero))
+	assert.Zero(t, groupsOf(pktSetBase, 1, 1<<17, 0))
+	assert.Equal(t, uint64(30), groupsOf(pktDispatchIndirect, 4, waves32|startAtZero))
+	groups[2] = 0
+	assert.Zero(t, groupsOf(pktDispatchIndirect, 4, waves32|startAtZero))
+	assert.Empty(t, m.Faults())
+	assert.Zero(t, groupsOf(pktDispatchIndirect, 64, waves32|startAtZero))
+	faults := m.Faults()
+	require.Len(t, faults, 1)
+	assert.Equal(t, "rdna: arguments of an indirect dispatch outside all memory: 0x20040", faults[0].Error())
 }
 
 func TestMemory(t *testing.T) {

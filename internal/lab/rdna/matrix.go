@@ -15,7 +15,10 @@ func (c compiler) matrix(l line) (step, error) {
 		"bf16":    func(w *wave, reg, lane, at int) float32 { return asFloat(w.v[reg+at/2][lane] >> (16 * (at & 1)) << 16) },
 		"fp8_fp8": func(w *wave, reg, lane, at int) float32 { return fromE4M3(w.v[reg+at/4][lane] >> (8 * (at & 3)) & 255) },
 	}[strings.TrimPrefix(l.op, "v_wmma_f32_16x16x16_")]
-	if read == nil || len(l.args) != 4 || c.size != 32 || len(l.mods) > 0 || c.gfx < 11 {
+	if c.size != 32 {
+		return nil, fmt.Errorf("matrices of waves of %d are not known", c.size)
+	}
+	if read == nil || len(l.args) != 4 || len(l.mods) > 0 || c.gfx < 11 {
 		return nil, fmt.Errorf("matrices that are not known")
 	}
 	d, a, b, add := l.args[0].reg, l.args[1].reg, l.args[2].reg, l.args[3]

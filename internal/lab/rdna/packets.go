@@ -51,6 +51,8 @@ type queue struct {
 	m    *Machine
 	regs map[uint32]uint32 // by word from shRegs
 	base uint64            // of arguments of indirect dispatches
+
+	launches uint64
 }
 
 func (q *queue) reg(at uint32) uint32 { return q.regs[(at-shRegs)/4] }

@@ -12,14 +12,14 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// turned runs testdata/planted.comp on 320 of 384 numbers.
-func turned(t *testing.T, dev *vk.Device, fault uint32) []uint32 {
+// turned runs testdata/planted.comp on 320 of 384 numbers, in some pieces.
+func turned(t *testing.T, dev *vk.Device, fault uint32, pieces int) []uint32 {
 	t.Helper()
 	const n, room = 320, 384
 	module, err := os.ReadFile("testdata/planted.spv")
 	require.NoError(t, err)
 	k, err := dev.Kernel(vk.KernelSpec{Name: "planted", SPIRV: module, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 4,
-		Constants: []uint32{fault}})
+		Constants: []uint32{fault}, Divisible: true})
 	require.NoError(t, err)
 	buffer := func(words int) *vk.Buffer {
 		b, err := dev.NewBuffer(vk.BufferSpec{Label: "planted", Size: uint64(4 * words)})
@@ -35,10 +35,13 @@ func turned(t *testing.T, dev *vk.Device, fault uint32) []uint32 {
 	require.NoError(t, dev.Upload(t.Context(), in.Whole(), bytes[:4*n]))
 	rec, err := dev.NewRecorder()
 	require.NoError(t, err)
+	require.NoError(t, rec.SplitEach())
+	require.NoError(t, rec.Divide(vk.Pieces{Of: map[int]int{0: pieces}}))
 	require.NoError(t, rec.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{3, 1, 1}, Bind: []vk.View{in.Whole(), out.Whole()},
 		Push: binary.LittleEndian.AppendUint32(nil, n)}))
 	cmd, err := rec.End()
 	require.NoError(t, err)
+	require.Equal(t, pieces, cmd.Parts())
 	require.NoError(t, cmd.Run(t.Context()))
 	require.NoError(t, cmd.Close())
 	require.NoError(t, dev.Download(t.Context(), bytes, out.Whole()))
@@ -55,11 +58,13 @@ func TestPlanted(t *testing.T) {
 	defer func(o rdna.Order) { gpu.Order = o }(gpu.Order)
 	for _, order := range []rdna.Order{rdna.Forward, rdna.Backward, rdna.Shuffled} {
 		gpu.Order = order
-		got := turned(t, dev, 0)
-		assert.Empty(t, gpu.Faults())
-		assert.Equal(t, []uint32{1127, 1000, 1128 + 127}, []uint32{got[0], got[127], got[128]})
+		for _, pieces := range []int{1, 3} {
+			got := turned(t, dev, 0, pieces)
+			assert.Empty(t, gpu.Faults())
+			assert.Equal(t, []uint32{1127, 1000, 1128 + 127}, []uint32{got[0], got[127], got[128]}, "%d pieces", pieces)
+		}
 
-		turned(t, dev, 1)
+		turned(t, dev, 1, 1)
 		faults := gpu.Faults()
 		require.NotEmpty(t, faults)
 		f := faults[0]
@@ -68,15 +73,41 @@ func TestPlanted(t *testing.T) {
 		assert.Regexp(t, `ds_(store|write)_b32 .*`, both)
 		assert.Regexp(t, `ds_(load|read)_b32 .*`, both)
 
-		turned(t, dev, 2)
+		turned(t, dev, 2, 3)
 		faults = gpu.Faults()
 		require.Len(t, faults, 1)
-		assert.Equal(t, "a read of 4 bytes beyond a buffer of 1280", faults[0].What)
-		assert.Equal(t, uint64(1280), faults[0].Address)
-		assert.Regexp(t, `buffer_load_(b32|dword) `, faults[0].Text)
+		f = faults[0]
+		assert.Equal(t, "a read of 4 bytes beyond a buffer of 1280", f.What)
+		assert.Equal(t, uint64(1280), f.Address)
+		assert.Regexp(t, `buffer_load_(b32|dword) `, f.Text)
+		assert.Equal(t, [3]uint32{2, 0, 0}, f.Group)
+		assert.Regexp(t, `: 0x500, by "buffer_load_.*" at byte 0x[0-9a-f]+ of program [0-9]+, planted\[2\], in dispatch [0-9]+, `+
+			`workgroup \[2 0 0\], wave [1-3]$`, f.Error())
 
-		got = turned(t, dev, 3)
+		got := turned(t, dev, 3, 1)
 		assert.Empty(t, gpu.Faults())
 		assert.Equal(t, []uint32{0xffffffff, 1000}, []uint32{got[0], got[127]}, "shared memory that was not written")
 	}
+}
+
+// TestOrders sees which of two waves wrote a word last: the second in their own order, the first in
+// the reverse, and either, as the seed says, where they are shuffled.
+func TestOrders(t *testing.T) {
+	gpu, dev := emulated(t)
+	defer func(o rdna.Order, seed uint64) { gpu.Order, gpu.Seed = o, seed }(gpu.Order, gpu.Seed)
+	last := func(order rdna.Order, seed uint64) uint32 {
+		gpu.Order, gpu.Seed = order, seed
+		got := turned(t, dev, 4, 1)
+		faults := gpu.Faults()
+		require.NotEmpty(t, faults)
+		assert.Equal(t, "a race in shared memory", faults[0].What)
+		return got[0]
+	}
+	assert.Equal(t, uint32(64), last(rdna.Forward, 0))
+	assert.Equal(t, uint32(0), last(rdna.Backward, 0))
+	seen := map[uint32]bool{}
+	for seed := range uint64(16) {
+		seen[last(rdna.Shuffled, seed)] = true
+	}
+	assert.Equal(t, map[uint32]bool{0: true, 64: true}, seen)
 }

@@ -37,6 +37,9 @@ type Machine struct {
 	Order Order
 	Seed  uint64
 	Count bool // what Counted returns
+	// Name returns the name of the kernel that begins with some words of code, "" if none does;
+	// nil: programs have their number only.
+	Name func(code []uint32) string
 
 	cpu    string
 	gfx    int // 10, 11, 12
@@ -85,15 +88,24 @@ type Fault struct {
 	What    string
 	Address uint64 // in memory, shared memory, or of the packet
 	Code    uint64 // the program's number, 0 outside of any
+	Kernel  string // its name, if Machine.Name knows it
 	At      int    // of the instruction, bytes from the program's first
 	Text    string // the instruction
 	Other   string // for a race, the other one
+
+	Dispatch uint64    // counted from 1
+	Group    [3]uint32 // workgroup
+	Wave     int       // of the workgroup
 }
 
 func (f Fault) Error() string {
 	s := fmt.Sprintf("rdna: %s: %#x", f.What, f.Address)
 	if f.Text != "" {
 		s += fmt.Sprintf(", by %q at byte %#x of program %d", f.Text, f.At, f.Code)
+		if f.Kernel != "" {
+			s += ", " + f.Kernel
+		}
+		s += fmt.Sprintf(", in dispatch %d, workgroup %d, wave %d", f.Dispatch, f.Group, f.Wave)
 	}
 	if f.Other != "" {
 		s += ", the other by " + f.Other
@@ -109,7 +121,7 @@ func (m *Machine) fault(f Fault) {
 	defer m.faultsMu.Unlock()
 	key := f
 	if f.Text != "" {
-		key.Address = 0
+		key.Address, key.Dispatch, key.Group, key.Wave = 0, 0, [3]uint32{}, 0
 	}
 	if !m.seen[key] && len(m.faults) < mostFaults {
 		m.seen[key] = true
@@ -120,11 +132,32 @@ func (m *Machine) fault(f Fault) {
 // Faults returns the faults since the last call, each instruction's once.
 func (m *Machine) Faults() []Fault {
 	m.faultsMu.Lock()
-	defer m.faultsMu.Unlock()
 	list := m.faults
 	m.faults = nil
 	clear(m.seen)
+	m.faultsMu.Unlock()
+	for i := range list {
+		list[i].Kernel = m.kernel(list[i].Code)
+	}
 	return list
+}
+
+// kernel returns the name of a program's kernel.
+func (m *Machine) kernel(number uint64) string {
+	if m.Name == nil || number == 0 {
+		return ""
+	}
+	m.mu.Lock()
+	var code []uint32
+	for _, list := range m.programs {
+		for _, p := range list {
+			if p.number == number {
+				code = p.image
+			}
+		}
+	}
+	m.mu.Unlock()
+	return m.Name(code)
 }
 
 func (m *Machine) mapped(address, size uint64, host unsafe.Pointer) {

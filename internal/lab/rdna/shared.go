@@ -92,9 +92,8 @@ func (w *wave) race(u *use, at int, mask, kind uint8) {
 }
 
 func (w *wave) raced(at, other int) {
-	x := w.prog.insts
-	w.k.m.fault(Fault{What: "a race in shared memory", Address: uint64(at), Code: w.prog.number, At: 4 * w.at, Text: x[w.at].text,
-		Other: fmt.Sprintf("%q at byte %#x", x[other].text, 4*other)})
+	w.report(Fault{What: "a race in shared memory", Address: uint64(at),
+		Other: fmt.Sprintf("%q at byte %#x", w.prog.insts[other].text, 4*other)})
 }
 
 // sharedOp compiles ds instructions.

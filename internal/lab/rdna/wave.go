@@ -12,6 +12,7 @@ type lanes [64]uint32
 type wave struct {
 	k      *worker
 	prog   *program
+	group  [3]uint32
 	number int
 	size   int    // lanes
 	all    uint64 // a bit for each of them
@@ -36,7 +37,7 @@ const unwritten = 0xffffffff
 // begin makes a wave ready for its workgroup.
 func (w *wave) begin(k *worker, id [3]uint32, number int, threads [3]uint32) {
 	l := k.l
-	w.k, w.prog, w.number, w.size = k, l.prog, number, l.prog.lanes
+	w.k, w.prog, w.group, w.number, w.size = k, l.prog, id, number, l.prog.lanes
 	w.all = ^uint64(0) >> (64 - w.size)
 	w.pc, w.paused, w.ended, w.epoch, w.steps, w.scc = 0, false, false, 0, 0, false
 	w.view = view{all: l.m.memory}
@@ -112,7 +113,16 @@ func (w *wave) caught() {
 
 // fault reports something about the instruction that runs.
 func (w *wave) fault(what string, address uint64) {
-	w.k.m.fault(Fault{What: what, Address: address, Code: w.prog.number, At: 4 * w.at, Text: w.prog.insts[w.at].text})
+	w.report(Fault{What: what, Address: address})
+}
+
+// report adds to a fault where the wave is.
+func (w *wave) report(f Fault) {
+	f.Code, f.At, f.Text, f.Group, f.Wave = w.prog.number, 4*w.at, w.prog.insts[w.at].text, w.group, w.number
+	if w.k.l != nil {
+		f.Dispatch = w.k.l.number
+	}
+	w.k.m.fault(f)
 }
 
 // exec is a bit for each lane that takes part.

@@ -98,7 +98,7 @@ func TestDraftMistakes(t *testing.T) {
 	defer func() { assert.NoError(t, l.Close()) }()
 	i := slices.IndexFunc(scenarios, func(s Scenario) bool { return s.Name == nameDraftBlock })
 	require.NoError(t, scenarios[i].Run(t.Context(), l))
-	for name, m := range map[string]draftMistake{"states before target layers": statesBefore, "own keys": ownKeys, "a causal mask": causal} {
+	for name, m := range map[string]draftMistake{"states before targets": statesBefore, "own keys": ownKeys, "a causal mask": causal} {
 		l.spoil.draft = m
 		err := scenarios[i].Run(t.Context(), l)
 		assert.ErrorIs(t, err, errResult, name)

@@ -131,7 +131,10 @@ func open() {
 		return
 	}
 	fmt.Fprintf(os.Stderr, "testkit: %s, %s %s, %s\n", a.Name, a.DriverName, a.DriverInfo, validationNames[v])
-	shared.dev, shared.err = a.Open(vk.DeviceOptions{})
+	shared.dev, shared.err = a.Open(vk.DeviceOptions{Listings: shared.gpu != nil})
+	if shared.gpu != nil {
+		nameKernels(shared.gpu, shared.dev)
+	}
 }
 
 var validationNames = map[vk.Validation]string{

@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
+	"github.com/vkmla/vkmla/internal/lab/machine"
 	"github.com/vkmla/vkmla/internal/lab/rdna"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // EmulateEnv names a GPU to emulate.
@@ -29,6 +32,24 @@ func emulate() error {
 	m, err := rdna.Attach(gpu)
 	shared.gpu = m
 	return err
+}
+
+// nameKernels has the emulated GPU name kernels by their code.
+func nameKernels(gpu *rdna.Machine, dev *vk.Device) {
+	gpu.Name = func(code []uint32) string {
+		for _, k := range dev.Kernels() {
+			list, _ := dev.Listings(k)
+			for _, x := range list {
+				if x.Name != "Assembly" {
+					continue
+				}
+				if words := machine.Code(x.Text); len(words) >= len(code) && slices.Equal(words[:len(code)], code) {
+					return fmt.Sprintf("%s%d", k.Name(), k.Constants())
+				}
+			}
+		}
+		return ""
+	}
 }
 
 // Emulated returns the emulated GPU that tests run on, or nil.

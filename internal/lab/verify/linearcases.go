@@ -19,10 +19,11 @@ const FloorTokens = 128
 // WeightFormats are the formats that products and layers are timed with. The projections of
 // the compressors and the indexer's weights of heads are bf16 in all of them, as in released
 // checkpoints.
-var WeightFormats = []string{"bf16", "fp8", "nvfp4", "q8_0"}
+var WeightFormats = []string{"bf16", "fp8", "nvfp4", "q8_0", "q4_k"}
 
 var timedFormats = map[string]projection.Format{
 	"bf16": projection.FormatBF16, "fp8": projection.FormatFP8, "nvfp4": projection.FormatNVFP4, "q8_0": projection.FormatQ8_0,
+	"q4_k": projection.FormatQ4K,
 }
 
 // linearSizes returns the products that the options name, in all formats.
@@ -90,6 +91,22 @@ func largeWeights(rng *rand.Rand, in Arrays, f projection.Format, rows, k int) {
 		for i := range in["w_scale"].Data {
 			if in["w_scale"].Data[i] = byte(rng.Uint32()); i%2 == 1 {
 				in["w_scale"].Data[i] = 0x3C | in["w_scale"].Data[i]&3
+			}
+		}
+		in["row_scale"] = vectors.FromF32(slices.Repeat([]float32{float32(size / deviation)}, rows), rows)
+	case projection.FormatQ4K:
+		const deviation = 222 // of codes 0 to 15, less 7.5, times scales of 32 to 63
+		for i := range pattern {
+			pattern[i] = byte(rng.Uint32())
+		}
+		in["w"], in["w_scale"] = vectors.New(vectors.U8, rows, k/2), vectors.New(vectors.U32, rows, k/64)
+		for words := in["w_scale"].Data; len(words) > 0; words = words[16:] {
+			copy(words, []byte{0, 0x3C, 0x80, 0x47}) // f16: 1, and 7.5
+			for i := range 8 {
+				words[4+i] = 0x11 * byte(rng.UintN(16))
+			}
+			for i := range 4 {
+				words[12+i] = [2]byte{0xAA, 0xFF}[rng.UintN(2)]
 			}
 		}
 		in["row_scale"] = vectors.FromF32(slices.Repeat([]float32{float32(size / deviation)}, rows), rows)

@@ -26,7 +26,7 @@ var weightFormats = []projection.Format{
 	projection.FormatBF16, projection.FormatFP8F32, projection.FormatFP8, projection.FormatNVFP4}
 
 // blockFormats are those of GGUF's blocks.
-var blockFormats = []projection.Format{projection.FormatQ8_0}
+var blockFormats = []projection.Format{projection.FormatQ8_0, projection.FormatQ4K}
 
 // smallBlock is the side of FormatFP8x32.
 const smallBlock = 32
@@ -497,7 +497,8 @@ func randomWeights(rng *rand.Rand, s linearShape, f projection.Format, in Arrays
 }
 
 // blockHead are the bytes of a block of GGUF, and its f16 scales, two bytes each from the first on.
-var blockHead = map[projection.Format]struct{ bytes, scales int }{projection.FormatQ8_0: {34, 1}}
+var blockHead = map[projection.Format]struct{ bytes, scales int }{
+	projection.FormatQ8_0: {34, 1}, projection.FormatQ4K: {144, 2}}
 
 // randomBlockWeights makes weights of blocks with random codes. Of wide ones scales are 0,
 // subnormal and huge, too.
@@ -530,7 +531,7 @@ func randomBlockWeights(rng *rand.Rand, s linearShape, f projection.Format, in A
 		data, scales = append(data, d...), append(scales, c...)
 	}
 	typed := func(t tensor.Tensor, bytes []byte) Array {
-		of := map[tensor.DType]vectors.Type{tensor.U8: vectors.U8, tensor.F16: vectors.U16}[t.DType]
+		of := map[tensor.DType]vectors.Type{tensor.U8: vectors.U8, tensor.F16: vectors.U16, tensor.U32: vectors.U32}[t.DType]
 		return Array{Type: of, Shape: []int{rows, t.Shape[1]}, Data: bytes}
 	}
 	in["w"], in["w_scale"], in["row_scale"] = typed(is.Data, data), typed(is.Scale, scales), vectors.FromF32(factors, rows)

@@ -384,6 +384,16 @@ func (p *plan) variants(op Op) []vk.Variant {
 	return vs
 }
 
+// size returns how many numbers a case has.
+func size(c Case) (n int) {
+	for _, a := range c.In {
+		n += a.Len()
+	}
+	return n
+}
+
+// random adds the random cases of each operation, the smallest first: a device may be too slow for
+// the others.
 func (p *plan) random() {
 	for _, name := range slices.Sorted(maps.Keys(p.opts.known)) {
 		if !want(p.opts.Ops, name, p.seenOp) {
@@ -403,6 +413,7 @@ func (p *plan) random() {
 			}
 			cases = few
 		}
+		slices.SortStableFunc(cases, func(a, b Case) int { return size(a) - size(b) })
 		for _, c := range cases {
 			if !p.wantCase(name, c.Name) {
 				continue
