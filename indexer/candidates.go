@@ -120,14 +120,21 @@ func (o *Candidates) ScratchBytes(t, n int) uint64 {
 // lists, as there, it is
 //
 //	R * S/block * 4  +  R * 4  +  R * (L * k' * 8 + 16)
+//
+// Where S is less than the entries of k blocks, a round has as many of these, and fewer rows: then
+// its own scores and lists are in the sum, too.
 func CandidateScratchBytes(tokens, k, block int) uint64 {
 	if tokens < 1 {
 		return 0
 	}
 	rows := selectTile(tokens, candidateRows(SelectRows, k, block))
-	blocks := SelectSegment(rows) / max(block, 1)
+	segment := max(SelectSegment(rows), opkit.RoundUp(k*block, 64))
+	blocks, own := segment/max(block, 1), uint64(0)
+	if usual := selectTile(tokens, SelectRows); rows != usual || segment != SelectSegment(usual) {
+		own = selectScratch(rows, segment, mostLists(rows, segment), MaxK)
+	}
 	scores, counts := tensor.Need(tensor.F32, rows, blocks), tensor.Need(tensor.I32, rows)
-	return scores + counts + tensor.Need(tensor.U8, int(listBytes(rows, mostLists(rows, blocks), k)))
+	return own + scores + counts + tensor.Need(tensor.U8, int(listBytes(rows, mostLists(rows, blocks), k)))
 }
 
 // Record checks the arguments and records the launches.

@@ -408,7 +408,8 @@ func (o *Logits) checkBlocks(op string, t int, a LogitsArgs) error {
 	if slots := uint64(a.BlockTable.Shape[1]) * uint64(o.cfg.Page); slots > 1<<31 {
 		return pkg.Wrong(op, "BlockTable", a.BlockTable, "at most 2^31 slots of a request, not %d", slots)
 	}
-	if most := o.cfg.Blocks * o.cfg.Block; a.First+a.Out.Shape[1] > most {
+	// In whole fours, as rows of scores are.
+	if most := opkit.RoundUp(o.cfg.Blocks*o.cfg.Block, 4); a.First+a.Out.Shape[1] > most {
 		return pkg.Wrong(op, "Out", a.Out, "at most %d columns, the entries of %d blocks", most, o.cfg.Blocks)
 	}
 	return pkg.Check(op, "Blocks", a.Blocks, tensor.I32, t, o.cfg.Blocks)
