@@ -254,17 +254,11 @@ func TestGatheredArguments(t *testing.T) {
 		Workspace: r.Out(tensor.BF16, 32, attention.D), Scratch: scratch(r, op.ScratchBytes(3)), Pieces: 2}
 	require.NoError(t, r.Err())
 	for name, change := range map[string]func(*attention.GatheredArgs){
-		"Q":                 func(a *attention.GatheredArgs) { a.Q.DType = tensor.F32 },
-		"Positions":         func(a *attention.GatheredArgs) { a.Positions = tensor.Tensor{} },
-		"Plan.Places":       func(a *attention.GatheredArgs) { a.Plan.Places = tensor.Tensor{} },
 		"Plan.Heads":        func(a *attention.GatheredArgs) { a.Plan.Heads.Shape = []int{4, 2} },
-		"Plan.Runs":         func(a *attention.GatheredArgs) { a.Plan.Runs = tensor.Tensor{} },
 		"Workspace":         func(a *attention.GatheredArgs) { a.Workspace = a.Workspace.Rows(0, 31) },
-		"Slots":             func(a *attention.GatheredArgs) { a.Slots = tensor.Tensor{} },
 		"TopK":              func(a *attention.GatheredArgs) { a.TopK.Shape = []int{4, 3} },
 		"Pieces":            func(a *attention.GatheredArgs) { a.Pieces = 3 },
 		"Scratch":           func(a *attention.GatheredArgs) { a.Scratch.Size = 16 },
-		"Table":             func(a *attention.GatheredArgs) { a.Window.Table = tensor.Tensor{} },
 		"Page":              func(a *attention.GatheredArgs) { a.Compressed.Cache = cache.KVCache{} },
 		"Cache.Layout.Page": func(a *attention.GatheredArgs) { a.Compressed.Cache = a.Window.Cache },
 	} {

@@ -168,11 +168,7 @@ func TestPrefillArguments(t *testing.T) {
 		"Q":         func(a *attention.PrefillArgs) { a.Q = shape(a.Q, 3, 2, 256) },
 		"KV":        func(a *attention.PrefillArgs) { a.KV.Shape = []int{5, 1, attention.D} },
 		"Indices":   func(a *attention.PrefillArgs) { a.Indices = shape(a.Indices, 2, 60) },
-		"Lens":      func(a *attention.PrefillArgs) { a.Lens = shape(a.Lens, 2) },
-		"Sink":      func(a *attention.PrefillArgs) { a.Sink = shape(a.Sink, 1) },
-		"Out":       func(a *attention.PrefillArgs) { a.Out = tensor.Tensor{} },
 		"MaxLogits": func(a *attention.PrefillArgs) { a.MaxLogits = shape(a.MaxLogits, 6) },
-		"LSE":       func(a *attention.PrefillArgs) { a.LSE.DType = tensor.BF16 },
 		"Scratch":   func(a *attention.PrefillArgs) { a.Scratch.Size = 16 },
 	} {
 		a := good

@@ -238,26 +238,14 @@ func TestCompressArguments(t *testing.T) {
 		return func(rec *vk.Recorder) error { return main.compress.Record(rec, a) }
 	}
 	refuses(t, dev, mc.kv.Pool, map[string]func(*vk.Recorder) error{
-		"no positions":   with(func(a *cache.CompressArgs) { a.Positions = tensor.Tensor{} }),
-		"few positions":  with(func(a *cache.CompressArgs) { a.Positions.Shape = []int{8} }),
-		"position type":  with(func(a *cache.CompressArgs) { a.Positions.DType = tensor.F32 }),
-		"no requests":    with(func(a *cache.CompressArgs) { a.TokenToReq = tensor.Tensor{} }),
-		"no state slots": with(func(a *cache.CompressArgs) { a.StateSlots = tensor.Tensor{} }),
-		"few slots":      with(func(a *cache.CompressArgs) { a.Slots.Shape = []int{3} }),
-		"slot type":      with(func(a *cache.CompressArgs) { a.Slots.DType = tensor.I32 }),
-		"no state":       with(func(a *cache.CompressArgs) { a.State = cache.StateCache{} }),
-		"other state":    with(func(a *cache.CompressArgs) { a.State = ic.state }),
-		"state stride":   with(func(a *cache.CompressArgs) { a.State.Layout.Stride += 8 }),
+		"few slots":    with(func(a *cache.CompressArgs) { a.Slots.Shape = []int{3} }),
+		"other state":  with(func(a *cache.CompressArgs) { a.State = ic.state }),
+		"state stride": with(func(a *cache.CompressArgs) { a.State.Layout.Stride += 8 }),
 		"state offset": with(func(a *cache.CompressArgs) {
 			a.State.Pool.Offset, a.State.Pool.Shape = 8, []int{1, a.State.Layout.Stride}
 		}),
-		"no table":       with(func(a *cache.CompressArgs) { a.StateTable = tensor.Tensor{} }),
 		"empty table":    with(func(a *cache.CompressArgs) { a.StateTable.Shape = []int{1, 0} }),
-		"norm type":      with(func(a *cache.CompressArgs) { a.Norm.DType = tensor.I32 }),
-		"norm shape":     with(func(a *cache.CompressArgs) { a.Norm.Shape = []int{128} }),
-		"no rotation":    with(func(a *cache.CompressArgs) { a.CosSin = tensor.Tensor{} }),
 		"empty rotation": with(func(a *cache.CompressArgs) { a.CosSin.Shape = []int{0, 64} }),
-		"no cache":       with(func(a *cache.CompressArgs) { a.Cache = cache.KVCache{} }),
 		"page size":      with(func(a *cache.CompressArgs) { a.Cache.Layout.Page = 2 }),
 	})
 	keyed := func(change func(*cache.CompressArgs)) func(*vk.Recorder) error {
@@ -266,11 +254,10 @@ func TestCompressArguments(t *testing.T) {
 		return func(rec *vk.Recorder) error { return index.compress.Record(rec, a) }
 	}
 	refuses(t, dev, ic.keys.Pool, map[string]func(*vk.Recorder) error{
-		"no keys": keyed(func(a *cache.CompressArgs) { a.Keys = cache.IndexKeyCache{} }),
-		"format":  keyed(func(a *cache.CompressArgs) { a.Keys.Layout.Format = cache.IndexKeyMXFP4 }),
-		"page":    keyed(func(a *cache.CompressArgs) { a.Keys.Layout.Page = 16 }),
-		"stride":  keyed(func(a *cache.CompressArgs) { a.Keys.Layout.Stride = 8448 }),
-		"short":   keyed(func(a *cache.CompressArgs) { a.Keys.Layout.Stride = 8432 }),
+		"format": keyed(func(a *cache.CompressArgs) { a.Keys.Layout.Format = cache.IndexKeyMXFP4 }),
+		"page":   keyed(func(a *cache.CompressArgs) { a.Keys.Layout.Page = 16 }),
+		"stride": keyed(func(a *cache.CompressArgs) { a.Keys.Layout.Stride = 8448 }),
+		"short":  keyed(func(a *cache.CompressArgs) { a.Keys.Layout.Stride = 8432 }),
 	})
 	// No tokens: nothing to do, and that is no error.
 	none := good(main, mc)

@@ -34,18 +34,8 @@ func TestGatherArguments(t *testing.T) {
 		return func(rec *vk.Recorder) error { return op.Record(rec, a) }
 	}
 	refuses(t, dev, out, map[string]func(*vk.Recorder) error{
-		"no out":        with(func(a *cache.GatherArgs) { a.Out = tensor.Tensor{} }),
-		"out type":      with(func(a *cache.GatherArgs) { a.Out.DType = tensor.F16 }),
-		"out shape":     with(func(a *cache.GatherArgs) { a.Out.Shape = []int{8, cache.D} }),
-		"no lens":       with(func(a *cache.GatherArgs) { a.SeqLens = tensor.Tensor{} }),
-		"lens shape":    with(func(a *cache.GatherArgs) { a.SeqLens.Shape = []int{1} }),
-		"gather lens":   with(func(a *cache.GatherArgs) { a.GatherLens.Shape = []int{1} }),
-		"gather type":   with(func(a *cache.GatherArgs) { a.GatherLens.DType = tensor.U32 }),
-		"no table":      with(func(a *cache.GatherArgs) { a.Table = tensor.Tensor{} }),
-		"table shape":   with(func(a *cache.GatherArgs) { a.Table.Shape = []int{1, 2} }),
 		"offset":        with(func(a *cache.GatherArgs) { a.Offset = 5 }),
 		"offset -1":     with(func(a *cache.GatherArgs) { a.Offset = -1 }),
-		"no cache":      with(func(a *cache.GatherArgs) { a.Cache = cache.KVCache{} }),
 		"pages of 64":   with(func(a *cache.GatherArgs) { a.Cache.Layout.Page = 64 }),
 		"stride of 584": with(func(a *cache.GatherArgs) { a.Cache.Layout.Stride = 584 }),
 	})

@@ -38,12 +38,7 @@ func TestCandidateEntriesArguments(t *testing.T) {
 	good := indexer.CandidateEntriesArgs{Picks: ints(2, 5), Blocks: ints(2, 3), TokenToReq: ints(2), Lens: ints(2),
 		Slots: indexer.PickSlots{BlockTable: ints(2, 1), Slots: ints(2, 5), Lens: ints(2)}}
 	for arg, spoil := range map[string]func(*indexer.CandidateEntriesArgs){
-		"Picks":        func(a *indexer.CandidateEntriesArgs) { a.Picks = tensor.Tensor{} },
-		"Blocks":       func(a *indexer.CandidateEntriesArgs) { a.Blocks = ints(1, 3) },
 		"Blocks width": func(a *indexer.CandidateEntriesArgs) { a.Blocks = ints(2, 0) },
-		"TokenToReq":   func(a *indexer.CandidateEntriesArgs) { a.TokenToReq = tensor.Tensor{} },
-		"Lens":         func(a *indexer.CandidateEntriesArgs) { a.Lens = ints(3) },
-		"Slots.Slots":  func(a *indexer.CandidateEntriesArgs) { a.Slots.Slots = ints(2, 4) },
 	} {
 		a := good
 		spoil(&a)

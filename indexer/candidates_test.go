@@ -165,10 +165,7 @@ func TestCandidatesArguments(t *testing.T) {
 			a.Logits.Shape = []int{4, 12}
 			a.Lens = upload(t, dev, tensor.I32, make([]int32, 4), 4)
 		},
-		"Lens":               func(a *indexer.CandidatesArgs) { a.Lens.Shape = []int{1} },
-		"Candidates.Blocks":  func(a *indexer.CandidatesArgs) { a.Out.Blocks.Shape = []int{2, 3} },
-		"Candidates.Columns": func(a *indexer.CandidatesArgs) { a.Out.Columns = tensor.Tensor{} },
-		"Scratch":            func(a *indexer.CandidatesArgs) { a.Scratch.Size = 8 },
+		"Scratch": func(a *indexer.CandidatesArgs) { a.Scratch.Size = 8 },
 	} {
 		a := good
 		spoil(&a)

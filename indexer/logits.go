@@ -379,8 +379,10 @@ func (o *Logits) check(op string, a LogitsArgs) error {
 		pkg.Check(op, "Lens", a.Lens, tensor.I32, t),
 		pkg.CheckRows(op, "Out", a.Out, tensor.F32, t, -1),
 		a.Keys.Check(string(pkg)+": "+op),
-		o.checkBlocks(op, t, a),
 	); err != nil {
+		return err
+	}
+	if err := o.checkBlocks(op, t, a); err != nil {
 		return err
 	}
 	switch l := a.Keys.Layout; {

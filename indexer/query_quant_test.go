@@ -190,12 +190,11 @@ func TestQueryQuantArguments(t *testing.T) {
 		op := must[*indexer.QueryQuant](t)(indexer.NewQueryQuant(dev, cfg))
 		good := queryArgs(t, dev, cfg, make([]uint16, 2*3*indexer.D), 3, []int32{0, 0}, make([]uint16, 6), still())
 		for arg, spoil := range map[string][]func(*indexer.QueryQuantArgs){
-			"Q": {func(a *indexer.QueryQuantArgs) { a.Q = tensor.Tensor{} }, func(a *indexer.QueryQuantArgs) { a.Q.DType = tensor.F16 },
-				func(a *indexer.QueryQuantArgs) { a.Q.Shape = []int{6, indexer.D} }},
+			"Q":         {func(a *indexer.QueryQuantArgs) { a.Q.Shape = []int{6, indexer.D} }},
 			"Q heads":   {func(a *indexer.QueryQuantArgs) { a.Q.Shape = []int{2, 0, indexer.D} }},
-			"Positions": {func(a *indexer.QueryQuantArgs) { a.Positions = tensor.Tensor{} }, func(a *indexer.QueryQuantArgs) { a.Positions.Shape = []int{1} }},
+			"Positions": {func(a *indexer.QueryQuantArgs) { a.Positions.Shape = []int{1} }},
 			"Weights":   {func(a *indexer.QueryQuantArgs) { a.Weights.Shape = []int{3, 2} }},
-			"Table":     {func(a *indexer.QueryQuantArgs) { a.Table.DType = tensor.BF16 }, func(a *indexer.QueryQuantArgs) { a.Table.Shape = []int{0, 64} }},
+			"Table":     {func(a *indexer.QueryQuantArgs) { a.Table.Shape = []int{0, 64} }},
 			"Codes":     {func(a *indexer.QueryQuantArgs) { a.Codes.Shape = []int{2, 3, 8} }},
 			"Scales": {func(a *indexer.QueryQuantArgs) {
 				if format == cache.IndexKeyFP8 {

@@ -429,14 +429,9 @@ func TestSelectArguments(t *testing.T) {
 	good := s.args(t, dev, base.K)
 	good.Scratch = scratch(t, dev, op.ScratchBytes(3)+256)
 	for arg, change := range map[string]func(*indexer.SelectArgs){
-		"TopK":       func(a *indexer.SelectArgs) { a.TopK.Shape = []int{3, 31} },
 		"Entries":    func(a *indexer.SelectArgs) { a.Entries = -1 },
 		"Scratch":    func(a *indexer.SelectArgs) { a.Scratch.Size = op.ScratchBytes(3) - 1 },
 		"Q":          func(a *indexer.SelectArgs) { a.Q.Shape = []int{3, 1, 128} },
-		"Weights":    func(a *indexer.SelectArgs) { a.Weights = tensor.Tensor{} },
-		"Lens":       func(a *indexer.SelectArgs) { a.Lens.Shape = []int{2} },
-		"BlockTable": func(a *indexer.SelectArgs) { a.BlockTable = tensor.Tensor{} },
-		"TokenToReq": func(a *indexer.SelectArgs) { a.TokenToReq.DType = tensor.F32 },
 		"First, Out": func(a *indexer.SelectArgs) { a.First = 1 },
 	} {
 		a := good

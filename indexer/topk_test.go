@@ -221,13 +221,7 @@ func TestTopKArguments(t *testing.T) {
 	good := indexer.TopKArgs{Logits: mem(tensor.F32, 2, n), Lens: mem(tensor.I32, 2), Out: mem(tensor.I32, 2, 16), Scratch: mem(tensor.U8, int(op.ScratchBytes(2, n))).View()}
 	require.NotEqual(t, uint64(0), op.ScratchBytes(2, n), "rows are not sliced")
 	for arg, change := range map[string]func(*indexer.TopKArgs){
-		"Logits":   func(a *indexer.TopKArgs) { a.Logits = mem(tensor.I32, 2, n) },
 		"Logits ":  func(a *indexer.TopKArgs) { a.Logits.Shape = []int{2 * n} },
-		"Logits  ": func(a *indexer.TopKArgs) { a.Logits = tensor.Tensor{} },
-		"Lens":     func(a *indexer.TopKArgs) { a.Lens.Shape = []int{1} },
-		"Lens ":    func(a *indexer.TopKArgs) { a.Lens.DType = tensor.F32 },
-		"Out":      func(a *indexer.TopKArgs) { a.Out.Shape = []int{2, 15} },
-		"Out ":     func(a *indexer.TopKArgs) { a.Out = tensor.Tensor{} },
 		"Scratch":  func(a *indexer.TopKArgs) { a.Scratch.Size-- },
 		"Scratch ": func(a *indexer.TopKArgs) { a.Scratch = vk.View{} },
 		"Arrived":  func(a *indexer.TopKArgs) { a.Arrived = mem(tensor.I32, 1) },
@@ -247,3 +241,31 @@ func TestTopKArguments(t *testing.T) {
 func le(v int32) []byte { return []byte{byte(v), byte(v >> 8), byte(v >> 16), byte(v >> 24)} }
 
 func inf(sign int) float32 { return float32(math.Inf(sign)) }
+
+// Other choices of shapes than that of a CPU select the same, at the widths at which
+// other kernels are taken.
+func TestTopKTunings(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev := testkit.Device(t)
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 8))
+	for _, tuning := range indexer.TopKTunings {
+		for _, c := range []struct{ n, k, workgroups int }{
+			{4096, 512, 0}, {4098, 61, 0}, {8192, 1024, 0}, {16381, 1000, 0}, {20000, 321, 1}, {32768, 1024, 64}, {70001, 512, 64}, {17004, 2, 2},
+		} {
+			t.Run(fmt.Sprintf("%s/n=%d/k=%d", tuning, c.n, c.k), func(t *testing.T) {
+				cfg := indexer.TopKConfig{K: c.k, Workgroups: c.workgroups}
+				op := must[*indexer.TopK](t)(indexer.NewTunedTopK(dev, cfg, tuning))
+				lens := []int32{int32(c.n), int32(c.k + 1 + rng.IntN(c.n-c.k)), 0}
+				logits := make([]float32, len(lens)*c.n)
+				for i := range logits {
+					logits[i] = float32(rng.NormFloat64())
+					if i < c.n/2 {
+						logits[i] = float32(rng.IntN(7)) // ties
+					}
+				}
+				assert.True(t, slices.Equal(runTopK(t, dev, op, logits, c.n, lens), indexer.TopKRef(logits, c.n, lens, c.k)),
+					"lengths %d: the selection differs", lens)
+			})
+		}
+	}
+}

@@ -96,11 +96,7 @@ func TestEngineActivations(t *testing.T) {
 	const tokens, prefill = 140, 137
 	c := fakemodel.Config(0, 4, 128)
 	c.Hidden, c.ORank, c.TopK = 256, 128, 64 // all entries: near the last pick, a code of a query decides
-	rng := rand.New(rand.NewPCG(5, 7))
-	hidden := make([]float32, tokens*c.Hidden)
-	for i := range hidden {
-		hidden[i] = float32(rng.NormFloat64())
-	}
+	hidden := normalsOf(rand.New(rand.NewPCG(5, 7)), tokens*c.Hidden)
 	for storage, bound := range map[fakemodel.Storage]float64{fakemodel.FP8: 1.5e-3, fakemodel.NVFP4: 1.5e-2} {
 		t.Run(string(storage), func(t *testing.T) {
 			m := fake(t, fakemodel.Options{Config: c, Storage: storage})

@@ -31,7 +31,8 @@ func draftSessions(t *testing.T, o options) *drafting {
 	x.m = fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8})
 	var layers []*model.DeviceLayer
 	x.c, layers = draftLayers(t, x.m, c)
-	o.MaxTokens, o.MaxStep, o.Pages = 40, 16, map[string]int{"draft": 4}
+	x.c = fakemodel.Paged(x.c, map[string]int{"draft": 4})
+	o.MaxTokens, o.MaxStep = 40, 16
 	x.e = engine(t, testkit.Device(t), x.c, layers, o)
 	return x
 }
@@ -123,8 +124,8 @@ func TestDraftPages(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	const tokens = 9 // of a page of the other layers
 	pages := map[string]int{"window": tokens, "ratio1": tokens, "draft": 16}
-	o := options{MaxTokens: 4 * tokens, MaxSessions: 3, MaxStep: 16, Rewind: 3, Pages: pages}
-	x := newDrafting(t, draftingModel(), o)
+	o := options{MaxTokens: 4 * tokens, MaxSessions: 3, MaxStep: 16, Rewind: 3}
+	x := newDrafting(t, fakemodel.Paged(draftingModel(), pages), o)
 	block := x.hidden(x.c.DraftBlock)
 	s := x.session(t, tokens-1)
 	want := x.draft(t, s, block)
@@ -254,7 +255,8 @@ func TestDraftBetween(t *testing.T) {
 		return rec.Copy(at.Input.View(), at.Output.View())
 	}
 	// Other programs' turns shall not decide what is recorded.
-	x := newDrafting(t, c, options{MaxStep: 8, Between: between, SubmitBudget: time.Hour})
+	x := newDrafting(t, c, options{MaxStep: 8, Between: between})
+	x.e.SetBudget(time.Hour)
 	require.NoError(t, x.e.Warm(t.Context()))
 	assert.Subset(t, places, []string{"0 false true", "1 false false", "2 false false", "3 false false", "4 false false",
 		"2 true true", "3 true false", "4 true false"})

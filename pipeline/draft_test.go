@@ -52,7 +52,7 @@ func draftLayers(t *testing.T, m *fakemodel.Model, c model.Config) (model.Config
 			list = append(list, i)
 		}
 	}
-	ck, err := openFake(t, m, 1, model.CheckpointOptions{Layers: list})
+	ck, err := openFake(t, m, 1, model.CheckpointOptions{Layers: list, Config: &c})
 	require.NoError(t, err)
 	layers := must[[]*model.DeviceLayer](t)(ck.Upload(t.Context(), testkit.Device(t), nil))
 	t.Cleanup(func() { assert.NoError(t, model.CloseLayers(layers)) })
@@ -139,7 +139,8 @@ func TestDraftFormula(t *testing.T) {
 		var layers []*model.DeviceLayer
 		x.c, layers = draftLayers(t, m, c)
 		pages := map[string]int{"draft": 1 + rng.IntN(12)}
-		x.e = engine(t, testkit.Device(t), x.c, layers, options{MaxTokens: 120, MaxSessions: 3, MaxStep: 40, Records: records, Pages: pages,
+		x.c = fakemodel.Paged(x.c, pages)
+		x.e = engine(t, testkit.Device(t), x.c, layers, options{MaxTokens: 120, MaxSessions: 3, MaxStep: 40, Records: records,
 			Rewind: c.DraftBlock, Variant: kind.variant})
 		t.Logf("%v: window %d, blocks of %d, %v", records, c.Window, c.DraftBlock, pages)
 		var all []*drafter
@@ -359,7 +360,7 @@ func draftingOf(t *testing.T, m *fakemodel.Model, c model.Config, o options) *dr
 			x.first = i + 1
 		}
 	}
-	ck, err := openFake(t, x.m, 1, model.CheckpointOptions{Layers: list})
+	ck, err := openFake(t, x.m, 1, model.CheckpointOptions{Layers: list, Config: &c})
 	require.NoError(t, err)
 	layers := must[[]*model.DeviceLayer](t)(ck.Upload(t.Context(), testkit.Device(t), nil))
 	t.Cleanup(func() { assert.NoError(t, model.CloseLayers(layers)) })

@@ -2,19 +2,21 @@ package pipeline
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
-	"slices"
 	"sync"
 
-	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/pipeline/internal/layer"
+	"github.com/vkmla/vkmla/pipeline/internal/commands"
+	"github.com/vkmla/vkmla/pipeline/internal/pages"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
+
+var le = binary.LittleEndian
 
 const (
 	opNewEngine = "pipeline: new engine"
@@ -37,50 +39,31 @@ const (
 // All methods, and those of sessions and steps, may be called from any goroutine. One step is in
 // progress at a time. The zero values of Engine, Session and Step cannot be used.
 type Engine struct {
-	dev    *vk.Device
-	cfg    model.Config
-	opts   EngineOptions
-	ranks  int // among which the heads of the weights are divided
-	print  Fingerprint
-	update *cache.TableUpdate
+	dev   *vk.Device
+	cfg   model.Config
+	opts  EngineOptions
+	print Fingerprint
 
 	stepLock chan struct{} // full while a step is in progress, or a call that excludes one; taken first
 	mu       sync.Mutex    // of all below; given up while the device is waited for, see await
 
-	layers     []*engineLayer
-	drafts     int           // the first layer that drafts; beyond the last one without any
-	caches     []*layerCache // of all layers
-	pools      []*enginePool
-	draftPools int           // the first pool of the layers that draft; all later ones are theirs, too
-	tables     *tensor.Arena // of all block tables
-	workspace  tensor.Tensor // of gathered rows, see gatherRows
-	ropes      map[model.Rope]tensor.Tensor
-	reach      int // positions that the tensors of ropes have rows for
+	layers []commands.Layer
+	drafts int // the first layer that drafts; beyond the last one without any
+	pages  *pages.Pools
+	ropes  map[model.Rope]tensor.Tensor
+	reach  int // positions that the tensors of ropes have rows for
 
 	sessions []*Session // by row of the block tables; nil: free
-	rows     []rowState // by row
-	pending  []pageWork
 	now      progress
-	sizes    stepSizes
+	sizes    *commands.Sizes
 
-	count *counts // nil: memory is allocated, see EngineOptions.Estimate
+	count *commands.Counts // nil: memory is allocated, see EngineOptions.Estimate
 
-	timing  Timing
-	stats   Stats
-	cramped bool // see cannotGrow
-	closed  bool
-	freed   bool
-	failed  error // the device is lost
-}
-
-// engineLayer is a layer with its caches.
-type engineLayer struct {
-	w              *model.DeviceLayer
-	spec           *model.Layer
-	entries, picks *engineLayer // that it takes them from: itself, or an earlier one
-	blocks         *engineLayer // whose candidates its indexer scores, or itself if it makes them; nil without
-	caches         layer.Caches
-	rope           model.Rope
+	timing Timing
+	stats  Stats
+	closed bool
+	freed  bool
+	failed error // the device is lost
 }
 
 // NewEngine makes an engine for layers: any of the model's, in any order, the same weights several
@@ -113,61 +96,52 @@ func NewEngine(ctx context.Context, dev *vk.Device, cfg model.Config, layers []*
 }
 
 func newEngine(dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, o EngineOptions) *Engine {
-	e := &Engine{dev: dev, cfg: cfg, opts: o, ranks: ranksOf(&cfg, layers), stepLock: make(chan struct{}, 1),
-		ropes: map[model.Rope]tensor.Tensor{}, sessions: make([]*Session, o.MaxSessions), rows: make([]rowState, o.MaxSessions)}
+	e := &Engine{dev: dev, cfg: cfg, opts: o, stepLock: make(chan struct{}, 1),
+		ropes: map[model.Rope]tensor.Tensor{}, sessions: make([]*Session, o.MaxSessions)}
 	e.addLayers(layers)
 	for _, l := range e.layers {
-		e.ropes[l.rope] = tensor.Tensor{}
+		e.ropes[l.Rope] = tensor.Tensor{}
 	}
 	e.now.init(len(layers), o.MaxSessions)
-	e.sizes = stepSizes{e: e, all: map[int]*stepSize{}}
 	return e
 }
 
 // addLayers lists the engine's layers.
 func (e *Engine) addLayers(layers []*model.DeviceLayer) {
-	for _, w := range layers {
-		l := &engineLayer{w: w, spec: &e.cfg.Layers[w.Layer], rope: e.cfg.Rope(w.Layer)}
-		e.layers = append(e.layers, l)
-		l.entries, l.picks = e.latest(l.spec.EntriesOf), e.latest(l.spec.PicksOf)
-		switch l.spec.Candidates {
+	last := map[int]int{} // the last of the layers so far with a number of the model
+	for i, w := range layers {
+		spec := &e.cfg.Layers[w.Layer]
+		last[w.Layer] = i
+		latest := func(number int) int {
+			if at, there := last[number]; there {
+				return at
+			}
+			return i
+		}
+		l := commands.Layer{W: w, Spec: spec, Entries: latest(spec.EntriesOf), Picks: latest(spec.PicksOf), Blocks: -1,
+			Rope: e.cfg.Rope(w.Layer)}
+		switch spec.Candidates {
 		case model.CandidatesMade:
-			l.blocks = l
+			l.Blocks = i
 		case model.CandidatesUsed:
-			l.blocks = e.latest(l.spec.CandidatesOf)
+			l.Blocks = latest(spec.CandidatesOf)
 		}
-		if !l.spec.Block {
-			e.drafts = len(e.layers)
-		}
-	}
-}
-
-// latest returns the last of the layers so far with a number of the model, nil without one.
-func (e *Engine) latest(number int) *engineLayer {
-	for _, l := range slices.Backward(e.layers) {
-		if l.w.Layer == number {
-			return l
+		if e.layers = append(e.layers, l); !spec.Block {
+			e.drafts = i + 1
 		}
 	}
-	return nil
 }
 
 func (e *Engine) build(ctx context.Context) (err error) {
-	if e.update, err = cache.NewTableUpdate(e.dev); err != nil {
-		return err
-	}
 	if err = e.arrangePools(); err != nil {
 		return err
 	}
 	// Building the smallest step finds out whether weights and options suit the kernels, before
 	// the caches take their memory.
-	if _, err = e.sizes.of(ctx, 1); err != nil {
+	if _, err = e.sizes.Of(ctx, 1); err != nil {
 		return err
 	}
-	if err = e.allocateCaches(ctx); err != nil {
-		return err
-	}
-	if err = e.buildTables(ctx); err != nil {
+	if err = e.pages.Allocate(ctx); err != nil {
 		return err
 	}
 	return e.growRopes(ctx, min(e.opts.MaxTokens, max(firstRows, e.opts.MaxStep)))
@@ -176,13 +150,34 @@ func (e *Engine) build(ctx context.Context) (err error) {
 // arrangePools makes the pools, without memory, and checks that the device can take what the
 // options allow.
 func (e *Engine) arrangePools() error {
-	if err := e.buildPools(); err != nil {
+	if err := e.shapePools(); err != nil {
 		return err
 	}
-	if err := e.checkTables(); err != nil {
+	if err := e.pages.Arrange(); err != nil {
 		return err
 	}
-	return e.checkStep()
+	o := &e.opts
+	e.sizes = commands.New(commands.Config{Dev: e.dev, Model: &e.cfg, Layers: e.layers, Drafts: e.drafts, Ranks: ranksOf(e.layers, &e.cfg),
+		MaxTokens: o.MaxTokens, MaxSessions: o.MaxSessions, MaxStep: o.MaxStep, Variant: o.Variant, Invariant: o.Invariant,
+		Quantise: o.QuantiseActivations, KeepTopK: o.KeepTopK, LayerByLayer: o.LayerByLayer, Workspace: gatherBytes, Pages: e.pages,
+		Ropes: func(r model.Rope) tensor.Tensor { return e.ropes[r] }, Between: o.between(), Time: e.time, Record: e.record, Wait: e.await,
+		Op: opNewEngine, Count: e.count})
+	return e.sizes.Check()
+}
+
+// shapePools makes the pools that the layers' specs name, without pages.
+func (e *Engine) shapePools() (err error) {
+	o := &e.opts
+	cfg := pages.Config{Dev: e.dev, Drafts: e.drafts, Window: e.cfg.Window, MaxTokens: o.MaxTokens, MaxSequences: o.MaxSessions,
+		MaxStep: o.MaxStep, Rewind: o.Rewind, CacheBytes: o.CacheBytes, MaxCacheBytes: o.MaxCacheBytes, Records: o.Records, Keys: o.Keys,
+		Op: opNewEngine, Run: e.runOnce, Wait: e.await, Drop: e.forget, Log: e.log}
+	for _, l := range e.layers {
+		cfg.Layers = append(cfg.Layers, pages.Layer{Number: l.W.Layer, Spec: l.Spec, Entries: l.Entries})
+	}
+	if e.pages, err = pages.New(cfg); err == nil {
+		e.print = e.fingerprint()
+	}
+	return err
 }
 
 // firstRows is the number of positions in the first tables of cosines and sines.
@@ -235,17 +230,6 @@ func (e *Engine) Layers() int { return len(e.layers) }
 // TopK is the width of picks: index_topk of the model.
 func (e *Engine) TopK() int { return e.cfg.TopK }
 
-// Caches returns the caches of a layer, for tests and measurements that fill them. Growing
-// replaces their memory. An unknown layer has none.
-func (e *Engine) Caches(number int) layer.Caches {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if number < 0 || number >= len(e.layers) {
-		return layer.Caches{}
-	}
-	return e.layers[number].reads()
-}
-
 // Prepare allocates and records what steps of `tokens` tokens need, so that the first of them does
 // not have to. It waits while a step is in progress. Only Step.SetInput allocates and records more,
 // for hidden states in host memory. Errors: those of Begin and of Step.Submit.
@@ -260,26 +244,28 @@ func (e *Engine) Prepare(ctx context.Context, tokens int) error {
 }
 
 func (e *Engine) prepare(ctx context.Context, tokens int) error {
-	b, err := e.sizes.of(ctx, tokens)
+	b, err := e.sizes.Of(ctx, tokens)
 	if err != nil {
 		return err
 	}
 	for _, draft := range e.draftsOrNot(tokens) {
 		pieces := 0 // blocks of drafts read pages in place
 		if !draft {
-			pieces = min(len(b.plans), 1) // as a prompt's first chunk has
+			if b.Gathers() {
+				pieces = 1 // as a prompt's first chunk has
+			}
 		}
-		keys := []commandKey{{layer: wholeStep, pieces: pieces, draft: draft}}
+		keys := []commands.Key{{Layer: commands.Whole, Pieces: pieces, Draft: draft}}
 		if e.opts.LayerByLayer {
 			keys = nil
-			first, _ := e.given(draft)
+			first, _ := e.sizes.Given(draft)
 			for i := first; i < len(e.layers); i++ {
-				keys = append(keys, commandKey{layer: i, pieces: pieces, draft: draft})
+				keys = append(keys, commands.Key{Layer: i, Pieces: pieces, Draft: draft})
 			}
-			keys = append(keys, commandKey{layer: prologue, draft: draft})
+			keys = append(keys, commands.Key{Layer: commands.Prologue, Draft: draft})
 		}
 		for _, key := range keys {
-			if _, err := b.commands(key, 0); err != nil {
+			if _, err := b.Commands(key, 0); err != nil {
 				return err
 			}
 		}
@@ -295,7 +281,7 @@ type EngineMemory struct {
 	Tables    uint64 // block tables, cosines and sines
 	Steps     uint64 // what passes between operations, of the largest size in use, and the metadata of steps of each
 	Workspace uint64 // rows that are gathered to be attended, 256 MiB at most
-	Hidden    uint64 // hidden states, kept picks and LSE, those in host memory included
+	Hidden    uint64 // hidden states and kept picks, those in host memory included
 	Host      uint64 // of Steps and Hidden: what is mapped host memory
 }
 
@@ -321,22 +307,11 @@ func (e *Engine) Memory() EngineMemory {
 		return m
 	}
 	m.Weights = e.weights()
-	for _, c := range e.caches {
-		m.Caches += c.memory().Bytes()
-	}
-	for _, p := range e.pools {
-		m.Held += uint64(p.ids.Capacity()-p.ids.Free()) * p.bytes
-	}
-	m.Tables = e.tables.Whole().Size
+	m.Caches, m.Held, m.Tables = e.pages.Memory()
 	for _, t := range e.ropes {
 		m.Tables += t.Bytes()
 	}
-	m.Workspace = e.workspace.Bytes()
-	m.Steps += e.sizes.scratchBytes()
-	for _, b := range e.sizes.all {
-		steps, hidden, host := b.bytes()
-		m.Steps, m.Hidden, m.Host = m.Steps+steps, m.Hidden+hidden, m.Host+host
-	}
+	m.Steps, m.Hidden, m.Host, m.Workspace = e.sizes.Bytes()
 	return m
 }
 
@@ -344,9 +319,9 @@ func (e *Engine) Memory() EngineMemory {
 func (e *Engine) weights() (sum uint64) {
 	seen := map[*model.DeviceLayer]bool{}
 	for _, l := range e.layers {
-		if !seen[l.w] {
-			seen[l.w] = true
-			sum += l.w.Bytes()
+		if !seen[l.W] {
+			seen[l.W] = true
+			sum += l.W.Bytes()
 		}
 	}
 	return sum
@@ -381,17 +356,17 @@ func (e *Engine) free() error {
 		_ = p.Wait(context.Background()) // bounded by vk.DeviceOptions.HangAfter
 		e.mu.Lock()
 	}
-	err := e.sizes.close()
-	for _, c := range e.caches {
-		err = errors.Join(err, c.memory().Close())
+	var err error
+	if e.sizes != nil {
+		err = e.sizes.Close()
+	}
+	if e.pages != nil {
+		err = errors.Join(err, e.pages.Close())
 	}
 	for _, t := range e.ropes {
 		err = errors.Join(err, t.Close())
 	}
-	if e.tables != nil {
-		err = errors.Join(err, e.tables.Close())
-	}
-	return errors.Join(err, e.workspace.Close())
+	return err
 }
 
 // forget drops all recorded commands, and keeps the times of a step in progress.
@@ -399,7 +374,7 @@ func (e *Engine) forget() error {
 	if st := e.now.step; st != nil {
 		st.keepTimes()
 	}
-	return e.sizes.forget()
+	return e.sizes.Forget()
 }
 
 // usable reports why nothing can be done. It is called, as all below, with e.mu held.
@@ -421,3 +396,41 @@ func (e *Engine) note(err error) error {
 	}
 	return err
 }
+
+// runOnce records commands, runs them and waits.
+func (e *Engine) runOnce(ctx context.Context, record func(*vk.Recorder) error) error {
+	cmd, err := e.record(record)
+	if err != nil {
+		return err
+	}
+	return errors.Join(e.await(func() error { return cmd.Run(ctx) }), cmd.Release())
+}
+
+// record records commands.
+func (e *Engine) record(record func(*vk.Recorder) error) (*vk.Commands, error) {
+	rec, err := e.dev.NewRecorder()
+	if err != nil {
+		return nil, err
+	}
+	defer rec.Close()
+	if err := record(rec); err != nil {
+		return nil, err
+	}
+	return rec.End()
+}
+
+func ceilDiv(a, b int) int { return (a + b - 1) / b }
+
+// ranksOf returns among how many devices the weights' heads are divided. Weights of a wrong shape
+// count as whole: the layers refuse them.
+func ranksOf(layers []commands.Layer, cfg *model.Config) int {
+	heads := layers[0].W.QB.N / model.HeadDim
+	if heads < 1 || cfg.Heads%heads != 0 || cfg.Groups%(cfg.Heads/heads) != 0 {
+		return 1
+	}
+	return cfg.Heads / heads
+}
+
+// gatherBytes is the most memory of gathered rows; 0: attention.DefaultWorkspace. Tests make it
+// small, so that steps take several pieces.
+var gatherBytes uint64

@@ -21,16 +21,15 @@ func TestEngineBudget(t *testing.T) {
 	dev := testkit.Device(t)
 	c := fakemodel.Config(0, 4, 128)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8})))
-	rng := rand.New(rand.NewPCG(1, 2))
-	hidden := make([]float32, 150*cfg.Hidden)
-	for i := range hidden {
-		hidden[i] = float32(rng.NormFloat64())
-	}
+	hidden := normalsOf(rand.New(rand.NewPCG(1, 2)), 150*cfg.Hidden)
 	var want []pipeline.Appended
 	for _, byLayer := range []bool{false, true} {
 		for _, budget := range []time.Duration{-1, 0, 1, 2 * time.Millisecond} {
 			t.Run(fmt.Sprintf("%v/%v", byLayer, budget), func(t *testing.T) {
-				e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 150, MaxStep: 48, SubmitBudget: budget, LayerByLayer: byLayer})
+				e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 150, MaxStep: 48, LayerByLayer: byLayer})
+				if budget != 0 {
+					e.SetBudget(budget)
+				}
 				got := division(t, e, cfg.Hidden, 144, hidden)
 				if want == nil {
 					want = got

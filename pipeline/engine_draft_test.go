@@ -31,11 +31,7 @@ func TestEngineDraft(t *testing.T) {
 
 	const tokens = 11
 	e := engine(t, dev, ck.Config, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: tokens, KeepTopK: true})
-	rng := rand.New(rand.NewPCG(3, 5))
-	hidden := make([]float32, tokens*c.Hidden)
-	for i := range hidden {
-		hidden[i] = float32(rng.NormFloat64())
-	}
+	hidden := normalsOf(rand.New(rand.NewPCG(3, 5)), tokens*c.Hidden)
 	got := division(t, e, c.Hidden, 9, hidden)
 
 	alone, values := c, map[string][]float32{} // the formula knows it as layer 0

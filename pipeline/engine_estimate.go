@@ -4,33 +4,13 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/vkmla/vkmla/pipeline/internal/memory"
+	"github.com/vkmla/vkmla/pipeline/internal/commands"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
 const opEstimate = "pipeline: estimate"
-
-// counts is the memory of an engine that allocates none.
-type counts struct{ device, host purposes }
-
-// purposes are what memory is for; those of nil counts allocate.
-type purposes struct{ steps, hidden, workspace *memory.Count }
-
-func newPurposes() purposes {
-	return purposes{&memory.Count{}, &memory.Count{}, &memory.Count{}}
-}
-
-func (c *counts) in(mem vk.Memory) purposes {
-	switch {
-	case c == nil:
-		return purposes{}
-	case mem == vk.DeviceLocal:
-		return c.device
-	}
-	return c.host
-}
 
 // Estimate says what an engine with these options would take of a device, before anything is
 // allocated: what Engine.Memory returns after Engine.Warm. layers may be those of Checkpoint.Plan,
@@ -58,7 +38,7 @@ func (o EngineOptions) Estimate(ctx context.Context, dev *vk.Device, cfg model.C
 		return EngineMemory{}, err
 	}
 	e := newEngine(dev, cfg, layers, o)
-	e.count = &counts{newPurposes(), newPurposes()}
+	e.count = commands.NewCounts()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	m, err := e.estimate(ctx, lengths)
@@ -72,38 +52,18 @@ func (e *Engine) estimate(ctx context.Context, lengths []int) (m EngineMemory, e
 	if err = e.arrangePools(); err != nil {
 		return m, err
 	}
-	if err := e.sizes.open(ctx); err != nil {
+	if err := e.sizes.Open(ctx); err != nil {
 		return m, err
 	}
-	for _, p := range e.pools {
-		pages := 0
-		for _, n := range lengths {
-			pages += p.Held(n, e.cfg.Window, e.opts.Rewind)
-		}
-		if pages > p.most {
-			return m, badArgument(opEstimate, "lengths", fmt.Sprintf("%d pages of %s", pages, p.Name),
-				"at most %d, which a buffer holds", p.most)
-		}
-		m.Held += uint64(pages) * p.bytes
-		if !p.keepsAll() {
-			pages += ceilDiv(e.opts.MaxStep, p.Page) + 1
-		}
-		m.Caches += uint64(max(p.ids.Capacity(), min(pages, p.most))) * p.bytes
+	if m.Held, m.Caches, m.Tables, err = e.pages.Estimate(opEstimate, lengths); err != nil {
+		return EngineMemory{}, err
 	}
 	rope := tensor.Tensor{DType: tensor.F32, Shape: []int{e.opts.MaxTokens, model.RopeRow}}
-	list := e.tableList()
-	m.Tables = list.Bytes() + uint64(len(e.ropes))*rope.Bytes()
-	device, host := e.count.device, e.count.host
-	m.Weights, m.Workspace = e.weights(), device.workspace.Bytes
-	m.Steps, m.Hidden = device.steps.Bytes+host.steps.Bytes, device.hidden.Bytes+host.hidden.Bytes
-	m.Host = host.steps.Bytes + host.hidden.Bytes
+	m.Tables += uint64(len(e.ropes)) * rope.Bytes()
+	m.Weights = e.weights()
+	m.Steps, m.Hidden, m.Host, m.Workspace = e.count.Bytes()
 	return m, nil
 }
 
 // Sizes are the numbers of rows that steps are padded to: 1, 2, 4 and so on, and MaxStep.
-func (e *Engine) Sizes() (list []int) {
-	for n := 1; n < e.opts.MaxStep; n *= 2 {
-		list = append(list, n)
-	}
-	return append(list, e.opts.MaxStep)
-}
+func (e *Engine) Sizes() []int { return e.sizes.List() }

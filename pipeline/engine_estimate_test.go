@@ -38,20 +38,21 @@ func TestEstimate(t *testing.T) {
 		storage fakemodel.Storage
 		o       options
 		cfg     model.Config
+		pages   map[string]int
 	}{
-		"v41": {fakemodel.FP8, options{MaxTokens: 5000, MaxSessions: 3, MaxStep: 12, KeepTopK: true}, fakemodel.V41()},
-		"v41 in pages": {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9, Pages: model.VLLMPagesV41(64),
-			LayerByLayer: true}, fakemodel.V41()},
-		"v41 drafts": {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9}, draftingModel()},
+		"v41": {fakemodel.FP8, options{MaxTokens: 5000, MaxSessions: 3, MaxStep: 12, KeepTopK: true}, fakemodel.V41(), nil},
+		"v41 in pages": {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9,
+			LayerByLayer: true}, fakemodel.V41(), fakemodel.VLLMPagesV41(64)},
+		"v41 drafts": {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9}, draftingModel(), nil},
 		"v41 as v4": {fakemodel.BF16, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9, Records: model.RecordsV4,
-			LayerByLayer: true}, fakemodel.V41()},
-		"default":   {fakemodel.BF16, options{MaxTokens: 5000, MaxSessions: 3, MaxStep: 12}, v4},
-		"layers":    {fakemodel.FP8, options{MaxTokens: 300, MaxStep: 5, LayerByLayer: true, KeepTopK: true, KeepLSE: true}, v4},
-		"quantised": {fakemodel.NVFP4, options{MaxTokens: 4096, MaxStep: 3, QuantiseActivations: true, Keys: cache.IndexKeyMXFP4}, v4},
-		"quant 8":   {fakemodel.FP8F32, options{MaxTokens: 77, MaxStep: 2, QuantiseActivations: true}, v4},
-		"gathered":  {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9, Variant: "twopass-base", Pages: oddPages}, v4},
+			LayerByLayer: true}, fakemodel.V41(), nil},
+		"default":   {fakemodel.BF16, options{MaxTokens: 5000, MaxSessions: 3, MaxStep: 12}, v4, nil},
+		"layers":    {fakemodel.FP8, options{MaxTokens: 300, MaxStep: 5, LayerByLayer: true, KeepTopK: true}, v4, nil},
+		"quantised": {fakemodel.NVFP4, options{MaxTokens: 4096, MaxStep: 3, QuantiseActivations: true, Keys: cache.IndexKeyMXFP4}, v4, nil},
+		"quant 8":   {fakemodel.FP8F32, options{MaxTokens: 77, MaxStep: 2, QuantiseActivations: true}, v4, nil},
+		"gathered":  {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 2, MaxStep: 9, Variant: "twopass-base"}, v4, oddPages},
 		"cache bytes": {fakemodel.FP8, options{MaxTokens: 900, MaxSessions: 4, MaxStep: 4, CacheBytes: 8 << 20,
-			MaxCacheBytes: 9 << 20}, v4},
+			MaxCacheBytes: 9 << 20}, v4, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cfg := t.Context(), x.cfg
@@ -66,6 +67,7 @@ func TestEstimate(t *testing.T) {
 				}
 			}
 			c, layers := opened(t, dev, m, list...)
+			c.Config = fakemodel.Paged(c.Config, x.pages)
 			planned := must[[]*model.DeviceLayer](t)(c.Plan())
 			before := fmt.Sprint(dev.MemoryInUse())
 			want := must[pipeline.EngineMemory](t)(x.o.Estimate(ctx, dev, c.Config, planned))
@@ -92,8 +94,11 @@ func TestCacheBytes(t *testing.T) {
 	assert.Zero(t, model.Config{}.CacheBytes(1))
 	options := pipeline.EngineOptions{MaxTokens: 3000, MaxSessions: 5, MaxStep: 64}
 	sameBytes(t, dev, c, layers, options)
+	usual := c.Config
+	c.Config = fakemodel.Paged(usual, oddPages)
 	sameBytes(t, dev, c, layers, pipeline.EngineOptions{MaxTokens: 3000, MaxSessions: 5, MaxStep: 300, Rewind: 77,
-		Keys: cache.IndexKeyMXFP4, Pages: oddPages})
+		Keys: cache.IndexKeyMXFP4})
+	c.Config = usual
 	ctx := t.Context()
 	for _, bad := range [][]int{{0}, {-1}, {3001}, {1, 1, 1, 1, 1, 1}} {
 		o := pipeline.EngineOptions{MaxTokens: 3000, MaxSessions: 5}
@@ -125,7 +130,7 @@ func sameBytes(t *testing.T, dev *vk.Device, c *model.Checkpoint, layers []*mode
 		sum += most
 		assert.LessOrEqual(t, held, most, "%d tokens", n)
 		assert.GreaterOrEqual(t, held+e.SpareBytes(), most, "%d tokens", n)
-		if x.Pages == nil {
+		if x.Rewind == 0 {
 			assert.Equal(t, most, c.Config.CacheBytes(n), "%d tokens", n)
 		}
 	}
@@ -139,7 +144,7 @@ func sameBytes(t *testing.T, dev *vk.Device, c *model.Checkpoint, layers []*mode
 func TestVLLMPagesV41(t *testing.T) {
 	dev := testkit.Device(t)
 	c, layers := opened(t, dev, fake(t, fakemodel.Options{Config: fakemodel.V41()}))
-	e := engine(t, dev, c.Config, layers, options{MaxTokens: 300, MaxStep: 4, Pages: model.VLLMPagesV41(128)})
+	e := engine(t, dev, fakemodel.Paged(c.Config, fakemodel.VLLMPagesV41(128)), layers, options{MaxTokens: 300, MaxStep: 4})
 	full2, full1 := e.Caches(1), e.Caches(4)
 	assert.Equal(t, 32*528, full2.Window.Pool.Shape[1])
 	assert.Equal(t, 64*288, full2.Compressed.Pool.Shape[1])

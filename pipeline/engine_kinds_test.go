@@ -74,14 +74,10 @@ func TestEngineKinds(t *testing.T) {
 	require.NoError(t, st.Abort())
 	_, err = pipeline.NewEngine(t.Context(), dev, c, layers[2:], pipeline.EngineOptions{MaxTokens: 2})
 	require.ErrorContains(t, err, "layers[0]: got 2, want layer 1 in front of it")
-	rng := rand.New(rand.NewPCG(3, 4))
-	hidden := make([]float32, tokens*c.Hidden)
-	for i := range hidden {
-		hidden[i] = float32(rng.NormFloat64())
-	}
+	hidden := normalsOf(rand.New(rand.NewPCG(3, 4)), tokens*c.Hidden)
 	for _, chunk := range []int{tokens, 22} {
 		t.Run(fmt.Sprint(chunk), func(t *testing.T) {
-			e := engine(t, dev, c, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxSessions: 2, MaxStep: chunk, KeepTopK: true, KeepLSE: true})
+			e := engine(t, dev, c, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxSessions: 2, MaxStep: chunk, KeepTopK: true})
 			checkFormula(t, c, m.Values, hidden, division(t, e, c.Hidden, prefill, hidden))
 			sameRestored(t, e, c.Hidden, hidden)
 		})

@@ -19,11 +19,11 @@ func TestLevels(t *testing.T) {
 	x := newSessions(t, testkit.Device(t), &v4Sessions)
 	for i, tokens := range []int{1, 4, 16, 40, 40} {
 		o := sessionOptions()
-		o.SubmitBudget = -1
 		if i == 4 {
 			o.Variant = "twopass-base" // gathers rows, as prompts do
 		}
 		e := x.engine(t, o)
+		e.SetBudget(-1)
 		require.NoError(t, e.SetTiming(t.Context(), pipeline.TimingSections))
 		st := x.begin(t, e, must[*pipeline.Session](t)(e.Open()), tokens)
 		require.NoError(t, st.Run(t.Context()))
@@ -74,9 +74,9 @@ func TestPrologue(t *testing.T) {
 		"layer by layer": func(o *pipeline.EngineOptions) { o.LayerByLayer = true },
 	} {
 		o := sessionOptions()
-		o.SubmitBudget = -1
 		spoil(&o)
 		e := x.engine(t, o)
+		e.SetBudget(-1)
 		require.NoError(t, e.SetTiming(t.Context(), pipeline.TimingSections))
 		st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: must[*pipeline.Session](t)(e.Open()), Tokens: 1}))
 		require.NoError(t, st.ReuseInputs())

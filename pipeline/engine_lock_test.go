@@ -58,10 +58,9 @@ func TestStepExcludes(t *testing.T) {
 	var given, waiting sync.WaitGroup
 	done := make(chan string, 5)
 	for what, call := range map[string]func(context.Context) error{
-		"record again": e.RecordAgain,
-		"prepare":      func(ctx context.Context) error { return e.Prepare(ctx, 2) },
-		"advance":      func(ctx context.Context) error { return other.Advance(ctx, 1) },
-		"save":         func(ctx context.Context) error { return other.Save(ctx, io.Discard) },
+		"prepare": func(ctx context.Context) error { return e.Prepare(ctx, 2) },
+		"advance": func(ctx context.Context) error { return other.Advance(ctx, 1) },
+		"save":    func(ctx context.Context) error { return other.Save(ctx, io.Discard) },
 		"begin": func(ctx context.Context) error {
 			st, err := e.Begin(ctx, pipeline.Chunk{Session: other, Tokens: 1})
 			return errors.Join(err, st.Abort())

@@ -19,7 +19,6 @@ import (
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 // oddPages divide nothing, but those of keys: kernels of matrices take pages of multiples of 16.
@@ -136,8 +135,8 @@ func vllmEngine(t *testing.T, c model.Config, m *fakemodel.Model, tokens, sessio
 			l.Close()
 		}
 	})
-	return engine(t, dev, c, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxSessions: sessions, MaxStep: 32, Rewind: tokens,
-		Pages: model.VLLMPages()})
+	return engine(t, dev, fakemodel.Paged(c, fakemodel.VLLMPages()), layers,
+		pipeline.EngineOptions{MaxTokens: tokens, MaxSessions: sessions, MaxStep: 32, Rewind: tokens})
 }
 
 // slotsOf returns a function that finds the bytes of a session's slots in a cache, in a pool of its
@@ -274,27 +273,6 @@ func TestEngineGoldenEntry(t *testing.T) {
 				page.slotsOf(t, s, poolEntries, e.Caches(0).Compressed.Pool)(p/128), "entry %d", r)
 		}
 	}
-}
-
-func TestEnginePagesArguments(t *testing.T) {
-	dev := testkit.Device(t)
-	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0)})))
-	for want, pages := range map[string]map[string]int{
-		`Pages: got "windows", want names of pools: c128a, c128a.state, c4a, c4a.state, draft, window`: {"windows": 64},
-		`Pages: got 0 slots of "window", want 1 to 65536`:                                              {"window": 0},
-		`Pages: got 65537 slots of "c4a", want 1 to 65536`:                                             {"c4a": 1<<16 + 1},
-	} {
-		_, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 4, Pages: pages})
-		require.ErrorIs(t, err, vk.ErrArgument)
-		require.ErrorContains(t, err, want)
-	}
-	pages := model.VLLMPages() // of other kinds of layers, too
-	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 200, Pages: pages})
-	pages["window"] = 1
-	s := must[*pipeline.Session](t)(e.Open())
-	require.NoError(t, s.Advance(t.Context(), 65))
-	all, free := e.Pages()
-	assert.Equal(t, 2, all[0]-free[0], "pages of 64 tokens")
 }
 
 // inPages runs sessions in pages of other sizes, forks, cuts and restores them there, and demands

@@ -22,9 +22,9 @@ import (
 // other, and decode steps. Windows wrap, and a recording's pieces differ from step to step.
 var mixedSteps = [][3]int{{50, 3, 0}, {60, 1, 3}, {30, 0, 34}, {1, 60, 1}, {1, 1, 1}, {3, 40, 20}, {4, 0, 0}, {0, 61, 2}}
 
-// mixed runs the steps and returns outputs with their sums, and picks, layer by layer and step by
+// mixed runs the steps and returns outputs and picks, layer by layer and step by
 // step, the bytes of all caches, and the most pieces of a step.
-func mixed(t *testing.T, e *pipeline.Engine, width, heads, layers int,
+func mixed(t *testing.T, e *pipeline.Engine, width, layers int,
 	hidden []float32) (out [][]float32, picks [][]int32, caches [][]byte, pieces int) {
 	t.Helper()
 	var list [3]*pipeline.Session
@@ -62,9 +62,7 @@ func mixed(t *testing.T, e *pipeline.Engine, width, heads, layers int,
 			for i, c := range chunks {
 				v := make([]float32, c.Tokens*width)
 				require.NoError(t, st.ReadOutput(l, i, v))
-				lse := make([]float32, len(v)/width*heads)
-				require.NoError(t, st.ReadLSE(l, i, lse))
-				out = append(out, v, lse)
+				out = append(out, v)
 				if !st.TopK(l).IsZero() {
 					p := make([]int32, c.Tokens*e.TopK())
 					require.NoError(t, st.ReadTopK(l, i, p))
@@ -98,7 +96,7 @@ func engineRows(t *testing.T, c model.Config, layer, least uint64) {
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8})))
 	hidden := normals(300 * cfg.Hidden)
-	o := pipeline.EngineOptions{MaxTokens: 260, MaxSessions: 3, MaxStep: 64, KeepTopK: true, KeepLSE: true,
+	o := pipeline.EngineOptions{MaxTokens: 260, MaxSessions: 3, MaxStep: 64, KeepTopK: true,
 		Variant: attention.VariantBase, CacheBytes: 16 << 20}
 	for _, v := range testkit.DecodeVariants(t, dev, cfg.Heads) {
 		if testkit.LeftOut(attention.VariantBase) && v == attention.VariantCM {
@@ -106,7 +104,7 @@ func engineRows(t *testing.T, c model.Config, layer, least uint64) {
 		}
 	}
 	e := engine(t, dev, cfg, layers, o)
-	want, wantPicks, wantCaches, n := mixed(t, e, cfg.Hidden, cfg.Heads, len(layers), hidden)
+	want, wantPicks, wantCaches, n := mixed(t, e, cfg.Hidden, len(layers), hidden)
 	assert.Zero(t, n)
 	assert.Zero(t, e.Memory().Workspace)
 	o.Variant = attention.TwoPassPrefix + o.Variant
@@ -119,7 +117,7 @@ func engineRows(t *testing.T, c model.Config, layer, least uint64) {
 	for i, room := range []uint64{0, least + least*3/8} {
 		pipeline.GatherIn(t, room)
 		e := engine(t, dev, cfg, layers, o)
-		out, picks, caches, n := mixed(t, e, cfg.Hidden, cfg.Heads, len(layers), hidden)
+		out, picks, caches, n := mixed(t, e, cfg.Hidden, len(layers), hidden)
 		t.Logf("%d bytes: up to %d pieces", room, n)
 		assert.Equal(t, i == 0, n == 1, "%d bytes: %d pieces", room, n)
 		m := e.Memory()
@@ -152,7 +150,7 @@ func TestEngineRowsFormula(t *testing.T) {
 	hidden := normals(tokens * c.Hidden)
 	for _, room := range []uint64{0, 300 << 10} {
 		pipeline.GatherIn(t, room)
-		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 100, KeepTopK: true, KeepLSE: true,
+		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 100, KeepTopK: true,
 			Variant: attention.TwoPassPrefix + attention.VariantBase})
 		checkFormula(t, c, m.Values, hidden, division(t, e, cfg.Hidden, prefill, hidden))
 	}

@@ -38,6 +38,8 @@ func (e *Engine) Stats() Stats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.stats
+	s.Grown, s.Full, s.Growing = e.pages.Stats.Grown, e.pages.Stats.Full, e.pages.Stats.Growing
+	s.Recorded, s.Recording = e.sizes.Recorded, e.sizes.Recording
 	for _, x := range e.sessions {
 		if x != nil {
 			s.Sessions++
@@ -61,22 +63,4 @@ func (e *Engine) starved(err error) {
 	e.stats.Starved++
 	e.log(slog.LevelWarn, "workgroups starved: from now on operations take several launches instead of waiting inside kernels",
 		"error", err)
-}
-
-// cannotGrow logs that the device has no memory for caches of `to` bytes: once until they grow,
-// since a server goes on trying.
-func (e *Engine) cannotGrow(from, to uint64, err error) {
-	if !e.cramped {
-		e.cramped = true
-		e.log(slog.LevelWarn, "no memory for caches to grow", "from_bytes", from, "to_bytes", to, "error", err)
-	}
-}
-
-// growth notes what growing the caches came to.
-func (e *Engine) growth(event string, before uint64, began time.Time) {
-	took := time.Since(began)
-	e.cramped = false
-	e.stats.Grown++
-	e.stats.Growing += took
-	e.log(slog.LevelInfo, event, "from_bytes", before, "to_bytes", e.bytes(e.capacities()), "time", took)
 }

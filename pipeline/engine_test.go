@@ -51,7 +51,6 @@ func division(t testing.TB, e *pipeline.Engine, width, prefill int, hidden []flo
 	for at := prefill * width; at < len(hidden); at += width {
 		for i, one := range extend(t, s, e.Layers(), hidden[at:at+width]) {
 			all[i].Out, all[i].TopK = append(all[i].Out, one.Out...), append(all[i].TopK, one.TopK...)
-			all[i].LSE = append(all[i].LSE, one.LSE...)
 		}
 	}
 	assert.Equal(t, len(hidden)/width, s.Len(), "tokens")
@@ -137,16 +136,12 @@ func TestEngineDivisions(t *testing.T) {
 	if testing.Short() {
 		storages = storages[:1]
 	}
-	rng := rand.New(rand.NewPCG(1, 2))
-	many := make([]float32, 300*c.Hidden) // pages of windows are taken again after 193 tokens
-	for i := range many {
-		many[i] = float32(rng.NormFloat64())
-	}
+	many := normalsOf(rand.New(rand.NewPCG(1, 2)), 300*c.Hidden) // pages of windows are taken again after 193 tokens
 	run := func(t *testing.T, m *fakemodel.Model, chunk int, hidden []float32) []pipeline.Appended {
 		tokens := len(hidden) / c.Hidden
 		cfg, layers := uploaded(t, dev, written(t, m))
 		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: chunk, Keys: cache.IndexKeyMXFP4,
-			KeepTopK: true, KeepLSE: true})
+			KeepTopK: true})
 		all := division(t, e, cfg.Hidden, tokens-6, hidden)
 		for i, got := range all {
 			picks := 0
@@ -155,7 +150,6 @@ func TestEngineDivisions(t *testing.T) {
 			}
 			require.Equal(t, len(hidden), len(got.Out), "layer %d", i)
 			assert.Equal(t, picks, len(got.TopK), "layer %d", i)
-			assert.Equal(t, tokens*cfg.Heads, len(got.LSE), "layer %d", i)
 		}
 		return all
 	}
@@ -219,11 +213,7 @@ func TestEngineFewIndexHeads(t *testing.T) {
 			clear(x.Data[copy(x.Data, y.Data):])
 		}
 	}
-	rng := rand.New(rand.NewPCG(5, 6))
-	hidden := make([]float32, tokens*few.Hidden)
-	for i := range hidden {
-		hidden[i] = float32(rng.NormFloat64())
-	}
+	hidden := normalsOf(rand.New(rand.NewPCG(5, 6)), tokens*few.Hidden)
 	var picks [][]int32
 	for _, m := range []*fakemodel.Model{small, large} {
 		cfg, layers := uploaded(t, dev, written(t, m))

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/vkmla/vkmla/pipeline/internal/commands"
 )
 
 const opWarm = "pipeline: warm"
@@ -14,7 +16,7 @@ const opWarm = "pipeline: warm"
 // tables of positions at their full length. It waits while another step is in progress. No step
 // compiles anything from then on. None records its commands again either, unless caches grow
 // (EngineOptions.CacheBytes), SetTiming asks for it, or a step has much more to do than these, so
-// that a submission might exceed EngineOptions.SubmitBudget.
+// that a submission might take too long (Step.Submit).
 //
 // What EngineOptions.Between records runs, too, on what its memory holds by then. Hidden states
 // may hold anything. Warm needs as many sessions as MaxStep tokens take, and pages for them, and
@@ -26,7 +28,7 @@ func (e *Engine) Warm(ctx context.Context) error {
 		if err := e.growRopes(ctx, e.opts.MaxTokens); err != nil {
 			return err
 		}
-		return e.sizes.build(ctx)
+		return e.sizes.Build(ctx)
 	})
 	if err == nil {
 		err = e.warm(ctx)
@@ -52,7 +54,7 @@ func (e *Engine) warm(ctx context.Context) (err error) {
 		sessions = append(sessions, s)
 	}
 	// The largest first: if caches have to grow, nothing has been recorded yet.
-	for _, size := range slices.Backward(e.Sizes()) {
+	for _, size := range slices.Backward(e.sizes.List()) {
 		var chunks []Chunk
 		n := size
 		for _, s := range sessions {
@@ -103,7 +105,7 @@ func (e *Engine) warmStep(ctx context.Context, chunks []Chunk, host bool, pieces
 	keys, most, err := st.pose(host, pieces)
 	for _, key := range keys {
 		if err == nil {
-			err = st.submit(key.layer, nil)
+			err = st.submit(key.Layer, nil)
 		}
 	}
 	if err == nil {
@@ -114,15 +116,15 @@ func (e *Engine) warmStep(ctx context.Context, chunks []Chunk, host bool, pieces
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return most, !slices.ContainsFunc(keys, func(k commandKey) bool {
-		c := st.b.recorded[k]
-		return c == nil || !c.suits(e.budget(), st.work)
+	return most, !slices.ContainsFunc(keys, func(k commands.Key) bool {
+		c := st.b.Recorded[k]
+		return c == nil || !c.Suits(e.sizes.Budget, st.work)
 	}), nil
 }
 
 // pose gives a step inputs that were never written, and rows gathered in at least `pieces` pieces.
 // It returns the commands to submit, and the most pieces of such a step.
-func (st *Step) pose(host bool, pieces int) (keys []commandKey, most int, err error) {
+func (st *Step) pose(host bool, pieces int) (keys []commands.Key, most int, err error) {
 	e := st.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -131,7 +133,7 @@ func (st *Step) pose(host bool, pieces int) (keys []commandKey, most int, err er
 	}
 	st.reuses, st.host = true, host
 	if host {
-		if err = st.b.openHost(); err != nil {
+		if err = st.b.OpenHost(); err != nil {
 			return nil, 0, e.note(err)
 		}
 		for i := range st.e.now.set {
@@ -140,13 +142,12 @@ func (st *Step) pose(host bool, pieces int) (keys []commandKey, most int, err er
 	}
 	most = 1
 	if st.pieces > 0 {
-		most = st.b.worstPieces()
+		most = st.b.WorstPieces()
 		st.pieces = max(st.pieces, pieces)
-		st.b.padPieces(st.pieces)
-		copy(st.b.host.arena.Whole().Buffer.Mapped(), st.b.staged.all)
+		st.b.Pad(st.pieces)
 	}
 	if !e.opts.LayerByLayer {
-		return []commandKey{st.key(wholeStep)}, most, nil
+		return []commands.Key{st.key(commands.Whole)}, most, nil
 	}
 	for i := st.first; i < len(e.layers); i++ {
 		keys = append(keys, st.key(i))

@@ -28,7 +28,7 @@ func TestWarm(t *testing.T) {
 	for name, o := range map[string]pipeline.EngineOptions{
 		"whole":    {MaxTokens: 3, MaxSessions: 2, MaxStep: 4},
 		"layers":   {MaxTokens: 40, MaxSessions: 2, MaxStep: 3, LayerByLayer: true},
-		"unbudged": {MaxTokens: 40, MaxStep: 3, SubmitBudget: -1},
+		"unbudged": {MaxTokens: 40, MaxStep: 3},
 		"between": {MaxTokens: 40, MaxStep: 3, Between: func(rec *vk.Recorder, at pipeline.Between) error {
 			if at.Layer == 0 || at.Layer == 3 {
 				return nil
@@ -39,13 +39,13 @@ func TestWarm(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := t.Context()
-			if o.SubmitBudget == 0 {
-				o.SubmitBudget = time.Hour // other programs' turns shall not decide
-			}
 			if name == "gathered" {
 				pipeline.GatherIn(t, 144<<10)
 			}
 			e := engine(t, dev, cfg, layers, o)
+			if e.SetBudget(time.Hour); name == "unbudged" { // other programs' turns shall not decide
+				e.SetBudget(-1)
+			}
 			require.NoError(t, e.Warm(ctx))
 			want := must[pipeline.EngineMemory](t)(o.Estimate(ctx, dev, cfg, layers))
 			want.Caches = max(want.Caches, e.Memory().Caches) // they grew where one session does not take MaxStep tokens

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	probe "github.com/vkmla/vkmla/internal/probe/engine"
+	"github.com/vkmla/vkmla/pipeline/internal/commands"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -25,8 +27,8 @@ func (e *Engine) Lose() {
 }
 
 // allSteps returns the sizes of steps that there are.
-func (e *Engine) allSteps() []*stepSize {
-	return slices.Collect(maps.Values(e.sizes.all))
+func (e *Engine) allSteps() []*commands.Size {
+	return slices.Collect(maps.Values(e.sizes.All))
 }
 
 // PageCounts are numbers of pages of the first pools of an engine.
@@ -34,24 +36,30 @@ type PageCounts [8]int
 
 // Pages returns how many pages the engine has of each pool, and how many are free.
 func (e *Engine) Pages() (all, free PageCounts) {
-	for i, p := range e.pools {
-		all[i], free[i] = p.ids.Capacity(), p.ids.Free()
+	for i, p := range e.pages.All {
+		all[i], free[i] = p.IDs.Capacity(), p.IDs.Free()
 	}
 	return all, free
 }
 
 // PageBytes returns the bytes that `pages` pages of each pool take.
-func (e *Engine) PageBytes(pages PageCounts) uint64 { return e.bytes(pages[:len(e.pools)]) }
+func (e *Engine) PageBytes(pages PageCounts) uint64 {
+	sum := uint64(0)
+	for i, p := range e.pages.All {
+		sum += uint64(pages[i]) * p.PageBytes
+	}
+	return sum
+}
 
 // Submissions returns how many submissions a step of a size takes, and whether each operation is
 // one because its time is not known yet.
 func (e *Engine) Submissions(size int) (n int, each bool) {
 	for _, b := range e.allSteps() {
-		if b.tokens != size {
+		if b.Tokens != size {
 			continue
 		}
-		for _, c := range b.recorded {
-			n, each = c.Parts(), c.each
+		for _, c := range b.Recorded {
+			n, each = c.Parts(), c.Each
 		}
 	}
 	return n, each
@@ -60,15 +68,15 @@ func (e *Engine) Submissions(size int) (n int, each bool) {
 // Updates returns how many block tables a step that has begun looked at, and how many entries of
 // them it sends to the device.
 func (st *Step) Updates() (tables, entries int) {
-	return len(st.e.now.changed), int(le.Uint32(st.b.staged.updates))
+	return st.e.pages.Changed(), st.b.Updates
 }
 
 // Parts are those of the commands for a step of a size, which has them all.
 func (e *Engine) Parts(size int) (parts []vk.Part) {
 	for _, b := range e.allSteps() {
-		if b.tokens == size {
-			for _, c := range b.recorded {
-				parts = append(parts, c.parts...)
+		if b.Tokens == size {
+			for _, c := range b.Recorded {
+				parts = append(parts, c.Division()...)
 			}
 		}
 	}
@@ -78,10 +86,11 @@ func (e *Engine) Parts(size int) (parts []vk.Part) {
 // Divided returns how many launches are in pieces, in the commands with most of them.
 func (e *Engine) Divided() (most int) {
 	for _, b := range e.allSteps() {
-		for _, c := range b.recorded {
+		for _, c := range b.Recorded {
 			divided := map[int]bool{}
-			for i, p := range c.parts {
-				if i > 0 && c.parts[i-1].First == p.First {
+			parts := c.Division()
+			for i, p := range parts {
+				if i > 0 && parts[i-1].First == p.First {
 					divided[p.First] = true
 				}
 			}
@@ -91,37 +100,21 @@ func (e *Engine) Divided() (most int) {
 	return most
 }
 
-// Cuts says, from the times of single operations, before which operations submissions begin and
-// into how many pieces operations are divided.
-func Cuts(parts []vk.Part, took []float64, budget time.Duration) (before []int, pieces map[int]int) {
-	return (&stepCommands{each: true, parts: parts, took: took}).cuts(budget)
-}
-
-// Pack packs operations into submissions.
-var Pack = pack
-
-// Suits reports whether commands suit a step with some amount of work, from the times of their
-// parts in a step with another.
-func Suits(each bool, parts []vk.Part, took []float64, work float64, budget time.Duration, then float64) bool {
-	c := &stepCommands{each: each, parts: parts, took: took, work: work}
-	return c.suits(budget, then)
-}
-
 // OpenAll allocates what Warm does, and runs nothing.
 func (e *Engine) OpenAll(ctx context.Context) error {
 	return e.betweenSteps(ctx, func() error {
 		if err := e.growRopes(ctx, e.opts.MaxTokens); err != nil {
 			return err
 		}
-		return e.sizes.open(ctx)
+		return e.sizes.Open(ctx)
 	})
 }
 
 // SpareBytes is a page of each pool whose pages go.
 func (e *Engine) SpareBytes() (n uint64) {
-	for _, p := range e.pools {
-		if !p.keepsAll() {
-			n += p.bytes
+	for _, p := range e.pages.All {
+		if !p.KeepsAll() {
+			n += p.PageBytes
 		}
 	}
 	return n
@@ -132,15 +125,15 @@ func (e *Engine) SpareBytes() (n uint64) {
 // for sizes of steps that there have been.
 func (e *Engine) Poison() error {
 	const nan = 0x7fc07fc0 // and no entry, slot or code that there is
-	for _, b := range e.sizes.all {
+	for _, b := range e.sizes.All {
 		last := memory.Always
-		b.scratch.Enter = func(rec *vk.Recorder, now memory.Use) (err error) {
+		b.Scratch.Enter = func(rec *vk.Recorder, now memory.Use) (err error) {
 			if now != 0 && now == last {
 				return nil
 			}
 			last = now
-			for _, r := range b.scratch.Idle(now) {
-				err = errors.Join(err, rec.Fill(b.buffer.View(r[0], r[1]-r[0]), nan))
+			for _, r := range b.Scratch.Idle(now) {
+				err = errors.Join(err, rec.Fill(b.Buffer.View(r[0], r[1]-r[0]), nan))
 			}
 			return err
 		}
@@ -150,19 +143,19 @@ func (e *Engine) Poison() error {
 
 // Levels returns the schedule of a layer in steps of `tokens` tokens; there must have been one.
 func (e *Engine) Levels(tokens, layer int) [][]string {
-	return e.sizes.all[e.size(tokens)].layers[layer].Levels()
+	return e.sizes.All[e.sizes.SizeOf(tokens)].Layers[layer].Levels()
 }
 
 // Tear leaves counters as a launch does that failed between two of its pieces. Recorded steps
 // cannot be submitted until Untear.
 func (e *Engine) Tear(ctx context.Context) error {
 	for _, b := range e.allSteps() {
-		for _, c := range b.recorded {
+		for _, c := range b.Recorded {
 			if err := c.Close(); err != nil {
 				return err
 			}
 		}
-		for _, k := range b.kinds {
+		for _, k := range b.Kinds {
 			for _, t := range k.Counters() {
 				if err := t.Upload(ctx, bytes.Repeat([]byte{1, 0, 0, 0}, t.Len())); err != nil {
 					return err
@@ -196,7 +189,7 @@ func (st *Step) ShowLayer(layer int) {
 // Prologue runs what comes before a step's layers, and makes it believe that these ran.
 func (st *Step) Prologue(ctx context.Context) error {
 	st.e.mu.Lock()
-	err := st.submitCommands(commandKey{layer: prologue}, nil)
+	err := st.submitCommands(commands.Key{Layer: commands.Prologue}, nil)
 	st.e.mu.Unlock()
 	if err == nil {
 		err = st.Wait(ctx)
@@ -206,7 +199,7 @@ func (st *Step) Prologue(ctx context.Context) error {
 }
 
 // PageOf is the page of an entry of the session's table of a pool.
-func (s *Session) PageOf(pool, entry int) int { return int(s.tables[pool].Entry(entry)) }
+func (s *Session) PageOf(pool, entry int) int { return int(s.seq.Tables[pool].Entry(entry)) }
 
 // CheckTables says what is wrong with the block tables of a session without a step in progress.
 // Every page that may be read is there, on the device too; earlier ones have been given back; and
@@ -215,33 +208,34 @@ func (s *Session) CheckTables(ctx context.Context, from int) error {
 	e := s.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, t := range s.tables {
-		p := t.pool
-		row := make([]byte, 4*p.width)
-		if err := p.table.Rows(s.row, s.row+1).Download(ctx, row); err != nil {
+	for _, t := range s.seq.Tables {
+		p := t.Pool
+		row := make([]byte, 4*p.Width)
+		if err := p.Table.Rows(s.seq.Number, s.seq.Number+1).Download(ctx, row); err != nil {
 			return err
 		}
 		gone := 0
 		for gone < t.Entries() && t.Entry(gone) < 0 {
 			gone++
 		}
-		if !p.keepsAll() { // one goes when the next is taken
-			if most := p.gone(s.lowest()); gone > most || gone < most-1 {
-				return fmt.Errorf("pool %s: of %d tokens %d pages have been given back, want %d or one less", p.Name, s.at.length, gone, most)
+		if !p.KeepsAll() { // one goes when the next is taken
+			if most := p.Gone(s.seq.Floor()); gone > most || gone < most-1 {
+				return fmt.Errorf("pool %s: of %d tokens %d pages have been given back, want %d or one less", p.Name,
+					s.seq.Seat.Length, gone, most)
 			}
 		}
-		if n := ceilDiv(p.slots(s.at.length), p.Page); t.Entries() != n {
-			return fmt.Errorf("pool %s: %d entries for %d tokens, want %d", p.Name, t.Entries(), s.at.length, n)
+		if n := ceilDiv(p.Slots(s.seq.Seat.Length), p.Page); t.Entries() != n {
+			return fmt.Errorf("pool %s: %d entries for %d tokens, want %d", p.Name, t.Entries(), s.seq.Seat.Length, n)
 		}
 		for k := range t.Entries() {
 			page, there := t.Entry(k), int32(le.Uint32(row[4*k:]))
 			switch {
-			case (page < 0) != (k < gone) || gone > 0 && p.keepsAll():
-				return fmt.Errorf("pool %s: entry %d of %d tokens is %d", p.Name, k, s.at.length, page)
+			case (page < 0) != (k < gone) || gone > 0 && p.KeepsAll():
+				return fmt.Errorf("pool %s: entry %d of %d tokens is %d", p.Name, k, s.seq.Seat.Length, page)
 			case page >= 0 && page != there:
 				return fmt.Errorf("pool %s: entry %d is %d, on the device %d", p.Name, k, page, there)
-			case page >= 0 && k >= p.slots(from)/p.Page && p.slots(s.at.length) > p.slots(from) && p.ids.Refs(page) != 1:
-				return fmt.Errorf("pool %s: page %d of entry %d was written and has %d holders", p.Name, page, k, p.ids.Refs(page))
+			case page >= 0 && k >= p.Slots(from)/p.Page && p.Slots(s.seq.Seat.Length) > p.Slots(from) && p.IDs.Refs(page) != 1:
+				return fmt.Errorf("pool %s: page %d of entry %d was written and has %d holders", p.Name, page, k, p.IDs.Refs(page))
 			}
 		}
 	}
@@ -275,9 +269,9 @@ func (e *Engine) ReadSnapshot(r io.Reader) (tokens int, again []byte, err error)
 	if again, err = h.encode(); err != nil {
 		return 0, nil, err
 	}
-	for i, p := range e.pools {
-		for _, c := range p.caches {
-			slots := make([]byte, h.pools[i].slots()*c.slotBytes())
+	for i, p := range e.pages.All {
+		for _, c := range p.Caches {
+			slots := make([]byte, h.pools[i].slots()*c.SlotBytes())
 			data[c].take(slots)
 			again = append(again, slots...)
 		}
@@ -295,11 +289,20 @@ func GatherIn(t testing.TB, n uint64) {
 // LeastGather returns what a token's rows take of what GatherIn allows, in the layer where they
 // take the most, and that layer.
 func (e *Engine) LeastGather() (least uint64, layer int) {
-	for i, l := range e.layers {
-		cfg := e.kindConfig(l, 1)
+	for i := range e.layers {
+		cfg := e.sizes.LayerConfig(i, 1)
 		if n := cfg.LeastWorkspace(); n > least {
 			least, layer = n, i
 		}
 	}
 	return least, layer
 }
+
+// Caches, Advance, ReuseInputs and SetBudget are those of internal/probe/engine.
+func (e *Engine) Caches(layer int) probe.Caches { return e.cachesOf(layer) }
+
+func (e *Engine) SetBudget(d time.Duration) { e.setBudget(d) }
+
+func (s *Session) Advance(ctx context.Context, n int) error { return s.advanceBy(ctx, n) }
+
+func (st *Step) ReuseInputs() error { return st.reuseInputs() }

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/vkmla/vkmla/pipeline/internal/commands"
+	"github.com/vkmla/vkmla/pipeline/internal/pages"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
@@ -96,7 +98,7 @@ func (e *Engine) picks() bool {
 
 // has reports whether a layer of the engine's is of such a kind.
 func (e *Engine) has(is func(s *model.LayerSpec) bool) bool {
-	return slices.ContainsFunc(e.layers, func(l *engineLayer) bool { return is(&l.spec.LayerSpec) })
+	return slices.ContainsFunc(e.layers, func(l commands.Layer) bool { return is(&l.Spec.LayerSpec) })
 }
 
 func (e *Engine) encodeConfig() *encoding {
@@ -122,7 +124,7 @@ func (e *Engine) encodeConfig() *encoding {
 	}
 	put(x, "layers", len(e.layers))
 	for i, l := range e.layers {
-		x.layer(fmt.Sprintf("layer %d ", i), l)
+		x.layer(fmt.Sprintf("layer %d ", i), &l)
 	}
 	return x
 }
@@ -138,9 +140,9 @@ var (
 
 // layer encodes a layer. Whether it only predicts ahead, and what its kind is called, decides
 // nothing.
-func (x *encoding) layer(at string, l *engineLayer) {
-	s := l.spec
-	put(x, at+"number", l.w.Layer)
+func (x *encoding) layer(at string, l *commands.Layer) {
+	s := l.Spec
+	put(x, at+"number", l.W.Layer)
 	put(x, at+"ratio", s.Ratio)
 	put(x, at+"overlap", s.Overlap)
 	put(x, at+"picks", pickNames[s.Picks])
@@ -157,7 +159,7 @@ func (x *encoding) layer(at string, l *engineLayer) {
 		put(x, at+"candidates of", s.CandidatesOf)
 	}
 	put(x, at+"block", s.Block)
-	x.rope(at+"rope ", l.rope)
+	x.rope(at+"rope ", l.Rope)
 	put(x, at+"pools", len(s.Pools))
 	for i, p := range s.Pools {
 		pool := fmt.Sprintf("%spool %d ", at, i)
@@ -186,7 +188,7 @@ func (e *Engine) encodeWeights() *encoding {
 	x := newEncoding("weights")
 	put(x, "identity", e.opts.Identity)
 	for i, l := range e.layers {
-		if id := l.w.Identity; id != (model.Identity{}) {
+		if id := l.W.Identity; id != (model.Identity{}) {
 			put(x, fmt.Sprintf("layer %d", i), id.String())
 		}
 	}
@@ -204,10 +206,12 @@ func (e *Engine) encodeFormats() *encoding {
 	}
 	put(x, "quantised activations", o.QuantiseActivations)
 	put(x, "invariant", o.Invariant)
-	for i, c := range e.caches {
-		for k, bytes := range c.parts {
+	i := 0
+	e.pages.EachCache(func(c *pages.Cache) {
+		for k, bytes := range c.Parts {
 			put(x, fmt.Sprintf("cache %d part %d", i, k), bytes)
 		}
-	}
+		i++
+	})
 	return x
 }

@@ -126,16 +126,15 @@ func (x *sessions) isolation(t *testing.T, o pipeline.EngineOptions, numbers []f
 
 // gave holds a session's outputs, step by step, and what it keeps.
 type gave struct {
-	out, lse [][]float32
-	picks    [][]int32
-	saved    []byte
+	out   [][]float32
+	picks [][]int32
+	saved []byte
 }
 
 func (a *gave) same(t *testing.T, what string, b *gave) {
 	t.Helper()
 	require.NotEmpty(t, a.out)
 	assert.True(t, slices.EqualFunc(a.out, b.out, slices.Equal), "%s: other outputs", what)
-	assert.True(t, slices.EqualFunc(a.lse, b.lse, slices.Equal), "%s: other sums", what)
 	assert.True(t, slices.EqualFunc(a.picks, b.picks, slices.Equal), "%s: other picks", what)
 	assert.True(t, bytes.Equal(a.saved, b.saved), "%s: other bytes in caches", what)
 	for _, out := range a.out {
@@ -149,7 +148,7 @@ func (a *gave) same(t *testing.T, what string, b *gave) {
 // 1, whose results it returns, with those of a third in the pages of number 0.
 func (x *sessions) beside(t *testing.T, o pipeline.EngineOptions, order []int, steps [][2]int, numbers []uint16) (victim, heir *gave) {
 	t.Helper()
-	o.MaxTokens, o.MaxSessions, o.MaxStep, o.KeepTopK, o.KeepLSE = 200, 2, 64, true, true
+	o.MaxTokens, o.MaxSessions, o.MaxStep, o.KeepTopK = 200, 2, 64, true
 	e := x.engine(t, o)
 	var list [2]*pipeline.Session
 	for _, i := range order {
@@ -202,10 +201,9 @@ func (x *sessions) besideStep(t *testing.T, e *pipeline.Engine, list [2]*pipelin
 		if own < 0 {
 			break
 		}
-		out, lse := make([]float32, tokens[1]*x.cfg.Hidden), make([]float32, tokens[1]*x.cfg.Heads)
+		out := make([]float32, tokens[1]*x.cfg.Hidden)
 		require.NoError(t, st.ReadOutput(l, own, out))
-		require.NoError(t, st.ReadLSE(l, own, lse))
-		g.out, g.lse = append(g.out, out), append(g.lse, lse)
+		g.out = append(g.out, out)
 		if !st.TopK(l).IsZero() {
 			picks := make([]int32, tokens[1]*e.TopK())
 			require.NoError(t, st.ReadTopK(l, own, picks))

@@ -5,13 +5,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
+	"math"
 	"strings"
-	"time"
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -31,12 +30,6 @@ type EngineOptions struct {
 	// recorded again. At MaxCacheBytes, free pages of one pool become pages of another if that
 	// frees a sixteenth of all.
 	CacheBytes, MaxCacheBytes uint64
-
-	// Pages are slots of a page, 1 to model.MaxPage, by the name of its pool (model.PoolSpec).
-	// Pools that it does not name have their spec's. With model.VLLMPages a page has the bytes of
-	// a page of vLLM's cache of that kind. Snapshots do not depend on pages, nor do results where
-	// the same kernels run: pages of keys that are no multiple of 16 have other ones.
-	Pages map[string]int
 
 	// Rewind is the most tokens below its greatest length that a session can be truncated to; 0:
 	// only to none. Pages of windows and compressor states are kept for as many tokens more.
@@ -72,22 +65,6 @@ type EngineOptions struct {
 	// KeepTopK keeps the indexer's picks of every layer, for Step.TopK.
 	KeepTopK bool
 
-	// KeepLSE keeps how much weight the attention of every layer found, for Step.LSE. Outputs have
-	// the same bits. Steps of one or two tokens may take a launch more in each layer.
-	KeepLSE bool
-
-	// SubmitBudget is the longest time that a submission may occupy the device, so that no watchdog
-	// stops it and other programs get their turn; 0: 200 ms; negative: a step is always one
-	// submission. It counts as half of what the driver's watchdog is thought to allow, if it is
-	// longer. A step with more to do takes several submissions, with the same results.
-	//
-	// To learn what operations take, the first step of a size submits each of them alone, as does a
-	// step with much more to do, which might exceed the budget. Attention and products that exceed
-	// it alone are divided into up to 64 pieces; before they are measured, by an estimate from
-	// their bytes and multiply-adds at rates that slow devices reach. On a device without
-	// timestamps the host's clock tells. See Stats.Longest.
-	SubmitBudget time.Duration
-
 	// Logger gets rare events: caches that grow, find no memory to do so or pass on pages,
 	// workgroups that starved, a device that was lost or hangs; nil: no logging. The engine is
 	// locked meanwhile: handlers must not call it. What happens often is in Engine.Stats.
@@ -109,8 +86,6 @@ func (o *EngineOptions) fill(cfg *model.Config) {
 	o.Keys = cmp.Or(o.Keys, o.Records.Keys())
 	o.MaxSessions = cmp.Or(o.MaxSessions, 1)
 	o.MaxStep = cmp.Or(o.MaxStep, 128)
-	o.SubmitBudget = cmp.Or(o.SubmitBudget, defaultSubmitBudget)
-	o.Pages = maps.Clone(o.Pages)
 }
 
 // complete fills in defaults and checks the options.
@@ -124,7 +99,6 @@ func (o *EngineOptions) complete(ctx context.Context, dev *vk.Device, cfg model.
 	} else if c.err = cfg.Check(); c.err == nil {
 		o.checkRun(&c, &cfg, layers)
 		o.check(&c, dev, &cfg)
-		o.checkPages(&c, cfg.Layers)
 		checkLayers(&c, &cfg, layers)
 	}
 	o.MaxStep = min(o.MaxStep, o.MaxTokens*o.MaxSessions)
@@ -168,31 +142,6 @@ func (o *EngineOptions) checkRun(c *argumentCheck, cfg *model.Config, layers []*
 	}
 }
 
-// checkPages demands sizes of pages of pools that the model has, or V4, or layers that draft: what
-// suits all of a model's layers also suits some of them.
-func (o *EngineOptions) checkPages(c *argumentCheck, layers []model.Layer) {
-	known := map[string]bool{}
-	add := func(l *model.LayerSpec) {
-		for _, p := range l.Pools {
-			known[p.Name] = true
-		}
-	}
-	for _, l := range []model.LayerSpec{model.Window, model.C4A, model.C128A, model.DraftBlock} {
-		add(&l)
-	}
-	for i := range layers {
-		add(&layers[i].LayerSpec)
-	}
-	for _, name := range slices.Sorted(maps.Keys(o.Pages)) {
-		switch n := o.Pages[name]; {
-		case !known[name]:
-			c.bad("Pages", fmt.Sprintf("%q", name), "names of pools: %s", strings.Join(slices.Sorted(maps.Keys(known)), ", "))
-		case n < 1 || n > model.MaxPage:
-			c.bad("Pages", fmt.Sprintf("%d slots of %q", n, name), "1 to %d", model.MaxPage)
-		}
-	}
-}
-
 // checkLayers demands layers of the model, each after those that it takes from.
 func checkLayers(c *argumentCheck, cfg *model.Config, layers []*model.DeviceLayer) {
 	if len(layers) == 0 {
@@ -220,4 +169,9 @@ func checkLayers(c *argumentCheck, cfg *model.Config, layers []*model.DeviceLaye
 			}
 		}
 	}
+}
+
+// ropeRows returns the most rows of cosines and sines that can be bound.
+func ropeRows(dev *vk.Device) int {
+	return int(min(memory.Bound(dev)/(4*model.RopeRow), math.MaxInt32))
 }

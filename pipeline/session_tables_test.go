@@ -11,7 +11,6 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
-	"github.com/vkmla/vkmla/pipeline/model"
 )
 
 // TestSessionTables runs steps of random sessions between forks, truncations and aborted steps.
@@ -20,11 +19,10 @@ func TestSessionTables(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4, 0, 128), Storage: fakemodel.FP8})))
-	for name, pages := range map[string]map[string]int{"usual": nil, "vLLM's": model.VLLMPages(), "odd": oddPages} {
+	for name, pages := range map[string]map[string]int{"usual": nil, "vLLM's": fakemodel.VLLMPages(), "odd": oddPages} {
 		t.Run(name, func(t *testing.T) {
-			o := pipeline.EngineOptions{MaxTokens: 900, MaxSessions: 4, MaxStep: 100, Rewind: 20, CacheBytes: 64 << 20, LayerByLayer: true,
-				Pages: pages}
-			randomTables(t, engine(t, dev, cfg, layers, o), o)
+			o := pipeline.EngineOptions{MaxTokens: 900, MaxSessions: 4, MaxStep: 100, Rewind: 20, CacheBytes: 64 << 20, LayerByLayer: true}
+			randomTables(t, engine(t, dev, fakemodel.Paged(cfg, pages), layers, o), o)
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/vkmla/vkmla/pipeline/internal/pages"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
@@ -39,7 +40,7 @@ type snapshotMark struct {
 type snapshotMeta struct {
 	Model  Fingerprint
 	Length uint64 // tokens
-	Floor  uint64 // see Session.floor
+	Floor  uint64 // see pages.Sequence.Floor
 	Pools  uint64
 }
 
@@ -58,7 +59,7 @@ var snapshotMagic = [8]byte{'v', 'k', 'm', 'l', 'a', 's', 'e', 's'}
 // snapshot is the head of a snapshot.
 type snapshot struct {
 	snapshotHeader
-	pools []snapshotPool // as Engine.pools
+	pools []snapshotPool // as pages.Pools.All
 }
 
 func (p *snapshotPool) slots() int { return int(p.Beyond - p.First) }
@@ -126,26 +127,6 @@ func (l *lease) give() {
 	}
 }
 
-// view returns a fork without a row, which keeps the pages while they are read. The lease is taken.
-func (s *Session) view() (*Session, error) {
-	err := s.usable()
-	if err == nil {
-		err = s.settle()
-	}
-	if err != nil {
-		return nil, err
-	}
-	v := &Session{e: s.e, at: &rowState{length: s.at.length}, floor: s.lowest()}
-	for _, t := range s.tables {
-		shared, err := t.Fork()
-		if err != nil {
-			return nil, errors.Join(err, v.cut(0))
-		}
-		v.tables = append(v.tables, sessionTable{Table: shared, pool: t.pool})
-	}
-	return v, nil
-}
-
 // saveNow writes what the session is now. The lease is taken; afterwards it may be given back.
 func (s *Session) saveNow(ctx context.Context, w io.Writer, lock *lease) error {
 	return s.viewing(ctx, func(v *Session) error { return v.write(ctx, w, lock) })
@@ -157,9 +138,14 @@ func (s *Session) viewing(ctx context.Context, f func(v *Session) error) (err er
 	var v *Session
 	err = e.device(func() (err error) {
 		// A page that is still to be copied holds what other sessions left there.
-		if err = e.workPages(ctx); err == nil {
-			v, err = s.view()
+		var seq *pages.Sequence
+		if err = e.pages.Work(ctx); err == nil {
+			err = s.usable()
 		}
+		if err == nil {
+			seq, err = s.seq.View()
+		}
+		v = &Session{e: e, seq: seq}
 		return err
 	})
 	if err != nil {
@@ -168,7 +154,7 @@ func (s *Session) viewing(ctx context.Context, f func(v *Session) error) (err er
 	defer func() { // also where f panics
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		err = errors.Join(err, v.cut(0))
+		err = errors.Join(err, v.seq.Cut(0))
 	}()
 	return f(v)
 }
@@ -176,9 +162,9 @@ func (s *Session) viewing(ctx context.Context, f func(v *Session) error) (err er
 // head describes a session.
 func (e *Engine) head(length, floor int) *snapshot {
 	h := &snapshot{snapshotHeader: snapshotHeader{snapshotMark{snapshotMagic, snapshotVersion},
-		snapshotMeta{e.print, uint64(length), uint64(floor), uint64(len(e.pools))}}}
-	for _, p := range e.pools {
-		x := snapshotPool{First: uint64(p.oldest(floor)), Beyond: uint64(p.slots(length)), Bytes: p.slot}
+		snapshotMeta{e.print, uint64(length), uint64(floor), uint64(len(e.pages.All))}}}
+	for _, p := range e.pages.All {
+		x := snapshotPool{First: uint64(p.Oldest(floor)), Beyond: uint64(p.Slots(length)), Bytes: p.SlotBytes}
 		copy(x.Name[:], p.Name)
 		h.pools = append(h.pools, x)
 	}
@@ -196,9 +182,9 @@ func (h *snapshot) encode() ([]byte, error) {
 
 // write writes a view, and gives the lock back whenever it calls w.
 func (s *Session) write(ctx context.Context, w io.Writer, lock *lease) error {
-	h, sum := s.e.head(s.at.length, s.floor), sha256.New()
+	h, sum := s.e.head(s.seq.Seat.Length, s.seq.Floor()), sha256.New()
 	var data bytes.Buffer
-	var pages []byte
+	var raw []byte
 	head, err := h.encode()
 	if err != nil {
 		return err
@@ -214,12 +200,12 @@ func (s *Session) write(ctx context.Context, w io.Writer, lock *lease) error {
 		data.Reset()
 		return err
 	}
-	err = s.eachRun(h, func(c *layerCache, run pageRun) error {
+	err = s.eachRun(h, func(c *pages.Cache, run pageRun) error {
 		var err error
-		if pages, err = s.readRun(ctx, lock, c, run, pages); err != nil {
+		if raw, err = s.readRun(ctx, lock, c, run, raw); err != nil {
 			return err
 		}
-		c.eachPart(pages, run.entry, &h.pools[c.pool.index], func(part []byte) { data.Write(part) })
+		eachPart(c, raw, run.entry, &h.pools[c.Pool.Index], func(part []byte) { data.Write(part) })
 		if lock.moved >= leaseBytes {
 			return flush()
 		}
@@ -235,16 +221,16 @@ func (s *Session) write(ctx context.Context, w io.Writer, lock *lease) error {
 }
 
 // readRun reads pages of a cache, into memory that it makes larger if need be.
-func (s *Session) readRun(ctx context.Context, lock *lease, c *layerCache, run pageRun, pages []byte) ([]byte, error) {
+func (s *Session) readRun(ctx context.Context, lock *lease, c *pages.Cache, run pageRun, raw []byte) ([]byte, error) {
 	if err := lock.take(ctx); err != nil {
 		return nil, err
 	}
-	n := run.n * c.stride
-	pages = slices.Grow(pages[:0], n)[:n]
+	n := run.n * c.Stride
+	raw = slices.Grow(raw[:0], n)[:n]
 	lock.moved += n
-	return pages, s.e.device(func() error {
-		from := c.memory().Rows(run.page, run.page+run.n)
-		return s.e.await(func() error { return from.Download(ctx, pages) })
+	return raw, s.e.device(func() error {
+		from := c.Memory().Rows(run.page, run.page+run.n)
+		return s.e.await(func() error { return from.Download(ctx, raw) })
 	})
 }
 
@@ -266,11 +252,11 @@ type pageRun struct{ entry, page, n int }
 const runBytes = leaseBytes / 2
 
 // eachRun calls f for all pages of a session in the order of a snapshot.
-func (s *Session) eachRun(h *snapshot, f func(c *layerCache, run pageRun) error) error {
-	for i, t := range s.tables {
-		for _, c := range t.pool.caches {
-			most := max(1, runBytes/c.stride)
-			for at, end := h.pools[i].entries(t.pool.Page); at < end; {
+func (s *Session) eachRun(h *snapshot, f func(c *pages.Cache, run pageRun) error) error {
+	for i, t := range s.seq.Tables {
+		for _, c := range t.Pool.Caches {
+			most := max(1, runBytes/c.Stride)
+			for at, end := h.pools[i].entries(t.Pool.Page); at < end; {
 				run := pageRun{at, int(t.Entry(at)), 1}
 				for at++; at < end && run.n < most && int(t.Entry(at)) == run.page+run.n; at++ {
 					run.n++
@@ -284,15 +270,16 @@ func (s *Session) eachRun(h *snapshot, f func(c *layerCache, run pageRun) error)
 	return nil
 }
 
-// eachPart calls f for the parts of the slots of a snapshot that lie in some pages, from entry on.
-func (c *layerCache) eachPart(pages []byte, entry int, p *snapshotPool, f func(part []byte)) {
-	slots := c.pool.Page
-	for ; len(pages) > 0; pages, entry = pages[c.stride:], entry+1 {
+// eachPart calls f for the parts of the slots of a snapshot that lie in some pages of a cache, from
+// entry on.
+func eachPart(c *pages.Cache, data []byte, entry int, p *snapshotPool, f func(part []byte)) {
+	slots := c.Pool.Page
+	for ; len(data) > 0; data, entry = data[c.Stride:], entry+1 {
 		first, end := max(int(p.First)-entry*slots, 0), min(int(p.Beyond)-entry*slots, slots)
 		for slot := first; slot < end; slot++ {
 			at := 0
-			for _, bytes := range c.parts {
-				f(pages[at+slot*bytes:][:bytes])
+			for _, bytes := range c.Parts {
+				f(data[at+slot*bytes:][:bytes])
 				at += slots * bytes
 			}
 		}

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"hash"
 	"io"
+
+	"github.com/vkmla/vkmla/pipeline/internal/pages"
 )
 
 const opRestore = "pipeline: restore session"
@@ -68,7 +70,7 @@ func unusable(format string, a ...any) error {
 }
 
 // snapshotSlots are a session's slots by the cache where they go.
-type snapshotSlots map[*layerCache]*slotQueue
+type snapshotSlots map[*pages.Cache]*slotQueue
 
 // slotQueue has slots in the order of their positions, in pieces as they arrived.
 type slotQueue [][]byte
@@ -93,10 +95,10 @@ func (e *Engine) readSnapshot(r io.Reader) (h *snapshot, data snapshotSlots, err
 	}
 	data = snapshotSlots{}
 	gone := e.trim(h)
-	for i, p := range e.pools {
-		for _, c := range p.caches {
-			if _, err = io.CopyN(sum, r, int64(gone[i]*c.slotBytes())); err == nil {
-				data[c], err = readSlots(r, h.pools[i].slots()*c.slotBytes(), sum)
+	for i, p := range e.pages.All {
+		for _, c := range p.Caches {
+			if _, err = io.CopyN(sum, r, int64(gone[i]*c.SlotBytes())); err == nil {
+				data[c], err = readSlots(r, h.pools[i].slots()*c.SlotBytes(), sum)
 			}
 			if err != nil {
 				return nil, nil, cutShort(err)
@@ -123,7 +125,7 @@ func (e *Engine) readSnapshot(r io.Reader) (h *snapshot, data snapshotSlots, err
 
 // readHead reads the head of a snapshot and checks it.
 func (e *Engine) readHead(r io.Reader, sum hash.Hash) (*snapshot, error) {
-	h := &snapshot{pools: make([]snapshotPool, len(e.pools))}
+	h := &snapshot{pools: make([]snapshotPool, len(e.pages.All))}
 	read := func(to any) error {
 		raw := make([]byte, binary.Size(to))
 		if err := readAll(r, raw, sum); err != nil {
@@ -193,9 +195,9 @@ func cutShort(err error) error {
 func (e *Engine) trim(h *snapshot) []int {
 	floor := max(int(h.Floor), int(h.Length)-e.opts.Rewind)
 	h.Floor = uint64(floor)
-	gone := make([]int, len(e.pools))
-	for i, p := range e.pools {
-		first := max(int(h.pools[i].First), p.oldest(floor))
+	gone := make([]int, len(e.pages.All))
+	for i, p := range e.pages.All {
+		first := max(int(h.pools[i].First), p.Oldest(floor))
 		gone[i] = first - int(h.pools[i].First)
 		h.pools[i].First = uint64(first)
 	}
@@ -208,8 +210,8 @@ func (e *Engine) checkHeader(h *snapshotMeta) error {
 	switch {
 	case differs != "":
 		return fmt.Errorf("%w: %s", ErrSnapshotModel, differs)
-	case h.Pools != uint64(len(e.pools)):
-		return unusable("%d pools, want %d", h.Pools, len(e.pools))
+	case h.Pools != uint64(len(e.pages.All)):
+		return unusable("%d pools, want %d", h.Pools, len(e.pages.All))
 	case h.Length > uint64(e.opts.MaxTokens):
 		return fmt.Errorf("%w: %d tokens, of at most %d", ErrSequenceFull, h.Length, e.opts.MaxTokens)
 	case h.Floor > h.Length:
@@ -245,16 +247,16 @@ func (e *Engine) resume(ctx context.Context, h *snapshot, data snapshotSlots) (s
 	if err != nil {
 		return nil, err
 	}
-	err = s.eachRun(h, func(c *layerCache, run pageRun) error {
+	err = s.eachRun(h, func(c *pages.Cache, run pageRun) error {
 		if err := lock.take(ctx); err != nil {
 			return err
 		}
-		n := run.n * c.stride
-		pages := make([]byte, n) // with zeros where there is no slot
-		c.eachPart(pages, run.entry, &h.pools[c.pool.index], data[c].take)
+		n := run.n * c.Stride
+		raw := make([]byte, n) // with zeros where there is no slot
+		eachPart(c, raw, run.entry, &h.pools[c.Pool.Index], data[c].take)
 		err := e.device(func() error {
-			to := c.memory().Rows(run.page, run.page+run.n)
-			return e.await(func() error { return to.Upload(ctx, pages) })
+			to := c.Memory().Rows(run.page, run.page+run.n)
+			return e.await(func() error { return to.Upload(ctx, raw) })
 		})
 		if lock.moved += n; lock.moved >= leaseBytes {
 			lock.give()
@@ -272,27 +274,18 @@ func (e *Engine) resume(ctx context.Context, h *snapshot, data snapshotSlots) (s
 // reserveRestored makes a session with pages for the slots of a snapshot.
 func (e *Engine) reserveRestored(ctx context.Context, h *snapshot) (*Session, error) {
 	// The destination of pending work may have been given up since.
-	if err := e.workPages(ctx); err != nil {
+	if err := e.pages.Work(ctx); err != nil {
 		return nil, err
-	}
-	pages := make(pageCounts, len(e.pools))
-	for i := range pages {
-		first, end := h.pools[i].entries(e.pools[i].Page)
-		pages[i] = end - first
 	}
 	s, err := e.open()
 	if err != nil {
 		return nil, err
 	}
-	err = e.ensure(ctx, pages)
-	s.at.length, s.floor = int(h.Length), int(h.Floor)
-	for i, t := range s.tables {
-		if err == nil {
-			first, _ := h.pools[i].entries(t.pool.Page)
-			err = t.Resume(t.pool.slots(s.at.length), first)
-		}
+	first := make([]int, len(h.pools))
+	for i, p := range e.pages.All {
+		first[i], _ = h.pools[i].entries(p.Page)
 	}
-	if err != nil {
+	if err = s.seq.Resume(ctx, int(h.Length), int(h.Floor), first); err != nil {
 		return nil, errors.Join(err, s.drop())
 	}
 	return s, nil

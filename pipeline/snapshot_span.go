@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/pipeline/internal/pages"
 )
 
 const (
@@ -43,10 +43,11 @@ func (e *Engine) SaveSpans(ctx context.Context, s *Session, at []int, state bool
 	if err = lock.take(ctx); err == nil {
 		err = s.viewing(ctx, func(v *Session) error {
 			switch end := at[len(at)-1]; {
-			case end > v.at.length:
-				return badArgument(opSaveSpans, "at", end, "at most the %d tokens of the session", v.at.length)
-			case state && end < v.floor:
-				return fmt.Errorf("%w: the state at %d of %d tokens, there are those from %d on", ErrRewind, end, v.at.length, v.floor)
+			case end > v.seq.Seat.Length:
+				return badArgument(opSaveSpans, "at", end, "at most the %d tokens of the session", v.seq.Seat.Length)
+			case state && end < v.seq.Floor():
+				return fmt.Errorf("%w: the state at %d of %d tokens, there are those from %d on", ErrRewind, end, v.seq.Seat.Length,
+					v.seq.Floor())
 			}
 			return v.writeSpans(ctx, &lock, at, state, put)
 		})
@@ -64,38 +65,19 @@ func checkSpans(op string, at []int) error {
 	return nil
 }
 
-// needs returns the first slot that tokens at positions from `length` on read, for a pool that does
-// not keep all. For a compressor it is the first one of the incomplete group, or with Overlap of
-// the group before.
-func (p *enginePool) needs(length int) int {
-	first := p.slots(length)
-	for _, c := range p.caches {
-		at, spec := p.oldest(length), c.layer.spec
-		if c.store == model.StoreState || c.store == model.StoreKeyState {
-			group := length - length%spec.Ratio
-			if spec.Overlap {
-				group -= spec.Ratio
-			}
-			at = max(at, group)
-		}
-		first = min(first, at)
-	}
-	return first
-}
-
 // span describes the slots of a span as sections of a snapshot.
 func (e *Engine) span(from, to int, state bool) *snapshot {
-	h := &snapshot{pools: make([]snapshotPool, len(e.pools))}
-	for i, p := range e.pools {
+	h := &snapshot{pools: make([]snapshotPool, len(e.pages.All))}
+	for i, p := range e.pages.All {
 		first, beyond := 0, 0
 		switch {
-		case p.keepsAll():
-			first, beyond = p.slots(from), p.slots(to)
+		case p.KeepsAll():
+			first, beyond = p.Slots(from), p.Slots(to)
 		case state:
-			first, beyond = p.needs(to), p.slots(to)
+			first, beyond = p.Needs(to), p.Slots(to)
 		}
 		if first < beyond { // else no page is touched
-			h.pools[i] = snapshotPool{First: uint64(first), Beyond: uint64(beyond), Bytes: p.slot}
+			h.pools[i] = snapshotPool{First: uint64(first), Beyond: uint64(beyond), Bytes: p.SlotBytes}
 		}
 	}
 	return h
@@ -140,12 +122,12 @@ func (s *Session) readSpans(ctx context.Context, lock *lease, at []int, state bo
 		heads[i] = s.e.span(at[i], at[i+1], state && i == n-1)
 		spans[i] = make([]byte, 0, heads[i].bytes())
 	}
-	var pages []byte
+	var raw []byte
 	to, left := 0, 0 // the span that gets the next bytes of a cache, and how many
-	var of *layerCache
-	err := s.eachRun(h, func(c *layerCache, run pageRun) error {
+	var of *pages.Cache
+	err := s.eachRun(h, func(c *pages.Cache, run pageRun) error {
 		var err error
-		if pages, err = s.readRun(ctx, lock, c, run, pages); err != nil {
+		if raw, err = s.readRun(ctx, lock, c, run, raw); err != nil {
 			return err
 		}
 		if lock.moved >= leaseBytes {
@@ -154,10 +136,10 @@ func (s *Session) readSpans(ctx context.Context, lock *lease, at []int, state bo
 		if c != of {
 			of, to, left = c, -1, 0
 		}
-		c.eachPart(pages, run.entry, &h.pools[c.pool.index], func(part []byte) {
+		eachPart(c, raw, run.entry, &h.pools[c.Pool.Index], func(part []byte) {
 			for left == 0 {
 				to++
-				left = heads[to].pools[c.pool.index].slots() * c.slotBytes()
+				left = heads[to].pools[c.Pool.Index].slots() * c.SlotBytes()
 			}
 			spans[to] = append(spans[to], part...)
 			left -= len(part)
@@ -211,11 +193,11 @@ func (e *Engine) restoreSpans(ctx context.Context, at []int, load func(sizes []i
 		return nil, unusable("%d spans, want %d", len(spans), len(sizes))
 	}
 	h, data := e.head(length, length), snapshotSlots{}
-	for _, p := range e.pools {
-		for _, c := range p.caches {
+	for _, p := range e.pages.All {
+		for _, c := range p.Caches {
 			data[c] = &slotQueue{}
-			if !p.keepsAll() { // slots that are never read
-				data[c].add(make([]byte, (p.needs(length)-p.oldest(length))*c.slotBytes()))
+			if !p.KeepsAll() { // slots that are never read
+				data[c].add(make([]byte, (p.Needs(length)-p.Oldest(length))*c.SlotBytes()))
 			}
 		}
 	}
@@ -223,9 +205,9 @@ func (e *Engine) restoreSpans(ctx context.Context, at []int, load func(sizes []i
 		if len(span) != sizes[i] {
 			return nil, unusable("%d bytes of tokens %d to %d, want %d", len(span), at[i], at[i+1], sizes[i])
 		}
-		for k, p := range e.pools {
-			for _, c := range p.caches {
-				n := heads[i].pools[k].slots() * c.slotBytes()
+		for k, p := range e.pages.All {
+			for _, c := range p.Caches {
+				n := heads[i].pools[k].slots() * c.SlotBytes()
 				data[c].add(span[:n])
 				span = span[n:]
 			}

@@ -2,11 +2,11 @@ package pipeline
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/vkmla/vkmla/pipeline/internal/commands"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -37,7 +37,7 @@ type Chunk struct {
 // next step.
 type Step struct {
 	e       *Engine
-	b       *stepSize
+	b       *commands.Size
 	tokens  int
 	longest int  // greatest length of a session after the step
 	draft   bool // its chunks are blocks of drafts
@@ -47,20 +47,20 @@ type Step struct {
 	// device's time grows by no more than this does.
 	work float64
 
-	pieces int // of gathered rows, see commandKey
+	pieces int // of gathered rows, see commands.Key
 
-	begun     bool            // the metadata is with the device
-	reuses    bool            // see ReuseInputs
-	warms     bool            // see Engine.Warm
-	host      bool            // inputs come from host memory
-	layer     int             // whose inputs were set last
-	latest    int             // the layer that was submitted last; -1: what it left cannot be read
-	flying    *vk.Pending     // the last submission, until Wait
-	earlier   []*vk.Pending   // those before it: each may fail by itself
-	submitted []*stepCommands // submitted since the last Wait
-	timed     []commandKey    // submitted, each once
+	begun     bool                 // the metadata is with the device
+	reuses    bool                 // inputs are what an earlier step left, see probe.ReuseInputs
+	warms     bool                 // see Engine.Warm
+	host      bool                 // inputs come from host memory
+	layer     int                  // whose inputs were set last
+	latest    int                  // the layer that was submitted last; -1: what it left cannot be read
+	flying    *vk.Pending          // the last submission, until Wait
+	earlier   []*vk.Pending        // those before it: each may fail by itself
+	submitted []*commands.Commands // submitted since the last Wait
+	timed     []commands.Key       // submitted, each once
 
-	kept map[commandKey][]vk.Section // of timed, where the commands were dropped, see Times
+	kept map[commands.Key][]vk.Section // of timed, where the commands were dropped, see Times
 }
 
 // Begin begins a step: it takes the pages for the tokens, copies shared pages that are about to
@@ -78,7 +78,7 @@ func (e *Engine) Begin(ctx context.Context, chunks ...Chunk) (*Step, error) {
 
 // Size is T, the number of rows of the step's tensors: the tokens of all chunks, padded to the next
 // power of two, at most MaxStep.
-func (st *Step) Size() int { return st.b.tokens }
+func (st *Step) Size() int { return st.b.Tokens }
 
 // Rows returns the first row of a chunk's tokens, and the row after its last. Both are 0 for an
 // unknown chunk, and once the step has ended.
@@ -90,7 +90,7 @@ func (st *Step) Rows(chunk int) (first, end int) {
 		return 0, 0
 	}
 	x := now.parts[chunk]
-	return x.first, x.first + x.n
+	return x.First, x.First + x.N
 }
 
 // Run runs all layers and waits. Errors: those of Submit and Wait.
@@ -115,8 +115,9 @@ func (st *Step) RunLayer(ctx context.Context, layer int) error {
 	return st.Wait(ctx)
 }
 
-// Submit hands all layers to the device, in as few submissions as
-// EngineOptions.SubmitBudget permits, and returns.
+// Submit hands all layers to the device, in few submissions, and returns. Each takes at most
+// 200 ms, or half of what the driver's watchdog is thought to allow: no watchdog stops it, and
+// other programs get their turn. See Stats.Longest.
 //
 // With semaphores the layers wait for other devices or APIs, and tell them that all layers are
 // done; see vk.Sync. If what is waited for never comes, Wait ends the step with vk.ErrUnsignalled,
@@ -126,7 +127,7 @@ func (st *Step) RunLayer(ctx context.Context, layer int) error {
 // vk.ErrBusy if the layers are with the device already; those of vk.Commands.Submit and, for the
 // first step of a size, of vk.Device.NewBuffer; those of EngineOptions.Between. After all of these
 // the step can be submitted again, once what was missing is there.
-func (st *Step) Submit(sync ...vk.Sync) error { return st.submit(wholeStep, sync) }
+func (st *Step) Submit(sync ...vk.Sync) error { return st.submit(commands.Whole, sync) }
 
 // SubmitLayer hands one layer to the device and returns; semaphores are those of the layer. Layers
 // may run in any order, but after those that they take entries, picks or candidates from. Each has
@@ -160,7 +161,7 @@ func (st *Step) submit(layer int, sync []vk.Sync) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	err := st.active()
-	if err == nil && layer == wholeStep && e.opts.LayerByLayer {
+	if err == nil && layer == commands.Whole && e.opts.LayerByLayer {
 		return badArgument(opSubmit, "LayerByLayer", "all layers", "one by one")
 	}
 	if err == nil {
@@ -172,8 +173,8 @@ func (st *Step) submit(layer int, sync []vk.Sync) error {
 	if err == nil {
 		err = st.checkWritten(layer)
 	}
-	if err == nil && layer != wholeStep && !st.begun {
-		err = st.submitCommands(commandKey{layer: prologue, draft: st.draft}, nil)
+	if err == nil && layer != commands.Whole && !st.begun {
+		err = st.submitCommands(commands.Key{Layer: commands.Prologue, Draft: st.draft}, nil)
 	}
 	if err == nil {
 		err = st.submitCommands(st.key(layer), sync)
@@ -182,7 +183,7 @@ func (st *Step) submit(layer int, sync []vk.Sync) error {
 		return wrap(opSubmit, e.note(err))
 	}
 	first, end := st.layers(layer)
-	if e.chained() && first == st.first {
+	if e.sizes.Chained() && first == st.first {
 		clear(now.ran)
 		clear(now.shown)
 	}
@@ -194,32 +195,32 @@ func (st *Step) submit(layer int, sync []vk.Sync) error {
 }
 
 // key says which commands run a layer, or the whole step.
-func (st *Step) key(layer int) commandKey {
-	return commandKey{layer, st.host && !st.e.mapsHidden(), st.pieces, st.draft}
+func (st *Step) key(layer int) commands.Key {
+	return commands.Key{Layer: layer, Host: st.host && !st.e.sizes.MapsHidden(), Pieces: st.pieces, Draft: st.draft}
 }
 
 // layers returns the layers that commands for a layer, or for the whole step, run.
 func (st *Step) layers(layer int) (first, end int) {
-	if layer == wholeStep {
+	if layer == commands.Whole {
 		return st.first, len(st.e.layers)
 	}
 	return layer, layer + 1
 }
 
 // submitCommands submits commands.
-func (st *Step) submitCommands(key commandKey, sync []vk.Sync) error {
-	repaired, err := st.b.repair()
+func (st *Step) submitCommands(key commands.Key, sync []vk.Sync) error {
+	repaired, err := st.b.Repair()
 	if err != nil {
 		return err
 	}
-	c, err := st.b.commands(key, st.work)
+	c, err := st.b.Commands(key, st.work)
 	if err != nil {
 		return err
 	}
 	if repaired != nil {
 		st.e.now.flight = repaired
 	}
-	p, err := c.Submit(st.behind(repaired, sync)...)
+	p, err := c.Submit(st.after(repaired, sync)...)
 	if err != nil {
 		st.brokeOff(key, err)
 		return err
@@ -228,7 +229,7 @@ func (st *Step) submitCommands(key commandKey, sync []vk.Sync) error {
 	if delete(st.kept, key); !slices.Contains(st.timed, key) {
 		st.timed = append(st.timed, key)
 	}
-	st.begun = st.begun || key.layer < 0
+	st.begun = st.begun || key.Layer < 0
 	return nil
 }
 
@@ -255,7 +256,9 @@ func (st *Step) Wait(ctx context.Context) error {
 	}
 	if err != nil {
 		e.starved(err)
-		st.b.broken = st.b.broken || ctx.Err() == nil // it may have stopped within an operation
+		if ctx.Err() == nil { // it may have stopped within an operation
+			st.b.Break()
+		}
 		if e.note(err); now.step == st {
 			st.end()
 		}
@@ -267,7 +270,7 @@ func (st *Step) Wait(ctx context.Context) error {
 	if st.flying == p {
 		st.flying, st.earlier = nil, st.earlier[:0]
 		for _, c := range st.submitted {
-			e.stats.Longest = max(e.stats.Longest, c.observe(st.work))
+			e.stats.Longest = max(e.stats.Longest, c.Observe(st.work))
 		}
 		st.submitted = st.submitted[:0]
 	}
@@ -294,13 +297,13 @@ func (st *Step) Commit() error {
 		return badArgument(opCommit, "layers", fmt.Sprintf("layer %d not run", st.first+i), "all of them run")
 	}
 	if st.draft {
-		err = e.giveBack()
+		err = e.pages.GiveBack()
 	} else {
 		err = e.lengthen()
 	}
 	e.stats.Steps++
 	e.stats.Tokens += uint64(st.tokens)
-	e.stats.Padding += uint64(st.b.tokens - st.tokens)
+	e.stats.Padding += uint64(st.b.Tokens - st.tokens)
 	st.leave()
 	if err != nil {
 		return fmt.Errorf("%s: %w", opCommit, err)
@@ -309,16 +312,11 @@ func (st *Step) Commit() error {
 }
 
 // lengthen makes the step's tokens part of their sessions.
-func (e *Engine) lengthen() (err error) {
+func (e *Engine) lengthen() error {
 	for _, x := range e.now.parts {
-		e.rows[x.row].length += x.n
+		e.pages.Seats[x.Seat].Length += x.N
 	}
-	for _, x := range e.now.busy {
-		if x.s.at.length > x.s.at.quiet { // a long chunk: its first pages may be needed no more
-			err = errors.Join(err, x.s.recycle())
-		}
-	}
-	return err
+	return e.pages.Grown(e.now.busy)
 }
 
 // Abort ends the step and leaves the sessions as they were before it. After Commit, and for a nil
@@ -343,7 +341,7 @@ func (st *Step) end() error {
 		st.e.stats.Aborted++
 	}
 	st.withhold()
-	err := st.e.undo()
+	err := st.e.pages.Undo()
 	st.leave()
 	return err
 }
@@ -351,7 +349,7 @@ func (st *Step) end() error {
 // leave lets the next step begin.
 func (st *Step) leave() {
 	e := st.e
-	e.now.step = nil
-	e.now.clearRows()
+	e.now.step, e.sizes.InUse = nil, nil
+	e.now.clearSeats()
 	e.unlockStep()
 }

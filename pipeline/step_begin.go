@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/vkmla/vkmla/pipeline/internal/commands"
+	"github.com/vkmla/vkmla/pipeline/internal/pages"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -13,48 +15,27 @@ type progress struct {
 	// What every call looks at lies side by side: after a wait it is in no cache of a processor.
 	step   *Step
 	flight *vk.Pending // the last submission of a step that the device may not be done with
-	parts  []stepPart
-	busy   []busyPart // those of sessions whose tables have something to do, see rowState.quiet
-	ran    []bool     // layers that ran
-	shown  []bool     // layers whose results are in host memory, for ReadOutput
-	byRow  []int      // index into parts, or -1: the session may change
+	parts  []commands.Part
+	owners []*Session    // of parts
+	busy   []pages.Claim // of sessions whose tables have something to do, see pages.Seat
+	ran    []bool        // layers that ran
+	shown  []bool        // layers whose results are in host memory, for ReadOutput
+	bySeat []int         // index into parts, or -1: the session may change
 
-	need    pageCounts
-	changed []tableOf // those that may have entries that the device does not have
-	set     []bool    // [layers, MaxSessions] inputs set from host memory
+	set []bool // [layers, MaxSessions] inputs set from host memory
 }
 
 func (now *progress) init(layers, sessions int) {
-	*now = progress{byRow: make([]int, sessions), ran: make([]bool, layers), shown: make([]bool, layers),
+	*now = progress{bySeat: make([]int, sessions), ran: make([]bool, layers), shown: make([]bool, layers),
 		set: make([]bool, layers*sessions)}
-	now.clearRows()
+	now.clearSeats()
 }
 
-// clearRows forgets which sessions have chunks.
-func (now *progress) clearRows() {
-	for i := range now.byRow {
-		now.byRow[i] = -1
+// clearSeats forgets which sessions have chunks.
+func (now *progress) clearSeats() {
+	for i := range now.bySeat {
+		now.bySeat[i] = -1
 	}
-}
-
-// stepPart is a chunk of a step in progress.
-type stepPart struct {
-	s        *Session
-	row      int // of the session
-	first, n int // rows of the step
-}
-
-// busyPart is a chunk for which the session's tables have something to do.
-type busyPart struct {
-	s      *Session
-	tables []sessionTable // of the session, for the layers that run
-	n      int
-}
-
-// tableOf is a table of a session.
-type tableOf struct {
-	s *Session
-	t *sessionTable
 }
 
 // begin is Begin. Steps that only warm the engine may have blocks of drafts of any length.
@@ -77,82 +58,49 @@ func (e *Engine) begin(ctx context.Context, chunks []Chunk, warms bool) (*Step, 
 	}
 	now := &e.now
 	if err != nil {
-		now.clearRows()
+		now.clearSeats()
 		e.unlockStep()
 		return nil, wrap(opBegin, e.note(err))
 	}
 	clear(now.ran)
 	clear(now.shown)
-	st.b.in.buffer().Track()
-	now.step = st
+	st.b.TrackInputs()
+	now.step, e.sizes.InUse = st, st.b
 	return st, nil
 }
 
 // equip gives a step the memory, the pages and the metadata that it takes.
 func (st *Step) equip(ctx context.Context) (err error) {
 	e, now := st.e, &st.e.now
-	clear(now.need)
-	for _, x := range now.busy {
-		x.s.need(x.tables, x.n, now.need)
-	}
 	if err := e.growRopes(ctx, st.longest); err != nil {
 		return err
 	}
-	if st.b, err = e.sizes.of(ctx, st.tokens); err != nil {
+	if st.b, err = e.sizes.Of(ctx, st.tokens); err != nil {
 		return err
 	}
-	if err := e.ensure(ctx, now.need); err != nil {
+	if err := e.pages.Take(ctx, now.busy); err != nil {
 		return err
 	}
-	now.changed = now.changed[:0]
-	for _, x := range now.busy {
-		now.changed = x.s.list(x.tables, x.n, now.changed)
-		if err = x.s.reserve(x.tables, x.n); err != nil {
-			break
-		}
-	}
-	if err == nil {
-		err = e.workPages(ctx)
-	}
-	if err == nil {
-		st.pieces, err = st.b.fill(ctx, st.draft)
-	}
-	if err != nil {
-		err = errors.Join(err, e.undo())
+	if st.pieces, err = st.b.Fill(ctx, now.bySeat, now.parts, st.draft); err != nil {
+		err = errors.Join(err, e.pages.Undo())
 	}
 	return err
-}
-
-// undo takes back Begin's page changes. The device may not have seen them.
-func (e *Engine) undo() error {
-	for _, x := range e.now.changed {
-		x.t.synced = x.t.before
-	}
-	return e.giveBack()
-}
-
-// giveBack gives back the pages of the step's tokens.
-func (e *Engine) giveBack() (err error) {
-	for _, x := range e.now.changed {
-		err = errors.Join(err, x.s.cutIn(x.t, x.s.at.length))
-	}
-	return errors.Join(err, e.dropCopies())
 }
 
 // arrange checks the chunks, and finds the busy sessions.
 func (st *Step) arrange(chunks []Chunk) error {
 	e, now := st.e, &st.e.now
-	now.parts, now.busy = now.parts[:0], now.busy[:0]
+	now.parts, now.owners, now.busy = now.parts[:0], now.owners[:0], now.busy[:0]
 	if len(chunks) == 0 {
 		return badArgument(opBegin, "chunks", "none", "at least one")
 	}
 	st.draft = chunks[0].Draft
-	st.first, _ = e.given(st.draft)
+	st.first, _ = e.sizes.Given(st.draft)
 	bad := func(i int, got any, want string) error {
 		return badArgument(opBegin, fmt.Sprintf("chunks[%d]", i), got, "%s", want)
 	}
 	for i, c := range chunks {
-		row, ok := e.again(i, c.Session)
+		seat, ok := e.again(i, c.Session)
 		if s := c.Session; !ok {
 			switch {
 			case s == nil:
@@ -162,39 +110,40 @@ func (st *Step) arrange(chunks []Chunk) error {
 			case s.closed:
 				return fmt.Errorf("chunks[%d]: session %w", i, vk.ErrClosed)
 			}
-			row = s.row
+			seat = s.seq.Number
 		}
-		at := &e.rows[row]
-		length := at.length + c.Tokens
+		at := &e.pages.Seats[seat]
+		length := at.Length + c.Tokens
 		switch {
 		case c.Tokens < 1:
 			return bad(i, c.Tokens, "at least 1 token")
-		case now.byRow[row] >= 0:
+		case now.bySeat[seat] >= 0:
 			return bad(i, "a session twice", "each once")
-		case c.Tokens > e.opts.MaxTokens-at.length:
+		case c.Tokens > e.opts.MaxTokens-at.Length:
 			return fmt.Errorf("chunks[%d]: %w: %d tokens and %d more, of at most %d", i, ErrSequenceFull,
-				at.length, c.Tokens, e.opts.MaxTokens)
+				at.Length, c.Tokens, e.opts.MaxTokens)
 		case c.Tokens > e.opts.MaxStep-st.tokens:
 			return bad(i, fmt.Sprintf("%d tokens after %d", c.Tokens, st.tokens), fmt.Sprintf("at most %d in all", e.opts.MaxStep))
 		}
-		now.byRow[row] = i
-		now.parts = append(now.parts, stepPart{s: c.Session, row: row, n: c.Tokens})
+		now.bySeat[seat] = i
+		now.parts = append(now.parts, commands.Part{Seat: seat, N: c.Tokens, Length: at.Length})
+		now.owners = append(now.owners, c.Session)
 		st.tokens += c.Tokens
 		st.longest = max(st.longest, length)
 		st.work += float64(c.Tokens) * float64(length)
-		if length > at.quiet {
-			now.busy = append(now.busy, busyPart{c.Session, c.Session.tablesOf(st.draft), c.Tokens})
+		if length > at.Quiet {
+			now.busy = append(now.busy, pages.Claim{Sequence: c.Session.seq, N: c.Tokens, Draft: st.draft})
 		}
 	}
 	return nil
 }
 
-// again returns the row of an open session that had the same chunk in the last step. Most have,
+// again returns the seat of an open session that had the same chunk in the last step. Most have,
 // and then the session itself, which is not in the processor's cache, is not looked at.
-func (e *Engine) again(chunk int, s *Session) (row int, ok bool) {
-	if parts := e.now.parts[:cap(e.now.parts)]; chunk < len(parts) && parts[chunk].s == s {
-		row = parts[chunk].row
-		return row, s != nil && e.sessions[row] == s
+func (e *Engine) again(chunk int, s *Session) (seat int, ok bool) {
+	if owners := e.now.owners[:cap(e.now.owners)]; chunk < len(owners) && owners[chunk] == s && s != nil {
+		seat = e.now.parts[:cap(e.now.parts)][chunk].Seat
+		return seat, e.sessions[seat] == s
 	}
 	return 0, false
 }

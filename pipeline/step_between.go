@@ -3,19 +3,17 @@ package pipeline
 import (
 	"context"
 	"fmt"
-	"slices"
 
+	"github.com/vkmla/vkmla/pipeline/internal/commands"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
-
-const opRecordAgain = "pipeline: record again"
 
 // Between is a place in the commands of a step: in front of a layer, or after the last one.
 // EngineOptions.Between is called for every such place, in order. It records with rec how the input
 // of the next layer is made from the output of the one before: launches of the caller's kernels
 // (vk.Device.Kernel), fills, copies, operations of this module. The recorder derives the barriers.
-// Of rec's methods it calls only Dispatch, Fill, Copy, Section and Separate.
+// Of rec's methods it calls only Dispatch, Fill, Copy and Section.
 //
 // All layers share one tensor of inputs and one of outputs, which may be read and written. In front
 // of layer 0 the input holds what Step.SetInput, or commands that wrote Step.Input, put there.
@@ -26,8 +24,8 @@ const opRecordAgain = "pipeline: record again"
 // index lists or runs beside them; it waits for no more than the metadata below, if it reads any.
 //
 // Engine.Prepare, Step.Submit and Step.SubmitLayer call the function whenever a size of step is
-// recorded: when it is first needed, once its times are known (EngineOptions.SubmitBudget), after
-// caches have grown, after SetTiming and RecordAgain. The tensors may differ each time, but for
+// recorded: when it is first needed, once its times are known (see Step.Submit), after caches have
+// grown, after SetTiming. The tensors may differ each time, but for
 // one size it has to record the same operations in the same order: their times are known by their
 // numbers. They count for the budget; a launch that exceeds it alone is divided if its kernel is
 // vk.KernelSpec.Divisible. The engine is locked meanwhile: the function must not call methods of
@@ -35,8 +33,7 @@ const opRecordAgain = "pipeline: record again"
 //
 // What is recorded runs for every step of the size, and after an error it may run again for the
 // same step, so memory that it adds to is set in front of layer 0. Memory that it uses stays open
-// until the engine is closed, since it may be recorded again at any time; to use other memory,
-// call RecordAgain.
+// until the engine is closed, since it may be recorded again at any time.
 //
 // An error of the function ends the recording. It arrives wrapped, with the place, and Prepare or
 // Submit can be tried again.
@@ -60,51 +57,12 @@ type Between struct {
 	Draft bool
 }
 
-// chained reports whether the caller's commands make a layer's input from the output before it.
-func (e *Engine) chained() bool { return e.opts.Between != nil }
-
-// oneTensor reports whether all layers share one tensor of inputs and one of outputs, because no
-// other layer's is needed while a layer runs.
-func (e *Engine) oneTensor() bool { return e.opts.LayerByLayer || e.chained() }
-
-// given are the layers from first on, before end, that get their inputs from outside. first is the
-// first that runs.
-func (e *Engine) given(draft bool) (first, end int) {
-	if draft {
-		first = e.drafts
-	}
-	if e.chained() {
-		return first, first + 1
-	}
-	return first, len(e.layers)
-}
-
-// recordBetween records what the caller has in front of a layer, or after the last one.
-func (b *stepSize) recordBetween(rec *vk.Recorder, layer int, key commandKey) error {
-	e, in := b.e, &b.device
-	if !e.chained() {
+// between is EngineOptions.Between by the places of package commands; nil without it.
+func (o *EngineOptions) between() func(rec *vk.Recorder, at commands.Place) error {
+	if o.Between == nil {
 		return nil
 	}
-	first, _ := e.given(key.draft)
-	at := Between{Layer: layer, Tokens: b.tokens, Draft: key.draft, QueryStart: in.queryStart, SeqLens: in.seqLens,
-		TokenToReq: in.request, Positions: in.positions, IsValid: in.valid}
-	where := fmt.Sprintf("in front of layer %d", layer)
-	if layer > first {
-		at.Output = b.out.of(layer - 1)
-	}
-	if layer < len(e.layers) {
-		at.Input = b.in.of(layer)
-	} else {
-		where = fmt.Sprintf("behind layer %d", layer-1)
-	}
-	rec.Section("between")
-	if err := e.opts.Between(rec, at); err != nil {
-		return fmt.Errorf("EngineOptions.Between, %s: %w", where, err)
-	}
-	if layer == first && !key.host { // else the copy from host memory has written it
-		b.begins[key.draft] = rec.Overwrites(at.Input.View())
-	}
-	return nil
+	return func(rec *vk.Recorder, at commands.Place) error { return o.Between(rec, Between(at)) }
 }
 
 // checkOrder demands that a layer runs after those that it takes entries, picks or candidates from.
@@ -113,14 +71,14 @@ func (b *stepSize) recordBetween(rec *vk.Recorder, layer int, key commandKey) er
 func (st *Step) checkOrder(layer int) error {
 	e, ran := st.e, st.e.now.ran
 	if layer >= 0 {
-		l := e.layers[layer]
-		for _, from := range []*engineLayer{l.entries, l.picks, l.blocks} {
-			if i := slices.Index(e.layers, from); i >= 0 && from != l && !ran[i] {
+		l := &e.layers[layer]
+		for _, i := range []int{l.Entries, l.Picks, l.Blocks} {
+			if i >= 0 && i != layer && !ran[i] {
 				return badArgument(opSubmit, "layer", layer, "%d first, from which it takes entries, picks or candidates", i)
 			}
 		}
 	}
-	if !e.chained() || layer <= st.first || ran[layer-1] && !ran[layer] {
+	if !e.sizes.Chained() || layer <= st.first || ran[layer-1] && !ran[layer] {
 		return nil
 	}
 	next := st.first
@@ -132,15 +90,6 @@ func (st *Step) checkOrder(layer int) error {
 		want = fmt.Sprintf("%d or %d, the next one", st.first, next)
 	}
 	return badArgument(opSubmit, "layer", layer, "%s", want)
-}
-
-// RecordAgain makes later steps, and Prepare, record their commands anew. It is for callers whose
-// EngineOptions.Between would now record something else: commands keep the memory and arguments
-// that they were recorded with.
-//
-// Errors: the context's while a step is in progress; vk.ErrClosed, vk.ErrDeviceLost.
-func (e *Engine) RecordAgain(ctx context.Context) error {
-	return e.renew(ctx, opRecordAgain, func() {})
 }
 
 // renew drops all recorded commands while no step is in progress, and makes a change for those to

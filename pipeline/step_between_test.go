@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -165,18 +166,16 @@ func (x *sessions) between(t *testing.T) {
 	for i := range want[1:] {
 		require.False(t, slices.Equal(want[i].final, want[i+1].final), "steps that are alike")
 	}
-	for name, set := range map[string]func(*pipeline.EngineOptions){
-		"one":    func(o *pipeline.EngineOptions) { o.SubmitBudget = -1 },
-		"budget": func(*pipeline.EngineOptions) {},
-		"tiny":   func(o *pipeline.EngineOptions) { o.SubmitBudget = 1 },
-		"growth": func(o *pipeline.EngineOptions) { o.SubmitBudget, o.CacheBytes = -1, 1<<20 },
-		"layers": func(o *pipeline.EngineOptions) { o.SubmitBudget = -1 },
-	} {
+	for name, budget := range map[string]time.Duration{"one": -1, "budget": 0, "tiny": 1, "growth": -1, "layers": -1} {
 		t.Run(name, func(t *testing.T) {
 			r, o := x.residual(t), sessionOptions()
-			set(&o)
-			o.Between = r.record
+			if o.Between = r.record; name == "growth" {
+				o.CacheBytes = 1 << 20
+			}
 			e := x.engine(t, o)
+			if budget != 0 {
+				e.SetBudget(budget)
+			}
 			before, _ := e.Pages()
 			sameChain(t, x.chain(t, e, r, func(st *pipeline.Step, in []float32) {
 				if name == "budget" { // inputs on the device
@@ -231,8 +230,9 @@ func (x *sessions) checkRecorded(t *testing.T, name string, e *pipeline.Engine, 
 func TestStepBetweenEnds(t *testing.T) {
 	x := newModel(t, testkit.Device(t), &v4Sessions)
 	r, o := x.residual(t), sessionOptions()
-	o.SubmitBudget, o.Between = -1, r.record
+	o.Between = r.record
 	e := x.engine(t, o)
+	e.SetBudget(-1)
 	const n = 3
 	in := x.tokens(0, n)
 	start := func(t *testing.T, s *pipeline.Session) *pipeline.Step {
@@ -315,11 +315,12 @@ func TestStepBetweenEnds(t *testing.T) {
 func TestStepBetweenSides(t *testing.T) {
 	x := newModel(t, testkit.Device(t), &v4Sessions)
 	r, o := x.residual(t), sessionOptions()
-	o.SubmitBudget, o.Between, o.LayerByLayer = -1, r.record, true
+	o.Between, o.LayerByLayer = r.record, true
 	_, err := pipeline.NewEngine(t.Context(), x.dev, x.cfg, x.layers, o)
 	says(t, err, "pipeline: new engine: LayerByLayer: got true, and Between, want only one of them")
 	o.LayerByLayer = false
 	e := x.engine(t, o)
+	e.SetBudget(-1)
 	r.fail = map[int]error{1: errors.New("not now")}
 	err = e.Prepare(t.Context(), 3)
 	assert.EqualError(t, err, "pipeline: prepare: EngineOptions.Between, in front of layer 1: not now")
@@ -363,7 +364,8 @@ func TestStepBetweenSides(t *testing.T) {
 	require.Len(t, got, 3, "appended tokens give something else")
 	assert.True(t, got[0].Out == nil && slices.Equal(got[2].Out, out) && slices.Equal(got[0].TopK, picks) &&
 		len(r.places) == places, "appended tokens give something else")
-	require.NoError(t, errors.Join(s.Truncate(0), e.RecordAgain(t.Context()), failure(s.Append(t.Context(), [][]float32{hidden}))),
+	require.NoError(t, errors.Join(s.Truncate(0), e.SetTiming(t.Context(), pipeline.TimingOff),
+		failure(s.Append(t.Context(), [][]float32{hidden}))),
 		"places after %d", places)
 	assert.Equal(t, places+4, len(r.places), "places after %d", places)
 	x.betweenTimes(t, e, s, hidden)
@@ -400,8 +402,9 @@ func TestStepBetweenPicks(t *testing.T) {
 
 func (x *sessions) betweenPicks(t *testing.T) {
 	r, o := x.residual(t), sessionOptions()
-	o.SubmitBudget, o.Between = -1, r.record
+	o.Between = r.record
 	e := x.engine(t, o)
+	e.SetBudget(-1)
 	s := must[*pipeline.Session](t)(e.Open())
 	must[[]pipeline.Appended](t)(s.Append(t.Context(), [][]float32{x.tokens(0, 80)}))
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 3}))

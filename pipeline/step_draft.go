@@ -23,7 +23,7 @@ func (e *Engine) checkDrafts(chunks []Chunk) error {
 // draftsOrNot lists the values of Chunk.Draft that steps of a size can have, false first.
 func (e *Engine) draftsOrNot(size int) []bool {
 	block := e.cfg.DraftBlock
-	if e.drafts < len(e.layers) && block <= size && size <= e.size(min(block*e.opts.MaxSessions, e.opts.MaxStep)) {
+	if e.drafts < len(e.layers) && block <= size && size <= e.sizes.SizeOf(min(block*e.opts.MaxSessions, e.opts.MaxStep)) {
 		return []bool{false, true}
 	}
 	return []bool{false}

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/pipeline/internal/commands"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -16,14 +17,13 @@ const (
 	opInput  = "pipeline: set input"
 	opOutput = "pipeline: read output"
 	opPicks  = "pipeline: read top-k"
-	opLSE    = "pipeline: read lse"
 	opAppend = "pipeline: append"
 )
 
 // SetInput gives a layer the hidden states of a chunk's tokens from host memory: values
 // [n, Hidden], rounded to bf16. If one input of a step is set like this, all have to be, each
-// before its layer is submitted. Outputs and what is kept are then copied back for ReadOutput,
-// ReadTopK and ReadLSE. With EngineOptions.LayerByLayer a layer has to run before the next one's
+// before its layer is submitted. Outputs and what is kept are then copied back for ReadOutput and
+// ReadTopK. With EngineOptions.LayerByLayer a layer has to run before the next one's
 // inputs are set. With EngineOptions.Between only layer 0 has inputs.
 //
 // Errors: vk.ErrArgument for an unknown layer or chunk, a wrong number of values, or a later layer
@@ -64,11 +64,11 @@ func (st *Step) hostInput(layer, chunk, n int) ([]uint16, error) {
 	if err != nil {
 		return nil, err
 	}
-	if first, end := e.given(st.draft); layer >= end {
+	if first, end := e.sizes.Given(st.draft); layer >= end {
 		return nil, badArgument(opInput, "layer", layer, "%d: EngineOptions.Between makes the inputs of the others", first)
 	}
 	if !st.host {
-		if err := st.b.openHost(); err != nil {
+		if err := st.b.OpenHost(); err != nil {
 			return nil, fmt.Errorf("%s: %w", opInput, e.note(err))
 		}
 		st.host = true
@@ -79,13 +79,13 @@ func (st *Step) hostInput(layer, chunk, n int) ([]uint16, error) {
 	}
 	st.layer = layer
 	now.set[layer*e.opts.MaxSessions+chunk] = true
-	return part[uint16](st.b.hostIn.of(layer), x, e.cfg.Hidden), nil
+	return part[uint16](st.b.HostIn(layer), x, e.cfg.Hidden), nil
 }
 
 // part is the rows of a chunk in mapped memory.
-func part[E uint16 | float32 | int32](t tensor.Tensor, x stepPart, width int) []E {
+func part[E uint16 | float32 | int32](t tensor.Tensor, x commands.Part, width int) []E {
 	all := t.Mapped()
-	return unsafe.Slice((*E)(unsafe.Pointer(unsafe.SliceData(all))), len(all)/t.DType.Size())[x.first*width:][:x.n*width]
+	return unsafe.Slice((*E)(unsafe.Pointer(unsafe.SliceData(all))), len(all)/t.DType.Size())[x.First*width:][:x.N*width]
 }
 
 // ReadOutput copies a layer's result for a chunk's tokens to values [n, Hidden], after Wait and
@@ -103,7 +103,7 @@ func (st *Step) ReadOutput(layer, chunk int, values []float32) error {
 	if err != nil {
 		return err
 	}
-	if t, width := st.b.hostOut.of(layer), st.e.cfg.Hidden; t.DType == tensor.F32 {
+	if t, width := st.b.HostOut(layer), st.e.cfg.Hidden; t.DType == tensor.F32 {
 		copy(values, part[float32](t, x, width))
 	} else {
 		numfmt.BF16DecodeSlice(values, part[uint16](t, x, width))
@@ -133,11 +133,11 @@ func (st *Step) HostOutput(layer, chunk int) ([]uint16, error) {
 }
 
 // hostOutput checks that a layer's result can be read.
-func (st *Step) hostOutput(layer, chunk, n int) (x stepPart, err error) {
+func (st *Step) hostOutput(layer, chunk, n int) (x commands.Part, err error) {
 	if x, err = st.chunk(opOutput, layer, chunk, n, st.e.cfg.Hidden); err == nil {
-		err = st.readable(opOutput, layer, st.e.oneTensor())
+		err = st.readable(opOutput, layer, st.e.sizes.OneTensor())
 	}
-	if err == nil && !st.e.chained() {
+	if err == nil && !st.e.sizes.Chained() {
 		err = st.gives(opOutput, layer)
 	}
 	return x, err
@@ -148,7 +148,7 @@ func (st *Step) halfOutput(layer, chunk, n int) ([]uint16, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := st.b.hostOut.of(layer)
+	t := st.b.HostOut(layer)
 	if t.DType != tensor.BF16 {
 		return nil, badArgument(opOutput, "layer", "f32 partial sums of one rank's weights", "outputs of bf16")
 	}
@@ -171,43 +171,18 @@ func (st *Step) ReadTopK(layer, chunk int, values []int32) error {
 	if !st.e.opts.KeepTopK {
 		return badArgument(opPicks, "EngineOptions.KeepTopK", "false", "true, for picks to be kept")
 	}
-	if spec := st.e.layers[layer].spec; spec.Picks != model.PickOwn {
+	if spec := st.e.layers[layer].Spec; spec.Picks != model.PickOwn {
 		return badArgument(opPicks, "layer", fmt.Sprintf("%d, of kind %s", layer, spec.Name), "one with an indexer")
 	}
 	if err := st.readable(opPicks, layer, st.e.opts.LayerByLayer); err != nil {
 		return err
 	}
-	copy(values, part[int32](st.b.hostTopK.of(layer), x, width))
-	return nil
-}
-
-// ReadLSE is ReadOutput for what Step.LSE describes: values [n, H]. It needs EngineOptions.KeepLSE.
-// With Between, that of all layers can be read after Submit.
-//
-// Errors: those of ReadOutput; vk.ErrArgument without KeepLSE.
-func (st *Step) ReadLSE(layer, chunk int, values []float32) error {
-	st.e.mu.Lock()
-	defer st.e.mu.Unlock()
-	width := st.e.heads()
-	x, err := st.chunk(opLSE, layer, chunk, len(values), width)
-	if err == nil && !st.e.opts.KeepLSE {
-		err = badArgument(opLSE, "EngineOptions.KeepLSE", "false", "true, for sums to be kept")
-	}
-	if err == nil {
-		err = st.readable(opLSE, layer, st.e.opts.LayerByLayer)
-	}
-	if err == nil {
-		err = st.gives(opLSE, layer)
-	}
-	if err != nil {
-		return err
-	}
-	copy(values, part[float32](st.b.hostLSE.of(layer), x, width))
+	copy(values, part[int32](st.b.HostTopK(layer), x, width))
 	return nil
 }
 
 // chunk checks the arguments of a call about a chunk, with n values unless n is negative.
-func (st *Step) chunk(op string, layer, chunk, n, width int) (x stepPart, err error) {
+func (st *Step) chunk(op string, layer, chunk, n, width int) (x commands.Part, err error) {
 	parts := st.e.now.parts
 	if err = st.active(); err == nil && st.flying != nil {
 		err = vk.ErrBusy
@@ -223,8 +198,8 @@ func (st *Step) chunk(op string, layer, chunk, n, width int) (x stepPart, err er
 		return x, bad("layer", layer, st.first, len(st.e.layers))
 	case chunk < 0 || chunk >= len(parts):
 		return x, bad("chunk", chunk, 0, len(parts))
-	case n >= 0 && n != parts[chunk].n*width:
-		return x, badArgument(op, "values", n, "%d for each of %d tokens", width, parts[chunk].n)
+	case n >= 0 && n != parts[chunk].N*width:
+		return x, badArgument(op, "values", n, "%d for each of %d tokens", width, parts[chunk].N)
 	}
 	return parts[chunk], nil
 }
@@ -241,7 +216,7 @@ func (st *Step) readable(op string, layer int, shared bool) error {
 
 // gives demands a layer that gives something in the step.
 func (st *Step) gives(op string, layer int) error {
-	if spec := st.e.layers[layer].spec; spec.Block && !st.draft {
+	if spec := st.e.layers[layer].Spec; spec.Block && !st.draft {
 		got := fmt.Sprintf("%d, of kind %s, for tokens that are no block", layer, spec.Name)
 		return badArgument(op, "layer", got, "Chunk.Draft, or another layer")
 	}
@@ -252,7 +227,6 @@ func (st *Step) gives(op string, layer int) error {
 type Appended struct {
 	Out  []float32 // [n, Hidden]; nil where a layer gives nothing, see Chunk
 	TopK []int32   // [n, TopK]: the indexer's picks, ascending, then -1; nil without an indexer or EngineOptions.KeepTopK
-	LSE  []float32 // [n, H]: see Step.LSE; nil without EngineOptions.KeepLSE
 }
 
 // Append runs the next n tokens of a session through all layers, with hidden states in host
@@ -275,7 +249,7 @@ func (s *Session) Append(ctx context.Context, hidden [][]float32) ([]Appended, e
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", opAppend, err)
 	}
-	_, given := e.given(false)
+	_, given := e.sizes.Given(false)
 	bad := func(got any) error {
 		return badArgument(opAppend, "hidden", got, "as many times %d values for each of %d layers", width, given)
 	}
@@ -298,7 +272,6 @@ func (s *Session) Append(ctx context.Context, hidden [][]float32) ([]Appended, e
 			for i := range res { // layers may have run before the step failed
 				res[i].Out = res[i].Out[:min(at*width, len(res[i].Out))]
 				res[i].TopK = res[i].TopK[:min(at*e.TopK(), len(res[i].TopK))]
-				res[i].LSE = res[i].LSE[:min(at*e.heads(), len(res[i].LSE))]
 			}
 			return res, fmt.Errorf("%s: %w", opAppend, err)
 		}
@@ -318,17 +291,13 @@ func (s *Session) appendStep(ctx context.Context, hidden [][]float32, at, n int,
 	last := len(e.layers) - 1
 	read := func(i int) (err error) {
 		r, gives := &res[i], st.gives(opOutput, i) == nil
-		if !e.chained() && gives || e.chained() && i == last {
+		if !e.sizes.Chained() && gives || e.sizes.Chained() && i == last {
 			r.Out = append(r.Out, make([]float32, n*width)...)
 			err = st.ReadOutput(i, 0, r.Out[at*width:])
 		}
 		if err == nil && !st.TopK(i).IsZero() {
 			r.TopK = append(r.TopK, make([]int32, n*e.TopK())...)
 			err = st.ReadTopK(i, 0, r.TopK[at*e.TopK():])
-		}
-		if err == nil && e.opts.KeepLSE && gives {
-			r.LSE = append(r.LSE, make([]float32, n*e.heads())...)
-			err = st.ReadLSE(i, 0, r.LSE[at*e.heads():])
 		}
 		return err
 	}

@@ -15,28 +15,13 @@ import (
 // A layer does not run on rows that were not written: they are another session's, of an earlier
 // step. Unless SetInput gave them, the rows of all chunks have to be overwritten by what was
 // submitted since Begin, as vk.Buffer.Overwritten counts. With EngineOptions.LayerByLayer all
-// layers have one input, and what was written for one counts for the next. See also ReuseInputs.
+// layers have one input, and what was written for one counts for the next.
 //
 // With EngineOptions.Between all layers have one input. The caller writes that of layer 0; what
 // Between records reads it, and writes those of the others.
 //
-// Input, Output, LSE and TopK are zero tensors for an unknown layer.
-func (st *Step) Input(layer int) tensor.Tensor { return st.tensor(&st.b.in, layer) }
-
-// ReuseInputs says that this step's inputs are what Input holds already: rows of an earlier step,
-// or what was written in a way that vk does not see. Without it a layer whose input was not written
-// since Begin is refused. It serves measurements that repeat a step.
-//
-// Errors: vk.ErrClosed, vk.ErrDeviceLost.
-func (st *Step) ReuseInputs() error {
-	st.e.mu.Lock()
-	defer st.e.mu.Unlock()
-	if err := st.active(); err != nil {
-		return fmt.Errorf("%s: %w", opInput, err)
-	}
-	st.reuses = true
-	return nil
-}
+// Input, Output and TopK are zero tensors for an unknown layer.
+func (st *Step) Input(layer int) tensor.Tensor { return st.b.In(layer) }
 
 // checkInputs demands that the inputs of a layer, or of all, were set if any was.
 func (st *Step) checkInputs(layer int) error {
@@ -45,7 +30,7 @@ func (st *Step) checkInputs(layer int) error {
 		return nil
 	}
 	first, end := st.layers(layer)
-	_, given := e.given(st.draft)
+	_, given := e.sizes.Given(st.draft)
 	for i := first; i < min(end, given); i++ {
 		for chunk := range st.e.now.parts {
 			if !st.e.now.set[i*e.opts.MaxSessions+chunk] {
@@ -64,18 +49,18 @@ func (st *Step) checkWritten(layer int) error {
 		return nil
 	}
 	first, end := st.layers(layer)
-	_, given := e.given(st.draft)
+	_, given := e.sizes.Given(st.draft)
 	for i := first; i < min(end, given); i++ {
-		rows := b.in.of(i).View()
+		rows := b.In(i).View()
 		rows.Size = uint64(2 * st.tokens * e.cfg.Hidden)
 		if rows.Buffer.Overwritten(rows) {
 			continue
 		}
-		if e.chained() {
-			if _, err := b.commands(st.key(layer), st.work); err != nil {
+		if e.sizes.Chained() {
+			if _, err := b.Commands(st.key(layer), st.work); err != nil {
 				return err
 			}
-			if b.begins[st.draft] {
+			if b.Begins(st.draft) {
 				continue
 			}
 		}
@@ -84,8 +69,3 @@ func (st *Step) checkWritten(layer int) error {
 	}
 	return nil
 }
-
-// mapsHidden reports whether the host reaches hidden states where layers read and write them, so
-// that none are copied. Where the caller's commands overwrite the input of layer 0, its copy in
-// host memory stays, for a step that is submitted again.
-func (e *Engine) mapsHidden() bool { return e.dev.Unified() && !e.chained() }

@@ -3,7 +3,6 @@ package pipeline_test
 import (
 	"bytes"
 	"errors"
-	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -27,9 +26,10 @@ func (x *sessions) budget(t *testing.T) {
 		name   string
 		budget time.Duration
 	}{{"none", -1}, {"default", 0}, {"small", 2 * time.Millisecond}, {"tiny", 1}} {
-		o := sessionOptions()
-		o.SubmitBudget = c.budget
-		e := x.engine(t, o)
+		e := x.engine(t, sessionOptions())
+		if c.budget != 0 {
+			e.SetBudget(c.budget)
+		}
 		s := must[*pipeline.Session](t)(e.Open())
 		x.rest(t, c.name, s)
 		parts, each := e.Submissions(1)
@@ -38,76 +38,6 @@ func (x *sessions) budget(t *testing.T) {
 		// that with a small budget each operation may be a submission at any time.
 		assert.False(t, each && c.name != "small" || c.name == "none" && parts != 1 ||
 			c.name == "tiny" && parts < 40, "%s: %d submissions, each %v", c.name, parts, each)
-	}
-}
-
-func TestSubmissions(t *testing.T) {
-	const budget = 100 * time.Nanosecond // parts are to have half of it
-	var single []vk.Part
-	for i := range 7 {
-		single = append(single, vk.Part{First: i, Operations: 1, Divisible: i > 3})
-	}
-	before, pieces := pipeline.Cuts(single, []float64{10, 30, 20, 70, 5, 101, 1}, budget)
-	assert.Equal(t, []int{2, 3, 4, 5, 6}, before)
-	assert.Equal(t, map[int]int{5: 3}, pieces)
-	// What is in pieces already stays so, if all of them take too long.
-	in3 := []vk.Part{{First: 0, Operations: 1}, {First: 1, Operations: 1}, {First: 1, Operations: 1}, {First: 1, Operations: 1}, {First: 2, Operations: 1}}
-	for _, c := range []struct {
-		took   []float64
-		before []int
-		pieces map[int]int
-	}{
-		{[]float64{1, 40, 30, 40, 1}, []int{1, 2}, map[int]int{1: 3}},
-		{[]float64{1, 10, 10, 10, 1}, nil, map[int]int{}},
-		{[]float64{1, 9999, 9999, 9999, 1}, []int{1, 2}, map[int]int{1: vk.MaxPieces}},
-		{[]float64{1, 10, -1, 10, 1}, []int{1, 2}, map[int]int{}},
-	} {
-		before, pieces := pipeline.Cuts(in3, c.took, budget)
-		assert.True(t, slices.Equal(before, c.before) && maps.Equal(pieces, c.pieces),
-			"%v: before %v, pieces %v", c.took, before, pieces)
-	}
-	two := []vk.Part{{First: 0, Operations: 2, Divisible: true}, {First: 2, Operations: 1}}
-	for _, c := range []struct {
-		name       string
-		budget     time.Duration
-		each       bool
-		parts      []vk.Part
-		took       []float64
-		work, then float64
-		want       bool
-	}{
-		{"no budget", -1, false, two, []float64{1e9, 1e9}, 1, 9, true},
-		{"never divided", budget, false, nil, nil, 1, 9, true},
-		{"not run yet", budget, false, two, nil, 0, 9, true},
-		{"measured, to be packed", budget, true, single[:3], []float64{1, 1, 1}, 1, 1, false},
-		{"being measured", budget, true, single, nil, 0, 1, true},
-		{"short", budget, false, two, []float64{50, 20}, 100, 200, true},
-		{"too much more to do", budget, false, two, []float64{50, 20}, 100, 201, false},
-		{"less to do", budget, false, two, []float64{99, 20}, 100, 1, true},
-		{"not to be divided", budget, false, two, []float64{1, 1000}, 100, 100, true},
-		{"one launch, to be divided", budget, false, []vk.Part{{Operations: 1, Divisible: true}}, []float64{1000}, 100, 100, false},
-		{"too long", budget, false, two, []float64{101, 1}, 100, 100, false},
-	} {
-		assert.Equal(t, c.want, pipeline.Suits(c.each, c.parts, c.took, c.work, c.budget, c.then), c.name)
-	}
-}
-
-func TestPack(t *testing.T) {
-	for _, c := range []struct {
-		times  []float64
-		budget float64
-		want   []int
-	}{
-		{nil, 1, nil},
-		{[]float64{1, 1, 1}, 3, nil},
-		{[]float64{1, 1, 1}, 2, []int{2}},
-		{[]float64{1, 5, 1, 1}, 2, []int{1, 2}},
-		{[]float64{5, 5}, 2, []int{1}},
-		{[]float64{1, -1, 1, 1}, 9, []int{1, 2}},
-		{[]float64{-1, 1}, 9, []int{1}},
-	} {
-		got := pipeline.Pack(c.times, c.budget)
-		assert.True(t, slices.Equal(got, c.want), "%v in parts of %g: %v, want %v", c.times, c.budget, got, c.want)
 	}
 }
 
@@ -121,14 +51,14 @@ func TestUntimedStep(t *testing.T) {
 	for i := range hidden {
 		hidden[i] = float32(i%13) - 6
 	}
-	run := func(o pipeline.EngineOptions) ([]float32, *pipeline.Engine) {
-		o.MaxTokens, o.MaxStep = 48, tokens
-		e := engine(t, dev, cfg, layers, o)
+	run := func(budget time.Duration) ([]float32, *pipeline.Engine) {
+		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 48, MaxStep: tokens})
+		e.SetBudget(budget)
 		s := must[*pipeline.Session](t)(e.Open())
 		return must[[]pipeline.Appended](t)(s.Append(t.Context(), [][]float32{hidden}))[0].Out, e
 	}
-	want, _ := run(pipeline.EngineOptions{SubmitBudget: -1})
-	got, e := run(pipeline.EngineOptions{SubmitBudget: budget})
+	want, _ := run(-1)
+	got, e := run(budget)
 	assert.Equal(t, want, got, "other bits in pieces")
 	tune, parts := tuning.Of(dev), e.Parts(tokens)
 	require.NotEmpty(t, parts)
@@ -165,8 +95,8 @@ func stepTorn(t *testing.T, cfg model.Config, records model.Records) {
 	const before = 127
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: cfg, Storage: fakemodel.FP8})))
-	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 140, MaxSessions: 2, MaxStep: 1, SubmitBudget: -1,
-		Records: records})
+	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 140, MaxSessions: 2, MaxStep: 1, Records: records})
+	e.SetBudget(-1)
 	require.NoError(t, e.Prepare(t.Context(), 1))
 	t.Logf("levels: %v", e.Levels(1, 0))
 	hidden := make([]float32, cfg.Hidden)
@@ -215,7 +145,8 @@ func stepTorn(t *testing.T, cfg model.Config, records model.Records) {
 func TestStepTornLayers(t *testing.T) {
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0, 0), Storage: fakemodel.FP8})))
-	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 140, MaxStep: 1, SubmitBudget: -1, LayerByLayer: true})
+	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 140, MaxStep: 1, LayerByLayer: true})
+	e.SetBudget(-1)
 	s := must[*pipeline.Session](t)(e.Open())
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))
 	values := make([]float32, cfg.Hidden)

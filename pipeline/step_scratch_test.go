@@ -84,8 +84,9 @@ func TestScratchReleased(t *testing.T) {
 // recorded with, until all of them are moved to that of the largest.
 func TestScratchSizes(t *testing.T) {
 	x := newModel(t, testkit.Device(t), &v4Sessions)
-	o := options{MaxTokens: 64, MaxStep: 16, MaxSessions: 2, SubmitBudget: -1}
+	o := options{MaxTokens: 64, MaxStep: 16, MaxSessions: 2}
 	e := x.engine(t, o)
+	e.SetBudget(-1)
 	s := must[*pipeline.Session](t)(e.Open())
 	first := extend(t, s, len(x.layers), x.tokens(0, 1))
 	small := e.Memory().Steps
@@ -109,8 +110,9 @@ func TestScratchMost(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev, ctx := testkit.Device(t), t.Context()
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Tiny(4)})))
-	o := options{MaxTokens: 64, MaxStep: 33, SubmitBudget: -1}
+	o := options{MaxTokens: 64, MaxStep: 33}
 	e := engine(t, dev, cfg, layers, o)
+	e.SetBudget(-1)
 	s := must[*pipeline.Session](t)(e.Open())
 	st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: o.MaxStep}))
 	require.NoError(t, errors.Join(st.ReuseInputs(), st.Run(ctx), st.Commit()))
@@ -134,7 +136,7 @@ func TestScratchPoisonCodes(t *testing.T) {
 		storage fakemodel.Storage
 		o       options
 	}{
-		"fp8":           {v4, fakemodel.FP8, options{QuantiseActivations: true, KeepLSE: true}},
+		"fp8":           {v4, fakemodel.FP8, options{QuantiseActivations: true}},
 		"nvfp4":         {v4, fakemodel.NVFP4, options{QuantiseActivations: true}},
 		"blocks of 32":  {v41, fakemodel.FP8, options{QuantiseActivations: true}},
 		"gathered, fp8": {v4, fakemodel.FP8, options{QuantiseActivations: true, Variant: "twopass-base"}},
@@ -150,11 +152,7 @@ func TestScratchPoisonCodes(t *testing.T) {
 			ck, layers := opened(t, dev, m)
 			x.o.MaxTokens, x.o.MaxStep, x.o.MaxSessions, x.o.KeepTopK = 64, 27, 2, true
 			e := engine(t, dev, ck.Config, layers, x.o)
-			rng := rand.New(rand.NewPCG(3, 4))
-			hidden := make([]float32, 27*c.Hidden)
-			for i := range hidden {
-				hidden[i] = float32(rng.NormFloat64())
-			}
+			hidden := normalsOf(rand.New(rand.NewPCG(3, 4)), 27*c.Hidden)
 			run := func() (all [][]float32) {
 				s := must[*pipeline.Session](t)(e.Open())
 				for _, n := range []int{27, 1} {

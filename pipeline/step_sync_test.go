@@ -117,7 +117,7 @@ func (x *sessions) closeBehind(t *testing.T) {
 	calls := []func() error{
 		func() error { return failure(e.Begin(t.Context(), pipeline.Chunk{Session: b, Tokens: 40})) },
 		func() error { return b.Save(t.Context(), io.Discard) },
-		func() error { return e.RecordAgain(t.Context()) },
+		func() error { return e.SetTiming(t.Context(), pipeline.TimingOff) },
 		func() error { return st.Wait(t.Context()) },
 	}
 	ended := make(chan error, len(calls))

@@ -134,11 +134,7 @@ func stepOutOfMemory(t *testing.T, cfg model.Config, records model.Records) {
 	defer dev.Close()
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: cfg})))
 	defer model.CloseLayers(layers) // before the device
-	rng := rand.New(rand.NewPCG(1, 4))
-	hidden := make([]float32, 50*cfg.Hidden)
-	for i := range hidden {
-		hidden[i] = float32(rng.NormFloat64())
-	}
+	hidden := normalsOf(rand.New(rand.NewPCG(1, 4)), 50*cfg.Hidden)
 	var want []pipeline.Appended
 	for n := -1; ; n++ {
 		e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, options{MaxTokens: 50, MaxStep: 33, CacheBytes: 1 << 20,

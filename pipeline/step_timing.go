@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/vkmla/vkmla/pipeline/internal/commands"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -73,7 +74,7 @@ func (st *Step) Times() ([]vk.Section, error) {
 	var list []vk.Section
 	for _, key := range st.timed {
 		own, kept := st.kept[key]
-		if c := st.b.recorded[key]; err == nil && c != nil && !kept {
+		if c := st.b.Recorded[key]; err == nil && c != nil && !kept {
 			own, err = c.Sections()
 		}
 		list = append(list, own...)
@@ -87,10 +88,10 @@ func (st *Step) Times() ([]vk.Section, error) {
 // keepTimes reads what Times returns, before the commands are dropped.
 func (st *Step) keepTimes() {
 	for _, key := range st.timed {
-		if c := st.b.recorded[key]; c != nil {
+		if c := st.b.Recorded[key]; c != nil {
 			if own, err := c.Sections(); err == nil && own != nil {
 				if st.kept == nil {
-					st.kept = map[commandKey][]vk.Section{}
+					st.kept = map[commands.Key][]vk.Section{}
 				}
 				st.kept[key] = own
 			}

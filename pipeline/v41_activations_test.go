@@ -12,7 +12,6 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 )
@@ -43,11 +42,7 @@ func TestEngineV41Activations(t *testing.T) {
 	}
 	layers := must[[]*model.DeviceLayer](t)(checkpoint.Upload(t.Context(), dev, nil))
 	t.Cleanup(func() { assert.NoError(t, model.CloseLayers(layers)) })
-	rng := rand.New(rand.NewPCG(3, 5))
-	hidden := make([]float32, tokens*c.Hidden)
-	for i := range hidden {
-		hidden[i] = numfmt.BF16Round(float32(rng.NormFloat64()))
-	}
+	hidden := rounded(normalsOf(rand.New(rand.NewPCG(3, 5)), tokens*c.Hidden))
 	e := engine(t, dev, checkpoint.Config, layers, options{MaxTokens: tokens, MaxStep: prefill, KeepTopK: true, QuantiseActivations: true})
 	got := division(t, e, c.Hidden, prefill, hidden)
 	far := func(layer int, want [][]formula.Rounded) float64 {
@@ -60,14 +55,7 @@ func TestEngineV41Activations(t *testing.T) {
 	all := map[bool][][]formula.Rounded{}
 	for _, few := range []bool{true, false} {
 		s := formula.NewSequence(checkpoint.Config, formula.Numerics{Records: model.RecordsV41, Activations: few}, m.Values)
-		s.Given = func(layer, p int) (picks, blocks []int) {
-			for _, pick := range got[layer].TopK[p*c.TopK : (p+1)*c.TopK] {
-				if pick >= 0 {
-					picks = append(picks, int(pick))
-				}
-			}
-			return picks, nil
-		}
+		s.Given = picksOf(c, got, 0)
 		all[few] = s.Step(slices.Repeat([][]float32{hidden}, len(read)))
 	}
 	for i := range read {

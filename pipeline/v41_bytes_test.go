@@ -66,14 +66,11 @@ func TestEngineBytesV41(t *testing.T) {
 // the definition keeps them.
 func comparedRows(t *testing.T, e *pipeline.Engine, s *pipeline.Session, c model.Config, q *formula.Sequence) (rows, moved int) {
 	t.Helper()
-	var pools []string
+	pools := poolNames(c)
 	for i := range e.Layers() {
 		window, entries, keys := q.Kept(i)
 		wanted := map[model.Store][][]byte{model.StoreWindow: window, model.StoreEntries: entries, model.StoreKeys: keys}
 		for _, p := range c.Layers[i].Pools {
-			if !slices.Contains(pools, p.Name) {
-				pools = append(pools, p.Name)
-			}
 			for store, want := range wanted {
 				if !slices.Contains(p.Stores, store) {
 					continue

@@ -15,8 +15,8 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	probe "github.com/vkmla/vkmla/internal/probe/engine"
 	"github.com/vkmla/vkmla/pipeline"
-	"github.com/vkmla/vkmla/pipeline/internal/layer"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 )
@@ -57,12 +57,7 @@ func TestEngineLongV41(t *testing.T) {
 			}
 			q := formula.NewSequence(c, formula.Numerics{Records: records}, m.Values)
 			q.Skip(before, func(layer int, store model.Store, at int) []byte { return kept[layer][store][at] })
-			q.Given = func(layer, p int) (picks, blocks []int) {
-				for _, e := range got[layer].TopK[(p-before)*c.TopK:][:c.TopK] {
-					picks = append(picks, int(e))
-				}
-				return picks, nil
-			}
+			q.Given = picksOf(c, got, before)
 			for i, want := range q.Step(slices.Repeat([][]float32{hidden}, len(c.Layers))) {
 				var out []float32
 				missed, of := 0, 0
@@ -96,16 +91,13 @@ func fillCaches(t *testing.T, e *pipeline.Engine, s *pipeline.Session, c model.C
 	tokens int) []map[model.Store]map[int][]byte {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(11, 13))
-	pools := []string{}
+	pools := poolNames(c)
 	all := make([]map[model.Store]map[int][]byte, len(c.Layers))
 	for i := range c.Layers {
 		l := &c.Layers[i]
 		all[i] = map[model.Store]map[int][]byte{}
 		for _, p := range l.Pools {
 			number := slices.Index(pools, p.Name)
-			if number < 0 {
-				number, pools = len(pools), append(pools, p.Name)
-			}
 			for _, store := range p.Stores {
 				first, end := 0, tokens/p.Tokens
 				if store == model.StoreWindow {
@@ -151,7 +143,7 @@ func randomRow(rng *rand.Rand, records model.Records, store model.Store) []byte 
 }
 
 // writeRows writes rows to a cache, whose other bytes stay.
-func writeRows(t *testing.T, caches layer.Caches, store model.Store, slot func(at int) int, rows map[int][]byte) {
+func writeRows(t *testing.T, caches probe.Caches, store model.Store, slot func(at int) int, rows map[int][]byte) {
 	t.Helper()
 	pool, place := places(caches, store)
 	data := testkit.Download[byte](t, pool)
@@ -163,7 +155,7 @@ func writeRows(t *testing.T, caches layer.Caches, store model.Store, slot func(a
 }
 
 // places are a cache's memory, and where in it the numbers and the scales of a slot begin.
-func places(caches layer.Caches, store model.Store) (pool tensor.Tensor, place func(slot int) (numbers, scales int64)) {
+func places(caches probe.Caches, store model.Store) (pool tensor.Tensor, place func(slot int) (numbers, scales int64)) {
 	type layout interface {
 		RowOffset(slot int64) int64
 		ScaleOffset(slot int64) int64
@@ -181,7 +173,7 @@ func places(caches layer.Caches, store model.Store) (pool tensor.Tensor, place f
 }
 
 // scaleBytes are the bytes of scales of a slot.
-func scaleBytes(caches layer.Caches, store model.Store) int {
+func scaleBytes(caches probe.Caches, store model.Store) int {
 	switch store {
 	case model.StoreWindow:
 		return caches.Window.Layout.Record.ScaleBytes()

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/formula"
@@ -48,33 +49,70 @@ func TestEngineNotRun(t *testing.T) {
 }
 
 // TestEngineV41 runs layers of DeepSeek-V4.1 of all roles, in both records, and compares them with
-// the model's definition: prefill in one step, in chunks, and token by token.
+// the model's definition: prefill in one step, in chunks, and token by token; in every build of
+// attention and for all numbers of heads that have kernels of their own; and sequences so short
+// that all entries are picked and are candidates, of which none may have been scored. Most of it
+// runs with VKMLA_TEST_FULL=1, builds also where matrices are wanted.
 func TestEngineV41(t *testing.T) {
-	testkit.WithoutMatrices(t)
-	dev := testkit.Device(t)
-	const tokens, prefill = 47, 43 // restored in the middle of a group of two
-	c := fakemodel.V41()
-	m := fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8, Seed: 5})
-	checkpoint, layers := opened(t, dev, m)
-	c = checkpoint.Config
-	rng := rand.New(rand.NewPCG(3, 4))
-	hidden := make([]float32, tokens*c.Hidden)
-	for i := range hidden {
-		hidden[i] = numfmt.BF16Round(float32(rng.NormFloat64()))
+	dev, full := testkit.Device(t), os.Getenv("VKMLA_TEST_FULL") == "1"
+	run := func(t *testing.T, c model.Config, seed uint64, tokens, prefill int, o options) {
+		m := fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8, Seed: seed})
+		checkpoint, layers := opened(t, dev, m)
+		hidden := rounded(normals(tokens * c.Hidden))
+		o.MaxTokens, o.KeepTopK = tokens, true
+		e := engine(t, dev, checkpoint.Config, layers, o)
+		checkSequence(t, checkpoint.Config, o.Records, m.Values, hidden, division(t, e, c.Hidden, prefill, hidden))
+		if o.MaxSessions > 1 {
+			sameRestored(t, e, c.Hidden, hidden)
+		}
 	}
-	for _, x := range []struct {
-		records model.Records
-		chunk   int
-		long    bool
-	}{{model.RecordsV41, tokens, false}, {model.RecordsV4, 11, false}, {model.RecordsV41, 11, true}, {model.RecordsV4, tokens, true}} {
-		t.Run(fmt.Sprint(x.records, x.chunk), func(t *testing.T) {
-			if x.long && os.Getenv("VKMLA_TEST_FULL") != "1" {
+	for i, records := range []model.Records{model.RecordsV41, model.RecordsV4, model.RecordsV41, model.RecordsV4} {
+		const tokens = 47 // restored in the middle of a group of two
+		chunk := []int{tokens, 11, 11, tokens}[i]
+		t.Run(fmt.Sprint(records, chunk), func(t *testing.T) {
+			testkit.WithoutMatrices(t)
+			if i > 1 && !full {
 				t.Skip("VKMLA_TEST_FULL is not set")
 			}
-			e := engine(t, dev, c, layers, options{MaxTokens: tokens, MaxSessions: 2, MaxStep: x.chunk, KeepTopK: true, Records: x.records})
-			checkSequence(t, c, x.records, m.Values, hidden, division(t, e, c.Hidden, prefill, hidden))
-			sameRestored(t, e, c.Hidden, hidden)
+			run(t, fakemodel.V41(), 5, tokens, 43, options{MaxSessions: 2, MaxStep: chunk, Records: records})
 		})
+		if i > 1 {
+			continue
+		}
+		for _, heads := range []int{8, 16, 32, 64} {
+			c := v41Layers()
+			c.Heads = heads
+			for _, variant := range testkit.DecodeVariants(t, dev, heads) {
+				t.Run(fmt.Sprint(heads, " ", variant, " ", records), func(t *testing.T) {
+					if !full && (i > 0 || heads > 8 || !testkit.LeftOut(attention.VariantBase)) {
+						t.Skip("neither VKMLA_TEST_FULL nor VKMLA_TEST_VARIANTS is set")
+					}
+					run(t, c, uint64(heads), 61, 55, options{MaxStep: 32, Variant: variant, Records: records})
+				})
+			}
+		}
+		c := v41Layers()
+		for _, tokens := range []int{1, c.TopK - 1, c.TopK, c.CandidateBlocks * c.CandidateBlock} {
+			t.Run(fmt.Sprint(tokens, " tokens ", records), func(t *testing.T) {
+				testkit.WithoutMatrices(t)
+				if !full {
+					t.Skip("VKMLA_TEST_FULL is not set")
+				}
+				run(t, c, 6, tokens, max(1, tokens*2/3), options{MaxStep: 4, Records: records})
+			})
+		}
+	}
+}
+
+// picksOf returns the picks of an engine's layers as formula.Sequence.Given, from a position on.
+func picksOf(c model.Config, got []pipeline.Appended, from int) func(layer, p int) (picks, blocks []int) {
+	return func(layer, p int) (picks, blocks []int) {
+		for _, e := range got[layer].TopK[(p-from)*c.TopK:][:c.TopK] {
+			if e >= 0 {
+				picks = append(picks, int(e))
+			}
+		}
+		return picks, nil
 	}
 }
 
@@ -108,28 +146,19 @@ func TestEngineV41Blocks(t *testing.T) {
 func checkSequence(t *testing.T, c model.Config, records model.Records, values map[string][]float32, hidden []float32,
 	got []pipeline.Appended) {
 	t.Helper()
-	chosen := func(layer, p int) []int32 {
-		picks := got[layer].TopK[p*c.TopK : (p+1)*c.TopK]
-		if n := slices.Index(picks, -1); n >= 0 {
-			return picks[:n]
-		}
-		return picks
-	}
 	s := formula.NewSequence(c, formula.Numerics{Records: records}, values)
-	s.Given = func(layer, p int) (picks, blocks []int) {
-		for _, e := range chosen(layer, p) {
-			picks = append(picks, int(e))
-		}
-		return picks, nil
-	}
+	s.Given = picksOf(c, got, 0)
 	for i, want := range s.Step(slices.Repeat([][]float32{hidden}, len(c.Layers))) {
 		var out []float32
 		missed, of := 0, 0
 		for p, w := range want {
 			out, of = append(out, w.Out...), of+len(w.Picks)
-			for _, e := range w.Picks {
-				if !slices.Contains(chosen(i, p), int32(e)) {
-					missed++
+			if len(w.Picks) > 0 {
+				chosen, _ := s.Given(i, p)
+				for _, e := range w.Picks {
+					if !slices.Contains(chosen, e) {
+						missed++
+					}
 				}
 			}
 		}
@@ -304,4 +333,24 @@ func poolNames(c model.Config) (names []string) {
 		}
 	}
 	return names
+}
+
+// TestEngineV41Order demands that a layer waits for the one whose candidates it scores, although it
+// has entries of its own: what lies there before is another step's.
+func TestEngineV41Order(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev, c := testkit.Device(t), fakemodel.TinyV41()
+	c.Layers = model.V41Layers(model.Sources{Entries: []int{0, 1}, Picks: []int{0, 1}, Candidates: 0}, 1, 1)
+	checkpoint, layers := opened(t, dev, fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8}))
+	e := engine(t, dev, checkpoint.Config, layers, options{MaxTokens: 8, MaxStep: 1})
+	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: must[*pipeline.Session](t)(e.Open()), Tokens: 1}))
+	defer st.Abort()
+	for i := range 2 {
+		require.NoError(t, st.SetInput(i, 0, make([]float32, c.Hidden)))
+	}
+	err := st.RunLayer(t.Context(), 1)
+	require.ErrorIs(t, err, vk.ErrArgument)
+	assert.ErrorContains(t, err, "layer: got 1, want 0 first")
+	require.NoError(t, st.RunLayer(t.Context(), 0))
+	require.NoError(t, st.RunLayer(t.Context(), 1))
 }

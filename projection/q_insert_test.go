@@ -223,19 +223,16 @@ func TestQInsertArguments(t *testing.T) {
 	op := must[*projection.QInsert](t)(projection.NewQInsert(dev, projection.QInsertConfig{Page: 2}))
 	good := newQInsertCase(rand.New(rand.NewPCG(1, 1)), 3, 2).args(t, dev)
 	for arg, spoil := range map[string][]func(*projection.QInsertArgs){
-		"Q": {func(a *projection.QInsertArgs) { a.Q.DType = tensor.F16 },
-			func(a *projection.QInsertArgs) { a.Q.Shape = []int{3, 4, 256} }, func(a *projection.QInsertArgs) { a.Q.Shape = []int{3, 0, 512} }},
-		"KV": {func(a *projection.QInsertArgs) { a.KV = tensor.Tensor{} }, func(a *projection.QInsertArgs) { a.KV.Shape = []int{2, 512} },
+		"Q": {func(a *projection.QInsertArgs) { a.Q.Shape = []int{3, 4, 256} }, func(a *projection.QInsertArgs) { a.Q.Shape = []int{3, 0, 512} }},
+		"KV": {func(a *projection.QInsertArgs) { a.KV.Shape = []int{2, 512} },
 			func(a *projection.QInsertArgs) { a.KVAt = 8 }, func(a *projection.QInsertArgs) { a.Q, a.KV = tensor.Tensor{}, tensor.Tensor{} }},
 		"KVWeight": {func(a *projection.QInsertArgs) { a.KVWeight = a.Table }},
-		"Slots": {func(a *projection.QInsertArgs) { a.Slots = tensor.Tensor{} }, func(a *projection.QInsertArgs) { a.Slots.DType = tensor.I32 },
-			func(a *projection.QInsertArgs) {
-				a.Q.Shape, a.KV.Shape, a.Positions.Shape = []int{2, 2, 512}, []int{2, 512}, []int{2}
-			}},
-		"Positions": {func(a *projection.QInsertArgs) { a.Positions.Shape = []int{2} }, func(a *projection.QInsertArgs) { a.Positions.DType = tensor.U32 }},
-		"Table": {func(a *projection.QInsertArgs) { a.Table = tensor.Tensor{} }, func(a *projection.QInsertArgs) { a.Table.DType = tensor.BF16 },
-			func(a *projection.QInsertArgs) { a.Table.Shape = []int{0, 64} }, func(a *projection.QInsertArgs) { a.Table.Shape = []int{18, 32} }},
-		"Cache.Pool":        {func(a *projection.QInsertArgs) { a.Cache.Pool = tensor.Tensor{} }, func(a *projection.QInsertArgs) { a.Cache.Layout.Stride = 1736 }},
+		"Slots": {func(a *projection.QInsertArgs) {
+			a.Q.Shape, a.KV.Shape, a.Positions.Shape = []int{2, 2, 512}, []int{2, 512}, []int{2}
+		}},
+		"Positions":         {func(a *projection.QInsertArgs) { a.Positions.Shape = []int{2} }},
+		"Table":             {func(a *projection.QInsertArgs) { a.Table.Shape = []int{0, 64} }, func(a *projection.QInsertArgs) { a.Table.Shape = []int{18, 32} }},
+		"Cache.Pool":        {func(a *projection.QInsertArgs) { a.Cache.Layout.Stride = 1736 }},
 		"Cache.Layout":      {func(a *projection.QInsertArgs) { a.Cache.Layout.Stride, a.Cache.Pool.Shape = 1004, []int{3, 1004} }},
 		"Cache.Layout.Page": {func(a *projection.QInsertArgs) { a.Cache.Layout.Page = 1 }},
 	} {

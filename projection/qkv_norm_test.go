@@ -131,15 +131,13 @@ func TestQKVNormArguments(t *testing.T) {
 	op := must[*projection.QKVNorm](t)(projection.NewQKVNorm(dev, projection.QKVNormConfig{Rank: 64}))
 	good := normArgs(t, dev, 64, 3)
 	for arg, spoil := range map[string][]func(*projection.QKVNormArgs){
-		"QR": {func(a *projection.QKVNormArgs) { a.QR = tensor.Tensor{} }, func(a *projection.QKVNormArgs) { a.QR.DType = tensor.F16 },
-			func(a *projection.QKVNormArgs) { a.QRAt = 4 }, func(a *projection.QKVNormArgs) { a.QRAt = -8 },
+		"QR": {func(a *projection.QKVNormArgs) { a.QRAt = 4 }, func(a *projection.QKVNormArgs) { a.QRAt = -8 },
 			func(a *projection.QKVNormArgs) { a.QRAt = 520 }, func(a *projection.QKVNormArgs) { a.QR.Shape = []int{2, 572} }},
 		"KV": {func(a *projection.QKVNormArgs) { a.KV.Shape = []int{2, 576} }, func(a *projection.QKVNormArgs) { a.KVAt = 72 },
 			func(a *projection.QKVNormArgs) { a.KV.Shape = []int{3 * 576} }},
-		"QRWeight": {func(a *projection.QKVNormArgs) { a.QRWeight = a.KVWeight }, func(a *projection.QKVNormArgs) { a.QRWeight.DType = tensor.F16 }},
-		"KVWeight": {func(a *projection.QKVNormArgs) { a.KVWeight = tensor.Tensor{} }},
+		"QRWeight": {func(a *projection.QKVNormArgs) { a.QRWeight = a.KVWeight }},
 		"QROut":    {func(a *projection.QKVNormArgs) { a.QROut.Shape = []int{3, 32} }},
-		"KVOut":    {func(a *projection.QKVNormArgs) { a.KVOut.Shape = []int{2, 512} }, func(a *projection.QKVNormArgs) { a.KVOut.DType = tensor.F32 }},
+		"KVOut":    {func(a *projection.QKVNormArgs) { a.KVOut.Shape = []int{2, 512} }},
 	} {
 		for _, s := range spoil {
 			a := good

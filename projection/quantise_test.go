@@ -88,9 +88,9 @@ func TestQuantiseArguments(t *testing.T) {
 		type quantiseArgs = projection.QuantiseArgs
 		type change = func(*quantiseArgs)
 		for arg, spoil := range map[string][]change{
-			"X":      {func(a *quantiseArgs) { a.X = tensor.Tensor{} }, func(a *quantiseArgs) { a.X.Shape = []int{5, width / 2} }},
-			"Codes":  {func(a *quantiseArgs) { a.Codes.Shape = []int{5, width} }, func(a *quantiseArgs) { a.Codes = tensor.Tensor{} }},
-			"Scales": {func(a *quantiseArgs) { a.Scales.Shape = []int{1, 1, 5} }, func(a *quantiseArgs) { a.Scales = tensor.Tensor{} }},
+			"X":      {func(a *quantiseArgs) { a.X.Shape = []int{5, width / 2} }},
+			"Codes":  {func(a *quantiseArgs) { a.Codes.Shape = []int{5, width} }},
+			"Scales": {func(a *quantiseArgs) { a.Scales.Shape = []int{1, 1, 5} }},
 			"InputScale": {func(a *quantiseArgs) { a.InputScale = float32(math.NaN()) }, func(a *quantiseArgs) { a.InputScale = -1 },
 				func(a *quantiseArgs) { a.InputScale = float32(math.Inf(1)) }, func(a *quantiseArgs) { a.InputScale = 0x1p-65 }},
 		} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -17,12 +18,12 @@ import (
 )
 
 // scheduled is a scheduler of a model in one of its forms.
-func scheduled(t *testing.T, dir string, gpu bool, sessions int) *batch.Scheduler {
+func scheduled(t *testing.T, dir string, o model.Options, sessions int) *batch.Scheduler {
 	t.Helper()
 	const tokens = 200
 	step := min(16, sessions)
-	m, err := model.Open(t.Context(), testkit.Device(t), dir,
-		model.Options{MaxTokens: tokens, MaxSessions: sessions, MaxStep: step, GPU: gpu})
+	o.MaxTokens, o.MaxSessions, o.MaxStep = tokens, sessions, step
+	m, err := model.Open(t.Context(), testkit.Device(t), dir, o)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, m.Close()) })
 	s := batch.New(m, batch.Options{Vocab: m.Config.Vocab, MaxTokens: tokens, MaxSessions: sessions, MaxStep: step, Log: quiet,
@@ -69,6 +70,15 @@ const near = .2
 func TestForms(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, command(t.Context(), []string{"random", "--dir", dir, "--width", "tiny", "--layers", "2"}, quiet))
+	forms(t, dir)
+}
+
+// TestFormsGGUF is TestForms with blocks of GGUF.
+func TestFormsGGUF(t *testing.T) {
+	forms(t, filepath.Join(testkit.GGUF(t), "model-iq2xxs-ds4.gguf"))
+}
+
+func forms(t *testing.T, dir string) {
 	const vocab = 64
 	rng := rand.New(rand.NewPCG(3, 1))
 	n, most, longer := 2, 3, 1
@@ -83,7 +93,7 @@ func TestForms(t *testing.T) {
 		}
 		requests = append(requests, r)
 	}
-	device := scheduled(t, dir, true, n)
+	device := scheduled(t, dir, model.Options{GPU: true}, n)
 	together := answers(t, device, requests...)
 	for _, i := range []int{n / 2, 0} {
 		assert.Equal(t, together[i], answers(t, device, requests[i])[0], "request %d alone", i)
@@ -94,7 +104,7 @@ func TestForms(t *testing.T) {
 		scored = append(scored, batch.Request{Prompt: slices.Concat(r.Prompt, ids(together[i])), Echo: true, Logprobs: true, Top: 1})
 	}
 	same, tokens := 0, 0
-	for i, list := range answers(t, scheduled(t, dir, false, n), scored...) {
+	for i, list := range answers(t, scheduled(t, dir, model.Options{}, n), scored...) {
 		for k, token := range list[len(requests[i].Prompt):] {
 			best := token.Top[0]
 			assert.LessOrEqual(t, best.Logprob-token.Logprob, float32(near), "request %d, token %d of the answer", i, k)

@@ -51,6 +51,8 @@ type options struct {
 	front                                 *front
 	tokens, sessions, step, waiting       int
 	workers                               int
+	offload                               bool
+	memory                                uint64 // bytes of the device; 0: what is free
 	cacheMiB                              uint64
 	drain                                 time.Duration
 	warm, measure                         bool
@@ -65,9 +67,22 @@ func (o *options) modelFlags(f *flag.FlagSet) {
 	f.StringVar(&o.dir, "model", "", "folder of a checkpoint, config.json and safetensors, or a .gguf file")
 	f.StringVar(&o.device, "device", "", "index, part of the name, or UUID; by default the first GPU")
 	f.StringVar(&o.experts, "experts", "cpu", "where experts and all else are computed: cpu, or gpu if its memory holds them")
+	f.BoolVar(&o.offload, "offload", false,
+		"put on the GPU what fits: head and shared experts, then the experts of as many layers as it holds")
+	f.Func("memory", "device memory to count with for --offload, as 24GiB or 80GB; by default what is free", func(s string) (err error) {
+		o.memory, err = bytesOf(s)
+		return err
+	})
 	f.StringVar(&o.kernels, "kernels", "", "folder that keeps compiled kernels; by default none")
 	f.IntVar(&o.workers, "workers", 0, "cores to compute with; 0: all")
 	f.Uint64Var(&o.cacheMiB, "cache-mib", 0, "device memory for all sequences, in MiB; 0: what they can use")
+}
+
+// sizeFlags are those that say how much is computed at a time.
+func (o *options) sizeFlags(f *flag.FlagSet) {
+	f.IntVar(&o.tokens, "max-tokens", 32768, "most tokens of a sequence, prompt and answer")
+	f.IntVar(&o.sessions, "max-sessions", 16, "most requests computed at a time")
+	f.IntVar(&o.step, "max-step", 256, "most tokens of a step: what every answer waits for")
 }
 
 func (o *options) checkModel() error {
@@ -84,7 +99,7 @@ func (o *options) checkModel() error {
 
 // commands are what else the program does, for its help.
 const commands = `Server answers completions from the checkpoint in --model.
-Other commands: server random --help, server bench --help.
+Other commands: server random --help, server bench --help, server plan --help.
 `
 
 // parseFlags reads a command's arguments, which all are flags.
@@ -97,7 +112,7 @@ func parseFlags(f *flag.FlagSet, args []string, about string) error {
 		return err
 	}
 	if f.NArg() > 0 {
-		return fmt.Errorf("server: got argument %q, want flags only, or random or bench as the first argument", f.Arg(0))
+		return fmt.Errorf("server: got argument %q, want flags only, or random, bench or plan as the first argument", f.Arg(0))
 	}
 	return nil
 }
@@ -114,9 +129,7 @@ func parse(args []string) (o options, err error) {
 		return nil
 	})
 	f.StringVar(&o.keyFile, "api-key-file", "", "file with such keys, one a line")
-	f.IntVar(&o.tokens, "max-tokens", 32768, "most tokens of a sequence, prompt and answer")
-	f.IntVar(&o.sessions, "max-sessions", 16, "most requests computed at a time")
-	f.IntVar(&o.step, "max-step", 256, "most tokens of a step: what every answer waits for")
+	o.sizeFlags(f)
 	f.IntVar(&o.waiting, "max-waiting", 1024, "most requests that wait")
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "how long requests may go on after SIGTERM")
 	f.BoolVar(&o.warm, "warm", true, "take steps of all sizes while nothing else is to be done, so that no request waits for kernels")
@@ -169,13 +182,15 @@ func main() {
 	}
 }
 
-// command runs what the arguments say: random, bench, or else the server.
+// command runs what the arguments say: random, bench, plan, or else the server.
 func command(ctx context.Context, args []string, log *slog.Logger) (err error) {
 	switch {
 	case len(args) > 0 && args[0] == "random":
 		return writeRandom(ctx, args[1:], log)
 	case len(args) > 0 && args[0] == "bench":
 		return bench(ctx, args[1:], os.Stdout, log)
+	case len(args) > 0 && args[0] == "plan":
+		return plan(ctx, args[1:], os.Stdout)
 	}
 	o, err := parse(args)
 	if err == nil {
@@ -202,7 +217,31 @@ func command(ctx context.Context, args []string, log *slog.Logger) (err error) {
 }
 
 // with opens the model for f.
-func (o *options) with(ctx context.Context, log *slog.Logger, f func(*vk.Device, *model.Model) error) (err error) {
+func (o *options) with(ctx context.Context, log *slog.Logger, f func(*vk.Device, *model.Model) error) error {
+	return o.withDevice(func(dev *vk.Device) (err error) {
+		began := time.Now()
+		options := o.modelOptions()
+		options.Log = log
+		m, err := model.Open(ctx, dev, o.dir, options)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, m.Close()) }()
+		log.Info("model", "folder", o.dir, "layers", len(m.Weights.Layers), "device", dev.Adapter().Name,
+			"experts", o.experts, "products", cpu.Instructions(), "time", time.Since(began))
+		return f(dev, m)
+	})
+}
+
+// modelOptions are the model's, without a log.
+func (o *options) modelOptions() model.Options {
+	return model.Options{MaxTokens: o.tokens, MaxSessions: o.sessions, MaxStep: o.step, MaxCacheBytes: o.cacheMiB << 20,
+		Prefixes: o.prefixes.where != "", GPU: o.experts == "gpu", Offload: o.offload, Memory: o.memory,
+		CPU: cpu.Options{Workers: o.workers}}
+}
+
+// withDevice opens the device for f.
+func (o *options) withDevice(f func(*vk.Device) error) (err error) {
 	instance, err := vk.NewInstance(vk.InstanceOptions{AppName: "server"})
 	if err != nil {
 		return err
@@ -217,18 +256,7 @@ func (o *options) with(ctx context.Context, log *slog.Logger, f func(*vk.Device,
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-
-	began := time.Now()
-	m, err := model.Open(ctx, dev, o.dir, model.Options{MaxTokens: o.tokens, MaxSessions: o.sessions, MaxStep: o.step,
-		MaxCacheBytes: o.cacheMiB << 20, Prefixes: o.prefixes.where != "", GPU: o.experts == "gpu",
-		CPU: cpu.Options{Workers: o.workers}, Log: log})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, m.Close()) }()
-	log.Info("model", "folder", o.dir, "layers", len(m.Weights.Layers), "device", adapter.Name,
-		"experts", o.experts, "products", cpu.Instructions(), "time", time.Since(began))
-	return f(dev, m)
+	return f(dev)
 }
 
 // engineMetrics are the engine's counters.

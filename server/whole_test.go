@@ -57,6 +57,24 @@ func TestOtherModels(t *testing.T) {
 	assert.ErrorIs(t, err, model.ErrConfig)
 }
 
+// TestPlan says what lies where, for memory that is only named.
+func TestPlan(t *testing.T) {
+	dir, _ := whole(t)
+	args := func(memory string) []string {
+		return []string{"--model", dir, "--device", os.Getenv("VKMLA_TEST_DEVICE"), "--memory", memory,
+			"--max-tokens", "200", "--max-step", "16"}
+	}
+	for memory, want := range map[string]string{"24GiB": "everything on the device, of 24.0 GiB free",
+		"1kB": "only attention on the device"} {
+		var out bytes.Buffer
+		require.NoError(t, plan(t.Context(), args(memory), &out))
+		assert.Contains(t, out.String(), want)
+	}
+	for _, bad := range []string{"", "GiB", "-1GiB", "1e40TB", "5 apples", "NaN"} {
+		assert.ErrorContains(t, plan(t.Context(), args(bad), io.Discard), "want a size such as 24GiB", bad)
+	}
+}
+
 // TestBench times a small model: each batch has a row in both tables, with numbers above 0.
 func TestBench(t *testing.T) {
 	dir, _ := whole(t)

@@ -40,7 +40,7 @@ func (a *Adapter) MemoryBudget() []HeapBudget {
 
 // MemoryBudget is Adapter.MemoryBudget; nil also for a device that is closed.
 func (d *Device) MemoryBudget() []HeapBudget {
-	if d.closed.Load() {
+	if d.closed.Load() || d.absent {
 		return nil
 	}
 	return d.adapter.MemoryBudget()

@@ -63,6 +63,7 @@ type Device struct {
 
 	queueMu sync.Locker // vkQueueSubmit wants external synchronisation
 	adopted bool        // the handles are the program's, see Adopt
+	absent  bool        // there is no handle, see Absent
 	lost    atomic.Bool
 	hung    atomic.Bool
 	why     struct { // of the loss
@@ -117,6 +118,15 @@ func (a *Adapter) Open(o DeviceOptions) (*Device, error) {
 	var queue vulkan.Queue // handles are received in locals: cgo forbids pointers into Go structures
 	vulkan.GetDeviceQueue(vulkan.Device(d.c.device), uint32(a.raw.queueFamily), 0, &queue)
 	return d.begun(queue, &sync.Mutex{})
+}
+
+// Absent returns a device that is not here, as its adapter says: a kernel is checked for it and
+// never compiled, and what needs a driver fails with ErrArgument. It serves plans.
+func (a *Adapter) Absent(o DeviceOptions) *Device {
+	d := a.device(o)
+	C.free(unsafe.Pointer(d.c))
+	d.c, d.absent = nil, true
+	return d
 }
 
 // device is one without a handle.
@@ -201,7 +211,7 @@ func (d *Device) left() bool { return d.gone.Load() || d.hung.Load() }
 // whose work does not end within DeviceOptions.HangAfter is left as it is, with the error
 // ErrDeviceHung.
 func (d *Device) Close() error {
-	if d == nil || d.adapter == nil || d.closed.Swap(true) {
+	if d == nil || d.adapter == nil || d.closed.Swap(true) || d.absent {
 		return nil
 	}
 	d.compiling.Wait()
@@ -272,6 +282,9 @@ func (d *Device) checkHeap(op string, code, heap int) error {
 func (d *Device) usable(op string) error {
 	if d == nil || d.adapter == nil {
 		return argument(op, "device", "nil", "a device that Adapter.Open returned")
+	}
+	if d.absent {
+		return argument(op, "device", d.adapter.Name+", which is not here", "a device that Adapter.Open returned")
 	}
 	if d.closed.Load() {
 		return fmt.Errorf("vk: %s: device %w", op, ErrClosed)

@@ -106,7 +106,7 @@ type layout struct {
 // *MissingError for features, and for limits that it exceeds; ErrClosed, ErrDeviceLost.
 func (d *Device) Kernel(s KernelSpec) (*Kernel, error) {
 	op := "kernel " + s.Name
-	if err := d.usable(op); err != nil {
+	if err := d.usable(op); err != nil && (d == nil || !d.absent) {
 		return nil, err
 	}
 	if err := d.checkKernel(op, &s); err != nil {
@@ -121,7 +121,7 @@ func (d *Device) Kernel(s KernelSpec) (*Kernel, error) {
 	s.Constants = slices.Clone(s.Constants)
 	k := &Kernel{dev: d, op: op, spec: s, counts: countsWorkgroups(s.SPIRV)}
 	d.kernels[key] = k
-	if !d.adapter.processor {
+	if !d.adapter.processor && !d.absent {
 		d.compileLater(k)
 	}
 	return k, nil

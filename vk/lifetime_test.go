@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/probe"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -36,7 +37,7 @@ func TestWithoutDevice(t *testing.T) {
 		_, errMark := r.Timestamp()
 		_, errEnd := r.End()
 		for i, err := range []error{errMark, errEnd, r.Fill(vk.View{}, 0), r.Copy(vk.View{}, vk.View{}),
-			r.Dispatch(vk.Dispatch{Kernel: &vk.Kernel{}}), r.Separate()} {
+			r.Dispatch(vk.Dispatch{Kernel: &vk.Kernel{}}), probe.Separate(r)} {
 			assert.ErrorIs(t, err, vk.ErrArgument, "call %d without a recorder", i)
 		}
 		r.Close()

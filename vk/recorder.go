@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	vulkan "github.com/goki/vulkan"
+
+	"github.com/vkmla/vkmla/internal/probe"
 )
 
 const (
@@ -399,10 +401,10 @@ func (r *Recorder) Timestamp() (int, error) {
 	return r.marks - 1, nil
 }
 
-// Separate makes everything recorded later wait for everything recorded before, even where
-// no bytes are shared. It serves measurements; programs do not need it.
-// Errors: ErrClosed, ErrDeviceLost.
-func (r *Recorder) Separate() error {
+func init() { probe.Separate = func(r any) error { return r.(*Recorder).separate() } }
+
+// separate is probe.Separate.
+func (r *Recorder) separate() error {
 	if err := r.usable("separate"); err != nil {
 		return err
 	}

@@ -93,9 +93,9 @@ layer, for --batch sequences. Each step adds a token, and the last one that is t
 context of --context tokens. Layers have weights of their own as long as there is memory for
 them; the report says how many share theirs.
 
-In both, --model MODEL+N, such as v41-flash+5, N from 0 to 5, times what speculative decoding runs: steps that
-verify N drafted tokens of each sequence, take them back, and draft the next block in the
-layers that do so. Both steps are in the times of a row.
+In both, --model MODEL+N, such as v41-flash+5, N from 0 to 5, times what speculative decoding
+runs: steps that verify N drafted tokens of each sequence, take them back, and draft the next
+block in the layers that do so. Both steps are in the times of a row.
 
 The suite prefill runs prompts of --prefill tokens through all layers of a model, in steps of
 --chunk tokens, with a kernel between layers, and gives tokens a second. Experts are not in it.

@@ -26,7 +26,8 @@ func (f *layerFlags) define(fl *pflag.FlagSet, suites []string) {
 	fl.StringSliceVar(&f.models, "model", nil, strings.Join(bench.Models, ", ")+
 		" (default flash; linear flash,pro; small on a processor); in layer and step with drafts as MODEL+N, N 0 to 5")
 	fl.StringSliceVar(&f.kinds, "kind", nil, strings.Join(bench.Kinds, ", ")+" (default all)")
-	fl.StringSliceVar(&f.weights, "weights", nil, strings.Join(bench.WeightFormats, ", ")+" (default fp8; linear all)")
+	fl.StringSliceVar(&f.weights, "weights", nil, strings.Join(bench.WeightFormats, ", ")+
+		" (default fp8; linear all; in layers the first three)")
 	fl.IntVar(&f.chunk, "chunk", 0, "most tokens of a step of a prefill (default 4096; 128 on a processor)")
 	fl.StringVar(&f.keys, "keys", "", "format of indexer keys, fp8 or mxfp4 (default fp8, in store v41 mxfp4)")
 	fl.StringVar(&f.store, "store", "", "in what bytes caches are kept, v4 or v41 (default the model's own)")

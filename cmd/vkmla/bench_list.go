@@ -9,6 +9,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 
 	"github.com/vkmla/vkmla/internal/lab/bench"
+	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -26,17 +27,18 @@ func listBench(f benchFlags, one bool, stdout io.Writer) error {
 		}
 		list = append(list, cases...)
 	}
-	t := table.NewWriter()
-	t.AppendHeader(table.Row{"suite", "op", "case"})
+	text, rows := describe.NewTable(2, "suite", "op", "case"), table.NewWriter()
+	rows.AppendHeader(table.Row{"suite", "op", "case"})
 	for _, x := range list {
-		t.AppendRow(table.Row{x.Suite, x.Op, x.Case})
+		text.Add([]any{x.Suite, x.Op, x.Case})
+		rows.AppendRow(table.Row{x.Suite, x.Op, x.Case})
 	}
 	var err error
 	switch f.output {
 	case "md":
-		_, err = fmt.Fprintln(stdout, t.RenderMarkdown())
+		_, err = fmt.Fprintln(stdout, text)
 	case "csv":
-		_, err = fmt.Fprintln(stdout, t.RenderCSV())
+		_, err = fmt.Fprintln(stdout, rows.RenderCSV())
 	case "json":
 		err = json.NewEncoder(stdout).Encode(map[string]any{"cases": list})
 	default:

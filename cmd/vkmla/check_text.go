@@ -102,7 +102,7 @@ func printCheck(w io.Writer, r *check.Report, files *check.Files) error {
 	}
 	fmt.Fprintf(&b, "\n%s, in %.0f s; --seed %d repeats it\n", r.Verdict(), r.Seconds, r.Seed)
 	fmt.Fprintf(&b, "report: %s\n        %s\n", files.HTML, files.JSON)
-	_, err := io.WriteString(w, b.String())
+	_, err := io.WriteString(w, describe.Wrap(b.String(), "    "))
 	return err
 }
 

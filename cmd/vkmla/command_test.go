@@ -203,8 +203,8 @@ func TestVerifyList(t *testing.T) {
 // missing comes with what there is.
 func TestVerifyDetails(t *testing.T) {
 	var out bytes.Buffer
-	rows := newTableRows(&out)
-	rows.row(verify.Row{Status: verify.Fail, Detail: strings.Repeat("x", 66) + " -1515870811"})
+	rows := newRows(&out, "table")
+	rows.row(verify.Row{Status: verify.Fail, Detail: strings.Repeat("x", 40) + " -1515870811"})
 	rows.end(verdict{})
 	assert.Contains(t, out.String(), "-1515870811", "a number in two lines")
 	for args, want := range map[string]string{"--op nothing": "--list has them", "--variant nothing": "--list has them", "--case nothing": "c128, c4"} {
@@ -414,8 +414,8 @@ func TestPipelineTable(t *testing.T) {
 	o := describe.Origin{Device: "D", Driver: "E", Profile: "generic", Version: "v1.2.3", Commit: "abc", Date: "today"}
 	require.NoError(t, pipelineTable(&out, o, rows, false))
 	assert.Contains(t, out.String(), "D, E\nvkmla v1.2.3, commit abc, today\n")
-	assert.Contains(t, out.String(), "| yes | - |")
-	assert.Contains(t, out.String(), "| yes | 32 |")
+	assert.Contains(t, out.String(), "| yes | -        |")
+	assert.Contains(t, out.String(), "| yes | 32       |")
 	text := pipelineCSV(o, rows).RenderCSV()
 	assert.Contains(t, text, "D,E,generic,v1.2.3,abc,today,k,,true,0,0,0,0,,0,0,0\n")
 	assert.Contains(t, text, "D,E,generic,v1.2.3,abc,today,l,7 8,true,32,0,0,0,0,0,0,0")

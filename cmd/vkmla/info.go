@@ -32,7 +32,7 @@ Variants:
   da             the same, with pools reached by device address
   dot            dot products of halves where there are no matrices
   cm, cmb        multiply cooperative matrices of f16, of bf16
-  twopass-...    dequantise to a workspace first, then attend; prompts do by themselves where it pays`
+  twopass-...    dequantise to a workspace first, then attend; prompts do so where it pays`
 
 func infoCommand() *cobra.Command {
 	var output, device, profile string
@@ -112,16 +112,13 @@ func runInfo(w io.Writer, output, device, profile string) error {
 	return nil
 }
 
-// infoWidth bounds the columns of a line of info, but for single words that are longer.
-const infoWidth = 100
-
 // wrapped breaks text into lines between words; those after the first begin with indent spaces,
 // and the first has as many columns less.
 func wrapped(text string, indent int) string {
 	var b strings.Builder
 	column := indent
 	for i, word := range strings.Fields(text) {
-		if i > 0 && column+1+len(word) > infoWidth {
+		if i > 0 && column+1+len(word) > describe.Width {
 			fmt.Fprintf(&b, "\n%*s", indent, "")
 			column = indent
 		} else if i > 0 {

@@ -150,8 +150,7 @@ func pipelineCSV(o describe.Origin, rows []pipelines.Row) table.Writer {
 }
 
 func pipelineTable(w io.Writer, o describe.Origin, rows []pipelines.Row, all bool) error {
-	t := table.NewWriter()
-	t.AppendHeader(table.Row{"kernel", "hot", "subgroup", "registers", "scalar", "shared", "spills", "occupancy", "code"})
+	t := describe.NewTable(1, "kernel", "hot", "subgroup", "registers", "scalar", "shared", "spills", "occupancy", "code")
 	num := func(v float64) string {
 		if v < 0 {
 			return "-"
@@ -172,12 +171,12 @@ func pipelineTable(w io.Writer, o describe.Origin, rows []pipelines.Row, all boo
 		if r.Subgroup > 0 {
 			subgroup = fmt.Sprint(r.Subgroup)
 		}
-		t.AppendRow(table.Row{r.String(), hot, subgroup, num(r.Registers), num(r.Scalar), num(r.Shared),
+		t.Add([]any{r.String(), hot, subgroup, num(r.Registers), num(r.Scalar), num(r.Shared),
 			num(r.Spills), num(r.Occupancy), num(r.Code)})
 	}
-	_, err := fmt.Fprintf(w, "%s, %s\n%s\n%d kernels compiled, %d shown; registers of an invocation, scalar registers of a subgroup,"+
-		" shared memory in bytes of a\nworkgroup, occupancy in subgroups of a SIMD unit\n\n%s\n",
-		o.Device, o.Driver, o.Program(), len(rows), shown, t.RenderMarkdown())
+	_, err := fmt.Fprintf(w, "%s\n%s\n%d kernels compiled, %d shown; registers of an invocation, scalar registers of a subgroup,"+
+		"\nshared memory in bytes of a workgroup, occupancy in subgroups of a SIMD unit\n\n%s\n",
+		describe.Wrap(o.Device+", "+o.Driver, "  "), o.Program(), len(rows), shown, t)
 	for _, r := range pipelines.Wrong(rows) {
 		if err == nil {
 			_, err = fmt.Fprintf(w, "SPILLS: %s: %.0f\n", r, r.Spills)

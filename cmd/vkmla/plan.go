@@ -8,11 +8,15 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"github.com/vkmla/vkmla/internal/lab/describe"
+	"github.com/vkmla/vkmla/internal/lab/knowncaps"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
@@ -20,11 +24,17 @@ import (
 )
 
 // planLong precedes the flags in --help.
-const planLong = `Plan says how many sessions of a checkpoint's attention fit on a device, or with --sessions
+var planLong = `Plan says how many sessions of a checkpoint's attention fit on a device, or with --sessions
 whether so many do, before anything is allocated. It reads the checkpoint's headers, not
 its weights. What is free is what the driver tells now, or else the size of the device's
 memory, or what --memory says; --reserve keeps some of it for the rest of the model and for
 other programs. What a driver takes for kernels and commands is not counted.
+
+With --device-like the plan is for a device that is not here, of a kind whose limits are known:
+so a laptop, or a machine without any Vulkan device, plans for a card. It needs --memory, since
+cards of a kind differ in that. Kinds are:
+
+` + likeNames + `
 
 --model may also be flash, pro or v41-flash: the released model as its configuration says, FP8
 weights. Caches have the model's own records; --store says others.
@@ -44,6 +54,7 @@ Exit status: 0 if it fits, 1 if in a row it does not, 2 if plan could not do its
 type planFlags struct {
 	model, store            string
 	device, profile, output string
+	like                    string
 	contexts, sessions      []int
 	step                    int
 	ranks                   int
@@ -86,6 +97,7 @@ func planCommand() *cobra.Command {
 	fl.IntVar(&f.ranks, "ranks", 1, "devices that share heads; the plan is for one of them")
 	fl.Uint64Var(&f.reserve, "reserve", 0, "MiB of the free memory that are for others")
 	fl.StringVar(&f.memory, "memory", "", "free memory to plan for, as 24GiB or 80GB, in place of this device's")
+	fl.StringVar(&f.like, "device-like", "", "plan for a device of this kind, which need not be here; with --memory")
 	fl.BoolVar(&f.byLayer, "layer-by-layer", false, "for an engine with LayerByLayer or Between: one tensor of hidden states")
 	fl.BoolVar(&f.drafts, "drafts", false, "with the layers that draft or predict ahead, mtp.*")
 	fl.StringVarP(&f.output, "output", "o", "table", "table, json or csv")
@@ -108,6 +120,10 @@ func (f *planFlags) check() error {
 		return bad("context", "0", "at least 1")
 	case slices.ContainsFunc(f.sessions, func(n int) bool { return n < 1 }):
 		return bad("sessions", "0", "at least 1")
+	case f.like != "" && f.memory == "":
+		return bad("memory", "none", "the free memory of the device that is like "+f.like+", as 24GiB")
+	case f.like != "" && f.device != "":
+		return bad("device-like", strconv.Quote(f.like), "none beside --device")
 	case f.reserve > 1<<30:
 		return bad("reserve", f.reserve, "MiB, at most 2^30")
 	}
@@ -130,7 +146,7 @@ func runPlan(ctx context.Context, f planFlags, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	dev, close, err := openDevice(f.device, f.profile)
+	dev, close, err := f.open()
 	if err != nil {
 		return err
 	}
@@ -152,6 +168,42 @@ func runPlan(ctx context.Context, f planFlags, stdout io.Writer) error {
 		return errWrong
 	}
 	return nil
+}
+
+// likeNames are the kinds of --device-like, in lines.
+var likeNames = func() string {
+	var names []string
+	for _, d := range knowncaps.Owned() {
+		names = append(names, d.Name)
+	}
+	var b strings.Builder
+	for line := range strings.Lines(text.WrapSoft(strings.Join(names, "; "), 96)) {
+		b.WriteString(strings.TrimSpace(line) + "\n")
+	}
+	return strings.TrimSpace(b.String())
+}()
+
+// open returns the device to plan for: that which was chosen, or one like another.
+func (f *planFlags) open() (dev *vk.Device, close func(), err error) {
+	if f.like == "" {
+		if dev, close, err = openDevice(f.device, f.profile); errors.Is(err, vk.ErrNoDevice) || errors.Is(err, vk.ErrNoLoader) {
+			err = fmt.Errorf("%w; --device-like plans for one that is not here", err)
+		}
+		return dev, close, err
+	}
+	if err := checkProfile(f.profile); err != nil {
+		return nil, nil, err
+	}
+	for _, d := range knowncaps.Owned() {
+		if strings.EqualFold(d.Name, f.like) {
+			a := &vk.Adapter{Name: "a device like " + d.Name, Type: d.Type, Caps: d.Caps, Driver: d.Driver, DriverName: "not here",
+				Facts: &opkit.Facts{Layout: d.Layout, Rows: d.Rows}}
+			dev := a.Absent(vk.DeviceOptions{Profile: f.profile})
+			return dev, func() { dev.Close() }, nil
+		}
+	}
+	return nil, nil, &vk.ArgumentError{Op: "plan", Arg: "device-like", Got: strconv.Quote(f.like),
+		Want: "one of " + strings.Join(strings.Fields(likeNames), " ")}
 }
 
 // released are models that are planned for without a checkpoint.
@@ -197,7 +249,7 @@ func (f *planFlags) layers() (cfg model.Config, layers []*model.DeviceLayer, err
 // other.
 func freeMemory(dev *vk.Device) (free uint64, shared bool) {
 	heaps, budget, at := dev.Caps().Heaps, dev.MemoryBudget(), -1
-	shared = true
+	shared = len(heaps) > 0 || dev.Adapter().Type != vk.TypeDiscrete
 	for i, h := range heaps {
 		shared = shared && h.DeviceLocal
 		if h.DeviceLocal && (at < 0 || h.Bytes > heaps[at].Bytes) {
@@ -326,7 +378,8 @@ func writePlan(w io.Writer, output string, origin describe.Origin, rows []planRo
 		}
 		t.AppendRow(append(row, bytesText(r.Free), fits))
 	}
-	_, err := fmt.Fprintf(w, "%s, %s\n%s\n%s\n%s", origin.Device, origin.Driver, origin.Program(), t.Render(), problems)
+	_, err := fmt.Fprintf(w, "%s\n%s\n%s\n%s", describe.Wrap(origin.Device+", "+origin.Driver, "  "), origin.Program(), t.Render(),
+		describe.Wrap(problems, "  "))
 	return err
 }
 

@@ -4,6 +4,8 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -11,10 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/describe"
+	"github.com/vkmla/vkmla/internal/lab/fakegguf"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	probe "github.com/vkmla/vkmla/internal/probe/engine"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/vk"
 )
 
 func planned(t *testing.T) (dir string) {
@@ -68,11 +74,61 @@ func TestPlanDrafts(t *testing.T) {
 	defer func() { assert.NoError(t, e.Close()) }()
 	require.NoError(t, e.Warm(t.Context()))
 	s := testkit.Must[*pipeline.Session](t)(e.Open())
-	require.NoError(t, s.Advance(t.Context(), context-c.DraftBlock))
+	require.NoError(t, probe.Advance(t.Context(), s, context-c.DraftBlock))
 	st := testkit.Must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: c.DraftBlock, Draft: true}))
-	require.NoError(t, errors.Join(st.ReuseInputs(), st.Run(t.Context()), st.Commit()))
+	require.NoError(t, errors.Join(probe.ReuseInputs(st), st.Run(t.Context()), st.Commit()))
 	now := e.Memory()
 	assert.Equal(t, []uint64{r.Total, r.Weights, r.Caches}, []uint64{now.Total(), now.Weights, now.Caches})
+}
+
+// TestPlanLike holds that a plan for a device that is not here needs no driver, for every kind of
+// device and each kind of model, and says what one on such a device would.
+func TestPlanLike(t *testing.T) {
+	folder, file := planned(t), filepath.Join(t.TempDir(), "a.gguf")
+	cfg := fakemodel.Config(0, 4)
+	tensors := fakegguf.Attention(cfg, 7, func(string) string { return "F32" })
+	require.NoError(t, os.WriteFile(file, fakegguf.Encode(fakegguf.Keys(cfg), tensors), 0o666))
+	h100 := knowncaps.Owned()[0]
+	here := testkit.As(t, h100)
+	f := planFlags{model: folder, step: 4, ranks: 1, like: h100.Name}
+	cfg, layers, err := f.layers()
+	require.NoError(t, err)
+	there, close, err := f.open()
+	require.NoError(t, err)
+	defer close()
+	var rows []planRow
+	for _, dev := range []*vk.Device{here, there} {
+		p := planner{planFlags: f, dev: dev, cfg: cfg, layers: layers}
+		_, p.shared = freeMemory(there)
+		rows = append(rows, testkit.Must[planRow](t)(p.row(t.Context(), 700, 3)))
+	}
+	assert.Equal(t, rows[0], rows[1])
+	_, err = there.NewBuffer(vk.BufferSpec{Label: "b", Size: 4})
+	assert.ErrorIs(t, err, vk.ErrArgument)
+	assert.ErrorContains(t, err, "which is not here")
+
+	none := filepath.Join(t.TempDir(), "none.json")
+	t.Setenv("VK_DRIVER_FILES", none)
+	t.Setenv("VK_ICD_FILENAMES", none)
+	for _, d := range knowncaps.Owned() {
+		for _, m := range []string{folder, file, "flash"} {
+			code, stdout, stderr := command("plan", "--model", m, "--context", "4096", "--step", "16", "--memory", "24GiB",
+				"--device-like", d.Name)
+			assert.Equal(t, exitOK, code, "%s, %s: %s", d.Name, m, stderr)
+			assert.Contains(t, stdout, "a device like "+d.Name)
+			assert.Contains(t, stdout, "24 GiB")
+		}
+	}
+	for args, want := range map[string]string{
+		"--device-like soup --memory 1GB":            `device-like: got "soup", want one of H100; Ada; `,
+		"--device-like H100":                         "memory: got none, want the free memory of the device that is like H100",
+		"--device-like H100 --memory 1GB --device 0": "want none beside --device",
+		"--memory 1GB":                               "--device-like plans for one that is not here",
+	} {
+		code, _, stderr := command(append([]string{"plan", "--model", "flash", "--context", "4096"}, strings.Fields(args)...)...)
+		assert.Equal(t, exitUsage, code, args)
+		assert.Contains(t, stderr, want)
+	}
 }
 
 func TestPlan(t *testing.T) {

@@ -9,9 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
-
 	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 )
@@ -57,7 +54,7 @@ func newRows(w io.Writer, output string) rowWriter {
 	case "csv":
 		return &csvRows{w: csv.NewWriter(w)}
 	}
-	return newTableRows(w)
+	return &tableRows{w: w}
 }
 
 type jsonRows struct {
@@ -103,20 +100,12 @@ func (c *csvRows) row(r verify.Row) {
 
 func (c *csvRows) end(verdict) { c.w.Flush() }
 
-// tableRows collects rows, because the columns' widths depend on all of them.
+// tableRows has a table for each operation, once all its rows are there: the columns' widths depend
+// on them.
 type tableRows struct {
-	w io.Writer
-	t table.Writer
-}
-
-func newTableRows(w io.Writer) *tableRows {
-	t := table.NewWriter()
-	t.SetStyle(table.StyleLight)
-	t.Style().Options.SeparateRows = false
-	t.AppendHeader(table.Row{"op", "case", "variant", "class", "status", "error", "bound", "detail"})
-	t.SuppressEmptyColumns()
-	t.SetColumnConfigs([]table.ColumnConfig{{Name: "detail", WidthMax: 70, WidthMaxEnforcer: text.WrapSoft}})
-	return &tableRows{w, t}
+	w  io.Writer
+	op string
+	t  *describe.Table
 }
 
 func (t *tableRows) begin(describe.Origin, *uint64) {}
@@ -129,13 +118,23 @@ func (t *tableRows) row(r verify.Row) {
 			detail = "not compared: " + strings.Join(r.Unjudged, ", ")
 		}
 	}
-	t.t.AppendRow(table.Row{r.Op, r.Case, r.Variant, r.Class, r.Status, number(r.Error), number(r.Bound), detail})
+	if t.t == nil || t.op != r.Op {
+		t.flush()
+		t.op, t.t = r.Op, describe.NewTable(2, "case", "variant", "class", "status", "error", "bound", "detail")
+	}
+	t.t.Add([]any{r.Case, r.Variant, r.Class, r.Status, number(r.Error), number(r.Bound), detail})
+}
+
+func (t *tableRows) flush() {
+	if t.t != nil {
+		fmt.Fprintf(t.w, "%s\n\n%s\n\n", t.op, t.t)
+	}
 }
 
 func (t *tableRows) end(v verdict) {
-	fmt.Fprintf(t.w, "%s\n%s\n", t.t.Render(), v.Program())
-	fmt.Fprintf(t.w, "%s, %s, tuning profile %s: %d passed, %d failed, %d skipped, %d missing\n", v.Device, v.Driver, v.Profile,
-		v.Pass, v.Fail, v.Skip, v.Missing)
+	t.flush()
+	device := describe.Wrap(fmt.Sprintf("%s, %s, tuning profile %s", v.Device, v.Driver, v.Profile), "  ")
+	fmt.Fprintf(t.w, "%s\n%s\n%d passed, %d failed, %d skipped, %d missing\n", v.Program(), device, v.Pass, v.Fail, v.Skip, v.Missing)
 	if v.Seed != nil {
 		fmt.Fprintf(t.w, "random cases of seed %d; --seed %d repeats them\n", *v.Seed, *v.Seed)
 	}

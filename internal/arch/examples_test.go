@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// starts are the packages that a program begins with. Each has examples.
-var starts = []string{"vk", "tensor", "cache", "indexer", "attention", "projection",
+// starts are the packages that a program begins with. Each has examples; those of attention show
+// tensors and caches, too.
+var starts = []string{"vk", "indexer", "attention", "projection",
 	"pipeline", "pipeline/model", "pipeline/prefix", "pipeline/replicas"}
 
 // TestExamplesOutside compiles the examples as another module's files, as who copies one does:

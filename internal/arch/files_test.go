@@ -10,8 +10,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/vkmla/vkmla/shaders"
 )
 
 // maxLines is where a file has to be taken apart.
@@ -103,21 +101,6 @@ func checkSuffix(t *testing.T, name, stem string) {
 	assert.True(t, ok, "%s of %s.comp is called after something else", name, stem)
 	for _, w := range strings.Split(rest, "_")[1:] {
 		assert.Contains(t, suffixes, w, "%s of %s.comp has a suffix that is not one", name, stem)
-	}
-}
-
-// TestKernelNames holds the suffixes of kernels to the closed list.
-func TestKernelNames(t *testing.T) {
-	for _, name := range shaders.Names() {
-		if slices.Contains(renamed, name) {
-			continue
-		}
-		words := strings.Split(name, "_")
-		n := len(words)
-		for n > 1 && !isSource(t, strings.Join(words[:n], "_")) && !isSource(t, strings.Join(words[:n], "_")+"_cm") {
-			n--
-		}
-		checkSuffix(t, name, strings.Join(words[:n], "_"))
 	}
 }
 

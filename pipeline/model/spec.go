@@ -119,15 +119,6 @@ var (
 		{Name: "c128a.state", Stores: []Store{StoreState}, Page: 32, Tokens: 1, Keep: 127}}}
 )
 
-// VLLMPages are the slots of vLLM's pages, by the names of V4's pools: a page of entries is for 256
-// tokens. They are for EngineOptions.Pages of package pipeline. V4.1 has VLLMPagesV41.
-//
-// Source: block sizes of vLLM vllm/models/deepseek_v4/{attention,compressor}.py and
-// vllm/v1/attention/backends/mla/sparse_swa.py.
-func VLLMPages() map[string]int {
-	return map[string]int{"window": 64, "c4a": 64, "c4a.state": 4, "c128a": 2, "c128a.state": 8}
-}
-
 // V4Layers returns layers of DeepSeek-V4 by their entries of compress_ratios: 0 and 1 mean
 // Window, 4 means C4A and 128 means C128A. Config.Check refuses the rows of other ratios.
 func V4Layers(ratios ...int) []Layer {

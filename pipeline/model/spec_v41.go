@@ -101,15 +101,6 @@ func newest(list []int, i int) int {
 	return -1
 }
 
-// VLLMPagesV41 are the slots of vLLM's pages of DeepSeek-V4.1, as VLLMPages are those of V4: a page
-// of entries is for block tokens, vLLM's block_size, a multiple of 64 or 128 by its device. Pages
-// of rows and entries have vLLM's bytes; those of states and of index keys are padded otherwise.
-//
-// Source: vllm/models/deepseek_v41/{attention,compressor}.py.
-func VLLMPagesV41(block int) map[string]int {
-	return map[string]int{"window": 32, "draft": 32, "ratio1": block, "ratio2": block / 2, "ratio2.state": 8}
-}
-
 // DraftBlock is a layer of a DSpark draft block, of DeepSeek-V4.1 and of those of V4 that have one.
 // It keeps rows of the tokens of a sequence, its context, and gives nothing for them. A block of
 // drafts attends the window that ends with the context, and all of itself; it is not kept.

@@ -153,7 +153,7 @@ func TestKeeperV41(t *testing.T) {
 // TestKeeper is one test for the sake of its model and sequences.
 func TestKeeper(t *testing.T) {
 	testkit.WithoutMatrices(t)
-	x := newBoth(t, fakemodel.Tiny(4, 0, 128), model.VLLMPages(), 400, 300)
+	x := newBoth(t, fakemodel.Tiny(4, 0, 128), fakemodel.VLLMPages(), 400, 300)
 	for name, test := range map[string]func(*testing.T, *both){"bits": bits, "spans": spans, "damaged": damaged, "trust": trust, "parts": parts,
 		"slow": slow, "once": once, "refuses": refuses} {
 		t.Run(name, func(t *testing.T) { test(t, x) })

@@ -138,7 +138,9 @@ func keeper(t testing.TB, e *pipeline.Engine, s prefix.Store, o prefix.Options) 
 // every length.
 func bits(t *testing.T, x *both) {
 	most := len(x.a)
-	e := x.world.engine(t, pipeline.EngineOptions{MaxTokens: most, MaxSessions: 2, MaxStep: 128, Invariant: true, Pages: x.pages})
+	w := *x.world
+	w.cfg = fakemodel.Paged(w.cfg, x.pages)
+	e := w.engine(t, pipeline.EngineOptions{MaxTokens: most, MaxSessions: 2, MaxStep: 128, Invariant: true})
 	lengths := slices.DeleteFunc([]int{9, 128, 262}, func(n int) bool { return n >= most })
 	if os.Getenv("VKMLA_TEST_FULL") == "1" {
 		lengths = nil

@@ -13,6 +13,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	probe "github.com/vkmla/vkmla/internal/probe/engine"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/pipeline/replicas"
@@ -177,7 +178,7 @@ func (r *throughput) through(ctx context.Context, p replicas.Part) error {
 				return fmt.Errorf("layer %d: %w", i, err)
 			}
 		}
-	} else if err := st.ReuseInputs(); err != nil {
+	} else if err := probe.ReuseInputs(st); err != nil {
 		return err
 	}
 	return st.Run(ctx)

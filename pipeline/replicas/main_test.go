@@ -36,7 +36,6 @@ type world struct {
 	hidden [][]float32            // of each token
 	alone  *pipeline.Engine
 	known  []known // what it gave
-	pages  map[string]int
 }
 
 // known are sequences and what an engine alone gives for each token.
@@ -78,7 +77,7 @@ func newWorld(t *testing.T, cfg model.Config, pages map[string]int) *world {
 	require.NoError(t, m.Write(dir, 1))
 	c := must[*model.Checkpoint](t)(model.Open(dir, model.CheckpointOptions{}))
 	defer c.Close()
-	w := &world{cfg: c.Config, pages: pages, devs: []*vk.Device{first, second}}
+	w := &world{cfg: fakemodel.Paged(c.Config, pages), devs: []*vk.Device{first, second}}
 	for _, d := range w.devs {
 		layers := must[[]*model.DeviceLayer](t)(c.Upload(t.Context(), d, nil))
 		w.layers = append(w.layers, layers)
@@ -99,7 +98,7 @@ func newWorld(t *testing.T, cfg model.Config, pages map[string]int) *world {
 // engine makes an engine on a device. Sessions of all give the same bits.
 func (w *world) engine(t testing.TB, device int, o pipeline.EngineOptions) *pipeline.Engine {
 	t.Helper()
-	o.MaxTokens, o.MaxStep, o.Invariant, o.Pages = longest, 16, true, w.pages
+	o.MaxTokens, o.MaxStep, o.Invariant = longest, 16, true
 	e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), w.devs[device], w.cfg, w.layers[device], o))
 	t.Cleanup(func() { assert.NoError(t, e.Close()) })
 	return e

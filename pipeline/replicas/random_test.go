@@ -38,7 +38,7 @@ func chances(t *testing.T, w *world) {
 		operations = 3000
 	}
 	seed := testkit.Seed(t)
-	o := pipeline.EngineOptions{MaxTokens: longest, MaxStep: 16, MaxSessions: 5, Pages: w.pages, CacheBytes: 400 << 10}
+	o := pipeline.EngineOptions{MaxTokens: longest, MaxStep: 16, MaxSessions: 5, CacheBytes: 400 << 10}
 	plan := must[pipeline.EngineMemory](t)(o.Estimate(t.Context(), w.devs[0], w.cfg, w.layers[0], 60, 40))
 	o = pipeline.EngineOptions{MaxSessions: 5, CacheBytes: 400 << 10, MaxCacheBytes: plan.Caches, Rewind: 12}
 	c := &chance{world: w, t: t, g: w.group(t, o, replicas.Options{Lead: 3}), rng: rand.New(rand.NewPCG(seed, 1)),

@@ -172,7 +172,7 @@ func moves(t *testing.T, w *world) {
 // A replica that is full is relieved of its longest session that is in no step.
 func full(t *testing.T, w *world) {
 	const end = 64
-	o := pipeline.EngineOptions{MaxTokens: longest, MaxStep: 16, MaxSessions: 6, Pages: w.pages, CacheBytes: 400 << 10}
+	o := pipeline.EngineOptions{MaxTokens: longest, MaxStep: 16, MaxSessions: 6, CacheBytes: 400 << 10}
 	lengths := []int{end + 1}
 	if w.cfg.PlainQueries { // whose steps take more than its sessions hold
 		lengths = append(lengths, end+1)

@@ -9,6 +9,7 @@ import (
 type Options struct {
 	Workers int  // cores; 0: as many as the program may use
 	Exact   bool // round nothing to bf16: for tests against references in float32
+	Cold    int  // layers, the first ones, whose experts Warm leaves out
 }
 
 // CPU computes for one step at a time.
@@ -17,6 +18,7 @@ type CPU struct {
 	cfg   *weights.Config
 	pool  *Pool
 	exact bool
+	cold  int
 
 	// Memory that steps use again.
 	streams, input, hidden, heads rows
@@ -27,7 +29,7 @@ type CPU struct {
 
 // New prepares computing with weights, which stay open until Close.
 func New(w *weights.Model, o Options) *CPU {
-	return &CPU{w: w, cfg: &w.Config, pool: NewPool(o.Workers), exact: o.Exact}
+	return &CPU{w: w, cfg: &w.Config, pool: NewPool(o.Workers), exact: o.Exact, cold: o.Cold}
 }
 
 // Read is the bytes of weights that products have read so far, each matrix once for all tokens.

@@ -48,11 +48,13 @@ func formats(l *weights.Layer, of ...func(*weights.Expert) *weights.Matrix) (lis
 //
 //	h = RNE16(swiglu(x.w1, x.w3, v))
 //	f = RNE16(sum of h.w2 over the token's experts, the shared one last)
-func (c *CPU) Experts(layer int, s *Streams, x, f []float32) {
+//
+// If shared is not nil, it returns what the shared expert gives, [T, D], and is called at the end.
+func (c *CPU) Experts(layer int, s *Streams, x, f []float32, shared func() []float32) {
 	l, d := &c.w.Layers[layer], c.cfg.Hidden
 	c.input.reset(s.T, d, append(formats(l, w1, w3), l.Gate.Format)...)
 	c.pool.Run(s.T, func(t int) { c.input.set(t, 0, x[t*d:][:d]) })
-	groups, slots := c.route(l, s)
+	groups, slots := c.route(l, s, shared == nil)
 	for _, g := range groups {
 		c.read += g.expert.W1.Bytes() + g.expert.W3.Bytes() + g.expert.W2.Bytes()
 	}
@@ -66,7 +68,11 @@ func (c *CPU) Experts(layer int, s *Streams, x, f []float32) {
 		take := c.everyToken[g.first:][:len(g.tokens)] // their pairs are numbered in order
 		product(&g.expert.W2, &c.hidden, take, first, end, c.outputs[g.first*d+first:], d)
 	})
-	k, pieces := c.cfg.PerToken+1, c.pieces()
+	k, pieces := len(slots)/s.T, c.pieces()
+	var last []float32
+	if shared != nil {
+		last = shared()
+	}
 	c.pool.Run(s.T*pieces, func(task int) {
 		t, first := task/pieces, task%pieces*pieceColumns
 		sum := f[t*d:][:d][first:min(first+pieceColumns, d)]
@@ -77,14 +83,17 @@ func (c *CPU) Experts(layer int, s *Streams, x, f []float32) {
 			}
 		}
 		for i, v := range sum {
+			if last != nil {
+				v += last[t*d+first+i]
+			}
 			sum[i] = c.round(v)
 		}
 	})
 }
 
-// route chooses the experts of all tokens. It returns the groups and, for each token, its pairs
-// [T, k+1] in the order of the sum.
-func (c *CPU) route(l *weights.Layer, s *Streams) (groups []group, slots []int32) {
+// route chooses the experts of all tokens, with the shared one or without. It returns the groups
+// and, for each token, its pairs in the order of the sum.
+func (c *CPU) route(l *weights.Layer, s *Streams, shared bool) (groups []group, slots []int32) {
 	experts, k := c.cfg.Experts, c.cfg.PerToken
 	c.logits = room(c.logits, s.T*experts)
 	c.linear(c.logits, &l.Gate, &c.input, s.T)
@@ -113,11 +122,14 @@ func (c *CPU) route(l *weights.Layer, s *Streams) (groups []group, slots []int32
 	for i, e := range chosen {
 		slots = append(slots, int32(next[where[e]]))
 		next[where[e]]++
-		if i%k == k-1 { // the shared expert comes last
+		if shared && i%k == k-1 { // the shared expert comes last
 			slots = append(slots, int32(first+i/k))
 		}
 	}
 	c.all(s.T * (k + 1))
+	if !shared {
+		return groups, slots
+	}
 	return append(groups, group{expert: &l.Shared, tokens: c.all(s.T), first: first}), slots
 }
 

@@ -69,11 +69,11 @@ func TestExperts(t *testing.T) {
 			x[i] = numfmt.BF16Round(float32(rng.NormFloat64()) / 4)
 		}
 		f := make([]float32, len(x))
-		c.Experts(0, &Streams{T: tokens, IDs: make([]int32, tokens)}, x, f)
+		c.Experts(0, &Streams{T: tokens, IDs: make([]int32, tokens)}, x, f, nil)
 		for token := range tokens {
 			row := x[token*cfg.Hidden:][:cfg.Hidden]
 			alone := make([]float32, cfg.Hidden)
-			c.Experts(0, &Streams{T: 1, IDs: []int32{0}}, row, alone)
+			c.Experts(0, &Streams{T: 1, IDs: []int32{0}}, row, alone, nil)
 			assert.Equal(t, alone, f[token*cfg.Hidden:][:cfg.Hidden], "%v: token %d beside others", formats, token)
 
 			logits, chosen, v := make([]float32, cfg.Experts), make([]int32, cfg.PerToken), make([]float32, cfg.PerToken)

@@ -189,25 +189,34 @@ func (c *CPU) Leave(s *Streams, f []float32) {
 	})
 }
 
-// Head computes the logits [len(tokens), V] of some tokens:
-//
-//	p = sigmoid(r*(fn.x)*scale + base) + eps;  w = RNE16(sum_i p[i]*Y[i])
-//	logits = RMSNorm(w; norm) . head
+// Head computes the logits [len(tokens), V] of some tokens: HeadInput . head.
 func (c *CPU) Head(s *Streams, tokens []int, logits []float32) {
 	if len(tokens) == 0 {
 		return
 	}
+	d := c.cfg.Hidden
+	x := make([]float32, len(tokens)*d)
+	c.HeadInput(s, tokens, x)
+	c.heads.reset(len(tokens), d, c.w.Head.Format)
+	for i := range tokens {
+		c.heads.set(i, 0, x[i*d:][:d])
+	}
+	c.linear(logits, &c.w.Head, &c.heads, len(tokens))
+}
+
+// HeadInput computes what the head is multiplied by, x [len(tokens), D]:
+//
+//	p = sigmoid(r*(fn.x)*scale + base) + eps;  w = RNE16(sum_i p[i]*Y[i])
+//	x = RMSNorm(w; norm)
+func (c *CPU) HeadInput(s *Streams, tokens []int, x []float32) {
 	n, d, h := c.cfg.Streams, c.cfg.Hidden, &c.w.HeadHC
 	m := c.mix(s, h)
-	c.heads.reset(len(tokens), d, c.w.Head.Format)
 	c.pool.Run(len(tokens), func(i int) {
-		t, u, p := tokens[i], make([]float32, d), make([]float32, n)
+		t, u, p := tokens[i], x[i*d:][:d], make([]float32, n)
 		for k := range p {
 			p[k] = float32(sigmoid(float64(m[t*n+k]*h.Scale[0]+h.Base[k]))) + c.cfg.HyperEps
 		}
 		c.gather(u, p, s.Y[t*n*d:][:n*d])
 		c.norm(u, c.w.Norm)
-		c.heads.set(i, 0, u)
 	})
-	c.linear(logits, &c.w.Head, &c.heads, len(tokens))
 }

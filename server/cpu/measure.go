@@ -37,7 +37,7 @@ func (c *CPU) Measure() (b Bandwidth) {
 		}
 		before, ids := c.read, []int32{rng.Int32N(int32(c.cfg.Vocab))}
 		for l := range c.w.Layers {
-			c.Experts(l, &Streams{T: 1, IDs: ids}, x, f)
+			c.Experts(l, &Streams{T: 1, IDs: ids}, x, f, nil)
 		}
 		return float64(c.read - before)
 	})

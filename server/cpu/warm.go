@@ -36,6 +36,9 @@ func (c *CPU) Warm(ctx context.Context) error {
 	for i := range c.w.Layers {
 		l := &c.w.Layers[i]
 		add(&l.AttnHC.Fn, &l.FFNHC.Fn, &l.Gate)
+		if i < c.cold {
+			continue
+		}
 		for _, e := range append([]weights.Expert{l.Shared}, l.Experts...) {
 			add(&e.W1, &e.W3, &e.W2)
 		}

@@ -93,38 +93,50 @@ func check(c *weights.Config) error {
 // Errors: *MemoryError, before anything is uploaded, if the weights do not fit; *model.ConfigError
 // and *model.CheckpointError for sizes and formats that the kernels do not take; those of
 // vk.Device.NewBuffer and vk.Device.UploadFrom.
-func New(ctx context.Context, dev *vk.Device, w *weights.Model, o Options) (g *GPU, err error) {
-	g = &GPU{dev: dev, cfg: &w.Config, most: o.MaxStep, tiles: usual, layers: make([]layer, len(w.Layers))}
-	if err := check(g.cfg); err != nil {
-		return nil, err
-	}
-	l := &loader{w: w}
-	g.weights(l, w)
-	g.memory(l)
-	if err := l.check(dev); err != nil {
-		return nil, err
-	}
-	if need, free := l.need(vk.DeviceLocal)+o.Reserve, Free(dev); need > free {
-		return nil, &MemoryError{Need: need, Free: free}
-	}
-	halves, err := keepsHalves(dev)
+func New(ctx context.Context, dev *vk.Device, w *weights.Model, o Options) (*GPU, error) {
+	g := newGPU(dev, w, o.MaxStep)
+	err := g.open(ctx, w, o.Reserve, func(l *loader) {
+		g.weights(l, w)
+		g.memory(l)
+	})
 	if err != nil {
 		return nil, err
 	}
+	return g, nil
+}
+
+func newGPU(dev *vk.Device, w *weights.Model, most int) *GPU {
+	return &GPU{dev: dev, cfg: &w.Config, most: most, tiles: usual, layers: make([]layer, len(w.Layers))}
+}
+
+// open uploads what is asked for, and closes the GPU if it cannot.
+func (g *GPU) open(ctx context.Context, w *weights.Model, reserve uint64, ask func(l *loader)) error {
+	if err := check(g.cfg); err != nil {
+		return err
+	}
+	l := &loader{w: w}
+	ask(l)
+	if err := l.check(g.dev); err != nil {
+		return err
+	}
+	if need, free := l.need(vk.DeviceLocal)+reserve, Free(g.dev); need > free {
+		return &MemoryError{Need: need, Free: free}
+	}
+	halves, err := keepsHalves(g.dev)
+	if err != nil {
+		return err
+	}
 	g.halves = flag(halves)
-	if g.buffers, err = l.load(ctx, dev); err != nil {
-		return nil, errors.Join(err, g.Close())
+	if g.buffers, err = l.load(ctx, g.dev); err != nil {
+		return errors.Join(err, g.Close())
 	}
 	clear(g.host.Buffer.Mapped())
-	return g, nil
+	return nil
 }
 
 // weights asks for memory with everything that is read.
 func (g *GPU) weights(l *loader, w *weights.Model) {
-	if f := w.Embed.Format; f != weights.BF16 && f != weights.F32 {
-		l.fail(&model.CheckpointError{Tensor: w.Embed.Name, Got: f.String(), Want: "BF16 or F32"})
-	}
-	l.matrix(&g.embed, &w.Embed)
+	l.embedding(&g.embed, &w.Embed)
 	l.matrix(&g.head, &w.Head)
 	l.floats(&g.norm, "norms", w.Norm)
 	l.hyper(&g.headHC, &w.HeadHC)
@@ -134,31 +146,36 @@ func (g *GPU) weights(l *loader, w *weights.Model) {
 		l.hyper(&to.ffnHC, &from.FFNHC)
 		l.floats(&to.attnNorm, "norms", from.AttnNorm)
 		l.floats(&to.ffnNorm, "norms", from.FFNNorm)
-		l.matrix(&to.gate, &from.Gate)
-		if from.Table != nil {
-			l.data(&to.table, "router", 4*len(from.Table), words(from.Table))
-		} else {
-			l.floats(&to.bias, "router", from.Bias)
-		}
-		of := func(m func(*weights.Expert) *weights.Matrix) (list []*weights.Matrix) {
-			for e := range from.Experts {
-				list = append(list, m(&from.Experts[e]))
-			}
-			return list
-		}
-		l.matrix(&to.w1, of(func(e *weights.Expert) *weights.Matrix { return &e.W1 })...)
-		l.matrix(&to.w3, of(func(e *weights.Expert) *weights.Matrix { return &e.W3 })...)
-		l.matrix(&to.w2, of(func(e *weights.Expert) *weights.Matrix { return &e.W2 })...)
-		l.matrix(&to.shared1, &from.Shared.W1)
-		l.matrix(&to.shared3, &from.Shared.W3)
-		l.matrix(&to.shared2, &from.Shared.W2)
-		for _, m := range [][2]*matrix{{&to.w1, &to.w3}, {&to.shared1, &to.shared3}} {
-			if m[0].format != m[1].format || m[0].side != m[1].side {
-				l.fail(&model.CheckpointError{Tensor: from.Experts[0].W3.Name, Got: m[1].format.String(),
-					Want: "what w1 has, " + m[0].format.String()})
-			}
-		}
+		g.shared(l, w, i)
+		g.routed(l, w, i)
 	}
+}
+
+// shared asks for memory with the shared expert of a layer.
+func (g *GPU) shared(l *loader, w *weights.Model, layer int) {
+	from, to := &w.Layers[layer].Shared, &g.layers[layer]
+	l.twins(&to.shared1, &to.shared3, []*weights.Matrix{&from.W1}, []*weights.Matrix{&from.W3})
+	l.matrix(&to.shared2, &from.W2)
+}
+
+// routed asks for memory with the router and the routed experts of a layer.
+func (g *GPU) routed(l *loader, w *weights.Model, layer int) {
+	from, to := &w.Layers[layer], &g.layers[layer]
+	l.matrix(&to.gate, &from.Gate)
+	if from.Table != nil {
+		l.data(&to.table, "router", 4*len(from.Table), words(from.Table))
+	} else {
+		l.floats(&to.bias, "router", from.Bias)
+	}
+	of := func(m func(*weights.Expert) *weights.Matrix) (list []*weights.Matrix) {
+		for e := range from.Experts {
+			list = append(list, m(&from.Experts[e]))
+		}
+		return list
+	}
+	l.twins(&to.w1, &to.w3, of(func(e *weights.Expert) *weights.Matrix { return &e.W1 }),
+		of(func(e *weights.Expert) *weights.Matrix { return &e.W3 }))
+	l.matrix(&to.w2, of(func(e *weights.Expert) *weights.Matrix { return &e.W2 })...)
 }
 
 // words reads 32-bit numbers as bytes.
@@ -168,6 +185,19 @@ func words(list []int32) *strings.Reader {
 		binary.LittleEndian.PutUint32(data[4*i:], uint32(v))
 	}
 	return strings.NewReader(string(data))
+}
+
+// embedding asks for memory with rows that are read alone. They enter the streams as bf16.
+func (l *loader) embedding(to *matrix, m *weights.Matrix) {
+	switch m.Format {
+	case weights.BF16, weights.F32:
+		l.matrix(to, m)
+	case weights.Blocks:
+		*to = matrix{format: bf16, n: m.N, k: m.K, side: 1, experts: 1}
+		l.decoded(to, []*weights.Matrix{m})
+	default:
+		l.fail(&model.CheckpointError{Tensor: m.Name, Got: m.Format.String(), Want: "BF16 or F32"})
+	}
 }
 
 func (l *loader) hyper(to *hyper, h *weights.Hyper) {

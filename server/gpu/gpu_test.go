@@ -24,13 +24,13 @@ var released = formats{routed: weights.MXFP4, shared: weights.FP8, gate: weights
 // other one is tried before it is used.
 func TestCodes(t *testing.T) {
 	dev := device(t)
-	got, err := decoded(dev, weights.MXFP4, false, []byte{0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE, 0, 0, 0, 0, 0, 0, 0, 0})
+	got, err := decoded(dev, mxfp4, false, []byte{0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE, 0, 0, 0, 0, 0, 0, 0, 0})
 	require.NoError(t, err)
 	for i := range 16 {
 		v := numfmt.E2M1Decode(byte(i))
 		assert.Equal(t, math.Float32bits(v), math.Float32bits(got[i]), "E2M1 %#x", i)
 	}
-	got, err = decoded(dev, weights.FP8, false, everyByte())
+	got, err = decoded(dev, fp8, false, everyByte())
 	require.NoError(t, err)
 	for i, v := range got {
 		if want := numfmt.E4M3Decode(byte(i)); want == want {
@@ -45,10 +45,22 @@ func TestCodes(t *testing.T) {
 // Each of them gets the bits that it gets alone.
 func TestProduct(t *testing.T) {
 	dev, rng := device(t), rand.New(rand.NewPCG(1, 2))
+	const n, most = 37, 5
+	var list []weights.Matrix
 	for i, f := range []weights.Format{weights.MXFP4, weights.FP8, weights.BF16, weights.F32, weights.MXFP4} {
-		const n, most = 37, 5
-		k := 1120 + 32*(i/4) // the last is a multiple of 128: scales lie by words
-		w := matrixOf(rng, f, n, k)
+		list = append(list, matrixOf(rng, f, n, 1120+32*(i/4))) // the last is a multiple of 128: scales lie by words
+	}
+	for _, stored := range []string{"F16", "Q8_0", "MXFP4", "Q5_0"} {
+		list = append(list, blocksOf(rng, stored, n, 1120))
+	}
+	for _, stored := range []string{"Q4_K", "Q2_K", "Q6_K", "IQ2_XXS", "Q3_K"} {
+		list = append(list, blocksOf(rng, stored, n, 1280))
+	}
+	for i, w := range list {
+		f, k := w.Format.String(), w.K
+		if w.Stored != nil {
+			f = w.Stored.Name
+		}
 		g, _ := opened(t, dev, small(rng, released, 2), most)
 		l := &loader{w: &weights.Model{}}
 		var m matrix
@@ -80,13 +92,13 @@ func TestProduct(t *testing.T) {
 				first = got
 				for i, v := range got {
 					row, size := in[i/n*k:][:k], 0.0
-					want := cpu.ProductRef(&w, i%n, row)
-					decoded := make([]float32, k)
+					decoded, want := make([]float32, k), 0.0
 					w.Row(decoded, i%n)
 					for c, a := range decoded {
+						want += float64(a) * float64(row[c])
 						size += math.Abs(float64(a) * float64(row[c]))
 					}
-					require.InDelta(t, want, v, 1e-6*size, "%v: y[%d]", f, i)
+					require.InDelta(t, want, v, 1e-6*size, "%s: y[%d]", f, i)
 				}
 			}
 			assert.Equal(t, first[:len(got)], got, "%v: %d tokens", f, tokens)
@@ -219,14 +231,17 @@ func TestExperts(t *testing.T) {
 	}
 	for i, f := range []formats{released,
 		{routed: weights.FP8, shared: weights.FP8, gate: weights.F32, ends: weights.BF16},
-		{routed: weights.BF16, shared: weights.BF16, gate: weights.BF16, ends: weights.F32}} {
+		{routed: weights.BF16, shared: weights.BF16, gate: weights.BF16, ends: weights.F32},
+		{ends: weights.BF16, stored: [3]string{"IQ2_XXS", "Q2_K", "Q8_0"}},
+		{ends: weights.BF16, stored: [3]string{"Q4_K", "Q6_K", "F16"}},
+		{ends: weights.BF16, stored: [3]string{"MXFP4", "Q5_K", "Q8_0"}}} {
 		w := small(rng, f, 2)
 		g, c := opened(t, dev, w, padded)
 		T := padded - 1
 		ids, x := tokenIDs(rng, T, w.Config.Vocab), activations(rng, T*w.Config.Hidden)
 		for layer := range w.Layers {
 			want := make([]float32, len(x))
-			c.Experts(layer, &cpu.Streams{T: T, IDs: ids}, x, want)
+			c.Experts(layer, &cpu.Streams{T: T, IDs: ids}, x, want, nil)
 			got := outputs(t, g, layer, padded, ids, x)
 			assert.Less(t, off(got, want), 4e-3, "formats %d, layer %d", i, layer)
 			at, d := 2, w.Config.Hidden

@@ -10,7 +10,6 @@ import (
 
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/opkit"
-	"github.com/vkmla/vkmla/server/weights"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -99,13 +98,13 @@ func size[N int | uint32](n N) uint32 { return uint32(n) }
 // keepsHalves tries whether codes can pass through binary16, whose subnormals have to stay.
 func keepsHalves(dev *vk.Device) (bool, error) {
 	for _, c := range []struct {
-		format weights.Format
+		format format
 		codes  []byte
 		value  func(i int) float32
 	}{
-		{weights.MXFP4, []byte{0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE, 0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE},
+		{mxfp4, []byte{0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE, 0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE},
 			func(i int) float32 { return numfmt.E2M1Decode(byte(i)) }},
-		{weights.FP8, everyByte(), func(i int) float32 { return numfmt.E4M3Decode(byte(i)) }},
+		{fp8, everyByte(), func(i int) float32 { return numfmt.E4M3Decode(byte(i)) }},
 	} {
 		got, err := decoded(dev, c.format, true, c.codes)
 		if err != nil {

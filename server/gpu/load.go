@@ -153,14 +153,11 @@ func (m mapped) ReadAt(p []byte, off int64) (n int, err error) {
 
 // matrix is one matrix of each of some experts, or a single one: [experts, N, K] on the device.
 type matrix struct {
-	format       weights.Format
+	format       format
 	n, k, side   int
 	experts      int
 	codes, scale vk.View
 }
-
-// columns lists the numbers that K has to be a multiple of, by format.
-var columns = map[weights.Format]int{weights.BF16: 8, weights.F32: 8, weights.FP8: 16, weights.MXFP4: weights.MXBlock}
 
 // bytes returns the number of bytes that a product reads of one expert.
 func (m *matrix) bytes() float64 { return float64(m.codes.Size+m.scale.Size) / float64(m.experts) }
@@ -168,7 +165,7 @@ func (m *matrix) bytes() float64 { return float64(m.codes.Size+m.scale.Size) / f
 // matrix asks for memory with matrices that are alike.
 func (l *loader) matrix(to *matrix, list ...*weights.Matrix) {
 	m := list[0]
-	*to = matrix{format: m.Format, n: m.N, k: m.K, side: max(m.Side, 1), experts: len(list)}
+	*to = matrix{format: format(m.Format), n: m.N, k: m.K, side: max(m.Side, 1), experts: len(list)}
 	var codes, scales [][]byte
 	var blocks [][]float32
 	for _, x := range list {
@@ -180,11 +177,10 @@ func (l *loader) matrix(to *matrix, list ...*weights.Matrix) {
 		codes, scales, blocks = append(codes, x.Data), append(scales, x.Scales), append(blocks, x.BlockScales)
 	}
 	if m.Format == weights.Blocks {
-		l.fail(&model.CheckpointError{Tensor: m.Name, Got: m.Stored.Name,
-			Want: "BF16, F32, FP8 or MXFP4 of safetensors for experts on the GPU"})
+		l.blocks(to, list)
 		return
 	}
-	if c := columns[m.Format]; c == 0 || m.K%c != 0 {
+	if c := columns[to.format]; c == 0 || m.K%c != 0 {
 		l.fail(&model.CheckpointError{Tensor: m.Name, Got: fmt.Sprintf("%v with %d columns", m.Format, m.K),
 			Want: fmt.Sprintf("a multiple of %d", c)})
 		return
@@ -203,6 +199,26 @@ func (l *loader) matrix(to *matrix, list ...*weights.Matrix) {
 	if m.Format == weights.MXFP4 {
 		l.pieces[len(l.pieces)-1].packed = true
 		l.data(&to.scale, "scales", len(list)*len(m.Scales), mapped{w: l.w, parts: scales})
+	}
+}
+
+// twins asks for memory with matrices that are multiplied side by side, which need one format: f32
+// where blocks of GGUF have two.
+func (l *loader) twins(a, b *matrix, as, bs []*weights.Matrix) {
+	before := len(l.pieces)
+	l.matrix(a, as...)
+	l.matrix(b, bs...)
+	x, y := as[0], bs[0]
+	switch {
+	case a.format == b.format && a.side == b.side:
+	case x.Format == weights.Blocks || y.Format == weights.Blocks:
+		l.pieces = l.pieces[:before]
+		for m, list := range map[*matrix][]*weights.Matrix{a: as, b: bs} {
+			*m = matrix{format: f32, n: list[0].N, k: list[0].K, side: 1, experts: len(list)}
+			l.decoded(m, list)
+		}
+	default:
+		l.fail(&model.CheckpointError{Tensor: y.Name, Got: y.Format.String(), Want: "what w1 has, " + x.Format.String()})
 	}
 }
 

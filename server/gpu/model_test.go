@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/gguf"
+	"github.com/vkmla/vkmla/internal/lab/fakegguf"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/server/cpu"
@@ -17,7 +19,10 @@ import (
 )
 
 // formats of a small model's matrices.
-type formats struct{ routed, shared, gate, ends weights.Format }
+type formats struct {
+	routed, shared, gate, ends weights.Format
+	stored                     [3]string // blocks of w1 and w3, of w2, of the shared expert and the gate
+}
 
 // small is a model of odd sizes: 5 experts, 3 for a token, and 2 layers, the first with a choice by
 // table.
@@ -25,6 +30,9 @@ func small(rng *rand.Rand, f formats, streams int) *weights.Model {
 	c := weights.Config{Vocab: 37, Streams: streams, SinkhornSteps: 20, HyperEps: 1e-6, Experts: 5, PerToken: 3, Width: 96,
 		Scoring: "sqrtsoftplus", Normalise: true, Factor: 1.5, Limit: 2}
 	c.Hidden, c.Eps = 160, 1e-6
+	if f.stored[0] != "" {
+		c.Hidden, c.Width = 512, 256
+	}
 	around := func(mean, spread float64, n int) (list []float32) {
 		for range n {
 			list = append(list, float32(mean+spread*rng.NormFloat64()))
@@ -35,8 +43,14 @@ func small(rng *rand.Rand, f formats, streams int) *weights.Model {
 		fn := matrixOf(rng, weights.F32, rows, streams*c.Hidden)
 		return weights.Hyper{Fn: fn, Base: around(0, .3, rows), Scale: around(1, .3, scales)}
 	}
-	expert := func(f weights.Format) weights.Expert {
-		w1, w3, w2 := matrixOf(rng, f, c.Width, c.Hidden), matrixOf(rng, f, c.Width, c.Hidden), matrixOf(rng, f, c.Hidden, c.Width)
+	of := func(f weights.Format, stored string, n, k int) weights.Matrix {
+		if stored != "" {
+			return blocksOf(rng, stored, n, k)
+		}
+		return matrixOf(rng, f, n, k)
+	}
+	expert := func(f weights.Format, up, down string) weights.Expert {
+		w1, w3, w2 := of(f, up, c.Width, c.Hidden), of(f, up, c.Width, c.Hidden), of(f, down, c.Hidden, c.Width)
 		return weights.Expert{W1: w1, W3: w3, W2: w2}
 	}
 	m := &weights.Model{Config: c, Embed: matrixOf(rng, f.ends, c.Vocab, c.Hidden), Head: matrixOf(rng, f.ends, c.Vocab, c.Hidden),
@@ -44,7 +58,7 @@ func small(rng *rand.Rand, f formats, streams int) *weights.Model {
 	for i := range 2 {
 		l := weights.Layer{AttnHC: hyper((2+streams)*streams, 3), FFNHC: hyper((2+streams)*streams, 3),
 			AttnNorm: around(1, .2, c.Hidden), FFNNorm: around(1, .2, c.Hidden),
-			Gate: matrixOf(rng, f.gate, c.Experts, c.Hidden), Shared: expert(f.shared)}
+			Gate: of(f.gate, f.stored[2], c.Experts, c.Hidden), Shared: expert(f.shared, f.stored[2], f.stored[2])}
 		if i == 0 {
 			for range c.Vocab * c.PerToken {
 				l.Table = append(l.Table, rng.Int32N(int32(c.Experts))) // a token may have an expert twice
@@ -53,7 +67,7 @@ func small(rng *rand.Rand, f formats, streams int) *weights.Model {
 			l.Bias = around(0, .5, c.Experts)
 		}
 		for range c.Experts {
-			l.Experts = append(l.Experts, expert(f.routed))
+			l.Experts = append(l.Experts, expert(f.routed, f.stored[0], f.stored[1]))
 		}
 		m.Layers = append(m.Layers, l)
 	}
@@ -90,6 +104,12 @@ func matrixOf(rng *rand.Rand, f weights.Format, n, k int) weights.Matrix {
 		}
 	}
 	return m
+}
+
+// blocksOf is a random matrix of blocks of GGUF.
+func blocksOf(rng *rand.Rand, stored string, n, k int) weights.Matrix {
+	return weights.Matrix{Format: weights.Blocks, N: n, K: k, Stored: gguf.FormatNamed(stored), Factor: 1,
+		Data: fakegguf.Random(rng, stored, stored, n, k).Data}
 }
 
 // opened is a small model on a device and on the processor.

@@ -5,15 +5,14 @@ import (
 	"encoding/binary"
 	"math"
 
-	"github.com/vkmla/vkmla/server/weights"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
 // decoded has the device decode codes, whole chunks of 16 bytes.
-func decoded(dev *vk.Device, format weights.Format, halves bool, codes []byte) (values []float32, err error) {
+func decoded(dev *vk.Device, format format, halves bool, codes []byte) (values []float32, err error) {
 	columns := len(codes)
-	if format == weights.MXFP4 {
+	if format == mxfp4 {
 		columns *= 2
 	}
 	ctx := context.Background()
@@ -32,7 +31,7 @@ func decoded(dev *vk.Device, format weights.Format, halves bool, codes []byte) (
 	}
 	push := struct{ chunks uint32 }{size(len(codes) / 16)}
 	err = once(ctx, dev, func(rec *vk.Recorder) error {
-		if format == weights.MXFP4 {
+		if format == mxfp4 {
 			if err := pack(rec, dev, src.View()); err != nil {
 				return err
 			}

@@ -5,7 +5,6 @@ import (
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline"
-	"github.com/vkmla/vkmla/server/weights"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -73,7 +72,7 @@ type source struct {
 }
 
 func (g *GPU) embedding() source {
-	if g.embed.format == weights.F32 {
+	if g.embed.format == f32 {
 		return source{fromEmbeddingF32, g.embed.codes}
 	}
 	return source{fromEmbedding, g.embed.codes}
@@ -154,13 +153,19 @@ func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
 		plan, w1.codes, w1.scale, w3.codes, w3.scale, g.x, g.v, h)
 }
 
+// allRows are products of all of T tokens.
+func (g *GPU) allRows(T int) rows {
+	all := rows{most: g.tiles.tokensOf(T), full: true}
+	all.items = opkit.CeilDiv(T, all.most)
+	all.turns = all.items
+	return all
+}
+
 // experts records the sub-layer up to what each expert gives. What the shared one does needs no
 // router: it runs beside it.
 func (g *GPU) experts(rec *vk.Recorder, T int, l *layer) error {
 	c := g.cfg
-	all := rows{most: g.tiles.tokensOf(T), full: true}
-	all.items = opkit.CeilDiv(T, all.most)
-	all.turns = all.items
+	all := g.allRows(T)
 	routed := rows{routed: 1, most: g.tiles.pairsOf(T, c.PerToken, c.Experts)}
 	routed.full = T*c.PerToken >= c.Experts*routed.most
 	routed.items = min(c.Experts, T*c.PerToken) + T*c.PerToken/routed.most

@@ -125,7 +125,7 @@ func (r *recorded) forced(t *testing.T, run string, exact bool) (logits [][]floa
 	defer w.Close()
 	m := &Model{Config: w.Config, Weights: w, cpu: cpu.New(w, cpu.Options{Exact: exact})}
 	defer m.cpu.Close()
-	logits, err = m.forward(r.tokens, r.wanted(), func(layer int, x, f []float32) error {
+	logits, err = m.forward(t.Context(), r.tokens, r.wanted(), func(layer int, x, f []float32) error {
 		var list [][]float32
 		for at := 0; at < len(x); at += r.d {
 			list = append(list, slices.Clone(x[at:][:r.d]))

@@ -7,27 +7,10 @@ import (
 	"time"
 
 	"github.com/vkmla/vkmla/pipeline"
-	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/server/gpu"
 	"github.com/vkmla/vkmla/server/weights"
 	"github.com/vkmla/vkmla/vk"
 )
-
-// openGPU uploads what is not attention, if all of the model fits into the device's memory.
-//
-// Errors: those of gpu.New and pipeline.EngineOptions.Estimate.
-func openGPU(ctx context.Context, dev *vk.Device, w *weights.Model, attention *model.Checkpoint,
-	e pipeline.EngineOptions) (*gpu.GPU, error) {
-	layers, err := attention.Plan()
-	if err != nil {
-		return nil, err
-	}
-	m, err := e.Estimate(ctx, dev, attention.Config, layers)
-	if err != nil {
-		return nil, err
-	}
-	return gpu.New(ctx, dev, w, gpu.Options{MaxStep: e.MaxStep, Reserve: m.Total() - m.Host})
-}
 
 // stepGPU is the rest of Step where everything is on the device.
 func (m *Model) stepGPU(ctx context.Context, step *pipeline.Step, parts []pipeline.Chunk, ids []int32, wanted []int) ([][]float32, error) {

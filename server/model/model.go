@@ -11,7 +11,6 @@ import (
 
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
-	"github.com/vkmla/vkmla/pipeline/prefix"
 	"github.com/vkmla/vkmla/server/cpu"
 	"github.com/vkmla/vkmla/server/gpu"
 	"github.com/vkmla/vkmla/server/weights"
@@ -26,6 +25,8 @@ type Options struct {
 	MaxCacheBytes uint64 // of the device's memory, for all sequences; 0: as much as they can use
 	Prefixes      bool   // the caller wants Model.Prefixes
 	GPU           bool   // everything on the device, one submission a step; else what is not attention on the processor
+	Offload       bool   // what fits is on the device, as Placement has it
+	Memory        uint64 // with Offload: the device's memory to count with; 0: what is free
 	CPU           cpu.Options
 	Log           *slog.Logger // gets the engine's rare events
 }
@@ -37,6 +38,7 @@ type Model struct {
 
 	cpu     *cpu.CPU // one of these two
 	gpu     *gpu.GPU
+	apart   *gpu.Apart         // beside cpu: what it has is not computed there; nil: nothing
 	most    int                // tokens of a sequence
 	timed   func([]vk.Section) // gets the times of each step; nil: unused
 	engine  *pipeline.Engine
@@ -80,19 +82,39 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 		o.Log.Warn(widened)
 	}
 	// Invariant: a request's answer depends on its prompt alone, not on who asks at the same time.
-	e := pipeline.EngineOptions{MaxTokens: o.MaxTokens, MaxSessions: o.MaxSessions, MaxStep: o.MaxStep, MaxCacheBytes: o.MaxCacheBytes,
-		LayerByLayer: !o.GPU, Invariant: true, Logger: o.Log}
-	if o.Prefixes {
-		e.MaxSessions, e.Rewind = e.MaxSessions+mostKeeping, prefix.Block // the state at the last block's end stays
-		e.Identity = m.identity(dev.Adapter(), o.GPU)
+	e := o.engine()
+	var at Placement
+	if o.GPU || o.Offload {
+		if at, err = place(ctx, dev, m.Weights, attention, e, o); err != nil {
+			return m, err
+		}
 	}
-	if o.GPU {
-		if m.gpu, err = openGPU(ctx, dev, m.Weights, attention, e); err != nil {
+	if o.Prefixes {
+		e.Identity = m.identity(dev.Adapter(), at)
+	}
+	on := gpu.Options{MaxStep: e.MaxStep, Reserve: at.Attention}
+	if at.Whole {
+		if m.gpu, err = gpu.New(ctx, dev, m.Weights, on); err != nil {
 			return m, err
 		}
 		e.Between = m.gpu.Between
 	} else {
+		e.LayerByLayer = true
+		if at.Of == 0 {
+			at.onHost(m.Weights)
+		}
+		if o.CPU.Cold = at.Layers; at.fromDisk(o.Log) {
+			o.CPU.Cold = len(m.Weights.Layers)
+		}
 		m.cpu = cpu.New(m.Weights, o.CPU)
+		if at.Apart {
+			if m.apart, err = gpu.NewApart(ctx, dev, m.Weights, at.Layers, on); err != nil {
+				return m, err
+			}
+		}
+	}
+	if o.Offload {
+		o.Log.Info("offload", "placement", at.String())
 	}
 	if m.layers, err = attention.Upload(ctx, dev, nil); err != nil {
 		return m, err
@@ -208,7 +230,7 @@ func (m *Model) Step(ctx context.Context, chunks ...Chunk) ([][]float32, error) 
 	}
 	var logits [][]float32
 	err = m.Weights.Read(func() (err error) { // a file may become shorter meanwhile
-		logits, err = m.forward(ids, wanted, func(layer int, x, f []float32) error {
+		logits, err = m.forward(ctx, ids, wanted, func(layer int, x, f []float32) error {
 			m.spent.Attention.Bytes += int64(m.layers[layer].Bytes())
 			return runLayer(ctx, step, parts, layer, x, f)
 		})
@@ -247,7 +269,8 @@ func runLayer(ctx context.Context, step *pipeline.Step, chunks []pipeline.Chunk,
 }
 
 // forward is the model around a function that runs a layer's attention.
-func (m *Model) forward(ids []int32, wanted []int, attention func(layer int, x, f []float32) error) ([][]float32, error) {
+func (m *Model) forward(ctx context.Context, ids []int32, wanted []int,
+	attention func(layer int, x, f []float32) error) ([][]float32, error) {
 	s, n := &m.streams, len(ids)*m.Config.Hidden
 	if cap(m.x) < n {
 		m.x, m.f = make([]float32, n), make([]float32, n)
@@ -266,7 +289,9 @@ func (m *Model) forward(ids []int32, wanted []int, attention func(layer int, x, 
 		m.cpu.Leave(s, f)
 		m.cpu.Enter(s, &l.FFNHC, l.FFNNorm, x)
 		w.lap(&spent.Streams)
-		m.cpu.Experts(i, s, x, f)
+		if err := m.experts(ctx, i, x, f); err != nil {
+			return nil, err
+		}
 		w.lap(&spent.Experts)
 		m.cpu.Leave(s, f)
 	}
@@ -276,7 +301,9 @@ func (m *Model) forward(ids []int32, wanted []int, attention func(layer int, x, 
 		m.logits = make([]float32, len(wanted)*v)
 	}
 	logits := m.logits[:len(wanted)*v]
-	m.cpu.Head(s, wanted, logits)
+	if err := m.head(ctx, wanted, logits); err != nil {
+		return nil, err
+	}
 	w.lap(&spent.Head)
 	list := make([][]float32, len(wanted))
 	for i := range list {
@@ -295,13 +322,13 @@ func (m *Model) Close() error {
 	if m.engine != nil {
 		errs = append(errs, m.engine.Close())
 	}
-	errs = append(errs, m.gpu.Close(), model.CloseLayers(m.layers))
+	errs = append(errs, m.gpu.Close(), m.apart.Close(), model.CloseLayers(m.layers))
 	if m.cpu != nil {
 		m.cpu.Close()
 	}
 	if m.Weights != nil {
 		errs = append(errs, m.Weights.Close())
 	}
-	m.engine, m.layers, m.cpu, m.gpu, m.Weights = nil, nil, nil, nil, nil
+	m.engine, m.layers, m.cpu, m.gpu, m.apart, m.Weights = nil, nil, nil, nil, nil, nil
 	return errors.Join(errs...)
 }

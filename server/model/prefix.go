@@ -28,10 +28,13 @@ type Prefixes struct {
 // identity names what numbers in the caches depend on, besides the attention's weights and formats:
 // all weights, who multiplies, and the device with its driver, since another compiler may add in
 // another order.
-func (m *Model) identity(a *vk.Adapter, gpu bool) string {
+func (m *Model) identity(a *vk.Adapter, at Placement) string {
 	products := cpu.Instructions()
-	if gpu {
+	switch {
+	case at.Whole:
 		products = "gpu"
+	case at.Apart:
+		products += fmt.Sprintf(" gpu %d", at.Layers)
 	}
 	return fmt.Sprintf("%s %s %s %s %s %d", m.Weights.Identity(), products, a.Name, a.DriverName, a.DriverInfo, a.DriverVersion)
 }

@@ -22,6 +22,15 @@ var widths = map[string]func() weights.Config{
 	"pro": func() weights.Config {
 		return released(model.ProConfig(), 384, 3072, 2.5)
 	},
+	// small has what blocks of GGUF need.
+	"small": func() weights.Config {
+		c := model.FlashConfig()
+		c.Hidden, c.Heads, c.QRank, c.ORank, c.Groups, c.IndexHeads, c.TopK = 512, 8, 256, 256, 2, 16, 64
+		c.Layers = model.V4Layers(0, 0, 4, 128)
+		w := released(c, 8, 256, 1.5)
+		w.Vocab, w.PerToken = 512, 2
+		return w
+	},
 	// tiny is as odd as the operations permit, with a layer of each kind.
 	"tiny": func() weights.Config {
 		c := model.FlashConfig()

@@ -3,6 +3,7 @@ package random
 import (
 	"encoding/json"
 	"io/fs"
+	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/server/text"
 	"github.com/vkmla/vkmla/server/weights"
 )
 
@@ -36,7 +38,7 @@ func TestSizes(t *testing.T) {
 	_, err := Config("flash", 44)
 	assert.ErrorContains(t, err, "got 44, want 1 to 43")
 	_, err = Config("wide", 1)
-	assert.ErrorContains(t, err, "flash, pro, tiny")
+	assert.ErrorContains(t, err, "flash, pro, small, tiny")
 }
 
 // TestConfig reads the configuration back, and refuses what is absent, negative or far too large.
@@ -133,4 +135,68 @@ func TestWrite(t *testing.T) {
 	c.Heads = 4
 	_, err = Write(t.Context(), filepath.Join(os.DevNull, "x"), c, 1)
 	assert.Error(t, err)
+}
+
+// TestGGUF holds that files are read, with their tokenizer, and have the types that their kind has.
+func TestGGUF(t *testing.T) {
+	c, err := Config("small", 0)
+	require.NoError(t, err)
+	for kind, want := range map[string]map[string]string{
+		"q2_k_s": {"token_embd.weight": "Q8_0", "output.weight": "Q6_K", "blk.2.attn_compressor_ape.weight": "Q8_0",
+			"blk.1.ffn_down_exps.weight": "Q2_K", "blk.1.ffn_gate_inp.weight": "BF16", "blk.0.hc_attn_fn.weight": "Q8_0"},
+		"iq2_xxs": {"token_embd.weight": "F16", "output.weight": "Q8_0", "blk.2.indexer.attn_q_b.weight": "F16",
+			"blk.1.ffn_gate_exps.weight": "IQ2_XXS", "blk.1.ffn_down_exps.weight": "Q2_K", "blk.3.ffn_gate_shexp.weight": "Q8_0"},
+		"mxfp4": {"token_embd.weight": "BF16", "blk.1.ffn_up_exps.weight": "MXFP4", "blk.0.hc_ffn_fn.weight": "F32",
+			"blk.0.ffn_gate_tid2eid.weight": "I32", "blk.3.exp_probs_b.bias": "F32", "blk.2.indexer.proj.weight": "BF16"},
+	} {
+		dir := t.TempDir()
+		size, err := WriteGGUF(t.Context(), dir, kind, c, 1)
+		require.NoError(t, err)
+		files, err := filepath.Glob(filepath.Join(dir, "*.gguf"))
+		require.NoError(t, err)
+		require.Len(t, files, 1+len(c.Layers))
+		for _, f := range files {
+			s, err := os.Stat(f)
+			require.NoError(t, err)
+			size -= s.Size()
+		}
+		assert.Zero(t, size, "bytes that were told, less those there are")
+		tensors, err := model.OpenTensors(dir)
+		require.NoError(t, err)
+		defer tensors.Close()
+		for name, format := range want {
+			x, err := tensors.Tensor(name)
+			require.NoError(t, err)
+			assert.Equal(t, format, x.DType, "%s: %s", kind, name)
+		}
+		w, err := weights.Open(dir)
+		require.NoError(t, err)
+		defer w.Close()
+		assert.Equal(t, []any{c.Vocab, c.Hash, c.Experts, c.Limit}, []any{w.Config.Vocab, w.Config.Hash, w.Config.Experts, w.Config.Limit})
+		require.NoError(t, w.Examine(t.Context(), slog.New(slog.DiscardHandler)))
+		sum, n, row := 0.0, 0, make([]float32, c.Hidden)
+		for r := range c.Width {
+			w.Layers[1].Experts[3].W1.Row(row, r)
+			for _, v := range row {
+				sum, n = sum+float64(v)*float64(v), n+1
+			}
+		}
+		assert.InDelta(t, 1, math.Sqrt(sum/float64(n)*float64(c.Hidden)), 0.5, "%s: what a row makes of an input's numbers", kind)
+		attention, err := model.Open(dir, model.CheckpointOptions{})
+		require.NoError(t, err)
+		require.NoError(t, attention.Close())
+		tok, err := text.Open(dir)
+		require.NoError(t, err)
+		ids, err := tok.Encode(t.Context(), "the rain", 100)
+		require.NoError(t, err)
+		assert.Less(t, len(ids), len("the rain")+1, "%s: %v", kind, ids)
+		_, err = WriteGGUF(t.Context(), dir, kind, c, 1)
+		assert.ErrorIs(t, err, fs.ErrExist)
+	}
+	_, err = WriteGGUF(t.Context(), t.TempDir(), "q9", c, 1)
+	assert.ErrorContains(t, err, "want iq2_xxs, mxfp4, q2_k_s")
+	c, err = Config("tiny", 0)
+	require.NoError(t, err)
+	_, err = WriteGGUF(t.Context(), t.TempDir(), "mxfp4", c, 1)
+	assert.ErrorContains(t, err, "multiples of 256")
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/vkmla/vkmla/internal/gguf"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/server/weights"
 )
@@ -24,16 +25,26 @@ type numbers struct {
 }
 
 // bytesOf are what a number takes.
-var bytesOf = map[string]int64{"BF16": 2, "F32": 4, "F8_E4M3": 1, "F8_E8M0": 1, "I8": 1, "I64": 8}
+var bytesOf = map[string]int64{"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1, "F8_E8M0": 1, "I8": 1, "I32": 4, "I64": 8}
+
+// letter returns the bytes of what an alphabet has, a number or a block of GGUF, and its numbers.
+func letter(dtype string) (bytes, values int64) {
+	if n := bytesOf[dtype]; n > 0 {
+		return n, 1
+	}
+	f := gguf.FormatNamed(dtype)
+	return int64(f.Bytes), int64(f.Values)
+}
 
 // tensors collects tensors. Weights keep the length of what they multiply, about.
 type tensors []tensor
 
 func (l *tensors) add(name, dtype string, n numbers, shape ...int) {
-	size := bytesOf[dtype]
+	size, values := letter(dtype)
 	for _, d := range shape {
 		size *= int64(d)
 	}
+	size /= values
 	*l = append(*l, tensor{name, dtype, shape, size, n})
 }
 

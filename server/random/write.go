@@ -119,7 +119,7 @@ func (w *writer) file(name string, list tensors) error {
 // tensor writes a tensor: pieces of the alphabet as they are, since copies of them take longer than
 // the system takes for its own.
 func (w *writer) tensor(f io.Writer, t *tensor) error {
-	if t.dtype == "I64" {
+	if t.dtype == "I64" || t.dtype == "I32" {
 		_, err := f.Write(t.table(w.seed))
 		return err
 	}
@@ -128,7 +128,8 @@ func (w *writer) tensor(f io.Writer, t *tensor) error {
 		if err := w.ctx.Err(); err != nil {
 			return err
 		}
-		at := rng.IntN(alphabet) * int(bytesOf[t.dtype])
+		each, values := letter(t.dtype)
+		at := rng.IntN(alphabet/int(values)) * int(each)
 		n := min(left, int64(len(from)-at))
 		if _, err := f.Write(from[at:][:n]); err != nil {
 			return err
@@ -143,6 +144,10 @@ func (t *tensor) table(seed uint64) (data []byte) {
 	rng := random(seed, t.name)
 	for range t.shape[0] {
 		for _, e := range rng.Perm(t.numbers.most)[:t.shape[1]] {
+			if t.dtype == "I32" {
+				data = binary.LittleEndian.AppendUint32(data, uint32(e))
+				continue
+			}
 			data = binary.LittleEndian.AppendUint64(data, uint64(e))
 		}
 	}
@@ -171,11 +176,20 @@ func (w *writer) alphabet(t *tensor) []byte {
 
 func letters(t *tensor, rng *rand.Rand) (data []byte) {
 	n := t.numbers
+	if bytesOf[t.dtype] == 0 {
+		_, values := letter(t.dtype)
+		for range alphabet / values {
+			data = append(data, block(t.dtype, n.spread, rng)...)
+		}
+		return data
+	}
 	for range alphabet {
 		x := n.mean + n.spread*rng.NormFloat64()
 		switch t.dtype {
 		case "BF16":
 			data = binary.LittleEndian.AppendUint16(data, uint16(math.Float32bits(float32(x))>>16))
+		case "F16":
+			data = binary.LittleEndian.AppendUint16(data, numfmt.F16Encode(float32(x)))
 		case "F32":
 			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(float32(x)))
 		case "F8_E4M3":

@@ -84,6 +84,20 @@ func summarise(ns []float64) Time {
 	return Time{quantile(us, 0.5), quantile(us, 0.95), us}
 }
 
+// summariseThose is summarise of some samples; all are kept.
+func summariseThose(ns []float64, those []bool) Time {
+	var some []float64
+	for i, x := range ns {
+		if those[i] {
+			some = append(some, x)
+		}
+	}
+	t := summarise(ns)
+	some = summarise(some).Samples
+	t.Median, t.P95 = quantile(some, 0.5), quantile(some, 0.95)
+	return t
+}
+
 // quantile returns the q-quantile of the samples, interpolated between neighbours.
 func quantile(samples []float64, q float64) float64 {
 	s := slices.Clone(samples)

@@ -1,15 +1,25 @@
 package bench
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
+	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -149,11 +159,169 @@ func TestPeers(t *testing.T) {
 	for _, r := range peers.Rows {
 		assert.True(t, known[r.Op+" "+r.Case+" "+r.Part], "no case %s %s %s", r.Op, r.Case, r.Part)
 	}
-	for name, x := range peerOps {
-		_, known := verify.Lookup(x.op)
-		assert.True(t, known, "%s is %s, an unknown operation", name, x.op)
-	}
 	got := PeersOf("indexer_topk", "tokens=32/context=131072/k=1024", "")
 	require.Len(t, got, 2)
 	assert.Equal(t, 26.9, got[0].US)
+}
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// TestList holds that the lists of suites are what they time.
+func TestList(t *testing.T) {
+	listed := func(suite string, ops OpOptions, models LayerOptions) (names []string) {
+		list, err := List(suite, ops, models)
+		require.NoError(t, err)
+		for _, x := range list {
+			assert.Equal(t, suite, x.Suite)
+			names = append(names, x.Op+" "+x.Case)
+		}
+		return names
+	}
+	models := LayerOptions{Models: []string{"pro", "v41-flash"}, Kinds: []string{"c4a", "full2"},
+		Batches: []int{1, 2}, Contexts: []int{9, 1}, Prefill: []int{5}, Chunk: 3}
+	assert.Equal(t, []string{"prefill model=pro/weights=fp8/tokens=5/chunk=3", "prefill model=v41-flash/weights=fp8/tokens=5/chunk=3"},
+		listed("prefill", OpOptions{}, models))
+	layers := listed("layer", OpOptions{}, models)
+	require.Len(t, layers, 2*(2*2+2), "a kind of each")
+	assert.Equal(t, "layer model=v41-flash/kind=full2/weights=fp8/mode=prefill/tokens=2/context=5", layers[11])
+
+	var ran []string
+	models.Models, models.Keys, models.Checked = []string{"small"}, 99, true // which no engine takes
+	require.ErrorIs(t, Steps(t.Context(), testkit.Device(t), StepOptions{models}, anyLimits, Silent{},
+		func(r StepRow) { ran = append(ran, "step "+r.title()) }), ErrWrong)
+	assert.Equal(t, ran, listed("step", OpOptions{}, models))
+
+	for _, suite := range OpSuites {
+		names := listed(suite.Name, OpOptions{}, LayerOptions{})
+		for _, op := range SuiteOps(suite.Name) {
+			found := slices.ContainsFunc(names, func(s string) bool { return strings.HasPrefix(s, op.Name+" ") })
+			assert.True(t, found, "%s %s", suite.Name, op.Name)
+		}
+	}
+	peers, err := Peers()
+	require.NoError(t, err)
+	compared := listed(compareSuite, CompareOptions{Peers: peers}.OpOptions(), LayerOptions{})
+	assert.Less(t, len(compared), len(listed(compareSuite, OpOptions{}, LayerOptions{})))
+	assert.Contains(t, compared, peers.Rows[0].Op+" "+peers.Rows[0].Case)
+	for suite, o := range map[string]LayerOptions{"step": {Batches: []int{0}}, "layer": {Kinds: []string{"x"}}} {
+		_, err := List(suite, OpOptions{}, o)
+		assert.ErrorIs(t, err, vk.ErrArgument)
+	}
+	_, err = List("memory", OpOptions{Ops: []string{"x"}}, LayerOptions{})
+	assert.ErrorIs(t, err, vk.ErrArgument)
+}
+
+// What measures a device multiplies in subgroups of the size that operations multiply in, and
+// is refused where its workgroups are too large.
+func TestMeasuringKernels(t *testing.T) {
+	for _, d := range knowncaps.Devices() {
+		if d.Name == "least" {
+			_, err := copyBandwidth(t.Context(), testkit.As(t, d), 1)
+			assert.ErrorIs(t, err, vk.ErrMissingFeature, d.Name)
+			continue
+		}
+		code, err := kernels.Get("bench_matrix_cm")
+		require.NoError(t, err)
+		if d.Caps.Missing(code.Requires) != nil {
+			continue
+		}
+		k, err := matrixKernel(testkit.As(t, d), code, d.Caps.CoopMat[0])
+		if err != nil {
+			t.Errorf("%s: %v", d.Name, err)
+		} else if got := k.SubgroupSize(); got != d.Caps.MinSubgroupSize || k.Constants()[3] != 4*got {
+			t.Errorf("%s: subgroups of %d, want %d, workgroups of %d", d.Name, got, d.Caps.MinSubgroupSize, k.Constants()[3])
+		}
+	}
+}
+
+// filling returns an operation that fills 64 words with 7s; bind may fail first.
+func filling(want int32, bind func() error) verify.Op {
+	seven := func(v int32) verify.Arrays {
+		return verify.Arrays{"y": vectors.FromI32(slices.Repeat([]int32{v}, 64), 64)}
+	}
+	return verify.Op{
+		Name: "op", Class: verify.ClassExact, Variants: []vk.Variant{{Name: "base"}},
+		Ref: func(verify.Case) (verify.Arrays, error) { return seven(want), nil },
+		Bind: func(verify.Build, verify.Case) (verify.Bound, error) {
+			return verify.Bound{Variant: "base", Place: func(r *verify.Rig) verify.Launch {
+				y := r.Out(tensor.I32, 64)
+				return verify.Launch{Out: map[string]tensor.Tensor{"y": y}, Record: func(rec *vk.Recorder) error { return rec.Fill(y.View(), 7) }}
+			}}, bind()
+		},
+		Compare: func(_ verify.Case, got, want verify.Arrays) verify.Result {
+			return verify.NewComparison(verify.ClassExact).Exact("y", got["y"], want["y"]).Result()
+		},
+	}
+}
+
+// Rows keep their order whatever is prepared at a time, and what has not enough memory
+// beside others comes again alone.
+func TestTimeCases(t *testing.T) {
+	dev := testkit.Device(t)
+	for together := range 6 {
+		var all []opCase
+		var full, builds atomic.Int32 // of case 3, and of case 5
+		for i := range 7 {
+			want := int32(7)
+			if i == 6 {
+				want = 8
+			}
+			all = append(all, opCase{filling(want, func() error {
+				if i == 3 && full.Add(1) == 1 && together > 1 || i == 5 {
+					return fmt.Errorf("case %d: %w", builds.Add(1), vk.ErrOutOfDeviceMemory)
+				}
+				return nil
+			}), verify.Size{Name: fmt.Sprint("case ", i), Make: func(*rand.Rand) verify.Case { return verify.Case{} }}})
+		}
+		var got []string
+		o := OpOptions{Common: Common{Reps: 1, Seed: 1}, together: together}
+		err := timeCases(t.Context(), dev, o, all, anyLimits, Silent{}, func(r OpRow) {
+			got = append(got, strings.TrimPrefix(r.Case, "case ")+" "+r.Status)
+			assert.Equal(t, r.Status == "ok", r.Time.Median > 0, "%d at a time: %+v", together, r)
+		})
+		assert.ErrorIs(t, err, ErrWrong)
+		assert.Equal(t, []string{"0 ok", "1 ok", "2 ok", "3 ok", "4 ok", "5 skipped", "6 wrong"}, got, "%d at a time", together)
+	}
+}
+
+// A case that fails leaves the others, of its batch and after, as they are; a lost device ends the
+// run behind the row of the case that lost it, and an interruption without one.
+func TestTimeCasesFailing(t *testing.T) {
+	dev := testkit.Device(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	large := &vk.ArgumentError{Op: "vk: new buffer", Arg: "Size", Got: "9", Want: "at most 8"}
+	for _, c := range []struct {
+		fail   error
+		before func()
+		ends   error
+		want   []string
+	}{
+		{large, nil, ErrWrong, []string{"0 ok", "1 failed", "2 ok", "3 ok"}},
+		{&vk.MissingError{What: "op"}, nil, ErrWrong, []string{"0 ok", "1 skipped", "2 ok", "3 ok"}},
+		{fmt.Errorf("run: %w", vk.ErrDeviceLost), nil, vk.ErrDeviceLost, []string{"0 ok", "1 failed"}},
+		{context.Canceled, cancel, context.Canceled, nil},
+	} {
+		var all []opCase
+		for i := range 4 {
+			all = append(all, opCase{filling(7, func() error {
+				if i != 1 {
+					return nil
+				}
+				if c.before != nil {
+					c.before()
+				}
+				return c.fail
+			}), verify.Size{Name: fmt.Sprint("case ", i), Make: func(*rand.Rand) verify.Case { return verify.Case{} }}})
+		}
+		var got []string
+		err := timeCases(ctx, dev, OpOptions{Common: Common{Reps: 1, Seed: 1}, together: 3}, all, anyLimits, Silent{}, func(r OpRow) {
+			got = append(got, strings.TrimPrefix(r.Case, "case ")+" "+r.Status)
+			if r.Status != "ok" {
+				assert.Equal(t, c.fail.Error(), r.Detail)
+			}
+		})
+		require.ErrorIs(t, err, c.ends)
+		assert.Equal(t, c.want, got, c.fail)
+	}
 }

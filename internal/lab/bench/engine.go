@@ -11,6 +11,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	probe "github.com/vkmla/vkmla/internal/probe/engine"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
@@ -104,7 +105,7 @@ func (r *engineRun) open() (err error) {
 			return err
 		}
 		r.sessions = append(r.sessions, x)
-		if err := x.Advance(r.ctx, n-r.shape.news[i]); err != nil {
+		if err := probe.Advance(r.ctx, x, n-r.shape.news[i]); err != nil {
 			return err
 		}
 	}
@@ -126,7 +127,7 @@ func (r *engineRun) fillCaches() error {
 	}
 	patterns := map[string][]byte{}
 	for i := range r.engine.Layers() {
-		c := r.engine.Caches(i)
+		c := probe.CachesOf(r.engine, i)
 		for j, p := range []pool{
 			{c.Window.Pool, func(rng *rand.Rand) ([]byte, error) { return rowPages(rng, c.Window.Layout, 1) }},
 			{c.Compressed.Pool, func(rng *rand.Rand) ([]byte, error) {
@@ -208,7 +209,7 @@ func (r *engineRun) begin(shape stepShape) (*pipeline.Step, error) {
 	switch {
 	case err != nil:
 	case r.fill == nil || r.filled[st.Size()]:
-		err = st.ReuseInputs()
+		err = probe.ReuseInputs(st)
 	default:
 		if err = r.fill(st); err == nil {
 			r.filled[st.Size()] = true

@@ -21,7 +21,7 @@ type LayerOptions struct {
 	Common
 	Models   []string             // of Models; in the suites layer and step MODEL+N too, see drafted
 	Kinds    []string             // of Kinds; a model that has no such layer is left out
-	Weights  []string             // of WeightFormats
+	Weights  []string             // of layerFormats
 	Batches  []int                // decode: requests of one token each
 	Contexts []int                // decode: tokens of a request
 	Prefill  []int                // tokens of a prompt; nil: none unless there are no Batches either
@@ -89,7 +89,7 @@ func (o LayerOptions) keys(c model.Config) cache.IndexKeyFormat {
 func (o LayerOptions) check(op string, models []string) error {
 	attend, _ := verify.Lookup(decodeOp)
 	return errors.Join(
-		oneOf(op, "model", models, Models), oneOf(op, "kind", o.Kinds, Kinds), oneOf(op, "weights", o.Weights, WeightFormats),
+		oneOf(op, "model", models, Models), oneOf(op, "kind", o.Kinds, Kinds), oneOf(op, "weights", o.Weights, layerFormats),
 		within(op, "batch", o.Batches, 1, 4096), within(op, "context", o.Contexts, 1, 1<<20), within(op, "prefill", o.Prefill, 1, 1<<20),
 		within(op, "chunk", []int{o.Chunk}, 0, 1<<16), o.Common.check(op), o.checkVariant(op, []verify.Op{attend}))
 }
@@ -250,7 +250,7 @@ func (s *layerSuite) sets(c model.Config, layer int, weights string) (sets []*ra
 		if len(sets) >= before {
 			list = append(list, layer)
 		}
-		w, err := s.maker.layer(c, list[len(sets)], formatNamed(weights))
+		w, err := s.maker.layer(c, list[len(sets)], verify.TimedFormats[weights])
 		if err != nil {
 			return sets, list, err
 		}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/pipeline/model"
-	"github.com/vkmla/vkmla/projection"
 )
 
 // Models are the names of the models that layers and steps can be timed of. The small ones have
@@ -141,13 +140,11 @@ func onlyLayers(c model.Config, layers ...int) model.Config {
 	return c
 }
 
-// WeightFormats are the formats that layers can be timed with.
-var WeightFormats = verify.WeightFormats
-
-// formatNamed returns the format of a name of WeightFormats.
-func formatNamed(weights string) projection.Format {
-	return map[string]projection.Format{"bf16": projection.FormatBF16, "fp8": projection.FormatFP8, "nvfp4": projection.FormatNVFP4}[weights]
-}
+// WeightFormats are the formats that products can be timed with, layerFormats those of layers.
+var (
+	WeightFormats = verify.WeightFormats
+	layerFormats  = WeightFormats[:3]
+)
 
 // productsOf returns the matrix products of a model's layers, by the names of their weights.
 func productsOf(name string) []verify.Product {

@@ -16,35 +16,9 @@ import (
 	"github.com/vkmla/vkmla/internal/files"
 )
 
-// ErrPeers is matched by every *PeersError.
+// ErrPeers is matched by the error of an unusable table, which says the file, the row, what it has
+// and what was expected.
 var ErrPeers = errors.New("unusable table of peers")
-
-// PeersError says what is wrong with a table of measurements.
-type PeersError struct {
-	File string // its name
-	Row  int    // counted from 0; -1 where no row is concerned
-	Got  string
-	Want string
-	err  error // of the file or its syntax
-}
-
-// Error reads "bench: peers: file: row 3: got X, want Y".
-func (e *PeersError) Error() string {
-	if e.err != nil {
-		return fmt.Sprintf("bench: peers: %s: %v", e.File, e.err)
-	}
-	where := e.File
-	if e.Row >= 0 {
-		where = fmt.Sprintf("%s: row %d", e.File, e.Row)
-	}
-	return fmt.Sprintf("bench: peers: %s: got %s, want %s", where, e.Got, e.Want)
-}
-
-// Is reports whether target is ErrPeers.
-func (e *PeersError) Is(target error) bool { return target == ErrPeers }
-
-// Unwrap returns what was wrong with the file or its syntax, if anything.
-func (e *PeersError) Unwrap() error { return e.err }
 
 // Peer is what another implementation takes for a case.
 type Peer struct {
@@ -79,56 +53,18 @@ var Peers = sync.OnceValues(func() (t PeerTable, err error) {
 })
 
 // ReadPeers reads a table. ShippedPeers names the shipped one, unless there is a file of
-// that name. Errors: *PeersError (ErrPeers), with the file system's in it.
+// that name. Errors: ErrPeers, with the file system's in it.
 func ReadPeers(name string) (PeerTable, error) {
 	data, err := files.Read(name, maxPeers)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && name == ShippedPeers:
 		return Peers()
 	case errors.Is(err, files.ErrLarge):
-		return PeerTable{}, &PeersError{File: name, Row: -1, Got: "a larger file", Want: fmt.Sprintf("at most %d bytes", maxPeers)}
+		return PeerTable{}, fmt.Errorf("bench: %w: %s: got a larger file, want at most %d bytes", ErrPeers, name, maxPeers)
 	case err != nil:
-		return PeerTable{}, &PeersError{File: name, Row: -1, err: err}
+		return PeerTable{}, fmt.Errorf("bench: %w: %s: %w", ErrPeers, name, err)
 	}
 	return parsePeers(name, data)
-}
-
-// peerOps translates operations of tables that use other names than this program. front is what
-// a case's name begins with here.
-var peerOps = map[string]struct{ op, front string }{
-	"decode_c4a":                {op: decodeOp},
-	"decode_window":             {op: decodeOp},
-	"decode_c128a":              {op: decodeOp},
-	"prefill":                   {op: "flashmla_sparse_prefill"},
-	"compress_main4":            {"compressor_main_kv", "ratio=4/"},
-	"compress_main128":          {"compressor_main_kv", "ratio=128/"},
-	"compress_idx_fp8":          {"compressor_indexer_k_fp8", "ratio=4/"},
-	"compress_idx_mxfp4":        {"compressor_indexer_k_mxfp4", "ratio=4/"},
-	"query_quant_fp8":           {op: "fused_indexer_q_rope_quant_fp8"},
-	"query_quant_mxfp4":         {op: "fused_indexer_q_rope_quant_mxfp4"},
-	"logits_fp8":                {op: "indexer_logits_fp8"},
-	"logits_mxfp4":              {op: "indexer_logits_mxfp4"},
-	"topk":                      {op: "indexer_topk"},
-	"select_fp8":                {op: "indexer_select_fp8"},
-	"select_mxfp4":              {op: "indexer_select_mxfp4"},
-	"qkv_norm":                  {op: "fused_q_kv_rmsnorm"},
-	"q_insert":                  {op: "fused_qnorm_rope_kv_insert"},
-	"insert_k":                  {op: "quantize_and_insert_k_cache"},
-	"gather_k":                  {op: "dequantize_and_gather_k_cache"},
-	"inverse_rope_quant_f32":    {"fused_inv_rope_fp8_quant", "scales=f32/"},
-	"inverse_rope_quant_packed": {"fused_inv_rope_fp8_quant", "scales=packed/"},
-	"wq_a_wkv":                  {"linear", "matrix=wq_a_wkv/"},
-	"wq_b":                      {"linear", "matrix=wq_b/"},
-	"wo_a":                      {"linear", "matrix=wo_a/"},
-	"wo_b":                      {"linear", "matrix=wo_b/"},
-}
-
-// ours returns a row by the names of this program.
-func (r PeerRow) ours() PeerRow {
-	if x, ok := peerOps[r.Op]; ok {
-		r.Op, r.Case = x.op, x.front+r.Case
-	}
-	return r
 }
 
 // maxPeers is how large a table may be.
@@ -140,7 +76,11 @@ var peersBounds = files.Bounds{Depth: 8, Values: 1 << 17, Unique: true}
 func parsePeers(name string, data []byte) (PeerTable, error) {
 	var t PeerTable
 	fail := func(row int, got any, want string) (PeerTable, error) {
-		return PeerTable{}, &PeersError{File: name, Row: row, Got: fmt.Sprint(got), Want: want}
+		where := name
+		if row >= 0 {
+			where += fmt.Sprintf(": row %d", row)
+		}
+		return PeerTable{}, fmt.Errorf("bench: %w: %s: got %v, want %s", ErrPeers, where, got, want)
 	}
 	if err := peersBounds.Check(data); err != nil {
 		return fail(-1, err, "a table of fewer, said once")
@@ -150,11 +90,11 @@ func parsePeers(name string, data []byte) (PeerTable, error) {
 	err := d.Decode(&t)
 	if err == nil {
 		if _, more := d.Token(); more != io.EOF {
-			return fail(-1, "something behind the table", "one table")
+			return fail(-1, "something after the table", "one table")
 		}
 	}
 	if err != nil {
-		return PeerTable{}, &PeersError{File: name, Row: -1, err: err}
+		return PeerTable{}, fmt.Errorf("bench: %w: %s: %w", ErrPeers, name, err)
 	}
 	if !printable(t.Source) {
 		return fail(-1, fmt.Sprintf("source %.60q", t.Source), "printable text")
@@ -183,7 +123,6 @@ func parsePeers(name string, data []byte) (PeerTable, error) {
 				return fail(i, fmt.Sprintf("peer %q with %g us", p.Name, p.US), "a name and a positive time")
 			}
 		}
-		t.Rows[i] = r.ours()
 	}
 	return t, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	probe "github.com/vkmla/vkmla/internal/probe/engine"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -127,7 +128,7 @@ func (r *prefillRun) run(failed string) (row PrefillRow, err error) {
 // time fills in the times of a row.
 func (r *prefillRun) time(row *PrefillRow) error {
 	r.chain.on = true
-	if err := errors.Join(r.engine.SetTiming(r.ctx, pipeline.TimingWhole), r.engine.RecordAgain(r.ctx)); err != nil {
+	if err := r.engine.SetTiming(r.ctx, pipeline.TimingWhole); err != nil {
 		return err
 	}
 	r.inputs = bytesOf(normals(newRand(r.seed), r.opts.MaxStep*r.cfg.Hidden+inputShift*inputShifts))
@@ -191,7 +192,7 @@ func (r *prefillRun) pass() (device []float64, wall time.Duration, err error) {
 		r.shape = r.shapeOf(i)
 		own := r.inputs[2*inputShift*(i%inputShifts):][:2*c.Tokens*r.cfg.Hidden]
 		r.fillBy(func(st *pipeline.Step) error {
-			return errors.Join(st.ReuseInputs(), r.chain.start.Rows(0, c.Tokens).Upload(r.ctx, own))
+			return errors.Join(probe.ReuseInputs(st), r.chain.start.Rows(0, c.Tokens).Upload(r.ctx, own))
 		})
 		ns := 0.0
 		_, all, err := r.step(func(lists [][]vk.Section) error {

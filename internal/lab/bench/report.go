@@ -28,7 +28,7 @@ type Report[R any] struct {
 // style is how a suite's rows are written.
 type style[R any] struct {
 	about func(w *writer, rows []R)                        // md: in front of the table
-	table func(rows []R) table.Writer                      // md; nil: about writes tables, too
+	table func(rows []R) *describe.Table                   // md; nil: about writes tables, too
 	more  func(w *writer, rows []R)                        // md: after the table; nil: nothing
 	csv   func(dev describe.Origin, rows []R) table.Writer // numbers in full, empty where nothing was measured
 	lines func(w *writer, x R)                             // benchstat
@@ -86,9 +86,14 @@ func newReport[R any](on ReportOn, s style[R]) (*Report[R], error) {
 	return r, r.err
 }
 
+// printf writes text, for people in lines that a terminal has room for.
 func (w *writer) printf(format string, a ...any) {
+	text := fmt.Sprintf(format, a...)
+	if w.format == "md" {
+		text = describe.Wrap(text, "  ")
+	}
 	if w.err == nil {
-		_, w.err = fmt.Fprintf(w.w, format, a...)
+		_, w.err = io.WriteString(w.w, text)
 	}
 }
 
@@ -156,7 +161,7 @@ func (r *Report[R]) Close() error {
 func (r *Report[R]) markdown() {
 	r.style.about(&r.writer, r.rows)
 	if r.style.table != nil {
-		r.printf("\n%s\n", r.style.table(r.rows).RenderMarkdown())
+		r.printf("\n%s\n", r.style.table(r.rows))
 	}
 	if r.style.more != nil {
 		r.style.more(&r.writer, r.rows)
@@ -179,17 +184,6 @@ func (w *writer) head() {
 	w.printf("%s\n", w.dev.Program())
 	w.printf("Measured limits: copy %.4g GB/s (bytes read plus written), %s %.4g TFLOP/s\n\n",
 		w.limits.CopyGBs, w.limits.MatrixKind, w.limits.MatrixTFLOPs)
-}
-
-// newTable starts a table with these columns.
-func newTable(columns ...string) table.Writer {
-	t, row := table.NewWriter(), table.Row{}
-	for _, c := range columns {
-		row = append(row, c)
-	}
-	t.AppendHeader(row)
-	t.SuppressEmptyColumns()
-	return t
 }
 
 // csvNumber returns a number of a row in full, empty where it was not measured.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/vkmla/vkmla/internal/lab/describe"
 )
 
 // NewCompareReport starts a report of a comparison: md has the peers' times, quotients and
@@ -28,7 +28,7 @@ func comparison(w *writer, peers PeerTable, all []OpRow) {
 	w.printf("the matrix rate, whichever is larger. Launches wait for each other; short ones are timed %d at a time,\n", launches)
 	w.printf("as the peers were.\n")
 	if hasFloors(all) {
-		w.printf(floorText)
+		w.printf("%s", floorText)
 	}
 	w.printf("Peers: %s\n", peers.Source)
 	for rows := all; len(rows) > 0; {
@@ -36,7 +36,7 @@ func comparison(w *writer, peers PeerTable, all []OpRow) {
 		if n < 0 {
 			n = len(rows)
 		}
-		w.printf("\n%s\n", compareTable(rows[:n]).RenderMarkdown())
+		w.printf("\n%s\n", compareTable(rows[:n]))
 		rows = rows[n:]
 	}
 	w.printf("\n")
@@ -49,12 +49,12 @@ func comparison(w *writer, peers PeerTable, all []OpRow) {
 }
 
 // compareTable returns the table of an operation.
-func compareTable(rows []OpRow) table.Writer {
+func compareTable(rows []OpRow) *describe.Table {
 	floors, columns := hasFloors(rows), []string{"op", "case", "part", "peer", "peer us", "us", "ratio", "of limit"}
 	if floors {
 		columns = append(columns, "floor us", "of floor")
 	}
-	t := newTable(append(columns, "variant", "check", "others, us")...)
+	t := describe.NewTable(3, append(columns, "variant", "check", "others, us")...)
 	for _, x := range rows {
 		row := compareRow(x)
 		if floors && x.Status == "ok" && x.FloorUS > 0 {
@@ -68,14 +68,14 @@ func compareTable(rows []OpRow) table.Writer {
 				others = append(others, fmt.Sprintf("%s %.4g", p.Name, p.US))
 			}
 		}
-		t.AppendRow(append(row, x.Variant, x.Status, strings.Join(others, "; ")))
+		t.Add(append(row, x.Variant, x.Status, strings.Join(others, "; ")))
 	}
 	return t
 }
 
 // compareRow returns the row beside the first peer.
-func compareRow(x OpRow) table.Row {
-	row, ratio := table.Row{x.Op, x.Case, x.Part, "-", "-"}, "-"
+func compareRow(x OpRow) []any {
+	row, ratio := []any{x.Op, x.Case, x.Part, "-", "-"}, "-"
 	if len(x.Peers) > 0 {
 		row[3], row[4], ratio = x.Peers[0].Name, fmt.Sprintf("%.4g", x.Peers[0].US), fmt.Sprintf("%.2f", x.Time.Median/x.Peers[0].US)
 	}

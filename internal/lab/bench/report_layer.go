@@ -24,7 +24,7 @@ func NewLayerReport(on ReportOn) (*Report[LayerRow], error) {
 		more: func(w *writer, rows []LayerRow) {
 			for _, x := range rows {
 				if x.Status == "ok" {
-					w.printf("\n%s, operation by operation:\n\n%s\n", describeRow(x), opTable(x.Ops).RenderMarkdown())
+					w.printf("\n%s, operation by operation:\n\n%s\n", describeRow(x), opTable(x.Ops))
 					w.printf("\nMemory: %s\n", memoryText(x.Memory))
 				}
 			}
@@ -59,17 +59,17 @@ func counts(ops []OpTime) (dispatches, barriers int) {
 	return dispatches, barriers
 }
 
-func layerTable(rows []LayerRow) table.Writer {
-	t := newTable("model", "kind", "weights", "mode", "tokens", "context", "us", "p95", "tokens/s", "weights MB", "cache MB", "activations MB",
+func layerTable(rows []LayerRow) *describe.Table {
+	t := describe.NewTable(2, "model", "kind", "weights", "mode", "tokens", "context", "us", "p95", "tokens/s", "weights MB", "cache MB", "activations MB",
 		"GFLOP", "GB/s", "of limit", "dispatches", "barriers", "attention", "check")
 	for _, x := range rows {
-		row := table.Row{x.Model, x.Kind, x.Weights, x.Mode, x.Tokens, x.Context}
+		row := []any{x.Model, x.Kind, x.Weights, x.Mode, x.Tokens, x.Context}
 		if x.Status != "ok" {
-			t.AppendRow(append(row, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", x.Variant, x.Status))
+			t.Add(append(row, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", x.Variant, x.Status))
 			continue
 		}
 		d, b := counts(x.Ops)
-		t.AppendRow(append(row, f1(x.Time.Median), f1(x.Time.P95), fmt.Sprintf("%.4g", float64(x.Tokens)/x.Time.Median*1e6),
+		t.Add(append(row, f1(x.Time.Median), f1(x.Time.P95), fmt.Sprintf("%.4g", float64(x.Tokens)/x.Time.Median*1e6),
 			mb(x.Work.Weights), mb(x.Work.Cache), mb(x.Work.Activations), fmt.Sprintf("%.3g", x.Work.Flop/1e9), fmt.Sprintf("%.4g", x.GBs),
 			percent(x.Share), d, b, x.Variant, x.Status))
 	}
@@ -77,7 +77,7 @@ func layerTable(rows []LayerRow) table.Writer {
 }
 
 // opTable returns a table of operations with the share of the whole that each takes.
-func opTable(ops []OpTime) table.Writer {
+func opTable(ops []OpTime) *describe.Table {
 	sum := 0.0
 	for _, op := range ops {
 		sum += op.Time.Median
@@ -87,15 +87,15 @@ func opTable(ops []OpTime) table.Writer {
 	if layers {
 		columns = append([]string{"layers"}, columns...)
 	}
-	t := newTable(columns...)
+	t := describe.NewTable(len(columns)-10, columns...)
 	for _, op := range ops {
 		us := op.Time.Median
-		row := table.Row{op.Name, f1(us), f1(op.Time.P95), percent(us / sum), mb(op.Work.Bytes()), fmt.Sprintf("%.3g", op.Work.Flop/1e9),
+		row := []any{op.Name, f1(us), f1(op.Time.P95), percent(us / sum), mb(op.Work.Bytes()), fmt.Sprintf("%.3g", op.Work.Flop/1e9),
 			fmt.Sprintf("%.4g", op.Work.Bytes()/us/1e3), fmt.Sprintf("%.3g", op.Work.Flop/us/1e6), percent(op.Share), op.Dispatches, op.Barriers}
 		if layers {
-			row = append(table.Row{op.Layer}, row...)
+			row = append([]any{op.Layer}, row...)
 		}
-		t.AppendRow(row)
+		t.Add(row)
 	}
 	return t
 }

@@ -43,7 +43,7 @@ func opStyle(suite string) (style[OpRow], error) {
 			w.printf("%s\n", about)
 			w.printf("GPU time in microseconds; operands rotated; every case checked against the reference first.\n")
 			if hasFloors(rows) {
-				w.printf(floorText)
+				w.printf("%s", floorText)
 			}
 			if hasPeers(rows) {
 				w.printf("Peers: %s\n", peers.Source)
@@ -73,13 +73,14 @@ func hasFloors(rows []OpRow) bool {
 }
 
 // floorText says what the columns of floors are.
-const floorText = `floor us: launches that read those MB and compute nothing, as many one after the other as ours has, of which
-the first reads all. of floor: that over our time. Matrix products may need longer than the bytes.
+const floorText = `floor us: launches that read those MB and compute nothing, as many one after the other as ours has,
+of which the first reads all. of floor: that over our time. Matrix products may need longer than
+the bytes.
 `
 
 // opRowTable has a row for each part of a case; the peers, if there are any, are in one
 // column, and so are floors and their shares.
-func opRowTable(rows []OpRow) table.Writer {
+func opRowTable(rows []OpRow) *describe.Table {
 	peers, floors := hasPeers(rows), hasFloors(rows)
 	columns := []string{"op", "case", "part", "variant", "us", "p95", "MB", "GB/s", "TFLOP/s", "of copy", "of matrix"}
 	if floors {
@@ -89,7 +90,7 @@ func opRowTable(rows []OpRow) table.Writer {
 	if peers {
 		columns = append(columns, "peers, us (ours / theirs)")
 	}
-	t := newTable(columns...)
+	t := describe.NewTable(3, columns...)
 	for _, x := range rows {
 		num := func(format string, v float64) string {
 			if x.Status != "ok" || v == 0 {
@@ -97,7 +98,7 @@ func opRowTable(rows []OpRow) table.Writer {
 			}
 			return fmt.Sprintf(format, v)
 		}
-		row := table.Row{x.Op, x.Case, x.Part, x.Variant, num("%.1f", x.Time.Median), num("%.1f", x.Time.P95), num("%.2f", x.Bytes/1e6),
+		row := []any{x.Op, x.Case, x.Part, x.Variant, num("%.1f", x.Time.Median), num("%.1f", x.Time.P95), num("%.2f", x.Bytes/1e6),
 			num("%.4g", x.GBs), num("%.3g", x.TFLOPs), num("%.1f%%", 100*x.ShareCopy), num("%.1f%%", 100*x.ShareMatrix)}
 		if floors {
 			row = append(row, num("%.1f", x.FloorUS), num("%.1f%%", 100*x.ShareFloor))
@@ -106,7 +107,7 @@ func opRowTable(rows []OpRow) table.Writer {
 		if peers {
 			row = append(row, peerText(x))
 		}
-		t.AppendRow(row)
+		t.Add(row)
 	}
 	return t
 }

@@ -13,11 +13,11 @@ import (
 func NewPrefillReport(on ReportOn) (*Report[PrefillRow], error) {
 	return newReport(on, style[PrefillRow]{
 		table: prefillTable, csv: prefillCSV, pictures: prefillPictures,
-		about: func(w *writer, _ []PrefillRow) { w.printf(prefillText) },
+		about: func(w *writer, _ []PrefillRow) { w.printf("%s", prefillText) },
 		more: func(w *writer, rows []PrefillRow) {
 			for _, x := range rows {
 				if x.Status == "ok" {
-					w.printf("\n%s, chunk by chunk:\n\n%s\n", x.title(), chunkTable(x.Chunks).RenderMarkdown())
+					w.printf("\n%s, chunk by chunk:\n\n%s\n", x.title(), chunkTable(x.Chunks))
 					w.printf("\nMemory: %s\n", memoryText(x.Memory))
 					if x.Shared != "" {
 						w.printf("\nFor want of memory, %s.\n", x.Shared)
@@ -38,27 +38,28 @@ func (x PrefillRow) title() string {
 	return fmt.Sprintf("model=%s/weights=%s/tokens=%d/chunk=%d", x.Model, x.Weights, x.Tokens, x.Chunk)
 }
 
-const prefillText = `Whole prompts: attention of all layers, from hidden states to hidden states, from the first token on, random
-weights. Experts and the rest of a model are not in it. tokens/s: of the prompt, over the device's time for all its
-chunks, each a submission in which a kernel makes the input of a layer from the output of the one before (residual
-and norm). latency: from beginning to end, with the processor's part and the inputs' way to the device. of limit:
-what the bytes or the products of each layer need at the measured limits, over the time taken.
+const prefillText = `Whole prompts: attention of all layers, from hidden states to hidden states, from the first token
+on, random weights. Experts and the rest of a model are not in it. tokens/s: of the prompt, over
+the device's time for all its chunks, each a submission in which a kernel makes the input of a
+layer from the output of the one before (residual and norm). latency: from beginning to end, with
+the processor's part and the inputs' way to the device. of limit: what the bytes or the products of
+each layer need at the measured limits, over the time taken.
 `
 
-func prefillTable(rows []PrefillRow) table.Writer {
-	t := newTable("model", "weights", "tokens", "chunk", "layers", "tokens/s", "us", "p95", "latency us", "weights MB", "cache MB",
+func prefillTable(rows []PrefillRow) *describe.Table {
+	t := describe.NewTable(4, "model", "weights", "tokens", "chunk", "layers", "tokens/s", "us", "p95", "latency us", "weights MB", "cache MB",
 		"activations MB", "GFLOP", "of limit", "weights shared", "attention", "check")
 	for _, x := range rows {
 		shared := "no"
 		if x.Shared != "" {
 			shared = x.Shared
 		}
-		row := table.Row{x.Model, x.Weights, x.Tokens, x.Chunk, x.Layers}
+		row := []any{x.Model, x.Weights, x.Tokens, x.Chunk, x.Layers}
 		if x.Status != "ok" {
-			t.AppendRow(append(row, "-", "-", "-", "-", "-", "-", "-", "-", "-", shared, x.Variant, x.Status))
+			t.Add(append(row, "-", "-", "-", "-", "-", "-", "-", "-", "-", shared, x.Variant, x.Status))
 			continue
 		}
-		t.AppendRow(append(row, fmt.Sprintf("%.4g", x.TokensPerS), f1(x.Time.Median), f1(x.Time.P95), f1(x.Latency.Median),
+		t.Add(append(row, fmt.Sprintf("%.4g", x.TokensPerS), f1(x.Time.Median), f1(x.Time.P95), f1(x.Latency.Median),
 			mb(x.Work.Weights), mb(x.Work.Cache), mb(x.Work.Activations), fmt.Sprintf("%.4g", x.Work.Flop/1e9), percent(x.Share),
 			shared, x.Variant, x.Status))
 	}
@@ -66,10 +67,10 @@ func prefillTable(rows []PrefillRow) table.Writer {
 }
 
 // chunkTable returns a table of a prompt's chunks.
-func chunkTable(chunks []ChunkTime) table.Writer {
-	t := newTable("tokens", "us", "p95", "tokens/s", "of limit")
+func chunkTable(chunks []ChunkTime) *describe.Table {
+	t := describe.NewTable(1, "tokens", "us", "p95", "tokens/s", "of limit")
 	for _, c := range chunks {
-		t.AppendRow(table.Row{fmt.Sprintf("%d to %d", c.First, c.First+c.Tokens), f1(c.Time.Median), f1(c.Time.P95),
+		t.Add([]any{fmt.Sprintf("%d to %d", c.First, c.First+c.Tokens), f1(c.Time.Median), f1(c.Time.P95),
 			fmt.Sprintf("%.4g", float64(c.Tokens)/c.Time.Median*1e6), percent(c.Limit / c.Time.Median)})
 	}
 	return t

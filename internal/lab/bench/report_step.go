@@ -13,7 +13,7 @@ import (
 func NewStepReport(on ReportOn) (*Report[StepRow], error) {
 	return newReport(on, style[StepRow]{
 		table: stepTable, csv: stepCSV, more: stepDetails, pictures: stepPictures,
-		about: func(w *writer, _ []StepRow) { w.printf(stepText) },
+		about: func(w *writer, _ []StepRow) { w.printf("%s", stepText) },
 		lines: func(w *writer, x StepRow) {
 			for _, s := range []struct {
 				name         string
@@ -33,17 +33,20 @@ func (x StepRow) title() string {
 }
 
 const stepText = `Whole decode steps: attention of all layers, from hidden states to hidden states, random weights.
-tokens/s: sequences over the latency of a chained step; experts and head are not in it.
-context: tokens of a sequence in the last step that is timed; those before begin with fewer. us: the device's time
-for a step in one submission whose layers have their hidden states at once, so that a layer's first products run
-beside the last one of the layer before. chained: one submission, too, in which a
-kernel makes the input of a layer from the output of the one before (residual and norm), as in a model. layer
-by layer: each layer submitted by itself, without that kernel; the sum of their times. host us: the processor's,
-to fill in and submit a step and to end it, without the wait; latency: both with the wait; after chained and
-layer by layer: what they are then, with one wait at the end. limit: the time that the bytes (the least of
-weights, caches and activations) need at the measured copy bandwidth. floor: as many launches in the same
-levels, the first of each operation reading its bytes, and computing nothing. MODEL+N: two steps, one that
-verifies N drafted tokens of each sequence, which are taken back, and one that drafts a block after it.
+tokens/s: sequences over the latency of a chained step; experts and head are not in it. context:
+tokens of a sequence in the last step that is timed; those before begin with fewer. us: the
+device's time for a step in one submission whose layers have their hidden states at once, so that a
+layer's first products run beside the last one of the layer before. chained: one submission, too,
+in which a kernel makes the input of a layer from the output of the one before (residual and norm),
+as in a model. layer by layer: each layer submitted by itself, without that kernel; the sum of
+their times. host us: the processor's, to fill in and submit a step and to end it, without the
+wait; latency: both with the wait; after chained and layer by layer: what they are then, with one
+wait at the end. Steps after a pause of the host, in which the device's clocks fall asleep, count
+in none of these, and stand among the samples. limit: the time that the bytes (the least of
+weights, caches and activations) need at the measured copy bandwidth. floor: as many launches in
+the same levels, the first of each operation reading its bytes, and computing nothing. MODEL+N: two
+steps, one that verifies N drafted tokens of each sequence, which are taken back, and one that
+drafts a block after it.
 `
 
 // stepDetails lists the operations of each row, counts and memory.
@@ -54,7 +57,7 @@ func stepDetails(w *writer, rows []StepRow) {
 		}
 		w.printf("\n%s, batch %d, context %d, %s weights: operations, of all layers of a kind together (timestamps between\n",
 			x.Model, x.Batch, x.Context, x.Weights)
-		w.printf("them cost something: the sum is more than the step)\n\n%s\n", opTable(x.Ops).RenderMarkdown())
+		w.printf("them cost something: the sum is more than the step)\n\n%s\n", opTable(x.Ops))
 		w.printf("\n%s The longest submission took %.1f us.\n", layerCounts(x), x.Longest)
 		if x.TimesFloor > 0 {
 			w.printf("\n%s\n", floorCounts(x))
@@ -66,18 +69,19 @@ func stepDetails(w *writer, rows []StepRow) {
 	}
 }
 
-func stepTable(rows []StepRow) table.Writer {
-	t := newTable("model", "weights", "batch", "context", "tokens/s", "layers", "us", "p95", "host us", "p95", "latency us", "chained us", "host us",
-		"latency us", "layer by layer us", "host us", "latency us", "weights MB", "cache MB", "activations MB", "GB/s", "limit us", "times limit",
-		"floor us", "times floor", "dispatches", "barriers", "check")
+func stepTable(rows []StepRow) *describe.Table {
+	t := describe.NewTable(4, "model", "weights", "batch", "context", "tokens/s", "layers", "us", "p95", "host us", "host p95", "latency us",
+		"chained us", "chained host us", "chained latency us", "layer by layer us", "layer by layer host us", "layer by layer latency us",
+		"weights MB", "cache MB", "activations MB", "GB/s", "limit us", "times limit", "floor us", "times floor", "dispatches", "barriers",
+		"check")
 	for _, x := range rows {
-		row := table.Row{x.Model, x.Weights, x.Batch, x.Context}
+		row := []any{x.Model, x.Weights, x.Batch, x.Context}
 		if x.Status != "ok" {
 			row = append(row, "-", x.Layers)
 			for range 21 {
 				row = append(row, "-")
 			}
-			t.AppendRow(append(row, x.Status))
+			t.Add(append(row, x.Status))
 			continue
 		}
 		each := "-"
@@ -93,7 +97,7 @@ func stepTable(rows []StepRow) table.Writer {
 		if x.TimesFloor > 0 {
 			floor, times = f1(x.Floor.Median), fmt.Sprintf("%.2f", x.TimesFloor)
 		}
-		t.AppendRow(append(row, mb(x.Work.Weights), mb(x.Work.Cache), mb(x.Work.Activations), fmt.Sprintf("%.4g", x.GBs), f1(x.Limit),
+		t.Add(append(row, mb(x.Work.Weights), mb(x.Work.Cache), mb(x.Work.Activations), fmt.Sprintf("%.4g", x.GBs), f1(x.Limit),
 			fmt.Sprintf("%.2f", x.Times), floor, times, x.Dispatches, x.Barriers, x.Status))
 	}
 	return t

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -253,7 +254,7 @@ func (s *stepRun) makeWeights() error {
 			turn[kind]++
 			continue
 		}
-		w, err := s.maker.layer(s.cfg, i, formatNamed(s.row.Weights))
+		w, err := s.maker.layer(s.cfg, i, verify.TimedFormats[s.row.Weights])
 		if err != nil {
 			return err
 		}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"time"
 
 	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
@@ -88,7 +87,7 @@ func (c *chain) record(rec *vk.Recorder, at pipeline.Between) error {
 func (s *stepRun) checkChain() (ok bool, err error) {
 	s.chain.on = true
 	defer func() { s.chain.on = false }()
-	err = s.engine.RecordAgain(s.ctx)
+	err = s.engine.SetTiming(s.ctx, pipeline.TimingOff) // records anew
 	for _, shape := range s.shapes() {
 		if err == nil {
 			err = s.checkSums(shape)
@@ -190,11 +189,7 @@ func normError(x []float32, norm []uint16, width int) (worst float64) {
 // fillInputs gives the step hidden states, which stay for all steps: those that enter the
 // first layer of a chain, and all layers where there is none.
 func (s *stepRun) fillInputs(st *pipeline.Step) error {
-	rng := rand.New(rand.NewPCG(s.o.Seed, 9))
-	v := make([]uint16, st.Input(0).Len())
-	for i := range v {
-		v[i] = numfmt.BF16Encode(float32(rng.NormFloat64()))
-	}
+	v := normals(newRand(s.o.Seed), st.Input(0).Len())
 	return errors.Join(st.Input(0).Upload(s.ctx, bytesOf(v)), s.chain.start.Rows(0, st.Size()).Upload(s.ctx, bytesOf(v)))
 }
 
@@ -203,7 +198,7 @@ func (s *stepRun) fillInputs(st *pipeline.Step) error {
 func (s *stepRun) timeChained() error {
 	s.chain.on = true
 	defer func() { s.chain.on = false }()
-	if err := s.engine.RecordAgain(s.ctx); err != nil {
+	if err := s.engine.SetTiming(s.ctx, pipeline.TimingWhole); err != nil {
 		return err
 	}
 	return s.timeWhole(&s.row.Chained, &s.row.ChainedHost, &s.row.ChainedWall, func(steps vk.Section) {
@@ -234,8 +229,24 @@ func (s *stepRun) timeWhole(device, host, latency *Time, look func(steps vk.Sect
 		}
 		sums, hosts, walls = append(sums, sum), append(hosts, nanoseconds(h)), append(walls, nanoseconds(l))
 	}
-	*device, *host, *latency = summarise(sums), summarise(hosts), summarise(walls)
+	those := awake(hosts, sums)
+	*device, *host, *latency = summariseThose(sums, those), summariseThose(hosts, those), summariseThose(walls, those)
 	return nil
+}
+
+// awake says which steps are as a server's that decodes without a pause: all but those that began
+// after a pause of the host, as where it records a step anew. Meanwhile the clocks of a GPU fall
+// asleep, and its next steps are slow until one is as fast as most are.
+func awake(host, device []float64) []bool {
+	const pause, slow = 10, 1.25 // times the median
+	usual, fast := pause*quantile(host, 0.5), slow*quantile(device, 0.5)
+	list, asleep := make([]bool, len(host)), false
+	for i := range list {
+		paused := host[i] > usual
+		asleep = paused || asleep && device[i] > fast
+		list[i] = !asleep
+	}
+	return list
 }
 
 func nanoseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) }

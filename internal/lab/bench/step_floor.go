@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vkmla/vkmla/internal/probe"
+	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -83,7 +85,7 @@ func fewestWaits(a, b [][]vk.Section) [][]vk.Section {
 func (s *stepRun) chainedSections() (recorded [][]vk.Section, err error) {
 	s.chain.on = true
 	defer func() { s.chain.on = false }()
-	if err := s.engine.RecordAgain(s.ctx); err != nil {
+	if err := s.engine.SetTiming(s.ctx, pipeline.TimingSections); err != nil {
 		return nil, err
 	}
 	for range recordings {
@@ -129,7 +131,7 @@ func (s *stepRun) timeReadings(read *reader, all []reading, to *Time) error {
 	cmd, err := s.timed(func(rec *vk.Recorder) error {
 		for _, x := range all {
 			if x.waits {
-				if err := rec.Separate(); err != nil {
+				if err := probe.Separate(rec); err != nil {
 					return err
 				}
 			}

@@ -15,8 +15,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
 )
 
 func TestStepRows(t *testing.T) {
@@ -117,7 +122,7 @@ func checkStepReport(t *testing.T, format string, out []byte) {
 		assert.True(t, json.Valid(out), "not JSON")
 	case "md":
 		for _, want := range []string{"| context | tokens/s | layers |", "| small | fp8 | 3 | 700 | ", "| c4a | indexer.select |", "A layer: window: 1 layers", "caches "} {
-			assert.True(t, bytes.Contains(out, []byte(want)), "report lacks %q:\n%s", want, out)
+			assert.Contains(t, words(string(out)), want)
 		}
 	}
 }
@@ -172,4 +177,155 @@ func TestLongestContext(t *testing.T) {
 	require.NoError(t, Layers(t.Context(), dev, o, anyLimits, Silent{}, func(r LayerRow) {
 		assert.Equal(t, "ok", r.Status, "%s: %s", r.title(), r.Detail)
 	}))
+}
+
+// What is left of a step are its launches, where they wait, and all its bytes.
+func TestSkeleton(t *testing.T) {
+	s := &stepRun{engineRun: engineRun{cfg: model.Config{Layers: model.V4Layers(0, 128)}}, row: StepRow{Batch: 2}, chain: chain{width: 10}}
+	list := []vk.Section{
+		{Name: "step", Dispatches: 1},
+		{Name: "between", Dispatches: 1, Waits: []int{0}},
+		{Name: firstSection, Dispatches: 1, Waits: []int{0}},
+		{Name: "attention", Dispatches: 2, Waits: []int{0, 1, 2}}, // a copy after the last waits
+		{Name: "wo_a, wo_b", Dispatches: 1},
+		{Name: gateSection, Dispatches: 1}, // in front of the second layer's first product
+		{Name: firstSection, Dispatches: 1},
+		{Name: "attention", Dispatches: 1, Waits: []int{0}},
+		{Name: "wq_b", Dispatches: 1},
+		{Name: "attention", Dispatches: 1, Waits: []int{0}},
+		{Name: "between"},
+	}
+	got := s.skeleton(decodeShape(2, 1, 1), list, func(_ stepShape, layer int) map[string]Work {
+		w := map[string]Work{firstSection: {Weights: 1}, "attention": {Cache: 10}, "wo_a": {Weights: 100}, "wo_b": {Activations: 1000}, "norm": {Activations: 5}}
+		if layer == 1 {
+			return map[string]Work{firstSection: {Weights: 2}, gateSection: {Weights: 20}, "attention": {Cache: 200}, "wq_b": {Weights: 2000}}
+		}
+		return w
+	})
+	want := []reading{{false, 0}, {true, 240}, {true, 6}, {true, 10}, {true, 0}, {true, 1100},
+		{false, 20}, {false, 2}, {true, 200}, {false, 2000}, {true, 0}}
+	assert.Equal(t, want, got)
+}
+
+// A kernel that does not read all that it is for is not used.
+func TestReader(t *testing.T) {
+	dev, ctx := testkit.Device(t), t.Context()
+	for _, name := range []string{"bench_read", readKernel(dev)} {
+		code, err := kernels.Get(name)
+		require.NoError(t, err)
+		require.NoError(t, spirv.ComparePush(code.SPIRV, benchReadPush{}))
+		r, err := newReader(ctx, dev, name, readShape{64, 3, 5})
+		require.NoError(t, err)
+		pattern := make([]byte, readPattern)
+		err = r.check(ctx, dev, pattern)
+		assert.ErrorContains(t, err, "add up to 0", "%s: the words are not zeros", name)
+		assert.NoError(t, errors.Join(r.src.Upload(ctx, make([]byte, r.src.Bytes())), r.check(ctx, dev, pattern), r.close()),
+			"%s: the words are zeros", name)
+	}
+}
+
+// A floor has as many launches one after the other as the part, and reads its bytes.
+func TestFloors(t *testing.T) {
+	dev, ctx := testkit.Device(t), t.Context()
+	x, err := tensor.New(dev, "test", tensor.U32, 64)
+	require.NoError(t, err)
+	defer x.Close()
+	f := &floors{}
+	require.NoError(t, f.open(ctx, dev))
+	for want := range 3 {
+		f.reader.at = 0
+		us, launches, err := f.below(ctx, dev, opPart{Work: verify.Work{Bytes: 8192}, inner: 1, record: func(rec *vk.Recorder, _ int) error {
+			err := rec.Fill(x.View(), 1)
+			for range want {
+				err = errors.Join(err, rec.Fill(x.View(), 2))
+			}
+			return err
+		}}, 0, 2)
+		assert.NoError(t, err, "%d launches of %g us", launches, us)
+		assert.Equal(t, want+1, launches, "%d launches of %g us", launches, us)
+		assert.Greater(t, us, float64(0), "%d launches of %g us", launches, us)
+		assert.Equal(t, uint64(2*(8192+want*viewAlign)), f.reader.at, "two samples go on by %d bytes", f.reader.at)
+	}
+	assert.NoError(t, f.close())
+}
+
+// TestPrefillRows holds that a prompt goes through all layers, chunk by chunk, and what is said of
+// it.
+func TestPrefillRows(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev := testkit.Device(t)
+	limits := Limits{CopyGBs: 1, MatrixTFLOPs: 1}
+	o := PrefillOptions{LayerOptions{Checked: true, Models: []string{"small"},
+		Prefill: []int{40}, Chunk: 24, Common: Common{Reps: 2, Seed: 1}}}
+	before := len(dev.MemoryInUse())
+	out := make([]bytes.Buffer, len(Formats))
+	var reports []*Report[PrefillRow]
+	for i, format := range Formats {
+		r, err := NewPrefillReport(ReportOn{&out[i], format, dev.Adapter(), "", limits})
+		require.NoError(t, err)
+		reports = append(reports, r)
+	}
+	var row PrefillRow
+	require.NoError(t, Prefills(t.Context(), dev, o, limits, Silent{}, func(r PrefillRow) {
+		row = r
+		for _, report := range reports {
+			report.Add(r)
+		}
+	}))
+	require.Equal(t, "ok", row.Status, row.Detail)
+	assert.NotZero(t, row.Bound)
+	assert.Equal(t, []int{3, 40, 24}, []int{row.Layers, row.Tokens, row.Chunk})
+	assert.Empty(t, row.Shared)
+	assert.LessOrEqual(t, len(dev.MemoryInUse()), before+1, "memory left: %v", dev.MemoryInUse())
+	require.Len(t, row.Time.Samples, 2)
+	assert.InEpsilon(t, 40/row.Time.Median*1e6, row.TokensPerS, 1e-9)
+	assert.Greater(t, row.Latency.Median, row.Time.Median)
+	at, sum, limit := 0, 0.0, 0.0
+	for _, c := range row.Chunks {
+		assert.Equal(t, at, c.First)
+		assert.Positive(t, c.Limit)
+		at, sum, limit = at+c.Tokens, sum+c.Time.Samples[1], limit+c.Limit
+	}
+	assert.Equal(t, 40, at, "tokens of all chunks")
+	assert.InEpsilon(t, row.Time.Samples[1], sum, 1e-9, "times of all chunks")
+	assert.InEpsilon(t, row.Limit, limit, 1e-9)
+
+	for i, format := range Formats {
+		require.NoError(t, reports[i].Close())
+		text := out[i].String()
+		switch format {
+		case "md":
+			assert.Contains(t, words(text), "| small | fp8 | 40 | 24 | 3 |")
+			assert.Contains(t, words(text), "| 24 to 40 |")
+		case "csv":
+			table := csvColumns(t, text, "device", "driver", "profile", "model", "weights", "shared", "variant", "part", "check")
+			require.Len(t, table, 3)
+			assert.Equal(t, []string{"prompt", "40", "small"}, []string{table[0]["part"], table[0]["tokens"], table[0]["model"]})
+			assert.Len(t, strings.Fields(table[2]["samples_us"]), 2)
+		case "json":
+			assert.True(t, json.Valid(out[i].Bytes()))
+		case "benchstat":
+			assert.Regexp(t, `BenchmarkPrefill/model=small/weights=fp8/tokens=40/chunk=24 1 \d+ ns/op [\d.]+ tokens/s\n`, text)
+		}
+	}
+}
+
+// TestPrefillWarmup holds that each size of a step is recorded for good before prompts are timed.
+func TestPrefillWarmup(t *testing.T) {
+	for _, c := range []struct{ tokens, chunk, want int }{
+		{100, 100, 3}, {100, 200, 3}, {200, 100, 2}, {300, 100, 1}, {310, 100, 3}, {1000, 100, 1},
+	} {
+		o := PrefillOptions{LayerOptions{Chunk: c.chunk, Common: Common{Warmup: 1}}}
+		r := newPrefillRun(t.Context(), nil, o, Limits{}, Silent{}, nil,
+			PrefillRow{Model: "small", Weights: "fp8", Tokens: c.tokens})
+		assert.Equal(t, c.want, r.warmup(), "%+v", c)
+	}
+}
+
+func TestPrefillOptions(t *testing.T) {
+	dev := testkit.Device(t)
+	var bad *vk.ArgumentError
+	o := PrefillOptions{LayerOptions{Prefill: []int{0}}}
+	require.ErrorAs(t, Prefills(t.Context(), dev, o, Limits{}, Silent{}, nil), &bad)
+	assert.Equal(t, "prefill", bad.Arg)
 }

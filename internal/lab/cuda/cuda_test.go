@@ -20,6 +20,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/cuda"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	probe "github.com/vkmla/vkmla/internal/probe/engine"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/pipeline/model/random"
@@ -59,7 +60,7 @@ func newEngine(t *testing.T, dev *vk.Device, ckpt *model.Checkpoint, layers []*m
 	x.in = must(dev.NewBuffer(vk.BufferSpec{Label: "input", Size: size, Memory: in, Export: share}))
 	x.out = must(dev.NewBuffer(vk.BufferSpec{Label: "output", Size: size, Memory: out, Export: share}))
 	x.Engine = testkit.Must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, ckpt.Config, layers, pipeline.EngineOptions{
-		MaxTokens: 1000, MaxSessions: 4, MaxStep: most, SubmitBudget: -1,
+		MaxTokens: 1000, MaxSessions: 4, MaxStep: most,
 		Between: func(rec *vk.Recorder, at pipeline.Between) error {
 			bytes := uint64(2 * at.Tokens * x.hidden)
 			switch at.Layer {
@@ -70,6 +71,7 @@ func newEngine(t *testing.T, dev *vk.Device, ckpt *model.Checkpoint, layers []*m
 			}
 			return rec.Copy(at.Input.View(), at.Output.View())
 		}}))
+	probe.SetBudget(x.Engine, -1)
 	x.session = testkit.Must[*pipeline.Session](t)(x.Open())
 	t.Cleanup(func() { assert.NoError(t, errors.Join(x.Close(), x.in.Close(), x.out.Close())) })
 	return x
@@ -78,6 +80,7 @@ func newEngine(t *testing.T, dev *vk.Device, ckpt *model.Checkpoint, layers []*m
 // again begins another sequence.
 func (x *engine) again(t *testing.T) {
 	require.NoError(t, x.session.Close())
+	probe.SetBudget(x.Engine, -1)
 	x.session = testkit.Must[*pipeline.Session](t)(x.Open())
 }
 

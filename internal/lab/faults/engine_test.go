@@ -16,6 +16,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/faults"
+	probe "github.com/vkmla/vkmla/internal/probe/engine"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -64,7 +65,7 @@ func hungEngine(t *testing.T, fake *fake) {
 		"advance, growing": func(ctx context.Context) error { // it gets tokens until the caches grow
 			x, err := s.Fork()
 			require.NoError(t, err)
-			return errors.Join(x.Advance(ctx, 400), x.Close())
+			return errors.Join(probe.Advance(ctx, x, 400), x.Close())
 		},
 		"new engine": func(ctx context.Context) error {
 			_, err := pipeline.NewEngine(ctx, d, l.cfg, l.layers, pipeline.EngineOptions{MaxTokens: 64, Records: fake.records})
@@ -205,8 +206,9 @@ func divided(t *testing.T, d *vk.Device, model *fake) (*life, *pipeline.Session)
 	l.openDevice()
 	var err error
 	l.e, err = pipeline.NewEngine(context.Background(), d, l.cfg, l.layers,
-		pipeline.EngineOptions{MaxTokens: 64, MaxSessions: 2, SubmitBudget: 1, Records: model.records})
+		pipeline.EngineOptions{MaxTokens: 64, MaxSessions: 2, Records: model.records})
 	require.NoError(t, err)
+	probe.SetBudget(l.e, 1)
 	s, err := l.e.Open()
 	require.NoError(t, err)
 	l.append(s, 21, 0)

@@ -84,9 +84,6 @@ func (x *Interposer) Memory(m *Memories) {
 // Refused returns how many allocations found no room since Memory.
 func (x *Interposer) Refused() int { return int(x.ctl.pretend.refused.Load()) }
 
-// UsedKB returns what is allocated of a memory now.
-func (x *Interposer) UsedKB(heap int) int { return int(x.ctl.pretend.heapUsed[heap].Load()) }
-
 // Fault is an extension that tells why a device was lost.
 type Fault uint32
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/faults"
+	probe "github.com/vkmla/vkmla/internal/probe/engine"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -32,8 +33,9 @@ func slowSteps(t *testing.T, l *life, budget time.Duration, steps int, before fu
 	l.openDevice()
 	var err error
 	l.e, err = pipeline.NewEngine(context.Background(), l.dev, l.cfg, l.layers,
-		pipeline.EngineOptions{MaxTokens: tokens * steps, MaxStep: tokens, SubmitBudget: budget, Records: l.model.records})
+		pipeline.EngineOptions{MaxTokens: tokens * steps, MaxStep: tokens, Records: l.model.records})
 	require.NoError(t, err)
+	probe.SetBudget(l.e, budget)
 	s, err := l.e.Open()
 	require.NoError(t, err)
 	for i := range steps {

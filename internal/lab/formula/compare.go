@@ -11,17 +11,14 @@ type Agreement struct {
 	Worst float64 // the largest 1 - cos of one such token
 	At    int     // that token
 
-	Apart float64 // the largest difference of the logarithms of weights of such tokens
-
 	Missed, Picks int // entries that should have been attended and were not, of all
 	Short         int // tokens that attend fewer or more entries than they should
 	Same, Tokens  int // tokens that attend the same entries, of all
 }
 
 // Compare compares the outputs [T, Hidden] of a layer with what Run gives. given are the entries
-// picked, [T, K] and -1 where there are fewer; nil for a layer without an indexer. lse [T, H] may
-// be nil.
-func (r Result) Compare(got []float32, given []int32, lse []float32) Agreement {
+// picked, [T, K] and -1 where there are fewer; nil for a layer without an indexer.
+func (r Result) Compare(got []float32, given []int32) Agreement {
 	a := Agreement{Tokens: len(r.Out)}
 	var product, squares float64
 	for t, want := range r.Out {
@@ -47,11 +44,6 @@ func (r Result) Compare(got []float32, given []int32, lse []float32) Agreement {
 			continue
 		}
 		a.Same++
-		if lse != nil {
-			for h, want := range r.LSE[t] {
-				a.Apart = max(a.Apart, math.Abs(float64(lse[t*len(r.LSE[t])+h])-want))
-			}
-		}
 		var p, s float64
 		for d, w := range want {
 			v := float64(got[t*len(want)+d])

@@ -22,8 +22,7 @@ func Draft(cfg model.Config, layer int, values map[string][]float32, in Inputs, 
 	past, f := of(context), of(block)
 	n := len(past.rows)
 	rows := slices.Concat(past.window(0)[max(n-cfg.Window, 0):], f.window(n))
-	out, _ := f.outputs(n, func(int) [][]float64 { return rows })
-	return out
+	return f.outputs(n, func(int) [][]float64 { return rows })
 }
 
 // States returns what all layers of a draft block get of the tokens of their context, [T][Hidden]:

@@ -26,13 +26,12 @@ type Inputs func(product string, x []float64) []float64
 type Result struct {
 	Out   [][]float64 // [T][Hidden]
 	Picks [][]int     // [T]: the compressed entries that each token attends, ascending
-	LSE   [][]float64 // [T][H]: the logarithm of the weights of what each head attends, the sink apart
 }
 
 // Run computes one layer of a model for one sequence of hidden states [T, Hidden], which enter
 // every layer alike. values are the tensors of all layers by their released names.
 func Run(cfg model.Config, layer int, values map[string][]float32, in Inputs, hidden []float32) (r Result) {
-	r.Out, r.Picks, r.LSE = newFormula(cfg, layer, values, in, hidden).run()
+	r.Out, r.Picks = newFormula(cfg, layer, values, in, hidden).run()
 	return r
 }
 
@@ -216,8 +215,8 @@ func (f *formula) best(t int, picks []int, query, weights []float64, keys [][]fl
 	return picks
 }
 
-// attend returns the output of a head, and the logarithm of its rows' weights.
-func attend(q []float64, rows [][]float64, sink float64) (out []float64, lse float64) {
+// attend returns the output of a head.
+func attend(q []float64, rows [][]float64, sink float64) []float64 {
 	scores, most := make([]float64, len(rows)), sink
 	for i, r := range rows {
 		scores[i] = dot(q, r) / math.Sqrt(512)
@@ -231,11 +230,10 @@ func attend(q []float64, rows [][]float64, sink float64) (out []float64, lse flo
 			out[d] += w * v
 		}
 	}
-	lse = most + math.Log(of)
 	for d := range out {
 		out[d] /= of + math.Exp(sink-most)
 	}
-	return out, lse
+	return out
 }
 
 // bottleneck returns the rows that queries are made of.
@@ -247,9 +245,8 @@ func (f *formula) bottleneck() [][]float64 {
 	return qr
 }
 
-// run gives the layer's outputs, the entries that each token attends, and the logarithm of the
-// weights of what each token's heads attend.
-func (f *formula) run() (out [][]float64, picks [][]int, lse [][]float64) {
+// run returns the layer's outputs, and the entries that each token attends.
+func (f *formula) run() (out [][]float64, picks [][]int) {
 	kv := f.window(0)
 	var entries [][]float64
 	if f.entries != nil {
@@ -259,14 +256,14 @@ func (f *formula) run() (out [][]float64, picks [][]int, lse [][]float64) {
 		entries[i] = f.input("cache", e)
 	}
 	picks = f.choose()
-	out, lse = f.outputs(0, func(t int) [][]float64 {
+	out = f.outputs(0, func(t int) [][]float64 {
 		rows := slices.Clone(kv[max(t+1-f.cfg.Window, 0) : t+1])
 		for _, e := range picks[t] {
 			rows = append(rows, entries[e])
 		}
 		return rows
 	})
-	return out, picks, lse
+	return out, picks
 }
 
 // window returns the rows of the window, of tokens from a position on.
@@ -280,19 +277,17 @@ func (f *formula) window(first int) [][]float64 {
 	return kv
 }
 
-// outputs returns what tokens from a position on make of the rows that each attends, and the
-// logarithms of the weights of these.
-func (f *formula) outputs(first int, attended func(t int) [][]float64) (out, lse [][]float64) {
+// outputs returns what tokens from a position on make of the rows that each attends.
+func (f *formula) outputs(first int, attended func(t int) [][]float64) [][]float64 {
 	queries, sinks, wide := f.linear("wq_b", f.bottleneck()), f.tensor("attn_sink"), f.cfg.Heads/f.cfg.Groups*512
 	oa, zs := f.tensor("wo_a.weight"), [][]float64(nil)
 	for t, q := range queries {
 		rows := attended(t)
-		var o, z, sums []float64
+		var o, z []float64
 		for h, sink := range sinks {
 			x := f.norm(q[h*512:(h+1)*512], nil)
 			f.turn(x, first+t, 1)
-			x, sum := attend(x, rows, sink)
-			sums = append(sums, sum)
+			x = attend(x, rows, sink)
 			f.turn(x, first+t, -1)
 			o = append(o, x...)
 		}
@@ -302,7 +297,7 @@ func (f *formula) outputs(first int, attended func(t int) [][]float64) (out, lse
 				z = append(z, dot(oa[n*wide:(n+1)*wide], x))
 			}
 		}
-		zs, lse = append(zs, z), append(lse, sums)
+		zs = append(zs, z)
 	}
-	return f.linear("wo_b", zs), lse
+	return f.linear("wo_b", zs)
 }

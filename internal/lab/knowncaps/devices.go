@@ -39,6 +39,17 @@ func (d Device) Layout(m, n, k, subgroup int) []uint32 {
 	return words
 }
 
+// Rows returns what opkit.Facts.Rows does: 1, which only those ask for that hold operands so, for
+// the device's shapes.
+func (d Device) Rows(m, n, k, subgroup int) int {
+	for _, s := range d.Caps.CoopMat {
+		if subgroup == int(d.Caps.MinSubgroupSize) && int(s.M) == m && int(s.N) == n && int(s.K) == k {
+			return 1
+		}
+	}
+	return 0
+}
+
 // Features that most devices have, by groups that devices lack together.
 var (
 	storage  = []string{"storageBuffer16BitAccess", "storageBuffer8BitAccess"}

@@ -1,4 +1,4 @@
-// Package knowncaps has capabilities as drivers report them, for tests of how kernels
+// Package knowncaps has capabilities as drivers report them, for plans and tests of how kernels
 // are sized on devices that are not there.
 package knowncaps
 

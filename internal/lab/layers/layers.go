@@ -409,7 +409,7 @@ func (l layerInput) agreement(i int, got, want verify.Arrays) formula.Agreement 
 			}
 		}
 	}
-	return r.Compare(outs(got), picks(got), nil)
+	return r.Compare(outs(got), picks(got))
 }
 
 // agreement adds the criteria of a layer: of its outputs, and that nearly all picks are those of

@@ -54,7 +54,7 @@ type choice struct {
 // Errors: open's, those of the operations, but for vk.ErrMissingFeature, and inspect's.
 func Choose(open func() (*vk.Device, error),
 	inspect func(dev *vk.Device, k *vk.Kernel, to *Chosen) error) ([]Choice, error) {
-	return chooseOf(append(choices(model.FlashConfig()), choicesV41(model.FlashV41Config())...), open, inspect)
+	return chooseOf(append(choicesV4(model.FlashConfig()), choicesV41(model.FlashV41Config())...), open, inspect)
 }
 
 func chooseOf(choices []choice, open func() (*vk.Device, error),
@@ -98,61 +98,76 @@ func (x choice) choose(tokens int, open func() (*vk.Device, error),
 	return one, nil
 }
 
-func choices(c model.Config) []choice {
-	decode := []int{1, 32}
+// choicesV4 are those of a C4A layer of DeepSeek-V4, and the compressor of a C128A layer.
+func choicesV4(c model.Config) []choice {
+	list := append(attends("", c, 4, 1<<16), selection(c, "selection", indexer.SelectConfig{Logits: indexer.LogitsConfig{Format: c.Records.Keys()}}))
+	for _, x := range products(c) {
+		list = append(list, x.choice())
+	}
+	return append(list,
+		made("compressor c4a", cache.NewCompress, cache.CompressConfig{Compression: cache.C4Main, StatePage: 4, Page: 64, Save: true}),
+		made("compressor c128a", cache.NewCompress, cache.CompressConfig{Compression: cache.C128Main, StatePage: 8, Page: 2, Save: true}),
+		made("compressor keys", cache.NewCompress, cache.CompressConfig{Compression: cache.C4Index, StatePage: 4, Page: 64,
+			Keys: cache.IndexKeyFP8, Save: true}),
+		made("q and kv norms", projection.NewQKVNorm, projection.QKVNormConfig{Rank: c.QRank}),
+		made("q insert", projection.NewQInsert, projection.QInsertConfig{Page: 64}),
+		made("inverse rope", projection.NewInverseRope, projection.InverseRopeConfig{}),
+	)
+}
+
+// choicesV41 are those of DeepSeek-V4.1's layers that are not DeepSeek-V4's: records of 528 and 288
+// bytes, MXFP4 keys, candidates, and entries of one or two tokens.
+func choicesV41(c model.Config) []choice {
+	window, entries := c.Records.Record(model.StoreWindow), c.Records.Record(model.StoreEntries)
+	keys := indexer.LogitsConfig{Format: c.Records.Keys(), Block: c.CandidateBlock}
+	within := keys
+	within.Blocks = c.CandidateBlocks
+	return append(attends("v4.1 ", c, 1, 1<<17),
+		selection(c, "v4.1 selection", indexer.SelectConfig{Logits: keys}),
+		selection(c, "v4.1 selection and candidates", indexer.SelectConfig{Logits: keys, Candidates: c.CandidateBlocks}),
+		selection(c, "v4.1 selection of candidates", indexer.SelectConfig{Logits: within}),
+		made("v4.1 compressor, two tokens", cache.NewCompress, cache.CompressConfig{Compression: cache.C2Main, StatePage: 4, Page: 64,
+			Record: entries, Save: true}),
+		made("v4.1 compressor, one token", cache.NewCompress, cache.CompressConfig{Compression: cache.C1Main, Page: 64,
+			Record: entries, Save: true}),
+		made("v4.1 compressor keys", cache.NewCompress, cache.CompressConfig{Compression: cache.C2Index, Page: 64,
+			Keys: keys.Format, Save: true}),
+		made("v4.1 q insert", projection.NewQInsert, projection.QInsertConfig{Page: 64, Record: window, RotateOnly: c.PlainQueries}),
+	)
+}
+
+// made is an operation whose kernels are those that it is made with.
+func made[C, O any](op string, make func(*vk.Device, C) (O, error), c C) choice {
+	return choice{op, []int{1}, func(dev *vk.Device, _ int) error {
+		_, err := make(dev, c)
+		return err
+	}}
+}
+
+// attends are decode steps, and a prompt whose rows may be gathered, of as many entries.
+func attends(prefix string, c model.Config, ratio, entries int) []choice {
+	window, compressed := c.Records.Record(model.StoreWindow), c.Records.Record(model.StoreEntries)
 	pages := func(dev *vk.Device, tokens int) error {
-		op, err := attention.NewDecoder(dev, attention.DecoderConfig{Heads: c.Heads, WindowPage: 64, CompressedPage: 64, OnDemand: true})
+		op, err := attention.NewDecoder(dev, attention.DecoderConfig{Heads: c.Heads, WindowPage: 64, CompressedPage: 64,
+			WindowRecord: window, CompressedRecord: compressed, OnDemand: true})
 		if err != nil {
 			return err
 		}
 		return op.Prepare(tokens, c.Window, c.TopK)
 	}
-	list := []choice{
-		{"decode", append(decode, 128), pages},
-		{"prefill", []int{4096}, func(dev *vk.Device, tokens int) error {
+	return []choice{{prefix + "decode", []int{1, 32, 128}, pages},
+		{prefix + "prefill", []int{4096}, func(dev *vk.Device, tokens int) error {
 			if !attention.Gathers(dev, tokens, 1) {
 				return pages(dev, tokens)
 			}
 			op, err := attention.NewGathered(dev, attention.GatheredConfig{Heads: c.Heads, WindowPage: 64, CompressedPage: 64,
-				Rows: attention.RowConfig{Window: c.Window, Width: c.TopK, Ratio: 4, Windows: 1 << 16, Entries: 1 << 16}})
+				WindowRecord: window, CompressedRecord: compressed,
+				Rows: attention.RowConfig{Window: c.Window, Width: c.TopK, Ratio: ratio, Windows: 1 << 16, Entries: entries}})
 			if err != nil {
 				return err
 			}
 			return op.Prepare(tokens)
-		}},
-		selection(c, "selection", indexer.SelectConfig{Logits: indexer.LogitsConfig{Format: cache.IndexKeyFP8}}),
-	}
-	for _, x := range products(c) {
-		list = append(list, x.choice())
-	}
-	for _, x := range []struct {
-		op string
-		c  cache.CompressConfig
-	}{
-		{"compressor c4a", cache.CompressConfig{Compression: cache.C4Main, StatePage: 4, Page: 64}},
-		{"compressor c128a", cache.CompressConfig{Compression: cache.C128Main, StatePage: 8, Page: 2}},
-		{"compressor keys", cache.CompressConfig{Compression: cache.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyFP8}},
-	} {
-		list = append(list, choice{x.op, decode[:1], func(dev *vk.Device, _ int) error {
-			x.c.Save = true
-			_, err := cache.NewCompress(dev, x.c)
-			return err
-		}})
-	}
-	return append(list,
-		choice{"q and kv norms", decode[:1], func(dev *vk.Device, _ int) error {
-			_, err := projection.NewQKVNorm(dev, projection.QKVNormConfig{Rank: c.QRank})
-			return err
-		}},
-		choice{"q insert", decode[:1], func(dev *vk.Device, _ int) error {
-			_, err := projection.NewQInsert(dev, projection.QInsertConfig{Page: 64})
-			return err
-		}},
-		choice{"inverse rope", decode[:1], func(dev *vk.Device, _ int) error {
-			_, err := projection.NewInverseRope(dev, projection.InverseRopeConfig{})
-			return err
-		}},
-	)
+		}}}
 }
 
 // product is a linear layer with the tokens that it is chosen for.

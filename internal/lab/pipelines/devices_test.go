@@ -1,7 +1,10 @@
 package pipelines_test
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -10,10 +13,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/lab/pipelines"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/spirv"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -99,4 +105,165 @@ func checkChosen(t *testing.T, c *vk.Caps, k pipelines.Chosen) {
 	case subgroup > 0 && c.MaxWorkgroupSubgroups > 0 && all/subgroup > c.MaxWorkgroupSubgroups:
 		wrong("too many subgroups")
 	}
+}
+
+// TestLimits makes all operations by each profile for devices of few invocations and little shared
+// memory, on which a profile's first choices do not fit: another always does. None is compiled.
+func TestLimits(t *testing.T) {
+	for _, limits := range [][2]uint32{{128, 16}, {128, 32}, {256, 16}, {256, 32}, {512, 32}, {512, 48}, {1024, 16}, {1024, 32}} {
+		caps := knowncaps.Least()
+		caps.MaxStorageBuffers, caps.MaxStorageBufferRange = 16, 1<<30
+		caps.MaxWorkgroupInvocations, caps.SharedMemory = limits[0], limits[1]<<10
+		caps.MaxWorkgroupSize = [3]uint32{limits[0], limits[0], 64}
+		for _, profile := range tuning.Names() {
+			t.Run(fmt.Sprintf("%s, %d invocations, %d KiB", profile, limits[0], limits[1]), func(t *testing.T) {
+				d := knowncaps.Device{Name: profile, Type: vk.TypeOther, Caps: caps}
+				dev, err := testkit.AdapterAs(t, d).Open(vk.DeviceOptions{Profile: profile})
+				require.NoError(t, err)
+				defer dev.Close()
+				require.NoError(t, pipelines.Make(dev, func(op, variant string, err error) {
+					assert.ErrorIs(t, err, vk.ErrMissingFeature, "%s, variant %s", op, variant)
+					if m := new(vk.MissingError); errors.As(err, &m) {
+						assert.NotContains(t, m.What, "kernel ", "%s, variant %s: %v", op, variant, err)
+					}
+				}))
+				for _, k := range dev.Kernels() {
+					checkChosen(t, &caps, pipelines.Chosen{Kernel: k.Name(), Constants: k.Constants(), Subgroup: k.SubgroupSize()})
+				}
+			})
+		}
+	}
+}
+
+// known are the devices of knowncaps that drivers make without their GPU, by the names of gateName.
+var known = map[string]string{
+	"radv-navi10": "RDNA1", "radv-navi21": "RDNA2", "radv-navi31": "RDNA3", "radv-strix_halo": "RDNA3.5", "radv-gfx1201": "RDNA4",
+	"anv-tgl-gt2": "Xe-LP", "anv-dg2": "Arc A", "anv-lnl": "Lunar Lake", "anv-bmg-g21": "Arc B",
+	"anv-mtl": "Meteor Lake", "anv-ptl": "Panther Lake",
+}
+
+// TestKnownCaps holds what knowncaps says of a device against what its driver reports, with
+// VKMLA_TEST_COMPILE_ONLY=1.
+func TestKnownCaps(t *testing.T) {
+	if os.Getenv("VKMLA_TEST_COMPILE_ONLY") != "1" {
+		t.Skip("wants a driver that only compiles")
+	}
+	in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vkmla tests"})
+	require.NoError(t, err)
+	defer in.Close()
+	a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
+	require.NoError(t, err)
+	name := known[gateName(a)]
+	all := append(knowncaps.Owned(), knowncaps.Devices()...)
+	i := slices.IndexFunc(all, func(d knowncaps.Device) bool { return d.Name == name })
+	if i < 0 {
+		t.Skipf("%s is no device of knowncaps", a.Name)
+	}
+	want, got := all[i].Caps, &a.Caps
+	assert.Equal(t, all[i].Type, a.Type)
+	assert.Equal(t, all[i].Driver, a.Driver)
+	p, _ := tuning.For(&vk.Adapter{Type: all[i].Type, Caps: want})
+	own, _ := tuning.For(a)
+	assert.Equal(t, p.Name, own.Name, "profile")
+	for what, x := range map[string][2]any{
+		"shared memory":          {want.SharedMemory, got.SharedMemory},
+		"least subgroup":         {want.MinSubgroupSize, got.MinSubgroupSize},
+		"largest subgroup":       {want.MaxSubgroupSize, got.MaxSubgroupSize},
+		"subgroup":               {want.SubgroupSize, got.SubgroupSize},
+		"subgroups of workgroup": {want.MaxWorkgroupSubgroups, got.MaxWorkgroupSubgroups},
+		"push constants":         {want.MaxPushConstants, got.MaxPushConstants},
+		"storage buffer":         {want.MaxStorageBufferRange, got.MaxStorageBufferRange},
+		"buffer":                 {want.MaxBuffer, got.MaxBuffer},
+		"invocations":            {want.MaxWorkgroupInvocations, got.MaxWorkgroupInvocations},
+		"workgroup":              {want.MaxWorkgroupSize, got.MaxWorkgroupSize},
+		"workgroups":             {want.MaxWorkgroupCount, got.MaxWorkgroupCount},
+		"alignment":              {want.StorageAlignment, got.StorageAlignment},
+		"clock":                  {float32(want.TimestampPeriod), float32(got.TimestampPeriod)},
+		"units by":               {want.ComputeUnitsBy, got.ComputeUnitsBy},
+	} {
+		assert.Equal(t, x[0], x[1], what)
+	}
+	assert.LessOrEqual(t, want.MaxAllocation, got.MaxAllocation) // ANV's is the device's memory
+	assert.Equal(t, want.ComputeUnits, got.ComputeUnits, "units")
+	if all[i].Driver == vk.DriverANV {
+		assert.Equal(t, [2]uint32{want.VendorID, want.DeviceID}, [2]uint32{got.VendorID, got.DeviceID})
+	}
+	for f := range want.Features {
+		assert.True(t, got.Features[f], "%s is not there", f)
+	}
+	for f, there := range got.Features {
+		others := []string{"deviceFault", "pipelineExecutableInfo", "exportMemory", "importMemory", "importHostMemory", "exportTimeline",
+			"importTimeline"} // which choose no kernel
+		assert.True(t, !there || want.Features[f] || slices.Contains(others, f), "%s is there", f)
+	}
+	for _, s := range want.CoopMat {
+		assert.Contains(t, got.CoopMat, s)
+	}
+}
+
+// What is said to run is what operations choose: no matrices where the profile avoids them, and no
+// build that failed when it was timed.
+func TestRuns(t *testing.T) {
+	matrices := func(d describe.Device) (list []string) {
+		for name, o := range d.Ops {
+			if strings.Contains(o.Runs, "cm") {
+				list = append(list, name)
+			}
+			require.Equal(t, o.Runs, o.Can[0], name)
+		}
+		slices.Sort(list)
+		return list
+	}
+	for _, d := range knowncaps.Owned() {
+		a := testkit.AdapterAs(t, d)
+		p, _ := tuning.For(a)
+		said := describe.Of(a, "")
+		want := d.Caps.Features["cooperativeMatrix"] && !p.Device.AvoidMatrices
+		assert.Equal(t, want, len(matrices(said)) > 0, "%s: %v", d.Name, matrices(said))
+		assert.Equal(t, d.Caps.Features["cooperativeMatrix"], slices.Contains(said.Ops["linear"].Can, "cm"), d.Name)
+		assert.Positive(t, said.Limits.ComputeUnits, d.Name)
+		assert.NotContains(t, said.Limits.ComputeUnitsBy, "assumed", d.Name)
+	}
+	recordedRuns(t)
+	ada := knowncaps.Owned()[1]
+	a := testkit.AdapterAs(t, ada)
+	t.Cleanup(func() { tuning.Choose(a, nil) })
+	all := matrices(describe.Of(a, "generic"))
+	for _, op := range verify.All() {
+		if slices.ContainsFunc(op.Variants, tuning.Matrices) {
+			assert.Contains(t, all, op.Name)
+		}
+	}
+	failed := tuning.Timed{Microseconds: map[string]float64{"base": 1}, Failed: map[string]string{"cm": "crashed", "cmb": "crashed"}}
+	c := tuning.Choice{Timed: map[string]tuning.Timed{}}
+	for _, family := range tuning.Families {
+		c.Timed[family] = failed
+	}
+	tuning.Choose(a, &c)
+	assert.Empty(t, matrices(describe.Of(a, "generic")), "builds that failed are said to run")
+}
+
+// recordedRuns holds which variant of every operation the devices that people own run, operations
+// with the same devices together.
+func recordedRuns(t *testing.T) {
+	t.Helper()
+	runs := map[string][]string{} // operations by what runs where
+	for _, op := range verify.All() {
+		devices := map[string][]string{}
+		for _, d := range knowncaps.Owned() {
+			v := describe.Of(testkit.AdapterAs(t, d), "").Ops[op.Name].Runs
+			require.NotEmpty(t, v, "%s runs nothing of %s", d.Name, op.Name)
+			devices[v] = append(devices[v], d.Name)
+		}
+		var lines strings.Builder
+		for _, v := range slices.Sorted(maps.Keys(devices)) {
+			fmt.Fprintf(&lines, "    %s\n        %s\n", v, strings.Join(devices[v], "; "))
+		}
+		runs[lines.String()] = append(runs[lines.String()], op.Name)
+	}
+	var text strings.Builder
+	for _, lines := range slices.SortedFunc(maps.Keys(runs), func(a, b string) int { return cmp.Compare(runs[a][0], runs[b][0]) }) {
+		fmt.Fprintf(&text, "%s\n%s", strings.Join(runs[lines], "\n"), lines)
+	}
+	recorded(t, "runs.txt", text.String())
 }

@@ -2,6 +2,7 @@ package pipelines_test
 
 import (
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -9,7 +10,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/lab/pipelines"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -96,4 +105,149 @@ func TestHot(t *testing.T) {
 	}
 	assert.True(t, strings.HasPrefix((pipelines.Row{Kernel: "a", Constants: []uint32{1, 2}}).String(), "a(1, 2)"),
 		"name of a row")
+}
+
+// A device that takes subnormals of binary16 for zeros gets builds without such numbers, and a
+// build with them that is asked for by name is refused. One that promises to keep them, or is
+// found to, gets the best.
+func TestFlushedSubnormals(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		promises, has bool
+	}{{"promises subnormals", true, false}, {"has subnormals", false, true}, {"flushes subnormals", false, false}} {
+		t.Run(c.name, func(t *testing.T) {
+			all := knowncaps.Devices()
+			d := all[slices.IndexFunc(all, func(d knowncaps.Device) bool { return d.Name == "Turing" })]
+			d.Name = c.name
+			if !c.promises {
+				delete(d.Caps.Features, "shaderDenormPreserveFloat16")
+			}
+			dev := testkit.As(t, d)
+			dev.Adapter().Facts.(*opkit.Facts).Flushes = !c.has
+			for op, build := range map[string]func(variant string) (string, error){
+				"linear": func(v string) (string, error) {
+					o, err := projection.NewLinear(dev, projection.LinearConfig{N: 256, K: 256, Weights: projection.FormatFP8F32,
+						Out: tensor.BF16, Variant: v, OnDemand: true})
+					if err != nil {
+						return "", err
+					}
+					return o.Variant(), nil
+				},
+				"decode": func(v string) (string, error) {
+					o, err := attention.NewDecoder(dev, attention.DecoderConfig{Heads: 64, WindowPage: 64, Variant: v, OnDemand: true})
+					if err != nil {
+						return "", err
+					}
+					return o.Variant(), nil
+				},
+				"prefill": func(v string) (string, error) {
+					o, err := attention.NewPrefill(dev, attention.PrefillConfig{Heads: 64, Variant: v})
+					if err != nil {
+						return "", err
+					}
+					return o.Variant(), nil
+				},
+				"logits": func(v string) (string, error) {
+					o, err := indexer.NewLogits(dev, indexer.LogitsConfig{Heads: 64, Format: cache.IndexKeyFP8, Page: 64, Variant: v})
+					if err != nil {
+						return "", err
+					}
+					return o.Variant(), nil
+				},
+			} {
+				best, err := build("")
+				require.NoError(t, err, op)
+				_, forced := build(opkit.CM)
+				if c.promises || c.has {
+					assert.Equal(t, opkit.CM, best, op)
+					assert.NoError(t, forced, op)
+				} else {
+					assert.Contains(t, []string{opkit.Base, opkit.DA}, best, op)
+					assert.ErrorIs(t, forced, vk.ErrMissingFeature, op)
+				}
+			}
+		})
+	}
+}
+
+// TestNoWorse holds what the driver's compiler makes of the kernels that V4-Flash and V4.1-Flash
+// launch against what is recorded for the GPU: no more spills, no lower occupancy, no more clocks
+// by the compiler. It wants RADV or ANV with VKMLA_TEST_COMPILE_ONLY=1. Other versions make
+// something else: the file says of which it is.
+func TestNoWorse(t *testing.T) {
+	if os.Getenv("VKMLA_TEST_COMPILE_ONLY") != "1" {
+		t.Skip("wants a driver that only compiles")
+	}
+	in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vkmla tests"})
+	require.NoError(t, err)
+	defer in.Close()
+	a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
+	require.NoError(t, err)
+	gpu := gateName(a)
+	if gpu == "" {
+		t.Skipf("%s is neither RADV's nor ANV's", a.Name)
+	}
+	list, err := pipelines.Inspect(a, "", false)
+	require.NoError(t, err)
+	now := pipelines.GateTable(list)
+	assert.Greater(t, strings.Count(now, "\n"), 20, "kernels")
+
+	path := filepath.Join("testdata", gpu+".txt")
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(a.DriverInfo+"\n"+now), 0o644))
+		return
+	}
+	text, err := os.ReadFile(path)
+	if os.IsNotExist(err) {
+		t.Skipf("nothing is recorded of %s", gpu)
+	}
+	require.NoError(t, err)
+	version, recorded, _ := strings.Cut(string(text), "\n")
+	worse, err := pipelines.Worse(recorded, now)
+	require.NoError(t, err)
+	if version != a.DriverInfo {
+		t.Logf("recorded of %s, this is %s: %d kernels would be worse", version, a.DriverInfo, len(worse))
+		return
+	}
+	assert.Empty(t, worse, "if this is meant, run the test with -update")
+	t.Logf("%s: %d kernels no worse than recorded", gpu, strings.Count(now, "\n"))
+}
+
+// gateName names what is recorded of a GPU: its driver, and what that calls it in parentheses, as
+// radv-navi31 or anv-lnl. It is empty for other drivers.
+func gateName(a *vk.Adapter) string {
+	driver := map[vk.DriverID]string{vk.DriverRADV: "radv", vk.DriverANV: "anv"}[a.Driver]
+	words := strings.Fields(strings.ToLower(strings.Trim(a.Name[strings.LastIndex(a.Name, "(")+1:], ")")))
+	if driver == "" || len(words) == 0 {
+		return ""
+	}
+	if words[0] == driver {
+		words = words[1:]
+	}
+	return strings.Join(append([]string{driver}, words...), "-")
+}
+
+// The gate sees each way to be worse, and lets what is better pass.
+func TestWorse(t *testing.T) {
+	const was = "a(1,2): spills 0, occupancy 8, clocks 1000\nb(): spills 0, occupancy 4, clocks 200\nc(): spills 11, occupancy -1, clocks 9\n"
+	for now, want := range map[string]string{
+		was: "",
+		"a(1,2): spills 0, occupancy 10, clocks 900\n":  "",
+		"a(1,2): spills 0, occupancy 8, clocks 1015\n":  "",
+		"a(1,2): spills 3, occupancy 8, clocks 1000\n":  "a(1,2) spills 3 registers, recorded 0",
+		"a(1,2): spills 0, occupancy 7, clocks 1000\n":  "a(1,2): occupancy 7, recorded 8",
+		"a(1,2): spills 0, occupancy 8, clocks 1030\n":  "a(1,2): 1030 clocks, recorded 1000",
+		"c(): spills 11, occupancy -1, clocks 9\n":      "",
+		"c(): spills 12, occupancy -1, clocks 9\n":      "c() spills 12 registers, recorded 11",
+		"a(1,3): spills 0, occupancy 8, clocks 1000\n":  "a(1,3) is not recorded",
+		"b(): spills 0, occupancy 4, clocks 204.0001\n": "b(): 204 clocks, recorded 200",
+	} {
+		got, err := pipelines.Worse(was, now)
+		require.NoError(t, err)
+		assert.Equal(t, want, strings.Join(got, "; "), now)
+	}
+	for _, line := range []string{"nonsense\n", "d(): spills 0, occupancy 8, clocks x\n", "d(): spills 0, occupancy 8, clocks 9, modelled 8\n"} {
+		_, err := pipelines.Worse(line, was)
+		assert.Error(t, err, line)
+	}
 }

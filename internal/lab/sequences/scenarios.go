@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vkmla/vkmla/cache"
+	probe "github.com/vkmla/vkmla/internal/probe/engine"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -162,7 +163,7 @@ func (p *player) smallest(n int) (*engine, error) {
 		}
 		s, err := e.Open()
 		if err == nil {
-			err = errors.Join(s.Advance(p.ctx, n), s.Close())
+			err = errors.Join(probe.Advance(p.ctx, s, n), s.Close())
 		}
 		if err == nil {
 			return e, nil
@@ -214,7 +215,8 @@ func shortRecordings(p *player) {
 		budget time.Duration // of a submission; below 0: a step is one
 	}{{false, -1}, {true, -1}, {true, 1}} {
 		p.at(func() {
-			p.in(pipeline.EngineOptions{SubmitBudget: c.budget, MaxSessions: 2, MaxStep: 64}, func(p *player) {
+			p.in(pipeline.EngineOptions{MaxSessions: 2, MaxStep: 64}, func(p *player) {
+				probe.SetBudget(p.e.Engine, c.budget)
 				if c.short {
 					y := p.open(p.script(50))
 					p.takeEach(y, sizes...)

@@ -162,7 +162,7 @@ func (l *Lab) agrees(ctx context.Context, e *pipeline.Engine, m *fakemodel.Model
 		return l.agreesInOrder(m, cfg, states, got)
 	}
 	for i, g := range got {
-		a := formula.Run(cfg, i, m.Values, nil, states).Compare(g.Out, g.TopK, nil)
+		a := formula.Run(cfg, i, m.Values, nil, states).Compare(g.Out, g.TopK)
 		l.o.Log("layer %d: %+v", i, a)
 		if !(a.Diff < formulaWithin && a.Worst < tokenWithin) || a.Short > 0 || 10*a.Missed > a.Picks || 4*a.Same < a.Tokens {
 			return fmt.Errorf("layer %d (%s) is not its formula: %+v", i, cfg.Layers[i].Name, a)

@@ -233,11 +233,16 @@ func (l *Lab) upTo(lengths ...int) []int {
 
 // engine makes an engine; scenarios set what matters to them.
 func (l *Lab) engine(ctx context.Context, o pipeline.EngineOptions) (*engine, error) {
+	return l.paged(ctx, nil, o)
+}
+
+// paged makes an engine with slots of a page by the names of pools; nil: the model's.
+func (l *Lab) paged(ctx context.Context, pages map[string]int, o pipeline.EngineOptions) (*engine, error) {
 	o.KeepTopK, o.Variant, o.QuantiseActivations = true, l.o.Variant, l.o.Quantise
 	if o.Records = models[l.o.Model].records; o.MaxTokens == 0 {
 		o.MaxTokens = l.tokens()
 	}
-	e, err := pipeline.NewEngine(ctx, l.dev, l.cfg, l.layers, o)
+	e, err := pipeline.NewEngine(ctx, l.dev, fakemodel.Paged(l.cfg, pages), l.layers, o)
 	return &engine{e, o}, err
 }
 

@@ -129,12 +129,12 @@ func (x *walk) newPlaces() []*place {
 	o := pipeline.EngineOptions{MaxTokens: min(300, x.tokens()), MaxSessions: 9, MaxStep: max(4, x.cfg.DraftBlock), CacheBytes: 1 << 20,
 		MaxCacheBytes: 4 << 20, Rewind: 9, Invariant: true}
 	second, third := o, o
-	second.MaxStep, second.Rewind, second.LayerByLayer, second.Pages, second.MaxSessions = max(3, x.cfg.DraftBlock), 130, true, x.o.Pages, 6
+	second.MaxStep, second.Rewind, second.LayerByLayer, second.MaxSessions = max(3, x.cfg.DraftBlock), 130, true, 6
 	third.Invariant, third.Rewind = false, 20
 	if x.o.Long {
 		o.MaxStep, second.MaxStep, third.MaxStep = 256, 70, 128
 	}
-	return []*place{{o: o}, {o: second}, {o: third}}
+	return []*place{{o: o}, {o: second, pages: x.o.Pages}, {o: third}}
 }
 
 // fail ends the walk.
@@ -157,7 +157,8 @@ func (x *walk) count(what string) {
 
 // place is an engine and its sessions.
 type place struct {
-	o pipeline.EngineOptions
+	o     pipeline.EngineOptions
+	pages map[string]int // slots of a page by the names of pools
 
 	use     sync.RWMutex // held by those who use the engine, for writing by who replaces it
 	closing atomic.Bool  // vk.ErrClosed is no surprise
@@ -168,7 +169,7 @@ type place struct {
 }
 
 func (p *place) open(x *walk) (err error) {
-	p.e, err = x.engine(context.Background(), p.o)
+	p.e, err = x.paged(context.Background(), p.pages, p.o)
 	return err
 }
 

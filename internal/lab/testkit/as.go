@@ -2,7 +2,6 @@ package testkit
 
 import (
 	"maps"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -35,14 +34,7 @@ func AdapterAs(t testing.TB, other knowncaps.Device) *vk.Adapter {
 	t.Helper()
 	a := *Device(t).Adapter()
 	fake(&a, other)
-	a.Facts = &opkit.Facts{Layout: other.Layout, Rows: func(m, n, k, subgroup int) int {
-		if subgroup == int(other.Caps.MinSubgroupSize) && slices.ContainsFunc(other.Caps.CoopMat, func(s vk.CoopMatShape) bool {
-			return int(s.M) == m && int(s.N) == n && int(s.K) == k
-		}) {
-			return 1 // which only those ask for that hold them so
-		}
-		return 0
-	}}
+	a.Facts = &opkit.Facts{Layout: other.Layout, Rows: other.Rows}
 	return &a
 }
 

@@ -23,7 +23,7 @@ var recordShapes = []cache.Layout{
 	{Page: 3, Stride: 3*528 + 16, Record: cache.RecordFP8}, {Page: 5, Stride: 5*288 + 32, Record: cache.RecordFP4},
 }
 
-// layoutParams returns the parameters from which inputPool knows a layout.
+// layoutParams returns the parameters from which a case's layout is known.
 func layoutParams(l cache.Layout) map[string]any {
 	p := map[string]any{"block_size": l.Page, "block_stride_bytes": l.Stride}
 	if l.Record != cache.RecordV4 {
@@ -167,13 +167,6 @@ func permutation(rng *rand.Rand, n, pages int) []int32 {
 		ids[i] = int32(p)
 	}
 	return ids
-}
-
-// inputPool reads a cache's pages and their layout: parameters block_size and record, and
-// the stride from the shape of the named input.
-func inputPool(in *vectors.Input, name string) (Array, cache.Layout) {
-	pool := in.Array(name, vectors.U8, -1, -1)
-	return pool, cache.Layout{Page: in.Int("block_size"), Stride: pool.Dim(1), Record: recordOf(in, "record")}
 }
 
 // recordOf returns the record that a parameter names by number; recorded cases of V4 name none.

@@ -44,15 +44,15 @@ func (c *Comparison) insertedRows(name string, x qInsertInput, recorded bool, go
 		return c.Exact(name, got, want)
 	}
 	var entries []cache.CompressedEntry
-	kv, positions, table := x.kv.U16(), x.positions.I32(), x.table.F32()
-	for i, slot := range x.slots.I64() {
+	kv, positions, table := x.KV.U16(), x.Positions.I32(), x.Table.F32()
+	for i, slot := range x.Slots.I64() {
 		if slot >= 0 {
 			e := turned(kv[i*cache.D:(i+1)*cache.D], turnedRow(table, positions[i]))
 			e.Token, e.Slot = i, slot
 			entries = append(entries, e)
 		}
 	}
-	return c.BoundaryKV(name, got, want, entries, x.layout)
+	return c.BoundaryKV(name, got, want, entries, x.layout())
 }
 
 // queryCodes compares the codes that a case of fused_indexer_q_rope_quant gives; scales,
@@ -63,10 +63,10 @@ func (c *Comparison) queryCodes(name string, x queryInput, recorded bool, got, w
 	}
 	c.class = ClassBoundary
 	var entries []cache.CompressedEntry
-	q, positions, table := x.q.U16(), x.positions.I32(), floats(x.table)
-	for i := range x.tokens * x.heads {
-		e := turned(q[i*indexer.D:(i+1)*indexer.D], turnedRow(table, positions[i/x.heads]))
-		e.Token, e.Slot = i/x.heads, int64(i)
+	q, positions, table := x.Q.U16(), x.Positions.I32(), floats(x.Table)
+	for i := range x.T * x.H {
+		e := turned(q[i*indexer.D:(i+1)*indexer.D], turnedRow(table, positions[i/x.H]))
+		e.Token, e.Slot = i/x.H, int64(i)
 		entries = append(entries, e)
 	}
 	size := int64(x.cfg.Format.RowBytes())

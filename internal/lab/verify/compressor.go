@@ -22,22 +22,13 @@ func compressorOp(name string, format cache.IndexKeyFormat, kinds []cache.Compre
 		}
 		return all
 	}}
-	op.Ref = func(c Case) (Arrays, error) {
-		s, err := readCompressor(c, format)
-		if err != nil {
-			return nil, err
-		}
-		return s.reference()
-	}
-	op.Bind = func(b Build, c Case) (Bound, error) {
-		s, err := readCompressor(c, format)
-		if err != nil {
-			return Bound{}, err
-		}
-		return s.bind(b)
-	}
+	read := readAs(readCompressor, format)
+	op.Ref, op.Bind = refBy(read, compressorInput.reference), bindBy(read, func(b Build, s compressorInput) (Bound, error) { return s.bind(b) })
+	op.Compare = compareBy(ClassBoundary, read, func(cmp *Comparison, _ Case, s compressorInput, got, want Arrays) {
+		s.compare(cmp, got, want)
+	})
 	op.After = func(c Case, _ string, got Arrays) (Arrays, error) {
-		s, err := readCompressor(c, format)
+		s, err := read(c)
 		if err != nil {
 			return nil, err
 		}
@@ -50,14 +41,6 @@ func compressorOp(name string, format cache.IndexKeyFormat, kinds []cache.Compre
 			results["latent"], err = s.latents(got["latent"])
 		}
 		return results, err
-	}
-	op.Compare = func(c Case, got, want Arrays) Result {
-		cmp := NewComparison(ClassBoundary)
-		s, err := readCompressor(c, format)
-		if err != nil {
-			return cmp.Fail("%v", err).Result()
-		}
-		return s.compare(cmp, got, want).Result()
 	}
 	return op
 }
@@ -273,14 +256,15 @@ func (s compressorInput) bind(b Build) (Bound, error) {
 			args.KvScore = saves.KvScore
 			args.State = cache.StateCache{}
 			args.StateTable, args.StateSlots, args.TokenToReq = tensor.Tensor{}, tensor.Tensor{}, tensor.Tensor{}
-			return Launch{Out: out, Record: compressing}
+			return Launch{Out: out, Args: &args, Record: compressing}
 		}
 		if s.one {
 			args.KvScore, args.Ape = saves.KvScore, saves.Ape
-			return Launch{Out: out, Record: compressing}
+			return Launch{Out: out, Args: &args, Record: compressing}
 		}
 		return Launch{
 			Out:   out,
+			Args:  &args,
 			Parts: []Part{{"save", saving}, {"compress", compressing}},
 			Record: func(rec *vk.Recorder) error {
 				if err := saving(rec); err != nil {

@@ -16,12 +16,13 @@ import (
 // more they multiply longer than they wait for their weights.
 const FloorTokens = 128
 
-// WeightFormats are the formats that products and layers are timed with. The projections of
-// the compressors and the indexer's weights of heads are bf16 in all of them, as in released
-// checkpoints.
+// WeightFormats are the formats that products are timed with, and the first three those of layers.
+// The projections of the compressors and the indexer's weights of heads are bf16 in all of them, as
+// in released checkpoints.
 var WeightFormats = []string{"bf16", "fp8", "nvfp4", "q8_0", "q4_k"}
 
-var timedFormats = map[string]projection.Format{
+// TimedFormats are the WeightFormats by their names.
+var TimedFormats = map[string]projection.Format{
 	"bf16": projection.FormatBF16, "fp8": projection.FormatFP8, "nvfp4": projection.FormatNVFP4, "q8_0": projection.FormatQ8_0,
 	"q4_k": projection.FormatQ4K,
 }
@@ -34,6 +35,9 @@ func linearSizes(o SizeOptions) (all []Size) {
 	}
 	for _, p := range o.Products {
 		for _, w := range weights {
+			if block := TimedFormats[w].BlockValues(); block > 0 && p.K%block != 0 {
+				continue // rows of a small model are shorter than a block
+			}
 			for _, t := range o.pick(o.Batches, []int{1, 4, 16, 4096}, []int{1, 5}) {
 				if t > 64 && w == "nvfp4" && o.Batches == nil {
 					continue
@@ -47,14 +51,14 @@ func linearSizes(o SizeOptions) (all []Size) {
 
 func (p Product) size(weights string, t int) Size {
 	rows := p.N * p.Groups
-	is := timedFormats[weights].Shapes(rows, p.K)
+	is := TimedFormats[weights].Shapes(rows, p.K)
 	bytes := int(is.Data.Bytes() + is.Scale.Bytes())
 	return Size{
 		Name:    fmt.Sprintf("matrix=%s/model=%s/weights=%s/tokens=%d", p.Matrix, p.Model, weights, t),
 		Work:    Work{float64(bytes + 2*t*(p.Groups*p.K+rows)), 2 * float64(t) * float64(rows) * float64(p.K)},
 		Touched: bytes, Floor: t <= FloorTokens,
 		Make: func(rng *rand.Rand) Case {
-			f := timedFormats[weights]
+			f := TimedFormats[weights]
 			c := Case{Params: map[string]any{"tokens": t, "groups": p.Groups, "n": p.N, "k": p.K, "weights": int(f)},
 				In: Arrays{"x": manyBF16(rng, 1, t, p.Groups, p.K)}}
 			largeWeights(rng, c.In, f, rows, p.K)

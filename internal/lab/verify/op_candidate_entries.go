@@ -14,7 +14,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "candidate_entries", Class: ClassExact, Variants: indexer.CandidateEntriesVariants,
-		Random: randomEntries, Ref: refBy(readEntries, refEntries), Bind: bindBy(readEntries, bindEntries),
+		Random: randomEntries, Ref: refBy(fields, refEntries), Bind: bindBy(fields, bindEntries),
 		Compare: func(c Case, got, want Arrays) Result {
 			names := []string{"topk_indices"}
 			if c.Input().IntOr("block_size", 0) > 0 {
@@ -69,53 +69,47 @@ func randomEntries(seed uint64) []Case {
 }
 
 type entriesInput struct {
-	picks, blocks, lens, req, table Array
-	tokens, k, page, block          int
-}
+	Picks  Array `in:"topk_indices i32 T K"`
+	Blocks Array `in:"blocks i32 T Width"`
+	Block  int   `in:"block=8"`
+	Page   int   `in:"block_size=0"` // 0: without slots
+	Lens   Array `in:"lengths? i32 T"`
+	Req    Array `in:"token_to_req? i32 T"`
+	Table  Array `in:"block_table? i32 R W"`
 
-func readEntries(c Case) (x entriesInput, err error) {
-	in := c.Input()
-	x.picks = in.Array("topk_indices", vectors.I32, -1, -1)
-	x.tokens, x.k = x.picks.Dim(0), x.picks.Dim(1)
-	x.blocks = in.Array("blocks", vectors.I32, x.tokens, -1)
-	x.block = in.IntOr("block", candidateBlock)
-	if x.page = in.IntOr("block_size", 0); x.page > 0 {
-		x.lens, x.req = in.Array("lengths", vectors.I32, x.tokens), in.Array("token_to_req", vectors.I32, x.tokens)
-		x.table = in.Array("block_table", vectors.I32, -1, -1)
-	}
-	return x, in.Err()
+	T, K, Width, R, W int
 }
 
 func refEntries(x entriesInput) (Arrays, error) {
-	entries := indexer.CandidateEntriesRef(x.picks.I32(), x.k, x.blocks.I32(), x.blocks.Dim(1), x.block)
-	want := Arrays{"topk_indices": vectors.FromI32(entries, x.tokens, x.k)}
-	if x.page == 0 {
+	entries := indexer.CandidateEntriesRef(x.Picks.I32(), x.K, x.Blocks.I32(), x.Width, x.Block)
+	want := Arrays{"topk_indices": vectors.FromI32(entries, x.T, x.K)}
+	if x.Page == 0 {
 		return want, nil
 	}
-	slots, lens := make([]int32, len(entries)), x.lens.I32()
-	table, req := attention.Table{Blocks: x.table.I32(), R: x.table.Dim(0), W: x.table.Dim(1), Page: x.page}, x.req.I32()
+	slots, lens := make([]int32, len(entries)), x.Lens.I32()
+	table, req := attention.Table{Blocks: x.Table.I32(), R: x.R, W: x.W, Page: x.Page}, x.Req.I32()
 	for i, e := range entries {
 		slots[i] = -1
-		if r := req[i/x.k]; e >= 0 && r >= 0 && int(r) < table.R {
+		if r := req[i/x.K]; e >= 0 && r >= 0 && int(r) < table.R {
 			slots[i] = table.Slot(r, int(e))
 		}
 	}
 	for t, l := range lens {
-		lens[t] = min(max(l, 0), int32(x.k), int32(x.blocks.Dim(1)*x.block))
+		lens[t] = min(max(l, 0), int32(x.K), int32(x.Width*x.Block))
 	}
-	want["global_indices"], want["lens"] = vectors.FromI32(slots, x.tokens, x.k), vectors.FromI32(lens, x.tokens)
+	want["global_indices"], want["lens"] = vectors.FromI32(slots, x.T, x.K), vectors.FromI32(lens, x.T)
 	return want, nil
 }
 
 func bindEntries(b Build, x entriesInput) (Bound, error) {
-	op, err := indexer.NewCandidateEntries(b.Dev, indexer.CandidateEntriesConfig{Block: x.block, SlotPage: x.page, Variant: b.Variant})
+	op, err := indexer.NewCandidateEntries(b.Dev, indexer.CandidateEntriesConfig{Block: x.Block, SlotPage: x.Page, Variant: b.Variant})
 	return bound(op, err, func(r *Rig) Launch {
-		a := indexer.CandidateEntriesArgs{Picks: r.In(x.picks, tensor.I32), Blocks: r.In(x.blocks, tensor.I32)}
-		out := map[string]tensor.Tensor{"topk_indices": a.Picks}
-		if x.page > 0 {
-			a.TokenToReq, a.Lens = r.In(x.req, tensor.I32), r.In(x.lens, tensor.I32)
-			a.Slots = indexer.PickSlots{BlockTable: r.In(x.table, tensor.I32),
-				Slots: r.Out(tensor.I32, x.tokens, x.k), Lens: r.Out(tensor.I32, x.tokens)}
+		a := indexer.CandidateEntriesArgs{Picks: r.In(x.Picks, tensor.I32), Blocks: r.In(x.Blocks, tensor.I32),
+			TokenToReq: r.In(x.Req, tensor.I32), Lens: r.In(x.Lens, tensor.I32)}
+		out := outs{"topk_indices": a.Picks}
+		if x.Page > 0 {
+			a.Slots = indexer.PickSlots{BlockTable: r.In(x.Table, tensor.I32),
+				Slots: r.Out(tensor.I32, x.T, x.K), Lens: r.Out(tensor.I32, x.T)}
 			out["global_indices"], out["lens"] = a.Slots.Slots, a.Slots.Lens
 		}
 		return launch(op, a, out)

@@ -12,7 +12,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "dequantize_and_gather_k_cache", Class: ClassExact, Variants: cache.GatherVariants,
-		Random: randomGather, Ref: refGather, Bind: bindGather, Compare: exactly("out_after"),
+		Random: randomGather, Ref: refBy(readGather, refGather), Bind: bindBy(readGather, bindGather), Compare: exactly("out_after"),
 		Timing: Timing{Suite: "memory", Sizes: gatherSizes},
 	})
 }
@@ -112,50 +112,48 @@ func gatherHostBugs(seed uint64) Case {
 	}
 }
 
-// gatherInput reads a case. A recorded case without out_before has every row of
-// out_after written.
-func gatherInput(c Case) (a struct{ pool, seq, gather, table, out Array }, l cache.Layout, offset int, err error) {
-	in := c.Input()
-	a.pool, l = inputPool(in, "cache")
-	a.seq = in.Array("seq_lens", vectors.I32, -1)
-	r := a.seq.Dim(0)
-	a.gather = in.Optional("gather_lens", vectors.I32, r)
-	a.table = in.First(r, "block_table", vectors.I32, -1)
-	if after, ok := c.Want["out_after"]; ok && !in.Has("out_before") && len(after.Shape) == 3 {
-		a.out = vectors.Filled(0xFF, vectors.U16, after.Shape...)
-	} else {
-		a.out = in.Array("out_before", vectors.U16, r, -1, cache.D)
-	}
-	offset = in.Int("offset")
-	return a, l, offset, in.Err()
+type gatherInput struct {
+	Pool   Array        `in:"cache u8 * Stride"`
+	Seq    Array        `in:"seq_lens i32 R"`
+	Gather Array        `in:"gather_lens? i32 R"`
+	Table  Array        `in:"block_table+ i32 R W"`
+	Out    Array        `in:"out_before? u16 R Rows 512"`
+	Page   int          `in:"block_size"`
+	Record cache.Record `in:"record=0"`
+	Offset int          `in:"offset"`
+
+	Stride, R, W, Rows int
+	layout             cache.Layout
 }
 
-func refGather(c Case) (Arrays, error) {
-	a, l, offset, err := gatherInput(c)
-	if err != nil {
-		return nil, err
+// readGather reads a case. A recorded one without out_before has every row of out_after written.
+func readGather(c Case) (x gatherInput, err error) {
+	x, err = fields[gatherInput](c)
+	if after := c.Want["out_after"]; x.Out.IsZero() && len(after.Shape) == 3 {
+		x.Out, x.Rows = vectors.Filled(0xFF, vectors.U16, after.Shape...), after.Dim(1)
 	}
-	out := a.out.U16()
-	err = cache.GatherRef(out, a.out.Dim(1), a.pool.Data, l, a.seq.I32(), a.gather.I32(), a.table.I32(), a.table.Dim(1), offset)
-	if err != nil {
-		return nil, err
+	if err == nil && x.Out.IsZero() {
+		return x, fmt.Errorf("verify: %s.%s: no out_before: %w", c.Op, c.Name, vectors.ErrFormat)
 	}
-	return Arrays{"out_after": vectors.FromU16(out, a.out.Shape...)}, nil
+	x.layout = cache.Layout{Page: x.Page, Stride: x.Stride, Record: x.Record}
+	return x, err
 }
 
-func bindGather(b Build, c Case) (Bound, error) {
-	a, l, offset, err := gatherInput(c)
-	if err != nil {
-		return Bound{}, err
-	}
-	op, err := cache.NewGather(b.Dev, cache.GatherConfig{Page: l.Page, Record: l.Record, MaxBytes: b.MaxBytes, Variant: b.Variant})
+func refGather(x gatherInput) (Arrays, error) {
+	out := x.Out.U16()
+	err := cache.GatherRef(out, x.Rows, x.Pool.Data, x.layout, x.Seq.I32(), x.Gather.I32(), x.Table.I32(), x.W, x.Offset)
+	return Arrays{"out_after": vectors.FromU16(out, x.Out.Shape...)}, err
+}
+
+func bindGather(b Build, x gatherInput) (Bound, error) {
+	op, err := cache.NewGather(b.Dev, cache.GatherConfig{Page: x.Page, Record: x.Record, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	return bound(op, err, func(r *Rig) Launch {
-		pool := r.Pool(a.pool, Pages{Page: l.Page, Spread: SpreadPages, Numbers: a.table.Len()})
-		args := cache.GatherArgs{
-			Out: r.Shared(a.out, tensor.BF16), Cache: kvCache(pool.Tensor, l), SeqLens: r.Shared(a.seq, tensor.I32),
-			GatherLens: r.Shared(a.gather, tensor.I32), Table: r.Index(pool, a.table, tensor.I32, false), Offset: offset,
+		pool := r.Pool(x.Pool, Pages{Page: x.Page, Spread: SpreadPages, Numbers: x.Table.Len()})
+		a := cache.GatherArgs{
+			Out: r.Shared(x.Out, tensor.BF16), Cache: kvCache(pool.Tensor, x.layout), SeqLens: r.Shared(x.Seq, tensor.I32),
+			GatherLens: r.Shared(x.Gather, tensor.I32), Table: r.Index(pool, x.Table, tensor.I32, false), Offset: x.Offset,
 		}
-		return launch(op, args, outs{"out_after": args.Out})
+		return launch(op, a, outs{"out_after": a.Out})
 	})
 }
 

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -19,20 +20,14 @@ func init() {
 		Timing: Timing{Suite: "attention", Sizes: decodeSizes, Axes: map[string]string{
 			"q": "TH", "attn_sink": "H", "swa_indices": "T", "swa_lens": "T", "extra_indices": "T", "extra_lens": "T", "out": "TH", "lse": "TH",
 		}},
-		Compare: func(c Case, got, want Arrays) Result {
-			cmp := NewComparison(ClassTolerance).CloseWeighted("out", got["out"], want["out"], DecodeOut, roundings(c, got),
-				func() ([]float32, error) {
-					x, err := readDecode(c)
-					if err != nil {
-						return nil, err
-					}
-					return attention.DecodeSpreadRef(x.q.U16(), x.heads, x.win, x.comp, x.sink.F32(), x.scale)
-				})
+		Compare: compareBy(ClassTolerance, readDecode, func(cmp *Comparison, c Case, x decodeInput, got, want Arrays) {
+			cmp.CloseWeighted("out", got["out"], want["out"], DecodeOut, roundings(c, got), func() ([]float32, error) {
+				return attention.DecodeSpreadRef(x.q, x.H, x.win, x.comp, x.Sink.F32(), x.Scale)
+			})
 			if lse, ok := want["lse"]; ok {
 				cmp.Close("lse", got["lse"], lse, DecodeLSE)
 			}
-			return cmp.Result()
-		},
+		}),
 	})
 }
 
@@ -108,78 +103,72 @@ func randomDecode(seed uint64) []Case {
 	return cases
 }
 
-// decodeInput is a case of flashmla_sparse_decode or xpu_sparse_decode.
+// decodeInput is a case of flashmla_sparse_decode or xpu_sparse_decode. With a table of angles its
+// queries are raw.
 type decodeInput struct {
-	q, sink       Array // q as it is attended with
-	raw           Array // q before it is normed and turned, by eps and a table's rows; absent where it was not
-	table, rows   Array
-	eps           float32
-	win, comp     *attention.Slots
-	tokens, heads int
-	scale         float32
+	Q         Array   `in:"q u16 T H 512"`
+	Sink      Array   `in:"attn_sink? f32 H"`
+	Table     Array   `in:"cos_sin_rows? f32 * 64"`
+	Positions Array   `in:"positions? rows T"`
+	Eps       float32 `in:"eps=0"`
+	Scale     float32 `in:"softmax_scale"`
+
+	T, H      int
+	q         []uint16 // queries as they are attended with
+	win, comp *attention.Slots
 }
 
-func readDecode(c Case) (x decodeInput, err error) {
+func readDecode(c Case) (decodeInput, error) {
+	x, err := fields[decodeInput](c)
 	in := c.Input()
-	x.q = in.Array("q", vectors.U16, -1, -1, attention.D)
-	x.tokens, x.heads = x.q.Dim(0), x.q.Dim(1)
-	x.sink = in.Optional("attn_sink", vectors.F32, x.heads)
-	x.win, x.comp = slotsInput(in, "swa", x.tokens), slotsInput(in, "extra", x.tokens)
-	x.scale = float32(in.Float("softmax_scale"))
+	x.win, x.comp = slotsInput(in, "swa", x.T), slotsInput(in, "extra", x.T)
 	if x.win == nil {
 		in.Array("swa_cache", vectors.U8, -1, -1) // fails, and says that it is missing
 	}
-	if in.Has("cos_sin_rows") {
-		x.table, x.eps = in.Array("cos_sin_rows", vectors.F32, -1, projection.RopeDim), float32(in.Float("eps"))
-		x.rows = in.Array("positions", vectors.I64, x.tokens)
-		if in.Err() == nil {
-			err = x.norm(c)
-			return x, err
-		}
+	if err = cmp.Or(err, in.Err()); err == nil {
+		x.q, err = attended(x.Q, x.Positions, x.Table, x.Eps)
 	}
-	return x, in.Err()
+	return x, err
 }
 
-// norm makes of raw queries those that are attended with, as projection.QInsertRef defines
-// them.
-func (x *decodeInput) norm(c Case) error {
-	var err error
-	if x.rows, err = tableRows(c, x.rows, Array{}); err != nil {
-		return err
+// attended returns the queries that are attended with: raw ones, which come with a table of angles,
+// are normed and turned, as projection.QInsertRef defines it.
+func attended(raw, rows, table Array, eps float32) ([]uint16, error) {
+	q, t := raw.U16(), raw.Dim(0)
+	if table.IsZero() {
+		return q, nil
 	}
-	q, none := slices.Clone(x.q.U16()), make([]int64, x.tokens)
-	for i := range none {
-		none[i] = -1
-	}
-	err = projection.QInsertRef(q, x.heads, make([]uint16, x.tokens*attention.D), none, x.rows.I32(), x.table.F32(), x.eps, nil,
-		cache.Layout{Page: 1, Stride: cache.SlotBytes})
-	x.raw, x.q = x.q, vectors.FromU16(q, x.tokens, x.heads, attention.D)
-	return err
+	return q, projection.QInsertRef(q, raw.Dim(1), make([]uint16, t*attention.D), slices.Repeat([]int64{-1}, t), rows.I32(), table.F32(),
+		eps, nil, cache.Layout{Page: 1, Stride: cache.SlotBytes})
+}
+
+// normOf returns what a kernel needs that norms raw queries.
+func normOf(r *Rig, rows, table Array, eps float32) attention.QueryNorm {
+	return attention.QueryNorm{Eps: eps, Positions: r.In(rows, tensor.I32), Table: r.In(table, tensor.F32)}
 }
 
 func refDecode(x decodeInput) (Arrays, error) {
-	out, lse, err := attention.DecodeRef(x.q.U16(), x.heads, x.win, x.comp, x.sink.F32(), x.scale)
+	out, lse, err := attention.DecodeRef(x.q, x.H, x.win, x.comp, x.Sink.F32(), x.Scale)
 	if err != nil {
 		return nil, err
 	}
-	return Arrays{"out": vectors.FromF32(out, x.tokens, x.heads, attention.D), "lse": vectors.FromF32(lse, x.tokens, x.heads)}, nil
+	return Arrays{"out": vectors.FromF32(out, x.T, x.H, attention.D), "lse": vectors.FromF32(lse, x.T, x.H)}, nil
 }
 
 func bindDecode(b Build, x decodeInput) (Bound, error) {
 	topk, compPage := setSize(x.comp)
-	op, err := attention.NewDecoder(b.Dev, attention.DecoderConfig{Heads: x.heads, WindowPage: x.win.Layout.Page, CompressedPage: compPage,
-		WindowRecord: x.win.Layout.Record, CompressedRecord: setRecord(x.comp), Scale: x.scale, MaxBytes: b.MaxBytes, Variant: b.Variant})
+	op, err := attention.NewDecoder(b.Dev, attention.DecoderConfig{Heads: x.H, WindowPage: x.win.Layout.Page, CompressedPage: compPage,
+		WindowRecord: x.win.Layout.Record, CompressedRecord: setRecord(x.comp), Scale: x.Scale, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	return bound(op, err, func(r *Rig) Launch {
 		a := attention.DecodeArgs{
-			Window: slotSet(r, x.win, decodeWindowSlots), Compressed: slotSet(r, x.comp, decodeSlots), Sink: r.Shared(x.sink, tensor.F32),
-			Out: r.SharedOut(tensor.BF16, x.tokens, x.heads, attention.D), LSE: r.SharedOut(tensor.F32, x.tokens, x.heads),
-			Scratch: r.Scratch(op.ScratchBytes(x.tokens, x.win.Width, topk)),
+			Window: slotSet(r, x.win, decodeWindowSlots), Compressed: slotSet(r, x.comp, decodeSlots), Sink: r.Shared(x.Sink, tensor.F32),
+			Out: r.SharedOut(tensor.BF16, x.T, x.H, attention.D), LSE: r.SharedOut(tensor.F32, x.T, x.H),
+			Scratch: r.Scratch(op.ScratchBytes(x.T, x.win.Width, topk)),
 		}
-		if len(x.raw.Shape) > 0 && op.NormsQueries(x.tokens, x.win.Width, topk) {
-			a.Q = r.In(x.raw, tensor.BF16)
-			a.Norm = attention.QueryNorm{Eps: x.eps, Positions: r.In(x.rows, tensor.I32), Table: r.In(x.table, tensor.F32)}
+		if !x.Table.IsZero() && op.NormsQueries(x.T, x.win.Width, topk) {
+			a.Q, a.Norm = r.In(x.Q, tensor.BF16), normOf(r, x.Positions, x.Table, x.Eps)
 		} else {
-			a.Q = r.In(x.q, tensor.BF16)
+			a.Q = r.In(vectors.FromU16(x.q, x.Q.Shape...), tensor.BF16)
 		}
 		return launch(op, a, outs{"out": a.Out, "lse": a.LSE})
 	})

@@ -5,12 +5,10 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
-	"slices"
 
 	"github.com/vkmla/vkmla/attention"
-	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
-	"github.com/vkmla/vkmla/projection"
+	"github.com/vkmla/vkmla/internal/probe"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -18,17 +16,17 @@ import (
 func init() {
 	Register(Op{
 		Name: "flashmla_sparse_prefill", Class: ClassTolerance, Variants: attention.PrefillVariants,
-		Random: randomPrefill, Ref: refPrefill, Bind: bindPrefill, After: markRounded,
+		Random: randomPrefill, Ref: refBy(readPrefill, refPrefill), Bind: bindBy(readPrefill, bindPrefill), After: markRounded,
 		Timing: Timing{Suite: "attention", Sizes: prefillSizes, Axes: map[string]string{
 			"q": "TH", "attn_sink": "H", "indices": "T", "topk_length": "T", "out": "TH", "lse": "TH",
 		}},
-		Compare: func(c Case, got, want Arrays) Result {
-			cmp := NewComparison(ClassTolerance).prefill(c, "", got, want)
+		Compare: compareBy(ClassTolerance, readPrefill, func(cmp *Comparison, c Case, x prefillInput, got, want Arrays) {
+			cmp.prefill(c, x, "", got, want)
 			if _, ok := want[withoutSink+"out"]; ok {
-				cmp.prefill(c, withoutSink, got, finiteMarks(want))
+				x.Sink = Array{}
+				cmp.prefill(c, x, withoutSink, got, finiteMarks(want))
 			}
-			return cmp.Result()
-		},
+		}),
 	})
 }
 
@@ -37,28 +35,16 @@ func init() {
 const withoutSink = "xpu_"
 
 // prefill compares the outputs of one kernel.
-func (cmp *Comparison) prefill(c Case, prefix string, got, want Arrays) *Comparison {
+func (cmp *Comparison) prefill(c Case, x prefillInput, prefix string, got, want Arrays) {
 	out := prefix + "out"
 	cmp.CloseWeighted(out, got[out], want[out], PrefillOut, roundings(c, got), func() ([]float32, error) {
-		x, err := readPrefill(c)
-		if err != nil {
-			return nil, err
-		}
-		if prefix == withoutSink {
-			x.sink = Array{}
-		}
-		return attention.PrefillSpreadRef(x.q.U16(), x.heads, x.kv.U16(), x.indices.I32(), x.width, x.lens.I32(), x.sink.F32(), x.scale), nil
+		return attention.PrefillSpreadRef(x.q, x.H, x.KV.U16(), x.Indices.I32(), x.Width, x.Lens.I32(), x.Sink.F32(), x.Scale), nil
 	})
-	x, err := readPrefill(c)
-	if err != nil {
-		return cmp.Fail("%v", err)
-	}
 	for _, name := range []string{prefix + "max_logits", prefix + "lse"} {
-		if w, ok := want[name]; ok && !(x.timed && name == "max_logits") {
+		if w, ok := want[name]; ok && !(x.Timed && name == "max_logits") {
 			cmp.Close(name, got[name], w, PrefillLSE)
 		}
 	}
-	return cmp
 }
 
 // finiteMarks are outputs of the portable kernel with infinities in rows without an entry,
@@ -137,65 +123,38 @@ func randomPrefill(seed uint64) []Case {
 	return cases
 }
 
+// prefillInput is a case. With a table of angles its queries are raw.
 type prefillInput struct {
-	q, kv, indices, lens, sink Array
-	tokens, heads, width, rows int
-	scale                      float32
-	timed                      bool // as a step would have it: without the largest logits
+	Q         Array   `in:"q u16 T H 512"`
+	KV        Array   `in:"kv u16 Rows 1 512"`
+	Indices   Array   `in:"indices i32 T Width"`
+	Lens      Array   `in:"topk_length? i32 T"`
+	Sink      Array   `in:"attn_sink? f32 H"`
+	Table     Array   `in:"cos_sin_rows? f32 * 64"`
+	Positions Array   `in:"positions? rows T"`
+	Eps       float32 `in:"eps=0"`
+	Scale     float32 `in:"sm_scale"`
+	Timed     bool    `in:"timed=0"` // as a step would have it: without the largest logits
 
-	raw, positions, table Array // queries before q's norm and rotation, and what these need; absent: q came so
-	eps                   float32
+	T, H, Width, Rows int
+	q                 []uint16 // queries as they are attended with
+	c                 Case
 }
 
-func readPrefill(c Case) (x prefillInput, err error) {
-	in := c.Input()
-	x.q = in.Array("q", vectors.U16, -1, -1, attention.D)
-	x.tokens, x.heads = x.q.Dim(0), x.q.Dim(1)
-	x.kv = in.Array("kv", vectors.U16, -1, 1, attention.D)
-	x.rows = x.kv.Dim(0)
-	x.indices = in.Array("indices", vectors.I32, x.tokens, -1)
-	x.width = x.indices.Dim(1)
-	x.lens, x.sink = in.Optional("topk_length", vectors.I32, x.tokens), in.Optional("attn_sink", vectors.F32, x.heads)
-	x.scale, x.timed = float32(in.Float("sm_scale")), in.IntOr("timed", 0) != 0
-	if err := in.Err(); err != nil || !in.Has("cos_sin_rows") {
-		return x, err
+func readPrefill(c Case) (prefillInput, error) {
+	x, err := fields[prefillInput](c)
+	if x.c = c; err == nil {
+		x.q, err = attended(x.Q, x.Positions, x.Table, x.Eps)
 	}
-	x.raw, x.eps, x.table = x.q, float32(in.Float("eps")), in.Array("cos_sin_rows", vectors.F32, -1, projection.RopeDim)
-	positions := in.Array("positions", vectors.I64, x.tokens)
-	if err := in.Err(); err != nil {
-		return x, err
-	}
-	if x.positions, err = tableRows(c, positions, Array{}); err != nil {
-		return x, err
-	}
-	return x, x.norm()
+	return x, err
 }
 
-// norm makes q of the raw queries. No K row goes anywhere.
-func (x *prefillInput) norm() error {
-	l, err := cache.NewLayout(64, 0)
-	if err != nil {
-		return err
-	}
-	q, slots := x.raw.U16(), slices.Repeat([]int64{-1}, x.tokens)
-	if err := projection.QInsertRef(q, x.heads, make([]uint16, x.tokens*attention.D), slots, x.positions.I32(), x.table.F32(),
-		x.eps, make([]byte, l.PoolBytes(1)), l); err != nil {
-		return err
-	}
-	x.q = vectors.FromU16(q, x.raw.Shape...)
-	return nil
-}
-
-func refPrefill(c Case) (Arrays, error) {
-	x, err := readPrefill(c)
-	if err != nil {
-		return nil, err
-	}
+func refPrefill(x prefillInput) (Arrays, error) {
 	all := Arrays{}
-	for prefix, sink := range prefillSinks(c, x.sink, Array{}) {
-		out, maxLogits, lse := attention.PrefillRef(x.q.U16(), x.heads, x.kv.U16(), x.indices.I32(), x.width, x.lens.I32(), sink.F32(), x.scale)
-		all[prefix+"out"] = vectors.FromF32(out, x.tokens, x.heads, attention.D)
-		all[prefix+"max_logits"], all[prefix+"lse"] = vectors.FromF32(maxLogits, x.tokens, x.heads), vectors.FromF32(lse, x.tokens, x.heads)
+	for prefix, sink := range prefillSinks(x.c, x.Sink, Array{}) {
+		out, maxLogits, lse := attention.PrefillRef(x.q, x.H, x.KV.U16(), x.Indices.I32(), x.Width, x.Lens.I32(), sink.F32(), x.Scale)
+		all[prefix+"out"] = vectors.FromF32(out, x.T, x.H, attention.D)
+		all[prefix+"max_logits"], all[prefix+"lse"] = vectors.FromF32(maxLogits, x.T, x.H), vectors.FromF32(lse, x.T, x.H)
 	}
 	return all, nil
 }
@@ -210,41 +169,31 @@ func prefillSinks[T any](c Case, sink, none T) map[string]T {
 	return sinks
 }
 
-func bindPrefill(b Build, c Case) (Bound, error) {
-	x, err := readPrefill(c)
-	if err != nil {
-		return Bound{}, err
-	}
-	op, err := attention.NewPrefill(b.Dev, attention.PrefillConfig{Heads: x.heads, Scale: x.scale, Variant: b.Variant, Norm: x.eps > 0})
-	if err != nil {
-		return Bound{}, err
-	}
-	kv := x.kv
-	kv.Shape = []int{x.rows, attention.D}
-	return Bound{op.Variant(), func(r *Rig) Launch {
+func bindPrefill(b Build, x prefillInput) (Bound, error) {
+	op, err := attention.NewPrefill(b.Dev, attention.PrefillConfig{Heads: x.H, Scale: x.Scale, Variant: b.Variant, Norm: x.Eps > 0})
+	return bound(op, err, func(r *Rig) Launch {
 		in := attention.PrefillArgs{
-			Q: r.In(x.q, tensor.BF16), KV: r.Shared(kv, tensor.BF16), Indices: r.In(x.indices, tensor.I32), Lens: r.Shared(x.lens, tensor.I32),
-			Scratch: r.Scratch(op.ScratchBytes(x.tokens, x.width)),
+			Q: r.In(vectors.FromU16(x.q, x.Q.Shape...), tensor.BF16), KV: r.Shared(reshaped(x.KV, x.Rows, attention.D), tensor.BF16),
+			Indices: r.In(x.Indices, tensor.I32), Lens: r.Shared(x.Lens, tensor.I32), Scratch: r.Scratch(op.ScratchBytes(x.T, x.Width)),
 		}
-		if op.NormsQueries(x.tokens, x.width) {
-			in.Q, in.Norm = r.In(x.raw, tensor.BF16), attention.QueryNorm{Eps: x.eps, Positions: r.In(x.positions, tensor.I32),
-				Table: r.In(x.table, tensor.F32)}
+		if op.NormsQueries(x.T, x.Width) {
+			in.Q, in.Norm = r.In(x.Q, tensor.BF16), normOf(r, x.Positions, x.Table, x.Eps)
 		}
 		out, all := map[string]tensor.Tensor{}, []attention.PrefillArgs{}
-		for prefix, sink := range prefillSinks(c, r.Shared(x.sink, tensor.F32), tensor.Tensor{}) {
+		for prefix, sink := range prefillSinks(x.c, r.Shared(x.Sink, tensor.F32), tensor.Tensor{}) {
 			a := in
-			a.Sink, a.Out, a.LSE = sink, r.SharedOut(tensor.BF16, x.tokens, x.heads, attention.D), r.SharedOut(tensor.F32, x.tokens, x.heads)
+			a.Sink, a.Out, a.LSE = sink, r.SharedOut(tensor.BF16, x.T, x.H, attention.D), r.SharedOut(tensor.F32, x.T, x.H)
 			out[prefix+"out"], out[prefix+"lse"] = a.Out, a.LSE
-			if !x.timed {
-				a.MaxLogits = r.Out(tensor.F32, x.tokens, x.heads)
+			if !x.Timed {
+				a.MaxLogits = r.Out(tensor.F32, x.T, x.H)
 				out[prefix+"max_logits"] = a.MaxLogits
 			}
 			all = append(all, a)
 		}
-		return Launch{Out: out, Record: func(rec *vk.Recorder) error {
+		return Launch{Out: out, Args: &all[0], Record: func(rec *vk.Recorder) error {
 			for i, a := range all {
 				if i > 0 { // both bind the device's dummy for what is absent, a conflict to validation
-					if err := rec.Separate(); err != nil {
+					if err := probe.Separate(rec); err != nil {
 						return err
 					}
 				}
@@ -254,7 +203,7 @@ func bindPrefill(b Build, c Case) (Bound, error) {
 			}
 			return nil
 		}}
-	}}, nil
+	})
 }
 
 // prefillSizes are steps of 4096 tokens over a workspace, whose rows are picked at random.

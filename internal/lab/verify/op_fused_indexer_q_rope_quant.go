@@ -10,7 +10,6 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
@@ -18,26 +17,20 @@ func init() {
 		"fused_indexer_q_rope_quant_fp8":   cache.IndexKeyFP8,
 		"fused_indexer_q_rope_quant_mxfp4": cache.IndexKeyMXFP4,
 	} {
+		read := readAs(readQueryQuant, format)
 		Register(Op{
 			Name: name, Class: ClassExact, Variants: indexer.QueryQuantVariants,
-			Random: randomQueryQuant,
-			Ref:    func(c Case) (Arrays, error) { return refQueryQuant(c, format) },
-			Bind:   func(b Build, c Case) (Bound, error) { return bindQueryQuant(b, c, format) },
-			Timing: Timing{Suite: "indexer", Sizes: func(o SizeOptions) []Size { return queryQuantSizes(o, format) }, Axes: map[string]string{
+			Random: randomQueryQuant, Ref: refBy(read, refQueryQuant), Bind: bindBy(read, bindQueryQuant),
+			Timing: Timing{Suite: "indexer", Sizes: with(queryQuantSizes, format), Axes: map[string]string{
 				"q": "T", "positions": "T", "weights": "T", "q_fp8": "T", "q_packed": "T", "q_scale": "T", "weights_out": "T",
 			}},
-			Compare: func(c Case, got, want Arrays) Result {
-				cmp, names := NewComparison(ClassExact), queryOutputs(format)
-				x, err := readQueryQuant(c, format)
-				if err != nil {
-					return cmp.Fail("%v", err).Result()
-				}
+			Compare: compareBy(ClassExact, read, func(cmp *Comparison, c Case, x queryInput, got, want Arrays) {
+				names := queryOutputs(format)
 				cmp.queryCodes(names[0], x, c.Source != "random", got[names[0]], want[names[0]])
 				for _, n := range names[1:] {
 					cmp.Exact(n, got[n], want[n])
 				}
-				return cmp.Result()
-			},
+			}),
 		})
 	}
 }
@@ -155,108 +148,62 @@ func randomQueryQuant(seed uint64) []Case {
 }
 
 type queryInput struct {
-	q, positions, weights, table Array
-	cfg                          indexer.QueryQuantConfig
-	tokens, heads                int
+	Q            Array   `in:"q u16 T H 128"`
+	Weights      Array   `in:"weights u16 T H"`
+	Table        Array   `in:"cos_sin_rows f32|u16 * 64"`
+	Positions    Array   `in:"positions rows T"`
+	SoftmaxScale float32 `in:"softmax_scale"`
+	HeadScale    float32 `in:"head_scale"`
+	Hadamard     bool    `in:"hadamard=0"`
+
+	T, H int
+	cfg  indexer.QueryQuantConfig
 }
 
-// readQueryQuant reads a case. A recorded case says with cos_sin_pos which position
-// each row of the table belongs to; positions then become row numbers, so that a few
-// rows stand for a table of any length.
-func readQueryQuant(c Case, format cache.IndexKeyFormat) (x queryInput, err error) {
-	in := c.Input()
-	x.q = in.Array("q", vectors.U16, -1, -1, indexer.D)
-	x.tokens, x.heads = x.q.Dim(0), x.q.Dim(1)
-	positions := in.Array("positions", vectors.I64, x.tokens)
-	x.weights = in.Array("weights", vectors.U16, x.tokens, x.heads)
-	x.table = c.In["cos_sin_rows"]
-	x.cfg = indexer.QueryQuantConfig{Format: format, TableBF16: x.table.Type == vectors.U16,
-		SoftmaxScale: float32(in.Float("softmax_scale")), HeadScale: float32(in.Float("head_scale")), Hadamard: in.IntOr("hadamard", 0) != 0}
-	if !x.cfg.TableBF16 {
-		x.table = in.Array("cos_sin_rows", vectors.F32, -1, indexer.RopeDim)
-	}
-	known := in.Optional("cos_sin_pos", vectors.I64, x.table.Dim(0))
-	if err := in.Err(); err != nil {
-		return x, err
-	}
-	x.positions, err = tableRows(c, positions, known)
+func readQueryQuant(c Case, format cache.IndexKeyFormat) (queryInput, error) {
+	x, err := fields[queryInput](c)
+	x.cfg = indexer.QueryQuantConfig{Format: format, TableBF16: x.Table.Type == vectors.U16,
+		SoftmaxScale: x.SoftmaxScale, HeadScale: x.HeadScale, Hadamard: x.Hadamard}
 	return x, err
 }
 
-// tableRows returns the rows of a case's table that belong to positions: known says which
-// position a row is for, and without it row p is for position p.
-func tableRows(c Case, positions, known Array) (Array, error) {
-	rows := map[int64]int32{}
-	if !known.IsZero() {
-		for row, p := range known.I64() {
-			rows[p] = int32(row)
-		}
-	}
-	at := make([]int32, positions.Dim(0))
-	for i, p := range positions.I64() {
-		at[i] = int32(p)
-		if row, ok := rows[p]; ok {
-			at[i] = row
-		} else if len(rows) > 0 {
-			return Array{}, fmt.Errorf("verify: %s.%s: no row of the table for position %d: %w", c.Op, c.Name, p, vectors.ErrFormat)
-		}
-	}
-	return vectors.FromI32(at, len(at)), nil
-}
-
-func refQueryQuant(c Case, format cache.IndexKeyFormat) (Arrays, error) {
-	x, err := readQueryQuant(c, format)
-	if err != nil {
-		return nil, err
-	}
-	var table []float32
-	if x.cfg.TableBF16 {
-		table = numfmt.BF16DecodeSlice(nil, x.table.U16())
-	} else {
-		table = x.table.F32()
-	}
-	n := x.tokens * x.heads
+func refQueryQuant(x queryInput) (Arrays, error) {
+	n, format := x.T*x.H, x.cfg.Format
 	codes, scales, out := make([]byte, n*format.RowBytes()), make([]byte, n*indexer.Blocks), make([]float32, n)
-	if err := indexer.QueryQuantRef(x.q.U16(), x.heads, x.positions.I32(), x.weights.U16(), table, x.cfg, codes, scales, out); err != nil {
+	if err := indexer.QueryQuantRef(x.Q.U16(), x.H, x.Positions.I32(), x.Weights.U16(), floats(x.Table), x.cfg, codes, scales, out); err != nil {
 		return nil, err
 	}
 	names := queryOutputs(format)
-	want := Arrays{names[0]: vectors.FromU8(codes, x.tokens, x.heads, format.RowBytes()), names[1]: vectors.FromF32(out, x.tokens, x.heads)}
+	want := Arrays{names[0]: vectors.FromU8(codes, x.T, x.H, format.RowBytes()), names[1]: vectors.FromF32(out, x.T, x.H)}
 	if len(names) > 2 {
-		want[names[2]] = vectors.FromU8(scales, x.tokens, x.heads, indexer.Blocks)
+		want[names[2]] = vectors.FromU8(scales, x.T, x.H, indexer.Blocks)
 	}
 	return want, nil
 }
 
-func bindQueryQuant(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) {
-	x, err := readQueryQuant(c, format)
-	if err != nil {
-		return Bound{}, err
+// place returns the operands of a case, and its results by their names.
+func (x queryInput) place(r *Rig) (indexer.QueryQuantArgs, outs) {
+	a := indexer.QueryQuantArgs{
+		Q: r.In(x.Q, tensor.BF16), Positions: r.In(x.Positions, tensor.I32), Weights: r.In(x.Weights, tensor.BF16),
+		Table: r.Shared(x.Table, floatType(x.Table)),
+		Codes: r.Out(tensor.U8, x.T, x.H, x.cfg.Format.RowBytes()), WeightsOut: r.Out(tensor.F32, x.T, x.H),
 	}
+	names := queryOutputs(x.cfg.Format)
+	results := outs{names[0]: a.Codes, names[1]: a.WeightsOut}
+	if len(names) > 2 {
+		a.Scales = r.Out(tensor.U8, x.T, x.H, indexer.Blocks)
+		results[names[2]] = a.Scales
+	}
+	return a, results
+}
+
+func bindQueryQuant(b Build, x queryInput) (Bound, error) {
 	x.cfg.Variant = b.Variant
 	op, err := indexer.NewQueryQuant(b.Dev, x.cfg)
-	if err != nil {
-		return Bound{}, err
-	}
-	table := tensor.F32
-	if x.cfg.TableBF16 {
-		table = tensor.BF16
-	}
-	return Bound{op.Variant(), func(r *Rig) Launch {
-		a := indexer.QueryQuantArgs{
-			Q: r.In(x.q, tensor.BF16), Positions: r.In(x.positions, tensor.I32), Weights: r.In(x.weights, tensor.BF16),
-			Table: r.Shared(x.table, table),
-			Codes: r.Out(tensor.U8, x.tokens, x.heads, format.RowBytes()), WeightsOut: r.Out(tensor.F32, x.tokens, x.heads),
-		}
-		names := queryOutputs(format)
-		results := map[string]tensor.Tensor{names[0]: a.Codes, names[1]: a.WeightsOut}
-		if len(names) > 2 {
-			a.Scales = r.Out(tensor.U8, x.tokens, x.heads, indexer.Blocks)
-			results[names[2]] = a.Scales
-		}
-		return Launch{Out: results,
-			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
-	}}, nil
+	return bound(op, err, func(r *Rig) Launch {
+		a, results := x.place(r)
+		return launch(op, a, results)
+	})
 }
 
 func queryQuantSizes(o SizeOptions, format cache.IndexKeyFormat) (all []Size) {

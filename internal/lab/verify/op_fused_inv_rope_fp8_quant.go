@@ -17,8 +17,9 @@ func init() {
 	Register(Op{
 		Name: "fused_inv_rope_fp8_quant", Class: ClassBoundary, Variants: projection.InverseRopeQuantVariants,
 		Random: randomInverseQuant, Ref: refBy(readInverseQuant, refInverseQuant),
-		Bind: bindBy(readInverseQuant, bindInverseQuant), Compare: compareInverseQuant,
-		Timing: Timing{Suite: "memory", Sizes: inverseQuantSizes, Sample: sampleInverseQuant},
+		Bind:    bindBy(readInverseQuant, bindInverseQuant),
+		Compare: compareBy(ClassBoundary, readInverseQuant, compareInverseQuant),
+		Timing:  Timing{Suite: "memory", Sizes: inverseQuantSizes, Sample: sampleInverseQuant},
 	})
 }
 
@@ -77,53 +78,53 @@ func randomInverseQuant(seed uint64) []Case {
 
 type inverseQuantInput struct {
 	outputInput
-	groups, heads, tokens int
-	layouts               []projection.ScaleLayout
+	Groups int `in:"n_groups"`
+	Heads  int `in:"heads_per_group"`
+	Layout int `in:"layout=0"` // 1 or 2: only this one
+
+	layouts []projection.ScaleLayout
 }
 
 func readInverseQuant(c Case) (x inverseQuantInput, err error) {
-	in := c.Input()
-	x.groups, x.heads = in.Int("n_groups"), in.Int("heads_per_group")
-	if x.outputInput, err = readOutput(c, in); err != nil {
+	if x, err = fields[inverseQuantInput](c); err != nil {
 		return x, err
 	}
-	x.tokens = x.o.Dim(0)
 	x.layouts = []projection.ScaleLayout{projection.ScaleF32, projection.ScalePacked}
-	if n := in.IntOr("layout", 0); n == 1 || n == 2 { // only one of the two
+	if n := x.Layout; n == 1 || n == 2 {
 		x.layouts = x.layouts[n-1 : n]
 	}
-	if x.groups < 1 || x.heads < 1 || x.groups*x.heads > x.o.Dim(1) {
-		return x, fmt.Errorf("verify: %s.%s: %d groups of %d heads in %v: %w", c.Op, c.Name, x.groups, x.heads, x.o, vectors.ErrFormat)
+	if x.Groups < 1 || x.Heads < 1 || x.Groups*x.Heads > x.H {
+		return x, fmt.Errorf("verify: %s.%s: %d groups of %d heads in %v: %w", c.Op, c.Name, x.Groups, x.Heads, x.O, vectors.ErrFormat)
 	}
 	return x, nil
 }
 
 // used is o without the heads that are not read.
 func (x inverseQuantInput) used() []uint16 {
-	n, width := x.groups*x.heads*projection.D, x.o.Dim(1)*projection.D
+	n, width := x.Groups*x.Heads*projection.D, x.H*projection.D
 	var used []uint16
-	for o := x.o.U16(); len(o) > 0; o = o[width:] {
+	for o := x.O.U16(); len(o) > 0; o = o[width:] {
 		used = append(used, o[:n]...)
 	}
 	return used
 }
 
 func refInverseQuant(x inverseQuantInput) (Arrays, error) {
-	heads, padded := x.groups*x.heads, projection.PaddedTokens(x.tokens)
-	codes, scales := make([]byte, x.tokens*heads*projection.D), make([]byte, x.tokens*heads*projection.HeadBlocks)
-	if err := projection.InverseRopeQuantRef(x.used(), x.groups, x.heads, x.positions.I32(), x.table.F32(), codes, scales); err != nil {
+	heads, padded := x.Groups*x.Heads, projection.PaddedTokens(x.T)
+	codes, scales := make([]byte, x.T*heads*projection.D), make([]byte, x.T*heads*projection.HeadBlocks)
+	if err := projection.InverseRopeQuantRef(x.used(), x.Groups, x.Heads, x.Positions.I32(), x.Table.F32(), codes, scales); err != nil {
 		return nil, err
 	}
 	numbers, packed := make([]float32, heads*projection.HeadBlocks*padded), make([]int32, heads*padded)
 	for i, sb := range scales {
-		block, t := i/x.tokens, i%x.tokens
+		block, t := i/x.T, i%x.T
 		numbers[block*padded+t] = numfmt.UE8M0Scale(sb)
 		packed[block/projection.HeadBlocks*padded+t] |= int32(uint32(sb) << (8 * (block % projection.HeadBlocks)))
 	}
-	all := vectors.FromU8(codes, x.groups, x.tokens, x.heads*projection.D)
+	all := vectors.FromU8(codes, x.Groups, x.T, x.Heads*projection.D)
 	return Arrays{
-		"fp8_fp32": all, "scale_fp32": vectors.FromF32(numbers, x.groups, x.heads*projection.HeadBlocks, padded),
-		"fp8_packed_ue8m0": all, "scale_packed_ue8m0": vectors.FromI32(packed, x.groups, x.heads, padded),
+		"fp8_fp32": all, "scale_fp32": vectors.FromF32(numbers, x.Groups, x.Heads*projection.HeadBlocks, padded),
+		"fp8_packed_ue8m0": all, "scale_packed_ue8m0": vectors.FromI32(packed, x.Groups, x.Heads, padded),
 	}, nil
 }
 
@@ -132,29 +133,29 @@ func bindInverseQuant(b Build, x inverseQuantInput) (Bound, error) {
 	for _, layout := range x.layouts {
 		var err error
 		if ops[layout], err = projection.NewInverseRopeQuant(b.Dev, projection.InverseRopeQuantConfig{
-			Groups: x.groups, Heads: x.heads, Scales: layout, MaxBytes: b.MaxBytes, Variant: b.Variant}); err != nil {
+			Groups: x.Groups, Heads: x.Heads, Scales: layout, MaxBytes: b.MaxBytes, Variant: b.Variant}); err != nil {
 			return Bound{}, err
 		}
 	}
-	padded := projection.PaddedTokens(x.tokens)
+	padded := projection.PaddedTokens(x.T)
 	return Bound{ops[x.layouts[0]].Variant(), func(r *Rig) Launch {
-		in := projection.InverseRopeQuantArgs{O: r.In(x.o, tensor.BF16),
-			Positions: r.Shared(x.positions, tensor.I32), Table: r.Shared(x.table, tensor.F32)}
-		out, args := map[string]tensor.Tensor{}, map[projection.ScaleLayout]projection.InverseRopeQuantArgs{}
+		in := projection.InverseRopeQuantArgs{O: r.In(x.O, tensor.BF16),
+			Positions: r.Shared(x.Positions, tensor.I32), Table: r.Shared(x.Table, tensor.F32)}
+		out, args := outs{}, map[projection.ScaleLayout]*projection.InverseRopeQuantArgs{}
 		for _, layout := range x.layouts {
 			a := in
-			a.Codes = r.Out(tensor.U8, x.groups, x.tokens, x.heads*projection.D)
+			a.Codes = r.Out(tensor.U8, x.Groups, x.T, x.Heads*projection.D)
 			if layout == projection.ScaleF32 {
-				a.Scales = r.Out(tensor.F32, x.groups, x.heads*projection.HeadBlocks, padded)
+				a.Scales = r.Out(tensor.F32, x.Groups, x.Heads*projection.HeadBlocks, padded)
 			} else {
-				a.Scales = r.Out(tensor.I32, x.groups, x.heads, padded)
+				a.Scales = r.Out(tensor.I32, x.Groups, x.Heads, padded)
 			}
 			names := quantOutputs[layout]
-			out[names[0]], out[names[1]], args[layout] = a.Codes, a.Scales, a
+			out[names[0]], out[names[1]], args[layout] = a.Codes, a.Scales, &a
 		}
-		return Launch{Out: out, Record: func(rec *vk.Recorder) error {
+		return Launch{Out: out, Args: args[x.layouts[0]], Record: func(rec *vk.Recorder) error {
 			for _, layout := range x.layouts {
-				if err := ops[layout].Record(rec, args[layout]); err != nil {
+				if err := ops[layout].Record(rec, *args[layout]); err != nil {
 					return err
 				}
 			}
@@ -204,13 +205,8 @@ func sampleInverseQuant(c Case) []Piece {
 // compareInverseQuant demands equal bytes, but where float64 cannot tell how f32 rounds:
 // only in blocks with turned numbers, and there only as far as a millionth of the
 // products of a sum explains. A case may want one layout only.
-func compareInverseQuant(c Case, got, want Arrays) Result {
-	cmp := NewComparison(ClassBoundary)
-	x, err := readInverseQuant(c)
-	if err != nil {
-		return cmp.Fail("%v", err).Result()
-	}
-	o, positions, table := x.used(), x.positions.I32(), x.table.F32()
+func compareInverseQuant(cmp *Comparison, _ Case, x inverseQuantInput, got, want Arrays) {
+	o, positions, table := x.used(), x.Positions.I32(), x.Table.F32()
 	for _, layout := range x.layouts {
 		codes, scales := quantOutputs[layout][0], quantOutputs[layout][1]
 		if want[codes].IsZero() && want[scales].IsZero() && len(want) > 0 {
@@ -220,9 +216,9 @@ func compareInverseQuant(c Case, got, want Arrays) Result {
 			continue
 		}
 		undecided := 0
-		for i := range x.tokens * x.groups * x.heads {
-			t, h := i/(x.groups*x.heads), i%(x.groups*x.heads)
-			at := (((h/x.heads)*x.tokens+t)*x.heads + h%x.heads) * projection.D
+		for i := range x.T * x.Groups * x.Heads {
+			t, h := i/(x.Groups*x.Heads), i%(x.Groups*x.Heads)
+			at := (((h/x.Heads)*x.T+t)*x.Heads + h%x.Heads) * projection.D
 			for b := range projection.HeadBlocks {
 				a := quantBlock{got[codes].Data[at+b*projection.BlockDim:][:projection.BlockDim], scaleByte(layout, got[scales], h, b, t)}
 				w := quantBlock{want[codes].Data[at+b*projection.BlockDim:][:projection.BlockDim], scaleByte(layout, want[scales], h, b, t)}
@@ -233,20 +229,21 @@ func compareInverseQuant(c Case, got, want Arrays) Result {
 				value, tol := outputValues(o[i*projection.D+b*projection.BlockDim:][:projection.BlockDim], b, table, positions[t])
 				for side, q := range map[string]quantBlock{"got": a, "wanted": w} {
 					if why := q.judge(value, tol); why != "" {
-						return cmp.Fail("%s: block %d of head %d of token %d: %s %s", codes, b, h, t, side, why).Result()
+						cmp.Fail("%s: block %d of head %d of token %d: %s %s", codes, b, h, t, side, why)
+						return
 					}
 				}
 				undecided += n
 			}
 		}
-		if why := paddedScales(got[scales], x.tokens); why != "" {
-			return cmp.Fail("%s: %s", scales, why).Result()
+		if why := paddedScales(got[scales], x.T); why != "" {
+			cmp.Fail("%s: %s", scales, why)
+			return
 		}
-		limit := math.Max(boundaryShare*float64(x.tokens*x.groups*x.heads*projection.RopeDim), 1)
+		limit := math.Max(boundaryShare*float64(x.T*x.Groups*x.Heads*projection.RopeDim), 1)
 		cmp.Criterion(float64(undecided) <= limit, float64(undecided), limit,
 			fmt.Sprintf("%s: %d bytes differ where rounding is undecided", codes, undecided))
 	}
-	return cmp.Result()
 }
 
 // paddedScales says which scale of no token is not 0.

@@ -17,20 +17,16 @@ var normedQuery = Tolerance{Abs: 2e-5, Rel: 1.001 / 128, Cos: 1e-6}
 func init() {
 	Register(Op{
 		Name: "fused_qnorm_rope_kv_insert", Class: ClassTolerance, Variants: projection.QInsertVariants,
-		Random: randomQInsert, Ref: refBy(readQInsert, refQInsert), Bind: bindBy(readQInsert, bindQInsert),
+		Random: randomQInsert, Ref: refBy(fields, refQInsert), Bind: bindBy(fields, bindQInsert),
 		Timing: Timing{Suite: "memory", Sizes: qInsertSizes, Axes: map[string]string{"q": ".H", "q_out": ".H", "cache_after": "."}},
-		Compare: func(c Case, got, want Arrays) Result {
-			cmp := NewComparison(ClassTolerance)
-			x, err := readQInsert(c)
-			if err != nil {
-				return cmp.Fail("%v", err).Result()
-			}
+		Compare: compareBy(ClassTolerance, fields, func(cmp *Comparison, c Case, x qInsertInput, got, want Arrays) {
 			cmp.insertedRows("cache_after", x, c.Source != "random", got["cache_after"], want["cache_after"])
-			if x.rotateOnly {
-				return cmp.Exact("q_out", got["q_out"], want["q_out"]).Result()
+			if x.RotateOnly {
+				cmp.Exact("q_out", got["q_out"], want["q_out"])
+			} else {
+				cmp.Close("q_out", got["q_out"], want["q_out"], normedQuery)
 			}
-			return cmp.Close("q_out", got["q_out"], want["q_out"], normedQuery).Result()
-		},
+		}),
 	})
 }
 
@@ -100,50 +96,45 @@ func reshaped(a Array, shape ...int) Array {
 }
 
 type qInsertInput struct {
-	q, kv, slots, positions, table, pool Array
-	layout                               cache.Layout
-	eps                                  float32
-	rotateOnly                           bool
+	Q          Array        `in:"q u16 T H 512"`
+	KV         Array        `in:"kv u16 T 512"`
+	Slots      Array        `in:"slot_mapping i64 *"`
+	Table      Array        `in:"cos_sin_rows f32 * 64"`
+	Positions  Array        `in:"positions rows T"`
+	Pool       Array        `in:"cache_before u8 * Stride"`
+	Page       int          `in:"block_size"`
+	Record     cache.Record `in:"record=0"`
+	Eps        float32      `in:"eps"`
+	RotateOnly bool         `in:"rotate_only=0"`
+
+	T, H, Stride int
 }
 
-func readQInsert(c Case) (x qInsertInput, err error) {
-	in := c.Input()
-	x.q = in.Array("q", vectors.U16, -1, -1, projection.D)
-	n := x.q.Dim(0)
-	x.kv, x.slots = in.Array("kv", vectors.U16, n, projection.D), in.Array("slot_mapping", vectors.I64, -1)
-	positions := in.Array("positions", vectors.I64, n)
-	x.table = in.Array("cos_sin_rows", vectors.F32, -1, projection.RopeDim)
-	known := in.Optional("cos_sin_pos", vectors.I64, x.table.Dim(0))
-	x.pool, x.layout = inputPool(in, "cache_before")
-	x.eps, x.rotateOnly = float32(in.Float("eps")), in.IntOr("rotate_only", 0) != 0
-	if err := in.Err(); err != nil {
-		return x, err
-	}
-	x.positions, err = tableRows(c, positions, known)
-	return x, err
+func (x qInsertInput) layout() cache.Layout {
+	return cache.Layout{Page: x.Page, Stride: x.Stride, Record: x.Record}
 }
 
 func refQInsert(x qInsertInput) (Arrays, error) {
-	q, after := x.q.U16(), x.pool.Clone()
-	heads, kv, slots, positions, table := x.q.Dim(1), x.kv.U16(), x.slots.I64(), x.positions.I32(), x.table.F32()
+	q, after := x.Q.U16(), x.Pool.Clone()
+	heads, kv, slots, positions, table := x.H, x.KV.U16(), x.Slots.I64(), x.Positions.I32(), x.Table.F32()
 	var err error
-	if x.rotateOnly {
-		err = projection.QRotateInsertRef(q, heads, kv, slots, positions, table, after.Data, x.layout)
+	if x.RotateOnly {
+		err = projection.QRotateInsertRef(q, heads, kv, slots, positions, table, after.Data, x.layout())
 	} else {
-		err = projection.QInsertRef(q, heads, kv, slots, positions, table, x.eps, after.Data, x.layout)
+		err = projection.QInsertRef(q, heads, kv, slots, positions, table, x.Eps, after.Data, x.layout())
 	}
-	return Arrays{"q_out": vectors.FromU16(q, x.q.Shape...), "cache_after": after}, err
+	return Arrays{"q_out": vectors.FromU16(q, x.Q.Shape...), "cache_after": after}, err
 }
 
 func bindQInsert(b Build, x qInsertInput) (Bound, error) {
-	op, err := projection.NewQInsert(b.Dev, projection.QInsertConfig{Page: x.layout.Page, Record: x.layout.Record,
-		RotateOnly: x.rotateOnly, Eps: x.eps, MaxBytes: b.MaxBytes,
+	op, err := projection.NewQInsert(b.Dev, projection.QInsertConfig{Page: x.Page, Record: x.Record,
+		RotateOnly: x.RotateOnly, Eps: x.Eps, MaxBytes: b.MaxBytes,
 		Variant: b.Variant})
 	return bound(op, err, func(r *Rig) Launch {
-		pool := r.Pool(x.pool, Pages{Page: x.layout.Page})
+		pool := r.Pool(x.Pool, Pages{Page: x.Page})
 		a := projection.QInsertArgs{ // with sets, a query that was normed is normed again, which costs the same
-			Q: r.In(x.q, tensor.BF16), KV: r.In(x.kv, tensor.BF16), Slots: r.Index(pool, x.slots, tensor.I64, true),
-			Positions: r.Shared(x.positions, tensor.I32), Table: r.Shared(x.table, tensor.F32), Cache: kvCache(pool.Tensor, x.layout),
+			Q: r.In(x.Q, tensor.BF16), KV: r.In(x.KV, tensor.BF16), Slots: r.Index(pool, x.Slots, tensor.I64, true),
+			Positions: r.Shared(x.Positions, tensor.I32), Table: r.Shared(x.Table, tensor.F32), Cache: kvCache(pool.Tensor, x.layout()),
 		}
 		return launch(op, a, outs{"q_out": a.Q, "cache_after": a.Cache.Pool})
 	})

@@ -20,13 +20,12 @@ func init() {
 	for name, format := range map[string]cache.IndexKeyFormat{
 		"indexer_logits_fp8": cache.IndexKeyFP8, "indexer_logits_mxfp4": cache.IndexKeyMXFP4,
 	} {
+		read := readAs(readLogits, format)
 		Register(Op{
 			Name: name, Class: ClassTolerance, Variants: indexer.LogitsVariants,
-			Random:  func(seed uint64) []Case { return randomLogits(seed, format) },
-			Ref:     func(c Case) (Arrays, error) { return refLogits(c, format) },
-			Bind:    func(b Build, c Case) (Bound, error) { return bindLogits(b, c, format) },
-			Timing:  Timing{Suite: "indexer", Sizes: func(o SizeOptions) []Size { return logitsSizes(o, format) }, Sample: sampleLogits},
-			Compare: func(c Case, got, want Arrays) Result { return compareLogits(c, got["logits"], want["logits"], format) },
+			Random: with(randomLogits, format), Ref: refBy(read, refLogits), Bind: bindBy(read, bindLogits),
+			Timing:  Timing{Suite: "indexer", Sizes: with(logitsSizes, format), Sample: sampleLogits},
+			Compare: compareBy(ClassTolerance, read, compareLogits),
 		})
 	}
 }
@@ -46,10 +45,16 @@ const (
 	logitsOfTerms = 2.5e-4
 )
 
-// logitsInput reads a case. Token t has request t unless token_to_req says otherwise, or
+// logitsInput is a case of scores.
+type logitsInput struct {
+	indexer.LogitsHost
+	group int
+	c     Case
+}
+
+// readLogits reads a case. Token t has request t unless token_to_req says otherwise, or
 // queries are [R, next, H, bytes]: then each request has `next` tokens.
-func logitsInput(c Case, format cache.IndexKeyFormat) (x indexer.LogitsHost, group int, err error) {
-	in := c.Input()
+func readLogits(c Case, format cache.IndexKeyFormat) (x logitsInput, err error) {
 	name, next := "q_fp8", 1
 	if format == cache.IndexKeyMXFP4 {
 		name = "q_packed"
@@ -59,67 +64,63 @@ func logitsInput(c Case, format cache.IndexKeyFormat) (x indexer.LogitsHost, gro
 		c.In = maps.Clone(c.In)
 		for _, n := range []string{name, "q_scale", "context_lens"} {
 			if a, ok := c.In[n]; ok && len(a.Shape) > 1 {
-				a.Shape = append([]int{a.Dim(0) * a.Dim(1)}, a.Shape[2:]...)
-				c.In[n] = a
+				c.In[n] = reshaped(a, append([]int{a.Dim(0) * a.Dim(1)}, a.Shape[2:]...)...)
 			}
 		}
-		in = c.Input()
 	}
+	in := c.Input()
 	q := in.Array(name, vectors.U8, -1, -1, format.RowBytes())
 	t, h := q.Dim(0), q.Dim(1)
 	if format == cache.IndexKeyMXFP4 {
 		x.QScale = in.Array("q_scale", vectors.U8, t, h, indexer.Blocks).Data
 	}
-	pool := in.Array("cache", vectors.U8, -1, -1)
-	table := in.Array("block_table", vectors.I32, -1, -1)
-	x.Heads, x.Q, x.Pool = h, q.Data, pool.Data
+	pool, table := in.Array("cache", vectors.U8, -1, -1), in.Array("block_table", vectors.I32, -1, -1)
+	x.c, x.Heads, x.Q, x.Pool = c, h, q.Data, pool.Data
 	x.Weights = in.Array("weights", vectors.F32, t, h).F32()
 	x.Layout = cache.IndexKeyLayout{Page: in.Int("block_size"), Stride: pool.Dim(1), Format: format}
 	x.BlockTable, x.TableWidth = table.I32(), table.Dim(1)
 	x.Lens = in.Array("context_lens", vectors.I32, t).I32()
-	if req := in.Optional("token_to_req", vectors.I32, t); !req.IsZero() {
-		x.TokenToReq = req.I32()
-	} else {
+	if x.TokenToReq = in.Optional("token_to_req", vectors.I32, t).I32(); x.TokenToReq == nil {
 		for i := range t {
 			x.TokenToReq = append(x.TokenToReq, int32(i/next))
 		}
 	}
-	if blocks := in.Optional("blocks", vectors.I32, t, -1); !blocks.IsZero() {
+	blocks := in.Optional("blocks", vectors.I32, t, -1)
+	if !blocks.IsZero() {
 		x.Blocks, x.BlocksWidth = blocks.I32(), blocks.Dim(1)
 	}
-	x.First, group, x.Block = in.IntOr("first", 0), in.IntOr("group", 1), in.IntOr("block", candidateBlock)
+	x.First, x.group, x.Block = in.IntOr("first", 0), in.IntOr("group", 1), in.IntOr("block", candidateBlock)
 	if logits, ok := c.Want["logits"]; ok {
 		x.Width = logits.Dim(1)
 	} else if x.Width = in.IntOr("columns", -1); x.Width < 0 && in.Err() == nil {
-		return x, group, fmt.Errorf("verify: %s.%s: has no output array \"logits\", nor a parameter \"columns\": %w",
+		return x, fmt.Errorf("verify: %s.%s: has no output array \"logits\", nor a parameter \"columns\": %w",
 			c.Op, c.Name, vectors.ErrFormat)
 	}
-	return x, group, in.Err()
+	return x, in.Err()
 }
 
-// refLogits leaves the poison of a Rig where LogitsRef writes nothing.
-func refLogits(c Case, format cache.IndexKeyFormat) (Arrays, error) {
-	x, _, err := logitsInput(c, format)
-	if err != nil {
-		return nil, err
-	}
-	t := len(x.Lens)
-	out := vectors.Filled(poisonFloat, vectors.F32, t, x.Width).F32()
-	if err := refScores(x, out); err != nil {
-		return nil, err
-	}
-	return Arrays{"logits": vectors.FromF32(out, t, x.Width)}, nil
+// config returns the configuration of a case's scores.
+func (x logitsInput) config(b Build) indexer.LogitsConfig {
+	return indexer.LogitsConfig{Heads: x.Heads, Format: x.Layout.Format, Page: x.Layout.Page, Group: x.group,
+		Blocks: x.BlocksWidth, Block: x.Block, MaxBytes: b.MaxBytes, Variant: b.Variant}
 }
 
-func bindLogits(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) {
-	x, group, err := logitsInput(c, format)
-	if err != nil {
-		return Bound{}, err
-	}
-	op, err := indexer.NewLogits(b.Dev, indexer.LogitsConfig{Heads: x.Heads, Format: format, Page: x.Layout.Page, Group: group,
-		Blocks: x.BlocksWidth, Block: x.Block, MaxBytes: b.MaxBytes, Variant: b.Variant})
+// scores returns the scores by their reference, with the poison of a Rig where that writes nothing.
+func (x logitsInput) scores() (Array, error) {
+	out := vectors.Filled(poisonFloat, vectors.F32, len(x.Lens), x.Width).F32()
+	err := refScores(x.LogitsHost, out)
+	return vectors.FromF32(out, len(x.Lens), x.Width), err
+}
+
+func refLogits(x logitsInput) (Arrays, error) {
+	logits, err := x.scores()
+	return Arrays{"logits": logits}, err
+}
+
+func bindLogits(b Build, x logitsInput) (Bound, error) {
+	op, err := indexer.NewLogits(b.Dev, x.config(b))
 	return bound(op, err, func(r *Rig) Launch {
-		a := logitsArgs(r, c, x)
+		a := logitsArgs(r, x.c, x.LogitsHost)
 		a.First, a.Out = x.First, r.SharedOut(tensor.F32, len(x.Lens), x.Width)
 		return launch(op, a, outs{"logits": a.Out})
 	})
@@ -148,19 +149,15 @@ func logitsArgs(r *Rig, c Case, x indexer.LogitsHost) indexer.LogitsArgs {
 
 // compareLogits looks at the entries that are defined and demands that nothing else
 // was written.
-func compareLogits(c Case, got, want Array, format cache.IndexKeyFormat) Result {
-	cmp := NewComparison(ClassTolerance)
+func compareLogits(cmp *Comparison, c Case, x logitsInput, gotAll, wantAll Arrays) {
+	got, want := gotAll["logits"], wantAll["logits"]
 	if !cmp.Same("logits", got, want) {
-		return cmp.Result()
-	}
-	x, _, err := logitsInput(c, format)
-	if err != nil {
-		return cmp.Fail("%v", err).Result()
+		return
 	}
 	a, b := got.F32(), want.F32()
 	var defined, wanted []float32
 	worst, at, stray := 0.0, 0, 0
-	explained := logitsExplained(x, c.Source != "random")
+	explained := logitsExplained(x.LogitsHost, c.Source != "random")
 	for t := range x.Lens {
 		row := t * x.Width
 		n := min(max(int(x.Lens[t])-x.First, 0), x.Width)
@@ -191,7 +188,6 @@ func compareLogits(c Case, got, want Array, format cache.IndexKeyFormat) Result 
 	if stray > 0 {
 		cmp.Fail("logits: %d undefined elements were written", stray)
 	}
-	return cmp.Result()
 }
 
 // logitsExplained reports whether the terms of logit i of recorded ones explain a difference.

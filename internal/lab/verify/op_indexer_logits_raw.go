@@ -19,33 +19,32 @@ func init() {
 	for name, format := range map[string]cache.IndexKeyFormat{
 		"indexer_logits_raw_fp8": cache.IndexKeyFP8, "indexer_logits_raw_mxfp4": cache.IndexKeyMXFP4,
 	} {
+		read := readAs(readRawLogits, format)
 		Register(Op{
 			Name: name, Class: ClassTolerance, Variants: indexer.LogitsVariants,
-			Random: func(seed uint64) []Case { return randomRawLogits(seed, format) },
-			Ref: func(c Case) (Arrays, error) {
-				c, err := quantisedCase(c, format)
-				if err != nil {
-					return nil, err
-				}
-				return refLogits(c, format)
-			},
-			Bind: func(b Build, c Case) (Bound, error) { return bindRawLogits(b, c, format) },
-			Compare: func(c Case, got, want Arrays) Result {
-				c, err := quantisedCase(c, format)
-				if err != nil {
-					return NewComparison(ClassTolerance).Fail("%v", err).Result()
-				}
-				return compareLogits(c, got["logits"], want["logits"], format)
-			},
+			Random: with(randomRawLogits, format), Bind: bindBy(read, bindRawLogits),
+			Ref: refBy(read, func(x rawInput) (Arrays, error) { return refLogits(x.logitsInput) }),
+			Compare: compareBy(ClassTolerance, read, func(cmp *Comparison, c Case, x rawInput, got, want Arrays) {
+				compareLogits(cmp, c, x.logitsInput, got, want)
+			}),
 		})
 	}
 }
 
-// quantisedCase returns a raw case as one of indexer_logits, its queries and weights quantised.
-func quantisedCase(c Case, format cache.IndexKeyFormat) (Case, error) {
-	q, err := refQueryQuant(c, format)
+// rawInput is a case with raw queries, and as one of indexer_logits with queries and weights
+// quantised.
+type rawInput struct {
+	logitsInput
+	raw queryInput
+}
+
+func readRawLogits(c Case, format cache.IndexKeyFormat) (x rawInput, err error) {
+	if x.raw, err = readQueryQuant(c, format); err != nil {
+		return x, err
+	}
+	q, err := refQueryQuant(x.raw)
 	if err != nil {
-		return c, err
+		return x, err
 	}
 	c.In = maps.Clone(c.In)
 	names := queryOutputs(format)
@@ -53,7 +52,8 @@ func quantisedCase(c Case, format cache.IndexKeyFormat) (Case, error) {
 	if len(names) > 2 {
 		c.In[names[2]] = q[names[2]]
 	}
-	return c, nil
+	x.logitsInput, err = readLogits(c, format)
+	return x, err
 }
 
 // randomRawLogits makes cases of few tokens, with as many heads as models have and with few.
@@ -91,51 +91,34 @@ func randomRawLogits(seed uint64, format cache.IndexKeyFormat) []Case {
 	return cases
 }
 
-func bindRawLogits(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) {
-	raw, err := readQueryQuant(c, format)
-	if err != nil {
-		return Bound{}, err
-	}
-	quantised, err := quantisedCase(c, format)
-	if err != nil {
-		return Bound{}, err
-	}
-	x, group, err := logitsInput(quantised, format)
-	if err != nil {
-		return Bound{}, err
-	}
-	cfg := indexer.LogitsConfig{Heads: x.Heads, Format: format, Page: x.Layout.Page, Group: group, Blocks: x.BlocksWidth, Block: x.Block,
-		Variant: b.Variant, Raw: true}
+func bindRawLogits(b Build, x rawInput) (Bound, error) {
+	cfg := x.config(b)
+	cfg.Raw = true
 	op, err := indexer.NewLogits(b.Dev, cfg)
 	var quant *indexer.QueryQuant
 	if errors.Is(err, vk.ErrMissingFeature) {
 		cfg.Raw = false
 		if op, err = indexer.NewLogits(b.Dev, cfg); err == nil {
-			quant, err = indexer.NewQueryQuant(b.Dev, raw.cfg)
+			quant, err = indexer.NewQueryQuant(b.Dev, x.raw.cfg)
 		}
 	}
 	return bound(op, err, func(r *Rig) Launch {
-		q := indexer.QueryQuantArgs{Q: r.In(raw.q, tensor.BF16), Positions: r.In(raw.positions, tensor.I32),
-			Weights: r.In(raw.weights, tensor.BF16), Table: r.In(raw.table, tensor.F32)}
+		q, in := indexer.QueryQuantArgs{}, x.c.In
 		a := indexer.LogitsArgs{
-			Keys:       cache.IndexKeyCache{Pool: r.In(c.In["cache"], tensor.U8), Layout: x.Layout},
-			BlockTable: r.In(c.In["block_table"], tensor.I32), TokenToReq: r.In(c.In["token_to_req"], tensor.I32),
-			Lens: r.In(c.In["context_lens"], tensor.I32), First: x.First, Out: r.Out(tensor.F32, len(x.Lens), x.Width),
-		}
-		if x.Blocks != nil {
-			a.Blocks = r.In(c.In["blocks"], tensor.I32)
+			Keys:       cache.IndexKeyCache{Pool: r.In(in["cache"], tensor.U8), Layout: x.Layout},
+			BlockTable: r.In(in["block_table"], tensor.I32), TokenToReq: r.In(in["token_to_req"], tensor.I32),
+			Lens: r.In(in["context_lens"], tensor.I32), First: x.First, Out: r.Out(tensor.F32, len(x.Lens), x.Width),
+			Blocks: r.In(in["blocks"], tensor.I32),
 		}
 		if quant == nil {
-			a.Raw = indexer.RawQueries{Q: q.Q, Positions: q.Positions, Weights: q.Weights, Table: q.Table,
-				SoftmaxScale: raw.cfg.SoftmaxScale, HeadScale: raw.cfg.HeadScale}
+			a.Raw = indexer.RawQueries{Q: r.In(x.raw.Q, tensor.BF16), Positions: r.In(x.raw.Positions, tensor.I32),
+				Weights: r.In(x.raw.Weights, tensor.BF16), Table: r.In(x.raw.Table, tensor.F32),
+				SoftmaxScale: x.raw.SoftmaxScale, HeadScale: x.raw.HeadScale}
 		} else {
-			a.Q, a.Weights = r.Out(tensor.U8, raw.tokens, raw.heads, format.RowBytes()), r.Out(tensor.F32, raw.tokens, raw.heads)
-			if format == cache.IndexKeyMXFP4 {
-				a.QScale = r.Out(tensor.U8, raw.tokens, raw.heads, indexer.Blocks)
-			}
-			q.Codes, q.Scales, q.WeightsOut = a.Q, a.QScale, a.Weights
+			q, _ = x.raw.place(r)
+			a.Q, a.QScale, a.Weights = q.Codes, q.Scales, q.WeightsOut
 		}
-		return Launch{Out: map[string]tensor.Tensor{"logits": a.Out}, Record: func(rec *vk.Recorder) error {
+		return Launch{Out: outs{"logits": a.Out}, Args: &a, Record: func(rec *vk.Recorder) error {
 			if quant != nil {
 				if err := quant.Record(rec, q); err != nil {
 					return err

@@ -16,14 +16,19 @@ func init() {
 	for name, format := range map[string]cache.IndexKeyFormat{
 		"indexer_select_fp8": cache.IndexKeyFP8, "indexer_select_mxfp4": cache.IndexKeyMXFP4,
 	} {
-		Register(Op{
-			Name: name, Class: ClassSet, Variants: indexer.LogitsVariants,
-			Random:  func(seed uint64) []Case { return randomSelect(seed, format) },
-			Ref:     func(c Case) (Arrays, error) { return refSelect(c, format) },
-			Bind:    func(b Build, c Case) (Bound, error) { return bindSelect(b, c, format) },
-			Timing:  Timing{Suite: "indexer", Sizes: func(o SizeOptions) []Size { return selectSizes(o, format) }, Sample: sampleSelect},
-			Compare: func(c Case, got, want Arrays) Result { return compareSelect(c, got, want, format) },
-		})
+		Register(selectOp(name, format, randomSelect, selectSizes))
+	}
+}
+
+// selectOp describes a selection by its random cases and timed sizes.
+func selectOp(name string, format cache.IndexKeyFormat, random func(uint64, cache.IndexKeyFormat) []Case,
+	sizes func(SizeOptions, cache.IndexKeyFormat) []Size) Op {
+	read := readAs(readSelect, format)
+	return Op{
+		Name: name, Class: ClassSet, Variants: indexer.LogitsVariants,
+		Random: with(random, format), Ref: refBy(read, refSelect), Bind: bindBy(read, bindSelect),
+		Timing:  Timing{Suite: "indexer", Sizes: with(sizes, format), Sample: sampleSelect},
+		Compare: compareBy(ClassSet, read, compareSelect),
 	}
 }
 
@@ -65,61 +70,55 @@ func randomSelect(seed uint64, format cache.IndexKeyFormat) []Case {
 	return cases
 }
 
-// selectLogits returns the scores of a case by their reference, with poison after them.
-func selectLogits(c Case, format cache.IndexKeyFormat) (x indexer.LogitsHost, logits Array, err error) {
-	c.Want = nil // the number of columns is a parameter
-	if x, _, err = logitsInput(c, format); err != nil {
-		return x, logits, err
-	}
-	a, err := refLogits(c, format)
-	return x, a["logits"], err
+// selectInput is a selection, and what it asks of the operation.
+type selectInput struct {
+	logitsInput
+	selectNumbers
 }
 
-func refSelect(c Case, format cache.IndexKeyFormat) (Arrays, error) {
-	in := c.Input()
-	k := in.Int("k")
-	x, logits, err := selectLogits(c, format)
-	if err == nil {
-		err = in.Err()
+type selectNumbers struct {
+	K          int `in:"k"`
+	Segment    int `in:"segment=0"`
+	Rows       int `in:"rows=0"`
+	Workgroups int `in:"workgroups=0"`
+	Candidates int `in:"candidates=0"`
+}
+
+func readSelect(c Case, format cache.IndexKeyFormat) (x selectInput, err error) {
+	c.Want = nil // the number of columns is a parameter
+	if x.logitsInput, err = readLogits(c, format); err == nil {
+		x.selectNumbers, err = fields[selectNumbers](c)
 	}
+	return x, err
+}
+
+func refSelect(x selectInput) (Arrays, error) {
+	logits, err := x.scores()
 	if err != nil {
 		return nil, err
 	}
-	t, picks := len(x.Lens), indexer.TopKRef(logits.F32(), x.Width, x.Lens, k)
+	t, picks := len(x.Lens), indexer.TopKRef(logits.F32(), x.Width, x.Lens, x.K)
 	if x.Blocks != nil {
-		picks = indexer.CandidateEntriesRef(picks, k, x.Blocks, x.BlocksWidth, x.Block)
+		picks = indexer.CandidateEntriesRef(picks, x.K, x.Blocks, x.BlocksWidth, x.Block)
 	}
-	want := Arrays{"topk_indices": vectors.FromI32(picks, t, k)}
-	if n := in.IntOr("candidates", 0); n > 0 {
+	want := Arrays{"topk_indices": vectors.FromI32(picks, t, x.K)}
+	if n := x.Candidates; n > 0 {
 		blocks, columns := indexer.CandidatesRef(logits.F32(), x.Width, x.Lens, n, x.Block)
 		want["candidate_blocks"], want["candidate_columns"] = vectors.FromI32(blocks, t, n), vectors.FromI32(columns, t)
 	}
 	return want, nil
 }
 
-func bindSelect(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) {
-	c.Want = nil
-	x, group, err := logitsInput(c, format)
-	if err != nil {
-		return Bound{}, err
-	}
-	in := c.Input()
-	t, cfg := len(x.Lens), indexer.SelectConfig{
-		K: in.Int("k"), Segment: in.IntOr("segment", 0), Rows: in.IntOr("rows", 0), Workgroups: in.IntOr("workgroups", 0),
-		Candidates: in.IntOr("candidates", 0),
-		Logits: indexer.LogitsConfig{Heads: x.Heads, Format: format, Page: x.Layout.Page, Group: group, Blocks: x.BlocksWidth, Block: x.Block,
-			MaxBytes: b.MaxBytes, Variant: b.Variant},
-	}
-	if err := in.Err(); err != nil {
-		return Bound{}, err
-	}
-	op, err := indexer.NewSelect(b.Dev, cfg)
+func bindSelect(b Build, x selectInput) (Bound, error) {
+	t := len(x.Lens)
+	op, err := indexer.NewSelect(b.Dev, indexer.SelectConfig{K: x.K, Segment: x.Segment, Rows: x.Rows, Workgroups: x.Workgroups,
+		Candidates: x.Candidates, Logits: x.config(b)})
 	return bound(op, unfitK(err), func(r *Rig) Launch {
-		a := indexer.SelectArgs{LogitsArgs: logitsArgs(r, c, x), TopK: r.SharedOut(tensor.I32, t, cfg.K), Entries: x.Width,
+		a := indexer.SelectArgs{LogitsArgs: logitsArgs(r, x.c, x.LogitsHost), TopK: r.SharedOut(tensor.I32, t, x.K), Entries: x.Width,
 			Scratch: r.Scratch(op.ScratchBytes(t)), Arrived: r.Shared(vectors.FromI32(make([]int32, t), t), tensor.I32)}
-		out := map[string]tensor.Tensor{"topk_indices": a.TopK}
-		if cfg.Candidates > 0 {
-			a.Candidates = indexer.CandidateBlocks{Blocks: r.SharedOut(tensor.I32, t, cfg.Candidates), Columns: r.SharedOut(tensor.I32, t)}
+		out := outs{"topk_indices": a.TopK}
+		if x.Candidates > 0 {
+			a.Candidates = indexer.CandidateBlocks{Blocks: r.SharedOut(tensor.I32, t, x.Candidates), Columns: r.SharedOut(tensor.I32, t)}
 			out["candidate_blocks"], out["candidate_columns"] = a.Candidates.Blocks, a.Candidates.Columns
 		}
 		return launch(op, a, out)
@@ -129,15 +128,14 @@ func bindSelect(b Build, c Case, format cache.IndexKeyFormat) (Bound, error) {
 // compareSelect demands as many of the largest scores of the reference as there have
 // to be, in ascending order of the entries. Scores that differ by no more than sums
 // in f32 do count as equal.
-func compareSelect(c Case, got, want Arrays, format cache.IndexKeyFormat) Result {
-	cmp := NewComparison(ClassSet)
-	x, logits, err := selectLogits(c, format)
-	if err != nil {
-		return cmp.Fail("%v", err).Result()
-	}
+func compareSelect(cmp *Comparison, _ Case, x selectInput, got, want Arrays) {
 	picks := got["topk_indices"]
 	if !cmp.Same("topk_indices", picks, want["topk_indices"]) {
-		return cmp.Result()
+		return
+	}
+	logits, err := x.scores()
+	if err != nil {
+		cmp.Fail("%v", err)
 	}
 	cmp.ascending("topk_indices", picks)
 	if x.Blocks != nil {
@@ -149,7 +147,6 @@ func compareSelect(c Case, got, want Arrays, format cache.IndexKeyFormat) Result
 		cmp.TopK("candidate_blocks", scores, counts, blocks).ascending("candidate_blocks", blocks)
 		cmp.Exact("candidate_columns", got["candidate_columns"], want["candidate_columns"])
 	}
-	return cmp.Result()
 }
 
 // columnsOf returns the columns of picked entries [T, k] in the candidate blocks [T, width] of `of`

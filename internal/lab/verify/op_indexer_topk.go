@@ -15,8 +15,9 @@ import (
 func init() {
 	Register(Op{
 		Name: "indexer_topk", Class: ClassSet, Variants: indexer.TopKVariants,
-		Random: randomIndexerTopK, Ref: refBy(fields, refIndexerTopK), Bind: bindBy(fields, bindIndexerTopK), Compare: compareIndexerTopK,
-		Timing: Timing{Suite: "indexer", Sizes: topkSizes, Axes: map[string]string{"logits": "T", "lengths": "T", "topk_indices": "T"}},
+		Random: randomIndexerTopK, Ref: refBy(fields, refIndexerTopK), Bind: bindBy(fields, bindIndexerTopK),
+		Compare: compareBy(ClassSet, fields, compareIndexerTopK),
+		Timing:  Timing{Suite: "indexer", Sizes: topkSizes, Axes: map[string]string{"logits": "T", "lengths": "T", "topk_indices": "T"}},
 	})
 }
 
@@ -137,20 +138,14 @@ func topkSizes(o SizeOptions) (all []Size) {
 // compareIndexerTopK demands the indices themselves of random cases. The order of
 // recorded ones and the choice among equals are arbitrary: there it demands the same
 // selection of values, the largest, of both, and of what was computed our order.
-func compareIndexerTopK(c Case, got, want Arrays) Result {
-	x, err := fields[topkInput](c)
-	cmp := NewComparison(ClassSet)
-	if err != nil {
-		return cmp.Fail("%v", err).Result()
-	}
+func compareIndexerTopK(cmp *Comparison, c Case, x topkInput, gotAll, wantAll Arrays) {
+	got, want := gotAll["topk_indices"], wantAll["topk_indices"]
 	if c.Source == "random" {
-		return cmp.Exact("topk_indices", got["topk_indices"], want["topk_indices"]).Result()
+		cmp.Exact("topk_indices", got, want)
+	} else if cmp.Same("topk_indices", got, want) {
+		cmp.TopK("topk_indices", x.Logits, x.Lens.I32(), got).ascending("topk_indices", got)
+		cmp.TopK("recorded topk_indices", x.Logits, x.Lens.I32(), want)
 	}
-	if !cmp.Same("topk_indices", got["topk_indices"], want["topk_indices"]) {
-		return cmp.Result()
-	}
-	cmp.TopK("topk_indices", x.Logits, x.Lens.I32(), got["topk_indices"]).ascending("topk_indices", got["topk_indices"])
-	return cmp.TopK("recorded topk_indices", x.Logits, x.Lens.I32(), want["topk_indices"]).Result()
 }
 
 // ascending demands that the entries of every row [R, k] ascend, with -1 after them.

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 )
 
@@ -14,14 +13,7 @@ func init() {
 	for name, format := range map[string]cache.IndexKeyFormat{
 		"indexer_within_fp8": cache.IndexKeyFP8, "indexer_within_mxfp4": cache.IndexKeyMXFP4,
 	} {
-		Register(Op{
-			Name: name, Class: ClassSet, Variants: indexer.LogitsVariants,
-			Random:  func(seed uint64) []Case { return randomWithin(seed, format) },
-			Ref:     func(c Case) (Arrays, error) { return refSelect(c, format) },
-			Bind:    func(b Build, c Case) (Bound, error) { return bindSelect(b, c, format) },
-			Timing:  Timing{Suite: "indexer", Sizes: func(o SizeOptions) []Size { return withinSizes(o, format) }, Sample: sampleSelect},
-			Compare: func(c Case, got, want Arrays) Result { return compareSelect(c, got, want, format) },
-		})
+		Register(selectOp(name, format, randomWithin, withinSizes))
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "inverse_rope", Class: ClassExact, Variants: projection.InverseRopeVariants,
-		Random: randomInverseRope, Ref: refInverseRope, Bind: bindInverseRope, Compare: exactly("o_out"),
+		Random: randomInverseRope, Ref: refBy(fields, refInverseRope), Bind: bindBy(fields, bindInverseRope), Compare: exactly("o_out"),
 		Timing: Timing{Suite: "memory", Sizes: inverseRopeSizes, Axes: map[string]string{"o": "T", "positions": "T", "o_out": "T"}},
 	})
 }
@@ -35,42 +35,26 @@ func randomInverseRope(seed uint64) []Case {
 	return cases
 }
 
-// outputInput is the attention's output and what turns it back.
-type outputInput struct{ o, positions, table Array }
+// outputInput is the attention's output and the angles to turn it back by.
+type outputInput struct {
+	O         Array `in:"o u16 T H 512"`
+	Table     Array `in:"cos_sin_rows f32 * 64"`
+	Positions Array `in:"positions rows T"`
 
-func readOutput(c Case, in *vectors.Input) (x outputInput, err error) {
-	x.o = in.Array("o", vectors.U16, -1, -1, projection.D)
-	positions := in.Array("positions", vectors.I64, x.o.Dim(0))
-	x.table = in.Array("cos_sin_rows", vectors.F32, -1, projection.RopeDim)
-	known := in.Optional("cos_sin_pos", vectors.I64, x.table.Dim(0))
-	if err := in.Err(); err != nil {
-		return x, err
-	}
-	x.positions, err = tableRows(c, positions, known)
-	return x, err
+	T, H int
 }
 
-func refInverseRope(c Case) (Arrays, error) {
-	x, err := readOutput(c, c.Input())
-	if err != nil {
-		return nil, err
-	}
-	o := x.o.U16()
-	if err := projection.InverseRopeRef(o, x.o.Dim(1), x.positions.I32(), x.table.F32()); err != nil {
-		return nil, err
-	}
-	return Arrays{"o_out": vectors.FromU16(o, x.o.Shape...)}, nil
+func refInverseRope(x outputInput) (Arrays, error) {
+	o := x.O.U16()
+	err := projection.InverseRopeRef(o, x.H, x.Positions.I32(), x.Table.F32())
+	return Arrays{"o_out": vectors.FromU16(o, x.O.Shape...)}, err
 }
 
-func bindInverseRope(b Build, c Case) (Bound, error) {
-	x, err := readOutput(c, c.Input())
-	if err != nil {
-		return Bound{}, err
-	}
+func bindInverseRope(b Build, x outputInput) (Bound, error) {
 	op, err := projection.NewInverseRope(b.Dev, projection.InverseRopeConfig{MaxBytes: b.MaxBytes, Variant: b.Variant})
 	return bound(op, err, func(r *Rig) Launch {
-		a := projection.InverseRopeArgs{O: r.In(x.o, tensor.BF16),
-			Positions: r.Shared(x.positions, tensor.I32), Table: r.Shared(x.table, tensor.F32)}
+		a := projection.InverseRopeArgs{O: r.In(x.O, tensor.BF16),
+			Positions: r.Shared(x.Positions, tensor.I32), Table: r.Shared(x.Table, tensor.F32)}
 		return launch(op, a, outs{"o_out": a.O})
 	})
 }

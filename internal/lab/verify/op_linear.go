@@ -11,14 +11,14 @@ import (
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
 	Register(Op{
 		Name: "linear", Class: ClassTolerance, Variants: projection.LinearVariants,
-		Random: randomLinear, Ref: refLinear, Bind: bindLinear, Compare: compareLinear, Lacks: lacksLinear,
-		Timing: Timing{Suite: "linear", Sizes: linearSizes, Sample: sampleLinear},
+		Random: randomLinear, Ref: refBy(readLinear, refLinear), Bind: bindBy(readLinear, bindLinear), Lacks: lacksLinear,
+		Compare: compareBy(ClassTolerance, readLinear, compareLinear),
+		Timing:  Timing{Suite: "linear", Sizes: linearSizes, Sample: sampleLinear},
 	})
 }
 
@@ -37,43 +37,47 @@ func lacksLinear(c Case, variant string) bool {
 		variant != projection.VariantBase && variant != projection.VariantDA
 }
 
-// linearInput reads a case.
-func linearInput(c Case) (h projection.LinearHost, out tensor.DType, column, width int, err error) {
+// linearInput is a layer.
+type linearInput struct {
+	projection.LinearHost
+	in                        Arrays
+	out                       tensor.DType
+	column, width, workgroups int
+}
+
+func readLinear(c Case) (x linearInput, err error) {
 	in := c.Input()
-	h.T, h.Groups, h.N, h.K = in.Int("tokens"), in.IntOr("groups", 1), in.Int("n"), in.Int("k")
-	h.Weights, h.Activations = projection.Format(in.Int("weights")), projection.ActivationFormat(in.IntOr("activations", 0))
-	column, width = in.IntOr("column", 0), in.IntOr("width", h.Groups*h.N)
-	out = tensor.BF16
+	x.T, x.Groups, x.N, x.K = in.Int("tokens"), in.IntOr("groups", 1), in.Int("n"), in.Int("k")
+	x.Weights, x.Activations = projection.Format(in.Int("weights")), projection.ActivationFormat(in.IntOr("activations", 0))
+	x.column, x.width, x.workgroups = in.IntOr("column", 0), in.IntOr("width", x.Groups*x.N), in.IntOr("workgroups", 0)
+	x.in, x.out = c.In, tensor.BF16
 	if in.IntOr("out_f32", 0) != 0 {
-		out = tensor.F32
+		x.out = tensor.F32
 	}
-	if err := in.Err(); err != nil {
-		return h, out, 0, 0, err
+	x.X, x.XScale, x.Data, x.Scale = c.In["x"].Data, c.In["x_scale"].Data, c.In["w"].Data, c.In["w_scale"].Data
+	if a := c.In["x_scale"]; !a.IsZero() && x.Activations != projection.ActivationNVFP4 {
+		x.ScalePitch = a.Dim(2)
 	}
-	h.X, h.XScale, h.Data, h.Scale = c.In["x"].Data, c.In["x_scale"].Data, c.In["w"].Data, c.In["w_scale"].Data
-	if a := c.In["x_scale"]; !a.IsZero() && h.Activations != projection.ActivationNVFP4 {
-		h.ScalePitch = a.Dim(2)
-	}
-	if a := c.In["row_scale"]; !a.IsZero() {
-		h.RowScale = a.F32()
-	}
-	return h, out, column, width, nil
+	x.RowScale = c.In["row_scale"].F32()
+	return x, in.Err()
+}
+
+// config returns the configuration of a case's layer.
+func (x linearInput) config(b Build) projection.LinearConfig {
+	return projection.LinearConfig{N: x.N, K: x.K, Groups: x.Groups, Weights: x.Weights, Activations: x.Activations,
+		Out: x.out, MaxTokens: x.T, Workgroups: x.workgroups, Variant: b.Variant}
 }
 
 // refLinear leaves the poison of a Rig in columns that the layer does not write.
-func refLinear(c Case) (Arrays, error) {
-	h, dt, column, width, err := linearInput(c)
-	if err != nil {
+func refLinear(x linearInput) (Arrays, error) {
+	sums := make([]float64, x.T*x.Groups*x.N)
+	if err := projection.LinearRef(x.LinearHost, sums); err != nil {
 		return nil, err
 	}
-	sums := make([]float64, h.T*h.Groups*h.N)
-	if err := projection.LinearRef(h, sums); err != nil {
-		return nil, err
-	}
-	y := vectors.Filled(poisonFloat, stored(dt), h.T, width)
+	y := vectors.Filled(poisonFloat, stored(x.out), x.T, x.width)
 	for i, v := range sums {
-		at := i/(h.Groups*h.N)*width + column + i%(h.Groups*h.N)
-		if dt == tensor.F32 {
+		at := i/(x.Groups*x.N)*x.width + x.column + i%(x.Groups*x.N)
+		if x.out == tensor.F32 {
 			binary.LittleEndian.PutUint32(y.Data[4*at:], math.Float32bits(float32(v)))
 		} else {
 			binary.LittleEndian.PutUint16(y.Data[2*at:], numfmt.BF16Encode(float32(v)))
@@ -82,34 +86,28 @@ func refLinear(c Case) (Arrays, error) {
 	return Arrays{"y": y}, nil
 }
 
-func bindLinear(b Build, c Case) (Bound, error) {
-	h, dt, column, width, err := linearInput(c)
-	if err != nil {
-		return Bound{}, err
+func bindLinear(b Build, x linearInput) (Bound, error) {
+	op, err := projection.NewLinear(b.Dev, x.config(b))
+	return bound(op, err, func(r *Rig) Launch {
+		a := x.place(r, op)
+		return launch(op, a, outs{"y": a.Out})
+	})
+}
+
+// place returns the operands of a layer.
+func (x linearInput) place(r *Rig, op *projection.Linear) projection.LinearArgs {
+	typed := func(name string) tensor.DType { return linearTypes[x.in[name].Type] }
+	is := x.Weights.Shapes(x.Groups*x.N, x.K)
+	a := projection.LinearArgs{
+		X: r.Shared(x.in["x"], typed("x")), XScale: r.Shared(x.in["x_scale"], typed("x_scale")),
+		W: projection.LinearWeights{Data: r.In(x.in["w"], is.Data.DType), Scale: r.In(x.in["w_scale"], is.Scale.DType),
+			RowScale: r.In(x.in["row_scale"], tensor.F32)},
+		Out: r.SharedOut(x.out, x.T, x.width), OutColumn: x.column,
 	}
-	op, err := projection.NewLinear(b.Dev, projection.LinearConfig{N: h.N, K: h.K, Groups: h.Groups, Weights: h.Weights,
-		Activations: h.Activations, Out: dt, MaxTokens: h.T, Workgroups: c.Input().IntOr("workgroups", 0), Variant: b.Variant})
-	if err != nil {
-		return Bound{}, err
+	if n := op.ScratchLen(x.T); n > 0 {
+		a.Scratch = r.SharedOut(tensor.F32, n)
 	}
-	is := h.Weights.Shapes(h.Groups*h.N, h.K)
-	return Bound{op.Variant(), func(r *Rig) Launch {
-		a := projection.LinearArgs{
-			X:      r.Shared(c.In["x"], linearTypes[c.In["x"].Type]),
-			XScale: r.Shared(c.In["x_scale"], linearTypes[c.In["x_scale"].Type]),
-			W: projection.LinearWeights{
-				Data:     r.In(c.In["w"], is.Data.DType),
-				Scale:    r.In(c.In["w_scale"], is.Scale.DType),
-				RowScale: r.In(c.In["row_scale"], tensor.F32),
-			},
-			Out: r.SharedOut(dt, h.T, width), OutColumn: column,
-		}
-		if n := op.ScratchLen(h.T); n > 0 {
-			a.Scratch = r.SharedOut(tensor.F32, n)
-		}
-		return Launch{Out: map[string]tensor.Tensor{"y": a.Out},
-			Record: func(rec *vk.Recorder) error { return op.Record(rec, a) }}
-	}}, nil
+	return a
 }
 
 // linearTypes are the tensor types that the arrays of a case stand for.
@@ -133,23 +131,18 @@ var linearTypes = map[vectors.Type]tensor.DType{
 // each of two. Weights that are rounded to elements add half of it times sum (x w)^2 over the terms
 // of all sums, relative to sum y^2; and as few of n sums are rounded to another number than wanted,
 // four standard deviations more, each sqrt(8/n) of it.
-func compareLinear(c Case, got, want Arrays) Result {
-	cmp := NewComparison(ClassTolerance)
-	h, dt, column, width, err := linearInput(c)
-	if err != nil {
-		return cmp.Fail("%v", err).Result()
-	}
+func compareLinear(cmp *Comparison, _ Case, h linearInput, got, want Arrays) {
 	if !cmp.Same("y", got["y"], want["y"]) {
-		return cmp.Result()
+		return
 	}
 	a, b := got["y"].Float64s(), want["y"].Float64s()
-	m := newLinearMagnitudes(h)
+	m := newLinearMagnitudes(h.LinearHost)
 	worst, at, bound, stray := 0.0, 0, 1.0, 0
 	terms, sums := 0.0, 0.0 // of squares
 	rows := h.Groups * h.N
 	var x, y []float64
 	for i := range b {
-		t, n := i/width, i%width-column
+		t, n := i/h.width, i%h.width-h.column
 		if n < 0 || n >= rows {
 			if !math.IsNaN(a[i]) {
 				stray++
@@ -159,7 +152,7 @@ func compareLinear(c Case, got, want Arrays) Result {
 		x, y = append(x, a[i]), append(y, b[i])
 		terms, sums = terms+m.squares(t, n), sums+b[i]*b[i]
 		result := 0x1p-7
-		if dt == tensor.F32 {
+		if h.out == tensor.F32 {
 			result = 0x1p-23
 		}
 		limit := m.bound(t, n)
@@ -182,7 +175,6 @@ func compareLinear(c Case, got, want Arrays) Result {
 	if stray > 0 {
 		cmp.Fail("y: %d elements beside the layer's columns were written", stray)
 	}
-	return cmp.Result()
 }
 
 // linearMagnitudes are absolute values of a case's numbers.

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,7 +16,8 @@ import (
 func init() {
 	Register(Op{
 		Name: "linear_chain", Class: ClassTolerance, Variants: projection.LinearVariants,
-		Random: randomLinearChain, Ref: refLinearChain, Bind: bindLinearChain, Compare: compareLinearChain,
+		Random: randomLinearChain, Ref: refBy(readChain, refLinearChain), Bind: bindBy(readChain, bindLinearChain),
+		Compare: compareBy(ClassTolerance, readChain, compareLinearChain),
 	})
 }
 
@@ -46,95 +48,88 @@ func randomLinearChain(seed uint64) []Case {
 	return cases
 }
 
-// secondLayer returns the case of the second layer alone, for an output z of the first.
-func secondLayer(c Case, z Array) Case {
-	d := Case{Op: c.Op, Name: c.Name, Params: maps.Clone(c.Params), In: Arrays{"x": z}}
-	in := c.Input()
+// chainInput is two layers; the input of the second is empty.
+type chainInput struct{ first, second linearInput }
+
+func readChain(c Case) (x chainInput, err error) {
+	if x.first, err = readLinear(c); err != nil {
+		return x, err
+	}
+	in, d := c.Input(), Case{Op: c.Op, Name: c.Name, Params: maps.Clone(c.Params), In: Arrays{}}
 	d.Params["n"], d.Params["width"] = in.Int("second_n"), in.Int("second_n")
-	d.Params["k"], d.Params["groups"] = in.Int("n")*in.Int("groups"), 1
+	d.Params["k"], d.Params["groups"] = x.first.N*x.first.Groups, 1
 	for _, name := range []string{"w", "w_scale", "row_scale"} {
 		if a := c.In["second_"+name]; !a.IsZero() {
 			d.In[name] = a
 		}
 	}
-	return d
+	x.second, err = readLinear(d)
+	return x, cmp.Or(in.Err(), err)
 }
 
-func refLinearChain(c Case) (Arrays, error) {
-	first, err := refLinear(c)
+// after returns the second layer for an output z of the first.
+func (x chainInput) after(z Array) linearInput {
+	x.second.X = z.Data
+	return x.second
+}
+
+func refLinearChain(x chainInput) (Arrays, error) {
+	first, err := refLinear(x.first)
 	if err != nil {
 		return nil, err
 	}
-	second, err := refLinear(secondLayer(c, first["y"]))
+	second, err := refLinear(x.after(first["y"]))
 	return Arrays{"z": first["y"], "y": second["y"]}, err
 }
 
 // bindLinearChain records the layers one after the other where they cannot be a chain, as engines
 // do.
-func bindLinearChain(b Build, c Case) (Bound, error) {
-	h, dt, _, width, err := linearInput(c)
+func bindLinearChain(b Build, x chainInput) (Bound, error) {
+	first, err := projection.NewLinear(b.Dev, x.first.config(b))
 	if err != nil {
 		return Bound{}, err
 	}
-	next := secondLayer(c, c.In["x"])
-	h2, _, _, _, err := linearInput(next)
-	if err != nil {
-		return Bound{}, err
-	}
-	cfg := projection.LinearConfig{N: h.N, K: h.K, Groups: h.Groups, Weights: h.Weights, Out: dt, MaxTokens: h.T, Variant: b.Variant}
-	first, err := projection.NewLinear(b.Dev, cfg)
-	if err != nil {
-		return Bound{}, err
-	}
-	cfg.N, cfg.K, cfg.Groups = h2.N, h2.K, 1
-	second, err := projection.NewLinear(b.Dev, cfg)
+	second, err := projection.NewLinear(b.Dev, x.second.config(b))
 	if err != nil {
 		return Bound{}, err
 	}
 	var chain *projection.LinearChain
-	if h.T <= projection.LinearChainTokens {
-		if chain, err = projection.NewLinearChain(first, second, h.T); err != nil && !errors.Is(err, vk.ErrMissingFeature) {
-			return Bound{}, err
+	if T := x.first.T; T <= projection.LinearChainTokens {
+		if chain, err = projection.NewLinearChain(first, second, T); errors.Is(err, vk.ErrMissingFeature) {
+			err = nil
 		}
 	}
-	return Bound{first.Variant(), func(r *Rig) Launch {
-		x, y := linearArgs(r, c.In, h, first), projection.LinearArgs{W: linearWeights(r, next.In), Out: r.Out(dt, h.T, h2.N)}
-		x.Out = r.Out(dt, h.T, width)
-		y.X = x.Out
-		if n := second.ScratchLen(h.T); n > 0 {
-			y.Scratch = r.Out(tensor.F32, n)
-		}
-		l := Launch{Out: map[string]tensor.Tensor{"z": x.Out, "y": y.Out}}
+	return bound(first, err, func(r *Rig) Launch {
+		one, two := x.first.place(r, first), x.second.place(r, second)
+		two.X = one.Out
+		l := Launch{Out: outs{"z": one.Out, "y": two.Out}}
 		if chain == nil {
-			l.Record = func(rec *vk.Recorder) error { return errors.Join(first.Record(rec, x), second.Record(rec, y)) }
+			l.Record = func(rec *vk.Recorder) error { return errors.Join(first.Record(rec, one), second.Record(rec, two)) }
 			return l
 		}
-		data, err := chain.State(h.T)
+		data, err := chain.State(x.first.T)
 		r.Fail(err)
-		state := r.In(vectors.Array{Type: vectors.U32, Shape: []int{chain.StateLen(h.T)}, Data: data}, tensor.U32)
-		a := projection.LinearChainArgs{First: x, Second: y, State: state}
-		l.Record = func(rec *vk.Recorder) error { return chain.Record(rec, a) }
-		return l
-	}}, nil
+		state := r.In(vectors.Array{Type: vectors.U32, Shape: []int{chain.StateLen(x.first.T)}, Data: data}, tensor.U32)
+		return launch(chain, projection.LinearChainArgs{First: one, Second: two, State: state}, l.Out)
+	})
 }
 
 // compareLinearChain holds the second layer against what it gives for the outputs that came from
 // the first.
-func compareLinearChain(c Case, got, want Arrays) Result {
-	cmp := NewComparison(ClassTolerance)
-	for _, name := range []string{"z", "y"} {
-		if !cmp.Same(name, got[name], want[name]) {
-			return cmp.Result()
-		}
+func compareLinearChain(cmp *Comparison, c Case, x chainInput, got, want Arrays) {
+	if !cmp.Same("z", got["z"], want["z"]) || !cmp.Same("y", got["y"], want["y"]) {
+		return
 	}
-	if r := compareLinear(c, Arrays{"y": got["z"]}, Arrays{"y": want["z"]}); !r.Pass {
-		r.Detail = "first layer: " + r.Detail
-		return r
+	first := NewComparison(ClassTolerance)
+	compareLinear(first, c, x.first, Arrays{"y": got["z"]}, Arrays{"y": want["z"]})
+	if r := first.Result(); !r.Pass {
+		cmp.Criterion(false, r.Error, r.Bound, "first layer: "+r.Detail)
+		return
 	}
-	second := secondLayer(c, got["z"])
+	second := x.after(got["z"])
 	exact, err := refLinear(second)
 	if err != nil {
-		return cmp.Fail("%v", err).Result()
+		cmp.Fail("%v", err)
 	}
-	return compareLinear(second, Arrays{"y": got["y"]}, exact)
+	compareLinear(cmp, c, second, Arrays{"y": got["y"]}, exact)
 }

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -14,7 +15,8 @@ import (
 func init() {
 	Register(Op{
 		Name: "linear_norm", Class: ClassTolerance, Variants: projection.LinearVariants,
-		Random: randomLinearNorm, Ref: refLinearNorm, Bind: bindLinearNorm, Compare: compareLinearNorm,
+		Random: randomLinearNorm, Ref: refBy(readLinearNorm, refLinearNorm), Bind: bindBy(readLinearNorm, bindLinearNorm),
+		Compare: compareBy(ClassTolerance, readLinearNorm, compareLinearNorm),
 	})
 }
 
@@ -49,96 +51,70 @@ func randomLinearNorm(seed uint64) []Case {
 	return cases
 }
 
-func refLinearNorm(c Case) (Arrays, error) {
-	want, err := refLinear(c)
+type linearNormInput struct {
+	linearInput
+	rank int
+	norm Array
+}
+
+func readLinearNorm(c Case) (x linearNormInput, err error) {
+	in := c.Input()
+	x.rank, x.norm = in.Int("rank"), c.In["norm"]
+	x.linearInput, err = readLinear(c)
+	return x, cmp.Or(in.Err(), err)
+}
+
+func refLinearNorm(x linearNormInput) (Arrays, error) {
+	want, err := refLinear(x.linearInput)
 	if err != nil {
 		return nil, err
 	}
-	want["normed"], err = normedOutputs(c, want["y"])
+	want["normed"], err = x.normed(want["y"])
 	return want, err
 }
 
-// normedOutputs returns the norms of a layer's first outputs y.
-func normedOutputs(c Case, y Array) (Array, error) {
-	in := c.Input()
-	rank, column, tokens := in.Int("rank"), in.Int("column"), in.Int("tokens")
-	if err := in.Err(); err != nil {
-		return Array{}, err
-	}
-	out := make([]uint16, tokens*rank)
-	err := projection.QKVNormRef(columns(y, column, rank, 0).U16(), floats(c.In["norm"]), linearNormEps, out)
-	return vectors.FromU16(out, tokens, rank), err
+// normed returns the norms of a layer's first outputs y.
+func (x linearNormInput) normed(y Array) (Array, error) {
+	out := make([]uint16, x.T*x.rank)
+	err := projection.QKVNormRef(columns(y, x.column, x.rank, 0).U16(), floats(x.norm), linearNormEps, out)
+	return vectors.FromU16(out, x.T, x.rank), err
 }
 
 // bindLinearNorm norms in a launch of its own where the layer's kernel does not, as engines do.
-func bindLinearNorm(b Build, c Case) (Bound, error) {
-	h, dt, column, width, err := linearInput(c)
+func bindLinearNorm(b Build, x linearNormInput) (Bound, error) {
+	cfg := x.config(b)
+	cfg.Norm, cfg.NormColumns, cfg.NormEps = floatType(x.norm), x.rank, linearNormEps
+	op, err := projection.NewLinear(b.Dev, cfg)
 	if err != nil {
 		return Bound{}, err
 	}
-	in := c.Input()
-	rank, norm := in.Int("rank"), c.In["norm"]
-	if err := in.Err(); err != nil {
-		return Bound{}, err
-	}
-	op, err := projection.NewLinear(b.Dev, projection.LinearConfig{N: h.N, K: h.K, Weights: h.Weights, Out: dt, MaxTokens: h.T,
-		Variant: b.Variant, Norm: floatType(norm), NormColumns: rank, NormEps: linearNormEps})
-	if err != nil {
-		return Bound{}, err
-	}
-	after, err := projection.NewQKVNorm(b.Dev, projection.QKVNormConfig{Rank: rank, Eps: linearNormEps})
-	if err != nil {
-		return Bound{}, err
-	}
-	return Bound{op.Variant(), func(r *Rig) Launch {
-		a := linearArgs(r, c.In, h, op)
-		a.Out, a.OutColumn = r.Out(dt, h.T, width), column
-		weight, normed := r.In(norm, floatType(norm)), r.Out(tensor.BF16, h.T, rank)
-		l := Launch{Out: map[string]tensor.Tensor{"y": a.Out, "normed": normed}}
-		if op.Norms(h.T) {
-			a.Norm, a.Normed, a.Arrived = weight, normed, r.In(vectors.New(vectors.U32, h.T), tensor.U32)
-			l.Record = func(rec *vk.Recorder) error { return op.Record(rec, a) }
-			return l
+	after, err := projection.NewQKVNorm(b.Dev, projection.QKVNormConfig{Rank: x.rank, Eps: linearNormEps})
+	return bound(op, err, func(r *Rig) Launch {
+		a := x.place(r, op)
+		weight, normed := r.In(x.norm, floatType(x.norm)), r.Out(tensor.BF16, x.T, x.rank)
+		l := Launch{Out: outs{"y": a.Out, "normed": normed}, Args: &a}
+		if op.Norms(x.T) {
+			a.Norm, a.Normed, a.Arrived = weight, normed, r.In(vectors.New(vectors.U32, x.T), tensor.U32)
+			return launch(op, a, l.Out)
 		}
-		rest := r.In(vectors.New(vectors.U16, h.T, projection.D), tensor.BF16) // which the norm takes along
-		q := projection.QKVNormArgs{QR: a.Out, QRAt: column, QRWeight: weight, QROut: normed,
-			KV: rest, KVWeight: r.In(vectors.New(vectors.U16, projection.D), tensor.BF16), KVOut: r.Out(tensor.BF16, h.T, projection.D)}
+		rest := r.In(vectors.New(vectors.U16, x.T, projection.D), tensor.BF16) // which the norm takes along
+		q := projection.QKVNormArgs{QR: a.Out, QRAt: x.column, QRWeight: weight, QROut: normed,
+			KV: rest, KVWeight: r.In(vectors.New(vectors.U16, projection.D), tensor.BF16), KVOut: r.Out(tensor.BF16, x.T, projection.D)}
 		l.Record = func(rec *vk.Recorder) error { return errors.Join(op.Record(rec, a), after.Record(rec, q)) }
 		return l
-	}}, nil
-}
-
-// linearArgs places the inputs of a layer.
-func linearArgs(r *Rig, in Arrays, h projection.LinearHost, op *projection.Linear) projection.LinearArgs {
-	a := projection.LinearArgs{X: r.In(in["x"], tensor.BF16), W: linearWeights(r, in)}
-	if n := op.ScratchLen(h.T); n > 0 {
-		a.Scratch = r.Out(tensor.F32, n)
-	}
-	return a
-}
-
-func linearWeights(r *Rig, in Arrays) projection.LinearWeights {
-	return projection.LinearWeights{Data: r.In(in["w"], linearTypes[in["w"].Type]),
-		Scale: r.In(in["w_scale"], linearTypes[in["w_scale"].Type]), RowScale: r.In(in["row_scale"], tensor.F32)}
+	})
 }
 
 // compareLinearNorm holds the norms against those of the outputs that came, not of those that were
 // wanted, from which rounding may move them.
-func compareLinearNorm(c Case, got, want Arrays) Result {
-	r := compareLinear(c, got, want)
-	if !r.Pass {
-		return r
-	}
-	cmp := NewComparison(ClassTolerance)
+func compareLinearNorm(cmp *Comparison, c Case, x linearNormInput, got, want Arrays) {
+	compareLinear(cmp, c, x.linearInput, got, want)
 	if !cmp.Same("normed", got["normed"], want["normed"]) {
-		return cmp.Result()
+		return
 	}
-	normed, err := normedOutputs(c, got["y"])
+	normed, err := x.normed(got["y"])
 	if err != nil {
-		return cmp.Fail("%v", err).Result()
+		cmp.Fail("%v", err)
 	}
-	if n := cmp.normed("normed", got["normed"], normed).Result(); !n.Pass {
-		return n
-	}
-	return r
+	cmp.normed("normed", got["normed"], normed)
 }

@@ -19,10 +19,9 @@ func init() {
 	} {
 		Register(Op{
 			Name: name, Class: ClassExact, Variants: projection.QuantiseVariants,
-			Random: func(seed uint64) []Case { return randomQuantise(seed, formats) }, Ref: refQuantise, Bind: bindQuantise,
+			Random: with(randomQuantise, formats), Ref: refBy(fields, refQuantise), Bind: bindBy(fields, bindQuantise),
 			Compare: exactly("codes", "scales"),
-			Timing: Timing{Suite: "memory", Sizes: func(o SizeOptions) []Size { return quantiseSizes(o, formats) },
-				Sample: sampleQuantise},
+			Timing:  Timing{Suite: "memory", Sizes: with(quantiseSizes, formats), Sample: sampleQuantise},
 		})
 	}
 }
@@ -92,69 +91,61 @@ func randomQuantiseCase(rng *rand.Rand, format projection.ActivationFormat, toke
 
 // quantiseInput is a case of either operation.
 type quantiseInput struct {
-	format            projection.ActivationFormat
-	tokens, groups, k int
-	scale             float32
+	Format projection.ActivationFormat `in:"format"`
+	Groups int                         `in:"groups"`
+	X      Array                       `in:"x u16 T Groups K"`
+	Scale  Array                       `in:"input_scale? f32 1"`
+
+	T, K int
 }
 
-func readQuantise(c Case) (q quantiseInput, err error) {
-	in := c.Input()
-	q.format, q.groups = projection.ActivationFormat(in.Int("format")), in.Int("groups")
-	x := in.Array("x", vectors.U16, -1, q.groups, -1)
-	if a := in.Optional("input_scale", vectors.F32, 1); !a.IsZero() {
-		q.scale = a.F32()[0]
+// scale returns the scale of a whole tensor, 0 for formats that have none.
+func (q quantiseInput) scale() float32 {
+	if q.Scale.IsZero() {
+		return 0
 	}
-	q.tokens, q.k = x.Dim(0), x.Dim(2)
-	return q, in.Err()
+	return q.Scale.F32()[0]
 }
 
-func refQuantise(c Case) (Arrays, error) {
-	q, err := readQuantise(c)
-	if err != nil {
-		return nil, err
-	}
-	n := q.tokens * q.groups * q.k
-	if q.format == projection.ActivationNVFP4 {
-		codes, scales := make([]byte, n/2), make([]byte, n/16)
-		err := projection.QuantiseRef(q.format, c.In["x"].U16(), q.groups, q.k, q.scale, codes, scales)
-		return Arrays{"codes": vectors.FromU8(codes, q.groups, q.tokens, q.k/2),
-			"scales": vectors.FromU8(scales, q.groups, q.tokens, q.k/16)}, err
-	}
-	block := projection.BlockDim
-	if q.format == projection.ActivationMXFP8 {
+func refQuantise(q quantiseInput) (Arrays, error) {
+	n, block, perByte := q.T*q.Groups*q.K, projection.BlockDim, 1
+	switch q.Format {
+	case projection.ActivationNVFP4:
+		block, perByte = 16, 2
+	case projection.ActivationMXFP8:
 		block = smallBlock
 	}
-	codes, scales := make([]byte, n), make([]byte, n/block)
-	if err := projection.QuantiseRef(q.format, c.In["x"].U16(), q.groups, q.k, 0, codes, scales); err != nil {
+	codes, scales := make([]byte, n/perByte), make([]byte, n/block)
+	if err := projection.QuantiseRef(q.Format, q.X.U16(), q.Groups, q.K, q.scale(), codes, scales); err != nil {
 		return nil, err
 	}
-	out := Arrays{"codes": vectors.FromU8(codes, q.groups, q.tokens, q.k)}
-	blocks, padded := q.k/block, projection.PaddedTokens(q.tokens)
-	numbers, words := make([]float32, q.groups*blocks*padded), make([]int32, q.groups*blocks/4*padded)
+	out := Arrays{"codes": vectors.FromU8(codes, q.Groups, q.T, q.K/perByte)}
+	if q.Format == projection.ActivationNVFP4 {
+		out["scales"] = vectors.FromU8(scales, q.Groups, q.T, q.K/16)
+		return out, nil
+	}
+	blocks, padded := q.K/block, projection.PaddedTokens(q.T)
+	numbers, words := make([]float32, q.Groups*blocks*padded), make([]int32, q.Groups*blocks/4*padded)
 	for i, sb := range scales {
-		b, t := i/q.tokens, i%q.tokens
+		b, t := i/q.T, i%q.T
 		numbers[b*padded+t] = numfmt.UE8M0Scale(sb)
-		if q.format != projection.ActivationFP8 {
+		if q.Format != projection.ActivationFP8 {
 			words[b/4*padded+t] |= int32(uint32(sb) << (8 * (b % 4)))
 		}
 	}
-	out["scales"] = vectors.FromF32(numbers, q.groups, blocks, padded)
-	if q.format != projection.ActivationFP8 {
-		out["scales"] = vectors.FromI32(words, q.groups, blocks/4, padded)
+	out["scales"] = vectors.FromF32(numbers, q.Groups, blocks, padded)
+	if q.Format != projection.ActivationFP8 {
+		out["scales"] = vectors.FromI32(words, q.Groups, blocks/4, padded)
 	}
 	return out, nil
 }
 
-func bindQuantise(b Build, c Case) (Bound, error) {
-	q, err := readQuantise(c)
-	if err != nil {
-		return Bound{}, err
-	}
+func bindQuantise(b Build, q quantiseInput) (Bound, error) {
 	op, err := projection.NewQuantise(b.Dev, projection.QuantiseConfig{
-		Format: q.format, Groups: q.groups, K: q.k, MaxBytes: b.MaxBytes, Variant: b.Variant})
+		Format: q.Format, Groups: q.Groups, K: q.K, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	return bound(op, err, func(r *Rig) Launch {
-		a := projection.QuantiseArgs{X: r.In(c.In["x"], tensor.BF16), InputScale: q.scale,
-			Codes: r.Out(tensor.U8, op.CodesShape(q.tokens)...), Scales: r.Out(op.ScalesType(), op.ScalesShape(q.tokens)...)}
+		a := projection.QuantiseArgs{X: r.In(q.X, tensor.BF16), InputScale: q.scale(),
+			Codes: r.Out(tensor.U8, op.CodesShape(q.T)...), Scales: r.Out(op.ScalesType(), op.ScalesShape(q.T)...)}
 		return launch(op, a, outs{"codes": a.Codes, "scales": a.Scales})
 	})
 }

@@ -14,7 +14,7 @@ import (
 func init() {
 	Register(Op{
 		Name: "touch", Class: ClassExact, Variants: []vk.Variant{{Name: cache.VariantBase}},
-		Random: randomTouch, Ref: refTouch, Bind: bindTouch, Compare: exactly("pool", "sink"),
+		Random: randomTouch, Ref: refBy(fields, refTouch), Bind: bindBy(fields, bindTouch), Compare: exactly("pool", "sink"),
 	})
 }
 
@@ -45,33 +45,24 @@ func randomTouch(seed uint64) []Case {
 	return cases
 }
 
-// refTouch is that nothing changes but a word that nobody reads.
-func refTouch(c Case) (Arrays, error) {
-	in := c.Input()
-	pool := in.Array("pool", vectors.U8, -1, -1)
-	if err := in.Err(); err != nil {
-		return nil, err
-	}
-	sink := vectors.FromU32(touchSink, 2)
-	if binary.LittleEndian.Uint32(pool.Data) == touchWord {
-		binary.LittleEndian.PutUint32(sink.Data, touchWord)
-	}
-	return Arrays{"pool": pool, "sink": sink}, nil
+type touchInput struct {
+	Pool Array `in:"pool u8 * *"`
 }
 
-func bindTouch(b Build, c Case) (Bound, error) {
-	in := c.Input()
-	pool := in.Array("pool", vectors.U8, -1, -1)
-	if err := in.Err(); err != nil {
-		return Bound{}, err
+// refTouch is that nothing changes but a word that nothing reads.
+func refTouch(x touchInput) (Arrays, error) {
+	sink := vectors.FromU32(touchSink, 2)
+	if binary.LittleEndian.Uint32(x.Pool.Data) == touchWord {
+		binary.LittleEndian.PutUint32(sink.Data, touchWord)
 	}
+	return Arrays{"pool": x.Pool, "sink": sink}, nil
+}
+
+func bindTouch(b Build, x touchInput) (Bound, error) {
 	op, err := cache.NewTouch(b.Dev)
-	if err != nil {
-		return Bound{}, err
-	}
 	return Bound{cache.VariantBase, func(r *Rig) Launch {
-		p, sink := r.In(pool, tensor.U8), r.In(vectors.FromU32(touchSink, 2), tensor.U32)
-		return Launch{Out: map[string]tensor.Tensor{"pool": p, "sink": sink},
+		p, sink := r.In(x.Pool, tensor.U8), r.In(vectors.FromU32(touchSink, 2), tensor.U32)
+		return Launch{Out: outs{"pool": p, "sink": sink},
 			Record: func(rec *vk.Recorder) error { return op.Record(rec, p, sink) }}
-	}}, nil
+	}}, err
 }

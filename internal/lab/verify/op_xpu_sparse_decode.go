@@ -19,18 +19,12 @@ func init() {
 	}
 	Register(Op{
 		Name: "xpu_sparse_decode", Class: ClassTolerance, Variants: variants,
-		Random: randomXPU, Ref: refXPU, Bind: bindXPU, After: markRounded,
-		Compare: func(c Case, got, want Arrays) Result {
-			spread := func() ([]float32, error) {
-				x, err := readDecode(c)
-				if err != nil {
-					return nil, err
-				}
-				return attention.TwoPassSpreadRef(x.q.U16(), x.heads, x.win, x.comp, nil, x.scale, true)
-			}
-			return NewComparison(ClassTolerance).
-				CloseWeighted("out", got["out"], want["out"], DecodeOut, roundings(c, got), spread).Result()
-		},
+		Random: randomXPU, Ref: refBy(readDecode, refXPU), Bind: bindBy(readDecode, bindXPU), After: markRounded,
+		Compare: compareBy(ClassTolerance, readDecode, func(cmp *Comparison, c Case, x decodeInput, got, want Arrays) {
+			cmp.CloseWeighted("out", got["out"], want["out"], DecodeOut, roundings(c, got), func() ([]float32, error) {
+				return attention.TwoPassSpreadRef(x.q, x.H, x.win, x.comp, nil, x.Scale, true)
+			})
+		}),
 	})
 }
 
@@ -45,35 +39,28 @@ func randomXPU(seed uint64) []Case {
 	return cases
 }
 
-func refXPU(c Case) (Arrays, error) {
-	x, err := readDecode(c)
+func refXPU(x decodeInput) (Arrays, error) {
+	out, _, err := attention.TwoPassRef(x.q, x.H, x.win, x.comp, nil, x.Scale, true)
 	if err != nil {
 		return nil, err
 	}
-	out, _, err := attention.TwoPassRef(x.q.U16(), x.heads, x.win, x.comp, nil, x.scale, true)
-	if err != nil {
-		return nil, err
-	}
-	return Arrays{"out": vectors.FromF32(out, x.tokens, x.heads, attention.D)}, nil
+	return Arrays{"out": vectors.FromF32(out, x.T, x.H, attention.D)}, nil
 }
 
-func bindXPU(b Build, c Case) (Bound, error) {
-	x, err := readDecode(c)
-	if err != nil {
-		return Bound{}, err
-	}
+func bindXPU(b Build, x decodeInput) (Bound, error) {
 	topk, compPage := setSize(x.comp)
 	op, err := attention.NewTwoPass(b.Dev, attention.TwoPassConfig{ZeroMasked: true, DecoderConfig: attention.DecoderConfig{
-		Heads: x.heads, WindowPage: x.win.Layout.Page, CompressedPage: compPage, WindowRecord: x.win.Layout.Record,
-		CompressedRecord: setRecord(x.comp), Scale: x.scale, Variant: strings.TrimPrefix(b.Variant, attention.TwoPassPrefix),
+		Heads: x.H, WindowPage: x.win.Layout.Page, CompressedPage: compPage, WindowRecord: x.win.Layout.Record,
+		CompressedRecord: setRecord(x.comp), Scale: x.Scale, Variant: strings.TrimPrefix(b.Variant, attention.TwoPassPrefix),
 	}})
 	if err != nil {
 		return Bound{}, err
 	}
 	return Bound{b.Variant, func(r *Rig) Launch {
 		a := attention.DecodeArgs{
-			Q: r.In(x.q, tensor.BF16), Window: slotSet(r, x.win, decodeWindowSlots), Compressed: slotSet(r, x.comp, decodeSlots),
-			Out: r.Out(tensor.BF16, x.tokens, x.heads, attention.D), Scratch: r.Scratch(op.ScratchBytes(x.tokens, x.win.Width, topk)),
+			Q:      r.In(vectors.FromU16(x.q, x.Q.Shape...), tensor.BF16),
+			Window: slotSet(r, x.win, decodeWindowSlots), Compressed: slotSet(r, x.comp, decodeSlots),
+			Out: r.Out(tensor.BF16, x.T, x.H, attention.D), Scratch: r.Scratch(op.ScratchBytes(x.T, x.win.Width, topk)),
 		}
 		return launch(op, a, outs{"out": a.Out})
 	}}, nil

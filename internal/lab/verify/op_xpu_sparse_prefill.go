@@ -15,9 +15,13 @@ func init() {
 	Register(Op{
 		Name: "xpu_sparse_prefill", Class: ClassTolerance, Variants: attention.PrefillVariants,
 		Random: randomGathered, Ref: refBy(readGathered, refGathered),
-		Bind: bindBy(readGathered, bindGathered), After: markRounded, Compare: compareGathered,
+		Bind: bindBy(readGathered, bindGathered), After: markRounded,
+		Compare: compareBy(ClassTolerance, readGathered, compareGathered),
 	})
 }
+
+// Slots of the pages of either pool.
+const windowRows, entryRows = 4, 2
 
 // randomGathered makes mixed steps of layers of each kind, with a workspace for all of their rows
 // and with one so small that they go in pieces.
@@ -51,10 +55,10 @@ type gatheredBuilder struct {
 func (b *gatheredBuilder) build(heads, room int) Case {
 	const tables, longest, padding = 7, 151, 2
 	in := Arrays{"requests": vectors.FromI32(b.requests, len(b.requests)/3, 3)}
-	windows := b.pages(in, "window", 4, tables, longest)
+	windows := b.pages(in, "window", windowRows, tables, longest)
 	var entries attention.Table
 	if b.rows.Ratio > 0 {
-		entries = b.pages(in, "entry", 2, tables, longest/b.rows.Ratio+1)
+		entries = b.pages(in, "entry", entryRows, tables, longest/b.rows.Ratio+1)
 	}
 	for x := range slices.Chunk(b.requests, 3) {
 		for p := int(x[2] - x[1]); p < int(x[2]); p++ {
@@ -141,60 +145,64 @@ func (b *gatheredBuilder) token(windows, entries attention.Table, request int32,
 	b.entryLens = append(b.entryLens, int32(len(picks)))
 }
 
-// gatheredInput is a case.
+// gatheredInput is a case; of the pools' layouts only the pages are not in it.
 type gatheredInput struct {
-	rows                       attention.RowConfig
-	q, sink, positions, topk   Array
-	window, entries            *attention.Slots // entries: nil without
-	windowTable, entryTable    Array
-	windowPool, entryPool      Array
-	requests                   []int32
-	tokens, heads, room, picks int
+	Q            Array        `in:"q u16 T H 512"`
+	Sink         Array        `in:"sink f32 H"`
+	Positions    Array        `in:"positions i32 T"`
+	Requests     Array        `in:"requests i32 R 3"`
+	WindowSlots  Array        `in:"window_slots i32 T Window"`
+	WindowLens   Array        `in:"window_lens i32 T"`
+	WindowPool   Array        `in:"window_pool u8 * *"`
+	WindowTable  Array        `in:"window_table i32 * *"`
+	EntrySlots   Array        `in:"entry_slots? i32 T Width"`
+	EntryLens    Array        `in:"entry_lens? i32 T"`
+	EntryPool    Array        `in:"entry_pool? u8 * *"`
+	EntryTable   Array        `in:"entry_table? i32 * *"`
+	TopK         Array        `in:"topk? i32 T *"`
+	Room         int          `in:"room"`
+	Ratio        int          `in:"ratio"`
+	Picks        bool         `in:"picks"`
+	WindowRecord cache.Record `in:"window_record=0"`
+	EntryRecord  cache.Record `in:"entry_record=0"`
+
+	T, H, R, Window, Width int
+	rows                   attention.RowConfig
+	window, entries        *attention.Slots // entries: nil without
 }
 
-func readGathered(c Case) (x gatheredInput, err error) {
-	in := c.Input()
-	x.q = in.Array("q", vectors.U16, -1, -1, attention.D)
-	x.tokens, x.heads = x.q.Dim(0), x.q.Dim(1)
-	x.sink, x.positions = in.Array("sink", vectors.F32, x.heads), in.Array("positions", vectors.I32, x.tokens)
-	x.requests, x.room, x.picks = in.Array("requests", vectors.I32, -1, 3).I32(), in.Int("room"), in.Int("picks")
-	slots := func(name string) (*attention.Slots, Array, Array) {
-		list, pool := in.Array(name+"_slots", vectors.I32, x.tokens, -1), in.Array(name+"_pool", vectors.U8, -1, -1)
-		page := 4
-		if name == "entry" {
-			page = 2
-		}
-		return &attention.Slots{Width: list.Dim(1), Indices: list.I32(), Lens: in.Array(name+"_lens", vectors.I32, x.tokens).I32(),
-				Pool: pool.Data, Layout: cache.Layout{Page: page, Stride: pool.Dim(1), Record: recordOf(in, name+"_record")}},
-			in.Array(name+"_table", vectors.I32, -1, -1), pool
-	}
-	x.window, x.windowTable, x.windowPool = slots("window")
-	x.rows = attention.RowConfig{Window: x.window.Width, Ratio: in.Int("ratio"), Width: in.Int("width"), Picks: x.picks != 0}
-	if x.rows.Ratio > 0 {
-		x.entries, x.entryTable, x.entryPool = slots("entry")
-		x.topk = in.Array("topk", vectors.I32, x.tokens, x.rows.Width)
-	}
-	if err := in.Err(); err != nil {
+func readGathered(c Case) (gatheredInput, error) {
+	x, err := fields[gatheredInput](c)
+	if err != nil {
 		return x, err
 	}
+	slots := func(list, lens, pool Array, page int, record cache.Record) *attention.Slots {
+		return &attention.Slots{Width: list.Dim(1), Indices: list.I32(), Lens: lens.I32(), Pool: pool.Data,
+			Layout: cache.Layout{Page: page, Stride: pool.Dim(1), Record: record}}
+	}
+	x.window = slots(x.WindowSlots, x.WindowLens, x.WindowPool, windowRows, x.WindowRecord)
+	x.rows = attention.RowConfig{Window: x.Window, Ratio: x.Ratio, Width: x.Width, Picks: x.Picks}
+	if x.Ratio > 0 {
+		x.entries = slots(x.EntrySlots, x.EntryLens, x.EntryPool, entryRows, x.EntryRecord)
+	}
 	longest := 0
-	for r := range slices.Chunk(x.requests, 3) {
+	for r := range slices.Chunk(x.Requests.I32(), 3) {
 		longest = max(longest, int(r[2]))
 	}
-	x.rows = x.rows.Divide(uint64(x.room)*2*attention.D, x.tokens, len(x.requests)/3, longest)
+	x.rows = x.rows.Divide(uint64(x.Room)*2*attention.D, x.T, x.R, longest)
 	return x, nil
 }
 
 func refGathered(x gatheredInput) (Arrays, error) {
-	out, lse, err := attention.DecodeRef(x.q.U16(), x.heads, x.window, x.entries, x.sink.F32(), attention.DefaultScale)
+	out, lse, err := attention.DecodeRef(x.Q.U16(), x.H, x.window, x.entries, x.Sink.F32(), attention.DefaultScale)
 	if err != nil {
 		return nil, err
 	}
-	return Arrays{"out": vectors.FromBF16(out, x.tokens, x.heads, attention.D), "lse": vectors.FromF32(lse, x.tokens, x.heads)}, nil
+	return Arrays{"out": vectors.FromBF16(out, x.T, x.H, attention.D), "lse": vectors.FromF32(lse, x.T, x.H)}, nil
 }
 
 func bindGathered(b Build, x gatheredInput) (Bound, error) {
-	cfg := attention.GatheredConfig{Heads: x.heads, WindowPage: x.window.Layout.Page, WindowRecord: x.window.Layout.Record,
+	cfg := attention.GatheredConfig{Heads: x.H, WindowPage: x.window.Layout.Page, WindowRecord: x.window.Layout.Record,
 		Rows: x.rows, Variant: b.Variant}
 	if x.entries != nil {
 		cfg.CompressedPage, cfg.CompressedRecord = x.entries.Layout.Page, x.entries.Layout.Record
@@ -205,10 +213,10 @@ func bindGathered(b Build, x gatheredInput) (Bound, error) {
 	}
 	var plan attention.RowPlan
 	plan.Begin(x.rows)
-	for r := range slices.Chunk(x.requests, 3) {
+	for r := range slices.Chunk(x.Requests.I32(), 3) {
 		plan.Add(int(r[0]), int(r[1]), int(r[2]))
 	}
-	plan.End(x.tokens)
+	plan.End(x.T)
 	plan.Pad(plan.Pieces() + plan.Pieces()%2)
 	return Bound{op.Variant(), func(r *Rig) Launch {
 		flat := func(list [][4]int32, shape ...int) tensor.Tensor {
@@ -218,32 +226,27 @@ func bindGathered(b Build, x gatheredInput) (Bound, error) {
 			}
 			return r.In(vectors.FromI32(all, shape...), tensor.I32)
 		}
-		a := attention.GatheredArgs{Q: r.In(x.q, tensor.BF16), Positions: r.In(x.positions, tensor.I32), Pieces: len(plan.Heads),
-			Plan: attention.PlanTensors{Places: flat(plan.Places, x.tokens, 4), Heads: flat(plan.Heads, len(plan.Heads), 2, 2),
+		a := attention.GatheredArgs{Q: r.In(x.Q, tensor.BF16), Positions: r.In(x.Positions, tensor.I32), Pieces: len(plan.Heads),
+			Plan: attention.PlanTensors{Places: flat(plan.Places, x.T, 4), Heads: flat(plan.Heads, len(plan.Heads), 2, 2),
 				Runs: flat(plan.Runs, len(plan.Runs), 4)},
-			Workspace: r.Out(tensor.BF16, x.rows.Rows(), attention.D), Sink: r.In(x.sink, tensor.F32),
-			Out: r.Out(tensor.BF16, x.tokens, x.heads, attention.D), LSE: r.Out(tensor.F32, x.tokens, x.heads),
-			Scratch: r.Scratch(op.ScratchBytes(x.tokens)),
-			Window:  attention.PagedRows{Cache: kvCache(r.In(x.windowPool, tensor.U8), x.window.Layout), Table: r.In(x.windowTable, tensor.I32)}}
+			Workspace: r.Out(tensor.BF16, x.rows.Rows(), attention.D), Sink: r.In(x.Sink, tensor.F32),
+			Out: r.Out(tensor.BF16, x.T, x.H, attention.D), LSE: r.Out(tensor.F32, x.T, x.H),
+			Scratch: r.Scratch(op.ScratchBytes(x.T)),
+			Window:  attention.PagedRows{Cache: kvCache(r.In(x.WindowPool, tensor.U8), x.window.Layout), Table: r.In(x.WindowTable, tensor.I32)}}
 		if x.entries != nil {
-			pool := kvCache(r.In(x.entryPool, tensor.U8), x.entries.Layout)
-			a.Compressed = attention.PagedRows{Cache: pool, Table: r.In(x.entryTable, tensor.I32)}
-			a.Slots = r.In(vectors.FromI32(x.entries.Indices, x.tokens, x.entries.Width), tensor.I32)
+			pool := kvCache(r.In(x.EntryPool, tensor.U8), x.entries.Layout)
+			a.Compressed = attention.PagedRows{Cache: pool, Table: r.In(x.EntryTable, tensor.I32)}
+			a.Slots = r.In(x.EntrySlots, tensor.I32)
 		}
-		if x.picks != 0 {
-			a.TopK = r.In(x.topk, tensor.I32)
+		if x.Picks {
+			a.TopK = r.In(x.TopK, tensor.I32)
 		}
 		return launch(op, a, outs{"out": a.Out, "lse": a.LSE})
 	}}, nil
 }
 
-func compareGathered(c Case, got, want Arrays) Result {
-	cmp := NewComparison(ClassTolerance)
-	x, err := readGathered(c)
-	if err != nil {
-		return cmp.Fail("%v", err).Result()
-	}
-	return cmp.CloseWeighted("out", got["out"], want["out"], DecodeOut, roundings(c, got), func() ([]float32, error) {
-		return attention.DecodeSpreadRef(x.q.U16(), x.heads, x.window, x.entries, x.sink.F32(), attention.DefaultScale)
-	}).Close("lse", got["lse"], want["lse"], DecodeLSE).Result()
+func compareGathered(cmp *Comparison, c Case, x gatheredInput, got, want Arrays) {
+	cmp.CloseWeighted("out", got["out"], want["out"], DecodeOut, roundings(c, got), func() ([]float32, error) {
+		return attention.DecodeSpreadRef(x.Q.U16(), x.H, x.window, x.entries, x.Sink.F32(), attention.DefaultScale)
+	}).Close("lse", got["lse"], want["lse"], DecodeLSE)
 }

@@ -115,6 +115,7 @@ type Bound struct {
 type Launch struct {
 	Out    map[string]tensor.Tensor
 	Record func(rec *vk.Recorder) error
+	Args   any    // points to the arguments that Record takes, which a test changes; may be nil
 	Parts  []Part // steps that are timed one by one, too; may be nil
 }
 

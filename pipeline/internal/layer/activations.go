@@ -16,7 +16,7 @@ type source int
 const (
 	fromHidden  source = iota // Args.Hidden
 	fromQLoRA                 // the queries' bottleneck, normed
-	fromO                     // the attention's output, turned back
+	fromO                     // the attention's output, with RoPE undone
 	fromOLoRA                 // what wo_a gives
 	fromLatents               // latents, from which index keys are made; always bf16
 	sources                   // how many there are
@@ -45,7 +45,7 @@ type quantised struct {
 type coded struct{ codes, scales tensor.Tensor }
 
 // activation is the form in which a product with a matrix takes its input.
-func (cfg *KindConfig) activation(m *model.DeviceMatrix) projection.ActivationFormat {
+func (cfg *Config) activation(m *model.DeviceMatrix) projection.ActivationFormat {
 	if fewer := m.Format.Activations(); cfg.Quantise && len(fewer) > 0 {
 		return fewer[0]
 	}
@@ -66,15 +66,15 @@ func checkInput(u *use) error {
 
 // quantise makes what gives a layer's products the inputs that they take.
 func (l *Layer) quantise(uses []use) error {
-	k := l.kind
+	k := l.kernels
 	for _, u := range uses {
 		switch {
 		case u.x == projection.ActivationBF16:
 		case u.to == &l.oa && u.x != projection.ActivationNVFP4:
-			if err := k.output.buildQuant(k, u.x); err != nil {
+			if err := k.output.buildQuant(k); err != nil {
 				return err
 			}
-			l.turnsToCodes, u.to.coded = true, &k.output.coded
+			l.unropesToCodes, u.to.coded = true, &k.output.coded
 		default:
 			key := quantiserKey{from: u.from, format: u.x}
 			if u.x == projection.ActivationNVFP4 {
@@ -100,7 +100,7 @@ type layerInput struct {
 }
 
 // quantiser returns the kind's one quantiser for an input with fewer bits.
-func (k *Kind) quantiser(key quantiserKey, cfg projection.QuantiseConfig) (*quantised, error) {
+func (k *Kernels) quantiser(key quantiserKey, cfg projection.QuantiseConfig) (*quantised, error) {
 	if q := k.quantisers[key]; q != nil {
 		return q, nil
 	}

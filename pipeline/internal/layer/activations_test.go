@@ -41,12 +41,12 @@ func TestActivations(t *testing.T) {
 				l, a := quantisedStep(t, dev, cfg, layers[0], tokens, tokens/4)
 				valid := tokens - tokens/4
 				x := quantisedLayer{l, a, valid}
-				x.check(t, &l.qkv, "QKV", l.w.QKV, 1, a.Hidden, l.kind.qkv)
-				x.check(t, &l.idxQB, "Indexer.QB", l.w.Indexer.QB, 1, l.kind.qr, l.kind.picks.q)
-				x.check(t, &l.oa, "OA", l.w.OA, cfg.Groups, l.kind.mla.o, l.kind.output.z)
-				x.check(t, &l.ob, "OB", l.w.OB, 1, l.kind.output.z, a.Out)
-				run(t, dev, func(rec *vk.Recorder) error { return l.qb.record(rec, l.kind.qr, l.kind.mla.q) }) // it was normed in place
-				x.check(t, &l.qb, "QB", l.w.QB, 1, l.kind.qr, l.kind.mla.q)
+				x.check(t, &l.qkv, "QKV", l.w.QKV, 1, a.Hidden, l.kernels.qkv)
+				x.check(t, &l.idxQB, "Indexer.QB", l.w.Indexer.QB, 1, l.kernels.qr, l.kernels.indexer.q)
+				x.check(t, &l.oa, "OA", l.w.OA, cfg.Groups, l.kernels.mla.o, l.kernels.output.z)
+				x.check(t, &l.ob, "OB", l.w.OB, 1, l.kernels.output.z, a.Out)
+				run(t, dev, func(rec *vk.Recorder) error { return l.qb.record(rec, l.kernels.qr, l.kernels.mla.q) }) // it was normed in place
+				x.check(t, &l.qb, "QB", l.w.QB, 1, l.kernels.qr, l.kernels.mla.q)
 				assert.True(t, l.gates.coded == nil && l.idxWeights.coded == nil, "bf16 weights stay with bf16")
 				for _, v := range floats(get[uint16](t, a.Out))[:valid*cfg.Hidden] {
 					require.False(t, v != v, "an output is NaN")
@@ -61,7 +61,7 @@ func quantisedStep(t *testing.T, dev *vk.Device, cfg *model.Config, w *model.Dev
 	t.Helper()
 	core := newCoreLayer(t, coreCases[1])
 	caches, tables := core.memory(t, dev)
-	k := must[*Kind](t)(NewKind(dev, KindConfig{Spec: core.spec, Model: cfg, Tokens: tokens, MaxLen: coreLonger, Caches: core.caches,
+	k := must[*Kernels](t)(NewKernels(dev, Config{Spec: core.spec, Model: cfg, Tokens: tokens, MaxLen: coreLonger, Caches: core.caches,
 		Quantise: true, Out: tensor.BF16, Scratch: &memory.Scratch{}}))
 	t.Cleanup(func() { assert.NoError(t, k.Close()) })
 	l := must[*Layer](t)(k.NewLayer(t.Context(), w))
@@ -94,7 +94,7 @@ type quantisedLayer struct {
 // check looks at a product of m with `from`; only its first tokens count.
 func (x *quantisedLayer) check(t *testing.T, p *linear, name string, m model.DeviceMatrix, groups int, from, to tensor.Tensor) {
 	t.Helper()
-	tokens, k := x.kind.cfg.Tokens, m.K
+	tokens, k := x.kernels.cfg.Tokens, m.K
 	require.NotNil(t, p.coded, "%s: bf16", name)
 	h := projection.LinearHost{T: tokens, Groups: groups, N: m.N / groups, K: k,
 		Weights: m.Format, Activations: projection.ActivationFP8,
@@ -168,7 +168,7 @@ func TestActivationsNeedFactors(t *testing.T) {
 	cfg, layers := weights(t, dev, fakemodel.Options{Config: c, Storage: fakemodel.NVFP4})
 	kind := windowConfig(t, cfg, 1)
 	kind.Quantise = true
-	k := must[*Kind](t)(NewKind(dev, kind))
+	k := must[*Kernels](t)(NewKernels(dev, kind))
 	defer k.Close()
 	w := *layers[0]
 	for _, factor := range []float32{0, -1, float32(math.NaN()), float32(math.Inf(1)), 1e-30} {
@@ -180,7 +180,7 @@ func TestActivationsNeedFactors(t *testing.T) {
 		}
 	}
 	kind.Quantise = false
-	k = must[*Kind](t)(NewKind(dev, kind))
+	k = must[*Kernels](t)(NewKernels(dev, kind))
 	defer k.Close()
 	l := must[*Layer](t)(k.NewLayer(t.Context(), &w))
 	assert.NoError(t, l.Close(), "bf16 activations need none")
@@ -190,10 +190,10 @@ func TestActivationsNeedFactors(t *testing.T) {
 // for the one of latents, which nothing gives with fewer bits.
 func TestActivationsOfLatents(t *testing.T) {
 	c := model.FlashV41Config()
-	k := &Kind{cfg: KindConfig{Quantise: true, Model: &c}, heads: c.Heads, groups: c.Groups}
+	k := &Kernels{cfg: Config{Quantise: true, Model: &c}, heads: c.Heads, groups: c.Groups}
 	fp8 := model.DeviceMatrix{Format: projection.FormatFP8x32}
 	w := &model.DeviceLayer{QB: fp8, Indexer: &model.DeviceIndexer{QB: fp8, Keys: &model.DeviceKeys{K: fp8}}}
-	for _, u := range (&Layer{kind: k, w: w}).uses() {
+	for _, u := range (&Layer{kernels: k, w: w}).uses() {
 		few := u.x != projection.ActivationBF16
 		assert.Equal(t, u.m.Format == projection.FormatFP8x32 && u.from != fromLatents, few, u.name)
 		assert.True(t, !few || u.from.use() != 0, "%s: codes of %d are never in use", u.name, u.from)

@@ -72,7 +72,7 @@ func (c *compressor) recordSave(rec *vk.Recorder, a *StepArgs, w *model.DeviceCo
 	return c.save.Record(rec, cache.SaveStateArgs{KvScore: c.gates, Ape: w.Ape, Positions: a.Positions, Slots: c.states, State: state})
 }
 
-// record records what makes entries. to says where these go, how they are turned and where the
+// record records what makes entries. to says where these go, their RoPE and where the
 // states are.
 func (c *compressor) record(rec *vk.Recorder, a *StepArgs, w *model.DeviceCompressor, to cache.CompressArgs) error {
 	to.Positions, to.TokenToReq, to.StateSlots, to.Slots = a.Positions, a.TokenToReq, c.states, c.entries

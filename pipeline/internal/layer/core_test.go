@@ -194,20 +194,19 @@ type coreResult struct {
 	pools [pools][]byte
 	topK  [2][]int32
 	out   [2][]uint16
-	lse   [2][]float32 // [tokens, H]
 }
 
 // kind makes a kind for steps of `tokens` tokens, and a layer of it without projections. The
-// attention takes queries as they are and leaves its output unturned.
-func (l *coreLayer) kind(t *testing.T, dev *vk.Device, tokens int, variant string) (*Kind, *Layer) {
+// attention takes queries as they are and leaves RoPE in its output.
+func (l *coreLayer) kind(t *testing.T, dev *vk.Device, tokens int, variant string) (*Kernels, *Layer) {
 	t.Helper()
-	k := must[*Kind](t)(NewKind(dev, KindConfig{Spec: l.spec, Model: &l.cfg, Tokens: tokens, MaxLen: coreLonger, Caches: l.caches,
-		Variant: variant, Hadamard: l.hadamard, Group: tokens / 4, LSE: true, Out: tensor.BF16, Requests: 2, Workspace: l.workspace,
+	k := must[*Kernels](t)(NewKernels(dev, Config{Spec: l.spec, Model: &l.cfg, Tokens: tokens, MaxLen: coreLonger, Caches: l.caches,
+		Variant: variant, Hadamard: l.hadamard, Group: tokens / 4, Out: tensor.BF16, Requests: 2, Workspace: l.workspace,
 		Scratch: &memory.Scratch{}}))
 	t.Cleanup(func() { k.Close() })
 	k.cfg.Scratch.Keep() // the inputs of all operations come first
 	place(t, dev, k)
-	k.mla.norms, k.mla.turns = false, false
+	k.mla.normsQueries, k.mla.unropes = false, false
 	w := &model.DeviceLayer{Sink: put(t, dev, tensor.F32, l.sink, coreHeads)}
 	if l.spec.Compresses() {
 		w.Compressor = l.compressor(t, dev, l.compression(), l.ape, l.norm)
@@ -218,7 +217,7 @@ func (l *coreLayer) kind(t *testing.T, dev *vk.Device, tokens int, variant strin
 			w.Indexer.Compressor = l.compressor(t, dev, l.keys(), l.iApe, l.iNorm)
 		}
 	}
-	return k, &Layer{kind: k, w: w}
+	return k, &Layer{kernels: k, w: w}
 }
 
 func (l *coreLayer) compressor(t *testing.T, dev *vk.Device, c cache.Compression, ape, norm []float32) *model.DeviceCompressor {
@@ -228,9 +227,9 @@ func (l *coreLayer) compressor(t *testing.T, dev *vk.Device, c cache.Compression
 
 // core is the part of the schedule core that the layer has.
 func (l *Layer) core() schedule {
-	k := l.kind
-	x := traits{picks: k.picks != nil, compresses: k.main != nil, keys: k.keys != nil, saves: k.wish.saves,
-		rawScores: k.picks != nil && k.picks.query == nil}
+	k := l.kernels
+	x := traits{indexer: k.indexer != nil, compresses: k.main != nil, keys: k.keys != nil, saves: k.want.saves,
+		rawScores: k.indexer != nil && k.indexer.query == nil}
 	return core.of(x)
 }
 
@@ -264,7 +263,7 @@ func newStepArgs(t *testing.T, dev *vk.Device, tokens int, tables Tables) StepAr
 const corePieces = 12
 
 // gather makes room for gathered rows and their plan, full of poison.
-func (a *StepArgs) gather(t *testing.T, dev *vk.Device, k *Kind) {
+func (a *StepArgs) gather(t *testing.T, dev *vk.Device, k *Kernels) {
 	t.Helper()
 	room := k.Room()
 	if room.Rows() == 0 {
@@ -277,7 +276,7 @@ func (a *StepArgs) gather(t *testing.T, dev *vk.Device, k *Kind) {
 }
 
 // plan uploads the plan of a step.
-func (a *StepArgs) plan(t *testing.T, k *Kind, h coreStep) {
+func (a *StepArgs) plan(t *testing.T, k *Kernels, h coreStep) {
 	t.Helper()
 	if a.Pieces == 0 {
 		return
@@ -316,7 +315,7 @@ func (a *StepArgs) put(t *testing.T, h coreStep) {
 }
 
 // inputs uploads what projections would give, and poison for padding.
-func (l *coreLayer) inputs(t *testing.T, k *Kind, kv tensor.Tensor, h coreStep) {
+func (l *coreLayer) inputs(t *testing.T, k *Kernels, kv tensor.Tensor, h coreStep) {
 	t.Helper()
 	const nan = uint16(0x7FC0)
 	nan32 := float32(math.NaN())
@@ -329,16 +328,16 @@ func (l *coreLayer) inputs(t *testing.T, k *Kind, kv tensor.Tensor, h coreStep) 
 	if k.keys != nil {
 		testkit.Put(t, k.keys.gates, rowsOf(h, l.indexGates, 2*l.keys().Channels(), nan32))
 	}
-	if k.picks != nil {
-		testkit.Put(t, k.picks.q, rowsOf(h, l.iq, coreIndexHeads*128, nan))
-		testkit.Put(t, k.picks.weights, rowsOf(h, l.weights, coreIndexHeads, nan))
+	if k.indexer != nil {
+		testkit.Put(t, k.indexer.q, rowsOf(h, l.iq, coreIndexHeads*128, nan))
+		testkit.Put(t, k.indexer.weights, rowsOf(h, l.weights, coreIndexHeads, nan))
 	}
 }
 
 // recordCore records a step: KV rows are stored as they are.
 func (l *coreLayer) recordCore(t *testing.T, rec *vk.Recorder, layer *Layer, step StepArgs, a Args, kv tensor.Tensor) error {
 	t.Helper()
-	k := layer.kind
+	k := layer.kernels
 	insert := must[*cache.Insert](t)(cache.NewInsert(k.dev, cache.InsertConfig{Page: l.caches.Window.Layout.Page,
 		MaxBytes: a.Caches.Window.Pool.Bytes()}))
 	err := k.RecordStep(rec, step)
@@ -355,8 +354,7 @@ func (l *coreLayer) device(t *testing.T, dev *vk.Device, tokens int, steps [][]p
 	k, layer := l.kind(t, dev, tokens, variant)
 	caches, tables := l.memory(t, dev)
 	step, kv := newStepArgs(t, dev, tokens, tables), alloc(t, dev, tensor.BF16, tokens, 512)
-	a := Args{Caches: caches, CosSin: put(t, dev, tensor.F32, l.cosSin, coreLonger, cache.RopeDim),
-		LSE: alloc(t, dev, tensor.F32, tokens, coreHeads)}
+	a := Args{Caches: caches, CosSin: put(t, dev, tensor.F32, l.cosSin, coreLonger, cache.RopeDim)}
 	step.gather(t, dev, k)
 	rec := must[*vk.Recorder](t)(dev.NewRecorder())
 	defer rec.Close()
@@ -368,9 +366,8 @@ func (l *coreLayer) device(t *testing.T, dev *vk.Device, tokens int, steps [][]p
 		step.put(t, h)
 		step.plan(t, k, h)
 		l.inputs(t, k, kv, h)
-		testkit.Put(t, a.LSE, filled(a.LSE.Len(), float32(math.NaN())))
 		require.NoError(t, cmd.Run(t.Context()))
-		res.add(t, k, a.LSE, parts)
+		res.add(t, k, parts)
 	}
 	for i, pool := range []tensor.Tensor{winPool: caches.Window.Pool, compPool: caches.Compressed.Pool, statePool: caches.State.Pool,
 		indexStatePool: caches.IndexState.Pool, keysPool: caches.Keys.Pool} {
@@ -382,17 +379,16 @@ func (l *coreLayer) device(t *testing.T, dev *vk.Device, tokens int, steps [][]p
 }
 
 // add takes over what a step gave, and demands that padding gave nothing.
-func (res *coreResult) add(t *testing.T, k *Kind, lse tensor.Tensor, parts []part) {
+func (res *coreResult) add(t *testing.T, k *Kernels, parts []part) {
 	t.Helper()
 	const row = coreHeads * 512
-	out, sums, topK, at := get[uint16](t, k.mla.o), get[float32](t, lse), []int32(nil), 0
+	out, topK, at := get[uint16](t, k.mla.o), []int32(nil), 0
 	if x := k.TopK(); !x.IsZero() {
 		topK = get[int32](t, x)
 	}
 	for _, p := range parts {
 		n := p.to - p.from
 		res.out[p.request] = append(res.out[p.request], out[at*row:(at+n)*row]...)
-		res.lse[p.request] = append(res.lse[p.request], sums[at*coreHeads:(at+n)*coreHeads]...)
 		if topK != nil {
 			res.topK[p.request] = append(res.topK[p.request], topK[at*coreTopK:(at+n)*coreTopK]...)
 		}
@@ -400,9 +396,6 @@ func (res *coreResult) add(t *testing.T, k *Kind, lse tensor.Tensor, parts []par
 	}
 	for i, x := range out[at*row:] {
 		require.Zero(t, x, "padding: element %d of the output", i)
-	}
-	for i, x := range sums[at*coreHeads:] {
-		require.True(t, math.IsInf(float64(x), 1), "padding: element %d of the sums is %v", i, x)
 	}
 	for i, x := range topK[min(at*coreTopK, len(topK)):] {
 		require.EqualValues(t, -1, x, "padding: pick %d", i)
@@ -491,12 +484,12 @@ func TestBorrowing(t *testing.T) {
 	reuse.q, reuse.sink, reuse.caches.Compressed = l.q, l.sink, l.caches.Compressed
 	rk, borrower := reuse.kind(t, dev, tokens, "")
 	require.Nil(t, rk.main)
-	require.Nil(t, rk.picks)
+	require.Nil(t, rk.indexer)
 
 	caches, tables := l.memory(t, dev)
 	step, kv := newStepArgs(t, dev, tokens, tables), alloc(t, dev, tensor.BF16, tokens, 512)
 	a := Args{Caches: caches, CosSin: put(t, dev, tensor.F32, l.cosSin, coreLonger, cache.RopeDim),
-		Picks: Picks{Slots: alloc(t, dev, tensor.I32, tokens, coreTopK), Lens: alloc(t, dev, tensor.I32, tokens)}}
+		Picks: PickedSlots{Slots: alloc(t, dev, tensor.I32, tokens, coreTopK), Lens: alloc(t, dev, tensor.I32, tokens)}}
 	h := newCoreStep(tokens, []part{{0, 0, 54}, {1, 0, 8}})
 	step.put(t, h)
 	l.inputs(t, k, kv, h)

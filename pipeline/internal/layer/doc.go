@@ -2,14 +2,14 @@
 // states, for steps of T tokens:
 //
 //	qr | kv = norms of Hidden . [wq_a; wkv]
-//	q       = heads of qr . wq_b, normed in V4, and turned; kv turned, quantised and stored
+//	q       = heads of qr . wq_b, normed in V4, with RoPE; kv with RoPE, quantised and stored
 //	entries = what the compressor makes of Hidden, stored
 //	picks   = entries that the indexer picks for each token, by keys of Hidden or of the entries
 //	o       = attention of q to the window and to picks, or to all entries, or to the window alone
-//	Out     = (o turned back, by groups . wo_a) . wo_b
+//	Out     = (o with RoPE undone, by groups . wo_a) . wo_b
 //
 // Weights are used in the format that they are stored in. Activations between the operations
-// are bf16, but the compressors' inputs, which are f32; sums are f32. With KindConfig.Quantise
+// are bf16, but the compressors' inputs, which are f32; sums are f32. With Config.Quantise
 // products take them with as few bits as their weights have: see activations.go.
 //
 // Tokens of a step may be of any number of requests, and a request may have any number of
@@ -17,7 +17,7 @@
 // later ones. How a sequence is divided into steps changes neither the caches nor what is picked
 // from equal scores.
 //
-// A [Kind] is what layers of one [model.LayerSpec] share; it has a part for each subject, with
+// A [Kernels] is what layers of one [model.LayerSpec] share; it has a part for each subject, with
 // the operations and the memory of that subject: lists, compressor, selection, mla, output. A
 // [Layer] adds weights. The order of operations is data: see schedule.go. record.go says what
 // each operation reads and writes.

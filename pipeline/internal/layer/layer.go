@@ -14,10 +14,10 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Layer is one layer of a model, for the steps of its Kind. The package's documentation has
+// Layer is one layer of a model, for the steps of its Kernels. The package's documentation has
 // the formula.
 type Layer struct {
-	kind    *Kind // nil once closed
+	kernels *Kernels // nil once closed
 	w       *model.DeviceLayer
 	plan    schedule
 	context schedule // of tokens of the context, in a layer that drafts
@@ -29,8 +29,8 @@ type Layer struct {
 	norm   *projection.QKVNorm     // nil where norms are part of other operations
 	chain  *projection.LinearChain // wo_a and wo_b in one launch; nil if they are two
 
-	inputs       [sources][]layerInput // with fewer bits, that products take; none where all are bf16
-	turnsToCodes bool                  // what turns the attention's output back makes it FP8
+	inputs         [sources][]layerInput // with fewer bits, that products take; none where all are bf16
+	unropesToCodes bool                  // what undoes RoPE in the attention's output makes it FP8
 
 	qkv, qb, oa, ob             linear
 	gates                       linear // with a compressor
@@ -54,17 +54,16 @@ type use struct {
 // of the kind had before. The caller closes the layer.
 //
 // Errors: vk.ErrArgument for weights of another kind, of shapes that the configuration does not
-// have, a wo_a that KindConfig.Output cannot take, or an input_scale that KindConfig.Quantise
-// cannot; vk.ErrClosed for a kind or weights that were closed; those of projection.NewLinear and
-// of tensor.New.
-func (k *Kind) NewLayer(ctx context.Context, w *model.DeviceLayer) (*Layer, error) {
+// have, or an input_scale that Config.Quantise cannot take; vk.ErrClosed for kernels or weights
+// that were closed; those of projection.NewLinear and of tensor.New.
+func (k *Kernels) NewLayer(ctx context.Context, w *model.DeviceLayer) (*Layer, error) {
 	if err := k.checkWeights(w); err != nil {
 		return nil, err
 	}
 	if err := k.begin(ctx); err != nil {
 		return nil, fmt.Errorf("%s %d: %w", opNewLayer, w.Layer, err)
 	}
-	l := &Layer{kind: k, w: w}
+	l := &Layer{kernels: k, w: w}
 	uses := l.uses()
 	for _, u := range uses {
 		if got := u.m; got.N != u.n*u.groups || got.K != u.k {
@@ -84,20 +83,18 @@ func badWeights(arg string, got any, want string, a ...any) error {
 	return &vk.ArgumentError{Op: opNewLayer, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, a...)}
 }
 
-func (k *Kind) checkWeights(w *model.DeviceLayer) error {
+func (k *Kernels) checkWeights(w *model.DeviceLayer) error {
 	switch {
 	case k.arena == nil:
-		return fmt.Errorf("%s: kind of layers %w", opNewLayer, vk.ErrClosed)
+		return fmt.Errorf("%s: kernels of layers %w", opNewLayer, vk.ErrClosed)
 	case w == nil:
 		return badWeights("w", "nil", "the weights of a layer")
 	case w.Closed():
 		return fmt.Errorf("%s: weights of layer %d %w", opNewLayer, w.Layer, vk.ErrClosed)
-	case (w.Compressor != nil) != (k.main != nil) || (w.Indexer != nil) != (k.picks != nil) ||
+	case (w.Compressor != nil) != (k.main != nil) || (w.Indexer != nil) != (k.indexer != nil) ||
 		w.Indexer != nil && !k.makesKeysBy(w.Indexer):
 		return badWeights("w", fmt.Sprintf("layer %d, compressor %v, indexer %v", w.Layer, w.Compressor != nil, w.Indexer != nil),
 			"what a layer of kind %s has", k.cfg.Spec.Name)
-	case k.cfg.Output != projection.ActivationBF16 && !slices.Contains(w.OA.Format.Activations(), k.cfg.Output):
-		return badWeights("w.OA.Format", w.OA.Format, "fp8 in blocks of %d, which the output path multiplies with", projection.ScaleBlock)
 	case w.Sink.DType != tensor.F32 || w.Sink.Len() != k.heads:
 		return badWeights("w.Sink", w.Sink, "[%d] f32", k.heads)
 	}
@@ -106,22 +103,22 @@ func (k *Kind) checkWeights(w *model.DeviceLayer) error {
 
 // makesKeysBy reports whether an indexer has the weights by which layers of the kind make keys, and
 // no others.
-func (k *Kind) makesKeysBy(x *model.DeviceIndexer) bool {
+func (k *Kernels) makesKeysBy(x *model.DeviceIndexer) bool {
 	latent := k.cfg.Spec.LatentKeys
 	return (x.Keys != nil) == latent && (x.Compressor != nil) == (k.keys != nil && !latent)
 }
 
 // uses lists the linear layers of l.
 func (l *Layer) uses() []use {
-	k, w, m := l.kind, l.w, l.kind.cfg.Model
+	k, w, m := l.kernels, l.w, l.kernels.cfg.Model
 	var none, qNorm tensor.Tensor
-	if k.wish.norms {
+	if k.want.fusedNorm {
 		qNorm = w.QNorm
 	}
 	list := []use{
 		{&l.qkv, "QKV", w.QKV, m.QRank + headDim, m.Hidden, 1, tensor.BF16, fromHidden, qNorm, 0},
 		{&l.qb, "QB", w.QB, k.heads * headDim, m.QRank, 1, tensor.BF16, fromQLoRA, none, 0},
-		{&l.oa, "OA", w.OA, m.ORank, m.HeadsPerGroup() * headDim, k.groups, tensor.BF16, fromO, none, k.cfg.Output},
+		{&l.oa, "OA", w.OA, m.ORank, m.HeadsPerGroup() * headDim, k.groups, tensor.BF16, fromO, none, 0},
 		{&l.ob, "OB", w.OB, m.Hidden, k.groups * m.ORank, 1, k.cfg.Out, fromOLoRA, none, 0},
 	}
 	if c := w.Compressor; c != nil {
@@ -146,7 +143,7 @@ func (l *Layer) uses() []use {
 		u := &list[i]
 		x := k.cfg.activation(&u.m)
 		stays := u.to == &l.oa && x == projection.ActivationMXFP8 || u.from == fromLatents
-		if u.x == projection.ActivationBF16 && !stays {
+		if !stays {
 			u.x = x
 		}
 	}
@@ -154,7 +151,7 @@ func (l *Layer) uses() []use {
 }
 
 func (l *Layer) build(ctx context.Context, uses []use) (err error) {
-	k := l.kind
+	k := l.kernels
 	if err = l.factors(ctx, uses); err != nil {
 		return err
 	}
@@ -189,9 +186,9 @@ func (l *Layer) build(ctx context.Context, uses []use) (err error) {
 	}
 	t := l.traits()
 	var kvNorm tensor.DType
-	if t.normed {
+	if t.fusedNorm {
 		kvNorm = l.w.KVNorm.DType
-	} else if l.norm, err = k.norms(); err != nil {
+	} else if l.norm, err = k.qkvNormOp(); err != nil {
 		return err
 	}
 	l.plan, l.context = choose(k.tune, t), contexts.of(t)
@@ -216,7 +213,7 @@ func (l *Layer) beside(u *use, uses []use) (n int) {
 // prepare asks for the kernels that steps launch, of the operations for which this depends on
 // whether there is a chain. They are compiled while the rest is made.
 func (l *Layer) prepare(uses []use) error {
-	k := l.kind
+	k := l.kernels
 	for _, u := range uses {
 		if l.chain != nil && (u.to == &l.oa || u.to == &l.ob) {
 			continue
@@ -228,29 +225,29 @@ func (l *Layer) prepare(uses []use) error {
 	return k.mla.prepare(k, l.chain.Joined())
 }
 
-// traits are what the operations of a layer turned out to do.
+// traits describes the layer, now that its operations are made.
 func (l *Layer) traits() traits {
-	k := l.kind
+	k := l.kernels
 	var codes [sources]bool
 	for i, list := range l.inputs {
 		codes[i] = len(list) > 0
 	}
 	return traits{
 		tokens:      k.cfg.Tokens,
-		picks:       k.picks != nil,
+		indexer:     k.indexer != nil,
 		compresses:  k.main != nil,
 		keys:        k.keys != nil,
 		latentKeys:  k.cfg.Spec.LatentKeys,
 		ungated:     k.main != nil && k.main.compression.Ungated,
-		normed:      l.qkv.op.Norms(k.cfg.Tokens),
-		saves:       k.wish.saves,
-		lateQueries: k.mla.norms,
+		fusedNorm:   l.qkv.op.Norms(k.cfg.Tokens),
+		saves:       k.want.saves,
+		lateQueries: k.mla.normsQueries,
 		gathers:     k.mla.gathers(),
 		sums:        slices.ContainsFunc(l.inputProducts(), func(x *linear) bool { return x.op.Sums(k.cfg.Tokens, x.scratch) }),
-		rawScores:   k.picks != nil && k.picks.query == nil,
-		touch:       k.wish.touch,
-		touches:     k.wish.touches,
-		turned:      k.output.turn == nil && !l.turnsToCodes,
+		rawScores:   k.indexer != nil && k.indexer.query == nil,
+		touch:       k.want.touch,
+		touches:     k.want.touches,
+		unroped:     k.output.unrope == nil && !l.unropesToCodes,
 		codes:       codes,
 		chained:     l.chain != nil,
 		joined:      l.chain.Joined(),
@@ -260,10 +257,10 @@ func (l *Layer) traits() traits {
 // inputProducts are the products of Hidden whose parts inputSums adds up.
 func (l *Layer) inputProducts() []*linear {
 	list := []*linear{&l.qkv}
-	if l.kind.main != nil {
+	if l.kernels.main != nil {
 		list = append(list, &l.gates)
 	}
-	if l.kind.keys != nil && !l.kind.cfg.Spec.LatentKeys {
+	if l.kernels.keys != nil && !l.kernels.cfg.Spec.LatentKeys {
 		list = append(list, &l.idxGates)
 	}
 	return list
@@ -300,7 +297,7 @@ func (l *Layer) factors(ctx context.Context, uses []use) error {
 			u.to.w.RowScale = l.rows.Rows(begin[i], begin[i]+u.m.N)
 		}
 	}
-	if l.kind.cfg.Count != nil {
+	if l.kernels.cfg.Count != nil {
 		return nil
 	}
 	return l.rows.Upload(ctx, data)
@@ -319,7 +316,7 @@ func (l *Layer) widen(ctx context.Context, uses []use) error {
 		if l.wide, err = l.more(tensor.BF16, n, u.k); err != nil {
 			return err
 		}
-		if l.kind.cfg.Count == nil {
+		if l.kernels.cfg.Count == nil {
 			if err := l.copyWide(ctx, u); err != nil {
 				return err
 			}
@@ -331,12 +328,12 @@ func (l *Layer) widen(ctx context.Context, uses []use) error {
 
 // more makes a tensor of what the layer has beside its weights.
 func (l *Layer) more(dt tensor.DType, shape ...int) (tensor.Tensor, error) {
-	return l.kind.cfg.Count.Tensor(l.kind.dev, fmt.Sprintf("weights of layer %d", l.w.Layer), dt, shape...)
+	return l.kernels.cfg.Count.Tensor(l.kernels.dev, fmt.Sprintf("weights of layer %d", l.w.Layer), dt, shape...)
 }
 
 // copyWide writes the rows of widen.
 func (l *Layer) copyWide(ctx context.Context, u *use) error {
-	rec, err := l.kind.dev.NewRecorder()
+	rec, err := l.kernels.dev.NewRecorder()
 	if err != nil {
 		return err
 	}
@@ -351,16 +348,16 @@ func (l *Layer) copyWide(ctx context.Context, u *use) error {
 	return errors.Join(cmd.Run(ctx), cmd.Close())
 }
 
-// Bytes is the memory that the layer has beside its weights and its kind.
+// Bytes returns the memory that the layer has beside its weights and what it shares.
 func (l *Layer) Bytes() uint64 { return l.rows.Bytes() + l.wide.Bytes() }
 
 // Close frees the layer's own memory; closing again does nothing. Recording afterwards gives
 // vk.ErrClosed.
 func (l *Layer) Close() error {
-	if l == nil || l.kind == nil {
+	if l == nil || l.kernels == nil {
 		return nil
 	}
-	l.kind = nil
+	l.kernels = nil
 	return errors.Join(l.rows.Close(), l.wide.Close())
 }
 

@@ -30,7 +30,7 @@ func (x *linear) record(rec *vk.Recorder, from, to tensor.Tensor) error {
 }
 
 // linear returns the operation of a configuration, which layers of a kind share.
-func (k *Kind) linear(cfg projection.LinearConfig) (*projection.Linear, error) {
+func (k *Kernels) linear(cfg projection.LinearConfig) (*projection.Linear, error) {
 	op := k.linears[cfg]
 	if op == nil {
 		var err error

@@ -72,15 +72,15 @@ func weights(t testing.TB, dev *vk.Device, o fakemodel.Options) (*model.Config, 
 }
 
 // windowConfig is of layers that attend a window only, for one request's first tokens.
-func windowConfig(t testing.TB, cfg *model.Config, tokens int) KindConfig {
+func windowConfig(t testing.TB, cfg *model.Config, tokens int) Config {
 	t.Helper()
-	c := KindConfig{Spec: model.Window, Model: cfg, Tokens: tokens, MaxLen: tokens, Out: tensor.BF16, Scratch: &memory.Scratch{}}
+	c := Config{Spec: model.Window, Model: cfg, Tokens: tokens, MaxLen: tokens, Out: tensor.BF16, Scratch: &memory.Scratch{}}
 	c.Caches.Window.Layout = must[cache.Layout](t)(cache.NewLayout(64, 0))
 	return c
 }
 
 // place gives a kind and its layers their scratch.
-func place(t testing.TB, dev *vk.Device, k *Kind) {
+func place(t testing.TB, dev *vk.Device, k *Kernels) {
 	t.Helper()
 	k.cfg.Scratch.Place(alloc(t, dev, tensor.U8, int(k.cfg.Scratch.Bytes())).Buffer)
 }

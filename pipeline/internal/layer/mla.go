@@ -14,12 +14,12 @@ import (
 // mla is the attention of the heads to their windows and entries: over pages in place, or over rows
 // gathered from them.
 type mla struct {
-	op     *attention.Decoder  // nil where rows are gathered
-	rows   *attention.Gathered // nil where they are not
-	width  int                 // of rows of entries; 0: the layer attends none
-	splits int                 // parts of a row, of op
-	turns  bool                // its output can be turned back on the way
-	norms  bool                // its queries can be normed and turned on the way
+	op           *attention.Decoder  // nil where rows are gathered
+	rows         *attention.Gathered // nil where they are not
+	width        int                 // of rows of entries; 0: the layer attends none
+	splits       int                 // parts of a row, of op
+	unropes      bool                // RoPE can be undone in its output on the way
+	normsQueries bool                // its queries can be normed and get RoPE on the way
 
 	room attention.RowConfig // of gathered rows; without any where none are
 
@@ -29,7 +29,7 @@ type mla struct {
 
 // gathers reports whether the attention gathers rows: by its variant, or else by the profile.
 // Invariant layers do not: the kernels that read pages give a token the same bits in any step.
-func (cfg *KindConfig) gathers(dev *vk.Device) bool {
+func (cfg *Config) gathers(dev *vk.Device) bool {
 	if cfg.Spec.Block {
 		return false // rows are planned by positions, and a block's tokens attend newer ones
 	}
@@ -40,7 +40,7 @@ func (cfg *KindConfig) gathers(dev *vk.Device) bool {
 }
 
 // Room divides the workspace of gathered rows; without rows if none are gathered.
-func (cfg *KindConfig) Room(dev *vk.Device) (room attention.RowConfig) {
+func (cfg *Config) Room(dev *vk.Device) (room attention.RowConfig) {
 	if cfg.gathers(dev) {
 		bytes := attention.WorkspaceBytes(dev, cfg.rowsVariant(), cfg.Workspace)
 		room = cfg.rows().Divide(bytes, cfg.Tokens, max(cfg.Requests, 1), cfg.MaxLen)
@@ -49,10 +49,10 @@ func (cfg *KindConfig) Room(dev *vk.Device) (room attention.RowConfig) {
 }
 
 // LeastWorkspace is the size of the rows that one token attends.
-func (cfg *KindConfig) LeastWorkspace() uint64 { return uint64(cfg.rows().LeastRows()) * headDim * 2 }
+func (cfg *Config) LeastWorkspace() uint64 { return uint64(cfg.rows().LeastRows()) * headDim * 2 }
 
 // rows describes the rows that tokens attend.
-func (cfg *KindConfig) rows() attention.RowConfig {
+func (cfg *Config) rows() attention.RowConfig {
 	c := attention.RowConfig{Window: cfg.window(), Width: cfg.entryWidth(), Picks: cfg.Spec.Picks != model.PickNone}
 	if c.Width > 0 {
 		c.Ratio = cfg.Spec.Ratio
@@ -61,25 +61,25 @@ func (cfg *KindConfig) rows() attention.RowConfig {
 }
 
 // window returns the most rows of the window that a token attends.
-func (cfg *KindConfig) window() int { return cfg.Spec.WindowRows(cfg.Model) }
+func (cfg *Config) window() int { return cfg.Spec.WindowRows(cfg.Model) }
 
 // rowsVariant is the build of the attention over gathered rows.
-func (cfg *KindConfig) rowsVariant() string {
+func (cfg *Config) rowsVariant() string {
 	rest, _ := strings.CutPrefix(cfg.Variant, attention.TwoPassPrefix)
 	return rest
 }
 
 // listsFit reports whether a descriptor holds the lists of gathered rows.
-func (cfg *KindConfig) listsFit(dev *vk.Device) error {
+func (cfg *Config) listsFit(dev *vk.Device) error {
 	limit, need := dev.Caps().MaxStorageBufferRange, cfg.rows().ListBytes(cfg.Tokens)
 	if need <= limit {
 		return nil
 	}
-	return &vk.ArgumentError{Op: opNewKind, Arg: "Tokens", Got: fmt.Sprintf("%d, lists of %d bytes", cfg.Tokens, need),
+	return &vk.ArgumentError{Op: opNewKernels, Arg: "Tokens", Got: fmt.Sprintf("%d, lists of %d bytes", cfg.Tokens, need),
 		Want: fmt.Sprintf("lists of at most %d bytes", limit)}
 }
 
-func (x *mla) build(k *Kind) (err error) {
+func (x *mla) build(k *Kernels) (err error) {
 	c, t, window := &k.cfg.Caches, k.cfg.Tokens, k.cfg.window()
 	most, page := c.Window.Pool.Bytes(), 0
 	if x.width > 0 {
@@ -92,7 +92,7 @@ func (x *mla) build(k *Kind) (err error) {
 			MaxBytes: most, Variant: k.cfg.rowsVariant(),
 			Norm: !k.cfg.Model.PlainQueries})
 		if err == nil {
-			x.norms = !k.cfg.Model.PlainQueries && x.rows.NormsQueries(t)
+			x.normsQueries = !k.cfg.Model.PlainQueries && x.rows.NormsQueries(t)
 		}
 		return err
 	}
@@ -102,7 +102,7 @@ func (x *mla) build(k *Kind) (err error) {
 		return err
 	}
 	x.splits = x.op.Splits(t, window, x.width)
-	x.turns, x.norms = x.op.InvertsRope(t, window, x.width), !k.cfg.Model.PlainQueries && x.op.NormsQueries(t, window, x.width)
+	x.unropes, x.normsQueries = x.op.InvertsRope(t, window, x.width), !k.cfg.Model.PlainQueries && x.op.NormsQueries(t, window, x.width)
 	return nil
 }
 
@@ -110,7 +110,7 @@ func (x *mla) build(k *Kind) (err error) {
 func (x *mla) gathers() bool { return x.room.Rows() > 0 }
 
 // tensors wants scratch. What joins the attention's parts may be the last launch of the layer.
-func (x *mla) tensors(s scratch, k *Kind) {
+func (x *mla) tensors(s scratch, k *Kernels) {
 	t := k.cfg.Tokens
 	s.Add("q", picking|attending, &x.q, tensor.BF16, t, k.heads, headDim)
 	s.Add("o", attending|edges, &x.o, tensor.BF16, t, k.heads, headDim)
@@ -124,7 +124,7 @@ func (x *mla) tensors(s scratch, k *Kind) {
 
 // prepare asks for the kernels that record launches. Those of gathered rows were asked for when
 // they were made.
-func (x *mla) prepare(k *Kind, joined bool) error {
+func (x *mla) prepare(k *Kernels, joined bool) error {
 	t, window := k.cfg.Tokens, k.cfg.window()
 	switch {
 	case x.op == nil:

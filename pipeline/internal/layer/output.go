@@ -9,11 +9,11 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// output holds the operations after the attention: its output is turned back and goes through wo_a,
-// by groups, and wo_b.
+// output holds the operations after the attention: RoPE is undone in its output, which then goes
+// through wo_a, by groups, and wo_b.
 type output struct {
-	turn  *projection.InverseRope      // nil where the attention turns it, or quant does
-	quant *projection.InverseRopeQuant // nil as long as no layer takes FP8
+	unrope *projection.InverseRope      // nil where the attention undoes RoPE, or quant does
+	quant  *projection.InverseRopeQuant // nil as long as no layer takes FP8
 
 	coded coded         // [G, T, P*512] u8 and scales; of quant
 	z     tensor.Tensor // [T, G*ORank] bf16
@@ -23,69 +23,45 @@ type output struct {
 	old    []tensor.Tensor // states that became too small; commands may use them yet
 }
 
-func (x *output) build(k *Kind) (err error) {
+func (x *output) build(k *Kernels) (err error) {
 	x.chains = map[[2]*projection.Linear]*projection.LinearChain{}
-	switch {
-	case k.cfg.Output != projection.ActivationBF16:
-		return x.makeQuant(k, k.cfg.Output)
-	case !k.mla.turns:
-		x.turn, err = projection.NewInverseRope(k.dev, projection.InverseRopeConfig{MaxBytes: k.queryBytes()})
+	if !k.mla.unropes {
+		x.unrope, err = projection.NewInverseRope(k.dev, projection.InverseRopeConfig{MaxBytes: k.queryBytes()})
 	}
 	return err
 }
 
-func (x *output) tensors(s scratch, k *Kind) {
+func (x *output) tensors(s scratch, k *Kernels) {
 	s.Add("z", edges, &x.z, tensor.BF16, k.cfg.Tokens, k.groups*k.cfg.Model.ORank)
-	if k.cfg.Output != projection.ActivationBF16 {
-		x.quantTensors(s, k, k.cfg.Output)
-	}
 }
 
-// makeQuant makes the operation that turns the attention's output back into FP8.
-func (x *output) makeQuant(k *Kind, format projection.ActivationFormat) (err error) {
-	scales := projection.ScaleF32
-	if format == projection.ActivationFP8Packed {
-		scales = projection.ScalePacked
-	}
-	x.quant, err = projection.NewInverseRopeQuant(k.dev, projection.InverseRopeQuantConfig{
-		Groups: k.groups, Heads: k.cfg.Model.HeadsPerGroup(), Scales: scales, MaxBytes: k.queryBytes()})
-	return err
-}
-
-// buildQuant makes it, and wants its memory, for the first layer that takes FP8 without
-// KindConfig.Output.
-func (x *output) buildQuant(k *Kind, format projection.ActivationFormat) error {
+// buildQuant makes the operation that undoes RoPE and gives FP8, and wants its
+// memory, for the first layer that takes it.
+func (x *output) buildQuant(k *Kernels) (err error) {
 	if x.quant != nil {
 		return nil
 	}
-	x.quantTensors(k.scratch(), k, format)
-	return x.makeQuant(k, format)
-}
-
-func (x *output) quantTensors(s scratch, k *Kind, format projection.ActivationFormat) {
-	t, p := k.cfg.Tokens, k.cfg.Model.HeadsPerGroup()
+	s, t, p := k.scratch(), k.cfg.Tokens, k.cfg.Model.HeadsPerGroup()
 	s.Add("o, codes", edges, &x.coded.codes, tensor.U8, k.groups, t, p*headDim)
-	padded := projection.PaddedTokens(t)
-	if format == projection.ActivationFP8Packed {
-		s.Add("o, scales", edges, &x.coded.scales, tensor.I32, k.groups, p, padded)
-	} else {
-		s.Add("o, scales", edges, &x.coded.scales, tensor.F32, k.groups, p*projection.HeadBlocks, padded)
-	}
+	s.Add("o, scales", edges, &x.coded.scales, tensor.F32, k.groups, p*projection.HeadBlocks, projection.PaddedTokens(t))
+	x.quant, err = projection.NewInverseRopeQuant(k.dev, projection.InverseRopeQuantConfig{
+		Groups: k.groups, Heads: p, Scales: projection.ScaleF32, MaxBytes: k.queryBytes()})
+	return err
 }
 
 // chain returns the one launch of wo_a and wo_b, which layers share, or nil where they are to
 // be two. It joins the attention's parts where it can.
-func (k *Kind) chain(ctx context.Context, a, b *projection.Linear) (*projection.LinearChain, error) {
+func (k *Kernels) chain(ctx context.Context, a, b *projection.Linear) (*projection.LinearChain, error) {
 	x, key := &k.output, [2]*projection.Linear{a, b}
 	if c := x.chains[key]; c != nil {
 		return c, nil
 	}
 	var c *projection.LinearChain
 	err := error(vk.ErrMissingFeature)
-	if k.wish.joins && k.cfg.Output == projection.ActivationBF16 && projection.JoinedParts(k.mla.splits) {
+	if k.want.joins && projection.JoinedParts(k.mla.splits) {
 		c, err = projection.NewJoinedChain(a, b, k.cfg.Tokens)
 	}
-	if k.wish.chains && errors.Is(err, vk.ErrMissingFeature) {
+	if k.want.chains && errors.Is(err, vk.ErrMissingFeature) {
 		c, err = projection.NewLinearChain(a, b, k.cfg.Tokens)
 	}
 	if errors.Is(err, vk.ErrMissingFeature) {

@@ -16,13 +16,9 @@ import (
 type Args struct {
 	Hidden tensor.Tensor // [T, Hidden] bf16, after the layer's own input norm
 	CosSin tensor.Tensor // [rows, 64] f32, Rope.Table(rows, 1) of the layer; later positions take the last row
-	Out    tensor.Tensor // [T, Hidden] of KindConfig.Out, written; undefined for padding tokens
-
-	// Layers that draft write neither Out nor LSE without StepArgs.Drafts.
-
-	// LSE [T, H] f32 is written: ln of the sum of exp of a head's scores of what it attends, its
-	// sink left out; +inf for padding. Absent unless KindConfig.LSE.
-	LSE tensor.Tensor
+	// Out [T, Hidden] of Config.Out is written; padding tokens have undefined rows. Layers that
+	// draft do not write it without StepArgs.Drafts.
+	Out tensor.Tensor
 
 	// Caches are written, then read. A layer that borrows has the Compressed and the Keys of the
 	// layer that it borrows from.
@@ -30,7 +26,7 @@ type Args struct {
 
 	// Picks are where the picks go, for an indexer whose picks other layers read; absent, they go
 	// to memory of the kind. A layer that attends an earlier layer's picks reads them here.
-	Picks Picks
+	Picks PickedSlots
 
 	// Blocks are where candidates go, for a layer that makes them; a layer that picks among an
 	// earlier layer's candidates reads them here.
@@ -41,27 +37,27 @@ type Args struct {
 	Beside func(*vk.Recorder) error
 }
 
-// Picks are the compressed entries that an indexer picked, as slots of their cache.
-type Picks struct {
+// PickedSlots are the compressed entries that an indexer picked, as slots of their cache.
+type PickedSlots struct {
 	Slots tensor.Tensor // [T, TopK] i32
 	Lens  tensor.Tensor // [T] i32
 	TopK  tensor.Tensor // [T, TopK] i32: the picks as entries of their request; only where rows are gathered
 }
 
-// Record records the layer, after Kind.RecordStep with the same step in the same or an earlier
+// Record records the layer, after Kernels.RecordStep with the same step in the same or an earlier
 // submission.
 //
 // Errors: vk.ErrClosed; those of the operations, after which the recording is to be given up.
 func (l *Layer) Record(rec *vk.Recorder, step StepArgs, a Args) error {
 	switch {
-	case l == nil || l.kind == nil || l.kind.arena == nil:
+	case l == nil || l.kernels == nil || l.kernels.arena == nil:
 		return fmt.Errorf("%s: layer %w", opLayer, vk.ErrClosed)
 	case l.w.Closed():
 		return fmt.Errorf("%s: weights of layer %d %w", opLayer, l.w.Layer, vk.ErrClosed)
 	}
-	r := &recording{l: l, k: l.kind, rec: rec, step: &step, a: &a}
+	r := &recording{l: l, k: l.kernels, rec: rec, step: &step, a: &a}
 	plan := l.plan
-	if !l.kind.attends(&step) {
+	if !l.kernels.attends(&step) {
 		plan = l.context
 	}
 	if err := r.schedule(plan); err != nil {
@@ -73,7 +69,7 @@ func (l *Layer) Record(rec *vk.Recorder, step StepArgs, a Args) error {
 // recording is a layer being recorded.
 type recording struct {
 	l     *Layer
-	k     *Kind
+	k     *Kernels
 	rec   *vk.Recorder
 	step  *StepArgs
 	a     *Args
@@ -130,7 +126,7 @@ func (r *recording) op(o op) error {
 		return r.inputSums()
 	case weightsProj:
 		return r.headWeights()
-	case callers:
+	case userCommands:
 		if r.a.Beside == nil {
 			return nil
 		}
@@ -153,11 +149,11 @@ func (r *recording) op(o op) error {
 	case wqB:
 		return l.qb.record(r.rec, k.qr, k.mla.q)
 	case indexWqB:
-		return l.idxQB.record(r.rec, k.qr, k.picks.q)
+		return l.idxQB.record(r.rec, k.qr, k.indexer.q)
 	case kvInsert:
 		return r.insert()
 	case indexQuantise:
-		return k.picks.recordQuantise(r.rec, r.step, r.a.CosSin)
+		return k.indexer.recordQuantise(r.rec, r.step, r.a.CosSin)
 	case indexSelect: // recorded with indexScores
 		return nil
 	case touchPool:
@@ -165,7 +161,7 @@ func (r *recording) op(o op) error {
 	case attend:
 		return r.attention()
 	case inverseRope:
-		return r.turnBack()
+		return r.unrope()
 	case woA:
 		return l.oa.op.Record(r.rec, r.firstOutput())
 	case woB:
@@ -180,7 +176,7 @@ func (r *recording) op(o op) error {
 // product does it.
 func (r *recording) bottleneck() projection.LinearArgs {
 	k, args := r.k, r.l.qkv.args(r.a.Hidden, r.k.qkv)
-	if r.l.normed() {
+	if r.l.fusesNorm() {
 		args.Norm, args.Normed, args.Arrived = r.l.w.QNorm, k.qr, k.arrived
 	}
 	return args
@@ -207,12 +203,12 @@ func (l *Layer) keyCompressor() *model.DeviceCompressor {
 	return l.w.Indexer.Compressor
 }
 
-// normed tells whether norms are part of wqaWkv and kvInsert.
-func (l *Layer) normed() bool { return l.norm == nil }
+// fusesNorm reports whether norms are part of wqaWkv and kvInsert.
+func (l *Layer) fusesNorm() bool { return l.norm == nil }
 
 // headWeights records the indexer's weights of heads.
 func (r *recording) headWeights() error {
-	x, s := &r.l.idxWeights, r.k.picks
+	x, s := &r.l.idxWeights, r.k.indexer
 	if s.wide.IsZero() {
 		return x.record(r.rec, r.a.Hidden, s.weights)
 	}
@@ -234,10 +230,10 @@ func (r *recording) headWeights() error {
 func (r *recording) insert() error {
 	k := r.k
 	a := projection.QInsertArgs{KV: k.kv, Slots: k.lists.slots, Positions: r.step.Positions, Table: r.a.CosSin, Cache: r.a.Caches.Window}
-	if !k.mla.norms && k.attends(r.step) {
+	if !k.mla.normsQueries && k.attends(r.step) {
 		a.Q = k.mla.q
 	}
-	if r.l.normed() {
+	if r.l.fusesNorm() {
 		a.KV, a.KVAt, a.KVWeight = k.qkv, k.cfg.Model.QRank, r.l.w.KVNorm
 	}
 	return r.l.insert.Record(r.rec, a)
@@ -252,13 +248,13 @@ func (r *recording) selection(ops level) error {
 			return r.level(ops)
 		}
 	}
-	return r.k.picks.record(r.rec, r.step, r.a, r.k.lists.visibleLens, beside)
+	return r.k.indexer.record(r.rec, r.step, r.a, r.k.lists.visibleLens, beside)
 }
 
 // touch records what has the addresses of entries translated, so that the attention finds its
 // rows sooner. The pool grows: it may have another size than the schedule was chosen for.
 func (r *recording) touch() error {
-	pool, s := r.a.Caches.Compressed.Pool, r.k.picks
+	pool, s := r.a.Caches.Compressed.Pool, r.k.indexer
 	n := pool.Bytes()
 	if n < r.k.tune.TouchLeast || n > min(r.k.tune.TouchMost, r.k.dev.Caps().MaxStorageBufferRange) {
 		return nil
@@ -272,14 +268,14 @@ func (r *recording) attention() (err error) {
 	}
 	k, joined := r.k, r.l.chain.Joined()
 	window := k.lists.window
-	a := attention.DecodeArgs{Sink: r.l.w.Sink, LSE: r.a.LSE, Window: attention.SlotSet{Cache: r.a.Caches.Window, Indices: window.slots,
-		Lens: window.lens}}
+	a := attention.DecodeArgs{Sink: r.l.w.Sink,
+		Window: attention.SlotSet{Cache: r.a.Caches.Window, Indices: window.slots, Lens: window.lens}}
 	if k.mla.width > 0 {
 		at := r.attended()
 		a.Compressed = attention.SlotSet{Cache: r.a.Caches.Compressed, Indices: at.Slots, Lens: at.Lens}
 	}
 	a.Norm = r.queryNorm()
-	if !joined && !r.l.turnsToCodes && k.mla.turns {
+	if !joined && !r.l.unropesToCodes && k.mla.unropes {
 		a.InverseRope = attention.InverseRope{Positions: r.step.Positions, Table: r.a.CosSin}
 	}
 	r.parts, err = k.mla.record(r.rec, a, joined)
@@ -288,7 +284,7 @@ func (r *recording) attention() (err error) {
 
 // queryNorm is the norm of the queries, if the attention does it.
 func (r *recording) queryNorm() (n attention.QueryNorm) {
-	if r.k.mla.norms {
+	if r.k.mla.normsQueries {
 		n = attention.QueryNorm{Eps: r.k.cfg.Model.Eps, Positions: r.step.Positions, Table: r.a.CosSin}
 	}
 	return n
@@ -298,7 +294,7 @@ func (r *recording) queryNorm() (n attention.QueryNorm) {
 func (r *recording) gathered() error {
 	k, tables, caches := r.k, &r.step.Tables, &r.a.Caches
 	a := attention.GatheredArgs{Positions: r.step.Positions, Plan: r.step.Plan, Pieces: r.step.Pieces, Sink: r.l.w.Sink,
-		LSE: r.a.LSE, Norm: r.queryNorm(),
+		Norm:   r.queryNorm(),
 		Window: attention.PagedRows{Cache: caches.Window, Table: tables.Window}}
 	if a.Workspace = r.step.Workspace; len(a.Workspace.Shape) > 0 && a.Workspace.Shape[0] > k.mla.room.Rows() {
 		a.Workspace = a.Workspace.Rows(0, k.mla.room.Rows())
@@ -312,20 +308,20 @@ func (r *recording) gathered() error {
 }
 
 // attended are the slots of the entries that the layer attends.
-func (r *recording) attended() Picks {
+func (r *recording) attended() PickedSlots {
 	switch r.k.cfg.Spec.Picks {
 	case model.PickOwn:
-		return r.k.picks.to(r.a)
+		return r.k.indexer.to(r.a)
 	case model.PickEarlier:
 		return r.a.Picks
 	}
-	return Picks{Slots: r.k.lists.all.slots, Lens: r.k.lists.all.lens}
+	return PickedSlots{Slots: r.k.lists.all.slots, Lens: r.k.lists.all.lens}
 }
 
-func (r *recording) turnBack() error {
+func (r *recording) unrope() error {
 	x, o := &r.k.output, r.k.mla.o
-	if !r.l.turnsToCodes {
-		return x.turn.Record(r.rec, projection.InverseRopeArgs{O: o, Positions: r.step.Positions, Table: r.a.CosSin})
+	if !r.l.unropesToCodes {
+		return x.unrope.Record(r.rec, projection.InverseRopeArgs{O: o, Positions: r.step.Positions, Table: r.a.CosSin})
 	}
 	return x.quant.Record(r.rec, projection.InverseRopeQuantArgs{O: o, Positions: r.step.Positions, Table: r.a.CosSin,
 		Codes: x.coded.codes, Scales: x.coded.scales})

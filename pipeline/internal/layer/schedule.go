@@ -1,6 +1,8 @@
 package layer
 
 import (
+	"slices"
+
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/projection"
 )
@@ -9,14 +11,14 @@ import (
 type op int
 
 const (
-	wqaWkv        op = iota // queries' bottleneck beside KV rows; norms the bottleneck where traits.normed
+	wqaWkv        op = iota // queries' bottleneck beside KV rows; norms the bottleneck where traits.fusedNorm
 	wgate                   // inputs of the compressor
 	wgateFirst              // the same, where it comes before wqaWkv: see traits.gatesFirst
 	indexWgate              // inputs of the indexer's compressor
 	weightsProj             // the indexer's weights of heads
-	callers                 // what Args.Beside records
+	userCommands            // what Args.Beside records
 	inputSums               // adds up parts of the products above
-	qkvNorm                 // norms of bottleneck and KV rows; where not traits.normed
+	qkvNorm                 // norms of bottleneck and KV rows; where not traits.fusedNorm
 	save                    // the compressor's states; where not traits.saves
 	indexSave               // likewise of the indexer's compressor
 	compress                // compressed entries of the groups that the step completes
@@ -30,13 +32,13 @@ const (
 	indexSelect             // the picks; recorded with indexScores
 	touchPool               // translates the addresses of entries
 	attend                  // attention, to its parts where traits.joined
-	inverseRope             // turns the output back; where not traits.turned
+	inverseRope             // undoes RoPE in the output; where not traits.unroped
 	woA                     // where not traits.chained
 	woB                     // likewise
 	woAB                    // both in one launch, which joins the attention's parts where traits.joined
 	codesHidden             // Hidden with fewer bits, for products that take it so: see traits.codes
 	codesQLoRA              // likewise the bottleneck
-	codesO                  // likewise the attention's output, turned back
+	codesO                  // likewise the attention's output, with RoPE undone
 	codesOLoRA              // likewise what wo_a gives
 	ops                     // how many there are
 )
@@ -68,107 +70,105 @@ type level []op
 // Gains and losses are of whole steps of DeepSeek-V4-Flash; docs/design/step.md has more.
 type schedule []level
 
-// The first levels of every schedule. wqaWkv leads, so that its norm, which one workgroup does, is
-// done while others multiply: after the others it costs a step of 32 tokens 0.9 %.
+// The first levels. wqaWkv leads, so that its norm, which one workgroup does, is done while others
+// multiply: after the others it costs a step of 32 tokens 0.9 %.
 var (
-	inputs = level{wgateFirst, wqaWkv, wgate, indexWgate, weightsProj, callers}
-	sums   = level{inputSums}
-	norms  = level{qkvNorm, save, indexSave}
+	inputs    = level{wgateFirst, wqaWkv, wgate, indexWgate, weightsProj, userCommands}
+	sums      = level{inputSums}
+	normLevel = level{qkvNorm, save, indexSave}
+
+	head = schedule{{codesHidden}, inputs, sums, normLevel, {codesQLoRA}}
+	tail = schedule{{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
 )
+
+// whole returns the schedule that begins with head, and ends with tail.
+func whole(head schedule, middle ...level) schedule { return slices.Concat(head, middle, tail) }
 
 // The schedules. A layer picks if it has an indexer of its own: in V4 C4A layers do, window and
 // C128A layers do not; in V4.1 those of its full and reindex roles do (model.V41Layers).
 var (
-	// No picks, and the attention norms and turns queries: nothing waits for wqB before it.
-	attends = schedule{{codesHidden}, inputs, sums, norms, {codesQLoRA},
-		{compress, kvInsert, wqB},
-		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
+	// No picks, and the attention norms queries and applies RoPE: nothing waits for wqB before it.
+	attends = whole(head,
+		level{compress, kvInsert, wqB})
 
-	// No picks: kvInsert norms and turns what wqB gives.
-	attendsNormed = schedule{{codesHidden}, inputs, sums, norms, {codesQLoRA},
-		{compress, wqB},
-		{kvInsert},
-		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
+	// No picks: kvInsert norms what wqB gives and applies RoPE.
+	attendsNormed = whole(head,
+		level{compress, wqB},
+		level{kvInsert})
 
 	// Picks, few tokens. The selection ends with a launch of few workgroups, so wqB costs least
 	// beside it. Entries take long in few workgroups, and there no score waits for them. A step of
 	// one token gains 1 to 1.7 %, one of 4 or 8 gains 0.6 %.
-	picks = schedule{{codesHidden}, inputs, sums, norms, {codesQLoRA},
-		{indexCompress, indexWqB},
-		{indexQuantise},
-		{indexScores},
-		{indexSelect, touchPool, compress, kvInsert, wqB},
-		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
+	picksFew = whole(head,
+		level{indexCompress, indexWqB},
+		level{indexQuantise},
+		level{indexScores},
+		level{indexSelect, touchPool, compress, kvInsert, wqB})
 
 	// The same where touchPool has something to do: it reads entries, so they come before it.
-	picksTouched = schedule{{codesHidden}, inputs, sums, norms, {codesQLoRA},
-		{compress, indexCompress, indexWqB},
-		{indexQuantise},
-		{indexScores},
-		{indexSelect, touchPool, kvInsert, wqB},
-		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
+	picksTouched = whole(head,
+		level{compress, indexCompress, indexWqB},
+		level{indexQuantise},
+		level{indexScores},
+		level{indexSelect, touchPool, kvInsert, wqB})
 
 	// Picks, few tokens, and the attention does not norm queries.
-	picksNormed = schedule{{codesHidden}, inputs, sums, norms, {codesQLoRA},
-		{compress, indexCompress, wqB, indexWqB},
-		{kvInsert, indexQuantise},
-		{indexScores},
-		{indexSelect, touchPool},
-		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
+	picksNormed = whole(head,
+		level{compress, indexCompress, wqB, indexWqB},
+		level{kvInsert, indexQuantise},
+		level{indexScores},
+		level{indexSelect, touchPool})
 
 	// Picks, from tuning.Layer.BesideTokens on, which says what wqB beside the scores gains.
 	// Entries beside them gain another 2 % of a step of 32 tokens, 0.6 % of one of 16.
-	picksMany = schedule{{codesHidden}, inputs, sums, norms, {codesQLoRA},
-		{indexWqB, indexCompress},
-		{indexQuantise},
-		{indexScores, compress, wqB},
-		{indexSelect, touchPool, kvInsert},
-		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
+	picksMany = whole(head,
+		level{indexWqB, indexCompress},
+		level{indexQuantise},
+		level{indexScores, compress, wqB},
+		level{indexSelect, touchPool, kvInsert})
 
 	// Picks, and keys are made of the entries' latents: three launches one after the other, with
 	// those beside them that do not need their results.
-	picksLatent = schedule{{codesHidden}, inputs, sums, norms, {codesQLoRA},
-		{compress, indexWqB},
-		{indexWk, indexQuantise, wqB},
-		{indexCompress, kvInsert},
-		{indexScores},
-		{indexSelect, touchPool},
-		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
+	picksLatent = whole(head,
+		level{compress, indexWqB},
+		level{indexWk, indexQuantise, wqB},
+		level{indexCompress, kvInsert},
+		level{indexScores},
+		level{indexSelect, touchPool})
 
 	// Picks, and the attention gathers rows: products of a prompt's tokens fill the device many
 	// times, and it is their last workgroups that leave it idle. So products are beside each other,
 	// and what is bound by memory is beside the end of them.
-	picksPrompt = schedule{{codesHidden}, {weightsProj, wgateFirst, wgate, wqaWkv, indexWgate, callers}, sums,
-		{qkvNorm, indexSave}, {codesQLoRA},
-		{indexWqB, save, indexCompress},
-		{wqB, compress, indexQuantise},
-		{kvInsert},
-		{indexScores},
-		{indexSelect, touchPool},
-		{attend}, {inverseRope}, {codesO}, {woA, woAB}, {codesOLoRA}, {woB}}
+	picksPrompt = whole(schedule{{codesHidden}, {weightsProj, wgateFirst, wgate, wqaWkv, indexWgate, userCommands}, sums,
+		{qkvNorm, indexSave}, {codesQLoRA}},
+		level{indexWqB, save, indexCompress},
+		level{wqB, compress, indexQuantise},
+		level{kvInsert},
+		level{indexScores},
+		level{indexSelect, touchPool})
 )
 
 // contexts is the schedule of a layer that drafts for tokens of the context: it keeps their KV
 // rows.
-var contexts = schedule{{codesHidden}, inputs, sums, norms, {kvInsert}}
+var contexts = schedule{{codesHidden}, inputs, sums, normLevel, {kvInsert}}
 
-// traits are the properties that decide the schedule of a layer.
+// traits describes what a layer has and what its operations fuse, which decides its schedule.
 type traits struct {
 	tokens     int  // T
-	picks      bool // has an indexer
+	indexer    bool // has an indexer
 	compresses bool // has a compressor
 	keys       bool // has index keys of its own
 	latentKeys bool // and makes them of latents
 	ungated    bool // the compressor weighs no tokens, and has no states
 
-	normed      bool // wqaWkv norms the bottleneck, and kvInsert KV rows
+	fusedNorm   bool // wqaWkv norms the bottleneck, and kvInsert KV rows
 	saves       bool // compressors store the states themselves
-	lateQueries bool // the attention norms and turns queries
+	lateQueries bool // the attention norms queries and applies RoPE
 	gathers     bool // the attention gathers rows
 	rawScores   bool // the kernel of the scores quantises the indexer's queries
 	touch       bool // the pool of entries may grow to a size to be touched
 	touches     bool // and is of one
-	turned      bool // the attention, or what joins its parts, turns its output back
+	unroped     bool // the attention, or what joins its parts, undoes RoPE
 	chained     bool // woA and woB are one launch
 	joined      bool // and it joins the attention's parts
 	sums        bool // some of the first products are in parts
@@ -181,9 +181,9 @@ type traits struct {
 func choose(n *tuning.Layer, t traits) schedule {
 	var table schedule
 	switch {
-	case !t.picks && t.lateQueries:
+	case !t.indexer && t.lateQueries:
 		table = attends
-	case !t.picks:
+	case !t.indexer:
 		table = attendsNormed
 	case t.latentKeys:
 		table = picksLatent
@@ -196,10 +196,10 @@ func choose(n *tuning.Layer, t traits) schedule {
 	case t.touches:
 		table = picksTouched
 	default:
-		table = picks
+		table = picksFew
 	}
 	// Without a norm inside, a compute unit has room for one workgroup of these products at a time.
-	t.gatesFirst = t.tokens >= n.BesideTokens && !t.normed
+	t.gatesFirst = t.tokens >= n.BesideTokens && !t.fusedNorm
 	return table.of(t)
 }
 
@@ -247,17 +247,17 @@ func (t *traits) has(o op) bool {
 	case indexSave:
 		return t.keys && !t.latentKeys && !t.saves
 	case weightsProj, indexWqB, indexScores, indexSelect:
-		return t.picks
+		return t.indexer
 	case touchPool:
-		return t.picks && t.touch
+		return t.indexer && t.touch
 	case indexQuantise:
-		return t.picks && !t.rawScores
+		return t.indexer && !t.rawScores
 	case inputSums:
 		return t.sums
 	case qkvNorm:
-		return !t.normed
+		return !t.fusedNorm
 	case inverseRope:
-		return !t.turned
+		return !t.unroped
 	case woA, woB:
 		return !t.chained
 	case woAB:
@@ -266,26 +266,26 @@ func (t *traits) has(o op) bool {
 	return true
 }
 
-// wishes lists what a kind of layer asks of its operations, where they can do it.
-type wishes struct {
-	norms   bool // norms inside products
-	saves   bool // states stored by compressors
-	raw     bool // scores of queries that are not quantised
-	chains  bool // wo_a and wo_b in one launch
-	joins   bool // which joins the attention's parts
-	touch   bool // a kernel that touches the pool of entries
-	touches bool // a schedule for a pool that is touched
+// wants lists what a kind of layer asks of its operations, where they can do it.
+type wants struct {
+	fusedNorm bool // norms inside products
+	saves     bool // states stored by compressors
+	raw       bool // scores of queries that are not quantised
+	chains    bool // wo_a and wo_b in one launch
+	joins     bool // which joins the attention's parts
+	touch     bool // a kernel that touches the pool of entries
+	touches   bool // a schedule for a pool that is touched
 }
 
-// wish decides for steps of `tokens` tokens and a pool of entries of `pool` bytes.
-func wish(n *tuning.Layer, tokens int, pool uint64) wishes {
-	return wishes{
-		norms:   tokens <= n.NormTokens,
-		saves:   tokens <= n.NormTokens,
-		raw:     tokens <= n.NormTokens,
-		chains:  tokens <= min(n.ChainTokens, projection.LinearChainTokens),
-		joins:   tokens <= min(n.JoinTokens, projection.LinearChainTokens),
-		touch:   pool >= n.TouchLeast,
-		touches: pool >= n.TouchLeast && pool <= n.TouchMost,
+// wanted decides for steps of `tokens` tokens and a pool of entries of `pool` bytes.
+func wanted(n *tuning.Layer, tokens int, pool uint64) wants {
+	return wants{
+		fusedNorm: tokens <= n.NormTokens,
+		saves:     tokens <= n.NormTokens,
+		raw:       tokens <= n.NormTokens,
+		chains:    tokens <= min(n.ChainTokens, projection.LinearChainTokens),
+		joins:     tokens <= min(n.JoinTokens, projection.LinearChainTokens),
+		touch:     pool >= n.TouchLeast,
+		touches:   pool >= n.TouchLeast && pool <= n.TouchMost,
 	}
 }

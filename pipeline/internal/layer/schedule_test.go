@@ -25,19 +25,19 @@ var needs = map[op][]op{
 	codesOLoRA:    {woA},
 	inputSums:     {wqaWkv, wgate, wgateFirst, indexWgate},
 	qkvNorm:       {wqaWkv, inputSums},
-	save:          {wgate, wgateFirst, inputSums, callers},
-	indexSave:     {indexWgate, inputSums, callers},
-	compress:      {wgate, wgateFirst, inputSums, save, callers},
+	save:          {wgate, wgateFirst, inputSums, userCommands},
+	indexSave:     {indexWgate, inputSums, userCommands},
+	compress:      {wgate, wgateFirst, inputSums, save, userCommands},
 	indexWk:       {compress},
-	indexCompress: {indexWgate, indexWk, inputSums, indexSave, callers},
+	indexCompress: {indexWgate, indexWk, inputSums, indexSave, userCommands},
 	wqB:           {wqaWkv, inputSums, qkvNorm, codesQLoRA},
 	indexWqB:      {wqaWkv, inputSums, qkvNorm, codesQLoRA},
-	kvInsert:      {wqaWkv, inputSums, qkvNorm, callers}, // and wqB, see below
+	kvInsert:      {wqaWkv, inputSums, qkvNorm, userCommands}, // and wqB, see below
 	indexQuantise: {indexWqB, weightsProj},
-	indexScores:   {indexWqB, weightsProj, indexQuantise, indexCompress, callers},
+	indexScores:   {indexWqB, weightsProj, indexQuantise, indexCompress, userCommands},
 	indexSelect:   {indexScores},
 	touchPool:     {indexScores},
-	attend:        {wqB, kvInsert, compress, indexSelect, callers},
+	attend:        {wqB, kvInsert, compress, indexSelect, userCommands},
 	inverseRope:   {attend},
 	woA:           {attend, inverseRope, codesO},
 	woAB:          {attend, inverseRope},
@@ -48,14 +48,14 @@ var needs = map[op][]op{
 func everyTraits(f func(traits)) {
 	for bits := range 1 << 17 {
 		b := func(i int) bool { return bits>>i&1 != 0 }
-		t := traits{picks: b(0), compresses: b(1), normed: b(2), saves: b(3), lateQueries: b(4), rawScores: b(5), touch: b(6),
-			turned: b(8), chained: b(9)}
+		t := traits{indexer: b(0), compresses: b(1), fusedNorm: b(2), saves: b(3), lateQueries: b(4), rawScores: b(5), touch: b(6),
+			unroped: b(8), chained: b(9)}
 		if b(16) && !b(15) || b(15) && !(b(0) && b(1)) {
 			continue // only index keys of latents are of interest
 		}
-		t.latentKeys = b(15) && t.picks && t.compresses
+		t.latentKeys = b(15) && t.indexer && t.compresses
 		t.ungated = t.latentKeys && b(16)
-		t.keys, t.touches, t.joined = t.picks && t.compresses, t.touch && b(7), t.chained && b(10)
+		t.keys, t.touches, t.joined = t.indexer && t.compresses, t.touch && b(7), t.chained && b(10)
 		t.sums, t.gathers = b(13), b(14)
 		if b(12) {
 			t.codes = [sources]bool{true, true, !t.chained, !t.chained}
@@ -75,12 +75,12 @@ func TestScheduleOrder(t *testing.T) {
 	everyTraits(func(x traits) {
 		at := places(t, choose(&n, x), x)
 		inParts(t, choose(&n, x))
-		x.gatesFirst = x.tokens >= n.BesideTokens && !x.normed
+		x.gatesFirst = x.tokens >= n.BesideTokens && !x.fusedNorm
 		for o := range ops {
 			_, there := at[o]
 			require.Equal(t, x.has(o), there, "%+v: op %d %q", x, o, sections[o])
 		}
-		if ordered(t, at, x); x.picks || x.compresses {
+		if ordered(t, at, x); x.indexer || x.compresses {
 			return // layers that draft do neither
 		}
 		at = places(t, contexts.of(x), x)
@@ -140,7 +140,7 @@ func ordered(t *testing.T, at map[op]int, x traits) {
 // TestScheduleSections demands a name for every op that launches something of the layer's.
 func TestScheduleSections(t *testing.T) {
 	for o := range ops {
-		assert.Equal(t, o == callers, sections[o] == "", "op %d", o)
+		assert.Equal(t, o == userCommands, sections[o] == "", "op %d", o)
 	}
 }
 
@@ -150,15 +150,15 @@ func layerTuning(t *testing.T, name string) tuning.Layer {
 	return p.Layer
 }
 
-// plans describes the schedules of many layers on a device that grants all wishes.
+// plans describes the schedules of many layers on a device that grants all wants.
 func plans(n *tuning.Layer) (list []string) {
 	for _, tokens := range []int{1, 2, 3, 8, 16, 24, 32, 33, 64} {
 		for _, pool := range []uint64{128 << 20, 300 << 20, 1500 << 20, 3 << 30} {
 			for bits := range 8 {
 				late, picks, joinable := bits&1 != 0, bits&2 != 0, bits&4 != 0
-				w := wish(n, tokens, pool)
-				s := choose(n, traits{tokens: tokens, picks: picks, compresses: true, keys: picks,
-					normed: w.norms, saves: w.saves,
+				w := wanted(n, tokens, pool)
+				s := choose(n, traits{tokens: tokens, indexer: picks, compresses: true, keys: picks,
+					fusedNorm: w.fusedNorm, saves: w.saves,
 					rawScores:   w.raw,
 					lateQueries: late, touch: w.touch, touches: w.touches, chained: w.chains || w.joins && joinable,
 					joined: w.joins && joinable})

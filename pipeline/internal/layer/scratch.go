@@ -17,7 +17,7 @@ const (
 // use says when an op is.
 func (o op) use() memory.Use {
 	switch o {
-	case codesHidden, wqaWkv, wgate, wgateFirst, indexWgate, weightsProj, callers, inputSums:
+	case codesHidden, wqaWkv, wgate, wgateFirst, indexWgate, weightsProj, userCommands, inputSums:
 		return edges
 	case attend:
 		return attending

@@ -26,7 +26,7 @@ type selection struct {
 	scratch, arrived, sink tensor.Tensor // arrived is [T] i32, 0 between selections; sink is of touch
 }
 
-func (s *selection) build(k *Kind) (err error) {
+func (s *selection) build(k *Kernels) (err error) {
 	c, m := &k.cfg.Caches, k.cfg.Model
 	cfg := indexer.SelectConfig{K: m.TopK, SlotPage: c.Compressed.Layout.Page, OnDemand: true, Logits: indexer.LogitsConfig{
 		Heads: m.IndexHeads, Format: c.Keys.Layout.Format, Page: c.Keys.Layout.Page, Group: k.cfg.Group, MaxBytes: c.Keys.Pool.Bytes(),
@@ -37,12 +37,12 @@ func (s *selection) build(k *Kind) (err error) {
 	case model.CandidatesUsed:
 		cfg.Logits.Blocks = m.CandidateBlocks
 	}
-	if k.wish.touch {
+	if k.want.touch {
 		if s.touch, err = cache.NewTouch(k.dev); err != nil {
 			return err
 		}
 	}
-	if k.wish.raw && !k.cfg.Hadamard { // no kernel of scores mixes queries
+	if k.want.raw && !k.cfg.Hadamard { // no kernel of scores mixes queries
 		cfg.Logits.Raw = true
 		if err = s.buildPick(k, cfg); !errors.Is(err, vk.ErrMissingFeature) {
 			return err
@@ -57,7 +57,7 @@ func (s *selection) build(k *Kind) (err error) {
 }
 
 // buildPick makes the operation, and asks for the kernels that record launches.
-func (s *selection) buildPick(k *Kind, cfg indexer.SelectConfig) (err error) {
+func (s *selection) buildPick(k *Kernels, cfg indexer.SelectConfig) (err error) {
 	if s.pick, err = indexer.NewSelect(k.dev, cfg); err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (s *selection) buildPick(k *Kind, cfg indexer.SelectConfig) (err error) {
 }
 
 // tensors wants scratch. Picks stay until they are copied after the layer.
-func (s *selection) tensors(l scratch, k *Kind) {
+func (s *selection) tensors(l scratch, k *Kernels) {
 	t, h, topK := k.cfg.Tokens, k.cfg.Model.IndexHeads, k.cfg.Model.TopK
 	l.Add("index q", picking, &s.q, tensor.BF16, t, h, indexDim)
 	l.Add("index weights", edges|picking, &s.weights, tensor.BF16, t, h)
@@ -121,9 +121,9 @@ func (s *selection) record(rec *vk.Recorder, step *StepArgs, a *Args, visible te
 }
 
 // to returns the tensors for the picks of a layer.
-func (s *selection) to(a *Args) Picks {
+func (s *selection) to(a *Args) PickedSlots {
 	if a.Picks.Slots.IsZero() {
-		return Picks{s.own.slots, s.own.lens, s.topK}
+		return PickedSlots{s.own.slots, s.own.lens, s.topK}
 	}
-	return Picks{a.Picks.Slots, a.Picks.Lens, s.topK}
+	return PickedSlots{a.Picks.Slots, a.Picks.Lens, s.topK}
 }

@@ -33,7 +33,7 @@ type StepArgs struct {
 	// its last Config.DraftBlock rows. Otherwise they are tokens of the context.
 	Drafts bool
 
-	// The number of pieces of an attention.RowPlan by Kind.Room, the plan, and the workspace for
+	// The number of pieces of an attention.RowPlan by Kernels.Room, the plan, and the workspace for
 	// its rows; only where rows are gathered.
 	Pieces    int
 	Plan      attention.PlanTensors
@@ -69,7 +69,7 @@ func (s *slotLists) tensors(l scratch, of string, tokens, width int) {
 	l.step("numbers of "+of, &s.lens, tensor.I32, tokens)
 }
 
-func (x *lists) build(k *Kind) (err error) {
+func (x *lists) build(k *Kernels) (err error) {
 	page, spec := k.cfg.Caches.Window.Layout.Page, &k.cfg.Spec
 	if x.slotMap, err = cache.NewSlotMapping(k.dev, cache.SlotMappingConfig{Page: page, Ratio: 1}); err != nil {
 		return err
@@ -82,7 +82,7 @@ func (x *lists) build(k *Kind) (err error) {
 		return err
 	}
 	switch {
-	case k.picks != nil:
+	case k.indexer != nil:
 		x.visible, err = indexer.NewVisible(k.dev, indexer.VisibleConfig{Ratio: spec.Ratio})
 	case spec.Ratio > 0 && spec.Picks == model.PickNone:
 		entries := k.cfg.Caches.Compressed.Layout.Page
@@ -91,12 +91,12 @@ func (x *lists) build(k *Kind) (err error) {
 	return err
 }
 
-func (x *lists) tensors(l scratch, k *Kind) {
+func (x *lists) tensors(l scratch, k *Kernels) {
 	t := k.cfg.Tokens
 	l.step("slots of rows", &x.slots, tensor.I64, t)
 	x.window.tensors(l, "slots of the window", t, k.cfg.window())
 	switch {
-	case k.picks != nil:
+	case k.indexer != nil:
 		l.step("visible entries", &x.visibleLens, tensor.I32, t)
 	case k.mla.width > 0 && k.cfg.Spec.Picks == model.PickNone:
 		x.all.tensors(l, "slots of entries", t, k.mla.width)
@@ -107,9 +107,9 @@ func (x *lists) tensors(l scratch, k *Kind) {
 // and entries are stored, each token's window, and its entries or how many it may see.
 //
 // Errors: vk.ErrClosed; those of the operations, after which the recording is to be given up.
-func (k *Kind) RecordStep(rec *vk.Recorder, a StepArgs) error {
+func (k *Kernels) RecordStep(rec *vk.Recorder, a StepArgs) error {
 	if k == nil || k.arena == nil {
-		return fmt.Errorf("%s: kind of layers %w", opStep, vk.ErrClosed)
+		return fmt.Errorf("%s: kernels of layers %w", opStep, vk.ErrClosed)
 	}
 	rec.Section("step")
 	var err error
@@ -129,7 +129,7 @@ func (k *Kind) RecordStep(rec *vk.Recorder, a StepArgs) error {
 }
 
 // attends reports whether layers attend in a step: of the context those that draft keep rows alone.
-func (k *Kind) attends(a *StepArgs) bool { return a.Drafts || !k.cfg.Spec.Block }
+func (k *Kernels) attends(a *StepArgs) bool { return a.Drafts || !k.cfg.Spec.Block }
 
 // record ends with the list of entries, which waits for the slots of KV rows.
 func (x *lists) record(rec *vk.Recorder, a *StepArgs, attends bool) error {

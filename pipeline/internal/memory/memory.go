@@ -3,6 +3,7 @@ package memory
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -77,4 +78,17 @@ func bufferFits(op string, tensors int, n uint64, c *vk.Caps) error {
 
 func larger(op, arg string, n, limit uint64) error {
 	return &vk.ArgumentError{Op: op, Arg: arg, Got: fmt.Sprintf("%d bytes", n), Want: fmt.Sprintf("at most %d", limit)}
+}
+
+// Bound returns the most bytes that kernels reach in memory bound as one tensor.
+func Bound(dev *vk.Device) uint64 {
+	return min(dev.Caps().MaxStorageBufferRange, OrMost(dev.Caps().MaxBuffer))
+}
+
+// OrMost reads a limit, where 0 means none.
+func OrMost(limit uint64) uint64 {
+	if limit == 0 {
+		return math.MaxUint64
+	}
+	return limit
 }

@@ -6,9 +6,9 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#include "lib/weights.glsl"
 
 layout(local_size_x = 1) in;
+#include "lib/weights.glsl"
 layout(push_constant) uniform Push {
     uint chunks;
 } pc;
@@ -19,7 +19,9 @@ void main() {
     for (uint c = 0u; c < pc.chunks; c++) {
         [[unroll]] for (uint j = 0u; j < EIGHTS; j++) {
             float v[8];
-            decode8(src.v[c], uvec4(0u), j, v);
+            uvec4 q[QUADS];
+            q[0] = src.v[c];
+            decode8(q, j, v);
             [[unroll]] for (uint e = 0u; e < 8u; e++) dst.v[c * COLUMNS + j * 8u + e] = v[e] * UNSCALE;
         }
     }

@@ -4,7 +4,7 @@
 // Bindings: 0 plan (lib/rows.glsl), 1 w [experts, n, k], 2 its scales, 3 x [rows, k] bf16 by
 //   place(), 4 y [rows, n] f32.
 // Workgroup: 4*ROWS rows of w (x), and items y, y + stride and on.
-// Shared memory: 532*ROWS*TOKENS B.  Features: none.
+// Shared memory: 532*ROWS*TOKENS B, of IQ2_XXS 2 KiB more.  Features: none.
 // Constants: those of lib/sums.glsl.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -26,6 +26,7 @@ layout(std430, set = 0, binding = 4) writeonly buffer Y { float v[]; } y;
 void main() {
     const uint lane = gl_LocalInvocationIndex % TEAM, row0 = (gl_WorkGroupID.x * TEAMS + gl_LocalInvocationIndex / TEAM) * ROWS;
     const uint end = items();
+    make_grid();
     [[dont_unroll]] for (uint i = gl_WorkGroupID.y; i < end; i += pc.stride) {
         uint expert, count, row[TOKENS];
         item(i, expert, count, row);

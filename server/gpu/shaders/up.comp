@@ -4,7 +4,7 @@
 // Bindings: 0 plan (lib/rows.glsl), 1 w1 [experts, n, k], 2 its scales, 3 w3, 4 its scales,
 //   5 x [T, k] bf16 by place(), 6 v [rows] f32, 7 h [rows, n] bf16 by place().
 // Workgroup: 4*ROWS rows of w1 and w3 (x), and items y, y + stride and on.
-// Shared memory: 1064*ROWS*TOKENS B.  Features: none.
+// Shared memory: 1064*ROWS*TOKENS B, of IQ2_XXS 2 KiB more.  Features: none.
 // Constants: those of lib/sums.glsl.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -39,6 +39,7 @@ float gated(uint r, uint t, float weight) {
 void main() {
     const uint lane = gl_LocalInvocationIndex % TEAM, row0 = (gl_WorkGroupID.x * TEAMS + gl_LocalInvocationIndex / TEAM) * ROWS;
     const uint end = items();
+    make_grid();
     [[dont_unroll]] for (uint i = gl_WorkGroupID.y; i < end; i += pc.stride) {
         uint expert, count, row[TOKENS], token[TOKENS];
         item(i, expert, count, row);

@@ -19,7 +19,6 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/faults"
 	"github.com/vkmla/vkmla/internal/lab/sequences"
 	"github.com/vkmla/vkmla/internal/lab/validation"
-	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -80,7 +79,7 @@ var v41Pages = map[string]int{"window": 32, "ratio2": 32, "ratio2.state": 3, "ra
 
 func models(t *testing.T, seed uint64) []walked {
 	return []walked{
-		{name: "v4", o: sequences.Options{Model: sequences.V4}, pages: model.VLLMPages(), few: 250, more: true},
+		{name: "v4", o: sequences.Options{Model: sequences.V4}, pages: fakemodel.VLLMPages(), few: 250, more: true},
 		{name: "v41", o: sequences.Options{Model: sequences.V41}, pages: v41Pages, few: 60},
 		random(t, seed),
 	}

@@ -39,9 +39,8 @@ shared float sums[PAIRS * TOKENS * PITCH];
 
 // Chunk is one of each row.
 struct Chunk {
-    uvec4 q[PAIRS];
-    uvec4 second[PAIRS]; // of f32
-    uint scale[PAIRS];
+    uvec4 q[PAIRS][QUADS];
+    uint scale[PAIRS], block[PAIRS]; // of a part or four; of the block that has these
 };
 
 // block_rows: of FP8's scales, of one expert.
@@ -53,51 +52,78 @@ uint block_rows() { return (pc.n + pc.side - 1u) / pc.side; }
         [[unroll]] for (uint r = 0u; r < ROWS; r++) { \
             const uint p = m * ROWS + r, row = min(row0 + r, pc.n - 1u); \
             const uint at = ((expert) * pc.n + row) * (pc.k / COLUMNS) + (c); \
-            to.q[p] = CODES(m, at * QUADS); \
-            if (FORMAT == F32) to.second[p] = CODES(m, at * QUADS + 1u); \
+            [[unroll]] for (uint i = 0u; i < QUADS; i++) to.q[p][i] = CODES(m, at * QUADS + i); \
             if (FORMAT == MXFP4) to.scale[p] = ALIGNED == 1u ? SCALES(m, ((expert) * pc.n + row) * (pc.k / 128u) + (c) / 4u) \
                 : SCALES(m, at / 4u) >> (8u * (at % 4u)); \
             if (FORMAT == FP8) \
                 to.scale[p] = SCALES(m, ((expert) * block_rows() + row / pc.side) * ((pc.k + 127u) / 128u) + (c) / 8u); \
+            if (FORMAT == Q8_0) to.scale[p] = SCALES(m, at / 2u) >> (16u * (at % 2u)); \
+            if (FORMAT == IQ2_XXS) to.scale[p] = SCALES(m, at / 8u) >> (16u * (at / 4u % 2u)); \
+            if (FORMAT == Q2_K || FORMAT == Q6_K) { \
+                to.block[p] = SCALES(m, at / 4u * 5u); \
+                to.scale[p] = SCALES(m, at / 4u * 5u + 1u + at % 4u); \
+            } \
+            if (FORMAT == Q4_K) { \
+                to.block[p] = SCALES(m, at / 8u * 4u); \
+                to.scale[p] = (SCALES(m, at / 8u * 4u + 1u + at / 4u % 2u) >> (8u * (at % 4u)) & 255u) \
+                    | (SCALES(m, at / 8u * 4u + 3u) >> (4u * (at % 8u)) & 15u) << 8; \
+            } \
         } \
     } }
 
-// scale_of: of chunk c. E8M0 0 is a subnormal of f32.
-float scale_of(uint s, uint c) {
+// scale_of: of a part of chunk c, and its minimum. E8M0 0 is a subnormal of f32.
+vec2 scale_of(uvec4 q[QUADS], uint s, uint block, uint c, uint part) {
     if (FORMAT == MXFP4 && ALIGNED == 1u) s >>= 8u * (c % 4u);
-    if (FORMAT == MXFP4) return uintBitsToFloat(max((s & 255u) << 23, 0x00400000u));
-    return FORMAT == FP8 ? uintBitsToFloat(s) : 1.0;
+    if (FORMAT == MXFP4) return vec2(uintBitsToFloat(max((s & 255u) << 23, 0x00400000u)), 0.0);
+    if (FORMAT == FP8) return vec2(uintBitsToFloat(s), 0.0);
+    if (FORMAT == Q8_0) return f16_decode(s) * vec2(1.0, 128.0);
+    if (FORMAT == IQ2_XXS) return vec2(f16_decode(s) * (0.125 + 0.25 * float(q[0][part % 2u * 2u + 1u] >> 28)), 0.0);
+    const vec2 d = vec2(f16_decode(block), f16_decode(block >> 16));
+    if (FORMAT == Q4_K) return d * vec2((s & 15u) | (s >> 4 & 0x30u), (s >> 4 & 15u) | (s >> 6 & 0x30u));
+    if (FORMAT == Q2_K) return d * vec2(s >> (8u * part) & 15u, s >> (8u * part + 4u) & 15u);
+    if (FORMAT == Q6_K) return d.x * float(int(s << (24u - 8u * part)) >> 24) * vec2(1.0, 32.0);
+    return vec2(1.0, 0.0);
 }
 
 float acc[PAIRS][TOKENS];
 
-void accumulate(Chunk b, uint c, uint xrow[TOKENS], uint count) {
-    float part[PAIRS][TOKENS];
+// accumulate_part: a part of chunk c.
+void accumulate_part(Chunk b, uint c, uint first, uint xrow[TOKENS], uint count) {
+    float part[PAIRS][TOKENS], all[TOKENS];
+    [[unroll]] for (uint t = 0u; t < TOKENS; t++) all[t] = 0.0;
     [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) part[p][t] = 0.0;
     }
-    [[unroll]] for (uint j = 0u; j < EIGHTS; j++) {
-        const uint at = place(c * EIGHTS + j);
+    [[unroll]] for (uint i = 0u; i < EIGHTS / PARTS; i++) {
+        const uint j = first * (EIGHTS / PARTS) + i, at = place(c * EIGHTS + j);
         uvec4 q[TOKENS];
         if (FULL == 1u) {
             [[unroll]] for (uint t = 0u; t < TOKENS; t++) q[t] = x.v[xrow[t] * pc.x_quads + at];
         }
         float v[PAIRS][8];
-        [[unroll]] for (uint p = 0u; p < PAIRS; p++) decode8(b.q[p], b.second[p], j, v[p]);
+        [[unroll]] for (uint p = 0u; p < PAIRS; p++) decode8(b.q[p], j, v[p]);
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
             if (t > 0u && t >= count) continue;
             if (FULL == 0u) q[t] = x.v[xrow[t] * pc.x_quads + at];
             float a[8];
             bf16_unpack8(q[t], a);
+            if (MINIMA) all[t] += ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7]));
             [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
                 [[unroll]] for (uint e = 0u; e < 8u; e++) part[p][t] = fma(v[p][e], a[e], part[p][t]);
             }
         }
     }
     [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
-        const float scale = scale_of(b.scale[p], c);
-        [[unroll]] for (uint t = 0u; t < TOKENS; t++) acc[p][t] = fma(part[p][t] * UNSCALE, scale, acc[p][t]);
+        const vec2 scale = scale_of(b.q[p], b.scale[p], b.block[p], c, first);
+        [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
+            acc[p][t] = fma(part[p][t] * UNSCALE, scale.x, acc[p][t]);
+            if (MINIMA) acc[p][t] = fma(-all[t], scale.y, acc[p][t]);
+        }
     }
+}
+
+void accumulate(Chunk b, uint c, uint xrow[TOKENS], uint count) {
+    [[unroll]] for (uint first = 0u; first < PARTS; first++) accumulate_part(b, c, first, xrow, count);
 }
 
 // make_sums leaves what `sum` reads. Every invocation of the workgroup has to call it.
@@ -112,9 +138,9 @@ void make_sums(uint expert, uint row0, uint xrow[TOKENS], uint count) {
         FETCH(expert, row0, min(c + TEAM, chunks - 1u), next)
         accumulate(now, c, xrow, count);
         [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
-            now.q[p] = next.q[p];
-            now.second[p] = next.second[p];
+            [[unroll]] for (uint i = 0u; i < QUADS; i++) now.q[p][i] = next.q[p][i];
             now.scale[p] = next.scale[p];
+            now.block[p] = next.block[p];
         }
     }
     [[unroll]] for (uint p = 0u; p < PAIRS; p++) {

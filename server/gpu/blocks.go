@@ -1,0 +1,238 @@
+package gpu
+
+import (
+	"encoding/binary"
+	"io"
+	"math"
+	"runtime"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/server/weights"
+)
+
+// format says how numbers lie on the device, as lib/weights.glsl numbers it. The first ones are
+// those of package weights.
+type format uint32
+
+const (
+	bf16   = format(weights.BF16)
+	f32    = format(weights.F32)
+	fp8    = format(weights.FP8)
+	mxfp4  = format(weights.MXFP4)
+	f16    = format(5)
+	q8_0   = format(6)
+	q4K    = format(7)
+	q2K    = format(8)
+	q6K    = format(9)
+	iq2XXS = format(10)
+)
+
+// columns lists the numbers that K has to be a multiple of, by format.
+var columns = map[format]int{bf16: 8, f32: 8, fp8: 16, mxfp4: weights.MXBlock, f16: 8, q8_0: 32, q4K: 256, q2K: 256, q6K: 256, iq2XXS: 256}
+
+// blockLayout describes how the blocks of a format of GGUF lie on the device: codes, by quads of
+// 16 bytes, apart from scales.
+type blockLayout struct {
+	format        format
+	codes, scales int // bytes of a block
+	// takeCodes and takeScales bring the blocks of a row to their places.
+	takeCodes, takeScales func(dst, row []byte)
+}
+
+// blockLayouts has a row for each format that kernels decode, by its name in GGUF.
+var blockLayouts = map[string]blockLayout{
+	"F16":     {format: f16, codes: 2, takeCodes: part(2, 0, 2)},
+	"Q8_0":    {format: q8_0, codes: 32, scales: 2, takeCodes: part(34, 2, 34), takeScales: part(34, 0, 2)},
+	"MXFP4":   {format: mxfp4, codes: 16, scales: 1, takeCodes: mxfp4Codes, takeScales: part(17, 0, 1)},
+	"IQ2_XXS": {format: iq2XXS, codes: 64, scales: 2, takeCodes: part(66, 2, 66), takeScales: part(66, 0, 2)},
+	"Q2_K":    {format: q2K, codes: 64, scales: 20, takeCodes: q2KCodes, takeScales: scalesOf16(84, 80, 0)},
+	"Q6_K":    {format: q6K, codes: 192, scales: 20, takeCodes: q6KCodes, takeScales: scalesOf16(210, 208, 192)},
+	"Q4_K":    {format: q4K, codes: 128, scales: 16, takeCodes: q4KCodes, takeScales: q4KScales},
+}
+
+// part takes bytes first to end-1 of each block.
+func part(size, first, end int) func(dst, row []byte) {
+	return func(dst, row []byte) {
+		for ; len(row) > 0; row = row[size:] {
+			copy(dst, row[first:end])
+			dst = dst[end-first:]
+		}
+	}
+}
+
+// scalesOf16 takes the f16 d, with what follows it in a block, then a byte for each 16 numbers.
+func scalesOf16(size, d, scales int) func(dst, row []byte) {
+	return func(dst, row []byte) {
+		for ; len(row) > 0; row, dst = row[size:], dst[20:] {
+			clear(dst[:4])
+			copy(dst[:4], row[d:min(d+4, size)])
+			copy(dst[4:20], row[scales:scales+16])
+		}
+	}
+}
+
+// mxfp4Codes brings codes into the order that safetensors have: neighbours in a byte.
+func mxfp4Codes(dst, row []byte) {
+	for ; len(row) > 0; row, dst = row[17:], dst[16:] {
+		for i := range 8 {
+			a, b := row[1+2*i], row[2+2*i]
+			dst[i], dst[8+i] = a&15|b<<4, a>>4|b&0xF0
+		}
+	}
+}
+
+// pairs brings the lowest bits of eight bytes together: of those with even numbers in the lower
+// half of a word, of the others in the upper half.
+func pairs(eight uint64, bits int) uint32 {
+	gather := func(v uint64) uint32 {
+		v &= 0x0001000100010001 * (1<<bits - 1)
+		return uint32((v | v>>(16-bits) | v>>(32-2*bits) | v>>(48-3*bits)) & (1<<(4*bits) - 1))
+	}
+	return gather(eight) | gather(eight>>8)<<16
+}
+
+// q2KCodes: a word has 16 numbers, a quad 64.
+func q2KCodes(dst, row []byte) {
+	le := binary.LittleEndian
+	for ; len(row) > 0; row, dst = row[84:], dst[64:] {
+		for i := range 16 {
+			codes, shift := row[16+32*(i/8)+16*(i%2):], i%8/2*2
+			le.PutUint32(dst[4*i:], pairs(le.Uint64(codes)>>shift, 2)|pairs(le.Uint64(codes[8:])>>shift, 2)<<8)
+		}
+	}
+}
+
+// q6KCodes: of 64 numbers two quads have the low four bits, 8 a word, and one the high two, 16 a
+// word.
+func q6KCodes(dst, row []byte) {
+	le := binary.LittleEndian
+	for ; len(row) > 0; row, dst = row[210:], dst[192:] {
+		for i := range 16 {
+			part, group, to, high := i/8, i%8/2, dst[i/4*48:], uint32(0)
+			for e := range 2 {
+				l := le.Uint64(row[64*part+32*(group%2)+16*(i%2)+8*e:]) >> (4 * (group / 2))
+				h := le.Uint64(row[128+32*part+16*(i%2)+8*e:]) >> (2 * group)
+				le.PutUint32(to[4*(i%4*2+e):], pairs(l, 4))
+				high |= pairs(h, 2) << (8 * e)
+			}
+			le.PutUint32(to[32+4*(i%4):], high)
+		}
+	}
+}
+
+// q4KCodes: a word has 8 numbers, a quad 32.
+func q4KCodes(dst, row []byte) {
+	le := binary.LittleEndian
+	for ; len(row) > 0; row, dst = row[144:], dst[128:] {
+		for i := range 32 {
+			part, eight := i/4, i%4
+			le.PutUint32(dst[4*i:], pairs(le.Uint64(row[16+part/2*32+eight*8:])>>(part%2*4), 4))
+		}
+	}
+}
+
+// q4KScales: both f16; a byte for each 32 numbers with the low four bits of scale and minimum; the
+// high two of both, a nibble for each.
+func q4KScales(dst, row []byte) {
+	for ; len(row) > 0; row, dst = row[144:], dst[16:] {
+		s, high := row[4:16], uint32(0)
+		copy(dst, row[:4])
+		for i := range 4 {
+			dst[4+i], dst[8+i] = s[i]&15|s[4+i]<<4, s[8+i]
+			high |= uint32(s[i]>>4&3|s[4+i]>>4&3<<2)<<(4*i) | uint32(s[i]>>6|s[4+i]>>6<<2)<<(16+4*i)
+		}
+		binary.LittleEndian.PutUint32(dst[12:], high)
+	}
+}
+
+// takenRows makes what the device gets of the rows of matrices, one after the other, by all cores.
+type takenRows struct {
+	w    *weights.Model
+	list []*weights.Matrix // alike
+	size int               // bytes that a row becomes
+	take func(dst []byte, m *weights.Matrix, row int)
+}
+
+// ReadAt makes the rows that p has a part of.
+func (t takenRows) ReadAt(p []byte, off int64) (int, error) {
+	n := t.list[0].N
+	end := min(off+int64(len(p)), int64(len(t.list)*n*t.size))
+	first, last := int(off/int64(t.size)), int((end+int64(t.size)-1)/int64(t.size))
+	each := max(1, (last-first+runtime.GOMAXPROCS(0)-1)/runtime.GOMAXPROCS(0))
+	var g errgroup.Group
+	for from := first; from < last; from += each {
+		g.Go(func() error {
+			return t.w.Read(func() error {
+				var whole []byte
+				for row := from; row < min(from+each, last); row++ {
+					m, at := t.list[row/n], int64(row)*int64(t.size)-off
+					if at >= 0 && at+int64(t.size) <= int64(len(p)) {
+						t.take(p[at:at+int64(t.size)], m, row%n)
+						continue
+					}
+					if whole == nil {
+						whole = make([]byte, t.size)
+					}
+					t.take(whole, m, row%n)
+					copy(p[max(at, 0):], whole[max(-at, 0):])
+				}
+				return nil
+			})
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return 0, err
+	}
+	if end < off+int64(len(p)) {
+		return int(end - off), io.EOF
+	}
+	return len(p), nil
+}
+
+// decoded asks for memory with matrices as f32, or as bf16 if to has that format.
+func (l *loader) decoded(to *matrix, list []*weights.Matrix) {
+	size := to.k * map[format]int{bf16: 2, f32: 4}[to.format]
+	l.data(&to.codes, "weights", len(list)*to.n*size, takenRows{l.w, list, size, func(dst []byte, m *weights.Matrix, row int) {
+		v := make([]float32, m.K)
+		m.Row(v, row)
+		for i, x := range v {
+			if to.format == bf16 {
+				binary.LittleEndian.PutUint16(dst[2*i:], numfmt.BF16Encode(x))
+			} else {
+				binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(x))
+			}
+		}
+	}})
+}
+
+// blocks asks for memory with matrices of GGUF's blocks. Those that no kernel decodes, and those
+// with a factor of their own, are kept as f32.
+func (l *loader) blocks(to *matrix, list []*weights.Matrix) {
+	m := list[0]
+	is, there := blockLayouts[m.Stored.Name]
+	for _, x := range list {
+		there = there && x.Factor == 1
+	}
+	if !there || m.K%columns[is.format] != 0 {
+		to.format = f32
+		l.decoded(to, list)
+		return
+	}
+	to.format = is.format
+	of := func(take func(dst, row []byte), each int) (int, takenRows) {
+		size := m.K / m.Stored.Values * each
+		return len(list) * m.N * size, takenRows{l.w, list, size, func(dst []byte, m *weights.Matrix, row int) {
+			stored := m.Stored.Size(m.K)
+			take(dst, m.Data[row*stored:][:stored])
+		}}
+	}
+	n, from := of(is.takeCodes, is.codes)
+	l.data(&to.codes, "weights", n, from)
+	l.pieces[len(l.pieces)-1].packed = is.format == mxfp4
+	if is.scales > 0 {
+		n, from = of(is.takeScales, is.scales)
+		l.data(&to.scale, "scales", n, from)
+	}
+}

@@ -1,0 +1,362 @@
+package random
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/vkmla/vkmla/internal/gguf"
+	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/server/weights"
+)
+
+// recipe says how the tensors of a GGUF file are stored, by what their names have in common.
+type recipe struct {
+	fileType                                           uint32 // general.file_type
+	embed, head, attention, shared, router, hyper      string
+	compressor, positions, indexerQ, indexer, up, down string
+	ds4                                                bool // keys as antirez/ds4 writes and demands them
+}
+
+// recipes are of files that people have, by the name of their experts' format.
+var recipes = map[string]recipe{
+	"q2_k_s": {fileType: 21, embed: "Q8_0", head: "Q6_K", attention: "Q8_0", shared: "Q8_0", router: "BF16", hyper: "Q8_0",
+		compressor: "Q8_0", positions: "Q8_0", indexerQ: "Q8_0", indexer: "Q8_0", up: "Q2_K", down: "Q2_K"},
+	"iq2_xxs": {fileType: 19, embed: "F16", head: "Q8_0", attention: "Q8_0", shared: "Q8_0", router: "F16", hyper: "F16",
+		compressor: "F16", positions: "F16", indexerQ: "F16", indexer: "F16", up: "IQ2_XXS", down: "Q2_K", ds4: true},
+	"mxfp4": {fileType: 38, embed: "BF16", head: "BF16", attention: "Q8_0", shared: "Q8_0", router: "BF16", hyper: "F32",
+		compressor: "BF16", positions: "F32", indexerQ: "Q8_0", indexer: "BF16", up: "MXFP4", down: "MXFP4"},
+}
+
+// WriteGGUF writes a model in GGUF, in parts: keys and what is not of a layer in the first, then a
+// layer each. kind is one of q2_k_s, iq2_xxs, mxfp4. It returns the bytes, and is as Write else.
+//
+// Errors: as Write; fs.ErrExist where the folder has a part already.
+func WriteGGUF(ctx context.Context, dir, kind string, c weights.Config, seed uint64) (size int64, err error) {
+	r, there := recipes[kind]
+	if !there {
+		return 0, fmt.Errorf("random: write: got %q, want %s", kind, strings.Join(slices.Sorted(maps.Keys(recipes)), ", "))
+	}
+	if err := c.Check(); err != nil {
+		return 0, fmt.Errorf("random: write: %w", err)
+	}
+	if k := c.Hidden | c.Width; k%256 != 0 {
+		return 0, fmt.Errorf("random: write: got widths %d and %d, want multiples of 256", c.Hidden, c.Width)
+	}
+	parts := []tensors{r.ends(&c)}
+	for i := range c.Layers {
+		parts = append(parts, r.layer(&c, i))
+	}
+	all := 0
+	for _, p := range parts {
+		all += len(p)
+	}
+	w := writer{dir: dir, seed: seed}
+	w.group, w.ctx = errgroup.WithContext(ctx)
+	w.group.SetLimit(runtime.GOMAXPROCS(0))
+	err = os.MkdirAll(dir, 0o777)
+	for i := 0; i < len(parts) && err == nil; i++ {
+		var keys ggufKeys
+		if i == 0 {
+			r.keys(&keys, &c)
+		}
+		keys.add("split.no", uint16(i))
+		keys.add("split.count", uint16(len(parts)))
+		keys.add("split.tensors.count", int32(all))
+		err = w.part(fmt.Sprintf("model-%05d-of-%05d.gguf", i+1, len(parts)), &keys, parts[i])
+	}
+	if waiting := w.group.Wait(); err == nil || waiting != nil {
+		err = waiting
+	}
+	if err != nil {
+		return w.size, fmt.Errorf("random: write: %w", err)
+	}
+	return w.size, nil
+}
+
+// ggufAlign is the multiple at which tensors begin.
+const ggufAlign = 32
+
+// part writes a part on one core.
+func (w *writer) part(name string, keys *ggufKeys, list tensors) error {
+	le := binary.LittleEndian
+	head := le.AppendUint32([]byte("GGUF"), 3)
+	head = le.AppendUint64(le.AppendUint64(head, uint64(len(list))), uint64(keys.n))
+	head = append(head, keys.data...)
+	at := int64(0)
+	for _, t := range list {
+		head = le.AppendUint32(appendText(head, t.name), uint32(len(t.shape)))
+		for _, d := range slices.Backward(t.shape) {
+			head = le.AppendUint64(head, uint64(d))
+		}
+		head = le.AppendUint64(le.AppendUint32(head, uint32(gguf.FormatNamed(t.dtype).Type)), uint64(at))
+		at += padded(t.size)
+	}
+	head = append(head, make([]byte, padded(int64(len(head)))-int64(len(head)))...)
+	w.size += int64(len(head)) + at
+	path := filepath.Join(w.dir, name)
+	if _, err := os.Stat(path); err == nil {
+		return fmt.Errorf("%s: want a folder without: %w", path, fs.ErrExist)
+	}
+	w.group.Go(func() error {
+		f, err := os.Create(path)
+		if err != nil {
+			return err
+		}
+		_, err = f.Write(head)
+		for i := 0; i < len(list) && err == nil; i++ {
+			if err = w.tensor(f, &list[i]); err == nil {
+				_, err = f.Write(make([]byte, padded(list[i].size)-list[i].size))
+			}
+		}
+		return errors.Join(err, f.Close())
+	})
+	return nil
+}
+
+func padded(n int64) int64 { return (n + ggufAlign - 1) / ggufAlign * ggufAlign }
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.LittleEndian.AppendUint64(b, uint64(len(s))), s...)
+}
+
+// ggufKeys collects keys as a file has them.
+type ggufKeys struct {
+	n    int
+	data []byte
+}
+
+// add adds a key, whose type in the file is that of the value.
+func (k *ggufKeys) add(name string, value any) {
+	k.n++
+	k.data = appendText(k.data, name)
+	typeOf := func(v any) uint32 {
+		switch v.(type) {
+		case uint16:
+			return 2
+		case uint32:
+			return 4
+		case int32:
+			return 5
+		case float32:
+			return 6
+		case bool:
+			return 7
+		}
+		return 8
+	}
+	var buf bytes.Buffer
+	word := func(v uint32) { _ = binary.Write(&buf, binary.LittleEndian, v) }
+	array := func(of any, n int) {
+		word(9)
+		word(typeOf(of))
+		_ = binary.Write(&buf, binary.LittleEndian, uint64(n))
+	}
+	switch v := value.(type) {
+	case string:
+		word(8)
+		buf.Write(appendText(nil, v))
+	case []string:
+		array("", len(v))
+		for _, s := range v {
+			buf.Write(appendText(nil, s))
+		}
+	case []int32:
+		array(int32(0), len(v))
+		_ = binary.Write(&buf, binary.LittleEndian, v)
+	case []float32:
+		array(float32(0), len(v))
+		_ = binary.Write(&buf, binary.LittleEndian, v)
+	default:
+		word(typeOf(v))
+		_ = binary.Write(&buf, binary.LittleEndian, v)
+	}
+	k.data = append(k.data, buf.Bytes()...)
+}
+
+// keys are those of a model and its tokenizer.
+func (r *recipe) keys(k *ggufKeys, c *weights.Config) {
+	hash, n := 0, len(c.Layers)
+	for hash < n && c.Hash[hash] {
+		hash++
+	}
+	ratios := make([]int32, n, n+1)
+	for i, l := range c.Layers {
+		ratios[i] = int32(l.Ratio)
+	}
+	limits := slices.Repeat([]float32{c.Limit}, n)
+	k.add("general.architecture", "deepseek4")
+	k.add("general.type", "model")
+	k.add("general.name", "random")
+	k.add("general.file_type", r.fileType)
+	k.add("general.quantization_version", uint32(2))
+	for _, x := range []struct {
+		name  string
+		value any
+	}{
+		{"block_count", uint32(n)}, {"context_length", uint32(c.MaxPositions)}, {"embedding_length", uint32(c.Hidden)},
+		{"attention.head_count", uint32(c.Heads)}, {"attention.head_count_kv", uint32(1)},
+		{"attention.key_length", uint32(512)}, {"attention.value_length", uint32(512)},
+		{"attention.layer_norm_rms_epsilon", c.Eps}, {"attention.q_lora_rank", uint32(c.QRank)},
+		{"attention.sliding_window", uint32(c.Window)}, {"rope.dimension_count", uint32(64)},
+		{"rope.freq_base", float32(c.Main.Theta)}, {"rope.scaling.type", "yarn"}, {"rope.scaling.factor", float32(c.Compress.Factor)},
+		{"rope.scaling.original_context_length", uint32(c.Compress.Original)},
+		{"rope.scaling.yarn_beta_fast", float32(c.Compress.BetaFast)}, {"rope.scaling.yarn_beta_slow", float32(c.Compress.BetaSlow)},
+		{"attention.compress_rope_freq_base", float32(c.Compress.Theta)}, {"attention.compress_ratios", append(ratios, 0)},
+		{"attention.indexer.head_count", uint32(c.IndexHeads)}, {"attention.indexer.key_length", uint32(128)},
+		{"attention.indexer.top_k", uint32(c.TopK)}, {"attention.output_group_count", uint32(c.Groups)},
+		{"attention.output_lora_rank", uint32(c.ORank)},
+		{"hyper_connection.count", uint32(c.Streams)}, {"hyper_connection.sinkhorn_iterations", uint32(c.SinkhornSteps)},
+		{"hyper_connection.epsilon", c.HyperEps}, {"hash_layer_count", uint32(hash)},
+		{"expert_count", uint32(c.Experts)}, {"expert_used_count", uint32(c.PerToken)}, {"expert_shared_count", uint32(1)},
+		{"expert_feed_forward_length", uint32(c.Width)}, {"expert_gating_func", uint32(4)},
+		{"expert_weights_scale", c.Factor}, {"expert_weights_norm", c.Normalise}, {"swiglu_clamp_exp", limits},
+	} {
+		k.add("deepseek4."+x.name, x.value)
+	}
+	if r.ds4 {
+		k.add("deepseek4.vocab_size", uint32(c.Vocab))
+		k.add("deepseek4.nextn_predict_layers", uint32(1))
+	} else {
+		k.add("deepseek4.swiglu_clamp_shexp", limits)
+	}
+	tokenizer(k, c.Vocab)
+}
+
+// tokenizer adds a tokenizer of bytes with a few merges. Its further tokens are in no text.
+func tokenizer(k *ggufKeys, vocab int) {
+	const control, normal, unused = 3, 1, 5
+	tokens := []string{"<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>"}
+	types := []int32{control, control, control}
+	next := rune(256) // bytes that are not printed have letters from here on
+	for b := range 256 {
+		letter := rune(b)
+		if b < '!' || b > '~' && b < 0xA1 || b == 0xAD {
+			letter, next = next, next+1
+		}
+		tokens, types = append(tokens, string(letter)), append(types, normal)
+	}
+	merges := []string{"t h", "h e", "i n", "e r"}
+	for _, m := range merges {
+		tokens, types = append(tokens, strings.ReplaceAll(m, " ", "")), append(types, normal)
+	}
+	for i := len(tokens); i < vocab; i++ {
+		tokens, types = append(tokens, fmt.Sprintf("<unused%d>", i)), append(types, unused)
+	}
+	k.add("tokenizer.ggml.model", "gpt2")
+	k.add("tokenizer.ggml.pre", "joyai-llm")
+	k.add("tokenizer.ggml.tokens", tokens[:vocab])
+	k.add("tokenizer.ggml.token_type", types[:vocab])
+	k.add("tokenizer.ggml.merges", merges)
+	k.add("tokenizer.ggml.bos_token_id", uint32(0))
+	k.add("tokenizer.ggml.eos_token_id", uint32(1))
+	k.add("tokenizer.ggml.padding_token_id", uint32(2))
+	k.add("tokenizer.ggml.add_bos_token", true)
+}
+
+// ends lists the tensors in front of the layers and after them.
+func (r *recipe) ends(c *weights.Config) (l tensors) {
+	l.add("token_embd.weight", r.embed, numbers{spread: 1}, c.Vocab, c.Hidden)
+	l.linear("output.weight", r.head, c.Vocab, c.Hidden)
+	l.norm("output_norm.weight", "F32", c.Hidden)
+	r.hyperOf(&l, "output_hc", c.Streams, 1, c)
+	return l
+}
+
+func (r *recipe) hyperOf(l *tensors, name string, rows, scales int, c *weights.Config) {
+	l.linear(name+"_fn.weight", r.hyper, rows, c.Streams*c.Hidden)
+	l.add(name+"_base.weight", "F32", numbers{spread: 1. / 2}, rows)
+	l.norm(name+"_scale.weight", "F32", scales)
+}
+
+// layer are the tensors of a layer.
+func (r *recipe) layer(c *weights.Config, i int) (l tensors) {
+	at, a := fmt.Sprintf("blk.%d.", i), &c.Layers[i]
+	rows := (2 + c.Streams) * c.Streams
+	r.hyperOf(&l, at+"hc_attn", rows, 3, c)
+	r.hyperOf(&l, at+"hc_ffn", rows, 3, c)
+	for name, n := range map[string]int{"attn_norm": c.Hidden, "ffn_norm": c.Hidden, "attn_q_a_norm": c.QRank, "attn_kv_a_norm": 512,
+		"attn_sinks": c.Heads} {
+		l.norm(at+name+".weight", "F32", n)
+	}
+	slices.SortFunc(l, func(a, b tensor) int { return strings.Compare(a.name, b.name) }) // the same bytes every time
+	l.linear(at+"attn_q_a.weight", r.attention, c.QRank, c.Hidden)
+	l.linear(at+"attn_q_b.weight", r.attention, c.Heads*512, c.QRank)
+	l.linear(at+"attn_kv.weight", r.attention, 512, c.Hidden)
+	l.linear(at+"attn_output_a.weight", r.attention, c.Groups*c.ORank, c.HeadsPerGroup()*512)
+	l.linear(at+"attn_output_b.weight", r.attention, c.Hidden, c.Groups*c.ORank)
+	if a.Compresses() {
+		r.compressorOf(&l, at+"attn_compressor", c, a, 512)
+	}
+	if a.Picks == model.PickOwn {
+		l.linear(at+"indexer.attn_q_b.weight", r.indexerQ, c.IndexHeads*128, c.QRank)
+		l.linear(at+"indexer.proj.weight", r.indexer, c.IndexHeads, c.Hidden)
+		r.compressorOf(&l, at+"indexer_compressor", c, a, 128)
+	}
+	l.linear(at+"ffn_gate_inp.weight", r.router, c.Experts, c.Hidden)
+	if c.Hash[i] {
+		l.add(at+"ffn_gate_tid2eid.weight", "I32", numbers{most: c.Experts}, c.Vocab, c.PerToken)
+	} else {
+		l.add(at+"exp_probs_b.bias", "F32", numbers{spread: 1. / 64}, c.Experts)
+	}
+	for _, x := range []struct {
+		name, format string
+		n, k         int
+	}{{"gate", r.up, c.Width, c.Hidden}, {"up", r.up, c.Width, c.Hidden}, {"down", r.down, c.Hidden, c.Width}} {
+		spread := numbers{spread: 1 / math.Sqrt(float64(x.k))}
+		l.add(at+"ffn_"+x.name+"_exps.weight", x.format, spread, c.Experts, x.n, x.k)
+		l.add(at+"ffn_"+x.name+"_shexp.weight", r.shared, spread, x.n, x.k)
+	}
+	return l
+}
+
+func (r *recipe) compressorOf(l *tensors, at string, c *weights.Config, a *model.Layer, dim int) {
+	channels := a.Compression(dim).Channels()
+	l.linear(at+"_kv.weight", r.compressor, channels, c.Hidden)
+	l.linear(at+"_gate.weight", r.compressor, channels, c.Hidden)
+	l.linear(at+"_ape.weight", r.positions, a.Ratio, channels)
+	l.norm(at+"_norm.weight", "F32", dim)
+}
+
+// block makes a block of random codes whose numbers have a spread.
+func block(format string, spread float64, rng *rand.Rand) []byte {
+	b := make([]byte, gguf.FormatNamed(format).Bytes)
+	for i := range b {
+		b[i] = byte(rng.Uint32())
+	}
+	half := func(at int, x float64) { binary.LittleEndian.PutUint16(b[at:], numfmt.F16Encode(float32(x))) }
+	switch format {
+	case "Q8_0":
+		half(0, spread/74)
+	case "Q2_K": // minima are 3/2 of scales, and codes 3/2 in the middle
+		for i := range 16 {
+			b[i] = 0x11 * (8 + b[i]&7)
+		}
+		half(80, spread/13)
+		half(82, spread/13*1.5)
+	case "Q6_K":
+		for i := range 16 {
+			b[192+i] = 32 + b[192+i]&31
+		}
+		half(208, spread/888)
+	case "IQ2_XXS":
+		half(0, spread/50)
+	case "MXFP4":
+		b[0] = byte(127 + math.Round(math.Log2(spread/2.9)))
+	}
+	return b
+}
