@@ -4,8 +4,9 @@
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
-generate: ## compile changed shaders to shaders/spv
+generate: ## compile changed shaders to shaders/spv, write the tables of documents
 	scripts/shaders $(ARGS)
+	go run ./internal/lab/tables
 
 build: ## bin/vkmla
 	go build -o bin/vkmla ./cmd/vkmla

@@ -83,14 +83,14 @@ func checkPages(op string, cfg DecoderConfig) error {
 // checkDecode checks everything about a decode step that does not depend on the
 // variant.
 func checkDecode(dev *vk.Device, op string, cfg DecoderConfig, a DecodeArgs) error {
-	t, h := opkit.Dim(a.Q, 0), cfg.Heads
-	if err := opkit.First(
-		pkg.Check(op, "Q", a.Q, tensor.BF16, -1, h, D),
+	t, h := opkit.DimOrZero(a.Q, 0), cfg.Heads
+	if err := opkit.FirstError(
+		pkg.Check(op, "Q", a.Q, tensor.BF16, -1, h, cache.D),
 		checkSet(op, "Window", a.Window, t, cfg.WindowPage, cfg.WindowRecord),
 		pkg.Optional(op, "Sink", a.Sink, tensor.F32, h),
-		pkg.Check(op, "Out", a.Out, tensor.BF16, t, h, D),
+		pkg.Check(op, "Out", a.Out, tensor.BF16, t, h, cache.D),
 		pkg.Optional(op, "LSE", a.LSE, tensor.F32, t, h),
-	); err != nil || a.Compressed.IsZero() {
+	); err != nil || a.Compressed.isZero() {
 		return err
 	}
 	if cfg.CompressedPage == 0 {
@@ -108,7 +108,7 @@ func checkSet(op, arg string, s SlotSet, t, page int, record cache.Record) error
 		}
 		return fmt.Errorf("attention: %s: %s: %w", op, arg, err)
 	}
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.CheckRows(op, arg+".Cache.Pool", c.Pool, tensor.U8, -1, c.Layout.Stride),
 		pkg.Check(op, arg+".Indices", s.Indices, tensor.I32, t, -1),
 		pkg.Check(op, arg+".Lens", s.Lens, tensor.I32, t),

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -19,7 +20,7 @@ import (
 func TestBuilds(t *testing.T) {
 	dev := testkit.Device(t)
 	for _, heads := range []int{1, 16, 17, 32, 33, 128} {
-		for _, v := range attention.DecodeVariants {
+		for _, v := range opkit.Decodes() {
 			t.Run(fmt.Sprint(heads, "/", v.Name), func(t *testing.T) {
 				if err := attention.CanDecode(dev.Adapter(), v.Name, heads); err != nil {
 					t.Skip(err)
@@ -35,7 +36,7 @@ func TestBuilds(t *testing.T) {
 // Whatever name is refused, the error says all that there are.
 func TestUnknownDecoder(t *testing.T) {
 	dev := testkit.Device(t)
-	for _, name := range []string{"fastest", attention.TwoPassPrefix + "fastest"} {
+	for _, name := range []string{"fastest", opkit.TwoPass + "fastest"} {
 		_, made := attention.NewDecoder(dev, attention.DecoderConfig{Heads: 5, WindowPage: 16, Variant: name})
 		for _, err := range []error{made, attention.CanDecode(dev.Adapter(), name, 5)} {
 			require.ErrorIs(t, err, vk.ErrArgument)

@@ -55,13 +55,13 @@ func NewC128Indices(dev *vk.Device, cfg C128IndicesConfig) (*C128Indices, error)
 	if cfg.Ratio == 0 {
 		cfg.Ratio = 128
 	}
-	if err := opkit.First(pkg.Range(op, "Page", cfg.Page, 1, math.MaxInt32),
+	if err := opkit.FirstError(pkg.Range(op, "Page", cfg.Page, 1, math.MaxInt32),
 		pkg.Range(op, "Ratio", cfg.Ratio, 1, math.MaxInt32)); err != nil {
 		return nil, err
 	}
 	k, err := indexKernel(dev, "attn_c128_indices", cfg.Variant, opkit.Spec{
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
-		PushSize: int(unsafe.Sizeof(attnC128IndicesPush{})), Constants: opkit.Words(cfg.Page),
+		PushSize: int(unsafe.Sizeof(attnC128IndicesPush{})), Constants: opkit.Constants(cfg.Page),
 	})
 	if err != nil {
 		return nil, err
@@ -69,16 +69,13 @@ func NewC128Indices(dev *vk.Device, cfg C128IndicesConfig) (*C128Indices, error)
 	return &C128Indices{dev, k, cfg.Ratio}, nil
 }
 
-// Variant returns the name of the build in use.
-func (o *C128Indices) Variant() string { return VariantBase }
-
 // Record checks the tensors and records the operation.
 //
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *C128Indices) Record(rec *vk.Recorder, a C128IndicesArgs) error {
 	const op = "c128 indices"
-	t, local := opkit.Dim(a.Positions, 0), a.BlockTable.IsZero()
-	err := opkit.First(
+	t, local := opkit.DimOrZero(a.Positions, 0), a.BlockTable.IsZero()
+	err := opkit.FirstError(
 		pkg.Check(op, "Positions", a.Positions, tensor.I32, -1),
 		pkg.Check(op, "Indices", a.Indices, tensor.I32, t, -1),
 	)
@@ -86,7 +83,7 @@ func (o *C128Indices) Record(rec *vk.Recorder, a C128IndicesArgs) error {
 		err = pkg.Check(op, "SlotMapping", a.SlotMapping, tensor.I64, t)
 	}
 	if err == nil && !local {
-		err = opkit.First(
+		err = opkit.FirstError(
 			pkg.Check(op, "TokenToReq", a.TokenToReq, tensor.I32, t),
 			pkg.Check(op, "BlockTable", a.BlockTable, tensor.I32, -1, -1))
 	}
@@ -97,17 +94,18 @@ func (o *C128Indices) Record(rec *vk.Recorder, a C128IndicesArgs) error {
 		return err
 	}
 	p := attnC128IndicesPush{
-		uint32(opkit.Dim(a.Indices, 1)), uint32(o.ratio), uint32(opkit.Dim(a.BlockTable, 0)), uint32(opkit.Dim(a.BlockTable, 1)),
+		uint32(opkit.DimOrZero(a.Indices, 1)), uint32(o.ratio), uint32(opkit.DimOrZero(a.BlockTable, 0)),
+		uint32(opkit.DimOrZero(a.BlockTable, 1)),
 		opkit.Bit(0, local) | opkit.Bit(1, !a.SlotMapping.IsZero()) | opkit.Bit(2, !a.Lens.IsZero()),
 	}
 	tokenToReq := a.TokenToReq
 	if local {
 		tokenToReq = tensor.Tensor{}
 	}
-	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
-		Bind: []vk.View{a.Positions.View(), opkit.Present(o.dev, a.SlotMapping), opkit.Present(o.dev, tokenToReq),
-			opkit.Present(o.dev, a.BlockTable), a.Indices.View(), opkit.Written(a.Lens, a.Indices)},
+		Bind: []vk.View{a.Positions.View(), opkit.ViewOrDummy(o.dev, a.SlotMapping), opkit.ViewOrDummy(o.dev, tokenToReq),
+			opkit.ViewOrDummy(o.dev, a.BlockTable), a.Indices.View(), opkit.ViewOrOther(a.Lens, a.Indices)},
 		Push: vk.Bytes(&p),
 	})
 }

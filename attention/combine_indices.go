@@ -60,9 +60,6 @@ func NewCombineIndices(dev *vk.Device, cfg CombineIndicesConfig) (*CombineIndice
 	return &CombineIndices{dev, k}, nil
 }
 
-// Variant returns the name of the build in use.
-func (o *CombineIndices) Variant() string { return VariantBase }
-
 // Record checks the arguments and records the operation.
 //
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
@@ -71,12 +68,12 @@ func (o *CombineIndices) Record(rec *vk.Recorder, a CombineIndicesArgs) error {
 	if a.K < 0 || a.K > math.MaxInt32/4 {
 		return pkg.Wrong(op, "K", a.K, "0 or more")
 	}
-	if err := opkit.First(pkg.Range(op, "Window", a.Window, 1, math.MaxInt32),
+	if err := opkit.FirstError(pkg.Range(op, "Window", a.Window, 1, math.MaxInt32),
 		pkg.Range(op, "Ratio", a.Ratio, 1, math.MaxInt32)); err != nil {
 		return err
 	}
-	t, r := opkit.Dim(a.Indices, 0), opkit.Dim(a.SeqLens, 0)
-	if err := opkit.First(
+	t, r := opkit.DimOrZero(a.Indices, 0), opkit.DimOrZero(a.SeqLens, 0)
+	if err := opkit.FirstError(
 		pkg.Check(op, "Indices", a.Indices, tensor.I32, -1, CombinedWidth(a.K, a.Window)),
 		pkg.Check(op, "SeqLens", a.SeqLens, tensor.I32, -1),
 		pkg.Check(op, "QueryStart", a.QueryStart, tensor.I32, r+1),
@@ -106,12 +103,12 @@ func (o *CombineIndices) Record(rec *vk.Recorder, a CombineIndicesArgs) error {
 		topk = tensor.Tensor{}
 	}
 	p := attnCombineIndicesPush{
-		Requests: uint32(r), Topk: uint32(a.K), TopkWidth: uint32(opkit.Dim(topk, 1)), Window: uint32(a.Window),
+		Requests: uint32(r), Topk: uint32(a.K), TopkWidth: uint32(opkit.DimOrZero(topk, 1)), Window: uint32(a.Window),
 		Ratio: uint32(a.Ratio), M: uint32(a.M), N: uint32(a.N), Width: uint32(a.Indices.Shape[1]),
 	}
-	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
-		Bind: []vk.View{opkit.Present(o.dev, topk), a.QueryStart.View(), a.SeqLens.View(), a.GatherLens.View(),
+		Bind: []vk.View{opkit.ViewOrDummy(o.dev, topk), a.QueryStart.View(), a.SeqLens.View(), a.GatherLens.View(),
 			a.Indices.View(), a.Lens.View()},
 		Push: vk.Bytes(&p),
 	})

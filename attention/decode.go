@@ -32,12 +32,12 @@ type DecoderConfig struct {
 
 	Scale      float32 // softmax scale; 0 means DefaultScale
 	MaxBytes   uint64  // of the largest pool; 0: what a descriptor holds
-	Variant    string  // one of DecodeVariants; "" picks the best
+	Variant    string  // a build, as vkmla info lists them; "" picks the best
 	Splits     int     // parts of each row, 1 to MaxSplits; 0: by rule, see ScratchBytes
 	Workgroups int     // that fill the device, for that rule; 0: as the device says
 
 	// Workspace is the most bytes of rows that a twopass variant dequantises at a time; 0:
-	// DefaultWorkspace. The rows of vk.Caps.StorageAlignment/4 tokens may take more.
+	// defaultWorkspace. The rows of vk.Caps.StorageAlignment/4 tokens may take more.
 	Workspace uint64
 
 	// Invariant gives a token the same bits whatever T is and wherever in it the token stands. It
@@ -56,8 +56,8 @@ type SlotSet struct {
 	Lens    tensor.Tensor // [T] i32: entries of each list that count
 }
 
-// IsZero reports whether the set is absent.
-func (s SlotSet) IsZero() bool { return s.Cache.Pool.IsZero() }
+// isZero reports whether the set is absent.
+func (s SlotSet) isZero() bool { return s.Cache.Pool.IsZero() }
 
 // DecodeArgs are the tensors of one Decoder step.
 type DecodeArgs struct {
@@ -80,8 +80,8 @@ type InverseRope struct {
 	Table     tensor.Tensor // [rows, 64] f32: a position's 32 cosines, then its sines
 }
 
-// IsZero reports whether the output stays rotated.
-func (o InverseRope) IsZero() bool { return o.Table.IsZero() && o.Positions.IsZero() }
+// isZero reports whether the output stays rotated.
+func (o InverseRope) isZero() bool { return o.Table.IsZero() && o.Positions.IsZero() }
 
 // Decoder is sparse MLA over paged caches: every token attends the slots of its two index
 // lists, one softmax over both. The fused variants decode pages as they read them; the twopass
@@ -113,7 +113,7 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 	if err := knownDecoder(cfg.Variant); err != nil {
 		return nil, err
 	}
-	if rest, ok := strings.CutPrefix(cfg.Variant, TwoPassPrefix); ok {
+	if rest, ok := strings.CutPrefix(cfg.Variant, opkit.TwoPass); ok {
 		if cfg.Invariant {
 			return nil, pkg.Wrong(op, "Variant", cfg.Variant, "one that reads pages in place, for Invariant")
 		}
@@ -123,7 +123,7 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &Decoder{dev: dev, cfg: cfg, variant: TwoPassPrefix + p.Variant(), twoPass: p}, nil
+		return &Decoder{dev: dev, cfg: cfg, variant: opkit.TwoPass + p.prefill.Variant(), twoPass: p}, nil
 	}
 	s, err := newSplitter(dev, op, cfg.Heads, cfg.Splits, cfg.Workgroups)
 	if err != nil {
@@ -202,7 +202,7 @@ func (cfg DecoderConfig) withRecords() DecoderConfig {
 
 // constants are the specialisation constants of a tiling's kernel.
 func (cfg DecoderConfig) constants(t tiling) []uint32 {
-	list := append(opkit.Words(cfg.WindowPage, max(cfg.CompressedPage, 1), t.heads, t.tile), t.constants...)
+	list := append(opkit.Constants(cfg.WindowPage, max(cfg.CompressedPage, 1), t.heads, t.tile), t.constants...)
 	records := []int{int(cfg.WindowRecord), int(cfg.CompressedRecord)}
 	if t.places {
 		records = append([]int{t.rows}, records...)
@@ -239,7 +239,7 @@ func (o *Decoder) Variant() string { return o.variant }
 // and topk entries. 1 means that rows are not split.
 func (o *Decoder) Splits(tokens, window, topk int) int {
 	if o.twoPass != nil {
-		return o.twoPass.prefill.Splits(tokens, packedWidth(window, topk))
+		return o.twoPass.prefill.splits(tokens, packedWidth(window, topk))
 	}
 	return o.splits(tokens, window+topk)
 }
@@ -298,14 +298,14 @@ func poolTarget(name string, c cache.KVCache) opkit.Target {
 
 // record records everything but the joining of parts, and returns these, if there are any.
 func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts, err error) {
-	t := opkit.Dim(a.Q, 0)
+	t := opkit.DimOrZero(a.Q, 0)
 	if err := o.checkRope(op, t, a); err != nil {
 		return none, err
 	}
 	if o.twoPass != nil {
 		return none, o.twoPass.Record(rec, a)
 	}
-	if err := opkit.First(checkDecode(o.dev, op, o.cfg, a), o.checkTokens(o.dev, op, t)); err != nil || t == 0 {
+	if err := opkit.FirstError(checkDecode(o.dev, op, o.cfg, a), o.checkTokens(o.dev, op, t)); err != nil || t == 0 {
 		return none, err
 	}
 	if err := pkg.Reach(o.dev, op, o.variant,
@@ -313,7 +313,7 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 		return none, err
 	}
 	win, comp := a.Window, a.Compressed
-	plan := o.plan(t, opkit.Dim(win.Indices, 1)+opkit.Dim(comp.Indices, 1))
+	plan := o.plan(t, opkit.DimOrZero(win.Indices, 1)+opkit.DimOrZero(comp.Indices, 1))
 	kernel, err := o.k[plan.build].Kernel()
 	if err != nil {
 		return none, err
@@ -330,35 +330,37 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 	}
 	dummy := o.dev.Dummy()
 	pools := []opkit.Target{{T: win.Cache.Pool, Access: vk.Read}, {T: tensor.Of(dummy, tensor.U8, int(dummy.Size)), Access: vk.Read}}
-	if !comp.IsZero() {
+	if !comp.isZero() {
 		pools[1].T = comp.Cache.Pool
 		p.Flags |= flagComp
 		p.CompAddr, p.CompWidth = comp.Cache.Pool.View().Address(), uint32(comp.Indices.Shape[1])
 		p.CompPages, p.CompStride = uint32(comp.Cache.Pages()), uint32(comp.Cache.Layout.Stride)
 	}
-	bind := []vk.View{a.Q.View(), win.Indices.View(), win.Lens.View(), opkit.Present(o.dev, comp.Indices), opkit.Present(o.dev, comp.Lens),
-		opkit.Present(o.dev, a.Sink), a.Out.View(), opkit.Written(a.LSE, a.Out), part, ml}
+	bind := []vk.View{a.Q.View(), win.Indices.View(), win.Lens.View(),
+		opkit.ViewOrDummy(o.dev, comp.Indices), opkit.ViewOrDummy(o.dev, comp.Lens),
+		opkit.ViewOrDummy(o.dev, a.Sink), a.Out.View(), opkit.ViewOrOther(a.LSE, a.Out), part, ml}
 	if o.tilings[plan.build].rotates {
 		var angles InverseRope
-		if splits == 1 && !a.InverseRope.IsZero() {
+		if splits == 1 && !a.InverseRope.isZero() {
 			angles = a.InverseRope
 			p.Flags |= flagUnrope
 		}
-		if !a.Norm.IsZero() {
+		if !a.Norm.isZero() {
 			angles = InverseRope{a.Norm.Positions, a.Norm.Table}
 			p.Flags |= flagNorm
 			p.Eps = a.Norm.Eps
 		}
-		if !angles.IsZero() {
+		if !angles.isZero() {
 			p.TableRows = uint32(angles.Table.Shape[0])
 		}
-		bind = append(bind, opkit.Present(o.dev, angles.Positions), opkit.Present(o.dev, angles.Table))
+		bind = append(bind, opkit.ViewOrDummy(o.dev, angles.Positions), opkit.ViewOrDummy(o.dev, angles.Table))
 	}
 	if err := pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
 		Kernel: kernel, Groups: o.grid(plan, t), Push: vk.Bytes(&p), Bind: bind,
-		Products: products(t, o.heads, opkit.Dim(win.Indices, 1)+opkit.Dim(comp.Indices, 1)),
+		Products: products(t, o.heads, opkit.DimOrZero(win.Indices, 1)+opkit.DimOrZero(comp.Indices, 1)),
 	}, pools...); err != nil || splits == 1 {
 		return none, err
 	}
-	return Parts{Out: tensor.Of(part, tensor.F32, t, splits, o.heads, D), State: tensor.Of(ml, tensor.F32, t, splits, o.heads, 4)}, nil
+	return Parts{Out: tensor.Of(part, tensor.F32, t, splits, o.heads, cache.D),
+		State: tensor.Of(ml, tensor.F32, t, splits, o.heads, 4)}, nil
 }

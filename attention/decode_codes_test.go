@@ -9,6 +9,7 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 )
 
 // Every E4M3 code but NaN comes through the kernels without matrix units exactly, with scales from
@@ -17,7 +18,7 @@ import (
 func TestDecodeCodes(t *testing.T) {
 	dev := testkit.Device(t)
 	const rows = 73
-	s := step{1, make([]uint16, rows*attention.D), set(t, 64, rows, normal(rand.New(rand.NewPCG(testkit.Seed(t), 11)), rows*attention.D)), nil, nil}
+	s := step{1, make([]uint16, rows*cache.D), set(t, 64, rows, normal(rand.New(rand.NewPCG(testkit.Seed(t), 11)), rows*cache.D)), nil, nil}
 	slots := make([]int32, rows)
 	for r := range rows {
 		slots[r] = int32(5 + r)
@@ -35,16 +36,16 @@ func TestDecodeCodes(t *testing.T) {
 			codes[d], scales[d/64] = code, byte(10+block/8*15/4) // up to 246
 		}
 	}
-	want := make([]uint16, rows*attention.D)
+	want := make([]uint16, rows*cache.D)
 	require.NoError(t, cache.GatherSlotsRef(want, s.win.Pool, s.win.Layout, slots))
-	for _, v := range []string{attention.VariantBase, attention.VariantDA} {
+	for _, v := range []string{opkit.Base, opkit.DA} {
 		if attention.CanDecode(dev.Adapter(), v, s.heads) != nil || testkit.LeftOut(v) {
 			continue
 		}
 		out, _ := s.decode(t, dev, s.config(v))
 		for i, x := range out {
 			if x != want[i] && x|want[i] != 0x8000 { // 0 may lose its sign
-				t.Fatalf("%s, row %d, dim %d: %#x, want %#x", v, i/attention.D, i%attention.D, x, want[i])
+				t.Fatalf("%s, row %d, dim %d: %#x, want %#x", v, i/cache.D, i%cache.D, x, want[i])
 			}
 		}
 	}

@@ -22,8 +22,10 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
+	"github.com/vkmla/vkmla/vk/share"
 )
 
 // guardVar tells a process of TestDecodeGuard a variant, and how many bytes its pools lack.
@@ -45,7 +47,7 @@ func TestDecodeGuard(t *testing.T) {
 	self = self[:slices.Index(self, os.Args[0])+1] // with the loader that scripts/newer-mesa has in front
 	self = append(self, "-test.run=^TestDecodeGuard$", "-test.v")
 	for _, v := range variants(t, dev, guardedHeads) {
-		if strings.HasSuffix(v, attention.VariantBase) {
+		if strings.HasSuffix(v, opkit.Base) {
 			continue // bound pools are cut at their ends
 		}
 		t.Run(v, func(t *testing.T) {
@@ -85,9 +87,9 @@ func decodeGuarded(t *testing.T, dev *vk.Device, variant string, lack int) {
 			return attention.SlotSet{Cache: guardedPool(t, dev, record, lack),
 				Indices: r.In(vectors.FromI32(indices, tokens, width), tensor.I32), Lens: r.In(vectors.FromI32(lens, tokens), tensor.I32)}
 		}
-		q := vectors.FromU16(make([]uint16, tokens*cfg.Heads*attention.D), tokens, cfg.Heads, attention.D)
+		q := vectors.FromU16(make([]uint16, tokens*cfg.Heads*cache.D), tokens, cfg.Heads, cache.D)
 		a := attention.DecodeArgs{Q: r.In(q, tensor.BF16), Window: set(cfg.WindowRecord, width, width, width, 5, 1),
-			Out: r.Out(tensor.BF16, tokens, cfg.Heads, attention.D)}
+			Out: r.Out(tensor.BF16, tokens, cfg.Heads, cache.D)}
 		topk := 0
 		if !alone {
 			topk, a.Compressed = width, set(cfg.CompressedRecord, 21, width, width, width, 0)
@@ -130,11 +132,11 @@ func guardedPage(record cache.Record) int { return 16 / int(record.Align()) }
 
 // guardedPool is a pool of one page that ends, but for what it lacks, where memory does.
 func guardedPool(t *testing.T, dev *vk.Device, record cache.Record, lack int) cache.KVCache {
-	slots, room := guardedPage(record), int(dev.HostAlignment())
+	slots, room := guardedPage(record), int(share.HostAlignment(dev))
 	l := must[cache.Layout](t)(cache.NewRecordLayout(record, slots, slots*record.SlotBytes()))
 	memory := must[[]byte](t)(syscall.Mmap(-1, 0, 2*room, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON))
 	t.Cleanup(func() { assert.NoError(t, syscall.Munmap(memory)) })
-	b := must[*vk.Buffer](t)(dev.ImportHost("guarded", memory, uint64(2*room)))
+	b := must[*vk.Buffer](t)(share.ImportHost(dev, "guarded", memory, uint64(2*room)))
 	t.Cleanup(func() { assert.NoError(t, b.Close()) })
 	require.NoError(t, syscall.Mprotect(memory[room:], syscall.PROT_NONE))
 	at := b.View(uint64(room-l.Stride+lack), uint64(l.Stride))

@@ -29,11 +29,11 @@ func (s splitter) piece(p plan) int {
 
 // pieces are the first tokens of the pieces of a Record; none where it is in one.
 func (o *Decoder) pieces(a DecodeArgs) (first []int) {
-	t := opkit.Dim(a.Q, 0)
+	t := opkit.DimOrZero(a.Q, 0)
 	if o.twoPass != nil || !o.invariant {
 		return nil
 	}
-	each := o.piece(o.plan(t, opkit.Dim(a.Window.Indices, 1)+opkit.Dim(a.Compressed.Indices, 1)))
+	each := o.piece(o.plan(t, opkit.DimOrZero(a.Window.Indices, 1)+opkit.DimOrZero(a.Compressed.Indices, 1)))
 	for at := 0; t > each && at < t; at += each {
 		first = append(first, at)
 	}
@@ -42,8 +42,8 @@ func (o *Decoder) pieces(a DecodeArgs) (first []int) {
 
 // recordPieces is Record by pieces, after a check of all tokens.
 func (o *Decoder) recordPieces(op string, rec *vk.Recorder, a DecodeArgs, first []int) error {
-	t := opkit.Dim(a.Q, 0)
-	if err := opkit.First(o.checkRope(op, t, a), checkDecode(o.dev, op, o.cfg, a)); err != nil {
+	t := opkit.DimOrZero(a.Q, 0)
+	if err := opkit.FirstError(o.checkRope(op, t, a), checkDecode(o.dev, op, o.cfg, a)); err != nil {
 		return err
 	}
 	for i, from := range first {

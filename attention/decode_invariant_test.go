@@ -8,7 +8,9 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -18,17 +20,17 @@ func TestDecodeInvariant(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 12))
 	const heads, tokens = 5, 150
-	s := step{heads, normal(rng, tokens*heads*attention.D), set(t, 64, tokens, normal(rng, 131*attention.D)), nil, make([]float32, heads)}
+	s := step{heads, normal(rng, tokens*heads*cache.D), set(t, 64, tokens, normal(rng, 131*cache.D)), nil, make([]float32, heads)}
 	for i := range s.win.Lens {
 		s.win.Lens[i] = int32(rng.IntN(132))
 	}
 	part := func(from, to int) step {
 		win := *s.win
 		win.Indices, win.Lens = win.Indices[from*win.Width:to*win.Width], win.Lens[from:to]
-		return step{heads, s.q[from*heads*attention.D : to*heads*attention.D], &win, nil, s.sink}
+		return step{heads, s.q[from*heads*cache.D : to*heads*cache.D], &win, nil, s.sink}
 	}
 	for _, v := range variants(t, dev, heads) {
-		if strings.HasPrefix(v, attention.TwoPassPrefix) {
+		if strings.HasPrefix(v, opkit.TwoPass) {
 			continue
 		}
 		t.Run(v, func(t *testing.T) {
@@ -41,7 +43,7 @@ func TestDecodeInvariant(t *testing.T) {
 					from := rng.IntN(tokens - n + 1)
 					o, l := part(from, from+n).decode(t, dev, cfg)
 					for i, x := range o {
-						if x != out[from*heads*attention.D+i] {
+						if x != out[from*heads*cache.D+i] {
 							differ[invariant]++
 						}
 					}
@@ -57,6 +59,6 @@ func TestDecodeInvariant(t *testing.T) {
 		})
 	}
 	_, err := attention.NewDecoder(dev, attention.DecoderConfig{Heads: heads, WindowPage: 64, Invariant: true,
-		Variant: attention.TwoPassPrefix + attention.VariantBase})
+		Variant: opkit.TwoPass + opkit.Base})
 	assert.ErrorIs(t, err, vk.ErrArgument)
 }

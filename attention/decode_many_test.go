@@ -11,6 +11,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -31,9 +32,9 @@ func TestDecodeManyHeads(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 8))
 	const heads = 39
-	s := step{heads, normal(rng, 2*heads*attention.D), set(t, 64, 2, normal(rng, 141*attention.D)), set(t, 2, 2, normal(rng, 61*attention.D)), make([]float32, heads)}
-	for i := range s.q[:heads*attention.D] { // of the first token
-		s.q[i] = numfmt.BF16Encode(numfmt.BF16Decode(s.q[i]) * float32(1+i/attention.D/2))
+	s := step{heads, normal(rng, 2*heads*cache.D), set(t, 64, 2, normal(rng, 141*cache.D)), set(t, 2, 2, normal(rng, 61*cache.D)), make([]float32, heads)}
+	for i := range s.q[:heads*cache.D] { // of the first token
+		s.q[i] = numfmt.BF16Encode(numfmt.BF16Decode(s.q[i]) * float32(1+i/cache.D/2))
 	}
 	s.win.Lens[1], s.comp.Indices[3], s.win.Indices[17] = 2, -1, math.MaxInt32
 	for _, v := range variants(t, dev, s.heads) {
@@ -55,7 +56,7 @@ func TestDecodeManyHeads(t *testing.T) {
 // themselves, whole rows and parts.
 func TestDecodeHalfTile(t *testing.T) {
 	a := *testkit.Device(t).Adapter()
-	if testkit.LeftOut(attention.VariantCM) || a.Type != vk.TypeCPU || attention.CanDecode(&a, attention.VariantCM, 64) != nil {
+	if testkit.LeftOut(opkit.CM) || a.Type != vk.TypeCPU || attention.CanDecode(&a, opkit.CM, 64) != nil {
 		t.Skip("no processor with matrices of f16")
 	}
 	a.Caps.SharedMemory = 24 << 10 // room for 32 heads with 16 rows, for 64 with 8
@@ -63,20 +64,20 @@ func TestDecodeHalfTile(t *testing.T) {
 	t.Cleanup(func() { assert.NoError(t, dev.Close()) })
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 10))
 	const heads, tokens = 61, 2
-	s := step{heads, normal(rng, tokens*heads*attention.D), recordSet(t, cache.RecordFP8, 64, tokens, normal(rng, 69*attention.D)),
-		recordSet(t, cache.RecordFP4, 64, tokens, normal(rng, 41*attention.D)), make([]float32, heads)}
-	for i := range s.q[:heads*attention.D] { // of the first token: scores outgrow the first ones
-		s.q[i] = numfmt.BF16Encode(numfmt.BF16Decode(s.q[i]) * float32(1+i/attention.D/4))
+	s := step{heads, normal(rng, tokens*heads*cache.D), recordSet(t, cache.RecordFP8, 64, tokens, normal(rng, 69*cache.D)),
+		recordSet(t, cache.RecordFP4, 64, tokens, normal(rng, 41*cache.D)), make([]float32, heads)}
+	for i := range s.q[:heads*cache.D] { // of the first token: scores outgrow the first ones
+		s.q[i] = numfmt.BF16Encode(numfmt.BF16Decode(s.q[i]) * float32(1+i/cache.D/4))
 	}
 	s.win.Lens[1], s.comp.Indices[3] = 2, -1
 	for _, splits := range []int{1, 3} {
 		t.Run(subtest(splits), func(t *testing.T) {
-			cfg := s.config(attention.VariantCM)
+			cfg := s.config(opkit.CM)
 			cfg.Splits, cfg.Workgroups, cfg.OnDemand = splits, 1, true
 			cfg.WindowRecord, cfg.CompressedRecord = cache.RecordFP8, cache.RecordFP4
 			attention.ByRows(func() {
 				out, lse := s.decode(t, dev, cfg)
-				s.check(t, attention.VariantCM, out, lse)
+				s.check(t, opkit.CM, out, lse)
 			})
 		})
 	}
@@ -91,7 +92,7 @@ func TestDecodeHugeScores(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 9))
 	large := func(n int, by float32) []uint16 {
-		v := normal(rng, n*attention.D)
+		v := normal(rng, n*cache.D)
 		for i := range v {
 			v[i] = numfmt.BF16Encode(min(max(numfmt.BF16Decode(v[i]), -4), 4) * by)
 		}
@@ -117,7 +118,7 @@ func TestDecodeNaNCode(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 10))
 	const heads, rows = 33, 7
 	dims := []int{0, 9, 130, 255, 383, 384, 447}
-	s := step{heads, normal(rng, (len(dims)+1)*heads*attention.D), set(t, 64, len(dims)+1, normal(rng, (len(dims)+rows)*attention.D)), nil, nil}
+	s := step{heads, normal(rng, (len(dims)+1)*heads*cache.D), set(t, 64, len(dims)+1, normal(rng, (len(dims)+rows)*cache.D)), nil, nil}
 	for i, d := range dims { // row i is NaN in dims[i], and only token i attends it
 		s.win.Pool[s.win.Layout.RowOffset(int64(5+i))+int64(d)] = 0x7F | byte(i%2)<<7
 		s.win.Indices[i*s.win.Width] = int32(5 + i)
@@ -137,10 +138,10 @@ func TestDecodeNaNCode(t *testing.T) {
 			bothLayouts(t, cfg, func(t *testing.T) {
 				out, _ := s.decode(t, dev, cfg)
 				for i, x := range out {
-					token := i / (heads * attention.D)
+					token := i / (heads * cache.D)
 					nan := math.IsNaN(float64(numfmt.BF16Decode(x)))
-					if token < len(dims) && i%attention.D == dims[token] && !nan || token == len(dims) && nan {
-						t.Fatalf("token %d, head %d, dim %d: %#x", token, i/attention.D%heads, i%attention.D, x)
+					if token < len(dims) && i%cache.D == dims[token] && !nan || token == len(dims) && nan {
+						t.Fatalf("token %d, head %d, dim %d: %#x", token, i/cache.D%heads, i%cache.D, x)
 					}
 				}
 			})

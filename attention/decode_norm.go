@@ -18,8 +18,8 @@ type QueryNorm struct {
 	Table     tensor.Tensor // [rows, 64] f32: a position's 32 cosines, then its sines
 }
 
-// IsZero reports whether queries are normed already.
-func (n QueryNorm) IsZero() bool { return n.Eps == 0 && n.Positions.IsZero() && n.Table.IsZero() }
+// isZero reports whether queries are normed already.
+func (n QueryNorm) isZero() bool { return n.Eps == 0 && n.Positions.IsZero() && n.Table.IsZero() }
 
 // NormsQueries reports whether DecodeArgs.Norm may be given in a step of `tokens` tokens, with
 // lists of window and topk entries. It may where workgroups have few heads, as they do for few
@@ -31,8 +31,8 @@ func (o *Decoder) NormsQueries(tokens, window, topk int) bool {
 
 // checkRope checks DecodeArgs.Norm and DecodeArgs.InverseRope, where they are given.
 func (o *Decoder) checkRope(op string, t int, a DecodeArgs) error {
-	win, comp := opkit.Dim(a.Window.Indices, 1), opkit.Dim(a.Compressed.Indices, 1)
-	if !a.InverseRope.IsZero() {
+	win, comp := opkit.DimOrZero(a.Window.Indices, 1), opkit.DimOrZero(a.Compressed.Indices, 1)
+	if !a.InverseRope.isZero() {
 		if !o.InvertsRope(t, win, comp) {
 			return pkg.Wrong(op, "InverseRope", a.InverseRope.Table, "absent: see Decoder.InvertsRope")
 		}
@@ -40,7 +40,7 @@ func (o *Decoder) checkRope(op string, t int, a DecodeArgs) error {
 			return err
 		}
 	}
-	if a.Norm.IsZero() {
+	if a.Norm.isZero() {
 		return nil
 	}
 	if !o.NormsQueries(t, win, comp) {
@@ -49,7 +49,7 @@ func (o *Decoder) checkRope(op string, t int, a DecodeArgs) error {
 	if err := checkNorm(o.dev, op, t, a.Norm); err != nil {
 		return err
 	}
-	if !a.InverseRope.IsZero() && (!same(a.InverseRope.Positions, a.Norm.Positions) || !same(a.InverseRope.Table, a.Norm.Table)) {
+	if !a.InverseRope.isZero() && (!same(a.InverseRope.Positions, a.Norm.Positions) || !same(a.InverseRope.Table, a.Norm.Table)) {
 		return pkg.Wrong(op, "Norm", a.Norm.Table, "the positions and table of InverseRope")
 	}
 	return nil
@@ -72,7 +72,7 @@ func same(a, b tensor.Tensor) bool {
 }
 
 func checkAngles(dev *vk.Device, op, arg string, t int, a InverseRope) error {
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.Check(op, arg+".Positions", a.Positions, tensor.I32, t),
 		pkg.Check(op, arg+".Table", a.Table, tensor.F32, -1, 64),
 		pkg.Bindable(dev, op, arg+".Table", a.Table),

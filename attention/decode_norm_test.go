@@ -23,17 +23,17 @@ func TestDecodeNorm(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 9))
 	const heads, tokens, rows, eps = 37, 3, 40, 1e-5
-	q := normal(rng, tokens*heads*attention.D)
-	clear(q[5*attention.D:][:attention.D])
+	q := normal(rng, tokens*heads*cache.D)
+	clear(q[5*cache.D:][:cache.D])
 	for i, x := range []uint16{0x7F80, 0xFFC1, 0x7F00, 0x0003} { // in four heads, of their last numbers, too
-		q[(7+i)*attention.D+3] = x
-		q[(12+i)*attention.D+450+9*i] = x
+		q[(7+i)*cache.D+3] = x
+		q[(12+i)*cache.D+450+9*i] = x
 	}
-	for i := range attention.D {
-		q[17*attention.D+i] = q[17*attention.D+i]&0x807F | 0x0080 // about 2^-126
-		q[18*attention.D+i] = q[18*attention.D+i]&0x807F | 0x6000 // about 2^65
+	for i := range cache.D {
+		q[17*cache.D+i] = q[17*cache.D+i]&0x807F | 0x0080 // about 2^-126
+		q[18*cache.D+i] = q[18*cache.D+i]&0x807F | 0x6000 // about 2^65
 	}
-	s := step{heads, q, set(t, 64, tokens, normal(rng, 61*attention.D)), set(t, 2, tokens, normal(rng, 40*attention.D)), nil}
+	s := step{heads, q, set(t, 64, tokens, normal(rng, 61*cache.D)), set(t, 2, tokens, normal(rng, 40*cache.D)), nil}
 	s.win.Lens[1], s.comp.Lens[1] = 0, 0
 	positions, table := []int32{rows - 1, 3, rows + 7}, make([]float32, rows*64)
 	for i := range table {
@@ -42,7 +42,7 @@ func TestDecodeNorm(t *testing.T) {
 	insert := must[*projection.QInsert](t)(projection.NewQInsert(dev, projection.QInsertConfig{Page: 64, Eps: eps}))
 	r := verify.NewRig(t.Context(), dev)
 	defer r.Close()
-	raw := projection.QInsertArgs{Q: r.In(vectors.FromU16(q, tokens, heads, attention.D), tensor.BF16), KV: r.In(vectors.FromU16(q[:tokens*attention.D], tokens, attention.D), tensor.BF16),
+	raw := projection.QInsertArgs{Q: r.In(vectors.FromU16(q, tokens, heads, cache.D), tensor.BF16), KV: r.In(vectors.FromU16(q[:tokens*cache.D], tokens, cache.D), tensor.BF16),
 		Slots: r.In(vectors.FromI64([]int64{-1, -1, -1}, tokens), tensor.I64), Positions: r.In(vectors.FromI32(positions, tokens), tensor.I32),
 		Table: r.In(vectors.FromF32(table, rows, 64), tensor.F32), Cache: cache.KVCache{Pool: slotSet(r, s.win).Cache.Pool, Layout: s.win.Layout}}
 	r.Do(func(rec *vk.Recorder) error { return insert.Record(rec, raw) })
@@ -58,8 +58,8 @@ func TestDecodeNorm(t *testing.T) {
 				op := must[*attention.Decoder](t)(attention.NewDecoder(dev, cfg))
 				r := verify.NewRig(t.Context(), dev)
 				defer r.Close()
-				a := attention.DecodeArgs{Q: r.In(vectors.FromU16(s.q, tokens, heads, attention.D), tensor.BF16), Window: slotSet(r, s.win),
-					Compressed: slotSet(r, s.comp), Out: r.Out(tensor.BF16, tokens, heads, attention.D)}
+				a := attention.DecodeArgs{Q: r.In(vectors.FromU16(s.q, tokens, heads, cache.D), tensor.BF16), Window: slotSet(r, s.win),
+					Compressed: slotSet(r, s.comp), Out: r.Out(tensor.BF16, tokens, heads, cache.D)}
 				if n := op.ScratchBytes(tokens, s.win.Width, s.comp.Width); n > 0 {
 					a.Scratch = r.Out(tensor.F32, int(n+3)/4).View()
 				}

@@ -21,14 +21,14 @@ type Parts struct {
 // InverseRope, which belong to the joining.
 func (o *Decoder) RecordParts(rec *vk.Recorder, a DecodeArgs) (Parts, error) {
 	const op = "decode parts"
-	switch t, win, comp := opkit.Dim(a.Q, 0), opkit.Dim(a.Window.Indices, 1), opkit.Dim(a.Compressed.Indices, 1); {
+	switch t, win, comp := opkit.DimOrZero(a.Q, 0), opkit.DimOrZero(a.Window.Indices, 1), opkit.DimOrZero(a.Compressed.Indices, 1); {
 	case o.twoPass != nil || t == 0 || o.Splits(t, win, comp) == 1:
 		return Parts{}, pkg.Wrong(op, "Q", a.Q, "a number of tokens with Splits > 1")
 	case len(o.pieces(a)) > 0:
 		return Parts{}, pkg.Wrong(op, "Q", a.Q, "so few tokens that all their parts fit the scratch memory")
 	case !a.LSE.IsZero():
 		return Parts{}, pkg.Wrong(op, "LSE", a.LSE, "absent")
-	case !a.InverseRope.IsZero():
+	case !a.InverseRope.isZero():
 		return Parts{}, pkg.Wrong(op, "InverseRope", a.InverseRope.Table, "absent")
 	}
 	return o.record(op, rec, a)

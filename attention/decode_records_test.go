@@ -39,7 +39,7 @@ func TestRecordsTogether(t *testing.T) {
 // recordSet is set for pages of any record.
 func recordSet(t *testing.T, record cache.Record, page, tokens int, rows []uint16) *attention.Slots {
 	t.Helper()
-	s, n := set(t, page, tokens, rows), len(rows)/attention.D
+	s, n := set(t, page, tokens, rows), len(rows)/cache.D
 	s.Layout = must[cache.Layout](t)(cache.NewRecordLayout(record, page, 0))
 	s.Pool = make([]byte, s.Layout.PoolBytes((n+5)/page+2))
 	for i := range s.Pool {
@@ -65,10 +65,10 @@ func TestDecodeRecordNaN(t *testing.T) {
 	dims := []int{0, 9, 130, 255, 384, 447, 448, 511}
 	for _, records := range [][2]cache.Record{{cache.RecordFP8, cache.RecordFP4}, {cache.RecordFP4, cache.RecordFP8},
 		{cache.RecordFP4, cache.RecordFP4}} {
-		s := step{heads: heads, q: normal(rng, (2*len(dims)+1)*heads*attention.D)}
+		s := step{heads: heads, q: normal(rng, (2*len(dims)+1)*heads*cache.D)}
 		sets := []*attention.Slots{}
 		for half, r := range records {
-			x := recordSet(t, r, 32, 2*len(dims)+1, normal(rng, (len(dims)+rows)*attention.D))
+			x := recordSet(t, r, 32, 2*len(dims)+1, normal(rng, (len(dims)+rows)*cache.D))
 			for i := range x.Indices {
 				x.Indices[i] = int32(5 + len(dims) + i%rows)
 			}
@@ -90,10 +90,10 @@ func TestDecodeRecordNaN(t *testing.T) {
 				bothLayouts(t, cfg, func(t *testing.T) {
 					out, _ := s.decode(t, dev, cfg)
 					for i, x := range out {
-						token, d := i/(heads*attention.D), i%attention.D
+						token, d := i/(heads*cache.D), i%cache.D
 						nan, last := math.IsNaN(float64(numfmt.BF16Decode(x))), token == 2*len(dims)
 						if last && nan || !last && d == dims[token%len(dims)] && !nan {
-							t.Fatalf("token %d, head %d, dim %d: %#x", token, i/attention.D%heads, d, x)
+							t.Fatalf("token %d, head %d, dim %d: %#x", token, i/cache.D%heads, d, x)
 						}
 					}
 				})

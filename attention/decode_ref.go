@@ -28,13 +28,13 @@ func (s *Slots) rows(t int) ([][]float32, error) {
 			valid = append(valid, i)
 		}
 	}
-	bits := make([]uint16, len(valid)*D)
+	bits := make([]uint16, len(valid)*cache.D)
 	if err := cache.GatherSlotsRef(bits, s.Pool, s.Layout, valid); err != nil {
 		return nil, err
 	}
 	rows := make([][]float32, len(valid))
 	for i := range rows {
-		rows[i] = numfmt.BF16DecodeSlice(nil, bits[i*D:(i+1)*D])
+		rows[i] = numfmt.BF16DecodeSlice(nil, bits[i*cache.D:(i+1)*cache.D])
 	}
 	return rows, nil
 }
@@ -59,7 +59,7 @@ func DecodeRef(q []uint16, heads int, window, compressed *Slots, sink []float32,
 
 func decodeRef(q []uint16, heads int, window, compressed *Slots, sink []float32, scale float32,
 	values valuesOf) (out, lse []float32, err error) {
-	tokens := len(q) / (heads * D)
+	tokens := len(q) / (heads * cache.D)
 	out, lse = make([]float32, len(q)), make([]float32, tokens*heads)
 	for t := range tokens {
 		rows, err := compressed.rows(t)
@@ -73,7 +73,7 @@ func decodeRef(q []uint16, heads int, window, compressed *Slots, sink []float32,
 		rows = append(rows, more...)
 		for h := range heads {
 			at := t*heads + h
-			_, lse[at] = attendRef(out[at*D:(at+1)*D], q[at*D:(at+1)*D], rows, values(rows), sinkOf(sink, h), scale)
+			_, lse[at] = attendRef(out[at*cache.D:(at+1)*cache.D], q[at*cache.D:(at+1)*cache.D], rows, values(rows), sinkOf(sink, h), scale)
 		}
 	}
 	return out, lse, nil

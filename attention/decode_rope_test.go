@@ -10,9 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -23,7 +25,7 @@ func TestDecodeInverseRope(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 8))
 	const heads, tokens, rows = 21, 3, 40
-	s := step{heads, normal(rng, tokens*heads*attention.D), set(t, 16, tokens, normal(rng, 61*attention.D)), set(t, 2, tokens, normal(rng, 40*attention.D)), nil}
+	s := step{heads, normal(rng, tokens*heads*cache.D), set(t, 16, tokens, normal(rng, 61*cache.D)), set(t, 2, tokens, normal(rng, 40*cache.D)), nil}
 	s.win.Lens[1], s.comp.Lens[1] = 0, 0 // 0 stays 0
 	positions, table := []int32{rows - 1, 3, rows + 7}, make([]float32, rows*64)
 	for i := range table {
@@ -39,8 +41,8 @@ func TestDecodeInverseRope(t *testing.T) {
 				op := must[*attention.Decoder](t)(attention.NewDecoder(dev, cfg))
 				r := verify.NewRig(t.Context(), dev)
 				defer r.Close()
-				a := attention.DecodeArgs{Q: r.In(vectors.FromU16(s.q, tokens, heads, attention.D), tensor.BF16), Window: slotSet(r, s.win),
-					Compressed: slotSet(r, s.comp), Out: r.Out(tensor.BF16, tokens, heads, attention.D)}
+				a := attention.DecodeArgs{Q: r.In(vectors.FromU16(s.q, tokens, heads, cache.D), tensor.BF16), Window: slotSet(r, s.win),
+					Compressed: slotSet(r, s.comp), Out: r.Out(tensor.BF16, tokens, heads, cache.D)}
 				if n := op.ScratchBytes(tokens, s.win.Width, s.comp.Width); n > 0 {
 					a.Scratch = r.Out(tensor.F32, int(n+3)/4).View()
 				}
@@ -51,7 +53,7 @@ func TestDecodeInverseRope(t *testing.T) {
 				}
 				if c.splits == 1 {
 					refuses(t, dev, "Q", parts)
-				} else if !strings.HasPrefix(v, attention.TwoPassPrefix) {
+				} else if !strings.HasPrefix(v, opkit.TwoPass) {
 					refuses(t, dev, "InverseRope", parts)
 				}
 				if !op.InvertsRope(tokens, s.win.Width, s.comp.Width) {

@@ -11,6 +11,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 )
 
 // scaleRow are the bytes of a slot whose block b has scale scales(b), and in turn all codes, from
@@ -36,8 +37,8 @@ func scaleRow(x *attention.Slots, slot int64, first int, scales func(block int) 
 func TestDecodeEveryScale(t *testing.T) {
 	dev := testkit.Device(t)
 	const heads, fp8, fp4 = 8, 16, 10
-	s := step{heads: heads, q: make([]uint16, (fp8+fp4)*heads*attention.D)}
-	zeros := func(n int) []uint16 { return make([]uint16, n*attention.D) }
+	s := step{heads: heads, q: make([]uint16, (fp8+fp4)*heads*cache.D)}
+	zeros := func(n int) []uint16 { return make([]uint16, n*cache.D) }
 	s.win = recordSet(t, cache.RecordFP8, 1, fp8+fp4, zeros(fp8))
 	s.comp = recordSet(t, cache.RecordFP4, 1, fp8+fp4, zeros(fp4))
 	for i := range fp8 {
@@ -61,9 +62,9 @@ func TestDecodeEveryScale(t *testing.T) {
 	for _, v := range variants(t, dev, heads) {
 		least, most, off, flushed := 0, 246, 0.0, 0x1p-112
 		switch v {
-		case attention.VariantCM:
+		case opkit.CM:
 			least, most, off, flushed = 105, 134, 0x1p-25, 0
-		case attention.VariantCMB:
+		case opkit.CMB:
 		default:
 			continue
 		}
@@ -73,7 +74,7 @@ func TestDecodeEveryScale(t *testing.T) {
 				cfg.Splits, cfg.Workgroups, cfg.WindowRecord, cfg.CompressedRecord = splits, 1, cache.RecordFP8, cache.RecordFP4
 				bothLayouts(t, cfg, func(t *testing.T) {
 					out, _ := s.decode(t, dev, cfg)
-					var want [attention.D]uint16
+					var want [cache.D]uint16
 					for token := range fp8 + fp4 {
 						x, slot := s.win, int64(5+token)
 						if token >= fp8 {
@@ -90,8 +91,8 @@ func TestDecodeEveryScale(t *testing.T) {
 						}
 						r.DecodeRef(want[:], row, known)
 						nan := token >= fp8+8
-						for i, bits := range out[token*heads*attention.D:][:heads*attention.D] {
-							d := i % attention.D
+						for i, bits := range out[token*heads*cache.D:][:heads*cache.D] {
+							d := i % cache.D
 							y, z := float64(numfmt.BF16Decode(bits)), float64(numfmt.BF16Decode(want[d]))
 							if r == cache.RecordFP8 && int(scales[d/32]) < least {
 								z = 0
@@ -103,7 +104,7 @@ func TestDecodeEveryScale(t *testing.T) {
 							if nan {
 								ok = math.IsNaN(y) || !math.IsNaN(z)
 							}
-							require.True(t, ok, "token %d, head %d, dim %d: %g, want %g", token, i/attention.D, d, y, z)
+							require.True(t, ok, "token %d, head %d, dim %d: %g, want %g", token, i/cache.D, d, y, z)
 						}
 					}
 				})

@@ -15,6 +15,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -30,36 +31,36 @@ var analytic = []struct {
 	want func(t *testing.T, s step, out []uint16, lse []float32)
 }{
 	{"q = 0 averages", func(t *testing.T, rng *rand.Rand) step {
-		return step{4, make([]uint16, 4*attention.D), set(t, 64, 1, normal(rng, 21*attention.D)), nil, []float32{inf(-1), 0, 2, inf(1)}}
+		return step{4, make([]uint16, 4*cache.D), set(t, 64, 1, normal(rng, 21*cache.D)), nil, []float32{inf(-1), 0, 2, inf(1)}}
 	}, func(t *testing.T, s step, out []uint16, lse []float32) {
-		rows := make([]uint16, 21*attention.D)
+		rows := make([]uint16, 21*cache.D)
 		require.NoError(t, cache.GatherSlotsRef(rows, s.win.Pool, s.win.Layout, s.win.Indices))
 		for h, sink := range s.sink {
 			if d := math.Abs(float64(lse[h]) - math.Log(21)); d > 1e-6 {
 				t.Errorf("lse %g, want ln 21", lse[h])
 			}
-			for d := range attention.D {
+			for d := range cache.D {
 				var sum float64
 				for j := range 21 {
-					sum += float64(numfmt.BF16Decode(rows[j*attention.D+d]))
+					sum += float64(numfmt.BF16Decode(rows[j*cache.D+d]))
 				}
 				want := sum / (21 + math.Exp(float64(sink)))
-				if got := float64(numfmt.BF16Decode(out[h*attention.D+d])); math.Abs(got-want) > math.Abs(want)/128+1e-4 {
+				if got := float64(numfmt.BF16Decode(out[h*cache.D+d])); math.Abs(got-want) > math.Abs(want)/128+1e-4 {
 					t.Fatalf("head %d dim %d: got %g, want %g", h, d, got, want)
 				}
 			}
 		}
 	}},
 	{"one key is copied", func(t *testing.T, rng *rand.Rand) step {
-		return step{3, normal(rng, 3*attention.D), set(t, 2, 1, normal(rng, attention.D)), nil, nil}
+		return step{3, normal(rng, 3*cache.D), set(t, 2, 1, normal(rng, cache.D)), nil, nil}
 	}, func(t *testing.T, s step, out []uint16, lse []float32) {
-		row := make([]uint16, attention.D)
+		row := make([]uint16, cache.D)
 		require.NoError(t, cache.GatherSlotsRef(row, s.win.Pool, s.win.Layout, s.win.Indices))
 		for h := range 3 {
-			assert.True(t, slices.Equal(out[h*attention.D:][:attention.D], row), "head %d is not the row, bit for bit", h)
+			assert.True(t, slices.Equal(out[h*cache.D:][:cache.D], row), "head %d is not the row, bit for bit", h)
 			var dot float64
-			for d := range attention.D {
-				dot += float64(numfmt.BF16Decode(row[d])) * float64(numfmt.BF16Decode(s.q[h*attention.D+d]))
+			for d := range cache.D {
+				dot += float64(numfmt.BF16Decode(row[d])) * float64(numfmt.BF16Decode(s.q[h*cache.D+d]))
 			}
 			want := dot * float64(attention.DefaultScale)
 			assert.False(t, math.Abs(float64(lse[h])-want) > 1e-5*max(1, math.Abs(want)),
@@ -67,7 +68,7 @@ var analytic = []struct {
 		}
 	}},
 	{"nothing valid is zero", func(t *testing.T, rng *rand.Rand) step {
-		s := step{8, normal(rng, 3*8*attention.D), set(t, 64, 3, normal(rng, 5*attention.D)), set(t, 2, 3, normal(rng, 7*attention.D)),
+		s := step{8, normal(rng, 3*8*cache.D), set(t, 64, 3, normal(rng, 5*cache.D)), set(t, 2, 3, normal(rng, 7*cache.D)),
 			[]float32{inf(-1), 0, inf(1), 5, -5, 1e38, -1e38, 1}}
 		for i := range s.win.Indices {
 			s.win.Indices[i] = []int32{-1, math.MinInt32, math.MaxInt32, 1 << 20}[i%4]
@@ -114,7 +115,7 @@ func TestDecodeAnalytic(t *testing.T) {
 func TestDecodeSinkAndDuplicates(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 2))
-	s := step{8, normal(rng, 8*attention.D), set(t, 64, 1, normal(rng, 61*attention.D)), set(t, 2, 1, normal(rng, 69*attention.D)), nil}
+	s := step{8, normal(rng, 8*cache.D), set(t, 64, 1, normal(rng, 61*cache.D)), set(t, 2, 1, normal(rng, 69*cache.D)), nil}
 	for _, v := range variants(t, dev, s.heads) {
 		t.Run(v, func(t *testing.T) {
 			out, lse := s.decode(t, dev, s.config(v))
@@ -157,9 +158,9 @@ func TestDecodeHeads(t *testing.T) {
 	if testing.Short() {
 		heads = []int{1, 3, 8, 17, 65, 127}
 	}
-	win, comp := set(t, 64, 1, normal(rng, 19*attention.D)), set(t, 2, 1, normal(rng, 7*attention.D))
+	win, comp := set(t, 64, 1, normal(rng, 19*cache.D)), set(t, 2, 1, normal(rng, 7*cache.D))
 	for _, h := range heads {
-		s := step{h, normal(rng, h*attention.D), win, comp, make([]float32, h)}
+		s := step{h, normal(rng, h*cache.D), win, comp, make([]float32, h)}
 		for i := range s.sink {
 			s.sink[i] = float32(i%5) - 2
 		}
@@ -176,7 +177,7 @@ func TestDecodeHeads(t *testing.T) {
 func TestDecodeSplits(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 4))
-	s := step{5, normal(rng, 2*5*attention.D), set(t, 64, 2, normal(rng, 61*attention.D)), set(t, 2, 2, normal(rng, 40*attention.D)),
+	s := step{5, normal(rng, 2*5*cache.D), set(t, 64, 2, normal(rng, 61*cache.D)), set(t, 2, 2, normal(rng, 40*cache.D)),
 		[]float32{inf(-1), 0, 3, -3, 1}}
 	s.win.Lens[0], s.comp.Lens[0] = 3, 2 // most parts of this token are empty
 	for _, v := range variants(t, dev, s.heads) {
@@ -207,7 +208,7 @@ func TestDecodeByRows(t *testing.T) {
 	}
 	attention.ByRows(func() {
 		op := must[*attention.Decoder](t)(attention.NewDecoder(dev, attention.DecoderConfig{Heads: 21, WindowPage: 64,
-			Variant: attention.VariantCM, OnDemand: true}))
+			Variant: opkit.CM, OnDemand: true}))
 		assert.Equal(t, dev.Adapter().Type == vk.TypeCPU, attention.DecodeRows(op) == 2)
 		t.Run("FewHeads", decodeFewHeads)
 		t.Run("LittleShared", TestDecodeLittleShared)
@@ -218,9 +219,9 @@ func decodeFewHeads(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 6))
 	const heads = 21
-	s := step{heads, normal(rng, 2*heads*attention.D), set(t, 64, 2, normal(rng, 69*attention.D)), set(t, 2, 2, normal(rng, 61*attention.D)), make([]float32, heads)}
-	for i := range s.q[:heads*attention.D] { // of the first token
-		s.q[i] = numfmt.BF16Encode(numfmt.BF16Decode(s.q[i]) * float32(1+i/attention.D))
+	s := step{heads, normal(rng, 2*heads*cache.D), set(t, 64, 2, normal(rng, 69*cache.D)), set(t, 2, 2, normal(rng, 61*cache.D)), make([]float32, heads)}
+	for i := range s.q[:heads*cache.D] { // of the first token
+		s.q[i] = numfmt.BF16Encode(numfmt.BF16Decode(s.q[i]) * float32(1+i/cache.D))
 	}
 	s.win.Lens[1], s.comp.Indices[3] = 2, -1
 	for _, v := range variants(t, dev, s.heads) {
@@ -243,11 +244,11 @@ func TestDecodeFewRows(t *testing.T) {
 	t.Cleanup(func() { assert.NoError(t, dev.Close()) })
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 7))
 	for _, heads := range []int{8, 21} {
-		win, comp := set(t, 64, 2, normal(rng, 69*attention.D)), set(t, 2, 2, normal(rng, 61*attention.D))
-		s := step{heads, normal(rng, 2*heads*attention.D), win, comp, nil}
+		win, comp := set(t, 64, 2, normal(rng, 69*cache.D)), set(t, 2, 2, normal(rng, 61*cache.D))
+		s := step{heads, normal(rng, 2*heads*cache.D), win, comp, nil}
 		s.win.Lens[1], s.comp.Indices[3] = 3, -1
-		out, lse := s.decode(t, dev, s.config(attention.VariantBase))
-		s.check(t, attention.VariantBase, out, lse)
+		out, lse := s.decode(t, dev, s.config(opkit.Base))
+		s.check(t, opkit.Base, out, lse)
 	}
 }
 
@@ -255,15 +256,15 @@ func TestDecodeFewRows(t *testing.T) {
 // output leaves in two parts where they are 8. Not every device has matrices for 8.
 func TestDecodeLittleShared(t *testing.T) {
 	a := *testkit.Device(t).Adapter()
-	if testkit.LeftOut(attention.VariantCM) || attention.CanDecode(&a, attention.VariantCM, 64) != nil {
+	if testkit.LeftOut(opkit.CM) || attention.CanDecode(&a, opkit.CM, 64) != nil {
 		t.Skip("no matrices of f16")
 	}
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 8))
 	const heads = 13
-	win, comp := set(t, 64, 2, normal(rng, 69*attention.D)), set(t, 2, 2, normal(rng, 61*attention.D))
-	s := step{heads, normal(rng, 2*heads*attention.D), win, comp, make([]float32, heads)}
+	win, comp := set(t, 64, 2, normal(rng, 69*cache.D)), set(t, 2, 2, normal(rng, 61*cache.D))
+	s := step{heads, normal(rng, 2*heads*cache.D), win, comp, make([]float32, heads)}
 	s.win.Lens[1], s.comp.Indices[3] = 3, -1
-	cfg := s.config(attention.VariantCM)
+	cfg := s.config(opkit.CM)
 	cfg.Splits = 1
 	ran := 0
 	for rows, shared := range map[int]int{8: 17 << 10, 16: 32 << 10} {
@@ -276,9 +277,9 @@ func TestDecodeLittleShared(t *testing.T) {
 			continue
 		}
 		require.NoError(t, err)
-		require.Equal(t, attention.VariantCM, op.Variant())
+		require.Equal(t, opkit.CM, op.Variant())
 		out, lse := s.decode(t, dev, cfg)
-		s.check(t, attention.VariantCM, out, lse)
+		s.check(t, opkit.CM, out, lse)
 		k := dev.Kernels()[0]
 		assert.Equal(t, "attn_decode_cm", k.Name())
 		assert.EqualValues(t, rows, k.Constants()[3], "rows at a time")
@@ -303,10 +304,10 @@ func TestDecodeHugePool(t *testing.T) {
 	kv := must[cache.KVCache](t)(cache.NewKV(dev, cache.KVConfig{Pages: pages, Layout: l}))
 	defer kv.Close()
 	// Rows only in the last page, so that the host needs no copy of the rest.
-	last := set(t, 64, 1, normal(rng, 50*attention.D))
+	last := set(t, 64, 1, normal(rng, 50*cache.D))
 	last.Pool = last.Pool[:l.Stride]
 	require.NoError(t, kv.Pool.Rows(pages-1, pages).Upload(t.Context(), last.Pool))
-	s := step{3, normal(rng, 3*attention.D), last, nil, nil}
+	s := step{3, normal(rng, 3*cache.D), last, nil, nil}
 	want, _, err := attention.DecodeRef(s.q, s.heads, last, nil, nil, attention.DefaultScale)
 	require.NoError(t, err)
 	r := verify.NewRig(t.Context(), dev)
@@ -316,24 +317,24 @@ func TestDecodeHugePool(t *testing.T) {
 		far[i] += int32((pages - 1) * 64)
 	}
 	a := attention.DecodeArgs{
-		Q: r.In(vectors.FromU16(s.q, 1, 3, attention.D), tensor.BF16), Out: r.Out(tensor.BF16, 1, 3, attention.D),
+		Q: r.In(vectors.FromU16(s.q, 1, 3, cache.D), tensor.BF16), Out: r.Out(tensor.BF16, 1, 3, cache.D),
 		Window: attention.SlotSet{Cache: kv, Indices: r.In(vectors.FromI32(far, 1, len(far)), tensor.I32), Lens: r.In(vectors.FromI32(last.Lens, 1), tensor.I32)},
 	}
 	cfg := attention.DecoderConfig{Heads: 3, WindowPage: 64, MaxBytes: kv.Pool.Bytes()}
 	op := must[*attention.Decoder](t)(attention.NewDecoder(dev, cfg))
-	require.NotEqual(t, attention.VariantBase, op.Variant(),
+	require.NotEqual(t, opkit.Base, op.Variant(),
 		"variant %s for a pool of %d bytes", op.Variant(), kv.Pool.Bytes())
 	a.Scratch = scratch(r, op.ScratchBytes(1, 50, 0))
 	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
 	got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out}))
-	cmp := verify.NewComparison(verify.ClassTolerance).CloseWeighted("out", got["out"], vectors.FromF32(want, 1, 3, attention.D), verify.DecodeOut,
+	cmp := verify.NewComparison(verify.ClassTolerance).CloseWeighted("out", got["out"], vectors.FromF32(want, 1, 3, cache.D), verify.DecodeOut,
 		sides(op.Variant()), func() ([]float32, error) {
 			return attention.DecodeSpreadRef(s.q, s.heads, last, nil, nil, attention.DefaultScale)
 		})
 	res := cmp.Result()
 	assert.True(t, res.Pass, "%v %v", op.Variant(), res.Detail)
 
-	cfg.Variant = attention.VariantBase
+	cfg.Variant = opkit.Base
 	_, err = attention.NewDecoder(dev, cfg)
 	assert.ErrorIs(t, err, vk.ErrArgument, "base for a huge pool")
 	cfg.MaxBytes = 0
@@ -361,10 +362,10 @@ func TestDecoderConfig(t *testing.T) {
 		"Workgroups":     func(c *attention.DecoderConfig) { c.Workgroups = -1 },
 		"variant":        func(c *attention.DecoderConfig) { c.Variant = "fastest" },
 	} {
-		for _, prefix := range []string{"", attention.TwoPassPrefix} {
+		for _, prefix := range []string{"", opkit.TwoPass} {
 			cfg := good
 			if prefix != "" {
-				cfg.Variant = prefix + attention.VariantBase
+				cfg.Variant = prefix + opkit.Base
 			}
 			change(&cfg)
 			_, err := attention.NewDecoder(dev, cfg)
@@ -378,17 +379,17 @@ func TestDecoderConfig(t *testing.T) {
 func TestDecodeArguments(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(1, 6))
-	s := step{4, normal(rng, 2*4*attention.D), set(t, 64, 2, normal(rng, 64*attention.D)), set(t, 2, 2, normal(rng, 64*attention.D)), nil}
-	for _, v := range []string{attention.VariantBase, attention.TwoPassPrefix + attention.VariantBase} {
+	s := step{4, normal(rng, 2*4*cache.D), set(t, 64, 2, normal(rng, 64*cache.D)), set(t, 2, 2, normal(rng, 64*cache.D)), nil}
+	for _, v := range []string{opkit.Base, opkit.TwoPass + opkit.Base} {
 		cfg := s.config(v)
 		cfg.Splits = 2
 		op := must[*attention.Decoder](t)(attention.NewDecoder(dev, cfg))
 		r := verify.NewRig(t.Context(), dev)
 		defer r.Close()
 		good := attention.DecodeArgs{
-			Q: r.In(vectors.FromU16(s.q, 2, 4, attention.D), tensor.BF16), Window: slotSet(r, s.win), Compressed: slotSet(r, s.comp),
+			Q: r.In(vectors.FromU16(s.q, 2, 4, cache.D), tensor.BF16), Window: slotSet(r, s.win), Compressed: slotSet(r, s.comp),
 			Sink: r.In(vectors.FromF32(make([]float32, 4), 4), tensor.F32),
-			Out:  r.Out(tensor.BF16, 2, 4, attention.D), LSE: r.Out(tensor.F32, 2, 4), Scratch: scratch(r, op.ScratchBytes(2, 64, 64)),
+			Out:  r.Out(tensor.BF16, 2, 4, cache.D), LSE: r.Out(tensor.F32, 2, 4), Scratch: scratch(r, op.ScratchBytes(2, 64, 64)),
 		}
 		require.NoError(t, r.Err())
 		shape := func(x tensor.Tensor, s ...int) tensor.Tensor { x.Shape = s; return x }
@@ -396,8 +397,8 @@ func TestDecodeArguments(t *testing.T) {
 			arg    string
 			change func(*attention.DecodeArgs)
 		}{
-			{"Q", func(a *attention.DecodeArgs) { a.Q = shape(a.Q, 4, 2, attention.D) }},
-			{"Out", func(a *attention.DecodeArgs) { a.Out = shape(a.Out, 1, 4, attention.D) }},
+			{"Q", func(a *attention.DecodeArgs) { a.Q = shape(a.Q, 4, 2, cache.D) }},
+			{"Out", func(a *attention.DecodeArgs) { a.Out = shape(a.Out, 1, 4, cache.D) }},
 			{"LSE", func(a *attention.DecodeArgs) { a.LSE = shape(a.LSE, 4, 2) }},
 			{"Window.Indices", func(a *attention.DecodeArgs) { a.Window.Indices = shape(a.Window.Indices, 1, 128) }},
 			{"Window.Cache.Pool", func(a *attention.DecodeArgs) { a.Window.Cache = cache.KVCache{Layout: a.Window.Cache.Layout} }},

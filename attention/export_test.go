@@ -1,6 +1,8 @@
 package attention
 
 import (
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -32,7 +34,7 @@ func DecodeRows(o *Decoder) int { return o.tilings[0].rows }
 // KSplit runs f as if attn_decode_cm had shared memory for n parts of the dims.
 func KSplit(n int, f func()) {
 	maxKSplit = n
-	defer func() { maxKSplit = D }()
+	defer func() { maxKSplit = cache.D }()
 	f()
 }
 
@@ -57,7 +59,7 @@ func PlainForms() (list []PlainForm) {
 }
 
 // MergeVariants are the builds of attn_merge.
-var MergeVariants = mergeVariants
+var MergeVariants = opkit.Builds("attn_merge")
 
 // Merge joins parts [T, splits, H, 512] with one build of attn_merge.
 func Merge(dev *vk.Device, variant string, rec *vk.Recorder, ml, out tensor.Tensor, a DecodeArgs, top tensor.Tensor) error {
@@ -67,3 +69,10 @@ func Merge(dev *vk.Device, variant string, rec *vk.Recorder, ml, out tensor.Tens
 	}
 	return m.record(rec, ml.View(), out.View(), out.Shape[1], a.Sink, a.Out, a.LSE, top, a.InverseRope)
 }
+
+// References of parts of operations.
+var (
+	MergeRef         = mergeRef
+	PackIndicesRef   = packIndicesRef
+	PlacedIndicesRef = placedIndicesRef
+)

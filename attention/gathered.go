@@ -19,7 +19,7 @@ type GatheredConfig struct {
 	Rows       RowConfig // what tokens attend, and the room for it
 	Scale      float32   // softmax scale; 0 means DefaultScale
 	MaxBytes   uint64    // of the largest pool; 0: what a descriptor holds
-	Variant    string    // one of PrefillVariants; "" picks the best
+	Variant    string    // a build, as vkmla info lists them; "" picks the best
 	Splits     int       // parts of each row, 1 to MaxSplits; 0: by rule
 	Workgroups int       // that fill the device, for that rule; 0: as the device says
 	Norm       bool      // GatheredArgs.Norm is given where NormsQueries permits
@@ -85,7 +85,7 @@ func NewGathered(dev *vk.Device, cfg GatheredConfig) (*Gathered, error) {
 	c := cfg.Rows
 	paged := DecoderConfig{WindowPage: cfg.WindowPage, CompressedPage: cfg.CompressedPage,
 		WindowRecord: cfg.WindowRecord, CompressedRecord: cfg.CompressedRecord}.withRecords()
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		checkPages(op, paged),
 		pkg.Range(op, "Rows.Window", c.Window, 1, 1<<24), pkg.Range(op, "Rows.Width", c.Width, 0, 1<<24),
 		pkg.Range(op, "Rows.Ratio", c.Ratio, 0, 1<<24),
@@ -98,7 +98,7 @@ func NewGathered(dev *vk.Device, cfg GatheredConfig) (*Gathered, error) {
 			"all or none to be 0")
 	}
 	o := &Gathered{dev: dev, cfg: cfg}
-	workspace := uint64(c.Rows()) * D * 2
+	workspace := uint64(c.Rows()) * cache.D * 2
 	var err error
 	if o.prefill, err = NewPrefill(dev, PrefillConfig{Heads: cfg.Heads, Scale: cfg.Scale, MaxBytes: workspace, Variant: cfg.Variant,
 		Splits: cfg.Splits, Workgroups: cfg.Workgroups, Norm: cfg.Norm, OnDemand: true, halves: true}); err != nil {
@@ -111,7 +111,7 @@ func NewGathered(dev *vk.Device, cfg GatheredConfig) (*Gathered, error) {
 		}
 		o.gather[i], err = cache.NewGatherRuns(dev, cache.GatherRunsConfig{Page: page, Record: records[i],
 			MaxBytes: max(cfg.MaxBytes, workspace),
-			Variant:  reaching(cfg.Variant), Halves: o.prefill.variant == VariantCM})
+			Variant:  reaching(cfg.Variant), Halves: o.prefill.variant == opkit.CM})
 		if err != nil {
 			return nil, pkg.Wrap(op, err)
 		}
@@ -123,7 +123,7 @@ func NewGathered(dev *vk.Device, cfg GatheredConfig) (*Gathered, error) {
 // reaching is the build of a gather that goes with a forced build of the prefill kernel, which says
 // how memory is reached.
 func reaching(variant string) string {
-	if variant == VariantBase || variant == VariantDA {
+	if variant == opkit.Base || variant == opkit.DA {
 		return variant
 	}
 	return ""
@@ -168,7 +168,7 @@ func (o *Gathered) Record(rec *vk.Recorder, a GatheredArgs) error {
 		Indices: tensor.Of(s.Buffer.View(s.Offset, lists), tensor.I32, t, width),
 		Lens:    tensor.Of(s.Buffer.View(s.Offset+lists, lens), tensor.I32, t),
 		Scratch: s.Buffer.View(s.Offset+lists+lens, s.Size-lists-lens)}
-	if err := opkit.First(o.prefill.checkArgs(op, p), pkg.Bindable(o.dev, op, "lists", p.Indices)); err != nil {
+	if err := opkit.FirstError(o.prefill.checkArgs(op, p), pkg.Bindable(o.dev, op, "lists", p.Indices)); err != nil {
 		return err
 	}
 	runs := o.runs(a)
@@ -218,14 +218,14 @@ func (o *Gathered) runs(a GatheredArgs) (list [2]cache.GatherRunsArgs) {
 }
 
 func (o *Gathered) check(op string, a GatheredArgs) error {
-	c, h, t := o.cfg.Rows, o.cfg.Heads, opkit.Dim(a.Q, 0)
-	err := opkit.First(
-		pkg.Check(op, "Q", a.Q, tensor.BF16, -1, h, D),
+	c, h, t := o.cfg.Rows, o.cfg.Heads, opkit.DimOrZero(a.Q, 0)
+	err := opkit.FirstError(
+		pkg.Check(op, "Q", a.Q, tensor.BF16, -1, h, cache.D),
 		pkg.Check(op, "Positions", a.Positions, tensor.I32, t),
 		pkg.Check(op, "Plan.Places", a.Plan.Places, tensor.I32, t, 4),
 		pkg.Check(op, "Plan.Heads", a.Plan.Heads, tensor.I32, -1, 2, 2),
 		pkg.Check(op, "Plan.Runs", a.Plan.Runs, tensor.I32, -1, 4),
-		pkg.CheckRows(op, "Workspace", a.Workspace, tensor.BF16, c.Rows(), D),
+		pkg.CheckRows(op, "Workspace", a.Workspace, tensor.BF16, c.Rows(), cache.D),
 		pkg.Optional(op, "TopK", a.TopK, tensor.I32, t, c.Width),
 	)
 	if err == nil && c.Width > 0 {

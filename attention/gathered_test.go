@@ -13,6 +13,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -43,7 +44,7 @@ func paged(t *testing.T, rng *rand.Rand, page, requests, length int) (attention.
 			slots = append(slots, int64(tab.Slot(int32(r), i)))
 		}
 	}
-	require.NoError(t, cache.InsertRef(pool, l, normal(rng, len(slots)*attention.D), slots))
+	require.NoError(t, cache.InsertRef(pool, l, normal(rng, len(slots)*cache.D), slots))
 	return tab, pool, l
 }
 
@@ -77,7 +78,7 @@ func newPrompt(t *testing.T, rng *rand.Rand, heads int, rows attention.RowConfig
 	if !rows.Picks {
 		p.topk = nil
 	}
-	p.q, p.sink = normal(rng, len(p.positions)*heads*attention.D), make([]float32, heads)
+	p.q, p.sink = normal(rng, len(p.positions)*heads*cache.D), make([]float32, heads)
 	return p
 }
 
@@ -133,13 +134,13 @@ func (p *prompt) gathered(t *testing.T, dev *vk.Device, variant string, splits i
 		}()...), shape...), tensor.I32)
 	}
 	a := attention.GatheredArgs{
-		Q:         r.In(vectors.FromU16(p.q, tokens, p.heads, attention.D), tensor.BF16),
+		Q:         r.In(vectors.FromU16(p.q, tokens, p.heads, cache.D), tensor.BF16),
 		Positions: r.In(vectors.FromI32(p.positions, tokens), tensor.I32),
 		Plan: attention.PlanTensors{Places: flat(plan.Places, tokens, 4), Heads: flat(plan.Heads, len(plan.Heads), 2, 2),
 			Runs: flat(plan.Runs, len(plan.Runs), 4)},
-		Workspace: r.Out(tensor.BF16, rows.Rows(), attention.D), Pieces: len(plan.Heads),
+		Workspace: r.Out(tensor.BF16, rows.Rows(), cache.D), Pieces: len(plan.Heads),
 		Sink: r.In(vectors.FromF32(p.sink, p.heads), tensor.F32),
-		Out:  r.Out(tensor.BF16, tokens, p.heads, attention.D), LSE: r.Out(tensor.F32, tokens, p.heads),
+		Out:  r.Out(tensor.BF16, tokens, p.heads, cache.D), LSE: r.Out(tensor.F32, tokens, p.heads),
 		Scratch: scratch(r, op.ScratchBytes(tokens)),
 	}
 	table := func(x attention.Table) tensor.Tensor { return r.In(vectors.FromI32(x.Blocks, x.R, x.W), tensor.I32) }
@@ -178,8 +179,8 @@ func TestGathered(t *testing.T) {
 		want, wantLSE, err := attention.DecodeRef(p.q, heads, p.win, p.comp, p.sink, attention.DefaultScale)
 		require.NoError(t, err)
 		least := c.rows.LeastRows()
-		for _, v := range attention.PrefillVariants {
-			if testkit.LeftOut(v.Name) || attention.CanDecode(dev.Adapter(), attention.TwoPassPrefix+v.Name, heads) != nil {
+		for _, v := range opkit.Builds("attn_prefill") {
+			if testkit.LeftOut(v.Name) || attention.CanDecode(dev.Adapter(), opkit.TwoPass+v.Name, heads) != nil {
 				continue
 			}
 			for i, room := range []int{1 << 12, 3 * least, least} {
@@ -206,8 +207,8 @@ func TestGatheredManyHeads(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 2))
 	c := promptCases[1].rows
 	p := newPrompt(t, rng, 33, c, []asked{{0, 3, 70}, {1, 1, 30}})
-	for _, v := range attention.PrefillVariants {
-		if testkit.LeftOut(v.Name) || attention.CanDecode(dev.Adapter(), attention.TwoPassPrefix+v.Name, p.heads) != nil {
+	for _, v := range opkit.Builds("attn_prefill") {
+		if testkit.LeftOut(v.Name) || attention.CanDecode(dev.Adapter(), opkit.TwoPass+v.Name, p.heads) != nil {
 			continue
 		}
 		for _, room := range []int{1 << 10, c.LeastRows()} {
@@ -222,7 +223,7 @@ func TestGatheredManyHeads(t *testing.T) {
 func TestGatheredArguments(t *testing.T) {
 	dev := testkit.Device(t)
 	rows := attention.RowConfig{Window: 8, Ratio: 4, Width: 4, Entries: 16, Windows: 16}
-	good := attention.GatheredConfig{Heads: 2, WindowPage: 4, CompressedPage: 2, Rows: rows, Variant: attention.VariantBase}
+	good := attention.GatheredConfig{Heads: 2, WindowPage: 4, CompressedPage: 2, Rows: rows, Variant: opkit.Base}
 	for name, change := range map[string]func(*attention.GatheredConfig){
 		"heads":            func(c *attention.GatheredConfig) { c.Heads = 0 },
 		"window page":      func(c *attention.GatheredConfig) { c.WindowPage = 0 },
@@ -245,13 +246,13 @@ func TestGatheredArguments(t *testing.T) {
 		l := must[cache.Layout](t)(cache.NewLayout(page, 0))
 		return cache.KVCache{Pool: r.Out(tensor.U8, 3, l.Stride), Layout: l}
 	}
-	args := attention.GatheredArgs{Q: r.Out(tensor.BF16, 3, 2, attention.D), Out: r.Out(tensor.BF16, 3, 2, attention.D),
+	args := attention.GatheredArgs{Q: r.Out(tensor.BF16, 3, 2, cache.D), Out: r.Out(tensor.BF16, 3, 2, cache.D),
 		Window:     attention.PagedRows{Cache: kv(4), Table: r.Out(tensor.I32, 1, 3)},
 		Compressed: attention.PagedRows{Cache: kv(2), Table: r.Out(tensor.I32, 1, 3)},
 		Slots:      r.Out(tensor.I32, 3, 4), TopK: r.Out(tensor.I32, 3, 4), Positions: r.Out(tensor.I32, 3),
 		Plan: attention.PlanTensors{Places: r.Out(tensor.I32, 3, 4), Heads: r.Out(tensor.I32, 2, 2, 2),
 			Runs: r.Out(tensor.I32, 12, 4)},
-		Workspace: r.Out(tensor.BF16, 32, attention.D), Scratch: scratch(r, op.ScratchBytes(3)), Pieces: 2}
+		Workspace: r.Out(tensor.BF16, 32, cache.D), Scratch: scratch(r, op.ScratchBytes(3)), Pieces: 2}
 	require.NoError(t, r.Err())
 	for name, change := range map[string]func(*attention.GatheredArgs){
 		"Plan.Heads":        func(a *attention.GatheredArgs) { a.Plan.Heads.Shape = []int{4, 2} },

@@ -47,7 +47,7 @@ func NewGlobalTopK(dev *vk.Device, cfg GlobalTopKConfig) (*GlobalTopK, error) {
 	}
 	k, err := indexKernel(dev, "attn_global_topk", cfg.Variant, opkit.Spec{
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
-		PushSize: int(unsafe.Sizeof(attnGlobalTopkPush{})), Constants: opkit.Words(cfg.Page),
+		PushSize: int(unsafe.Sizeof(attnGlobalTopkPush{})), Constants: opkit.Constants(cfg.Page),
 	})
 	if err != nil {
 		return nil, err
@@ -55,16 +55,13 @@ func NewGlobalTopK(dev *vk.Device, cfg GlobalTopKConfig) (*GlobalTopK, error) {
 	return &GlobalTopK{dev, k}, nil
 }
 
-// Variant returns the name of the build in use.
-func (o *GlobalTopK) Variant() string { return VariantBase }
-
 // Record checks the tensors and records the operation.
 //
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *GlobalTopK) Record(rec *vk.Recorder, a GlobalTopKArgs) error {
 	const op = "global top-k"
-	t, k := opkit.Dim(a.TopK, 0), opkit.Dim(a.TopK, 1)
-	if err := opkit.First(
+	t, k := opkit.DimOrZero(a.TopK, 0), opkit.DimOrZero(a.TopK, 1)
+	if err := opkit.FirstError(
 		pkg.Check(op, "TopK", a.TopK, tensor.I32, -1, -1),
 		pkg.Check(op, "TokenToReq", a.TokenToReq, tensor.I32, t),
 		pkg.Check(op, "BlockTable", a.BlockTable, tensor.I32, -1, -1),
@@ -74,8 +71,8 @@ func (o *GlobalTopK) Record(rec *vk.Recorder, a GlobalTopKArgs) error {
 	); err != nil || t == 0 {
 		return err
 	}
-	p := attnGlobalTopkPush{uint32(k), uint32(opkit.Dim(a.BlockTable, 0)), uint32(opkit.Dim(a.BlockTable, 1))}
-	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+	p := attnGlobalTopkPush{uint32(k), uint32(opkit.DimOrZero(a.BlockTable, 0)), uint32(opkit.DimOrZero(a.BlockTable, 1))}
+	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
 		Bind: []vk.View{a.TopK.View(), a.TokenToReq.View(), a.BlockTable.View(), a.IsValid.View(), a.Slots.View(), a.Lens.View()},
 		Push: vk.Bytes(&p),

@@ -1,14 +1,9 @@
 package attention
 
 import (
-	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/vk"
 )
-
-// D is the length of a cached row and of a query head: 448 numbers without and 64
-// with rotary position.
-const D = cache.D
 
 // MaxHeads is the largest number of query heads.
 const MaxHeads = 128
@@ -18,10 +13,6 @@ const DefaultScale float32 = 0.044194173824159216
 
 // pkg begins the errors of this package and makes its kernels.
 const pkg = opkit.Package("attention")
-
-// IndexVariants is the ladder of the operations that build index lists: they have
-// one build, which needs no feature.
-var IndexVariants = []vk.Variant{{Name: VariantBase}}
 
 // pushLayouts names the push-constant structure of each kernel; a test compares
 // them with the SPIR-V.
@@ -43,7 +34,7 @@ var pushLayouts = map[string]any{
 // indexKernel builds the kernel of an index operation, a spec without stem and
 // variant, after checking the variant that was asked for.
 func indexKernel(dev *vk.Device, stem, want string, s opkit.Spec) (*vk.Kernel, error) {
-	variant, err := pkg.Choose(dev, stem, IndexVariants, want, 0)
+	variant, err := pkg.Choose(dev, stem, opkit.Builds(stem), want, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
@@ -44,7 +45,7 @@ func (t laneTiling) valid() bool {
 	return headTiles%4 == 0 && // the products with V come in four equal parts
 		headParts >= 1 && headTiles >= headParts && // a head tile or more for each subgroup's scores
 		headParts <= 4 && // Q comes in through 2*TILE rows, in two turns
-		t.kSplit*t.k <= D && t.n <= 16 && t.subgroups*t.n <= D && // 16 columns as in attn_decode_cm
+		t.kSplit*t.k <= cache.D && t.n <= 16 && t.subgroups*t.n <= cache.D && // 16 columns as in attn_decode_cm
 		t.own() >= 1 && t.m*t.n/t.subgroup >= 4 && (each%4 == 0 || 4%each == 0) && // fours of scores
 		t.threads()/t.tile <= t.subgroup && // a subgroup brings in whole rows
 		t.threads()/t.tile >= 4 && 16%(t.threads()/t.tile) == 0 // of 56 words of codes and 16 of bf16, in decode
@@ -54,7 +55,7 @@ func (t laneTiling) valid() bool {
 // the sums of a head at most, 64 sums of each head find room in two tiles of rows, a part of the
 // dims has all units that turn, and Q comes in at one turn for each head tile.
 func (t laneTiling) norms() bool {
-	return t.heads <= t.threads() && 16*t.heads <= 130*t.tile && D/t.kSplit >= 64 && t.subgroups/t.kSplit <= 2
+	return t.heads <= t.threads() && 16*t.heads <= 130*t.tile && cache.D/t.kSplit >= 64 && t.subgroups/t.kSplit <= 2
 }
 
 // lanes returns the tiling with the most heads per workgroup for a shape of matrix product whose
@@ -73,7 +74,7 @@ func (f matrixFit) lanes(s vk.CoopMatShape, heads, parts int) (laneTiling, bool)
 		for _, subgroups := range tune.Subgroups {
 			t := laneTiling{matrixTiling{m: size, n: size, k: size, heads: n, tile: size, subgroup: subgroup,
 				subgroups: subgroups, kSplit: tune.LaneSplit}, parts}
-			registers := f.registers(t.matrixTiling, t.heads*D/2/t.threads())
+			registers := f.registers(t.matrixTiling, t.heads*cache.D/2/t.threads())
 			if tune.LanesAlways {
 				registers = 0
 			}

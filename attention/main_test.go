@@ -32,7 +32,7 @@ func must[T any](t testing.TB) func(T, error) T { return testkit.Must[T](t) }
 // pool that is poison elsewhere, each token's list naming them in order.
 func set(t *testing.T, page, tokens int, rows []uint16) *attention.Slots {
 	t.Helper()
-	n := len(rows) / attention.D
+	n := len(rows) / cache.D
 	l := must[cache.Layout](t)(cache.NewLayout(page, 0))
 	s := &attention.Slots{Layout: l, Width: n, Pool: make([]byte, l.PoolBytes((n+5)/page+2))}
 	for i := range s.Pool {
@@ -73,7 +73,7 @@ type step struct {
 	sink      []float32
 }
 
-func (s step) tokens() int { return len(s.q) / s.heads / attention.D }
+func (s step) tokens() int { return len(s.q) / s.heads / cache.D }
 
 // config is a configuration that suits the step.
 func (s step) config(variant string) attention.DecoderConfig {
@@ -91,8 +91,8 @@ func (s step) decode(t *testing.T, dev *vk.Device, cfg attention.DecoderConfig) 
 	r := verify.NewRig(t.Context(), dev)
 	defer r.Close()
 	a := attention.DecodeArgs{
-		Q: r.In(vectors.FromU16(s.q, s.tokens(), s.heads, attention.D), tensor.BF16), Window: slotSet(r, s.win), Compressed: slotSet(r, s.comp),
-		Out: r.Out(tensor.BF16, s.tokens(), s.heads, attention.D), LSE: r.Out(tensor.F32, s.tokens(), s.heads),
+		Q: r.In(vectors.FromU16(s.q, s.tokens(), s.heads, cache.D), tensor.BF16), Window: slotSet(r, s.win), Compressed: slotSet(r, s.comp),
+		Out: r.Out(tensor.BF16, s.tokens(), s.heads, cache.D), LSE: r.Out(tensor.F32, s.tokens(), s.heads),
 	}
 	if s.sink != nil {
 		a.Sink = r.In(vectors.FromF32(s.sink, s.heads), tensor.F32)

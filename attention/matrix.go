@@ -3,6 +3,7 @@ package attention
 import (
 	"math/bits"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
@@ -24,7 +25,7 @@ const ringTiles = 4
 
 // maxKSplit is the most parts of the dims in the score product of attn_decode_cm, and rowsAs is
 // MatrixRows where no profile says it. Tests have others, and whatever registers these take.
-var maxKSplit, rowsAs = D, 0
+var maxKSplit, rowsAs = cache.D, 0
 
 func (t matrixTiling) threads() int { return t.subgroup * t.subgroups }
 
@@ -38,7 +39,7 @@ func (t matrixTiling) sharedBytes(rows int) int {
 
 // constants are the specialisation constants after HG and TILE.
 func (t matrixTiling) constants() []uint32 {
-	return opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.kSplit)
+	return opkit.Constants(t.threads(), t.subgroup, t.m, t.n, t.k, t.kSplit)
 }
 
 // tiling returns the plan's view of t, with the cost of a tile.
@@ -50,7 +51,7 @@ func (t matrixTiling) tiling(cost float64) tiling {
 // in at once, an invocation has two units of 8 numbers of one head or of two, and their sums
 // find room where scores will be. See shaders/lib/cm_q_norm.glsl.
 func (t matrixTiling) normsQueries() bool {
-	units, threads := t.heads*D/8, t.threads()
+	units, threads := t.heads*cache.D/8, t.threads()
 	return t.heads <= t.tile && (units == 2*threads || units == 4*threads) && units/2 <= 4*t.kSplit*t.heads*(t.tile/4+1)
 }
 
@@ -64,10 +65,10 @@ type matrixFit struct {
 // registers of its workgroup's queries: these, its share of the output in f32, a column of weight
 // fragments, and the rest.
 func (f matrixFit) registers(t matrixTiling, queries int) int {
-	if maxKSplit < D || rowsAs > 0 {
+	if maxKSplit < cache.D || rowsAs > 0 {
 		return 0
 	}
-	out := t.heads * D / t.threads()
+	out := t.heads * cache.D / t.threads()
 	weights := t.heads * t.k / 2 / t.subgroup
 	other := f.tune.Device.OtherRegisters
 	if t.subgroup < 32 {
@@ -103,8 +104,8 @@ func (f matrixFit) start(s vk.CoopMatShape) (matrixTiling, bool) {
 func (f matrixFit) prefill(t matrixTiling) (matrixTiling, bool) {
 	for _, t.subgroups = range f.tune.Attention.Subgroups {
 		t.kSplit = max(1, t.subgroups/(t.heads/t.m))
-		queries := t.heads * D / 2 / t.threads()
-		if t.kSplit*t.k <= D && t.subgroups*t.n <= D && t.threads()%t.tile == 0 && t.threads() >= ringTiles*t.tile &&
+		queries := t.heads * cache.D / 2 / t.threads()
+		if t.kSplit*t.k <= cache.D && t.subgroups*t.n <= cache.D && t.threads()%t.tile == 0 && t.threads() >= ringTiles*t.tile &&
 			f.within(t, t.sharedBytes(2*t.tile), f.registers(t, queries)) {
 			return t, true
 		}
@@ -141,12 +142,12 @@ func (f matrixFit) decodeFew(t matrixTiling) (matrixTiling, bool) {
 			columns = 1
 		}
 		lanes := t.rowLanes()
-		if t.n > 16 || t.subgroups*t.n > D || lanes < 4 || 16%lanes != 0 || t.threads()%64 != 0 || t.threads() < ringTiles*t.tile {
+		if t.n > 16 || t.subgroups*t.n > cache.D || lanes < 4 || 16%lanes != 0 || t.threads()%64 != 0 || t.threads() < ringTiles*t.tile {
 			continue
 		}
 		for t.kSplit = min(maxKSplit, t.subgroups/heads/columns); t.kSplit > 0; t.kSplit /= 2 {
-			queries := t.heads * D / 2 / (heads * t.kSplit * t.subgroup)
-			if t.kSplit*t.k <= D && f.within(t, t.sharedBytes(t.tile), f.registers(t, queries)) {
+			queries := t.heads * cache.D / 2 / (heads * t.kSplit * t.subgroup)
+			if t.kSplit*t.k <= cache.D && f.within(t, t.sharedBytes(t.tile), f.registers(t, queries)) {
 				return t, true
 			}
 		}
@@ -183,7 +184,7 @@ func (f matrixFit) all(element string, heads int, complete func(matrixTiling) (m
 // rows returns ROWS, the layout of rows in shared memory, if lanes hold them as the profile says:
 // columns of V come by fours. 0: they do not.
 func (f matrixFit) rows(t matrixTiling) int {
-	if D/t.n/t.subgroups%4 != 0 {
+	if cache.D/t.n/t.subgroups%4 != 0 {
 		return 0
 	}
 	return max(f.tune.Device.MatrixRows, rowsAs)

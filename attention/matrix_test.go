@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -175,8 +176,8 @@ func checkTiling(t *testing.T, device string, c matrixTiling, heads int) {
 		"HG % M":                     c.heads%c.m == 0,
 		"TILE % M, N, K, 8":          c.tile%c.m == 0 && c.tile%c.n == 0 && c.tile%c.k == 0 && c.tile%8 == 0,
 		"subgroups % KSPLIT":         c.subgroups%c.kSplit == 0,
-		"512 % (KSPLIT*K)":           D%(c.kSplit*c.k) == 0,
-		"512 % (subgroups*N)":        D%(c.subgroups*c.n) == 0,
+		"512 % (KSPLIT*K)":           cache.D%(c.kSplit*c.k) == 0,
+		"512 % (subgroups*N)":        cache.D%(c.subgroups*c.n) == 0,
 		"threads % TILE":             c.threads()%c.tile == 0,
 		"threads >= HG":              c.threads() >= c.heads,
 		"threads >= RING*TILE":       c.threads() >= ringTiles*c.tile,

@@ -25,9 +25,6 @@ const (
 	flagNorm   = 1 << 5 // attn_decode_cm
 )
 
-// mergeVariants are the builds of attn_merge, best first: the one that binds nothing begins sooner.
-var mergeVariants = opkit.Ladder("attn_merge", VariantDA, VariantBase)
-
 // mergeShared is the shared memory of a group of a workgroup of attn_merge, in bytes.
 const mergeShared = 2064
 
@@ -41,7 +38,7 @@ type merge struct {
 // mergeOf returns the merge for a build of an attention kernel: base, which takes no
 // address, keeps to itself.
 func mergeOf(dev *vk.Device, variant string) (merge, error) {
-	if variant != VariantBase {
+	if variant != opkit.Base {
 		variant = ""
 	}
 	return newMerge(dev, variant)
@@ -50,7 +47,7 @@ func mergeOf(dev *vk.Device, variant string) (merge, error) {
 func newMerge(dev *vk.Device, want string) (merge, error) {
 	m := merge{dev: dev}
 	var err error
-	if m.variant, err = pkg.Choose(dev, "merge", mergeVariants, want, 0); err != nil {
+	if m.variant, err = pkg.Choose(dev, "merge", opkit.Builds("attn_merge"), want, 0); err != nil {
 		return m, err
 	}
 	for _, j := range opkit.Joins {
@@ -60,7 +57,7 @@ func newMerge(dev *vk.Device, want string) (merge, error) {
 		m.k = append(m.k, pkg.Later(dev, opkit.Spec{
 			Stem: "attn_merge", Variant: m.variant,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write},
-			PushSize: int(unsafe.Sizeof(attnMergePush{})), Constants: opkit.Words(j.Ahead, j.Groups),
+			PushSize: int(unsafe.Sizeof(attnMergePush{})), Constants: opkit.Constants(j.Ahead, j.Groups),
 		}))
 	}
 	return m, nil
@@ -77,7 +74,7 @@ func (m merge) record(rec *vk.Recorder, ml, out vk.View, splits int, sink, dst, 
 	const op = "merge"
 	t, heads := dst.Shape[0], dst.Shape[1]
 	p := attnMergePush{Heads: uint32(heads), Splits: uint32(splits), Flags: outputFlags(sink, lse, maxLogits), TableRows: 1}
-	if !turn.IsZero() {
+	if !turn.isZero() {
 		p.Flags |= flagUnrope
 		p.TableRows = uint32(turn.Table.Shape[0])
 	}
@@ -102,7 +99,7 @@ func (m merge) record(rec *vk.Recorder, ml, out vk.View, splits int, sink, dst, 
 			x.v = x.in
 		}
 		*x.addr = x.v.Address()
-		if m.variant == VariantBase {
+		if m.variant == opkit.Base {
 			d.Bind = append(d.Bind, x.v)
 		} else {
 			d.Reach = append(d.Reach, vk.Reach{View: x.v, Access: x.access})

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
@@ -29,7 +30,7 @@ func TestMergeBuilds(t *testing.T) {
 			t.Run(subtest(v.Name, splits), func(t *testing.T) {
 				rng := rand.New(rand.NewPCG(testkit.Seed(t), uint64(splits)))
 				n := tokens * splits * heads
-				ml, acc, sink := make([]float32, 4*n), make([]float32, n*attention.D), make([]float32, heads)
+				ml, acc, sink := make([]float32, 4*n), make([]float32, n*cache.D), make([]float32, heads)
 				for i := range n {
 					empty := rng.IntN(4) == 0 || i%heads == 2 && i < splits*heads // all parts of one head
 					ml[4*i], ml[4*i+1] = float32(rng.NormFloat64()*9), float32(rng.Float64()+1)
@@ -37,10 +38,10 @@ func TestMergeBuilds(t *testing.T) {
 					if empty {
 						ml[4*i+1], ml[4*i] = 0, 200
 					}
-					for d := range attention.D {
-						acc[i*attention.D+d] = float32(rng.NormFloat64())
+					for d := range cache.D {
+						acc[i*cache.D+d] = float32(rng.NormFloat64())
 						if empty {
-							acc[i*attention.D+d] = float32(math.NaN())
+							acc[i*cache.D+d] = float32(math.NaN())
 						}
 					}
 				}
@@ -49,9 +50,9 @@ func TestMergeBuilds(t *testing.T) {
 				}
 				r := verify.NewRig(t.Context(), dev)
 				defer r.Close()
-				a := attention.DecodeArgs{Out: r.Out(tensor.BF16, tokens, heads, attention.D), LSE: r.Out(tensor.F32, tokens, heads), Sink: r.In(vectors.FromF32(sink, heads), tensor.F32)}
+				a := attention.DecodeArgs{Out: r.Out(tensor.BF16, tokens, heads, cache.D), LSE: r.Out(tensor.F32, tokens, heads), Sink: r.In(vectors.FromF32(sink, heads), tensor.F32)}
 				top := r.Out(tensor.F32, tokens, heads)
-				parts := r.In(vectors.FromF32(acc, tokens, splits, heads, attention.D), tensor.F32)
+				parts := r.In(vectors.FromF32(acc, tokens, splits, heads, cache.D), tensor.F32)
 				states := r.In(vectors.FromF32(ml, n, 4), tensor.F32)
 				r.Do(func(rec *vk.Recorder) error { return attention.Merge(dev, v.Name, rec, states, parts, a, top) })
 				got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out, "lse": a.LSE, "top": top}))
@@ -62,9 +63,9 @@ func TestMergeBuilds(t *testing.T) {
 					want := math.Inf(-1)
 					for s := range splits {
 						at := (token*splits+s)*heads + h
-						row := make([]float64, attention.D)
+						row := make([]float64, cache.D)
 						for d := range row {
-							row[d] = float64(acc[at*attention.D+d])
+							row[d] = float64(acc[at*cache.D+d])
 						}
 						m, l, rows = append(m, float64(ml[4*at])), append(l, float64(ml[4*at+1])), append(rows, row)
 						if ml[4*at+1] > 0 {
@@ -77,7 +78,7 @@ func TestMergeBuilds(t *testing.T) {
 					x = float64(got["lse"].F32()[i])
 					assert.False(t, x != lse && !(math.Abs(x-lse) < 1e-5), "row %d: lse %g, want %g", i, x, lse)
 					for d, w := range out {
-						x := float64(numfmt.BF16Decode(got["out"].U16()[i*attention.D+d]))
+						x := float64(numfmt.BF16Decode(got["out"].U16()[i*cache.D+d]))
 						if !(math.Abs(x-w) <= math.Abs(w)/250+1e-6) {
 							t.Fatalf("row %d, dim %d: %g, want %g", i, d, x, w)
 						}

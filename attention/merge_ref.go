@@ -1,8 +1,12 @@
 package attention
 
-import "math"
+import (
+	"math"
 
-// MergeRef joins the parts of one row of attention, computed over disjoint sets of
+	"github.com/vkmla/vkmla/cache"
+)
+
+// mergeRef joins the parts of one row of attention, computed over disjoint sets of
 // keys. Part i has the accumulator acc[i] (D numbers) and the sum l[i], both
 // relative to 2^m[i]. With M = max m_i and w_i = 2^(m_i - M) over the parts that
 // are not empty (l > 0):
@@ -13,8 +17,8 @@ import "math"
 // the parts.
 //
 // Source: FlashMLA csrc/smxx/decode/combine.
-func MergeRef(m, l []float64, acc [][]float64, sink float64) (out []float64, lse float64) {
-	out = make([]float64, D)
+func mergeRef(m, l []float64, acc [][]float64, sink float64) (out []float64, lse float64) {
+	out = make([]float64, cache.D)
 	top := math.Inf(-1)
 	for i := range m {
 		if l[i] > 0 {

@@ -21,7 +21,7 @@ type packIndices struct {
 
 func newPackIndices(dev *vk.Device) (packIndices, error) {
 	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: "attn_pack_indices", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
+		Stem: "attn_pack_indices", Variant: opkit.Base, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
 		PushSize: int(unsafe.Sizeof(attnPackIndicesPush{})),
 	})
 	return packIndices{dev, k}, err
@@ -34,19 +34,19 @@ func packedWidth(window, topk int) int { return opkit.RoundUp(window+topk, 16) }
 // were checked by the caller.
 func (o packIndices) record(rec *vk.Recorder, win, comp SlotSet, keepMasked bool, packed, lens tensor.Tensor) error {
 	const op = "pack indices"
-	t, topk := opkit.Dim(packed, 0), opkit.Dim(comp.Indices, 1)
+	t, topk := opkit.DimOrZero(packed, 0), opkit.DimOrZero(comp.Indices, 1)
 	p := attnPackIndicesPush{
-		CompWidth: uint32(topk), WinWidth: uint32(opkit.Dim(win.Indices, 1)),
-		WinRow0: uint32(t * topk), Width: uint32(opkit.Dim(packed, 1)),
+		CompWidth: uint32(topk), WinWidth: uint32(opkit.DimOrZero(win.Indices, 1)),
+		WinRow0: uint32(t * topk), Width: uint32(opkit.DimOrZero(packed, 1)),
 		WinSlots: uint32(win.Cache.Slots()),
-		Flags:    opkit.Bit(0, !comp.IsZero()) | opkit.Bit(1, keepMasked),
+		Flags:    opkit.Bit(0, !comp.isZero()) | opkit.Bit(1, keepMasked),
 	}
-	if !comp.IsZero() {
+	if !comp.isZero() {
 		p.CompSlots = uint32(comp.Cache.Slots())
 	}
-	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
-		Bind: []vk.View{opkit.Present(o.dev, comp.Indices), opkit.Present(o.dev, comp.Lens), win.Indices.View(),
+		Bind: []vk.View{opkit.ViewOrDummy(o.dev, comp.Indices), opkit.ViewOrDummy(o.dev, comp.Lens), win.Indices.View(),
 			win.Lens.View(), packed.View(), lens.View()},
 		Push: vk.Bytes(&p),
 	})

@@ -1,6 +1,6 @@
 package attention
 
-// PackIndicesRef lists the workspace rows that each token of a two-pass decode
+// packIndicesRef lists the workspace rows that each token of a two-pass decode
 // attends: packed [T, width] and lens [T]. The workspace holds the compressed
 // entries of all tokens, [T, compressed.Width] rows, then the window entries,
 // [T, window.Width] rows. With cl and wl the lengths of the two lists of token t,
@@ -14,7 +14,7 @@ package attention
 // then it counts as the row of zeros that the gathering wrote for it.
 //
 // Source: vLLM xpu_sparse_decode_fp8.
-func PackIndicesRef(tokens int, window, compressed *Slots, width int, keepMasked bool) (packed, lens []int32) {
+func packIndicesRef(tokens int, window, compressed *Slots, width int, keepMasked bool) (packed, lens []int32) {
 	packed, lens = make([]int32, tokens*width), make([]int32, tokens)
 	for i := range packed {
 		packed[i] = -1

@@ -1,6 +1,6 @@
 package attention
 
-// PlacedIndicesRef lists workspace rows for the tokens of a piece of a RowPlan: indices [T, width]
+// placedIndicesRef lists workspace rows for the tokens of a piece of a RowPlan: indices [T, width]
 // and lens [T], in place. topk is [T, k], or nil where tokens attend all entries; places are those
 // of the plan. For token i at position p, with tl = min((p+1) / ratio, k), sl = min(p+1, window):
 //
@@ -12,7 +12,7 @@ package attention
 //
 // Source: vLLM combine_topk_swa_indices (vllm/models/deepseek_v4/common/ops/cache_utils.py), with
 // the places of a request in data in place of M*b and N.
-func PlacedIndicesRef(piece int, c RowConfig, topk, positions []int32, places [][4]int32, width int, indices, lens []int32) {
+func placedIndicesRef(piece int, c RowConfig, topk, positions []int32, places [][4]int32, width int, indices, lens []int32) {
 	for i, place := range places {
 		if int(place[0]) != piece {
 			lens[i] = -1

@@ -19,7 +19,7 @@ func plainTiling(tune *tuning.Attention, caps *vk.Caps, heads int) tiling {
 			break
 		}
 	}
-	return tiling{heads: f.Heads, tile: f.Tile, constants: opkit.Words(f.threads()), perUnit: f.PerUnit, cost: f.Time}
+	return tiling{heads: f.Heads, tile: f.Tile, constants: opkit.Constants(f.threads()), perUnit: f.PerUnit, cost: f.Time}
 }
 
 // plainForm describes the division of work in a build without matrices; shaders/lib/sparse_mla.glsl

@@ -4,6 +4,7 @@ import (
 	"math"
 	"unsafe"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
@@ -24,7 +25,7 @@ type PrefillConfig struct {
 	Heads      int     // H, 1 to 128
 	Scale      float32 // softmax scale; 0 means DefaultScale
 	MaxBytes   uint64  // size of the largest workspace; 0: what a descriptor holds
-	Variant    string  // one of PrefillVariants; "" picks the best
+	Variant    string  // a build, as vkmla info lists them; "" picks the best
 	Splits     int     // parts of each row, 1 to MaxSplits; 0: by rule, see ScratchBytes
 	Workgroups int     // that fill the device, for that rule; 0: its compute units, or an estimate
 	Norm       bool    // PrefillArgs.Norm is given where NormsQueries permits
@@ -33,7 +34,7 @@ type PrefillConfig struct {
 	// for all.
 	OnDemand bool
 
-	halves bool // rows of KV are f16, see cache.GatherRunsConfig.Halves: for VariantCM
+	halves bool // rows of KV are f16, see cache.GatherRunsConfig.Halves: for build cm
 }
 
 // Prefill is sparse MLA over rows of a bf16 workspace: every token attends the rows that its index
@@ -94,13 +95,13 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 			Stem: t.stem, Variant: variant, Bound: boundPrefill,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read},
 			PushSize: int(unsafe.Sizeof(attnPrefillPush{})), Subgroup: t.subgroup,
-			Constants: append(opkit.Words(t.heads, t.tile), t.constants...), Divisible: true,
+			Constants: append(opkit.Constants(t.heads, t.tile), t.constants...), Divisible: true,
 		}
 		if t.stem == prefillLanes { // positions and angles, too
 			x.Bindings, x.Bound = append(x.Bindings, vk.Read), boundPrefill+2
 			x.Constants = append(x.Constants, opkit.Bit(0, cfg.Norm && t.norms))
 		}
-		if halves := cfg.halves && variant == VariantCM; halves || t.rows != 0 {
+		if halves := cfg.halves && variant == opkit.CM; halves || t.rows != 0 {
 			x.Constants = append(x.Constants, opkit.Bit(0, halves))
 		}
 		if t.rows != 0 {
@@ -140,10 +141,6 @@ func (o *Prefill) NormsQueries(tokens, k int) bool {
 // Variant returns the name of the build in use.
 func (o *Prefill) Variant() string { return o.variant }
 
-// Splits returns the number of parts of each row for `tokens` tokens, with lists of k entries. 1
-// means that rows are not split.
-func (o *Prefill) Splits(tokens, k int) int { return o.splits(tokens, k) }
-
 // ScratchBytes is the size of PrefillArgs.Scratch that suits any number of tokens up to maxT with
 // lists of up to k entries. Parts of a row are 2064 * T * Splits * H bytes (and up to 255 for
 // alignment); whole rows need nothing.
@@ -177,16 +174,16 @@ func (o *Prefill) attend(rec *vk.Recorder, op string, a PrefillArgs, flags uint3
 	if err != nil {
 		return err
 	}
-	bind := []vk.View{a.Q.View(), a.Indices.View(), opkit.Present(o.dev, a.Lens), opkit.Present(o.dev, a.Sink), a.Out.View(),
-		opkit.Written(a.MaxLogits, a.Out), opkit.Written(a.LSE, a.Out), part, ml}
+	bind := []vk.View{a.Q.View(), a.Indices.View(), opkit.ViewOrDummy(o.dev, a.Lens), opkit.ViewOrDummy(o.dev, a.Sink), a.Out.View(),
+		opkit.ViewOrOther(a.MaxLogits, a.Out), opkit.ViewOrOther(a.LSE, a.Out), part, ml}
 	p := attnPrefillPush{
 		KvAddr: a.KV.View().Address(), Rows: uint32(s), Heads: uint32(o.heads), Width: uint32(width), Splits: uint32(splits),
 		Flags:      outputFlags(a.Sink, a.LSE, a.MaxLogits) | opkit.Bit(1, !a.Lens.IsZero()) | flags,
 		ScaleLog2e: float32(float64(o.cfg.Scale) * math.Log2E),
 	}
 	if o.tilings[plan.build].stem == prefillLanes {
-		p.TableRows, p.Eps = uint32(opkit.Dim(a.Norm.Table, 0)), a.Norm.Eps
-		bind = append(bind, opkit.Present(o.dev, a.Norm.Positions), opkit.Present(o.dev, a.Norm.Table))
+		p.TableRows, p.Eps = uint32(opkit.DimOrZero(a.Norm.Table, 0)), a.Norm.Eps
+		bind = append(bind, opkit.ViewOrDummy(o.dev, a.Norm.Positions), opkit.ViewOrDummy(o.dev, a.Norm.Table))
 	}
 	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
 		Kernel: kernel, Groups: o.grid(plan, t), Push: vk.Bytes(&p), Bind: bind,
@@ -209,14 +206,14 @@ func (o *Prefill) join(rec *vk.Recorder, op string, a PrefillArgs) error {
 }
 
 func (o *Prefill) checkArgs(op string, a PrefillArgs) error {
-	t, h := opkit.Dim(a.Q, 0), o.heads
-	if err := opkit.First(
-		pkg.Check(op, "Q", a.Q, tensor.BF16, -1, h, D),
-		pkg.CheckRows(op, "KV", a.KV, tensor.BF16, -1, D),
+	t, h := opkit.DimOrZero(a.Q, 0), o.heads
+	if err := opkit.FirstError(
+		pkg.Check(op, "Q", a.Q, tensor.BF16, -1, h, cache.D),
+		pkg.CheckRows(op, "KV", a.KV, tensor.BF16, -1, cache.D),
 		pkg.Check(op, "Indices", a.Indices, tensor.I32, t, -1),
 		pkg.Optional(op, "Lens", a.Lens, tensor.I32, t),
 		pkg.Optional(op, "Sink", a.Sink, tensor.F32, h),
-		pkg.Check(op, "Out", a.Out, tensor.BF16, t, h, D),
+		pkg.Check(op, "Out", a.Out, tensor.BF16, t, h, cache.D),
 		pkg.Optional(op, "MaxLogits", a.MaxLogits, tensor.F32, t, h),
 		pkg.Optional(op, "LSE", a.LSE, tensor.F32, t, h),
 		o.checkTokens(o.dev, op, t),
@@ -224,7 +221,7 @@ func (o *Prefill) checkArgs(op string, a PrefillArgs) error {
 		return err
 	}
 	switch norms := o.NormsQueries(t, a.Indices.Shape[1]); {
-	case !norms && !a.Norm.IsZero():
+	case !norms && !a.Norm.isZero():
 		return pkg.Wrong(op, "Norm", a.Norm.Table, "absent: see Prefill.NormsQueries")
 	case norms && t > 0:
 		if err := checkNorm(o.dev, op, t, a.Norm); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -31,7 +32,7 @@ const normTableRows = 40
 
 func newNormCase(rng *rand.Rand) *normCase {
 	c := &normCase{tokens: 4, heads: 21, rows: 30, width: 45, eps: 1e-5, table: make([]float32, normTableRows*64)}
-	const d = attention.D
+	const d = cache.D
 	c.q, c.kv = normal(rng, c.tokens*c.heads*d), normal(rng, c.rows*d)
 	clear(c.q[5*d:][:d])
 	for i, x := range []uint16{0x7F80, 0xFFC1, 0x7F00, 0x0003} { // in four heads, of their last numbers, too
@@ -69,10 +70,10 @@ func (c *normCase) run(t *testing.T, dev *vk.Device, op *attention.Prefill, q []
 
 func (c *normCase) args(r *verify.Rig, op *attention.Prefill, q []uint16) attention.PrefillArgs {
 	return attention.PrefillArgs{
-		Q:       r.In(vectors.FromU16(q, c.tokens, c.heads, attention.D), tensor.BF16),
-		KV:      r.In(vectors.FromU16(c.kv, c.rows, attention.D), tensor.BF16),
+		Q:       r.In(vectors.FromU16(q, c.tokens, c.heads, cache.D), tensor.BF16),
+		KV:      r.In(vectors.FromU16(c.kv, c.rows, cache.D), tensor.BF16),
 		Indices: r.In(vectors.FromI32(c.idx, c.tokens, c.width), tensor.I32), Lens: r.In(vectors.FromI32(c.lens, c.tokens), tensor.I32),
-		Out: r.Out(tensor.BF16, c.tokens, c.heads, attention.D), Scratch: scratch(r, op.ScratchBytes(c.tokens, c.width)), Norm: c.norm(r),
+		Out: r.Out(tensor.BF16, c.tokens, c.heads, cache.D), Scratch: scratch(r, op.ScratchBytes(c.tokens, c.width)), Norm: c.norm(r),
 	}
 }
 
@@ -99,9 +100,9 @@ func (c *normCase) normed(t *testing.T, dev *vk.Device) []uint16 {
 	op := must[*projection.QInsert](t)(projection.NewQInsert(dev, projection.QInsertConfig{Page: 64, Eps: c.eps}))
 	r := verify.NewRig(t.Context(), dev)
 	defer r.Close()
-	norm, none := c.norm(r), set(t, 64, c.tokens, c.kv[:attention.D])
-	a := projection.QInsertArgs{Q: r.In(vectors.FromU16(c.q, c.tokens, c.heads, attention.D), tensor.BF16),
-		KV:        r.In(vectors.FromU16(c.q[:c.tokens*attention.D], c.tokens, attention.D), tensor.BF16),
+	norm, none := c.norm(r), set(t, 64, c.tokens, c.kv[:cache.D])
+	a := projection.QInsertArgs{Q: r.In(vectors.FromU16(c.q, c.tokens, c.heads, cache.D), tensor.BF16),
+		KV:        r.In(vectors.FromU16(c.q[:c.tokens*cache.D], c.tokens, cache.D), tensor.BF16),
 		Slots:     r.In(vectors.FromI64(slices.Repeat([]int64{-1}, c.tokens), c.tokens), tensor.I64),
 		Positions: norm.Positions, Table: norm.Table, Cache: cache.KVCache{Pool: slotSet(r, none).Cache.Pool, Layout: none.Layout}}
 	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
@@ -129,8 +130,8 @@ func TestPrefillNorm(t *testing.T) {
 	dev := testkit.Device(t)
 	c := newNormCase(rand.New(rand.NewPCG(testkit.Seed(t), 11)))
 	normed, done := c.normed(t, dev), 0
-	for _, v := range attention.PrefillVariants {
-		if err := attention.CanDecode(dev.Adapter(), attention.TwoPassPrefix+v.Name, c.heads); err != nil || testkit.LeftOut(v.Name) {
+	for _, v := range opkit.Builds("attn_prefill") {
+		if err := attention.CanDecode(dev.Adapter(), opkit.TwoPass+v.Name, c.heads); err != nil || testkit.LeftOut(v.Name) {
 			continue
 		}
 		for _, splits := range []int{1, 3} {

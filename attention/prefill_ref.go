@@ -3,6 +3,7 @@ package attention
 import (
 	"math"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/numfmt"
 )
 
@@ -25,7 +26,7 @@ func PrefillRef(q []uint16, heads int, kv []uint16, indices []int32, width int, 
 
 func prefillRef(q []uint16, heads int, kv []uint16, indices []int32, width int, lens []int32,
 	sink []float32, scale float32, values valuesOf) (out, maxLogits, lse []float32) {
-	tokens := len(q) / (heads * D)
+	tokens := len(q) / (heads * cache.D)
 	keys := numfmt.BF16DecodeSlice(nil, kv)
 	out, maxLogits, lse = make([]float32, len(q)), make([]float32, tokens*heads), make([]float32, tokens*heads)
 	for t := range tokens {
@@ -35,13 +36,14 @@ func prefillRef(q []uint16, heads int, kv []uint16, indices []int32, width int, 
 		}
 		var rows [][]float32
 		for _, i := range indices[t*width : t*width+n] {
-			if i >= 0 && int(i) < len(kv)/D {
-				rows = append(rows, keys[int(i)*D:(int(i)+1)*D])
+			if i >= 0 && int(i) < len(kv)/cache.D {
+				rows = append(rows, keys[int(i)*cache.D:(int(i)+1)*cache.D])
 			}
 		}
 		for h := range heads {
 			at := t*heads + h
-			maxLogits[at], lse[at] = attendRef(out[at*D:(at+1)*D], q[at*D:(at+1)*D], rows, values(rows), sinkOf(sink, h), scale)
+			o, x := out[at*cache.D:(at+1)*cache.D], q[at*cache.D:(at+1)*cache.D]
+			maxLogits[at], lse[at] = attendRef(o, x, rows, values(rows), sinkOf(sink, h), scale)
 		}
 	}
 	return out, maxLogits, lse
@@ -67,22 +69,22 @@ func attendRef(out []float32, q []uint16, keys, values [][]float32, sink float64
 	m := math.Inf(-1)
 	for j, k := range keys {
 		var dot float64
-		for d := range D {
+		for d := range cache.D {
 			dot += float64(query[d]) * float64(k[d])
 		}
 		s[j] = float64(scale) * dot
 		m = max(m, s[j])
 	}
 	var sum float64
-	acc := make([]float64, D)
+	acc := make([]float64, cache.D)
 	for j, v := range values {
 		p := math.Exp(s[j] - m)
 		sum += p
-		for d := range D {
+		for d := range cache.D {
 			acc[d] += p * float64(v[d])
 		}
 	}
-	for d := range D {
+	for d := range cache.D {
 		out[d] = float32(acc[d] / (sum + math.Exp(sink-m)))
 	}
 	return float32(m), float32(m + math.Log(sum))

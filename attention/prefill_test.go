@@ -9,10 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -41,7 +43,7 @@ func TestPrefillByRows(t *testing.T) {
 	}
 	attention.ByRows(func() {
 		op := must[*attention.Prefill](t)(attention.NewPrefill(dev, attention.PrefillConfig{Heads: 9,
-			Variant: attention.VariantCM, OnDemand: true}))
+			Variant: opkit.CM, OnDemand: true}))
 		assert.Equal(t, dev.Adapter().Type == vk.TypeCPU, attention.Rows(op) == 2)
 		prefillSplits(t, 9, []int{1, 5})
 	})
@@ -51,15 +53,15 @@ func prefillSplits(t *testing.T, heads int, parts []int) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 1))
 	const tokens, rows, width = 3, 40, 77
-	q, kv := normal(rng, tokens*heads*attention.D), normal(rng, rows*attention.D)
+	q, kv := normal(rng, tokens*heads*cache.D), normal(rng, rows*cache.D)
 	idx := make([]int32, tokens*width)
 	for i := range idx {
 		idx[i] = int32(rng.IntN(rows+4)) - 2
 	}
 	lens := []int32{width, 0, 20}
 	out, maxLogits, lse := attention.PrefillRef(q, heads, kv, idx, width, lens, nil, attention.DefaultScale)
-	for _, v := range attention.PrefillVariants {
-		if err := attention.CanDecode(dev.Adapter(), attention.TwoPassPrefix+v.Name, heads); err != nil {
+	for _, v := range opkit.Builds("attn_prefill") {
+		if err := attention.CanDecode(dev.Adapter(), opkit.TwoPass+v.Name, heads); err != nil {
 			t.Logf("left out: %v", err)
 			continue
 		}
@@ -74,15 +76,15 @@ func prefillSplits(t *testing.T, heads int, parts []int) {
 					r := verify.NewRig(t.Context(), dev)
 					defer r.Close()
 					a := attention.PrefillArgs{
-						Q: r.In(vectors.FromU16(q, tokens, heads, attention.D), tensor.BF16), KV: r.In(vectors.FromU16(kv, rows, attention.D), tensor.BF16),
+						Q: r.In(vectors.FromU16(q, tokens, heads, cache.D), tensor.BF16), KV: r.In(vectors.FromU16(kv, rows, cache.D), tensor.BF16),
 						Indices: r.In(vectors.FromI32(idx, tokens, width), tensor.I32), Lens: r.In(vectors.FromI32(lens, tokens), tensor.I32),
-						Out: r.Out(tensor.BF16, tokens, heads, attention.D), MaxLogits: r.Out(tensor.F32, tokens, heads), LSE: r.Out(tensor.F32, tokens, heads),
+						Out: r.Out(tensor.BF16, tokens, heads, cache.D), MaxLogits: r.Out(tensor.F32, tokens, heads), LSE: r.Out(tensor.F32, tokens, heads),
 						Scratch: scratch(r, op.ScratchBytes(tokens, width)),
 					}
 					r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
 					got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out, "max": a.MaxLogits, "lse": a.LSE}))
 					res := verify.NewComparison(verify.ClassTolerance).
-						CloseWeighted("out", got["out"], vectors.FromF32(out, tokens, heads, attention.D), verify.PrefillOut, sides(v.Name),
+						CloseWeighted("out", got["out"], vectors.FromF32(out, tokens, heads, cache.D), verify.PrefillOut, sides(v.Name),
 							func() ([]float32, error) {
 								return attention.PrefillSpreadRef(q, heads, kv, idx, width, lens, nil, attention.DefaultScale), nil
 							}).
@@ -104,12 +106,12 @@ func TestPrefillGrowingScores(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 2))
 	const tokens, heads, rows, width = 2, 33, 50, 50
-	q, kv := normal(rng, tokens*heads*attention.D), normal(rng, rows*attention.D)
+	q, kv := normal(rng, tokens*heads*cache.D), normal(rng, rows*cache.D)
 	idx := make([]int32, tokens*width)
 	for r := range rows {
-		for d := range attention.D { // scores of head 0 of token 0: up to 90 in base 2
-			x := numfmt.BF16Decode(kv[r*attention.D+d])/8 + numfmt.BF16Decode(q[d])*float32(r)/20
-			kv[r*attention.D+d] = numfmt.BF16Encode(x)
+		for d := range cache.D { // scores of head 0 of token 0: up to 90 in base 2
+			x := numfmt.BF16Decode(kv[r*cache.D+d])/8 + numfmt.BF16Decode(q[d])*float32(r)/20
+			kv[r*cache.D+d] = numfmt.BF16Encode(x)
 		}
 		idx[r] = int32(r)
 		if idx[width+r] = int32(r); r < 20 {
@@ -117,8 +119,8 @@ func TestPrefillGrowingScores(t *testing.T) {
 		}
 	}
 	out, maxLogits, lse := attention.PrefillRef(q, heads, kv, idx, width, nil, nil, attention.DefaultScale)
-	for _, v := range attention.PrefillVariants {
-		if err := attention.CanDecode(dev.Adapter(), attention.TwoPassPrefix+v.Name, heads); err != nil {
+	for _, v := range opkit.Builds("attn_prefill") {
+		if err := attention.CanDecode(dev.Adapter(), opkit.TwoPass+v.Name, heads); err != nil {
 			t.Logf("left out: %v", err)
 			continue
 		}
@@ -130,14 +132,14 @@ func TestPrefillGrowingScores(t *testing.T) {
 			r := verify.NewRig(t.Context(), dev)
 			defer r.Close()
 			a := attention.PrefillArgs{
-				Q: r.In(vectors.FromU16(q, tokens, heads, attention.D), tensor.BF16), KV: r.In(vectors.FromU16(kv, rows, attention.D), tensor.BF16),
-				Indices: r.In(vectors.FromI32(idx, tokens, width), tensor.I32), Out: r.Out(tensor.BF16, tokens, heads, attention.D),
+				Q: r.In(vectors.FromU16(q, tokens, heads, cache.D), tensor.BF16), KV: r.In(vectors.FromU16(kv, rows, cache.D), tensor.BF16),
+				Indices: r.In(vectors.FromI32(idx, tokens, width), tensor.I32), Out: r.Out(tensor.BF16, tokens, heads, cache.D),
 				MaxLogits: r.Out(tensor.F32, tokens, heads), LSE: r.Out(tensor.F32, tokens, heads),
 			}
 			r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
 			got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out, "max": a.MaxLogits, "lse": a.LSE}))
 			res := verify.NewComparison(verify.ClassTolerance).
-				CloseWeighted("out", got["out"], vectors.FromF32(out, tokens, heads, attention.D), verify.PrefillOut, sides(v.Name),
+				CloseWeighted("out", got["out"], vectors.FromF32(out, tokens, heads, cache.D), verify.PrefillOut, sides(v.Name),
 					func() ([]float32, error) {
 						return attention.PrefillSpreadRef(q, heads, kv, idx, width, nil, nil, attention.DefaultScale), nil
 					}).
@@ -154,19 +156,19 @@ func TestPrefillArguments(t *testing.T) {
 		_, err := attention.NewPrefill(dev, cfg)
 		assert.ErrorIs(t, err, vk.ErrArgument, "%+v", cfg)
 	}
-	op := must[*attention.Prefill](t)(attention.NewPrefill(dev, attention.PrefillConfig{Heads: 2, Variant: attention.VariantBase, Splits: 3}))
+	op := must[*attention.Prefill](t)(attention.NewPrefill(dev, attention.PrefillConfig{Heads: 2, Variant: opkit.Base, Splits: 3}))
 	r := verify.NewRig(t.Context(), dev)
 	defer r.Close()
 	good := attention.PrefillArgs{
-		Q: r.Out(tensor.BF16, 3, 2, attention.D), KV: r.Out(tensor.BF16, 5, attention.D), Indices: r.Out(tensor.I32, 3, 40), Lens: r.Out(tensor.I32, 3),
-		Sink: r.Out(tensor.F32, 2), Out: r.Out(tensor.BF16, 3, 2, attention.D), MaxLogits: r.Out(tensor.F32, 3, 2), LSE: r.Out(tensor.F32, 3, 2),
+		Q: r.Out(tensor.BF16, 3, 2, cache.D), KV: r.Out(tensor.BF16, 5, cache.D), Indices: r.Out(tensor.I32, 3, 40), Lens: r.Out(tensor.I32, 3),
+		Sink: r.Out(tensor.F32, 2), Out: r.Out(tensor.BF16, 3, 2, cache.D), MaxLogits: r.Out(tensor.F32, 3, 2), LSE: r.Out(tensor.F32, 3, 2),
 		Scratch: scratch(r, op.ScratchBytes(3, 40)),
 	}
 	require.NoError(t, r.Err())
 	shape := func(x tensor.Tensor, s ...int) tensor.Tensor { x.Shape = s; return x }
 	for arg, change := range map[string]func(*attention.PrefillArgs){
 		"Q":         func(a *attention.PrefillArgs) { a.Q = shape(a.Q, 3, 2, 256) },
-		"KV":        func(a *attention.PrefillArgs) { a.KV.Shape = []int{5, 1, attention.D} },
+		"KV":        func(a *attention.PrefillArgs) { a.KV.Shape = []int{5, 1, cache.D} },
 		"Indices":   func(a *attention.PrefillArgs) { a.Indices = shape(a.Indices, 2, 60) },
 		"MaxLogits": func(a *attention.PrefillArgs) { a.MaxLogits = shape(a.MaxLogits, 6) },
 		"Scratch":   func(a *attention.PrefillArgs) { a.Scratch.Size = 16 },
@@ -176,7 +178,7 @@ func TestPrefillArguments(t *testing.T) {
 		refuses(t, dev, arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
 	}
 	none := good
-	none.Q, none.Out, none.Indices = shape(good.Q, 0, 2, attention.D), shape(good.Out, 0, 2, attention.D), shape(good.Indices, 0, 40)
+	none.Q, none.Out, none.Indices = shape(good.Q, 0, 2, cache.D), shape(good.Out, 0, 2, cache.D), shape(good.Indices, 0, 40)
 	none.Lens, none.LSE, none.MaxLogits = shape(good.Lens, 0), shape(good.LSE, 0, 2), shape(good.MaxLogits, 0, 2)
 	rec := must[*vk.Recorder](t)(dev.NewRecorder())
 	defer rec.Close()

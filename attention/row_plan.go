@@ -5,14 +5,15 @@ import (
 	"math"
 	"sort"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
 
-// DefaultWorkspace is the most memory for gathered rows at a time, in bytes.
-const DefaultWorkspace = 256 << 20
+// defaultWorkspace is the most memory for gathered rows at a time, in bytes.
+const defaultWorkspace = 256 << 20
 
 // RowConfig describes the rows that tokens of a layer attend, and the room for them.
 type RowConfig struct {
@@ -32,7 +33,7 @@ func (c RowConfig) Rows() int { return c.Entries + c.Windows }
 // can use in steps of up to `tokens` tokens of up to `requests` requests of up to maxLen tokens.
 // One token's rows always have room.
 func (c RowConfig) Divide(bytes uint64, tokens, requests, maxLen int) RowConfig {
-	most := int(min(bytes/(D*2), 1<<30))
+	most := int(min(bytes/(cache.D*2), 1<<30))
 	requests = min(requests, tokens)
 	windows := min(tokens+requests*(c.Window-1), requests*maxLen)
 	if c.Ratio > 0 {
@@ -55,8 +56,8 @@ func (c RowConfig) ListBytes(tokens int) uint64 {
 // addresses reaches only what a descriptor holds.
 func WorkspaceBytes(dev *vk.Device, variant string, offered uint64) uint64 {
 	a := dev.Adapter()
-	offered = min(cmp.Or(offered, DefaultWorkspace), cmp.Or(a.Caps.MaxBuffer, math.MaxUint64))
-	if variant == VariantBase || len(a.Caps.Missing(shaders.Requires(opkit.Stem("attn_prefill", VariantDA)))) > 0 {
+	offered = min(cmp.Or(offered, defaultWorkspace), cmp.Or(a.Caps.MaxBuffer, math.MaxUint64))
+	if variant == opkit.Base || len(a.Caps.Missing(shaders.Requires(opkit.Stem("attn_prefill", opkit.DA)))) > 0 {
 		return min(offered, a.Caps.MaxStorageBufferRange)
 	}
 	return offered

@@ -3,6 +3,7 @@ package attention
 import (
 	"math"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
@@ -131,7 +132,7 @@ func (s splitter) mostRoom() (most int) {
 // rounded up so that the second array is aligned, and 512 f32.
 func partialBytes(t, splits, heads int) uint64 {
 	n := uint64(t) * uint64(splits) * uint64(heads)
-	return align(n*16) + n*D*4
+	return align(n*16) + n*cache.D*4
 }
 
 // align rounds up to 256 bytes, the coarsest storage-buffer alignment that Vulkan permits.
@@ -148,10 +149,12 @@ func partials(op string, scratch, dst vk.View, t, splits, heads int) (ml, out vk
 	}
 	n := uint64(t) * uint64(splits) * uint64(heads)
 	ml = scratch.Buffer.View(scratch.Offset, n*16)
-	out = scratch.Buffer.View(scratch.Offset+align(n*16), n*D*4)
+	out = scratch.Buffer.View(scratch.Offset+align(n*16), n*cache.D*4)
 	return ml, out, nil
 }
 
 // products counts the multiply-adds of attention of t tokens to `rows` rows: each row and head has
 // D for its score and D for its share of the output.
-func products(t, heads, rows int) float64 { return 2 * D * float64(t) * float64(heads) * float64(rows) }
+func products(t, heads, rows int) float64 {
+	return 2 * cache.D * float64(t) * float64(heads) * float64(rows)
+}

@@ -15,7 +15,7 @@ import (
 func hopper(t testing.TB) (*tuning.Attention, []tiling) {
 	tune := profile(t, "hopper")
 	caps := knowncaps.Matrix["H100"]
-	list, err := tilings(tune, &caps, "attn_decode", VariantCMB, 128)
+	list, err := tilings(tune, &caps, "attn_decode", opkit.CMB, 128)
 	require.NoError(t, err)
 	lanes, ok := matrixFit{&caps, tune}.lanes(caps.CoopMat[1], 128, 4)
 	require.True(t, ok)

@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -23,7 +24,7 @@ type tiling struct {
 }
 
 // elements are the types of matrix elements, by build.
-var elements = map[string]string{VariantCM: "f16", VariantCMB: "bf16"}
+var elements = map[string]string{opkit.CM: "f16", opkit.CMB: "bf16"}
 
 // tilings returns the tilings of a build of a stem, "attn_decode" or "attn_prefill", the one
 // with the most heads per workgroup first.
@@ -56,9 +57,9 @@ func chooseBuild(tune *tuning.Profile, a *vk.Adapter, dev *vk.Device, stem, want
 		return err
 	}
 	if dev == nil {
-		variant, err = pkg.ChooseFit(tune, a, stem, ladder(stem), want, maxBytes, fit)
+		variant, err = pkg.ChooseFit(tune, a, stem, opkit.Builds(stem), want, maxBytes, fit)
 	} else {
-		variant, err = pkg.ChooseOn(dev, stem, ladder(stem), want, maxBytes, fit)
+		variant, err = pkg.ChooseOn(dev, stem, opkit.Builds(stem), want, maxBytes, fit)
 	}
 	return variant, list, err
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/internal/tuning/vary"
 	"github.com/vkmla/vkmla/vk"
@@ -40,14 +41,14 @@ func launches(p *tuning.Profile) string {
 		list = append(list, fmt.Sprint(p.Device.WorkgroupsOf(adapter, p.Device.PerUnit)))
 		f := matrixFit{&d.Caps, p}
 		build, _, _ := chooseBuild(p, adapter, nil, "attn_decode", "", 0, 64)
-		list = append(list, build, fmt.Sprint(float8Fits(&d.Caps, p, VariantCMB)))
+		list = append(list, build, fmt.Sprint(float8Fits(&d.Caps, p, opkit.CMB)))
 		layout := func(m, n, k, subgroup int) ([]uint32, error) {
 			if d.Type == vk.TypeCPU {
 				return accumulators(m, n, k, subgroup, n, func(part, place int) int { return part }), nil
 			}
 			return d.Layout(m, n, k, subgroup), nil
 		}
-		for _, variant := range []string{VariantCMB, VariantCM, VariantBase} {
+		for _, variant := range []string{opkit.CMB, opkit.CM, opkit.Base} {
 			for _, heads := range []int{4, 8, 16, 64, 128} {
 				decode, err := tilings(p, &d.Caps, "attn_decode", variant, heads)
 				if err != nil || len(d.Caps.Missing(elementFeatures[variant])) > 0 {
@@ -68,7 +69,7 @@ func launches(p *tuning.Profile) string {
 	return strings.Join(list, "\n")
 }
 
-var elementFeatures = map[string][]string{VariantCMB: {"coopmat.bf16.f32"}, VariantCM: {"coopmat.f16.f32"}}
+var elementFeatures = map[string][]string{opkit.CMB: {"coopmat.bf16.f32"}, opkit.CM: {"coopmat.f16.f32"}}
 
 // divided lists what a splitter has and how it divides steps of a few sizes.
 func divided(s splitter) (list []string) {

@@ -9,8 +9,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// TwoPassConfig configures a TwoPass. Variant is one of PrefillVariants (the build
-// of the second pass).
+// TwoPassConfig configures a TwoPass. Variant is the build of the second pass.
 type TwoPassConfig struct {
 	DecoderConfig
 
@@ -73,14 +72,11 @@ func NewTwoPass(dev *vk.Device, cfg TwoPassConfig) (*TwoPass, error) {
 	return o, nil
 }
 
-// Variant returns the name of the build that the second pass uses.
-func (o *TwoPass) Variant() string { return o.prefill.Variant() }
-
 // piece returns how many of T tokens are taken at a time: as many as have room for their rows, in
 // multiples of those after which lengths can be bound.
 func (o *TwoPass) piece(t, window, topk int) int {
 	least := max(1, int(o.dev.Caps().StorageAlignment)/4)
-	n := int(o.bytes / (uint64(max(window+topk, 1)) * D * 2))
+	n := int(o.bytes / (uint64(max(window+topk, 1)) * cache.D * 2))
 	return min(t, max(least, n/least*least))
 }
 
@@ -99,7 +95,7 @@ func (o *TwoPass) ScratchBytes(maxT, window, topk int) uint64 {
 // parts are the bytes of rows, packed indices and lengths of p tokens.
 func (o *TwoPass) parts(p, window, topk int) [3]uint64 {
 	n, width := uint64(p), uint64(packedWidth(window, topk))
-	return [3]uint64{align(n * uint64(window+topk) * D * 2), align(n * width * 4), align(n * 4)}
+	return [3]uint64{align(n * uint64(window+topk) * cache.D * 2), align(n * width * 4), align(n * 4)}
 }
 
 // Record checks the tensors and records both passes.
@@ -107,18 +103,18 @@ func (o *TwoPass) parts(p, window, topk int) [3]uint64 {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *TwoPass) Record(rec *vk.Recorder, a DecodeArgs) error {
 	const op = "two-pass decode"
-	t := opkit.Dim(a.Q, 0)
-	if err := opkit.First(checkDecode(o.dev, op, o.cfg.DecoderConfig, a), o.prefill.checkTokens(o.dev, op, t)); err != nil || t == 0 {
+	t := opkit.DimOrZero(a.Q, 0)
+	if err := opkit.FirstError(checkDecode(o.dev, op, o.cfg.DecoderConfig, a), o.prefill.checkTokens(o.dev, op, t)); err != nil || t == 0 {
 		return err
 	}
-	window, topk := a.Window.Indices.Shape[1], opkit.Dim(a.Compressed.Indices, 1)
+	window, topk := a.Window.Indices.Shape[1], opkit.DimOrZero(a.Compressed.Indices, 1)
 	if window+topk == 0 {
 		return pkg.Wrong(op, "Window.Indices", a.Window.Indices, "at least one column in one of the sets")
 	}
 	if t*packedWidth(window, topk) > math.MaxInt32 {
 		return pkg.Wrong(op, "Q", a.Q, "fewer than 2^31 rows in all lists together")
 	}
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.Bindable(o.dev, op, "Q", a.Q),
 		pkg.Bindable(o.dev, op, "Window.Indices", a.Window.Indices),
 		pkg.Bindable(o.dev, op, "Compressed.Indices", a.Compressed.Indices),
@@ -146,7 +142,7 @@ func (o *TwoPass) Record(rec *vk.Recorder, a DecodeArgs) error {
 func (o *TwoPass) record(rec *vk.Recorder, op string, p twoPassPiece) error {
 	a := p.args
 	for i, s := range []SlotSet{a.Compressed, a.Window} {
-		if s.IsZero() || opkit.Dim(s.Indices, 1) == 0 {
+		if s.isZero() || opkit.DimOrZero(s.Indices, 1) == 0 {
 			continue
 		}
 		flat := tensor.Of(s.Indices.View(), tensor.I32, s.Indices.Len())
@@ -193,12 +189,12 @@ func (o *TwoPass) divide(op string, a DecodeArgs, low, high, window, topk int) (
 		at += n
 		return s.Buffer.View(at-n, n)
 	}
-	w.rows = tensor.Of(take(parts[0]), tensor.BF16, t*(topk+window), D)
+	w.rows = tensor.Of(take(parts[0]), tensor.BF16, t*(topk+window), cache.D)
 	w.sets = [2]tensor.Tensor{w.rows.Rows(0, t*topk), w.rows.Rows(t*topk, t*(topk+window))}
 	w.packed = tensor.Of(take(parts[1]), tensor.I32, t, width)
 	w.lens = tensor.Of(take(parts[2]), tensor.I32, t)
 	w.rest = take(rest)
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.Reach(o.dev, op, o.prefill.variant, opkit.Target{Name: "workspace", T: w.rows, Align: 16}),
 		pkg.Bindable(o.dev, op, "packed indices", w.packed),
 		pkg.Bindable(o.dev, op, "Scratch", tensor.Of(w.rest, tensor.U8, int(w.rest.Size))),
@@ -206,7 +202,7 @@ func (o *TwoPass) divide(op string, a DecodeArgs, low, high, window, topk int) (
 		return w, err
 	}
 	for i, s := range []SlotSet{a.Compressed, a.Window} {
-		if s.IsZero() || opkit.Dim(s.Indices, 1) == 0 {
+		if s.isZero() || opkit.DimOrZero(s.Indices, 1) == 0 {
 			continue
 		}
 		name, build := []string{"Compressed", "Window"}[i], o.gather[i].Variant()

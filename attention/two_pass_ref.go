@@ -16,7 +16,7 @@ func TwoPassRef(q []uint16, heads int, window, compressed *Slots, sink []float32
 
 func twoPassRef(q []uint16, heads int, window, compressed *Slots, sink []float32, scale float32,
 	zeroMasked bool, values valuesOf) (out, lse []float32, err error) {
-	tokens := len(q) / (heads * D)
+	tokens := len(q) / (heads * cache.D)
 	var rows []uint16
 	width := 0
 	for _, s := range []*Slots{compressed, window} {
@@ -24,13 +24,13 @@ func twoPassRef(q []uint16, heads int, window, compressed *Slots, sink []float32
 			continue
 		}
 		width += s.Width
-		part := make([]uint16, tokens*s.Width*D)
+		part := make([]uint16, tokens*s.Width*cache.D)
 		if err := cache.GatherSlotsRef(part, s.Pool, s.Layout, s.Indices); err != nil {
 			return nil, nil, err
 		}
 		rows = append(rows, part...)
 	}
-	packed, lens := PackIndicesRef(tokens, window, compressed, width, zeroMasked)
+	packed, lens := packIndicesRef(tokens, window, compressed, width, zeroMasked)
 	out, _, lse = prefillRef(q, heads, rows, packed, width, lens, sink, scale, values)
 	return out, lse, nil
 }

@@ -50,7 +50,7 @@ type WindowIndicesArgs struct {
 // vk.Device.Kernel.
 func NewWindowIndices(dev *vk.Device, cfg WindowIndicesConfig) (*WindowIndices, error) {
 	const op = "new window indices"
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.Range(op, "Page", cfg.Page, 1, math.MaxInt32),
 		pkg.Range(op, "Drafts", cfg.Drafts, 0, math.MaxInt32/2),
 	); err != nil {
@@ -66,16 +66,13 @@ func NewWindowIndices(dev *vk.Device, cfg WindowIndicesConfig) (*WindowIndices, 
 	return &WindowIndices{dev, cfg, k}, nil
 }
 
-// Variant returns the name of the build in use.
-func (o *WindowIndices) Variant() string { return VariantBase }
-
 // Record checks the tensors and records the operation.
 //
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *WindowIndices) Record(rec *vk.Recorder, a WindowIndicesArgs) error {
 	const op = "window indices"
-	t, rows, r := opkit.Dim(a.Slots, 0), opkit.Dim(a.Lens, 0), opkit.Dim(a.SeqLens, 0)
-	err := opkit.First(
+	t, rows, r := opkit.DimOrZero(a.Slots, 0), opkit.DimOrZero(a.Lens, 0), opkit.DimOrZero(a.SeqLens, 0)
+	err := opkit.FirstError(
 		pkg.Check(op, "Slots", a.Slots, tensor.I32, -1, -1),
 		pkg.Check(op, "SeqLens", a.SeqLens, tensor.I32, -1),
 		pkg.Check(op, "QueryStart", a.QueryStart, tensor.I32, r+1),
@@ -87,20 +84,20 @@ func (o *WindowIndices) Record(rec *vk.Recorder, a WindowIndicesArgs) error {
 	switch {
 	case err != nil:
 		return err
-	case opkit.Dim(a.Slots, 1) <= o.cfg.Drafts:
+	case opkit.DimOrZero(a.Slots, 1) <= o.cfg.Drafts:
 		return pkg.Wrong(op, "Slots", a.Slots, "a window of at least 1, and %d drafts", o.cfg.Drafts)
-	case opkit.Dim(a.TokenToReq, 0) < t:
+	case opkit.DimOrZero(a.TokenToReq, 0) < t:
 		return pkg.Wrong(op, "TokenToReq", a.TokenToReq, "at least %d tokens", t)
-	case opkit.Dim(a.IsValid, 0) < t:
+	case opkit.DimOrZero(a.IsValid, 0) < t:
 		return pkg.Wrong(op, "IsValid", a.IsValid, "at least %d tokens", t)
 	case rows < t:
 		return pkg.Wrong(op, "Lens", a.Lens, "at least %d rows", t)
 	case rows == 0:
 		return nil
 	}
-	width := opkit.Dim(a.Slots, 1)
-	p := attnWindowIndicesPush{uint32(t), uint32(width - o.cfg.Drafts), uint32(r), uint32(opkit.Dim(a.BlockTable, 1)), uint32(width)}
-	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+	width := opkit.DimOrZero(a.Slots, 1)
+	p := attnWindowIndicesPush{uint32(t), uint32(width - o.cfg.Drafts), uint32(r), uint32(opkit.DimOrZero(a.BlockTable, 1)), uint32(width)}
+	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(rows), 1, 1},
 		Bind: []vk.View{a.QueryStart.View(), a.SeqLens.View(), a.TokenToReq.View(), a.IsValid.View(),
 			a.BlockTable.View(), a.Slots.View(), a.Lens.View()},

@@ -11,9 +11,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// CompressVariants are the variants of Compress, best first.
-var CompressVariants = ladder("kv_compress")
-
 // CompressEps is the number that released models add to the mean square of an entry.
 const CompressEps = 1e-6
 
@@ -94,11 +91,11 @@ type CompressArgs struct {
 // throughout; the rotation of keys is the flag "rotate" of class Compressor in
 // DeepSeek-V4's inference/model.py.
 type Compress struct {
-	dev     *vk.Device
-	cfg     CompressConfig
-	variant string
-	kernel  *vk.Kernel
-	most    int // workgroups of a launch that does not save
+	dev *vk.Device
+	cfg CompressConfig
+	built
+	kernel *vk.Kernel
+	most   int // workgroups of a launch that does not save
 }
 
 // kvCompressPush is the push block of kv_compress.comp.
@@ -127,7 +124,7 @@ type kvCompressPush struct {
 // Errors: *vk.ArgumentError; *vk.MissingError; those of vk.Device.Kernel.
 func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
 	const op = "compress"
-	variant, err := pkg.Choose(dev, op, CompressVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_compress"), cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +143,7 @@ func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Compress{dev: dev, cfg: cfg, variant: variant, kernel: k, most: cfg.groups()}, nil
+	return &Compress{dev: dev, cfg: cfg, built: built(variant), kernel: k, most: cfg.groups()}, nil
 }
 
 // state returns the kernel's access to the pool of states.
@@ -169,7 +166,7 @@ func compressAccess(state vk.Access) []vk.Access {
 // constants are the specialisation constants of kv_compress.comp.
 func (cfg CompressConfig) constants(tune *tuning.Compress) []uint32 {
 	c := cfg.Compression
-	list := opkit.Words(cfg.Invocations, cfg.Page, cfg.StatePage, c.Ratio, int(opkit.Bit(0, c.Overlap)), c.Dim,
+	list := opkit.Constants(cfg.Invocations, cfg.Page, cfg.StatePage, c.Ratio, int(opkit.Bit(0, c.Overlap)), c.Dim,
 		int(cfg.Keys), int(opkit.Bit(0, cfg.Hadamard)), cfg.RopeStep, compressChunk(c, cfg.Invocations, tune))
 	return opkit.AppendNonzero(list, int(opkit.Bit(0, c.Latent)+opkit.Bit(0, c.Ungated)), int(cfg.Record))
 }
@@ -299,9 +296,6 @@ func (cfg CompressConfig) checkOutput(op string) error {
 	return pkg.Wrap(op, err)
 }
 
-// Variant is the name of the variant that was chosen.
-func (x *Compress) Variant() string { return x.variant }
-
 // Record checks the arguments and records the operation. Positions, slots and the
 // table are read when the commands run. Errors: *vk.ArgumentError, with nothing
 // recorded; those of vk.Recorder.Dispatch.
@@ -320,15 +314,15 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	}
 	each, groups := x.grid(tokens)
 	push := kvCompressPush{
-		PoolAddr: pool.View().Address(), LatentAddr: opkit.Present(x.dev, a.Latent).Address(),
+		PoolAddr: pool.View().Address(), LatentAddr: opkit.ViewOrDummy(x.dev, a.Latent).Address(),
 		PoolStride: uint32(stride), PoolPages: uint32(poolPages(pool)), Tokens: uint32(tokens), Each: each,
 		RopeRows: uint32(a.CosSin.Shape[0]), Eps: x.cfg.Eps, HasLatent: opkit.Bit(0, !a.Latent.IsZero()),
 	}
 	if a.Norm.DType == tensor.BF16 {
 		push.NormBf16 = 1
 	}
-	bind := []vk.View{a.Positions.View(), opkit.Present(x.dev, a.TokenToReq), opkit.Present(x.dev, a.StateSlots), a.Slots.View(),
-		opkit.Present(x.dev, a.StateTable), a.Norm.View(), a.CosSin.View(), opkit.Present(x.dev, a.Ape)}
+	bind := []vk.View{a.Positions.View(), opkit.ViewOrDummy(x.dev, a.TokenToReq), opkit.ViewOrDummy(x.dev, a.StateSlots), a.Slots.View(),
+		opkit.ViewOrDummy(x.dev, a.StateTable), a.Norm.View(), a.CosSin.View(), opkit.ViewOrDummy(x.dev, a.Ape)}
 	or := func(t, other tensor.Tensor) tensor.Tensor { // as opkit.Written
 		if t.IsZero() {
 			return other
@@ -341,9 +335,9 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	push.KvScoreAddr = kvScore.View().Address()
 	if !x.cfg.Compression.Ungated {
 		push.StateAddr, push.StateUnits = a.State.Pool.View().Address(), uint32(a.State.Layout.Stride/poolAlign)
-		push.StatePages, push.Requests, push.Width = uint32(a.State.Pages()), uint32(a.StateTable.Shape[0]), uint32(a.StateTable.Shape[1])
+		push.StatePages, push.Requests, push.Width = uint32(a.State.pages()), uint32(a.StateTable.Shape[0]), uint32(a.StateTable.Shape[1])
 	}
-	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
+	return pkg.Dispatch(rec, op, x.Variant(), vk.Dispatch{
 		Kernel: x.kernel, Groups: groups, Bind: bind, Push: vk.Bytes(&push),
 	}, targets...)
 }
@@ -351,9 +345,9 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 // tokens is the number of tokens of a step.
 func (x *Compress) tokens(a CompressArgs) int {
 	if x.cfg.Compression.Ungated {
-		return opkit.Dim(a.Slots, 0)
+		return opkit.DimOrZero(a.Slots, 0)
 	}
-	return opkit.Dim(a.StateSlots, 0)
+	return opkit.DimOrZero(a.StateSlots, 0)
 }
 
 // grid returns the tokens of a workgroup and the workgroups of a launch. With Save a
@@ -372,7 +366,7 @@ func (x *Compress) grid(tokens int) (each uint32, groups [3]uint32) {
 // output is the pool that is written, checked, and its page stride.
 func (x *Compress) output(op string, a CompressArgs) (pool tensor.Tensor, stride int, err error) {
 	if !x.cfg.Compression.keys() {
-		return a.Cache.Pool, a.Cache.Layout.Stride, checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record)
+		return a.Cache.Pool, a.Cache.Layout.Stride, checkCache(x.dev, op, x.Variant(), a.Cache, x.cfg.Page, x.cfg.Record)
 	}
 	if err := a.Keys.check(op); err != nil {
 		return pool, 0, err
@@ -381,7 +375,7 @@ func (x *Compress) output(op string, a CompressArgs) (pool tensor.Tensor, stride
 		return pool, 0, pkg.Wrong(op, "Keys.Layout", fmt.Sprintf("%s, %d slots a page", l.Format, l.Page),
 			"%s, %d slots a page, which the kernel was built for", x.cfg.Keys, x.cfg.Page)
 	}
-	return a.Keys.Pool, a.Keys.Layout.Stride, pkg.Reach(x.dev, op, x.variant, opkit.Target{Name: "Keys.Pool", T: a.Keys.Pool, Align: 8})
+	return a.Keys.Pool, a.Keys.Layout.Stride, pkg.Reach(x.dev, op, x.Variant(), opkit.Target{Name: "Keys.Pool", T: a.Keys.Pool, Align: 8})
 }
 
 func (x *Compress) checkArgs(op string, a CompressArgs) error {
@@ -393,7 +387,7 @@ func (x *Compress) checkArgs(op string, a CompressArgs) error {
 	if a.Norm.DType == tensor.BF16 {
 		dt = tensor.BF16
 	}
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		checkTokens(op, "Positions", a.Positions, tensor.I32, tokens),
 		checkTokens(op, "Slots", a.Slots, tensor.I64, tokens),
 		pkg.CheckRows(op, "Norm", a.Norm, dt, x.cfg.Compression.Dim),
@@ -409,8 +403,8 @@ func (x *Compress) checkArgs(op string, a CompressArgs) error {
 			return pkg.Wrong(op, "Latent", a.Latent, "absent without Compression.Latent")
 		}
 		latent := opkit.Target{Name: "Latent", T: a.Latent, Align: 8}
-		if err := opkit.First(pkg.CheckRows(op, "Latent", a.Latent, tensor.BF16, tokens, x.cfg.Compression.Dim),
-			pkg.Reach(x.dev, op, x.variant, latent)); err != nil {
+		if err := opkit.FirstError(pkg.CheckRows(op, "Latent", a.Latent, tensor.BF16, tokens, x.cfg.Compression.Dim),
+			pkg.Reach(x.dev, op, x.Variant(), latent)); err != nil {
 			return err
 		}
 	}
@@ -431,8 +425,8 @@ func (x *Compress) checkGroups(op string, a CompressArgs) (tokens int, err error
 		}
 		return a.Slots.Shape[0], nil
 	}
-	if err := opkit.First(
-		checkState(x.dev, op, x.variant, a.State, x.cfg.Compression, x.cfg.StatePage),
+	if err := opkit.FirstError(
+		checkState(x.dev, op, x.Variant(), a.State, x.cfg.Compression, x.cfg.StatePage),
 		pkg.CheckRows(op, "StateSlots", a.StateSlots, tensor.I64, -1),
 		pkg.CheckRows(op, "StateTable", a.StateTable, tensor.I32, -1, -1),
 	); err != nil {
@@ -470,5 +464,5 @@ func (x *Compress) checkSave(op string, a CompressArgs) error {
 	if tokens > a.KvScore.Shape[0] {
 		return pkg.Wrong(op, "KvScore", a.KvScore, "at least %d rows, one a token", tokens)
 	}
-	return pkg.Reach(x.dev, op, x.variant, opkit.Target{Name: "KvScore", T: a.KvScore, Align: 16})
+	return pkg.Reach(x.dev, op, x.Variant(), opkit.Target{Name: "KvScore", T: a.KvScore, Align: 16})
 }

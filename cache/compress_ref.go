@@ -122,7 +122,7 @@ func (in CompressHost) pool(r, p int) (v, magnitude []float64) {
 		if page < 0 || int(page) >= len(in.State)/l.Stride {
 			continue
 		}
-		rows[j] = in.State[l.SlotOffset(int64(page)*int64(l.Page)+int64(at%l.Page)):][:l.SlotBytes()]
+		rows[j] = in.State[l.slotOffset(int64(page)*int64(l.Page)+int64(at%l.Page)):][:l.SlotBytes()]
 	}
 	number := func(row []byte, i int) float64 {
 		return float64(math.Float32frombits(binary.LittleEndian.Uint32(row[4*i:])))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -30,9 +31,9 @@ type compressor struct {
 }
 
 var (
-	bothSave = [2]string{cache.VariantBase, cache.VariantDA}
-	baseSave = [2]string{cache.VariantBase, cache.VariantBase}
-	daSave   = [2]string{cache.VariantDA, cache.VariantDA}
+	bothSave = [2]string{opkit.Base, opkit.DA}
+	baseSave = [2]string{opkit.Base, opkit.Base}
+	daSave   = [2]string{opkit.DA, opkit.DA}
 )
 
 // A kernel takes long to compile. Kinds that differ in little else therefore have one variant that
@@ -107,7 +108,7 @@ type caches struct {
 	state cache.StateCache
 	kv    cache.KVCache
 	keys  cache.IndexKeyCache
-	// Pages of the sequence: of state one for every statePage tokens, of entries one
+	// pages of the sequence: of state one for every statePage tokens, of entries one
 	// for every page*Ratio tokens. -1: none.
 	stateTable, table []int32
 }
@@ -128,13 +129,13 @@ func (s *sequence) newCaches(seed uint64) *caches {
 	l := must[cache.StateLayout](t)(cache.NewStateLayout(s.c, s.statePage, 0))
 	c.state = must[cache.StateCache](t)(cache.NewState(s.dev, cache.StateConfig{Pages: statePages + 2, Layout: l}))
 	state := c.state // a test may put another in its place
-	t.Cleanup(func() { state.Close() })
+	t.Cleanup(func() { state.Pool.Close() })
 	if s.keys == 0 {
 		c.kv = newCache(t, s.dev, pages+2, s.page, 0)
 	} else {
 		l := must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(s.keys, s.page, 0))
 		c.keys = must[cache.IndexKeyCache](t)(cache.NewIndexKeys(s.dev, cache.IndexKeysConfig{Pages: pages + 2, Layout: l}))
-		t.Cleanup(func() { c.keys.Close() })
+		t.Cleanup(func() { c.keys.Pool.Close() })
 	}
 	c.poison(t)
 	return c
@@ -142,15 +143,8 @@ func (s *sequence) newCaches(seed uint64) *caches {
 
 func (c *caches) poison(t testing.TB) {
 	t.Helper()
-	fills := []func() error{func() error { return c.state.Fill(t.Context(), 0xFF) }}
-	if c.keys.Pages() > 0 {
-		fills = append(fills, func() error { return c.keys.Fill(t.Context(), 0xFF) })
-	} else {
-		fills = append(fills, func() error { return c.kv.Fill(t.Context(), 0xFF) })
-	}
-	for _, f := range fills {
-		require.NoError(t, f())
-	}
+	fill(t, c.state.Pool, 0xFF)
+	fill(t, c.pool(), 0xFF)
 }
 
 func (c *caches) pool() tensor.Tensor {
@@ -227,8 +221,8 @@ func (s *sequence) entries(c *caches) []byte {
 			continue
 		}
 		l := c.kv.Layout
-		all = append(all, pool[l.RowOffset(slot):][:cache.RowBytes]...)
-		all = append(all, pool[l.ScaleOffset(slot):][:cache.ScaleBytes]...)
+		all = append(all, pool[l.RowOffset(slot):][:cache.RecordV4.RowBytes()]...)
+		all = append(all, pool[l.ScaleOffset(slot):][:cache.RecordV4.ScaleBytes()]...)
 	}
 	return all
 }
@@ -352,7 +346,7 @@ func (s *sequence) restore(from, to *caches, next int) {
 // sides of the limit.
 func TestStateBeyondDescriptor(t *testing.T) {
 	dev := testkit.Device(t)
-	if lacks := dev.Caps().Missing(cache.CompressVariants[1].Requires); len(lacks) > 0 {
+	if lacks := dev.Caps().Missing(opkit.Builds("kv_compress")[1].Requires); len(lacks) > 0 {
 		t.Skipf("device lacks %v", lacks)
 	}
 	k := compressors[1]
@@ -373,7 +367,7 @@ func TestStateBeyondDescriptor(t *testing.T) {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
-	defer state.Close()
+	defer state.Pool.Close()
 	c.state = state
 	for i := range c.stateTable {
 		c.stateTable[i] += int32(edge)

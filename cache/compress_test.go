@@ -103,9 +103,9 @@ func TestCompressKnownKeys(t *testing.T) {
 			checkKnown(t, "reference", pool, l, gated)
 
 			s := must[cache.StateCache](t)(cache.NewState(dev, cache.StateConfig{Pages: 2, Layout: sl}))
-			defer s.Close()
+			defer s.Pool.Close()
 			keys := must[cache.IndexKeyCache](t)(cache.NewIndexKeys(dev, cache.IndexKeysConfig{Pages: 1, Layout: l}))
-			defer keys.Close()
+			defer keys.Pool.Close()
 			save := must[*cache.SaveState](t)(cache.NewSaveState(dev, cache.SaveStateConfig{Compression: cache.C4Index, Page: 4}))
 			compress := must[*cache.Compress](t)(cache.NewCompress(dev, cache.CompressConfig{
 				Compression: cache.C4Index, StatePage: 4, Page: 2, Keys: format, RopeStep: 4}))

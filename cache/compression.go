@@ -28,23 +28,6 @@ type Compression struct {
 // memory that Vulkan guarantees.
 const MaxRatio = 1024
 
-// The compressors of DeepSeek-V4.
-var (
-	C4Main   = Compression{Dim: D, Ratio: 4, Overlap: true}        // K entries of C4A layers
-	C4Index  = Compression{Dim: IndexDim, Ratio: 4, Overlap: true} // indexer keys of C4A layers
-	C128Main = Compression{Dim: D, Ratio: 128}                     // K entries of C128A layers
-)
-
-// The compressors of DeepSeek-V4.1. Index keys are made of a product of the latents.
-//
-// Source: classes Compressor and Indexer of DeepSeek-V4.1's inference/model.py.
-var (
-	C2Main  = Compression{Dim: D, Ratio: 2, Latent: true}                       // entries of two tokens
-	C1Main  = Compression{Dim: D, Ratio: 1, Latent: true, Ungated: true}        // entries of one token
-	C2Index = Compression{Dim: IndexDim, Ratio: 2, Latent: true, Ungated: true} // index keys of C2Main's entries
-	C1Index = Compression{Dim: IndexDim, Ratio: 1, Latent: true, Ungated: true} // index keys of C1Main's entries
-)
-
 // Channels returns the number of gated values of a token: Dim, or 2*Dim with Overlap. A token's
 // state is that many kv values and as many scores.
 func (c Compression) Channels() int { return c.halves() * c.Dim }

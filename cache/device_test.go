@@ -13,6 +13,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -47,8 +48,14 @@ func newCache(t testing.TB, dev *vk.Device, pages, page, stride int) cache.KVCac
 	t.Helper()
 	c := must[cache.KVCache](t)(cache.NewKV(dev, cache.KVConfig{Pages: pages, Layout: must[cache.Layout](t)(cache.NewLayout(page, stride))}))
 	t.Cleanup(func() { c.Close() })
-	require.NoError(t, c.Fill(t.Context(), 0xFF))
+	fill(t, c.Pool, 0xFF)
 	return c
+}
+
+// fill writes a byte over a pool.
+func fill(t testing.TB, pool tensor.Tensor, b byte) {
+	t.Helper()
+	require.NoError(t, pool.Upload(t.Context(), bytes.Repeat([]byte{b}, int(pool.Bytes()))))
 }
 
 // refuses demands that every call fails with an argument error and that running
@@ -92,7 +99,7 @@ func TestPoolBeyondDescriptor(t *testing.T) {
 	edge := int(limit / uint64(l.Stride)) // the page that the limit falls into
 	pages := edge + 20
 	size := l.PoolBytes(pages)
-	if lacks := dev.Caps().Missing(cache.InsertVariants[1].Requires); len(lacks) > 0 {
+	if lacks := dev.Caps().Missing(opkit.Builds("kv_insert")[1].Requires); len(lacks) > 0 {
 		t.Skipf("device lacks %v", lacks)
 	}
 	if size > dev.Caps().HeapBytes/2 || size > 1<<34 {
@@ -184,7 +191,7 @@ func TestAllocationFailure(t *testing.T) {
 			return err
 		}
 		defer c.Close()
-		if err := c.Fill(t.Context(), 0xFF); err != nil {
+		if err := c.Pool.Upload(t.Context(), bytes.Repeat([]byte{0xFF}, int(c.Pool.Bytes()))); err != nil {
 			return err
 		}
 		k, err := tensor.New(dev, "k", tensor.BF16, 1, cache.D)
@@ -254,32 +261,4 @@ func TestNewKVArguments(t *testing.T) {
 	}
 	_, err := cache.NewKV(dev, cache.KVConfig{Pages: 1 << 24, Layout: cache.Layout{Page: 64, Stride: 1<<31 - 8}})
 	assert.ErrorIs(t, err, vk.ErrOutOfDeviceMemory, "32 PiB")
-	var none cache.KVCache
-	assert.ErrorIs(t, none.Fill(t.Context(), 0), vk.ErrArgument, "Fill of the zero cache")
-}
-
-func TestRecordCopy(t *testing.T) {
-	dev := testkit.Device(t)
-	c := newCache(t, dev, 4, 2, 1728)
-	img := make([]byte, c.Pool.Bytes())
-	for i := range img {
-		img[i] = byte(i / 1728)
-	}
-	require.NoError(t, c.Pool.Upload(t.Context(), img))
-	refuses(t, dev, c.Pool, map[string]func(*vk.Recorder) error{
-		"beyond": func(rec *vk.Recorder) error {
-			return c.RecordCopy(rec, []cache.PageCopy{{From: 1, To: 2}, {From: 0, To: 4}})
-		},
-		"negative":    func(rec *vk.Recorder) error { return c.RecordCopy(rec, []cache.PageCopy{{From: -1, To: 2}}) },
-		"itself":      func(rec *vk.Recorder) error { return c.RecordCopy(rec, []cache.PageCopy{{From: 2, To: 2}}) },
-		"no recorder": func(*vk.Recorder) error { return c.RecordCopy(nil, []cache.PageCopy{{From: 1, To: 2}}) },
-	})
-	do(t, dev, func(rec *vk.Recorder) error {
-		return c.RecordCopy(rec, []cache.PageCopy{{From: 1, To: 3}, {From: 3, To: 0}})
-	})
-	got := download[byte](t, c.Pool)
-	for page, want := range []byte{1, 1, 2, 1} {
-		assert.True(t, bytes.Equal(got[page*1728:][:1728], bytes.Repeat([]byte{want}, 1728)),
-			"page %d does not hold the bytes of page %d", page, want)
-	}
 }

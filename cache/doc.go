@@ -1,6 +1,6 @@
 // Package cache keeps the paged K caches of the attention of DeepSeek-V4 and V4.1: the
-// byte layout of a page, the pages themselves in device memory, who owns which page,
-// and the kernels that fill pages and read them back.
+// byte layout of a page, the pages themselves in device memory, and the kernels that fill
+// pages and read them back.
 //
 // # Pages and slots
 //
@@ -9,12 +9,6 @@
 // compressed entries 288 of E2M1 codes, with their scales. [Layout] says where in a page they lie,
 // and names the record. Slot s of a pool is slot s%page of page s/page; slot ids are what slot
 // mappings (int64) and index lists (int32) contain, and a negative one is none.
-//
-// # Host side
-//
-// [BlockPool] counts the references to page ids, [Table] maps the positions of one
-// sequence to pages. Neither touches a device. One pool may serve goroutines at
-// once; a table belongs to one of them at a time.
 //
 // # Device side
 //

@@ -8,15 +8,12 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// GatherVariants are the variants of Gather, best first.
-var GatherVariants = ladder("kv_gather")
-
 // GatherConfig says what a Gather is built for.
 type GatherConfig struct {
 	Page     int    // slots per page of the caches it will read
 	Record   Record // how these store a slot; 0: RecordV4
 	MaxBytes uint64 // size of the largest cache or output; 0: whatever a descriptor of the device can hold
-	Variant  string // one of GatherVariants; "" picks the best
+	Variant  string // a build, as vkmla info lists them; "" picks the best
 }
 
 // GatherArgs are the operands of one gather. All lengths and the table are read
@@ -44,10 +41,10 @@ type GatherArgs struct {
 // Source: vLLM dequantize_and_gather_k_cache
 // (vllm/models/deepseek_v4/common/ops/cache_utils.py).
 type Gather struct {
-	dev     *vk.Device
-	cfg     GatherConfig
-	variant string
-	kernel  *vk.Kernel
+	dev *vk.Device
+	cfg GatherConfig
+	built
+	kernel *vk.Kernel
 }
 
 // gatherAccess lists the uses that kv_gather.comp makes of its bindings.
@@ -75,28 +72,25 @@ func NewGather(dev *vk.Device, cfg GatherConfig) (*Gather, error) {
 	if err := least(cfg.Record, cfg.Page).check(op); err != nil {
 		return nil, err
 	}
-	variant, err := pkg.Choose(dev, op, GatherVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_gather"), cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_gather", Variant: variant, Bindings: gatherAccess, Bound: 3,
-		PushSize: int(unsafe.Sizeof(kvGatherPush{})), Constants: opkit.AppendNonzero(opkit.Words(cfg.Page), int(cfg.Record)),
+		PushSize: int(unsafe.Sizeof(kvGatherPush{})), Constants: opkit.AppendNonzero(opkit.Constants(cfg.Page), int(cfg.Record)),
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Gather{dev: dev, cfg: cfg, variant: variant, kernel: k}, nil
+	return &Gather{dev: dev, cfg: cfg, built: built(variant), kernel: k}, nil
 }
-
-// Variant is the name of the variant that was chosen.
-func (x *Gather) Variant() string { return x.variant }
 
 // Record checks the arguments and records the gather. Errors: *vk.ArgumentError,
 // with nothing recorded; those of vk.Recorder.Dispatch.
 func (x *Gather) Record(rec *vk.Recorder, a GatherArgs) error {
 	const op = "gather"
-	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
+	if err := checkCache(x.dev, op, x.Variant(), a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
 		return err
 	}
 	if err := pkg.CheckRows(op, "Out", a.Out, tensor.BF16, -1, -1, D); err != nil {
@@ -118,7 +112,7 @@ func (x *Gather) Record(rec *vk.Recorder, a GatherArgs) error {
 		return pkg.Wrong(op, "Offset", a.Offset, "0..%d rows", rows)
 	}
 	out := opkit.Target{Name: "Out", T: a.Out, Access: vk.Write, Align: 16}
-	if err := pkg.Reach(x.dev, op, x.variant, out); err != nil {
+	if err := pkg.Reach(x.dev, op, x.Variant(), out); err != nil {
 		return err
 	}
 	if requests == 0 || rows == a.Offset {
@@ -133,7 +127,7 @@ func (x *Gather) Record(rec *vk.Recorder, a GatherArgs) error {
 	if !a.GatherLens.IsZero() {
 		push.HasGather, gatherLens = 1, a.GatherLens.View()
 	}
-	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
+	return pkg.Dispatch(rec, op, x.Variant(), vk.Dispatch{
 		Kernel: x.kernel, Groups: [3]uint32{strided(x.dev, rows-a.Offset, 2), uint32(requests), 1}, Push: vk.Bytes(&push),
 		Bind: []vk.View{a.SeqLens.View(), gatherLens, a.Table.View()},
 	}, out, opkit.Target{T: a.Cache.Pool, Access: vk.Read})

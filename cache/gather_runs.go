@@ -10,15 +10,12 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// GatherRunsVariants are the variants of GatherRuns, best first.
-var GatherRunsVariants = ladder("kv_gather_runs")
-
 // GatherRunsConfig says what a GatherRuns is built for.
 type GatherRunsConfig struct {
 	Page     int    // slots per page of the caches it will read
 	Record   Record // how these store a slot; 0: RecordV4
 	MaxBytes uint64 // size of the largest cache or output; 0: whatever a descriptor of the device can hold
-	Variant  string // one of GatherRunsVariants; "" picks the best
+	Variant  string // a build, as vkmla info lists them; "" picks the best
 	Halves   bool   // rows become f16, as HalvesRef makes them of bf16, for attention's builds with matrices of f16
 }
 
@@ -50,11 +47,11 @@ type GatherRunsArgs struct {
 // Source: vLLM dequantize_and_gather_k_cache (vllm/models/deepseek_v4/common/ops/cache_utils.py)
 // and dequant_gather_slots (vllm/models/deepseek_v4/xpu/xpu_sparse_decode_fp8.py).
 type GatherRuns struct {
-	dev     *vk.Device
-	cfg     GatherRunsConfig
-	variant string
-	kernel  *vk.Kernel
-	most    int // workgroups of a launch
+	dev *vk.Device
+	cfg GatherRunsConfig
+	built
+	kernel *vk.Kernel
+	most   int // workgroups of a launch
 }
 
 // kvGatherRunsPush is the push block of kv_gather_runs.comp.
@@ -86,7 +83,7 @@ func NewGatherRuns(dev *vk.Device, cfg GatherRunsConfig) (*GatherRuns, error) {
 	if err := least(cfg.Record, cfg.Page).check(op); err != nil {
 		return nil, err
 	}
-	variant, err := pkg.Choose(dev, op, GatherRunsVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_gather_runs"), cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -94,36 +91,33 @@ func NewGatherRuns(dev *vk.Device, cfg GatherRunsConfig) (*GatherRuns, error) {
 		Stem: "kv_gather_runs", Variant: variant, Bound: 4,
 		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Read},
 		PushSize:  int(unsafe.Sizeof(kvGatherRunsPush{})),
-		Constants: opkit.AppendNonzero(opkit.Words(cfg.Page), int(opkit.Bit(0, cfg.Halves)), int(cfg.Record)),
+		Constants: opkit.AppendNonzero(opkit.Constants(cfg.Page), int(opkit.Bit(0, cfg.Halves)), int(cfg.Record)),
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &GatherRuns{dev, cfg, variant, k, tuning.Of(dev).Device.WorkgroupsOf(dev.Adapter(), runsPerUnit)}, nil
+	return &GatherRuns{dev, cfg, built(variant), k, tuning.Of(dev).Device.WorkgroupsOf(dev.Adapter(), runsPerUnit)}, nil
 }
-
-// Variant is the name of the variant that was chosen.
-func (x *GatherRuns) Variant() string { return x.variant }
 
 // Check reports why Record would refuse the arguments, or nil.
 func (x *GatherRuns) Check(a GatherRunsArgs) error {
 	const op = "gather runs"
-	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
+	if err := checkCache(x.dev, op, x.Variant(), a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
 		return err
 	}
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.CheckRows(op, "Out", a.Out, tensor.BF16, -1, D),
 		pkg.Check(op, "Heads", a.Heads, tensor.I32, -1, 2, 2),
 		pkg.Check(op, "Runs", a.Runs, tensor.I32, -1, 4),
 		pkg.Check(op, "Table", a.Table, tensor.I32, -1, -1),
 		pkg.Optional(op, "Lists", a.Lists, tensor.I32, -1, -1),
-		pkg.Range(op, "Piece", a.Piece, 0, opkit.Dim(a.Heads, 0)-1),
+		pkg.Range(op, "Piece", a.Piece, 0, opkit.DimOrZero(a.Heads, 0)-1),
 		pkg.Range(op, "Set", a.Set, 0, 1),
 		pkg.Range(op, "First", a.First, 0, math.MaxInt32),
 	); err != nil {
 		return err
 	}
-	return pkg.Reach(x.dev, op, x.variant, opkit.Target{Name: "Out", T: a.Out, Align: 16})
+	return pkg.Reach(x.dev, op, x.Variant(), opkit.Target{Name: "Out", T: a.Out, Align: 16})
 }
 
 // Record checks the arguments and records the gather. Errors: *vk.ArgumentError, with nothing
@@ -138,10 +132,10 @@ func (x *GatherRuns) Record(rec *vk.Recorder, a GatherRunsArgs) error {
 		PoolStride: uint32(a.Cache.Layout.Stride), PoolPages: uint32(a.Cache.Pages()),
 		Piece: uint32(a.Piece), Set: uint32(a.Set), Rows: uint32(a.Out.Shape[0]),
 		Requests: uint32(a.Table.Shape[0]), Width: uint32(a.Table.Shape[1]),
-		Tokens: uint32(opkit.Dim(a.Lists, 0)), Topk: uint32(opkit.Dim(a.Lists, 1)), Row0: uint32(a.First),
+		Tokens: uint32(opkit.DimOrZero(a.Lists, 0)), Topk: uint32(opkit.DimOrZero(a.Lists, 1)), Row0: uint32(a.First),
 	}
-	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
+	return pkg.Dispatch(rec, op, x.Variant(), vk.Dispatch{
 		Kernel: x.kernel, Groups: [3]uint32{min(strided(x.dev, a.Out.Shape[0], 2), uint32(x.most)), 1, 1}, Push: vk.Bytes(&push),
-		Bind: []vk.View{a.Heads.View(), a.Runs.View(), a.Table.View(), opkit.Present(x.dev, a.Lists)},
+		Bind: []vk.View{a.Heads.View(), a.Runs.View(), a.Table.View(), opkit.ViewOrDummy(x.dev, a.Lists)},
 	}, opkit.Target{Name: "Out", T: a.Out, Access: vk.Write}, opkit.Target{T: a.Cache.Pool, Access: vk.Read})
 }

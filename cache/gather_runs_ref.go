@@ -6,9 +6,9 @@ import (
 	"github.com/vkmla/vkmla/internal/numfmt"
 )
 
-// HalvesRef turns bf16 numbers into f16 in place, as GatherRunsConfig.Halves has it: to nearest,
+// halvesRef turns bf16 numbers into f16 in place, as GatherRunsConfig.Halves has it: to nearest,
 // ties to even, those beyond +-65504 to that, and what becomes 0 to +0. A NaN stays one.
-func HalvesRef(v []uint16) {
+func halvesRef(v []uint16) {
 	for i, b := range v {
 		x := numfmt.BF16Decode(b)
 		if x == x {
@@ -22,10 +22,10 @@ func HalvesRef(v []uint16) {
 	}
 }
 
-// GatherRunsRef is the definition of GatherRuns on host memory: out [S, 512] bf16, pool the bytes
+// gatherRunsRef is the definition of GatherRuns on host memory: out [S, 512] bf16, pool the bytes
 // of pages of layout l, runs the runs of one set with the one that ends them, each row, of, first,
 // list; table [R, width], lists [T, k]. Its error is a *vk.ArgumentError; then nothing was written.
-func GatherRunsRef(out []uint16, pool []byte, l Layout, runs [][4]int32, table []int32, width int, lists []int32, k int) error {
+func gatherRunsRef(out []uint16, pool []byte, l Layout, runs [][4]int32, table []int32, width int, lists []int32, k int) error {
 	const op = "gather runs reference"
 	if err := l.check(op); err != nil {
 		return err

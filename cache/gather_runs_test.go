@@ -10,6 +10,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -63,7 +64,7 @@ func TestGatherRuns(t *testing.T) {
 		}
 	}
 	poison := slices.Repeat([]uint16{0x7FC1}, rows*cache.D)
-	for _, v := range cache.GatherRunsVariants {
+	for _, v := range opkit.Builds("kv_gather_runs") {
 		if lacks := dev.Caps().Missing(v.Requires); len(lacks) > 0 {
 			t.Logf("%s: device lacks %v", v.Name, lacks)
 			continue

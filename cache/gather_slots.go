@@ -8,15 +8,12 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// GatherSlotsVariants are the variants of GatherSlots, best first.
-var GatherSlotsVariants = ladder("kv_gather_slots")
-
 // GatherSlotsConfig says what a GatherSlots is built for.
 type GatherSlotsConfig struct {
 	Page     int    // slots per page of the caches it will read
 	Record   Record // how these store a slot; 0: RecordV4
 	MaxBytes uint64 // size of the largest cache or output; 0: whatever a descriptor of the device can hold
-	Variant  string // one of GatherSlotsVariants; "" picks the best
+	Variant  string // a build, as vkmla info lists them; "" picks the best
 }
 
 // GatherSlotsArgs are the operands of one gather.
@@ -35,10 +32,10 @@ type GatherSlotsArgs struct {
 // Source: vLLM dequant_gather_slots
 // (vllm/models/deepseek_v4/xpu/xpu_sparse_decode_fp8.py).
 type GatherSlots struct {
-	dev     *vk.Device
-	cfg     GatherSlotsConfig
-	variant string
-	kernel  *vk.Kernel
+	dev *vk.Device
+	cfg GatherSlotsConfig
+	built
+	kernel *vk.Kernel
 }
 
 // NewGatherSlots chooses the variant and builds its kernel. The device owns the
@@ -51,28 +48,25 @@ func NewGatherSlots(dev *vk.Device, cfg GatherSlotsConfig) (*GatherSlots, error)
 	if err := least(cfg.Record, cfg.Page).check(op); err != nil {
 		return nil, err
 	}
-	variant, err := pkg.Choose(dev, op, GatherSlotsVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_gather_slots"), cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_gather_slots", Variant: variant, Bindings: gatherAccess, Bound: 3,
-		PushSize: int(unsafe.Sizeof(kvGatherPush{})), Constants: opkit.AppendNonzero(opkit.Words(cfg.Page), int(cfg.Record)),
+		PushSize: int(unsafe.Sizeof(kvGatherPush{})), Constants: opkit.AppendNonzero(opkit.Constants(cfg.Page), int(cfg.Record)),
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &GatherSlots{dev: dev, cfg: cfg, variant: variant, kernel: k}, nil
+	return &GatherSlots{dev: dev, cfg: cfg, built: built(variant), kernel: k}, nil
 }
-
-// Variant is the name of the variant that was chosen.
-func (x *GatherSlots) Variant() string { return x.variant }
 
 // Record checks the arguments and records the gather. Errors: *vk.ArgumentError,
 // with nothing recorded; those of vk.Recorder.Dispatch.
 func (x *GatherSlots) Record(rec *vk.Recorder, a GatherSlotsArgs) error {
 	const op = "gather slots"
-	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
+	if err := checkCache(x.dev, op, x.Variant(), a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
 		return err
 	}
 	if err := pkg.CheckRows(op, "Indices", a.Indices, tensor.I32, -1); err != nil {
@@ -83,7 +77,7 @@ func (x *GatherSlots) Record(rec *vk.Recorder, a GatherSlotsArgs) error {
 		return err
 	}
 	out := opkit.Target{Name: "Out", T: a.Out, Access: vk.Write, Align: 16}
-	if err := pkg.Reach(x.dev, op, x.variant, out); err != nil {
+	if err := pkg.Reach(x.dev, op, x.Variant(), out); err != nil {
 		return err
 	}
 	if count == 0 {
@@ -93,7 +87,7 @@ func (x *GatherSlots) Record(rec *vk.Recorder, a GatherSlotsArgs) error {
 		PoolAddr: a.Cache.Pool.View().Address(), OutAddr: a.Out.View().Address(),
 		PoolStride: uint32(a.Cache.Layout.Stride), PoolPages: uint32(a.Cache.Pages()), Width: uint32(count),
 	}
-	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
+	return pkg.Dispatch(rec, op, x.Variant(), vk.Dispatch{
 		Kernel: x.kernel, Groups: [3]uint32{strided(x.dev, count, 2), 1, 1}, Push: vk.Bytes(&push),
 		Bind: []vk.View{x.dev.Dummy(), x.dev.Dummy(), a.Indices.View()},
 	}, out, opkit.Target{T: a.Cache.Pool, Access: vk.Read})

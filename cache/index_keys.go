@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -54,23 +53,23 @@ const IndexScaleBytes = 4
 // Source: the indexer cache of vLLM v1/attention/backends/mla/indexer.py.
 type IndexKeyLayout struct {
 	Page   int // slots per page
-	Stride int // bytes from a page to the next, at least Page*(RowBytes+4), a multiple of 16
+	Stride int // bytes from a page to the next, at least Page*(rowBytes+4), a multiple of 16
 	Format IndexKeyFormat
 }
 
-// DefaultIndexStride is round_up(page*132, 576), which both formats use: MXFP4 pages
+// defaultIndexStride is round_up(page*132, 576), which both formats use: MXFP4 pages
 // leave the rest unused.
-func DefaultIndexStride(page int) int {
-	return opkit.RoundUp(page*(IndexDim+IndexScaleBytes), StrideAlign)
+func defaultIndexStride(page int) int {
+	return opkit.RoundUp(page*(IndexDim+IndexScaleBytes), strideAlign)
 }
 
 // NewIndexKeyLayout returns the layout of pages of page slots that begin stride
-// bytes apart; a stride of 0 means DefaultIndexStride(page). The error is a
+// bytes apart; a stride of 0 means round_up(page*132, 576). The error is a
 // *vk.ArgumentError.
 func NewIndexKeyLayout(format IndexKeyFormat, page, stride int) (IndexKeyLayout, error) {
 	l := IndexKeyLayout{Page: page, Stride: stride, Format: format}
 	if stride == 0 && page > 0 && page <= math.MaxInt32/2/(IndexDim+IndexScaleBytes) {
-		l.Stride = DefaultIndexStride(page)
+		l.Stride = defaultIndexStride(page)
 	}
 	return l, l.check("index key layout")
 }
@@ -100,61 +99,15 @@ func (f IndexKeyFormat) check(op string) error {
 	return nil
 }
 
-// IndexKeyCache is a pool of pages of indexer keys in device memory. NewIndexKeys allocates one; a
-// literal makes one of memory that has another owner.
+// IndexKeyCache is a pool of pages of indexer keys in device memory. A literal makes one of a
+// tensor.
 type IndexKeyCache struct {
 	Pool   tensor.Tensor // [pages, stride] u8
 	Layout IndexKeyLayout
 }
 
-// IndexKeysConfig describes a cache of indexer keys to allocate.
-type IndexKeysConfig struct {
-	Label  string // under which its memory is counted; "" means "index keys"
-	Pages  int    // at least 1; Pages*Page slots, fewer than 2^31
-	Layout IndexKeyLayout
-}
-
-// NewIndexKeys allocates a cache; what its pages contain is undefined. The caller
-// closes it. Errors: *vk.ArgumentError; those of tensor.New.
-func NewIndexKeys(dev *vk.Device, cfg IndexKeysConfig) (IndexKeyCache, error) {
-	const op = "new index keys"
-	if err := cfg.Layout.check(op); err != nil {
-		return IndexKeyCache{}, err
-	}
-	pool, err := newPages(dev, op, cfg.Label, "index keys", cfg.Pages, cfg.Layout.Page, cfg.Layout.Stride)
-	if err != nil {
-		return IndexKeyCache{}, err
-	}
-	return IndexKeyCache{Pool: pool, Layout: cfg.Layout}, nil
-}
-
-// Pages is the number of pages.
+// pages is the number of pages.
 func (c IndexKeyCache) Pages() int { return poolPages(c.Pool) }
-
-// Slots is the number of slots, pages*page; slot ids are below it.
-func (c IndexKeyCache) Slots() int64 { return int64(c.Pages()) * int64(c.Layout.Page) }
-
-// Fill writes a byte over the whole pool, padding too, and waits.
-func (c IndexKeyCache) Fill(ctx context.Context, b byte) error {
-	const op = "fill index keys"
-	if err := c.check(op); err != nil {
-		return err
-	}
-	return fillPool(ctx, op, c.Pool, b)
-}
-
-// RecordCopy records the copies that Table.Append asked for; see
-// KVCache.RecordCopy.
-func (c IndexKeyCache) RecordCopy(rec *vk.Recorder, copies []PageCopy) error {
-	const op = "copy index key pages"
-	if err := c.check(op); err != nil {
-		return err
-	}
-	return copyPages(rec, op, c.Pool, copies)
-}
-
-// Close frees the pool, for a cache that NewIndexKeys made.
-func (c IndexKeyCache) Close() error { return c.Pool.Close() }
 
 // Check proves that the layout is legal and the pool is memory of the shape that it
 // says, with an offset that is a multiple of 16; op names who asks. The error is a

@@ -8,15 +8,12 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// InsertVariants are the variants of Insert, best first.
-var InsertVariants = ladder("kv_insert")
-
 // InsertConfig says what an Insert is built for.
 type InsertConfig struct {
 	Page     int    // slots per page of the caches it will write
 	Record   Record // how these store a slot; 0: RecordV4
 	MaxBytes uint64 // size of the largest of them; 0: whatever a descriptor of the device can hold
-	Variant  string // one of InsertVariants; "" picks the best
+	Variant  string // a build, as vkmla info lists them; "" picks the best
 }
 
 // InsertArgs are the operands of one insertion.
@@ -37,10 +34,10 @@ type InsertArgs struct {
 // Source: vLLM quantize_and_insert_k_cache
 // (vllm/models/deepseek_v4/common/ops/cache_utils.py), which skips slot -1 only.
 type Insert struct {
-	dev     *vk.Device
-	cfg     InsertConfig
-	variant string
-	kernel  *vk.Kernel
+	dev *vk.Device
+	cfg InsertConfig
+	built
+	kernel *vk.Kernel
 }
 
 // kvInsertPush is the push block of kv_insert.comp.
@@ -62,29 +59,26 @@ func NewInsert(dev *vk.Device, cfg InsertConfig) (*Insert, error) {
 	if err := least(cfg.Record, cfg.Page).check(op); err != nil {
 		return nil, err
 	}
-	variant, err := pkg.Choose(dev, op, InsertVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_insert"), cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_insert", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Write}, Bound: 2,
-		PushSize: int(unsafe.Sizeof(kvInsertPush{})), Constants: opkit.AppendNonzero(opkit.Words(cfg.Page), int(cfg.Record)),
+		PushSize: int(unsafe.Sizeof(kvInsertPush{})), Constants: opkit.AppendNonzero(opkit.Constants(cfg.Page), int(cfg.Record)),
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Insert{dev: dev, cfg: cfg, variant: variant, kernel: k}, nil
+	return &Insert{dev: dev, cfg: cfg, built: built(variant), kernel: k}, nil
 }
-
-// Variant is the name of the variant that was chosen.
-func (x *Insert) Variant() string { return x.variant }
 
 // Record checks the arguments and records the insertion. Slots are read when the
 // commands run. Errors: *vk.ArgumentError, with nothing recorded; those of
 // vk.Recorder.Dispatch.
 func (x *Insert) Record(rec *vk.Recorder, a InsertArgs) error {
 	const op = "insert"
-	if err := checkCache(x.dev, op, x.variant, a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
+	if err := checkCache(x.dev, op, x.Variant(), a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
 		return err
 	}
 	if err := pkg.CheckRows(op, "Slots", a.Slots, tensor.I64, -1); err != nil {
@@ -108,7 +102,7 @@ func (x *Insert) Record(rec *vk.Recorder, a InsertArgs) error {
 		PoolAddr: a.Cache.Pool.View().Address(), PoolStride: uint32(a.Cache.Layout.Stride),
 		PoolPages: uint32(a.Cache.Pages()), Tokens: uint32(tokens),
 	}
-	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
+	return pkg.Dispatch(rec, op, x.Variant(), vk.Dispatch{
 		Kernel: x.kernel, Groups: [3]uint32{uint32(groups), 1, 1}, Push: vk.Bytes(&push),
 		Bind: []vk.View{a.K.View(), a.Slots.View()},
 	}, opkit.Target{T: a.Cache.Pool, Access: vk.Write})

@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"context"
 	"fmt"
 	"math"
 
@@ -42,33 +41,11 @@ func NewKV(dev *vk.Device, cfg KVConfig) (KVCache, error) {
 	return KVCache{Pool: pool, Layout: cfg.Layout}, nil
 }
 
-// Pages is the number of pages, 0 for the zero KVCache.
+// pages is the number of pages, 0 for the zero KVCache.
 func (c KVCache) Pages() int { return poolPages(c.Pool) }
 
 // Slots is the number of slots, pages*page; slot ids are below it.
 func (c KVCache) Slots() int64 { return int64(c.Pages()) * int64(c.Layout.Page) }
-
-// Fill writes a byte over the whole pool, padding too, and waits: for tests that
-// poison what must not be read. Errors: *vk.ArgumentError, the context's, and those
-// of vk.Recorder.Fill and vk.Commands.Run.
-func (c KVCache) Fill(ctx context.Context, b byte) error {
-	const op = "fill"
-	if err := c.check(op); err != nil {
-		return err
-	}
-	return fillPool(ctx, op, c.Pool, b)
-}
-
-// RecordCopy records the copies that Table.Append asked for: whole pages, in
-// order. Errors: *vk.ArgumentError for a page outside the pool, before anything is
-// recorded; those of vk.Recorder.Copy.
-func (c KVCache) RecordCopy(rec *vk.Recorder, copies []PageCopy) error {
-	const op = "copy pages"
-	if err := c.check(op); err != nil {
-		return err
-	}
-	return copyPages(rec, op, c.Pool, copies)
-}
 
 // Close frees the pool, for a cache that NewKV made.
 func (c KVCache) Close() error { return c.Pool.Close() }

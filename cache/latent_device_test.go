@@ -44,7 +44,7 @@ func TestRecordArguments(t *testing.T) {
 		Keys: cache.IndexKeyMXFP4, Save: true}))
 	pool := must[cache.IndexKeyCache](t)(cache.NewIndexKeys(dev, cache.IndexKeysConfig{Pages: 1,
 		Layout: must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(cache.IndexKeyMXFP4, 64, 0))}))
-	defer pool.Close()
+	defer pool.Pool.Close()
 	good := cache.CompressArgs{Positions: upload(t, dev, tensor.I32, []int32{0}, 1), Slots: one, Keys: pool,
 		Norm:    upload(t, dev, tensor.F32, make([]float32, cache.IndexDim), cache.IndexDim),
 		CosSin:  upload(t, dev, tensor.F32, make([]float32, cache.RopeDim), 1, cache.RopeDim),

@@ -7,10 +7,10 @@ import (
 	"github.com/vkmla/vkmla/internal/numfmt"
 )
 
-// PoolRef is the pooled value of a window of rows, kv and score, channel by channel:
+// poolRef is the pooled value of a window of rows, kv and score, channel by channel:
 //
 //	v_c = sum_j kv_j,c w_j,c,  w_j,c = exp(score_j,c) / sum_j exp(score_j,c)
-func PoolRef(kv, score [][]float32) []float64 {
+func poolRef(kv, score [][]float32) []float64 {
 	v := make([]float64, len(kv[0]))
 	for c := range v {
 		top := math.Inf(-1)
@@ -28,14 +28,9 @@ func PoolRef(kv, score [][]float32) []float64 {
 	return v
 }
 
-// LatentRef is the latent of a pooled value v: v is rounded to bf16, divided by its root mean
+// latentRef is the latent of a pooled value v: v is rounded to bf16, divided by its root mean
 // square, multiplied by the weight of the norm, and rounded to bf16. Computed in float64.
-func LatentRef(v []float64, norm []float32, eps float32) []uint16 {
-	latent, _, _ := latentRef(v, make([]float64, len(v)), norm, eps)
-	return latent
-}
-
-// latentRef is LatentRef for values that may be off by tol, with the bits that f32 may round to.
+// Values may be off by tol; lo and hi are the bits that f32 may round to.
 func latentRef(v, tol []float64, norm []float32, eps float32) (latent, lo, hi []uint16) {
 	bf16 := func(x float64) float64 { return float64(numfmt.BF16Round(float32(x))) }
 	n := len(v)
@@ -62,9 +57,9 @@ func latentRef(v, tol []float64, norm []float32, eps float32) (latent, lo, hi []
 	return latent, lo, hi
 }
 
-// RotateRef turns the last 64 of bf16 numbers x by a row of 32 cosines and 32 sines, in f32, where
+// rotateRef turns the last 64 of bf16 numbers x by a row of 32 cosines and 32 sines, in f32, where
 // each product and sum is rounded, and rounds to bf16.
-func RotateRef(x []uint16, cosSin []float32) []uint16 {
+func rotateRef(x []uint16, cosSin []float32) []uint16 {
 	y := append([]uint16(nil), x...)
 	for i := range RopeDim / 2 {
 		d := len(x) - RopeDim + 2*i
@@ -87,7 +82,7 @@ func (in CompressHost) Rotated(i int, x []uint16) ([]uint16, error) {
 		return nil, pkg.Wrong(op, "token, latent", fmt.Sprintf("%d, %d values", i, len(x)),
 			"below %d, %d", len(in.Positions), in.Compression.Dim)
 	}
-	return RotateRef(x, in.angles(int(in.Positions[i]))), nil
+	return rotateRef(x, in.angles(int(in.Positions[i]))), nil
 }
 
 // latentEntry is the entry of token i with Compression.Latent.
@@ -107,7 +102,7 @@ func (in CompressHost) latentEntry(i int) CompressedEntry {
 	}
 	e := CompressedEntry{Token: i, Slot: in.Slots[i], Value: make([]float64, c.Dim), Tol: make([]float64, c.Dim)}
 	e.Latent, e.LatentLo, e.LatentHi = latentRef(v, tol, in.Norm, in.Eps)
-	for d, b := range RotateRef(e.Latent, in.angles(p)) {
+	for d, b := range rotateRef(e.Latent, in.angles(p)) {
 		e.Value[d] = float64(numfmt.BF16Decode(b))
 	}
 	return e

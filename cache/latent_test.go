@@ -44,7 +44,7 @@ func TestRotateGolden(t *testing.T) {
 				row[k], row[RopeDim/2+k] = float32(math.Cos(angle)), float32(math.Sin(angle))
 			}
 			want := arrays[c.rotate][i*D : (i+1)*D]
-			for d, got := range RotateRef(arrays[c.latent][i*D:(i+1)*D], row) {
+			for d, got := range rotateRef(arrays[c.latent][i*D:(i+1)*D], row) {
 				if d >= NopeDim && j > 0 && want[d] != arrays[c.latent][i*D+d] {
 					turned++
 				}
@@ -61,6 +61,12 @@ func TestRotateGolden(t *testing.T) {
 	}
 }
 
+// latentOf is latentRef of exact values.
+func latentOf(v []float64, norm []float32, eps float32) []uint16 {
+	l, _, _ := latentRef(v, make([]float64, len(v)), norm, eps)
+	return l
+}
+
 // The latent of numbers that were worked out by hand, and what each rounding changes.
 func TestLatentRef(t *testing.T) {
 	norm := make([]float32, D)
@@ -68,7 +74,7 @@ func TestLatentRef(t *testing.T) {
 	for i := range v {
 		v[i], norm[i] = 1e-12, 2
 	}
-	got := LatentRef(v, norm, 1e-20)
+	got := latentOf(v, norm, 1e-20)
 	x := float64(numfmt.BF16Round(1e-12))
 	want := numfmt.BF16Round(float32(2 * x / math.Sqrt(x*x+1e-20)))
 	assert.Equal(t, numfmt.BF16Encode(want), got[7], "an epsilon of 1e-20 counts beside 1e-24 and not beside 1")
@@ -76,10 +82,10 @@ func TestLatentRef(t *testing.T) {
 		v[i], norm[i] = 1, 1
 	}
 	v[1], v[2] = 1+0.49*0x1p-7, 1+0.51*0x1p-7 // either side of a tie between two bf16
-	got = LatentRef(v, norm, 1e-20)
+	got = latentOf(v, norm, 1e-20)
 	assert.Equal(t, uint16(0x3F80), got[1], "rounded before the norm")
 	assert.Equal(t, uint16(0x3F81), got[2], "rounded before the norm")
-	assert.Equal(t, make([]uint16, D), LatentRef(make([]float64, D), norm, 1e-20), "zeros stay zeros")
+	assert.Equal(t, make([]uint16, D), latentOf(make([]float64, D), norm, 1e-20), "zeros stay zeros")
 }
 
 // Entries of pairs are those of PoolRef and LatentRef, at the place and angle of their group.
@@ -109,10 +115,10 @@ func TestPairEntries(t *testing.T) {
 	require.Len(t, entries, 2)
 	row := func(i, half int) []float32 { return rows[(2*i+half)*D : (2*i+half+1)*D] }
 	for j, e := range entries {
-		v := PoolRef([][]float32{row(2*j, 0), row(2*j+1, 0)}, [][]float32{row(2*j, 1), row(2*j+1, 1)})
-		latent := LatentRef(v, norm, 1e-20)
+		v := poolRef([][]float32{row(2*j, 0), row(2*j+1, 0)}, [][]float32{row(2*j, 1), row(2*j+1, 1)})
+		latent := latentOf(v, norm, 1e-20)
 		assert.Equal(t, latent, e.Latent, "entry %d", j)
-		assert.Equal(t, RotateRef(latent, table[2*j*RopeDim:][:RopeDim]), e.bf16(), "entry %d", j)
+		assert.Equal(t, rotateRef(latent, table[2*j*RopeDim:][:RopeDim]), e.bf16(), "entry %d", j)
 		for d := range latent {
 			assert.LessOrEqual(t, bf16Rank(e.LatentLo[d]), bf16Rank(latent[d]))
 			assert.GreaterOrEqual(t, bf16Rank(e.LatentHi[d]), bf16Rank(latent[d]))
@@ -137,7 +143,7 @@ func TestPairEntries(t *testing.T) {
 	for d := range wide {
 		wide[d] = float64(rows[4*IndexDim+d])
 	}
-	assert.Equal(t, LatentRef(wide, in.Norm, 1e-20), entries[3].Latent)
+	assert.Equal(t, latentOf(wide, in.Norm, 1e-20), entries[3].Latent)
 	in.Rows = rows[:1]
 	_, err = in.Entries()
 	assert.ErrorIs(t, err, vk.ErrArgument, "too few rows")

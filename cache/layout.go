@@ -10,18 +10,18 @@ const (
 	D          = 512 // numbers in a slot
 	NopeDim    = 448 // of these the first are E4M3 codes,
 	RopeDim    = 64  // the last are bf16
-	BlockDim   = 64  // E4M3 codes that share a scale
-	Blocks     = 7   // scales of a slot
-	RowBytes   = 576 // data bytes of a slot: 448 + 2*64
-	ScaleBytes = 8   // scale bytes of a slot: 7 and a pad byte, which is 0
-	SlotBytes  = RowBytes + ScaleBytes
+	blockDim   = 64  // E4M3 codes that share a scale
+	blocks     = 7   // scales of a slot
+	rowBytes   = 576 // data bytes of a slot: 448 + 2*64
+	scaleBytes = 8   // scale bytes of a slot: 7 and a pad byte, which is 0
+	slotBytes  = rowBytes + scaleBytes
 
-	// StrideAlign divides the usual page stride.
-	StrideAlign = 576
+	// strideAlign divides the usual page stride.
+	strideAlign = 576
 )
 
 // maxPage keeps every offset within a page in 31 bits.
-const maxPage = math.MaxInt32 / SlotBytes
+const maxPage = math.MaxInt32 / slotBytes
 
 // Layout is the shape of a page: the data of its slots lie first, Record.RowBytes a
 // slot, then their scales, Record.ScaleBytes a slot, then padding that is never read up
@@ -33,12 +33,8 @@ type Layout struct {
 	Record Record // how a slot is stored; the zero value is DeepSeek-V4's
 }
 
-// DefaultStride is Record.DefaultStride of RecordV4, round_up(page*584, 576) bytes: the
-// stride that an allocator of pages of a single kind chooses.
-func DefaultStride(page int) int { return RecordV4.DefaultStride(page) }
-
 // NewLayout returns the layout of pages of page slots of RecordV4 that begin stride
-// bytes apart; a stride of 0 means DefaultStride(page). The error is a
+// bytes apart; a stride of 0 means RecordV4.DefaultStride(page). The error is a
 // *vk.ArgumentError.
 func NewLayout(page, stride int) (Layout, error) { return NewRecordLayout(RecordV4, page, stride) }
 

@@ -15,7 +15,7 @@ func TestLayout(t *testing.T) {
 		l, err := NewLayout(page, 0)
 		assert.NoError(t, err, "page %d", page)
 		assert.Equal(t, stride, l.Stride, "page %d", page)
-		assert.Equal(t, stride, DefaultStride(page), "page %d", page)
+		assert.Equal(t, stride, RecordV4.DefaultStride(page), "page %d", page)
 	}
 	for _, bad := range [][2]int{{0, 0}, {-1, 584}, {64, 37375}, {64, 37376 - 8}, {64, 37380}, {maxPage + 1, 0}, {1, 1 << 31}} {
 		l, err := NewLayout(bad[0], bad[1])
@@ -32,18 +32,18 @@ func TestLayout(t *testing.T) {
 // Every byte of the used part of a page belongs to exactly one slot.
 func TestLayoutCoversPage(t *testing.T) {
 	for _, page := range []int{1, 2, 3, 16, 64} {
-		l := Layout{Page: page, Stride: DefaultStride(page)}
+		l := Layout{Page: page, Stride: RecordV4.DefaultStride(page)}
 		owners := make([]int, l.Stride)
 		for s := range int64(page) {
-			for i := range int64(RowBytes) {
+			for i := range int64(rowBytes) {
 				owners[l.RowOffset(s)+i]++
 			}
-			for i := range int64(ScaleBytes) {
+			for i := range int64(scaleBytes) {
 				owners[l.ScaleOffset(s)+i]++
 			}
 		}
 		for i, n := range owners {
-			if want := min(max(page*SlotBytes-i, 0), 1); n != want {
+			if want := min(max(page*slotBytes-i, 0), 1); n != want {
 				t.Fatalf("page of %d: byte %d has %d owners, want %d", page, i, n, want)
 			}
 		}

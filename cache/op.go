@@ -5,14 +5,11 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Names of the variants of the kernels here.
-const (
-	VariantBase = opkit.Base // any Vulkan 1.2 device: pools and outputs bound as storage buffers
-	VariantDA   = opkit.DA   // pools and outputs of any size, reached by device address
-)
-
 // pkg begins the errors of this package and makes its kernels.
 const pkg = opkit.Package("cache")
+
+// built names the build that an operation was made of.
+type built = opkit.Built
 
 // pushLayouts has the push constants of each kernel, for the test that compares
 // them with the SPIR-V.
@@ -28,10 +25,6 @@ var pushLayouts = map[string]any{
 	"kv_compress_save": kvCompressPush{},
 	"kv_touch":         kvTouchPush{},
 }
-
-// ladder lists the builds of a stem. A descriptor is no slower than an address and is
-// checked by more layers, so that base comes first where it can hold the memory.
-func ladder(stem string) []vk.Variant { return opkit.Ladder(stem, VariantBase, VariantDA) }
 
 // strided returns the number of workgroups in x for n rows where a workgroup takes `each` rows at a
 // time: as many as there is work for, within the device's limit. The kernel steps over the rest.

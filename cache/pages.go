@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/vkmla/vkmla/tensor"
@@ -29,44 +28,6 @@ func poolPages(pool tensor.Tensor) int {
 		return 0
 	}
 	return pool.Shape[0]
-}
-
-// fillPool writes a byte over a pool and waits.
-func fillPool(ctx context.Context, op string, pool tensor.Tensor, b byte) error {
-	rec, err := pool.Buffer.Device().NewRecorder()
-	if err != nil {
-		return pkg.Wrap(op, err)
-	}
-	defer rec.Close()
-	if err := rec.Fill(pool.View(), uint32(b)*0x01010101); err != nil {
-		return pkg.Wrap(op, err)
-	}
-	cmd, err := rec.End()
-	if err != nil {
-		return pkg.Wrap(op, err)
-	}
-	defer cmd.Close()
-	if err := cmd.Run(ctx); err != nil {
-		return pkg.Wrap(op, err)
-	}
-	return nil
-}
-
-// copyPages records copies of whole pages, in order, after checking all of them.
-func copyPages(rec *vk.Recorder, op string, pool tensor.Tensor, copies []PageCopy) error {
-	pages := poolPages(pool)
-	for _, p := range copies {
-		if min(p.From, p.To) < 0 || int(max(p.From, p.To)) >= pages || p.From == p.To {
-			return pkg.Wrong(op, "copies", fmt.Sprintf("%d to %d", p.From, p.To), "two pages of 0..%d", pages-1)
-		}
-	}
-	for _, p := range copies {
-		from, to := int(p.From), int(p.To)
-		if err := rec.Copy(pool.Rows(to, to+1).View(), pool.Rows(from, from+1).View()); err != nil {
-			return pkg.Wrap(op, err)
-		}
-	}
-	return nil
 }
 
 // checkPool proves that a pool of state or indexer pages is memory of the shape

@@ -1,8 +1,6 @@
 package cache_test
 
 import (
-	"bytes"
-	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -40,52 +38,20 @@ func TestPageArguments(t *testing.T) {
 	dev := testkit.Device(t)
 	one := func(_ any, err error) error { return err }
 	for name, err := range map[string]error{
-		"state kind":       one(cache.NewStateLayout(cache.Compression{}, 4, 0)),
-		"state page":       one(cache.NewStateLayout(cache.C4Main, 0, 0)),
-		"state stride":     one(cache.NewStateLayout(cache.C4Main, 4, 32768-16)),
-		"state align":      one(cache.NewStateLayout(cache.C4Main, 4, 32768+8)),
-		"state huge":       one(cache.NewStateLayout(cache.C4Main, 1<<30, 0)),
-		"key format":       one(cache.NewIndexKeyLayout(0, 64, 0)),
-		"key page":         one(cache.NewIndexKeyLayout(cache.IndexKeyFP8, -4, 0)),
-		"key stride":       one(cache.NewIndexKeyLayout(cache.IndexKeyFP8, 64, 8432)),
-		"key align":        one(cache.NewIndexKeyLayout(cache.IndexKeyFP8, 64, 8456)),
-		"new state":        one(cache.NewState(dev, cache.StateConfig{Pages: 1})),
-		"new state pages":  one(cache.NewState(dev, cache.StateConfig{Layout: cache.StateLayout{Page: 4, Stride: 8192, Channels: 256}})),
-		"new keys":         one(cache.NewIndexKeys(dev, cache.IndexKeysConfig{Pages: 1})),
-		"new keys pages":   one(cache.NewIndexKeys(dev, cache.IndexKeysConfig{Layout: cache.IndexKeyLayout{Page: 64, Stride: 8640, Format: cache.IndexKeyFP8}})),
-		"fill no state":    cache.StateCache{}.Fill(t.Context(), 0),
-		"fill no keys":     cache.IndexKeyCache{}.Fill(t.Context(), 0),
-		"copy in no state": cache.StateCache{}.RecordCopy(nil, nil),
-		"copy in no keys":  cache.IndexKeyCache{}.RecordCopy(nil, nil),
+		"state kind":      one(cache.NewStateLayout(cache.Compression{}, 4, 0)),
+		"state page":      one(cache.NewStateLayout(cache.C4Main, 0, 0)),
+		"state stride":    one(cache.NewStateLayout(cache.C4Main, 4, 32768-16)),
+		"state align":     one(cache.NewStateLayout(cache.C4Main, 4, 32768+8)),
+		"state huge":      one(cache.NewStateLayout(cache.C4Main, 1<<30, 0)),
+		"key format":      one(cache.NewIndexKeyLayout(0, 64, 0)),
+		"key page":        one(cache.NewIndexKeyLayout(cache.IndexKeyFP8, -4, 0)),
+		"key stride":      one(cache.NewIndexKeyLayout(cache.IndexKeyFP8, 64, 8432)),
+		"key align":       one(cache.NewIndexKeyLayout(cache.IndexKeyFP8, 64, 8456)),
+		"new state":       one(cache.NewState(dev, cache.StateConfig{Pages: 1})),
+		"new state pages": one(cache.NewState(dev, cache.StateConfig{Layout: cache.StateLayout{Page: 4, Stride: 8192, Channels: 256}})),
+		"new keys":        one(cache.NewIndexKeys(dev, cache.IndexKeysConfig{Pages: 1})),
+		"new keys pages":  one(cache.NewIndexKeys(dev, cache.IndexKeysConfig{Layout: cache.IndexKeyLayout{Page: 64, Stride: 8640, Format: cache.IndexKeyFP8}})),
 	} {
 		assert.ErrorIs(t, err, vk.ErrArgument, name)
-	}
-}
-
-func TestCopyStateAndKeyPages(t *testing.T) {
-	dev := testkit.Device(t)
-	state := must[cache.StateCache](t)(cache.NewState(dev, cache.StateConfig{Pages: 3, Layout: must[cache.StateLayout](t)(cache.NewStateLayout(cache.C4Index, 4, 0))}))
-	defer state.Close()
-	keys := must[cache.IndexKeyCache](t)(cache.NewIndexKeys(dev, cache.IndexKeysConfig{Pages: 3, Layout: must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(cache.IndexKeyFP8, 64, 0))}))
-	defer keys.Close()
-	img := make([]byte, 3*8640)
-	for i := range img {
-		img[i] = byte(i / 8640)
-	}
-	require.NoError(t, errors.Join(state.Pool.Upload(t.Context(), img), keys.Pool.Upload(t.Context(), img)))
-	beyond := []cache.PageCopy{{From: 0, To: 1}, {From: 0, To: 3}}
-	refuses(t, dev, state.Pool, map[string]func(*vk.Recorder) error{
-		"state": func(rec *vk.Recorder) error { return state.RecordCopy(rec, beyond) },
-		"keys":  func(rec *vk.Recorder) error { return keys.RecordCopy(rec, beyond) },
-	})
-	do(t, dev, func(rec *vk.Recorder) error {
-		copies := []cache.PageCopy{{From: 1, To: 0}, {From: 2, To: 1}}
-		return errors.Join(state.RecordCopy(rec, copies), keys.RecordCopy(rec, copies))
-	})
-	for page, want := range []byte{1, 2, 2} {
-		for who, pool := range map[string][]byte{"state": download[byte](t, state.Pool), "keys": download[byte](t, keys.Pool)} {
-			assert.True(t, bytes.Equal(pool[page*8640:][:8640], bytes.Repeat([]byte{want}, 8640)),
-				"%s: page %d does not hold the bytes of page %d", who, page, want)
-		}
 	}
 }

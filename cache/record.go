@@ -23,46 +23,50 @@ const (
 	RecordFP4
 )
 
-// recordBytes has what Record's methods return.
-var recordBytes = [...]struct {
+// A record is a row in a file record_NAME.go of its own, with the definition of its bytes, and a
+// section of shaders/lib/kv_record.glsl.
+type recordRow struct {
 	name              string
-	row, scales, page int
+	row, scales, page int // bytes of a slot's data and of its scales; what pages are multiples of
 	align             uint64
-}{
-	RecordV4:  {"v4", RowBytes, ScaleBytes, StrideAlign, 8},
-	RecordFP8: {"fp8", D, D / 32, 512, 16},
-	RecordFP4: {"fp4", D / 2, D / 16, 512, 16},
+	encode            func(row, scales []byte, x []uint16)
+	decode            func(x []uint16, row, scales []byte)
 }
+
+var records = [...]recordRow{RecordV4: recordV4, RecordFP8: recordFP8, RecordFP4: recordFP4}
+
+// of returns a record's row; that of the last for one that does not exist.
+func (r Record) of() *recordRow { return &records[min(int(r), len(records)-1)] }
 
 // String is "v4", "fp8" or "fp4".
 func (r Record) String() string {
-	if int(r) < len(recordBytes) {
-		return recordBytes[r].name
+	if int(r) < len(records) {
+		return records[r].name
 	}
 	return fmt.Sprintf("record(%d)", uint8(r))
 }
 
 // RowBytes is the data bytes of a slot: 576, 512 or 256.
-func (r Record) RowBytes() int { return recordBytes[min(int(r), len(recordBytes)-1)].row }
+func (r Record) RowBytes() int { return r.of().row }
 
 // ScaleBytes is the scale bytes of a slot: 8, 16 or 32.
-func (r Record) ScaleBytes() int { return recordBytes[min(int(r), len(recordBytes)-1)].scales }
+func (r Record) ScaleBytes() int { return r.of().scales }
 
 // SlotBytes is the bytes of a slot: 584, 528 or 288.
 func (r Record) SlotBytes() int { return r.RowBytes() + r.ScaleBytes() }
 
 // Align returns the bytes that the offset of a pool and the stride of its pages are multiples of: 8
 // for RecordV4, 16 for the others.
-func (r Record) Align() uint64 { return recordBytes[min(int(r), len(recordBytes)-1)].align }
+func (r Record) Align() uint64 { return r.of().align }
 
 // DefaultStride is the bytes of a page of page slots, rounded up to a multiple of 576 (RecordV4) or
 // 512, as the upstream allocators have it.
 func (r Record) DefaultStride(page int) int {
-	return opkit.RoundUp(page*r.SlotBytes(), recordBytes[min(int(r), len(recordBytes)-1)].page)
+	return opkit.RoundUp(page*r.SlotBytes(), r.of().page)
 }
 
 func (r Record) check(op string) error {
-	if int(r) >= len(recordBytes) {
+	if int(r) >= len(records) {
 		return pkg.Wrong(op, "Record", r, "RecordV4, RecordFP8 or RecordFP4")
 	}
 	return nil

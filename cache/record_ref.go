@@ -14,28 +14,7 @@ import (
 //	E2M1 codes:  s = E4M3(max(amax, 6*2^-9)/6), code = E2M1(x/s), both to nearest, ties to even
 //
 // amax is the largest magnitude of the numbers that share the scale.
-func (r Record) EncodeRef(row, scales []byte, x []uint16) {
-	switch r {
-	case RecordFP8:
-		encodeE4M3(row, scales, x, 32)
-	case RecordFP4:
-		for b := range scales {
-			block := x[16*b : 16*b+16]
-			scales[b] = numfmt.FP4Scale(amaxOf(block))
-			s := numfmt.E4M3Decode(scales[b])
-			for d := 0; d < 16; d += 2 {
-				row[8*b+d/2] = numfmt.E2M1Pack(numfmt.FP4Encode(numfmt.BF16Decode(block[d]), s),
-					numfmt.FP4Encode(numfmt.BF16Decode(block[d+1]), s))
-			}
-		}
-	default:
-		encodeE4M3(row[:NopeDim], scales[:Blocks], x[:NopeDim], BlockDim)
-		scales[Blocks] = 0
-		for d := NopeDim; d < D; d++ {
-			binary.LittleEndian.PutUint16(row[NopeDim+2*(d-NopeDim):], x[d])
-		}
-	}
-}
+func (r Record) EncodeRef(row, scales []byte, x []uint16) { r.of().encode(row, scales, x) }
 
 // encodeE4M3 writes E4M3 codes with a UE8M0 scale per block numbers.
 func encodeE4M3(row, scales []byte, x []uint16, block int) {
@@ -57,20 +36,12 @@ func amaxOf(x []uint16) (m float32) {
 
 // DecodeRef writes the 512 numbers of a slot to x as bf16, code times scale. No product needs to be
 // rounded.
-func (r Record) DecodeRef(x []uint16, row, scales []byte) {
+func (r Record) DecodeRef(x []uint16, row, scales []byte) { r.of().decode(x, row, scales) }
+
+// decodeE4M3 writes the numbers of codes with a UE8M0 scale per block.
+func decodeE4M3(x []uint16, row, scales []byte, block int) {
 	for d := range x {
-		switch {
-		case r == RecordFP4:
-			even, odd := numfmt.E2M1Unpack(row[d/2])
-			code := [2]byte{even, odd}[d%2]
-			x[d] = numfmt.BF16Encode(numfmt.E2M1Decode(code) * numfmt.E4M3Decode(scales[d/16]))
-		case r == RecordFP8:
-			x[d] = numfmt.BF16Encode(numfmt.E4M3Decode(row[d]) * numfmt.UE8M0Scale(scales[d/32]))
-		case d < NopeDim:
-			x[d] = numfmt.BF16Encode(numfmt.E4M3Decode(row[d]) * numfmt.UE8M0Scale(scales[d/BlockDim]))
-		default:
-			x[d] = binary.LittleEndian.Uint16(row[NopeDim+2*(d-NopeDim):])
-		}
+		x[d] = numfmt.BF16Encode(numfmt.E4M3Decode(row[d]) * numfmt.UE8M0Scale(scales[d/block]))
 	}
 }
 

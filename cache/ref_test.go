@@ -32,15 +32,15 @@ func TestInsertRefKnownRow(t *testing.T) {
 	const slot = 64 + 17
 	k := append(make([]uint16, D), knownRow()...) // row 0 is all zeros
 	require.NoError(t, InsertRef(pool, l, k, []int64{3, slot}))
-	row, scales := pool[l.RowOffset(slot):][:RowBytes], pool[l.ScaleOffset(slot):][:ScaleBytes]
+	row, scales := pool[l.RowOffset(slot):][:rowBytes], pool[l.ScaleOffset(slot):][:scaleBytes]
 	assert.Equal(t, "f5e76b77f05c73f4e26ef8ed6374f2da", hex.EncodeToString(row[:16]), "first codes")
 	assert.Equal(t, "603f4c401cc000be", hex.EncodeToString(row[NopeDim:][:8]), "first rope bytes")
 	assert.Equal(t, "7778797a7b777800", hex.EncodeToString(scales), "scales")
 	assert.Equal(t, uint32(0xfbeb5dfa), crc32.ChecksumIEEE(row), "CRC-32 of the data")
 	assert.Equal(t, uint32(0x8919d77d), crc32.ChecksumIEEE(scales), "CRC-32 of the scales")
-	got := pool[l.RowOffset(3):][:RowBytes]
-	assert.True(t, bytes.Equal(got, make([]byte, RowBytes)), "a row of zeros has data that is not 0")
-	assert.Equal(t, "6969696969696900", hex.EncodeToString(pool[l.ScaleOffset(3):][:ScaleBytes]),
+	got := pool[l.RowOffset(3):][:rowBytes]
+	assert.True(t, bytes.Equal(got, make([]byte, rowBytes)), "a row of zeros has data that is not 0")
+	assert.Equal(t, "6969696969696900", hex.EncodeToString(pool[l.ScaleOffset(3):][:scaleBytes]),
 		"scales of a row of zeros")
 	written := 0
 	for _, b := range pool {
@@ -48,7 +48,7 @@ func TestInsertRefKnownRow(t *testing.T) {
 			written++
 		}
 	}
-	assert.LessOrEqual(t, written, 2*SlotBytes, "bytes written, at most")
+	assert.LessOrEqual(t, written, 2*slotBytes, "bytes written, at most")
 }
 
 // What comes back differs by at most half a step of E4M3, 16 block scales.
@@ -61,7 +61,7 @@ func TestGatherSlotsRefInvertsInsertRef(t *testing.T) {
 	out := make([]uint16, 3*D)
 	require.NoError(t, GatherSlotsRef(out, pool, l, []int32{5, -1, 6}))
 	for d := range NopeDim {
-		scale := numfmt.UE8M0Scale(pool[l.ScaleOffset(5)+int64(d/BlockDim)])
+		scale := numfmt.UE8M0Scale(pool[l.ScaleOffset(5)+int64(d/blockDim)])
 		if e := numfmt.BF16Decode(out[d]) - numfmt.BF16Decode(k[d]); abs(e) > 16*scale {
 			t.Fatalf("value %d is off by %g, more than 16 scales of %g", d, e, scale)
 		}

@@ -10,10 +10,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// SaveStateVariants are the variants of SaveState, best first. VariantDA reaches all memory by
-// address: no descriptors have to be fetched before anything is loaded.
-var SaveStateVariants = opkit.Ladder("kv_save_state", VariantDA, VariantBase)
-
 // SaveStateConfig says what a SaveState is built for.
 type SaveStateConfig struct {
 	Compression Compression
@@ -46,10 +42,10 @@ type SaveStateArgs struct {
 //
 // Source: vLLM save_partial_states (models/deepseek_v4/compressor.py).
 type SaveState struct {
-	dev     *vk.Device
-	cfg     SaveStateConfig
-	variant string
-	kernel  *vk.Kernel
+	dev *vk.Device
+	cfg SaveStateConfig
+	built
+	kernel *vk.Kernel
 }
 
 // saveInvocations is the size of a workgroup, which stores a token's state.
@@ -63,7 +59,7 @@ func NewSaveState(dev *vk.Device, cfg SaveStateConfig) (*SaveState, error) {
 	if _, err := NewStateLayout(cfg.Compression, cfg.Page, 0); err != nil {
 		return nil, pkg.Wrap(op, err)
 	}
-	variant, err := pkg.Choose(dev, op, SaveStateVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_save_state"), cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -71,16 +67,13 @@ func NewSaveState(dev *vk.Device, cfg SaveStateConfig) (*SaveState, error) {
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_save_state", Variant: variant, Bindings: compressAccess(vk.Write)[:compressBound+2], Bound: compressBound,
 		PushSize:  int(unsafe.Sizeof(kvCompressPush{})),
-		Constants: opkit.Words(saveInvocations, 1, cfg.Page, c.Ratio, int(opkit.Bit(0, c.Overlap)), c.Dim),
+		Constants: opkit.Constants(saveInvocations, 1, cfg.Page, c.Ratio, int(opkit.Bit(0, c.Overlap)), c.Dim),
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &SaveState{dev: dev, cfg: cfg, variant: variant, kernel: k}, nil
+	return &SaveState{dev: dev, cfg: cfg, built: built(variant), kernel: k}, nil
 }
-
-// Variant is the name of the variant that was chosen.
-func (x *SaveState) Variant() string { return x.variant }
 
 // Record checks the arguments and records the operation. Slots and positions are
 // read when the commands run. Errors: *vk.ArgumentError, with nothing recorded;
@@ -88,7 +81,7 @@ func (x *SaveState) Variant() string { return x.variant }
 func (x *SaveState) Record(rec *vk.Recorder, a SaveStateArgs) error {
 	const op = "save state"
 	c := x.cfg.Compression
-	if err := checkState(x.dev, op, x.variant, a.State, c, x.cfg.Page); err != nil {
+	if err := checkState(x.dev, op, x.Variant(), a.State, c, x.cfg.Page); err != nil {
 		return err
 	}
 	if err := pkg.CheckRows(op, "Slots", a.Slots, tensor.I64, -1); err != nil {
@@ -111,17 +104,17 @@ func (x *SaveState) Record(rec *vk.Recorder, a SaveStateArgs) error {
 		{Name: "KvScore", T: a.KvScore, Access: vk.Read, Align: 16},
 		{Name: "State.Pool", T: a.State.Pool, Access: vk.Write, Align: poolAlign},
 	}
-	if err := pkg.Reach(x.dev, op, x.variant, targets...); err != nil {
+	if err := pkg.Reach(x.dev, op, x.Variant(), targets...); err != nil {
 		return err
 	}
 	push := kvCompressPush{
 		KvScoreAddr: a.KvScore.View().Address(),
 		StateAddr:   a.State.Pool.View().Address(), StateUnits: uint32(a.State.Layout.Stride / poolAlign),
-		StatePages: uint32(a.State.Pages()), Tokens: uint32(tokens),
+		StatePages: uint32(a.State.pages()), Tokens: uint32(tokens),
 	}
 	bind := slices.Repeat([]vk.View{x.dev.Dummy()}, compressBound)
 	bind[0], bind[2], bind[compressBound-1] = a.Positions.View(), a.Slots.View(), a.Ape.View()
-	return pkg.Dispatch(rec, op, x.variant, vk.Dispatch{
+	return pkg.Dispatch(rec, op, x.Variant(), vk.Dispatch{
 		Kernel: x.kernel, Groups: [3]uint32{strided(x.dev, tokens, 1), 1, 1}, Bind: bind, Push: vk.Bytes(&push),
 	}, targets...)
 }

@@ -25,7 +25,7 @@ func SaveStateRef(pool []byte, l StateLayout, c Compression, kvScore, ape []floa
 		if slot < 0 || slot >= int64(pages)*int64(l.Page) || p < 0 {
 			continue
 		}
-		state := pool[l.SlotOffset(slot):][:l.SlotBytes()]
+		state := pool[l.slotOffset(slot):][:l.SlotBytes()]
 		for n, x := range kvScore[i*2*channels : (i+1)*2*channels] {
 			if n >= channels {
 				x += ape[p%c.Ratio*channels+n-channels]

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -28,14 +29,14 @@ func TestSaveStateSkips(t *testing.T) {
 	for i := range ape {
 		ape[i] = float32(i) / 1024
 	}
-	for _, v := range cache.SaveStateVariants {
+	for _, v := range opkit.Builds("kv_save_state") {
 		if lacks := dev.Caps().Missing(v.Requires); len(lacks) > 0 {
 			t.Logf("%s: device lacks %v", v.Name, lacks)
 			continue
 		}
 		s := must[cache.StateCache](t)(cache.NewState(dev, cache.StateConfig{Pages: 2, Layout: l}))
-		defer s.Close()
-		require.NoError(t, s.Fill(t.Context(), 0xA5))
+		defer s.Pool.Close()
+		fill(t, s.Pool, 0xA5)
 		want := bytes.Repeat([]byte{0xA5}, 2*l.Stride)
 		require.NoError(t, cache.SaveStateRef(want, l, cache.C4Index, kvScore, ape, positions, slots))
 		op := must[*cache.SaveState](t)(cache.NewSaveState(dev, cache.SaveStateConfig{Compression: cache.C4Index, Page: 3, Variant: v.Name}))

@@ -8,9 +8,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// SlotMappingVariants are the variants of SlotMapping: there is one.
-var SlotMappingVariants = opkit.Ladder("kv_slot_mapping", VariantBase)
-
 // SlotMappingConfig says what a SlotMapping is built for.
 type SlotMappingConfig struct {
 	Page    int    // slots per page of the cache
@@ -61,22 +58,19 @@ func NewSlotMapping(dev *vk.Device, cfg SlotMappingConfig) (*SlotMapping, error)
 	if cfg.Ratio < 1 || cfg.Ratio > MaxRatio {
 		return nil, pkg.Wrong(op, "Ratio", cfg.Ratio, "1..%d tokens per slot", MaxRatio)
 	}
-	variant, err := pkg.Choose(dev, op, SlotMappingVariants, cfg.Variant, 0)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_slot_mapping"), cfg.Variant, 0)
 	if err != nil {
 		return nil, err
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "kv_slot_mapping", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write}, Bound: 4,
-		PushSize: int(unsafe.Sizeof(kvSlotMappingPush{})), Constants: opkit.Words(cfg.Page, cfg.Ratio),
+		PushSize: int(unsafe.Sizeof(kvSlotMappingPush{})), Constants: opkit.Constants(cfg.Page, cfg.Ratio),
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &SlotMapping{dev: dev, cfg: cfg, kernel: k}, nil
 }
-
-// Variant is the name of the variant that was chosen.
-func (x *SlotMapping) Variant() string { return VariantBase }
 
 // Record checks the arguments and records the mapping. Errors: *vk.ArgumentError,
 // with nothing recorded; those of vk.Recorder.Dispatch.
@@ -103,7 +97,7 @@ func (x *SlotMapping) Record(rec *vk.Recorder, a SlotMappingArgs) error {
 		return nil
 	}
 	push := kvSlotMappingPush{Tokens: uint32(tokens), Requests: uint32(requests), Width: uint32(a.Table.Shape[1])}
-	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: x.kernel, Groups: [3]uint32{uint32(opkit.CeilDiv(tokens, 64)), 1, 1}, Push: vk.Bytes(&push),
 		Bind: []vk.View{a.QueryStart.View(), a.SeqLens.View(), a.Table.View(), a.Slots.View()},
 	})

@@ -1,13 +1,11 @@
 package cache
 
 import (
-	"context"
 	"fmt"
 	"math"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 // poolAlign divides strides and offsets of state and indexer pages, so that kernels may read them
@@ -36,7 +34,7 @@ func NewStateLayout(c Compression, page, stride int) (StateLayout, error) {
 	}
 	l := StateLayout{Page: page, Stride: stride, Channels: c.Channels()}
 	if stride == 0 && page > 0 && page <= math.MaxInt32/2/l.SlotBytes() {
-		l.Stride = opkit.RoundUp(page*l.SlotBytes(), StrideAlign)
+		l.Stride = opkit.RoundUp(page*l.SlotBytes(), strideAlign)
 	}
 	return l, l.check(op)
 }
@@ -44,8 +42,8 @@ func NewStateLayout(c Compression, page, stride int) (StateLayout, error) {
 // SlotBytes is the size of a token's state, 8*Channels.
 func (l StateLayout) SlotBytes() int { return 8 * l.Channels }
 
-// SlotOffset is the byte of a pool at which a slot begins.
-func (l StateLayout) SlotOffset(slot int64) int64 {
+// slotOffset is the byte of a pool at which a slot begins.
+func (l StateLayout) slotOffset(slot int64) int64 {
 	return slot/int64(l.Page)*int64(l.Stride) + slot%int64(l.Page)*int64(l.SlotBytes())
 }
 
@@ -74,69 +72,15 @@ func checkPage(op string, page, stride, slotBytes int) error {
 // and the last number stands for none.
 const maxStateBytes = poolAlign * (1<<32 - 2)
 
-// StateCache is a pool of pages of compressor state in device memory. NewState allocates one; a
-// literal makes one of memory that has another owner.
+// StateCache is a pool of pages of compressor state in device memory. A literal makes one of a
+// tensor.
 type StateCache struct {
 	Pool   tensor.Tensor // [pages, stride] u8
 	Layout StateLayout
 }
 
-// StateConfig describes a state cache to allocate.
-type StateConfig struct {
-	Label  string // under which its memory is counted; "" means "compressor state"
-	Pages  int    // at least 1
-	Layout StateLayout
-}
-
-// NewState allocates a state cache; what its pages contain is undefined. A sequence
-// needs the pages of its last Compression.Window tokens and of those of the step.
-// The caller closes it.
-//
-// Errors: *vk.ArgumentError; those of tensor.New.
-func NewState(dev *vk.Device, cfg StateConfig) (StateCache, error) {
-	const op = "new state cache"
-	if err := cfg.Layout.check(op); err != nil {
-		return StateCache{}, err
-	}
-	pool, err := newPages(dev, op, cfg.Label, "compressor state", cfg.Pages, cfg.Layout.Page, cfg.Layout.Stride)
-	if err != nil {
-		return StateCache{}, err
-	}
-	c := StateCache{Pool: pool, Layout: cfg.Layout}
-	if err := c.check(op); err != nil {
-		pool.Close()
-		return StateCache{}, err
-	}
-	return c, nil
-}
-
-// Pages is the number of pages.
-func (c StateCache) Pages() int { return poolPages(c.Pool) }
-
-// Slots is the number of slots, pages*page; slot ids are below it.
-func (c StateCache) Slots() int64 { return int64(c.Pages()) * int64(c.Layout.Page) }
-
-// Fill writes a byte over the whole pool, padding too, and waits.
-func (c StateCache) Fill(ctx context.Context, b byte) error {
-	const op = "fill state"
-	if err := c.check(op); err != nil {
-		return err
-	}
-	return fillPool(ctx, op, c.Pool, b)
-}
-
-// RecordCopy records the copies that Table.Append asked for; see
-// KVCache.RecordCopy.
-func (c StateCache) RecordCopy(rec *vk.Recorder, copies []PageCopy) error {
-	const op = "copy state pages"
-	if err := c.check(op); err != nil {
-		return err
-	}
-	return copyPages(rec, op, c.Pool, copies)
-}
-
-// Close frees the pool, for a cache that NewState made.
-func (c StateCache) Close() error { return c.Pool.Close() }
+// pages is the number of pages.
+func (c StateCache) pages() int { return poolPages(c.Pool) }
 
 func (c StateCache) check(op string) error {
 	if err := c.Layout.check(op); err != nil {

@@ -8,9 +8,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// TableUpdateVariants are the variants of TableUpdate: there is one.
-var TableUpdateVariants = opkit.Ladder("kv_table_update", VariantBase)
-
 // TableUpdateArgs are the operands of one update, read when the commands run.
 type TableUpdateArgs struct {
 	// List, in the device's memory or in the host's, is [1 + 2*capacity] u32: how many
@@ -40,7 +37,7 @@ type kvTableUpdatePush struct {
 // Errors: those of vk.Device.Kernel.
 func NewTableUpdate(dev *vk.Device) (*TableUpdate, error) {
 	const op = "table update"
-	variant, err := pkg.Choose(dev, op, TableUpdateVariants, "", 0)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_table_update"), "", 0)
 	if err != nil {
 		return nil, err
 	}
@@ -51,9 +48,6 @@ func NewTableUpdate(dev *vk.Device) (*TableUpdate, error) {
 	}
 	return &TableUpdate{kernel: k}, nil
 }
-
-// Variant is the name of the variant that was chosen.
-func (x *TableUpdate) Variant() string { return VariantBase }
 
 // Record checks the arguments and records the update. Errors: *vk.ArgumentError, with
 // nothing recorded; those of vk.Recorder.Dispatch.
@@ -77,7 +71,7 @@ func (x *TableUpdate) Record(rec *vk.Recorder, a TableUpdateArgs) error {
 		return nil
 	}
 	push := kvTableUpdatePush{Capacity: uint32(n / 2), Words: uint32(a.Tables.Len())}
-	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: x.kernel, Groups: [3]uint32{uint32(opkit.CeilDiv(n/2, 64)), 1, 1}, Push: vk.Bytes(&push),
 		Bind: []vk.View{a.List.View(), a.Tables.View()},
 	})

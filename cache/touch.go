@@ -29,8 +29,8 @@ const (
 
 // NewTouch builds the kernel, which the device owns. Errors: those of vk.Device.Kernel.
 func NewTouch(dev *vk.Device) (*Touch, error) {
-	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "kv_touch", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Write},
-		PushSize: int(unsafe.Sizeof(kvTouchPush{})), Constants: opkit.Words(touchGroup, touchBytes/4)})
+	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "kv_touch", Variant: opkit.Base, Bindings: []vk.Access{vk.Read, vk.Write},
+		PushSize: int(unsafe.Sizeof(kvTouchPush{})), Constants: opkit.Constants(touchGroup, touchBytes/4)})
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func NewTouch(dev *vk.Device) (*Touch, error) {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (x *Touch) Record(rec *vk.Recorder, pool, sink tensor.Tensor) error {
 	const op = "touch"
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.Check(op, "pool", pool, tensor.U8, -1, -1),
 		pkg.Check(op, "sink", sink, tensor.U32, -1),
 		pkg.Bindable(x.dev, op, "pool", pool),
@@ -51,7 +51,7 @@ func (x *Touch) Record(rec *vk.Recorder, pool, sink tensor.Tensor) error {
 		return err
 	}
 	push := kvTouchPush{uint32(pool.Bytes() / 4)}
-	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{Kernel: x.kernel, Push: vk.Bytes(&push),
+	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{Kernel: x.kernel, Push: vk.Bytes(&push),
 		Groups: [3]uint32{uint32(opkit.CeilDiv(int(pool.Bytes()), touchBytes*touchGroup)), 1, 1},
 		Bind:   []vk.View{pool.View(), sink.View()}})
 }

@@ -10,9 +10,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// CandidateEntriesVariants are the variants of CandidateEntries: one build, which needs no feature.
-var CandidateEntriesVariants = opkit.Ladder("idx_candidate_entries", VariantBase)
-
 // CandidateEntriesConfig configures a CandidateEntries.
 type CandidateEntriesConfig struct {
 	Block    int    // entries of a block, a power of two up to MaxBlock
@@ -51,17 +48,17 @@ type idxCandidateEntriesPush struct {
 // Errors: vk.ErrArgument for an unknown variant, a negative page or another Block; those of vk.Device.Kernel.
 func NewCandidateEntries(dev *vk.Device, cfg CandidateEntriesConfig) (*CandidateEntries, error) {
 	const op = "new candidate entries"
-	if err := opkit.First(checkBlock(op, "Block", cfg.Block), pkg.Range(op, "SlotPage", cfg.SlotPage, 0, math.MaxInt32)); err != nil {
+	if err := opkit.FirstError(checkBlock(op, "Block", cfg.Block), pkg.Range(op, "SlotPage", cfg.SlotPage, 0, math.MaxInt32)); err != nil {
 		return nil, err
 	}
-	variant, err := pkg.Choose(dev, op, CandidateEntriesVariants, cfg.Variant, 0)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("idx_candidate_entries"), cfg.Variant, 0)
 	if err != nil {
 		return nil, err
 	}
 	o := &CandidateEntries{dev: dev, cfg: cfg, k: pkg.Later(dev, opkit.Spec{
 		Stem: "idx_candidate_entries", Variant: variant, PushSize: int(unsafe.Sizeof(idxCandidateEntriesPush{})),
 		Bindings:  []vk.Access{vk.ReadWrite, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
-		Constants: opkit.Words(cfg.SlotPage, cfg.Block),
+		Constants: opkit.Constants(cfg.SlotPage, cfg.Block),
 	})}
 	if cfg.onDemand {
 		return o, nil
@@ -69,18 +66,15 @@ func NewCandidateEntries(dev *vk.Device, cfg CandidateEntriesConfig) (*Candidate
 	return o, opkit.Ask(o.k)
 }
 
-// Variant is the name of the variant that was chosen.
-func (o *CandidateEntries) Variant() string { return VariantBase }
-
 // Record checks the arguments and records the launch.
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *CandidateEntries) Record(rec *vk.Recorder, a CandidateEntriesArgs) error {
 	const op = "candidate entries"
-	t, k := opkit.Dim(a.Picks, 0), opkit.Dim(a.Picks, 1)
-	if err := opkit.First(
+	t, k := opkit.DimOrZero(a.Picks, 0), opkit.DimOrZero(a.Picks, 1)
+	if err := opkit.FirstError(
 		pkg.Check(op, "Picks", a.Picks, tensor.I32, -1, -1),
 		pkg.Check(op, "Blocks", a.Blocks, tensor.I32, t, -1),
-		pkg.Range(op, "Blocks width", opkit.Dim(a.Blocks, 1), 1, math.MaxInt32/o.cfg.Block),
+		pkg.Range(op, "Blocks width", opkit.DimOrZero(a.Blocks, 1), 1, math.MaxInt32/o.cfg.Block),
 		o.checkLaunch(op, "Picks", a.Picks, a.Blocks),
 		checkSlots(op, o.cfg.SlotPage, t, k, a.Slots),
 	); err != nil {
@@ -88,7 +82,7 @@ func (o *CandidateEntries) Record(rec *vk.Recorder, a CandidateEntriesArgs) erro
 	}
 	requests, lens := a.Picks.View(), a.Picks.View()
 	if o.cfg.SlotPage > 0 {
-		if err := opkit.First(
+		if err := opkit.FirstError(
 			pkg.Check(op, "TokenToReq", a.TokenToReq, tensor.I32, t),
 			pkg.Check(op, "Lens", a.Lens, tensor.I32, t),
 		); err != nil {
@@ -104,10 +98,10 @@ func (o *CandidateEntries) Record(rec *vk.Recorder, a CandidateEntriesArgs) erro
 
 // checkLaunch checks that one launch takes all picks.
 func (o *CandidateEntries) checkLaunch(op, arg string, picks, blocks tensor.Tensor) error {
-	return opkit.First(
+	return opkit.FirstError(
 		pkg.Bindable(o.dev, op, arg, picks),
 		pkg.Bindable(o.dev, op, "Blocks", blocks),
-		checkTokens(o.dev, op, arg, opkit.Dim(picks, 0)),
+		checkTokens(o.dev, op, arg, opkit.DimOrZero(picks, 0)),
 	)
 }
 
@@ -125,7 +119,7 @@ func (o *CandidateEntries) record(rec *vk.Recorder, op string, a CandidateEntrie
 		push.Requests, push.TableWidth = uint32(a.Slots.BlockTable.Shape[0]), uint32(a.Slots.BlockTable.Shape[1])
 		table, slots, counts = a.Slots.BlockTable.View(), a.Slots.Slots.View(), a.Slots.Lens.View()
 	}
-	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: kernel, Groups: [3]uint32{uint32(a.Picks.Shape[0]), 1, 1}, Push: vk.Bytes(&push),
 		Bind: []vk.View{a.Picks.View(), a.Blocks.View(), table, requests, lens, slots, counts},
 	})
@@ -145,7 +139,7 @@ func checkSlots(op string, page, t, k int, s PickSlots) error {
 		}
 		return nil
 	}
-	return opkit.First(
+	return opkit.FirstError(
 		pkg.Check(op, "Slots.BlockTable", s.BlockTable, tensor.I32, -1, -1),
 		pkg.Check(op, "Slots.Slots", s.Slots, tensor.I32, t, k),
 		pkg.Check(op, "Slots.Lens", s.Lens, tensor.I32, t),

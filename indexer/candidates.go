@@ -14,7 +14,7 @@ import (
 type CandidatesConfig struct {
 	K       int    // candidate blocks of a token, 1 to MaxK
 	Block   int    // entries of a block, a power of two up to MaxBlock
-	Variant string // one of TopKVariants; "" picks the best
+	Variant string // a build, as vkmla info lists them; "" picks the best
 
 	Workgroups, Threads int // as in TopKConfig
 
@@ -71,18 +71,15 @@ func NewCandidates(dev *vk.Device, cfg CandidatesConfig) (*Candidates, error) {
 		return nil, err
 	}
 	o := &Candidates{dev: dev, cfg: cfg, topk: topk, k: pkg.Later(dev, opkit.Spec{
-		Stem: "idx_candidates", Variant: VariantBase, PushSize: int(unsafe.Sizeof(idxCandidatesPush{})),
+		Stem: "idx_candidates", Variant: opkit.Base, PushSize: int(unsafe.Sizeof(idxCandidatesPush{})),
 		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Write, vk.Write, vk.Write},
-		Constants: opkit.Words(cfg.Block),
+		Constants: opkit.Constants(cfg.Block),
 	})}
 	if cfg.onDemand {
 		return o, nil
 	}
 	return o, opkit.Ask(o.k)
 }
-
-// Variant is the name of the variant of TopK that was chosen.
-func (o *Candidates) Variant() string { return o.topk.Variant() }
 
 // candidatePlan describes the layout of the scratch for some rows and columns: scores of blocks,
 // counts of blocks, lists of the selection.
@@ -114,7 +111,7 @@ func (o *Candidates) ScratchBytes(t, n int) uint64 {
 	return o.plan(t, n, false).bytes
 }
 
-// CandidateScratchBytes is the most scratch that a Select of the default segments needs for
+// candidateScratchBytes is the most scratch that a Select of the default segments needs for
 // candidate blocks besides SelectScratchBytes, for T tokens and k blocks of each, of `block` entries,
 // on any device and for contexts of any length. With R rows at a time, S entries of a segment and L
 // lists, as there, it is
@@ -123,14 +120,14 @@ func (o *Candidates) ScratchBytes(t, n int) uint64 {
 //
 // Where S is less than the entries of k blocks, a round has as many of these, and fewer rows: then
 // its own scores and lists are in the sum, too.
-func CandidateScratchBytes(tokens, k, block int) uint64 {
+func candidateScratchBytes(tokens, k, block int) uint64 {
 	if tokens < 1 {
 		return 0
 	}
-	rows := selectTile(tokens, candidateRows(SelectRows, k, block))
-	segment := max(SelectSegment(rows), opkit.RoundUp(k*block, 64))
+	rows := selectTile(tokens, candidateRows(selectRows, k, block))
+	segment := max(selectSegment(rows), opkit.RoundUp(k*block, 64))
 	blocks, own := segment/max(block, 1), uint64(0)
-	if usual := selectTile(tokens, SelectRows); rows != usual || segment != SelectSegment(usual) {
+	if usual := selectTile(tokens, selectRows); rows != usual || segment != selectSegment(usual) {
 		own = selectScratch(rows, segment, mostLists(rows, segment), MaxK)
 	}
 	scores, counts := tensor.Need(tensor.F32, rows, blocks), tensor.Need(tensor.I32, rows)
@@ -141,8 +138,8 @@ func CandidateScratchBytes(tokens, k, block int) uint64 {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Candidates) Record(rec *vk.Recorder, a CandidatesArgs) error {
 	const op = "candidates"
-	t, n := opkit.Dim(a.Logits, 0), opkit.Dim(a.Logits, 1)
-	if err := opkit.First(
+	t, n := opkit.DimOrZero(a.Logits, 0), opkit.DimOrZero(a.Logits, 1)
+	if err := opkit.FirstError(
 		pkg.Check(op, "Logits", a.Logits, tensor.F32, -1, -1),
 		pkg.Check(op, "Lens", a.Lens, tensor.I32, t),
 		o.checkOut(op, t, a.Out),
@@ -163,7 +160,7 @@ func (o *Candidates) Record(rec *vk.Recorder, a CandidatesArgs) error {
 
 // checkOut checks candidate blocks of t tokens.
 func (o *Candidates) checkOut(op string, t int, c CandidateBlocks) error {
-	return opkit.First(
+	return opkit.FirstError(
 		pkg.Check(op, "Candidates.Blocks", c.Blocks, tensor.I32, t, o.cfg.K),
 		pkg.Check(op, "Candidates.Columns", c.Columns, tensor.I32, t),
 	)
@@ -207,7 +204,7 @@ func (o *Candidates) record(rec *vk.Recorder, op string, p candidatePlan, r cand
 	k, t, n := o.topkRound(p, r), r.logits.Shape[0], r.logits.Shape[1]
 	x := opkit.CeilDiv(max(n/o.cfg.Block, 1), candidateThreads)
 	push := idxCandidatesPush{Width: uint32(n), First: uint32(r.first), Limit: uint32(min(r.limit, math.MaxInt32)), Keep: uint32(o.cfg.K)}
-	if err := pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+	if err := pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: kernel, Groups: [3]uint32{uint32(x), uint32(t), 1}, Push: vk.Bytes(&push),
 		Bind: []vk.View{r.logits.View(), r.lens.View(), k.logits.View(), k.lens.View(), r.out.Columns.View()},
 	}); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -196,7 +197,7 @@ func TestSelectWithinTooMany(t *testing.T) {
 		t.Skip("takes all tokens of a test")
 	}
 	s := newScene(rand.New(rand.NewPCG(1, 1)), cache.IndexKeyFP8, n, 1, 2, 1, 2)
-	cfg := s.config(1, indexer.VariantBase)
+	cfg := s.config(1, opkit.Base)
 	cfg.Logits.Blocks, cfg.Logits.Block, cfg.Rows, cfg.Segment = 1, testBlock, 64, 64
 	op := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg))
 	a := s.args(t, dev, 1)
@@ -217,7 +218,7 @@ func TestSelectCandidatesOfManyTokens(t *testing.T) {
 	for i := range s.Lens {
 		s.Lens[i] = int32(i % (selectPage + 1))
 	}
-	cfg := s.config(k, indexer.VariantBase)
+	cfg := s.config(k, opkit.Base)
 	cfg.Candidates, cfg.Logits.Block, cfg.Rows = blocks, testBlock, 64
 	op := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg))
 	args := func(s scene) indexer.SelectArgs {
@@ -238,7 +239,7 @@ func TestSelectCandidatesOfManyTokens(t *testing.T) {
 	if n > 1<<17 {
 		t.Skip("takes all tokens of a test")
 	}
-	s.Q, s.Weights = make([]byte, n*indexer.D), make([]float32, n)
+	s.Q, s.Weights = make([]byte, n*cache.IndexDim), make([]float32, n)
 	s.TokenToReq, s.Lens = make([]int32, n), make([]int32, n)
 	a = args(s)
 	rec := must[*vk.Recorder](t)(dev.NewRecorder())
@@ -252,9 +253,9 @@ func TestBlocksOfLargeTables(t *testing.T) {
 	dev := testkit.Device(t)
 	const page, width = 1 << 16, 1 << 15
 	layout := must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(cache.IndexKeyFP8, page, 0))
-	cfg := indexer.LogitsConfig{Heads: 1, Format: cache.IndexKeyFP8, Page: page, Blocks: 3, Block: testBlock, Variant: indexer.VariantBase}
+	cfg := indexer.LogitsConfig{Heads: 1, Format: cache.IndexKeyFP8, Page: page, Blocks: 3, Block: testBlock, Variant: opkit.Base}
 	op := must[*indexer.Logits](t)(indexer.NewLogits(dev, cfg))
-	a := indexer.LogitsArgs{Q: upload(t, dev, tensor.U8, slices.Repeat([]byte{0x38}, indexer.D), 1, 1, indexer.D),
+	a := indexer.LogitsArgs{Q: upload(t, dev, tensor.U8, slices.Repeat([]byte{0x38}, cache.IndexDim), 1, 1, cache.IndexDim),
 		Weights: upload(t, dev, tensor.F32, []float32{1}, 1, 1),
 		Keys: cache.IndexKeyCache{Layout: layout,
 			Pool: upload(t, dev, tensor.U8, slices.Repeat([]byte{0x38}, layout.Stride), 1, layout.Stride)},

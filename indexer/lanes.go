@@ -3,6 +3,7 @@ package indexer
 import (
 	"math/bits"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
@@ -22,23 +23,23 @@ type laneTiling struct {
 
 // rawParts is the number of invocations that quantise a head: each has 8 neighbouring numbers of
 // either half.
-const rawParts = D / 2 / 8
+const rawParts = cache.IndexDim / 2 / 8
 
 func (t laneTiling) threads() int { return t.subgroup * t.subgroups }
 
 // sharedBytes is the sum of the shared arrays: queries and weights, and with raw codes (room for
 // FP8, the larger) and scales.
 func (t laneTiling) sharedBytes() int {
-	each := 2*D + 16 + 4
+	each := 2*cache.IndexDim + 16 + 4
 	if t.raw {
-		each += D + 4
+		each += cache.IndexDim + 4
 	}
 	return t.heads * each
 }
 
 // constants are the specialisation constants after PAGE and FORMAT.
 func (t laneTiling) constants(tops bool, block int) []uint32 {
-	return append(opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.parts), opkit.Bit(0, tops), uint32(block))
+	return append(opkit.Constants(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.parts), opkit.Bit(0, tops), uint32(block))
 }
 
 // shares returns the workgroups of a row. workgroups is how many fill the device, counted as
@@ -125,7 +126,7 @@ func laneParts(m, n, k, subgroup int, words []uint32) int {
 func laneFit(caps *vk.Caps, tune *tuning.Logits, s vk.CoopMatShape, cfg LogitsConfig) (laneTiling, bool) {
 	t := laneTiling{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize), raw: cfg.Raw}
 	for _, v := range []int{t.m, t.n, t.k, t.subgroup} {
-		if v < 8 || v > D || bits.OnesCount(uint(v)) != 1 {
+		if v < 8 || v > cache.IndexDim || bits.OnesCount(uint(v)) != 1 {
 			return t, false
 		}
 	}
@@ -158,7 +159,7 @@ func lanesChoose(dev *vk.Device, tune *tuning.Logits, cfg LogitsConfig) (laneTil
 		if !ok || failed != nil {
 			return t, false
 		}
-		words, err := pkg.MatrixLayout(dev, VariantCM, t.m, t.n, t.k, t.subgroup)
+		words, err := pkg.MatrixLayout(dev, opkit.CM, t.m, t.n, t.k, t.subgroup)
 		if failed = err; err != nil {
 			return t, false
 		}

@@ -13,11 +13,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// LogitsVariants are the variants of Logits, best first. f16 holds every E4M3 and E2M1 code and
-// costs fewer instructions to decode to than bf16, so cm comes before cmb; cmb has the range of f32
-// for MXFP4 scales, see Logits.
-var LogitsVariants = opkit.Ladder("idx_logits", VariantCM, VariantDot, VariantBase, VariantDA)
-
 // LogitsConfig says what a Logits is built for.
 type LogitsConfig struct {
 	Heads    int                  // 1 to 128
@@ -151,7 +146,7 @@ type cmChooser func(caps *vk.Caps, tune *tuning.Profile, element string, heads, 
 func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool) (*Logits, error) {
 	const op = "logits"
 	tune := &tuning.Of(dev).Logits
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		checkFormat(op, cfg.Format),
 		pkg.Range(op, "Heads", cfg.Heads, 1, MaxHeads),
 		pkg.Range(op, "Group", cfg.Group, 0, math.MaxInt32),
@@ -177,7 +172,7 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 	if err := o.choose(op, choose); err != nil {
 		return nil, err
 	}
-	if o.variant == VariantCM && inLanes && !o.tiling.codes {
+	if o.variant == opkit.CM && inLanes && !o.tiling.codes {
 		var err error
 		if o.lanes, o.inLanes, err = lanesChoose(dev, tune, cfg); err != nil {
 			return nil, err
@@ -229,8 +224,8 @@ func (o *Logits) spec() opkit.Spec {
 // choose picks the variant: the one asked for, else the best that the device has the
 // features and, for products, a shape for.
 func (o *Logits) choose(op string, choose cmChooser) (err error) {
-	o.variant, err = pkg.ChooseOn(o.dev, op, LogitsVariants, o.cfg.Variant, o.cfg.MaxBytes, func(v string) (err error) {
-		if v == VariantCM {
+	o.variant, err = pkg.ChooseOn(o.dev, op, opkit.Builds("idx_logits"), o.cfg.Variant, o.cfg.MaxBytes, func(v string) (err error) {
+		if v == opkit.CM {
 			o.tiling, err = choose(o.dev.Caps(), tuning.Of(o.dev), "f16", o.cfg.Heads, max(o.cfg.Group, 1))
 			if err == nil && o.cfg.Blocks > 0 {
 				o.tiling.ofBlocks(o.dev.Caps(), tuning.Of(o.dev), o.cfg.Block)
@@ -238,11 +233,11 @@ func (o *Logits) choose(op string, choose cmChooser) (err error) {
 		}
 		return err
 	})
-	if err == nil && o.variant == VariantCM {
+	if err == nil && o.variant == opkit.CM {
 		err = o.chooseCodes(choose)
 	}
-	if t := &o.tiling; err == nil && o.variant == VariantCM && !t.codes {
-		t.rows, err = pkg.MatrixRows(o.dev, VariantCM, t.m, t.n, t.k, t.subgroup, t.rows)
+	if t := &o.tiling; err == nil && o.variant == opkit.CM && !t.codes {
+		t.rows, err = pkg.MatrixRows(o.dev, opkit.CM, t.m, t.n, t.k, t.subgroup, t.rows)
 	} else if !t.codes {
 		t.rows = 0
 	}
@@ -273,7 +268,7 @@ func (o *Logits) chooseCodes(choose cmChooser) error {
 	return err
 }
 
-func (o *Logits) matrix() bool { return o.variant == VariantCM }
+func (o *Logits) matrix() bool { return o.variant == opkit.CM }
 
 // Variant is the name of the variant that was chosen.
 func (o *Logits) Variant() string { return o.variant }
@@ -325,7 +320,7 @@ func (o *Logits) targets(a LogitsArgs) []opkit.Target {
 		{Name: "Q", T: a.Q, Access: vk.Read, Align: 16}, {Name: "QScale", T: orElse(a.QScale, a.Q), Access: vk.Read, Align: 4},
 		{Name: "Weights", T: a.Weights, Access: vk.Read, Align: 4},
 	}
-	if !a.Raw.IsZero() {
+	if !a.Raw.isZero() {
 		queries = a.Raw.targets()
 	}
 	queries = append(queries, []opkit.Target{
@@ -334,7 +329,7 @@ func (o *Logits) targets(a LogitsArgs) []opkit.Target {
 		{Name: "Out", T: a.Out, Access: vk.Write, Align: 4},
 		{Name: "Keys.Pool", T: a.Keys.Pool, Access: vk.Read, Align: 16},
 	}...)
-	if o.cfg.Blocks == 0 && o.variant != VariantBase {
+	if o.cfg.Blocks == 0 && o.variant != opkit.Base {
 		return queries
 	}
 	return append(queries, opkit.Target{Name: "Blocks", T: orElse(a.Blocks, a.Lens), Access: vk.Read, Align: 4})
@@ -372,7 +367,7 @@ func (o *Logits) grid(op string, t, first, width int) (groups [3]uint32, chunk i
 
 func (o *Logits) check(op string, a LogitsArgs) error {
 	t := a.tokens()
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		o.checkQueries(op, t, a),
 		pkg.Check(op, "BlockTable", a.BlockTable, tensor.I32, -1, -1),
 		pkg.Check(op, "TokenToReq", a.TokenToReq, tensor.I32, t),
@@ -422,11 +417,11 @@ func (o *Logits) checkQueries(op string, t int, a LogitsArgs) error {
 	if o.cfg.Raw {
 		return o.checkRaw(op, t, a)
 	}
-	if !a.Raw.IsZero() {
+	if !a.Raw.isZero() {
 		return pkg.Wrong(op, "Raw", a.Raw.Q, "absent without LogitsConfig.Raw")
 	}
 	h := o.cfg.Heads
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.Check(op, "Q", a.Q, tensor.U8, t, h, o.cfg.Format.RowBytes()),
 		pkg.Check(op, "Weights", a.Weights, tensor.F32, t, h),
 	); err != nil {

@@ -3,6 +3,7 @@ package indexer
 import (
 	"math/bits"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
@@ -48,9 +49,9 @@ func (t cmTiling) sharedBytes() int {
 	if t.headParts > 1 {
 		parts = t.tokens * t.headParts * t.tile
 	}
-	row := 2*D + 16
+	row := 2*cache.IndexDim + 16
 	if t.codes {
-		row = D + 16
+		row = cache.IndexDim + 16
 	}
 	return t.tile*row + sums + 4*t.tokens*t.headParts*t.heads + 4*parts + 8*t.tile
 }
@@ -60,14 +61,14 @@ func (t cmTiling) sharedBytes() int {
 // is how often the device holds an element of a product's operands; rest are the
 // other registers.
 func (t cmTiling) registers(copies, rest int) int {
-	queries := t.heads * D / 2 / t.subgroup
+	queries := t.heads * cache.IndexDim / 2 / t.subgroup
 	sums := t.heads * t.n / t.subgroup
 	if t.held {
 		sums *= 2
 	}
 	keys := t.k * t.n / t.subgroup // two fragments
 	if copies > 1 {
-		keys = D * t.n / 2 / t.subgroup // RADV loads those of all steps before it multiplies
+		keys = cache.IndexDim * t.n / 2 / t.subgroup // RADV loads those of all steps before it multiplies
 	}
 	if t.codes {
 		queries, keys = queries/2, keys/2
@@ -94,7 +95,7 @@ func (t *cmTiling) ofBlocks(caps *vk.Caps, tune *tuning.Profile, block int) {
 
 // constants are the specialisation constants after PAGE and FORMAT.
 func (t cmTiling) constants() []uint32 {
-	words := append(opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.headParts, t.tokens, t.tile),
+	words := append(opkit.Constants(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.headParts, t.tokens, t.tile),
 		opkit.Bit(0, t.alone()), opkit.Bit(0, t.held))
 	return opkit.AppendNonzero(words, t.block, t.rows)
 }
@@ -129,7 +130,7 @@ func cmFit(caps *vk.Caps, tune *tuning.Profile, s vk.CoopMatShape, heads, tokens
 		most *= 2 // they take half the registers
 	}
 	for _, v := range []int{t.m, t.n, t.k, t.subgroup} {
-		if v < 8 || bits.OnesCount(uint(v)) != 1 || v > D {
+		if v < 8 || bits.OnesCount(uint(v)) != 1 || v > cache.IndexDim {
 			return t, false
 		}
 	}

@@ -60,7 +60,7 @@ func (x *ragged) paged(rng *rand.Rand, f cache.IndexKeyFormat, cu, tokenToReq []
 		longest = max(longest, cu[r+1]-cu[r])
 	}
 	width := (longest + page - 1) / page
-	l := cache.IndexKeyLayout{Page: page, Stride: cache.DefaultIndexStride(page), Format: f}
+	l := cache.IndexKeyLayout{Page: page, Stride: (page*132 + 575) / 576 * 576, Format: f}
 	p := indexer.LogitsHost{Heads: x.heads, Weights: x.weights, Pool: bytes.Repeat([]byte{0xFF}, requests*width*l.Stride), Layout: l,
 		TableWidth: width, Width: longest}
 	for _, id := range rng.Perm(requests * width) {
@@ -116,7 +116,7 @@ func TestLogitsRagged(t *testing.T) {
 	for _, f := range indexFormats {
 		rng := rand.New(rand.NewPCG(19, uint64(f)))
 		numbers := func() []int {
-			v := make([]int, indexer.D)
+			v := make([]int, cache.IndexDim)
 			for i := range v {
 				v[i] = rng.IntN(5) - 2
 			}

@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -19,8 +20,8 @@ type RawQueries struct {
 	HeadScale    float32 // 0: DefaultHeadScale of the number of heads
 }
 
-// IsZero reports whether they are absent.
-func (r RawQueries) IsZero() bool { return r.Q.IsZero() && r.Weights.IsZero() }
+// isZero reports whether they are absent.
+func (r RawQueries) isZero() bool { return r.Q.IsZero() && r.Weights.IsZero() }
 
 // rows are those of some of the tokens.
 func (r RawQueries) rows(part func(tensor.Tensor) tensor.Tensor) RawQueries {
@@ -57,10 +58,10 @@ func address(t tensor.Tensor) uint64 {
 
 // tokens is T.
 func (a LogitsArgs) tokens() int {
-	if a.Raw.IsZero() {
-		return opkit.Dim(a.Q, 0)
+	if a.Raw.isZero() {
+		return opkit.DimOrZero(a.Q, 0)
 	}
-	return opkit.Dim(a.Raw.Q, 0)
+	return opkit.DimOrZero(a.Raw.Q, 0)
 }
 
 // checkRaw checks queries that are to be quantised.
@@ -71,11 +72,11 @@ func (o *Logits) checkRaw(op string, t int, a LogitsArgs) error {
 		}
 	}
 	h, r := o.cfg.Heads, a.Raw
-	if err := opkit.First(
-		pkg.Check(op, "Raw.Q", r.Q, tensor.BF16, t, h, D),
+	if err := opkit.FirstError(
+		pkg.Check(op, "Raw.Q", r.Q, tensor.BF16, t, h, cache.IndexDim),
 		pkg.Check(op, "Raw.Positions", r.Positions, tensor.I32, t),
 		pkg.Check(op, "Raw.Weights", r.Weights, tensor.BF16, t, h),
-		pkg.Check(op, "Raw.Table", r.Table, tensor.F32, -1, RopeDim),
+		pkg.Check(op, "Raw.Table", r.Table, tensor.F32, -1, cache.RopeDim),
 		checkScale(op, "Raw.SoftmaxScale", r.SoftmaxScale),
 		checkScale(op, "Raw.HeadScale", r.HeadScale),
 	); err != nil {

@@ -42,7 +42,7 @@ func newRawScene(t *testing.T, format cache.IndexKeyFormat, rng *rand.Rand, toke
 		if i%11 == 3 {
 			size = []float64{0, 0x1p-101, 0x1p-130, 0x1p100}[rng.IntN(4)]
 		}
-		for range indexer.D {
+		for range cache.IndexDim {
 			x := numfmt.BF16Encode(float32(rng.NormFloat64() * size * math.Exp2(-8*rng.Float64()*rng.Float64())))
 			if i%23 == 7 && rng.IntN(50) == 0 {
 				x = []uint16{0x7F80, 0xFF80, 0x7FC1, 0x8001, 0x0080}[rng.IntN(5)]
@@ -70,10 +70,10 @@ func newRawScene(t *testing.T, format cache.IndexKeyFormat, rng *rand.Rand, toke
 func (s rawScene) upload(r *verify.Rig) indexer.RawQueries {
 	t := len(s.Lens)
 	return indexer.RawQueries{
-		Q:         r.In(vectors.FromBF16(numfmt.BF16DecodeSlice(nil, s.q), t, s.Heads, indexer.D), tensor.BF16),
+		Q:         r.In(vectors.FromBF16(numfmt.BF16DecodeSlice(nil, s.q), t, s.Heads, cache.IndexDim), tensor.BF16),
 		Weights:   r.In(vectors.FromBF16(numfmt.BF16DecodeSlice(nil, s.weights), t, s.Heads), tensor.BF16),
 		Positions: r.In(vectors.FromI32(s.positions, t), tensor.I32),
-		Table:     r.In(vectors.FromF32(s.table, len(s.table)/indexer.RopeDim, indexer.RopeDim), tensor.F32),
+		Table:     r.In(vectors.FromF32(s.table, len(s.table)/cache.RopeDim, cache.RopeDim), tensor.F32),
 	}
 }
 

@@ -46,7 +46,7 @@ func LogitsRef(x LogitsHost, out []float32) error {
 		return err
 	}
 	pages := len(x.Pool) / x.Layout.Stride
-	q, k := x.queries(), make([]float64, D)
+	q, k := x.queries(), make([]float64, cache.IndexDim)
 	for i := range t {
 		for n := x.First; n < min(x.First+x.Width, int(x.Lens[i])); n++ {
 			logit := math.Inf(-1)
@@ -55,7 +55,7 @@ func LogitsRef(x LogitsHost, out []float32) error {
 				var sum float64
 				for h := range x.Heads {
 					var dot float64
-					for d, v := range q[(i*x.Heads+h)*D:][:D] {
+					for d, v := range q[(i*x.Heads+h)*cache.IndexDim:][:cache.IndexDim] {
 						dot += v * k[d]
 					}
 					sum += max(dot, 0) * float64(x.Weights[i*x.Heads+h])
@@ -101,13 +101,13 @@ func (x LogitsHost) key(slot int64, k []float64) (scale float64) {
 // queries decodes the query heads, [T, H, 128].
 func (x LogitsHost) queries() []float64 {
 	rows, bytes := len(x.Weights), x.Layout.Format.RowBytes()
-	q := make([]float64, rows*D)
+	q := make([]float64, rows*cache.IndexDim)
 	for r := range rows {
 		var scales []byte
 		if x.Layout.Format == cache.IndexKeyMXFP4 {
 			scales = x.QScale[r*Blocks:]
 		}
-		decode(x.Layout.Format, x.Q[r*bytes:], scales, q[r*D:][:D])
+		decode(x.Layout.Format, x.Q[r*bytes:], scales, q[r*cache.IndexDim:][:cache.IndexDim])
 	}
 	return q
 }
@@ -124,7 +124,7 @@ func decode(format cache.IndexKeyFormat, codes, scales []byte, v []float64) {
 		if d%2 == 1 {
 			code = odd
 		}
-		v[d] = float64(numfmt.E2M1Decode(code)) * float64(numfmt.UE8M0Scale(scales[d/(D/Blocks)]))
+		v[d] = float64(numfmt.E2M1Decode(code)) * float64(numfmt.UE8M0Scale(scales[d/(cache.IndexDim/Blocks)]))
 	}
 }
 

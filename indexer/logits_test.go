@@ -18,6 +18,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -74,7 +75,7 @@ func logits(t *testing.T, dev *vk.Device, x indexer.LogitsHost, op *indexer.Logi
 
 // eachLogits runs a test for every variant that the device has and that is not left out.
 func eachLogits(t *testing.T, dev *vk.Device, f func(t *testing.T, variant string)) {
-	for _, v := range indexer.LogitsVariants {
+	for _, v := range opkit.Builds("idx_logits") {
 		t.Run(v.Name, func(t *testing.T) {
 			if testkit.LeftOut(v.Name) {
 				t.Skip("left out")
@@ -95,7 +96,7 @@ func eachLogits(t *testing.T, dev *vk.Device, f func(t *testing.T, variant strin
 func fp8Keys(tokens, heads, keys, page int, fill func(token, n int, codes []byte) float32) indexer.LogitsHost {
 	width := (keys + page - 1) / page
 	l := cache.IndexKeyLayout{Page: page, Stride: (page*132 + 31) / 16 * 16, Format: cache.IndexKeyFP8}
-	x := indexer.LogitsHost{Heads: heads, Q: make([]byte, tokens*heads*indexer.D), Weights: make([]float32, tokens*heads),
+	x := indexer.LogitsHost{Heads: heads, Q: make([]byte, tokens*heads*cache.IndexDim), Weights: make([]float32, tokens*heads),
 		Pool: make([]byte, tokens*width*l.Stride), Layout: l, TableWidth: width, Width: keys}
 	for i := range tokens * width {
 		x.BlockTable = append(x.BlockTable, int32(tokens*width-1-i))
@@ -107,7 +108,7 @@ func fp8Keys(tokens, heads, keys, page int, fill func(token, n int, codes []byte
 		x.TokenToReq, x.Lens = append(x.TokenToReq, int32(t)), append(x.Lens, int32(keys))
 		for n := range keys {
 			slot := int64(x.BlockTable[t*width+n/page])*int64(page) + int64(n%page)
-			codes := x.Pool[l.RowOffset(slot):][:indexer.D]
+			codes := x.Pool[l.RowOffset(slot):][:cache.IndexDim]
 			clear(codes)
 			scale := fill(t, n, codes)
 			binary.LittleEndian.PutUint32(x.Pool[l.ScaleOffset(slot):], math.Float32bits(scale))
@@ -123,14 +124,14 @@ func TestLogitsExact(t *testing.T) {
 	const heads, keys = 35, 150
 	one := numfmt.E4M3Encode(1)
 	x := fp8Keys(3, heads, keys, 64, func(_, n int, codes []byte) float32 {
-		codes[n%indexer.D] = one
-		codes[(n+1)%indexer.D] = numfmt.E4M3Encode(-2)
+		codes[n%cache.IndexDim] = one
+		codes[(n+1)%cache.IndexDim] = numfmt.E4M3Encode(-2)
 		return float32(n+1) * 0x1p-20 // not only powers of two
 	})
 	for i := range x.Weights {
 		x.Weights[i] = float32(i%7 - 3)
-		for d := range indexer.D {
-			x.Q[i*indexer.D+d] = numfmt.E4M3Encode(float32((i*5+d*3)%9 - 4))
+		for d := range cache.IndexDim {
+			x.Q[i*cache.IndexDim+d] = numfmt.E4M3Encode(float32((i*5+d*3)%9 - 4))
 		}
 	}
 	want := make([]float32, len(x.Lens)*keys)
@@ -138,7 +139,7 @@ func TestLogitsExact(t *testing.T) {
 		for n := range keys {
 			var sum float32
 			for h := range heads {
-				q := func(d int) float32 { return float32(((int(i)*heads+h)*5+d%indexer.D*3)%9 - 4) }
+				q := func(d int) float32 { return float32(((int(i)*heads+h)*5+d%cache.IndexDim*3)%9 - 4) }
 				sum += max(q(n)-2*q(n+1), 0) * x.Weights[int(i)*heads+h]
 			}
 			want[int(i)*keys+n] = sum * (float32(n+1) * 0x1p-20)
@@ -165,7 +166,7 @@ func TestLogitsMatrixCodes(t *testing.T) {
 			x := randomHost(t, cache.IndexKeyFP8, rand.New(rand.NewPCG(testkit.Seed(t), uint64(i))), 9, 3, heads, 139, 64)
 			want := make([]float32, len(x.Lens)*x.Width)
 			require.NoError(t, indexer.LogitsRef(x, want))
-			cfg := logitsConfig(x, indexer.VariantCM)
+			cfg := logitsConfig(x, opkit.CM)
 			cfg.Group = group
 			near(t, x, logits(t, dev, x, must[*indexer.Logits](t)(indexer.NewLogits(dev, cfg))), want)
 		}
@@ -185,8 +186,8 @@ func TestLogitsCodes(t *testing.T) {
 		}
 		return 1
 	})
-	for d := range indexer.D {
-		x.Q[d], x.Q[indexer.D+d] = numfmt.E4M3Encode(1), numfmt.E4M3Encode(-1)
+	for d := range cache.IndexDim {
+		x.Q[d], x.Q[cache.IndexDim+d] = numfmt.E4M3Encode(1), numfmt.E4M3Encode(-1)
 	}
 	x.Weights = []float32{1, -1}
 	eachLogits(t, dev, func(t *testing.T, variant string) {
@@ -206,7 +207,7 @@ func TestLogitsCodes(t *testing.T) {
 // Every pair of E2M1 codes under scales that differ between the blocks of a row.
 func TestLogitsNibbles(t *testing.T) {
 	dev := testkit.Device(t)
-	const keys = 16 * indexer.D
+	const keys = 16 * cache.IndexDim
 	l := cache.IndexKeyLayout{Page: 64, Stride: 64 * 68, Format: cache.IndexKeyMXFP4}
 	x := indexer.LogitsHost{Heads: 2, Q: make([]byte, 2*64), QScale: []byte{127, 120, 130, 125, 127, 120, 130, 125}, Weights: []float32{1, -1},
 		Pool: make([]byte, keys/64*l.Stride), Layout: l, TableWidth: keys / 64, TokenToReq: []int32{0}, Lens: []int32{keys}, Width: keys}
@@ -340,7 +341,7 @@ func TestLogitsTilings(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprint(c.format, "/", c.heads, "/", c.page, "/", tiling), func(t *testing.T) {
-				op, err := indexer.NewLogitsTiled(dev, logitsConfig(x, indexer.VariantCM), tiling[0], tiling[1])
+				op, err := indexer.NewLogitsTiled(dev, logitsConfig(x, opkit.CM), tiling[0], tiling[1])
 				if errors.Is(err, vk.ErrMissingFeature) {
 					t.Skip(err)
 				}
@@ -483,7 +484,7 @@ func TestLogitsBuilds(t *testing.T) {
 	for _, format := range indexFormats {
 		for _, heads := range []int{1, 16, 17, 64, 65, 128} {
 			for _, group := range []int{1, 4} {
-				for _, v := range indexer.LogitsVariants {
+				for _, v := range opkit.Builds("idx_logits") {
 					cfg := indexer.LogitsConfig{Heads: heads, Format: format, Page: 64, Group: group, Variant: v.Name}
 					_, err := indexer.NewLogits(dev, cfg)
 					assert.False(t, err != nil && !errors.Is(err, vk.ErrMissingFeature), "%+v: %v", cfg, err)
@@ -513,7 +514,7 @@ func TestLogitsBeyondDescriptor(t *testing.T) {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
-	require.NotEqual(t, indexer.VariantBase, op.Variant(), "variant base for %d bytes", size)
+	require.NotEqual(t, opkit.Base, op.Variant(), "variant base for %d bytes", size)
 	pool := must[tensor.Tensor](t)(tensor.New(dev, "test", tensor.U8, edge+9, x.Layout.Stride))
 	defer pool.Close()
 	far := []int32{int32(edge + 8), 0, int32(edge), int32(edge - 1)}
@@ -526,7 +527,7 @@ func TestLogitsBeyondDescriptor(t *testing.T) {
 	a := uploadLogits(r, x)
 	a.Keys.Pool, a.BlockTable = pool, r.In(vectors.FromI32(far, 1, 4), tensor.I32)
 	refuses(t, dev, "Keys.Pool", func(rec *vk.Recorder) error {
-		return must[*indexer.Logits](t)(indexer.NewLogits(dev, logitsConfig(x, indexer.VariantBase))).Record(rec, a)
+		return must[*indexer.Logits](t)(indexer.NewLogits(dev, logitsConfig(x, opkit.Base))).Record(rec, a)
 	})
 	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
 	got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out}))["out"].F32()
@@ -544,7 +545,7 @@ func TestLogitsInLanes(t *testing.T) {
 		heads, page int
 		want        bool
 	}{{64, 64, dev.Adapter().Type != vk.TypeCPU}, {16, 64, true}, {3, 64, true}, {65, 64, false}, {64, 3, false}, {3, 3, false}} {
-		op, err := indexer.NewLogits(dev, indexer.LogitsConfig{Heads: c.heads, Format: cache.IndexKeyFP8, Page: c.page, Variant: indexer.VariantCM})
+		op, err := indexer.NewLogits(dev, indexer.LogitsConfig{Heads: c.heads, Format: cache.IndexKeyFP8, Page: c.page, Variant: opkit.CM})
 		if errors.Is(err, vk.ErrMissingFeature) {
 			t.Skip(err)
 		}

@@ -4,26 +4,12 @@ import "github.com/vkmla/vkmla/internal/opkit"
 
 // Sizes of a query head and of a key.
 const (
-	D       = 128 // numbers of a query head and of a key
-	NopeDim = 64  // of these the first carry no position,
-	RopeDim = 64  // the last are rotated
-	Blocks  = 4   // MXFP4 scales of a row, one for 32 numbers
+	nopeDim = 64 // of these the first carry no position,
+	Blocks  = 4  // MXFP4 scales of a row, one for 32 numbers
 )
 
 // MaxHeads is the largest number of indexer heads.
 const MaxHeads = 128
-
-// Names of the variants of the kernels here.
-const (
-	VariantCM   = opkit.CM   // cooperative matrices of f16; large memory by device address
-	VariantBase = opkit.Base // any Vulkan 1.2 device; all memory bound as storage buffers
-
-	// VariantDA is as base, with memory by device address: no descriptors have to be
-	// fetched before anything is loaded, and tensors may be of any size.
-	VariantDA = opkit.DA
-
-	VariantDot = opkit.Dot // as da, with dot products of two halves
-)
 
 // MaxBlock is the most consecutive entries of a candidate block. There may be any power of two up to
 // this one; DeepSeek-V4.1-Flash has 8.
@@ -43,6 +29,9 @@ func blockUnit(n int) int { return max(n, 4) }
 
 // pkg begins the errors of this package and makes its kernels.
 const pkg = opkit.Package("indexer")
+
+// built names the build that an operation was made of.
+type built = opkit.Built
 
 // pushLayouts names the push-constant structure of each kernel; a test compares
 // them with the SPIR-V.

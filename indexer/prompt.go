@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
@@ -15,21 +16,21 @@ type promptTiling struct {
 
 // sharedBytes is the sum of the shared arrays: two steps of keys with their scales, and weights.
 func (t promptTiling) sharedBytes() int {
-	return 2*t.keyTiles*t.m*(2*D+16+4) + 4*t.heads*t.subgroups
+	return 2*t.keyTiles*t.m*(2*cache.IndexDim+16+4) + 4*t.heads*t.subgroups
 }
 
 // registers estimates the 32-bit registers of an invocation: queries, keys of a tile, sums of two
 // head tiles, weights, rows on their way, and the rest. copies is how often the device holds an
 // element of a product's operands; rest are the other registers.
 func (t promptTiling) registers(copies, rest int) int {
-	operands := (t.heads + t.m) * D / 2 / t.subgroup
-	rows := t.keyTiles * t.m * (D/4 + 4) / t.threads()
+	operands := (t.heads + t.m) * cache.IndexDim / 2 / t.subgroup
+	rows := t.keyTiles * t.m * (cache.IndexDim/4 + 4) / t.threads()
 	return copies*operands + 2*t.m*t.n/t.subgroup + t.heads/t.parts + rows + rest
 }
 
 // constants are the specialisation constants after PAGE and FORMAT.
 func (t promptTiling) constants() []uint32 {
-	return opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.parts, t.keyTiles)
+	return opkit.Constants(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.parts, t.keyTiles)
 }
 
 // grid is the number of workgroups: shares of the keys, and groups of tokens. A workgroup fills one
@@ -48,7 +49,7 @@ func promptTilingOf(caps *vk.Caps, tune *tuning.Logits, cfg LogitsConfig, lanes 
 	switch {
 	case t.threads() > int(caps.MaxWorkgroupInvocations) || t.sharedBytes() > int(caps.SharedMemory):
 	case t.subgroups > t.subgroup || t.subgroups*max(t.m, t.n) > 2*t.keyTiles*t.m: // lanes for tokens, and room for theirs
-	case t.subgroups%t.keyTiles != 0 || words%split != 0 || D/t.k%split != 0:
+	case t.subgroups%t.keyTiles != 0 || words%split != 0 || cache.IndexDim/t.k%split != 0:
 	default:
 		return t, true
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -38,13 +39,13 @@ func TestPromptBits(t *testing.T) {
 						x.TokenToReq[j] = int32(j % 3)
 					}
 				}
-				alone, err := indexer.NewLogits(dev, logitsConfig(x, indexer.VariantCM))
+				alone, err := indexer.NewLogits(dev, logitsConfig(x, opkit.CM))
 				if errors.Is(err, vk.ErrMissingFeature) {
 					t.Skip(err)
 				}
 				require.NoError(t, err)
 				require.False(t, indexer.Shared(alone))
-				op := must[*indexer.Logits](t)(indexer.NewLogits(dev, logitsConfig(x, indexer.VariantCM)))
+				op := must[*indexer.Logits](t)(indexer.NewLogits(dev, logitsConfig(x, opkit.CM)))
 				if !indexer.Share(op) {
 					t.Skip("matrices lie in other lanes")
 				}

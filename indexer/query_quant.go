@@ -16,10 +16,6 @@ const DefaultSoftmaxScale float32 = 0.08838834764831845
 // DefaultHeadScale is the scale of a sum over heads, heads^-0.5 rounded to f32.
 func DefaultHeadScale(heads int) float32 { return float32(1 / math.Sqrt(float64(heads))) }
 
-// QueryQuantVariants are the variants of QueryQuant, best first: VariantDA has all memory
-// by address.
-var QueryQuantVariants = opkit.Ladder("idx_query_quant", VariantDA, VariantBase)
-
 // QueryQuantConfig says what a QueryQuant is built for.
 type QueryQuantConfig struct {
 	Format       cache.IndexKeyFormat // that of the keys which the queries are for
@@ -27,7 +23,7 @@ type QueryQuantConfig struct {
 	Hadamard     bool                 // mix the 128 numbers before quantising; then the keys have to be mixed too
 	SoftmaxScale float32              // 0: DefaultSoftmaxScale
 	HeadScale    float32              // 0: DefaultHeadScale of the number of heads
-	Variant      string               // one of QueryQuantVariants; "" picks the best
+	Variant      string               // a build, as vkmla info lists them; "" picks the best
 }
 
 // QueryQuantArgs are the tensors of one QueryQuant.
@@ -51,10 +47,10 @@ type QueryQuantArgs struct {
 // Source: vLLM fused_indexer_q_rope_quant (deepseek_v4 common/ops/fused_indexer_q.py).
 // The Hadamard option is from DeepSeek's inference/model.py (rotate_activation).
 type QueryQuant struct {
-	dev     *vk.Device
-	cfg     QueryQuantConfig
-	variant string
-	k       *vk.Kernel
+	dev *vk.Device
+	cfg QueryQuantConfig
+	built
+	k *vk.Kernel
 }
 
 // idxQueryQuantPush is the push block of idx_query_quant.comp.
@@ -79,13 +75,13 @@ func NewQueryQuant(dev *vk.Device, cfg QueryQuantConfig) (*QueryQuant, error) {
 	if err := checkFormat(op, cfg.Format); err != nil {
 		return nil, err
 	}
-	if err := opkit.First(checkScale(op, "SoftmaxScale", cfg.SoftmaxScale), checkScale(op, "HeadScale", cfg.HeadScale)); err != nil {
+	if err := opkit.FirstError(checkScale(op, "SoftmaxScale", cfg.SoftmaxScale), checkScale(op, "HeadScale", cfg.HeadScale)); err != nil {
 		return nil, err
 	}
 	if cfg.SoftmaxScale == 0 {
 		cfg.SoftmaxScale = DefaultSoftmaxScale
 	}
-	variant, err := pkg.Choose(dev, op, QueryQuantVariants, cfg.Variant, 0)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("idx_query_quant"), cfg.Variant, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -100,27 +96,24 @@ func NewQueryQuant(dev *vk.Device, cfg QueryQuantConfig) (*QueryQuant, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &QueryQuant{dev: dev, cfg: cfg, variant: variant, k: k}, nil
+	return &QueryQuant{dev: dev, cfg: cfg, built: built(variant), k: k}, nil
 }
-
-// Variant is the name of the variant that was chosen.
-func (o *QueryQuant) Variant() string { return o.variant }
 
 // Record checks the arguments and records the launch. Errors: vk.ErrArgument, with
 // nothing recorded; those of vk.Recorder.Dispatch.
 func (o *QueryQuant) Record(rec *vk.Recorder, a QueryQuantArgs) error {
 	const op = "query quant"
-	t, h := opkit.Dim(a.Q, 0), opkit.Dim(a.Q, 1)
+	t, h := opkit.DimOrZero(a.Q, 0), opkit.DimOrZero(a.Q, 1)
 	table, mxfp4 := tensor.F32, o.cfg.Format == cache.IndexKeyMXFP4
 	if o.cfg.TableBF16 {
 		table = tensor.BF16
 	}
-	if err := opkit.First(
-		pkg.Check(op, "Q", a.Q, tensor.BF16, -1, -1, D),
+	if err := opkit.FirstError(
+		pkg.Check(op, "Q", a.Q, tensor.BF16, -1, -1, cache.IndexDim),
 		pkg.Range(op, "Q heads", h, 1, MaxHeads),
 		pkg.Check(op, "Positions", a.Positions, tensor.I32, t),
 		pkg.Check(op, "Weights", a.Weights, tensor.BF16, t, h),
-		pkg.Check(op, "Table", a.Table, table, -1, RopeDim),
+		pkg.Check(op, "Table", a.Table, table, -1, cache.RopeDim),
 		pkg.Check(op, "Codes", a.Codes, tensor.U8, t, h, o.cfg.Format.RowBytes()),
 		pkg.Check(op, "WeightsOut", a.WeightsOut, tensor.F32, t, h),
 	); err != nil {
@@ -149,7 +142,7 @@ func (o *QueryQuant) Record(rec *vk.Recorder, a QueryQuantArgs) error {
 		{Name: "Codes", T: a.Codes, Access: vk.Write, Align: 8}, {Name: "Scales", T: scales, Access: vk.Write, Align: 4},
 		{Name: "WeightsOut", T: a.WeightsOut, Access: vk.Write, Align: 4},
 	}
-	if err := pkg.Reach(o.dev, op, o.variant, targets...); err != nil || t == 0 {
+	if err := pkg.Reach(o.dev, op, o.Variant(), targets...); err != nil || t == 0 {
 		return err
 	}
 	push := idxQueryQuantPush{
@@ -161,7 +154,7 @@ func (o *QueryQuant) Record(rec *vk.Recorder, a QueryQuantArgs) error {
 	if push.HeadScale == 0 {
 		push.HeadScale = DefaultHeadScale(h)
 	}
-	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
+	return pkg.Dispatch(rec, op, o.Variant(), vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(opkit.CeilDiv(h, queryHeads)), uint32(t), 1}, Push: vk.Bytes(&push),
 	}, targets...)
 }

@@ -29,11 +29,11 @@ func QueryQuantRef(q []uint16, heads int, positions []int32, weights []uint16, t
 	switch {
 	case cfg.Format != cache.IndexKeyFP8 && cfg.Format != cache.IndexKeyMXFP4:
 		return checkFormat(op, cfg.Format)
-	case heads < 1 || len(q) != n*D || len(weights) != n:
+	case heads < 1 || len(q) != n*cache.IndexDim || len(weights) != n:
 		return pkg.Wrong(op, "q, weights", fmt.Sprintf("%d and %d values", len(q), len(weights)),
-			"[%d, %d, %d] and [%d, %d]", len(positions), heads, D, len(positions), heads)
-	case len(table) < RopeDim || len(table)%RopeDim != 0:
-		return pkg.Wrong(op, "table", fmt.Sprintf("%d values", len(table)), "rows of %d", RopeDim)
+			"[%d, %d, %d] and [%d, %d]", len(positions), heads, cache.IndexDim, len(positions), heads)
+	case len(table) < cache.RopeDim || len(table)%cache.RopeDim != 0:
+		return pkg.Wrong(op, "table", fmt.Sprintf("%d values", len(table)), "rows of %d", cache.RopeDim)
 	case len(codes) != n*row || len(out) != n || cfg.Format == cache.IndexKeyMXFP4 && len(scales) != n*Blocks:
 		return pkg.Wrong(op, "codes, scales, out", fmt.Sprintf("%d, %d, %d", len(codes), len(scales), len(out)),
 			"%d, %d, %d", n*row, n*Blocks, n)
@@ -46,8 +46,8 @@ func QueryQuantRef(q []uint16, heads int, positions []int32, weights []uint16, t
 		head = DefaultHeadScale(heads)
 	}
 	for i := range n {
-		p := min(max(int(positions[i/heads]), 0), len(table)/RopeDim-1)
-		x := turned(q[i*D:(i+1)*D], table[p*RopeDim:][:RopeDim])
+		p := min(max(int(positions[i/heads]), 0), len(table)/cache.RopeDim-1)
+		x := turned(q[i*cache.IndexDim:(i+1)*cache.IndexDim], table[p*cache.RopeDim:][:cache.RopeDim])
 		if cfg.Hadamard {
 			mix(x)
 		}
@@ -67,11 +67,11 @@ func QueryQuantRef(q []uint16, heads int, positions []int32, weights []uint16, t
 // turned is a head's 128 numbers with the last 64 turned forward and rounded.
 func turned(q []uint16, cosSin []float32) []float32 {
 	x := numfmt.BF16DecodeSlice(nil, q)
-	for i := range RopeDim / 2 {
-		e, o := x[NopeDim+2*i], x[NopeDim+2*i+1]
-		c, s := cosSin[i], cosSin[RopeDim/2+i]
-		x[NopeDim+2*i] = numfmt.BF16Round(float32(e*c) - float32(o*s))
-		x[NopeDim+2*i+1] = numfmt.BF16Round(float32(o*c) + float32(e*s))
+	for i := range cache.RopeDim / 2 {
+		e, o := x[nopeDim+2*i], x[nopeDim+2*i+1]
+		c, s := cosSin[i], cosSin[cache.RopeDim/2+i]
+		x[nopeDim+2*i] = numfmt.BF16Round(float32(e*c) - float32(o*s))
+		x[nopeDim+2*i+1] = numfmt.BF16Round(float32(o*c) + float32(e*s))
 	}
 	return x
 }
@@ -80,7 +80,7 @@ func turned(q []uint16, cosSin []float32) []float32 {
 // 128^-0.5 and rounds to bf16. The sums are those of the fast transform, nearest
 // neighbours first, in f32.
 func mix(x []float32) {
-	for far := 1; far < D; far *= 2 {
+	for far := 1; far < cache.IndexDim; far *= 2 {
 		for i := range x {
 			if i&far == 0 {
 				a, b := x[i], x[i+far]

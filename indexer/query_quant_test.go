@@ -25,7 +25,7 @@ func TestQueryQuant(t *testing.T) {
 
 // ramp is a row of 128 numbers that bf16 holds exactly.
 func ramp() []uint16 {
-	q := make([]uint16, indexer.D)
+	q := make([]uint16, cache.IndexDim)
 	for i := range q {
 		q[i] = numfmt.BF16Encode(float32(math.Ldexp(float64((29*i+5)%61-30)/8, i/32-1)))
 	}
@@ -34,8 +34,8 @@ func ramp() []uint16 {
 
 // still is a table of one row that turns nothing.
 func still() []float32 {
-	table := make([]float32, indexer.RopeDim)
-	for i := range indexer.RopeDim / 2 {
+	table := make([]float32, cache.RopeDim)
+	for i := range cache.RopeDim / 2 {
 		table[i] = 1
 	}
 	return table
@@ -87,15 +87,15 @@ func TestQueryQuantVector(t *testing.T) {
 func queryArgs(t *testing.T, dev *vk.Device, cfg indexer.QueryQuantConfig, q []uint16, heads int, positions []int32, weights []uint16, table []float32) indexer.QueryQuantArgs {
 	n, row := len(positions), cfg.Format.RowBytes()
 	a := indexer.QueryQuantArgs{
-		Q: upload(t, dev, tensor.BF16, q, n, heads, indexer.D), Positions: upload(t, dev, tensor.I32, positions, n),
+		Q: upload(t, dev, tensor.BF16, q, n, heads, cache.IndexDim), Positions: upload(t, dev, tensor.I32, positions, n),
 		Weights:    upload(t, dev, tensor.BF16, weights, n, heads),
 		Codes:      upload(t, dev, tensor.U8, poison(n*heads*row), n, heads, row),
 		WeightsOut: upload(t, dev, tensor.F32, make([]float32, n*heads), n, heads),
 	}
 	if cfg.TableBF16 {
-		a.Table = upload(t, dev, tensor.BF16, numfmt.BF16EncodeSlice(nil, table), len(table)/indexer.RopeDim, indexer.RopeDim)
+		a.Table = upload(t, dev, tensor.BF16, numfmt.BF16EncodeSlice(nil, table), len(table)/cache.RopeDim, cache.RopeDim)
 	} else {
-		a.Table = upload(t, dev, tensor.F32, table, len(table)/indexer.RopeDim, indexer.RopeDim)
+		a.Table = upload(t, dev, tensor.F32, table, len(table)/cache.RopeDim, cache.RopeDim)
 	}
 	if cfg.Format == cache.IndexKeyMXFP4 {
 		a.Scales = upload(t, dev, tensor.U8, poison(n*heads*indexer.Blocks), n, heads, indexer.Blocks)
@@ -116,10 +116,10 @@ func poison(n int) []byte {
 func TestQueryQuantHadamard(t *testing.T) {
 	cfg := indexer.QueryQuantConfig{Format: cache.IndexKeyFP8, Hadamard: true, SoftmaxScale: 1, HeadScale: 1}
 	one := []uint16{numfmt.BF16Encode(1)}
-	for j := range indexer.D {
-		q := make([]uint16, indexer.D)
+	for j := range cache.IndexDim {
+		q := make([]uint16, cache.IndexDim)
 		q[j] = numfmt.BF16Encode(448)
-		codes, out := make([]byte, indexer.D), make([]float32, 1)
+		codes, out := make([]byte, cache.IndexDim), make([]float32, 1)
 		require.NoError(t, indexer.QueryQuantRef(q, 1, []int32{0}, one, still(), cfg, codes, nil, out))
 		for i, b := range codes {
 			v := float64(numfmt.E4M3Decode(b) * out[0])
@@ -146,7 +146,7 @@ func TestQueryQuantSplit(t *testing.T) {
 	dev := testkit.Device(t)
 	const tokens, heads = 7, 9
 	rng := rand.New(rand.NewPCG(5, 6))
-	q, w, table := normal(rng, tokens*heads*indexer.D), normal(rng, tokens*heads), make([]float32, 7*indexer.RopeDim)
+	q, w, table := normal(rng, tokens*heads*cache.IndexDim), normal(rng, tokens*heads), make([]float32, 7*cache.RopeDim)
 	for i := range table {
 		table[i] = rng.Float32()*2 - 1
 	}
@@ -158,7 +158,7 @@ func TestQueryQuantSplit(t *testing.T) {
 		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, all) })
 		codes, out := download[byte](t, all.Codes), download[float32](t, all.WeightsOut)
 		for i := range tokens {
-			one := queryArgs(t, dev, cfg, q[i*heads*indexer.D:][:heads*indexer.D], heads, positions[i:i+1], w[i*heads:][:heads], table)
+			one := queryArgs(t, dev, cfg, q[i*heads*cache.IndexDim:][:heads*cache.IndexDim], heads, positions[i:i+1], w[i*heads:][:heads], table)
 			do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, one) })
 			row := heads * format.RowBytes()
 			assert.Equal(t, string(codes[i*row:][:row]), string(download[byte](t, one.Codes)),
@@ -188,10 +188,10 @@ func TestQueryQuantArguments(t *testing.T) {
 	for _, format := range []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4} {
 		cfg := indexer.QueryQuantConfig{Format: format}
 		op := must[*indexer.QueryQuant](t)(indexer.NewQueryQuant(dev, cfg))
-		good := queryArgs(t, dev, cfg, make([]uint16, 2*3*indexer.D), 3, []int32{0, 0}, make([]uint16, 6), still())
+		good := queryArgs(t, dev, cfg, make([]uint16, 2*3*cache.IndexDim), 3, []int32{0, 0}, make([]uint16, 6), still())
 		for arg, spoil := range map[string][]func(*indexer.QueryQuantArgs){
-			"Q":         {func(a *indexer.QueryQuantArgs) { a.Q.Shape = []int{6, indexer.D} }},
-			"Q heads":   {func(a *indexer.QueryQuantArgs) { a.Q.Shape = []int{2, 0, indexer.D} }},
+			"Q":         {func(a *indexer.QueryQuantArgs) { a.Q.Shape = []int{6, cache.IndexDim} }},
+			"Q heads":   {func(a *indexer.QueryQuantArgs) { a.Q.Shape = []int{2, 0, cache.IndexDim} }},
 			"Positions": {func(a *indexer.QueryQuantArgs) { a.Positions.Shape = []int{1} }},
 			"Weights":   {func(a *indexer.QueryQuantArgs) { a.Weights.Shape = []int{3, 2} }},
 			"Table":     {func(a *indexer.QueryQuantArgs) { a.Table.Shape = []int{0, 64} }},

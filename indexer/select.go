@@ -22,7 +22,7 @@ type SelectConfig struct {
 	// 65536 of them, of all tokens together.
 	Segment int
 	// Rows is the number of tokens that are taken at a time, rounded up to a multiple of 64; 0:
-	// SelectRows. Results do not depend on it.
+	// selectRows. Results do not depend on it.
 	Rows int
 
 	// SlotPage is the slots per page of the cache that SelectArgs.Slots is about; 0: no slots.
@@ -90,17 +90,17 @@ type Select struct {
 	within *CandidateEntries // with LogitsConfig.Blocks
 }
 
-// SelectRows is the most tokens that a Select takes at a time.
-const SelectRows = 512
+// selectRows is the most tokens that a Select takes at a time.
+const selectRows = 512
 
 const (
 	selectLogits = 1 << 23 // scores of one round at most, 32 MiB: what bounds the scratch
 	selectMost   = 1 << 18 // entries of a segment at most: those of a context of 1048576
 )
 
-// SelectSegment returns how many entries are scored between two selections where `tokens` tokens
+// selectSegment returns how many entries are scored between two selections where `tokens` tokens
 // are taken at a time: the largest power of two of at most 2^23 / tokens and 2^18.
-func SelectSegment(tokens int) int {
+func selectSegment(tokens int) int {
 	n := selectMost
 	for n > 64 && n*tokens > selectLogits {
 		n /= 2
@@ -123,8 +123,8 @@ func SelectScratchBytes(tokens, k int) uint64 {
 	if tokens < 1 {
 		return 0
 	}
-	rows := selectTile(tokens, SelectRows)
-	segment := SelectSegment(rows)
+	rows := selectTile(tokens, selectRows)
+	segment := selectSegment(rows)
 	return selectScratch(rows, segment, mostLists(rows, segment), k)
 }
 
@@ -201,7 +201,7 @@ func NewSelect(dev *vk.Device, cfg SelectConfig) (*Select, error) {
 	}
 	o.cfg.Segment = opkit.RoundUp(cfg.Segment, 64)
 	if o.cfg.Rows = opkit.RoundUp(cfg.Rows, 64); cfg.Rows == 0 {
-		o.cfg.Rows = SelectRows
+		o.cfg.Rows = selectRows
 	}
 	return o, nil
 }
@@ -229,15 +229,12 @@ func candidateRows(most, k, block int) int {
 	return min(most, max(64, selectLogits/max(k*block, 1)&^63))
 }
 
-// Variant is the name of the variant of Logits that was chosen.
-func (o *Select) Variant() string { return o.logits.Variant() }
-
 // plan divides t tokens: `rows` of them at a time, `segment` entries of each, with `lists` lists of
 // candidates.
 func (o *Select) plan(t int) (rows, segment, lists int) {
 	rows = selectTile(t, candidateRows(o.cfg.Rows, o.cfg.Candidates, o.cfg.Logits.Block))
 	if segment = o.cfg.Segment; segment == 0 {
-		segment = max(SelectSegment(rows), opkit.RoundUp(o.cfg.K, 64))
+		segment = max(selectSegment(rows), opkit.RoundUp(o.cfg.K, 64))
 	}
 	segment = max(segment, opkit.RoundUp(o.cfg.Candidates*o.cfg.Logits.Block, 64)) // a round fills a list
 	return rows, segment, max(topkLists(o.topk.slices(rows, segment)), 1)
@@ -271,7 +268,7 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 	if entries == 0 {
 		entries = o.reach(a, segment)
 	}
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.Check(op, "TopK", a.TopK, tensor.I32, t, o.cfg.K),
 		pkg.Range(op, "Entries", entries, 0, math.MaxInt32-segment),
 		o.checkRounds(op, "Entries", t, entries),
@@ -336,13 +333,13 @@ func (o *Select) reach(a SelectArgs, segment int) int {
 	if o.within != nil {
 		return o.cfg.Logits.Blocks * o.cfg.Logits.Block
 	}
-	return min(opkit.Dim(a.BlockTable, 1)*o.cfg.Logits.Page, math.MaxInt32-segment)
+	return min(opkit.DimOrZero(a.BlockTable, 1)*o.cfg.Logits.Page, math.MaxInt32-segment)
 }
 
 // checkCandidates checks the candidate blocks that are to be written.
 func (o *Select) checkCandidates(op string, t, rows int, c CandidateBlocks) error {
 	if o.blocks != nil {
-		return opkit.First(o.blocks.checkOut(op, t, c), o.blocks.checkLaunch(op, "Q", min(t, rows)))
+		return opkit.FirstError(o.blocks.checkOut(op, t, c), o.blocks.checkLaunch(op, "Q", min(t, rows)))
 	}
 	if !c.Blocks.IsZero() || !c.Columns.IsZero() {
 		return pkg.Wrong(op, "Candidates", c.Blocks, "absent: SelectConfig.Candidates is 0")
@@ -356,7 +353,7 @@ func (o *Select) checkCandidates(op string, t, rows int, c CandidateBlocks) erro
 // Errors: vk.ErrArgument for numbers out of range; those of vk.Device.Kernel.
 func (o *Select) Prepare(t, entries int, arrived bool) error {
 	const op = "select"
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.Range(op, "t", t, 1, math.MaxInt32), pkg.Range(op, "entries", entries, 0, math.MaxInt32/2),
 		o.checkRounds(op, "entries", t, entries),
 	); err != nil {

@@ -20,7 +20,7 @@ func TestSelectRounds(t *testing.T) {
 		{16, 262144, 0, 1}, {32, 262144, 0, 1}, {33, 262144, 0, 2}, {513, 4096, 0, 2}, {513, 16384, 0, 2}, {513, 16385, 0, 4},
 		{3, 2048, 1024, 2}, {3, 1024, 1024, 1},
 	} {
-		o := &Select{cfg: SelectConfig{K: 512, Segment: c.segment, Rows: SelectRows}, topk: &TopK{cfg: TopKConfig{K: 512}, workgroups: 128, tune: &hopper().TopK}}
+		o := &Select{cfg: SelectConfig{K: 512, Segment: c.segment, Rows: selectRows}, topk: &TopK{cfg: TopKConfig{K: 512}, workgroups: 128, tune: &hopper().TopK}}
 		rounds := o.rounds(SelectArgs{}, c.tokens, c.entries)
 		name := fmt.Sprintf("%d tokens, %d entries, segment %d", c.tokens, c.entries, c.segment)
 		assert.Len(t, rounds, c.rounds, "%s: rounds", name)
@@ -63,7 +63,7 @@ func TestSelectByTiles(t *testing.T) {
 			c.tokens = -c.tokens
 			args.Arrived = tensor.Of(vk.View{Buffer: new(vk.Buffer)}, tensor.I32, c.tokens)
 		}
-		o := &Select{cfg: SelectConfig{K: c.k, Segment: c.segment, Rows: SelectRows}, topk: &TopK{cfg: TopKConfig{K: c.k}, workgroups: 128, tune: &hopper().TopK, lanes: []topkKernel{{nil, 4096}, {nil, 9216}}}, tiles: &tileTopK{tile: c.tile, most: 16384}}
+		o := &Select{cfg: SelectConfig{K: c.k, Segment: c.segment, Rows: selectRows}, topk: &TopK{cfg: TopKConfig{K: c.k}, workgroups: 128, tune: &hopper().TopK, lanes: []topkKernel{{nil, 4096}, {nil, 9216}}}, tiles: &tileTopK{tile: c.tile, most: 16384}}
 		size := o.ScratchBytes(c.tokens)
 		for _, r := range o.rounds(args, c.tokens, c.entries) {
 			assert.Equal(t, c.want, r.topk.tiles != nil, "%+v: by tiles", c)

@@ -14,6 +14,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -149,7 +150,7 @@ func (s scene) separate(t *testing.T, dev *vk.Device, cfg indexer.SelectConfig, 
 
 // selectVariants are the variants of Logits that the device can run and that are not left out.
 func selectVariants(dev *vk.Device, cfg indexer.LogitsConfig) (names []string) {
-	for _, v := range indexer.LogitsVariants {
+	for _, v := range opkit.Builds("idx_logits") {
 		cfg.Variant = v.Name
 		if _, err := indexer.NewLogits(dev, cfg); err == nil && !testkit.LeftOut(v.Name) {
 			names = append(names, v.Name)

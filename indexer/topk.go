@@ -16,13 +16,10 @@ import (
 // shared memory; with less it is half of that.
 const MaxK = 2048
 
-// TopKVariants are the variants of TopK, best first.
-var TopKVariants = opkit.Ladder("idx_topk", VariantBase)
-
 // TopKConfig says what a TopK is built for.
 type TopKConfig struct {
 	K       int    // width of the selection, 1 to MaxK
-	Variant string // one of TopKVariants; "" picks the best
+	Variant string // a build, as vkmla info lists them; "" picks the best
 
 	// Workgroups is the number of workgroups that fill the device; 0 asks the device. Long rows are
 	// sliced where there are fewer rows than that.
@@ -63,9 +60,9 @@ type TopKArgs struct {
 // Source: vLLM persistent_topk (csrc/topk.cu), whose order of results and choice
 // among equals are unspecified.
 type TopK struct {
-	dev        *vk.Device
-	cfg        TopKConfig
-	variant    string
+	dev *vk.Device
+	cfg TopKConfig
+	built
 	short      []topkKernel // idx_topk for rows that fit registers, ascending
 	lanes      []topkKernel // idx_topk_lanes, ascending; none where the device lacks its features
 	few, many  *opkit.Later // idx_topk for rows of any length: few rows, and more than fill the device
@@ -105,17 +102,18 @@ func NewTopK(dev *vk.Device, cfg TopKConfig) (*TopK, error) {
 
 func newTopK(dev *vk.Device, cfg TopKConfig, tune *tuning.TopK) (*TopK, error) {
 	const op = "new top-k"
-	variant, err := pkg.Choose(dev, op, TopKVariants, cfg.Variant, 0)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("idx_topk"), cfg.Variant, 0)
 	if err != nil {
 		return nil, err
 	}
-	if err := opkit.First(pkg.Range(op, "K", cfg.K, 1, MaxK), pkg.Range(op, "Workgroups", cfg.Workgroups, 0, math.MaxInt32)); err != nil {
+	if err := opkit.FirstError(pkg.Range(op, "K", cfg.K, 1, MaxK),
+		pkg.Range(op, "Workgroups", cfg.Workgroups, 0, math.MaxInt32)); err != nil {
 		return nil, err
 	}
 	if n := cfg.Threads; n != 0 && (n < 64 || n > int(dev.Caps().MaxWorkgroupInvocations) || bits.OnesCount(uint(n)) != 1) {
 		return nil, pkg.Wrong(op, "Threads", n, "0 or a power of two from 64 to %d", dev.Caps().MaxWorkgroupInvocations)
 	}
-	o := &TopK{dev: dev, cfg: cfg, variant: variant, workgroups: cfg.Workgroups, tune: tune}
+	o := &TopK{dev: dev, cfg: cfg, built: built(variant), workgroups: cfg.Workgroups, tune: tune}
 	if o.workgroups == 0 {
 		o.workgroups = tuning.Of(dev).Device.WorkgroupsOf(dev.Adapter(), 1)
 	}
@@ -148,12 +146,6 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tune *tuning.TopK) (*TopK, error) {
 	}
 	return o, opkit.Ask(kernels...)
 }
-
-// Variant is the name of the variant that was chosen.
-func (o *TopK) Variant() string { return o.variant }
-
-// K is the width of the selection.
-func (o *TopK) K() int { return o.cfg.K }
 
 // topkSlices returns the number of slices of a row, a power of two, for t rows of n columns on a
 // device that `workgroups` workgroups fill.
@@ -212,8 +204,8 @@ func (o *TopK) slices(t, n int) int { return topkSlices(o.tune, o.workgroups, t,
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *TopK) Record(rec *vk.Recorder, a TopKArgs) error {
 	const op = "top-k"
-	t, n := opkit.Dim(a.Logits, 0), opkit.Dim(a.Logits, 1)
-	if err := opkit.First(
+	t, n := opkit.DimOrZero(a.Logits, 0), opkit.DimOrZero(a.Logits, 1)
+	if err := opkit.FirstError(
 		pkg.Check(op, "Logits", a.Logits, tensor.F32, -1, -1),
 		pkg.Check(op, "Lens", a.Lens, tensor.I32, t),
 		pkg.Check(op, "Out", a.Out, tensor.I32, t, o.cfg.K),
@@ -361,7 +353,7 @@ func (o *TopK) record(rec *vk.Recorder, op string, r topkRound) error {
 		if err != nil {
 			return err
 		}
-		return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
+		return pkg.Dispatch(rec, op, o.Variant(), vk.Dispatch{
 			Kernel: kernel, Groups: [3]uint32{uint32(t), uint32(pass.slices), 1}, Bind: views, Push: vk.Bytes(&p)})
 	}
 	registers := o.registers()

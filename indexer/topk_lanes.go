@@ -53,7 +53,7 @@ const laneScalars = 12 + 4
 func (s laneShape) places(k int) int { return max(1<<s.bits, k) }
 
 func (s laneShape) constants(k, slotPage int) []uint32 {
-	return opkit.Words(s.threads, s.capacity, s.bits, s.places(k), slotPage, s.subgroup)
+	return opkit.Constants(s.threads, s.capacity, s.bits, s.places(k), slotPage, s.subgroup)
 }
 
 // idxTopkLanesPush is the push block of idx_topk_lanes.comp.
@@ -63,7 +63,7 @@ type idxTopkLanesPush struct {
 
 func (o *TopK) buildLanes() {
 	for _, s := range laneShapes(o.dev.Caps(), o.tune, o.cfg.K, o.cfg.Threads) {
-		k := pkg.Later(o.dev, opkit.Spec{Stem: "idx_topk_lanes", Variant: VariantBase, Subgroup: uint32(s.subgroup),
+		k := pkg.Later(o.dev, opkit.Spec{Stem: "idx_topk_lanes", Variant: opkit.Base, Subgroup: uint32(s.subgroup),
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.ReadWrite, vk.ReadWrite, vk.Write, vk.Read, vk.Read, vk.Write, vk.Write},
 			PushSize: int(unsafe.Sizeof(idxTopkLanesPush{})), Constants: s.constants(o.cfg.K, o.cfg.slotPage)})
 		o.lanes = append(o.lanes, topkKernel{k, s.capacity})
@@ -145,7 +145,7 @@ func (o *TopK) recordLanes(rec *vk.Recorder, op string, r topkRound) (done bool,
 	}
 	place, count, table, requests := o.bindSlots(r)
 	push.Requests, push.TableWidth = r.table()
-	return true, pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+	return true, pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: kernel, Groups: [3]uint32{uint32(t), uint32(slices), 1}, Push: vk.Bytes(&push),
 		Bind: []vk.View{r.logits.View(), r.lens.View(), scratch, arrived, r.out.View(), table, requests, place, count},
 	})

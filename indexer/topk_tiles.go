@@ -52,9 +52,9 @@ func (o *TopK) buildTiles(tile int) (*tileTopK, error) {
 	if quads == 0 {
 		return nil, nil
 	}
-	k := pkg.Later(o.dev, opkit.Spec{Stem: "idx_topk_tiles", Variant: VariantDA, Subgroup: uint32(s.subgroup),
+	k := pkg.Later(o.dev, opkit.Spec{Stem: "idx_topk_tiles", Variant: opkit.DA, Subgroup: uint32(s.subgroup),
 		PushSize:  int(unsafe.Sizeof(idxTopkTilesPush{})),
-		Constants: opkit.Words(s.threads, s.bits, s.places(o.cfg.K), o.cfg.slotPage, s.subgroup, tile, quads)})
+		Constants: opkit.Constants(s.threads, s.bits, s.places(o.cfg.K), o.cfg.slotPage, s.subgroup, tile, quads)})
 	if !o.cfg.onDemand {
 		if err := opkit.Ask(k); err != nil {
 			return nil, err
@@ -97,7 +97,7 @@ func (o *TopK) recordTiles(rec *vk.Recorder, op string, r topkRound) error {
 		{table, vk.Read}, {requests, vk.Read}, {place, vk.Write}, {count, vk.Write}} {
 		d.Reach = append(d.Reach, vk.Reach{View: v.view, Access: v.access})
 	}
-	return pkg.Dispatch(rec, op, VariantDA, d)
+	return pkg.Dispatch(rec, op, opkit.DA, d)
 }
 
 // topsAt is the tensor of tops at a place of scratch.

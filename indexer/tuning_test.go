@@ -12,6 +12,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/internal/tuning/vary"
 	"github.com/vkmla/vkmla/tensor"
@@ -29,7 +30,7 @@ const units = 132
 func logitsPlan(device tuning.Device, tune *tuning.Logits) string {
 	var s strings.Builder
 	workgroups := device.PerUnit * units
-	base := Logits{cfg: LogitsConfig{Page: 64, Format: cache.IndexKeyFP8}, variant: VariantBase, tune: tune}
+	base := Logits{cfg: LogitsConfig{Page: 64, Format: cache.IndexKeyFP8}, variant: opkit.Base, tune: tune}
 	fmt.Fprintln(&s, workgroups, base.spec().Constants)
 	codes := knowncaps.Matrix["RDNA4"] // and a shape as Intel's
 	codes.CoopMat = append(slices.Clone(codes.CoopMat),

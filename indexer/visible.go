@@ -10,9 +10,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// VisibleVariants are the variants of Visible: one build, which needs no feature.
-var VisibleVariants = opkit.Ladder("idx_visible", VariantBase)
-
 // VisibleConfig configures a Visible.
 type VisibleConfig struct {
 	Ratio   int    // tokens of an entry, 1..cache.MaxRatio
@@ -49,12 +46,12 @@ func NewVisible(dev *vk.Device, cfg VisibleConfig) (*Visible, error) {
 	if err := pkg.Range("visible", "Ratio", cfg.Ratio, 1, cache.MaxRatio); err != nil {
 		return nil, err
 	}
-	variant, err := pkg.Choose(dev, "visible", VisibleVariants, cfg.Variant, 0)
+	variant, err := pkg.Choose(dev, "visible", opkit.Builds("idx_visible"), cfg.Variant, 0)
 	if err != nil {
 		return nil, err
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "idx_visible", Variant: variant,
-		Bindings: []vk.Access{vk.Read, vk.Read, vk.Write}, Constants: opkit.Words(cfg.Ratio),
+		Bindings: []vk.Access{vk.Read, vk.Read, vk.Write}, Constants: opkit.Constants(cfg.Ratio),
 		PushSize: int(unsafe.Sizeof(idxVisiblePush{}))})
 	if err != nil {
 		return nil, err
@@ -62,15 +59,12 @@ func NewVisible(dev *vk.Device, cfg VisibleConfig) (*Visible, error) {
 	return &Visible{dev: dev, k: k}, nil
 }
 
-// Variant is the name of the variant that was chosen.
-func (o *Visible) Variant() string { return VariantBase }
-
 // Record checks the arguments and records the launch. Errors: vk.ErrArgument, with
 // nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Visible) Record(rec *vk.Recorder, a VisibleArgs) error {
 	const op, group = "visible", 128
-	t := opkit.Dim(a.Positions, 0)
-	if err := opkit.First(
+	t := opkit.DimOrZero(a.Positions, 0)
+	if err := opkit.FirstError(
 		pkg.Check(op, "Positions", a.Positions, tensor.I32, -1),
 		pkg.Optional(op, "IsValid", a.IsValid, tensor.U8, -1),
 		pkg.Check(op, "Lens", a.Lens, tensor.I32, t),
@@ -91,9 +85,9 @@ func (o *Visible) Record(rec *vk.Recorder, a VisibleArgs) error {
 	if push.Limit == 0 {
 		push.Limit = math.MaxInt32
 	}
-	return pkg.Dispatch(rec, op, VariantBase, vk.Dispatch{
+	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(opkit.CeilDiv(t, group)), 1, 1},
-		Bind: []vk.View{a.Positions.View(), opkit.Present(o.dev, a.IsValid), a.Lens.View()},
+		Bind: []vk.View{a.Positions.View(), opkit.ViewOrDummy(o.dev, a.IsValid), a.Lens.View()},
 		Push: vk.Bytes(&push),
 	})
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/formula"
 	official "github.com/vkmla/vkmla/internal/lab/recorded"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
@@ -130,7 +130,7 @@ func TestDraftFormula(t *testing.T) {
 		c       model.Config
 		records model.Records
 		variant string
-	}{{fakemodel.V41(), model.RecordsV41, ""}, {fakemodel.V41(), model.RecordsV4, attention.TwoPassPrefix + attention.VariantBase},
+	}{{fakemodel.V41(), model.RecordsV41, ""}, {fakemodel.V41(), model.RecordsV4, opkit.TwoPass + opkit.Base},
 		{fakemodel.Config(0, 4).WithDrafts(1), model.RecordsV4, ""}} {
 		c, records := kind.c.WithDrafts(1), kind.records
 		c.Window, c.DraftBlock = 1+rng.IntN(40), 1+rng.IntN(9)

@@ -9,6 +9,7 @@ import (
 	"math"
 	"sync"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline/internal/commands"
 	"github.com/vkmla/vkmla/pipeline/internal/pages"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -424,7 +425,7 @@ func ceilDiv(a, b int) int { return (a + b - 1) / b }
 // ranksOf returns among how many devices the weights' heads are divided. Weights of a wrong shape
 // count as whole: the layers refuse them.
 func ranksOf(layers []commands.Layer, cfg *model.Config) int {
-	heads := layers[0].W.QB.N / model.HeadDim
+	heads := layers[0].W.QB.N / cache.D
 	if heads < 1 || cfg.Heads%heads != 0 || cfg.Groups%(cfg.Heads/heads) != 0 {
 		return 1
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/timed"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
@@ -23,8 +24,7 @@ func TestEngineMeasured(t *testing.T) {
 	cfg, o := small()
 	path := written(t, fake(t, fakemodel.Options{Config: cfg}))
 	folder := filepath.Join(t.TempDir(), "builds")
-	kept := tuning.ChoicePath(folder, testkit.Device(t).Adapter())
-	t.Cleanup(func() { tuning.Choose(testkit.Device(t).Adapter(), nil) })
+	kept := timed.Path(folder, testkit.Device(t).Adapter())
 	start := func(profile string) error {
 		dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Profile: profile}))
 		defer dev.Close()
@@ -42,7 +42,7 @@ func TestEngineMeasured(t *testing.T) {
 	require.NoError(t, start("cpu"))
 	assert.NoFileExists(t, kept, "a profile that was measured")
 	require.NoError(t, start("generic"))
-	c, ok := tuning.LoadChoice(folder, testkit.Device(t).Adapter())
+	c, ok := timed.Load(folder, testkit.Device(t).Adapter())
 	require.True(t, ok)
 	for _, family := range tuning.Families {
 		assert.Positive(t, c.Timed[family].Microseconds["base"], family)

@@ -12,6 +12,7 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -97,9 +98,9 @@ func engineRows(t *testing.T, c model.Config, layer, least uint64) {
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8})))
 	hidden := normals(300 * cfg.Hidden)
 	o := pipeline.EngineOptions{MaxTokens: 260, MaxSessions: 3, MaxStep: 64, KeepTopK: true,
-		Variant: attention.VariantBase, CacheBytes: 16 << 20}
+		Variant: opkit.Base, CacheBytes: 16 << 20}
 	for _, v := range testkit.DecodeVariants(t, dev, cfg.Heads) {
-		if testkit.LeftOut(attention.VariantBase) && v == attention.VariantCM {
+		if testkit.LeftOut(opkit.Base) && v == opkit.CM {
 			o.Variant = v
 		}
 	}
@@ -107,7 +108,7 @@ func engineRows(t *testing.T, c model.Config, layer, least uint64) {
 	want, wantPicks, wantCaches, n := mixed(t, e, cfg.Hidden, len(layers), hidden)
 	assert.Zero(t, n)
 	assert.Zero(t, e.Memory().Workspace)
-	o.Variant = attention.TwoPassPrefix + o.Variant
+	o.Variant = opkit.TwoPass + o.Variant
 	says, of := e.LeastGather()
 	if least > 0 {
 		assert.Equal(t, []uint64{least, layer}, []uint64{says, uint64(of)})
@@ -151,7 +152,7 @@ func TestEngineRowsFormula(t *testing.T) {
 	for _, room := range []uint64{0, 300 << 10} {
 		pipeline.GatherIn(t, room)
 		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 100, KeepTopK: true,
-			Variant: attention.TwoPassPrefix + attention.VariantBase})
+			Variant: opkit.TwoPass + opkit.Base})
 		checkFormula(t, c, m.Values, hidden, division(t, e, cfg.Hidden, prefill, hidden))
 	}
 }

@@ -15,13 +15,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	_ "github.com/vkmla/vkmla/internal/lab/layers" // the operation layer
 	tiny "github.com/vkmla/vkmla/internal/lab/recorded"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/safetensors"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -104,7 +104,7 @@ func agreement(got, want []int32, width int) float64 {
 // and against a recording. Variants that only bind pools in another way run on devices, not here;
 // TestEngineV41 has V4's records of V4.1.
 func TestLayer(t *testing.T) {
-	testkit.TestOp(t, "layer", attention.VariantDA, attention.TwoPassPrefix+attention.VariantDA, "v41_v4_records")
+	testkit.TestOp(t, "layer", opkit.DA, opkit.TwoPass+opkit.DA, "v41_v4_records")
 }
 
 // TestEngineRecorded compares each layer of a checkpoint of transformers with what that made of the

@@ -8,6 +8,7 @@ import (
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
+	"github.com/vkmla/vkmla/vk/share"
 )
 
 // Hidden states in memory that another device, or CUDA, has as well: it writes what enters the
@@ -34,9 +35,9 @@ func ExampleStep_Submit() {
 	// handle, Allocated and Dedicated.
 	other := need(dev.Adapter().Open(vk.DeviceOptions{}))
 	defer other.Close()
-	theirIn := need(other.ImportBuffer("input", vk.DeviceLocal, need(in.Export())))
+	theirIn := need(share.Import(other, "input", vk.DeviceLocal, need(share.Export(in))))
 	defer theirIn.Close()
-	theirOut := need(other.ImportBuffer("output", vk.DeviceLocal, need(out.Export())))
+	theirOut := need(share.Import(other, "output", vk.DeviceLocal, need(share.Export(out))))
 	defer theirOut.Close()
 
 	// With NewSemaphore(true), Export and ImportSemaphore the other device, or CUDA, would wait and

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -80,7 +80,7 @@ func (x *sessions) invariantCaches(t *testing.T) {
 func TestInvariantVariant(t *testing.T) {
 	x := newModel(t, testkit.Device(t), &v4Sessions)
 	o := sessionOptions()
-	o.Invariant, o.Variant = true, attention.TwoPassPrefix+attention.VariantBase
+	o.Invariant, o.Variant = true, opkit.TwoPass+opkit.Base
 	_, err := pipeline.NewEngine(t.Context(), x.dev, x.cfg, x.layers, o)
 	assert.ErrorIs(t, err, vk.ErrArgument)
 }

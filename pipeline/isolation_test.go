@@ -11,11 +11,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
@@ -52,7 +52,7 @@ var (
 // each number by itself.
 func TestIsolation(t *testing.T) {
 	dev, full := testkit.Device(t), os.Getenv("VKMLA_TEST_FULL") == "1"
-	base, steps := attention.VariantBase, besideSteps
+	base, steps := opkit.Base, besideSteps
 	for _, v := range testkit.DecodeVariants(t, dev, 4) {
 		if testkit.LeftOut(base) {
 			base, steps = v, fewSteps
@@ -87,8 +87,8 @@ func TestIsolation(t *testing.T) {
 			{"invariant", pipeline.EngineOptions{Variant: base, Invariant: true}, 0, false},
 			{"activations", pipeline.EngineOptions{Variant: base, QuantiseActivations: true}, 0, false},
 			{"invariant, activations", pipeline.EngineOptions{Variant: base, Invariant: true, QuantiseActivations: true}, 0, true},
-			{"gathered rows", pipeline.EngineOptions{Variant: attention.TwoPassPrefix + base}, 0, false},
-			{"gathered rows in pieces", pipeline.EngineOptions{Variant: attention.TwoPassPrefix + base}, 400 << 10, false},
+			{"gathered rows", pipeline.EngineOptions{Variant: opkit.TwoPass + base}, 0, false},
+			{"gathered rows in pieces", pipeline.EngineOptions{Variant: opkit.TwoPass + base}, 400 << 10, false},
 			{"mxfp4 keys", pipeline.EngineOptions{Variant: base, Keys: cache.IndexKeyMXFP4}, 0, false},
 		} {
 			if !full && !c.quick || m.of != &v4Sessions && (c.o.QuantiseActivations || c.o.Keys == cache.IndexKeyMXFP4) {

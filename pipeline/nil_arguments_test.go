@@ -24,16 +24,17 @@ import (
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
+	"github.com/vkmla/vkmla/vk/share"
 )
 
 // constructors take a context, a device, an engine, a file or other arguments that can be nil or
 // zero.
 var constructors = []any{
-	vk.Adopt, vk.ChooseVariant, tensor.Check, tensor.New, tensor.NewArena, tensor.NewIn,
+	share.Adopt, vk.ChooseVariant, tensor.Check, tensor.New, tensor.NewArena, tensor.NewIn,
 	cache.NewCompress, cache.NewGather, cache.NewGatherRuns, cache.NewGatherSlots, cache.NewIndexKeyLayout,
-	cache.NewIndexKeys, cache.NewInsert, cache.NewKV, cache.NewLayout, cache.NewRecordLayout, cache.NewSaveState,
-	cache.NewSlotMapping, cache.NewState,
-	cache.NewStateLayout, cache.NewTable, cache.NewTableUpdate, cache.NewTouch,
+	cache.NewInsert, cache.NewKV, cache.NewLayout, cache.NewRecordLayout, cache.NewSaveState,
+	cache.NewSlotMapping,
+	cache.NewStateLayout, cache.NewTableUpdate, cache.NewTouch,
 	indexer.NewCandidateEntries, indexer.NewCandidates, indexer.NewLogits, indexer.NewQueryQuant, indexer.NewSelect,
 	indexer.NewTopK, indexer.NewVisible,
 	attention.CanDecode, attention.NewC128Indices, attention.NewCombineIndices, attention.NewDecoder, attention.NewGathered,

@@ -8,8 +8,8 @@ import (
 	"math"
 	"strings"
 
-	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -118,7 +118,7 @@ func (o *EngineOptions) check(c *argumentCheck, dev *vk.Device, cfg *model.Confi
 		c.bad("Rewind", o.Rewind, "at least 0")
 	case o.LayerByLayer && o.Between != nil:
 		c.bad("LayerByLayer", "true, and Between", "only one of them")
-	case o.Invariant && strings.HasPrefix(o.Variant, attention.TwoPassPrefix):
+	case o.Invariant && strings.HasPrefix(o.Variant, opkit.TwoPass):
 		c.bad("Variant", o.Variant, "one that reads pages in place, for Invariant")
 	}
 }

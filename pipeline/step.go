@@ -115,9 +115,8 @@ func (st *Step) RunLayer(ctx context.Context, layer int) error {
 	return st.Wait(ctx)
 }
 
-// Submit hands all layers to the device, in few submissions, and returns. Each takes at most
-// 200 ms, or half of what the driver's watchdog is thought to allow: no watchdog stops it, and
-// other programs get their turn. See Stats.Longest.
+// Submit hands all layers to the device, in few submissions, and returns. Each is to take at most
+// 200 ms: no watchdog stops it, and other programs get their turn. See Stats.Longest.
 //
 // With semaphores the layers wait for other devices or APIs, and tell them that all layers are
 // done; see vk.Sync. If what is waited for never comes, Wait ends the step with vk.ErrUnsignalled,

@@ -133,7 +133,7 @@ func randomRow(rng *rand.Rand, records model.Records, store model.Store) []byte 
 		}
 		return append(row, 126, 125, 127, 126)
 	}
-	r, x := records.Record(store), make([]uint16, model.HeadDim)
+	r, x := records.Record(store), make([]uint16, cache.D)
 	for i := range x {
 		x[i] = uint16(math.Float32bits(float32(rng.NormFloat64())) >> 16)
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/formula"
@@ -21,6 +20,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
@@ -84,7 +84,7 @@ func TestEngineV41(t *testing.T) {
 			c.Heads = heads
 			for _, variant := range testkit.DecodeVariants(t, dev, heads) {
 				t.Run(fmt.Sprint(heads, " ", variant, " ", records), func(t *testing.T) {
-					if !full && (i > 0 || heads > 8 || !testkit.LeftOut(attention.VariantBase)) {
+					if !full && (i > 0 || heads > 8 || !testkit.LeftOut(opkit.Base)) {
 						t.Skip("neither VKMLA_TEST_FULL nor VKMLA_TEST_VARIANTS is set")
 					}
 					run(t, c, uint64(heads), 61, 55, options{MaxStep: 32, Variant: variant, Records: records})

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
@@ -139,7 +140,7 @@ func Together(o *LinearChain) { o.apart = false }
 func StarvedChain(first, second *Linear, tokens int, joined bool, silent, polls int) (*LinearChain, error) {
 	heads := 0
 	if joined {
-		heads = first.cfg.Groups * first.cfg.K / D
+		heads = first.cfg.Groups * first.cfg.K / cache.D
 	}
 	one, layer, tune := *first, *first.linearLayer, *first.tune
 	tune.ChainPolls = polls
@@ -195,3 +196,6 @@ func ChainLaunches(dev *vk.Device, tune *tuning.Linear) any {
 
 // SubgroupFor is the size of subgroups inside which kernels pass numbers on, on a device.
 func SubgroupFor(c *vk.Caps, tune *tuning.Linear) any { return subgroupFor(c, tune) }
+
+// DataBytes is the size of the data of rows x k weights.
+func (f Format) DataBytes(rows, k int) int { return f.bytes(rows, k) }

@@ -126,8 +126,8 @@ func formatNames() (names []string) {
 	return names
 }
 
-// Bytes returns the bytes of rows x k weights without their scales.
-func (f Format) Bytes(rows, k int) int { return rows * k / f.row().quad * 16 }
+// bytes returns the bytes of rows x k weights without their scales.
+func (f Format) bytes(rows, k int) int { return rows * k / f.row().quad * 16 }
 
 // Shapes returns the types and shapes of rows x k weights, as tensors without memory. What the
 // format does not have is the zero Tensor.
@@ -204,5 +204,6 @@ func (f Format) check(op string, w LinearWeights, rows, k int) error {
 		return nil
 	}
 	is := f.Shapes(rows, k)
-	return opkit.First(part("W.Data", w.Data, is.Data), part("W.Scale", w.Scale, is.Scale), part("W.RowScale", w.RowScale, is.RowScale))
+	return opkit.FirstError(part("W.Data", w.Data, is.Data), part("W.Scale", w.Scale, is.Scale),
+		part("W.RowScale", w.RowScale, is.RowScale))
 }

@@ -8,13 +8,10 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// InverseRopeVariants are the variants of InverseRope, best first.
-var InverseRopeVariants = opkit.Ladder("proj_inverse_rope", VariantBase, VariantDA)
-
 // InverseRopeConfig says what an InverseRope is built for.
 type InverseRopeConfig struct {
 	MaxBytes uint64 // size of the largest O; 0: whatever a descriptor of the device can hold
-	Variant  string // one of InverseRopeVariants; "" picks the best
+	Variant  string // a build, as vkmla info lists them; "" picks the best
 }
 
 // InverseRopeArgs are the tensors of one InverseRope.
@@ -38,9 +35,9 @@ type InverseRopeArgs struct {
 // Source: vLLM rocm_inv_rope_einsum (vllm/v1/attention/ops/rocm_aiter_mla_sparse.py);
 // DeepSeek's inference/model.py (apply_rotary_emb with inverse).
 type InverseRope struct {
-	dev     *vk.Device
-	variant string
-	k       *vk.Kernel
+	dev *vk.Device
+	built
+	k *vk.Kernel
 }
 
 // projInverseRopePush is the push block of proj_inverse_rope.comp.
@@ -59,7 +56,7 @@ const inverseHeads = 16
 // *vk.MissingError; those of vk.Device.Kernel.
 func NewInverseRope(dev *vk.Device, cfg InverseRopeConfig) (*InverseRope, error) {
 	const op = "inverse rope"
-	variant, err := pkg.Choose(dev, op, InverseRopeVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("proj_inverse_rope"), cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -70,25 +67,22 @@ func NewInverseRope(dev *vk.Device, cfg InverseRopeConfig) (*InverseRope, error)
 	if err != nil {
 		return nil, err
 	}
-	return &InverseRope{dev: dev, variant: variant, k: k}, nil
+	return &InverseRope{dev: dev, built: built(variant), k: k}, nil
 }
-
-// Variant is the name of the variant that was chosen.
-func (o *InverseRope) Variant() string { return o.variant }
 
 // Record checks the arguments and records the launch; no tokens are no error and no
 // launch. Positions are read when the commands run. Errors: vk.ErrArgument, with nothing
 // recorded; those of vk.Recorder.Dispatch.
 func (o *InverseRope) Record(rec *vk.Recorder, a InverseRopeArgs) error {
 	const op = "inverse rope"
-	t, h := opkit.Dim(a.O, 0), opkit.Dim(a.O, 1)
+	t, h := opkit.DimOrZero(a.O, 0), opkit.DimOrZero(a.O, 1)
 	target := opkit.Target{Name: "O", T: a.O, Access: vk.ReadWrite, Align: 16}
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		rows(op, "O", a.O),
 		pkg.Check(op, "Positions", a.Positions, tensor.I32, t),
 		table(op, a.Table),
 		pkg.Bindable(o.dev, op, "Table", a.Table),
-		pkg.Reach(o.dev, op, o.variant, target),
+		pkg.Reach(o.dev, op, o.Variant(), target),
 	); err != nil {
 		return err
 	}
@@ -97,7 +91,7 @@ func (o *InverseRope) Record(rec *vk.Recorder, a InverseRopeArgs) error {
 		return err
 	}
 	push := projInverseRopePush{OAddr: a.O.View().Address(), Heads: uint32(h), TableRows: uint32(a.Table.Shape[0])}
-	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{
+	return pkg.Dispatch(rec, op, o.Variant(), vk.Dispatch{
 		Kernel: o.k, Groups: groups, Push: vk.Bytes(&push), Bind: []vk.View{a.Positions.View(), a.Table.View()},
 	}, target)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -13,7 +14,7 @@ import (
 const BlockDim = 128
 
 // HeadBlocks is the number of scales of a head of the attention's output.
-const HeadBlocks = D / BlockDim
+const HeadBlocks = cache.D / BlockDim
 
 // ScaleLayout names a layout in memory of the scales of FP8 activations: tokens fastest, padded to
 // a multiple of 4, Ta = PaddedTokens(T). All scales are powers of two.
@@ -41,16 +42,13 @@ func (l ScaleLayout) String() string {
 // PaddedTokens is tokens rounded up to a multiple of 4: Ta of the shapes of scales.
 func PaddedTokens(tokens int) int { return opkit.RoundUp(tokens, 4) }
 
-// InverseRopeQuantVariants are the variants of InverseRopeQuant, best first: see VariantDA.
-var InverseRopeQuantVariants = opkit.Ladder("proj_inverse_rope_quant", VariantDA, VariantBase)
-
 // InverseRopeQuantConfig says what an InverseRopeQuant is built for.
 type InverseRopeQuantConfig struct {
 	Groups   int         // G of the output projection
 	Heads    int         // P of a group
 	Scales   ScaleLayout // of the scales that are written
 	MaxBytes uint64      // size of the largest O, for variant base; 0: whatever a descriptor of the device can hold
-	Variant  string      // one of InverseRopeQuantVariants; "" picks the best
+	Variant  string      // a build, as vkmla info lists them; "" picks the best
 
 	// Subgroup is the size of subgroups inside which invocations pass numbers on; -1 stands for
 	// shared memory, 0 for what suits the device. Results do not depend on it.
@@ -82,10 +80,10 @@ type InverseRopeQuantArgs struct {
 // Source: vLLM fused_inv_rope_fp8_quant
 // (vllm/models/deepseek_v4/common/ops/fused_inv_rope_fp8_quant.py).
 type InverseRopeQuant struct {
-	dev     *vk.Device
-	cfg     InverseRopeQuantConfig
-	variant string
-	k       *vk.Kernel
+	dev *vk.Device
+	cfg InverseRopeQuantConfig
+	built
+	k *vk.Kernel
 }
 
 // projInverseRopeQuantPush is the push block of proj_inverse_rope_quant.comp.
@@ -112,7 +110,7 @@ const maxHeads = 1 << 16
 // cannot hold MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
 func NewInverseRopeQuant(dev *vk.Device, cfg InverseRopeQuantConfig) (*InverseRopeQuant, error) {
 	const op = "inverse rope quant"
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.Range(op, "Groups", cfg.Groups, 1, maxHeads),
 		pkg.Range(op, "Heads", cfg.Heads, 1, maxHeads/max(cfg.Groups, 1)),
 	); err != nil {
@@ -121,30 +119,27 @@ func NewInverseRopeQuant(dev *vk.Device, cfg InverseRopeQuantConfig) (*InverseRo
 	if cfg.Scales != ScaleF32 && cfg.Scales != ScalePacked {
 		return nil, pkg.Wrong(op, "Scales", cfg.Scales, "ScaleF32 or ScalePacked")
 	}
-	variant, err := pkg.Choose(dev, op, InverseRopeQuantVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("proj_inverse_rope_quant"), cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
 	k, err := pkg.Kernel(dev, withLanes(dev, opkit.Spec{
 		Stem: "proj_inverse_rope_quant", Variant: variant,
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Write, vk.Read, vk.Write},
-		PushSize: int(unsafe.Sizeof(projInverseRopeQuantPush{})), Constants: opkit.Words(cfg.Heads, int(cfg.Scales)),
+		PushSize: int(unsafe.Sizeof(projInverseRopeQuantPush{})), Constants: opkit.Constants(cfg.Heads, int(cfg.Scales)),
 	}, cfg.Subgroup))
 	if err != nil {
 		return nil, err
 	}
-	return &InverseRopeQuant{dev: dev, cfg: cfg, variant: variant, k: k}, nil
+	return &InverseRopeQuant{dev: dev, cfg: cfg, built: built(variant), k: k}, nil
 }
-
-// Variant is the name of the variant that was chosen.
-func (o *InverseRopeQuant) Variant() string { return o.variant }
 
 // Record checks the arguments and records the launch; no tokens are no error and no
 // launch. Positions are read when the commands run. Errors: vk.ErrArgument, with nothing
 // recorded; those of vk.Recorder.Dispatch.
 func (o *InverseRopeQuant) Record(rec *vk.Recorder, a InverseRopeQuantArgs) error {
 	const op = "inverse rope quant"
-	t, heads := opkit.Dim(a.O, 0), o.cfg.Groups*o.cfg.Heads
+	t, heads := opkit.DimOrZero(a.O, 0), o.cfg.Groups*o.cfg.Heads
 	padded := PaddedTokens(t)
 	scales, perHead := tensor.F32, HeadBlocks
 	if o.cfg.Scales == ScalePacked {
@@ -155,14 +150,14 @@ func (o *InverseRopeQuant) Record(rec *vk.Recorder, a InverseRopeQuantArgs) erro
 		{Name: "Scales", T: a.Scales, Access: vk.Write, Align: 4},
 		{Name: "O", T: a.O, Access: vk.Read, Align: 16}, {Name: "Codes", T: a.Codes, Access: vk.Write, Align: 16},
 	}
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		rows(op, "O", a.O),
-		pkg.Range(op, "O heads", opkit.Dim(a.O, 1), heads, maxHeads),
+		pkg.Range(op, "O heads", opkit.DimOrZero(a.O, 1), heads, maxHeads),
 		pkg.Check(op, "Positions", a.Positions, tensor.I32, t),
 		table(op, a.Table),
-		pkg.CheckRows(op, "Codes", a.Codes, tensor.U8, o.cfg.Groups, t, o.cfg.Heads*D),
+		pkg.CheckRows(op, "Codes", a.Codes, tensor.U8, o.cfg.Groups, t, o.cfg.Heads*cache.D),
 		pkg.Check(op, "Scales", a.Scales, scales, o.cfg.Groups, o.cfg.Heads*perHead, padded),
-		pkg.Reach(o.dev, op, o.variant, targets...),
+		pkg.Reach(o.dev, op, o.Variant(), targets...),
 	); err != nil {
 		return err
 	}
@@ -175,5 +170,5 @@ func (o *InverseRopeQuant) Record(rec *vk.Recorder, a InverseRopeQuantArgs) erro
 		OAddr: a.O.View().Address(), CodesAddr: a.Codes.View().Address(), Heads: uint32(heads), Width: uint32(a.O.Shape[1]),
 		Tokens: uint32(t), Padded: uint32(padded), TableRows: uint32(a.Table.Shape[0]),
 	}
-	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}, targets...)
+	return pkg.Dispatch(rec, op, o.Variant(), vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}, targets...)
 }

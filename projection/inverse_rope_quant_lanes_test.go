@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -18,18 +20,18 @@ func TestInverseRopeQuantLanes(t *testing.T) {
 	dev, sizes := lanesDevice(t)
 	const groups, heads, tokens = 3, 3, 5
 	rng := rand.New(rand.NewPCG(17, 18))
-	o := normal(rng, tokens*groups*heads*projection.D)
+	o := normal(rng, tokens*groups*heads*cache.D)
 	for head := range tokens * groups * heads {
-		row := o[head*projection.D:][:projection.D]
+		row := o[head*cache.D:][:cache.D]
 		switch head % 9 {
 		case 1: // all bit patterns
 			for i := range row {
 				row[i] = uint16(rng.Uint32())
 			}
 		case 2: // a NaN, also where numbers are turned
-			row[rng.IntN(projection.D)], row[500] = 0x7FC1, 0xFF81
+			row[rng.IntN(cache.D)], row[500] = 0x7FC1, 0xFF81
 		case 3: // infinities
-			row[rng.IntN(projection.D)], row[511] = 0x7F80, 0xFF80
+			row[rng.IntN(cache.D)], row[511] = 0x7F80, 0xFF80
 		case 4: // what binary32 flushes
 			for i := range row {
 				row[i] = uint16(rng.UintN(0x90)) | uint16(i&1)<<15
@@ -48,7 +50,7 @@ func TestInverseRopeQuantLanes(t *testing.T) {
 			clear(row)
 		}
 	}
-	table := make([]float32, projection.RopeDim)
+	table := make([]float32, cache.RopeDim)
 	for i := range table {
 		table[i] = float32(rng.NormFloat64())
 	}
@@ -56,7 +58,7 @@ func TestInverseRopeQuantLanes(t *testing.T) {
 		var codes []byte
 		var scales []uint32
 		for _, size := range append([]int{-1}, sizes...) {
-			for _, v := range projection.InverseRopeQuantVariants {
+			for _, v := range opkit.Builds("proj_inverse_rope_quant") {
 				if dev.Caps().Missing(v.Requires) != nil {
 					continue
 				}

@@ -3,6 +3,7 @@ package projection
 import (
 	"fmt"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/numfmt"
 )
 
@@ -29,8 +30,8 @@ func InverseRopeQuantRef(o []uint16, groups, heads int, positions []int32, cosSi
 	}
 	for i := range n * groups * heads {
 		t, g, j := i/(groups*heads), i%(groups*heads)/heads, i%heads
-		x := numfmt.BF16DecodeSlice(nil, o[i*D:][:D])
-		turnBack(x[NopeDim:], cosSinOf(cosSin, positions[t]))
+		x := numfmt.BF16DecodeSlice(nil, o[i*cache.D:][:cache.D])
+		turnBack(x[cache.NopeDim:], cosSinOf(cosSin, positions[t]))
 		for c := range HeadBlocks {
 			block, amax := x[c*BlockDim:][:BlockDim], float32(0)
 			for _, v := range block {
@@ -38,7 +39,7 @@ func InverseRopeQuantRef(o []uint16, groups, heads int, positions []int32, cosSi
 			}
 			sb := numfmt.UE8M0Encode(amax, numfmt.ActivationEps, numfmt.E4M3InvMax)
 			for d, v := range block {
-				codes[((g*n+t)*heads+j)*D+c*BlockDim+d] = numfmt.E4M3Encode(v * numfmt.UE8M0Inverse(sb))
+				codes[((g*n+t)*heads+j)*cache.D+c*BlockDim+d] = numfmt.E4M3Encode(v * numfmt.UE8M0Inverse(sb))
 			}
 			scales[((g*heads+j)*HeadBlocks+c)*n+t] = sb
 		}

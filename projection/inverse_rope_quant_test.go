@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/projection"
@@ -25,13 +26,13 @@ func TestInverseRopeQuantVector(t *testing.T) {
 	const heads = 8
 	var o []uint16
 	for h := range heads {
-		for d := range projection.D {
+		for d := range cache.D {
 			o = append(o, numfmt.BF16Encode(float32(math.Ldexp(float64((131*h+37*d)%113-56)/32, d/128-1))))
 		}
 	}
-	table := make([]float32, projection.RopeDim)
-	for i := range projection.RopeDim / 2 {
-		table[i], table[projection.RopeDim/2+i] = float32(i+1)/64, float32(32-i)/64
+	table := make([]float32, cache.RopeDim)
+	for i := range cache.RopeDim / 2 {
+		table[i], table[cache.RopeDim/2+i] = float32(i+1)/64, float32(32-i)/64
 	}
 	check := func(who string, codes []byte, packed func(h int) uint32) {
 		assert.Equal(t, uint32(0x66f630d6), crc32.ChecksumIEEE(codes), "%s: checksum", who)
@@ -58,9 +59,9 @@ func TestInverseRopeQuantVector(t *testing.T) {
 func quantArgs(t *testing.T, dev *vk.Device, l projection.ScaleLayout, o []uint16, groups, heads, tokens int, table []float32) projection.InverseRopeQuantArgs {
 	padded := projection.PaddedTokens(tokens)
 	a := projection.InverseRopeQuantArgs{
-		O: upload(t, dev, tensor.BF16, o, tokens, groups*heads, projection.D), Positions: upload(t, dev, tensor.I32, make([]int32, tokens), tokens),
-		Table: upload(t, dev, tensor.F32, table, len(table)/projection.RopeDim, projection.RopeDim),
-		Codes: upload(t, dev, tensor.U8, bytes.Repeat([]byte{0xA5}, len(o)), groups, tokens, heads*projection.D),
+		O: upload(t, dev, tensor.BF16, o, tokens, groups*heads, cache.D), Positions: upload(t, dev, tensor.I32, make([]int32, tokens), tokens),
+		Table: upload(t, dev, tensor.F32, table, len(table)/cache.RopeDim, cache.RopeDim),
+		Codes: upload(t, dev, tensor.U8, bytes.Repeat([]byte{0xA5}, len(o)), groups, tokens, heads*cache.D),
 	}
 	if l == projection.ScalePacked {
 		a.Scales = upload(t, dev, tensor.I32, bytes.Repeat([]byte{0xA5}, 4*groups*heads*padded), groups, heads, padded)
@@ -90,8 +91,8 @@ func TestInverseRopeQuantArguments(t *testing.T) {
 		cfg := good
 		cfg.Scales = l
 		op := must[*projection.InverseRopeQuant](t)(projection.NewInverseRopeQuant(dev, cfg))
-		args := quantArgs(t, dev, l, make([]uint16, 5*6*projection.D), 2, 3, 5, make([]float32, projection.RopeDim))
-		other := quantArgs(t, dev, 1-l, make([]uint16, 5*6*projection.D), 2, 3, 5, make([]float32, projection.RopeDim))
+		args := quantArgs(t, dev, l, make([]uint16, 5*6*cache.D), 2, 3, 5, make([]float32, cache.RopeDim))
+		other := quantArgs(t, dev, 1-l, make([]uint16, 5*6*cache.D), 2, 3, 5, make([]float32, cache.RopeDim))
 		type change = func(*projection.InverseRopeQuantArgs)
 		for arg, spoil := range map[string][]change{
 			"O heads":   {func(a *projection.InverseRopeQuantArgs) { a.O.Shape = []int{5, 5, 512} }},
@@ -110,7 +111,7 @@ func TestInverseRopeQuantArguments(t *testing.T) {
 		none.Scales.Shape = []int{2, none.Scales.Shape[1], 0}
 		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, none) })
 	}
-	err := projection.InverseRopeQuantRef(make([]uint16, projection.D), 1, 1, []int32{0}, make([]float32, 64),
+	err := projection.InverseRopeQuantRef(make([]uint16, cache.D), 1, 1, []int32{0}, make([]float32, 64),
 		make([]byte, 512), make([]byte, 3))
 	assert.ErrorIs(t, err, vk.ErrArgument, "reference with few scales")
 	assert.Equal(t, "f32packedScaleLayout(7)",

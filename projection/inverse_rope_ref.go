@@ -3,6 +3,7 @@ package projection
 import (
 	"fmt"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/numfmt"
 )
 
@@ -20,7 +21,7 @@ func InverseRopeRef(o []uint16, heads int, positions []int32, cosSin []float32) 
 		return err
 	}
 	for i := range len(positions) * heads {
-		rotated := o[i*D+NopeDim : (i+1)*D]
+		rotated := o[i*cache.D+cache.NopeDim : (i+1)*cache.D]
 		x := numfmt.BF16DecodeSlice(nil, rotated)
 		turnBack(x, cosSinOf(cosSin, positions[i/heads]))
 		numfmt.BF16EncodeSlice(rotated, x)
@@ -30,20 +31,20 @@ func InverseRopeRef(o []uint16, heads int, positions []int32, cosSin []float32) 
 
 // checkOutput checks the attention's output and what turns it.
 func checkOutput(op string, o []uint16, heads int, positions []int32, cosSin []float32) error {
-	if n := len(positions); heads < 1 || len(o) != n*heads*D {
+	if n := len(positions); heads < 1 || len(o) != n*heads*cache.D {
 		return pkg.Wrong(op, "o", fmt.Sprintf("%d values", len(o)), "[%d, %d, 512]", n, heads)
 	}
-	if len(cosSin) < RopeDim || len(cosSin)%RopeDim != 0 {
-		return pkg.Wrong(op, "cosSin", fmt.Sprintf("%d values", len(cosSin)), "rows of %d", RopeDim)
+	if len(cosSin) < cache.RopeDim || len(cosSin)%cache.RopeDim != 0 {
+		return pkg.Wrong(op, "cosSin", fmt.Sprintf("%d values", len(cosSin)), "rows of %d", cache.RopeDim)
 	}
 	return nil
 }
 
 // turnBack turns 64 numbers back.
 func turnBack(x, cosSin []float32) {
-	for i := range RopeDim / 2 {
+	for i := range cache.RopeDim / 2 {
 		e, o := x[2*i], x[2*i+1]
-		c, s := cosSin[i], cosSin[RopeDim/2+i]
+		c, s := cosSin[i], cosSin[cache.RopeDim/2+i]
 		x[2*i] = float32(e*c) + float32(o*s)
 		x[2*i+1] = float32(o*c) - float32(e*s)
 	}

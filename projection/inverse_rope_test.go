@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/projection"
@@ -22,12 +23,12 @@ func TestInverseRope(t *testing.T) { testkit.TestOp(t, "inverse_rope") }
 // the rounding to bf16 in between.
 func TestInverseRopeRef(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	table, o := turns(rng, 3), normal(rng, 3*2*projection.D)
+	table, o := turns(rng, 3), normal(rng, 3*2*cache.D)
 	back := slices.Clone(o)
 	for i := range 3 * 2 {
-		row := table[i/2*projection.RopeDim:]
-		for j := range projection.RopeDim / 2 {
-			at := i*projection.D + projection.NopeDim + 2*j
+		row := table[i/2*cache.RopeDim:]
+		for j := range cache.RopeDim / 2 {
+			at := i*cache.D + cache.NopeDim + 2*j
 			e, x := numfmt.BF16Decode(o[at]), numfmt.BF16Decode(o[at+1])
 			back[at], back[at+1] = numfmt.BF16Encode(e*row[j]-x*row[32+j]), numfmt.BF16Encode(x*row[j]+e*row[32+j])
 		}
@@ -35,7 +36,7 @@ func TestInverseRopeRef(t *testing.T) {
 	require.NoError(t, projection.InverseRopeRef(back, 2, []int32{0, 1, 2}, table))
 	for i := range o {
 		got, want := float64(numfmt.BF16Decode(back[i])), float64(numfmt.BF16Decode(o[i]))
-		if i%projection.D < projection.NopeDim && back[i] != o[i] || math.Abs(got-want) > 0.03 {
+		if i%cache.D < cache.NopeDim && back[i] != o[i] || math.Abs(got-want) > 0.03 {
 			t.Fatalf("value %d: %g, want %g", i, got, want)
 		}
 	}
@@ -50,9 +51,9 @@ func TestInverseRopeRef(t *testing.T) {
 func inverseArgs(t *testing.T, dev *vk.Device, tokens, heads int) projection.InverseRopeArgs {
 	rng := rand.New(rand.NewPCG(7, uint64(tokens)))
 	return projection.InverseRopeArgs{
-		O:         upload(t, dev, tensor.BF16, normal(rng, tokens*heads*projection.D), tokens, heads, projection.D),
+		O:         upload(t, dev, tensor.BF16, normal(rng, tokens*heads*cache.D), tokens, heads, cache.D),
 		Positions: upload(t, dev, tensor.I32, make([]int32, tokens), tokens),
-		Table:     upload(t, dev, tensor.F32, turns(rng, 2), 2, projection.RopeDim),
+		Table:     upload(t, dev, tensor.F32, turns(rng, 2), 2, cache.RopeDim),
 	}
 }
 
@@ -86,7 +87,7 @@ func TestInverseRopeArguments(t *testing.T) {
 // 24 bits first, and then to what binary32 has there, would give another bf16.
 func TestInverseRopeSubnormal(t *testing.T) {
 	dev := testkit.Device(t)
-	o, table := make([]uint16, projection.D), make([]float32, projection.RopeDim)
+	o, table := make([]uint16, cache.D), make([]float32, cache.RopeDim)
 	o[484], o[485] = 0x8055, 0x0018
 	table[18], table[50] = math.Float32frombits(0xBF6A9874), math.Float32frombits(0x3ECCF2BF)
 	a := inverseArgs(t, dev, 1, 1)

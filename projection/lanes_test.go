@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -31,7 +32,7 @@ func TestQInsertLanes(t *testing.T) {
 	dev, sizes := lanesDevice(t)
 	c := newQInsertCase(rand.New(rand.NewPCG(13, 14)), 7, 5)
 	a := c.args(t, dev)
-	cfg := projection.QInsertConfig{Page: 2, Variant: projection.VariantBase, Subgroup: -1}
+	cfg := projection.QInsertConfig{Page: 2, Variant: opkit.Base, Subgroup: -1}
 	record := func(cfg projection.QInsertConfig, a projection.QInsertArgs) {
 		do(t, dev, func(rec *vk.Recorder) error {
 			return must[*projection.QInsert](t)(projection.NewQInsert(dev, cfg)).Record(rec, a)
@@ -40,7 +41,7 @@ func TestQInsertLanes(t *testing.T) {
 	record(cfg, a)
 	q, pool := download[uint16](t, a.Q), download[byte](t, a.Cache.Pool)
 	for _, size := range sizes {
-		for _, v := range projection.QInsertVariants {
+		for _, v := range opkit.Builds("proj_q_insert") {
 			if dev.Caps().Missing(v.Requires) != nil {
 				continue
 			}

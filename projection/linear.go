@@ -11,10 +11,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// LinearVariants are the variants of Linear, best first. cmb comes before cm because bf16 holds
-// every activation, and every E4M3 weight times a power of two.
-var LinearVariants = opkit.Ladder("proj_linear", VariantCMB, VariantCM, VariantDot, VariantBase, VariantDA)
-
 // LinearConfig says what a Linear is built for.
 type LinearConfig struct {
 	N, K        int // outputs and inputs, of a group: N a multiple of 8, K of 8 (bf16 weights), 16 (FP8) or 32 (NVFP4)
@@ -183,13 +179,13 @@ func newLinear(dev *vk.Device, cfg LinearConfig, profile *tuning.Profile, kindsF
 		cfg.Workgroups = profile.Device.WorkgroupsOf(dev.Adapter(), profile.Device.PerUnit)
 	}
 	rows := cfg.N * cfg.Groups
-	largest := max(cfg.Weights.Bytes(rows, cfg.K), cfg.MaxTokens*cfg.Groups*cfg.K*2, cfg.MaxTokens*rows*cfg.Out.Size())
+	largest := max(cfg.Weights.bytes(rows, cfg.K), cfg.MaxTokens*cfg.Groups*cfg.K*2, cfg.MaxTokens*rows*cfg.Out.Size())
 	l := &linearLayer{dev: dev, caps: dev.Caps(), cfg: cfg, format: cfg.Weights.row(), tune: &profile.Linear, device: &profile.Device}
 	l.lanes = l.findLanes
 	o := &Linear{linearLayer: l}
 	var err error
-	l.variant, err = pkg.ChooseOn(dev, op, LinearVariants, cfg.Variant, uint64(largest), func(v string) error {
-		if x := cfg.Activations.row(); x.staged && v != VariantBase && v != VariantDA {
+	l.variant, err = pkg.ChooseOn(dev, op, opkit.Builds("proj_linear"), cfg.Variant, uint64(largest), func(v string) error {
+		if x := cfg.Activations.row(); x.staged && v != opkit.Base && v != opkit.DA {
 			return fmt.Errorf("%s by %s activations: %w", v, x.name, vk.ErrMissingFeature)
 		}
 		o.kinds = kindsFor(v)
@@ -219,7 +215,7 @@ func (o *Linear) build() error {
 		from = k.reach() + 1
 	}
 	o.sum = o.later(opkit.Spec{
-		Stem: "proj_linear_sum", Variant: VariantBase, Bindings: []vk.Access{vk.Read, vk.Write},
+		Stem: "proj_linear_sum", Variant: opkit.Base, Bindings: []vk.Access{vk.Read, vk.Write},
 		PushSize: int(unsafe.Sizeof(projLinearSumPush{})),
 	})
 	if o.cfg.OnDemand {
@@ -339,9 +335,9 @@ func (o *Linear) recordProducts(rec *vk.Recorder, op string, a LinearArgs) (p li
 		XAddr: a.X.View().Address(), WAddr: a.W.Data.View().Address(), YAddr: a.Out.View().Address(),
 		Tokens: uint32(t), Groups: uint32(o.cfg.Groups), N: uint32(o.cfg.N), K: uint32(o.cfg.K),
 		YStride: uint32(a.Out.Len() / t), YColumn: uint32(a.OutColumn), YF32: opkit.Bit(0, o.cfg.Out == tensor.F32),
-		XScalePitch: uint32(opkit.Dim(a.XScale, 2)), Splits: uint32(p.splits), SplitSteps: uint32(p.splitSteps),
+		XScalePitch: uint32(opkit.DimOrZero(a.XScale, 2)), Splits: uint32(p.splits), SplitSteps: uint32(p.splitSteps),
 	}
-	bind := []vk.View{opkit.Present(o.dev, a.W.Scale), opkit.Present(o.dev, a.W.RowScale), opkit.Present(o.dev, a.XScale)}
+	bind := []vk.View{opkit.ViewOrDummy(o.dev, a.W.Scale), opkit.ViewOrDummy(o.dev, a.W.RowScale), opkit.ViewOrDummy(o.dev, a.XScale)}
 	launch := func(grid [3]uint32, y opkit.Target) error {
 		return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: kernel, Groups: grid, Push: vk.Bytes(&push), Bind: bind,
 			Products: o.products(t)},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -150,12 +151,12 @@ func TestLinearActivationArguments(t *testing.T) {
 func TestLinearNVFP4Arguments(t *testing.T) {
 	dev := testkit.Device(t)
 	cfg := projection.LinearConfig{N: 8, K: 192, Groups: 2, Weights: projection.FormatNVFP4, Activations: projection.ActivationNVFP4,
-		Out: tensor.BF16, MaxTokens: 5, Variant: projection.VariantCM}
+		Out: tensor.BF16, MaxTokens: 5, Variant: opkit.CM}
 	_, err := projection.NewLinear(dev, cfg)
 	assert.ErrorIs(t, err, vk.ErrMissingFeature)
 	cfg.Variant = ""
 	op := must[*projection.Linear](t)(projection.NewLinear(dev, cfg))
-	assert.Contains(t, []string{projection.VariantBase, projection.VariantDA}, op.Variant())
+	assert.Contains(t, []string{opkit.Base, opkit.DA}, op.Variant())
 	a := projection.LinearArgs{
 		X: upload(t, dev, tensor.U8, make([]byte, 2*5*96), 2, 5, 96), XScale: upload(t, dev, tensor.U8, make([]byte, 2*5*12), 2, 5, 12),
 		W: projection.LinearWeights{Data: upload(t, dev, tensor.U8, make([]byte, 16*96), 16, 96),
@@ -192,10 +193,10 @@ func TestLinearBeyondDescriptor(t *testing.T) {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
-	cfg.Variant = projection.VariantBase
+	cfg.Variant = opkit.Base
 	_, err = projection.NewLinear(dev, cfg)
 	require.ErrorIs(t, err, vk.ErrArgument, "base")
-	require.NotEqual(t, projection.VariantBase, op.Variant(), "base")
+	require.NotEqual(t, opkit.Base, op.Variant(), "base")
 	data := make([]byte, rows*k)
 	for i := range k {
 		data[i], data[(rows-1)*k+i] = 0x38, 0x40

@@ -27,7 +27,7 @@ func (t baseTile) sharedBytes() int { return 4 * baseStep * (t.Tokens + t.Rows) 
 
 // constants are those of the shader after the formats.
 func (t baseTile) constants(unroll int) []uint32 {
-	return opkit.Words(t.Tokens, t.Rows, t.Quads, t.threads(), unroll)
+	return opkit.Constants(t.Tokens, t.Rows, t.Quads, t.threads(), unroll)
 }
 
 // fit keeps the tiles that the device has the invocations and the shared memory for.

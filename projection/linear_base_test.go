@@ -9,6 +9,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/projection"
 )
@@ -22,7 +23,7 @@ func TestLinearBaseTiles(t *testing.T) {
 	h := linearHost(f, 256, 1, 264, 160, func(int, int) uint16 { return small(f, rng.IntN(7)-3) }, func(int, int) float32 { return float32(rng.IntN(7) - 3) })
 	want := make([]float64, h.T*h.N)
 	require.NoError(t, projection.LinearRef(h, want))
-	cfg := linearConfig(h, projection.VariantBase)
+	cfg := linearConfig(h, opkit.Base)
 	cfg.Workgroups = 2
 	hopper, err := tuning.Named("hopper")
 	require.NoError(t, err)
@@ -58,7 +59,7 @@ func TestLinearHalvesEnd(t *testing.T) {
 		}
 		return 0
 	}, func(token, _ int) float32 { return inputs[token%len(inputs)] })
-	op, err := projection.NewLinear(dev, linearConfig(h, projection.VariantDot))
+	op, err := projection.NewLinear(dev, linearConfig(h, opkit.Dot))
 	require.NoError(t, err)
 	half := func(v float32) float32 { return max(-65504, min(v, 65504)) } // NaN stays one
 	for _, tokens := range []int{40, 70} {

@@ -9,6 +9,7 @@ import (
 	"math"
 	"unsafe"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
@@ -80,7 +81,7 @@ func newLinearChain(op string, first, second *Linear, tokens, heads, silent int)
 	}
 	missing := func(why string) error { return pkg.Wrap(op, fmt.Errorf("%w: %s", vk.ErrMissingFeature, why)) }
 	switch {
-	case first.variant == VariantBase || second.variant == VariantBase:
+	case first.variant == opkit.Base || second.variant == opkit.Base:
 		return nil, missing("device addresses")
 	case a.Activations != ActivationBF16 || b.Activations != ActivationBF16 || a.Weights != b.Weights || a.Norm != 0 || b.Norm != 0:
 		return nil, missing("layers of one format, of bf16 activations and without a norm")
@@ -89,11 +90,11 @@ func newLinearChain(op string, first, second *Linear, tokens, heads, silent int)
 	}
 	o := &LinearChain{first: first, second: second, heads: heads, apart: !tuning.MayWait(first.dev.Adapter())}
 	spec := opkit.Spec{
-		Stem: "proj_linear_chain", Variant: VariantDA, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read}, Bound: 3,
+		Stem: "proj_linear_chain", Variant: opkit.DA, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read}, Bound: 3,
 		PushSize: int(unsafe.Sizeof(projLinearChainPush{})),
 	}
 	if first.matrices() || first.halves() {
-		spec.Variant = VariantCM
+		spec.Variant = opkit.CM
 	}
 	for t := 1; t <= tokens; t++ {
 		x, y := first.division1to8(t), second.division1to8(t)
@@ -103,8 +104,8 @@ func newLinearChain(op string, first, second *Linear, tokens, heads, silent int)
 		if heads > 0 && x.rows*t < 4 {
 			return nil, missing("four rows of an invocation")
 		}
-		spec.Constants = opkit.Words(int(first.format.word()), int(ActivationBF16), t, x.rows, x.lanes,
-			a.N, a.K, a.Groups, b.N, b.K, b.Groups, min(heads, 1), opkit.ChainJoin.Ahead, opkit.ChainJoin.Groups, D,
+		spec.Constants = opkit.Constants(int(first.format.word()), int(ActivationBF16), t, x.rows, x.lanes,
+			a.N, a.K, a.Groups, b.N, b.K, b.Groups, min(heads, 1), opkit.ChainJoin.Ahead, opkit.ChainJoin.Groups, cache.D,
 			first.tune.ChainPolls, silent)
 		x.kernel = pkg.Later(first.dev, spec)
 		o.divisions = append(o.divisions, x)
@@ -120,7 +121,7 @@ func newLinearChain(op string, first, second *Linear, tokens, heads, silent int)
 
 // StateLen returns the number of u32 in the state of a chain of up to `tokens` tokens.
 func (o *LinearChain) StateLen(tokens int) int {
-	return chainHalves + tokens*(o.first.cfg.Groups*o.first.cfg.N+o.heads*D)
+	return chainHalves + tokens*(o.first.cfg.Groups*o.first.cfg.N+o.heads*cache.D)
 }
 
 // State returns the state that a chain of up to `tokens` tokens needs before the first launch:
@@ -187,7 +188,7 @@ type LinearChainArgs struct {
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 	const op = "linear chain"
-	if err := opkit.First(o.first.check(op, a.First), o.second.check(op, a.Second)); err != nil {
+	if err := opkit.FirstError(o.first.check(op, a.First), o.second.check(op, a.Second)); err != nil {
 		return err
 	}
 	t, dev := a.Second.Out.Shape[0], o.first.dev
@@ -202,7 +203,8 @@ func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 		return err
 	}
 	push, targets := o.memory(t, a)
-	bind := []vk.View{opkit.Present(dev, a.Parts.Sink), opkit.Present(dev, a.Parts.Positions), opkit.Present(dev, a.Parts.Table)}
+	bind := []vk.View{opkit.ViewOrDummy(dev, a.Parts.Sink), opkit.ViewOrDummy(dev, a.Parts.Positions),
+		opkit.ViewOrDummy(dev, a.Parts.Table)}
 	launches := o.launches(t)
 	if len(launches) == 1 {
 		push.Flags |= 1 << 3
@@ -212,7 +214,7 @@ func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 	}
 	for _, n := range launches {
 		d := vk.Dispatch{Kernel: kernel, Groups: [3]uint32{uint32(n), 1, 1}, Push: vk.Bytes(&push), Bind: bind}
-		if err := pkg.Dispatch(rec, op, VariantDA, d, targets...); err != nil {
+		if err := pkg.Dispatch(rec, op, opkit.DA, d, targets...); err != nil {
 			return err
 		}
 	}
@@ -230,10 +232,10 @@ func (o *LinearChain) check(op string, t int, a LinearChainArgs) error {
 	case x.Buffer != z.Buffer || x.Offset != z.Offset:
 		return pkg.Wrong(op, "Second.X", x, "First.Out")
 	}
-	return opkit.First(
+	return opkit.FirstError(
 		pkg.Check(op, "State", a.State, tensor.U32, -1),
 		pkg.Range(op, "State", a.State.Len(), o.StateLen(t), 1<<30),
-		pkg.Reach(o.first.dev, op, VariantDA, opkit.Target{Name: "State", T: a.State, Align: 16}),
+		pkg.Reach(o.first.dev, op, opkit.DA, opkit.Target{Name: "State", T: a.State, Align: 16}),
 		o.checkParts(op, t, a))
 }
 

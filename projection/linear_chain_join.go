@@ -3,6 +3,7 @@ package projection
 import (
 	"fmt"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -22,14 +23,14 @@ func NewJoinedChain(first, second *Linear, tokens int) (*LinearChain, error) {
 		return nil, pkg.Wrong(op, "layers", "nil", "two that NewLinear made")
 	}
 	join := opkit.ChainJoin
-	if c := first.cfg; c.K%D != 0 {
-		return nil, pkg.Wrong(op, "first", fmt.Sprintf("%d inputs", c.K), "a multiple of %d", D)
+	if c := first.cfg; c.K%cache.D != 0 {
+		return nil, pkg.Wrong(op, "first", fmt.Sprintf("%d inputs", c.K), "a multiple of %d", cache.D)
 	}
 	if most := first.dev.Caps().MaxWorkgroupInvocations; int(most) < join.Threads() {
 		return nil, pkg.Wrap(op, fmt.Errorf("%w: workgroups of %d invocations, this device has up to %d",
 			vk.ErrMissingFeature, join.Threads(), most))
 	}
-	return newLinearChain(op, first, second, tokens, first.cfg.Groups*first.cfg.K/D, nobody)
+	return newLinearChain(op, first, second, tokens, first.cfg.Groups*first.cfg.K/cache.D, nobody)
 }
 
 // AttentionParts are rows of attention in parts, as attention.Decoder.RecordParts leaves them.
@@ -64,12 +65,12 @@ func (o *LinearChain) checkParts(op string, t int, a LinearChainArgs) error {
 		}
 		return nil
 	}
-	if err := opkit.First(
-		pkg.Check(op, "First.X", a.First.X, tensor.BF16, t, o.heads, D),
-		pkg.Check(op, "Parts.Out", p.Out, tensor.F32, t, -1, o.heads, D),
-		pkg.Check(op, "Parts.State", p.State, tensor.F32, t, opkit.Dim(p.Out, 1), o.heads, 4),
+	if err := opkit.FirstError(
+		pkg.Check(op, "First.X", a.First.X, tensor.BF16, t, o.heads, cache.D),
+		pkg.Check(op, "Parts.Out", p.Out, tensor.F32, t, -1, o.heads, cache.D),
+		pkg.Check(op, "Parts.State", p.State, tensor.F32, t, opkit.DimOrZero(p.Out, 1), o.heads, 4),
 		pkg.Optional(op, "Parts.Sink", p.Sink, tensor.F32, o.heads),
-		pkg.Reach(o.first.dev, op, VariantDA, opkit.Target{Name: "Parts.Out", T: p.Out, Align: 16},
+		pkg.Reach(o.first.dev, op, opkit.DA, opkit.Target{Name: "Parts.Out", T: p.Out, Align: 16},
 			opkit.Target{Name: "Parts.State", T: p.State, Align: 16}),
 	); err != nil {
 		return err
@@ -82,7 +83,7 @@ func (o *LinearChain) checkParts(op string, t int, a LinearChainArgs) error {
 	case p.Table.IsZero() && p.Positions.IsZero():
 		return nil
 	}
-	return opkit.First(table(op, p.Table), pkg.Check(op, "Parts.Positions", p.Positions, tensor.I32, t),
+	return opkit.FirstError(table(op, p.Table), pkg.Check(op, "Parts.Positions", p.Positions, tensor.I32, t),
 		pkg.Bindable(o.first.dev, op, "Parts.Table", p.Table))
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
@@ -43,7 +44,7 @@ func newJoinRig(t *testing.T, dev *vk.Device, variant string, tokens, perGroup i
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), uint64(tokens)))
 	r := &joinRig{Rig: verify.NewRig(t.Context(), dev), tokens: tokens, heads: 2 * perGroup, n: 528, n2: 1032, names: map[string]tensor.Tensor{}}
 	const f = projection.FormatFP8
-	a, b := randomHost(rng, f, tokens, 2, r.n, perGroup*attention.D), randomHost(rng, f, tokens, 1, r.n2, 2*r.n)
+	a, b := randomHost(rng, f, tokens, 2, r.n, perGroup*cache.D), randomHost(rng, f, tokens, 1, r.n2, 2*r.n)
 	one, two := linearConfig(a, variant), linearConfig(b, variant)
 	one.MaxTokens, two.MaxTokens, one.Out, two.Out = tokens, tokens, tensor.BF16, tensor.BF16
 	r.first, r.second = must[*projection.Linear](t)(projection.NewLinear(dev, one)), must[*projection.Linear](t)(projection.NewLinear(dev, two))
@@ -69,7 +70,7 @@ func (r *joinRig) args(name string) projection.LinearChainArgs {
 		return r.names[what+name]
 	}
 	a := projection.LinearChainArgs{First: r.x, Second: r.y, State: r.state}
-	a.First.X, a.First.Out = out("x", r.tokens, r.heads, attention.D), out("z", r.tokens, 2*r.n)
+	a.First.X, a.First.Out = out("x", r.tokens, r.heads, cache.D), out("z", r.tokens, 2*r.n)
 	a.Second.X, a.Second.Out = a.First.Out, out("y", r.tokens, r.n2)
 	return a
 }
@@ -92,7 +93,7 @@ func TestJoinedChain(t *testing.T) {
 	dev := testkit.Device(t)
 	for tokens, perGroup := range map[int]int{1: 3, 2: 2} {
 		eachLinear(t, dev, func(t *testing.T, variant string) {
-			if variant == projection.VariantBase {
+			if variant == opkit.Base {
 				t.Skip("it needs device addresses")
 			}
 			r := newJoinRig(t, dev, variant, tokens, perGroup)
@@ -104,7 +105,7 @@ func TestJoinedChain(t *testing.T) {
 			for i := range slots {
 				slots[i] = int64(i)
 			}
-			require.NoError(t, cache.InsertRef(pool, layout, testkit.Normal(rng, rows*attention.D), slots))
+			require.NoError(t, cache.InsertRef(pool, layout, testkit.Normal(rng, rows*cache.D), slots))
 			for i := range list {
 				list[i] = int32(i % rows)
 			}
@@ -116,14 +117,14 @@ func TestJoinedChain(t *testing.T) {
 				sink[h] = float32(rng.NormFloat64())
 			}
 			sink[0], sink[1] = float32(math.Inf(-1)), float32(math.Inf(1))
-			a := attention.DecodeArgs{Q: r.In(vectors.FromU16(testkit.Normal(rng, tokens*r.heads*attention.D), tokens, r.heads, attention.D), tensor.BF16),
+			a := attention.DecodeArgs{Q: r.In(vectors.FromU16(testkit.Normal(rng, tokens*r.heads*cache.D), tokens, r.heads, cache.D), tensor.BF16),
 				Window: attention.SlotSet{Cache: cache.KVCache{Pool: r.In(vectors.FromU8(pool, 1, layout.Stride), tensor.U8), Layout: layout},
 					Indices: r.In(vectors.FromI32(list, tokens, rows), tensor.I32), Lens: r.In(vectors.FromI32(lens, tokens), tensor.I32)},
 				Sink: r.In(vectors.FromF32(sink, r.heads), tensor.F32)}
 			turn := attention.InverseRope{}
 			turn.Positions, turn.Table = r.angles(rng)
 			for _, parts := range []int{2, 5, 7, 9, 21, 40} {
-				op := must[*attention.Decoder](t)(attention.NewDecoder(dev, attention.DecoderConfig{Heads: r.heads, WindowPage: rows, Splits: parts, Variant: attention.VariantDA}))
+				op := must[*attention.Decoder](t)(attention.NewDecoder(dev, attention.DecoderConfig{Heads: r.heads, WindowPage: rows, Splits: parts, Variant: opkit.DA}))
 				x := a
 				scratch := r.Out(tensor.U8, int(op.ScratchBytes(tokens, rows, 0)))
 				x.Scratch = scratch.View()
@@ -167,17 +168,17 @@ func TestJoinedChain(t *testing.T) {
 func TestJoinedChainNaN(t *testing.T) {
 	dev := testkit.Device(t)
 	eachLinear(t, dev, func(t *testing.T, variant string) {
-		if variant == projection.VariantBase {
+		if variant == opkit.Base {
 			t.Skip("it needs device addresses")
 		}
 		const parts = 9
 		r := newJoinRig(t, dev, variant, 1, 3)
 		defer r.close()
 		rng := rand.New(rand.NewPCG(testkit.Seed(t), 5))
-		acc, state := make([]byte, 4*parts*r.heads*attention.D), make([]float32, parts*r.heads*4)
+		acc, state := make([]byte, 4*parts*r.heads*cache.D), make([]float32, parts*r.heads*4)
 		for i := range len(acc) / 4 {
 			bits := math.Float32bits(float32(rng.NormFloat64()))
-			if i/attention.D%r.heads == 0 {
+			if i/cache.D%r.heads == 0 {
 				bits = ^uint32(0)
 			}
 			binary.LittleEndian.PutUint32(acc[4*i:], bits)
@@ -186,13 +187,13 @@ func TestJoinedChainNaN(t *testing.T) {
 			state[4*i], state[4*i+1] = float32(rng.NormFloat64()), 1
 		}
 		a := r.args("")
-		a.Parts.Out = r.In(vectors.Array{Type: vectors.F32, Shape: []int{1, parts, r.heads, attention.D}, Data: acc}, tensor.F32)
+		a.Parts.Out = r.In(vectors.Array{Type: vectors.F32, Shape: []int{1, parts, r.heads, cache.D}, Data: acc}, tensor.F32)
 		a.Parts.State = r.In(vectors.FromF32(state, 1, parts, r.heads, 4), tensor.F32)
 		a.Parts.Positions, a.Parts.Table = r.angles(rng)
 		r.Do(func(rec *vk.Recorder) error { return r.chain.Record(rec, a) })
 		for name, list := range must[verify.Arrays](t)(r.Results(r.names)) {
 			n := len(list.U16())
-			first := map[string]int{"x": attention.D, "z": n / 2, "y": n}[name] // numbers that are none
+			first := map[string]int{"x": cache.D, "z": n / 2, "y": n}[name] // numbers that are none
 			for i, v := range list.U16() {
 				if nan := math.IsNaN(float64(numfmt.BF16Decode(v))); nan != (i < first) {
 					t.Fatalf("%s: number %d is %#x", name, i, v)
@@ -215,7 +216,7 @@ func TestJoinedChainOfSmallWorkgroups(t *testing.T) {
 		dev, small := testkit.As(t, d), d.Caps.MaxWorkgroupInvocations < 512
 		var l [2]*projection.Linear
 		for i := range l {
-			l[i] = must[*projection.Linear](t)(projection.NewLinear(dev, projection.LinearConfig{N: 1024, K: 1024, Weights: projection.FormatFP8F32, Out: tensor.BF16, MaxTokens: 1, Variant: projection.VariantDA}))
+			l[i] = must[*projection.Linear](t)(projection.NewLinear(dev, projection.LinearConfig{N: 1024, K: 1024, Weights: projection.FormatFP8F32, Out: tensor.BF16, MaxTokens: 1, Variant: opkit.DA}))
 		}
 		_, err := projection.NewJoinedChain(l[0], l[1], 1)
 		assert.False(t, errors.Is(err, vk.ErrMissingFeature) != small || !small && err != nil,
@@ -228,7 +229,7 @@ func TestJoinedChainOfSmallWorkgroups(t *testing.T) {
 func TestJoinedChainArguments(t *testing.T) {
 	dev := testkit.Device(t)
 	layer := func(groups, n, k int) *projection.Linear {
-		o, err := projection.NewLinear(dev, projection.LinearConfig{N: n, K: k, Groups: groups, Weights: projection.FormatFP8F32, Out: tensor.BF16, MaxTokens: 1, Variant: projection.VariantDA})
+		o, err := projection.NewLinear(dev, projection.LinearConfig{N: n, K: k, Groups: groups, Weights: projection.FormatFP8F32, Out: tensor.BF16, MaxTokens: 1, Variant: opkit.DA})
 		if errors.Is(err, vk.ErrMissingFeature) {
 			t.Skip(err)
 		}

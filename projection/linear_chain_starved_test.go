@@ -9,10 +9,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
@@ -40,7 +41,7 @@ func TestStarvedChain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dev := must[*vk.Device](t)(adapter.Open(vk.DeviceOptions{}))
 			defer func() { assert.NoError(t, dev.Close()) }()
-			r := newJoinRig(t, dev, projection.VariantDA, 1, 2)
+			r := newJoinRig(t, dev, opkit.DA, 1, 2)
 			defer r.close()
 			args := func(name string) projection.LinearChainArgs {
 				a := r.args(name)
@@ -53,14 +54,14 @@ func TestStarvedChain(t *testing.T) {
 			want, got := args("want"), args("got")
 			if c.joined {
 				rng := rand.New(rand.NewPCG(testkit.Seed(t), 6))
-				acc, state := make([]float32, 3*r.heads*attention.D), make([]float32, 3*r.heads*4)
+				acc, state := make([]float32, 3*r.heads*cache.D), make([]float32, 3*r.heads*4)
 				for i := range acc {
 					acc[i] = float32(rng.NormFloat64())
 				}
 				for i := range 3 * r.heads {
 					state[4*i], state[4*i+1] = float32(rng.NormFloat64()), 1
 				}
-				want.Parts.Out = r.In(vectors.FromF32(acc, 1, 3, r.heads, attention.D), tensor.F32)
+				want.Parts.Out = r.In(vectors.FromF32(acc, 1, 3, r.heads, cache.D), tensor.F32)
 				want.Parts.State = r.In(vectors.FromF32(state, 1, 3, r.heads, 4), tensor.F32)
 				got.Parts = want.Parts
 				r.Do(func(rec *vk.Recorder) error { return r.chain.Record(rec, want) })

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
@@ -28,7 +29,7 @@ func TestLinearChain(t *testing.T) {
 				continue // more workgroups than any device has room for, and as FP8 layers of models are divided
 			}
 			everyLinear(t, dev, func(t *testing.T, variant string) {
-				if variant == projection.VariantBase {
+				if variant == opkit.Base {
 					t.Skip("it needs device addresses")
 				}
 				for tokens := 1; tokens <= projection.LinearChainTokens; tokens++ {
@@ -115,7 +116,7 @@ func TestLinearChainNaN(t *testing.T) {
 	for i := range a.X {
 		a.X[i] = 0xFF
 	}
-	one, two := linearConfig(a, projection.VariantDA), linearConfig(b, projection.VariantDA)
+	one, two := linearConfig(a, opkit.DA), linearConfig(b, opkit.DA)
 	one.MaxTokens, two.MaxTokens, one.Out, two.Out = 1, 1, tensor.BF16, tensor.BF16
 	first, second := must[*projection.Linear](t)(projection.NewLinear(dev, one)), must[*projection.Linear](t)(projection.NewLinear(dev, two))
 	chain := must[*projection.LinearChain](t)(projection.NewLinearChain(first, second, 1))
@@ -145,7 +146,7 @@ func TestLinearChainNaN(t *testing.T) {
 
 func TestLinearChainArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	cfg := projection.LinearConfig{N: 64, K: 64, Weights: projection.FormatBF16, Out: tensor.BF16, MaxTokens: 2, Variant: projection.VariantDA}
+	cfg := projection.LinearConfig{N: 64, K: 64, Weights: projection.FormatBF16, Out: tensor.BF16, MaxTokens: 2, Variant: opkit.DA}
 	layer := func(change func(c *projection.LinearConfig)) *projection.Linear {
 		c := cfg
 		change(&c)
@@ -169,7 +170,7 @@ func TestLinearChainArguments(t *testing.T) {
 		"width":     {good, layer(func(c *projection.LinearConfig) { c.K = 128 }), 1, vk.ErrArgument},
 		"format":    {good, layer(func(c *projection.LinearConfig) { c.Weights = projection.FormatNVFP4 }), 1, vk.ErrMissingFeature},
 		"norm":      {good, layer(func(c *projection.LinearConfig) { c.Norm, c.NormColumns = tensor.BF16, 64 }), 1, vk.ErrMissingFeature},
-		"base":      {layer(func(c *projection.LinearConfig) { c.Variant = projection.VariantBase }), good, 1, vk.ErrMissingFeature},
+		"base":      {layer(func(c *projection.LinearConfig) { c.Variant = opkit.Base }), good, 1, vk.ErrMissingFeature},
 	} {
 		o, err := projection.NewLinearChain(c.first, c.second, c.tokens)
 		assert.ErrorIs(t, err, c.want, name)

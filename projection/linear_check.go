@@ -19,7 +19,7 @@ func (cfg LinearConfig) check(op string) error {
 	case cfg.N < 8 || cfg.N%8 != 0:
 		return pkg.Wrong(op, "N", cfg.N, "a multiple of 8")
 	}
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		cfg.checkNorm(op),
 		pkg.Range(op, "Groups", cfg.Groups, 1, math.MaxUint16),
 		pkg.Range(op, "K", cfg.K, 1, math.MaxInt32/cfg.Groups),
@@ -40,7 +40,8 @@ func (o *Linear) check(op string, a LinearArgs) error {
 	if err := o.checkOut(op, a); err != nil {
 		return err
 	}
-	if err := opkit.First(o.checkX(op, a), o.cfg.Weights.check(op, a.W, o.cfg.N*o.cfg.Groups, o.cfg.K), o.checkNorm(op, a)); err != nil {
+	if err := opkit.FirstError(o.checkX(op, a),
+		o.cfg.Weights.check(op, a.W, o.cfg.N*o.cfg.Groups, o.cfg.K), o.checkNorm(op, a)); err != nil {
 		return err
 	}
 	if !a.Scratch.IsZero() {
@@ -48,7 +49,7 @@ func (o *Linear) check(op string, a LinearArgs) error {
 			return err
 		}
 	}
-	return opkit.First(
+	return opkit.FirstError(
 		pkg.Reach(o.dev, op, o.variant, linearSources(a)...),
 		pkg.Reach(o.dev, op, o.variant, opkit.Target{Name: "Out", T: a.Out, Align: 8},
 			opkit.Target{Name: "Scratch", T: a.Scratch, Align: 16}),
@@ -96,7 +97,7 @@ func (o *Linear) checkX(op string, a LinearArgs) error {
 		dt = a.XScale.DType
 	}
 	if err := pkg.Check(op, "X", a.X, tensor.U8, g, t, k*16/is.quad); err != nil || is.rows {
-		return opkit.First(err, pkg.Check(op, "XScale", a.XScale, dt, g, t, k/is.block))
+		return opkit.FirstError(err, pkg.Check(op, "XScale", a.XScale, dt, g, t, k/is.block))
 	}
 	if err := pkg.Check(op, "XScale", a.XScale, dt, g, k/is.block, -1); err != nil {
 		return err

@@ -98,7 +98,7 @@ func (t linearTiling) registers(caps *vk.Caps, device *tuning.Device) int {
 
 // constants are the specialisation constants after the formats.
 func (t linearTiling) constants() []uint32 {
-	words := opkit.Words(t.threads(), t.subgroup, t.m, t.n, t.k, t.bm, t.bn, t.bk, t.wm, t.wn)
+	words := opkit.Constants(t.threads(), t.subgroup, t.m, t.n, t.k, t.bm, t.bn, t.bk, t.wm, t.wn)
 	if t.rows != 0 {
 		words = append(words, uint32(t.rows))
 	}
@@ -245,7 +245,7 @@ func (k *matrixTiles) build(from int) {
 			}
 			spec := k.spec(stem, x.constants()...)
 			if x.codes != "" {
-				spec.Stem, spec.Variant = codesStems[x.codes], VariantCM
+				spec.Stem, spec.Variant = codesStems[x.codes], opkit.CM
 			}
 			spec.Subgroup, spec.Divisible = uint32(x.subgroup), true // launches of thousands of tokens
 			x.kernel = k.later(spec)

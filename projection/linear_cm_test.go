@@ -59,7 +59,7 @@ func TestLinearTilingRules(t *testing.T) {
 	}
 	none := knowncaps.Matrix["H100"]
 	none.SharedMemory = 2048
-	assert.ErrorIs(t, new(matrixTiles).find(profile(t, "hopper"), &none, VariantCM), vk.ErrMissingFeature,
+	assert.ErrorIs(t, new(matrixTiles).find(profile(t, "hopper"), &none, opkit.CM), vk.ErrMissingFeature,
 		"2 KiB of shared memory")
 }
 
@@ -75,7 +75,7 @@ func TestCodesTileRules(t *testing.T) {
 			{Weights: FormatFP8F32, Activations: ActivationFP8}: 128, {Weights: FormatFP8Rows, Activations: ActivationFP8}: 128,
 			{Weights: FormatFP8x32, Activations: ActivationMXFP8}: 32,
 		} {
-			l := layerFor(t, &caps, cfg, VariantCM, 0)
+			l := layerFor(t, &caps, cfg, opkit.CM, 0)
 			l.tune, l.device = &p.Linear, &p.Device
 			for _, x := range p.Linear.Tiles.Codes {
 				if element == "f16" {
@@ -112,7 +112,7 @@ func TestLinearBaseRules(t *testing.T) {
 			"%+v: %d bytes, %d invocations", x, n, x.threads())
 	}
 	for _, f := range weightFormatsHere {
-		for _, variant := range []string{VariantBase, VariantDot} {
+		for _, variant := range []string{opkit.Base, opkit.Dot} {
 			k := tokens8to16{linearLayer: &linearLayer{format: f.row(), variant: variant}}
 			p := tune.Tokens8to16
 			for tokens := fewestPass; tokens <= p.MostPass; tokens *= 2 {
@@ -191,77 +191,77 @@ func TestLinearPlan(t *testing.T) {
 		grid    [3]uint32
 		splits  int
 	}{
-		{wqB, VariantCMB, 4, 1, [3]uint32{2048, 1, 1}, 1},
-		{wqB, VariantCMB, 4, 2, [3]uint32{2048, 1, 1}, 1},
-		{wqB, VariantCMB, 4, 3, [3]uint32{2048, 1, 1}, 1},
-		{wqB, VariantCMB, 4, 16, [3]uint32{2048, 1, 1}, 1},
-		{wqB, VariantCMB, 4, 17, [3]uint32{1, 256, 1}, 1},
-		{wqB, VariantCMB, 0, 17, [3]uint32{1, 512, 1}, 1},
-		{wqB, VariantCMB, 0, 4, [3]uint32{2048, 1, 1}, 1},
-		{wqB, VariantCMB, 0, 5, [3]uint32{1, 512, 1}, 1},
-		{wqB, VariantCMB, 4, 64, [3]uint32{1, 256, 1}, 1},
-		{wqB, VariantCMB, 0, 64, [3]uint32{1, 512, 1}, 1},
-		{wqB, VariantCMB, 4, 96, [3]uint32{2, 256, 1}, 1},
-		{wqB, VariantCMB, 4, 97, [3]uint32{1, 256, 1}, 1},
-		{wqB, VariantCMB, 4, 129, [3]uint32{2, 256, 1}, 1},
-		{wqB, VariantCMB, 4, 4096, [3]uint32{32, 256, 1}, 1},
-		{wqB, VariantBase, 0, 4, [3]uint32{2048, 1, 1}, 1},
-		{wqB, VariantBase, 0, 5, [3]uint32{512, 1, 1}, 1},
-		{wqB, VariantBase, 0, 16, [3]uint32{512, 1, 1}, 1},
-		{wqB, VariantBase, 0, 17, [3]uint32{512, 2, 1}, 1},
-		{wqB, VariantBase, 0, 48, [3]uint32{512, 3, 1}, 1},
-		{wqB, VariantBase, 0, 64, [3]uint32{1, 256, 1}, 1},
-		{wqB, VariantBase, 0, 256, [3]uint32{2, 256, 1}, 1},
-		{wqB, VariantBase, 0, 4096, [3]uint32{32, 256, 1}, 1},
-		{woB, VariantBase, 0, 8, [3]uint32{64, 1, 8}, 8},
-		{woB, VariantBase, 0, 32, [3]uint32{64, 2, 4}, 4},
-		{woB, VariantBase, 0, 64, [3]uint32{1, 32, 12}, 12},
-		{woB, VariantBase, 0, 256, [3]uint32{2, 32, 4}, 4},
-		{woB, VariantBase, 0, 4096, [3]uint32{32, 32, 1}, 1},
-		{wqA, VariantBase, 0, 16, [3]uint32{768, 2, 1}, 1},
-		{wqA, VariantBase, 0, 32, [3]uint32{24, 2, 8}, 8},
-		{wqA, VariantBase, 0, 64, [3]uint32{24, 4, 5}, 5},
-		{wqA, VariantBase, 0, 256, [3]uint32{2, 12, 11}, 11},
-		{wqA, VariantBase, 0, 2048, [3]uint32{32, 12, 1}, 1},
-		{wqA, VariantBase, 0, 4096, [3]uint32{32, 12, 1}, 1},
-		{gate, VariantBase, 0, 64, [3]uint32{1, 4, 16}, 16},
-		{gate, VariantBase, 0, 4096, [3]uint32{64, 1, 6}, 6},
-		{woA, VariantBase, 0, 16, [3]uint32{16, 1, 32}, 4},
-		{woA, VariantBase, 0, 4096, [3]uint32{32, 8, 8}, 1},
-		{wqB4, VariantCMB, 4, 1, [3]uint32{512, 1, 1}, 1},
-		{wqB4, VariantCMB, 4, 2, [3]uint32{1024, 1, 1}, 1},
-		{wqB4, VariantCMB, 0, 2, [3]uint32{1024, 1, 1}, 1},
-		{wqB4, VariantCMB, 4, 16, [3]uint32{2048, 1, 1}, 1},
-		{LinearConfig{N: 65536, K: 1536, Weights: FormatFP8F32}, VariantCMB, 4, 16, [3]uint32{4096, 1, 1}, 1},
-		{LinearConfig{N: 65536, K: 1536, Weights: FormatNVFP4}, VariantCMB, 4, 8, [3]uint32{4096, 1, 1}, 1},
-		{LinearConfig{N: 65536, K: 1536, Weights: FormatNVFP4}, VariantCMB, 4, 9, [3]uint32{1, 512, 1}, 1}, // x is most of what is read
-		{LinearConfig{N: 7168, K: 16384, Weights: FormatNVFP4}, VariantCMB, 4, 16, [3]uint32{1, 56, 4}, 4},
-		{woB4, VariantCMB, 4, 1, [3]uint32{512, 1, 1}, 1},
-		{wqA4, VariantCMB, 4, 1, [3]uint32{768, 1, 1}, 1},
-		{wqA, VariantCM, 4, 1, [3]uint32{384, 1, 1}, 1},
-		{wqA, VariantCM, 0, 8, [3]uint32{384, 2, 1}, 1},
-		{wqA, VariantCM, 4, 8, [3]uint32{96, 1, 1}, 1},
-		{wqA, VariantCM, 4, 32, [3]uint32{96, 1, 1}, 1},
-		{wqA, VariantCM, 0, 32, [3]uint32{1, 24, 16}, 16},
-		{wqA, VariantCM, 4, 64, [3]uint32{96, 4, 1}, 1},
-		{wqA, VariantCM, 0, 64, [3]uint32{1, 24, 16}, 16},
-		{wqA, VariantCM, 4, 128, [3]uint32{2, 12, 8}, 8},
-		{wqA, VariantCMB, 4, 256, [3]uint32{2, 12, 8}, 8},
-		{wqA, VariantCM, 4, 256, [3]uint32{2, 12, 8}, 8},
-		{wqA, VariantCM, 4, 512, [3]uint32{4, 12, 5}, 5},
-		{wqA, VariantCM, 4, 1024, [3]uint32{8, 12, 2}, 2},
-		{LinearConfig{N: 4096, K: 8192, Weights: FormatFP8F32}, VariantCMB, 4, 512, [3]uint32{4, 32, 2}, 2},
-		{wqA, VariantCM, 4, 4096, [3]uint32{32, 4, 2}, 2}, // beside 8 whole tiles of rows
-		{wqA, VariantCM, 4, 2816, [3]uint32{22, 12, 1}, 1},
-		{woA, VariantCMB, 4, 16, [3]uint32{64, 1, 8}, 1},
-		{woA, VariantCMB, 0, 16, [3]uint32{1, 16, 32}, 4},
-		{woA, VariantCMB, 4, 32, [3]uint32{1, 8, 32}, 4},
-		{woA, VariantCMB, 4, 64, [3]uint32{1, 8, 32}, 4},
-		{woA, VariantCMB, 4, 4096, [3]uint32{32, 8, 8}, 1},
-		{gate, VariantCMB, 4, 1, [3]uint32{32, 1, 1}, 1},
-		{gate, VariantCMB, 4, 16, [3]uint32{4, 2, 1}, 1},
-		{gate, VariantCMB, 4, 128, [3]uint32{4, 16, 1}, 1},
-		{gate, VariantCMB, 0, 32, [3]uint32{1, 1, 16}, 16},
+		{wqB, opkit.CMB, 4, 1, [3]uint32{2048, 1, 1}, 1},
+		{wqB, opkit.CMB, 4, 2, [3]uint32{2048, 1, 1}, 1},
+		{wqB, opkit.CMB, 4, 3, [3]uint32{2048, 1, 1}, 1},
+		{wqB, opkit.CMB, 4, 16, [3]uint32{2048, 1, 1}, 1},
+		{wqB, opkit.CMB, 4, 17, [3]uint32{1, 256, 1}, 1},
+		{wqB, opkit.CMB, 0, 17, [3]uint32{1, 512, 1}, 1},
+		{wqB, opkit.CMB, 0, 4, [3]uint32{2048, 1, 1}, 1},
+		{wqB, opkit.CMB, 0, 5, [3]uint32{1, 512, 1}, 1},
+		{wqB, opkit.CMB, 4, 64, [3]uint32{1, 256, 1}, 1},
+		{wqB, opkit.CMB, 0, 64, [3]uint32{1, 512, 1}, 1},
+		{wqB, opkit.CMB, 4, 96, [3]uint32{2, 256, 1}, 1},
+		{wqB, opkit.CMB, 4, 97, [3]uint32{1, 256, 1}, 1},
+		{wqB, opkit.CMB, 4, 129, [3]uint32{2, 256, 1}, 1},
+		{wqB, opkit.CMB, 4, 4096, [3]uint32{32, 256, 1}, 1},
+		{wqB, opkit.Base, 0, 4, [3]uint32{2048, 1, 1}, 1},
+		{wqB, opkit.Base, 0, 5, [3]uint32{512, 1, 1}, 1},
+		{wqB, opkit.Base, 0, 16, [3]uint32{512, 1, 1}, 1},
+		{wqB, opkit.Base, 0, 17, [3]uint32{512, 2, 1}, 1},
+		{wqB, opkit.Base, 0, 48, [3]uint32{512, 3, 1}, 1},
+		{wqB, opkit.Base, 0, 64, [3]uint32{1, 256, 1}, 1},
+		{wqB, opkit.Base, 0, 256, [3]uint32{2, 256, 1}, 1},
+		{wqB, opkit.Base, 0, 4096, [3]uint32{32, 256, 1}, 1},
+		{woB, opkit.Base, 0, 8, [3]uint32{64, 1, 8}, 8},
+		{woB, opkit.Base, 0, 32, [3]uint32{64, 2, 4}, 4},
+		{woB, opkit.Base, 0, 64, [3]uint32{1, 32, 12}, 12},
+		{woB, opkit.Base, 0, 256, [3]uint32{2, 32, 4}, 4},
+		{woB, opkit.Base, 0, 4096, [3]uint32{32, 32, 1}, 1},
+		{wqA, opkit.Base, 0, 16, [3]uint32{768, 2, 1}, 1},
+		{wqA, opkit.Base, 0, 32, [3]uint32{24, 2, 8}, 8},
+		{wqA, opkit.Base, 0, 64, [3]uint32{24, 4, 5}, 5},
+		{wqA, opkit.Base, 0, 256, [3]uint32{2, 12, 11}, 11},
+		{wqA, opkit.Base, 0, 2048, [3]uint32{32, 12, 1}, 1},
+		{wqA, opkit.Base, 0, 4096, [3]uint32{32, 12, 1}, 1},
+		{gate, opkit.Base, 0, 64, [3]uint32{1, 4, 16}, 16},
+		{gate, opkit.Base, 0, 4096, [3]uint32{64, 1, 6}, 6},
+		{woA, opkit.Base, 0, 16, [3]uint32{16, 1, 32}, 4},
+		{woA, opkit.Base, 0, 4096, [3]uint32{32, 8, 8}, 1},
+		{wqB4, opkit.CMB, 4, 1, [3]uint32{512, 1, 1}, 1},
+		{wqB4, opkit.CMB, 4, 2, [3]uint32{1024, 1, 1}, 1},
+		{wqB4, opkit.CMB, 0, 2, [3]uint32{1024, 1, 1}, 1},
+		{wqB4, opkit.CMB, 4, 16, [3]uint32{2048, 1, 1}, 1},
+		{LinearConfig{N: 65536, K: 1536, Weights: FormatFP8F32}, opkit.CMB, 4, 16, [3]uint32{4096, 1, 1}, 1},
+		{LinearConfig{N: 65536, K: 1536, Weights: FormatNVFP4}, opkit.CMB, 4, 8, [3]uint32{4096, 1, 1}, 1},
+		{LinearConfig{N: 65536, K: 1536, Weights: FormatNVFP4}, opkit.CMB, 4, 9, [3]uint32{1, 512, 1}, 1}, // x is most of what is read
+		{LinearConfig{N: 7168, K: 16384, Weights: FormatNVFP4}, opkit.CMB, 4, 16, [3]uint32{1, 56, 4}, 4},
+		{woB4, opkit.CMB, 4, 1, [3]uint32{512, 1, 1}, 1},
+		{wqA4, opkit.CMB, 4, 1, [3]uint32{768, 1, 1}, 1},
+		{wqA, opkit.CM, 4, 1, [3]uint32{384, 1, 1}, 1},
+		{wqA, opkit.CM, 0, 8, [3]uint32{384, 2, 1}, 1},
+		{wqA, opkit.CM, 4, 8, [3]uint32{96, 1, 1}, 1},
+		{wqA, opkit.CM, 4, 32, [3]uint32{96, 1, 1}, 1},
+		{wqA, opkit.CM, 0, 32, [3]uint32{1, 24, 16}, 16},
+		{wqA, opkit.CM, 4, 64, [3]uint32{96, 4, 1}, 1},
+		{wqA, opkit.CM, 0, 64, [3]uint32{1, 24, 16}, 16},
+		{wqA, opkit.CM, 4, 128, [3]uint32{2, 12, 8}, 8},
+		{wqA, opkit.CMB, 4, 256, [3]uint32{2, 12, 8}, 8},
+		{wqA, opkit.CM, 4, 256, [3]uint32{2, 12, 8}, 8},
+		{wqA, opkit.CM, 4, 512, [3]uint32{4, 12, 5}, 5},
+		{wqA, opkit.CM, 4, 1024, [3]uint32{8, 12, 2}, 2},
+		{LinearConfig{N: 4096, K: 8192, Weights: FormatFP8F32}, opkit.CMB, 4, 512, [3]uint32{4, 32, 2}, 2},
+		{wqA, opkit.CM, 4, 4096, [3]uint32{32, 4, 2}, 2}, // beside 8 whole tiles of rows
+		{wqA, opkit.CM, 4, 2816, [3]uint32{22, 12, 1}, 1},
+		{woA, opkit.CMB, 4, 16, [3]uint32{64, 1, 8}, 1},
+		{woA, opkit.CMB, 0, 16, [3]uint32{1, 16, 32}, 4},
+		{woA, opkit.CMB, 4, 32, [3]uint32{1, 8, 32}, 4},
+		{woA, opkit.CMB, 4, 64, [3]uint32{1, 8, 32}, 4},
+		{woA, opkit.CMB, 4, 4096, [3]uint32{32, 8, 8}, 1},
+		{gate, opkit.CMB, 4, 1, [3]uint32{32, 1, 1}, 1},
+		{gate, opkit.CMB, 4, 16, [3]uint32{4, 2, 1}, 1},
+		{gate, opkit.CMB, 4, 128, [3]uint32{4, 16, 1}, 1},
+		{gate, opkit.CMB, 0, 32, [3]uint32{1, 1, 16}, 16},
 	} {
 		o := planned(t, c.cfg, c.variant, c.lanes)
 		p := o.plan(c.t, math.MaxInt32)
@@ -288,7 +288,7 @@ func TestLinearTokens8to32Rules(t *testing.T) {
 		{16, 32768, 1024, 4, 2, FormatFP8F32}, {16, 7168, 16384, 16, 2, FormatFP8F32}, {16, 5120, 8192, 8, 2, FormatFP8F32},
 		{8, 64, 128, 4, 1, FormatBF16},
 	} {
-		l := layerFor(t, &h100, LinearConfig{N: c.n, K: c.k, Weights: c.f}, VariantCMB, 4)
+		l := layerFor(t, &h100, LinearConfig{N: c.n, K: c.k, Weights: c.f}, opkit.CMB, 4)
 		d, err := l.divide8to32(c.tokens)
 		assert.NoError(t, err, "%d tokens, %dx%d %v: %+v; want %d subgroups", c.tokens, c.n, c.k, c.f, d, c.parts)
 		require.Equal(t, c.parts, d.parts,
@@ -302,7 +302,7 @@ func TestLinearTokens8to32Rules(t *testing.T) {
 		for _, lanes := range []int{0, 1, 2, 4, 8, 16} {
 			for _, f := range weightFormatsHere {
 				for _, k := range []int{32, 4096} {
-					l := layerFor(t, &caps, LinearConfig{N: 72, K: k, Groups: 2, Weights: f}, VariantCM, lanes)
+					l := layerFor(t, &caps, LinearConfig{N: 72, K: k, Groups: 2, Weights: f}, opkit.CM, lanes)
 					d, err := l.divide8to32(16)
 					if lanes == 0 || lanes == 16 && f.row().span > 0 {
 						assert.ErrorIs(t, err, vk.ErrMissingFeature, "%s, %d lanes, %v", device, lanes, f)
@@ -336,7 +336,7 @@ func TestLinearTokens32to64Rules(t *testing.T) {
 		for _, lanes := range []int{0, 1, 2, 4, 8, 16} {
 			for _, f := range weightFormatsHere {
 				for _, tokens := range profile(t, "hopper").Linear.Tokens32to64.Passes {
-					l := layerFor(t, &caps, LinearConfig{N: 72, K: 4096, Groups: 2, Weights: f}, VariantCM, lanes)
+					l := layerFor(t, &caps, LinearConfig{N: 72, K: 4096, Groups: 2, Weights: f}, opkit.CM, lanes)
 					d, err := l.divide32to64(tokens)
 					if err != nil {
 						assert.False(t, lanes == 4 && device == "H100" || !errors.Is(err, vk.ErrMissingFeature),
@@ -438,7 +438,7 @@ func TestLayoutLanes(t *testing.T) {
 // For all sizes: every row, token and step has a workgroup, no part is empty, and scratch memory is
 // as large as the plan needs.
 func TestLinearPlanRules(t *testing.T) {
-	for _, variant := range []string{VariantBase, VariantCM} {
+	for _, variant := range []string{opkit.Base, opkit.CM} {
 		for _, n := range []int{8, 64, 72, 1536, 32768} {
 			for _, k := range []int{32, 64, 1056, 4096, 16384} {
 				for _, f := range weightFormatsHere {
@@ -485,7 +485,7 @@ func TestRowDivisionsAlike(t *testing.T) {
 	} {
 		alike := c.weights.row().alike == alikeAlways || c.n*c.group <= profile(t, "hopper").Linear.Tokens1to8.SmallRows
 		for tokens := 1; tokens == 1 || tokens == 2 && alike; tokens++ {
-			l := layerFor(t, &vk.Caps{}, LinearConfig{N: c.n, K: c.k, Groups: c.group, Weights: c.weights}, VariantCMB, 4)
+			l := layerFor(t, &vk.Caps{}, LinearConfig{N: c.n, K: c.k, Groups: c.group, Weights: c.weights}, opkit.CMB, 4)
 			if d := l.divideRows(tokens); d.rows != c.rows || d.lanes != c.lanes {
 				t.Errorf("%v, %d groups of %d x %d, %d tokens: %d rows and %d lanes, want %d and %d",
 					c.weights, c.group, c.n, c.k, tokens, d.rows, d.lanes, c.rows, c.lanes)

@@ -25,7 +25,7 @@ func (l *linearLayer) codesTile(t linearTiling, element string) (linearTiling, b
 	if x := l.cfg.Activations.row(); x.block == 0 || x.staged || l.cfg.Invariant {
 		return t, false, nil
 	}
-	kernel := opkit.Stem(codesStems[element], VariantCM)
+	kernel := opkit.Stem(codesStems[element], opkit.CM)
 	for _, x := range l.tune.Tiles.Codes {
 		if x.Tokens != t.bm || x.Rows != t.bn || l.caps.Missing(shaders.Requires(kernel)) != nil {
 			continue

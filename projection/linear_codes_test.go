@@ -12,6 +12,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -91,7 +92,7 @@ func eachCodes(t *testing.T, tokens, groups, n, k int, code func(rng *rand.Rand)
 		require.NoError(t, projection.LinearRef(h, want))
 		for element, tile := range map[string][5]int{"f16": ofMatrices(dev, x.tile), "e4m3": {128, 128, 128, 32, 64}} {
 			t.Run(fmt.Sprint(h.Weights, "/", h.Activations, "/", element), func(t *testing.T) {
-				op, ok, err := projection.NewLinearCodes(dev, linearConfig(h, projection.VariantCM), tile, element)
+				op, ok, err := projection.NewLinearCodes(dev, linearConfig(h, opkit.CM), tile, element)
 				if errors.Is(err, vk.ErrMissingFeature) {
 					t.Skip(err)
 				}

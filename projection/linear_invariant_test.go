@@ -14,6 +14,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
@@ -40,7 +41,7 @@ func TestLinearInvariant(t *testing.T) {
 		{projection.FormatFP8x32, 2, 104, 1104, "hopper"},
 	} {
 		everyInvariant(t, dev, func(t *testing.T, variant string) {
-			if slow && i > 0 && variant != projection.VariantBase {
+			if slow && i > 0 && variant != opkit.Base {
 				t.Skip("half a minute to compile")
 			}
 			const most = 70
@@ -80,7 +81,7 @@ func TestLinearInvariant(t *testing.T) {
 // everyInvariant is eachLinear for the variants that compute otherwise than those before.
 func everyInvariant(t *testing.T, dev *vk.Device, f func(t *testing.T, variant string)) {
 	eachLinear(t, dev, func(t *testing.T, variant string) {
-		if variant == projection.VariantDA {
+		if variant == opkit.DA {
 			t.Skip("base by addresses")
 		}
 		f(t, variant)

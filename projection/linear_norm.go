@@ -8,8 +8,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// NormRank is the most columns that a linear layer norms.
-const NormRank = 4096
+// normRank is the most columns that a linear layer norms.
+const normRank = 4096
 
 // checkNorm looks at what a norm goes together with.
 func (cfg LinearConfig) checkNorm(op string) error {
@@ -19,7 +19,7 @@ func (cfg LinearConfig) checkNorm(op string) error {
 	if _, err := epsilon(op, cfg.NormEps); err != nil {
 		return err
 	}
-	switch most := min(cfg.N, NormRank); {
+	switch most := min(cfg.N, normRank); {
 	case cfg.Norm != tensor.BF16 && cfg.Norm != tensor.F32:
 		return pkg.Wrong(op, "Norm", cfg.Norm, "bf16, f32 or none")
 	case cfg.Groups != 1 || cfg.Out != tensor.BF16:
@@ -35,25 +35,25 @@ func (cfg LinearConfig) normConstants() []uint32 {
 	norm, eps := 1, cfg.NormEps
 	switch cfg.Norm {
 	case 0:
-		return opkit.Words(0, 1, 0, 0)
+		return opkit.Constants(0, 1, 0, 0)
 	case tensor.F32:
 		norm = 2
 	}
 	if eps == 0 {
 		eps = DefaultEps
 	}
-	return append(opkit.Words(norm, cfg.NormColumns/8), math.Float32bits(eps), math.Float32bits(1/float32(cfg.NormColumns)))
+	return append(opkit.Constants(norm, cfg.NormColumns/8), math.Float32bits(eps), math.Float32bits(1/float32(cfg.NormColumns)))
 }
 
 // Norms tells whether a Record of t tokens can norm outputs. proj_linear_tokens1to8 and
 // proj_linear_tokens8to32 can: the last of the workgroups with some rows of the same tokens norms
-// them. Other kernels and VariantBase cannot, and a Record then refuses LinearArgs.Normed.
+// them. Other kernels and build base cannot, and a Record then refuses LinearArgs.Normed.
 func (o *Linear) Norms(t int) bool {
 	return o.mayNorm() && t > 0 && (o.cfg.MaxTokens == 0 || t <= o.cfg.MaxTokens) && o.plan(t, math.MaxInt32).norms
 }
 
 // mayNorm tells whether there are kernels that norm what they give.
-func (l *linearLayer) mayNorm() bool { return l.cfg.Norm != 0 && l.variant != VariantBase }
+func (l *linearLayer) mayNorm() bool { return l.cfg.Norm != 0 && l.variant != opkit.Base }
 
 // checkNorm looks at outputs that are normed.
 func (o *Linear) checkNorm(op string, a LinearArgs) error {
@@ -68,7 +68,7 @@ func (o *Linear) checkNorm(op string, a LinearArgs) error {
 	if a.Arrived.DType == tensor.I32 {
 		dt = tensor.I32
 	}
-	return opkit.First(
+	return opkit.FirstError(
 		pkg.Check(op, "Norm", a.Norm, o.cfg.Norm, o.cfg.NormColumns),
 		pkg.Check(op, "Normed", a.Normed, tensor.BF16, t, o.cfg.NormColumns),
 		pkg.Check(op, "Arrived", a.Arrived, dt, t),

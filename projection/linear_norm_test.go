@@ -13,6 +13,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -122,9 +123,9 @@ func TestLinearNormArguments(t *testing.T) {
 		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
 	op := must[*projection.Linear](t)(projection.NewLinear(dev, good))
-	assert.False(t, op.Norms(0) || op.Norms(3) || op.Norms(2) == (op.Variant() == projection.VariantBase),
+	assert.False(t, op.Norms(0) || op.Norms(3) || op.Norms(2) == (op.Variant() == opkit.Base),
 		"%s norms 0, 2 and 3 tokens of 2: %v, %v, %v", op.Variant(), op.Norms(0), op.Norms(2), op.Norms(3))
-	good.Variant = projection.VariantBase
+	good.Variant = opkit.Base
 	base := must[*projection.Linear](t)(projection.NewLinear(dev, good))
 	h := randomHost(rand.New(rand.NewPCG(1, 1)), projection.FormatBF16, 2, 1, 72, 64)
 	r := verify.NewRig(t.Context(), dev)

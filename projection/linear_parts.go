@@ -23,7 +23,7 @@ func (l *linearLayer) partsFor(tiles, fill, steps, T, scratch int) int {
 	if l.cfg.Invariant {
 		return 1
 	}
-	return max(1, min(fill/tiles, steps/p.LeastSteps, p.Most, l.cfg.Weights.Bytes(1, l.cfg.K)/(4*T), scratch/(T*l.rows())))
+	return max(1, min(fill/tiles, steps/p.LeastSteps, p.Most, l.cfg.Weights.bytes(1, l.cfg.K)/(4*T), scratch/(T*l.rows())))
 }
 
 // partsCost returns the time of `tiles` tiles in `parts` parts of K, with their sums, in numbers of

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -23,7 +24,7 @@ func TestLinearTail(t *testing.T) {
 		func(int, int) uint16 { return small(f, rng.IntN(7)-3) }, func(int, int) float32 { return float32(rng.IntN(9) - 4) })
 	want := make([]float64, tokens*n)
 	require.NoError(t, projection.LinearRef(h, want))
-	for _, variant := range []string{projection.VariantCMB, projection.VariantCM} {
+	for _, variant := range []string{opkit.CMB, opkit.CM} {
 		t.Run(variant, func(t *testing.T) {
 			cfg := linearConfig(h, variant)
 			cfg.Workgroups = 2 // four tiles; six are half a round too many

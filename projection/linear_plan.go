@@ -90,13 +90,13 @@ type linearLayer struct {
 }
 
 // matrixElement is the type of the elements that a variant's matrices have.
-var matrixElement = map[string]string{VariantCM: "f16", VariantCMB: "bf16"}
+var matrixElement = map[string]string{opkit.CM: "f16", opkit.CMB: "bf16"}
 
 // matrices tells whether there are cooperative matrices.
 func (l *linearLayer) matrices() bool { return matrixElement[l.variant] != "" }
 
 // halves tells whether the variant multiplies pairs of halves.
-func (l *linearLayer) halves() bool { return l.variant == VariantDot }
+func (l *linearLayer) halves() bool { return l.variant == opkit.Dot }
 
 // buildOf is the build of a kernel that the variant takes. Of those without pairs of halves it is
 // the one that decodes to halves, where it needs no matrices.
@@ -104,10 +104,10 @@ func (l *linearLayer) buildOf(stem string) string {
 	if !l.halves() || shaders.Requires(opkit.Stem(stem, l.variant)) != nil {
 		return l.variant
 	}
-	if need := shaders.Requires(opkit.Stem(stem, VariantCM)); need != nil && !slices.Contains(need, "cooperativeMatrix") {
-		return VariantCM
+	if need := shaders.Requires(opkit.Stem(stem, opkit.CM)); need != nil && !slices.Contains(need, "cooperativeMatrix") {
+		return opkit.CM
 	}
-	return VariantDA
+	return opkit.DA
 }
 
 // rows are the rows of all groups.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -62,7 +63,7 @@ func TestLinearSmallBlocks(t *testing.T) {
 	}{
 		{27, 1, 264, 1120, [5]int{}}, {40, 2, 104, 352, [5]int{16, 64, 32, 8, 16}}, {40, 2, 64, 576, [5]int{16, 32, 32, 8, 8}},
 	} {
-		for _, variant := range []string{projection.VariantCM, projection.VariantCMB} {
+		for _, variant := range []string{opkit.CM, opkit.CMB} {
 			t.Run(fmt.Sprint(s, variant), func(t *testing.T) {
 				h := smallBlocks(uint64(2+i), s.tokens, s.groups, s.n, s.k)
 				cfg := linearConfig(h, variant)
@@ -110,14 +111,14 @@ func TestLinearSmallBlocksAsBF16(t *testing.T) {
 		}
 	}
 	everyInvariant(t, dev, func(t *testing.T, variant string) {
-		if variant == projection.VariantDot {
+		if variant == opkit.Dot {
 			t.Skip("scales are those of sums")
 		}
 		for _, tile := range [][5]int{{16, 32, 32, 8, 8}, {16, 64, 32, 8, 32}} {
 			of := func(h projection.LinearHost) [][]float32 {
 				op, err := projection.NewLinearTiled(dev, linearConfig(h, variant), ofMatrices(dev, tile))
 				require.NoError(t, err)
-				if variant != projection.VariantBase {
+				if variant != opkit.Base {
 					return [][]float32{linear(t, dev, h, op, 1)}
 				}
 				var all [][]float32
@@ -133,7 +134,7 @@ func TestLinearSmallBlocksAsBF16(t *testing.T) {
 					}
 				}
 			}
-			if variant == projection.VariantBase {
+			if variant == opkit.Base {
 				break
 			}
 		}

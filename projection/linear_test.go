@@ -16,6 +16,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -42,7 +43,7 @@ func eachLinear(t *testing.T, dev *vk.Device, f func(t *testing.T, variant strin
 
 // everyLinear is eachLinear that leaves out nothing.
 func everyLinear(t *testing.T, dev *vk.Device, f func(t *testing.T, variant string)) {
-	for _, v := range projection.LinearVariants {
+	for _, v := range opkit.Builds("proj_linear") {
 		t.Run(v.Name, func(t *testing.T) {
 			cfg := projection.LinearConfig{N: 8, K: 8, Weights: projection.FormatBF16, Out: tensor.F32, MaxTokens: 1, Variant: v.Name}
 			if _, err := projection.NewLinear(dev, cfg); errors.Is(err, vk.ErrMissingFeature) {
@@ -115,7 +116,7 @@ func linear(t *testing.T, dev *vk.Device, h projection.LinearHost, op *projectio
 // bits, E4M3, E2M1), activations as numbers. Scales are 1 until a test sets others.
 func linearHost(f projection.Format, tokens, groups, n, k int, weight func(row, k int) uint16, x func(t, k int) float32) projection.LinearHost {
 	rows := groups * n
-	h := projection.LinearHost{T: tokens, Groups: groups, N: n, K: k, Weights: f, Data: make([]byte, f.Bytes(rows, k))}
+	h := projection.LinearHost{T: tokens, Groups: groups, N: n, K: k, Weights: f, Data: make([]byte, f.DataBytes(rows, k))}
 	for row := range rows {
 		for i := range k {
 			at, code := row*k+i, weight(row, i)
@@ -357,7 +358,7 @@ func TestLinearBuilds(t *testing.T) {
 	dev := testkit.Device(t)
 	for _, s := range [][3]int{{1536, 4096, 1}, {32768, 1024, 1}, {1024, 4096, 8}, {7168, 16384, 1}, {64, 7168, 1}} {
 		for _, f := range weightFormats {
-			for _, v := range projection.LinearVariants {
+			for _, v := range opkit.Builds("proj_linear") {
 				cfg := projection.LinearConfig{N: s[0], K: s[1], Groups: s[2], Weights: f, Out: tensor.BF16, Variant: v.Name}
 				_, err := projection.NewLinear(dev, cfg)
 				assert.False(t, err != nil && !errors.Is(err, vk.ErrMissingFeature) && !(v.Name == "base" && errors.Is(err, vk.ErrArgument)),
@@ -376,7 +377,7 @@ func TestLinearTilings(t *testing.T) {
 		h := linearHost(f, 77, 2, 88, 224, func(int, int) uint16 { return small(f, rng.IntN(7)-3) }, func(int, int) float32 { return float32(rng.IntN(7) - 3) })
 		want := make([]float64, h.T*h.Groups*h.N)
 		require.NoError(t, projection.LinearRef(h, want))
-		for _, variant := range []string{projection.VariantCM, projection.VariantCMB} {
+		for _, variant := range []string{opkit.CM, opkit.CMB} {
 			tilings := [][5]int{
 				{64, 64, 32, 16, 16}, {128, 128, 32, 64, 64}, {128, 128, 16, 32, 16},
 				{256, 128, 16, 64, 64}, {128, 64, 16, 32, 32}, {64, 128, 16, 32, 64}, {32, 128, 32, 32, 32}, {16, 128, 64, 16, 32}, {16, 32, 128, 16, 16},
@@ -411,7 +412,7 @@ func TestLinearTilings(t *testing.T) {
 // fragments themselves are there: lavapipe, which the tests know, has rows of eight lanes.
 func TestLinearInLanes(t *testing.T) {
 	dev := testkit.Device(t)
-	op, err := projection.NewLinear(dev, projection.LinearConfig{N: 1536, K: 4096, Weights: projection.FormatFP8F32, Out: tensor.BF16, Variant: projection.VariantCM})
+	op, err := projection.NewLinear(dev, projection.LinearConfig{N: 1536, K: 4096, Weights: projection.FormatFP8F32, Out: tensor.BF16, Variant: opkit.CM})
 	if errors.Is(err, vk.ErrMissingFeature) {
 		t.Skip(err)
 	}

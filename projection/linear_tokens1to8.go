@@ -55,9 +55,9 @@ func (k *tokens1to8) covers(T int) bool { return T <= k.most }
 
 func (k *tokens1to8) build(int) {
 	for i, d := range k.passes {
-		spec := k.spec("proj_linear_tokens1to8", opkit.Words(d.tokens, d.rows, d.lanes)...)
+		spec := k.spec("proj_linear_tokens1to8", opkit.Constants(d.tokens, d.rows, d.lanes)...)
 		if k.matrices() {
-			spec.Variant = VariantCM
+			spec.Variant = opkit.CM
 		}
 		if k.mayNorm() {
 			spec.Stem, spec.PushSize = "proj_linear_tokens1to8_norm", int(unsafe.Sizeof(projLinearNormPush{}))

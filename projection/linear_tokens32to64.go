@@ -31,7 +31,7 @@ type division32to64 struct {
 }
 
 func (d division32to64) constants() []uint32 {
-	return opkit.Words(d.teams*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes, d.turns, d.whole, d.sums)
+	return opkit.Constants(d.teams*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes, d.turns, d.whole, d.sums)
 }
 
 // round returns the number of numbers of k that a round takes.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -34,7 +35,7 @@ func TestLinearTokens32to64(t *testing.T) {
 		if dev.Adapter().Type == vk.TypeCPU && (c.f == projection.FormatNVFP4 && c.k == 2048 || c.tokens == 40) {
 			continue
 		}
-		for _, variant := range []string{projection.VariantCM, projection.VariantCMB} {
+		for _, variant := range []string{opkit.CM, opkit.CMB} {
 			t.Run(fmt.Sprintf("%v/%d/%dx%d/%s", c.f, c.tokens, c.n, c.k, variant), func(t *testing.T) {
 				rng := rand.New(rand.NewPCG(11, uint64(i)))
 				h := linearHost(c.f, c.tokens, c.groups, c.n, c.k, func(int, int) uint16 { return small(c.f, rng.IntN(7)-3) }, func(int, int) float32 { return float32(rng.IntN(5) - 2) })

@@ -57,7 +57,7 @@ func (k *tokens8to16) constants(d rowDivision) []uint32 {
 	if d.tokens == longestPass || k.halves() {
 		unroll = k.format.unroll
 	}
-	return opkit.Words(d.tokens, d.rows, d.lanes, unroll)
+	return opkit.Constants(d.tokens, d.rows, d.lanes, unroll)
 }
 
 // plan takes passes of as few tokens as hold all, or of the most. K is cut into parts where the

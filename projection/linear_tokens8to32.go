@@ -30,7 +30,7 @@ type division8to32 struct {
 }
 
 func (d division8to32) constants() []uint32 {
-	return opkit.Words(d.parts*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes)
+	return opkit.Constants(d.parts*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes)
 }
 
 // sharedBytes is the size of the sums that meet, and of what a norm has beside them: the
@@ -159,7 +159,7 @@ func (k *tokens8to32) covers(T int) bool {
 	}
 	x := k.rowTiles(k.beyond.divisions[0].m) * k.cfg.Groups * opkit.RoundUp(T, p.Most) * k.cfg.K * 2
 	return T <= k.tune.Tokens32to64.Most() && x <= p.Reads ||
-		T <= p.Most && x <= tuning.CacheRate*k.cfg.Weights.Bytes(k.rows(), k.cfg.K)
+		T <= p.Most && x <= tuning.CacheRate*k.cfg.Weights.bytes(k.rows(), k.cfg.K)
 }
 
 func (k *tokens8to32) build(int) {

@@ -1,5 +1,7 @@
 package projection
 
+import "github.com/vkmla/vkmla/internal/opkit"
+
 // wholeRowBytes bounds the rows of x and weights of proj_linear_whole, whose offsets
 // within a tile have 32 bits.
 const wholeRowBytes = 1 << 26
@@ -35,7 +37,7 @@ func (l *linearLayer) wholeTile(t linearTiling) *matrixTile {
 // line beside the decoding of x. They do not with packed scales (bf16 elements) or with bf16
 // activations (f16 elements).
 func (l *linearLayer) linesFit() bool {
-	if l.variant == VariantCMB {
+	if l.variant == opkit.CMB {
 		return l.cfg.Activations != ActivationFP8Packed
 	}
 	return l.cfg.Activations != ActivationBF16

@@ -38,7 +38,7 @@ func TestLinearWholeRules(t *testing.T) {
 		{LinearConfig{N: 128, K: 1 << 25, Weights: FormatBF16}, 4096, false},
 		{LinearConfig{N: 128, K: 1 << 17, Groups: 256, Weights: FormatBF16}, 4096, false},
 	} {
-		o := planned(t, c.cfg, VariantCMB, 4)
+		o := planned(t, c.cfg, opkit.CMB, 4)
 		m := kindOf[*matrixTiles](o).tile(c.tokens, math.MaxInt32)
 		assert.Equal(t, c.want, m.of(c.tokens).pairs, "%+v, %d tokens: by pairs", c.cfg, c.tokens)
 		step := 2 * m.bk
@@ -50,7 +50,7 @@ func TestLinearWholeRules(t *testing.T) {
 	}
 	caps, small := knowncaps.Matrix["H100"], linearTiling{m: 16, n: 16, k: 16, bm: 64, bn: 64, bk: 32, wm: 16, wn: 32, subgroup: 32}
 	for f, want := range map[Format]bool{FormatBF16: true, FormatFP8F32: false} {
-		l := layerFor(t, &caps, LinearConfig{N: 1024, K: 1024, Weights: f}, VariantCMB, 4)
+		l := layerFor(t, &caps, LinearConfig{N: 1024, K: 1024, Weights: f}, opkit.CMB, 4)
 		assert.Equal(t, want, l.wholeTile(small) != nil, "%v, two passes over the rows: by pairs", f)
 	}
 	for device, caps := range knowncaps.Matrix {

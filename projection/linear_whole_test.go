@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -54,7 +55,7 @@ func TestLinearWhole(t *testing.T) {
 			}
 			want := make([]float64, h.T*h.Groups*h.N)
 			require.NoError(t, projection.LinearRef(h, want))
-			for _, variant := range []string{projection.VariantCM, projection.VariantCMB} {
+			for _, variant := range []string{opkit.CM, opkit.CMB} {
 				t.Run(fmt.Sprint(f, "/", variant, s), func(t *testing.T) {
 					tiling := wholeTiling(dev, f, projection.ActivationBF16)
 					blocks := f == projection.FormatFP8F32 || f == projection.FormatFP8
@@ -111,7 +112,7 @@ func TestLinearWholeActivations(t *testing.T) {
 		}
 		want := make([]float64, tokens*groups*n)
 		require.NoError(t, projection.LinearRef(h, want))
-		for _, variant := range []string{projection.VariantCM, projection.VariantCMB} {
+		for _, variant := range []string{opkit.CM, opkit.CMB} {
 			t.Run(fmt.Sprint(weights, "/", act, "/", variant), func(t *testing.T) {
 				op, err := projection.NewLinearTiled(dev, linearConfig(h, variant), wholeTiling(dev, weights, act))
 				if errors.Is(err, vk.ErrMissingFeature) {

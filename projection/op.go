@@ -10,33 +10,14 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Sizes of a query head, a K row and a head of the attention's output.
-const (
-	D       = cache.D // numbers of a head
-	NopeDim = 448     // of these the first carry no position,
-	RopeDim = 64      // the last are rotated
-)
-
 // DefaultEps is the number that every RMS norm of the model adds to the mean square.
 const DefaultEps float32 = 1e-6
 
-// Names of the variants of the kernels here.
-const (
-	VariantCMB  = opkit.CMB  // cooperative matrices of bf16; large memory by device address
-	VariantCM   = opkit.CM   // cooperative matrices of f16; large memory by device address
-	VariantBase = opkit.Base // any Vulkan 1.2 device; all memory bound as storage buffers
-
-	// VariantDA is base with memory by device address: tensors of any size, or all of them. A
-	// kernel that binds nothing saves the time in which descriptors come from memory.
-	VariantDA = opkit.DA
-
-	// VariantDot is da with dot products of two halves where that is faster: not of the fewest
-	// tokens.
-	VariantDot = opkit.Dot
-)
-
 // pkg begins the errors of this package and makes its kernels.
 const pkg = opkit.Package("projection")
+
+// built names the build that an operation was made of.
+type built = opkit.Built
 
 // pushLayouts names the push-constant structure of each kernel; a test compares
 // them with the SPIR-V.
@@ -77,7 +58,7 @@ func grid(dev *vk.Device, op, arg string, tokens, heads, x int) ([3]uint32, erro
 // rows checks a tensor of heads, [tokens, heads, 512] bf16, whose units of 8 values a
 // kernel counts with 32 bits.
 func rows(op, arg string, x tensor.Tensor) error {
-	if err := pkg.CheckRows(op, arg, x, tensor.BF16, -1, -1, D); err != nil {
+	if err := pkg.CheckRows(op, arg, x, tensor.BF16, -1, -1, cache.D); err != nil {
 		return err
 	}
 	if x.Shape[1] < 1 || uint64(x.Len())/8 > math.MaxUint32 {
@@ -88,7 +69,7 @@ func rows(op, arg string, x tensor.Tensor) error {
 
 // table checks cosines and sines.
 func table(op string, x tensor.Tensor) error {
-	if err := pkg.Check(op, "Table", x, tensor.F32, -1, RopeDim); err != nil {
+	if err := pkg.Check(op, "Table", x, tensor.F32, -1, cache.RopeDim); err != nil {
 		return err
 	}
 	if x.Shape[0] < 1 {

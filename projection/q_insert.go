@@ -10,16 +10,13 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// QInsertVariants are the variants of QInsert, best first: see VariantDA.
-var QInsertVariants = opkit.Ladder("proj_q_insert", VariantDA, VariantBase)
-
 // QInsertConfig says what a QInsert is built for.
 type QInsertConfig struct {
 	Page     int          // slots per page of the caches it will write
 	Record   cache.Record // how these store a slot; 0: cache.RecordV4
 	MaxBytes uint64       // size of the largest of them and of Q, for variant base; 0: whatever a descriptor of the device can hold
 	Eps      float32      // 0: DefaultEps
-	Variant  string       // one of QInsertVariants; "" picks the best
+	Variant  string       // a build, as vkmla info lists them; "" picks the best
 
 	// KVNorm is the type of the weights, tensor.BF16 or tensor.F32, of an RMS norm of the K rows,
 	// with the bits of QKVNorm and without its launch. 0: they are normed already.
@@ -65,10 +62,10 @@ type QInsertArgs struct {
 // Source: vLLM fused_deepseek_v4_qnorm_rope_kv_rope_quant_insert
 // (csrc/fused_deepseek_v4_qnorm_rope_kv_insert_kernel.cu).
 type QInsert struct {
-	dev     *vk.Device
-	cfg     QInsertConfig
-	variant string
-	k       *vk.Kernel
+	dev *vk.Device
+	cfg QInsertConfig
+	built
+	k *vk.Kernel
 }
 
 // projQInsertPush is the push block of proj_q_insert.comp.
@@ -112,7 +109,7 @@ func NewQInsert(dev *vk.Device, cfg QInsertConfig) (*QInsert, error) {
 	default:
 		return nil, pkg.Wrong(op, "KVNorm", cfg.KVNorm, "bf16, f32 or none")
 	}
-	variant, err := pkg.Choose(dev, op, QInsertVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("proj_q_insert"), cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -120,30 +117,27 @@ func NewQInsert(dev *vk.Device, cfg QInsertConfig) (*QInsert, error) {
 		Stem: "proj_q_insert", Variant: variant,
 		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Write},
 		PushSize:  int(unsafe.Sizeof(projQInsertPush{})),
-		Constants: opkit.Words(cfg.Page, norm, int(cfg.Record), int(opkit.Bit(0, !cfg.RotateOnly))),
+		Constants: opkit.Constants(cfg.Page, norm, int(cfg.Record), int(opkit.Bit(0, !cfg.RotateOnly))),
 	}, cfg.Subgroup))
 	if err != nil {
 		return nil, err
 	}
-	return &QInsert{dev: dev, cfg: cfg, variant: variant, k: k}, nil
+	return &QInsert{dev: dev, cfg: cfg, built: built(variant), k: k}, nil
 }
-
-// Variant is the name of the variant that was chosen.
-func (o *QInsert) Variant() string { return o.variant }
 
 // Record checks the arguments and records the launch; no rows are no error and no
 // launch. Slots and positions are read when the commands run. Errors: vk.ErrArgument,
 // with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 	const op = "q insert"
-	n, h := opkit.Dim(a.Q, 0), opkit.Dim(a.Q, 1)
+	n, h := opkit.DimOrZero(a.Q, 0), opkit.DimOrZero(a.Q, 1)
 	q := a.Q
 	if a.Q.IsZero() {
-		n, q = opkit.Dim(a.Positions, 0), a.KV
+		n, q = opkit.DimOrZero(a.Positions, 0), a.KV
 	}
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		o.checkQueries(op, a.Q),
-		columns(op, "KV", a.KV, n, a.KVAt, D),
+		columns(op, "KV", a.KV, n, a.KVAt, cache.D),
 		o.checkWeight(op, a.KVWeight),
 		pkg.Check(op, "Slots", a.Slots, tensor.I64, -1),
 		pkg.Check(op, "Positions", a.Positions, tensor.I32, n),
@@ -181,7 +175,7 @@ func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 		{Name: "KVWeight", T: weight, Access: vk.Read, Align: 16},
 		{Name: "Q", T: q, Access: access, Align: 16}, {Name: "Cache.Pool", T: a.Cache.Pool, Access: vk.Write, Align: 8},
 	}
-	if err := pkg.Reach(o.dev, op, o.variant, targets...); err != nil {
+	if err := pkg.Reach(o.dev, op, o.Variant(), targets...); err != nil {
 		return err
 	}
 	push := projQInsertPush{
@@ -192,7 +186,7 @@ func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 		Heads: uint32(h), Tokens: uint32(t), TableRows: uint32(a.Table.Shape[0]), Eps: o.cfg.Eps,
 		KvStride: uint32(a.KV.Shape[1] / 8), KvAt: uint32(a.KVAt / 8),
 	}
-	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}, targets...)
+	return pkg.Dispatch(rec, op, o.Variant(), vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}, targets...)
 }
 
 func (o *QInsert) checkQueries(op string, q tensor.Tensor) error {
@@ -204,7 +198,7 @@ func (o *QInsert) checkQueries(op string, q tensor.Tensor) error {
 
 func (o *QInsert) checkWeight(op string, w tensor.Tensor) error {
 	if o.cfg.KVNorm != 0 {
-		return pkg.Check(op, "KVWeight", w, o.cfg.KVNorm, D)
+		return pkg.Check(op, "KVWeight", w, o.cfg.KVNorm, cache.D)
 	}
 	if !w.IsZero() {
 		return pkg.Wrong(op, "KVWeight", w, "absent: KVNorm is 0, so rows are normed already")

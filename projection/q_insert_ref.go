@@ -40,28 +40,28 @@ func qInsertRef(q []uint16, heads int, kv []uint16, slots []int64, positions []i
 	const op = "q insert reference"
 	n := len(positions)
 	switch {
-	case heads < 0 || len(q) != n*heads*D || len(kv) != n*D:
+	case heads < 0 || len(q) != n*heads*cache.D || len(kv) != n*cache.D:
 		return pkg.Wrong(op, "q, kv", fmt.Sprintf("%d and %d values", len(q), len(kv)), "[%d, %d, 512] and [%d, 512]", n, heads, n)
-	case len(cosSin) < RopeDim || len(cosSin)%RopeDim != 0:
-		return pkg.Wrong(op, "cosSin", fmt.Sprintf("%d values", len(cosSin)), "rows of %d", RopeDim)
+	case len(cosSin) < cache.RopeDim || len(cosSin)%cache.RopeDim != 0:
+		return pkg.Wrong(op, "cosSin", fmt.Sprintf("%d values", len(cosSin)), "rows of %d", cache.RopeDim)
 	}
 	turned := make([]uint16, 0, len(kv))
 	for t := range n {
-		x := numfmt.BF16DecodeSlice(nil, kv[t*D:][:D])
-		turn(x[NopeDim:], cosSinOf(cosSin, positions[t]))
+		x := numfmt.BF16DecodeSlice(nil, kv[t*cache.D:][:cache.D])
+		turn(x[cache.NopeDim:], cosSinOf(cosSin, positions[t]))
 		turned = append(turned, numfmt.BF16EncodeSlice(nil, x)...)
 	}
 	if err := cache.InsertRef(pool, l, turned, slots); err != nil {
 		return err
 	}
 	for i := range n * heads {
-		head := q[i*D:][:D]
+		head := q[i*cache.D:][:cache.D]
 		r := factor(head)
 		x := numfmt.BF16DecodeSlice(nil, head)
 		for d := range x {
 			x[d] *= r
 		}
-		turn(x[NopeDim:], cosSinOf(cosSin, positions[i/heads]))
+		turn(x[cache.NopeDim:], cosSinOf(cosSin, positions[i/heads]))
 		numfmt.BF16EncodeSlice(head, x)
 	}
 	return nil
@@ -69,14 +69,14 @@ func qInsertRef(q []uint16, heads int, kv []uint16, slots []int64, positions []i
 
 // cosSinOf is a position's row of the table, or the nearest one.
 func cosSinOf(cosSin []float32, p int32) []float32 {
-	return cosSin[min(max(int(p), 0), len(cosSin)/RopeDim-1)*RopeDim:][:RopeDim]
+	return cosSin[min(max(int(p), 0), len(cosSin)/cache.RopeDim-1)*cache.RopeDim:][:cache.RopeDim]
 }
 
 // turn turns 64 numbers forward.
 func turn(x, cosSin []float32) {
-	for i := range RopeDim / 2 {
+	for i := range cache.RopeDim / 2 {
 		e, o := x[2*i], x[2*i+1]
-		c, s := cosSin[i], cosSin[RopeDim/2+i]
+		c, s := cosSin[i], cosSin[cache.RopeDim/2+i]
 		x[2*i] = float32(e*c) - float32(o*s)
 		x[2*i+1] = float32(o*c) + float32(e*s)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -23,11 +24,11 @@ func TestQInsert(t *testing.T) { testkit.TestOp(t, "fused_qnorm_rope_kv_insert")
 
 // turns is a table of n positions that turn every pair by an angle of its own.
 func turns(rng *rand.Rand, n int) []float32 {
-	table := make([]float32, n*projection.RopeDim)
+	table := make([]float32, n*cache.RopeDim)
 	for i := range table {
-		angle, pair := 2*math.Pi*rng.Float64(), i%projection.RopeDim
-		if pair < projection.RopeDim/2 {
-			table[i], table[i+projection.RopeDim/2] = float32(math.Cos(angle)), float32(math.Sin(angle))
+		angle, pair := 2*math.Pi*rng.Float64(), i%cache.RopeDim
+		if pair < cache.RopeDim/2 {
+			table[i], table[i+cache.RopeDim/2] = float32(math.Cos(angle)), float32(math.Sin(angle))
 		}
 	}
 	return table
@@ -45,7 +46,7 @@ type qInsertCase struct {
 }
 
 func newQInsertCase(rng *rand.Rand, n, heads int) qInsertCase {
-	c := qInsertCase{q: normal(rng, n*heads*projection.D), kv: normal(rng, n*projection.D), table: turns(rng, 9), heads: heads,
+	c := qInsertCase{q: normal(rng, n*heads*cache.D), kv: normal(rng, n*cache.D), table: turns(rng, 9), heads: heads,
 		layout: cache.Layout{Page: 2, Stride: 1728}, pages: n}
 	for i, s := range rng.Perm(2 * n)[:n] {
 		c.slots, c.positions = append(c.slots, int64(s)), append(c.positions, int32(i%9))
@@ -56,9 +57,9 @@ func newQInsertCase(rng *rand.Rand, n, heads int) qInsertCase {
 func (c qInsertCase) args(t *testing.T, dev *vk.Device) projection.QInsertArgs {
 	n := len(c.positions)
 	return projection.QInsertArgs{
-		Q: upload(t, dev, tensor.BF16, c.q, n, c.heads, projection.D), KV: upload(t, dev, tensor.BF16, c.kv, n, projection.D),
+		Q: upload(t, dev, tensor.BF16, c.q, n, c.heads, cache.D), KV: upload(t, dev, tensor.BF16, c.kv, n, cache.D),
 		Slots: upload(t, dev, tensor.I64, c.slots, len(c.slots)), Positions: upload(t, dev, tensor.I32, c.positions, n),
-		Table: upload(t, dev, tensor.F32, c.table, len(c.table)/projection.RopeDim, projection.RopeDim),
+		Table: upload(t, dev, tensor.F32, c.table, len(c.table)/cache.RopeDim, cache.RopeDim),
 		Cache: cache.KVCache{Pool: upload(t, dev, tensor.U8, bytes.Repeat([]byte{0xFF}, c.pages*c.layout.Stride), c.pages, c.layout.Stride), Layout: c.layout},
 	}
 }
@@ -72,11 +73,11 @@ func TestQInsertRef(t *testing.T) {
 	require.NoError(t, projection.QInsertRef(q, c.heads, c.kv, c.slots, c.positions, c.table, 0, pool, c.layout))
 	for i := range 9 * c.heads {
 		sum := 0.0
-		for _, b := range q[i*projection.D:][:projection.D] {
+		for _, b := range q[i*cache.D:][:cache.D] {
 			sum += math.Pow(float64(numfmt.BF16Decode(b)), 2)
 		}
-		if math.Abs(sum/projection.D-1) > 0.01 {
-			t.Errorf("head %d: mean square %g", i, sum/projection.D)
+		if math.Abs(sum/cache.D-1) > 0.01 {
+			t.Errorf("head %d: mean square %g", i, sum/cache.D)
 		}
 	}
 	assert.ErrorIs(t, projection.QInsertRef(q, 2, c.kv, c.slots, c.positions, c.table, 0, pool, c.layout), vk.ErrArgument,
@@ -96,9 +97,9 @@ func TestQInsertUnfused(t *testing.T) {
 
 	k := slices.Clone(c.kv)
 	for i, p := range c.positions {
-		row, cosSin := k[i*projection.D:][:projection.D], c.table[int(p)*projection.RopeDim:]
-		for j := range projection.RopeDim / 2 {
-			at := projection.NopeDim + 2*j
+		row, cosSin := k[i*cache.D:][:cache.D], c.table[int(p)*cache.RopeDim:]
+		for j := range cache.RopeDim / 2 {
+			at := cache.NopeDim + 2*j
 			e, o := numfmt.BF16Decode(row[at]), numfmt.BF16Decode(row[at+1])
 			row[at] = numfmt.BF16Encode(float32(e*cosSin[j]) - float32(o*cosSin[32+j]))
 			row[at+1] = numfmt.BF16Encode(float32(o*cosSin[j]) + float32(e*cosSin[32+j]))
@@ -106,7 +107,7 @@ func TestQInsertUnfused(t *testing.T) {
 	}
 	b := c.args(t, dev)
 	insert := must[*cache.Insert](t)(cache.NewInsert(dev, cache.InsertConfig{Page: 2}))
-	ia := cache.InsertArgs{K: upload(t, dev, tensor.BF16, k, len(c.positions), projection.D), Slots: b.Slots, Cache: b.Cache}
+	ia := cache.InsertArgs{K: upload(t, dev, tensor.BF16, k, len(c.positions), cache.D), Slots: b.Slots, Cache: b.Cache}
 	do(t, dev, func(rec *vk.Recorder) error { return insert.Record(rec, ia) })
 	want := download[byte](t, b.Cache.Pool)
 	assert.True(t, bytes.Equal(download[byte](t, a.Cache.Pool), want), "the caches differ")
@@ -127,7 +128,7 @@ func TestQInsertSplit(t *testing.T) {
 		return must[*projection.QInsert](t)(projection.NewQInsert(dev, projection.QInsertConfig{Page: 2, Variant: "base"})).Record(rec, a)
 	})
 	q, pool := download[uint16](t, a.Q), download[byte](t, a.Cache.Pool)
-	for _, v := range projection.QInsertVariants {
+	for _, v := range opkit.Builds("proj_q_insert") {
 		op, err := projection.NewQInsert(dev, projection.QInsertConfig{Page: 2, Variant: v.Name})
 		if errors.Is(err, vk.ErrMissingFeature) {
 			t.Log(err)
@@ -135,7 +136,7 @@ func TestQInsertSplit(t *testing.T) {
 		}
 		require.NoError(t, err)
 		b := c.args(t, dev)
-		parts := upload(t, dev, tensor.BF16, c.q, n, heads, projection.D)
+		parts := upload(t, dev, tensor.BF16, c.q, n, heads, cache.D)
 		b.Q = parts
 		do(t, dev, func(rec *vk.Recorder) error {
 			for i := range n {
@@ -162,11 +163,11 @@ func TestQInsertNorm(t *testing.T) {
 	c := newQInsertCase(rng, n, 2)
 	for _, norm := range []tensor.DType{tensor.BF16, tensor.F32} {
 		x := normArgs(t, dev, rank, n)
-		testkit.Put(t, x.QR, normal(rng, n*(rank+projection.D)))
+		testkit.Put(t, x.QR, normal(rng, n*(rank+cache.D)))
 		if norm == tensor.F32 {
-			x.KVWeight = upload(t, dev, tensor.F32, numfmt.BF16DecodeSlice(nil, normal(rng, projection.D)), projection.D)
+			x.KVWeight = upload(t, dev, tensor.F32, numfmt.BF16DecodeSlice(nil, normal(rng, cache.D)), cache.D)
 		} else {
-			testkit.Put(t, x.KVWeight, normal(rng, projection.D))
+			testkit.Put(t, x.KVWeight, normal(rng, cache.D))
 		}
 		op := must[*projection.QKVNorm](t)(projection.NewQKVNorm(dev, projection.QKVNormConfig{Rank: rank}))
 		a := c.args(t, dev)
@@ -176,7 +177,7 @@ func TestQInsertNorm(t *testing.T) {
 			return errors.Join(op.Record(rec, x), apart.Record(rec, a))
 		})
 		q, pool := download[uint16](t, a.Q), download[byte](t, a.Cache.Pool)
-		for _, v := range projection.QInsertVariants {
+		for _, v := range opkit.Builds("proj_q_insert") {
 			fused, err := projection.NewQInsert(dev, projection.QInsertConfig{Page: 2, Variant: v.Name, KVNorm: norm})
 			if errors.Is(err, vk.ErrMissingFeature) {
 				t.Log(err)
@@ -206,7 +207,7 @@ func TestQInsertNoSlots(t *testing.T) {
 	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
 	assert.True(t, bytes.Equal(download[byte](t, a.Cache.Pool), pool), "the cache has changed")
 	assert.False(t, slices.Equal(download[uint16](t, a.Q), c.q), "queries are as they were")
-	a.Q.Shape, a.KV.Shape, a.Positions.Shape = []int{0, 2, projection.D}, []int{0, projection.D}, []int{0}
+	a.Q.Shape, a.KV.Shape, a.Positions.Shape = []int{0, 2, cache.D}, []int{0, cache.D}, []int{0}
 	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
 }
 

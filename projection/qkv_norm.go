@@ -4,22 +4,20 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
-// MaxRank is the largest width of the query's bottleneck.
-const MaxRank = 8192
-
-// QKVNormVariants are the variants of QKVNorm, best first: see VariantDA.
-var QKVNormVariants = opkit.Ladder("proj_qkv_norm", VariantDA, VariantBase)
+// maxRank is the largest width of the query's bottleneck.
+const maxRank = 8192
 
 // QKVNormConfig says what a QKVNorm is built for.
 type QKVNormConfig struct {
 	Rank    int     // width of the query's bottleneck, a multiple of 8 up to MaxRank
 	Eps     float32 // 0: DefaultEps
-	Variant string  // one of QKVNormVariants; "" picks the best
+	Variant string  // a build, as vkmla info lists them; "" picks the best
 
 	// Subgroup is the size of subgroups inside which invocations pass numbers on; -1 stands for
 	// shared memory, 0 for what suits the device. Results do not depend on it.
@@ -52,10 +50,10 @@ type QKVNormArgs struct {
 //
 // Source: vLLM fused_q_kv_rmsnorm (vllm/models/deepseek_v4/common/ops/fused_qk_rmsnorm.py).
 type QKVNorm struct {
-	dev     *vk.Device
-	cfg     QKVNormConfig
-	variant string
-	k       *vk.Kernel
+	dev *vk.Device
+	cfg QKVNormConfig
+	built
+	k *vk.Kernel
 }
 
 // projQkvNormPush is the push block of proj_qkv_norm.comp.
@@ -75,44 +73,41 @@ type projQkvNormPush struct {
 // vk.Device.Kernel.
 func NewQKVNorm(dev *vk.Device, cfg QKVNormConfig) (*QKVNorm, error) {
 	const op = "qkv norm"
-	if cfg.Rank < 8 || cfg.Rank > MaxRank || cfg.Rank%8 != 0 {
-		return nil, pkg.Wrong(op, "Rank", cfg.Rank, "a multiple of 8, 8 to %d", MaxRank)
+	if cfg.Rank < 8 || cfg.Rank > maxRank || cfg.Rank%8 != 0 {
+		return nil, pkg.Wrong(op, "Rank", cfg.Rank, "a multiple of 8, 8 to %d", maxRank)
 	}
 	eps, err := epsilon(op, cfg.Eps)
 	if err != nil {
 		return nil, err
 	}
 	cfg.Eps = eps
-	variant, err := pkg.Choose(dev, op, QKVNormVariants, cfg.Variant, 0)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("proj_qkv_norm"), cfg.Variant, 0)
 	if err != nil {
 		return nil, err
 	}
 	k, err := pkg.Kernel(dev, withLanes(dev, opkit.Spec{
 		Stem: "proj_qkv_norm", Variant: variant,
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
-		PushSize: int(unsafe.Sizeof(projQkvNormPush{})), Constants: opkit.Words(cfg.Rank),
+		PushSize: int(unsafe.Sizeof(projQkvNormPush{})), Constants: opkit.Constants(cfg.Rank),
 	}, cfg.Subgroup))
 	if err != nil {
 		return nil, err
 	}
-	return &QKVNorm{dev: dev, cfg: cfg, variant: variant, k: k}, nil
+	return &QKVNorm{dev: dev, cfg: cfg, built: built(variant), k: k}, nil
 }
-
-// Variant is the name of the variant that was chosen.
-func (o *QKVNorm) Variant() string { return o.variant }
 
 // Record checks the arguments and records the launch; no tokens are no error and no
 // launch. Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *QKVNorm) Record(rec *vk.Recorder, a QKVNormArgs) error {
 	const op = "qkv norm"
-	t := opkit.Dim(a.QR, 0)
-	if err := opkit.First(
+	t := opkit.DimOrZero(a.QR, 0)
+	if err := opkit.FirstError(
 		columns(op, "QR", a.QR, t, a.QRAt, o.cfg.Rank),
-		columns(op, "KV", a.KV, t, a.KVAt, D),
+		columns(op, "KV", a.KV, t, a.KVAt, cache.D),
 		vector(op, "QRWeight", a.QRWeight, o.cfg.Rank),
-		vector(op, "KVWeight", a.KVWeight, D),
+		vector(op, "KVWeight", a.KVWeight, cache.D),
 		pkg.Check(op, "QROut", a.QROut, tensor.BF16, t, o.cfg.Rank),
-		pkg.Check(op, "KVOut", a.KVOut, tensor.BF16, t, D),
+		pkg.Check(op, "KVOut", a.KVOut, tensor.BF16, t, cache.D),
 	); err != nil {
 		return err
 	}
@@ -127,7 +122,7 @@ func (o *QKVNorm) Record(rec *vk.Recorder, a QKVNormArgs) error {
 		{Name: "QRWeight", T: a.QRWeight, Access: vk.Read, Align: 16}, {Name: "KVWeight", T: a.KVWeight, Access: vk.Read, Align: 16},
 		{Name: "QROut", T: a.QROut, Access: vk.Write, Align: 16}, {Name: "KVOut", T: a.KVOut, Access: vk.Write, Align: 16},
 	}
-	if err := pkg.Reach(o.dev, op, o.variant, targets...); err != nil {
+	if err := pkg.Reach(o.dev, op, o.Variant(), targets...); err != nil {
 		return err
 	}
 	push := projQkvNormPush{
@@ -138,7 +133,8 @@ func (o *QKVNorm) Record(rec *vk.Recorder, a QKVNormArgs) error {
 		QrF32: opkit.Bit(0, a.QRWeight.DType == tensor.F32), KvF32: opkit.Bit(0, a.KVWeight.DType == tensor.F32),
 		QrInverse: 1 / float32(o.cfg.Rank), Eps: o.cfg.Eps,
 	}
-	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: o.k, Groups: [3]uint32{uint32(t), 2, 1}, Push: vk.Bytes(&push)}, targets...)
+	d := vk.Dispatch{Kernel: o.k, Groups: [3]uint32{uint32(t), 2, 1}, Push: vk.Bytes(&push)}
+	return pkg.Dispatch(rec, op, o.Variant(), d, targets...)
 }
 
 // columns checks a tensor of rows whose n columns from column `at` on are used.

@@ -9,8 +9,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -20,7 +22,7 @@ func TestQKVNorm(t *testing.T) { testkit.TestOp(t, "fused_q_kv_rmsnorm") }
 
 // A normed row has a mean square of 1, whatever its scale.
 func TestQKVNormRef(t *testing.T) {
-	x, w, y := make([]uint16, projection.D), make([]float32, projection.D), make([]uint16, projection.D)
+	x, w, y := make([]uint16, cache.D), make([]float32, cache.D), make([]uint16, cache.D)
 	for _, scale := range []float64{1e-2, 1, 1e9, 1e15} {
 		for i := range x {
 			x[i], w[i] = numfmt.BF16Encode(float32(scale*math.Sin(float64(i+1)))), 1
@@ -34,7 +36,7 @@ func TestQKVNormRef(t *testing.T) {
 				t.Fatalf("scale %g: value %d changed its sign", scale, i)
 			}
 		}
-		assert.False(t, math.Abs((sum/projection.D)-1) > 0.01, "scale %g: mean square %g", scale, sum/projection.D)
+		assert.False(t, math.Abs((sum/cache.D)-1) > 0.01, "scale %g: mean square %g", scale, sum/cache.D)
 	}
 	assert.ErrorIs(t, projection.QKVNormRef(x[:10], w, 0, y[:10]), vk.ErrArgument, "part of a row")
 }
@@ -44,7 +46,7 @@ func TestQKVNormSplit(t *testing.T) {
 	dev := testkit.Device(t)
 	const tokens, rank = 5, 1032
 	rng := rand.New(rand.NewPCG(1, 2))
-	x := normal(rng, tokens*(rank+projection.D))
+	x := normal(rng, tokens*(rank+cache.D))
 	op := must[*projection.QKVNorm](t)(projection.NewQKVNorm(dev, projection.QKVNormConfig{Rank: rank}))
 	all := normArgs(t, dev, rank, tokens)
 	testkit.Put(t, all.QR, x)
@@ -52,10 +54,10 @@ func TestQKVNormSplit(t *testing.T) {
 	q, kv := download[uint16](t, all.QROut), download[uint16](t, all.KVOut)
 	for i := range tokens {
 		one := normArgs(t, dev, rank, 1)
-		testkit.Put(t, one.QR, x[i*(rank+projection.D):][:rank+projection.D])
+		testkit.Put(t, one.QR, x[i*(rank+cache.D):][:rank+cache.D])
 		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, one) })
 		for j, b := range append(download[uint16](t, one.QROut), download[uint16](t, one.KVOut)...) {
-			want := append(append([]uint16{}, q[i*rank:][:rank]...), kv[i*projection.D:][:projection.D]...)[j]
+			want := append(append([]uint16{}, q[i*rank:][:rank]...), kv[i*cache.D:][:cache.D]...)[j]
 			if b != want {
 				t.Fatalf("token %d alone: value %d is 0x%04x, not 0x%04x", i, j, b, want)
 			}
@@ -71,17 +73,17 @@ func TestQKVNormLanes(t *testing.T) {
 	const tokens = 7
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, rank := range []int{8, 1032, 1536, 4096} {
-		x, w := normal(rng, tokens*(rank+projection.D)), normal(rng, rank+projection.D)
-		for i := range rank + projection.D { // of rows 1 to 4
-			x[rank+projection.D+i] = uint16(rng.Uint32())
-			x[2*(rank+projection.D)+i] = 0x7F00
-			x[3*(rank+projection.D)+i] = uint16(i%2) << 15
+		x, w := normal(rng, tokens*(rank+cache.D)), normal(rng, rank+cache.D)
+		for i := range rank + cache.D { // of rows 1 to 4
+			x[rank+cache.D+i] = uint16(rng.Uint32())
+			x[2*(rank+cache.D)+i] = 0x7F00
+			x[3*(rank+cache.D)+i] = uint16(i%2) << 15
 		}
-		x[4*(rank+projection.D)+3], w[rank-1], w[rank+7] = 0x7F80, 0x7F80, 0xFFC0
+		x[4*(rank+cache.D)+3], w[rank-1], w[rank+7] = 0x7F80, 0x7F80, 0xFFC0
 		for _, f32 := range []bool{false, true} {
 			var q, kv []uint16
 			for _, size := range append([]int{-1}, sizes...) {
-				for _, v := range projection.QKVNormVariants {
+				for _, v := range opkit.Builds("proj_qkv_norm") {
 					op := must[*projection.QKVNorm](t)(projection.NewQKVNorm(dev, projection.QKVNormConfig{Rank: rank, Variant: v.Name, Subgroup: size}))
 					a := normArgs(t, dev, rank, tokens)
 					testkit.Put(t, a.QR, x)
@@ -104,7 +106,7 @@ func TestQKVNormLanes(t *testing.T) {
 
 // normArgs are arguments of one tensor of rows, all zeros, with weights 1.
 func normArgs(t *testing.T, dev *vk.Device, rank, tokens int) projection.QKVNormArgs {
-	x := upload(t, dev, tensor.BF16, make([]uint16, tokens*(rank+projection.D)), tokens, rank+projection.D)
+	x := upload(t, dev, tensor.BF16, make([]uint16, tokens*(rank+cache.D)), tokens, rank+cache.D)
 	ones := func(n int) []uint16 {
 		w := make([]uint16, n)
 		for i := range w {
@@ -113,9 +115,9 @@ func normArgs(t *testing.T, dev *vk.Device, rank, tokens int) projection.QKVNorm
 		return w
 	}
 	return projection.QKVNormArgs{
-		QR: x, KV: x, KVAt: rank, QRWeight: upload(t, dev, tensor.BF16, ones(rank), rank), KVWeight: upload(t, dev, tensor.BF16, ones(projection.D), projection.D),
+		QR: x, KV: x, KVAt: rank, QRWeight: upload(t, dev, tensor.BF16, ones(rank), rank), KVWeight: upload(t, dev, tensor.BF16, ones(cache.D), cache.D),
 		QROut: upload(t, dev, tensor.BF16, make([]uint16, tokens*rank), tokens, rank),
-		KVOut: upload(t, dev, tensor.BF16, make([]uint16, tokens*projection.D), tokens, projection.D),
+		KVOut: upload(t, dev, tensor.BF16, make([]uint16, tokens*cache.D), tokens, cache.D),
 	}
 }
 

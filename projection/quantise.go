@@ -10,16 +10,13 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// QuantiseVariants are the variants of Quantise, best first: see VariantDA.
-var QuantiseVariants = opkit.Ladder("proj_quantise", VariantDA, VariantBase)
-
 // QuantiseConfig says what a Quantise is built for.
 type QuantiseConfig struct {
 	Format   ActivationFormat // any but ActivationBF16
 	Groups   int              // G; 0 counts as 1
 	K        int              // numbers of a group, a multiple of 128, of 512 (packed) or of 64 (NVFP4)
 	MaxBytes uint64           // size of the largest X, for variant base; 0: whatever a descriptor of the device can hold
-	Variant  string           // one of QuantiseVariants; "" picks the best
+	Variant  string           // a build, as vkmla info lists them; "" picks the best
 }
 
 // QuantiseArgs are the tensors of one Quantise.
@@ -51,10 +48,10 @@ type QuantiseArgs struct {
 // DeepGEMM's UE8M0 scales) and scaled_fp4_quant (csrc/quantization/fp4, tests/kernels/quantization/
 // nvfp4_utils.py); TensorRT Model Optimizer for input_scale.
 type Quantise struct {
-	dev     *vk.Device
-	cfg     QuantiseConfig
-	variant string
-	k       *vk.Kernel
+	dev *vk.Device
+	cfg QuantiseConfig
+	built
+	k *vk.Kernel
 }
 
 // projQuantisePush is the push block of proj_quantise.comp.
@@ -109,22 +106,19 @@ func NewQuantise(dev *vk.Device, cfg QuantiseConfig) (*Quantise, error) {
 	if err := checkQuantise(op, cfg.Format, cfg.Groups, cfg.K); err != nil {
 		return nil, err
 	}
-	variant, err := pkg.Choose(dev, op, QuantiseVariants, cfg.Variant, cfg.MaxBytes)
+	variant, err := pkg.Choose(dev, op, opkit.Builds("proj_quantise"), cfg.Variant, cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "proj_quantise", Variant: variant, Bindings: []vk.Access{vk.Write, vk.Read, vk.Write},
-		PushSize: int(unsafe.Sizeof(projQuantisePush{})), Constants: opkit.Words(int(cfg.Format)),
+		PushSize: int(unsafe.Sizeof(projQuantisePush{})), Constants: opkit.Constants(int(cfg.Format)),
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Quantise{dev: dev, cfg: cfg, variant: variant, k: k}, nil
+	return &Quantise{dev: dev, cfg: cfg, built: built(variant), k: k}, nil
 }
-
-// Variant is the name of the variant that was chosen.
-func (o *Quantise) Variant() string { return o.variant }
 
 // CodesShape and ScalesShape are the shapes of QuantiseArgs.Codes and Scales for T tokens.
 func (o *Quantise) CodesShape(T int) []int {
@@ -148,15 +142,15 @@ func (o *Quantise) ScalesType() tensor.DType { return o.cfg.Format.row().scales[
 // vk.Recorder.Dispatch.
 func (o *Quantise) Record(rec *vk.Recorder, a QuantiseArgs) error {
 	const op = "quantise"
-	t, row := opkit.Dim(a.X, 0), o.cfg.Groups*o.cfg.K
+	t, row := opkit.DimOrZero(a.X, 0), o.cfg.Groups*o.cfg.K
 	targets := []opkit.Target{{Name: "Scales", T: a.Scales, Access: vk.Write, Align: 4},
 		{Name: "X", T: a.X, Access: vk.Read, Align: 16}, {Name: "Codes", T: a.Codes, Access: vk.Write, Align: 16}}
-	if err := opkit.First(
+	if err := opkit.FirstError(
 		pkg.Check(op, "X", a.X, tensor.BF16, anyDims(max(2, len(a.X.Shape)))...),
 		pkg.Check(op, "Codes", a.Codes, tensor.U8, o.CodesShape(t)...),
 		pkg.Check(op, "Scales", a.Scales, o.ScalesType(), o.ScalesShape(t)...),
 		checkInputScale(op, o.cfg.Format, a.InputScale),
-		pkg.Reach(o.dev, op, o.variant, targets...),
+		pkg.Reach(o.dev, op, o.Variant(), targets...),
 	); err != nil {
 		return err
 	}
@@ -181,5 +175,5 @@ func (o *Quantise) Record(rec *vk.Recorder, a QuantiseArgs) error {
 	if a.InputScale != 0 {
 		push.Inverse = 1 / a.InputScale
 	}
-	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}, targets...)
+	return pkg.Dispatch(rec, op, o.Variant(), vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}, targets...)
 }

@@ -15,7 +15,8 @@ import (
 // pieces, several answers, a client that leaves, and errors as the client's own.
 func TestOpenAIClient(t *testing.T) {
 	dir, _ := whole(t)
-	n := start(t, "--model", dir, "--served-model-name", "tiny", "--api-key", "secret")
+	n := start(t, "--model", dir, "--served-model-name", "tiny", "--api-key", "secret", "--api-key", "other",
+		"--prefix", t.TempDir())
 	ctx := t.Context()
 	c := openai.NewClient(option.WithBaseURL(n.url+"/v1/"), option.WithAPIKey("secret"), option.WithMaxRetries(0))
 
@@ -87,13 +88,57 @@ func TestOpenAIClient(t *testing.T) {
 	_, err = c.Completions.New(ctx, other)
 	refused(400, "invalid_value", "presence_penalty", err)
 	other = ask
-	other.Prompt = openai.CompletionNewParamsPromptUnion{OfString: openai.String("a text")}
+	other.Prompt = openai.CompletionNewParamsPromptUnion{OfString: openai.String("")}
 	_, err = c.Completions.New(ctx, other)
 	refused(400, "invalid_value", "prompt", err)
+	conversation(t, c)
 	_, err = c.Chat.Completions.New(ctx, openai.ChatCompletionNewParams{Model: "tiny", Messages: []openai.ChatCompletionMessageParamUnion{
-		openai.UserMessage("hello")}})
-	refused(404, "not_found", "", err)
+		openai.UserMessage([]openai.ChatCompletionContentPartUnionParam{openai.ImageContentPart(
+			openai.ChatCompletionContentPartImageImageURLParam{URL: "data:image/png;base64,AA"})})}})
+	refused(400, "invalid_value", "messages[0].content[0].type", err)
+	others := openai.NewClient(option.WithBaseURL(n.url+"/v1/"), option.WithAPIKey("other"), option.WithMaxRetries(0))
+	again = nil
+	for again == nil || again.Usage.PromptTokensDetails.CachedTokens == 0 { // it is kept beside the answer
+		again, err = c.Completions.New(ctx, ask)
+		require.NoError(t, err)
+	}
+	assert.Equal(t, tokens, again.Choices[0].Logprobs.Tokens, "from the store")
+	theirs, err := others.Completions.New(ctx, ask)
+	require.NoError(t, err)
+	assert.Zero(t, theirs.Usage.PromptTokensDetails.CachedTokens, "who asked the same by another key is not told")
+	assert.Equal(t, tokens, theirs.Choices[0].Logprobs.Tokens)
 	stranger := openai.NewClient(option.WithBaseURL(n.url+"/v1/"), option.WithAPIKey("guess"), option.WithMaxRetries(0))
 	_, err = stranger.Models.List(ctx)
 	refused(401, "invalid_api_key", "", err)
+}
+
+// conversation asks for answers in conversations, whole and in pieces, with a tool that the model
+// is told of. What a model with random weights says is only the same each time.
+func conversation(t *testing.T, c openai.Client) {
+	ctx := t.Context()
+	ask := openai.ChatCompletionNewParams{Model: "tiny", MaxCompletionTokens: openai.Int(12), Seed: openai.Int(3),
+		Messages:        []openai.ChatCompletionMessageParamUnion{openai.SystemMessage("Be brief."), openai.UserMessage("hello")},
+		ReasoningEffort: "none", Logprobs: openai.Bool(true),
+		Tools: []openai.ChatCompletionToolUnionParam{openai.ChatCompletionFunctionTool(openai.FunctionDefinitionParam{Name: "f"})}}
+	first, err := c.Chat.Completions.New(ctx, ask)
+	require.NoError(t, err)
+	require.Len(t, first.Choices, 1)
+	said := first.Choices[0].Message.Content
+	assert.Equal(t, int64(12), first.Usage.CompletionTokens)
+	assert.Len(t, first.Choices[0].Logprobs.Content, 12)
+	stream := c.Chat.Completions.NewStreaming(ctx, ask)
+	var all openai.ChatCompletionAccumulator
+	for stream.Next() {
+		require.True(t, all.AddChunk(stream.Current()))
+	}
+	require.NoError(t, stream.Err())
+	assert.Equal(t, said, all.Choices[0].Message.Content, "in pieces")
+	assert.Equal(t, "length", all.Choices[0].FinishReason)
+
+	thinking := ask
+	thinking.ReasoningEffort = "high"
+	other, err := c.Chat.Completions.New(ctx, thinking)
+	require.NoError(t, err)
+	assert.Empty(t, other.Choices[0].Message.Content, "it has not come to an end of its thoughts")
+	assert.Contains(t, other.Choices[0].Message.RawJSON(), "reasoning_content")
 }

@@ -1,7 +1,7 @@
-// Server answers completions from a DeepSeek-V4 checkpoint: token ids in, token ids out, and text
-// where the checkpoint's folder has a tokenizer.json. The attention runs on a GPU by vkmla, the
-// experts and everything else on the processor or, with --experts gpu, beside it in one submission
-// a step.
+// Server answers conversations and completions from a DeepSeek-V4 checkpoint: token ids in, token
+// ids out, and text where the checkpoint's folder has a tokenizer.json. The attention runs on a GPU
+// by vkmla, the experts and everything else on the processor or, with --experts gpu, beside it in
+// one submission a step.
 //
 //	go run . --model DIR --listen localhost:8080
 //	curl localhost:8080/v1/completions -d '{"prompt": [1, 2, 3], "temperature": 0}'
@@ -37,6 +37,7 @@ import (
 
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/server/api"
+	"github.com/vkmla/vkmla/server/chat"
 	"github.com/vkmla/vkmla/server/cpu"
 	"github.com/vkmla/vkmla/server/model"
 	"github.com/vkmla/vkmla/server/text"
@@ -60,6 +61,8 @@ type options struct {
 	devices                               string
 	further                               []string        // devices besides the first
 	text                                  *text.Tokenizer // nil: the folder has none
+	template                              string          // file of the chat template
+	chat                                  *chat.Template  // nil: none
 }
 
 // modelFlags are those of every command that runs a model.
@@ -91,6 +94,8 @@ func (o *options) checkModel() error {
 		return errors.New("server: --model: got none, want a checkpoint")
 	case o.experts != "cpu" && o.experts != "gpu":
 		return fmt.Errorf("server: --experts: got %q, want cpu or gpu", o.experts)
+	case o.workers < 0:
+		return fmt.Errorf("server: --workers: got %d, want at least 0", o.workers)
 	case o.cacheMiB > 1<<40:
 		return fmt.Errorf("server: --cache-mib: got %d, want at most %d", o.cacheMiB, 1<<40)
 	}
@@ -99,7 +104,7 @@ func (o *options) checkModel() error {
 
 // commands are what else the program does, for its help.
 const commands = `Server answers completions from the checkpoint in --model.
-Other commands: server random --help, server bench --help, server plan --help.
+Other commands: server random --help, server bench --help, server load --help, server plan --help.
 `
 
 // parseFlags reads a command's arguments, which all are flags.
@@ -112,7 +117,7 @@ func parseFlags(f *flag.FlagSet, args []string, about string) error {
 		return err
 	}
 	if f.NArg() > 0 {
-		return fmt.Errorf("server: got argument %q, want flags only, or random, bench or plan as the first argument", f.Arg(0))
+		return fmt.Errorf("server: got argument %q, want flags only, or random, bench, load or plan as the first argument", f.Arg(0))
 	}
 	return nil
 }
@@ -129,6 +134,7 @@ func parse(args []string) (o options, err error) {
 		return nil
 	})
 	f.StringVar(&o.keyFile, "api-key-file", "", "file with such keys, one a line")
+	f.StringVar(&o.template, "chat-template", "", "file with the Jinja template of conversations; by default the model's own")
 	o.sizeFlags(f)
 	f.IntVar(&o.waiting, "max-waiting", 1024, "most requests that wait")
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "how long requests may go on after SIGTERM")
@@ -143,11 +149,22 @@ func parse(args []string) (o options, err error) {
 	case err != nil:
 	case o.sessions < 1:
 		err = fmt.Errorf("server: --max-sessions: got %d, want at least 1", o.sessions)
+	case o.tokens < 1:
+		err = fmt.Errorf("server: --max-tokens: got %d, want at least 1", o.tokens)
+	case o.waiting < 1:
+		err = fmt.Errorf("server: --max-waiting: got %d, want at least 1", o.waiting)
+	case o.drain < 0:
+		err = fmt.Errorf("server: --drain: got %v, want at least 0", o.drain)
 	case o.step < o.sessions:
 		err = fmt.Errorf("server: --max-step: got %d, want at least --max-sessions, %d", o.step, o.sessions)
 	default:
 		err = errors.Join(o.prefixes.check(), o.readKeys(), o.divide())
 	}
+	f.Visit(func(x *flag.Flag) {
+		if err == nil && o.prefixes.where == "" && strings.HasPrefix(x.Name, "prefix-") {
+			err = fmt.Errorf("server: --%s: got %s, want --prefix beside it", x.Name, x.Value)
+		}
+	})
 	o.name = cmp.Or(o.name, filepath.Base(o.dir))
 	return o, err
 }
@@ -182,13 +199,15 @@ func main() {
 	}
 }
 
-// command runs what the arguments say: random, bench, plan, or else the server.
+// command runs what the arguments say: random, bench, load, plan, or else the server.
 func command(ctx context.Context, args []string, log *slog.Logger) (err error) {
 	switch {
 	case len(args) > 0 && args[0] == "random":
 		return writeRandom(ctx, args[1:], log)
 	case len(args) > 0 && args[0] == "bench":
 		return bench(ctx, args[1:], os.Stdout, log)
+	case len(args) > 0 && args[0] == "load":
+		return load(ctx, args[1:], os.Stdout)
 	case len(args) > 0 && args[0] == "plan":
 		return plan(ctx, args[1:], os.Stdout)
 	}
@@ -196,8 +215,14 @@ func command(ctx context.Context, args []string, log *slog.Logger) (err error) {
 	if err == nil {
 		o.text, err = text.Open(o.dir) // before the model, which takes minutes
 	}
+	if err == nil {
+		o.chat, err = chat.Open(o.template, o.text)
+	}
 	if err != nil {
 		return err
+	}
+	if o.template != "" && o.chat == nil {
+		return errors.New("server: --chat-template: got a model without a tokenizer, want one with tokenizer.json")
 	}
 	if o.front, err = o.bind(log); err != nil {
 		return err
@@ -338,8 +363,9 @@ func listen(ctx context.Context, o options, log *slog.Logger, list hosts) error 
 		}
 	}
 	f := o.front
-	handler, admin := api.New(api.Options{Name: o.name, EOS: list[0].m.Config.EOS, Text: o.text, MaxTokens: o.tokens, Keys: o.keys,
-		Metrics: registry, Log: log, Schedule: list.submit, Healthy: func() error {
+	host, _, _ := net.SplitHostPort(o.listen)
+	handler, admin := api.New(api.Options{Name: o.name, EOS: list[0].m.Config.EOS, Text: o.text, Chat: o.chat, MaxTokens: o.tokens,
+		Keys: o.keys, Host: host, Metrics: registry, Log: log, Schedule: list.submit, Healthy: func() error {
 			if f.draining.Load() {
 				return errors.New("draining")
 			}

@@ -63,6 +63,9 @@ func (o *prefixOptions) open(ctx context.Context, m *model.Model, log *slog.Logg
 	if err != nil {
 		return nil, err
 	}
+	if f, ok := store.(*prefix.Folder); ok && f.ReadOnly() != nil {
+		log.Warn("prompts are found in the folder, and none are kept", "folder", o.where, "error", f.ReadOnly())
+	}
 	return m.Prefixes(store, prefix.Options{Key: key, Timeout: o.timeout, Log: log})
 }
 

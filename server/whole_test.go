@@ -33,7 +33,8 @@ func whole(t *testing.T) (dir string, vocabulary int) {
 // TestArguments refuses what would be ignored or wrap around.
 func TestArguments(t *testing.T) {
 	for _, bad := range [][]string{{"--model", "x", "serve"}, {"bench", "--model", "x", "1"}, {"random", "--dir", t.TempDir(), "tiny"},
-		{"--model", "x", "--cache-mib", "17592186044417"}} {
+		{"--model", "x", "--cache-mib", "17592186044417"}, {"--model", "x", "--max-tokens", "0"}, {"--model", "x", "--workers", "-1"},
+		{"--model", "x", "--max-waiting", "0"}, {"--model", "x", "--drain", "-1s"}, {"--model", "x", "--prefix-gib", "3"}} {
 		assert.ErrorContains(t, command(t.Context(), bad, quiet), "want", bad)
 	}
 }

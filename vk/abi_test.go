@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -155,8 +156,8 @@ SAME(VM_STYPE_FAULT_INFO_KHR,VK_STRUCTURE_TYPE_DEVICE_FAULT_INFO_KHR);
 #endif
 `)
 	for name, id := range map[string]vk.DriverID{
-		"AMD_PROPRIETARY": vk.DriverAMD, "AMD_OPEN_SOURCE": vk.DriverAMDVLK, "MESA_RADV": vk.DriverRADV,
-		"NVIDIA_PROPRIETARY": vk.DriverNVIDIA, "INTEL_PROPRIETARY_WINDOWS": vk.DriverIntelWindows, "INTEL_OPEN_SOURCE_MESA": vk.DriverANV} {
+		"AMD_PROPRIETARY": tuning.DriverAMD, "AMD_OPEN_SOURCE": tuning.DriverAMDVLK, "MESA_RADV": tuning.DriverRADV,
+		"NVIDIA_PROPRIETARY": tuning.DriverNVIDIA, "INTEL_PROPRIETARY_WINDOWS": tuning.DriverIntelWindows, "INTEL_OPEN_SOURCE_MESA": tuning.DriverANV} {
 		fmt.Fprintf(&c, "SAME(%d,VK_DRIVER_ID_%s);\n", id, name)
 	}
 	file := filepath.Join(t.TempDir(), "abi_check.c")

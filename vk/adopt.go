@@ -11,45 +11,14 @@ import (
 	"unsafe"
 
 	vulkan "github.com/goki/vulkan"
+	"github.com/vkmla/vkmla/internal/door"
 )
 
-// Handles are the Vulkan objects of a device that the program has, for Adopt, or those of a Device,
-// for other code of the program, as Device.Handles returns them. They are pointers of C, such as
-// (*C.struct_VkDevice_T).
-type Handles struct {
-	Instance       unsafe.Pointer // VkInstance
-	PhysicalDevice unsafe.Pointer // VkPhysicalDevice
-	Device         unsafe.Pointer // VkDevice
-	Queue          unsafe.Pointer // VkQueue, of a family that computes
-	QueueFamily    uint32
+// handles are those of a device that the program has.
+type handles door.Handles
 
-	// GetInstanceProcAddr is the vkGetInstanceProcAddr that the instance was made through; nil:
-	// that of the system's loader.
-	GetInstanceProcAddr unsafe.Pointer
-	// APIVersion is that of the instance's VkApplicationInfo; 0: the device's. At least 1.2.
-	APIVersion Version
-	// Extensions and Features name what was enabled when the device was made: Vulkan's extensions,
-	// and the members of VkPhysicalDeviceFeatures and the like that were VK_TRUE. Caps.Features
-	// then has no others, and what needs them is a *MissingError, as on a device without them.
-	// Device.Handles lists all that this library has a use for.
-	Extensions, Features []string
-	// Lock is held around each vkQueueSubmit, since Vulkan has one thread at a time use a queue.
-	// The program holds it when it submits to the queue, presents, or waits for queue or device to
-	// be idle, and waits for nothing of this library meanwhile. nil: nothing else uses the queue.
-	Lock sync.Locker
-}
-
-// Adopt makes a Device of one that the program has. It adds objects of its own and destroys only
-// these: the handles belong to the program, which keeps them until the Device is closed, and they
-// stay valid after that. Device.Close waits for the Device's own work, not for the queue's.
-//
-// What this library wrote is visible to the program's commands on the same queue after a barrier of
-// the program's, on other queues after a Semaphore. HangAfter counts the program's work on the
-// queue, too: it bounds the time that a submission may wait for it. A process uses one loader.
-//
-// Errors: *ArgumentError for a nil handle and an unknown family; *MissingError for Vulkan older
-// than 1.2 or a family that does not compute; ErrNoLoader; those of Adapter.Open.
-func Adopt(h Handles, o DeviceOptions) (*Device, error) {
+// adopt is share.Adopt.
+func adopt(h handles, o DeviceOptions) (*Device, error) {
 	const op = "adopt device"
 	names := []string{"Instance", "PhysicalDevice", "Device", "Queue"}
 	if i := slices.Index([]unsafe.Pointer{h.Instance, h.PhysicalDevice, h.Device, h.Queue}, nil); i >= 0 {
@@ -77,7 +46,7 @@ func Adopt(h Handles, o DeviceOptions) (*Device, error) {
 }
 
 // adoptInstance makes an Instance of one that the program has. It lists no devices.
-func adoptInstance(h *Handles) (*Instance, error) {
+func adoptInstance(h *handles) (*Instance, error) {
 	gipa := h.GetInstanceProcAddr
 	if gipa == nil {
 		var err error
@@ -100,7 +69,7 @@ func adoptInstance(h *Handles) (*Instance, error) {
 }
 
 // adapter is the device's, with what was enabled.
-func (h *Handles) adapter(op string, in *Instance) (*Adapter, error) {
+func (h *handles) adapter(op string, in *Instance) (*Adapter, error) {
 	var exts, features cstrings
 	defer exts.free()
 	defer features.free()
@@ -127,11 +96,10 @@ func (h *Handles) adapter(op string, in *Instance) (*Adapter, error) {
 	return a, a.Usable()
 }
 
-// Handles returns the device's Vulkan objects, for other code of the program: kernels of another
-// library, or a window. The device keeps them, and Close destroys those that it made.
-func (d *Device) Handles() Handles {
-	if d.c == nil {
-		return Handles{}
+// handles returns share.HandlesOf.
+func (d *Device) handles() door.Handles {
+	if d == nil || d.c == nil {
+		return door.Handles{}
 	}
 	a := d.adapter
 	raw := (*C.VmAdapter)(C.calloc(2, C.size_t(unsafe.Sizeof(C.VmAdapter{}))))
@@ -149,7 +117,7 @@ func (d *Device) Handles() Handles {
 	var names [max(C.VM_MOST_EXTENSIONS, C.VM_MOST_FEATURES)]*C.char
 	extensions := list(names[:C.vm_extensions(&both[1], &names[0])])
 	features := list(names[:C.vm_features(&both[1], &names[0])])
-	return Handles{Instance: unsafe.Pointer(a.instance.c.instance), PhysicalDevice: a.phys, Device: unsafe.Pointer(d.h),
+	return door.Handles{Instance: unsafe.Pointer(a.instance.c.instance), PhysicalDevice: a.phys, Device: unsafe.Pointer(d.h),
 		Queue: unsafe.Pointer(d.queue), QueueFamily: uint32(a.raw.queueFamily), GetInstanceProcAddr: a.instance.c.gipa,
-		APIVersion: min(a.APIVersion, 1<<22|3<<12), Extensions: extensions, Features: features, Lock: d.queueMu}
+		APIVersion: min(uint32(a.APIVersion), 1<<22|3<<12), Extensions: extensions, Features: features, Lock: d.queueMu}
 }

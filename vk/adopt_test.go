@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/vk"
+	"github.com/vkmla/vkmla/vk/share"
 )
 
 // countedLock counts how often it was held, and finds two holders.
@@ -40,11 +41,11 @@ func (l *countedLock) Unlock() {
 // alone, and can be adopted again.
 func TestAdopt(t *testing.T) {
 	program, ctx := open(t, vk.DeviceOptions{}), context.Background()
-	h := program.Handles()
+	h := share.HandlesOf(program)
 	lock := &countedLock{t: t}
 	h.Lock = lock
 	for range 2 {
-		d, err := vk.Adopt(h, vk.DeviceOptions{})
+		d, err := share.Adopt(h, vk.DeviceOptions{})
 		require.NoError(t, err)
 		assert.Equal(t, program.Adapter().UUID, d.Adapter().UUID)
 		assert.Equal(t, program.Caps().Features, d.Caps().Features)
@@ -68,7 +69,7 @@ func TestAdopt(t *testing.T) {
 // Program and library submit to one queue at once.
 func TestAdoptTogether(t *testing.T) {
 	program, ctx := open(t, vk.DeviceOptions{}), context.Background()
-	d, err := vk.Adopt(program.Handles(), vk.DeviceOptions{})
+	d, err := share.Adopt(share.HandlesOf(program), vk.DeviceOptions{})
 	require.NoError(t, err)
 	defer d.Close()
 	var all sync.WaitGroup
@@ -89,11 +90,11 @@ func TestAdoptTogether(t *testing.T) {
 func TestAdoptForeign(t *testing.T) {
 	program := open(t, vk.DeviceOptions{}) // loads the binding's functions
 	offers(t, program, "shaderInt64")
-	h := program.Handles()
+	h := share.HandlesOf(program)
 	made := foreignDevice(t, h)
 	h.Device, h.Queue, h.Lock = made.device, made.queue, nil
 	h.Extensions, h.Features, h.APIVersion = nil, []string{"shaderInt64", "timelineSemaphore"}, 1<<22|2<<12
-	d, err := vk.Adopt(h, vk.DeviceOptions{})
+	d, err := share.Adopt(h, vk.DeviceOptions{})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, d.Close()) })
 	assert.True(t, d.Caps().Features["shaderInt64"])
@@ -118,7 +119,7 @@ func TestAdoptForeign(t *testing.T) {
 type foreign struct{ device, queue unsafe.Pointer }
 
 // foreignDevice makes a device as another program would, with two features.
-func foreignDevice(t *testing.T, h vk.Handles) (f foreign) {
+func foreignDevice(t *testing.T, h share.Handles) (f foreign) {
 	t.Helper()
 	priority := []float32{1}
 	timeline := &struct { // VkPhysicalDeviceTimelineSemaphoreFeatures
@@ -145,22 +146,22 @@ func foreignDevice(t *testing.T, h vk.Handles) (f foreign) {
 
 func TestAdoptRefuses(t *testing.T) {
 	program := open(t, vk.DeviceOptions{})
-	for name, change := range map[string]func(*vk.Handles){
-		"Instance":       func(h *vk.Handles) { h.Instance = nil },
-		"PhysicalDevice": func(h *vk.Handles) { h.PhysicalDevice = nil },
-		"Device":         func(h *vk.Handles) { h.Device = nil },
-		"Queue":          func(h *vk.Handles) { h.Queue = nil },
-		"QueueFamily":    func(h *vk.Handles) { h.QueueFamily = 99 },
+	for name, change := range map[string]func(*share.Handles){
+		"Instance":       func(h *share.Handles) { h.Instance = nil },
+		"PhysicalDevice": func(h *share.Handles) { h.PhysicalDevice = nil },
+		"Device":         func(h *share.Handles) { h.Device = nil },
+		"Queue":          func(h *share.Handles) { h.Queue = nil },
+		"QueueFamily":    func(h *share.Handles) { h.QueueFamily = 99 },
 	} {
-		h := program.Handles()
+		h := share.HandlesOf(program)
 		change(&h)
-		d, err := vk.Adopt(h, vk.DeviceOptions{})
+		d, err := share.Adopt(h, vk.DeviceOptions{})
 		assert.Nil(t, d)
 		argument(t, err, name, "", "")
 	}
-	h := program.Handles()
+	h := share.HandlesOf(program)
 	h.APIVersion = 1<<22 | 1<<12
-	_, err := vk.Adopt(h, vk.DeviceOptions{})
+	_, err := share.Adopt(h, vk.DeviceOptions{})
 	var e *vk.MissingError
 	require.ErrorAs(t, err, &e)
 	assert.Equal(t, []string{"Vulkan 1.2"}, e.Missing)

@@ -217,10 +217,6 @@ func (b *Buffer) Label() string { return b.spec.Label }
 // Size returns the buffer's size in bytes.
 func (b *Buffer) Size() uint64 { return b.spec.Size }
 
-// Address returns the device address of the first byte, 0 where the device has no
-// bufferDeviceAddress.
-func (b *Buffer) Address() uint64 { return b.addr }
-
 // Mapped returns the buffer's bytes as the host sees them, nil for DeviceLocal.
 // They must not be used after Close.
 func (b *Buffer) Mapped() []byte {
@@ -241,10 +237,6 @@ func (b *Buffer) Whole() View {
 	}
 	return View{b, 0, b.spec.Size}
 }
-
-// Closed reports whether Close was called. Commands recorded before can still be
-// submitted; recording or copying with the buffer gives ErrClosed.
-func (b *Buffer) Closed() bool { return b.closed.Load() }
 
 // Close frees the buffer. If recorded commands still use it, it is freed when the last of
 // them is closed. Close always returns nil.

@@ -43,19 +43,9 @@ func (t DeviceType) rank() int {
 	return slices.Index([]DeviceType{TypeDiscrete, TypeIntegrated, TypeVirtual, TypeOther, TypeCPU}, t)
 }
 
-// DriverID says which driver a device has, with the values of VkDriverId. There are more than
-// those named here; 0 is none that the driver tells.
+// DriverID says which driver a device has, with the values of VkDriverId; 0 is none that the driver
+// tells.
 type DriverID uint32
-
-// Drivers.
-const (
-	DriverAMD          DriverID = 1 // AMD's own
-	DriverAMDVLK       DriverID = 2 // AMD's open one
-	DriverRADV         DriverID = 3 // Mesa's, for AMD
-	DriverNVIDIA       DriverID = 4 // NVIDIA's own
-	DriverIntelWindows DriverID = 5
-	DriverANV          DriverID = 6 // Mesa's, for Intel
-)
 
 // Version is a packed Vulkan version number.
 type Version uint32
@@ -277,7 +267,7 @@ func (a *Adapter) fillCaps(raw *C.VmAdapter) error {
 // integers of mixed signs either.
 func trustsMatrices(driver DriverID, mixedSigns bool) bool { return !amdOwn(driver) || mixedSigns }
 
-func amdOwn(driver DriverID) bool { return driver == DriverAMD || driver == DriverAMDVLK }
+func amdOwn(driver DriverID) bool { return driver == 1 || driver == 2 }
 
 // fillUnits notes how many compute units there are, by the first extension that says so. A
 // structure that the driver does not know stays 0.

@@ -19,9 +19,6 @@ type Commands struct {
 	closed bool
 }
 
-// Barriers returns the number of barriers that the recorder derived.
-func (c *Commands) Barriers() int { return c.rec.barriers }
-
 // Submit hands the commands to the device and returns at once. They can be
 // submitted again once the device has finished them. Submissions to one device run
 // in their order, and later ones see what earlier ones wrote.

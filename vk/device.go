@@ -84,6 +84,7 @@ type Device struct {
 	fences  fenceStore
 	memory  map[string]uint64 // bytes by label
 	signals int               // semaphores
+	notes   sync.Map          // of packages above, see door.Notes
 	cache   pipelineCache
 	dummy   *Buffer
 	staging stagingBuffer // under a lock of its own
@@ -171,14 +172,6 @@ func (d *Device) Adapter() *Adapter {
 
 // Caps returns what the device offers.
 func (d *Device) Caps() *Caps { return &d.Adapter().Caps }
-
-// Profile returns DeviceOptions.Profile.
-func (d *Device) Profile() string {
-	if d == nil {
-		return ""
-	}
-	return d.opts.Profile
-}
 
 // Dummy is 256 bytes of device memory to bind where an optional buffer is absent.
 func (d *Device) Dummy() View {

@@ -1,6 +1,10 @@
 package vk
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
 // HangAfter changes DeviceOptions.HangAfter while the device has nothing to do.
 func HangAfter(d *Device, limit time.Duration) { d.opts.HangAfter = limit }
@@ -66,4 +70,27 @@ func SubmitCancelled(c *Commands) (*Pending, error) {
 	p := &Pending{c: c, number: c.rec.proof.next(), cancel: true}
 	c.flying = p
 	return p, c.rec.dev.begin(p)
+}
+
+// Barriers returns the number of barriers that the recorder derived.
+func (c *Commands) Barriers() int { return c.rec.barriers }
+
+// Dispatches returns the number of recorded launches.
+func (c *Commands) Dispatches() int { return c.rec.dispatches }
+
+// Compiled returns how long the driver took over each kernel so far, by name; kernels of one name
+// are added up. It waits for those that are being compiled.
+func (d *Device) Compiled() map[string]time.Duration {
+	d.mu.Lock()
+	kernels := slices.Collect(maps.Values(d.kernels))
+	d.mu.Unlock()
+	took := map[string]time.Duration{}
+	for _, k := range kernels {
+		k.mu.Lock()
+		if k.layout != nil {
+			took[k.spec.Name] += k.took
+		}
+		k.mu.Unlock()
+	}
+	return took
 }

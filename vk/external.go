@@ -10,29 +10,14 @@ import (
 	"runtime"
 	"sync"
 	"unsafe"
+
+	"github.com/vkmla/vkmla/internal/door"
 )
-
-// Handle names memory or a semaphore to other APIs and programs: a file descriptor, opaque to all
-// but drivers; on Windows a HANDLE. Whoever has one closes it, unless an import took it.
-type Handle uintptr
-
-// Exported describes memory or a semaphore to others, besides its handle.
-type Exported struct {
-	Handle Handle // the caller's: it goes to an import that succeeds, or is closed
-	Device string // UUID of the device, 32 hexadecimal digits, as Adapter.UUID
-	Driver string // UUID of the driver
-
-	// Of memory only:
-	Size       uint64 // bytes of the buffer, which begins with the memory
-	Allocated  uint64 // bytes of the memory: CUDA_EXTERNAL_MEMORY_HANDLE_DESC.size
-	MemoryType uint32 // index of Vulkan's type
-	Dedicated  bool   // the memory is the buffer's alone: CUDA_EXTERNAL_MEMORY_DEDICATED
-}
 
 // origin says where a buffer's memory comes from, if it is more than the device's.
 type origin struct {
-	handle     *Exported // imported
-	host       []byte    // the program's own
+	handle     *door.Exported // imported
+	host       []byte         // the program's own
 	pin        *runtime.Pinner
 	size       uint64 // of the allocation
 	memoryType uint32
@@ -62,30 +47,26 @@ func (d *Device) driver() string {
 	return hex.EncodeToString(C.GoBytes(unsafe.Pointer(&d.adapter.raw.props11.driverUUID), 16))
 }
 
-// Export returns a handle of the buffer's memory, for another device of the same GPU and driver, in
-// this process or another, or for CUDA or HIP (cudaImportExternalMemory). Each call returns another
-// handle. Nothing is copied: who writes and who reads is ordered by a Semaphore, or by waiting.
-//
-// The memory lives until the buffer and all that was imported are closed, in any order.
-//
-// Errors: ErrArgument for a buffer without BufferSpec.Export; ErrClosed, ErrDeviceLost,
-// ErrOutOfHostMemory, ErrDriver for want of file descriptors.
-func (b *Buffer) Export() (Exported, error) {
+// export is share.Export.
+func (b *Buffer) export() (door.Exported, error) {
+	if b == nil {
+		return door.Exported{}, argument("export", "buffer", "nil", "one that Device.NewBuffer returned")
+	}
 	op, d := "export buffer "+b.spec.Label, b.dev
 	if err := d.usable(op); err != nil {
-		return Exported{}, err
+		return door.Exported{}, err
 	}
 	if b.closed.Load() {
-		return Exported{}, fmt.Errorf("vk: %s: buffer %w", op, ErrClosed)
+		return door.Exported{}, fmt.Errorf("vk: %s: buffer %w", op, ErrClosed)
 	}
 	if !b.spec.Export {
-		return Exported{}, argument(op, "BufferSpec.Export", "false", "true when the buffer is made")
+		return door.Exported{}, argument(op, "BufferSpec.Export", "false", "true when the buffer is made")
 	}
 	var h C.uintptr_t
 	if err := d.check(op, int(C.vm_memory_handle(d.c, handleValue(unsafe.Pointer(b.mem)), &h))); err != nil {
-		return Exported{}, err
+		return door.Exported{}, err
 	}
-	return Exported{Handle: Handle(h), Device: d.adapter.UUID, Driver: d.driver(), Size: b.spec.Size,
+	return door.Exported{Handle: uintptr(h), Device: d.adapter.UUID, Driver: d.driver(), Size: b.spec.Size,
 		Allocated: b.from.size, MemoryType: b.from.memoryType, Dedicated: d.dedicated()}, nil
 }
 
@@ -94,16 +75,8 @@ func (d *Device) dedicated() bool {
 	return d.adapter.raw.memoryHandles&C.VM_EXTERNAL_DEDICATED_ONLY != 0
 }
 
-// ImportBuffer makes a buffer of memory that Buffer.Export told of, of this or another vk.Device,
-// process or program; see Export for who may. It has the memory's content. Label and Memory are the
-// new buffer's: with Upload or Readback it is mapped, if its owner made it so.
-//
-// Without an error the handle is taken. With one it is still the caller's.
-//
-// Errors: *MissingError where the device imports no memory; *ArgumentError for memory of another
-// device or driver, with both UUIDs, for sizes and types that do not fit, and for a handle that the
-// driver refuses; ErrOutOfDeviceMemory, ErrOutOfHostMemory, ErrDeviceLost, ErrClosed.
-func (d *Device) ImportBuffer(label string, m Memory, x Exported) (*Buffer, error) {
+// importBuffer is share.Import.
+func (d *Device) importBuffer(label string, m Memory, x door.Exported) (*Buffer, error) {
 	op := "import buffer " + label
 	if err := d.usable(op); err != nil {
 		return nil, err
@@ -128,11 +101,11 @@ func (d *Device) ImportBuffer(label string, m Memory, x Exported) (*Buffer, erro
 	case m != DeviceLocal && uint32(raw.memoryTypes[x.MemoryType].propertyFlags)&hostFlags != hostFlags:
 		return bad("memory", "Upload or Readback", "DeviceLocal, for memory that the host does not reach")
 	}
-	if err := cmp.Or(d.checkSize(op, x.Size), x.Handle.check(op, x.Allocated)); err != nil {
+	if err := cmp.Or(d.checkSize(op, x.Size), checkHandle(op, x.Handle, x.Allocated)); err != nil {
 		return nil, err
 	}
 	var b *Buffer
-	err := x.Handle.pass(op, func(h Handle) (err error) {
+	err := passHandle(op, x.Handle, func(h uintptr) (err error) {
 		x.Handle = h
 		b, err = d.newBuffer(op, BufferSpec{Label: label, Size: x.Size, Memory: m}, origin{handle: &x})
 		return err
@@ -140,22 +113,22 @@ func (d *Device) ImportBuffer(label string, m Memory, x Exported) (*Buffer, erro
 	return b, err
 }
 
-// pass has an import take a handle. If it succeeds the caller's is closed.
-func (h Handle) pass(op string, take func(Handle) error) error {
-	own, err := h.passed(op)
+// passHandle has an import take a handle. If it succeeds the caller's is closed.
+func passHandle(op string, h uintptr, take func(uintptr) error) error {
+	own, err := passedHandle(op, h)
 	if err != nil {
 		return err
 	}
 	if err := take(own); err != nil {
-		own.refused(h)
+		refuseHandle(own, h)
 		return err
 	}
-	_ = h.Close()
+	_ = closeHandle(h)
 	return nil
 }
 
 // same demands something of this device and driver.
-func (d *Device) same(op string, x Exported) error {
+func (d *Device) same(op string, x door.Exported) error {
 	if x.Device != d.adapter.UUID {
 		return argument(op, "Device", fmt.Sprintf("UUID %q", x.Device), "%q, that of %s", d.adapter.UUID, d.adapter.Name)
 	}
@@ -165,18 +138,8 @@ func (d *Device) same(op string, x Exported) error {
 	return nil
 }
 
-// ImportHost makes a buffer of memory that the program has: kernels and copies read and write the
-// bytes where they are. Buffer.Mapped returns them. Both the address and the length are multiples
-// of Device.HostAlignment, which is that of a page; the buffer has the first size bytes.
-//
-// Memory may be Go's, which a large slice often is at such an address, C's, or mapped from a file.
-// Go's is pinned until the buffer is freed. The rest must stay mapped for so long: until the buffer
-// and all commands recorded with it are closed.
-//
-// Errors: *MissingError where the device imports none; *ArgumentError for an address, a length or a
-// size that is none, and for memory that the driver refuses, such as that of another device;
-// ErrOutOfDeviceMemory, ErrOutOfHostMemory, ErrDeviceLost, ErrClosed.
-func (d *Device) ImportHost(label string, memory []byte, size uint64) (*Buffer, error) {
+// importHost is share.ImportHost.
+func (d *Device) importHost(label string, memory []byte, size uint64) (*Buffer, error) {
 	op := "import memory " + label
 	if err := d.usable(op); err != nil {
 		return nil, err
@@ -184,7 +147,7 @@ func (d *Device) ImportHost(label string, memory []byte, size uint64) (*Buffer, 
 	if err := d.need(op, "importHostMemory"); err != nil {
 		return nil, err
 	}
-	p, align := unsafe.Pointer(unsafe.SliceData(memory)), d.HostAlignment()
+	p, align := unsafe.Pointer(unsafe.SliceData(memory)), d.hostAlignment()
 	switch n := uint64(len(memory)); {
 	case uint64(uintptr(p))%align != 0:
 		return nil, argument(op, "memory", fmt.Sprintf("address %p", p), "a multiple of %d", align)
@@ -216,9 +179,8 @@ func (o *origin) giveBack(b *Buffer) {
 	}
 }
 
-// HostAlignment returns the bytes that addresses and lengths of memory for ImportHost are multiples
-// of; 1 where the device imports none.
-func (d *Device) HostAlignment() uint64 { return cmp.Or(d.Caps().hostAlignment, 1) }
+// hostAlignment is share.HostAlignment.
+func (d *Device) hostAlignment() uint64 { return cmp.Or(d.Caps().hostAlignment, 1) }
 
 // handleTypes are the kinds of handles that a buffer is made for.
 func (b *Buffer) handleTypes() (t C.uint32_t) {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/vk"
+	"github.com/vkmla/vkmla/vk/share"
 )
 
 // offers skips a test of what the device does not offer.
@@ -33,9 +34,9 @@ func argument(t *testing.T, err error, arg, got, want string) {
 }
 
 // export is a handle that the test closes unless something took it.
-func export(t *testing.T, b *vk.Buffer) vk.Exported {
+func export(t *testing.T, b *vk.Buffer) share.Exported {
 	t.Helper()
-	x, err := b.Export()
+	x, err := share.Export(b)
 	require.NoError(t, err)
 	return x
 }
@@ -53,7 +54,7 @@ func TestSharedMemory(t *testing.T) {
 			x := export(t, own)
 			assert.Equal(t, size, x.Size)
 			assert.GreaterOrEqual(t, x.Allocated, size)
-			theirs, err := other.ImportBuffer("theirs", m, x)
+			theirs, err := share.Import(other, "theirs", m, x)
 			require.NoError(t, err)
 			assert.Equal(t, map[string]uint64{"dummy": 256, "theirs": size}, other.MemoryInUse())
 			assert.Equal(t, m != vk.DeviceLocal, theirs.Mapped() != nil)
@@ -86,41 +87,41 @@ func TestImportRefuses(t *testing.T) {
 	d, other := open(t, vk.DeviceOptions{}), open(t, vk.DeviceOptions{})
 	offers(t, d, "exportMemory", "importMemory")
 	plain := buffer(t, d, 64, vk.DeviceLocal)
-	_, err := plain.Export()
+	_, err := share.Export(plain)
 	argument(t, err, "BufferSpec.Export", "false", "true")
 	own, err := d.NewBuffer(vk.BufferSpec{Label: "own", Size: 5 << 10, Export: true})
 	require.NoError(t, err)
 	x := export(t, own)
 	wrong := strings.Repeat("0f", 16)
 	for _, c := range []struct {
-		change         func(*vk.Exported)
+		change         func(*share.Exported)
 		arg, got, want string
 	}{
-		{func(x *vk.Exported) { x.Device = wrong }, "Device", wrong, d.Adapter().UUID},
-		{func(x *vk.Exported) { x.Driver = wrong }, "Driver", wrong, x.Driver},
-		{func(x *vk.Exported) { x.Size = 0 }, "Size", "0", "at least 1"},
-		{func(x *vk.Exported) { x.Allocated = x.Size - 1 }, "Allocated", fmt.Sprint(5<<10 - 1), fmt.Sprint(5 << 10)},
-		{func(x *vk.Exported) { x.MemoryType = 32 }, "MemoryType", "32", "0 to "},
-		{func(x *vk.Exported) { x.Handle = ^vk.Handle(0) }, "Handle", "-1", "open file descriptor"},
+		{func(x *share.Exported) { x.Device = wrong }, "Device", wrong, d.Adapter().UUID},
+		{func(x *share.Exported) { x.Driver = wrong }, "Driver", wrong, x.Driver},
+		{func(x *share.Exported) { x.Size = 0 }, "Size", "0", "at least 1"},
+		{func(x *share.Exported) { x.Allocated = x.Size - 1 }, "Allocated", fmt.Sprint(5<<10 - 1), fmt.Sprint(5 << 10)},
+		{func(x *share.Exported) { x.MemoryType = 32 }, "MemoryType", "32", "0 to "},
+		{func(x *share.Exported) { x.Handle = ^uintptr(0) }, "Handle", "-1", "open file descriptor"},
 	} {
 		y := x
 		c.change(&y)
-		b, err := other.ImportBuffer("theirs", vk.DeviceLocal, y)
+		b, err := share.Import(other, "theirs", vk.DeviceLocal, y)
 		assert.Nil(t, b)
 		argument(t, err, c.arg, c.got, c.want)
 	}
-	_, err = other.ImportBuffer("theirs", vk.Memory(7), x)
+	_, err = share.Import(other, "theirs", vk.Memory(7), x)
 	argument(t, err, "memory", "7", "DeviceLocal")
 	if d.Adapter().Type == vk.TypeCPU { // lavapipe's handles are files
 		y := x
 		y.Allocated = x.Allocated + 1<<20
-		_, err = other.ImportBuffer("theirs", vk.DeviceLocal, y)
+		_, err = share.Import(other, "theirs", vk.DeviceLocal, y)
 		argument(t, err, "Handle", "bytes", fmt.Sprint(y.Allocated))
 	}
 	assert.Equal(t, map[string]uint64{"dummy": 256}, other.MemoryInUse())
-	assert.NoError(t, x.Handle.Close(), "it was still the caller's")
+	assert.NoError(t, x.Close(), "it was still the caller's")
 	require.NoError(t, own.Close())
-	_, err = own.Export()
+	_, err = share.Export(own)
 	assert.ErrorIs(t, err, vk.ErrClosed)
 }
 
@@ -140,13 +141,13 @@ func TestImportNoMemory(t *testing.T) {
 	require.NoError(t, err)
 	defer own.Close()
 	x := export(t, own)
-	require.NoError(t, x.Handle.Close())
+	require.NoError(t, x.Close())
 	null, err := os.Open(os.DevNull)
 	require.NoError(t, err)
-	x.Handle = vk.Handle(null.Fd())
+	x.Handle = uintptr(null.Fd())
 	before := files(t)
 	for range 3 {
-		_, err = d.ImportBuffer("theirs", vk.DeviceLocal, x)
+		_, err = share.Import(d, "theirs", vk.DeviceLocal, x)
 		require.Error(t, err)
 		if a.DriverName == "llvmpipe" { // NVIDIA's driver says that it is out of memory, SwiftShader's less
 			argument(t, err, "handle or memory", "refuses", a.Name)
@@ -177,7 +178,7 @@ func pages(n, align int) []byte {
 func TestProgramMemory(t *testing.T) {
 	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
 	offers(t, d, "importHostMemory")
-	align := int(d.HostAlignment())
+	align := int(share.HostAlignment(d))
 	for _, size := range []int{16, align - 16, align, 3*align + 80, 1<<20 + 7} {
 		n := size &^ 15
 		room := (size + align - 1) / align * align
@@ -186,9 +187,9 @@ func TestProgramMemory(t *testing.T) {
 		for i := range to {
 			to[i] = 0xA5
 		}
-		in, err := d.ImportHost("in", from, uint64(size))
+		in, err := share.ImportHost(d, "in", from, uint64(size))
 		require.NoError(t, err)
-		out, err := d.ImportHost("out", to, uint64(size))
+		out, err := share.ImportHost(d, "out", to, uint64(size))
 		require.NoError(t, err)
 		assert.Len(t, in.Mapped(), size)
 		c := record(t, d, func(r *vk.Recorder) error {
@@ -212,7 +213,7 @@ func TestProgramMemory(t *testing.T) {
 func TestProgramMemoryRefuses(t *testing.T) {
 	d := open(t, vk.DeviceOptions{})
 	offers(t, d, "importHostMemory")
-	align := int(d.HostAlignment())
+	align := int(share.HostAlignment(d))
 	memory, multiple := pages(2*align, align), fmt.Sprintf("multiple of %d", align)
 	for _, c := range []struct {
 		memory         []byte
@@ -225,7 +226,7 @@ func TestProgramMemoryRefuses(t *testing.T) {
 		{memory, 0, "size", "0", "1 to"},
 		{memory, uint64(len(memory)) + 1, "size", fmt.Sprint(len(memory) + 1), fmt.Sprint(len(memory))},
 	} {
-		b, err := d.ImportHost("mine", c.memory, c.size)
+		b, err := share.ImportHost(d, "mine", c.memory, c.size)
 		assert.Nil(t, b)
 		argument(t, err, c.arg, c.got, c.want)
 	}

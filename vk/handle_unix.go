@@ -7,17 +7,17 @@ import (
 	"syscall"
 )
 
-// Close closes a handle that no import took. The zero Handle is none.
-func (h Handle) Close() error {
+// closeHandle closes a handle that no import took; 0 is none.
+func closeHandle(h uintptr) error {
 	if h == 0 {
 		return nil
 	}
 	return syscall.Close(int(h))
 }
 
-// check demands an open file descriptor, and that it has as many bytes if it tells: drivers that
-// keep memory in files may kill a program that maps more.
-func (h Handle) check(op string, bytes uint64) error {
+// checkHandle demands an open file descriptor, and that it has as many bytes if it tells: drivers
+// that keep memory in files may kill a program that maps more.
+func checkHandle(op string, h uintptr, bytes uint64) error {
 	if h == 0 {
 		return argument(op, "Handle", "none", "an open file descriptor")
 	}
@@ -31,9 +31,9 @@ func (h Handle) check(op string, bytes uint64) error {
 	return nil
 }
 
-// passed is a handle for the driver, which has it once an import succeeded. What drivers do with
-// one that they refuse differs, so it is not the caller's.
-func (h Handle) passed(op string) (Handle, error) {
+// passedHandle is a handle for the driver, which has it once an import succeeded. What drivers do
+// with one that they refuse differs, so it is not the caller's.
+func passedHandle(op string, h uintptr) (uintptr, error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	fd, err := syscall.Dup(int(h))
@@ -41,13 +41,13 @@ func (h Handle) passed(op string) (Handle, error) {
 		return 0, argument(op, "Handle", fmt.Sprintf("%d: %v", int(h), err), "an open file descriptor")
 	}
 	syscall.CloseOnExec(fd)
-	return Handle(fd), nil
+	return uintptr(fd), nil
 }
 
-// refused closes what passed returned, unless the driver has, as Mesa does.
-func (h Handle) refused(own Handle) {
+// refuseHandle closes what passedHandle returned, unless the driver has, as Mesa does.
+func refuseHandle(h, own uintptr) {
 	var a, b syscall.Stat_t
 	if syscall.Fstat(int(h), &a) == nil && syscall.Fstat(int(own), &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino {
-		_ = h.Close()
+		_ = closeHandle(h)
 	}
 }

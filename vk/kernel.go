@@ -6,7 +6,6 @@ import "C"
 import (
 	"crypto/sha256"
 	"fmt"
-	"maps"
 	"runtime"
 	"slices"
 	"sync"
@@ -175,23 +174,6 @@ func (k *Kernel) Ready() error {
 		k.dev.cache.fresh.Store(true)
 	}
 	return err
-}
-
-// Compiled returns how long the driver took over each kernel so far, by name; kernels of one name
-// are added up. It waits for those that are being compiled.
-func (d *Device) Compiled() map[string]time.Duration {
-	d.mu.Lock()
-	kernels := slices.Collect(maps.Values(d.kernels))
-	d.mu.Unlock()
-	took := map[string]time.Duration{}
-	for _, k := range kernels {
-		k.mu.Lock()
-		if k.layout != nil {
-			took[k.spec.Name] += k.took
-		}
-		k.mu.Unlock()
-	}
-	return took
 }
 
 func (d *Device) checkKernel(op string, s *KernelSpec) error {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/vkmla/vkmla/internal/probe"
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -22,8 +22,8 @@ func TestWithoutDevice(t *testing.T) {
 		_, errBuffer := d.NewBuffer(vk.BufferSpec{Size: 4})
 		_, errKernel := d.Kernel(vk.KernelSpec{})
 		_, errRecorder := d.NewRecorder()
-		_, errStatistics := d.Statistics(nil)
-		_, errListings := d.Listings(nil)
+		_, errStatistics := door.Statistics(d, nil)
+		_, errListings := door.Listings(d, nil)
 		_, errVariant := vk.ChooseVariant("op", d.Adapter(), []vk.Variant{{Name: "base"}}, "")
 		for i, err := range []error{errBuffer, errKernel, errRecorder, errStatistics, errListings, errVariant,
 			d.Upload(ctx, vk.View{}, nil), d.Download(ctx, nil, vk.View{})} {
@@ -37,7 +37,7 @@ func TestWithoutDevice(t *testing.T) {
 		_, errMark := r.Timestamp()
 		_, errEnd := r.End()
 		for i, err := range []error{errMark, errEnd, r.Fill(vk.View{}, 0), r.Copy(vk.View{}, vk.View{}),
-			r.Dispatch(vk.Dispatch{Kernel: &vk.Kernel{}}), probe.Separate(r)} {
+			r.Dispatch(vk.Dispatch{Kernel: &vk.Kernel{}}), door.Separate(r)} {
 			assert.ErrorIs(t, err, vk.ErrArgument, "call %d without a recorder", i)
 		}
 		r.Close()

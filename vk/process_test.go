@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/vk"
+	"github.com/vkmla/vkmla/vk/share"
 )
 
 // sharedVar tells a second process of this test what it has been given.
@@ -26,10 +27,10 @@ func TestSharedProcess(t *testing.T) {
 	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
 	offers(t, d, "exportMemory", "importMemory")
 	if given := os.Getenv(sharedVar); given != "" {
-		var x vk.Exported
+		var x share.Exported
 		require.NoError(t, json.Unmarshal([]byte(given), &x))
 		x.Handle = 3 // the first of exec.Cmd.ExtraFiles
-		b, err := d.ImportBuffer("given", vk.DeviceLocal, x)
+		b, err := share.Import(d, "given", vk.DeviceLocal, x)
 		require.NoError(t, err)
 		own := buffer(t, d, size, vk.DeviceLocal)
 		require.NoError(t, record(t, d, func(r *vk.Recorder) error {

@@ -16,7 +16,7 @@ import (
 // TestRacesAreSeen records launches and fills without the barriers that they need. The mode sync
 // has to report each: all other tests rely on its silence. Accesses by device address stay unseen
 // with every release of the layer, and two launches that write the same bytes with that of Debian
-// 12.
+// 12. Those by address are TestTurned's, of internal/lab/faults.
 func TestRacesAreSeen(t *testing.T) {
 	if !vk.HasValidation() {
 		t.Skip("the validation layer is not installed")

@@ -11,7 +11,7 @@ import (
 
 	vulkan "github.com/goki/vulkan"
 
-	"github.com/vkmla/vkmla/internal/probe"
+	"github.com/vkmla/vkmla/internal/door"
 )
 
 const (
@@ -401,9 +401,9 @@ func (r *Recorder) Timestamp() (int, error) {
 	return r.marks - 1, nil
 }
 
-func init() { probe.Separate = func(r any) error { return r.(*Recorder).separate() } }
+func init() { door.Separate = func(r any) error { return r.(*Recorder).separate() } }
 
-// separate is probe.Separate.
+// separate is door.Separate.
 func (r *Recorder) separate() error {
 	if err := r.usable("separate"); err != nil {
 		return err

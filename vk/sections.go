@@ -100,12 +100,6 @@ func (r *Recorder) endSections() error {
 	return err
 }
 
-// Dispatches returns the number of launches recorded so far.
-func (r *Recorder) Dispatches() int { return r.dispatches }
-
-// Dispatches returns the number of recorded launches.
-func (c *Commands) Dispatches() int { return c.rec.dispatches }
-
 // Sections returns the sections in the order of recording, with the times of the last
 // submission; nil without Recorder.TimeSections. Errors: those of Timestamps.
 func (c *Commands) Sections() ([]Section, error) {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/vkmla/vkmla/internal/door"
 )
 
 // Semaphore is a timeline semaphore: a number, at first 0, that only grows. Commands and the host
@@ -95,13 +97,8 @@ func (d *Device) newSemaphore(op string, export bool) (*Semaphore, error) {
 	return s, nil
 }
 
-// ImportSemaphore makes a semaphore of one that Semaphore.Export told of: both are one number.
-// Without an error the handle is taken. With one it is still the caller's.
-//
-// Errors: *MissingError where the device imports none; *ArgumentError for a semaphore of another
-// device or driver, with both UUIDs, and for a handle that the driver refuses; ErrClosed,
-// ErrDeviceLost, ErrOutOfHostMemory, ErrOutOfDeviceMemory.
-func (d *Device) ImportSemaphore(x Exported) (*Semaphore, error) {
+// importSemaphore is share.ImportSemaphore.
+func (d *Device) importSemaphore(x door.Exported) (*Semaphore, error) {
 	const op = "import semaphore"
 	if err := d.usable(op); err != nil {
 		return nil, err
@@ -109,14 +106,14 @@ func (d *Device) ImportSemaphore(x Exported) (*Semaphore, error) {
 	if err := d.need(op, "timelineSemaphore", "importTimeline"); err != nil {
 		return nil, err
 	}
-	if err := cmp.Or(d.same(op, x), x.Handle.check(op, 0)); err != nil {
+	if err := cmp.Or(d.same(op, x), checkHandle(op, x.Handle, 0)); err != nil {
 		return nil, err
 	}
 	s, err := d.newSemaphore(op, false)
 	if err != nil {
 		return nil, err
 	}
-	err = x.Handle.pass(op, func(h Handle) error {
+	err = passHandle(op, x.Handle, func(h uintptr) error {
 		code := int(C.vm_import_semaphore(d.c, s.h, C.uintptr_t(h)))
 		return cmp.Or(d.refused(op, code), d.check(op, code))
 	})
@@ -127,26 +124,21 @@ func (d *Device) ImportSemaphore(x Exported) (*Semaphore, error) {
 	return s, nil
 }
 
-// Export returns a handle of the semaphore, for another device of the same GPU and driver, in this
-// process or another, or for CUDA or HIP (CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD).
-// Each call returns another handle. The semaphore lives until all are closed.
-//
-// Errors: ErrArgument for a semaphore that was not made for it; ErrClosed, ErrDeviceLost,
-// ErrOutOfHostMemory, ErrDriver for want of file descriptors.
-func (s *Semaphore) Export() (Exported, error) {
+// export is share.ExportSemaphore.
+func (s *Semaphore) export() (door.Exported, error) {
 	const op = "export semaphore"
 	d, err := s.usable(op)
 	if err != nil {
-		return Exported{}, err
+		return door.Exported{}, err
 	}
 	if !s.exported {
-		return Exported{}, argument(op, "semaphore", "one that stays with its device", "one of Device.NewSemaphore(true)")
+		return door.Exported{}, argument(op, "semaphore", "one that stays with its device", "one of Device.NewSemaphore(true)")
 	}
 	var h C.uintptr_t
 	if err := d.check(op, int(C.vm_semaphore_handle(d.c, s.h, &h))); err != nil {
-		return Exported{}, err
+		return door.Exported{}, err
 	}
-	return Exported{Handle: Handle(h), Device: d.adapter.UUID, Driver: d.driver()}, nil
+	return door.Exported{Handle: uintptr(h), Device: d.adapter.UUID, Driver: d.driver()}, nil
 }
 
 // usable fails for a semaphore that is none any more.

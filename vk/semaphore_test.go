@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/vk"
+	"github.com/vkmla/vkmla/vk/share"
 )
 
 func semaphore(t *testing.T, d *vk.Device) *vk.Semaphore {
@@ -254,14 +255,14 @@ func TestSemaphoreRefuses(t *testing.T) {
 	require.NoError(t, errors.Join(s.Signal(9), wait.Signal(1), p.Wait(context.Background())))
 	require.NoError(t, s.Wait(context.Background(), 10))
 
-	_, err = s.Export()
+	_, err = share.ExportSemaphore(s)
 	argument(t, err, "semaphore", "stays", "NewSemaphore(true)")
 	if missing := d.Caps().Missing([]string{"exportTimeline"}); missing != nil {
 		_, err := d.NewSemaphore(true)
 		var e *vk.MissingError
 		require.ErrorAs(t, err, &e)
 		assert.Equal(t, missing, e.Missing)
-		_, err = d.ImportSemaphore(vk.Exported{})
+		_, err = share.ImportSemaphore(d, share.Exported{})
 		assert.ErrorAs(t, err, &e)
 	}
 }
@@ -273,13 +274,13 @@ func TestSharedSemaphore(t *testing.T) {
 	ctx := context.Background()
 	s, err := d.NewSemaphore(true)
 	require.NoError(t, err)
-	x, err := s.Export()
+	x, err := share.ExportSemaphore(s)
 	require.NoError(t, err)
 	wrong := x
 	wrong.Driver = "00"
-	_, err = other.ImportSemaphore(wrong)
+	_, err = share.ImportSemaphore(other, wrong)
 	argument(t, err, "Driver", "00", x.Driver)
-	theirs, err := other.ImportSemaphore(x)
+	theirs, err := share.ImportSemaphore(other, x)
 	require.NoError(t, err)
 	require.NoError(t, s.Signal(3))
 	assert.EqualValues(t, 3, value(t, theirs))

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/vkmla/vkmla/internal/probe"
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -109,11 +109,11 @@ func TestSeparate(t *testing.T) {
 		c := record(t, d, func(r *vk.Recorder) error {
 			var err error
 			if separate { // nothing to wait for yet
-				err = probe.Separate(r)
+				err = door.Separate(r)
 			}
 			err = errors.Join(err, r.Dispatch(addStep(k, a.Whole(), in.Whole(), 1)))
 			if separate {
-				err = errors.Join(err, probe.Separate(r), probe.Separate(r))
+				err = errors.Join(err, door.Separate(r), door.Separate(r))
 			}
 			return errors.Join(err, r.Dispatch(addStep(k, b.Whole(), in.Whole(), 1)))
 		})

@@ -9,15 +9,9 @@ import (
 	"slices"
 	"strings"
 	"unsafe"
-)
 
-// Statistic is a number that a driver's compiler gives for a kernel. Names and their
-// meanings are the driver's own: "VGPRs", "Register Count", "Spilled VGPRs" and so on.
-type Statistic struct {
-	Name        string  `json:"name"`
-	Description string  `json:"description"`
-	Value       float64 `json:"value"`
-}
+	"github.com/vkmla/vkmla/internal/door"
+)
 
 func (d *Device) pipelineFlags() (flags C.uint32_t) {
 	if d.opts.Statistics && d.Caps().Features["pipelineExecutableInfo"] {
@@ -53,12 +47,8 @@ func (k *Kernel) Constants() []uint32 { return slices.Clone(k.spec.Constants) }
 // SubgroupSize returns the subgroup size that the kernel demands, 0 for any.
 func (k *Kernel) SubgroupSize() uint32 { return k.spec.SubgroupSize }
 
-// Statistics returns what the driver's compiler says about a kernel of this device.
-//
-// Errors: *MissingError without the feature pipelineExecutableInfo; ErrArgument unless
-// the device was opened with DeviceOptions.Statistics; ErrClosed, ErrDeviceLost,
-// ErrOutOfHostMemory, ErrOutOfDeviceMemory; those of Kernel.Ready.
-func (d *Device) Statistics(k *Kernel) ([]Statistic, error) {
+// statistics is door.Statistics.
+func (d *Device) statistics(k *Kernel) ([]door.Statistic, error) {
 	const op = "statistics"
 	if err := d.compiled(op, k, "DeviceOptions.Statistics", func(o *DeviceOptions) bool { return o.Statistics }); err != nil {
 		return nil, err
@@ -70,9 +60,9 @@ func (d *Device) Statistics(k *Kernel) ([]Statistic, error) {
 	if err := d.check(op, int(r)); err != nil {
 		return nil, err
 	}
-	list := make([]Statistic, n)
+	list := make([]door.Statistic, n)
 	for i, s := range unsafe.Slice(raw, n) {
-		list[i] = Statistic{Name: C.GoString(&s.name[0]), Description: C.GoString(&s.description[0])}
+		list[i] = door.Statistic{Name: C.GoString(&s.name[0]), Description: C.GoString(&s.description[0])}
 		p := unsafe.Pointer(&s.value)
 		switch s.format {
 		case 0:
@@ -88,15 +78,8 @@ func (d *Device) Statistics(k *Kernel) ([]Statistic, error) {
 	return list, nil
 }
 
-// Listing is a text that a driver's compiler gives for a kernel, such as its instructions.
-type Listing struct {
-	Name, Text string // the name is the driver's own
-}
-
-// Listings returns what the driver's compiler made of a kernel of this device, as text.
-//
-// Errors: those of Statistics, with DeviceOptions.Listings in the place of Statistics.
-func (d *Device) Listings(k *Kernel) ([]Listing, error) {
+// listings is door.Listings.
+func (d *Device) listings(k *Kernel) ([]door.Listing, error) {
 	const op = "listings"
 	if err := d.compiled(op, k, "DeviceOptions.Listings", func(o *DeviceOptions) bool { return o.Listings }); err != nil {
 		return nil, err
@@ -108,11 +91,11 @@ func (d *Device) Listings(k *Kernel) ([]Listing, error) {
 	if err := d.check(op, int(r)); err != nil {
 		return nil, err
 	}
-	var list []Listing
+	var list []door.Listing
 	for _, s := range unsafe.Slice(raw, n) {
 		if s.isText != 0 {
 			text := C.GoStringN((*C.char)(s.pData), C.int(s.dataSize))
-			list = append(list, Listing{C.GoString(&s.name[0]), strings.TrimRight(text, "\x00")})
+			list = append(list, door.Listing{Name: C.GoString(&s.name[0]), Text: strings.TrimRight(text, "\x00")})
 		}
 	}
 	return list, nil

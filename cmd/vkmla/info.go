@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/vkmla/vkmla/internal/lab/describe"
+	"github.com/vkmla/vkmla/internal/timed"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -166,16 +167,11 @@ func summaryOf(d describe.Device) string {
 
 // described says what a device is, with the builds that were timed on it.
 func described(a *vk.Adapter, profile string) describe.Device {
-	c, ok := tuning.LoadChoice(pipelineCacheDir(), a)
-	d := describe.Of(a, profile)
-	if ok && !d.Profile.Measured {
-		tuning.Choose(a, &c)
-		d = describe.Of(a, profile) // other builds run
+	b, ok := timed.Load(pipelineCacheDir(), a)
+	if !ok {
+		return describe.Of(a, profile, nil)
 	}
-	if ok {
-		d.Builds = &c
-	}
-	return d
+	return describe.Of(a, profile, &b)
 }
 
 func printDevice(w io.Writer, d describe.Device) {

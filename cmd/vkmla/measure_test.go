@@ -11,19 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/describe"
-	"github.com/vkmla/vkmla/internal/tuning"
 )
-
-// forgetBuilds ends a test's choice of builds for the device of the tests, which is the process's.
-func forgetBuilds(t *testing.T) {
-	t.Helper()
-	in, err := newInstance()
-	require.NoError(t, err)
-	defer in.Close()
-	for _, a := range in.Adapters() {
-		tuning.Choose(a, nil)
-	}
-}
 
 // The commands time builds of kernels once on a device that nobody measured, unless they are told
 // not to, and info says what they found, and what is never tried again.
@@ -32,7 +20,6 @@ func TestMeasure(t *testing.T) {
 	for _, name := range []string{"XDG_CACHE_HOME", "HOME", "LocalAppData"} { // os.UserCacheDir's
 		t.Setenv(name, cache)
 	}
-	t.Cleanup(func() { forgetBuilds(t) })
 	dir := pipelineCacheDir()
 	runs := func(args ...string) (stderr string) {
 		t.Helper()

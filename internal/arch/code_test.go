@@ -23,7 +23,8 @@ const module = "github.com/vkmla/vkmla"
 // way: a package that is not listed here has to be put in its place first.
 var may = map[string][]string{
 	"shaders":    {"internal/spirv"},
-	"vk":         {"internal/files", "internal/probe", "internal/spirv"},
+	"vk":         {"internal/door", "internal/files", "internal/spirv"},
+	"vk/share":   {"internal/door", "vk"},
 	"tensor":     {"vk"},
 	"cache":      {"tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 	"indexer":    {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
@@ -33,35 +34,40 @@ var may = map[string][]string{
 	"pipeline/model": {"projection", "attention", "indexer", "cache", "tensor", "vk", "internal/files", "internal/gguf",
 		"internal/numfmt", "internal/safetensors"},
 	"pipeline/model/random":    {"pipeline/model"},
+	"pipeline/internal/blocks": {"cache", "internal/opkit"},
 	"pipeline/internal/memory": {"tensor", "vk"},
-	"pipeline/internal/layer":  {"pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/tuning"},
+	"pipeline/internal/layer": {
+		"pipeline/internal/memory", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders",
+		"internal/numfmt", "internal/opkit", "internal/tuning",
+	},
 	"pipeline/internal/measure": {
 		"pipeline/internal/memory", "attention", "indexer", "projection", "cache", "tensor", "vk", "shaders",
-		"internal/files", "internal/numfmt", "internal/tuning",
+		"internal/files", "internal/numfmt", "internal/opkit", "internal/timed", "internal/tuning",
 	},
 	"pipeline/internal/commands": {
 		"pipeline/internal/layer", "pipeline/internal/memory", "pipeline/model", "attention", "indexer", "cache", "tensor", "vk",
 		"internal/tuning",
 	},
-	"pipeline/internal/pages": {"pipeline/internal/layer", "pipeline/internal/memory", "pipeline/model", "cache", "tensor", "vk"},
+	"pipeline/internal/pages": {"pipeline/internal/blocks", "pipeline/internal/layer", "pipeline/internal/memory", "pipeline/model", "cache", "tensor", "vk"},
 	"pipeline": {
 		"pipeline/internal/commands", "pipeline/internal/layer", "pipeline/internal/measure", "pipeline/internal/memory",
 		"pipeline/internal/pages", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk",
-		"shaders", "internal/files", "internal/numfmt", "internal/probe/engine", "internal/tuning",
+		"shaders", "internal/files", "internal/numfmt", "internal/opkit", "internal/probe/engine", "internal/tuning",
 	},
 	"pipeline/prefix":   {"pipeline", "vk", "internal/files"},
 	"pipeline/replicas": {"pipeline/prefix", "pipeline", "cache", "vk"},
 
 	"server/text":    {"internal/gguf"},
 	"server/weights": {"pipeline/model", "internal/files", "internal/gguf", "internal/numfmt"},
-	"server/random":  {"server/weights", "pipeline/model", "internal/gguf", "internal/numfmt"},
+	"server/chat":    {"server/text", "internal/files"},
+	"server/random":  {"server/text", "server/weights", "pipeline/model", "internal/gguf", "internal/numfmt"},
 	"server/cpu":     {"server/weights", "internal/numfmt"},
 	"server/gpu":     {"server/weights", "pipeline", "pipeline/model", "tensor", "vk", "internal/numfmt", "internal/opkit"},
 	"server/model":   {"server/cpu", "server/gpu", "server/weights", "pipeline", "pipeline/model", "pipeline/prefix", "vk"},
 	"server/batch":   {"server/model", "pipeline/model", "cache", "vk"},
-	"server/api":     {"server/batch", "server/text", "internal/files"},
+	"server/api":     {"server/batch", "server/chat", "server/text", "internal/files"},
 	"server": {
-		"server/api", "server/batch", "server/cpu", "server/gpu", "server/model", "server/random", "server/text",
+		"server/api", "server/batch", "server/chat", "server/cpu", "server/gpu", "server/model", "server/random", "server/text",
 		"pipeline", "pipeline/prefix", "pipeline/prefix/blob", "vk",
 	},
 
@@ -82,12 +88,13 @@ var mayInternal = map[string][]string{
 	"internal/numfmt":       {},
 	"internal/spirv":        {},
 	"internal/files":        {},
-	"internal/probe":        {},
 	"internal/probe/engine": {"cache"},
 	"internal/gguf":         {"internal/files", "internal/numfmt"},
 	"internal/safetensors":  {"internal/files"},
 	"internal/opkit":        {"tensor", "vk", "shaders", "internal/spirv", "internal/tuning"},
-	"internal/tuning":       {"vk"},
+	"internal/door":         {},
+	"internal/timed":        {"internal/tuning", "vk"},
+	"internal/tuning":       {"internal/door", "vk"},
 	"internal/lab/vectors":  {"internal/files", "internal/numfmt"},
 }
 

@@ -256,46 +256,29 @@ func worst(files []string) string {
 	return fmt.Sprintf(", most of them in %v", list[:min(5, len(list))])
 }
 
-// TestOperationNames holds the table "Names of operations" of CONTRIBUTING.md: every name
-// in it exists, and every operation and every shader of one is in it.
+// TestOperationNames holds what descriptions of operations name for the table of CONTRIBUTING.md:
+// types, shaders and sections exist, and every shader of an operation is in one.
 func TestOperationNames(t *testing.T) {
-	_, table, _ := strings.Cut(read(t, "CONTRIBUTING.md"), "\n## Names of operations\n")
-	table, _, _ = strings.Cut(table, "\n## ")
-	_, table, _ = strings.Cut(table, "|---|\n")
-	exists := nameColumns(t)
-	named := regexp.MustCompile("`([^`]+)`")
-	columns := make([]map[string]bool, len(exists))
-	for i := range columns {
-		columns[i] = map[string]bool{}
-	}
-	for line := range strings.Lines(strings.ReplaceAll(table, `\|`, "\x00")) {
-		cells := strings.Split(strings.TrimSpace(line), "|")
-		if !strings.HasPrefix(line, "|") {
-			continue
-		}
-		require.Len(t, cells, len(exists)+2, "the columns of %s", line)
-		for i, exist := range exists {
-			for _, m := range named.FindAllStringSubmatch(cells[i+1], -1) {
-				name := strings.ReplaceAll(m[1], "\x00", "|")
-				columns[i][name] = true
-				assert.True(t, exist(name), "CONTRIBUTING.md, names of operations: column %d: %s does not exist", i+1, name)
+	exists, named := existing(t), map[string]bool{}
+	for _, op := range verify.All() {
+		names := [][]string{strings.Fields(op.Of.Types), strings.Fields(op.Of.Kernels), strings.Split(op.Of.Sections, ", ")}
+		for i, list := range names {
+			for _, name := range list {
+				assert.True(t, exists[i](name), "%s: %q does not exist", op.Name, name)
+				named[name] = true
 			}
 		}
-	}
-	for _, op := range verify.All() {
-		assert.True(t, columns[0][op.Name], "operation %s is not in CONTRIBUTING.md's names of operations", op.Name)
 	}
 	walk(t, func(p string) {
 		name, shader := strings.CutSuffix(filepath.Base(p), ".comp")
 		if shader && filepath.ToSlash(filepath.Dir(p)) == "shaders" && owner[name[:strings.Index(name, "_")+1]] != "" {
-			assert.True(t, columns[2][name], "%s is not in CONTRIBUTING.md's names of operations", p)
+			assert.True(t, named[name], "%s is of no operation", p)
 		}
 	})
 }
 
-// nameColumns tells, for each column of the table, whether there is something of a name: an
-// operation, a type, a shader, a section.
-func nameColumns(t *testing.T) []func(name string) bool {
+// existing tells whether there is a type, a shader, a section of a name.
+func existing(t *testing.T) []func(name string) bool {
 	code := map[string]string{} // all Go of a folder
 	for _, dir := range []string{"cache", "indexer", "attention", "projection", "pipeline/internal/layer"} {
 		files, err := filepath.Glob(filepath.Join(root(t), dir, "*.go"))
@@ -311,15 +294,7 @@ func nameColumns(t *testing.T) []func(name string) bool {
 		pkg, typ, _ := strings.Cut(name, ".")
 		return strings.Contains(code[pkg], "\ntype "+typ+" struct")
 	}
-	operation := func(name string) bool { _, known := verify.Lookup(name); return known }
 	shader := func(name string) bool { return isSource(t, name) }
-	section := func(name string) bool {
-		for part := range strings.SplitSeq(name, ", ") {
-			if !strings.Contains(code["pipeline/internal/layer"], part) {
-				return false
-			}
-		}
-		return true
-	}
-	return []func(string) bool{operation, declared, shader, section}
+	section := func(name string) bool { return strings.Contains(code["pipeline/internal/layer"], name) }
+	return []func(string) bool{declared, shader, section}
 }

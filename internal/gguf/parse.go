@@ -123,7 +123,13 @@ func (c *cursor) array(nesting int) (Value, error) {
 		return Value{}, malformed("an array of the type %d, of 0 to %d", e, len(kindBytes)-1)
 	}
 	// Every element has at least a byte, a string eight, an array twelve.
-	least := max(kindBytes[elem], map[Kind]int{String: 8, Array: 12}[elem])
+	least := kindBytes[elem]
+	switch elem {
+	case String:
+		least = 8
+	case Array:
+		least = 12
+	}
 	if n > uint64(len(c.data)-c.at)/uint64(least) {
 		return Value{}, malformed("an array of %d %s at %d of %d bytes", n, kindNames[elem], c.at, len(c.data))
 	}

@@ -40,7 +40,7 @@ func (p Package) MatrixLayout(dev *vk.Device, variant string, m, n, k, subgroup 
 		return slices.Clone(v.([]uint32)), nil
 	}
 	kernel, err := p.Kernel(dev, Spec{Stem: "num_layout", Variant: variant, Bindings: []vk.Access{vk.Write}, Bound: 1,
-		Subgroup: uint32(subgroup), Constants: Words(subgroup, m, n, k)})
+		Subgroup: uint32(subgroup), Constants: Constants(subgroup, m, n, k)})
 	if err != nil {
 		return nil, err
 	}

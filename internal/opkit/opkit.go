@@ -16,16 +16,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Names of the builds of a kernel: the suffixes of its SPIR-V, but for base,
-// which has none.
-const (
-	CMB  = "cmb"  // cooperative matrices of bf16, large memory by device address
-	CM   = "cm"   // cooperative matrices of f16, large memory by device address
-	Base = "base" // any Vulkan 1.2 device, all memory bound as storage buffers
-	DA   = "da"   // as base, with large memory of any size by device address
-	Dot  = "dot"  // as da, with dot products of two halves
-)
-
 // Package is a package's name, which its errors begin with.
 type Package string
 
@@ -81,27 +71,6 @@ func (p Package) Range(op, arg string, v, low, high int) error {
 	return nil
 }
 
-// Stem is the name of a stem's build in package shaders.
-func Stem(stem, variant string) string {
-	if variant == Base {
-		return stem
-	}
-	return stem + "_" + variant
-}
-
-// Ladder lists the builds of a stem that exist, in the order given, best first.
-func Ladder(stem string, names ...string) []vk.Variant {
-	var l []vk.Variant
-	all := shaders.Names()
-	for _, v := range names {
-		name := Stem(stem, v)
-		if slices.Contains(all, name) {
-			l = append(l, vk.Variant{Name: v, Requires: shaders.Requires(name)})
-		}
-	}
-	return l
-}
-
 // Choose picks the best build of a ladder that the device can run, or the one that
 // want names. maxBytes is the size of the largest memory that base binds and the
 // other builds reach by address; 0 stands for whatever a descriptor can hold.
@@ -126,7 +95,7 @@ func (p Package) ChooseOn(dev *vk.Device, op string, ladder []vk.Variant, want s
 func (p Package) ChooseFit(tune *tuning.Profile, a *vk.Adapter, op string, ladder []vk.Variant, want string, maxBytes uint64,
 	fit func(variant string) error) (string, error) {
 	if want == "" {
-		ladder = tune.Ladder(a, tuning.Families[op], ladder)
+		ladder = tune.Ladder(tuning.Families[op], ladder)
 	}
 	if limit := a.Caps.MaxStorageBufferRange; maxBytes > limit {
 		if want == Base {
@@ -248,8 +217,8 @@ func (p Package) Dispatch(rec *vk.Recorder, op, variant string, d vk.Dispatch, t
 	return p.Wrap(op, rec.Dispatch(d))
 }
 
-// First returns the first error of a list of checks.
-func First(errs ...error) error {
+// FirstError returns the first error of a list of checks.
+func FirstError(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {
 			return err
@@ -258,26 +227,26 @@ func First(errs ...error) error {
 	return nil
 }
 
-// Dim is a dimension of a tensor that may be absent or have another rank, in which
+// DimOrZero is a dimension of a tensor that may be absent or have another rank, in which
 // case a check after it refuses the tensor.
-func Dim(t tensor.Tensor, i int) int {
+func DimOrZero(t tensor.Tensor, i int) int {
 	if i < len(t.Shape) {
 		return t.Shape[i]
 	}
 	return 0
 }
 
-// Present is the view to bind for a tensor that may be absent. The kernel only reads it.
-func Present(dev *vk.Device, t tensor.Tensor) vk.View {
+// ViewOrDummy is the view to bind for a tensor that may be absent. The kernel only reads it.
+func ViewOrDummy(dev *vk.Device, t tensor.Tensor) vk.View {
 	if t.IsZero() {
 		return dev.Dummy()
 	}
 	return t.View()
 }
 
-// Written is the view to bind for a tensor that may be absent and that the kernel names as written:
+// ViewOrOther is the view to bind for a tensor that may be absent and that the kernel may write:
 // in its place another that the launch writes, since launches beside it read the dummy.
-func Written(t, other tensor.Tensor) vk.View {
+func ViewOrOther(t, other tensor.Tensor) vk.View {
 	if t.IsZero() {
 		return other.View()
 	}
@@ -290,8 +259,8 @@ func CeilDiv(a, b int) int { return (a + b - 1) / b }
 // RoundUp is a rounded up to a multiple of b.
 func RoundUp(a, b int) int { return CeilDiv(a, b) * b }
 
-// Words are values as specialisation constants take them.
-func Words(v ...int) []uint32 {
+// Constants are values as specialisation constants take them.
+func Constants(v ...int) []uint32 {
 	w := make([]uint32, len(v))
 	for i, x := range v {
 		w[i] = uint32(x)
@@ -305,7 +274,7 @@ func AppendNonzero(constants []uint32, v ...int) []uint32 {
 	for len(v) > 0 && v[len(v)-1] == 0 {
 		v = v[:len(v)-1]
 	}
-	return append(constants, Words(v...)...)
+	return append(constants, Constants(v...)...)
 }
 
 // Bit is the flag 1<<n if set.

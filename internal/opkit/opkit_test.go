@@ -86,7 +86,7 @@ func TestFitMatrix(t *testing.T) {
 	assert.Contains(t, err.Error(), "[16x16x16 16x8x16 16x8x8]", "no shape")
 }
 
-// Words count only where the lanes' components are as many as their shares.
+// Constants count only where the lanes' components are as many as their shares.
 func TestLayoutWords(t *testing.T) {
 	const m, n, k, subgroup = 16, 8, 16, 32
 	words := make([]uint32, m*k+k*n+m*n)

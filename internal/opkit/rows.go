@@ -30,7 +30,7 @@ func (p Package) MatrixRows(dev *vk.Device, variant string, m, n, k, subgroup, r
 		return v.(int), nil
 	}
 	kernel, err := p.Kernel(dev, Spec{Stem: "num_rows", Variant: variant, Bindings: []vk.Access{vk.Write}, Bound: 1,
-		Subgroup: uint32(subgroup), Constants: Words(subgroup, m, n, k, rows)})
+		Subgroup: uint32(subgroup), Constants: Constants(subgroup, m, n, k, rows)})
 	if err != nil {
 		return 0, err
 	}
@@ -73,7 +73,7 @@ func (p Package) codesAs(dev *vk.Device, m, n, k, subgroup, rows int) (bool, err
 		return v.(bool), nil
 	}
 	kernel, err := p.Kernel(dev, Spec{Stem: "num_codes", Variant: CM, Bindings: []vk.Access{vk.Write}, Bound: 1,
-		Subgroup: uint32(subgroup), Constants: Words(subgroup, m, n, k, rows)})
+		Subgroup: uint32(subgroup), Constants: Constants(subgroup, m, n, k, rows)})
 	if err != nil {
 		return false, err
 	}
@@ -99,7 +99,7 @@ func (p Package) ConvertsCodes(dev *vk.Device) (bool, error) {
 		return v.(bool), nil
 	}
 	kernel, err := p.Kernel(dev, Spec{Stem: "num_float8", Variant: CM, Bindings: []vk.Access{vk.Write}, Bound: 1,
-		Subgroup: uint32(subgroup), Constants: Words(subgroup)})
+		Subgroup: uint32(subgroup), Constants: Constants(subgroup)})
 	if err != nil {
 		return false, err
 	}

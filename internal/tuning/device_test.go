@@ -58,10 +58,10 @@ func TestWatchdog(t *testing.T) {
 		driver vk.DriverID
 		want   time.Duration
 	}{
-		{"linux", vk.TypeCPU, 0, 0}, {"linux", vk.TypeDiscrete, vk.DriverRADV, 2 * time.Second},
-		{"linux", vk.TypeIntegrated, vk.DriverANV, 10 * time.Second},
-		{"windows", vk.TypeIntegrated, vk.DriverIntelWindows, 2 * time.Second},
-		{"windows", vk.TypeDiscrete, vk.DriverNVIDIA, 2 * time.Second}, {"linux", vk.TypeDiscrete, 99, 2 * time.Second},
+		{"linux", vk.TypeCPU, 0, 0}, {"linux", vk.TypeDiscrete, DriverRADV, 2 * time.Second},
+		{"linux", vk.TypeIntegrated, DriverANV, 10 * time.Second},
+		{"windows", vk.TypeIntegrated, DriverIntelWindows, 2 * time.Second},
+		{"windows", vk.TypeDiscrete, DriverNVIDIA, 2 * time.Second}, {"linux", vk.TypeDiscrete, 99, 2 * time.Second},
 	} {
 		limit, of := watchdogOn(c.system, &vk.Adapter{Type: c.kind, Driver: c.driver})
 		assert.Equal(t, c.want, limit, "%+v: %s", c, of)

@@ -8,6 +8,16 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
+// Drivers, as vk.Adapter.Driver names them.
+const (
+	DriverAMD          vk.DriverID = 1 // AMD's own
+	DriverAMDVLK       vk.DriverID = 2 // AMD's open one
+	DriverRADV         vk.DriverID = 3 // Mesa's, for AMD
+	DriverNVIDIA       vk.DriverID = 4 // NVIDIA's own
+	DriverIntelWindows vk.DriverID = 5
+	DriverANV          vk.DriverID = 6 // Mesa's, for Intel
+)
+
 // waiting are the drivers for GPUs that let a workgroup go on once it has begun, whatever others
 // do. Vulkan does not promise it (KhronosGroup/Vulkan-Docs#2233). Sorensen et al., Specifying and
 // Testing GPU Workgroup Progress Models, OOPSLA 2021, found that GPUs of Apple and ARM do not, so
@@ -15,9 +25,9 @@ import (
 // workgroups are on threads of the system, but older ones end a loop after 65535 rounds, and they
 // gain nothing.
 var waiting = []vk.DriverID{
-	vk.DriverNVIDIA,
-	vk.DriverRADV, vk.DriverAMD, vk.DriverAMDVLK,
-	vk.DriverANV, vk.DriverIntelWindows,
+	DriverNVIDIA,
+	DriverRADV, DriverAMD, DriverAMDVLK,
+	DriverANV, DriverIntelWindows,
 }
 
 // MayWait reports whether workgroups of a launch may wait for others that have begun.
@@ -31,8 +41,8 @@ var watchdogs = []struct {
 	limit   time.Duration
 	of      string
 }{
-	{[]vk.DriverID{vk.DriverRADV, vk.DriverAMD, vk.DriverAMDVLK}, 2 * time.Second, "amdgpu's, since Linux 7"},
-	{[]vk.DriverID{vk.DriverANV}, 10 * time.Second, "xe's"},
+	{[]vk.DriverID{DriverRADV, DriverAMD, DriverAMDVLK}, 2 * time.Second, "amdgpu's, since Linux 7"},
+	{[]vk.DriverID{DriverANV}, 10 * time.Second, "xe's"},
 }
 
 // Watchdog returns the time that a submission may run before a device's driver stops it, and whose

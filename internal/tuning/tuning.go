@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -19,6 +20,9 @@ type Profile struct {
 	// Measured profiles were fitted on a device that ran them. Other profiles can time their builds
 	// first: see pipeline.Measure.
 	Measured bool
+
+	// Timed has what was timed of builds on the device that has the profile, by family.
+	Timed map[string]Timed
 
 	Device    Device
 	Attention Attention
@@ -60,11 +64,27 @@ func For(a *vk.Adapter) (p *Profile, why string) {
 	return &generic, "no other profile fits"
 }
 
+// profileKey is where a device keeps a profile of its own.
+type profileKey struct{}
+
+// Time has operations that are made from now on for a device object prefer builds by their times.
+func Time(dev *vk.Device, timed map[string]Timed) {
+	p := *Of(dev)
+	p.Timed = timed
+	door.Notes(dev).Store(profileKey{}, &p)
+}
+
 // Of returns the profile of an open device: the one that vk.DeviceOptions.Profile names, or
-// else For's. A name that does not exist counts as none; Named tells.
+// else For's, with the times that Time gave it. A name that does not exist counts as none; Named
+// tells.
 func Of(dev *vk.Device) *Profile {
-	if p, err := Named(dev.Profile()); err == nil {
-		return p
+	if dev != nil {
+		if p, ok := door.Notes(dev).Load(profileKey{}); ok {
+			return p.(*Profile)
+		}
+		if p, err := Named(door.Profile(dev)); err == nil {
+			return p
+		}
 	}
 	p, _ := For(dev.Adapter())
 	return p

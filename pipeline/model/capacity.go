@@ -37,9 +37,9 @@ func (p *PoolSpec) Held(tokens, window, rewind int) int {
 func (c *Config) pageBytes(l *LayerSpec, s Store, page int) int {
 	switch s {
 	case StoreState, StoreKeyState:
-		dim := HeadDim
+		dim := cache.D
 		if s == StoreKeyState {
-			dim = IndexDim
+			dim = cache.IndexDim
 		}
 		layout, _ := cache.NewStateLayout(l.Compression(dim), page, 0) // Check has looked at both
 		return layout.Stride

@@ -141,12 +141,12 @@ func (c *Checkpoint) read(layers []int) error {
 	return nil
 }
 
-// Bytes returns the bytes of all tensors of the layers, without the padding that they get on a
+// bytes returns the bytes of all tensors of the layers, without the padding that they get on a
 // device.
 func (c *Checkpoint) Bytes() int64 {
 	n := int64(0)
 	for i := range c.Layers {
-		n += c.Layers[i].Bytes()
+		n += c.Layers[i].bytes()
 	}
 	return n
 }

@@ -6,17 +6,14 @@ import (
 	"slices"
 
 	"github.com/vkmla/vkmla/attention"
-	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
 )
 
 // Sizes that all models of DeepSeek-V4 and V4.1 share.
 const (
-	HeadDim   = cache.D   // numbers of a head and of a compressed entry
-	IndexDim  = indexer.D // numbers of an indexer head and of its keys
-	ropeDim   = 64        // numbers of a head that are rotated: the last ones
-	blockSide = 128       // rows and columns of a block with one FP8 scale, unless Config.WeightBlock is another number
-	nvBlock   = 16        // columns with one NVFP4 scale
+	ropeDim   = 64  // numbers of a head that are rotated: the last ones
+	blockSide = 128 // rows and columns of a block with one FP8 scale, unless Config.WeightBlock is another number
+	nvBlock   = 16  // columns with one NVFP4 scale
 )
 
 // Config describes the attention of a model. The letters: H = Heads, G = Groups, P = H/G heads of

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/files"
 )
 
@@ -349,9 +350,9 @@ func (r *configReader) config(stages func(main int) int) Config {
 		r.notV41()
 	}
 	r.fixed("num_key_value_heads", f.KVHeads, 1)
-	r.fixed("head_dim", f.HeadDim, HeadDim)
+	r.fixed("head_dim", f.HeadDim, cache.D)
 	r.fixed("qk_rope_head_dim", f.RopeDim, ropeDim)
-	r.fixed("index_head_dim", f.IndexDim, IndexDim)
+	r.fixed("index_head_dim", f.IndexDim, cache.IndexDim)
 	r.rotated("partial_rotary_factor", f.RopePart)
 	if or(f.Bias, false) {
 		r.bad("attention_bias", true, "false: no linear layer of attention has a bias")
@@ -401,8 +402,8 @@ func (r *configReader) v4(c *Config, stages func(main int) int) {
 
 // rotated checks the fraction of a head that is rotated.
 func (r *configReader) rotated(field string, part *float64) {
-	if part != nil && *part*HeadDim != ropeDim {
-		r.bad(field, *part, "%v: the last %d of %d", float64(ropeDim)/HeadDim, ropeDim, HeadDim)
+	if part != nil && *part*cache.D != ropeDim {
+		r.bad(field, *part, "%v: the last %d of %d", float64(ropeDim)/cache.D, ropeDim, cache.D)
 	}
 }
 

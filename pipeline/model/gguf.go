@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/gguf"
 )
 
@@ -250,8 +251,8 @@ func (r *ggufReader) fields() (f configFile) {
 			r.bad(ggufSpelled[field], "absent", "a value")
 		}
 	}
-	if v := ggufInt(r, architecture+".attention.value_length"); v != nil && *v != HeadDim {
-		r.bad(architecture+".attention.value_length", *v, strconv.Itoa(HeadDim))
+	if v := ggufInt(r, architecture+".attention.value_length"); v != nil && *v != cache.D {
+		r.bad(architecture+".attention.value_length", *v, strconv.Itoa(cache.D))
 	}
 	if _, there := r.keys[ggufSpelled["rope_scaling"]]; there {
 		kind := ggufText(r, ggufSpelled["rope_scaling"])

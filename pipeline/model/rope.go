@@ -5,13 +5,13 @@ import (
 	"math"
 )
 
-// RopePairs is the number of pairs of a head that turn, and of cosines in a row of a table.
-const RopePairs = ropeDim / 2
+// ropePairs is the number of pairs of a head that turn, and of cosines in a row of a table.
+const ropePairs = ropeDim / 2
 
 // RopeRow is the number of float32 values of a table's row: 32 cosines, then 32 sines.
 const RopeRow = ropeDim
 
-// Frequencies are the angles f_i in radians by which pair i turns from one position to
+// frequencies are the angles f_i in radians by which pair i turns from one position to
 // the next, as kernels and checkpoints count them, in float32:
 //
 //	g_i = 1 / Theta^(2i/64)
@@ -29,8 +29,8 @@ const RopeRow = ropeDim
 //
 // Sources: vLLM vllm/model_executor/layers/rotary_embedding (common.py, yarn_scaling_rope.py),
 // DeepSeek's inference/model.py (precompute_freqs_cis).
-func (r Rope) Frequencies() [RopePairs]float32 {
-	var f [RopePairs]float32
+func (r Rope) frequencies() [ropePairs]float32 {
+	var f [ropePairs]float32
 	low, high := r.ramp()
 	for i := range f {
 		power := float32(math.Pow(r.Theta, float64(2*i)/ropeDim))
@@ -73,37 +73,11 @@ func (r Rope) Table(rows, step int) ([]float32, error) {
 		return nil, badArgument("model: rope table", "rows, step", fmt.Sprintf("%d, %d", rows, step),
 			"at least 1 and positions up to %d", MaxPosition)
 	}
-	f, table := r.Frequencies(), make([]float32, rows*RopeRow)
+	f, table := r.frequencies(), make([]float32, rows*RopeRow)
 	for k := range rows {
 		turnRow(table[k*RopeRow:][:RopeRow], &f, k*step)
 	}
 	return table, nil
-}
-
-// Rows writes the rows of the given positions to dst, one after the other: the part of a table that
-// a step needs, for a server that keeps no table. Tokens then turn by row number instead of
-// position.
-//
-// Errors: vk.ErrArgument for a position below 0 or beyond MaxPosition, a dst without 64 numbers for
-// each, or a rotation that Config.Check refuses. After an error nothing was written.
-func (r Rope) Rows(dst []float32, positions []int) error {
-	if err := r.usable("model: rope rows"); err != nil {
-		return err
-	}
-	if len(dst) != len(positions)*RopeRow {
-		return badArgument("model: rope rows", "dst", fmt.Sprintf("%d values", len(dst)),
-			"%d for each of %d positions", RopeRow, len(positions))
-	}
-	for _, p := range positions {
-		if p < 0 || p > MaxPosition {
-			return badArgument("model: rope rows", "positions", p, "0 to %d", MaxPosition)
-		}
-	}
-	f := r.Frequencies()
-	for k, p := range positions {
-		turnRow(dst[k*RopeRow:][:RopeRow], &f, p)
-	}
-	return nil
 }
 
 func (r Rope) usable(op string) (err error) {
@@ -116,9 +90,9 @@ func (r Rope) usable(op string) (err error) {
 // MaxPosition is the last position: float32 does not tell apart all integers beyond it.
 const MaxPosition = 1 << 24
 
-func turnRow(row []float32, f *[RopePairs]float32, position int) {
+func turnRow(row []float32, f *[ropePairs]float32, position int) {
 	for i, v := range f {
 		sin, cos := math.Sincos(float64(float32(float32(position) * v)))
-		row[i], row[RopePairs+i] = float32(cos), float32(sin)
+		row[i], row[ropePairs+i] = float32(cos), float32(sin)
 	}
 }

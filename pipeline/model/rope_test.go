@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -41,11 +40,11 @@ func TestRopeFrequencies(t *testing.T) {
 func TestRopeRows(t *testing.T) {
 	positions := []int{0, 1, 2, 127, 128, 4095, 65535, 65536, 999999, 1<<20 - 1, 1 << 24}
 	for _, r := range []model.Rope{plain, yarn} {
-		f, rows := r.Frequencies(), make([]float32, len(positions)*model.RopeRow)
-		require.NoError(t, r.Rows(rows, positions))
-		for k, p := range positions {
-			for i := range model.RopePairs {
-				cos, sin := rows[k*model.RopeRow+i], rows[k*model.RopeRow+model.RopePairs+i]
+		f := r.Frequencies()
+		for _, p := range positions {
+			row := must[[]float32](t)(r.Table(2, max(p, 1)))[min(p, 1)*model.RopeRow:]
+			for i := range model.RopeRow / 2 {
+				cos, sin := row[i], row[model.RopeRow/2+i]
 				angle := float64(float32(p) * f[i])
 				assert.Equal(t, float32(math.Cos(angle)), cos,
 					"position %d, pair %d: (%g, %g), want the cosine and sine of %g", p, i, cos, sin, angle)
@@ -72,9 +71,8 @@ func exactFrequency(r model.Rope, i int) float64 {
 
 func TestRopeTable(t *testing.T) {
 	table := must[[]float32](t)(yarn.Table(5, 128))
-	row := make([]float32, model.RopeRow)
 	for k := range 5 {
-		require.NoError(t, yarn.Rows(row, []int{128 * k}))
+		row := must[[]float32](t)(yarn.Table(2, max(128*k, 1)))[min(k, 1)*model.RopeRow:][:model.RopeRow]
 		for i, v := range row {
 			if table[k*model.RopeRow+i] != v {
 				t.Fatalf("row %d, value %d: %g, want %g", k, i, table[k*model.RopeRow+i], v)
@@ -82,14 +80,14 @@ func TestRopeTable(t *testing.T) {
 		}
 	}
 	for i, v := range table[:model.RopeRow] {
-		if want := float32(1 - i/model.RopePairs); v != want {
+		if want := float32(1 - i/(model.RopeRow/2)); v != want {
 			t.Errorf("position 0, value %d: %g", i, v)
 		}
 	}
 	for what, err := range map[string]error{
 		"no rows": second(yarn.Table(0, 1)), "no step": second(yarn.Table(1, 0)), "too far": second(yarn.Table(1<<24+2, 1)), "steps too far": second(yarn.Table(3, 1<<24)),
-		"overflow": second(yarn.Table(math.MaxInt, math.MaxInt)), "short": yarn.Rows(row[:63], []int{0}), "negative": yarn.Rows(row, []int{-1}), "beyond": yarn.Rows(row, []int{1<<24 + 1}),
-		"no angles": second(model.Rope{}.Table(1, 1)), "no row": model.Rope{}.Rows(row, []int{1}), "no positions before YaRN": second(model.Rope{Theta: 9, Factor: 2, BetaFast: 2, BetaSlow: 1}.Table(1, 1)),
+		"overflow":  second(yarn.Table(math.MaxInt, math.MaxInt)),
+		"no angles": second(model.Rope{}.Table(1, 1)), "no positions before YaRN": second(model.Rope{Theta: 9, Factor: 2, BetaFast: 2, BetaSlow: 1}.Table(1, 1)),
 	} {
 		assert.ErrorIs(t, err, vk.ErrArgument, what)
 	}

@@ -142,10 +142,10 @@ func appendLayers(list []Layer, draft bool, ratios []int) []Layer {
 	return list
 }
 
-// Compression describes how tokens become entries of dim numbers: HeadDim for those that are
-// attended, IndexDim for index keys.
+// Compression describes how tokens become entries of dim numbers: cache.D for those that are
+// attended, cache.IndexDim for index keys.
 func (s *LayerSpec) Compression(dim int) cache.Compression {
-	keys := s.LatentKeys && dim == IndexDim // whose rows are a product of latents, one for each entry
+	keys := s.LatentKeys && dim == cache.IndexDim // whose rows are a product of latents, one for each entry
 	return cache.Compression{Dim: dim, Ratio: s.Ratio, Overlap: s.Overlap, Latent: s.Latent, Ungated: keys || !s.gated()}
 }
 

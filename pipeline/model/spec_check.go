@@ -143,7 +143,7 @@ func (s *LayerSpec) reads(store Store, keep int) (tokens int, enough bool) {
 	case StoreEntries, StoreKeys:
 		return s.Ratio, keep == KeepAll
 	}
-	c := s.Compression(HeadDim)
+	c := s.Compression(cache.D)
 	return 1, keep >= c.Window()-1 || keep == KeepAll
 }
 

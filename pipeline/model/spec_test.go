@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
@@ -16,13 +17,13 @@ func TestSpecs(t *testing.T) {
 		assert.Equal(t, model.KeepWindow, s.Pool(model.StoreWindow).Keep, s.Name)
 		for _, store := range []model.Store{model.StoreState, model.StoreKeyState} {
 			if p := s.Pool(store); p != nil {
-				assert.Equal(t, s.Compression(model.HeadDim).Window()-1, p.Keep, "%s: %s", s.Name, p.Name)
+				assert.Equal(t, s.Compression(cache.D).Window()-1, p.Keep, "%s: %s", s.Name, p.Name)
 			}
 		}
 	}
-	assert.Equal(t, cache.C4Main, model.C4A.Compression(model.HeadDim))
-	assert.Equal(t, cache.C4Index, model.C4A.Compression(model.IndexDim))
-	assert.Equal(t, cache.C128Main, model.C128A.Compression(model.HeadDim))
+	assert.Equal(t, verify.C4Main, model.C4A.Compression(cache.D))
+	assert.Equal(t, verify.C4Index, model.C4A.Compression(cache.IndexDim))
+	assert.Equal(t, verify.C128Main, model.C128A.Compression(cache.D))
 	assert.Nil(t, model.Window.Pool(model.StoreEntries))
 }
 

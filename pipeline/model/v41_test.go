@@ -15,6 +15,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/safetensors"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
@@ -113,7 +114,7 @@ func TestCacheBytesV41(t *testing.T) {
 	c := model.FlashV41Config()
 	const tokens = 1 << 16
 	assert.Equal(t, uint64(890*tokens), c.CacheBytes(3*tokens)-c.CacheBytes(2*tokens))
-	state, err := cache.NewStateLayout(cache.C2Main, 16, 0)
+	state, err := cache.NewStateLayout(verify.C2Main, 16, 0)
 	require.NoError(t, err)
 	windows := uint64(40*3*64*528 + 3*2*state.Stride)
 	assert.Equal(t, 890*tokens+windows, c.CacheBytes(tokens))

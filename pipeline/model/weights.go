@@ -74,8 +74,8 @@ type KeyWeights struct {
 	Norm Vector // [128]: k_norm
 }
 
-// Matrices lists the linear layers of l that it has, in a fixed order.
-func (l *LayerWeights) Matrices() []*Matrix {
+// matrices lists the linear layers of l that it has, in a fixed order.
+func (l *LayerWeights) matrices() []*Matrix {
 	list := []*Matrix{&l.QKV, &l.QB, &l.OA, &l.OB}
 	if c := l.Compressor; c != nil {
 		list = append(list, &c.KVGate)
@@ -92,8 +92,8 @@ func (l *LayerWeights) Matrices() []*Matrix {
 	return list
 }
 
-// Vectors lists the small tensors of l that it has, in a fixed order.
-func (l *LayerWeights) Vectors() []*Vector {
+// vectors lists the small tensors of l that it has, in a fixed order.
+func (l *LayerWeights) vectors() []*Vector {
 	list := []*Vector{&l.QNorm, &l.KVNorm, &l.Sink}
 	add := func(c *CompressorWeights) {
 		switch {
@@ -114,13 +114,13 @@ func (l *LayerWeights) Vectors() []*Vector {
 	return list
 }
 
-// Bytes returns the bytes of all tensors of l.
-func (l *LayerWeights) Bytes() int64 {
+// bytes returns the bytes of all tensors of l.
+func (l *LayerWeights) bytes() int64 {
 	n := int64(0)
-	for _, m := range l.Matrices() {
+	for _, m := range l.matrices() {
 		n += m.Data.Size() + m.Scales.Size() + m.RowScales.Size()
 	}
-	for _, v := range l.Vectors() {
+	for _, v := range l.vectors() {
 		n += v.Data.Size()
 	}
 	return n

@@ -53,7 +53,7 @@ func (b Blob) ReadAt(p []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// Bytes returns a copy of all bytes. Errors: those of ReadAt.
+// bytes returns a copy of all bytes. Errors: those of ReadAt.
 func (b Blob) Bytes() ([]byte, error) {
 	p := make([]byte, b.size)
 	if _, err := b.ReadAt(p, 0); err != nil {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/files"
 	"github.com/vkmla/vkmla/internal/safetensors"
 	"github.com/vkmla/vkmla/tensor"
@@ -135,12 +136,12 @@ func (l *layerReader) share(of int) (from, to int) {
 func (l *layerReader) read() (LayerWeights, error) {
 	c := l.cfg
 	w, spec := LayerWeights{Layer: l.layer, stored: l.used}, &c.Layers[l.layer].LayerSpec
-	heads, rows, wide := c.Heads*HeadDim, c.Groups*c.ORank, c.HeadsPerGroup()*HeadDim
+	heads, rows, wide := c.Heads*cache.D, c.Groups*c.ORank, c.HeadsPerGroup()*cache.D
 	plain := func(stem string, n, k int) Matrix { return l.matrix(stem, n, k, whole(n, k)) }
 	norm := func(name string, n int) Vector { return l.vector(name, true, 0, n, finite, n) }
 
-	w.QKV = l.stacked("wq_a", c.QRank, "wkv", HeadDim, c.Hidden)
-	w.QNorm, w.KVNorm = norm("q_norm.weight", c.QRank), norm("kv_norm.weight", HeadDim)
+	w.QKV = l.stacked("wq_a", c.QRank, "wkv", cache.D, c.Hidden)
+	w.QNorm, w.KVNorm = norm("q_norm.weight", c.QRank), norm("kv_norm.weight", cache.D)
 	a, b := l.share(heads)
 	w.QB = l.matrix("wq_b", heads, c.QRank, part{a, b, 0, c.QRank})
 	a, b = l.share(c.Heads)
@@ -149,18 +150,18 @@ func (l *layerReader) read() (LayerWeights, error) {
 	w.OA = l.matrix("wo_a", rows, wide, part{a, b, 0, wide})
 	w.OB = l.matrix("wo_b", c.Hidden, rows, part{0, c.Hidden, a, b})
 	if spec.Compresses() {
-		w.Compressor = l.compressor("compressor", spec, HeadDim)
+		w.Compressor = l.compressor("compressor", spec, cache.D)
 	}
 	if spec.Picks == PickOwn {
 		w.Indexer = &IndexerWeights{
-			QB:      plain("indexer.wq_b", c.IndexHeads*IndexDim, c.QRank),
+			QB:      plain("indexer.wq_b", c.IndexHeads*cache.IndexDim, c.QRank),
 			Weights: plain("indexer.weights_proj", c.IndexHeads, c.Hidden),
 		}
 		switch {
 		case spec.LatentKeys:
-			w.Indexer.Keys = &KeyWeights{plain("indexer.wk", IndexDim, HeadDim), norm("indexer.k_norm.weight", IndexDim)}
+			w.Indexer.Keys = &KeyWeights{plain("indexer.wk", cache.IndexDim, cache.D), norm("indexer.k_norm.weight", cache.IndexDim)}
 		case spec.Compresses():
-			w.Indexer.Compressor = l.compressor("indexer.compressor", spec, IndexDim)
+			w.Indexer.Compressor = l.compressor("indexer.compressor", spec, cache.IndexDim)
 		}
 	}
 	l.leftOver()

@@ -3,6 +3,7 @@ package model
 import (
 	"slices"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 )
@@ -48,22 +49,22 @@ type outline struct {
 
 func (o outline) layer(i int) LayerWeights {
 	spec, rows, heads := &o.Layers[i].LayerSpec, o.Groups*o.ORank/o.ranks, o.Heads/o.ranks
-	w := LayerWeights{Layer: i, QKV: o.matrix(o.format, o.QRank+HeadDim, o.Hidden), QNorm: outlined(tensor.BF16, o.QRank),
-		KVNorm: outlined(tensor.BF16, HeadDim), QB: o.matrix(o.format, heads*HeadDim, o.QRank), Sink: outlined(tensor.F32, heads),
-		OA: o.matrix(o.format, rows, o.HeadsPerGroup()*HeadDim), OB: o.matrix(o.format, o.Hidden, rows)}
+	w := LayerWeights{Layer: i, QKV: o.matrix(o.format, o.QRank+cache.D, o.Hidden), QNorm: outlined(tensor.BF16, o.QRank),
+		KVNorm: outlined(tensor.BF16, cache.D), QB: o.matrix(o.format, heads*cache.D, o.QRank), Sink: outlined(tensor.F32, heads),
+		OA: o.matrix(o.format, rows, o.HeadsPerGroup()*cache.D), OB: o.matrix(o.format, o.Hidden, rows)}
 	if spec.Compresses() {
-		w.Compressor = o.compressor(spec, HeadDim)
+		w.Compressor = o.compressor(spec, cache.D)
 	}
 	if spec.Picks != PickOwn {
 		return w
 	}
-	w.Indexer = &IndexerWeights{QB: o.matrix(o.format, o.IndexHeads*IndexDim, o.QRank),
+	w.Indexer = &IndexerWeights{QB: o.matrix(o.format, o.IndexHeads*cache.IndexDim, o.QRank),
 		Weights: o.matrix(projection.FormatBF16, o.IndexHeads, o.Hidden)}
 	switch {
 	case spec.LatentKeys:
-		w.Indexer.Keys = &KeyWeights{o.matrix(projection.FormatBF16, IndexDim, HeadDim), outlined(tensor.BF16, IndexDim)}
+		w.Indexer.Keys = &KeyWeights{o.matrix(projection.FormatBF16, cache.IndexDim, cache.D), outlined(tensor.BF16, cache.IndexDim)}
 	case spec.Compresses():
-		w.Indexer.Compressor = o.compressor(spec, IndexDim)
+		w.Indexer.Compressor = o.compressor(spec, cache.IndexDim)
 	}
 	return w
 }

@@ -75,7 +75,7 @@ type DeviceKeys struct {
 	Norm tensor.Tensor // [128] f32 or bf16: k_norm
 }
 
-// Bytes is the layer's memory on the device, 0 for a layer that neither Upload nor Plan made.
+// bytes is the layer's memory on the device, 0 for a layer that neither Upload nor Plan made.
 func (l *DeviceLayer) Bytes() uint64 {
 	return l.bytes
 }
@@ -227,12 +227,12 @@ func (u *uploader) layer(w *LayerWeights) (*DeviceLayer, error) {
 
 // arenaBytes returns the size of one buffer with the tensors of a layer.
 func arenaBytes(w *LayerWeights) (n uint64) {
-	for _, m := range w.Matrices() {
+	for _, m := range w.matrices() {
 		for _, b := range []Blob{m.Data, m.Scales, m.RowScales} {
 			n += tensor.Need(tensor.U8, int(b.Size()))
 		}
 	}
-	for _, v := range w.Vectors() {
+	for _, v := range w.vectors() {
 		n += tensor.Need(tensor.U8, int(v.Data.Size()))
 	}
 	return n

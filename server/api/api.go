@@ -12,6 +12,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
+	"net/url"
 	"strings"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/vkmla/vkmla/server/batch"
+	"github.com/vkmla/vkmla/server/chat"
 	"github.com/vkmla/vkmla/server/text"
 )
 
@@ -27,8 +30,10 @@ type Options struct {
 	Name      string // of the model, in answers and in requests that name one
 	EOS       []int32
 	Text      *text.Tokenizer // nil: prompts are token ids, and answers have no text
+	Chat      *chat.Template  // nil: no conversations
 	MaxTokens int             // of a prompt and its answer
 	Keys      []string        // each request to /v1 needs one of them; none: no request does
+	Host      string          // under which pages may ask without keys, besides localhost and addresses
 	Metrics   prometheus.Gatherer
 	Healthy   func() error // why no load should come here: of devices, schedulers, warming, draining
 	Log       *slog.Logger
@@ -57,7 +62,8 @@ func New(o Options) (api, admin http.Handler) {
 		s.keys = append(s.keys, sha256.Sum256([]byte(k)))
 	}
 	mux := http.NewServeMux()
-	mux.Handle("POST /v1/completions", s.keyed(s.completions))
+	mux.Handle("POST /v1/completions", s.keyed(s.answer(s.completion)))
+	mux.Handle("POST /v1/chat/completions", s.keyed(s.answer(s.chat)))
 	mux.Handle("GET /v1/models", s.keyed(s.models))
 	mux.Handle("GET /v1/models/{id}", s.keyed(s.model))
 	mux.HandleFunc("GET /healthz", s.health)
@@ -67,7 +73,24 @@ func New(o Options) (api, admin http.Handler) {
 	own.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fail(w, &statusError{http.StatusForbidden, "cross_origin", "the request comes from the page of another server"})
 	}))
-	return own.Handler(mux), s.admin()
+	return s.named(own.Handler(mux)), s.admin()
+}
+
+// named refuses what pages ask of a server without keys under a name that anybody may have pointed
+// here: such a page is of the same origin, whoever wrote it.
+func (s *Server) named(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		u := url.URL{Host: r.Host}
+		name := u.Hostname()
+		_, err := netip.ParseAddr(name)
+		known := err == nil || name == "localhost" || strings.HasSuffix(name, ".localhost") || name == s.o.Host
+		if r.Header.Get("Origin") != "" && len(s.keys) == 0 && !known {
+			fail(w, &statusError{http.StatusForbidden, "cross_origin", fmt.Sprintf("the page asks %.100q, which could be anybody's name: "+
+				"want localhost, an address, --listen with that name, or --api-key", name)})
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // admin returns the handler for operators alone: it shows what is asked and how the program runs.
@@ -96,12 +119,18 @@ func (s *Server) keyed(f http.HandlerFunc) http.Handler {
 			fail(w, &statusError{http.StatusUnauthorized, "invalid_api_key", "want a key of this server: Authorization: Bearer KEY"})
 			return
 		}
+		if len(s.keys) > 0 {
+			r = r.WithContext(context.WithValue(r.Context(), owner{}, string(sum[:])))
+		}
 		f(w, r)
 	})
 }
 
+// owner is the key of a context's value that tells clients apart: what their keys hash to.
+type owner struct{}
+
 // paths are what the API has, for those who look for something else.
-const paths = "POST /v1/completions, GET /v1/models, /v1/models/{id}, /healthz"
+const paths = "POST /v1/chat/completions, /v1/completions, GET /v1/models, /v1/models/{id}, /healthz"
 
 func (s *Server) unknown(w http.ResponseWriter, r *http.Request) {
 	fail(w, &statusError{http.StatusNotFound, "not_found", fmt.Sprintf("%s %.200s is not here; there are %s", r.Method, r.URL.Path, paths)})

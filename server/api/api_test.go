@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/server/batch"
+	"github.com/vkmla/vkmla/server/chat"
 	"github.com/vkmla/vkmla/server/model"
 	"github.com/vkmla/vkmla/server/text"
 )
@@ -53,13 +54,22 @@ func serveModel(t *testing.T, m batch.Model, healthy error, k *text.Tokenizer) *
 	return serveAsked(t, m, healthy, k, nil)
 }
 
-// serveAsked calls asked with the context of each request that was scheduled.
+// serveAsked calls asked with the context of each request that was scheduled. With a tokenizer
+// there are conversations, too.
 func serveAsked(t *testing.T, m batch.Model, healthy error, k *text.Tokenizer, asked func(context.Context)) *httptest.Server {
+	var talk *chat.Template
+	if k != nil {
+		talk = template(t)
+	}
+	most := 50
+	if k != nil {
+		most = 600
+	}
 	log, registry := slog.New(slog.NewTextHandler(io.Discard, nil)), prometheus.NewRegistry()
-	s := batch.New(m, batch.Options{Vocab: vocab, MaxTokens: 50, MaxSessions: 2, MaxStep: 4, Log: log,
+	s := batch.New(m, batch.Options{Vocab: vocab, MaxTokens: most, MaxSessions: 2, MaxStep: 4, Log: log,
 		Metrics: batch.NewMetrics(registry)})
 	t.Cleanup(func() { s.Close(context.Background()) })
-	api, admin := New(Options{Name: "m", EOS: []int32{9}, Text: k, MaxTokens: 50, Metrics: registry, Log: log,
+	api, admin := New(Options{Name: "m", EOS: []int32{9}, Text: k, Chat: talk, MaxTokens: most, Metrics: registry, Log: log,
 		Healthy: func() error { return healthy }, Schedule: func(ctx context.Context, r batch.Request) (*batch.Answer, error) {
 			a, err := s.Submit(ctx, r)
 			if asked != nil {

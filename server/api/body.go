@@ -31,70 +31,68 @@ const (
 // bodyLimit returns the longest body of requests of up to `tokens` tokens.
 func bodyLimit(tokens int) int64 { return min(mostBody, bodyRest+bodyToken*int64(tokens)) }
 
-// read reads and understands a body, one of bodiesAtOnce.
-func (s *Server) read(w http.ResponseWriter, r *http.Request) (c completion, err error) {
+// read reads a body, one of bodiesAtOnce, and understands it by parse.
+func (s *Server) read(w http.ResponseWriter, r *http.Request, parse func(context.Context, []byte) (*task, error)) (*task, error) {
 	select {
 	case s.bodies <- struct{}{}:
 		defer func() { <-s.bodies }()
 	case <-r.Context().Done():
-		return c, r.Context().Err()
+		return nil, r.Context().Err()
 	}
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(bodyDeadline)) // a recorder of tests has none
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyLimit(s.o.MaxTokens)))
 	_ = control.SetReadDeadline(time.Time{})
 	if err != nil {
-		return c, fmt.Errorf("%w: %w", batch.ErrRequest, err)
+		return nil, fmt.Errorf("%w: %w", batch.ErrRequest, err)
 	}
-	return c, s.parse(r.Context(), data, &c)
+	return parse(r.Context(), data)
 }
 
-// parse understands a body. It goes over it once and ends at the first token too many.
-func (s *Server) parse(ctx context.Context, data []byte, c *completion) error {
+// object goes over an object once. Members that may be long are for a function each, of which the
+// first error ends it; all others together have at most mostRest bytes.
+func object(data []byte, long map[string]func(*files.Scanner) error) (map[string]json.RawMessage, error) {
 	scan := &files.Scanner{Data: data}
 	if !scan.Take('{') {
-		return fmt.Errorf("%w: the body is not a JSON object", batch.ErrRequest)
+		return nil, fmt.Errorf("%w: the body is not a JSON object", batch.ErrRequest)
 	}
 	rest, seen := 0, map[string]bool{}
 	members := map[string]json.RawMessage{}
 	for first := true; ; first = false {
 		name, more, err := scan.Member(first, 100)
 		if err != nil {
-			return fmt.Errorf("%w: the body: %w", batch.ErrRequest, err)
+			return nil, fmt.Errorf("%w: the body: %w", batch.ErrRequest, err)
 		}
 		if !more {
 			break
 		}
 		if seen[name] {
-			return bad(name, "it twice", "each member once")
+			return nil, bad(name, "it twice", "each member once")
 		}
 		seen[name] = true
-		if name == "prompt" {
-			if err := s.prompts(ctx, scan, c); err != nil {
-				return err
+		if read := long[name]; read != nil {
+			if err := read(scan); err != nil {
+				return nil, err
 			}
 			continue
 		}
 		from := scan.At()
 		if err := scan.Skip(mostDepth); err != nil {
-			return fmt.Errorf("%w: %s: %w", batch.ErrRequest, name, err)
+			return nil, fmt.Errorf("%w: %s: %w", batch.ErrRequest, name, err)
 		}
 		members[name] = data[from:scan.At()]
 		if rest += scan.At() - from; rest > mostRest {
-			return bad(name, fmt.Sprintf("%d bytes", scan.At()-from), "at most %d bytes besides the prompt", mostRest)
+			return nil, bad(name, fmt.Sprintf("%d bytes", scan.At()-from), "at most %d bytes of all members but the prompt", mostRest)
 		}
 	}
 	if !scan.End() {
-		return fmt.Errorf("%w: the body goes on after its JSON object", batch.ErrRequest)
+		return nil, fmt.Errorf("%w: the body goes on after its JSON object", batch.ErrRequest)
 	}
-	if !seen["prompt"] {
-		return bad("prompt", "none", "a text or a list of token ids, such as [1, 2, 3]")
-	}
-	return s.members(members, c)
+	return members, nil
 }
 
 // prompts reads the prompt: a text, a list of token ids, or a list of these.
-func (s *Server) prompts(ctx context.Context, scan *files.Scanner, c *completion) error {
+func (s *Server) prompts(ctx context.Context, scan *files.Scanner, c *task) error {
 	switch {
 	case scan.Is('"'):
 		ids, err := s.text(ctx, scan)
@@ -162,13 +160,18 @@ func (s *Server) text(ctx context.Context, scan *files.Scanner) ([]int32, error)
 	if err != nil {
 		return nil, fmt.Errorf("%w: prompt: %w", batch.ErrRequest, err)
 	}
-	ids, err := s.o.Text.Encode(ctx, strings.ToValidUTF8(words, "\uFFFD"), s.o.MaxTokens)
+	return s.encode(ctx, "prompt", strings.ToValidUTF8(words, "\uFFFD"))
+}
+
+// encode returns the tokens of a text that a parameter has.
+func (s *Server) encode(ctx context.Context, param, words string) ([]int32, error) {
+	ids, err := s.o.Text.Encode(ctx, words, s.o.MaxTokens)
 	if errors.Is(err, text.ErrLong) {
-		return nil, bad("prompt", fmt.Sprintf("a text of %d bytes", len(words)),
+		return nil, bad(param, fmt.Sprintf("a text of %d bytes", len(words)),
 			"at most %d tokens, without words of more than 128 KiB", s.o.MaxTokens)
 	}
 	if err == nil && len(ids) == 0 {
-		return nil, bad("prompt", "no tokens", "at least 1")
+		return nil, bad(param, "no tokens", "at least 1")
 	}
 	return ids, err
 }

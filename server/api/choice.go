@@ -2,7 +2,6 @@ package api
 
 import (
 	"fmt"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/vkmla/vkmla/server/batch"
@@ -16,6 +15,9 @@ type choice struct {
 	TokenIDs []int32   `json:"token_ids"`
 	Logprobs *logprobs `json:"logprobs"`
 	Finish   *string   `json:"finish_reason"`
+
+	tokens []batch.Token
+	text   func(id int32) string // of a token
 }
 
 // logprobs has an entry for each token of a choice. Tokens are called token_id:N.
@@ -41,36 +43,18 @@ type writer struct {
 // emit returns what of a text can be sent: nothing from a stop on, and not yet what one may begin
 // with.
 func (w *writer) emit(s string) string {
-	if len(w.stops) == 0 {
-		return s
+	w.held += s
+	s, stop := text.Until(&w.held, w.stops)
+	if stop >= 0 {
+		w.ended, w.held = true, ""
 	}
-	s = w.held + s
-	end := len(s)
-	for _, stop := range w.stops {
-		if at := strings.Index(s, stop); at >= 0 && at < end {
-			end, w.ended = at, true
-		}
-	}
-	if w.ended {
-		w.held = ""
-		return s[:end]
-	}
-	for _, stop := range w.stops {
-		for n := min(len(stop)-1, len(s)); n > 0; n-- {
-			if strings.HasSuffix(s, stop[:n]) {
-				end = min(end, len(s)-n)
-				break
-			}
-		}
-	}
-	w.held = s[end:]
-	return s[:end]
+	return s
 }
 
 // choice reports tokens, and how many of them are a part of the answer. The chosen one is among its
 // candidates even if it is less probable.
 func (w *writer) choice(tokens []batch.Token, reason batch.Reason) (c choice, used int) {
-	c = choice{TokenIDs: []int32{}}
+	c = choice{TokenIDs: []int32{}, text: w.text.Token}
 	if w.wanted {
 		c.Logprobs = &logprobs{Tokens: []string{}, Chosen: []*float32{}, Top: []map[string]float32{}, Offsets: []int{}}
 	}
@@ -79,7 +63,7 @@ func (w *writer) choice(tokens []batch.Token, reason batch.Reason) (c choice, us
 			break
 		}
 		used++
-		c.TokenIDs = append(c.TokenIDs, t.ID)
+		c.TokenIDs, c.tokens = append(c.TokenIDs, t.ID), append(c.tokens, t)
 		if w.wanted {
 			c.Logprobs.add(t, w.length)
 		}
@@ -121,6 +105,7 @@ func (l *logprobs) add(t batch.Token, at int) {
 // join adds what comes after c.
 func (c *choice) join(next choice) {
 	c.Text, c.TokenIDs, c.Finish = c.Text+next.Text, append(c.TokenIDs, next.TokenIDs...), next.Finish
+	c.tokens, c.text = append(c.tokens, next.tokens...), next.text
 	if next.Logprobs == nil {
 		return
 	}
@@ -145,11 +130,16 @@ type details struct {
 	Cached int `json:"cached_tokens"`
 }
 
+// head is what all answers and all their pieces begin with.
+type head struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	Model   string `json:"model"`
+}
+
 type response struct {
-	ID      string   `json:"id"`
-	Object  string   `json:"object"`
-	Created int64    `json:"created"`
-	Model   string   `json:"model"`
+	head
 	Choices []choice `json:"choices"`
 	Usage   *usage   `json:"usage,omitempty"`
 }

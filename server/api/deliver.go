@@ -21,41 +21,58 @@ type answer struct {
 	tokens int // of the answer
 }
 
-func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
-	began := time.Now()
-	c, err := s.read(w, r)
-	if err != nil {
-		fail(w, err)
-		return
-	}
-	answers, err := s.schedule(r.Context(), &c)
-	defer func() {
-		for _, a := range answers {
-			a.leave()
+// form makes JSON of answers.
+type form interface {
+	// names returns what begins an answer's id, and what answers and pieces of them are called.
+	names() (prefix, whole, piece string)
+	whole(h head, list []choice, u *usage) any
+	// events returns what a stream says of a piece of an answer, if there is something to say yet.
+	events(h head, c choice) []any
+	// counted returns the last event of a stream, which counts tokens.
+	counted(h head, u *usage) any
+}
+
+// answer answers a request that parse understands.
+func (s *Server) answer(parse func(context.Context, []byte) (*task, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		c, err := s.read(w, r, parse)
+		if err != nil {
+			fail(w, err)
+			return
 		}
-	}()
-	if err != nil {
-		fail(w, err)
-		return
+		answers, err := s.schedule(r.Context(), c)
+		defer func() {
+			for _, a := range answers {
+				a.leave()
+			}
+		}()
+		if err != nil {
+			fail(w, err)
+			return
+		}
+		prefix, whole, piece := c.form.names()
+		h := head{ID: fmt.Sprintf("%s%016x", prefix, rand.Uint64()), Object: whole, Created: began.Unix(), Model: s.o.Name}
+		if c.stream {
+			h.Object = piece
+			err = s.stream(w, r, c, h, answers)
+		} else {
+			err = s.whole(w, c, h, answers)
+		}
+		u := count(answers)
+		s.o.Log.Info(whole, "id", h.ID, "answers", len(answers), "prompt", u.Prompt, "tokens", u.Completion,
+			"stream", c.stream, "time", time.Since(began), "error", err)
 	}
-	head := response{ID: fmt.Sprintf("cmpl-%016x", rand.Uint64()), Object: "text_completion", Created: began.Unix(), Model: s.o.Name}
-	if c.stream {
-		err = s.stream(w, r, &c, head, answers)
-	} else {
-		err = s.whole(w, &c, head, answers)
-	}
-	u := count(answers)
-	s.o.Log.Info("completion", "id", head.ID, "answers", len(answers), "prompt", u.Prompt, "tokens", u.Completion,
-		"stream", c.stream, "time", time.Since(began), "error", err)
 }
 
 // schedule asks for all answers. Those of one prompt differ by their seeds.
-func (s *Server) schedule(ctx context.Context, c *completion) (list []*answer, err error) {
+func (s *Server) schedule(ctx context.Context, c *task) (list []*answer, err error) {
 	for i, prompt := range c.prompts {
 		for k := range c.n {
 			r := c.request
 			r.Prompt, r.Seed = prompt, r.Seed+uint64(k)
-			a := &answer{prompt: i, out: writer{text: s.o.Text.Decoder(), wanted: r.Logprobs, stops: c.stop}}
+			r.Owner, _ = ctx.Value(owner{}).(string)
+			a := &answer{prompt: i, out: writer{text: s.o.Text.Decoder(c.shown...), wanted: r.Logprobs, stops: c.stop}}
 			a.ctx, a.leave = context.WithCancel(ctx)
 			list = append(list, a)
 			if a.Answer, err = s.o.Schedule(a.ctx, r); err != nil {
@@ -102,7 +119,8 @@ func count(list []*answer) (u usage) {
 }
 
 // whole sends the answers when all are there.
-func (s *Server) whole(w http.ResponseWriter, c *completion, head response, answers []*answer) error {
+func (s *Server) whole(w http.ResponseWriter, c *task, h head, answers []*answer) error {
+	var list []choice
 	for i, a := range answers {
 		all, done := choice{Index: i, TokenIDs: []int32{}}, false
 		for !done {
@@ -114,11 +132,10 @@ func (s *Server) whole(w http.ResponseWriter, c *completion, head response, answ
 			}
 			all.join(piece)
 		}
-		head.Choices = append(head.Choices, all)
+		list = append(list, all)
 	}
 	u := count(answers)
-	head.Usage = &u
-	return write(w, head)
+	return write(w, c.form.whole(h, list, &u))
 }
 
 // piece holds the next part of one of several answers.
@@ -130,7 +147,7 @@ type piece struct {
 
 // stream sends the answers piece by piece. The client gets headers at once, and a comment now and
 // then while there is nothing else, so that it knows that the server is there.
-func (s *Server) stream(w http.ResponseWriter, r *http.Request, c *completion, head response, answers []*answer) error {
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, c *task, h head, answers []*answer) error {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-cache")
 	w.WriteHeader(http.StatusOK)
@@ -171,17 +188,17 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, c *completion, h
 			if p.done {
 				left--
 			}
-			head.Choices = []choice{p.choice}
-			if err := event(w, head); err != nil {
-				return err
+			for _, said := range c.form.events(h, p.choice) {
+				if err := event(w, said); err != nil {
+					return err
+				}
+				quiet.Reset(s.o.KeepAlive)
 			}
-			quiet.Reset(s.o.KeepAlive)
 		}
 	}
 	if c.usage {
 		u := count(answers)
-		head.Choices, head.Usage = []choice{}, &u
-		if err := event(w, head); err != nil {
+		if err := event(w, c.form.counted(h, &u)); err != nil {
 			return err
 		}
 	}

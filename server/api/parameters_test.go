@@ -99,7 +99,8 @@ func TestNamed(t *testing.T) {
 	status, r := ask(t, s, `{"prompt": [1], "model": "gpt-4"}`)
 	assert.Equal(t, 404, status)
 	assert.Equal(t, "model_not_found", *r.Error.Code)
-	for path, want := range map[string]int{"/v1/models/m": 200, "/v1/models/x": 404, "/v1/chat/completions": 404, "/v1/completions": 404} {
+	for path, want := range map[string]int{"/v1/models/m": 200, "/v1/models/x": 404, "/v1/chat/completions": 404, "/v1/responses": 404,
+		"/v1/completions": 404} {
 		answer, err := http.Get(s.URL + path)
 		require.NoError(t, err)
 		data, err := io.ReadAll(answer.Body)
@@ -204,11 +205,49 @@ func TestBodies(t *testing.T) {
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		var c completion
-		assert.ErrorIs(t, s.parse(t.Context(), []byte(body), &c), batch.ErrRequest, name)
+		_, err := s.completion(t.Context(), []byte(body))
+		assert.ErrorIs(t, err, batch.ErrRequest, name)
 		runtime.ReadMemStats(&after)
 		assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(3*len(body)+1<<20), "%s: bytes that were allocated", name)
 	}
+	s.o.Chat = template(t)
+	user := func(content string) string { return `{"messages":[{"role":"user","content":` + content + `}]` }
+	for name, body := range map[string]string{
+		"messages": `{"messages":[` + long("{},", 1<<22) + `{}]}`,
+		"numbers":  `{"messages":[` + long("1,", 1<<22) + `1]}`,
+		"text":     user(`"`+long("ab ", 1<<22)+`"`) + "}",
+		"parts":    user(`[`+long(`{"type":"text","text":"a"},`, 1<<19)+`{}]`) + "}",
+		"deep":     user(long("[", 1<<22)) + "}",
+		"tools":    user(`"x"`) + `,"tools":[` + long("{},", 1<<22) + `{}]}`,
+		"kwargs":   user(`"x"`) + `,"chat_template_kwargs":{"a":[` + long("{},", 1<<22) + `{}]}}`,
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := s.chat(t.Context(), []byte(body))
+		assert.ErrorIs(t, err, batch.ErrRequest, name)
+		runtime.ReadMemStats(&after)
+		assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(5*len(body)+1<<20), "%s: bytes that were allocated", name)
+	}
 	assert.Less(t, bodyLimit(600), int64(300<<10))
 	assert.Equal(t, int64(mostBody), bodyLimit(1<<30))
+}
+
+// TestNames refuses pages that ask under a name that anybody may have pointed here.
+func TestNames(t *testing.T) {
+	open, _ := New(Options{Name: "m", Host: "box", Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler)})
+	locked, _ := New(Options{Name: "m", Keys: []string{"k"}, Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler)})
+	ask := func(h http.Handler, host, origin string) int {
+		r, w := httptest.NewRequest("GET", "/v1/models", nil), httptest.NewRecorder()
+		if r.Host = host; origin != "" {
+			r.Header.Set("Origin", origin)
+		}
+		h.ServeHTTP(w, r)
+		return w.Code
+	}
+	for _, host := range []string{"localhost:8080", "127.0.0.1:8080", "[::1]:8080", "10.0.0.3", "box:8080", "a.localhost"} {
+		assert.Equal(t, 200, ask(open, host, "http://"+host), host)
+	}
+	assert.Equal(t, 403, ask(open, "rebound.example:8080", "http://rebound.example:8080"))
+	assert.Equal(t, 200, ask(open, "server.example:8080", ""), "no page asks")
+	assert.Equal(t, 401, ask(locked, "rebound.example:8080", "http://rebound.example:8080"), "the page has no key")
 }

@@ -159,7 +159,7 @@ type shelf struct {
 	kept [][]int32
 }
 
-func (s *shelf) Open(ctx context.Context, tokens []int32) (*model.Sequence, int, error) {
+func (s *shelf) Open(ctx context.Context, _ string, tokens []int32) (*model.Sequence, int, error) {
 	select {
 	case <-s.wait:
 	case <-ctx.Done():
@@ -183,9 +183,9 @@ func (s *shelf) Open(ctx context.Context, tokens []int32) (*model.Sequence, int,
 	return q, 0, err
 }
 
-func (s *shelf) Parting([]int32) int { return s.part }
+func (s *shelf) Parting(string, []int32) int { return s.part }
 
-func (s *shelf) Keep(_ *model.Sequence, tokens []int32, end bool) {
+func (s *shelf) Keep(_ *model.Sequence, _ string, tokens []int32, end bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if end {

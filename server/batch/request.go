@@ -22,6 +22,7 @@ type Request struct {
 	Repetition float64           // divides those of all tokens so far if above 0, else multiplies; 0 counts as 1
 	Bias       map[int32]float64 // added
 
+	Owner    string // whose prompts may be found in Options.Prefixes, and who keeps this one
 	Seed     uint64
 	Stop     []int32 // tokens that end the answer
 	Logprobs bool    // report logarithms of probabilities

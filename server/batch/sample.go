@@ -1,7 +1,6 @@
 package batch
 
 import (
-	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -126,36 +125,11 @@ func (d distribution) draw(r *Request, position int) int32 {
 	if r.Temperature <= 0 || r.TopK == 0 && (r.TopP == 0 || r.TopP >= 1) && r.MinP <= 0 {
 		return d.sample(r.Temperature, r.Seed, position)
 	}
-	type candidate struct {
-		id     int32
-		weight float64
-	}
-	var list []candidate
-	top := d.most()
-	for id, v := range d.logits {
-		if w := weight(v, top, r.Temperature); w >= r.MinP && w > 0 {
-			list = append(list, candidate{int32(id), w})
-		}
-	}
+	list := d.chosen(r)
 	if len(list) == 0 { // penalties and biases made the largest infinite
 		return d.sample(0, r.Seed, position)
 	}
-	slices.SortFunc(list, func(a, b candidate) int { return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(a.id, b.id)) })
-	if r.TopK > 0 {
-		list = list[:min(len(list), r.TopK)]
-	}
-	all := 0.0
-	for _, c := range list {
-		all += c.weight
-	}
-	if r.TopP > 0 && r.TopP < 1 {
-		sum, n := 0.0, 0
-		for n < len(list) && (n == 0 || sum < r.TopP*all) {
-			sum, n = sum+list[n].weight, n+1
-		}
-		list, all = list[:n], sum
-	}
-	left := rand.New(rand.NewPCG(r.Seed, uint64(position))).Float64() * all
+	left := rand.New(rand.NewPCG(r.Seed, uint64(position))).Float64() * mass(list)
 	for _, c := range list {
 		if left -= c.weight; left < 0 {
 			return c.id

@@ -40,13 +40,13 @@ type Model interface {
 
 // Prefixes stores the beginnings of sequences: *model.Prefixes does.
 type Prefixes interface {
-	// Open opens a sequence that has the first n of some tokens already. It may take long.
-	Open(ctx context.Context, tokens []int32) (s *model.Sequence, n int, err error)
+	// Open opens a sequence that has the first n of an owner's tokens already. It may take long.
+	Open(ctx context.Context, owner string, tokens []int32) (s *model.Sequence, n int, err error)
 	// Parting returns the number of tokens after which the sequence should be kept, because others
 	// that were kept go on otherwise; 0: nowhere.
-	Parting(tokens []int32) int
-	// Keep stores what a sequence has of some tokens, and returns at once.
-	Keep(s *model.Sequence, tokens []int32, end bool)
+	Parting(owner string, tokens []int32) int
+	// Keep stores what an owner's sequence has of some tokens, and returns at once.
+	Keep(s *model.Sequence, owner string, tokens []int32, end bool)
 }
 
 // Options are the limits of a Scheduler.
@@ -251,8 +251,8 @@ func (s *Scheduler) open(a *Answer) {
 	ctx, cancel := context.WithCancel(a.ctx)
 	defer context.AfterFunc(s.ctx, cancel)()
 	defer cancel()
-	sequence, n, err := s.o.Prefixes.Open(ctx, a.all)
-	parting := s.o.Prefixes.Parting(a.all)
+	sequence, n, err := s.o.Prefixes.Open(ctx, a.request.Owner, a.all)
+	parting := s.o.Prefixes.Parting(a.request.Owner, a.all)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if a.found < 0 {
@@ -451,9 +451,9 @@ func (s *Scheduler) keep(a *Answer, step int, reason Reason) {
 	}
 	prompt, before := len(a.request.Prompt), a.computed-step
 	if before < prompt && a.computed >= prompt {
-		s.o.Prefixes.Keep(a.sequence, a.request.Prompt, true)
+		s.o.Prefixes.Keep(a.sequence, a.request.Owner, a.request.Prompt, true)
 	} else if s.keeps(a, before, a.computed) || reason != "" {
-		s.o.Prefixes.Keep(a.sequence, a.all[:a.computed], false)
+		s.o.Prefixes.Keep(a.sequence, a.request.Owner, a.all[:a.computed], false)
 	}
 }
 

@@ -6,6 +6,10 @@
 // file of its own, and the values and bytes of a block.
 #define FORMATS(FORMAT) \
 	FORMAT(8, q8_0, 32, 34) \
+	FORMAT(2, q4_0, 32, 18) \
+	FORMAT(6, q5_0, 32, 22) \
+	FORMAT(20, iq4_nl, 32, 18) \
+	FORMAT(23, iq4_xs, 256, 136) \
 	FORMAT(39, mxfp4, 32, 17) \
 	FORMAT(10, q2_k, 256, 84) \
 	FORMAT(11, q3_k, 256, 110) \

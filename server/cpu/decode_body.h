@@ -12,6 +12,9 @@
 // product is exact, as d has 11 bits, a scale at most 6 and a code 5.
 #include "decode.h"
 #include "block_q8_0.h"
+#include "block_q4_0.h"
+#include "block_q5_0.h"
+#include "block_iq4.h"
 #include "block_mxfp4.h"
 #include "block_q2_k.h"
 #include "block_q3_k.h"

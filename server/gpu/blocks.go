@@ -147,6 +147,41 @@ func q4KScales(dst, row []byte) {
 	}
 }
 
+// gridBytes are those of IQ2_XXS's grid, which stands in front of the scales.
+const gridBytes = 2048
+
+// iq2XXSGrid reads the grid off the definition: with a scale of 1 the first values of a block are
+// the row that its first code names.
+func iq2XXSGrid(m *weights.Matrix) (grid []byte) {
+	f := m.Stored
+	values, block := make([]float32, f.Values), make([]byte, f.Bytes)
+	block[1] = 0x48 // an f16 of 8
+	for row := range 256 {
+		block[2] = byte(row)
+		f.Decode(values, block)
+		for _, i := range []int{0, 2, 1, 3, 4, 6, 5, 7} {
+			grid = append(grid, byte(values[i]))
+		}
+	}
+	return grid
+}
+
+// afterGrid has a grid, then scales.
+type afterGrid struct {
+	grid   []byte
+	scales takenRows
+}
+
+// ReadAt reads from both as if the scales lay behind the grid.
+func (a afterGrid) ReadAt(p []byte, off int64) (n int, err error) {
+	if off < int64(len(a.grid)) {
+		n = copy(p, a.grid[off:])
+		off = int64(len(a.grid))
+	}
+	more, err := a.scales.ReadAt(p[n:], off-int64(len(a.grid)))
+	return n + more, err
+}
+
 // takenRows makes what the device gets of the rows of matrices, one after the other, by all cores.
 type takenRows struct {
 	w    *weights.Model
@@ -233,6 +268,10 @@ func (l *loader) blocks(to *matrix, list []*weights.Matrix) {
 	l.pieces[len(l.pieces)-1].packed = is.format == mxfp4
 	if is.scales > 0 {
 		n, from = of(is.takeScales, is.scales)
+		if is.format == iq2XXS {
+			l.data(&to.scale, "scales", gridBytes+n, afterGrid{iq2XXSGrid(m), from})
+			return
+		}
 		l.data(&to.scale, "scales", n, from)
 	}
 }

@@ -37,7 +37,7 @@ var widths = map[string]func() weights.Config{
 		c.Hidden, c.Heads, c.QRank, c.ORank, c.Groups, c.IndexHeads, c.TopK = 192, 4, 128, 64, 2, 8, 16
 		c.Layers = model.V4Layers(4, 0, 128)
 		w := released(c, 5, 96, 1.5)
-		w.Vocab, w.Streams, w.PerToken = 64, 2, 2
+		w.Vocab, w.Streams, w.PerToken = 264, 2, 2
 		return w
 	},
 }

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/server/text"
 	"github.com/vkmla/vkmla/server/weights"
 )
 
@@ -32,10 +33,11 @@ const (
 	spreadFP4 = 2.5 // of E2M1 codes' values, whose largest is 6
 )
 
-// Write writes a checkpoint to a folder: config.json, a file for each layer, one for the rest, and
-// their index. The same seed gives the same bytes. It returns their number. Each core has a file of
-// its own, since systems let one at a time write to a file: the disk decides how long it takes. A
-// layer as wide as V4-Flash's has 3.6 GB.
+// Write writes a checkpoint to a folder: config.json, a file for each layer, one for the rest,
+// their index, and a tokenizer of bytes and the marks of conversations. The same seed gives the
+// same bytes. It returns the bytes of the weights. Each core has a file of its own, since systems
+// let one at a time write to a file: the disk decides how long it takes. A layer as wide as
+// V4-Flash's has 3.6 GB.
 //
 // Errors: model.ErrConfig; fs.ErrExist where the folder has a config.json, which other weights may
 // belong to; the context's; the file system's.
@@ -65,6 +67,9 @@ func Write(ctx context.Context, dir string, c weights.Config, seed uint64) (size
 	}
 	if err == nil {
 		err = w.index()
+	}
+	if err == nil {
+		err = w.tokenizer()
 	}
 	if err == nil { // last: a folder with a config.json is whole
 		err = os.WriteFile(filepath.Join(dir, "config.json"), config, 0o666)
@@ -235,4 +240,19 @@ func (w *writer) index() error {
 		return err
 	}
 	return os.WriteFile(filepath.Join(w.dir, "model.safetensors.index.json"), data, 0o666)
+}
+
+// marks are the first tokens: of config.json 0 and 1 are those that texts begin and end with.
+var marks = []string{"<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>", "<think>", "</think>", "｜DSML｜"}
+
+func (w *writer) tokenizer() error {
+	data, err := text.Plain(marks...)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(w.dir, "tokenizer.json"), data, 0o666)
+	}
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(w.dir, "tokenizer_config.json"),
+		fmt.Appendf(nil, `{"add_bos_token": false, "bos_token": %q, "eos_token": %q}`, marks[0], marks[1]), 0o666)
 }

@@ -66,6 +66,8 @@ func fromKeys(keys map[string]gguf.Value) (*Tokenizer, error) {
 	for _, p := range splits {
 		t.splits = append(t.splits, regexp2.MustCompile(p))
 	}
+	t.Chat, _ = keys["tokenizer.chat_template"].Text()
+	t.BOS, t.EOS = t.special(keys, "bos"), t.special(keys, "eos")
 	if add, _ := keys["tokenizer.ggml.add_bos_token"].Bool(); add {
 		id, ok := keys["tokenizer.ggml.bos_token_id"].Int()
 		if n := keys["tokenizer.ggml.tokens"].Len(); !ok || id < 0 || id >= int64(n) {
@@ -74,6 +76,15 @@ func fromKeys(keys map[string]gguf.Value) (*Tokenizer, error) {
 		t.before = []int32{int32(id)}
 	}
 	return t, nil
+}
+
+// special returns how the token is written that texts begin or end with; "": none.
+func (t *Tokenizer) special(keys map[string]gguf.Value, name string) string {
+	id, ok := keys["tokenizer.ggml."+name+"_token_id"].Int()
+	if !ok || id < 0 || id > math.MaxInt32 {
+		return ""
+	}
+	return t.tokens[int32(id)]
 }
 
 // fileOf returns what a tokenizer.json would say of tokens and merges.

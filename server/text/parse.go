@@ -261,11 +261,13 @@ func flat(p *part, of func(*part) []part) (list []part) {
 	return list
 }
 
-// beginning reads add_bos_token of tokenizer_config.json.
+// beginning reads tokenizer_config.json: add_bos_token, and what conversations need.
 func (t *Tokenizer) beginning(config []byte) error {
 	var c struct {
-		Add   bool            `json:"add_bos_token"`
-		Token json.RawMessage `json:"bos_token"` // "token" or {"content": "token"}
+		Add  bool            `json:"add_bos_token"`
+		BOS  word            `json:"bos_token"`
+		EOS  word            `json:"eos_token"`
+		Chat json.RawMessage `json:"chat_template"` // a text, or a list of them with names
 	}
 	if config == nil {
 		return nil
@@ -273,18 +275,41 @@ func (t *Tokenizer) beginning(config []byte) error {
 	if err := json.Unmarshal(config, &c); err != nil {
 		return fmt.Errorf("tokenizer_config.json: %w", err)
 	}
+	t.BOS, t.EOS = string(c.BOS), string(c.EOS)
+	if json.Unmarshal(c.Chat, &t.Chat) != nil {
+		var list []struct{ Name, Template string }
+		if err := json.Unmarshal(c.Chat, &list); err != nil && c.Chat != nil {
+			return fmt.Errorf("tokenizer_config.json: chat_template: %w", err)
+		}
+		for _, x := range list {
+			if x.Name == "default" {
+				t.Chat = x.Template
+			}
+		}
+	}
 	if !c.Add || len(t.before) > 0 {
 		return nil
 	}
-	var token struct{ Content string }
-	if json.Unmarshal(c.Token, &token.Content) != nil {
-		_ = json.Unmarshal(c.Token, &token)
-	}
 	for i := range t.added {
-		if _, size, id := t.added[i].find(token.Content); size > 0 && size == len(token.Content) {
+		if _, size, id := t.added[i].find(t.BOS); size > 0 && size == len(t.BOS) {
 			t.before = []int32{id}
 			return nil
 		}
 	}
-	return fmt.Errorf("tokenizer_config.json: bos_token: got %s, want one of added_tokens", c.Token)
+	return fmt.Errorf("tokenizer_config.json: bos_token: got %q, want one of added_tokens", t.BOS)
+}
+
+// word is a token: "token" or {"content": "token"}.
+type word string
+
+// UnmarshalJSON takes both.
+func (w *word) UnmarshalJSON(data []byte) error {
+	var token struct{ Content string }
+	if json.Unmarshal(data, &token.Content) != nil {
+		if err := json.Unmarshal(data, &token); err != nil {
+			return err
+		}
+	}
+	*w = word(token.Content)
+	return nil
 }

@@ -47,9 +47,9 @@ func unfinished(s string) int {
 	return 0
 }
 
-// valid puts U+FFFD for bytes that belong to no character: one for as many of them as begin one,
+// Valid puts U+FFFD for bytes that belong to no character: one for as many of them as begin one,
 // as the Unicode standard recommends.
-func valid(s string) string {
+func Valid(s string) string {
 	if utf8.ValidString(s) {
 		return s
 	}

@@ -41,6 +41,10 @@ type Tokenizer struct {
 	hidden map[int32]struct{} // special: no part of an answer's text
 
 	longest int // bytes of a token
+
+	// Of conversations: the template that makes prompts of them, "" where the model has none, and
+	// the tokens that templates call bos_token and eos_token.
+	Chat, BOS, EOS string
 }
 
 // merge makes a token of two. Those of a smaller rank come first.
@@ -88,7 +92,17 @@ func read(dir string) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parse(data, config)
+	t, err := parse(data, config)
+	if err != nil {
+		return nil, err
+	}
+	// A file of its own goes before what tokenizer_config.json says.
+	own, err := os.ReadFile(filepath.Join(dir, "chat_template.jinja"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return t, nil
+	}
+	t.Chat = string(own)
+	return t, err
 }
 
 // ErrLong: a text has more tokens than were asked for, or a word that is too long.
@@ -242,6 +256,19 @@ type symbol struct {
 
 const gone = -1 // the token of a symbol that was merged into the one before
 
+// Longest returns the bytes of the longest token.
+func (t *Tokenizer) Longest() int { return t.longest }
+
+// Has reports whether an added token is written like that.
+func (t *Tokenizer) Has(word string) bool {
+	for i := range t.added {
+		if at, size, _ := t.added[i].find(word); at == 0 && size == len(word) {
+			return true
+		}
+	}
+	return false
+}
+
 // Bytes returns the bytes that a token stands for; special tokens, and those that are not of the
 // vocabulary, stand for nothing. It may be a part of a character.
 func (t *Tokenizer) Bytes(id int32) string {
@@ -294,28 +321,38 @@ func (t *trie) find(s string) (at, size int, id int32) {
 // Decoder makes text of tokens that come one by one. What it returns never ends in the middle of a
 // character.
 type Decoder struct {
-	t    *Tokenizer
-	rest string
+	t     *Tokenizer
+	shown []string
+	rest  string
 }
 
-// Decoder begins a text. Without a tokenizer all text is empty.
-func (t *Tokenizer) Decoder() *Decoder { return &Decoder{t: t} }
+// Decoder begins a text, in which the special tokens that are shown stand as they are written.
+// Without a tokenizer all text is empty.
+func (t *Tokenizer) Decoder(shown ...string) *Decoder { return &Decoder{t: t, shown: shown} }
+
+// Token returns the bytes that a token stands for in this text.
+func (d *Decoder) Token(id int32) string {
+	if d.t == nil {
+		return ""
+	}
+	if _, special := d.t.hidden[id]; special && slices.Contains(d.shown, d.t.tokens[id]) {
+		return d.t.tokens[id]
+	}
+	return d.t.Bytes(id)
+}
 
 // Add returns the text that a token completes. Bytes that belong to no character become U+FFFD, one
 // for each beginning of a character that is not completed.
 func (d *Decoder) Add(id int32) string {
-	if d.t == nil {
-		return ""
-	}
-	s := d.rest + d.t.Bytes(id)
+	s := d.rest + d.Token(id)
 	n := len(s) - unfinished(s)
 	d.rest = s[n:]
-	return valid(s[:n])
+	return Valid(s[:n])
 }
 
 // End returns what is left of a character that was not completed.
 func (d *Decoder) End() string {
 	s := d.rest
 	d.rest = ""
-	return valid(s)
+	return Valid(s)
 }

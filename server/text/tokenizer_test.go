@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/internal/lab/fakegguf"
 )
 
 // merges of the tokenizer that tests use, in the letters of the file: Ġ is a space.
@@ -260,4 +262,43 @@ func TestBounds(t *testing.T) {
 	cancel()
 	_, err = k.Encode(ctx, "some words", 50)
 	assert.ErrorIs(t, err, context.Canceled)
+}
+
+// TestConversations reads what conversations need: a template, where it has a file of its own that
+// one, and how texts begin and end. Special tokens are text where they are asked for.
+func TestConversations(t *testing.T) {
+	const config = `{"bos_token": {"content": "<｜begin▁of▁sentence｜>"}, "eos_token": "<e>", "chat_template": `
+	k := open(t, config+`"{{ 1 }}"}`, nil)
+	assert.Equal(t, []string{"{{ 1 }}", "<｜begin▁of▁sentence｜>", "<e>"}, []string{k.Chat, k.BOS, k.EOS})
+	assert.Equal(t, "b", open(t, config+`[{"name": "x", "template": "a"}, {"name": "default", "template": "b"}]}`, nil).Chat)
+	_, err := parse(tokenizer(nil), []byte(config+`3}`))
+	assert.ErrorContains(t, err, "chat_template")
+	assert.Empty(t, open(t, `{}`, nil).Chat)
+	keys := append(ggufKeys(t), fakegguf.Key{Name: "tokenizer.chat_template", Value: "{{ 2 }}"})
+	g, err := openKeys(t, keys)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"{{ 2 }}", "<｜begin▁of▁sentence｜>", ""}, []string{g.Chat, g.BOS, g.EOS})
+
+	dir := t.TempDir()
+	plain, err := Plain("<a>", "<b>")
+	require.NoError(t, err)
+	for name, data := range map[string]string{"tokenizer.json": string(plain), "chat_template.jinja": "own",
+		"tokenizer_config.json": config + `"x"}`} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(data), 0o666))
+	}
+	p, err := Open(dir)
+	require.NoError(t, err)
+	assert.Equal(t, "own", p.Chat)
+	assert.True(t, p.Has("<a>"))
+	assert.False(t, p.Has("<a"))
+	ids, err := p.Encode(t.Context(), "<a>é<b>", 9)
+	require.NoError(t, err)
+	assert.Equal(t, []int32{0, 2 + 0xc3, 2 + 0xa9, 1}, ids)
+	hidden, shown := p.Decoder(), p.Decoder("<b>")
+	a, b := "", ""
+	for _, id := range ids {
+		a, b = a+hidden.Add(id), b+shown.Add(id)
+	}
+	assert.Equal(t, "é", a)
+	assert.Equal(t, "é<b>", b)
 }

@@ -33,14 +33,15 @@ const digestPiece = 16 << 20
 // size and its time as they are.
 const settled = 2 * time.Second
 
-// digest records the result of reading a whole file. Size, time and inode tell whether it is still
+// digest records the result of reading a whole file. Size, times and inode tell whether it is still
 // the file that was read, Tensors whether the same tensors are taken of it.
 type digest struct {
 	Size     int64  `json:"size"`
 	Modified int64  `json:"modified_ns"`
 	Inode    uint64 `json:"inode"`
-	Tensors  string `json:"tensors"` // SHA-256 of their names, types and shapes
-	Bytes    string `json:"bytes"`   // SHA-256 of the SHA-256s of their pieces
+	Changed  int64  `json:"changed_ns"` // on Linux
+	Tensors  string `json:"tensors"`    // SHA-256 of their names, types and shapes
+	Bytes    string `json:"bytes"`      // SHA-256 of the SHA-256s of their pieces
 }
 
 type digests struct {
@@ -66,7 +67,7 @@ func (m *Model) Examine(ctx context.Context, log *slog.Logger) error {
 		of[t.File] = append(of[t.File], stored)
 	}
 	kept, now := loadDigests(m.dir), digests{digestForm, map[string]digest{}}
-	changed := false
+	news := false
 	for _, file := range slices.Sorted(maps.Keys(of)) {
 		d, old, err := m.stat(file, of[file])
 		if err != nil {
@@ -84,7 +85,7 @@ func (m *Model) Examine(ctx context.Context, log *slog.Logger) error {
 		}
 		log.Info("read all weights of a file once", "file", file, "bytes", d.Size, "time", time.Since(began))
 		if now.Files[file] = d; old {
-			kept.Files[file], changed = d, true
+			kept.Files[file], news = d, true
 		}
 	}
 	h := sha256.New()
@@ -95,7 +96,7 @@ func (m *Model) Examine(ctx context.Context, log *slog.Logger) error {
 		fmt.Fprintln(h, now.Files[file].Tensors, now.Files[file].Bytes)
 	}
 	m.identity, m.files = hex.EncodeToString(h.Sum(nil)), now.Files
-	if changed {
+	if news {
 		if err := kept.save(m.dir); err != nil {
 			log.Warn("the weights are read again at the next start: what was found cannot be kept beside them", "error", err)
 		}
@@ -139,7 +140,8 @@ func (m *Model) stat(file string, names []string) (d digest, old bool, err error
 		}
 		fmt.Fprintf(h, "%q %s %v\n", name, t.DType, t.Shape)
 	}
-	d = digest{Size: info.Size(), Modified: info.ModTime().UnixNano(), Inode: inode(info), Tensors: hex.EncodeToString(h.Sum(nil))}
+	d = digest{Size: info.Size(), Modified: info.ModTime().UnixNano(), Inode: inode(info), Changed: changed(info),
+		Tensors: hex.EncodeToString(h.Sum(nil))}
 	return d, time.Since(info.ModTime()) > settled, nil
 }
 

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/internal/lab/verify"
-	"github.com/vkmla/vkmla/internal/probe"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -239,7 +239,7 @@ func (p opPart) sample(ctx context.Context, dev *vk.Device, warmup, reps int) (T
 	n := p.inner
 	t, err := sample(ctx, dev, (warmup+n-1)/n, reps, func(r *vk.Recorder, i int) error {
 		for k := range n {
-			if err := errors.Join(probe.Separate(r), p.record(r, i*n+k)); err != nil {
+			if err := errors.Join(door.Separate(r), p.record(r, i*n+k)); err != nil {
 				return err
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -50,7 +51,7 @@ func checkLayers(r engineRun, weights, again []*randomLayer) (verify.Result, err
 	n := r.shape.news[0]
 	main, other := r, r
 	main.weights, main.opts.MaxStep = weights, main.mostTokens()
-	other.weights, other.opts.Variant = again, attention.VariantBase
+	other.weights, other.opts.Variant = again, opkit.Base
 	pieces := []int{n}
 	switch {
 	case n > 1:
@@ -76,7 +77,7 @@ func checkLayers(r engineRun, weights, again []*randomLayer) (verify.Result, err
 	}
 	want, err := other.outputs(pieces, pieces[len(pieces)-1])
 	if errors.Is(err, vk.ErrArgument) { // its caches are beyond a descriptor
-		other.opts.Variant = attention.VariantDA
+		other.opts.Variant = opkit.DA
 		want, err = other.outputs(pieces, pieces[len(pieces)-1])
 	}
 	if err != nil {

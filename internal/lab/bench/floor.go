@@ -8,10 +8,10 @@ import (
 	"math/rand/v2"
 	"strings"
 
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/opkit"
-	"github.com/vkmla/vkmla/internal/probe"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -225,7 +225,7 @@ func (f *floors) below(ctx context.Context, dev *vk.Device, p opPart, warmup, re
 	t, err := opPart{inner: p.inner, record: func(rec *vk.Recorder, _ int) error {
 		err := f.reader.record(rec, p.Bytes)
 		for range launches - 1 {
-			err = errors.Join(err, probe.Separate(rec), f.reader.record(rec, 0))
+			err = errors.Join(err, door.Separate(rec), f.reader.record(rec, 0))
 		}
 		return err
 	}}.sample(ctx, dev, warmup, reps)

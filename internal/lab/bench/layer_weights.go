@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/quantise"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -168,19 +169,19 @@ func (p *layerPlan) layer(c model.Config, i int) *model.DeviceLayer {
 	p.floats(&w.Sink, 1, c.Heads)
 	spec := c.Layers[i].LayerSpec
 	if spec.Compresses() {
-		w.Compressor = p.compressor(&spec, model.HeadDim, c.Hidden)
+		w.Compressor = p.compressor(&spec, cache.D, c.Hidden)
 	}
 	if spec.Picks == model.PickOwn {
 		w.Indexer = &model.DeviceIndexer{}
-		p.matrix(&w.Indexer.QB, p.format, c.IndexHeads*model.IndexDim, c.QRank)
+		p.matrix(&w.Indexer.QB, p.format, c.IndexHeads*cache.IndexDim, c.QRank)
 		p.matrix(&w.Indexer.Weights, projection.FormatBF16, c.IndexHeads, c.Hidden)
 		switch {
 		case spec.LatentKeys:
 			w.Indexer.Keys = &model.DeviceKeys{}
-			p.matrix(&w.Indexer.Keys.K, projection.FormatBF16, model.IndexDim, model.HeadDim)
-			p.floats(&w.Indexer.Keys.Norm, 1, model.IndexDim)
+			p.matrix(&w.Indexer.Keys.K, projection.FormatBF16, cache.IndexDim, cache.D)
+			p.floats(&w.Indexer.Keys.Norm, 1, cache.IndexDim)
 		case spec.Compresses():
-			w.Indexer.Compressor = p.compressor(&spec, model.IndexDim, c.Hidden)
+			w.Indexer.Compressor = p.compressor(&spec, cache.IndexDim, c.Hidden)
 		}
 	}
 	return w

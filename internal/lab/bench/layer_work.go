@@ -155,7 +155,7 @@ func layerWork(c model.Config, spec model.LayerSpec, w *randomLayer, s stepShape
 	work["attention"] = Work{Cache: rows + 4*all, Activations: 4 * t * h * d, Flop: 4 * all * h * d}
 	if w.Compressor != nil {
 		work["compressor.wkv|wgate"] = product(w.Compressor.KVGate, 1, 4)
-		compressorWork(work, "compressor.", spec.Compression(model.HeadDim), s, slot(model.StoreEntries))
+		compressorWork(work, "compressor.", spec.Compression(cache.D), s, slot(model.StoreEntries))
 	}
 	if x := w.Indexer; x != nil {
 		hi, row := float64(c.IndexHeads), float64(s.keyBytes())
@@ -168,7 +168,7 @@ func layerWork(c model.Config, spec model.LayerSpec, w *randomLayer, s stepShape
 			work["indexer.wk"] = of(s.completed(spec.Ratio), x.Keys.K, 1, 4)
 		}
 		if x.Compressor != nil || x.Keys != nil {
-			compressorWork(work, "indexer.compressor.", spec.Compression(model.IndexDim), s, row)
+			compressorWork(work, "indexer.compressor.", spec.Compression(cache.IndexDim), s, row)
 		}
 		work["indexer.q_quantise"] = Work{Activations: t * hi * (256 + 2 + row + 4)}
 		scored, keys, blocks := s.scored(c, spec)
@@ -192,7 +192,7 @@ func compressorWork(work map[string]Work, name string, c cache.Compression, s st
 		work[name+"save"] = Work{Activations: saved, Cache: saved}
 		compress.Cache += 8 * n * float64(c.Window()) * dim
 	}
-	if c.Latent && c.Dim == model.HeadDim {
+	if c.Latent && c.Dim == cache.D {
 		compress.Activations += 2 * n * dim // of which keys are made
 	}
 	work[name+"compress"] = compress

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -218,7 +219,7 @@ func (s *stepRun) cacheBytes() uint64 {
 		}
 		sum += s.longest / l.Ratio * entry
 		if l.Gated() {
-			c := l.Compression(model.HeadDim)
+			c := l.Compression(cache.D)
 			sum += c.Window() * 8 * c.Channels()
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vkmla/vkmla/internal/probe"
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -131,7 +131,7 @@ func (s *stepRun) timeReadings(read *reader, all []reading, to *Time) error {
 	cmd, err := s.timed(func(rec *vk.Recorder) error {
 		for _, x := range all {
 			if x.waits {
-				if err := probe.Separate(rec); err != nil {
+				if err := door.Separate(rec); err != nil {
 					return err
 				}
 			}

@@ -74,7 +74,7 @@ func (h *house) add(p string) error {
 	}
 	if p == "shaders/builds.txt" {
 		for line := range strings.Lines(string(text)) {
-			if f := strings.Fields(line); len(f) > 1 && f[0] != "#" {
+			if f := strings.Fields(line); len(f) > 1 && !strings.HasPrefix(line, "#") {
 				h.kernels++
 			}
 		}

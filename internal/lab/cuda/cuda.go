@@ -142,7 +142,7 @@ import (
 	"fmt"
 	"unsafe"
 
-	"github.com/vkmla/vkmla/vk"
+	"github.com/vkmla/vkmla/vk/share"
 )
 
 // ErrNoCUDA: there is no libcuda.so.1, or no device with the UUID.
@@ -201,7 +201,7 @@ type Memory struct {
 }
 
 // Import imports a buffer's memory. Without an error it takes the handle.
-func (d *Device) Import(x vk.Exported) (m Memory, err error) {
+func (d *Device) Import(x share.Exported) (m Memory, err error) {
 	dedicated := C.int(0)
 	if x.Dedicated {
 		dedicated = 1
@@ -219,7 +219,7 @@ func (m Memory) Free() error { return result(C.cu_free_memory(m.of, m.at)) }
 type Semaphore struct{ of unsafe.Pointer }
 
 // ImportSemaphore imports a timeline semaphore. Without an error it takes the handle.
-func (d *Device) ImportSemaphore(x vk.Exported) (Semaphore, error) {
+func (d *Device) ImportSemaphore(x share.Exported) (Semaphore, error) {
 	var of unsafe.Pointer
 	err := result(C.cu_import_semaphore(C.int(x.Handle), &of))
 	return Semaphore{of}, err

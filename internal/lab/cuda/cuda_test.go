@@ -25,6 +25,7 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/pipeline/model/random"
 	"github.com/vkmla/vkmla/vk"
+	"github.com/vkmla/vkmla/vk/share"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -147,7 +148,7 @@ func TestSharedStep(t *testing.T) {
 // adopted runs an engine on the same device as one that the program has: bits are those of the
 // engine on the program's own, and both submit to one queue.
 func adopted(t *testing.T, dev *vk.Device, ckpt *model.Checkpoint, plain *engine) {
-	d := testkit.Must[*vk.Device](t)(vk.Adopt(dev.Handles(), vk.DeviceOptions{}))
+	d := testkit.Must[*vk.Device](t)(share.Adopt(share.HandlesOf(dev), vk.DeviceOptions{}))
 	t.Cleanup(func() { assert.NoError(t, d.Close()) })
 	layers := testkit.Must[[]*model.DeviceLayer](t)(ckpt.Upload(t.Context(), d, nil))
 	t.Cleanup(func() { assert.NoError(t, model.CloseLayers(layers)) })
@@ -175,15 +176,15 @@ func random16(n int) []uint16 {
 
 // link is what the other side imports.
 type link struct {
-	in, out   vk.Exported
-	semaphore *vk.Exported
+	in, out   share.Exported
+	semaphore *share.Exported
 }
 
 func (x *engine) link(t *testing.T, s *vk.Semaphore) (l link) {
-	export := testkit.Must[vk.Exported](t)
-	l.in, l.out = export(x.in.Export()), export(x.out.Export())
+	export := testkit.Must[share.Exported](t)
+	l.in, l.out = export(share.Export(x.in)), export(share.Export(x.out))
 	if s != nil {
-		e := export(s.Export())
+		e := export(share.ExportSemaphore(s))
 		l.semaphore = &e
 	}
 	return l
@@ -296,11 +297,11 @@ func device(t *testing.T, dev *vk.Device, l link) party {
 	d := testkit.Must[*vk.Device](t)(a.Open(vk.DeviceOptions{}))
 	must := testkit.Must[*vk.Buffer](t)
 	x := &secondDevice{dev: d, hidden: l.in.Size / most}
-	x.in, x.out = must(d.ImportBuffer("input", vk.DeviceLocal, l.in)), must(d.ImportBuffer("output", vk.DeviceLocal, l.out))
+	x.in, x.out = must(share.Import(d, "input", vk.DeviceLocal, l.in)), must(share.Import(d, "output", vk.DeviceLocal, l.out))
 	x.upload = must(d.NewBuffer(vk.BufferSpec{Label: "upload", Size: l.in.Size, Memory: vk.Upload}))
 	x.readback = must(d.NewBuffer(vk.BufferSpec{Label: "readback", Size: l.in.Size, Memory: vk.Readback}))
 	if l.semaphore != nil {
-		x.semaphore = testkit.Must[*vk.Semaphore](t)(d.ImportSemaphore(*l.semaphore))
+		x.semaphore = testkit.Must[*vk.Semaphore](t)(share.ImportSemaphore(d, *l.semaphore))
 	}
 	return x
 }
@@ -357,9 +358,9 @@ type cudaSide struct {
 func cudaParty(t *testing.T, dev *vk.Device, l link) party {
 	d, err := cuda.Open(dev.Adapter().UUID)
 	if errors.Is(err, cuda.ErrNoCUDA) {
-		for _, x := range []*vk.Exported{&l.in, &l.out, l.semaphore} {
+		for _, x := range []*share.Exported{&l.in, &l.out, l.semaphore} {
 			if x != nil {
-				assert.NoError(t, x.Handle.Close())
+				assert.NoError(t, x.Close())
 			}
 		}
 		t.Skip(err)

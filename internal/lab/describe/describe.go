@@ -9,6 +9,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/spirv"
+	"github.com/vkmla/vkmla/internal/timed"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
@@ -36,7 +37,7 @@ type Device struct {
 	CoopMat       []string            `json:"cooperative_matrix"`
 	Ops           map[string]Variants `json:"ops"`
 	Forbidden     []string            `json:"forbidden,omitempty"` // kernels that its limits forbid, and why
-	Builds        *tuning.Choice      `json:"builds,omitempty"`    // what was timed on it, if anything
+	Builds        *timed.Builds       `json:"builds,omitempty"`    // what was timed on it, if anything
 }
 
 // Profile is a tuning profile and why a device has it.
@@ -125,10 +126,14 @@ type Variants struct {
 	Missing map[string][]string `json:"missing"`
 }
 
-// Of describes an adapter with the tuning profile that it gets, or the one that is named.
-func Of(a *vk.Adapter, profile string) Device {
+// Of describes an adapter with the tuning profile that it gets, or the one that is named, and with
+// the builds that were timed on it, if any.
+func Of(a *vk.Adapter, profile string, kept *timed.Builds) Device {
 	c := &a.Caps
-	tune := tuningOf(a, profile)
+	tune := *tuningOf(a, profile)
+	if kept != nil && !tune.Measured {
+		tune.Timed = kept.Timed
+	}
 	units, by := tune.Units(a)
 	d := Device{
 		Index: a.Index, Name: a.Name, Type: a.Type.String(), UUID: a.UUID,
@@ -138,7 +143,7 @@ func Of(a *vk.Adapter, profile string) Device {
 			c.SharedMemory, c.MaxWorkgroupInvocations, c.MaxWorkgroupCount, c.SubgroupSize, c.MinSubgroupSize, c.MaxSubgroupSize,
 			units, by, c.TimestampPeriod},
 		CoopMat: []string{}, Ops: map[string]Variants{}, Profile: profileOf(a, profile),
-		HostAccess: a.HostAccess().String(), Watchdog: watchdogOf(a), MayWait: tuning.MayWait(a),
+		Builds: kept, HostAccess: a.HostAccess().String(), Watchdog: watchdogOf(a), MayWait: tuning.MayWait(a),
 	}
 	if err := a.Usable(); err != nil {
 		d.Usable, d.Problem = false, err.Error()
@@ -148,7 +153,7 @@ func Of(a *vk.Adapter, profile string) Device {
 	}
 	d.Forbidden = forbidden(c)
 	for _, op := range verify.All() {
-		d.Ops[op.Name] = variantsOn(c, op.Variants, tune.Ladder(a, familyOf(op.Name), op.Variants), d.Usable)
+		d.Ops[op.Name] = variantsOn(c, op.Variants, tune.Ladder(familyOf(op.Name), op.Variants), d.Usable)
 	}
 	return d
 }

@@ -26,6 +26,9 @@ var pretended []byte
 //go:embed testdata/slow.h
 var slowed []byte
 
+//go:embed testdata/turn.h
+var turned []byte
+
 // Calls are those that can fail, in the order of the interposer's numbers.
 var Calls = []string{
 	"vkAllocateMemory", "vkCreateBuffer", "vkBindBufferMemory", "vkMapMemory", "vkCreateCommandPool", "vkAllocateCommandBuffers",
@@ -70,6 +73,7 @@ type control struct {
 	live        [maxObjects]atomic.Int32
 	pretend     pretend
 	slow        slow
+	turn        atomic.Uint32
 }
 
 // Interposer is the library, built and ready to be opened.
@@ -83,7 +87,7 @@ type Interposer struct {
 func Build(dir string) (library string, err error) {
 	file, library := filepath.Join(dir, "interposer.c"), filepath.Join(dir, "libfaults.so")
 	if err := errors.Join(os.WriteFile(file, source, 0o600), os.WriteFile(filepath.Join(dir, "pretend.h"), pretended, 0o600),
-		os.WriteFile(filepath.Join(dir, "slow.h"), slowed, 0o600)); err != nil {
+		os.WriteFile(filepath.Join(dir, "slow.h"), slowed, 0o600), os.WriteFile(filepath.Join(dir, "turn.h"), turned, 0o600)); err != nil {
 		return "", err
 	}
 	build := exec.Command("cc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, file, "-ldl")
@@ -144,6 +148,18 @@ func (x *Interposer) Hang() { x.ctl.hang.Store(1) }
 
 // Drop lets submissions do nothing, with their fences signalled, until Mend.
 func (x *Interposer) Drop() { x.ctl.drop.Store(1) }
+
+// Orders in which commands are given to the driver: as they are recorded; those between two
+// barriers from the last to the first; all of a command buffer so, without its barriers, as a
+// recorder would have it that found no conflict.
+const (
+	Straight = iota
+	Turned
+	Blind
+)
+
+// Turn has commands that are recorded from now on in one of these orders.
+func (x *Interposer) Turn(order uint32) { x.ctl.turn.Store(order) }
 
 // Mend ends all faults.
 func (x *Interposer) Mend() {

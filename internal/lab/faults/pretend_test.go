@@ -110,7 +110,7 @@ func starvedEngine(t *testing.T, cfg model.Config, records model.Records) {
 	want, starved := lives(moltenVK)
 	require.Positive(t, interposer.Changed(), "no chain")
 	require.Zero(t, starved, "MoltenVK waits")
-	got, starved := lives(vk.DriverNVIDIA)
+	got, starved := lives(tuning.DriverNVIDIA)
 	assert.Equal(t, 1, starved, "steps that starved")
 	assert.Equal(t, want, got)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/faults"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
+	"github.com/vkmla/vkmla/vk/share"
 )
 
 // TestShareFails lets each call fail once, in each place, of a life that shares memory and waits
@@ -27,7 +28,8 @@ func TestShareFails(t *testing.T) {
 	if missing := d.Caps().Missing([]string{"exportMemory", "importMemory", "importHostMemory"}); missing != nil {
 		t.Skipf("%s has no %v", d.Adapter().Name, missing)
 	}
-	mine, err := syscall.Mmap(-1, 0, 2*int(d.HostAlignment()), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
+	mine, err := syscall.Mmap(-1, 0, 2*int(share.HostAlignment(d)),
+		syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, syscall.Munmap(mine)) }()
 	files := func() int {
@@ -35,21 +37,21 @@ func TestShareFails(t *testing.T) {
 		require.NoError(t, err)
 		return len(list)
 	}
-	require.NoError(t, share(d, mine)) // makes what the device keeps
+	require.NoError(t, shared(d, mine)) // makes what the device keeps
 	open, live := files(), interposer.Live()
 	polls := []string{"vkWaitForFences", "vkGetFenceStatus", "vkGetSemaphoreCounterValue"}
 	for call, name := range faults.Calls {
 		before := interposer.Seen(call)
-		require.NoError(t, share(d, mine), name)
+		require.NoError(t, shared(d, mine), name)
 		for at := range min(interposer.Seen(call)-before, 8) {
 			interposer.Fail(call, at, faults.OutOfHostMemory, false)
-			err := share(d, mine)
+			err := shared(d, mine)
 			// A poll that fails for want of memory says nothing, and may come less often next time.
 			if _, hit := interposer.Hit(); err != nil || hit && !slices.Contains(polls, name) {
 				assert.ErrorIs(t, err, vk.ErrOutOfHostMemory, "%s, call %d", name, at)
 			}
 			interposer.Mend()
-			require.NoError(t, share(d, mine), "after %s, call %d", name, at)
+			require.NoError(t, shared(d, mine), "after %s, call %d", name, at)
 			assert.Equal(t, open, files(), "%s, call %d: files", name, at)
 			got := interposer.Live()
 			delete(got, "fence") // kept by the device
@@ -64,25 +66,25 @@ func TestShareFails(t *testing.T) {
 	}
 }
 
-// share exports memory and imports it, takes some of the program's, and copies from one to the
+// shared exports memory and imports it, takes some of the program's, and copies from one to the
 // other once a semaphore has a value.
-func share(d *vk.Device, mine []byte) (err error) {
+func shared(d *vk.Device, mine []byte) (err error) {
 	own, err := d.NewBuffer(vk.BufferSpec{Label: "own", Size: 100, Memory: vk.Upload, Export: true})
 	if err != nil {
 		return err
 	}
 	defer own.Close()
 	copy(own.Mapped(), "shared")
-	x, err := own.Export()
+	x, err := share.Export(own)
 	if err != nil {
 		return err
 	}
-	theirs, err := d.ImportBuffer("theirs", vk.Readback, x)
+	theirs, err := share.Import(d, "theirs", vk.Readback, x)
 	if err != nil {
-		return errors.Join(err, x.Handle.Close())
+		return errors.Join(err, x.Close())
 	}
 	defer theirs.Close()
-	host, err := d.ImportHost("host", mine, 100)
+	host, err := share.ImportHost(d, "host", mine, 100)
 	if err != nil {
 		return err
 	}

@@ -119,7 +119,7 @@ func (s *Sequence) Skip(n int, kept func(layer int, store model.Store, at int) [
 		l.keys = l.skipped(s, l.keys, model.StoreKeys, (s.next+n)/l.Ratio, kept)
 		l.kv, l.gate = nil, nil
 		for range (s.next + n) % l.Ratio {
-			l.kv, l.gate = append(l.kv, make([]float64, model.HeadDim)), append(l.gate, make([]float64, model.HeadDim))
+			l.kv, l.gate = append(l.kv, make([]float64, cache.D)), append(l.gate, make([]float64, cache.D))
 		}
 	}
 	s.next += n
@@ -127,9 +127,9 @@ func (s *Sequence) Skip(n int, kept func(layer int, store model.Store, at int) [
 
 // skipped appends rows that were not computed, until there are so many.
 func (l *state) skipped(s *Sequence, rows []row, store model.Store, n int, kept func(layer int, store model.Store, at int) []byte) []row {
-	width := model.HeadDim
+	width := cache.D
 	if store == model.StoreKeys {
-		width = model.IndexDim
+		width = cache.IndexDim
 	}
 	zeros := row{values: make([]float32, width)}
 	for at := len(rows); at < n; at++ {

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
@@ -18,7 +19,7 @@ type query struct {
 func (l *state) query(s *Sequence, x []float64, p int) *query {
 	qr := l.normed(s, "q_norm", l.product(s, "wq_a", x))
 	q := query{bottleneck: qr}
-	for h := range slices.Chunk(bf16s(l.product(s, "wq_b", qr)), model.HeadDim) {
+	for h := range slices.Chunk(bf16s(l.product(s, "wq_b", qr)), cache.D) {
 		if r := 1 / math.Sqrt(dot(h, h)/float64(len(h))+float64(s.cfg.Eps)); !s.cfg.PlainQueries { // DeepSeek-V4's draft block
 			for d := range h {
 				h[d] *= r
@@ -68,7 +69,7 @@ func (l *state) choose(s *Sequence, q *query, x []float64, p int) (r Rounded) {
 func (l *state) scores(s *Sequence, q *query, x []float64, n, p int) []float32 {
 	format, keys := s.num.Records.Keys(), s.layers[l.EntriesOf].keys
 	weights := bf16s(l.product(s, "indexer.weights_proj", x))
-	scale := 1 / math.Sqrt(float64(model.IndexDim*s.cfg.IndexHeads))
+	scale := 1 / math.Sqrt(float64(cache.IndexDim*s.cfg.IndexHeads))
 	sums := make([]float64, n)
 	round := func(v float64) float64 {
 		if s.num.Logits {
@@ -77,7 +78,7 @@ func (l *state) scores(s *Sequence, q *query, x []float64, n, p int) []float32 {
 		return v
 	}
 	h := 0
-	for iq := range slices.Chunk(bf16s(l.product(s, "indexer.wq_b", q.bottleneck)), model.IndexDim) {
+	for iq := range slices.Chunk(bf16s(l.product(s, "indexer.wq_b", q.bottleneck)), cache.IndexDim) {
 		asked := key(format, turned(&l.turns, iq, p, 1)).values
 		w := round(weights[h] * scale)
 		for e := range sums {
@@ -119,7 +120,7 @@ func (s *Sequence) candidates(scores []float32) []int {
 
 // out returns what a layer gives for a token that attends rows.
 func (l *state) out(s *Sequence, q *query, rows []row, p int) []float32 {
-	sinks, wide := l.values("attn_sink"), s.cfg.HeadsPerGroup()*model.HeadDim
+	sinks, wide := l.values("attn_sink"), s.cfg.HeadsPerGroup()*cache.D
 	var o []float64
 	for h, head := range q.heads {
 		o = append(o, turned(&l.turns, bf16s(attendRounded(head, rows, float64(sinks[h]))), p, -1)...)
@@ -140,7 +141,7 @@ func attendRounded(q []float32, rows []row, sink float64) []float64 {
 	for part := range slices.Chunk(rows, 64) {
 		scores, before := make([]float64, len(part)), top
 		for i, r := range part {
-			scores[i] = dot32(q, r.values) / math.Sqrt(model.HeadDim)
+			scores[i] = dot32(q, r.values) / math.Sqrt(cache.D)
 			top = max(top, scores[i])
 		}
 		shrink := math.Exp(before - top)

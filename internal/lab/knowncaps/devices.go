@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -200,17 +201,17 @@ var (
 func discrete() []Device {
 	all, f16 := features(modern, halves, matrices, brains), features(modern, halves, matrices)
 	return []Device{
-		{"H100", vk.TypeDiscrete, h100(all), true, vk.DriverNVIDIA},
-		{"Ada", vk.TypeDiscrete, nvidia(128, 32, all, ampere...), true, vk.DriverNVIDIA},
-		{"Turing", vk.TypeDiscrete, nvidia(68, 32, f16, turing...), true, vk.DriverNVIDIA},
+		{"H100", vk.TypeDiscrete, h100(all), true, tuning.DriverNVIDIA},
+		{"Ada", vk.TypeDiscrete, nvidia(128, 32, all, ampere...), true, tuning.DriverNVIDIA},
+		{"Turing", vk.TypeDiscrete, nvidia(68, 32, f16, turing...), true, tuning.DriverNVIDIA},
 		{"Turing with NVK", vk.TypeDiscrete, nvk(68, f16, turing...), true, 0},
-		{"Pascal", vk.TypeDiscrete, pascal(20), false, vk.DriverNVIDIA},
-		{"RDNA4", vk.TypeDiscrete, radv(64, features(modern, halves, matrices, brains, dots, codes), square, squareBF16, squareE4M3), false, vk.DriverRADV},
-		{"RDNA3", vk.TypeDiscrete, radv(96, features(modern, halves, matrices, dots), square), false, vk.DriverRADV},
-		{"RDNA3, AMD's driver", vk.TypeDiscrete, amdOwn(96, f16, square), false, vk.DriverAMD},
-		{"RDNA2", vk.TypeDiscrete, radv(60, features(modern, halves, dots)), false, vk.DriverRADV},
-		{"Arc A", vk.TypeDiscrete, intel(0x56a0, 8, 49152, 4, all, shape(8, 8, 16, "f16"), shape(8, 8, 16, "bf16")), false, vk.DriverANV},
-		{"Arc B", vk.TypeDiscrete, intel(0xe20b, 16, 49152, 4, all, shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false, vk.DriverANV},
+		{"Pascal", vk.TypeDiscrete, pascal(20), false, tuning.DriverNVIDIA},
+		{"RDNA4", vk.TypeDiscrete, radv(64, features(modern, halves, matrices, brains, dots, codes), square, squareBF16, squareE4M3), false, tuning.DriverRADV},
+		{"RDNA3", vk.TypeDiscrete, radv(96, features(modern, halves, matrices, dots), square), false, tuning.DriverRADV},
+		{"RDNA3, AMD's driver", vk.TypeDiscrete, amdOwn(96, f16, square), false, tuning.DriverAMD},
+		{"RDNA2", vk.TypeDiscrete, radv(60, features(modern, halves, dots)), false, tuning.DriverRADV},
+		{"Arc A", vk.TypeDiscrete, intel(0x56a0, 8, 49152, 4, all, shape(8, 8, 16, "f16"), shape(8, 8, 16, "bf16")), false, tuning.DriverANV},
+		{"Arc B", vk.TypeDiscrete, intel(0xe20b, 16, 49152, 4, all, shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false, tuning.DriverANV},
 	}
 }
 
@@ -220,12 +221,12 @@ func older() []Device {
 	lp, skylake := intel(0x9a49, 8, 49152, 4, plain), intel(0x1912, 8, 49152, 64, plain)
 	lp.MaxWorkgroupSubgroups, skylake.MaxWorkgroupSubgroups = 64, 64
 	return []Device{
-		{"GFX9", vk.TypeDiscrete, amd(64, 64, 0, plain), false, vk.DriverRADV},
+		{"GFX9", vk.TypeDiscrete, amd(64, 64, 0, plain), false, tuning.DriverRADV},
 		{"CDNA with matrices", vk.TypeDiscrete,
-			amd(104, 64, 0, features(modern, halves, matrices, brains), square, squareBF16), false, vk.DriverRADV},
-		{"Xe-LP", vk.TypeIntegrated, lp, false, vk.DriverANV},
-		{"Skylake", vk.TypeIntegrated, skylake, false, vk.DriverANV},
-		{"Arc of no known id", vk.TypeDiscrete, intel(0xffff, 16, 49152, 4, plain), false, vk.DriverANV},
+			amd(104, 64, 0, features(modern, halves, matrices, brains), square, squareBF16), false, tuning.DriverRADV},
+		{"Xe-LP", vk.TypeIntegrated, lp, false, tuning.DriverANV},
+		{"Skylake", vk.TypeIntegrated, skylake, false, tuning.DriverANV},
+		{"Arc of no known id", vk.TypeDiscrete, intel(0xffff, 16, 49152, 4, plain), false, tuning.DriverANV},
 	}
 }
 

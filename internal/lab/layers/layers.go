@@ -12,7 +12,6 @@ import (
 	"os"
 	"slices"
 
-	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/formula"
@@ -20,6 +19,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -27,7 +27,7 @@ import (
 
 func init() {
 	verify.Register(verify.Op{
-		Name: "layer", Class: verify.ClassTolerance, Variants: attention.DecodeVariants,
+		Name: "layer", Class: verify.ClassTolerance, Variants: opkit.Decodes(),
 		Random: randomLayers, Ref: refLayer, Run: runLayer, Compare: compareLayer,
 	})
 }

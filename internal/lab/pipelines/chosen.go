@@ -8,6 +8,7 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
@@ -105,9 +106,9 @@ func choicesV4(c model.Config) []choice {
 		list = append(list, x.choice())
 	}
 	return append(list,
-		made("compressor c4a", cache.NewCompress, cache.CompressConfig{Compression: cache.C4Main, StatePage: 4, Page: 64, Save: true}),
-		made("compressor c128a", cache.NewCompress, cache.CompressConfig{Compression: cache.C128Main, StatePage: 8, Page: 2, Save: true}),
-		made("compressor keys", cache.NewCompress, cache.CompressConfig{Compression: cache.C4Index, StatePage: 4, Page: 64,
+		made("compressor c4a", cache.NewCompress, cache.CompressConfig{Compression: verify.C4Main, StatePage: 4, Page: 64, Save: true}),
+		made("compressor c128a", cache.NewCompress, cache.CompressConfig{Compression: verify.C128Main, StatePage: 8, Page: 2, Save: true}),
+		made("compressor keys", cache.NewCompress, cache.CompressConfig{Compression: verify.C4Index, StatePage: 4, Page: 64,
 			Keys: cache.IndexKeyFP8, Save: true}),
 		made("q and kv norms", projection.NewQKVNorm, projection.QKVNormConfig{Rank: c.QRank}),
 		made("q insert", projection.NewQInsert, projection.QInsertConfig{Page: 64}),
@@ -126,11 +127,11 @@ func choicesV41(c model.Config) []choice {
 		selection(c, "v4.1 selection", indexer.SelectConfig{Logits: keys}),
 		selection(c, "v4.1 selection and candidates", indexer.SelectConfig{Logits: keys, Candidates: c.CandidateBlocks}),
 		selection(c, "v4.1 selection of candidates", indexer.SelectConfig{Logits: within}),
-		made("v4.1 compressor, two tokens", cache.NewCompress, cache.CompressConfig{Compression: cache.C2Main, StatePage: 4, Page: 64,
+		made("v4.1 compressor, two tokens", cache.NewCompress, cache.CompressConfig{Compression: verify.C2Main, StatePage: 4, Page: 64,
 			Record: entries, Save: true}),
-		made("v4.1 compressor, one token", cache.NewCompress, cache.CompressConfig{Compression: cache.C1Main, Page: 64,
+		made("v4.1 compressor, one token", cache.NewCompress, cache.CompressConfig{Compression: verify.C1Main, Page: 64,
 			Record: entries, Save: true}),
-		made("v4.1 compressor keys", cache.NewCompress, cache.CompressConfig{Compression: cache.C2Index, Page: 64,
+		made("v4.1 compressor keys", cache.NewCompress, cache.CompressConfig{Compression: verify.C2Index, Page: 64,
 			Keys: keys.Format, Save: true}),
 		made("v4.1 q insert", projection.NewQInsert, projection.QInsertConfig{Page: 64, Record: window, RotateOnly: c.PlainQueries}),
 	)

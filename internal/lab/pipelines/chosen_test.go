@@ -18,6 +18,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/lab/pipelines"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -84,7 +85,7 @@ func TestLargestFits(t *testing.T) {
 		bound := []uint64{ // what kernels without device addresses bind
 			indexer.SelectScratchBytes(tokens, c.TopK), uint64(tokens) * uint64(c.Heads) * 512 * 2,
 		}
-		all := append(bound, uint64(entries)*cache.RowBytes, uint64(c.Heads)*512*uint64(c.QRank)*2,
+		all := append(bound, uint64(entries*cache.RecordV4.RowBytes()), uint64(c.Heads)*512*uint64(c.QRank)*2,
 			uint64(c.Groups*c.ORank*c.HeadsPerGroup()*512)*2)
 		for _, d := range knowncaps.Owned() {
 			assert.LessOrEqual(t, slices.Max(all), d.Caps.MaxAllocation, d.Name)
@@ -96,7 +97,7 @@ func TestLargestFits(t *testing.T) {
 
 // Programs read names in one style.
 func TestChosenJSON(t *testing.T) {
-	row := pipelines.Row{Other: []vk.Statistic{{Name: "n"}}}
+	row := pipelines.Row{Other: []door.Statistic{{Name: "n"}}}
 	data, err := json.Marshal(pipelines.Choice{Kernels: []pipelines.Chosen{{Row: row}}})
 	require.NoError(t, err)
 	names := regexp.MustCompile(`"([^"]*)":`).FindAllSubmatch(data, -1)

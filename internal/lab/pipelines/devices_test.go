@@ -19,6 +19,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/spirv"
+	"github.com/vkmla/vkmla/internal/timed"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
@@ -185,7 +186,7 @@ func TestKnownCaps(t *testing.T) {
 	}
 	assert.LessOrEqual(t, want.MaxAllocation, got.MaxAllocation) // ANV's is the device's memory
 	assert.Equal(t, want.ComputeUnits, got.ComputeUnits, "units")
-	if all[i].Driver == vk.DriverANV {
+	if all[i].Driver == tuning.DriverANV {
 		assert.Equal(t, [2]uint32{want.VendorID, want.DeviceID}, [2]uint32{got.VendorID, got.DeviceID})
 	}
 	for f := range want.Features {
@@ -217,7 +218,7 @@ func TestRuns(t *testing.T) {
 	for _, d := range knowncaps.Owned() {
 		a := testkit.AdapterAs(t, d)
 		p, _ := tuning.For(a)
-		said := describe.Of(a, "")
+		said := describe.Of(a, "", nil)
 		want := d.Caps.Features["cooperativeMatrix"] && !p.Device.AvoidMatrices
 		assert.Equal(t, want, len(matrices(said)) > 0, "%s: %v", d.Name, matrices(said))
 		assert.Equal(t, d.Caps.Features["cooperativeMatrix"], slices.Contains(said.Ops["linear"].Can, "cm"), d.Name)
@@ -227,20 +228,18 @@ func TestRuns(t *testing.T) {
 	recordedRuns(t)
 	ada := knowncaps.Owned()[1]
 	a := testkit.AdapterAs(t, ada)
-	t.Cleanup(func() { tuning.Choose(a, nil) })
-	all := matrices(describe.Of(a, "generic"))
+	all := matrices(describe.Of(a, "generic", nil))
 	for _, op := range verify.All() {
 		if slices.ContainsFunc(op.Variants, tuning.Matrices) {
 			assert.Contains(t, all, op.Name)
 		}
 	}
 	failed := tuning.Timed{Microseconds: map[string]float64{"base": 1}, Failed: map[string]string{"cm": "crashed", "cmb": "crashed"}}
-	c := tuning.Choice{Timed: map[string]tuning.Timed{}}
+	kept := timed.Builds{Timed: map[string]tuning.Timed{}}
 	for _, family := range tuning.Families {
-		c.Timed[family] = failed
+		kept.Timed[family] = failed
 	}
-	tuning.Choose(a, &c)
-	assert.Empty(t, matrices(describe.Of(a, "generic")), "builds that failed are said to run")
+	assert.Empty(t, matrices(describe.Of(a, "generic", &kept)), "builds that failed are said to run")
 }
 
 // recordedRuns holds which variant of every operation the devices that people own run, operations
@@ -251,7 +250,7 @@ func recordedRuns(t *testing.T) {
 	for _, op := range verify.All() {
 		devices := map[string][]string{}
 		for _, d := range knowncaps.Owned() {
-			v := describe.Of(testkit.AdapterAs(t, d), "").Ops[op.Name].Runs
+			v := describe.Of(testkit.AdapterAs(t, d), "", nil).Ops[op.Name].Runs
 			require.NotEmpty(t, v, "%s runs nothing of %s", d.Name, op.Name)
 			devices[v] = append(devices[v], d.Name)
 		}

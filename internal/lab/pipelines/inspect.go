@@ -6,7 +6,9 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -29,7 +31,7 @@ func inspector(a *vk.Adapter, profile string, listings bool) (open func() (*vk.D
 	return open, func(dev *vk.Device, k *vk.Kernel, to *Chosen) error {
 		key := fmt.Sprint(to.Kernel, to.Constants, to.Subgroup)
 		if _, ok := known[key]; !ok {
-			statistics, err := dev.Statistics(k)
+			statistics, err := door.Statistics(dev, k)
 			if err != nil {
 				return err
 			}
@@ -48,7 +50,7 @@ func inspector(a *vk.Adapter, profile string, listings bool) (open func() (*vk.D
 
 // knowMatrices tells operations what their probes find on AMD's GPUs with matrices.
 func knowMatrices(a *vk.Adapter) {
-	if a.Driver == vk.DriverRADV {
+	if a.Driver == tuning.DriverRADV {
 		a.Facts = &opkit.Facts{Rows: func(m, n, k, subgroup int) int {
 			if m == 16 && n == 16 && k == 16 && subgroup == 32 {
 				return 1
@@ -59,7 +61,7 @@ func knowMatrices(a *vk.Adapter) {
 }
 
 func listing(dev *vk.Device, k *vk.Kernel) (l Listing, err error) {
-	list, err := dev.Listings(k)
+	list, err := door.Listings(dev, k)
 	for _, x := range list {
 		switch x.Name {
 		case "Assembly": // RADV's name

@@ -3,6 +3,7 @@ package pipelines
 import (
 	"fmt"
 
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/internal/lab/machine"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -37,7 +38,7 @@ func Broken(a *vk.Adapter, profiles ...string) (kernels int, faults []string, er
 }
 
 func check(dev *vk.Device, k *vk.Kernel) (faults []string, err error) {
-	list, err := dev.Listings(k)
+	list, err := door.Listings(dev, k)
 	listed := false
 	for _, x := range list {
 		switch x.Name {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/internal/lab/machine"
 	"github.com/vkmla/vkmla/internal/lab/pipelines"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -28,11 +29,11 @@ func TestMachineCode(t *testing.T) {
 	a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
 	require.NoError(t, err)
 	// For RDNA2 the compiler of Mesa 26 crashes there.
-	if a.Driver == vk.DriverRADV && !strings.Contains(a.Name, "NAVI21") {
+	if a.Driver == tuning.DriverRADV && !strings.Contains(a.Name, "NAVI21") {
 		twoExits(t, a)
 	}
 	profiles := []string{""} // the device's own
-	if a.Driver == vk.DriverRADV {
+	if a.Driver == tuning.DriverRADV {
 		profiles = tuning.Names()
 	}
 	kernels, faults, err := pipelines.Broken(a, profiles...)
@@ -55,9 +56,9 @@ func twoExits(t *testing.T, a *vk.Adapter) {
 	defer dev.Close()
 	k, err := dev.Kernel(vk.KernelSpec{Name: "two_exits", SPIRV: module, Bindings: []vk.Access{vk.ReadWrite}, PushSize: 8})
 	require.NoError(t, err)
-	list, err := dev.Listings(k)
+	list, err := door.Listings(dev, k)
 	require.NoError(t, err)
-	i := slices.IndexFunc(list, func(x vk.Listing) bool { return x.Name == "Assembly" })
+	i := slices.IndexFunc(list, func(x door.Listing) bool { return x.Name == "Assembly" })
 	require.GreaterOrEqual(t, i, 0)
 	faults := machine.AMD(list[i].Text)
 	if !strings.HasPrefix(a.DriverInfo, "Mesa 26.1.") && !strings.HasPrefix(a.DriverInfo, "Mesa 26.2.") {

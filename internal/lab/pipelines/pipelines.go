@@ -17,6 +17,8 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
+	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/shaders"
@@ -104,35 +106,35 @@ var kvPages = []int{64, 2}
 
 func (b *builder) caches() {
 	for _, page := range kvPages {
-		b.each("insert", cache.InsertVariants, func(v string) error {
+		b.each("insert", opkit.Builds("kv_insert"), func(v string) error {
 			_, err := cache.NewInsert(b.dev, cache.InsertConfig{Page: page, Variant: v})
 			return err
 		})
-		b.each("gather", cache.GatherVariants, func(v string) error {
+		b.each("gather", opkit.Builds("kv_gather"), func(v string) error {
 			_, err := cache.NewGather(b.dev, cache.GatherConfig{Page: page, Variant: v})
 			return err
 		})
-		b.each("gather runs", cache.GatherRunsVariants, func(v string) error {
+		b.each("gather runs", opkit.Builds("kv_gather_runs"), func(v string) error {
 			_, err := cache.NewGatherRuns(b.dev, cache.GatherRunsConfig{Page: page, Variant: v})
 			return err
 		})
-		b.each("gather slots", cache.GatherSlotsVariants, func(v string) error {
+		b.each("gather slots", opkit.Builds("kv_gather_slots"), func(v string) error {
 			_, err := cache.NewGatherSlots(b.dev, cache.GatherSlotsConfig{Page: page, Variant: v})
 			return err
 		})
 	}
 	for _, ratio := range []int{1, 4, 128} {
-		b.each("slot mapping", cache.SlotMappingVariants, func(v string) error {
+		b.each("slot mapping", opkit.Builds("kv_slot_mapping"), func(v string) error {
 			_, err := cache.NewSlotMapping(b.dev, cache.SlotMappingConfig{Page: 64, Ratio: ratio, Variant: v})
 			return err
 		})
 	}
 	for _, x := range []cache.CompressConfig{
-		{Compression: cache.C4Main, StatePage: 4, Page: 64}, {Compression: cache.C128Main, StatePage: 8, Page: 2},
-		{Compression: cache.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyFP8},
-		{Compression: cache.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyMXFP4},
+		{Compression: verify.C4Main, StatePage: 4, Page: 64}, {Compression: verify.C128Main, StatePage: 8, Page: 2},
+		{Compression: verify.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyFP8},
+		{Compression: verify.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyMXFP4},
 	} {
-		b.each("compress", cache.CompressVariants, func(v string) error {
+		b.each("compress", opkit.Builds("kv_compress"), func(v string) error {
 			c := x
 			c.Variant = v
 			if _, err := cache.NewCompress(b.dev, c); err != nil {
@@ -142,12 +144,12 @@ func (b *builder) caches() {
 			_, err := cache.NewCompress(b.dev, c)
 			return err
 		})
-		b.each("save state", cache.SaveStateVariants, func(v string) error {
+		b.each("save state", opkit.Builds("kv_save_state"), func(v string) error {
 			_, err := cache.NewSaveState(b.dev, cache.SaveStateConfig{Compression: x.Compression, Page: x.StatePage, Variant: v})
 			return err
 		})
 	}
-	b.each("touch", []vk.Variant{{Name: cache.VariantBase}}, func(string) error {
+	b.each("touch", []vk.Variant{{Name: opkit.Base}}, func(string) error {
 		_, err := cache.NewTouch(b.dev)
 		return err
 	})
@@ -157,13 +159,13 @@ var keyFormats = []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4}
 
 func (b *builder) indexer(c model.Config) {
 	for _, f := range keyFormats {
-		b.each("query quant", indexer.QueryQuantVariants, func(v string) error {
+		b.each("query quant", opkit.Builds("idx_query_quant"), func(v string) error {
 			_, err := indexer.NewQueryQuant(b.dev, indexer.QueryQuantConfig{Format: f, Variant: v})
 			return err
 		})
 		for _, group := range []int{1, 128} {
 			cfg := indexer.LogitsConfig{Heads: c.IndexHeads, Format: f, Page: 64, Group: group}
-			b.each("logits", indexer.LogitsVariants, func(v string) error {
+			b.each("logits", opkit.Builds("idx_logits"), func(v string) error {
 				cfg := cfg
 				cfg.Variant = v
 				_, err := indexer.NewLogits(b.dev, cfg)
@@ -179,18 +181,18 @@ func (b *builder) indexer(c model.Config) {
 			})
 		}
 	}
-	b.each("top-k", indexer.TopKVariants, func(v string) error {
+	b.each("top-k", opkit.Builds("idx_topk"), func(v string) error {
 		_, err := indexer.NewTopK(b.dev, indexer.TopKConfig{K: c.TopK, Variant: v})
 		return err
 	})
-	b.each("visible", indexer.VisibleVariants, func(v string) error {
+	b.each("visible", opkit.Builds("idx_visible"), func(v string) error {
 		_, err := indexer.NewVisible(b.dev, indexer.VisibleConfig{Ratio: 4, Variant: v})
 		return err
 	})
 }
 
 func (b *builder) attention(c model.Config) {
-	b.each("indices", attention.IndexVariants, func(v string) error {
+	b.each("indices", opkit.Builds("attn_window_indices"), func(v string) error {
 		_, err1 := attention.NewWindowIndices(b.dev, attention.WindowIndicesConfig{Page: 64, Variant: v})
 		_, err2 := attention.NewC128Indices(b.dev, attention.C128IndicesConfig{Page: 2, Variant: v})
 		_, err3 := attention.NewGlobalTopK(b.dev, attention.GlobalTopKConfig{Page: 64, Variant: v})
@@ -198,12 +200,12 @@ func (b *builder) attention(c model.Config) {
 		return errors.Join(err1, err2, err3, err4)
 	})
 	for _, page := range append([]int{0}, kvPages...) {
-		b.each("decode", attention.DecodeVariants, func(v string) error {
+		b.each("decode", opkit.Decodes(), func(v string) error {
 			_, err := attention.NewDecoder(b.dev, attention.DecoderConfig{Heads: c.Heads, WindowPage: 64, CompressedPage: page, Variant: v})
 			return err
 		})
 	}
-	b.each("prefill", attention.PrefillVariants, func(v string) error {
+	b.each("prefill", opkit.Builds("attn_prefill"), func(v string) error {
 		_, err1 := attention.NewPrefill(b.dev, attention.PrefillConfig{Heads: c.Heads, Variant: v})
 		_, err2 := attention.NewPrefill(b.dev, attention.PrefillConfig{Heads: c.Heads, Variant: v, Norm: true})
 		return errors.Join(err1, err2)
@@ -217,31 +219,31 @@ func (b *builder) v41(c model.Config) {
 		return
 	}
 	for _, x := range []cache.CompressConfig{
-		{Compression: cache.C2Main, StatePage: 4, Page: 64, Record: cache.RecordFP4},
-		{Compression: cache.C1Main, Page: 64, Record: cache.RecordFP4, Save: true},
-		{Compression: cache.C2Index, Page: 64, Keys: cache.IndexKeyMXFP4, Save: true},
+		{Compression: verify.C2Main, StatePage: 4, Page: 64, Record: cache.RecordFP4},
+		{Compression: verify.C1Main, Page: 64, Record: cache.RecordFP4, Save: true},
+		{Compression: verify.C2Index, Page: 64, Keys: cache.IndexKeyMXFP4, Save: true},
 	} {
-		b.each("compress latents", cache.CompressVariants, func(v string) error {
+		b.each("compress latents", opkit.Builds("kv_compress"), func(v string) error {
 			x.Variant = v
 			_, err := cache.NewCompress(b.dev, x)
 			return err
 		})
 	}
-	b.each("scores within blocks", indexer.LogitsVariants, func(v string) error {
+	b.each("scores within blocks", opkit.Builds("idx_logits"), func(v string) error {
 		_, err := indexer.NewLogits(b.dev, indexer.LogitsConfig{
 			Heads: c.IndexHeads, Format: cache.IndexKeyMXFP4, Page: 64, Blocks: c.CandidateBlocks,
 			Block: c.CandidateBlock, Variant: v})
 		return err
 	})
-	b.each("candidates", indexer.TopKVariants, func(v string) error {
+	b.each("candidates", opkit.Builds("idx_topk"), func(v string) error {
 		_, err := indexer.NewCandidates(b.dev, indexer.CandidatesConfig{K: c.CandidateBlocks, Block: c.CandidateBlock, Variant: v})
 		return err
 	})
-	b.each("candidate entries", indexer.CandidateEntriesVariants, func(v string) error {
+	b.each("candidate entries", opkit.Builds("idx_candidate_entries"), func(v string) error {
 		_, err := indexer.NewCandidateEntries(b.dev, indexer.CandidateEntriesConfig{Block: c.CandidateBlock, SlotPage: 64, Variant: v})
 		return err
 	})
-	b.each("decode records", attention.DecodeVariants, func(v string) error {
+	b.each("decode records", opkit.Decodes(), func(v string) error {
 		_, err := attention.NewDecoder(b.dev, attention.DecoderConfig{Heads: c.Heads, WindowPage: 64, CompressedPage: 64,
 			WindowRecord: cache.RecordFP8, CompressedRecord: cache.RecordFP4, Variant: v})
 		return err
@@ -255,13 +257,13 @@ func (b *builder) v41(c model.Config) {
 }
 
 func (b *builder) projections(c model.Config) {
-	b.each("q and kv norms", projection.QKVNormVariants, func(v string) error {
+	b.each("q and kv norms", opkit.Builds("proj_qkv_norm"), func(v string) error {
 		return b.sizes(func(size int) error {
 			_, err := projection.NewQKVNorm(b.dev, projection.QKVNormConfig{Rank: c.QRank, Variant: v, Subgroup: size})
 			return err
 		})
 	})
-	b.each("q insert", projection.QInsertVariants, func(v string) error {
+	b.each("q insert", opkit.Builds("proj_q_insert"), func(v string) error {
 		return b.sizes(func(size int) error {
 			var errs []error
 			for _, norm := range []tensor.DType{0, tensor.F32} {
@@ -271,12 +273,12 @@ func (b *builder) projections(c model.Config) {
 			return errors.Join(errs...)
 		})
 	})
-	b.each("inverse rope", projection.InverseRopeVariants, func(v string) error {
+	b.each("inverse rope", opkit.Builds("proj_inverse_rope"), func(v string) error {
 		_, err := projection.NewInverseRope(b.dev, projection.InverseRopeConfig{Variant: v})
 		return err
 	})
 	for _, s := range []projection.ScaleLayout{projection.ScaleF32, projection.ScalePacked} {
-		b.each("inverse rope quant", projection.InverseRopeQuantVariants, func(v string) error {
+		b.each("inverse rope quant", opkit.Builds("proj_inverse_rope_quant"), func(v string) error {
 			return b.sizes(func(size int) error {
 				_, err := projection.NewInverseRopeQuant(b.dev, projection.InverseRopeQuantConfig{
 					Groups: c.Groups, Heads: c.HeadsPerGroup(), Scales: s, Variant: v, Subgroup: size})
@@ -285,7 +287,7 @@ func (b *builder) projections(c model.Config) {
 		})
 	}
 	for _, x := range []projection.ActivationFormat{projection.ActivationFP8, projection.ActivationFP8Packed, projection.ActivationNVFP4} {
-		b.each("quantise", projection.QuantiseVariants, func(v string) error {
+		b.each("quantise", opkit.Builds("proj_quantise"), func(v string) error {
 			_, err := projection.NewQuantise(b.dev, projection.QuantiseConfig{Format: x, K: c.Hidden, Variant: v})
 			return err
 		})
@@ -335,7 +337,7 @@ func (b *builder) sizes(build func(size int) error) error {
 }
 
 func (b *builder) linear(l projection.LinearConfig) {
-	b.each(fmt.Sprintf("linear %dx%d %v", l.N, l.K, l.Weights), projection.LinearVariants, func(v string) error {
+	b.each(fmt.Sprintf("linear %dx%d %v", l.N, l.K, l.Weights), opkit.Builds("proj_linear"), func(v string) error {
 		cfg := l
 		cfg.Variant = v
 		_, err := projection.NewLinear(b.dev, cfg)
@@ -345,7 +347,7 @@ func (b *builder) linear(l projection.LinearConfig) {
 
 // chain builds two layers as one launch behind the attention, where they can be.
 func (b *builder) chain(first, second projection.LinearConfig) {
-	b.each(fmt.Sprintf("linear chain %v", first.Weights), projection.LinearVariants, func(v string) error {
+	b.each(fmt.Sprintf("linear chain %v", first.Weights), opkit.Builds("proj_linear"), func(v string) error {
 		first, second := first, second // variants are built at the same time
 		first.Variant, second.Variant = v, v
 		x, err := projection.NewLinear(b.dev, first)

@@ -17,6 +17,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/pipelines"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -216,7 +217,7 @@ func TestNoWorse(t *testing.T) {
 // gateName names what is recorded of a GPU: its driver, and what that calls it in parentheses, as
 // radv-navi31 or anv-lnl. It is empty for other drivers.
 func gateName(a *vk.Adapter) string {
-	driver := map[vk.DriverID]string{vk.DriverRADV: "radv", vk.DriverANV: "anv"}[a.Driver]
+	driver := map[vk.DriverID]string{tuning.DriverRADV: "radv", tuning.DriverANV: "anv"}[a.Driver]
 	words := strings.Fields(strings.ToLower(strings.Trim(a.Name[strings.LastIndex(a.Name, "(")+1:], ")")))
 	if driver == "" || len(words) == 0 {
 		return ""

@@ -4,24 +4,25 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/vk"
 )
 
 // Row is what a driver's compiler made of a kernel. A number that the driver does not
 // give is -1.
 type Row struct {
-	Kernel    string         `json:"kernel"`
-	Constants []uint32       `json:"constants"` // specialisation constants, in the order of their ids
-	Subgroup  uint32         `json:"subgroup"`  // size asked for, 0 for any
-	Hot       bool           `json:"hot"`
-	Registers float64        `json:"registers"`        // 32-bit, of an invocation (AMD: VGPRs; ANV: as many as would spill none)
-	Scalar    float64        `json:"scalar_registers"` // of a subgroup (AMD: SGPRs)
-	Shared    float64        `json:"shared_bytes"`     // of a workgroup
-	Spills    float64        `json:"spills"`           // registers, or bytes or instructions where the driver counts those
-	Occupancy float64        `json:"occupancy"`        // subgroups that a SIMD unit can hold at once
-	Code      float64        `json:"code_bytes"`
-	Clocks    float64        `json:"clocks"`          // that a subgroup keeps a SIMD unit busy, by the compiler
-	Other     []vk.Statistic `json:"other,omitempty"` // as the driver names them
+	Kernel    string           `json:"kernel"`
+	Constants []uint32         `json:"constants"` // specialisation constants, in the order of their ids
+	Subgroup  uint32           `json:"subgroup"`  // size asked for, 0 for any
+	Hot       bool             `json:"hot"`
+	Registers float64          `json:"registers"`        // 32-bit, of an invocation (AMD: VGPRs; ANV: as many as would spill none)
+	Scalar    float64          `json:"scalar_registers"` // of a subgroup (AMD: SGPRs)
+	Shared    float64          `json:"shared_bytes"`     // of a workgroup
+	Spills    float64          `json:"spills"`           // registers, or bytes or instructions where the driver counts those
+	Occupancy float64          `json:"occupancy"`        // subgroups that a SIMD unit can hold at once
+	Code      float64          `json:"code_bytes"`
+	Clocks    float64          `json:"clocks"`          // that a subgroup keeps a SIMD unit busy, by the compiler
+	Other     []door.Statistic `json:"other,omitempty"` // as the driver names them
 
 	local float64 // bytes of local memory, which are among the spills
 	live  float64 // most registers of 32 bytes that a subgroup holds at once (ANV)
@@ -45,7 +46,7 @@ const (
 func Report(dev *vk.Device) ([]Row, error) {
 	var rows []Row
 	for _, k := range dev.Kernels() {
-		list, err := dev.Statistics(k)
+		list, err := door.Statistics(dev, k)
 		if err != nil {
 			return nil, err
 		}
@@ -54,7 +55,7 @@ func Report(dev *vk.Device) ([]Row, error) {
 	return rows, nil
 }
 
-func row(k *vk.Kernel, list []vk.Statistic, hot bool) Row {
+func row(k *vk.Kernel, list []door.Statistic, hot bool) Row {
 	r := Row{Kernel: k.Name(), Constants: k.Constants(), Subgroup: k.SubgroupSize(), Hot: hot,
 		Registers: -1, Scalar: -1, Shared: -1, Spills: -1, Occupancy: -1, Code: -1, Clocks: -1}
 	r.read(list)
@@ -62,7 +63,7 @@ func row(k *vk.Kernel, list []vk.Statistic, hot bool) Row {
 }
 
 // read fills in what a driver tells.
-func (r *Row) read(list []vk.Statistic) {
+func (r *Row) read(list []door.Statistic) {
 	spilled := func(n float64) { r.Spills = max(r.Spills, 0) + n }
 	for _, s := range list {
 		switch strings.ToLower(s.Name) {

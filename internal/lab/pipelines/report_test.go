@@ -5,15 +5,16 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/vkmla/vkmla/vk"
+	"github.com/vkmla/vkmla/internal/door"
 )
 
 // Hot kernels must not spill; 16 bytes of local memory, and no more, are only named.
 func TestWrong(t *testing.T) {
-	local := func(n float64) []vk.Statistic { return []vk.Statistic{{Name: "Local Memory Size", Value: 1<<36 + n}} }
+	local := func(n float64) []door.Statistic {
+		return []door.Statistic{{Name: "Local Memory Size", Value: 1<<36 + n}}
+	}
 	for name, c := range map[string]struct {
-		list       []vk.Statistic
+		list       []door.Statistic
 		spills     float64
 		wrong, few bool
 	}{
@@ -22,13 +23,13 @@ func TestWrong(t *testing.T) {
 		"four registers":        {local(16), 16, false, true},
 		"five registers":        {local(20), 20, true, false},
 		"an array":              {local(512), 512, true, false},
-		"counted from zero":     {[]vk.Statistic{{Name: "local memory size", Value: 512}}, 512, true, false},
-		"registers of AMD":      {[]vk.Statistic{{Name: "Spilled VGPRs", Value: 4}, {Name: "Scratch Size", Value: 96}}, 4, true, false},
-		"an array of AMD":       {[]vk.Statistic{{Name: "Spilled VGPRs"}, {Name: "Scratch Size", Value: 512}}, 512, true, false},
-		"instructions of NVK":   {[]vk.Statistic{{Name: "Spills to memory", Value: 3}, {Name: "Spills to reg", Value: 5}}, 3, true, false},
-		"instructions of ANV":   {[]vk.Statistic{{Name: "Spills", Value: 7}, {Name: "Scratch Memory Size", Value: 1024}}, 7, true, false},
-		"nothing spilled there": {[]vk.Statistic{{Name: "Spilled VGPRs"}, {Name: "Spilled SGPRs"}, {Name: "Scratch size"}}, 0, false, false},
-		"both":                  {append(local(16), vk.Statistic{Name: "Spilled VGPRs", Value: 1}), 17, true, false},
+		"counted from zero":     {[]door.Statistic{{Name: "local memory size", Value: 512}}, 512, true, false},
+		"registers of AMD":      {[]door.Statistic{{Name: "Spilled VGPRs", Value: 4}, {Name: "Scratch Size", Value: 96}}, 4, true, false},
+		"an array of AMD":       {[]door.Statistic{{Name: "Spilled VGPRs"}, {Name: "Scratch Size", Value: 512}}, 512, true, false},
+		"instructions of NVK":   {[]door.Statistic{{Name: "Spills to memory", Value: 3}, {Name: "Spills to reg", Value: 5}}, 3, true, false},
+		"instructions of ANV":   {[]door.Statistic{{Name: "Spills", Value: 7}, {Name: "Scratch Memory Size", Value: 1024}}, 7, true, false},
+		"nothing spilled there": {[]door.Statistic{{Name: "Spilled VGPRs"}, {Name: "Spilled SGPRs"}, {Name: "Scratch size"}}, 0, false, false},
+		"both":                  {append(local(16), door.Statistic{Name: "Spilled VGPRs", Value: 1}), 17, true, false},
 	} {
 		for _, hot := range []bool{true, false} {
 			r := Row{Hot: hot, Spills: -1}

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
@@ -112,17 +113,17 @@ func (b *builder) layer(i int, l model.Layer) {
 	b.add("attn_sink", 1, 0, c.Heads)
 	b.matrix("wq_a", c.QRank, c.Hidden)
 	b.add("q_norm.weight", normScale, 1, c.QRank)
-	b.matrix("wq_b", c.Heads*model.HeadDim, c.QRank)
-	b.matrix("wkv", model.HeadDim, c.Hidden)
-	b.add("kv_norm.weight", normScale, 1, model.HeadDim)
-	b.matrix("wo_a", c.Groups*c.ORank, c.HeadsPerGroup()*model.HeadDim)
+	b.matrix("wq_b", c.Heads*cache.D, c.QRank)
+	b.matrix("wkv", cache.D, c.Hidden)
+	b.add("kv_norm.weight", normScale, 1, cache.D)
+	b.matrix("wo_a", c.Groups*c.ORank, c.HeadsPerGroup()*cache.D)
 	b.matrix("wo_b", c.Hidden, c.Groups*c.ORank)
 	if l.Compresses() {
-		b.compressor("compressor.", l, model.HeadDim)
+		b.compressor("compressor.", l, cache.D)
 	}
 	if l.Picks == model.PickOwn {
-		b.compressor("indexer.compressor.", l, model.IndexDim)
-		b.matrix("indexer.wq_b", c.IndexHeads*model.IndexDim, c.QRank)
+		b.compressor("indexer.compressor.", l, cache.IndexDim)
+		b.matrix("indexer.wq_b", c.IndexHeads*cache.IndexDim, c.QRank)
 		b.matrix("indexer.weights_proj", c.IndexHeads, c.Hidden)
 	}
 }

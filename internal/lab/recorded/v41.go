@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
@@ -86,8 +87,8 @@ func (v *V41) layer(w *model.LayerWeights) (err error) {
 	small(&w.KVNorm, "kv_norm.weight")
 	small(&w.Sink, "attn_sink")
 	if c := w.Compressor; c != nil {
-		rows(&c.KVGate, 0, model.HeadDim, "compressor.wkv.weight")
-		rows(&c.KVGate, model.HeadDim, c.KVGate.N, "compressor.wgate.weight")
+		rows(&c.KVGate, 0, cache.D, "compressor.wkv.weight")
+		rows(&c.KVGate, cache.D, c.KVGate.N, "compressor.wgate.weight")
 		small(&c.Norm, "compressor.norm.weight")
 	}
 	if x := w.Indexer; x != nil {

@@ -67,7 +67,7 @@ func distances(out []float32, want []float64) (all, angles float64) {
 	for j, w := range want {
 		_, at := output(j)
 		part := 0
-		if at >= model.HeadDim-turned {
+		if at >= cache.D-turned {
 			part = 1
 		}
 		v := float64(out[j])
@@ -92,11 +92,11 @@ func (s *script) found(layer, t int) []float64 {
 		at, store = a.entry*c.spec.Ratio, model.StoreEntries
 		norm = s.l.values[fmt.Sprintf("layers.%d.attn.compressor.norm.weight", c.spec.EntriesOf)]
 	}
-	head := make([]float64, model.HeadDim)
+	head := make([]float64, cache.D)
 	for d := range head {
 		head[d] = float64(sign(d)) * float64(s.contents[a.token][a.by[d%features]]) * float64(norm[d])
 	}
-	tail, from := head[model.HeadDim-turned:], at
+	tail, from := head[cache.D-turned:], at
 	if r, all := s.l.o.Model.record(store); all {
 		turn(tail, c.spec.Ratio > 0, at)
 		asKept(r, head)

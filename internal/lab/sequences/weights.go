@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"strings"
 
-	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/cache"
 )
 
 // The numbers of a hidden state. Of the weights of products that lead to caches and picks, one in
@@ -41,7 +41,7 @@ func sign(d int) float32 { return float32(1 - 2*(d*d/3+d/5%2)%2) }
 // others of the second. What is left of a layer's output is 0.
 func output(j int) (head, d int) {
 	if j < turned {
-		return 0, model.HeadDim - turned + j
+		return 0, cache.D - turned + j
 	}
 	return 1, j
 }
@@ -87,7 +87,7 @@ func pick(stem string, shape []int) func(row int) (column int, value float32) {
 	case "wkv":
 		return func(d int) (int, float32) { return codeWindow[d%features], sign(d) }
 	case "wq_b":
-		return func(n int) (int, float32) { return n % features, sign(n % model.HeadDim) }
+		return func(n int) (int, float32) { return n % features, sign(n % cache.D) }
 	case "wo_a":
 		return func(j int) (int, float32) {
 			_, d := output(j) // a head is a group of its own
@@ -101,24 +101,24 @@ func pick(stem string, shape []int) func(row int) (column int, value float32) {
 			return j, 1
 		}
 	case "compressor.wkv":
-		return kept(shape[0], model.HeadDim, model.HeadDim)
+		return kept(shape[0], cache.D, cache.D)
 	case "compressor.wgate", "indexer.compressor.wgate":
 		return func(int) (int, float32) { return salient, 1 }
 	case "indexer.compressor.wkv": // nothing that is turned: entries of equal content have equal keys
-		return kept(shape[0], model.IndexDim, model.IndexDim-turned)
+		return kept(shape[0], cache.IndexDim, cache.IndexDim-turned)
 	case "indexer.wk": // of a latent, which has content in the order of its number
 		return func(d int) (int, float32) {
-			if d >= model.IndexDim-turned {
+			if d >= cache.IndexDim-turned {
 				return 0, 0
 			}
 			return d, 1
 		}
 	case "indexer.wq_b":
 		return func(n int) (int, float32) {
-			if n%model.IndexDim >= model.IndexDim-turned {
+			if n%cache.IndexDim >= cache.IndexDim-turned {
 				return 0, 0
 			}
-			return n % model.IndexDim, sign(n % model.IndexDim)
+			return n % cache.IndexDim, sign(n % cache.IndexDim)
 		}
 	case "indexer.weights_proj":
 		return func(h int) (int, float32) { return constant, float32(1+h%3) / 2 }

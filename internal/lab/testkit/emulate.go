@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/internal/lab/machine"
 	"github.com/vkmla/vkmla/internal/lab/rdna"
 	"github.com/vkmla/vkmla/vk"
@@ -38,7 +39,7 @@ func emulate() error {
 func nameKernels(gpu *rdna.Machine, dev *vk.Device) {
 	gpu.Name = func(code []uint32) string {
 		for _, k := range dev.Kernels() {
-			list, _ := dev.Listings(k)
+			list, _ := door.Listings(dev, k)
 			for _, x := range list {
 				if x.Name != "Assembly" {
 					continue

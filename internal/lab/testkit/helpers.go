@@ -13,6 +13,7 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -90,12 +91,12 @@ func Normal(rng *rand.Rand, n int) []uint16 {
 	return v
 }
 
-// DecodeVariants returns the names of attention.DecodeVariants that the device can run
+// DecodeVariants returns the names of opkit.Decodes that the device can run
 // for so many heads, but for those that are left out.
 func DecodeVariants(t testing.TB, dev *vk.Device, heads int) []string {
 	t.Helper()
 	var names []string
-	for _, v := range attention.DecodeVariants {
+	for _, v := range opkit.Decodes() {
 		if err := attention.CanDecode(dev.Adapter(), v.Name, heads); err != nil {
 			requireCM(t, v.Name, err.Error())
 			t.Logf("left out: %v", err)
@@ -111,7 +112,7 @@ func DecodeVariants(t testing.TB, dev *vk.Device, heads int) []string {
 // LeftOut reports whether tables of cases leave out a variant: where VKMLA_TEST_VARIANTS is
 // cm, one without cooperative matrices.
 func LeftOut(variant string) bool {
-	return os.Getenv("VKMLA_TEST_VARIANTS") == "cm" && !strings.HasSuffix(variant, attention.VariantCM) && !strings.HasSuffix(variant, attention.VariantCMB)
+	return os.Getenv("VKMLA_TEST_VARIANTS") == "cm" && !strings.HasSuffix(variant, opkit.CM) && !strings.HasSuffix(variant, opkit.CMB)
 }
 
 // WithoutMatrices skips a test that executes no kernel with cooperative matrices where only
@@ -140,6 +141,6 @@ func Compile(t testing.TB, dev *vk.Device) {
 // VKMLA_TEST_REQUIRE_CM asks for all of them.
 func requireCM(t testing.TB, variant, why string) {
 	t.Helper()
-	assert.False(t, strings.HasSuffix(variant, attention.VariantCM) && os.Getenv("VKMLA_TEST_REQUIRE_CM") == "1",
+	assert.False(t, strings.HasSuffix(variant, opkit.CM) && os.Getenv("VKMLA_TEST_REQUIRE_CM") == "1",
 		"a cooperative-matrix variant has to run here: %s", why)
 }

@@ -129,7 +129,7 @@ func randomSet(rng *rand.Rand, t, width int, l cache.Layout, masked, dirty bool)
 // that turn codes into binary16 numbers need subnormals of these for it. A block of E2M1 codes has
 // its scale made subnormal.
 func faintBlock(pool []byte, l cache.Layout, slot int64, rng *rand.Rand) {
-	size, blocks := cache.BlockDim, cache.Blocks
+	size, blocks := blockDim, blocksV4
 	switch l.Record {
 	case cache.RecordFP8:
 		size, blocks = 32, 16

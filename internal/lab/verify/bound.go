@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -59,12 +60,15 @@ func readAs[A, B, R any](f func(A, B) (R, error), b B) func(A) (R, error) {
 	return func(a A) (R, error) { return f(a, b) }
 }
 
-// bound returns an operation that was made, unless that failed.
-func bound[O interface{ Variant() string }](op O, err error, place func(r *Rig) Launch) (Bound, error) {
+// bound returns an operation that was made, unless that failed. One that names no build has one.
+func bound(op any, err error, place func(r *Rig) Launch) (Bound, error) {
 	if err != nil {
 		return Bound{}, err
 	}
-	return Bound{op.Variant(), place}, nil
+	if v, ok := op.(interface{ Variant() string }); ok {
+		return Bound{v.Variant(), place}, nil
+	}
+	return Bound{opkit.Base, place}, nil
 }
 
 // launch returns the launch of an operation with its operands.

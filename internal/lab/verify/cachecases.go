@@ -147,7 +147,7 @@ func fillSlot(rng *rand.Rand, pool Array, l cache.Layout, slot int64) {
 		scales[b] = byte(low + rng.IntN(span))
 	}
 	if l.Record == cache.RecordV4 {
-		scales[cache.Blocks] = 0
+		scales[blocksV4] = 0
 	}
 }
 

@@ -87,7 +87,7 @@ func kvEntry(l cache.Layout, pages int) func(e cache.CompressedEntry) [][2]int64
 		if e.Slot >= int64(pages*l.Page) {
 			return nil
 		}
-		return [][2]int64{{l.RowOffset(e.Slot), cache.RowBytes}, {l.ScaleOffset(e.Slot), cache.ScaleBytes}}
+		return [][2]int64{{l.RowOffset(e.Slot), int64(cache.RecordV4.RowBytes())}, {l.ScaleOffset(e.Slot), int64(cache.RecordV4.ScaleBytes())}}
 	}
 }
 
@@ -104,13 +104,13 @@ func keyEntry(l cache.IndexKeyLayout, pages int) func(e cache.CompressedEntry) [
 // kvJudge holds a K entry against the exact values.
 func kvJudge(l cache.Layout) judge {
 	return func(pool []byte, e cache.CompressedEntry) string {
-		row, scales := pool[l.RowOffset(e.Slot):][:cache.RowBytes], pool[l.ScaleOffset(e.Slot):][:cache.ScaleBytes]
-		for b := range cache.Blocks {
-			if why := blockE4M3.check(e, b*cache.BlockDim, cache.BlockDim, scales[b], func(d int) byte { return row[d] }); why != "" {
+		row, scales := pool[l.RowOffset(e.Slot):][:cache.RecordV4.RowBytes()], pool[l.ScaleOffset(e.Slot):][:cache.RecordV4.ScaleBytes()]
+		for b := range blocksV4 {
+			if why := blockE4M3.check(e, b*blockDim, blockDim, scales[b], func(d int) byte { return row[d] }); why != "" {
 				return why
 			}
 		}
-		if scales[cache.Blocks] != 0 {
+		if scales[blocksV4] != 0 {
 			return "has a pad byte that is not 0"
 		}
 		for d := cache.NopeDim; d < cache.D; d++ {

@@ -219,7 +219,7 @@ func TestTurnedRows(t *testing.T) {
 	in := Case{Op: op.Name, Name: "fused", Source: "a folder", Params: map[string]any{"eps": 1e-6, "block_size": 1},
 		In: Arrays{"q": vectors.FromU16(kv, 1, 1, cache.D), "kv": vectors.FromU16(kv, 1, cache.D), "slot_mapping": vectors.FromI64([]int64{0}, 1),
 			"positions": vectors.FromI64([]int64{0}, 1), "cos_sin_rows": vectors.FromF32(table, 1, cache.RopeDim),
-			"cache_before": vectors.Filled(0xA5, vectors.U8, 1, cache.SlotBytes)}}
+			"cache_before": vectors.Filled(0xA5, vectors.U8, 1, cache.RecordV4.SlotBytes())}}
 	got, err := op.Ref(in)
 	require.NoError(t, err)
 	with := func(at int, v uint16) Arrays {
@@ -319,17 +319,17 @@ func TestBoundary(t *testing.T) {
 	}
 	r = compare(l, e, many, want)
 	assert.False(t, r.Pass, "32 of 584 bytes on the other side pass: %+v", r)
-	for what, at := range map[string]int{"a code": 5, "a scale": 2 * cache.RowBytes, "the pad byte": 2*cache.RowBytes + 7} {
+	for what, at := range map[string]int{"a code": 5, "a scale": 2 * cache.RecordV4.RowBytes(), "the pad byte": 2*cache.RecordV4.RowBytes() + 7} {
 		r := compare(l, e, change(want, at, want.Data[at]+1), want)
 		assert.False(t, r.Pass || !strings.Contains(r.Detail, "got"), "%s off by one passes: %+v", what, r)
 		r = compare(l, e, want, change(want, at, want.Data[at]+1))
 		assert.False(t, r.Pass || !strings.Contains(r.Detail, "wanted"),
 			"%s off by one in what is wanted passes: %+v", what, r)
 	}
-	r = compare(l, e, change(want, cache.RowBytes+9, 0), want)
+	r = compare(l, e, change(want, cache.RecordV4.RowBytes()+9, 0), want)
 	assert.False(t, r.Pass, "a byte of no entry passes: %+v", r)
 	first := "2 bytes that belong to no entry differ, first at [0, 585]: got 0x00, want 0xff"
-	r = compare(l, e, change(change(want, l.Stride+3, 0), cache.RowBytes+9, 0), want)
+	r = compare(l, e, change(change(want, l.Stride+3, 0), cache.RecordV4.RowBytes()+9, 0), want)
 	assert.False(t, r.Pass || !strings.Contains(r.Detail, first), "two bytes of no entry: %+v, want %s", r, first)
 
 	// Away from a boundary nothing may differ.
@@ -341,8 +341,8 @@ func TestBoundary(t *testing.T) {
 	// different scales, under which the codes are one or the other.
 	l, e, want = boundaryCase(t, 449)
 	up := want.Clone()
-	scale := 2 * cache.RowBytes
-	for d := range cache.BlockDim {
+	scale := 2 * cache.RecordV4.RowBytes()
+	for d := range blockDim {
 		up.Data[d] = 0x76 // 224 under twice the scale
 	}
 	up.Data[scale]++

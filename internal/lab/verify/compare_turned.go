@@ -65,7 +65,7 @@ func (c *Comparison) queryCodes(name string, x queryInput, recorded bool, got, w
 	var entries []cache.CompressedEntry
 	q, positions, table := x.Q.U16(), x.Positions.I32(), floats(x.Table)
 	for i := range x.T * x.H {
-		e := turned(q[i*indexer.D:(i+1)*indexer.D], turnedRow(table, positions[i/x.H]))
+		e := turned(q[i*cache.IndexDim:(i+1)*cache.IndexDim], turnedRow(table, positions[i/x.H]))
 		e.Token, e.Slot = i/x.H, int64(i)
 		entries = append(entries, e)
 	}
@@ -74,10 +74,10 @@ func (c *Comparison) queryCodes(name string, x queryInput, recorded bool, got, w
 	return c.Boundary(name, got, want, entries, row, func(codes []byte, e cache.CompressedEntry) string {
 		codes = codes[e.Slot*size:][:size]
 		if x.cfg.Format == cache.IndexKeyFP8 {
-			return blockE4M3.checkCodes(e, 0, indexer.D, func(d int) byte { return codes[d] })
+			return blockE4M3.checkCodes(e, 0, cache.IndexDim, func(d int) byte { return codes[d] })
 		}
 		for b := range indexer.Blocks {
-			n := indexer.D / indexer.Blocks
+			n := cache.IndexDim / indexer.Blocks
 			if why := blockE2M1.checkCodes(e, b*n, n, func(d int) byte { return codes[d/2] >> (4 * (d % 2)) & 15 }); why != "" {
 				return fmt.Sprintf("block %d: %s", b, why)
 			}

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 )
 
 // bf16Roundoff is the unit roundoff of bf16.
@@ -24,7 +24,7 @@ const roundedKey = "info_rounded_weights"
 // RoundsWeights reports whether a variant of the attention operations rounds softmax
 // weights to bf16 before it sums rows. Those with weights in f16 or f32 keep the
 // plain bounds.
-func RoundsWeights(variant string) bool { return strings.HasSuffix(variant, attention.VariantCMB) }
+func RoundsWeights(variant string) bool { return strings.HasSuffix(variant, opkit.CMB) }
 
 // markRounded says in the results of a run whether the variant rounds weights.
 func markRounded(_ Case, variant string, got Arrays) (Arrays, error) {

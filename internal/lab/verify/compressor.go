@@ -8,6 +8,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -15,7 +16,11 @@ import (
 // compressorOp describes the operation of one kind of compressor: saving a step's
 // states, then compressing the groups that it completes. format is 0 for K entries.
 func compressorOp(name string, format cache.IndexKeyFormat, kinds []cache.Compression, random func(seed uint64) []Case) Op {
-	op := Op{Name: name, Class: ClassBoundary, Variants: cache.CompressVariants, Random: random}
+	op := Op{Name: name, Class: ClassBoundary, Variants: opkit.Builds("kv_compress"), Random: random}
+	op.Of = Of{"cache.SaveState cache.Compress", "kv_save_state kv_compress", "compressor.save, compressor.compress"}
+	if format != 0 {
+		op.Of.Sections = "indexer.compressor.save, indexer.compressor.compress"
+	}
 	op.Timing = Timing{Suite: "indexer", Sizes: func(o SizeOptions) (all []Size) {
 		for _, c := range kinds {
 			all = append(all, compressorSizes(o, c, format)...)

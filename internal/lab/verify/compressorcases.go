@@ -267,7 +267,7 @@ func random4(c cache.Compression, format cache.IndexKeyFormat) func(seed uint64)
 			{statePage: 1, page: 3, requests: [][2]int{{0, 40}, {2, 29}}, broken: 14, padding: 16, params: mixed},
 			{statePage: 4, page: 64, requests: [][2]int{{0, 1}, {3, 1}, {6, 7}, {1020, 4}, {1025, 2}}, params: one},
 		}
-		if c == cache.C4Index {
+		if c == C4Index {
 			mixed["hadamard"] = 1
 			specs = append(specs,
 				compressorSpec{statePage: 4, page: 64, requests: [][2]int{{5, 2100}}, pads: 60},
@@ -284,7 +284,7 @@ func random4(c cache.Compression, format cache.IndexKeyFormat) func(seed uint64)
 
 // random128 makes the cases of the compressor with ratio 128.
 func random128(seed uint64) []Case {
-	return compressorCases(seed, cache.C128Main, 0, []compressorSpec{
+	return compressorCases(seed, C128Main, 0, []compressorSpec{
 		{statePage: 8, page: 2, requests: [][2]int{{127, 1}}},
 		{statePage: 8, page: 2, stride: 1728, requests: [][2]int{{254, 2}, {383, 1}}, f32: true, params: map[string]any{"invocations": 128}},
 		{statePage: 8, page: 2, requests: [][2]int{{120, 17}, {300, 1}}, padding: 64},

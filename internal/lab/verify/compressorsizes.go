@@ -23,7 +23,7 @@ func compressorSizes(o SizeOptions, c cache.Compression, format cache.IndexKeyFo
 			if prefill {
 				closing = t / c.Ratio
 			}
-			entry := cache.SlotBytes
+			entry := cache.RecordV4.SlotBytes()
 			if format != 0 {
 				entry = format.RowBytes() + cache.IndexScaleBytes
 			}

@@ -8,12 +8,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
@@ -113,7 +113,7 @@ func engines(format string) []engineCase {
 	add("hadamard", func(*pipeline.EngineOptions) {})
 	cases[len(cases)-1].cfg.Hadamard = true
 	add("layer by layer", func(o *pipeline.EngineOptions) { o.LayerByLayer = true })
-	for _, v := range attention.DecodeVariants {
+	for _, v := range opkit.Decodes() {
 		add("variant "+v.Name, func(o *pipeline.EngineOptions) { o.Variant = v.Name })
 	}
 	return cases

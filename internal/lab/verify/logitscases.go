@@ -79,7 +79,7 @@ func (s scoring) size(results, each int) Size {
 	keys, queries := rows*(row+cache.IndexScaleBytes), s.tokens*s.heads
 	return Size{
 		Name: s.name(), Make: s.random,
-		Work:     Work{Bytes: float64(keys + queries*(row+8) + results + each*visible), Flop: 2 * float64(visible*s.heads) * indexer.D},
+		Work:     Work{Bytes: float64(keys + queries*(row+8) + results + each*visible), Flop: 2 * float64(visible*s.heads) * cache.IndexDim},
 		Touched:  keys + queries*row + results + each*s.tokens*s.entries,
 		MaxBytes: uint64(max((rows/keyPage+s.requests())*s.pageBytes(), RotateBytes)+keyPages*s.pageBytes()) + uint64(each*s.tokens*s.entries),
 	}

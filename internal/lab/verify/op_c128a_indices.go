@@ -6,12 +6,14 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "c128a_indices", Class: ClassExact, Variants: attention.IndexVariants,
+		Name: "c128a_indices", Class: ClassExact, Variants: opkit.Builds("attn_window_indices"),
+		Of:     Of{"attention.C128Indices", "attn_c128_indices", ""},
 		Random: randomC128, Ref: refBy(fields, refC128), Bind: bindBy(fields, bindC128), Compare: exactly("indices", "lens"),
 	})
 }

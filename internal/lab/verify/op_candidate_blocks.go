@@ -7,12 +7,14 @@ import (
 
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "candidate_blocks", Class: ClassExact, Variants: indexer.TopKVariants,
+		Name: "candidate_blocks", Class: ClassExact, Variants: opkit.Builds("idx_topk"),
+		Of:     Of{"indexer.Candidates", "idx_candidates", ""},
 		Random: randomCandidates, Ref: refBy(fields, refCandidates),
 		Bind: bindBy(fields, bindCandidates), Compare: exactly("candidate_blocks", "candidate_columns"),
 	})

@@ -8,12 +8,14 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "candidate_entries", Class: ClassExact, Variants: indexer.CandidateEntriesVariants,
+		Name: "candidate_entries", Class: ClassExact, Variants: opkit.Builds("idx_candidate_entries"),
+		Of:     Of{"indexer.CandidateEntries", "idx_candidate_entries", ""},
 		Random: randomEntries, Ref: refBy(fields, refEntries), Bind: bindBy(fields, bindEntries),
 		Compare: func(c Case, got, want Arrays) Result {
 			names := []string{"topk_indices"}

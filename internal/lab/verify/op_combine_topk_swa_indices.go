@@ -6,12 +6,14 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "combine_topk_swa_indices", Class: ClassExact, Variants: attention.IndexVariants,
+		Name: "combine_topk_swa_indices", Class: ClassExact, Variants: opkit.Builds("attn_window_indices"),
+		Of:     Of{"attention.CombineIndices", "attn_combine_indices", ""},
 		Random: randomCombine, Ref: refBy(readCombine, refCombine),
 		Bind: bindBy(readCombine, bindCombine), Compare: exactly("combined_indices", "combined_lens"),
 	})

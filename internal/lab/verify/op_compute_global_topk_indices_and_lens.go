@@ -7,12 +7,14 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "compute_global_topk_indices_and_lens", Class: ClassExact, Variants: attention.IndexVariants,
+		Name: "compute_global_topk_indices_and_lens", Class: ClassExact, Variants: opkit.Builds("attn_window_indices"),
+		Of:     Of{"attention.GlobalTopK", "attn_global_topk", ""},
 		Random: randomGlobalTopK, Ref: refBy(fields, refGlobalTopK),
 		Bind: bindBy(fields, bindGlobalTopK), Compare: exactly("global_indices", "lens"),
 	})

@@ -6,17 +6,20 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "decode_window_indices", Class: ClassExact, Variants: attention.IndexVariants,
+		Name: "decode_window_indices", Class: ClassExact, Variants: opkit.Builds("attn_window_indices"),
+		Of:     Of{"attention.WindowIndices", "attn_window_indices", ""},
 		Random: randomWindowIndices, Ref: refBy(readWindow, refWindowIndices),
 		Bind: bindBy(readWindow, bindWindowIndices), Compare: exactly("swa_indices", "swa_lens"),
 	})
 	Register(Op{ // windows that end with a block of drafts, whose tokens all attend it
-		Name: "draft_block_indices", Class: ClassExact, Variants: attention.IndexVariants,
+		Name: "draft_block_indices", Class: ClassExact, Variants: opkit.Builds("attn_window_indices"),
+		Of:     Of{"attention.WindowIndices", "attn_window_indices", ""},
 		Random: randomDraftIndices, Ref: refBy(readWindow, refWindowIndices),
 		Bind: bindBy(readWindow, bindWindowIndices), Compare: exactly("swa_indices", "swa_lens"),
 	})

@@ -6,12 +6,14 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "dequant_gather_slots", Class: ClassExact, Variants: cache.GatherSlotsVariants,
+		Name: "dequant_gather_slots", Class: ClassExact, Variants: opkit.Builds("kv_gather_slots"),
+		Of:     Of{"cache.GatherSlots", "kv_gather", ""},
 		Random: randomGatherSlots, Ref: refBy(fields, refGatherSlots), Bind: bindBy(fields, bindGatherSlots), Compare: exactly("out"),
 	})
 }
@@ -51,10 +53,10 @@ func randomGatherSlots(seed uint64) []Case {
 func everyCode() Case {
 	l := cache.Layout{Page: 64, Stride: 37440}
 	var rows [][cache.NopeDim]byte // 254 codes fill four blocks of the seven
-	var scales [][cache.Blocks]byte
+	var scales [][blocksV4]byte
 	for s := 105; s <= 246; s++ {
 		var row [cache.NopeDim]byte
-		var sc [cache.Blocks]byte
+		var sc [blocksV4]byte
 		for d := range row {
 			row[d] = byte(d)
 			if d&0x7F == 0x7F {

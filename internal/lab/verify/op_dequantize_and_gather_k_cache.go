@@ -6,12 +6,14 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "dequantize_and_gather_k_cache", Class: ClassExact, Variants: cache.GatherVariants,
+		Name: "dequantize_and_gather_k_cache", Class: ClassExact, Variants: opkit.Builds("kv_gather"),
+		Of:     Of{"cache.Gather", "kv_gather", ""},
 		Random: randomGather, Ref: refBy(readGather, refGather), Bind: bindBy(readGather, bindGather), Compare: exactly("out_after"),
 		Timing: Timing{Suite: "memory", Sizes: gatherSizes},
 	})
@@ -163,7 +165,7 @@ func gatherSizes(o SizeOptions) (all []Size) {
 	for _, requests := range []int{1, 4} {
 		for _, total := range o.pick(o.Rows, []int{65536}, []int{512}) {
 			rows := total / requests
-			width, bytes := (rows+page-1)/page, requests*rows*(cache.SlotBytes+2*cache.D)
+			width, bytes := (rows+page-1)/page, requests*rows*(cache.RecordV4.SlotBytes()+2*cache.D)
 			l := leastLayout(page)
 			all = append(all, Size{
 				Name: fmt.Sprintf("requests=%d/rows=%d", requests, requests*rows), Work: Work{Bytes: float64(bytes)}, Touched: bytes,

@@ -9,13 +9,15 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "flashmla_sparse_decode", Class: ClassTolerance, Variants: attention.DecodeVariants,
+		Name: "flashmla_sparse_decode", Class: ClassTolerance, Variants: opkit.Decodes(),
+		Of:     Of{"attention.Decoder", "attn_decode attn_decode_cm attn_decode_lanes attn_merge", "attention"},
 		Random: randomDecode, Ref: refBy(readDecode, refDecode), Bind: bindBy(readDecode, bindDecode), After: markRounded,
 		Timing: Timing{Suite: "attention", Sizes: decodeSizes, Axes: map[string]string{
 			"q": "TH", "attn_sink": "H", "swa_indices": "T", "swa_lens": "T", "extra_indices": "T", "extra_lens": "T", "out": "TH", "lse": "TH",
@@ -72,7 +74,7 @@ func randomDecode(seed uint64) []Case {
 			Name:   fmt.Sprintf("t%d_h%d_swa%d_topk%d", x.t, x.h, x.window, x.topk),
 			About:  x.about,
 			Params: map[string]any{"softmax_scale": float64(attention.DefaultScale)},
-			In:     Arrays{"q": normalBF16(rng, x.deviation, x.t, x.h, attention.D)},
+			In:     Arrays{"q": normalBF16(rng, x.deviation, x.t, x.h, cache.D)},
 		}
 		for _, s := range []struct {
 			name  string
@@ -138,8 +140,8 @@ func attended(raw, rows, table Array, eps float32) ([]uint16, error) {
 	if table.IsZero() {
 		return q, nil
 	}
-	return q, projection.QInsertRef(q, raw.Dim(1), make([]uint16, t*attention.D), slices.Repeat([]int64{-1}, t), rows.I32(), table.F32(),
-		eps, nil, cache.Layout{Page: 1, Stride: cache.SlotBytes})
+	return q, projection.QInsertRef(q, raw.Dim(1), make([]uint16, t*cache.D), slices.Repeat([]int64{-1}, t), rows.I32(), table.F32(),
+		eps, nil, cache.Layout{Page: 1, Stride: cache.RecordV4.SlotBytes()})
 }
 
 // normOf returns what a kernel needs that norms raw queries.
@@ -152,7 +154,7 @@ func refDecode(x decodeInput) (Arrays, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Arrays{"out": vectors.FromF32(out, x.T, x.H, attention.D), "lse": vectors.FromF32(lse, x.T, x.H)}, nil
+	return Arrays{"out": vectors.FromF32(out, x.T, x.H, cache.D), "lse": vectors.FromF32(lse, x.T, x.H)}, nil
 }
 
 func bindDecode(b Build, x decodeInput) (Bound, error) {
@@ -162,7 +164,7 @@ func bindDecode(b Build, x decodeInput) (Bound, error) {
 	return bound(op, err, func(r *Rig) Launch {
 		a := attention.DecodeArgs{
 			Window: slotSet(r, x.win, decodeWindowSlots), Compressed: slotSet(r, x.comp, decodeSlots), Sink: r.Shared(x.Sink, tensor.F32),
-			Out: r.SharedOut(tensor.BF16, x.T, x.H, attention.D), LSE: r.SharedOut(tensor.F32, x.T, x.H),
+			Out: r.SharedOut(tensor.BF16, x.T, x.H, cache.D), LSE: r.SharedOut(tensor.F32, x.T, x.H),
 			Scratch: r.Scratch(op.ScratchBytes(x.T, x.win.Width, topk)),
 		}
 		if !x.Table.IsZero() && op.NormsQueries(x.T, x.win.Width, topk) {
@@ -218,8 +220,8 @@ func decodeSize(batch, heads, topk, window, page int) Size {
 // decodeRecords returns a size with caches of any record.
 func decodeRecords(batch, heads, topk, window, page int, win, comp cache.Record) Size {
 	rows := float64(batch * (topk + window))
-	bytes := float64(batch * (window*(win.SlotBytes()+4) + topk*(comp.SlotBytes()+4) + heads*2*2*attention.D))
-	work := Work{Bytes: bytes, Flop: 4 * rows * float64(heads) * attention.D}
+	bytes := float64(batch * (window*(win.SlotBytes()+4) + topk*(comp.SlotBytes()+4) + heads*2*2*cache.D))
+	work := Work{Bytes: bytes, Flop: 4 * rows * float64(heads) * cache.D}
 	name := fmt.Sprintf("heads=%d/topk=%d/window=%d/batch=%d", heads, topk, window, batch)
 	if win != cache.RecordV4 {
 		name += fmt.Sprintf("/records=%s+%s", win, comp)
@@ -229,7 +231,7 @@ func decodeRecords(batch, heads, topk, window, page int, win, comp cache.Record)
 		Work: work, Touched: int(work.Bytes), MostSets: 512, MaxBytes: decodeSlots * 600, Launches: 8, Floor: true,
 		Make: func(rng *rand.Rand) Case {
 			c := Case{Params: map[string]any{"softmax_scale": float64(attention.DefaultScale)}, In: Arrays{
-				"q": manyBF16(rng, 1, batch, heads, attention.D), "attn_sink": manyF32(rng, heads)}}
+				"q": manyBF16(rng, 1, batch, heads, cache.D), "attn_sink": manyF32(rng, heads)}}
 			addRows(rng, c, "swa", batch, window, 64, win)
 			if page > 0 {
 				addRows(rng, c, "extra", batch, topk, page, comp)

@@ -7,15 +7,18 @@ import (
 	"math/rand/v2"
 
 	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
-	"github.com/vkmla/vkmla/internal/probe"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
 	Register(Op{
-		Name: "flashmla_sparse_prefill", Class: ClassTolerance, Variants: attention.PrefillVariants,
+		Name: "flashmla_sparse_prefill", Class: ClassTolerance, Variants: opkit.Builds("attn_prefill"),
+		Of:     Of{"attention.Prefill", "attn_prefill attn_prefill_cm attn_prefill_lanes attn_merge", ""},
 		Random: randomPrefill, Ref: refBy(readPrefill, refPrefill), Bind: bindBy(readPrefill, bindPrefill), After: markRounded,
 		Timing: Timing{Suite: "attention", Sizes: prefillSizes, Axes: map[string]string{
 			"q": "TH", "attn_sink": "H", "indices": "T", "topk_length": "T", "out": "TH", "lse": "TH",
@@ -77,7 +80,7 @@ func randomPrefill(seed uint64) []Case {
 		{69, 4, 17, 2, false, true, false}, {1, 8, 700, 321, true, false, false}, {3, 61, 40, 90, true, true, true},
 	} {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
-		kv := normalBF16(rng, 1, x.s, 1, attention.D).U16()
+		kv := normalBF16(rng, 1, x.s, 1, cache.D).U16()
 		used, idx := map[int32]bool{}, make([]int32, x.t*x.k)
 		for j := range idx {
 			idx[j] = int32(rng.IntN(x.s))
@@ -88,15 +91,15 @@ func randomPrefill(seed uint64) []Case {
 		}
 		for row := range x.s { // a row on no list must not be read
 			if !used[int32(row)] {
-				for d := range attention.D {
-					kv[row*attention.D+d] = 0xFFFF
+				for d := range cache.D {
+					kv[row*cache.D+d] = 0xFFFF
 				}
 			}
 		}
 		c := Case{
 			Name:   fmt.Sprintf("t%d_h%d_topk%d_s%d", x.t, x.h, x.k, x.s),
 			Params: map[string]any{"sm_scale": float64(attention.DefaultScale)},
-			In: Arrays{"q": normalBF16(rng, 1+float64(i%3), x.t, x.h, attention.D), "kv": vectors.FromU16(kv, x.s, 1, attention.D),
+			In: Arrays{"q": normalBF16(rng, 1+float64(i%3), x.t, x.h, cache.D), "kv": vectors.FromU16(kv, x.s, 1, cache.D),
 				"indices": vectors.FromI32(idx, x.t, x.k)},
 		}
 		if x.lens {
@@ -153,7 +156,7 @@ func refPrefill(x prefillInput) (Arrays, error) {
 	all := Arrays{}
 	for prefix, sink := range prefillSinks(x.c, x.Sink, Array{}) {
 		out, maxLogits, lse := attention.PrefillRef(x.q, x.H, x.KV.U16(), x.Indices.I32(), x.Width, x.Lens.I32(), sink.F32(), x.Scale)
-		all[prefix+"out"] = vectors.FromF32(out, x.T, x.H, attention.D)
+		all[prefix+"out"] = vectors.FromF32(out, x.T, x.H, cache.D)
 		all[prefix+"max_logits"], all[prefix+"lse"] = vectors.FromF32(maxLogits, x.T, x.H), vectors.FromF32(lse, x.T, x.H)
 	}
 	return all, nil
@@ -173,7 +176,7 @@ func bindPrefill(b Build, x prefillInput) (Bound, error) {
 	op, err := attention.NewPrefill(b.Dev, attention.PrefillConfig{Heads: x.H, Scale: x.Scale, Variant: b.Variant, Norm: x.Eps > 0})
 	return bound(op, err, func(r *Rig) Launch {
 		in := attention.PrefillArgs{
-			Q: r.In(vectors.FromU16(x.q, x.Q.Shape...), tensor.BF16), KV: r.Shared(reshaped(x.KV, x.Rows, attention.D), tensor.BF16),
+			Q: r.In(vectors.FromU16(x.q, x.Q.Shape...), tensor.BF16), KV: r.Shared(reshaped(x.KV, x.Rows, cache.D), tensor.BF16),
 			Indices: r.In(x.Indices, tensor.I32), Lens: r.Shared(x.Lens, tensor.I32), Scratch: r.Scratch(op.ScratchBytes(x.T, x.Width)),
 		}
 		if op.NormsQueries(x.T, x.Width) {
@@ -182,7 +185,7 @@ func bindPrefill(b Build, x prefillInput) (Bound, error) {
 		out, all := map[string]tensor.Tensor{}, []attention.PrefillArgs{}
 		for prefix, sink := range prefillSinks(x.c, r.Shared(x.Sink, tensor.F32), tensor.Tensor{}) {
 			a := in
-			a.Sink, a.Out, a.LSE = sink, r.SharedOut(tensor.BF16, x.T, x.H, attention.D), r.SharedOut(tensor.F32, x.T, x.H)
+			a.Sink, a.Out, a.LSE = sink, r.SharedOut(tensor.BF16, x.T, x.H, cache.D), r.SharedOut(tensor.F32, x.T, x.H)
 			out[prefix+"out"], out[prefix+"lse"] = a.Out, a.LSE
 			if !x.Timed {
 				a.MaxLogits = r.Out(tensor.F32, x.T, x.H)
@@ -193,7 +196,7 @@ func bindPrefill(b Build, x prefillInput) (Bound, error) {
 		return Launch{Out: out, Args: &all[0], Record: func(rec *vk.Recorder) error {
 			for i, a := range all {
 				if i > 0 { // both bind the device's dummy for what is absent, a conflict to validation
-					if err := probe.Separate(rec); err != nil {
+					if err := door.Separate(rec); err != nil {
 						return err
 					}
 				}
@@ -216,10 +219,10 @@ func prefillSizes(o SizeOptions) (all []Size) {
 		for _, topk := range o.pick(o.TopK, []int{640, 1152}, []int{64}) {
 			for _, rows := range o.pick(o.Rows, []int{8192, 32768}, []int{8192}) {
 				// The workspace is read over and over within one launch: it is counted once.
-				bytes := tokens*(heads*2*2*attention.D+4*topk) + rows*2*attention.D
+				bytes := tokens*(heads*2*2*cache.D+4*topk) + rows*2*cache.D
 				all = append(all, Size{
 					Name: fmt.Sprintf("tokens=%d/heads=%d/topk=%d/rows=%d", tokens, heads, topk, rows), Touched: bytes,
-					Work: Work{float64(bytes), 4 * float64(tokens*heads*topk) * attention.D},
+					Work: Work{float64(bytes), 4 * float64(tokens*heads*topk) * cache.D},
 					Make: func(rng *rand.Rand) Case { return largePrefill(rng, tokens, heads, topk, rows) },
 				})
 			}
@@ -234,7 +237,7 @@ func largePrefill(rng *rand.Rand, tokens, heads, topk, rows int) Case {
 		list[i] = rng.Int32N(int32(rows))
 	}
 	return Case{Params: map[string]any{"sm_scale": float64(attention.DefaultScale), "timed": 1}, In: Arrays{
-		"q": manyBF16(rng, 1, tokens, heads, attention.D), "kv": manyBF16(rng, 1, rows, 1, attention.D), "attn_sink": manyF32(rng, heads),
+		"q": manyBF16(rng, 1, tokens, heads, cache.D), "kv": manyBF16(rng, 1, rows, 1, cache.D), "attn_sink": manyF32(rng, heads),
 		"indices": vectors.FromI32(list, tokens, topk), "topk_length": vectors.FromI32(vectorsI32(tokens, int32(topk)), tokens),
 	}}
 }

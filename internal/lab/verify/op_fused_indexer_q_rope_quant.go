@@ -9,6 +9,7 @@ import (
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
 
@@ -19,7 +20,8 @@ func init() {
 	} {
 		read := readAs(readQueryQuant, format)
 		Register(Op{
-			Name: name, Class: ClassExact, Variants: indexer.QueryQuantVariants,
+			Name: name, Class: ClassExact, Variants: opkit.Builds("idx_query_quant"),
+			Of:     Of{"indexer.QueryQuant", "idx_query_quant", "indexer.q_quantise"},
 			Random: randomQueryQuant, Ref: refBy(read, refQueryQuant), Bind: bindBy(read, bindQueryQuant),
 			Timing: Timing{Suite: "indexer", Sizes: with(queryQuantSizes, format), Axes: map[string]string{
 				"q": "T", "positions": "T", "weights": "T", "q_fp8": "T", "q_packed": "T", "q_scale": "T", "weights_out": "T",
@@ -77,7 +79,7 @@ func randomQueries(rng *rand.Rand, n int, tame bool) []uint16 {
 		fill = append(fill, queryKinds...)
 	}
 	var q []uint16
-	row := make([]float32, indexer.D)
+	row := make([]float32, cache.IndexDim)
 	for i := range n {
 		fill[i%len(fill)](rng, row)
 		q = append(q, numfmt.BF16EncodeSlice(nil, row)...)
@@ -88,12 +90,12 @@ func randomQueries(rng *rand.Rand, n int, tame bool) []uint16 {
 // randomCosSin makes a table of cosines and sines: row 0 turns nothing, as position 0
 // does, the others turn each pair by an angle of its own.
 func randomCosSin(rng *rand.Rand, rows int) []float32 {
-	table := make([]float32, rows*indexer.RopeDim)
+	table := make([]float32, rows*cache.RopeDim)
 	for r := range rows {
-		for i := range indexer.RopeDim / 2 {
+		for i := range cache.RopeDim / 2 {
 			angle := float64(min(r, 1)) * 2 * math.Pi * rng.Float64()
-			table[r*indexer.RopeDim+i] = float32(math.Cos(angle))
-			table[r*indexer.RopeDim+indexer.RopeDim/2+i] = float32(math.Sin(angle))
+			table[r*cache.RopeDim+i] = float32(math.Cos(angle))
+			table[r*cache.RopeDim+cache.RopeDim/2+i] = float32(math.Sin(angle))
 		}
 	}
 	return table
@@ -118,9 +120,9 @@ func randomQueryQuant(seed uint64) []Case {
 		for i := range weights {
 			weights[i] = float32(rng.NormFloat64())
 		}
-		table := vectors.FromF32(randomCosSin(rng, rows), rows, indexer.RopeDim)
+		table := vectors.FromF32(randomCosSin(rng, rows), rows, cache.RopeDim)
 		if tableBF16 {
-			table = vectors.FromBF16(table.F32(), rows, indexer.RopeDim)
+			table = vectors.FromBF16(table.F32(), rows, cache.RopeDim)
 		}
 		name := fmt.Sprintf("t%d_h%d", tokens, heads)
 		params := map[string]any{"softmax_scale": indexer.DefaultSoftmaxScale, "head_scale": indexer.DefaultHeadScale(heads)}
@@ -133,7 +135,7 @@ func randomQueryQuant(seed uint64) []Case {
 		cases = append(cases, Case{
 			Name: name, Params: params,
 			In: Arrays{
-				"q":         vectors.FromU16(randomQueries(rng, tokens*heads, hadamard), tokens, heads, indexer.D),
+				"q":         vectors.FromU16(randomQueries(rng, tokens*heads, hadamard), tokens, heads, cache.IndexDim),
 				"positions": vectors.FromI64(positions, tokens), "weights": vectors.FromBF16(weights, tokens, heads), "cos_sin_rows": table,
 			},
 		})
@@ -207,19 +209,19 @@ func bindQueryQuant(b Build, x queryInput) (Bound, error) {
 }
 
 func queryQuantSizes(o SizeOptions, format cache.IndexKeyFormat) (all []Size) {
-	each := 2*indexer.D + format.RowBytes() + 2 + 4 // bytes of a head
+	each := 2*cache.IndexDim + format.RowBytes() + 2 + 4 // bytes of a head
 	if format == cache.IndexKeyMXFP4 {
 		each += indexer.Blocks
 	}
 	heads := o.indexHeads()
 	for _, t := range o.steps() {
-		bytes := t*heads*each + t*(4+4*indexer.RopeDim)
+		bytes := t*heads*each + t*(4+4*cache.RopeDim)
 		all = append(all, Size{
 			Name: fmt.Sprintf("tokens=%d/heads=%d", t, heads), Work: Work{Bytes: float64(bytes)}, Touched: bytes,
 			Make: func(rng *rand.Rand) Case {
 				table, positions := manyTurns(rng, t)
 				return Case{Params: map[string]any{"softmax_scale": indexer.DefaultSoftmaxScale, "head_scale": indexer.DefaultHeadScale(heads)},
-					In: Arrays{"q": manyBF16(rng, 1, t, heads, indexer.D), "positions": positions,
+					In: Arrays{"q": manyBF16(rng, 1, t, heads, cache.IndexDim), "positions": positions,
 						"weights": manyBF16(rng, 1, t, heads), "cos_sin_rows": table}}
 			},
 		})

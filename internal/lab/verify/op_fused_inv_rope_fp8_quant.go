@@ -6,8 +6,10 @@ import (
 	"math"
 	"math/rand/v2"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -15,7 +17,8 @@ import (
 
 func init() {
 	Register(Op{
-		Name: "fused_inv_rope_fp8_quant", Class: ClassBoundary, Variants: projection.InverseRopeQuantVariants,
+		Name: "fused_inv_rope_fp8_quant", Class: ClassBoundary, Variants: opkit.Builds("proj_inverse_rope_quant"),
+		Of:     Of{"projection.InverseRopeQuant", "proj_inverse_rope_quant", "inverse_rope"},
 		Random: randomInverseQuant, Ref: refBy(readInverseQuant, refInverseQuant),
 		Bind:    bindBy(readInverseQuant, bindInverseQuant),
 		Compare: compareBy(ClassBoundary, readInverseQuant, compareInverseQuant),
@@ -51,7 +54,7 @@ func randomInverseQuant(seed uint64) []Case {
 		table, positions := randomTurns(rng, tokens)
 		width := groups*heads + more
 		var o []uint16
-		row := make([]float32, projection.D)
+		row := make([]float32, cache.D)
 		for i := range tokens * width {
 			fill[i%len(fill)](rng, row)
 			if i%width >= groups*heads { // heads that must not be read
@@ -64,9 +67,9 @@ func randomInverseQuant(seed uint64) []Case {
 		cases = append(cases, Case{
 			Name: fmt.Sprintf("t%d_g%d_p%d_of%d", tokens, groups, heads, width),
 			Params: map[string]any{
-				"n_groups": groups, "heads_per_group": heads, "nope_dim": projection.NopeDim, "rope_dim": projection.RopeDim,
+				"n_groups": groups, "heads_per_group": heads, "nope_dim": cache.NopeDim, "rope_dim": cache.RopeDim,
 				"quant_group_size": projection.BlockDim},
-			In: Arrays{"o": vectors.FromU16(o, tokens, width, projection.D), "positions": positions, "cos_sin_rows": table},
+			In: Arrays{"o": vectors.FromU16(o, tokens, width, cache.D), "positions": positions, "cos_sin_rows": table},
 		})
 	}
 	for i, tokens := range sizes {
@@ -101,7 +104,7 @@ func readInverseQuant(c Case) (x inverseQuantInput, err error) {
 
 // used is o without the heads that are not read.
 func (x inverseQuantInput) used() []uint16 {
-	n, width := x.Groups*x.Heads*projection.D, x.H*projection.D
+	n, width := x.Groups*x.Heads*cache.D, x.H*cache.D
 	var used []uint16
 	for o := x.O.U16(); len(o) > 0; o = o[width:] {
 		used = append(used, o[:n]...)
@@ -111,7 +114,7 @@ func (x inverseQuantInput) used() []uint16 {
 
 func refInverseQuant(x inverseQuantInput) (Arrays, error) {
 	heads, padded := x.Groups*x.Heads, projection.PaddedTokens(x.T)
-	codes, scales := make([]byte, x.T*heads*projection.D), make([]byte, x.T*heads*projection.HeadBlocks)
+	codes, scales := make([]byte, x.T*heads*cache.D), make([]byte, x.T*heads*projection.HeadBlocks)
 	if err := projection.InverseRopeQuantRef(x.used(), x.Groups, x.Heads, x.Positions.I32(), x.Table.F32(), codes, scales); err != nil {
 		return nil, err
 	}
@@ -121,7 +124,7 @@ func refInverseQuant(x inverseQuantInput) (Arrays, error) {
 		numbers[block*padded+t] = numfmt.UE8M0Scale(sb)
 		packed[block/projection.HeadBlocks*padded+t] |= int32(uint32(sb) << (8 * (block % projection.HeadBlocks)))
 	}
-	all := vectors.FromU8(codes, x.Groups, x.T, x.Heads*projection.D)
+	all := vectors.FromU8(codes, x.Groups, x.T, x.Heads*cache.D)
 	return Arrays{
 		"fp8_fp32": all, "scale_fp32": vectors.FromF32(numbers, x.Groups, x.Heads*projection.HeadBlocks, padded),
 		"fp8_packed_ue8m0": all, "scale_packed_ue8m0": vectors.FromI32(packed, x.Groups, x.Heads, padded),
@@ -144,7 +147,7 @@ func bindInverseQuant(b Build, x inverseQuantInput) (Bound, error) {
 		out, args := outs{}, map[projection.ScaleLayout]*projection.InverseRopeQuantArgs{}
 		for _, layout := range x.layouts {
 			a := in
-			a.Codes = r.Out(tensor.U8, x.Groups, x.T, x.Heads*projection.D)
+			a.Codes = r.Out(tensor.U8, x.Groups, x.T, x.Heads*cache.D)
 			if layout == projection.ScaleF32 {
 				a.Scales = r.Out(tensor.F32, x.Groups, x.Heads*projection.HeadBlocks, padded)
 			} else {
@@ -170,15 +173,15 @@ func inverseQuantSizes(o SizeOptions) (all []Size) {
 		scales := []int{4 * projection.HeadBlocks, 4}[layout]
 		for _, t := range o.steps() {
 			for _, heads := range o.pick(o.Heads, []int{64, 128}, []int{64, 128}) {
-				bytes := t * (heads*(3*projection.D+scales) + 4 + 4*projection.RopeDim)
+				bytes := t * (heads*(3*cache.D+scales) + 4 + 4*cache.RopeDim)
 				width := min(8, heads&-heads)
 				all = append(all, Size{
 					Name: fmt.Sprintf("scales=%s/tokens=%d/heads=%d", name, t, heads), Work: Work{Bytes: float64(bytes)}, Touched: bytes,
-					MaxBytes: uint64(t * heads * 2 * projection.D),
+					MaxBytes: uint64(t * heads * 2 * cache.D),
 					Make: func(rng *rand.Rand) Case {
 						table, positions := manyTurns(rng, t)
 						return Case{Params: map[string]any{"n_groups": heads / width, "heads_per_group": width, "layout": layout + 1},
-							In: Arrays{"o": manyBF16(rng, 1, t, heads, projection.D), "positions": positions, "cos_sin_rows": table}}
+							In: Arrays{"o": manyBF16(rng, 1, t, heads, cache.D), "positions": positions, "cos_sin_rows": table}}
 					},
 				})
 			}
@@ -218,7 +221,7 @@ func compareInverseQuant(cmp *Comparison, _ Case, x inverseQuantInput, got, want
 		undecided := 0
 		for i := range x.T * x.Groups * x.Heads {
 			t, h := i/(x.Groups*x.Heads), i%(x.Groups*x.Heads)
-			at := (((h/x.Heads)*x.T+t)*x.Heads + h%x.Heads) * projection.D
+			at := (((h/x.Heads)*x.T+t)*x.Heads + h%x.Heads) * cache.D
 			for b := range projection.HeadBlocks {
 				a := quantBlock{got[codes].Data[at+b*projection.BlockDim:][:projection.BlockDim], scaleByte(layout, got[scales], h, b, t)}
 				w := quantBlock{want[codes].Data[at+b*projection.BlockDim:][:projection.BlockDim], scaleByte(layout, want[scales], h, b, t)}
@@ -226,7 +229,7 @@ func compareInverseQuant(cmp *Comparison, _ Case, x inverseQuantInput, got, want
 				if n == 0 {
 					continue
 				}
-				value, tol := outputValues(o[i*projection.D+b*projection.BlockDim:][:projection.BlockDim], b, table, positions[t])
+				value, tol := outputValues(o[i*cache.D+b*projection.BlockDim:][:projection.BlockDim], b, table, positions[t])
 				for side, q := range map[string]quantBlock{"got": a, "wanted": w} {
 					if why := q.judge(value, tol); why != "" {
 						cmp.Fail("%s: block %d of head %d of token %d: %s %s", codes, b, h, t, side, why)
@@ -240,7 +243,7 @@ func compareInverseQuant(cmp *Comparison, _ Case, x inverseQuantInput, got, want
 			cmp.Fail("%s: %s", scales, why)
 			return
 		}
-		limit := math.Max(boundaryShare*float64(x.T*x.Groups*x.Heads*projection.RopeDim), 1)
+		limit := math.Max(boundaryShare*float64(x.T*x.Groups*x.Heads*cache.RopeDim), 1)
 		cmp.Criterion(float64(undecided) <= limit, float64(undecided), limit,
 			fmt.Sprintf("%s: %d bytes differ where rounding is undecided", codes, undecided))
 	}
@@ -283,11 +286,11 @@ func outputValues(x []uint16, b int, table []float32, row int32) (value, tol []f
 	if b < projection.HeadBlocks-1 {
 		return value, tol
 	}
-	turn := table[min(max(int(row), 0), len(table)/projection.RopeDim-1)*projection.RopeDim:]
-	first := projection.BlockDim - projection.RopeDim
-	for i := range projection.RopeDim / 2 {
+	turn := table[min(max(int(row), 0), len(table)/cache.RopeDim-1)*cache.RopeDim:]
+	first := projection.BlockDim - cache.RopeDim
+	for i := range cache.RopeDim / 2 {
 		e, o := value[first+2*i], value[first+2*i+1]
-		c, s := float64(turn[i]), float64(turn[projection.RopeDim/2+i])
+		c, s := float64(turn[i]), float64(turn[cache.RopeDim/2+i])
 		value[first+2*i], value[first+2*i+1] = e*c+o*s, o*c-e*s
 		tol[first+2*i] = 1e-6*(math.Abs(e*c)+math.Abs(o*s)) + 0x1p-124
 		tol[first+2*i+1] = 1e-6*(math.Abs(o*c)+math.Abs(e*s)) + 0x1p-124

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/projection"
 )
 
@@ -31,7 +32,7 @@ func TestInverseQuantJudge(t *testing.T) {
 		return got
 	}
 	head := want["fp8_fp32"].Data
-	for d := range projection.D {
+	for d := range cache.D {
 		if head[d]&0x7F > 0x70 || head[d]&0x7F == 0 {
 			continue // a neighbour may be the sign, or beyond the numbers
 		}

@@ -4,15 +4,18 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "fused_q_kv_rmsnorm", Class: ClassTolerance, Variants: projection.QKVNormVariants,
+		Name: "fused_q_kv_rmsnorm", Class: ClassTolerance, Variants: opkit.Builds("proj_qkv_norm"),
+		Of:     Of{"projection.QKVNorm", "proj_qkv_norm", "q_kv_norm"},
 		Random: randomQKVNorm, Ref: refBy(fields, refQKVNorm), Bind: bindBy(fields, bindQKVNorm),
 		Timing: Timing{Suite: "memory", Sizes: qkvNormSizes, Axes: map[string]string{"qr_kv": "T", "q_out": "T", "kv_out": "T"}},
 		Compare: func(_ Case, got, want Arrays) Result {
@@ -71,7 +74,7 @@ func randomQKVNorm(seed uint64) []Case {
 			name += "_f32"
 		}
 		kinds := rowKinds
-		row, x := make([]float32, rank+projection.D), []uint16(nil)
+		row, x := make([]float32, rank+cache.D), []uint16(nil)
 		for i := range tokens {
 			// The ties and bounds of kinds come in blocks of 64: rows are filled whole.
 			full := make([]float32, (len(row)+63)/64*64)
@@ -82,7 +85,7 @@ func randomQKVNorm(seed uint64) []Case {
 			}
 		}
 		cases = append(cases, Case{Name: name, Params: params, In: Arrays{
-			"qr_kv": vectors.FromU16(x, tokens, rank+projection.D), "q_weight": weight(rank), "kv_weight": weight(projection.D),
+			"qr_kv": vectors.FromU16(x, tokens, rank+cache.D), "q_weight": weight(rank), "kv_weight": weight(cache.D),
 		}})
 	}
 	for i, tokens := range sizes {
@@ -123,7 +126,7 @@ func refQKVNorm(x qkvNormInput) (Arrays, error) {
 		name   string
 		at, n  int
 		weight Array
-	}{{"q_out", 0, x.Rank, x.QWeight}, {"kv_out", x.Rank, projection.D, x.KVWeight}} {
+	}{{"q_out", 0, x.Rank, x.QWeight}, {"kv_out", x.Rank, cache.D, x.KVWeight}} {
 		y := make([]uint16, x.T*part.n)
 		if err := projection.QKVNormRef(columns(x.X, part.at, part.n, 0).U16(), floats(part.weight), x.Eps, y); err != nil {
 			return nil, err
@@ -154,13 +157,13 @@ func bindQKVNorm(b Build, x qkvNormInput) (Bound, error) {
 	return bound(op, err, func(r *Rig) Launch {
 		a := projection.QKVNormArgs{
 			QRAt: x.Pad, QRWeight: r.Shared(x.QWeight, floatType(x.QWeight)), KVWeight: r.Shared(x.KVWeight, floatType(x.KVWeight)),
-			QROut: r.Out(tensor.BF16, x.T, x.Rank), KVOut: r.Out(tensor.BF16, x.T, projection.D),
+			QROut: r.Out(tensor.BF16, x.T, x.Rank), KVOut: r.Out(tensor.BF16, x.T, cache.D),
 		}
 		if x.Split {
 			a.QR, a.KVAt = r.In(columns(x.X, 0, x.Rank, x.Pad), tensor.BF16), x.Pad
-			a.KV = r.In(columns(x.X, x.Rank, projection.D, x.Pad), tensor.BF16)
+			a.KV = r.In(columns(x.X, x.Rank, cache.D, x.Pad), tensor.BF16)
 		} else {
-			both := r.In(columns(x.X, 0, x.Rank+projection.D, x.Pad), tensor.BF16)
+			both := r.In(columns(x.X, 0, x.Rank+cache.D, x.Pad), tensor.BF16)
 			a.QR, a.KV, a.KVAt = both, both, x.Pad+x.Rank
 		}
 		return launch(op, a, outs{"q_out": a.QROut, "kv_out": a.KVOut})
@@ -170,13 +173,13 @@ func bindQKVNorm(b Build, x qkvNormInput) (Bound, error) {
 func qkvNormSizes(o SizeOptions) (all []Size) {
 	const rank = 1536
 	for _, t := range o.steps() {
-		bytes := 2*2*t*(rank+projection.D) + 2*(rank+projection.D)
+		bytes := 2*2*t*(rank+cache.D) + 2*(rank+cache.D)
 		all = append(all, Size{
 			Name: fmt.Sprintf("tokens=%d/rank=%d", t, rank), Work: Work{Bytes: float64(bytes)}, Touched: bytes,
 			Make: func(rng *rand.Rand) Case {
 				return Case{Params: map[string]any{"eps": float64(projection.DefaultEps), "q_size": rank},
-					In: Arrays{"qr_kv": manyBF16(rng, 1, t, rank+projection.D),
-						"q_weight": manyBF16(rng, 1, rank), "kv_weight": manyBF16(rng, 1, projection.D)}}
+					In: Arrays{"qr_kv": manyBF16(rng, 1, t, rank+cache.D),
+						"q_weight": manyBF16(rng, 1, rank), "kv_weight": manyBF16(rng, 1, cache.D)}}
 			},
 		})
 	}

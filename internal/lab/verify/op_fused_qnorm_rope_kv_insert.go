@@ -6,6 +6,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 )
@@ -16,7 +17,8 @@ var normedQuery = Tolerance{Abs: 2e-5, Rel: 1.001 / 128, Cos: 1e-6}
 
 func init() {
 	Register(Op{
-		Name: "fused_qnorm_rope_kv_insert", Class: ClassTolerance, Variants: projection.QInsertVariants,
+		Name: "fused_qnorm_rope_kv_insert", Class: ClassTolerance, Variants: opkit.Builds("proj_q_insert"),
+		Of:     Of{"projection.QInsert", "proj_q_insert", "q_norm_rope_kv_insert"},
 		Random: randomQInsert, Ref: refBy(fields, refQInsert), Bind: bindBy(fields, bindQInsert),
 		Timing: Timing{Suite: "memory", Sizes: qInsertSizes, Axes: map[string]string{"q": ".H", "q_out": ".H", "cache_after": "."}},
 		Compare: compareBy(ClassTolerance, fields, func(cmp *Comparison, c Case, x qInsertInput, got, want Arrays) {
@@ -53,7 +55,7 @@ func randomQInsert(seed uint64) []Case {
 			About:  fmt.Sprintf("%d rows, %d slots, %d of them invalid", n, tokens, invalid),
 			Params: params,
 			In: Arrays{
-				"q": reshaped(randomRows(rng, n*heads), n, heads, projection.D), "kv": randomRows(rng, n),
+				"q": reshaped(randomRows(rng, n*heads), n, heads, cache.D), "kv": randomRows(rng, n),
 				"slot_mapping": vectors.FromI64(slots, tokens),
 				"positions":    positions, "cos_sin_rows": table, "cache_before": poisonedPool(pages, l),
 			},
@@ -87,7 +89,7 @@ func randomTurns(rng *rand.Rand, tokens int) (table, positions Array) {
 			at[i] = []int64{-5, rows, 1<<31 - 1, -1 << 31}[rng.IntN(4)]
 		}
 	}
-	return vectors.FromF32(randomCosSin(rng, rows), rows, projection.RopeDim), vectors.FromI64(at, tokens)
+	return vectors.FromF32(randomCosSin(rng, rows), rows, cache.RopeDim), vectors.FromI64(at, tokens)
 }
 
 func reshaped(a Array, shape ...int) Array {
@@ -143,13 +145,13 @@ func bindQInsert(b Build, x qInsertInput) (Bound, error) {
 func qInsertSizes(o SizeOptions) (all []Size) {
 	for _, t := range o.steps() {
 		for _, heads := range o.pick(o.Heads, []int{64, 128}, []int{64, 128}) {
-			bytes := t * (2*heads*2*projection.D + 2*projection.D + 8 + 4 + 4*projection.RopeDim + cache.SlotBytes)
+			bytes := t * (2*heads*2*cache.D + 2*cache.D + 8 + 4 + 4*cache.RopeDim + cache.RecordV4.SlotBytes())
 			all = append(all, Size{
 				Name: fmt.Sprintf("tokens=%d/heads=%d", t, heads), Work: Work{Bytes: float64(bytes)}, Touched: bytes,
-				MaxBytes: uint64(max(t*heads*2*projection.D, insertedBytes(t))),
+				MaxBytes: uint64(max(t*heads*2*cache.D, insertedBytes(t))),
 				Make: func(rng *rand.Rand) Case {
 					c := largeInsert(rng, t)
-					c.In["q"], c.In["kv"] = manyBF16(rng, 1, t, heads, projection.D), c.In["k"]
+					c.In["q"], c.In["kv"] = manyBF16(rng, 1, t, heads, cache.D), c.In["k"]
 					c.In["cos_sin_rows"], c.In["positions"] = manyTurns(rng, t)
 					c.Params["eps"] = float64(projection.DefaultEps)
 					delete(c.In, "k")

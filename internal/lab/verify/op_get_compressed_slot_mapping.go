@@ -6,12 +6,14 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "get_compressed_slot_mapping", Class: ClassExact, Variants: cache.SlotMappingVariants,
+		Name: "get_compressed_slot_mapping", Class: ClassExact, Variants: opkit.Builds("kv_slot_mapping"),
+		Of:     Of{"cache.SlotMapping", "kv_slot_mapping", ""},
 		Random: randomSlotMapping, Ref: refBy(readSlotMapping, refSlotMapping),
 		Bind: bindBy(readSlotMapping, bindSlotMapping), Compare: exactly("slot_mapping"),
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
 
@@ -22,7 +23,8 @@ func init() {
 	} {
 		read := readAs(readLogits, format)
 		Register(Op{
-			Name: name, Class: ClassTolerance, Variants: indexer.LogitsVariants,
+			Name: name, Class: ClassTolerance, Variants: opkit.Builds("idx_logits"),
+			Of:     Of{"indexer.Logits", scoreKernels, "indexer.select"},
 			Random: with(randomLogits, format), Ref: refBy(read, refLogits), Bind: bindBy(read, bindLogits),
 			Timing:  Timing{Suite: "indexer", Sizes: with(logitsSizes, format), Sample: sampleLogits},
 			Compare: compareBy(ClassTolerance, read, compareLogits),
@@ -398,11 +400,11 @@ func fillKeys(rng *rand.Rand, pool []byte, l cache.IndexKeyLayout, pages, kind i
 
 // randomIndexRow makes the codes and scales of a key, or of a query head.
 func randomIndexRow(rng *rand.Rand, format cache.IndexKeyFormat, kind int, codes, scales []byte) {
-	block, eps, largest := indexer.D, float32(1e-4), float32(448)
+	block, eps, largest := cache.IndexDim, float32(1e-4), float32(448)
 	if format == cache.IndexKeyMXFP4 {
-		block, eps, largest = indexer.D/indexer.Blocks, 6*0x1p-126, 6
+		block, eps, largest = cache.IndexDim/indexer.Blocks, 6*0x1p-126, 6
 	}
-	for b := range indexer.D / block {
+	for b := range cache.IndexDim / block {
 		v, amax := make([]float32, block), float32(0)
 		size := 1.0
 		if kind == logitsScales && format == cache.IndexKeyMXFP4 {

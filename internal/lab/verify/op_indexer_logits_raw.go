@@ -8,6 +8,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -21,7 +22,8 @@ func init() {
 	} {
 		read := readAs(readRawLogits, format)
 		Register(Op{
-			Name: name, Class: ClassTolerance, Variants: indexer.LogitsVariants,
+			Name: name, Class: ClassTolerance, Variants: opkit.Builds("idx_logits"),
+			Of:     Of{"indexer.Logits indexer.RawQueries", "idx_logits_lanes", "indexer.select"},
 			Random: with(randomRawLogits, format), Bind: bindBy(read, bindRawLogits),
 			Ref: refBy(read, func(x rawInput) (Arrays, error) { return refLogits(x.logitsInput) }),
 			Compare: compareBy(ClassTolerance, read, func(cmp *Comparison, c Case, x rawInput, got, want Arrays) {
@@ -82,9 +84,9 @@ func randomRawLogits(seed uint64, format cache.IndexKeyFormat) []Case {
 		for j := range weights {
 			weights[j] = float32(rng.NormFloat64())
 		}
-		c.In["q"] = vectors.FromU16(randomQueries(rng, s.tokens*s.heads, true), s.tokens, s.heads, indexer.D)
+		c.In["q"] = vectors.FromU16(randomQueries(rng, s.tokens*s.heads, true), s.tokens, s.heads, cache.IndexDim)
 		c.In["positions"], c.In["weights"] = vectors.FromI64(positions, s.tokens), vectors.FromBF16(weights, s.tokens, s.heads)
-		c.In["cos_sin_rows"] = vectors.FromF32(randomCosSin(rng, rows), rows, indexer.RopeDim)
+		c.In["cos_sin_rows"] = vectors.FromF32(randomCosSin(rng, rows), rows, cache.RopeDim)
 		c.Params["softmax_scale"], c.Params["head_scale"] = indexer.DefaultSoftmaxScale, indexer.DefaultHeadScale(s.heads)
 		cases = append(cases, c)
 	}

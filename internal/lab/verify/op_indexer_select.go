@@ -9,6 +9,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
 
@@ -25,7 +26,8 @@ func selectOp(name string, format cache.IndexKeyFormat, random func(uint64, cach
 	sizes func(SizeOptions, cache.IndexKeyFormat) []Size) Op {
 	read := readAs(readSelect, format)
 	return Op{
-		Name: name, Class: ClassSet, Variants: indexer.LogitsVariants,
+		Name: name, Class: ClassSet, Variants: opkit.Builds("idx_logits"),
+		Of:     Of{"indexer.Select", scoreKernels + " " + topkKernels, "indexer.select"},
 		Random: with(random, format), Ref: refBy(read, refSelect), Bind: bindBy(read, bindSelect),
 		Timing:  Timing{Suite: "indexer", Sizes: with(sizes, format), Sample: sampleSelect},
 		Compare: compareBy(ClassSet, read, compareSelect),

@@ -8,13 +8,15 @@ import (
 
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
 	Register(Op{
-		Name: "indexer_topk", Class: ClassSet, Variants: indexer.TopKVariants,
+		Name: "indexer_topk", Class: ClassSet, Variants: opkit.Builds("idx_topk"),
+		Of:     Of{"indexer.TopK", topkKernels, "indexer.select"},
 		Random: randomIndexerTopK, Ref: refBy(fields, refIndexerTopK), Bind: bindBy(fields, bindIndexerTopK),
 		Compare: compareBy(ClassSet, fields, compareIndexerTopK),
 		Timing:  Timing{Suite: "indexer", Sizes: topkSizes, Axes: map[string]string{"logits": "T", "lengths": "T", "topk_indices": "T"}},

@@ -4,14 +4,17 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "inverse_rope", Class: ClassExact, Variants: projection.InverseRopeVariants,
+		Name: "inverse_rope", Class: ClassExact, Variants: opkit.Builds("proj_inverse_rope"),
+		Of:     Of{"projection.InverseRope", "proj_inverse_rope", "inverse_rope"},
 		Random: randomInverseRope, Ref: refBy(fields, refInverseRope), Bind: bindBy(fields, bindInverseRope), Compare: exactly("o_out"),
 		Timing: Timing{Suite: "memory", Sizes: inverseRopeSizes, Axes: map[string]string{"o": "T", "positions": "T", "o_out": "T"}},
 	})
@@ -24,7 +27,7 @@ func randomInverseRope(seed uint64) []Case {
 		table, positions := randomTurns(rng, tokens)
 		cases = append(cases, Case{
 			Name: fmt.Sprintf("t%d_h%d", tokens, heads),
-			In: Arrays{"o": reshaped(randomRows(rng, tokens*heads), tokens, heads, projection.D),
+			In: Arrays{"o": reshaped(randomRows(rng, tokens*heads), tokens, heads, cache.D),
 				"positions": positions, "cos_sin_rows": table},
 		})
 	}
@@ -62,13 +65,13 @@ func bindInverseRope(b Build, x outputInput) (Bound, error) {
 func inverseRopeSizes(o SizeOptions) (all []Size) {
 	for _, t := range o.steps() {
 		for _, heads := range o.pick(o.Heads, []int{64, 128}, []int{64, 128}) {
-			bytes := t * (heads*2*2*projection.RopeDim + 4 + 4*projection.RopeDim)
+			bytes := t * (heads*2*2*cache.RopeDim + 4 + 4*cache.RopeDim)
 			all = append(all, Size{
 				Name: fmt.Sprintf("tokens=%d/heads=%d", t, heads), Work: Work{Bytes: float64(bytes)}, Touched: bytes,
-				MaxBytes: uint64(t * heads * 2 * projection.D),
+				MaxBytes: uint64(t * heads * 2 * cache.D),
 				Make: func(rng *rand.Rand) Case {
 					table, positions := manyTurns(rng, t)
-					return Case{In: Arrays{"o": manyBF16(rng, 1, t, heads, projection.D), "positions": positions, "cos_sin_rows": table}}
+					return Case{In: Arrays{"o": manyBF16(rng, 1, t, heads, cache.D), "positions": positions, "cos_sin_rows": table}}
 				},
 			})
 		}

@@ -9,13 +9,15 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "linear", Class: ClassTolerance, Variants: projection.LinearVariants,
+		Name: "linear", Class: ClassTolerance, Variants: opkit.Builds("proj_linear"),
+		Of:     Of{"projection.Linear", "proj_linear proj_linear_tokens1to8 proj_linear_tokens8to16 proj_linear_tokens8to32 proj_linear_tokens32to64 proj_linear_cm proj_linear_whole proj_linear_codes proj_linear_sum", "wq_a|wkv, wq_b, wo_a, wo_b, compressor.wkv|wgate, indexer.wq_b, indexer.weights_proj, indexer.wk, indexer.compressor.wkv|wgate"},
 		Random: randomLinear, Ref: refBy(readLinear, refLinear), Bind: bindBy(readLinear, bindLinear), Lacks: lacksLinear,
 		Compare: compareBy(ClassTolerance, readLinear, compareLinear),
 		Timing:  Timing{Suite: "linear", Sizes: linearSizes, Sample: sampleLinear},
@@ -34,7 +36,7 @@ const smallBlock = 32
 // lacksLinear: activations of four bits have no kernel with matrices or pairs of halves.
 func lacksLinear(c Case, variant string) bool {
 	return projection.ActivationFormat(c.Input().IntOr("activations", 0)) == projection.ActivationNVFP4 &&
-		variant != projection.VariantBase && variant != projection.VariantDA
+		variant != opkit.Base && variant != opkit.DA
 }
 
 // linearInput is a layer.

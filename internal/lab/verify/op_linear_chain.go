@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -15,7 +16,8 @@ import (
 
 func init() {
 	Register(Op{
-		Name: "linear_chain", Class: ClassTolerance, Variants: projection.LinearVariants,
+		Name: "linear_chain", Class: ClassTolerance, Variants: opkit.Builds("proj_linear"),
+		Of:     Of{"projection.LinearChain", "proj_linear_chain", "wo_a, wo_b"},
 		Random: randomLinearChain, Ref: refBy(readChain, refLinearChain), Bind: bindBy(readChain, bindLinearChain),
 		Compare: compareBy(ClassTolerance, readChain, compareLinearChain),
 	})

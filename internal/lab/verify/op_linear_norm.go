@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -14,7 +16,8 @@ import (
 
 func init() {
 	Register(Op{
-		Name: "linear_norm", Class: ClassTolerance, Variants: projection.LinearVariants,
+		Name: "linear_norm", Class: ClassTolerance, Variants: opkit.Builds("proj_linear"),
+		Of:     Of{"projection.Linear", "proj_linear_tokens1to8 proj_linear_tokens8to32", "wq_a|wkv"},
 		Random: randomLinearNorm, Ref: refBy(readLinearNorm, refLinearNorm), Bind: bindBy(readLinearNorm, bindLinearNorm),
 		Compare: compareBy(ClassTolerance, readLinearNorm, compareLinearNorm),
 	})
@@ -97,9 +100,9 @@ func bindLinearNorm(b Build, x linearNormInput) (Bound, error) {
 			a.Norm, a.Normed, a.Arrived = weight, normed, r.In(vectors.New(vectors.U32, x.T), tensor.U32)
 			return launch(op, a, l.Out)
 		}
-		rest := r.In(vectors.New(vectors.U16, x.T, projection.D), tensor.BF16) // which the norm takes along
+		rest := r.In(vectors.New(vectors.U16, x.T, cache.D), tensor.BF16) // which the norm takes along
 		q := projection.QKVNormArgs{QR: a.Out, QRAt: x.column, QRWeight: weight, QROut: normed,
-			KV: rest, KVWeight: r.In(vectors.New(vectors.U16, projection.D), tensor.BF16), KVOut: r.Out(tensor.BF16, x.T, projection.D)}
+			KV: rest, KVWeight: r.In(vectors.New(vectors.U16, cache.D), tensor.BF16), KVOut: r.Out(tensor.BF16, x.T, cache.D)}
 		l.Record = func(rec *vk.Recorder) error { return errors.Join(op.Record(rec, a), after.Record(rec, q)) }
 		return l
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 )
@@ -18,7 +19,8 @@ func init() {
 		"scaled_fp4_quant":          {projection.ActivationNVFP4},
 	} {
 		Register(Op{
-			Name: name, Class: ClassExact, Variants: projection.QuantiseVariants,
+			Name: name, Class: ClassExact, Variants: opkit.Builds("proj_quantise"),
+			Of:     Of{"projection.Quantise", "proj_quantise", "hidden.quantise, q_lora.quantise, o.quantise, o_lora.quantise"},
 			Random: with(randomQuantise, formats), Ref: refBy(fields, refQuantise), Bind: bindBy(fields, bindQuantise),
 			Compare: exactly("codes", "scales"),
 			Timing:  Timing{Suite: "memory", Sizes: with(quantiseSizes, formats), Sample: sampleQuantise},

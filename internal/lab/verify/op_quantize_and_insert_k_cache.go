@@ -6,12 +6,14 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "quantize_and_insert_k_cache", Class: ClassExact, Variants: cache.InsertVariants,
+		Name: "quantize_and_insert_k_cache", Class: ClassExact, Variants: opkit.Builds("kv_insert"),
+		Of:     Of{"cache.Insert", "kv_insert", ""},
 		Random: randomInsert, Ref: refBy(readInsert, refInsert), Bind: bindBy(readInsert, bindInsert), Compare: exactly("cache_after"),
 		Timing: Timing{Suite: "memory", Sizes: insertSizes, Axes: map[string]string{"cache_after": "."}},
 	})
@@ -92,7 +94,7 @@ func bindInsert(b Build, x insertInput) (Bound, error) {
 
 func insertSizes(o SizeOptions) (all []Size) {
 	for _, t := range o.steps() {
-		bytes := t * (2*cache.D + 8 + cache.SlotBytes)
+		bytes := t * (2*cache.D + 8 + cache.RecordV4.SlotBytes())
 		all = append(all, Size{
 			Name: fmt.Sprintf("tokens=%d", t), Work: Work{Bytes: float64(bytes)}, Touched: bytes, MaxBytes: uint64(insertedBytes(t)),
 			Make: func(rng *rand.Rand) Case { return largeInsert(rng, t) },
@@ -102,7 +104,7 @@ func insertSizes(o SizeOptions) (all []Size) {
 }
 
 // insertedBytes is at least what the pools of all sets take, whose rows go past a cache.
-func insertedBytes(tokens int) int { return 64*(tokens+64)*cache.SlotBytes + 2*RotateBytes }
+func insertedBytes(tokens int) int { return 64*(tokens+64)*cache.RecordV4.SlotBytes() + 2*RotateBytes }
 
 // largeInsert makes rows for all slots of as many pages as they fill, in random order.
 func largeInsert(rng *rand.Rand, tokens int) Case {

@@ -6,12 +6,14 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "table_update", Class: ClassExact, Variants: cache.TableUpdateVariants,
+		Name: "table_update", Class: ClassExact, Variants: opkit.Builds("kv_table_update"),
+		Of:     Of{"cache.TableUpdate", "kv_table_update", ""},
 		Random: randomTableUpdate, Ref: refBy(fields, refTableUpdate), Bind: bindBy(fields, bindTableUpdate), Compare: exactly("tables"),
 	})
 }

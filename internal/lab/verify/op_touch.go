@@ -7,13 +7,15 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
 	Register(Op{
-		Name: "touch", Class: ClassExact, Variants: []vk.Variant{{Name: cache.VariantBase}},
+		Name: "touch", Class: ClassExact, Variants: []vk.Variant{{Name: opkit.Base}},
+		Of:     Of{"cache.Touch", "kv_touch", ""},
 		Random: randomTouch, Ref: refBy(fields, refTouch), Bind: bindBy(fields, bindTouch), Compare: exactly("pool", "sink"),
 	})
 }
@@ -60,7 +62,7 @@ func refTouch(x touchInput) (Arrays, error) {
 
 func bindTouch(b Build, x touchInput) (Bound, error) {
 	op, err := cache.NewTouch(b.Dev)
-	return Bound{cache.VariantBase, func(r *Rig) Launch {
+	return Bound{opkit.Base, func(r *Rig) Launch {
 		p, sink := r.In(x.Pool, tensor.U8), r.In(vectors.FromU32(touchSink, 2), tensor.U32)
 		return Launch{Out: outs{"pool": p, "sink": sink},
 			Record: func(rec *vk.Recorder) error { return op.Record(rec, p, sink) }}

@@ -7,12 +7,14 @@ import (
 
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "visible_entries", Class: ClassExact, Variants: indexer.VisibleVariants,
+		Name: "visible_entries", Class: ClassExact, Variants: opkit.Builds("idx_visible"),
+		Of:     Of{"indexer.Visible", "idx_visible", ""},
 		Random: randomVisible, Ref: refBy(fields, refVisible), Bind: bindBy(fields, bindVisible), Compare: exactly("lens"),
 	})
 }

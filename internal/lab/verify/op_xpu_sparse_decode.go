@@ -4,7 +4,9 @@ import (
 	"strings"
 
 	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -14,11 +16,12 @@ import (
 // entries at all is left to the definition; the recorded kernel gives 0 there too.
 func init() {
 	var variants []vk.Variant
-	for _, v := range attention.PrefillVariants {
-		variants = append(variants, vk.Variant{Name: attention.TwoPassPrefix + v.Name, Requires: v.Requires})
+	for _, v := range opkit.Builds("attn_prefill") {
+		variants = append(variants, vk.Variant{Name: opkit.TwoPass + v.Name, Requires: v.Requires})
 	}
 	Register(Op{
 		Name: "xpu_sparse_decode", Class: ClassTolerance, Variants: variants,
+		Of:     Of{"attention.TwoPass", "attn_pack_indices kv_gather attn_prefill", ""},
 		Random: randomXPU, Ref: refBy(readDecode, refXPU), Bind: bindBy(readDecode, bindXPU), After: markRounded,
 		Compare: compareBy(ClassTolerance, readDecode, func(cmp *Comparison, c Case, x decodeInput, got, want Arrays) {
 			cmp.CloseWeighted("out", got["out"], want["out"], DecodeOut, roundings(c, got), func() ([]float32, error) {
@@ -44,14 +47,14 @@ func refXPU(x decodeInput) (Arrays, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Arrays{"out": vectors.FromF32(out, x.T, x.H, attention.D)}, nil
+	return Arrays{"out": vectors.FromF32(out, x.T, x.H, cache.D)}, nil
 }
 
 func bindXPU(b Build, x decodeInput) (Bound, error) {
 	topk, compPage := setSize(x.comp)
 	op, err := attention.NewTwoPass(b.Dev, attention.TwoPassConfig{ZeroMasked: true, DecoderConfig: attention.DecoderConfig{
 		Heads: x.H, WindowPage: x.win.Layout.Page, CompressedPage: compPage, WindowRecord: x.win.Layout.Record,
-		CompressedRecord: setRecord(x.comp), Scale: x.Scale, Variant: strings.TrimPrefix(b.Variant, attention.TwoPassPrefix),
+		CompressedRecord: setRecord(x.comp), Scale: x.Scale, Variant: strings.TrimPrefix(b.Variant, opkit.TwoPass),
 	}})
 	if err != nil {
 		return Bound{}, err
@@ -60,7 +63,7 @@ func bindXPU(b Build, x decodeInput) (Bound, error) {
 		a := attention.DecodeArgs{
 			Q:      r.In(vectors.FromU16(x.q, x.Q.Shape...), tensor.BF16),
 			Window: slotSet(r, x.win, decodeWindowSlots), Compressed: slotSet(r, x.comp, decodeSlots),
-			Out: r.Out(tensor.BF16, x.T, x.H, attention.D), Scratch: r.Scratch(op.ScratchBytes(x.T, x.win.Width, topk)),
+			Out: r.Out(tensor.BF16, x.T, x.H, cache.D), Scratch: r.Scratch(op.ScratchBytes(x.T, x.win.Width, topk)),
 		}
 		return launch(op, a, outs{"out": a.Out})
 	}}, nil

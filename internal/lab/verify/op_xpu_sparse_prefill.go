@@ -8,12 +8,14 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 )
 
 func init() {
 	Register(Op{
-		Name: "xpu_sparse_prefill", Class: ClassTolerance, Variants: attention.PrefillVariants,
+		Name: "xpu_sparse_prefill", Class: ClassTolerance, Variants: opkit.Builds("attn_prefill"),
+		Of:     Of{"attention.Gathered", "attn_placed_indices kv_gather_runs attn_prefill", "attention"},
 		Random: randomGathered, Ref: refBy(readGathered, refGathered),
 		Bind: bindBy(readGathered, bindGathered), After: markRounded,
 		Compare: compareBy(ClassTolerance, readGathered, compareGathered),
@@ -75,7 +77,7 @@ func (b *gatheredBuilder) build(heads, room int) Case {
 	for h := range sink {
 		sink[h] = float32(b.rng.NormFloat64())
 	}
-	in["q"], in["sink"] = manyBF16(b.rng, 1, t, heads, attention.D), vectors.FromF32(sink, heads)
+	in["q"], in["sink"] = manyBF16(b.rng, 1, t, heads, cache.D), vectors.FromF32(sink, heads)
 	in["positions"], in["window_lens"] = vectors.FromI32(b.positions, t), vectors.FromI32(b.windowLens, t)
 	in["window_slots"] = vectors.FromI32(b.window, t, b.rows.Window)
 	if b.rows.Ratio > 0 {
@@ -109,7 +111,7 @@ func (b *gatheredBuilder) pages(in Arrays, name string, page, requests, length i
 			slots = append(slots, int64(tab.Slot(int32(r), i)))
 		}
 	}
-	rows := manyBF16(b.rng, 1, len(slots), attention.D).U16()
+	rows := manyBF16(b.rng, 1, len(slots), cache.D).U16()
 	if err := cache.InsertRef(pool.Data, cache.Layout{Page: page, Stride: stride, Record: record}, rows, slots); err != nil {
 		panic(err) // of sizes that are written above
 	}
@@ -189,7 +191,7 @@ func readGathered(c Case) (gatheredInput, error) {
 	for r := range slices.Chunk(x.Requests.I32(), 3) {
 		longest = max(longest, int(r[2]))
 	}
-	x.rows = x.rows.Divide(uint64(x.Room)*2*attention.D, x.T, x.R, longest)
+	x.rows = x.rows.Divide(uint64(x.Room)*2*cache.D, x.T, x.R, longest)
 	return x, nil
 }
 
@@ -198,7 +200,7 @@ func refGathered(x gatheredInput) (Arrays, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Arrays{"out": vectors.FromBF16(out, x.T, x.H, attention.D), "lse": vectors.FromF32(lse, x.T, x.H)}, nil
+	return Arrays{"out": vectors.FromBF16(out, x.T, x.H, cache.D), "lse": vectors.FromF32(lse, x.T, x.H)}, nil
 }
 
 func bindGathered(b Build, x gatheredInput) (Bound, error) {
@@ -229,8 +231,8 @@ func bindGathered(b Build, x gatheredInput) (Bound, error) {
 		a := attention.GatheredArgs{Q: r.In(x.Q, tensor.BF16), Positions: r.In(x.Positions, tensor.I32), Pieces: len(plan.Heads),
 			Plan: attention.PlanTensors{Places: flat(plan.Places, x.T, 4), Heads: flat(plan.Heads, len(plan.Heads), 2, 2),
 				Runs: flat(plan.Runs, len(plan.Runs), 4)},
-			Workspace: r.Out(tensor.BF16, x.rows.Rows(), attention.D), Sink: r.In(x.Sink, tensor.F32),
-			Out: r.Out(tensor.BF16, x.T, x.H, attention.D), LSE: r.Out(tensor.F32, x.T, x.H),
+			Workspace: r.Out(tensor.BF16, x.rows.Rows(), cache.D), Sink: r.In(x.Sink, tensor.F32),
+			Out: r.Out(tensor.BF16, x.T, x.H, cache.D), LSE: r.Out(tensor.F32, x.T, x.H),
 			Scratch: r.Scratch(op.ScratchBytes(x.T)),
 			Window:  attention.PagedRows{Cache: kvCache(r.In(x.WindowPool, tensor.U8), x.window.Layout), Table: r.In(x.WindowTable, tensor.I32)}}
 		if x.entries != nil {

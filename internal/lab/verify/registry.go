@@ -14,7 +14,8 @@
 //
 //	func init() {
 //		Register(Op{
-//			Name: "my_op", Class: ClassExact, Variants: cache.MyOpVariants,
+//			Name: "my_op", Class: ClassExact, Variants: opkit.Builds("kv_my_op"),
+//			Of: Of{"cache.MyOp", "kv_my_op", ""},
 //			Random: func(seed uint64) []Case { ... }, // inputs only
 //			Ref:    refBy(fields, func(x myInput) (Arrays, error) { ... }),
 //			Bind: bindBy(fields, func(b Build, x myInput) (Bound, error) {
@@ -63,6 +64,7 @@ const (
 type Op struct {
 	Name  string // as in a manifest
 	Class string // one of the Class constants
+	Of    Of     // for CONTRIBUTING.md
 
 	// Variants of the operation, best first. Verify tries all that the device can run.
 	Variants []vk.Variant
@@ -96,6 +98,19 @@ type Op struct {
 	// Timing says what a benchmark times of the operation; the zero value: nothing.
 	Timing
 }
+
+// Of says what an operation consists of.
+type Of struct {
+	Types    string // Go types, with their packages
+	Kernels  string // stems of shaders
+	Sections string // places in a layer, as suites layer and step of bench name them; ", " between them
+}
+
+// Kernels of parts of a selection.
+const (
+	scoreKernels = "idx_logits idx_logits_cm idx_logits_lanes idx_logits_prompt"
+	topkKernels  = "idx_topk idx_topk_lanes idx_topk_tiles"
+)
 
 // Build says what an operation is made on and as.
 type Build struct {

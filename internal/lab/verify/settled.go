@@ -5,10 +5,9 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
-	"github.com/vkmla/vkmla/projection"
 )
 
 // settle draws heads of a case's raw queries again until every number, normed and turned, is so
@@ -17,11 +16,11 @@ import (
 // have another order, and results need no bound for numbers that round apart.
 func settle(rng *rand.Rand, c Case, eps, deviation float64) {
 	q, at, table := c.In["q"].U16(), c.In["positions"].I64(), c.In["cos_sin_rows"].F32()
-	heads, last := len(q)/attention.D/len(at), int64(len(table)/projection.RopeDim-1)
+	heads, last := len(q)/cache.D/len(at), int64(len(table)/cache.RopeDim-1)
 	for i := range len(at) * heads {
-		head, row := q[i*attention.D:][:attention.D], min(max(at[i/heads], 0), last)
-		for !settled(head, table[row*projection.RopeDim:][:projection.RopeDim], eps) {
-			copy(head, normalBF16(rng, deviation, attention.D).U16())
+		head, row := q[i*cache.D:][:cache.D], min(max(at[i/heads], 0), last)
+		for !settled(head, table[row*cache.RopeDim:][:cache.RopeDim], eps) {
+			copy(head, normalBF16(rng, deviation, cache.D).U16())
 		}
 	}
 	c.In["q"] = vectors.FromU16(q, c.In["q"].Shape...)
@@ -39,8 +38,8 @@ func settled(head []uint16, cosSin []float32, eps float64) bool {
 		for i := range x {
 			x[i] *= r
 		}
-		const half = projection.RopeDim / 2
-		for i, last := 0, x[len(x)-projection.RopeDim:]; i < half; i++ {
+		const half = cache.RopeDim / 2
+		for i, last := 0, x[len(x)-cache.RopeDim:]; i < half; i++ {
 			e, o, cos, sin := last[2*i], last[2*i+1], cosSin[i], cosSin[half+i]
 			last[2*i], last[2*i+1] = float32(e*cos)-float32(o*sin), float32(o*cos)+float32(e*sin)
 		}

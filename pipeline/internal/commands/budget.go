@@ -11,8 +11,8 @@ import (
 )
 
 // submitBudget is the longest time that a submission may take, so that no watchdog stops it and
-// other programs get their turn: a fraction of what desktops' watchdogs allow. A step with more to
-// do takes several submissions, with the same results.
+// other programs get their turn: a tenth of the shortest watchdog that is known, tuning.Watchdog. A
+// step with more to do takes several submissions, with the same results.
 //
 // To learn what operations take, the first step of a size submits each of them alone, as does a
 // step with much more to do, which might exceed the budget. Attention and products that exceed it
@@ -109,14 +109,6 @@ func pack(times []float64, budget float64) (before []int) {
 		sum += max(t, 0)
 	}
 	return before
-}
-
-// budgetOf returns submitBudget, or half of what the driver's watchdog is thought to allow.
-func budgetOf(dev *vk.Device) time.Duration {
-	if limit, _ := tuning.Watchdog(dev.Adapter()); limit > 0 {
-		return min(submitBudget, limit/2)
-	}
-	return submitBudget
 }
 
 // divide prepares the recording of commands that replace old, which may be nil: first with a

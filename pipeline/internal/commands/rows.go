@@ -4,9 +4,9 @@ import (
 	"math/bits"
 
 	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline/internal/layer"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
-	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -114,7 +114,7 @@ func (z *Sizes) gatherRows() error {
 		rows = max(rows, cfg.Room(z.cfg.Dev).Rows())
 	}
 	var err error
-	z.workspace, err = z.cfg.Count.in(vk.DeviceLocal).workspace.Tensor(z.cfg.Dev, "gathered rows", tensor.BF16, rows, model.HeadDim)
+	z.workspace, err = z.cfg.Count.in(vk.DeviceLocal).workspace.Tensor(z.cfg.Dev, "gathered rows", tensor.BF16, rows, cache.D)
 	return err
 }
 

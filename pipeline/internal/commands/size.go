@@ -140,7 +140,7 @@ func (z *Sizes) kindKey(i int) kindKey {
 func (z *Sizes) LayerConfig(i, tokens int) layer.Config {
 	o := &z.cfg
 	return layer.Config{Spec: o.Layers[i].Spec.LayerSpec, Model: z.cfg.Model, Ranks: z.cfg.Ranks, Tokens: tokens, MaxLen: o.MaxTokens,
-		Caches: o.Pages.Greatest(i), Variant: o.Variant, Hadamard: z.cfg.Model.Hadamard, Group: z.group(tokens), Invariant: o.Invariant,
+		Caches: o.Pages.Greatest(i), Variant: o.Variant, Group: z.group(tokens), Invariant: o.Invariant,
 		Quantise: o.Quantise, Out: z.out(), Name: fmt.Sprint(z.kindKey(i)),
 		Requests: o.MaxSessions, Workspace: o.Workspace, Count: z.cfg.Count.in(vk.DeviceLocal).steps}
 }

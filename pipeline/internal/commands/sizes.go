@@ -35,7 +35,7 @@ type Sizes struct {
 
 // New makes no size yet.
 func New(cfg Config) *Sizes {
-	return &Sizes{cfg: cfg, All: map[int]*Size{}, Budget: budgetOf(cfg.Dev)}
+	return &Sizes{cfg: cfg, All: map[int]*Size{}, Budget: submitBudget}
 }
 
 // Of returns what steps of a number of tokens need.

@@ -13,6 +13,7 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
@@ -89,7 +90,7 @@ func (l *coreLayer) keys() cache.Compression        { return l.spec.Compression(
 func newCoreLayer(t testing.TB, c coreCase) *coreLayer {
 	rng := rand.New(rand.NewPCG(11, uint64(len(c.name))))
 	l := &coreLayer{coreCase: c, rng: rng, cfg: model.Config{Hidden: 64, Heads: coreHeads, Groups: 1, QRank: 64, ORank: 64, Window: 128,
-		TopK: coreTopK, IndexHeads: coreIndexHeads}}
+		Hadamard: c.hadamard, TopK: coreTopK, IndexHeads: coreIndexHeads}}
 	floats := func(n int) []float32 {
 		v := make([]float32, n)
 		for i := range v {
@@ -201,7 +202,7 @@ type coreResult struct {
 func (l *coreLayer) kind(t *testing.T, dev *vk.Device, tokens int, variant string) (*Kernels, *Layer) {
 	t.Helper()
 	k := must[*Kernels](t)(NewKernels(dev, Config{Spec: l.spec, Model: &l.cfg, Tokens: tokens, MaxLen: coreLonger, Caches: l.caches,
-		Variant: variant, Hadamard: l.hadamard, Group: tokens / 4, Out: tensor.BF16, Requests: 2, Workspace: l.workspace,
+		Variant: variant, Group: tokens / 4, Out: tensor.BF16, Requests: 2, Workspace: l.workspace,
 		Scratch: &memory.Scratch{}}))
 	t.Cleanup(func() { k.Close() })
 	k.cfg.Scratch.Keep() // the inputs of all operations come first
@@ -433,7 +434,7 @@ func TestCore(t *testing.T) {
 // another number of pieces than the next: for a long request, for both, or none.
 func TestCorePieces(t *testing.T) {
 	dev := testkit.Device(t)
-	variant := attention.TwoPassPrefix + attention.VariantBase
+	variant := opkit.TwoPass + opkit.Base
 	for i, c := range coreCases[:2] {
 		t.Run(c.name, func(t *testing.T) {
 			l := newCoreLayer(t, c)

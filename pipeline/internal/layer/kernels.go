@@ -23,8 +23,8 @@ const (
 
 	label = "layer step" // of the memory that kernels allocate with
 
-	headDim  = model.HeadDim
-	indexDim = model.IndexDim
+	headDim  = cache.D
+	indexDim = cache.IndexDim
 )
 
 // Config describes what kernels are built for.
@@ -40,8 +40,7 @@ type Config struct {
 	// cache without a pool stands for any that one descriptor holds.
 	Caches Caches
 
-	Variant  string // of the attention kernel; "" picks the best
-	Hadamard bool   // mix the indexer's queries and keys before they are quantised
+	Variant string // of the attention kernel; "" picks the best
 
 	// Requests is the most requests of a step, and Workspace the most bytes of rows that an
 	// attention which gathers them has at a time; 0: one, and attention.DefaultWorkspace.
@@ -249,7 +248,7 @@ func (k *Kernels) buildCompressors() error {
 	}
 	if k.keys != nil {
 		return k.keys.build(k.dev, c.IndexState, cache.CompressConfig{Save: saves, Page: c.Keys.Layout.Page, Keys: c.Keys.Layout.Format,
-			Hadamard: k.cfg.Hadamard, Eps: k.cfg.Model.Eps, MaxBytes: max(c.IndexState.Pool.Bytes(), c.Keys.Pool.Bytes())})
+			Hadamard: k.cfg.Model.Hadamard, Eps: k.cfg.Model.Eps, MaxBytes: max(c.IndexState.Pool.Bytes(), c.Keys.Pool.Bytes())})
 	}
 	return nil
 }

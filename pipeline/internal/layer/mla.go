@@ -6,6 +6,7 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -34,7 +35,7 @@ func (cfg *Config) gathers(dev *vk.Device) bool {
 		return false // rows are planned by positions, and a block's tokens attend newer ones
 	}
 	if cfg.Variant != "" {
-		return strings.HasPrefix(cfg.Variant, attention.TwoPassPrefix)
+		return strings.HasPrefix(cfg.Variant, opkit.TwoPass)
 	}
 	return !cfg.Invariant && attention.Gathers(dev, cfg.Tokens, cfg.Requests) && cfg.listsFit(dev) == nil
 }
@@ -65,7 +66,7 @@ func (cfg *Config) window() int { return cfg.Spec.WindowRows(cfg.Model) }
 
 // rowsVariant is the build of the attention over gathered rows.
 func (cfg *Config) rowsVariant() string {
-	rest, _ := strings.CutPrefix(cfg.Variant, attention.TwoPassPrefix)
+	rest, _ := strings.CutPrefix(cfg.Variant, opkit.TwoPass)
 	return rest
 }
 

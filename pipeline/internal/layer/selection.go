@@ -42,14 +42,14 @@ func (s *selection) build(k *Kernels) (err error) {
 			return err
 		}
 	}
-	if k.want.raw && !k.cfg.Hadamard { // no kernel of scores mixes queries
+	if k.want.raw && !k.cfg.Model.Hadamard { // no kernel of scores mixes queries
 		cfg.Logits.Raw = true
 		if err = s.buildPick(k, cfg); !errors.Is(err, vk.ErrMissingFeature) {
 			return err
 		}
 		cfg.Logits.Raw = false
 	}
-	s.query, err = indexer.NewQueryQuant(k.dev, indexer.QueryQuantConfig{Format: c.Keys.Layout.Format, Hadamard: k.cfg.Hadamard})
+	s.query, err = indexer.NewQueryQuant(k.dev, indexer.QueryQuantConfig{Format: c.Keys.Layout.Format, Hadamard: k.cfg.Model.Hadamard})
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/files"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/timed"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/tensor"
@@ -30,8 +31,8 @@ import (
 // crashed is recorded for a build whose mark was found.
 const crashed = "the program ended while it was tried"
 
-// Builds has the operations that are made from now on for the device run the fastest builds, as
-// they were timed before and kept in the folder, or as they are timed now: about a second, and what
+// Builds has the operations that are made from now on for dev run the fastest builds, as they
+// were timed before and kept in the folder, or as they are timed now: about a second, and what
 // the driver takes to compile them. It does nothing on a device whose profile was measured. A build
 // that computes something else than base is never chosen. One during which the program ends is not
 // tried again: a mark is beside the file meanwhile.
@@ -56,16 +57,16 @@ type measurer struct {
 	dev *vk.Device
 	dir string
 	sizes
-	choice tuning.Choice
+	choice timed.Builds
 	began  func(family, build string) // for tests; nil: nothing
 }
 
 func (m *measurer) run(ctx context.Context) error {
 	a := m.dev.Adapter()
 	kernels := hash()
-	c, ok := tuning.LoadChoice(m.dir, a)
+	c, ok := timed.Load(m.dir, a)
 	if !ok || c.Kernels != kernels {
-		c = tuning.Choice{Version: tuning.ChoiceVersion, Device: tuning.DeviceKey(a), Kernels: kernels, Timed: map[string]tuning.Timed{}}
+		c = timed.Builds{Version: timed.Version, Device: timed.Device(a), Kernels: kernels, Timed: map[string]tuning.Timed{}}
 	}
 	m.choice = c
 	changed, err := m.takeMark()
@@ -83,7 +84,7 @@ func (m *measurer) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	tuning.Choose(a, &m.choice)
+	tuning.Time(m.dev, m.choice.Timed)
 	return nil
 }
 
@@ -100,14 +101,14 @@ func hash() string {
 }
 
 func (m *measurer) save() error {
-	return files.Replace(tuning.ChoicePath(m.dir, m.dev.Adapter()), 0o600, func(w io.Writer) error {
+	return files.Replace(timed.Path(m.dir, m.dev.Adapter()), 0o600, func(w io.Writer) error {
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
 		return e.Encode(m.choice)
 	})
 }
 
-func (m *measurer) mark() string { return tuning.ChoicePath(m.dir, m.dev.Adapter()) + ".trying" }
+func (m *measurer) mark() string { return timed.Path(m.dir, m.dev.Adapter()) + ".trying" }
 
 // takeMark notes what was being tried when the program ended.
 func (m *measurer) takeMark() (found bool, err error) {
@@ -125,7 +126,7 @@ func (m *measurer) takeMark() (found bool, err error) {
 	return true, os.Remove(m.mark())
 }
 
-func (m *measurer) timed(family string) tuning.Timed {
+func (m *measurer) of(family string) tuning.Timed {
 	t, ok := m.choice.Timed[family]
 	if !ok {
 		t = tuning.Timed{Microseconds: map[string]float64{}, Failed: map[string]string{}}
@@ -135,7 +136,7 @@ func (m *measurer) timed(family string) tuning.Timed {
 }
 
 func (m *measurer) fail(family, build, why string) {
-	t := m.timed(family)
+	t := m.of(family)
 	delete(t.Microseconds, build)
 	t.Failed[build] = why
 }
@@ -153,7 +154,7 @@ func (t trial) candidates(caps *vk.Caps, avoidMatrices bool) []string {
 
 // builds lists the candidates without a result.
 func (m *measurer) builds(t trial) (list []string) {
-	known := m.timed(t.family)
+	known := m.of(t.family)
 	for _, name := range t.candidates(m.dev.Caps(), tuning.Of(m.dev).Device.AvoidMatrices) {
 		if _, ok := known.Microseconds[name]; !ok && known.Failed[name] == "" {
 			list = append(list, name)
@@ -167,7 +168,7 @@ func (m *measurer) builds(t trial) (list []string) {
 
 // trial times the builds of a family, base first.
 func (m *measurer) trial(ctx context.Context, t trial) (changed bool, err error) {
-	builds, known := m.builds(t), m.timed(t.family)
+	builds, known := m.builds(t), m.of(t.family)
 	if len(builds) == 0 || known.Failed["base"] != "" {
 		return false, nil
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/timed"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline/internal/measure"
 	"github.com/vkmla/vkmla/projection"
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 // tried runs a measurement and lists what was tried.
 func tried(t *testing.T, dev *vk.Device, dir string) (list []string) {
 	t.Helper()
-	t.Cleanup(func() { tuning.Choose(dev.Adapter(), nil) })
+	t.Cleanup(func() { tuning.Time(dev, nil) })
 	require.NoError(t, measure.Small(t.Context(), dev, dir, func(family, build string) { list = append(list, family+" "+build) }))
 	return list
 }
@@ -39,17 +40,17 @@ func tried(t *testing.T, dev *vk.Device, dir string) (list []string) {
 // has an older form or cannot be read.
 func TestBuilds(t *testing.T) {
 	dev, dir := testkit.Device(t), t.TempDir()
-	path := tuning.ChoicePath(dir, dev.Adapter())
+	path := timed.Path(dir, dev.Adapter())
 	first := tried(t, dev, dir)
 	families := func() {
 		t.Helper()
-		c, ok := tuning.LoadChoice(dir, dev.Adapter())
+		c, ok := timed.Load(dir, dev.Adapter())
 		require.True(t, ok)
 		assert.ElementsMatch(t, slices.Collect(maps.Values(tuning.Families)), slices.Collect(maps.Keys(c.Timed)))
-		for family, timed := range c.Timed {
-			assert.Empty(t, timed.Failed, family)
-			assert.Contains(t, timed.Microseconds, "base", family)
-			for build, us := range timed.Microseconds {
+		for family, x := range c.Timed {
+			assert.Empty(t, x.Failed, family)
+			assert.Contains(t, x.Microseconds, "base", family)
+			for build, us := range x.Microseconds {
 				assert.Contains(t, first, family+" "+build)
 				assert.Positive(t, us, "%s %s", family, build)
 			}
@@ -63,7 +64,7 @@ func TestBuilds(t *testing.T) {
 	assert.Equal(t, first, tried(t, dev, dir), "after the file was spoilt")
 
 	// As it was when products and attention were timed, and the program had ended.
-	c, _ := tuning.LoadChoice(dir, dev.Adapter())
+	c, _ := timed.Load(dir, dev.Adapter())
 	older, err := json.Marshal(map[string]any{"device": c.Device, "kernels": c.Kernels, "date": c.Date, "timed": map[string]tuning.Timed{
 		"attention": {Microseconds: map[string]float64{"base": 1}}, "projection": {Microseconds: map[string]float64{"base": 1}}}})
 	require.NoError(t, err)
@@ -115,7 +116,7 @@ func TestCrashes(t *testing.T) {
 			assert.NotContains(t, rest, all[last])
 			assert.Subset(t, rest, all[last+1:], "behind it")
 			assert.Empty(t, tried(t, dev, dir))
-			c, _ := tuning.LoadChoice(dir, dev.Adapter())
+			c, _ := timed.Load(dir, dev.Adapter())
 			assert.Contains(t, c.Timed[family].Failed[build], "ended")
 			assert.Len(t, c.Timed, len(tuning.Families))
 			runs, err := variant()
@@ -179,11 +180,11 @@ func TestKilled(t *testing.T) {
 	var exit *exec.ExitError
 	require.ErrorAs(t, err, &exit, "%s", out)
 	require.NotContains(t, string(out), "lives on")
-	mark, err := os.ReadFile(tuning.ChoicePath(dir, dev.Adapter()) + ".trying")
+	mark, err := os.ReadFile(timed.Path(dir, dev.Adapter()) + ".trying")
 	require.NoError(t, err, "%s", out)
 	assert.Equal(t, build+"\n", string(mark))
 	assert.NotContains(t, tried(t, dev, dir), build)
-	c, _ := tuning.LoadChoice(dir, dev.Adapter())
+	c, _ := timed.Load(dir, dev.Adapter())
 	assert.Contains(t, c.Timed["decode"].Failed["base"], "ended")
 	for _, family := range []string{"products", "prefill", "scores"} {
 		assert.NotEmpty(t, c.Timed[family].Microseconds, family)

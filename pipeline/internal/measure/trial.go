@@ -12,6 +12,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/projection"
@@ -36,16 +37,16 @@ const page = 64
 // that of one token to rows in pages, and the scores of several.
 func trials() []trial {
 	return []trial{
-		{tuning.Products, "proj_linear", projection.LinearVariants, 1, productInputs, recordProduct},
-		{tuning.Prefill, "attn_prefill", attention.PrefillVariants, 1, prefillInputs, recordPrefill},
-		{tuning.Decode, "attn_decode", inPages(attention.DecodeVariants), 4, decodeInputs, recordDecode},
-		{tuning.Scores, "idx_logits", indexer.LogitsVariants, 1, scoreInputs, recordScores},
+		{tuning.Products, "proj_linear", opkit.Builds("proj_linear"), 1, productInputs, recordProduct},
+		{tuning.Prefill, "attn_prefill", opkit.Builds("attn_prefill"), 1, prefillInputs, recordPrefill},
+		{tuning.Decode, "attn_decode", inPages(opkit.Decodes()), 4, decodeInputs, recordDecode},
+		{tuning.Scores, "idx_logits", opkit.Builds("idx_logits"), 1, scoreInputs, recordScores},
 	}
 }
 
 // inPages leaves out the builds of decode that run prefill's kernel.
 func inPages(ladder []vk.Variant) []vk.Variant {
-	return slices.DeleteFunc(slices.Clone(ladder), func(v vk.Variant) bool { return strings.HasPrefix(v.Name, attention.TwoPassPrefix) })
+	return slices.DeleteFunc(slices.Clone(ladder), func(v vk.Variant) bool { return strings.HasPrefix(v.Name, opkit.TwoPass) })
 }
 
 // inputs are the tensors of a trial.
@@ -88,10 +89,10 @@ func recordProduct(dev *vk.Device, rec *vk.Recorder, in *inputs, build string) e
 
 func prefillInputs(dev *vk.Device, s sizes) (*inputs, error) {
 	in, t := &inputs{}, s.tokens/4
-	in.list.Add(&in.x, tensor.BF16, t, s.heads, attention.D)
-	in.list.Add(&in.y, tensor.BF16, s.rows, attention.D)
+	in.list.Add(&in.x, tensor.BF16, t, s.heads, cache.D)
+	in.list.Add(&in.y, tensor.BF16, s.rows, cache.D)
 	in.list.Add(&in.indices, tensor.I32, t, s.rows/8)
-	in.list.Add(&in.out, tensor.BF16, t, s.heads, attention.D)
+	in.list.Add(&in.out, tensor.BF16, t, s.heads, cache.D)
 	return in.filled(dev, func() {
 		in.put(in.x, in.normal(in.x.Len()))
 		in.put(in.y, in.normal(in.y.Len()))
@@ -113,24 +114,24 @@ func decodeInputs(dev *vk.Device, s sizes) (*inputs, error) {
 		return nil, err
 	}
 	most, err := attention.NewDecoder(dev, attention.DecoderConfig{Heads: s.heads, WindowPage: page, Splits: attention.MaxSplits,
-		Variant: attention.VariantBase, OnDemand: true})
+		Variant: opkit.Base, OnDemand: true})
 	if err != nil {
 		return nil, err
 	}
 	in, width := &inputs{}, s.rows*5/8
-	in.list.Add(&in.x, tensor.BF16, 1, s.heads, attention.D)
+	in.list.Add(&in.x, tensor.BF16, 1, s.heads, cache.D)
 	in.list.Add(&in.y, tensor.U8, s.rows/page, layout.Stride)
 	in.list.Add(&in.indices, tensor.I32, 1, width)
 	in.list.Add(&in.lens, tensor.I32, 1)
 	in.list.Add(&in.scratch, tensor.U8, int(most.ScratchBytes(1, width, 0)))
-	in.list.Add(&in.out, tensor.BF16, 1, s.heads, attention.D)
+	in.list.Add(&in.out, tensor.BF16, 1, s.heads, cache.D)
 	return in.filled(dev, func() {
 		in.put(in.x, in.normal(in.x.Len()))
 		pool, slots := make([]byte, in.y.Bytes()), make([]int64, s.rows)
 		for i := range slots {
 			slots[i] = int64(i)
 		}
-		in.err = errors.Join(in.err, cache.InsertRef(pool, layout, in.normal(s.rows*attention.D), slots))
+		in.err = errors.Join(in.err, cache.InsertRef(pool, layout, in.normal(s.rows*cache.D), slots))
 		in.put(in.y, pool)
 		in.put(in.indices, integers(in.indices, func(i int) int { return i * 29 % s.rows }))
 		in.put(in.lens, integers(in.lens, func(int) int { return width }))

@@ -64,9 +64,9 @@ func (c *Cache) lay(o *Config) (err error) {
 	case model.StoreEntries:
 		rows(&to.Compressed)
 	case model.StoreState:
-		state(&to.State, model.HeadDim)
+		state(&to.State, cache.D)
 	case model.StoreKeyState:
-		state(&to.IndexState, model.IndexDim)
+		state(&to.IndexState, cache.IndexDim)
 	case model.StoreKeys:
 		to.Keys.Layout, err = cache.NewIndexKeyLayout(o.Keys, page, o.Records.KeyStride(o.Keys, page))
 		c.Stride, c.Parts = to.Keys.Layout.Stride, []int{o.Keys.RowBytes(), cache.IndexScaleBytes}

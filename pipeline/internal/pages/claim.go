@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 
-	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/internal/blocks"
 	"github.com/vkmla/vkmla/tensor"
 )
 
@@ -99,7 +99,7 @@ func (ps *Pools) Updates(ctx context.Context, list []byte) (n int, err error) {
 }
 
 // upload writes the entries of a table from one on to a row of the block table.
-func (p *Pool) upload(ctx context.Context, row, from int, t *cache.Table) error {
+func (p *Pool) upload(ctx context.Context, row, from int, t *blocks.Table) error {
 	data := make([]byte, 0, 4*(t.Entries()-from))
 	for i := from; i < t.Entries(); i++ {
 		data = le.AppendUint32(data, uint32(t.Entry(i)))

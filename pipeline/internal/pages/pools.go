@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/internal/blocks"
 	"github.com/vkmla/vkmla/pipeline/internal/layer"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -83,7 +84,7 @@ type Pool struct {
 	Width     int    // entries of a row of the block table
 	PageBytes uint64 // of a page in all layers
 	SlotBytes uint64 // of a slot in all layers
-	IDs       *cache.BlockPool
+	IDs       *blocks.Pool
 	Table     tensor.Tensor // [MaxSequences, Width] i32
 	Caches    []*Cache      // in the order of layers
 
@@ -245,7 +246,7 @@ func (ps *Pools) firstPages() error {
 	tokens := 1 + sort.Search(most-1, func(i int) bool { return bytes(i+2, sequences) > limit })
 	for _, p := range ps.All {
 		var err error
-		if p.IDs, err = cache.NewBlockPool(p.first(o, tokens, sequences)); err != nil {
+		if p.IDs, err = blocks.NewPool(p.first(o, tokens, sequences)); err != nil {
 			return err
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"math"
 
-	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/internal/blocks"
 )
 
 // Sequence has the pages that hold what is kept of some tokens.
@@ -20,7 +20,7 @@ type Sequence struct {
 
 // Table is the block table of a sequence for the pages of a pool.
 type Table struct {
-	*cache.Table
+	*blocks.Table
 	Pool *Pool
 
 	quiet  int // see Seat.Quiet, of this table; 0 while unknown
@@ -47,7 +47,7 @@ func (ps *Pools) Open() (*Sequence, error) {
 		ps.Seats[row] = Seat{}
 		s := &Sequence{ps: ps, Number: row, Seat: &ps.Seats[row], Tables: make([]Table, len(ps.All))}
 		for i, p := range ps.All {
-			t, err := cache.NewTable(p.IDs, p.Page)
+			t, err := blocks.NewTable(p.IDs, p.Page)
 			if err != nil {
 				return nil, err
 			}

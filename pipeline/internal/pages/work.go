@@ -5,7 +5,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/pipeline/internal/blocks"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -13,7 +13,7 @@ import (
 // which the page that it comes from is held until then, or zeros.
 type work struct {
 	pool *Pool
-	cache.PageCopy
+	blocks.PageCopy
 	zeros [2]int // slots of the pool, the first and the one after the last; none: a copy
 }
 

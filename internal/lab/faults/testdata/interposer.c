@@ -27,6 +27,7 @@ typedef void *(*Lookup)(void *, const char *);
 
 #include "pretend.h"
 #include "slow.h"
+#include "turn.h"
 
 struct control {
 	_Atomic uint32_t call;  // the call that fails: an index of calls in faults.go, CALLS for any
@@ -43,6 +44,7 @@ struct control {
 	_Atomic int32_t live[OBJECTS];
 	struct pretend pretend;
 	struct slow slow;
+	_Atomic uint32_t turn; // STRAIGHT, TURNED, BLIND
 };
 
 static struct control none, *ctl = &none;
@@ -50,6 +52,7 @@ static _Atomic uint64_t busy[FENCES]; // fences of submissions that nobody has s
 
 static struct pretend *pretended(void) { return &ctl->pretend; }
 static struct slow *slowness(void) { return &ctl->slow; }
+static uint32_t turning(void) { return ctl->turn; }
 static int is_lost(void) { return ctl->lost; }
 
 static Lookup instance_lookup, device_lookup;
@@ -139,9 +142,16 @@ static int our_vkBeginCommandBuffer(ARGS) {
 	int code;
 	if (fails(6, 0, &code)) return code;
 	begins(a);
+	turn_begins(a);
 	return PASS(vkBeginCommandBuffer);
 }
-PLAIN(7, 0, vkEndCommandBuffer)
+REAL(vkEndCommandBuffer);
+static int our_vkEndCommandBuffer(ARGS) {
+	int code;
+	if (fails(7, 0, &code)) return code;
+	turn_ends(a);
+	return PASS(vkEndCommandBuffer);
+}
 MAKES(8, 3, vkCreateFence)
 PLAIN(9, 0, vkResetFences)
 MAKES(13, 4, vkCreateDescriptorPool)
@@ -335,7 +345,8 @@ static struct {
 	ENTRY(vkDeviceWaitIdle), ENTRY(vkQueueWaitIdle), ENTRY(vkGetPhysicalDeviceProperties2), ENTRY(vkGetPhysicalDeviceFeatures2),
 	ENTRY(vkGetPhysicalDeviceMemoryProperties2), ENTRY(vkGetPhysicalDeviceMemoryProperties), ENTRY(vkGetBufferMemoryRequirements),
 	ENTRY(vkEnumerateDeviceExtensionProperties), ENTRY(vkCmdBindPipeline), ENTRY(vkCmdDispatch),
-	ENTRY(vkCmdDispatchBase), ENTRY(vkCmdWriteTimestamp),
+	ENTRY(vkCmdDispatchBase), ENTRY(vkCmdWriteTimestamp), ENTRY(vkCmdBindDescriptorSets), ENTRY(vkCmdPushConstants),
+	ENTRY(vkCmdFillBuffer), ENTRY(vkCmdCopyBuffer), ENTRY(vkCmdPipelineBarrier),
 	ENTRY(vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR), ENTRY(vkGetPipelineExecutableStatisticsKHR),
 	ENTRY(vkCreateSemaphore), ENTRY(vkDestroySemaphore), ENTRY(vkGetSemaphoreCounterValue), ENTRY(vkWaitSemaphores),
 	ENTRY(vkSignalSemaphore), ENTRY(vkGetMemoryFdKHR), ENTRY(vkGetMemoryHostPointerPropertiesEXT),

@@ -93,6 +93,10 @@ static void ended_pipeline(uint64_t pipeline) {
 }
 
 REAL(vkCmdBindPipeline);
+REAL(vkCmdDispatch);
+REAL(vkCmdDispatchBase);
+static int turns_pipeline(W a, W pipeline);
+static int turns_dispatch(W a, W i, W j, W k, W x, W y, W z);
 static void our_vkCmdBindPipeline(W a, W point, W pipeline) {
 	pthread_mutex_lock(&recording);
 	struct recorded *r = slowness()->group ? recorded(a) : NULL;
@@ -100,20 +104,19 @@ static void our_vkCmdBindPipeline(W a, W point, W pipeline) {
 	for (int i = 0; r && i < PIPELINES; i++)
 		if (heavy[i] == pipeline) r->each = HEAVY;
 	pthread_mutex_unlock(&recording);
-	((Void)real_vkCmdBindPipeline)(a, point, pipeline);
+	if (!turns_pipeline(a, pipeline)) ((Void)real_vkCmdBindPipeline)(a, point, pipeline);
 }
 
-REAL(vkCmdDispatch);
 static void our_vkCmdDispatch(W a, uint32_t x, uint32_t y, uint32_t z) {
 	dispatches(a, (uint64_t)x * y * z);
-	((void (*)(W, uint32_t, uint32_t, uint32_t))real_vkCmdDispatch)(a, x, y, z);
+	if (!turns_dispatch(a, 0, 0, 0, x, y, z)) ((void (*)(W, uint32_t, uint32_t, uint32_t))real_vkCmdDispatch)(a, x, y, z);
 }
 
-REAL(vkCmdDispatchBase);
 static void our_vkCmdDispatchBase(W a, uint32_t i, uint32_t j, uint32_t k, uint32_t x, uint32_t y, uint32_t z) {
 	dispatches(a, (uint64_t)x * y * z);
 	if (i || j || k) slowness()->pieces++;
-	((void (*)(W, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t))real_vkCmdDispatchBase)(a, i, j, k, x, y, z);
+	if (!turns_dispatch(a, i, j, k, x, y, z))
+		((void (*)(W, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t))real_vkCmdDispatchBase)(a, i, j, k, x, y, z);
 }
 
 REAL(vkCmdWriteTimestamp);

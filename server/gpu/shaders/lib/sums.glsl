@@ -43,6 +43,14 @@ struct Chunk {
     uint scale[PAIRS], block[PAIRS]; // of a part or four; of the block that has these
 };
 
+// make_grid brings the grid to shared memory. Every invocation of the workgroup has to call it.
+void make_grid() {
+    if (FORMAT != IQ2_XXS) return;
+    for (uint row = gl_LocalInvocationIndex; row < 256u; row += TEAM * TEAMS)
+        grid_s[row] = uvec2(SCALES(0u, 2u * row), SCALES(0u, 2u * row + 1u));
+    barrier();
+}
+
 // block_rows: of FP8's scales, of one expert.
 uint block_rows() { return (pc.n + pc.side - 1u) / pc.side; }
 
@@ -58,7 +66,7 @@ uint block_rows() { return (pc.n + pc.side - 1u) / pc.side; }
             if (FORMAT == FP8) \
                 to.scale[p] = SCALES(m, ((expert) * block_rows() + row / pc.side) * ((pc.k + 127u) / 128u) + (c) / 8u); \
             if (FORMAT == Q8_0) to.scale[p] = SCALES(m, at / 2u) >> (16u * (at % 2u)); \
-            if (FORMAT == IQ2_XXS) to.scale[p] = SCALES(m, at / 8u) >> (16u * (at / 4u % 2u)); \
+            if (FORMAT == IQ2_XXS) to.scale[p] = SCALES(m, GRID_WORDS + at / 8u) >> (16u * (at / 4u % 2u)); \
             if (FORMAT == Q2_K || FORMAT == Q6_K) { \
                 to.block[p] = SCALES(m, at / 4u * 5u); \
                 to.scale[p] = SCALES(m, at / 4u * 5u + 1u + at % 4u); \

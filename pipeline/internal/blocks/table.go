@@ -1,4 +1,4 @@
-package cache
+package blocks
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ import (
 // that share a page have to agree on when the copy of Append is recorded. NewTable makes
 // one; the zero value does not work.
 type Table struct {
-	pool   *BlockPool
+	pool   *Pool
 	page   int
 	blocks []int32 // -1: recycled
 	gone   int     // how many are recycled: the first ones
@@ -29,12 +29,12 @@ type PageCopy struct{ From, To int32 }
 
 // NewTable returns an empty table over pages of page slots. The error is a
 // *vk.ArgumentError.
-func NewTable(pool *BlockPool, page int) (*Table, error) {
+func NewTable(pool *Pool, page int) (*Table, error) {
 	switch {
 	case pool == nil:
 		return nil, pkg.Wrong("table", "pool", "nil", "a pool")
-	case page < 1 || page > maxPage:
-		return nil, pkg.Wrong("table", "page", page, "1..%d slots", maxPage)
+	case page < 1 || page > math.MaxInt32:
+		return nil, pkg.Wrong("table", "page", page, "1..%d slots", math.MaxInt32)
 	}
 	return &Table{pool: pool, page: page}, nil
 }
@@ -108,7 +108,7 @@ func (t *Table) last() int32 {
 // belong to the other holder alone from then on, so the copy has to be recorded
 // before that holder writes or frees it.
 //
-// It fails with ErrPoolFull, or vk.ErrArgument for a negative n.
+// It fails with cache.ErrPoolFull, or vk.ErrArgument for a negative n.
 func (t *Table) Append(n int) ([]PageCopy, error) {
 	if n < 0 || n > math.MaxInt-t.length {
 		return nil, pkg.Wrong("append", "n", n, "0 or more positions")
@@ -133,7 +133,7 @@ func (t *Table) Append(n int) ([]PageCopy, error) {
 // were recycled: those below the entry first are -1, the others pages from the pool.
 // A page that is not full cannot have been recycled.
 //
-// It fails with ErrPoolFull, or vk.ErrArgument for a table that is not empty, a length
+// It fails with cache.ErrPoolFull, or vk.ErrArgument for a table that is not empty, a length
 // beyond 2^31-1, or a first beyond its full entries.
 func (t *Table) Resume(length, first int) error {
 	if length < 0 || length > math.MaxInt32 {
@@ -158,9 +158,9 @@ func (t *Table) SlotOf(pos int) (int64, error) {
 	case pos < 0:
 		return 0, pkg.Wrong("slot", "pos", pos, "0 or more")
 	case pos >= t.length:
-		return 0, fmt.Errorf("cache: slot: position %d of %d: %w", pos, t.length, ErrTableTooShort)
+		return 0, fmt.Errorf("blocks: slot: position %d of %d: %w", pos, t.length, ErrTableTooShort)
 	case t.blocks[pos/t.page] < 0:
-		return 0, fmt.Errorf("cache: slot: position %d: %w", pos, ErrRecycled)
+		return 0, fmt.Errorf("blocks: slot: position %d: %w", pos, ErrRecycled)
 	}
 	return int64(t.blocks[pos/t.page])*int64(t.page) + int64(pos%t.page), nil
 }
@@ -170,7 +170,7 @@ func (t *Table) SlotOf(pos int) (int64, error) {
 // nothing, if the row is narrower than the table.
 func (t *Table) Row(row []int32) error {
 	if len(row) < len(t.blocks) {
-		return fmt.Errorf("cache: row: %d entries for a table of %d: %w", len(row), len(t.blocks), ErrTableTooShort)
+		return fmt.Errorf("blocks: row: %d entries for a table of %d: %w", len(row), len(t.blocks), ErrTableTooShort)
 	}
 	n := copy(row, t.blocks)
 	for i := range row[n:] {
@@ -198,7 +198,7 @@ func (t *Table) Truncate(n int) error {
 	}
 	keep := (n + t.page - 1) / t.page
 	if n%t.page != 0 && t.blocks[keep-1] < 0 {
-		return fmt.Errorf("cache: truncate: position %d: %w", n, ErrRecycled)
+		return fmt.Errorf("blocks: truncate: position %d: %w", n, ErrRecycled)
 	}
 	if keep == len(t.blocks) {
 		t.length = n

@@ -8,21 +8,21 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// A choice puts the fastest build first, and what failed nowhere. Builds without matrices and dot
-// products are all as fast as base, and other families and devices keep their ladders.
-func TestPreferred(t *testing.T) {
+// Times put the fastest build first, and what failed nowhere. Builds without matrices and dot
+// products are all as fast as base, and other families keep their ladders.
+func TestLadder(t *testing.T) {
 	m, d := []string{"cooperativeMatrix"}, []string{"shaderFloat16", "shaderMixedFloatDotProductFloat16AccFloat32"}
 	ladder := []vk.Variant{{Name: "cmb", Requires: m}, {Name: "cm", Requires: m}, {Name: "dot", Requires: d}, {Name: "base"},
 		{Name: "da", Requires: []string{"bufferDeviceAddress"}}}
-	names := func(a *vk.Adapter, family string) (list []string) {
-		for _, v := range Preferred(a, family, ladder) {
+	names := func(p Profile, family string) (list []string) {
+		for _, v := range p.Ladder(family, ladder) {
 			list = append(list, v.Name)
 		}
 		return list
 	}
-	a, other := &vk.Adapter{Name: "a"}, &vk.Adapter{Name: "a", DriverVersion: 2}
 	all := []string{"cmb", "cm", "dot", "base", "da"}
-	assert.Equal(t, all, names(a, Prefill))
+	assert.Equal(t, all, names(Profile{}, Prefill))
+	assert.Equal(t, all[2:], names(Profile{Device: Device{AvoidMatrices: true}}, Prefill))
 	assert.Len(t, Families, 4)
 	for _, family := range Families {
 		for _, c := range []struct {
@@ -37,18 +37,15 @@ func TestPreferred(t *testing.T) {
 			{Timed{map[string]float64{"base": 2}, map[string]string{"cmb": "a", "cm": "b", "dot": "c"}}, []string{"base", "da"}},
 			{Timed{nil, map[string]string{"base": "crashed"}}, all},
 		} {
-			Choose(a, &Choice{Timed: map[string]Timed{family: c.timed}})
+			p := Profile{Timed: map[string]Timed{family: c.timed}}
 			for _, of := range Families {
 				if of == family {
-					assert.Equal(t, c.want, names(a, of), "%s: %+v", of, c.timed)
+					assert.Equal(t, c.want, names(p, of), "%s: %+v", of, c.timed)
 				} else {
-					assert.Equal(t, all, names(a, of), "%s, timed %s", of, family)
+					assert.Equal(t, all, names(p, of), "%s, timed %s", of, family)
 				}
 			}
-			assert.Equal(t, all, names(a, ""), "of no family")
-			assert.Equal(t, all, names(other, family), "another driver's version")
+			assert.Equal(t, all, names(p, ""), "of no family")
 		}
 	}
-	Choose(a, nil)
-	assert.Equal(t, all, names(a, Products))
 }

@@ -1,4 +1,4 @@
-package cache
+package blocks
 
 import (
 	"errors"
@@ -11,10 +11,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/vk"
 )
 
-func newTable(t *testing.T, p *BlockPool, page int) *Table {
+func newTable(t *testing.T, p *Pool, page int) *Table {
 	t.Helper()
 	x, err := NewTable(p, page)
 	require.NoError(t, err)
@@ -50,7 +51,7 @@ func TestTable(t *testing.T) {
 	assert.NoError(t, x.Row(row), "Row")
 	assert.Equal(t, []int32{3, 4, -1}, row, "Row")
 	_, err = x.Append(100)
-	assert.ErrorIs(t, err, ErrPoolFull, "Append(100)")
+	assert.ErrorIs(t, err, cache.ErrPoolFull, "Append(100)")
 	assert.Equal(t, 6, x.Len(), "Append(100)")
 	assert.Equal(t, 5, p.Free(), "Append(100)")
 	assert.ErrorIs(t, x.Truncate(7), vk.ErrArgument, "Truncate(7)")
@@ -66,7 +67,7 @@ func TestTable(t *testing.T) {
 	require.NoError(t, x.Close(), "Close")
 	assert.Equal(t, 7, p.Free(), "Close")
 	assert.Equal(t, 0, x.Len(), "Close")
-	for _, page := range []int{0, -1, maxPage + 1} {
+	for _, page := range []int{0, -1, math.MaxInt32 + 1} {
 		_, err := NewTable(p, page)
 		assert.ErrorIs(t, err, vk.ErrArgument, "NewTable(%d)", page)
 	}
@@ -193,7 +194,7 @@ func TestTableModel(t *testing.T) {
 			case 0, 1:
 				n := rng.IntN(2 * page)
 				copies, err := x.table.Append(n)
-				if errors.Is(err, ErrPoolFull) {
+				if errors.Is(err, cache.ErrPoolFull) {
 					continue
 				}
 				require.NoError(t, err)
@@ -270,7 +271,7 @@ func TestTableGrowResume(t *testing.T) {
 	}
 	grow(t, x, 10)
 	_, err := x.Append(3)
-	assert.ErrorIs(t, err, ErrPoolFull)
+	assert.ErrorIs(t, err, cache.ErrPoolFull)
 	for _, n := range []int{2, 1 << 40} {
 		assert.ErrorIs(t, p.Grow(n), vk.ErrArgument, "%d pages", n)
 	}
@@ -289,7 +290,7 @@ func TestTableGrowResume(t *testing.T) {
 	for _, bad := range [][2]int{{-1, 0}, {9, 4}, {9, 3}, {9, -1}, {1 << 50, 1 << 48}, {math.MaxInt, 0}} {
 		assert.ErrorIs(t, y.Resume(bad[0], bad[1]), vk.ErrArgument, "%v", bad)
 	}
-	assert.ErrorIs(t, y.Resume(9, 1), ErrPoolFull)
+	assert.ErrorIs(t, y.Resume(9, 1), cache.ErrPoolFull)
 	assert.Equal(t, 0, y.Len())
 	require.NoError(t, y.Resume(9, 2))
 	require.Equal(t, 9, y.Len())

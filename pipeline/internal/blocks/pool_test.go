@@ -1,4 +1,4 @@
-package cache
+package blocks
 
 import (
 	"errors"
@@ -9,12 +9,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/vk"
 )
 
-func newPool(t *testing.T, n int) *BlockPool {
+func newPool(t *testing.T, n int) *Pool {
 	t.Helper()
-	p, err := NewBlockPool(n)
+	p, err := NewPool(n)
 	require.NoError(t, err)
 	return p
 }
@@ -29,7 +30,7 @@ func TestPoolAllOrNothing(t *testing.T) {
 		do   func() error
 		want error
 	}{
-		"more than free":         {func() error { _, err := p.Alloc(3); return err }, ErrPoolFull},
+		"more than free":         {func() error { _, err := p.Alloc(3); return err }, cache.ErrPoolFull},
 		"negative":               {func() error { _, err := p.Alloc(-1); return err }, vk.ErrArgument},
 		"release of a free page": {func() error { return p.Release(got[0], 4) }, ErrDoubleFree},
 		"release once too often": {func() error { return p.Release(got[0], got[1], got[0]) }, ErrDoubleFree},
@@ -50,8 +51,8 @@ func TestPoolAllOrNothing(t *testing.T) {
 	require.NoError(t, err, "Release of three holders at once")
 	require.Equal(t, 3, p.Free(), "Release of three holders at once")
 	require.Equal(t, 0, p.Refs(got[0]), "Release of three holders at once")
-	_, err = NewBlockPool(-1)
-	assert.ErrorIs(t, err, vk.ErrArgument, "NewBlockPool(-1)")
+	_, err = NewPool(-1)
+	assert.ErrorIs(t, err, vk.ErrArgument, "NewPool(-1)")
 }
 
 // A pool against a plain map of holders, under random calls, good and bad.
@@ -73,7 +74,7 @@ func FuzzPool(f *testing.F) {
 				n := rng.IntN(6)
 				got, err := p.Alloc(n)
 				require.False(t, (n <= capacity-len(model)) != (err == nil) ||
-					err != nil && !errors.Is(err, ErrPoolFull),
+					err != nil && !errors.Is(err, cache.ErrPoolFull),
 					"Alloc(%d) with %d of %d held: %v", n, len(model), capacity, err)
 				for _, b := range got {
 					if model[b] != 0 || b < 0 || int(b) >= capacity {

@@ -1,4 +1,6 @@
-package cache
+// Package blocks says who owns which page: a [Pool] counts the references to page ids, a [Table]
+// maps the positions of one sequence to pages. Neither touches a device.
+package blocks
 
 import (
 	"errors"
@@ -6,13 +8,17 @@ import (
 	"math"
 	"slices"
 	"sync"
+
+	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/opkit"
 )
+
+// pkg begins the errors of this package.
+const pkg = opkit.Package("blocks")
 
 // Errors of pools and tables. They arrive wrapped, with what was asked for and
 // what there is; nothing has changed when one is returned.
 var (
-	// ErrPoolFull: fewer pages are free than were asked for.
-	ErrPoolFull = errors.New("block pool is full")
 	// ErrDoubleFree: a page was released more often than it was held.
 	ErrDoubleFree = errors.New("block is already free")
 	// ErrForeignBlock: a page id is not of this pool, or not handed out.
@@ -24,22 +30,22 @@ var (
 	ErrRecycled = errors.New("page was recycled")
 )
 
-// BlockPool hands out the page ids 0 to capacity-1 and counts who holds them. It knows nothing of
+// Pool hands out the page ids 0 to capacity-1 and counts who holds them. It knows nothing of
 // their memory. Its methods may be called by several goroutines at once, and each either does all
 // it was asked or nothing.
-type BlockPool struct {
+type Pool struct {
 	mu   sync.Mutex
 	refs []int32 // holders of each page
 	free []int32 // ids without holders; the last is handed out next
 }
 
-// NewBlockPool returns a pool of that many pages, all free. The error is a
+// NewPool returns a pool of that many pages, all free. The error is a
 // *vk.ArgumentError.
-func NewBlockPool(capacity int) (*BlockPool, error) {
+func NewPool(capacity int) (*Pool, error) {
 	if capacity < 0 || capacity > math.MaxInt32 {
 		return nil, pkg.Wrong("block pool", "capacity", capacity, "0..2^31-1 pages")
 	}
-	p := &BlockPool{refs: make([]int32, capacity), free: make([]int32, capacity)}
+	p := &Pool{refs: make([]int32, capacity), free: make([]int32, capacity)}
 	for i := range p.free {
 		p.free[i] = int32(capacity - 1 - i) // page 0 is handed out first
 	}
@@ -47,7 +53,7 @@ func NewBlockPool(capacity int) (*BlockPool, error) {
 }
 
 // Capacity is the number of pages.
-func (p *BlockPool) Capacity() int {
+func (p *Pool) Capacity() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.refs)
@@ -55,7 +61,7 @@ func (p *BlockPool) Capacity() int {
 
 // Grow adds free pages up to a capacity; ids that are handed out stay as they are. The
 // error is a *vk.ArgumentError for less than the pool has.
-func (p *BlockPool) Grow(capacity int) error {
+func (p *Pool) Grow(capacity int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	had := len(p.refs)
@@ -72,13 +78,13 @@ func (p *BlockPool) Grow(capacity int) error {
 }
 
 // Least is the least capacity that Shrink takes: the pages up to the last one that has a holder.
-func (p *BlockPool) Least() int {
+func (p *Pool) Least() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.least()
 }
 
-func (p *BlockPool) least() int {
+func (p *Pool) least() int {
 	n := len(p.refs)
 	for n > 0 && p.refs[n-1] == 0 {
 		n--
@@ -88,7 +94,7 @@ func (p *BlockPool) least() int {
 
 // Shrink takes free pages from the end of the pool, down to a capacity. The error is a
 // *vk.ArgumentError for more than the pool has, or for less than Least.
-func (p *BlockPool) Shrink(capacity int) error {
+func (p *Pool) Shrink(capacity int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n := p.least(); capacity < n || capacity > len(p.refs) {
@@ -100,7 +106,7 @@ func (p *BlockPool) Shrink(capacity int) error {
 }
 
 // Free is the number of pages without a holder.
-func (p *BlockPool) Free() int {
+func (p *Pool) Free() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.free)
@@ -108,7 +114,7 @@ func (p *BlockPool) Free() int {
 
 // Refs is the number of holders of a page, 0 for a free one and for an id that is
 // not of this pool.
-func (p *BlockPool) Refs(block int32) int {
+func (p *Pool) Refs(block int32) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.has(block) {
@@ -118,8 +124,8 @@ func (p *BlockPool) Refs(block int32) int {
 }
 
 // Alloc hands out n pages, each held once. The pages given back last come first.
-// It fails with ErrPoolFull, or vk.ErrArgument for a negative n.
-func (p *BlockPool) Alloc(n int) ([]int32, error) {
+// It fails with cache.ErrPoolFull, or vk.ErrArgument for a negative n.
+func (p *Pool) Alloc(n int) ([]int32, error) {
 	if n < 0 {
 		return nil, pkg.Wrong("alloc", "n", n, "0 or more pages")
 	}
@@ -134,7 +140,7 @@ func (p *BlockPool) Alloc(n int) ([]int32, error) {
 // extend appends n pages to the entries of a table, which end with `last`. If another table holds
 // that page, too, last is replaced by a fresh page and released. Both happen under one lock: of
 // several holders that extend at the same time, one keeps the page.
-func (p *BlockPool) extend(blocks []int32, last int32, n int) (all []int32, shared bool, err error) {
+func (p *Pool) extend(blocks []int32, last int32, n int) (all []int32, shared bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	shared = p.has(last) && p.refs[last] > 1
@@ -153,15 +159,15 @@ func (p *BlockPool) extend(blocks []int32, last int32, n int) (all []int32, shar
 }
 
 // enough reports whether n pages are free, to those who hold the mutex.
-func (p *BlockPool) enough(n int) error {
+func (p *Pool) enough(n int) error {
 	if n > len(p.free) {
-		return fmt.Errorf("cache: alloc: %d pages wanted, %d of %d free: %w", n, len(p.free), len(p.refs), ErrPoolFull)
+		return fmt.Errorf("blocks: alloc: %d pages wanted, %d of %d free: %w", n, len(p.free), len(p.refs), cache.ErrPoolFull)
 	}
 	return nil
 }
 
 // take appends n pages that are free to a list, for those who hold the mutex.
-func (p *BlockPool) take(to []int32, n int) []int32 {
+func (p *Pool) take(to []int32, n int) []int32 {
 	for range n {
 		page := p.free[len(p.free)-1]
 		p.free = p.free[:len(p.free)-1]
@@ -173,12 +179,12 @@ func (p *BlockPool) take(to []int32, n int) []int32 {
 
 // Retain adds a holder to each of the pages; an id that occurs twice gets two. It fails with
 // ErrForeignBlock for a page that has no holder yet.
-func (p *BlockPool) Retain(blocks ...int32) error {
+func (p *Pool) Retain(blocks ...int32) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, b := range blocks {
 		if !p.has(b) || p.refs[b] == 0 {
-			return fmt.Errorf("cache: retain: page %d of a pool of %d, not handed out: %w", b, len(p.refs), ErrForeignBlock)
+			return fmt.Errorf("blocks: retain: page %d of a pool of %d, not handed out: %w", b, len(p.refs), ErrForeignBlock)
 		}
 		if int(p.refs[b]) > math.MaxInt32-len(blocks) {
 			return pkg.Wrong("retain", "blocks", fmt.Sprintf("page %d with %d holders", b, p.refs[b]), "fewer than 2^31 holders")
@@ -193,16 +199,16 @@ func (p *BlockPool) Retain(blocks ...int32) error {
 // Release takes a holder from each of the pages; those without any left are free
 // again. An id may occur twice if it is held twice. It fails with ErrForeignBlock
 // for an id outside the pool and with ErrDoubleFree for too few holders.
-func (p *BlockPool) Release(blocks ...int32) error {
+func (p *Pool) Release(blocks ...int32) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, b := range blocks {
 		var err error
 		switch {
 		case !p.has(b):
-			err = fmt.Errorf("cache: release: page %d of a pool of %d: %w", b, len(p.refs), ErrForeignBlock)
+			err = fmt.Errorf("blocks: release: page %d of a pool of %d: %w", b, len(p.refs), ErrForeignBlock)
 		case p.refs[b] == 0:
-			err = fmt.Errorf("cache: release: page %d: %w", b, ErrDoubleFree)
+			err = fmt.Errorf("blocks: release: page %d: %w", b, ErrDoubleFree)
 		}
 		if err != nil {
 			for _, done := range blocks[:i] {
@@ -225,4 +231,4 @@ func (p *BlockPool) Release(blocks ...int32) error {
 	return nil
 }
 
-func (p *BlockPool) has(block int32) bool { return block >= 0 && int(block) < len(p.refs) }
+func (p *Pool) has(block int32) bool { return block >= 0 && int(block) < len(p.refs) }
