@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
@@ -23,8 +24,12 @@ import (
 // the same state.
 func TestLinearChain(t *testing.T) {
 	dev := testkit.Device(t)
-	for _, f := range weightFormats {
-		for i, c := range []struct{ groups, n, k, n2 int }{{2, 80, 160, 136}, {2, 528, 1056, 1032}} {
+	for _, f := range slices.Concat(weightFormats, []projection.Format{projection.FormatQ8_0}) {
+		sizes := []struct{ groups, n, k, n2 int }{{2, 80, 160, 136}, {2, 528, 1056, 1032}}
+		if f.BlockValues() > 0 {
+			sizes[0].n, sizes[0].k = 128, 256
+		}
+		for i, c := range sizes {
 			if i > 0 && f != projection.FormatFP8 {
 				continue // more workgroups than any device has room for, and as FP8 layers of models are divided
 			}
@@ -50,9 +55,28 @@ func TestLinearChain(t *testing.T) {
 	}
 }
 
+// chainHost is randomHost, for GGUF's blocks, too.
+func chainHost(rng *rand.Rand, f projection.Format, tokens, groups, n, k int) projection.LinearHost {
+	if f.BlockValues() == 0 {
+		return randomHost(rng, f, tokens, groups, n, k)
+	}
+	h, is := randomHost(rng, projection.FormatBF16, tokens, groups, n, k), f.Shapes(groups*n, k)
+	h.Weights, h.Data, h.Scale, h.RowScale = f, make([]byte, is.Data.Bytes()), make([]byte, is.Scale.Bytes()), make([]float32, groups*n)
+	for i := range h.Data {
+		h.Data[i] = byte(rng.UintN(256))
+	}
+	for i := range h.Scale { // f16 of about 2^-10
+		h.Scale[i] = byte(0x14 + rng.UintN(8))
+	}
+	for i := range h.RowScale {
+		h.RowScale[i] = 1
+	}
+	return h
+}
+
 func linearChain(t *testing.T, dev *vk.Device, f projection.Format, groups, n, k, n2, tokens int, variant string, together bool) {
 	rng := rand.New(rand.NewPCG(9, uint64(f)))
-	a, b := randomHost(rng, f, tokens, groups, n, k), randomHost(rng, f, tokens, 1, n2, groups*n)
+	a, b := chainHost(rng, f, tokens, groups, n, k), chainHost(rng, f, tokens, 1, n2, groups*n)
 	one, two := linearConfig(a, variant), linearConfig(b, variant)
 	one.MaxTokens, two.MaxTokens, one.Out = tokens, tokens, tensor.BF16
 	if tokens > 1 {
@@ -69,6 +93,14 @@ func linearChain(t *testing.T, dev *vk.Device, f projection.Format, groups, n, k
 	r := verify.NewRig(t.Context(), dev)
 	defer r.Close()
 	x, y := linearRig(r, a, 0), linearRig(r, b, 0)
+	if f.BlockValues() > 0 {
+		for of, h := range map[*projection.LinearArgs]projection.LinearHost{&x: a, &y: b} {
+			is := f.Shapes(h.Groups*h.N, h.K)
+			of.W = projection.LinearWeights{Data: r.In(vectors.FromU8(h.Data, is.Data.Shape...), tensor.U8),
+				Scale:    r.In(vectors.Array{Type: vectors.U16, Shape: is.Scale.Shape, Data: h.Scale}, tensor.F16),
+				RowScale: r.In(vectors.FromF32(h.RowScale, len(h.RowScale)), tensor.F32)}
+		}
+	}
 	names := map[string]tensor.Tensor{}
 	out := func(name string, dt tensor.DType, shape ...int) tensor.Tensor {
 		names[name] = r.Out(dt, shape...)
