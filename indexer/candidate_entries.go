@@ -26,7 +26,7 @@ type CandidateEntriesArgs struct {
 
 	// With SlotPage only.
 	TokenToReq tensor.Tensor // [T] i32 row of Slots.BlockTable
-	Lens       tensor.Tensor // [T] i32 columns of a token; min(Lens[t], Block*W, K) of them were picked
+	Lens       tensor.Tensor // [T] i32 columns of a token; min(Lens[t], Block*W, K) were picked
 	Slots      PickSlots
 }
 
@@ -45,7 +45,7 @@ type idxCandidateEntriesPush struct {
 
 // NewCandidateEntries builds the kernel. The device owns it; there is nothing to close.
 //
-// Errors: vk.ErrArgument for an unknown variant, a negative page or another Block; those of vk.Device.Kernel.
+// Errors: vk.ErrArgument for an unknown variant, a page or Block; those of vk.Device.Kernel.
 func NewCandidateEntries(dev *vk.Device, cfg CandidateEntriesConfig) (*CandidateEntries, error) {
 	const op = "new candidate entries"
 	if err := opkit.FirstError(checkBlock(op, "Block", cfg.Block), pkg.Range(op, "SlotPage", cfg.SlotPage, 0, math.MaxInt32)); err != nil {

@@ -29,7 +29,7 @@ type CandidateBlocks struct {
 
 // CandidatesArgs are the tensors of one Candidates.
 type CandidatesArgs struct {
-	Logits  tensor.Tensor // [T, N] f32, N a multiple of Block and of 4; columns from Lens[t] on count for nothing
+	Logits  tensor.Tensor // [T, N] f32, N a multiple of Block and of 4; columns from Lens[t] on do not count
 	Lens    tensor.Tensor // [T] i32: entries that a token sees, clamped to 0..N
 	Out     CandidateBlocks
 	Scratch vk.View       // ScratchBytes(T, N) bytes, device memory
@@ -112,7 +112,7 @@ func (o *Candidates) ScratchBytes(t, n int) uint64 {
 }
 
 // candidateScratchBytes is the most scratch that a Select of the default segments needs for
-// candidate blocks besides SelectScratchBytes, for T tokens and k blocks of each, of `block` entries,
+// candidate blocks besides SelectScratchBytes, for T tokens and k blocks each, of `block` entries,
 // on any device and for contexts of any length. With R rows at a time, S entries of a segment and L
 // lists, as there, it is
 //

@@ -14,7 +14,7 @@ import (
 //	the newest block, (l-1)/block, comes first
 //	then larger score first, of equal scores the smaller block first
 //
-// The first k of all ceil(l/block) blocks are the candidates: blocks has them in ascending order, then
+// The first k of all ceil(l/block) blocks are the candidates: blocks has them, ascending, then
 // -1; columns[t] is how many entries of theirs the row sees. -0 and +0 are equal, NaN is equal to
 // -Inf, +Inf is equal to the largest finite number.
 //

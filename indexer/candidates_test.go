@@ -61,7 +61,7 @@ func TestCandidatesRef(t *testing.T) {
 	}
 }
 
-// A Select gives the candidate blocks of all scores whatever its segments are and whatever entries a
+// A Select gives the candidate blocks of all scores whatever its segments are and what entries a
 // block has; a Select among the entries of these blocks gives the picks that TopK gives of their
 // scores. Scores have the same bits in all forms.
 func TestSelectCandidates(t *testing.T) {
@@ -86,7 +86,8 @@ func TestSelectCandidates(t *testing.T) {
 			do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
 			assert.Equal(t, wantBlocks, download[int32](t, a.Candidates.Blocks), "%d entries, segment %d: blocks", block, segment)
 			assert.Equal(t, wantColumns, download[int32](t, a.Candidates.Columns), "%d entries, segment %d: columns", block, segment)
-			assert.Equal(t, indexer.TopKRef(all, width, s.Lens, k), download[int32](t, a.TopK), "%d entries, segment %d: picks", block, segment)
+			assert.Equal(t, indexer.TopKRef(all, width, s.Lens, k), download[int32](t, a.TopK),
+				"%d entries, segment %d: picks", block, segment)
 
 			within := s.config(k, "")
 			within.Logits.Blocks, within.Logits.Block = blocks, block

@@ -35,7 +35,7 @@ type LogitsConfig struct {
 	// the entries of these, and tokens share no keys, whatever Group is; a row of
 	// LogitsArgs.BlockTable has at most 2^31 slots. 0: columns are all entries.
 	Blocks int
-	Block  int // entries of a candidate block, a power of two up to MaxBlock; unused where there are none
+	Block  int // entries of a candidate block, a power of two up to MaxBlock; unused without any
 
 	tops     bool // LogitsArgs.tops will be written
 	onDemand bool // see SelectConfig.OnDemand
@@ -70,7 +70,8 @@ type LogitsArgs struct {
 // has its own length.
 //
 // With LogitsConfig.Blocks, of S = LogitsConfig.Block entries, entry n of a token is entry
-// Blocks[t][n/S]*S + n%S of its request, and Lens counts entries of its blocks: what package cache keeps in pages is read block by block.
+// Blocks[t][n/S]*S + n%S of its request, and Lens counts entries of its blocks: what package cache
+// keeps in pages is read block by block.
 //
 // An entry without a page (beyond the table, negative, beyond the pool, or of a request outside
 // the table) gets -Inf. E4M3 NaN codes, which no finite number is quantised to, make the logits of

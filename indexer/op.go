@@ -11,8 +11,8 @@ const (
 // MaxHeads is the largest number of indexer heads.
 const MaxHeads = 128
 
-// MaxBlock is the most consecutive entries of a candidate block. There may be any power of two up to
-// this one; DeepSeek-V4.1-Flash has 8.
+// MaxBlock is the most consecutive entries of a candidate block. Any power of two up to it
+// will do; DeepSeek-V4.1-Flash has 8.
 const MaxBlock = 64
 
 // checkBlock demands a number of entries that a candidate block may have.

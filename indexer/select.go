@@ -219,7 +219,8 @@ func (o *Select) buildBlocks(op string) (err error) {
 	case cfg.Candidates != 0:
 		return pkg.Wrong(op, "Candidates", cfg.Candidates, "0 with Logits.Blocks")
 	}
-	o.within, err = NewCandidateEntries(o.dev, CandidateEntriesConfig{Block: cfg.Logits.Block, SlotPage: cfg.SlotPage, onDemand: cfg.OnDemand})
+	o.within, err = NewCandidateEntries(o.dev, CandidateEntriesConfig{
+		Block: cfg.Logits.Block, SlotPage: cfg.SlotPage, onDemand: cfg.OnDemand})
 	return err
 }
 
@@ -236,7 +237,8 @@ func (o *Select) plan(t int) (rows, segment, lists int) {
 	if segment = o.cfg.Segment; segment == 0 {
 		segment = max(selectSegment(rows), opkit.RoundUp(o.cfg.K, 64))
 	}
-	segment = max(segment, opkit.RoundUp(o.cfg.Candidates*o.cfg.Logits.Block, 64)) // a round fills a list
+	// A round fills a list.
+	segment = max(segment, opkit.RoundUp(o.cfg.Candidates*o.cfg.Logits.Block, 64))
 	return rows, segment, max(topkLists(o.topk.slices(rows, segment)), 1)
 }
 

@@ -116,8 +116,8 @@ func picksOf(c model.Config, got []pipeline.Appended, from int) func(layer, p in
 	}
 }
 
-// TestEngineV41Blocks runs a layer of each role with candidate blocks of every size, of which a token
-// sees more than are candidates, but for the largest.
+// TestEngineV41Blocks runs a layer of each role with candidate blocks of every size. But for
+// the largest size, a token sees more blocks than are candidates.
 func TestEngineV41Blocks(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)

@@ -167,8 +167,8 @@ func (h *ranV41) outputs(t *testing.T, at string, layer int, want []formula.Roun
 	assert.Less(t, math.Sqrt(diff/size), 0.02, at)
 }
 
-// ahead returns how much larger the largest score of an entry's block is than that of any block that
-// is no candidate, in deviations of a token's scores.
+// ahead returns how much larger the largest score of an entry's block is than that of any block
+// that is no candidate, in deviations of a token's scores.
 func (h *ranV41) ahead(source formula.Rounded, entry int) float64 {
 	other, block := float32(math.Inf(-1)), entry/h.cfg.CandidateBlock
 	var own float32

@@ -38,7 +38,7 @@ type Config struct {
 	// In these DeepSeek-V4.1 differs from V4, which has their zero values, but for those of drafts.
 	PlainQueries    bool    // queries have no norm for each head
 	CandidateBlocks int     // candidate_topk_blocks, up to indexer.MaxK: see Candidates; unused where no layer has any
-	CandidateBlock  int     // candidate_block_size, entries of a block, a power of two up to indexer.MaxBlock; unused likewise
+	CandidateBlock  int     // candidate_block_size, a power of two up to indexer.MaxBlock; unused likewise
 	DraftBlock      int     // dspark_block_size, tokens of a block of drafts; unused without LayerSpec.Block
 	DraftTargets    []int   // dspark_target_layer_ids, layers whose states drafts are made of: see DraftBlock; nil: unknown
 	WeightBlock     int     // rows and columns of a block of FP8 weights with one scale: 128 or 32; 0 counts as 128
