@@ -12,6 +12,7 @@ import (
 
 // CandidateEntriesConfig configures a CandidateEntries.
 type CandidateEntriesConfig struct {
+	Block    int    // entries of a block, a power of two up to MaxBlock
 	SlotPage int    // as in SelectConfig
 	Variant  string // "" or "base"
 
@@ -25,7 +26,7 @@ type CandidateEntriesArgs struct {
 
 	// With SlotPage only.
 	TokenToReq tensor.Tensor // [T] i32 row of Slots.BlockTable
-	Lens       tensor.Tensor // [T] i32 columns of a token; min(Lens[t], 8*W, K) of them were picked
+	Lens       tensor.Tensor // [T] i32 columns of a token; min(Lens[t], Block*W, K) were picked
 	Slots      PickSlots
 }
 
@@ -44,10 +45,10 @@ type idxCandidateEntriesPush struct {
 
 // NewCandidateEntries builds the kernel. The device owns it; there is nothing to close.
 //
-// Errors: vk.ErrArgument for an unknown variant or a negative page; those of vk.Device.Kernel.
+// Errors: vk.ErrArgument for an unknown variant, a page or Block; those of vk.Device.Kernel.
 func NewCandidateEntries(dev *vk.Device, cfg CandidateEntriesConfig) (*CandidateEntries, error) {
 	const op = "new candidate entries"
-	if err := pkg.Range(op, "SlotPage", cfg.SlotPage, 0, math.MaxInt32); err != nil {
+	if err := opkit.FirstError(checkBlock(op, "Block", cfg.Block), pkg.Range(op, "SlotPage", cfg.SlotPage, 0, math.MaxInt32)); err != nil {
 		return nil, err
 	}
 	variant, err := pkg.Choose(dev, op, opkit.Builds("idx_candidate_entries"), cfg.Variant, 0)
@@ -57,7 +58,7 @@ func NewCandidateEntries(dev *vk.Device, cfg CandidateEntriesConfig) (*Candidate
 	o := &CandidateEntries{dev: dev, cfg: cfg, k: pkg.Later(dev, opkit.Spec{
 		Stem: "idx_candidate_entries", Variant: variant, PushSize: int(unsafe.Sizeof(idxCandidateEntriesPush{})),
 		Bindings:  []vk.Access{vk.ReadWrite, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
-		Constants: opkit.Constants(cfg.SlotPage),
+		Constants: opkit.Constants(cfg.SlotPage, cfg.Block),
 	})}
 	if cfg.onDemand {
 		return o, nil
@@ -73,7 +74,7 @@ func (o *CandidateEntries) Record(rec *vk.Recorder, a CandidateEntriesArgs) erro
 	if err := opkit.FirstError(
 		pkg.Check(op, "Picks", a.Picks, tensor.I32, -1, -1),
 		pkg.Check(op, "Blocks", a.Blocks, tensor.I32, t, -1),
-		pkg.Range(op, "Blocks width", opkit.DimOrZero(a.Blocks, 1), 1, math.MaxInt32/BlockEntries),
+		pkg.Range(op, "Blocks width", opkit.DimOrZero(a.Blocks, 1), 1, math.MaxInt32/o.cfg.Block),
 		o.checkLaunch(op, "Picks", a.Picks, a.Blocks),
 		checkSlots(op, o.cfg.SlotPage, t, k, a.Slots),
 	); err != nil {
@@ -92,7 +93,7 @@ func (o *CandidateEntries) Record(rec *vk.Recorder, a CandidateEntriesArgs) erro
 	if t == 0 || k == 0 {
 		return nil
 	}
-	return o.record(rec, op, a, a.Blocks.Shape[1]*BlockEntries, requests, lens)
+	return o.record(rec, op, a, a.Blocks.Shape[1]*o.cfg.Block, requests, lens)
 }
 
 // checkLaunch checks that one launch takes all picks.

@@ -1,6 +1,7 @@
 package indexer_test
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -14,17 +15,19 @@ import (
 func TestCandidateEntries(t *testing.T) { testkit.TestOp(t, "candidate_entries") }
 
 func TestCandidateEntriesRef(t *testing.T) {
-	got := indexer.CandidateEntriesRef([]int32{0, 7, 8, 17, -1, 3, 9, 24, 23, -1}, 5, []int32{2, 5, 1 << 27, -1, 0, 4}, 3)
+	got := indexer.CandidateEntriesRef([]int32{0, 7, 8, 17, -1, 3, 9, 24, 23, -1}, 5, []int32{2, 5, 1 << 27, -1, 0, 4}, 3, 8)
 	assert.Equal(t, []int32{16, 23, 40, 1<<30 + 1, -1, -1, 1, -1, 39, -1}, got)
+	got = indexer.CandidateEntriesRef([]int32{0, 2, -1, 3, 5, 6}, 3, []int32{math.MaxInt32, 1<<30 - 1, 1 << 30, 7, 0, 4}, 3, 2)
+	assert.Equal(t, []int32{-1, math.MaxInt32 - 1, -1, 1, 9, -1}, got)
 }
 
 func TestCandidateEntriesArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	for _, cfg := range []indexer.CandidateEntriesConfig{{SlotPage: -1}, {Variant: "fast"}} {
+	for _, cfg := range []indexer.CandidateEntriesConfig{{Block: 8, SlotPage: -1}, {Block: 8, Variant: "fast"}} {
 		_, err := indexer.NewCandidateEntries(dev, cfg)
 		assert.ErrorIs(t, err, vk.ErrArgument)
 	}
-	op := must[*indexer.CandidateEntries](t)(indexer.NewCandidateEntries(dev, indexer.CandidateEntriesConfig{SlotPage: 16}))
+	op := must[*indexer.CandidateEntries](t)(indexer.NewCandidateEntries(dev, indexer.CandidateEntriesConfig{Block: 8, SlotPage: 16}))
 	ints := func(shape ...int) tensor.Tensor {
 		n := 1
 		for _, d := range shape {

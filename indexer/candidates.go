@@ -13,6 +13,7 @@ import (
 // CandidatesConfig says what a Candidates is built for.
 type CandidatesConfig struct {
 	K       int    // candidate blocks of a token, 1 to MaxK
+	Block   int    // entries of a block, a power of two up to MaxBlock
 	Variant string // a build, as vkmla info lists them; "" picks the best
 
 	Workgroups, Threads int // as in TopKConfig
@@ -20,7 +21,7 @@ type CandidatesConfig struct {
 	onDemand bool // see SelectConfig.OnDemand
 }
 
-// CandidateBlocks are the blocks of 8 entries in which later layers look for their picks.
+// CandidateBlocks are the blocks of entries in which later layers look for their picks.
 type CandidateBlocks struct {
 	Blocks  tensor.Tensor // [T, K] i32, written: block numbers within the request, ascending, -1 after the last
 	Columns tensor.Tensor // [T] i32, written: entries of these blocks that the token sees
@@ -28,14 +29,14 @@ type CandidateBlocks struct {
 
 // CandidatesArgs are the tensors of one Candidates.
 type CandidatesArgs struct {
-	Logits  tensor.Tensor // [T, N] f32, N a multiple of 8; columns from Lens[t] on count for nothing
+	Logits  tensor.Tensor // [T, N] f32, N a multiple of Block and of 4; columns from Lens[t] on do not count
 	Lens    tensor.Tensor // [T] i32: entries that a token sees, clamped to 0..N
 	Out     CandidateBlocks
 	Scratch vk.View       // ScratchBytes(T, N) bytes, device memory
 	Arrived tensor.Tensor // as in TopKArgs
 }
 
-// Candidates selects the K best blocks of 8 entries of every row, by the largest logit of a block.
+// Candidates selects the K best blocks of entries of every row, by the largest logit of a block.
 // The newest block is always one of them. Of equal blocks the older one is taken. The definition is
 // CandidatesRef; results are equal bit for bit, on every device and in every run.
 //
@@ -59,8 +60,11 @@ const candidateThreads = 128
 
 // NewCandidates builds the kernels. The device owns them; there is nothing to close.
 //
-// Errors: those of NewTopK.
+// Errors: vk.ErrArgument for another Block; those of NewTopK.
 func NewCandidates(dev *vk.Device, cfg CandidatesConfig) (*Candidates, error) {
+	if err := checkBlock("new candidates", "Block", cfg.Block); err != nil {
+		return nil, err
+	}
 	topk, err := NewTopK(dev, TopKConfig{K: cfg.K, Variant: cfg.Variant, Workgroups: cfg.Workgroups, Threads: cfg.Threads,
 		onDemand: cfg.onDemand})
 	if err != nil {
@@ -68,7 +72,8 @@ func NewCandidates(dev *vk.Device, cfg CandidatesConfig) (*Candidates, error) {
 	}
 	o := &Candidates{dev: dev, cfg: cfg, topk: topk, k: pkg.Later(dev, opkit.Spec{
 		Stem: "idx_candidates", Variant: opkit.Base, PushSize: int(unsafe.Sizeof(idxCandidatesPush{})),
-		Bindings: []vk.Access{vk.Read, vk.Read, vk.Write, vk.Write, vk.Write},
+		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Write, vk.Write, vk.Write},
+		Constants: opkit.Constants(cfg.Block),
 	})}
 	if cfg.onDemand {
 		return o, nil
@@ -87,7 +92,7 @@ type candidatePlan struct {
 // plan lays out the scratch for rows of n columns. With rounds the best blocks are carried from one
 // round to the next in a list.
 func (o *Candidates) plan(rows, n int, rounds bool) candidatePlan {
-	p := candidatePlan{rows: rows, blocks: opkit.CeilDiv(n, BlockEntries)}
+	p := candidatePlan{rows: rows, blocks: opkit.CeilDiv(n, o.cfg.Block)}
 	if p.lists = o.topk.lists(rows, p.blocks); rounds {
 		p.lists = max(topkLists(o.topk.slices(rows, p.blocks)), 1)
 	}
@@ -98,7 +103,7 @@ func (o *Candidates) plan(rows, n int, rounds bool) candidatePlan {
 }
 
 // ScratchBytes returns the bytes of scratch that Record needs for T rows of N columns: a score of
-// each block, and what TopK.ScratchBytes says of rows of N/8.
+// each block, and what TopK.ScratchBytes says of rows of N/Block.
 func (o *Candidates) ScratchBytes(t, n int) uint64 {
 	if t < 1 {
 		return 0
@@ -107,19 +112,26 @@ func (o *Candidates) ScratchBytes(t, n int) uint64 {
 }
 
 // candidateScratchBytes is the most scratch that a Select of the default segments needs for
-// candidate blocks besides SelectScratchBytes, for T tokens and k blocks of each, on any device and
-// for contexts of any length. With R rows at a time, S entries of a segment and L lists, as there,
-// it is
+// candidate blocks besides SelectScratchBytes, for T tokens and k blocks each, of `block` entries,
+// on any device and for contexts of any length. With R rows at a time, S entries of a segment and L
+// lists, as there, it is
 //
-//	R * S/8 * 4  +  R * 4  +  R * (L * k' * 8 + 16)
-func candidateScratchBytes(tokens, k int) uint64 {
+//	R * S/block * 4  +  R * 4  +  R * (L * k' * 8 + 16)
+//
+// Where S is less than the entries of k blocks, a round has as many of these, and fewer rows: then
+// its own scores and lists are in the sum, too.
+func candidateScratchBytes(tokens, k, block int) uint64 {
 	if tokens < 1 {
 		return 0
 	}
-	rows := selectTile(tokens, selectRows)
-	blocks := selectSegment(rows) / BlockEntries
+	rows := selectTile(tokens, candidateRows(selectRows, k, block))
+	segment := max(selectSegment(rows), opkit.RoundUp(k*block, 64))
+	blocks, own := segment/max(block, 1), uint64(0)
+	if usual := selectTile(tokens, selectRows); rows != usual || segment != selectSegment(usual) {
+		own = selectScratch(rows, segment, mostLists(rows, segment), MaxK)
+	}
 	scores, counts := tensor.Need(tensor.F32, rows, blocks), tensor.Need(tensor.I32, rows)
-	return scores + counts + tensor.Need(tensor.U8, int(listBytes(rows, mostLists(rows, blocks), k)))
+	return own + scores + counts + tensor.Need(tensor.U8, int(listBytes(rows, mostLists(rows, blocks), k)))
 }
 
 // Record checks the arguments and records the launches.
@@ -139,8 +151,8 @@ func (o *Candidates) Record(rec *vk.Recorder, a CandidatesArgs) error {
 	); err != nil || t == 0 {
 		return err
 	}
-	if n%BlockEntries != 0 || a.Logits.View().Offset%16 != 0 {
-		return pkg.Wrong(op, "Logits", a.Logits, "a multiple of %d columns, at an offset that is a multiple of 16", BlockEntries)
+	if unit := blockUnit(o.cfg.Block); n%unit != 0 || a.Logits.View().Offset%16 != 0 {
+		return pkg.Wrong(op, "Logits", a.Logits, "a multiple of %d columns, at an offset that is a multiple of 16", unit)
 	}
 	return o.record(rec, op, o.plan(t, n, false), candidateRound{logits: a.Logits, lens: a.Lens, out: a.Out,
 		scratch: a.Scratch, arrived: a.Arrived, limit: n})
@@ -169,17 +181,17 @@ type candidateRound struct {
 	out          CandidateBlocks
 	scratch      vk.View // of a candidatePlan
 	arrived      tensor.Tensor
-	first, limit int // entries, first a multiple of 8
+	first, limit int // entries, first a multiple of a block and of 4
 }
 
 // topkRound is the selection from the scores of blocks.
 func (o *Candidates) topkRound(p candidatePlan, r candidateRound) topkRound {
-	t, n := r.logits.Shape[0], r.logits.Shape[1]/BlockEntries
+	t, n := r.logits.Shape[0], r.logits.Shape[1]/o.cfg.Block
 	at := func(from, bytes uint64) vk.View { return r.scratch.Buffer.View(r.scratch.Offset+from, bytes) }
 	return topkRound{
 		logits: tensor.Of(at(0, uint64(t)*uint64(n)*4), tensor.F32, t, n), lens: tensor.Of(at(p.countsAt, uint64(t)*4), tensor.I32, t),
 		out: r.out.Blocks, scratch: at(p.listsAt, p.bytes-p.listsAt), arrived: r.arrived,
-		slices: o.topk.slices(p.rows, n), lists: p.lists, first: r.first / BlockEntries, limit: opkit.CeilDiv(r.limit, BlockEntries),
+		slices: o.topk.slices(p.rows, n), lists: p.lists, first: r.first / o.cfg.Block, limit: opkit.CeilDiv(r.limit, o.cfg.Block),
 	}
 }
 
@@ -190,7 +202,7 @@ func (o *Candidates) record(rec *vk.Recorder, op string, p candidatePlan, r cand
 		return err
 	}
 	k, t, n := o.topkRound(p, r), r.logits.Shape[0], r.logits.Shape[1]
-	x := opkit.CeilDiv(max(n/BlockEntries, 1), candidateThreads)
+	x := opkit.CeilDiv(max(n/o.cfg.Block, 1), candidateThreads)
 	push := idxCandidatesPush{Width: uint32(n), First: uint32(r.first), Limit: uint32(min(r.limit, math.MaxInt32)), Keep: uint32(o.cfg.K)}
 	if err := pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
 		Kernel: kernel, Groups: [3]uint32{uint32(x), uint32(t), 1}, Push: vk.Bytes(&push),

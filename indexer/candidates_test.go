@@ -2,6 +2,7 @@ package indexer_test
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -31,8 +32,8 @@ func TestCandidatesRef(t *testing.T) {
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
 	row := func(blocks ...float32) (x []float32) { // the largest entry of each block, at changing places
 		for b, v := range blocks {
-			e := slices.Repeat([]float32{-1000}, indexer.BlockEntries)
-			e[b%indexer.BlockEntries] = v
+			e := slices.Repeat([]float32{-1000}, testBlock)
+			e[b%testBlock] = v
 			x = append(x, e...)
 		}
 		return x
@@ -54,44 +55,48 @@ func TestCandidatesRef(t *testing.T) {
 		{"NaN is minus infinity", row(nan, -999, 0), 24, 2, []int32{1, 2}, 16},
 		{"negative zero is zero", row(float32(math.Copysign(0, -1)), 0, -5, -9), 32, 2, []int32{0, 3}, 16},
 	} {
-		blocks, columns := indexer.CandidatesRef(c.logits, len(c.logits), []int32{int32(c.len)}, c.k)
+		blocks, columns := indexer.CandidatesRef(c.logits, len(c.logits), []int32{int32(c.len)}, c.k, testBlock)
 		assert.Equal(t, c.blocks, blocks, c.about)
 		assert.Equal(t, []int32{c.columns}, columns, c.about)
 	}
 }
 
-// A Select gives the candidate blocks of all scores whatever its segments are;
-// a Select among the entries of these blocks gives the picks that TopK gives of their scores.
-// Scores have the same bits in all forms.
+// A Select gives the candidate blocks of all scores whatever its segments are and what entries a
+// block has; a Select among the entries of these blocks gives the picks that TopK gives of their
+// scores. Scores have the same bits in all forms.
 func TestSelectCandidates(t *testing.T) {
 	dev := testkit.Device(t)
-	const tokens, blocks, k, width = 5, 24, 61, 20 * selectPage
+	const tokens, k, width = 5, 61, 20 * selectPage
 	s := newScene(rand.New(rand.NewPCG(testkit.Seed(t), 41)), cache.IndexKeyMXFP4, tokens, 8, 2, width/selectPage, 11)
 	s.Lens = []int32{width, 3, 0, 700, 193}
 	all := s.scores(t, dev, width)
-	wantBlocks, wantColumns := indexer.CandidatesRef(all, width, s.Lens, blocks)
-	for _, segment := range []int{0, 192, 256} {
-		cfg := s.config(k, "")
-		cfg.Candidates, cfg.Segment, cfg.Rows = blocks, segment, 64
-		op := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg))
-		a := s.args(t, dev, k)
-		a.Scratch = scratch(t, dev, op.ScratchBytes(tokens))
-		poison := slices.Repeat([]int32{-99}, tokens*blocks)
-		a.Candidates = indexer.CandidateBlocks{Blocks: upload(t, dev, tensor.I32, poison, tokens, blocks),
-			Columns: upload(t, dev, tensor.I32, poison[:tokens], tokens)}
-		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-		assert.Equal(t, wantBlocks, download[int32](t, a.Candidates.Blocks), "segment %d: blocks", segment)
-		assert.Equal(t, wantColumns, download[int32](t, a.Candidates.Columns), "segment %d: columns", segment)
-		assert.Equal(t, indexer.TopKRef(all, width, s.Lens, k), download[int32](t, a.TopK), "segment %d: picks", segment)
+	for block, segments := range map[int][]int{1: {0, 192}, 2: {256}, 4: {192}, 8: {0, 192, 256}, 16: {256}, 32: {192}, 64: {0, 192}} {
+		blocks := 192 / block
+		wantBlocks, wantColumns := indexer.CandidatesRef(all, width, s.Lens, blocks, block)
+		wantPicks := pickWithin(all, width, s.Lens, wantBlocks, blocks, k, int32(block))
+		for _, segment := range segments {
+			cfg := s.config(k, "")
+			cfg.Candidates, cfg.Logits.Block, cfg.Segment, cfg.Rows = blocks, block, segment, 64
+			op := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg))
+			a := s.args(t, dev, k)
+			a.Scratch = scratch(t, dev, op.ScratchBytes(tokens))
+			poison := slices.Repeat([]int32{-99}, tokens*blocks)
+			a.Candidates = indexer.CandidateBlocks{Blocks: upload(t, dev, tensor.I32, poison, tokens, blocks),
+				Columns: upload(t, dev, tensor.I32, poison[:tokens], tokens)}
+			do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+			assert.Equal(t, wantBlocks, download[int32](t, a.Candidates.Blocks), "%d entries, segment %d: blocks", block, segment)
+			assert.Equal(t, wantColumns, download[int32](t, a.Candidates.Columns), "%d entries, segment %d: columns", block, segment)
+			assert.Equal(t, indexer.TopKRef(all, width, s.Lens, k), download[int32](t, a.TopK),
+				"%d entries, segment %d: picks", block, segment)
 
-		within := s.config(k, "")
-		within.Logits.Blocks = blocks
-		second := must[*indexer.Select](t)(indexer.NewSelect(dev, within))
-		b := s.args(t, dev, k)
-		b.Blocks, b.Lens, b.Scratch = a.Candidates.Blocks, a.Candidates.Columns, scratch(t, dev, second.ScratchBytes(tokens))
-		do(t, dev, func(rec *vk.Recorder) error { return second.Record(rec, b) })
-		wantPicks := pickWithin(all, width, s.Lens, wantBlocks, blocks, k)
-		assert.Equal(t, wantPicks, download[int32](t, b.TopK), "segment %d: picks within", segment)
+			within := s.config(k, "")
+			within.Logits.Blocks, within.Logits.Block = blocks, block
+			second := must[*indexer.Select](t)(indexer.NewSelect(dev, within))
+			b := s.args(t, dev, k)
+			b.Blocks, b.Lens, b.Scratch = a.Candidates.Blocks, a.Candidates.Columns, scratch(t, dev, second.ScratchBytes(tokens))
+			do(t, dev, func(rec *vk.Recorder) error { return second.Record(rec, b) })
+			assert.Equal(t, wantPicks, download[int32](t, b.TopK), "%d entries, segment %d: picks within", block, segment)
+		}
 	}
 }
 
@@ -107,11 +112,11 @@ func (s scene) scores(t *testing.T, dev *vk.Device, width int) []float32 {
 
 // pickWithin is the second level by its words: of the entries that a token sees and whose block is
 // a candidate, the k with the largest scores, of equal ones the older, ascending.
-func pickWithin(scores []float32, n int, lens, blocks []int32, width, k int) (picks []int32) {
+func pickWithin(scores []float32, n int, lens, blocks []int32, width, k int, block int32) (picks []int32) {
 	for t, l := range lens {
 		var entries []int32
 		for e := range l {
-			if slices.Contains(blocks[t*width:][:width], e/indexer.BlockEntries) {
+			if slices.Contains(blocks[t*width:][:width], e/block) {
 				entries = append(entries, e)
 			}
 		}
@@ -123,13 +128,35 @@ func pickWithin(scores []float32, n int, lens, blocks []int32, width, k int) (pi
 	return picks
 }
 
+// testBlock is the number of entries of a block where tests need one.
+const testBlock = 8
+
+// Blocks have a power of two of entries, up to 64.
+func TestBlockSizes(t *testing.T) {
+	dev := testkit.Device(t)
+	keys := indexer.LogitsConfig{Heads: 8, Format: cache.IndexKeyFP8, Page: 64}
+	for _, n := range []int{-8, 0, 3, 12, 65, 128} {
+		within, made := keys, indexer.SelectConfig{K: 1, Candidates: 2, Logits: keys}
+		within.Blocks, within.Block, made.Logits.Block = 2, n, n
+		_, candidates := indexer.NewCandidates(dev, indexer.CandidatesConfig{K: 1, Block: n})
+		_, entries := indexer.NewCandidateEntries(dev, indexer.CandidateEntriesConfig{Block: n})
+		_, logits := indexer.NewLogits(dev, within)
+		_, selects := indexer.NewSelect(dev, made)
+		for _, err := range []error{candidates, entries, logits, selects} {
+			assert.ErrorIs(t, err, vk.ErrArgument)
+			assert.ErrorContains(t, err, fmt.Sprintf("Block: got %d, want a power of two, 1 to 64", n))
+		}
+	}
+}
+
 func TestCandidatesArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	for _, cfg := range []indexer.CandidatesConfig{{}, {K: indexer.MaxK + 1}, {K: 1, Variant: "fast"}, {K: 1, Threads: 3}} {
+	for _, cfg := range []indexer.CandidatesConfig{{Block: 8}, {K: indexer.MaxK + 1, Block: 8},
+		{K: 1, Block: 8, Variant: "fast"}, {K: 1, Block: 8, Threads: 3}} {
 		_, err := indexer.NewCandidates(dev, cfg)
 		assert.ErrorIs(t, err, vk.ErrArgument)
 	}
-	op := must[*indexer.Candidates](t)(indexer.NewCandidates(dev, indexer.CandidatesConfig{K: 4}))
+	op := must[*indexer.Candidates](t)(indexer.NewCandidates(dev, indexer.CandidatesConfig{K: 4, Block: testBlock}))
 	good := indexer.CandidatesArgs{
 		Logits: upload(t, dev, tensor.F32, make([]float32, 48), 2, 24), Lens: upload(t, dev, tensor.I32, []int32{5, 6}, 2),
 		Out: indexer.CandidateBlocks{Blocks: upload(t, dev, tensor.I32, make([]int32, 8), 2, 4),
@@ -150,7 +177,7 @@ func TestCandidatesArguments(t *testing.T) {
 		}
 		refuses(t, dev, arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
 	}
-	within := indexer.LogitsConfig{Heads: 8, Format: cache.IndexKeyFP8, Page: 64, Blocks: 2}
+	within := indexer.LogitsConfig{Heads: 8, Format: cache.IndexKeyFP8, Page: 64, Blocks: 2, Block: testBlock}
 	_, err := indexer.NewSelect(dev, indexer.SelectConfig{K: 1, Candidates: 2, Logits: within})
 	assert.ErrorIs(t, err, vk.ErrArgument, "a selection among candidates that selects candidates")
 	logits := must[*indexer.Select](t)(indexer.NewSelect(dev, indexer.SelectConfig{K: 1, Logits: within}))
@@ -172,7 +199,7 @@ func TestSelectWithinTooMany(t *testing.T) {
 	}
 	s := newScene(rand.New(rand.NewPCG(1, 1)), cache.IndexKeyFP8, n, 1, 2, 1, 2)
 	cfg := s.config(1, opkit.Base)
-	cfg.Logits.Blocks, cfg.Rows, cfg.Segment = 1, 64, 64
+	cfg.Logits.Blocks, cfg.Logits.Block, cfg.Rows, cfg.Segment = 1, testBlock, 64, 64
 	op := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg))
 	a := s.args(t, dev, 1)
 	a.Blocks, a.Scratch = upload(t, dev, tensor.I32, make([]int32, n), n, 1), scratch(t, dev, op.ScratchBytes(n))
@@ -193,7 +220,7 @@ func TestSelectCandidatesOfManyTokens(t *testing.T) {
 		s.Lens[i] = int32(i % (selectPage + 1))
 	}
 	cfg := s.config(k, opkit.Base)
-	cfg.Candidates, cfg.Rows = blocks, 64
+	cfg.Candidates, cfg.Logits.Block, cfg.Rows = blocks, testBlock, 64
 	op := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg))
 	args := func(s scene) indexer.SelectArgs {
 		n, a := len(s.Lens), s.args(t, dev, k)
@@ -205,7 +232,7 @@ func TestSelectCandidatesOfManyTokens(t *testing.T) {
 	}
 	a := args(s)
 	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	wantBlocks, wantColumns := indexer.CandidatesRef(s.scores(t, dev, selectPage), selectPage, s.Lens, blocks)
+	wantBlocks, wantColumns := indexer.CandidatesRef(s.scores(t, dev, selectPage), selectPage, s.Lens, blocks, testBlock)
 	assert.Equal(t, wantBlocks, download[int32](t, a.Candidates.Blocks), "blocks")
 	assert.Equal(t, wantColumns, download[int32](t, a.Candidates.Columns), "columns")
 
@@ -227,7 +254,7 @@ func TestBlocksOfLargeTables(t *testing.T) {
 	dev := testkit.Device(t)
 	const page, width = 1 << 16, 1 << 15
 	layout := must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(cache.IndexKeyFP8, page, 0))
-	cfg := indexer.LogitsConfig{Heads: 1, Format: cache.IndexKeyFP8, Page: page, Blocks: 3, Variant: opkit.Base}
+	cfg := indexer.LogitsConfig{Heads: 1, Format: cache.IndexKeyFP8, Page: page, Blocks: 3, Block: testBlock, Variant: opkit.Base}
 	op := must[*indexer.Logits](t)(indexer.NewLogits(dev, cfg))
 	a := indexer.LogitsArgs{Q: upload(t, dev, tensor.U8, slices.Repeat([]byte{0x38}, cache.IndexDim), 1, 1, cache.IndexDim),
 		Weights: upload(t, dev, tensor.F32, []float32{1}, 1, 1),
@@ -238,7 +265,7 @@ func TestBlocksOfLargeTables(t *testing.T) {
 	a.Out = upload(t, dev, tensor.F32, slices.Repeat([]float32{inf(1)}, 24), 1, 24)
 	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
 	for i, x := range download[float32](t, a.Out) {
-		assert.Equal(t, i/indexer.BlockEntries != 1, math.IsInf(float64(x), -1), "column %d: %v", i, x)
+		assert.Equal(t, i/testBlock != 1, math.IsInf(float64(x), -1), "column %d: %v", i, x)
 	}
 	for _, wider := range []int{width + 1, 2 * width} {
 		a.BlockTable = upload(t, dev, tensor.I32, make([]int32, wider), 1, wider)
@@ -253,7 +280,7 @@ func TestSelectWithinLens(t *testing.T) {
 	s := newScene(rand.New(rand.NewPCG(testkit.Seed(t), 2)), cache.IndexKeyFP8, 4, 2, 2, 4, 5)
 	s.Lens = []int32{math.MaxInt32, 25, 24, 7}
 	cfg := s.config(k, "")
-	cfg.Logits.Blocks, cfg.SlotPage = blocks, 16
+	cfg.Logits.Blocks, cfg.Logits.Block, cfg.SlotPage = blocks, testBlock, 16
 	op := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg))
 	for entries, want := range map[int][]int32{0: {24, 24, 24, 7}, 9: {9, 9, 9, 7}} {
 		a := s.args(t, dev, k)
@@ -275,11 +302,13 @@ func TestSelectWithinLens(t *testing.T) {
 // The scratch of candidate blocks is at most what a host can know without a device.
 func TestCandidateScratch(t *testing.T) {
 	dev := testkit.Device(t)
-	with := must[*indexer.Select](t)(indexer.NewSelect(dev, indexer.SelectConfig{K: 512, Candidates: 2048, OnDemand: true,
-		Logits: indexer.LogitsConfig{Heads: 32, Format: cache.IndexKeyMXFP4, Page: 64}}))
-	for _, tokens := range []int{1, 2, 3, 32, 128, 511, 512, 513, 5000} {
-		most := indexer.SelectScratchBytes(tokens, 512) + indexer.CandidateScratchBytes(tokens, 2048)
-		assert.LessOrEqual(t, with.ScratchBytes(tokens), most, "%d tokens", tokens)
+	for block := 1; block <= indexer.MaxBlock; block *= 2 {
+		with := must[*indexer.Select](t)(indexer.NewSelect(dev, indexer.SelectConfig{K: 512, Candidates: 2048, OnDemand: true,
+			Logits: indexer.LogitsConfig{Heads: 32, Format: cache.IndexKeyMXFP4, Page: 64, Block: block}}))
+		for _, tokens := range []int{1, 2, 3, 32, 128, 511, 512, 513, 5000} {
+			most := indexer.SelectScratchBytes(tokens, 512) + indexer.CandidateScratchBytes(tokens, 2048, block)
+			assert.LessOrEqual(t, with.ScratchBytes(tokens), most, "%d tokens, blocks of %d", tokens, block)
+		}
 	}
-	assert.Less(t, indexer.CandidateScratchBytes(1<<20, 2048), uint64(16<<20))
+	assert.Less(t, indexer.CandidateScratchBytes(1<<20, 2048, 8), uint64(16<<20))
 }

@@ -85,7 +85,7 @@ func (g golden) blocks(dev *vk.Device) (blocks, columns []int32) {
 	recorded := g.array("L4.blocks")
 	t, of, width := recorded.Dim(0), recorded.Dim(1), goldenBlocks
 	x, n := g.scores("L4")
-	op := must[*indexer.Candidates](g.t)(indexer.NewCandidates(dev, indexer.CandidatesConfig{K: width}))
+	op := must[*indexer.Candidates](g.t)(indexer.NewCandidates(dev, indexer.CandidatesConfig{K: width, Block: testBlock}))
 	out := indexer.CandidateBlocks{Blocks: upload(g.t, dev, tensor.I32, make([]int32, t*width), t, width),
 		Columns: upload(g.t, dev, tensor.I32, make([]int32, t), t)}
 	do(g.t, dev, func(rec *vk.Recorder) error {
@@ -102,7 +102,7 @@ func (g golden) blocks(dev *vk.Device) (blocks, columns []int32) {
 		}
 		assert.Equal(g.t, recorded.Data[i*of:][:of], got, "candidates of position %d", g.positions[i])
 	}
-	refBlocks, refColumns := indexer.CandidatesRef(x, n, g.lens(1), width)
+	refBlocks, refColumns := indexer.CandidatesRef(x, n, g.lens(1), width, testBlock)
 	assert.Equal(g.t, refBlocks, blocks, "the reference")
 	assert.Equal(g.t, refColumns, columns, "the reference")
 	return blocks, columns
@@ -158,15 +158,15 @@ func (g golden) selects(ties map[string]int) {
 	}
 	const width = goldenBlocks
 	blocks, columns := g.blocks(dev)
-	within := must[*indexer.CandidateEntries](t)(indexer.NewCandidateEntries(dev, indexer.CandidateEntriesConfig{}))
+	within := must[*indexer.CandidateEntries](t)(indexer.NewCandidateEntries(dev, indexer.CandidateEntriesConfig{Block: testBlock}))
 	for _, layer := range []string{"L6", "L8"} {
 		want := g.array(layer + ".picks")
 		all, n := g.scores(layer)
-		of := width * indexer.BlockEntries
+		of := width * testBlock
 		x := make([]float32, len(columns)*of) // what the scores among candidates give
 		for i, c := range columns {
 			for j := range int(c) {
-				x[i*of+j] = all[i*n+int(blocks[i*width+j/indexer.BlockEntries])*indexer.BlockEntries+j%indexer.BlockEntries]
+				x[i*of+j] = all[i*n+int(blocks[i*width+j/testBlock])*testBlock+j%testBlock]
 			}
 		}
 		picks := g.top(dev, x, of, columns, want.Dim(1))

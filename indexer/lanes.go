@@ -38,8 +38,8 @@ func (t laneTiling) sharedBytes() int {
 }
 
 // constants are the specialisation constants after PAGE and FORMAT.
-func (t laneTiling) constants(tops, blocks bool) []uint32 {
-	return append(opkit.Constants(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.parts), opkit.Bit(0, tops), opkit.Bit(0, blocks))
+func (t laneTiling) constants(tops bool, block int) []uint32 {
+	return append(opkit.Constants(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.parts), opkit.Bit(0, tops), uint32(block))
 }
 
 // shares returns the workgroups of a row. workgroups is how many fill the device, counted as

@@ -140,7 +140,7 @@ func TestLanesShared(t *testing.T) {
 		require.NoError(t, err)
 		m, err := spirv.Parse(k.SPIRV)
 		require.NoError(t, err)
-		got, err := m.SharedBytes(append([]uint32{64, 1}, x.constants(false, false)...)...)
+		got, err := m.SharedBytes(append([]uint32{64, 1}, x.constants(false, 0)...)...)
 		assert.NoError(t, err, stem)
 		require.Equal(t, x.sharedBytes(), got, stem)
 		assert.Equal(t, x.each*64, got, stem)

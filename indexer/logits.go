@@ -35,6 +35,7 @@ type LogitsConfig struct {
 	// the entries of these, and tokens share no keys, whatever Group is; a row of
 	// LogitsArgs.BlockTable has at most 2^31 slots. 0: columns are all entries.
 	Blocks int
+	Block  int // entries of a candidate block, a power of two up to MaxBlock; unused without any
 
 	tops     bool // LogitsArgs.tops will be written
 	onDemand bool // see SelectConfig.OnDemand
@@ -68,8 +69,9 @@ type LogitsArgs struct {
 // serves decode, where each token has its own request, and prefill, where each token of a request
 // has its own length.
 //
-// With LogitsConfig.Blocks entry n of a token is entry Blocks[t][n/8]*8 + n%8 of its request, and
-// Lens counts entries of its blocks: what package cache keeps in pages is read block by block.
+// With LogitsConfig.Blocks, of S = LogitsConfig.Block entries, entry n of a token is entry
+// Blocks[t][n/S]*S + n%S of its request, and Lens counts entries of its blocks: what package cache
+// keeps in pages is read block by block.
 //
 // An entry without a page (beyond the table, negative, beyond the pool, or of a request outside
 // the table) gets -Inf. E4M3 NaN codes, which no finite number is quantised to, make the logits of
@@ -111,6 +113,14 @@ type idxLogitsPush struct {
 	SoftmaxScale, HeadScale     float32
 }
 
+// block is the constant BLOCKS of the kernels: entries of a candidate block, 0 without these.
+func (c *LogitsConfig) block() int {
+	if c.Blocks == 0 {
+		return 0
+	}
+	return c.Block
+}
+
 // baseKeys is the number of entries that a workgroup takes in the builds without matrices.
 const baseKeys = 128
 
@@ -141,7 +151,7 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 		checkFormat(op, cfg.Format),
 		pkg.Range(op, "Heads", cfg.Heads, 1, MaxHeads),
 		pkg.Range(op, "Group", cfg.Group, 0, math.MaxInt32),
-		pkg.Range(op, "Blocks", cfg.Blocks, 0, math.MaxInt32/BlockEntries),
+		pkg.Range(op, "Blocks", cfg.Blocks, 0, math.MaxInt32/MaxBlock),
 		pkg.Range(op, "Workgroups", cfg.Workgroups, 0, math.MaxInt32),
 	); err != nil {
 		return nil, err
@@ -154,6 +164,9 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 		cfg.Workgroups = device.WorkgroupsOf(dev.Adapter(), device.PerUnit)
 	}
 	if cfg.Blocks > 0 {
+		if err := checkBlock(op, "Block", cfg.Block); err != nil {
+			return nil, err
+		}
 		cfg.Group = 0
 	}
 	o := &Logits{dev: dev, cfg: cfg, tune: tune}
@@ -192,7 +205,7 @@ func (o *Logits) spec() opkit.Spec {
 	} else if o.inLanes {
 		spec.Stem = "idx_logits_lanes"
 		spec.Subgroup = uint32(o.lanes.subgroup)
-		spec.Constants = append(spec.Constants, o.lanes.constants(o.cfg.tops, o.cfg.Blocks > 0)...)
+		spec.Constants = append(spec.Constants, o.lanes.constants(o.cfg.tops, o.cfg.block())...)
 		if o.cfg.Raw {
 			spec.Stem = "idx_logits_lanes_raw"
 		}
@@ -204,7 +217,7 @@ func (o *Logits) spec() opkit.Spec {
 		spec.Constants = append(spec.Constants, o.tiling.constants()...)
 	} else {
 		spec.Constants = append(spec.Constants, uint32(o.tune.BaseUnroll))
-		spec.Constants = opkit.AppendNonzero(spec.Constants, int(opkit.Bit(0, o.cfg.Blocks > 0)), o.baseHeads())
+		spec.Constants = opkit.AppendNonzero(spec.Constants, o.cfg.block(), o.baseHeads())
 	}
 	return spec
 }
@@ -216,7 +229,7 @@ func (o *Logits) choose(op string, choose cmChooser) (err error) {
 		if v == opkit.CM {
 			o.tiling, err = choose(o.dev.Caps(), tuning.Of(o.dev), "f16", o.cfg.Heads, max(o.cfg.Group, 1))
 			if err == nil && o.cfg.Blocks > 0 {
-				o.tiling.ofBlocks(o.dev.Caps(), tuning.Of(o.dev))
+				o.tiling.ofBlocks(o.dev.Caps(), tuning.Of(o.dev), o.cfg.Block)
 			}
 		}
 		return err
@@ -389,12 +402,13 @@ func (o *Logits) checkBlocks(op string, t int, a LogitsArgs) error {
 		}
 		return nil
 	}
-	// Block -1 begins at entry 2^32-8, which has to lie beyond every table.
+	// Block -1 begins at entry 2^32-Block, which has to lie beyond every table.
 	if slots := uint64(a.BlockTable.Shape[1]) * uint64(o.cfg.Page); slots > 1<<31 {
 		return pkg.Wrong(op, "BlockTable", a.BlockTable, "at most 2^31 slots of a request, not %d", slots)
 	}
-	if last := a.First + a.Out.Shape[1]; last > o.cfg.Blocks*BlockEntries {
-		return pkg.Wrong(op, "Out", a.Out, "at most %d columns, the entries of %d blocks", o.cfg.Blocks*BlockEntries, o.cfg.Blocks)
+	// In whole fours, as rows of scores are.
+	if most := opkit.RoundUp(o.cfg.Blocks*o.cfg.Block, 4); a.First+a.Out.Shape[1] > most {
+		return pkg.Wrong(op, "Out", a.Out, "at most %d columns, the entries of %d blocks", most, o.cfg.Blocks)
 	}
 	return pkg.Check(op, "Blocks", a.Blocks, tensor.I32, t, o.cfg.Blocks)
 }

@@ -22,7 +22,7 @@ type cmTiling struct {
 	held      bool // HELD, a subgroup keeps its weights in registers too
 	rows      int  // ROWS, how keys lie in shared memory
 	codes     bool // elements are the codes of E4M3 themselves
-	blocks    bool // BLOCKS, columns are entries of candidate blocks
+	block     int  // BLOCKS, entries of a candidate block; 0: columns are entries
 }
 
 func (t cmTiling) subgroups() int { return t.headParts * t.tokens * t.keyParts }
@@ -74,7 +74,7 @@ func (t cmTiling) registers(copies, rest int) int {
 		queries, keys = queries/2, keys/2
 	}
 	row := 5
-	if t.blocks {
+	if t.block > 0 {
 		row += 2 // page and slot of the next one
 	}
 	return copies*(queries+keys) + sums + row*t.tile*8/t.threads() + rest
@@ -85,10 +85,10 @@ func (t cmTiling) fits(caps *vk.Caps, tune *tuning.Profile) bool {
 	return t.registers(tune.Device.OperandCopies(caps), tune.Logits.OtherRegisters) <= tune.Device.Registers(t.threads())
 }
 
-// ofBlocks makes it a tiling for entries of candidate blocks, with fewer keys at a time where that
-// many have no registers.
-func (t *cmTiling) ofBlocks(caps *vk.Caps, tune *tuning.Profile) {
-	for t.blocks = true; t.tile > t.leastTile() && !t.fits(caps, tune); {
+// ofBlocks makes it a tiling for entries of candidate blocks of a size, with fewer keys at a time
+// where that many have no registers.
+func (t *cmTiling) ofBlocks(caps *vk.Caps, tune *tuning.Profile, block int) {
+	for t.block = block; t.tile > t.leastTile() && !t.fits(caps, tune); {
 		t.tile /= 2
 	}
 }
@@ -97,7 +97,7 @@ func (t *cmTiling) ofBlocks(caps *vk.Caps, tune *tuning.Profile) {
 func (t cmTiling) constants() []uint32 {
 	words := append(opkit.Constants(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.headParts, t.tokens, t.tile),
 		opkit.Bit(0, t.alone()), opkit.Bit(0, t.held))
-	return opkit.AppendNonzero(words, int(opkit.Bit(0, t.blocks)), t.rows)
+	return opkit.AppendNonzero(words, t.block, t.rows)
 }
 
 // powerOfTwo is the smallest power of two that is not below n.

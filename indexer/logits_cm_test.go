@@ -42,12 +42,12 @@ func TestCMTiling(t *testing.T) {
 		heads, group    int
 		want            cmTiling
 	}{
-		{"H100", "f16", 64, 1, cmTiling{16, 16, 16, 64, 1, 1, 4, 64, 32, true, 0, false, false}},
-		{"H100", "bf16", 64, 2, cmTiling{16, 16, 16, 64, 1, 2, 2, 64, 32, true, 0, false, false}},
-		{"H100", "f16", 64, 4096, cmTiling{16, 16, 16, 64, 1, 4, 1, 64, 32, true, 0, false, false}},
-		{"H100", "f16", 128, 1, cmTiling{16, 16, 16, 64, 2, 1, 2, 64, 32, true, 0, false, false}},
-		{"H100", "f16", 1, 1, cmTiling{16, 16, 16, 16, 1, 1, 4, 64, 32, true, 0, false, false}},
-		{"RDNA3", "f16", 64, 1, cmTiling{16, 16, 16, 16, 4, 1, 1, 64, 32, true, 0, false, false}},
+		{"H100", "f16", 64, 1, cmTiling{16, 16, 16, 64, 1, 1, 4, 64, 32, true, 0, false, 0}},
+		{"H100", "bf16", 64, 2, cmTiling{16, 16, 16, 64, 1, 2, 2, 64, 32, true, 0, false, 0}},
+		{"H100", "f16", 64, 4096, cmTiling{16, 16, 16, 64, 1, 4, 1, 64, 32, true, 0, false, 0}},
+		{"H100", "f16", 128, 1, cmTiling{16, 16, 16, 64, 2, 1, 2, 64, 32, true, 0, false, 0}},
+		{"H100", "f16", 1, 1, cmTiling{16, 16, 16, 16, 1, 1, 4, 64, 32, true, 0, false, 0}},
+		{"RDNA3", "f16", 64, 1, cmTiling{16, 16, 16, 16, 4, 1, 1, 64, 32, true, 0, false, 0}},
 	} {
 		caps := knowncaps.Matrix[c.device]
 		got, err := cmChoose(&caps, hopper(), c.element, c.heads, c.group)
@@ -87,8 +87,8 @@ func TestCMTilingBlocks(t *testing.T) {
 		assert.Equal(t, c.tile, x.tile, name)
 		tune := *c.tune
 		tune.Device.MaxRegisters = cmp.Or(c.registers, tune.Device.MaxRegisters)
-		x.ofBlocks(&caps, &tune)
-		assert.True(t, x.blocks)
+		x.ofBlocks(&caps, &tune, 8)
+		assert.Equal(t, 8, x.block)
 		assert.Equal(t, c.want, x.tile, name)
 		assert.Zero(t, x.tile%(x.n*x.keyParts)+x.tile%x.heads+x.tile/x.subgroups()*8%x.subgroup, "%s: %+v", name, x)
 	}

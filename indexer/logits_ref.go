@@ -22,6 +22,7 @@ type LogitsHost struct {
 	Lens        []int32 // [T]
 	Blocks      []int32 // [T, BlocksWidth] candidate blocks, nil: columns are all entries
 	BlocksWidth int
+	Block       int // entries of a block
 	First       int
 	Width       int
 }
@@ -72,8 +73,8 @@ func (x LogitsHost) entry(t, n int) int {
 	if x.Blocks == nil {
 		return n
 	}
-	block := int(x.Blocks[t*x.BlocksWidth+n/BlockEntries])
-	return max(block*BlockEntries+n%BlockEntries, -1)
+	block := int(x.Blocks[t*x.BlocksWidth+n/x.Block])
+	return max(block*x.Block+n%x.Block, -1)
 }
 
 // slot returns the slot of entry n of request r, and whether it is in the pool.
@@ -141,8 +142,11 @@ func (x LogitsHost) check(out []float32) (tokens int, err error) {
 	qScale, blocks := 0, 0
 	if x.Blocks != nil {
 		blocks = t * x.BlocksWidth
-		if x.First+x.Width > x.BlocksWidth*BlockEntries {
-			return 0, pkg.Wrong(op, "Width", x.First+x.Width, "at most %d, the entries of blocks", x.BlocksWidth*BlockEntries)
+		if err := checkBlock(op, "Block", x.Block); err != nil {
+			return 0, err
+		}
+		if x.First+x.Width > x.BlocksWidth*x.Block {
+			return 0, pkg.Wrong(op, "Width", x.First+x.Width, "at most %d, the entries of blocks", x.BlocksWidth*x.Block)
 		}
 	}
 	if x.Layout.Format == cache.IndexKeyMXFP4 {

@@ -11,8 +11,21 @@ const (
 // MaxHeads is the largest number of indexer heads.
 const MaxHeads = 128
 
-// BlockEntries is the number of consecutive entries in a candidate block.
-const BlockEntries = 8
+// MaxBlock is the most consecutive entries of a candidate block. Any power of two up to it
+// will do; DeepSeek-V4.1-Flash has 8.
+const MaxBlock = 64
+
+// checkBlock demands a number of entries that a candidate block may have.
+func checkBlock(op, arg string, n int) error {
+	if n < 1 || n > MaxBlock || n&(n-1) != 0 {
+		return pkg.Wrong(op, arg, n, "a power of two, 1 to %d", MaxBlock)
+	}
+	return nil
+}
+
+// blockUnit is what the columns of scores have to be a multiple of to be divided into blocks of n
+// entries, which kernels load by fours.
+func blockUnit(n int) int { return max(n, 4) }
 
 // pkg begins the errors of this package and makes its kernels.
 const pkg = opkit.Package("indexer")

@@ -29,8 +29,8 @@ type SelectConfig struct {
 	SlotPage int
 
 	// Candidates is the number of candidate blocks of each token that are selected besides, from
-	// the same scores, 0 to MaxK; 0: none. With Logits.Blocks there are none: picks are then made
-	// among the entries of given blocks.
+	// the same scores, 0 to MaxK; 0: none. Logits.Block is the number of entries of each. With
+	// Logits.Blocks there are none: picks are then made among the entries of given blocks.
 	Candidates int
 
 	// OnDemand leaves it to Prepare and Record to ask for the kernels that they need. Otherwise
@@ -74,8 +74,8 @@ type SelectArgs struct {
 //
 // With SelectConfig.Candidates the same scores also give candidate blocks: bit for bit what
 // Candidates gives of all entries. With LogitsConfig.Blocks the entries are those of such blocks,
-// and picks are again entries of the request: the K best of at most 8 for each block, however long
-// the context is.
+// and picks are again entries of the request: the K best of at most Logits.Block for each block,
+// however long the context is.
 //
 // What is recorded suits contexts up to Entries: a token with fewer is finished in the
 // segment where they end, and the launches for later segments find nothing to do.
@@ -213,30 +213,38 @@ func (o *Select) buildBlocks(op string) (err error) {
 	case cfg.Candidates == 0 && cfg.Logits.Blocks == 0:
 		return nil
 	case cfg.Logits.Blocks == 0:
-		o.blocks, err = NewCandidates(o.dev, CandidatesConfig{K: cfg.Candidates, Workgroups: cfg.Workgroups, Threads: cfg.Threads,
-			onDemand: cfg.OnDemand})
+		o.blocks, err = NewCandidates(o.dev, CandidatesConfig{K: cfg.Candidates, Block: cfg.Logits.Block, Workgroups: cfg.Workgroups,
+			Threads: cfg.Threads, onDemand: cfg.OnDemand})
 		return err
 	case cfg.Candidates != 0:
 		return pkg.Wrong(op, "Candidates", cfg.Candidates, "0 with Logits.Blocks")
 	}
-	o.within, err = NewCandidateEntries(o.dev, CandidateEntriesConfig{SlotPage: cfg.SlotPage, onDemand: cfg.OnDemand})
+	o.within, err = NewCandidateEntries(o.dev, CandidateEntriesConfig{
+		Block: cfg.Logits.Block, SlotPage: cfg.SlotPage, onDemand: cfg.OnDemand})
 	return err
+}
+
+// candidateRows returns how many of `most` rows are taken at a time where each round has at least
+// the entries of k candidate blocks: so many that scores keep within their bound.
+func candidateRows(most, k, block int) int {
+	return min(most, max(64, selectLogits/max(k*block, 1)&^63))
 }
 
 // plan divides t tokens: `rows` of them at a time, `segment` entries of each, with `lists` lists of
 // candidates.
 func (o *Select) plan(t int) (rows, segment, lists int) {
-	rows = selectTile(t, o.cfg.Rows)
+	rows = selectTile(t, candidateRows(o.cfg.Rows, o.cfg.Candidates, o.cfg.Logits.Block))
 	if segment = o.cfg.Segment; segment == 0 {
 		segment = max(selectSegment(rows), opkit.RoundUp(o.cfg.K, 64))
 	}
-	segment = max(segment, opkit.RoundUp(o.cfg.Candidates*BlockEntries, 64)) // a round fills a list
+	// A round fills a list.
+	segment = max(segment, opkit.RoundUp(o.cfg.Candidates*o.cfg.Logits.Block, 64))
 	return rows, segment, max(topkLists(o.topk.slices(rows, segment)), 1)
 }
 
 // ScratchBytes returns the scratch bytes that Record needs for t tokens, with contexts of any
 // length. It is at most SelectScratchBytes(t, K) with the default configuration, and with candidate
-// blocks CandidateScratchBytes(t, SelectConfig.Candidates) more.
+// blocks CandidateScratchBytes(t, SelectConfig.Candidates, LogitsConfig.Block) more.
 func (o *Select) ScratchBytes(t int) uint64 {
 	if t < 1 {
 		return 0
@@ -325,7 +333,7 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 // reach returns the most entries of a request that can be looked at.
 func (o *Select) reach(a SelectArgs, segment int) int {
 	if o.within != nil {
-		return o.cfg.Logits.Blocks * BlockEntries
+		return o.cfg.Logits.Blocks * o.cfg.Logits.Block
 	}
 	return min(opkit.DimOrZero(a.BlockTable, 1)*o.cfg.Logits.Page, math.MaxInt32-segment)
 }
@@ -409,7 +417,7 @@ func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
 	unit := 4 // rows of scores are loaded by fours, or block by block
 	var plan candidatePlan
 	if o.blocks != nil {
-		unit, plan = BlockEntries, o.blocks.plan(rows, segment, true)
+		unit, plan = blockUnit(o.cfg.Logits.Block), o.blocks.plan(rows, segment, true)
 	}
 	// Where a round needs at most half of the memory for scores, rounds take halves by turns: the
 	// scores of one do not wait for the selection of the one before.

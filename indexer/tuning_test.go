@@ -54,7 +54,7 @@ func logitsPlan(device tuning.Device, tune *tuning.Logits) string {
 					if !ok {
 						continue
 					}
-					fmt.Fprintln(&s, x, x.constants(true, false))
+					fmt.Fprintln(&s, x, x.constants(true, 0))
 					for _, rows := range []int{1, 8, 32, 128, 4096} {
 						for _, entries := range []int{1024, 8192, 32768, 33824, 262144} {
 							fmt.Fprint(&s, x.shares(tune, workgroups, rows, entries), " ")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,11 +13,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/formula"
 	official "github.com/vkmla/vkmla/internal/lab/recorded"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -110,6 +113,31 @@ func picksOf(c model.Config, got []pipeline.Appended, from int) func(layer, p in
 			}
 		}
 		return picks, nil
+	}
+}
+
+// TestEngineV41Blocks runs a layer of each role with candidate blocks of every size. But for
+// the largest size, a token sees more blocks than are candidates.
+func TestEngineV41Blocks(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev := testkit.Device(t)
+	const tokens, prefill = 80, 77
+	for block := 1; block <= indexer.MaxBlock; block *= 2 {
+		c := fakemodel.TinyV41()
+		c.CandidateBlock, c.CandidateBlocks = block, max((c.TopK+block-2)/block+1, 1)
+		m := fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8, Seed: uint64(block)})
+		checkpoint, layers := opened(t, dev, m)
+		require.Equal(t, c, checkpoint.Config)
+		hidden, rng := make([]float32, tokens*c.Hidden), rand.New(rand.NewPCG(testkit.Seed(t), uint64(block)))
+		for i := range hidden {
+			hidden[i] = numfmt.BF16Round(float32(rng.NormFloat64()))
+		}
+		for _, records := range []model.Records{model.RecordsV41, model.RecordsV4} {
+			t.Run(fmt.Sprint(block, records), func(t *testing.T) {
+				e := engine(t, dev, c, layers, options{MaxTokens: tokens, MaxStep: prefill, KeepTopK: true, Records: records})
+				checkSequence(t, c, records, m.Values, hidden, division(t, e, c.Hidden, prefill, hidden))
+			})
+		}
 	}
 }
 

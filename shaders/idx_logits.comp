@@ -1,7 +1,7 @@
 // Indexer logits over paged keys: for entry n of token t's request, first <= n < first+width and n
 // < lens[t],
 //   dst[t][n-first] = s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h]
-// With BLOCKS column c of a token is entry side[t][c/8]*8 + c%8, and lens counts columns.
+// With BLOCKS, S, column c of a token is entry side[t][c/S]*S + c%S, and lens counts columns.
 // The key scale s_k is FP8's; MXFP4 rows have a scale for each 32 numbers instead. An entry whose
 // page is not in the table, or not in the pool, gets -inf. Other columns are not written.
 // Bindings:  those of lib/index_logits.glsl (dst and keys not with ADDRESSED).
@@ -9,8 +9,8 @@
 //   Each step decodes 16 numbers of entries and heads to shared memory; an invocation multiplies
 //   HEADS/8 heads by 8 entries.
 // Constants: 0 page (keys), 1 format (1 FP8, 2 MXFP4), 2 UNROLL, numbers of a step that are
-//   multiplied without a loop, a power of two up to 16, 3 BLOCKS: 1 for entries of candidate
-//   blocks, 4 HEADS: 32 or 64.
+//   multiplied without a loop, a power of two up to 16, 3 BLOCKS: entries of a candidate
+//   block, or 0: columns are entries, 4 HEADS: 32 or 64.
 // Shared memory: 12288 bytes with 64 heads, with DOT2 half of it.
 // Features: none; with ADDRESSED bufferDeviceAddress, shaderInt64; with DOT2 shaderFloat16,
 //   shaderMixedFloatDotProductFloat16AccFloat32.
@@ -150,7 +150,7 @@ void main() {
     const uint n = n0 + tid;                         // the column that this invocation decodes, and stores the logit of;
     const uint head = tid % HEADS, eight = tid / HEADS * 8u % STEP; // it decodes eight numbers of a step of a head;
     const uint mine_h = tid / KL, mine_k = tid % KL; // which heads, and fours of entries in either half, it multiplies
-    const uint entry = BLOCKS > 0u ? logit_entry(t, n) : n;
+    const uint entry = BLOCKS > 0u ? logit_entry(t, n, BLOCKS) : n;
     uint page = logit_page(token_to_req_at(t), entry);
     const bool there = page < pc.keys_pages;
     if (!there) page = 0u; // read, and not used

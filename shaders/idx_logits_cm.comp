@@ -8,8 +8,8 @@
 //   head part) * KEY_PARTS + key part.
 // Constants: 0 page, 1 format, 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a product, 7 HG, 8
 //   HEAD_PARTS, 9 TOKENS, 10 TILE, 11 ALONE (1: a subgroup decodes the keys it multiplies and waits
-//   for no other), 12 HELD (1: weights stay in registers), 13 BLOCKS: 1 for entries of candidate
-//   blocks, with TOKENS 1, 14 ROWS (of lib/cm_rows.glsl: how keys lie). With CM_CODES
+//   for no other), 12 HELD (1: weights stay in registers), 13 BLOCKS: entries of a candidate
+//   block, or 0, with TOKENS 1, 14 ROWS (of lib/cm_rows.glsl: how keys lie). With CM_CODES
 //   elements are the codes of E4M3 themselves, format is 1 and BLOCKS 0.
 // Shared memory: TILE*272 (with CM_CODES TILE*144) + SUBGROUPS*N*(4M+16), which ROWS leaves unused,
 //   + 4*TOKENS*HEAD_PARTS*HG + 4*PART_SUMS + 8*TILE bytes.
@@ -123,7 +123,7 @@ void find(Run r, uint tile, out uint page[PLACES], inout uint slot[SLOTS]) {
     [[unroll]] for (uint i = 0u; i < PLACES; i++) {
         uint n = tile * TILE + (ONE_PAGE ? 0u : row_of(i));
         if (BLOCKS > 0u) {
-            n = logit_entry(t_, n);
+            n = logit_entry(t_, n, BLOCKS);
             slot[min(i, SLOTS - 1u)] = n % PAGE;
         }
         page[i] = logit_page(r.request, n);

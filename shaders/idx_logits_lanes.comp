@@ -2,7 +2,7 @@
 // lanes as below: for entry n of token t's request, first <= n < first+width and n < lens[t],
 //   dst[t][n-first] = s_k[n] * sum_h relu(sum_d q[t][h][d] * k[n][d]) * weights[t][h]
 //   tops[t][i] = the largest of every M entries from first on, as an integer in their order (TOPS)
-// With BLOCKS column c of a token is entry side[t][c/8]*8 + c%8, and lens counts columns.
+// With BLOCKS, S, column c of a token is entry side[t][c/S]*S + c%S, and lens counts columns.
 // tops is side [T, side_width] i32, INT_MIN where no entry is the token's; NaN counts as -Inf.
 // Bindings:  none; those of lib/index_logits.glsl by address.
 // Workgroup: token gl_WorkGroupID.y, whose heads it decodes once to B matrices in shared memory,
@@ -14,7 +14,7 @@
 //   same number at the same one.
 // Constants: 0 page, a multiple of M, 1 format, 2 THREADS, at least HG, 3 SUBGROUP, 4..6 M, N, K of
 //   a product, 7 HG, heads rounded up to N, 8 P: 4 or 8, 9 TOPS: 1 to write tops,
-//   10 BLOCKS: 1 for entries of candidate blocks.
+//   10 BLOCKS: entries of a candidate block, or 0: columns are entries.
 // With RAW_QUERIES, which a build defines, queries come as bf16 and are quantised here
 // (lib/index_raw.glsl), by at least 8*HG invocations.
 // Shared memory: 276*HG bytes; _raw: 408*HG, for MXFP4 344*HG.
@@ -114,7 +114,7 @@ struct Place {
 
 void find(uint tile, out Place at) {
     [[unroll]] for (uint j = 0u; j < PLACES; j++) {
-        const uint n = BLOCKS > 0u ? logit_entry(t_, tile * CM_M + row_of(j)) : tile * CM_M;
+        const uint n = BLOCKS > 0u ? logit_entry(t_, tile * CM_M + row_of(j), BLOCKS) : tile * CM_M;
         at.page[j] = logit_page(request_, n);
         at.slot[j] = n % PAGE;
     }

@@ -38,7 +38,7 @@ type Config struct {
 	// In these DeepSeek-V4.1 differs from V4, which has their zero values, but for those of drafts.
 	PlainQueries    bool    // queries have no norm for each head
 	CandidateBlocks int     // candidate_topk_blocks, up to indexer.MaxK: see Candidates; unused where no layer has any
-	CandidateBlock  int     // candidate_block_size, entries of a block, 8; unused likewise
+	CandidateBlock  int     // candidate_block_size, a power of two up to indexer.MaxBlock; unused likewise
 	DraftBlock      int     // dspark_block_size, tokens of a block of drafts; unused without LayerSpec.Block
 	DraftTargets    []int   // dspark_target_layer_ids, layers whose states drafts are made of: see DraftBlock; nil: unknown
 	WeightBlock     int     // rows and columns of a block of FP8 weights with one scale: 128 or 32; 0 counts as 128
@@ -168,8 +168,8 @@ func (c Config) Check() error {
 	}
 	if has(func(l *Layer) bool { return l.Candidates != CandidatesNone }) {
 		within("candidate_topk_blocks", c.CandidateBlocks, indexer.MaxK)
-		if c.CandidateBlock != indexer.BlockEntries {
-			bad("candidate_block_size", c.CandidateBlock, "%d", indexer.BlockEntries)
+		if n := c.CandidateBlock; n < 1 || n > indexer.MaxBlock || n&(n-1) != 0 {
+			bad("candidate_block_size", n, "a power of two, 1 to %d", indexer.MaxBlock)
 		}
 	}
 	if has(func(l *Layer) bool { return l.Block }) {

@@ -144,15 +144,16 @@ func TestParseConfigV41Errors(t *testing.T) {
 		"compress_ratios: got 2 for layer 6, want 1, as layer 4 has it, whose candidates it scores": func(c map[string]any) {
 			c["compress_ratios"], c["kv_source_layer_ids"] = []int{0, 2, 2, 2, 1, 1, 2, 2, 2, 0}, []int{1, 3, 4, 6}
 		},
-		"candidate_source_layer_id: got absent":   set("candidate_source_layer_id", nil),
-		"candidate_topk_blocks: got absent":       set("candidate_topk_blocks", nil),
-		"candidate_block_size: got 0, want 8":     set("candidate_block_size", 0),
-		"candidate_block_size: got 16, want 8":    set("candidate_block_size", 16),
-		"candidate_block_size: got absent":        set("candidate_block_size", nil),
-		"rms_norm_eps: got absent":                set("rms_norm_eps", nil),
-		"index_n_heads: got absent":               set("index_n_heads", nil),
-		"model_type: got \"deepseek_v41_vision\"": set("model_type", "deepseek_v41_vision"),
-		"head_dim: got 576, want 512":             set("head_dim", 576),
+		"candidate_source_layer_id: got absent":                       set("candidate_source_layer_id", nil),
+		"candidate_topk_blocks: got absent":                           set("candidate_topk_blocks", nil),
+		"candidate_block_size: got 0, want a power of two, 1 to 64":   set("candidate_block_size", 0),
+		"candidate_block_size: got 12, want a power of two, 1 to 64":  set("candidate_block_size", 12),
+		"candidate_block_size: got 128, want a power of two, 1 to 64": set("candidate_block_size", 128),
+		"candidate_block_size: got absent":                            set("candidate_block_size", nil),
+		"rms_norm_eps: got absent":                                    set("rms_norm_eps", nil),
+		"index_n_heads: got absent":                                   set("index_n_heads", nil),
+		"model_type: got \"deepseek_v41_vision\"":                     set("model_type", "deepseek_v41_vision"),
+		"head_dim: got 576, want 512":                                 set("head_dim", 576),
 		"quantization_config.weight_block_size: got [128 128], want [32 32]": set("quantization_config",
 			map[string]any{"quant_method": "fp8", "weight_block_size": []int{128, 128}}),
 	} {
@@ -228,19 +229,19 @@ func set(name string, v any) func(c map[string]any) {
 // Rows about candidates, latents and blocks have to make sense.
 func TestCheckLayersV41(t *testing.T) {
 	for want, change := range map[string]func(l []model.Layer, c *model.Config){
-		"layers[8].CandidatesOf":                    func(l []model.Layer, c *model.Config) { l[8].CandidatesOf = 6 },
-		"layers[6].CandidatesOf":                    func(l []model.Layer, c *model.Config) { l[6].CandidatesOf = 6 },
-		"layers[5]: got reuse1":                     func(l []model.Layer, c *model.Config) { l[5].Candidates = model.CandidatesUsed },
-		"layers[2]: got reuse2":                     func(l []model.Layer, c *model.Config) { l[2].Latent = true },
-		"layers[1]: got full2":                      func(l []model.Layer, c *model.Config) { l[1].Latent = false },
-		"layers[9]: got draft":                      func(l []model.Layer, c *model.Config) { l[9].Ratio = 2 },
-		"layers[3]: got full2":                      func(l []model.Layer, c *model.Config) { l[3].Unplaced = false },
-		"layers[4].Pools":                           func(l []model.Layer, c *model.Config) { l[4].Pools = l[4].Pools[:1] },
-		"dspark_block_size: got 0":                  func(l []model.Layer, c *model.Config) { c.DraftBlock = 0 },
-		"candidate_topk_blocks":                     func(l []model.Layer, c *model.Config) { c.CandidateBlocks = 0 },
-		"candidate_block_size: got 4, want 8":       func(l []model.Layer, c *model.Config) { c.CandidateBlock = 4 },
-		"weight_block_size: got 64, want 32 or 128": func(l []model.Layer, c *model.Config) { c.WeightBlock = 64 },
-		"Records: got records(9), want v4 or v41":   func(l []model.Layer, c *model.Config) { c.Records = 9 },
+		"layers[8].CandidatesOf":   func(l []model.Layer, c *model.Config) { l[8].CandidatesOf = 6 },
+		"layers[6].CandidatesOf":   func(l []model.Layer, c *model.Config) { l[6].CandidatesOf = 6 },
+		"layers[5]: got reuse1":    func(l []model.Layer, c *model.Config) { l[5].Candidates = model.CandidatesUsed },
+		"layers[2]: got reuse2":    func(l []model.Layer, c *model.Config) { l[2].Latent = true },
+		"layers[1]: got full2":     func(l []model.Layer, c *model.Config) { l[1].Latent = false },
+		"layers[9]: got draft":     func(l []model.Layer, c *model.Config) { l[9].Ratio = 2 },
+		"layers[3]: got full2":     func(l []model.Layer, c *model.Config) { l[3].Unplaced = false },
+		"layers[4].Pools":          func(l []model.Layer, c *model.Config) { l[4].Pools = l[4].Pools[:1] },
+		"dspark_block_size: got 0": func(l []model.Layer, c *model.Config) { c.DraftBlock = 0 },
+		"candidate_topk_blocks":    func(l []model.Layer, c *model.Config) { c.CandidateBlocks = 0 },
+		"candidate_block_size: got 6, want a power of two, 1 to 64": func(l []model.Layer, c *model.Config) { c.CandidateBlock = 6 },
+		"weight_block_size: got 64, want 32 or 128":                 func(l []model.Layer, c *model.Config) { c.WeightBlock = 64 },
+		"Records: got records(9), want v4 or v41":                   func(l []model.Layer, c *model.Config) { c.Records = 9 },
 	} {
 		c := fakemodel.V41()
 		require.NoError(t, c.Check())

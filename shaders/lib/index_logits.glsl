@@ -71,13 +71,11 @@ uint logit_page(int request, uint n) {
     return inside ? uint(page) : 0xFFFFFFFFu;
 }
 
-const uint LOGIT_BLOCK = 8u; // entries of a candidate block
-
-// logit_entry: the entry that a column of token t's candidate blocks is;
-// a number beyond every table if there is no such block.
-uint logit_entry(uint t, uint column) {
-    const uint block = uint(side_at(t * pc.side_width + min(column / LOGIT_BLOCK, pc.side_width - 1u)));
-    return min(block, 0xFFFFFFFFu / LOGIT_BLOCK) * LOGIT_BLOCK + column % LOGIT_BLOCK;
+// logit_entry: the entry that a column of token t's candidate blocks is, with `size` entries in
+// each; a number beyond every table if there is no such block.
+uint logit_entry(uint t, uint column, uint size) {
+    const uint block = uint(side_at(t * pc.side_width + min(column / size, pc.side_width - 1u)));
+    return min(block, 0xFFFFFFFFu / size) * size + column % size;
 }
 
 // logit_block_scale: UE8M0 byte b of a row's four.

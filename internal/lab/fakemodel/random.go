@@ -62,7 +62,8 @@ func randomSizes(rng *rand.Rand) model.Config {
 	}
 	c.IndexHeads = oneOf(rng, 8, 8, 16, 32, 64, 4, 12, 24, 1)
 	c.TopK = oneOf(rng, 8+rng.IntN(48), 8+rng.IntN(48), 8+rng.IntN(48), 1+rng.IntN(8))
-	if c.CandidateBlocks = (c.TopK+6)/8 + 1 + rng.IntN(3); rng.IntN(6) == 0 {
+	c.CandidateBlock = oneOf(rng, 8, 8, 1, 2, 4, 16, 32, 64)
+	if c.CandidateBlocks = (c.TopK+c.CandidateBlock-2)/c.CandidateBlock + 1 + rng.IntN(3); rng.IntN(6) == 0 {
 		c.CandidateBlocks = 1 + rng.IntN(3) // candidates may be fewer than what is picked
 	}
 	c.Window = oneOf(rng, 128, 128, 128, 1+rng.IntN(16), 16+rng.IntN(150))

@@ -3,7 +3,8 @@
 //
 // Run computes one layer of DeepSeek-V4, and Draft one of its draft block: float64 throughout,
 // nothing cached, quantised or rounded. A Sequence computes all layers of DeepSeek-V4.1, which was
-// trained with rounded rows, entries and keys, and rounds what the model rounds.
+// trained with rounded rows, entries and keys, and the draft block of DeepSeek-V4: it rounds what
+// the model rounds.
 //
 // Source: DeepSeek-V4's inference/model.py.
 package formula

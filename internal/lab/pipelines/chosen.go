@@ -38,7 +38,7 @@ type Chosen struct {
 func scored(c model.Config) map[string]int {
 	const context = 131072
 	return map[string]int{"selection": context / 4, "v4.1 selection": context / 2, "v4.1 selection and candidates": context,
-		"v4.1 selection of candidates": c.CandidateBlocks * indexer.BlockEntries}
+		"v4.1 selection of candidates": c.CandidateBlocks * c.CandidateBlock}
 }
 
 // choice makes an operation and asks for the kernels of some tokens.
@@ -120,7 +120,7 @@ func choicesV4(c model.Config) []choice {
 // bytes, MXFP4 keys, candidates, and entries of one or two tokens.
 func choicesV41(c model.Config) []choice {
 	window, entries := c.Records.Record(model.StoreWindow), c.Records.Record(model.StoreEntries)
-	keys := indexer.LogitsConfig{Format: c.Records.Keys()}
+	keys := indexer.LogitsConfig{Format: c.Records.Keys(), Block: c.CandidateBlock}
 	within := keys
 	within.Blocks = c.CandidateBlocks
 	return append(attends("v4.1 ", c, 1, 1<<17),

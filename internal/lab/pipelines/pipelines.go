@@ -231,15 +231,16 @@ func (b *builder) v41(c model.Config) {
 	}
 	b.each("scores within blocks", opkit.Builds("idx_logits"), func(v string) error {
 		_, err := indexer.NewLogits(b.dev, indexer.LogitsConfig{
-			Heads: c.IndexHeads, Format: cache.IndexKeyMXFP4, Page: 64, Blocks: c.CandidateBlocks, Variant: v})
+			Heads: c.IndexHeads, Format: cache.IndexKeyMXFP4, Page: 64, Blocks: c.CandidateBlocks,
+			Block: c.CandidateBlock, Variant: v})
 		return err
 	})
 	b.each("candidates", opkit.Builds("idx_topk"), func(v string) error {
-		_, err := indexer.NewCandidates(b.dev, indexer.CandidatesConfig{K: c.CandidateBlocks, Variant: v})
+		_, err := indexer.NewCandidates(b.dev, indexer.CandidatesConfig{K: c.CandidateBlocks, Block: c.CandidateBlock, Variant: v})
 		return err
 	})
 	b.each("candidate entries", opkit.Builds("idx_candidate_entries"), func(v string) error {
-		_, err := indexer.NewCandidateEntries(b.dev, indexer.CandidateEntriesConfig{SlotPage: 64, Variant: v})
+		_, err := indexer.NewCandidateEntries(b.dev, indexer.CandidateEntriesConfig{Block: c.CandidateBlock, SlotPage: 64, Variant: v})
 		return err
 	})
 	b.each("decode records", opkit.Decodes(), func(v string) error {

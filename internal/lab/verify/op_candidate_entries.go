@@ -33,23 +33,24 @@ func randomEntries(seed uint64) []Case {
 	for i, tokens := range sizes {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
 		k, width, page, r := sizes[len(sizes)-1-i], []int{1, 3, 17, 6, 61, 2048}[i], []int{0, 2, 16, 0, 3, 64}[i], min(tokens, 5)
+		block := []int{8, 1, 2, 64, 32, 8}[i]
 		picks, blocks := make([]int32, tokens*k), make([]int32, tokens*width)
 		lens, req := make([]int32, tokens), make([]int32, tokens)
 		for t := range tokens {
 			for b := range width {
 				blocks[t*width+b] = int32(2*b + rng.IntN(2))
 			}
-			lens[t] = int32(rng.IntN(8*width + 1))
+			lens[t] = int32(rng.IntN(block*width + 1))
 			req[t] = int32(rng.IntN(r))
 			for j := range k {
 				picks[t*k+j] = -1
 				if j < int(lens[t]) {
-					picks[t*k+j] = int32(rng.IntN(8 * width))
+					picks[t*k+j] = int32(rng.IntN(block * width))
 				}
 			}
 			switch i + rng.IntN(4) {
 			case 7:
-				picks[t*k+rng.IntN(k)] = []int32{int32(8 * width), math.MaxInt32, math.MinInt32}[rng.IntN(3)]
+				picks[t*k+rng.IntN(k)] = []int32{int32(block * width), math.MaxInt32, math.MinInt32}[rng.IntN(3)]
 			case 6:
 				blocks[t*width+rng.IntN(width)] = []int32{-1, math.MaxInt32, 1<<28 - 1, 1 << 28}[rng.IntN(4)]
 			case 5:
@@ -57,11 +58,12 @@ func randomEntries(seed uint64) []Case {
 				req[t] = []int32{-1, int32(r), math.MaxInt32}[rng.IntN(3)]
 			}
 		}
-		c := Case{Name: fmt.Sprintf("t%d_topk%d_blocks%d_bs%d", tokens, k, width, page), Params: map[string]any{"block_size": page},
-			In: Arrays{"topk_indices": vectors.FromI32(picks, tokens, k), "blocks": vectors.FromI32(blocks, tokens, width)}}
+		c := Case{Name: fmt.Sprintf("t%d_topk%d_blocks%d_of%d_bs%d", tokens, k, width, block, page),
+			Params: map[string]any{"block_size": page, "block": block},
+			In:     Arrays{"topk_indices": vectors.FromI32(picks, tokens, k), "blocks": vectors.FromI32(blocks, tokens, width)}}
 		if page > 0 {
 			c.In["lengths"], c.In["token_to_req"] = vectors.FromI32(lens, tokens), vectors.FromI32(req, tokens)
-			c.In["block_table"] = randomTable(rng, r, 16*width/page+1, tokens > 2)
+			c.In["block_table"] = randomTable(rng, r, 2*block*width/page+1, tokens > 2)
 		}
 		cases = append(cases, c)
 	}
@@ -71,6 +73,7 @@ func randomEntries(seed uint64) []Case {
 type entriesInput struct {
 	Picks  Array `in:"topk_indices i32 T K"`
 	Blocks Array `in:"blocks i32 T Width"`
+	Block  int   `in:"block=8"`
 	Page   int   `in:"block_size=0"` // 0: without slots
 	Lens   Array `in:"lengths? i32 T"`
 	Req    Array `in:"token_to_req? i32 T"`
@@ -80,7 +83,7 @@ type entriesInput struct {
 }
 
 func refEntries(x entriesInput) (Arrays, error) {
-	entries := indexer.CandidateEntriesRef(x.Picks.I32(), x.K, x.Blocks.I32(), x.Width)
+	entries := indexer.CandidateEntriesRef(x.Picks.I32(), x.K, x.Blocks.I32(), x.Width, x.Block)
 	want := Arrays{"topk_indices": vectors.FromI32(entries, x.T, x.K)}
 	if x.Page == 0 {
 		return want, nil
@@ -94,14 +97,14 @@ func refEntries(x entriesInput) (Arrays, error) {
 		}
 	}
 	for t, l := range lens {
-		lens[t] = min(max(l, 0), int32(x.K), int32(x.Width*indexer.BlockEntries))
+		lens[t] = min(max(l, 0), int32(x.K), int32(x.Width*x.Block))
 	}
 	want["global_indices"], want["lens"] = vectors.FromI32(slots, x.T, x.K), vectors.FromI32(lens, x.T)
 	return want, nil
 }
 
 func bindEntries(b Build, x entriesInput) (Bound, error) {
-	op, err := indexer.NewCandidateEntries(b.Dev, indexer.CandidateEntriesConfig{SlotPage: x.Page, Variant: b.Variant})
+	op, err := indexer.NewCandidateEntries(b.Dev, indexer.CandidateEntriesConfig{Block: x.Block, SlotPage: x.Page, Variant: b.Variant})
 	return bound(op, err, func(r *Rig) Launch {
 		a := indexer.CandidateEntriesArgs{Picks: r.In(x.Picks, tensor.I32), Blocks: r.In(x.Blocks, tensor.I32),
 			TokenToReq: r.In(x.Req, tensor.I32), Lens: r.In(x.Lens, tensor.I32)}

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"maps"
@@ -90,7 +91,7 @@ func readLogits(c Case, format cache.IndexKeyFormat) (x logitsInput, err error) 
 	if !blocks.IsZero() {
 		x.Blocks, x.BlocksWidth = blocks.I32(), blocks.Dim(1)
 	}
-	x.First, x.group = in.IntOr("first", 0), in.IntOr("group", 1)
+	x.First, x.group, x.Block = in.IntOr("first", 0), in.IntOr("group", 1), in.IntOr("block", candidateBlock)
 	if logits, ok := c.Want["logits"]; ok {
 		x.Width = logits.Dim(1)
 	} else if x.Width = in.IntOr("columns", -1); x.Width < 0 && in.Err() == nil {
@@ -103,7 +104,7 @@ func readLogits(c Case, format cache.IndexKeyFormat) (x logitsInput, err error) 
 // config returns the configuration of a case's scores.
 func (x logitsInput) config(b Build) indexer.LogitsConfig {
 	return indexer.LogitsConfig{Heads: x.Heads, Format: x.Layout.Format, Page: x.Layout.Page, Group: x.group,
-		Blocks: x.BlocksWidth, MaxBytes: b.MaxBytes, Variant: b.Variant}
+		Blocks: x.BlocksWidth, Block: x.Block, MaxBytes: b.MaxBytes, Variant: b.Variant}
 }
 
 // scores returns the scores by their reference, with the poison of a Rig where that writes nothing.
@@ -223,6 +224,7 @@ type logitsShape struct {
 	page, pad      int // slots; bytes between pages beyond the least stride
 	first, columns int // columns 0: up to the largest length, or the entries of blocks
 	blocks         int // candidate blocks of a token; 0: columns are all entries
+	block          int // entries of one; 0 counts as candidateBlock
 	group          int
 	kind           int // of the numbers
 	hostile        bool
@@ -332,7 +334,7 @@ func randomLogitsCase(rng *rand.Rand, s logitsShape, format cache.IndexKeyFormat
 	if s.columns == 0 {
 		s.columns = s.lens
 		if s.blocks > 0 {
-			s.columns = s.blocks * indexer.BlockEntries
+			s.columns = s.blocks * s.ofBlock()
 		}
 	}
 	c := Case{
@@ -348,6 +350,9 @@ func randomLogitsCase(rng *rand.Rand, s logitsShape, format cache.IndexKeyFormat
 		blocks, columns := randomBlocks(rng, s, lens)
 		c.In["blocks"], c.In["context_lens"] = vectors.FromI32(blocks, s.tokens, s.blocks), vectors.FromI32(columns, s.tokens)
 		c.Name += fmt.Sprintf("_blocks%d", s.blocks)
+		if s.block > 0 {
+			c.Name, c.Params["block"] = fmt.Sprintf("%s_of%d", c.Name, s.block), s.block
+		}
 	}
 	if format == cache.IndexKeyMXFP4 {
 		c.In["q_packed"] = vectors.FromU8(q, s.tokens, s.heads, format.RowBytes())
@@ -358,13 +363,15 @@ func randomLogitsCase(rng *rand.Rand, s logitsShape, format cache.IndexKeyFormat
 	return c
 }
 
+func (s *logitsShape) ofBlock() int { return cmp.Or(s.block, candidateBlock) }
+
 // randomBlocks makes candidate blocks of tokens that see so many entries, the newest among them,
 // and how many of their entries a token sees. Of a hostile case some blocks are nobody's.
 func randomBlocks(rng *rand.Rand, s logitsShape, lens []int32) (blocks, columns []int32) {
 	blocks, columns = slices.Repeat([]int32{-1}, s.tokens*s.blocks), make([]int32, s.tokens)
 	for t, n := range lens {
 		l := min(max(int(n), 0), s.lens)
-		all := (l + indexer.BlockEntries - 1) / indexer.BlockEntries
+		all := (l + s.ofBlock() - 1) / s.ofBlock()
 		if all == 0 {
 			continue
 		}
@@ -374,7 +381,7 @@ func randomBlocks(rng *rand.Rand, s logitsShape, lens []int32) (blocks, columns 
 		}
 		row[len(row)-1] = int32(all - 1)
 		slices.Sort(row)
-		columns[t] = int32(len(row)*indexer.BlockEntries - (all*indexer.BlockEntries - l))
+		columns[t] = int32(len(row)*s.ofBlock() - (all*s.ofBlock() - l))
 		if s.hostile && rng.IntN(2) == 0 {
 			row[rng.IntN(len(row))] = []int32{-1, math.MinInt32, math.MaxInt32, 1 << 29, 1<<28 + 1, int32(all + 9)}[rng.IntN(6)]
 			columns[t] = []int32{columns[t], math.MaxInt32}[rng.IntN(2)]

@@ -40,7 +40,7 @@ func randomSelect(seed uint64, format cache.IndexKeyFormat) []Case {
 	var cases []Case
 	for i, s := range []struct {
 		logitsShape
-		k, segment, rows, workgroups, candidates int
+		k, segment, rows, workgroups, candidates int // these of logitsShape.block entries
 	}{
 		{logitsShape{tokens: 1, heads: 1, requests: 1, lens: 1, page: 64}, 1, 0, 0, 0, 0},
 		{logitsShape{tokens: 2, heads: 64, requests: 2, lens: 321, page: 64, pad: 64}, 17, 0, 0, 0, 0},
@@ -51,6 +51,11 @@ func randomSelect(seed uint64, format cache.IndexKeyFormat) []Case {
 		{logitsShape{tokens: 3, heads: 32, requests: 3, lens: 700, page: 64}, 32, 0, 0, 0, 6},
 		{logitsShape{tokens: 69, heads: 8, requests: 3, lens: 900, page: 64, group: 4}, 17, 192, 64, 0, 17},
 		{logitsShape{tokens: 2, heads: 1, requests: 1, lens: 33001, page: 64}, 61, 16384, 0, 64, 2048},
+		{logitsShape{tokens: 3, heads: 8, requests: 3, lens: 333, page: 64, block: 1}, 17, 64, 0, 0, 61},
+		{logitsShape{tokens: 17, heads: 8, requests: 3, lens: 701, page: 16, group: 4, block: 2}, 32, 192, 0, 0, 69},
+		{logitsShape{tokens: 3, heads: 32, requests: 3, lens: 700, page: 64, block: 4}, 61, 0, 0, 0, 17},
+		{logitsShape{tokens: 2, heads: 8, requests: 2, lens: 1400, page: 64, block: 32}, 17, 512, 0, 0, 6},
+		{logitsShape{tokens: 69, heads: 2, requests: 3, lens: 900, page: 64, group: 4, block: 64}, 17, 192, 64, 0, 3},
 	} {
 		c := randomLogitsCase(rand.New(rand.NewPCG(seed, uint64(i))), s.logitsShape, format)
 		c.Name = fmt.Sprintf("t%d_h%d_n%d_page%d_k%d_segment%d", s.tokens, s.heads, s.lens, s.page, s.k, s.segment)
@@ -58,6 +63,9 @@ func randomSelect(seed uint64, format cache.IndexKeyFormat) []Case {
 		if s.candidates > 0 {
 			c.Name += fmt.Sprintf("_candidates%d", s.candidates)
 			c.Params["candidates"] = s.candidates
+			if s.block > 0 {
+				c.Name, c.Params["block"] = fmt.Sprintf("%s_of%d", c.Name, s.block), s.block
+			}
 		}
 		cases = append(cases, c)
 	}
@@ -93,11 +101,11 @@ func refSelect(x selectInput) (Arrays, error) {
 	}
 	t, picks := len(x.Lens), indexer.TopKRef(logits.F32(), x.Width, x.Lens, x.K)
 	if x.Blocks != nil {
-		picks = indexer.CandidateEntriesRef(picks, x.K, x.Blocks, x.BlocksWidth)
+		picks = indexer.CandidateEntriesRef(picks, x.K, x.Blocks, x.BlocksWidth, x.Block)
 	}
 	want := Arrays{"topk_indices": vectors.FromI32(picks, t, x.K)}
 	if n := x.Candidates; n > 0 {
-		blocks, columns := indexer.CandidatesRef(logits.F32(), x.Width, x.Lens, n)
+		blocks, columns := indexer.CandidatesRef(logits.F32(), x.Width, x.Lens, n, x.Block)
 		want["candidate_blocks"], want["candidate_columns"] = vectors.FromI32(blocks, t, n), vectors.FromI32(columns, t)
 	}
 	return want, nil
@@ -133,38 +141,37 @@ func compareSelect(cmp *Comparison, _ Case, x selectInput, got, want Arrays) {
 	}
 	cmp.ascending("topk_indices", picks)
 	if x.Blocks != nil {
-		picks = columnsOf(picks, x.Blocks, x.BlocksWidth)
+		picks = columnsOf(picks, x.Blocks, x.BlocksWidth, int32(x.Block))
 	}
 	cmp.TopK("topk_indices", logits, x.Lens, picks)
 	if blocks, ok := got["candidate_blocks"]; ok {
-		scores, counts := blockScores(logits, x.Lens)
+		scores, counts := blockScores(logits, x.Lens, x.Block)
 		cmp.TopK("candidate_blocks", scores, counts, blocks).ascending("candidate_blocks", blocks)
 		cmp.Exact("candidate_columns", got["candidate_columns"], want["candidate_columns"])
 	}
 }
 
-// columnsOf returns the columns of picked entries [T, k] in the candidate blocks [T, width], one
-// past all columns for an entry of no block.
-func columnsOf(picks Array, blocks []int32, width int) Array {
+// columnsOf returns the columns of picked entries [T, k] in the candidate blocks [T, width] of `of`
+// entries, one past all columns for an entry of no block.
+func columnsOf(picks Array, blocks []int32, width int, of int32) Array {
 	k, columns := picks.Dim(1), picks.I32()
 	for i, entry := range columns {
 		if entry < 0 {
 			continue
 		}
 		row := blocks[i/k*width:][:width]
-		column := slices.Index(row, entry/indexer.BlockEntries)
+		column := slices.Index(row, entry/of)
 		if column < 0 {
 			column = width
 		}
-		columns[i] = int32(column*indexer.BlockEntries) + entry%indexer.BlockEntries
+		columns[i] = int32(column)*of + entry%of
 	}
 	return vectors.FromI32(columns, picks.Shape...)
 }
 
 // blockScores returns the largest scores of blocks [T, B], +Inf of the newest, and how many blocks
 // there are.
-func blockScores(logits Array, lens []int32) (scores Array, counts []int32) {
-	const of = indexer.BlockEntries
+func blockScores(logits Array, lens []int32, of int) (scores Array, counts []int32) {
 	n, x := logits.Dim(1), logits.F32()
 	b := (n + of - 1) / of
 	all := slices.Repeat([]float32{float32(math.Inf(-1))}, len(lens)*b)

@@ -90,6 +90,7 @@ type topkInput struct {
 	K          int   `in:"k"`
 	Workgroups int   `in:"workgroups=0"`
 	Threads    int   `in:"threads=0"`
+	Block      int   `in:"block=8"` // of candidate blocks
 
 	R, N int
 }

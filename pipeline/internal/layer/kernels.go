@@ -7,7 +7,6 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -171,7 +170,7 @@ func newKernels(dev *vk.Device, cfg Config) (*Kernels, error) {
 		if k.main != nil {
 			k.keys = &compressor{compression: compression(indexDim)}
 		}
-		if n := cfg.Model.CandidateBlocks * indexer.BlockEntries; cfg.Spec.Candidates == model.CandidatesUsed {
+		if n := cfg.Model.CandidateBlocks * cfg.Model.CandidateBlock; cfg.Spec.Candidates == model.CandidatesUsed {
 			k.indexer.entries = min(k.indexer.entries, n)
 		}
 	}

@@ -29,7 +29,8 @@ type selection struct {
 func (s *selection) build(k *Kernels) (err error) {
 	c, m := &k.cfg.Caches, k.cfg.Model
 	cfg := indexer.SelectConfig{K: m.TopK, SlotPage: c.Compressed.Layout.Page, OnDemand: true, Logits: indexer.LogitsConfig{
-		Heads: m.IndexHeads, Format: c.Keys.Layout.Format, Page: c.Keys.Layout.Page, Group: k.cfg.Group, MaxBytes: c.Keys.Pool.Bytes()}}
+		Heads: m.IndexHeads, Format: c.Keys.Layout.Format, Page: c.Keys.Layout.Page, Group: k.cfg.Group, MaxBytes: c.Keys.Pool.Bytes(),
+		Block: m.CandidateBlock}}
 	switch k.cfg.Spec.Candidates {
 	case model.CandidatesMade:
 		cfg.Candidates = m.CandidateBlocks
