@@ -18,6 +18,9 @@ var (
 	// ErrMissingFeature: the device lacks something that was asked for. The error
 	// is a *MissingError, unless the driver itself refused.
 	ErrMissingFeature = errors.New("missing feature")
+	// ErrLimit: a kernel is larger than the device allows. The error is a *MissingError, which
+	// matches ErrMissingFeature, too.
+	ErrLimit = errors.New("limit exceeded")
 	// ErrNoLoader: no Vulkan loader (libvulkan.so.1, vulkan-1.dll) could be opened.
 	ErrNoLoader = errors.New("no Vulkan loader")
 	// ErrNoDevice: no device matches, or none is installed.
@@ -75,9 +78,11 @@ type MissingError struct {
 	Required  []string // features needed
 	Available []string // those of Required that the device offers
 	Missing   []string // those it does not
+
+	limits bool // all of this is limits
 }
 
-// Error lists the required, available and missing features and the device.
+// Error lists the required, available and missing features, or the limits, and the device.
 func (e *MissingError) Error() string {
 	list := func(s []string) string {
 		if len(s) == 0 {
@@ -85,12 +90,18 @@ func (e *MissingError) Error() string {
 		}
 		return strings.Join(s, " ")
 	}
+	if e.limits {
+		return fmt.Sprintf("vk: %s cannot run on %s: device allows %s, this needs %s",
+			e.What, e.Device, strings.Join(e.Available, ", "), strings.Join(e.Missing, ", "))
+	}
 	return fmt.Sprintf("vk: %s cannot run on %s: missing %s (required %s; available %s)",
 		e.What, e.Device, list(e.Missing), list(e.Required), list(e.Available))
 }
 
-// Is reports whether target is ErrMissingFeature.
-func (e *MissingError) Is(target error) bool { return target == ErrMissingFeature }
+// Is reports whether target is ErrMissingFeature or, of limits, ErrLimit.
+func (e *MissingError) Is(target error) bool {
+	return target == ErrMissingFeature || e.limits && target == ErrLimit
+}
 
 // resultError is a Vulkan result code with the call that returned it.
 type resultError struct {

@@ -57,7 +57,7 @@ func (d *Device) checkLimits(op string, s *KernelSpec, m *spirv.Module) error {
 	if err != nil {
 		return argument(op, "SPIRV", err.Error(), "shared memory of a known size")
 	}
-	c, e := d.Caps(), &MissingError{What: op, Device: d.adapter.Name}
+	c, e := d.Caps(), &MissingError{What: op, Device: d.adapter.Name, limits: true}
 	least := func(what string, need, have uint64) {
 		if need > have {
 			e.Missing = append(e.Missing, fmt.Sprint(need, " ", what))

@@ -163,7 +163,7 @@ func cutCheck(m sequences.Model, s sequences.Scenario, name string) Check {
 		}
 		r := verify.Row{Case: name, Status: verify.Pass}
 		if err := s.Run(ctx, l); err != nil {
-			if ctx.Err() != nil || errors.Is(err, vk.ErrDeviceLost) {
+			if ctx.Err() != nil || errors.Is(err, vk.ErrDeviceLost) || errors.Is(err, vk.ErrLimit) {
 				return err
 			}
 			r.Status, r.Detail = verify.Fail, oneLine(err.Error())

@@ -3,11 +3,15 @@ package check
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/lab/sequences"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/vk"
 )
 
 // TestAll holds that the list has everything that there is to check, each once, and that a check
@@ -53,4 +57,20 @@ func TestAll(t *testing.T) {
 	assert.Equal(t, map[string]int{GroupLimits: 1, GroupOperations: groups[GroupOperations], GroupLayers: len(quickLayers),
 		GroupCuts:  len(cutModels[0].quick) + len(cutModels[1].quick),
 		GroupTimes: len(timedKinds)}, quick)
+}
+
+// What a device's limits forbid is not run, and says why.
+func TestLimits(t *testing.T) {
+	d := knowncaps.Device{Name: "few buffers", Type: vk.TypeCPU, Caps: testkit.Device(t).Adapter().Caps}
+	d.Caps.MaxStorageBuffers = 4
+	dev := testkit.As(t, d)
+	for _, id := range []string{GroupOperations + "/indexer_topk", GroupLayers + "/recorded_c4a", GroupCuts + "/padding"} {
+		c, ok := find(All(true), id)
+		assert.True(t, ok, id)
+		e := &Env{Dev: dev, Seed: 1, Quick: true, Share: time.Hour, beat: func(string) {}, shared: &shared{}}
+		r := c.run(t.Context(), e)
+		e.shared.close()
+		assert.Equal(t, NotRun, r.Status, "%s: %s", id, r.Why)
+		assert.Contains(t, r.Why, "device allows 4 storage buffers, this needs", id)
+	}
 }

@@ -202,8 +202,8 @@ func one(ctx context.Context, dev *vk.Device, j job, v vk.Variant, c Case) (Row,
 		}
 		return err
 	})
-	if errors.Is(err, errUnfit) || errors.Is(err, vk.ErrMissingFeature) && len(v.Requires) > 0 {
-		// The base variant requires nothing and must always run, but for cases of such a size.
+	if unfit(err) || errors.Is(err, vk.ErrMissingFeature) && len(v.Requires) > 0 {
+		// The base variant requires no feature and must run where the limits allow it.
 		return j.row(v.Name, Skip, err.Error()), nil
 	}
 	if err != nil {
@@ -219,6 +219,32 @@ func one(ctx context.Context, dev *vk.Device, j job, v vk.Variant, c Case) (Row,
 		row.Class = res.Class
 	}
 	return row, nil
+}
+
+// unfit reports whether an error says that a device's limits are too small.
+func unfit(err error) bool { return errors.Is(err, errUnfit) || errors.Is(err, vk.ErrLimit) }
+
+// Beyond returns what a device's limits do not allow of a variant, nil if it can be made for one of
+// the cases at least. The device may be absent.
+func (op Op) Beyond(dev *vk.Device, variant string, cases []Case) (lacks []string) {
+	for _, c := range cases {
+		err := guard(func() error {
+			_, err := op.Bind(Build{Dev: dev, Variant: variant}, c)
+			return err
+		})
+		if !unfit(err) {
+			return nil
+		}
+		lacks = nil
+		if e := new(vk.MissingError); errors.As(err, &e) {
+			for i, need := range e.Missing {
+				lacks = append(lacks, fmt.Sprintf("%s (allows %s)", need, strings.Fields(e.Available[i])[0]))
+			}
+		} else if e := new(vk.ArgumentError); errors.As(err, &e) {
+			lacks = append(lacks, fmt.Sprintf("%s of %s (allows %s)", e.Arg, e.Got, e.Want))
+		}
+	}
+	return lacks
 }
 
 // alike returns what is wanted in the shapes of what was computed, where only dimensions of 1
