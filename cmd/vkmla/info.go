@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -161,8 +162,9 @@ func summaryOf(d describe.Device) string {
 	if !d.Usable {
 		return text + ", cannot be used: " + d.Problem
 	}
+	runs := func(op string) string { return cmp.Or(d.Ops[op].Runs, "nothing") }
 	return fmt.Sprintf("%s, profile %s, attention %s, scores %s, products %s", text, d.Profile.Name,
-		d.Ops["flashmla_sparse_decode"].Runs, d.Ops["indexer_logits_fp8"].Runs, d.Ops["linear"].Runs)
+		runs("flashmla_sparse_decode"), runs("indexer_logits_fp8"), runs("linear"))
 }
 
 // described says what a device is, with the builds that were timed on it.
@@ -284,11 +286,8 @@ func heapText(h describe.Heap) string {
 }
 
 func printOp(w io.Writer, name string, o describe.Variants) {
-	runs := o.Runs
-	switch {
-	case runs == "":
-		runs = "nothing"
-	case runs == "base" && o.HasMatrices():
+	runs := cmp.Or(o.Runs, "nothing")
+	if runs == "base" && o.HasMatrices() {
 		runs += " (slow)"
 	}
 	if len(o.Can) > 1 {

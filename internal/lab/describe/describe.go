@@ -3,6 +3,7 @@
 package describe
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -151,32 +152,58 @@ func Of(a *vk.Adapter, profile string, kept *timed.Builds) Device {
 	for _, s := range c.CoopMat {
 		d.CoopMat = append(d.CoopMat, fmt.Sprintf("%dx%dx%d %s x %s + %s -> %s, %s", s.M, s.N, s.K, s.A, s.B, s.C, s.Result, s.Scope))
 	}
-	d.Forbidden = forbidden(c)
+	dev := a.Absent(vk.DeviceOptions{Profile: profile})
+	defer dev.Close()
+	d.Forbidden = forbidden(dev)
 	for _, op := range verify.All() {
-		d.Ops[op.Name] = variantsOn(c, op.Variants, tune.Ladder(familyOf(op.Name), op.Variants), d.Usable)
+		d.Ops[op.Name] = variantsOn(c, op.Variants, tune.Ladder(familyOf(op.Name), op.Variants), d.Usable, beyond(dev, op, d.Forbidden))
 	}
 	return d
 }
 
-// forbidden lists the kernels that a device has the features for and not the limits.
-func forbidden(c *vk.Caps) (list []string) {
+// forbidden lists the kernels that a device has the features for and not the limits. Shared memory
+// is left out: operations divide it by what the device has.
+func forbidden(dev *vk.Device) (list []string) {
 	for _, name := range shaders.Names() {
 		k, err := shaders.Get(name)
-		if err != nil || len(c.Missing(k.Requires)) > 0 {
+		if err != nil || len(dev.Caps().Missing(k.Requires)) > 0 {
 			continue
 		}
 		m, err := spirv.Parse(k.SPIRV)
 		if err != nil {
 			continue
 		}
-		if n := len(m.Bindings); n > int(c.MaxStorageBuffers) {
-			list = append(list, fmt.Sprintf("%s: %d storage buffers", name, n))
+		spec := vk.KernelSpec{Name: name, SPIRV: k.SPIRV}
+		for _, b := range m.Bindings {
+			for len(spec.Bindings) <= int(b.Binding) {
+				spec.Bindings = append(spec.Bindings, vk.ReadWrite)
+			}
 		}
-		if n := len(m.Push); n > 0 && m.Push[n-1].Offset+m.Push[n-1].Size > c.MaxPushConstants {
-			list = append(list, fmt.Sprintf("%s: %d bytes of push constants", name, m.Push[n-1].Offset+m.Push[n-1].Size))
+		if n := len(m.Push); n > 0 {
+			spec.PushSize = int(m.Push[n-1].Offset + m.Push[n-1].Size)
+		}
+		_, err = dev.Kernel(spec)
+		if e := new(vk.MissingError); errors.Is(err, vk.ErrLimit) && errors.As(err, &e) {
+			lacks := slices.DeleteFunc(slices.Clone(e.Missing), func(need string) bool { return strings.HasSuffix(need, "shared memory") })
+			if len(lacks) > 0 {
+				list = append(list, name+": "+strings.Join(lacks, ", "))
+			}
 		}
 	}
 	return list
+}
+
+// beyond tells what limits do not allow of an operation's builds. Where they allow every kernel, none
+// is made. A whole layer is taken for its attention.
+func beyond(dev *vk.Device, op verify.Op, forbidden []string) func(variant string) []string {
+	if len(forbidden) == 0 {
+		return func(string) []string { return nil }
+	}
+	if op.Bind == nil {
+		op, _ = verify.Lookup("flashmla_sparse_decode")
+	}
+	cases := op.RandomCases(0)
+	return func(variant string) []string { return op.Beyond(dev, variant, cases) }
 }
 
 // familyOf returns the family of an operation that has builds to choose from, and empty for others.
@@ -192,11 +219,14 @@ func familyOf(op string) string {
 }
 
 // variantsOn sorts an operation's builds by what a device can run: first those that it takes where
-// nobody names one, best first, then the others.
-func variantsOn(c *vk.Caps, all, taken []vk.Variant, usable bool) Variants {
+// nobody names one, best first, then the others. beyond says what limits do not allow of a build.
+func variantsOn(c *vk.Caps, all, taken []vk.Variant, usable bool, beyond func(variant string) []string) Variants {
 	o := Variants{Can: []string{}, Missing: map[string][]string{}}
 	for i, v := range slices.Concat(taken, all) {
 		lacks := c.Missing(v.Requires)
+		if len(lacks) == 0 && usable && !slices.Contains(o.Can, v.Name) {
+			lacks = beyond(v.Name)
+		}
 		switch {
 		case len(lacks) > 0:
 			o.Missing[v.Name] = lacks

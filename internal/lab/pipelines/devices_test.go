@@ -242,6 +242,22 @@ func TestRuns(t *testing.T) {
 	assert.Empty(t, matrices(describe.Of(a, "generic", &kept)), "builds that failed are said to run")
 }
 
+// What limits do not allow of any build is not said to run, and what they would have to be is.
+func TestRunsWithinLimits(t *testing.T) {
+	d := knowncaps.Device{Name: "few buffers", Type: vk.TypeCPU, Caps: testkit.Device(t).Adapter().Caps}
+	said := describe.Of(testkit.AdapterAs(t, d), "", nil)
+	assert.Empty(t, said.Forbidden)
+	assert.Equal(t, "base", said.Ops["indexer_topk"].Runs)
+	d.Caps.MaxStorageBuffers = 4
+	said = describe.Of(testkit.AdapterAs(t, d), "", nil)
+	assert.Contains(t, said.Forbidden, "idx_topk: 9 storage buffers")
+	assert.Equal(t, describe.Variants{Can: []string{}, Missing: map[string][]string{"base": {"9 storage buffers (allows 4)"}}},
+		said.Ops["indexer_topk"])
+	assert.Equal(t, "base", said.Ops["get_compressed_slot_mapping"].Runs)
+	assert.Equal(t, "da", said.Ops["linear"].Runs)
+	assert.Equal(t, []string{"6 storage buffers (allows 4)"}, said.Ops["linear"].Missing["base"])
+}
+
 // recordedRuns holds which variant of every operation the devices that people own run, operations
 // with the same devices together.
 func recordedRuns(t *testing.T) {
