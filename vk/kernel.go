@@ -102,7 +102,8 @@ type layout struct {
 //
 // Errors: ErrArgument when the module is not SPIR-V of a compute shader, or uses bindings or push
 // constants that the specification does not have, or may write what Bindings only read;
-// *MissingError for features, and with ErrLimit for limits that it exceeds; ErrClosed, ErrDeviceLost.
+// *MissingError for features, and with ErrLimit for limits that it exceeds; ErrClosed,
+// ErrDeviceLost.
 func (d *Device) Kernel(s KernelSpec) (*Kernel, error) {
 	op := "kernel " + s.Name
 	if err := d.usable(op); err != nil && (d == nil || !d.absent) {
