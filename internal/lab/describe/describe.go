@@ -193,8 +193,8 @@ func forbidden(dev *vk.Device) (list []string) {
 	return list
 }
 
-// beyond tells what limits do not allow of an operation's builds. Where they allow every kernel, none
-// is made. A whole layer is taken for its attention.
+// beyond tells what limits do not allow of an operation's builds. Where they allow every kernel,
+// none is made. A whole layer is taken for its attention.
 func beyond(dev *vk.Device, op verify.Op, forbidden []string) func(variant string) []string {
 	if len(forbidden) == 0 {
 		return func(string) []string { return nil }
