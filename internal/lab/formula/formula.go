@@ -3,7 +3,8 @@
 //
 // Run computes one layer of DeepSeek-V4, and Draft one of its draft block: float64 throughout,
 // nothing cached, quantised or rounded. A Sequence computes all layers of DeepSeek-V4.1, which was
-// trained with rounded rows, entries and keys, and rounds what the model rounds.
+// trained with rounded rows, entries and keys, and the draft block of DeepSeek-V4: it rounds what
+// the model rounds.
 //
 // Source: DeepSeek-V4's inference/model.py.
 package formula
@@ -18,20 +19,23 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-// Inputs gives what a product, by released name, takes of a row, and what a "cache" keeps of one to
-// attend; nil: the row.
+// Inputs gives what a product, by released name, takes of a row, what a "cache" keeps of one to
+// attend, and what an "index" scores of a query's head or a key; nil: the row.
 type Inputs func(product string, x []float64) []float64
 
 // Result is what a layer makes of T tokens.
 type Result struct {
-	Out   [][]float64 // [T][Hidden]
-	Picks [][]int     // [T]: the compressed entries that each token attends, ascending
+	Out    [][]float64 // [T][Hidden]
+	Picks  [][]int     // [T]: the compressed entries that each token attends, ascending
+	Scores [][]float64 // [T]: of its entries, nil where it attends all
 }
 
 // Run computes one layer of a model for one sequence of hidden states [T, Hidden], which enter
 // every layer alike. values are the tensors of all layers by their released names.
 func Run(cfg model.Config, layer int, values map[string][]float32, in Inputs, hidden []float32) (r Result) {
-	r.Out, r.Picks = newFormula(cfg, layer, values, in, hidden).run()
+	f := newFormula(cfg, layer, values, in, hidden)
+	r.Out, r.Picks = f.run()
+	r.Scores = f.scores
 	return r
 }
 
@@ -47,6 +51,7 @@ type formula struct {
 	entries *formula // whose compressor makes the entries and keys, nil for none
 	picks   *formula // whose indexer picks, nil for none
 	inputs  Inputs
+	scores  [][]float64 // that choose compared
 }
 
 func newFormula(cfg model.Config, layer int, values map[string][]float32, in Inputs, hidden []float32) *formula {
@@ -180,6 +185,9 @@ func (f *formula) choose() (all [][]int) {
 	var queries, weights, keys [][]float64
 	if x := f.picks; x != nil {
 		keys = x.entries.pool("indexer.compressor.", 128)
+		for i, k := range keys {
+			keys[i] = f.input("index", k)
+		}
 		queries, weights = x.linear("indexer.wq_b", x.bottleneck()), x.linear("indexer.weights_proj", x.rows)
 	}
 	for t := range f.rows {
@@ -191,24 +199,32 @@ func (f *formula) choose() (all [][]int) {
 		for e := range list {
 			list[e] = e
 		}
+		var scores []float64
 		if f.picks != nil && n > f.cfg.TopK {
-			list = f.best(t, list, queries[t], weights[t], keys)
+			scores = f.scored(t, queries[t], weights[t], keys[:n])
+			list = f.best(list, scores)
 		}
-		all = append(all, list)
+		all, f.scores = append(all, list), append(f.scores, scores)
 	}
 	return all
 }
 
-// best returns the entries with the highest scores for a token.
-func (f *formula) best(t int, picks []int, query, weights []float64, keys [][]float64) []int {
-	scores := make([]float64, len(picks))
+// scored returns the scores of keys for a token.
+func (f *formula) scored(t int, query, weights []float64, keys [][]float64) []float64 {
+	scores := make([]float64, len(keys))
 	for h, w := range weights {
 		q := query[h*128 : (h+1)*128]
 		f.turn(q, t, 1)
-		for e := range picks {
-			scores[e] += w * max(dot(q, keys[e]), 0)
+		q = f.input("index", q)
+		for e, key := range keys {
+			scores[e] += w * max(dot(q, key), 0)
 		}
 	}
+	return scores
+}
+
+// best returns the entries with the highest scores.
+func (f *formula) best(picks []int, scores []float64) []int {
 	slices.SortStableFunc(picks, func(a, b int) int { return cmp.Compare(scores[b], scores[a]) })
 	picks = picks[:f.cfg.TopK]
 	slices.Sort(picks)

@@ -141,7 +141,7 @@ var edits = []edit{
 		"return best(top, s.cfg.CandidateBlocks)", "return best(top, s.cfg.CandidateBlocks+1)"},
 	{"the source restricted, too", "layer 4, full-blocks1, token 0", definition, attending,
 		"l.Candidates == model.CandidatesUsed", "l.Candidates != model.CandidatesNone"},
-	{"entries with scales of powers of two", "layer 1, full2: ent_rec", definition, record, "numfmt.FP4Scale(amaxOf(block))",
+	{"entries with scales of powers of two", "layer 1, full2: ent_rec", definition, "cache/record_fp4.go", "numfmt.FP4Scale(amaxOf(block))",
 		"numfmt.E4M3Encode(numfmt.UE8M0Scale(numfmt.UE8M0Encode(amaxOf(block), 6.0/512, 1.0/6)))"},
 	{"window scales of 64", "layer 0, window: win_rec", definition, record,
 		"amaxOf(x[b*block:(b+1)*block])", "amaxOf(x[b*block&^63:][:64])"},

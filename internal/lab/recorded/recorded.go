@@ -67,12 +67,18 @@ var Layers = sync.OnceValues(func() ([]Layer, error) {
 			return nil, err
 		}
 		all[i].In = in.BF16()
-		for _, v := range out.Float64s() {
-			all[i].Out = append(all[i].Out, float32(v))
-		}
+		all[i].Out = narrow(out)
 	}
 	return all, nil
 })
+
+// narrow returns an array's numbers.
+func narrow(a vectors.Array) (x []float32) {
+	for _, v := range a.Float64s() {
+		x = append(x, float32(v))
+	}
+	return x
+}
 
 // Model returns the model: weights in bf16. Callers must not change it.
 var Model = sync.OnceValue(func() *fakemodel.Model {
