@@ -246,11 +246,9 @@ func (r *layerRun) all() ([]int, error) {
 	case r.drafting(len(all)):
 		return nil, err
 	}
-	var layers []int
-	for i := range all {
-		if s := r.f.stem(all, i); r.in.Has(s+"in") && (!all[i].Block || r.in.Has(s+"main")) {
-			layers = append(layers, i)
-		}
+	layers, err := r.given(all)
+	if err != nil {
+		return nil, err
 	}
 	if layers == nil {
 		return nil, fmt.Errorf("run: %s has none of the arrays %s to %s%s", r.f.inputs,
@@ -259,14 +257,56 @@ func (r *layerRun) all() ([]int, error) {
 	return layers, nil
 }
 
-var layerInput = regexp.MustCompile(`^(?:D\d*|L(\d+))\.in$`)
+// given returns the layers that the names of arrays ask for, in order. It refuses an input that no
+// layer takes, and half of what a layer of a draft block takes.
+func (r *layerRun) given(all []model.Layer) (layers []int, err error) {
+	stems := map[string]int{}
+	for i := range all {
+		stems[r.f.stem(all, i)] = i
+	}
+	for _, name := range r.in.Names() {
+		m := r.layerInput(name)
+		if m == nil {
+			continue
+		}
+		stem := strings.TrimSuffix(name, m[2])
+		layer, known := stems[stem]
+		other := stem + map[string]string{"in": "main", "main": "in"}[m[2]]
+		switch n, err := strconv.Atoi(m[1]); {
+		case !known && err == nil && n < len(all) && all[n].Block:
+			stem = r.f.stem(all, n)
+			first := slices.IndexFunc(all, func(l model.Layer) bool { return l.Block })
+			return nil, fmt.Errorf("run: inputs: %s: mtp.%d drafts: give %smain and %sin", name, n-first, stem, stem)
+		case !known:
+			return nil, fmt.Errorf("run: inputs: %s: the model has no such layer, its last one has %sin", name, r.f.stem(all, len(all)-1))
+		case all[layer].Block && !r.in.Has(other):
+			return nil, fmt.Errorf("run: inputs: %s needs %s", name, other)
+		case m[2] == "in":
+			layers = append(layers, layer)
+		}
+	}
+	slices.Sort(layers)
+	return layers, nil
+}
+
+var inputNames = regexp.MustCompile(`^(?:L(\d+)\.|D\d*\.)(in|main)$`)
+
+// layerInput takes the name of an input apart: a layer's number, "" for one of a draft block, and
+// what it is of the layer. It is nil for another name.
+func (r *layerRun) layerInput(name string) []string {
+	rest, prefixed := strings.CutPrefix(name, r.f.prefix)
+	m := inputNames.FindStringSubmatch(rest)
+	if !prefixed || m == nil || m[1] != "" && m[2] == "main" {
+		return nil
+	}
+	return m
+}
 
 // drafting reports whether there are inputs of layers that draft, those after the model's own.
 func (r *layerRun) drafting(own int) bool {
 	return slices.ContainsFunc(r.in.Names(), func(name string) bool {
-		rest, prefixed := strings.CutPrefix(name, r.f.prefix)
-		m := layerInput.FindStringSubmatch(rest)
-		if !prefixed || m == nil {
+		m := r.layerInput(name)
+		if m == nil {
 			return false
 		}
 		layer, err := strconv.Atoi(m[1])

@@ -41,7 +41,7 @@ func TestRunDrafts(t *testing.T) {
 		code, _, stderr = command(strings.Fields("run --model " + dir + " --inputs " + inputs + " --outputs " + outputs + " " + more)...)
 		return code, stderr
 	}
-	code, stderr := run(vectors.Arrays{"D1.main": context, "D1.in": drafts, "D.in": drafts}, "--chunk 4") // no D.main
+	code, stderr := run(vectors.Arrays{"D1.main": context, "D1.in": drafts}, "--chunk 4")
 	require.Equal(t, exitOK, code, stderr)
 	got := readArrays(t, outputs)
 	require.Len(t, got, 1)
@@ -66,7 +66,10 @@ func TestRunDrafts(t *testing.T) {
 		"D.in: got uint16 [15, 112], want [blocks, 5, 112]":   {"D.main": context, "D.in": flat},
 		"at most a block for each of the 2 tokens of D.main":  {"D.main": short, "D.in": drafts},
 		"D.main: got uint16 [1, 31, 112], want [tokens, 112]": {"D.main": vectors.FromBF16(main, 1, tokens, cfg.Hidden), "D.in": drafts},
-		"none of the arrays L0.in to L8.in":                   {"D.in": drafts},
+		"D.in needs D.main":                                          {"D.in": drafts},
+		"D1.main needs D1.in":                                        {"D1.main": context, "D.main": context, "D.in": drafts},
+		"L10.in: mtp.1 drafts: give D1.main and D1.in":               {"D.main": context, "D.in": drafts, "L10.in": context},
+		"D2.in: the model has no such layer, its last one has D1.in": {"D.main": context, "D.in": drafts, "D2.main": context, "D2.in": drafts},
 	} {
 		code, stderr := run(arrays, "")
 		assert.Equal(t, exitUsage, code)
@@ -119,10 +122,18 @@ func TestRunDraftsV4(t *testing.T) {
 		}
 		assert.Less(t, math.Sqrt(miss/all), 0.05, "%s: rows are kept as E4M3, which makes 0.03", name)
 	}
-	writeArrays(t, inputs, vectors.Arrays{"L2.in": context}) // as if it were a layer of MTP
-	code, _, stderr = command("run", "--model", dir, "--inputs", inputs, "--outputs", outputs)
-	assert.Equal(t, exitUsage, code)
-	assert.Contains(t, stderr, "has none of the arrays L0.in to L1.in")
+	for want, arrays := range map[string]vectors.Arrays{
+		"D.in needs D.main":                            {"L0.in": context, "D.in": drafts},
+		"D.main needs D.in":                            {"L0.in": context, "D.main": context},
+		"L2.in: mtp.0 drafts: give D.main and D.in":    {"L2.in": context},
+		"L4.in: mtp.2 drafts: give D2.main and D2.in":  {"L0.in": context, "L4.in": context},
+		"L5.in: the model has no such layer, its last": {"L0.in": context, "L5.in": context},
+	} {
+		writeArrays(t, inputs, arrays)
+		code, _, stderr = command("run", "--model", dir, "--inputs", inputs, "--outputs", outputs)
+		assert.Equal(t, exitUsage, code, want)
+		assert.Contains(t, stderr, want)
+	}
 	f := planFlags{model: dir, step: 1, ranks: 1, drafts: true}
 	planned, layers, err := f.layers()
 	require.NoError(t, err)

@@ -125,6 +125,11 @@ func (c *Checkpoint) read(layers []int) error {
 	if err != nil {
 		return err
 	}
+	if slices.ContainsFunc(layers, func(n int) bool { return c.Config.Layers[n].Draft }) {
+		if err := checkDrafts(c.model, &c.Config); err != nil {
+			return err
+		}
+	}
 	for _, n := range layers {
 		if c.Config.Layers[n].Draft && len(names[n]) == 0 {
 			return badArgument(opOpen, "Layers", n, "0 to %d: the checkpoint has no tensors %s*",

@@ -141,14 +141,6 @@ func parseConfig(data []byte, stages func(main int) int) (Config, error) {
 	return c, nil
 }
 
-func jsonError(err error) error {
-	var typ *json.UnmarshalTypeError
-	if errors.As(err, &typ) && typ.Field != "" {
-		return &ConfigError{typ.Field, "a " + typ.Value, "a value that fits " + typ.Type.String()}
-	}
-	return &ConfigError{configName, err.Error(), "a JSON object"}
-}
-
 // configFile is the part of config.json that concerns attention. Absent fields are nil.
 type configFile struct {
 	ModelType *string     `json:"model_type"`

@@ -184,6 +184,27 @@ func TestParseConfigErrors(t *testing.T) {
 }
 
 // What says the same twice, or says what every model has, changes nothing.
+// What JSON has of another type is named in its words.
+func TestParseConfigTypes(t *testing.T) {
+	for want, file := range map[string]string{
+		"hidden_size: got an array, want a whole number":     `{"hidden_size": [4096]}`,
+		"hidden_size: got a number 1.5, want a whole number": `{"hidden_size": 1.5}`,
+		"compress_ratios: got a string, want numbers":        `{"compress_ratios": "4"}`,
+		"compress_ratios: got an object, want numbers":       `{"compress_ratios": {}}`,
+		"compress_ratios: got null, want a whole number":     `{"compress_ratios": [null]}`,
+		"layer_types: got a bool, want strings":              `{"layer_types": true}`,
+		"rms_norm_eps: got a string, want a number":          `{"rms_norm_eps": "1e-6"}`,
+		"attention_bias: got an object, want true or false":  `{"attention_bias": {}}`,
+		"model_type: got an array, want a string":            `{"model_type": []}`,
+		"quantization_config: got an array, want an object":  `{"quantization_config": []}`,
+		"compress_rates: got an array, want an object":       `{"compress_rates": []}`,
+		"rope_scaling.factor: got a bool, want a number":     `{"rope_scaling": {"factor": true}}`,
+	} {
+		_, err := model.ParseConfig([]byte(file))
+		assert.EqualError(t, err, "model: config: "+want)
+	}
+}
+
 func TestParseConfigRopes(t *testing.T) {
 	type m = map[string]any
 	yarn := func(more m) m {

@@ -1,8 +1,11 @@
 package model
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
+	"strings"
 
 	"github.com/vkmla/vkmla/vk"
 )
@@ -86,4 +89,43 @@ func (e *ForeignError) Is(target error) bool {
 // badArgument says what is wrong with an argument of a call.
 func badArgument(op, arg string, got any, want string, a ...any) error {
 	return &vk.ArgumentError{Op: op, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, a...)}
+}
+
+// jsonError says which field of a config.json has a value of another type.
+func jsonError(err error) error {
+	var typ *json.UnmarshalTypeError
+	if errors.As(err, &typ) && typ.Field != "" {
+		got := "a " + typ.Value
+		switch typ.Value {
+		case "array", "object":
+			got = "an " + typ.Value
+		case "null":
+			got = typ.Value
+		}
+		field := strings.Replace(typ.Field, "ropeFile.", "", 1) // embedded
+		return &ConfigError{field, got, wordOf(typ.Type)}
+	}
+	return &ConfigError{configName, err.Error(), "a JSON object"}
+}
+
+// wordOf returns what JSON has for a type of configFile.
+func wordOf(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Pointer:
+		return wordOf(t.Elem())
+	case reflect.Slice:
+		if t.Elem().Kind() == reflect.String || t.Elem() == reflect.TypeFor[*string]() {
+			return "strings"
+		}
+		return "numbers"
+	case reflect.Int:
+		return "a whole number"
+	case reflect.Float64:
+		return "a number"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "a string"
+	}
+	return "an object"
 }

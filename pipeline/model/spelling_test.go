@@ -260,6 +260,45 @@ func TestDSparkOfV4(t *testing.T) {
 	assert.Nil(t, c.Config.DraftTargets)
 }
 
+// A tensor that only a DSpark block has makes its layers one, with as many targets as it reads.
+func TestDSparkProjection(t *testing.T) {
+	cfg := fakemodel.Config(0, 4).WithDrafts(1)
+	cfg.DraftTargets = []int{0, 1}
+	h := cfg.Hidden
+	none := map[string]any{"dspark_block_size": nil, "dspark_target_layer_ids": nil, "compress_ratios": []int{0, 4, 0}}
+	empty := map[string]any{"dspark_block_size": 0, "dspark_target_layer_ids": []int{}, "compress_ratios": []int{0, 4, 0}}
+	const foreign = ": got a tensor of a DSpark block, want dspark_block_size in config.json"
+	for _, c := range []struct {
+		tensor string
+		width  int
+		keys   map[string]any
+		layer  int
+		want   string // "": it is read
+	}{
+		{"mtp.0.main_proj.weight", 2 * h, nil, 2, ""},
+		{"mtp.0.main_proj.weight", 3 * h, nil, 0, ""},
+		{"mtp.0.main_proj.weight", 3 * h, map[string]any{"dspark_target_layer_ids": nil}, 2, ""},
+		{"mtp.0.main_proj.weight", 3 * h, nil, 2, fmt.Sprintf("mtp.0.main_proj.weight: got BF16 [%d, %d], want shape [%d %d]", h, 3*h, h, 2*h)},
+		{"model.layers.2.main_proj.weight", h, nil, 2, "model.layers.2.main_proj.weight: got BF16"},
+		{"mtp.0.main_norm.weight", h, none, 2, ""},
+		{"mtp.0.main_proj.weight", 2 * h, none, 0, ""},
+		{"mtp.0.main_proj.weight", 2 * h, none, 2, "mtp.0.main_proj.weight" + foreign},
+		{"mtp.0.main_proj.weight", 2 * h, empty, 2, "mtp.0.main_proj.weight" + foreign},
+		{"mtp.0.main_proj.weight_packed", h, none, 2, "mtp.0.main_proj.weight_packed" + foreign},
+	} {
+		m := fake(t, fakemodel.Options{Config: cfg})
+		m.Add(c.tensor, safetensors.BF16, h, c.width)
+		maps.Copy(m.Config, c.keys)
+		_, err := openFake(t, m, 2, model.CheckpointOptions{Layers: []int{c.layer}})
+		if c.want == "" {
+			assert.NoError(t, err, "%+v", c)
+			continue
+		}
+		assert.ErrorIs(t, err, model.ErrCheckpoint, "%+v", c)
+		assert.ErrorContains(t, err, c.want)
+	}
+}
+
 // A text model inside another.
 func TestTextConfig(t *testing.T) {
 	type m = map[string]any

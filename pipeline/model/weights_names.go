@@ -73,6 +73,17 @@ func (s storedName) root() string { return s.prefix + s.stack + "N." + s.module 
 // attentionName takes a stored name apart. ok is false for a tensor that does not belong to a
 // layer's attention.
 func attentionName(stored string) (s storedName, ok bool) {
+	s, ok = layerName(stored)
+	s.name = releasedName(s.name)
+	return s, ok && (s.module == "attn" || s.module == "self_attn")
+}
+
+// draftProjection is the module that only the first layer of a DSpark block has: what makes its
+// input of the target layers' states.
+const draftProjection = "main_proj"
+
+// layerName takes the name of a tensor of a layer apart, with what follows the module as stored.
+func layerName(stored string) (s storedName, ok bool) {
 	at := len(stored)
 	for _, stack := range []string{stackMain, stackDrafts} {
 		if i := strings.Index(stored, stack); i >= 0 && i < at && slices.Contains(prefixes, stored[:i]) {
@@ -87,12 +98,9 @@ func attentionName(stored string) (s storedName, ok bool) {
 	if err != nil || n < 0 || strconv.Itoa(n) != number {
 		return s, false
 	}
-	module, name, found := strings.Cut(rest, ".")
-	if !found || module != "attn" && module != "self_attn" {
-		return s, false
-	}
-	s.prefix, s.number, s.module, s.name = stored[:at], n, module, releasedName(name)
-	return s, true
+	s.prefix, s.number = stored[:at], n
+	s.module, s.name, ok = strings.Cut(rest, ".")
+	return s, ok
 }
 
 // releasedName returns the released spelling of a name. The rest of the name, after the part that
@@ -108,9 +116,12 @@ func releasedName(name string) string {
 	return name
 }
 
-// attentionPart selects the tensors of a checkpoint that are looked at. The largest model has 4,000
-// such tensors.
-var attentionPart = safetensors.Part{Keep: func(name string) bool { _, ok := attentionName(name); return ok }, Most: 1 << 15}
+// attentionPart selects the tensors of a checkpoint that are looked at: attention's, and those that
+// tell layers that draft from others. The largest model has 4,000 such tensors.
+var attentionPart = safetensors.Part{Keep: func(name string) bool {
+	s, ok := layerName(name)
+	return ok && (s.module == "attn" || s.module == "self_attn" || s.module == draftProjection)
+}, Most: 1 << 15}
 
 // layerNames maps the names of a layer's attention tensors to those in the files.
 type layerNames map[string]string
@@ -166,4 +177,36 @@ func useless(name string) bool {
 		}
 	}
 	return false
+}
+
+// checkDrafts demands that layers that draft are a DSpark block where their tensors are one's, of
+// as many target layers as the configuration names.
+func checkDrafts(m source, c *Config) error {
+	for _, stored := range m.Names() {
+		s, ok := layerName(stored)
+		layer := s.number
+		if s.stack == stackDrafts {
+			layer += c.mainLayers()
+		}
+		if !ok || s.module != draftProjection || layer >= len(c.Layers) {
+			continue
+		}
+		if !c.Layers[layer].Block {
+			return &CheckpointError{File: m.File(stored), Tensor: stored, Got: "a tensor of a DSpark block",
+				Want: "dspark_block_size in " + configName + ", or layers of MTP"}
+		}
+		if s.name != "weight" || len(c.DraftTargets) == 0 {
+			continue
+		}
+		t, err := m.Tensor(stored)
+		if err != nil {
+			return &CheckpointError{File: m.File(stored), Tensor: stored, err: err}
+		}
+		want := []int{c.Hidden, len(c.DraftTargets) * c.Hidden}
+		if (isFloats(t) || t.DType == safetensors.F8E4M3) && !slices.Equal(t.Shape, want) {
+			return &CheckpointError{File: m.File(stored), Tensor: stored, Got: t.String(),
+				Want: fmt.Sprintf("shape %v, of the %d layers of dspark_target_layer_ids", want, len(c.DraftTargets))}
+		}
+	}
+	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/verify"
@@ -94,6 +95,22 @@ func (o LayerOptions) check(op string, models []string) error {
 		within(op, "chunk", []int{o.Chunk}, 0, 1<<16), o.Common.check(op), o.checkVariant(op, []verify.Op{attend}))
 }
 
+// checkKinds demands of each kind that one of the models has it.
+func (o LayerOptions) checkKinds() error {
+	has := KindsOf(o.Models...)
+	for _, kind := range o.Kinds {
+		if slices.Contains(has, kind) {
+			continue
+		}
+		why := fmt.Sprintf("%s has no layer of kind %s", strings.Join(o.Models, " or "), kind)
+		if kind == kindOf(model.DraftBlock) {
+			why = kind + " needs MODEL+N, such as " + o.Models[0] + "+5"
+		}
+		return &vk.ArgumentError{Op: "bench: layer", Arg: "kind", Got: fmt.Sprintf("%q", kind), Want: strings.Join(has, ", ") + ": " + why}
+	}
+	return nil
+}
+
 // LayerRow is a layer in a step: its time, and that of its operations.
 type LayerRow struct {
 	Model   string `json:"model"`
@@ -165,6 +182,9 @@ func Layers(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Pro
 		return err
 	}
 	o = o.withDefaults(slow(dev))
+	if err := o.checkKinds(); err != nil {
+		return err
+	}
 	failed, err := o.failedOps(ctx, dev, p)
 	if err != nil {
 		return err

@@ -169,6 +169,17 @@ func TestLayerOptions(t *testing.T) {
 			assert.Equal(t, arg, bad.Arg)
 		}
 	}
+	for want, o := range map[string]LayerOptions{
+		"draft needs MODEL+N, such as small+5":                   {Models: []string{"small"}, Kinds: []string{"window", "draft"}},
+		"flash has no layer of kind full2":                       {Models: []string{"flash"}, Kinds: []string{"full2"}},
+		"want window, c4a, c128a: flash or pro has no layer of ": {Models: []string{"flash", "pro"}, Kinds: []string{"full2"}},
+	} {
+		err := Layers(t.Context(), dev, o, Limits{}, Silent{}, nil)
+		assert.ErrorIs(t, err, vk.ErrArgument)
+		assert.ErrorContains(t, err, want)
+		_, err = List("layer", OpOptions{}, o)
+		assert.ErrorContains(t, err, want)
+	}
 }
 
 // TestLayerWorkV41 compares the bytes of caches that a step of DeepSeek-V4.1 has to move with those

@@ -22,6 +22,7 @@ func List(suite string, ops OpOptions, models LayerOptions) (list []Listed, err 
 	case err != nil:
 	case suite == "layer":
 		models = models.withDefaults(false)
+		err = models.checkKinds()
 		for _, x := range models.layers() {
 			c := models.config(x.Model)
 			for _, shape := range models.stepShapes(x.Model, c, c.Layers[layerOf(c, x.Kind)].LayerSpec) {
