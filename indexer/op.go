@@ -23,8 +23,8 @@ func checkBlock(op, arg string, n int) error {
 	return nil
 }
 
-// blockUnit is what the columns of scores have to be a multiple of to be divided into blocks of n
-// entries, which kernels load by fours.
+// blockUnit returns the number that the columns of scores must be a multiple of, for blocks of n
+// entries. Kernels load scores by fours.
 func blockUnit(n int) int { return max(n, 4) }
 
 // pkg begins the errors of this package and makes its kernels.

@@ -224,8 +224,8 @@ func (o *Select) buildBlocks(op string) (err error) {
 	return err
 }
 
-// candidateRows returns how many of `most` rows are taken at a time where each round has at least
-// the entries of k candidate blocks: so many that scores keep within their bound.
+// candidateRows returns the number of rows of a round, at most `most`. A round has the entries of k
+// candidate blocks for each row, and its scores must keep within their bound.
 func candidateRows(most, k, block int) int {
 	return min(most, max(64, selectLogits/max(k*block, 1)&^63))
 }

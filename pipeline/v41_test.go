@@ -51,8 +51,8 @@ func TestEngineNotRun(t *testing.T) {
 // TestEngineV41 runs layers of DeepSeek-V4.1 of all roles, in both records, and compares them with
 // the model's definition: prefill in one step, in chunks, and token by token; in every build of
 // attention and for all numbers of heads that have kernels of their own; and sequences so short
-// that all entries are picked and are candidates, of which none may have been scored. Most of it
-// runs with VKMLA_TEST_FULL=1, builds also where matrices are wanted.
+// that all entries are candidates and picks, and no scores are needed. Most of it runs with
+// VKMLA_TEST_FULL=1, builds also where matrices are wanted.
 func TestEngineV41(t *testing.T) {
 	dev, full := testkit.Device(t), os.Getenv("VKMLA_TEST_FULL") == "1"
 	run := func(t *testing.T, c model.Config, seed uint64, tokens, prefill int, o options) {

@@ -7,7 +7,7 @@ import (
 	"github.com/vkmla/vkmla/tensor"
 )
 
-// q4KBlock is how many numbers of a row of Q4_K have one f16 scale and one f16 minimum.
+// q4KBlock is the number of values of a row of Q4_K that share an f16 scale and an f16 minimum.
 const q4KBlock = 256
 
 // formatQ4K is GGUF's Q4_K: 32 numbers have a scale and a minimum of six bits, 256 have two f16

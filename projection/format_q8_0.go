@@ -8,7 +8,7 @@ import (
 	"github.com/vkmla/vkmla/tensor"
 )
 
-// q8Block is how many numbers of a row of Q8_0 have one scale.
+// q8Block is the number of values of a row of Q8_0 that share a scale.
 const q8Block = 32
 
 // formatQ8_0 is GGUF's Q8_0. Its blocks of 34 bytes, an f16 scale and 32 whole numbers, are taken

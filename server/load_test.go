@@ -51,7 +51,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// asked is a request of a kind, and its answer when nobody else asked.
+// asked is a request of a kind, and its answer when it is alone.
 type asked struct {
 	prompt []int32
 	most   int
@@ -68,8 +68,8 @@ const (
 	ways
 )
 
-// TestManyClients asks beside each other for answers of several kinds, in all ways: each is as when
-// nobody else asked, none fails, and memory stays as it is. VKMLA_TEST_LOAD is the number of
+// TestManyClients asks for answers of several kinds at once, in all ways: each equals the answer to
+// the request alone, none fails, and memory stays as it is. VKMLA_TEST_LOAD is the number of
 // requests of a long run, of 64 clients.
 func TestManyClients(t *testing.T) {
 	requests, clients, kinds, longest, most := 24, 12, 4, 24, 8

@@ -1,7 +1,7 @@
-// Scores of candidate blocks: with S entries n = S*b .. S*b+S-1 in block b, of which token t sees
-// those below len = min(lens[t], limit), and B = ceil(len / S) blocks,
-//   scores[t][b - first/S] = +inf for b = B - 1, the newest, else max over n of logits[t][n -
-//   first]
+// Scores of candidate blocks. Block b has the S entries n = S*b .. S*b+S-1. Token t sees those
+// below len = min(lens[t], limit), in B = ceil(len / S) blocks:
+//   scores[t][b - first/S] = +inf for b = B - 1, the newest,
+//                            else max over n of logits[t][n - first]
 //   counts[t]  = B
 //   columns[t] = entries of the min(B, keep) best blocks that the token sees
 // for the entries from first on that logits have. NaN counts as -inf, and +inf of other blocks as

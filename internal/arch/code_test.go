@@ -313,11 +313,11 @@ func isKind(e ast.Expr) bool {
 
 // waiting are the shaders whose workgroups wait for others of the same launch. Each counts its
 // looks and gives up, and is launched so only where tuning.MayWait says that others go on.
-// Workgroups of idx_topk_lanes.comp and lib/linear_norm.glsl count arrivals and wait for nobody:
-// whoever comes last does the rest.
+// Workgroups of idx_topk_lanes.comp and lib/linear_norm.glsl count arrivals and never wait: the
+// last one to arrive does the rest.
 var waiting = []string{"proj_linear_chain.comp"}
 
-// looking is what a shader needs to see in a loop what another workgroup writes meanwhile.
+// looking matches what a shader must use to see, in a loop, writes of another workgroup.
 var looking = regexp.MustCompile(`coherent\s+volatile|volatile\s+coherent|atomicLoad|atomicCompSwap|atomicExchange`)
 
 // TestWaiting finds shaders that could wait for other workgroups.

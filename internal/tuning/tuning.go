@@ -64,7 +64,7 @@ func For(a *vk.Adapter) (p *Profile, why string) {
 	return &generic, "no other profile fits"
 }
 
-// profileKey is where a device keeps a profile of its own.
+// profileKey is the key under which a device keeps a profile of its own.
 type profileKey struct{}
 
 // Time has operations that are made from now on for a device object prefer builds by their times.

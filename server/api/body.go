@@ -49,8 +49,8 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, parse func(context
 	return parse(r.Context(), data)
 }
 
-// object goes over an object once. Members that may be long are for a function each, of which the
-// first error ends it; all others together have at most mostRest bytes.
+// object goes over an object once. Each member that may be long goes to a function of its own, and
+// the first error ends the reading. All other members together have at most mostRest bytes.
 func object(data []byte, long map[string]func(*files.Scanner) error) (map[string]json.RawMessage, error) {
 	scan := &files.Scanner{Data: data}
 	if !scan.Take('{') {

@@ -130,7 +130,7 @@ type details struct {
 	Cached int `json:"cached_tokens"`
 }
 
-// head is what all answers and all their pieces begin with.
+// head begins each answer and each piece of one.
 type head struct {
 	ID      string `json:"id"`
 	Object  string `json:"object"`

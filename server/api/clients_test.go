@@ -13,8 +13,8 @@ import (
 	"github.com/vkmla/vkmla/server/model"
 )
 
-// TestNodeClient takes a session with the usual client for Node, of which scripts/test server says
-// where it is.
+// TestNodeClient runs a session with the usual client for Node. scripts/test server installs it and
+// sets VKMLA_TEST_NPM.
 func TestNodeClient(t *testing.T) {
 	dir := os.Getenv("VKMLA_TEST_NPM")
 	if dir == "" {

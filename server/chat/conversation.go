@@ -13,7 +13,7 @@ type Error struct{ Param, Got, Want string }
 
 func (e *Error) Error() string { return fmt.Sprintf("%s: got %.60s, want %s", e.Param, e.Got, e.Want) }
 
-// Conversation is what a prompt is made of.
+// Conversation holds the messages and tools that a prompt is made of.
 type Conversation struct {
 	messages, tools []jinja.Value
 	variables       map[string]jinja.Value

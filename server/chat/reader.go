@@ -41,7 +41,7 @@ type Call struct {
 	Arguments string
 }
 
-// state is where in an answer a Reader is.
+// state names the part of an answer that a Reader reads.
 type state int
 
 const (

@@ -11,8 +11,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Apart is what a device computes where the processor has the rest of a model: the head, shared
-// experts, and all experts of the first layers. Each call is a submission of its own, of at most
+// Apart computes the head, the shared experts, and all experts of the first layers on a device. The
+// processor has the rest of the model. Each call is a submission of its own, of at most
 // MaxStep tokens; calls are for one goroutine at a time.
 type Apart struct {
 	g       *GPU

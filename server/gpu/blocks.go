@@ -172,7 +172,7 @@ type afterGrid struct {
 	scales takenRows
 }
 
-// ReadAt reads from both as if the scales lay behind the grid.
+// ReadAt reads from both as if the scales followed the grid.
 func (a afterGrid) ReadAt(p []byte, off int64) (n int, err error) {
 	if off < int64(len(a.grid)) {
 		n = copy(p, a.grid[off:])

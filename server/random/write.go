@@ -243,7 +243,8 @@ func (w *writer) index() error {
 }
 
 // marks are the first tokens: of config.json 0 and 1 are those that texts begin and end with.
-var marks = []string{"<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>", "<think>", "</think>", "｜DSML｜"}
+var marks = []string{"<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>",
+	"<｜User｜>", "<｜Assistant｜>", "<think>", "</think>", "｜DSML｜"}
 
 func (w *writer) tokenizer() error {
 	data, err := text.Plain(marks...)

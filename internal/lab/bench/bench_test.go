@@ -285,7 +285,7 @@ func TestTimeCases(t *testing.T) {
 }
 
 // A case that fails leaves the others, of its batch and after, as they are; a lost device ends the
-// run behind the row of the case that lost it, and an interruption without one.
+// run after the row of the case that lost it. An interruption ends it without a row.
 func TestTimeCasesFailing(t *testing.T) {
 	dev := testkit.Device(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -13,10 +13,10 @@ import (
 // everything that the others have, for a look at a slow device.
 var Models = []string{"flash", "pro", "v41-flash", "small", "v41-small"}
 
-// drafting is how many layers of a model draft: of V4 those of a model with a draft block.
+// drafting has the number of layers that draft, by model. V4's are those of its draft block.
 var drafting = map[string]int{"flash": 3, "pro": 3, "v41-flash": 3, "small": 1, "v41-small": 1}
 
-// mostDrafted is how many drafted tokens of a sequence a step verifies at most.
+// mostDrafted is the largest number of drafted tokens of a sequence that a step verifies.
 const mostDrafted = 5
 
 // drafted divides the name of a model in the suites layer and step. MODEL+N is the model with its
@@ -40,8 +40,8 @@ func undrafted(names []string) (models []string) {
 	return models
 }
 
-// The models that are timed where nobody names one: on a GPU, there of products alone, and on a
-// slow device.
+// The models that are timed by default: on a GPU, on a GPU by the suite linear, and on a slow
+// device.
 var (
 	usualModels   = []string{"flash"}
 	productModels = []string{"flash", "pro"}

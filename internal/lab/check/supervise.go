@@ -91,7 +91,7 @@ func (s *supervisor) left(group string) time.Duration {
 	return left
 }
 
-// generous is how much more of its group's time than its part a check may take: most need less.
+// generous is the factor by which a check may exceed its part of its group's time: most need less.
 const generous = 2
 
 // share returns the time after which a check is to begin no further case, so that the checks of its

@@ -218,8 +218,8 @@ func familyOf(op string) string {
 	return ""
 }
 
-// variantsOn sorts an operation's builds by what a device can run: first those that it takes where
-// nobody names one, best first, then the others. beyond says what limits do not allow of a build.
+// variantsOn sorts an operation's builds by what a device can run: first those that it chooses by
+// itself, the best one first, then the others. beyond returns the limits that a build exceeds.
 func variantsOn(c *vk.Caps, all, taken []vk.Variant, usable bool, beyond func(variant string) []string) Variants {
 	o := Variants{Can: []string{}, Missing: map[string][]string{}}
 	for i, v := range slices.Concat(taken, all) {

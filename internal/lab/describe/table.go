@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Width is how many columns text for people takes at most: a terminal's, about.
+// Width is the largest number of columns of text for people, about a terminal's.
 const Width = 100
 
 // Table is a table of Markdown for people, no wider than Width. What is wider goes on in further
@@ -18,7 +18,7 @@ type Table struct {
 	rows    [][]string
 }
 
-// NewTable returns a table with these columns, of which the first keys tell rows apart.
+// NewTable returns a table with these columns. The first `keys` of them tell rows apart.
 func NewTable(keys int, columns ...string) *Table { return &Table{keys: keys, columns: columns} }
 
 // Add adds a row.
@@ -96,8 +96,8 @@ func (t *Table) width(column int) int {
 	return max(w, 3)
 }
 
-// write writes a table of some columns, without rows of which only keys have content, unless it is
-// the first.
+// write writes a table of some columns. After the first table it leaves out rows that have content
+// in their keys alone.
 func (t *Table) write(b *strings.Builder, part []int, widths []int) {
 	line := func(cell func(i int) string) {
 		for _, i := range part {

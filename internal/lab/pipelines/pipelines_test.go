@@ -174,7 +174,7 @@ func TestFlushedSubnormals(t *testing.T) {
 // TestNoWorse holds what the driver's compiler makes of the kernels that V4-Flash and V4.1-Flash
 // launch against what is recorded for the GPU: no more spills, no lower occupancy, no more clocks
 // by the compiler. It wants RADV or ANV with VKMLA_TEST_COMPILE_ONLY=1. Other versions make
-// something else: the file says of which it is.
+// something else. The file names its version.
 func TestNoWorse(t *testing.T) {
 	if os.Getenv("VKMLA_TEST_COMPILE_ONLY") != "1" {
 		t.Skip("wants a driver that only compiles")

@@ -90,7 +90,7 @@ func TestVectors(t *testing.T) {
 }
 
 // run fails the test where a case does, or where the machine found something in it. It prints how
-// many passed of each operation by variant, of which scripts/test makes a table.
+// many cases of each operation and variant passed. scripts/test makes a table of these lines.
 func run(t *testing.T, gpu *rdna.Machine, dev *vk.Device, opts verify.Options) (passed map[string]int) {
 	t.Helper()
 	passed = map[string]int{}

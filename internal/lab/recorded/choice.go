@@ -16,9 +16,9 @@ const (
 	TopK    = 16
 )
 
-// Choice is what layer Chosen makes of its recorded input with TopK: not by transformers but by the
-// definition, package formula, with the caches and the indexer's queries rounded as in the
-// recording.
+// Choice holds the results of layer Chosen for its recorded input with TopK. They come from the
+// definition, package formula, not from transformers; the caches and the indexer's queries are
+// rounded as in the recording.
 type Choice struct {
 	Out    []float32 // [Tokens, Hidden], rounded to float16
 	Picks  []int32   // [Tokens, TopK], ascending, -1 where there are fewer

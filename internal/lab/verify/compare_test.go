@@ -181,9 +181,8 @@ func TestTopK(t *testing.T) {
 		"no lengths")
 }
 
-// fusedPair finds a pair and a turn of which the even number, rounded to bf16, depends on
-// whether product and difference are fused: plain and fused are its two results, which ok
-// has to like.
+// fusedPair finds a pair and an angle whose even result, rounded to bf16, depends on whether
+// product and difference are fused. plain and fused are the two results, and ok accepts them.
 func fusedPair(t *testing.T, rng *rand.Rand, ok func(plain, fused uint16) bool) (even, odd uint16, c, s float32, plain, fused uint16) {
 	t.Helper()
 	for range 1 << 20 {
@@ -203,8 +202,8 @@ func fusedPair(t *testing.T, rng *rand.Rand, ok func(plain, fused uint16) bool) 
 	return
 }
 
-// A recorded kernel may fuse what turns a number; a random case's reference may not, and
-// nobody may round what is decided another way.
+// A recorded kernel may fuse the rotation of a number, and a random case's reference may not. Where
+// both ways agree, there is one right result.
 func TestTurnedRows(t *testing.T) {
 	even, odd, c, s, _, fused := fusedPair(t, rand.New(rand.NewPCG(1, 1)), func(uint16, uint16) bool { return true })
 	op, _ := Lookup("fused_qnorm_rope_kv_insert")

@@ -28,7 +28,8 @@ func compressorOp(name string, format cache.IndexKeyFormat, kinds []cache.Compre
 		return all
 	}}
 	read := readAs(readCompressor, format)
-	op.Ref, op.Bind = refBy(read, compressorInput.reference), bindBy(read, func(b Build, s compressorInput) (Bound, error) { return s.bind(b) })
+	op.Ref = refBy(read, compressorInput.reference)
+	op.Bind = bindBy(read, func(b Build, s compressorInput) (Bound, error) { return s.bind(b) })
 	op.Compare = compareBy(ClassBoundary, read, func(cmp *Comparison, _ Case, s compressorInput, got, want Arrays) {
 		s.compare(cmp, got, want)
 	})

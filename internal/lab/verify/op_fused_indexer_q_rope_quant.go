@@ -172,7 +172,8 @@ func readQueryQuant(c Case, format cache.IndexKeyFormat) (queryInput, error) {
 func refQueryQuant(x queryInput) (Arrays, error) {
 	n, format := x.T*x.H, x.cfg.Format
 	codes, scales, out := make([]byte, n*format.RowBytes()), make([]byte, n*indexer.Blocks), make([]float32, n)
-	if err := indexer.QueryQuantRef(x.Q.U16(), x.H, x.Positions.I32(), x.Weights.U16(), floats(x.Table), x.cfg, codes, scales, out); err != nil {
+	err := indexer.QueryQuantRef(x.Q.U16(), x.H, x.Positions.I32(), x.Weights.U16(), floats(x.Table), x.cfg, codes, scales, out)
+	if err != nil {
 		return nil, err
 	}
 	names := queryOutputs(format)
@@ -220,7 +221,8 @@ func queryQuantSizes(o SizeOptions, format cache.IndexKeyFormat) (all []Size) {
 			Name: fmt.Sprintf("tokens=%d/heads=%d", t, heads), Work: Work{Bytes: float64(bytes)}, Touched: bytes,
 			Make: func(rng *rand.Rand) Case {
 				table, positions := manyTurns(rng, t)
-				return Case{Params: map[string]any{"softmax_scale": indexer.DefaultSoftmaxScale, "head_scale": indexer.DefaultHeadScale(heads)},
+				return Case{Params: map[string]any{"softmax_scale": indexer.DefaultSoftmaxScale,
+					"head_scale": indexer.DefaultHeadScale(heads)},
 					In: Arrays{"q": manyBF16(rng, 1, t, heads, cache.IndexDim), "positions": positions,
 						"weights": manyBF16(rng, 1, t, heads), "cos_sin_rows": table}}
 			},

@@ -17,7 +17,10 @@ import (
 func init() {
 	Register(Op{
 		Name: "linear", Class: ClassTolerance, Variants: opkit.Builds("proj_linear"),
-		Of:     Of{"projection.Linear", "proj_linear proj_linear_tokens1to8 proj_linear_tokens8to16 proj_linear_tokens8to32 proj_linear_tokens32to64 proj_linear_cm proj_linear_whole proj_linear_codes proj_linear_sum", "wq_a|wkv, wq_b, wo_a, wo_b, compressor.wkv|wgate, indexer.wq_b, indexer.weights_proj, indexer.wk, indexer.compressor.wkv|wgate"},
+		Of: Of{"projection.Linear", "proj_linear proj_linear_tokens1to8 proj_linear_tokens8to16 proj_linear_tokens8to32 " +
+			"proj_linear_tokens32to64 proj_linear_cm proj_linear_whole proj_linear_codes proj_linear_sum",
+			"wq_a|wkv, wq_b, wo_a, wo_b, compressor.wkv|wgate, indexer.wq_b, indexer.weights_proj, indexer.wk, " +
+				"indexer.compressor.wkv|wgate"},
 		Random: randomLinear, Ref: refBy(readLinear, refLinear), Bind: bindBy(readLinear, bindLinear), Lacks: lacksLinear,
 		Compare: compareBy(ClassTolerance, readLinear, compareLinear),
 		Timing:  Timing{Suite: "linear", Sizes: linearSizes, Sample: sampleLinear},
@@ -326,7 +329,8 @@ func randomLinear(seed uint64) []Case {
 			workgroups: 1},
 		{about: "blocks, 321 tokens in groups", tokens: 321, groups: 2, n: 128, k: 256, weights: blockFormats},
 		{about: "MXFP8, one token", tokens: 1, groups: 1, n: 136, k: 640, weights: fp8x32, activations: projection.ActivationMXFP8},
-		{about: "MXFP8 in groups", tokens: 21, groups: 2, n: 72, k: 384, weights: fp8x32, activations: projection.ActivationMXFP8, wide: true},
+		{about: "MXFP8 in groups", tokens: 21, groups: 2, n: 72, k: 384, weights: fp8x32,
+			activations: projection.ActivationMXFP8, wide: true},
 		{about: "MXFP8, large tiles", tokens: 140, groups: 1, n: 128, k: 512, weights: fp8x32,
 			activations: projection.ActivationMXFP8, f32: true, workgroups: 1},
 	} {
@@ -348,8 +352,9 @@ func randomLinearCase(rng *rand.Rand, s linearShape, f projection.Format) Case {
 	rows := s.groups * s.n
 	c := Case{
 		Name: fmt.Sprintf("%v_t%d_g%d_n%d_k%d_x%v", f, s.tokens, s.groups, s.n, s.k, s.activations), About: s.about,
-		Params: map[string]any{"tokens": s.tokens, "groups": s.groups, "n": s.n, "k": s.k, "weights": int(f), "activations": int(s.activations),
-			"column": s.column, "width": s.column + rows + s.spare, "out_f32": 0, "workgroups": s.workgroups},
+		Params: map[string]any{"tokens": s.tokens, "groups": s.groups, "n": s.n, "k": s.k, "weights": int(f),
+			"activations": int(s.activations),
+			"column":      s.column, "width": s.column + rows + s.spare, "out_f32": 0, "workgroups": s.workgroups},
 		In: Arrays{},
 	}
 	if s.f32 {

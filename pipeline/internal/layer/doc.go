@@ -17,8 +17,8 @@
 // later ones. How a sequence is divided into steps changes neither the caches nor what is picked
 // from equal scores.
 //
-// A [Kernels] is what layers of one [model.LayerSpec] share; it has a part for each subject, with
-// the operations and the memory of that subject: lists, compressor, selection, mla, output. A
+// The layers of one [model.LayerSpec] share a [Kernels]. It has a part for each subject, with the
+// operations and the memory of that subject: lists, compressor, selection, mla, output. A
 // [Layer] adds weights. The order of operations is data: see schedule.go. record.go says what
 // each operation reads and writes.
 //

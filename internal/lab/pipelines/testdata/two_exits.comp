@@ -1,5 +1,5 @@
-// A loop with two exits inside another one, of which RADV of Mesa 26.1 and 26.2 leaves out the
-// block at one: the branch there goes to the program's first word, as
+// A loop with two exits inside another one. RADV of Mesa 26.1 and 26.2 leaves out the block at one
+// exit, and the branch there goes to the program's first word, as
 // findings/radv-drops-a-loop-exit.sh shows. Binding: x [64 (n + 2)] u32. No shared memory.
 // two_exits.spv is made by
 //

@@ -15,8 +15,8 @@ vec2 iq2_xxs_2(uint pair, uint signs) {
     return vec2((minus & 0x8000u) != 0u ? -v.x : v.x, minus >> 31 != 0u ? -v.y : v.y);
 }
 
-// iq2_xxs_8: a word has four rows of the grid; the next has seven bits of signs for each, of which
-// an eighth makes the number even.
+// iq2_xxs_8: a word has four rows of the grid; the next has seven bits of signs for
+// each, and an eighth follows: it makes the number of ones even.
 void iq2_xxs_8(uint rows, uint signs, uint j, out float v[8]) {
     const uvec2 g = grid_s[rows >> (8u * j) & 0xFFu];
     uint s = signs >> (7u * j) & 127u;
