@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
-	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
@@ -24,7 +23,7 @@ import (
 // the same state.
 func TestLinearChain(t *testing.T) {
 	dev := testkit.Device(t)
-	for _, f := range slices.Concat(weightFormats, []projection.Format{projection.FormatQ8_0}) {
+	for _, f := range slices.Concat(weightFormats, []projection.Format{projection.FormatQ8_0, projection.FormatQ4K}) {
 		sizes := []struct{ groups, n, k, n2 int }{{2, 80, 160, 136}, {2, 528, 1056, 1032}}
 		if f.BlockValues() > 0 {
 			sizes[0].n, sizes[0].k = 128, 256
@@ -93,14 +92,6 @@ func linearChain(t *testing.T, dev *vk.Device, f projection.Format, groups, n, k
 	r := verify.NewRig(t.Context(), dev)
 	defer r.Close()
 	x, y := linearRig(r, a, 0), linearRig(r, b, 0)
-	if f.BlockValues() > 0 {
-		for of, h := range map[*projection.LinearArgs]projection.LinearHost{&x: a, &y: b} {
-			is := f.Shapes(h.Groups*h.N, h.K)
-			of.W = projection.LinearWeights{Data: r.In(vectors.FromU8(h.Data, is.Data.Shape...), tensor.U8),
-				Scale:    r.In(vectors.Array{Type: vectors.U16, Shape: is.Scale.Shape, Data: h.Scale}, tensor.F16),
-				RowScale: r.In(vectors.FromF32(h.RowScale, len(h.RowScale)), tensor.F32)}
-		}
-	}
 	names := map[string]tensor.Tensor{}
 	out := func(name string, dt tensor.DType, shape ...int) tensor.Tensor {
 		names[name] = r.Out(dt, shape...)

@@ -62,27 +62,19 @@ func linearConfig(h projection.LinearHost, variant string) projection.LinearConf
 
 // linearRig places operands in device memory.
 func linearRig(r *verify.Rig, h projection.LinearHost, scratch int) projection.LinearArgs {
-	rows, dt := h.Groups*h.N, tensor.U8
-	data := []int{rows, h.K}
-	var a projection.LinearArgs
-	switch h.Weights {
-	case projection.FormatBF16:
-		dt = tensor.BF16
-	case projection.FormatNVFP4:
-		data[1] = h.K / 2
-		a.W.Scale = r.In(vectors.FromU8(h.Scale, rows, h.K/16), tensor.U8)
-		a.W.RowScale = r.In(vectors.FromF32(h.RowScale, rows), tensor.F32)
-	case projection.FormatFP8Rows:
-		a.W.RowScale = r.In(vectors.FromF32(h.RowScale, rows), tensor.F32)
-	case projection.FormatFP8F32:
-		a.W.Scale = r.In(vectors.Array{Type: vectors.F32, Shape: []int{(rows + 127) / 128, (h.K + 127) / 128}, Data: h.Scale}, tensor.F32)
-	case projection.FormatFP8:
-		a.W.Scale = r.In(vectors.FromU8(h.Scale, (rows+127)/128, (h.K+127)/128), tensor.U8)
-	case projection.FormatFP8x32:
-		a.W.Scale = r.In(vectors.FromU8(h.Scale, (rows+31)/32, (h.K+31)/32), tensor.U8)
+	stored := map[tensor.DType]vectors.Type{tensor.U8: vectors.U8, tensor.BF16: vectors.U16, tensor.F16: vectors.U16,
+		tensor.U32: vectors.U32, tensor.F32: vectors.F32}
+	in := func(is tensor.Tensor, data []byte) tensor.Tensor {
+		return r.In(vectors.Array{Type: stored[is.DType], Shape: is.Shape, Data: data}, is.DType)
 	}
-	stored := map[tensor.DType]vectors.Type{tensor.U8: vectors.U8, tensor.BF16: vectors.U16}
-	a.W.Data = r.In(vectors.Array{Type: stored[dt], Shape: data, Data: h.Data}, dt)
+	is := h.Weights.Shapes(h.Groups*h.N, h.K)
+	a := projection.LinearArgs{W: projection.LinearWeights{Data: in(is.Data, h.Data)}}
+	if is.Scale.Shape != nil {
+		a.W.Scale = in(is.Scale, h.Scale)
+	}
+	if is.RowScale.Shape != nil {
+		a.W.RowScale = r.In(vectors.FromF32(h.RowScale, len(h.RowScale)), tensor.F32)
+	}
 	switch h.Activations {
 	case projection.ActivationBF16:
 		a.X = r.In(vectors.Array{Type: vectors.U16, Shape: []int{h.T, h.Groups, h.K}, Data: h.X}, tensor.BF16)
