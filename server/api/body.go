@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -39,11 +40,13 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, parse func(context
 	case <-r.Context().Done():
 		return nil, r.Context().Err()
 	}
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyDeadline)) // a recorder of tests has none
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyLimit(s.o.MaxTokens)))
-	_ = control.SetReadDeadline(time.Time{})
-	if err != nil {
+	switch {
+	case err == nil:
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // the answer may take longer
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, &statusError{http.StatusRequestTimeout, "timeout", fmt.Sprintf("the body has not come within %v", bodyDeadline)}
+	default:
 		return nil, fmt.Errorf("%w: %w", batch.ErrRequest, err)
 	}
 	return parse(r.Context(), data)
