@@ -33,14 +33,12 @@ func (p pipes) Close() error {
 
 func (pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
 
-// connect serves one connection, and returns the client's end. done gets a value when a request is
-// done with.
-func connect(t *testing.T) (client net.Conn, done chan struct{}) {
+// connections serves connections, of which dial returns the client's ends. done gets a value when a
+// request is done with.
+func connections(t *testing.T) (dial func() net.Conn, done chan struct{}) {
 	h := handler(t, counting{}, nil, tokenizer(t), nil)
-	server, client := net.Pipe()
-	listener := pipes(make(chan net.Conn, 1))
-	listener <- server
-	done = make(chan struct{}, 1)
+	listener := make(pipes)
+	done = make(chan struct{}, 99)
 	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.ServeHTTP(w, r)
 		done <- struct{}{}
@@ -48,11 +46,15 @@ func connect(t *testing.T) (client net.Conn, done chan struct{}) {
 	ended := make(chan error)
 	go func() { ended <- s.Serve(listener) }()
 	t.Cleanup(func() {
-		client.Close()
 		s.Close()
 		<-ended
 	})
-	return client, done
+	return func() net.Conn {
+		server, client := net.Pipe()
+		t.Cleanup(func() { client.Close() })
+		listener <- server
+		return client
+	}, done
 }
 
 // TestWriteDeadline cuts a client that stops to read in the middle of a stream. The clock is the
@@ -61,7 +63,8 @@ func TestWriteDeadline(t *testing.T) {
 	for path, prompt := range map[string]string{"/v1/completions": `"prompt": "abc"`,
 		"/v1/chat/completions": `"messages": [{"role": "user", "content": "abc"}]`} {
 		synctest.Test(t, func(t *testing.T) {
-			c, done := connect(t)
+			dial, done := connections(t)
+			c := dial()
 			body := `{"max_tokens": 90, "stream": true, ` + prompt + `}`
 			_, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
 			require.NoError(t, err)
@@ -82,7 +85,8 @@ func TestWriteDeadline(t *testing.T) {
 func TestBodyDeadline(t *testing.T) {
 	for path, status := range map[string]int{"/v1/completions": 408, "/v1/chat/completions": 408, "/v1/responses": 404} {
 		synctest.Test(t, func(t *testing.T) {
-			c, _ := connect(t)
+			dial, _ := connections(t)
+			c := dial()
 			_, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{", path)
 			require.NoError(t, err)
 			var sending sync.WaitGroup
@@ -103,4 +107,24 @@ func TestBodyDeadline(t *testing.T) {
 			sending.Wait()
 		})
 	}
+}
+
+// TestSlowBodies answers a client while others, as many as are read at a time, send large bodies
+// slowly.
+func TestSlowBodies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dial, _ := connections(t)
+		for range bodiesAtOnce {
+			_, err := fmt.Fprintf(dial(), "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n{", smallBody+1)
+			require.NoError(t, err)
+		}
+		synctest.Wait()
+		began, c, body := time.Now(), dial(), `{"prompt": [1], "max_tokens": 1}`
+		_, err := fmt.Fprintf(c, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		require.NoError(t, err)
+		answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+		require.NoError(t, err)
+		assert.Equal(t, http.StatusOK, answer.StatusCode)
+		assert.Zero(t, time.Since(began), "time waited")
+	})
 }
