@@ -6,7 +6,7 @@
 //	go run . --model DIR --listen localhost:8080
 //	curl localhost:8080/v1/completions -d '{"prompt": [1, 2, 3], "temperature": 0}'
 //
-// Without released weights it makes some, and it times a model's steps, or what clients of a server get:
+// Without released weights it makes some, and it times a model's steps, or what clients get:
 //
 //	go run . random --dir DIR --width flash --layers 4
 //	go run . bench --model DIR --batch 1,8,32

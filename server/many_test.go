@@ -26,7 +26,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestBenchClients times clients of a small model: a row and a place in the picture for each number.
+// TestBenchClients times clients of a small model: each number has a row and a place in the picture.
 func TestBenchClients(t *testing.T) {
 	dir, _ := whole(t)
 	n := start(t, "--model", dir, "--api-key", "k")
@@ -83,7 +83,8 @@ func TestManyClients(t *testing.T) {
 	dir, vocab := whole(t)
 	n := start(t, "--model", dir, "--max-sessions", "16")
 	rng := rand.New(rand.NewPCG(6, 4))
-	upTo := func(n int) int { return int(math.Pow(float64(n), rng.Float64()) + .5) } // more short ones than long ones
+	// There are more short ones than long ones.
+	upTo := func(n int) int { return int(math.Pow(float64(n), rng.Float64()) + .5) }
 	list := make([]asked, kinds)
 	for i := range list {
 		k := asked{make([]int32, upTo(longest)), upTo(most), i, nil}

@@ -58,9 +58,9 @@ func TestPageChats(t *testing.T) {
 	do(chromedp.Navigate(s.URL))
 	until(`document.title === "m"`)
 
-	do(chromedp.SetValue("#temperature", "0"), chromedp.SendKeys("#message", "abc"), chromedp.Click("#send")) // the prompt is u:abc;
+	do(chromedp.SetValue("#temperature", "0"), chromedp.SendKeys("#message", "abc"), chromedp.Click("#send"))
 	until(`document.getElementById("state").textContent === "computing the prompt"`)
-	for range 3 { // steps of four tokens: the second gives <, which may begin a mark
+	for range 3 { // steps of 4 tokens of u:abc; give < and =: < may begin a mark
 		m.goOn <- struct{}{}
 	}
 	until(`document.querySelector(".assistant").textContent === "<="`)
