@@ -26,7 +26,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestBenchClients times clients of a small model: each number has a row and a place in the picture.
+// TestBenchClients times clients of a small model: each number has a row, and a place in the
+// picture.
 func TestBenchClients(t *testing.T) {
 	dir, _ := whole(t)
 	n := start(t, "--model", dir, "--api-key", "k")

@@ -27,8 +27,8 @@ func TestPage(t *testing.T) {
 	assert.NotContains(t, string(data), "://")
 }
 
-// TestPageChats chats in a browser: an answer is shown while it comes, Stop ends it, the next one knows
-// what was said, and what the server refuses can be sent again. scripts/test server sets
+// TestPageChats chats in a browser: an answer is shown while it comes, Stop ends it, the next one
+// knows what was said, and what the server refuses can be sent again. scripts/test server sets
 // VKMLA_TEST_BROWSER.
 func TestPageChats(t *testing.T) {
 	browser := os.Getenv("VKMLA_TEST_BROWSER")
