@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/vkmla/vkmla/internal/lab/describe"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/timed"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
@@ -88,8 +89,9 @@ func runInfo(w io.Writer, output, device, profile string) error {
 		adapters = []*vk.Adapter{a}
 	}
 	devices, origins := []describe.Device{}, []describe.Origin{}
+	cases := verify.RandomCases(0)
 	for _, a := range adapters {
-		devices, origins = append(devices, described(a, profile)), append(origins, describe.OriginOf(a, profile))
+		devices, origins = append(devices, described(a, profile, cases)), append(origins, describe.OriginOf(a, profile))
 	}
 	switch output {
 	case "json":
@@ -168,12 +170,12 @@ func summaryOf(d describe.Device) string {
 }
 
 // described says what a device is, with the builds that were timed on it.
-func described(a *vk.Adapter, profile string) describe.Device {
+func described(a *vk.Adapter, profile string, cases map[string][]verify.Case) describe.Device {
 	b, ok := timed.Load(pipelineCacheDir(), a)
 	if !ok {
-		return describe.Of(a, profile, nil)
+		return describe.Of(a, profile, nil, cases)
 	}
-	return describe.Of(a, profile, &b)
+	return describe.Of(a, profile, &b, cases)
 }
 
 func printDevice(w io.Writer, d describe.Device) {
@@ -241,9 +243,6 @@ func printDevice(w io.Writer, d describe.Device) {
 		}
 		line(name, "%s", s)
 	}
-	if len(d.Forbidden) > 0 {
-		line("limits forbid", "%s", strings.Join(d.Forbidden, ", "))
-	}
 	fmt.Fprintln(w, "  operations")
 	for _, name := range slices.Sorted(maps.Keys(d.Ops)) {
 		printOp(w, name, d.Ops[name])
@@ -294,10 +293,14 @@ func printOp(w io.Writer, name string, o describe.Variants) {
 		runs += "; also " + strings.Join(o.Can[1:], ", ")
 	}
 	fmt.Fprintf(w, "    %-38s runs %s\n", name, wrapped(runs, 48))
-	for _, v := range slices.Sorted(maps.Keys(o.Missing)) {
-		text := fmt.Sprintf("not %s: device lacks %s", v, strings.Join(o.Missing[v], ", "))
-		fmt.Fprintf(w, "    %-38s %s\n", "", wrapped(text, 45))
+	lacks := func(not string, missing map[string][]string) {
+		for _, v := range slices.Sorted(maps.Keys(missing)) {
+			text := fmt.Sprintf("%s %s: device lacks %s", not, v, strings.Join(missing[v], ", "))
+			fmt.Fprintf(w, "    %-38s %s\n", "", wrapped(text, 45))
+		}
 	}
+	lacks("not", o.Missing)
+	lacks("not every size of", o.Partly)
 }
 
 func orNone(list []string) string {
