@@ -116,25 +116,6 @@ func runInfo(w io.Writer, output, device, profile string) error {
 	return nil
 }
 
-// wrapped breaks text into lines between words; those after the first begin with indent spaces,
-// and the first has as many columns less.
-func wrapped(text string, indent int) string {
-	var b strings.Builder
-	column := indent
-	for i, word := range strings.Fields(text) {
-		if i > 0 && column+1+len(word) > describe.Width {
-			fmt.Fprintf(&b, "\n%*s", indent, "")
-			column = indent
-		} else if i > 0 {
-			b.WriteByte(' ')
-			column++
-		}
-		b.WriteString(word)
-		column += len(word)
-	}
-	return b.String()
-}
-
 // infoCSV has a row for each operation of each device.
 func infoCSV(origins []describe.Origin, devices []describe.Device) table.Writer {
 	t := describe.NewCSV("index", "type", "vulkan", "memory_bytes", "problem", "op", "runs", "can", "missing")
@@ -180,7 +161,7 @@ func described(a *vk.Adapter, profile string, cases map[string][]verify.Case) de
 
 func printDevice(w io.Writer, d describe.Device) {
 	line := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "  %-20s %s\n", name, wrapped(fmt.Sprintf(format, args...), 23))
+		fmt.Fprintf(w, "  %-20s %s\n", name, describe.Indented(fmt.Sprintf(format, args...), 23))
 	}
 	fmt.Fprintf(w, "%d: %s (%s)\n", d.Index, d.Name, d.Type)
 	line("uuid", "%s", d.UUID)
@@ -292,11 +273,12 @@ func printOp(w io.Writer, name string, o describe.Variants) {
 	if len(o.Can) > 1 {
 		runs += "; also " + strings.Join(o.Can[1:], ", ")
 	}
-	fmt.Fprintf(w, "    %-38s runs %s\n", name, wrapped(runs, 48))
+	indent := min(43, describe.Width/2)
+	fmt.Fprintf(w, "    %-*s runs %s\n", indent-5, name, describe.Indented(runs, max(indent, 5+len(name))+5))
 	lacks := func(not string, missing map[string][]string) {
 		for _, v := range slices.Sorted(maps.Keys(missing)) {
 			text := fmt.Sprintf("%s %s: device lacks %s", not, v, strings.Join(missing[v], ", "))
-			fmt.Fprintf(w, "    %-38s %s\n", "", wrapped(text, 45))
+			fmt.Fprintf(w, "%*s%s\n", indent, "", describe.Indented(text, indent+2))
 		}
 	}
 	lacks("not", o.Missing)
