@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -89,9 +90,8 @@ func runInfo(w io.Writer, output, device, profile string) error {
 		adapters = []*vk.Adapter{a}
 	}
 	devices, origins := []describe.Device{}, []describe.Origin{}
-	cases := verify.RandomCases(0)
 	for _, a := range adapters {
-		devices, origins = append(devices, described(a, profile, cases)), append(origins, describe.OriginOf(a, profile))
+		devices, origins = append(devices, described(a, profile)), append(origins, describe.OriginOf(a, profile))
 	}
 	switch output {
 	case "json":
@@ -150,13 +150,16 @@ func summaryOf(d describe.Device) string {
 		runs("flashmla_sparse_decode"), runs("indexer_logits_fp8"), runs("linear"))
 }
 
+// infoCases are what info makes operations for.
+var infoCases = sync.OnceValue(func() map[string][]verify.Case { return verify.RandomCases(0) })
+
 // described says what a device is, with the builds that were timed on it.
-func described(a *vk.Adapter, profile string, cases map[string][]verify.Case) describe.Device {
+func described(a *vk.Adapter, profile string) describe.Device {
 	b, ok := timed.Load(pipelineCacheDir(), a)
 	if !ok {
-		return describe.Of(a, profile, nil, cases)
+		return describe.Of(a, profile, nil, infoCases())
 	}
-	return describe.Of(a, profile, &b, cases)
+	return describe.Of(a, profile, &b, infoCases())
 }
 
 func printDevice(w io.Writer, d describe.Device) {
