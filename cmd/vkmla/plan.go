@@ -372,11 +372,11 @@ func writePlan(w io.Writer, output string, origin describe.Origin, rows []planRo
 		}
 		if r.Problem != "" {
 			row = []any{r.Context, r.Sessions, "-", "-", "-", "-", "-"}
-			problems += fmt.Sprintf("context %d, sessions %d: %s\n", r.Context, r.Sessions, r.Problem)
+			problems += fmt.Sprintf("\ncontext %d, sessions %d: %s\n", r.Context, r.Sessions, r.Problem)
 		}
 		t.Add(append(row, bytesText(r.Free), fits))
 	}
-	_, err := fmt.Fprintf(w, "%s\n%s\n\n%s\n\n%s", describe.Wrap(origin.Device+", "+origin.Driver, "  "), describe.Wrap(origin.Program(), "  "), t,
+	_, err := fmt.Fprintf(w, "%s\n%s\n\n%s\n%s", describe.Wrap(origin.Device+", "+origin.Driver, "  "), describe.Wrap(origin.Program(), "  "), t,
 		describe.Wrap(problems, "  "))
 	return err
 }
