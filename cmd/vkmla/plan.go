@@ -376,7 +376,8 @@ func writePlan(w io.Writer, output string, origin describe.Origin, rows []planRo
 		}
 		t.Add(append(row, bytesText(r.Free), fits))
 	}
-	_, err := fmt.Fprintf(w, "%s\n%s\n\n%s\n%s", describe.Wrap(origin.Device+", "+origin.Driver, "  "), describe.Wrap(origin.Program(), "  "), t,
+	about := describe.Wrap(origin.Device+", "+origin.Driver+"\n"+origin.Program(), "  ")
+	_, err := fmt.Fprintf(w, "%s\n\n%s\n%s", about, t,
 		describe.Wrap(problems, "  "))
 	return err
 }

@@ -36,7 +36,8 @@ func TestOutputs(t *testing.T) {
 	lines := []string{"--help", "--version", "version", "info", "verify --list", "verify" + op, "verify" + op + "-o json",
 		"verify" + op + "-o csv", "bench --list -o csv", "man", "completion bash",
 		"plan --model flash --context 4096 --sessions 1 --device-like RDNA3 --memory 24GiB",
-		"run --model " + dir + " --inputs " + dir + "/in.npz --expect " + dir + "/in.npz", "check --quick --budget 1s --report " + dir + "/r"}
+		"run --model " + dir + " --inputs " + dir + "/in.npz --expect " + dir + "/in.npz",
+		"check --quick --budget 1s --report " + dir + "/r"}
 	for _, line := range lines {
 		for how, stdout := range map[string]*os.File{"full": full, "closed": nil, "pipe": pipe} {
 			if strings.HasPrefix(line, "check") && how != "full" {

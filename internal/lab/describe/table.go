@@ -162,9 +162,9 @@ func Indented(text string, indent int) string {
 	return strings.ReplaceAll(wrap(text, "", Width-indent, true), "\n", "\n"+strings.Repeat(" ", indent))
 }
 
-// Refit breaks text that was written for the widest terminals anew for a narrower one. Lines that are
-// not indented make paragraphs; an indented one hangs from where its last column begins, and lines
-// that begin there belong to it.
+// Refit breaks text that was written for the widest terminals anew for a narrower one. Lines with
+// no indent make paragraphs; an indented one hangs from where its last column begins, and lines that
+// begin there belong to it.
 func Refit(text string) string {
 	if Width == widest {
 		return text

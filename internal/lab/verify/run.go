@@ -226,8 +226,8 @@ func one(ctx context.Context, dev *vk.Device, j job, v vk.Variant, c Case, faile
 	return row, nil
 }
 
-// Refused returns what a device lacks for a variant, its limits included, and whether for all of the
-// cases, by making what they need; the device may be absent.
+// Refused returns what a device lacks for a variant, its limits included, and whether for all of
+// the cases, by making what they need; the device may be absent.
 func (op Op) Refused(dev *vk.Device, variant string, cases []Case) (lacks []string, all bool) {
 	all = true
 	for _, c := range cases {
