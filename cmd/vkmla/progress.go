@@ -19,8 +19,8 @@ func isTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// columnsOf returns the columns of the terminal that w is, which the variable COLUMNS may say, and a
-// number larger than any where w is none.
+// columnsOf returns the columns of the terminal that w is, which the variable COLUMNS may say, and
+// a number larger than any where w is none.
 func columnsOf(w io.Writer) int {
 	if n, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && n > 0 {
 		return n

@@ -15,6 +15,6 @@ import "os"
 // erases reports whether a terminal obeys the sequence that erases a line.
 func erases(*os.File) bool { return true }
 
-// stdoutClosed reports whether the process began without a standard output. Only C sees it: Go opens
-// /dev/null in place of what is closed before any of its code runs.
+// stdoutClosed reports whether the process began without a standard output. Only C sees it: Go
+// opens /dev/null in place of what is closed before any of its code runs.
 func stdoutClosed() bool { return C.stdout_closed() != 0 }

@@ -163,8 +163,8 @@ func Indented(text string, indent int) string {
 }
 
 // Refit breaks text that was written for the widest terminals anew for a narrower one. Lines with
-// no indent make paragraphs; an indented one hangs from where its last column begins, and lines that
-// begin there belong to it.
+// no indent make paragraphs. An indented one hangs from where its last column begins, and those
+// that begin there belong to it.
 func Refit(text string) string {
 	if Width == widest {
 		return text

@@ -52,5 +52,6 @@ func TestIndented(t *testing.T) {
 	assert.Equal(t, help, Refit(help))
 	defer Fit(Width)
 	Fit(1)
-	assert.Equal(t, "Some words of a paragraph.\n\n  name   what it is, and more\n         "+word+"\n  other  "+word+"\n         "+word+"\n", Refit(help))
+	want := "Some words of a paragraph.\n\n  name   what it is, and more\n         " + word + "\n  other  " + word + "\n         " + word + "\n"
+	assert.Equal(t, want, Refit(help))
 }
