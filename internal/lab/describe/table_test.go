@@ -52,6 +52,7 @@ func TestIndented(t *testing.T) {
 	assert.Equal(t, help, Refit(help))
 	defer Fit(Width)
 	Fit(1)
-	want := "Some words of a paragraph.\n\n  name   what it is, and more\n         " + word + "\n  other  " + word + "\n         " + word + "\n"
+	want := "Some words of a paragraph.\n\n  name   what it is, and more\n         " + word +
+		"\n  other  " + word + "\n         " + word + "\n"
 	assert.Equal(t, want, Refit(help))
 }
