@@ -132,7 +132,7 @@ func (l *tensors) drafts(at string, c *weights.Config, first, last bool) {
 	if last {
 		l.norm(at+"norm.weight", "BF16", c.Hidden)
 		l.hyper(at+"hc_head", c.Streams, 1, c)
-		l.linear(at+"markov_head.markov_w1.weight", "BF16", c.Vocab, c.MarkovRank)
+		l.add(at+"markov_head.markov_w1.weight", "BF16", numbers{spread: 1}, c.Vocab, c.MarkovRank)
 		l.linear(at+"markov_head.markov_w2.weight", "BF16", c.Vocab, c.MarkovRank)
 		l.linear(at+"confidence_head.proj.weight", "BF16", 1, c.Hidden+c.MarkovRank)
 	}
