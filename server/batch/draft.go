@@ -50,12 +50,11 @@ func (s *Scheduler) forget() (some bool) {
 	return some
 }
 
-// takeBack takes from a sequence what was computed after a draft that was not drawn.
-func (s *Scheduler) takeBack(a *Answer, c model.Chunk, x sample) error {
-	refused := len(c.Tokens) - x.computed
-	if refused == 0 {
+// takeBack takes from a sequence what was computed after the drafts that were drawn.
+func (s *Scheduler) takeBack(a *Answer, n int) error {
+	if n == 0 {
 		return nil
 	}
-	s.o.Metrics.refused.Add(float64(refused))
-	return s.o.Drafter.TakeBack(a.sequence, a.computed)
+	s.o.Metrics.refused.Add(float64(n))
+	return s.o.Drafter.TakeBack(a.sequence, n)
 }

@@ -54,7 +54,7 @@ type Drafter interface {
 	// Draft guesses the tokens after the last one of each chunk, which the sequence does not have
 	// yet; it may guess none.
 	Draft(ctx context.Context, chunks ...model.Chunk) ([][]int32, error)
-	// TakeBack forgets a sequence's tokens from n on, of those of the last step.
+	// TakeBack forgets the last n tokens of a sequence, all of the last step.
 	TakeBack(s *model.Sequence, n int) error
 }
 
@@ -390,7 +390,7 @@ func (s *Scheduler) step() {
 	for i, x := range sampled(of, chunks, logits) {
 		a := of[i]
 		s.o.Metrics.tokens(a, x.tokens)
-		if err := s.takeBack(a, chunks[i], x); err != nil {
+		if err := s.takeBack(a, len(chunks[i].Tokens)-x.computed); err != nil {
 			s.fail(err)
 			return
 		}

@@ -145,5 +145,5 @@ func (m *Model) draft(ctx context.Context, chunks []Chunk) (drafts [][]int32, er
 	return drafts, step.Commit()
 }
 
-// TakeBack forgets the tokens of a sequence from n on, at most Options.Drafts.
-func (m *Model) TakeBack(s *Sequence, n int) error { return s.session.Truncate(n) }
+// TakeBack forgets the last n tokens of a sequence, at most Options.Drafts.
+func (m *Model) TakeBack(s *Sequence, n int) error { return s.session.Truncate(s.session.Len() - n) }
