@@ -126,7 +126,7 @@ func TestDrafts(t *testing.T) {
 		}
 		return list
 	}
-	forms := map[string]model.Options{"processor": {}}
+	forms := map[string]model.Options{"processor": {}, "device": {GPU: true}}
 	for name, form := range forms {
 		want := run(form, 64, 6, 0, nil, nil)
 		var texts [][]int32

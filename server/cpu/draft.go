@@ -35,18 +35,20 @@ func (c *CPU) Context(states, x []float32) {
 	})
 }
 
-// Follow picks the tokens of blocks that begin after tokens newest [R], drafts [R, B], from logits
-// [R*B, V]: each the most probable one after that before it, of equal ones the smallest id.
+// Follow picks the tokens of blocks of drafts from their tokens ids [R*B] and logits [R*B, V]: each
+// the most probable one after that before it, of equal ones the smallest id, and the first after the
+// block's first token.
 //
-//	drafts[r][i] = argmax(logits[r*B+i] + out . in[drafts[r][i-1]])
-func (c *CPU) Follow(newest []int32, logits []float32, block int) [][]int32 {
+//	draft[r][i] = argmax(logits[r*B+i] + out . in[draft[r][i-1]])
+func (c *CPU) Follow(ids []int32, logits []float32, block int) [][]int32 {
 	in, out := &c.w.Draft.MarkovIn, &c.w.Draft.MarkovOut
-	v, R := c.cfg.Vocab, len(newest)
+	v, R := c.cfg.Vocab, len(ids)/block
 	drafts, row := make([][]int32, R), make([]float32, in.K)
 	c.follow = room(c.follow, R*v)
 	for i := range block {
 		c.heads.reset(R, in.K, out.Format)
-		for r, last := range newest {
+		for r := range drafts {
+			last := ids[r*block]
 			if i > 0 {
 				last = drafts[r][i-1]
 			}

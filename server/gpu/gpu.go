@@ -36,10 +36,12 @@ type GPU struct {
 	norm        vk.View
 	headHC      hyper
 	layers      []layer
+	draft       *draft // nil: nothing drafts
 
 	host, results vk.View // mapped: what a step is told, the logits that it gives
 
-	// step is host's content on the device: [0] tokens, [1] wanted, [4+t] ids, [wantedAt+i] rows.
+	// step is host's content on the device: [0] tokens, [1] wanted, [2] blocks of drafts, [4+t] ids,
+	// [wantedAt+i] rows.
 	step, streams, mix, parts, x       vk.View
 	logits, chosen, v, plan            vk.View // of the router
 	routedH, sharedH, routedY, sharedY vk.View
@@ -98,6 +100,7 @@ func New(ctx context.Context, dev *vk.Device, w *weights.Model, o Options) (*GPU
 	err := g.open(ctx, w, o.Reserve, func(l *loader) {
 		g.weights(l, w)
 		g.memory(l)
+		g.drafts(l, w)
 	})
 	if err != nil {
 		return nil, err
@@ -260,6 +263,7 @@ func (g *GPU) Set(rows, ids []int32, wanted []int) error {
 	}
 	put(0, int32(len(ids)))
 	put(1, int32(len(wanted)))
+	put(2, int32(len(ids)/max(g.cfg.DraftBlock, 1))) // in steps of drafts
 	for i, k := range wanted {
 		if k < 0 || k >= len(rows) {
 			return fmt.Errorf("gpu: set: got wanted token %d, want 0 to %d", k, len(rows)-1)

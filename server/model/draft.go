@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -102,46 +103,71 @@ func (m *Model) Draft(ctx context.Context, chunks ...Chunk) ([][]int32, error) {
 // draft is Draft for as many sequences as a step has room for.
 func (m *Model) draft(ctx context.Context, chunks []Chunk) (drafts [][]int32, err error) {
 	block := m.Config.DraftBlock
-	var ids, newest []int32
+	var ids []int32
 	var parts []pipeline.Chunk
-	var all []int
 	for _, c := range chunks {
-		newest, ids = append(newest, c.Tokens[0]), append(ids, c.Tokens[0])
-		ids = append(ids, slices.Repeat([]int32{m.Config.Noise}, block-1)...)
+		ids = append(append(ids, c.Tokens[0]), slices.Repeat([]int32{m.Config.Noise}, block-1)...)
 		parts = append(parts, pipeline.Chunk{Session: c.Sequence.session, Tokens: block, Draft: true})
-		for range block {
-			all = append(all, len(all))
-		}
 	}
 	step, err := m.engine.Begin(ctx, parts...)
 	if err != nil {
 		return nil, err
 	}
 	defer step.Abort() // does nothing after Commit
+	if m.gpu != nil {
+		return m.draftGPU(ctx, step, parts, ids)
+	}
 	if err := m.Intact(); err != nil {
 		return nil, err
 	}
 	before := m.spent
-	err = m.Weights.Read(func() error { // a file may become shorter meanwhile
-		w := m.watch()
-		m.cpu.Embed(&m.streams, ids)
-		for i := m.Weights.Own(); i < len(m.Weights.Layers); i++ {
-			err := m.layer(ctx, i, func(layer int, x, f []float32) error { return m.attend(ctx, step, parts, layer, x, f) }, &w)
-			if err != nil {
-				return err
-			}
-		}
-		if _, err := m.logitsOf(ctx, true, all, &w); err != nil {
-			return err
-		}
-		drafts = m.cpu.Follow(newest, m.logits, block)
-		w.lap(&m.spent.Drafts)
-		return nil
+	err = m.Weights.Read(func() (err error) { // a file may become shorter meanwhile
+		drafts, err = m.block(ctx, ids, func(layer int, x, f []float32) error { return m.attend(ctx, step, parts, layer, x, f) })
+		return err
 	})
 	m.spent = m.spent.drafting(before)
 	if err != nil {
 		return nil, err
 	}
+	return drafts, step.Commit()
+}
+
+// block takes blocks of drafts through the layers that draft.
+func (m *Model) block(ctx context.Context, ids []int32, attend attention) ([][]int32, error) {
+	w := m.watch()
+	m.cpu.Embed(&m.streams, ids)
+	for i := m.Weights.Own(); i < len(m.Weights.Layers); i++ {
+		if err := m.layer(ctx, i, attend, &w); err != nil {
+			return nil, err
+		}
+	}
+	all := make([]int, len(ids))
+	for i := range all {
+		all[i] = i
+	}
+	if _, err := m.logitsOf(ctx, true, all, &w); err != nil {
+		return nil, err
+	}
+	drafts := m.cpu.Follow(ids, m.logits, m.Config.DraftBlock)
+	w.lap(&m.spent.Drafts)
+	return drafts, nil
+}
+
+// draftGPU is the rest of draft where everything is on the device.
+func (m *Model) draftGPU(ctx context.Context, step *pipeline.Step, parts []pipeline.Chunk, ids []int32) (drafts [][]int32, err error) {
+	began := time.Now()
+	rows := rowsOf(step, parts)
+	if err := m.gpu.Set(rows, ids, nil); err != nil {
+		return nil, err
+	}
+	if err := step.Run(ctx); err != nil {
+		return nil, err
+	}
+	for i := range parts {
+		first, _ := step.Rows(i)
+		drafts = append(drafts, m.gpu.Drafts(first))
+	}
+	m.spent.Drafts.Time += time.Since(began)
 	return drafts, step.Commit()
 }
 

@@ -371,3 +371,51 @@ func attentionValues(t *testing.T, dir string) map[string][]float32 {
 	}
 	return values
 }
+
+// TestDraftForms holds what the form on the device drafts against what the processor does, after
+// prompts that decide it: all go on with the same token.
+func TestDraftForms(t *testing.T) {
+	dir := drafting(t, 2)
+	const n = 12
+	drafts := func(o Options) (all [][]int32) {
+		o.MaxTokens, o.MaxSessions, o.MaxStep, o.Drafts = 160, n, 32, 5
+		m, err := Open(t.Context(), testkit.Device(t), dir, o)
+		require.NoError(t, err)
+		defer m.Close()
+		rng := rand.New(rand.NewPCG(4, 4))
+		var chunks []Chunk
+		for i := range n {
+			s, err := m.NewSequence()
+			require.NoError(t, err)
+			defer s.Close()
+			for range 1 + i {
+				_, err = m.Step(t.Context(), Chunk{Sequence: s, Tokens: []int32{rng.Int32N(264), rng.Int32N(264)}})
+				require.NoError(t, err)
+			}
+			chunks = append(chunks, Chunk{Sequence: s, Tokens: []int32{7}})
+		}
+		all, err = m.Draft(t.Context(), chunks...)
+		require.NoError(t, err)
+		for i, c := range chunks {
+			alone, err := m.Draft(t.Context(), c)
+			require.NoError(t, err)
+			assert.Equal(t, all[i], alone[0], "alone")
+		}
+		return all
+	}
+	want, got := drafts(Options{}), drafts(Options{GPU: true})
+	same, others := 0, 0
+	for i := range want {
+		for k, id := range want[i] {
+			if got[i][k] == id {
+				same++
+			}
+			if want[(i+1)%n][k] == id {
+				others++
+			}
+		}
+	}
+	t.Logf("%d of %d drafts are the same; %d are those after another prompt", same, 5*n, others)
+	assert.GreaterOrEqual(t, same, 5*n*95/100)
+	assert.LessOrEqual(t, others, 5*n*2/3)
+}

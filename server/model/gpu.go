@@ -14,14 +14,7 @@ import (
 
 // stepGPU is the rest of Step where everything is on the device.
 func (m *Model) stepGPU(ctx context.Context, step *pipeline.Step, parts []pipeline.Chunk, ids []int32, wanted []int) ([][]float32, error) {
-	rows := make([]int32, 0, len(ids))
-	for i := range parts {
-		first, end := step.Rows(i)
-		for row := first; row < end; row++ {
-			rows = append(rows, int32(row))
-		}
-	}
-	if err := m.gpu.Set(rows, ids, wanted); err != nil {
+	if err := m.gpu.Set(rowsOf(step, parts), ids, wanted); err != nil {
 		return nil, err
 	}
 	if err := step.Run(ctx); err != nil {
@@ -36,6 +29,17 @@ func (m *Model) stepGPU(ctx context.Context, step *pipeline.Step, parts []pipeli
 	}
 	logits := m.gpu.Logits(len(wanted))
 	return logits, step.Commit()
+}
+
+// rowsOf lists the rows of the tokens of a step.
+func rowsOf(step *pipeline.Step, parts []pipeline.Chunk) (rows []int32) {
+	for i := range parts {
+		first, end := step.Rows(i)
+		for row := first; row < end; row++ {
+			rows = append(rows, int32(row))
+		}
+	}
+	return rows
 }
 
 // Timed takes steps of one token of each of n sequences for some time, and returns where the

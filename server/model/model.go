@@ -96,9 +96,6 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 		e.Identity = m.identity(dev.Adapter(), at)
 	}
 	on := gpu.Options{MaxStep: e.MaxStep, Reserve: at.Attention}
-	if at.Whole && o.Drafts > 0 {
-		return m, errors.New("model: --drafts: got everything on the device, want the experts on the processor")
-	}
 	if at.Whole {
 		if m.gpu, err = gpu.New(ctx, dev, m.Weights, on); err != nil {
 			return m, err
