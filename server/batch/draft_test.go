@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
@@ -161,4 +162,16 @@ func (a always) Draft(ctx context.Context, chunks ...model.Chunk) (all [][]int32
 		all = append(all, []int32{a.id, a.id})
 	}
 	return all, nil
+}
+
+// TestDraftsWarm takes steps of drafts beforehand, after as many sequences as there will be.
+func TestDraftsWarm(t *testing.T) {
+	g := &guesser{fake: &fake{room: 1000}, block: 5}
+	s := start(t, g.fake, Options{MaxTokens: 100, MaxSessions: 3, MaxStep: 16, Drafter: g, Drafts: 5, Warm: []int{1, 2, 16}})
+	for done := 0; done < 3; done, _ = s.Warming() {
+		time.Sleep(time.Millisecond)
+	}
+	require.NoError(t, s.Close(t.Context()))
+	assert.Equal(t, []int{1, 2, 16}, g.sizes)
+	assert.Equal(t, 5*(1+2+3), g.guesses)
 }

@@ -429,10 +429,19 @@ func (s *Scheduler) warm() {
 		}
 		defer sequence.Close()
 		n := min(left, s.o.MaxTokens)
+		if s.o.Drafts > 0 { // of as many as draft at once
+			n = min(n, (s.o.Warm[i]+s.o.MaxSessions-1)/s.o.MaxSessions)
+		}
 		chunks, left = append(chunks, model.Chunk{Sequence: sequence, Tokens: make([]int32, n), Logits: []int{n - 1}}), left-n
 	}
 	if err == nil {
 		_, err = s.model.Step(s.ctx, chunks...)
+	}
+	if err == nil && s.o.Drafts > 0 {
+		for k := range chunks {
+			chunks[k].Tokens = chunks[k].Tokens[:1]
+		}
+		_, err = s.o.Drafter.Draft(s.ctx, chunks...)
 	}
 	if errors.Is(err, vk.ErrDeviceLost) {
 		s.fail(err)

@@ -10,7 +10,6 @@ import (
 
 // draft holds what a DSpark block has beside its layers, and memory that drafting works with.
 type draft struct {
-	own            int // layers of the model itself
 	main           matrix
 	mainNorm, norm vk.View
 	headHC         hyper
@@ -31,7 +30,7 @@ func (g *GPU) drafts(l *loader, w *weights.Model) {
 	if from == nil {
 		return
 	}
-	d := &draft{own: w.Own()}
+	d := &draft{}
 	g.draft = d
 	l.matrix(&d.main, &from.Main)
 	l.floats(&d.mainNorm, "norms", from.MainNorm)

@@ -36,6 +36,7 @@ type GPU struct {
 	norm        vk.View
 	headHC      hyper
 	layers      []layer
+	own         int    // of layers, those of the model itself
 	draft       *draft // nil: nothing drafts
 
 	host, results vk.View // mapped: what a step is told, the logits that it gives
@@ -109,7 +110,7 @@ func New(ctx context.Context, dev *vk.Device, w *weights.Model, o Options) (*GPU
 }
 
 func newGPU(dev *vk.Device, w *weights.Model, most int) *GPU {
-	return &GPU{dev: dev, cfg: &w.Config, most: most, tiles: usual, layers: make([]layer, len(w.Layers))}
+	return &GPU{dev: dev, cfg: &w.Config, most: most, tiles: usual, layers: make([]layer, len(w.Layers)), own: w.Own()}
 }
 
 // open uploads what is asked for, and closes the GPU if it cannot.

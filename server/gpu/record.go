@@ -14,13 +14,10 @@ var Sections = []string{"streams", "shared expert, router", "experts, up", "expe
 // Between is pipeline.EngineOptions.Between: it records what is in front of a layer of attention,
 // or after the last one.
 func (g *GPU) Between(rec *vk.Recorder, at pipeline.Between) error {
-	T, from, own := at.Tokens, source{kind: fromAttention, view: at.Output.View()}, len(g.layers)
-	if g.draft != nil {
-		own = g.draft.own
-	}
-	first, end := 0, own
+	T, from := at.Tokens, source{kind: fromAttention, view: at.Output.View()}
+	first, end := 0, g.own
 	if at.Draft {
-		first, end = own, len(g.layers)
+		first, end = g.own, len(g.layers)
 	}
 	switch {
 	case T > g.most:

@@ -152,7 +152,7 @@ func (r *draftReference) drafts(t *testing.T, newest int32, logits []float32, dr
 	}
 	require.Len(t, drafts, block)
 	t.Logf("logits off by %.4f, drafts %v", off(logits, want), drafts)
-	assert.Less(t, off(logits, want), 5e-2, "logits")
+	assert.Less(t, off(logits, want), 1.8e-2, "logits") // by another hc_head .027
 	last := newest
 	for i, id := range drafts { // of the logits that were computed: others have others largest
 		bias := times(&w.Draft.MarkovOut, row(&w.Draft.MarkovIn, int(last)))

@@ -109,10 +109,10 @@ func (m *Model) Timed(ctx context.Context, n int, warm time.Duration) (whole flo
 }
 
 // StepBytes returns the bytes of weights that a step reads beside experts and router: attention,
-// hyper-connections and head, each once.
+// hyper-connections and head, each once. What drafts read is left out.
 func (m *Model) StepBytes() (sum int64) {
 	hyper := func(h *weights.Hyper) int64 { return int64(4 * h.Fn.N * h.Fn.K) }
-	for i, l := range m.layers {
+	for i, l := range m.layers[:m.Weights.Own()] {
 		sum += int64(l.Bytes()) + hyper(&m.Weights.Layers[i].AttnHC) + hyper(&m.Weights.Layers[i].FFNHC)
 	}
 	return sum + hyper(&m.Weights.HeadHC) + int64(len(m.Weights.Head.Data))
