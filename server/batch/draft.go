@@ -17,8 +17,15 @@ import (
 func (s *Scheduler) draft() error {
 	var chunks []model.Chunk
 	var of []*Answer
+	room := s.o.MaxStep
 	for _, a := range s.running {
-		if s.o.Drafts > 0 && a.left() == 1 && a.answered+1 < a.request.MaxTokens {
+		room -= a.left()
+	}
+	if s.o.Drafts == 0 || room <= 0 { // prompts fill the next step
+		return nil
+	}
+	for _, a := range s.running {
+		if a.left() == 1 && a.answered+1 < a.request.MaxTokens {
 			chunks, of = append(chunks, model.Chunk{Sequence: a.sequence, Tokens: a.all[a.computed:]}), append(of, a)
 		}
 	}

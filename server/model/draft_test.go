@@ -372,6 +372,24 @@ func attentionValues(t *testing.T, dir string) map[string][]float32 {
 	return values
 }
 
+// TestDraftsRefused opens no model that cannot draft, and says why.
+func TestDraftsRefused(t *testing.T) {
+	c, err := random.Config("small", 2)
+	require.NoError(t, err)
+	plain, gguf := t.TempDir(), t.TempDir()
+	_, err = random.Write(t.Context(), plain, c, 1)
+	require.NoError(t, err)
+	_, err = random.WriteGGUF(t.Context(), gguf, "mxfp4", c, 1)
+	require.NoError(t, err)
+	for _, x := range []struct {
+		dir, want string
+		drafts    int
+	}{{plain, "dspark_block_size: got absent", 5}, {gguf, "--drafts: got a GGUF file", 5}, {drafting(t, 2), "--drafts: got 6", 6}} {
+		_, err := Open(t.Context(), testkit.Device(t), x.dir, Options{MaxTokens: 9, MaxSessions: 1, MaxStep: 9, Drafts: x.drafts})
+		assert.ErrorContains(t, err, x.want)
+	}
+}
+
 // TestDraftForms holds what other forms draft against what the processor does, after prompts that
 // decide it: all go on with the same token.
 func TestDraftForms(t *testing.T) {

@@ -198,8 +198,8 @@ type Chunk struct {
 }
 
 // Step takes tokens of some sequences through the model and commits them. It returns the logits
-// [V] that were wanted, in the order of chunks; they stay until the next step. After an error no
-// sequence has changed.
+// [V] that were wanted, in the order of chunks; they stay until the next step, or Draft. After an
+// error no sequence has changed.
 //
 // Errors: a token that is not of the vocabulary; model.ErrCheckpoint where a file of weights that
 // are read from it has changed; those of pipeline's Engine.Begin, such as
