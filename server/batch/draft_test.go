@@ -62,7 +62,8 @@ func TestDrafts(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	var requests []Request
 	for i := range 24 {
-		r := Request{MaxTokens: 1 + rng.IntN(20), Seed: rng.Uint64(), Temperature: []float64{0, 0, .3, 1}[i%4], Logprobs: i%3 == 0, Top: i % 3}
+		r := Request{MaxTokens: 1 + rng.IntN(20), Seed: rng.Uint64(), Logprobs: i%3 == 0, Top: i % 3}
+		r.Temperature = []float64{0, 0, .3, 1}[i%4]
 		for range 1 + rng.IntN(40) {
 			r.Prompt = append(r.Prompt, rng.Int32N(vocab))
 		}
@@ -106,7 +107,8 @@ func TestDrafts(t *testing.T) {
 	}
 	want := answers(&guesser{fake: &fake{room: 1 << 20}}, Options{MaxSessions: 8})
 	for _, c := range []struct{ block, most, wrong, room, sessions int }{
-		{5, 5, 0, 1 << 20, 8}, {5, 5, 3, 1 << 20, 8}, {5, 2, 4, 1 << 20, 3}, {5, 5, 1, 1 << 20, 1}, {1, 1, 2, 1 << 20, 8}, {5, 5, 4, 110, 8},
+		{5, 5, 0, 1 << 20, 8}, {5, 5, 3, 1 << 20, 8}, {5, 2, 4, 1 << 20, 3}, {5, 5, 1, 1 << 20, 1}, {1, 1, 2, 1 << 20, 8},
+		{5, 5, 4, 110, 8},
 	} {
 		g := &guesser{fake: &fake{room: c.room}, block: c.block, wrong: c.wrong,
 			failing: []error{cache.ErrPoolFull, vk.ErrStarved}}

@@ -35,8 +35,8 @@ func (c *CPU) Context(states, x []float32) {
 	})
 }
 
-// Follow picks the tokens of blocks of drafts from their tokens ids [R*B] and logits [R*B, V]: each
-// the most probable one after that before it, of equal ones the smallest id, and the first after the
+// Follow picks drafts from the tokens of blocks, ids [R*B], and their logits [R*B, V]: each is the
+// most probable one after that before it, of equal ones the smallest id. The first one follows the
 // block's first token.
 //
 //	draft[r][i] = argmax(logits[r*B+i] + out . in[draft[r][i-1]])

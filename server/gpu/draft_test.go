@@ -13,8 +13,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// TestDrafts compares what a draft block keeps of tokens, and the drafts of two blocks, with what the
-// processor makes of them.
+// TestDrafts compares what a draft block keeps of tokens, and the drafts of two blocks, with what
+// the processor makes of them.
 func TestDrafts(t *testing.T) {
 	dev, rng := device(t), rand.New(rand.NewPCG(13, 14))
 	for _, f := range []formats{released, {routed: weights.FP8, shared: weights.BF16, gate: weights.F32, ends: weights.F32}} {

@@ -41,8 +41,8 @@ type GPU struct {
 
 	host, results vk.View // mapped: what a step is told, the logits that it gives
 
-	// step is host's content on the device: [0] tokens, [1] wanted, [2] blocks of drafts, [4+t] ids,
-	// [wantedAt+i] rows.
+	// step is host's content on the device: [0] tokens, [1] wanted, [2] blocks of drafts,
+	// [4+t] ids, [wantedAt+i] rows.
 	step, streams, mix, parts, x       vk.View
 	logits, chosen, v, plan            vk.View // of the router
 	routedH, sharedH, routedY, sharedY vk.View

@@ -81,7 +81,8 @@ func smallDrafts(rng *rand.Rand, f formats) *weights.Model {
 	c := &m.Config
 	c.Layers, c.DraftBlock, c.DraftTargets, c.MarkovRank = model.V4Layers(0), 3, []int{0}, 16
 	c.Config = c.Config.WithDrafts(1)
-	m.Draft = &weights.Draft{Main: matrixOf(rng, f.shared, c.Hidden, c.Hidden), MainNorm: m.Norm, HeadHC: m.HeadHC, Norm: m.Layers[0].AttnNorm,
+	m.Draft = &weights.Draft{Main: matrixOf(rng, f.shared, c.Hidden, c.Hidden), MainNorm: m.Norm,
+		HeadHC: m.HeadHC, Norm: m.Layers[0].AttnNorm,
 		MarkovIn: matrixOf(rng, f.ends, c.Vocab, c.MarkovRank), MarkovOut: matrixOf(rng, weights.BF16, c.Vocab, c.MarkovRank)}
 	return m
 }

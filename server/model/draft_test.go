@@ -31,8 +31,8 @@ func drafting(t *testing.T, layers int) (dir string) {
 	return dir
 }
 
-// TestDraftBlock holds a draft block against its definition in float64, from what the model's layers
-// left of each token to the drafts.
+// TestDraftBlock holds a draft block against its definition in float64, from what the model's
+// layers left of each token to the drafts.
 //
 // Source: DSparkBlock and Transformer.forward in DeepSeek-V4-Flash-DSpark's inference/model.py.
 func TestDraftBlock(t *testing.T) {

@@ -38,14 +38,15 @@ type Hyper struct {
 	Base, Scale []float32
 }
 
-// Draft holds what a DSpark block has beside its layers, which are the last of Model.Layers. It ends
-// as the model does, with the model's Head.
+// Draft holds what a DSpark block has beside its layers, which are the last of Model.Layers. It
+// ends as the model does, with the model's Head. Row t of MarkovIn by MarkovOut is added to the
+// logits of what follows token t.
 type Draft struct {
 	Main                Matrix    // [D, targets*D], of the states after the layers Config.DraftTargets
 	MainNorm            []float32 // [D]
 	HeadHC              Hyper     // as Model.HeadHC
 	Norm                []float32 // [D]
-	MarkovIn, MarkovOut Matrix    // [V, rank]: row t of the one by the other is added to the logits of what follows token t
+	MarkovIn, MarkovOut Matrix    // [V, rank]
 }
 
 // Layer holds the parts of a layer around its attention.

@@ -1,9 +1,11 @@
 // The next draft of each block, and the code of it that the one after it depends on:
-//   draft[r][place-1] = argmax_v(logits[r*block + place-1][v] + sums[r][v]), of equal ones the smallest v
-//   x[r] = code[draft[r][place-1]]
-// At place 0 there is only x, of the token that the block begins after; at place block no x.
+//   draft[r][i] = argmax_v(logits[r*block + i][v] + sums[r][v]), i = place-1
+//   x[r] = code[draft[r][i]]
+// Of equal ones the smallest v. At place 0 there is only x, of the block's first token; at place
+// block no x.
 // Bindings: 0 step ([2] blocks, [4+t] ids), 1 logits [T, vocab] f32, 2 sums [blocks, vocab] f32,
-//   3 code [vocab, rank] bf16 or f32, 4 x [blocks, x_quads] quads of bf16 by place(), 5 draft [T] u32.
+//   3 code [vocab, rank] bf16 or f32, 4 x [blocks, x_quads] quads of bf16 by place(),
+//   5 draft [T] u32.
 // Workgroup: a block.
 // Shared memory: 2048 B.  Features: none.
 #version 460
