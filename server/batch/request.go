@@ -140,11 +140,13 @@ func (a *Answer) chunk(n int, kept bool) model.Chunk {
 	return c
 }
 
-// finite reports whether logits are numbers.
-func finite(logits []float32) bool {
-	for _, v := range logits {
-		if v-v != 0 {
-			return false
+// finite reports whether all logits are numbers.
+func finite(logits [][]float32) bool {
+	for _, l := range logits {
+		for _, v := range l {
+			if v-v != 0 {
+				return false
+			}
 		}
 	}
 	return true
@@ -162,7 +164,7 @@ func (a *Answer) took(c model.Chunk, logits [][]float32) (tokens []Token, done R
 	first := a.computed
 	a.computed += len(c.Tokens)
 	for i, at := range c.Logits {
-		if !finite(logits[i]) {
+		if !finite(logits[i : i+1]) {
 			return tokens, "", ErrNumbers
 		}
 		next := first + at + 1
