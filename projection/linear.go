@@ -31,7 +31,7 @@ type LinearConfig struct {
 	// a multiple of 8.
 	Norm        tensor.DType
 	NormColumns int
-	NormEps     float32 // 0: DefaultEps
+	NormEps     float32 // 0: defaultEps
 
 	// Workgroups is the number of workgroups that fill the device; 0 asks the tuning profile. The
 	// order of sums may depend on it.

@@ -162,7 +162,7 @@ func rowPages(rng *rand.Rand, l cache.Layout, pages int) ([]byte, error) {
 	for i := range slots {
 		slots[i] = int64(i)
 	}
-	data := make([]byte, l.PoolBytes(pages))
+	data := make([]byte, l.Stride*pages)
 	return data, cache.InsertRef(data, l, normals(rng, len(slots)*cache.D), slots)
 }
 

@@ -220,7 +220,7 @@ func familyOf(op string) string {
 
 // variantsOn sorts an operation's builds by what a device can run: first those that it chooses by
 // itself, the best one first, then the others. beyond returns the limits that a build exceeds.
-func variantsOn(c *vk.Caps, all, taken []vk.Variant, usable bool, beyond func(variant string) []string) Variants {
+func variantsOn(c *vk.Caps, all, taken []tuning.Variant, usable bool, beyond func(variant string) []string) Variants {
 	o := Variants{Can: []string{}, Missing: map[string][]string{}}
 	for i, v := range slices.Concat(taken, all) {
 		lacks := c.Missing(v.Requires)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/internal/lab/faults"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -58,7 +59,7 @@ func commands(t *testing.T, d *vk.Device, b *vk.Buffer, fills int, parts, prove 
 	r, err := d.NewRecorder()
 	require.NoError(t, err)
 	if prove {
-		require.NoError(t, r.Prove())
+		require.NoError(t, door.Prove(r))
 	}
 	if parts {
 		require.NoError(t, r.SplitEach())

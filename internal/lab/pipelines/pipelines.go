@@ -19,6 +19,7 @@ import (
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/shaders"
@@ -84,7 +85,7 @@ type builder struct {
 }
 
 // each makes an operation in every variant of a ladder, unless something failed before.
-func (b *builder) each(op string, ladder []vk.Variant, build func(variant string) error) {
+func (b *builder) each(op string, ladder []tuning.Variant, build func(variant string) error) {
 	for _, v := range ladder {
 		if b.err != nil {
 			return
@@ -149,7 +150,7 @@ func (b *builder) caches() {
 			return err
 		})
 	}
-	b.each("touch", []vk.Variant{{Name: opkit.Base}}, func(string) error {
+	b.each("touch", []tuning.Variant{{Name: opkit.Base}}, func(string) error {
 		_, err := cache.NewTouch(b.dev)
 		return err
 	})
