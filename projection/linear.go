@@ -390,7 +390,7 @@ func (o *Linear) recordSum(rec *vk.Recorder, op string, a LinearArgs, p linearPl
 	}))
 }
 
-// linearSources are what base binds between the scales and the output, and the other variants
+// linearSources lists what base binds between the scales and the output, and the other variants
 // reach by address.
 func linearSources(a LinearArgs) []opkit.Target {
 	return []opkit.Target{

@@ -187,7 +187,7 @@ func newAdapter(in *Instance, phys unsafe.Pointer, restrict func(*C.VmAdapter)) 
 	return a, nil
 }
 
-// queueFamily is what decides between a device's families of queues.
+// queueFamily describes what decides between a device's families of queues.
 type queueFamily struct{ flags, timestampBits uint32 }
 
 const (

@@ -310,7 +310,7 @@ func TestPickAndMissing(t *testing.T) {
 	}
 	n := len(in.Adapters())
 	none := []string{"no such device", "-1"}
-	for i := range 20 { // of which names have some
+	for i := range 20 { // names have some of these digits
 		none = append(none, strconv.Itoa(n+i))
 	}
 	for _, sel := range none {

@@ -15,7 +15,7 @@ type Attention struct {
 	// heads, however much of a workgroup is padding.
 	LanesAlways bool
 
-	// Subgroups are how many subgroups of a workgroup to try, best first. More subgroups hold
+	// Subgroups lists the numbers of subgroups of a workgroup to try, best first. More subgroups hold
 	// fewer registers each, but read more shared memory for each product.
 	Subgroups []int
 

@@ -48,9 +48,9 @@ var (
 // Source: configuration_deepseek_v4.py in transformers, and config.json of the released
 // checkpoints.
 //
-// Errors: *ConfigError (ErrConfig), which names the field; *ForeignError (ErrForeign, ErrConfig) for
-// a model of another kind that is known; *CheckpointError (ErrCheckpoint) for a malformed GGUF file;
-// vk.ErrArgument for a file in the place of its folder; the file system's, fs.ErrInvalid where
+// Errors: *ConfigError (ErrConfig), which names the field; *ForeignError (ErrForeign, ErrConfig)
+// for a model of another kind that is known; *CheckpointError (ErrCheckpoint) for a malformed GGUF
+// file; vk.ErrArgument for a file in the place of its folder; the file system's, fs.ErrInvalid where
 // config.json is anything but a regular file.
 func LoadConfig(dir string) (Config, error) { return loadConfig(dir, false) }
 
@@ -291,7 +291,7 @@ func (r *configReader) foreign() {
 	}
 }
 
-// ownNames are what a configuration and its text_config each have for themselves.
+// ownNames lists what a configuration and its text_config each have for themselves.
 var ownNames = []string{"model_type", "architectures", "text_config"}
 
 // nested puts text_config in the place of the whole, if there is one.
@@ -427,7 +427,7 @@ func (r *configReader) ratios() []int {
 	return list
 }
 
-// draftRatios returns the ratio of each layer behind the model's own.
+// draftRatios returns the ratio of each layer after the model's own.
 func (r *configReader) draftRatios() (list []int) {
 	n := max(len(r.f.Ratios), len(r.f.Types))
 	if n > maxLayers {

@@ -311,7 +311,7 @@ func (r *engineRun) submit(shape stepShape, st *pipeline.Step) error {
 	return nil
 }
 
-// wakeSteps is how long steps run before they are timed, once they are recorded. Recording
+// wakeSteps is the time that steps run before they are timed, once they are recorded. Recording
 // leaves the device idle for half a second each time, and an H100 takes 0.3 s of steps of
 // a quarter of the speed to come to its full clock again.
 const wakeSteps = time.Second

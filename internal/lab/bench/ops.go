@@ -141,7 +141,7 @@ type OpRow struct {
 	ShareMatrix float64 `json:"share_matrix"` // TFLOPs over the measured matrix rate
 	Peers       []Peer  `json:"peers,omitempty"`
 
-	// As many launches one after the other as the part has, of which the first reads its
+	// As many launches one after the other as the part has; the first reads its
 	// bytes and none does anything else; 0 where they were not timed.
 	FloorUS       float64 `json:"floor_us,omitempty"`
 	FloorLaunches int     `json:"floor_launches,omitempty"`
