@@ -50,8 +50,8 @@ var (
 //
 // Errors: *ConfigError (ErrConfig), which names the field; *ForeignError (ErrForeign, ErrConfig)
 // for a model of another kind that is known; *CheckpointError (ErrCheckpoint) for a malformed GGUF
-// file; vk.ErrArgument for a file in the place of its folder; the file system's, fs.ErrInvalid where
-// config.json is anything but a regular file.
+// file; vk.ErrArgument for a file in the place of its folder; the file system's, fs.ErrInvalid
+// where config.json is anything but a regular file.
 func LoadConfig(dir string) (Config, error) { return loadConfig(dir, false) }
 
 // LoadConfigWithDrafts does what LoadConfig does, and adds the layers that only predict ahead to
