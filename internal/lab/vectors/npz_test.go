@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/internal/files"
 )
 
 func TestArchive(t *testing.T) {
@@ -190,4 +192,11 @@ func FuzzArchive(f *testing.F) {
 			assert.Len(t, arr.Data, arr.Len()*arr.Type.Size())
 		}
 	})
+}
+
+// A pointer of Git LFS in place of an archive is called that.
+func TestArchivePointer(t *testing.T) {
+	_, err := ReadArchive("x.npz", []byte("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"))
+	assert.ErrorIs(t, err, ErrFormat)
+	assert.ErrorContains(t, err, files.PointerWhat)
 }

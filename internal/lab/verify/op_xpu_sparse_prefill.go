@@ -211,6 +211,9 @@ func bindGathered(b Build, x gatheredInput) (Bound, error) {
 		cfg.CompressedPage, cfg.CompressedRecord = x.entries.Layout.Page, x.entries.Layout.Record
 	}
 	op, err := attention.NewGathered(b.Dev, cfg)
+	if err == nil {
+		err = op.Prepare(x.T)
+	}
 	if err != nil {
 		return Bound{}, err
 	}
