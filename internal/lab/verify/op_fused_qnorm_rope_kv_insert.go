@@ -154,7 +154,7 @@ func qInsertSizes(o SizeOptions) (all []Size) {
 					c := largeInsert(rng, t)
 					c.In["q"], c.In["kv"] = manyBF16(rng, 1, t, heads, cache.D), c.In["k"]
 					c.In["cos_sin_rows"], c.In["positions"] = manyTurns(rng, t)
-					c.Params["eps"] = float64(projection.DefaultEps)
+					c.Params["eps"] = 1e-6
 					delete(c.In, "k")
 					return c
 				},
