@@ -85,7 +85,7 @@ func planCommand() *cobra.Command {
 		Long:  planLong,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runPlan(cmd.Context(), f, cmd.OutOrStdout())
+			return runPlan(cmd.Context(), f, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	fl := cmd.Flags()
@@ -130,7 +130,7 @@ func (f *planFlags) check() error {
 	return nil
 }
 
-func runPlan(ctx context.Context, f planFlags, stdout io.Writer) error {
+func runPlan(ctx context.Context, f planFlags, stdout, stderr io.Writer) error {
 	if err := f.check(); err != nil {
 		return err
 	}
@@ -142,7 +142,7 @@ func runPlan(ctx context.Context, f planFlags, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	cfg, layers, err := f.layers()
+	cfg, layers, err := f.layers(stderr)
 	if err != nil {
 		return err
 	}
@@ -210,8 +210,8 @@ func (f *planFlags) open() (dev *vk.Device, close func(), err error) {
 var released = map[string]func() model.Config{"flash": model.FlashConfig, "pro": model.ProConfig,
 	"v41-flash": func() model.Config { return model.FlashV41Config().WithDrafts(3) }}
 
-// layers returns the model's, without memory.
-func (f *planFlags) layers() (cfg model.Config, layers []*model.DeviceLayer, err error) {
+// layers returns the model's, without memory, and says on stderr what of it is left out.
+func (f *planFlags) layers(stderr io.Writer) (cfg model.Config, layers []*model.DeviceLayer, err error) {
 	load := model.LoadConfig
 	if f.drafts {
 		load = model.LoadConfigWithDrafts
@@ -241,6 +241,7 @@ func (f *planFlags) layers() (cfg model.Config, layers []*model.DeviceLayer, err
 	if err != nil {
 		return cfg, nil, err
 	}
+	tellOfImages(stderr, c)
 	layers, err = c.Plan()
 	return c.Config, layers, errors.Join(err, c.Close())
 }

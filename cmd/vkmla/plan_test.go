@@ -4,6 +4,7 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -61,7 +62,7 @@ func TestPlanDrafts(t *testing.T) {
 	m := testkit.Must[*fakemodel.Model](t)(fakemodel.New(fakemodel.Options{Config: c.WithDrafts(2), Storage: fakemodel.FP8}))
 	require.NoError(t, m.Write(dir, 1))
 	f := planFlags{model: dir, step: c.DraftBlock, ranks: 1, drafts: true}
-	cfg, planned, err := f.layers()
+	cfg, planned, err := f.layers(io.Discard)
 	require.NoError(t, err)
 	r := testkit.Must[planRow](t)((&planner{planFlags: f, dev: dev, cfg: cfg, layers: planned, shared: true}).row(t.Context(), context, 1))
 
@@ -91,7 +92,7 @@ func TestPlanLike(t *testing.T) {
 	h100 := knowncaps.Owned()[0]
 	here := testkit.As(t, h100)
 	f := planFlags{model: folder, step: 4, ranks: 1, like: h100.Name}
-	cfg, layers, err := f.layers()
+	cfg, layers, err := f.layers(io.Discard)
 	require.NoError(t, err)
 	there, close, err := f.open()
 	require.NoError(t, err)

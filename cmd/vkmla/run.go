@@ -145,6 +145,7 @@ func runRun(ctx context.Context, f runFlags, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer c.Close()
+	tellOfImages(stderr, c)
 	if widened := c.Widened.String(); widened != "" {
 		fmt.Fprintln(stderr, "vkmla:", widened)
 	}
@@ -172,6 +173,13 @@ func runRun(ctx context.Context, f runFlags, stdout, stderr io.Writer) error {
 		return err
 	}
 	return r.want.end()
+}
+
+// tellOfImages says that a model also sees images, which this command leaves out.
+func tellOfImages(stderr io.Writer, c *model.Checkpoint) {
+	if c.Images {
+		fmt.Fprintln(stderr, "vkmla: the model's images are left out: only the layers of its text are read")
+	}
 }
 
 // stem returns what the names of a layer's arrays begin with.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"math"
 	"math/rand/v2"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/internal/safetensors"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
@@ -43,6 +45,7 @@ func TestRunDrafts(t *testing.T) {
 	}
 	code, stderr := run(vectors.Arrays{"D1.main": context, "D1.in": drafts}, "--chunk 4")
 	require.Equal(t, exitOK, code, stderr)
+	assert.NotContains(t, stderr, "images")
 	got := readArrays(t, outputs)
 	require.Len(t, got, 1)
 	out := got["D1.out"]
@@ -85,6 +88,7 @@ func TestRunDraftsV4(t *testing.T) {
 	cfg.Window, cfg.DraftTargets = 16, []int{0, 1}
 	m, err := fakemodel.New(fakemodel.Options{Config: cfg})
 	require.NoError(t, err)
+	m.Add("vision.patch_embed.weight", safetensors.BF16, 8, 8) // as DeepSeek-V4-Flash-Vision-Exp has
 	dir := t.TempDir()
 	require.NoError(t, m.Write(dir, 1))
 	rng := rand.New(rand.NewPCG(7, 6))
@@ -101,6 +105,10 @@ func TestRunDraftsV4(t *testing.T) {
 	writeArrays(t, inputs, vectors.Arrays{"L0.in": context, "D.main": context, "D.in": drafts, "D2.main": context, "D2.in": drafts})
 	code, _, stderr := command("run", "--model", dir, "--inputs", inputs, "--outputs", outputs)
 	require.Equal(t, exitOK, code, stderr)
+	assert.Equal(t, 1, strings.Count(stderr, "the model's images are left out"), stderr)
+	code, _, stderr = command("plan", "--model", dir, "--context", "64", "--sessions", "1", "--memory", "1GiB", "--device-like", "H100")
+	require.Equal(t, exitOK, code, stderr)
+	assert.Equal(t, 1, strings.Count(stderr, "the model's images are left out"), stderr)
 	got := readArrays(t, outputs)
 	require.Len(t, got, 3)
 	for name, layer := range map[string]int{"D.out": 2, "D2.out": 4} {
@@ -135,12 +143,12 @@ func TestRunDraftsV4(t *testing.T) {
 		assert.Contains(t, stderr, want)
 	}
 	f := planFlags{model: dir, step: 1, ranks: 1, drafts: true}
-	planned, layers, err := f.layers()
+	planned, layers, err := f.layers(io.Discard)
 	require.NoError(t, err)
 	assert.Len(t, layers, 5)
 	assert.Equal(t, cfg.Layers, planned.Layers)
 	f.drafts = false
-	_, layers, err = f.layers()
+	_, layers, err = f.layers(io.Discard)
 	require.NoError(t, err)
 	assert.Len(t, layers, 2)
 }

@@ -33,6 +33,7 @@ type Checkpoint struct {
 	Ranks  int            // at least 1
 	// Widened says which linear layers of the files take more memory than their bytes there.
 	Widened Widened
+	Images  bool // the model also sees images, by tensors that are not read
 	model   source
 }
 
@@ -89,7 +90,7 @@ func Open(dir string, o CheckpointOptions) (*Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Checkpoint{Config: cfg, Rank: o.Rank, Ranks: ranks, model: m}
+	c := &Checkpoint{Config: cfg, Rank: o.Rank, Ranks: ranks, Images: slices.ContainsFunc(m.Names(), forImages), model: m}
 	if err := c.read(layers); err != nil {
 		m.Close()
 		return nil, err

@@ -330,3 +330,23 @@ func TestTextConfig(t *testing.T) {
 		assert.Equal(t, c.field, ce.Field, name)
 	}
 }
+
+// TestImages holds that a model which also sees images says so, in one file or several, and opens as
+// its text does.
+func TestImages(t *testing.T) {
+	for name, images := range map[string]bool{
+		"vision.patch_embed.weight": true, "model.aligner.fc1.weight": true, "language_model.vision.norm.weight": true,
+		"layers.1.vision.weight": false, "visions.weight": false, "head.weight": false,
+	} {
+		for shards := range 2 {
+			m := must[*fakemodel.Model](t)(fakemodel.New(fakemodel.Options{Config: drafted()}))
+			m.Add(name, safetensors.BF16, 8, 8)
+			dir := t.TempDir()
+			require.NoError(t, m.Write(dir, 1+shards))
+			c := must[*model.Checkpoint](t)(model.Open(dir, model.CheckpointOptions{}))
+			assert.Equal(t, images, c.Images, name)
+			assert.Len(t, c.Layers, 3)
+			require.NoError(t, c.Close())
+		}
+	}
+}

@@ -116,12 +116,21 @@ func releasedName(name string) string {
 	return name
 }
 
-// attentionPart selects the tensors of a checkpoint that are looked at: attention's, and those that
-// tell layers that draft from others. The largest model has 4,000 such tensors.
+// attentionPart selects the tensors of a checkpoint that are looked at: attention's, those that
+// tell layers that draft from others, and the names of those for images. The largest model has
+// 4,000 such tensors.
 var attentionPart = safetensors.Part{Keep: func(name string) bool {
 	s, ok := layerName(name)
-	return ok && (s.module == "attn" || s.module == "self_attn" || s.module == draftProjection)
+	return ok && (s.module == "attn" || s.module == "self_attn" || s.module == draftProjection) || forImages(name)
 }, Most: 1 << 15}
+
+// forImages reports whether a stored tensor is of the parts that turn images into tokens.
+func forImages(stored string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool {
+		name, ok := strings.CutPrefix(stored, p)
+		return ok && (strings.HasPrefix(name, "vision.") || strings.HasPrefix(name, "aligner."))
+	})
+}
 
 // layerNames maps the names of a layer's attention tensors to those in the files.
 type layerNames map[string]string

@@ -70,9 +70,6 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 		return m, err
 	}
 	m.Config = m.Weights.Config
-	if m.Weights.Images {
-		o.Log.Warn("the model's images are left out: its text is served")
-	}
 	if err := m.Weights.Examine(ctx, o.Log); err != nil {
 		return m, err
 	}
@@ -81,7 +78,10 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 		return m, err
 	}
 	defer attention.Close() // what was uploaded stays
-	if widened := attention.Widened.String(); widened != "" && o.Log != nil {
+	if attention.Images {
+		o.Log.Warn("the model's images are left out: its text is served")
+	}
+	if widened := attention.Widened.String(); widened != "" {
 		o.Log.Warn(widened)
 	}
 	// Invariant: a request's answer depends on its prompt alone, not on who asks at the same time.

@@ -22,7 +22,6 @@ type Model struct {
 	HeadHC   Hyper     // mixes the streams in front of Norm; Fn [n, nD]
 	Layers   []Layer
 	Draft    *Draft // nil: the layers are the model's own, and nothing drafts
-	Images   bool   // the model also sees images, by tensors that are not read here
 	tensors  *model.Tensors
 	released map[string]string // names, and how they are stored
 	gguf     bool
@@ -84,7 +83,7 @@ func open(dir string, drafts bool) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{Config: cfg, dir: dir, tensors: t, Images: seesImages(t.Names()), Layers: make([]Layer, len(cfg.Hash))}
+	m := &Model{Config: cfg, dir: dir, tensors: t, Layers: make([]Layer, len(cfg.Hash))}
 	if file, e := gguf.Find(dir); e == nil && file != "" {
 		m.gguf, m.dir, m.released = true, filepath.Dir(file), ggufReleased(t.Names())
 	} else {

@@ -3,7 +3,6 @@ package weights
 import (
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -36,13 +35,6 @@ var spellings = []struct {
 }
 
 var attention = regexp.MustCompile(`^(?:layers|mtp)\.\d+\.(?:attn|self_attn)\.`)
-
-var images = regexp.MustCompile(`^(?:vision|aligner)\.`)
-
-// seesImages reports whether a model has tensors for images, which are not read here.
-func seesImages(stored []string) bool {
-	return slices.ContainsFunc(stored, func(name string) bool { return images.MatchString(strings.TrimPrefix(name, "model.")) })
-}
 
 // releasedName is the released spelling of a stored name, "" for one that is not read here.
 func releasedName(stored string) string {
