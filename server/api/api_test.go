@@ -278,6 +278,16 @@ func TestRefused(t *testing.T) {
 		status, answer := post(t, s, body)
 		assert.Equal(t, 400, status, body)
 		assert.Contains(t, answer, `"invalid_request_error"`, body)
+		assert.Contains(t, answer, `"code":"invalid_value"`, body)
+	}
+	for body, want := range map[string]string{
+		`{"prompt": [1, 300]}`:                        `"param":"prompt[1]"`,
+		`{"prompt": [1], "max_tokens": 50}`:           `"param":"max_tokens"`,
+		`{"prompt": [1], "logit_bias": {"70000": 1}}`: `"param":"logit_bias"`,
+		`{"prompt": [1], "logit_bias": {"the": 1}}`:   `numbers, by token id`,
+	} {
+		_, answer := post(t, s, body)
+		assert.Contains(t, answer, want, body)
 	}
 }
 
@@ -287,6 +297,8 @@ func TestLarge(t *testing.T) {
 	r.Body = http.MaxBytesReader(w, r.Body, 9) // as if this were maxBody
 	serve(t, nil).Config.Handler.ServeHTTP(w, r)
 	assert.Equal(t, 413, w.Code, w.Body)
+	assert.Contains(t, w.Body.String(), "want at most 9 bytes")
+	assert.Contains(t, w.Body.String(), `"request_too_large"`)
 	assert.Contains(t, w.Body.String(), `"invalid_request_error"`)
 }
 

@@ -47,11 +47,15 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, parse func(context
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(bodyDeadline)) // a recorder of tests has none
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyLimit(s.o.MaxTokens)))
+	var large *http.MaxBytesError
 	switch {
 	case err == nil:
 		_ = control.SetReadDeadline(time.Time{}) // the answer may take longer
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, &statusError{http.StatusRequestTimeout, "timeout", fmt.Sprintf("the body has not come within %v", bodyDeadline)}
+	case errors.As(err, &large):
+		return nil, &statusError{http.StatusRequestEntityTooLarge, "request_too_large",
+			fmt.Sprintf("the body is too large, want at most %d bytes", large.Limit)}
 	default:
 		return nil, fmt.Errorf("%w: %w", batch.ErrRequest, err)
 	}

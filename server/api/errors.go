@@ -9,18 +9,8 @@ import (
 	"github.com/vkmla/vkmla/server/batch"
 )
 
-// paramError is a request that names a parameter that cannot be honoured.
-type paramError struct{ param, got, want string }
-
-func (e *paramError) Error() string {
-	return fmt.Sprintf("%s: got %.60s, want %s", e.param, e.got, e.want)
-}
-
-// Is reports that the client is to blame.
-func (e *paramError) Is(target error) bool { return target == batch.ErrRequest }
-
 func bad(param string, got any, want string, a ...any) error {
-	return &paramError{param, fmt.Sprint(got), fmt.Sprintf(want, a...)}
+	return &batch.ParamError{Param: param, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, a...)}
 }
 
 // statusError is an error that has a status and a code of its own.
@@ -42,17 +32,14 @@ type problem struct {
 
 // describe returns the status and the description of an error.
 func describe(err error) (status int, p problem) {
-	var large *http.MaxBytesError
-	var param *paramError
+	var param *batch.ParamError
 	var own *statusError
 	code := ""
 	switch status = http.StatusInternalServerError; {
 	case errors.As(err, &own):
 		status, code = own.status, own.code
-	case errors.As(err, &large):
-		status, code = http.StatusRequestEntityTooLarge, "request_too_large"
 	case errors.Is(err, batch.ErrRequest):
-		status = http.StatusBadRequest
+		status, code = http.StatusBadRequest, "invalid_value"
 	case errors.Is(err, batch.ErrBusy):
 		status, code = http.StatusTooManyRequests, "too_many_requests"
 	case errors.Is(err, batch.ErrClosing):
@@ -72,7 +59,7 @@ func describe(err error) (status int, p problem) {
 		p.Type = "invalid_request_error"
 	}
 	if errors.As(err, &param) {
-		p.Param, code = &param.param, "invalid_value"
+		p.Param = &param.Param
 	}
 	if code != "" {
 		p.Code = &code

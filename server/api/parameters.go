@@ -124,6 +124,10 @@ func kindOf(t reflect.Type) string {
 		return "a number"
 	case reflect.Slice:
 		return "a list"
+	case reflect.Map:
+		if t.Elem().Kind() == reflect.Float64 {
+			return "an object of numbers, by token id"
+		}
 	}
 	return "an object"
 }

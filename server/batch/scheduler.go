@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -136,23 +137,40 @@ func (s *Scheduler) Submit(ctx context.Context, r Request) (*Answer, error) {
 	return a, nil
 }
 
+// ParamError is an ErrRequest that names the parameter that cannot be honoured.
+type ParamError struct{ Param, Got, Want string }
+
+func (e *ParamError) Error() string {
+	return fmt.Sprintf("%s: got %.60s, want %s", e.Param, e.Got, e.Want)
+}
+
+// Is reports that the client is to blame.
+func (e *ParamError) Is(target error) bool { return target == ErrRequest }
+
 func (s *Scheduler) check(r *Request) error {
 	switch n := len(r.Prompt); {
 	case n == 0:
-		return fmt.Errorf("%w: the prompt has no tokens", ErrRequest)
+		return &ParamError{"prompt", "no tokens", "at least 1"}
 	case r.MaxTokens < 0:
-		return fmt.Errorf("%w: max_tokens: got %d, want at least 0", ErrRequest, r.MaxTokens)
+		return &ParamError{"max_tokens", strconv.Itoa(r.MaxTokens), "at least 0"}
 	case r.MaxTokens > s.o.MaxTokens-n: // the sum may be more than an int has
-		return fmt.Errorf("%w: %d tokens of the prompt and %d of the answer, want at most %d", ErrRequest, n, r.MaxTokens, s.o.MaxTokens)
+		return &ParamError{"max_tokens", fmt.Sprintf("%d after a prompt of %d tokens", r.MaxTokens, n),
+			fmt.Sprintf("at most %d together", s.o.MaxTokens)}
+	}
+	token := func(param string, id int32) error {
+		if id < 0 || int(id) >= s.o.Vocab {
+			return &ParamError{param, fmt.Sprintf("token %d", id), fmt.Sprintf("0 to %d", s.o.Vocab-1)}
+		}
+		return nil
 	}
 	for id := range r.Bias {
-		if id < 0 || int(id) >= s.o.Vocab {
-			return fmt.Errorf("%w: logit_bias: got token %d, want 0 to %d", ErrRequest, id, s.o.Vocab-1)
+		if err := token("logit_bias", id); err != nil {
+			return err
 		}
 	}
 	for i, id := range r.Prompt {
-		if id < 0 || int(id) >= s.o.Vocab {
-			return fmt.Errorf("%w: prompt[%d]: got token %d, want 0 to %d", ErrRequest, i, id, s.o.Vocab-1)
+		if err := token(fmt.Sprintf("prompt[%d]", i), id); err != nil {
+			return err
 		}
 	}
 	return nil
