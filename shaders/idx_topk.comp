@@ -140,10 +140,11 @@ void make_keys(inout uint key[ITEMS], uint at) {
     }
 }
 
-// The columns of the cell that begins with entry e.
-uvec4 columns_of(uint e) {
-    if (e >= list_entries) return pc.first + begin + e - list_entries + uvec4(0u, 1u, 2u, 3u);
-    return lists_buf.v[row_lists + ((pc.lists + first_list) * list_stride() + e) / 4u];
+// The column of an entry.
+uint column_of(uint e) {
+    if (e >= list_entries) return pc.first + begin + e - list_entries;
+    const uint at = (pc.lists + first_list) * list_stride() + e;
+    return lists_buf.v[row_lists + at / 4u][at & 3u];
 }
 
 void clear_bins() {
@@ -314,6 +315,8 @@ void rank_keys(uint key[ITEMS], uint n) {
     sum_cells(n);
 }
 
+bool ranked(uint e) { return ((sure | tied) >> e & 1u) != 0u; }
+
 // The place of entry e of an invocation among those taken, K or more if it is not taken. Where the
 // first of a cell has none before it but sum, the next has the sum as this leaves it.
 uint place_of(uint e, inout uint sum) {
@@ -363,22 +366,9 @@ void put(uint t, uint place, int entry) {
     if (PAGE > 0u) slots_buf.v[t * pc.k + place] = entry < 0 ? -1 : paged_slot(token_to_req_buf.v[t], uint(entry), PAGE);
 }
 
-// Writes the keys of the selection to a list, n cells of each invocation.
-void emit_keys(uint list, uint key[ITEMS], uint n) {
-    const uint keys = 4u * row_lists + list * list_stride();
-    [[unroll]] for (uint j = 0u; j < CELLS; j++) {
-        if (j >= n) continue;
-        uint sum = before(j, n);
-        [[unroll]] for (uint i = 0u; i < 4u; i++) {
-            const uint place = place_of(4u * j + i, sum), at = keys + place;
-            if (place < pc.k) lists_buf.v[at / 4u][at & 3u] = key[4u * j + i];
-        }
-    }
-}
-
 // Writes the selection from the entries of all invocations, n cells of each, to dst or, where
-// others read it, to a list, which has its keys.
-void emit(uint t, uint list, bool to_list, uint column[ITEMS], uint n) {
+// others read it, to a list.
+void emit(uint t, uint list, bool to_list, uint key[ITEMS], uint column[ITEMS], uint n) {
     const uint keys = 4u * row_lists + list * list_stride();
     [[unroll]] for (uint j = 0u; j < CELLS; j++) {
         if (j >= n) continue;
@@ -387,7 +377,8 @@ void emit(uint t, uint list, bool to_list, uint column[ITEMS], uint n) {
             const uint place = place_of(4u * j + i, sum);
             if (place < pc.k) {
                 if (to_list) {
-                    const uint to = keys + pc.lists * list_stride() + place;
+                    const uint at = keys + place, to = at + pc.lists * list_stride();
+                    lists_buf.v[at / 4u][at & 3u] = key[4u * j + i];
                     lists_buf.v[to / 4u][to & 3u] = column[4u * j + i];
                 } else {
                     put(t, place, int(column[4u * j + i]));
@@ -462,22 +453,23 @@ void main() {
         if (total > pc.k) select_keys(key, CELLS);
         else select_all(); // of a slice
         rank_keys(key, CELLS);
-        if (to_list) emit_keys(list, key, CELLS);
         if (list_entries == 0u) {
             [[unroll]] for (uint j = 0u; j < CELLS; j++)
                 [[unroll]] for (uint i = 0u; i < 4u; i++) column[4u * j + i] = pc.first + begin + 4u * cell_of(j, CELLS) + i;
         } else { // all loads before any use
             [[unroll]] for (uint j = 0u; j < CELLS; j++) {
-                uvec4 four = uvec4(0u);
-                if (((sure | tied) >> (4u * j) & 15u) != 0u) four = columns_of(4u * cell_of(j, CELLS));
-                [[unroll]] for (uint i = 0u; i < 4u; i++) column[4u * j + i] = four[i];
+                const uint e = 4u * cell_of(j, CELLS);
+                [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                    column[4u * j + i] = 0u;
+                    if (ranked(4u * j + i)) column[4u * j + i] = column_of(e + i);
+                }
             }
         }
         if (to_list && list_entries > 0u) { // list 0 is read before it is written
             memoryBarrierBuffer();
             barrier();
         }
-        emit(t, list, to_list, column, CELLS);
+        emit(t, list, to_list, key, column, CELLS);
         return;
     }
 
@@ -495,14 +487,13 @@ void main() {
             [[unroll]] for (uint j = 0u; j < CELLS; j++) put_cell(j, CELLS, uint(bitCount((wanted >> (4u * j)) & 15u)));
             sum_cells(CELLS);
             [[unroll]] for (uint j = 0u; j < CELLS; j++) {
-                if ((wanted >> (4u * j) & 15u) == 0u) continue;
                 uint place = count + before(j, CELLS);
-                const uvec4 four = columns_of(at + 4u * cell_of(j, CELLS));
+                const uint e = at + 4u * cell_of(j, CELLS);
                 [[unroll]] for (uint i = 0u; i < 4u; i++) {
                     if ((wanted >> (4u * j + i) & 1u) == 0u) continue;
                     if (place < HELD) {
                         key_s[place] = key[4u * j + i];
-                        column_s[place] = four[i];
+                        column_s[place] = column_of(e + i);
                         wanted &= ~(1u << (4u * j + i));
                     }
                     place++;
@@ -523,6 +514,5 @@ void main() {
     if (count > pc.k) select_keys(key, HELD_CELLS);
     else select_all();
     rank_keys(key, HELD_CELLS);
-    if (to_list) emit_keys(list, key, HELD_CELLS);
-    emit(t, list, to_list, column, HELD_CELLS);
+    emit(t, list, to_list, key, column, HELD_CELLS);
 }
