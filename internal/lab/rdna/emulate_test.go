@@ -64,12 +64,8 @@ func TestOperations(t *testing.T) {
 		})
 	}
 	var n uint64
-	tested := rdna.Tested(t)
-	for op, c := range gpu.Executed() {
+	for _, c := range gpu.Executed() {
 		n += c
-		for part := range strings.SplitSeq(op, " :: ") {
-			assert.True(t, tested[strings.Replace(part, "v_dual_", "v_", 1)], "testdata/opcodes.txt has no %s", part)
-		}
 	}
 	fmt.Printf("%.1f M instructions of waves, %.2f M a second\n", float64(n)/1e6, float64(n)/1e6/gpu.Took().Seconds())
 }
