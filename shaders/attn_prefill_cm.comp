@@ -63,6 +63,7 @@ layout(push_constant) uniform Push {
 
 const uint BUFFERS = 2u;
 const bool KEEP_TOP = true;
+#define CM_DIVIDE_FIRST
 #include "lib/cm_mla.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer WorkspaceRow { uvec4 w[]; };
