@@ -86,7 +86,7 @@ var hopper = Profile{
 	},
 
 	Layer: Layer{
-		NormTokens:   32,
+		NormTokens:   64,
 		BesideTokens: 16,
 		ChainTokens:  1,
 		JoinTokens:   2,
