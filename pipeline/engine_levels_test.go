@@ -17,9 +17,8 @@ import (
 // place gives the same results, later.
 func TestLevels(t *testing.T) {
 	x := newSessions(t, testkit.Device(t), &v4Sessions)
-	for i, tokens := range []int{1, 4, 16, 72, 72} {
+	for i, tokens := range []int{1, 4, 16, 40, 40} {
 		o := sessionOptions()
-		o.MaxStep = 72
 		if i == 4 {
 			o.Variant = "twopass-base" // gathers rows, as prompts do
 		}

@@ -86,7 +86,7 @@ var hopper = Profile{
 	},
 
 	Layer: Layer{
-		NormTokens:   64,
+		NormTokens:   32,
 		BesideTokens: 16,
 		ChainTokens:  1,
 		JoinTokens:   2,
