@@ -10,8 +10,8 @@ import (
 )
 
 // tokens8to32 is proj_linear_tokens8to32: matrices whose operands come from memory to registers, 16
-// or 32 rows and 8, 16 or 32 tokens a workgroup. It covers few tokens of every layer, and more of layers
-// with few rows.
+// or 32 rows and 8, 16 or 32 tokens a workgroup. It covers few tokens of every layer, and more of
+// layers with few rows.
 type tokens8to32 struct {
 	*linearLayer
 	beyond    *tokens32to64 // takes over; nil: tiles do
@@ -85,10 +85,10 @@ func (k *tokens8to32) fit(l *linearLayer, next kernelKind) (bool, error) {
 // divide8to32 divides a layer for the tokens of a workgroup, at most the columns of two
 // products. More subgroups share K while rows are too few to fill the device and each has a step of
 // its own or two. Layers that are alike have as many, if they have a step for each and the last
-// workgroups of many tokens fill half the device. Where twice the subgroups worth having are left,
-// half of a workgroup's go to a second tile, which shares what is read of x: of 16 tokens wo_a takes
-// 10 % less and wq_b 6 %. With fewer subgroups a second tile costs up to a quarter. A step is Ahead
-// chunks, or one where that leaves less undone.
+// workgroups of many tokens fill half the device. Where these are twice the subgroups worth having,
+// half of them go to a second tile, which shares what is read of x: for 16 tokens wo_a takes 8 %
+// less. With fewer subgroups a second tile costs up to a fifth. A step is Ahead chunks, or one
+// where that leaves less undone.
 //
 // Errors: vk.ErrMissingFeature when no shape of matrix product suits; those of a laneFinder.
 func (l *linearLayer) divide8to32(tokens int) (division8to32, error) {

@@ -14,8 +14,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// proj_linear_tokens8to32 with two tiles a workgroup, against whole numbers: even and odd numbers of
-// tiles, of one group and of two.
+// proj_linear_tokens8to32 with two tiles a workgroup, against whole numbers: even and odd numbers
+// of tiles, of one group and of two.
 func TestLinearTokens8to32(t *testing.T) {
 	dev := testkit.Device(t)
 	for i, c := range []struct {
@@ -27,7 +27,8 @@ func TestLinearTokens8to32(t *testing.T) {
 		for _, variant := range []string{opkit.CM, opkit.CMB} {
 			t.Run(fmt.Sprintf("%v/%d/%dx%d/%s", c.f, c.tokens, c.n, c.k, variant), func(t *testing.T) {
 				rng := rand.New(rand.NewPCG(12, uint64(i)))
-				h := linearHost(c.f, c.tokens, c.groups, c.n, c.k, func(int, int) uint16 { return small(c.f, rng.IntN(7)-3) }, func(int, int) float32 { return float32(rng.IntN(5) - 2) })
+				h := linearHost(c.f, c.tokens, c.groups, c.n, c.k, func(int, int) uint16 { return small(c.f, rng.IntN(7)-3) },
+					func(int, int) float32 { return float32(rng.IntN(5) - 2) })
 				cfg := linearConfig(h, variant)
 				cfg.MaxTokens, cfg.Workgroups = c.tokens, 1
 				op, err := projection.NewLinear(dev, cfg)

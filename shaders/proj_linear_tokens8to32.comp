@@ -5,15 +5,15 @@
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, shaderInt16,
 //   vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 // Bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl.
-// Workgroup: TILES tiles of M rows (x) of group z, and TOKENS tokens (y). PARTS subgroups divide the
-//   k of a tile: each takes every PARTS-th step of AHEAD chunks, a chunk being LANES*16 bytes of each
-//   row. LANES lanes read a row's chunk, and the same numbers of a token, and put them into
+// Workgroup: TILES tiles of M rows (x) of group z, and TOKENS tokens (y). PARTS subgroups divide
+//   the k of a tile: each takes every PARTS-th step of AHEAD chunks, a chunk being LANES*16 bytes
+//   of each row. LANES lanes read a row's chunk, and the same numbers of a token, and put them into
 //   fragments. The sums meet in shared memory, in the order of the subgroups. Tiles read the same x
 //   at about the same time, so that all but the first find it in the first-level cache.
 // Constants after the two of lib/formats.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a
 //   product, 7 TOKENS, 8 AHEAD, 9 LANES, 10 TILES, of lib/linear_norm.glsl 11 NORM (0 none, 1
-//   weights of bf16, 2 of f32), 12 NORM_QUADS, 13 NORM_EPS, 14 NORM_INVERSE = 1/(8*NORM_QUADS), bits
-//   of f32.
+//   weights of bf16, 2 of f32), 12 NORM_QUADS, 13 NORM_EPS, 14 NORM_INVERSE = 1/(8*NORM_QUADS),
+//   bits of f32.
 //   Component i*V + v of lane l, V = K/LANES, has to be in row (column of B) l/LANES +
 //   i*SUBGROUP/LANES, at a k that depends on l%LANES and v alone, alike for A and B:
 //   projection/linear_layout.go finds out.
