@@ -11,8 +11,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// CompressEps is the number that released models add to the mean square of an entry.
-const CompressEps = 1e-6
+// compressEps is the number that released models add to the mean square of an entry.
+const compressEps = 1e-6
 
 // CompressConfig says what a Compress is built for.
 type CompressConfig struct {
@@ -22,7 +22,7 @@ type CompressConfig struct {
 	Record      Record         // of K entries; other than RecordV4 only with Compression.Latent
 	Keys        IndexKeyFormat // of indexer keys (Dim = IndexDim); 0 for K entries
 	Hadamard    bool           // of indexer keys, without Compression.Latent: rotate them as indexer queries are rotated; both or neither
-	Eps         float32        // 0 means CompressEps
+	Eps         float32        // 0 means 1e-6
 	RopeStep    int            // positions from a row of CosSin to the next: 1 (or 0), or a divisor of Ratio
 	Invocations int            // of a workgroup: Dim/4 or Dim, for windows of over 8 rows Dim/4 times a power of two; 0: best known
 	MaxBytes    uint64         // size of the largest pool; 0: whatever a descriptor of the device can hold
@@ -192,7 +192,7 @@ func (cfg CompressConfig) complete(op string, caps *vk.Caps, tune *tuning.Compre
 		return cfg, err
 	}
 	if cfg.Eps == 0 {
-		cfg.Eps = CompressEps
+		cfg.Eps = compressEps
 	}
 	if !(cfg.Eps > 0 && cfg.Eps < 1) {
 		return cfg, pkg.Wrong(op, "Eps", cfg.Eps, "a number between 0 and 1")
@@ -211,8 +211,10 @@ func (cfg CompressConfig) complete(op string, caps *vk.Caps, tune *tuning.Compre
 // many loads under way to stream it at its share of the bandwidth. Of a short window they share
 // the channels.
 func (cfg CompressConfig) invocations(op string, caps *vk.Caps, tune *tuning.Compress) (CompressConfig, error) {
-	c, lanes, most := cfg.Compression, cfg.Compression.Dim/4, min(int(caps.MaxWorkgroupInvocations), maxInvocations)
-	fits := func(n int) bool { return n <= most && compressShared(c, n, tune) <= int(caps.SharedMemory) }
+	c, lanes := cfg.Compression, cfg.Compression.Dim/4
+	fits := func(n int) bool {
+		return n <= min(int(caps.MaxWorkgroupInvocations), maxInvocations) && compressShared(c, n, tune) <= int(caps.SharedMemory)
+	}
 	if cfg.Invocations == 0 {
 		cfg.Invocations = lanes
 		if !c.Ungated && !c.long() && cfg.Save && fits(4*lanes) {
@@ -227,12 +229,8 @@ func (cfg CompressConfig) invocations(op string, caps *vk.Caps, tune *tuning.Com
 	if c.long() {
 		legal = n >= lanes && n%lanes == 0 && n&(n-1) == 0
 	}
-	switch {
-	case !legal || n > most:
-		return cfg, pkg.Wrong(op, "Invocations", n, "%s, at most %d on this device", c.legalInvocations(), most)
-	case !fits(n):
-		return cfg, pkg.Wrong(op, "Invocations", n, "fewer: they need %d bytes of shared memory, the device has %d",
-			compressShared(c, n, tune), caps.SharedMemory)
+	if !legal || n > maxInvocations {
+		return cfg, pkg.Wrong(op, "Invocations", n, "%s, at most %d", c.legalInvocations(), maxInvocations)
 	}
 	return cfg, nil
 }

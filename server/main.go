@@ -52,7 +52,7 @@ type options struct {
 	keys                                  []string
 	front                                 *front
 	tokens, sessions, step, waiting       int
-	workers                               int
+	workers, drafts                       int
 	offload                               bool
 	memory                                uint64 // bytes of the device; 0: what is free
 	cacheMiB                              uint64
@@ -77,6 +77,8 @@ func (o *options) modelFlags(f *flag.FlagSet) {
 		o.memory, err = bytesOf(s)
 		return err
 	})
+	f.IntVar(&o.drafts, "drafts", 0,
+		"tokens that a DSpark block drafts after each of an answer, such as 5; they change no answer; 0: none")
 	f.StringVar(&o.kernels, "kernels", "", "folder that keeps compiled kernels; by default none")
 	f.IntVar(&o.workers, "workers", 0, "cores to compute with; 0: all")
 	f.Uint64Var(&o.cacheMiB, "cache-mib", 0, "device memory for all sequences, in MiB; 0: what they can use")
@@ -97,6 +99,8 @@ func (o *options) checkModel() error {
 		return fmt.Errorf("server: --experts: got %q, want cpu or gpu", o.experts)
 	case o.workers < 0:
 		return fmt.Errorf("server: --workers: got %d, want at least 0", o.workers)
+	case o.drafts < 0:
+		return fmt.Errorf("server: --drafts: got %d, want at least 0", o.drafts)
 	case o.cacheMiB > 1<<40:
 		return fmt.Errorf("server: --cache-mib: got %d, want at most %d", o.cacheMiB, 1<<40)
 	}
@@ -260,7 +264,7 @@ func (o *options) with(ctx context.Context, log *slog.Logger, f func(*vk.Device,
 // modelOptions are the model's, without a log.
 func (o *options) modelOptions() model.Options {
 	return model.Options{MaxTokens: o.tokens, MaxSessions: o.sessions, MaxStep: o.step, MaxCacheBytes: o.cacheMiB << 20,
-		Prefixes: o.prefixes.where != "", GPU: o.experts == "gpu", Offload: o.offload, Memory: o.memory,
+		Prefixes: o.prefixes.where != "", GPU: o.experts == "gpu", Offload: o.offload, Memory: o.memory, Drafts: o.drafts,
 		CPU: cpu.Options{Workers: o.workers}}
 }
 

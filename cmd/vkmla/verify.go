@@ -18,7 +18,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/describe"
 	_ "github.com/vkmla/vkmla/internal/lab/layers" // the operation layer
 	"github.com/vkmla/vkmla/internal/lab/verify"
-	"github.com/vkmla/vkmla/vk"
+	"github.com/vkmla/vkmla/internal/tuning"
 )
 
 type verifyFlags struct {
@@ -154,7 +154,7 @@ func listOps(stdout io.Writer, names []string, output string) error {
 		case "csv":
 			_, err = fmt.Fprintf(stdout, "%s,%s,%s\n", op.Name, op.Class, strings.Join(variants, " "))
 		default:
-			_, err = fmt.Fprintf(stdout, "%s %s %s\n", op.Name, op.Class, strings.Join(variants, " "))
+			_, err = fmt.Fprintln(stdout, describe.Wrap(fmt.Sprintf("%s %s %s", op.Name, op.Class, strings.Join(variants, " ")), "    "))
 		}
 		if err != nil {
 			return fmt.Errorf("verify: output: %w", err)
@@ -166,7 +166,7 @@ func listOps(stdout io.Writer, names []string, output string) error {
 // isNamed reports whether an operation has this name, or one that the expression finds.
 func isNamed(op, name string) bool { return op == name || verify.Matches(name, op) }
 
-func variantNames(vs []vk.Variant) []string {
+func variantNames(vs []tuning.Variant) []string {
 	var names []string
 	for _, v := range vs {
 		names = append(names, v.Name)

@@ -24,14 +24,17 @@ var kernels = map[string]struct {
 	divided  bool
 }{
 	"choose":  {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write}},
+	"context": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write}},
 	"copy":    {bindings: []vk.Access{vk.Read, vk.Write}},
 	"decode":  {bindings: []vk.Access{vk.Read, vk.Write}},
 	"enter":   {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write}},
+	"follow":  {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write}},
 	"group":   {bindings: []vk.Access{vk.Read, vk.Read, vk.Write}},
 	"leave":   {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Read, vk.Write}, divided: true},
 	"pack":    {bindings: []vk.Access{vk.ReadWrite}},
 	"product": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
 	"send":    {bindings: []vk.Access{vk.Read, vk.Read, vk.Write}},
+	"state":   {bindings: []vk.Access{vk.Read, vk.Read, vk.Write}},
 	"up":      {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
 }
 

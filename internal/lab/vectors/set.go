@@ -28,7 +28,7 @@ const (
 	// format prescribes.
 	untouched = 0xA5
 
-	// maxRefs is how many references from case to case are followed; it ends a
+	// maxRefs bounds the references from case to case that are followed; it ends a
 	// chain that leads back to its start.
 	maxRefs = 4
 )
@@ -72,7 +72,7 @@ func Open(dir string) (*Set, error) {
 		return nil, malformed(dir, "%v", err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("vectors: open: %w", err)
+		return nil, fmt.Errorf("vectors: open: want a folder of recorded cases: %w", err)
 	}
 	return parseManifest(dir, data)
 }
