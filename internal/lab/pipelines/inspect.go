@@ -17,7 +17,7 @@ import (
 // Errors: those of Choose and of the driver's statistics.
 func Inspect(a *vk.Adapter, profile string) ([]Choice, error) { return Choose(inspector(a, profile)) }
 
-// inspector is what Choose takes: it opens the device, and finds out about a kernel.
+// inspector opens the device for Choose, and finds out about a kernel.
 func inspector(a *vk.Adapter, profile string) (open func() (*vk.Device, error),
 	inspect func(dev *vk.Device, k *vk.Kernel, to *Chosen) error) {
 	known := map[string]Chosen{}
