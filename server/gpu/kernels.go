@@ -23,16 +23,18 @@ var kernels = map[string]struct {
 	bindings []vk.Access
 	divided  bool
 }{
-	"choose":  {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write}},
-	"copy":    {bindings: []vk.Access{vk.Read, vk.Write}},
-	"decode":  {bindings: []vk.Access{vk.Read, vk.Write}},
-	"enter":   {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write}},
-	"group":   {bindings: []vk.Access{vk.Read, vk.Read, vk.Write}},
-	"leave":   {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Read, vk.Write}, divided: true},
-	"pack":    {bindings: []vk.Access{vk.ReadWrite}},
-	"product": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
-	"send":    {bindings: []vk.Access{vk.Read, vk.Read, vk.Write}},
-	"up":      {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
+	"choose":        {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write}},
+	"copy":          {bindings: []vk.Access{vk.Read, vk.Write}},
+	"decode":        {bindings: []vk.Access{vk.Read, vk.Write}},
+	"enter":         {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write}},
+	"group":         {bindings: []vk.Access{vk.Read, vk.Read, vk.Write}},
+	"leave":         {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Read, vk.Write}, divided: true},
+	"pack":          {bindings: []vk.Access{vk.ReadWrite}},
+	"product":       {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
+	"product_tiles": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
+	"send":          {bindings: []vk.Access{vk.Read, vk.Read, vk.Write}},
+	"up":            {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
+	"up_tiles":      {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
 }
 
 // kernel returns a kernel with push constants of some bytes.
@@ -73,9 +75,25 @@ type tiling struct {
 	up, down   int // of w1 and w3 each; of w2
 	gate, head int
 	tokens     int // that share weights in registers, at most: 1, 2, 4 or 8
+	tiles      int // of more tokens, which share them in shared memory, at most: 8, 16 or 32; 0: never
 }
 
-var usual = tiling{up: 2, down: 4, gate: 1, head: 4, tokens: 4}
+var usual = tiling{up: 2, down: 4, gate: 1, head: 4, tokens: 4, tiles: 32}
+
+const (
+	tileRows   = 64       // of weights, of a workgroup of tiles
+	leastTile  = 8        // tokens
+	tileShared = 17 << 10 // bytes that 32 tokens take, at most
+	sharesTile = 3        // pairs of an expert, on average, from where a tile is faster than tokens in registers
+)
+
+// tileOf returns the number of tokens of a tile that holds n on average; 0 for a few.
+func (t tiling) tileOf(n int) int {
+	if n < sharesTile || t.tiles == 0 {
+		return 0
+	}
+	return max(leastTile, min(t.tiles, 1<<bits.Len(uint(n-1))))
+}
 
 // tokensOf returns the number of T tokens that share weights where all of them need these.
 func (t tiling) tokensOf(T int) int { return min(t.tokens, 1<<bits.Len(uint(T-1))) }

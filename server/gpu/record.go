@@ -120,6 +120,25 @@ type rows struct {
 	items  int    // groups of them, at most
 	turns  int    // of these, how many run side by side
 	full   bool   // groups nearly always have that many tokens
+	tiles  bool   // they share weights in shared memory
+}
+
+// groups returns the workgroups of a product of n rows, of which teams have ofTeam each. A tile has
+// rows of all matrices.
+func (r rows) groups(n, ofTeam, matrices int) [3]uint32 {
+	each := teams * ofTeam
+	if r.tiles {
+		each = tileRows / matrices
+	}
+	return [3]uint32{size(opkit.CeilDiv(n, each)), size(r.turns), 1}
+}
+
+// kernel returns the name of a product's kernel.
+func (r rows) kernel(name string) string {
+	if r.tiles {
+		return name + "_tiles"
+	}
+	return name
 }
 
 // product records product.comp: y from x.
@@ -130,7 +149,7 @@ func (g *GPU) product(rec *vk.Recorder, m *matrix, ofTeam int, r rows, x, y vk.V
 	if r.routed > 0 {
 		plan = g.plan
 	}
-	return launch(rec, g.dev, "product", [3]uint32{size(opkit.CeilDiv(m.n, teams*ofTeam)), size(r.turns), 1},
+	return launch(rec, g.dev, r.kernel("product"), r.groups(m.n, ofTeam, 1),
 		float64(r.items*r.most)*float64(m.n*m.k), &push,
 		[]uint32{uint32(m.format), g.halves, size(ofTeam), size(r.most), flag(r.full), flag(m.k%128 == 0)},
 		plan, m.codes, m.scale, x, y)
@@ -147,7 +166,7 @@ func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
 	if r.routed > 0 {
 		plan, push.per = g.plan, size(g.cfg.PerToken)
 	}
-	return launch(rec, g.dev, "up", [3]uint32{size(opkit.CeilDiv(w1.n, teams*g.tiles.up)), size(r.turns), 1},
+	return launch(rec, g.dev, r.kernel("up"), r.groups(w1.n, g.tiles.up, 2),
 		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push,
 		[]uint32{uint32(w1.format), g.halves, size(g.tiles.up), size(r.most), flag(r.full), flag(w1.k%128 == 0)},
 		plan, w1.codes, w1.scale, w3.codes, w3.scale, g.x, g.v, h)
@@ -156,6 +175,9 @@ func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
 // allRows are products of all of T tokens.
 func (g *GPU) allRows(T int) rows {
 	all := rows{most: g.tiles.tokensOf(T), full: true}
+	if tile := g.tiles.tileOf(T / 2); tile > 0 { // half of one is worth it
+		all.most, all.tiles = min(tile*2, g.tiles.tiles), true
+	}
 	all.items = opkit.CeilDiv(T, all.most)
 	all.turns = all.items
 	return all
@@ -167,6 +189,9 @@ func (g *GPU) experts(rec *vk.Recorder, T int, l *layer) error {
 	c := g.cfg
 	all := g.allRows(T)
 	routed := rows{routed: 1, most: g.tiles.pairsOf(T, c.PerToken, c.Experts)}
+	if tile := g.tiles.tileOf(T * c.PerToken / c.Experts); tile > 0 {
+		routed.most, routed.tiles = tile, true
+	}
 	routed.full = T*c.PerToken >= c.Experts*routed.most
 	routed.items = min(c.Experts, T*c.PerToken) + T*c.PerToken/routed.most
 	if T == 1 {
