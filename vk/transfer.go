@@ -21,18 +21,23 @@ type stagingBuffer struct {
 	buf *Buffer
 }
 
-// Uploads are filled in by several cores, each of which has two pieces of the staging memory: the
-// device copies one while the other is filled.
-const (
-	stagingSize  = 32 << 20
-	stagingPiece = 1 << 20
-)
+// stagingPieces is the number of pieces of the staging memory. Several cores fill uploads, two
+// pieces each: the device copies one while the other is filled.
+const stagingPieces = 32
+
+// stagingSize returns the bytes of the staging memory. A device of little memory has less.
+func (d *Device) stagingSize() uint64 {
+	if d.Caps().HeapBytes < 1<<30 {
+		return 8 << 20
+	}
+	return 32 << 20
+}
 
 // Upload copies src to dst and waits. Work submitted before still sees the old bytes.
 // Sizes must agree; dst may be any memory. Memory that is mapped is written where it is, once the
 // device has finished what it was given; other memory is reached through 32 MiB of staging memory,
-// which the device keeps and callers use one after the other. Callers who order their writes
-// themselves write to Buffer.Mapped, which waits for nothing.
+// 8 on small devices, which the device keeps and callers use one after the other. Callers who order
+// their writes themselves write to Buffer.Mapped, which waits for nothing.
 //
 // Errors: ErrArgument; the context's (dst is then partly written); ErrClosed,
 // ErrDeviceLost, ErrOutOfHostMemory, ErrOutOfDeviceMemory; the error of
@@ -45,7 +50,7 @@ func (d *Device) Upload(ctx context.Context, dst View, src []byte) error {
 }
 
 // UploadFrom is Upload with what src has at 0 to dst.Size-1, which is read straight to where it
-// goes, by all cores at once in pieces of 1 MiB. Errors: also src's.
+// goes, by several cores at once. Errors: also src's.
 func (d *Device) UploadFrom(ctx context.Context, dst View, src io.ReaderAt) error {
 	return d.upload(ctx, "upload", dst, int(dst.Size), func(to []byte, at uint64) error {
 		n, err := src.ReadAt(to, int64(at))
@@ -69,7 +74,7 @@ func (d *Device) upload(ctx context.Context, op string, dst View, n int, fill fu
 			return err
 		}
 		m = m[dst.Offset : dst.Offset+dst.Size]
-		err := inPieces(ctx, dst.Size, func(ctx context.Context, _ int, take func() (at, n uint64)) (err error) {
+		err := inPieces(ctx, dst.Size, d.stagingSize()/stagingPieces, func(ctx context.Context, _ int, take func() (at, n uint64)) (err error) {
 			for at, n := take(); n > 0 && err == nil; at, n = take() {
 				if err = ctx.Err(); err == nil {
 					err = fill(m[at:at+n], at)
@@ -89,8 +94,9 @@ func (d *Device) upload(ctx context.Context, op string, dst View, n int, fill fu
 	if err := s.open(d); err != nil {
 		return err
 	}
-	err := inPieces(ctx, dst.Size, func(ctx context.Context, worker int, take func() (at, n uint64)) error {
-		return d.pour(ctx, op, dst, s.buf.View(uint64(2*worker*stagingPiece), 2*stagingPiece), take, fill)
+	piece := s.buf.Size() / stagingPieces
+	err := inPieces(ctx, dst.Size, piece, func(ctx context.Context, worker int, take func() (at, n uint64)) error {
+		return d.pour(ctx, op, dst, s.buf.View(uint64(2*worker)*piece, 2*piece), take, fill)
 	})
 	if err != nil {
 		s.drop()
@@ -100,13 +106,13 @@ func (d *Device) upload(ctx context.Context, op string, dst View, n int, fill fu
 
 // inPieces has several workers take pieces of some bytes until there are none, and returns the first
 // error.
-func inPieces(ctx context.Context, size uint64, work func(ctx context.Context, worker int, take func() (at, n uint64)) error) error {
+func inPieces(ctx context.Context, size, piece uint64, work func(ctx context.Context, worker int, take func() (at, n uint64)) error) error {
 	var next atomic.Uint64
 	take := func() (at, n uint64) {
-		at = next.Add(stagingPiece) - stagingPiece
-		return at, min(stagingPiece, size-min(at, size))
+		at = next.Add(piece) - piece
+		return at, min(piece, size-min(at, size))
 	}
-	workers := min(uint64(runtime.GOMAXPROCS(0)), stagingSize/(2*stagingPiece), (size+stagingPiece-1)/stagingPiece)
+	workers := min(uint64(runtime.GOMAXPROCS(0)), stagingPieces/2, (size+piece-1)/piece)
 	if workers == 1 {
 		return work(ctx, 0, take)
 	}
@@ -133,7 +139,7 @@ func (d *Device) pour(ctx context.Context, op string, dst, stage View, take func
 		if n == 0 {
 			break
 		}
-		from := stage.Buffer.View(stage.Offset+uint64(i*stagingPiece), n)
+		from := stage.Buffer.View(stage.Offset+uint64(i)*stage.Size/2, n)
 		if err = cmp.Or(ctx.Err(), wait(i)); err == nil {
 			err = fill(from.Buffer.mapped[from.Offset:][:n:n], at)
 		}
@@ -156,7 +162,7 @@ func (d *Device) pour(ctx context.Context, op string, dst, stage View, take func
 // open makes the staging memory; s.mu is held.
 func (s *stagingBuffer) open(d *Device) (err error) {
 	if s.buf == nil {
-		s.buf, err = d.NewBuffer(BufferSpec{Label: "staging", Size: stagingSize, Memory: Readback})
+		s.buf, err = d.NewBuffer(BufferSpec{Label: "staging", Size: d.stagingSize(), Memory: Readback})
 	}
 	return err
 }
@@ -193,8 +199,8 @@ func (d *Device) Download(ctx context.Context, dst []byte, src View) error {
 	if err := s.open(d); err != nil {
 		return err
 	}
-	for at := uint64(0); at < src.Size; at += stagingSize {
-		n := min(stagingSize, src.Size-at)
+	for at := uint64(0); at < src.Size; at += s.buf.Size() {
+		n := min(s.buf.Size(), src.Size-at)
 		err := d.once(ctx, op, func(r *Recorder) error { return r.Copy(s.buf.View(0, n), View{src.Buffer, src.Offset + at, n}) })
 		if err != nil {
 			s.drop()

@@ -431,13 +431,18 @@ func sampled(of []*Answer, chunks []model.Chunk, logits [][]float32) []sample {
 		k := len(chunks[i].Logits)
 		own := logits[:k]
 		logits = logits[k:]
-		group.Go(func() {
+		take := func() {
 			if !finite(own) {
 				all[i].err = ErrNumbers
 				return
 			}
 			all[i].tokens, all[i].reason = a.took(chunks[i], own)
-		})
+		}
+		if i == len(of)-1 { // here: another goroutine would have to wake up
+			take()
+			break
+		}
+		group.Go(take)
 	}
 	group.Wait()
 	return all

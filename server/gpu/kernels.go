@@ -37,28 +37,47 @@ var kernels = map[string]struct {
 	"up_tiles":      {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
 }
 
+// built holds a device's kernels that were asked for: a device finds them by a hash of their code,
+// which would take most of the time of a recording.
+type built struct {
+	dev   *vk.Device
+	known map[string]*vk.Kernel
+}
+
 // kernel returns a kernel with push constants of some bytes.
-func kernel(dev *vk.Device, name string, push int, constants ...uint32) (*vk.Kernel, error) {
+func (b *built) kernel(name string, push int, constants ...uint32) (*vk.Kernel, error) {
+	key := fmt.Sprint(name, push, constants)
+	if k := b.known[key]; k != nil {
+		return k, nil
+	}
 	code, err := spirv.ReadFile("shaders/spv/" + name + ".spv")
 	if err != nil {
 		return nil, fmt.Errorf("gpu: kernel %s: %w", name, err)
 	}
-	k := kernels[name]
-	return pkg.Kernel(dev, opkit.Spec{Stem: "server_" + name, Variant: opkit.Base, SPIRV: code, Bindings: k.bindings,
-		PushSize: push, Constants: constants, Divisible: k.divided})
+	of := kernels[name]
+	k, err := pkg.Kernel(b.dev, opkit.Spec{Stem: "server_" + name, Variant: opkit.Base, SPIRV: code, Bindings: of.bindings,
+		PushSize: push, Constants: constants, Divisible: of.divided})
+	if err != nil {
+		return nil, err
+	}
+	if b.known == nil {
+		b.known = map[string]*vk.Kernel{}
+	}
+	b.known[key] = k
+	return k, nil
 }
 
 // launch is a dispatch of a kernel that is looked up by its name.
-func launch[P any](rec *vk.Recorder, dev *vk.Device, name string, groups [3]uint32, products float64, push *P,
+func launch[P any](rec *vk.Recorder, b *built, name string, groups [3]uint32, products float64, push *P,
 	constants []uint32, bind ...vk.View) error {
 	data := vk.Bytes(push)
-	k, err := kernel(dev, name, len(data), constants...)
+	k, err := b.kernel(name, len(data), constants...)
 	if err != nil {
 		return err
 	}
 	for i, v := range bind {
 		if v.IsZero() {
-			bind[i] = dev.Dummy()
+			bind[i] = b.dev.Dummy()
 		}
 	}
 	return rec.Dispatch(vk.Dispatch{Kernel: k, Groups: groups, Bind: bind, Push: data, Products: products})

@@ -119,7 +119,7 @@ func (l *loader) load(ctx context.Context, dev *vk.Device) (buffers []*vk.Buffer
 func pack(rec *vk.Recorder, dev *vk.Device, codes vk.View) error {
 	const groups = 4096
 	push := struct{ count, stride uint32 }{uint32(codes.Size / 16), groups}
-	return launch(rec, dev, "pack", [3]uint32{groups, 1, 1}, 0, &push, nil, codes)
+	return launch(rec, &built{dev: dev}, "pack", [3]uint32{groups, 1, 1}, 0, &push, nil, codes)
 }
 
 // mapped reads parts of mapped files one after the other. check, if any, looks at what was read.

@@ -83,7 +83,7 @@ func (g *GPU) leave(rec *vk.Recorder, T int, from source, next *hyper) error {
 	c, tokens := g.cfg, min(T, mixTokens)
 	rec.Section(Sections[0])
 	push := struct{ d, from, per uint32 }{size(c.Hidden), from.kind, size(c.PerToken)}
-	return launch(rec, g.dev, "leave", [3]uint32{size(opkit.CeilDiv(c.Hidden, slice)), size(opkit.CeilDiv(T, tokens)), 1},
+	return launch(rec, &g.built, "leave", [3]uint32{size(opkit.CeilDiv(c.Hidden, slice)), size(opkit.CeilDiv(T, tokens)), 1},
 		float64(T*next.rows*c.Streams*c.Hidden), &push, []uint32{size(c.Streams), size(next.rows), size(tokens)},
 		g.step, from.view, g.routedY, g.sharedY, g.mix, g.streams, next.fn, g.parts)
 }
@@ -108,7 +108,7 @@ func (g *GPU) enter(rec *vk.Recorder, T int, h *hyper, norm vk.View, x to) error
 	if x.wanted {
 		push.wantedAt, groups = size(g.wantedAt()), 1
 	}
-	return launch(rec, g.dev, "enter", [3]uint32{size(T), groups, 1}, 0, &push, []uint32{size(c.Streams), size(h.rows), size(c.Hidden)},
+	return launch(rec, &g.built, "enter", [3]uint32{size(T), groups, 1}, 0, &push, []uint32{size(c.Streams), size(h.rows), size(c.Hidden)},
 		g.step, g.parts, h.base, g.streams, norm, g.mix, x.view)
 }
 
@@ -149,7 +149,7 @@ func (g *GPU) product(rec *vk.Recorder, m *matrix, ofTeam int, r rows, x, y vk.V
 	if r.routed > 0 {
 		plan = g.plan
 	}
-	return launch(rec, g.dev, r.kernel("product"), r.groups(m.n, ofTeam, 1),
+	return launch(rec, &g.built, r.kernel("product"), r.groups(m.n, ofTeam, 1),
 		float64(r.items*r.most)*float64(m.n*m.k), &push,
 		[]uint32{uint32(m.format), g.halves, size(ofTeam), size(r.most), flag(r.full), flag(m.k%128 == 0)},
 		plan, m.codes, m.scale, x, y)
@@ -166,7 +166,7 @@ func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
 	if r.routed > 0 {
 		plan, push.per = g.plan, size(g.cfg.PerToken)
 	}
-	return launch(rec, g.dev, r.kernel("up"), r.groups(w1.n, g.tiles.up, 2),
+	return launch(rec, &g.built, r.kernel("up"), r.groups(w1.n, g.tiles.up, 2),
 		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push,
 		[]uint32{uint32(w1.format), g.halves, size(g.tiles.up), size(r.most), flag(r.full), flag(w1.k%128 == 0)},
 		plan, w1.codes, w1.scale, w3.codes, w3.scale, g.x, g.v, h)
@@ -227,7 +227,7 @@ func (g *GPU) choose(rec *vk.Recorder, T int, l *layer) error {
 		factor          float32
 		alone           uint32
 	}{flag(l.bias.IsZero()), flag(c.Normalise), c.Factor, flag(T == 1)}
-	return launch(rec, g.dev, "choose", [3]uint32{size(T), 1, 1}, 0, &push,
+	return launch(rec, &g.built, "choose", [3]uint32{size(T), 1, 1}, 0, &push,
 		[]uint32{size(c.Experts), size(c.PerToken), scorings[c.Scoring]}, g.step, g.logits, l.bias, l.table, g.chosen, g.v, g.plan)
 }
 
@@ -237,7 +237,7 @@ func (g *GPU) group(rec *vk.Recorder, T, most int) error {
 		return nil
 	}
 	push := struct{ per, most, orderAt uint32 }{size(g.cfg.PerToken), size(most), size(g.orderAt())}
-	return launch(rec, g.dev, "group", [3]uint32{1, 1, 1}, 0, &push, []uint32{size(opkit.CeilDiv(g.cfg.Experts, 256))},
+	return launch(rec, &g.built, "group", [3]uint32{1, 1, 1}, 0, &push, []uint32{size(opkit.CeilDiv(g.cfg.Experts, 256))},
 		g.step, g.chosen, g.plan)
 }
 
@@ -259,5 +259,5 @@ func (g *GPU) finish(rec *vk.Recorder, T int, from source) error {
 	}
 	groups := min(opkit.CeilDiv(T*c.Vocab, 256), 1024)
 	push := struct{ width, stride uint32 }{size(c.Vocab), size(groups)}
-	return launch(rec, g.dev, "send", [3]uint32{size(groups), 1, 1}, 0, &push, nil, g.step, g.headY, g.results)
+	return launch(rec, &g.built, "send", [3]uint32{size(groups), 1, 1}, 0, &push, nil, g.step, g.headY, g.results)
 }
