@@ -128,9 +128,6 @@ func (g *GPU) open(ctx context.Context, w *weights.Model, reserve uint64, ask fu
 		return err
 	}
 	g.halves = flag(halves)
-	if g.dev.Caps().SharedMemory < tileShared {
-		g.tiles.tiles /= 2
-	}
 	if g.buffers, err = l.load(ctx, g.dev); err != nil {
 		return errors.Join(err, g.Close())
 	}

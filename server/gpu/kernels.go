@@ -94,24 +94,26 @@ type tiling struct {
 	up, down   int // of w1 and w3 each; of w2
 	gate, head int
 	tokens     int // that share weights in registers, at most: 1, 2, 4 or 8
-	tiles      int // of more tokens, which share them in shared memory, at most: 8, 16 or 32; 0: never
+	tiles      int // from this number of tokens on, products of all of them take tiles; 0: never
 }
 
-var usual = tiling{up: 2, down: 4, gate: 1, head: 4, tokens: 4, tiles: 32}
+var usual = tiling{up: 2, down: 4, gate: 1, head: 4, tokens: 4, tiles: 128}
 
 const (
 	tileRows   = 64       // of weights, of a workgroup of tiles
-	leastTile  = 8        // tokens
-	tileShared = 17 << 10 // bytes that 32 tokens take, at most
-	sharesTile = 3        // pairs of an expert, on average, from where a tile is faster than tokens in registers
+	tileTokens = 32       // or half of them
+	tileShared = 17 << 10 // bytes that these take, at most
 )
 
-// tileOf returns the number of tokens of a tile that holds n on average; 0 for a few.
-func (t tiling) tileOf(n int) int {
-	if n < sharesTile || t.tiles == 0 {
+// tileOf returns the number of T tokens that a tile has; 0: none is taken.
+func (g *GPU) tileOf(T int) int {
+	switch {
+	case g.tiles.tiles == 0 || T < g.tiles.tiles:
 		return 0
+	case g.dev.Caps().SharedMemory < tileShared:
+		return tileTokens / 2
 	}
-	return max(leastTile, min(t.tiles, 1<<bits.Len(uint(n-1))))
+	return tileTokens
 }
 
 // tokensOf returns the number of T tokens that share weights where all of them need these.

@@ -175,8 +175,8 @@ func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
 // allRows are products of all of T tokens.
 func (g *GPU) allRows(T int) rows {
 	all := rows{most: g.tiles.tokensOf(T), full: true}
-	if tile := g.tiles.tileOf(T / 2); tile > 0 { // half of one is worth it
-		all.most, all.tiles = min(tile*2, g.tiles.tiles), true
+	if tile := g.tileOf(T); tile > 0 {
+		all.most, all.tiles = tile, true
 	}
 	all.items = opkit.CeilDiv(T, all.most)
 	all.turns = all.items
@@ -189,9 +189,6 @@ func (g *GPU) experts(rec *vk.Recorder, T int, l *layer) error {
 	c := g.cfg
 	all := g.allRows(T)
 	routed := rows{routed: 1, most: g.tiles.pairsOf(T, c.PerToken, c.Experts)}
-	if tile := g.tiles.tileOf(T * c.PerToken / c.Experts); tile > 0 {
-		routed.most, routed.tiles = tile, true
-	}
 	routed.full = T*c.PerToken >= c.Experts*routed.most
 	routed.items = min(c.Experts, T*c.PerToken) + T*c.PerToken/routed.most
 	if T == 1 {
