@@ -211,8 +211,10 @@ func (cfg CompressConfig) complete(op string, caps *vk.Caps, tune *tuning.Compre
 // many loads under way to stream it at its share of the bandwidth. Of a short window they share
 // the channels.
 func (cfg CompressConfig) invocations(op string, caps *vk.Caps, tune *tuning.Compress) (CompressConfig, error) {
-	c, lanes, most := cfg.Compression, cfg.Compression.Dim/4, min(int(caps.MaxWorkgroupInvocations), maxInvocations)
-	fits := func(n int) bool { return n <= most && compressShared(c, n, tune) <= int(caps.SharedMemory) }
+	c, lanes := cfg.Compression, cfg.Compression.Dim/4
+	fits := func(n int) bool {
+		return n <= min(int(caps.MaxWorkgroupInvocations), maxInvocations) && compressShared(c, n, tune) <= int(caps.SharedMemory)
+	}
 	if cfg.Invocations == 0 {
 		cfg.Invocations = lanes
 		if !c.Ungated && !c.long() && cfg.Save && fits(4*lanes) {
@@ -227,12 +229,8 @@ func (cfg CompressConfig) invocations(op string, caps *vk.Caps, tune *tuning.Com
 	if c.long() {
 		legal = n >= lanes && n%lanes == 0 && n&(n-1) == 0
 	}
-	switch {
-	case !legal || n > most:
-		return cfg, pkg.Wrong(op, "Invocations", n, "%s, at most %d on this device", c.legalInvocations(), most)
-	case !fits(n):
-		return cfg, pkg.Wrong(op, "Invocations", n, "fewer: they need %d bytes of shared memory, the device has %d",
-			compressShared(c, n, tune), caps.SharedMemory)
+	if !legal || n > maxInvocations {
+		return cfg, pkg.Wrong(op, "Invocations", n, "%s, at most %d", c.legalInvocations(), maxInvocations)
 	}
 	return cfg, nil
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// MaxK is the largest width of a selection on a device with at least 32 KiB of
-// shared memory; with less it is half of that.
+// MaxK is the largest width of a selection on a device with at least 32 KiB of shared memory; with
+// less vk.ErrLimit forbids more than half of it.
 const MaxK = 2048
 
 // TopKConfig says what a TopK is built for.
@@ -93,9 +93,9 @@ const (
 
 // NewTopK builds the kernels. The device owns them; there is nothing to close.
 //
-// Errors: vk.ErrArgument for a K out of range or beyond what the device's shared
-// memory holds, a number of threads that the device cannot run, or an unknown
-// variant; those of vk.Device.Kernel.
+// Errors: vk.ErrArgument for a K out of range, a number of threads that the device cannot run or
+// that has no room for K, or an unknown variant; vk.ErrLimit where the device's workgroups are too
+// small for K; the others of vk.Device.Kernel.
 func NewTopK(dev *vk.Device, cfg TopKConfig) (*TopK, error) {
 	return newTopK(dev, cfg, &tuning.Of(dev).TopK)
 }
@@ -138,7 +138,7 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tune *tuning.TopK) (*TopK, error) {
 		o.short = append(o.short, topkKernel{k, shapes[2+i].entries()})
 	}
 	o.buildLanes()
-	if cfg.onDemand {
+	if cfg.onDemand && shapes[0].fits(dev.Caps()) && shapes[1].fits(dev.Caps()) {
 		return o, nil
 	}
 	for _, l := range o.lanes {

@@ -44,25 +44,28 @@ func (s topkShape) fits(c *vk.Caps) bool {
 }
 
 // pickShape returns the best shape that the device can run for a K and rows of any length, with
-// 1/spareShare of Held free; threads other than 0 are taken as they are.
+// 1/spareShare of Held free; threads other than 0 are taken as they are. Where the device can run
+// none that has room for K, it returns the last one that has, whose kernel the device refuses.
 func pickShape(op string, c *vk.Caps, k, threads, spareShare int, shapes []tuning.TopKShape) (topkShape, error) {
-	limit, most := 0, int(c.MaxWorkgroupInvocations)
-	if threads > 0 {
-		most = threads
-	}
+	var last topkShape
+	limit := 0
 	for _, x := range shapes {
 		s := topkShape(x).with(threads)
-		if !s.fits(c) || s.Held > s.entries() {
-			continue
-		}
 		largest := s.Held - opkit.CeilDiv(s.Held, spareShare)
-		if k <= largest {
+		switch {
+		case s.Held > s.entries():
+		case k > largest:
+			limit = max(limit, largest)
+		case s.fits(c):
 			return s, nil
+		default:
+			last = s
 		}
-		limit = max(limit, largest)
 	}
-	return topkShape{}, pkg.Wrong(op, "K", k, "1 to %d, for %d invocations with %d bytes of shared memory",
-		min(limit, MaxK), most, c.SharedMemory)
+	if last.Held > 0 {
+		return last, nil
+	}
+	return last, pkg.Wrong(op, "K", k, "1 to %d, for %d invocations", min(limit, MaxK), threads)
 }
 
 // shortShapes are the shapes for rows that fit registers which the device can run, one

@@ -38,11 +38,13 @@ func (o *benchOptions) benchGPU(ctx context.Context, dev *vk.Device, m *model.Mo
 		dev.Adapter().Name, copies.PerSecond()/1e9, len(m.Weights.Layers))
 	table(out, "batch", "prompts, tokens/s", "answers, tokens/s", "step", "of it the device", "experts alone", "GB read by them", "GB/s",
 		"of copies", "gate and up", "down", "all weights read, GB", "as long as a copy takes for them")
+	var rows []benchRow
 	for _, n := range o.batches {
 		row, err := o.run(ctx, m, n, log)
 		if err != nil {
 			return err
 		}
+		rows = append(rows, row)
 		r, err := m.GPU().Measure(ctx, n)
 		if err != nil {
 			return err
@@ -51,10 +53,11 @@ func (o *benchOptions) benchGPU(ctx context.Context, dev *vk.Device, m *model.Mo
 		share := func(x gpu.Rate) float64 { return 100 * x.PerSecond() / copies.PerSecond() }
 		fmt.Fprintf(out, "| %d | %.1f | %.1f | %.2f | %.2f | %.2f | %.2f | %.0f | %.0f %% | %.0f %% | %.0f %% | %.2f | %.2f |\n",
 			n, row.prompts,
-			float64(row.steps*n)/row.time.Seconds(), row.time.Seconds()*1e3/float64(row.steps), row.device.Seconds()*1e3/float64(row.steps),
+			float64(row.answers)/row.time.Seconds(), row.time.Seconds()*1e3/float64(row.steps), row.device.Seconds()*1e3/float64(row.steps),
 			r.Experts.Seconds*1e3, r.Experts.Bytes/1e9, r.Experts.PerSecond()/1e9, share(r.Experts), share(r.Up), share(r.Down),
 			all/1e9, all/copies.PerSecond()*1e3)
 	}
+	o.printDrafts(out, rows)
 	fmt.Fprintln(out)
 	return o.printSections(ctx, m, out)
 }

@@ -105,7 +105,7 @@ func (h *host) begin(ctx context.Context, o options, log *slog.Logger, r prometh
 		func() float64 { return float64(h.m.CacheBytes()) }))
 	r.MustRegister(engineMetrics(h.m)...)
 	options := batch.Options{Vocab: h.m.Config.Vocab, MaxTokens: o.tokens, MaxSessions: o.sessions,
-		MaxStep: o.step, MaxWaiting: o.waiting, Log: log, Metrics: batch.NewMetrics(r)}
+		MaxStep: o.step, MaxWaiting: o.waiting, Drafter: h.m, Drafts: o.drafts, Log: log, Metrics: batch.NewMetrics(r)}
 	if o.warm {
 		options.Warm = h.m.Sizes()
 		h.m.Touch(ctx)

@@ -6,10 +6,11 @@
 //	go run . --model DIR --listen localhost:8080
 //	curl localhost:8080/v1/completions -d '{"prompt": [1, 2, 3], "temperature": 0}'
 //
-// Without released weights it makes some, and it times the model without clients:
+// Without released weights it makes some, and it times a model's steps, or what clients get:
 //
 //	go run . random --dir DIR --width flash --layers 4
 //	go run . bench --model DIR --batch 1,8,32
+//	go run . bench --url http://localhost:8080
 //
 // With --prefix it keeps what it computed of prompts, with --devices it serves on several GPUs.
 package main
@@ -51,7 +52,7 @@ type options struct {
 	keys                                  []string
 	front                                 *front
 	tokens, sessions, step, waiting       int
-	workers                               int
+	workers, drafts                       int
 	offload                               bool
 	memory                                uint64 // bytes of the device; 0: what is free
 	cacheMiB                              uint64
@@ -76,6 +77,8 @@ func (o *options) modelFlags(f *flag.FlagSet) {
 		o.memory, err = bytesOf(s)
 		return err
 	})
+	f.IntVar(&o.drafts, "drafts", 0,
+		"tokens that a DSpark block drafts after each of an answer, such as 5; they change no answer; 0: none")
 	f.StringVar(&o.kernels, "kernels", "", "folder that keeps compiled kernels; by default none")
 	f.IntVar(&o.workers, "workers", 0, "cores to compute with; 0: all")
 	f.Uint64Var(&o.cacheMiB, "cache-mib", 0, "device memory for all sequences, in MiB; 0: what they can use")
@@ -96,6 +99,8 @@ func (o *options) checkModel() error {
 		return fmt.Errorf("server: --experts: got %q, want cpu or gpu", o.experts)
 	case o.workers < 0:
 		return fmt.Errorf("server: --workers: got %d, want at least 0", o.workers)
+	case o.drafts < 0:
+		return fmt.Errorf("server: --drafts: got %d, want at least 0", o.drafts)
 	case o.cacheMiB > 1<<40:
 		return fmt.Errorf("server: --cache-mib: got %d, want at most %d", o.cacheMiB, 1<<40)
 	}
@@ -104,7 +109,7 @@ func (o *options) checkModel() error {
 
 // commands are what else the program does, for its help.
 const commands = `Server answers completions from the checkpoint in --model.
-Other commands: server random --help, server bench --help, server load --help, server plan --help.
+Other commands: server random --help, server bench --help, server plan --help.
 `
 
 // parseFlags reads a command's arguments, which all are flags.
@@ -117,7 +122,7 @@ func parseFlags(f *flag.FlagSet, args []string, about string) error {
 		return err
 	}
 	if f.NArg() > 0 {
-		return fmt.Errorf("server: got argument %q, want flags only, or random, bench, load or plan as the first argument", f.Arg(0))
+		return fmt.Errorf("server: got argument %q, want flags only, or random, bench or plan as the first argument", f.Arg(0))
 	}
 	return nil
 }
@@ -199,15 +204,13 @@ func main() {
 	}
 }
 
-// command runs what the arguments say: random, bench, load, plan, or else the server.
+// command runs what the arguments say: random, bench, plan, or else the server.
 func command(ctx context.Context, args []string, log *slog.Logger) (err error) {
 	switch {
 	case len(args) > 0 && args[0] == "random":
 		return writeRandom(ctx, args[1:], log)
 	case len(args) > 0 && args[0] == "bench":
 		return bench(ctx, args[1:], os.Stdout, log)
-	case len(args) > 0 && args[0] == "load":
-		return load(ctx, args[1:], os.Stdout)
 	case len(args) > 0 && args[0] == "plan":
 		return plan(ctx, args[1:], os.Stdout)
 	}
@@ -261,7 +264,7 @@ func (o *options) with(ctx context.Context, log *slog.Logger, f func(*vk.Device,
 // modelOptions are the model's, without a log.
 func (o *options) modelOptions() model.Options {
 	return model.Options{MaxTokens: o.tokens, MaxSessions: o.sessions, MaxStep: o.step, MaxCacheBytes: o.cacheMiB << 20,
-		Prefixes: o.prefixes.where != "", GPU: o.experts == "gpu", Offload: o.offload, Memory: o.memory,
+		Prefixes: o.prefixes.where != "", GPU: o.experts == "gpu", Offload: o.offload, Memory: o.memory, Drafts: o.drafts,
 		CPU: cpu.Options{Workers: o.workers}}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/check"
 	"github.com/vkmla/vkmla/internal/lab/describe"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -122,7 +123,7 @@ func (f *checkFlags) open() (dev *vk.Device, about describe.Device, devices int,
 	devices = len(in.Adapters())
 	a, err := in.Pick(f.device)
 	if err == nil {
-		about = describe.Of(a, f.profile, nil)
+		about = describe.Of(a, f.profile, nil, verify.RandomCases(0))
 		about.UUID = "" // of one card among its like
 		o := vk.DeviceOptions{PipelineCacheDir: pipelineCacheDir(), Profile: f.profile, HangAfter: f.timeout}
 		if limit, _ := tuning.Watchdog(a); limit == 0 { // a processor: load is no hang, and check looks at what its process works

@@ -10,11 +10,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"github.com/vkmla/vkmla/internal/lab/describe"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/timed"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
@@ -114,25 +116,6 @@ func runInfo(w io.Writer, output, device, profile string) error {
 	return nil
 }
 
-// wrapped breaks text into lines between words; those after the first begin with indent spaces,
-// and the first has as many columns less.
-func wrapped(text string, indent int) string {
-	var b strings.Builder
-	column := indent
-	for i, word := range strings.Fields(text) {
-		if i > 0 && column+1+len(word) > describe.Width {
-			fmt.Fprintf(&b, "\n%*s", indent, "")
-			column = indent
-		} else if i > 0 {
-			b.WriteByte(' ')
-			column++
-		}
-		b.WriteString(word)
-		column += len(word)
-	}
-	return b.String()
-}
-
 // infoCSV has a row for each operation of each device.
 func infoCSV(origins []describe.Origin, devices []describe.Device) table.Writer {
 	t := describe.NewCSV("index", "type", "vulkan", "memory_bytes", "problem", "op", "runs", "can", "missing")
@@ -167,18 +150,21 @@ func summaryOf(d describe.Device) string {
 		runs("flashmla_sparse_decode"), runs("indexer_logits_fp8"), runs("linear"))
 }
 
+// infoCases are what info makes operations for.
+var infoCases = sync.OnceValue(func() map[string][]verify.Case { return verify.RandomCases(0) })
+
 // described says what a device is, with the builds that were timed on it.
 func described(a *vk.Adapter, profile string) describe.Device {
 	b, ok := timed.Load(pipelineCacheDir(), a)
 	if !ok {
-		return describe.Of(a, profile, nil)
+		return describe.Of(a, profile, nil, infoCases())
 	}
-	return describe.Of(a, profile, &b)
+	return describe.Of(a, profile, &b, infoCases())
 }
 
 func printDevice(w io.Writer, d describe.Device) {
 	line := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "  %-20s %s\n", name, wrapped(fmt.Sprintf(format, args...), 23))
+		fmt.Fprintf(w, "  %-20s %s\n", name, describe.Indented(fmt.Sprintf(format, args...), 23))
 	}
 	fmt.Fprintf(w, "%d: %s (%s)\n", d.Index, d.Name, d.Type)
 	line("uuid", "%s", d.UUID)
@@ -241,9 +227,6 @@ func printDevice(w io.Writer, d describe.Device) {
 		}
 		line(name, "%s", s)
 	}
-	if len(d.Forbidden) > 0 {
-		line("limits forbid", "%s", strings.Join(d.Forbidden, ", "))
-	}
 	fmt.Fprintln(w, "  operations")
 	for _, name := range slices.Sorted(maps.Keys(d.Ops)) {
 		printOp(w, name, d.Ops[name])
@@ -293,11 +276,16 @@ func printOp(w io.Writer, name string, o describe.Variants) {
 	if len(o.Can) > 1 {
 		runs += "; also " + strings.Join(o.Can[1:], ", ")
 	}
-	fmt.Fprintf(w, "    %-38s runs %s\n", name, wrapped(runs, 48))
-	for _, v := range slices.Sorted(maps.Keys(o.Missing)) {
-		text := fmt.Sprintf("not %s: device lacks %s", v, strings.Join(o.Missing[v], ", "))
-		fmt.Fprintf(w, "    %-38s %s\n", "", wrapped(text, 45))
+	indent := min(43, describe.Width/2)
+	fmt.Fprintf(w, "    %-*s runs %s\n", indent-5, name, describe.Indented(runs, max(indent, 5+len(name))+5))
+	lacks := func(not string, missing map[string][]string) {
+		for _, v := range slices.Sorted(maps.Keys(missing)) {
+			text := fmt.Sprintf("%s %s: device lacks %s", not, v, strings.Join(missing[v], ", "))
+			fmt.Fprintf(w, "%*s%s\n", indent, "", describe.Indented(text, indent+2))
+		}
 	}
+	lacks("not", o.Missing)
+	lacks("not every size of", o.Partly)
 }
 
 func orNone(list []string) string {

@@ -24,6 +24,10 @@ import (
 )
 
 func main() {
+	signal.Ignore(syscall.SIGPIPE) // an error of writing says it
+	if stdoutClosed() {
+		os.Stdout.Close()
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	go func() {
 		<-ctx.Done()

@@ -174,9 +174,10 @@ func pipelineTable(w io.Writer, o describe.Origin, rows []pipelines.Row, all boo
 		t.Add([]any{r.String(), hot, subgroup, num(r.Registers), num(r.Scalar), num(r.Shared),
 			num(r.Spills), num(r.Occupancy), num(r.Code)})
 	}
-	_, err := fmt.Fprintf(w, "%s\n%s\n%d kernels compiled, %d shown; registers of an invocation, scalar registers of a subgroup,"+
-		"\nshared memory in bytes of a workgroup, occupancy in subgroups of a SIMD unit\n\n%s\n",
-		describe.Wrap(o.Device+", "+o.Driver, "  "), o.Program(), len(rows), shown, t)
+	about := fmt.Sprintf("%s, %s\n%s\n%d kernels compiled, %d shown; registers of an invocation, scalar registers of a subgroup, "+
+		"shared memory in bytes of a workgroup, occupancy in subgroups of a SIMD unit",
+		o.Device, o.Driver, o.Program(), len(rows), shown)
+	_, err := fmt.Fprintf(w, "%s\n\n%s\n", describe.Wrap(about, "  "), t)
 	for _, r := range pipelines.Wrong(rows) {
 		if err == nil {
 			_, err = fmt.Fprintf(w, "SPILLS: %s: %.0f\n", r, r.Spills)

@@ -42,16 +42,19 @@ func plain(text []byte) []byte {
 	return out
 }
 
-// keptWriter keeps the first error of writing: not everything that writes looks at it.
+// keptWriter keeps the first error of writing, as not everything that writes looks at it, and calls
+// stop then: the rest would be in vain.
 type keptWriter struct {
-	w   io.Writer
-	err error
+	w    io.Writer
+	err  error
+	stop func()
 }
 
 func (k *keptWriter) Write(text []byte) (int, error) {
 	n, err := k.w.Write(text)
-	if k.err == nil {
+	if err != nil && k.err == nil {
 		k.err = err
+		k.stop()
 	}
 	return n, err
 }

@@ -362,23 +362,22 @@ func writePlan(w io.Writer, output string, origin describe.Origin, rows []planRo
 		_, err := fmt.Fprintln(w, planCSV(origin, rows).RenderCSV())
 		return err
 	}
-	t := table.NewWriter()
-	t.SetStyle(table.StyleLight)
-	t.AppendHeader(table.Row{"context", "sessions", "of a session", "caches", "weights", "steps", "in all", "free", "fits"})
+	t := describe.NewTable(2, "context", "sessions", "of a session", "caches", "weights", "steps", "in all", "free", "fits")
 	problems := ""
 	for _, r := range rows {
 		fits := map[bool]string{true: "yes", false: "no"}[r.Fits]
-		row := table.Row{r.Context, r.Sessions}
+		row := []any{r.Context, r.Sessions}
 		for _, n := range r.sizes() {
 			row = append(row, bytesText(n))
 		}
 		if r.Problem != "" {
-			row = table.Row{r.Context, r.Sessions, "-", "-", "-", "-", "-"}
-			problems += fmt.Sprintf("context %d, sessions %d: %s\n", r.Context, r.Sessions, r.Problem)
+			row = []any{r.Context, r.Sessions, "-", "-", "-", "-", "-"}
+			problems += fmt.Sprintf("\ncontext %d, sessions %d: %s\n", r.Context, r.Sessions, r.Problem)
 		}
-		t.AppendRow(append(row, bytesText(r.Free), fits))
+		t.Add(append(row, bytesText(r.Free), fits))
 	}
-	_, err := fmt.Fprintf(w, "%s\n%s\n%s\n%s", describe.Wrap(origin.Device+", "+origin.Driver, "  "), origin.Program(), t.Render(),
+	about := describe.Wrap(origin.Device+", "+origin.Driver+"\n"+origin.Program(), "  ")
+	_, err := fmt.Fprintf(w, "%s\n\n%s\n%s", about, t,
 		describe.Wrap(problems, "  "))
 	return err
 }

@@ -141,7 +141,7 @@ func TestPlan(t *testing.T) {
 		return out.String(), errs.String()
 	}
 	text, _ := plan(exitOK, "--context", "300,5000", "--sessions", "2,3")
-	assert.Contains(t, text, "OF A SESSION")
+	assert.Contains(t, text, "of a session")
 	assert.Contains(t, text, "vkmla "+describe.Running().Version)
 	assert.Contains(t, text, "5000")
 	text, _ = plan(exitOK, "--context", "300,5000", "--sessions", "2,3", "-o", "csv")

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -68,11 +67,4 @@ func benchShown(t *testing.T) {
 	p.Step("linear: timing")
 	p.Advance(1, 2)
 	assert.Equal(t, "\rmeasuring\x1b[K\r4/9, 60 s left linear: timing\x1b[K\r4/9, 60 s left linear: timing 50%\x1b[K", out.String())
-}
-
-// TestWrapped holds where lines of info are broken.
-func TestWrapped(t *testing.T) {
-	assert.Equal(t, "one two", wrapped("one  two", 23))
-	word := strings.Repeat("x", 40)
-	assert.Equal(t, word+"\n"+strings.Repeat(" ", 23)+word+"\n"+strings.Repeat(" ", 23)+word+" y", wrapped(word+" "+word+" "+word+" y", 23))
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -48,20 +50,33 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	root.SetHelpCommand(helpCommand())
 	root.SetFlagErrorFunc(flagError)
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", ".FlagUsagesWrapped 100 "))
+	describe.Fit(columnsOf(stdout))
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", fmt.Sprintf(".FlagUsagesWrapped %d ", describe.Width)))
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		var text bytes.Buffer
+		out := cmd.OutOrStdout()
+		cmd.SetOut(&text)
+		help(cmd, args)
+		cmd.SetOut(out)
+		io.WriteString(out, describe.Refit(text.String()))
+	})
 	for _, c := range commands {
 		root.AddCommand(c())
 	}
 	complete(root)
 	root.SetArgs(args)
-	out := &keptWriter{w: plainWriter{stdout}}
+	read, stop := context.WithCancel(ctx)
+	defer stop()
+	out := &keptWriter{w: plainWriter{stdout}, stop: stop}
 	root.SetOut(out)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
-	if out.err != nil && (err == nil || errors.Is(err, errWrong) || errors.Is(err, errLate)) {
+	err := root.ExecuteContext(read)
+	if out.err != nil {
 		err = fmt.Errorf("output: %w", out.err)
 	}
 	switch {
+	case errors.Is(err, syscall.EPIPE): // who reads has enough
 	case err == nil:
 		return exitOK
 	case errors.Is(err, errWrong):

@@ -154,7 +154,7 @@ func listOps(stdout io.Writer, names []string, output string) error {
 		case "csv":
 			_, err = fmt.Fprintf(stdout, "%s,%s,%s\n", op.Name, op.Class, strings.Join(variants, " "))
 		default:
-			_, err = fmt.Fprintf(stdout, "%s %s %s\n", op.Name, op.Class, strings.Join(variants, " "))
+			_, err = fmt.Fprintln(stdout, describe.Wrap(fmt.Sprintf("%s %s %s", op.Name, op.Class, strings.Join(variants, " ")), "    "))
 		}
 		if err != nil {
 			return fmt.Errorf("verify: output: %w", err)

@@ -133,11 +133,12 @@ func (t *tableRows) flush() {
 
 func (t *tableRows) end(v verdict) {
 	t.flush()
-	device := describe.Wrap(fmt.Sprintf("%s, %s, tuning profile %s", v.Device, v.Driver, v.Profile), "  ")
-	fmt.Fprintf(t.w, "%s\n%s\n%d passed, %d failed, %d skipped, %d missing\n", v.Program(), device, v.Pass, v.Fail, v.Skip, v.Missing)
+	text := fmt.Sprintf("%s\n%s, %s, tuning profile %s\n%d passed, %d failed, %d skipped, %d missing\n",
+		v.Program(), v.Device, v.Driver, v.Profile, v.Pass, v.Fail, v.Skip, v.Missing)
 	if v.Seed != nil {
-		fmt.Fprintf(t.w, "random cases of seed %d; --seed %d repeats them\n", *v.Seed, *v.Seed)
+		text += fmt.Sprintf("random cases of seed %d; --seed %d repeats them\n", *v.Seed, *v.Seed)
 	}
+	io.WriteString(t.w, describe.Wrap(text, "  "))
 }
 
 func number(x *float64) string {

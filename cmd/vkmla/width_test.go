@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -20,12 +21,22 @@ import (
 // TestWidths holds that what is written for people is no wider than a terminal, but for names of
 // files and a device's summary, which is one line: help of every command, tables with long names.
 func TestWidths(t *testing.T) {
+	defer describe.Fit(describe.Width)
+	for _, columns := range []int{60, 79, 100} {
+		t.Run(fmt.Sprint(columns), func(t *testing.T) {
+			t.Setenv("COLUMNS", fmt.Sprint(columns))
+			widths(t, columns)
+		})
+	}
+}
+
+func widths(t *testing.T, columns int) {
 	fits := func(what, text string) {
 		t.Helper()
 		assert.NotEmpty(t, text, what)
 		for line := range strings.Lines(text) {
 			line = strings.TrimRight(line, "\n")
-			assert.LessOrEqual(t, utf8.RuneCountInString(line), describe.Width, "%s: %s", what, line)
+			assert.LessOrEqual(t, utf8.RuneCountInString(line), columns, "%s: %s", what, line)
 		}
 	}
 	for _, c := range commands {

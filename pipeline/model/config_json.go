@@ -53,7 +53,7 @@ func loadConfig(dir string, drafts bool) (Config, error) {
 		return Config{}, errLargeConfig
 	}
 	if err != nil {
-		return Config{}, fmt.Errorf("model: config: %w", err)
+		return Config{}, fmt.Errorf("model: config: want a folder with config.json and safetensors, or a .gguf file: %w", err)
 	}
 	if files.IsPointer(data) {
 		return Config{}, &ForeignError{configName, "", files.PointerWhat}

@@ -80,7 +80,7 @@ func (f *fake) Step(ctx context.Context, chunks ...model.Chunk) (logits [][]floa
 		for _, at := range c.Logits {
 			l := make([]float32, vocab)
 			l[next(all[:before+at+1])] = 3
-			if f.bad != 0 && slices.Contains(all, f.bad) {
+			if f.bad != 0 && slices.Contains(all[:before+at+1], f.bad) {
 				l[7] = float32(math.NaN())
 			}
 			logits = append(logits, l)

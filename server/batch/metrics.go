@@ -14,6 +14,7 @@ import (
 type Metrics struct {
 	requests         *prometheus.CounterVec // outcome
 	prompts, answers prometheus.Counter     // tokens
+	drafts, refused  prometheus.Counter     // tokens
 	preemptions      prometheus.Counter
 	nonfinite        prometheus.Counter
 	steps            prometheus.Histogram // seconds
@@ -40,6 +41,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "Requests that have ended, by outcome."}, []string{"outcome"}),
 		prompts:     counter("vkmla_prompt_tokens_total", "Tokens of prompts computed."),
 		answers:     counter("vkmla_generated_tokens_total", "Tokens of answers given."),
+		drafts:      counter("vkmla_drafted_tokens_total", "Drafted tokens computed."),
+		refused:     counter("vkmla_refused_drafts_total", "Drafted tokens computed and taken back."),
 		preemptions: counter("vkmla_preemptions_total", "Requests that went back into the queue for want of memory."),
 		nonfinite:   counter("vkmla_nonfinite_total", "Requests that ended because the model gave numbers that are not finite."),
 		steps:       histogram("vkmla_step_seconds", "Time of a step.", 0.001, 2, 16),
@@ -50,7 +53,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		running:     gauge("vkmla_requests_running", "Requests being computed."),
 		waiting:     gauge("vkmla_requests_waiting", "Requests that wait."),
 	}
-	r.MustRegister(m.requests, m.prompts, m.answers, m.preemptions, m.nonfinite, m.steps, m.sizes,
+	r.MustRegister(m.requests, m.prompts, m.answers, m.drafts, m.refused, m.preemptions, m.nonfinite, m.steps, m.sizes,
 		m.first, m.between, m.queued, m.running, m.waiting)
 	return m
 }
@@ -79,12 +82,15 @@ func (m *Metrics) ended(reason Reason, err error) {
 	m.requests.WithLabelValues(outcome).Inc()
 }
 
-func (m *Metrics) step(took time.Duration, chunks []model.Chunk) {
+// step notes a step, whose answers have not taken it yet.
+func (m *Metrics) step(took time.Duration, of []*Answer, chunks []model.Chunk) {
 	n := 0
-	for _, c := range chunks {
+	for i, c := range chunks {
 		n += len(c.Tokens)
-		if len(c.Tokens) > 1 {
+		if of[i].left() > 1 {
 			m.prompts.Add(float64(len(c.Tokens)))
+		} else {
+			m.drafts.Add(float64(len(c.Tokens) - 1))
 		}
 	}
 	m.steps.Observe(took.Seconds())

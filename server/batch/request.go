@@ -2,6 +2,7 @@ package batch
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -68,6 +69,7 @@ type Answer struct {
 	computed int     // of all, how many the sequence has
 	reported int     // of the prompt, how many were reported
 	answered int     // tokens of the answer
+	drafts   []int32 // what may follow all
 	found    int     // tokens that a store had when the request was first begun; -1: not begun
 	parting  int     // tokens after which the sequence is to be kept for others; 0: none
 	ready    error   // of those that were opened: why there is no sequence
@@ -121,12 +123,17 @@ func (a *Answer) wants(next int) bool {
 	return score || next == len(a.all) && a.answered < a.request.MaxTokens
 }
 
-// chunk returns the next n tokens, and those whose logits are needed: the ones that are reported,
-// and with kept the last, so that nothing is kept that is not finite.
+// chunk returns the next n tokens, drafts after those that are known, and those whose logits are
+// needed: the ones that are reported, and with kept the last, so that nothing is kept that is not
+// finite.
 func (a *Answer) chunk(n int, kept bool) model.Chunk {
-	c := model.Chunk{Sequence: a.sequence, Tokens: a.all[a.computed:][:n]}
+	c := model.Chunk{Sequence: a.sequence, Tokens: a.all[a.computed:]}
+	if drafts := n - len(c.Tokens); drafts > 0 {
+		c.Tokens = slices.Concat(c.Tokens, a.drafts[:drafts])
+	}
+	c.Tokens = c.Tokens[:n]
 	for i := range n {
-		if a.wants(a.computed+i+1) || kept && i == n-1 {
+		if next := a.computed + i + 1; a.wants(next) || next > len(a.all) || kept && i == n-1 {
 			c.Logits = append(c.Logits, i)
 		}
 	}
@@ -147,8 +154,11 @@ func finite(logits [][]float32) bool {
 	return a+b+c+d == 0
 }
 
-// took takes what a step computed of a chunk. done is why the answer ended.
-func (a *Answer) took(c model.Chunk, logits [][]float32) (tokens []Token, done Reason) {
+// took takes what a step computed of a chunk, up to a draft that is not drawn. done is why the
+// answer ended.
+//
+// Errors: ErrNumbers.
+func (a *Answer) took(c model.Chunk, logits [][]float32) (tokens []Token, done Reason, err error) {
 	r := &a.request
 	if r.Echo && a.reported == 0 {
 		tokens, a.reported = append(tokens, Token{ID: r.Prompt[0], Prompt: true, First: true}), 1
@@ -156,6 +166,9 @@ func (a *Answer) took(c model.Chunk, logits [][]float32) (tokens []Token, done R
 	first := a.computed
 	a.computed += len(c.Tokens)
 	for i, at := range c.Logits {
+		if !finite(logits[i : i+1]) {
+			return tokens, "", ErrNumbers
+		}
 		next := first + at + 1
 		if !a.wants(next) {
 			continue
@@ -173,15 +186,21 @@ func (a *Answer) took(c model.Chunk, logits [][]float32) (tokens []Token, done R
 			t.Logprob, t.Top = d.logprob(t.ID), d.top(r.Top)
 		}
 		tokens = append(tokens, t)
-		for _, stop := range r.Stop {
-			if !t.Prompt && t.ID == stop {
-				return tokens, Stopped
-			}
+		if t.Prompt {
+			continue
+		}
+		if slices.Contains(r.Stop, t.ID) {
+			a.computed = next
+			return tokens, Stopped, nil
+		}
+		if at+1 < len(c.Tokens) && c.Tokens[at+1] != t.ID {
+			a.computed = next
+			break
 		}
 	}
 	// The last token of an answer need not be computed: nothing comes after it.
 	if a.answered == r.MaxTokens && (a.answered > 0 || a.left() == 0) {
 		done = Length
 	}
-	return tokens, done
+	return tokens, done, nil
 }

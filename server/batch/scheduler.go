@@ -49,6 +49,15 @@ type Prefixes interface {
 	Keep(s *model.Sequence, owner string, tokens []int32, end bool)
 }
 
+// Drafter guesses how sequences go on: *model.Model does.
+type Drafter interface {
+	// Draft guesses the tokens after the last one of each chunk, which the sequence does not have
+	// yet; it may guess none.
+	Draft(ctx context.Context, chunks ...model.Chunk) ([][]int32, error)
+	// TakeBack forgets the last n tokens of a sequence, all of the last step.
+	TakeBack(s *model.Sequence, n int) error
+}
+
 // Options are the limits of a Scheduler.
 type Options struct {
 	Vocab       int      // token ids are smaller
@@ -58,6 +67,8 @@ type Options struct {
 	MaxWaiting  int      // requests that wait; 0: any number
 	Prefixes    Prefixes // nil: none
 	KeepEvery   int      // with Prefixes: sequences are kept after each KeepEvery tokens, too; 0: only at the ends of prompts and answers
+	Drafter     Drafter  // with Drafts
+	Drafts      int      // tokens that are guessed after each of an answer; 0: none. They change no answer.
 	Warm        []int    // sizes of steps that are taken once while nothing else is to be computed
 	Log         *slog.Logger
 	Metrics     *Metrics
@@ -310,7 +321,7 @@ func (s *Scheduler) end(a *Answer, tokens []Token, reason Reason, err error) {
 
 // plan says how many tokens each running answer gets in the next step. Answers that wait for one
 // token get it. The rest of the step is shared among prompts as evenly as their lengths allow, so
-// that a long one does not keep a short one waiting.
+// that a long one does not keep a short one waiting. What is left is for drafts.
 func plan(running []*Answer, most int) []int {
 	n := make([]int, len(running))
 	var prompts []int
@@ -330,10 +341,17 @@ func plan(running []*Answer, most int) []int {
 		}
 		most -= n[i]
 	}
+	for i, a := range running {
+		if a.left() == 1 {
+			drafts := min(len(a.drafts), most)
+			n[i], most = n[i]+drafts, most-drafts
+		}
+	}
 	return n
 }
 
-// step computes one step. Without memory for it the youngest request goes back into the queue.
+// step computes one step. Without memory for it drafts are left out, then the youngest request goes
+// back into the queue.
 func (s *Scheduler) step() {
 	var chunks []model.Chunk
 	var of []*Answer
@@ -347,7 +365,9 @@ func (s *Scheduler) step() {
 	logits, err := s.model.Step(s.ctx, chunks...)
 	switch {
 	case errors.Is(err, cache.ErrPoolFull):
-		s.makeRoom(err)
+		if !s.forget() {
+			s.makeRoom(err)
+		}
 		return
 	case errors.Is(err, vk.ErrStarved) && s.starved < mostStarved:
 		s.starved++
@@ -365,12 +385,17 @@ func (s *Scheduler) step() {
 		return
 	}
 	s.starved = 0
-	s.o.Metrics.step(time.Since(began), chunks)
+	s.o.Metrics.step(time.Since(began), of, chunks)
+	s.forget()
 	for i, x := range sampled(of, chunks, logits) {
 		a := of[i]
 		s.o.Metrics.tokens(a, x.tokens)
+		if err := s.takeBack(a, len(chunks[i].Tokens)-x.computed); err != nil {
+			s.fail(err)
+			return
+		}
 		if x.err == nil {
-			s.keep(a, len(chunks[i].Tokens), x.reason)
+			s.keep(a, x.computed, x.reason)
 		} else {
 			s.o.Metrics.nonfinite.Inc()
 			s.o.Log.Error("a request gave numbers that are not finite", "tokens", len(a.all), "computed", a.computed)
@@ -381,6 +406,9 @@ func (s *Scheduler) step() {
 		} else if len(x.tokens) > 0 {
 			a.add(x.tokens, "", nil)
 		}
+	}
+	if err := s.draft(); err != nil {
+		s.fail(err)
 	}
 }
 
@@ -401,10 +429,19 @@ func (s *Scheduler) warm() {
 		}
 		defer sequence.Close()
 		n := min(left, s.o.MaxTokens)
+		if s.o.Drafts > 0 { // of as many as draft at once
+			n = min(n, (s.o.Warm[i]+s.o.MaxSessions-1)/s.o.MaxSessions)
+		}
 		chunks, left = append(chunks, model.Chunk{Sequence: sequence, Tokens: make([]int32, n), Logits: []int{n - 1}}), left-n
 	}
 	if err == nil {
 		_, err = s.model.Step(s.ctx, chunks...)
+	}
+	if err == nil && s.o.Drafts > 0 {
+		for k := range chunks {
+			chunks[k].Tokens = chunks[k].Tokens[:1]
+		}
+		_, err = s.o.Drafter.Draft(s.ctx, chunks...)
 	}
 	if errors.Is(err, vk.ErrDeviceLost) {
 		s.fail(err)
@@ -418,9 +455,10 @@ func (s *Scheduler) Warming() (done, all int) { return int(s.warmed.Load()), len
 
 // sample holds an answer's results of a step.
 type sample struct {
-	tokens []Token
-	reason Reason
-	err    error
+	tokens   []Token
+	computed int // tokens that are the sequence's
+	reason   Reason
+	err      error
 }
 
 // sampled gives answers their logits, side by side: a vocabulary takes milliseconds.
@@ -432,11 +470,9 @@ func sampled(of []*Answer, chunks []model.Chunk, logits [][]float32) []sample {
 		own := logits[:k]
 		logits = logits[k:]
 		take := func() {
-			if !finite(own) {
-				all[i].err = ErrNumbers
-				return
-			}
-			all[i].tokens, all[i].reason = a.took(chunks[i], own)
+			before := a.computed
+			all[i].tokens, all[i].reason, all[i].err = a.took(chunks[i], own)
+			all[i].computed = a.computed - before
 		}
 		if i == len(of)-1 { // here: another goroutine would have to wake up
 			take()

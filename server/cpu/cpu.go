@@ -23,6 +23,7 @@ type CPU struct {
 	// Memory that steps use again.
 	streams, input, hidden, heads rows
 	mixed, logits, outputs        []float32
+	follow                        []float32
 	everyToken                    []int32
 	read                          int64
 }

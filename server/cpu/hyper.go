@@ -190,13 +190,13 @@ func (c *CPU) Leave(s *Streams, f []float32) {
 }
 
 // Head computes the logits [len(tokens), V] of some tokens: HeadInput . head.
-func (c *CPU) Head(s *Streams, tokens []int, logits []float32) {
+func (c *CPU) Head(s *Streams, drafts bool, tokens []int, logits []float32) {
 	if len(tokens) == 0 {
 		return
 	}
 	d := c.cfg.Hidden
 	x := make([]float32, len(tokens)*d)
-	c.HeadInput(s, tokens, x)
+	c.HeadInput(s, drafts, tokens, x)
 	c.heads.reset(len(tokens), d, c.w.Head.Format)
 	for i := range tokens {
 		c.heads.set(i, 0, x[i*d:][:d])
@@ -204,12 +204,17 @@ func (c *CPU) Head(s *Streams, tokens []int, logits []float32) {
 	c.linear(logits, &c.w.Head, &c.heads, len(tokens))
 }
 
-// HeadInput computes what the head is multiplied by, x [len(tokens), D]:
+// HeadInput computes what the head is multiplied by, x [len(tokens), D], after the model's own
+// layers or after those that draft:
 //
 //	p = sigmoid(r*(fn.x)*scale + base) + eps;  w = RNE16(sum_i p[i]*Y[i])
 //	x = RMSNorm(w; norm)
-func (c *CPU) HeadInput(s *Streams, tokens []int, x []float32) {
-	n, d, h := c.cfg.Streams, c.cfg.Hidden, &c.w.HeadHC
+func (c *CPU) HeadInput(s *Streams, drafts bool, tokens []int, x []float32) {
+	h, norm := &c.w.HeadHC, c.w.Norm
+	if drafts {
+		h, norm = &c.w.Draft.HeadHC, c.w.Draft.Norm
+	}
+	n, d := c.cfg.Streams, c.cfg.Hidden
 	m := c.mix(s, h)
 	c.pool.Run(len(tokens), func(i int) {
 		t, u, p := tokens[i], x[i*d:][:d], make([]float32, n)
@@ -217,6 +222,6 @@ func (c *CPU) HeadInput(s *Streams, tokens []int, x []float32) {
 			p[k] = float32(sigmoid(float64(m[t*n+k]*h.Scale[0]+h.Base[k]))) + c.cfg.HyperEps
 		}
 		c.gather(u, p, s.Y[t*n*d:][:n*d])
-		c.norm(u, c.w.Norm)
+		c.norm(u, norm)
 	})
 }

@@ -33,6 +33,7 @@ func NeedsOf(w *weights.Model, most int) (n Needs, err error) {
 	g := newGPU(nil, w, most)
 	g.weights(whole, w)
 	g.memory(whole)
+	g.drafts(whole, w)
 	a := &Apart{g: newGPU(nil, w, most)}
 	a.shared(apart, w)
 	a.memory(apart)

@@ -37,10 +37,13 @@ type GPU struct {
 	norm        vk.View
 	headHC      hyper
 	layers      []layer
+	own         int    // of layers, those of the model itself
+	draft       *draft // nil: nothing drafts
 
 	host, results vk.View // mapped: what a step is told, the logits that it gives
 
-	// step is host's content on the device: [0] tokens, [1] wanted, [4+t] ids, [wantedAt+i] rows.
+	// step is host's content on the device: [0] tokens, [1] wanted, [2] blocks of drafts,
+	// [4+t] ids, [wantedAt+i] rows.
 	step, streams, mix, parts, x       vk.View
 	logits, chosen, v, plan            vk.View // of the router
 	routedH, sharedH, routedY, sharedY vk.View
@@ -99,6 +102,7 @@ func New(ctx context.Context, dev *vk.Device, w *weights.Model, o Options) (*GPU
 	err := g.open(ctx, w, o.Reserve, func(l *loader) {
 		g.weights(l, w)
 		g.memory(l)
+		g.drafts(l, w)
 	})
 	if err != nil {
 		return nil, err
@@ -107,7 +111,8 @@ func New(ctx context.Context, dev *vk.Device, w *weights.Model, o Options) (*GPU
 }
 
 func newGPU(dev *vk.Device, w *weights.Model, most int) *GPU {
-	return &GPU{dev: dev, built: built{dev: dev}, cfg: &w.Config, most: most, tiles: usual, layers: make([]layer, len(w.Layers))}
+	return &GPU{dev: dev, built: built{dev: dev}, cfg: &w.Config, most: most, tiles: usual, layers: make([]layer, len(w.Layers)),
+		own: w.Own()}
 }
 
 // open uploads what is asked for, and closes the GPU if it cannot.
@@ -261,6 +266,7 @@ func (g *GPU) Set(rows, ids []int32, wanted []int) error {
 	}
 	put(0, int32(len(ids)))
 	put(1, int32(len(wanted)))
+	put(2, int32(len(ids)/max(g.cfg.DraftBlock, 1))) // in steps of drafts
 	for i, k := range wanted {
 		if k < 0 || k >= len(rows) {
 			return fmt.Errorf("gpu: set: got wanted token %d, want 0 to %d", k, len(rows)-1)

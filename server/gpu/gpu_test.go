@@ -322,7 +322,7 @@ func TestStreams(t *testing.T) {
 		}
 		c.Leave(s, out)
 		want := make([]float32, T*w.Config.Vocab)
-		c.Head(s, []int{0, 1, 2, 3, 4}, want)
+		c.Head(s, false, []int{0, 1, 2, 3, 4}, want)
 		run(t, g, func(rec *vk.Recorder) error { return g.finish(rec, 8, source{kind: fromExperts}) })
 		for i, row := range g.Logits(T) {
 			assert.Less(t, off(row, want[i*w.Config.Vocab:][:w.Config.Vocab]), 8e-3, "logits of token %d", i)

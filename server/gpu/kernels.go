@@ -24,6 +24,9 @@ var kernels = map[string]struct {
 	divided  bool
 }{
 	"choose":        {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write}},
+	"context":       {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write}},
+	"follow":        {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write}},
+	"state":         {bindings: []vk.Access{vk.Read, vk.Read, vk.Write}},
 	"copy":          {bindings: []vk.Access{vk.Read, vk.Write}},
 	"decode":        {bindings: []vk.Access{vk.Read, vk.Write}},
 	"enter":         {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write}},

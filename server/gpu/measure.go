@@ -34,10 +34,10 @@ func (g *GPU) Measure(ctx context.Context, T int) (r Rates, err error) {
 		return r, err
 	}
 	// Few layers are recorded again and again: a submission of its own takes time.
-	turns := opkit.CeilDiv(longRecording, len(g.layers))
+	turns := opkit.CeilDiv(longRecording, g.own)
 	record := func(rec *vk.Recorder) error {
-		for i := range turns * len(g.layers) {
-			if err := g.experts(rec, T, &g.layers[i%len(g.layers)]); err != nil {
+		for i := range turns * g.own {
+			if err := g.experts(rec, T, &g.layers[i%g.own]); err != nil {
 				return err
 			}
 		}
@@ -67,7 +67,7 @@ func (g *GPU) Measure(ctx context.Context, T int) (r Rates, err error) {
 
 // read counts the bytes of weights that were read at least once.
 func (g *GPU) read(ctx context.Context, T int, r *Rates) error {
-	for i := range g.layers {
+	for i := range g.layers[:g.own] {
 		l := &g.layers[i]
 		err := once(ctx, g.dev, func(rec *vk.Recorder) error { return g.experts(rec, T, l) })
 		if err != nil {

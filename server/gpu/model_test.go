@@ -13,6 +13,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakegguf"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/server/cpu"
 	"github.com/vkmla/vkmla/server/weights"
 	"github.com/vkmla/vkmla/vk"
@@ -71,6 +72,18 @@ func small(rng *rand.Rand, f formats, streams int) *weights.Model {
 		}
 		m.Layers = append(m.Layers, l)
 	}
+	return m
+}
+
+// smallDrafts is small with a draft block of one layer, in blocks of 3.
+func smallDrafts(rng *rand.Rand, f formats) *weights.Model {
+	m := small(rng, f, 2)
+	c := &m.Config
+	c.Layers, c.DraftBlock, c.DraftTargets, c.MarkovRank = model.V4Layers(0), 3, []int{0}, 16
+	c.Config = c.Config.WithDrafts(1)
+	m.Draft = &weights.Draft{Main: matrixOf(rng, f.shared, c.Hidden, c.Hidden), MainNorm: m.Norm,
+		HeadHC: m.HeadHC, Norm: m.Layers[0].AttnNorm,
+		MarkovIn: matrixOf(rng, f.ends, c.Vocab, c.MarkovRank), MarkovOut: matrixOf(rng, weights.BF16, c.Vocab, c.MarkovRank)}
 	return m
 }
 

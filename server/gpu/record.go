@@ -15,15 +15,21 @@ var Sections = []string{"streams", "shared expert, router", "experts, up", "expe
 // or after the last one.
 func (g *GPU) Between(rec *vk.Recorder, at pipeline.Between) error {
 	T, from := at.Tokens, source{kind: fromAttention, view: at.Output.View()}
-	if T > g.most {
-		return fmt.Errorf("gpu: a step of %d tokens, want at most %d", T, g.most)
+	first, end := 0, g.own
+	if at.Draft {
+		first, end = g.own, len(g.layers)
 	}
-	if at.Layer == 0 {
+	switch {
+	case T > g.most:
+		return fmt.Errorf("gpu: a step of %d tokens, want at most %d", T, g.most)
+	case at.Layer > end: // of the context the layers that draft keep what the first of them was given
+		return nil
+	case at.Layer == first:
 		if err := g.begin(rec, at.QueryStart.View()); err != nil {
 			return err
 		}
 		from = g.embedding()
-	} else {
+	default:
 		l := &g.layers[at.Layer-1]
 		if err := g.leave(rec, T, from, &l.ffnHC); err != nil {
 			return err
@@ -36,14 +42,31 @@ func (g *GPU) Between(rec *vk.Recorder, at pipeline.Between) error {
 		}
 		from = source{kind: fromExperts}
 	}
-	if at.Layer == len(g.layers) {
-		return g.finish(rec, T, from)
+	if at.Layer == end {
+		return g.end(rec, at, from)
 	}
 	l := &g.layers[at.Layer]
 	if err := g.leave(rec, T, from, &l.attnHC); err != nil {
 		return err
 	}
+	if err := g.keepState(rec, T, at.Layer-1); err != nil {
+		return err
+	}
 	return g.enter(rec, T, &l.attnHC, l.attnNorm, to{view: at.Input.View(), quads: g.cfg.Hidden / 8})
+}
+
+// end records what follows the last layer that runs.
+func (g *GPU) end(rec *vk.Recorder, at pipeline.Between, from source) error {
+	if at.Draft {
+		return g.follow(rec, at.Tokens, from)
+	}
+	if err := g.finish(rec, at.Tokens, from); err != nil || g.draft == nil {
+		return err
+	}
+	if err := g.keepState(rec, at.Tokens, at.Layer-1); err != nil {
+		return err
+	}
+	return g.context(rec, at.Tokens, at.Input.View())
 }
 
 // begin brings to the device what the host says of the step. How many tokens it has is the engine's

@@ -75,7 +75,7 @@ func TestGGUF(t *testing.T) {
 // roomFor returns the device memory with which the experts of some layers are there and no more.
 func roomFor(t *testing.T, path string, o Options, layers int) uint64 {
 	t.Helper()
-	w, err := weights.Open(path)
+	w, err := o.weights(path)
 	require.NoError(t, err)
 	defer w.Close()
 	needs, err := gpu.NeedsOf(w, o.MaxStep)

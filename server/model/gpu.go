@@ -14,14 +14,7 @@ import (
 
 // stepGPU is the rest of Step where everything is on the device.
 func (m *Model) stepGPU(ctx context.Context, step *pipeline.Step, parts []pipeline.Chunk, ids []int32, wanted []int) ([][]float32, error) {
-	rows := make([]int32, 0, len(ids))
-	for i := range parts {
-		first, end := step.Rows(i)
-		for row := first; row < end; row++ {
-			rows = append(rows, int32(row))
-		}
-	}
-	if err := m.gpu.Set(rows, ids, wanted); err != nil {
+	if err := m.gpu.Set(rowsOf(step, parts), ids, wanted); err != nil {
 		return nil, err
 	}
 	if err := step.Run(ctx); err != nil {
@@ -36,6 +29,17 @@ func (m *Model) stepGPU(ctx context.Context, step *pipeline.Step, parts []pipeli
 	}
 	logits := m.gpu.Logits(len(wanted))
 	return logits, step.Commit()
+}
+
+// rowsOf lists the rows of the tokens of a step.
+func rowsOf(step *pipeline.Step, parts []pipeline.Chunk) (rows []int32) {
+	for i := range parts {
+		first, end := step.Rows(i)
+		for row := first; row < end; row++ {
+			rows = append(rows, int32(row))
+		}
+	}
+	return rows
 }
 
 // Timed takes steps of one token of each of n sequences for some time, and returns where the
@@ -105,10 +109,10 @@ func (m *Model) Timed(ctx context.Context, n int, warm time.Duration) (whole flo
 }
 
 // StepBytes returns the bytes of weights that a step reads beside experts and router: attention,
-// hyper-connections and head, each once.
+// hyper-connections and head, each once. What drafts read is left out.
 func (m *Model) StepBytes() (sum int64) {
 	hyper := func(h *weights.Hyper) int64 { return int64(4 * h.Fn.N * h.Fn.K) }
-	for i, l := range m.layers {
+	for i, l := range m.layers[:m.Weights.Own()] {
 		sum += int64(l.Bytes()) + hyper(&m.Weights.Layers[i].AttnHC) + hyper(&m.Weights.Layers[i].FFNHC)
 	}
 	return sum + hyper(&m.Weights.HeadHC) + int64(len(m.Weights.Head.Data))

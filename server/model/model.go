@@ -26,6 +26,7 @@ type Options struct {
 	Prefixes      bool   // the caller wants Model.Prefixes
 	GPU           bool   // everything on the device, one submission a step; else what is not attention on the processor
 	Offload       bool   // what fits is on the device, as Placement has it
+	Drafts        int    // the most tokens that are drafted at a time; 0: none, and the checkpoint needs no draft block
 	Memory        uint64 // with Offload: the device's memory to count with; 0: what is free
 	CPU           cpu.Options
 	Log           *slog.Logger // gets the engine's rare events
@@ -40,11 +41,13 @@ type Model struct {
 	gpu     *gpu.GPU
 	apart   *gpu.Apart         // beside cpu: what it has is not computed there; nil: nothing
 	most    int                // tokens of a sequence
+	step    int                // of a step
 	timed   func([]vk.Section) // gets the times of each step; nil: unused
 	engine  *pipeline.Engine
 	layers  []*model.DeviceLayer
 	streams cpu.Streams
 	x, f    []float32 // [T, D]: what enters a sub-layer, and what it gives
+	states  []float32 // [T, targets*D], with drafts: what Config.DraftTargets left
 	logits  []float32 // [wanted, V]
 	spent   Spent
 
@@ -54,7 +57,7 @@ type Model struct {
 
 // Open maps a checkpoint and uploads its attention. The caller closes the model before the device.
 func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model, err error) {
-	m = &Model{most: o.MaxTokens}
+	m = &Model{most: o.MaxTokens, step: o.MaxStep}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -63,7 +66,7 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 			err = errors.Join(err, m.Close())
 		}
 	}()
-	if m.Weights, err = weights.Open(dir); err != nil {
+	if m.Weights, err = o.weights(dir); err != nil {
 		return m, err
 	}
 	m.Config = m.Weights.Config
@@ -73,7 +76,7 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 	if err := m.Weights.Examine(ctx, o.Log); err != nil {
 		return m, err
 	}
-	attention, err := model.Open(dir, model.CheckpointOptions{})
+	attention, err := openAttention(dir, m.Weights)
 	if err != nil {
 		return m, err
 	}
@@ -195,8 +198,8 @@ type Chunk struct {
 }
 
 // Step takes tokens of some sequences through the model and commits them. It returns the logits
-// [V] that were wanted, in the order of chunks; they stay until the next step. After an error no
-// sequence has changed.
+// [V] that were wanted, in the order of chunks; they stay until the next step, or Draft. After an
+// error no sequence has changed.
 //
 // Errors: a token that is not of the vocabulary; model.ErrCheckpoint where a file of weights that
 // are read from it has changed; those of pipeline's Engine.Begin, such as
@@ -231,8 +234,7 @@ func (m *Model) Step(ctx context.Context, chunks ...Chunk) ([][]float32, error) 
 	var logits [][]float32
 	err = m.Weights.Read(func() (err error) { // a file may become shorter meanwhile
 		logits, err = m.forward(ctx, ids, wanted, func(layer int, x, f []float32) error {
-			m.spent.Attention.Bytes += int64(m.layers[layer].Bytes())
-			return runLayer(ctx, step, parts, layer, x, f)
+			return m.attend(ctx, step, parts, layer, x, f)
 		})
 		return err
 	})
@@ -242,7 +244,8 @@ func (m *Model) Step(ctx context.Context, chunks ...Chunk) ([][]float32, error) 
 	return logits, step.Commit()
 }
 
-// runLayer runs the attention of a layer for all chunks: f [T, D] from x [T, D].
+// runLayer runs the attention of a layer for all chunks: f [T, D] from x [T, D]; nil where it gives
+// nothing.
 func runLayer(ctx context.Context, step *pipeline.Step, chunks []pipeline.Chunk, layer int, x, f []float32) error {
 	tokens := 0
 	for _, c := range chunks {
@@ -255,7 +258,7 @@ func runLayer(ctx context.Context, step *pipeline.Step, chunks []pipeline.Chunk,
 		}
 		at += c.Tokens * d
 	}
-	if err := step.RunLayer(ctx, layer); err != nil {
+	if err := step.RunLayer(ctx, layer); err != nil || f == nil {
 		return err
 	}
 	at = 0
@@ -268,48 +271,69 @@ func runLayer(ctx context.Context, step *pipeline.Step, chunks []pipeline.Chunk,
 	return nil
 }
 
-// forward is the model around a function that runs a layer's attention.
-func (m *Model) forward(ctx context.Context, ids []int32, wanted []int,
-	attention func(layer int, x, f []float32) error) ([][]float32, error) {
-	s, n := &m.streams, len(ids)*m.Config.Hidden
-	if cap(m.x) < n {
-		m.x, m.f = make([]float32, n), make([]float32, n)
-	}
-	x, f := m.x[:n], m.f[:n]
-	w, spent := m.watch(), &m.spent
-	m.cpu.Embed(s, ids)
-	for i := range m.Weights.Layers {
-		l := &m.Weights.Layers[i]
-		m.cpu.Enter(s, &l.AttnHC, l.AttnNorm, x)
-		w.lap(&spent.Streams)
-		if err := attention(i, x, f); err != nil {
+// attention runs a layer's attention: f [T, D] from x [T, D].
+type attention func(layer int, x, f []float32) error
+
+// forward is the model around its attention.
+func (m *Model) forward(ctx context.Context, ids []int32, wanted []int, attend attention) ([][]float32, error) {
+	own, w := m.Weights.Own(), m.watch()
+	m.cpu.Embed(&m.streams, ids)
+	for i := range own {
+		if err := m.layer(ctx, i, attend, &w); err != nil {
 			return nil, err
 		}
-		w.lap(&spent.Attention)
-		m.cpu.Leave(s, f)
-		m.cpu.Enter(s, &l.FFNHC, l.FFNNorm, x)
-		w.lap(&spent.Streams)
-		if err := m.experts(ctx, i, x, f); err != nil {
-			return nil, err
-		}
-		w.lap(&spent.Experts)
-		m.cpu.Leave(s, f)
+		m.keepState(i)
 	}
+	w.lap(&m.spent.Streams)
+	logits, err := m.logitsOf(ctx, false, wanted, &w)
+	if err != nil || m.Weights.Draft == nil {
+		return logits, err
+	}
+	return logits, m.context(len(ids), attend, &w)
+}
+
+// layer takes the streams through a layer.
+func (m *Model) layer(ctx context.Context, i int, attend attention, w *watch) error {
+	s, l, spent := &m.streams, &m.Weights.Layers[i], &m.spent
+	m.x, m.f = room(m.x, s.T*m.Config.Hidden), room(m.f, s.T*m.Config.Hidden)
+	m.cpu.Enter(s, &l.AttnHC, l.AttnNorm, m.x)
 	w.lap(&spent.Streams)
-	v := m.Config.Vocab
-	if cap(m.logits) < len(wanted)*v {
-		m.logits = make([]float32, len(wanted)*v)
+	if err := attend(i, m.x, m.f); err != nil {
+		return err
 	}
-	logits := m.logits[:len(wanted)*v]
-	if err := m.head(ctx, wanted, logits); err != nil {
+	w.lap(&spent.Attention)
+	m.cpu.Leave(s, m.f)
+	m.cpu.Enter(s, &l.FFNHC, l.FFNNorm, m.x)
+	w.lap(&spent.Streams)
+	if err := m.experts(ctx, i, m.x, m.f); err != nil {
+		return err
+	}
+	w.lap(&spent.Experts)
+	m.cpu.Leave(s, m.f)
+	return nil
+}
+
+// logitsOf returns those of some tokens.
+func (m *Model) logitsOf(ctx context.Context, drafts bool, wanted []int, w *watch) ([][]float32, error) {
+	v := m.Config.Vocab
+	m.logits = room(m.logits, len(wanted)*v)
+	if err := m.head(ctx, drafts, wanted, m.logits); err != nil {
 		return nil, err
 	}
-	w.lap(&spent.Head)
+	w.lap(&m.spent.Head)
 	list := make([][]float32, len(wanted))
 	for i := range list {
-		list[i] = logits[i*v:][:v:v]
+		list[i] = m.logits[i*v:][:v:v]
 	}
 	return list, nil
+}
+
+// room is s with n numbers, of any content.
+func room(s []float32, n int) []float32 {
+	if cap(s) < n {
+		return make([]float32, n)
+	}
+	return s[:n]
 }
 
 // Close frees everything. Closing twice is allowed.

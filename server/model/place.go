@@ -52,18 +52,19 @@ func (o *Options) engine() pipeline.EngineOptions {
 	if o.Prefixes {
 		e.MaxSessions, e.Rewind = e.MaxSessions+mostKeeping, prefix.Block // the state at the last block's end stays
 	}
+	e.Rewind += o.Drafts // what is not accepted is taken back
 	return e
 }
 
 // Plan says where the parts of a checkpoint would lie, with Options.Offload and Options.Memory. It
 // reads no weights.
 func Plan(ctx context.Context, dev *vk.Device, dir string, o Options) (p Placement, err error) {
-	w, err := weights.Open(dir)
+	w, err := o.weights(dir)
 	if err != nil {
 		return p, err
 	}
 	defer w.Close()
-	attention, err := model.Open(dir, model.CheckpointOptions{})
+	attention, err := openAttention(dir, w)
 	if err != nil {
 		return p, err
 	}
@@ -161,13 +162,13 @@ func (m *Model) experts(ctx context.Context, layer int, x, f []float32) error {
 	return wait()
 }
 
-// head computes logits [len(wanted), V].
-func (m *Model) head(ctx context.Context, wanted []int, logits []float32) error {
+// head computes logits [len(wanted), V] after the model's own layers or after those that draft.
+func (m *Model) head(ctx context.Context, drafts bool, wanted []int, logits []float32) error {
 	if m.apart == nil || len(wanted) == 0 {
-		m.cpu.Head(&m.streams, wanted, logits)
+		m.cpu.Head(&m.streams, drafts, wanted, logits)
 		return nil
 	}
 	x := make([]float32, len(wanted)*m.Config.Hidden)
-	m.cpu.HeadInput(&m.streams, wanted, x)
+	m.cpu.HeadInput(&m.streams, drafts, wanted, x)
 	return m.apart.Head(ctx, x, logits)
 }

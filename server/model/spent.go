@@ -17,11 +17,22 @@ type Spent struct {
 	Experts   Part // the router too
 	Streams   Part // embedding, hyper-connections, norms
 	Head      Part // of the tokens whose logits were wanted
+	Drafts    Part // all of what Draft does, and what its layers keep of a step's tokens
 }
 
 // Minus returns what was spent since t.
 func (s Spent) Minus(t Spent) Spent {
-	return Spent{s.Attention.minus(t.Attention), s.Experts.minus(t.Experts), s.Streams.minus(t.Streams), s.Head.minus(t.Head)}
+	return Spent{s.Attention.minus(t.Attention), s.Experts.minus(t.Experts), s.Streams.minus(t.Streams), s.Head.minus(t.Head),
+		s.Drafts.minus(t.Drafts)}
+}
+
+// drafting adds all that was spent since t to t's drafts.
+func (s Spent) drafting(t Spent) Spent {
+	for _, p := range []Part{s.Attention.minus(t.Attention), s.Experts.minus(t.Experts), s.Streams.minus(t.Streams),
+		s.Head.minus(t.Head), s.Drafts.minus(t.Drafts)} {
+		t.Drafts.Time, t.Drafts.Bytes = t.Drafts.Time+p.Time, t.Drafts.Bytes+p.Bytes
+	}
+	return t
 }
 
 // Spent is for the goroutine that calls Step.

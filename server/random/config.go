@@ -71,6 +71,20 @@ func Config(width string, layers int) (weights.Config, error) {
 	return c, nil
 }
 
+// WithDrafts adds a DSpark block, as released models have one: three layers on the states of the
+// last three of the model's own.
+func WithDrafts(c weights.Config) weights.Config {
+	own := len(c.Layers)
+	c.DraftTargets = nil
+	for i := max(0, own-3); i < own; i++ {
+		c.DraftTargets = append(c.DraftTargets, i)
+	}
+	c.Config = c.Config.WithDrafts(3)
+	c.Hash = append(slices.Clone(c.Hash), make([]bool, len(c.Layers)-own)...)
+	c.Noise, c.MarkovRank = min(128799, int32(c.Vocab)-1), min(256, c.Hidden/4)
+	return c
+}
+
 // configFile is config.json, in the spelling of released checkpoints.
 func configFile(c weights.Config) ([]byte, error) {
 	hash := 0
@@ -81,9 +95,9 @@ func configFile(c weights.Config) ([]byte, error) {
 	for _, l := range c.Layers {
 		ratios = append(ratios, l.Ratio)
 	}
-	return json.MarshalIndent(map[string]any{
+	fields := map[string]any{
 		"architectures": []string{"DeepseekV4ForCausalLM"}, "model_type": "deepseek_v4", "torch_dtype": "bfloat16",
-		"vocab_size": c.Vocab, "hidden_size": c.Hidden, "num_hidden_layers": len(c.Layers), "max_position_embeddings": c.MaxPositions,
+		"vocab_size": c.Vocab, "hidden_size": c.Hidden, "num_hidden_layers": c.Own(), "max_position_embeddings": c.MaxPositions,
 		"rms_norm_eps": c.Eps, "hidden_act": "silu", "tie_word_embeddings": false, "bos_token_id": 0, "eos_token_id": c.EOS[0],
 
 		"num_attention_heads": c.Heads, "num_key_value_heads": 1, "head_dim": 512, "qk_rope_head_dim": 64, "q_lora_rank": c.QRank,
@@ -98,5 +112,10 @@ func configFile(c weights.Config) ([]byte, error) {
 		"swiglu_limit": c.Limit, "expert_dtype": "fp4", "num_nextn_predict_layers": 0,
 		"quantization_config": map[string]any{"quant_method": "fp8", "fmt": "e4m3", "scale_fmt": "ue8m0",
 			"weight_block_size": []int{weights.FP8Block, weights.FP8Block}},
-	}, "", "  ")
+	}
+	if c.MarkovRank > 0 {
+		maps.Copy(fields, map[string]any{"num_nextn_predict_layers": 1, "dspark_block_size": c.DraftBlock,
+			"dspark_target_layer_ids": c.DraftTargets, "dspark_noise_token_id": c.Noise, "dspark_markov_rank": c.MarkovRank})
+	}
+	return json.MarshalIndent(fields, "", "  ")
 }

@@ -35,7 +35,15 @@ func TestSizes(t *testing.T) {
 		}
 		assert.Equal(t, want, total, width)
 	}
-	_, err := Config("flash", 44)
+	c, err := Config("flash", 0)
+	require.NoError(t, err)
+	c = WithDrafts(c)
+	total := sum(ends(&c))
+	for i := range c.Layers {
+		total += sum(layer(&c, i))
+	}
+	assert.EqualValues(t, 166878536440, total, "with a DSpark block")
+	_, err = Config("flash", 44)
 	assert.ErrorContains(t, err, "got 44, want 1 to 43")
 	_, err = Config("wide", 1)
 	assert.ErrorContains(t, err, "flash, pro, small, tiny")

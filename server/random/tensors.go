@@ -94,6 +94,10 @@ func (l *tensors) hyper(name string, rows, scales int, c *weights.Config) {
 // layer are the tensors of a layer.
 func layer(c *weights.Config, i int) (l tensors) {
 	at := fmt.Sprintf("layers.%d.", i)
+	if own := c.Own(); i >= own {
+		at = fmt.Sprintf("mtp.%d.", i-own)
+		l.drafts(at, c, i == own, i == len(c.Layers)-1)
+	}
 	l.attention(at+"attn.", c, &c.Layers[i])
 	rows := (2 + c.Streams) * c.Streams
 	l.hyper(at+"hc_attn", rows, 3, c)
@@ -117,6 +121,21 @@ func layer(c *weights.Config, i int) (l tensors) {
 	l.fp8(at+"shared_experts.w3", c.Width, c.Hidden)
 	l.fp8(at+"shared_experts.w2", c.Hidden, c.Width)
 	return l
+}
+
+// drafts adds what the first and the last layer of a DSpark block have beside other layers.
+func (l *tensors) drafts(at string, c *weights.Config, first, last bool) {
+	if first {
+		l.fp8(at+"main_proj", c.Hidden, len(c.DraftTargets)*c.Hidden)
+		l.norm(at+"main_norm.weight", "BF16", c.Hidden)
+	}
+	if last {
+		l.norm(at+"norm.weight", "BF16", c.Hidden)
+		l.hyper(at+"hc_head", c.Streams, 1, c)
+		l.add(at+"markov_head.markov_w1.weight", "BF16", numbers{spread: 1}, c.Vocab, c.MarkovRank)
+		l.linear(at+"markov_head.markov_w2.weight", "BF16", c.Vocab, c.MarkovRank)
+		l.linear(at+"confidence_head.proj.weight", "BF16", 1, c.Hidden+c.MarkovRank)
+	}
 }
 
 func (l *tensors) attention(at string, c *weights.Config, a *model.Layer) {

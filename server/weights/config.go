@@ -29,17 +29,41 @@ type Config struct {
 	Factor        float32 // routed_scaling_factor
 	Limit         float32 // swiglu_limit; 0: none
 	EOS           []int32 // eos_token_id
+
+	// Of a DSpark block, whose layers are the last: see OpenWithDrafts.
+	Noise      int32 `json:",omitempty"` // dspark_noise_token_id, the tokens of a block but the first
+	MarkovRank int   `json:",omitempty"` // dspark_markov_rank
+}
+
+// Own returns the number of layers of the model itself, without those that draft.
+func (c *Config) Own() (n int) {
+	for _, l := range c.Layers {
+		if !l.Draft {
+			n++
+		}
+	}
+	return n
 }
 
 // LoadConfig reads config.json of a model's folder, or the keys of a GGUF file.
 //
 // Errors: those of model.LoadConfig; *model.ConfigError for a field of the rest.
-func LoadConfig(dir string) (Config, error) {
-	attention, err := model.LoadConfig(dir)
+func LoadConfig(dir string) (Config, error) { return loadConfig(dir, false) }
+
+func loadConfig(dir string, drafts bool) (Config, error) {
+	load := model.LoadConfig
+	if drafts {
+		load = model.LoadConfigWithDrafts
+	}
+	attention, err := load(dir)
 	if err != nil {
 		return Config{}, err
 	}
 	if file, err := gguf.Find(dir); err != nil || file != "" {
+		if err == nil && drafts {
+			err = &model.ConfigError{Field: "--drafts", Got: "a GGUF file",
+				Want: "safetensors: how GGUF files hold draft blocks differs from file to file"}
+		}
 		if err != nil {
 			return Config{}, err
 		}
@@ -75,20 +99,39 @@ func LoadConfig(dir string) (Config, error) {
 		Factor:        need[float32](&r, "routed_scaling_factor", "route_scale"),
 		Limit:         or[float32](&r, 0, "swiglu_limit"),
 	}
-	c.Hash = r.hashLayers(layers(attention))
+	c.Hash = r.hashLayers(c.Own())
 	c.EOS = r.eos()
+	if drafts {
+		r.drafts(&c)
+	}
 	r.check(&c)
 	return c, r.err
 }
 
-// layers counts the layers of the model itself, without those that predict ahead.
-func layers(c model.Config) (n int) {
-	for _, l := range c.Layers {
-		if !l.Draft {
-			n++
+// drafts reads what a DSpark block needs, and refuses models without one.
+func (r *configReader) drafts(c *Config) {
+	own := c.Own()
+	switch {
+	case own == len(c.Layers):
+		r.bad("dspark_block_size", "absent", "a model with a DSpark block, for --drafts")
+	case !c.Layers[own].Block:
+		r.bad("dspark_block_size", "absent, with layers of MTP", "a DSpark block, for --drafts")
+	case len(c.DraftTargets) == 0:
+		r.bad("dspark_target_layer_ids", "absent", "numbers of layers")
+	}
+	c.Noise, c.MarkovRank = need[int32](r, "dspark_noise_token_id"), need[int](r, "dspark_markov_rank")
+	if c.Noise < 0 || int(c.Noise) >= c.Vocab {
+		r.bad("dspark_noise_token_id", fmt.Sprint(c.Noise), "0 to %d", c.Vocab-1)
+	}
+	if c.MarkovRank < 1 || c.MarkovRank > 1<<16 {
+		r.bad("dspark_markov_rank", fmt.Sprint(c.MarkovRank), "1 to %d", 1<<16)
+	}
+	for _, name := range []string{"dspark_n_routed_experts", "dspark_n_activated_experts"} {
+		if r.fields[name] != nil {
+			r.bad(name, string(r.fields[name]), "none: layers that draft with the model's own numbers of experts")
 		}
 	}
-	return n
+	c.Hash = append(c.Hash, make([]bool, len(c.Layers)-own)...)
 }
 
 // check refuses what this program does not run.

@@ -107,7 +107,7 @@ func (r *ggufReader) config(attention model.Config) Config {
 	if c.Normalise = normalise; !ok {
 		r.bad(of("expert_weights_norm"), r.keys[of("expert_weights_norm")], "a bool")
 	}
-	c.Hash = make([]bool, layers(attention))
+	c.Hash = make([]bool, len(attention.Layers))
 	first := r.whole(of("hash_layer_count"))
 	if first < 0 {
 		r.bad(of("hash_layer_count"), first, "at least 0")

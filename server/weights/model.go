@@ -21,7 +21,8 @@ type Model struct {
 	Head     Matrix    // [V, D]
 	HeadHC   Hyper     // mixes the streams in front of Norm; Fn [n, nD]
 	Layers   []Layer
-	Images   bool // the model also sees images, by tensors that are not read here
+	Draft    *Draft // nil: the layers are the model's own, and nothing drafts
+	Images   bool   // the model also sees images, by tensors that are not read here
 	tensors  *model.Tensors
 	released map[string]string // names, and how they are stored
 	gguf     bool
@@ -35,6 +36,17 @@ type Model struct {
 type Hyper struct {
 	Fn          Matrix
 	Base, Scale []float32
+}
+
+// Draft holds what a DSpark block has beside its layers, which are the last of Model.Layers. It
+// ends as the model does, with the model's Head. Row t of MarkovIn by MarkovOut is added to the
+// logits of what follows token t.
+type Draft struct {
+	Main                Matrix    // [D, targets*D], of the states after the layers Config.DraftTargets
+	MainNorm            []float32 // [D]
+	HeadHC              Hyper     // as Model.HeadHC
+	Norm                []float32 // [D]
+	MarkovIn, MarkovOut Matrix    // [V, rank]
 }
 
 // Layer holds the parts of a layer around its attention.
@@ -55,8 +67,16 @@ type Expert struct{ W1, W3, W2 Matrix }
 // closes it.
 //
 // Errors: those of LoadConfig and model.OpenTensors; *model.CheckpointError.
-func Open(dir string) (*Model, error) {
-	cfg, err := LoadConfig(dir)
+func Open(dir string) (*Model, error) { return open(dir, false) }
+
+// OpenWithDrafts is Open for a checkpoint with a DSpark block, which is read, too.
+//
+// Errors: those of Open; *model.ConfigError for a checkpoint without one, or one that is not read:
+// GGUF, layers of MTP.
+func OpenWithDrafts(dir string) (*Model, error) { return open(dir, true) }
+
+func open(dir string, drafts bool) (*Model, error) {
+	cfg, err := loadConfig(dir, drafts)
 	if err != nil {
 		return nil, err
 	}
@@ -78,6 +98,14 @@ func Open(dir string) (*Model, error) {
 		return nil, err
 	}
 	return m, nil
+}
+
+// Own returns the number of layers of the model itself. Those after them draft.
+func (m *Model) Own() int {
+	if m.Draft == nil {
+		return len(m.Layers)
+	}
+	return m.Config.Own()
 }
 
 // Close unmaps the files: nothing may be computed with the weights any more.
@@ -192,10 +220,26 @@ func (r *reader) ends() {
 	m.Head = r.matrix("head", c.Vocab, c.Hidden)
 	m.Norm = r.vector("norm.weight", c.Hidden)
 	m.HeadHC = r.hyper("hc_head", c.Streams, 1)
+	own := c.Own()
+	if own == len(c.Layers) {
+		return
+	}
+	first, last := "mtp.0.", fmt.Sprintf("mtp.%d.", len(c.Layers)-own-1)
+	m.Draft = &Draft{
+		Main:      r.matrix(first+"main_proj", c.Hidden, len(c.DraftTargets)*c.Hidden),
+		MainNorm:  r.vector(first+"main_norm.weight", c.Hidden),
+		HeadHC:    r.hyper(last+"hc_head", c.Streams, 1),
+		Norm:      r.vector(last+"norm.weight", c.Hidden),
+		MarkovIn:  r.matrix(last+"markov_head.markov_w1", c.Vocab, c.MarkovRank),
+		MarkovOut: r.matrix(last+"markov_head.markov_w2", c.Vocab, c.MarkovRank),
+	}
 }
 
 func (r *reader) layer(i int) {
 	l, c, at := &r.m.Layers[i], &r.m.Config, fmt.Sprintf("layers.%d.", i)
+	if own := c.Own(); i >= own {
+		at = fmt.Sprintf("mtp.%d.", i-own)
+	}
 	rows := (2 + c.Streams) * c.Streams
 	l.AttnHC, l.FFNHC = r.hyper(at+"hc_attn", rows, 3), r.hyper(at+"hc_ffn", rows, 3)
 	l.AttnNorm, l.FFNNorm = r.vector(at+"attn_norm.weight", c.Hidden), r.vector(at+"ffn_norm.weight", c.Hidden)

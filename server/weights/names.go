@@ -24,10 +24,10 @@ var spellings = []struct {
 	{regexp.MustCompile(`^embed_tokens\.`), "embed."},
 	{regexp.MustCompile(`^lm_head\.`), "head."},
 	{regexp.MustCompile(`^hc_head\.(?:hc_)?(fn|base|scale)$`), "hc_head_$1"},
-	{regexp.MustCompile(`^(layers\.\d+\.)(attn|ffn)_hc\.(fn|base|scale)$`), "${1}hc_${2}_$3"},
-	{regexp.MustCompile(`^(layers\.\d+\.)input_layernorm\.`), "${1}attn_norm."},
-	{regexp.MustCompile(`^(layers\.\d+\.)post_attention_layernorm\.`), "${1}ffn_norm."},
-	{regexp.MustCompile(`^(layers\.\d+\.)mlp\.`), "${1}ffn."},
+	{regexp.MustCompile(`^((?:layers|mtp)\.\d+\.)(attn|ffn)_hc\.(fn|base|scale)$`), "${1}hc_${2}_$3"},
+	{regexp.MustCompile(`^((?:layers|mtp)\.\d+\.)input_layernorm\.`), "${1}attn_norm."},
+	{regexp.MustCompile(`^((?:layers|mtp)\.\d+\.)post_attention_layernorm\.`), "${1}ffn_norm."},
+	{regexp.MustCompile(`^((?:layers|mtp)\.\d+\.)mlp\.`), "${1}ffn."},
 	{regexp.MustCompile(`(\.gate)\.e_score_correction_bias$`), "$1.bias"},
 	{regexp.MustCompile(`(\.(?:experts\.\d+|shared_experts))\.gate_proj\.`), "$1.w1."},
 	{regexp.MustCompile(`(\.(?:experts\.\d+|shared_experts))\.up_proj\.`), "$1.w3."},
@@ -35,7 +35,7 @@ var spellings = []struct {
 	{regexp.MustCompile(`\.weight_scale(?:_inv)?$`), ".scale"},
 }
 
-var attentionOrDraft = regexp.MustCompile(`^(?:mtp\.|layers\.\d+\.(?:attn|self_attn)\.)`)
+var attention = regexp.MustCompile(`^(?:layers|mtp)\.\d+\.(?:attn|self_attn)\.`)
 
 var images = regexp.MustCompile(`^(?:vision|aligner)\.`)
 
@@ -53,7 +53,7 @@ func releasedName(stored string) string {
 			break
 		}
 	}
-	if attentionOrDraft.MatchString(name) {
+	if attention.MatchString(name) {
 		return ""
 	}
 	for _, s := range spellings {

@@ -26,8 +26,9 @@ func TestReleasedName(t *testing.T) {
 		"layers.3.ffn.experts.7.w2.scale":       {"layers.3.ffn.experts.7.w2.weight_scale_inv", "layers.3.ffn.experts.7.w2.weight_scale"},
 		"layers.3.ffn.experts.gate_up_proj":     {"model.layers.3.mlp.experts.gate_up_proj"},
 		"layers.3.ffn.shared_experts.w3.weight": {"model.layers.3.mlp.shared_experts.up_proj.weight"},
+		"mtp.1.ffn.gate.weight":                 {"mtp.1.ffn.gate.weight", "model.mtp.1.mlp.gate.weight"},
 		"": {
-			"mtp.0.ffn.gate.weight", "layers.3.attn.wq_a.weight", "model.layers.3.self_attn.kv_norm.weight"},
+			"mtp.0.attn.wq_a.weight", "layers.3.attn.wq_a.weight", "model.layers.3.self_attn.kv_norm.weight"},
 	} {
 		for _, stored := range others {
 			assert.Equal(t, released, releasedName(stored), stored)

@@ -3,16 +3,13 @@
 package describe
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/vkmla/vkmla/internal/lab/verify"
-	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/internal/timed"
 	"github.com/vkmla/vkmla/internal/tuning"
-	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -37,8 +34,7 @@ type Device struct {
 	Features      map[string]bool     `json:"features"`
 	CoopMat       []string            `json:"cooperative_matrix"`
 	Ops           map[string]Variants `json:"ops"`
-	Forbidden     []string            `json:"forbidden,omitempty"` // kernels that its limits forbid, and why
-	Builds        *timed.Builds       `json:"builds,omitempty"`    // what was timed on it, if anything
+	Builds        *timed.Builds       `json:"builds,omitempty"` // what was timed on it, if anything
 }
 
 // Profile is a tuning profile and why a device has it.
@@ -119,17 +115,18 @@ func heapsOf(a *vk.Adapter) []Heap {
 	return heaps
 }
 
-// Variants says which variant of an operation would run, which others can,
-// and what the remaining ones lack.
+// Variants says which variant of an operation would run, which others can, and what a device lacks
+// for the remaining ones, and for some sizes of those that can.
 type Variants struct {
 	Runs    string              `json:"runs"` // empty: none
 	Can     []string            `json:"can"`
 	Missing map[string][]string `json:"missing"`
+	Partly  map[string][]string `json:"partly,omitempty"`
 }
 
-// Of describes an adapter with the tuning profile that it gets, or the one that is named, and with
-// the builds that were timed on it, if any.
-func Of(a *vk.Adapter, profile string, kept *timed.Builds) Device {
+// Of describes an adapter with the tuning profile that it gets, or the one that is named, with the
+// builds that were timed on it, if any, and with what it can run of operations' cases.
+func Of(a *vk.Adapter, profile string, kept *timed.Builds, cases map[string][]verify.Case) Device {
 	c := &a.Caps
 	tune := *tuningOf(a, profile)
 	if kept != nil && !tune.Measured {
@@ -154,56 +151,10 @@ func Of(a *vk.Adapter, profile string, kept *timed.Builds) Device {
 	}
 	dev := a.Absent(vk.DeviceOptions{Profile: profile})
 	defer dev.Close()
-	d.Forbidden = forbidden(dev)
 	for _, op := range verify.All() {
-		d.Ops[op.Name] = variantsOn(c, op.Variants, tune.Ladder(familyOf(op.Name), op.Variants), d.Usable, beyond(dev, op, d.Forbidden))
+		d.Ops[op.Name] = variantsOn(dev, op, tune.Ladder(familyOf(op.Name), op.Variants), cases[op.Name], d.Usable)
 	}
 	return d
-}
-
-// forbidden lists the kernels that a device has the features for and not the limits. Shared memory
-// is left out: operations divide it by what the device has.
-func forbidden(dev *vk.Device) (list []string) {
-	for _, name := range shaders.Names() {
-		k, err := shaders.Get(name)
-		if err != nil || len(dev.Caps().Missing(k.Requires)) > 0 {
-			continue
-		}
-		m, err := spirv.Parse(k.SPIRV)
-		if err != nil {
-			continue
-		}
-		spec := vk.KernelSpec{Name: name, SPIRV: k.SPIRV}
-		for _, b := range m.Bindings {
-			for len(spec.Bindings) <= int(b.Binding) {
-				spec.Bindings = append(spec.Bindings, vk.ReadWrite)
-			}
-		}
-		if n := len(m.Push); n > 0 {
-			spec.PushSize = int(m.Push[n-1].Offset + m.Push[n-1].Size)
-		}
-		_, err = dev.Kernel(spec)
-		if e := new(vk.MissingError); errors.Is(err, vk.ErrLimit) && errors.As(err, &e) {
-			lacks := slices.DeleteFunc(slices.Clone(e.Missing), func(need string) bool { return strings.HasSuffix(need, "shared memory") })
-			if len(lacks) > 0 {
-				list = append(list, name+": "+strings.Join(lacks, ", "))
-			}
-		}
-	}
-	return list
-}
-
-// beyond tells what limits do not allow of an operation's builds. Where they allow every kernel,
-// none is made. A whole layer is taken for its attention.
-func beyond(dev *vk.Device, op verify.Op, forbidden []string) func(variant string) []string {
-	if len(forbidden) == 0 {
-		return func(string) []string { return nil }
-	}
-	if op.Bind == nil {
-		op, _ = verify.Lookup("flashmla_sparse_decode")
-	}
-	cases := op.RandomCases(0)
-	return func(variant string) []string { return op.Beyond(dev, variant, cases) }
 }
 
 // familyOf returns the family of an operation that has builds to choose from, and empty for others.
@@ -218,23 +169,30 @@ func familyOf(op string) string {
 	return ""
 }
 
-// variantsOn sorts an operation's builds by what a device can run: first those that it chooses by
-// itself, the best one first, then the others. beyond returns the limits that a build exceeds.
-func variantsOn(c *vk.Caps, all, taken []vk.Variant, usable bool, beyond func(variant string) []string) Variants {
-	o := Variants{Can: []string{}, Missing: map[string][]string{}}
-	for i, v := range slices.Concat(taken, all) {
-		lacks := c.Missing(v.Requires)
-		if len(lacks) == 0 && usable && !slices.Contains(o.Can, v.Name) {
-			lacks = beyond(v.Name)
+// variantsOn sorts an operation's builds by what a device can run of some cases: first those that
+// it chooses by itself, the best one first, then the others.
+func variantsOn(dev *vk.Device, op verify.Op, taken []vk.Variant, cases []verify.Case, usable bool) Variants {
+	o := Variants{Can: []string{}, Missing: map[string][]string{}, Partly: map[string][]string{}}
+	for i, v := range slices.Concat(taken, op.Variants) {
+		if _, known := o.Missing[v.Name]; known || slices.Contains(o.Can, v.Name) {
+			continue
+		}
+		lacks, all := dev.Caps().Missing(v.Requires), true
+		if len(lacks) == 0 && usable {
+			lacks, all = op.Refused(dev, v.Name, cases)
 		}
 		switch {
-		case len(lacks) > 0:
+		case len(lacks) > 0 && all:
 			o.Missing[v.Name] = lacks
-		case usable && !slices.Contains(o.Can, v.Name):
-			o.Can = append(o.Can, v.Name)
-			if i < len(taken) && o.Runs == "" {
-				o.Runs = v.Name
-			}
+			continue
+		case !usable:
+			continue
+		case len(lacks) > 0:
+			o.Partly[v.Name] = lacks
+		}
+		o.Can = append(o.Can, v.Name)
+		if i < len(taken) && o.Runs == "" {
+			o.Runs = v.Name
 		}
 	}
 	return o

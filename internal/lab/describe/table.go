@@ -7,8 +7,18 @@ import (
 	"unicode/utf8"
 )
 
-// Width is the largest number of columns of text for people, about a terminal's.
-const Width = 100
+// Width is the largest number of columns of text for people. A command sets it to those of its
+// terminal by Fit.
+var Width = widest
+
+const (
+	widest    = 100
+	narrowest = 60
+)
+
+// Fit sets Width for a terminal of some columns. Fewer than 60 count as 60, in which tables still
+// have room, and more than 100 as 100.
+func Fit(columns int) { Width = min(max(columns, narrowest), widest) }
 
 // Table is a table of Markdown for people, no wider than Width. What is wider goes on in further
 // tables, each after the columns that tell rows apart. Columns without content are left out.
@@ -48,8 +58,8 @@ func (t *Table) String() string {
 		keys = append(keys, i)
 	}
 	for total(keys) > Width*3/5 { // others need room beside them
-		widest := slices.Index(widths, slices.Max(widths[:t.keys]))
-		widths[widest]--
+		most := slices.Index(widths, slices.Max(widths[:t.keys]))
+		widths[most]--
 	}
 	for i := t.keys; i < len(widths); i++ {
 		widths[i] = min(widths[i], Width-total(keys)-3)
@@ -109,15 +119,11 @@ func (t *Table) write(b *strings.Builder, part []int, widths []int) {
 	if !first {
 		b.WriteByte('\n')
 	}
-	line(func(i int) string { return t.columns[i] })
-	line(func(i int) string { return strings.Repeat("-", widths[i]) })
-	for _, row := range t.rows {
-		if !first && !slices.ContainsFunc(part[min(t.keys, len(part)):], func(i int) bool { return row[i] != "" }) {
-			continue
-		}
-		lines, most := t.broken(part, widths, row), 1
-		for _, l := range lines {
-			most = max(most, len(l))
+	broken := func(row []string) {
+		lines, most := map[int][]string{}, 1
+		for _, i := range part {
+			lines[i] = strings.Split(wrap(row[i], "", widths[i], true), "\n")
+			most = max(most, len(lines[i]))
 		}
 		for n := range most {
 			line(func(i int) string {
@@ -128,15 +134,13 @@ func (t *Table) write(b *strings.Builder, part []int, widths []int) {
 			})
 		}
 	}
-}
-
-// broken returns the cells of a row in lines that fit.
-func (t *Table) broken(part, widths []int, row []string) map[int][]string {
-	lines := map[int][]string{}
-	for _, i := range part {
-		lines[i] = strings.Split(wrap(row[i], "", widths[i], true), "\n")
+	broken(t.columns)
+	line(func(i int) string { return strings.Repeat("-", widths[i]) })
+	for _, row := range t.rows {
+		if first || slices.ContainsFunc(part[min(t.keys, len(part)):], func(i int) bool { return row[i] != "" }) {
+			broken(row)
+		}
 	}
-	return lines
 }
 
 // Wrap breaks lines that are wider than Width between words, and begins those after the first with
@@ -150,6 +154,49 @@ func Wrap(text, indent string) string {
 		lines = append(lines, line)
 	}
 	return strings.Join(lines, "\n")
+}
+
+// Indented breaks text between words, and words that are wider than the rest of a line, too. Lines
+// after the first begin with indent spaces, and the first has as many columns less.
+func Indented(text string, indent int) string {
+	return strings.ReplaceAll(wrap(text, "", Width-indent, true), "\n", "\n"+strings.Repeat(" ", indent))
+}
+
+// Refit breaks text that was written for the widest terminals anew for a narrower one. Lines with
+// no indent make paragraphs. An indented one hangs from where its last column begins, and those
+// that begin there belong to it.
+func Refit(text string) string {
+	if Width == widest {
+		return text
+	}
+	var out []string
+	prefix, entry := "", []string{}
+	flush := func() {
+		if len(entry) > 0 {
+			out = append(out, prefix+Indented(strings.Join(entry, " "), utf8.RuneCountInString(prefix)))
+		}
+		entry = nil
+	}
+	for line := range strings.SplitSeq(text, "\n") {
+		body := strings.TrimLeft(line, " ")
+		lead := len(line) - len(body)
+		if body != "" && len(entry) > 0 && lead == len(prefix) && (lead == 0 || strings.TrimSpace(prefix) != "") {
+			entry = append(entry, body)
+			continue
+		}
+		flush()
+		if body == "" {
+			out = append(out, "")
+			continue
+		}
+		hang := lead
+		if at := strings.LastIndex(body, "  "); lead > 0 && at >= 0 {
+			hang += at + 2
+		}
+		prefix, entry = line[:hang], []string{line[hang:]}
+	}
+	flush()
+	return strings.Join(out, "\n")
 }
 
 // wrap breaks a line between words, and words, too, if hard and they are wider.

@@ -41,3 +41,18 @@ func TestWrap(t *testing.T) {
 	assert.Equal(t, "short\n"+strings.TrimSpace(strings.Repeat("word ", 20))+"\n  "+strings.TrimSpace(strings.Repeat("word ", 10)), got)
 	assert.Equal(t, "one  two", Wrap("one  two", ""))
 }
+
+// TestIndented holds where lines of info are broken, and that help for a narrow terminal keeps its
+// paragraphs and columns.
+func TestIndented(t *testing.T) {
+	assert.Equal(t, "one two", Indented("one  two", 23))
+	word, gap := strings.Repeat("x", 40), "\n"+strings.Repeat(" ", 23)
+	assert.Equal(t, word+gap+word+gap+word+" y", Indented(word+" "+word+" "+word+" y", 23))
+	help := "Some words\nof a paragraph.\n\n  name   what it is,\n         and more " + word + "\n  other  " + word + " " + word + "\n"
+	assert.Equal(t, help, Refit(help))
+	defer Fit(Width)
+	Fit(1)
+	want := "Some words of a paragraph.\n\n  name   what it is, and more\n         " + word +
+		"\n  other  " + word + "\n         " + word + "\n"
+	assert.Equal(t, want, Refit(help))
+}

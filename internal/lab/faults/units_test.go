@@ -22,7 +22,7 @@ func listed(t *testing.T, profile string) (a *vk.Adapter, units int, by string) 
 	require.NoError(t, err)
 	a, err = in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
 	require.NoError(t, err)
-	d := describe.Of(a, profile, nil)
+	d := describe.Of(a, profile, nil, nil)
 	require.NoError(t, in.Close())
 	return a, d.Limits.ComputeUnits, d.Limits.ComputeUnitsBy
 }

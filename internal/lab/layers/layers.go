@@ -23,13 +23,14 @@ import (
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
+	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
 	verify.Register(verify.Op{
 		Name: "layer", Class: verify.ClassTolerance, Variants: opkit.Decodes(),
-		Random: randomLayers, Ref: refLayer, Run: runLayer, Compare: compareLayer,
+		Random: randomLayers, Ref: refLayer, Run: runLayer, Make: makeLayer, Compare: compareLayer,
 	})
 }
 
@@ -141,8 +142,21 @@ type layerInput struct {
 }
 
 func readLayer(c verify.Case) (l layerInput, err error) {
+	if l, err = layerOf(c); err != nil {
+		return l, err
+	}
+	if l.layer >= 0 {
+		l.model = recorded.Model()
+		return l, nil
+	}
+	l.model, err = fakemodel.New(fakemodel.Options{Config: l.cfg, Storage: l.storage, Seed: uint64(c.Input().Int("seed"))})
+	return l, err
+}
+
+// layerOf reads a case without making its model.
+func layerOf(c verify.Case) (l layerInput, err error) {
 	in := c.Input()
-	kind, seed := in.Int("kind"), in.Int("seed")
+	kind := in.Int("kind")
 	l.lens = in.Array("lens", vectors.I32, -1).I32()
 	hidden := in.Array("hidden", vectors.F32, -1, -1)
 	if err := in.Err(); err != nil {
@@ -153,15 +167,10 @@ func readLayer(c verify.Case) (l layerInput, err error) {
 	}
 	l.layerKind, l.hidden = layerKinds[kind], hidden.F32()
 	l.cfg, l.layers = l.config(), []int{max(l.layer, 0)}
-	if l.layer >= 0 {
-		l.model = recorded.Model()
-		return l, nil
-	}
-	for i := 1; i < len(l.cfg.Layers); i++ {
+	for i := 1; l.layer < 0 && i < len(l.cfg.Layers); i++ {
 		l.layers = append(l.layers, i)
 	}
-	l.model, err = fakemodel.New(fakemodel.Options{Config: l.cfg, Storage: l.storage, Seed: uint64(seed)})
-	return l, err
+	return l, nil
 }
 
 // tokens returns how many there are of all sessions.
@@ -235,6 +244,29 @@ func refLayer(c verify.Case) (verify.Arrays, error) {
 	return l.arrays(out, picks), nil
 }
 
+// makeLayer makes an engine of the layers without their weights.
+func makeLayer(dev *vk.Device, variant string, c verify.Case) error {
+	l, err := layerOf(c)
+	if err != nil {
+		return err
+	}
+	layers, err := l.cfg.Plan(projection.FormatFP8, 1, l.layers...)
+	if err != nil {
+		return err
+	}
+	e, err := l.engine(context.Background(), dev, layers, variant)
+	if err != nil {
+		return err
+	}
+	return e.Close()
+}
+
+func (l layerInput) engine(ctx context.Context, dev *vk.Device, layers []*model.DeviceLayer, variant string) (*pipeline.Engine, error) {
+	return pipeline.NewEngine(ctx, dev, l.cfg, layers, pipeline.EngineOptions{
+		MaxTokens: int(slices.Max(l.lens)), MaxSessions: len(l.lens), MaxStep: layerStep * len(l.lens),
+		Keys: l.keys, Records: l.records, KeepTopK: true, Variant: variant})
+}
+
 func runLayer(ctx context.Context, dev *vk.Device, variant string, c verify.Case) (_ verify.Arrays, err error) {
 	l, err := readLayer(c)
 	if err != nil {
@@ -245,9 +277,7 @@ func runLayer(ctx context.Context, dev *vk.Device, variant string, c verify.Case
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, model.CloseLayers(weights)) }()
-	e, err := pipeline.NewEngine(ctx, dev, l.cfg, weights, pipeline.EngineOptions{
-		MaxTokens: int(slices.Max(l.lens)), MaxSessions: len(l.lens), MaxStep: layerStep * len(l.lens),
-		Keys: l.keys, Records: l.records, KeepTopK: true, Variant: variant})
+	e, err := l.engine(ctx, dev, weights, variant)
 	if err != nil {
 		return nil, err
 	}

@@ -215,20 +215,22 @@ func TestRuns(t *testing.T) {
 		slices.Sort(list)
 		return list
 	}
+	cases, known := verify.RandomCases(0), map[string]describe.Device{}
 	for _, d := range knowncaps.Owned() {
 		a := testkit.AdapterAs(t, d)
 		p, _ := tuning.For(a)
-		said := describe.Of(a, "", nil)
+		said := describe.Of(a, "", nil, cases)
+		known[d.Name] = said
 		want := d.Caps.Features["cooperativeMatrix"] && !p.Device.AvoidMatrices
 		assert.Equal(t, want, len(matrices(said)) > 0, "%s: %v", d.Name, matrices(said))
 		assert.Equal(t, d.Caps.Features["cooperativeMatrix"], slices.Contains(said.Ops["linear"].Can, "cm"), d.Name)
 		assert.Positive(t, said.Limits.ComputeUnits, d.Name)
 		assert.NotContains(t, said.Limits.ComputeUnitsBy, "assumed", d.Name)
 	}
-	recordedRuns(t)
+	recordedRuns(t, known)
 	ada := knowncaps.Owned()[1]
 	a := testkit.AdapterAs(t, ada)
-	all := matrices(describe.Of(a, "generic", nil))
+	all := matrices(describe.Of(a, "generic", nil, cases))
 	for _, op := range verify.All() {
 		if slices.ContainsFunc(op.Variants, tuning.Matrices) {
 			assert.Contains(t, all, op.Name)
@@ -239,34 +241,76 @@ func TestRuns(t *testing.T) {
 	for _, family := range tuning.Families {
 		kept.Timed[family] = failed
 	}
-	assert.Empty(t, matrices(describe.Of(a, "generic", &kept)), "builds that failed are said to run")
+	assert.Empty(t, matrices(describe.Of(a, "generic", &kept, cases)), "builds that failed are said to run")
 }
 
-// What limits do not allow of any build is not said to run, and what they would have to be is.
+// limited returns the device of the tests with lower limits.
+func limited(t *testing.T, lower func(*vk.Caps)) knowncaps.Device {
+	d := knowncaps.Device{Name: "limited", Type: vk.TypeCPU, Caps: testkit.Device(t).Adapter().Caps}
+	lower(&d.Caps)
+	return d
+}
+
+// What is said to run under lower limits can be made and is right, and what is said not to run
+// cannot be made: of every operation and build.
 func TestRunsWithinLimits(t *testing.T) {
-	d := knowncaps.Device{Name: "few buffers", Type: vk.TypeCPU, Caps: testkit.Device(t).Adapter().Caps}
-	said := describe.Of(testkit.AdapterAs(t, d), "", nil)
-	assert.Empty(t, said.Forbidden)
-	assert.Equal(t, "base", said.Ops["indexer_topk"].Runs)
-	d.Caps.MaxStorageBuffers = 4
-	said = describe.Of(testkit.AdapterAs(t, d), "", nil)
-	assert.Contains(t, said.Forbidden, "idx_topk: 9 storage buffers")
-	assert.Equal(t, describe.Variants{Can: []string{}, Missing: map[string][]string{"base": {"9 storage buffers (allows 4)"}}},
-		said.Ops["indexer_topk"])
-	assert.Equal(t, "base", said.Ops["get_compressed_slot_mapping"].Runs)
-	assert.Equal(t, "da", said.Ops["linear"].Runs)
-	assert.Equal(t, []string{"6 storage buffers (allows 4)"}, said.Ops["linear"].Missing["base"])
+	cases := verify.RandomCases(0)
+	for name, lower := range map[string]func(*vk.Caps){
+		"the device's own":           func(c *vk.Caps) {},
+		"4 storage buffers":          func(c *vk.Caps) { c.MaxStorageBuffers = 4 },
+		"64 invocations":             func(c *vk.Caps) { c.MaxWorkgroupInvocations = 64 },
+		"384 invocations":            func(c *vk.Caps) { c.MaxWorkgroupInvocations = 384 },
+		"16 KiB, 128 invocations":    func(c *vk.Caps) { c.SharedMemory, c.MaxWorkgroupInvocations = 16<<10, 128 },
+		"8 KiB of shared memory":     func(c *vk.Caps) { c.SharedMemory = 8 << 10 },
+		"2 KiB of shared memory":     func(c *vk.Caps) { c.SharedMemory = 2 << 10 },
+		"16 bytes of push constants": func(c *vk.Caps) { c.MaxPushConstants = 16 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := limited(t, lower)
+			said := describe.Of(testkit.AdapterAs(t, d), "", nil, cases)
+			dev := testkit.As(t, d)
+			for _, op := range verify.All() {
+				o := said.Ops[op.Name]
+				for _, v := range op.Variants {
+					if len(d.Caps.Missing(v.Requires)) > 0 {
+						continue
+					}
+					made, refused := 0, 0
+					for _, c := range cases[op.Name] {
+						err := op.Make(dev, v.Name, c)
+						if errors.Is(err, vk.ErrLimit) {
+							refused++
+						} else if assert.NoError(t, err, "%s %s %s", op.Name, v.Name, c.Name) {
+							made++
+						}
+					}
+					assert.Equal(t, made == 0, len(o.Missing[v.Name]) > 0, "%s %s", op.Name, v.Name)
+					assert.Equal(t, made > 0 && refused > 0, len(o.Partly[v.Name]) > 0, "%s %s", op.Name, v.Name)
+				}
+			}
+			_, err := verify.Run(t.Context(), dev, verify.Options{Best: true, Most: 1, Seed: 1}, func(r verify.Row) {
+				o := said.Ops[r.Op]
+				if r.Status == verify.Skip {
+					assert.True(t, o.Runs == "" || o.Partly[r.Variant] != nil, "%+v", r)
+				} else {
+					assert.Equal(t, verify.Pass, r.Status, "%+v", r)
+					assert.Contains(t, o.Can, r.Variant, "%+v", r)
+				}
+			})
+			require.NoError(t, err)
+		})
+	}
 }
 
 // recordedRuns holds which variant of every operation the devices that people own run, operations
 // with the same devices together.
-func recordedRuns(t *testing.T) {
+func recordedRuns(t *testing.T, said map[string]describe.Device) {
 	t.Helper()
 	runs := map[string][]string{} // operations by what runs where
 	for _, op := range verify.All() {
 		devices := map[string][]string{}
 		for _, d := range knowncaps.Owned() {
-			v := describe.Of(testkit.AdapterAs(t, d), "", nil).Ops[op.Name].Runs
+			v := said[d.Name].Ops[op.Name].Runs
 			require.NotEmpty(t, v, "%s runs nothing of %s", d.Name, op.Name)
 			devices[v] = append(devices[v], d.Name)
 		}

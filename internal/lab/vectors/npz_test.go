@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/internal/files"
 )
 
 func TestArchive(t *testing.T) {
@@ -153,4 +155,11 @@ func TestArchiveRefuses(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("PK"), 0o666))
 	_, err = OpenArchive(path)
 	assert.ErrorIs(t, err, ErrFormat)
+}
+
+// A pointer of Git LFS in place of an archive is called that.
+func TestArchivePointer(t *testing.T) {
+	_, err := ReadArchive("x.npz", []byte("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"))
+	assert.ErrorIs(t, err, ErrFormat)
+	assert.ErrorContains(t, err, files.PointerWhat)
 }

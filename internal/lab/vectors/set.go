@@ -72,7 +72,7 @@ func Open(dir string) (*Set, error) {
 		return nil, malformed(dir, "%v", err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("vectors: open: %w", err)
+		return nil, fmt.Errorf("vectors: open: want a folder of recorded cases: %w", err)
 	}
 	return parseManifest(dir, data)
 }

@@ -65,6 +65,12 @@ func readZip(r io.ReaderAt, size int64) (*zip.Reader, error) {
 		return nil, errDirectory
 	}
 	limited.left = 0
+	if errors.Is(err, zip.ErrFormat) {
+		begin := make([]byte, min(size, 64))
+		if _, e := r.ReadAt(begin, 0); e == nil && files.IsPointer(begin) {
+			err = fmt.Errorf("%w: %s", err, files.PointerWhat)
+		}
+	}
 	return z, err
 }
 

@@ -57,8 +57,8 @@ func refCandidates(x topkInput) (Arrays, error) {
 
 func bindCandidates(b Build, x topkInput) (Bound, error) {
 	op, err := indexer.NewCandidates(b.Dev, indexer.CandidatesConfig{K: x.K, Block: x.Block, Variant: b.Variant,
-		Workgroups: x.Workgroups, Threads: min(x.Threads, int(b.Dev.Caps().MaxWorkgroupInvocations))})
-	return bound(op, unfitK(err), func(r *Rig) Launch {
+		Workgroups: x.Workgroups, Threads: x.threadsOn(b.Dev)})
+	return bound(op, err, func(r *Rig) Launch {
 		a := indexer.CandidatesArgs{Logits: r.In(x.Logits, tensor.F32), Lens: r.In(x.Lens, tensor.I32),
 			Out:     indexer.CandidateBlocks{Blocks: r.Out(tensor.I32, x.R, x.K), Columns: r.Out(tensor.I32, x.R)},
 			Scratch: r.Scratch(op.ScratchBytes(x.R, x.N)), Arrived: r.Shared(vectors.New(vectors.I32, x.R), tensor.I32)}

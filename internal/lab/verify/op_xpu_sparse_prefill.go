@@ -16,6 +16,7 @@ func init() {
 	Register(Op{
 		Name: "xpu_sparse_prefill", Class: ClassTolerance, Variants: opkit.Builds("attn_prefill"),
 		Of:     Of{"attention.Gathered", "attn_placed_indices kv_gather_runs attn_prefill", "attention"},
+		NaN:    Spoilt{"q", true},
 		Random: randomGathered, Ref: refBy(readGathered, refGathered),
 		Bind: bindBy(readGathered, bindGathered), After: markRounded,
 		Compare: compareBy(ClassTolerance, readGathered, compareGathered),
@@ -210,6 +211,9 @@ func bindGathered(b Build, x gatheredInput) (Bound, error) {
 		cfg.CompressedPage, cfg.CompressedRecord = x.entries.Layout.Page, x.entries.Layout.Record
 	}
 	op, err := attention.NewGathered(b.Dev, cfg)
+	if err == nil {
+		err = op.Prepare(x.T)
+	}
 	if err != nil {
 		return Bound{}, err
 	}

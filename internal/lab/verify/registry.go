@@ -38,7 +38,10 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"runtime"
 	"slices"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/tensor"
@@ -74,6 +77,9 @@ type Op struct {
 	// permuted, and every byte that must not be read poisoned.
 	Random func(seed uint64) []Case
 
+	// NaN says what one does; the zero value: random cases have none but their own.
+	NaN Spoilt
+
 	// Ref computes the outputs of a case by the operation's reference. It must
 	// not change the case.
 	Ref func(c Case) (Arrays, error)
@@ -81,6 +87,10 @@ type Op struct {
 	// Bind makes what a case needs of the operation's public wrappers. It must not
 	// change the case.
 	Bind func(b Build, c Case) (Bound, error)
+
+	// Make makes what a case needs and runs nothing, also on an absent device. Register makes it of
+	// Bind where it is nil.
+	Make func(dev *vk.Device, variant string, c Case) error
 
 	// Lacks reports that no device has a variant for a case; nil: some device has each for all.
 	Lacks func(c Case, variant string) bool
@@ -146,7 +156,7 @@ var registry = map[string]Op{}
 // the description is incomplete or the name is taken.
 func Register(op Op) {
 	if op.Name == "" || op.Class == "" || len(op.Variants) == 0 || op.Random == nil || op.Ref == nil ||
-		op.Run == nil && op.Bind == nil || op.Compare == nil {
+		(op.Run == nil || op.Make == nil) && op.Bind == nil || op.Compare == nil {
 		panic(fmt.Sprintf("verify: register: operation %q is incomplete", op.Name))
 	}
 	if _, taken := registry[op.Name]; taken {
@@ -154,6 +164,15 @@ func Register(op Op) {
 	}
 	if op.Run == nil {
 		op.Run = op.runBound
+	}
+	if op.Make == nil {
+		op.Make = func(dev *vk.Device, variant string, c Case) error {
+			_, err := op.Bind(Build{Dev: dev, Variant: variant}, c)
+			return err
+		}
+	}
+	if op.NaN.Input != "" {
+		op.NaN.watch(&op)
 	}
 	registry[op.Name] = op
 }
@@ -212,4 +231,21 @@ func (op Op) RandomCases(seed uint64) []Case {
 		cases[i].Op, cases[i].Source = op.Name, cmp.Or(cases[i].Source, "random")
 	}
 	return cases
+}
+
+// RandomCases returns the random cases of all operations for a seed, by their names.
+func RandomCases(seed uint64) map[string][]Case {
+	ops := All()
+	cases := make([][]Case, len(ops))
+	var making errgroup.Group
+	making.SetLimit(runtime.GOMAXPROCS(0))
+	for i, op := range ops {
+		making.Go(func() error { cases[i] = op.RandomCases(seed); return nil })
+	}
+	making.Wait()
+	of := map[string][]Case{}
+	for i, op := range ops {
+		of[op.Name] = cases[i]
+	}
+	return of
 }

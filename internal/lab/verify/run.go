@@ -24,7 +24,7 @@ type Options struct {
 	// missing.
 	Ops, Cases, Variants []string
 
-	// Best tries only the variant that would run on the device.
+	// Best tries only the best variant that the device can run.
 	Best bool
 
 	// Most is how many random cases of an operation are tried, spread over all; 0: all.
@@ -95,9 +95,6 @@ func (s *Summary) Add(st Status) {
 	}
 }
 
-// errUnfit is a case for which a device is too small.
-var errUnfit = errors.New("not on this device")
-
 // job is one case with the variants to try.
 type job struct {
 	op       Op
@@ -122,34 +119,38 @@ func Run(ctx context.Context, dev *vk.Device, opts Options, emit func(Row)) (Sum
 	if err := p.collect(); err != nil {
 		return sum, err
 	}
-	total := 0
+	done, total := 0, 0
 	for _, j := range p.jobs {
+		if opts.Best {
+			j.variants = j.variants[:min(len(j.variants), 1)]
+		}
 		total += len(j.variants)
 	}
 	for _, r := range p.rows {
 		put(r)
 	}
-	done := 0
 	for _, j := range p.jobs {
-		c, err := prepare(j)
-		for _, v := range j.variants {
+		c, failed := prepare(j)
+		for i, v := range j.variants {
 			if ctx.Err() != nil {
 				return sum, ctx.Err()
 			}
 			if opts.Progress != nil {
 				opts.Progress(done, total, j.op.Name, j.name)
 			}
-			done++
-			if err != nil {
-				put(j.row(v.Name, Fail, err.Error()))
-				continue
-			}
-			row, err := one(ctx, dev, j, v, c)
+			row, err := one(ctx, dev, j, v, c, failed)
 			if ctx.Err() != nil {
 				return sum, ctx.Err()
 			}
+			if opts.Best && row.Status == Skip && i+1 < len(j.variants) {
+				continue // the next best may run
+			}
+			done++
 			if put(row); errors.Is(err, vk.ErrDeviceLost) {
 				return sum, fmt.Errorf("verify: %d of %d rows were not run: %w", total-done, total, err)
+			}
+			if opts.Best {
+				break
 			}
 		}
 	}
@@ -188,8 +189,12 @@ func guard(f func() error) (err error) {
 	return f()
 }
 
-// one runs and judges a case on a variant. The error is that of running it, which is in the row.
-func one(ctx context.Context, dev *vk.Device, j job, v vk.Variant, c Case) (Row, error) {
+// one runs and judges a case on a variant, unless the case could not be made. The error is that of
+// running it, which is in the row.
+func one(ctx context.Context, dev *vk.Device, j job, v vk.Variant, c Case, failed error) (Row, error) {
+	if failed != nil {
+		return j.row(v.Name, Fail, failed.Error()), nil
+	}
 	if lacks := lacking(dev, v); len(lacks) > 0 {
 		return j.row(v.Name, Skip, "device lacks "+strings.Join(lacks, ", ")), nil
 	}
@@ -202,7 +207,7 @@ func one(ctx context.Context, dev *vk.Device, j job, v vk.Variant, c Case) (Row,
 		}
 		return err
 	})
-	if unfit(err) || errors.Is(err, vk.ErrMissingFeature) && len(v.Requires) > 0 {
+	if errors.Is(err, vk.ErrLimit) || errors.Is(err, vk.ErrMissingFeature) && len(v.Requires) > 0 {
 		// The base variant requires no feature and must run where the limits allow it.
 		return j.row(v.Name, Skip, err.Error()), nil
 	}
@@ -221,30 +226,42 @@ func one(ctx context.Context, dev *vk.Device, j job, v vk.Variant, c Case) (Row,
 	return row, nil
 }
 
-// unfit reports whether an error says that a device's limits are too small.
-func unfit(err error) bool { return errors.Is(err, errUnfit) || errors.Is(err, vk.ErrLimit) }
-
-// Beyond returns what a device's limits do not allow of a variant, nil if it can be made for one of
-// the cases at least. The device may be absent.
-func (op Op) Beyond(dev *vk.Device, variant string, cases []Case) (lacks []string) {
+// Refused returns what a device lacks for a variant, its limits included, and whether for all of
+// the cases, by making what they need; the device may be absent.
+func (op Op) Refused(dev *vk.Device, variant string, cases []Case) (lacks []string, all bool) {
+	all = true
 	for _, c := range cases {
-		err := guard(func() error {
-			_, err := op.Bind(Build{Dev: dev, Variant: variant}, c)
-			return err
-		})
-		if !unfit(err) {
-			return nil
+		if op.Lacks != nil && op.Lacks(c, variant) {
+			continue
 		}
-		lacks = nil
-		if e := new(vk.MissingError); errors.As(err, &e) {
-			for i, need := range e.Missing {
-				lacks = append(lacks, fmt.Sprintf("%s (allows %s)", need, strings.Fields(e.Available[i])[0]))
+		err := guard(func() error { return op.Make(dev, variant, c) })
+		if !errors.Is(err, vk.ErrMissingFeature) {
+			all = false
+			continue
+		}
+		for _, what := range missing(err) {
+			if !slices.Contains(lacks, what) {
+				lacks = append(lacks, what)
 			}
-		} else if e := new(vk.ArgumentError); errors.As(err, &e) {
-			lacks = append(lacks, fmt.Sprintf("%s of %s (allows %s)", e.Arg, e.Got, e.Want))
 		}
 	}
-	return lacks
+	return lacks, all
+}
+
+// missing lists what an error says that a device lacks.
+func missing(err error) []string {
+	e := new(vk.MissingError)
+	if !errors.As(err, &e) {
+		_, what, _ := strings.Cut(err.Error(), vk.ErrMissingFeature.Error()+": ")
+		return []string{what}
+	}
+	list := slices.Clone(e.Missing)
+	for i, need := range list {
+		if errors.Is(err, vk.ErrLimit) {
+			list[i] = fmt.Sprintf("%s (allows %s)", need, strings.Fields(e.Available[i])[0])
+		}
+	}
+	return list
 }
 
 // alike returns what is wanted in the shapes of what was computed, where only dimensions of 1
@@ -403,7 +420,7 @@ func (p *plan) wantCase(op, name string) bool {
 func (p *plan) variants(op Op) []vk.Variant {
 	var vs []vk.Variant
 	for _, v := range op.Variants {
-		if want(p.opts.Variants, v.Name, p.seenVariant) && !(p.opts.Best && (len(vs) > 0 || len(lacking(p.dev, v)) > 0)) {
+		if want(p.opts.Variants, v.Name, p.seenVariant) && !(p.opts.Best && len(lacking(p.dev, v)) > 0) {
 			vs = append(vs, v)
 		}
 	}

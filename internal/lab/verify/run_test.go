@@ -143,7 +143,7 @@ func TestRunUnjudged(t *testing.T) {
 	op.Compare = func(Case, Arrays, Arrays) Result { return Result{Pass: true} }
 	c := Case{Want: Arrays{"y": {}, "z": {}, "log": {}, "ref": {}},
 		Role: map[string]string{"y": vectors.RoleOut, "z": vectors.RoleAfter, "log": vectors.RoleAux, "ref": vectors.RoleRef}}
-	row, err := one(context.Background(), nil, job{op: op, recorded: true}, op.Variants[0], c)
+	row, err := one(context.Background(), nil, job{op: op, recorded: true}, op.Variants[0], c, nil)
 	require.NoError(t, err)
 	require.Equal(t, Pass, row.Status, "%+v", row)
 	assert.Equal(t, []string{"z"}, row.Unjudged, "%+v", row)

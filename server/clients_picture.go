@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"strconv"
 )
 
 // Sizes of the picture's panels.
@@ -14,20 +15,20 @@ const (
 
 // draw draws three panels by number of clients: tokens a second, and the times of the first token
 // and between tokens, p50 below p99.
-func draw(rows []loadRow) []byte {
+func draw(rows []clientsRow) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n",
 		3*(panelWidth+panelGap)+20, panelHeight+80)
 	b.WriteString(`<rect width="100%" height="100%" fill="white"/>` + "\n")
 	for i, p := range []struct {
 		title string
-		lines []func(loadRow) float64
+		lines []func(clientsRow) float64
 	}{
-		{"tokens a second", []func(loadRow) float64{func(r loadRow) float64 { return float64(r.tokens) / r.took.Seconds() }}},
-		{"first token, ms: p50, p99", []func(loadRow) float64{func(r loadRow) float64 { return percentile(r.first, .5) },
-			func(r loadRow) float64 { return percentile(r.first, .99) }}},
-		{"between tokens, ms: p50, p99", []func(loadRow) float64{func(r loadRow) float64 { return percentile(r.between, .5) },
-			func(r loadRow) float64 { return percentile(r.between, .99) }}},
+		{"tokens a second", []func(clientsRow) float64{func(r clientsRow) float64 { return float64(r.tokens) / r.took.Seconds() }}},
+		{"first token, ms: p50, p99", []func(clientsRow) float64{func(r clientsRow) float64 { return percentile(r.first, .5) },
+			func(r clientsRow) float64 { return percentile(r.first, .99) }}},
+		{"between tokens, ms: p50, p99", []func(clientsRow) float64{func(r clientsRow) float64 { return percentile(r.between, .5) },
+			func(r clientsRow) float64 { return percentile(r.between, .99) }}},
 	} {
 		panel(&b, panelGap+i*(panelWidth+panelGap), p.title, rows, p.lines)
 	}
@@ -36,7 +37,7 @@ func draw(rows []loadRow) []byte {
 }
 
 // panel draws lines over the same places for each row, from 0 to the largest value.
-func panel(b *bytes.Buffer, left int, title string, rows []loadRow, lines []func(loadRow) float64) {
+func panel(b *bytes.Buffer, left int, title string, rows []clientsRow, lines []func(clientsRow) float64) {
 	const top = 40
 	most := 0.0
 	for _, line := range lines {
@@ -50,8 +51,8 @@ func panel(b *bytes.Buffer, left int, title string, rows []loadRow, lines []func
 	y := func(v float64) float64 { return top + panelHeight*(1-v/most) }
 	fmt.Fprintf(b, `<text x="%d" y="%d" font-weight="bold">%s</text>`+"\n", left, top-16, title)
 	for _, v := range []float64{0, most / 2, most} {
-		fmt.Fprintf(b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="#ccc"/><text x="%d" y="%.1f" text-anchor="end">%.4g</text>`+"\n",
-			left, left+panelWidth, y(v), y(v), left-4, y(v)+4, v)
+		fmt.Fprintf(b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="#ccc"/><text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n",
+			left, left+panelWidth, y(v), y(v), left-4, y(v)+4, strconv.FormatFloat(v, 'f', -1, 32))
 	}
 	for i, r := range rows {
 		fmt.Fprintf(b, `<text x="%.1f" y="%d" text-anchor="middle">%d</text>`+"\n", x(i), top+panelHeight+18, r.clients)
