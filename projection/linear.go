@@ -31,7 +31,7 @@ type LinearConfig struct {
 	// a multiple of 8.
 	Norm        tensor.DType
 	NormColumns int
-	NormEps     float32 // 0: DefaultEps
+	NormEps     float32 // 0: defaultEps
 
 	// Workgroups is the number of workgroups that fill the device; 0 asks the tuning profile. The
 	// order of sums may depend on it.
@@ -390,7 +390,7 @@ func (o *Linear) recordSum(rec *vk.Recorder, op string, a LinearArgs, p linearPl
 	}))
 }
 
-// linearSources are what base binds between the scales and the output, and the other variants
+// linearSources lists what base binds between the scales and the output, and the other variants
 // reach by address.
 func linearSources(a LinearArgs) []opkit.Target {
 	return []opkit.Target{
