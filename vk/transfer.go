@@ -10,8 +10,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-
-	"golang.org/x/sync/errgroup"
 )
 
 // stagingBuffer is the device's mapped memory for Upload and Download, made on
@@ -74,7 +72,7 @@ func (d *Device) upload(ctx context.Context, op string, dst View, n int, fill fu
 			return err
 		}
 		m = m[dst.Offset : dst.Offset+dst.Size]
-		err := inPieces(ctx, dst.Size, d.stagingSize()/stagingPieces, func(ctx context.Context, _ int, take func() (at, n uint64)) (err error) {
+		err := inPieces(ctx, dst.Size, d.stagingSize()/stagingPieces, func(ctx context.Context, _ int, take takePiece) (err error) {
 			for at, n := take(); n > 0 && err == nil; at, n = take() {
 				if err = ctx.Err(); err == nil {
 					err = fill(m[at:at+n], at)
@@ -95,7 +93,7 @@ func (d *Device) upload(ctx context.Context, op string, dst View, n int, fill fu
 		return err
 	}
 	piece := s.buf.Size() / stagingPieces
-	err := inPieces(ctx, dst.Size, piece, func(ctx context.Context, worker int, take func() (at, n uint64)) error {
+	err := inPieces(ctx, dst.Size, piece, func(ctx context.Context, worker int, take takePiece) error {
 		return d.pour(ctx, op, dst, s.buf.View(uint64(2*worker)*piece, 2*piece), take, fill)
 	})
 	if err != nil {
@@ -104,9 +102,12 @@ func (d *Device) upload(ctx context.Context, op string, dst View, n int, fill fu
 	return err
 }
 
-// inPieces has several workers take pieces of some bytes until there are none, and returns the first
-// error.
-func inPieces(ctx context.Context, size, piece uint64, work func(ctx context.Context, worker int, take func() (at, n uint64)) error) error {
+// takePiece returns the next piece of an upload, of no bytes once all are taken.
+type takePiece func() (at, n uint64)
+
+// inPieces has several workers take pieces of some bytes until there are none, and returns the
+// first error, after which the context of the others ends.
+func inPieces(ctx context.Context, size, piece uint64, work func(ctx context.Context, worker int, take takePiece) error) error {
 	var next atomic.Uint64
 	take := func() (at, n uint64) {
 		at = next.Add(piece) - piece
@@ -116,15 +117,24 @@ func inPieces(ctx context.Context, size, piece uint64, work func(ctx context.Con
 	if workers == 1 {
 		return work(ctx, 0, take)
 	}
-	g, ctx := errgroup.WithContext(ctx)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var group sync.WaitGroup
+	var once sync.Once
+	var first error
 	for i := range workers {
-		g.Go(func() error { return work(ctx, int(i), take) })
+		group.Go(func() {
+			if err := work(ctx, int(i), take); err != nil {
+				once.Do(func() { first = err; stop() })
+			}
+		})
 	}
-	return g.Wait()
+	group.Wait()
+	return first
 }
 
 // pour fills pieces of dst through two pieces of staging memory.
-func (d *Device) pour(ctx context.Context, op string, dst, stage View, take func() (at, n uint64),
+func (d *Device) pour(ctx context.Context, op string, dst, stage View, take takePiece,
 	fill func(to []byte, at uint64) error) (err error) {
 	var flying [2]*Commands
 	wait := func(i int) (err error) {
