@@ -86,7 +86,8 @@ func (o InverseRope) isZero() bool { return o.Table.IsZero() && o.Positions.IsZe
 // Decoder is sparse MLA over paged caches: every token attends the slots of its two index
 // lists, one softmax over both. The fused variants decode pages as they read them; the twopass
 // ones first gather to a bf16 workspace (see TwoPass). DecodeRef defines it, by the formula of the
-// package's documentation.
+// package's documentation. A NaN in a head's query makes its output NaN or 0, as the device's max
+// has it.
 //
 // All but the pools is bound through descriptors, so Q, Out and the index lists of a step each
 // have to fit Caps.MaxStorageBufferRange: a step of 128 heads takes 131072 bytes a token in Q.

@@ -1,16 +1,12 @@
 package cache_test
 
 import (
-	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
-	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -47,120 +43,4 @@ func TestGatherArguments(t *testing.T) {
 	full := good
 	full.Offset = 4
 	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, full) })
-}
-
-// Runs by tables and by lists, of both sets of several pieces, some without a run, equal the
-// definition byte for byte. Unknown requests, pages and slots are zeros, and rows of no run keep
-// their bytes.
-func TestGatherRuns(t *testing.T) {
-	dev := testkit.Device(t)
-	rng := rand.New(rand.NewPCG(testkit.Seed(t), 1))
-	const page, pages, requests, width, tokens, k, pieces, rows, row0 = 3, 17, 4, 5, 6, 9, 3, 61, 40
-	c := newCache(t, dev, pages, page, 1760)
-	values := make([]uint16, pages*page*cache.D)
-	slots := make([]int64, pages*page)
-	for i := range values {
-		values[i] = uint16(0x3C00 + rng.IntN(0x700) | rng.IntN(2)<<15)
-		if i%cache.D >= 448 { // which are stored as they are
-			values[i] = uint16(rng.Uint32())
-		}
-	}
-	for i := range slots {
-		slots[i] = int64(i)
-	}
-	pool := download[byte](t, bytesOf(c.Pool))
-	require.NoError(t, cache.InsertRef(pool, c.Layout, values, slots))
-	testkit.Put(t, bytesOf(c.Pool), pool)
-	some := func(n, most int) []int32 { // one in eight is none
-		v := make([]int32, n)
-		for i := range v {
-			v[i] = int32(rng.IntN(most+most/8) - most/8)
-		}
-		return v
-	}
-	table, lists := some(requests*width, pages+2), some(tokens*k, pages*page+5)
-	var heads, flat []int32
-	var sets [pieces][2][][4]int32
-	for p := range sets {
-		for s := range sets[p] {
-			at, list := int32(s*row0), [][4]int32(nil)
-			for range rng.IntN(6) {
-				of, first, kind := int32(rng.IntN(tokens+1)), int32(rng.IntN(4)), int32(rng.IntN(2))
-				list = append(list, [4]int32{at, of, first, kind})
-				at += int32(1 + rng.IntN(7))
-			}
-			list = append(list, [4]int32{at, -1, -1, -1})
-			sets[p][s] = list
-			heads = append(heads, int32(len(flat)/4), int32(len(list)-1))
-			for _, run := range list {
-				flat = append(flat, run[:]...)
-			}
-		}
-	}
-	poison := slices.Repeat([]uint16{0x7FC1}, rows*cache.D)
-	for _, v := range opkit.Builds("kv_gather_runs") {
-		if lacks := dev.Caps().Missing(v.Requires); len(lacks) > 0 {
-			t.Logf("%s: device lacks %v", v.Name, lacks)
-			continue
-		}
-		op := must[*cache.GatherRuns](t)(cache.NewGatherRuns(dev, cache.GatherRunsConfig{Page: page, Variant: v.Name}))
-		halves := must[*cache.GatherRuns](t)(cache.NewGatherRuns(dev, cache.GatherRunsConfig{Page: page, Variant: v.Name, Halves: true}))
-		for p := range sets {
-			for s := range sets[p] {
-				a := cache.GatherRunsArgs{Out: upload(t, dev, tensor.BF16, poison, rows, cache.D), First: s * row0, Cache: c,
-					Heads: upload(t, dev, tensor.I32, heads, pieces, 2, 2), Runs: upload(t, dev, tensor.I32, flat, len(flat)/4, 4),
-					Table: upload(t, dev, tensor.I32, table, requests, width), Lists: upload(t, dev, tensor.I32, lists, tokens, k),
-					Piece: p, Set: s}
-				do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-				want := slices.Concat(make([]uint16, s*row0*cache.D), poison)
-				require.NoError(t, cache.GatherRunsRef(want, pool, c.Layout, sets[p][s], table, width, lists, k))
-				assert.True(t, slices.Equal(want[s*row0*cache.D:], download[uint16](t, a.Out)), "%s: piece %d, set %d", v.Name, p, s)
-				if p > 0 {
-					continue
-				}
-				do(t, dev, func(rec *vk.Recorder) error { return halves.Record(rec, a) })
-				cache.HalvesRef(want)
-				for i, b := range download[uint16](t, a.Out) { // rows of no run keep their bytes, which are a NaN's
-					if w := want[s*row0*cache.D+i]; b != w && (b != poison[0] || w != 0x7E00) {
-						t.Fatalf("%s, halves: set %d, number %d is %#x, expected %#x", v.Name, s, i, b, w)
-					}
-				}
-			}
-		}
-	}
-	op := must[*cache.GatherRuns](t)(cache.NewGatherRuns(dev, cache.GatherRunsConfig{Page: page}))
-	good := cache.GatherRunsArgs{Out: upload(t, dev, tensor.BF16, poison, rows, cache.D), Cache: c,
-		Heads: upload(t, dev, tensor.I32, heads, pieces, 2, 2), Runs: upload(t, dev, tensor.I32, flat, len(flat)/4, 4),
-		Table: upload(t, dev, tensor.I32, table, requests, width)}
-	with := func(change func(*cache.GatherRunsArgs)) func(*vk.Recorder) error {
-		a := good
-		change(&a)
-		return func(rec *vk.Recorder) error { return op.Record(rec, a) }
-	}
-	refuses(t, dev, good.Out, map[string]func(*vk.Recorder) error{
-		"no out":       with(func(a *cache.GatherRunsArgs) { a.Out = tensor.Tensor{} }),
-		"no heads":     with(func(a *cache.GatherRunsArgs) { a.Heads = tensor.Tensor{} }),
-		"runs' shape":  with(func(a *cache.GatherRunsArgs) { a.Runs.Shape = []int{len(flat)} }),
-		"no table":     with(func(a *cache.GatherRunsArgs) { a.Table = tensor.Tensor{} }),
-		"lists' type":  with(func(a *cache.GatherRunsArgs) { a.Lists = a.Out }),
-		"piece":        with(func(a *cache.GatherRunsArgs) { a.Piece = pieces }),
-		"set":          with(func(a *cache.GatherRunsArgs) { a.Set = 2 }),
-		"first":        with(func(a *cache.GatherRunsArgs) { a.First = -1 }),
-		"no cache":     with(func(a *cache.GatherRunsArgs) { a.Cache = cache.KVCache{} }),
-		"another page": with(func(a *cache.GatherRunsArgs) { a.Cache = newCache(t, dev, 1, 2, 1728) }),
-	})
-}
-
-func TestGatherSlots(t *testing.T) { testkit.TestOp(t, "dequant_gather_slots") }
-
-func TestGatherSlotsArguments(t *testing.T) {
-	dev := testkit.Device(t)
-	for name, cfg := range map[string]cache.GatherSlotsConfig{
-		"page 0":  {},
-		"variant": {Page: 64, Variant: "fast"},
-		"size":    {Page: 64, Variant: "base", MaxBytes: dev.Caps().MaxStorageBufferRange + 1},
-	} {
-		_, err := cache.NewGatherSlots(dev, cfg)
-		assert.ErrorIs(t, err, vk.ErrArgument, name)
-	}
 }

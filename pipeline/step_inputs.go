@@ -16,8 +16,9 @@ import (
 // A layer does not run on rows that were not written: they are another session's, of an earlier
 // step. Unless SetInput gave them, the rows of all chunks have to be overwritten by what was
 // submitted since Begin: copies, fills, vk.Device.Upload, and launches of kernels, which count as
-// writing all that they bind or reach as vk.Write, and nothing as vk.ReadWrite. With EngineOptions.LayerByLayer all
-// layers have one input, and what was written for one counts for the next.
+// writing all that they bind or reach as vk.Write, and nothing as vk.ReadWrite. With
+// EngineOptions.LayerByLayer all layers have one input, and what was written for one counts for the
+// next.
 //
 // With EngineOptions.Between all layers have one input. The caller writes that of layer 0; what
 // Between records reads it, and writes those of the others.

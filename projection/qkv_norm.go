@@ -42,8 +42,9 @@ type QKVNormArgs struct {
 //
 //	y_i = bf16((x_i * r) * w_i),  r = (sum_i x_i^2 / n + eps)^-0.5
 //
-// in binary32 with one rounding at the end. A row whose squares overflow becomes 0.
-// Widths and first columns are multiples of 8.
+// in binary32 with one rounding at the end. A row whose squares overflow becomes 0,
+// one with a NaN 0 and, in that place, NaN. Widths and first columns are
+// multiples of 8.
 //
 // The definition is QKVNormRef; results are at most one bf16 step from it and the same
 // on every device, but for numbers below 2^-126, which a device may take for zeros.

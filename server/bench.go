@@ -24,19 +24,26 @@ import (
 // benchOptions are the command line of bench.
 type benchOptions struct {
 	options
-	batches        []int
-	prompt, answer int
+	batches           []int
+	prompt, answer    int
+	url, key, picture string // of a server that clients ask
+	requests, vocab   int
 }
 
 func parseBench(args []string) (o benchOptions, err error) {
 	f := flag.NewFlagSet("server bench", flag.ContinueOnError)
 	o.modelFlags(f)
 	f.BoolVar(&o.warm, "warm", true, "take steps of all sizes before anything is timed")
-	list := f.String("batch", "1,8,32", "requests at a time, one table row each")
+	list := f.String("batch", "1,2,4,8,16,32,64", "requests at a time, one table row each")
 	f.IntVar(&o.prompt, "prompt", 128, "tokens of each prompt")
 	f.IntVar(&o.answer, "tokens", 64, "tokens of each answer")
 	f.IntVar(&o.step, "max-step", 256, "most tokens of a step")
-	if err = parseFlags(f, args, "Bench times generation without clients.\n"); err != nil {
+	f.StringVar(&o.url, "url", "", "a server to be asked by as many clients, instead of --model")
+	f.StringVar(&o.key, "key", "", "with --url: the server's key, if it wants one")
+	f.IntVar(&o.requests, "requests", 4, "with --url: requests of each client, one after the other")
+	f.IntVar(&o.vocab, "vocab", 256, "with --url: prompts are random token ids below this")
+	f.StringVar(&o.picture, "picture", "", "with --url: file for a picture of the table, SVG")
+	if err = parseFlags(f, args, "Bench times a model's steps, or with --url what the clients of a server get.\n"); err != nil {
 		return o, err
 	}
 	for part := range strings.SplitSeq(*list, ",") {
@@ -46,8 +53,15 @@ func parseBench(args []string) (o benchOptions, err error) {
 		}
 		o.batches, o.sessions = append(o.batches, n), max(o.sessions, n)
 	}
-	switch err = o.checkModel(); {
+	if o.url == "" {
+		err = o.checkModel()
+	}
+	switch {
 	case err != nil:
+	case o.url != "" && o.dir != "":
+		err = fmt.Errorf("server: bench: --url, --model: got %s and %s, want one of them", o.url, o.dir)
+	case o.requests < 1 || o.vocab < 1:
+		err = fmt.Errorf("server: bench: --requests, --vocab: got %d and %d, want at least 1", o.requests, o.vocab)
 	case o.prompt < 1 || o.answer < 3:
 		err = fmt.Errorf("server: bench: --prompt, --tokens: got %d and %d, want at least 1 and 3", o.prompt, o.answer)
 	case o.step < o.sessions:
@@ -58,11 +72,15 @@ func parseBench(args []string) (o benchOptions, err error) {
 }
 
 // bench times generation in batches of several sizes, with random prompts, and prints two tables:
-// where the time goes, and what is read of weights, of experts beside the memory's bandwidth.
+// where the time goes, and what is read of weights, of experts beside the memory's bandwidth. With
+// --url it asks a server instead.
 func bench(ctx context.Context, args []string, out io.Writer, log *slog.Logger) error {
 	o, err := parseBench(args)
 	if err != nil {
 		return err
+	}
+	if o.url != "" {
+		return o.clients(ctx, out)
 	}
 	return o.with(ctx, log, func(dev *vk.Device, m *model.Model) error {
 		if o.warm {

@@ -6,10 +6,11 @@
 //	go run . --model DIR --listen localhost:8080
 //	curl localhost:8080/v1/completions -d '{"prompt": [1, 2, 3], "temperature": 0}'
 //
-// Without released weights it makes some, and it times the model without clients:
+// Without released weights it makes some, and it times a model's steps, or what clients get:
 //
 //	go run . random --dir DIR --width flash --layers 4
 //	go run . bench --model DIR --batch 1,8,32
+//	go run . bench --url http://localhost:8080
 //
 // With --prefix it keeps what it computed of prompts, with --devices it serves on several GPUs.
 package main
@@ -104,7 +105,7 @@ func (o *options) checkModel() error {
 
 // commands are what else the program does, for its help.
 const commands = `Server answers completions from the checkpoint in --model.
-Other commands: server random --help, server bench --help, server load --help, server plan --help.
+Other commands: server random --help, server bench --help, server plan --help.
 `
 
 // parseFlags reads a command's arguments, which all are flags.
@@ -117,7 +118,7 @@ func parseFlags(f *flag.FlagSet, args []string, about string) error {
 		return err
 	}
 	if f.NArg() > 0 {
-		return fmt.Errorf("server: got argument %q, want flags only, or random, bench, load or plan as the first argument", f.Arg(0))
+		return fmt.Errorf("server: got argument %q, want flags only, or random, bench or plan as the first argument", f.Arg(0))
 	}
 	return nil
 }
@@ -199,15 +200,13 @@ func main() {
 	}
 }
 
-// command runs what the arguments say: random, bench, load, plan, or else the server.
+// command runs what the arguments say: random, bench, plan, or else the server.
 func command(ctx context.Context, args []string, log *slog.Logger) (err error) {
 	switch {
 	case len(args) > 0 && args[0] == "random":
 		return writeRandom(ctx, args[1:], log)
 	case len(args) > 0 && args[0] == "bench":
 		return bench(ctx, args[1:], os.Stdout, log)
-	case len(args) > 0 && args[0] == "load":
-		return load(ctx, args[1:], os.Stdout)
 	case len(args) > 0 && args[0] == "plan":
 		return plan(ctx, args[1:], os.Stdout)
 	}

@@ -137,11 +137,13 @@ func choose(op string, a *vk.Adapter, ladder []tuning.Variant, want string) (tun
 		}
 		if first == nil {
 			have := slices.DeleteFunc(slices.Clone(v.Requires), func(f string) bool { return slices.Contains(missing, f) })
-			first = &vk.MissingError{What: op + ": variant " + v.Name, Device: a.Name, Required: v.Requires, Available: have, Missing: missing}
+			first = &vk.MissingError{What: op + ": variant " + v.Name, Device: a.Name, Required: v.Requires, Available: have,
+				Missing: missing}
 		}
 	}
 	if first == nil {
-		return tuning.Variant{}, &vk.ArgumentError{Op: op, Arg: "variant", Got: fmt.Sprintf("%q", want), Want: fmt.Sprintf("one of %v", names)}
+		return tuning.Variant{}, &vk.ArgumentError{Op: op, Arg: "variant", Got: fmt.Sprintf("%q", want),
+			Want: fmt.Sprintf("one of %v", names)}
 	}
 	return tuning.Variant{}, first
 }

@@ -77,9 +77,11 @@ func New(o Options) (api, admin http.Handler) {
 }
 
 // named refuses what pages ask of a server without keys under a name that anybody may have pointed
-// here: such a page is of the same origin, whoever wrote it.
+// here: such a page is of the same origin, whoever wrote it. It bounds the time that any body may
+// take, read or not: net/http waits for the rest of one before it answers.
 func (s *Server) named(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyDeadline)) // a recorder of tests has none
 		u := url.URL{Host: r.Host}
 		name := u.Hostname()
 		_, err := netip.ParseAddr(name)

@@ -57,6 +57,12 @@ func serveModel(t *testing.T, m batch.Model, healthy error, k *text.Tokenizer) *
 // serveAsked calls asked with the context of each request that was scheduled. With a tokenizer
 // there are conversations, too.
 func serveAsked(t *testing.T, m batch.Model, healthy error, k *text.Tokenizer, asked func(context.Context)) *httptest.Server {
+	server := httptest.NewServer(handler(t, m, healthy, k, asked))
+	t.Cleanup(server.Close)
+	return server
+}
+
+func handler(t *testing.T, m batch.Model, healthy error, k *text.Tokenizer, asked func(context.Context)) http.Handler {
 	var talk *chat.Template
 	if k != nil {
 		talk = template(t)
@@ -77,15 +83,13 @@ func serveAsked(t *testing.T, m batch.Model, healthy error, k *text.Tokenizer, a
 			}
 			return a, err
 		}})
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/metrics") || strings.HasPrefix(r.URL.Path, "/debug/") {
 			admin.ServeHTTP(w, r)
 			return
 		}
 		api.ServeHTTP(w, r)
-	}))
-	t.Cleanup(server.Close)
-	return server
+	})
 }
 
 func post(t *testing.T, s *httptest.Server, body string) (int, string) {

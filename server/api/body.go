@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -24,26 +25,34 @@ const (
 	mostAnswers  = 64               // of a request: prompts times n
 	mostRest     = 64 << 10         // bytes of all members besides the prompt
 	mostDepth    = 8                // lists and objects inside each other
-	bodiesAtOnce = 16               // that are read and understood at a time
+	smallBody    = 64 << 10         // bytes of a body that any number of clients may send at a time
+	bodiesAtOnce = 16               // larger ones, that are read and understood at a time
 	bodyDeadline = 30 * time.Second // for a body to come
 )
 
 // bodyLimit returns the longest body of requests of up to `tokens` tokens.
 func bodyLimit(tokens int) int64 { return min(mostBody, bodyRest+bodyToken*int64(tokens)) }
 
-// read reads a body, one of bodiesAtOnce, and understands it by parse.
+// read reads a body and understands it by parse. That is done for bodiesAtOnce at a time; small
+// ones do not wait for others that come slowly.
 func (s *Server) read(w http.ResponseWriter, r *http.Request, parse func(context.Context, []byte) (*task, error)) (*task, error) {
-	select {
-	case s.bodies <- struct{}{}:
-		defer func() { <-s.bodies }()
-	case <-r.Context().Done():
-		return nil, r.Context().Err()
+	if r.ContentLength < 0 || r.ContentLength > smallBody {
+		select {
+		case s.bodies <- struct{}{}:
+			defer func() { <-s.bodies }()
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
 	}
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(bodyDeadline)) // a recorder of tests has none
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyLimit(s.o.MaxTokens)))
-	_ = control.SetReadDeadline(time.Time{})
-	if err != nil {
+	switch {
+	case err == nil:
+		_ = control.SetReadDeadline(time.Time{}) // the answer may take longer
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, &statusError{http.StatusRequestTimeout, "timeout", fmt.Sprintf("the body has not come within %v", bodyDeadline)}
+	default:
 		return nil, fmt.Errorf("%w: %w", batch.ErrRequest, err)
 	}
 	return parse(r.Context(), data)

@@ -112,19 +112,6 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// TestPage serves a page that loads nothing from elsewhere.
-func TestPage(t *testing.T) {
-	r, err := http.Get(serve(t, nil).URL + "/")
-	require.NoError(t, err)
-	defer r.Body.Close()
-	data, err := io.ReadAll(r.Body)
-	require.NoError(t, err)
-	assert.Equal(t, 200, r.StatusCode)
-	assert.Contains(t, r.Header.Get("Content-Security-Policy"), "default-src 'none'")
-	assert.Contains(t, string(data), "v1/completions")
-	assert.NotContains(t, string(data), "://")
-}
-
 // TestOtherPages refuses what a page of another server asks.
 func TestOtherPages(t *testing.T) {
 	s := serve(t, nil)

@@ -30,8 +30,8 @@ type Row struct {
 }
 
 const (
-	// localBase is the number at which NVIDIA's driver begins to count local memory: more are registers
-	// that were spilled, or an array whose places are not known when compiling.
+	// localBase is the number at which NVIDIA's driver begins to count local memory: more are
+	// registers that were spilled, or an array whose places are not known when compiling.
 	localBase = 1 << 36
 
 	// fewLocal bounds the bytes of local memory of a hot kernel: four registers of an

@@ -75,6 +75,9 @@ type Op struct {
 	// permuted, and every byte that must not be read poisoned.
 	Random func(seed uint64) []Case
 
+	// NaN says what one does; the zero value: random cases have none but their own.
+	NaN Spoilt
+
 	// Ref computes the outputs of a case by the operation's reference. It must
 	// not change the case.
 	Ref func(c Case) (Arrays, error)
@@ -155,6 +158,9 @@ func Register(op Op) {
 	}
 	if op.Run == nil {
 		op.Run = op.runBound
+	}
+	if op.NaN.Input != "" {
+		op.NaN.watch(&op)
 	}
 	registry[op.Name] = op
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -25,14 +26,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLoad times clients of a small model: a row and a place in the picture for each number.
-func TestLoad(t *testing.T) {
+// TestBenchClients times clients of a small model: each number has a row, and a place in the
+// picture.
+func TestBenchClients(t *testing.T) {
 	dir, _ := whole(t)
 	n := start(t, "--model", dir, "--api-key", "k")
 	picture := filepath.Join(t.TempDir(), "load.svg")
 	var out bytes.Buffer
-	args := []string{"--url", n.url, "--key", "k", "--clients", "1,3", "--requests", "1", "--prompt", "3", "--tokens", "4"}
-	require.NoError(t, load(t.Context(), append(args, "--picture", picture), &out))
+	args := []string{"--url", n.url, "--key", "k", "--batch", "1,3", "--requests", "1", "--prompt", "3", "--tokens", "4"}
+	require.NoError(t, bench(t.Context(), append(args, "--picture", picture), &out, quiet))
 	rows := strings.Split(strings.TrimSpace(out.String()), "\n")
 	require.Len(t, rows, 4)
 	for i, clients := range []string{"| 1 | 1 |", "| 3 | 3 |"} {
@@ -44,10 +46,10 @@ func TestLoad(t *testing.T) {
 	assert.NoError(t, xml.Unmarshal(data, new(struct{})))
 	assert.Equal(t, 10, strings.Count(string(data), "<circle"))
 
-	assert.ErrorContains(t, load(t.Context(), append(args, "--key", "other"), &out), "401")
-	assert.ErrorContains(t, load(t.Context(), append(args, "--prompt", "2000"), &out), "400")
-	for _, bad := range [][]string{{"--clients", "0"}, {"--tokens", "1"}, {"x"}} {
-		assert.ErrorContains(t, load(t.Context(), bad, &out), "want")
+	assert.ErrorContains(t, bench(t.Context(), append(args, "--key", "other"), &out, quiet), "401")
+	assert.ErrorContains(t, bench(t.Context(), append(args, "--prompt", "2000"), &out, quiet), "400")
+	for _, bad := range [][]string{{"--batch", "0"}, {"--tokens", "2"}, {"--model", dir}, {"--requests", "0"}} {
+		assert.ErrorContains(t, bench(t.Context(), append(args, bad...), &out, quiet), "want")
 	}
 }
 
@@ -77,14 +79,16 @@ func TestManyClients(t *testing.T) {
 		var err error
 		requests, err = strconv.Atoi(s)
 		require.NoError(t, err)
-		clients, kinds, longest, most = 64, 40, 400, 60
+		clients, kinds, longest, most = 64, 40, 256, 32
 	}
 	dir, vocab := whole(t)
 	n := start(t, "--model", dir, "--max-sessions", "16")
 	rng := rand.New(rand.NewPCG(6, 4))
+	// There are more short ones than long ones.
+	upTo := func(n int) int { return int(math.Pow(float64(n), rng.Float64()) + .5) }
 	list := make([]asked, kinds)
 	for i := range list {
-		k := asked{make([]int32, 1+rng.IntN(longest)), 1 + rng.IntN(most), i, nil}
+		k := asked{make([]int32, upTo(longest)), upTo(most), i, nil}
 		for j := range k.prompt {
 			k.prompt[j] = rng.Int32N(int32(vocab))
 		}

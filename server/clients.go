@@ -6,56 +6,20 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// loadOptions are the command line of load.
-type loadOptions struct {
-	url, key, picture               string
-	clients                         []int
-	requests, vocab, prompt, answer int
-}
-
-func parseLoad(args []string) (o loadOptions, err error) {
-	f := flag.NewFlagSet("server load", flag.ContinueOnError)
-	f.StringVar(&o.url, "url", "http://localhost:8080", "the server")
-	f.StringVar(&o.key, "key", "", "its key, if it wants one")
-	list := f.String("clients", "1,8,32", "clients at a time, one table row each")
-	f.IntVar(&o.requests, "requests", 4, "requests of each client")
-	f.IntVar(&o.vocab, "vocab", 256, "prompts are random token ids below this")
-	f.IntVar(&o.prompt, "prompt", 128, "tokens of each prompt")
-	f.IntVar(&o.answer, "tokens", 64, "tokens of each answer")
-	f.StringVar(&o.picture, "picture", "", "file for a picture of the table, SVG")
-	if err = parseFlags(f, args, "Load asks a server as many clients do, and times what they get.\n"); err != nil {
-		return o, err
-	}
-	for part := range strings.SplitSeq(*list, ",") {
-		n, bad := strconv.Atoi(part)
-		if bad != nil || n < 1 {
-			return o, fmt.Errorf("server: load: --clients: got %q, want numbers of clients, such as 1,8,32", *list)
-		}
-		o.clients = append(o.clients, n)
-	}
-	if o.requests < 1 || o.vocab < 1 || o.prompt < 1 || o.answer < 2 {
-		err = fmt.Errorf("server: load: --requests, --vocab, --prompt, --tokens: got %d, %d, %d and %d, want at least 1, 1, 1 and 2",
-			o.requests, o.vocab, o.prompt, o.answer)
-	}
-	return o, err
-}
-
-// loadRow holds what a number of clients got.
-type loadRow struct {
+// clientsRow holds what a number of clients got.
+type clientsRow struct {
 	clients, tokens int
 	took            time.Duration
 	first, between  []time.Duration // sorted
@@ -70,18 +34,14 @@ func percentile(sorted []time.Duration, share float64) float64 {
 	return sorted[min(len(sorted)-1, int(share*float64(len(sorted))))].Seconds() * 1e3
 }
 
-// load asks a server and prints a table.
-func load(ctx context.Context, args []string, out io.Writer) error {
-	o, err := parseLoad(args)
-	if err != nil {
-		return err
-	}
+// clients asks a server as many clients do, and prints a table of what they get.
+func (o *benchOptions) clients(ctx context.Context, out io.Writer) error {
 	table(out, "clients", "requests", "tokens/s", "first token, ms: p50", "p99", "between tokens, ms: p50", "p99")
-	var rows []loadRow
-	for _, n := range o.clients {
-		r := o.run(ctx, n)
+	var rows []clientsRow
+	for _, n := range o.batches {
+		r := o.ask(ctx, n)
 		if r.failed != nil {
-			return fmt.Errorf("server: load: %d clients: %w", n, r.failed)
+			return fmt.Errorf("server: bench: %d clients: %w", n, r.failed)
 		}
 		rows = append(rows, r)
 		fmt.Fprintf(out, "| %d | %d | %.1f | %.1f | %.1f | %.1f | %.1f |\n", n, n*o.requests, float64(r.tokens)/r.took.Seconds(),
@@ -93,19 +53,19 @@ func load(ctx context.Context, args []string, out io.Writer) error {
 	return os.WriteFile(o.picture, draw(rows), 0o666)
 }
 
-// run asks with n clients at a time. Each has requests of its own, one after the other.
-func (o *loadOptions) run(ctx context.Context, n int) loadRow {
+// ask asks with n clients at a time. Each has requests of its own, one after the other.
+func (o *benchOptions) ask(ctx context.Context, n int) clientsRow {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	var tokens atomic.Int64
-	row, began := loadRow{clients: n}, time.Now()
+	row, began := clientsRow{clients: n}, time.Now()
 	for client := range n {
 		group.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(n), uint64(client)))
 			for range o.requests {
-				first, between, err := o.ask(ctx, rng, &tokens)
+				first, between, err := o.request(ctx, rng, &tokens)
 				mu.Lock()
 				if err != nil && row.failed == nil {
 					row.failed = err
@@ -126,8 +86,8 @@ func (o *loadOptions) run(ctx context.Context, n int) loadRow {
 	return row
 }
 
-// ask takes one answer as a stream.
-func (o *loadOptions) ask(ctx context.Context, rng *rand.Rand, tokens *atomic.Int64) (first time.Duration,
+// request takes one answer as a stream.
+func (o *benchOptions) request(ctx context.Context, rng *rand.Rand, tokens *atomic.Int64) (first time.Duration,
 	between []time.Duration, err error) {
 	prompt := make([]int, o.prompt)
 	for i := range prompt {

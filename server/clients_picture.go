@@ -14,20 +14,20 @@ const (
 
 // draw draws three panels by number of clients: tokens a second, and the times of the first token
 // and between tokens, p50 below p99.
-func draw(rows []loadRow) []byte {
+func draw(rows []clientsRow) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n",
 		3*(panelWidth+panelGap)+20, panelHeight+80)
 	b.WriteString(`<rect width="100%" height="100%" fill="white"/>` + "\n")
 	for i, p := range []struct {
 		title string
-		lines []func(loadRow) float64
+		lines []func(clientsRow) float64
 	}{
-		{"tokens a second", []func(loadRow) float64{func(r loadRow) float64 { return float64(r.tokens) / r.took.Seconds() }}},
-		{"first token, ms: p50, p99", []func(loadRow) float64{func(r loadRow) float64 { return percentile(r.first, .5) },
-			func(r loadRow) float64 { return percentile(r.first, .99) }}},
-		{"between tokens, ms: p50, p99", []func(loadRow) float64{func(r loadRow) float64 { return percentile(r.between, .5) },
-			func(r loadRow) float64 { return percentile(r.between, .99) }}},
+		{"tokens a second", []func(clientsRow) float64{func(r clientsRow) float64 { return float64(r.tokens) / r.took.Seconds() }}},
+		{"first token, ms: p50, p99", []func(clientsRow) float64{func(r clientsRow) float64 { return percentile(r.first, .5) },
+			func(r clientsRow) float64 { return percentile(r.first, .99) }}},
+		{"between tokens, ms: p50, p99", []func(clientsRow) float64{func(r clientsRow) float64 { return percentile(r.between, .5) },
+			func(r clientsRow) float64 { return percentile(r.between, .99) }}},
 	} {
 		panel(&b, panelGap+i*(panelWidth+panelGap), p.title, rows, p.lines)
 	}
@@ -36,7 +36,7 @@ func draw(rows []loadRow) []byte {
 }
 
 // panel draws lines over the same places for each row, from 0 to the largest value.
-func panel(b *bytes.Buffer, left int, title string, rows []loadRow, lines []func(loadRow) float64) {
+func panel(b *bytes.Buffer, left int, title string, rows []clientsRow, lines []func(clientsRow) float64) {
 	const top = 40
 	most := 0.0
 	for _, line := range lines {
