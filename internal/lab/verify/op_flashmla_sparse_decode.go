@@ -18,7 +18,7 @@ func init() {
 	Register(Op{
 		Name: "flashmla_sparse_decode", Class: ClassTolerance, Variants: opkit.Decodes(),
 		Of:     Of{"attention.Decoder", "attn_decode attn_decode_cm attn_decode_lanes attn_merge", "attention"},
-		NaN:    Spoilt{"q", true},
+		NaN:    Spoilt{Input: "q", Zero: true},
 		Random: randomDecode, Ref: refBy(readDecode, refDecode), Bind: bindBy(readDecode, bindDecode), After: markRounded,
 		Timing: Timing{Suite: "attention", Sizes: decodeSizes, Axes: map[string]string{
 			"q": "TH", "attn_sink": "H", "swa_indices": "T", "swa_lens": "T", "extra_indices": "T", "extra_lens": "T", "out": "TH", "lse": "TH",

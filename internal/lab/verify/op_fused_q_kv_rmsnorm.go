@@ -16,7 +16,7 @@ func init() {
 	Register(Op{
 		Name: "fused_q_kv_rmsnorm", Class: ClassTolerance, Variants: opkit.Builds("proj_qkv_norm"),
 		Of:     Of{"projection.QKVNorm", "proj_qkv_norm", "q_kv_norm"},
-		NaN:    Spoilt{"qr_kv", true},
+		NaN:    Spoilt{Input: "qr_kv", Zero: true},
 		Random: randomQKVNorm, Ref: refBy(fields, refQKVNorm), Bind: bindBy(fields, bindQKVNorm),
 		Timing: Timing{Suite: "memory", Sizes: qkvNormSizes, Axes: map[string]string{"qr_kv": "T", "q_out": "T", "kv_out": "T"}},
 		Compare: func(_ Case, got, want Arrays) Result {

@@ -19,7 +19,7 @@ func init() {
 	Register(Op{
 		Name: "fused_qnorm_rope_kv_insert", Class: ClassTolerance, Variants: opkit.Builds("proj_q_insert"),
 		Of:     Of{"projection.QInsert", "proj_q_insert", "q_norm_rope_kv_insert"},
-		NaN:    Spoilt{"q", true},
+		NaN:    Spoilt{Input: "q", Zero: true},
 		Random: randomQInsert, Ref: refBy(fields, refQInsert), Bind: bindBy(fields, bindQInsert),
 		Timing: Timing{Suite: "memory", Sizes: qInsertSizes, Axes: map[string]string{"q": ".H", "q_out": ".H", "cache_after": "."}},
 		Compare: compareBy(ClassTolerance, fields, func(cmp *Comparison, c Case, x qInsertInput, got, want Arrays) {

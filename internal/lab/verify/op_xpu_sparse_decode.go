@@ -22,7 +22,7 @@ func init() {
 	Register(Op{
 		Name: "xpu_sparse_decode", Class: ClassTolerance, Variants: variants,
 		Of:     Of{"attention.TwoPass", "attn_pack_indices kv_gather attn_prefill", ""},
-		NaN:    Spoilt{"q", true},
+		NaN:    Spoilt{Input: "q", Zero: true},
 		Random: randomXPU, Ref: refBy(readDecode, refXPU), Bind: bindBy(readDecode, bindXPU), After: markRounded,
 		Compare: compareBy(ClassTolerance, readDecode, func(cmp *Comparison, c Case, x decodeInput, got, want Arrays) {
 			cmp.CloseWeighted("out", got["out"], want["out"], DecodeOut, roundings(c, got), func() ([]float32, error) {
