@@ -41,7 +41,7 @@ func recordSet(t *testing.T, record cache.Record, page, tokens int, rows []uint1
 	t.Helper()
 	s, n := set(t, page, tokens, rows), len(rows)/cache.D
 	s.Layout = must[cache.Layout](t)(cache.NewRecordLayout(record, page, 0))
-	s.Pool = make([]byte, s.Layout.PoolBytes((n+5)/page+2))
+	s.Pool = make([]byte, s.Layout.Stride*((n+5)/page+2))
 	for i := range s.Pool {
 		s.Pool[i] = 0xFF
 	}

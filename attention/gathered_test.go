@@ -34,7 +34,7 @@ func paged(t *testing.T, rng *rand.Rand, page, requests, length int) (attention.
 	w := (length + page - 1) / page
 	tab := attention.Table{R: requests, W: w, Page: page}
 	pages := requests*w + 3
-	pool := slices.Repeat([]byte{0xFF}, int(l.PoolBytes(pages)))
+	pool := slices.Repeat([]byte{0xFF}, l.Stride*pages)
 	for _, id := range rng.Perm(pages)[:requests*w] {
 		tab.Blocks = append(tab.Blocks, int32(id))
 	}

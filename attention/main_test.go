@@ -34,7 +34,7 @@ func set(t *testing.T, page, tokens int, rows []uint16) *attention.Slots {
 	t.Helper()
 	n := len(rows) / cache.D
 	l := must[cache.Layout](t)(cache.NewLayout(page, 0))
-	s := &attention.Slots{Layout: l, Width: n, Pool: make([]byte, l.PoolBytes((n+5)/page+2))}
+	s := &attention.Slots{Layout: l, Width: n, Pool: make([]byte, l.Stride*((n+5)/page+2))}
 	for i := range s.Pool {
 		s.Pool[i] = 0xFF
 	}

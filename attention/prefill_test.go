@@ -15,6 +15,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -183,4 +184,142 @@ func TestPrefillArguments(t *testing.T) {
 	rec := must[*vk.Recorder](t)(dev.NewRecorder())
 	defer rec.Close()
 	assert.NoError(t, op.Record(rec, none), "no tokens")
+}
+
+// normCase is a prefill of queries as a projection left them.
+type normCase struct {
+	tokens, heads, rows, width int
+	q, kv                      []uint16
+	idx, lens                  []int32
+	positions                  []int32
+	table                      []float32 // [tableRows, 64]
+	eps                        float32
+}
+
+const normTableRows = 40
+
+func newNormCase(rng *rand.Rand) *normCase {
+	c := &normCase{tokens: 4, heads: 21, rows: 30, width: 45, eps: 1e-5, table: make([]float32, normTableRows*64)}
+	const d = cache.D
+	c.q, c.kv = normal(rng, c.tokens*c.heads*d), normal(rng, c.rows*d)
+	clear(c.q[5*d:][:d])
+	for i, x := range []uint16{0x7F80, 0xFFC1, 0x7F00, 0x0003} { // in four heads, of their last numbers, too
+		c.q[(7+i)*d+3] = x
+		c.q[(12+i)*d+450+9*i] = x
+	}
+	for i := range d {
+		c.q[17*d+i] = c.q[17*d+i]&0x807F | 0x0080 // about 2^-126
+		c.q[18*d+i] = c.q[18*d+i]&0x807F | 0x6000 // about 2^65
+	}
+	c.idx = make([]int32, c.tokens*c.width)
+	for i := range c.idx {
+		c.idx[i] = int32(rng.IntN(c.rows+4)) - 2
+	}
+	c.lens = []int32{int32(c.width), 0, 20, 33} // the second token's output is zeros, which stay
+	c.positions = []int32{normTableRows - 1, 3, normTableRows + 7, -2}
+	for i := range c.table {
+		c.table[i] = float32(rng.NormFloat64())
+	}
+	return c
+}
+
+// run attends queries, which the kernel norms or not.
+func (c *normCase) run(t *testing.T, dev *vk.Device, op *attention.Prefill, q []uint16, norms bool) []uint16 {
+	t.Helper()
+	r := verify.NewRig(t.Context(), dev)
+	defer r.Close()
+	a := c.args(r, op, q)
+	if !norms {
+		a.Norm = attention.QueryNorm{}
+	}
+	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	return must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out}))["out"].U16()
+}
+
+func (c *normCase) args(r *verify.Rig, op *attention.Prefill, q []uint16) attention.PrefillArgs {
+	return attention.PrefillArgs{
+		Q:       r.In(vectors.FromU16(q, c.tokens, c.heads, cache.D), tensor.BF16),
+		KV:      r.In(vectors.FromU16(c.kv, c.rows, cache.D), tensor.BF16),
+		Indices: r.In(vectors.FromI32(c.idx, c.tokens, c.width), tensor.I32), Lens: r.In(vectors.FromI32(c.lens, c.tokens), tensor.I32),
+		Out: r.Out(tensor.BF16, c.tokens, c.heads, cache.D), Scratch: scratch(r, op.ScratchBytes(c.tokens, c.width)), Norm: c.norm(r),
+	}
+}
+
+// norm has the positions and the table on the device.
+func (c *normCase) norm(r *verify.Rig) attention.QueryNorm {
+	return attention.QueryNorm{Eps: c.eps, Positions: r.In(vectors.FromI32(c.positions, c.tokens), tensor.I32),
+		Table: r.In(vectors.FromF32(c.table, normTableRows, 64), tensor.F32)}
+}
+
+// refused demands an error about an argument, after a change.
+func (c *normCase) refused(t *testing.T, dev *vk.Device, op *attention.Prefill, arg string, change func(*attention.QueryNorm)) {
+	t.Helper()
+	r := verify.NewRig(t.Context(), dev)
+	defer r.Close()
+	a := c.args(r, op, c.q)
+	if change != nil {
+		change(&a.Norm)
+	}
+	refuses(t, dev, arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+}
+
+// normed are the queries as projection.QInsert leaves them.
+func (c *normCase) normed(t *testing.T, dev *vk.Device) []uint16 {
+	op := must[*projection.QInsert](t)(projection.NewQInsert(dev, projection.QInsertConfig{Page: 64, Eps: c.eps}))
+	r := verify.NewRig(t.Context(), dev)
+	defer r.Close()
+	norm, none := c.norm(r), set(t, 64, c.tokens, c.kv[:cache.D])
+	a := projection.QInsertArgs{Q: r.In(vectors.FromU16(c.q, c.tokens, c.heads, cache.D), tensor.BF16),
+		KV:        r.In(vectors.FromU16(c.q[:c.tokens*cache.D], c.tokens, cache.D), tensor.BF16),
+		Slots:     r.In(vectors.FromI64(slices.Repeat([]int64{-1}, c.tokens), c.tokens), tensor.I64),
+		Positions: norm.Positions, Table: norm.Table, Cache: cache.KVCache{Pool: slotSet(r, none).Cache.Pool, Layout: none.Layout}}
+	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	return must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"q": a.Q}))["q"].U16()
+}
+
+// same demands the same bits, and names the first number that has others.
+func (c *normCase) same(t *testing.T, want, got []uint16) {
+	t.Helper()
+	n := 0
+	for i := range want {
+		if want[i] == got[i] {
+			continue
+		}
+		if n++; n < 5 {
+			t.Errorf("token %d, head %d, number %d: %#x, want %#x", i/512/c.heads, i/512%c.heads, i%512, got[i], want[i])
+		}
+	}
+	assert.Zero(t, n, "other numbers than those of two launches")
+}
+
+// Queries normed and turned on the way have the bits of a launch of their own. So have rows with
+// infinities, with NaNs and with squares beyond binary32.
+func TestPrefillNorm(t *testing.T) {
+	dev := testkit.Device(t)
+	c := newNormCase(rand.New(rand.NewPCG(testkit.Seed(t), 11)))
+	normed, done := c.normed(t, dev), 0
+	for _, v := range opkit.Builds("attn_prefill") {
+		if err := attention.CanDecode(dev.Adapter(), opkit.TwoPass+v.Name, c.heads); err != nil || testkit.LeftOut(v.Name) {
+			continue
+		}
+		for _, splits := range []int{1, 3} {
+			t.Run(subtest(v.Name, splits), func(t *testing.T) {
+				cfg := attention.PrefillConfig{Heads: c.heads, Variant: v.Name, Splits: splits, Workgroups: 1, Norm: true, OnDemand: true}
+				op := must[*attention.Prefill](t)(attention.NewPrefill(dev, cfg))
+				if !op.NormsQueries(c.tokens, c.width) {
+					c.refused(t, dev, op, "Norm", nil)
+					return
+				}
+				done++
+				c.refused(t, dev, op, "Norm.Eps", func(n *attention.QueryNorm) { n.Eps = -1 })
+				c.refused(t, dev, op, "Norm.Positions", func(n *attention.QueryNorm) { *n = attention.QueryNorm{} })
+				got := c.run(t, dev, op, c.q, true)
+				cfg.Norm = false
+				c.same(t, c.run(t, dev, must[*attention.Prefill](t)(attention.NewPrefill(dev, cfg)), normed, false), got)
+			})
+		}
+	}
+	t.Logf("normed on the way in %d cases", done)
+	assert.False(t, dev.Adapter().DriverName == "llvmpipe" && done == 0 && dev.Caps().Features["coopmat.f16.f32"],
+		"matrices of lavapipe, whose lanes are known, serve 21 heads")
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
+	"github.com/vkmla/vkmla/internal/lab/vary"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
-	"github.com/vkmla/vkmla/internal/tuning/vary"
 	"github.com/vkmla/vkmla/vk"
 )
 

@@ -11,8 +11,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// CompressEps is the number that released models add to the mean square of an entry.
-const CompressEps = 1e-6
+// compressEps is the number that released models add to the mean square of an entry.
+const compressEps = 1e-6
 
 // CompressConfig says what a Compress is built for.
 type CompressConfig struct {
@@ -22,7 +22,7 @@ type CompressConfig struct {
 	Record      Record         // of K entries; other than RecordV4 only with Compression.Latent
 	Keys        IndexKeyFormat // of indexer keys (Dim = IndexDim); 0 for K entries
 	Hadamard    bool           // of indexer keys, without Compression.Latent: rotate them as indexer queries are rotated; both or neither
-	Eps         float32        // 0 means CompressEps
+	Eps         float32        // 0 means 1e-6
 	RopeStep    int            // positions from a row of CosSin to the next: 1 (or 0), or a divisor of Ratio
 	Invocations int            // of a workgroup: Dim/4 or Dim, for windows of over 8 rows Dim/4 times a power of two; 0: best known
 	MaxBytes    uint64         // size of the largest pool; 0: whatever a descriptor of the device can hold
@@ -192,7 +192,7 @@ func (cfg CompressConfig) complete(op string, caps *vk.Caps, tune *tuning.Compre
 		return cfg, err
 	}
 	if cfg.Eps == 0 {
-		cfg.Eps = CompressEps
+		cfg.Eps = compressEps
 	}
 	if !(cfg.Eps > 0 && cfg.Eps < 1) {
 		return cfg, pkg.Wrong(op, "Eps", cfg.Eps, "a number between 0 and 1")

@@ -14,7 +14,7 @@ import (
 type CompressHost struct {
 	Compression Compression
 	Hadamard    bool
-	Eps         float32 // 0 means CompressEps
+	Eps         float32 // 0 means 1e-6
 	RopeStep    int     // 0 means 1
 
 	Rows []float32 // [N, Dim], Compression.Ungated only
@@ -30,16 +30,16 @@ type CompressHost struct {
 	CosSin            []float32 // [rows, 64]
 }
 
-// CompressTolerance is the relative error, of the magnitudes of the terms that a
+// compressTolerance is the relative error, of the magnitudes of the terms that a
 // value is a sum of, that f32 arithmetic may make before a value is rounded.
-const CompressTolerance = 1e-6
+const compressTolerance = 1e-6
 
 // CompressedEntry is an entry before its last rounding to bf16.
 type CompressedEntry struct {
 	Token int
 	Slot  int64     // in the output cache; may lie beyond its end
 	Value []float64 // [Dim]
-	Tol   []float64 // how far an f32 computation may be off: CompressTolerance of the terms' magnitudes
+	Tol   []float64 // how far an f32 computation may be off: compressTolerance of the terms' magnitudes
 
 	// With Compression.Latent: the latent, and the bits that f32 may round it to. Value is then the
 	// rotated Latent in f32, which rounds alike on every device, and Tol is 0.
@@ -56,7 +56,7 @@ type CompressedEntry struct {
 func (in CompressHost) Entries() ([]CompressedEntry, error) {
 	const op = "compress reference"
 	if in.Eps == 0 {
-		in.Eps = CompressEps
+		in.Eps = compressEps
 	}
 	in.RopeStep = max(in.RopeStep, 1)
 	if err := in.check(op); err != nil {
@@ -77,7 +77,7 @@ func (in CompressHost) Entries() ([]CompressedEntry, error) {
 		in.rotate(p, value, magnitude)
 		e := CompressedEntry{Token: i, Slot: in.Slots[i], Value: value, Tol: magnitude}
 		for c := range e.Tol {
-			e.Tol[c] *= CompressTolerance
+			e.Tol[c] *= compressTolerance
 		}
 		if in.Hadamard {
 			e.hadamard()
@@ -192,7 +192,7 @@ func (e *CompressedEntry) hadamard() {
 	for j := range x {
 		lo, hi := e.Rounded(j)
 		x[j] = float64(numfmt.BF16Round(float32(e.Value[j])))
-		tol += scale * (float64(numfmt.BF16Decode(hi)) - float64(numfmt.BF16Decode(lo)) + CompressTolerance*math.Abs(x[j]))
+		tol += scale * (float64(numfmt.BF16Decode(hi)) - float64(numfmt.BF16Decode(lo)) + compressTolerance*math.Abs(x[j]))
 	}
 	for i := range x {
 		y := 0.0

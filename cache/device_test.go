@@ -98,7 +98,7 @@ func TestPoolBeyondDescriptor(t *testing.T) {
 	l := must[cache.Layout](t)(cache.NewLayout(64, 0))
 	edge := int(limit / uint64(l.Stride)) // the page that the limit falls into
 	pages := edge + 20
-	size := l.PoolBytes(pages)
+	size := uint64(l.Stride * pages)
 	if lacks := dev.Caps().Missing(opkit.Builds("kv_insert")[1].Requires); len(lacks) > 0 {
 		t.Skipf("device lacks %v", lacks)
 	}

@@ -41,7 +41,7 @@ func latentRef(v, tol []float64, norm []float32, eps float32) (latent, lo, hi []
 		spread += math.Abs(b*b - a*a)
 	}
 	scale := 1 / math.Sqrt(square/float64(n)+float64(eps))
-	off := CompressTolerance
+	off := compressTolerance
 	if square > 0 {
 		off += spread / square
 	}
@@ -97,7 +97,7 @@ func (in CompressHost) latentEntry(i int) CompressedEntry {
 	} else {
 		v, tol = in.pool(int(in.TokenToReq[i]), p)
 		for d := range tol {
-			tol[d] *= CompressTolerance
+			tol[d] *= compressTolerance
 		}
 	}
 	e := CompressedEntry{Token: i, Slot: in.Slots[i], Value: make([]float64, c.Dim), Tol: make([]float64, c.Dim)}

@@ -83,6 +83,3 @@ func (l Layout) ScaleOffset(slot int64) int64 {
 	page, t := slot/int64(l.Page), slot%int64(l.Page)
 	return page*int64(l.Stride) + int64(l.Page)*int64(l.Record.RowBytes()) + t*int64(l.Record.ScaleBytes())
 }
-
-// PoolBytes is the size of a pool of that many pages in bytes.
-func (l Layout) PoolBytes(pages int) uint64 { return uint64(pages) * uint64(l.Stride) }

@@ -24,7 +24,7 @@ const (
 )
 
 // A record is a row in a file record_NAME.go of its own, with the definition of its bytes, and a
-// section of shaders/lib/kv_record.glsl.
+// file shaders/lib/kv_record_NAME.glsl.
 type recordRow struct {
 	name              string
 	row, scales, page int // bytes of a slot's data and of its scales; what pages are multiples of

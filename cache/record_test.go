@@ -2,9 +2,13 @@ package cache
 
 import (
 	"encoding/hex"
+	"fmt"
 	"hash/crc32"
 	"math"
+	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -51,6 +55,27 @@ func TestRecordLayout(t *testing.T) {
 		assert.Equal(t, good, l)
 	}
 	assert.Zero(t, Record(9).SlotBytes()-RecordFP4.SlotBytes(), "an unknown record does not panic")
+}
+
+// TestRecordShaders holds that kernels know each record by its number, and its bytes from a file.
+func TestRecordShaders(t *testing.T) {
+	read := func(name string) string {
+		text, err := os.ReadFile("../shaders/lib/" + name)
+		require.NoError(t, err)
+		return string(text)
+	}
+	list := read("kv_record.glsl")
+	assert.Len(t, regexp.MustCompile(`RECORD_\w+ = \d+u`).FindAllString(list, -1), len(records))
+	for i, row := range records {
+		name := strings.ToUpper(row.name)
+		assert.Contains(t, list, fmt.Sprintf("RECORD_%s = %du", name, i))
+		assert.Contains(t, list, fmt.Sprintf("RECORD_%s_##NAME", name))
+		file := read("kv_record_" + row.name + ".glsl")
+		if Record(i) != RecordV4 { // its numbers have names of kv_page.glsl
+			assert.Contains(t, file, fmt.Sprintf("RECORD_%s_ROW = %du, RECORD_%s_SCALES = %du, RECORD_%s_BLOCK = %du;",
+				name, row.row, name, row.scales, name, D/row.scales))
+		}
+	}
 }
 
 // Bytes of the row of knownRow, computed once outside this project.

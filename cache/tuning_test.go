@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/lab/vary"
 	"github.com/vkmla/vkmla/internal/tuning"
-	"github.com/vkmla/vkmla/internal/tuning/vary"
 	"github.com/vkmla/vkmla/vk"
 )
 

@@ -111,29 +111,6 @@ func (o *Candidates) ScratchBytes(t, n int) uint64 {
 	return o.plan(t, n, false).bytes
 }
 
-// candidateScratchBytes is the most scratch that a Select of the default segments needs for
-// candidate blocks besides SelectScratchBytes, for T tokens and k blocks each, of `block` entries,
-// on any device and for contexts of any length. With R rows at a time, S entries of a segment and L
-// lists, as there, it is
-//
-//	R * S/block * 4  +  R * 4  +  R * (L * k' * 8 + 16)
-//
-// Where S is less than the entries of k blocks, a round has as many of these, and fewer rows: then
-// its own scores and lists are in the sum, too.
-func candidateScratchBytes(tokens, k, block int) uint64 {
-	if tokens < 1 {
-		return 0
-	}
-	rows := selectTile(tokens, candidateRows(selectRows, k, block))
-	segment := max(selectSegment(rows), opkit.RoundUp(k*block, 64))
-	blocks, own := segment/max(block, 1), uint64(0)
-	if usual := selectTile(tokens, selectRows); rows != usual || segment != selectSegment(usual) {
-		own = selectScratch(rows, segment, mostLists(rows, segment), MaxK)
-	}
-	scores, counts := tensor.Need(tensor.F32, rows, blocks), tensor.Need(tensor.I32, rows)
-	return own + scores + counts + tensor.Need(tensor.U8, int(listBytes(rows, mostLists(rows, blocks), k)))
-}
-
 // Record checks the arguments and records the launches.
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Candidates) Record(rec *vk.Recorder, a CandidatesArgs) error {

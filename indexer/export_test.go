@@ -1,10 +1,68 @@
 package indexer
 
+import (
+	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
+	"github.com/vkmla/vkmla/tensor"
+)
+
 // PushLayouts is for the tests outside the package, which alone can use testkit.
 var PushLayouts = pushLayouts
 
-// CandidateScratchBytes is the part of Select's scratch memory that candidate blocks take, at most.
-var CandidateScratchBytes = candidateScratchBytes
+// SelectScratchBytes is the most scratch of a Select of the default segments for T tokens and a
+// width of k, on any device and for contexts of any length. With R tokens at a time, which is T up
+// to 512 and an even share of T beyond, and S = SelectSegment(R) it is
+//
+//	R * S * 4  +  R * (L * k' * 8 + 16)  +  R * W * 4
+//
+// for the scores of a segment, L lists of k' candidates, k' = k rounded up to 4, and W tops of
+// tiles, W = S/16 rounded up to 4. L is 1 where rows are not sliced. Otherwise it is 1 more than
+// the slices of a row: a power of two, at most 128 / R and what any profile allows. Each part is
+// rounded up to 256 bytes. R * S is at most 2^23 and L * R at most 128 + R, which bounds the sum
+// for any number of tokens.
+func SelectScratchBytes(tokens, k int) uint64 {
+	if tokens < 1 {
+		return 0
+	}
+	rows := selectTile(tokens, selectRows)
+	segment := selectSegment(rows)
+	return selectScratch(rows, segment, mostLists(rows, segment), k)
+}
+
+// mostLists returns the most lists of candidates that `rows` rows of n entries have with any
+// profile.
+func mostLists(rows, n int) int {
+	lists := 1
+	for _, name := range tuning.Names() {
+		if p, err := tuning.Named(name); err == nil {
+			lists = max(lists, topkLists(topkSlices(&p.TopK, 128, rows, n)))
+		}
+	}
+	return lists
+}
+
+// CandidateScratchBytes is the most scratch that a Select of the default segments needs for
+// candidate blocks besides SelectScratchBytes, for T tokens and k blocks each, of `block` entries,
+// on any device and for contexts of any length. With R rows at a time, S entries of a segment and L
+// lists, as there, it is
+//
+//	R * S/block * 4  +  R * 4  +  R * (L * k' * 8 + 16)
+//
+// Where S is less than the entries of k blocks, a round has as many of these, and fewer rows: then
+// its own scores and lists are in the sum, too.
+func CandidateScratchBytes(tokens, k, block int) uint64 {
+	if tokens < 1 {
+		return 0
+	}
+	rows := selectTile(tokens, candidateRows(selectRows, k, block))
+	segment := max(selectSegment(rows), opkit.RoundUp(k*block, 64))
+	blocks, own := segment/max(block, 1), uint64(0)
+	if usual := selectTile(tokens, selectRows); rows != usual || segment != selectSegment(usual) {
+		own = selectScratch(rows, segment, mostLists(rows, segment), MaxK)
+	}
+	scores, counts := tensor.Need(tensor.F32, rows, blocks), tensor.Need(tensor.I32, rows)
+	return own + scores + counts + tensor.Need(tensor.U8, int(listBytes(rows, mostLists(rows, blocks), k)))
+}
 
 // K is the number of picks of a row.
 func (o *TopK) K() int { return o.cfg.K }

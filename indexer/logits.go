@@ -315,7 +315,7 @@ func (o *Logits) Record(rec *vk.Recorder, a LogitsArgs) error {
 	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: kernel, Groups: groups, Push: vk.Bytes(&push)}, targets...)
 }
 
-// targets are what base binds and the other variants reach by address.
+// targets lists the memory that base binds and the other variants reach by address.
 func (o *Logits) targets(a LogitsArgs) []opkit.Target {
 	queries := []opkit.Target{
 		{Name: "Q", T: a.Q, Access: vk.Read, Align: 16}, {Name: "QScale", T: orElse(a.QScale, a.Q), Access: vk.Read, Align: 4},

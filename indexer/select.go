@@ -5,7 +5,6 @@ import (
 	"math"
 
 	"github.com/vkmla/vkmla/internal/opkit"
-	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -106,38 +105,6 @@ func selectSegment(tokens int) int {
 		n /= 2
 	}
 	return n
-}
-
-// SelectScratchBytes is the most scratch of a Select of the default segments for T tokens and a
-// width of k, on any device and for contexts of any length. With R tokens at a time, which is T up
-// to 512 and an even share of T beyond, and S = SelectSegment(R) it is
-//
-//	R * S * 4  +  R * (L * k' * 8 + 16)  +  R * W * 4
-//
-// for the scores of a segment, L lists of k' candidates, k' = k rounded up to 4, and W tops of
-// tiles, W = S/16 rounded up to 4. L is 1 where rows are not sliced. Otherwise it is 1 more than
-// the slices of a row: a power of two, at most 128 / R and what any profile allows. Each part is
-// rounded up to 256 bytes. R * S is at most 2^23 and L * R at most 128 + R, which bounds the sum
-// for any number of tokens.
-func SelectScratchBytes(tokens, k int) uint64 {
-	if tokens < 1 {
-		return 0
-	}
-	rows := selectTile(tokens, selectRows)
-	segment := selectSegment(rows)
-	return selectScratch(rows, segment, mostLists(rows, segment), k)
-}
-
-// mostLists returns the most lists of candidates that `rows` rows of n entries have with any
-// profile.
-func mostLists(rows, n int) int {
-	lists := 1
-	for _, name := range tuning.Names() {
-		if p, err := tuning.Named(name); err == nil {
-			lists = max(lists, topkLists(topkSlices(&p.TopK, 128, rows, n)))
-		}
-	}
-	return lists
 }
 
 func selectScratch(rows, segment, lists, k int) uint64 {
@@ -243,8 +210,7 @@ func (o *Select) plan(t int) (rows, segment, lists int) {
 }
 
 // ScratchBytes returns the scratch bytes that Record needs for t tokens, with contexts of any
-// length. It is at most SelectScratchBytes(t, K) with the default configuration, and with candidate
-// blocks CandidateScratchBytes(t, SelectConfig.Candidates, LogitsConfig.Block) more.
+// length.
 func (o *Select) ScratchBytes(t int) uint64 {
 	if t < 1 {
 		return 0

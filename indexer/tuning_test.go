@@ -12,9 +12,9 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
+	"github.com/vkmla/vkmla/internal/lab/vary"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
-	"github.com/vkmla/vkmla/internal/tuning/vary"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )

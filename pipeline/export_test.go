@@ -254,7 +254,7 @@ func WithoutDevice(cfg model.Config, layers []*model.DeviceLayer, o EngineOption
 	return e, e.shapePools()
 }
 
-// Encodings are what the parts of a fingerprint are hashes of.
+// Encodings returns the bytes whose hashes are the parts of a fingerprint.
 func (e *Engine) Encodings() (config, weights, formats string) {
 	return e.encodeConfig().String(), e.encodeWeights().String(), e.encodeFormats().String()
 }

@@ -30,7 +30,7 @@ import (
 // constructors take a context, a device, an engine, a file or other arguments that can be nil or
 // zero.
 var constructors = []any{
-	share.Adopt, vk.ChooseVariant, tensor.Check, tensor.New, tensor.NewArena, tensor.NewIn,
+	share.Adopt, tensor.Check, tensor.New, tensor.NewArena, tensor.NewIn,
 	cache.NewCompress, cache.NewGather, cache.NewGatherRuns, cache.NewGatherSlots, cache.NewIndexKeyLayout,
 	cache.NewInsert, cache.NewKV, cache.NewLayout, cache.NewRecordLayout, cache.NewSaveState,
 	cache.NewSlotMapping,
@@ -43,7 +43,7 @@ var constructors = []any{
 	projection.NewLinearChain, projection.NewQInsert, projection.NewQKVNorm, projection.NewQuantise,
 	projection.ResetState,
 	pipeline.Measure, pipeline.NewEngine, prefix.New, prefix.OpenFolder, replicas.New,
-	model.LoadConfig, model.LoadConfigWithDrafts, model.Open, model.OpenTensors, model.ParseConfig, model.Upload, random.Write,
+	model.LoadConfig, model.LoadConfigWithDrafts, model.Open, model.OpenTensors, model.Upload, random.Write,
 }
 
 // TestNilArguments demands an error, and no panic, of all functions that are given nil and zero

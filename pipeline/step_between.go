@@ -17,11 +17,11 @@ import (
 //
 // All layers share one tensor of inputs and one of outputs, which may be read and written. In front
 // of layer 0 the input holds what Step.SetInput, or commands that wrote Step.Input, put there.
-// Without either, what is recorded there has to overwrite all of it, as vk.Buffer.Overwritten
-// counts. It may make the input from the caller's own memory, such as token ids; the host may write
-// that from Engine.Begin to Step.Submit. Results go to such memory, read after Step.Wait, or stay
-// in Output for Step.ReadOutput. With Submit, what is in front of layer 0 comes before the step's
-// index lists or runs beside them; it waits for no more than the metadata below, if it reads any.
+// Without either, what is recorded there has to overwrite all of it, as Step.Input counts. It may
+// make the input from the caller's own memory, such as token ids; the host may write that from
+// Engine.Begin to Step.Submit. Results go to such memory, read after Step.Wait, or stay in Output
+// for Step.ReadOutput. With Submit, what is in front of layer 0 comes before the step's index lists
+// or runs beside them; it waits for no more than the metadata below, if it reads any.
 //
 // Engine.Prepare, Step.Submit and Step.SubmitLayer call the function whenever a size of step is
 // recorded: when it is first needed, once its times are known (see Step.Submit), after caches have

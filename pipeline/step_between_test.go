@@ -75,7 +75,7 @@ func (r *residual) submit(t testing.TB, at pipeline.Between) {
 	require.NoError(t, errors.Join(c.Run(t.Context()), c.Close()))
 }
 
-// results are what the kernel left of a number of tokens.
+// results returns what the kernel left of a number of tokens.
 func (r *residual) results(t testing.TB, n int) chainResult {
 	t.Helper()
 	return chainResult{testkit.Download[float32](t, r.x.Rows(0, n)), testkit.Download[uint16](t, r.final.Rows(0, n))}

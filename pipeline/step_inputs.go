@@ -3,6 +3,7 @@ package pipeline
 import (
 	"fmt"
 
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/tensor"
 )
 
@@ -14,8 +15,10 @@ import (
 //
 // A layer does not run on rows that were not written: they are another session's, of an earlier
 // step. Unless SetInput gave them, the rows of all chunks have to be overwritten by what was
-// submitted since Begin, as vk.Buffer.Overwritten counts. With EngineOptions.LayerByLayer all
-// layers have one input, and what was written for one counts for the next.
+// submitted since Begin: copies, fills, vk.Device.Upload, and launches of kernels, which count as
+// writing all that they bind or reach as vk.Write, and nothing as vk.ReadWrite. With
+// EngineOptions.LayerByLayer all layers have one input, and what was written for one counts for the
+// next.
 //
 // With EngineOptions.Between all layers have one input. The caller writes that of layer 0; what
 // Between records reads it, and writes those of the others.
@@ -53,7 +56,7 @@ func (st *Step) checkWritten(layer int) error {
 	for i := first; i < min(end, given); i++ {
 		rows := b.In(i).View()
 		rows.Size = uint64(2 * st.tokens * e.cfg.Hidden)
-		if rows.Buffer.Overwritten(rows) {
+		if door.Overwritten(rows) {
 			continue
 		}
 		if e.sizes.Chained() {

@@ -1,6 +1,7 @@
 package pipeline_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -353,4 +354,130 @@ func TestEngineV41Order(t *testing.T) {
 	assert.ErrorContains(t, err, "layer: got 1, want 0 first")
 	require.NoError(t, st.RunLayer(t.Context(), 0))
 	require.NoError(t, st.RunLayer(t.Context(), 1))
+}
+
+// TestEngineV41Activations compares a layer of DeepSeek-V4.1 whose products of FP8 take E4M3 with a
+// scale for each 32 numbers, but for wo_a, with the definition of just that, and demands that it is
+// farther from the one with inputs of bf16. VKMLA_TEST_FULL=1 takes layers of all roles.
+func TestEngineV41Activations(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev := testkit.Device(t)
+	const tokens, prefill = 21, 19
+	c := fakemodel.V41()
+	c.Hidden, c.QRank, c.ORank = 256, 128, 64
+	read := []int{0}
+	if os.Getenv("VKMLA_TEST_FULL") == "1" {
+		read = nil
+		for i, l := range c.Layers {
+			if !l.Draft {
+				read = append(read, i)
+			}
+		}
+	}
+	m := fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8, Seed: 6})
+	checkpoint, err := openFake(t, m, 1, model.CheckpointOptions{Layers: read})
+	require.NoError(t, err)
+	for _, w := range []model.Matrix{checkpoint.Layers[0].QKV, checkpoint.Layers[0].QB, checkpoint.Layers[0].OA, checkpoint.Layers[0].OB} {
+		require.Equal(t, projection.FormatFP8x32, w.Format, w.Name)
+	}
+	layers := must[[]*model.DeviceLayer](t)(checkpoint.Upload(t.Context(), dev, nil))
+	t.Cleanup(func() { assert.NoError(t, model.CloseLayers(layers)) })
+	hidden := rounded(normalsOf(rand.New(rand.NewPCG(3, 5)), tokens*c.Hidden))
+	e := engine(t, dev, checkpoint.Config, layers, options{MaxTokens: tokens, MaxStep: prefill, KeepTopK: true, QuantiseActivations: true})
+	got := division(t, e, c.Hidden, prefill, hidden)
+	far := func(layer int, want [][]formula.Rounded) float64 {
+		var out []float32
+		for _, w := range want[layer] {
+			out = append(out, w.Out...)
+		}
+		return distance(got[layer].Out, out)
+	}
+	all := map[bool][][]formula.Rounded{}
+	for _, few := range []bool{true, false} {
+		s := formula.NewSequence(checkpoint.Config, formula.Numerics{Records: model.RecordsV41, Activations: few}, m.Values)
+		s.Given = picksOf(c, got, 0)
+		all[few] = s.Step(slices.Repeat([][]float32{hidden}, len(read)))
+	}
+	for i := range read {
+		few, plain := far(i, all[true]), far(i, all[false])
+		t.Logf("layer %d: %.4f from the definition, %.4f from that with bf16", i, few, plain)
+		assert.Less(t, few, 0.02, "layer %d", i)
+		assert.Less(t, 2*few, plain, "layer %d", i)
+	}
+}
+
+// TestEngineBytesV41 demands that caches of random models hold the bytes that the definition keeps,
+// but for codes that an order of sums may move: two rows, or one in 50.
+func TestEngineBytesV41(t *testing.T) {
+	if os.Getenv("VKMLA_TEST_FULL") != "1" {
+		t.Skip("VKMLA_TEST_FULL is not set")
+	}
+	testkit.WithoutMatrices(t)
+	dev, first := testkit.Device(t), testkit.Seed(t)
+	for seed := first; seed < first+8; seed++ {
+		rng := rand.New(rand.NewPCG(seed, 42))
+		c, m, err := fakemodel.RandomV41(rng)
+		require.NoError(t, err)
+		_, layers := opened(t, dev, m)
+		tokens, prompt := 40+rng.IntN(60), rng.IntN(40)
+		var hidden [][]float32
+		for range layers {
+			hidden = append(hidden, fakemodel.RandomHidden(rng, tokens, c.Hidden))
+		}
+		for _, records := range []model.Records{model.RecordsV41, model.RecordsV4} {
+			t.Run(fmt.Sprint(seed, records), func(t *testing.T) {
+				e := engine(t, dev, c, layers, options{MaxTokens: tokens, Records: records})
+				s := must[*pipeline.Session](t)(e.Open())
+				for at := 0; at < tokens; {
+					n := 1
+					if at == 0 {
+						n = max(prompt, 1)
+					}
+					var part [][]float32
+					for _, h := range hidden {
+						part = append(part, h[at*c.Hidden:(at+n)*c.Hidden])
+					}
+					must[[]pipeline.Appended](t)(s.Append(t.Context(), part))
+					at += n
+				}
+				q := formula.NewSequence(c, formula.Numerics{Records: records}, m.Values)
+				q.Step(hidden)
+				rows, moved := comparedRows(t, e, s, c, q)
+				t.Logf("%d of %d rows differ", moved, rows)
+				assert.Less(t, 50*(moved-2), rows)
+			})
+		}
+	}
+}
+
+// comparedRows says how many rows of a session's caches there are, and how many of them are not as
+// the definition keeps them.
+func comparedRows(t *testing.T, e *pipeline.Engine, s *pipeline.Session, c model.Config, q *formula.Sequence) (rows, moved int) {
+	t.Helper()
+	pools := poolNames(c)
+	for i := range e.Layers() {
+		window, entries, keys := q.Kept(i)
+		wanted := map[model.Store][][]byte{model.StoreWindow: window, model.StoreEntries: entries, model.StoreKeys: keys}
+		for _, p := range c.Layers[i].Pools {
+			for store, want := range wanted {
+				if !slices.Contains(p.Stores, store) {
+					continue
+				}
+				pool, place := places(e.Caches(i), store)
+				data := testkit.Download[byte](t, pool)
+				for at, row := range want {
+					page := s.PageOf(slices.Index(pools, p.Name), at/p.Page)
+					if page < 0 {
+						continue // of a window, given back
+					}
+					numbers, scales := place(page*p.Page + at%p.Page)
+					n := len(row) - scaleBytes(e.Caches(i), store)
+					if rows++; !bytes.Equal(row[:n], data[numbers:][:n]) || !bytes.Equal(row[n:], data[scales:][:len(row)-n]) {
+						moved++
+					}
+				}
+			}
+		}
+	}
+	return rows, moved
 }

@@ -19,6 +19,12 @@ var PushLayouts = pushLayouts
 // subgroups.
 func LanesRequired() []string { return shaders.Requires("proj_q_insert_lanes") }
 
+// Tiles8to32 returns the tiles of a workgroup of proj_linear_tokens8to32 for the most tokens.
+func Tiles8to32(o *Linear) int {
+	d := kindOf[*tokens8to32](o).divisions
+	return d[len(d)-1].tiles
+}
+
 // Lanes are by how many lanes the kernels of a layer that load fragments themselves share
 // a row, each 0 if there is no such kernel.
 func Lanes(o *Linear) (tokens8to32Lanes, tokens32to64Lanes int) {
@@ -165,7 +171,7 @@ func OnlyTiles(o *Linear) (all []*Linear) {
 	return all
 }
 
-// PlansOf are what a layer launches for some numbers of tokens, and with how much scratch memory.
+// PlansOf lists what a layer launches for some numbers of tokens, and with how much scratch memory.
 // Plans of layers of one device are equal if and only if their launches are.
 func PlansOf(o *Linear) (plans []any) {
 	for _, T := range []int{1, 2, 3, 4, 7, 8, 12, 16, 17, 24, 32, 33, 40, 48, 49, 64, 96, 97, 128, 129, 256, 500, 1024, 4096} {
@@ -176,7 +182,7 @@ func PlansOf(o *Linear) (plans []any) {
 	return plans
 }
 
-// ChainLaunches are how often a chain of two layers of V4-Flash is launched on a device.
+// ChainLaunches counts the launches of a chain of two layers of V4-Flash on a device.
 func ChainLaunches(dev *vk.Device, tune *tuning.Linear) any {
 	var layers [2]*Linear
 	for i, cfg := range []LinearConfig{{N: 1024, K: 4096, Groups: 8}, {N: 4096, K: 8192}} {

@@ -31,7 +31,7 @@ type LinearConfig struct {
 	// a multiple of 8.
 	Norm        tensor.DType
 	NormColumns int
-	NormEps     float32 // 0: DefaultEps
+	NormEps     float32 // 0: defaultEps
 
 	// Workgroups is the number of workgroups that fill the device; 0 asks the tuning profile. The
 	// order of sums may depend on it.
@@ -105,7 +105,7 @@ type LinearArgs struct {
 //	          else      proj_linear, tiles of up to 128 tokens x 128 rows
 //	dot, half           the same, with pairs of f16 but in proj_linear_tokens1to8
 //	cm, cmb   T <= 2    proj_linear_tokens1to8
-//	          T <= 16   proj_linear_tokens8to32, matrices from memory to registers, 16 rows each
+//	          T <= 16   proj_linear_tokens8to32, matrices from memory to registers, 16 rows or 32
 //	          T <= 128  proj_linear_tokens32to64, the same with x shared by 128 rows
 //	          else      proj_linear_cm and proj_linear_whole, tiles of 64 or 128 tokens
 //
@@ -390,7 +390,7 @@ func (o *Linear) recordSum(rec *vk.Recorder, op string, a LinearArgs, p linearPl
 	}))
 }
 
-// linearSources are what base binds between the scales and the output, and the other variants
+// linearSources lists what base binds between the scales and the output, and the other variants
 // reach by address.
 func linearSources(a LinearArgs) []opkit.Target {
 	return []opkit.Target{

@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
@@ -126,14 +127,14 @@ func (o *LinearChain) StateLen(tokens int) int {
 
 // State returns the state that a chain of up to `tokens` tokens needs before the first launch:
 // [StateLen(tokens)] u32, little-endian. It is all ones but for the address of a word for the host.
-// Errors: those of vk.Device.StarvedWord.
+// Errors: those of vk.Device.NewBuffer.
 func (o *LinearChain) State(tokens int) ([]byte, error) {
-	word, err := o.first.dev.StarvedWord()
+	word, err := door.StarvedWord(o.first.dev)
 	if err != nil {
 		return nil, err
 	}
 	state := bytes.Repeat([]byte{0xFF}, 4*o.StateLen(tokens))
-	binary.LittleEndian.PutUint64(state[chainHost:], word.Address())
+	binary.LittleEndian.PutUint64(state[chainHost:], word.(vk.View).Address())
 	return state, nil
 }
 
@@ -208,7 +209,7 @@ func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 	launches := o.launches(t)
 	if len(launches) == 1 {
 		push.Flags |= 1 << 3
-		if err := rec.MayStarve(); err != nil {
+		if err := door.MayStarve(rec); err != nil {
 			return pkg.Wrap(op, err)
 		}
 	}

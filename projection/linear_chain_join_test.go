@@ -63,7 +63,7 @@ func (r *joinRig) close() {
 	r.Close()
 }
 
-// args are what a launch named so writes to.
+// args lists what a launch of this name writes to.
 func (r *joinRig) args(name string) projection.LinearChainArgs {
 	out := func(what string, shape ...int) tensor.Tensor {
 		r.names[what+name] = r.Out(tensor.BF16, shape...)

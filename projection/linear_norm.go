@@ -40,7 +40,7 @@ func (cfg LinearConfig) normConstants() []uint32 {
 		norm = 2
 	}
 	if eps == 0 {
-		eps = DefaultEps
+		eps = defaultEps
 	}
 	return append(opkit.Constants(norm, cfg.NormColumns/8), math.Float32bits(eps), math.Float32bits(1/float32(cfg.NormColumns)))
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// DefaultEps is the number that every RMS norm of the model adds to the mean square.
-const DefaultEps float32 = 1e-6
+// defaultEps is the number that every RMS norm of the model adds to the mean square.
+const defaultEps float32 = 1e-6
 
 // pkg begins the errors of this package and makes its kernels.
 const pkg = opkit.Package("projection")
@@ -90,10 +90,10 @@ func vector(op, arg string, x tensor.Tensor, n int) error {
 // 0.
 func epsilon(op string, eps float32) (float32, error) {
 	if f := float64(eps); f < 0 || math.IsNaN(f) || math.IsInf(f, 0) {
-		return 0, pkg.Wrong(op, "Eps", eps, "a positive number, or 0 for %g", DefaultEps)
+		return 0, pkg.Wrong(op, "Eps", eps, "a positive number, or 0 for %g", defaultEps)
 	}
 	if eps == 0 {
-		return DefaultEps, nil
+		return defaultEps, nil
 	}
 	return eps, nil
 }

@@ -15,7 +15,7 @@ type QInsertConfig struct {
 	Page     int          // slots per page of the caches it will write
 	Record   cache.Record // how these store a slot; 0: cache.RecordV4
 	MaxBytes uint64       // size of the largest of them and of Q, for variant base; 0: whatever a descriptor of the device can hold
-	Eps      float32      // 0: DefaultEps
+	Eps      float32      // 0: defaultEps
 	Variant  string       // a build, as vkmla info lists them; "" picks the best
 
 	// KVNorm is the type of the weights, tensor.BF16 or tensor.F32, of an RMS norm of the K rows,

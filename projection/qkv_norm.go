@@ -16,7 +16,7 @@ const maxRank = 8192
 // QKVNormConfig says what a QKVNorm is built for.
 type QKVNormConfig struct {
 	Rank    int     // width of the query's bottleneck, a multiple of 8 up to MaxRank
-	Eps     float32 // 0: DefaultEps
+	Eps     float32 // 0: defaultEps
 	Variant string  // a build, as vkmla info lists them; "" picks the best
 
 	// Subgroup is the size of subgroups inside which invocations pass numbers on; -1 stands for

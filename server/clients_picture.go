@@ -52,7 +52,7 @@ func panel(b *bytes.Buffer, left int, title string, rows []clientsRow, lines []f
 	fmt.Fprintf(b, `<text x="%d" y="%d" font-weight="bold">%s</text>`+"\n", left, top-16, title)
 	for _, v := range []float64{0, most / 2, most} {
 		fmt.Fprintf(b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="#ccc"/><text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n",
-			left, left+panelWidth, y(v), y(v), left-4, y(v)+4, strconv.FormatFloat(v, 'f', -1, 64))
+			left, left+panelWidth, y(v), y(v), left-4, y(v)+4, strconv.FormatFloat(v, 'f', -1, 32))
 	}
 	for i, r := range rows {
 		fmt.Fprintf(b, `<text x="%.1f" y="%d" text-anchor="middle">%d</text>`+"\n", x(i), top+panelHeight+18, r.clients)

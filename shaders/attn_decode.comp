@@ -61,7 +61,7 @@ struct MlaRow { uvec2 codes[MLA_UNITS]; uvec2 more; uvec2 scales; uint scale_wor
     const uint row = record_row_byte(RECORD_, slot), scales_at = record_scale_byte(RECORD_, page_slots, slot); \
     [[unroll]] for (uint i = 0u; i < MLA_UNITS; i++) { \
         const uint unit = c + i * MLA_LANES; \
-        if (RECORD_ == RECORD_FP4) w.codes[i] = uvec2(pool##_word(page, row + unit * 4u), 0u); \
+        if (record_nibbles(RECORD_)) w.codes[i] = uvec2(pool##_word(page, row + unit * 4u), 0u); \
         else w.codes[i] = pool##_word2(page, row + unit * 8u); \
         w.scale_words[i] = pool##_word(page, scales_at + (unit * 8u / record_block(RECORD_) & ~3u)); \
     } \
@@ -94,7 +94,7 @@ uvec4 mla_unit(MlaRow w, uint c, uint i) {
         const uint d = (c + i * MLA_LANES) * 8u;
         const uint k = d / record_block(WIN_RECORD == COMP_RECORD ? WIN_RECORD : w.record);
         const uint scale_byte = (w.scale_words[i] >> (8u * (k & 3u))) & 0xFFu;
-        if ((WIN_RECORD == COMP_RECORD ? WIN_RECORD : w.record) == RECORD_FP4) return fp4_bf16x8(w.codes[i].x, scale_byte);
+        if (record_nibbles(WIN_RECORD == COMP_RECORD ? WIN_RECORD : w.record)) return fp4_bf16x8(w.codes[i].x, scale_byte);
         return e4m3_bf16x8(w.codes[i], scale_byte);
     }
     if (i == MLA_UNITS - 1u && c + i * MLA_LANES >= NOPE_UNITS) return uvec4(w.codes[i], w.more);

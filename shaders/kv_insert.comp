@@ -34,7 +34,7 @@ layout(push_constant) uniform Push {
 KV_POOL_RW(pool, 2)
 
 shared uint amax_of[TOKENS * LANES];      // bf16 bits without sign: they order like the numbers
-const uint SCALES = RECORD == RECORD_V4 ? KV_BLOCKS : 16u * RECORD; // of a slot
+const uint SCALES = RECORD == RECORD_V4 ? KV_BLOCKS : RECORD_OF(RECORD, SCALES); // of a slot
 shared uint scale_of[TOKENS * SCALES]; // scale bytes
 
 // store_record: a lane's 8 numbers of a record other than V4's; all lanes of a workgroup call it.
@@ -48,7 +48,7 @@ void store_record(bool live, uint page, uint t, uint local_token, uint lane, uve
     barrier();
     if (!live) return;
     const uint row = record_row_byte(RECORD, t);
-    if (RECORD == RECORD_FP4) {
+    if (record_nibbles(RECORD)) {
         const float s = e4m3_decode(sb);
         pool_store_word(page, row + lane * 4u, fp4_codes4(w.xy, s) | (fp4_codes4(w.zw, s) << 16));
     } else {

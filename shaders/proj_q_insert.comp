@@ -65,7 +65,7 @@ KV_POOL_RW(pool, 6)
 
 shared vec4 rms_of[HEADS * LANES / 4u];
 shared uvec4 amax_of[UNITS / 4u]; // of the K row, bf16 bits without sign
-const uint SCALES = RECORD == RECORD_V4 ? KV_SCALE_BYTES : 16u * RECORD; // of a slot
+const uint SCALES = RECORD_OF(RECORD, SCALES); // of a slot
 shared uint scale_of[32]; // scale bytes
 #include "lib/rms.glsl"
 #include "lib/q_norm.glsl"
@@ -140,7 +140,7 @@ void insert_record(uint me, bool live, uint page, uint place, uvec4 w) {
     barrier();
     if (me >= UNITS || !live) return;
     const uint at = record_row_byte(RECORD, place);
-    if (RECORD == RECORD_FP4) {
+    if (record_nibbles(RECORD)) {
         const float s = e4m3_decode(sb);
         pool_store_word(page, at + lane * 4u, fp4_codes4(w.xy, s) | (fp4_codes4(w.zw, s) << 16));
     } else {

@@ -1,6 +1,6 @@
 package vk_test
 
-// abiExternal is what TestABIMatchesHeaders checks of external.c.
+// abiExternal holds what TestABIMatchesHeaders checks of external.c.
 const abiExternal = `
 SIZE(VmBufferCreateInfo,VkBufferCreateInfo)
 AT(VmBufferCreateInfo,VkBufferCreateInfo,usage)

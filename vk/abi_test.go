@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
@@ -168,7 +169,7 @@ SAME(VM_STYPE_FAULT_INFO_KHR,VK_STRUCTURE_TYPE_DEVICE_FAULT_INFO_KHR);
 
 // The validation layer reports a real mistake: the other tests rely on it.
 func TestValidationSpeaks(t *testing.T) {
-	if !vk.HasValidation() || os.Getenv("VKMLA_TEST_VALIDATION") == "off" {
+	if !door.HasValidation() || os.Getenv("VKMLA_TEST_VALIDATION") == "off" {
 		t.Skip("no validation layer")
 	}
 	heard := 0

@@ -105,9 +105,6 @@ func TestAdoptForeign(t *testing.T) {
 	var e *vk.MissingError
 	require.ErrorAs(t, err, &e)
 	assert.Equal(t, []string{"exportMemory"}, e.Missing)
-	_, err = vk.ChooseVariant("op", d.Adapter(), []vk.Variant{{Name: "da", Requires: []string{"shaderInt64", "bufferDeviceAddress"}}}, "")
-	require.ErrorAs(t, err, &e)
-	assert.Equal(t, []string{"bufferDeviceAddress"}, e.Missing)
 	b := buffer(t, d, 64, vk.Readback)
 	s := semaphore(t, d)
 	p, err := fills(t, d, b, 8, 1).Submit(vk.Sync{Signal: []vk.At{{s, 1}}})

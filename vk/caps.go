@@ -187,7 +187,7 @@ func newAdapter(in *Instance, phys unsafe.Pointer, restrict func(*C.VmAdapter)) 
 	return a, nil
 }
 
-// queueFamily is what decides between a device's families of queues.
+// queueFamily describes what decides between a device's families of queues.
 type queueFamily struct{ flags, timestampBits uint32 }
 
 const (
@@ -456,40 +456,12 @@ func (a *Adapter) Usable() error {
 	return nil
 }
 
-// Variant is one way to run an operation, and the device features it needs.
-type Variant struct {
-	Name     string
-	Requires []string // keys of Caps.Features; empty for a variant that always runs
-}
-
-// ChooseVariant picks from a ladder, best first, the first variant that the
-// device can run; want, when not empty, forces one by name. op stands in errors
-// only.
-//
-// Errors: *ArgumentError without a device or when want is not in the ladder; *MissingError
-// when the forced variant, or every variant, needs a feature that the device lacks.
-func ChooseVariant(op string, a *Adapter, ladder []Variant, want string) (Variant, error) {
-	if a == nil || a == nobody {
-		return Variant{}, &ArgumentError{Op: op, Arg: "device", Got: "nil", Want: "a device"}
+// requires reports what of `required` the device lacks, as a *MissingError; what stands in it only.
+func (a *Adapter) requires(what string, required []string) error {
+	missing := a.Caps.Missing(required)
+	if len(missing) == 0 {
+		return nil
 	}
-	var names []string
-	var first error
-	for _, v := range ladder {
-		names = append(names, v.Name)
-		if want != "" && v.Name != want {
-			continue
-		}
-		missing := a.Caps.Missing(v.Requires)
-		if len(missing) == 0 {
-			return v, nil
-		}
-		if first == nil {
-			have := slices.DeleteFunc(slices.Clone(v.Requires), func(f string) bool { return slices.Contains(missing, f) })
-			first = &MissingError{What: op + ": variant " + v.Name, Device: a.Name, Required: v.Requires, Available: have, Missing: missing}
-		}
-	}
-	if first == nil {
-		return Variant{}, &ArgumentError{Op: op, Arg: "variant", Got: fmt.Sprintf("%q", want), Want: fmt.Sprintf("one of %v", names)}
-	}
-	return Variant{}, first
+	have := slices.DeleteFunc(slices.Clone(required), func(f string) bool { return slices.Contains(missing, f) })
+	return &MissingError{What: what, Device: a.Name, Required: required, Available: have, Missing: missing}
 }

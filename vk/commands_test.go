@@ -60,7 +60,7 @@ func TestWaitBesideSubmitAndClose(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// A submission that ends without a part of it having been handed over ends behind those before it.
+// A submission that ends without a part of it having been handed over ends after those before it.
 func TestCancelledBehindOthers(t *testing.T) {
 	d := open(t, vk.DeviceOptions{})
 	defer d.Close()

@@ -14,7 +14,7 @@ import (
 // MaxPieces bounds the pieces of one launch.
 const MaxPieces = 64
 
-// Work is what a launch has to do at most.
+// Work bounds what a launch has to do.
 type Work struct {
 	Bytes    uint64  // of all that it binds and reaches
 	Products float64 // multiply-adds, see Dispatch.Products
@@ -52,7 +52,7 @@ func (r *Recorder) Divide(p Pieces) error {
 	return nil
 }
 
-// Part is what one of several submissions contains.
+// Part describes the contents of one of several submissions.
 type Part struct {
 	First      int  // its first operation, counted from 0 in the order of recording
 	Operations int  // how many; 1 for a piece of a launch

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/shaders"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -76,7 +77,7 @@ func TestDivide(t *testing.T) {
 			assert.NoError(t, err, "times %v", times)
 			assert.Equal(t, len(starts), len(times), "times %v", times)
 			require.Equal(t, 2, cmd.Dispatches())
-			assert.Equal(t, 5, cmd.Operations())
+			assert.Equal(t, 5, door.Operations(cmd))
 		})
 	}
 	bad := record(t, d, func(r *vk.Recorder) error {

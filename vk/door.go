@@ -28,4 +28,12 @@ func init() {
 	door.Listings = func(d, k any) ([]door.Listing, error) { return dev(d).listings(kernel(k)) }
 	door.Profile = func(d any) string { return dev(d).opts.Profile }
 	door.Notes = func(d any) *sync.Map { return &dev(d).notes }
+	door.Track = func(b any) { b.(*Buffer).track() }
+	door.Overwritten = func(v any) bool { return v.(View).isOverwritten() }
+	door.Overwrites = func(r, v any) bool { return r.(*Recorder).writes[v.(View).Buffer].cover(v.(View).bytes()) }
+	door.Prove = func(r any) error { return r.(*Recorder).prove() }
+	door.StarvedWord = func(d any) (any, error) { return dev(d).starvedWord() }
+	door.MayStarve = func(r any) error { return r.(*Recorder).starves() }
+	door.HasValidation = hasValidation
+	door.Operations = func(c any) int { return c.(*Commands).rec.operations }
 }

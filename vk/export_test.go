@@ -65,7 +65,7 @@ func Subgroups(size, least, most uint32, required bool) *Caps {
 // KnowsSubgroups tells whether kernels can be built for a known subgroup size.
 func (c *Caps) KnowsSubgroups() bool { return c.knownSubgroupSize }
 
-// SubmitCancelled submits commands of several parts, of which the device gets none.
+// SubmitCancelled submits commands of several parts; the device gets none of them.
 func SubmitCancelled(c *Commands) (*Pending, error) {
 	p := &Pending{c: c, number: c.rec.proof.next(), cancel: true}
 	c.flying = p

@@ -123,8 +123,8 @@ const (
 	layerSettings   = "VK_EXT_layer_settings"
 )
 
-// HasValidation reports whether the Khronos validation layer is installed.
-func HasValidation() bool {
+// hasValidation is door.HasValidation.
+func hasValidation() bool {
 	gipa, err := load("")
 	return err == nil && hasLayer(gipa, validationLayer)
 }

@@ -24,8 +24,7 @@ func TestWithoutDevice(t *testing.T) {
 		_, errRecorder := d.NewRecorder()
 		_, errStatistics := door.Statistics(d, nil)
 		_, errListings := door.Listings(d, nil)
-		_, errVariant := vk.ChooseVariant("op", d.Adapter(), []vk.Variant{{Name: "base"}}, "")
-		for i, err := range []error{errBuffer, errKernel, errRecorder, errStatistics, errListings, errVariant,
+		for i, err := range []error{errBuffer, errKernel, errRecorder, errStatistics, errListings,
 			d.Upload(ctx, vk.View{}, nil), d.Download(ctx, nil, vk.View{})} {
 			assert.ErrorIs(t, err, vk.ErrArgument, "call %d without a device", i)
 		}

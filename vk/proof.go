@@ -13,7 +13,7 @@ import (
 // after everything else that it does. The host writes the first, another number each time, and
 // finds it in the last once all parts have finished.
 type proof struct {
-	buf    *Buffer // nil without a call of Prove
+	buf    *Buffer // nil without a call of door.Prove
 	words  int     // copies recorded
 	number uint32  // of the last submission
 }
@@ -22,13 +22,8 @@ type proof struct {
 // have as many.
 const proofWords = 1024
 
-// Prove makes the commands prove, each time, that the device executed them. A driver that resets
-// a hung GPU may signal the fence of work that it gave up; Pending.Wait then returns
-// ErrDeviceLost, where it would otherwise report success over memory that was not written.
-// It must be called before anything is recorded.
-//
-// Errors: ErrArgument when something was recorded; those of Device.NewBuffer.
-func (r *Recorder) Prove() error {
+// prove is door.Prove.
+func (r *Recorder) prove() error {
 	const op = "prove"
 	if err := r.usable(op); err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -18,7 +19,7 @@ import (
 // with every release of the layer, and two launches that write the same bytes with that of Debian
 // 12. Those by address are TestTurned's, of internal/lab/faults.
 func TestRacesAreSeen(t *testing.T) {
-	if !vk.HasValidation() {
+	if !door.HasValidation() {
 		t.Skip("the validation layer is not installed")
 	}
 	var mu sync.Mutex

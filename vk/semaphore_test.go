@@ -47,7 +47,7 @@ func fills(t *testing.T, d *vk.Device, b *vk.Buffer, first uint32, n int) *vk.Co
 }
 
 // Commands begin when a semaphore has its value, and give others theirs when they are done, in one
-// part or several; what is submitted behind them comes behind them.
+// part or several; what is submitted after them runs after them.
 func TestSemaphoreOrder(t *testing.T) {
 	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
 	for _, parts := range []int{1, 5} {
@@ -122,8 +122,8 @@ func TestSemaphoreNever(t *testing.T) {
 	require.NoError(t, d.Err())
 }
 
-// Nothing is executed behind what the device did not get whole, in the queue or after it has ended,
-// by way of others, in one part or several; what does not stand behind it is.
+// Nothing is executed after what the device did not get whole, in the queue or after it has ended,
+// by way of others, in one part or several; what does not wait for it is.
 func TestBehind(t *testing.T) {
 	d, ctx := open(t, vk.DeviceOptions{}), context.Background()
 	other := open(t, vk.DeviceOptions{})

@@ -138,9 +138,6 @@ func (r *Recorder) begin(op string) error {
 // Parts returns the number of submissions that a Submit makes: 1 unless the recording was split.
 func (c *Commands) Parts() int { return len(c.rec.parts.earlier) + 1 }
 
-// Operations returns the number of recorded launches, fills and copies.
-func (c *Commands) Operations() int { return c.rec.operations }
-
 // PartTimes returns how long each part took in the last submission, in nanoseconds, from
 // the end of the part before to its own end; nil if the recording was not split. A part
 // without a timestamp has a negative time. On a device without any the times are the host's, and

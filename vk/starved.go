@@ -13,15 +13,8 @@ type starving struct {
 	word   atomic.Pointer[Buffer] // nil before it is asked for
 }
 
-// StarvedWord returns a word of host memory, at first 0, for kernels whose workgroups wait for
-// others of their launch. One that gives up writes its number and 1 there, by the view's address.
-// Whoever records such a launch says so, see Recorder.MayStarve. The device owns the word.
-//
-// Errors: those of Device.NewBuffer.
-func (d *Device) StarvedWord() (View, error) {
-	if d == nil {
-		return View{}, argument("starved word", "device", "nil", "a device that Adapter.Open returned")
-	}
+// starvedWord is door.StarvedWord.
+func (d *Device) starvedWord() (View, error) {
 	d.starving.making.Lock()
 	defer d.starving.making.Unlock()
 	if b := d.starving.word.Load(); b != nil {
@@ -56,9 +49,8 @@ func (d *Device) starvedError(op string) error {
 		op, ErrStarved, d.starved()-1)
 }
 
-// MayStarve notes that a launch is recorded whose workgroups wait for each other and write to
-// Device.StarvedWord when they give up. Errors: ErrClosed, ErrDeviceLost.
-func (r *Recorder) MayStarve() error {
+// starves is door.MayStarve.
+func (r *Recorder) starves() error {
 	if err := r.usable("may starve"); err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
 	"github.com/vkmla/vkmla/internal/lab/validation"
 	"github.com/vkmla/vkmla/vk"
@@ -25,7 +26,7 @@ import (
 // VKMLA_TEST_VALIDATION asks for, and fails the test on any message.
 func open(t *testing.T, o vk.DeviceOptions) *vk.Device {
 	t.Helper()
-	v, err := validation.Choose(os.Getenv(validation.Env), vk.HasValidation())
+	v, err := validation.Choose(os.Getenv(validation.Env), door.HasValidation())
 	require.NoError(t, err)
 	in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vk test", Validation: v, OnMessage: func(m vk.Message) {
 		assert.True(t, validation.Late(m), "validation: %s", m.Text)
@@ -309,24 +310,13 @@ func TestPickAndMissing(t *testing.T) {
 	}
 	n := len(in.Adapters())
 	none := []string{"no such device", "-1"}
-	for i := range 20 { // of which names have some
+	for i := range 20 { // names have some of these digits
 		none = append(none, strconv.Itoa(n+i))
 	}
 	for _, sel := range none {
 		got, err := in.Pick(sel)
 		assert.ErrorIs(t, err, vk.ErrNoDevice, "pick %q among %d devices: found one: %v", sel, n, got != nil)
 	}
-	ladder := []vk.Variant{{Name: "fancy", Requires: []string{"timelineSemaphore", "teleport"}}, {Name: "plain"}}
-	v, err := vk.ChooseVariant("op", a, ladder, "")
-	assert.NoError(t, err)
-	assert.Equal(t, "plain", v.Name)
-	_, err = vk.ChooseVariant("op", a, ladder, "fancy")
-	var m *vk.MissingError
-	require.ErrorAs(t, err, &m, "forced variant")
-	assert.True(t, len(m.Missing) == 1 && m.Missing[0] == "teleport" && m.Device == a.Name &&
-		len(m.Available) == 1, "forced variant")
-	_, err = vk.ChooseVariant("op", a, ladder, "other")
-	assert.ErrorIs(t, err, vk.ErrArgument, "unknown variant")
 	_, err = vk.NewInstance(vk.InstanceOptions{Library: "libno-such-vulkan.so"})
 	assert.ErrorIs(t, err, vk.ErrNoLoader, "missing loader")
 }

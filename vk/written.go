@@ -38,9 +38,8 @@ func (l ranges) cover(r byteRange) bool {
 	return slices.ContainsFunc(l, func(x byteRange) bool { return x.first <= r.first && r.end <= x.end })
 }
 
-// Track begins to note which bytes of the buffer are overwritten, or begins again with none. Of
-// commands, only those count that are recorded later than the first Track.
-func (b *Buffer) Track() {
+// track is door.Track.
+func (b *Buffer) track() {
 	b.tracked.CompareAndSwap(nil, &written{})
 	w := b.tracked.Load()
 	w.mu.Lock()
@@ -48,27 +47,15 @@ func (b *Buffer) Track() {
 	w.ranges = w.ranges[:0]
 }
 
-// Overwritten reports whether every byte of the view was overwritten since the last Track by what
-// was submitted: copies, fills, Device.Upload, and launches of kernels, which count as writing all
-// that they bind or reach as Write. What they have as ReadWrite, or as Read too, does not count:
-// they may read it first. Nor does what the host writes to Mapped.
-func (b *Buffer) Overwritten(v View) bool {
-	if v.Buffer != b {
-		return false
-	}
-	w := b.tracked.Load()
+// isOverwritten is door.Overwritten.
+func (v View) isOverwritten() bool {
+	w := v.Buffer.tracked.Load()
 	if w == nil {
 		return false
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.ranges.cover(v.bytes())
-}
-
-// Overwrites reports, of a tracked buffer, whether what was recorded so far overwrites every byte
-// of the view, see Buffer.Overwritten.
-func (r *Recorder) Overwrites(v View) bool {
-	return r.writes[v.Buffer].cover(v.bytes())
 }
 
 // overwrite notes an access to a tracked buffer, one of some by the same command.

@@ -22,7 +22,7 @@ type benchFlags struct {
 	ops, cases        []string
 	batches, contexts []int
 	topk, prefill     []int
-	heads, window     int
+	heads             int
 	measure           bool
 	layer             layerFlags
 	suite             string
@@ -31,7 +31,6 @@ type benchFlags struct {
 	device, profile   string
 	output            string
 	save              []string
-	report            string
 	list              bool
 }
 
@@ -177,14 +176,11 @@ func (f *benchFlags) define(fl *pflag.FlagSet) {
 	fl.Var(&numbers{list: &f.topk}, "topk", "compressed rows that a token attends, or that are picked "+
 		"(default the operation's own; indexer 512,1024)")
 	only(fl, "topk", "indexer", "attention")
-	fl.IntVar(&f.window, "window", 0, "rows of the sliding window (default 128)")
-	only(fl, "window", "attention")
 	f.layer.define(fl, models)
 	fl.StringVar(&f.Variant, "variant", "", "variant of the operations, "+
 		"of attention in layers and steps (default the best, see vkmla info)")
 	fl.IntVarP(&f.Reps, "reps", "r", 0, "timed launches, steps or prompts "+
 		"(default 100; layer, step 40; prefill 5; fewer on a processor)")
-	fl.IntVar(&f.Warmup, "warmup", 0, "those before them (default 20; layer, step 5; prefill, on a processor 1)")
 	fl.Uint64Var(&f.Seed, "seed", 1, "seed of the inputs")
 	deviceFlags(fl, &f.device, &f.profile)
 	measureFlag(fl, &f.measure)
@@ -193,7 +189,6 @@ func (f *benchFlags) define(fl *pflag.FlagSet) {
 		"; may be given more than once")
 	fl.BoolVar(&f.list, "list", false, "list operations and cases, of --suite or of all suites, as they are on a GPU, and stop; "+
 		"in md, csv or json")
-	fl.StringVar(&f.report, "report", "", "also write a page with pictures to this file, whatever its ending")
 }
 
 // checkGiven refuses numbers that are too small for any suite: in options, 0 stands for
@@ -208,27 +203,19 @@ func checkGiven(fl *pflag.FlagSet) (err error) {
 		case "numbers":
 			list = *x.Value.(*numbers).list
 		}
-		least := 1
-		if x.Name == "warmup" {
-			least = 0
-		}
 		for _, n := range list {
-			if n < least && err == nil {
-				err = &vk.ArgumentError{Op: "bench", Arg: x.Name, Got: fmt.Sprint(n), Want: fmt.Sprintf("at least %d", least)}
+			if n < 1 && err == nil {
+				err = &vk.ArgumentError{Op: "bench", Arg: x.Name, Got: fmt.Sprint(n), Want: "at least 1"}
 			}
 		}
 	})
 	return err
 }
 
-// settle checks the flags that belong to one suite, reads what they name, and makes no
-// warm-up what it is in options.
+// settle checks the flags that belong to one suite and reads what they name.
 func (f *benchFlags) settle(cmd *cobra.Command) error {
 	if err := checkGiven(cmd.Flags()); err != nil {
 		return err
-	}
-	if f.Warmup == 0 && cmd.Flags().Changed("warmup") {
-		f.Warmup = -1 // none, as opposed to the default
 	}
 	switch {
 	case f.compare == "":
@@ -273,13 +260,6 @@ func runBench(ctx context.Context, f benchFlags, stdout, stderr io.Writer) error
 	outputs, err := openOutputs("bench", stdout, f.output, f.save, bench.Formats)
 	if err != nil {
 		return err
-	}
-	if f.report != "" {
-		page, err := openFile("bench", "report", f.report, "html")
-		if err != nil {
-			return err
-		}
-		outputs = append(outputs, page)
 	}
 	dev, close, err := openDevice(f.device, f.profile)
 	if err != nil {
@@ -378,7 +358,7 @@ func (f benchFlags) opOptions() bench.OpOptions {
 	if f.suite == comparison {
 		return f.compareOptions().OpOptions()
 	}
-	s := verify.SizeOptions{IndexHeads: f.heads, TopK: f.topk, Window: f.window, Batches: f.batches, Prefill: f.prefill,
+	s := verify.SizeOptions{IndexHeads: f.heads, TopK: f.topk, Batches: f.batches, Prefill: f.prefill,
 		Contexts: f.contexts, Weights: f.layer.weights}
 	if f.heads > 0 {
 		s.Heads = []int{f.heads}

@@ -18,7 +18,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/describe"
 	_ "github.com/vkmla/vkmla/internal/lab/layers" // the operation layer
 	"github.com/vkmla/vkmla/internal/lab/verify"
-	"github.com/vkmla/vkmla/vk"
+	"github.com/vkmla/vkmla/internal/tuning"
 )
 
 type verifyFlags struct {
@@ -166,7 +166,7 @@ func listOps(stdout io.Writer, names []string, output string) error {
 // isNamed reports whether an operation has this name, or one that the expression finds.
 func isNamed(op, name string) bool { return op == name || verify.Matches(name, op) }
 
-func variantNames(vs []vk.Variant) []string {
+func variantNames(vs []tuning.Variant) []string {
 	var names []string
 	for _, v := range vs {
 		names = append(names, v.Name)

@@ -130,7 +130,7 @@ func run(ctx context.Context, out io.Writer, device, folder string, prompt, toke
 	return nil
 }
 
-// server is what is not attention.
+// server stands for all that is not attention.
 type server struct {
 	engine         *pipeline.Engine
 	layers, hidden int

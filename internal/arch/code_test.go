@@ -29,7 +29,7 @@ var may = map[string][]string{
 	"cache":      {"tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 	"indexer":    {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
 	"attention":  {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
-	"projection": {"cache", "tensor", "vk", "shaders", "internal/numfmt", "internal/opkit", "internal/tuning"},
+	"projection": {"cache", "tensor", "vk", "shaders", "internal/door", "internal/numfmt", "internal/opkit", "internal/tuning"},
 
 	"pipeline/model": {"projection", "attention", "indexer", "cache", "tensor", "vk", "internal/files", "internal/gguf",
 		"internal/numfmt", "internal/safetensors"},
@@ -46,13 +46,13 @@ var may = map[string][]string{
 	},
 	"pipeline/internal/commands": {
 		"pipeline/internal/layer", "pipeline/internal/memory", "pipeline/model", "attention", "indexer", "cache", "tensor", "vk",
-		"internal/tuning",
+		"internal/door", "internal/tuning",
 	},
 	"pipeline/internal/pages": {"pipeline/internal/blocks", "pipeline/internal/layer", "pipeline/internal/memory", "pipeline/model", "cache", "tensor", "vk"},
 	"pipeline": {
 		"pipeline/internal/commands", "pipeline/internal/layer", "pipeline/internal/measure", "pipeline/internal/memory",
 		"pipeline/internal/pages", "pipeline/model", "attention", "indexer", "projection", "cache", "tensor", "vk",
-		"shaders", "internal/files", "internal/numfmt", "internal/opkit", "internal/probe/engine", "internal/tuning",
+		"shaders", "internal/door", "internal/files", "internal/numfmt", "internal/opkit", "internal/probe/engine", "internal/tuning",
 	},
 	"pipeline/prefix":   {"pipeline", "vk", "internal/files"},
 	"pipeline/replicas": {"pipeline/prefix", "pipeline", "cache", "vk"},
@@ -91,7 +91,7 @@ var mayInternal = map[string][]string{
 	"internal/probe/engine": {"cache"},
 	"internal/gguf":         {"internal/files", "internal/numfmt"},
 	"internal/safetensors":  {"internal/files"},
-	"internal/opkit":        {"tensor", "vk", "shaders", "internal/spirv", "internal/tuning"},
+	"internal/opkit":        {"tensor", "vk", "shaders", "internal/door", "internal/spirv", "internal/tuning"},
 	"internal/door":         {},
 	"internal/timed":        {"internal/tuning", "vk"},
 	"internal/tuning":       {"internal/door", "vk"},

@@ -198,7 +198,7 @@ var wide = map[string]struct{ comments, code int }{
 	"tests":              {0, 281},
 }
 
-// area is where a line counts.
+// area names the part of the house that a line counts for.
 func area(p string) string {
 	top, rest, _ := strings.Cut(p, "/")
 	switch test := strings.HasSuffix(p, "_test.go"); {

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// maxLines is where a file has to be taken apart.
+// maxLines bounds a file; a longer one has to be taken apart.
 const maxLines = 600
 
 // owner says which package a shader's prefix belongs to.

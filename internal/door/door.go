@@ -82,4 +82,42 @@ var (
 	// Notes returns what packages above vk keep of a device, by keys of their own types. It lasts
 	// as long as the device.
 	Notes func(dev any) *sync.Map
+
+	// Track begins to note which bytes of a *vk.Buffer are overwritten, or begins again with none.
+	// Only commands count that are recorded after the first Track.
+	Track func(buffer any)
+
+	// Overwritten reports whether every byte of a vk.View of a tracked buffer was overwritten since
+	// the last Track by what was submitted: copies, fills, vk.Device.Upload, and launches of
+	// kernels, which count as writing all that they bind or reach as vk.Write. What they have as
+	// vk.ReadWrite, or as vk.Read too, does not count: they may read it first. Nor does what the
+	// host writes to mapped memory.
+	Overwritten func(view any) bool
+
+	// Overwrites reports whether what a *vk.Recorder has recorded so far overwrites every byte of a
+	// vk.View of a tracked buffer.
+	Overwrites func(recorder, view any) bool
+
+	// Prove makes the commands of a *vk.Recorder prove, each time, that the device executed them. A
+	// driver that resets a hung GPU may signal the fence of work that it gave up; vk.Pending.Wait
+	// then returns vk.ErrDeviceLost, where it would otherwise report success over memory that was
+	// not written. The recorder must be empty.
+	//
+	// Errors: vk.ErrArgument when something was recorded; those of vk.Device.NewBuffer.
+	Prove func(recorder any) error
+
+	// StarvedWord returns a vk.View of a word of host memory, at first 0, for kernels whose
+	// workgroups wait for others of their launch. One that gives up writes its number and 1 there,
+	// by the view's address. The device owns the word. Errors: those of vk.Device.NewBuffer.
+	StarvedWord func(dev any) (view any, err error)
+
+	// MayStarve notes that a *vk.Recorder records a launch whose workgroups wait for each other and
+	// write to StarvedWord when they give up. Errors: vk.ErrClosed, vk.ErrDeviceLost.
+	MayStarve func(recorder any) error
+
+	// HasValidation reports whether the Khronos validation layer is installed.
+	HasValidation func() bool
+
+	// Operations returns the number of launches, fills and copies of *vk.Commands.
+	Operations func(commands any) int
 )

@@ -31,7 +31,7 @@ func Regular(path string) (*os.File, fs.FileInfo, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	st, err = f.Stat() // of what was opened, which is what gets read
+	st, err = f.Stat() // of the opened file, not of the name
 	if err == nil && !st.Mode().IsRegular() {
 		err = irregular(path)
 	}

@@ -86,7 +86,7 @@ func FuzzBounds(f *testing.F) {
 }
 
 // Skip accepts exactly what encoding/json does, of a depth that it may have; what String and Int
-// read is what that reads.
+// read returns what that reads.
 func FuzzScanner(f *testing.F) {
 	for _, s := range []string{`{"a":[1,2.5e3,"x\\\"y",true,null],"b":{"a":{}}}`, `"\ud83d\ude00"`, `-12`,
 		`[1,]`, `{"a" 1}`, ` [ ] `, "\"\xff\""} {

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds are what a JSON value may have.
+// Bounds limit what a JSON value may have.
 type Bounds struct {
 	Depth  int  // lists and objects inside each other
 	Values int  // of all kinds, names of members among them
@@ -143,7 +143,7 @@ func (s *Scanner) fail(want string) error {
 	return fmt.Errorf("at %d: want %s: %w", s.at, want, errJSON)
 }
 
-// String reads a string of at most so many bytes as they stand there.
+// String reads a string of at most `most` bytes as they stand there.
 func (s *Scanner) String(most int) (string, error) {
 	if s.next() != '"' || s.at == len(s.Data) {
 		return "", s.fail("a string")

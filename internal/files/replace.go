@@ -17,9 +17,9 @@ import (
 // new one gets perm, less the umask.
 //
 // Until it is complete the file is called .NAME.N.tmp, in the same folder. N is 0, or the first
-// number that nobody else writes to path by. A killed process leaves that file behind; whoever next
-// writes to path removes it. So there are never more of them than processes and goroutines wrote to
-// path at the same time.
+// number that no other process writes to path by. A killed process leaves that file; the next one
+// that writes to path removes it. So there are never more of them than processes and goroutines
+// wrote to path at the same time.
 //
 // Errors: fs.ErrInvalid for what is no regular file; write's; the file system's. After an error the
 // old file is there, unless only the folder could not be synced.
@@ -100,7 +100,7 @@ func (t *temporary) find(path string) error {
 const (
 	mostWriters = 1 << 10          // of a path at the same time
 	mostTries   = 100              // for one name, while others remove what they find there
-	quiet       = 10 * time.Second // without locks: how long nobody writes to what was left behind
+	quiet       = 10 * time.Second // without locks: how long nothing writes to what was left
 )
 
 // claim makes the temporary file for path, and keeps it from being taken for one that was left
@@ -115,7 +115,7 @@ func claim(path string, perm fs.FileMode) (*os.File, error) {
 				if removeLeftOver(name) {
 					continue
 				}
-				break // somebody writes it
+				break // another process writes it
 			}
 			if err != nil {
 				return nil, err
@@ -123,13 +123,13 @@ func claim(path string, perm fs.FileMode) (*os.File, error) {
 			if lock(f) != lockedByOther && isNamed(f, name) {
 				return f, nil
 			}
-			f.Close() // somebody removed it in front of the lock
+			f.Close() // removed before the lock
 		}
 	}
 	return nil, &fs.PathError{Op: "replace", Path: path, Err: fmt.Errorf("%d others write to it: %w", mostWriters, fs.ErrExist)}
 }
 
-// removeLeftOver removes a temporary file unless somebody writes it, and reports whether the name
+// removeLeftOver removes a temporary file unless a process writes it, and reports whether the name
 // may be free now.
 func removeLeftOver(name string) bool {
 	f, st, err := Regular(name)

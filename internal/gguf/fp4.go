@@ -9,7 +9,7 @@ import (
 // fp4Codes are the values of E2M1 doubled, with one zero only.
 var fp4Codes = [16]float32{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}
 
-// mxfp4Most is the largest scale of MXFP4 of which every product is one of f32's.
+// mxfp4Most is the largest scale of MXFP4 whose products are all numbers of f32.
 const mxfp4Most = 252
 
 // MXFP4: 32 values in 17 bytes: u8 e; u8 q[16] of E2M1 codes, value j in the low nibble of q[j],

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
-	"github.com/vkmla/vkmla/vk"
 )
 
 // Names of the builds of a kernel: the suffixes of its SPIR-V, but for base,
@@ -50,12 +50,12 @@ var tries = map[string][]string{
 	"proj_linear":             {CMB, CM, Dot, Base, DA},
 }
 
-var ladders = sync.OnceValue(func() map[string][]vk.Variant {
-	all, l := shaders.Names(), map[string][]vk.Variant{}
+var ladders = sync.OnceValue(func() map[string][]tuning.Variant {
+	all, l := shaders.Names(), map[string][]tuning.Variant{}
 	for stem, names := range tries {
 		for _, v := range names {
 			if name := Stem(stem, v); slices.Contains(all, name) {
-				l[stem] = append(l[stem], vk.Variant{Name: v, Requires: shaders.Requires(name)})
+				l[stem] = append(l[stem], tuning.Variant{Name: v, Requires: shaders.Requires(name)})
 			}
 		}
 	}
@@ -63,20 +63,20 @@ var ladders = sync.OnceValue(func() map[string][]vk.Variant {
 })
 
 // Builds lists the builds of a stem, best first.
-func Builds(stem string) []vk.Variant {
+func Builds(stem string) []tuning.Variant {
 	if l, ok := ladders()[stem]; ok {
 		return slices.Clip(l)
 	}
-	return []vk.Variant{{Name: Base, Requires: shaders.Requires(stem)}}
+	return []tuning.Variant{{Name: Base, Requires: shaders.Requires(stem)}}
 }
 
 // Decodes lists the ways to decode, best first: the builds of attn_decode, then two passes. These
 // exist for comparison; not for pairs of halves, which would compare nothing new.
-func Decodes() []vk.Variant {
+func Decodes() []tuning.Variant {
 	all := Builds("attn_decode")
 	for _, v := range Builds("attn_prefill") {
 		if v.Name != Dot {
-			all = append(all, vk.Variant{Name: TwoPass + v.Name, Requires: v.Requires})
+			all = append(all, tuning.Variant{Name: TwoPass + v.Name, Requires: v.Requires})
 		}
 	}
 	return all

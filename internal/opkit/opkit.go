@@ -74,15 +74,15 @@ func (p Package) Range(op, arg string, v, low, high int) error {
 // Choose picks the best build of a ladder that the device can run, or the one that
 // want names. maxBytes is the size of the largest memory that base binds and the
 // other builds reach by address; 0 stands for whatever a descriptor can hold.
-func (p Package) Choose(dev *vk.Device, op string, ladder []vk.Variant, want string, maxBytes uint64) (string, error) {
+func (p Package) Choose(dev *vk.Device, op string, ladder []tuning.Variant, want string, maxBytes uint64) (string, error) {
 	return p.ChooseOn(dev, op, ladder, want, maxBytes, func(string) error { return nil })
 }
 
 // ChooseOn is Choose, and leaves out a build for which fit returns an error: it found no sizes.
-func (p Package) ChooseOn(dev *vk.Device, op string, ladder []vk.Variant, want string, maxBytes uint64,
+func (p Package) ChooseOn(dev *vk.Device, op string, ladder []tuning.Variant, want string, maxBytes uint64,
 	fit func(variant string) error) (string, error) {
 	return p.ChooseFit(tuning.Of(dev), dev.Adapter(), op, ladder, want, maxBytes, func(v string) error {
-		at := slices.IndexFunc(ladder, func(x vk.Variant) bool { return x.Name == v })
+		at := slices.IndexFunc(ladder, func(x tuning.Variant) bool { return x.Name == v })
 		if err := p.halves(dev, ladder[at].Requires); err != nil {
 			return err
 		}
@@ -92,7 +92,7 @@ func (p Package) ChooseOn(dev *vk.Device, op string, ladder []vk.Variant, want s
 
 // ChooseFit is ChooseOn for an adapter that is not open, and a profile. Where the profile avoids
 // matrices, builds with them are taken only by name.
-func (p Package) ChooseFit(tune *tuning.Profile, a *vk.Adapter, op string, ladder []vk.Variant, want string, maxBytes uint64,
+func (p Package) ChooseFit(tune *tuning.Profile, a *vk.Adapter, op string, ladder []tuning.Variant, want string, maxBytes uint64,
 	fit func(variant string) error) (string, error) {
 	if want == "" {
 		ladder = tune.Ladder(tuning.Families[op], ladder)
@@ -105,7 +105,7 @@ func (p Package) ChooseFit(tune *tuning.Profile, a *vk.Adapter, op string, ladde
 		ladder = without(ladder, Base)
 	}
 	for {
-		v, err := vk.ChooseVariant(op, a, ladder, want)
+		v, err := choose(op, a, ladder, want)
 		if err != nil {
 			return "", fmt.Errorf("%s: %w", p, err)
 		}
@@ -118,8 +118,38 @@ func (p Package) ChooseFit(tune *tuning.Profile, a *vk.Adapter, op string, ladde
 	}
 }
 
-func without(ladder []vk.Variant, name string) []vk.Variant {
-	return slices.DeleteFunc(slices.Clone(ladder), func(v vk.Variant) bool { return v.Name == name })
+// choose returns the first build of a ladder that the device can run; want, when not empty, forces
+// one by name. op stands in errors only.
+func choose(op string, a *vk.Adapter, ladder []tuning.Variant, want string) (tuning.Variant, error) {
+	if a == (*vk.Device)(nil).Adapter() {
+		return tuning.Variant{}, &vk.ArgumentError{Op: op, Arg: "device", Got: "nil", Want: "a device"}
+	}
+	var names []string
+	var first error
+	for _, v := range ladder {
+		names = append(names, v.Name)
+		if want != "" && v.Name != want {
+			continue
+		}
+		missing := a.Caps.Missing(v.Requires)
+		if len(missing) == 0 {
+			return v, nil
+		}
+		if first == nil {
+			have := slices.DeleteFunc(slices.Clone(v.Requires), func(f string) bool { return slices.Contains(missing, f) })
+			first = &vk.MissingError{What: op + ": variant " + v.Name, Device: a.Name, Required: v.Requires, Available: have,
+				Missing: missing}
+		}
+	}
+	if first == nil {
+		return tuning.Variant{}, &vk.ArgumentError{Op: op, Arg: "variant", Got: fmt.Sprintf("%q", want),
+			Want: fmt.Sprintf("one of %v", names)}
+	}
+	return tuning.Variant{}, first
+}
+
+func without(ladder []tuning.Variant, name string) []tuning.Variant {
+	return slices.DeleteFunc(slices.Clone(ladder), func(v tuning.Variant) bool { return v.Name == name })
 }
 
 // Spec says which kernel Kernel asks for.

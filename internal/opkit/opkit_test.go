@@ -17,7 +17,7 @@ import (
 // What the device lacks, what does not fit and what a descriptor cannot hold is
 // passed over; a build that was asked for is never replaced.
 func TestChooseFit(t *testing.T) {
-	ladder := []vk.Variant{{Name: CMB, Requires: []string{"cooperativeMatrix", "bf16"}},
+	ladder := []tuning.Variant{{Name: CMB, Requires: []string{"cooperativeMatrix", "bf16"}},
 		{Name: CM, Requires: []string{"cooperativeMatrix", "f16"}}, {Name: Base}, {Name: DA, Requires: []string{"address"}}}
 	caps := func(features ...string) vk.Caps {
 		c := vk.Caps{MaxStorageBufferRange: 100, Features: map[string]bool{}}

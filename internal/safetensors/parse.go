@@ -23,7 +23,7 @@ const (
 )
 
 // Parse reads the header of a whole file and returns its tensors by name; their
-// Data are parts of file. Tensors have to cover everything behind the header without
+// Data are parts of file. Tensors have to cover everything after the header without
 // gap and overlap, as the format demands.
 //
 // Errors wrap ErrFormat.
@@ -129,7 +129,7 @@ func skipMetadata(s *files.Scanner) error {
 	}
 }
 
-// fields are what the header says of a tensor.
+// fields holds what the header says of a tensor.
 var fields = [3]string{"dtype", "shape", "data_offsets"}
 
 // parse reads what the header says of a tensor.

@@ -13,7 +13,7 @@ import (
 	st "github.com/vkmla/vkmla/internal/safetensors"
 )
 
-// A pipe that nobody writes to is refused and not waited for.
+// A pipe without a writer is refused and not waited for.
 func TestPipes(t *testing.T) {
 	for _, name := range []string{st.SingleName, st.IndexName} {
 		dir := t.TempDir()

@@ -255,7 +255,7 @@ func TestModelRefuses(t *testing.T) {
 }
 
 // What Parse accepts is consistent: every tensor has the bytes it needs, and
-// together they are all bytes behind the header.
+// together they are all bytes after the header.
 func FuzzParse(f *testing.F) {
 	f.Add(encode(f, st.Bytes("a.weight", st.BF16, make([]byte, 12), 2, 3), st.Bytes("b", st.F8E4M3, make([]byte, 4), 4), st.Bytes("c", st.F4, make([]byte, 4), 8)))
 	f.Add(encode(f, st.Bytes("a.weight", st.F8E4M3, make([]byte, 33), 33, 1), st.Bytes("a.scale", st.F8E8M0, make([]byte, 2), 2, 1)))

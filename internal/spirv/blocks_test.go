@@ -78,7 +78,7 @@ func whole(t *testing.T, before, after []byte, name string) []uint16 {
 	return ops
 }
 
-// loop leaves by a block that constant 32 decides on, and what comes behind it uses a number of
+// loop leaves by a block that constant 32 decides on, and what comes after it uses a number of
 // that block; or goes on by another, whose number the next turn uses.
 func loop() []byte {
 	return function1(nil,
@@ -101,7 +101,7 @@ func TestPruneLoops(t *testing.T) {
 		opLabel, opIAdd, opBranch, opLabel, opBranch, opLabel, opUnreachable, opFunctionEnd}, whole(t, code, stay, "stay"))
 }
 
-// A block may come before others that lead to it, if it is behind those that dominate it.
+// A block may come before others that lead to it, if it is after those that dominate it.
 func TestPruneOrder(t *testing.T) {
 	code := function1(nil,
 		op(opLabel, 60), op(opSelectionMerge, 63, 0), op(opBranchConditional, 32, 61, 62),

@@ -14,7 +14,7 @@ import (
 
 // Limits that every Vulkan 1.2 device keeps: 128 bytes of push constants, 16 KiB
 // of shared memory and 128 invocations in a workgroup. Builds with optional
-// features run on devices that offer more, of which 48 KiB is what the
+// features run on devices that offer more; 48 KiB is what the
 // cooperative-matrix builds may use.
 const (
 	maxPush        = 128

@@ -15,8 +15,8 @@ type Attention struct {
 	// heads, however much of a workgroup is padding.
 	LanesAlways bool
 
-	// Subgroups are how many subgroups of a workgroup to try, best first. More subgroups hold
-	// fewer registers each, but read more shared memory for each product.
+	// Subgroups lists the numbers of subgroups of a workgroup to try, best first. More subgroups
+	// hold fewer registers each, but read more shared memory for each product.
 	Subgroups []int
 
 	// DecodeSubgroups are the same for attn_decode_cm. Its code is half as long with 16 as with

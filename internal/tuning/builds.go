@@ -3,8 +3,6 @@ package tuning
 import (
 	"cmp"
 	"slices"
-
-	"github.com/vkmla/vkmla/vk"
 )
 
 // Families of kernels, each timed by itself.
@@ -40,10 +38,10 @@ func (t Timed) Best() []string {
 // Ladder returns the order in which builds of a family are tried where the caller names none: by
 // the profile's times, without what failed, and without matrices where the profile avoids them.
 // Builds that are not judged are as good as base, and always stay. Operations of no family have "".
-func (p *Profile) Ladder(family string, ladder []vk.Variant) []vk.Variant {
+func (p *Profile) Ladder(family string, ladder []Variant) []Variant {
 	t := p.Timed[family]
 	best := t.Best()
-	rank := func(v vk.Variant) int {
+	rank := func(v Variant) int {
 		name := v.Name
 		if !Judged(v) {
 			name = "base"
@@ -53,18 +51,24 @@ func (p *Profile) Ladder(family string, ladder []vk.Variant) []vk.Variant {
 		}
 		return len(best)
 	}
-	list := slices.DeleteFunc(slices.Clone(ladder), func(v vk.Variant) bool {
+	list := slices.DeleteFunc(slices.Clone(ladder), func(v Variant) bool {
 		return Judged(v) && t.Failed[v.Name] != "" || p.Device.AvoidMatrices && Matrices(v)
 	})
-	slices.SortStableFunc(list, func(x, y vk.Variant) int { return rank(x) - rank(y) })
+	slices.SortStableFunc(list, func(x, y Variant) int { return rank(x) - rank(y) })
 	return list
 }
 
+// Variant is one way to run an operation, and the device features it needs.
+type Variant struct {
+	Name     string
+	Requires []string // keys of vk.Caps.Features; empty for a variant that always runs
+}
+
 // Matrices reports whether a build multiplies cooperative matrices.
-func Matrices(v vk.Variant) bool { return slices.Contains(v.Requires, "cooperativeMatrix") }
+func Matrices(v Variant) bool { return slices.Contains(v.Requires, "cooperativeMatrix") }
 
 // Judged reports whether a build has to be timed: it multiplies matrices, or has dot products of
 // halves. A driver may make either slower than none.
-func Judged(v vk.Variant) bool {
+func Judged(v Variant) bool {
 	return Matrices(v) || slices.Contains(v.Requires, "shaderMixedFloatDotProductFloat16AccFloat32")
 }

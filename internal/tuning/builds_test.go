@@ -4,15 +4,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-
-	"github.com/vkmla/vkmla/vk"
 )
 
 // Times put the fastest build first, and what failed nowhere. Builds without matrices and dot
 // products are all as fast as base, and other families keep their ladders.
 func TestLadder(t *testing.T) {
 	m, d := []string{"cooperativeMatrix"}, []string{"shaderFloat16", "shaderMixedFloatDotProductFloat16AccFloat32"}
-	ladder := []vk.Variant{{Name: "cmb", Requires: m}, {Name: "cm", Requires: m}, {Name: "dot", Requires: d}, {Name: "base"},
+	ladder := []Variant{{Name: "cmb", Requires: m}, {Name: "cm", Requires: m}, {Name: "dot", Requires: d}, {Name: "base"},
 		{Name: "da", Requires: []string{"bufferDeviceAddress"}}}
 	names := func(p Profile, family string) (list []string) {
 		for _, v := range p.Ladder(family, ladder) {

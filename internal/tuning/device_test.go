@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/vkmla/vkmla/internal/tuning/vary"
+	"github.com/vkmla/vkmla/internal/lab/vary"
 	"github.com/vkmla/vkmla/vk"
 )
 

@@ -33,7 +33,7 @@ var waiting = []vk.DriverID{
 // MayWait reports whether workgroups of a launch may wait for others that have begun.
 func MayWait(a *vk.Adapter) bool { return slices.Contains(waiting, a.Driver) }
 
-// watchdogs are how long drivers let a submission run before they reset the device, as far as that
+// watchdogs says how long drivers let a submission run before they reset the device, as far as that
 // is known. NVIDIA's on Linux is known to stop what a desktop waits for, after a time that it does
 // not tell.
 var watchdogs = []struct {

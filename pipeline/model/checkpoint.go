@@ -36,7 +36,7 @@ type Checkpoint struct {
 	model   source
 }
 
-// Open opens a model's folder: config.json (see ParseConfig), and model.safetensors or the files
+// Open opens a model's folder: config.json (see LoadConfig), and model.safetensors or the files
 // that model.safetensors.index.json names; or a GGUF file of DeepSeek-V4 (the first, where there
 // are several parts), or a folder with one. It checks that every layer asked for has all of its
 // attention tensors and no others, in the shapes that the configuration demands, with scales that
@@ -144,16 +144,6 @@ func (c *Checkpoint) read(layers []int) error {
 		c.Layers = append(c.Layers, w)
 	}
 	return nil
-}
-
-// bytes returns the bytes of all tensors of the layers, without the padding that they get on a
-// device.
-func (c *Checkpoint) Bytes() int64 {
-	n := int64(0)
-	for i := range c.Layers {
-		n += c.Layers[i].bytes()
-	}
-	return n
 }
 
 // Close unmaps the files: Layers cannot be read afterwards, but what was uploaded stays. Closing

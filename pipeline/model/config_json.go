@@ -26,12 +26,32 @@ var (
 	errLargeConfig = &ConfigError{configName, "a longer file", fmt.Sprintf("at most %d bytes", maxConfig)}
 )
 
-// LoadConfig reads config.json of a model's folder (see ParseConfig), or the metadata of a GGUF
-// file or of a folder with one, as Open does.
+// LoadConfig reads config.json of a model's folder, or the metadata of a GGUF file or of a folder
+// with one, as Open does.
 //
-// Errors: *ConfigError (ErrConfig); *ForeignError (ErrForeign); *CheckpointError (ErrCheckpoint)
-// for a malformed GGUF file; vk.ErrArgument for a file in the place of its folder; the file
-// system's, fs.ErrInvalid where config.json is anything but a regular file.
+// A config.json comes in either spelling: that of the released checkpoints (compress_ratios,
+// rope_theta, compress_rope_theta, rope_scaling) or that of newer versions of transformers
+// (layer_types, compress_rates, rope_parameters with "main" and "compress"). Where both are present
+// they have to agree. A rope_theta in a rope_scaling or rope_parameters without names has to equal
+// rope_theta or compress_rope_theta. Lists may go on beyond num_hidden_layers, for layers that only
+// predict ahead; LoadConfigWithDrafts reads these.
+//
+// Where there is a text_config, the model is described there. What stands beside it under the same
+// name has to agree; quantization_config may stand in either place.
+//
+// Fields that do not concern attention are ignored. Those that do are never guessed: an absent one
+// is an error, unless every model has the same value.
+//
+// DeepSeek-V4.1 is read as it was released, text_config and all, and by the names of the
+// inference/config.json beside it. Its layers follow from V41Layers.
+//
+// Source: configuration_deepseek_v4.py in transformers, and config.json of the released
+// checkpoints.
+//
+// Errors: *ConfigError (ErrConfig), which names the field; *ForeignError (ErrForeign, ErrConfig)
+// for a model of another kind that is known; *CheckpointError (ErrCheckpoint) for a malformed GGUF
+// file; vk.ErrArgument for a file in the place of its folder; the file system's, fs.ErrInvalid
+// where config.json is anything but a regular file.
 func LoadConfig(dir string) (Config, error) { return loadConfig(dir, false) }
 
 // LoadConfigWithDrafts does what LoadConfig does, and adds the layers that only predict ahead to
@@ -84,30 +104,7 @@ func stagesIn(dir string, main int) (n int) {
 	return n
 }
 
-// ParseConfig reads a config.json in either spelling: that of the released checkpoints
-// (compress_ratios, rope_theta, compress_rope_theta, rope_scaling) or that of newer versions of
-// transformers (layer_types, compress_rates, rope_parameters with "main" and "compress"). Where
-// both are present they have to agree. A rope_theta in a rope_scaling or rope_parameters without
-// names has to equal rope_theta or compress_rope_theta. Lists may go on beyond num_hidden_layers,
-// for layers that only predict ahead; LoadConfigWithDrafts reads these.
-//
-// Where there is a text_config, the model is described there. What stands beside it under the same
-// name has to agree; quantization_config may stand in either place.
-//
-// Fields that do not concern attention are ignored. Those that do are never guessed: an absent one
-// is an error, unless every model has the same value.
-//
-// DeepSeek-V4.1 is read as it was released, text_config and all, and by the names of the
-// inference/config.json beside it. Its layers follow from V41Layers.
-//
-// Errors: *ConfigError (ErrConfig), which names the field; *ForeignError (ErrForeign, ErrConfig)
-// for a model of another kind that is known.
-//
-// Source: configuration_deepseek_v4.py in transformers, and config.json of the
-// released checkpoints.
-func ParseConfig(data []byte) (Config, error) { return parseConfig(data, nil) }
-
-// parseConfig is ParseConfig, with the layers that only predict ahead unless stages is nil: it
+// parseConfig reads a config.json, with the layers that only predict ahead unless stages is nil: it
 // counts those that a checkpoint has after its first `main` layers.
 func parseConfig(data []byte, stages func(main int) int) (Config, error) {
 	if len(data) > maxConfig {
@@ -294,7 +291,7 @@ func (r *configReader) foreign() {
 	}
 }
 
-// ownNames are what a configuration and its text_config each have for themselves.
+// ownNames lists what a configuration and its text_config each have for themselves.
 var ownNames = []string{"model_type", "architectures", "text_config"}
 
 // nested puts text_config in the place of the whole, if there is one.
@@ -430,7 +427,7 @@ func (r *configReader) ratios() []int {
 	return list
 }
 
-// draftRatios returns the ratio of each layer behind the model's own.
+// draftRatios returns the ratio of each layer after the model's own.
 func (r *configReader) draftRatios() (list []int) {
 	n := max(len(r.f.Ratios), len(r.f.Types))
 	if n > maxLayers {

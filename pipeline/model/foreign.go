@@ -46,7 +46,7 @@ var foreignStorages = []foreignStorage{
 	{what: "FP8 of another bias", tensor: ".weight", types: []safetensors.DType{"F8_E4M3FNUZ", "F8_E5M2FNUZ"}},
 }
 
-// scaleNames are what scales of a linear layer are called.
+// scaleNames lists the names of a linear layer's scales.
 var scaleNames = []string{".scale", ".weight_scale_inv", ".weight_scale"}
 
 // foreign refuses a linear layer of k inputs that is stored in one of foreignStorages.

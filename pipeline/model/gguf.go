@@ -142,7 +142,7 @@ func ggufText(r *ggufReader, key string) string {
 	return s
 }
 
-// ggufInts returns a list of whole numbers of at most so many.
+// ggufInts returns a list of at most `most` whole numbers.
 func ggufInts(r *ggufReader, key string, most int) []int {
 	v, there := r.keys[key]
 	if !there {

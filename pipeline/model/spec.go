@@ -54,7 +54,7 @@ const (
 type PoolSpec struct {
 	Name   string  // as in "c4a.state"; no two pools of a model share it
 	Stores []Store // what is in a page, each in a buffer of its own
-	Page   int     // slots of a page, 1 to MaxPage, unless an engine's options say another number
+	Page   int     // slots of a page, 1 to 65536, unless an engine's options say another number
 	Tokens int     // tokens of a slot
 	Keep   int     // tokens before the next one that a step reads; or KeepAll, KeepWindow, KeepContext
 }
@@ -192,6 +192,6 @@ const (
 	// MaxPoolName is the most bytes of a PoolSpec.Name.
 	MaxPoolName = 24
 
-	// MaxPage is the most slots of a page.
-	MaxPage = 1 << 16
+	// maxPage is the most slots of a page.
+	maxPage = 1 << 16
 )

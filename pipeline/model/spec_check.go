@@ -113,8 +113,8 @@ func (c *layerCheck) caches(field string, l *Layer) {
 	var have []Store
 	for _, p := range l.Pools {
 		at := fmt.Sprintf("%s.Pools %q", field, p.Name)
-		if p.Name == "" || len(p.Name) > MaxPoolName || p.Page < 1 || p.Page > MaxPage || p.Tokens < 1 || p.Keep < KeepContext {
-			c.bad(at, fmt.Sprintf("%+v", p), "a name, and 1 to %d slots of at least a token", MaxPage)
+		if p.Name == "" || len(p.Name) > MaxPoolName || p.Page < 1 || p.Page > maxPage || p.Tokens < 1 || p.Keep < KeepContext {
+			c.bad(at, fmt.Sprintf("%+v", p), "a name, and 1 to %d slots of at least a token", maxPage)
 		}
 		if q, seen := c.pools[p.Name]; seen && (q.Page != p.Page || q.Tokens != p.Tokens || q.Keep != p.Keep) {
 			c.bad(at, fmt.Sprintf("%+v", p), "one pool by that name")

@@ -17,14 +17,14 @@ type Sources struct {
 }
 
 // V41Layers returns layers of DeepSeek-V4.1 by their entries of compress_ratios: 0 means Window, 1
-// and 2 mean entries of so many tokens. Such a layer reads the entries of the newest layer of
+// and 2 mean entries of 1 or 2 tokens. Such a layer reads the entries of the newest layer of
 // Sources.Entries at or below it, and the picks of the newest one of Sources.Picks. So it is one of
 //
 //	full      a compressor, entries, keys and an indexer of its own
 //	reindex   an indexer of its own over borrowed entries and keys
 //	reuse     borrowed entries and picks
 //
-// The layer that makes candidates is a kind of its own, as are those behind it with an indexer:
+// The layer that makes candidates is a kind of its own, as are those after it with an indexer:
 // these pick from candidates alone, even of entries of their own. Names end with the ratio.
 // Config.Check refuses rows without a source, and those of other ratios.
 func V41Layers(s Sources, ratios ...int) []Layer {
@@ -114,7 +114,7 @@ func newest(list []int, i int) int {
 var DraftBlock = LayerSpec{Name: "draft", Block: true,
 	Pools: []PoolSpec{{Name: "draft", Stores: []Store{StoreWindow}, Page: windowPool.Page, Tokens: 1, Keep: KeepContext}}}
 
-// WithDrafts returns the configuration with so many more layers that draft, as DraftBlock says,
+// WithDrafts returns the configuration with `layers` more layers that draft, as DraftBlock says,
 // after all others, in blocks of 5 tokens unless DraftBlock is another number. The released models
 // that have such layers have 3.
 func (c Config) WithDrafts(layers int) Config {

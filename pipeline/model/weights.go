@@ -114,18 +114,6 @@ func (l *LayerWeights) vectors() []*Vector {
 	return list
 }
 
-// bytes returns the bytes of all tensors of l.
-func (l *LayerWeights) bytes() int64 {
-	n := int64(0)
-	for _, m := range l.matrices() {
-		n += m.Data.Size() + m.Scales.Size() + m.RowScales.Size()
-	}
-	for _, v := range l.vectors() {
-		n += v.Data.Size()
-	}
-	return n
-}
-
 // Row writes row r as K f32 values to dst: what the stored weights mean, without another rounding.
 // It is for checks; kernels read the stored weights. Errors: those of Blob.ReadAt; vk.ErrArgument
 // for an unknown row or a dst that is too short.

@@ -30,8 +30,8 @@ func (s *Session) Move(ctx context.Context, replica int) error {
 	if err == nil {
 		err = s.g.usable(ctx)
 	}
-	if err == nil && (replica < 0 || replica >= s.g.Len()) {
-		err = badArgument(opMove, "replica", replica, "0 to %d", s.g.Len()-1)
+	if err == nil && (replica < 0 || replica >= len(s.g.replicas)) {
+		err = badArgument(opMove, "replica", replica, "0 to %d", len(s.g.replicas)-1)
 	}
 	if err != nil {
 		return err
@@ -93,8 +93,8 @@ func (g *Group) Relieve(ctx context.Context, replica int) (*Session, error) {
 	if err := g.usable(ctx); err != nil {
 		return nil, err
 	}
-	if replica < 0 || replica >= g.Len() {
-		return nil, badArgument(opRelieve, "replica", replica, "0 to %d", g.Len()-1)
+	if replica < 0 || replica >= len(g.replicas) {
+		return nil, badArgument(opRelieve, "replica", replica, "0 to %d", len(g.replicas)-1)
 	}
 	var last error
 	for _, s := range g.longest(replica) {

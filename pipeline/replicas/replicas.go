@@ -112,17 +112,9 @@ func (g *Group) usable(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Len returns the number of replicas.
-func (g *Group) Len() int {
-	if g == nil {
-		return 0
-	}
-	return len(g.replicas)
-}
-
 // Err says which devices are lost, nil while none is. It asks no device and does not wait.
 func (g *Group) Err() (err error) {
-	for i := range g.Len() {
+	for i := range len(g.replicas) {
 		err = errors.Join(err, g.lost(i))
 	}
 	return err
@@ -150,8 +142,8 @@ func (l Load) share() float64 { return float64(l.Free) / float64(l.Sessions+1) }
 
 // Loads returns the load of each replica.
 func (g *Group) Loads() []Load {
-	list := make([]Load, g.Len())
-	if g.Len() == 0 {
+	list := make([]Load, len(g.replicas))
+	if len(g.replicas) == 0 {
 		return list
 	}
 	g.mu.Lock()

@@ -90,11 +90,11 @@ func (g *Group) Step(ctx context.Context, run func(ctx context.Context, p Part) 
 	if err != nil {
 		return err
 	}
-	parts := make([][]int, g.Len())
+	parts := make([][]int, len(g.replicas))
 	for i, c := range chunks {
 		parts[c.Session.at] = append(parts[c.Session.at], i) // stable: it is locked
 	}
-	failed := make([]error, g.Len())
+	failed := make([]error, len(g.replicas))
 	var group sync.WaitGroup
 	for replica, list := range parts {
 		if len(list) > 0 {

@@ -32,12 +32,13 @@ const uint CM_SMALL = 0u;
 
 // Constants, for what is looked up several times has to be short: bytes of a slot's data and of its
 // scales in each cache, and the flag of its rows.
-const uint WIN_ROW_BYTES = WIN_RECORD == RECORD_FP8 ? 512u : 256u, COMP_ROW_BYTES = COMP_RECORD == RECORD_FP8 ? 512u : 256u;
-const uint WIN_SCALE_BYTES = WIN_RECORD == RECORD_FP8 ? 16u : 32u, COMP_SCALE_BYTES = COMP_RECORD == RECORD_FP8 ? 16u : 32u;
-const uint WIN_FLAG = WIN_RECORD == RECORD_FP4 ? 1u << 31 : 0u, COMP_FLAG = COMP_RECORD == RECORD_FP4 ? 1u << 31 : 0u;
+const uint WIN_ROW_BYTES = RECORD_OF(WIN_RECORD, ROW), COMP_ROW_BYTES = RECORD_OF(COMP_RECORD, ROW);
+const uint WIN_SCALE_BYTES = RECORD_OF(WIN_RECORD, SCALES), COMP_SCALE_BYTES = RECORD_OF(COMP_RECORD, SCALES);
+const bool WIN_NIBBLES = RECORD_OF(WIN_RECORD, NIBBLES), COMP_NIBBLES = RECORD_OF(COMP_RECORD, NIBBLES);
+const uint WIN_FLAG = WIN_NIBBLES ? 1u << 31 : 0u, COMP_FLAG = COMP_NIBBLES ? 1u << 31 : 0u;
 
 // cm_in_page: where slot t of a page keeps its data, and how far behind them its scales lie, with
-// bit 31 where they are RECORD_FP4.
+// bit 31 where they are of nibbles.
 uvec2 cm_in_page(bool comp, uint t) {
     if (WIN_RECORD == RECORD_V4) {
         const uint row = kv_row_byte(t);

@@ -1,13 +1,14 @@
-// The rows of cm_lanes_row.glsl for RECORD_FP8 and RECORD_FP4, which may meet in one launch.
+// The rows of cm_lanes_row.glsl for records other than RECORD_V4, two of which may meet in one
+// launch: with E4M3 codes or nibbles, a scale for two or four words of 8 numbers.
 //
 // An invocation brings in WORDS neighbouring words of 8 numbers, and what it needs of their scales
-// is a word, or two where it has 16. All issue the same loads: of RECORD_FP4 the later half of
+// is a word, or two where it has 16. All issue the same loads: of nibbles the later half of
 // these read the share again.
 #ifndef LIB_CM_RECORD_ROW_GLSL
 #define LIB_CM_RECORD_ROW_GLSL
 
-// cm_is_fp4: whether a row is RECORD_FP4, from the flag that came with its place.
-bool cm_is_fp4(uint flag) { return WIN_RECORD == COMP_RECORD ? WIN_RECORD == RECORD_FP4 : flag != 0u; }
+// cm_is_fp4: whether a row's codes are nibbles, from the flag that came with its place.
+bool cm_is_fp4(uint flag) { return WIN_NIBBLES == COMP_NIBBLES ? WIN_NIBBLES : flag != 0u; }
 
 // cm_fetch_record: starts loading the share of the row at the address in where.xy, whose scales lie
 // where.z behind it.

@@ -32,7 +32,7 @@ void store_latent_row(bool mine, uint lane, uvec2 w, uint page, uint t) {
     const bool rotated = RECORD == RECORD_V4 && block == KV_BLOCKS;
     const uint sb = rotated ? 0u : record_scale(RECORD, uintBitsToFloat(amax << 16));
     if (mine && lane % sharers == 0u) codes_of[block] = sb;
-    if (RECORD == RECORD_FP4) {
+    if (record_nibbles(RECORD)) {
         store_pairs(mine, lane, fp4_codes4(w, e4m3_decode(sb)), page, row);
     } else {
         if (mine && rotated) pool_store_word2(page, row + KV_ROPE_BYTE + (lane % 16u) * 8u, w);

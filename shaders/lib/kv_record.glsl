@@ -1,11 +1,13 @@
 // How a slot stores its 512 numbers: a constant RECORD of the kernel, which is never told from the
-// width of a slot. Slot t of a page of P slots, whose data come first and then its scales:
+// width of a slot. A page has the data of all its slots first and then their scales.
 //
-//   RECORD_V4   448 E4M3 codes and 64 bf16 (lib/kv_page.glsl)
-//   RECORD_FP8  bytes t*512 + d              E4M3 code of number d
-//               P*512 + t*16 + k             UE8M0 scale of numbers 32k .. 32k+31
-//   RECORD_FP4  bytes t*256 + i              E2M1 codes of numbers 2i (low half) and 2i+1
-//               P*256 + t*32 + k             E4M3 scale of numbers 16k .. 16k+15
+// A record has a file kv_record_NAME.glsl with its layout. It is named below by its number, that of
+// cache.Record, and in RECORD_OF; then nothing compiles unless its file has
+//
+//   RECORD_NAME_ROW        bytes of a slot's data
+//   RECORD_NAME_SCALES     bytes of its scales
+//   RECORD_NAME_BLOCK      numbers that share a scale
+//   RECORD_NAME_NIBBLES    true: E2M1 codes with E4M3 scales; false: E4M3 codes with UE8M0 scales
 //
 // code * scale is exact in bf16. Include kv_page.glsl first.
 #ifndef LIB_KV_RECORD_GLSL
@@ -13,19 +15,26 @@
 #include "bf16.glsl"
 #include "quantise.glsl"
 
+#include "kv_record_v4.glsl"
+#include "kv_record_fp8.glsl"
+#include "kv_record_fp4.glsl"
+
 const uint RECORD_V4 = 0u, RECORD_FP8 = 1u, RECORD_FP4 = 2u;
 
-uint record_row_bytes(uint record) { return record == RECORD_V4 ? KV_ROW_BYTES : record == RECORD_FP8 ? 512u : 256u; }
-uint record_scale_bytes(uint record) { return record == RECORD_V4 ? KV_SCALE_BYTES : record == RECORD_FP8 ? 16u : 32u; }
+// RECORD_OF: what the file of a record calls NAME.
+#define RECORD_OF(record, NAME) \
+    ((record) == RECORD_V4 ? RECORD_V4_##NAME : (record) == RECORD_FP8 ? RECORD_FP8_##NAME : RECORD_FP4_##NAME)
+
+uint record_row_bytes(uint record) { return RECORD_OF(record, ROW); }
+uint record_scale_bytes(uint record) { return RECORD_OF(record, SCALES); }
+uint record_block(uint record) { return RECORD_OF(record, BLOCK); }
+bool record_nibbles(uint record) { return RECORD_OF(record, NIBBLES); }
 
 // record_row_byte, record_scale_byte: where slot t of a page keeps its data and its scales.
 uint record_row_byte(uint record, uint t) { return t * record_row_bytes(record); }
 uint record_scale_byte(uint record, uint page_slots, uint t) {
     return page_slots * record_row_bytes(record) + t * record_scale_bytes(record);
 }
-
-// record_block: numbers that share a scale.
-uint record_block(uint record) { return record == RECORD_V4 ? 64u : record == RECORD_FP8 ? 32u : 16u; }
 
 // fp4_scale: the E4M3 byte of max(amax, 6*2^-9)/6, to nearest; amax >= 0.
 uint fp4_scale(float amax) {
@@ -57,7 +66,7 @@ uint fp4_codes4(uvec2 w, float s) {
 
 // record_scale: the scale byte of a block whose largest magnitude is amax.
 uint record_scale(uint record, float amax) {
-    return record == RECORD_FP4 ? fp4_scale(amax) : ue8m0_encode(amax, UE8M0_EPS_KV, UE8M0_INV_E4M3);
+    return record_nibbles(record) ? fp4_scale(amax) : ue8m0_encode(amax, UE8M0_EPS_KV, UE8M0_INV_E4M3);
 }
 
 // fp4_bf16x8: eight nibbles, times the scale of an E4M3 byte, as bf16.

@@ -19,7 +19,7 @@ uvec4 kv_row8(uint page, uint t, uint page_slots, uint lane) {
         const uint at = record_row_byte(RECORD, t), scales_at = record_scale_byte(RECORD, page_slots, t);
         const uint k = lane * 8u / record_block(RECORD);
         const uint scale_byte = (pool_word(page, scales_at + (k & ~3u)) >> (8u * (k & 3u))) & 0xFFu;
-        if (RECORD == RECORD_FP4) return fp4_bf16x8(pool_word(page, at + lane * 4u), scale_byte);
+        if (record_nibbles(RECORD)) return fp4_bf16x8(pool_word(page, at + lane * 4u), scale_byte);
         const uvec2 w = pool_word2(page, at + lane * 8u);
         const vec4 c = e4m3_decode4(w.x) * ue8m0_scale(scale_byte), d = e4m3_decode4(w.y) * ue8m0_scale(scale_byte);
         return uvec4(bf16_pack2_exact(c.x, c.y), bf16_pack2_exact(c.z, c.w), bf16_pack2_exact(d.x, d.y), bf16_pack2_exact(d.z, d.w));

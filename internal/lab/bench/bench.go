@@ -17,7 +17,7 @@ import (
 // ErrWrong is returned after all rows when one of them is not "ok".
 var ErrWrong = errors.New("bench: wrong or missing result")
 
-// tally is what becomes of the rows of a run.
+// tally counts what became of the rows of a run.
 type tally struct {
 	ctx     context.Context
 	missing error // ErrWrong once a row is not ok
@@ -52,7 +52,7 @@ func (t *tally) add(name string, err error, status, detail *string, emit func())
 
 // Progress hears what a long run is doing.
 type Progress interface {
-	Rows(done, total int)      // so many rows of all that are known to come are done
+	Rows(done, total int)      // done rows, of total that are known to come
 	Step(what string)          // a new piece of work begins
 	Advance(done, total int64) // how far it is
 }

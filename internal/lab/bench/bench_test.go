@@ -19,6 +19,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -240,7 +241,7 @@ func filling(want int32, bind func() error) verify.Op {
 		return verify.Arrays{"y": vectors.FromI32(slices.Repeat([]int32{v}, 64), 64)}
 	}
 	return verify.Op{
-		Name: "op", Class: verify.ClassExact, Variants: []vk.Variant{{Name: "base"}},
+		Name: "op", Class: verify.ClassExact, Variants: []tuning.Variant{{Name: "base"}},
 		Ref: func(verify.Case) (verify.Arrays, error) { return seven(want), nil },
 		Bind: func(verify.Build, verify.Case) (verify.Bound, error) {
 			return verify.Bound{Variant: "base", Place: func(r *verify.Rig) verify.Launch {

@@ -18,7 +18,7 @@ type CompareOptions struct {
 	Cases []string // parts of names of cases, see OpOptions; nil: all
 }
 
-// against are operations that nobody else was measured with on this device, and which of
+// against are operations that no peer was measured with on this device, and which of
 // our own they are compared with, in the same cases: half the bytes should not take longer.
 var against = map[string]string{"indexer_logits_mxfp4": "indexer_logits_fp8"}
 
@@ -57,7 +57,7 @@ func Compare(ctx context.Context, dev *vk.Device, o CompareOptions, l Limits, p 
 // products, whichever limits it more.
 func (r OpRow) share() float64 { return max(r.ShareCopy, r.ShareMatrix) }
 
-// goal is what a group of rows is to reach: quotients of our time by that of the first
+// goal says what a group of rows is to reach: quotients of our time by that of the first
 // peer, at most so much on (geometric) average and for each row, or shares of what the
 // device can do, at least so much for each.
 type goal struct {
@@ -115,7 +115,7 @@ var goals = []goal{
 	{name: "layer products, 4096 tokens", ops: []string{"linear"}, cases: []string{"tokens=4096"}, share: 0.45, aim: 0.6},
 }
 
-// outcome is how a goal was reached.
+// outcome says how far a goal was reached.
 type outcome struct {
 	goal
 	rows             int
@@ -126,7 +126,7 @@ type outcome struct {
 	reached, aimedAt bool
 }
 
-// floorOutcome is how near to their floors rows are that have one: in geometric mean the
+// floorOutcome says how near to their floors rows are that have one: in geometric mean the
 // share of ours, and the share of the limit that launches would reach that took no longer
 // than the floor, with the least of these.
 type floorOutcome struct {

@@ -30,7 +30,7 @@ func run(ctx context.Context, dev *vk.Device, f func(r *vk.Recorder) error) erro
 func bytesOf[T any](v []T) []byte {
 	b, err := binary.Append(nil, binary.LittleEndian, v)
 	if err != nil {
-		panic(err) // only for types without a fixed size, which nobody passes
+		panic(err) // only for types without a fixed size, which no caller passes
 	}
 	return b
 }

@@ -162,7 +162,7 @@ func rowPages(rng *rand.Rand, l cache.Layout, pages int) ([]byte, error) {
 	for i := range slots {
 		slots[i] = int64(i)
 	}
-	data := make([]byte, l.PoolBytes(pages))
+	data := make([]byte, l.Stride*pages)
 	return data, cache.InsertRef(data, l, normals(rng, len(slots)*cache.D), slots)
 }
 
@@ -311,7 +311,7 @@ func (r *engineRun) submit(shape stepShape, st *pipeline.Step) error {
 	return nil
 }
 
-// wakeSteps is how long steps run before they are timed, once they are recorded. Recording
+// wakeSteps is the time that steps run before they are timed, once they are recorded. Recording
 // leaves the device idle for half a second each time, and an H100 takes 0.3 s of steps of
 // a quarter of the speed to come to its full clock again.
 const wakeSteps = time.Second

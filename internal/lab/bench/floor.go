@@ -36,7 +36,7 @@ type benchReadPush struct {
 	Count, Keep        uint32
 }
 
-// readShape is how a launch that reads is divided: invocations of a workgroup, 16 bytes
+// readShape divides a launch that reads: invocations of a workgroup, 16 bytes
 // each asks for before it waits, and workgroups at most.
 type readShape struct{ lanes, loads, groups uint32 }
 
@@ -153,7 +153,7 @@ func (r *reader) close() error {
 	return err
 }
 
-// record records launches side by side that read so many bytes, one for most numbers, and one
+// record records launches side by side that read those bytes, one for most numbers, and one
 // that reads nothing for 0.
 func (r *reader) record(rec *vk.Recorder, bytes float64) error {
 	for left := uint64(bytes) / pieceBytes; ; {
@@ -215,7 +215,7 @@ func (f *floors) close() error {
 	return f.reader.close()
 }
 
-// below times as many launches one after the other as the part has, of which the first
+// below times as many launches one after the other as the part has; the first
 // reads its bytes and the others nothing, as the part itself was timed: the median in
 // microseconds, and how many launches.
 func (f *floors) below(ctx context.Context, dev *vk.Device, p opPart, warmup, reps int) (us float64, launches int, err error) {

@@ -17,7 +17,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// patternBytes is how many random bytes there are of a format; matrices are filled with
+// patternBytes counts the random bytes of a format; matrices are filled with
 // them from different places on, over and over. The prime keeps their rows from
 // repeating at distances that a wrong index might have.
 const patternBytes = 4096 * 2039

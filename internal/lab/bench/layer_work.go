@@ -26,7 +26,7 @@ func (w Work) Limit(l Limits) float64 {
 	return max(w.Bytes()/l.CopyGBs/1e3, w.Flop/l.MatrixTFLOPs/1e6)
 }
 
-// stepShape is what a step's work depends on: for each request its tokens, of which the
+// stepShape holds what a step's work depends on: for each request its tokens, the
 // last new are in the step.
 type stepShape struct {
 	lens, news []int
@@ -193,7 +193,7 @@ func compressorWork(work map[string]Work, name string, c cache.Compression, s st
 		compress.Cache += 8 * n * float64(c.Window()) * dim
 	}
 	if c.Latent && c.Dim == cache.D {
-		compress.Activations += 2 * n * dim // of which keys are made
+		compress.Activations += 2 * n * dim // keys are made of these
 	}
 	work[name+"compress"] = compress
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Limits is what a device's memory and arithmetic units give a shader, measured
+// Limits holds what a device's memory and arithmetic units give a shader, measured
 // in the same run as the kernels that are compared with it.
 type Limits struct {
 	CopyGBs      float64 `json:"copy_gbs"`      // 10^9 bytes read plus written per second by a streaming copy

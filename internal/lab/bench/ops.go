@@ -81,8 +81,7 @@ func (o OpOptions) check(suite string) (ops []verify.Op, err error) {
 	}
 	return ops, errors.Join(
 		within(op, "heads", s.Heads, 1, 128), within(op, "batch", s.Batches, 1, most), within(op, "prefill", s.Prefill, 128, 1<<16),
-		within(op, "topk", s.TopK, 1, 1<<16), within(op, "window", []int{max(s.Window, 1)}, 1, 1<<16),
-		within(op, "context", s.Contexts, 512, 1<<22),
+		within(op, "topk", s.TopK, 1, 1<<16), within(op, "context", s.Contexts, 512, 1<<22),
 		within(op, "rows", s.Rows, 64, 1<<20), oneOf(op, "weights", s.Weights, WeightFormats), oneOf(op, "model", o.Models, Models),
 		o.Common.check(op), o.checkVariant(op, ops))
 }
@@ -142,7 +141,7 @@ type OpRow struct {
 	ShareMatrix float64 `json:"share_matrix"` // TFLOPs over the measured matrix rate
 	Peers       []Peer  `json:"peers,omitempty"`
 
-	// As many launches one after the other as the part has, of which the first reads its
+	// As many launches one after the other as the part has; the first reads its
 	// bytes and none does anything else; 0 where they were not timed.
 	FloorUS       float64 `json:"floor_us,omitempty"`
 	FloorLaunches int     `json:"floor_launches,omitempty"`

@@ -33,7 +33,7 @@ func pick[T any](given []T, onSlow bool, gpu, processor []T) []T {
 	return gpu
 }
 
-// pickOne is pick for a number, of which 0 was not asked for.
+// pickOne is pick for a number; 0 was not asked for.
 func pickOne(given int, onSlow bool, gpu, processor int) int {
 	switch {
 	case given != 0:

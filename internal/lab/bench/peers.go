@@ -20,7 +20,7 @@ import (
 // and what was expected.
 var ErrPeers = errors.New("unusable table of peers")
 
-// Peer is what another implementation takes for a case.
+// Peer is the time that another implementation takes for a case.
 type Peer struct {
 	Name string  `json:"name"`
 	US   float64 `json:"us"` // GPU time, microseconds
@@ -67,7 +67,7 @@ func ReadPeers(name string) (PeerTable, error) {
 	return parsePeers(name, data)
 }
 
-// maxPeers is how large a table may be.
+// maxPeers bounds the bytes of a table.
 const maxPeers = 16 << 20
 
 // peersBounds: the shipped table has 1,000 values.
@@ -132,7 +132,7 @@ func printable(text string) bool {
 	return strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0
 }
 
-// Of returns what others take for a part of a case, nil if nobody measured it.
+// Of returns what others take for a part of a case, nil if none measured it.
 func (t PeerTable) Of(op, name, part string) []Peer {
 	for _, r := range t.Rows {
 		if r.Op == op && r.Case == name && r.Part == part {

@@ -86,7 +86,7 @@ func stepPictures(rows []StepRow, _ Limits) []picture.Group {
 	return g.groups
 }
 
-// shownChunks is how many chunks of a prompt have a bar of their own.
+// shownChunks bounds the chunks of a prompt that have a bar of their own.
 const shownChunks = 16
 
 func prefillPictures(rows []PrefillRow, _ Limits) []picture.Group {

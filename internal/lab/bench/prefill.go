@@ -51,7 +51,7 @@ type PrefillRow struct {
 	Detail string            `json:"detail,omitempty"`
 }
 
-// ChunkTime is what the device took for a chunk of a prompt.
+// ChunkTime holds the device's time for a chunk of a prompt.
 type ChunkTime struct {
 	First  int     `json:"first"` // position of its first token
 	Tokens int     `json:"tokens"`

@@ -25,7 +25,7 @@ type Report[R any] struct {
 	rows  []R
 }
 
-// style is how a suite's rows are written.
+// style says how a suite's rows are written.
 type style[R any] struct {
 	about func(w *writer, rows []R)                        // md: in front of the table
 	table func(rows []R) *describe.Table                   // md; nil: about writes tables, too
@@ -38,7 +38,7 @@ type style[R any] struct {
 	peers    string // json: what measurements of others are
 }
 
-// writer is what all reports have.
+// writer holds what all reports share.
 type writer struct {
 	w      io.Writer
 	format string
@@ -55,7 +55,7 @@ func CheckFormat(format string) error {
 	return &vk.ArgumentError{Op: "bench: report", Arg: "format", Got: fmt.Sprintf("%q", format), Want: strings.Join(Formats, ", ")}
 }
 
-// ReportOn is what all reports are about.
+// ReportOn describes the subject of all reports.
 type ReportOn struct {
 	Out     io.Writer
 	Format  string // of Formats

@@ -130,7 +130,7 @@ type stepRun struct {
 	chain    chain
 }
 
-// recordings are how often a step runs until it is recorded for good: measured operation by
+// recordings counts the runs of a step until it is recorded for good: measured operation by
 // operation, recorded anew, and as it stays.
 const recordings = 3
 

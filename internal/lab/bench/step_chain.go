@@ -31,7 +31,7 @@ type chain struct {
 
 type benchResidualPush struct{ Width, First uint32 }
 
-// open makes the kernel and its memory for steps of so many tokens.
+// open makes the kernel and its memory for steps of `tokens` tokens.
 func (c *chain) open(dev *vk.Device, main, layers, tokens, width int) error {
 	code, err := kernels.Get("bench_residual")
 	if err != nil {

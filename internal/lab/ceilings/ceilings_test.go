@@ -107,7 +107,7 @@ func header(json string) []byte {
 	return append(binary.LittleEndian.AppendUint64(nil, uint64(len(json))), json...)
 }
 
-// bomb returns an archive with an array of zeros, of which only a thousandth is in the file.
+// bomb returns an archive with an array of zeros; only a thousandth of it is in the file.
 func bomb(t *testing.T, name string, dims ...int) []byte {
 	t.Helper()
 	n, shape := 2, ""
@@ -262,5 +262,5 @@ func TestCeilings(t *testing.T) {
 	}
 }
 
-// maxMembers is how many members fit into the part of an archive that is looked at.
+// maxMembers bounds the members that fit into the part of an archive that is looked at.
 const maxMembers = (4*mib - 200<<10) / 47

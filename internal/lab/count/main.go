@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// house is what is counted.
+// house holds the counts.
 type house struct {
 	product, lab, tests, server int // lines
 	options, kernels, cmd       int

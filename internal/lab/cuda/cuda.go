@@ -228,7 +228,7 @@ func (d *Device) ImportSemaphore(x share.Exported) (Semaphore, error) {
 // Free gives the semaphore back.
 func (s Semaphore) Free() error { return result(C.cu_free_semaphore(s.of)) }
 
-// Signal has the stream give the semaphore a value, behind what it does before.
+// Signal has the stream give the semaphore a value, after what it does before.
 func (d *Device) Signal(s Semaphore, value uint64) error {
 	return result(C.cu_signal(d.stream, s.of, C.ulonglong(value)))
 }

@@ -174,7 +174,7 @@ func random16(n int) []uint16 {
 	return v
 }
 
-// link is what the other side imports.
+// link holds what the other side imports.
 type link struct {
 	in, out   share.Exported
 	semaphore *share.Exported
@@ -306,7 +306,7 @@ func device(t *testing.T, dev *vk.Device, l link) party {
 	return x
 }
 
-// copy copies so many bytes between two values of the semaphore, and waits if there is none.
+// copy copies n bytes between two values of the semaphore, and waits if there is none.
 func (x *secondDevice) copy(t *testing.T, to, from *vk.Buffer, n, when, done uint64, wait bool) {
 	rec := testkit.Must[*vk.Recorder](t)(x.dev.NewRecorder())
 	require.NoError(t, rec.Copy(to.View(0, n), from.View(0, n)))

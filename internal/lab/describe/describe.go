@@ -171,7 +171,7 @@ func familyOf(op string) string {
 
 // variantsOn sorts an operation's builds by what a device can run of some cases: first those that
 // it chooses by itself, the best one first, then the others.
-func variantsOn(dev *vk.Device, op verify.Op, taken []vk.Variant, cases []verify.Case, usable bool) Variants {
+func variantsOn(dev *vk.Device, op verify.Op, taken []tuning.Variant, cases []verify.Case, usable bool) Variants {
 	o := Variants{Can: []string{}, Missing: map[string][]string{}, Partly: map[string][]string{}}
 	for i, v := range slices.Concat(taken, op.Variants) {
 		if _, known := o.Missing[v.Name]; known || slices.Contains(o.Can, v.Name) {

@@ -23,7 +23,7 @@ type Tensor struct {
 	Data   []byte
 }
 
-// Alignment is what tensors' places are a multiple of unless a key says otherwise.
+// Alignment divides tensors' places unless a key says otherwise.
 const Alignment = 32
 
 var le = binary.LittleEndian
@@ -58,7 +58,7 @@ func Encode(keys []Key, tensors []Tensor) []byte {
 
 func appendText(b []byte, s string) []byte { return append(le.AppendUint64(b, uint64(len(s))), s...) }
 
-// appendValue appends a value behind its type.
+// appendValue appends a value after its type.
 func appendValue(b []byte, v any) []byte {
 	kind, elem, n := kindOf(v)
 	b = le.AppendUint32(b, uint32(kind))

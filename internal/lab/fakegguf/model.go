@@ -75,7 +75,7 @@ func Attention(c model.Config, seed uint64, format func(name string) string) []T
 	return list
 }
 
-// halves are where blocks have numbers of 16 bits that all others are products of.
+// halves lists the places of the 16-bit numbers in a block, by which all others are multiplied.
 var halves = map[string][]int{"F16": {0}, "BF16": {0}, "Q8_0": {0}, "Q4_0": {0}, "Q5_0": {0}, "IQ4_NL": {0}, "Q2_K": {80, 82},
 	"Q3_K": {108}, "Q4_K": {0, 2}, "Q5_K": {0, 2}, "Q6_K": {208}, "IQ1_S": {0}, "IQ2_XXS": {0}, "IQ2_XS": {0}, "IQ2_S": {0},
 	"IQ3_XXS": {0}, "IQ3_S": {0}, "IQ4_XS": {0}}

@@ -20,7 +20,7 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-// Storage is how the linear layers that released checkpoints quantise are stored.
+// Storage names a way to store the linear layers that released checkpoints quantise.
 type Storage string
 
 // Storages. The others name their tensors as vLLM or compressed-tensors do.
@@ -42,11 +42,11 @@ func Storages() []Storage {
 	return []Storage{BF16, F16, F32, FP8, FP8F32, FP8BF16, FP8Rows, FP8One, NVFP4, NVFP4Packed}
 }
 
-// Naming is how tensors are named.
+// Naming names a spelling of tensors' names.
 type Naming int
 
 // Namings: layers.0.attn.wq_a, with model. before it (and norm for kv_norm), and by
-// the names of transformers' modules; then names of which converters renamed a part: all
+// the names of transformers' modules; then names that converters renamed in part: all
 // but where the indexer stands, and with the indexer's compressor inside it, under either
 // name.
 const (
@@ -124,7 +124,7 @@ type Tensor struct {
 type Model struct {
 	Config  map[string]any // of config.json
 	Tensors []*Tensor
-	// Values are what the stored weights of linear layers and the elements of small
+	// Values hold what the stored weights of linear layers and the elements of small
 	// tensors mean, by released name (layers.0.attn.wq_a.weight), f32 and row-major.
 	Values map[string][]float32
 }
@@ -410,7 +410,7 @@ func (m *Model) Add(name string, d safetensors.DType, shape ...int) {
 }
 
 // Write writes config.json and the tensors, as a single file, or, with shards above 1,
-// as so many with an index.
+// as several with an index.
 func (m *Model) Write(dir string, shards int) error {
 	config, err := json.Marshal(m.Config)
 	if err != nil {
@@ -492,7 +492,7 @@ func ConfigFile(cfg model.Config) map[string]any {
 	return f
 }
 
-// configFileV41 is that of DeepSeek-V4.1, with ratios of all layers, of which the first are main.
+// configFileV41 is that of DeepSeek-V4.1, with ratios of all layers; the first are main.
 func configFileV41(cfg model.Config, ratios []int, main int) map[string]any {
 	s, yarn := model.SourcesOf(cfg.Layers), cfg.Compress
 	text := map[string]any{

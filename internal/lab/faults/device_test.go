@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/internal/lab/faults"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -53,12 +54,12 @@ func open(t *testing.T, o vk.DeviceOptions) *vk.Device {
 	return d
 }
 
-// commands records so many fills of a buffer, each in a part of its own if parts are wanted.
+// commands records `fills` fills of a buffer, each in a part of its own if parts are wanted.
 func commands(t *testing.T, d *vk.Device, b *vk.Buffer, fills int, parts, prove bool) *vk.Commands {
 	r, err := d.NewRecorder()
 	require.NoError(t, err)
 	if prove {
-		require.NoError(t, r.Prove())
+		require.NoError(t, door.Prove(r))
 	}
 	if parts {
 		require.NoError(t, r.SplitEach())
@@ -110,7 +111,7 @@ func TestHang(t *testing.T) {
 	}
 }
 
-// Nobody waits for a device that hangs but Close.
+// Only Close waits for a device that hangs.
 func TestHangAtClose(t *testing.T) {
 	d := open(t, vk.DeviceOptions{HangAfter: 200 * time.Millisecond})
 	c := commands(t, d, buffer(t, d), 1, false, false)

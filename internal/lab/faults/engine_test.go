@@ -22,7 +22,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// asks returns how often somebody has waited for a fence or looked at one.
+// asks returns how often a fence was waited for or looked at.
 func asks() int {
 	return interposer.Seen(slices.Index(faults.Calls, "vkGetFenceStatus")) + interposer.Seen(slices.Index(faults.Calls, "vkWaitForFences"))
 }

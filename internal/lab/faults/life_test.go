@@ -85,7 +85,7 @@ func checkpointOf(t *testing.T, name string) *fake {
 	return l.model
 }
 
-// hidden returns the inputs of so many tokens from one on, which depend on nothing but their
+// hidden returns the inputs of n tokens from one on, which depend on nothing but their
 // positions.
 func (l *life) hidden(at, n, salt int) [][]float32 {
 	h := make([][]float32, len(l.layers))
@@ -100,7 +100,7 @@ func (l *life) hidden(at, n, salt int) [][]float32 {
 	return h
 }
 
-// lost is what ends a life: the device is gone.
+// lost ends a life: the device is gone.
 type lost struct{ err error }
 
 // try does something until it succeeds. Faults come once, so the second time has to; a lost device
@@ -272,7 +272,7 @@ func (l *life) run() (err error) {
 	return nil
 }
 
-// more is what a life appends to a snapshot: so many tokens, as its append of a number.
+// more returns what a life appends to a snapshot: n tokens, as its append of a number.
 type more struct{ n, salt, number int }
 
 var (

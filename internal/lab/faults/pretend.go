@@ -30,7 +30,7 @@ type pretend struct {
 
 const maxTypes, maxHeaps = 8, 4
 
-// Memories is what a device lists of memory, and where its limits are.
+// Memories describes what a device lists of memory, and where its limits are.
 type Memories struct {
 	Kind  vk.DeviceType
 	Heaps []MadeHeap
@@ -101,7 +101,7 @@ func (x *Interposer) Driver(id vk.DriverID) { x.ctl.pretend.driver.Store(uint32(
 var Telling = []string{"VK_NV_shader_sm_builtins", "VK_AMD_shader_core_properties2", "VK_AMD_shader_core_properties",
 	"VK_ARM_shader_core_builtins"}
 
-// Units lets devices that are listed from now on have one of Telling, which says so many engines,
+// Units lets devices that are listed from now on have one of Telling, which says that many engines,
 // arrays of an engine and units of an array, or their product. Another name: none of them.
 func (x *Interposer) Units(extension string, engines, arrays, units int) {
 	p := &x.ctl.pretend

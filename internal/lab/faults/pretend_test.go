@@ -46,7 +46,7 @@ func TestDriversThatMayWait(t *testing.T) {
 }
 
 // A step whose workgroups starve ends with a typed error and leaves its session as it was. From
-// then on steps have more launches, none of which waits, and the bits that they would have had.
+// then on steps have more launches that do not wait, and the bits that they would have had.
 func TestStarvedEngine(t *testing.T) {
 	eachOf(t, fakemodel.Config(4), fakemodel.TinyV41(), starvedEngine)
 }

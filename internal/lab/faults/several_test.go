@@ -83,7 +83,7 @@ func (x *pair) step(ctx context.Context, chunks ...replicas.Chunk) ([][]float32,
 }
 
 // A lost device takes its own sessions with it, and no others: these go on beside, and those that
-// somebody kept go on there with the same bits.
+// kept ones go on there with the same bits.
 func TestLostReplica(t *testing.T) { each(t, lostReplica) }
 
 func lostReplica(t *testing.T, fake *fake) {

@@ -22,7 +22,7 @@ import (
 )
 
 // TestShareFails lets each call fail once, in each place, of a life that shares memory and waits
-// for semaphores: nothing is left behind, no file either, and the next life is a good one.
+// for semaphores: nothing is left, no file either, and the next life is a good one.
 func TestShareFails(t *testing.T) {
 	d := open(t, vk.DeviceOptions{})
 	if missing := d.Caps().Missing([]string{"exportMemory", "importMemory", "importHostMemory"}); missing != nil {

@@ -15,8 +15,8 @@ type slow struct {
 
 // Slow lets each workgroup of a kernel that can be divided, recorded from now on, take so long, one
 // after the other, and those of other kernels a 64th, by the device's timestamps; 0: as long as
-// they do. Held fences are signalled no sooner either: without them nobody has to wait for what a
-// slow device would take.
+// they do. Held fences are signalled no sooner either: without them no caller has to wait as long
+// as for a slow device.
 func (x *Interposer) Slow(workgroup time.Duration, held bool) {
 	s := &x.ctl.slow
 	s.held.Store(0)

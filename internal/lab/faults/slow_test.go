@@ -19,7 +19,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// submitted is what Interposer.Took says of a step.
+// submitted holds what Interposer.Took says of a step.
 type submitted struct {
 	longest             time.Duration
 	submissions, pieces int
@@ -114,7 +114,7 @@ func slowDevice(t *testing.T, cfg model.Config, records model.Records) {
 			assert.Equal(t, c.pieces, took[0].pieces > 0, "pieces of the first step")
 			assert.Greater(t, took[0].submissions, 5, "launches are timed one by one")
 			last := took[steps-1]
-			if c.wall { // of which others may have had a part: one step that fits will do
+			if c.wall { // others may have had a part of it: one step that fits will do
 				last = slices.MinFunc(took[1:], func(a, b submitted) int { return cmp.Compare(a.longest, b.longest) })
 			}
 			assert.LessOrEqual(t, last.longest, c.most)

@@ -59,7 +59,7 @@ func chance(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(testkit.Seed(t), name.Sum64()))
 }
 
-// kinds returns the kinds of calls, of n, that a test lets fail: so many at random, or all.
+// kinds returns the kinds of calls, that a test lets fail: n at random, or all.
 func kinds(rng *rand.Rand, n, few int) []int {
 	list := rng.Perm(n)
 	if !all() {
@@ -136,7 +136,7 @@ func (x *sweep) report() {
 }
 
 // TestEveryCall lets each fallible call fail in turn: typed errors, the same bits after trying
-// again, nothing left behind. Lives share a device unless only the first on it makes the call.
+// again, nothing is left. Lives share a device unless only the first on it makes the call.
 func TestEveryCall(t *testing.T) {
 	rng := chance(t)
 	for _, name := range names {

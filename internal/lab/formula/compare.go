@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Agreement is how close a layer came to the formula.
+// Agreement says how close a layer came to the formula.
 type Agreement struct {
 	Diff  float64 // 1 - cos of the outputs of tokens that attend the same entries, all together
 	Worst float64 // the largest 1 - cos of one such token

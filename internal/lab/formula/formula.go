@@ -23,7 +23,7 @@ import (
 // attend, and what an "index" scores of a query's head or a key; nil: the row.
 type Inputs func(product string, x []float64) []float64
 
-// Result is what a layer makes of T tokens.
+// Result holds what a layer makes of T tokens.
 type Result struct {
 	Out    [][]float64 // [T][Hidden]
 	Picks  [][]int     // [T]: the compressed entries that each token attends, ascending

@@ -35,7 +35,7 @@ type Sequence struct {
 	next   int // position of the next token
 }
 
-// state is what a layer keeps of a sequence.
+// state holds what a layer keeps of a sequence.
 type state struct {
 	model.Layer
 	number  int
@@ -58,7 +58,7 @@ type row struct {
 	values []float32
 }
 
-// Rounded is what a layer makes of a token, or of a token of a block of drafts.
+// Rounded holds what a layer makes of a token, or of a token of a block of drafts.
 type Rounded struct {
 	Out    []float32 // [Hidden], bf16 numbers
 	Picks  []int     // entries that its indexer chose, ascending; nil without an indexer
@@ -106,7 +106,7 @@ func (s *Sequence) Step(hidden [][]float32) (all [][]Rounded) {
 	return all
 }
 
-// Skip stands for the next n tokens, of which there are only bytes: kept gives what a layer keeps
+// Skip stands for the next n tokens, known only by their bytes: kept gives what a layer keeps
 // at a position of its window, or of an entry or of its key; nil stands for zeros. Of a group that
 // is not complete there are zeros.
 func (s *Sequence) Skip(n int, kept func(layer int, store model.Store, at int) []byte) {
@@ -125,7 +125,7 @@ func (s *Sequence) Skip(n int, kept func(layer int, store model.Store, at int) [
 	s.next += n
 }
 
-// skipped appends rows that were not computed, until there are so many.
+// skipped appends rows that were not computed, until there are n.
 func (l *state) skipped(s *Sequence, rows []row, store model.Store, n int, kept func(layer int, store model.Store, at int) []byte) []row {
 	width := cache.D
 	if store == model.StoreKeys {

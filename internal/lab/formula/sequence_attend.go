@@ -10,7 +10,7 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-// query is what a token asks with.
+// query holds what a token asks with.
 type query struct {
 	heads      [][]float32 // [H][512], turned
 	bottleneck []float64

@@ -123,7 +123,7 @@ func pascal(units uint32) vk.Caps {
 	return c
 }
 
-// nvk is Mesa's driver for NVIDIA's GPUs, which lets nobody require its only size of subgroups;
+// nvk is Mesa's driver for NVIDIA's GPUs, which lets no one require its only size of subgroups;
 // push constants from dxvk#4169.
 func nvk(units uint32, f map[string]bool, shapes ...vk.CoopMatShape) vk.Caps {
 	c := nvidia(units, 0, f, shapes...)
@@ -240,7 +240,7 @@ func others() []Device {
 	}
 	adreno := small(vk.Caps{SharedMemory: 32768, SubgroupSize: 128, MinSubgroupSize: 64, MaxSubgroupSize: 128, MaxWorkgroupSubgroups: 16,
 		StorageAlignment: 64}, features(modern))
-	adreno.MaxWorkgroupInvocations = 2048 // of which no more than 1024 in x
+	adreno.MaxWorkgroupInvocations = 2048 // no more than 1024 of them in x
 	mali := small(vk.Caps{SharedMemory: 32768, SubgroupSize: 16, MinSubgroupSize: 16, MaxSubgroupSize: 16, StorageAlignment: 16},
 		features(modern))
 	mali.MaxWorkgroupInvocations, mali.MaxWorkgroupSize, mali.MaxWorkgroupSubgroups = 384, [3]uint32{384, 384, 384}, 24

@@ -20,7 +20,7 @@ func v41Config() model.Config {
 	return c
 }
 
-// v41Lens returns the tokens of two sessions: so many that windows have wrapped and not all entries
+// v41Lens returns the tokens of two sessions, enough that windows have wrapped and not all entries
 // are candidates.
 func v41Lens(rng *rand.Rand) []int32 { return []int32{44 + rng.Int32N(8), 36 + rng.Int32N(4)} }
 

@@ -16,7 +16,7 @@ type Limits struct {
 	MatrixKind   string
 }
 
-// Group is what has one colour and one scale, such as a step.
+// Group has one colour and one scale, such as a step.
 type Group struct {
 	Name string
 	Bars []Bar
@@ -76,7 +76,7 @@ type key struct {
 	Colour int
 }
 
-// colours is how many colours the page's style has.
+// colours counts the colours of the page's style.
 const colours = 6
 
 // Roofline is the picture of operations by intensity and rate under the limits.
@@ -180,7 +180,7 @@ func eachProduct(groups []Group, f func(group int, b Bar, op Part)) {
 	}
 }
 
-// named is how many operations of a step have their name in the picture.
+// named bounds the operations of a step that have their name in the picture.
 const named = 4
 
 // name puts names beside the points of the operations that take longest, each once a step,
@@ -231,7 +231,7 @@ type part struct {
 
 type mark struct{ X, Y0, Y1 float64 }
 
-// longestName is how many letters of a bar's name are shown.
+// longestName bounds the letters of a bar's name that are shown.
 const longestName = 48
 
 // DrawBars makes the picture, nil without times. The bars of a group have one scale.

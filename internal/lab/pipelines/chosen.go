@@ -15,7 +15,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Choice is what an operation of a layer launches where nobody asks for a variant.
+// Choice describes what an operation of a layer launches unless a variant is named.
 type Choice struct {
 	Op      string   `json:"op"`
 	Tokens  int      `json:"tokens"`
@@ -33,7 +33,7 @@ type Chosen struct {
 	Listing Listing `json:"instructions"` // likewise, where the driver lists them as RADV or ANV does
 }
 
-// scored is how many entries the scores of a choice go over, by its name: those of a context of
+// scored counts the entries that the scores of a choice go over, by its name: those of a context of
 // 131072 tokens of one request, or the candidates.
 func scored(c model.Config) map[string]int {
 	const context = 131072

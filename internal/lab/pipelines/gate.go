@@ -9,7 +9,7 @@ import (
 // slack is by how much the compiler's clocks may exceed those recorded: other registers move them.
 const slack = 1.02
 
-// GateTable is what a compiler makes of the kernels of choices, a line each: kernel, spilled
+// GateTable lists what a compiler makes of the kernels of choices, a line each: kernel, spilled
 // registers, occupancy and the compiler's clocks.
 func GateTable(list []Choice) string {
 	var s strings.Builder

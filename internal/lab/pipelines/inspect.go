@@ -20,7 +20,7 @@ func Inspect(a *vk.Adapter, profile string, listings bool) ([]Choice, error) {
 	return Choose(inspector(a, profile, listings))
 }
 
-// inspector is what Choose takes: it opens the device, and finds out about a kernel.
+// inspector opens the device for Choose, and finds out about a kernel.
 func inspector(a *vk.Adapter, profile string, listings bool) (open func() (*vk.Device, error),
 	inspect func(dev *vk.Device, k *vk.Kernel, to *Chosen) error) {
 	known := map[string]Chosen{}

@@ -53,7 +53,7 @@ func (c *Counts) add(name string) {
 	}
 }
 
-// Listing is what a kernel is made of: all of it, and the loop that it spends its time in.
+// Listing holds a kernel's instructions: all of it, and the loop that it spends its time in.
 type Listing struct {
 	All  Counts `json:"all"`
 	Loop Counts `json:"loop"` // of one turn; zero without a loop

@@ -19,6 +19,7 @@ import (
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/shaders"
@@ -84,7 +85,7 @@ type builder struct {
 }
 
 // each makes an operation in every variant of a ladder, unless something failed before.
-func (b *builder) each(op string, ladder []vk.Variant, build func(variant string) error) {
+func (b *builder) each(op string, ladder []tuning.Variant, build func(variant string) error) {
 	for _, v := range ladder {
 		if b.err != nil {
 			return
@@ -149,7 +150,7 @@ func (b *builder) caches() {
 			return err
 		})
 	}
-	b.each("touch", []vk.Variant{{Name: opkit.Base}}, func(string) error {
+	b.each("touch", []tuning.Variant{{Name: opkit.Base}}, func(string) error {
 		_, err := cache.NewTouch(b.dev)
 		return err
 	})
@@ -303,7 +304,7 @@ func (b *builder) projections(c model.Config) {
 		{N: c.ORank, K: wide, Groups: c.Groups, Out: tensor.BF16}, {N: c.Hidden, K: c.Groups * c.ORank, Out: tensor.BF16},
 		{N: 2048, K: c.Hidden, Out: tensor.F32}, {N: c.IndexHeads, K: c.Hidden, Out: tensor.BF16},
 	} {
-		if l.N == c.QRank+512 && l.Out == tensor.BF16 { // with the norm behind it
+		if l.N == c.QRank+512 && l.Out == tensor.BF16 { // with the norm after it
 			n := l
 			n.Norm, n.NormColumns, n.MaxTokens, n.Weights = tensor.F32, c.QRank, 32, projection.FormatFP8
 			b.linear(n)
@@ -345,7 +346,7 @@ func (b *builder) linear(l projection.LinearConfig) {
 	})
 }
 
-// chain builds two layers as one launch behind the attention, where they can be.
+// chain builds two layers as one launch after the attention, where they can be.
 func (b *builder) chain(first, second projection.LinearConfig) {
 	b.each(fmt.Sprintf("linear chain %v", first.Weights), opkit.Builds("proj_linear"), func(v string) error {
 		first, second := first, second // variants are built at the same time
@@ -393,7 +394,7 @@ func Hot(name string, matrices bool) bool {
 }
 
 // Unbuilt lists kernels that the device could run and that no operation asked for: the
-// measuring loops, the tests' own, and any that somebody forgot here.
+// measuring loops, the tests' own, and any that were forgotten here.
 func Unbuilt(dev *vk.Device) []string {
 	built := map[string]bool{}
 	for _, k := range dev.Kernels() {

@@ -8,7 +8,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Row is what a driver's compiler made of a kernel. A number that the driver does not
+// Row describes what a driver's compiler made of a kernel. A number that the driver does not
 // give is -1.
 type Row struct {
 	Kernel    string           `json:"kernel"`
@@ -30,11 +30,11 @@ type Row struct {
 }
 
 const (
-	// localBase is where NVIDIA's driver begins to count local memory: more are registers
-	// that were spilled, or an array whose places are not known when compiling.
+	// localBase is the number at which NVIDIA's driver begins to count local memory: more are
+	// registers that were spilled, or an array whose places are not known when compiling.
 	localBase = 1 << 36
 
-	// fewLocal is how many bytes of local memory a hot kernel may have: four registers of an
+	// fewLocal bounds the bytes of local memory of a hot kernel: four registers of an
 	// invocation, as the prefill attention spills on an H100, see docs/design/prefill.md. What
 	// makes kernels several times slower are arrays of matrices, of 512 bytes and more.
 	fewLocal = 16

@@ -37,7 +37,7 @@ func Config() model.Config {
 	return c
 }
 
-// Layer is what was recorded of a layer. A token attends all entries that it may see: there are
+// Layer holds what was recorded of a layer. A token attends all entries that it may see: there are
 // fewer than its indexer may pick.
 type Layer struct {
 	In  []float32 // [Tokens, Hidden], rounded to bf16 as an engine takes them

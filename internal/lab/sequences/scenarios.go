@@ -280,7 +280,7 @@ func drafts(rng *rand.Rand) (all []draft) {
 }
 
 // rejectedDrafts verifies drafts of two sessions: a step takes the next token and those of a draft
-// of each, the last of which are wrong and taken back.
+// of each; the last are wrong and taken back.
 func rejectedDrafts(p *player) {
 	from, rounds := min(190, p.l.tokens()-220), 1
 	if p.l.o.Size == Full {
@@ -360,7 +360,7 @@ func padding(p *player) {
 	})
 }
 
-// numbers are what a session is given beside another: of each kind alone, and all.
+// numbers lists what a session is given beside another: of each kind alone, and all.
 var numbers = [][]float32{
 	{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), 3e38, -3e38, 1e-40, 1},
 	{float32(math.NaN())}, {float32(math.Inf(1))}, {float32(math.Inf(-1))}, {3e38, -3e38}, {1e-40, -1e-40},

@@ -70,7 +70,7 @@ func (r *Report) String() string {
 	return b.String()
 }
 
-// sharedTokens are how many of its first tokens each script of a walk shares with the first one, so
+// sharedTokens bounds the first tokens that each script of a walk shares with the first one, so
 // that sessions meet again and again with the same history.
 var sharedTokens = []int{0, 6, 45, 130, 131, 250}
 

@@ -29,6 +29,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/internal/lab/rdna"
 	"github.com/vkmla/vkmla/internal/lab/validation"
 	"github.com/vkmla/vkmla/vk"
@@ -109,7 +110,7 @@ func open() {
 		shared.err = fmt.Errorf("testkit: VKMLA_TEST_VARIANTS is %q, want cm or nothing", s)
 		return
 	}
-	v, err := validation.Choose(os.Getenv(validation.Env), vk.HasValidation())
+	v, err := validation.Choose(os.Getenv(validation.Env), door.HasValidation())
 	if err != nil {
 		shared.err = err
 		return

@@ -92,7 +92,7 @@ func Normal(rng *rand.Rand, n int) []uint16 {
 }
 
 // DecodeVariants returns the names of opkit.Decodes that the device can run
-// for so many heads, but for those that are left out.
+// for `heads` heads, but for those that are left out.
 func DecodeVariants(t testing.TB, dev *vk.Device, heads int) []string {
 	t.Helper()
 	var names []string

@@ -82,7 +82,7 @@ func (in *Input) Optional(name string, t Type, dims ...int) Array {
 	return in.check(name, a, t, dims)
 }
 
-// First is Array for an array of which only the first n rows count, and which may have
+// First is Array for an array whose first n rows alone count, and which may have
 // more, as upstream's buffers do. dims are the dimensions after.
 func (in *Input) First(n int, name string, t Type, dims ...int) Array {
 	a := in.Array(name, t, append([]int{-1}, dims...)...)

@@ -30,7 +30,7 @@ var (
 	npyShape   = regexp.MustCompile(`'shape'\s*:\s*\(([\d,\s]*)\)`)
 )
 
-// npyHead is what an .npy header says.
+// npyHead holds what an .npy header says.
 type npyHead struct {
 	t       Type
 	shape   []int

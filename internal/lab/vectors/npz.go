@@ -38,7 +38,7 @@ func OpenArchive(path string) (*Archive, error) {
 	return a, err
 }
 
-// ReadArchive takes the bytes of an .npz file, of which errors call it name. Errors wrap ErrFormat.
+// ReadArchive takes the bytes of an .npz file, which errors call name. Errors wrap ErrFormat.
 func ReadArchive(name string, data []byte) (*Archive, error) {
 	z, err := readZip(bytes.NewReader(data), int64(len(data)))
 	if err != nil {

@@ -28,7 +28,7 @@ const (
 	// format prescribes.
 	untouched = 0xA5
 
-	// maxRefs is how many references from case to case are followed; it ends a
+	// maxRefs bounds the references from case to case that are followed; it ends a
 	// chain that leads back to its start.
 	maxRefs = 4
 )

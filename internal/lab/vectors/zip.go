@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// maxDirectory is how many bytes of a file are looked at for its list of members.
+	// maxDirectory bounds the bytes of a file that are searched for its list of members.
 	maxDirectory = 4 << 20
-	// freeBytes is how much arrays may have in memory whatever the size of their files. Recorded
+	// freeBytes is the memory that arrays may have whatever the size of their files. Recorded
 	// cases have up to 13 million bytes, mostly of poison, and a tenth of that in files.
 	freeBytes = 24 << 20
 )
 
-// allowance is how many bytes arrays may still have in memory: a compressed file can claim a
+// allowance counts the bytes that arrays may still have in memory: a compressed file can claim a
 // thousand times its own size.
 type allowance int64
 
@@ -74,7 +74,7 @@ func readZip(r io.ReaderAt, size int64) (*zip.Reader, error) {
 	return z, err
 }
 
-// limitedReader reads so many bytes until left is 0, and then any number.
+// limitedReader reads until left is 0, and then any number of bytes.
 type limitedReader struct {
 	r    io.ReaderAt
 	left int64

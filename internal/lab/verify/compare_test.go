@@ -288,7 +288,7 @@ func boundaryCase(t *testing.T, value float64) (cache.Layout, cache.CompressedEn
 	e := cache.CompressedEntry{Token: 3, Value: make([]float64, cache.D), Tol: make([]float64, cache.D)}
 	k := make([]uint16, cache.D)
 	for d := range k {
-		e.Value[d], e.Tol[d] = value, math.Abs(value)*cache.CompressTolerance
+		e.Value[d], e.Tol[d] = value, math.Abs(value)*turnTolerance
 		k[d], _ = e.Rounded(d)
 	}
 	pool := vectors.Filled(0xFF, vectors.U8, 2, l.Stride)

@@ -14,6 +14,10 @@ import (
 // about one turned number of 10^5. Random cases, whose reference rounds as ours do, have
 // to be equal; recorded ones may differ in that.
 
+// turnTolerance is the relative error, of the magnitudes of the two terms of a turned number, that
+// f32 arithmetic may make before the number is rounded.
+const turnTolerance = 1e-6
+
 // turned returns an entry of bf16 values of which the last cache.RopeDim are turned forward by
 // a row of a rotary table, and how far f32 may be from each: not at all from those that
 // do not turn.
@@ -27,8 +31,8 @@ func turned(x []uint16, row []float32) cache.CompressedEntry {
 		even, odd := e.Value[first+2*i], e.Value[first+2*i+1]
 		c, s := float64(row[i]), float64(row[half+i])
 		e.Value[first+2*i], e.Value[first+2*i+1] = even*c-odd*s, odd*c+even*s
-		e.Tol[first+2*i] = cache.CompressTolerance * (math.Abs(even*c) + math.Abs(odd*s))
-		e.Tol[first+2*i+1] = cache.CompressTolerance * (math.Abs(odd*c) + math.Abs(even*s))
+		e.Tol[first+2*i] = turnTolerance * (math.Abs(even*c) + math.Abs(odd*s))
+		e.Tol[first+2*i+1] = turnTolerance * (math.Abs(odd*c) + math.Abs(even*s))
 	}
 	return e
 }

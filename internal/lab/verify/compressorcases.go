@@ -70,7 +70,7 @@ func compressorCase(rng *rand.Rand, spec compressorSpec) Case {
 		overlap = 1
 	}
 	params := map[string]any{"compress_ratio": c.Ratio, "compress_overlap": overlap, "head_dim": c.Dim, "state_block_size": spec.statePage,
-		"kv_block_size": spec.page, "kv_block_stride_bytes": stride, "eps": cache.CompressEps, "state_padding_bytes": spec.padding}
+		"kv_block_size": spec.page, "kv_block_stride_bytes": stride, "eps": 1e-6, "state_padding_bytes": spec.padding}
 	for k, v := range spec.params {
 		params[k] = v
 	}

@@ -18,7 +18,7 @@ func init() {
 	Register(Op{
 		Name: "flashmla_sparse_decode", Class: ClassTolerance, Variants: opkit.Decodes(),
 		Of:     Of{"attention.Decoder", "attn_decode attn_decode_cm attn_decode_lanes attn_merge", "attention"},
-		NaN:    Spoilt{"q", true},
+		NaN:    Spoilt{Input: "q", Zero: true},
 		Random: randomDecode, Ref: refBy(readDecode, refDecode), Bind: bindBy(readDecode, bindDecode), After: markRounded,
 		Timing: Timing{Suite: "attention", Sizes: decodeSizes, Axes: map[string]string{
 			"q": "TH", "attn_sink": "H", "swa_indices": "T", "swa_lens": "T", "extra_indices": "T", "extra_lens": "T", "out": "TH", "lse": "TH",
@@ -185,10 +185,7 @@ const decodeSlots, decodeWindowSlots = 1 << 20, 1 << 18
 // 1024), the window alone, and the window with 8192 entries of a C128A layer, as at a million
 // tokens.
 func decodeSizes(o SizeOptions) (all []Size) {
-	window := 128
-	if o.Window > 0 {
-		window = o.Window
-	}
+	const window = 128
 	for _, batch := range o.pick(o.Batches, []int{1, 8, 32, 128, 256}, []int{1}) { // a layer of DeepSeek-V4.1 with entries
 		all = append(all, decodeRecords(batch, 64, o.pick(o.TopK, []int{512}, []int{64})[0], window, 64, cache.RecordFP8, cache.RecordFP4))
 	}

@@ -19,7 +19,7 @@ func init() {
 	Register(Op{
 		Name: "flashmla_sparse_prefill", Class: ClassTolerance, Variants: opkit.Builds("attn_prefill"),
 		Of:     Of{"attention.Prefill", "attn_prefill attn_prefill_cm attn_prefill_lanes attn_merge", ""},
-		NaN:    Spoilt{"q", true},
+		NaN:    Spoilt{"q", true, "max_logits"},
 		Random: randomPrefill, Ref: refBy(readPrefill, refPrefill), Bind: bindBy(readPrefill, bindPrefill), After: markRounded,
 		Timing: Timing{Suite: "attention", Sizes: prefillSizes, Axes: map[string]string{
 			"q": "TH", "attn_sink": "H", "indices": "T", "topk_length": "T", "out": "TH", "lse": "TH",

@@ -19,7 +19,7 @@ func init() {
 	Register(Op{
 		Name: "fused_qnorm_rope_kv_insert", Class: ClassTolerance, Variants: opkit.Builds("proj_q_insert"),
 		Of:     Of{"projection.QInsert", "proj_q_insert", "q_norm_rope_kv_insert"},
-		NaN:    Spoilt{"q", true},
+		NaN:    Spoilt{Input: "q", Zero: true},
 		Random: randomQInsert, Ref: refBy(fields, refQInsert), Bind: bindBy(fields, bindQInsert),
 		Timing: Timing{Suite: "memory", Sizes: qInsertSizes, Axes: map[string]string{"q": ".H", "q_out": ".H", "cache_after": "."}},
 		Compare: compareBy(ClassTolerance, fields, func(cmp *Comparison, c Case, x qInsertInput, got, want Arrays) {
@@ -154,7 +154,7 @@ func qInsertSizes(o SizeOptions) (all []Size) {
 					c := largeInsert(rng, t)
 					c.In["q"], c.In["kv"] = manyBF16(rng, 1, t, heads, cache.D), c.In["k"]
 					c.In["cos_sin_rows"], c.In["positions"] = manyTurns(rng, t)
-					c.Params["eps"] = float64(projection.DefaultEps)
+					c.Params["eps"] = 1e-6
 					delete(c.In, "k")
 					return c
 				},

@@ -15,7 +15,7 @@ func init() {
 	Register(Op{
 		Name: "inverse_rope", Class: ClassExact, Variants: opkit.Builds("proj_inverse_rope"),
 		Of:     Of{"projection.InverseRope", "proj_inverse_rope", "inverse_rope"},
-		NaN:    Spoilt{"o", false},
+		NaN:    Spoilt{Input: "o"},
 		Random: randomInverseRope, Ref: refBy(fields, refInverseRope), Bind: bindBy(fields, bindInverseRope), Compare: exactly("o_out"),
 		Timing: Timing{Suite: "memory", Sizes: inverseRopeSizes, Axes: map[string]string{"o": "T", "positions": "T", "o_out": "T"}},
 	})

@@ -21,7 +21,7 @@ func init() {
 			"proj_linear_tokens32to64 proj_linear_cm proj_linear_whole proj_linear_codes proj_linear_sum",
 			"wq_a|wkv, wq_b, wo_a, wo_b, compressor.wkv|wgate, indexer.wq_b, indexer.weights_proj, indexer.wk, " +
 				"indexer.compressor.wkv|wgate"},
-		NaN:    Spoilt{"x", false},
+		NaN:    Spoilt{Input: "x"},
 		Random: randomLinear, Ref: refBy(readLinear, refLinear), Bind: bindBy(readLinear, bindLinear), Lacks: lacksLinear,
 		Compare: compareBy(ClassTolerance, readLinear, compareLinear),
 		Timing:  Timing{Suite: "linear", Sizes: linearSizes, Sample: sampleLinear},

@@ -18,7 +18,7 @@ func init() {
 	Register(Op{
 		Name: "linear_norm", Class: ClassTolerance, Variants: opkit.Builds("proj_linear"),
 		Of:     Of{"projection.Linear", "proj_linear_tokens1to8 proj_linear_tokens8to32", "wq_a|wkv"},
-		NaN:    Spoilt{"x", true},
+		NaN:    Spoilt{Input: "x", Zero: true},
 		Random: randomLinearNorm, Ref: refBy(readLinearNorm, refLinearNorm), Bind: bindBy(readLinearNorm, bindLinearNorm),
 		Compare: compareBy(ClassTolerance, readLinearNorm, compareLinearNorm),
 	})

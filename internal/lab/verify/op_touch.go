@@ -8,13 +8,14 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
 func init() {
 	Register(Op{
-		Name: "touch", Class: ClassExact, Variants: []vk.Variant{{Name: opkit.Base}},
+		Name: "touch", Class: ClassExact, Variants: []tuning.Variant{{Name: opkit.Base}},
 		Of:     Of{"cache.Touch", "kv_touch", ""},
 		Random: randomTouch, Ref: refBy(fields, refTouch), Bind: bindBy(fields, bindTouch), Compare: exactly("pool", "sink"),
 	})

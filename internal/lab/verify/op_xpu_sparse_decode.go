@@ -7,22 +7,22 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 // xpu_sparse_decode is the two-pass decode as vLLM's XPU path computes it: no
 // sink, and a masked entry within a length counts as a row of zeros. A row of no
 // entries at all is left to the definition; the recorded kernel gives 0 there too.
 func init() {
-	var variants []vk.Variant
+	var variants []tuning.Variant
 	for _, v := range opkit.Builds("attn_prefill") {
-		variants = append(variants, vk.Variant{Name: opkit.TwoPass + v.Name, Requires: v.Requires})
+		variants = append(variants, tuning.Variant{Name: opkit.TwoPass + v.Name, Requires: v.Requires})
 	}
 	Register(Op{
 		Name: "xpu_sparse_decode", Class: ClassTolerance, Variants: variants,
 		Of:     Of{"attention.TwoPass", "attn_pack_indices kv_gather attn_prefill", ""},
-		NaN:    Spoilt{"q", true},
+		NaN:    Spoilt{Input: "q", Zero: true},
 		Random: randomXPU, Ref: refBy(readDecode, refXPU), Bind: bindBy(readDecode, bindXPU), After: markRounded,
 		Compare: compareBy(ClassTolerance, readDecode, func(cmp *Comparison, c Case, x decodeInput, got, want Arrays) {
 			cmp.CloseWeighted("out", got["out"], want["out"], DecodeOut, roundings(c, got), func() ([]float32, error) {

@@ -16,7 +16,7 @@ func init() {
 	Register(Op{
 		Name: "xpu_sparse_prefill", Class: ClassTolerance, Variants: opkit.Builds("attn_prefill"),
 		Of:     Of{"attention.Gathered", "attn_placed_indices kv_gather_runs attn_prefill", "attention"},
-		NaN:    Spoilt{"q", true},
+		NaN:    Spoilt{Input: "q", Zero: true},
 		Random: randomGathered, Ref: refBy(readGathered, refGathered),
 		Bind: bindBy(readGathered, bindGathered), After: markRounded,
 		Compare: compareBy(ClassTolerance, readGathered, compareGathered),

@@ -44,6 +44,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -70,7 +71,7 @@ type Op struct {
 	Of    Of     // for CONTRIBUTING.md
 
 	// Variants of the operation, best first. Verify tries all that the device can run.
-	Variants []vk.Variant
+	Variants []tuning.Variant
 
 	// Random makes cases from a seed: the same seed gives the same cases. Only
 	// inputs are filled in. Sizes should include 1, 2, 17, 61, 69 and 321, pages

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -102,7 +103,7 @@ type job struct {
 	source   string
 	load     func() (Case, error)
 	recorded bool
-	variants []vk.Variant
+	variants []tuning.Variant
 }
 
 // Run tries every chosen case with every chosen variant and hands each row to emit. It returns an
@@ -191,7 +192,7 @@ func guard(f func() error) (err error) {
 
 // one runs and judges a case on a variant, unless the case could not be made. The error is that of
 // running it, which is in the row.
-func one(ctx context.Context, dev *vk.Device, j job, v vk.Variant, c Case, failed error) (Row, error) {
+func one(ctx context.Context, dev *vk.Device, j job, v tuning.Variant, c Case, failed error) (Row, error) {
 	if failed != nil {
 		return j.row(v.Name, Fail, failed.Error()), nil
 	}
@@ -301,7 +302,7 @@ func leftOut(c Case, got Arrays) []string {
 
 // lacking returns what a variant requires and the device does not offer; no device
 // offers nothing.
-func lacking(dev *vk.Device, v vk.Variant) []string {
+func lacking(dev *vk.Device, v tuning.Variant) []string {
 	if dev == nil || len(v.Requires) == 0 {
 		return v.Requires
 	}
@@ -364,7 +365,7 @@ func (p *plan) collect() error {
 func (p *plan) withoutVariant() {
 	for _, name := range p.opts.Ops {
 		op, known := p.opts.known[name]
-		named := func(v vk.Variant) bool { return slices.Contains(p.opts.Variants, v.Name) }
+		named := func(v tuning.Variant) bool { return slices.Contains(p.opts.Variants, v.Name) }
 		if known && p.seenOp[name] && len(p.seenVariant) > 0 && !slices.ContainsFunc(op.Variants, named) {
 			var has []string
 			for _, v := range op.Variants {
@@ -417,8 +418,8 @@ func (p *plan) wantCase(op, name string) bool {
 	return short || want(p.opts.Cases, op+"."+name, p.seenCase)
 }
 
-func (p *plan) variants(op Op) []vk.Variant {
-	var vs []vk.Variant
+func (p *plan) variants(op Op) []tuning.Variant {
+	var vs []tuning.Variant
 	for _, v := range op.Variants {
 		if want(p.opts.Variants, v.Name, p.seenVariant) && !(p.opts.Best && len(lacking(p.dev, v)) > 0) {
 			vs = append(vs, v)
@@ -463,7 +464,7 @@ func (p *plan) random() {
 			}
 			has := slices.Clone(vs)
 			if op.Lacks != nil {
-				has = slices.DeleteFunc(has, func(v vk.Variant) bool { return op.Lacks(c, v.Name) })
+				has = slices.DeleteFunc(has, func(v tuning.Variant) bool { return op.Lacks(c, v.Name) })
 			}
 			p.jobs = append(p.jobs, job{op: op, name: c.Name, source: c.Source, variants: has,
 				load: func() (Case, error) { return c, nil }})

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -29,7 +30,7 @@ func double(name string) Op {
 	}
 	return Op{
 		Name: name, Class: ClassExact,
-		Variants: []vk.Variant{{Name: "cm", Requires: []string{"cooperativeMatrix"}}, {Name: "base"}, {Name: "wrong"}, {Name: "panics"}, {Name: "errs"}},
+		Variants: []tuning.Variant{{Name: "cm", Requires: []string{"cooperativeMatrix"}}, {Name: "base"}, {Name: "wrong"}, {Name: "panics"}, {Name: "errs"}},
 		Random: func(seed uint64) []Case {
 			return []Case{
 				{Name: "n1", In: Arrays{"x": vectors.FromI32([]int32{int32(seed)}, 1)}},
@@ -100,7 +101,7 @@ func TestRunUnknownNames(t *testing.T) {
 		assert.False(t, sum.Missing != 1 || sum.OK(), "%+v: %v", sum, got)
 	}
 	other := double("other")
-	other.Variants = []vk.Variant{{Name: "else"}}
+	other.Variants = []tuning.Variant{{Name: "else"}}
 	known := map[string]Op{"double": double("double"), "other": other}
 	got, sum := rows(t, Options{Ops: []string{"double", "other"}, Variants: []string{"base"}, known: known})
 	assert.False(t, sum != (Summary{Pass: 2, Missing: 1}) || sum.OK(), "an operation without the variant: %v", got)
@@ -114,7 +115,7 @@ func TestRunFolder(t *testing.T) {
 	dir := "../../../testdata/golden"
 	name := "get_compressed_slot_mapping"
 	op := double(name)
-	op.Variants = []vk.Variant{{Name: "base"}}
+	op.Variants = []tuning.Variant{{Name: "base"}}
 	op.Run = func(_ context.Context, _ *vk.Device, _ string, c Case) (Arrays, error) { return c.Want, nil }
 	op.Compare = func(_ Case, got, want Arrays) Result {
 		return NewComparison(ClassExact).Exact("slot_mapping", got["slot_mapping"], want["slot_mapping"]).Result()
@@ -136,7 +137,7 @@ func TestRunFolder(t *testing.T) {
 // A recorded output that the operation does not give is named.
 func TestRunUnjudged(t *testing.T) {
 	op := double("double")
-	op.Variants = []vk.Variant{{Name: "base"}}
+	op.Variants = []tuning.Variant{{Name: "base"}}
 	op.Run = func(_ context.Context, _ *vk.Device, _ string, c Case) (Arrays, error) {
 		return Arrays{"y": c.Want["y"]}, nil
 	}
@@ -167,7 +168,7 @@ func TestRunStops(t *testing.T) {
 	assert.Equal(t, 1, n)
 
 	op := double("double") // a lost device has one row
-	op.Variants = []vk.Variant{{Name: "base"}, {Name: "other"}}
+	op.Variants = []tuning.Variant{{Name: "base"}, {Name: "other"}}
 	n, op.Run = 0, func(context.Context, *vk.Device, string, Case) (Arrays, error) { return nil, vk.ErrDeviceLost }
 	_, err = Run(t.Context(), nil, Options{known: map[string]Op{"double": op}}, func(Row) { n++ })
 	assert.ErrorIs(t, err, vk.ErrDeviceLost)
@@ -177,7 +178,7 @@ func TestRunStops(t *testing.T) {
 
 func TestRowOfInfinity(t *testing.T) {
 	op := double("double")
-	op.Variants = []vk.Variant{{Name: "base"}}
+	op.Variants = []tuning.Variant{{Name: "base"}}
 	op.Compare = func(Case, Arrays, Arrays) Result { return Result{Error: math.Inf(1), Bound: math.NaN()} }
 	_, sum := rows(t, Options{known: map[string]Op{"double": op}})
 	assert.Equal(t, 2, sum.Fail, "%+v", sum)
@@ -188,7 +189,7 @@ func TestRegister(t *testing.T) {
 		assert.Error(t, guard(func() error { Register(op); return nil }), "%+v was registered", op)
 	}
 	for _, op := range All() {
-		assert.True(t, slices.ContainsFunc(op.Variants, func(v vk.Variant) bool { return len(v.Requires) == 0 }),
+		assert.True(t, slices.ContainsFunc(op.Variants, func(v tuning.Variant) bool { return len(v.Requires) == 0 }),
 			"%s: no variant runs on every device", op.Name)
 		a, b := op.RandomCases(7), op.RandomCases(7)
 		require.NotEmpty(t, a, "%s: %d and %d random cases from one seed", op.Name, len(a), len(b))

@@ -47,7 +47,6 @@ type SizeOptions struct {
 	Heads      []int
 	IndexHeads int
 	TopK       []int
-	Window     int
 	Batches    []int // tokens of a decode step
 	Prefill    []int // tokens of a prefill step
 	Contexts   []int // tokens of a request

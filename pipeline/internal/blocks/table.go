@@ -42,9 +42,6 @@ func NewTable(pool *Pool, page int) (*Table, error) {
 // Len is the number of positions.
 func (t *Table) Len() int { return t.length }
 
-// Blocks is a copy of the entries, -1 for a recycled page.
-func (t *Table) Blocks() []int32 { return slices.Clone(t.blocks) }
-
 // Entries is the number of entries, those of recycled pages included.
 func (t *Table) Entries() int { return len(t.blocks) }
 
@@ -151,34 +148,6 @@ func (t *Table) Resume(length, first int) error {
 	return nil
 }
 
-// SlotOf is the slot of position pos in the pool: blocks[pos/page]*page + pos%page.
-// It fails with ErrTableTooShort beyond Len() and with ErrRecycled.
-func (t *Table) SlotOf(pos int) (int64, error) {
-	switch {
-	case pos < 0:
-		return 0, pkg.Wrong("slot", "pos", pos, "0 or more")
-	case pos >= t.length:
-		return 0, fmt.Errorf("blocks: slot: position %d of %d: %w", pos, t.length, ErrTableTooShort)
-	case t.blocks[pos/t.page] < 0:
-		return 0, fmt.Errorf("blocks: slot: position %d: %w", pos, ErrRecycled)
-	}
-	return int64(t.blocks[pos/t.page])*int64(t.page) + int64(pos%t.page), nil
-}
-
-// Row writes the entries to a row of a block table as kernels read it, int32, and
-// fills the rest of the row with -1. It fails with ErrTableTooShort, and writes
-// nothing, if the row is narrower than the table.
-func (t *Table) Row(row []int32) error {
-	if len(row) < len(t.blocks) {
-		return fmt.Errorf("blocks: row: %d entries for a table of %d: %w", len(row), len(t.blocks), ErrTableTooShort)
-	}
-	n := copy(row, t.blocks)
-	for i := range row[n:] {
-		row[n+i] = -1
-	}
-	return nil
-}
-
 // Fork returns a table with the same positions in the same pages, which both hold from now on. It
 // fails with ErrForeignBlock if pages of this table were released elsewhere.
 func (t *Table) Fork() (*Table, error) {
@@ -227,13 +196,4 @@ func (t *Table) Recycle(first int) error {
 	}
 	t.gone = n
 	return nil
-}
-
-// Close lets go of all pages and leaves the table empty. It fails, as Truncate and Recycle do, with
-// ErrDoubleFree if pages of the table were released elsewhere.
-func (t *Table) Close() error {
-	if t == nil {
-		return nil
-	}
-	return t.Truncate(0)
 }

@@ -2,6 +2,7 @@ package blocks
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -35,36 +36,31 @@ func TestTable(t *testing.T) {
 	require.NoError(t, err) // so that page ids and entries differ
 	x := newTable(t, p, 4)
 	grow(t, x, 6)
-	require.Equal(t, []int32{3, 4}, x.Blocks(), "pages")
+	require.Equal(t, []int32{3, 4}, x.blocks, "pages")
 	for pos, want := range map[int]int64{0: 12, 3: 15, 4: 16, 5: 17} {
-		got, err := x.SlotOf(pos)
+		got, err := x.slotOf(pos)
 		assert.NoError(t, err, "SlotOf(%d) = %d", pos, got)
 		assert.Equal(t, want, got, "SlotOf(%d) = %d", pos, got)
 	}
-	_, err = x.SlotOf(6)
+	_, err = x.slotOf(6)
 	assert.ErrorIs(t, err, ErrTableTooShort, "SlotOf(6)")
-	_, err = x.SlotOf(-1)
+	_, err = x.slotOf(-1)
 	assert.ErrorIs(t, err, vk.ErrArgument, "SlotOf(-1)")
-	row := []int32{7, 7, 7}
-	require.ErrorIs(t, x.Row(row[:1]), ErrTableTooShort, "Row of one entry, %v", row)
-	assert.Equal(t, int32(7), row[0], "Row of one entry, %v", row)
-	assert.NoError(t, x.Row(row), "Row")
-	assert.Equal(t, []int32{3, 4, -1}, row, "Row")
 	_, err = x.Append(100)
 	assert.ErrorIs(t, err, cache.ErrPoolFull, "Append(100)")
 	assert.Equal(t, 6, x.Len(), "Append(100)")
 	assert.Equal(t, 5, p.Free(), "Append(100)")
 	assert.ErrorIs(t, x.Truncate(7), vk.ErrArgument, "Truncate(7)")
-	require.NoError(t, x.Truncate(4), "Truncate(4), pages %v", x.Blocks())
-	assert.Equal(t, 1, len(x.Blocks()), "Truncate(4), pages %v", x.Blocks())
-	assert.Equal(t, 6, p.Free(), "Truncate(4), pages %v", x.Blocks())
+	require.NoError(t, x.Truncate(4), "Truncate(4), pages %v", x.blocks)
+	assert.Equal(t, 1, len(x.blocks), "Truncate(4), pages %v", x.blocks)
+	assert.Equal(t, 6, p.Free(), "Truncate(4), pages %v", x.blocks)
 	grow(t, x, 8)
-	require.NoError(t, x.Recycle(11), "Recycle(11), pages %v", x.Blocks())
-	require.Equal(t, []int32{-1, -1}, x.Blocks()[:2], "Recycle(11), pages %v", x.Blocks())
-	assert.GreaterOrEqual(t, x.Blocks()[2], int32(0), "Recycle(11), pages %v", x.Blocks())
-	_, err = x.SlotOf(7)
+	require.NoError(t, x.Recycle(11), "Recycle(11), pages %v", x.blocks)
+	require.Equal(t, []int32{-1, -1}, x.blocks[:2], "Recycle(11), pages %v", x.blocks)
+	assert.GreaterOrEqual(t, x.blocks[2], int32(0), "Recycle(11), pages %v", x.blocks)
+	_, err = x.slotOf(7)
 	assert.ErrorIs(t, err, ErrRecycled, "SlotOf(7) after Recycle")
-	require.NoError(t, x.Close(), "Close")
+	require.NoError(t, x.Truncate(0), "Close")
 	assert.Equal(t, 7, p.Free(), "Close")
 	assert.Equal(t, 0, x.Len(), "Close")
 	for _, page := range []int{0, -1, math.MaxInt32 + 1} {
@@ -85,14 +81,14 @@ func TestTableForkCopiesOnWrite(t *testing.T) {
 	copies := grow(t, b, 1)
 	require.Equal(t, []PageCopy{{From: 1, To: 2}}, copies, "first write of the fork copies")
 	assert.Nil(t, grow(t, a, 1), "the original holds its page alone, yet copies")
-	sa, _ := a.SlotOf(6)
-	sb, _ := b.SlotOf(6)
+	sa, _ := a.slotOf(6)
+	sb, _ := b.slotOf(6)
 	assert.NotEqual(t, sb, sa, "both write slot")
 	full, err := a.Fork()
 	require.NoError(t, err)
 	require.NoError(t, full.Truncate(4))
 	assert.Nil(t, grow(t, full, 1), "a write to a page of its own copies")
-	require.NoError(t, errors.Join(a.Close(), b.Close(), full.Close()), "close")
+	require.NoError(t, errors.Join(a.Truncate(0), b.Truncate(0), full.Truncate(0)), "close")
 	assert.Equal(t, 6, p.Free(), "close")
 }
 
@@ -123,7 +119,7 @@ func TestTableRoom(t *testing.T) {
 	check("back in that page", 3, 0)
 	require.NoError(t, a.Truncate(3))
 	check("back in a page that a fork holds", 0, 1)
-	require.NoError(t, errors.Join(b.Close(), c.Close()))
+	require.NoError(t, errors.Join(b.Truncate(0), c.Truncate(0)))
 	check("without forks", 1, 0)
 }
 
@@ -170,7 +166,7 @@ func TestTableTruncateRecycled(t *testing.T) {
 	for _, n := range []int{9, 8, 4} {
 		require.NoError(t, x.Truncate(n))
 		grow(t, x, 1)
-		_, err := x.SlotOf(n)
+		_, err := x.slotOf(n)
 		assert.NoError(t, err, "position %d after Truncate", n)
 	}
 }
@@ -202,7 +198,7 @@ func TestTableModel(t *testing.T) {
 					copy(memory[int(c.To)*page:][:page], memory[int(c.From)*page:][:page])
 				}
 				for range n {
-					s, err := x.table.SlotOf(len(x.want))
+					s, err := x.table.slotOf(len(x.want))
 					require.NoError(t, err)
 					memory[s] = next
 					x.want = append(x.want, next)
@@ -221,14 +217,14 @@ func TestTableModel(t *testing.T) {
 			}
 			for i, x := range tables {
 				for pos, want := range x.want {
-					s, err := x.table.SlotOf(pos)
+					s, err := x.table.slotOf(pos)
 					require.NoError(t, err, "seed %d, step %d: table %d position %d", seed, next, i, pos)
 					require.Equal(t, want, memory[s], "seed %d, step %d: table %d position %d", seed, next, i, pos)
 				}
 			}
 		}
 		for _, x := range tables {
-			require.NoError(t, x.table.Close())
+			require.NoError(t, x.table.Truncate(0))
 		}
 		require.Equal(t, 12, p.Free(), "seed %d: of 12 pages free at the end", seed)
 	}
@@ -283,7 +279,7 @@ func TestTableGrowResume(t *testing.T) {
 	require.Equal(t, 1, f.Need(1))
 	assert.Equal(t, 2, f.Need(3))
 	grow(t, x, 3)
-	assert.Equal(t, []int32{0, 1, 3, 4}, x.Blocks())
+	assert.Equal(t, []int32{0, 1, 3, 4}, x.blocks)
 	require.Equal(t, 4, x.Entries())
 	assert.Equal(t, int32(3), x.Entry(2))
 	y := newTable(t, p, 4)
@@ -294,6 +290,20 @@ func TestTableGrowResume(t *testing.T) {
 	assert.Equal(t, 0, y.Len())
 	require.NoError(t, y.Resume(9, 2))
 	require.Equal(t, 9, y.Len())
-	assert.Equal(t, []int32{-1, -1, 5}, y.Blocks())
+	assert.Equal(t, []int32{-1, -1, 5}, y.blocks)
 	assert.ErrorIs(t, y.Resume(0, 0), vk.ErrArgument)
+}
+
+// slotOf returns the slot of position pos in the pool: blocks[pos/page]*page + pos%page.
+// It fails with ErrTableTooShort beyond Len() and with ErrRecycled.
+func (t *Table) slotOf(pos int) (int64, error) {
+	switch {
+	case pos < 0:
+		return 0, pkg.Wrong("slot", "pos", pos, "0 or more")
+	case pos >= t.length:
+		return 0, fmt.Errorf("blocks: slot: position %d of %d: %w", pos, t.length, ErrTableTooShort)
+	case t.blocks[pos/t.page] < 0:
+		return 0, fmt.Errorf("blocks: slot: position %d: %w", pos, ErrRecycled)
+	}
+	return int64(t.blocks[pos/t.page])*int64(t.page) + int64(pos%t.page), nil
 }

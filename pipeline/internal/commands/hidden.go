@@ -3,6 +3,7 @@ package commands
 import (
 	"slices"
 
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
@@ -60,7 +61,7 @@ func (b *Size) buildHidden() (err error) {
 		return err
 	}
 	if z.cfg.Count == nil {
-		b.in.buffer().Track()
+		door.Track(b.in.buffer())
 	}
 	if b.out, err = z.newHiddenStates(out, n, z.out(), b.Tokens, z.cfg.Model.Hidden); err != nil {
 		return err
@@ -132,5 +133,5 @@ func (b *Size) tensor(h *states, layer int) tensor.Tensor {
 	return h.of(layer)
 }
 
-// TrackInputs makes vk.Buffer.Overwritten count from now on what is written to the inputs.
-func (b *Size) TrackInputs() { b.in.buffer().Track() }
+// TrackInputs makes door.Overwritten count from now on what is written to the inputs.
+func (b *Size) TrackInputs() { door.Track(b.in.buffer()) }

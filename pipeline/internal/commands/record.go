@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/pipeline/internal/layer"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
@@ -27,7 +28,7 @@ func (b *Size) Commands(key Key, work float64) (*Commands, error) {
 		return nil, err
 	}
 	defer rec.Close()
-	if err := rec.Prove(); err != nil {
+	if err := door.Prove(rec); err != nil {
 		return nil, err
 	}
 	fresh, err := b.z.divide(rec, like)
@@ -203,7 +204,7 @@ func (b *Size) recordBetween(rec *vk.Recorder, layer int, key Key) error {
 		return fmt.Errorf("EngineOptions.Between, %s: %w", where, err)
 	}
 	if layer == first && !key.Host { // else the copy from host memory has written it
-		b.begins[key.Draft] = rec.Overwrites(at.Input.View())
+		b.begins[key.Draft] = door.Overwrites(rec, at.Input.View())
 	}
 	return nil
 }

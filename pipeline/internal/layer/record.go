@@ -24,11 +24,11 @@ type Args struct {
 	// layer that it borrows from.
 	Caches Caches
 
-	// Picks are where the picks go, for an indexer whose picks other layers read; absent, they go
+	// Picks receives the picks, for an indexer whose picks other layers read; absent, they go
 	// to memory of the kind. A layer that attends an earlier layer's picks reads them here.
 	Picks PickedSlots
 
-	// Blocks are where candidates go, for a layer that makes them; a layer that picks among an
+	// Blocks receives candidates, for a layer that makes them; a layer that picks among an
 	// earlier layer's candidates reads them here.
 	Blocks indexer.CandidateBlocks
 

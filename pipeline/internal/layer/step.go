@@ -45,7 +45,7 @@ type Tables struct {
 	Window, Compressed, State, IndexState, Keys tensor.Tensor
 }
 
-// lists are what is computed once for the layers of a step: where KV rows go, and which slots
+// lists holds what is computed once for the layers of a step: where KV rows go, and which slots
 // are attended as far as no indexer decides it.
 type lists struct {
 	slotMap *cache.SlotMapping

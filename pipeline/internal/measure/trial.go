@@ -24,7 +24,7 @@ import (
 type trial struct {
 	family   string // as tuning.Choice names it
 	stem     string // of its kernels
-	ladder   []vk.Variant
+	ladder   []tuning.Variant
 	launches int // of a run; submitting takes longer than a short one
 	inputs   func(dev *vk.Device, s sizes) (*inputs, error)
 	record   func(dev *vk.Device, rec *vk.Recorder, in *inputs, build string) error
@@ -45,8 +45,8 @@ func trials() []trial {
 }
 
 // inPages leaves out the builds of decode that run prefill's kernel.
-func inPages(ladder []vk.Variant) []vk.Variant {
-	return slices.DeleteFunc(slices.Clone(ladder), func(v vk.Variant) bool { return strings.HasPrefix(v.Name, opkit.TwoPass) })
+func inPages(ladder []tuning.Variant) []tuning.Variant {
+	return slices.DeleteFunc(slices.Clone(ladder), func(v tuning.Variant) bool { return strings.HasPrefix(v.Name, opkit.TwoPass) })
 }
 
 // inputs are the tensors of a trial.

@@ -71,7 +71,7 @@ func subset(from, to, list string) error {
 	return check(to)
 }
 
-// maxRead is how large a list or manifest may be.
+// maxRead bounds the bytes of a list or manifest.
 const maxRead = 64 << 20
 
 // readList reads the names of the wanted cases.

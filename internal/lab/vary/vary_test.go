@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/vkmla/vkmla/internal/tuning/vary"
+	"github.com/vkmla/vkmla/internal/lab/vary"
 )
 
 type inner struct{ Size, Unused int }
