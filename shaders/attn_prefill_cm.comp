@@ -90,7 +90,9 @@ uvec4 cm_locate(uvec2 found, uint j, bool inside) {
 // No compiler knows that cm_part is below ROW_PARTS: where no row has less, there is one address.
 void cm_fetch(uvec4 where, out CmRow row) {
     WorkspaceRow from = WorkspaceRow(packUint2x32(where.xy) + (WHOLE ? cm_part * 16u : 0u));
-    [[unroll]] for (uint i = 0u; i < WORDS_EACH; i++) row.w[i] = from.w[WHOLE ? i * ROW_PARTS : min(i * ROW_PARTS + cm_part, ROW_WORDS - 1u)];
+    [[unroll]] for (uint i = 0u; i < WORDS_EACH; i++) {
+        row.w[i] = from.w[WHOLE ? i * ROW_PARTS : min(i * ROW_PARTS + cm_part, ROW_WORDS - 1u)];
+    }
 }
 
 void cm_move(inout CmRow to, CmRow from) {

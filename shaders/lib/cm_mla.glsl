@@ -119,8 +119,8 @@ float cm_max4(vec4 s) { return max(max(s.x, s.y), max(s.z, s.w)); }
 
 uint cm_lane() { return ROWS == 0u ? 0u : gl_SubgroupInvocationID; }
 
-// CM_VECTORS: where matrix n of `size` columns begins, in vectors of `each`. Mesa's compilers take n's
-// constant part out of addresses if the division comes first, else each step of a loop has
+// CM_VECTORS: where matrix n of `size` columns begins, in vectors of `each`. Mesa's compilers take
+// n's constant part out of addresses if the division comes first, else each step of a loop has
 // registers of its own. A kernel that NVIDIA's compiler gets has the form that was timed with it.
 #ifdef CM_DIVIDE_FIRST
 #define CM_BEGIN(n, size, each) ((n) * (size / each))

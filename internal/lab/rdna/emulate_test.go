@@ -110,10 +110,10 @@ func run(t *testing.T, gpu *rdna.Machine, dev *vk.Device, opts verify.Options) (
 	return passed
 }
 
-// TestCounts counts what tokens of a C4A layer of V4 attend, recorded ones in decode and random ones
-// in a prompt, and prints a line of Markdown for each kernel: launches, workgroups, waves, instructions by
-// class, clocks of shared memory and the least, bytes and lines of memory, and clocks of a
-// workgroup's vector instructions, shared memory and memory on a compute unit.
+// TestCounts counts what tokens of a C4A layer of V4 attend, recorded ones in decode and random
+// ones in a prompt, and prints a line of Markdown for each kernel: launches, workgroups, waves,
+// instructions by class, clocks of shared memory and the least, bytes and lines of memory, and
+// clocks of a workgroup's vector instructions, shared memory and memory on a compute unit.
 func TestCounts(t *testing.T) {
 	gpu, dev := emulated(t)
 	gpu.Count = true
