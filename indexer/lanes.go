@@ -18,6 +18,7 @@ type laneTiling struct {
 	subgroups int  // of a workgroup
 	heads     int  // HG
 	parts     int  // P, lanes that share a row of a matrix
+	kept      int  // KEPT, head tiles whose queries stay in registers
 	raw       bool // the kernel quantises the queries
 }
 
@@ -39,7 +40,8 @@ func (t laneTiling) sharedBytes() int {
 
 // constants are the specialisation constants after PAGE and FORMAT.
 func (t laneTiling) constants(tops bool, block int) []uint32 {
-	return append(opkit.Constants(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.parts), opkit.Bit(0, tops), uint32(block))
+	c := opkit.Constants(t.threads(), t.subgroup, t.m, t.n, t.k, t.heads, t.parts)
+	return append(c, opkit.Bit(0, tops), uint32(block), uint32(t.kept))
 }
 
 // shares returns the workgroups of a row. workgroups is how many fill the device, counted as
@@ -54,7 +56,11 @@ func (t laneTiling) constants(tops bool, block int) []uint32 {
 // Of all numbers of shares up to that one, the result is the largest whose waves cost at most
 // 1/LaneSlack more than the cheapest, or 1/LaneSlackMany where rows are as many as workgroups.
 func (t laneTiling) shares(tune *tuning.Logits, workgroups, rows, entries int) int {
-	workgroups = max(workgroups*tune.LaneSubgroups/t.subgroups, 1)
+	beside := t.subgroups
+	if t.kept > 0 { // it has a compute unit for itself
+		beside = 2 * tune.LaneSubgroups
+	}
+	workgroups = max(workgroups*tune.LaneSubgroups/beside, 1)
 	full := max(workgroups/rows, 1)
 	most := min(max(full, opkit.CeilDiv(entries, tune.LaneKeys*t.subgroups/tune.LaneSubgroups)), opkit.CeilDiv(entries, t.m)+1)
 	cost := func(n int) int {
@@ -131,8 +137,11 @@ func laneFit(caps *vk.Caps, tune *tuning.Logits, s vk.CoopMatShape, cfg LogitsCo
 		}
 	}
 	t.heads, t.subgroups = opkit.RoundUp(cfg.Heads, t.n), tune.LaneSubgroups
-	if t.raw {
-		t.subgroups = tune.RawSubgroups
+	switch {
+	case t.raw: // two workgroups of a compute unit would quantise them twice
+		t.subgroups *= 2
+	case cfg.Format == cache.IndexKeyFP8 && cfg.Blocks == 0 && t.heads == tune.MatrixHeads:
+		t.subgroups, t.kept = tune.KeptSubgroups, 1
 	}
 	t.subgroups = min(t.subgroups, int(caps.MaxWorkgroupInvocations)/t.subgroup)
 	switch {

@@ -80,7 +80,12 @@ func TestLaneShares(t *testing.T) {
 		assert.Equal(t, c.want, x.shares(&hopper().Logits, 264, c.rows, c.entries),
 			"%d rows of %d entries: shares", c.rows, c.entries)
 	}
-	x.subgroups = hopper().Logits.RawSubgroups // half as many workgroups are as many subgroups
+	x.subgroups, x.kept = hopper().Logits.KeptSubgroups, 1 // one has a compute unit for itself
+	for _, c := range []struct{ rows, entries, want int }{{1, 262144, 132}, {32, 32768, 4}, {32, 262144, 41}} {
+		assert.Equal(t, c.want, x.shares(&hopper().Logits, 264, c.rows, c.entries),
+			"%d rows of %d entries, some queries kept: shares", c.rows, c.entries)
+	}
+	x.subgroups, x.kept = 2*hopper().Logits.LaneSubgroups, 0 // half as many workgroups are as many subgroups
 	for _, c := range []struct{ rows, entries, want int }{{1, 4096, 132}, {1, 262144, 132}, {8, 32768, 16}, {32, 32768, 4}} {
 		assert.Equal(t, c.want, x.shares(&hopper().Logits, 264, c.rows, c.entries),
 			"%d rows of %d entries whose queries are raw: shares", c.rows, c.entries)

@@ -44,7 +44,7 @@ func (t promptTiling) grid(tune *tuning.Logits, units, tokens, entries int) (x, 
 // false where the kernel cannot divide its work so.
 func promptTilingOf(caps *vk.Caps, tune *tuning.Logits, cfg LogitsConfig, lanes laneTiling) (promptTiling, bool) {
 	t := promptTiling{lanes, tune.PromptTiles}
-	t.subgroups = tune.PromptTokens
+	t.subgroups, t.kept = tune.PromptTokens, 0
 	split, words := t.subgroups/t.keyTiles, cfg.Format.RowBytes()/4/t.parts
 	switch {
 	case t.threads() > int(caps.MaxWorkgroupInvocations) || t.sharedBytes() > int(caps.SharedMemory):

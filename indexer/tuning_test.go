@@ -39,7 +39,7 @@ func logitsPlan(device tuning.Device, tune *tuning.Logits) string {
 		&LogitsConfig{Heads: 1, Format: cache.IndexKeyFP8}, cmChoose)))
 	for _, name := range slices.Sorted(maps.Keys(knowncaps.Matrix)) {
 		caps := knowncaps.Matrix[name]
-		for _, heads := range []int{1, 16, 64, 128} {
+		for _, heads := range []int{1, 16, 32, 64, 128} {
 			for _, tokens := range []int{1, 4, 4096} {
 				if x, err := cmChoose(&caps, &tuning.Profile{Device: device, Logits: *tune}, "f16", heads, tokens); err == nil {
 					fmt.Fprint(&s, x)
@@ -50,7 +50,7 @@ func logitsPlan(device tuning.Device, tune *tuning.Logits) string {
 			}
 			for _, shape := range caps.CoopMat {
 				for _, raw := range []bool{false, true} {
-					x, ok := laneFit(&caps, tune, shape, LogitsConfig{Heads: heads, Page: 64, Raw: raw})
+					x, ok := laneFit(&caps, tune, shape, LogitsConfig{Heads: heads, Page: 64, Format: cache.IndexKeyFP8, Raw: raw})
 					if !ok {
 						continue
 					}

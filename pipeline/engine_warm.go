@@ -118,7 +118,7 @@ func (e *Engine) warmStep(ctx context.Context, chunks []Chunk, host bool, pieces
 	defer e.mu.Unlock()
 	return most, !slices.ContainsFunc(keys, func(k commands.Key) bool {
 		c := st.b.Recorded[k]
-		return c == nil || !c.Suits(e.sizes.Budget, st.work)
+		return c == nil || !e.sizes.Suits(c, st.work)
 	}), nil
 }
 

@@ -19,6 +19,12 @@ var PushLayouts = pushLayouts
 // subgroups.
 func LanesRequired() []string { return shaders.Requires("proj_q_insert_lanes") }
 
+// Tiles8to32 returns the tiles of a workgroup of proj_linear_tokens8to32 for the most tokens.
+func Tiles8to32(o *Linear) int {
+	d := kindOf[*tokens8to32](o).divisions
+	return d[len(d)-1].tiles
+}
+
 // Lanes are by how many lanes the kernels of a layer that load fragments themselves share
 // a row, each 0 if there is no such kernel.
 func Lanes(o *Linear) (tokens8to32Lanes, tokens32to64Lanes int) {

@@ -105,7 +105,7 @@ type LinearArgs struct {
 //	          else      proj_linear, tiles of up to 128 tokens x 128 rows
 //	dot, half           the same, with pairs of f16 but in proj_linear_tokens1to8
 //	cm, cmb   T <= 2    proj_linear_tokens1to8
-//	          T <= 16   proj_linear_tokens8to32, matrices from memory to registers, 16 rows each
+//	          T <= 16   proj_linear_tokens8to32, matrices from memory to registers, 16 rows or 32
 //	          T <= 128  proj_linear_tokens32to64, the same with x shared by 128 rows
 //	          else      proj_linear_cm and proj_linear_whole, tiles of 64 or 128 tokens
 //

@@ -10,8 +10,8 @@ import (
 )
 
 // tokens8to32 is proj_linear_tokens8to32: matrices whose operands come from memory to registers, 16
-// rows and 8, 16 or 32 tokens a workgroup. It covers few tokens of every layer, and more of layers
-// with few rows.
+// or 32 rows and 8, 16 or 32 tokens a workgroup. It covers few tokens of every layer, and more of
+// layers with few rows.
 type tokens8to32 struct {
 	*linearLayer
 	beyond    *tokens32to64 // takes over; nil: tiles do
@@ -22,7 +22,8 @@ type tokens8to32 struct {
 type division8to32 struct {
 	m, n, k  int // shape of a matrix product
 	subgroup int // invocations of a subgroup
-	parts    int // subgroups of a workgroup
+	tiles    int // of m rows, of a workgroup
+	parts    int // subgroups of a tile
 	tokens   int
 	ahead    int
 	lanes    int
@@ -30,22 +31,25 @@ type division8to32 struct {
 }
 
 func (d division8to32) constants() []uint32 {
-	return opkit.Constants(d.parts*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes)
+	return opkit.Constants(d.teams()*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes, d.tiles)
 }
+
+// teams returns the number of subgroups of a workgroup.
+func (d division8to32) teams() int { return d.tiles * d.parts }
 
 // sharedBytes is the size of the sums that meet, and of what a norm has beside them: the
 // sums of squares, of as many numbers, and who came last.
 func (d division8to32) sharedBytes(norm bool) int {
 	quads, squares := max(d.tokens, d.n)*(d.m/4+1), 1
 	if norm {
-		quads, squares = max(quads, 32), d.parts
+		quads, squares = max(quads, 32), d.teams()
 	}
-	return (d.parts*quads+squares)*16 + 4
+	return (d.teams()*quads+squares)*16 + 4
 }
 
 // fits tells whether the device has the memory and the invocations.
 func (l *linearLayer) fits8to32(d division8to32) bool {
-	return d.parts*d.subgroup <= int(l.caps.MaxWorkgroupInvocations) && d.sharedBytes(l.cfg.Norm != 0) <= int(l.caps.SharedMemory)
+	return d.teams()*d.subgroup <= int(l.caps.MaxWorkgroupInvocations) && d.sharedBytes(l.cfg.Norm != 0) <= int(l.caps.SharedMemory)
 }
 
 // fit makes divisions for 8, 16 and 32 tokens, as far as the device and the profile go.
@@ -81,15 +85,17 @@ func (k *tokens8to32) fit(l *linearLayer, next kernelKind) (bool, error) {
 // divide8to32 divides a layer for the tokens of a workgroup, at most the columns of two
 // products. More subgroups share K while rows are too few to fill the device and each has a step of
 // its own or two. Layers that are alike have as many, if they have a step for each and the last
-// workgroups of many tokens fill half the device. A step is Ahead chunks, or one where that leaves
-// less undone.
+// workgroups of many tokens fill half the device. Where these are twice the subgroups worth having,
+// half of them go to a second tile, which shares what is read of x: for 16 tokens wo_a takes 8 %
+// less. With fewer subgroups a second tile costs up to a fifth. A step is Ahead chunks, or one
+// where that leaves less undone.
 //
 // Errors: vk.ErrMissingFeature when no shape of matrix product suits; those of a laneFinder.
 func (l *linearLayer) divide8to32(tokens int) (division8to32, error) {
 	p, cut := &l.tune.Tokens8to32, &l.tune.Parts
 	return fitMatrix(l, func(s vk.CoopMatShape, lanes int) (d division8to32, ok bool) {
 		d = division8to32{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(l.caps.MinSubgroupSize),
-			parts: p.LeastParts, tokens: tokens, ahead: l.tune.Ahead, lanes: lanes}
+			tiles: 1, parts: p.LeastParts, tokens: tokens, ahead: l.tune.Ahead, lanes: lanes}
 		chunk := lanes * l.format.quad
 		if tokens > 2*d.n || !l.fits8to32(d) || !l.format.spans(chunk) {
 			return d, false
@@ -114,6 +120,9 @@ func (l *linearLayer) divide8to32(tokens int) (division8to32, error) {
 			if same.parts = alike; l.fits8to32(same) {
 				d = same
 			}
+		}
+		if !l.cfg.Invariant && tiles*d.parts >= 2*p.Busy*l.cfg.Workgroups {
+			d.tiles, d.parts = 2, d.parts/2
 		}
 		step := d.ahead * chunk
 		less := opkit.CeilDiv(chunks, d.parts) < d.ahead*opkit.CeilDiv(chunks, d.ahead*d.parts)
@@ -185,5 +194,5 @@ func (k *tokens8to32) plan(T, _ int) linearPlan {
 		}
 	}
 	return linearPlan{kernel: d.kernel, norms: true, splits: 1,
-		grid: [3]uint32{uint32(tiles), uint32(opkit.CeilDiv(T, d.tokens)), uint32(k.cfg.Groups)}}
+		grid: [3]uint32{uint32(opkit.CeilDiv(tiles, d.tiles)), uint32(opkit.CeilDiv(T, d.tokens)), uint32(k.cfg.Groups)}}
 }

@@ -63,6 +63,7 @@ layout(push_constant) uniform Push {
 
 const uint BUFFERS = 2u;
 const bool KEEP_TOP = true;
+#define CM_DIVIDE_FIRST
 #include "lib/cm_mla.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer WorkspaceRow { uvec4 w[]; };
@@ -72,6 +73,7 @@ float mla_sink_of(uint head) { return (pc.flags & HAS_SINK) != 0u ? mla_sink(sin
 // A row is 64 words of 8 bf16; the invocations of a row take them in turn.
 const uint ROW_WORDS = KV_D / 8u;
 const uint WORDS_EACH = (ROW_WORDS + ROW_PARTS - 1u) / ROW_PARTS;
+const bool WHOLE = ROW_WORDS % ROW_PARTS == 0u;
 
 struct CmRow {
     uvec4 w[WORDS_EACH];
@@ -85,9 +87,12 @@ uvec4 cm_locate(uvec2 found, uint j, bool inside) {
     return uvec4(uint(at), uint(at >> 32), 0u, valid ? ~0u : 0u);
 }
 
+// No compiler knows that cm_part is below ROW_PARTS: where no row has less, there is one address.
 void cm_fetch(uvec4 where, out CmRow row) {
-    WorkspaceRow from = WorkspaceRow(packUint2x32(where.xy));
-    [[unroll]] for (uint i = 0u; i < WORDS_EACH; i++) row.w[i] = from.w[min(i * ROW_PARTS + cm_part, ROW_WORDS - 1u)];
+    WorkspaceRow from = WorkspaceRow(packUint2x32(where.xy) + (WHOLE ? cm_part * 16u : 0u));
+    [[unroll]] for (uint i = 0u; i < WORDS_EACH; i++) {
+        row.w[i] = from.w[WHOLE ? i * ROW_PARTS : min(i * ROW_PARTS + cm_part, ROW_WORDS - 1u)];
+    }
 }
 
 void cm_move(inout CmRow to, CmRow from) {
@@ -99,7 +104,7 @@ void cm_keep(CmRow row, uint mask, uint at) {
         const uint word = i * ROW_PARTS + cm_part;
         const uvec4 w = row.w[i] & mask;
         const uvec4 e = READY != 0u ? w : cm_from_bf16x8(w);
-        if (word < ROW_WORDS) CM_KEEP_ROW(kv_s, at * KV_PITCH + word, (TILE % 16u == 0u ? cm_row : at), e)
+        if (WHOLE || word < ROW_WORDS) CM_KEEP_ROW(kv_s, at * KV_PITCH + word, (TILE % 16u == 0u ? cm_row : at), e)
     }
 }
 
@@ -135,17 +140,16 @@ void cm_loop(uint t, uint head0, uvec4 w0[Q_EACH], uvec4 w1[Q_EACH]) {
     barrier();
     cm_scores(0u);
 
-    uint tile = 0u, buf = 0u, fresh = 0u;
+    uint tile = 0u, buf = 0u;
     bool outgrown = true; // as in attn_decode_cm
     [[dont_unroll]] for (;;) {
         if (outgrown) {
-            fresh = tile;
             barrier();
             cm_rescale(tile);
             cm_weights(tile);
         }
         barrier();
-        outgrown = stale_s != 0u && tile != fresh;
+        outgrown = stale_s != 0u && !outgrown;
         if (outgrown) continue;
         cm_accumulate(buf);
         tile++;

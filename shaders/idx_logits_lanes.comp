@@ -14,7 +14,8 @@
 //   same number at the same one.
 // Constants: 0 page, a multiple of M, 1 format, 2 THREADS, at least HG, 3 SUBGROUP, 4..6 M, N, K of
 //   a product, 7 HG, heads rounded up to N, 8 P: 4 or 8, 9 TOPS: 1 to write tops,
-//   10 BLOCKS: entries of a candidate block, or 0: columns are entries.
+//   10 BLOCKS: entries of a candidate block, or 0: columns are entries,
+//   11 KEPT: head tiles whose queries stay in registers; others are loaded for each tile of keys.
 // With RAW_QUERIES, which a build defines, queries come as bf16 and are quantised here
 // (lib/index_raw.glsl), by at least 8*HG invocations.
 // Shared memory: 276*HG bytes; _raw: 408*HG, for MXFP4 344*HG.
@@ -47,6 +48,7 @@ layout(constant_id = 7) const uint HG = 64u;
 layout(constant_id = 8) const uint P = 4u;
 layout(constant_id = 9) const uint TOPS = 0u;
 layout(constant_id = 10) const uint BLOCKS = 0u;
+layout(constant_id = 11) const uint KEPT = 0u;
 
 const uint SUBGROUPS = THREADS / SUBGROUP;
 const uint HEAD_TILES = HG / CM_N;
@@ -59,6 +61,7 @@ const uint COLUMNS = CM_N / P;         // of C, in a lane
 const uint WORDS = (FORMAT == INDEX_FP8 ? INDEX_DIM : INDEX_DIM / 2u) / P / 4u; // of a lane's part of a row
 const uint LOADS = WORDS > 2u ? WORDS / 4u : 1u;                                // of 16 bytes each, or one of 8
 const uint CODES = KEYS * LOADS;       // loads of a tile
+const uint MATRICES = (KEPT > 0u ? KEPT : 1u) * STEPS; // of queries, in registers
 const uint SCALES = FORMAT == INDEX_FP8 ? 1u : KEYS;
 const uint PITCH = INDEX_DIM / 8u + 1u; // of a head in shared memory: the columns of a matrix fall into different banks
 const uint TAKEN = (HEAD_TILES + SUBGROUPS - 1u) / SUBGROUPS; // head tiles that a subgroup decodes
@@ -82,6 +85,7 @@ layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer To
 shared float weight_s[HG];
 shared uvec4 query_s[HG * PITCH];
 
+CM_B query_f[MATRICES];
 float weight_f[HEAD_TILES][COLUMNS];
 
 uint part_, base_;
@@ -210,8 +214,16 @@ void store_queries() {
     if (gl_LocalInvocationIndex < HG) weight_s[gl_LocalInvocationIndex] = gl_LocalInvocationIndex < pc.heads ? weight_ * scale : 0.0;
 }
 
-// load_weights: those of the heads that are a lane's columns of C. With stride 0 rows are equal.
-void load_weights() {
+CM_B load_query(uint head_tile, uint k) {
+    CM_B heads;
+    coopMatLoad(heads, query_s, head_tile * CM_N * PITCH + k * (CM_K / 8u), PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+    return heads;
+}
+
+// load_kept: queries that stay in registers, and the weights of the heads that are a lane's columns
+// of C. With stride 0 rows are equal.
+void load_kept() {
+    [[unroll]] for (uint i = 0u; i < KEPT * STEPS; i++) query_f[i] = load_query(i / STEPS, i % STEPS);
     [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
         CM_C w;
         coopMatLoad(w, weight_s, i * CM_N, 0u, gl_CooperativeMatrixLayoutRowMajor);
@@ -233,9 +245,8 @@ void score(Rows rows, uint tile) {
             [[unroll]] for (uint e = 0u; e < EACH; e++) keys[j * EACH + e] = element(codes, scale, k * EACH + e);
         }
         [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
-            CM_B heads;
-            coopMatLoad(heads, query_s, i * CM_N * PITCH + k * (CM_K / 8u), PITCH, gl_CooperativeMatrixLayoutColumnMajor);
-            s[i] = coopMatMulAdd(keys, heads, s[i]);
+            if (i < KEPT) s[i] = coopMatMulAdd(keys, query_f[min(i * STEPS + k, MATRICES - 1u)], s[i]);
+            else s[i] = coopMatMulAdd(keys, load_query(i, k), s[i]);
         }
     }
     float sum[KEYS];
@@ -325,7 +336,7 @@ void main() {
 #endif
     barrier();
     if (tile >= last) return;
-    load_weights();
+    load_kept();
     [[dont_unroll]] for (;;) {
         Rows next;
         if (HELD) fetch_held(place, TILE_AT(tile + SUBGROUPS), next);

@@ -1,17 +1,19 @@
 // A linear layer for 8, 16 or 32 tokens a workgroup, with matrices from memory to registers:
 //   y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
-// Shared memory: PARTS * max(TOKENS, N) * (4*M + 16) + 20 B: 20500 for 16 subgroups and 16x16x16;
-//   with NORM at least PARTS * 512, and 16*PARTS + 4 more.
+// Shared memory: TEAMS * max(TOKENS, N) * (4*M + 16) + 20 B, TEAMS = THREADS/SUBGROUP: 20500 for 16
+//   subgroups and 16x16x16; with NORM at least TEAMS * 512, and 16*TEAMS + 4 more.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, shaderInt16,
 //   vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 // Bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl.
-// Workgroup: M rows (x) of group z and TOKENS tokens (y). Its PARTS subgroups divide k: each takes
-//   every PARTS-th step of AHEAD chunks, a chunk being LANES*16 bytes of each row. LANES lanes read
-//   a row's chunk, and the same numbers of a token, and put them into fragments. The sums meet in
-//   shared memory, in the order of the subgroups.
+// Workgroup: TILES tiles of M rows (x) of group z, and TOKENS tokens (y). PARTS subgroups divide
+//   the k of a tile: each takes every PARTS-th step of AHEAD chunks, a chunk being LANES*16 bytes
+//   of each row. LANES lanes read a row's chunk, and the same numbers of a token, and put them into
+//   fragments. The sums meet in shared memory, in the order of the subgroups. Tiles read the same x
+//   at about the same time, so that all but the first find it in the first-level cache.
 // Constants after the two of lib/formats.glsl: 2 THREADS, 3 SUBGROUP, 4..6 M, N, K of a
-//   product, 7 TOKENS, 8 AHEAD, 9 LANES, of lib/linear_norm.glsl 10 NORM (0 none, 1 weights of
-//   bf16, 2 of f32), 11 NORM_QUADS, 12 NORM_EPS, 13 NORM_INVERSE = 1/(8*NORM_QUADS), bits of f32.
+//   product, 7 TOKENS, 8 AHEAD, 9 LANES, 10 TILES, of lib/linear_norm.glsl 11 NORM (0 none, 1
+//   weights of bf16, 2 of f32), 12 NORM_QUADS, 13 NORM_EPS, 14 NORM_INVERSE = 1/(8*NORM_QUADS),
+//   bits of f32.
 //   Component i*V + v of lane l, V = K/LANES, has to be in row (column of B) l/LANES +
 //   i*SUBGROUP/LANES, at a k that depends on l%LANES and v alone, alike for A and B:
 //   projection/linear_layout.go finds out.
@@ -34,12 +36,14 @@ layout(constant_id = 6) const uint CM_K = 16u;
 layout(constant_id = 7) const uint TOKENS = 8u;
 layout(constant_id = 8) const uint AHEAD = 2u;
 layout(constant_id = 9) const uint LANES = 4u;
-layout(constant_id = 10) const uint NORM = 0u;
-layout(constant_id = 11) const uint NORM_QUADS = 1u;
-layout(constant_id = 12) const uint NORM_EPS = 0u;
-layout(constant_id = 13) const uint NORM_INVERSE = 0u;
+layout(constant_id = 10) const uint TILES = 1u;
+layout(constant_id = 11) const uint NORM = 0u;
+layout(constant_id = 12) const uint NORM_QUADS = 1u;
+layout(constant_id = 13) const uint NORM_EPS = 0u;
+layout(constant_id = 14) const uint NORM_INVERSE = 0u;
 
-const uint PARTS = THREADS / SUBGROUP;
+const uint TEAMS = THREADS / SUBGROUP;
+const uint PARTS = TEAMS / TILES;
 const uint VEC = WEIGHT_QUAD;
 const uint PAIRS = VEC / 2u;                    // words of two elements that a quad becomes
 const uint CHUNK = LANES * VEC;
@@ -57,8 +61,8 @@ const uint B_EACH = CM_N / LINES;               // columns of a lane in a fragme
 const uint OUT_PITCH = CM_M / 4u + 1u;
 const uint REGION = COLUMNS * OUT_PITCH;        // quads of a subgroup
 
-shared uvec4 sum_s[PARTS * (NORM != 0u && REGION < 32u ? 32u : REGION)]; // [PARTS, COLUMNS, M] f32; of norms [PARTS, 128]
-shared vec4 norm_s[NORM != 0u ? PARTS : 1u];
+shared uvec4 sum_s[TEAMS * (NORM != 0u && REGION < 32u ? 32u : REGION)]; // [TILES, PARTS, COLUMNS, M] f32; of norms [TEAMS, 128]
+shared vec4 norm_s[NORM != 0u ? TEAMS : 1u];
 #define RMS_OF(i) uintBitsToFloat(sum_s[i])
 #include "lib/rms.glsl"
 const int NORM_SCOPE = gl_ScopeQueueFamily;
@@ -71,7 +75,8 @@ const int NORM_SCOPE = gl_ScopeQueueFamily;
 
 CM_C acc[N_TILES];
 
-uint group_, t0_, row0_; // of this workgroup; rows are counted over all groups
+uint group_, t0_, first_; // of this workgroup; rows are counted over all groups
+uint row0_;              // of this subgroup's tile
 uint line_, quad_;       // this lane reads quad quad_ of a chunk of rows and tokens line_, line_ + LINES, ..
 uint w_at_[W_EACH], x_at_[X_EACH]; // quads
 
@@ -101,7 +106,7 @@ void fetch(uint step, out Fetch f) {
     }
     // A step does not cross blocks of 128 numbers, and the rows lie in one block.
     if (SMALL_BLOCKS) f.w_scale = largest_bits(row_of(0u), step * AHEAD * CHUNK, AHEAD * CHUNK);
-    else f.w_scale = STEP_SUMS ? w_block_bits(row0_, min(step * AHEAD * CHUNK, pc.k - 1u)) : 0u;
+    else f.w_scale = STEP_SUMS ? w_block_bits(min(row0_, pc.groups * pc.n - 1u), min(step * AHEAD * CHUNK, pc.k - 1u)) : 0u;
 }
 
 void consume(Fetch f, uint step) {
@@ -168,11 +173,12 @@ void finish(uint sub) {
         coopMatStore(acc[n], sum_s, sub * REGION + n * CM_N * OUT_PITCH, OUT_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
     }
     barrier();
-    for (uint at = gl_LocalInvocationIndex; at < TOKENS * (CM_M / 4u); at += THREADS) {
-        const uint q = at % (CM_M / 4u), t = at / (CM_M / 4u), token = t0_ + t, row = row0_ + q * 4u;
+    for (uint at = gl_LocalInvocationIndex; at < TOKENS * TILES * (CM_M / 4u); at += THREADS) {
+        const uint quad = at % (TILES * (CM_M / 4u)), tile = quad / (CM_M / 4u), q = quad % (CM_M / 4u);
+        const uint t = at / (TILES * (CM_M / 4u)), token = t0_ + t, row = first_ + quad * 4u;
         if (token >= pc.tokens || row < group_ * pc.n || row >= (group_ + 1u) * pc.n) continue;
         vec4 v = vec4(0.0);
-        [[unroll]] for (uint p = 0u; p < PARTS; p++) v += uintBitsToFloat(sum_s[p * REGION + t * OUT_PITCH + q]);
+        [[unroll]] for (uint p = 0u; p < PARTS; p++) v += uintBitsToFloat(sum_s[(tile * PARTS + p) * REGION + t * OUT_PITCH + q]);
         v *= LANES_UNSCALE;
         if (ROW_SCALES) v *= vec4(row_scale.v[row], row_scale.v[row + 1u], row_scale.v[row + 2u], row_scale.v[row + 3u]);
         if (NORM != 0u && pc.norm_addr != uint64_t(0))
@@ -184,11 +190,11 @@ void finish(uint sub) {
 const uint NORM_STEPS = (NORM_QUADS + SUBGROUP - 1u) / SUBGROUP;
 const uint NORM_SLICES = SUBGROUP < 128u ? 128u / SUBGROUP : 1u;
 
-// norm_rows: a subgroup has every PARTS-th token. The sum is that of proj_qkv_norm.comp, in its
+// norm_rows: a subgroup has every TEAMS-th token. The sum is that of proj_qkv_norm.comp, in its
 // order: a lane has the sums of NORM_SLICES of its invocations. There is one copy of the code for
 // all of a lane's units, which take turns: it comes from memory.
 void norm_rows(uint sub, uint lane, bool rehearsed) {
-    [[dont_unroll]] for (uint token = t0_ + sub; token < min(t0_ + TOKENS, pc.tokens); token += PARTS) {
+    [[dont_unroll]] for (uint token = t0_ + sub; token < min(t0_ + TOKENS, pc.tokens); token += TEAMS) {
         uvec4 x[NORM_STEPS], g[NORM_STEPS], h[NORM_STEPS];
         [[unroll]] for (uint i = 0u; i < NORM_STEPS; i++) {
             const uint u = min(i * SUBGROUP + lane, NORM_QUADS - 1u);
@@ -234,8 +240,9 @@ void main() {
     t0_ = gl_WorkGroupID.y * TOKENS;
     // Tiles begin at multiples of their size among the rows of all groups, so that each lies in one
     // block.
-    row0_ = (group_ * pc.n / CM_M + gl_WorkGroupID.x) * CM_M;
-    const bool rehearsed = rehearses(row0_);
+    first_ = (group_ * pc.n / CM_M + gl_WorkGroupID.x * TILES) * CM_M;
+    row0_ = first_ + (TILES > 1u ? sub / PARTS * CM_M : 0u);
+    const bool rehearsed = rehearses(first_);
     if (!rehearsed) {
         [[unroll]] for (uint n = 0u; n < N_TILES; n++) acc[n] = CM_C(0.0);
         [[unroll]] for (uint i = 0u; i < W_EACH; i++) w_at_[i] = row_of(i) * (pc.k / VEC);
@@ -244,10 +251,10 @@ void main() {
         const uint last = (pc.k + AHEAD * CHUNK - 1u) / (AHEAD * CHUNK) - 1u;
         [[dont_unroll]] for (uint round = 0u; round <= last; round += PARTS) {
             Fetch f;
-            fetch(round + sub, f);
-            consume(f, round + sub);
+            fetch(round + sub % PARTS, f);
+            consume(f, round + sub % PARTS);
         }
         finish(sub);
     }
-    if (rehearsed || norm_mine(row0_, CM_M)) norm_rows(sub, lane, rehearsed);
+    if (rehearsed || norm_mine(first_, TILES * CM_M)) norm_rows(sub, lane, rehearsed);
 }

@@ -3,10 +3,13 @@ package vk
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // stagingBuffer is the device's mapped memory for Upload and Download, made on
@@ -16,13 +19,23 @@ type stagingBuffer struct {
 	buf *Buffer
 }
 
-const stagingSize = 8 << 20
+// stagingPieces is the number of pieces of the staging memory. Several cores fill uploads, two
+// pieces each: the device copies one while the other is filled.
+const stagingPieces = 32
+
+// stagingSize returns the bytes of the staging memory. A device of little memory has less.
+func (d *Device) stagingSize() uint64 {
+	if d.Caps().HeapBytes < 1<<30 {
+		return 8 << 20
+	}
+	return 32 << 20
+}
 
 // Upload copies src to dst and waits. Work submitted before still sees the old bytes.
 // Sizes must agree; dst may be any memory. Memory that is mapped is written where it is, once the
-// device has finished what it was given; other memory is reached through 8 MiB of staging memory,
-// which the device keeps and callers use one after the other. Callers who order their writes
-// themselves write to Buffer.Mapped, which waits for nothing.
+// device has finished what it was given; other memory is reached through 32 MiB of staging memory,
+// 8 on small devices, which the device keeps and callers use one after the other. Callers who order
+// their writes themselves write to Buffer.Mapped, which waits for nothing.
 //
 // Errors: ErrArgument; the context's (dst is then partly written); ErrClosed,
 // ErrDeviceLost, ErrOutOfHostMemory, ErrOutOfDeviceMemory; the error of
@@ -35,7 +48,7 @@ func (d *Device) Upload(ctx context.Context, dst View, src []byte) error {
 }
 
 // UploadFrom is Upload with what src has at 0 to dst.Size-1, which is read straight to where it
-// goes. Errors: also src's.
+// goes, by several cores at once. Errors: also src's.
 func (d *Device) UploadFrom(ctx context.Context, dst View, src io.ReaderAt) error {
 	return d.upload(ctx, "upload", dst, int(dst.Size), func(to []byte, at uint64) error {
 		n, err := src.ReadAt(to, int64(at))
@@ -51,25 +64,123 @@ func (d *Device) upload(ctx context.Context, op string, dst View, n int, fill fu
 	if err := d.checkTransfer(op, dst, n); err != nil {
 		return err
 	}
+	if ctx == nil {
+		return argument(op, "ctx", "nil", "a context")
+	}
 	if m := dst.Buffer.mapped; m != nil {
 		if err := d.finish(ctx, op); err != nil {
 			return err
 		}
 		m = m[dst.Offset : dst.Offset+dst.Size]
-		for at := uint64(0); at < dst.Size; at += stagingSize {
-			if err := ctx.Err(); err != nil {
-				return fmt.Errorf("vk: %s: %w", op, err)
+		err := inPieces(ctx, dst.Size, d.stagingSize()/stagingPieces, func(ctx context.Context, _ int, take takePiece) (err error) {
+			for at, n := take(); n > 0 && err == nil; at, n = take() {
+				if err = ctx.Err(); err == nil {
+					err = fill(m[at:at+n], at)
+				}
 			}
-			if err := fill(m[at:min(at+stagingSize, dst.Size)], at); err != nil {
-				return fmt.Errorf("vk: %s: %w", op, err)
-			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("vk: %s: %w", op, err)
 		}
 		dst.Buffer.overwrittenByHost(dst)
 		return nil
 	}
-	return d.staged(ctx, op, dst.Size, fill, func(r *Recorder, stage View, at uint64) error {
-		return r.Copy(View{dst.Buffer, dst.Offset + at, stage.Size}, stage)
-	}, nil)
+	s := &d.staging
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.open(d); err != nil {
+		return err
+	}
+	piece := s.buf.Size() / stagingPieces
+	err := inPieces(ctx, dst.Size, piece, func(ctx context.Context, worker int, take takePiece) error {
+		return d.pour(ctx, op, dst, s.buf.View(uint64(2*worker)*piece, 2*piece), take, fill)
+	})
+	if err != nil {
+		s.drop()
+	}
+	return err
+}
+
+// takePiece returns the next piece of an upload, of no bytes once all are taken.
+type takePiece func() (at, n uint64)
+
+// inPieces has several workers take pieces of some bytes until there are none, and returns the
+// first error, after which the context of the others ends.
+func inPieces(ctx context.Context, size, piece uint64, work func(ctx context.Context, worker int, take takePiece) error) error {
+	var next atomic.Uint64
+	take := func() (at, n uint64) {
+		at = next.Add(piece) - piece
+		return at, min(piece, size-min(at, size))
+	}
+	workers := min(uint64(runtime.GOMAXPROCS(0)), stagingPieces/2, (size+piece-1)/piece)
+	if workers == 1 {
+		return work(ctx, 0, take)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var group sync.WaitGroup
+	var once sync.Once
+	var first error
+	for i := range workers {
+		group.Go(func() {
+			if err := work(ctx, int(i), take); err != nil {
+				once.Do(func() { first = err; stop() })
+			}
+		})
+	}
+	group.Wait()
+	return first
+}
+
+// pour fills pieces of dst through two pieces of staging memory.
+func (d *Device) pour(ctx context.Context, op string, dst, stage View, take takePiece,
+	fill func(to []byte, at uint64) error) (err error) {
+	var flying [2]*Commands
+	wait := func(i int) (err error) {
+		if c := flying[i]; c != nil {
+			err, flying[i] = c.flying.Wait(ctx), nil
+			err = cmp.Or(err, c.Release())
+		}
+		return err
+	}
+	for i := 0; err == nil; i = 1 - i {
+		at, n := take()
+		if n == 0 {
+			break
+		}
+		from := stage.Buffer.View(stage.Offset+uint64(i)*stage.Size/2, n)
+		if err = cmp.Or(ctx.Err(), wait(i)); err == nil {
+			err = fill(from.Buffer.mapped[from.Offset:][:n:n], at)
+		}
+		if err == nil {
+			flying[i], err = d.launch(func(r *Recorder) error { return r.Copy(View{dst.Buffer, dst.Offset + at, n}, from) })
+		}
+	}
+	for i := range flying {
+		err = cmp.Or(err, wait(i))
+	}
+	if err != nil {
+		for _, c := range flying {
+			_ = c.Release() // once the device has finished with it
+		}
+		return fmt.Errorf("vk: %s: %w", op, err)
+	}
+	return nil
+}
+
+// open makes the staging memory; s.mu is held.
+func (s *stagingBuffer) open(d *Device) (err error) {
+	if s.buf == nil {
+		s.buf, err = d.NewBuffer(BufferSpec{Label: "staging", Size: d.stagingSize(), Memory: Readback})
+	}
+	return err
+}
+
+// drop gives up the staging memory, which the device may still use.
+func (s *stagingBuffer) drop() {
+	_ = s.buf.Close()
+	s.buf = nil
 }
 
 // Download copies src to dst and waits: it sees what was submitted before. Sizes must
@@ -89,11 +200,25 @@ func (d *Device) Download(ctx context.Context, dst []byte, src View) error {
 		copy(dst, b.mapped[src.Offset:src.Offset+src.Size])
 		return nil
 	}
-	return d.staged(ctx, op, src.Size, nil,
-		func(r *Recorder, stage View, at uint64) error {
-			return r.Copy(stage, View{src.Buffer, src.Offset + at, stage.Size})
-		},
-		func(stage []byte, at uint64) { copy(dst[at:], stage) })
+	if ctx == nil {
+		return argument(op, "ctx", "nil", "a context")
+	}
+	s := &d.staging
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.open(d); err != nil {
+		return err
+	}
+	for at := uint64(0); at < src.Size; at += s.buf.Size() {
+		n := min(s.buf.Size(), src.Size-at)
+		err := d.once(ctx, op, func(r *Recorder) error { return r.Copy(s.buf.View(0, n), View{src.Buffer, src.Offset + at, n}) })
+		if err != nil {
+			s.drop()
+			return err
+		}
+		copy(dst[at:], s.buf.mapped[:n])
+	}
+	return nil
 }
 
 func (d *Device) checkTransfer(op string, v View, n int) error {
@@ -105,37 +230,6 @@ func (d *Device) checkTransfer(op string, v View, n int) error {
 	}
 	if uint64(n) != v.Size {
 		return argument(op, "bytes", fmt.Sprint(n), "%d, the view's size", v.Size)
-	}
-	return nil
-}
-
-// staged moves size bytes through the staging buffer in pieces.
-func (d *Device) staged(ctx context.Context, op string, size uint64, before func([]byte, uint64) error,
-	record func(*Recorder, View, uint64) error, after func([]byte, uint64)) error {
-	s := &d.staging
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.buf == nil {
-		var err error
-		if s.buf, err = d.NewBuffer(BufferSpec{Label: "staging", Size: stagingSize, Memory: Readback}); err != nil {
-			return err
-		}
-	}
-	for at := uint64(0); at < size; at += stagingSize {
-		n := min(stagingSize, size-at)
-		if before != nil {
-			if err := before(s.buf.mapped[:n], at); err != nil {
-				return fmt.Errorf("vk: %s: %w", op, err)
-			}
-		}
-		if err := d.once(ctx, op, func(r *Recorder) error { return record(r, s.buf.View(0, n), at) }); err != nil {
-			_ = s.buf.Close() // the device may still use it
-			s.buf = nil
-			return err
-		}
-		if after != nil {
-			after(s.buf.mapped[:n], at)
-		}
 	}
 	return nil
 }
@@ -163,24 +257,37 @@ func (d *Device) finish(ctx context.Context, op string) error {
 // once records commands, runs them and closes them. If the context ends first, they are closed
 // when the device has finished with them.
 func (d *Device) once(ctx context.Context, op string, record func(*Recorder) error) error {
-	r, err := d.NewRecorder()
-	if err != nil {
-		return err
+	var c *Commands
+	err := ctx.Err()
+	if err == nil {
+		c, err = d.launch(record)
 	}
-	if err := record(r); err != nil {
-		r.Close()
-		return err
-	}
-	c, err := r.End()
-	if err != nil {
-		return err
-	}
-	err = c.Run(ctx)
-	if e := c.Release(); err == nil {
-		err = e
+	if err == nil {
+		err = c.flying.Wait(ctx)
+		err = cmp.Or(err, c.Release())
 	}
 	if err != nil {
 		return fmt.Errorf("vk: %s: %w", op, err)
 	}
 	return nil
+}
+
+// launch records commands and submits them.
+func (d *Device) launch(record func(*Recorder) error) (*Commands, error) {
+	r, err := d.NewRecorder()
+	if err != nil {
+		return nil, err
+	}
+	if err := record(r); err != nil {
+		r.Close()
+		return nil, err
+	}
+	c, err := r.End()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.Submit(); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
 }

@@ -77,7 +77,7 @@ func transfersWait(t *testing.T, d *vk.Device) {
 func TestOneStagingBuffer(t *testing.T) {
 	var made atomic.Int32
 	d := open(t, vk.DeviceOptions{Staging: true, MemoryHook: func(size uint64) error {
-		if size == 8<<20 {
+		if size == 32<<20 {
 			made.Add(1)
 			time.Sleep(10 * time.Millisecond) // room for a second one; the test passes without it
 		}

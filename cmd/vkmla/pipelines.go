@@ -55,8 +55,7 @@ work, as on a driver that does not tell (pipelineExecutableInfo).`,
 	deviceFlags(fl, &device, &profile)
 	fl.StringVarP(&output, "output", "o", "md", "md, csv or json")
 	fl.BoolVar(&all, "all", false, "all kernels, not only hot ones (md)")
-	fl.BoolVar(&chosen, "chosen", false,
-		"what operations of V4-Flash and V4.1-Flash launch, with instructions where RADV or ANV lists them")
+	fl.BoolVar(&chosen, "chosen", false, "what operations of V4-Flash and V4.1-Flash launch")
 	return cmd
 }
 
@@ -109,7 +108,7 @@ func runChosen(device, profile, output string, stdout io.Writer) error {
 	}
 	defer close()
 	a, origin := dev.Adapter(), describe.OriginOf(dev.Adapter(), profile)
-	list, err := pipelines.Inspect(a, profile, true)
+	list, err := pipelines.Inspect(a, profile)
 	if err != nil {
 		return err
 	}

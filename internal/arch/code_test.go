@@ -91,7 +91,7 @@ var mayInternal = map[string][]string{
 	"internal/probe/engine": {"cache"},
 	"internal/gguf":         {"internal/files", "internal/numfmt"},
 	"internal/safetensors":  {"internal/files"},
-	"internal/opkit":        {"tensor", "vk", "shaders", "internal/spirv", "internal/tuning"},
+	"internal/opkit":        {"tensor", "vk", "shaders", "internal/door", "internal/spirv", "internal/tuning"},
 	"internal/door":         {},
 	"internal/timed":        {"internal/tuning", "vk"},
 	"internal/tuning":       {"internal/door", "vk"},

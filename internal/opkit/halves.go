@@ -3,7 +3,6 @@ package opkit
 import (
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/vk"
@@ -23,9 +22,6 @@ func halfModes(c *vk.Caps) (modes []spirv.Mode) {
 	return modes
 }
 
-// subnormals keeps whether those of binary16 count, by driver and device.
-var subnormals sync.Map
-
 // halves reports why a build that needs some features cannot compute with binary16 numbers: the
 // device takes subnormals for zeros. Where it does not promise to keep them, num_subnormals, a
 // kernel of one invocation, finds out. A driver that only compiles is believed.
@@ -35,31 +31,20 @@ func (p Package) halves(dev *vk.Device, requires []string) error {
 	if dev.Caps().Features["shaderDenormPreserveFloat16"] || !slices.Contains(requires, "shaderFloat16") {
 		return nil
 	}
-	key := subnormalsKey(dev.Adapter())
-	count, known := subnormals.Load(key)
+	const none = 0xFFFFFFFF
+	count := false
 	if f := factsOf(dev); f != nil {
-		count, known = !f.Flushes, true
-	}
-	if !known {
-		kernel, err := p.Kernel(dev, Spec{Stem: "num_subnormals", Variant: CM, Bindings: []vk.Access{vk.ReadWrite}, Bound: 1})
+		count = !f.Flushes
+	} else {
+		words, err := p.ask(dev, "subnormals", 5, Spec{Stem: "num_subnormals", Variant: CM, Bindings: []vk.Access{vk.ReadWrite}})
 		if err != nil {
 			return err
 		}
-		words, err := written(dev, kernel, 5)
-		if err != nil {
-			return p.Wrap("subnormals", err)
-		}
-		const none = 0xFFFFFFFF
 		count = slices.Equal(words, []uint32{none, 0x18001800, 0x00200020, 0x00200020, 0x37000000}) ||
 			slices.Equal(words, []uint32{none, none, none, none, none})
-		subnormals.Store(key, count)
 	}
-	if !count.(bool) {
+	if !count {
 		return fmt.Errorf("%w: %s takes subnormal numbers of binary16 for zeros", vk.ErrMissingFeature, dev.Adapter().Name)
 	}
 	return nil
-}
-
-func subnormalsKey(a *vk.Adapter) string {
-	return fmt.Sprint([]any{a.Name, a.DriverName, a.DriverInfo})
 }

@@ -5,14 +5,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
-	"sync"
 
+	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
-
-// layouts keeps what MatrixLayout found, by driver, device, build and shape.
-var layouts sync.Map
 
 // MatrixLayout finds out which component of which lane of a subgroup holds which element
 // of the matrices A [m,k], B [k,n] and C [m,n] of a product: of f16 for variant CM, of
@@ -35,29 +32,38 @@ func (p Package) MatrixLayout(dev *vk.Device, variant string, m, n, k, subgroup 
 		}
 		return f.Layout(m, n, k, subgroup), nil
 	}
-	key := layoutKey(dev.Adapter(), variant, m, n, k, subgroup)
-	if v, ok := layouts.Load(key); ok {
-		return slices.Clone(v.([]uint32)), nil
-	}
-	kernel, err := p.Kernel(dev, Spec{Stem: "num_layout", Variant: variant, Bindings: []vk.Access{vk.Write}, Bound: 1,
+	words, err := p.ask(dev, op, m*k+k*n+m*n+3, Spec{Stem: "num_layout", Variant: variant, Bindings: []vk.Access{vk.Write},
 		Subgroup: uint32(subgroup), Constants: Constants(subgroup, m, n, k)})
 	if err != nil {
 		return nil, err
 	}
-	words, err := written(dev, kernel, m*k+k*n+m*n+3)
+	return slices.Clone(layoutWords(m, n, k, subgroup, words)), nil
+}
+
+// probe is the key under which a device keeps what a kernel found out about it.
+type probe struct{ stem, variant, constants string }
+
+// ask returns what one workgroup of a kernel writes into n words, each 0xFFFFFFFF before. The
+// kernel runs once for each device. The words are not to be changed.
+func (p Package) ask(dev *vk.Device, op string, n int, s Spec) ([]uint32, error) {
+	key := probe{s.Stem, s.Variant, fmt.Sprint(s.Constants)}
+	if words, ok := door.Notes(dev).Load(key); ok {
+		return words.([]uint32), nil
+	}
+	s.Bound = 1
+	kernel, err := p.Kernel(dev, s)
+	if err != nil {
+		return nil, err
+	}
+	words, err := written(dev, kernel, n)
 	if err != nil {
 		return nil, p.Wrap(op, err)
 	}
-	words = layoutWords(m, n, k, subgroup, words)
-	layouts.Store(key, words)
-	return slices.Clone(words), nil
+	door.Notes(dev).Store(key, words)
+	return words, nil
 }
 
-func layoutKey(a *vk.Adapter, variant string, m, n, k, subgroup int) string {
-	return fmt.Sprint([]any{a.Name, a.DriverName, a.DriverInfo, variant, m, n, k, subgroup})
-}
-
-// written returns what one workgroup of a kernel writes into n words, each 0xFFFFFFFF before.
+// written runs a kernel for ask.
 func written(dev *vk.Device, k *vk.Kernel, n int) ([]uint32, error) {
 	out, err := tensor.New(dev, "layout of matrices", tensor.U32, n)
 	if err != nil {

@@ -1,7 +1,6 @@
 package opkit
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/vkmla/vkmla/vk"
@@ -25,28 +24,15 @@ func (p Package) MatrixRows(dev *vk.Device, variant string, m, n, k, subgroup, r
 		}
 		return rows, nil
 	}
-	key := rowsKey(dev.Adapter(), variant, m, n, k, subgroup, rows)
-	if v, ok := layouts.Load(key); ok {
-		return v.(int), nil
-	}
-	kernel, err := p.Kernel(dev, Spec{Stem: "num_rows", Variant: variant, Bindings: []vk.Access{vk.Write}, Bound: 1,
+	differ, err := p.ask(dev, "rows of matrices", subgroup, Spec{Stem: "num_rows", Variant: variant, Bindings: []vk.Access{vk.Write},
 		Subgroup: uint32(subgroup), Constants: Constants(subgroup, m, n, k, rows)})
 	if err != nil {
 		return 0, err
 	}
-	differ, err := written(dev, kernel, subgroup)
-	if err != nil {
-		return 0, p.Wrap("rows of matrices", err)
-	}
 	if slices.Max(differ) > 0 {
 		rows = 0
 	}
-	layouts.Store(key, rows)
 	return rows, nil
-}
-
-func rowsKey(a *vk.Adapter, variant string, m, n, k, subgroup, rows int) string {
-	return "rows " + layoutKey(a, variant, m, n, k, subgroup) + fmt.Sprint(rows)
 }
 
 // MatrixCodes tells whether a device multiplies matrices of E4M3 and sums them up as exactly as f32
@@ -68,22 +54,9 @@ func (p Package) codesAs(dev *vk.Device, m, n, k, subgroup, rows int) (bool, err
 	if f := factsOf(dev); f != nil {
 		return rows != 0 && f.Rows(m, n, k, subgroup) == rows, nil
 	}
-	key := codesKey(dev.Adapter(), m, n, k, subgroup, rows)
-	if v, ok := layouts.Load(key); ok {
-		return v.(bool), nil
-	}
-	kernel, err := p.Kernel(dev, Spec{Stem: "num_codes", Variant: CM, Bindings: []vk.Access{vk.Write}, Bound: 1,
+	differ, err := p.ask(dev, "matrices of E4M3", subgroup, Spec{Stem: "num_codes", Variant: CM, Bindings: []vk.Access{vk.Write},
 		Subgroup: uint32(subgroup), Constants: Constants(subgroup, m, n, k, rows)})
-	if err != nil {
-		return false, err
-	}
-	differ, err := written(dev, kernel, subgroup)
-	if err != nil {
-		return false, p.Wrap("matrices of E4M3", err)
-	}
-	exact := slices.Max(differ) == 0
-	layouts.Store(key, exact)
-	return exact, nil
+	return err == nil && slices.Max(differ) == 0, err
 }
 
 // ConvertsCodes tells whether a device converts all E4M3 codes to f32 exactly. It asks num_float8,
@@ -94,26 +67,8 @@ func (p Package) ConvertsCodes(dev *vk.Device) (bool, error) {
 	if factsOf(dev) != nil {
 		return true, nil
 	}
-	key, subgroup := float8Key(dev.Adapter()), int(dev.Caps().MinSubgroupSize)
-	if v, ok := layouts.Load(key); ok {
-		return v.(bool), nil
-	}
-	kernel, err := p.Kernel(dev, Spec{Stem: "num_float8", Variant: CM, Bindings: []vk.Access{vk.Write}, Bound: 1,
+	subgroup := int(dev.Caps().MinSubgroupSize)
+	differ, err := p.ask(dev, "conversions of E4M3", subgroup, Spec{Stem: "num_float8", Variant: CM, Bindings: []vk.Access{vk.Write},
 		Subgroup: uint32(subgroup), Constants: Constants(subgroup)})
-	if err != nil {
-		return false, err
-	}
-	differ, err := written(dev, kernel, subgroup)
-	if err != nil {
-		return false, p.Wrap("conversions of E4M3", err)
-	}
-	exact := slices.Max(differ) == 0
-	layouts.Store(key, exact)
-	return exact, nil
-}
-
-func float8Key(a *vk.Adapter) string { return "float8 " + layoutKey(a, CM, 0, 0, 0, 0) }
-
-func codesKey(a *vk.Adapter, m, n, k, subgroup, rows int) string {
-	return "codes " + layoutKey(a, CM, m, n, k, subgroup) + fmt.Sprint(rows)
+	return err == nil && slices.Max(differ) == 0, err
 }

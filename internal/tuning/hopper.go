@@ -68,7 +68,7 @@ var hopper = Profile{
 	Logits: Logits{
 		BaseUnroll:  16,
 		MatrixHeads: 64, MatrixSubgroups: 4, MatrixTokens: 4, MatrixChunk: 64, MatrixSpread: 16, OtherRegisters: 32,
-		LaneSubgroups: 8, RawSubgroups: 16, LaneKeys: 4096, LaneSlack: 16, LaneSlackMany: 64,
+		LaneSubgroups: 8, KeptSubgroups: 12, LaneKeys: 4096, LaneSlack: 16, LaneSlackMany: 64,
 		PromptTokens: 8, PromptTiles: 4,
 	},
 

@@ -66,7 +66,7 @@ type LinearTokens8to16 struct {
 	Rows            int // rows of an invocation
 }
 
-// LinearTokens8to32 is for proj_linear_tokens8to32. It reads x again for every 16 rows.
+// LinearTokens8to32 is for proj_linear_tokens8to32. It reads x again for every 16 or 32 rows.
 type LinearTokens8to32 struct {
 	Most      int // tokens up to which it beats every kernel for more, unless it mostly reads x
 	LeastPass int // fewest tokens of a workgroup; most are the columns of two products

@@ -37,10 +37,12 @@ type Logits struct {
 	// Of idx_logits_lanes, where matrices stay in registers.
 
 	// LaneSubgroups is the number of subgroups that share a token's queries in shared memory. With
-	// about 120 registers an invocation, two workgroups of 8 share a compute unit of an H100.
-	// RawSubgroups is the same where they quantise the queries first: one of 16 does not do it
-	// twice there.
-	LaneSubgroups, RawSubgroups int
+	// about 120 registers an invocation, two workgroups of 8 share a compute unit of an H100. One
+	// that quantises the queries first has twice as many.
+	LaneSubgroups int
+	// KeptSubgroups is the same for FP8 keys and MatrixHeads heads, where each subgroup keeps the
+	// queries of one matrix in registers: a workgroup of 12 fills a compute unit of an H200.
+	KeptSubgroups int
 	// LaneKeys is the number of entries that a workgroup scores where there are more than fill the
 	// device, for workgroups of 8 subgroups: many hide its start, few even out unequal lengths.
 	LaneKeys int

@@ -7,19 +7,15 @@ import "github.com/vkmla/vkmla/vk"
 // generic's. Norms are in subgroups of 64, which keep twice as many lanes busy. What has matrices
 // stays in subgroups of 32.
 
-// rdna2 has no matrices. Its SIMD units have 1024 registers for each of 32 lanes, so that
-// an invocation of 1024 has 64: the selection's shape of 32 numbers each spills as many.
+// rdna2 has no matrices.
 var rdna2 = like(&generic, "rdna2", func(p *Profile) {
-	p.TopK.Short = p.TopK.Short[:4]
 	p.Linear.NormSubgroup = 64
 })
 
-// rdna3 holds each element of a product's operands in two lanes. Its small chips have rdna2's
-// registers. 8 subgroups of a workgroup issue a fifth fewer vector instructions for a tile than 16
-// of half the registers, and a seventh fewer of shared memory, which has room for one workgroup on
-// a compute unit either way.
+// rdna3 holds each element of a product's operands in two lanes. 8 subgroups of a workgroup issue a
+// fifth fewer vector instructions for a tile than 16 of half the registers, and a seventh fewer of
+// shared memory, which has room for one workgroup on a compute unit either way.
 var rdna3 = like(&generic, "rdna3", func(p *Profile) {
-	p.TopK.Short = p.TopK.Short[:4]
 	p.Linear.NormSubgroup = 64
 	p.Device.MatrixRows = 1
 	p.Attention.DecodeSubgroups = []int{8, 16, 32}

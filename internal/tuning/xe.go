@@ -42,7 +42,6 @@ var xe2 = like(&generic, "xe2", func(p *Profile) {
 	p.Compress.ChunkInvocations = 128
 	p.Linear.Tiles.Pairs = false
 	p.Logits.MatrixSubgroups, p.Logits.OtherRegisters = 2, 175 // of 255, where there are 128
-	p.TopK.Short = p.TopK.Short[:4]
 })
 
 // isXe and isXe2 tell Intel's GPUs by their subgroups. What these do not tell is listed by id.

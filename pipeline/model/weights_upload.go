@@ -314,15 +314,8 @@ func (u *uploader) tensor(name string, from Blob, dt tensor.DType, shape ...int)
 	return t
 }
 
-// uploadChunk is the number of bytes that are read at once. Host memory holds two chunks: one goes
-// to the device while the other is read.
-const uploadChunk = 8 << 20
-
-type chunk struct {
-	to   vk.View
-	data []byte
-	err  error
-}
+// uploadChunk is the number of bytes between two reports of progress.
+const uploadChunk = 32 << 20
 
 // run brings all bytes to the device.
 func (u *uploader) run(ctx context.Context) error {
@@ -330,39 +323,6 @@ func (u *uploader) run(ctx context.Context) error {
 	for _, j := range u.jobs {
 		total += j.from.Size()
 	}
-	if u.dev.HostAccess() != vk.ByCopies {
-		return u.place(ctx, total)
-	}
-	ctx, stop := context.WithCancel(ctx)
-	ready := make(chan chunk)
-	go u.read(ctx, ready)
-	var err error
-	for c := range ready {
-		if err == nil {
-			err = c.err
-		}
-		if err == nil {
-			err = u.dev.Upload(ctx, c.to, c.data)
-		}
-		if err != nil {
-			stop()
-			continue // until the reader stops
-		}
-		done += int64(len(c.data))
-		if u.progress != nil {
-			u.progress(done, total)
-		}
-	}
-	if err == nil {
-		err = ctx.Err() // the reader may have stopped with nothing to send
-	}
-	stop()
-	return err
-}
-
-// place reads all bytes to where they go in mapped memory.
-func (u *uploader) place(ctx context.Context, total int64) error {
-	done := int64(0)
 	for _, j := range u.jobs {
 		for at := int64(0); at < j.from.Size(); at += uploadChunk {
 			size := min(uploadChunk, j.from.Size()-at)
@@ -376,31 +336,4 @@ func (u *uploader) place(ctx context.Context, total int64) error {
 		}
 	}
 	return ctx.Err()
-}
-
-// read sends all bytes in order and closes ready, early if ctx ends. A chunk's memory is reused
-// once the next one was received.
-func (u *uploader) read(ctx context.Context, ready chan<- chunk) {
-	defer close(ready)
-	var bufs [2][]byte
-	n := 0
-	for _, j := range u.jobs {
-		for at := int64(0); at < j.from.Size(); at += uploadChunk {
-			size := min(uploadChunk, j.from.Size()-at)
-			if bufs[n%2] == nil {
-				bufs[n%2] = make([]byte, uploadChunk)
-			}
-			c := chunk{to: j.to.Buffer.View(j.to.Offset+uint64(at), uint64(size)), data: bufs[n%2][:size]}
-			_, c.err = j.ReadAt(c.data, at)
-			select {
-			case ready <- c:
-				n++
-			case <-ctx.Done():
-				return
-			}
-			if c.err != nil {
-				return
-			}
-		}
-	}
 }

@@ -140,16 +140,18 @@ func (a *Answer) chunk(n int, kept bool) model.Chunk {
 	return c
 }
 
-// finite reports whether all logits are numbers.
+// finite reports whether all logits are numbers. Of others 0 times is none, and so is a sum.
 func finite(logits [][]float32) bool {
+	var a, b, c, d float32
 	for _, l := range logits {
+		for ; len(l) >= 4; l = l[4:] {
+			a, b, c, d = a+l[0]*0, b+l[1]*0, c+l[2]*0, d+l[3]*0
+		}
 		for _, v := range l {
-			if v-v != 0 {
-				return false
-			}
+			a += v * 0
 		}
 	}
-	return true
+	return a+b+c+d == 0
 }
 
 // took takes what a step computed of a chunk, up to a draft that is not drawn. done is why the

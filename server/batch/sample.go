@@ -3,8 +3,10 @@ package batch
 import (
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // Candidate is a token and the logarithm of its probability.
@@ -60,20 +62,54 @@ func (d distribution) part(i int) []float32 {
 	return d.logits[i*samplePart : min((i+1)*samplePart, len(d.logits))]
 }
 
-// parts calls f for the number of each part of the vocabulary, side by side.
+// mostHelpers is the most goroutines beside the caller's that weigh a vocabulary: more of them wake
+// up after the work is done.
+const mostHelpers = 7
+
+// parts calls f for the number of each part of the vocabulary, side by side. The caller begins at
+// once, and others help as they wake up.
 func (d distribution) parts(f func(i int) float64) []float64 {
 	all := make([]float64, (len(d.logits)+samplePart-1)/samplePart)
-	var group sync.WaitGroup
-	for i := range all {
-		group.Go(func() { all[i] = f(i) })
+	var next atomic.Int64
+	work := func() {
+		for i := int(next.Add(1)) - 1; i < len(all); i = int(next.Add(1)) - 1 {
+			all[i] = f(i)
+		}
 	}
+	var group sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), mostHelpers+1, len(all)) - 1 {
+		group.Go(work)
+	}
+	work()
 	group.Wait()
 	return all
 }
 
 // most is the largest logit.
-func (d distribution) most() float64 {
-	return slices.Max(d.parts(func(i int) float64 { return float64(slices.Max(d.part(i))) }))
+func (d distribution) most() float64 { return float64(largest(d.logits)) }
+
+// largest returns the largest of some numbers, none of which is NaN. Four at a time wait for no
+// other's comparison.
+func largest(l []float32) float32 {
+	a, b, c, d := l[0], l[0], l[0], l[0]
+	for ; len(l) >= 4; l = l[4:] {
+		if l[0] > a {
+			a = l[0]
+		}
+		if l[1] > b {
+			b = l[1]
+		}
+		if l[2] > c {
+			c = l[2]
+		}
+		if l[3] > d {
+			d = l[3]
+		}
+	}
+	for _, v := range l {
+		a = max(a, v)
+	}
+	return max(a, b, c, d)
 }
 
 func weight(logit float32, top, temperature float64) float64 {
@@ -143,7 +179,7 @@ func (d distribution) draw(r *Request, position int) int32 {
 // draws the same: a part of the vocabulary by its sum, then a token of it.
 func (d distribution) sample(temperature float64, seed uint64, position int) int32 {
 	if temperature <= 0 {
-		return d.top(1)[0].ID
+		return int32(slices.Index(d.logits, largest(d.logits)))
 	}
 	top := d.most()
 	sums := d.parts(func(i int) float64 { return d.weights(i, top, temperature) })

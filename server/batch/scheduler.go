@@ -487,11 +487,16 @@ func sampled(of []*Answer, chunks []model.Chunk, logits [][]float32) []sample {
 		k := len(chunks[i].Logits)
 		own := logits[:k]
 		logits = logits[k:]
-		group.Go(func() {
+		take := func() {
 			before := a.computed
 			all[i].tokens, all[i].reason, all[i].err = a.took(chunks[i], own)
 			all[i].computed = a.computed - before
-		})
+		}
+		if i == len(of)-1 { // here: another goroutine would have to wake up
+			take()
+			break
+		}
+		group.Go(take)
 	}
 	group.Wait()
 	return all

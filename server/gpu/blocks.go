@@ -4,9 +4,6 @@ import (
 	"encoding/binary"
 	"io"
 	"math"
-	"runtime"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/server/weights"
@@ -43,7 +40,7 @@ type blockLayout struct {
 
 // blockLayouts has a row for each format that kernels decode, by its name in GGUF.
 var blockLayouts = map[string]blockLayout{
-	"F16":     {format: f16, codes: 2, takeCodes: part(2, 0, 2)},
+	"F16":     {format: f16, codes: 2, takeCodes: func(dst, row []byte) { copy(dst, row) }},
 	"Q8_0":    {format: q8_0, codes: 32, scales: 2, takeCodes: part(34, 2, 34), takeScales: part(34, 0, 2)},
 	"MXFP4":   {format: mxfp4, codes: 16, scales: 1, takeCodes: mxfp4Codes, takeScales: part(17, 0, 1)},
 	"IQ2_XXS": {format: iq2XXS, codes: 64, scales: 2, takeCodes: part(66, 2, 66), takeScales: part(66, 0, 2)},
@@ -75,31 +72,49 @@ func scalesOf16(size, d, scales int) func(dst, row []byte) {
 
 // mxfp4Codes brings codes into the order that safetensors have: neighbours in a byte.
 func mxfp4Codes(dst, row []byte) {
+	join := func(low uint64) uint32 { // the low halves of eight bytes
+		low &= 0x0F0F0F0F0F0F0F0F
+		low = (low | low>>4) & 0x00FF00FF00FF00FF
+		low = (low | low>>8) & 0x0000FFFF0000FFFF
+		return uint32(low | low>>16)
+	}
+	le := binary.LittleEndian
 	for ; len(row) > 0; row, dst = row[17:], dst[16:] {
-		for i := range 8 {
-			a, b := row[1+2*i], row[2+2*i]
-			dst[i], dst[8+i] = a&15|b<<4, a>>4|b&0xF0
+		for i := range 2 {
+			eight := le.Uint64(row[1+8*i:])
+			le.PutUint32(dst[4*i:], join(eight))
+			le.PutUint32(dst[8+4*i:], join(eight>>4))
 		}
 	}
 }
 
 // pairs brings the lowest bits of eight bytes together: of those with even numbers in the lower
-// half of a word, of the others in the upper half.
+// half of a word, of the others in the upper half. A product moves four of them at once.
 func pairs(eight uint64, bits int) uint32 {
-	gather := func(v uint64) uint32 {
-		v &= 0x0001000100010001 * (1<<bits - 1)
-		return uint32((v | v>>(16-bits) | v>>(32-2*bits) | v>>(48-3*bits)) & (1<<(4*bits) - 1))
-	}
-	return gather(eight) | gather(eight>>8)<<16
+	mask := uint64(0x0001000100010001) * (1<<bits - 1)
+	by := uint64(1<<48 | 1<<(32+bits) | 1<<(16+2*bits) | 1<<(3*bits))
+	return uint32(eight&mask*by>>48) | uint32(eight>>8&mask*by>>48)<<16
 }
 
-// q2KCodes: a word has 16 numbers, a quad 64.
+// q2KCodes: a word has 16 numbers, a quad 64. A byte has codes of four words, so the codes of 16
+// bytes are transposed: pairs of bytes are rows, whose bits 2i and 2i+1 go to row i.
 func q2KCodes(dst, row []byte) {
 	le := binary.LittleEndian
+	transposed := func(x uint64) uint64 {
+		t := (x ^ x>>14) & 0x0000CCCC0000CCCC
+		x ^= t ^ t<<14
+		t = (x ^ x>>28) & 0x00000000F0F0F0F0
+		return x ^ t ^ t<<28
+	}
+	const even = 0x00FF00FF00FF00FF
 	for ; len(row) > 0; row, dst = row[84:], dst[64:] {
-		for i := range 16 {
-			codes, shift := row[16+32*(i/8)+16*(i%2):], i%8/2*2
-			le.PutUint32(dst[4*i:], pairs(le.Uint64(codes)>>shift, 2)|pairs(le.Uint64(codes[8:])>>shift, 2)<<8)
+		for i := range 4 { // of 16 bytes
+			a, b := transposed(le.Uint64(row[16+16*i:])), transposed(le.Uint64(row[24+16*i:]))
+			low, high := a&even|b&even<<8, a>>8&even|b&^even
+			to := dst[32*(i/2)+4*(i%2):]
+			for word := range 4 {
+				le.PutUint32(to[8*word:], uint32(low>>(16*word))&0xFFFF|uint32(high>>(16*word))<<16)
+			}
 		}
 	}
 }
@@ -182,7 +197,7 @@ func (a afterGrid) ReadAt(p []byte, off int64) (n int, err error) {
 	return n + more, err
 }
 
-// takenRows makes what the device gets of the rows of matrices, one after the other, by all cores.
+// takenRows makes what the device gets of the rows of matrices, one after the other.
 type takenRows struct {
 	w    *weights.Model
 	list []*weights.Matrix // alike
@@ -195,32 +210,26 @@ func (t takenRows) ReadAt(p []byte, off int64) (int, error) {
 	n := t.list[0].N
 	end := min(off+int64(len(p)), int64(len(t.list)*n*t.size))
 	first, last := int(off/int64(t.size)), int((end+int64(t.size)-1)/int64(t.size))
-	each := max(1, (last-first+runtime.GOMAXPROCS(0)-1)/runtime.GOMAXPROCS(0))
-	var g errgroup.Group
-	for from := first; from < last; from += each {
-		g.Go(func() error {
-			return t.w.Read(func() error {
-				var whole []byte
-				for row := from; row < min(from+each, last); row++ {
-					m, at := t.list[row/n], int64(row)*int64(t.size)-off
-					if at >= 0 && at+int64(t.size) <= int64(len(p)) {
-						t.take(p[at:at+int64(t.size)], m, row%n)
-						continue
-					}
-					if whole == nil {
-						whole = make([]byte, t.size)
-					}
-					t.take(whole, m, row%n)
-					copy(p[max(at, 0):], whole[max(-at, 0):])
-				}
-				return nil
-			})
-		})
-	}
-	if err := g.Wait(); err != nil {
+	err := t.w.Read(func() error {
+		var whole []byte
+		for row := first; row < last; row++ {
+			m, at := t.list[row/n], int64(row)*int64(t.size)-off
+			if at >= 0 && at+int64(t.size) <= int64(len(p)) {
+				t.take(p[at:at+int64(t.size)], m, row%n)
+				continue
+			}
+			if whole == nil {
+				whole = make([]byte, t.size)
+			}
+			t.take(whole, m, row%n)
+			copy(p[max(at, 0):], whole[max(-at, 0):])
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
 		return 0, err
-	}
-	if end < off+int64(len(p)) {
+	case end < off+int64(len(p)):
 		return int(end - off), io.EOF
 	}
 	return len(p), nil

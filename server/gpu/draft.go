@@ -54,7 +54,7 @@ func (g *GPU) keepState(rec *vk.Recorder, T, layer int) error {
 	}
 	q := g.cfg.Hidden / 8
 	push := struct{ quads, at, sQuads uint32 }{size(q), size(k * q), size(quads(g.draft.main.k))}
-	return launch(rec, g.dev, "state", [3]uint32{size(T), 1, 1}, 0, &push, []uint32{size(g.cfg.Streams)},
+	return launch(rec, &g.built, "state", [3]uint32{size(T), 1, 1}, 0, &push, []uint32{size(g.cfg.Streams)},
 		g.step, g.streams, g.draft.states)
 }
 
@@ -68,7 +68,7 @@ func (g *GPU) context(rec *vk.Recorder, T int, x vk.View) error {
 		d   uint32
 		eps float32
 	}{size(g.cfg.Hidden), g.cfg.Eps}
-	return launch(rec, g.dev, "context", [3]uint32{size(T), 1, 1}, 0, &push, nil, g.step, g.routedY, d.mainNorm, x)
+	return launch(rec, &g.built, "context", [3]uint32{size(T), 1, 1}, 0, &push, nil, g.step, g.routedY, d.mainNorm, x)
 }
 
 // follow records what follows the last layer of a draft block, up to the drafts in host memory.
@@ -90,7 +90,7 @@ func (g *GPU) follow(rec *vk.Recorder, T int, from source) error {
 	push := struct{ vocab, block, place, rank, xQuads, f32 uint32 }{size(c.Vocab), size(c.DraftBlock), 0, size(d.in.k),
 		size(quads(d.in.k)), flag(d.in.format == f32)}
 	for ; ; push.place++ {
-		if err := launch(rec, g.dev, "follow", [3]uint32{size(R), 1, 1}, 0, &push, nil,
+		if err := launch(rec, &g.built, "follow", [3]uint32{size(R), 1, 1}, 0, &push, nil,
 			g.step, g.headY, d.sums, d.in.codes, d.x, d.drafts); err != nil {
 			return err
 		}

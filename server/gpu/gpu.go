@@ -25,6 +25,7 @@ type Options struct {
 // step runs at a time.
 type GPU struct {
 	dev     *vk.Device
+	built   built
 	cfg     *weights.Config
 	most    int // tokens of a step
 	halves  uint32
@@ -110,7 +111,8 @@ func New(ctx context.Context, dev *vk.Device, w *weights.Model, o Options) (*GPU
 }
 
 func newGPU(dev *vk.Device, w *weights.Model, most int) *GPU {
-	return &GPU{dev: dev, cfg: &w.Config, most: most, tiles: usual, layers: make([]layer, len(w.Layers)), own: w.Own()}
+	return &GPU{dev: dev, built: built{dev: dev}, cfg: &w.Config, most: most, tiles: usual, layers: make([]layer, len(w.Layers)),
+		own: w.Own()}
 }
 
 // open uploads what is asked for, and closes the GPU if it cannot.
@@ -285,7 +287,11 @@ func (g *GPU) Logits(n int) [][]float32 {
 	var group sync.WaitGroup
 	for i := range list {
 		list[i] = g.rows[i*v:][:v:v]
-		group.Go(func() { copy(list[i], all[i*v:]) })
+		if i < n-1 {
+			group.Go(func() { copy(list[i], all[i*v:]) })
+		} else {
+			copy(list[i], all[i*v:])
+		}
 	}
 	group.Wait()
 	return list

@@ -3,7 +3,6 @@ package gpu
 import (
 	"math"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"testing"
 
@@ -45,7 +44,7 @@ func TestCodes(t *testing.T) {
 // Each of them gets the bits that it gets alone.
 func TestProduct(t *testing.T) {
 	dev, rng := device(t), rand.New(rand.NewPCG(1, 2))
-	const n, most = 37, 5
+	const n, most = 67, 37
 	var list []weights.Matrix
 	for i, f := range []weights.Format{weights.MXFP4, weights.FP8, weights.BF16, weights.F32, weights.MXFP4} {
 		list = append(list, matrixOf(rng, f, n, 1120+32*(i/4))) // the last is a multiple of 128: scales lie by words
@@ -78,30 +77,42 @@ func TestProduct(t *testing.T) {
 		}()
 		in := activations(rng, most*k)
 		var first []float32
-		for _, tokens := range []int{most, 1, 2}[:3-i%2] {
-			upload(t, g, x, placed(in[:tokens*k], k))
-			step(t, g, make([]int32, tokens))
+		for _, c := range []struct{ tokens, tile int }{{most, 0}, {1, 0}, {2, 0}, {9, 8}, {most, []int{16, 32, 8}[i%3]}} {
+			upload(t, g, x, placed(in[:c.tokens*k], k))
+			step(t, g, make([]int32, c.tokens))
 			poison(t, g, y)
-			r := rows{most: min(g.tiles.tokensOf(tokens), 4), items: opkit.CeilDiv(tokens, 4), turns: 1}
+			r := rows{most: min(g.tiles.tokensOf(c.tokens), 4), turns: 1}
+			if c.tile > 0 {
+				r.most, r.tiles = c.tile, true
+			}
+			r.items = opkit.CeilDiv(c.tokens, r.most)
 			run(t, g, func(rec *vk.Recorder) error { return g.product(rec, &m, 2, r, x, y) })
 			got := numbers(t, g, y)
 			written := func(v float32) bool { return v == v }
-			assert.False(t, slices.ContainsFunc(got[tokens*n:], written), "%v: rows that nobody asked for", f)
-			got = got[:tokens*n]
+			assert.False(t, slices.ContainsFunc(got[c.tokens*n:], written), "%v: rows that nobody asked for", f)
+			got = got[:c.tokens*n]
 			if first == nil {
 				first = got
-				for i, v := range got {
-					row, size := in[i/n*k:][:k], 0.0
-					decoded, want := make([]float32, k), 0.0
-					w.Row(decoded, i%n)
-					for c, a := range decoded {
-						want += float64(a) * float64(row[c])
-						size += math.Abs(float64(a) * float64(row[c]))
-					}
-					require.InDelta(t, want, v, 1e-6*size, "%s: y[%d]", f, i)
-				}
+				checkProduct(t, &w, in, got)
 			}
-			assert.Equal(t, first[:len(got)], got, "%v: %d tokens", f, tokens)
+			assert.Equal(t, first[:len(got)], got, "%v: %+v", f, c)
+		}
+	}
+}
+
+// checkProduct compares y [T, N] with the definition.
+func checkProduct(t *testing.T, w *weights.Matrix, x, y []float32) {
+	t.Helper()
+	decoded := make([]float32, w.K)
+	for n := range w.N {
+		w.Row(decoded, n)
+		for i := range len(y) / w.N {
+			want, size := 0.0, 0.0
+			for c, a := range decoded {
+				p := float64(a) * float64(x[i*w.K+c])
+				want, size = want+p, size+math.Abs(p)
+			}
+			require.InDelta(t, want, y[i*w.N+n], 1e-6*size, "%s: y[%d, %d]", w.Format, i, n)
 		}
 	}
 }
@@ -222,13 +233,11 @@ func outputs(t *testing.T, g *GPU, layer, T int, ids []int32, x []float32) []flo
 	return f
 }
 
-// TestExperts compares tokens with what the processor makes of them, in a padded step and alone,
-// with the same bits.
+// TestExperts compares tokens with what the processor makes of them, in a padded step by tiles and
+// without, and alone, with the same bits.
 func TestExperts(t *testing.T) {
-	dev, rng, padded := device(t), rand.New(rand.NewPCG(5, 6)), 4
-	if os.Getenv("VKMLA_TEST_FULL") == "1" {
-		padded = 32 // as many as share weights
-	}
+	dev, rng := device(t), rand.New(rand.NewPCG(5, 6))
+	const padded = 16
 	for i, f := range []formats{released,
 		{routed: weights.FP8, shared: weights.FP8, gate: weights.F32, ends: weights.BF16},
 		{routed: weights.BF16, shared: weights.BF16, gate: weights.BF16, ends: weights.F32},
@@ -244,6 +253,9 @@ func TestExperts(t *testing.T) {
 			c.Experts(layer, &cpu.Streams{T: T, IDs: ids}, x, want, nil)
 			got := outputs(t, g, layer, padded, ids, x)
 			assert.Less(t, off(got, want), 4e-3, "formats %d, layer %d", i, layer)
+			g.tiles.tiles = padded
+			assert.Equal(t, got, outputs(t, g, layer, padded, ids, x), "formats %d, layer %d: by tiles", i, layer)
+			g.tiles.tiles = usual.tiles
 			at, d := 2, w.Config.Hidden
 			alone := outputs(t, g, layer, 1, ids[at:at+1], x[at*d:][:d])
 			assert.Equal(t, got[at*d:][:d], alone, "formats %d, layer %d: alone", i, layer)

@@ -23,43 +23,64 @@ var kernels = map[string]struct {
 	bindings []vk.Access
 	divided  bool
 }{
-	"choose":  {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write}},
-	"context": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write}},
-	"copy":    {bindings: []vk.Access{vk.Read, vk.Write}},
-	"decode":  {bindings: []vk.Access{vk.Read, vk.Write}},
-	"enter":   {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write}},
-	"follow":  {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write}},
-	"group":   {bindings: []vk.Access{vk.Read, vk.Read, vk.Write}},
-	"leave":   {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Read, vk.Write}, divided: true},
-	"pack":    {bindings: []vk.Access{vk.ReadWrite}},
-	"product": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
-	"send":    {bindings: []vk.Access{vk.Read, vk.Read, vk.Write}},
-	"state":   {bindings: []vk.Access{vk.Read, vk.Read, vk.Write}},
-	"up":      {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
+	"choose":        {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write}},
+	"context":       {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write}},
+	"follow":        {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write}},
+	"state":         {bindings: []vk.Access{vk.Read, vk.Read, vk.Write}},
+	"copy":          {bindings: []vk.Access{vk.Read, vk.Write}},
+	"decode":        {bindings: []vk.Access{vk.Read, vk.Write}},
+	"enter":         {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write}},
+	"group":         {bindings: []vk.Access{vk.Read, vk.Read, vk.Write}},
+	"leave":         {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Read, vk.Write}, divided: true},
+	"pack":          {bindings: []vk.Access{vk.ReadWrite}},
+	"product":       {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
+	"product_tiles": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
+	"send":          {bindings: []vk.Access{vk.Read, vk.Read, vk.Write}},
+	"up":            {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
+	"up_tiles":      {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
+}
+
+// built holds a device's kernels that were asked for: a device finds them by a hash of their code,
+// which would take most of the time of a recording.
+type built struct {
+	dev   *vk.Device
+	known map[string]*vk.Kernel
 }
 
 // kernel returns a kernel with push constants of some bytes.
-func kernel(dev *vk.Device, name string, push int, constants ...uint32) (*vk.Kernel, error) {
+func (b *built) kernel(name string, push int, constants ...uint32) (*vk.Kernel, error) {
+	key := fmt.Sprint(name, push, constants)
+	if k := b.known[key]; k != nil {
+		return k, nil
+	}
 	code, err := spirv.ReadFile("shaders/spv/" + name + ".spv")
 	if err != nil {
 		return nil, fmt.Errorf("gpu: kernel %s: %w", name, err)
 	}
-	k := kernels[name]
-	return pkg.Kernel(dev, opkit.Spec{Stem: "server_" + name, Variant: opkit.Base, SPIRV: code, Bindings: k.bindings,
-		PushSize: push, Constants: constants, Divisible: k.divided})
+	of := kernels[name]
+	k, err := pkg.Kernel(b.dev, opkit.Spec{Stem: "server_" + name, Variant: opkit.Base, SPIRV: code, Bindings: of.bindings,
+		PushSize: push, Constants: constants, Divisible: of.divided})
+	if err != nil {
+		return nil, err
+	}
+	if b.known == nil {
+		b.known = map[string]*vk.Kernel{}
+	}
+	b.known[key] = k
+	return k, nil
 }
 
 // launch is a dispatch of a kernel that is looked up by its name.
-func launch[P any](rec *vk.Recorder, dev *vk.Device, name string, groups [3]uint32, products float64, push *P,
+func launch[P any](rec *vk.Recorder, b *built, name string, groups [3]uint32, products float64, push *P,
 	constants []uint32, bind ...vk.View) error {
 	data := vk.Bytes(push)
-	k, err := kernel(dev, name, len(data), constants...)
+	k, err := b.kernel(name, len(data), constants...)
 	if err != nil {
 		return err
 	}
 	for i, v := range bind {
 		if v.IsZero() {
-			bind[i] = dev.Dummy()
+			bind[i] = b.dev.Dummy()
 		}
 	}
 	return rec.Dispatch(vk.Dispatch{Kernel: k, Groups: groups, Bind: bind, Push: data, Products: products})
@@ -76,9 +97,27 @@ type tiling struct {
 	up, down   int // of w1 and w3 each; of w2
 	gate, head int
 	tokens     int // that share weights in registers, at most: 1, 2, 4 or 8
+	tiles      int // from this number of tokens on, products of all of them take tiles; 0: never
 }
 
-var usual = tiling{up: 2, down: 4, gate: 1, head: 4, tokens: 4}
+var usual = tiling{up: 2, down: 4, gate: 1, head: 4, tokens: 4, tiles: 128}
+
+const (
+	tileRows   = 64       // of weights, of a workgroup of tiles
+	tileTokens = 32       // or half of them
+	tileShared = 17 << 10 // bytes that these take, at most
+)
+
+// tileOf returns the number of T tokens that a tile has; 0: none is taken.
+func (g *GPU) tileOf(T int) int {
+	switch {
+	case g.tiles.tiles == 0 || T < g.tiles.tiles:
+		return 0
+	case g.dev.Caps().SharedMemory < tileShared:
+		return tileTokens / 2
+	}
+	return tileTokens
+}
 
 // tokensOf returns the number of T tokens that share weights where all of them need these.
 func (t tiling) tokensOf(T int) int { return min(t.tokens, 1<<bits.Len(uint(T-1))) }

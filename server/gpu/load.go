@@ -9,6 +9,8 @@ import (
 	"io"
 	"math"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/server/weights"
 	"github.com/vkmla/vkmla/tensor"
@@ -79,11 +81,36 @@ const smallBytes = 1 << 20
 
 func aligned(n, to uint64) uint64 { return (n + to - 1) / to * to }
 
-// load allocates and fills all pieces. What it has allocated is returned even with an error.
+// load allocates and fills all pieces: a driver takes milliseconds for a large one, while those
+// before it are filled. What it has allocated is returned even with an error.
 func (l *loader) load(ctx context.Context, dev *vk.Device) (buffers []*vk.Buffer, err error) {
+	ready := make(chan piece, len(l.pieces))
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		defer close(ready)
+		buffers, err = l.allocate(ctx, dev, ready)
+		return err
+	})
+	g.Go(func() error {
+		for p := range ready {
+			if err := p.fill(ctx, dev); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	err = g.Wait()
+	return buffers, err
+}
+
+// allocate makes the memory of all pieces, and sends each that has it.
+func (l *loader) allocate(ctx context.Context, dev *vk.Device, ready chan<- piece) (buffers []*vk.Buffer, err error) {
 	var shared *vk.Buffer
 	at := uint64(0)
 	for _, p := range l.pieces {
+		if err := ctx.Err(); err != nil {
+			return buffers, err
+		}
 		small, whole := p.size <= smallBytes && p.memory == vk.DeviceLocal, aligned(p.size, 16)
 		buffer, first := shared, at
 		if !small || shared == nil || shared.Size()-at < whole {
@@ -101,25 +128,31 @@ func (l *loader) load(ctx context.Context, dev *vk.Device) (buffers []*vk.Buffer
 			at = min(at, shared.Size())
 		}
 		*p.to = buffer.View(first, whole) // kernels read whole words
-		if p.from != nil {
-			if err := dev.UploadFrom(ctx, buffer.View(first, p.size), p.from); err != nil {
-				return buffers, fmt.Errorf("gpu: upload %s: %w", p.label, err)
-			}
-		}
-		if p.packed {
-			if err := once(ctx, dev, func(rec *vk.Recorder) error { return pack(rec, dev, *p.to) }); err != nil {
-				return buffers, fmt.Errorf("gpu: pack %s: %w", p.label, err)
-			}
-		}
+		ready <- p
 	}
 	return buffers, nil
+}
+
+// fill brings to a piece's memory what it holds at first.
+func (p *piece) fill(ctx context.Context, dev *vk.Device) error {
+	if p.from != nil {
+		if err := dev.UploadFrom(ctx, p.to.Buffer.View(p.to.Offset, p.size), p.from); err != nil {
+			return fmt.Errorf("gpu: upload %s: %w", p.label, err)
+		}
+	}
+	if p.packed {
+		if err := once(ctx, dev, func(rec *vk.Recorder) error { return pack(rec, dev, *p.to) }); err != nil {
+			return fmt.Errorf("gpu: pack %s: %w", p.label, err)
+		}
+	}
+	return nil
 }
 
 // pack records pack.comp.
 func pack(rec *vk.Recorder, dev *vk.Device, codes vk.View) error {
 	const groups = 4096
 	push := struct{ count, stride uint32 }{uint32(codes.Size / 16), groups}
-	return launch(rec, dev, "pack", [3]uint32{groups, 1, 1}, 0, &push, nil, codes)
+	return launch(rec, &built{dev: dev}, "pack", [3]uint32{groups, 1, 1}, 0, &push, nil, codes)
 }
 
 // mapped reads parts of mapped files one after the other. check, if any, looks at what was read.

@@ -175,7 +175,7 @@ func CopyRate(ctx context.Context, dev *vk.Device) (Rate, error) {
 	const groups = 4096
 	push := struct{ count, stride uint32 }{uint32(size / 16), groups}
 	s, err := g.timed(ctx, (*vk.Recorder).TimeWhole, func(rec *vk.Recorder) error {
-		return launch(rec, dev, "copy", [3]uint32{groups, 1, 1}, 0, &push, nil, views[0], views[1])
+		return launch(rec, &built{dev: dev}, "copy", [3]uint32{groups, 1, 1}, 0, &push, nil, views[0], views[1])
 	})
 	if err != nil {
 		return Rate{}, err

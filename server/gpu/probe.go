@@ -36,7 +36,8 @@ func decoded(dev *vk.Device, format format, halves bool, codes []byte) (values [
 				return err
 			}
 		}
-		return launch(rec, dev, "decode", [3]uint32{1, 1, 1}, 0, &push, []uint32{uint32(format), flag(halves)}, src.View(), dst.View())
+		return launch(rec, &built{dev: dev}, "decode", [3]uint32{1, 1, 1}, 0, &push, []uint32{uint32(format), flag(halves)},
+			src.View(), dst.View())
 	})
 	if err != nil {
 		return nil, err

@@ -106,7 +106,7 @@ func (g *GPU) leave(rec *vk.Recorder, T int, from source, next *hyper) error {
 	c, tokens := g.cfg, min(T, mixTokens)
 	rec.Section(Sections[0])
 	push := struct{ d, from, per uint32 }{size(c.Hidden), from.kind, size(c.PerToken)}
-	return launch(rec, g.dev, "leave", [3]uint32{size(opkit.CeilDiv(c.Hidden, slice)), size(opkit.CeilDiv(T, tokens)), 1},
+	return launch(rec, &g.built, "leave", [3]uint32{size(opkit.CeilDiv(c.Hidden, slice)), size(opkit.CeilDiv(T, tokens)), 1},
 		float64(T*next.rows*c.Streams*c.Hidden), &push, []uint32{size(c.Streams), size(next.rows), size(tokens)},
 		g.step, from.view, g.routedY, g.sharedY, g.mix, g.streams, next.fn, g.parts)
 }
@@ -131,7 +131,7 @@ func (g *GPU) enter(rec *vk.Recorder, T int, h *hyper, norm vk.View, x to) error
 	if x.wanted {
 		push.wantedAt, groups = size(g.wantedAt()), 1
 	}
-	return launch(rec, g.dev, "enter", [3]uint32{size(T), groups, 1}, 0, &push, []uint32{size(c.Streams), size(h.rows), size(c.Hidden)},
+	return launch(rec, &g.built, "enter", [3]uint32{size(T), groups, 1}, 0, &push, []uint32{size(c.Streams), size(h.rows), size(c.Hidden)},
 		g.step, g.parts, h.base, g.streams, norm, g.mix, x.view)
 }
 
@@ -143,6 +143,25 @@ type rows struct {
 	items  int    // groups of them, at most
 	turns  int    // of these, how many run side by side
 	full   bool   // groups nearly always have that many tokens
+	tiles  bool   // they share weights in shared memory
+}
+
+// groups returns the workgroups of a product of n rows, of which teams have ofTeam each. A tile has
+// rows of all matrices.
+func (r rows) groups(n, ofTeam, matrices int) [3]uint32 {
+	each := teams * ofTeam
+	if r.tiles {
+		each = tileRows / matrices
+	}
+	return [3]uint32{size(opkit.CeilDiv(n, each)), size(r.turns), 1}
+}
+
+// kernel returns the name of a product's kernel.
+func (r rows) kernel(name string) string {
+	if r.tiles {
+		return name + "_tiles"
+	}
+	return name
 }
 
 // product records product.comp: y from x.
@@ -153,7 +172,7 @@ func (g *GPU) product(rec *vk.Recorder, m *matrix, ofTeam int, r rows, x, y vk.V
 	if r.routed > 0 {
 		plan = g.plan
 	}
-	return launch(rec, g.dev, "product", [3]uint32{size(opkit.CeilDiv(m.n, teams*ofTeam)), size(r.turns), 1},
+	return launch(rec, &g.built, r.kernel("product"), r.groups(m.n, ofTeam, 1),
 		float64(r.items*r.most)*float64(m.n*m.k), &push,
 		[]uint32{uint32(m.format), g.halves, size(ofTeam), size(r.most), flag(r.full), flag(m.k%128 == 0)},
 		plan, m.codes, m.scale, x, y)
@@ -170,7 +189,7 @@ func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
 	if r.routed > 0 {
 		plan, push.per = g.plan, size(g.cfg.PerToken)
 	}
-	return launch(rec, g.dev, "up", [3]uint32{size(opkit.CeilDiv(w1.n, teams*g.tiles.up)), size(r.turns), 1},
+	return launch(rec, &g.built, r.kernel("up"), r.groups(w1.n, g.tiles.up, 2),
 		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push,
 		[]uint32{uint32(w1.format), g.halves, size(g.tiles.up), size(r.most), flag(r.full), flag(w1.k%128 == 0)},
 		plan, w1.codes, w1.scale, w3.codes, w3.scale, g.x, g.v, h)
@@ -179,6 +198,9 @@ func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
 // allRows are products of all of T tokens.
 func (g *GPU) allRows(T int) rows {
 	all := rows{most: g.tiles.tokensOf(T), full: true}
+	if tile := g.tileOf(T); tile > 0 {
+		all.most, all.tiles = tile, true
+	}
 	all.items = opkit.CeilDiv(T, all.most)
 	all.turns = all.items
 	return all
@@ -225,7 +247,7 @@ func (g *GPU) choose(rec *vk.Recorder, T int, l *layer) error {
 		factor          float32
 		alone           uint32
 	}{flag(l.bias.IsZero()), flag(c.Normalise), c.Factor, flag(T == 1)}
-	return launch(rec, g.dev, "choose", [3]uint32{size(T), 1, 1}, 0, &push,
+	return launch(rec, &g.built, "choose", [3]uint32{size(T), 1, 1}, 0, &push,
 		[]uint32{size(c.Experts), size(c.PerToken), scorings[c.Scoring]}, g.step, g.logits, l.bias, l.table, g.chosen, g.v, g.plan)
 }
 
@@ -235,7 +257,7 @@ func (g *GPU) group(rec *vk.Recorder, T, most int) error {
 		return nil
 	}
 	push := struct{ per, most, orderAt uint32 }{size(g.cfg.PerToken), size(most), size(g.orderAt())}
-	return launch(rec, g.dev, "group", [3]uint32{1, 1, 1}, 0, &push, []uint32{size(opkit.CeilDiv(g.cfg.Experts, 256))},
+	return launch(rec, &g.built, "group", [3]uint32{1, 1, 1}, 0, &push, []uint32{size(opkit.CeilDiv(g.cfg.Experts, 256))},
 		g.step, g.chosen, g.plan)
 }
 
@@ -257,5 +279,5 @@ func (g *GPU) finish(rec *vk.Recorder, T int, from source) error {
 	}
 	groups := min(opkit.CeilDiv(T*c.Vocab, 256), 1024)
 	push := struct{ width, stride uint32 }{size(c.Vocab), size(groups)}
-	return launch(rec, g.dev, "send", [3]uint32{size(groups), 1, 1}, 0, &push, nil, g.step, g.headY, g.results)
+	return launch(rec, &g.built, "send", [3]uint32{size(groups), 1, 1}, 0, &push, nil, g.step, g.headY, g.results)
 }

@@ -119,10 +119,15 @@ float cm_max4(vec4 s) { return max(max(s.x, s.y), max(s.z, s.w)); }
 
 uint cm_lane() { return ROWS == 0u ? 0u : gl_SubgroupInvocationID; }
 
-// CM_VECTORS: where matrix n of `size` columns begins, in vectors of `each`. RADV takes n's
-// constant part out of addresses if the division comes first, else each step of a loop has
-// registers of its own.
-#define CM_VECTORS(n, size, each) (ROWS == 0u ? (n) * size / each : (n) * (size / each))
+// CM_VECTORS: where matrix n of `size` columns begins, in vectors of `each`. Mesa's compilers take
+// n's constant part out of addresses if the division comes first, else each step of a loop has
+// registers of its own. A kernel that NVIDIA's compiler gets has the form that was timed with it.
+#ifdef CM_DIVIDE_FIRST
+#define CM_BEGIN(n, size, each) ((n) * (size / each))
+#else
+#define CM_BEGIN(n, size, each) ((n) * size / each)
+#endif
+#define CM_VECTORS(n, size, each) (ROWS == 0u ? CM_BEGIN(n, size, each) : (n) * (size / each))
 
 // cm_scores: the dot products of Q with the rows in buffer `buf`, to score_s.
 void cm_scores(uint buf) {
@@ -184,11 +189,11 @@ void cm_accumulate(uint buf) {
         }
         CM_A p[HEAD_TILES];
         [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) {
-            coopMatLoad(p[i], p_s, i * CM_M * P_PITCH + k * CM_K / 8u, P_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+            coopMatLoad(p[i], p_s, i * CM_M * P_PITCH + CM_BEGIN(k, CM_K, 8u), P_PITCH, gl_CooperativeMatrixLayoutRowMajor);
         }
         [[unroll]] for (uint j = 0u; j < OUT_TILES; j++) {
             CM_B rows;
-            coopMatLoad(rows, kv_s, (buf * TILE + k * CM_K) * KV_PITCH + (cm_sub * OUT_TILES + j) * CM_N / 8u, KV_PITCH,
+            coopMatLoad(rows, kv_s, (buf * TILE + k * CM_K) * KV_PITCH + CM_BEGIN(cm_sub * OUT_TILES + j, CM_N, 8u), KV_PITCH,
                         gl_CooperativeMatrixLayoutRowMajor);
             [[unroll]] for (uint i = 0u; i < HEAD_TILES; i++) acc_f[i][j] = coopMatMulAdd(p[i], rows, acc_f[i][j]);
         }

@@ -29,8 +29,7 @@ type Chosen struct {
 	Constants []uint32 `json:"constants"`
 	Subgroup  uint32   `json:"subgroup"`
 
-	Row     Row     `json:"compiled"`     // what the compiler says; zero unless it was inspected
-	Listing Listing `json:"instructions"` // likewise, where the driver lists them as RADV or ANV does
+	Row Row `json:"compiled"` // what the compiler says; zero unless it was inspected
 }
 
 // scored counts the entries that the scores of a choice go over, by its name: those of a context of

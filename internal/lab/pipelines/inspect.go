@@ -12,21 +12,18 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Inspect is Choose with what the driver's compiler makes of each kernel, and, with listings, of
-// which instructions, which takes it longer. Nothing is executed.
+// Inspect is Choose with what the driver's compiler says of each kernel. Nothing is executed.
 //
-// Errors: those of Choose, vk.Device.Statistics and vk.Device.Listings.
-func Inspect(a *vk.Adapter, profile string, listings bool) ([]Choice, error) {
-	return Choose(inspector(a, profile, listings))
-}
+// Errors: those of Choose and of the driver's statistics.
+func Inspect(a *vk.Adapter, profile string) ([]Choice, error) { return Choose(inspector(a, profile)) }
 
 // inspector opens the device for Choose, and finds out about a kernel.
-func inspector(a *vk.Adapter, profile string, listings bool) (open func() (*vk.Device, error),
+func inspector(a *vk.Adapter, profile string) (open func() (*vk.Device, error),
 	inspect func(dev *vk.Device, k *vk.Kernel, to *Chosen) error) {
 	known := map[string]Chosen{}
 	knowMatrices(a)
 	open = func() (*vk.Device, error) {
-		return a.Open(vk.DeviceOptions{Statistics: true, Listings: listings, Profile: profile})
+		return a.Open(vk.DeviceOptions{Statistics: true, Profile: profile})
 	}
 	return open, func(dev *vk.Device, k *vk.Kernel, to *Chosen) error {
 		key := fmt.Sprint(to.Kernel, to.Constants, to.Subgroup)
@@ -36,11 +33,6 @@ func inspector(a *vk.Adapter, profile string, listings bool) (open func() (*vk.D
 				return err
 			}
 			to.Row = row(k, statistics, Hot(k.Name(), dev.Caps().Features["coopmat.f16.f32"]))
-			if listings {
-				if to.Listing, err = listing(dev, k); err != nil {
-					return err
-				}
-			}
 			known[key] = *to
 		}
 		*to = known[key]
@@ -60,21 +52,7 @@ func knowMatrices(a *vk.Adapter) {
 	}
 }
 
-func listing(dev *vk.Device, k *vk.Kernel) (l Listing, err error) {
-	list, err := door.Listings(dev, k)
-	for _, x := range list {
-		switch x.Name {
-		case "Assembly": // RADV's name
-			l = ReadListing(x.Text)
-		case "GEN Assembly": // ANV's
-			l = ReadGenListing(x.Text)
-		}
-	}
-	return l, err
-}
-
-// ChosenTable shows choices with what the compiler says. Columns from matrix on are instructions of
-// a turn of the loop that a kernel spends its time in, or of all of it where it has none.
+// ChosenTable shows choices with what the compiler says.
 func ChosenTable(list []Choice) string {
 	t, head := table.NewWriter(), table.Row{}
 	for _, c := range ChosenColumns {
@@ -86,8 +64,7 @@ func ChosenTable(list []Choice) string {
 }
 
 // ChosenColumns are the columns of ChosenTable.
-var ChosenColumns = []string{"operation", "tokens", "kernel", "subgroup", "registers", "occupancy", "shared", "spills", "clocks",
-	"matrix", "dot", "vector", "lds", "gather", "memory", "scalar", "wait", "barrier"}
+var ChosenColumns = []string{"operation", "tokens", "kernel", "subgroup", "registers", "occupancy", "shared", "spills", "clocks"}
 
 // ChosenRows are the rows of ChosenTable, empty where the driver does not tell.
 func ChosenRows(list []Choice) (rows []table.Row) {
@@ -99,12 +76,9 @@ func ChosenRows(list []Choice) (rows []table.Row) {
 	}
 	for _, c := range list {
 		for _, k := range c.Kernels {
-			r, n := &k.Row, k.Listing.Loop
-			if n == (Counts{}) {
-				n = k.Listing.All
-			}
+			r := &k.Row
 			rows = append(rows, table.Row{c.Op, c.Tokens, r.String(), k.Subgroup, num(r.Registers), num(r.Occupancy), num(r.Shared),
-				num(r.Spills), num(r.Clocks), n.Matrix, n.Dot, n.Vector, n.LDS, n.Gather, n.Memory, n.Scalar, n.Wait, n.Barrier})
+				num(r.Spills), num(r.Clocks)})
 		}
 	}
 	return rows

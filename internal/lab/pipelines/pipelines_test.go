@@ -188,7 +188,7 @@ func TestNoWorse(t *testing.T) {
 	if gpu == "" {
 		t.Skipf("%s is neither RADV's nor ANV's", a.Name)
 	}
-	list, err := pipelines.Inspect(a, "", false)
+	list, err := pipelines.Inspect(a, "")
 	require.NoError(t, err)
 	now := pipelines.GateTable(list)
 	assert.Greater(t, strings.Count(now, "\n"), 20, "kernels")

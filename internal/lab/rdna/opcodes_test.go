@@ -2,7 +2,6 @@ package rdna
 
 import (
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,32 +17,22 @@ type opcodeCase struct {
 	gfx, size           int
 }
 
-func opcodeCases(t testing.TB) (list []opcodeCase) {
+func opcodeCases(t *testing.T) (list []opcodeCase) {
 	t.Helper()
-	text, err := os.ReadFile("testdata/opcodes.txt")
-	require.NoError(t, err)
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(opcodes) {
 		line = strings.TrimSpace(line)
 		if line == "" || line[0] == '#' {
 			continue
 		}
 		p := strings.Split(line, ";")
-		for i := range p {
-			p[i] = strings.TrimSpace(p[i])
-		}
 		require.Len(t, p, 3, "%s", line)
-		c := opcodeCase{p[0], p[1], p[2], 11, 32}
-		for {
-			first, rest, _ := strings.Cut(c.text, " ")
-			if g, ok := strings.CutPrefix(first, "gfx"); ok {
-				c.gfx, err = strconv.Atoi(g)
-				require.NoError(t, err)
-			} else if first == "64" {
-				c.size = 64
-			} else {
-				break
-			}
-			c.text = rest
+		head := unitHead.FindStringSubmatch(p[0])
+		c := opcodeCase{head[3], p[1], p[2], 11, 32}
+		if head[1] != "" {
+			c.gfx = int(number(t, head[1]))
+		}
+		if head[2] != "" {
+			c.size = 64
 		}
 		list = append(list, c)
 	}
@@ -148,34 +137,19 @@ func number(t *testing.T, s string) uint32 {
 	return uint32(x)
 }
 
-// Tested returns the instructions that testdata/opcodes.txt and the tests of matrices and of the
-// flow of control execute.
-func Tested(t testing.TB) map[string]bool {
-	m := map[string]bool{}
-	for op := range plainOps {
-		m[op] = true
-	}
-	for _, c := range opcodeCases(t) {
-		for part := range strings.SplitSeq(c.text, "::") {
-			name, _, _ := strings.Cut(strings.TrimSpace(part), " ")
-			op, _ := encoding(name)
-			m[strings.Replace(op, "v_dual_", "v_", 1)] = true
-		}
-	}
-	for _, op := range testedElsewhere {
-		m[op] = true
-	}
-	return m
-}
-
-var testedElsewhere = []string{
-	"s_branch", "s_cbranch_scc0", "s_cbranch_scc1", "s_cbranch_execz", "s_cbranch_execnz", "s_cbranch_vccz", "s_cbranch_vccnz",
-	"v_wmma_f32_16x16x16_f16", "v_wmma_f32_16x16x16_bf16", "v_wmma_f32_16x16x16_fp8_fp8",
+// What a wave executed and no line has is told, each of a pair by itself.
+func TestUntested(t *testing.T) {
+	m := &Machine{}
+	k := newWorker(m)
+	m.workers = []*worker{k}
+	p := &program{insts: []inst{{op: "s_endpgm"}, {op: "v_dual_mov_b32 :: v_dual_frob_b32"}, {op: "s_frob_b32"}, {op: "s_frob_b64"}}}
+	k.counts[p] = []uint64{1, 1, 2, 0}
+	assert.Equal(t, []string{"s_frob_b32", "v_frob_b32"}, m.Untested())
 }
 
 // Every instruction of the tables has a line.
 func TestOpcodesComplete(t *testing.T) {
-	tested := Tested(t)
+	tested := tested()
 	for _, op := range known() {
 		assert.True(t, tested[op], op)
 	}

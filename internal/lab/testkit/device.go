@@ -23,6 +23,7 @@ package testkit
 import (
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 
@@ -98,8 +99,8 @@ func Main(m *testing.M) {
 		}
 		shared.in.Close()
 	}
-	for _, text := range drain() {
-		fmt.Fprintln(os.Stderr, "testkit: validation at the end:", text)
+	for _, text := range slices.Concat(drain(), untested()) {
+		fmt.Fprintln(os.Stderr, "testkit: at the end:", text)
 		code = 1
 	}
 	os.Exit(code)

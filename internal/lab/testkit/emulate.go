@@ -56,6 +56,17 @@ func nameKernels(gpu *rdna.Machine, dev *vk.Device) {
 // Emulated returns the emulated GPU that tests run on, or nil.
 func Emulated() *rdna.Machine { return shared.gpu }
 
+// untested says which instructions an emulated GPU executed and no unit test does.
+func untested() (list []string) {
+	if shared.gpu == nil {
+		return nil
+	}
+	for _, op := range shared.gpu.Untested() {
+		list = append(list, op+" has no line in internal/lab/rdna/testdata/opcodes.txt")
+	}
+	return list
+}
+
 // root returns the folder of go.mod.
 func root() (string, error) {
 	dir, err := os.Getwd()

@@ -79,6 +79,7 @@ func randomPrefill(seed uint64) []Case {
 		{1, 1, 1, 1, false, false, false}, {2, 8, 17, 61, true, true, false}, {17, 17, 61, 69, true, true, false},
 		{1, 64, 321, 500, false, true, false}, {61, 2, 2, 17, true, false, false}, {2, 128, 69, 321, true, true, false},
 		{69, 4, 17, 2, false, true, false}, {1, 8, 700, 321, true, false, false}, {3, 61, 40, 90, true, true, true},
+		{3, 64, 640, 700, false, true, false},
 	} {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
 		kv := normalBF16(rng, 1, x.s, 1, cache.D).U16()

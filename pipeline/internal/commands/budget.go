@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -34,6 +35,7 @@ type Commands struct {
 	work  float64   // of the step that took so long
 
 	plain  bool        // recorded after workgroups starved, see vk.Device.Starved
+	before []int       // operations that begin submissions, but for the first
 	pieces map[int]int // of operations that are divided
 }
 
@@ -47,9 +49,10 @@ func (c *Commands) Observe(work float64) (longest time.Duration) {
 	return longest
 }
 
-// Suits reports whether each submission stays within the budget, as far as the last step tells
-// and the operations can be divided.
-func (c *Commands) Suits(budget time.Duration, work float64) bool {
+// suits reports whether each submission stays within the budget, as far as the last step tells
+// and the operations can be divided. With more to do a submission takes longer in proportion, and
+// by no more than `each` ns for a unit of work.
+func (c *Commands) suits(budget time.Duration, work, each float64) bool {
 	if budget < 0 || c.parts == nil {
 		return true // never divided
 	}
@@ -57,7 +60,8 @@ func (c *Commands) Suits(budget time.Duration, work float64) bool {
 		return c.took == nil
 	}
 	for i, ns := range c.took {
-		if c.parts[i].Divisible && ns*max(1, work/c.work) > float64(budget) {
+		most := min(ns*max(1, work/c.work), ns+max(0, work-c.work)*each)
+		if c.parts[i].Divisible && most > float64(budget) {
 			return false
 		}
 	}
@@ -111,9 +115,23 @@ func pack(times []float64, budget float64) (before []int) {
 	return before
 }
 
+// Suits reports whether a step with so much work may take commands as they are.
+func (z *Sizes) Suits(c *Commands, work float64) bool { return c.suits(z.Budget, work, z.workTime()) }
+
+// workTime estimates the most ns that a unit of work takes, see Step.work in package pipeline: a
+// token sees one token more in all layers, whose entries and keys are within keyBytes.
+func (z *Sizes) workTime() float64 {
+	const many, keyBytes = 1 << 20, 1 << 10
+	dev, layers := z.cfg.Dev, many*len(z.cfg.Layers)
+	w := vk.Work{Products: float64(layers * (2*z.cfg.Model.Heads*cache.D + z.cfg.Model.IndexHeads*cache.IndexDim)),
+		Bytes: uint64(layers * keyBytes)}
+	return float64(tuning.Of(dev).Time(dev.Adapter(), w)) / many
+}
+
 // divide prepares the recording of commands that replace old, which may be nil: first with a
 // submission for each operation, to learn their times, then with as few as the budget permits.
-func (z *Sizes) divide(rec *vk.Recorder, old *Commands) (*Commands, error) {
+// Those that suit are divided as they were: the memory that they used is another.
+func (z *Sizes) divide(rec *vk.Recorder, old *Commands, work float64) (*Commands, error) {
 	budget := z.Budget
 	fresh := &Commands{}
 	if budget < 0 {
@@ -121,11 +139,14 @@ func (z *Sizes) divide(rec *vk.Recorder, old *Commands) (*Commands, error) {
 	}
 	var err error
 	var pieces vk.Pieces
-	if old != nil && old.Each && old.took != nil {
-		var before []int
-		before, fresh.pieces = old.cuts(budget)
-		err = rec.SplitAt(before)
-	} else {
+	switch {
+	case old != nil && old.Each && old.took != nil:
+		fresh.before, fresh.pieces = old.cuts(budget)
+		err = rec.SplitAt(fresh.before)
+	case old != nil && !old.Each && old.took != nil && z.Suits(old, work):
+		fresh.before, fresh.pieces = old.before, old.pieces
+		err = rec.SplitAt(fresh.before)
+	default:
 		fresh.Each = true
 		if old != nil {
 			fresh.pieces = old.pieces // what took too long still does

@@ -53,13 +53,15 @@ func TestSubmissions(t *testing.T) {
 		{"being measured", budget, true, single, nil, 0, 1, true},
 		{"short", budget, false, two, []float64{50, 20}, 100, 200, true},
 		{"too much more to do", budget, false, two, []float64{50, 20}, 100, 201, false},
+		{"more to do that takes as long as it can", budget, false, two, []float64{50, 20}, 1, 26, true},
+		{"more to do that may take too long", budget, false, two, []float64{50, 20}, 1, 27, false},
 		{"less to do", budget, false, two, []float64{99, 20}, 100, 1, true},
 		{"not to be divided", budget, false, two, []float64{1, 1000}, 100, 100, true},
 		{"one launch, to be divided", budget, false, []vk.Part{{Operations: 1, Divisible: true}}, []float64{1000}, 100, 100, false},
 		{"too long", budget, false, two, []float64{101, 1}, 100, 100, false},
 	} {
 		x := &Commands{Each: c.each, parts: c.parts, took: c.took, work: c.work}
-		assert.Equal(t, c.want, x.Suits(c.budget, c.then), c.name)
+		assert.Equal(t, c.want, x.suits(c.budget, c.then, 2), c.name)
 	}
 }
 

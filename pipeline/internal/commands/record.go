@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -16,10 +17,10 @@ import (
 // are none, if they have to be divided into other submissions, and once workgroups starved.
 func (b *Size) Commands(key Key, work float64) (*Commands, error) {
 	old, plain := b.Recorded[key], b.z.cfg.Dev.Starved()
-	like := old
-	if old != nil && old.plain != plain {
+	like := cmp.Or(old, b.forgotten[key])
+	if like != nil && like.plain != plain {
 		like = nil // it has other operations
-	} else if old != nil && old.Suits(b.z.Budget, work) {
+	} else if old != nil && b.z.Suits(old, work) {
 		return old, nil
 	}
 	began := time.Now()
@@ -31,7 +32,7 @@ func (b *Size) Commands(key Key, work float64) (*Commands, error) {
 	if err := door.Prove(rec); err != nil {
 		return nil, err
 	}
-	fresh, err := b.z.divide(rec, like)
+	fresh, err := b.z.divide(rec, like, work)
 	if err == nil {
 		err = b.z.cfg.Time(rec)
 	}

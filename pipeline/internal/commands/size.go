@@ -29,6 +29,8 @@ type Size struct {
 	Recorded map[Key]*Commands
 	Updates  int // entries of block tables that the last Fill wrote
 
+	forgotten map[Key]*Commands // closed; for their times
+
 	z     *Sizes
 	plans map[*Kind]*rowPlan // of kinds that gather rows
 
@@ -259,11 +261,13 @@ func (b *Size) bytes() (steps, hidden, host uint64) {
 	return steps, hidden, host
 }
 
-// forget drops the recorded commands, because memory that they use is replaced.
+// forget drops the recorded commands, because memory that they use is replaced. How long they took
+// is remembered.
 func (b *Size) forget() error {
 	var err error
-	for _, c := range b.Recorded {
+	for key, c := range b.Recorded {
 		err = errors.Join(err, c.Close())
+		b.forgotten[key] = c
 	}
 	clear(b.Recorded)
 	return err

@@ -49,7 +49,8 @@ func (z *Sizes) Of(ctx context.Context, tokens int) (b *Size, err error) {
 			return nil, err
 		}
 	}
-	b = &Size{z: z, Tokens: size, Recorded: map[Key]*Commands{}, begins: map[bool]bool{}, plans: map[*Kind]*rowPlan{}}
+	b = &Size{z: z, Tokens: size, Recorded: map[Key]*Commands{}, forgotten: map[Key]*Commands{}, begins: map[bool]bool{},
+		plans: map[*Kind]*rowPlan{}}
 	if err = b.build(ctx); err == nil {
 		err = z.place(b)
 	}

@@ -28,8 +28,9 @@ void main() {
     const uint end = items();
     make_grid();
     [[dont_unroll]] for (uint i = gl_WorkGroupID.y; i < end; i += pc.stride) {
-        uint expert, count, row[TOKENS];
-        item(i, expert, count, row);
+        uint expert, first, count, row[TOKENS];
+        item(i, expert, first, count);
+        [[unroll]] for (uint t = 0u; t < TOKENS; t++) row[t] = row_of(first, count, t);
         make_sums(expert, row0, row, count);
         for (uint o = lane; o < ROWS * TOKENS; o += TEAM) {
             const uint r = o % ROWS, t = o / ROWS;

@@ -23,33 +23,29 @@ layout(push_constant) uniform Push {
 #define MATRICES 2
 #include "lib/sums.glsl"
 #include "lib/rows.glsl"
+#include "lib/gate.glsl"
 
 layout(std430, set = 0, binding = 6) readonly buffer V { float v[]; } v;
 layout(std430, set = 0, binding = 7) writeonly buffer H { uint v[]; } h;
-
-float gated(uint r, uint t, float weight) {
-    float a = sum(r, t), b = sum(ROWS + r, t);
-    if (pc.limit > 0.0) {
-        a = min(a, pc.limit);
-        b = clamp(b, -pc.limit, pc.limit);
-    }
-    return a / (1.0 + exp(-a)) * b * weight;
-}
 
 void main() {
     const uint lane = gl_LocalInvocationIndex % TEAM, row0 = (gl_WorkGroupID.x * TEAMS + gl_LocalInvocationIndex / TEAM) * ROWS;
     const uint end = items();
     make_grid();
     [[dont_unroll]] for (uint i = gl_WorkGroupID.y; i < end; i += pc.stride) {
-        uint expert, count, row[TOKENS], token[TOKENS];
-        item(i, expert, count, row);
-        [[unroll]] for (uint t = 0u; t < TOKENS; t++) token[t] = row[t] / pc.per;
+        uint expert, first, count, row[TOKENS], token[TOKENS];
+        item(i, expert, first, count);
+        [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
+            row[t] = row_of(first, count, t);
+            token[t] = row[t] / pc.per;
+        }
         make_sums(expert, row0, token, count);
         for (uint o = lane; o < ROWS / 2u * TOKENS; o += TEAM) {
             const uint r = o % (ROWS / 2u) * 2u, t = o / (ROWS / 2u), n = row0 + r;
             if (n >= pc.n || t >= count) continue;
             const float weight = pc.routed > 0u ? v.v[row[t]] : 1.0;
-            h.v[(row[t] * pc.h_quads + place(n / 8u)) * 4u + n % 8u / 2u] = bf16_pack2(gated(r, t, weight), gated(r + 1u, t, weight));
+            h.v[(row[t] * pc.h_quads + place(n / 8u)) * 4u + n % 8u / 2u] = bf16_pack2(gated(sum(r, t), sum(ROWS + r, t), weight),
+                gated(sum(r + 1u, t), sum(ROWS + r + 1u, t), weight));
         }
         barrier(); // before the sums of the next item
     }

@@ -15,9 +15,9 @@ uint items() {
     return pc.routed == 1u ? plan.v[0] : (plan.v[pc.rows_at] + TOKENS - 1u) / TOKENS;
 }
 
-// item: its expert and its rows; those behind the last repeat it.
-void item(uint i, out uint expert, out uint count, out uint row[TOKENS]) {
-    uint first = i * TOKENS;
+// item: its expert, the place of its first row, and the number of its rows.
+void item(uint i, out uint expert, out uint first, out uint count) {
+    first = i * TOKENS;
     expert = 0u;
     if (pc.routed == 1u) {
         expert = plan.v[4u + 3u * i];
@@ -30,10 +30,12 @@ void item(uint i, out uint expert, out uint count, out uint row[TOKENS]) {
     } else {
         count = min(TOKENS, plan.v[pc.rows_at] - first);
     }
-    [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
-        const uint at = first + min(t, count - 1u);
-        row[t] = pc.routed == 1u ? plan.v[pc.order_at + at] : at;
-    }
+}
+
+// row_of: row t of an item. Those behind the last repeat it.
+uint row_of(uint first, uint count, uint t) {
+    const uint at = first + min(t, count - 1u);
+    return pc.routed == 1u ? plan.v[pc.order_at + at] : at;
 }
 
 #endif
