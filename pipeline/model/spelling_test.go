@@ -331,8 +331,8 @@ func TestTextConfig(t *testing.T) {
 	}
 }
 
-// TestImages holds that a model which also sees images says so, in one file or several, and opens as
-// its text does.
+// TestImages holds that a model which also sees images says so, in one file or several, and opens
+// as its text does.
 func TestImages(t *testing.T) {
 	for name, images := range map[string]bool{
 		"vision.patch_embed.weight": true, "model.aligner.fc1.weight": true, "language_model.vision.norm.weight": true,
