@@ -71,10 +71,26 @@ func parseBench(args []string) (o benchOptions, err error) {
 	return o, err
 }
 
+// output keeps the first error of writing for the end, since lines of tables are printed without.
+type output struct {
+	io.Writer
+	failed error
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.Writer.Write(p)
+	if o.failed == nil {
+		o.failed = err
+	}
+	return n, err
+}
+
 // bench times generation in batches of several sizes, with random prompts, and prints two tables:
 // where the time goes, and what is read of weights, of experts beside the memory's bandwidth. With
 // --url it asks a server instead.
-func bench(ctx context.Context, args []string, out io.Writer, log *slog.Logger) error {
+func bench(ctx context.Context, args []string, stdout io.Writer, log *slog.Logger) (err error) {
+	out := &output{Writer: stdout}
+	defer func() { err = errors.Join(err, out.failed) }()
 	o, err := parseBench(args)
 	if err != nil {
 		return err

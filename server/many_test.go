@@ -46,6 +46,9 @@ func TestBenchClients(t *testing.T) {
 	assert.NoError(t, xml.Unmarshal(data, new(struct{})))
 	assert.Equal(t, 10, strings.Count(string(data), "<circle"))
 
+	closed, full := io.Pipe()
+	require.NoError(t, closed.Close())
+	assert.ErrorIs(t, bench(t.Context(), args, full, quiet), io.ErrClosedPipe, "a table that cannot be written")
 	assert.ErrorContains(t, bench(t.Context(), append(args, "--key", "other"), &out, quiet), "401")
 	assert.ErrorContains(t, bench(t.Context(), append(args, "--prompt", "2000"), &out, quiet), "400")
 	for _, bad := range [][]string{{"--batch", "0"}, {"--tokens", "2"}, {"--model", dir}, {"--requests", "0"}} {
