@@ -143,29 +143,68 @@ func TestEngineV41Blocks(t *testing.T) {
 }
 
 // checkSequence compares outputs and picks of all layers, which get the same hidden states, with
-// the definition of DeepSeek-V4.1 by the same picks.
+// the definition of DeepSeek-V4.1 by the same picks. Other orders of sums move a number that lies
+// between two codes, of a key or a query, so other picks have to be near ties of the definition; and
+// tokens that attend an entry whose 4-bit code is another are up to some per cent off.
 func checkSequence(t *testing.T, c model.Config, records model.Records, values map[string][]float32, hidden []float32,
 	got []pipeline.Appended) {
 	t.Helper()
 	s := formula.NewSequence(c, formula.Numerics{Records: records}, values)
 	s.Given = picksOf(c, got, 0)
-	for i, want := range s.Step(slices.Repeat([][]float32{hidden}, len(c.Layers))) {
-		var out []float32
+	tie := map[model.Records]float64{model.RecordsV41: 0.1, model.RecordsV4: 0.03}[records] // keys of 4 or 8 bits
+	all := s.Step(slices.Repeat([][]float32{hidden}, len(c.Layers)))
+	for i, want := range all {
+		var off []float64 // a token's output, of its size
 		missed, of := 0, 0
 		for p, w := range want {
-			out, of = append(out, w.Out...), of+len(w.Picks)
-			if len(w.Picks) > 0 {
-				chosen, _ := s.Given(i, p)
-				for _, e := range w.Picks {
-					if !slices.Contains(chosen, e) {
-						missed++
-					}
-				}
+			off, of = append(off, distance(got[i].Out[p*c.Hidden:(p+1)*c.Hidden], w.Out)), of+len(w.Picks)
+			if len(w.Picks) == 0 {
+				continue
+			}
+			chosen, _ := s.Given(i, p)
+			theirs := minus(w.Picks, chosen)
+			missed += len(theirs)
+			if assert.Len(t, minus(chosen, w.Picks), len(theirs), "layer %d, token %d", i, p) {
+				gap := widestGap(c, w, all[c.Layers[i].CandidatesOf][p], minus(chosen, w.Picks), theirs)
+				assert.Less(t, gap, tie, "layer %d, %s, token %d: picks %v, not %v", i, c.Layers[i].Name, p, chosen, w.Picks)
 			}
 		}
-		assert.Less(t, distance(got[i].Out, out), 5e-3, "layer %d, %s", i, c.Layers[i].Name)
-		assert.LessOrEqual(t, 200*missed, of, "layer %d, %s: picks", i, c.Layers[i].Name)
+		slices.Sort(off)
+		for part, most := range map[float64]float64{0.5: 5e-3, 0.8: 1e-2, 1: 0.05} {
+			assert.Less(t, off[int(part*float64(len(off)-1))], most, "layer %d, %s: outputs, %g of tokens", i, c.Layers[i].Name, part)
+		}
+		assert.LessOrEqual(t, 50*missed, of, "layer %d, %s: picks", i, c.Layers[i].Name)
 	}
+}
+
+// minus returns what list has and other has not.
+func minus(list, other []int) []int {
+	return slices.DeleteFunc(slices.Clone(list), func(e int) bool { return slices.Contains(other, e) })
+}
+
+// widestGap returns by how much, of a token's mean score, the definition prefers any of the entries
+// `theirs` to any of `mine`. An entry outside of its candidates counts as its block does among
+// those of maker's scores.
+func widestGap(c model.Config, w, maker formula.Rounded, mine, theirs []int) (gap float64) {
+	for _, a := range mine {
+		for _, b := range theirs {
+			d := float64(w.Logits[b]-w.Logits[a]) / float64(meanSize(w.Logits))
+			if math.IsInf(float64(w.Logits[a]), -1) && len(maker.Blocks) > 0 {
+				top := func(block int) float32 {
+					return slices.Max(maker.Logits[block*c.CandidateBlock : min((block+1)*c.CandidateBlock, len(maker.Logits))])
+				}
+				least := float32(math.Inf(1))
+				for _, block := range maker.Blocks {
+					if block < (len(maker.Logits)-1)/c.CandidateBlock { // the newest is one anyway
+						least = min(least, top(block))
+					}
+				}
+				d = float64(least-top(a/c.CandidateBlock)) / float64(meanSize(maker.Logits))
+			}
+			gap = max(gap, d)
+		}
+	}
+	return gap
 }
 
 // TestEngineGolden41 compares layers with what the official ones gave: prefill in chunks, then
