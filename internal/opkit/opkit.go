@@ -5,6 +5,7 @@
 package opkit
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -112,10 +113,17 @@ func (p Package) ChooseFit(tune *tuning.Profile, a *vk.Adapter, op string, ladde
 		if err = fit(v.Name); err == nil {
 			return v.Name, nil
 		}
-		if ladder = without(ladder, v.Name); want != "" || len(ladder) == 0 {
+		ladder = without(ladder, v.Name)
+		if want != "" || len(ladder) == 0 || !forbids(err) {
 			return "", fmt.Errorf("%s: %s: variant %s: %w", p, op, v.Name, err)
 		}
 	}
+}
+
+// forbids reports whether an error says that a device cannot run a build at all. Others, such as
+// memory that is out while a kernel asks a device, do not choose a slower build.
+func forbids(err error) bool {
+	return errors.Is(err, vk.ErrMissingFeature) || errors.Is(err, vk.ErrLimit) || errors.Is(err, vk.ErrArgument)
 }
 
 // choose returns the first build of a ladder that the device can run; want, when not empty, forces

@@ -2,6 +2,7 @@ package opkit
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +16,8 @@ import (
 )
 
 // What the device lacks, what does not fit and what a descriptor cannot hold is
-// passed over; a build that was asked for is never replaced.
+// passed over; a build that was asked for is never replaced, and one whose probe fails is none
+// that the device lacks.
 func TestChooseFit(t *testing.T) {
 	ladder := []tuning.Variant{{Name: CMB, Requires: []string{"cooperativeMatrix", "bf16"}},
 		{Name: CM, Requires: []string{"cooperativeMatrix", "f16"}}, {Name: Base}, {Name: DA, Requires: []string{"address"}}}
@@ -33,6 +35,7 @@ func TestChooseFit(t *testing.T) {
 		maxBytes uint64
 		avoid    bool
 		unfit    string
+		full     string // builds whose probes fail
 		got      string
 		err      error
 		says     string
@@ -46,6 +49,7 @@ func TestChooseFit(t *testing.T) {
 		{caps: all, unfit: "cmb cm", maxBytes: 100, got: Base},
 		{caps: all, unfit: "cmb cm", maxBytes: 101, got: DA},
 		{caps: all, unfit: "cmb cm base da", err: errUnfit, says: "pkg: op: variant da: "},
+		{caps: all, full: CMB, err: errFull, says: "pkg: op: variant cmb: "},
 		{caps: caps("cooperativeMatrix", "f16"), got: CM},
 		{caps: caps(), got: Base},
 		{caps: caps(), maxBytes: 101, err: vk.ErrMissingFeature, says: "op: variant cmb"},
@@ -60,6 +64,9 @@ func TestChooseFit(t *testing.T) {
 			if slices.Contains(strings.Fields(c.unfit), v) {
 				return errUnfit
 			}
+			if v == c.full {
+				return errFull
+			}
 			return nil
 		})
 		assert.False(t, got != c.got || !errors.Is(err, c.err) ||
@@ -68,7 +75,10 @@ func TestChooseFit(t *testing.T) {
 	}
 }
 
-var errUnfit = errors.New("does not fit")
+var (
+	errUnfit = fmt.Errorf("%w: does not fit", vk.ErrMissingFeature)
+	errFull  = errors.New("memory is out")
+)
 
 // The largest shape of the element that suits, and an error that lists the others.
 func TestFitMatrix(t *testing.T) {
