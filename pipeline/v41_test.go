@@ -144,8 +144,8 @@ func TestEngineV41Blocks(t *testing.T) {
 
 // checkSequence compares outputs and picks of all layers, which get the same hidden states, with
 // the definition of DeepSeek-V4.1 by the same picks. Other orders of sums move a number that lies
-// between two codes, of a key or a query, so other picks have to be near ties of the definition; and
-// tokens that attend an entry whose 4-bit code is another are up to some per cent off.
+// between two codes, of a key or a query, so other picks have to be near ties of the definition;
+// and tokens that attend an entry whose 4-bit code is another are up to some per cent off.
 func checkSequence(t *testing.T, c model.Config, records model.Records, values map[string][]float32, hidden []float32,
 	got []pipeline.Appended) {
 	t.Helper()
