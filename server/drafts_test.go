@@ -19,7 +19,7 @@ import (
 )
 
 // knowing is a model that drafts, beside what its block drafts, what answers are known to go on
-// with, but for one of every so many tokens: those of a random model are hardly ever drawn.
+// with, but for one in a few tokens: those of a random model are hardly ever drawn.
 type knowing struct {
 	*model.Model
 	texts [][]int32 // prompts and answers

@@ -16,7 +16,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// guesser drafts for a fake: the most probable tokens but for one of every so many.
+// guesser drafts for a fake: the most probable tokens but for one in a few.
 type guesser struct {
 	*fake
 	block, wrong int     // wrong 0: none

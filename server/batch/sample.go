@@ -88,7 +88,7 @@ func (d distribution) parts(f func(i int) float64) []float64 {
 // most is the largest logit.
 func (d distribution) most() float64 { return float64(largest(d.logits)) }
 
-// largest returns the largest of some numbers, none of which is NaN. Four at a time wait for no
+// largest returns the largest of some numbers without a NaN. Four at a time wait for no
 // other's comparison.
 func largest(l []float32) float32 {
 	a, b, c, d := l[0], l[0], l[0], l[0]

@@ -89,7 +89,7 @@ func TestProduct(t *testing.T) {
 			run(t, g, func(rec *vk.Recorder) error { return g.product(rec, &m, 2, r, x, y) })
 			got := numbers(t, g, y)
 			written := func(v float32) bool { return v == v }
-			assert.False(t, slices.ContainsFunc(got[c.tokens*n:], written), "%v: rows that nobody asked for", f)
+			assert.False(t, slices.ContainsFunc(got[c.tokens*n:], written), "%v: rows that were not asked for", f)
 			got = got[:c.tokens*n]
 			if first == nil {
 				first = got

@@ -68,7 +68,7 @@ func (m *Model) context(tokens int, attend attention, w *watch) error {
 	return nil
 }
 
-// Draft guesses what comes after sequences, each of which goes on with its chunk's one token:
+// Draft guesses what comes after sequences. Each goes on with its chunk's one token:
 // Config.DraftBlock tokens for each, none for one that has no room for as many. The sequences stay
 // as they are.
 //

@@ -16,7 +16,7 @@ type Spoilt struct {
 	Maximum string // an output that is a maximum, which NVIDIA's max takes of the other numbers
 }
 
-// spoiltCases is how many random cases of an operation come a second time, with a NaN.
+// spoiltCases counts the random cases of an operation that come a second time, with a NaN.
 const spoiltCases = 6
 
 // cases adds cases with a NaN, parameter nan, to an operation's random ones.

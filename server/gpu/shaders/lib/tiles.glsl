@@ -22,7 +22,7 @@ shared float eight_s[MINIMA ? TOKENS * 4u : 1u];                // sums of eight
 shared vec2 scale_s[SCALED ? 64u * (SPAN / PART) : 1u];
 shared uint row_s[TOKENS]; // of x
 
-// Ahead is what an invocation has of the next stage: 16 columns of a row, eight of a token.
+// Ahead holds an invocation's share of the next stage: 16 columns of a row, eight of a token.
 struct Ahead {
     uvec4 q[FETCHES][QUADS], x;
     uint scale, block;
