@@ -57,7 +57,7 @@ type options struct {
 	memory                                uint64 // bytes of the device; 0: what is free
 	cacheMiB                              uint64
 	drain                                 time.Duration
-	warm, measure                         bool
+	warm, measure, invariant              bool
 	prefixes                              prefixOptions
 	devices                               string
 	further                               []string        // devices besides the first
@@ -79,6 +79,8 @@ func (o *options) modelFlags(f *flag.FlagSet) {
 	})
 	f.IntVar(&o.drafts, "drafts", 0,
 		"tokens that a DSpark block drafts after each of an answer, such as 5; they change no answer; 0: none")
+	f.BoolVar(&o.invariant, "invariant", true,
+		"the bits of an answer depend on its prompt alone; false: also on what else is computed at a time, and prompts are faster")
 	f.StringVar(&o.kernels, "kernels", "", "folder that keeps compiled kernels; by default none")
 	f.IntVar(&o.workers, "workers", 0, "cores to compute with; 0: all")
 	f.Uint64Var(&o.cacheMiB, "cache-mib", 0, "device memory for all sequences, in MiB; 0: what they can use")
@@ -265,7 +267,7 @@ func (o *options) with(ctx context.Context, log *slog.Logger, f func(*vk.Device,
 func (o *options) modelOptions() model.Options {
 	return model.Options{MaxTokens: o.tokens, MaxSessions: o.sessions, MaxStep: o.step, MaxCacheBytes: o.cacheMiB << 20,
 		Prefixes: o.prefixes.where != "", GPU: o.experts == "gpu", Offload: o.offload, Memory: o.memory, Drafts: o.drafts,
-		CPU: cpu.Options{Workers: o.workers}}
+		Varies: !o.invariant, CPU: cpu.Options{Workers: o.workers}}
 }
 
 // withDevice opens the device for f.

@@ -65,7 +65,7 @@ func (n *Needs) Fit(free uint64) (layers int) {
 // Errors: as New.
 func NewApart(ctx context.Context, dev *vk.Device, w *weights.Model, layers int, o Options) (*Apart, error) {
 	a := &Apart{g: newGPU(dev, w, o.MaxStep), layers: layers}
-	err := a.g.open(ctx, w, o.Reserve, func(l *loader) {
+	err := a.g.open(ctx, w, o, func(l *loader) {
 		a.shared(l, w)
 		for i := range layers {
 			a.g.routed(l, w, i)
@@ -179,11 +179,11 @@ func (a *Apart) Experts(ctx context.Context, layer int, ids []int32, x, f []floa
 func (a *Apart) Shared(ctx context.Context, layer int, x, y []float32) error {
 	g, l, T := a.g, &a.g.layers[layer], len(x)/a.g.cfg.Hidden
 	err := a.run(ctx, nil, x, g.x, func(rec *vk.Recorder) error {
-		all := g.allRows(T)
-		if err := g.up(rec, &l.shared1, &l.shared3, all, g.sharedH); err != nil {
+		shared := g.sharedRows(T, l)
+		if err := g.up(rec, &l.shared1, &l.shared3, shared, g.sharedH); err != nil {
 			return err
 		}
-		if err := g.product(rec, &l.shared2, g.tiles.down, all, g.sharedH, g.sharedY); err != nil {
+		if err := g.product(rec, &l.shared2, g.tiles.down, shared, g.sharedH, g.sharedY); err != nil {
 			return err
 		}
 		return rec.Copy(first(a.out, uint64(4*len(y))), first(g.sharedY, uint64(4*len(y))))

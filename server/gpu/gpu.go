@@ -19,19 +19,23 @@ import (
 type Options struct {
 	MaxStep int    // tokens of a step
 	Reserve uint64 // bytes of device memory that the rest of the program will take
+	// Matrices: products of many tokens may use cooperative matrices, so a token's bits depend on how
+	// many others are in its step.
+	Matrices bool
 }
 
 // GPU is the weights of everything but attention on a device, and memory that steps work with. One
 // step runs at a time.
 type GPU struct {
-	dev     *vk.Device
-	built   built
-	cfg     *weights.Config
-	most    int // tokens of a step
-	halves  uint32
-	tiles   tiling
-	buffers []*vk.Buffer
-	rows    []float32 // of Logits
+	dev      *vk.Device
+	built    built
+	cfg      *weights.Config
+	most     int // tokens of a step
+	halves   uint32
+	tiles    tiling
+	matrices *matrices // nil: there are none, or bits would depend on steps
+	buffers  []*vk.Buffer
+	rows     []float32 // of Logits
 
 	embed, head matrix
 	norm        vk.View
@@ -99,7 +103,7 @@ func check(c *weights.Config) error {
 // vk.Device.NewBuffer and vk.Device.UploadFrom.
 func New(ctx context.Context, dev *vk.Device, w *weights.Model, o Options) (*GPU, error) {
 	g := newGPU(dev, w, o.MaxStep)
-	err := g.open(ctx, w, o.Reserve, func(l *loader) {
+	err := g.open(ctx, w, o, func(l *loader) {
 		g.weights(l, w)
 		g.memory(l)
 		g.drafts(l, w)
@@ -116,7 +120,7 @@ func newGPU(dev *vk.Device, w *weights.Model, most int) *GPU {
 }
 
 // open uploads what is asked for, and closes the GPU if it cannot.
-func (g *GPU) open(ctx context.Context, w *weights.Model, reserve uint64, ask func(l *loader)) error {
+func (g *GPU) open(ctx context.Context, w *weights.Model, o Options, ask func(l *loader)) error {
 	if err := check(g.cfg); err != nil {
 		return err
 	}
@@ -125,7 +129,7 @@ func (g *GPU) open(ctx context.Context, w *weights.Model, reserve uint64, ask fu
 	if err := l.check(g.dev); err != nil {
 		return err
 	}
-	if need, free := l.need(vk.DeviceLocal)+reserve, Free(g.dev); need > free {
+	if need, free := l.need(vk.DeviceLocal)+o.Reserve, Free(g.dev); need > free {
 		return &MemoryError{Need: need, Free: free}
 	}
 	halves, err := keepsHalves(g.dev)
@@ -133,6 +137,9 @@ func (g *GPU) open(ctx context.Context, w *weights.Model, reserve uint64, ask fu
 		return err
 	}
 	g.halves = flag(halves)
+	if o.Matrices && halves { // numbers below 2^-14 have to stay
+		g.matrices = fitMatrices(g.dev.Caps())
+	}
 	if g.buffers, err = l.load(ctx, g.dev); err != nil {
 		return errors.Join(err, g.Close())
 	}

@@ -18,10 +18,12 @@ const pkg = opkit.Package("gpu")
 //go:embed shaders/spv/*.spv
 var spirv embed.FS
 
-// What each kernel does with its bindings. divided are those that take long with many tokens.
+// What each kernel does with its bindings. divided are those that take long with many tokens;
+// matrices want subgroups of the size that constant 2 names.
 var kernels = map[string]struct {
 	bindings []vk.Access
 	divided  bool
+	matrices bool
 }{
 	"choose":        {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write}},
 	"context":       {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write}},
@@ -34,9 +36,11 @@ var kernels = map[string]struct {
 	"leave":         {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Read, vk.Write}, divided: true},
 	"pack":          {bindings: []vk.Access{vk.ReadWrite}},
 	"product":       {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
+	"product_cm":    {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true, matrices: true},
 	"product_tiles": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
 	"send":          {bindings: []vk.Access{vk.Read, vk.Read, vk.Write}},
 	"up":            {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
+	"up_cm":         {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true, matrices: true},
 	"up_tiles":      {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
 }
 
@@ -58,8 +62,12 @@ func (b *built) kernel(name string, push int, constants ...uint32) (*vk.Kernel, 
 		return nil, fmt.Errorf("gpu: kernel %s: %w", name, err)
 	}
 	of := kernels[name]
-	k, err := pkg.Kernel(b.dev, opkit.Spec{Stem: "server_" + name, Variant: opkit.Base, SPIRV: code, Bindings: of.bindings,
-		PushSize: push, Constants: constants, Divisible: of.divided})
+	spec := opkit.Spec{Stem: "server_" + name, Variant: opkit.Base, SPIRV: code, Bindings: of.bindings,
+		PushSize: push, Constants: constants, Divisible: of.divided}
+	if of.matrices {
+		spec.Subgroup = constants[2]
+	}
+	k, err := pkg.Kernel(b.dev, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -98,9 +106,12 @@ type tiling struct {
 	gate, head int
 	tokens     int // that share weights in registers, at most: 1, 2, 4 or 8
 	tiles      int // from this number of tokens on, products of all of them take tiles; 0: never
+	matrices   int // from this number on that want the same weights, they take matrices
 }
 
-var usual = tiling{up: 2, down: 4, gate: 1, head: 4, tokens: 4, tiles: 128}
+var usual = tiling{up: 2, down: 4, gate: 1, head: 4, tokens: 4, tiles: 128, matrices: 4}
+
+const matrixRows = 128 // of weights, of a workgroup with matrices
 
 const (
 	tileRows   = 64       // of weights, of a workgroup of tiles

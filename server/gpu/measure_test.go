@@ -27,7 +27,7 @@ func BenchmarkExperts(b *testing.B) {
 			g, err := New(b.Context(), dev, flash(3, f[0], f[1]), Options{MaxStep: 1024})
 			require.NoError(b, err)
 			b.Cleanup(func() { g.Close() })
-			for _, tiles := range []tiling{usual, without, {1, 2, 1, 4, 4, 0}, {4, 8, 1, 4, 4, 0}} {
+			for _, tiles := range []tiling{usual, without, {1, 2, 1, 4, 4, 0, 0}, {4, 8, 1, 4, 4, 0, 0}} {
 				for _, T := range []int{1, 8, 32, 128, 256, 1024} {
 					if tiles == without && T < 128 || tiles != usual && tiles != without && T > 1 {
 						continue // as others have it

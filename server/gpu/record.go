@@ -144,13 +144,17 @@ type rows struct {
 	turns  int    // of these, how many run side by side
 	full   bool   // groups nearly always have that many tokens
 	tiles  bool   // they share weights in shared memory
+	cm     bool   // and matrices multiply
 }
 
 // groups returns the workgroups of a product of n rows, of which teams have ofTeam each. A tile has
 // rows of all matrices.
 func (r rows) groups(n, ofTeam, matrices int) [3]uint32 {
 	each := teams * ofTeam
-	if r.tiles {
+	switch {
+	case r.cm:
+		each = matrixRows / matrices
+	case r.tiles:
 		each = tileRows / matrices
 	}
 	return [3]uint32{size(opkit.CeilDiv(n, each)), size(r.turns), 1}
@@ -158,10 +162,21 @@ func (r rows) groups(n, ofTeam, matrices int) [3]uint32 {
 
 // kernel returns the name of a product's kernel.
 func (r rows) kernel(name string) string {
-	if r.tiles {
+	switch {
+	case r.cm:
+		return name + "_cm"
+	case r.tiles:
 		return name + "_tiles"
 	}
 	return name
+}
+
+// constants are those of a product of a matrix.
+func (g *GPU) constants(m *matrix, ofTeam int, r rows) []uint32 {
+	if r.cm {
+		return g.matrices.constants(m, g.halves, r.most)
+	}
+	return []uint32{uint32(m.format), g.halves, size(ofTeam), size(r.most), flag(r.full), flag(m.k%128 == 0)}
 }
 
 // product records product.comp: y from x.
@@ -173,8 +188,7 @@ func (g *GPU) product(rec *vk.Recorder, m *matrix, ofTeam int, r rows, x, y vk.V
 		plan = g.plan
 	}
 	return launch(rec, &g.built, r.kernel("product"), r.groups(m.n, ofTeam, 1),
-		float64(r.items*r.most)*float64(m.n*m.k), &push,
-		[]uint32{uint32(m.format), g.halves, size(ofTeam), size(r.most), flag(r.full), flag(m.k%128 == 0)},
+		float64(r.items*r.most)*float64(m.n*m.k), &push, g.constants(m, ofTeam, r),
 		plan, m.codes, m.scale, x, y)
 }
 
@@ -190,8 +204,7 @@ func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
 		plan, push.per = g.plan, size(g.cfg.PerToken)
 	}
 	return launch(rec, &g.built, r.kernel("up"), r.groups(w1.n, g.tiles.up, 2),
-		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push,
-		[]uint32{uint32(w1.format), g.halves, size(g.tiles.up), size(r.most), flag(r.full), flag(w1.k%128 == 0)},
+		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push, g.constants(w1, g.tiles.up, r),
 		plan, w1.codes, w1.scale, w3.codes, w3.scale, g.x, g.v, h)
 }
 
@@ -206,25 +219,45 @@ func (g *GPU) allRows(T int) rows {
 	return all
 }
 
+// sharedRows are allRows of the shared expert.
+func (g *GPU) sharedRows(T int, l *layer) rows {
+	if T < g.tiles.matrices || !g.matrices.multiplies(&l.shared1, &l.shared3, &l.shared2) {
+		return g.allRows(T)
+	}
+	r := rows{cm: true, most: g.matrices.tokensOf(T)}
+	r.items = opkit.CeilDiv(T, r.most)
+	r.turns = r.items
+	return r
+}
+
+// routedRows are products of the pairs of T tokens and their experts.
+func (g *GPU) routedRows(T int, l *layer) (r rows) {
+	c := g.cfg
+	pairs := T * c.PerToken
+	if T == 1 {
+		return rows{routed: 2, most: 1, items: c.PerToken, turns: c.PerToken, full: T*c.PerToken >= c.Experts}
+	}
+	r = rows{routed: 1, most: g.tiles.pairsOf(T, c.PerToken, c.Experts)}
+	r.full = pairs >= c.Experts*r.most
+	if pairs >= c.Experts*g.tiles.matrices && g.matrices.multiplies(&l.w1, &l.w3, &l.w2) {
+		r.cm, r.most = true, g.matrices.tokensOf(pairs/c.Experts)
+	}
+	r.items = min(c.Experts, pairs) + pairs/r.most
+	r.turns = r.items
+	return r
+}
+
 // experts records the sub-layer up to what each expert gives. What the shared one does needs no
 // router: it runs beside it.
 func (g *GPU) experts(rec *vk.Recorder, T int, l *layer) error {
-	c := g.cfg
-	all := g.allRows(T)
-	routed := rows{routed: 1, most: g.tiles.pairsOf(T, c.PerToken, c.Experts)}
-	routed.full = T*c.PerToken >= c.Experts*routed.most
-	routed.items = min(c.Experts, T*c.PerToken) + T*c.PerToken/routed.most
-	if T == 1 {
-		routed.routed, routed.items = 2, c.PerToken
-	}
-	routed.turns = routed.items
+	shared, routed := g.sharedRows(T, l), g.routedRows(T, l)
 	for _, record := range []func() error{
 		func() error { rec.Section(Sections[1]); return nil },
-		func() error { return g.product(rec, &l.gate, g.tiles.gate, all, g.x, g.logits) },
-		func() error { return g.up(rec, &l.shared1, &l.shared3, all, g.sharedH) },
+		func() error { return g.product(rec, &l.gate, g.tiles.gate, g.allRows(T), g.x, g.logits) },
+		func() error { return g.up(rec, &l.shared1, &l.shared3, shared, g.sharedH) },
 		func() error { return g.choose(rec, T, l) },
 		func() error { return g.group(rec, T, routed.most) },
-		func() error { return g.product(rec, &l.shared2, g.tiles.down, all, g.sharedH, g.sharedY) },
+		func() error { return g.product(rec, &l.shared2, g.tiles.down, shared, g.sharedH, g.sharedY) },
 		func() error { rec.Section(Sections[2]); return nil },
 		func() error { return g.up(rec, &l.w1, &l.w3, routed, g.routedH) },
 		func() error { rec.Section(Sections[3]); return nil },

@@ -27,6 +27,7 @@ type Options struct {
 	GPU           bool   // everything on the device, one submission a step; else what is not attention on the processor
 	Offload       bool   // what fits is on the device, as Placement has it
 	Drafts        int    // the most tokens that are drafted at a time; 0: none, and the checkpoint needs no draft block
+	Varies        bool   // an answer's bits may depend on what else its steps have: prompts and single sessions are faster
 	Memory        uint64 // with Offload: the device's memory to count with; 0: what is free
 	CPU           cpu.Options
 	Log           *slog.Logger // gets the engine's rare events
@@ -84,7 +85,6 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 	if widened := attention.Widened.String(); widened != "" {
 		o.Log.Warn(widened)
 	}
-	// Invariant: a request's answer depends on its prompt alone, not on who asks at the same time.
 	e := o.engine()
 	var at Placement
 	if o.GPU || o.Offload {
@@ -95,7 +95,7 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 	if o.Prefixes {
 		e.Identity = m.identity(dev.Adapter(), at)
 	}
-	on := gpu.Options{MaxStep: e.MaxStep, Reserve: at.Attention}
+	on := gpu.Options{MaxStep: e.MaxStep, Reserve: at.Attention, Matrices: o.Varies}
 	if at.Whole {
 		if m.gpu, err = gpu.New(ctx, dev, m.Weights, on); err != nil {
 			return m, err

@@ -48,7 +48,7 @@ func (p Placement) String() string {
 func (o *Options) engine() pipeline.EngineOptions {
 	// Invariant: a request's answer depends on its prompt alone, not on who asks at the same time.
 	e := pipeline.EngineOptions{MaxTokens: o.MaxTokens, MaxSessions: o.MaxSessions, MaxStep: o.MaxStep, MaxCacheBytes: o.MaxCacheBytes,
-		Invariant: true, Logger: o.Log}
+		Invariant: !o.Varies, Logger: o.Log}
 	if o.Prefixes {
 		e.MaxSessions, e.Rewind = e.MaxSessions+mostKeeping, prefix.Block // the state at the last block's end stays
 	}
