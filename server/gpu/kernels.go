@@ -106,7 +106,7 @@ type tiling struct {
 	gate, head int
 	tokens     int // that share weights in registers, at most: 1, 2, 4 or 8
 	tiles      int // from this number of tokens on, products of all of them take tiles; 0: never
-	matrices   int // from this number on that want the same weights, they take matrices
+	matrices   int // from this number on of an expert, on average, routed ones take matrices
 }
 
 var usual = tiling{up: 2, down: 4, gate: 1, head: 4, tokens: 4, tiles: 128, matrices: 4}

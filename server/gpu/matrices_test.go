@@ -51,11 +51,11 @@ func TestMatrices(t *testing.T) {
 			layer := (i + k) % 2
 			want := make([]float32, len(x))
 			c.Experts(layer, &cpu.Streams{T: s.tokens, IDs: ids}, x, want, nil)
-			g.matrices, g.tiles.matrices = nil, usual.matrices
+			g.matrices, g.tiles = nil, usual
 			without := outputs(t, g, layer, s.padded, ids, x)
 			of := *d
 			of.least, of.most = tile, tile
-			g.matrices, g.tiles.matrices = &of, 0
+			g.matrices, g.tiles.matrices, g.tiles.tiles = &of, 0, 1
 			got := outputs(t, g, layer, s.padded, ids, x)
 			assert.Less(t, off(got, want), 4e-3, "formats %d, %+v", i, s)
 			assert.Less(t, off(got, without), 4e-3, "formats %d, %+v", i, s)

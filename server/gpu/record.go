@@ -219,9 +219,9 @@ func (g *GPU) allRows(T int) rows {
 	return all
 }
 
-// sharedRows are allRows of the shared expert.
+// sharedRows are allRows of the shared expert, which matrices multiply instead of tiles.
 func (g *GPU) sharedRows(T int, l *layer) rows {
-	if T < g.tiles.matrices || !g.matrices.multiplies(&l.shared1, &l.shared3, &l.shared2) {
+	if g.tileOf(T) == 0 || !g.matrices.multiplies(&l.shared1, &l.shared3, &l.shared2) {
 		return g.allRows(T)
 	}
 	r := rows{cm: true, most: g.matrices.tokensOf(T)}

@@ -21,7 +21,6 @@ layout(constant_id = 4) const uint TEAMS = 4u;
 layout(constant_id = 6) const uint CM_M = 16u;
 layout(constant_id = 7) const uint CM_N = 16u;
 layout(constant_id = 8) const uint CM_K = 16u;
-layout(constant_id = 9) const uint SKIP = 1u;
 
 const uint ROWS = 128u / MATRICES;
 const uint WM = ROWS / TEAMS;                       // rows of each matrix that a subgroup has
@@ -117,7 +116,7 @@ void multiply(uint count) {
             }
         }
         [[unroll]] for (uint n = 0u; n < N_TILES; n++) {
-            if (SKIP == 1u && n > 0u && tokens_at() + n * CM_N >= count) continue;
+            if (n > 0u && tokens_at() + n * CM_N >= count) continue;
             CM_B b; // rows of the tile are its columns
             coopMatLoad(b, tile_s, (128u + tokens_at() + n * CM_N) * PITCH + k * CM_K / 8u, PITCH,
                 gl_CooperativeMatrixLayoutColumnMajor);
