@@ -8,8 +8,8 @@ const uint GRID_WORDS = FORMAT == IQ2_XXS ? 512u : 0u;
 shared uvec2 grid_s[FORMAT == IQ2_XXS ? 256u : 1u];
 
 // iq2_xxs_signs: of four rows, from the word after theirs. As blocks.go leaves it, bits 4i+j and
-// 16+4i+j are those of values 2i and 2i+1 of row j. A row's last sign makes the number of ones even;
-// the scale stands in its place.
+// 16+4i+j are those of values 2i and 2i+1 of row j. A row's last sign makes the number of ones
+// even; the scale stands in its place.
 uint iq2_xxs_signs(uint word) {
     const uint signs = word & 0x0FFFFFFFu;
     uint odd = signs ^ signs >> 16;
