@@ -83,8 +83,8 @@ func (k *tokens32to64) fit(l *linearLayer, _ kernelKind) (bool, error) {
 
 // divide32to64 divides a layer for passes of some tokens, or of half of them where products have 8
 // columns instead of 16, which is as much code. A round is two chunks where their x is not too much
-// to keep, or where a subgroup has two tiles of rows. Beyond two products weights come in two sets of registers: twice the code, which loads
-// while it multiplies.
+// to keep, or where a subgroup has two tiles of rows. Beyond two products weights come in two sets
+// of registers: twice the code, which loads while it multiplies.
 //
 // Errors: vk.ErrMissingFeature when no shape of matrix product suits; those of a laneFinder.
 func (l *linearLayer) divide32to64(tokens int) (division32to64, error) {
