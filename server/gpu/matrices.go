@@ -31,7 +31,7 @@ func fitMatrices(caps *vk.Caps) *matrices {
 		}
 		d.teams = min(matrixRows/d.subgroup, matrixRows/2/d.m)
 		d.least = max(16, matrixRows/d.subgroup/d.teams*d.n)
-		for d.most = 64; d.most > d.least && d.shared() > int(caps.SharedMemory); {
+		for d.most = max(32, d.least); d.most > d.least && d.shared() > int(caps.SharedMemory); {
 			d.most /= 2
 		}
 		return d, d.shared() <= int(caps.SharedMemory)
