@@ -19,8 +19,8 @@ import (
 type Options struct {
 	MaxStep int    // tokens of a step
 	Reserve uint64 // bytes of device memory that the rest of the program will take
-	// Matrices: products of many tokens may use cooperative matrices, so a token's bits depend on how
-	// many others are in its step.
+	// Matrices: products of many tokens may use cooperative matrices, so a token's bits depend on
+	// how many others are in its step.
 	Matrices bool
 }
 

@@ -192,8 +192,8 @@ func (r *recorded) within(t *testing.T, name string, logits [][]float32, inputs 
 }
 
 // TestWhole runs whole models, in prompts of uneven pieces beside another sequence, within the
-// bounds that hold for bf16 activations and FP8 caches. Unless bits vary, a sequence's logits do not
-// depend on how it is cut or on what runs beside it.
+// bounds that hold for bf16 activations and FP8 caches. Unless bits vary, a sequence's logits do
+// not depend on how it is cut or on what runs beside it.
 func TestWhole(t *testing.T) {
 	names := []string{"tiny-v4-c"}
 	if os.Getenv("VKMLA_TEST_FULL") == "1" {

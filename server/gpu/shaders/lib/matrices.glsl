@@ -1,5 +1,5 @@
-// Sums of 128 rows of weights, ROWS of each matrix, times TOKENS rows of activations, by products of
-// cooperative matrices with f16 elements and f32 sums:
+// Sums of 128 rows of weights, ROWS of each matrix, times TOKENS rows of activations, by products
+// of cooperative matrices with f16 elements and f32 sums:
 //   sum[m][r][t] = LIFT * sum_c w_m[row0 + r][c] * x[t][c]
 // Weights are decoded once for all tokens, to shared memory, 64 columns at a time: 16 of each of
 // four chunks, which four invocations read side by side. x has the same columns.
@@ -27,7 +27,7 @@ const uint WM = ROWS / TEAMS;                       // rows of each matrix that 
 const uint WN = TOKENS / (128u / SUBGROUP / TEAMS); // tokens
 const uint M_TILES = WM / CM_M, N_TILES = WN / CM_N;
 const uint STAGES = COLUMNS / 16u; // of four chunks
-const uint PITCH = 9u;             // quads of a row of 64 columns; a spare one spreads rows over banks
+const uint PITCH = 9u; // quads of a row of 64 columns; a spare one spreads rows over banks
 const uint X_EACH = TOKENS / 16u;
 const uint OUT_PITCH = WM / 4u + 1u;
 const uint OUT_QUADS = 128u / SUBGROUP * CM_N * OUT_PITCH, TILE_QUADS = (128u + TOKENS) * PITCH;
