@@ -338,7 +338,7 @@ func off(got, want []float32) float64 {
 // attentionValues reads the numbers of the attention of layers that draft.
 func attentionValues(t *testing.T, dir string) map[string][]float32 {
 	t.Helper()
-	tensors, err := model.OpenTensors(dir)
+	tensors, err := model.OpenTensors(dir, "")
 	require.NoError(t, err)
 	defer tensors.Close()
 	values := map[string][]float32{}

@@ -42,8 +42,12 @@ var recipes = map[string]recipe{
 		compressor: "BF16", positions: "F32", indexerQ: "Q8_0", indexer: "BF16", up: "MXFP4", down: "MXFP4"},
 }
 
+// draftFolder is the folder in a model's for the file of its draft block.
+const draftFolder = "draft"
+
 // WriteGGUF writes a model in GGUF, in parts: keys and what is not of a layer in the first, then a
-// layer each. kind is one of q2_k_s, iq2_xxs, mxfp4. It returns the bytes, and is as Write else.
+// layer each. A draft block gets a file in the folder draft, as ds4 has it. kind is one of q2_k_s,
+// iq2_xxs, mxfp4. It returns the bytes, and is as Write else.
 //
 // Errors: as Write; fs.ErrExist where the folder has a part already.
 func WriteGGUF(ctx context.Context, dir, kind string, c weights.Config, seed uint64) (size int64, err error) {
@@ -58,7 +62,7 @@ func WriteGGUF(ctx context.Context, dir, kind string, c weights.Config, seed uin
 		return 0, fmt.Errorf("random: write: got widths %d and %d, want multiples of 256", c.Hidden, c.Width)
 	}
 	parts := []tensors{r.ends(&c)}
-	for i := range c.Layers {
+	for i := range c.Own() {
 		parts = append(parts, r.layer(&c, i))
 	}
 	all := 0
@@ -79,6 +83,9 @@ func WriteGGUF(ctx context.Context, dir, kind string, c weights.Config, seed uin
 		keys.add("split.tensors.count", int32(all))
 		err = w.part(fmt.Sprintf("model-%05d-of-%05d.gguf", i+1, len(parts)), &keys, parts[i])
 	}
+	if err == nil && c.Own() < len(c.Layers) {
+		err = w.draft(&r, &c)
+	}
 	if waiting := w.group.Wait(); err == nil || waiting != nil {
 		err = waiting
 	}
@@ -86,6 +93,42 @@ func WriteGGUF(ctx context.Context, dir, kind string, c weights.Config, seed uin
 		return w.size, fmt.Errorf("random: write: %w", err)
 	}
 	return w.size, nil
+}
+
+// draft writes the file of a draft block.
+func (w *writer) draft(r *recipe, c *weights.Config) error {
+	if err := os.MkdirAll(filepath.Join(w.dir, draftFolder), 0o777); err != nil {
+		return err
+	}
+	own, n := c.Own(), len(c.Layers)
+	var targets []int32
+	for _, t := range c.DraftTargets {
+		targets = append(targets, int32(t))
+	}
+	var keys ggufKeys
+	for _, k := range []struct {
+		name  string
+		value any
+	}{
+		{"general.architecture", "deepseek4-dspark"}, {"general.name", "random"}, {"dspark.block_size", uint32(c.DraftBlock)},
+		{"dspark.markov_rank", uint32(c.MarkovRank)}, {"dspark.n_layers", uint32(n - own)}, {"dspark.stage_count", uint32(n - own)},
+		{"dspark.noise_token_id", uint32(c.Noise)}, {"dspark.target_layer_ids", targets},
+	} {
+		keys.add(k.name, k.value)
+	}
+	l := tensors{}
+	for i := own; i < n; i++ {
+		l = append(l, r.layer(c, i)...)
+	}
+	first, last := "mtp.0.", fmt.Sprintf("mtp.%d.", n-own-1)
+	l.linear(first+"main_proj.weight", r.attention, c.Hidden, len(targets)*c.Hidden)
+	l.norm(first+"main_norm.weight", "F32", c.Hidden)
+	l.norm(last+"norm.weight", "F32", c.Hidden)
+	r.hyperOf(&l, last+"hc_head", c.Streams, 1, c)
+	l.add(last+"markov_head.markov_w1.weight", "F16", numbers{spread: 1}, c.Vocab, c.MarkovRank)
+	l.linear(last+"markov_head.markov_w2.weight", "F16", c.Vocab, c.MarkovRank)
+	l.linear(last+"confidence_head.proj.weight", "F32", 1, c.Hidden+c.MarkovRank)
+	return w.part(filepath.Join(draftFolder, "draft.gguf"), &keys, l)
 }
 
 // ggufAlign is the multiple at which tensors begin.
@@ -190,13 +233,13 @@ func (k *ggufKeys) add(name string, value any) {
 
 // keys are those of a model and its tokenizer.
 func (r *recipe) keys(k *ggufKeys, c *weights.Config) {
-	hash, n := 0, len(c.Layers)
+	hash, n := 0, c.Own()
 	for hash < n && c.Hash[hash] {
 		hash++
 	}
 	ratios := make([]int32, n, n+1)
-	for i, l := range c.Layers {
-		ratios[i] = int32(l.Ratio)
+	for i := range ratios {
+		ratios[i] = int32(c.Layers[i].Ratio)
 	}
 	limits := slices.Repeat([]float32{c.Limit}, n)
 	k.add("general.architecture", "deepseek4")
@@ -286,6 +329,9 @@ func (r *recipe) hyperOf(l *tensors, name string, rows, scales int, c *weights.C
 // layer are the tensors of a layer.
 func (r *recipe) layer(c *weights.Config, i int) (l tensors) {
 	at, a := fmt.Sprintf("blk.%d.", i), &c.Layers[i]
+	if own := c.Own(); i >= own {
+		at = fmt.Sprintf("mtp.%d.", i-own)
+	}
 	rows := (2 + c.Streams) * c.Streams
 	r.hyperOf(&l, at+"hc_attn", rows, 3, c)
 	r.hyperOf(&l, at+"hc_ffn", rows, 3, c)

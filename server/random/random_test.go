@@ -169,7 +169,7 @@ func TestGGUF(t *testing.T) {
 			size -= s.Size()
 		}
 		assert.Zero(t, size, "bytes that were told, less those there are")
-		tensors, err := model.OpenTensors(dir)
+		tensors, err := model.OpenTensors(dir, "")
 		require.NoError(t, err)
 		defer tensors.Close()
 		for name, format := range want {
