@@ -47,24 +47,24 @@ import (
 
 // options are the command line.
 type options struct {
-	dir, draft, listen                    string
-	device, experts, kernels              string
-	admin, name, keyFile                  string
-	keys                                  []string
-	front                                 *front
-	tokens, sessions, step, waiting       int
-	workers, drafts                       int
-	offload                               bool
-	memory                                uint64 // bytes of the device; 0: what is free
-	cacheMiB                              uint64
-	drain                                 time.Duration
-	warm, measure                         bool
-	prefixes                              prefixOptions
-	devices                               string
-	further                               []string        // devices besides the first
-	text                                  *text.Tokenizer // nil: the folder has none
-	template                              string          // file of the chat template
-	chat                                  *chat.Template  // nil: none
+	dir, draft, listen              string
+	device, experts, kernels        string
+	admin, name, keyFile            string
+	keys                            []string
+	front                           *front
+	tokens, sessions, step, waiting int
+	workers, drafts                 int
+	offload                         bool
+	memory                          uint64 // bytes of the device; 0: what is free
+	cacheMiB                        uint64
+	drain                           time.Duration
+	warm, measure                   bool
+	prefixes                        prefixOptions
+	devices                         string
+	further                         []string        // devices besides the first
+	text                            *text.Tokenizer // nil: the folder has none
+	template                        string          // file of the chat template
+	chat                            *chat.Template  // nil: none
 }
 
 // modelFlags are those of every command that runs a model.

@@ -4,13 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/vkmla/vkmla/internal/gguf"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-// noiseKeys are the key of dspark_noise_token_id by general.architecture.
-var noiseKeys = map[string]string{"deepseek4-dspark": "dspark.noise_token_id", "dflash": "tokenizer.ggml.mask_token_id"}
+// draftNames are the key of dspark_noise_token_id and the first matrix of the Markov head, by
+// general.architecture. N is the last layer.
+var draftNames = map[string]struct{ noise, markov string }{
+	"deepseek4-dspark": {"dspark.noise_token_id", "mtp.N.markov_head.markov_w1.weight"},
+	"dflash":           {"tokenizer.ggml.mask_token_id", "markov_w1.weight"},
+}
 
 // addDrafts reads from a GGUF file with a draft block what attention does not need. The layers that
 // draft are there already.
@@ -27,11 +33,11 @@ func (c *Config) addDrafts(path string) error {
 		r := ggufReader{keys: m.Keys}
 		arch, _ := r.value("general.architecture").Text()
 		c.fits(m, arch, &r)
-		noise := noiseKeys[arch]
-		if c.Noise = int32(r.whole(noise)); c.Noise < 0 || int(c.Noise) >= c.Vocab {
-			r.bad(noise, c.Noise, "0 to %d", c.Vocab-1)
+		names := draftNames[arch]
+		if c.Noise = int32(r.whole(names.noise)); c.Noise < 0 || int(c.Noise) >= c.Vocab {
+			r.bad(names.noise, c.Noise, "0 to %d", c.Vocab-1)
 		}
-		c.MarkovRank = r.rank(m, len(c.Layers)-c.Own()-1)
+		c.MarkovRank = r.rank(m, strings.Replace(names.markov, "N", strconv.Itoa(len(c.Layers)-c.Own()-1), 1))
 		return r.err
 	})
 	c.Hash = slices.Concat(c.Hash, make([]bool, len(c.Layers)-c.Own()))
@@ -62,17 +68,16 @@ func (c *Config) fits(m *gguf.Model, arch string, r *ggufReader) {
 	}
 }
 
-// rank returns the width of the Markov head that the last layer has, and that a key may name.
-func (r *ggufReader) rank(m *gguf.Model, last int) int {
-	name := fmt.Sprintf("mtp.%d.markov_head.markov_w1.weight", last)
+// rank returns the width of a Markov head's first matrix, which a key may say, too.
+func (r *ggufReader) rank(m *gguf.Model, name string) int {
 	head, there := m.Tensor(name)
-	if !there {
-		name = "markov_w1.weight"
-		head, there = m.Tensor(name)
-	}
-	if r.err == nil && (!there || len(head.Shape) != 2 || head.Row() < 1 || head.Row() > maxRank) {
-		r.err = &model.CheckpointError{File: head.File, Tensor: name, Got: "absent, or of another shape",
-			Want: fmt.Sprintf("a matrix of up to %d columns", maxRank)}
+	want := fmt.Sprintf("a matrix of up to %d columns", maxRank)
+	switch {
+	case r.err != nil:
+	case !there:
+		r.err = &model.CheckpointError{Tensor: name, Got: "absent", Want: want}
+	case len(head.Shape) != 2 || head.Row() < 1 || head.Row() > maxRank:
+		r.err = &model.CheckpointError{File: head.File, Tensor: name, Got: head.String(), Want: want}
 	}
 	if r.err != nil {
 		return 0

@@ -27,8 +27,8 @@ type Model struct {
 	Draft    *Draft // nil: the layers are the model's own, and nothing drafts
 	tensors  *model.Tensors
 	released map[string]string // names, and how they are stored
-	gguf     bool // the model's own layers are of GGUF
-	drafts   bool // those that draft are, in a file of their own
+	gguf     bool              // the model's own layers are of GGUF
+	drafts   bool              // those that draft are, in a file of their own
 	dir      string
 	identity string            // see Examine
 	files    map[string]digest // that Examine read, by name
