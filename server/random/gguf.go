@@ -58,8 +58,12 @@ func WriteGGUF(ctx context.Context, dir, kind string, c weights.Config, seed uin
 	if err := c.Check(); err != nil {
 		return 0, fmt.Errorf("random: write: %w", err)
 	}
-	if k := c.Hidden | c.Width; k%256 != 0 {
-		return 0, fmt.Errorf("random: write: got widths %d and %d, want multiples of 256", c.Hidden, c.Width)
+	whole := 1 // numbers of the longest block
+	for _, format := range []string{r.head, r.attention, r.up, r.down} {
+		whole = max(whole, gguf.FormatNamed(format).Values)
+	}
+	if k := c.Hidden | c.Width; k%whole != 0 {
+		return 0, fmt.Errorf("random: write: got widths %d and %d, want multiples of %d", c.Hidden, c.Width, whole)
 	}
 	parts := []tensors{r.ends(&c)}
 	for i := range c.Own() {
