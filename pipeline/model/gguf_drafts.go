@@ -55,7 +55,8 @@ func isDraftFile(arch string) bool {
 }
 
 // draftTensor matches the names of a draft block.
-var draftTensor = regexp.MustCompile(`^mtp\.(\d+)\.(?:attn_|ffn_norm\.|ffn_gate_inp\.|exp_probs_b\.|ffn_(?:gate|up|down)_(?:exps|shexp)\.|` +
+var draftTensor = regexp.MustCompile(`^mtp\.(\d+)\.(?:attn_|ffn_norm\.|ffn_gate_inp\.|exp_probs_b\.|` +
+	`ffn_(?:gate|up|down)_(?:exps|shexp)\.|` +
 	`hc_(?:attn|ffn|head)_(?:fn|base|scale)\.|main_(?:proj|norm)\.|norm\.|markov_head\.markov_w[12]\.|confidence_head\.proj\.)`)
 
 // draftFile is a draft block in a GGUF file, or several parts.
@@ -141,7 +142,10 @@ func (d *draftFile) open(r *ggufReader, file string) {
 			n, err := strconv.Atoi(part[1])
 			ok = ok && err == nil && n < d.count && strconv.Itoa(n) == part[1] && d.stored[name] == ""
 		}
-		if r.err == nil && (part == nil || !ok) {
+		if r.err != nil {
+			return
+		}
+		if part == nil || !ok {
 			t, _ := d.Model.Tensor(stored)
 			r.err = &CheckpointError{File: t.File, Tensor: stored, Got: "an unknown tensor",
 				Want: fmt.Sprintf("those of a draft block of %d layers", d.count)}

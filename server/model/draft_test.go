@@ -33,8 +33,8 @@ func drafting(t *testing.T, layers int) (dir string) {
 	return dir
 }
 
-// draftingGGUF writes one in GGUF, the block in a file of its own. By other seeds tokens may have two
-// experts that are nearly the same choice, as in safetensors.
+// draftingGGUF writes one in GGUF, the block in a file of its own. By other seeds tokens may have
+// two experts that are nearly the same choice, as in safetensors.
 func draftingGGUF(t *testing.T, layers int, seed uint64) (dir, draft string) {
 	t.Helper()
 	c, err := random.Config("tiny", layers)
@@ -430,7 +430,8 @@ func TestDraftsRefused(t *testing.T) {
 		{inGGUF, inGGUF, "general.architecture: got deepseek4, a model", 0},
 		{draft, "", "general.architecture: got deepseek4-dspark, a draft block", 0},
 	} {
-		_, err := Open(t.Context(), testkit.Device(t), x.dir, Options{MaxTokens: 9, MaxSessions: 1, MaxStep: 9, Drafts: x.drafts, Draft: x.draft})
+		o := Options{MaxTokens: 9, MaxSessions: 1, MaxStep: 9, Drafts: x.drafts, Draft: x.draft}
+		_, err := Open(t.Context(), testkit.Device(t), x.dir, o)
 		assert.ErrorContains(t, err, x.want)
 	}
 }

@@ -145,7 +145,8 @@ func (b *block) of(w *weights.Model, attention []model.LayerWeights, format stri
 	b.add(last+"norm.weight", "F32", d.Norm, len(d.Norm))
 	b.matrix(last+"markov_head.markov_w1.weight", "F16", &d.MarkovIn)
 	b.matrix(last+"markov_head.markov_w2.weight", "F16", &d.MarkovOut)
-	b.add(last+"confidence_head.proj.weight", "F32", make([]float32, w.Config.Hidden+w.Config.MarkovRank), 1, w.Config.Hidden+w.Config.MarkovRank)
+	k := w.Config.Hidden + w.Config.MarkovRank
+	b.add(last+"confidence_head.proj.weight", "F32", make([]float32, k), 1, k)
 }
 
 // keysOf are those of ds4's file.
@@ -155,7 +156,8 @@ func keysOf(c *weights.Config) (keys []fakegguf.Key) {
 		targets = append(targets, int32(l))
 	}
 	n := uint32(len(c.Layers) - c.Own())
-	return []fakegguf.Key{{Name: "general.architecture", Value: "deepseek4-dspark"}, {Name: "dspark.block_size", Value: uint32(c.DraftBlock)},
+	return []fakegguf.Key{{Name: "general.architecture", Value: "deepseek4-dspark"},
+		{Name: "dspark.block_size", Value: uint32(c.DraftBlock)},
 		{Name: "dspark.markov_rank", Value: uint32(c.MarkovRank)}, {Name: "dspark.n_layers", Value: n},
 		{Name: "dspark.noise_token_id", Value: uint32(c.Noise)}, {Name: "dspark.stage_count", Value: n},
 		{Name: "dspark.target_layer_ids", Value: targets}}
@@ -323,7 +325,8 @@ func TestDraftsOfGGUFRefused(t *testing.T) {
 			missing := x.Name + ": got absent"
 			switch {
 			case strings.HasPrefix(x.Name, "mtp.1.") || strings.HasPrefix(x.Name, "blk.1.") || strings.HasPrefix(x.Name, "blk.2."),
-				strings.HasPrefix(x.Name, "mtp.2.ffn"), strings.HasPrefix(x.Name, "mtp.2.hc_attn"), strings.HasPrefix(x.Name, "mtp.2.hc_ffn"):
+				strings.HasPrefix(x.Name, "mtp.2.ffn"), strings.HasPrefix(x.Name, "mtp.2.hc_attn"),
+				strings.HasPrefix(x.Name, "mtp.2.hc_ffn"):
 				continue // as of the first layer
 			case strings.Contains(x.Name, "attn_") && !strings.Contains(x.Name, "hc_") && !strings.HasSuffix(x.Name, ".attn_norm.weight"),
 				strings.Contains(x.Name, "conf"):
