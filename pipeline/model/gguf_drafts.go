@@ -64,6 +64,7 @@ type draftFile struct {
 	*gguf.Model
 	draftLayout
 	folder string // of it, from the model's
+	file   string // or the first part
 	count  int    // layers
 	stored map[string]string
 }
@@ -81,9 +82,9 @@ func openDrafts(dir, path string) (*draftFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &draftFile{Model: m}
+	d := &draftFile{Model: m, file: filepath.Base(file)}
 	r := ggufReader{keys: m.Keys}
-	if err = r.guard(func() { d.open(&r, filepath.Base(file)) }); err == nil {
+	if err = r.guard(func() { d.open(&r) }); err == nil {
 		d.folder, err = between(dir, file)
 	}
 	if err != nil {
@@ -109,7 +110,7 @@ func between(model, file string) (string, error) {
 }
 
 // open reads which layout it is, and the names.
-func (d *draftFile) open(r *ggufReader, file string) {
+func (d *draftFile) open(r *ggufReader) {
 	arch := ggufText(r, "general.architecture")
 	at := slices.IndexFunc(draftLayouts, func(l draftLayout) bool { return l.arch == arch })
 	switch {
@@ -119,12 +120,12 @@ func (d *draftFile) open(r *ggufReader, file string) {
 		r.bad("general.architecture", arch+", a model", "the draft block of a model, deepseek4-dspark or dflash")
 		return
 	case at < 0:
-		r.err = &ForeignError{file, "general.architecture", fmt.Sprintf("a file of architecture %.60q", arch)}
+		r.err = &ForeignError{d.file, "general.architecture", fmt.Sprintf("a file of architecture %.60q", arch)}
 		return
 	}
 	d.draftLayout = draftLayouts[at]
 	if _, there := d.Model.Tensor("markov_w1.weight"); d.arch == "dflash" && !there {
-		r.err = &ForeignError{file, "markov_w1.weight", "a draft model other than DSpark's, without that tensor"}
+		r.err = &ForeignError{d.file, "markov_w1.weight", "a draft model other than DSpark's, without that tensor"}
 	}
 	d.count = r.within(d.layers, 1, maxLayers)
 	if key, want, got := d.Differs([]gguf.Number{{Key: "dspark.n_layers", Want: float64(d.count)}}); key != "" {
@@ -243,11 +244,11 @@ func (m drafted) File(name string) string {
 	if !ofDrafts(name) {
 		return m.source.File(name)
 	}
-	t, there := m.drafts.Model.Tensor(m.drafts.stored[name])
-	if !there {
-		return ""
+	file := m.drafts.file
+	if t, there := m.drafts.Model.Tensor(m.drafts.stored[name]); there {
+		file = t.File
 	}
-	return filepath.Join(m.drafts.folder, t.File)
+	return filepath.Join(m.drafts.folder, file)
 }
 
 func (m drafted) Tensor(name string) (safetensors.Tensor, error) {
@@ -272,7 +273,8 @@ func (m drafted) spelled(c *Config, layer int, name string) string {
 		return m.source.spelled(c, layer, name)
 	}
 	name, _ = ggufNames.Other(name, 1)
-	return m.drafts.own(fmt.Sprintf("%s%d.%s", stackDrafts, layer-own, name))
+	name = fmt.Sprintf("%s%d.%s", stackDrafts, layer-own, name)
+	return m.File(name) + ": " + m.drafts.own(name) // the model may have the same name
 }
 
 // own returns the name that the file has, or would have, for a tensor.

@@ -103,7 +103,7 @@ func TestDraftFile(t *testing.T) {
 			}
 			assert.Equal(t, filepath.Join(at, x.File), file, "the way to the file")
 			_, err = all.Tensor("mtp.0.main_norm.weight")
-			assert.ErrorContains(t, err, map[string]string{"dflash": "enc.output_norm.weight: got absent",
+			assert.ErrorContains(t, err, map[string]string{"dflash": "m.gguf: enc.output_norm.weight: got absent",
 				"deepseek4-dspark": "mtp.0.main_norm.weight: got absent"}[arch])
 			require.NoError(t, all.Close())
 		}

@@ -56,10 +56,11 @@ func (t *Tensors) Tensor(name string) (Tensor, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.model.Has(name) {
+		file := ""
 		if d, other := t.model.(drafted); other && ofDrafts(name) {
-			name = d.drafts.own(name)
+			file, name = d.File(name), d.drafts.own(name)
 		}
-		return Tensor{}, &CheckpointError{Tensor: name, Got: "absent", Want: "the tensor"}
+		return Tensor{}, &CheckpointError{File: file, Tensor: name, Got: "absent", Want: "the tensor"}
 	}
 	s, err := t.model.Tensor(name)
 	if err != nil {

@@ -3,6 +3,7 @@ package weights
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,7 +38,7 @@ func (c *Config) addDrafts(path string) error {
 		if c.Noise = int32(r.whole(names.noise)); c.Noise < 0 || int(c.Noise) >= c.Vocab {
 			r.bad(names.noise, c.Noise, "0 to %d", c.Vocab-1)
 		}
-		c.MarkovRank = r.rank(m, strings.Replace(names.markov, "N", strconv.Itoa(len(c.Layers)-c.Own()-1), 1))
+		c.MarkovRank = r.rank(m, filepath.Base(file), strings.Replace(names.markov, "N", strconv.Itoa(len(c.Layers)-c.Own()-1), 1))
 		return r.err
 	})
 	c.Hash = slices.Concat(c.Hash, make([]bool, len(c.Layers)-c.Own()))
@@ -56,7 +57,7 @@ func (c *Config) fits(m *gguf.Model, arch string, r *ggufReader) {
 		{Key: "hyper_connection.epsilon", Want: float64(c.HyperEps)}, {Key: "expert_count", Want: float64(c.Experts)},
 		{Key: "expert_used_count", Want: float64(c.PerToken)}, {Key: "expert_shared_count", Want: 1},
 		{Key: "expert_feed_forward_length", Want: float64(c.Width)}, {Key: "expert_weights_scale", Want: float64(c.Factor)},
-		{Key: "expert_weights_norm", Want: normalise}, {Key: "hash_layer_count"}, {Key: "swiglu_clamp_exp", Want: float64(c.Limit)},
+		{Key: "expert_weights_norm", Want: normalise}, {Key: "swiglu_clamp_exp", Want: float64(c.Limit)},
 		{Key: "swiglu_clamp_shexp", Want: float64(c.Limit)}} {
 		list = append(list, gguf.Number{Key: arch + "." + n.Key, Want: n.Want})
 	}
@@ -69,13 +70,13 @@ func (c *Config) fits(m *gguf.Model, arch string, r *ggufReader) {
 }
 
 // rank returns the width of a Markov head's first matrix, which a key may say, too.
-func (r *ggufReader) rank(m *gguf.Model, name string) int {
+func (r *ggufReader) rank(m *gguf.Model, file, name string) int {
 	head, there := m.Tensor(name)
 	want := fmt.Sprintf("a matrix of up to %d columns", maxRank)
 	switch {
 	case r.err != nil:
 	case !there:
-		r.err = &model.CheckpointError{Tensor: name, Got: "absent", Want: want}
+		r.err = &model.CheckpointError{File: file, Tensor: name, Got: "absent", Want: want}
 	case len(head.Shape) != 2 || head.Row() < 1 || head.Row() > maxRank:
 		r.err = &model.CheckpointError{File: head.File, Tensor: name, Got: head.String(), Want: want}
 	}
