@@ -205,6 +205,6 @@ func TestGGUF(t *testing.T) {
 	assert.ErrorContains(t, err, "want iq2_xxs, mxfp4, q2_k_s")
 	c, err = Config("tiny", 0)
 	require.NoError(t, err)
-	_, err = WriteGGUF(t.Context(), t.TempDir(), "mxfp4", c, 1)
+	_, err = WriteGGUF(t.Context(), t.TempDir(), "q2_k_s", c, 1)
 	assert.ErrorContains(t, err, "multiples of 256")
 }
