@@ -43,9 +43,9 @@ var recipes = map[string]recipe{
 		compressor: "BF16", positions: "F32", indexerQ: "Q8_0", indexer: "BF16", up: "MXFP4", down: "MXFP4"},
 }
 
-// WriteGGUF writes a model in GGUF: in parts, with keys and what is not of a layer in the first, then
-// a layer each, or in one file as ds4's, which reads no parts. kind is one of q2_k_s, iq2_xxs, mxfp4.
-// It returns the bytes, and is as Write else.
+// WriteGGUF writes a model in GGUF: in parts, with keys and what is not of a layer in the first,
+// then a layer each, or in one file for ds4, which reads no parts. kind is one of q2_k_s, iq2_xxs,
+// mxfp4. It returns the bytes, and is as Write else.
 //
 // Errors: as Write; fs.ErrExist where the folder has a file of it already.
 func WriteGGUF(ctx context.Context, dir, kind string, c weights.Config, seed uint64) (size int64, err error) {

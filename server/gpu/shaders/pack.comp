@@ -1,8 +1,8 @@
 // Moves the bits of codes to where products decode them with fewest instructions, in place.
 // MXFP4: a byte has two codes of a sign and three bits, a in front of b in the row:
 //   sb b2 b1 b0 sa a2 a1 a0 becomes sa b2 b1 b0 a2 a1 a0 sb
-// Q2_K: a byte has codes of four words: bits 2w and 2w+1 of the bytes of a quad become word w, those
-// of even bytes its lower half. Words of two quads take turns.
+// Q2_K: a byte has codes of four words: bits 2w and 2w+1 of the bytes of a quad become word w,
+// those of even bytes its lower half. Words of two quads take turns.
 // Bindings: 0 codes, [count] quads of 16 bytes.
 // Workgroup: every stride-th 256 quads, or pairs of quads.
 // Shared memory: none.  Features: none.
