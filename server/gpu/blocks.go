@@ -44,7 +44,7 @@ var blockLayouts = map[string]blockLayout{
 	"Q8_0":    {format: q8_0, codes: 32, scales: 2, takeCodes: part(34, 2, 34), takeScales: part(34, 0, 2)},
 	"MXFP4":   {format: mxfp4, codes: 16, scales: 1, takeCodes: mxfp4Codes, takeScales: part(17, 0, 1)},
 	"IQ2_XXS": {format: iq2XXS, codes: 64, scales: 2, takeCodes: part(66, 2, 66), takeScales: part(66, 0, 2)},
-	"Q2_K":    {format: q2K, codes: 64, scales: 20, takeCodes: part(84, 16, 80), takeScales: scalesOf16(84, 80, 0)},
+	"Q2_K":    {format: q2K, codes: 64, scales: 20, takeCodes: part(84, 16, 80), takeScales: q2KScales},
 	"Q6_K":    {format: q6K, codes: 192, scales: 20, takeCodes: q6KCodes, takeScales: scalesOf16(210, 208, 192)},
 	"Q4_K":    {format: q4K, codes: 128, scales: 16, takeCodes: q4KCodes, takeScales: q4KScales},
 }
@@ -69,6 +69,22 @@ func scalesOf16(size, d, scales int) func(dst, row []byte) {
 		}
 	}
 }
+
+// q2KScales: both f16; a word for each 64 numbers with the scales of 16 in its lower half, their
+// minima in the upper one.
+func q2KScales(dst, row []byte) {
+	le := binary.LittleEndian
+	for ; len(row) > 0; row, dst = row[84:], dst[20:] {
+		copy(dst, row[80:84])
+		for i := range 4 {
+			t := le.Uint32(row[4*i:])
+			le.PutUint32(dst[4+4*i:], nibbles(t)|nibbles(t>>4)<<16)
+		}
+	}
+}
+
+// nibbles brings the lower halves of four bytes together.
+func nibbles(x uint32) uint32 { return x&0xF | x>>4&0xF0 | x>>8&0xF00 | x>>12&0xF000 }
 
 // mxfp4Codes brings codes into the order that safetensors have: neighbours in a byte.
 func mxfp4Codes(dst, row []byte) {
@@ -251,7 +267,7 @@ func (l *loader) blocks(to *matrix, list []*weights.Matrix) {
 	}
 	n, from := of(is.takeCodes, is.codes)
 	l.data(&to.codes, "weights", n, from)
-	if is.format == mxfp4 || is.format == q2K {
+	if is.format == mxfp4 || is.format == q2K || is.format == iq2XXS {
 		l.pieces[len(l.pieces)-1].packed = is.format
 	}
 	if is.scales > 0 {
