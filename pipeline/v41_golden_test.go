@@ -84,7 +84,8 @@ func TestEngineGolden41(t *testing.T) {
 				at += n
 			}
 			run := must[*vectors.Archive](t)(v.Run(x.run))
-			mine, other := picksOf(c.Config, got, 0), make([][]bool, len(got)) // tokens with other picks than recorded
+			mine := picksOf(c.Config, got, 0)
+			other := make([][]bool, len(got)) // tokens with other picks than the recorded ones
 			for i := range got {
 				if name := fmt.Sprintf("L%d.picks", i); run.Has(name) {
 					picks := must[vectors.Array](t)(run.Array(name)).Float64s()
@@ -140,11 +141,11 @@ func takeHalves(t *testing.T, dev *vk.Device, c model.Config) bool {
 	return op.Variant() == opkit.CM || op.Variant() == opkit.Dot
 }
 
-// explained demands that at most `most` keys of a layer have other bytes than the recorded ones, and
-// of each token with other picks that an entry of them has such a key; or that the recorded scores
-// of both are equal, and the picked one is older; or so near that a code of the query decides. Such a
-// step is at most an eighth of one of its 1024 numbers, which moves scores by about 1/8/sqrt(1024),
-// 0.004, of their size.
+// explained demands that at most `most` keys of a layer have other bytes than the recorded ones,
+// and of each token with other picks that an entry of them has such a key; or that the recorded
+// scores of both are equal, and the picked one is older; or so near that a code of the query
+// decides. Such a step is at most an eighth of one of its 1024 numbers, which moves scores by about
+// 1/8/sqrt(1024), 0.004, of their size.
 func explained(t *testing.T, e *pipeline.Engine, s *pipeline.Session, c model.Config, run *vectors.Archive, layer, most int,
 	got []int32, recorded []float64) {
 	t.Helper()
