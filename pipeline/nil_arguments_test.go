@@ -20,7 +20,6 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/pipeline/model/random"
 	"github.com/vkmla/vkmla/pipeline/prefix"
-	"github.com/vkmla/vkmla/pipeline/replicas"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -42,7 +41,7 @@ var constructors = []any{
 	projection.NewInverseRope, projection.NewInverseRopeQuant, projection.NewJoinedChain, projection.NewLinear,
 	projection.NewLinearChain, projection.NewQInsert, projection.NewQKVNorm, projection.NewQuantise,
 	projection.ResetState,
-	pipeline.Measure, pipeline.NewEngine, prefix.New, prefix.OpenFolder, replicas.New,
+	pipeline.Measure, pipeline.NewEngine, prefix.New, prefix.OpenFolder,
 	model.LoadConfig, model.LoadConfigWithDrafts, model.Open, model.OpenTensors, model.Upload, random.Write,
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/vkmla/vkmla/pipeline/replicas"
 	"github.com/vkmla/vkmla/server/batch"
 	"github.com/vkmla/vkmla/server/model"
 	"github.com/vkmla/vkmla/vk"
@@ -121,36 +122,17 @@ func (h *host) begin(ctx context.Context, o options, log *slog.Logger, r prometh
 	return nil
 }
 
-// err is why a host takes no requests.
-func (h *host) err() error { return errors.Join(h.dev.Err(), h.scheduler.Err()) }
+// Err returns why the host takes no requests, nil while it does.
+func (h *host) Err() error { return errors.Join(h.dev.Err(), h.scheduler.Err()) }
+
+// Sessions returns the number of requests that have not ended.
+func (h *host) Sessions() int { return h.scheduler.Load() }
 
 // submit gives a request to the host that has the fewest.
 //
 // Errors: those of batch.Scheduler.Submit; where no host can take requests, those of all.
 func (list hosts) submit(ctx context.Context, r batch.Request) (*batch.Answer, error) {
-	var to *host
-	for _, h := range list {
-		if h.err() == nil && (to == nil || h.scheduler.Load() < to.scheduler.Load()) {
-			to = h
-		}
-	}
-	if to == nil {
-		return nil, list.err()
-	}
-	return to.scheduler.Submit(ctx, r)
-}
-
-// err is why no request can be taken; one host is enough.
-func (list hosts) err() error {
-	var all []error
-	for _, h := range list {
-		err := h.err()
-		if err == nil {
-			return nil
-		}
-		all = append(all, err)
-	}
-	return errors.Join(all...)
+	return replicas.Open(list, func(h *host) (*batch.Answer, error) { return h.scheduler.Submit(ctx, r) })
 }
 
 // warming says that some sizes of steps were not taken yet.

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/pipeline/replicas"
 	"github.com/vkmla/vkmla/server/batch"
 	"github.com/vkmla/vkmla/server/model"
 	"github.com/vkmla/vkmla/vk"
@@ -121,10 +122,10 @@ func TestBrokenDevice(t *testing.T) {
 	assert.ErrorIs(t, ask(), fails)
 	for range 3 {
 		assert.NoError(t, ask())
-		assert.NoError(t, list.err())
+		assert.NoError(t, replicas.Err(list))
 	}
 	require.NoError(t, list.close(t.Context()))
 	list = list[:1]
-	assert.ErrorIs(t, list.err(), fails)
+	assert.ErrorIs(t, replicas.Err(list), fails)
 	assert.ErrorIs(t, ask(), fails)
 }

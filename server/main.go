@@ -37,6 +37,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/vkmla/vkmla/pipeline"
+	"github.com/vkmla/vkmla/pipeline/replicas"
 	"github.com/vkmla/vkmla/server/api"
 	"github.com/vkmla/vkmla/server/chat"
 	"github.com/vkmla/vkmla/server/cpu"
@@ -372,7 +373,7 @@ func listen(ctx context.Context, o options, log *slog.Logger, list hosts) error 
 			if f.draining.Load() {
 				return errors.New("draining")
 			}
-			return cmp.Or(list.err(), list[0].m.Intact(), list.warming())
+			return cmp.Or(replicas.Err(list), list[0].m.Intact(), list.warming())
 		}})
 	if o.admin == "" { // metrics beside the API, profiles nowhere
 		both := http.NewServeMux()

@@ -55,7 +55,7 @@ var may = map[string][]string{
 		"shaders", "internal/door", "internal/files", "internal/numfmt", "internal/opkit", "internal/probe/engine", "internal/tuning",
 	},
 	"pipeline/prefix":   {"pipeline", "vk", "internal/files"},
-	"pipeline/replicas": {"pipeline/prefix", "pipeline", "cache", "vk"},
+	"pipeline/replicas": {"pipeline", "cache", "vk"},
 
 	"server/text":    {"internal/gguf"},
 	"server/weights": {"pipeline/model", "internal/files", "internal/gguf", "internal/numfmt"},
@@ -68,7 +68,7 @@ var may = map[string][]string{
 	"server/api":     {"server/batch", "server/chat", "server/text", "internal/files"},
 	"server": {
 		"server/api", "server/batch", "server/chat", "server/cpu", "server/gpu", "server/model", "server/random", "server/text",
-		"pipeline", "pipeline/prefix", "pipeline/prefix/blob", "vk",
+		"pipeline", "pipeline/prefix", "pipeline/prefix/blob", "pipeline/replicas", "vk",
 	},
 
 	"examples/attention": {"pipeline", "pipeline/model", "pipeline/model/random", "vk"}, // as somebody else's program

@@ -244,13 +244,6 @@ func spans(t *testing.T, x *both) {
 		x.opens(t, k, nil, 0, "none")
 		k = keeper(t, x.e, m, prefix.Options{})
 	}
-	gets := maps.Clone(m.gets)
-	for n, tokens := range map[int][]int32{384: x.a, 149: x.a[:150], 128: x.b, 0: x.b[1:]} {
-		found, err := k.Find(t.Context(), tokens)
-		require.NoError(t, err)
-		assert.Equal(t, n, found)
-	}
-	assert.Equal(t, gets, m.gets, "objects loaded to find out")
 	require.NoError(t, k.Keep(t.Context(), x.computedB, x.b))
 	assert.Len(t, m.objects, 6+1+2, "block 2 of the other prompt, two states")
 	x.opens(t, k, x.b, 399, "the other one")
@@ -341,19 +334,12 @@ func slow(t *testing.T, x *both) {
 		time.AfterFunc(20*time.Millisecond, leave)
 		_, _, err := k.Open(ctx, tokens)
 		assert.ErrorIs(t, err, context.Canceled)
-		k = keeper(t, x.e, m, prefix.Options{Timeout: timeout})
-		began = time.Now()
-		_, err = k.Find(t.Context(), tokens)
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.GreaterOrEqual(t, k.Rests().Sub(began), 2*timeout, "after Find, too")
 	}
 	good := x.kept(t, 300)
 	k := keeper(t, x.e, good, prefix.Options{})
 	k.Rest(time.Now().Add(time.Hour))
 	asked := good.asked
 	x.opens(t, k, tokens, 0, "the store rests")
-	n, err := k.Find(t.Context(), tokens)
-	assert.Equal(t, []any{0, nil}, []any{n, err}, "found in a store that rests")
 	assert.Empty(t, good.gets, "calls of a store that rests")
 	assert.Equal(t, asked, good.asked, "calls of a store that rests")
 	k.Rest(time.Now())
@@ -363,8 +349,6 @@ func slow(t *testing.T, x *both) {
 	k = keeper(t, x.e, m, prefix.Options{})
 	x.opens(t, k, tokens, 0, "broken")
 	assert.ErrorIs(t, k.Keep(t.Context(), x.computedA, tokens), broken)
-	_, err = k.Find(t.Context(), tokens)
-	assert.ErrorIs(t, err, broken)
 	m.set(nil)
 	x.opens(t, k, tokens, 299, "there again")
 }

@@ -73,7 +73,7 @@ func (k *Keeper) open(ctx context.Context, tokens []int32) (*pipeline.Session, e
 		return nil, ctx.Err()
 	case errors.Is(err, errStore):
 		if limited.Err() != nil {
-			k.rest()
+			k.resting.Store(time.Now().Add(k.o.Timeout).UnixNano()) // a slow store is left alone for a while
 		}
 		return nil, nil
 	}

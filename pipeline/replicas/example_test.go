@@ -2,12 +2,10 @@ package replicas_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log"
 	"os"
 
-	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/pipeline/model/random"
@@ -26,7 +24,24 @@ func need[T any](v T, err error) T {
 	return v
 }
 
-// A server with two GPUs; where there is one, it is opened twice.
+// gpu is a replica.
+type gpu struct {
+	name   string
+	dev    *vk.Device
+	engine *pipeline.Engine
+}
+
+func (g gpu) Sessions() int { return g.engine.Stats().Sessions }
+func (g gpu) Err() error    { return g.dev.Err() }
+
+// open says where the session is. With a pipeline/prefix.Keeper for each engine and one store it
+// would begin with what any of the GPUs has computed of the prompt.
+func (g gpu) open() (*pipeline.Session, error) {
+	fmt.Println("a session on", g.name)
+	return g.engine.Open()
+}
+
+// Two GPUs; where there is one, it is opened twice.
 func Example() {
 	ctx := context.Background()
 	dir := need(os.MkdirTemp("", "replicas"))
@@ -38,43 +53,28 @@ func Example() {
 	checkpoint := need(model.Open(dir, model.CheckpointOptions{}))
 	defer checkpoint.Close()
 
-	options := pipeline.EngineOptions{MaxTokens: 1000, MaxSessions: 8, MaxStep: 4, MaxCacheBytes: 64 << 20, Invariant: true}
-	var list []replicas.Replica
-	for range 2 {
+	var list []gpu
+	for _, name := range []string{"the first", "the second"} {
 		dev := need(adapter.Open(vk.DeviceOptions{}))
 		defer dev.Close()
 		layers := need(checkpoint.Upload(ctx, dev, nil))
 		defer model.CloseLayers(layers)
+		options := pipeline.EngineOptions{MaxTokens: 1000, MaxSessions: 2, MaxStep: 4}
 		engine := need(pipeline.NewEngine(ctx, dev, checkpoint.Config, layers, options))
 		defer engine.Close()
-		list = append(list, replicas.Replica{Engine: engine, Device: dev, MaxCacheBytes: options.MaxCacheBytes})
+		list = append(list, gpu{name, dev, engine})
 	}
-	group := need(replicas.New(list, replicas.Options{}))
-
-	// run takes a replica's part of a step through the layers.
-	hidden := make([]float32, 4*checkpoint.Config.Hidden)
-	run := func(ctx context.Context, p replicas.Part) error {
-		for i := range p.Chunks {
-			first, end := p.Step.Rows(i)
-			if err := p.Step.SetInput(0, i, hidden[:(end-first)*checkpoint.Config.Hidden]); err != nil {
-				return err
-			}
-		}
-		return p.Step.Run(ctx) // and read its outputs
-	}
-	prompts := [][]int32{{1, 2, 3}, {9, 8, 7}, {1, 2, 3, 4, 5}}
-	for _, prompt := range prompts {
-		session, n, err := group.Open(ctx, prompt)
-		check(err)
-		fmt.Printf("%d of %d tokens are there, on replica %d\n", n, len(prompt), session.Replica())
-		err = group.Step(ctx, run, replicas.Chunk{Session: session, Tokens: prompt[n:]})
-		if failed := (&replicas.StepError{}); errors.As(err, &failed) && errors.Is(err, cache.ErrPoolFull) {
-			_, err = group.Relieve(ctx, failed.Failed[0].Replica) // and again
-		}
-		check(err)
+	hidden := make([]float32, checkpoint.Config.Hidden)
+	for range 3 {
+		session := need(replicas.Open(list, gpu.open))
+		outputs := need(session.Append(ctx, [][]float32{hidden}))
+		fmt.Println(session.Len(), "token,", len(outputs), "layer")
 	}
 	// Output:
-	// 0 of 3 tokens are there, on replica 0
-	// 0 of 3 tokens are there, on replica 1
-	// 3 of 5 tokens are there, on replica 0
+	// a session on the first
+	// 1 token, 1 layer
+	// a session on the second
+	// 1 token, 1 layer
+	// a session on the first
+	// 1 token, 1 layer
 }

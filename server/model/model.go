@@ -95,7 +95,11 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 	if o.Prefixes {
 		e.Identity = m.identity(dev.Adapter(), at)
 	}
-	on := gpu.Options{MaxStep: e.MaxStep, Reserve: at.Attention}
+	upload := func(ctx context.Context) (err error) {
+		m.layers, err = attention.Upload(ctx, dev, nil)
+		return err
+	}
+	on := gpu.Options{MaxStep: e.MaxStep, Reserve: at.Attention, Beside: upload}
 	if at.Whole {
 		if m.gpu, err = gpu.New(ctx, dev, m.Weights, on); err != nil {
 			return m, err
@@ -119,8 +123,10 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 	if o.Offload {
 		o.Log.Info("offload", "placement", at.String())
 	}
-	if m.layers, err = attention.Upload(ctx, dev, nil); err != nil {
-		return m, err
+	if m.layers == nil {
+		if err = upload(ctx); err != nil {
+			return m, err
+		}
 	}
 	m.engine, err = pipeline.NewEngine(ctx, dev, attention.Config, m.layers, e)
 	return m, err

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"math"
@@ -42,10 +43,11 @@ var recipes = map[string]recipe{
 		compressor: "BF16", positions: "F32", indexerQ: "Q8_0", indexer: "BF16", up: "MXFP4", down: "MXFP4"},
 }
 
-// WriteGGUF writes a model in GGUF, in parts: keys and what is not of a layer in the first, then a
-// layer each. kind is one of q2_k_s, iq2_xxs, mxfp4. It returns the bytes, and is as Write else.
+// WriteGGUF writes a model in GGUF: in parts, with keys and what is not of a layer in the first,
+// then a layer each, or in one file for ds4, which reads no parts. kind is one of q2_k_s, iq2_xxs,
+// mxfp4. It returns the bytes, and is as Write else.
 //
-// Errors: as Write; fs.ErrExist where the folder has a part already.
+// Errors: as Write; fs.ErrExist where the folder has a file of it already.
 func WriteGGUF(ctx context.Context, dir, kind string, c weights.Config, seed uint64) (size int64, err error) {
 	r, there := recipes[kind]
 	if !there {
@@ -57,27 +59,29 @@ func WriteGGUF(ctx context.Context, dir, kind string, c weights.Config, seed uin
 	if k := c.Hidden | c.Width; k%256 != 0 {
 		return 0, fmt.Errorf("random: write: got widths %d and %d, want multiples of 256", c.Hidden, c.Width)
 	}
-	parts := []tensors{r.ends(&c)}
+	lists := []tensors{r.ends(&c)}
 	for i := range c.Layers {
-		parts = append(parts, r.layer(&c, i))
+		lists = append(lists, r.layer(&c, i))
 	}
 	all := 0
-	for _, p := range parts {
-		all += len(p)
+	for _, l := range lists {
+		all += len(l)
 	}
+	var keys ggufKeys
+	r.keys(&keys, &c)
 	w := writer{dir: dir, seed: seed}
 	w.group, w.ctx = errgroup.WithContext(ctx)
 	w.group.SetLimit(runtime.GOMAXPROCS(0))
 	err = os.MkdirAll(dir, 0o777)
-	for i := 0; i < len(parts) && err == nil; i++ {
-		var keys ggufKeys
-		if i == 0 {
-			r.keys(&keys, &c)
-		}
+	if r.ds4 && err == nil {
+		err = w.gguf("model.gguf", &keys, lists)
+	}
+	for i := 0; i < len(lists) && err == nil && !r.ds4; i++ {
 		keys.add("split.no", uint16(i))
-		keys.add("split.count", uint16(len(parts)))
+		keys.add("split.count", uint16(len(lists)))
 		keys.add("split.tensors.count", int32(all))
-		err = w.part(fmt.Sprintf("model-%05d-of-%05d.gguf", i+1, len(parts)), &keys, parts[i])
+		err = w.gguf(fmt.Sprintf("model-%05d-of-%05d.gguf", i+1, len(lists)), &keys, lists[i:i+1])
+		keys = ggufKeys{}
 	}
 	if waiting := w.group.Wait(); err == nil || waiting != nil {
 		err = waiting
@@ -91,14 +95,14 @@ func WriteGGUF(ctx context.Context, dir, kind string, c weights.Config, seed uin
 // ggufAlign is the multiple at which tensors begin.
 const ggufAlign = 32
 
-// part writes a part on one core.
-func (w *writer) part(name string, keys *ggufKeys, list tensors) error {
-	le := binary.LittleEndian
+// gguf writes a file, each list of its tensors on one core.
+func (w *writer) gguf(name string, keys *ggufKeys, lists []tensors) error {
+	le, all := binary.LittleEndian, slices.Concat(lists...)
 	head := le.AppendUint32([]byte("GGUF"), 3)
-	head = le.AppendUint64(le.AppendUint64(head, uint64(len(list))), uint64(keys.n))
+	head = le.AppendUint64(le.AppendUint64(head, uint64(len(all))), uint64(keys.n))
 	head = append(head, keys.data...)
 	at := int64(0)
-	for _, t := range list {
+	for _, t := range all {
 		head = le.AppendUint32(appendText(head, t.name), uint32(len(t.shape)))
 		for _, d := range slices.Backward(t.shape) {
 			head = le.AppendUint64(head, uint64(d))
@@ -112,19 +116,29 @@ func (w *writer) part(name string, keys *ggufKeys, list tensors) error {
 	if _, err := os.Stat(path); err == nil {
 		return fmt.Errorf("%s: want a folder without: %w", path, fs.ErrExist)
 	}
-	w.group.Go(func() error {
-		f, err := os.Create(path)
-		if err != nil {
-			return err
+	if err := os.WriteFile(path, head, 0o666); err != nil {
+		return err
+	}
+	at = int64(len(head))
+	for _, list := range lists {
+		from := at
+		for _, t := range list {
+			at += padded(t.size)
 		}
-		_, err = f.Write(head)
-		for i := 0; i < len(list) && err == nil; i++ {
-			if err = w.tensor(f, &list[i]); err == nil {
-				_, err = f.Write(make([]byte, padded(list[i].size)-list[i].size))
+		w.group.Go(func() error {
+			f, err := os.OpenFile(path, os.O_WRONLY, 0)
+			if err != nil {
+				return err
 			}
-		}
-		return errors.Join(err, f.Close())
-	})
+			to := io.NewOffsetWriter(f, from)
+			for i := 0; i < len(list) && err == nil; i++ {
+				if err = w.tensor(to, &list[i]); err == nil {
+					_, err = to.Write(make([]byte, padded(list[i].size)-list[i].size))
+				}
+			}
+			return errors.Join(err, f.Close())
+		})
+	}
 	return nil
 }
 
@@ -240,8 +254,8 @@ func (r *recipe) keys(k *ggufKeys, c *weights.Config) {
 // tokenizer adds a tokenizer of bytes with a few merges. Its further tokens are in no text.
 func tokenizer(k *ggufKeys, vocab int) {
 	const control, normal, unused = 3, 1, 5
-	tokens := []string{"<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>"}
-	types := []int32{control, control, control}
+	tokens := append(slices.Clone(marks), "<｜▁pad▁｜>")
+	types := slices.Repeat([]int32{control}, len(tokens))
 	next := rune(256) // bytes that are not printed have letters from here on
 	for b := range 256 {
 		letter := rune(b)
@@ -264,7 +278,7 @@ func tokenizer(k *ggufKeys, vocab int) {
 	k.add("tokenizer.ggml.merges", merges)
 	k.add("tokenizer.ggml.bos_token_id", uint32(0))
 	k.add("tokenizer.ggml.eos_token_id", uint32(1))
-	k.add("tokenizer.ggml.padding_token_id", uint32(2))
+	k.add("tokenizer.ggml.padding_token_id", uint32(len(marks)))
 	k.add("tokenizer.ggml.add_bos_token", true)
 }
 

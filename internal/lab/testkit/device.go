@@ -27,7 +27,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/door"
@@ -58,29 +57,6 @@ func Device(t testing.TB) *vk.Device {
 	report(t)
 	t.Cleanup(func() { report(t) })
 	return shared.dev
-}
-
-// Others opens the other devices of the machine that are like Device's; where there are none, that
-// one once more. Tests of several devices need no others.
-func Others(t testing.TB) (list []*vk.Device) {
-	t.Helper()
-	first := Device(t).Adapter()
-	like := []*vk.Adapter{}
-	for _, a := range shared.in.Adapters() {
-		if a.Name == first.Name && a.UUID != first.UUID {
-			like = append(like, a)
-		}
-	}
-	if len(like) == 0 {
-		like = append(like, first)
-	}
-	for _, a := range like {
-		d, err := a.Open(vk.DeviceOptions{})
-		require.NoError(t, err)
-		t.Cleanup(func() { assert.NoError(t, d.Close()) })
-		list = append(list, d)
-	}
-	return list
 }
 
 // Main runs the tests of a package, closes the shared device and counts what
