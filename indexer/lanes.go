@@ -23,8 +23,8 @@ type laneTiling struct {
 }
 
 // rawParts is the number of invocations that quantise a head: each has 8 neighbouring numbers of
-// either half.
-const rawParts = cache.IndexDim / 2 / 8
+// either half. They take all heads in rawTurns turns at most.
+const rawParts, rawTurns = cache.IndexDim / 2 / 8, 2
 
 func (t laneTiling) threads() int { return t.subgroup * t.subgroups }
 
@@ -137,15 +137,15 @@ func laneFit(caps *vk.Caps, tune *tuning.Logits, s vk.CoopMatShape, cfg LogitsCo
 		}
 	}
 	t.heads, t.subgroups = opkit.RoundUp(cfg.Heads, t.n), tune.LaneSubgroups
-	switch {
+	switch few := cfg.Raw && cfg.Few; {
+	case !few && cfg.Format == cache.IndexKeyFP8 && cfg.Blocks == 0 && t.heads == tune.MatrixHeads:
+		t.subgroups, t.kept = tune.KeptSubgroups, 1
 	case t.raw: // two workgroups of a compute unit would quantise them twice
 		t.subgroups *= 2
-	case cfg.Format == cache.IndexKeyFP8 && cfg.Blocks == 0 && t.heads == tune.MatrixHeads:
-		t.subgroups, t.kept = tune.KeptSubgroups, 1
 	}
 	t.subgroups = min(t.subgroups, int(caps.MaxWorkgroupInvocations)/t.subgroup)
 	switch {
-	case t.raw && (t.threads() < rawParts*t.heads || t.k > 64):
+	case t.raw && (rawTurns*t.threads() < rawParts*t.heads || t.k > 64):
 	case cfg.Heads > tune.MatrixHeads:
 	case cfg.Page%t.m != 0 || t.threads() < t.heads || t.sharedBytes() > int(caps.SharedMemory):
 	default:

@@ -30,6 +30,9 @@ type LogitsConfig struct {
 	// quantises them. It needs the variant cm with matrices in lanes; NewLogits fails with
 	// vk.ErrMissingFeature on other devices.
 	Raw bool
+	// Few says that launches have few tokens, and so workgroups few entries each: with Raw more
+	// subgroups then share the work on the queries. Results do not depend on it.
+	Few bool
 
 	// Blocks is the number of candidate blocks of a token, in LogitsArgs.Blocks: columns are then
 	// the entries of these, and tokens share no keys, whatever Group is; a row of

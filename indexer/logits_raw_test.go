@@ -166,13 +166,18 @@ func TestLogitsRawArguments(t *testing.T) {
 // queries that were quantised by a launch of their own, and so have selections.
 func TestLogitsRawBits(t *testing.T) {
 	dev := testkit.Device(t)
-	heads := 5
-	if dev.Adapter().Type != vk.TypeCPU {
-		heads = 64
+	most, heads := 64, 64 // with as many as there may be, queries of FP8 are kept
+	if dev.Adapter().Type == vk.TypeCPU {
+		most, heads = 15, 5
 	}
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 11))
-	for _, format := range indexFormats {
-		cfg := indexer.LogitsConfig{Heads: heads, Format: format, Page: 64, Raw: true}
+	for _, c := range []struct {
+		format cache.IndexKeyFormat
+		heads  int
+		few    bool
+	}{{cache.IndexKeyFP8, heads, true}, {cache.IndexKeyFP8, most, false}, {cache.IndexKeyMXFP4, heads, true}} {
+		format, heads := c.format, c.heads
+		cfg := indexer.LogitsConfig{Heads: heads, Format: format, Page: 64, Raw: true, Few: c.few}
 		raw, err := indexer.NewLogits(dev, cfg)
 		if lavapipe := dev.Adapter().DriverName == "llvmpipe"; errors.Is(err, vk.ErrMissingFeature) && !(lavapipe && dev.Caps().Features["coopmat.f16.f32"]) {
 			t.Skip(err)
@@ -182,7 +187,7 @@ func TestLogitsRawBits(t *testing.T) {
 		cfg.Raw = false
 		plain := must[*indexer.Logits](t)(indexer.NewLogits(dev, cfg))
 		for _, tokens := range []int{1, 2, 8, 33} {
-			t.Run(fmt.Sprintf("%v/%d", format, tokens), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%v/%d/%d", format, heads, tokens), func(t *testing.T) {
 				s := newRawScene(t, format, rng, tokens, heads, 333)
 				s.First = 16 * (tokens % 2)
 				got, want := s.results(t, dev, true, raw, nil, 0)["logits"].F32(), s.results(t, dev, false, plain, nil, 0)["logits"].F32()

@@ -63,33 +63,28 @@ func TestLinearTilingRules(t *testing.T) {
 		"2 KiB of shared memory")
 }
 
-// Tiles for codes on the device that has such matrices, and as tests have them: the shared memory
-// that they are chosen by, and whole parts.
+// TestCodesTileRules demands of tiles for codes, on the device that has such matrices, the shared
+// memory that they are chosen by, and whole parts.
 func TestCodesTileRules(t *testing.T) {
 	caps, p := knowncaps.Matrix["RDNA4"], profile(t, "rdna4")
 	require.NotEmpty(t, p.Linear.Tiles.Codes)
-	for element, kernel := range map[string]string{"e4m3": "proj_linear_codes_cm", "f16": "proj_linear_placed_cm"} {
-		m, err := spirv.Parse(code(t, kernel))
-		require.NoError(t, err)
-		for cfg, summed := range map[LinearConfig]int{
-			{Weights: FormatFP8F32, Activations: ActivationFP8}: 128, {Weights: FormatFP8Rows, Activations: ActivationFP8}: 128,
-			{Weights: FormatFP8x32, Activations: ActivationMXFP8}: 32,
-		} {
-			l := layerFor(t, &caps, cfg, opkit.CM, 0)
-			l.tune, l.device = &p.Linear, &p.Device
-			for _, x := range p.Linear.Tiles.Codes {
-				if element == "f16" {
-					x.Step /= 4 // rows of twice the bytes, and fewer registers
-				}
-				f, ok := l.fitCodes(vk.CoopMatShape{M: 16, N: 16, K: 16}, x, element)
-				require.True(t, ok, "%s, %v: %+v", element, cfg.Weights, f)
-				assert.Equal(t, min(summed, x.Step), f.summed)
-				got, err := m.SharedBytes(append([]uint32{cfg.Weights.row().word(), uint32(cfg.Activations)}, f.constants()...)...)
-				require.NoError(t, err)
-				assert.Equal(t, got, f.sharedBytes(), "%s, %v: shared memory", element, cfg.Weights)
-				_, ok = l.fitCodes(vk.CoopMatShape{M: 8, N: 16, K: 16}, x, element)
-				assert.False(t, ok, "products that are not square")
-			}
+	m, err := spirv.Parse(code(t, "proj_linear_codes_cm"))
+	require.NoError(t, err)
+	for cfg, summed := range map[LinearConfig]int{
+		{Weights: FormatFP8F32, Activations: ActivationFP8}: 128, {Weights: FormatFP8Rows, Activations: ActivationFP8}: 128,
+		{Weights: FormatFP8x32, Activations: ActivationMXFP8}: 32,
+	} {
+		l := layerFor(t, &caps, cfg, opkit.CM, 0)
+		l.tune, l.device = &p.Linear, &p.Device
+		for _, x := range p.Linear.Tiles.Codes {
+			f, ok := l.fitCodes(vk.CoopMatShape{M: 16, N: 16, K: 16}, x)
+			require.True(t, ok, "%v: %+v", cfg.Weights, f)
+			assert.Equal(t, min(summed, x.Step), f.summed)
+			got, err := m.SharedBytes(append([]uint32{cfg.Weights.row().word(), uint32(cfg.Activations)}, f.constants()...)...)
+			require.NoError(t, err)
+			assert.Equal(t, got, f.sharedBytes(), "%v: shared memory", cfg.Weights)
+			_, ok = l.fitCodes(vk.CoopMatShape{M: 8, N: 16, K: 16}, x)
+			assert.False(t, ok, "products that are not square")
 		}
 	}
 }
@@ -342,12 +337,12 @@ func TestLinearTokens32to64Rules(t *testing.T) {
 						continue
 					}
 					name := fmt.Sprintf("%s, %v: %+v", device, f, d)
-					for _, n := range []int{d.teams * d.m, 3 * d.teams * d.m, d.teams*d.m + 8} {
+					for _, n := range []int{d.tiles() * d.m, 3 * d.tiles() * d.m, d.tiles()*d.m + 8} {
 						for _, k := range []int{7 * d.round(), 7*d.round() + 32} {
 							l.cfg.N, l.cfg.K = n, k
 							w, err := l.divide32to64(tokens)
 							assert.NoError(t, err, "%s, %d x %d, whole %d", name, n, k, w.whole)
-							assert.Equal(t, n%(d.teams*d.m) == 0 && k%d.round() == 0, w.whole == 1,
+							assert.Equal(t, n%(d.tiles()*d.m) == 0 && k%d.round() == 0, w.whole == 1,
 								"%s, %d x %d, whole %d", name, n, k, w.whole)
 						}
 					}
@@ -363,10 +358,12 @@ func TestLinearTokens32to64Rules(t *testing.T) {
 						t.Errorf("%s: a step crosses blocks", name)
 					case d.tokens%d.n != 0 || d.tokens/d.n != tokens/16 || !d.fills():
 						t.Errorf("%s: a part is not whole", name)
-					case device == "H100" && lanes == 4 && (d.ahead == 2) != (f == FormatBF16 || tokens*f.row().quad <= 512):
+					case device == "H100" && lanes == 4 && (d.ahead == 2) != (f == FormatBF16 || d.rows == 2 || tokens*f.row().quad <= 512):
 						t.Errorf("%s: %d chunks", name, d.ahead)
 					case (d.turns == 1) != (f == FormatNVFP4 || tokens > 32):
 						t.Errorf("%s: %d turns", name, d.turns)
+					case device == "H100" && lanes == 4 && (d.rows == 2) != (f == FormatFP8F32 && tokens == 48) || d.tiles() != tuning.Teams:
+						t.Errorf("%s: %d tiles of rows of %d subgroups", name, d.rows, d.teams)
 					case d.whole != 0:
 						t.Errorf("%s: rows are whole tiles", name)
 					}

@@ -17,7 +17,7 @@
 //   10 BLOCKS: entries of a candidate block, or 0: columns are entries,
 //   11 KEPT: head tiles whose queries stay in registers; others are loaded for each tile of keys.
 // With RAW_QUERIES, which a build defines, queries come as bf16 and are quantised here
-// (lib/index_raw.glsl), by at least 8*HG invocations.
+// (lib/index_raw.glsl), by at least 4*HG invocations.
 // Shared memory: 276*HG bytes; _raw: 408*HG, for MXFP4 344*HG.
 // Features:  cooperativeMatrix (f16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress,
 //   shaderInt64, subgroupSizeControl, computeFullSubgroups, subgroupShuffle, subgroupArithmetic.

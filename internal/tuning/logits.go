@@ -38,7 +38,7 @@ type Logits struct {
 
 	// LaneSubgroups is the number of subgroups that share a token's queries in shared memory. With
 	// about 120 registers an invocation, two workgroups of 8 share a compute unit of an H100. One
-	// that quantises the queries first has twice as many.
+	// that quantises the queries of few tokens first has twice as many.
 	LaneSubgroups int
 	// KeptSubgroups is the same for FP8 keys and MatrixHeads heads, where each subgroup keeps the
 	// queries of one matrix in registers: a workgroup of 12 fills a compute unit of an H200.

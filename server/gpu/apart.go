@@ -65,7 +65,7 @@ func (n *Needs) Fit(free uint64) (layers int) {
 // Errors: as New.
 func NewApart(ctx context.Context, dev *vk.Device, w *weights.Model, layers int, o Options) (*Apart, error) {
 	a := &Apart{g: newGPU(dev, w, o.MaxStep), layers: layers}
-	err := a.g.open(ctx, w, o.Reserve, func(l *loader) {
+	err := a.g.open(ctx, w, o, func(l *loader) {
 		a.shared(l, w)
 		for i := range layers {
 			a.g.routed(l, w, i)

@@ -17,8 +17,9 @@ import (
 
 // Options say what a GPU is for.
 type Options struct {
-	MaxStep int    // tokens of a step
-	Reserve uint64 // bytes of device memory that the rest of the program will take
+	MaxStep int                             // tokens of a step
+	Reserve uint64                          // bytes of device memory that the rest of the program will take
+	Beside  func(ctx context.Context) error // uploads some of it at the same time, once all fits; nil: nothing
 }
 
 // GPU is the weights of everything but attention on a device, and memory that steps work with. One
@@ -96,10 +97,10 @@ func check(c *weights.Config) error {
 //
 // Errors: *MemoryError, before anything is uploaded, if the weights do not fit; *model.ConfigError
 // and *model.CheckpointError for sizes and formats that the kernels do not take; those of
-// vk.Device.NewBuffer and vk.Device.UploadFrom.
+// vk.Device.NewBuffer, vk.Device.UploadFrom and Options.Beside.
 func New(ctx context.Context, dev *vk.Device, w *weights.Model, o Options) (*GPU, error) {
 	g := newGPU(dev, w, o.MaxStep)
-	err := g.open(ctx, w, o.Reserve, func(l *loader) {
+	err := g.open(ctx, w, o, func(l *loader) {
 		g.weights(l, w)
 		g.memory(l)
 		g.drafts(l, w)
@@ -116,7 +117,7 @@ func newGPU(dev *vk.Device, w *weights.Model, most int) *GPU {
 }
 
 // open uploads what is asked for, and closes the GPU if it cannot.
-func (g *GPU) open(ctx context.Context, w *weights.Model, reserve uint64, ask func(l *loader)) error {
+func (g *GPU) open(ctx context.Context, w *weights.Model, o Options, ask func(l *loader)) error {
 	if err := check(g.cfg); err != nil {
 		return err
 	}
@@ -125,7 +126,7 @@ func (g *GPU) open(ctx context.Context, w *weights.Model, reserve uint64, ask fu
 	if err := l.check(g.dev); err != nil {
 		return err
 	}
-	if need, free := l.need(vk.DeviceLocal)+reserve, Free(g.dev); need > free {
+	if need, free := l.need(vk.DeviceLocal)+o.Reserve, Free(g.dev); need > free {
 		return &MemoryError{Need: need, Free: free}
 	}
 	halves, err := keepsHalves(g.dev)
@@ -133,7 +134,7 @@ func (g *GPU) open(ctx context.Context, w *weights.Model, reserve uint64, ask fu
 		return err
 	}
 	g.halves = flag(halves)
-	if g.buffers, err = l.load(ctx, g.dev); err != nil {
+	if g.buffers, err = l.load(ctx, g.dev, o.Beside); err != nil {
 		return errors.Join(err, g.Close())
 	}
 	clear(g.host.Buffer.Mapped())

@@ -8,6 +8,7 @@
 #define LIB_INDEX_RAW_GLSL
 
 const uint RAW_PARTS = INDEX_DIM / 2u / 8u;
+const uint TURNS = RAW_PARTS * HG > THREADS ? 2u : 1u; // that invocations take to all heads
 const uint ROW_PAIRS = FORMAT == INDEX_FP8 ? 16u : 8u; // pairs of words of a row of codes
 
 shared uvec2 code_s[HG * ROW_PAIRS];
@@ -19,33 +20,34 @@ uint raw_weights_at(uint i) { return Read_uint(pc.weights_addr).v[i]; }
 uvec4 table_at(uint i) { return Read_uvec4(pc.table_addr).v[i]; }
 ROPE_TABLE4(table)
 
-uvec4 low_, high_;  // 8 numbers that stay, and 8 that turn
-vec4 near_, far_;   // by these cosines and sines
-uint raw_weight_;
+uvec4 low_[TURNS], high_[TURNS]; // of a head of each turn 8 numbers that stay, and 8 that turn
+vec4 near_, far_;                // by these cosines and sines
+uint raw_weight_[TURNS];
 
-uint raw_head() { return gl_LocalInvocationIndex / RAW_PARTS; }
+uint raw_head(uint turn) { return (turn * THREADS + gl_LocalInvocationIndex) / RAW_PARTS; }
 uint raw_part() { return gl_LocalInvocationIndex % RAW_PARTS; }
 
 // ask_raw: for queries, before anything is known of the keys.
 void ask_raw() {
-    const uint row = t_ * pc.heads + min(raw_head(), pc.heads - 1u);
-    low_ = raw_at(row * 2u * RAW_PARTS + raw_part());
-    high_ = raw_at(row * 2u * RAW_PARTS + RAW_PARTS + raw_part());
-    raw_weight_ = raw_weights_at(row >> 1) >> (16u * (row & 1u));
+    [[unroll]] for (uint turn = 0u; turn < TURNS; turn++) {
+        const uint row = t_ * pc.heads + min(raw_head(turn), pc.heads - 1u);
+        low_[turn] = raw_at(row * 2u * RAW_PARTS + raw_part());
+        high_[turn] = raw_at(row * 2u * RAW_PARTS + RAW_PARTS + raw_part());
+        raw_weight_[turn] = raw_weights_at(row >> 1) >> (16u * (row & 1u));
+    }
     table_cos_sin4(uint(clamp(position_at(t_), 0, int(pc.tokens) - 1)), raw_part() * 4u, false, near_, far_);
 }
 
 // most: the largest of 8 numbers, bf16 bits without sign.
 uint most(uvec4 w) { return max4(max(w & 0x7FFFu, (w >> 16) & 0x7FFFu)); }
 
-// quantise_queries: has a loop where there could be copies, because in a step code comes from
-// memory. A barrier follows.
-void quantise_queries() {
-    const uint head = raw_head(), part = raw_part();
-    high_ = rope_bf16_words(high_, near_, far_);
+// quantise_head: of head `head`, the first of low_, high_ and raw_weight_.
+void quantise_head(uint head) {
+    const uint part = raw_part();
+    high_[0] = rope_bf16_words(high_[0], near_, far_);
     // Half of a head's invocations have a block of MXFP4 in either half of it; of FP8 a head is a
     // block.
-    uint low = most(low_), high = most(high_);
+    uint low = most(low_[0]), high = most(high_[0]);
     if (!QUERY_FP4) low = max(low, high);
     [[unroll]] for (uint bit = 1u; bit < (QUERY_FP4 ? RAW_PARTS / 2u : RAW_PARTS); bit *= 2u) {
         low = max(low, subgroupShuffleXor(low, bit));
@@ -57,25 +59,36 @@ void quantise_queries() {
     if (QUERY_FP4) scales |= subgroupShuffleXor(scales, RAW_PARTS / 2u) << 8;
     if (head >= HG) return;
 
-    uvec4 w = low_;
+    uvec4 w = low_[0];
     [[dont_unroll]] for (uint unit = part; unit < 2u * RAW_PARTS; unit += RAW_PARTS) {
         const uvec2 codes = encode(w, low, sb);
         if (QUERY_FP4) code_s[head * ROW_PAIRS + unit / 2u][unit % 2u] = codes.x;
         else code_s[head * ROW_PAIRS + unit] = codes;
-        w = high_;
+        w = high_[0];
         if (QUERY_FP4) {
             low = high;
             sb = sb_high;
         }
     }
     if (part == 0u) {
-        precise float x = bf16_decode(raw_weight_);
+        precise float x = bf16_decode(raw_weight_[0]);
         if (!QUERY_FP4) x *= ue8m0_scale(sb);
         x *= pc.softmax_scale;
         x *= pc.head_scale;
         if (QUERY_FP4) x *= cm_row_scale(scales);
         weight_s[head] = head < pc.heads ? x : 0.0;
         scale_s[head] = scales;
+    }
+}
+
+// quantise_queries: has loops where there could be copies, because in a step code comes from
+// memory. A barrier follows.
+void quantise_queries() {
+    [[dont_unroll]] for (uint turn = 0u; turn < TURNS; turn++) {
+        quantise_head(raw_head(turn));
+        low_[0] = low_[TURNS - 1u];
+        high_[0] = high_[TURNS - 1u];
+        raw_weight_[0] = raw_weight_[TURNS - 1u];
     }
 }
 

@@ -43,11 +43,11 @@ func (s *selection) build(k *Kernels) (err error) {
 		}
 	}
 	if k.want.raw && !k.cfg.Model.Hadamard { // no kernel of scores mixes queries
-		cfg.Logits.Raw = true
+		cfg.Logits.Raw, cfg.Logits.Few = true, k.cfg.Tokens < k.tune.BesideTokens
 		if err = s.buildPick(k, cfg); !errors.Is(err, vk.ErrMissingFeature) {
 			return err
 		}
-		cfg.Logits.Raw = false
+		cfg.Logits.Raw, cfg.Logits.Few = false, false
 	}
 	s.query, err = indexer.NewQueryQuant(k.dev, indexer.QueryQuantConfig{Format: c.Keys.Layout.Format, Hadamard: k.cfg.Model.Hadamard})
 	if err != nil {

@@ -59,11 +59,11 @@ vec2 scale_of(uvec4 q[QUADS], uint s, uint block, uint c, uint part) {
     if (FORMAT == MXFP4 && ALIGNED == 1u) s >>= 8u * (c % 4u);
     if (FORMAT == MXFP4) return vec2(uintBitsToFloat(max((s & 255u) << 23, 0x00400000u)), 0.0);
     if (FORMAT == FP8) return vec2(uintBitsToFloat(s), 0.0);
-    if (FORMAT == Q8_0) return f16_decode(s) * vec2(1.0, 128.0);
-    if (FORMAT == IQ2_XXS) return vec2(f16_decode(s) * (0.125 + 0.25 * float(q[0][part % 2u * 2u + 1u] >> 28)), 0.0);
-    const vec2 d = vec2(f16_decode(block), f16_decode(block >> 16));
+    if (FORMAT == Q8_0) return halves2(s).x * vec2(1.0, 128.0);
+    if (FORMAT == IQ2_XXS) return vec2(halves2(s).x * (0.125 + 0.25 * float(q[0][part % 2u * 2u + 1u] >> 28)), 0.0);
+    const vec2 d = halves2(block);
     if (FORMAT == Q4_K) return d * vec2((s & 15u) | (s >> 4 & 0x30u), (s >> 4 & 15u) | (s >> 6 & 0x30u));
-    if (FORMAT == Q2_K) return d * vec2(s >> (8u * part) & 15u, s >> (8u * part + 4u) & 15u);
+    if (FORMAT == Q2_K) return d * UNSCALE * whole(s >> (4u * part) & 0x000F000Fu);
     if (FORMAT == Q6_K) return d.x * float(int(s << (24u - 8u * part)) >> 24) * vec2(1.0, 32.0);
     return vec2(1.0, 0.0);
 }
