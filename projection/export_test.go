@@ -112,25 +112,25 @@ func NewLinearTiled(dev *vk.Device, cfg LinearConfig, shape [5]int) (*Linear, er
 	})
 }
 
-// NewLinearCodes is NewLinear with tiles of one shape, BM, BN, BK, WM, WN, for codes as elements of
-// f16 or e4m3, and no other kernels with matrices; rows lie as NewLinearTiled has them. It is false
-// where the device has no such tile.
-func NewLinearCodes(dev *vk.Device, cfg LinearConfig, shape [5]int, element string) (o *Linear, ok bool, err error) {
+// NewLinearCodes is NewLinear with the profile's tiles for codes and no other kernels with
+// matrices. It is false where the device has no such tile.
+func NewLinearCodes(dev *vk.Device, cfg LinearConfig) (o *Linear, ok bool, err error) {
 	p := *tuning.Of(dev)
-	p.Linear.Tiles.Codes = []tuning.LinearTile{{
-		Tokens: shape[0], Rows: shape[1], Step: shape[2], SubgroupTokens: shape[3], SubgroupRows: shape[4]}}
-	p.Linear.Tiles.Shapes, p.Device.NarrowRegisters = p.Linear.Tiles.Codes, 1024 // a processor has memory
-	if cfg.Weights == FormatFP8 {
-		p.Device.MatrixRows = 2
+	p.Linear.Tiles.Shapes = slices.Clone(p.Linear.Tiles.Codes)
+	for i := range p.Linear.Tiles.Shapes {
+		p.Linear.Tiles.Shapes[i].Step /= 2 // of halves, in whose place those of codes come
+	}
+	if len(p.Linear.Tiles.Codes) == 0 {
+		return nil, false, nil
 	}
 	o, err = newLinear(dev, cfg, &p, func(variant string) []kernelKind {
 		if matrixElement[variant] == "" {
 			return linearKinds(variant)
 		}
-		return []kernelKind{&tokens1to8{}, &matrixTiles{exact: true, codes: element}}
+		return []kernelKind{&tokens1to8{}, &matrixTiles{exact: true}}
 	})
 	tiles := kindOf[*matrixTiles](o)
-	return o, err == nil && tiles != nil && tiles.tiles[0].codes == element, err
+	return o, err == nil && tiles != nil && tiles.tiles[0].codes, err
 }
 
 // Paired tells whether t tokens are computed by proj_linear_whole where tiles compute them.

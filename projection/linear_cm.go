@@ -1,7 +1,6 @@
 package projection
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -18,7 +17,6 @@ import (
 type matrixTiles struct {
 	*linearLayer
 	exact bool         // shapes are taken as they are, for products of any number
-	codes string       // the elements of tiles for codes; "": e4m3
 	tiles []matrixTile // most tokens first
 }
 
@@ -46,8 +44,8 @@ type linearTiling struct {
 	subgroup   int // invocations of a subgroup
 	rows       int // ROWS, how numbers lie in shared memory
 
-	codes  string // the elements that are codes, e4m3 or f16: linear_codes.go; "": others
-	summed int    // then: numbers of a row with one scale, which are summed apart
+	codes  bool // the elements are codes, of E4M3: linear_codes.go
+	summed int  // then: numbers of a row with one scale, which are summed apart
 
 	pairs  bool // numbers come for two steps at a time: proj_linear_whole
 	blocks int  // then: a part of K is a multiple of these numbers of a row, format.span
@@ -74,7 +72,7 @@ const refBytes = 16
 // sharedBytes is the sum of the shared arrays, ref_s included.
 func (t linearTiling) sharedBytes() int {
 	more, tile := refBytes, (t.bm+t.bn)*(t.elementBytes()*t.bk+16)
-	if t.codes != "" {
+	if t.codes {
 		more, tile = 0, tile+4*t.bm*t.bk/t.summed
 	}
 	return max(tile, t.subgroups()*t.m*(4*t.wn+16)) + more
@@ -84,7 +82,7 @@ func (t linearTiling) sharedBytes() int {
 // on its way from memory, and the rest.
 func (t linearTiling) registers(caps *vk.Caps, device *tuning.Device) int {
 	copies, rest := device.OperandCopies(caps), device.OtherRegisters
-	if t.codes != "" {
+	if t.codes {
 		return t.codeRegisters(copies) + rest
 	}
 	sums := t.wm * t.wn / t.subgroup
@@ -194,7 +192,7 @@ func (k *matrixTiles) fit(l *linearLayer, _ kernelKind) (bool, error) {
 	for i := range k.tiles {
 		t, err := &k.tiles[i], error(nil)
 		var codes bool
-		if t.linearTiling, codes, err = l.codesTile(t.linearTiling, cmp.Or(k.codes, "e4m3")); codes || err != nil {
+		if t.linearTiling, codes, err = l.codesTile(t.linearTiling); codes || err != nil {
 			if err != nil {
 				return false, err
 			}
@@ -244,8 +242,8 @@ func (k *matrixTiles) build(from int) {
 				stem = "proj_linear_whole"
 			}
 			spec := k.spec(stem, x.constants()...)
-			if x.codes != "" {
-				spec.Stem, spec.Variant = codesStems[x.codes], opkit.CM
+			if x.codes {
+				spec.Stem, spec.Variant = codesStem, opkit.CM
 			}
 			spec.Subgroup, spec.Divisible = uint32(x.subgroup), true // launches of thousands of tokens
 			x.kernel = k.later(spec)

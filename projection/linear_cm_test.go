@@ -63,33 +63,28 @@ func TestLinearTilingRules(t *testing.T) {
 		"2 KiB of shared memory")
 }
 
-// Tiles for codes on the device that has such matrices, and as tests have them: the shared memory
-// that they are chosen by, and whole parts.
+// TestCodesTileRules demands of tiles for codes, on the device that has such matrices, the shared
+// memory that they are chosen by, and whole parts.
 func TestCodesTileRules(t *testing.T) {
 	caps, p := knowncaps.Matrix["RDNA4"], profile(t, "rdna4")
 	require.NotEmpty(t, p.Linear.Tiles.Codes)
-	for element, kernel := range map[string]string{"e4m3": "proj_linear_codes_cm", "f16": "proj_linear_placed_cm"} {
-		m, err := spirv.Parse(code(t, kernel))
-		require.NoError(t, err)
-		for cfg, summed := range map[LinearConfig]int{
-			{Weights: FormatFP8F32, Activations: ActivationFP8}: 128, {Weights: FormatFP8Rows, Activations: ActivationFP8}: 128,
-			{Weights: FormatFP8x32, Activations: ActivationMXFP8}: 32,
-		} {
-			l := layerFor(t, &caps, cfg, opkit.CM, 0)
-			l.tune, l.device = &p.Linear, &p.Device
-			for _, x := range p.Linear.Tiles.Codes {
-				if element == "f16" {
-					x.Step /= 4 // rows of twice the bytes, and fewer registers
-				}
-				f, ok := l.fitCodes(vk.CoopMatShape{M: 16, N: 16, K: 16}, x, element)
-				require.True(t, ok, "%s, %v: %+v", element, cfg.Weights, f)
-				assert.Equal(t, min(summed, x.Step), f.summed)
-				got, err := m.SharedBytes(append([]uint32{cfg.Weights.row().word(), uint32(cfg.Activations)}, f.constants()...)...)
-				require.NoError(t, err)
-				assert.Equal(t, got, f.sharedBytes(), "%s, %v: shared memory", element, cfg.Weights)
-				_, ok = l.fitCodes(vk.CoopMatShape{M: 8, N: 16, K: 16}, x, element)
-				assert.False(t, ok, "products that are not square")
-			}
+	m, err := spirv.Parse(code(t, "proj_linear_codes_cm"))
+	require.NoError(t, err)
+	for cfg, summed := range map[LinearConfig]int{
+		{Weights: FormatFP8F32, Activations: ActivationFP8}: 128, {Weights: FormatFP8Rows, Activations: ActivationFP8}: 128,
+		{Weights: FormatFP8x32, Activations: ActivationMXFP8}: 32,
+	} {
+		l := layerFor(t, &caps, cfg, opkit.CM, 0)
+		l.tune, l.device = &p.Linear, &p.Device
+		for _, x := range p.Linear.Tiles.Codes {
+			f, ok := l.fitCodes(vk.CoopMatShape{M: 16, N: 16, K: 16}, x)
+			require.True(t, ok, "%v: %+v", cfg.Weights, f)
+			assert.Equal(t, min(summed, x.Step), f.summed)
+			got, err := m.SharedBytes(append([]uint32{cfg.Weights.row().word(), uint32(cfg.Activations)}, f.constants()...)...)
+			require.NoError(t, err)
+			assert.Equal(t, got, f.sharedBytes(), "%v: shared memory", cfg.Weights)
+			_, ok = l.fitCodes(vk.CoopMatShape{M: 8, N: 16, K: 16}, x)
+			assert.False(t, ok, "products that are not square")
 		}
 	}
 }

@@ -10,33 +10,30 @@ import (
 )
 
 // Where activations and weights are E4M3, proj_linear_codes_cm multiplies codes as they are stored:
-// what shares a scale of either is summed up first, and the sum multiplied by both. Tests have the
-// same with elements of f16, proj_linear_placed_cm.
+// what shares a scale of either is summed up first, and the sum multiplied by both. RDNA4 has such
+// matrices; tests execute it on the emulated one.
 
-// codesStems are the kernels for codes, by their elements.
-var codesStems = map[string]string{"e4m3": "proj_linear_codes", "f16": "proj_linear_placed"}
+// codesStem is that kernel's.
+const codesStem = "proj_linear_codes"
 
 // codesTile is t, or the profile's tile for codes in its place: where the layer's numbers are codes
 // and the device's matrices of such elements fit and are exact. Tiles that all numbers of tokens
 // are to agree with stay as they are.
 //
 // Errors: those of running a kernel.
-func (l *linearLayer) codesTile(t linearTiling, element string) (linearTiling, bool, error) {
+func (l *linearLayer) codesTile(t linearTiling) (linearTiling, bool, error) {
 	if x := l.cfg.Activations.row(); x.block == 0 || x.staged || l.cfg.Invariant {
 		return t, false, nil
 	}
-	kernel := opkit.Stem(codesStems[element], opkit.CM)
+	kernel := opkit.Stem(codesStem, opkit.CM)
 	for _, x := range l.tune.Tiles.Codes {
 		if x.Tokens != t.bm || x.Rows != t.bn || l.caps.Missing(shaders.Requires(kernel)) != nil {
 			continue
 		}
-		codes, err := opkit.FitMatrix(l.caps, element, func(s vk.CoopMatShape) (linearTiling, bool) { return l.fitCodes(s, x, element) })
+		codes, err := opkit.FitMatrix(l.caps, "e4m3", func(s vk.CoopMatShape) (linearTiling, bool) { return l.fitCodes(s, x) })
 		switch {
 		case errors.Is(err, vk.ErrMissingFeature):
 			continue
-		case err == nil && element == "f16":
-			codes.rows, err = l.findRows(codes)
-			return codes, true, err
 		case err == nil:
 			exact, rows, err := pkg.MatrixCodes(l.dev, codes.m, codes.n, codes.k, codes.subgroup, l.device.MatrixRows)
 			if exact {
@@ -51,16 +48,16 @@ func (l *linearLayer) codesTile(t linearTiling, element string) (linearTiling, b
 }
 
 // fitCodes is a tile of codes for a shape of product.
-func (l *linearLayer) fitCodes(s vk.CoopMatShape, x tuning.LinearTile, element string) (linearTiling, bool) {
+func (l *linearLayer) fitCodes(s vk.CoopMatShape, x tuning.LinearTile) (linearTiling, bool) {
 	t := linearTiling{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(l.caps.MinSubgroupSize),
 		bm: x.Tokens, bn: x.Rows, bk: x.Step, wm: x.SubgroupTokens, wn: x.SubgroupRows,
-		codes: element, summed: min(x.Step, l.format.scaleCut)}
+		codes: true, summed: min(x.Step, l.format.scaleCut)}
 	return t, t.m == t.n && t.fits(l.caps, l.device)
 }
 
 // elementBytes are those of an element in shared memory.
 func (t linearTiling) elementBytes() int {
-	if t.codes == "e4m3" {
+	if t.codes {
 		return 1
 	}
 	return 2
@@ -68,7 +65,7 @@ func (t linearTiling) elementBytes() int {
 
 // each returns the number of numbers of a row that an invocation loads at a time.
 func (t linearTiling) each() int {
-	if t.codes != "" {
+	if t.codes {
 		return 16
 	}
 	return 8

@@ -2,7 +2,6 @@ package projection_test
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -14,7 +13,6 @@ import (
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
-	"github.com/vkmla/vkmla/vk"
 )
 
 // codesHost makes operands of E4M3 whose scales change from block to block and token to token.
@@ -53,57 +51,37 @@ func codesHost(rng *rand.Rand, weights projection.Format, act projection.Activat
 	return h
 }
 
-// codesFormats have a tile each that a processor compiles soon enough with elements of f16: of two
-// matrices of tokens, of one, and of rows in two blocks of 32.
+// codesFormats are the formats of operands whose codes are multiplied as they are stored.
 var codesFormats = []struct {
 	weights projection.Format
 	act     projection.ActivationFormat
-	tile    [5]int
 }{
-	{projection.FormatFP8F32, projection.ActivationFP8, [5]int{32, 32, 64, 16, 8}},
-	{projection.FormatFP8, projection.ActivationFP8Packed, [5]int{16, 32, 64, 8, 8}},
-	{projection.FormatFP8Rows, projection.ActivationFP8, [5]int{16, 32, 64, 8, 8}},
-	{projection.FormatFP8x32, projection.ActivationMXFP8, [5]int{16, 64, 32, 8, 64}},
+	{projection.FormatFP8F32, projection.ActivationFP8},
+	{projection.FormatFP8, projection.ActivationFP8Packed},
+	{projection.FormatFP8Rows, projection.ActivationFP8},
+	{projection.FormatFP8x32, projection.ActivationMXFP8},
 }
 
-// ofMatrices is a tile whose subgroups have a matrix at least, as long as a device has square ones.
-func ofMatrices(dev *vk.Device, tile [5]int) [5]int {
-	for _, s := range dev.Adapter().Caps.CoopMat {
-		if s.M == s.N && s.A == "f16" {
-			tile[3], tile[4] = max(tile[3], int(s.M)), max(tile[4], int(s.N))
-		}
-	}
-	return tile
-}
-
-// eachCodes runs a test with operands of every format and tiles for codes: with elements of f16,
-// and as RDNA4 has them where the device has exact matrices of E4M3. f gets the operation with a
-// share of the scratch memory, and what is wanted.
+// eachCodes runs a test with operands of every format where the device has exact matrices of E4M3,
+// as the emulated RDNA4 has. f gets the operation with a share of the scratch memory, and what is
+// wanted.
 func eachCodes(t *testing.T, tokens, groups, n, k int, code func(rng *rand.Rand) byte,
 	f func(t *testing.T, run func(share float64) []float32, want []float64)) {
 	dev := testkit.Device(t)
 	for i, x := range codesFormats {
-		if testing.Short() && i > 0 {
-			break
-		}
 		rng := rand.New(rand.NewPCG(21, uint64(i)))
 		h := codesHost(rng, x.weights, x.act, tokens, groups, n, k, func() byte { return code(rng) })
+		op, ok, err := projection.NewLinearCodes(dev, linearConfig(h, opkit.CM))
+		require.NoError(t, err)
+		if !ok {
+			require.NotContains(t, dev.Adapter().Caps.Features, "coopmat.e4m3.f32")
+			t.Skip("no exact matrices of E4M3")
+		}
 		want := make([]float64, h.T*h.Groups*h.N)
 		require.NoError(t, projection.LinearRef(h, want))
-		for element, tile := range map[string][5]int{"f16": ofMatrices(dev, x.tile), "e4m3": {128, 128, 128, 32, 64}} {
-			t.Run(fmt.Sprint(h.Weights, "/", h.Activations, "/", element), func(t *testing.T) {
-				op, ok, err := projection.NewLinearCodes(dev, linearConfig(h, opkit.CM), tile, element)
-				if errors.Is(err, vk.ErrMissingFeature) {
-					t.Skip(err)
-				}
-				require.NoError(t, err)
-				if !ok && element == "e4m3" {
-					t.Skip("no exact matrices of E4M3")
-				}
-				require.True(t, ok, "not by codes")
-				f(t, func(share float64) []float32 { return linear(t, dev, h, op, share) }, want)
-			})
-		}
+		t.Run(fmt.Sprint(h.Weights, "/", h.Activations), func(t *testing.T) {
+			f(t, func(share float64) []float32 { return linear(t, dev, h, op, share) }, want)
+		})
 	}
 }
 

@@ -140,3 +140,13 @@ func TestLinearSmallBlocksAsBF16(t *testing.T) {
 		}
 	})
 }
+
+// ofMatrices is a tile whose subgroups have a matrix at least, as long as a device has square ones.
+func ofMatrices(dev *vk.Device, tile [5]int) [5]int {
+	for _, s := range dev.Adapter().Caps.CoopMat {
+		if s.M == s.N && s.A == "f16" {
+			tile[3], tile[4] = max(tile[3], int(s.M)), max(tile[4], int(s.N))
+		}
+	}
+	return tile
+}

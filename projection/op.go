@@ -41,7 +41,6 @@ var pushLayouts = map[string]any{
 	"proj_linear_tokens32to64":    projLinearPush{},
 	"proj_linear_whole":           projLinearPush{},
 	"proj_linear_codes":           projLinearPush{},
-	"proj_linear_placed":          projLinearPush{},
 	"proj_linear_sum":             projLinearSumPush{},
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -77,6 +78,18 @@ func (k *knowing) TakeBack(s *model.Sequence, n int) error {
 func TestDrafts(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, command(t.Context(), []string{"random", "--dir", dir, "--width", "tiny", "--layers", "2", "--drafts"}, quiet))
+	testDrafts(t, dir, "")
+}
+
+// TestDraftsGGUF is TestDrafts with the block in a GGUF file of its own, beside a model in GGUF.
+func TestDraftsGGUF(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, command(t.Context(),
+		[]string{"random", "--dir", dir, "--width", "small", "--layers", "2", "--drafts", "--gguf", "mxfp4"}, quiet))
+	testDrafts(t, dir, filepath.Join(dir, "draft"))
+}
+
+func testDrafts(t *testing.T, dir, draft string) {
 	const most = 200
 	rng := rand.New(rand.NewPCG(8, 1))
 	var requests []batch.Request
@@ -103,6 +116,7 @@ func TestDrafts(t *testing.T) {
 		m, err := model.Open(t.Context(), dev, dir, o)
 		require.NoError(t, err)
 		defer m.Close()
+		o.Drafts = m.Drafts
 		k := &knowing{Model: m, texts: texts, wrong: wrong, seen: map[*model.Sequence][]int32{}}
 		options := batch.Options{Vocab: m.Config.Vocab, MaxTokens: most, MaxSessions: sessions, MaxStep: step, Drafter: k, Drafts: o.Drafts,
 			Log: quiet, Metrics: batch.NewMetrics(prometheus.NewRegistry())}
@@ -133,10 +147,16 @@ func TestDrafts(t *testing.T) {
 		for i, r := range requests {
 			texts = append(texts, slices.Concat(r.Prompt, ids(want[i])))
 		}
-		form.Drafts = 5
+		form.Drafts, form.Draft = 5, draft
+		if draft != "" {
+			form.Drafts = 0 // all of a block
+		}
 		assert.Equal(t, want, run(form, 48, 6, 0, texts, nil), "%s, right drafts", name)
-		assert.Equal(t, want, run(form, 7, 1, 4, texts, nil), "%s, some wrong drafts", name)
 		assert.Equal(t, want, run(form, 64, 6, 0, nil, nil), "%s, its own drafts", name)
+		if draft != "" {
+			continue // where the block is from does not matter further on
+		}
+		assert.Equal(t, want, run(form, 7, 1, 4, texts, nil), "%s, some wrong drafts", name)
 		form.Drafts = 2
 		store, err := prefix.OpenFolder(t.TempDir(), 1<<30)
 		require.NoError(t, err)

@@ -48,23 +48,24 @@ import (
 
 // options are the command line.
 type options struct {
-	dir, listen, device, experts, kernels string
-	admin, name, keyFile                  string
-	keys                                  []string
-	front                                 *front
-	tokens, sessions, step, waiting       int
-	workers, drafts                       int
-	offload                               bool
-	memory                                uint64 // bytes of the device; 0: what is free
-	cacheMiB                              uint64
-	drain                                 time.Duration
-	warm, measure, invariant              bool
-	prefixes                              prefixOptions
-	devices                               string
-	further                               []string        // devices besides the first
-	text                                  *text.Tokenizer // nil: the folder has none
-	template                              string          // file of the chat template
-	chat                                  *chat.Template  // nil: none
+	dir, draft, listen              string
+	device, experts, kernels        string
+	admin, name, keyFile            string
+	keys                            []string
+	front                           *front
+	tokens, sessions, step, waiting int
+	workers, drafts                 int
+	offload                         bool
+	memory                          uint64 // bytes of the device; 0: what is free
+	cacheMiB                        uint64
+	drain                           time.Duration
+	warm, measure, invariant        bool
+	prefixes                        prefixOptions
+	devices                         string
+	further                         []string        // devices besides the first
+	text                            *text.Tokenizer // nil: the folder has none
+	template                        string          // file of the chat template
+	chat                            *chat.Template  // nil: none
 }
 
 // modelFlags are those of every command that runs a model.
@@ -79,7 +80,8 @@ func (o *options) modelFlags(f *flag.FlagSet) {
 		return err
 	})
 	f.IntVar(&o.drafts, "drafts", 0,
-		"tokens that a DSpark block drafts after each of an answer, such as 5; they change no answer; 0: none")
+		"tokens that a DSpark block drafts after each of an answer, such as 5; they change no answer; 0: none, or with --draft all")
+	f.StringVar(&o.draft, "draft", "", "a .gguf file with the DSpark block; by default it is the checkpoint's own")
 	f.BoolVar(&o.invariant, "invariant", true,
 		"the bits of an answer depend on its prompt alone; false: also on what else is computed at a time, and prompts are faster")
 	f.StringVar(&o.kernels, "kernels", "", "folder that keeps compiled kernels; by default none")
@@ -258,7 +260,8 @@ func (o *options) with(ctx context.Context, log *slog.Logger, f func(*vk.Device,
 			return err
 		}
 		defer func() { err = errors.Join(err, m.Close()) }()
-		log.Info("model", "folder", o.dir, "layers", len(m.Weights.Layers), "device", dev.Adapter().Name,
+		o.drafts = m.Drafts
+		log.Info("model", "folder", o.dir, "layers", len(m.Weights.Layers), "drafts", m.Drafts, "device", dev.Adapter().Name,
 			"experts", o.experts, "products", cpu.Instructions(), "time", time.Since(began))
 		return f(dev, m)
 	})
@@ -268,7 +271,7 @@ func (o *options) with(ctx context.Context, log *slog.Logger, f func(*vk.Device,
 func (o *options) modelOptions() model.Options {
 	return model.Options{MaxTokens: o.tokens, MaxSessions: o.sessions, MaxStep: o.step, MaxCacheBytes: o.cacheMiB << 20,
 		Prefixes: o.prefixes.where != "", GPU: o.experts == "gpu", Offload: o.offload, Memory: o.memory, Drafts: o.drafts,
-		Varies: !o.invariant, CPU: cpu.Options{Workers: o.workers}}
+		Draft: o.draft, Varies: !o.invariant, CPU: cpu.Options{Workers: o.workers}}
 }
 
 // withDevice opens the device for f.

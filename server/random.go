@@ -16,8 +16,8 @@ func writeRandom(ctx context.Context, args []string, log *slog.Logger) error {
 	dir := f.String("dir", "", "folder to write to")
 	width := f.String("width", "flash", "as wide as a released model, flash or pro, or tiny")
 	layers := f.Int("layers", 0, "the first layers only, 3.6 GB each of flash, 13.8 GB of pro; 0: all")
-	kind := f.String("gguf", "", "GGUF in parts instead of safetensors, with the types of a file of q2_k_s, iq2_xxs (ds4's) or mxfp4")
-	drafts := f.Bool("drafts", false, "add a block that drafts, as V4-Flash-0731 has it")
+	kind := f.String("gguf", "", "GGUF instead of safetensors, with the types of a file of q2_k_s, iq2_xxs (ds4's, in one file) or mxfp4")
+	drafts := f.Bool("drafts", false, "add a block that drafts, as V4-Flash-0731 has it; with --gguf in draft/draft.gguf")
 	seed := f.Uint64("seed", 1, "the same seed gives the same bytes")
 	if err := parseFlags(f, args, "Random writes a checkpoint with random weights.\n"); err != nil {
 		return err
@@ -34,10 +34,7 @@ func writeRandom(ctx context.Context, args []string, log *slog.Logger) error {
 	}
 	began := time.Now()
 	write := func() (int64, error) { return random.Write(ctx, *dir, c, *seed) }
-	switch {
-	case *kind != "" && *drafts:
-		return errors.New("server: random: --gguf: got it beside --drafts, want one of the two")
-	case *kind != "":
+	if *kind != "" {
 		write = func() (int64, error) { return random.WriteGGUF(ctx, *dir, *kind, c, *seed) }
 	}
 	size, err := write()

@@ -99,7 +99,7 @@ shared float hadamard_of[DIM == INDEX_DIM ? GROUPS * INDEX_DIM : INDEX_DIM]; // 
 #include "lib/hadamard.glsl"
 
 // state_part: what an invocation has of a unit: its four channels, or with SINGLE the one that is
-// its own, four times over. The compiler drops the copies that nobody reads.
+// its own, four times over. The compiler drops the copies that are not read.
 vec4 state_part(uint unit) { return SINGLE ? vec4(state_load1(unit, gl_LocalInvocationID.x % 4u)) : state_load(unit); }
 vec4 kv_score_part(uint unit) { return SINGLE ? vec4(kv_score_load1(unit, gl_LocalInvocationID.x % 4u)) : kv_score_load(unit); }
 vec4 ape_part(uint unit) { return SINGLE ? vec4(ape[unit][gl_LocalInvocationID.x % 4u]) : ape[unit]; }

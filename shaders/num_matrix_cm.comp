@@ -81,7 +81,7 @@ const uint PITCH = CM_K / 8u + 1u;
 shared uvec4 plain_s[LINES * PITCH]; // [LINES, K] elements
 shared uvec4 rows_s[LINES * PITCH];  // the same, as lib/cm_rows.glsl has them
 
-// Eight numbers of a row, of which a fragment has no two that are equal.
+// Eight numbers of a row; no two of a fragment are equal.
 uvec4 numbers(uint row, uint quad) {
     uvec4 w;
     [[unroll]] for (uint i = 0u; i < 4u; i++) {

@@ -75,7 +75,7 @@ WeightEight fetch_w(uint row, uint k) {
     return v;
 }
 
-// keep_x, keep_w: eight decoded numbers of a row, of which the first is number `at` of the step,
+// keep_x, keep_w: eight decoded numbers of a row, from number `at` of the step on,
 // with their scales; of halves scales of BLOCK_SUMS are their sums'.
 #ifdef DOT2
 void keep_x(uint at, uint line, Eight v, uint k) {

@@ -4,13 +4,11 @@
 // Bindings, workgroup: those of proj_linear_cm.comp. K is a multiple of 128, so steps are whole.
 //   Rows of w are a matrix's rows, tokens its columns: where a lane holds numbers of one column,
 //   they have one scale. Products are square.
-// Constants: lib/linear_tiles.glsl. With PLACED, which a build defines, elements are f16 that are
-//   2^-8 of a code's number, which is exact, and a NaN among the codes counts as 480. Tests execute
-//   that where a device has no matrices of E4M3: it differs in what sum loads.
+// Constants: lib/linear_tiles.glsl.
 // Shared memory: max((BM+BN)*(BK+16) + 4*BM*BK/SUMMED, THREADS/SUBGROUP*M*(4*WN+16)) B: 37376 for
-//   128 x 128 in steps of 128. With PLACED 2*BK, not BK. Behind the tile lie scales,
+//   128 x 128 in steps of 128. After the tile lie scales,
 //   [BK / SUMMED, BM] f32: of x, times w's where all rows of a workgroup have one.
-// Features: cooperativeMatrix (E4M3; with PLACED f16), shaderFloat8, shaderInt8, shaderFloat16,
+// Features: cooperativeMatrix (E4M3), shaderFloat8, shaderInt8, shaderFloat16,
 //   vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -18,9 +16,7 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
-#ifndef PLACED
 #extension GL_EXT_float_e4m3 : require
-#endif
 #define LINEAR_CODES
 #define LINEAR_ROWS
 #define ADDRESSED
@@ -74,23 +70,13 @@ void fetch(uint step, uint n0, out Codes f) {
     }
 }
 
-#ifdef PLACED
-// placed: eight codes times 2^-8, in an order that is that of x and w alike.
-uvec4 placed(uvec2 w) { return uvec4(fp8_place(w.x << 8), fp8_place(w.x), fp8_place(w.y << 8), fp8_place(w.y)); }
-#endif
-
 void keep(Codes f) {
     const uint next = CODE_LINES % 16u == 0u ? 0u : CODE_LINES; // of rows 16 apart the same halves lie exchanged
     [[unroll]] for (uint i = 0u; i < CODES_X + CODES_W; i++) {
         const uvec4 q = i < CODES_X ? f.x[i] : f.w[i - CODES_X];
         const uint first = i < CODES_X ? 0u : BM, nth = i < CODES_X ? i : i - CODES_X;
         const uint row = first + code_line_ + nth * CODE_LINES, like = first % 16u + code_line_ + nth * next;
-#ifdef PLACED
-        CM_KEEP_ROW(tile_s, row * PITCH + code_unit_ * 2u, like, placed(q.xy))
-        CM_KEEP_ROW(tile_s, row * PITCH + code_unit_ * 2u + 1u, like, placed(q.zw))
-#else
         CM_KEEP_ROW(tile_s, row * PITCH + code_unit_, like, q)
-#endif
     }
     [[unroll]] for (uint i = 0u; i < SCALES_EACH; i++) {
         const uint at = gl_LocalInvocationIndex + i * THREADS;
@@ -100,30 +86,22 @@ void keep(Codes f) {
     [[unroll]] for (uint i = 0u; i < W_SCALES; i++) w_scale_[i] = uintBitsToFloat(f.w_scale[i]);
 }
 
-#ifdef PLACED
-#define CODES_ELEMENT float16_t
-#define CODES_LOAD CM_LOAD_ROWS
-#else
-#define CODES_ELEMENT floate4m3_t
-#define CODES_LOAD CM_LOAD_CODES
-#endif
-
 // sum: the products of a step.
 void sum(uint m0, uint n0) {
     const uint count = SUMMED / CM_K, lane = gl_SubgroupInvocationID;
     [[unroll]] for (uint s = 0u; s < SUMS; s++) {
-        coopmat<CODES_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA> w[N_TILES][count];
+        coopmat<floate4m3_t, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA> w[N_TILES][count];
         [[unroll]] for (uint j = 0u; j < N_TILES; j++) {
             [[unroll]] for (uint k = 0u; k < count; k++) {
-                CODES_LOAD(w[j][k], tile_s, BM + n0 + j * CM_N, (s * SUMMED + k * CM_K) / QUAD, PITCH, lane,
-                           gl_CooperativeMatrixLayoutRowMajor)
+                CM_LOAD_CODES(w[j][k], tile_s, BM + n0 + j * CM_N, (s * SUMMED + k * CM_K) / QUAD, PITCH, lane,
+                              gl_CooperativeMatrixLayoutRowMajor)
             }
         }
         [[unroll]] for (uint i = 0u; i < M_TILES; i++) {
-            coopmat<CODES_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB> x[count];
+            coopmat<floate4m3_t, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB> x[count];
             [[unroll]] for (uint k = 0u; k < count; k++) {
-                CODES_LOAD(x[k], tile_s, m0 + i * CM_M, (s * SUMMED + k * CM_K) / QUAD, PITCH, lane,
-                           gl_CooperativeMatrixLayoutColumnMajor)
+                CM_LOAD_CODES(x[k], tile_s, m0 + i * CM_M, (s * SUMMED + k * CM_K) / QUAD, PITCH, lane,
+                              gl_CooperativeMatrixLayoutColumnMajor)
             }
             CM_C scale; // stride 0: every row the same
             coopMatLoad(scale, tile_s, SCALES_AT + (s * BM + m0 + i * CM_M) / 4u, 0u, gl_CooperativeMatrixLayoutRowMajor);

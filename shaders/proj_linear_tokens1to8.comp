@@ -33,7 +33,7 @@ const uint VEC = WEIGHT_QUAD;
 const uint UNITS = VEC / 8u;
 const uint X_QUADS = ACT == ACT_BF16 ? UNITS : 1u;
 const uint X_VEC = ACT_QUAD;
-const uint BLOCK_UNITS = EIGHTS_PER_SCALE; // after so many units of 8 a scale is applied
+const uint BLOCK_UNITS = EIGHTS_PER_SCALE; // units of 8 that share a scale
 const uint BLOCKS = UNITS / BLOCK_UNITS;
 const uint SUMS = ROWS * TOKENS;
 const uint TEAMS = 128u / LANES;

@@ -275,7 +275,7 @@ void line_w(FetchW w, uint later, uint odd, out HalfW o) {
 
 HalfW held_w2_, held_w3_; // the steps of the second pair of a line
 
-// store_line: store_even of a line, of which three steps are held.
+// store_line: store_even of a line that has three steps held.
 void store_line(FetchX x, FetchW w) {
     Elements v;
     HalfX even_x;
@@ -359,7 +359,7 @@ uvec2 quick_bf16(vec4 v) {
     return r;
 }
 
-// finish_whole: finish of lib/linear_tiles.glsl for tiles of which all rows are there.
+// finish_whole: finish of lib/linear_tiles.glsl for tiles with all their rows.
 void finish_whole(uint split, uint sub, uint lane, uint m0, uint n0) {
     const uint mine = sub * CM_M * OUT_PITCH;
     const uint64_t y_addr = pc.y_addr + uint64_t(split) * pc.tokens * pc.y_stride * 4u;

@@ -127,7 +127,7 @@ void gains(uint u, out vec4 a, out vec4 b) {
     }
 }
 
-// insert_record: a record other than V4's, of which this lane has 8 numbers, already turned.
+// insert_record: 8 numbers of a record other than V4's, already turned.
 void insert_record(uint me, bool live, uint page, uint place, uvec4 w) {
     const uint lane = me % UNITS, sharers = record_block(RECORD) / 8u; // lanes of a block
     if (me < UNITS) amax_of[lane / 4u][lane % 4u] = max(quantise_amax(w.xy), quantise_amax(w.zw));

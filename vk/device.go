@@ -87,7 +87,7 @@ type Device struct {
 	notes   sync.Map          // of packages above, see door.Notes
 	cache   pipelineCache
 	dummy   *Buffer
-	staging stagingBuffer // under a lock of its own
+	staging staging
 
 	waiting   []*Kernel // to be compiled, under mu
 	compilers int       // goroutines that compile, under mu
@@ -138,6 +138,7 @@ func (a *Adapter) device(o DeviceOptions) *Device {
 		kernels: map[kernelKey]*Kernel{},
 		layouts: map[layoutKey]*layout{},
 		memory:  map[string]uint64{},
+		staging: staging{turns: make(chan struct{}, stagings)},
 	}
 	if !o.Staging {
 		d.access = a.HostAccess()
@@ -214,7 +215,9 @@ func (d *Device) Close() error {
 	}
 	d.waiters.Lock()
 	defer d.waiters.Unlock()
-	d.staging.buf.Close()
+	for stage := d.staging.take(); stage != nil; stage = d.staging.take() {
+		stage.Close()
+	}
 	d.starving.word.Swap(nil).Close()
 	if d.dummy != nil {
 		d.dummy.Close()

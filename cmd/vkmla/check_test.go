@@ -174,7 +174,7 @@ func TestCheckVerdicts(t *testing.T) {
 	assert.ErrorContains(t, (&checkFlags{}).conclude(t.Context(), r, files, &out, &out), "nothing was run")
 }
 
-// TestCheckHelp holds that the command which check runs is nobody's business.
+// TestCheckHelp holds that the command which check runs stays hidden.
 func TestCheckHelp(t *testing.T) {
 	_, help, _ := command("help")
 	assert.NotContains(t, help, workerName)

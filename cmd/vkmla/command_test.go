@@ -405,7 +405,7 @@ func wrongGolden(t *testing.T) string {
 	})
 }
 
-// TestPipelineTable shows where rows are from, and that what nobody knows is no number.
+// TestPipelineTable shows where rows are from, and that what is unknown is no number.
 func TestPipelineTable(t *testing.T) {
 	var out bytes.Buffer
 	rows := []pipelines.Row{{Kernel: "k", Hot: true, Spills: -1}, {Kernel: "l", Hot: true, Subgroup: 32, Constants: []uint32{7, 8}}}

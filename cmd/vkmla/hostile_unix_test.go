@@ -20,7 +20,7 @@ import (
 	"github.com/vkmla/vkmla/internal/safetensors"
 )
 
-// Pipes that nobody writes to are refused wherever a file is read, and not waited for.
+// Pipes without a writer are refused wherever a file is read, and not waited for.
 func TestPipes(t *testing.T) {
 	dir := t.TempDir()
 	at := func(names ...string) string { return filepath.Join(append([]string{dir}, names...)...) }

@@ -13,7 +13,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/describe"
 )
 
-// The commands time builds of kernels once on a device that nobody measured, unless they are told
+// The commands time builds of kernels once on a device without measurements, unless they are told
 // not to, and info says what they found, and what is never tried again.
 func TestMeasure(t *testing.T) {
 	cache := t.TempDir()

@@ -61,6 +61,7 @@ type planFlags struct {
 	reserve                 uint64
 	memory                  string
 	byLayer, drafts         bool
+	draft                   string
 }
 
 // planRow is a context with a number of sessions.
@@ -100,6 +101,7 @@ func planCommand() *cobra.Command {
 	fl.StringVar(&f.like, "device-like", "", "plan for a device of this kind, which need not be here; with --memory")
 	fl.BoolVar(&f.byLayer, "layer-by-layer", false, "for an engine with LayerByLayer or Between: one tensor of hidden states")
 	fl.BoolVar(&f.drafts, "drafts", false, "with the layers that draft or predict ahead, mtp.*")
+	fl.StringVar(&f.draft, "draft", "", "with the layers of a draft block in a .gguf file of its own")
 	fl.StringVarP(&f.output, "output", "o", "table", "table, json or csv")
 	deviceFlags(fl, &f.device, &f.profile)
 	return cmd
@@ -212,32 +214,37 @@ var released = map[string]func() model.Config{"flash": model.FlashConfig, "pro":
 
 // layers returns the model's, without memory, and says on stderr what of it is left out.
 func (f *planFlags) layers(stderr io.Writer) (cfg model.Config, layers []*model.DeviceLayer, err error) {
-	load := model.LoadConfig
-	if f.drafts {
-		load = model.LoadConfigWithDrafts
-	}
 	of := released[f.model]
-	if of != nil {
+	with := f.drafts || f.draft != ""
+	switch {
+	case of != nil && f.draft != "":
+		err = &vk.ArgumentError{Op: "plan", Arg: "draft", Got: f.draft, Want: "the checkpoint that it drafts for as --model"}
+	case of != nil:
 		cfg = of()
-	} else if cfg, err = load(f.model); err != nil {
+	case with:
+		cfg, err = model.LoadConfigWithDrafts(f.model, f.draft)
+	default:
+		cfg, err = model.LoadConfig(f.model)
+	}
+	if err != nil {
 		return cfg, nil, err
 	}
 	var list []int
 	drafts := false
 	for i, l := range cfg.Layers {
-		if !l.Draft || f.drafts {
+		if !l.Draft || with {
 			list = append(list, i)
 		}
 		drafts = drafts || l.Draft
 	}
-	if f.drafts && !drafts {
+	if with && !drafts {
 		return cfg, nil, &vk.ArgumentError{Op: "plan", Arg: "drafts", Got: "true", Want: "a model with layers that draft"}
 	}
 	if of != nil {
 		layers, err = cfg.Plan(projection.FormatFP8, f.ranks, list...)
 		return cfg, layers, err
 	}
-	c, err := model.Open(f.model, model.CheckpointOptions{Ranks: f.ranks, Layers: list})
+	c, err := model.Open(f.model, model.CheckpointOptions{Ranks: f.ranks, Layers: list, Drafts: f.draft})
 	if err != nil {
 		return cfg, nil, err
 	}

@@ -26,6 +26,7 @@ type runFlags struct {
 	model, inputs, outputs, expect, prefix string
 	device, profile, variant, keys, output string
 	store                                  string // "": the model's own
+	draft                                  string // "": the checkpoint's own layers that draft
 	layers                                 []int  // nil: those that have inputs
 	prefill, chunk                         int    // prefill below 0: all tokens
 	quantise                               bool   // inputs of products
@@ -91,6 +92,7 @@ func runCommand() *cobra.Command {
 	}
 	fl := cmd.Flags()
 	fl.StringVar(&f.model, "model", "", "folder of the checkpoint, or a .gguf file")
+	fl.StringVar(&f.draft, "draft", "", "a draft block in a .gguf file of its own")
 	fl.StringVar(&f.inputs, "inputs", "", ".npz file with the inputs")
 	fl.StringVar(&f.outputs, "outputs", "", ".npz file for the outputs")
 	fl.StringVar(&f.expect, "expect", "", ".npz file with recorded outputs to compare with")
@@ -140,7 +142,7 @@ func runRun(ctx context.Context, f runFlags, stdout, stderr io.Writer) error {
 			return err
 		}
 	}
-	c, err := model.Open(f.model, model.CheckpointOptions{Layers: f.layers})
+	c, err := model.Open(f.model, model.CheckpointOptions{Layers: f.layers, Drafts: f.draft})
 	if err != nil {
 		return err
 	}
@@ -248,10 +250,10 @@ func (r *layerRun) all() ([]int, error) {
 		return nil, err
 	}
 	all := cfg.Layers
-	switch more, err := model.LoadConfigWithDrafts(r.f.model); {
+	switch more, err := model.LoadConfigWithDrafts(r.f.model, r.f.draft); {
 	case err == nil:
 		all = more.Layers
-	case r.drafting(len(all)):
+	case r.f.draft != "" || r.drafting(len(all)):
 		return nil, err
 	}
 	layers, err := r.given(all)

@@ -44,7 +44,7 @@ func runRandom(t *testing.T, seed uint64, stores []model.Records) {
 	require.NoError(t, err)
 	dir := t.TempDir()
 	require.NoError(t, m.Write(dir, 1+rng.IntN(3)))
-	read, err := model.LoadConfigWithDrafts(dir)
+	read, err := model.LoadConfigWithDrafts(dir, "")
 	require.NoError(t, err)
 	require.Equal(t, cfg, read)
 	tokens := 20 + rng.IntN(max(20, 1600/cfg.Heads))

@@ -71,7 +71,7 @@ var may = map[string][]string{
 		"pipeline", "pipeline/prefix", "pipeline/prefix/blob", "pipeline/replicas", "vk",
 	},
 
-	"examples/attention": {"pipeline", "pipeline/model", "pipeline/model/random", "vk"}, // as somebody else's program
+	"examples/attention": {"pipeline", "pipeline/model", "pipeline/model/random", "vk"}, // as another project's program
 }
 
 // product reports whether a folder lies in the server, a module of its own: of ours its packages

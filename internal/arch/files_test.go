@@ -88,11 +88,11 @@ func TestStems(t *testing.T) {
 }
 
 // suffixes is the closed list of words behind a source's stem.
-var suffixes = []string{"da", "cm", "cmb", "dot", "lanes", "norm", "raw", "save", "slots", "codes", "float8", "placed"}
+var suffixes = []string{"da", "cm", "cmb", "dot", "lanes", "norm", "raw", "save", "slots", "codes", "float8"}
 
 // renamed are kernels that do something else than what their source is called after.
 var renamed = []string{"num_layout_cm", "num_layout_cmb", "num_rows_cm", "num_rows_cmb",
-	"num_codes_cm", "num_float8_cm", "num_subnormals_cm", "proj_linear_placed_cm"}
+	"num_codes_cm", "num_float8_cm", "num_subnormals_cm"}
 
 // checkSuffix checks what stands in a name behind a stem.
 func checkSuffix(t *testing.T, name, stem string) {

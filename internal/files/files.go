@@ -46,7 +46,7 @@ func irregular(path string) error {
 	return &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("not a regular file: %w", fs.ErrInvalid)}
 }
 
-// Read reads a regular file of at most so many bytes into memory of its size.
+// Read reads a regular file of at most `most` bytes into memory of its size.
 //
 // The error wraps ErrLarge for a larger one, io.ErrUnexpectedEOF for one that changed meanwhile, or
 // is that of Regular.

@@ -185,8 +185,8 @@ func (s *Scanner) Int() (int64, error) {
 	return n, nil
 }
 
-// Member reads the name of an object's next member, of at most so many bytes, and the colon. first
-// is whether it is the first one. more is false at the object's end, which it goes past.
+// Member reads the name of an object's next member, of at most `most` bytes, and the colon, after
+// a comma unless it is the first. more is false at the object's end, which it goes past.
 func (s *Scanner) Member(first bool, most int) (name string, more bool, err error) {
 	if s.Take('}') {
 		return "", false, nil
@@ -200,7 +200,7 @@ func (s *Scanner) Member(first bool, most int) (name string, more bool, err erro
 	return name, err == nil, err
 }
 
-// Skip goes past one value, whatever it is, of at most so many lists and objects inside each other.
+// Skip goes past one value, whatever it is, of at most `depth` lists and objects inside each other.
 func (s *Scanner) Skip(depth int) error {
 	switch s.next() {
 	case '{':

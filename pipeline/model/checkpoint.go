@@ -23,6 +23,10 @@ type CheckpointOptions struct {
 	// Config takes the place of config.json, for kinds of layers that config.json cannot name; nil:
 	// config.json is read.
 	Config *Config
+	// Drafts is a GGUF file with a DSpark block, as ds4 or llama.cpp has it, or a folder with one:
+	// mtp.0 and on are its layers, and none of the checkpoint. Errors call its tensors mtp.K., with
+	// the names of GGUF. "": no such file.
+	Drafts string
 }
 
 // Checkpoint is the attention weights of a model, in mapped files.
@@ -86,7 +90,7 @@ func Open(dir string, o CheckpointOptions) (*Checkpoint, error) {
 			return nil, badArgument(opOpen, "Layers", n, "each of 0 to %d at most once", len(cfg.Layers)-1)
 		}
 	}
-	m, err := openSource(dir, attentionPart)
+	m, err := openDrafted(dir, o.Drafts, attentionPart)
 	if err != nil {
 		return nil, err
 	}
@@ -103,9 +107,12 @@ func (o *CheckpointOptions) config(dir string) (Config, error) {
 	if o.Config != nil {
 		return *o.Config, o.Config.Check()
 	}
+	if o.Drafts != "" {
+		return LoadConfigWithDrafts(dir, o.Drafts)
+	}
 	cfg, err := LoadConfig(dir)
 	if err == nil && slices.ContainsFunc(o.Layers, func(n int) bool { return n >= len(cfg.Layers) }) {
-		cfg, err = LoadConfigWithDrafts(dir)
+		cfg, err = LoadConfigWithDrafts(dir, "")
 	}
 	return cfg, err
 }

@@ -55,11 +55,28 @@ var (
 func LoadConfig(dir string) (Config, error) { return loadConfig(dir, false) }
 
 // LoadConfigWithDrafts does what LoadConfig does, and adds the layers that only predict ahead to
-// Config.Layers: those that compress_ratios or layer_types list after the model's own. GGUF has no
-// such layers. Where the configuration of a DeepSeek-V4 has dspark_block_size or
+// Config.Layers. They are those of the GGUF file `drafts`, see CheckpointOptions. Without one, "",
+// they are those that compress_ratios or layer_types list after the model's own; a model in GGUF
+// has none. Where the configuration of a DeepSeek-V4 has dspark_block_size or
 // dspark_target_layer_ids, they are a DraftBlock each, as in V4.1, else layers of MTP. As such
 // configurations may list fewer than there are, the checkpoint's tensors mtp.N count, too.
-func LoadConfigWithDrafts(dir string) (Config, error) { return loadConfig(dir, true) }
+//
+// Errors: those of LoadConfig and, for drafts, of Open.
+func LoadConfigWithDrafts(dir, drafts string) (Config, error) {
+	if drafts == "" {
+		return loadConfig(dir, true)
+	}
+	c, err := loadConfig(dir, false)
+	if err != nil {
+		return c, err
+	}
+	d, err := openDrafts(dir, drafts)
+	if err != nil {
+		return Config{}, err
+	}
+	c, err = d.config(c)
+	return c, errors.Join(err, d.Close())
+}
 
 func loadConfig(dir string, drafts bool) (Config, error) {
 	if file, err := ggufOf(dir); err != nil || file != "" {

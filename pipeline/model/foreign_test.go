@@ -125,7 +125,7 @@ func TestFileForFolder(t *testing.T) {
 	for _, file := range []string{"config.json", "model.safetensors"} {
 		path := filepath.Join(dir, file)
 		_, config := model.LoadConfig(path)
-		_, tensors := model.OpenTensors(path)
+		_, tensors := model.OpenTensors(path, "")
 		_, all := model.Open(path, model.CheckpointOptions{})
 		for _, err := range []error{config, tensors, all} {
 			assert.ErrorIs(t, err, vk.ErrArgument, file)

@@ -60,6 +60,8 @@ func checkArchitecture(m *gguf.Model, file string) error {
 		case arch == "deepseek41":
 			r.err = &ForeignError{name, "general.architecture", "DeepSeek-V4.1 in GGUF, of which no layout is settled " +
 				"(converters disagree about engram tables, and none says which layer makes candidates)"}
+		case isDraftFile(arch):
+			r.bad("general.architecture", arch+", a draft block", "a model's file, with the draft block's beside it")
 		case arch != architecture:
 			r.err = &ForeignError{name, "general.architecture", fmt.Sprintf("a model of architecture %.60q", arch)}
 		case kind != "model":

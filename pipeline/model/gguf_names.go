@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/vkmla/vkmla/internal/gguf"
 )
 
 // ggufNames has a row for each tensor of attention: as GGUF calls it within its block, and as
-// released. Those without a dot at the end are whole names.
-var ggufNames = [][2]string{
+// released.
+var ggufNames = gguf.Names{
 	{"attn_q_a.", "wq_a."},
 	{"attn_q_a_norm.", "q_norm."},
 	{"attn_q_b.", "wq_b."},
@@ -32,32 +34,23 @@ var ggufNames = [][2]string{
 // ggufStack precedes the numbers of layers.
 const ggufStack = "blk."
 
-// attentionName takes apart the name of a tensor of attention, one that is not known among them.
-// The norm in front of attention is not attention's.
-func (ggufModel) attentionName(stored string) (s storedName, ok bool) {
-	rest, found := strings.CutPrefix(stored, ggufStack)
+func (ggufModel) attentionName(stored string) (storedName, bool) { return ggufName(ggufStack, stored) }
+
+func (ggufModel) spelled(_ *Config, layer int, name string) string {
+	name, _ = ggufNames.Other(name, 1)
+	return fmt.Sprintf("%s%d.%s", ggufStack, layer, name)
+}
+
+// ggufName takes apart the name of a tensor of attention, one that is not known among them. The
+// norm in front of attention is not attention's.
+func ggufName(stack, stored string) (s storedName, ok bool) {
+	rest, found := strings.CutPrefix(stored, stack)
 	number, name, _ := strings.Cut(rest, ".")
 	n, err := strconv.Atoi(number)
 	if !found || err != nil || n < 0 || strconv.Itoa(n) != number || strings.HasPrefix(name, "attn_norm.") ||
 		!strings.HasPrefix(name, "attn_") && !strings.HasPrefix(name, "indexer") {
 		return storedName{}, false
 	}
-	s = storedName{stack: ggufStack, number: n, name: name}
-	for _, row := range ggufNames {
-		if end, found := strings.CutPrefix(name, row[0]); found {
-			s.name = row[1] + end
-			break
-		}
-	}
-	return s, true
-}
-
-func (ggufModel) spelled(_ *Config, layer int, name string) string {
-	for _, row := range ggufNames {
-		if end, found := strings.CutPrefix(name, row[1]); found {
-			name = row[0] + end
-			break
-		}
-	}
-	return fmt.Sprintf("%s%d.%s", ggufStack, layer, name)
+	name, _ = ggufNames.Other(name, 0)
+	return storedName{stack: stack, number: n, name: name}, true
 }

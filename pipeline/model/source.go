@@ -22,6 +22,19 @@ type source interface {
 	spelled(c *Config, layer int, name string) string
 }
 
+// openDrafted opens a model with the draft block of another file, if that is not "".
+func openDrafted(path, drafts string, p safetensors.Part) (source, error) {
+	m, err := openSource(path, p)
+	if err != nil || drafts == "" {
+		return m, err
+	}
+	d, err := openDrafts(path, drafts)
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return drafted{m, d}, nil
+}
+
 // openSource opens the files of a folder, or a GGUF file. Of safetensors it has the wanted part.
 func openSource(path string, p safetensors.Part) (source, error) {
 	file, err := ggufOf(path)
@@ -62,6 +75,18 @@ func (m ggufModel) Tensor(name string) (safetensors.Tensor, error) {
 
 // openGGUF opens a GGUF file of a model that is read.
 func openGGUF(file string) (source, error) {
+	m, err := mapGGUF(file)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkArchitecture(m, file); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return ggufModel{m}, nil
+}
+
+// mapGGUF opens a GGUF file of any kind.
+func mapGGUF(file string) (*gguf.Model, error) {
 	m, err := gguf.Open(file)
 	var foreign *gguf.ForeignError
 	switch {
@@ -70,8 +95,5 @@ func openGGUF(file string) (source, error) {
 	case err != nil:
 		return nil, fileError(err)
 	}
-	if err := checkArchitecture(m, file); err != nil {
-		return nil, errors.Join(err, m.Close())
-	}
-	return ggufModel{m}, nil
+	return m, nil
 }

@@ -180,7 +180,7 @@ func TestDraftRatios(t *testing.T) {
 		main, err := model.LoadConfig(dir)
 		require.NoError(t, err)
 		assert.Equal(t, c.cfg.Layers, main.Layers)
-		all, err := model.LoadConfigWithDrafts(dir)
+		all, err := model.LoadConfigWithDrafts(dir, "")
 		if c.want < 0 {
 			assert.ErrorIs(t, err, model.ErrConfig)
 			continue
@@ -240,7 +240,7 @@ func TestDSparkOfV4(t *testing.T) {
 		case len(keys) == 2: // a configuration alone
 			dir := t.TempDir()
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), must[[]byte](t)(json.Marshal(m.Config)), 0o666))
-			_, err := model.LoadConfigWithDrafts(dir)
+			_, err := model.LoadConfigWithDrafts(dir, "")
 			assert.ErrorContains(t, err, message)
 			continue
 		}

@@ -14,7 +14,7 @@ const opTensors = "model: open tensors"
 // Tensor is a stored tensor of any kind, as its file has it.
 type Tensor struct {
 	Name  string // as stored
-	File  string // of the checkpoint's folder
+	File  string // of the checkpoint's folder, or the way from there
 	DType string // as safetensors spells it, such as "BF16", "F8_E4M3", "I64", or GGUF, such as "Q8_0"
 	Shape []int  // no dimensions: a scalar
 	// Data are its bytes, row-major and little-endian, of GGUF in blocks, in the mapped file: not
@@ -32,12 +32,13 @@ type Tensors struct {
 
 // OpenTensors opens all tensors of a model's folder: model.safetensors, or the files that
 // model.safetensors.index.json names; or those of a GGUF file, or of a folder with one. Nothing in
-// a file is trusted unchecked. The caller closes it.
+// a file is trusted unchecked. drafts is as in CheckpointOptions: its tensors are called as there.
+// The caller closes them.
 //
-// Errors: *CheckpointError (ErrCheckpoint) for malformed files; *ForeignError (ErrForeign); the
-// file system's.
-func OpenTensors(dir string) (*Tensors, error) {
-	m, err := openSource(dir, safetensors.All)
+// Errors: *CheckpointError (ErrCheckpoint) for malformed files; *ForeignError (ErrForeign);
+// *ConfigError (ErrConfig) for drafts that are none; the file system's.
+func OpenTensors(dir, drafts string) (*Tensors, error) {
+	m, err := openDrafted(dir, drafts, safetensors.All)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +56,11 @@ func (t *Tensors) Tensor(name string) (Tensor, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.model.Has(name) {
-		return Tensor{}, &CheckpointError{Tensor: name, Got: "absent", Want: "the tensor"}
+		file := ""
+		if d, other := t.model.(drafted); other && ofDrafts(name) {
+			file, name = d.File(name), d.drafts.own(name)
+		}
+		return Tensor{}, &CheckpointError{File: file, Tensor: name, Got: "absent", Want: "the tensor"}
 	}
 	s, err := t.model.Tensor(name)
 	if err != nil {

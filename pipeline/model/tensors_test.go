@@ -24,7 +24,7 @@ func TestTensors(t *testing.T) {
 		safetensors.Bytes("embed.weight", safetensors.BF16, []byte{7, 8}, 1, 1),
 	}))
 	require.NoError(t, f.Close())
-	c, err := model.OpenTensors(dir)
+	c, err := model.OpenTensors(dir, "")
 	require.NoError(t, err)
 	assert.Equal(t, []string{"embed.weight", "layers.0.ffn.experts.0.w1.weight"}, c.Names())
 	x, err := c.Tensor("layers.0.ffn.experts.0.w1.weight")
@@ -41,8 +41,8 @@ func TestTensors(t *testing.T) {
 	assert.Error(t, err, "closed")
 
 	require.NoError(t, os.WriteFile(path, []byte("not a checkpoint"), 0o600))
-	_, err = model.OpenTensors(dir)
+	_, err = model.OpenTensors(dir, "")
 	assert.ErrorIs(t, err, model.ErrCheckpoint)
-	_, err = model.OpenTensors(t.TempDir())
+	_, err = model.OpenTensors(t.TempDir(), "")
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }

@@ -98,7 +98,7 @@ func TestParseConfigV41Drafts(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), data, 0o666))
 		_, err = model.LoadConfig(dir)
 		require.NoError(t, err, "without drafts")
-		got, err := model.LoadConfigWithDrafts(dir)
+		got, err := model.LoadConfigWithDrafts(dir, "")
 		if message != "" {
 			require.ErrorIs(t, err, model.ErrConfig)
 			assert.ErrorContains(t, err, message)

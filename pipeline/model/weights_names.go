@@ -212,7 +212,7 @@ func checkDrafts(m source, c *Config) error {
 			return &CheckpointError{File: m.File(stored), Tensor: stored, err: err}
 		}
 		want := []int{c.Hidden, len(c.DraftTargets) * c.Hidden}
-		if (isFloats(t) || t.DType == safetensors.F8E4M3) && !slices.Equal(t.Shape, want) {
+		if (isFloats(t) || t.DType == safetensors.F8E4M3 || blockFormat(t) != nil) && !slices.Equal(t.Shape, want) {
 			return &CheckpointError{File: m.File(stored), Tensor: stored, Got: t.String(),
 				Want: fmt.Sprintf("shape %v, of the %d layers of dspark_target_layer_ids", want, len(c.DraftTargets))}
 		}

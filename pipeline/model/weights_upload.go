@@ -315,7 +315,7 @@ func (u *uploader) tensor(name string, from Blob, dt tensor.DType, shape ...int)
 }
 
 // uploadChunk is the number of bytes between two reports of progress.
-const uploadChunk = 32 << 20
+const uploadChunk = 128 << 20
 
 // run brings all bytes to the device.
 func (u *uploader) run(ctx context.Context) error {

@@ -33,7 +33,7 @@ func (p pipes) Close() error {
 
 func (pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
 
-// connections serves connections, of which dial returns the client's ends. done gets a value when a
+// connections serves connections; dial returns the client's ends. done gets a value when a
 // request is done with.
 func connections(t *testing.T) (dial func() net.Conn, done chan struct{}) {
 	h := handler(t, counting{}, nil, tokenizer(t), nil)

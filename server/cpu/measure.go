@@ -21,7 +21,7 @@ func (c *CPU) Measure() (b Bandwidth) {
 	const piece, pieces = 1 << 20, 512
 	memory := make([]byte, piece*pieces)
 	for i := 0; i < len(memory); i += 4096 {
-		memory[i] = 1 // a page that nobody wrote is not memory
+		memory[i] = 1 // a page without a write is not memory
 	}
 	pass := func() float64 {
 		c.pool.Run(pieces, func(i int) { bytes.IndexByte(memory[i*piece:][:piece], 2) })

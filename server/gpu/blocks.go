@@ -43,8 +43,8 @@ var blockLayouts = map[string]blockLayout{
 	"F16":     {format: f16, codes: 2, takeCodes: func(dst, row []byte) { copy(dst, row) }},
 	"Q8_0":    {format: q8_0, codes: 32, scales: 2, takeCodes: part(34, 2, 34), takeScales: part(34, 0, 2)},
 	"MXFP4":   {format: mxfp4, codes: 16, scales: 1, takeCodes: mxfp4Codes, takeScales: part(17, 0, 1)},
-	"IQ2_XXS": {format: iq2XXS, codes: 64, scales: 2, takeCodes: iq2XXSCodes, takeScales: part(66, 0, 2)},
-	"Q2_K":    {format: q2K, codes: 64, scales: 20, takeCodes: q2KCodes, takeScales: q2KScales},
+	"IQ2_XXS": {format: iq2XXS, codes: 64, scales: 2, takeCodes: part(66, 2, 66), takeScales: part(66, 0, 2)},
+	"Q2_K":    {format: q2K, codes: 64, scales: 20, takeCodes: part(84, 16, 80), takeScales: q2KScales},
 	"Q6_K":    {format: q6K, codes: 192, scales: 20, takeCodes: q6KCodes, takeScales: scalesOf16(210, 208, 192)},
 	"Q4_K":    {format: q4K, codes: 128, scales: 16, takeCodes: q4KCodes, takeScales: q4KScales},
 }
@@ -110,48 +110,6 @@ func pairs(eight uint64, bits int) uint32 {
 	mask := uint64(0x0001000100010001) * (1<<bits - 1)
 	by := uint64(1<<48 | 1<<(32+bits) | 1<<(16+2*bits) | 1<<(3*bits))
 	return uint32(eight&mask*by>>48) | uint32(eight>>8&mask*by>>48)<<16
-}
-
-// q2KCodes: a word has 16 numbers, a quad 64. A byte has codes of four words, so the codes of 16
-// bytes are transposed: pairs of bytes are rows, whose bits 2i and 2i+1 go to row i.
-func q2KCodes(dst, row []byte) {
-	le := binary.LittleEndian
-	transposed := func(x uint64) uint64 {
-		t := (x ^ x>>14) & 0x0000CCCC0000CCCC
-		x ^= t ^ t<<14
-		t = (x ^ x>>28) & 0x00000000F0F0F0F0
-		return x ^ t ^ t<<28
-	}
-	const even = 0x00FF00FF00FF00FF
-	for ; len(row) > 0; row, dst = row[84:], dst[64:] {
-		for i := range 4 { // of 16 bytes
-			a, b := transposed(le.Uint64(row[16+16*i:])), transposed(le.Uint64(row[24+16*i:]))
-			low, high := a&even|b&even<<8, a>>8&even|b&^even
-			to := dst[32*(i/2)+4*(i%2):]
-			for word := range 4 {
-				le.PutUint32(to[8*word:], uint32(low>>(16*word))&0xFFFF|uint32(high>>(16*word))<<16)
-			}
-		}
-	}
-}
-
-// iq2XXSCodes: of every second word the signs, seven for each of four rows of the grid, are
-// transposed. Those of values 2i and 2i+1 of row j go to bits 4i+j and 16+4i+j.
-func iq2XXSCodes(dst, row []byte) {
-	le := binary.LittleEndian
-	for ; len(row) > 0; row, dst = row[66:], dst[64:] {
-		copy(dst, row[2:66])
-		for at := 4; at < 64; at += 8 {
-			word := le.Uint32(dst[at:])
-			signs := word &^ (1<<28 - 1) // the scale stays
-			for k := range 7 {
-				for j := range 4 {
-					signs |= word >> (7*j + k) & 1 << (k%2*16 + k/2*4 + j)
-				}
-			}
-			le.PutUint32(dst[at:], signs)
-		}
-	}
 }
 
 // q6KCodes: of 64 numbers two quads have the low four bits, 8 a word, and one the high two, 16 a
@@ -309,7 +267,9 @@ func (l *loader) blocks(to *matrix, list []*weights.Matrix) {
 	}
 	n, from := of(is.takeCodes, is.codes)
 	l.data(&to.codes, "weights", n, from)
-	l.pieces[len(l.pieces)-1].packed = is.format == mxfp4
+	if is.format == mxfp4 || is.format == q2K || is.format == iq2XXS {
+		l.pieces[len(l.pieces)-1].packed = is.format
+	}
 	if is.scales > 0 {
 		n, from = of(is.takeScales, is.scales)
 		if is.format == iq2XXS {

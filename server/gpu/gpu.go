@@ -17,8 +17,9 @@ import (
 
 // Options say what a GPU is for.
 type Options struct {
-	MaxStep int    // tokens of a step
-	Reserve uint64 // bytes of device memory that the rest of the program will take
+	MaxStep int                             // tokens of a step
+	Reserve uint64                          // bytes of device memory that the rest of the program will take
+	Beside  func(ctx context.Context) error // uploads some of it at the same time, once all fits; nil: nothing
 	// Matrices: products of many tokens may use cooperative matrices, so a token's bits depend on
 	// how many others are in its step.
 	Matrices bool
@@ -100,7 +101,7 @@ func check(c *weights.Config) error {
 //
 // Errors: *MemoryError, before anything is uploaded, if the weights do not fit; *model.ConfigError
 // and *model.CheckpointError for sizes and formats that the kernels do not take; those of
-// vk.Device.NewBuffer and vk.Device.UploadFrom.
+// vk.Device.NewBuffer, vk.Device.UploadFrom and Options.Beside.
 func New(ctx context.Context, dev *vk.Device, w *weights.Model, o Options) (*GPU, error) {
 	g := newGPU(dev, w, o.MaxStep)
 	err := g.open(ctx, w, o, func(l *loader) {
@@ -140,7 +141,7 @@ func (g *GPU) open(ctx context.Context, w *weights.Model, o Options, ask func(l 
 	if o.Matrices && halves { // numbers below 2^-14 have to stay
 		g.matrices = fitMatrices(g.dev.Caps())
 	}
-	if g.buffers, err = l.load(ctx, g.dev); err != nil {
+	if g.buffers, err = l.load(ctx, g.dev, o.Beside); err != nil {
 		return errors.Join(err, g.Close())
 	}
 	clear(g.host.Buffer.Mapped())

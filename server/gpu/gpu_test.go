@@ -68,7 +68,7 @@ func TestProduct(t *testing.T) {
 		l.scratch(&x, "x", most*quads(k)*16)
 		l.scratch(&y, "y", most*n*4)
 		require.NoError(t, l.check(dev))
-		buffers, err := l.load(t.Context(), dev)
+		buffers, err := l.load(t.Context(), dev, nil)
 		require.NoError(t, err)
 		defer func() {
 			for _, b := range buffers {

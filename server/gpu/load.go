@@ -24,7 +24,7 @@ type piece struct {
 	size   uint64
 	to     *vk.View
 	from   io.ReaderAt // what it holds at first; nil: anything
-	packed bool        // codes of MXFP4: by pack.comp
+	packed format      // codes whose bits pack.comp moves; 0: none
 }
 
 // loader collects pieces, so that their sizes are known before any is allocated.
@@ -82,8 +82,9 @@ const smallBytes = 1 << 20
 func aligned(n, to uint64) uint64 { return (n + to - 1) / to * to }
 
 // load allocates and fills all pieces: a driver takes milliseconds for a large one, while those
-// before it are filled. What it has allocated is returned even with an error.
-func (l *loader) load(ctx context.Context, dev *vk.Device) (buffers []*vk.Buffer, err error) {
+// before it are filled. beside, if any, runs meanwhile. What it has allocated is returned even with
+// an error.
+func (l *loader) load(ctx context.Context, dev *vk.Device, beside func(context.Context) error) (buffers []*vk.Buffer, err error) {
 	ready := make(chan piece, len(l.pieces))
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
@@ -91,14 +92,19 @@ func (l *loader) load(ctx context.Context, dev *vk.Device) (buffers []*vk.Buffer
 		buffers, err = l.allocate(ctx, dev, ready)
 		return err
 	})
-	g.Go(func() error {
-		for p := range ready {
-			if err := p.fill(ctx, dev); err != nil {
-				return err
+	for range 2 { // the next is begun while the last pieces of one are on their way
+		g.Go(func() error {
+			for p := range ready {
+				if err := p.fill(ctx, dev); err != nil {
+					return err
+				}
 			}
-		}
-		return nil
-	})
+			return nil
+		})
+	}
+	if beside != nil {
+		g.Go(func() error { return beside(ctx) })
+	}
 	err = g.Wait()
 	return buffers, err
 }
@@ -140,8 +146,8 @@ func (p *piece) fill(ctx context.Context, dev *vk.Device) error {
 			return fmt.Errorf("gpu: upload %s: %w", p.label, err)
 		}
 	}
-	if p.packed {
-		if err := once(ctx, dev, func(rec *vk.Recorder) error { return pack(rec, dev, *p.to) }); err != nil {
+	if p.packed != 0 {
+		if err := once(ctx, dev, func(rec *vk.Recorder) error { return pack(rec, dev, p.packed, *p.to) }); err != nil {
 			return fmt.Errorf("gpu: pack %s: %w", p.label, err)
 		}
 	}
@@ -149,10 +155,10 @@ func (p *piece) fill(ctx context.Context, dev *vk.Device) error {
 }
 
 // pack records pack.comp.
-func pack(rec *vk.Recorder, dev *vk.Device, codes vk.View) error {
+func pack(rec *vk.Recorder, dev *vk.Device, f format, codes vk.View) error {
 	const groups = 4096
 	push := struct{ count, stride uint32 }{uint32(codes.Size / 16), groups}
-	return launch(rec, &built{dev: dev}, "pack", [3]uint32{groups, 1, 1}, 0, &push, nil, codes)
+	return launch(rec, &built{dev: dev}, "pack", [3]uint32{groups, 1, 1}, 0, &push, []uint32{uint32(f)}, codes)
 }
 
 // mapped reads parts of mapped files one after the other. check, if any, looks at what was read.
@@ -230,7 +236,7 @@ func (l *loader) matrix(to *matrix, list ...*weights.Matrix) {
 	}
 	l.data(&to.codes, "weights", len(list)*len(m.Data), read)
 	if m.Format == weights.MXFP4 {
-		l.pieces[len(l.pieces)-1].packed = true
+		l.pieces[len(l.pieces)-1].packed = mxfp4
 		l.data(&to.scale, "scales", len(list)*len(m.Scales), mapped{w: l.w, parts: scales})
 	}
 }

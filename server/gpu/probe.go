@@ -32,7 +32,7 @@ func decoded(dev *vk.Device, format format, halves bool, codes []byte) (values [
 	push := struct{ chunks uint32 }{size(len(codes) / 16)}
 	err = once(ctx, dev, func(rec *vk.Recorder) error {
 		if format == mxfp4 {
-			if err := pack(rec, dev, src.View()); err != nil {
+			if err := pack(rec, dev, mxfp4, src.View()); err != nil {
 				return err
 			}
 		}

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -11,30 +12,32 @@ import (
 	"github.com/vkmla/vkmla/server/weights"
 )
 
-// weights opens the weights, with the draft block where it is used.
+// weights opens the weights, with the draft block where it is used, and settles how many tokens are
+// drafted.
 func (o *Options) weights(dir string) (*weights.Model, error) {
-	if o.Drafts == 0 {
+	if o.Drafts == 0 && o.Draft == "" {
 		return weights.Open(dir)
 	}
-	w, err := weights.OpenWithDrafts(dir)
+	w, err := weights.OpenWithDrafts(dir, o.Draft)
 	if err != nil {
 		return nil, err
 	}
-	if block := w.Config.DraftBlock; o.Drafts > block || block > o.MaxStep {
+	block := w.Config.DraftBlock
+	if o.Drafts = cmp.Or(o.Drafts, block); o.Drafts > block || block > o.MaxStep {
 		w.Close()
-		return nil, fmt.Errorf("model: --drafts: got %d in steps of %d tokens, want at most dspark_block_size, %d, in steps of as many",
+		return nil, fmt.Errorf("model: --drafts: got %d in steps of %d tokens, want at most the block's, %d, in steps of as many",
 			o.Drafts, o.MaxStep, block)
 	}
 	return w, nil
 }
 
-// openAttention opens the attention of all layers that were opened.
-func openAttention(dir string, w *weights.Model) (*model.Checkpoint, error) {
+// attention opens the attention of all layers that were opened.
+func (o *Options) attention(dir string, w *weights.Model) (*model.Checkpoint, error) {
 	layers := make([]int, len(w.Layers))
 	for i := range layers {
 		layers[i] = i
 	}
-	return model.Open(dir, model.CheckpointOptions{Layers: layers})
+	return model.Open(dir, model.CheckpointOptions{Layers: layers, Drafts: o.Draft})
 }
 
 // attend runs the attention of a layer in a step.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/gguf"
 	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
@@ -31,13 +33,32 @@ func drafting(t *testing.T, layers int) (dir string) {
 	return dir
 }
 
+// draftingGGUF writes one in GGUF, the block in a file of its own. By other seeds tokens may have
+// two experts that are nearly the same choice, as in safetensors.
+func draftingGGUF(t *testing.T, layers int, seed uint64) (dir, draft string) {
+	t.Helper()
+	c, err := random.Config("tiny", layers)
+	require.NoError(t, err)
+	dir = t.TempDir()
+	_, err = random.WriteGGUF(t.Context(), dir, "mxfp4", random.WithDrafts(c), seed)
+	require.NoError(t, err)
+	return dir, filepath.Join(dir, "draft", "draft.gguf")
+}
+
 // TestDraftBlock holds a draft block against its definition in float64, from what the model's
 // layers left of each token to the drafts.
 //
 // Source: DSparkBlock and Transformer.forward in DeepSeek-V4-Flash-DSpark's inference/model.py.
 func TestDraftBlock(t *testing.T) {
-	dir := drafting(t, 0)
-	m, err := Open(t.Context(), testkit.Device(t), dir, Options{MaxTokens: 200, MaxSessions: 2, MaxStep: 96, Drafts: 5})
+	t.Run("safetensors", func(t *testing.T) { testDraftBlock(t, drafting(t, 0), "") })
+	t.Run("GGUF", func(t *testing.T) {
+		dir, draft := draftingGGUF(t, 0, 30)
+		testDraftBlock(t, dir, draft)
+	})
+}
+
+func testDraftBlock(t *testing.T, dir, draft string) {
+	m, err := Open(t.Context(), testkit.Device(t), dir, Options{MaxTokens: 200, MaxSessions: 2, MaxStep: 96, Drafts: 5, Draft: draft})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, m.Close()) })
 	c, own, d := &m.Config, m.Weights.Own(), m.Config.Hidden
@@ -45,7 +66,7 @@ func TestDraftBlock(t *testing.T) {
 	s, err := m.NewSequence()
 	require.NoError(t, err)
 	defer s.Close()
-	r := &draftReference{w: m.Weights, values: attentionValues(t, dir)}
+	r := &draftReference{w: m.Weights, values: attentionValues(t, dir, draft)}
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, n := range []int{9, 96, 40} {
 		ids := make([]int32, n)
@@ -335,21 +356,31 @@ func off(got, want []float32) float64 {
 	return math.Sqrt(a / b)
 }
 
+// released spells a name of attention in GGUF as released checkpoints do.
+var released = strings.NewReplacer("attn_q_a.", "attn.wq_a.", "attn_q_a_norm.", "attn.q_norm.", "attn_q_b.", "attn.wq_b.",
+	"attn_kv.", "attn.wkv.", "attn_kv_a_norm.", "attn.kv_norm.", "attn_output_a.", "attn.wo_a.", "attn_output_b.", "attn.wo_b.",
+	"attn_sinks.weight", "attn.attn_sink")
+
 // attentionValues reads the numbers of the attention of layers that draft.
-func attentionValues(t *testing.T, dir string) map[string][]float32 {
+func attentionValues(t *testing.T, dir, draft string) map[string][]float32 {
 	t.Helper()
-	tensors, err := model.OpenTensors(dir)
+	tensors, err := model.OpenTensors(dir, draft)
 	require.NoError(t, err)
 	defer tensors.Close()
 	values := map[string][]float32{}
-	for _, name := range tensors.Names() {
+	for _, stored := range tensors.Names() {
+		name := released.Replace(stored)
 		if !strings.HasPrefix(name, "mtp.") || !strings.Contains(name, ".attn.") || strings.HasSuffix(name, ".scale") {
 			continue
 		}
-		x, err := tensors.Tensor(name)
+		x, err := tensors.Tensor(stored)
 		require.NoError(t, err)
 		var v []float32
 		switch x.DType {
+		case "Q8_0":
+			f := gguf.FormatNamed(x.DType)
+			v = make([]float32, len(x.Data)/f.Bytes*f.Values)
+			f.Decode(v, x.Data)
 		case "F32":
 			for i := 0; i < len(x.Data); i += 4 {
 				v = append(v, math.Float32frombits(binary.LittleEndian.Uint32(x.Data[i:])))
@@ -376,16 +407,31 @@ func attentionValues(t *testing.T, dir string) map[string][]float32 {
 func TestDraftsRefused(t *testing.T) {
 	c, err := random.Config("small", 2)
 	require.NoError(t, err)
-	plain, gguf := t.TempDir(), t.TempDir()
+	plain := t.TempDir()
 	_, err = random.Write(t.Context(), plain, c, 1)
 	require.NoError(t, err)
-	_, err = random.WriteGGUF(t.Context(), gguf, "mxfp4", c, 1)
+	inGGUF, draft := draftingGGUF(t, 2, 0)
+	narrow, _ := draftingGGUF(t, 1, 0)
+	wide := t.TempDir()
+	c, err = random.Config("small", 2)
+	require.NoError(t, err)
+	_, err = random.Write(t.Context(), wide, c, 1)
 	require.NoError(t, err)
 	for _, x := range []struct {
-		dir, want string
-		drafts    int
-	}{{plain, "dspark_block_size: got absent", 5}, {gguf, "--drafts: got a GGUF file", 5}, {drafting(t, 2), "--drafts: got 6", 6}} {
-		_, err := Open(t.Context(), testkit.Device(t), x.dir, Options{MaxTokens: 9, MaxSessions: 1, MaxStep: 9, Drafts: x.drafts})
+		dir, draft, want string
+		drafts           int
+	}{
+		{plain, "", "dspark_block_size: got absent", 5},
+		{inGGUF, "", "--drafts: got a GGUF file", 5},
+		{drafting(t, 2), "", "--drafts: got 6", 6},
+		{inGGUF, draft, "--drafts: got 6", 6},
+		{narrow, draft, "dspark.target_layer_ids: got [0 1], want 0 to 0", 0},
+		{wide, draft, "draft.gguf: mtp.0.", 0},
+		{inGGUF, inGGUF, "general.architecture: got deepseek4, a model", 0},
+		{draft, "", "general.architecture: got deepseek4-dspark, a draft block", 0},
+	} {
+		o := Options{MaxTokens: 9, MaxSessions: 1, MaxStep: 9, Drafts: x.drafts, Draft: x.draft}
+		_, err := Open(t.Context(), testkit.Device(t), x.dir, o)
 		assert.ErrorContains(t, err, x.want)
 	}
 }
@@ -393,10 +439,17 @@ func TestDraftsRefused(t *testing.T) {
 // TestDraftForms holds what other forms draft against what the processor does, after prompts that
 // decide it: all go on with the same token.
 func TestDraftForms(t *testing.T) {
-	dir := drafting(t, 2)
+	t.Run("safetensors", func(t *testing.T) { testDraftForms(t, drafting(t, 2), "") })
+	t.Run("GGUF", func(t *testing.T) {
+		dir, draft := draftingGGUF(t, 2, 0)
+		testDraftForms(t, dir, draft)
+	})
+}
+
+func testDraftForms(t *testing.T, dir, draft string) {
 	const n = 12
 	drafts := func(o Options) (all [][]int32) {
-		o.MaxTokens, o.MaxSessions, o.MaxStep, o.Drafts = 160, n, 32, 5
+		o.MaxTokens, o.MaxSessions, o.MaxStep, o.Drafts, o.Draft = 160, n, 32, 5, draft
 		if o.Offload {
 			o.Memory = roomFor(t, dir, o, 3)
 		}

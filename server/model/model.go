@@ -26,7 +26,8 @@ type Options struct {
 	Prefixes      bool   // the caller wants Model.Prefixes
 	GPU           bool   // everything on the device, one submission a step; else what is not attention on the processor
 	Offload       bool   // what fits is on the device, as Placement has it
-	Drafts        int    // the most tokens that are drafted at a time; 0: none, and the checkpoint needs no draft block
+	Drafts        int    // the most tokens that are drafted at a time; 0: with Draft those of a block, else none
+	Draft         string // GGUF file with the draft block, or its folder; "": with Drafts the checkpoint has one itself
 	Varies        bool   // an answer's bits may depend on what else its steps have: prompts and single sessions are faster
 	Memory        uint64 // with Offload: the device's memory to count with; 0: what is free
 	CPU           cpu.Options
@@ -37,6 +38,7 @@ type Options struct {
 type Model struct {
 	Config  weights.Config
 	Weights *weights.Model
+	Drafts  int // tokens that are drafted at a time, 0: none
 
 	cpu     *cpu.CPU // one of these two
 	gpu     *gpu.GPU
@@ -70,11 +72,11 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 	if m.Weights, err = o.weights(dir); err != nil {
 		return m, err
 	}
-	m.Config = m.Weights.Config
+	m.Config, m.Drafts = m.Weights.Config, o.Drafts
 	if err := m.Weights.Examine(ctx, o.Log); err != nil {
 		return m, err
 	}
-	attention, err := openAttention(dir, m.Weights)
+	attention, err := o.attention(dir, m.Weights)
 	if err != nil {
 		return m, err
 	}
@@ -95,7 +97,11 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 	if o.Prefixes {
 		e.Identity = m.identity(dev.Adapter(), at)
 	}
-	on := gpu.Options{MaxStep: e.MaxStep, Reserve: at.Attention, Matrices: o.Varies}
+	upload := func(ctx context.Context) (err error) {
+		m.layers, err = attention.Upload(ctx, dev, nil)
+		return err
+	}
+	on := gpu.Options{MaxStep: e.MaxStep, Reserve: at.Attention, Beside: upload, Matrices: o.Varies}
 	if at.Whole {
 		if m.gpu, err = gpu.New(ctx, dev, m.Weights, on); err != nil {
 			return m, err
@@ -119,8 +125,10 @@ func Open(ctx context.Context, dev *vk.Device, dir string, o Options) (m *Model,
 	if o.Offload {
 		o.Log.Info("offload", "placement", at.String())
 	}
-	if m.layers, err = attention.Upload(ctx, dev, nil); err != nil {
-		return m, err
+	if m.layers == nil {
+		if err = upload(ctx); err != nil {
+			return m, err
+		}
 	}
 	m.engine, err = pipeline.NewEngine(ctx, dev, attention.Config, m.layers, e)
 	return m, err

@@ -64,7 +64,7 @@ func Plan(ctx context.Context, dev *vk.Device, dir string, o Options) (p Placeme
 		return p, err
 	}
 	defer w.Close()
-	attention, err := openAttention(dir, w)
+	attention, err := o.attention(dir, w)
 	if err != nil {
 		return p, err
 	}

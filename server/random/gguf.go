@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"math"
@@ -42,10 +43,15 @@ var recipes = map[string]recipe{
 		compressor: "BF16", positions: "F32", indexerQ: "Q8_0", indexer: "BF16", up: "MXFP4", down: "MXFP4"},
 }
 
-// WriteGGUF writes a model in GGUF, in parts: keys and what is not of a layer in the first, then a
-// layer each. kind is one of q2_k_s, iq2_xxs, mxfp4. It returns the bytes, and is as Write else.
+// draftFolder is the folder in a model's for the file of its draft block.
+const draftFolder = "draft"
+
+// WriteGGUF writes a model in GGUF: in parts, with keys and what is not of a layer in the first,
+// then a layer each, or in one file for ds4, which reads no parts. A draft block gets a file in the
+// folder draft, as ds4 has it. kind is one of q2_k_s, iq2_xxs, mxfp4. It returns the bytes, and is
+// as Write else.
 //
-// Errors: as Write; fs.ErrExist where the folder has a part already.
+// Errors: as Write; fs.ErrExist where the folder has a file of it already.
 func WriteGGUF(ctx context.Context, dir, kind string, c weights.Config, seed uint64) (size int64, err error) {
 	r, there := recipes[kind]
 	if !there {
@@ -54,30 +60,39 @@ func WriteGGUF(ctx context.Context, dir, kind string, c weights.Config, seed uin
 	if err := c.Check(); err != nil {
 		return 0, fmt.Errorf("random: write: %w", err)
 	}
-	if k := c.Hidden | c.Width; k%256 != 0 {
-		return 0, fmt.Errorf("random: write: got widths %d and %d, want multiples of 256", c.Hidden, c.Width)
+	whole := 1 // numbers of the longest block
+	for _, format := range []string{r.head, r.attention, r.up, r.down} {
+		whole = max(whole, gguf.FormatNamed(format).Values)
 	}
-	parts := []tensors{r.ends(&c)}
-	for i := range c.Layers {
-		parts = append(parts, r.layer(&c, i))
+	if k := c.Hidden | c.Width; k%whole != 0 {
+		return 0, fmt.Errorf("random: write: got widths %d and %d, want multiples of %d", c.Hidden, c.Width, whole)
+	}
+	lists := []tensors{r.ends(&c)}
+	for i := range c.Own() {
+		lists = append(lists, r.layer(&c, i))
 	}
 	all := 0
-	for _, p := range parts {
-		all += len(p)
+	for _, l := range lists {
+		all += len(l)
 	}
+	var keys ggufKeys
+	r.keys(&keys, &c)
 	w := writer{dir: dir, seed: seed}
 	w.group, w.ctx = errgroup.WithContext(ctx)
 	w.group.SetLimit(runtime.GOMAXPROCS(0))
 	err = os.MkdirAll(dir, 0o777)
-	for i := 0; i < len(parts) && err == nil; i++ {
-		var keys ggufKeys
-		if i == 0 {
-			r.keys(&keys, &c)
-		}
+	if r.ds4 && err == nil {
+		err = w.gguf("model.gguf", &keys, lists)
+	}
+	for i := 0; i < len(lists) && err == nil && !r.ds4; i++ {
 		keys.add("split.no", uint16(i))
-		keys.add("split.count", uint16(len(parts)))
+		keys.add("split.count", uint16(len(lists)))
 		keys.add("split.tensors.count", int32(all))
-		err = w.part(fmt.Sprintf("model-%05d-of-%05d.gguf", i+1, len(parts)), &keys, parts[i])
+		err = w.gguf(fmt.Sprintf("model-%05d-of-%05d.gguf", i+1, len(lists)), &keys, lists[i:i+1])
+		keys = ggufKeys{}
+	}
+	if err == nil && c.Own() < len(c.Layers) {
+		err = w.draft(&r, &c)
 	}
 	if waiting := w.group.Wait(); err == nil || waiting != nil {
 		err = waiting
@@ -88,17 +103,53 @@ func WriteGGUF(ctx context.Context, dir, kind string, c weights.Config, seed uin
 	return w.size, nil
 }
 
+// draft writes the file of a draft block.
+func (w *writer) draft(r *recipe, c *weights.Config) error {
+	if err := os.MkdirAll(filepath.Join(w.dir, draftFolder), 0o777); err != nil {
+		return err
+	}
+	own, n := c.Own(), len(c.Layers)
+	var targets []int32
+	for _, t := range c.DraftTargets {
+		targets = append(targets, int32(t))
+	}
+	var keys ggufKeys
+	for _, k := range []struct {
+		name  string
+		value any
+	}{
+		{"general.architecture", "deepseek4-dspark"}, {"general.name", "random"}, {"dspark.block_size", uint32(c.DraftBlock)},
+		{"dspark.markov_rank", uint32(c.MarkovRank)}, {"dspark.n_layers", uint32(n - own)}, {"dspark.stage_count", uint32(n - own)},
+		{"dspark.noise_token_id", uint32(c.Noise)}, {"dspark.target_layer_ids", targets},
+	} {
+		keys.add(k.name, k.value)
+	}
+	l := tensors{}
+	for i := own; i < n; i++ {
+		l = append(l, r.layer(c, i)...)
+	}
+	first, last := "mtp.0.", fmt.Sprintf("mtp.%d.", n-own-1)
+	l.linear(first+"main_proj.weight", r.attention, c.Hidden, len(targets)*c.Hidden)
+	l.norm(first+"main_norm.weight", "F32", c.Hidden)
+	l.norm(last+"norm.weight", "F32", c.Hidden)
+	r.hyperOf(&l, last+"hc_head", c.Streams, 1, c)
+	l.add(last+"markov_head.markov_w1.weight", "F16", numbers{spread: 1}, c.Vocab, c.MarkovRank)
+	l.linear(last+"markov_head.markov_w2.weight", "F16", c.Vocab, c.MarkovRank)
+	l.linear(last+"confidence_head.proj.weight", "F32", 1, c.Hidden+c.MarkovRank)
+	return w.gguf(filepath.Join(draftFolder, "draft.gguf"), &keys, []tensors{l})
+}
+
 // ggufAlign is the multiple at which tensors begin.
 const ggufAlign = 32
 
-// part writes a part on one core.
-func (w *writer) part(name string, keys *ggufKeys, list tensors) error {
-	le := binary.LittleEndian
+// gguf writes a file, each list of its tensors on one core.
+func (w *writer) gguf(name string, keys *ggufKeys, lists []tensors) error {
+	le, all := binary.LittleEndian, slices.Concat(lists...)
 	head := le.AppendUint32([]byte("GGUF"), 3)
-	head = le.AppendUint64(le.AppendUint64(head, uint64(len(list))), uint64(keys.n))
+	head = le.AppendUint64(le.AppendUint64(head, uint64(len(all))), uint64(keys.n))
 	head = append(head, keys.data...)
 	at := int64(0)
-	for _, t := range list {
+	for _, t := range all {
 		head = le.AppendUint32(appendText(head, t.name), uint32(len(t.shape)))
 		for _, d := range slices.Backward(t.shape) {
 			head = le.AppendUint64(head, uint64(d))
@@ -112,19 +163,29 @@ func (w *writer) part(name string, keys *ggufKeys, list tensors) error {
 	if _, err := os.Stat(path); err == nil {
 		return fmt.Errorf("%s: want a folder without: %w", path, fs.ErrExist)
 	}
-	w.group.Go(func() error {
-		f, err := os.Create(path)
-		if err != nil {
-			return err
+	if err := os.WriteFile(path, head, 0o666); err != nil {
+		return err
+	}
+	at = int64(len(head))
+	for _, list := range lists {
+		from := at
+		for _, t := range list {
+			at += padded(t.size)
 		}
-		_, err = f.Write(head)
-		for i := 0; i < len(list) && err == nil; i++ {
-			if err = w.tensor(f, &list[i]); err == nil {
-				_, err = f.Write(make([]byte, padded(list[i].size)-list[i].size))
+		w.group.Go(func() error {
+			f, err := os.OpenFile(path, os.O_WRONLY, 0)
+			if err != nil {
+				return err
 			}
-		}
-		return errors.Join(err, f.Close())
-	})
+			to := io.NewOffsetWriter(f, from)
+			for i := 0; i < len(list) && err == nil; i++ {
+				if err = w.tensor(to, &list[i]); err == nil {
+					_, err = to.Write(make([]byte, padded(list[i].size)-list[i].size))
+				}
+			}
+			return errors.Join(err, f.Close())
+		})
+	}
 	return nil
 }
 
@@ -190,13 +251,13 @@ func (k *ggufKeys) add(name string, value any) {
 
 // keys are those of a model and its tokenizer.
 func (r *recipe) keys(k *ggufKeys, c *weights.Config) {
-	hash, n := 0, len(c.Layers)
+	hash, n := 0, c.Own()
 	for hash < n && c.Hash[hash] {
 		hash++
 	}
 	ratios := make([]int32, n, n+1)
-	for i, l := range c.Layers {
-		ratios[i] = int32(l.Ratio)
+	for i := range ratios {
+		ratios[i] = int32(c.Layers[i].Ratio)
 	}
 	limits := slices.Repeat([]float32{c.Limit}, n)
 	k.add("general.architecture", "deepseek4")
@@ -240,8 +301,8 @@ func (r *recipe) keys(k *ggufKeys, c *weights.Config) {
 // tokenizer adds a tokenizer of bytes with a few merges. Its further tokens are in no text.
 func tokenizer(k *ggufKeys, vocab int) {
 	const control, normal, unused = 3, 1, 5
-	tokens := []string{"<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>"}
-	types := []int32{control, control, control}
+	tokens := append(slices.Clone(marks), "<｜▁pad▁｜>")
+	types := slices.Repeat([]int32{control}, len(tokens))
 	next := rune(256) // bytes that are not printed have letters from here on
 	for b := range 256 {
 		letter := rune(b)
@@ -264,7 +325,7 @@ func tokenizer(k *ggufKeys, vocab int) {
 	k.add("tokenizer.ggml.merges", merges)
 	k.add("tokenizer.ggml.bos_token_id", uint32(0))
 	k.add("tokenizer.ggml.eos_token_id", uint32(1))
-	k.add("tokenizer.ggml.padding_token_id", uint32(2))
+	k.add("tokenizer.ggml.padding_token_id", uint32(len(marks)))
 	k.add("tokenizer.ggml.add_bos_token", true)
 }
 
@@ -286,6 +347,9 @@ func (r *recipe) hyperOf(l *tensors, name string, rows, scales int, c *weights.C
 // layer are the tensors of a layer.
 func (r *recipe) layer(c *weights.Config, i int) (l tensors) {
 	at, a := fmt.Sprintf("blk.%d.", i), &c.Layers[i]
+	if own := c.Own(); i >= own {
+		at = fmt.Sprintf("mtp.%d.", i-own)
+	}
 	rows := (2 + c.Streams) * c.Streams
 	r.hyperOf(&l, at+"hc_attn", rows, 3, c)
 	r.hyperOf(&l, at+"hc_ffn", rows, 3, c)

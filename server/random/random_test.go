@@ -162,14 +162,18 @@ func TestGGUF(t *testing.T) {
 		require.NoError(t, err)
 		files, err := filepath.Glob(filepath.Join(dir, "*.gguf"))
 		require.NoError(t, err)
-		require.Len(t, files, 1+len(c.Layers))
+		if kind == "iq2_xxs" {
+			require.Len(t, files, 1, "ds4 reads no parts")
+		} else {
+			require.Len(t, files, 1+len(c.Layers))
+		}
 		for _, f := range files {
 			s, err := os.Stat(f)
 			require.NoError(t, err)
 			size -= s.Size()
 		}
 		assert.Zero(t, size, "bytes that were told, less those there are")
-		tensors, err := model.OpenTensors(dir)
+		tensors, err := model.OpenTensors(dir, "")
 		require.NoError(t, err)
 		defer tensors.Close()
 		for name, format := range want {
@@ -205,6 +209,6 @@ func TestGGUF(t *testing.T) {
 	assert.ErrorContains(t, err, "want iq2_xxs, mxfp4, q2_k_s")
 	c, err = Config("tiny", 0)
 	require.NoError(t, err)
-	_, err = WriteGGUF(t.Context(), t.TempDir(), "mxfp4", c, 1)
+	_, err = WriteGGUF(t.Context(), t.TempDir(), "q2_k_s", c, 1)
 	assert.ErrorContains(t, err, "multiples of 256")
 }

@@ -48,12 +48,27 @@ func (c *Config) Own() (n int) {
 // LoadConfig reads config.json of a model's folder, or the keys of a GGUF file.
 //
 // Errors: those of model.LoadConfig; *model.ConfigError for a field of the rest.
-func LoadConfig(dir string) (Config, error) { return loadConfig(dir, false) }
+func LoadConfig(dir string) (Config, error) { return loadConfig(dir, false, "") }
 
-func loadConfig(dir string, drafts bool) (Config, error) {
+// loadConfig reads a configuration, with the checkpoint's own draft block or that of a GGUF file.
+func loadConfig(dir string, with bool, drafts string) (c Config, err error) {
+	if drafts == "" {
+		return loadOwn(dir, with)
+	}
+	if c, err = loadOwn(dir, false); err != nil {
+		return Config{}, err
+	}
+	if c.Config, err = model.LoadConfigWithDrafts(dir, drafts); err != nil {
+		return Config{}, err
+	}
+	err = c.addDrafts(drafts)
+	return c, err
+}
+
+func loadOwn(dir string, drafts bool) (Config, error) {
 	load := model.LoadConfig
 	if drafts {
-		load = model.LoadConfigWithDrafts
+		load = func(dir string) (model.Config, error) { return model.LoadConfigWithDrafts(dir, "") }
 	}
 	attention, err := load(dir)
 	if err != nil {
@@ -61,8 +76,7 @@ func loadConfig(dir string, drafts bool) (Config, error) {
 	}
 	if file, err := gguf.Find(dir); err != nil || file != "" {
 		if err == nil && drafts {
-			err = &model.ConfigError{Field: "--drafts", Got: "a GGUF file",
-				Want: "safetensors: how GGUF files hold draft blocks differs from file to file"}
+			err = &model.ConfigError{Field: "--drafts", Got: "a GGUF file", Want: "--draft beside it, the file of its draft block"}
 		}
 		if err != nil {
 			return Config{}, err
@@ -108,6 +122,9 @@ func loadConfig(dir string, drafts bool) (Config, error) {
 	return c, r.err
 }
 
+// maxRank is the most of dspark_markov_rank.
+const maxRank = 1 << 16
+
 // drafts reads what a DSpark block needs, and refuses models without one.
 func (r *configReader) drafts(c *Config) {
 	own := c.Own()
@@ -123,8 +140,8 @@ func (r *configReader) drafts(c *Config) {
 	if c.Noise < 0 || int(c.Noise) >= c.Vocab {
 		r.bad("dspark_noise_token_id", fmt.Sprint(c.Noise), "0 to %d", c.Vocab-1)
 	}
-	if c.MarkovRank < 1 || c.MarkovRank > 1<<16 {
-		r.bad("dspark_markov_rank", fmt.Sprint(c.MarkovRank), "1 to %d", 1<<16)
+	if c.MarkovRank < 1 || c.MarkovRank > maxRank {
+		r.bad("dspark_markov_rank", fmt.Sprint(c.MarkovRank), "1 to %d", maxRank)
 	}
 	for _, name := range []string{"dspark_n_routed_experts", "dspark_n_activated_experts"} {
 		if r.fields[name] != nil {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -151,61 +150,80 @@ func (r *ggufReader) limit(key string, n int) float32 {
 	return limit
 }
 
-// ggufNames are names of GGUF, and the released spelling. Those of experts hold all of a layer.
-var ggufNames = []struct {
-	stored   *regexp.Regexp
-	released string
-}{
-	{regexp.MustCompile(`^token_embd\.`), "embed."},
-	{regexp.MustCompile(`^output\.`), "head."},
-	{regexp.MustCompile(`^output_norm\.`), "norm."},
-	{regexp.MustCompile(`^output_hc_(fn|base|scale)\.weight$`), "hc_head_$1"},
-	{regexp.MustCompile(`^blk\.(\d+)\.(hc_(?:attn|ffn)_(?:fn|base|scale))\.weight$`), "layers.$1.$2"},
-	{regexp.MustCompile(`^blk\.(\d+)\.((?:attn|ffn)_norm)\.`), "layers.$1.$2."},
-	{regexp.MustCompile(`^blk\.(\d+)\.ffn_gate_inp\.`), "layers.$1.ffn.gate."},
-	{regexp.MustCompile(`^blk\.(\d+)\.exp_probs_b\.`), "layers.$1.ffn.gate."},
-	{regexp.MustCompile(`^blk\.(\d+)\.ffn_gate_tid2eid\.weight$`), "layers.$1.ffn.gate.tid2eid"},
-	{regexp.MustCompile(`^blk\.(\d+)\.ffn_gate_exps\.`), "layers.$1.ffn.experts.w1."},
-	{regexp.MustCompile(`^blk\.(\d+)\.ffn_up_exps\.`), "layers.$1.ffn.experts.w3."},
-	{regexp.MustCompile(`^blk\.(\d+)\.ffn_down_exps\.`), "layers.$1.ffn.experts.w2."},
-	{regexp.MustCompile(`^blk\.(\d+)\.ffn_gate_shexp\.`), "layers.$1.ffn.shared_experts.w1."},
-	{regexp.MustCompile(`^blk\.(\d+)\.ffn_up_shexp\.`), "layers.$1.ffn.shared_experts.w3."},
-	{regexp.MustCompile(`^blk\.(\d+)\.ffn_down_shexp\.`), "layers.$1.ffn.shared_experts.w2."},
+// ggufEnds are the tensors in front of the layers and after them, as GGUF and as released
+// checkpoints call them.
+var ggufEnds = gguf.Names{
+	{"token_embd.", "embed."},
+	{"output.", "head."},
+	{"output_norm.", "norm."},
+	{"output_hc_fn.weight", "hc_head_fn"},
+	{"output_hc_base.weight", "hc_head_base"},
+	{"output_hc_scale.weight", "hc_head_scale"},
 }
 
-// ggufReleased maps released names to those in a GGUF file. Attention's are left out.
+// ggufLayer are those of a layer, without attention's, and of a draft block. Those of experts hold
+// all of a layer.
+var ggufLayer = gguf.Names{
+	{"hc_attn_fn.weight", "hc_attn_fn"},
+	{"hc_attn_base.weight", "hc_attn_base"},
+	{"hc_attn_scale.weight", "hc_attn_scale"},
+	{"hc_ffn_fn.weight", "hc_ffn_fn"},
+	{"hc_ffn_base.weight", "hc_ffn_base"},
+	{"hc_ffn_scale.weight", "hc_ffn_scale"},
+	{"hc_head_fn.weight", "hc_head_fn"},
+	{"hc_head_base.weight", "hc_head_base"},
+	{"hc_head_scale.weight", "hc_head_scale"},
+	{"attn_norm.", "attn_norm."},
+	{"ffn_norm.", "ffn_norm."},
+	{"exp_probs_b.bias", "ffn.gate.bias"},
+	{"ffn_gate_tid2eid.weight", "ffn.gate.tid2eid"},
+	{"ffn_gate_inp.", "ffn.gate."},
+	{"ffn_gate_exps.", "ffn.experts.w1."},
+	{"ffn_up_exps.", "ffn.experts.w3."},
+	{"ffn_down_exps.", "ffn.experts.w2."},
+	{"ffn_gate_shexp.", "ffn.shared_experts.w1."},
+	{"ffn_up_shexp.", "ffn.shared_experts.w3."},
+	{"ffn_down_shexp.", "ffn.shared_experts.w2."},
+	{"main_proj.", "main_proj."},
+	{"main_norm.", "main_norm."},
+	{"norm.", "norm."},
+	{"markov_head.", "markov_head."},
+}
+
+// ggufStacks are what numbers of layers follow.
+var ggufStacks = gguf.Names{{"blk.", "layers."}, {draftStack, draftStack}}
+
+// draftStack begins the names of layers that draft.
+const draftStack = "mtp."
+
+// ggufOther spells a name of GGUF, column 0, as released, column 1, or the other way round. ok is
+// false for a name that is none, such as that of attention's.
+func ggufOther(name string, from int) (other string, ok bool) {
+	if other, ok = ggufEnds.Other(name, from); ok {
+		return other, true
+	}
+	stack, ok := ggufStacks.Other(name, from)
+	dots := strings.SplitN(stack, ".", 3)
+	if !ok || len(dots) < 3 {
+		return "", false
+	}
+	leaf, ok := ggufLayer.Other(dots[2], from)
+	return dots[0] + "." + dots[1] + "." + leaf, ok
+}
+
+// ggufReleased maps released names to those in a GGUF file.
 func ggufReleased(stored []string) map[string]string {
 	names := make(map[string]string, len(stored))
 	for _, s := range stored {
-		for _, n := range ggufNames {
-			if n.stored.MatchString(s) {
-				names[n.stored.ReplaceAllString(s, n.released)] = s
-				break
-			}
+		if name, ok := ggufOther(s, 0); ok {
+			names[name] = s
 		}
 	}
 	return names
 }
 
 // inGGUF returns GGUF's name of the tensor with a released name.
-func inGGUF(released string) string {
-	for _, c := range [][2]string{{"hc_head_", "output_hc_"}, {"layers.", "blk."}, {".ffn.gate.tid2eid", ".ffn_gate_tid2eid.weight"},
-		{".ffn.gate.bias", ".exp_probs_b.bias"}, {".ffn.gate.", ".ffn_gate_inp."}, {".ffn.experts.w1.", ".ffn_gate_exps."},
-		{".ffn.experts.w3.", ".ffn_up_exps."}, {".ffn.experts.w2.", ".ffn_down_exps."},
-		{".ffn.shared_experts.w1.", ".ffn_gate_shexp."}, {".ffn.shared_experts.w3.", ".ffn_up_shexp."},
-		{".ffn.shared_experts.w2.", ".ffn_down_shexp."}} {
-		released = strings.Replace(released, c[0], c[1], 1)
-	}
-	for _, c := range [][2]string{{"embed.", "token_embd."}, {"head.", "output."}, {"norm.", "output_norm."}} {
-		if rest, found := strings.CutPrefix(released, c[0]); found {
-			return c[1] + rest
-		}
-	}
-	if strings.Contains(released, "hc_") {
-		return released + ".weight"
-	}
-	return released
-}
+func inGGUF(released string) string { name, _ := ggufOther(released, 1); return name }
 
 // blocks makes a matrix of blocks, whose numbers all have a further factor.
 func blocks(t model.Tensor, n, k int, factor float32) (Matrix, error) {

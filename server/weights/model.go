@@ -1,11 +1,14 @@
 package weights
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -24,7 +27,8 @@ type Model struct {
 	Draft    *Draft // nil: the layers are the model's own, and nothing drafts
 	tensors  *model.Tensors
 	released map[string]string // names, and how they are stored
-	gguf     bool
+	gguf     bool              // the model's own layers are of GGUF
+	drafts   bool              // those that draft are, in a file of their own
 	dir      string
 	identity string            // see Examine
 	files    map[string]digest // that Examine read, by name
@@ -66,28 +70,29 @@ type Expert struct{ W1, W3, W2 Matrix }
 // closes it.
 //
 // Errors: those of LoadConfig and model.OpenTensors; *model.CheckpointError.
-func Open(dir string) (*Model, error) { return open(dir, false) }
+func Open(dir string) (*Model, error) { return open(dir, false, "") }
 
-// OpenWithDrafts is Open for a checkpoint with a DSpark block, which is read, too.
+// OpenWithDrafts is Open for a checkpoint with a DSpark block, which is read, too: that of the GGUF
+// file `drafts`, see model.CheckpointOptions, or with "" the checkpoint's own.
 //
-// Errors: those of Open; *model.ConfigError for a checkpoint without one, or one that is not read:
-// GGUF, layers of MTP.
-func OpenWithDrafts(dir string) (*Model, error) { return open(dir, true) }
+// Errors: those of Open and model.LoadConfigWithDrafts; *model.ConfigError for a checkpoint without
+// a block, such as one with layers of MTP.
+func OpenWithDrafts(dir, drafts string) (*Model, error) { return open(dir, true, drafts) }
 
-func open(dir string, drafts bool) (*Model, error) {
-	cfg, err := loadConfig(dir, drafts)
+func open(dir string, with bool, drafts string) (*Model, error) {
+	cfg, err := loadConfig(dir, with, drafts)
 	if err != nil {
 		return nil, err
 	}
-	t, err := model.OpenTensors(dir)
+	t, err := model.OpenTensors(dir, drafts)
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{Config: cfg, dir: dir, tensors: t, Layers: make([]Layer, len(cfg.Hash))}
+	m := &Model{Config: cfg, dir: dir, tensors: t, Layers: make([]Layer, len(cfg.Hash)), drafts: drafts != ""}
 	if file, e := gguf.Find(dir); e == nil && file != "" {
 		m.gguf, m.dir, m.released = true, filepath.Dir(file), ggufReleased(t.Names())
 	} else {
-		m.released, err = releasedNames(t.Names())
+		err = m.names()
 	}
 	if err == nil {
 		err = m.read()
@@ -97,6 +102,30 @@ func open(dir string, drafts bool) (*Model, error) {
 		return nil, err
 	}
 	return m, nil
+}
+
+// names finds the tensors of safetensors, and of drafts in GGUF beside them.
+func (m *Model) names() (err error) {
+	var own, drafts []string
+	for _, name := range m.tensors.Names() {
+		if m.drafts && strings.HasPrefix(name, draftStack) {
+			drafts = append(drafts, name)
+		} else {
+			own = append(own, name)
+		}
+	}
+	if m.released, err = releasedNames(own); err == nil {
+		maps.Copy(m.released, ggufReleased(drafts))
+	}
+	return err
+}
+
+// inGGUF reports whether a tensor of that released name, or those that begin so, are of GGUF.
+func (m *Model) inGGUF(name string) bool {
+	if strings.HasPrefix(name, draftStack) {
+		return m.drafts
+	}
+	return m.gguf
 }
 
 // Own returns the number of layers of the model itself. Those after them draft.
@@ -145,13 +174,9 @@ func (r *reader) tensor(name string) (t model.Tensor) {
 	if r.err != nil {
 		return t
 	}
-	stored, ok := r.m.released[name]
-	if !ok {
-		if r.m.gguf {
-			name = inGGUF(name)
-		}
-		r.err = &model.CheckpointError{Tensor: name, Got: "absent", Want: "the tensor"}
-		return t
+	stored, there := r.m.released[name]
+	if stored = cmp.Or(stored, name); !there && r.m.inGGUF(name) {
+		stored = inGGUF(name)
 	}
 	t, r.err = r.m.tensors.Tensor(stored)
 	return t
@@ -254,7 +279,7 @@ func (r *reader) layer(i int) {
 		l.Experts = r.fused(at + "experts")
 		return
 	}
-	if r.m.gguf {
+	if r.m.inGGUF(at) {
 		w1, w3 := r.stacked(at+"experts.w1", c.Width, c.Hidden), r.stacked(at+"experts.w3", c.Width, c.Hidden)
 		for e, w2 := range r.stacked(at+"experts.w2", c.Hidden, c.Width) {
 			l.Experts = append(l.Experts, Expert{w1[e], w3[e], w2})

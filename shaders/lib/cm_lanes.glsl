@@ -53,7 +53,7 @@ const uint LANE_HEADS = OWN * ROWS4;
 const uint ROW_WORDS = 64u;                      // a row in words of 8 numbers
 const uint ROW_PARTS = THREADS / TILE;           // lanes that bring in a row together
 const uint SUB_ROWS = SUBGROUP / ROW_PARTS;      // rows of a tile that a subgroup brings in
-const uint LOOKUP = SUBGROUP / SUB_ROWS;         // tiles of which it holds the places
+const uint LOOKUP = SUBGROUP / SUB_ROWS;         // tiles whose places it holds
 
 // Rows are padded by 16 bytes so that the rows of a fragment fall into different banks.
 const uint KV_PITCH = 65u;

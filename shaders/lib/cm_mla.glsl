@@ -58,7 +58,7 @@ const uint KV_ROWS = BUFFERS * TILE;
 const uint CHAINS = BUFFERS == 1u ? 2u : 1u;        // sums of score products side by side: with few heads one would wait for itself
 const uint Q_STAGE = KV_ROWS / CM_M < HEAD_TILES ? KV_ROWS / CM_M : HEAD_TILES; // head tiles of Q that come in at a time
 const uint Q_EACH = (Q_STAGE * CM_M * 64u + THREADS - 1u) / THREADS;            // units of 8 numbers of each invocation
-const uint RING = 4u;                               // tiles of which it is known where their rows lie
+const uint RING = 4u;                               // tiles whose rows have known places
 
 // Rows are padded by 16 bytes so that the rows of a fragment fall into different banks. The arrays
 // are of 16-byte vectors so that a compiler sees aligned fragment rows.
@@ -240,7 +240,7 @@ void cm_weights(uint tile) {
 // brings l and acc along. Rarely needed after the first tile. A barrier comes before; two are
 // inside.
 void cm_rescale(uint tile) {
-    [[unroll]] for (uint u = 0u; u < UNITS_EACH; u++) { // maxima of fours, in the place of weights that nobody needs any more
+    [[unroll]] for (uint u = 0u; u < UNITS_EACH; u++) { // maxima of fours, in the place of weights that are done with
         const uint unit = u * THREADS + cm_tid;
         if (UNITS % THREADS != 0u && unit >= UNITS) break;
         const uint head = unit / QUADS, quad = unit % QUADS;

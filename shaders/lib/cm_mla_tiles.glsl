@@ -73,7 +73,7 @@ void cm_load_q(uint t, uint head0, uvec4 w[Q_EACH], uvec4 next[Q_EACH]) {
     }
 }
 
-// cm_start: positions [begin, end) of a token, nothing of which is attended yet.
+// cm_start: positions [begin, end) of a token, before any is attended.
 void cm_start(uint begin, uint end) {
     cm_sub = gl_SubgroupID;
     cm_row = cm_tid / ROW_PARTS;

@@ -90,7 +90,7 @@ uint cm_half(uint row) { return ROWS == 0u ? 0u : row / 8u % 2u; }
     CM_PUT4(m, e, array[at][(half_) * 2u]) \
     CM_PUT4(m, (e) + 4u, array[at][(half_) * 2u + 1u])
 
-// CM_LOAD_CODES: CM_LOAD_ROWS of E4M3 codes, a quad of which is 16 numbers. ROWS is 0 or 1.
+// CM_LOAD_CODES: CM_LOAD_ROWS of E4M3 codes, 16 numbers a quad. ROWS is 0 or 1.
 #define CM_LOAD_CODES(m, array, row0, quad, pitch, lane, layout_) { \
     if (ROWS == 0u) { \
         coopMatLoad(m, array, (row0) * (pitch) + (quad), pitch, layout_); \

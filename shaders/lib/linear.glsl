@@ -8,7 +8,7 @@
 //                UE8M0 bytes [G, K/4X, pitch]; tokens last
 //   3 x          [T,G,K] bf16 or [G,T,K] E4M3
 //   4 w          [G*N,K], WEIGHT_QUAD numbers in 16 bytes
-//   5 y          [T,y_stride] bf16 or f32, of which columns y_column .. y_column+G*N-1 are written
+//   5 y          [T,y_stride] bf16 or f32; columns y_column .. y_column+G*N-1 are written
 // 3..5 are reached as lib/addressed.glsl says.
 #ifndef LIB_LINEAR_GLSL
 #define LIB_LINEAR_GLSL
@@ -80,14 +80,14 @@ uint x_block_bits(uint token, uint group, uint k) {
 // x_row: the number of a row of x.
 uint x_row(uint token, uint group) { return ACT == ACT_BF16 ? token * pc.groups + group : group * pc.tokens + token; }
 
-// y_store2: two neighbouring columns, of which the first is even.
+// y_store2: two neighbouring columns, the first even.
 void y_store2(uint token, uint column, float a, float b) {
     const uint i = token * pc.y_stride + pc.y_column + column;
     if (pc.y_f32 != 0u) y_word2(i, uvec2(floatBitsToUint(a), floatBitsToUint(b)));
     else y_word(i >> 1, bf16_pack2(a, b));
 }
 
-// y_store4: four, of which the first is a multiple of four.
+// y_store4: four, the first a multiple of four.
 void y_store4(uint token, uint column, vec4 v) {
     const uint i = token * pc.y_stride + pc.y_column + column;
     if (pc.y_f32 != 0u) {

@@ -13,7 +13,7 @@
 #include "linear.glsl"
 #include "cm_element.glsl"
 
-#if defined(CM_BF16) || defined(LINEAR_CODES) || defined(PLACED)
+#if defined(CM_BF16) || defined(LINEAR_CODES)
 const bool WEIGHT_REF = false;
 #else
 const bool WEIGHT_REF = STEP_SUMS;
@@ -45,9 +45,7 @@ uvec2 linear_scaled(uint even, uint odd, float factor) {
 #include "format_list.glsl"
 #undef FORMAT_ELEMENTS
 
-#ifdef PLACED
-const float CM_UNSCALE = 65536.0;
-#elif defined(LINEAR_CODES)
+#ifdef LINEAR_CODES
 const float CM_UNSCALE = 1.0;
 #else
 #define CASE_ELEMENT_UNIT(upper, lower) CODEC == CODEC_##upper ? upper##_ELEMENT_UNIT :

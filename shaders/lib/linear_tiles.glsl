@@ -25,7 +25,7 @@ layout(constant_id = 10) const uint WM = 16u;
 layout(constant_id = 11) const uint WN = 16u;
 #ifdef LINEAR_ROWS
 layout(constant_id = 12) const uint ROWS = 0u;
-#if defined(LINEAR_CODES) && !defined(PLACED)
+#ifdef LINEAR_CODES
 #define CM_CODE_ROWS
 #endif
 #else
@@ -34,11 +34,7 @@ const uint ROWS = 0u;
 #include "cm_rows.glsl"
 
 #ifdef LINEAR_CODES
-#ifdef PLACED
-const uint QUAD = 8u;  // elements of 16 bytes
-#else
-const uint QUAD = 16u;
-#endif
+const uint QUAD = 16u; // codes of 16 bytes
 const uint UNITS = BK / QUAD;
 #else
 const uint UNITS = BK / 8u;          // of eight numbers in a row

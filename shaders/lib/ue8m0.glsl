@@ -17,7 +17,7 @@ uint ue8m0_encode(float amax, float eps, float inv_max) {
     return ((floatBitsToUint(r) + 0x007FFFFFu) >> 23) & 0xFFu;
 }
 
-// ue8m0_scale: 2^(s-127); 0 for s = 0 and +inf for s = 255, neither of which is written
+// ue8m0_scale: 2^(s-127); 0 for s = 0 and +inf for s = 255, and neither is written
 // for finite data.
 float ue8m0_scale(uint s) { return uintBitsToFloat(s << 23); }
 

@@ -164,7 +164,7 @@ func (o LayerOptions) stepShapes(name string, c model.Config, spec model.LayerSp
 	return shapes
 }
 
-// decodeShape is so many tokens for each of some requests of context tokens, each a token
+// decodeShape has tokens for each of batch requests of context tokens, each a token
 // shorter than the one before, so that compressors have as much to do as on average;
 // of one request the last token completes an entry.
 func decodeShape(batch, context, tokens int) (s stepShape) {
@@ -261,8 +261,8 @@ func (x LayerRow) of(shape stepShape) LayerRow {
 	return x
 }
 
-// sets makes the weights of a layer's sources and of copies of itself, and says of which layer each
-// is. What was made has to be closed, whatever the error.
+// sets makes the weights of a layer's sources and of copies of itself, and names the layer of
+// each. What was made has to be closed, whatever the error.
 func (s *layerSuite) sets(c model.Config, layer int, weights string) (sets []*randomLayer, list []int, err error) {
 	list = sourcesOf(c, layer)
 	before := len(list)

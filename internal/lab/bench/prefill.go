@@ -179,8 +179,8 @@ func (r *prefillRun) warmup() int {
 	return max(r.o.Warmup, (recordings+same-1)/same)
 }
 
-// Inputs of chunks differ, so that their entries do: each begins so many values after the one
-// before, up to so many times. That is no whole number of rows, and no multiple of four of them.
+// Inputs of chunks differ, so that their entries do: each begins inputShift values after the one
+// before, up to inputShifts times. That is no whole number of rows, nor a multiple of four rows.
 const inputShift, inputShifts = 37 * 64, 1021
 
 // pass runs the prompt and says what the device took for each chunk, and what passed meanwhile.

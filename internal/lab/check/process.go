@@ -55,7 +55,7 @@ func start(command []string) (*process, error) {
 	return p, nil
 }
 
-// listen decodes what the worker says until it ends, or nobody listens any more.
+// listen decodes what the worker says until it ends, or its listener has left.
 func (p *process) listen(said io.ReadCloser) {
 	defer close(p.messages)
 	defer said.Close()
@@ -107,7 +107,7 @@ func (p *process) leave(patience time.Duration) {
 }
 
 // end ends the process, if it has not ended, and says how it did. What hangs in the kernel's
-// driver may not end: nobody waits for that.
+// driver may not end, and is not waited for.
 func (p *process) end() (how string) {
 	select {
 	case <-p.gone:

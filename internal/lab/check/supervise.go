@@ -15,7 +15,7 @@ type Options struct {
 	Worker []string // the command line of a process that calls Work with the same checks
 
 	Budget  time.Duration // for all checks; what does not fit is not run
-	Silence time.Duration // a check of which nothing is heard for so long has timed out
+	Silence time.Duration // a check that is silent for longer has timed out
 	Grace   time.Duration // how long a check may take to end when it is told to
 
 	// What to tell the caller; each may be nil.

@@ -146,7 +146,7 @@ func (l *limits) doing(_, _ int, c Check, what string) {
 		}
 		select {
 		case l.waiting[d] <- l.now():
-		default: // nobody waits for it, or it has been told
+		default: // it is not waited for, or has been told
 		}
 	}
 }

@@ -117,7 +117,7 @@ func (x *Interposer) ID(vendor, device int) {
 	x.ctl.pretend.chip.Store(uint32(device))
 }
 
-// Range lets a descriptor of devices that are listed from now on cover so many bytes; 0: as many as
+// Range lets a descriptor of devices that are listed from now on cover `bytes` bytes; 0: as many as
 // it does. Kernels reach what is larger by address.
 func (x *Interposer) Range(bytes int) { x.ctl.pretend.span.Store(uint32(bytes)) }
 
@@ -140,8 +140,8 @@ func (x *Interposer) Constants(spirv []byte, values map[int]uint32) {
 // Changed returns how many kernels Constants changed.
 func (x *Interposer) Changed() int { return int(x.ctl.pretend.changed.Load()) }
 
-// Explain lets devices have one of the extensions, or none, which then has so many addresses and so
-// many words of the vendor to tell of a loss.
+// Explain lets devices have one of the extensions, or none, which then tells of a loss with `each`
+// addresses and `each` words of the vendor.
 func (x *Interposer) Explain(f Fault, each int) {
 	p := &x.ctl.pretend
 	p.faults.Store(uint32(each))
@@ -154,8 +154,8 @@ func (x *Interposer) Explained() (Fault, int) {
 	return Fault(x.ctl.pretend.enabled.Load()), int(x.ctl.pretend.asked.Load())
 }
 
-// Budget lets all memories have so many MiB for the process, and so many used; negative: the driver
-// does not tell.
+// Budget lets all memories have `budget` MiB for the process, `used` of them used; negative: the
+// driver does not tell.
 func (x *Interposer) Budget(budget, used int) {
 	p := &x.ctl.pretend
 	if budget < 0 {

@@ -16,6 +16,7 @@ type Numerics struct {
 	Records     model.Records // in what bytes rows, entries and keys are kept
 	Activations bool          // inputs of products with FP8 weights become E4M3 with a scale for 32, but for wo_a
 	Logits      bool          // scores of entries are rounded to bf16 after each step of their sum
+	Halves      bool          // inputs of products are halves: below 2^-14, steps of 2^-24
 }
 
 // Sequence is one sequence in all layers of a model of DeepSeek-V4.1, as its definition has it:
@@ -250,7 +251,9 @@ func (l *state) product(s *Sequence, name string, x []float64) []float64 {
 	}
 	w, narrow := l.values(name+".weight"), make([]float32, len(x))
 	for i, v := range x {
-		narrow[i] = float32(v)
+		if narrow[i] = float32(v); s.num.Halves {
+			narrow[i] = numfmt.F16Decode(numfmt.F16Encode(narrow[i]))
+		}
 	}
 	y := make([]float64, 0, len(w)/len(x))
 	for r := range slices.Chunk(w, len(x)) {

@@ -24,8 +24,7 @@ import (
 )
 
 // others are kernels that no operation of a step uses.
-var others = []string{"num_formats", "num_elements_cm", "num_elements_cmb", "attn_pack_indices", "attn_placed_indices", "kv_table_update",
-	"proj_linear_placed_cm"}
+var others = []string{"num_formats", "num_elements_cm", "num_elements_cmb", "attn_pack_indices", "attn_placed_indices", "kv_table_update"}
 
 // besideMatrices are kernels that need no matrices and are used where there are some.
 var besideMatrices = []string{"proj_linear_tokens1to8_cm", "proj_linear_tokens1to8_norm_cm", "proj_linear_chain_cm", "proj_linear_sum"}

@@ -58,7 +58,7 @@ func TestOperations(t *testing.T) {
 				return
 			}
 			passed := run(t, gpu, dev, verify.Options{Ops: []string{op.Name}, Seed: seed, Most: most, Best: true})
-			if passed["base"] == 0 {
+			if delete(passed, "base"); len(passed) > 0 { // base alone, where no other variant takes a case
 				run(t, gpu, dev, verify.Options{Ops: []string{op.Name}, Seed: seed, Most: most, Variants: []string{"base"}})
 			}
 		})

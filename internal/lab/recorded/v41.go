@@ -23,7 +23,7 @@ type V41 struct {
 
 // OpenV41 reads the checkpoint of a folder, and finds its recordings.
 func OpenV41(dir string) (*V41, error) {
-	cfg, err := model.LoadConfigWithDrafts(dir)
+	cfg, err := model.LoadConfigWithDrafts(dir, "")
 	if err != nil {
 		return nil, err
 	}

@@ -165,7 +165,7 @@ func upload(ctx context.Context, dev *vk.Device, m *fakemodel.Model, drafts bool
 	}
 	var all []int // nil: the model's own
 	if drafts {
-		if cfg, err = model.LoadConfigWithDrafts(dir); err != nil {
+		if cfg, err = model.LoadConfigWithDrafts(dir, ""); err != nil {
 			return cfg, nil, err
 		}
 		for i, l := range cfg.Layers {

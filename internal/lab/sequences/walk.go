@@ -54,7 +54,7 @@ type Report struct {
 	Took      time.Duration
 	Did       map[string]int // operations by name; "no NAME: WHY" are those that failed as they should
 	Compared  int            // tokens and snapshots that were compared with earlier ones
-	First     int            // those of which it was the first
+	First     int            // tokens and snapshots that were seen for the first time
 	Stages    []Stage
 	LeftLive  map[string]int    // objects that were not there at the beginning, of those that a device does not keep
 	LeftBytes map[string]uint64 // memory by label, if it is other than at the beginning

@@ -70,7 +70,7 @@ func normalBF16(rng *rand.Rand, deviation float64, shape ...int) Array {
 
 // randomSet makes a set of cached rows for t tokens with lists of width entries:
 // the pool, whose unused slots and padding are poison, the lists with masked
-// entries strewn in, and lengths, of which some are 0. A dirty set has lengths
+// entries strewn in, and lengths, some of them 0. A dirty set has lengths
 // beyond the width and negative ones, and indices beyond the pool.
 func randomSet(rng *rand.Rand, t, width int, l cache.Layout, masked, dirty bool) (pool, indices, lens Array) {
 	used := max(t*width*3/4, 1) // some slots are on several lists

@@ -11,7 +11,7 @@ import (
 const topKTolerance = 1e-5
 
 // TopK demands that every row of got selects the largest values of its row of
-// logits. logits is [R, N] float32, of which the first lengths[r] count; got is
+// logits. logits is [R, N] float32; the first lengths[r] of a row count; got is
 // [R, k] int32 with -1 after the valid entries, in any order.
 //
 // A row passes if it has min(lengths[r], k) different indices within the length

@@ -18,7 +18,7 @@ import (
 // f32 arithmetic may make before the number is rounded.
 const turnTolerance = 1e-6
 
-// turned returns an entry of bf16 values of which the last cache.RopeDim are turned forward by
+// turned returns an entry of bf16 values with the last cache.RopeDim turned forward by
 // a row of a rotary table, and how far f32 may be from each: not at all from those that
 // do not turn.
 func turned(x []uint16, row []float32) cache.CompressedEntry {

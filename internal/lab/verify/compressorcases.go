@@ -34,7 +34,7 @@ func compressorCase(rng *rand.Rand, spec compressorSpec) Case {
 	for _, r := range spec.requests {
 		width = max(width, (r[0]+r[1]+spec.statePage-1)/spec.statePage)
 	}
-	pages := 3 // that nobody uses
+	pages := 3 // that are not used
 	for _, r := range spec.requests {
 		pages += (r[0]+r[1]-1)/spec.statePage - b.firstPage(r[0]) + 1
 	}

@@ -11,7 +11,7 @@ import (
 // reference has it, is NaN whatever a driver's min and max do with one, and no number of another
 // token changes.
 type Spoilt struct {
-	Input   string // [tokens, ...] of bf16 numbers, one of which is NaN; "": the operation has none
+	Input   string // [tokens, ...] of bf16 numbers with one NaN; "": the operation has none
 	Zero    bool   // numbers that it reaches may be 0 instead, and zeros of rows without an entry NaN
 	Maximum string // an output that is a maximum, which NVIDIA's max takes of the other numbers
 }

@@ -365,8 +365,8 @@ func randomLogitsCase(rng *rand.Rand, s logitsShape, format cache.IndexKeyFormat
 
 func (s *logitsShape) ofBlock() int { return cmp.Or(s.block, candidateBlock) }
 
-// randomBlocks makes candidate blocks of tokens that see so many entries, the newest among them,
-// and how many of their entries a token sees. Of a hostile case some blocks are nobody's.
+// randomBlocks makes candidate blocks of tokens that see lens entries each, the newest among them,
+// and how many of their entries a token sees. Of a hostile case some blocks have no owner.
 func randomBlocks(rng *rand.Rand, s logitsShape, lens []int32) (blocks, columns []int32) {
 	blocks, columns = slices.Repeat([]int32{-1}, s.tokens*s.blocks), make([]int32, s.tokens)
 	for t, n := range lens {

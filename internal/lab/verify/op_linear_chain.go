@@ -23,7 +23,7 @@ func init() {
 	})
 }
 
-// randomLinearChain makes pairs of layers, of which the second takes what the first gives.
+// randomLinearChain makes pairs of layers; the second takes what the first gives.
 func randomLinearChain(seed uint64) []Case {
 	var cases []Case
 	for i, s := range []struct {

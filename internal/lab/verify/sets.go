@@ -173,7 +173,7 @@ func (s *Sets) read(last Launch, piece Piece) (Arrays, error) {
 	return got, s.r.err
 }
 
-// own returns the last set's copy where a result is a pool of which each set has one.
+// own returns the last set's copy where a result is a pool and each set has one.
 func (s *Sets) own(t tensor.Tensor) tensor.Tensor {
 	for _, c := range s.r.sets.calls {
 		if c.p != nil && c.p.Spread == SpreadSets && c.p.Buffer == t.Buffer && c.p.Offset == t.Offset {

@@ -93,7 +93,7 @@ func TestAlike(t *testing.T) {
 // What the portable kernel gave for the inputs of a prefill is compared, too.
 func TestPrefillWithoutSink(t *testing.T) {
 	op, _ := Lookup("flashmla_sparse_prefill")
-	c := op.RandomCases(5)[1] // with sinks and lengths, of which some are 0
+	c := op.RandomCases(5)[1] // with sinks and lengths, some of them 0
 	got := given(t, c, nil)
 	for name, a := range given(t, c, Arrays{"attn_sink": {}}) {
 		got[withoutSink+name] = a

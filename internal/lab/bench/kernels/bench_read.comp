@@ -1,5 +1,5 @@
 #version 460
-// Reads and does nothing else: the least time of a launch that needs so many bytes.
+// Reads and does nothing else: the least time of a launch that needs these bytes.
 //   total += sum of all words of src, if it is asked for
 // Bindings, of the build without _da: 0 src [count] uvec4   1 total [1] u32
 // Workgroup: every gl_NumWorkGroups.x-th block of lanes * LOADS pieces of 16 bytes. An invocation
