@@ -292,7 +292,9 @@ func (l *life) restore(from []byte, m more) (s *pipeline.Session) {
 
 // end closes everything but the device.
 func (l *life) end() {
-	_ = l.e.Close() // after a fault it may say what it was
+	if l.e != nil { // the fault was not before there was one
+		_ = l.e.Close() // after a fault it may say what it was
+	}
 	for _, w := range l.layers {
 		_ = w.Close()
 	}

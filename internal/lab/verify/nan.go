@@ -13,7 +13,7 @@ import (
 type Spoilt struct {
 	Input   string // [tokens, ...] of bf16 numbers with one NaN; "": the operation has none
 	Zero    bool   // numbers that it reaches may be 0 instead, and zeros of rows without an entry NaN
-	Maximum string // an output that is a maximum, which NVIDIA's max takes of the other numbers
+	Maximum string // an output that is a maximum, which NVIDIA's max takes of the other numbers; of none it may be anything
 }
 
 // spoiltCases counts the random cases of an operation that come a second time, with a NaN.
@@ -66,8 +66,9 @@ func (s Spoilt) compare(c Case, got, want Arrays, judge func(Case, Arrays, Array
 		for i, v := range w.Float64s()[token*row:][:row] {
 			i += token * row
 			size := w.Type.Size()
-			empty := s.Zero && (v == 0 || math.IsInf(v, 1)) && math.IsNaN(numbers[i]) // no row is attended
-			if !math.IsNaN(v) && !empty || w.Data[i*size] == poisonFloat {            // a place that is not written
+			empty := s.Zero && (v == 0 || math.IsInf(v, 1)) && math.IsNaN(numbers[i]) || // no row is attended
+				name == s.Maximum && math.IsInf(v, -1)
+			if !math.IsNaN(v) && !empty || w.Data[i*size] == poisonFloat { // a place that is not written
 				continue
 			}
 			if v := numbers[i]; name != s.Maximum && !math.IsNaN(v) && !math.IsInf(v, 0) && !(s.Zero && v == 0) {
