@@ -19,8 +19,7 @@ type tokens32to64 struct {
 type division32to64 struct {
 	m, n, k  int // shape of a matrix product
 	subgroup int // invocations of a subgroup
-	teams    int // subgroups of a workgroup
-	rows     int // tiles of m rows of a subgroup
+	teams    int // tiles of m rows of a workgroup
 	tokens   int
 	ahead    int
 	lanes    int
@@ -32,11 +31,8 @@ type division32to64 struct {
 }
 
 func (d division32to64) constants() []uint32 {
-	return opkit.Constants(d.teams*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes, d.turns, d.whole, d.sums, d.rows)
+	return opkit.Constants(d.teams*d.subgroup, d.subgroup, d.m, d.n, d.k, d.tokens, d.ahead, d.lanes, d.turns, d.whole, d.sums)
 }
-
-// tiles returns the number of tiles of m rows of a workgroup.
-func (d division32to64) tiles() int { return d.teams * d.rows }
 
 // round returns the number of numbers of k that a round takes.
 func (d division32to64) round() int { return d.ahead * d.chunk }
@@ -44,10 +40,10 @@ func (d division32to64) round() int { return d.ahead * d.chunk }
 // stage is the shared memory of two rounds of x.
 func (d division32to64) stage() int { return 2 * 2 * d.tokens * d.round() }
 
-// sharedBytes is the size of the shared array: two rounds of x, or two tiles of tokens
-// of its sums.
+// sharedBytes is the size of the shared array: two rounds of x, or two tiles of sums of
+// each subgroup.
 func (d division32to64) sharedBytes() int {
-	return max(d.stage(), min(2, d.tokens/d.n)*d.tiles()*d.n*(4*d.m+16))
+	return max(d.stage(), min(2, d.tokens/d.n)*d.teams*d.n*(4*d.m+16))
 }
 
 // fills tells whether a lane's components of a column fill quads.
@@ -83,8 +79,8 @@ func (k *tokens32to64) fit(l *linearLayer, _ kernelKind) (bool, error) {
 
 // divide32to64 divides a layer for passes of some tokens, or of half of them where products have 8
 // columns instead of 16, which is as much code. A round is two chunks where their x is not too much
-// to keep, or where a subgroup has two tiles of rows. Beyond two products weights come in two sets
-// of registers: twice the code, which loads while it multiplies.
+// to keep. Beyond two products weights come in two sets of registers: twice the code, which loads
+// while it multiplies.
 //
 // Errors: vk.ErrMissingFeature when no shape of matrix product suits; those of a laneFinder.
 func (l *linearLayer) divide32to64(tokens int) (division32to64, error) {
@@ -97,22 +93,20 @@ func (l *linearLayer) divide32to64(tokens int) (division32to64, error) {
 	}
 	return fitMatrix(l, func(s vk.CoopMatShape, lanes int) (division32to64, bool) {
 		d := division32to64{m: int(s.M), n: int(s.N), k: int(s.K), lanes: lanes,
-			subgroup: int(l.caps.MinSubgroupSize), teams: tuning.Teams, rows: 1, ahead: l.tune.Ahead, sums: 1}
+			subgroup: int(l.caps.MinSubgroupSize), teams: tuning.Teams, ahead: l.tune.Ahead, sums: 1}
 		d.tokens, d.chunk = tokens*d.n/16, lanes*l.format.quad
 		switch {
 		case l.cfg.Invariant && !order.ordered(d.k, lanes):
 			return d, false
 		case l.cfg.Invariant:
 			d.ahead, d.sums = order.ahead, order.parts
-		case l.format.span > 0 && l.format.spans(d.round()) && tokens == l.tune.Tokens32to64.TwoTiles:
-			d.rows, d.teams = 2, tuning.Teams/2
 		case !l.format.spans(d.round()) || d.stage()/2 > tuning.Stage:
 			d.ahead = 1
 		}
 		if l.format.twoSets || d.tokens > 2*d.n {
 			d.turns = 1
 		}
-		if l.cfg.K%d.round() == 0 && l.cfg.N%(d.tiles()*d.m) == 0 {
+		if l.cfg.K%d.round() == 0 && l.cfg.N%(d.teams*d.m) == 0 {
 			d.whole = 1
 		}
 		fits := d.teams*d.subgroup <= int(l.caps.MaxWorkgroupInvocations) && d.sharedBytes() <= int(l.caps.SharedMemory)
@@ -178,7 +172,7 @@ func (k *tokens32to64) division(T int) (d division32to64) {
 
 // rowGroups returns the number of workgroups for the rows of a group.
 func (k *tokens32to64) rowGroups(d division32to64) int {
-	return opkit.CeilDiv(k.rowTiles(d.rows*d.m), d.teams)
+	return opkit.CeilDiv(k.rowTiles(d.m), d.teams)
 }
 
 // workgroups returns the number of workgroups for T tokens.

@@ -16,8 +16,8 @@ import (
 
 // proj_linear_tokens32to64 against whole numbers, with its weights in one set of registers (up to
 // 32 tokens, but for NVFP4) and in two, with odd and even numbers of rounds, in one part and
-// several, in whole tiles and rounds and others, in passes of 16 tokens and more, with one tile of
-// rows a subgroup and with two. Layers as small as these are otherwise proj_linear_tokens8to32's.
+// several, in whole tiles and rounds and others, in passes of 16 tokens and more. Layers as small
+// as these are otherwise proj_linear_tokens8to32's.
 func TestLinearTokens32to64(t *testing.T) {
 	dev := testkit.Device(t)
 	for i, c := range []struct {
@@ -26,12 +26,13 @@ func TestLinearTokens32to64(t *testing.T) {
 		workgroups           int
 	}{
 		{projection.FormatFP8F32, 27, 1, 264, 1152, 2}, {projection.FormatFP8F32, 27, 1, 256, 1280, 2}, {projection.FormatFP8F32, 31, 2, 200, 1152, 64},
-		{projection.FormatFP8F32, 40, 2, 200, 1152, 2}, {projection.FormatFP8F32, 33, 2, 256, 1280, 64},
+		{projection.FormatFP8F32, 40, 1, 264, 1152, 2}, {projection.FormatFP8F32, 33, 2, 256, 1280, 64},
 		{projection.FormatBF16, 27, 1, 128, 1000, 32}, {projection.FormatBF16, 32, 1, 128, 64, 2},
 		{projection.FormatNVFP4, 13, 1, 128, 1568, 1}, {projection.FormatNVFP4, 27, 1, 128, 1568, 1}, {projection.FormatNVFP4, 27, 1, 128, 2048, 16},
 	} {
-		// Two sets of registers are 10 s to compile each: whole tiles of one format are enough.
-		if dev.Adapter().Type == vk.TypeCPU && c.f == projection.FormatNVFP4 && c.k == 2048 {
+		// Two sets of registers are 10 s to compile each: whole tiles of one format, and others of
+		// another.
+		if dev.Adapter().Type == vk.TypeCPU && (c.f == projection.FormatNVFP4 && c.k == 2048 || c.tokens == 40) {
 			continue
 		}
 		for _, variant := range []string{opkit.CM, opkit.CMB} {

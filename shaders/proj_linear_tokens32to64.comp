@@ -1,13 +1,13 @@
 // A linear layer for 32, 48 or 64 tokens a workgroup, with matrices of weights from memory to
 // registers: y[t][g][n] = sum_k x[t][g][k] * w[g*N + n][k]; see proj_linear.comp.
-// Shared memory: max(4*TOKENS*AHEAD*CHUNK, OUT_TILES*ROWS*THREADS/SUBGROUP*N*(4*M+16)) B, CHUNK the
+// Shared memory: max(4*TOKENS*AHEAD*CHUNK, OUT_TILES*THREADS/SUBGROUP*N*(4*M+16)) B, CHUNK the
 //   numbers of a chunk: 20480 for FP8 and 32 tokens.
 // Features: cooperativeMatrix (f16; with CM_BF16 bf16), shaderFloat16, shaderInt16,
 //   vulkanMemoryModel, bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 // Bindings: 0 w_scale, 1 row_scale, 2 x_scale; x, w and y by address: lib/linear.glsl. With splits,
 //   part s of k goes to an f32 y of its own.
-// Workgroup: TOKENS tokens (x; half as many where N is 8) and ROWS*THREADS/SUBGROUP tiles of M rows
-//   (y) of group z / splits, ROWS to a subgroup. Weights go to its registers as in
+// Workgroup: TOKENS tokens (x; half as many where N is 8) and THREADS/SUBGROUP tiles of M rows (y)
+//   of group z / splits, a tile to a subgroup. Weights go to its registers as in
 //   proj_linear_tokens8to32.comp, a round ahead. x goes through shared memory, for all subgroups,
 //   as the components that each lane wants. A round is AHEAD chunks, a chunk LANES*16 bytes of a
 //   row.
@@ -16,8 +16,7 @@
 //   are on their way in two sets of registers, which is twice the code; 11 WHOLE: 1: rows of a
 //   group are whole tiles of a workgroup and k is whole rounds, which is less code; 12 SUMS: rounds
 //   i, i + SUMS, .. have a sum of their own, and these are added in their order: as in
-//   proj_linear_tokens8to32.comp with SUMS subgroups, so that the bits are the same; 13 ROWS: tiles
-//   of rows of a subgroup, which share what it reads of x.
+//   proj_linear_tokens8to32.comp with SUMS subgroups, so that the bits are the same.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -39,7 +38,6 @@ layout(constant_id = 9) const uint LANES = 4u;
 layout(constant_id = 10) const uint TURNS = 0u;
 layout(constant_id = 11) const uint WHOLE = 0u;
 layout(constant_id = 12) const uint SUMS = 1u;
-layout(constant_id = 13) const uint ROWS = 1u;
 
 const uint TEAMS = THREADS / SUBGROUP;
 const uint VEC = WEIGHT_QUAD;
@@ -49,9 +47,7 @@ const uint FRAGS = CHUNK / CM_K;
 const uint FRAG_EACH = CM_K / LANES;            // elements of a lane in a fragment's row
 const uint FRAG_PAIRS = FRAG_EACH / 2u;         // words
 const uint LINES = SUBGROUP / LANES;            // rows that a subgroup reads at a time
-const uint W_TILE = CM_M / LINES;               // rows of a lane in a tile
-const uint W_EACH = ROWS * W_TILE;
-const uint TILES = ROWS * TEAMS;                // of rows
+const uint W_EACH = CM_M / LINES;               // rows of a lane
 const uint N_TILES = TOKENS / CM_N;
 const uint B_EACH = CM_N / LINES;               // columns of a lane in a fragment
 
@@ -64,13 +60,13 @@ const uint X_EACH = (UNITS + THREADS - 1u) / THREADS;
 const uint STAGE = AHEAD * SLOTS * N_TILES * SLOT_QUADS * SUBGROUP; // quads
 
 const uint OUT_PITCH = CM_M / 4u + 1u;
-const uint REGION = CM_N * OUT_PITCH;                      // quads of a tile of rows
+const uint REGION = CM_N * OUT_PITCH;                      // quads of a subgroup
 const uint OUT_TILES = N_TILES < 2u ? N_TILES : 2u;        // tiles of tokens on their way out at a time
-const uint OUT_QUADS = OUT_TILES * TILES * REGION;
-const uint OUT_WIDTH = TILES * CM_M / 4u;                  // quads of a token
+const uint OUT_QUADS = OUT_TILES * TEAMS * REGION;
+const uint OUT_WIDTH = TEAMS * CM_M / 4u;                  // quads of a token
 const uint QUADS = 2u * STAGE > OUT_QUADS ? 2u * STAGE : OUT_QUADS;
 
-shared uvec4 x_s[QUADS]; // two rounds, [2, chunks, SLOTS, N_TILES, SLOT_QUADS, SUBGROUP]; at the end [OUT_TILES, TILES, N, M] f32
+shared uvec4 x_s[QUADS]; // two rounds, [2, chunks, SLOTS, N_TILES, SLOT_QUADS, SUBGROUP]; at the end [OUT_TILES, subgroups, N, M] f32
 
 #define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
 #define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
@@ -80,8 +76,8 @@ shared uvec4 x_s[QUADS]; // two rounds, [2, chunks, SLOTS, N_TILES, SLOT_QUADS, 
 // volatile: else loads are moved to where their results are used, and wait there for memory.
 layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly buffer StreamRead { uvec4 v; };
 
-CM_C acc[ROWS * N_TILES];
-CM_C all_[ROWS * N_TILES]; // with SUMS: of the sums that are complete
+CM_C acc[N_TILES];
+CM_C all_[N_TILES]; // with SUMS: of the sums that are complete
 
 uint group_, t0_, row0_; // of this subgroup; rows are counted over all groups
 uint lane_, line_, quad_;
@@ -190,17 +186,16 @@ void decode(FetchW f, uint round, out Elements v) {
 }
 
 void multiply(Elements v, uint half_) {
-    CM_C part[ROWS * N_TILES];
-    [[unroll]] for (uint n = 0u; n < ROWS * N_TILES; n++) part[n] = CM_C(0.0);
+    CM_C part[N_TILES];
+    [[unroll]] for (uint n = 0u; n < N_TILES; n++) part[n] = CM_C(0.0);
     const uint base = half_ * STAGE + lane_;
     [[unroll]] for (uint c = 0u; c < AHEAD; c++) {
         [[unroll]] for (uint k = 0u; k < FRAGS; k++) {
-            CM_A a[ROWS];
+            CM_A a;
             [[unroll]] for (uint i = 0u; i < W_EACH; i++) {
-                const uint r = i / W_TILE, j = i % W_TILE;
                 if (FRAG_PAIRS > 0u) {
-                    [[unroll]] for (uint e = 0u; e < FRAG_PAIRS; e++) fill_a(a[r], j * FRAG_EACH + e * 2u, v.w[c][i][k * FRAG_PAIRS + e]);
-                } else fill_a1(a[r], j, v.w[c][i][k / 2u], k % 2u);
+                    [[unroll]] for (uint e = 0u; e < FRAG_PAIRS; e++) fill_a(a, i * FRAG_EACH + e * 2u, v.w[c][i][k * FRAG_PAIRS + e]);
+                } else fill_a1(a, i, v.w[c][i][k / 2u], k % 2u);
             }
             const uint slot = c * SLOTS + (FRAG_PAIRS > 0u ? k : k / 2u);
             [[unroll]] for (uint n = 0u; n < N_TILES; n++) {
@@ -213,15 +208,13 @@ void multiply(Elements v, uint half_) {
                         else fill_b1(b, w, x[e], k % 2u);
                     }
                 }
-                [[unroll]] for (uint i = n; i < ROWS * N_TILES; i += N_TILES) {
-                    if (STEP_SUMS) part[i] = coopMatMulAdd(a[i / N_TILES], b, part[i]);
-                    else acc[i] = coopMatMulAdd(a[i / N_TILES], b, acc[i]);
-                }
+                if (STEP_SUMS) part[n] = coopMatMulAdd(a, b, part[n]);
+                else acc[n] = coopMatMulAdd(a, b, acc[n]);
             }
         }
     }
     if (STEP_SUMS) {
-        [[unroll]] for (uint n = 0u; n < ROWS * N_TILES; n++) acc[n] += part[n] * uintBitsToFloat(v.scale);
+        [[unroll]] for (uint n = 0u; n < N_TILES; n++) acc[n] += part[n] * uintBitsToFloat(v.scale);
     }
 }
 
@@ -229,7 +222,7 @@ void multiply(Elements v, uint half_) {
 // the same four rows of each.
 void finish(uint split, uint sub) {
     const uint quad = gl_LocalInvocationIndex % OUT_WIDTH, tile = quad / (CM_M / 4u);
-    const uint row = row0_ - sub * ROWS * CM_M + quad * 4u;
+    const uint row = row0_ - sub * CM_M + quad * 4u;
     const bool there = WHOLE != 0u || row >= group_ * pc.n && row < (group_ + 1u) * pc.n;
     const uint bytes = pc.y_f32 != 0u ? 4u : 2u;
     const uint64_t y_addr = pc.y_addr + (uint64_t(split) * pc.tokens * pc.y_stride + pc.y_column + row) * bytes;
@@ -239,14 +232,13 @@ void finish(uint split, uint sub) {
     [[unroll]] for (uint n = 0u; n < N_TILES; n += OUT_TILES) {
         const uint tiles = N_TILES - n < OUT_TILES ? N_TILES - n : OUT_TILES;
         barrier();
-        [[unroll]] for (uint i = 0u; i < tiles * ROWS; i++)
-            coopMatStore(acc[i % ROWS * N_TILES + n + i / ROWS], x_s, (i / ROWS * TILES + sub * ROWS + i % ROWS) * REGION,
-                OUT_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+        [[unroll]] for (uint i = 0u; i < tiles; i++)
+            coopMatStore(acc[n + i], x_s, (i * TEAMS + sub) * REGION, OUT_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
         barrier();
         [[dont_unroll]] for (uint t = gl_LocalInvocationIndex / OUT_WIDTH; t < tiles * CM_N; t += THREADS / OUT_WIDTH) {
             const uint token = t0_ + n * CM_N + t;
             if (token >= pc.tokens || !there) break;
-            const vec4 v = uintBitsToFloat(x_s[(t / CM_N * TILES + tile) * REGION + t % CM_N * OUT_PITCH + quad % (CM_M / 4u)]) * scale;
+            const vec4 v = uintBitsToFloat(x_s[(t / CM_N * TEAMS + tile) * REGION + t % CM_N * OUT_PITCH + quad % (CM_M / 4u)]) * scale;
             const uint64_t at = y_addr + uint64_t(token * pc.y_stride) * bytes;
             if (pc.y_f32 != 0u) {
                 KvWrite2(at).v = floatBitsToUint(v.xy);
@@ -270,7 +262,7 @@ uint round_at(uint first, uint i, uint count) {
 void complete(uint i, uint count) {
     if (SUMS == 1u) return;
     if (round_at(0u, i, count) + SUMS >= count) {
-        [[unroll]] for (uint n = 0u; n < ROWS * N_TILES; n++) {
+        [[unroll]] for (uint n = 0u; n < N_TILES; n++) {
             all_[n] += acc[n];
             acc[n] = CM_C(0.0);
             if (i + 1u == count) acc[n] = all_[n];
@@ -338,8 +330,8 @@ void main() {
     t0_ = gl_WorkGroupID.x * TOKENS;
     // Tiles begin at multiples of their size among the rows of all groups, so that each lies in one
     // block.
-    row0_ = (group_ * pc.n / (ROWS * CM_M) + gl_WorkGroupID.y * TEAMS + sub) * (ROWS * CM_M);
-    [[unroll]] for (uint n = 0u; n < ROWS * N_TILES; n++) acc[n] = all_[n] = CM_C(0.0);
+    row0_ = (group_ * pc.n / CM_M + gl_WorkGroupID.y * TEAMS + sub) * CM_M;
+    [[unroll]] for (uint n = 0u; n < N_TILES; n++) acc[n] = all_[n] = CM_C(0.0);
     [[unroll]] for (uint i = 0u; i < W_EACH; i++) w_at_[i] = row_of(i) * (pc.k / VEC);
     [[unroll]] for (uint i = 0u; i < X_EACH; i++) {
         [[unroll]] for (uint h = 0u; h < B_EACH; h++) x_at_[i][h] = x_row(unit_token(i, h), group_) * (pc.k / 8u);

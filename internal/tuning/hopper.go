@@ -52,7 +52,7 @@ var hopper = Profile{
 			LeastParts: 4, Busy: 8, BusyMany: 6, AlikeParts: 8, LeastFill: 4,
 			MostStepMany: 1 << 30,
 		},
-		Tokens32to64: LinearTokens32to64{Passes: []int{16, 32, 48, 64}, TwoTiles: 48, MostFull: 96},
+		Tokens32to64: LinearTokens32to64{Passes: []int{16, 32, 48, 64}, MostFull: 96},
 		Base: LinearBase{
 			Tiles:  []BaseTile{{128, 128, 2, 1}, {64, 128, 2, 0.92}, {64, 64, 1, 0.8}},
 			Unroll: 8, Threads: 512,

@@ -95,10 +95,6 @@ type LinearTokens8to32 struct {
 type LinearTokens32to64 struct {
 	// Passes are the tokens of a workgroup, fewest first; each is a kernel.
 	Passes []int
-	// TwoTiles is the pass in which a subgroup has two tiles of rows of formats with a scale for a
-	// step: it reads half as much of x. Longer passes leave no registers for that, and decoding
-	// other formats takes too many.
-	TwoTiles int
 	// MostFull is the most tokens where its workgroups fill the device, elsewhere two of the
 	// longest passes; whole tiles are faster from there on.
 	MostFull int
