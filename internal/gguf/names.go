@@ -21,7 +21,8 @@ func (n Names) Other(name string, from int) (other string, ok bool) {
 	return name, false
 }
 
-// Number is what a key says if it is there, and each element if it is an array: of a bool 1 or 0.
+// Number is a key and the number that its value has to be if the key is there. Of an array each
+// element has to be it. A bool counts as 1 or 0.
 type Number struct {
 	Key  string
 	Want float64

@@ -111,7 +111,7 @@ type tiling struct {
 	matrices   int // from this number on of an expert, on average, routed ones take matrices
 }
 
-var usual = tiling{up: 2, down: 4, gate: 1, head: 4, tokens: 4, tiles: 128, matrices: 4}
+var usual = tiling{up: 2, down: 4, gate: 1, head: 4, tokens: 4, tiles: 128, matrices: 6}
 
 const matrixRows = 128 // of weights, of a workgroup with matrices
 

@@ -190,7 +190,7 @@ var ggufLayer = gguf.Names{
 	{"markov_head.", "markov_head."},
 }
 
-// ggufStacks are what numbers of layers follow.
+// ggufStacks stand in front of the numbers of layers.
 var ggufStacks = gguf.Names{{"blk.", "layers."}, {draftStack, draftStack}}
 
 // draftStack begins the names of layers that draft.

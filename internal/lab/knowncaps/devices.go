@@ -206,12 +206,15 @@ func discrete() []Device {
 		{"Turing", vk.TypeDiscrete, nvidia(68, 32, f16, turing...), true, tuning.DriverNVIDIA},
 		{"Turing with NVK", vk.TypeDiscrete, nvk(68, f16, turing...), true, 0},
 		{"Pascal", vk.TypeDiscrete, pascal(20), false, tuning.DriverNVIDIA},
-		{"RDNA4", vk.TypeDiscrete, radv(64, features(modern, halves, matrices, brains, dots, codes), square, squareBF16, squareE4M3), false, tuning.DriverRADV},
+		{"RDNA4", vk.TypeDiscrete, radv(64, features(modern, halves, matrices, brains, dots, codes), square, squareBF16, squareE4M3),
+			false, tuning.DriverRADV},
 		{"RDNA3", vk.TypeDiscrete, radv(96, features(modern, halves, matrices, dots), square), false, tuning.DriverRADV},
 		{"RDNA3, AMD's driver", vk.TypeDiscrete, amdOwn(96, f16, square), false, tuning.DriverAMD},
 		{"RDNA2", vk.TypeDiscrete, radv(60, features(modern, halves, dots)), false, tuning.DriverRADV},
-		{"Arc A", vk.TypeDiscrete, intel(0x56a0, 8, 49152, 4, all, shape(8, 8, 16, "f16"), shape(8, 8, 16, "bf16")), false, tuning.DriverANV},
-		{"Arc B", vk.TypeDiscrete, intel(0xe20b, 16, 49152, 4, all, shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")), false, tuning.DriverANV},
+		{"Arc A", vk.TypeDiscrete, intel(0x56a0, 8, 49152, 4, all, shape(8, 8, 16, "f16"), shape(8, 8, 16, "bf16")),
+			false, tuning.DriverANV},
+		{"Arc B", vk.TypeDiscrete, intel(0xe20b, 16, 49152, 4, all, shape(8, 16, 16, "f16"), shape(8, 16, 16, "bf16")),
+			false, tuning.DriverANV},
 	}
 }
 

@@ -100,7 +100,8 @@ func (x choice) choose(tokens int, open func() (*vk.Device, error),
 
 // choicesV4 are those of a C4A layer of DeepSeek-V4, and the compressor of a C128A layer.
 func choicesV4(c model.Config) []choice {
-	list := append(attends("", c, 4, 1<<16), selection(c, "selection", indexer.SelectConfig{Logits: indexer.LogitsConfig{Format: c.Records.Keys()}}))
+	picks := indexer.SelectConfig{Logits: indexer.LogitsConfig{Format: c.Records.Keys()}}
+	list := append(attends("", c, 4, 1<<16), selection(c, "selection", picks))
 	for _, x := range products(c) {
 		list = append(list, x.choice())
 	}

@@ -154,7 +154,9 @@ func (l *Lab) upload(ctx context.Context) (err error) {
 }
 
 // upload puts a model's layers on a device, those that draft too if drafts.
-func upload(ctx context.Context, dev *vk.Device, m *fakemodel.Model, drafts bool) (cfg model.Config, layers []*model.DeviceLayer, err error) {
+func upload(ctx context.Context, dev *vk.Device, m *fakemodel.Model, drafts bool) (
+	cfg model.Config, layers []*model.DeviceLayer, err error) {
+
 	dir, err := os.MkdirTemp("", "vkmla-sequences")
 	if err != nil {
 		return cfg, nil, err

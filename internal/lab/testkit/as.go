@@ -45,7 +45,8 @@ func fake(a *vk.Adapter, other knowncaps.Device) {
 	a.Name, a.Type, a.DriverName, a.DriverInfo, a.Driver = other.Name, other.Type, "simulated", "", other.Driver
 	to.MaxStorageBufferRange, to.MaxAllocation, to.MaxBuffer = from.MaxStorageBufferRange, from.MaxAllocation, from.MaxBuffer
 	to.MaxStorageBuffers, to.MaxPushConstants, to.SharedMemory = from.MaxStorageBuffers, from.MaxPushConstants, from.SharedMemory
-	to.MaxWorkgroupInvocations, to.MaxWorkgroupSize, to.MaxWorkgroupCount = from.MaxWorkgroupInvocations, from.MaxWorkgroupSize, from.MaxWorkgroupCount
+	to.MaxWorkgroupInvocations, to.MaxWorkgroupSize = from.MaxWorkgroupInvocations, from.MaxWorkgroupSize
+	to.MaxWorkgroupCount = from.MaxWorkgroupCount
 	to.SubgroupSize, to.MinSubgroupSize, to.MaxSubgroupSize = from.SubgroupSize, from.MinSubgroupSize, from.MaxSubgroupSize
 	to.MaxWorkgroupSubgroups, to.StorageAlignment = from.MaxWorkgroupSubgroups, from.StorageAlignment
 	to.ComputeUnits, to.ComputeUnitsBy, to.VendorID, to.DeviceID = from.ComputeUnits, from.ComputeUnitsBy, from.VendorID, from.DeviceID
