@@ -43,7 +43,7 @@ func sharedPrefixes(p *player) {
 	if p.l.o.Size == Full {
 		lengths = append(lengths, 256, 2048, 4095, 4321)
 	}
-	p.in(pipeline.EngineOptions{MaxSessions: 5, MaxStep: 64, CacheBytes: 1 << 20}, func(p *player) {
+	p.in(pipeline.EngineOptions{MaxSessions: 5, MaxStep: 64}, func(p *player) {
 		for _, n := range lengths {
 			p.at(func() { p.share(n) }, "a prefix of %d tokens", n)
 		}
@@ -96,7 +96,7 @@ func restores(p *player) {
 	if p.l.o.Size == Full {
 		lengths = append(lengths, 2047, 4096, 4321)
 	}
-	p.in(pipeline.EngineOptions{MaxSessions: 3, MaxStep: 64, CacheBytes: 1 << 20}, func(p *player) {
+	p.in(pipeline.EngineOptions{MaxSessions: 3, MaxStep: 64}, func(p *player) {
 		for _, n := range lengths {
 			p.at(func() {
 				x := p.resume(n - 6)
@@ -155,7 +155,7 @@ func reusedPages(p *player) {
 func (p *player) smallest(n int) (*engine, error) {
 	for most := uint64(1 << 19); ; most += most / 4 {
 		e, err := p.l.engine(p.ctx, pipeline.EngineOptions{MaxSessions: 1, MaxStep: 64, CacheBytes: most, MaxCacheBytes: most})
-		if errors.Is(err, vk.ErrArgument) && most < 1<<20 { // not a page of each pool
+		if errors.Is(err, vk.ErrArgument) && most < 4<<20 { // not a page of each pool
 			continue
 		}
 		if err != nil {
@@ -253,7 +253,7 @@ func longGeneration(p *player) {
 	if p.l.o.Size == Full {
 		n = 4200
 	}
-	p.in(pipeline.EngineOptions{MaxSessions: 2, MaxStep: 64, CacheBytes: 1 << 20}, func(p *player) {
+	p.in(pipeline.EngineOptions{MaxSessions: 2, MaxStep: 64}, func(p *player) {
 		x := p.open(p.script(1))
 		p.take(x, 5, 5)
 		p.take(x, n, 1)
@@ -286,7 +286,7 @@ func rejectedDrafts(p *player) {
 	if p.l.o.Size == Full {
 		from, rounds = 5, 23
 	}
-	p.in(pipeline.EngineOptions{MaxSessions: 3, MaxStep: 64, Rewind: mostDrafted, CacheBytes: 1 << 20}, func(p *player) {
+	p.in(pipeline.EngineOptions{MaxSessions: 3, MaxStep: 64, Rewind: mostDrafted}, func(p *player) {
 		x, y, wrong := p.resume(from), p.open(p.script(62)), p.script(60)
 		of := func(x *session, d draft) chunk {
 			return chunk{session: x, n: 1 + d.tokens, wrong: d.tokens - d.accepted, other: wrong}
@@ -318,7 +318,7 @@ func truncations(p *player) {
 	if p.l.o.Size == Full {
 		groups = 20
 	}
-	p.in(pipeline.EngineOptions{MaxSessions: 3, MaxStep: 64, Rewind: rewind, CacheBytes: 1 << 20}, func(p *player) {
+	p.in(pipeline.EngineOptions{MaxSessions: 3, MaxStep: 64, Rewind: rewind}, func(p *player) {
 		x, wrong := p.resume(first-4), p.script(61)
 		for group := range groups {
 			for i, place := range []int{0, 1, 2, 3, 17, 62, 63, 64, 65, 126, 127} {

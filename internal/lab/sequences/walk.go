@@ -126,8 +126,8 @@ func (l *Lab) Walk(o WalkOptions) (*Report, error) {
 // newPlaces returns the engines: invariant ones with pages, steps and memory of different sizes,
 // and one whose bits depend on sizes of steps.
 func (x *walk) newPlaces() []*place {
-	o := pipeline.EngineOptions{MaxTokens: min(300, x.tokens()), MaxSessions: 9, MaxStep: max(4, x.cfg.DraftBlock), CacheBytes: 1 << 20,
-		MaxCacheBytes: 4 << 20, Rewind: 9, Invariant: true}
+	o := pipeline.EngineOptions{MaxTokens: min(300, x.tokens()), MaxSessions: 9, MaxStep: max(4, x.cfg.DraftBlock), MaxCacheBytes: 4 << 20,
+		Rewind: 9, Invariant: true}
 	second, third := o, o
 	second.MaxStep, second.Rewind, second.LayerByLayer, second.MaxSessions = max(3, x.cfg.DraftBlock), 130, true, 6
 	third.Invariant, third.Rewind = false, 20
