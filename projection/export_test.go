@@ -133,8 +133,9 @@ func NewLinearCodes(dev *vk.Device, cfg LinearConfig) (o *Linear, ok bool, err e
 	return o, err == nil && tiles != nil && tiles.tiles[0].codes, err
 }
 
-// Paired tells whether t tokens are computed by proj_linear_whole where tiles compute them.
-func Paired(o *Linear, t int) bool {
+// Paired tells whether the most tokens are computed by proj_linear_whole where tiles compute them.
+func Paired(o *Linear) bool {
+	t := o.cfg.MaxTokens
 	return kindOf[*matrixTiles](o).tile(t, math.MaxInt32).of(t).pairs
 }
 
