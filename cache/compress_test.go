@@ -5,7 +5,6 @@ import (
 	"errors"
 	"hash/crc32"
 	"math"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -14,7 +13,6 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
-	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -87,7 +85,6 @@ func iota64(n int) (v []int64) {
 }
 
 func TestCompressKnownKeys(t *testing.T) {
-	dev := testkit.Device(t)
 	for _, format := range []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4} {
 		for _, gated := range []bool{false, true} {
 			kvScore, ape, norm, cosSin := knownStep(gated)
@@ -100,31 +97,12 @@ func TestCompressKnownKeys(t *testing.T) {
 				StateSlots: iota64(8), Slots: knownSlots, State: state, Layout: sl, StateTable: []int32{0, 1}, Width: 2, Norm: norm, CosSin: cosSin}
 			require.NoError(t, errors.Join(cache.SaveStateRef(state, sl, cache.C4Index, kvScore, ape, positions, iota64(8)),
 				cache.CompressKeysRef(pool, l, host)))
-			checkKnown(t, "reference", pool, l, gated)
-
-			s := must[cache.StateCache](t)(cache.NewState(dev, cache.StateConfig{Pages: 2, Layout: sl}))
-			defer s.Pool.Close()
-			keys := must[cache.IndexKeyCache](t)(cache.NewIndexKeys(dev, cache.IndexKeysConfig{Pages: 1, Layout: l}))
-			defer keys.Pool.Close()
-			save := must[*cache.SaveState](t)(cache.NewSaveState(dev, cache.SaveStateConfig{Compression: cache.C4Index, Page: 4}))
-			compress := must[*cache.Compress](t)(cache.NewCompress(dev, cache.CompressConfig{
-				Compression: cache.C4Index, StatePage: 4, Page: 2, Keys: format, RopeStep: 4}))
-			at, slots := upload(t, dev, tensor.I32, positions, 8), upload(t, dev, tensor.I64, iota64(8), 8)
-			do(t, dev, func(rec *vk.Recorder) error {
-				return errors.Join(
-					save.Record(rec, cache.SaveStateArgs{KvScore: upload(t, dev, tensor.F32, kvScore, 8, 512),
-						Ape: upload(t, dev, tensor.F32, ape, 4, 256), Positions: at, Slots: slots, State: s}),
-					compress.Record(rec, cache.CompressArgs{Positions: at, TokenToReq: upload(t, dev, tensor.I32, make([]int32, 8), 8),
-						StateSlots: slots, Slots: upload(t, dev, tensor.I64, knownSlots, 8), State: s,
-						StateTable: upload(t, dev, tensor.I32, []int32{0, 1}, 1, 2), Norm: upload(t, dev, tensor.F32, norm, 128),
-						CosSin: upload(t, dev, tensor.F32, cosSin, 2, 64), Keys: keys}))
-			})
-			checkKnown(t, "device", download[byte](t, keys.Pool), l, gated)
+			checkKnown(t, pool, l, gated)
 		}
 	}
 }
 
-func checkKnown(t *testing.T, who string, pool []byte, l cache.IndexKeyLayout, gated bool) {
+func checkKnown(t *testing.T, pool []byte, l cache.IndexKeyLayout, gated bool) {
 	t.Helper()
 	for _, k := range knownKeys {
 		if k.gated != gated {
@@ -137,8 +115,8 @@ func checkKnown(t *testing.T, who string, pool []byte, l cache.IndexKeyLayout, g
 			want, crc = k.mxfp4, k.crc4
 		}
 		assert.Equal(t, want, hex.EncodeToString(scale)+" "+hex.EncodeToString(codes[:8]),
-			"%s, %s, position %d, gated %v", who, l.Format, k.p, gated)
-		assert.Equal(t, crc, crc32.ChecksumIEEE(codes), "%s, %s, position %d, gated %v: CRC-32", who, l.Format, k.p, gated)
+			"%s, position %d, gated %v", l.Format, k.p, gated)
+		assert.Equal(t, crc, crc32.ChecksumIEEE(codes), "%s, position %d, gated %v: CRC-32", l.Format, k.p, gated)
 	}
 }
 
@@ -204,7 +182,7 @@ func TestCompressHadamardRef(t *testing.T) {
 
 func TestCompressArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	for name, cfg := range map[string]cache.CompressConfig{
+	testkit.Rejects(t, dev, cache.NewCompress, map[string]cache.CompressConfig{
 		"nothing":        {},
 		"dim":            {Compression: cache.Compression{Dim: 256, Ratio: 4}, StatePage: 4, Page: 64},
 		"ratio 0":        {Compression: cache.Compression{Dim: 512}, StatePage: 4, Page: 64},
@@ -220,63 +198,32 @@ func TestCompressArguments(t *testing.T) {
 		"invocations":    {Compression: cache.C128Main, StatePage: 8, Page: 2, Invocations: 384},
 		"too many":       {Compression: cache.C128Main, StatePage: 8, Page: 2, Invocations: 2048},
 		"c4 invocations": {Compression: cache.C4Main, StatePage: 4, Page: 64, Invocations: 256},
-		"variant":        {Compression: cache.C4Main, StatePage: 4, Page: 64, Variant: "cm"},
-		"size":           {Compression: cache.C4Main, StatePage: 4, Page: 64, Variant: "base", MaxBytes: dev.Caps().MaxStorageBufferRange + 1},
-	} {
-		_, err := cache.NewCompress(dev, cfg)
-		assert.ErrorIs(t, err, vk.ErrArgument, name)
-	}
+	})
 	main, index := newSequence(t, dev, compressors[0], 9), newSequence(t, dev, compressors[1], 9)
 	mc, ic := main.newCaches(1), index.newCaches(1)
-	good := func(s *sequence, c *caches) cache.CompressArgs {
-		return cache.CompressArgs{Positions: s.positions, TokenToReq: s.toReq, StateSlots: s.stateSlots, Slots: s.slots, State: c.state,
+	type compressArgs = cache.CompressArgs
+	good := func(s *sequence, c *caches) compressArgs {
+		return compressArgs{Positions: s.positions, TokenToReq: s.toReq, StateSlots: s.stateSlots, Slots: s.slots, State: c.state,
 			StateTable: s.table, Norm: s.norm, CosSin: s.cosSin, Cache: c.kv, Keys: c.keys}
 	}
-	with := func(change func(*cache.CompressArgs)) func(*vk.Recorder) error {
-		a := good(main, mc)
-		change(&a)
-		return func(rec *vk.Recorder) error { return main.compress.Record(rec, a) }
-	}
-	refuses(t, dev, mc.kv.Pool, map[string]func(*vk.Recorder) error{
-		"few slots":    with(func(a *cache.CompressArgs) { a.Slots.Shape = []int{3} }),
-		"other state":  with(func(a *cache.CompressArgs) { a.State = ic.state }),
-		"state stride": with(func(a *cache.CompressArgs) { a.State.Layout.Stride += 8 }),
-		"state offset": with(func(a *cache.CompressArgs) {
+	testkit.Changes[compressArgs]{
+		"Slots":        {func(a *compressArgs) { a.Slots.Shape = []int{3} }},
+		"State.Layout": {func(a *compressArgs) { a.State = ic.state }},
+		"Stride":       {func(a *compressArgs) { a.State.Layout.Stride += 8 }},
+		"State.Pool": {func(a *compressArgs) {
 			a.State.Pool.Offset, a.State.Pool.Shape = 8, []int{1, a.State.Layout.Stride}
-		}),
-		"empty table":    with(func(a *cache.CompressArgs) { a.StateTable.Shape = []int{1, 0} }),
-		"empty rotation": with(func(a *cache.CompressArgs) { a.CosSin.Shape = []int{0, 64} }),
-		"page size":      with(func(a *cache.CompressArgs) { a.Cache.Layout.Page = 2 }),
-	})
-	keyed := func(change func(*cache.CompressArgs)) func(*vk.Recorder) error {
-		a := good(index, ic)
-		change(&a)
-		return func(rec *vk.Recorder) error { return index.compress.Record(rec, a) }
-	}
-	refuses(t, dev, ic.keys.Pool, map[string]func(*vk.Recorder) error{
-		"format": keyed(func(a *cache.CompressArgs) { a.Keys.Layout.Format = cache.IndexKeyMXFP4 }),
-		"page":   keyed(func(a *cache.CompressArgs) { a.Keys.Layout.Page = 16 }),
-		"stride": keyed(func(a *cache.CompressArgs) { a.Keys.Layout.Stride = 8448 }),
-		"short":  keyed(func(a *cache.CompressArgs) { a.Keys.Layout.Stride = 8432 }),
-	})
+		}},
+		"StateTable":        {func(a *compressArgs) { a.StateTable.Shape = []int{1, 0} }},
+		"CosSin":            {func(a *compressArgs) { a.CosSin.Shape = []int{0, 64} }},
+		"Cache.Layout.Page": {func(a *compressArgs) { a.Cache.Layout.Page = 2 }},
+	}.Refuse(t, dev, main.compress.Record, good(main, mc))
+	testkit.Changes[compressArgs]{
+		"Keys.Layout": {func(a *compressArgs) { a.Keys.Layout.Format = cache.IndexKeyMXFP4 }, func(a *compressArgs) { a.Keys.Layout.Page = 16 }},
+		"Keys.Pool":   {func(a *compressArgs) { a.Keys.Layout.Stride = 8448 }},
+		"Stride":      {func(a *compressArgs) { a.Keys.Layout.Stride = 8432 }},
+	}.Refuse(t, dev, index.compress.Record, good(index, ic))
 	// No tokens: nothing to do, and that is no error.
 	none := good(main, mc)
 	none.StateSlots.Shape = []int{0}
 	do(t, dev, func(rec *vk.Recorder) error { return main.compress.Record(rec, none) })
-}
-
-// Fewer or more invocations sum in another order: all are within what rounding allows
-// (TestCompress has them), and each repeats itself bit for bit.
-func TestCompressRepeats(t *testing.T) {
-	dev := testkit.Device(t)
-	for _, k := range compressors {
-		s := newSequence(t, dev, k, 2*k.c.Window()+3)
-		c := s.newCaches(1)
-		s.step(c, 0, s.n)
-		first := s.entries(c)
-		for range 3 {
-			s.step(c, 0, s.n)
-			assert.True(t, slices.Equal(first, s.entries(c)), "%s: a second run gives other bytes", k.name)
-		}
-	}
 }
