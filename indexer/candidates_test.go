@@ -67,7 +67,7 @@ func TestCandidatesRef(t *testing.T) {
 func TestSelectCandidates(t *testing.T) {
 	dev := testkit.Device(t)
 	const tokens, k, width = 5, 61, 20 * selectPage
-	s := newScene(rand.New(rand.NewPCG(testkit.Seed(t), 41)), cache.IndexKeyMXFP4, tokens, 8, 2, width/selectPage, 11)
+	s := newScene(t, rand.New(rand.NewPCG(testkit.Seed(t), 41)), cache.IndexKeyMXFP4, tokens, 8, 2, width/selectPage, 11)
 	s.Lens = []int32{width, 3, 0, 700, 193}
 	all := s.scores(t, dev, width)
 	for block, segments := range map[int][]int{1: {0, 192}, 2: {256}, 4: {192}, 8: {0, 192, 256}, 16: {256}, 32: {192}, 64: {0, 192}} {
@@ -151,41 +151,28 @@ func TestBlockSizes(t *testing.T) {
 
 func TestCandidatesArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	for _, cfg := range []indexer.CandidatesConfig{{Block: 8}, {K: indexer.MaxK + 1, Block: 8},
-		{K: 1, Block: 8, Variant: "fast"}, {K: 1, Block: 8, Threads: 3}} {
-		_, err := indexer.NewCandidates(dev, cfg)
-		assert.ErrorIs(t, err, vk.ErrArgument)
-	}
+	testkit.Rejects(t, dev, indexer.NewCandidates, map[string]indexer.CandidatesConfig{
+		"no K": {Block: 8}, "K": {K: indexer.MaxK + 1, Block: 8}, "threads": {K: 1, Block: 8, Threads: 3}})
 	op := must[*indexer.Candidates](t)(indexer.NewCandidates(dev, indexer.CandidatesConfig{K: 4, Block: testBlock}))
-	good := indexer.CandidatesArgs{
-		Logits: upload(t, dev, tensor.F32, make([]float32, 48), 2, 24), Lens: upload(t, dev, tensor.I32, []int32{5, 6}, 2),
-		Out: indexer.CandidateBlocks{Blocks: upload(t, dev, tensor.I32, make([]int32, 8), 2, 4),
-			Columns: upload(t, dev, tensor.I32, make([]int32, 2), 2)},
-		Scratch: scratch(t, dev, op.ScratchBytes(2, 24))}
-	for arg, spoil := range map[string]func(*indexer.CandidatesArgs){
-		"Logits": func(a *indexer.CandidatesArgs) {
-			a.Logits.Shape = []int{4, 12}
-			a.Lens = upload(t, dev, tensor.I32, make([]int32, 4), 4)
-		},
-		"Scratch": func(a *indexer.CandidatesArgs) { a.Scratch.Size = 8 },
-	} {
-		a := good
-		spoil(&a)
-		if arg == "Logits" { // the columns, after all else
-			a.Out.Blocks, a.Out.Columns = upload(t, dev, tensor.I32, make([]int32, 16), 4, 4), a.Lens
+	i32 := func(shape ...int) tensor.Tensor { return testkit.Zeros(t, dev, tensor.I32, shape...) }
+	good := indexer.CandidatesArgs{Logits: testkit.Zeros(t, dev, tensor.F32, 2, 24), Lens: i32(2),
+		Out: indexer.CandidateBlocks{Blocks: i32(2, 4), Columns: i32(2)}, Scratch: scratch(t, dev, op.ScratchBytes(2, 24))}
+	testkit.Changes[indexer.CandidatesArgs]{
+		"Logits": {func(a *indexer.CandidatesArgs) { // the columns, after all else
+			a.Logits.Shape, a.Lens, a.Out = []int{4, 12}, i32(4), indexer.CandidateBlocks{Blocks: i32(4, 4), Columns: i32(4)}
 			a.Scratch = scratch(t, dev, op.ScratchBytes(4, 12))
-		}
-		refuses(t, dev, arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	}
+		}},
+		"Scratch": {func(a *indexer.CandidatesArgs) { a.Scratch.Size = 8 }},
+	}.Refuse(t, dev, op.Record, good)
 	within := indexer.LogitsConfig{Heads: 8, Format: cache.IndexKeyFP8, Page: 64, Blocks: 2, Block: testBlock}
 	_, err := indexer.NewSelect(dev, indexer.SelectConfig{K: 1, Candidates: 2, Logits: within})
 	assert.ErrorIs(t, err, vk.ErrArgument, "a selection among candidates that selects candidates")
 	logits := must[*indexer.Select](t)(indexer.NewSelect(dev, indexer.SelectConfig{K: 1, Logits: within}))
-	s := newScene(rand.New(rand.NewPCG(1, 1)), cache.IndexKeyFP8, 2, 8, 2, 1, 2)
+	s := newScene(t, rand.New(rand.NewPCG(1, 1)), cache.IndexKeyFP8, 2, 8, 2, 1, 2)
 	a := s.args(t, dev, 1)
 	a.Scratch = scratch(t, dev, logits.ScratchBytes(2))
 	refuses(t, dev, "Blocks", func(rec *vk.Recorder) error { return logits.Record(rec, a) })
-	a.Blocks, a.Entries = upload(t, dev, tensor.I32, make([]int32, 4), 2, 2), 17
+	a.Blocks, a.Entries = i32(2, 2), 17
 	refuses(t, dev, "Out", func(rec *vk.Recorder) error { return logits.Record(rec, a) })
 }
 
@@ -197,7 +184,7 @@ func TestSelectWithinTooMany(t *testing.T) {
 	if n > 1<<17 {
 		t.Skip("takes all tokens of a test")
 	}
-	s := newScene(rand.New(rand.NewPCG(1, 1)), cache.IndexKeyFP8, n, 1, 2, 1, 2)
+	s := newScene(t, rand.New(rand.NewPCG(1, 1)), cache.IndexKeyFP8, n, 1, 2, 1, 2)
 	cfg := s.config(1, opkit.Base)
 	cfg.Logits.Blocks, cfg.Logits.Block, cfg.Rows, cfg.Segment = 1, testBlock, 64, 64
 	op := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg))
@@ -215,7 +202,7 @@ func TestSelectWithinTooMany(t *testing.T) {
 func TestSelectCandidatesOfManyTokens(t *testing.T) {
 	dev := testkit.Device(t)
 	const tokens, blocks, k = 161, 3, 5
-	s := newScene(rand.New(rand.NewPCG(testkit.Seed(t), 1)), cache.IndexKeyFP8, tokens, 1, 2, 1, 2)
+	s := newScene(t, rand.New(rand.NewPCG(testkit.Seed(t), 1)), cache.IndexKeyFP8, tokens, 1, 2, 1, 2)
 	for i := range s.Lens {
 		s.Lens[i] = int32(i % (selectPage + 1))
 	}
@@ -277,7 +264,7 @@ func TestBlocksOfLargeTables(t *testing.T) {
 func TestSelectWithinLens(t *testing.T) {
 	dev := testkit.Device(t)
 	const k, blocks = 40, 3
-	s := newScene(rand.New(rand.NewPCG(testkit.Seed(t), 2)), cache.IndexKeyFP8, 4, 2, 2, 4, 5)
+	s := newScene(t, rand.New(rand.NewPCG(testkit.Seed(t), 2)), cache.IndexKeyFP8, 4, 2, 2, 4, 5)
 	s.Lens = []int32{math.MaxInt32, 25, 24, 7}
 	cfg := s.config(k, "")
 	cfg.Logits.Blocks, cfg.Logits.Block, cfg.SlotPage = blocks, testBlock, 16

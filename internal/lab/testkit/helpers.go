@@ -158,19 +158,6 @@ func WithoutMatrices(t testing.TB) {
 	}
 }
 
-// Compile fails a test when a kernel that the device was asked for so far does not compile.
-// On a CPU it compiles nothing: tests of internal/lab/pipelines do that there, and for GPUs that
-// are not there.
-func Compile(t testing.TB, dev *vk.Device) {
-	t.Helper()
-	if dev.Adapter().Type == vk.TypeCPU {
-		return
-	}
-	for _, k := range dev.Kernels() {
-		assert.NoError(t, k.Ready())
-	}
-}
-
 // requireCM fails a test that leaves out a cooperative-matrix variant of f16 where
 // VKMLA_TEST_REQUIRE_CM asks for all of them.
 func requireCM(t testing.TB, variant, why string) {
