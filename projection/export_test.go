@@ -173,11 +173,13 @@ func OnlyTiles(o *Linear) (all []*Linear) {
 }
 
 // PlansOf lists what a layer launches for some numbers of tokens, and with how much scratch memory.
-// Plans of layers of one device are equal if and only if their launches are.
 func PlansOf(o *Linear) (plans []any) {
 	for _, T := range []int{1, 2, 3, 4, 7, 8, 12, 16, 17, 24, 32, 33, 40, 48, 49, 64, 96, 97, 128, 129, 256, 500, 1024, 4096} {
 		if o.cfg.MaxTokens == 0 || T <= o.cfg.MaxTokens {
-			plans = append(plans, o.plan(T, math.MaxInt32))
+			p := o.plan(T, math.MaxInt32)
+			kernel, err := p.kernel.Kernel() // a device has one for the same constants
+			p.kernel = nil
+			plans = append(plans, fmt.Sprintf("%p %v %v", kernel, err, p))
 		}
 	}
 	return plans

@@ -14,7 +14,8 @@ type Section[T any] struct {
 	Value T
 }
 
-// Each returns the section with each number doubled and halved, and each flag flipped.
+// Each returns the section with each number doubled and halved, whole ones as 1, too, and each flag
+// flipped.
 func Each[T any](section T) (all []Section[T]) {
 	var walk func(path string, at func(v reflect.Value) reflect.Value)
 	walk = func(path string, at func(v reflect.Value) reflect.Value) {
@@ -29,6 +30,7 @@ func Each[T any](section T) (all []Section[T]) {
 		case reflect.Int:
 			change(func(v reflect.Value) { v.SetInt(v.Int()*2 + b2i(v.Int() == 0)) })
 			change(func(v reflect.Value) { v.SetInt(v.Int() / 2) })
+			change(func(v reflect.Value) { v.SetInt(1) })
 		case reflect.Uint64:
 			change(func(v reflect.Value) { v.SetUint(v.Uint()*2 + uint64(b2i(v.Uint() == 0))) })
 			change(func(v reflect.Value) { v.SetUint(v.Uint() / 2) })
@@ -77,12 +79,22 @@ func Idle[T any](section T, plan func(section *T) string) (fields []string) {
 func clone(v reflect.Value) reflect.Value {
 	c := reflect.New(v.Type()).Elem()
 	c.Set(v)
-	for i := range v.NumField() {
-		if f := v.Field(i); f.Kind() == reflect.Slice {
-			c.Field(i).Set(reflect.AppendSlice(reflect.MakeSlice(f.Type(), 0, f.Len()), f))
+	unshare(c)
+	return c
+}
+
+func unshare(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			unshare(v.Field(i))
+		}
+	case reflect.Slice:
+		v.Set(reflect.AppendSlice(reflect.MakeSlice(v.Type(), 0, v.Len()), v))
+		for i := range v.Len() {
+			unshare(v.Index(i))
 		}
 	}
-	return c
 }
 
 func b2i(b bool) int64 {
