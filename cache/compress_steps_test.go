@@ -276,57 +276,6 @@ func TestCompressStepSplits(t *testing.T) {
 	}
 }
 
-// A sequence's caches are copied out of their pages after n tokens, the pages are
-// poisoned, and the sequence goes on in other pages, with nothing of the state but
-// what a window needs.
-func TestCompressRestore(t *testing.T) {
-	dev := testkit.Device(t)
-	for _, k := range compressors {
-		t.Run(k.name, func(t *testing.T) {
-			s := newSequence(t, dev, k, 530)
-			whole := s.newCaches(1)
-			s.step(whole, 0, s.n)
-			want := s.entries(whole)
-			cuts := []int{127, 128, 129, 257, 384, 513}
-			if testing.Short() {
-				cuts = []int{127, 257, 384, 513}
-			}
-			for i, cut := range cuts {
-				from := s.newCaches(uint64(10 + i))
-				s.step(from, 0, cut)
-				to := s.newCaches(uint64(50 + i))
-				s.restore(from, to, cut)
-				s.step(to, cut, min(cut+1, s.n))
-				s.step(to, cut+1, s.n)
-				assert.True(t, bytes.Equal(s.entries(to), want), "going on after %d tokens gives other bytes", cut)
-			}
-		})
-	}
-}
-
-// restore copies what the next tokens need from one cache to the pages of another,
-// through host memory, and poisons the source.
-func (s *sequence) restore(from, to *caches, next int) {
-	t := s.t
-	move := func(src, dst tensor.Tensor, srcIDs, dstIDs []int32, first, last int) {
-		stride := src.Shape[1]
-		host, image := download[byte](t, bytesOf(src)), download[byte](t, bytesOf(dst))
-		for e := first; e <= last; e++ {
-			copy(image[int(dstIDs[e])*stride:][:stride], host[int(srcIDs[e])*stride:][:stride])
-		}
-		require.NoError(t, dst.Upload(t.Context(), image))
-	}
-	first := max(next-(s.c.Window()-1), 0) / s.statePage
-	move(from.state.Pool, to.state.Pool, from.stateTable, to.stateTable, first, (next-1)/s.statePage)
-	if done := next / s.c.Ratio; done > 0 {
-		move(from.pool(), to.pool(), from.table, to.table, 0, (done-1)/s.page)
-	}
-	from.poison(t)
-	for e := range first {
-		to.stateTable[e] = -1
-	}
-}
-
 // A state pool larger than a descriptor can hold: da is chosen and works on both
 // sides of the limit.
 func TestStateBeyondDescriptor(t *testing.T) {

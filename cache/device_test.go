@@ -2,7 +2,6 @@ package cache_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"testing"
@@ -32,14 +31,6 @@ func upload[T any](t testing.TB, dev *vk.Device, dt tensor.DType, v []T, shape .
 func download[T any](t testing.TB, x tensor.Tensor) []T {
 	t.Helper()
 	return testkit.Download[T](t, x)
-}
-
-func encode[T any](v []T) []byte {
-	b, err := binary.Append(nil, binary.LittleEndian, v)
-	if err != nil {
-		panic(err)
-	}
-	return b
 }
 
 // newCache makes a cache full of poison, which the test closes at its end.

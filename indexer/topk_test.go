@@ -20,12 +20,6 @@ import (
 
 func TestTopK(t *testing.T) { testkit.TestOp(t, "indexer_topk") }
 
-// topK runs a TopK over rows of n logits.
-func topK(t *testing.T, dev *vk.Device, cfg indexer.TopKConfig, logits []float32, n int, lens []int32) []int32 {
-	t.Helper()
-	return runTopK(t, dev, must[*indexer.TopK](t)(indexer.NewTopK(dev, cfg)), logits, n, lens)
-}
-
 // runTopK selects without counters of slices and with them, which has to give the same.
 func runTopK(t *testing.T, dev *vk.Device, op *indexer.TopK, logits []float32, n int, lens []int32) []int32 {
 	t.Helper()
@@ -81,50 +75,6 @@ func TestTopKRef(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			assert.Equal(t, c.want, indexer.TopKRef(c.row, len(c.row), []int32{c.len}, c.k))
 		})
-	}
-}
-
-// Long rows whose selection is known, in one piece and sliced, with what makes the
-// most work: memory that fills again and again, and values that are all the same.
-func TestTopKLongRows(t *testing.T) {
-	testkit.WithoutMatrices(t)
-	dev := testkit.Device(t)
-	const n, k = 70001, 512
-	for name, c := range map[string]struct {
-		value func(i int) float32
-		first int32 // of k columns in a row
-	}{
-		"growing":    {func(i int) float32 { return float32(i) }, n - k},
-		"falling":    {func(i int) float32 { return -float32(i) }, 0},
-		"equal":      {func(i int) float32 { return 0.25 }, 0},
-		"zeros":      {func(i int) float32 { return float32(math.Copysign(0, float64(i%2)-0.5)) }, 0},
-		"NaN":        {func(i int) float32 { return float32(math.NaN()) }, 0},
-		"two values": {func(i int) float32 { return float32(i / 40000) }, 40000},
-		"cluster": {func(i int) float32 {
-			if i >= 65800 && i < 65800+k {
-				return math.Nextafter32(1, 2)
-			}
-			return 1
-		}, 65800},
-	} {
-		row := make([]float32, n+3)
-		for i := range row {
-			row[i] = c.value(i)
-			if i >= n {
-				row[i] = inf(1)
-			}
-		}
-		want := make([]int32, k)
-		for i := range want {
-			want[i] = c.first + int32(i)
-		}
-		for _, workgroups := range []int{1, 2, 1024} {
-			t.Run(fmt.Sprintf("%s/%d", name, workgroups), func(t *testing.T) {
-				if got := topK(t, dev, indexer.TopKConfig{K: k, Workgroups: workgroups}, row, len(row), []int32{n}); !slices.Equal(got, want) {
-					t.Errorf("got %d.. and so on, want %d..%d", got[0], want[0], want[k-1])
-				}
-			})
-		}
 	}
 }
 
@@ -203,38 +153,64 @@ func le(v int32) []byte { return []byte{byte(v), byte(v >> 8), byte(v >> 16), by
 
 func inf(sign int) float32 { return float32(math.Inf(sign)) }
 
-// The device's choice of shapes and others than that of a CPU select the same, with every k around
-// sizes at which the kernels change and at the widths at which other kernels are taken.
+// The device's choice of shapes and others than that of a CPU select the same as the reference: every
+// k around sizes at which the kernels change, widths at which other kernels are taken, and long
+// rows, in one piece and sliced, that make the most work: memory that fills again and again, and
+// values that are all the same.
 func TestTopKTunings(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 8))
-	check := func(with func(cfg indexer.TopKConfig) (*indexer.TopK, error), name string, n, k, workgroups int) {
-		t.Run(fmt.Sprintf("%s/n=%d/k=%d/%d", name, n, k, workgroups), func(t *testing.T) {
-			op := must[*indexer.TopK](t)(with(indexer.TopKConfig{K: k, Workgroups: workgroups}))
-			lens := []int32{int32(n), int32(k + 1 + rng.IntN(n-k)), 0}
-			logits := make([]float32, len(lens)*n)
-			for i := range logits {
-				logits[i] = float32(rng.NormFloat64())
-				if i < n/2 {
-					logits[i] = float32(rng.IntN(7)) // ties
+	check := func(tuning string, n, k, workgroups int, value func(i int) float32) {
+		cfg := indexer.TopKConfig{K: k, Workgroups: workgroups}
+		op, err := indexer.NewTopK(dev, cfg)
+		if tuning != "" {
+			op, err = indexer.NewTunedTopK(dev, cfg, tuning)
+		}
+		require.NoError(t, err)
+		lens := []int32{int32(n), int32(k + 1 + rng.IntN(n-k)), 0}
+		logits := make([]float32, len(lens)*n)
+		for r := range lens {
+			for i := range n {
+				if logits[r*n+i] = value(i); i >= int(lens[r]) {
+					logits[r*n+i] = inf(1)
 				}
 			}
-			assert.True(t, slices.Equal(runTopK(t, dev, op, logits, n, lens), indexer.TopKRef(logits, n, lens, k)),
-				"lengths %d: the selection differs", lens)
-		})
+		}
+		assert.True(t, slices.Equal(runTopK(t, dev, op, logits, n, lens), indexer.TopKRef(logits, n, lens, k)),
+			"%s: %d of %d columns, lengths %d, %d workgroups: the selection differs", tuning, k, n, lens, workgroups)
+	}
+	ties := func(int) float32 { // and others
+		if rng.IntN(2) == 0 {
+			return float32(rng.IntN(7))
+		}
+		return float32(rng.NormFloat64())
 	}
 	for _, k := range []int{1, 2, 3, 31, 63, 64, 65, 127, 512, 1000, 1023, 1024, 1025, 1365, 1366, 2047, 2048} {
 		for _, workgroups := range []int{1, 64} { // many rows, few rows
-			check(func(cfg indexer.TopKConfig) (*indexer.TopK, error) { return indexer.NewTopK(dev, cfg) }, "", 5000, k, workgroups)
+			check("", 5000, k, workgroups, ties)
 		}
 	}
 	for _, tuning := range indexer.TopKTunings {
-		tuned := func(cfg indexer.TopKConfig) (*indexer.TopK, error) { return indexer.NewTunedTopK(dev, cfg, tuning) }
 		for _, c := range []struct{ n, k, workgroups int }{
 			{4096, 512, 0}, {4098, 61, 0}, {8192, 1024, 0}, {16381, 1000, 0}, {20000, 321, 1}, {32768, 1024, 64}, {70001, 512, 64}, {17004, 2, 2},
 		} {
-			check(tuned, tuning, c.n, c.k, c.workgroups)
+			check(tuning, c.n, c.k, c.workgroups, ties)
+		}
+	}
+	for _, value := range []func(i int) float32{
+		func(i int) float32 { return float32(i) }, func(i int) float32 { return -float32(i) }, func(i int) float32 { return 0.25 },
+		func(i int) float32 { return float32(math.Copysign(0, float64(i%2)-0.5)) },
+		func(i int) float32 { return float32(math.NaN()) }, func(i int) float32 { return float32(i / 40000) },
+		func(i int) float32 { // a cluster
+			if i >= 65800 && i < 65800+512 {
+				return math.Nextafter32(1, 2)
+			}
+			return 1
+		},
+	} {
+		for _, workgroups := range []int{1, 2, 1024} {
+			check("", 70001, 512, workgroups, value)
 		}
 	}
 }
