@@ -2,9 +2,9 @@ package cache_test
 
 import (
 	"encoding/hex"
-	"errors"
 	"hash/crc32"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -40,9 +40,10 @@ var knownKeys = []struct {
 	{7, true, [4]float64{-0.5975370, 0.2941934, 0.5220623, 0.0660928}, "0000803c ec67705adadbd971", 0x0bdaff28, "7f7f7d7d 2b149949c924913e", 0x9bcd9c0c},
 }
 
-// knownStep is the input of the known entries: 8 tokens of one request.
-func knownStep(gated bool) (kvScore, ape, norm, cosSin []float32) {
+// knownStep is the input of the known entries: 8 tokens of one request, whose states are saved.
+func knownStep(t *testing.T, gated bool) cache.CompressHost {
 	const channels = 256
+	var kvScore, norm, cosSin []float32
 	for p := range 8 {
 		for c := range channels {
 			kvScore = append(kvScore, float32((53*p+17*c)%97-48)/32)
@@ -55,7 +56,7 @@ func knownStep(gated bool) (kvScore, ape, norm, cosSin []float32) {
 			kvScore = append(kvScore, gate)
 		}
 	}
-	ape = make([]float32, 4*channels)
+	ape := make([]float32, 4*channels)
 	for i := range ape {
 		if gated {
 			ape[i] = float32((5*(i/channels)+i%channels)%3-1) * 0.25
@@ -72,51 +73,28 @@ func knownStep(gated bool) (kvScore, ape, norm, cosSin []float32) {
 			cosSin = append(cosSin, float32(32-i)/64)
 		}
 	}
-	return kvScore, ape, norm, cosSin
-}
-
-var knownSlots = []int64{-1, -1, -1, 0, -1, -1, -1, 1} // of the two entries
-
-func iota64(n int) (v []int64) {
-	for i := range n {
-		v = append(v, int64(i))
-	}
-	return v
+	l := must[cache.StateLayout](t)(cache.NewStateLayout(cache.C4Index, 4, 0))
+	in := cache.CompressHost{Compression: cache.C4Index, RopeStep: 4, Positions: []int32{0, 1, 2, 3, 4, 5, 6, 7}, TokenToReq: make([]int32, 8),
+		StateSlots: []int64{0, 1, 2, 3, 4, 5, 6, 7}, Slots: []int64{-1, -1, -1, 0, -1, -1, -1, 1}, State: make([]byte, 2*l.Stride), Layout: l,
+		StateTable: []int32{0, 1}, Width: 2, Norm: norm, CosSin: cosSin}
+	require.NoError(t, cache.SaveStateRef(in.State, l, cache.C4Index, kvScore, ape, in.Positions, in.StateSlots))
+	return in
 }
 
 func TestCompressKnownKeys(t *testing.T) {
 	for _, format := range []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4} {
-		for _, gated := range []bool{false, true} {
-			kvScore, ape, norm, cosSin := knownStep(gated)
-			positions := []int32{0, 1, 2, 3, 4, 5, 6, 7}
-			sl := must[cache.StateLayout](t)(cache.NewStateLayout(cache.C4Index, 4, 0))
+		for _, k := range knownKeys {
 			l := must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(format, 2, 0))
-
-			state, pool := make([]byte, 2*sl.Stride), make([]byte, l.Stride)
-			host := cache.CompressHost{Compression: cache.C4Index, RopeStep: 4, Positions: positions, TokenToReq: make([]int32, 8),
-				StateSlots: iota64(8), Slots: knownSlots, State: state, Layout: sl, StateTable: []int32{0, 1}, Width: 2, Norm: norm, CosSin: cosSin}
-			require.NoError(t, errors.Join(cache.SaveStateRef(state, sl, cache.C4Index, kvScore, ape, positions, iota64(8)),
-				cache.CompressKeysRef(pool, l, host)))
-			checkKnown(t, pool, l, gated)
+			pool, slot := make([]byte, l.Stride), int64(k.p/4)
+			require.NoError(t, cache.CompressKeysRef(pool, l, knownStep(t, k.gated)))
+			codes, scale := pool[l.RowOffset(slot):][:format.RowBytes()], pool[l.ScaleOffset(slot):][:4]
+			want, crc := k.fp8, k.crc8
+			if format == cache.IndexKeyMXFP4 {
+				want, crc = k.mxfp4, k.crc4
+			}
+			assert.Equal(t, want, hex.EncodeToString(scale)+" "+hex.EncodeToString(codes[:8]), "%s, position %d, gated %v", format, k.p, k.gated)
+			assert.Equal(t, crc, crc32.ChecksumIEEE(codes), "%s, position %d, gated %v: CRC-32", format, k.p, k.gated)
 		}
-	}
-}
-
-func checkKnown(t *testing.T, pool []byte, l cache.IndexKeyLayout, gated bool) {
-	t.Helper()
-	for _, k := range knownKeys {
-		if k.gated != gated {
-			continue
-		}
-		slot := int64(k.p / 4)
-		codes, scale := pool[l.RowOffset(slot):][:l.Format.RowBytes()], pool[l.ScaleOffset(slot):][:4]
-		want, crc := k.fp8, k.crc8
-		if l.Format == cache.IndexKeyMXFP4 {
-			want, crc = k.mxfp4, k.crc4
-		}
-		assert.Equal(t, want, hex.EncodeToString(scale)+" "+hex.EncodeToString(codes[:8]),
-			"%s, position %d, gated %v", l.Format, k.p, gated)
-		assert.Equal(t, crc, crc32.ChecksumIEEE(codes), "%s, position %d, gated %v: CRC-32", l.Format, k.p, gated)
 	}
 }
 
@@ -124,20 +102,12 @@ func checkKnown(t *testing.T, pool []byte, l cache.IndexKeyLayout, gated bool) {
 // norm weighs all channels alike.
 func TestCompressEntriesPooled(t *testing.T) {
 	for _, k := range knownKeys {
-		kvScore, ape, norm, _ := knownStep(k.gated)
-		for c := range norm {
-			norm[c] = 1
+		in := knownStep(t, k.gated)
+		in.RopeStep, in.CosSin = 0, append(slices.Repeat([]float32{1}, 32), make([]float32, 32)...) // angle 0
+		for c := range in.Norm {
+			in.Norm[c] = 1
 		}
-		still := make([]float32, 64) // angle 0
-		for i := range 32 {
-			still[i] = 1
-		}
-		positions := []int32{0, 1, 2, 3, 4, 5, 6, 7}
-		sl := must[cache.StateLayout](t)(cache.NewStateLayout(cache.C4Index, 4, 0))
-		state := make([]byte, 2*sl.Stride)
-		require.NoError(t, cache.SaveStateRef(state, sl, cache.C4Index, kvScore, ape, positions, iota64(8)))
-		entries, err := cache.CompressHost{Compression: cache.C4Index, Positions: positions, TokenToReq: make([]int32, 8), StateSlots: iota64(8),
-			Slots: knownSlots, State: state, Layout: sl, StateTable: []int32{0, 1}, Width: 2, Norm: norm, CosSin: still}.Entries()
+		entries, err := in.Entries()
 		require.NoError(t, err)
 		require.Len(t, entries, 2)
 		// The norm divides all by one number, which ratios do not show.
@@ -153,13 +123,7 @@ func TestCompressEntriesPooled(t *testing.T) {
 // Rotating a key twice gives it back, up to rounding; a unit vector becomes a row of
 // signs.
 func TestCompressHadamardRef(t *testing.T) {
-	kvScore, ape, norm, cosSin := knownStep(true)
-	positions := []int32{0, 1, 2, 3, 4, 5, 6, 7}
-	sl := must[cache.StateLayout](t)(cache.NewStateLayout(cache.C4Index, 4, 0))
-	state := make([]byte, 2*sl.Stride)
-	require.NoError(t, cache.SaveStateRef(state, sl, cache.C4Index, kvScore, ape, positions, iota64(8)))
-	in := cache.CompressHost{Compression: cache.C4Index, RopeStep: 4, Positions: positions, TokenToReq: make([]int32, 8), StateSlots: iota64(8),
-		Slots: knownSlots, State: state, Layout: sl, StateTable: []int32{0, 1}, Width: 2, Norm: norm, CosSin: cosSin}
+	in := knownStep(t, true)
 	plain := must[[]cache.CompressedEntry](t)(in.Entries())
 	in.Hadamard = true
 	turned := must[[]cache.CompressedEntry](t)(in.Entries())

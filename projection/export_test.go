@@ -104,12 +104,15 @@ func NewLinearTiled(dev *vk.Device, cfg LinearConfig, shape [5]int) (*Linear, er
 	if cfg.Weights == FormatFP8 {
 		p.Device.MatrixRows = 2
 	}
-	return newLinear(dev, cfg, &p, func(variant string) []kernelKind {
-		if matrixElement[variant] == "" {
-			return linearKinds(variant)
-		}
-		return []kernelKind{&tokens1to8{}, &matrixTiles{exact: true}}
-	})
+	return newLinear(dev, cfg, &p, onlyTiles)
+}
+
+// onlyTiles are the kinds of a layer whose tiles with matrices are exact.
+func onlyTiles(variant string) []kernelKind {
+	if matrixElement[variant] == "" {
+		return linearKinds(variant)
+	}
+	return []kernelKind{&tokens1to8{}, &matrixTiles{exact: true}}
 }
 
 // NewLinearCodes is NewLinear with the profile's tiles for codes and no other kernels with
@@ -123,12 +126,7 @@ func NewLinearCodes(dev *vk.Device, cfg LinearConfig) (o *Linear, ok bool, err e
 	if len(p.Linear.Tiles.Codes) == 0 {
 		return nil, false, nil
 	}
-	o, err = newLinear(dev, cfg, &p, func(variant string) []kernelKind {
-		if matrixElement[variant] == "" {
-			return linearKinds(variant)
-		}
-		return []kernelKind{&tokens1to8{}, &matrixTiles{exact: true}}
-	})
+	o, err = newLinear(dev, cfg, &p, onlyTiles)
 	tiles := kindOf[*matrixTiles](o)
 	return o, err == nil && tiles != nil && tiles.tiles[0].codes, err
 }
