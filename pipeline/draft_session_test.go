@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"reflect"
 	"testing"
@@ -51,57 +50,6 @@ func (x *drafting) session(t *testing.T, tokens int) *pipeline.Session {
 		must[[]pipeline.Appended](t)(s.Append(t.Context(), x.all(tokens)))
 	}
 	return s
-}
-
-// TestDraftSessions drafts after sessions that share pages, beside others, in steps that are given
-// up, and near the end of a sequence: nothing but the results of a block comes of it, and these are
-// those of the session alone.
-func TestDraftSessions(t *testing.T) {
-	x := draftSessions(t, options{MaxSessions: 4, Rewind: 3, Invariant: true})
-	for _, length := range []int{0, 1, 7, 18} {
-		s := x.session(t, length)
-		was, block, noise := saved(t, s), x.hidden(x.c.DraftBlock), x.hidden(x.c.DraftBlock)
-		f := must[*pipeline.Session](t)(s.Fork())
-		want := x.draft(t, s, block)
-		require.NoError(t, s.CheckTables(t.Context(), length))
-		sameBits(t, want, x.draft(t, f, block), "the fork, %d tokens", length)
-		sameBits(t, was, saved(t, s), "%d tokens", length)
-		sameBits(t, was, saved(t, f), "the fork, %d tokens", length)
-
-		back := must[*pipeline.Session](t)(x.e.Restore(t.Context(), bytes.NewReader(was)))
-		sameBits(t, want, x.draft(t, back, block), "restored, %d tokens", length)
-		require.NoError(t, back.Close())
-
-		// Beside numbers that are not finite, before and after, and given up.
-		other := x.session(t, 13)
-		for _, h := range noise {
-			for i := range h {
-				h[i] = float32(math.NaN())
-			}
-		}
-		chunks := []pipeline.Chunk{x.block(other), x.block(f), x.block(s)}
-		st := must[*pipeline.Step](t)(x.e.Begin(t.Context(), chunks...))
-		_, err := s.Fork()
-		assert.ErrorIs(t, err, pipeline.ErrInStep)
-		require.NoError(t, st.Abort())
-		sameBits(t, was, saved(t, s), "after a step")
-		_, free := x.e.Pages()
-		out := x.step(t, chunks, [][][]float32{noise, noise, block})
-		_, left := x.e.Pages()
-		assert.Equal(t, free, left)
-		for k := range want {
-			sameBits(t, want[k], out[2][k], "beside others, %d tokens", length)
-		}
-		next := x.all(3)
-		must[[]pipeline.Appended](t)(s.Append(t.Context(), next))
-		must[[]pipeline.Appended](t)(f.Append(t.Context(), next))
-		sameBits(t, saved(t, s), saved(t, f), "behind %d tokens", length)
-		for _, s := range []*pipeline.Session{s, f, other} {
-			require.NoError(t, s.Close())
-		}
-	}
-	all, free := x.e.Pages()
-	assert.Equal(t, all, free)
 }
 
 // TestDraftFull drafts where there is no page for the block: the session is as it was.

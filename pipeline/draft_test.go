@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -278,67 +277,6 @@ func TestDraftGolden41(t *testing.T) {
 			assert.LessOrEqual(t, other, 4, "rows, by a bf16 step")
 			require.NoError(t, s.Close())
 		})
-	}
-}
-
-// TestDraftRejected verifies drafts of 1 to 6 tokens in all layers of a model, each with every
-// number of them rejected, and drafts after what was accepted. Outputs, and what the session keeps,
-// have the bytes of a session without any drafts.
-func TestDraftRejected(t *testing.T) {
-	testkit.WithoutMatrices(t)
-	const most, rest = 6, 8
-	c := draftedLayers()
-	if os.Getenv("VKMLA_TEST_FULL") == "1" {
-		c = fakemodel.V41()
-	}
-	x := newDrafting(t, c, options{MaxSessions: 2, MaxStep: 8, Rewind: most, Invariant: true})
-	tokens := rest
-	for n := 1; n <= most; n++ {
-		tokens += (n + 1) * (n + 2) / 2
-	}
-	right := x.all(tokens)
-	plain := must[*pipeline.Session](t)(x.e.Open())
-	want := must[[]pipeline.Appended](t)(plain.Append(t.Context(), right))
-
-	s := must[*pipeline.Session](t)(x.e.Open())
-	for n := 1; n <= most; n++ {
-		for _, accepted := range x.rng.Perm(n + 1) {
-			x.take(t, s, right, want, 1+n, 1+accepted)
-			x.draft(t, s, x.hidden(x.c.DraftBlock))
-		}
-	}
-	x.take(t, s, right, want, rest, rest) // the greatest length decides what is kept
-	require.Equal(t, plain.Len(), s.Len())
-	block := x.hidden(x.c.DraftBlock)
-	sameBits(t, x.draft(t, plain, block), x.draft(t, s, block), "a block")
-	sameBits(t, saved(t, plain), saved(t, s), "what is kept")
-}
-
-// draftedLayers are a layer of each role.
-func draftedLayers() model.Config {
-	c := fakemodel.V41()
-	c.Layers = model.V41Layers(model.Sources{Entries: []int{1, 2}, Picks: []int{1, 2, 3}, Candidates: 2}, 0, 2, 1, 1, 1)
-	return c.WithDrafts(1)
-}
-
-// take appends n tokens to a session. Only the accepted ones are right and stay, and it demands of
-// these what one pass over the right ones gave.
-func (x *drafting) take(t *testing.T, s *pipeline.Session, right [][]float32, want []pipeline.Appended, n, accepted int) {
-	t.Helper()
-	at := s.Len()
-	hidden, wrong := make([][]float32, len(right)), x.all(n)
-	for i, h := range right {
-		hidden[i] = slices.Concat(h[at*x.c.Hidden:(at+accepted)*x.c.Hidden], wrong[i][accepted*x.c.Hidden:])
-	}
-	got := must[[]pipeline.Appended](t)(s.Append(t.Context(), hidden))
-	require.NoError(t, s.Truncate(at+accepted))
-	for i := range got[:x.first] {
-		from, to := at*x.c.Hidden, (at+accepted)*x.c.Hidden
-		sameBits(t, want[i].Out[from:to], got[i].Out[:to-from], "layer %d, %d of %d tokens at %d", i, accepted, n, at)
-		if k := x.c.TopK; len(want[i].TopK) > 0 {
-			sameBits(t, want[i].TopK[at*k:(at+accepted)*k], got[i].TopK[:accepted*k],
-				"layer %d, picks of %d of %d tokens at %d", i, accepted, n, at)
-		}
 	}
 }
 

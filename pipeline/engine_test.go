@@ -131,7 +131,7 @@ func TestEngineRecorded(t *testing.T) {
 // weights with UE8M0 scales are exact in bf16; the others are rounded by up to one part in 256.
 func TestEngineDivisions(t *testing.T) {
 	dev := testkit.Device(t)
-	storages := []fakemodel.Storage{fakemodel.FP8, fakemodel.FP8F32, fakemodel.NVFP4}
+	storages := []fakemodel.Storage{fakemodel.FP8, fakemodel.FP8F32, fakemodel.FP8Rows, fakemodel.NVFP4}
 	c := fakemodel.Config(0, 4, 128)
 	if testing.Short() {
 		storages = storages[:1]
@@ -362,4 +362,19 @@ func TestWeightsClosed(t *testing.T) {
 	}
 	_, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, o)
 	assert.ErrorIs(t, err, vk.ErrClosed, "an engine")
+}
+
+// TestNaNAfterFinite has tokens of NaN after finite ones: a maximum that no score stays below may
+// not keep a kernel from its end.
+func TestNaNAfterFinite(t *testing.T) {
+	dev := testkit.Device(t)
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4)})))
+	for _, v := range testkit.DecodeVariants(t, dev, cfg.Heads) {
+		e := engine(t, dev, cfg, layers, options{MaxTokens: 60, MaxStep: 8, Variant: v})
+		s := must[*pipeline.Session](t)(e.Open())
+		for _, x := range []float32{1, float32(math.NaN())} {
+			_, err := s.Append(t.Context(), [][]float32{filled(8*cfg.Hidden, x)})
+			require.NoError(t, err, v)
+		}
+	}
 }

@@ -63,11 +63,22 @@ func TestStepErrors(t *testing.T) {
 		"not run": st.ReadOutput(0, 0, values), "no picks": st.ReadTopK(0, 0, nil)} {
 		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
+	for name, err := range map[string]error{"close": s.Close(), "truncate": s.Truncate(0), "fork": failure(s.Fork()), "advance": s.Advance(t.Context(), 1)} {
+		assert.ErrorIs(t, err, pipeline.ErrInStep, "%s in a step", name)
+	}
+	assert.ErrorIs(t, st.SubmitLayer(1), vk.ErrArgument)
+	assert.True(t, st.Input(-1).IsZero() && st.Output(9).IsZero() && st.TopK(0).IsZero() && st.TopK(9).IsZero(), "no such layers")
 	says(t, st.Commit(), "pipeline: commit step: layers: got layer 0 not run, want all of them run")
-	assert.NoError(t, errors.Join(setBits(st, 0, 0, make([]uint16, 2*cfg.Hidden)), st.Run(t.Context()), st.ReadOutput(0, 0, values)))
+	assert.NoError(t, errors.Join(setBits(st, 0, 0, make([]uint16, 2*cfg.Hidden)), st.Submit()))
+	for name, err := range map[string]error{"commit": st.Commit(), "input": st.SetInput(0, 0, values)} {
+		assert.ErrorIs(t, err, vk.ErrBusy, "%s while it runs", name)
+	}
+	assert.NoError(t, errors.Join(st.Wait(t.Context()), st.ReadOutput(0, 0, values)))
 	says(t, st.ReadTopK(0, 0, make([]int32, 2*e.TopK())), "pipeline: read top-k: EngineOptions.KeepTopK: got false, want true, for picks to be kept")
 	require.NoError(t, st.Commit())
 	assert.Equal(t, 30, s.Len())
+	_, end := st.Rows(0)
+	assert.Zero(t, end, "rows of a step that has ended")
 	for name, err := range map[string]error{"run": st.Run(t.Context()), "layer": st.RunLayer(t.Context(), 0), "input": st.SetInput(0, 0, values), "commit": st.Commit()} {
 		assert.ErrorIs(t, err, vk.ErrClosed, "%s after the step", name)
 	}
