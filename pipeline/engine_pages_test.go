@@ -127,13 +127,7 @@ func putCompressor(t *testing.T, m *fakemodel.Model, stem string, c vectors.Case
 func vllmEngine(t *testing.T, c model.Config, m *fakemodel.Model, tokens, sessions int) *pipeline.Engine {
 	t.Helper()
 	dev := testkit.Device(t)
-	checkpoint := must[*model.Checkpoint](t)(openFake(t, m, 1, model.CheckpointOptions{Config: &c}))
-	layers := must[[]*model.DeviceLayer](t)(checkpoint.Upload(t.Context(), dev, nil))
-	t.Cleanup(func() {
-		for _, l := range layers {
-			l.Close()
-		}
-	})
+	_, layers := opened(t, dev, m, model.CheckpointOptions{Config: &c})
 	return engine(t, dev, fakemodel.Paged(c, fakemodel.VLLMPages()), layers,
 		pipeline.EngineOptions{MaxTokens: tokens, MaxSessions: sessions, MaxStep: 32, Rewind: tokens})
 }

@@ -28,20 +28,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// uploaded opens a checkpoint and puts it on the device.
-func uploaded(t testing.TB, dev *vk.Device, dir string) (model.Config, []*model.DeviceLayer) {
-	t.Helper()
-	c := must[*model.Checkpoint](t)(model.Open(dir, model.CheckpointOptions{}))
-	defer c.Close()
-	layers := must[[]*model.DeviceLayer](t)(c.Upload(t.Context(), dev, nil))
-	t.Cleanup(func() {
-		for _, l := range layers {
-			l.Close()
-		}
-	})
-	return c.Config, layers
-}
-
 // division runs tokens through all layers of a fresh session: the first prefill tokens in steps of
 // MaxStep, the others one by one. All layers get the same hidden states.
 func division(t testing.TB, e *pipeline.Engine, width, prefill int, hidden []float32) []pipeline.Appended {
@@ -62,16 +48,6 @@ func division(t testing.TB, e *pipeline.Engine, width, prefill int, hidden []flo
 func extend(t testing.TB, s *pipeline.Session, layers int, hidden []float32) []pipeline.Appended {
 	t.Helper()
 	return must[[]pipeline.Appended](t)(s.Append(t.Context(), slices.Repeat([][]float32{hidden}, layers)))
-}
-
-// engine makes an engine that the test closes at its end.
-func engine(t testing.TB, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, o pipeline.EngineOptions) *pipeline.Engine {
-	t.Helper()
-	e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, o))
-	t.Cleanup(func() {
-		assert.NoError(t, e.Close())
-	})
-	return e
 }
 
 // distance is the relative error of a from b in the L2 norm.
@@ -297,14 +273,6 @@ func TestEngineErrors(t *testing.T) {
 	}
 	assert.ErrorIs(t, appending, vk.ErrClosed)
 	assert.ErrorIs(t, restoring, pipeline.ErrSnapshot)
-}
-
-// written writes a model and returns its folder.
-func written(t testing.TB, m *fakemodel.Model) string {
-	t.Helper()
-	dir := t.TempDir()
-	require.NoError(t, m.Write(dir, 1))
-	return dir
 }
 
 // The n-th allocation fails, for every n: there is no engine, the error is the one of

@@ -50,7 +50,7 @@ func TestScratchPoison(t *testing.T) {
 			if x.full && os.Getenv("VKMLA_TEST_FULL") != "1" {
 				t.Skip("VKMLA_TEST_FULL is not set")
 			}
-			ck, layers := opened(t, dev, fake(t, fakemodel.Options{Config: x.c, Storage: x.storage}))
+			ck, layers := opened(t, dev, fake(t, fakemodel.Options{Config: x.c, Storage: x.storage}), model.CheckpointOptions{})
 			x.o.MaxTokens, x.o.MaxStep, x.o.MaxSessions, x.o.KeepTopK = 64, 27, 2, true
 			e, hidden := engine(t, dev, ck.Config, layers, x.o), normals(28*x.c.Hidden)
 			run := func() []pipeline.Appended {
