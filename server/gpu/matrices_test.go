@@ -78,8 +78,8 @@ func TestMatrices(t *testing.T) {
 	}
 }
 
-// TestRanges holds that experts by matrices are as exact as those without where numbers are as large
-// and as small as matrices take, and that no matrices run beyond. All tokens have the same experts.
+// TestRanges holds that experts by matrices are as exact as those without where numbers are as
+// large and as small as matrices take, and that none run beyond. All tokens have the same experts.
 func TestRanges(t *testing.T) {
 	dev := device(t)
 	d := matricesOf(t, dev)
@@ -87,7 +87,7 @@ func TestRanges(t *testing.T) {
 	for i, f := range matrixFormats {
 		for _, is := range []struct {
 			name         string
-			up, down     float64 // the largest numbers of W1 and W3, and of W2; 0: what they are
+			up, down     float64 // largest numbers of W1 and W3, and of W2; 0: what they are
 			norm, inputs float64 // factors
 			limit        float32
 			fits         bool
