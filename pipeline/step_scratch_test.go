@@ -18,8 +18,8 @@ import (
 )
 
 // TestScratchPoison runs all kinds of layers with scratch that is overwritten as soon as it is not
-// in use, and demands the bits that they gave before: where products take inputs of few bits and the
-// indexer has keys of 4, too. VKMLA_TEST_FULL=1 takes all cases.
+// in use, and demands the bits that they gave before: also where products take inputs of few bits,
+// and the indexer has keys of 4. VKMLA_TEST_FULL=1 takes all cases.
 func TestScratchPoison(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
