@@ -89,7 +89,7 @@ func angles(p *player) {
 // formats reads weights of the formats whose factors are easy to take the wrong way round, which
 // others store as what a weight is divided by, and compares a layer with its formula.
 func formats(p *player) {
-	for _, s := range []fakemodel.Storage{fakemodel.FP8F32, fakemodel.NVFP4, fakemodel.NVFP4Packed} {
+	for _, s := range []fakemodel.Storage{fakemodel.FP8F32, fakemodel.FP8Rows, fakemodel.NVFP4, fakemodel.NVFP4Packed} {
 		p.at(func() { p.random(s, []int{9, 1, 3}, fakemodel.Config(4)) }, "%s", s)
 	}
 }
