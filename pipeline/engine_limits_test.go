@@ -3,6 +3,7 @@ package pipeline_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -100,7 +101,7 @@ func TestEngineBuffers(t *testing.T) {
 	require.NoError(t, e.Prepare(t.Context(), n))
 	estimate := func(sessions int) (pipeline.EngineMemory, error) {
 		o := pipeline.EngineOptions{MaxTokens: longest, MaxSessions: 8, MaxStep: n}
-		return o.Estimate(t.Context(), dev, cfg, layers, filled(sessions, longest)...)
+		return o.Estimate(t.Context(), dev, cfg, layers, slices.Repeat([]int{longest}, sessions)...)
 	}
 	_, err = estimate(8)
 	assert.ErrorContains(t, err, "which a buffer holds")

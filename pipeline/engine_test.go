@@ -254,7 +254,7 @@ func TestNaNAfterFinite(t *testing.T) {
 		e := engine(t, dev, cfg, layers, options{MaxTokens: 60, MaxStep: 8, Variant: v})
 		s := must[*pipeline.Session](t)(e.Open())
 		for _, x := range []float32{1, float32(math.NaN())} {
-			_, err := s.Append(t.Context(), [][]float32{filled(8*cfg.Hidden, x)})
+			_, err := s.Append(t.Context(), [][]float32{slices.Repeat([]float32{x}, 8*cfg.Hidden)})
 			require.NoError(t, err, v)
 		}
 	}

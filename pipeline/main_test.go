@@ -11,7 +11,6 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -26,31 +25,6 @@ func TestMain(m *testing.M) {
 }
 
 func must[T any](t testing.TB) func(T, error) T { return testkit.Must[T](t) }
-
-func filled[T any](n int, v T) []T {
-	s := make([]T, n)
-	for i := range s {
-		s[i] = v
-	}
-	return s
-}
-
-func bf16(values []float32) []byte {
-	var data []byte
-	for _, v := range values {
-		b := numfmt.BF16Encode(v)
-		data = append(data, byte(b), byte(b>>8))
-	}
-	return data
-}
-
-func floats(v []uint16) []float32 {
-	f := make([]float32, len(v))
-	for i := range v {
-		f[i] = numfmt.BF16Decode(v[i])
-	}
-	return f
-}
 
 func fake(t testing.TB, o fakemodel.Options) *fakemodel.Model {
 	t.Helper()

@@ -73,7 +73,7 @@ func TestSaveBesideSteps(t *testing.T) {
 	}
 	var want, got bytes.Buffer
 	require.NoError(t, errors.Join(s.Advance(ctx, length), s.Save(ctx, &want)))
-	hidden := slices.Repeat([][]float32{filled(cfg.Hidden, float32(1))}, len(layers))
+	hidden := slices.Repeat([][]float32{slices.Repeat([]float32{1}, cfg.Hidden)}, len(layers))
 	step := func(s *pipeline.Session) error { return failure(s.Append(ctx, hidden)) }
 	changes := []func() error{
 		func() error { return step(s) },
@@ -209,7 +209,7 @@ func TestSnapshotPanics(t *testing.T) {
 		left = calls
 		assert.PanicsWithValue(t, "over", func() { e.Restore(t.Context(), r) })
 		assert.Equal(t, before, held(), "bytes held")
-		extend(t, s, e.Layers(), filled(8, float32(1)))
+		extend(t, s, e.Layers(), slices.Repeat([]float32{1}, 8))
 		require.NoError(t, s.Truncate(300))
 	}
 	assert.Equal(t, files, entries(t, dir))

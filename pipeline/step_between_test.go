@@ -14,6 +14,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/shaders"
@@ -156,7 +157,7 @@ func (x *sessions) between(t *testing.T) {
 	o := sessionOptions()
 	o.LayerByLayer = true
 	want := x.chain(t, x.engine(t, o), own, func(st *pipeline.Step, in []float32) {
-		require.NoError(t, st.Input(0).Rows(0, len(in)/x.cfg.Hidden).Upload(t.Context(), bf16(in)))
+		testkit.Put(t, st.Input(0).Rows(0, len(in)/x.cfg.Hidden), numfmt.BF16EncodeSlice(nil, in))
 		own.submit(t, pipeline.Between{Tokens: st.Size(), Input: st.Input(0)})
 		for i := range x.layers {
 			require.NoError(t, st.RunLayer(t.Context(), i))
@@ -179,7 +180,7 @@ func (x *sessions) between(t *testing.T) {
 			before, _ := e.Pages()
 			sameChain(t, x.chain(t, e, r, func(st *pipeline.Step, in []float32) {
 				if name == "budget" { // inputs on the device
-					require.NoError(t, st.Input(0).Rows(0, len(in)/x.cfg.Hidden).Upload(t.Context(), bf16(in)))
+					testkit.Put(t, st.Input(0).Rows(0, len(in)/x.cfg.Hidden), numfmt.BF16EncodeSlice(nil, in))
 				} else {
 					setChain(t, st, in, x.cfg.Hidden)
 				}

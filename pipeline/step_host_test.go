@@ -31,7 +31,7 @@ func TestStepStaleOutput(t *testing.T) {
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0)})))
 	ctx, layers := t.Context(), append(layers, layers...) // twice the same
-	in, out := filled(2*cfg.Hidden, float32(1)), make([]float32, 2*cfg.Hidden)
+	in, out := slices.Repeat([]float32{1}, 2*cfg.Hidden), make([]float32, 2*cfg.Hidden)
 	for _, byLayer := range []bool{false, true} {
 		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 30, MaxSessions: 2, MaxStep: 8, LayerByLayer: byLayer})
 		extend(t, must[*pipeline.Session](t)(e.Open()), len(layers), in)

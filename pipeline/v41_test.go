@@ -34,9 +34,9 @@ func TestEngineNotMixed(t *testing.T) {
 }
 
 // TestEngineV41 compares layers of DeepSeek-V4.1 of all roles, in both records, with the model's
-// definition: with candidate blocks of every size, but for the largest fewer than a token sees; with
-// VKMLA_TEST_FULL=1 also in every build of attention, for all numbers of heads that have kernels of
-// their own, and in sequences so short that all entries are candidates and picks, and no scores are
+// definition: with candidate blocks of every size, fewer than a token sees but for the largest. With
+// VKMLA_TEST_FULL=1 it takes every build of attention, for all numbers of heads that have kernels of
+// their own, and sequences so short that all entries are candidates and picks, and no scores are
 // needed. TestLayer has sessions of all lengths.
 func TestEngineV41(t *testing.T) {
 	dev, full := testkit.Device(t), os.Getenv("VKMLA_TEST_FULL") == "1"
