@@ -34,10 +34,10 @@ func TestEngineNotMixed(t *testing.T) {
 }
 
 // TestEngineV41 compares layers of DeepSeek-V4.1 of all roles, in both records, with the model's
-// definition: with candidate blocks of every size, fewer than a token sees but for the largest. With
-// VKMLA_TEST_FULL=1 it takes every build of attention, for all numbers of heads that have kernels of
-// their own, and sequences so short that all entries are candidates and picks, and no scores are
-// needed. TestLayer has sessions of all lengths.
+// definition: with candidate blocks of every size, fewer than a token sees but for the largest.
+// With VKMLA_TEST_FULL=1 it takes every build of attention, for all numbers of heads that have
+// kernels of their own, and sequences so short that all entries are candidates and picks, and no
+// scores are needed. TestLayer has sessions of all lengths.
 func TestEngineV41(t *testing.T) {
 	dev, full := testkit.Device(t), os.Getenv("VKMLA_TEST_FULL") == "1"
 	run := func(name string, runs bool, c model.Config, seed, tokens, prefill int, o options) {
