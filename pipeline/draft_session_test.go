@@ -2,7 +2,6 @@ package pipeline_test
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -98,7 +97,6 @@ func TestDraftPages(t *testing.T) {
 	right := x.whole(1)
 	for _, s := range []*pipeline.Session{s, f} {
 		must[[]pipeline.Appended](t)(s.Append(t.Context(), right))
-		require.NoError(t, s.CheckTables(t.Context(), tokens-1))
 	}
 	was := saved(t, s)
 	want = x.draft(t, s, block)
@@ -143,7 +141,6 @@ func TestDraftErrors(t *testing.T) {
 	require.ErrorContains(t, st.Commit(), "layer 0 not run")
 	require.ErrorContains(t, st.Submit(), "inputs")
 	require.NoError(t, st.Abort())
-	require.NoError(t, errors.Join(a.CheckTables(t.Context(), 1), b.CheckTables(t.Context(), 36)))
 
 	// An engine in which other layers come first, and one without any that draft.
 	y := newDrafting(t, draftingModel(), options{MaxStep: 8})
