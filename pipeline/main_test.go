@@ -2,8 +2,6 @@ package pipeline_test
 
 import (
 	"errors"
-	"fmt"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -16,13 +14,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-func TestMain(m *testing.M) {
-	if dir := os.Getenv(saverVar); dir != "" { // TestSaveKilled started this process
-		fmt.Fprintln(os.Stderr, saver(dir))
-		os.Exit(1)
-	}
-	testkit.Main(m)
-}
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 func must[T any](t testing.TB) func(T, error) T { return testkit.Must[T](t) }
 
