@@ -250,8 +250,7 @@ func TestDraftStaging(t *testing.T) {
 	m := fake(t, fakemodel.Options{Config: draftingModel().WithDrafts(1), Storage: fakemodel.FP8})
 	var want [][]float32
 	for _, staging := range []bool{false, true} {
-		dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Staging: staging}))
-		t.Cleanup(func() { assert.NoError(t, dev.Close()) })
+		dev := device(t, vk.DeviceOptions{Staging: staging})
 		ck, layers := opened(t, dev, m, model.CheckpointOptions{Layers: []int{0, 2, 3}})
 		x := &drafting{c: ck.Config, first: 1, rng: rand.New(rand.NewPCG(7, 44))}
 		x.e = engine(t, dev, x.c, layers, options{MaxTokens: 40, MaxStep: 16})

@@ -24,19 +24,30 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// division runs tokens through all layers of a fresh session: the first prefill tokens in steps of
-// MaxStep, the others one by one. All layers get the same hidden states.
+// division takes tokens through all layers of a fresh session, which get the same hidden states.
 func division(t testing.TB, e *pipeline.Engine, width, prefill int, hidden []float32) []pipeline.Appended {
 	t.Helper()
 	s := must[*pipeline.Session](t)(e.Open())
-	all := extend(t, s, e.Layers(), hidden[:prefill*width])
-	for at := prefill * width; at < len(hidden); at += width {
-		for i, one := range extend(t, s, e.Layers(), hidden[at:at+width]) {
-			all[i].Out, all[i].TopK = append(all[i].Out, one.Out...), append(all[i].TopK, one.TopK...)
-		}
-	}
+	all := taken(t, s, width, prefill, slices.Repeat([][]float32{hidden}, e.Layers()))
 	assert.Equal(t, len(hidden)/width, s.Len(), "tokens")
 	assert.NoError(t, s.Close())
+	return all
+}
+
+// taken takes hidden states of layers with a session: the first prefill tokens in steps of MaxStep,
+// the others one by one.
+func taken(t testing.TB, s *pipeline.Session, width, prefill int, hidden [][]float32) []pipeline.Appended {
+	t.Helper()
+	all := make([]pipeline.Appended, len(hidden))
+	for at, end := 0, prefill; at < len(hidden[0])/width; at, end = end, end+1 {
+		var part [][]float32
+		for _, h := range hidden {
+			part = append(part, h[at*width:end*width])
+		}
+		for i, got := range must[[]pipeline.Appended](t)(s.Append(t.Context(), part)) {
+			all[i].Out, all[i].TopK = append(all[i].Out, got.Out...), append(all[i].TopK, got.TopK...)
+		}
+	}
 	return all
 }
 
@@ -191,22 +202,11 @@ func TestEngineErrors(t *testing.T) {
 // The n-th allocation fails, for every n: there is no engine, the error is the one of
 // the allocation, and nothing is left allocated.
 func TestEngineOutOfMemory(t *testing.T) {
-	full := errors.New("over budget")
-	left := -1 // allocations until one fails; below 0: none does
-	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Staging: true, MemoryHook: func(uint64) error {
-		left--
-		if left == -1 {
-			return full
-		}
-		return nil
-	}}))
-	defer dev.Close()
+	left := -1
+	dev := device(t, vk.DeviceOptions{Staging: true, MemoryHook: failing(&left)})
 	c := fakemodel.Config(4)
 	c.IndexHeads = 3
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c, Storage: fakemodel.NVFP4})))
-	for _, l := range layers {
-		defer l.Close() // before the device
-	}
 	before := fmt.Sprint(dev.MemoryInUse())
 	for n := 0; ; n++ {
 		left = n
@@ -215,8 +215,8 @@ func TestEngineOutOfMemory(t *testing.T) {
 			assert.GreaterOrEqual(t, n, 10, "after %d allocations: an engine", n)
 			assert.GreaterOrEqual(t, left, 0, "after %d allocations: an engine", n)
 			assert.NoError(t, r.Close())
-		} else if !errors.Is(err, full) {
-			t.Errorf("allocation %d: %v, want %v", n, err, full)
+		} else {
+			assert.ErrorIs(t, err, errFull, "allocation %d", n)
 		}
 		require.Equal(t, before, fmt.Sprint(dev.MemoryInUse()), "allocation %d: memory in use, before", n)
 		if r != nil {

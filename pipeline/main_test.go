@@ -26,6 +26,27 @@ func fake(t testing.TB, o fakemodel.Options) *fakemodel.Model {
 	return must[*fakemodel.Model](t)(fakemodel.New(o))
 }
 
+// device opens the device of the tests once more. What is made on it is closed before it.
+func device(t testing.TB, o vk.DeviceOptions) *vk.Device {
+	t.Helper()
+	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(o))
+	t.Cleanup(func() { assert.NoError(t, dev.Close()) })
+	return dev
+}
+
+// errFull is the error of allocations that tests let fail.
+var errFull = errors.New("over budget")
+
+// failing lets an allocation fail after *left others; below 0: none.
+func failing(left *int) func(uint64) error {
+	return func(uint64) error {
+		if *left--; *left == -1 {
+			return errFull
+		}
+		return nil
+	}
+}
+
 // written writes a model and returns its folder.
 func written(t testing.TB, m *fakemodel.Model) string {
 	t.Helper()

@@ -265,18 +265,7 @@ func TestEngineBytesV41(t *testing.T) {
 			t.Run(fmt.Sprint(seed, records), func(t *testing.T) {
 				e := engine(t, dev, c, layers, options{MaxTokens: tokens, Records: records})
 				s := must[*pipeline.Session](t)(e.Open())
-				for at := 0; at < tokens; {
-					n := 1
-					if at == 0 {
-						n = max(prompt, 1)
-					}
-					var part [][]float32
-					for _, h := range hidden {
-						part = append(part, h[at*c.Hidden:(at+n)*c.Hidden])
-					}
-					must[[]pipeline.Appended](t)(s.Append(t.Context(), part))
-					at += n
-				}
+				taken(t, s, c.Hidden, max(prompt, 1), hidden)
 				q := formula.NewSequence(c, formula.Numerics{Records: records}, m.Values)
 				q.Step(hidden)
 				rows, moved := comparedRows(t, e, s, c, q)
