@@ -264,17 +264,14 @@ func wakeFor(ctx context.Context, dev *vk.Device, record func(r *vk.Recorder, i 
 	if slow(dev) {
 		return nil
 	}
-	rec, err := dev.NewRecorder()
-	if err != nil {
-		return err
-	}
-	for i := range 50 {
-		if err := record(rec, i); err != nil {
-			rec.Close()
-			return err
+	cmd, err := recorded(dev, func(r *vk.Recorder) error {
+		for i := range 50 {
+			if err := record(r, i); err != nil {
+				return err
+			}
 		}
-	}
-	cmd, err := rec.End()
+		return nil
+	})
 	if err != nil {
 		return err
 	}

@@ -76,16 +76,12 @@ func newReader(ctx context.Context, dev *vk.Device, name string, shape readShape
 }
 
 func (r *reader) open(ctx context.Context, dev *vk.Device, name string, pattern []byte) error {
-	code, err := kernels.Get(name)
-	if err != nil {
-		return err
-	}
-	spec := vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, PushSize: 24,
-		Constants: []uint32{r.shape.lanes, r.shape.loads}, Requires: code.Requires}
+	spec := vk.KernelSpec{PushSize: 24, Constants: []uint32{r.shape.lanes, r.shape.loads}}
 	if r.addr = strings.HasSuffix(name, "_da"); !r.addr {
 		spec.Bindings = []vk.Access{vk.Read, vk.ReadWrite}
 	}
-	if r.kernel, err = dev.Kernel(spec); err != nil {
+	var err error
+	if r.kernel, err = kernel(dev, name, spec); err != nil {
 		return err
 	}
 	size := uint64(2 * verify.RotateBytes)

@@ -135,6 +135,8 @@ type LayerRow struct {
 	Error  float64           `json:"error"`
 	Bound  float64           `json:"bound"`
 	Detail string            `json:"detail,omitempty"`
+
+	part string // the operation that this is of the layer, in CSV
 }
 
 // stepShapes returns the steps to time of a layer of a model: decode steps, and the chunks of

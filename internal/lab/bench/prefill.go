@@ -49,6 +49,8 @@ type PrefillRow struct {
 	Error  float64           `json:"error"`
 	Bound  float64           `json:"bound"`
 	Detail string            `json:"detail,omitempty"`
+
+	part *ChunkTime // that this is of the prompt, in CSV
 }
 
 // ChunkTime holds the device's time for a chunk of a prompt.

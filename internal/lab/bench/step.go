@@ -44,16 +44,14 @@ type StepRow struct {
 	Latency   Time `json:"latency"`       // from beginning to end, with the wait
 	// The same as Time, Host and Latency where every layer's input is made of the output of
 	// the one before, by a kernel in between: residual and norm.
-	Chained         Time `json:"chained"`
-	ChainedHost     Time `json:"chained_host"`
-	ChainedWall     Time `json:"chained_latency"`
-	ChainedBarriers int  `json:"chained_barriers"`
+	Chained     Time `json:"chained"`
+	ChainedHost Time `json:"chained_host"`
+	ChainedWall Time `json:"chained_latency"`
 	// Launches that only read: as many as the step has, in the same levels, the first of each
 	// operation all bytes that it has to move; 0 where there is no memory left for them.
 	Floor             Time    `json:"floor"`
 	ChainedFloor      Time    `json:"chained_floor"`
-	EmptyFloor        Time    `json:"floor_without_bytes"` // the launches of Floor, reading nothing
-	TimesFloor        float64 `json:"times_floor"`         // Time.Median over Floor.Median
+	TimesFloor        float64 `json:"times_floor"` // Time.Median over Floor.Median
 	TimesChainedFloor float64 `json:"chained_times_floor"`
 
 	Ops        []OpTime `json:"ops"` // by kind of layer, of all its layers together
@@ -70,6 +68,8 @@ type StepRow struct {
 	Error  float64           `json:"error"`
 	Bound  float64           `json:"bound"`
 	Detail string            `json:"detail,omitempty"`
+
+	part, kind string // the operation, and of what layers, that this is of the step, in CSV
 }
 
 // rows returns the steps to time, without what is measured.
