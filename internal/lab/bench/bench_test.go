@@ -188,7 +188,7 @@ func TestList(t *testing.T) {
 
 	var ran []string
 	models.Models, models.Keys, models.Checked = []string{"small"}, 99, true // which no engine takes
-	require.ErrorIs(t, Steps(t.Context(), testkit.Device(t), StepOptions{models}, anyLimits, Silent{},
+	require.ErrorIs(t, Steps(t.Context(), testkit.Device(t), models, anyLimits, Silent{},
 		func(r StepRow) { ran = append(ran, "step "+r.title()) }), ErrWrong)
 	assert.Equal(t, ran, listed("step", OpOptions{}, models))
 

@@ -28,8 +28,8 @@ func TestStepRows(t *testing.T) {
 		layers, tokens int
 		batches        []int
 	}{{"small", "fp8", 3, 700, []int{1, 3}}, {"small", "nvfp4", 3, 700, []int{2}}, {"v41-small+1", "fp8", 8, 150, []int{2}}} {
-		o := StepOptions{LayerOptions{Checked: true, Models: []string{c.model}, Weights: []string{c.weights}, Batches: c.batches,
-			Contexts: []int{c.tokens}, Common: Common{Reps: 2, Warmup: 1, Seed: 1}}}
+		o := LayerOptions{Checked: true, Models: []string{c.model}, Weights: []string{c.weights}, Batches: c.batches,
+			Contexts: []int{c.tokens}, Common: Common{Reps: 2, Warmup: 1, Seed: 1}}
 		before, rows := len(dev.MemoryInUse()), 0
 		require.NoError(t, Steps(ctx, dev, o, anyLimits, Silent{}, func(r StepRow) {
 			rows++
@@ -70,7 +70,7 @@ func TestWrongChainsAreSeen(t *testing.T) {
 	dev, ctx := testkit.Device(t), context.Background()
 	maker := newWeightMaker(ctx, dev, 1)
 	defer maker.Close()
-	o := StepOptions{LayerOptions{Models: []string{"small"}, Weights: []string{"fp8"}, Batches: []int{1}, Contexts: []int{700}, Common: Common{Seed: 1}}}.withDefaults(slow(dev))
+	o := LayerOptions{Models: []string{"small"}, Weights: []string{"fp8"}, Batches: []int{1}, Contexts: []int{700}, Common: Common{Seed: 1}}.stepDefaults(slow(dev))
 	for skip, want := range map[int]string{0: "ok", 2: "wrong"} {
 		s := newStepRun(ctx, dev, o, Limits{}, Silent{}, maker, StepRow{Model: "small", Weights: "fp8", Batch: 1, Context: 700})
 		s.chain.skip = skip
@@ -93,7 +93,7 @@ func TestWrongChainsAreSeen(t *testing.T) {
 func TestStepTooMuch(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
-	o := StepOptions{LayerOptions{Checked: true, Models: []string{"small"}, Batches: []int{400, 1}, Contexts: []int{1000000, 9}, Keys: 99}}
+	o := LayerOptions{Checked: true, Models: []string{"small"}, Batches: []int{400, 1}, Contexts: []int{1000000, 9}, Keys: 99}
 	var got []string
 	err := Steps(t.Context(), dev, o, Limits{CopyGBs: 1}, Silent{}, func(r StepRow) {
 		got = append(got, fmt.Sprintf("%d of %d: %s, %s", r.Batch, r.Context, r.Status, r.Detail))
@@ -119,7 +119,7 @@ func TestCasesFail(t *testing.T) {
 	}
 	require.ErrorIs(t, Layers(t.Context(), dev, o, anyLimits, Silent{}, func(r LayerRow) { note(r.Status, r.Detail) }), ErrWrong)
 	assert.Len(t, got, 4)
-	err := Prefills(t.Context(), dev, PrefillOptions{o}, anyLimits, Silent{}, func(r PrefillRow) { note(r.Status, r.Detail) })
+	err := Prefills(t.Context(), dev, o, anyLimits, Silent{}, func(r PrefillRow) { note(r.Status, r.Detail) })
 	require.ErrorIs(t, err, ErrWrong)
 	assert.Equal(t, slices.Repeat([]string{"failed"}, 4+2), got)
 }
@@ -133,7 +133,7 @@ func TestLongestContext(t *testing.T) {
 	caps := dev.Caps()
 	longest := min(1<<20, int(min(caps.MaxStorageBufferRange, caps.MaxAllocation)/(4*model.RopeRow)))
 	o := LayerOptions{Checked: true, Models: []string{"small", "v41-small"}, Batches: []int{1}, Contexts: []int{longest}, Common: quick}
-	require.NoError(t, Steps(t.Context(), dev, StepOptions{o}, anyLimits, Silent{}, func(r StepRow) {
+	require.NoError(t, Steps(t.Context(), dev, o, anyLimits, Silent{}, func(r StepRow) {
 		assert.Equal(t, "ok", r.Status, "%s: %s", r.title(), r.Detail)
 	}))
 	require.NoError(t, Layers(t.Context(), dev, o, anyLimits, Silent{}, func(r LayerRow) {
@@ -216,8 +216,8 @@ func TestFloors(t *testing.T) {
 func TestPrefillRows(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
-	o := PrefillOptions{LayerOptions{Checked: true, Models: []string{"small"},
-		Prefill: []int{40}, Chunk: 24, Common: Common{Reps: 2, Seed: 1}}}
+	o := LayerOptions{Checked: true, Models: []string{"small"},
+		Prefill: []int{40}, Chunk: 24, Common: Common{Reps: 2, Seed: 1}}
 	before := len(dev.MemoryInUse())
 	var row PrefillRow
 	require.NoError(t, Prefills(t.Context(), dev, o, anyLimits, Silent{}, func(r PrefillRow) { row = r }))
@@ -245,7 +245,7 @@ func TestPrefillWarmup(t *testing.T) {
 	for _, c := range []struct{ tokens, chunk, want int }{
 		{100, 100, 3}, {100, 200, 3}, {200, 100, 2}, {300, 100, 1}, {310, 100, 3}, {1000, 100, 1},
 	} {
-		o := PrefillOptions{LayerOptions{Chunk: c.chunk, Common: Common{Warmup: 1}}}
+		o := LayerOptions{Chunk: c.chunk, Common: Common{Warmup: 1}}
 		r := newPrefillRun(t.Context(), nil, o, Limits{}, Silent{}, nil,
 			PrefillRow{Model: "small", Weights: "fp8", Tokens: c.tokens})
 		assert.Equal(t, c.want, r.warmup(), "%+v", c)
@@ -255,7 +255,7 @@ func TestPrefillWarmup(t *testing.T) {
 func TestPrefillOptions(t *testing.T) {
 	dev := testkit.Device(t)
 	var bad *vk.ArgumentError
-	o := PrefillOptions{LayerOptions{Prefill: []int{0}}}
+	o := LayerOptions{Prefill: []int{0}}
 	require.ErrorAs(t, Prefills(t.Context(), dev, o, Limits{}, Silent{}, nil), &bad)
 	assert.Equal(t, "prefill", bad.Arg)
 }
