@@ -57,18 +57,6 @@ type Progress interface {
 	Advance(done, total int64) // how far it is
 }
 
-// Silent is a Progress that says nothing.
-type Silent struct{}
-
-// Rows does nothing.
-func (Silent) Rows(int, int) {}
-
-// Step does nothing.
-func (Silent) Step(string) {}
-
-// Advance does nothing.
-func (Silent) Advance(int64, int64) {}
-
 // Time summarises samples of GPU time, in microseconds.
 type Time struct {
 	Median  float64   `json:"median_us"`

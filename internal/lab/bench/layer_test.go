@@ -29,7 +29,7 @@ func TestLayerRows(t *testing.T) {
 		o := smallLayer
 		o.Weights, o.Kinds, o.Prefill, o.Reps, o.Checked = []string{weights}, of.kinds, of.prefill, 1, true
 		rows := 0
-		require.NoError(t, Layers(t.Context(), testkit.Device(t), o, anyLimits, Silent{}, func(r LayerRow) {
+		require.NoError(t, Layers(t.Context(), testkit.Device(t), o, anyLimits, silent{}, func(r LayerRow) {
 			rows++
 			assert.Equal(t, "ok", r.Status, "%+v", r)
 			assert.NotEmpty(t, r.Variant)
@@ -56,7 +56,7 @@ func TestLayerRowsDrafts(t *testing.T) {
 	o.Models, o.Kinds, o.Batches, o.Contexts, o.Prefill = []string{"v41-small+2"}, []string{"window", "draft"}, []int{2}, []int{90}, nil
 	o.Reps, o.Checked = 1, true
 	tokens := map[string]int{}
-	require.NoError(t, Layers(t.Context(), testkit.Device(t), o, anyLimits, Silent{}, func(r LayerRow) {
+	require.NoError(t, Layers(t.Context(), testkit.Device(t), o, anyLimits, silent{}, func(r LayerRow) {
 		assert.Equal(t, []any{"ok", "decode", 2, 90}, []any{r.Status, r.Mode, r.Batch, r.Context}, "%+v", r)
 		tokens[r.Kind] = r.Tokens
 		for _, op := range r.Ops {
@@ -85,7 +85,7 @@ func TestWrongLayersAreSeen(t *testing.T) {
 	// what makes and picks them matters.
 	const tokens = 128
 	c.TopK, c.Window = tokens/8, tokens/8
-	r := engineRun{ctx: ctx, dev: dev, p: Silent{}, seed: 1, cfg: onlyLayers(c, layerOf(c, "c4a")), longest: tokens,
+	r := engineRun{ctx: ctx, dev: dev, p: silent{}, seed: 1, cfg: onlyLayers(c, layerOf(c, "c4a")), longest: tokens,
 		shape: stepShape{lens: []int{tokens}, news: []int{tokens}}}
 	for name, spoil := range map[string]func(w *model.DeviceLayer){
 		"":               func(*model.DeviceLayer) {},
@@ -127,14 +127,6 @@ func scattered(t *testing.T, x tensor.Tensor, by int) tensor.Tensor {
 	return y
 }
 
-// An operation that fails is what is wrong with every layer.
-func TestCheckOps(t *testing.T) {
-	long(t)
-	failed, err := checkOps(t.Context(), testkit.Device(t), 1, Silent{})
-	require.NoError(t, err)
-	assert.Empty(t, failed)
-}
-
 func TestLayerOptions(t *testing.T) {
 	dev := testkit.Device(t)
 	for arg, o := range map[string]LayerOptions{
@@ -142,7 +134,7 @@ func TestLayerOptions(t *testing.T) {
 		"batch": {Batches: []int{0}}, "context": {Contexts: []int{1 << 21}}, "prefill": {Prefill: []int{-1}}, "chunk": {Chunk: -1}, "reps": {Common: Common{Reps: -1}},
 	} {
 		var bad *vk.ArgumentError
-		if assert.ErrorAs(t, Layers(t.Context(), dev, o, Limits{}, Silent{}, nil), &bad, arg) {
+		if assert.ErrorAs(t, Layers(t.Context(), dev, o, Limits{}, silent{}, nil), &bad, arg) {
 			assert.Equal(t, arg, bad.Arg)
 		}
 	}
@@ -151,7 +143,7 @@ func TestLayerOptions(t *testing.T) {
 		"flash has no layer of kind full2":                       {Models: []string{"flash"}, Kinds: []string{"full2"}},
 		"want window, c4a, c128a: flash or pro has no layer of ": {Models: []string{"flash", "pro"}, Kinds: []string{"full2"}},
 	} {
-		err := Layers(t.Context(), dev, o, Limits{}, Silent{}, nil)
+		err := Layers(t.Context(), dev, o, Limits{}, silent{}, nil)
 		assert.ErrorIs(t, err, vk.ErrArgument)
 		assert.ErrorContains(t, err, want)
 		_, err = List("layer", OpOptions{}, o)

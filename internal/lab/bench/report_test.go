@@ -189,7 +189,7 @@ func TestCompare(t *testing.T) {
 	report, err := NewCompareReport(ReportOn{&out, "md", dev.Adapter(), "", anyLimits}, peers)
 	require.NoError(t, err)
 	require.NoError(t, Compare(ctx, dev, CompareOptions{Peers: peers,
-		Ops: []string{"quantize", "fused_indexer", "indexer_topk", "indexer_logits"}, Common: quick}, anyLimits, Silent{}, report.Add))
+		Ops: []string{"quantize", "fused_indexer", "indexer_topk", "indexer_logits"}, Common: quick}, anyLimits, silent{}, report.Add))
 	require.NoError(t, report.Close())
 	for _, want := range []string{"| quantize_and_insert_k_cache | tokens=2 | somebody | 1e+09 |", "| 0.00 |", "slow 4e+09",
 		"indexer_logits_mxfp4 | tokens=2/context=4096/heads=64 | our indexer_logits_fp8 |", "MXFP4 paged logits: ", "indexer queries: ",
@@ -199,7 +199,7 @@ func TestCompare(t *testing.T) {
 	assert.NotContains(t, out.String(), "tokens=1 ", "cases that nobody measured")
 	assert.NotContains(t, out.String(), "linear", "cases that nobody measured")
 	var bad *vk.ArgumentError
-	err = Compare(ctx, dev, CompareOptions{Peers: peers, Ops: []string{"soup"}}, anyLimits, Silent{}, nil)
+	err = Compare(ctx, dev, CompareOptions{Peers: peers, Ops: []string{"soup"}}, anyLimits, silent{}, nil)
 	require.ErrorAs(t, err, &bad)
 	assert.Equal(t, "op", bad.Arg)
 }

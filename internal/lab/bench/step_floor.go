@@ -102,10 +102,8 @@ func (s *stepRun) chainedSections() (recorded [][]vk.Section, err error) {
 // timeFloors fills in what launches take that only read the bytes of a step, in its levels.
 // Where the device has no memory left for what they read, there are none.
 func (s *stepRun) timeFloors(recorded, chained [][]vk.Section) error {
-	read, err := newReader(s.ctx, s.dev, readKernel(s.dev), readShapeOf(s.dev))
-	if errors.Is(err, vk.ErrOutOfDeviceMemory) {
-		return nil
-	} else if err != nil {
+	read, err := openReader(s.ctx, s.dev)
+	if read == nil || err != nil {
 		return err
 	}
 	return errors.Join(s.timeReadings(read, s.skeletons(recorded), &s.row.Floor),

@@ -31,7 +31,7 @@ func TestStepRows(t *testing.T) {
 		o := LayerOptions{Checked: true, Models: []string{c.model}, Weights: []string{c.weights}, Batches: c.batches,
 			Contexts: []int{c.tokens}, Common: Common{Reps: 2, Warmup: 1, Seed: 1}}
 		before, rows := len(dev.MemoryInUse()), 0
-		require.NoError(t, Steps(ctx, dev, o, anyLimits, Silent{}, func(r StepRow) {
+		require.NoError(t, Steps(ctx, dev, o, anyLimits, silent{}, func(r StepRow) {
 			rows++
 			assert.Equal(t, "ok", r.Status, r.Detail)
 			assert.Equal(t, c.layers, r.Layers)
@@ -72,7 +72,7 @@ func TestWrongChainsAreSeen(t *testing.T) {
 	defer maker.Close()
 	o := LayerOptions{Models: []string{"small"}, Weights: []string{"fp8"}, Batches: []int{1}, Contexts: []int{700}, Common: Common{Seed: 1}}.stepDefaults(slow(dev))
 	for skip, want := range map[int]string{0: "ok", 2: "wrong"} {
-		s := newStepRun(ctx, dev, o, Limits{}, Silent{}, maker, StepRow{Model: "small", Weights: "fp8", Batch: 1, Context: 700})
+		s := newStepRun(ctx, dev, o, Limits{}, silent{}, maker, StepRow{Model: "small", Weights: "fp8", Batch: 1, Context: 700})
 		s.chain.skip = skip
 		err := errors.Join(s.makeWeights(), s.open())
 		if err == nil {
@@ -95,7 +95,7 @@ func TestStepTooMuch(t *testing.T) {
 	dev := testkit.Device(t)
 	o := LayerOptions{Checked: true, Models: []string{"small"}, Batches: []int{400, 1}, Contexts: []int{1000000, 9}, Keys: 99}
 	var got []string
-	err := Steps(t.Context(), dev, o, Limits{CopyGBs: 1}, Silent{}, func(r StepRow) {
+	err := Steps(t.Context(), dev, o, Limits{CopyGBs: 1}, silent{}, func(r StepRow) {
 		got = append(got, fmt.Sprintf("%d of %d: %s, %s", r.Batch, r.Context, r.Status, r.Detail))
 	})
 	require.ErrorIs(t, err, ErrWrong)
@@ -117,9 +117,9 @@ func TestCasesFail(t *testing.T) {
 		assert.Contains(t, detail, "pipeline: new engine: ")
 		got = append(got, status)
 	}
-	require.ErrorIs(t, Layers(t.Context(), dev, o, anyLimits, Silent{}, func(r LayerRow) { note(r.Status, r.Detail) }), ErrWrong)
+	require.ErrorIs(t, Layers(t.Context(), dev, o, anyLimits, silent{}, func(r LayerRow) { note(r.Status, r.Detail) }), ErrWrong)
 	assert.Len(t, got, 4)
-	err := Prefills(t.Context(), dev, o, anyLimits, Silent{}, func(r PrefillRow) { note(r.Status, r.Detail) })
+	err := Prefills(t.Context(), dev, o, anyLimits, silent{}, func(r PrefillRow) { note(r.Status, r.Detail) })
 	require.ErrorIs(t, err, ErrWrong)
 	assert.Equal(t, slices.Repeat([]string{"failed"}, 4+2), got)
 }
@@ -133,10 +133,10 @@ func TestLongestContext(t *testing.T) {
 	caps := dev.Caps()
 	longest := min(1<<20, int(min(caps.MaxStorageBufferRange, caps.MaxAllocation)/(4*model.RopeRow)))
 	o := LayerOptions{Checked: true, Models: []string{"small", "v41-small"}, Batches: []int{1}, Contexts: []int{longest}, Common: quick}
-	require.NoError(t, Steps(t.Context(), dev, o, anyLimits, Silent{}, func(r StepRow) {
+	require.NoError(t, Steps(t.Context(), dev, o, anyLimits, silent{}, func(r StepRow) {
 		assert.Equal(t, "ok", r.Status, "%s: %s", r.title(), r.Detail)
 	}))
-	require.NoError(t, Layers(t.Context(), dev, o, anyLimits, Silent{}, func(r LayerRow) {
+	require.NoError(t, Layers(t.Context(), dev, o, anyLimits, silent{}, func(r LayerRow) {
 		assert.Equal(t, "ok", r.Status, "%s: %s", r.title(), r.Detail)
 	}))
 }
@@ -192,10 +192,10 @@ func TestFloors(t *testing.T) {
 	x, err := tensor.New(dev, "test", tensor.U32, 64)
 	require.NoError(t, err)
 	defer x.Close()
-	f := &floors{}
-	require.NoError(t, f.open(ctx, dev))
+	f, err := openReader(ctx, dev)
+	require.NoError(t, err)
 	for want := range 3 {
-		f.reader.at = 0
+		f.at = 0
 		us, launches, err := f.below(ctx, dev, opPart{Work: verify.Work{Bytes: 8192}, inner: 1, record: func(rec *vk.Recorder, _ int) error {
 			err := rec.Fill(x.View(), 1)
 			for range want {
@@ -206,7 +206,7 @@ func TestFloors(t *testing.T) {
 		assert.NoError(t, err, "%d launches of %g us", launches, us)
 		assert.Equal(t, want+1, launches, "%d launches of %g us", launches, us)
 		assert.Greater(t, us, float64(0), "%d launches of %g us", launches, us)
-		assert.Equal(t, uint64(2*(8192+want*viewAlign)), f.reader.at, "two samples go on by %d bytes", f.reader.at)
+		assert.Equal(t, uint64(2*(8192+want*viewAlign)), f.at, "two samples go on by %d bytes", f.at)
 	}
 	assert.NoError(t, f.close())
 }
@@ -220,7 +220,7 @@ func TestPrefillRows(t *testing.T) {
 		Prefill: []int{40}, Chunk: 24, Common: Common{Reps: 2, Seed: 1}}
 	before := len(dev.MemoryInUse())
 	var row PrefillRow
-	require.NoError(t, Prefills(t.Context(), dev, o, anyLimits, Silent{}, func(r PrefillRow) { row = r }))
+	require.NoError(t, Prefills(t.Context(), dev, o, anyLimits, silent{}, func(r PrefillRow) { row = r }))
 	require.Equal(t, "ok", row.Status, row.Detail)
 	assert.NotZero(t, row.Bound)
 	assert.Equal(t, []int{3, 40, 24}, []int{row.Layers, row.Tokens, row.Chunk})
@@ -246,18 +246,10 @@ func TestPrefillWarmup(t *testing.T) {
 		{100, 100, 3}, {100, 200, 3}, {200, 100, 2}, {300, 100, 1}, {310, 100, 3}, {1000, 100, 1},
 	} {
 		o := LayerOptions{Chunk: c.chunk, Common: Common{Warmup: 1}}
-		r := newPrefillRun(t.Context(), nil, o, Limits{}, Silent{}, nil,
+		r := newPrefillRun(t.Context(), nil, o, Limits{}, silent{}, nil,
 			PrefillRow{Model: "small", Weights: "fp8", Tokens: c.tokens})
 		assert.Equal(t, c.want, r.warmup(), "%+v", c)
 	}
-}
-
-func TestPrefillOptions(t *testing.T) {
-	dev := testkit.Device(t)
-	var bad *vk.ArgumentError
-	o := LayerOptions{Prefill: []int{0}}
-	require.ErrorAs(t, Prefills(t.Context(), dev, o, Limits{}, Silent{}, nil), &bad)
-	assert.Equal(t, "prefill", bad.Arg)
 }
 
 // TestAwake holds that what follows a pause of the host counts neither in the device's time nor in
