@@ -43,7 +43,7 @@ func (o LayerOptions) withDefaults(onSlow bool) LayerOptions {
 	o.Kinds = pick(o.Kinds, false, KindsOf(o.Models...), nil)
 	o.Weights = pick(o.Weights, onSlow, []string{"fp8"}, []string{"fp8"})
 	o.Contexts = pick(o.Contexts, onSlow, []int{4096, 131072, 1 << 20}, []int{700})
-	o.Chunk = pickOne(o.Chunk, onSlow, 4096, 128)
+	o.Chunk = cmp.Or(o.Chunk, either(onSlow, 4096, 128))
 	o.Common = o.Common.withDefaults(onSlow, [2]int{40, 2}, [2]int{5, 1})
 	return o
 }

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -15,7 +16,7 @@ import (
 func (o LayerOptions) promptDefaults(onSlow bool) LayerOptions {
 	o.Batches, o.Contexts = nil, nil
 	o.Prefill = pick(o.Prefill, onSlow, []int{4096, 32768}, []int{300})
-	o.Reps = pickOne(o.Reps, onSlow, 5, 2)
+	o.Reps = cmp.Or(o.Reps, either(onSlow, 5, 2))
 	if o.Warmup == 0 {
 		o.Warmup = 1
 	}

@@ -44,11 +44,15 @@ func (x LayerRow) title() string {
 }
 
 func describeRow(x LayerRow) string {
-	s := fmt.Sprintf("%s, %s layer, %s weights, ", x.Model, x.Kind, x.Weights)
+	return fmt.Sprintf("%s, %s layer, %s weights, %s", x.Model, x.Kind, x.Weights, x.step())
+}
+
+// step says in what step the layer is.
+func (x LayerRow) step() string {
 	if x.Mode == "prefill" {
-		return s + fmt.Sprintf("prefill of tokens %d to %d", x.Context-x.Tokens, x.Context)
+		return fmt.Sprintf("prefill of tokens %d to %d", x.Context-x.Tokens, x.Context)
 	}
-	return s + fmt.Sprintf("decode, batch %d, context %d", x.Batch, x.Context)
+	return fmt.Sprintf("decode, batch %d, context %d", x.Batch, x.Context)
 }
 
 func counts(ops []OpTime) (dispatches, barriers int) {
