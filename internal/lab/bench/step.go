@@ -98,9 +98,12 @@ func Steps(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Prog
 // one, unless time says why not to go on.
 func eachRow[R any](ctx context.Context, dev *vk.Device, o LayerOptions, rows []R, p Progress,
 	time func(t *tally, maker *weightMaker, failed string, row R) error) error {
-	failed, err := o.failedOps(ctx, dev, p)
-	if err != nil {
-		return err
+	failed := ""
+	if !o.Checked {
+		var err error
+		if failed, err = checkOps(ctx, dev, o.Seed, p); err != nil {
+			return err
+		}
 	}
 	maker := newWeightMaker(ctx, dev, o.Seed)
 	defer maker.Close()
