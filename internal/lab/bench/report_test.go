@@ -60,16 +60,18 @@ const hostile = `<script>alert("x")</script> | & ]]>`
 
 // Rows of tests, as of runs: what is ok, and what is not.
 var (
-	testOps    = []OpTime{{Name: "wq_b", Layer: "c4a", Time: one(3), Work: Work{Weights: 1e6, Flop: 1e7}, Limit: 1, Share: 0.3, Dispatches: 2}}
+	testOps    = []OpTime{{Name: "wq_b", Layer: "c4a", Time: one(3), Work: Work{Weights: 1e6, Flop: 1e7}, Limit: 1, Share: 0.3,
+		Dispatches: 2}}
 	testLayers = []LayerRow{
-		{Model: "flash", Kind: "c4a", Mode: "decode", Batch: 1, Context: 9, Status: "ok", Time: one(10), Limit: 5, Share: 0.5, Ops: testOps},
+		{Model: "flash", Kind: "c4a", Mode: "decode", Batch: 1, Context: 9, Status: "ok", Time: one(10), Limit: 5, Share: 0.5,
+			Ops: testOps},
 		{Model: "flash", Kind: "c4a", Mode: "decode", Status: "wrong", Detail: hostile},
 	}
-	testSteps = []StepRow{{Model: "small", Weights: "fp8", Batch: 1, Context: 9, Status: "ok", Time: one(10), Apart: one(12), ApartHost: one(6),
-		ApartWall: one(20), Host: one(4), Latency: one(15), Chained: one(11), ChainedHost: one(5), ChainedWall: one(17), Floor: one(8),
+	testSteps = []StepRow{{Model: "small", Weights: "fp8", Batch: 1, Context: 9, Status: "ok", Time: one(10), Apart: one(12),
+		ApartHost: one(6), ApartWall: one(20), Host: one(4), Latency: one(15), Chained: one(11), ChainedHost: one(5), ChainedWall: one(17), Floor: one(8),
 		TimesFloor: 1.25, TimesChainedFloor: 1.2, ChainedFloor: one(9), Limit: 5, Ops: testOps}}
-	testPrompts = []PrefillRow{{Model: "small", Weights: "fp8", Tokens: 40, Chunk: 24, Layers: 3, Status: "ok", Time: one(40), TokensPerS: 1e6,
-		Limit: 4, Chunks: []ChunkTime{{0, 24, one(20), 2}, {24, 16, one(20), 2}}, Shared: "43 layers have the weights of 3"}}
+	testPrompts = []PrefillRow{{Model: "small", Weights: "fp8", Tokens: 40, Chunk: 24, Layers: 3, Status: "ok", Time: one(40),
+		TokensPerS: 1e6, Limit: 4, Chunks: []ChunkTime{{0, 24, one(20), 2}, {24, 16, one(20), 2}}, Shared: "43 layers have the weights of 3"}}
 	testSingles = []OpRow{
 		{Op: "quantize_and_insert_k_cache", Case: "tokens=4096", Variant: "base", Status: "ok", Time: one(20), Bytes: 1616, GBs: 0.08,
 			ShareCopy: 0.1, FloorUS: 5, FloorLaunches: 2, ShareFloor: 0.25, Peers: []Peer{{"p", 10}}},
@@ -96,7 +98,8 @@ func TestReports(t *testing.T) {
 	}{
 		"layer": {func(f string) string { return reported(t, testLayers, f, NewLayerReport) },
 			[]string{"| flash | c4a | decode | 0 | 9 | 10.0 |", "operation by operation", "| c4a | wq_b | 3.0 | 4.0 | 100.0% |"},
-			[]map[string]string{{"op": "layer", "us": "10", "dispatches": "2"}, {"op": "wq_b", "us": "3", "limit_us": "1"}, {"op": "layer", "us": ""}},
+			[]map[string]string{{"op": "layer", "us": "10", "dispatches": "2"}, {"op": "wq_b", "us": "3", "limit_us": "1"},
+				{"op": "layer", "us": ""}},
 			"BenchmarkLayer/model=flash/kind=c4a/weights=/mode=decode/tokens=0/context=9/op=wq_b 1 3000 ns/op\n",
 			[]string{"batch 1, context 9", "WRONG: flash, c4a layer", hostile}, 1, 1},
 		"step": {func(f string) string { return reported(t, testSteps, f, NewStepReport) },
@@ -105,7 +108,8 @@ func TestReports(t *testing.T) {
 			[]map[string]string{{"op": "step", "us": "10", "layer_by_layer_us": "12", "layer_by_layer_host_us": "6",
 				"layer_by_layer_latency_us": "20", "host_us": "4", "host_p95_us": "5", "latency_us": "15", "chained_us": "11",
 				"chained_host_us": "5", "chained_latency_us": "17", "floor_us": "8", "chained_floor_us": "9"},
-				{"op": "wq_b", "kind": "c4a", "us": "3", "floor_us": "", "host_us": "", "latency_us": "", "dispatches": "2", "weight_mb": "1"}},
+				{"op": "wq_b", "kind": "c4a", "us": "3", "floor_us": "", "host_us": "", "latency_us": "", "dispatches": "2",
+					"weight_mb": "1"}},
 			"BenchmarkStep/model=small/weights=fp8/batch=1/context=9 1 10000 ns/op 4000 host-ns/op\n" +
 				"BenchmarkChainedStep/model=small/weights=fp8/batch=1/context=9 1 11000 ns/op 5000 host-ns/op\n",
 			[]string{"chained", "step"}, 3, 1},
@@ -117,8 +121,8 @@ func TestReports(t *testing.T) {
 			[]string{"1e+06 tokens/s", "tokens 24 to 40", "43 layers have the weights of 3"}, 2, 0},
 		"operations": {singles,
 			[]string{"between its matrix products", words(floorText), "peers, us (ours / theirs)", "p 10 (2.00)", "| 5.0 | 25.0% |"},
-			[]map[string]string{{"bytes": "1616", "tflops": "", "ratio": "2", "goal": "insert 4096 rows", "floor_us": "5", "floor_launches": "2",
-				"share_floor": "0.25", "samples_us": "20"}, {"ratio": "", "check": "ok"}, {"us": "", "check": "skipped"}},
+			[]map[string]string{{"bytes": "1616", "tflops": "", "ratio": "2", "goal": "insert 4096 rows", "floor_us": "5",
+				"floor_launches": "2", "share_floor": "0.25", "samples_us": "20"}, {"ratio": "", "check": "ok"}, {"us": "", "check": "skipped"}},
 			"BenchmarkMemory/op=quantize_and_insert_k_cache/variant=base/tokens=4096 1 20000 ns/op\n",
 			[]string{"SKIPPED", hostile}, 2, 1},
 	} {

@@ -43,7 +43,8 @@ func TestStepRows(t *testing.T) {
 			for name, v := range map[string]float64{
 				"time": r.Time.Median, "apart": r.Apart.Median, "host": r.Host.Median, "apart host": r.ApartHost.Median,
 				"chained": r.Chained.Median, "chained host": r.ChainedHost.Median, "limit": r.Limit, "times": r.Times,
-				"floor": r.Floor.Median, "chained floor": r.ChainedFloor.Median, "times floor": r.TimesFloor, "times chained floor": r.TimesChainedFloor,
+				"floor": r.Floor.Median, "chained floor": r.ChainedFloor.Median, "times floor": r.TimesFloor,
+				"times chained floor": r.TimesChainedFloor,
 			} {
 				assert.Positive(t, v, name)
 			}

@@ -134,13 +134,15 @@ func TestFlushedSubnormals(t *testing.T) {
 						Out: tensor.BF16, Variant: v, OnDemand: true}))
 				},
 				"decode": func(v string) (string, error) {
-					return variantOf(attention.NewDecoder(dev, attention.DecoderConfig{Heads: 64, WindowPage: 64, Variant: v, OnDemand: true}))
+					return variantOf(attention.NewDecoder(dev,
+						attention.DecoderConfig{Heads: 64, WindowPage: 64, Variant: v, OnDemand: true}))
 				},
 				"prefill": func(v string) (string, error) {
 					return variantOf(attention.NewPrefill(dev, attention.PrefillConfig{Heads: 64, Variant: v}))
 				},
 				"logits": func(v string) (string, error) {
-					return variantOf(indexer.NewLogits(dev, indexer.LogitsConfig{Heads: 64, Format: cache.IndexKeyFP8, Page: 64, Variant: v}))
+					return variantOf(indexer.NewLogits(dev,
+						indexer.LogitsConfig{Heads: 64, Format: cache.IndexKeyFP8, Page: 64, Variant: v}))
 				},
 			} {
 				best, err := build("")
