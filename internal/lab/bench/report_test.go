@@ -60,7 +60,7 @@ const hostile = `<script>alert("x")</script> | & ]]>`
 
 // Rows of tests, as of runs: what is ok, and what is not.
 var (
-	testOps    = []OpTime{{Name: "wq_b", Layer: "c4a", Time: one(3), Work: Work{Weights: 1e6, Flop: 1e7}, Limit: 1, Share: 0.3,
+	testOps = []OpTime{{Name: "wq_b", Layer: "c4a", Time: one(3), Work: Work{Weights: 1e6, Flop: 1e7}, Limit: 1, Share: 0.3,
 		Dispatches: 2}}
 	testLayers = []LayerRow{
 		{Model: "flash", Kind: "c4a", Mode: "decode", Batch: 1, Context: 9, Status: "ok", Time: one(10), Limit: 5, Share: 0.5,
