@@ -11,8 +11,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// promptDefaults is withDefaults for whole prompts, of which Kinds, Batches and Contexts say
-// nothing.
+// promptDefaults fills in defaults for whole prompts. Kinds, Batches and Contexts say nothing of
+// them.
 func (o LayerOptions) promptDefaults(onSlow bool) LayerOptions {
 	o.Batches, o.Contexts = nil, nil
 	o.Prefill = pick(o.Prefill, onSlow, []int{4096, 32768}, []int{300})

@@ -39,9 +39,9 @@ type style[R any] struct {
 	peers    string // json: what measurements of others are
 }
 
-// cell is what a row has in a column: its name in the table and in CSV, "" where it is in only one
-// of them, how the table shows a number, and the content. Numbers of rows that are not ok, and nil,
-// were not measured and stand nowhere.
+// cell holds the content of a row in a column, with the column's names in the table and in CSV, ""
+// where it is in only one of them, and how the table shows a number. Numbers of rows that are not
+// ok, and nil, were not measured and stand nowhere.
 type cell struct {
 	name, csv string
 	show      func(v float64) string

@@ -55,7 +55,7 @@ func csvColumns(t *testing.T, text string) (rows []map[string]string) {
 
 var testAdapter = &vk.Adapter{Name: "a device, of tests"}
 
-// hostile is what a name could have in it that a page must not take for its own.
+// hostile names something in a way that a page must not take for its own.
 const hostile = `<script>alert("x")</script> | & ]]>`
 
 // Rows of tests, as of runs: what is ok, and what is not.
@@ -200,8 +200,8 @@ func TestCompare(t *testing.T) {
 		"missed", "not run here: 1 of indexer_topk", "Peers: nobody"} {
 		assert.Contains(t, words(out.String()), want)
 	}
-	assert.NotContains(t, out.String(), "tokens=1 ", "cases that nobody measured")
-	assert.NotContains(t, out.String(), "linear", "cases that nobody measured")
+	assert.NotContains(t, out.String(), "tokens=1 ", "cases without a peer")
+	assert.NotContains(t, out.String(), "linear", "cases without a peer")
 	var bad *vk.ArgumentError
 	err = Compare(ctx, dev, CompareOptions{Peers: peers, Ops: []string{"soup"}}, anyLimits, silent{}, nil)
 	require.ErrorAs(t, err, &bad)

@@ -12,7 +12,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// stepDefaults is withDefaults for whole steps, of which Kinds, Prefill and Chunk say nothing.
+// stepDefaults fills in defaults for whole steps. Kinds, Prefill and Chunk say nothing of them.
 func (o LayerOptions) stepDefaults(onSlow bool) LayerOptions {
 	o.Batches = pick(o.Batches, onSlow, []int{1, 32}, []int{1, 3})
 	o.Contexts = pick(o.Contexts, onSlow, []int{131072}, []int{700})

@@ -15,15 +15,14 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// order is what the supervisor tells the worker, one object a line. The end of orders stops what
-// runs.
+// order tells the worker which check to run, one object a line. The end of orders stops the check.
 type order struct {
 	Run    string        `json:"run"`    // the check of this ID
 	Limits bench.Limits  `json:"limits"` // for it
 	Share  time.Duration `json:"share"`  // of the budget
 }
 
-// message is what the worker tells the supervisor, one object a line.
+// message tells the supervisor how the worker gets on, one object a line.
 type message struct {
 	Open   *opened `json:"open,omitempty"`   // once, at first
 	Doing  string  `json:"doing,omitempty"`  // goes on
@@ -85,8 +84,8 @@ func Work(in io.Reader, out io.Writer, checks []Check, o WorkerOptions) error {
 	}
 }
 
-// ending is how long a check may take to end, and a device to be closed, when the supervisor is no
-// longer there to end the process: it does so earlier.
+// ending bounds the time that a check takes to end, and a device to be closed, where no supervisor
+// is left to end the process, which it does earlier.
 const ending = 10 * time.Minute
 
 type worker struct {
