@@ -61,10 +61,7 @@ func compressorCase(rng *rand.Rand, spec compressorSpec) Case {
 			stride = (spec.page*(spec.format.RowBytes()+4) + 15) / 16 * 16
 		}
 	}
-	ape := make([]float32, c.Ratio*channels)
-	for i := range ape {
-		ape[i] = float32(rng.NormFloat64())
-	}
+	ape := normalF32(rng, c.Ratio, channels)
 	overlap := 0
 	if c.Overlap {
 		overlap = 1
@@ -75,7 +72,7 @@ func compressorCase(rng *rand.Rand, spec compressorSpec) Case {
 		params[k] = v
 	}
 	in := Arrays{
-		"kv_score": vectors.FromF32(b.rows(tokens), tokens, 2*channels), "ape": vectors.FromF32(ape, c.Ratio, channels),
+		"kv_score": vectors.FromF32(b.rows(tokens), tokens, 2*channels), "ape": ape,
 		"positions": vectors.FromI64(b.positions, tokens), "token_to_req": vectors.FromI32(b.toReq, tokens),
 		"state_slot_mapping": vectors.FromI64(b.stateSlots, tokens), "kv_slot_mapping": vectors.FromI64(b.slots, tokens),
 		"state_block_table": vectors.FromI32(b.table, len(spec.requests), width),

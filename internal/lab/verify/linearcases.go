@@ -60,7 +60,7 @@ func (p Product) size(weights string, t int) Size {
 		Make: func(rng *rand.Rand) Case {
 			f := TimedFormats[weights]
 			c := Case{Params: map[string]any{"tokens": t, "groups": p.Groups, "n": p.N, "k": p.K, "weights": int(f)},
-				In: Arrays{"x": manyBF16(rng, 1, t, p.Groups, p.K)}}
+				In: Arrays{"x": normalBF16(rng, 1, t, p.Groups, p.K)}}
 			largeWeights(rng, c.In, f, rows, p.K)
 			return c
 		},
@@ -75,7 +75,7 @@ func largeWeights(rng *rand.Rand, in Arrays, f projection.Format, rows, k int) {
 	pattern := make([]byte, distinct)
 	switch f {
 	case projection.FormatBF16:
-		in["w"] = manyBF16(rng, size, rows, k)
+		in["w"] = normalBF16(rng, size, rows, k)
 		return
 	case projection.FormatFP8:
 		const deviation = 96

@@ -181,7 +181,7 @@ func inverseQuantSizes(o SizeOptions) (all []Size) {
 					Make: func(rng *rand.Rand) Case {
 						table, positions := manyTurns(rng, t)
 						return Case{Params: map[string]any{"n_groups": heads / width, "heads_per_group": width, "layout": layout + 1},
-							In: Arrays{"o": manyBF16(rng, 1, t, heads, cache.D), "positions": positions, "cos_sin_rows": table}}
+							In: Arrays{"o": normalBF16(rng, 1, t, heads, cache.D), "positions": positions, "cos_sin_rows": table}}
 					},
 				})
 			}
