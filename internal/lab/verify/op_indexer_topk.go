@@ -111,7 +111,7 @@ func bindIndexerTopK(b Build, x topkInput) (Bound, error) {
 
 // threadsOn returns the threads that a case asks for, 0 where the device has fewer.
 func (x *topkInput) threadsOn(dev *vk.Device) int {
-	if x.Threads > int(dev.Caps().MaxWorkgroupInvocations) {
+	if x.Threads > 0 && x.Threads > int(dev.Caps().MaxWorkgroupInvocations) {
 		return 0
 	}
 	return x.Threads
