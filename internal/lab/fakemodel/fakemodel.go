@@ -495,7 +495,7 @@ func ConfigFile(cfg model.Config) map[string]any {
 	return f
 }
 
-// configFileV41 is that of DeepSeek-V4.1, whose text configuration has more than that of DeepSeek-V4.
+// configFileV41 is that of DeepSeek-V4.1, whose text configuration has more than DeepSeek-V4's.
 func configFileV41(cfg model.Config, text map[string]any, drafts int) map[string]any {
 	s := model.SourcesOf(cfg.Layers)
 	maps.Copy(text, map[string]any{
