@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -51,8 +52,9 @@ func names(list []string, op, what string) bool {
 
 // TestArguments changes each tensor of the arguments of every operation: to none, to another type,
 // to a place beyond its buffer, and by one along each axis that is not free. Each time there is an
-// argument error, which names the tensor but for the last, and nothing is recorded. There is one,
-// too, for a variant that no operation has, and for base where a tensor is beyond descriptors.
+// argument error, which names the tensor but for the last, and nothing is recorded. Nor is an
+// operation made without a device, of a variant that there is none of, or as base for a tensor that
+// no descriptor holds.
 func TestArguments(t *testing.T) {
 	dev := testkit.Device(t)
 	for _, op := range verify.All() {
@@ -61,6 +63,8 @@ func TestArguments(t *testing.T) {
 		}
 		t.Run(op.Name, func(t *testing.T) {
 			cases := op.RandomCases(testkit.Seed(t))
+			_, err := op.Bind(verify.Build{}, cases[0])
+			withoutDevice(t, err)
 			if op.Name != "table_update" && op.Name != "touch" { // which have no variants
 				_, err := op.Bind(verify.Build{Dev: dev, Variant: "none such"}, cases[0])
 				assert.ErrorIs(t, err, vk.ErrArgument)
@@ -74,6 +78,23 @@ func TestArguments(t *testing.T) {
 			}
 		})
 	}
+}
+
+func withoutDevice(t *testing.T, err error) {
+	t.Helper()
+	wrong := new(vk.ArgumentError)
+	require.ErrorAs(t, err, &wrong)
+	assert.Equal(t, "device", wrong.Arg)
+}
+
+// What no operation of this package is made of alone is not made without a device, either.
+func TestNothingIsMadeWithoutDevice(t *testing.T) {
+	_, err := cache.NewKV(nil, cache.KVConfig{Layout: cache.Layout{Page: 2, Stride: 1728}, Pages: 3})
+	withoutDevice(t, err)
+	_, err = cache.NewCompress(nil, cache.CompressConfig{Compression: verify.C4Main, Page: 64, StatePage: 8})
+	withoutDevice(t, err)
+	_, err = cache.NewGatherRuns(nil, cache.GatherRunsConfig{Page: 64})
+	withoutDevice(t, err)
 }
 
 func arguments(t *testing.T, dev *vk.Device, op verify.Op, c verify.Case) {
