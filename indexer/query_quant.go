@@ -2,7 +2,6 @@ package indexer
 
 import (
 	"math"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -81,14 +80,10 @@ func NewQueryQuant(dev *vk.Device, cfg QueryQuantConfig) (*QueryQuant, error) {
 	if cfg.SoftmaxScale == 0 {
 		cfg.SoftmaxScale = DefaultSoftmaxScale
 	}
-	variant, err := pkg.Choose(dev, op, opkit.Builds("idx_query_quant"), cfg.Variant, 0)
-	if err != nil {
-		return nil, err
-	}
-	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: "idx_query_quant", Variant: variant,
+	variant, k, err := pkg.Build(dev, op, cfg.Variant, 0, opkit.Spec{
+		Stem:     "idx_query_quant",
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write},
-		PushSize: int(unsafe.Sizeof(idxQueryQuantPush{})),
+		Push:     idxQueryQuantPush{},
 		Constants: []uint32{
 			opkit.Bit(0, cfg.Format == cache.IndexKeyMXFP4), opkit.Bit(0, cfg.TableBF16), opkit.Bit(0, cfg.Hadamard),
 		},
@@ -96,7 +91,7 @@ func NewQueryQuant(dev *vk.Device, cfg QueryQuantConfig) (*QueryQuant, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &QueryQuant{dev: dev, cfg: cfg, built: built(variant), k: k}, nil
+	return &QueryQuant{dev: dev, cfg: cfg, built: variant, k: k}, nil
 }
 
 // Record checks the arguments and records the launch. Errors: vk.ErrArgument, with

@@ -3,7 +3,6 @@ package projection
 import (
 	"fmt"
 	"math"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -216,7 +215,7 @@ func (o *Linear) build() error {
 	}
 	o.sum = o.later(opkit.Spec{
 		Stem: "proj_linear_sum", Variant: opkit.Base, Bindings: []vk.Access{vk.Read, vk.Write},
-		PushSize: int(unsafe.Sizeof(projLinearSumPush{})),
+		Push: projLinearSumPush{},
 	})
 	if o.cfg.OnDemand {
 		return nil

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/door"
@@ -92,7 +91,7 @@ func newLinearChain(op string, first, second *Linear, tokens, heads, silent int)
 	o := &LinearChain{first: first, second: second, heads: heads, apart: !tuning.MayWait(first.dev.Adapter())}
 	spec := opkit.Spec{
 		Stem: "proj_linear_chain", Variant: opkit.DA, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read}, Bound: 3,
-		PushSize: int(unsafe.Sizeof(projLinearChainPush{})),
+		Push: projLinearChainPush{},
 	}
 	if first.matrices() || first.halves() {
 		spec.Variant = opkit.CM

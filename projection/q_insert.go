@@ -1,9 +1,6 @@
 package projection
 
 import (
-	"math"
-	"unsafe"
-
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -116,7 +113,7 @@ func NewQInsert(dev *vk.Device, cfg QInsertConfig) (*QInsert, error) {
 	k, err := pkg.Kernel(dev, withLanes(dev, opkit.Spec{
 		Stem: "proj_q_insert", Variant: variant,
 		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Write},
-		PushSize:  int(unsafe.Sizeof(projQInsertPush{})),
+		Push:      projQInsertPush{},
 		Constants: opkit.Constants(cfg.Page, norm, int(cfg.Record), int(opkit.Bit(0, !cfg.RotateOnly))),
 	}, cfg.Subgroup))
 	if err != nil {
@@ -142,7 +139,7 @@ func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 		pkg.Check(op, "Slots", a.Slots, tensor.I64, -1),
 		pkg.Check(op, "Positions", a.Positions, tensor.I32, n),
 		table(op, a.Table),
-		o.checkCache(op, a.Cache),
+		a.Cache.CheckFor(pkg, op, "Cache", o.cfg.Page, o.cfg.Record),
 		pkg.Bindable(o.dev, op, "KV", a.KV), pkg.Bindable(o.dev, op, "Table", a.Table),
 	); err != nil {
 		return err
@@ -155,12 +152,9 @@ func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 	if err != nil {
 		return err
 	}
-	slots, weight := a.Slots, a.KVWeight // what stands for absent tensors is not read
+	slots, weight := a.Slots, opkit.Or(a.KVWeight, a.KV) // what stands for absent tensors is not read
 	if t == 0 {
 		slots = a.KV
-	}
-	if weight.IsZero() {
-		weight = a.KV
 	}
 	if n == 0 {
 		return nil
@@ -202,25 +196,6 @@ func (o *QInsert) checkWeight(op string, w tensor.Tensor) error {
 	}
 	if !w.IsZero() {
 		return pkg.Wrong(op, "KVWeight", w, "absent: KVNorm is 0, so rows are normed already")
-	}
-	return nil
-}
-
-func (o *QInsert) checkCache(op string, c cache.KVCache) error {
-	if err := pkg.CheckRows(op, "Cache.Pool", c.Pool, tensor.U8, -1, c.Layout.Stride); err != nil {
-		return err
-	}
-	if l, err := cache.NewRecordLayout(c.Layout.Record, c.Layout.Page, c.Layout.Stride); err != nil || l != c.Layout {
-		return pkg.Wrong(op, "Cache.Layout", c.Layout, "a legal layout: %v", err)
-	}
-	if c.Layout.Page != o.cfg.Page {
-		return pkg.Wrong(op, "Cache.Layout.Page", c.Layout.Page, "%d, which the kernel was built for", o.cfg.Page)
-	}
-	if c.Layout.Record != o.cfg.Record {
-		return pkg.Wrong(op, "Cache.Layout.Record", c.Layout.Record, "%s, which the kernel was built for", o.cfg.Record)
-	}
-	if c.Pages() < 1 || c.Slots() > math.MaxInt32 {
-		return pkg.Wrong(op, "Cache.Pool", c.Pool, "1 to %d pages", math.MaxInt32/c.Layout.Page)
 	}
 	return nil
 }

@@ -106,7 +106,7 @@ func TestQInsertUnfused(t *testing.T) {
 		}
 	}
 	b := c.args(t, dev)
-	insert := must[*cache.Insert](t)(cache.NewInsert(dev, cache.InsertConfig{Page: 2}))
+	insert := must[*cache.Insert](t)(cache.NewInsert(dev, cache.PagesConfig{Page: 2}))
 	ia := cache.InsertArgs{K: upload(t, dev, tensor.BF16, k, len(c.positions), cache.D), Slots: b.Slots, Cache: b.Cache}
 	do(t, dev, func(rec *vk.Recorder) error { return insert.Record(rec, ia) })
 	want := download[byte](t, b.Cache.Pool)

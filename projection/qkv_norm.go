@@ -2,7 +2,6 @@ package projection
 
 import (
 	"fmt"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -89,7 +88,7 @@ func NewQKVNorm(dev *vk.Device, cfg QKVNormConfig) (*QKVNorm, error) {
 	k, err := pkg.Kernel(dev, withLanes(dev, opkit.Spec{
 		Stem: "proj_qkv_norm", Variant: variant,
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
-		PushSize: int(unsafe.Sizeof(projQkvNormPush{})), Constants: opkit.Constants(cfg.Rank),
+		Push:     projQkvNormPush{}, Constants: opkit.Constants(cfg.Rank),
 	}, cfg.Subgroup))
 	if err != nil {
 		return nil, err

@@ -108,25 +108,25 @@ var kvPages = []int{64, 2}
 func (b *builder) caches() {
 	for _, page := range kvPages {
 		b.each("insert", opkit.Builds("kv_insert"), func(v string) error {
-			_, err := cache.NewInsert(b.dev, cache.InsertConfig{Page: page, Variant: v})
+			_, err := cache.NewInsert(b.dev, cache.PagesConfig{Page: page, Variant: v})
 			return err
 		})
 		b.each("gather", opkit.Builds("kv_gather"), func(v string) error {
-			_, err := cache.NewGather(b.dev, cache.GatherConfig{Page: page, Variant: v})
+			_, err := cache.NewGather(b.dev, cache.PagesConfig{Page: page, Variant: v})
 			return err
 		})
 		b.each("gather runs", opkit.Builds("kv_gather_runs"), func(v string) error {
-			_, err := cache.NewGatherRuns(b.dev, cache.GatherRunsConfig{Page: page, Variant: v})
+			_, err := cache.NewGatherRuns(b.dev, cache.GatherRunsConfig{PagesConfig: cache.PagesConfig{Page: page, Variant: v}})
 			return err
 		})
 		b.each("gather slots", opkit.Builds("kv_gather_slots"), func(v string) error {
-			_, err := cache.NewGatherSlots(b.dev, cache.GatherSlotsConfig{Page: page, Variant: v})
+			_, err := cache.NewGatherSlots(b.dev, cache.PagesConfig{Page: page, Variant: v})
 			return err
 		})
 	}
 	for _, ratio := range []int{1, 4, 128} {
 		b.each("slot mapping", opkit.Builds("kv_slot_mapping"), func(v string) error {
-			_, err := cache.NewSlotMapping(b.dev, cache.SlotMappingConfig{Page: 64, Ratio: ratio, Variant: v})
+			_, err := cache.NewSlotMapping(b.dev, cache.SlotMappingConfig{Page: 64, Ratio: ratio})
 			return err
 		})
 	}
@@ -187,17 +187,17 @@ func (b *builder) indexer(c model.Config) {
 		return err
 	})
 	b.each("visible", opkit.Builds("idx_visible"), func(v string) error {
-		_, err := indexer.NewVisible(b.dev, indexer.VisibleConfig{Ratio: 4, Variant: v})
+		_, err := indexer.NewVisible(b.dev, indexer.VisibleConfig{Ratio: 4})
 		return err
 	})
 }
 
 func (b *builder) attention(c model.Config) {
 	b.each("indices", opkit.Builds("attn_window_indices"), func(v string) error {
-		_, err1 := attention.NewWindowIndices(b.dev, attention.WindowIndicesConfig{Page: 64, Variant: v})
-		_, err2 := attention.NewC128Indices(b.dev, attention.C128IndicesConfig{Page: 2, Variant: v})
-		_, err3 := attention.NewGlobalTopK(b.dev, attention.GlobalTopKConfig{Page: 64, Variant: v})
-		_, err4 := attention.NewCombineIndices(b.dev, attention.CombineIndicesConfig{Variant: v})
+		_, err1 := attention.NewWindowIndices(b.dev, attention.WindowIndicesConfig{Page: 64})
+		_, err2 := attention.NewC128Indices(b.dev, attention.C128IndicesConfig{Page: 2})
+		_, err3 := attention.NewGlobalTopK(b.dev, attention.GlobalTopKConfig{Page: 64})
+		_, err4 := attention.NewCombineIndices(b.dev)
 		return errors.Join(err1, err2, err3, err4)
 	})
 	for _, page := range append([]int{0}, kvPages...) {
@@ -241,7 +241,7 @@ func (b *builder) v41(c model.Config) {
 		return err
 	})
 	b.each("candidate entries", opkit.Builds("idx_candidate_entries"), func(v string) error {
-		_, err := indexer.NewCandidateEntries(b.dev, indexer.CandidateEntriesConfig{Block: c.CandidateBlock, SlotPage: 64, Variant: v})
+		_, err := indexer.NewCandidateEntries(b.dev, indexer.CandidateEntriesConfig{Block: c.CandidateBlock, SlotPage: 64})
 		return err
 	})
 	b.each("decode records", opkit.Decodes(), func(v string) error {

@@ -339,7 +339,7 @@ func (l *coreLayer) inputs(t *testing.T, k *Kernels, kv tensor.Tensor, h coreSte
 func (l *coreLayer) recordCore(t *testing.T, rec *vk.Recorder, layer *Layer, step StepArgs, a Args, kv tensor.Tensor) error {
 	t.Helper()
 	k := layer.kernels
-	insert := must[*cache.Insert](t)(cache.NewInsert(k.dev, cache.InsertConfig{Page: l.caches.Window.Layout.Page,
+	insert := must[*cache.Insert](t)(cache.NewInsert(k.dev, cache.PagesConfig{Page: l.caches.Window.Layout.Page,
 		MaxBytes: a.Caches.Window.Pool.Bytes()}))
 	err := k.RecordStep(rec, step)
 	if err == nil {
