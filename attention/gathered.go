@@ -113,8 +113,8 @@ func NewGathered(dev *vk.Device, cfg GatheredConfig) (*Gathered, error) {
 	return o, err
 }
 
-// pageGathers makes the gathers of the compressed and of the window cache, as far as there are such, to
-// a workspace. A forced build of the prefill kernel says how they reach memory.
+// pageGathers makes the gathers of the compressed and of the window cache, as far as there are
+// such, to a workspace. A forced build of the prefill kernel says how they reach memory.
 func pageGathers[T any](op string, cfg DecoderConfig, workspace uint64, gather func(cache.PagesConfig) (T, error)) (all [2]T, err error) {
 	for i, p := range []cache.PagesConfig{
 		{Page: cfg.CompressedPage, Record: cfg.CompressedRecord}, {Page: cfg.WindowPage, Record: cfg.WindowRecord},

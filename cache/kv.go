@@ -56,7 +56,7 @@ func (c KVCache) Close() error { return c.Pool.Close() }
 func (c KVCache) CheckFor(p opkit.Package, op, arg string, page int, record Record) error {
 	l := c.Layout
 	if err := l.check(op); err != nil {
-		return p.Wrong(op, arg+".Layout", l, "a legal layout: %v", err)
+		return fmt.Errorf("%s: %s: %s: %w", p, op, arg, err)
 	}
 	if err := p.CheckRows(op, arg+".Pool", c.Pool, tensor.U8, -1, l.Stride); err != nil {
 		return err

@@ -199,7 +199,8 @@ func (p Package) Kernel(dev *vk.Device, s Spec) (*vk.Kernel, error) {
 	if s.Variant != Base {
 		bindings = bindings[:s.Bound]
 	}
-	spec := vk.KernelSpec{Name: name, SPIRV: spirv.WithModes(code.SPIRV, halfModes(dev.Caps())...), Bindings: bindings, Constants: s.Constants, SubgroupSize: s.Subgroup, Requires: code.Requires, Divisible: s.Divisible}
+	spec := vk.KernelSpec{Name: name, SPIRV: spirv.WithModes(code.SPIRV, halfModes(dev.Caps())...), Bindings: bindings,
+		Constants: s.Constants, SubgroupSize: s.Subgroup, Requires: code.Requires, Divisible: s.Divisible}
 	if s.Push != nil {
 		spec.PushSize = int(reflect.TypeOf(s.Push).Size())
 	}
