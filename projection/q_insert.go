@@ -163,22 +163,22 @@ func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 	if a.Q.IsZero() {
 		access = vk.Read // none is touched
 	}
-	targets := []opkit.Target{
-		{Name: "KV", T: a.KV, Access: vk.Read, Align: 16}, {Name: "Slots", T: slots, Access: vk.Read, Align: 8},
-		{Name: "Positions", T: a.Positions, Access: vk.Read, Align: 4}, {Name: "Table", T: a.Table, Access: vk.Read, Align: 16},
-		{Name: "KVWeight", T: weight, Access: vk.Read, Align: 16},
-		{Name: "Q", T: q, Access: access, Align: 16}, {Name: "Cache.Pool", T: a.Cache.Pool, Access: vk.Write, Align: 8},
-	}
-	if err := pkg.Reach(o.dev, op, o.Variant(), targets...); err != nil {
-		return err
-	}
 	push := projQInsertPush{
-		KvAddr: a.KV.View().Address(), SlotsAddr: slots.View().Address(),
-		PositionsAddr: a.Positions.View().Address(), TableAddr: a.Table.View().Address(), WeightAddr: weight.View().Address(),
-		QAddr: q.View().Address(), PoolAddr: a.Cache.Pool.View().Address(),
 		PoolStride: uint32(a.Cache.Layout.Stride), PoolPages: uint32(a.Cache.Pages()),
 		Heads: uint32(h), Tokens: uint32(t), TableRows: uint32(a.Table.Shape[0]), Eps: o.cfg.Eps,
 		KvStride: uint32(a.KV.Shape[1] / 8), KvAt: uint32(a.KVAt / 8),
+	}
+	targets := []opkit.Target{
+		{Name: "KV", T: a.KV, Access: vk.Read, Align: 16, At: &push.KvAddr},
+		{Name: "Slots", T: slots, Access: vk.Read, Align: 8, At: &push.SlotsAddr},
+		{Name: "Positions", T: a.Positions, Access: vk.Read, Align: 4, At: &push.PositionsAddr},
+		{Name: "Table", T: a.Table, Access: vk.Read, Align: 16, At: &push.TableAddr},
+		{Name: "KVWeight", T: weight, Access: vk.Read, Align: 16, At: &push.WeightAddr},
+		{Name: "Q", T: q, Access: access, Align: 16, At: &push.QAddr},
+		{Name: "Cache.Pool", T: a.Cache.Pool, Access: vk.Write, Align: 8, At: &push.PoolAddr},
+	}
+	if err := pkg.Reach(o.dev, op, o.Variant(), targets...); err != nil {
+		return err
 	}
 	return pkg.Dispatch(rec, op, o.Variant(), vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}, targets...)
 }

@@ -164,8 +164,7 @@ void main() {
     coopmat<floate4m3_t, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB> b;
     coopMatLoad(a, codes_a, 0u, QUADS, gl_CooperativeMatrixLayoutRowMajor);
     coopMatLoad(b, codes_b, 0u, QUADS, gl_CooperativeMatrixLayoutColumnMajor);
-    const CM_C zero =
-        CM_C(0.0), c = coopMatMulAdd(a, b, zero);
+    const CM_C zero = CM_C(0.0), c = coopMatMulAdd(a, b, zero);
     uint differ = 0u;
     [[unroll]] for (uint i = 0u; i < c.length(); i++) differ += floatBitsToUint(c[i]) == 0x47800001u ? 0u : 1u;
     dst.v[l] = differ + (ROWS == 0u ? 0u : code_rows(l));

@@ -229,6 +229,8 @@ type Target struct {
 	T      tensor.Tensor
 	Access vk.Access
 	Align  uint64 // of the address, what the widest access needs
+
+	At *uint64 // the push constant that Dispatch gives the address; nil: the caller does
 }
 
 // Reach proves that a build can reach its targets: by a descriptor, or at an address that suits the
@@ -261,6 +263,9 @@ func (p Package) Bindable(dev *vk.Device, op, arg string, t tensor.Tensor) error
 // targets follow them in a base build.
 func (p Package) Dispatch(rec *vk.Recorder, op, variant string, d vk.Dispatch, targets ...Target) error {
 	for _, x := range targets {
+		if x.At != nil {
+			*x.At = x.T.View().Address() // d.Push views it
+		}
 		if variant == Base {
 			d.Bind = append(d.Bind, x.T.View())
 		} else {
