@@ -55,15 +55,7 @@ func TestEngineKinds(t *testing.T) {
 	const tokens, prefill = 150, 146 // beyond the window of 128
 	c := otherKinds()
 	m := fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8})
-	checkpoint, err := openFake(t, m, 1, model.CheckpointOptions{Config: &c})
-	require.NoError(t, err)
-	layers, err := checkpoint.Upload(t.Context(), dev, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		for _, l := range layers {
-			l.Close()
-		}
-	})
+	_, layers := opened(t, dev, m, model.CheckpointOptions{Config: &c})
 	e := engine(t, dev, c, layers, pipeline.EngineOptions{MaxTokens: 2, LayerByLayer: true})
 	s := must[*pipeline.Session](t)(e.Open())
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))
@@ -72,7 +64,7 @@ func TestEngineKinds(t *testing.T) {
 	require.NoError(t, st.RunLayer(t.Context(), 1))
 	require.NoError(t, st.RunLayer(t.Context(), 2))
 	require.NoError(t, st.Abort())
-	_, err = pipeline.NewEngine(t.Context(), dev, c, layers[2:], pipeline.EngineOptions{MaxTokens: 2})
+	_, err := pipeline.NewEngine(t.Context(), dev, c, layers[2:], pipeline.EngineOptions{MaxTokens: 2})
 	require.ErrorContains(t, err, "layers[0]: got 2, want layer 1 in front of it")
 	hidden := normalsOf(rand.New(rand.NewPCG(3, 4)), tokens*c.Hidden)
 	for _, chunk := range []int{tokens, 22} {

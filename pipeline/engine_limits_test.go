@@ -35,18 +35,28 @@ func TestEngineLimits(t *testing.T) {
 	most = 4 << 20
 	longest := min(cfg.MaxPositions, int(dev.Caps().MaxStorageBufferRange/(4*model.RopeRow)))
 	const cache = 256 << 20
-	refused := func(o pipeline.EngineOptions, arg string) {
-		t.Helper()
+	for want, o := range map[string]options{
+		"MaxTokens: got 0":                                              {},
+		"MaxTokens: got " + fmt.Sprint(longest+1):                       {MaxTokens: longest + 1, CacheBytes: cache},
+		"MaxSessions: got -1":                                           {MaxTokens: 1, MaxSessions: -1},
+		"MaxSessions: got 65536, want at most ":                         {MaxTokens: longest, MaxSessions: 1 << 16, CacheBytes: cache},
+		"MaxStep: got -1":                                               {MaxTokens: 4, MaxStep: -1},
+		"MaxStep: got 524288, want at most ":                            {MaxTokens: longest, MaxStep: 1 << 20, CacheBytes: cache},
+		"Rewind: got -1":                                                {MaxTokens: 4, Rewind: -1},
+		"Format: got format(9)":                                         {MaxTokens: 4, Keys: 9},
+		"CacheBytes, MaxCacheBytes: got 1000":                           {MaxTokens: 4, MaxCacheBytes: 1000},
+		"Variant: got twopass-base, want one that reads pages in place": {MaxTokens: 4, Invariant: true, Variant: "twopass-base"},
+		"variant: got \"nonsense\", want one of [cmb cm dot base da twopass-cmb ":   {MaxTokens: 1 << 16, Variant: "nonsense", CacheBytes: cache},
+		"Records: got records(7), want v4 or v41":                                   {MaxTokens: 4, Records: 7},
+		"Records: got v41, want v4: entries of layer 0, of kind C4A, have no other": {MaxTokens: 4, Records: model.RecordsV41},
+	} {
 		e, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, o)
-		if e != nil || !errors.Is(err, vk.ErrArgument) || !strings.Contains(err.Error(), arg) {
-			t.Errorf("%+v: %v", o, errors.Join(err, e.Close()))
-		}
+		assert.Nil(t, e, want)
+		assert.ErrorIs(t, err, vk.ErrArgument, want)
+		assert.ErrorContains(t, err, want)
+		assert.True(t, strings.HasPrefix(err.Error(), "pipeline: new engine: "), "%v", err)
+		assert.NotContains(t, err.Error(), "new engine: pipeline: new engine")
 	}
-	refused(pipeline.EngineOptions{MaxTokens: longest + 1, CacheBytes: cache}, "MaxTokens")
-	refused(pipeline.EngineOptions{MaxTokens: longest, MaxSessions: 1 << 16, CacheBytes: cache}, "MaxSessions: got 65536, want at most ")
-	refused(pipeline.EngineOptions{MaxTokens: longest, MaxStep: 1 << 20, CacheBytes: cache}, "MaxStep: got ")
-	refused(pipeline.EngineOptions{MaxTokens: 1 << 16, Variant: "nonsense", CacheBytes: cache}, "variant: got \"nonsense\", want one of [cmb cm dot base da twopass-cmb ")
-	refused(pipeline.EngineOptions{MaxTokens: 1, MaxSessions: -1}, "MaxSessions")
 	e, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 1 << 16, CacheBytes: cache})
 	assert.Nil(t, e, "caches that do not fit")
 	assert.ErrorIs(t, err, full, "caches that do not fit")

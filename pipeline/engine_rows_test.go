@@ -140,23 +140,6 @@ func engineRows(t *testing.T, c model.Config, layer, least uint64) {
 	}
 }
 
-// TestEngineRowsFormula demands that layers whose rows are gathered, in one piece and in several,
-// compute their formula.
-func TestEngineRowsFormula(t *testing.T) {
-	dev := testkit.Device(t)
-	const tokens, prefill = 140, 134
-	c := fakemodel.Config(0, 4, 128)
-	m := fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8})
-	cfg, layers := uploaded(t, dev, written(t, m))
-	hidden := normals(tokens * c.Hidden)
-	for _, room := range []uint64{0, 300 << 10} {
-		pipeline.GatherIn(t, room)
-		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 100, KeepTopK: true,
-			Variant: opkit.TwoPass + opkit.Base})
-		checkFormula(t, c, m.Values, hidden, division(t, e, cfg.Hidden, prefill, hidden))
-	}
-}
-
 // TestEngineRowsDefault demands that an engine without a variant gathers the rows of steps of many
 // tokens for each session that there may be, and reads pages in others.
 func TestEngineRowsDefault(t *testing.T) {

@@ -28,20 +28,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// uploaded opens a checkpoint and puts it on the device.
-func uploaded(t testing.TB, dev *vk.Device, dir string) (model.Config, []*model.DeviceLayer) {
-	t.Helper()
-	c := must[*model.Checkpoint](t)(model.Open(dir, model.CheckpointOptions{}))
-	defer c.Close()
-	layers := must[[]*model.DeviceLayer](t)(c.Upload(t.Context(), dev, nil))
-	t.Cleanup(func() {
-		for _, l := range layers {
-			l.Close()
-		}
-	})
-	return c.Config, layers
-}
-
 // division runs tokens through all layers of a fresh session: the first prefill tokens in steps of
 // MaxStep, the others one by one. All layers get the same hidden states.
 func division(t testing.TB, e *pipeline.Engine, width, prefill int, hidden []float32) []pipeline.Appended {
@@ -62,16 +48,6 @@ func division(t testing.TB, e *pipeline.Engine, width, prefill int, hidden []flo
 func extend(t testing.TB, s *pipeline.Session, layers int, hidden []float32) []pipeline.Appended {
 	t.Helper()
 	return must[[]pipeline.Appended](t)(s.Append(t.Context(), slices.Repeat([][]float32{hidden}, layers)))
-}
-
-// engine makes an engine that the test closes at its end.
-func engine(t testing.TB, dev *vk.Device, cfg model.Config, layers []*model.DeviceLayer, o pipeline.EngineOptions) *pipeline.Engine {
-	t.Helper()
-	e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, o))
-	t.Cleanup(func() {
-		assert.NoError(t, e.Close())
-	})
-	return e
 }
 
 // distance is the relative error of a from b in the L2 norm.
@@ -131,7 +107,7 @@ func TestEngineRecorded(t *testing.T) {
 // weights with UE8M0 scales are exact in bf16; the others are rounded by up to one part in 256.
 func TestEngineDivisions(t *testing.T) {
 	dev := testkit.Device(t)
-	storages := []fakemodel.Storage{fakemodel.FP8, fakemodel.FP8F32, fakemodel.NVFP4}
+	storages := []fakemodel.Storage{fakemodel.FP8, fakemodel.FP8F32, fakemodel.FP8Rows, fakemodel.NVFP4}
 	c := fakemodel.Config(0, 4, 128)
 	if testing.Short() {
 		storages = storages[:1]
@@ -228,14 +204,6 @@ func TestEngineErrors(t *testing.T) {
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4)})))
 	ctx := t.Context()
-	for name, o := range map[string]pipeline.EngineOptions{
-		"MaxTokens": {}, "MaxStep": {MaxTokens: 4, MaxStep: -1}, "MaxSessions": {MaxTokens: 4, MaxSessions: 1 << 20}, "Rewind": {MaxTokens: 4, Rewind: -1},
-		"Format": {MaxTokens: 4, Keys: 9}, "variant": {MaxTokens: 4, Variant: "x"}, "MaxCacheBytes": {MaxTokens: 4, MaxCacheBytes: 1000},
-	} {
-		e, err := pipeline.NewEngine(ctx, dev, cfg, layers, o)
-		assert.True(t, e == nil && errors.Is(err, vk.ErrArgument) && strings.Contains(err.Error(), name) &&
-			strings.Count(err.Error(), "new engine") == 1, "%s: %v", name, err)
-	}
 	for want, l := range map[string]*model.DeviceLayer{
 		"layers[1]: got nil, want the weights of a layer":             nil,
 		"layers[1].Layer: got 1, want 0 to 0, of a model of 1 layers": {Layer: 1},
@@ -299,14 +267,6 @@ func TestEngineErrors(t *testing.T) {
 	assert.ErrorIs(t, restoring, pipeline.ErrSnapshot)
 }
 
-// written writes a model and returns its folder.
-func written(t testing.TB, m *fakemodel.Model) string {
-	t.Helper()
-	dir := t.TempDir()
-	require.NoError(t, m.Write(dir, 1))
-	return dir
-}
-
 // The n-th allocation fails, for every n: there is no engine, the error is the one of
 // the allocation, and nothing is left allocated.
 func TestEngineOutOfMemory(t *testing.T) {
@@ -362,4 +322,19 @@ func TestWeightsClosed(t *testing.T) {
 	}
 	_, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, o)
 	assert.ErrorIs(t, err, vk.ErrClosed, "an engine")
+}
+
+// TestNaNAfterFinite has tokens of NaN after finite ones: a maximum that no score stays below may
+// not keep a kernel from its end.
+func TestNaNAfterFinite(t *testing.T) {
+	dev := testkit.Device(t)
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4)})))
+	for _, v := range testkit.DecodeVariants(t, dev, cfg.Heads) {
+		e := engine(t, dev, cfg, layers, options{MaxTokens: 60, MaxStep: 8, Variant: v})
+		s := must[*pipeline.Session](t)(e.Open())
+		for _, x := range []float32{1, float32(math.NaN())} {
+			_, err := s.Append(t.Context(), [][]float32{filled(8*cfg.Hidden, x)})
+			require.NoError(t, err, v)
+		}
+	}
 }

@@ -11,9 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
-	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline"
-	"github.com/vkmla/vkmla/vk"
 )
 
 // Prompts in any cut leave the same bytes in the caches, and the same outputs. Without the option
@@ -73,14 +71,4 @@ func (x *sessions) invariantCaches(t *testing.T) {
 	}
 	assert.Zero(t, differ[true], "caches, outputs and picks that depend on the cut of an invariant engine")
 	assert.Positive(t, differ[false], "the same where they may")
-}
-
-// The two passes plan by the number of tokens, so an invariant engine refuses them before it
-// allocates anything.
-func TestInvariantVariant(t *testing.T) {
-	x := newModel(t, testkit.Device(t), &v4Sessions)
-	o := sessionOptions()
-	o.Invariant, o.Variant = true, opkit.TwoPass+opkit.Base
-	_, err := pipeline.NewEngine(t.Context(), x.dev, x.cfg, x.layers, o)
-	assert.ErrorIs(t, err, vk.ErrArgument)
 }

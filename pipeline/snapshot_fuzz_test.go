@@ -150,6 +150,8 @@ func (f *snapshotForm) seeds() (list []alteration) {
 		alteration{head: head, sealed: true, tail: []byte{0}},
 		alteration{head: head, sealed: true, at: 9, flip: 1},
 		alteration{head: f.head(f.maxTokens+1, 0), sealed: true},
+		alteration{head: head, sealed: true, at: 128, flip: 1}, // the number of pools
+		alteration{head: head[:headBytes+9], sealed: true},
 		alteration{head: head[:40], sealed: true})
 }
 

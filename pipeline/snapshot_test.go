@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -29,8 +28,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// TestRestore restores sessions where they have less room than where they were saved. It refuses
-// older formats, and headers that promise slots that do not follow.
+// TestRestore restores sessions where they have less room than where they were saved, and refuses
+// older formats.
 func TestRestore(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
@@ -48,31 +47,12 @@ func TestRestore(t *testing.T) {
 	assert.NoError(t, errors.Join(back.Truncate(tokens-100), back.Advance(t.Context(), 200), back.Close()))
 	all, free := short.Pages()
 	assert.Equal(t, free, all, "of %v pages %v are free", all, free)
-	// The length and the number of slots of a session of half a million tokens, and no slot.
-	const meta, end = 16 + 96, 16 + 96 + 24 + 48 // of the header, and with the section of the only pool
-	const length, first, beyond = meta, meta + 24 + 24, meta + 24 + 32
-	most := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 1 << 19, Rewind: 1 << 19})
-	header := bytes.Clone(saved.Bytes()[:end])
-	binary.LittleEndian.PutUint64(header[length:], 1<<19)
-	binary.LittleEndian.PutUint64(header[first:], 0)
-	binary.LittleEndian.PutUint64(header[beyond:], 1<<19)
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	_, err = most.Restore(t.Context(), bytes.NewReader(header))
-	runtime.ReadMemStats(&after)
-	assert.ErrorIs(t, err, pipeline.ErrSnapshot,
-		"a header alone, and %d bytes allocated", after.TotalAlloc-before.TotalAlloc)
-	assert.LessOrEqual(t, after.TotalAlloc-before.TotalAlloc, uint64(8<<20),
-		"a header alone, and %d bytes allocated", after.TotalAlloc-before.TotalAlloc)
 	older := bytes.Clone(saved.Bytes())
 	older[8] = 1 // the version
 	_, err = short.Restore(t.Context(), bytes.NewReader(older))
 	require.ErrorIs(t, err, pipeline.ErrSnapshotVersion)
 	require.ErrorIs(t, err, pipeline.ErrSnapshot)
 	require.ErrorContains(t, err, "version 1, this package reads version 4")
-	_, err = short.Restore(t.Context(), nil)
-	assert.ErrorIs(t, err, vk.ErrArgument, "no reader")
-	assert.ErrorIs(t, s.Save(t.Context(), nil), vk.ErrArgument, "no writer")
 }
 
 // TestSaveBesideSteps demands that a slow reader of a snapshot does not delay steps, that steps and

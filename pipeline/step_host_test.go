@@ -50,6 +50,7 @@ func TestStepStaleOutput(t *testing.T) {
 		stale("whose inputs were set after it ran", 0)
 		require.NoError(t, errors.Join(st.ReadOutput(1, 0, out), st.RunLayer(ctx, 0), st.ReadOutput(0, 0, out)))
 		if byLayer {
+			assert.ErrorIs(t, st.Submit(), vk.ErrArgument, "layers one by one")
 			require.NoError(t, st.SetInput(1, 0, in))
 			stale("after another layer ran", 1)
 		}

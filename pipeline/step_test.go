@@ -63,11 +63,22 @@ func TestStepErrors(t *testing.T) {
 		"not run": st.ReadOutput(0, 0, values), "no picks": st.ReadTopK(0, 0, nil)} {
 		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
+	for name, err := range map[string]error{"close": s.Close(), "truncate": s.Truncate(0), "fork": failure(s.Fork()), "advance": s.Advance(t.Context(), 1)} {
+		assert.ErrorIs(t, err, pipeline.ErrInStep, "%s in a step", name)
+	}
+	assert.ErrorIs(t, st.SubmitLayer(1), vk.ErrArgument)
+	assert.True(t, st.Input(-1).IsZero() && st.Output(9).IsZero() && st.TopK(0).IsZero() && st.TopK(9).IsZero(), "no such layers")
 	says(t, st.Commit(), "pipeline: commit step: layers: got layer 0 not run, want all of them run")
-	assert.NoError(t, errors.Join(setBits(st, 0, 0, make([]uint16, 2*cfg.Hidden)), st.Run(t.Context()), st.ReadOutput(0, 0, values)))
+	assert.NoError(t, errors.Join(setBits(st, 0, 0, make([]uint16, 2*cfg.Hidden)), st.Submit()))
+	for name, err := range map[string]error{"commit": st.Commit(), "input": st.SetInput(0, 0, values)} {
+		assert.ErrorIs(t, err, vk.ErrBusy, "%s while it runs", name)
+	}
+	assert.NoError(t, errors.Join(st.Wait(t.Context()), st.ReadOutput(0, 0, values)))
 	says(t, st.ReadTopK(0, 0, make([]int32, 2*e.TopK())), "pipeline: read top-k: EngineOptions.KeepTopK: got false, want true, for picks to be kept")
 	require.NoError(t, st.Commit())
 	assert.Equal(t, 30, s.Len())
+	_, end := st.Rows(0)
+	assert.Zero(t, end, "rows of a step that has ended")
 	for name, err := range map[string]error{"run": st.Run(t.Context()), "layer": st.RunLayer(t.Context(), 0), "input": st.SetInput(0, 0, values), "commit": st.Commit()} {
 		assert.ErrorIs(t, err, vk.ErrClosed, "%s after the step", name)
 	}
@@ -173,43 +184,32 @@ func stepOutOfMemory(t *testing.T, cfg model.Config, records model.Records) {
 // the rounding of the sum to bf16.
 func TestEngineRanks(t *testing.T) {
 	dev := testkit.Device(t)
-	dir := written(t, fake(t, fakemodel.Options{}))
-	var sum [][]float32
+	m := fake(t, fakemodel.Options{})
 	const tokens = 40
 	var hidden []float32
+	var rest [][]float32 // of each layer, what the ranks leave of the whole
 	for _, o := range []model.CheckpointOptions{{}, {Ranks: 2}, {Ranks: 2, Rank: 1}} {
-		c := must[*model.Checkpoint](t)(model.Open(dir, o))
-		layers := must[[]*model.DeviceLayer](t)(c.Upload(t.Context(), dev, nil))
+		c, layers := opened(t, dev, m, o)
 		if hidden == nil {
-			rng := rand.New(rand.NewPCG(4, 4))
-			for range tokens * c.Config.Hidden {
-				hidden = append(hidden, float32(rng.NormFloat64()))
-			}
+			hidden = normals(tokens * c.Config.Hidden)
 		}
-		e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, c.Config, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 33}))
+		e := engine(t, dev, c.Config, layers, options{MaxTokens: tokens, MaxStep: 33})
 		for i, got := range division(t, e, c.Config.Hidden, tokens, hidden) {
-			switch {
-			case o.Ranks == 0:
-				sum = append(sum, got.Out)
-			default:
-				for k := range got.Out {
-					sum[i][k] -= got.Out[k]
-				}
-			}
-			if o.Rank == 0 {
+			if o.Ranks == 0 {
+				rest = append(rest, got.Out)
 				continue
 			}
-			n := 0.0
-			for _, v := range sum[i] {
-				n += float64(v) * float64(v)
+			for k := range got.Out {
+				rest[i][k] -= got.Out[k]
 			}
-			n /= float64(len(sum[i]))
-			assert.Less(t, n, 1e-4, "layer %d: the ranks miss the whole by %g a value, squared", i, n)
 		}
-		assert.NoError(t, errors.Join(e.Close(), c.Close()))
-		for _, l := range layers {
-			l.Close()
+	}
+	for i, list := range rest {
+		n := 0.0
+		for _, v := range list {
+			n += float64(v) * float64(v) / float64(len(list))
 		}
+		assert.Less(t, n, 1e-4, "layer %d: the ranks miss the whole by %g a value, squared", i, n)
 	}
 }
 

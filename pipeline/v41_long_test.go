@@ -37,7 +37,7 @@ func TestEngineLongV41(t *testing.T) {
 	}
 	c.Layers = model.V41Layers(model.Sources{Entries: []int{1, 2, 4}, Picks: []int{1, 2, 3, 4}, Candidates: 2}, 0, 2, 1, 1, 1, 1)
 	m := fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8, Seed: 8})
-	checkpoint, layers := opened(t, dev, m)
+	checkpoint, layers := opened(t, dev, m, model.CheckpointOptions{})
 	c = checkpoint.Config
 	hidden := fakemodel.RandomHidden(rand.New(rand.NewPCG(3, 5)), prompt+steps, c.Hidden)
 	for _, records := range []model.Records{model.RecordsV41, model.RecordsV4} {

@@ -107,7 +107,7 @@ func (x *draftedModel) run(ctx context.Context) error {
 func (x *draftedModel) drafted(ctx context.Context, size int) (outs [][]float32, err error) {
 	cfg := x.cfg
 	cfg.DraftBlock = size
-	o := pipeline.EngineOptions{MaxTokens: 300, MaxStep: 64, LayerByLayer: true, Variant: x.l.o.Variant}
+	o := pipeline.EngineOptions{MaxTokens: 300, MaxStep: 64, LayerByLayer: true, Variant: x.l.o.Engines.Variant}
 	e, err := pipeline.NewEngine(ctx, x.l.dev, cfg, x.layers, o)
 	if err != nil {
 		return nil, err

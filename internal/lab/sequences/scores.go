@@ -109,7 +109,7 @@ func (l *Lab) random(ctx context.Context, s fakemodel.Storage, steps []int, c mo
 	if err != nil {
 		return err
 	}
-	o := pipeline.EngineOptions{MaxTokens: 300, MaxStep: 64, KeepTopK: true, Variant: l.o.Variant, Records: models[l.o.Model].records}
+	o := pipeline.EngineOptions{MaxTokens: 300, MaxStep: 64, KeepTopK: true, Variant: l.o.Engines.Variant, Records: models[l.o.Model].records}
 	e, err := pipeline.NewEngine(ctx, l.dev, cfg, layers, o)
 	if err == nil {
 		err = l.agrees(ctx, e, m, cfg, steps)

@@ -102,13 +102,12 @@ func (s *Scenario) Run(ctx context.Context, l *Lab) error {
 
 // Options say how sequences run.
 type Options struct {
-	Size     Size
-	Model    Model
-	Random   *fakemodel.Model                 // of random weights, takes the place of Model's
-	Quantise bool                             // pipeline.EngineOptions.QuantiseActivations
-	Variant  string                           // of the attention kernel, as pipeline.EngineOptions has it
-	Log      func(format string, args ...any) // what was measured; may be nil
-	Stepped  func()                           // called after every step; may be nil
+	Size    Size
+	Model   Model
+	Random  *fakemodel.Model                 // of random weights, takes the place of Model's
+	Engines pipeline.EngineOptions           // Variant, QuantiseActivations, Invariant and Keys of all engines
+	Log     func(format string, args ...any) // what was measured; may be nil
+	Stepped func()                           // called after every step; may be nil
 }
 
 // Lab has what scenarios and walks share: weights on a device, scripts, and what tokens gave.
@@ -219,8 +218,11 @@ func (l *Lab) picks(layer int) bool {
 
 // tokens returns the length of a script.
 func (l *Lab) tokens() int {
-	if l.o.Size == Full {
+	switch {
+	case l.o.Size == Full:
 		return 4500
+	case l.o.Random != nil:
+		return 320
 	}
 	return models[l.o.Model].small
 }
@@ -240,7 +242,9 @@ func (l *Lab) engine(ctx context.Context, o pipeline.EngineOptions) (*engine, er
 
 // paged makes an engine with slots of a page by the names of pools; nil: the model's.
 func (l *Lab) paged(ctx context.Context, pages map[string]int, o pipeline.EngineOptions) (*engine, error) {
-	o.KeepTopK, o.Variant, o.QuantiseActivations = true, l.o.Variant, l.o.Quantise
+	all := &l.o.Engines
+	o.KeepTopK, o.Variant, o.QuantiseActivations, o.Keys = true, all.Variant, all.QuantiseActivations, all.Keys
+	o.Invariant = o.Invariant || all.Invariant
 	if o.Records = models[l.o.Model].records; o.MaxTokens == 0 {
 		o.MaxTokens = l.tokens()
 	}
@@ -287,7 +291,7 @@ func (l *Lab) likePass(sc *script, layer, t int, out []float32, picks []int32) e
 		return nil
 	}
 	want := l.pass.given[layer]
-	if d := distance(out, want.out[t*hidden:][:hidden]); !(d < passWithin) {
+	if d := distance(out, want.out[t*l.cfg.Hidden:][:l.cfg.Hidden]); !(d < passWithin) {
 		return fmt.Errorf("layer %d, token %d: %.4f from one pass, want less than %g", layer, t, d, passWithin)
 	}
 	if k := l.cfg.TopK; l.picks(layer) && !slices.Equal(picks, want.picks[t*k:][:k]) {

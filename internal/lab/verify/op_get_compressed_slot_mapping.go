@@ -32,7 +32,7 @@ func randomSlotMapping(seed uint64) []Case {
 			start, seq = append(start, start[len(start)-1]+q), append(seq, n)
 			width = max(width, (int(n)/ratio+page-1)/page)
 		}
-		table := permutation(rng, len(queries)*width, len(queries)*width+100)
+		table := permutation[int32](rng, len(queries)*width, len(queries)*width+100)
 		for i := range holes {
 			r := i % len(queries)
 			if last := (int(seq[r])/ratio - 1) / page; last >= 0 {

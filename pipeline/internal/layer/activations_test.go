@@ -56,26 +56,40 @@ func TestActivations(t *testing.T) {
 	}
 }
 
+// quantisedCaches are caches with room for the tokens of a step.
+func quantisedCaches(t *testing.T, dev *vk.Device, tokens int) (c Caches) {
+	t.Helper()
+	c.Window.Layout = must[cache.Layout](t)(cache.NewLayout(64, 0))
+	c.Compressed.Layout = must[cache.Layout](t)(cache.NewLayout(16, 0))
+	c.State.Layout = must[cache.StateLayout](t)(cache.NewStateLayout(model.C4A.Compression(headDim), 8, 0))
+	c.IndexState.Layout = must[cache.StateLayout](t)(cache.NewStateLayout(model.C4A.Compression(indexDim), 4, 0))
+	c.Keys.Layout = must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(cache.IndexKeyFP8, 16, 0))
+	for pool, stride := range map[*tensor.Tensor]int{&c.Window.Pool: c.Window.Layout.Stride, &c.Compressed.Pool: c.Compressed.Layout.Stride,
+		&c.State.Pool: c.State.Layout.Stride, &c.IndexState.Pool: c.IndexState.Layout.Stride, &c.Keys.Pool: c.Keys.Layout.Stride} {
+		*pool = put(t, dev, tensor.U8, filled(tokens*stride, byte(0xFF)), tokens, stride)
+	}
+	return c
+}
+
 // quantisedStep runs the first `tokens` tokens of a request and `padding` rows after them.
 func quantisedStep(t *testing.T, dev *vk.Device, cfg *model.Config, w *model.DeviceLayer, tokens, padding int) (*Layer, Args) {
 	t.Helper()
-	core := newCoreLayer(t, coreCases[1])
-	caches, tables := core.memory(t, dev)
-	k := must[*Kernels](t)(NewKernels(dev, Config{Spec: core.spec, Model: cfg, Tokens: tokens, MaxLen: coreLonger, Caches: core.caches,
+	caches := quantisedCaches(t, dev, tokens)
+	k := must[*Kernels](t)(NewKernels(dev, Config{Spec: model.C4A, Model: cfg, Tokens: tokens, MaxLen: tokens, Caches: caches,
 		Quantise: true, Out: tensor.BF16, Scratch: &memory.Scratch{}}))
 	t.Cleanup(func() { assert.NoError(t, k.Close()) })
 	l := must[*Layer](t)(k.NewLayer(t.Context(), w))
 	t.Cleanup(func() { assert.NoError(t, l.Close()) })
 	k.cfg.Scratch.Keep() // what products took and gave is compared
 	place(t, dev, k)
-	step, hidden := newStepArgs(t, dev, tokens, tables), numfmt.BF16EncodeSlice(nil, randomHidden(tokens*cfg.Hidden))
-	step.put(t, newCoreStep(tokens, []part{{0, 0, tokens - padding}, {1, 0, 0}}))
+	step := firstStep(t, dev, tokens, tokens-padding)
+	hidden := numfmt.BF16EncodeSlice(nil, randomHidden(tokens*cfg.Hidden))
 	for i := (tokens - padding) * cfg.Hidden; i < len(hidden); i++ {
 		hidden[i] = 0x7FC0
 	}
 	a := Args{Caches: caches, Out: put(t, dev, tensor.BF16, filled(tokens*cfg.Hidden, uint16(0xFFFF)), tokens, cfg.Hidden),
 		Hidden: put(t, dev, tensor.BF16, hidden, tokens, cfg.Hidden),
-		CosSin: put(t, dev, tensor.F32, core.cosSin, coreLonger, cache.RopeDim)}
+		CosSin: put(t, dev, tensor.F32, cosSin(tokens), tokens, cache.RopeDim)}
 	run(t, dev, func(rec *vk.Recorder) error {
 		if err := k.RecordStep(rec, step); err != nil {
 			return err

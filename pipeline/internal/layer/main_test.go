@@ -85,23 +85,24 @@ func place(t testing.TB, dev *vk.Device, k *Kernels) {
 	k.cfg.Scratch.Place(alloc(t, dev, tensor.U8, int(k.cfg.Scratch.Bytes())).Buffer)
 }
 
-// firstStep is the first step of one request, all of whose tokens are valid.
-func firstStep(t testing.TB, dev *vk.Device, n int) StepArgs {
+// firstStep is the first step of one request, whose first tokens are valid. Its pages are those of
+// their numbers.
+func firstStep(t testing.TB, dev *vk.Device, tokens, valid int) StepArgs {
 	t.Helper()
-	positions, pages := make([]int32, n), make([]int32, (n+63)/64)
-	for i := range positions {
-		positions[i] = int32(i)
+	positions, pages, isValid := make([]int32, tokens), make([]int32, tokens), make([]byte, tokens)
+	for i := range tokens {
+		if pages[i] = int32(i); i < valid {
+			positions[i], isValid[i] = int32(i), 1
+		}
 	}
-	for i := range pages {
-		pages[i] = int32(i)
-	}
+	table := put(t, dev, tensor.I32, pages, 1, tokens)
 	return StepArgs{
-		QueryStart: put(t, dev, tensor.I32, []int32{0, int32(n)}, 2),
-		SeqLens:    put(t, dev, tensor.I32, []int32{int32(n)}, 1),
-		TokenToReq: put(t, dev, tensor.I32, make([]int32, n), n),
-		Positions:  put(t, dev, tensor.I32, positions, n),
-		IsValid:    put(t, dev, tensor.U8, filled(n, byte(1)), n),
-		Tables:     Tables{Window: put(t, dev, tensor.I32, pages, 1, len(pages))},
+		QueryStart: put(t, dev, tensor.I32, []int32{0, int32(valid)}, 2),
+		SeqLens:    put(t, dev, tensor.I32, []int32{int32(valid)}, 1),
+		TokenToReq: put(t, dev, tensor.I32, make([]int32, tokens), tokens),
+		Positions:  put(t, dev, tensor.I32, positions, tokens),
+		IsValid:    put(t, dev, tensor.U8, isValid, tokens),
+		Tables:     Tables{Window: table, Compressed: table, State: table, IndexState: table, Keys: table},
 	}
 }
 

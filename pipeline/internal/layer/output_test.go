@@ -33,7 +33,7 @@ func windowStep(t *testing.T, dev *vk.Device, cfg Config, w *model.DeviceLayer, 
 		change(l)
 	}
 	place(t, dev, k)
-	step := firstStep(t, dev, n)
+	step := firstStep(t, dev, n, n)
 	a := Args{Caches: cfg.Caches, Out: alloc(t, dev, tensor.BF16, n, width),
 		Hidden: put(t, dev, tensor.BF16, numfmt.BF16EncodeSlice(nil, hidden[:n*width]), n, width),
 		CosSin: put(t, dev, tensor.F32, must[[]float32](t)(cfg.Model.Rope(0).Table(n, 1)), n, model.RopeRow)}
