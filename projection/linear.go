@@ -139,14 +139,7 @@ type projLinearPush struct {
 // projLinearNormPush is the push block of proj_linear_tokens1to8.comp with LINEAR_NORM, and of
 // proj_linear_tokens8to32.comp.
 type projLinearNormPush struct {
-	XAddr, WAddr, YAddr    uint64
-	Tokens, Groups, N, K   uint32
-	YStride, YColumn, YF32 uint32
-	XScalePitch            uint32
-	Splits, SplitSteps     uint32
-	FirstRow               uint32
-	_                      uint32
-
+	projLinearPush
 	NormAddr, NormedAddr, ArrivedAddr uint64
 }
 
