@@ -346,8 +346,8 @@ func TestDecodeArguments(t *testing.T) {
 		testkit.Changes[attention.DecodeArgs]{
 			"Window.Cache.Pool": {func(a *attention.DecodeArgs) { a.Window.Cache = cache.KVCache{Layout: a.Window.Cache.Layout} },
 				func(a *attention.DecodeArgs) { a.Window.Cache.Layout.Stride += 8 }},
-			"Window.Cache.Layout":      {func(a *attention.DecodeArgs) { a.Window.Cache.Layout.Stride = 0 }},
-			"Stride":                   {func(a *attention.DecodeArgs) { a.Window.Cache.Layout.Stride = 12 }},
+			"Stride": {func(a *attention.DecodeArgs) { a.Window.Cache.Layout.Stride = 0 },
+				func(a *attention.DecodeArgs) { a.Window.Cache.Layout.Stride = 12 }},
 			"Window.Cache.Layout.Page": {func(a *attention.DecodeArgs) { a.Window = a.Compressed }},
 			"Scratch": {func(a *attention.DecodeArgs) { a.Scratch = vk.View{} }, func(a *attention.DecodeArgs) { a.Scratch.Size = 1000 },
 				func(a *attention.DecodeArgs) { a.Scratch.Offset += 16 }},

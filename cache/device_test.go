@@ -96,11 +96,11 @@ func TestPoolBeyondDescriptor(t *testing.T) {
 	defer c.Close()
 
 	var arg *vk.ArgumentError
-	_, err = cache.NewInsert(dev, cache.InsertConfig{Page: 64, MaxBytes: size, Variant: "base"})
+	_, err = cache.NewInsert(dev, cache.PagesConfig{Page: 64, MaxBytes: size, Variant: "base"})
 	require.ErrorAs(t, err, &arg, "base for %d bytes", size)
-	insert := must[*cache.Insert](t)(cache.NewInsert(dev, cache.InsertConfig{Page: 64, MaxBytes: size}))
-	slots := must[*cache.GatherSlots](t)(cache.NewGatherSlots(dev, cache.GatherSlotsConfig{Page: 64, MaxBytes: size}))
-	gather := must[*cache.Gather](t)(cache.NewGather(dev, cache.GatherConfig{Page: 64, MaxBytes: size}))
+	insert := must[*cache.Insert](t)(cache.NewInsert(dev, cache.PagesConfig{Page: 64, MaxBytes: size}))
+	slots := must[*cache.GatherSlots](t)(cache.NewGatherSlots(dev, cache.PagesConfig{Page: 64, MaxBytes: size}))
+	gather := must[*cache.Gather](t)(cache.NewGather(dev, cache.PagesConfig{Page: 64, MaxBytes: size}))
 	require.Equal(t, "da", insert.Variant())
 	require.Equal(t, "da", slots.Variant())
 	require.Equal(t, "da", gather.Variant())
@@ -120,7 +120,7 @@ func TestPoolBeyondDescriptor(t *testing.T) {
 	out, rows := testkit.Zeros(t, dev, tensor.BF16, len(idx), cache.D), testkit.Zeros(t, dev, tensor.BF16, 1, 64, cache.D)
 	table, seq := upload(t, dev, tensor.I32, []int32{0, int32(edge)}, 1, 2), upload(t, dev, tensor.I32, []int32{128}, 1)
 	lens := upload(t, dev, tensor.I32, []int32{64}, 1)
-	base := must[*cache.Insert](t)(cache.NewInsert(dev, cache.InsertConfig{Page: 64}))
+	base := must[*cache.Insert](t)(cache.NewInsert(dev, cache.PagesConfig{Page: 64}))
 
 	do(t, dev, func(rec *vk.Recorder) error {
 		assert.ErrorIs(t, base.Record(rec, cache.InsertArgs{K: kt, Slots: st, Cache: c}), vk.ErrArgument,
@@ -158,10 +158,10 @@ func TestPoolBeyondDescriptor(t *testing.T) {
 // What no operation is made for.
 func TestConfigs(t *testing.T) {
 	dev := testkit.Device(t)
-	testkit.Rejects(t, dev, cache.NewInsert, map[string]cache.InsertConfig{
+	testkit.Rejects(t, dev, cache.NewInsert, map[string]cache.PagesConfig{
 		"page 0": {}, "page -1": {Page: -1}, "record": {Page: 4, Record: 3}})
-	testkit.Rejects(t, dev, cache.NewGather, map[string]cache.GatherConfig{"page 0": {}})
-	testkit.Rejects(t, dev, cache.NewGatherSlots, map[string]cache.GatherSlotsConfig{"page 0": {}})
+	testkit.Rejects(t, dev, cache.NewGather, map[string]cache.PagesConfig{"page 0": {}})
+	testkit.Rejects(t, dev, cache.NewGatherSlots, map[string]cache.PagesConfig{"page 0": {}})
 	testkit.Rejects(t, dev, cache.NewSlotMapping, map[string]cache.SlotMappingConfig{
 		"page 0": {Ratio: 1}, "ratio 0": {Page: 64}, "ratio -4": {Page: 64, Ratio: -4}})
 	testkit.Rejects(t, dev, cache.NewSaveState, map[string]cache.SaveStateConfig{

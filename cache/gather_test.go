@@ -13,7 +13,7 @@ func TestGather(t *testing.T) { testkit.TestOp(t, "dequantize_and_gather_k_cache
 
 func TestGatherArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	op := must[*cache.Gather](t)(cache.NewGather(dev, cache.GatherConfig{Page: 2}))
+	op := must[*cache.Gather](t)(cache.NewGather(dev, cache.PagesConfig{Page: 2}))
 	lens := testkit.Zeros(t, dev, tensor.I32, 2)
 	good := cache.GatherArgs{Out: testkit.Zeros(t, dev, tensor.BF16, 2, 4, cache.D), Cache: newCache(t, dev, 3, 2, 1728),
 		SeqLens: lens, GatherLens: lens, Table: testkit.Zeros(t, dev, tensor.I32, 2, 1)}

@@ -15,7 +15,7 @@ func TestInsert(t *testing.T) { testkit.TestOp(t, "quantize_and_insert_k_cache")
 
 func TestInsertArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	op := must[*cache.Insert](t)(cache.NewInsert(dev, cache.InsertConfig{Page: 2}))
+	op := must[*cache.Insert](t)(cache.NewInsert(dev, cache.PagesConfig{Page: 2}))
 	assert.Equal(t, "base", op.Variant(), "variant")
 	type insertArgs = cache.InsertArgs
 	good := insertArgs{K: testkit.Zeros(t, dev, tensor.BF16, 2, cache.D), Slots: testkit.Zeros(t, dev, tensor.I64, 2),

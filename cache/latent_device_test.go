@@ -28,8 +28,8 @@ func TestRecordArguments(t *testing.T) {
 		"ungated with overlap": {Compression: cache.Compression{Dim: cache.D, Ratio: 2, Latent: true, Ungated: true, Overlap: true},
 			Page: 64, Save: true},
 	})
-	insert := must[*cache.Insert](t)(cache.NewInsert(dev, cache.InsertConfig{Page: 4, Record: cache.RecordFP8}))
-	slots := must[*cache.GatherSlots](t)(cache.NewGatherSlots(dev, cache.GatherSlotsConfig{Page: 4, Record: cache.RecordFP4}))
+	insert := must[*cache.Insert](t)(cache.NewInsert(dev, cache.PagesConfig{Page: 4, Record: cache.RecordFP8}))
+	slots := must[*cache.GatherSlots](t)(cache.NewGatherSlots(dev, cache.PagesConfig{Page: 4, Record: cache.RecordFP4}))
 	kv, one, row := newCache(t, dev, 2, 4, 0), testkit.Zeros(t, dev, tensor.I64, 1), testkit.Zeros(t, dev, tensor.BF16, 1, cache.D)
 	testkit.Refuses(t, dev, "Cache.Layout.Record", func(rec *vk.Recorder) error {
 		return insert.Record(rec, cache.InsertArgs{K: row, Slots: one, Cache: kv})
@@ -60,7 +60,7 @@ func TestInsertExtremes(t *testing.T) {
 	for _, r := range []cache.Record{cache.RecordFP8, cache.RecordFP4} {
 		l := must[cache.Layout](t)(cache.NewRecordLayout(r, 3, 0))
 		c := cache.KVCache{Pool: testkit.Zeros(t, dev, tensor.U8, 1, l.Stride), Layout: l}
-		op := must[*cache.Insert](t)(cache.NewInsert(dev, cache.InsertConfig{Page: 3, Record: r}))
+		op := must[*cache.Insert](t)(cache.NewInsert(dev, cache.PagesConfig{Page: 3, Record: r}))
 		for _, bits := range []uint16{0x7F80, 0xFF80, 0x7F7F, 0x4528, 0x0040, 0x7FC0, 0xFFC1} { // Inf, largest, 2688, subnormal, NaN
 			k := make([]uint16, 2*cache.D)
 			for i := range k {

@@ -23,7 +23,8 @@ func TestCandidateEntriesRef(t *testing.T) {
 
 func TestCandidateEntriesArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	testkit.Rejects(t, dev, indexer.NewCandidateEntries, map[string]indexer.CandidateEntriesConfig{"page": {Block: 8, SlotPage: -1}})
+	testkit.Rejects(t, dev, indexer.NewCandidateEntries, map[string]indexer.CandidateEntriesConfig{
+		"page": {Block: 8, SlotPage: -1}, "block": {Block: 7}})
 	op := must[*indexer.CandidateEntries](t)(indexer.NewCandidateEntries(dev, indexer.CandidateEntriesConfig{Block: 8, SlotPage: 16}))
 	i32 := func(shape ...int) tensor.Tensor { return testkit.Zeros(t, dev, tensor.I32, shape...) }
 	a := indexer.CandidateEntriesArgs{Picks: i32(2, 5), Blocks: i32(2, 0), TokenToReq: i32(2), Lens: i32(2),

@@ -27,7 +27,7 @@ func TestVisibleArguments(t *testing.T) {
 	dev := testkit.Device(t)
 	testkit.Rejects(t, dev, indexer.NewVisible, map[string]indexer.VisibleConfig{
 		"no ratio": {}, "negative": {Ratio: -1}, "large": {Ratio: cache.MaxRatio + 1}})
-	op := must[*indexer.Visible](t)(indexer.NewVisible(dev, indexer.VisibleConfig{Ratio: 4, Variant: "base"}))
+	op := must[*indexer.Visible](t)(indexer.NewVisible(dev, indexer.VisibleConfig{Ratio: 4}))
 	a := indexer.VisibleArgs{Positions: testkit.Zeros(t, dev, tensor.I32, 2), Lens: testkit.Zeros(t, dev, tensor.I32, 2), Limit: -1}
 	refuses(t, dev, "Limit", func(rec *vk.Recorder) error { return op.Record(rec, a) })
 }

@@ -178,7 +178,7 @@ func TestQInsertArguments(t *testing.T) {
 		}},
 		"Table":             {func(a *qInsertArgs) { a.Table.Shape = []int{0, 64} }},
 		"Cache.Pool":        {func(a *qInsertArgs) { a.Cache.Layout.Stride = 1736 }},
-		"Cache.Layout":      {func(a *qInsertArgs) { a.Cache.Layout.Stride, a.Cache.Pool.Shape = 1004, []int{3, 1004} }},
+		"Stride":            {func(a *qInsertArgs) { a.Cache.Layout.Stride, a.Cache.Pool.Shape = 1004, []int{3, 1004} }},
 		"Cache.Layout.Page": {func(a *qInsertArgs) { a.Cache.Layout.Page = 1 }},
 	}.Refuse(t, dev, op.Record, newQInsertCase(rand.New(rand.NewPCG(1, 1)), 3, 2).args(t, dev))
 }
