@@ -118,5 +118,6 @@ func (d *Device) handles() door.Handles {
 	maps.DeleteFunc(enabled, func(_ string, has bool) bool { return !has })
 	return door.Handles{Instance: unsafe.Pointer(a.instance.c.instance), PhysicalDevice: a.phys, Device: unsafe.Pointer(d.h),
 		Queue: unsafe.Pointer(d.queue), QueueFamily: uint32(a.raw.queueFamily), GetInstanceProcAddr: a.instance.c.gipa,
-		APIVersion: min(uint32(a.APIVersion), 1<<22|3<<12), Extensions: extensions, Features: slices.Sorted(maps.Keys(enabled)), Lock: d.queueMu}
+		APIVersion: min(uint32(a.APIVersion), 1<<22|3<<12), Lock: d.queueMu,
+		Extensions: extensions, Features: slices.Sorted(maps.Keys(enabled))}
 }
