@@ -108,7 +108,7 @@ type mistakes struct {
 	fork     func(of, other *pipeline.Session) *pipeline.Session
 	saved    func(data []byte) []byte // what is restored
 	output   func(layer int, out []float32, picks []int32)
-	draft    draftMistake
+	causal   bool // in the definition of a draft block
 }
 
 // chunk describes what a step takes of a session: its script's next n tokens, the last wrong of
