@@ -89,8 +89,8 @@ func TestEngineRecorded(t *testing.T) {
 	}
 }
 
-// TestEngineFewIndexHeads demands the formula of an indexer of three heads, for which no linear layer
-// has the exact size.
+// TestEngineFewIndexHeads demands the formula of an indexer of three heads, for which no linear
+// layer has the exact size.
 func TestEngineFewIndexHeads(t *testing.T) {
 	dev, c := testkit.Device(t), fakemodel.Config(4)
 	c.IndexHeads = 3
