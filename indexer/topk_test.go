@@ -153,10 +153,10 @@ func le(v int32) []byte { return []byte{byte(v), byte(v >> 8), byte(v >> 16), by
 
 func inf(sign int) float32 { return float32(math.Inf(sign)) }
 
-// The device's choice of shapes and others than that of a CPU select the same as the reference: every
-// k around sizes at which the kernels change, widths at which other kernels are taken, and long
-// rows, in one piece and sliced, that make the most work: memory that fills again and again, and
-// values that are all the same.
+// The device's choice of shapes and others than that of a CPU select the same as the reference:
+// every k around sizes at which the kernels change, widths at which other kernels are taken, and
+// long rows, in one piece and sliced, that make the most work: memory that fills again and again,
+// and values that are all the same.
 func TestTopKTunings(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
