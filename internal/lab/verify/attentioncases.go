@@ -14,6 +14,14 @@ import (
 // sizes are the lengths that random cases of the index operations use.
 var sizes = []int{1, 2, 17, 61, 69, 321}
 
+// casesOf makes a case of each of a list, each from random numbers of its own.
+func casesOf[S any](seed uint64, list []S, make func(rng *rand.Rand, i int, s S) Case) (cases []Case) {
+	for i, s := range list {
+		cases = append(cases, make(rand.New(rand.NewPCG(seed, uint64(i))), i, s))
+	}
+	return cases
+}
+
 // randomTable makes a block table of w pages for each of r requests, all
 // different, from a pool that has some more. Where holes is set some entries are
 // negative, as they are for pages that are not allocated.

@@ -118,17 +118,26 @@ func refInverseQuant(x inverseQuantInput) (Arrays, error) {
 	if err := projection.InverseRopeQuantRef(x.used(), x.Groups, x.Heads, x.Positions.I32(), x.Table.F32(), codes, scales); err != nil {
 		return nil, err
 	}
-	numbers, packed := make([]float32, heads*projection.HeadBlocks*padded), make([]int32, heads*padded)
-	for i, sb := range scales {
-		block, t := i/x.T, i%x.T
-		numbers[block*padded+t] = numfmt.UE8M0Scale(sb)
-		packed[block/projection.HeadBlocks*padded+t] |= int32(uint32(sb) << (8 * (block % projection.HeadBlocks)))
-	}
+	numbers, packed := scaleLayouts(scales, x.T)
 	all := vectors.FromU8(codes, x.Groups, x.T, x.Heads*cache.D)
 	return Arrays{
 		"fp8_fp32": all, "scale_fp32": vectors.FromF32(numbers, x.Groups, x.Heads*projection.HeadBlocks, padded),
 		"fp8_packed_ue8m0": all, "scale_packed_ue8m0": vectors.FromI32(packed, x.Groups, x.Heads, padded),
 	}, nil
+}
+
+// scaleLayouts returns the scales of blocks [B, tokens] as numbers, and four to a word, [B/4], with
+// zeros for tokens of padding.
+func scaleLayouts(scales []byte, tokens int) (numbers []float32, words []int32) {
+	padded := projection.PaddedTokens(tokens)
+	numbers = make([]float32, len(scales)/tokens*padded)
+	words = make([]int32, (len(scales)/tokens+3)/4*padded)
+	for i, sb := range scales {
+		b, t := i/tokens, i%tokens
+		numbers[b*padded+t] = numfmt.UE8M0Scale(sb)
+		words[b/4*padded+t] |= int32(uint32(sb) << (8 * (b % 4)))
+	}
+	return numbers, words
 }
 
 func bindInverseQuant(b Build, x inverseQuantInput) (Bound, error) {
@@ -276,7 +285,7 @@ func scaleByte(layout projection.ScaleLayout, a Array, h, b, t int) int {
 	return int(u >> 23)
 }
 
-// flushed is what a device takes from products that are no normal numbers.
+// flushed bounds the products that a device may take for zeros.
 const flushed = 0x1p-124
 
 // quantBlock is 128 codes and their scale.

@@ -127,14 +127,7 @@ func refQuantise(q quantiseInput) (Arrays, error) {
 		return out, nil
 	}
 	blocks, padded := q.K/block, projection.PaddedTokens(q.T)
-	numbers, words := make([]float32, q.Groups*blocks*padded), make([]int32, q.Groups*blocks/4*padded)
-	for i, sb := range scales {
-		b, t := i/q.T, i%q.T
-		numbers[b*padded+t] = numfmt.UE8M0Scale(sb)
-		if q.Format != projection.ActivationFP8 {
-			words[b/4*padded+t] |= int32(uint32(sb) << (8 * (b % 4)))
-		}
-	}
+	numbers, words := scaleLayouts(scales, q.T)
 	out["scales"] = vectors.FromF32(numbers, q.Groups, blocks, padded)
 	if q.Format != projection.ActivationFP8 {
 		out["scales"] = vectors.FromI32(words, q.Groups, blocks/4, padded)

@@ -188,11 +188,11 @@ func Take(a Array, along [][]int) Array {
 	return out
 }
 
-// distinct is how many different random numbers a large array has: it repeats them. The prime
+// distinct counts the different random numbers of a large array, which repeats them. The prime
 // keeps rows from repeating at distances that a wrong index might have.
 const distinct = 1<<21 - 9
 
-// manyBF16 makes bf16 values of a normal distribution.
+// normalBF16 makes bf16 values of a normal distribution.
 func normalBF16(rng *rand.Rand, deviation float64, shape ...int) Array {
 	a := vectors.New(vectors.U16, shape...)
 	v := make([]uint16, min(a.Len(), distinct))
@@ -203,7 +203,7 @@ func normalBF16(rng *rand.Rand, deviation float64, shape ...int) Array {
 	return a
 }
 
-// manyF32 makes f32 values of a normal distribution.
+// normalF32 makes f32 values of a normal distribution.
 func normalF32(rng *rand.Rand, shape ...int) Array {
 	a := vectors.New(vectors.F32, shape...)
 	v := make([]float32, min(a.Len(), distinct))
@@ -221,7 +221,7 @@ func repeat(data, pattern []byte) {
 	}
 }
 
-// tableRowsOf is how many positions the tables of angles of timed cases have.
+// tableRowsOf counts the positions of the tables of angles of timed cases.
 const tableRowsOf = 65536
 
 // manyTurns makes a table of angles, and positions of tokens in it.
