@@ -2,7 +2,6 @@ package verify
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"math/rand/v2"
 
@@ -22,7 +21,8 @@ func init() {
 		Random: randomInverseQuant, Ref: refBy(readInverseQuant, refInverseQuant),
 		Bind:    bindBy(readInverseQuant, bindInverseQuant),
 		Compare: compareBy(ClassBoundary, readInverseQuant, compareInverseQuant),
-		Timing:  Timing{Suite: "memory", Sizes: inverseQuantSizes, Sample: sampleInverseQuant},
+		Timing: Timing{Suite: "memory", Sizes: inverseQuantSizes, Axes: map[string]string{"o": "P", "positions": "P",
+			"fp8_fp32": ".P", "scale_fp32": "..P", "fp8_packed_ue8m0": ".P", "scale_packed_ue8m0": "..P"}},
 	})
 }
 
@@ -197,21 +197,6 @@ func inverseQuantSizes(o SizeOptions) (all []Size) {
 		}
 	}
 	return all
-}
-
-// sampleInverseQuant takes some tokens. Rows of scales are padded to a multiple of four tokens.
-func sampleInverseQuant(c Case) []Piece {
-	at := Some(pieceTokens, c.In["o"].Dim(0))
-	for len(at)%4 != 0 {
-		at = append(at, at[len(at)-1])
-	}
-	p := Piece{Case: c, Out: map[string][][]int{}}
-	p.Case.In = maps.Clone(c.In)
-	p.Case.In["o"], p.Case.In["positions"] = Take(c.In["o"], [][]int{at}), Take(c.In["positions"], [][]int{at})
-	for _, names := range quantOutputs {
-		p.Out[names[0]], p.Out[names[1]] = [][]int{nil, at}, [][]int{nil, nil, at}
-	}
-	return []Piece{p}
 }
 
 // compareInverseQuant demands equal bytes, but where float64 cannot tell how f32 rounds:

@@ -2,7 +2,6 @@ package verify
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"math/rand/v2"
 
@@ -18,12 +17,16 @@ func init() {
 		"per_token_group_fp8_quant": {projection.ActivationFP8, projection.ActivationFP8Packed, projection.ActivationMXFP8},
 		"scaled_fp4_quant":          {projection.ActivationNVFP4},
 	} {
+		axes := map[string]string{"x": "P", "codes": ".P", "scales": "..P"}
+		if name == "scaled_fp4_quant" {
+			axes["scales"] = ".P"
+		}
 		Register(Op{
 			Name: name, Class: ClassExact, Variants: opkit.Builds("proj_quantise"),
 			Of:     Of{"projection.Quantise", "proj_quantise", "hidden.quantise, q_lora.quantise, o.quantise, o_lora.quantise"},
 			Random: with(randomQuantise, formats), Ref: refBy(fields, refQuantise), Bind: bindBy(fields, bindQuantise),
 			Compare: exactly("codes", "scales"),
-			Timing:  Timing{Suite: "memory", Sizes: with(quantiseSizes, formats), Sample: sampleQuantise},
+			Timing:  Timing{Suite: "memory", Sizes: with(quantiseSizes, formats), Axes: axes},
 		})
 	}
 }
@@ -169,19 +172,4 @@ func quantiseSizes(o SizeOptions, formats []projection.ActivationFormat) (all []
 		}
 	}
 	return all
-}
-
-// sampleQuantise takes some tokens. Rows of FP8's scales are padded to a multiple of four tokens.
-func sampleQuantise(c Case) []Piece {
-	at := Some(pieceTokens, c.In["x"].Dim(0))
-	for len(at)%4 != 0 {
-		at = append(at, at[len(at)-1])
-	}
-	p := Piece{Case: c, Out: map[string][][]int{"codes": {nil, at}, "scales": {nil, nil, at}}}
-	if _, fp4 := c.In["input_scale"]; fp4 {
-		p.Out["scales"] = [][]int{nil, at}
-	}
-	p.Case.In = maps.Clone(c.In)
-	p.Case.In["x"] = Take(c.In["x"], [][]int{at})
-	return []Piece{p}
 }

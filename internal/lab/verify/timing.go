@@ -15,8 +15,9 @@ type Timing struct {
 	Sizes func(o SizeOptions) []Size
 
 	// Axes names the axes of arrays, inputs and outputs, by a letter each: of axes with the
-	// same letter the same elements belong together. A check looks at some tokens (T) and
-	// heads (H). An array that is not named, and an axis of another letter, is taken whole.
+	// same letter the same elements belong together. A check looks at some tokens (T, or P in
+	// fours, to which scales are padded) and heads (H). An array that is not named, and an axis of
+	// another letter, is taken whole.
 	Axes map[string]string
 
 	// Sample makes the parts of a case that a check looks at, where Axes do not say enough.
@@ -110,12 +111,15 @@ func (op Op) Pieces(c Case) []Piece {
 
 // sampled takes some tokens and heads.
 func (op Op) sampled(c Case, tokens, heads int) Piece {
-	most := map[byte]int{'T': tokens, 'H': heads}
+	most := map[byte]int{'T': tokens, 'P': tokens, 'H': heads}
 	chosen := map[byte][]int{}
 	for name, a := range c.In {
 		for i, axis := range []byte(op.Axes[name]) {
 			if n := most[axis]; n > 0 && chosen[axis] == nil {
 				chosen[axis] = Some(n, a.Dim(i))
+				for axis == 'P' && len(chosen[axis])%4 > 0 {
+					chosen[axis] = append(chosen[axis], a.Dim(i)-1)
+				}
 			}
 		}
 	}
