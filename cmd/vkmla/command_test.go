@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/csv"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -418,17 +417,3 @@ func TestPipelineTable(t *testing.T) {
 	assert.Contains(t, text, "D,E,generic,v1.2.3,abc,today,k,,true,0,0,0,0,,0,0,0\n")
 	assert.Contains(t, text, "D,E,generic,v1.2.3,abc,today,l,7 8,true,32,0,0,0,0,0,0,0")
 }
-
-// TestFullDisk holds that a command whose output is lost says so, whatever it found.
-func TestFullDisk(t *testing.T) {
-	for _, args := range []string{"version", "info", "info --summary", "info -o csv", "verify --list", "man", "bench --list",
-		"verify --op table_update --case capacity1_count0 -o csv"} {
-		var stderr bytes.Buffer
-		assert.Equal(t, exitUsage, run(t.Context(), strings.Fields(args), failingWriter{}, &stderr), args)
-		assert.Contains(t, stderr.String(), "no room", args)
-	}
-}
-
-type failingWriter struct{}
-
-func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("no room") }

@@ -44,7 +44,7 @@ func widths(t *testing.T) {
 		steps = append(steps, StepRow{Model: "v41-flash+5", Weights: "nvfp4-e4m3", Batch: 4096, Context: 1 << 20,
 			Layers: 43, Status: status, Time: us,
 			Host: us, Latency: us, Chained: us, ChainedHost: us, ChainedWall: us, Apart: us, ApartHost: us, ApartWall: us, Floor: us,
-			ChainedFloor: us, EmptyFloor: us, TimesFloor: much, TimesChainedFloor: much, Ops: []OpTime{op}, Memory: memory, Shared: long,
+			ChainedFloor: us, TimesFloor: much, TimesChainedFloor: much, Ops: []OpTime{op}, Memory: memory, Shared: long,
 			Longest: much, Detail: long})
 		prompts = append(prompts, PrefillRow{Model: "v41-flash", Weights: "nvfp4-e4m3", Tokens: 1 << 20, Chunk: 1 << 16,
 			Layers: 43, Status: status,
