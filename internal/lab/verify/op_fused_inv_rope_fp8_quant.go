@@ -129,9 +129,8 @@ func refInverseQuant(x inverseQuantInput) (Arrays, error) {
 // scaleLayouts returns the scales of blocks [B, tokens] as numbers, and four to a word, [B/4], with
 // zeros for tokens of padding.
 func scaleLayouts(scales []byte, tokens int) (numbers []float32, words []int32) {
-	padded := projection.PaddedTokens(tokens)
-	numbers = make([]float32, len(scales)/tokens*padded)
-	words = make([]int32, (len(scales)/tokens+3)/4*padded)
+	padded, blocks := projection.PaddedTokens(tokens), len(scales)/max(tokens, 1)
+	numbers, words = make([]float32, blocks*padded), make([]int32, (blocks+3)/4*padded)
 	for i, sb := range scales {
 		b, t := i/tokens, i%tokens
 		numbers[b*padded+t] = numfmt.UE8M0Scale(sb)
