@@ -78,7 +78,7 @@ func TestNothingIsMadeWithoutDevice(t *testing.T) {
 	withoutDevice(t, err)
 	_, err = cache.NewCompress(nil, cache.CompressConfig{Compression: verify.C4Main, Page: 64, StatePage: 8})
 	withoutDevice(t, err)
-	_, err = cache.NewGatherRuns(nil, cache.GatherRunsConfig{Page: 64})
+	_, err = cache.NewGatherRuns(nil, cache.GatherRunsConfig{PagesConfig: cache.PagesConfig{Page: 64}})
 	withoutDevice(t, err)
 }
 

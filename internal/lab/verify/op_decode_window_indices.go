@@ -115,7 +115,7 @@ func refWindowIndices(w windowInput) (Arrays, error) {
 }
 
 func bindWindowIndices(b Build, w windowInput) (Bound, error) {
-	op, err := attention.NewWindowIndices(b.Dev, attention.WindowIndicesConfig{Page: w.Page, Drafts: w.Drafts, Variant: b.Variant})
+	op, err := attention.NewWindowIndices(b.Dev, attention.WindowIndicesConfig{Page: w.Page, Drafts: w.Drafts})
 	return bound(op, err, func(r *Rig) Launch {
 		a := attention.WindowIndicesArgs{
 			QueryStart: r.In(w.Start, tensor.I32), SeqLens: r.In(w.SeqLens, tensor.I32), TokenToReq: r.In(w.Req, tensor.I32),

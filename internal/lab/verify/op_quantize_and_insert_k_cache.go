@@ -73,7 +73,7 @@ func refInsert(x insertInput) (Arrays, error) {
 }
 
 func bindInsert(b Build, x insertInput) (Bound, error) {
-	op, err := cache.NewInsert(b.Dev, cache.InsertConfig{Page: x.Page, Record: x.Record, MaxBytes: b.MaxBytes, Variant: b.Variant})
+	op, err := cache.NewInsert(b.Dev, cache.PagesConfig{Page: x.Page, Record: x.Record, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	return bound(op, err, func(r *Rig) Launch {
 		pages := r.Pool(x.Pool, Pages{Page: x.Page})
 		kv := kvCache(pages.Tensor, x.layout)
