@@ -80,7 +80,7 @@ func refLinear(x linearInput) (Arrays, error) {
 	if err := projection.LinearRef(x.LinearHost, sums); err != nil {
 		return nil, err
 	}
-	y := vectors.Filled(poisonFloat, stored(x.out), x.T, x.width)
+	y := vectors.Filled(poisonFloat, stored[x.out], x.T, x.width)
 	for i, v := range sums {
 		at := i/(x.Groups*x.N)*x.width + x.column + i%(x.Groups*x.N)
 		if x.out == tensor.F32 {

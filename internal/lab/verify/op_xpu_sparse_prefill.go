@@ -112,10 +112,7 @@ func (b *gatheredBuilder) pages(in Arrays, name string, page, requests, length i
 			slots = append(slots, int64(tab.Slot(int32(r), i)))
 		}
 	}
-	rows := normalBF16(b.rng, 1, len(slots), cache.D).U16()
-	if err := cache.InsertRef(pool.Data, cache.Layout{Page: page, Stride: stride, Record: record}, rows, slots); err != nil {
-		panic(err) // of sizes that are written above
-	}
+	insertNormal(b.rng, pool, cache.Layout{Page: page, Stride: stride, Record: record}, slots)
 	in[name+"_pool"], in[name+"_table"] = pool, vectors.FromI32(tab.Blocks, requests, w)
 	return tab
 }
