@@ -118,7 +118,7 @@ func (o *options) checkModel() error {
 	return nil
 }
 
-// commands are what else the program does, for its help.
+// commands begins the help.
 const commands = `Server answers conversations and completions from the checkpoint in --model.
 Other commands: server random --help, server bench --help, server plan --help.
 `
@@ -245,7 +245,7 @@ func command(ctx context.Context, args []string, log *slog.Logger) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.front.close()) }()
-	return o.with(ctx, log, func(dev *vk.Device, m *model.Model) error {
+	err = o.with(ctx, log, func(dev *vk.Device, m *model.Model) error {
 		if o.measure && m.GPU() != nil {
 			if err := logRates(ctx, log, dev, m.GPU()); err != nil {
 				return err
@@ -256,6 +256,11 @@ func command(ctx context.Context, args []string, log *slog.Logger) (err error) {
 		}
 		return serve(ctx, o, log, dev, m)
 	})
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		log.Info("ended while it started")
+		return nil
+	}
+	return err
 }
 
 // with opens the model for f.
