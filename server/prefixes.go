@@ -80,7 +80,7 @@ func (o *prefixOptions) open(ctx context.Context, log *slog.Logger) (err error) 
 	return nil
 }
 
-// counters are what metrics say of the store.
+// counters returns the metrics of the store.
 func counters(p *model.Prefixes) (list []prometheus.Collector) {
 	for _, c := range []struct {
 		name, help string

@@ -330,7 +330,7 @@ func TestEcho(t *testing.T) {
 				assert.Equal(t, prompt[i], x.ID)
 			}
 			if i > 0 {
-				assert.Equal(t, next(append(slices.Clone(prompt), expected(prompt, n)...)[:i]), x.Top[0].ID, "behind %d tokens", i)
+				assert.Equal(t, next(append(slices.Clone(prompt), expected(prompt, n)...)[:i]), x.Top[0].ID, "after %d tokens", i)
 			}
 		}
 		assert.True(t, tokens[0].First)
