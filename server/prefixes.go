@@ -27,7 +27,8 @@ type prefixOptions struct {
 }
 
 func (o *prefixOptions) flags(f *flag.FlagSet) {
-	f.StringVar(&o.where, "prefix", "", "keep computed prompts in a folder, which servers may share; or a bucket's URL, in a build with -tags buckets")
+	f.StringVar(&o.where, "prefix", "",
+		"folder that keeps computed prompts, for several servers, too; or a bucket's URL (built with -tags buckets)")
 	f.Int64Var(&o.gib, "prefix-gib", 64, "most of that folder, in GiB")
 	f.IntVar(&o.every, "prefix-every", 2048, "tokens after which a prompt or answer is kept before its end, too; 0: none")
 	f.DurationVar(&o.timeout, "prefix-timeout", 30*time.Second, "how long a request may wait for what was kept")
