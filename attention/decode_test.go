@@ -403,7 +403,7 @@ func TestDecodeArguments(t *testing.T) {
 			{"Window.Indices", func(a *attention.DecodeArgs) { a.Window.Indices = shape(a.Window.Indices, 1, 128) }},
 			{"Window.Cache.Pool", func(a *attention.DecodeArgs) { a.Window.Cache = cache.KVCache{Layout: a.Window.Cache.Layout} }},
 			{"Window.Cache.Pool", func(a *attention.DecodeArgs) { a.Window.Cache.Layout.Stride += 8 }},
-			{"Window.Cache.Layout", func(a *attention.DecodeArgs) { a.Window.Cache.Layout.Stride = 0 }},
+			{"Stride", func(a *attention.DecodeArgs) { a.Window.Cache.Layout.Stride = 0 }},
 			{"Stride", func(a *attention.DecodeArgs) { a.Window.Cache.Layout.Stride = 12 }},
 			{"Window.Cache.Layout.Page", func(a *attention.DecodeArgs) { a.Window = a.Compressed }},
 			{"Compressed.Lens", func(a *attention.DecodeArgs) { a.Compressed.Lens = shape(a.Compressed.Lens, 1) }},

@@ -37,7 +37,7 @@ func TestIndexArguments(t *testing.T) {
 	r := verify.NewRig(t.Context(), dev)
 	defer r.Close()
 	i32 := func(shape ...int) tensor.Tensor { return r.Out(tensor.I32, shape...) }
-	combine := must[*attention.CombineIndices](t)(attention.NewCombineIndices(dev, attention.CombineIndicesConfig{}))
+	combine := must[*attention.CombineIndices](t)(attention.NewCombineIndices(dev))
 	m := attention.CombineIndicesArgs{TopK: i32(3, 20), QueryStart: i32(3), SeqLens: i32(2), GatherLens: i32(2), Indices: i32(3, 256), Lens: i32(3),
 		K: 20, Window: 128, Ratio: 4, M: 300, N: 40}
 	for arg, change := range map[string]func(*attention.CombineIndicesArgs){
@@ -53,11 +53,10 @@ func TestIndexArguments(t *testing.T) {
 	require.NoError(t, r.Err())
 
 	for name, err := range map[string]error{
-		"top-k page":   second(attention.NewGlobalTopK(dev, attention.GlobalTopKConfig{})),
-		"window page":  second(attention.NewWindowIndices(dev, attention.WindowIndicesConfig{Page: -1})),
-		"c128 page":    second(attention.NewC128Indices(dev, attention.C128IndicesConfig{})),
-		"c128 ratio":   second(attention.NewC128Indices(dev, attention.C128IndicesConfig{Page: 2, Ratio: -1})),
-		"combine kind": second(attention.NewCombineIndices(dev, attention.CombineIndicesConfig{Variant: "cm"})),
+		"top-k page":  second(attention.NewGlobalTopK(dev, attention.GlobalTopKConfig{})),
+		"window page": second(attention.NewWindowIndices(dev, attention.WindowIndicesConfig{Page: -1})),
+		"c128 page":   second(attention.NewC128Indices(dev, attention.C128IndicesConfig{})),
+		"c128 ratio":  second(attention.NewC128Indices(dev, attention.C128IndicesConfig{Page: 2, Ratio: -1})),
 	} {
 		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}

@@ -1,9 +1,6 @@
 package attention
 
-import (
-	"github.com/vkmla/vkmla/internal/opkit"
-	"github.com/vkmla/vkmla/vk"
-)
+import "github.com/vkmla/vkmla/internal/opkit"
 
 // MaxHeads is the largest number of query heads.
 const MaxHeads = 128
@@ -29,15 +26,4 @@ var pushLayouts = map[string]any{
 	"attn_prefill":         attnPrefillPush{},
 	"attn_prefill_lanes":   attnPrefillPush{},
 	"attn_merge":           attnMergePush{},
-}
-
-// indexKernel builds the kernel of an index operation, a spec without stem and
-// variant, after checking the variant that was asked for.
-func indexKernel(dev *vk.Device, stem, want string, s opkit.Spec) (*vk.Kernel, error) {
-	variant, err := pkg.Choose(dev, stem, opkit.Builds(stem), want, 0)
-	if err != nil {
-		return nil, err
-	}
-	s.Stem, s.Variant = stem, variant
-	return pkg.Kernel(dev, s)
 }

@@ -113,11 +113,11 @@ func TestPoolBeyondDescriptor(t *testing.T) {
 	defer c.Close()
 
 	var arg *vk.ArgumentError
-	_, err = cache.NewInsert(dev, cache.InsertConfig{Page: 64, MaxBytes: size, Variant: "base"})
+	_, err = cache.NewInsert(dev, cache.PagesConfig{Page: 64, MaxBytes: size, Variant: "base"})
 	require.ErrorAs(t, err, &arg, "base for %d bytes", size)
-	insert := must[*cache.Insert](t)(cache.NewInsert(dev, cache.InsertConfig{Page: 64, MaxBytes: size}))
-	slots := must[*cache.GatherSlots](t)(cache.NewGatherSlots(dev, cache.GatherSlotsConfig{Page: 64, MaxBytes: size}))
-	gather := must[*cache.Gather](t)(cache.NewGather(dev, cache.GatherConfig{Page: 64, MaxBytes: size}))
+	insert := must[*cache.Insert](t)(cache.NewInsert(dev, cache.PagesConfig{Page: 64, MaxBytes: size}))
+	slots := must[*cache.GatherSlots](t)(cache.NewGatherSlots(dev, cache.PagesConfig{Page: 64, MaxBytes: size}))
+	gather := must[*cache.Gather](t)(cache.NewGather(dev, cache.PagesConfig{Page: 64, MaxBytes: size}))
 	require.Equal(t, "da", insert.Variant())
 	require.Equal(t, "da", slots.Variant())
 	require.Equal(t, "da", gather.Variant())
@@ -140,7 +140,7 @@ func TestPoolBeyondDescriptor(t *testing.T) {
 	defer rows.Close()
 	table, seq := upload(t, dev, tensor.I32, []int32{0, int32(edge)}, 1, 2), upload(t, dev, tensor.I32, []int32{128}, 1)
 	lens := upload(t, dev, tensor.I32, []int32{64}, 1)
-	base := must[*cache.Insert](t)(cache.NewInsert(dev, cache.InsertConfig{Page: 64}))
+	base := must[*cache.Insert](t)(cache.NewInsert(dev, cache.PagesConfig{Page: 64}))
 
 	do(t, dev, func(rec *vk.Recorder) error {
 		assert.ErrorIs(t, base.Record(rec, cache.InsertArgs{K: kt, Slots: st, Cache: c}), vk.ErrArgument,
@@ -207,7 +207,7 @@ func TestAllocationFailure(t *testing.T) {
 		if err := errors.Join(k.Upload(t.Context(), make([]byte, k.Bytes())), s.Upload(t.Context(), make([]byte, 8))); err != nil {
 			return err
 		}
-		insert, err := cache.NewInsert(dev, cache.InsertConfig{Page: 2})
+		insert, err := cache.NewInsert(dev, cache.PagesConfig{Page: 2})
 		if err != nil {
 			return err
 		}

@@ -69,8 +69,10 @@ func TestGatherRuns(t *testing.T) {
 			t.Logf("%s: device lacks %v", v.Name, lacks)
 			continue
 		}
-		op := must[*cache.GatherRuns](t)(cache.NewGatherRuns(dev, cache.GatherRunsConfig{Page: page, Variant: v.Name}))
-		halves := must[*cache.GatherRuns](t)(cache.NewGatherRuns(dev, cache.GatherRunsConfig{Page: page, Variant: v.Name, Halves: true}))
+		cfg := cache.GatherRunsConfig{PagesConfig: cache.PagesConfig{Page: page, Variant: v.Name}}
+		op := must[*cache.GatherRuns](t)(cache.NewGatherRuns(dev, cfg))
+		cfg.Halves = true
+		halves := must[*cache.GatherRuns](t)(cache.NewGatherRuns(dev, cfg))
 		for p := range sets {
 			for s := range sets[p] {
 				a := cache.GatherRunsArgs{Out: upload(t, dev, tensor.BF16, poison, rows, cache.D), First: s * row0, Cache: c,
@@ -94,7 +96,7 @@ func TestGatherRuns(t *testing.T) {
 			}
 		}
 	}
-	op := must[*cache.GatherRuns](t)(cache.NewGatherRuns(dev, cache.GatherRunsConfig{Page: page}))
+	op := must[*cache.GatherRuns](t)(cache.NewGatherRuns(dev, cache.GatherRunsConfig{PagesConfig: cache.PagesConfig{Page: page}}))
 	good := cache.GatherRunsArgs{Out: upload(t, dev, tensor.BF16, poison, rows, cache.D), Cache: c,
 		Heads: upload(t, dev, tensor.I32, heads, pieces, 2, 2), Runs: upload(t, dev, tensor.I32, flat, len(flat)/4, 4),
 		Table: upload(t, dev, tensor.I32, table, requests, width)}

@@ -14,7 +14,7 @@ func TestGatherSlots(t *testing.T) { testkit.TestOp(t, "dequant_gather_slots") }
 
 func TestGatherSlotsArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	for name, cfg := range map[string]cache.GatherSlotsConfig{
+	for name, cfg := range map[string]cache.PagesConfig{
 		"page 0":  {},
 		"variant": {Page: 64, Variant: "fast"},
 		"size":    {Page: 64, Variant: "base", MaxBytes: dev.Caps().MaxStorageBufferRange + 1},

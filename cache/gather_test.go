@@ -15,7 +15,7 @@ func TestGather(t *testing.T) { testkit.TestOp(t, "dequantize_and_gather_k_cache
 
 func TestGatherArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	for name, cfg := range map[string]cache.GatherConfig{
+	for name, cfg := range map[string]cache.PagesConfig{
 		"page 0":  {},
 		"variant": {Page: 64, Variant: "fast"},
 		"size":    {Page: 64, Variant: "base", MaxBytes: dev.Caps().MaxStorageBufferRange + 1},
@@ -23,7 +23,7 @@ func TestGatherArguments(t *testing.T) {
 		_, err := cache.NewGather(dev, cfg)
 		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
-	op := must[*cache.Gather](t)(cache.NewGather(dev, cache.GatherConfig{Page: 2}))
+	op := must[*cache.Gather](t)(cache.NewGather(dev, cache.PagesConfig{Page: 2}))
 	c := newCache(t, dev, 3, 2, 1728)
 	out := upload(t, dev, tensor.BF16, make([]uint16, 2*4*cache.D), 2, 4, cache.D)
 	lens, table := upload(t, dev, tensor.I32, []int32{2, 2}, 2), upload(t, dev, tensor.I32, []int32{0, 1}, 2, 1)

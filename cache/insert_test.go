@@ -15,7 +15,7 @@ func TestInsert(t *testing.T) { testkit.TestOp(t, "quantize_and_insert_k_cache")
 
 func TestInsertArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	for name, cfg := range map[string]cache.InsertConfig{
+	for name, cfg := range map[string]cache.PagesConfig{
 		"page 0":  {},
 		"page -1": {Page: -1},
 		"variant": {Page: 64, Variant: "cm"},
@@ -24,7 +24,7 @@ func TestInsertArguments(t *testing.T) {
 		_, err := cache.NewInsert(dev, cfg)
 		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
-	op := must[*cache.Insert](t)(cache.NewInsert(dev, cache.InsertConfig{Page: 2}))
+	op := must[*cache.Insert](t)(cache.NewInsert(dev, cache.PagesConfig{Page: 2}))
 	assert.Equal(t, "base", op.Variant(), "variant")
 	c := newCache(t, dev, 3, 2, 1728)
 	k, slots := upload(t, dev, tensor.BF16, make([]uint16, 2*cache.D), 2, cache.D), upload(t, dev, tensor.I64, []int64{0, 1}, 2)

@@ -31,11 +31,11 @@ func TestRecordArguments(t *testing.T) {
 		_, err := cache.NewCompress(dev, cfg)
 		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
-	_, err := cache.NewInsert(dev, cache.InsertConfig{Page: 4, Record: 3})
+	_, err := cache.NewInsert(dev, cache.PagesConfig{Page: 4, Record: 3})
 	assert.ErrorIs(t, err, vk.ErrArgument, "Insert of an unknown record")
 
-	insert := must[*cache.Insert](t)(cache.NewInsert(dev, cache.InsertConfig{Page: 4, Record: cache.RecordFP8}))
-	slots := must[*cache.GatherSlots](t)(cache.NewGatherSlots(dev, cache.GatherSlotsConfig{Page: 4, Record: cache.RecordFP4}))
+	insert := must[*cache.Insert](t)(cache.NewInsert(dev, cache.PagesConfig{Page: 4, Record: cache.RecordFP8}))
+	slots := must[*cache.GatherSlots](t)(cache.NewGatherSlots(dev, cache.PagesConfig{Page: 4, Record: cache.RecordFP4}))
 	c := must[cache.KVCache](t)(cache.NewKV(dev, cache.KVConfig{Pages: 2, Layout: must[cache.Layout](t)(cache.NewLayout(4, 0))}))
 	defer c.Close()
 	one := upload(t, dev, tensor.I64, []int64{0}, 1)
@@ -78,7 +78,7 @@ func TestInsertExtremes(t *testing.T) {
 		l := must[cache.Layout](t)(cache.NewRecordLayout(r, 3, 0))
 		c := must[cache.KVCache](t)(cache.NewKV(dev, cache.KVConfig{Pages: 1, Layout: l}))
 		defer c.Close()
-		op := must[*cache.Insert](t)(cache.NewInsert(dev, cache.InsertConfig{Page: 3, Record: r}))
+		op := must[*cache.Insert](t)(cache.NewInsert(dev, cache.PagesConfig{Page: 3, Record: r}))
 		for _, bits := range []uint16{0x7F80, 0xFF80, 0x7F7F, 0x4528, 0x0040, 0x7FC0, 0xFFC1} { // Inf, largest, 2688, subnormal, NaN
 			k := make([]uint16, 2*cache.D)
 			for i := range k {

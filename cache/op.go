@@ -35,14 +35,6 @@ func strided(dev *vk.Device, n, each int) uint32 {
 // checkCache proves that a cache is what an operation was built for and that its
 // variant can reach it.
 func checkCache(dev *vk.Device, op, variant string, c KVCache, page int, record Record) error {
-	if err := c.check(op); err != nil {
-		return err
-	}
-	if c.Layout.Page != page {
-		return pkg.Wrong(op, "Cache.Layout.Page", c.Layout.Page, "%d, which the kernel was built for", page)
-	}
-	if c.Layout.Record != record {
-		return pkg.Wrong(op, "Cache.Layout.Record", c.Layout.Record, "%s, which the kernel was built for", record)
-	}
-	return pkg.Reach(dev, op, variant, opkit.Target{Name: "Cache.Pool", T: c.Pool, Align: 8})
+	return opkit.FirstError(c.CheckFor(pkg, op, "Cache", page, record),
+		pkg.Reach(dev, op, variant, opkit.Target{Name: "Cache.Pool", T: c.Pool, Align: 8}))
 }

@@ -19,7 +19,6 @@ func TestSlotMappingArguments(t *testing.T) {
 		"page 0":   {Ratio: 1},
 		"ratio 0":  {Page: 64},
 		"ratio -4": {Page: 64, Ratio: -4},
-		"variant":  {Page: 64, Ratio: 4, Variant: "da"},
 	} {
 		_, err := cache.NewSlotMapping(dev, cfg)
 		assert.ErrorIs(t, err, vk.ErrArgument, name)

@@ -23,7 +23,7 @@ func TestCandidateEntriesRef(t *testing.T) {
 
 func TestCandidateEntriesArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	for _, cfg := range []indexer.CandidateEntriesConfig{{Block: 8, SlotPage: -1}, {Block: 8, Variant: "fast"}} {
+	for _, cfg := range []indexer.CandidateEntriesConfig{{Block: 8, SlotPage: -1}, {Block: 7}} {
 		_, err := indexer.NewCandidateEntries(dev, cfg)
 		assert.ErrorIs(t, err, vk.ErrArgument)
 	}

@@ -2,11 +2,8 @@ package indexer
 
 import "github.com/vkmla/vkmla/internal/opkit"
 
-// Sizes of a query head and of a key.
-const (
-	nopeDim = 64 // of these the first carry no position,
-	Blocks  = 4  // MXFP4 scales of a row, one for 32 numbers
-)
+// Blocks is the number of MXFP4 scales of a query head or a key, one for 32 numbers.
+const Blocks = 4
 
 // MaxHeads is the largest number of indexer heads.
 const MaxHeads = 128

@@ -25,11 +25,11 @@ func TestVisible(t *testing.T) { testkit.TestOp(t, "visible_entries") }
 
 func TestVisibleArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	for _, cfg := range []indexer.VisibleConfig{{Ratio: 4, Variant: "fast"}, {}, {Ratio: -1}, {Ratio: cache.MaxRatio + 1}} {
+	for _, cfg := range []indexer.VisibleConfig{{}, {Ratio: -1}, {Ratio: cache.MaxRatio + 1}} {
 		_, err := indexer.NewVisible(dev, cfg)
 		assert.ErrorIs(t, err, vk.ErrArgument)
 	}
-	op := must[*indexer.Visible](t)(indexer.NewVisible(dev, indexer.VisibleConfig{Ratio: 4, Variant: "base"}))
+	op := must[*indexer.Visible](t)(indexer.NewVisible(dev, indexer.VisibleConfig{Ratio: 4}))
 	good := indexer.VisibleArgs{Positions: upload(t, dev, tensor.I32, []int32{3, 7}, 2),
 		IsValid: upload(t, dev, tensor.U8, []byte{1, 1}, 2), Lens: upload(t, dev, tensor.I32, []int32{-1, -1}, 2)}
 	for arg, spoil := range map[string]func(*indexer.VisibleArgs){

@@ -2,9 +2,7 @@ package pipeline_test
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"reflect"
 	"testing"
@@ -48,60 +46,9 @@ func (x *drafting) session(t *testing.T, tokens int) *pipeline.Session {
 	t.Helper()
 	s := must[*pipeline.Session](t)(x.e.Open())
 	if tokens > 0 {
-		must[[]pipeline.Appended](t)(s.Append(t.Context(), x.all(tokens)))
+		must[[]pipeline.Appended](t)(s.Append(t.Context(), x.whole(tokens)))
 	}
 	return s
-}
-
-// TestDraftSessions drafts after sessions that share pages, beside others, in steps that are given
-// up, and near the end of a sequence: nothing but the results of a block comes of it, and these are
-// those of the session alone.
-func TestDraftSessions(t *testing.T) {
-	x := draftSessions(t, options{MaxSessions: 4, Rewind: 3, Invariant: true})
-	for _, length := range []int{0, 1, 7, 18} {
-		s := x.session(t, length)
-		was, block, noise := saved(t, s), x.hidden(x.c.DraftBlock), x.hidden(x.c.DraftBlock)
-		f := must[*pipeline.Session](t)(s.Fork())
-		want := x.draft(t, s, block)
-		require.NoError(t, s.CheckTables(t.Context(), length))
-		sameBits(t, want, x.draft(t, f, block), "the fork, %d tokens", length)
-		sameBits(t, was, saved(t, s), "%d tokens", length)
-		sameBits(t, was, saved(t, f), "the fork, %d tokens", length)
-
-		back := must[*pipeline.Session](t)(x.e.Restore(t.Context(), bytes.NewReader(was)))
-		sameBits(t, want, x.draft(t, back, block), "restored, %d tokens", length)
-		require.NoError(t, back.Close())
-
-		// Beside numbers that are not finite, before and after, and given up.
-		other := x.session(t, 13)
-		for _, h := range noise {
-			for i := range h {
-				h[i] = float32(math.NaN())
-			}
-		}
-		chunks := []pipeline.Chunk{x.block(other), x.block(f), x.block(s)}
-		st := must[*pipeline.Step](t)(x.e.Begin(t.Context(), chunks...))
-		_, err := s.Fork()
-		assert.ErrorIs(t, err, pipeline.ErrInStep)
-		require.NoError(t, st.Abort())
-		sameBits(t, was, saved(t, s), "after a step")
-		_, free := x.e.Pages()
-		out := x.step(t, chunks, [][][]float32{noise, noise, block})
-		_, left := x.e.Pages()
-		assert.Equal(t, free, left)
-		for k := range want {
-			sameBits(t, want[k], out[2][k], "beside others, %d tokens", length)
-		}
-		next := x.all(3)
-		must[[]pipeline.Appended](t)(s.Append(t.Context(), next))
-		must[[]pipeline.Appended](t)(f.Append(t.Context(), next))
-		sameBits(t, saved(t, s), saved(t, f), "behind %d tokens", length)
-		for _, s := range []*pipeline.Session{s, f, other} {
-			require.NoError(t, s.Close())
-		}
-	}
-	all, free := x.e.Pages()
-	assert.Equal(t, all, free)
 }
 
 // TestDraftFull drafts where there is no page for the block: the session is as it was.
@@ -147,10 +94,9 @@ func TestDraftPages(t *testing.T) {
 	o.CacheBytes = o.MaxCacheBytes
 	full := *x
 	full.e = engine(t, testkit.Device(t), x.c, x.layers, o)
-	right := x.all(1)
+	right := x.whole(1)
 	for _, s := range []*pipeline.Session{s, f} {
 		must[[]pipeline.Appended](t)(s.Append(t.Context(), right))
-		require.NoError(t, s.CheckTables(t.Context(), tokens-1))
 	}
 	was := saved(t, s)
 	want = x.draft(t, s, block)
@@ -195,7 +141,6 @@ func TestDraftErrors(t *testing.T) {
 	require.ErrorContains(t, st.Commit(), "layer 0 not run")
 	require.ErrorContains(t, st.Submit(), "inputs")
 	require.NoError(t, st.Abort())
-	require.NoError(t, errors.Join(a.CheckTables(t.Context(), 1), b.CheckTables(t.Context(), 36)))
 
 	// An engine in which other layers come first, and one without any that draft.
 	y := newDrafting(t, draftingModel(), options{MaxStep: 8})
@@ -226,10 +171,7 @@ func draftingModel() model.Config {
 // opened makes an engine of layers of the model.
 func (x *drafting) opened(t *testing.T, list ...int) (*pipeline.Engine, error) {
 	t.Helper()
-	ck, err := openFake(t, x.m, 1, model.CheckpointOptions{Layers: []int{0, len(x.c.Layers) - 1}})
-	require.NoError(t, err)
-	all := must[[]*model.DeviceLayer](t)(ck.Upload(t.Context(), testkit.Device(t), nil))
-	t.Cleanup(func() { assert.NoError(t, model.CloseLayers(all)) })
+	ck, all := opened(t, testkit.Device(t), x.m, model.CheckpointOptions{Layers: []int{0, len(x.c.Layers) - 1}})
 	var layers []*model.DeviceLayer
 	for _, i := range list {
 		layers = append(layers, all[i])
@@ -265,7 +207,7 @@ func TestDraftBetween(t *testing.T) {
 	y.e = engine(t, testkit.Device(t), x.c, x.layers, options{MaxTokens: 40, MaxStep: 8, LayerByLayer: true})
 	s, u := must[*pipeline.Session](t)(x.e.Open()), must[*pipeline.Session](t)(y.e.Open())
 	for _, n := range []int{7, 1, 3} {
-		tokens, block := x.all(n)[0], x.all(c.DraftBlock)[0]
+		tokens, block := x.whole(n)[0], x.whole(c.DraftBlock)[0]
 		got := must[[]pipeline.Appended](t)(s.Append(t.Context(), [][]float32{tokens}))
 		sameBits(t, y.chain(t, pipeline.Chunk{Session: u, Tokens: n}, tokens), got[3].Out, "%d tokens", n)
 		st := must[*pipeline.Step](t)(x.e.Begin(t.Context(), x.block(s)))
@@ -306,13 +248,10 @@ func (x *drafting) chain(t *testing.T, c pipeline.Chunk, hidden []float32) []flo
 func TestDraftStaging(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	m := fake(t, fakemodel.Options{Config: draftingModel().WithDrafts(1), Storage: fakemodel.FP8})
-	ck := must[*model.Checkpoint](t)(openFake(t, m, 1, model.CheckpointOptions{Layers: []int{0, 2, 3}}))
 	var want [][]float32
 	for _, staging := range []bool{false, true} {
-		dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Staging: staging}))
-		t.Cleanup(func() { assert.NoError(t, dev.Close()) })
-		layers := must[[]*model.DeviceLayer](t)(ck.Upload(t.Context(), dev, nil))
-		t.Cleanup(func() { assert.NoError(t, model.CloseLayers(layers)) })
+		dev := device(t, vk.DeviceOptions{Staging: staging})
+		ck, layers := opened(t, dev, m, model.CheckpointOptions{Layers: []int{0, 2, 3}})
 		x := &drafting{c: ck.Config, first: 1, rng: rand.New(rand.NewPCG(7, 44))}
 		x.e = engine(t, dev, x.c, layers, options{MaxTokens: 40, MaxStep: 16})
 		s := x.session(t, 11)

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
-	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -47,16 +45,8 @@ type drafter struct {
 // draftLayers uploads a model's layers that draft.
 func draftLayers(t *testing.T, m *fakemodel.Model, c model.Config) (model.Config, []*model.DeviceLayer) {
 	t.Helper()
-	var list []int
-	for i := range c.Layers {
-		if c.Layers[i].Block {
-			list = append(list, i)
-		}
-	}
-	ck, err := openFake(t, m, 1, model.CheckpointOptions{Layers: list, Config: &c})
-	require.NoError(t, err)
-	layers := must[[]*model.DeviceLayer](t)(ck.Upload(t.Context(), testkit.Device(t), nil))
-	t.Cleanup(func() { assert.NoError(t, model.CloseLayers(layers)) })
+	list := slices.DeleteFunc(all(c), func(i int) bool { return !c.Layers[i].Block })
+	ck, layers := opened(t, testkit.Device(t), m, model.CheckpointOptions{Layers: list, Config: &c})
 	return ck.Config, layers
 }
 
@@ -122,53 +112,71 @@ func row(t *testing.T, e *pipeline.Engine, s *pipeline.Session, layer, pool, pos
 }
 
 // TestDraftFormula compares blocks of drafts of several sessions in one step, with windows, blocks
-// and pages of random sizes, with the model's definition: after no context, after one shorter than
-// the window, and after a longer one. A block changes nothing of what comes later.
+// and pages of random sizes, with the model's definition: after no context, after ones shorter than
+// the window, and after longer ones, the last of whose tokens were taken back. A block changes
+// nothing of what comes later.
+//
+// A definition of DeepSeek-V4's block that does not round the product with wkv to bf16 keeps other
+// codes: one of E4M3, in a row with most of a head's weight, moves a token by 0.1. With what the
+// model rounds, blocks of a layer differ by at most 0.005, and its tokens by 0.007.
 func TestDraftFormula(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 41))
-	for _, kind := range []struct {
-		c       model.Config
-		records model.Records
-		variant string
-	}{{fakemodel.V41(), model.RecordsV41, ""}, {fakemodel.V41(), model.RecordsV4, opkit.TwoPass + opkit.Base},
-		{fakemodel.Config(0, 4).WithDrafts(1), model.RecordsV4, ""}} {
-		c, records := kind.c.WithDrafts(1), kind.records
+	for i := range 8 {
+		c, records, variant, within := fakemodel.V41().WithDrafts(1), model.RecordsV41, "", 5e-3
 		c.Window, c.DraftBlock = 1+rng.IntN(40), 1+rng.IntN(9)
-		m := fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8, Seed: rng.Uint64()})
+		var m *fakemodel.Model
+		switch {
+		case i > 1:
+			var err error
+			records, within = model.RecordsV4, 7e-3
+			c, m, err = fakemodel.RandomDSpark(rng)
+			require.NoError(t, err)
+		case i == 1:
+			records, variant = model.RecordsV4, opkit.TwoPass+opkit.Base
+			fallthrough
+		default:
+			m = fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8, Seed: rng.Uint64()})
+		}
 		x := &drafting{m: m, rng: rng, got: map[int][]float32{}, wanted: map[int][]float32{}}
 		var layers []*model.DeviceLayer
 		x.c, layers = draftLayers(t, m, c)
+		require.Equal(t, c, x.c)
 		pages := map[string]int{"draft": 1 + rng.IntN(12)}
 		x.c = fakemodel.Paged(x.c, pages)
-		x.e = engine(t, testkit.Device(t), x.c, layers, options{MaxTokens: 120, MaxSessions: 3, MaxStep: 40, Records: records,
-			Rewind: c.DraftBlock, Variant: kind.variant})
+		contexts := []int{0, 1 + rng.IntN(13), c.Window, 1 + c.Window/2 + rng.IntN(20)}
+		most := 3 * slices.Max(append(contexts, c.DraftBlock))
+		x.e = engine(t, testkit.Device(t), x.c, layers, options{MaxTokens: 2*c.Window + 80, MaxSessions: 3, MaxStep: most, Records: records,
+			Rewind: c.DraftBlock, Variant: variant})
 		t.Logf("%v: window %d, blocks of %d, %v", records, c.Window, c.DraftBlock, pages)
 		var all []*drafter
 		for range 3 {
 			all = append(all, &drafter{must[*pipeline.Session](t)(x.e.Open()),
 				formula.NewSequence(x.c, formula.Numerics{Records: records}, m.Values)})
 		}
-		for round := range 3 {
-			if round > 0 {
-				x.context(t, all)
+		for _, n := range contexts {
+			if n > 0 {
+				x.context(t, all, n)
 			}
 			x.blocks(t, all)
 		}
 		assert.LessOrEqual(t, x.other, 2, "rows")
 		for k, want := range x.wanted {
-			assert.Less(t, distance(x.got[k], want), 5e-3, "layer %d, all blocks", k)
+			assert.Less(t, distance(x.got[k], want), within, "layer %d, all blocks", k)
 		}
 	}
 }
 
-// context takes the next tokens of each session, and takes the last of them back.
-func (x *drafting) context(t *testing.T, all []*drafter) {
+// context takes up to `most` next tokens of each session, and takes the last of them back.
+func (x *drafting) context(t *testing.T, all []*drafter, most int) {
 	t.Helper()
 	var chunks []pipeline.Chunk
 	var hidden [][][]float32
-	for _, d := range all {
-		n := 1 + x.rng.IntN(13)
+	for i, d := range all {
+		n := most
+		if i > 0 {
+			n = 1 + x.rng.IntN(most)
+		}
 		chunks, hidden = append(chunks, pipeline.Chunk{Session: d.s, Tokens: n}), append(hidden, x.hidden(n))
 	}
 	x.step(t, chunks, hidden)
@@ -211,7 +219,6 @@ func (x *drafting) blocks(t *testing.T, all []*drafter) {
 				}
 			}
 		}
-		require.NoError(t, d.s.CheckTables(t.Context(), n))
 	}
 }
 
@@ -281,97 +288,20 @@ func TestDraftGolden41(t *testing.T) {
 	}
 }
 
-// TestDraftRejected verifies drafts of 1 to 6 tokens in all layers of a model, each with every
-// number of them rejected, and drafts after what was accepted. Outputs, and what the session keeps,
-// have the bytes of a session without any drafts.
-func TestDraftRejected(t *testing.T) {
-	testkit.WithoutMatrices(t)
-	const most, rest = 6, 8
-	c := draftedLayers()
-	if os.Getenv("VKMLA_TEST_FULL") == "1" {
-		c = fakemodel.V41()
-	}
-	x := newDrafting(t, c, options{MaxSessions: 2, MaxStep: 8, Rewind: most, Invariant: true})
-	tokens := rest
-	for n := 1; n <= most; n++ {
-		tokens += (n + 1) * (n + 2) / 2
-	}
-	right := x.all(tokens)
-	plain := must[*pipeline.Session](t)(x.e.Open())
-	want := must[[]pipeline.Appended](t)(plain.Append(t.Context(), right))
-
-	s := must[*pipeline.Session](t)(x.e.Open())
-	for n := 1; n <= most; n++ {
-		for _, accepted := range x.rng.Perm(n + 1) {
-			x.take(t, s, right, want, 1+n, 1+accepted)
-			x.draft(t, s, x.hidden(x.c.DraftBlock))
-		}
-	}
-	x.take(t, s, right, want, rest, rest) // the greatest length decides what is kept
-	require.Equal(t, plain.Len(), s.Len())
-	block := x.hidden(x.c.DraftBlock)
-	sameBits(t, x.draft(t, plain, block), x.draft(t, s, block), "a block")
-	sameBits(t, saved(t, plain), saved(t, s), "what is kept")
-}
-
-// draftedLayers are a layer of each role.
-func draftedLayers() model.Config {
-	c := fakemodel.V41()
-	c.Layers = model.V41Layers(model.Sources{Entries: []int{1, 2}, Picks: []int{1, 2, 3}, Candidates: 2}, 0, 2, 1, 1, 1)
-	return c.WithDrafts(1)
-}
-
-// take appends n tokens to a session. Only the accepted ones are right and stay, and it demands of
-// these what one pass over the right ones gave.
-func (x *drafting) take(t *testing.T, s *pipeline.Session, right [][]float32, want []pipeline.Appended, n, accepted int) {
-	t.Helper()
-	at := s.Len()
-	hidden, wrong := make([][]float32, len(right)), x.all(n)
-	for i, h := range right {
-		hidden[i] = slices.Concat(h[at*x.c.Hidden:(at+accepted)*x.c.Hidden], wrong[i][accepted*x.c.Hidden:])
-	}
-	got := must[[]pipeline.Appended](t)(s.Append(t.Context(), hidden))
-	require.NoError(t, s.Truncate(at+accepted))
-	for i := range got[:x.first] {
-		from, to := at*x.c.Hidden, (at+accepted)*x.c.Hidden
-		sameBits(t, want[i].Out[from:to], got[i].Out[:to-from], "layer %d, %d of %d tokens at %d", i, accepted, n, at)
-		if k := x.c.TopK; len(want[i].TopK) > 0 {
-			sameBits(t, want[i].TopK[at*k:(at+accepted)*k], got[i].TopK[:accepted*k],
-				"layer %d, picks of %d of %d tokens at %d", i, accepted, n, at)
-		}
-	}
-}
-
 // newDrafting makes an engine of all layers of a model.
 func newDrafting(t *testing.T, c model.Config, o options) *drafting {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 42))
-	x := draftingOf(t, fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8, Seed: rng.Uint64()}), c, o)
-	x.rng = rng
-	return x
-}
-
-// draftingOf does so of a model that was made.
-func draftingOf(t *testing.T, m *fakemodel.Model, c model.Config, o options) *drafting {
-	t.Helper()
-	x := &drafting{m: m}
-	var list []int
-	for i := range c.Layers {
-		if list = append(list, i); !c.Layers[i].Block {
-			x.first = i + 1
-		}
-	}
-	ck, err := openFake(t, x.m, 1, model.CheckpointOptions{Layers: list, Config: &c})
-	require.NoError(t, err)
-	layers := must[[]*model.DeviceLayer](t)(ck.Upload(t.Context(), testkit.Device(t), nil))
-	t.Cleanup(func() { assert.NoError(t, model.CloseLayers(layers)) })
+	x := &drafting{m: fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8, Seed: rng.Uint64()}), rng: rng}
+	x.first = slices.IndexFunc(c.Layers, func(l model.Layer) bool { return l.Block })
+	ck, layers := opened(t, testkit.Device(t), x.m, model.CheckpointOptions{Layers: all(c), Config: &c})
 	o.MaxTokens = cmp.Or(o.MaxTokens, 120)
 	x.c, x.layers, x.e = ck.Config, layers, engine(t, testkit.Device(t), ck.Config, layers, o)
 	return x
 }
 
-// all are hidden states of tokens for all layers.
-func (x *drafting) all(tokens int) [][]float32 {
+// whole are hidden states of tokens for all layers.
+func (x *drafting) whole(tokens int) [][]float32 {
 	y := *x
 	y.first = 0
 	return y.hidden(tokens)
@@ -383,42 +313,4 @@ func saved(t *testing.T, s *pipeline.Session) []byte {
 	var b bytes.Buffer
 	require.NoError(t, s.Save(t.Context(), &b))
 	return b.Bytes()
-}
-
-// TestDSparkFormula compares the draft block of random checkpoints of DeepSeek-V4 with its
-// definition, in an engine of the whole model: after no context, and after contexts shorter and
-// longer than the window, the last of whose tokens were taken back. A definition that does not
-// round the product with wkv to bf16 keeps other codes: one of E4M3, in a row with most of a head's
-// weight, moves a token by 0.1. With what the model rounds, blocks of a layer differ by at most
-// 0.005, and its tokens by 0.007.
-func TestDSparkFormula(t *testing.T) {
-	testkit.WithoutMatrices(t)
-	for seed := range uint64(6) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			rng := rand.New(rand.NewPCG(testkit.Seed(t)+seed, 45))
-			c, m, err := fakemodel.RandomDSpark(rng)
-			require.NoError(t, err)
-			x := draftingOf(t, m, c, options{MaxSessions: 2, MaxTokens: 2*c.Window + 60, MaxStep: 2*c.Window + 60, Rewind: 9})
-			require.Equal(t, c, x.c)
-			x.rng, x.got, x.wanted = rng, map[int][]float32{}, map[int][]float32{}
-			t.Logf("window %d, blocks of %d, %d layers draft, hidden %d", c.Window, c.DraftBlock, x.e.Layers()-x.first, c.Hidden)
-			d := &drafter{must[*pipeline.Session](t)(x.e.Open()), formula.NewSequence(c, formula.Numerics{Records: model.RecordsV4}, m.Values)}
-			for _, n := range []int{0, 1, c.Window, 1 + c.Window/2 + rng.IntN(20)} {
-				if n > 0 {
-					back := rng.IntN(min(n, 9))
-					hidden := x.all(n)
-					must[[]pipeline.Appended](t)(d.s.Append(t.Context(), hidden))
-					require.NoError(t, d.s.Truncate(d.s.Len()-back))
-					for k, h := range hidden[x.first:] {
-						d.want.Context(x.number(k), h[:(n-back)*c.Hidden])
-					}
-				}
-				x.blocks(t, []*drafter{d})
-			}
-			assert.LessOrEqual(t, x.other, 2, "rows")
-			for k, want := range x.wanted {
-				assert.Less(t, distance(x.got[k], want), 7e-3, "layer %d, all blocks", k)
-			}
-		})
-	}
 }

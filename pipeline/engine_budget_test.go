@@ -38,6 +38,8 @@ func TestEngineBudget(t *testing.T) {
 					assert.True(t, slices.Equal(got[i].Out, want[i].Out), "layer %d: other bits", i)
 				}
 				n := e.Divided()
+				parts, each := e.Submissions(1)
+				assert.False(t, each || budget < 0 && !byLayer && parts != 1, "%d submissions, each %v", parts, each)
 				assert.False(t, budget == 1 && n == 0 || budget < 0 && n > 0, "%d launches divided", n)
 				longest := e.Stats().Longest
 				assert.Equal(t, budget >= 0, longest > 0, "longest submission %v", longest)

@@ -16,18 +16,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// opened opens a checkpoint of a model and uploads some layers, or all but those that draft.
-func opened(t testing.TB, dev *vk.Device, m *fakemodel.Model, list ...int) (*model.Checkpoint, []*model.DeviceLayer) {
-	t.Helper()
-	c, err := openFake(t, m, 1, model.CheckpointOptions{Layers: list})
-	require.NoError(t, err)
-	layers := must[[]*model.DeviceLayer](t)(c.Upload(t.Context(), dev, nil))
-	t.Cleanup(func() { assert.NoError(t, model.CloseLayers(layers)) })
-	return c, layers
-}
-
-type options = pipeline.EngineOptions
-
 // TestEstimate demands that an engine with all that steps need has the bytes that were estimated
 // before the weights were uploaded, each of them. TestWarm compares engines that run.
 func TestEstimate(t *testing.T) {
@@ -60,13 +48,11 @@ func TestEstimate(t *testing.T) {
 				cfg.Hidden, cfg.ORank = 256, 128
 			}
 			m := fake(t, fakemodel.Options{Config: cfg, Storage: x.storage})
-			var list []int
-			for i := range cfg.Layers {
-				if name == "v41 drafts" {
-					list = append(list, i)
-				}
+			var of model.CheckpointOptions
+			if name == "v41 drafts" {
+				of.Layers = all(cfg)
 			}
-			c, layers := opened(t, dev, m, list...)
+			c, layers := opened(t, dev, m, of)
 			c.Config = fakemodel.Paged(c.Config, x.pages)
 			planned := must[[]*model.DeviceLayer](t)(c.Plan())
 			before := fmt.Sprint(dev.MemoryInUse())
@@ -89,7 +75,7 @@ func TestEstimate(t *testing.T) {
 // estimated holds these sessions.
 func TestCacheBytes(t *testing.T) {
 	dev := testkit.Device(t)
-	c, layers := opened(t, dev, fake(t, fakemodel.Options{Config: fakemodel.Tiny(0, 4, 128, 128), Storage: fakemodel.FP8}))
+	c, layers := opened(t, dev, fake(t, fakemodel.Options{Config: fakemodel.Tiny(0, 4, 128, 128), Storage: fakemodel.FP8}), model.CheckpointOptions{})
 	assert.Zero(t, c.Config.CacheBytes(0))
 	assert.Zero(t, model.Config{}.CacheBytes(1))
 	options := pipeline.EngineOptions{MaxTokens: 3000, MaxSessions: 5, MaxStep: 64}
@@ -108,7 +94,7 @@ func TestCacheBytes(t *testing.T) {
 	_, err := pipeline.EngineOptions{}.Estimate(ctx, dev, c.Config, layers)
 	assert.ErrorIs(t, err, vk.ErrArgument)
 
-	c, layers = opened(t, dev, fake(t, fakemodel.Options{Config: fakemodel.V41(), Storage: fakemodel.FP8}))
+	c, layers = opened(t, dev, fake(t, fakemodel.Options{Config: fakemodel.V41(), Storage: fakemodel.FP8}), model.CheckpointOptions{})
 	for _, c.Config.Records = range []model.Records{model.RecordsV41, model.RecordsV4} {
 		sameBytes(t, dev, c, layers, options)
 	}
@@ -143,7 +129,7 @@ func sameBytes(t *testing.T, dev *vk.Device, c *model.Checkpoint, layers []*mode
 // entries of as many tokens.
 func TestVLLMPagesV41(t *testing.T) {
 	dev := testkit.Device(t)
-	c, layers := opened(t, dev, fake(t, fakemodel.Options{Config: fakemodel.V41()}))
+	c, layers := opened(t, dev, fake(t, fakemodel.Options{Config: fakemodel.V41()}), model.CheckpointOptions{})
 	e := engine(t, dev, fakemodel.Paged(c.Config, fakemodel.VLLMPagesV41(128)), layers, options{MaxTokens: 300, MaxStep: 4})
 	full2, full1 := e.Caches(1), e.Caches(4)
 	assert.Equal(t, 32*528, full2.Window.Pool.Shape[1])

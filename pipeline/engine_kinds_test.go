@@ -9,9 +9,11 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -55,15 +57,7 @@ func TestEngineKinds(t *testing.T) {
 	const tokens, prefill = 150, 146 // beyond the window of 128
 	c := otherKinds()
 	m := fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8})
-	checkpoint, err := openFake(t, m, 1, model.CheckpointOptions{Config: &c})
-	require.NoError(t, err)
-	layers, err := checkpoint.Upload(t.Context(), dev, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		for _, l := range layers {
-			l.Close()
-		}
-	})
+	_, layers := opened(t, dev, m, model.CheckpointOptions{Config: &c})
 	e := engine(t, dev, c, layers, pipeline.EngineOptions{MaxTokens: 2, LayerByLayer: true})
 	s := must[*pipeline.Session](t)(e.Open())
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))
@@ -72,7 +66,7 @@ func TestEngineKinds(t *testing.T) {
 	require.NoError(t, st.RunLayer(t.Context(), 1))
 	require.NoError(t, st.RunLayer(t.Context(), 2))
 	require.NoError(t, st.Abort())
-	_, err = pipeline.NewEngine(t.Context(), dev, c, layers[2:], pipeline.EngineOptions{MaxTokens: 2})
+	_, err := pipeline.NewEngine(t.Context(), dev, c, layers[2:], pipeline.EngineOptions{MaxTokens: 2})
 	require.ErrorContains(t, err, "layers[0]: got 2, want layer 1 in front of it")
 	hidden := normalsOf(rand.New(rand.NewPCG(3, 4)), tokens*c.Hidden)
 	for _, chunk := range []int{tokens, 22} {
@@ -112,4 +106,25 @@ func sameRestored(t *testing.T, e *pipeline.Engine, width int, hidden []float32)
 	want := extend(t, s, e.Layers(), hidden[half:])
 	require.True(t, reflect.DeepEqual(want, extend(t, back, e.Layers(), hidden[half:])), "outputs or picks differ")
 	require.NoError(t, errors.Join(s.Close(), back.Close()))
+}
+
+// checkFormula demands that layers agree with the formula as far as bf16 and quantised caches let
+// them: 1 - cos of the tokens that attend the same entries below 2e-3 (it is about 5e-4), of single
+// tokens below three times that, and nine of ten picks.
+func checkFormula(t *testing.T, cfg model.Config, values map[string][]float32, hidden []float32, got []pipeline.Appended) {
+	t.Helper()
+	const bound = 2e-3
+	for layer := range got {
+		var given []int32
+		if cfg.Layers[layer].Picks != model.PickNone {
+			given = got[cfg.Layers[layer].PicksOf].TopK
+		}
+		a := formula.Run(cfg, layer, values, nil, hidden).Compare(got[layer].Out, given)
+		t.Logf("layer %d: %+v", layer, a)
+		assert.Less(t, a.Diff, bound, "layer %d: %+v", layer, a)
+		assert.Less(t, a.Worst, 3*bound, "layer %d: %+v", layer, a)
+		assert.Zero(t, a.Short, "layer %d: %+v", layer, a)
+		assert.LessOrEqual(t, 10*a.Missed, a.Picks, "layer %d: %+v", layer, a)
+		assert.GreaterOrEqual(t, 4*a.Same, a.Tokens, "layer %d: %+v", layer, a)
+	}
 }

@@ -16,7 +16,7 @@ import (
 // that order, and no more barriers than there are levels. An operation recorded at the wrong
 // place gives the same results, later.
 func TestLevels(t *testing.T) {
-	x := newSessions(t, testkit.Device(t), &v4Sessions)
+	x := newModel(t, testkit.Device(t), &v4Sessions)
 	for i, tokens := range []int{1, 4, 16, 40, 40} {
 		o := sessionOptions()
 		if i == 4 {

@@ -1,8 +1,8 @@
 package pipeline_test
 
 import (
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,35 +21,42 @@ import (
 // cache is allocated.
 func TestEngineLimits(t *testing.T) {
 	testkit.WithoutMatrices(t)
-	full := errors.New("over budget")
 	most := uint64(1 << 62) // bytes of an allocation
-	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{MemoryHook: func(size uint64) error {
+	dev := device(t, vk.DeviceOptions{MemoryHook: func(size uint64) error {
 		if size > most {
-			return full
+			return errFull
 		}
 		return nil
-	}}))
-	defer dev.Close()
+	}})
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4)})))
-	defer layers[0].Close() // before the device
 	most = 4 << 20
 	longest := min(cfg.MaxPositions, int(dev.Caps().MaxStorageBufferRange/(4*model.RopeRow)))
 	const cache = 256 << 20
-	refused := func(o pipeline.EngineOptions, arg string) {
-		t.Helper()
+	for want, o := range map[string]options{
+		"MaxTokens: got 0":                                              {},
+		"MaxTokens: got " + fmt.Sprint(longest+1):                       {MaxTokens: longest + 1, CacheBytes: cache},
+		"MaxSessions: got -1":                                           {MaxTokens: 1, MaxSessions: -1},
+		"MaxSessions: got 65536, want at most ":                         {MaxTokens: longest, MaxSessions: 1 << 16, CacheBytes: cache},
+		"MaxStep: got -1":                                               {MaxTokens: 4, MaxStep: -1},
+		"MaxStep: got 524288, want at most ":                            {MaxTokens: longest, MaxStep: 1 << 20, CacheBytes: cache},
+		"Rewind: got -1":                                                {MaxTokens: 4, Rewind: -1},
+		"Format: got format(9)":                                         {MaxTokens: 4, Keys: 9},
+		"CacheBytes, MaxCacheBytes: got 1000":                           {MaxTokens: 4, MaxCacheBytes: 1000},
+		"Variant: got twopass-base, want one that reads pages in place": {MaxTokens: 4, Invariant: true, Variant: "twopass-base"},
+		"variant: got \"nonsense\", want one of [cmb cm dot base da twopass-cmb ":   {MaxTokens: 1 << 16, Variant: "nonsense", CacheBytes: cache},
+		"Records: got records(7), want v4 or v41":                                   {MaxTokens: 4, Records: 7},
+		"Records: got v41, want v4: entries of layer 0, of kind C4A, have no other": {MaxTokens: 4, Records: model.RecordsV41},
+	} {
 		e, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, o)
-		if e != nil || !errors.Is(err, vk.ErrArgument) || !strings.Contains(err.Error(), arg) {
-			t.Errorf("%+v: %v", o, errors.Join(err, e.Close()))
-		}
+		assert.Nil(t, e, want)
+		assert.ErrorIs(t, err, vk.ErrArgument, want)
+		assert.ErrorContains(t, err, want)
+		assert.True(t, strings.HasPrefix(err.Error(), "pipeline: new engine: "), "%v", err)
+		assert.NotContains(t, err.Error(), "new engine: pipeline: new engine")
 	}
-	refused(pipeline.EngineOptions{MaxTokens: longest + 1, CacheBytes: cache}, "MaxTokens")
-	refused(pipeline.EngineOptions{MaxTokens: longest, MaxSessions: 1 << 16, CacheBytes: cache}, "MaxSessions: got 65536, want at most ")
-	refused(pipeline.EngineOptions{MaxTokens: longest, MaxStep: 1 << 20, CacheBytes: cache}, "MaxStep: got ")
-	refused(pipeline.EngineOptions{MaxTokens: 1 << 16, Variant: "nonsense", CacheBytes: cache}, "variant: got \"nonsense\", want one of [cmb cm dot base da twopass-cmb ")
-	refused(pipeline.EngineOptions{MaxTokens: 1, MaxSessions: -1}, "MaxSessions")
 	e, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 1 << 16, CacheBytes: cache})
 	assert.Nil(t, e, "caches that do not fit")
-	assert.ErrorIs(t, err, full, "caches that do not fit")
+	assert.ErrorIs(t, err, errFull, "caches that do not fit")
 }
 
 // TestEngineBuffers holds that an engine stays within the buffers that a device has: what a step
@@ -62,9 +69,8 @@ func TestEngineBuffers(t *testing.T) {
 		largest = max(largest, size)
 		return nil
 	}}))
-	defer dev.Close()
+	t.Cleanup(func() { assert.NoError(t, dev.Close()) })
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4)})))
-	defer layers[0].Close() // before the device
 	const buffer, longest = 48 << 20, 48 << 20 / (4 * model.RopeRow)
 	a.Caps.MaxBuffer, largest = buffer, 0
 	most := buffer / (2 * cfg.Hidden) // rows of hidden states; other tensors of a step may be larger
@@ -90,7 +96,7 @@ func TestEngineBuffers(t *testing.T) {
 	require.NoError(t, e.Prepare(t.Context(), n))
 	estimate := func(sessions int) (pipeline.EngineMemory, error) {
 		o := pipeline.EngineOptions{MaxTokens: longest, MaxSessions: 8, MaxStep: n}
-		return o.Estimate(t.Context(), dev, cfg, layers, filled(sessions, longest)...)
+		return o.Estimate(t.Context(), dev, cfg, layers, slices.Repeat([]int{longest}, sessions)...)
 	}
 	_, err = estimate(8)
 	assert.ErrorContains(t, err, "which a buffer holds")

@@ -16,34 +16,6 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-// around has other sessions come, change and go between the layers of a step. What pages they give
-// back and take leaves the bits of the step's session as they are.
-func (x *sessions) around(t *testing.T) {
-	o := sessionOptions()
-	o.LayerByLayer = true
-	e := x.engine(t, o)
-	s, other := must[*pipeline.Session](t)(e.Open()), must[*pipeline.Session](t)(e.Open())
-	x.run(t, s, 120)
-	x.run(t, other, 80)
-	for _, n := range []int{40, 3} {
-		at := s.Len()
-		st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: n}))
-		got := make([]pipeline.Appended, len(x.layers))
-		for i := range x.layers {
-			require.NoError(t, errors.Join(st.SetInput(i, 0, x.tokens(at, at+n)), st.SubmitLayer(i)))
-			fork := must[*pipeline.Session](t)(other.Fork())
-			fresh := must[*pipeline.Session](t)(e.Open())
-			require.NoError(t, errors.Join(other.Truncate(other.Len()-1), fork.Truncate(0), fresh.Close(), fork.Close()))
-			e.Memory()
-			got[i].Out = make([]float32, n*x.cfg.Hidden)
-			require.NoError(t, errors.Join(st.Wait(t.Context()), st.ReadOutput(i, 0, got[i].Out)))
-		}
-		require.NoError(t, st.Commit())
-		x.same(t, "beside others", at+n, got)
-	}
-	x.rest(t, "afterwards", s)
-}
-
 // TestStepExcludes demands that calls which exclude a step wait until it has ended, or their
 // context has.
 func TestStepExcludes(t *testing.T) {

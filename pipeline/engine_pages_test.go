@@ -1,7 +1,6 @@
 package pipeline_test
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -128,13 +127,7 @@ func putCompressor(t *testing.T, m *fakemodel.Model, stem string, c vectors.Case
 func vllmEngine(t *testing.T, c model.Config, m *fakemodel.Model, tokens, sessions int) *pipeline.Engine {
 	t.Helper()
 	dev := testkit.Device(t)
-	checkpoint := must[*model.Checkpoint](t)(openFake(t, m, 1, model.CheckpointOptions{Config: &c}))
-	layers := must[[]*model.DeviceLayer](t)(checkpoint.Upload(t.Context(), dev, nil))
-	t.Cleanup(func() {
-		for _, l := range layers {
-			l.Close()
-		}
-	})
+	_, layers := opened(t, dev, m, model.CheckpointOptions{Config: &c})
 	return engine(t, dev, fakemodel.Paged(c, fakemodel.VLLMPages()), layers,
 		pipeline.EngineOptions{MaxTokens: tokens, MaxSessions: sessions, MaxStep: 32, Rewind: tokens})
 }
@@ -181,7 +174,7 @@ func TestEngineGoldenPages(t *testing.T) {
 	for i := range c.Layers[1:] {
 		stem := fmt.Sprintf("layers.%d.attn.", i+1)
 		put(t, m, stem+"wkv.weight", vectors.FromU16(ones).Data)
-		putF32(t, m, stem+"kv_norm.weight", floats(rows[i*d:][:d])) // of ones, so this is what it gives
+		putF32(t, m, stem+"kv_norm.weight", numfmt.BF16DecodeSlice(nil, rows[i*d:][:d])) // of ones, so this is what it gives
 		inputs = append(inputs, first)
 	}
 	e := vllmEngine(t, c, m, 64, 1)
@@ -273,26 +266,4 @@ func TestEngineGoldenEntry(t *testing.T) {
 				page.slotsOf(t, s, poolEntries, e.Caches(0).Compressed.Pool)(p/128), "entry %d", r)
 		}
 	}
-}
-
-// inPages runs sessions in pages of other sizes, forks, cuts and restores them there, and demands
-// the results of those in the usual pages. Snapshots are the same, byte for byte.
-func (x *sessions) inPages(t *testing.T, pages map[string]int) {
-	usual := x.engine(t, sessionOptions())
-	s := must[*pipeline.Session](t)(usual.Open())
-	x.run(t, s, sessionFork)
-	var want, got bytes.Buffer
-	require.NoError(t, s.Save(t.Context(), &want))
-
-	y := *x
-	y.pages = pages
-	y.fork(t)
-	y.truncate(t)
-	e := y.engine(t, sessionOptions())
-	s = must[*pipeline.Session](t)(e.Open())
-	y.run(t, s, sessionFork)
-	require.NoError(t, s.Save(t.Context(), &got))
-	require.True(t, bytes.Equal(want.Bytes(), got.Bytes()), "another snapshot")
-	x.rest(t, "restored in the usual pages", must[*pipeline.Session](t)(usual.Restore(t.Context(), &got)))
-	y.rest(t, "restored from the usual pages", must[*pipeline.Session](t)(e.Restore(t.Context(), &want)))
 }

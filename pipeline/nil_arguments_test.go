@@ -3,6 +3,7 @@ package pipeline_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"path/filepath"
 	"reflect"
 	"runtime"
@@ -68,35 +69,30 @@ func TestNilArguments(t *testing.T) {
 // writers, and goes on afterwards.
 func TestNilArgumentsOfEngine(t *testing.T) {
 	dev := testkit.Device(t)
-	dir, ctx, none := t.TempDir(), t.Context(), context.Context(nil)
-	require.NoError(t, testkit.Must[*fakemodel.Model](t)(fakemodel.New(fakemodel.Options{Config: fakemodel.Config(0, 4)})).Write(dir, 1))
-	c := testkit.Must[*model.Checkpoint](t)(model.Open(dir, model.CheckpointOptions{}))
-	defer c.Close()
+	ctx, none := t.Context(), context.Context(nil)
+	c, layers := opened(t, dev, fake(t, fakemodel.Options{Config: fakemodel.Config(0, 4)}), model.CheckpointOptions{})
 	_, err := c.Upload(none, dev, nil)
 	assert.ErrorIs(t, err, vk.ErrArgument)
-	layers := testkit.Must[[]*model.DeviceLayer](t)(c.Upload(ctx, dev, nil))
-	o := pipeline.EngineOptions{MaxTokens: 64, MaxSessions: 2, MaxStep: 4}
+	o := options{MaxTokens: 64, MaxSessions: 2, MaxStep: 4}
 	_, err = pipeline.NewEngine(none, dev, c.Config, layers, o)
 	assert.ErrorIs(t, err, vk.ErrArgument)
-	_, err = pipeline.NewEngine(ctx, dev, c.Config, []*model.DeviceLayer{nil}, o)
-	assert.ErrorIs(t, err, vk.ErrArgument)
-	e := testkit.Must[*pipeline.Engine](t)(pipeline.NewEngine(ctx, dev, c.Config, layers, o))
-	s := testkit.Must[*pipeline.Session](t)(e.Open())
+	e := engine(t, dev, c.Config, layers, o)
+	s := must[*pipeline.Session](t)(e.Open())
 	hidden := [][]float32{make([]float32, c.Config.Hidden), make([]float32, c.Config.Hidden)}
 	var saved bytes.Buffer
 	require.NoError(t, s.Save(ctx, &saved))
 	st := func() *pipeline.Step {
-		st := testkit.Must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1}))
+		st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 1}))
 		for i := range layers {
 			require.NoError(t, st.SetInput(i, 0, hidden[i]))
 		}
 		return st
 	}
 	cmd := func() *vk.Commands {
-		r := testkit.Must[*vk.Recorder](t)(dev.NewRecorder())
-		return testkit.Must[*vk.Commands](t)(r.End())
+		r := must[*vk.Recorder](t)(dev.NewRecorder())
+		return must[*vk.Commands](t)(r.End())
 	}()
-	x := testkit.Must[tensor.Tensor](t)(tensor.New(dev, "x", tensor.U8, 4))
+	x := must[tensor.Tensor](t)(tensor.New(dev, "x", tensor.U8, 4))
 	for name, call := range map[string]func() error{
 		"prepare":     func() error { return e.Prepare(none, 1) },
 		"begin":       func() error { _, err := e.Begin(none, pipeline.Chunk{Session: s, Tokens: 1}); return err },
@@ -153,10 +149,5 @@ func TestNilArgumentsOfEngine(t *testing.T) {
 	_, err = s.Append(ctx, hidden)
 	assert.NoError(t, err)
 	assert.Equal(t, 1, s.Len())
-	for _, close := range []func() error{e.Close, cmd.Close, x.Close} {
-		assert.NoError(t, close())
-	}
-	for _, l := range layers {
-		assert.NoError(t, l.Close())
-	}
+	assert.NoError(t, errors.Join(cmd.Close(), x.Close()))
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -150,6 +151,8 @@ func (f *snapshotForm) seeds() (list []alteration) {
 		alteration{head: head, sealed: true, tail: []byte{0}},
 		alteration{head: head, sealed: true, at: 9, flip: 1},
 		alteration{head: f.head(f.maxTokens+1, 0), sealed: true},
+		alteration{head: head, sealed: true, at: 128, flip: 1}, // the number of pools
+		alteration{head: head[:headBytes+9], sealed: true},
 		alteration{head: head[:40], sealed: true})
 }
 
@@ -261,7 +264,7 @@ func (x *restorer) beside(t testing.TB, other *pipeline.Session) [][]float32 {
 	defer st.Abort()
 	out := make([][]float32, x.e.Layers())
 	for i := range out {
-		require.NoError(t, errors.Join(st.SetInput(i, 0, filled(x.hidden, float32(1))), st.SetInput(i, 1, filled(x.hidden, float32(2)))))
+		require.NoError(t, errors.Join(st.SetInput(i, 0, slices.Repeat([]float32{1}, x.hidden)), st.SetInput(i, 1, slices.Repeat([]float32{2}, x.hidden))))
 	}
 	require.NoError(t, st.Run(t.Context()))
 	for i := range out {

@@ -31,7 +31,7 @@ func TestStepStaleOutput(t *testing.T) {
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0)})))
 	ctx, layers := t.Context(), append(layers, layers...) // twice the same
-	in, out := filled(2*cfg.Hidden, float32(1)), make([]float32, 2*cfg.Hidden)
+	in, out := slices.Repeat([]float32{1}, 2*cfg.Hidden), make([]float32, 2*cfg.Hidden)
 	for _, byLayer := range []bool{false, true} {
 		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 30, MaxSessions: 2, MaxStep: 8, LayerByLayer: byLayer})
 		extend(t, must[*pipeline.Session](t)(e.Open()), len(layers), in)
@@ -50,6 +50,7 @@ func TestStepStaleOutput(t *testing.T) {
 		stale("whose inputs were set after it ran", 0)
 		require.NoError(t, errors.Join(st.ReadOutput(1, 0, out), st.RunLayer(ctx, 0), st.ReadOutput(0, 0, out)))
 		if byLayer {
+			assert.ErrorIs(t, st.Submit(), vk.ErrArgument, "layers one by one")
 			require.NoError(t, st.SetInput(1, 0, in))
 			stale("after another layer ran", 1)
 		}
@@ -65,8 +66,7 @@ func TestHostStates(t *testing.T) {
 	m := written(t, fake(t, fakemodel.Options{Config: fakemodel.Tiny(0, 0)}))
 	var want []float32
 	for _, staging := range []bool{false, true} {
-		dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Staging: staging}))
-		t.Cleanup(func() { assert.NoError(t, dev.Close()) })
+		dev := device(t, vk.DeviceOptions{Staging: staging})
 		cfg, layers := uploaded(t, dev, m)
 		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 30, MaxSessions: 2, MaxStep: 8, LayerByLayer: true})
 		ctx, n := t.Context(), 3*cfg.Hidden

@@ -19,28 +19,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// budget runs sessions with budgets that nothing, some operations or everything exceeds:
-// submissions change, results do not.
-func (x *sessions) budget(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		budget time.Duration
-	}{{"none", -1}, {"default", 0}, {"small", 2 * time.Millisecond}, {"tiny", 1}} {
-		e := x.engine(t, sessionOptions())
-		if c.budget != 0 {
-			e.SetBudget(c.budget)
-		}
-		s := must[*pipeline.Session](t)(e.Open())
-		x.rest(t, c.name, s)
-		parts, each := e.Submissions(1)
-		t.Logf("%s: %d submissions", c.name, parts)
-		// A step that takes unusually long, as it may on a busy CPU, is measured anew, so
-		// that with a small budget each operation may be a submission at any time.
-		assert.False(t, each && c.name != "small" || c.name == "none" && parts != 1 ||
-			c.name == "tiny" && parts < 40, "%s: %d submissions, each %v", c.name, parts, each)
-	}
-}
-
 // On a device that is slow for what it has to do, as its profile says, nothing that can be divided
 // exceeds the budget by the estimate before anything was timed; afterwards times tell.
 func TestUntimedStep(t *testing.T) {

@@ -2,8 +2,8 @@ package pipeline_test
 
 import (
 	"errors"
-	"math/rand/v2"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -18,32 +18,46 @@ import (
 )
 
 // TestScratchPoison runs all kinds of layers with scratch that is overwritten as soon as it is not
-// in use, and demands the bits that they gave before.
+// in use, and demands the bits that they gave before: also where products take inputs of few bits,
+// and the indexer has keys of 4. VKMLA_TEST_FULL=1 takes all cases.
 func TestScratchPoison(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
+	v4, v41, blocks32 := v4Layers(), v41Layers(), fakemodel.V41()
+	codes := v4
+	codes.Hidden, codes.ORank = 256, 128
+	blocks32.Hidden, blocks32.QRank, blocks32.ORank = 256, 128, 64
+	mixed := codes
+	mixed.Hadamard = true
 	for _, x := range []struct {
-		name string
-		of   *sessionModel
-		o    options
+		name    string
+		c       model.Config
+		storage fakemodel.Storage
+		o       options
+		full    bool
 	}{
-		{"v4", &v4Sessions, options{}},
-		{"v41", &v41Sessions, options{}},
-		{"v4, gathered, layer by layer", &v4Sessions, options{Variant: "twopass-base", LayerByLayer: true}},
-		{"v41, gathered, layer by layer", &v41Sessions, options{Variant: "twopass-base", LayerByLayer: true}},
+		{"v4", v4, fakemodel.FP8, options{}, false},
+		{"v41", v41, fakemodel.FP8, options{}, false},
+		{"v4, gathered, layer by layer", v4, fakemodel.FP8, options{Variant: "twopass-base", LayerByLayer: true}, false},
+		{"v41, gathered, layer by layer", v41, fakemodel.FP8, options{Variant: "twopass-base", LayerByLayer: true}, true},
+		{"nvfp4 codes", codes, fakemodel.NVFP4, options{QuantiseActivations: true}, false},
+		{"fp8 codes", codes, fakemodel.FP8, options{QuantiseActivations: true}, true},
+		{"fp8 codes, gathered", codes, fakemodel.FP8, options{QuantiseActivations: true, Variant: "twopass-base"}, true},
+		{"fp8 codes, blocks of 32", blocks32, fakemodel.FP8, options{QuantiseActivations: true}, true},
+		{"mxfp4 keys", mixed, fakemodel.FP8, options{Keys: cache.IndexKeyMXFP4}, true},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			if x.of == &v41Sessions && x.o.LayerByLayer && os.Getenv("VKMLA_TEST_FULL") != "1" {
+			if x.full && os.Getenv("VKMLA_TEST_FULL") != "1" {
 				t.Skip("VKMLA_TEST_FULL is not set")
 			}
-			m := newModel(t, dev, x.of)
+			ck, layers := opened(t, dev, fake(t, fakemodel.Options{Config: x.c, Storage: x.storage}), model.CheckpointOptions{})
 			x.o.MaxTokens, x.o.MaxStep, x.o.MaxSessions, x.o.KeepTopK = 64, 27, 2, true
-			e := m.engine(t, x.o)
-			run := func() (all []pipeline.Appended) {
-				s, at := must[*pipeline.Session](t)(e.Open()), 0
-				for _, n := range []int{27, 1} {
-					all = append(all, extend(t, s, len(m.layers), m.tokens(at, at+n))...)
-					at += n
+			e, hidden := engine(t, dev, ck.Config, layers, x.o), normals(28*x.c.Hidden)
+			run := func() []pipeline.Appended {
+				s := must[*pipeline.Session](t)(e.Open())
+				all := append(extend(t, s, len(layers), hidden[:27*x.c.Hidden]), extend(t, s, len(layers), hidden[27*x.c.Hidden:])...)
+				for i := range all {
+					require.False(t, slices.ContainsFunc(all[i].Out, func(v float32) bool { return v != v }), "NaN, output %d", i)
 				}
 				return all
 			}
@@ -121,61 +135,4 @@ func TestScratchMost(t *testing.T) {
 	assert.Equal(t, must[pipeline.EngineMemory](t)(o.Estimate(ctx, dev, cfg, layers)).Steps, e.Memory().Steps)
 	o.MaxStep--
 	assert.Less(t, before, must[pipeline.EngineMemory](t)(o.Estimate(ctx, dev, cfg, layers)).Steps, "32 tokens")
-}
-
-// TestScratchPoisonCodes is TestScratchPoison where products take inputs of few bits, or the
-// indexer has keys of 4. VKMLA_TEST_FULL=1 takes all formats.
-func TestScratchPoisonCodes(t *testing.T) {
-	testkit.WithoutMatrices(t)
-	dev, ctx := testkit.Device(t), t.Context()
-	v4, v41 := fakemodel.Config(0, 4, 128), fakemodel.V41()
-	v41.QRank, v41.ORank = 128, 64
-	v4.ORank = 128
-	for name, x := range map[string]struct {
-		c       model.Config
-		storage fakemodel.Storage
-		o       options
-	}{
-		"fp8":           {v4, fakemodel.FP8, options{QuantiseActivations: true}},
-		"nvfp4":         {v4, fakemodel.NVFP4, options{QuantiseActivations: true}},
-		"blocks of 32":  {v41, fakemodel.FP8, options{QuantiseActivations: true}},
-		"gathered, fp8": {v4, fakemodel.FP8, options{QuantiseActivations: true, Variant: "twopass-base"}},
-		"mxfp4 keys":    {v4, fakemodel.FP8, options{Keys: cache.IndexKeyMXFP4}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if name != "nvfp4" && os.Getenv("VKMLA_TEST_FULL") != "1" {
-				t.Skip("VKMLA_TEST_FULL is not set")
-			}
-			c := x.c
-			c.Hidden, c.Hadamard = 256, x.o.Keys == cache.IndexKeyMXFP4
-			m := fake(t, fakemodel.Options{Config: c, Storage: x.storage})
-			ck, layers := opened(t, dev, m)
-			x.o.MaxTokens, x.o.MaxStep, x.o.MaxSessions, x.o.KeepTopK = 64, 27, 2, true
-			e := engine(t, dev, ck.Config, layers, x.o)
-			hidden := normalsOf(rand.New(rand.NewPCG(3, 4)), 27*c.Hidden)
-			run := func() (all [][]float32) {
-				s := must[*pipeline.Session](t)(e.Open())
-				for _, n := range []int{27, 1} {
-					st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: n}))
-					for i := range layers {
-						require.NoError(t, st.SetInput(i, 0, hidden[:n*c.Hidden]))
-					}
-					require.NoError(t, st.Run(ctx))
-					for i := range layers {
-						out := make([]float32, n*c.Hidden)
-						require.NoError(t, st.ReadOutput(i, 0, out))
-						for _, v := range out {
-							require.False(t, v != v, "layer %d", i)
-						}
-						all = append(all, out)
-					}
-					require.NoError(t, st.Commit())
-				}
-				return all
-			}
-			want := run()
-			require.NoError(t, e.Poison())
-			sameBits(t, want, run(), "poisoned")
-		})
-	}
 }

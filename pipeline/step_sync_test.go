@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -47,16 +48,21 @@ func (g *gates) open(t *testing.T) {
 	require.NoError(t, errors.Join(g.from.Signal(g.value), g.to.Wait(t.Context(), g.value)))
 }
 
-// semaphores has steps and layers begin when another has signalled. Steps that are given up while
-// they wait leave the session as it was, and nothing is signalled.
-func (x *sessions) semaphores(t *testing.T) {
-	const before, n = 40, 40 // two steps of sessionSteps
+// TestStepSemaphores has steps and layers begin when another has signalled, and demands the bits of
+// steps that wait for nothing. Steps that are given up while they wait leave the session as it was,
+// and nothing is signalled.
+func TestStepSemaphores(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	x := newModel(t, testkit.Device(t), &v4Sessions)
+	const n = 40
 	for _, layers := range []bool{false, true} {
 		o := sessionOptions()
 		o.LayerByLayer = layers
 		e, g := x.engine(t, o), x.gates(t)
 		s := must[*pipeline.Session](t)(e.Open())
-		x.run(t, s, before)
+		extend(t, s, len(x.layers), x.tokens(0, n))
+		plain := must[*pipeline.Session](t)(s.Fork())
+		want := extend(t, plain, len(x.layers), x.tokens(n, 2*n))
 		for name, leave := range map[string]func(*pipeline.Step) error{
 			"by its context": func(st *pipeline.Step) error {
 				short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -71,33 +77,34 @@ func (x *sessions) semaphores(t *testing.T) {
 			require.NoError(t, submit(st, layers, g.next()))
 			assert.NoError(t, leave(st))
 			assert.ErrorIs(t, st.Commit(), vk.ErrClosed)
-			assert.Equal(t, before, s.Len(), name)
+			assert.Equal(t, n, s.Len(), name)
 			g.shut(t)
 			g.value--
 		}
 		st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: n}))
-		got := make([]pipeline.Appended, len(x.layers))
+		got := make([]float32, n*x.cfg.Hidden)
 		for i := range x.layers {
-			got[i].Out = make([]float32, n*x.cfg.Hidden)
 			if layers {
-				require.NoError(t, st.SetInput(i, 0, x.tokens(before, before+n)))
+				require.NoError(t, st.SetInput(i, 0, x.tokens(n, 2*n)))
 				require.NoError(t, st.SubmitLayer(i, g.next()))
 				g.open(t)
-				require.NoError(t, errors.Join(st.Wait(t.Context()), st.ReadOutput(i, 0, got[i].Out)))
+				require.NoError(t, errors.Join(st.Wait(t.Context()), st.ReadOutput(i, 0, got)))
+				sameBits(t, want[i].Out, got, "layer %d", i)
 			}
 		}
 		if !layers {
-			x.setAll(t, st, before, n, layers)
+			x.setAll(t, st, n, n, layers)
 			require.NoError(t, st.Submit(g.next()))
 			g.open(t)
 			require.NoError(t, st.Wait(t.Context()))
 			for i := range x.layers {
-				require.NoError(t, st.ReadOutput(i, 0, got[i].Out))
+				require.NoError(t, st.ReadOutput(i, 0, got))
+				sameBits(t, want[i].Out, got, "layer %d", i)
 			}
 		}
 		require.NoError(t, st.Commit())
-		x.same(t, "after a signal", before+n, got)
-		x.same(t, "after steps that waited", before+2*n, x.run(t, s, before+2*n))
+		want = extend(t, plain, len(x.layers), x.tokens(2*n, 3*n))
+		sameBits(t, want, extend(t, s, len(x.layers), x.tokens(2*n, 3*n)), "after steps that waited")
 		st = must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 1}))
 		x.setAll(t, st, 0, 1, layers)
 		require.NoError(t, submit(st, layers, g.next()))
@@ -108,8 +115,11 @@ func (x *sessions) semaphores(t *testing.T) {
 	}
 }
 
-// closeBehind closes an engine while a step waits for a semaphore, and other calls for the step.
-func (x *sessions) closeBehind(t *testing.T) {
+// TestCloseAfterSemaphore closes an engine while a step waits for a semaphore, and other calls for
+// the step.
+func TestCloseAfterSemaphore(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	x := newModel(t, testkit.Device(t), &v4Sessions)
 	e, g := x.engine(t, sessionOptions()), x.gates(t)
 	a, b := must[*pipeline.Session](t)(e.Open()), must[*pipeline.Session](t)(e.Open())
 	st := x.begin(t, e, a, 40)

@@ -63,11 +63,22 @@ func TestStepErrors(t *testing.T) {
 		"not run": st.ReadOutput(0, 0, values), "no picks": st.ReadTopK(0, 0, nil)} {
 		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
+	for name, err := range map[string]error{"close": s.Close(), "truncate": s.Truncate(0), "fork": failure(s.Fork()), "advance": s.Advance(t.Context(), 1)} {
+		assert.ErrorIs(t, err, pipeline.ErrInStep, "%s in a step", name)
+	}
+	assert.ErrorIs(t, st.SubmitLayer(1), vk.ErrArgument)
+	assert.True(t, st.Input(-1).IsZero() && st.Output(9).IsZero() && st.TopK(0).IsZero() && st.TopK(9).IsZero(), "no such layers")
 	says(t, st.Commit(), "pipeline: commit step: layers: got layer 0 not run, want all of them run")
-	assert.NoError(t, errors.Join(setBits(st, 0, 0, make([]uint16, 2*cfg.Hidden)), st.Run(t.Context()), st.ReadOutput(0, 0, values)))
+	assert.NoError(t, errors.Join(setBits(st, 0, 0, make([]uint16, 2*cfg.Hidden)), st.Submit()))
+	for name, err := range map[string]error{"commit": st.Commit(), "input": st.SetInput(0, 0, values)} {
+		assert.ErrorIs(t, err, vk.ErrBusy, "%s while it runs", name)
+	}
+	assert.NoError(t, errors.Join(st.Wait(t.Context()), st.ReadOutput(0, 0, values)))
 	says(t, st.ReadTopK(0, 0, make([]int32, 2*e.TopK())), "pipeline: read top-k: EngineOptions.KeepTopK: got false, want true, for picks to be kept")
 	require.NoError(t, st.Commit())
 	assert.Equal(t, 30, s.Len())
+	_, end := st.Rows(0)
+	assert.Zero(t, end, "rows of a step that has ended")
 	for name, err := range map[string]error{"run": st.Run(t.Context()), "layer": st.RunLayer(t.Context(), 0), "input": st.SetInput(0, 0, values), "commit": st.Commit()} {
 		assert.ErrorIs(t, err, vk.ErrClosed, "%s after the step", name)
 	}
@@ -99,15 +110,13 @@ func TestStepOnLostDevice(t *testing.T) { eachModel(t, fakemodel.Config(0), step
 func stepOnLostDevice(t *testing.T, cfg model.Config, records model.Records) {
 	testkit.WithoutMatrices(t)
 	lost := false
-	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Staging: true, MemoryHook: func(uint64) error {
+	dev := device(t, vk.DeviceOptions{Staging: true, MemoryHook: func(uint64) error {
 		if lost {
 			return vk.ErrDeviceLost
 		}
 		return nil
-	}}))
-	defer dev.Close()
+	}})
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: cfg})))
-	defer model.CloseLayers(layers) // before the device
 	e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, options{MaxTokens: 4, Records: records}))
 	defer e.Close()
 	s := must[*pipeline.Session](t)(e.Open())
@@ -125,18 +134,9 @@ func stepOnLostDevice(t *testing.T, cfg model.Config, records model.Records) {
 func TestStepOutOfMemory(t *testing.T) { eachModel(t, fakemodel.Config(4, 128), stepOutOfMemory) }
 
 func stepOutOfMemory(t *testing.T, cfg model.Config, records model.Records) {
-	full := errors.New("over budget")
-	left := -1 // allocations until one fails; below 0: none does
-	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Staging: true, MemoryHook: func(uint64) error {
-		left--
-		if left == -1 {
-			return full
-		}
-		return nil
-	}}))
-	defer dev.Close()
+	left := -1
+	dev := device(t, vk.DeviceOptions{Staging: true, MemoryHook: failing(&left)})
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: cfg})))
-	defer model.CloseLayers(layers) // before the device
 	hidden := normalsOf(rand.New(rand.NewPCG(1, 4)), 50*cfg.Hidden)
 	var want []pipeline.Appended
 	for n := -1; ; n++ {
@@ -148,7 +148,7 @@ func stepOutOfMemory(t *testing.T, cfg model.Config, records model.Records) {
 		_, err := s.Append(t.Context(), slices.Repeat([][]float32{hidden[cfg.Hidden : 34*cfg.Hidden]}, len(layers)))
 		finished := left >= 0
 		left = -1
-		require.False(t, n >= 0 && !finished && (!errors.Is(err, full) || s.Len() != 1) ||
+		require.False(t, n >= 0 && !finished && (!errors.Is(err, errFull) || s.Len() != 1) ||
 			(n < 0 || finished) && err != nil, "allocation %d: %v, %d tokens", n, err, s.Len())
 		if err != nil {
 			extend(t, s, len(layers), hidden[cfg.Hidden:34*cfg.Hidden])
@@ -173,43 +173,32 @@ func stepOutOfMemory(t *testing.T, cfg model.Config, records model.Records) {
 // the rounding of the sum to bf16.
 func TestEngineRanks(t *testing.T) {
 	dev := testkit.Device(t)
-	dir := written(t, fake(t, fakemodel.Options{}))
-	var sum [][]float32
+	m := fake(t, fakemodel.Options{})
 	const tokens = 40
 	var hidden []float32
+	var rest [][]float32 // of each layer, what the ranks leave of the whole
 	for _, o := range []model.CheckpointOptions{{}, {Ranks: 2}, {Ranks: 2, Rank: 1}} {
-		c := must[*model.Checkpoint](t)(model.Open(dir, o))
-		layers := must[[]*model.DeviceLayer](t)(c.Upload(t.Context(), dev, nil))
+		c, layers := opened(t, dev, m, o)
 		if hidden == nil {
-			rng := rand.New(rand.NewPCG(4, 4))
-			for range tokens * c.Config.Hidden {
-				hidden = append(hidden, float32(rng.NormFloat64()))
-			}
+			hidden = normals(tokens * c.Config.Hidden)
 		}
-		e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, c.Config, layers, pipeline.EngineOptions{MaxTokens: tokens, MaxStep: 33}))
+		e := engine(t, dev, c.Config, layers, options{MaxTokens: tokens, MaxStep: 33})
 		for i, got := range division(t, e, c.Config.Hidden, tokens, hidden) {
-			switch {
-			case o.Ranks == 0:
-				sum = append(sum, got.Out)
-			default:
-				for k := range got.Out {
-					sum[i][k] -= got.Out[k]
-				}
-			}
-			if o.Rank == 0 {
+			if o.Ranks == 0 {
+				rest = append(rest, got.Out)
 				continue
 			}
-			n := 0.0
-			for _, v := range sum[i] {
-				n += float64(v) * float64(v)
+			for k := range got.Out {
+				rest[i][k] -= got.Out[k]
 			}
-			n /= float64(len(sum[i]))
-			assert.Less(t, n, 1e-4, "layer %d: the ranks miss the whole by %g a value, squared", i, n)
 		}
-		assert.NoError(t, errors.Join(e.Close(), c.Close()))
-		for _, l := range layers {
-			l.Close()
+	}
+	for i, list := range rest {
+		n := 0.0
+		for _, v := range list {
+			n += float64(v) * float64(v) / float64(len(list))
 		}
+		assert.Less(t, n, 1e-4, "layer %d: the ranks miss the whole by %g a value, squared", i, n)
 	}
 }
 

@@ -106,7 +106,7 @@ func TestQInsertUnfused(t *testing.T) {
 		}
 	}
 	b := c.args(t, dev)
-	insert := must[*cache.Insert](t)(cache.NewInsert(dev, cache.InsertConfig{Page: 2}))
+	insert := must[*cache.Insert](t)(cache.NewInsert(dev, cache.PagesConfig{Page: 2}))
 	ia := cache.InsertArgs{K: upload(t, dev, tensor.BF16, k, len(c.positions), cache.D), Slots: b.Slots, Cache: b.Cache}
 	do(t, dev, func(rec *vk.Recorder) error { return insert.Record(rec, ia) })
 	want := download[byte](t, b.Cache.Pool)
@@ -234,7 +234,7 @@ func TestQInsertArguments(t *testing.T) {
 		"Positions":         {func(a *projection.QInsertArgs) { a.Positions.Shape = []int{2} }},
 		"Table":             {func(a *projection.QInsertArgs) { a.Table.Shape = []int{0, 64} }, func(a *projection.QInsertArgs) { a.Table.Shape = []int{18, 32} }},
 		"Cache.Pool":        {func(a *projection.QInsertArgs) { a.Cache.Layout.Stride = 1736 }},
-		"Cache.Layout":      {func(a *projection.QInsertArgs) { a.Cache.Layout.Stride, a.Cache.Pool.Shape = 1004, []int{3, 1004} }},
+		"Stride":            {func(a *projection.QInsertArgs) { a.Cache.Layout.Stride, a.Cache.Pool.Shape = 1004, []int{3, 1004} }},
 		"Cache.Layout.Page": {func(a *projection.QInsertArgs) { a.Cache.Layout.Page = 1 }},
 	} {
 		for _, s := range spoil {

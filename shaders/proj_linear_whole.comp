@@ -16,10 +16,7 @@
 // The last tile of tokens begins earlier and stores only what is its own.
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
+#include "lib/cm.glsl"
 #define LINEAR_HALVES
 #define ADDRESSED
 #include "lib/linear_tiles.glsl"

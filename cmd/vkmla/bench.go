@@ -294,11 +294,11 @@ func (f benchFlags) run(ctx context.Context, dev *vk.Device, on bench.ReportOn, 
 		})
 	case "step":
 		return report(on, outputs, p, bench.NewStepReport, func(add func(bench.StepRow)) error {
-			return bench.Steps(ctx, dev, bench.StepOptions{LayerOptions: f.layerOptions()}, on.Limits, p, add)
+			return bench.Steps(ctx, dev, f.layerOptions(), on.Limits, p, add)
 		})
 	case "prefill":
 		return report(on, outputs, p, bench.NewPrefillReport, func(add func(bench.PrefillRow)) error {
-			return bench.Prefills(ctx, dev, bench.PrefillOptions{LayerOptions: f.layerOptions()}, on.Limits, p, add)
+			return bench.Prefills(ctx, dev, f.layerOptions(), on.Limits, p, add)
 		})
 	case comparison:
 		start := func(on bench.ReportOn) (*bench.Report[bench.OpRow], error) {

@@ -19,6 +19,25 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
+// normal are bf16 numbers of a normal distribution.
+func normal(rng *rand.Rand, n int) []float32 {
+	v := make([]float32, n)
+	for i := range v {
+		v[i] = numfmt.BF16Round(float32(rng.NormFloat64()))
+	}
+	return v
+}
+
+// off returns how far numbers are from what is wanted, relative to that.
+func off(got, want []float32) float64 {
+	var miss, all float64
+	for i, w := range want {
+		d := float64(got[i] - w)
+		miss, all = miss+d*d, all+float64(w)*float64(w)
+	}
+	return math.Sqrt(miss / max(all, 1e-30))
+}
+
 // TestRunDrafts runs layers that draft, and compares them with the model's definition.
 func TestRunDrafts(t *testing.T) {
 	const tokens, blocks = 31, 3
@@ -28,14 +47,7 @@ func TestRunDrafts(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, m.Write(dir, 1))
 	rng := rand.New(rand.NewPCG(5, 6))
-	numbers := func(n int) []float32 {
-		v := make([]float32, n*cfg.Hidden)
-		for i := range v {
-			v[i] = numfmt.BF16Round(float32(rng.NormFloat64()))
-		}
-		return v
-	}
-	main, in := numbers(tokens), numbers(blocks*cfg.DraftBlock)
+	main, in := normal(rng, tokens*cfg.Hidden), normal(rng, blocks*cfg.DraftBlock*cfg.Hidden)
 	context, drafts := vectors.FromBF16(main, tokens, cfg.Hidden), vectors.FromBF16(in, blocks, cfg.DraftBlock, cfg.Hidden)
 	inputs, outputs := filepath.Join(dir, "in.npz"), filepath.Join(dir, "out.npz")
 	run := func(arrays vectors.Arrays, more string) (code int, stderr string) {
@@ -52,17 +64,14 @@ func TestRunDrafts(t *testing.T) {
 	require.Equal(t, "float32 [3, 5, 112]", out.String())
 	s := formula.NewSequence(cfg, formula.Numerics{Records: model.RecordsV41}, m.Values)
 	s.Context(10, main)
-	var miss, all float64
+	var want []float32
 	for i := range blocks {
 		size := cfg.DraftBlock * cfg.Hidden
-		for k, r := range s.Draft(10, tokens-blocks+i, in[i*size:(i+1)*size]) {
-			for c, w := range r.Out {
-				d := float64(out.F32()[i*size+k*cfg.Hidden+c] - w)
-				miss, all = miss+d*d, all+float64(w)*float64(w)
-			}
+		for _, r := range s.Draft(10, tokens-blocks+i, in[i*size:(i+1)*size]) {
+			want = append(want, r.Out...)
 		}
 	}
-	assert.Less(t, math.Sqrt(miss/all), 5e-3)
+	assert.Less(t, off(out.F32(), want), 5e-3)
 
 	flat, short := vectors.FromBF16(in, blocks*cfg.DraftBlock, cfg.Hidden), vectors.FromBF16(main[:2*cfg.Hidden], 2, cfg.Hidden)
 	for want, arrays := range map[string]vectors.Arrays{
@@ -92,14 +101,7 @@ func TestRunDraftsV4(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, m.Write(dir, 1))
 	rng := rand.New(rand.NewPCG(7, 6))
-	numbers := func(n int) []float32 {
-		v := make([]float32, n*cfg.Hidden)
-		for i := range v {
-			v[i] = numfmt.BF16Round(float32(rng.NormFloat64()))
-		}
-		return v
-	}
-	main, in := numbers(tokens), numbers(blocks*cfg.DraftBlock)
+	main, in := normal(rng, tokens*cfg.Hidden), normal(rng, blocks*cfg.DraftBlock*cfg.Hidden)
 	context, drafts := vectors.FromBF16(main, tokens, cfg.Hidden), vectors.FromBF16(in, blocks, cfg.DraftBlock, cfg.Hidden)
 	inputs, outputs := filepath.Join(dir, "in.npz"), filepath.Join(dir, "out.npz")
 	writeArrays(t, inputs, vectors.Arrays{"L0.in": context, "D.main": context, "D.in": drafts, "D2.main": context, "D2.in": drafts})
@@ -123,12 +125,7 @@ func TestRunDraftsV4(t *testing.T) {
 		}
 		out := got[name]
 		require.Equal(t, "float32 [2, 5, 192]", out.String())
-		var miss, all float64
-		for i, w := range want {
-			d := float64(out.F32()[i] - w)
-			miss, all = miss+d*d, all+float64(w)*float64(w)
-		}
-		assert.Less(t, math.Sqrt(miss/all), 0.05, "%s: rows are kept as E4M3, which makes 0.03", name)
+		assert.Less(t, off(out.F32(), want), 0.05, "%s: rows are kept as E4M3, which makes 0.03", name)
 	}
 	for want, arrays := range map[string]vectors.Arrays{
 		"D.in needs D.main":                            {"L0.in": context, "D.in": drafts},

@@ -33,8 +33,8 @@ func TestOutputs(t *testing.T) {
 	unread.Close()
 	defer pipe.Close()
 	op := " --op get_compressed_slot_mapping "
-	lines := []string{"--help", "--version", "version", "info", "verify --list", "verify" + op, "verify" + op + "-o json",
-		"verify" + op + "-o csv", "bench --list -o csv", "man", "completion bash",
+	lines := []string{"--help", "--version", "version", "info", "info --summary", "info -o csv", "verify --list", "verify" + op,
+		"verify" + op + "-o json", "verify" + op + "-o csv", "bench --list -o csv", "man", "completion bash",
 		"plan --model flash --context 4096 --sessions 1 --device-like RDNA3 --memory 24GiB",
 		"run --model " + dir + " --inputs " + dir + "/in.npz --expect " + dir + "/in.npz",
 		"check --quick --budget 1s --report " + dir + "/r"}

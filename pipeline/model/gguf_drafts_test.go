@@ -1,6 +1,7 @@
 package model_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/vkmla/vkmla/internal/gguf"
 	"github.com/vkmla/vkmla/internal/lab/fakegguf"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -195,4 +197,43 @@ func TestDraftFileRefused(t *testing.T) {
 	_, err = model.Open(writeGGUF(t, cases["dflash"].keys, cases["dflash"].tensors), model.CheckpointOptions{})
 	assert.ErrorIs(t, err, model.ErrConfig)
 	assert.ErrorContains(t, err, "got dflash, a draft block")
+}
+
+// FuzzDrafts opens whatever begins like a draft file beside a model: it is refused with a typed
+// error, or has layers whose bytes can be read.
+func FuzzDrafts(f *testing.F) {
+	cfg := fakemodel.Config(0, 4, 128)
+	cfg.Hidden, cfg.Heads, cfg.Groups, cfg.QRank, cfg.ORank, cfg.IndexHeads, cfg.Quantization = 32, 1, 1, 32, 32, 1, ""
+	dir := writeGGUF(f, fakegguf.Keys(cfg), fakegguf.Attention(cfg, 5, stored("F32")))
+	drafts := filepath.Join(testkit.MemoryDir(f), "d.gguf")
+	var data [2][]byte
+	for i, arch := range []string{"deepseek4-dspark", "dflash"} {
+		c := draftCases(cfg)[arch]
+		file, all := fakegguf.Encode(c.keys, c.tensors), 0
+		for _, x := range c.tensors {
+			all += (len(x.Data) + fakegguf.Alignment - 1) / fakegguf.Alignment * fakegguf.Alignment
+		}
+		data[i] = file[len(file)-all:]
+		f.Add(i == 1, file[:len(file)-all])
+	}
+	f.Fuzz(func(t *testing.T, second bool, header []byte) {
+		d := data[0]
+		if second {
+			d = data[1]
+		}
+		require.NoError(t, os.WriteFile(drafts, slices.Concat(header, d), 0o666))
+		c, err := model.Open(dir, model.CheckpointOptions{Layers: []int{0, 3, 4}, Drafts: drafts})
+		if err != nil {
+			var foreign *model.ForeignError
+			assert.True(t, errors.Is(err, model.ErrCheckpoint) || errors.Is(err, model.ErrConfig) || errors.Is(err, vk.ErrArgument) ||
+				errors.As(err, &foreign), err)
+			return
+		}
+		defer c.Close()
+		for i := range c.Layers {
+			for _, m := range c.Layers[i].Matrices() {
+				require.NoError(t, m.Row(m.N-1, make([]float32, m.K)))
+			}
+		}
+	})
 }

@@ -16,6 +16,7 @@
 	FORMAT(12, q4_k, 256, 144) \
 	FORMAT(13, q5_k, 256, 176) \
 	FORMAT(14, q6_k, 256, 210) \
+	FORMAT(19, iq1_s, 256, 50) \
 	FORMAT(16, iq2_xxs, 256, 66) \
 	FORMAT(17, iq2_xs, 256, 74) \
 	FORMAT(22, iq2_s, 256, 82) \

@@ -21,6 +21,7 @@
 #include "block_q4_k.h"
 #include "block_q5_k.h"
 #include "block_q6_k.h"
+#include "block_iq1_s.h"
 #include "block_iq2_xxs.h"
 #include "block_iq2_xs.h"
 #include "block_iq2_s.h"

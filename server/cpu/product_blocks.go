@@ -50,12 +50,14 @@ func decode(dst []float32, m *weights.Matrix, first, n int) bool {
 }
 
 // grids describes the formats whose codes stand for several values each, by name. With high as the
-// high byte of d, the first values of a block are the row of the grid that its first code names.
+// high byte of d, the first values of a block are the row of the grid that its first code names; of
+// IQ1_S eight times the row, and one more.
 // A row's lowest eight bits are byte 2, the others begin byte upper.
 var grids = map[string]struct {
 	rows, width, upper int
 	high               byte // of an f16 that makes the scale 1
 }{
+	"IQ1_S":   {rows: 2048, width: 8, upper: 34, high: 0x48},
 	"IQ2_XXS": {rows: 256, width: 8, upper: 3, high: 0x48},
 	"IQ2_XS":  {rows: 512, width: 8, upper: 3, high: 0x48},
 	"IQ2_S":   {rows: 1024, width: 8, upper: 66, high: 0x48},
@@ -81,7 +83,7 @@ func gridOf(m *weights.Matrix) []byte {
 		block[1], block[2], block[of.upper] = of.high, byte(row), byte(row>>8)
 		f.Decode(values, block)
 		for _, v := range values[:of.width] {
-			table = append(table, byte(v))
+			table = append(table, byte(int8(v)))
 		}
 	}
 	gridsRead.Store(f.Name, table)

@@ -53,8 +53,8 @@ func TestBlocks(t *testing.T) {
 }
 
 // inC are the formats that C decodes.
-var inC = []string{"Q8_0", "Q4_0", "Q5_0", "IQ4_NL", "IQ4_XS", "MXFP4", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ2_XXS", "IQ2_XS",
-	"IQ2_S", "IQ3_XXS", "IQ3_S"}
+var inC = []string{"Q8_0", "Q4_0", "Q5_0", "IQ4_NL", "IQ4_XS", "MXFP4", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ1_S", "IQ2_XXS",
+	"IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"}
 
 // TestDecode compares every build with the definition, bit by bit, for random blocks of finite
 // values: each code and each f16 occurs, subnormal ones and the largest included.

@@ -34,6 +34,9 @@ var columns = map[format]int{bf16: 8, f32: 8, fp8: 16, mxfp4: weights.MXBlock, f
 type blockLayout struct {
 	format        format
 	codes, scales int // bytes of a block
+	// most and minimum are bounds of what d and m of a block, its first two f16, are multiplied by,
+	// where kernels with matrices decode it: see lib/matrices.glsl.
+	most, minimum float32
 	// takeCodes and takeScales bring the blocks of a row to their places.
 	takeCodes, takeScales func(dst, row []byte)
 }
@@ -41,12 +44,12 @@ type blockLayout struct {
 // blockLayouts has a row for each format that kernels decode, by its name in GGUF.
 var blockLayouts = map[string]blockLayout{
 	"F16":     {format: f16, codes: 2, takeCodes: func(dst, row []byte) { copy(dst, row) }},
-	"Q8_0":    {format: q8_0, codes: 32, scales: 2, takeCodes: part(34, 2, 34), takeScales: part(34, 0, 2)},
+	"Q8_0":    {format: q8_0, codes: 32, scales: 2, most: 255, takeCodes: part(34, 2, 34), takeScales: part(34, 0, 2)},
 	"MXFP4":   {format: mxfp4, codes: 16, scales: 1, takeCodes: mxfp4Codes, takeScales: part(17, 0, 1)},
-	"IQ2_XXS": {format: iq2XXS, codes: 64, scales: 2, takeCodes: part(66, 2, 66), takeScales: part(66, 0, 2)},
-	"Q2_K":    {format: q2K, codes: 64, scales: 20, takeCodes: part(84, 16, 80), takeScales: q2KScales},
-	"Q6_K":    {format: q6K, codes: 192, scales: 20, takeCodes: q6KCodes, takeScales: scalesOf16(210, 208, 192)},
-	"Q4_K":    {format: q4K, codes: 128, scales: 16, takeCodes: q4KCodes, takeScales: q4KScales},
+	"IQ2_XXS": {format: iq2XXS, codes: 64, scales: 2, most: 3.875 * 43, takeCodes: part(66, 2, 66), takeScales: part(66, 0, 2)},
+	"Q2_K":    {format: q2K, codes: 64, scales: 20, most: 15 * 15, minimum: 15, takeCodes: part(84, 16, 80), takeScales: q2KScales},
+	"Q6_K":    {format: q6K, codes: 192, scales: 20, most: 128 * 63, takeCodes: q6KCodes, takeScales: scalesOf16(210, 208, 192)},
+	"Q4_K":    {format: q4K, codes: 128, scales: 16, most: 63 * 15, minimum: 63, takeCodes: q4KCodes, takeScales: q4KScales},
 }
 
 // part takes bytes first to end-1 of each block.
@@ -272,6 +275,12 @@ func (l *loader) blocks(to *matrix, list []*weights.Matrix) {
 	}
 	if is.scales > 0 {
 		n, from = of(is.takeScales, is.scales)
+		take, largest := from.take, new(largest)
+		from.take = func(dst []byte, m *weights.Matrix, row int) {
+			take(dst, m, row)
+			largest.see(is.largest(dst))
+		}
+		to.largest = largest
 		if is.format == iq2XXS {
 			l.data(&to.scale, "scales", gridBytes+n, afterGrid{iq2XXSGrid(m), from})
 			return

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"unsafe"
@@ -69,6 +70,8 @@ type layer struct {
 	bias, table               vk.View
 	w1, w3, w2                matrix // of routed experts
 	shared1, shared3, shared2 matrix
+	largestNorm               float32 // of ffnNorm's weights
+	routedFit, sharedFit      bool    // matrices may multiply these experts
 }
 
 // Most of what kernels keep in registers or shared memory.
@@ -144,6 +147,9 @@ func (g *GPU) open(ctx context.Context, w *weights.Model, o Options, ask func(l 
 	if g.buffers, err = l.load(ctx, g.dev, o.Beside); err != nil {
 		return errors.Join(err, g.Close())
 	}
+	for i := range g.layers {
+		g.layers[i].fit(g.cfg)
+	}
 	clear(g.host.Buffer.Mapped())
 	return nil
 }
@@ -168,6 +174,9 @@ func (g *GPU) weights(l *loader, w *weights.Model) {
 // shared asks for memory with the shared expert of a layer.
 func (g *GPU) shared(l *loader, w *weights.Model, layer int) {
 	from, to := &w.Layers[layer].Shared, &g.layers[layer]
+	for _, v := range w.Layers[layer].FFNNorm {
+		to.largestNorm = max(to.largestNorm, float32(math.Abs(float64(v))))
+	}
 	l.twins(&to.shared1, &to.shared3, []*weights.Matrix{&from.W1}, []*weights.Matrix{&from.W3})
 	l.matrix(&to.shared2, &from.W2)
 }

@@ -196,6 +196,7 @@ type matrix struct {
 	n, k, side   int
 	experts      int
 	codes, scale vk.View
+	largest      *largest // of its numbers; nil where matrices do not multiply them
 }
 
 // bytes returns the number of bytes that a product reads of one expert.
@@ -233,11 +234,22 @@ func (l *loader) matrix(to *matrix, list ...*weights.Matrix) {
 			return nil
 		}
 		l.floats(&to.scale, "scales", blocks...)
+		to.largest = new(largest)
+		for _, scales := range blocks {
+			for _, s := range scales {
+				to.largest.see(448 * float32(math.Abs(float64(s))))
+			}
+		}
 	}
 	l.data(&to.codes, "weights", len(list)*len(m.Data), read)
 	if m.Format == weights.MXFP4 {
 		l.pieces[len(l.pieces)-1].packed = mxfp4
-		l.data(&to.scale, "scales", len(list)*len(m.Scales), mapped{w: l.w, parts: scales})
+		largest := new(largest)
+		to.largest = largest
+		l.data(&to.scale, "scales", len(list)*len(m.Scales), mapped{w: l.w, parts: scales, check: func(p []byte) error {
+			largest.see(largestMXFP4(p))
+			return nil
+		}})
 	}
 }
 

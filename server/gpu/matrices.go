@@ -1,9 +1,14 @@
 package gpu
 
 import (
+	"encoding/binary"
+	"math"
 	"math/bits"
+	"sync/atomic"
 
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/server/weights"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -62,12 +67,71 @@ func (d *matrices) constants(m *matrix, halves uint32, tokens int) []uint32 {
 	return opkit.Constants(int(m.format), int(halves), d.subgroup, tokens, d.teams, int(flag(m.k%128 == 0)), d.m, d.n, d.k)
 }
 
-// multiplies tells whether matrices take weights: chunks of 16 columns or more, in whole pieces.
-func (d *matrices) multiplies(list ...*matrix) bool {
+// largest is a bound of the magnitudes of a matrix's numbers, found while it is uploaded.
+type largest struct{ bits atomic.Uint32 }
+
+func (l *largest) see(v float32) {
+	for old := l.bits.Load(); math.Float32bits(v) > old && !l.bits.CompareAndSwap(old, math.Float32bits(v)); {
+		old = l.bits.Load()
+	}
+}
+
+func (l *largest) value() float64 { return float64(math.Float32frombits(l.bits.Load())) }
+
+// largestMXFP4 is the largest of the numbers that scales allow.
+func largestMXFP4(scales []byte) float32 {
+	var most byte
+	for _, s := range scales {
+		most = max(most, s)
+	}
+	return 6 * numfmt.UE8M0Scale(most)
+}
+
+// largest is a bound of the magnitudes that a kernel with matrices makes of the scales of a row.
+func (b *blockLayout) largest(scales []byte) float32 {
+	if b.format == mxfp4 {
+		return largestMXFP4(scales)
+	}
+	var d, m uint16
+	for le := binary.LittleEndian; len(scales) > 0; scales = scales[b.scales:] {
+		d = max(d, le.Uint16(scales)&0x7FFF)
+		if b.minimum > 0 {
+			m = max(m, le.Uint16(scales[2:])&0x7FFF)
+		}
+	}
+	return max(b.most*numfmt.F16Decode(d), b.minimum*numfmt.F16Decode(m))
+}
+
+// What f16 holds so that products are as exact as those of bf16.
+const (
+	mostWeight, leastWeight = 511, 1. / (1 << 12) // the largest of a matrix, lifted by lib/matrices.glsl
+	mostInput, leastInput   = 1 << 15, 1. / (1 << 8)
+	leastGated              = 1. / (1 << 9) // of what gate and up make of an input
+)
+
+// multiplies tells whether matrices take weights: chunks of 16 columns or more, in whole pieces,
+// with numbers that f16 holds.
+func multiplies(list ...*matrix) bool {
 	for _, m := range list {
-		if d == nil || columns[m.format] < 16 || m.n%8 != 0 {
+		if columns[m.format] < 16 || m.n%8 != 0 || !(m.largest.value() >= leastWeight && m.largest.value() <= mostWeight) {
 			return false
 		}
 	}
 	return true
+}
+
+// fit decides of a layer's experts whether matrices multiply them: all that kernels hold as f16,
+// weights, inputs, and what SwiGLU makes of these, has to lie in its range.
+func (l *layer) fit(c *weights.Config) {
+	// A norm's output is at most its weight times sqrt(D); what gate and up leave has the limit and
+	// the router's weight.
+	input, gated := float64(l.largestNorm), float64(c.Limit*max(c.Limit, 1)*max(c.Factor, 1))
+	if input < leastInput || input*math.Sqrt(float64(c.Hidden)) > mostInput || gated < leastGated || gated > mostInput ||
+		!c.Normalise && c.Scoring == "sqrtsoftplus" {
+		return
+	}
+	all := func(w1, w3, w2 *matrix) bool {
+		return multiplies(w1, w3, w2) && input*min(w1.largest.value(), w3.largest.value()) >= leastGated
+	}
+	l.routedFit, l.sharedFit = all(&l.w1, &l.w3, &l.w2), all(&l.shared1, &l.shared3, &l.shared2)
 }

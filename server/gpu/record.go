@@ -221,7 +221,7 @@ func (g *GPU) allRows(T int) rows {
 
 // sharedRows are allRows of the shared expert, which matrices multiply instead of tiles.
 func (g *GPU) sharedRows(T int, l *layer) rows {
-	if g.tileOf(T) == 0 || !g.matrices.multiplies(&l.shared1, &l.shared3, &l.shared2) {
+	if g.tileOf(T) == 0 || g.matrices == nil || !l.sharedFit {
 		return g.allRows(T)
 	}
 	r := rows{cm: true, most: g.matrices.tokensOf(T)}
@@ -239,7 +239,7 @@ func (g *GPU) routedRows(T int, l *layer) (r rows) {
 	}
 	r = rows{routed: 1, most: g.tiles.pairsOf(T, c.PerToken, c.Experts)}
 	r.full = pairs >= c.Experts*r.most
-	if pairs >= c.Experts*g.tiles.matrices && g.matrices.multiplies(&l.w1, &l.w3, &l.w2) {
+	if g.matrices != nil && l.routedFit && pairs >= c.Experts*g.tiles.matrices {
 		r.cm, r.most = true, g.matrices.tokensOf(pairs/c.Experts)
 	}
 	r.items = min(c.Experts, pairs) + pairs/r.most

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/gguf"
 	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -33,8 +35,7 @@ func drafting(t *testing.T, layers int) (dir string) {
 	return dir
 }
 
-// draftingGGUF writes one in GGUF, the block in a file of its own. By other seeds tokens may have
-// two experts that are nearly the same choice, as in safetensors.
+// draftingGGUF writes one in GGUF, the block in a file of its own.
 func draftingGGUF(t *testing.T, layers int, seed uint64) (dir, draft string) {
 	t.Helper()
 	c, err := random.Config("tiny", layers)
@@ -46,13 +47,13 @@ func draftingGGUF(t *testing.T, layers int, seed uint64) (dir, draft string) {
 }
 
 // TestDraftBlock holds a draft block against its definition in float64, from what the model's
-// layers left of each token to the drafts.
+// layers left of each token to the drafts, layer by layer.
 //
 // Source: DSparkBlock and Transformer.forward in DeepSeek-V4-Flash-DSpark's inference/model.py.
 func TestDraftBlock(t *testing.T) {
 	t.Run("safetensors", func(t *testing.T) { testDraftBlock(t, drafting(t, 0), "") })
 	t.Run("GGUF", func(t *testing.T) {
-		dir, draft := draftingGGUF(t, 0, 30)
+		dir, draft := draftingGGUF(t, 0, 9)
 		testDraftBlock(t, dir, draft)
 	})
 }
@@ -87,10 +88,27 @@ func testDraftBlock(t *testing.T, dir, draft string) {
 		require.NoError(t, step.Commit())
 		r.sees(t, left, m.x[:n*d])
 
-		newest := rng.Int32N(int32(c.Vocab))
-		got, err := m.Draft(t.Context(), Chunk{Sequence: s, Tokens: []int32{newest}})
+		newest := append([]int32{rng.Int32N(int32(c.Vocab))}, slices.Repeat([]int32{c.Noise}, c.DraftBlock-1)...)
+		parts[0].Tokens, parts[0].Draft = c.DraftBlock, true
+		step, err = m.engine.Begin(t.Context(), parts...)
 		require.NoError(t, err)
-		r.drafts(t, newest, m.logits, got[0])
+		var before []float32
+		drafts, err := m.block(t.Context(), newest, func(layer int, x, f []float32) error {
+			if layer > own {
+				r.layer(t, layer-1, before, m.streams.Y)
+			} else {
+				r.begins(t, newest, m.streams.Y)
+			}
+			before = slices.Clone(m.streams.Y)
+			return m.attend(t.Context(), step, parts, layer, x, f)
+		})
+		require.NoError(t, err)
+		require.NoError(t, step.Commit())
+		r.layer(t, len(m.Weights.Layers)-1, before, m.streams.Y)
+		r.drafts(t, newest[0], m.streams.Y, m.logits, drafts[0])
+		got, err := m.Draft(t.Context(), Chunk{Sequence: s, Tokens: newest[:1]})
+		require.NoError(t, err)
+		assert.Equal(t, drafts, got)
 	}
 	assert.Equal(t, 145, s.session.Len(), "drafts are not kept")
 }
@@ -129,39 +147,64 @@ func (r *draftReference) sees(t *testing.T, left [][][]float64, got []float32) {
 	r.context = append(r.context, got...)
 }
 
-// drafts compares the logits of a block after a token, and its drafts.
-func (r *draftReference) drafts(t *testing.T, newest int32, logits []float32, drafts []int32) {
+// begins compares the streams that a block begins with.
+func (r *draftReference) begins(t *testing.T, ids []int32, y []float32) {
 	t.Helper()
-	w, c := r.w, &r.w.Config
-	block := c.DraftBlock
-	streams := make([][][]float64, block)
-	for i := range streams {
-		id := c.Noise
-		if i == 0 {
-			id = newest
-		}
-		for range c.Streams {
-			streams[i] = append(streams[i], row(&w.Embed, int(id)))
+	for i, streams := range r.streams(y) {
+		for _, s := range streams {
+			assert.Equal(t, row(&r.w.Embed, int(ids[i])), s)
 		}
 	}
-	for i := w.Own(); i < len(w.Layers); i++ {
-		l := &w.Layers[i]
+}
+
+// layer compares the streams [T, n, D] after a layer of the block with what those before it give.
+func (r *draftReference) layer(t *testing.T, layer int, before, after []float32) {
+	t.Helper()
+	l, wants := &r.w.Layers[layer], [2][][][]float64{}
+	for other := range wants {
+		streams := r.streams(before)
 		r.around(streams, &l.AttnHC, l.AttnNorm, func(x [][]float64) [][]float64 {
 			var in []float32
 			for _, v := range x {
 				in = append(in, narrowed(v)...)
 			}
-			return formula.Draft(c.Config, i, r.values, nil, r.context, in)
+			return formula.Draft(r.w.Config.Config, layer, r.values, kept, r.context, in)
 		})
 		r.around(streams, &l.FFNHC, l.FFNNorm, func(x [][]float64) (f [][]float64) {
 			for _, v := range x {
-				f = append(f, r.experts(l, v))
+				f = append(f, r.experts(l, v, other == 1))
 			}
 			return f
 		})
+		wants[other] = streams
 	}
+	for i, got := range r.streams(after) {
+		wrong := math.Inf(1)
+		for _, want := range wants {
+			wrong = min(wrong, off(narrowed(slices.Concat(got...)), narrowed(slices.Concat(want[i]...))))
+		}
+		assert.Less(t, wrong, 1.8e-2, "token %d after layer %d", i, layer)
+	}
+}
+
+func (r *draftReference) streams(y []float32) (all [][][]float64) {
+	n, d := r.w.Config.Streams, r.w.Config.Hidden
+	for token := range slices.Chunk(y, n*d) {
+		var streams [][]float64
+		for stream := range slices.Chunk(token, d) {
+			streams = append(streams, wide(stream))
+		}
+		all = append(all, streams)
+	}
+	return all
+}
+
+// drafts compares the logits of a block after a token, and its drafts.
+func (r *draftReference) drafts(t *testing.T, newest int32, streams, logits []float32, drafts []int32) {
+	t.Helper()
+	w, c := r.w, &r.w.Config
 	var want []float32
-	for _, y := range streams {
+	for _, y := range r.streams(streams) {
 		m, u := r.mix(y, &w.Draft.HeadHC), make([]float64, c.Hidden)
 		for k, stream := range y {
 			p := sigmoid(m[k]*float64(w.Draft.HeadHC.Scale[0])+float64(w.Draft.HeadHC.Base[k])) + float64(c.HyperEps)
@@ -171,9 +214,8 @@ func (r *draftReference) drafts(t *testing.T, newest int32, logits []float32, dr
 		}
 		want = append(want, narrowed(times(&w.Head, r.norm(u, w.Draft.Norm)))...)
 	}
-	require.Len(t, drafts, block)
-	t.Logf("logits off by %.4f, drafts %v", off(logits, want), drafts)
-	assert.Less(t, off(logits, want), 1.8e-2, "logits") // by another hc_head .027
+	require.Len(t, drafts, c.DraftBlock)
+	assert.Less(t, off(logits, want), 5e-3, "logits")
 	last := newest
 	for i, id := range drafts { // of the logits that were computed: others have others largest
 		bias := times(&w.Draft.MarkovOut, row(&w.Draft.MarkovIn, int(last)))
@@ -272,19 +314,19 @@ func (r *draftReference) norm(x []float64, w []float32) (y []float64) {
 	return y
 }
 
-func (r *draftReference) experts(l *weights.Layer, x []float64) []float64 {
+// experts computes the experts of a token. Of two that are nearly the same choice, bf16 may take
+// either: other takes the second.
+func (r *draftReference) experts(l *weights.Layer, x []float64, other bool) []float64 {
 	c := &r.w.Config
 	scores, order := times(&l.Gate, x), make([]int, c.Experts)
 	for e, v := range scores {
 		scores[e], order[e] = math.Sqrt(math.Log1p(math.Exp(v))), e
 	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		x, y := scores[a]+float64(l.Bias[a]), scores[b]+float64(l.Bias[b])
-		if x > y {
-			return -1
-		}
-		return 1
-	})
+	choice := func(e int) float64 { return scores[e] + float64(l.Bias[e]) }
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(choice(b), choice(a)) })
+	if last := c.PerToken - 1; other && choice(order[last])-choice(order[last+1]) < 4e-3 {
+		order[last] = order[last+1]
+	}
 	sum := 0.0
 	for _, e := range order[:c.PerToken] {
 		sum += scores[e]
@@ -498,4 +540,16 @@ func testDraftForms(t *testing.T, dir, draft string) {
 		}
 	}
 	assert.LessOrEqual(t, others, 5*n*2/3, "drafts that are those after another prompt")
+}
+
+// kept rounds what a cache keeps of a row; products take rows as they are.
+func kept(product string, x []float64) []float64 {
+	if !strings.HasSuffix(product, "cache") {
+		return x
+	}
+	record := cache.RecordV4
+	values, row, scales := make([]uint16, len(x)), make([]byte, record.RowBytes()), make([]byte, record.ScaleBytes())
+	record.EncodeRef(row, scales, numfmt.BF16EncodeSlice(values, narrowed(x)))
+	record.DecodeRef(values, row, scales)
+	return wide(numfmt.BF16DecodeSlice(make([]float32, len(x)), values))
 }

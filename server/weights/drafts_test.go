@@ -345,6 +345,21 @@ func TestDraftsOfGGUFRefused(t *testing.T) {
 			}
 		}
 	}
+	for _, name := range []string{"mtp.0.attn_kv.weight", "mtp.1.ffn_norm.weight", "mtp.2.hc_head_fn.weight"} {
+		list := slices.Clone(b.list)
+		x := &list[slices.IndexFunc(list, func(x fakegguf.Tensor) bool { return x.Name == name })]
+		x.Data = slices.Clone(x.Data)
+		binary.LittleEndian.PutUint32(x.Data[4:], math.Float32bits(float32(math.NaN())))
+		w, err := weights.OpenWithDrafts(dir, write(t, keysOf(c), list))
+		if err == nil { // what is small was read
+			err = w.Examine(t.Context(), slog.New(slog.DiscardHandler))
+			require.NoError(t, w.Close())
+		}
+		assert.ErrorIs(t, err, model.ErrCheckpoint)
+		assert.ErrorContains(t, err, name)
+		assert.ErrorContains(t, err, "want finite numbers")
+	}
+	try(keysOf(c), append(b.list[:len(b.list):len(b.list)], b.list[0]), model.ErrCheckpoint, b.list[0].Name)
 	for key, values := range map[string]map[string]any{
 		"dspark.noise_token_id": {"dspark.noise_token_id: got 512, want 0 to 511": uint32(512), "dspark.noise_token_id: got absent": nil},
 		"dspark.markov_rank":    {"dspark.markov_rank: got 64, want the columns of mtp.2.markov_head.markov_w1.weight, 128": uint32(64)},

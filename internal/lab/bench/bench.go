@@ -57,18 +57,6 @@ type Progress interface {
 	Advance(done, total int64) // how far it is
 }
 
-// Silent is a Progress that says nothing.
-type Silent struct{}
-
-// Rows does nothing.
-func (Silent) Rows(int, int) {}
-
-// Step does nothing.
-func (Silent) Step(string) {}
-
-// Advance does nothing.
-func (Silent) Advance(int64, int64) {}
-
 // Time summarises samples of GPU time, in microseconds.
 type Time struct {
 	Median  float64   `json:"median_us"`
@@ -116,42 +104,31 @@ func quantile(samples []float64, q float64) float64 {
 // sample records warmup+reps launches, each followed by a timestamp, runs them,
 // and returns the times of the last reps. launch(i) records the i-th.
 func sample(ctx context.Context, dev *vk.Device, warmup, reps int, launch func(r *vk.Recorder, i int) error) (Time, error) {
-	rec, err := dev.NewRecorder()
-	if err != nil {
-		return Time{}, err
-	}
-	err = func() error {
+	cmd, err := recorded(dev, func(r *vk.Recorder) error {
 		for i := range warmup + reps {
 			if i == warmup {
-				if _, err := rec.Timestamp(); err != nil {
+				if _, err := r.Timestamp(); err != nil {
 					return err
 				}
 			}
-			if err := launch(rec, i); err != nil {
+			if err := launch(r, i); err != nil {
 				return err
 			}
 			if i >= warmup {
-				if _, err := rec.Timestamp(); err != nil {
+				if _, err := r.Timestamp(); err != nil {
 					return err
 				}
 			}
 		}
 		return nil
-	}()
-	if err != nil {
-		rec.Close()
-		return Time{}, err
-	}
-	cmd, err := rec.End()
+	})
 	if err != nil {
 		return Time{}, err
 	}
-	marks, err := func() ([]float64, error) {
-		if err := cmd.Run(ctx); err != nil {
-			return nil, err
-		}
-		return cmd.Timestamps()
-	}()
+	var marks []float64
+	if err = cmd.Run(ctx); err == nil {
+		marks, err = cmd.Timestamps()
+	}
 	if err := errors.Join(err, cmd.Close()); err != nil {
 		return Time{}, err
 	}

@@ -27,6 +27,13 @@ import (
 // anyLimits are limits for tests that time nothing in earnest.
 var anyLimits = Limits{CopyGBs: 1, MatrixTFLOPs: 1}
 
+// silent is a Progress that says nothing.
+type silent struct{}
+
+func (silent) Rows(int, int)        {}
+func (silent) Step(string)          {}
+func (silent) Advance(int64, int64) {}
+
 // quick are so few launches that tests can wait for them.
 var quick = Common{Reps: 2, Warmup: -1, Seed: 1}
 
@@ -39,7 +46,7 @@ func long(t *testing.T) {
 }
 
 func TestMeasure(t *testing.T) {
-	l, err := Measure(t.Context(), testkit.Device(t), 2, Silent{})
+	l, err := Measure(t.Context(), testkit.Device(t), 2, silent{})
 	require.NoError(t, err)
 	assert.Positive(t, l.CopyGBs)
 	assert.Positive(t, l.MatrixTFLOPs)
@@ -68,7 +75,7 @@ func TestOpRows(t *testing.T) {
 		seen := map[string]int{}
 		o := OpOptions{Common: quick, Sizes: smallSizes}
 		o.Reps = 1
-		require.NoError(t, Ops(t.Context(), dev, suite.Name, o, anyLimits, Silent{}, func(r OpRow) {
+		require.NoError(t, Ops(t.Context(), dev, suite.Name, o, anyLimits, silent{}, func(r OpRow) {
 			seen[r.Op]++
 			assert.Equal(t, "ok", r.Status, "%+v", r)
 			assert.NotEmpty(t, r.Variant, r.Op)
@@ -103,12 +110,12 @@ func TestOpOptionErrors(t *testing.T) {
 		"variant": {Common: Common{Variant: "soup"}},
 	} {
 		var bad *vk.ArgumentError
-		err := Ops(t.Context(), dev, "indexer", o, Limits{}, Silent{}, func(OpRow) { t.Errorf("%s: a row", arg) })
+		err := Ops(t.Context(), dev, "indexer", o, Limits{}, silent{}, func(OpRow) { t.Errorf("%s: a row", arg) })
 		if assert.ErrorAs(t, err, &bad, arg) {
 			assert.Equal(t, arg, bad.Arg)
 		}
 	}
-	err := Ops(t.Context(), dev, "memory", OpOptions{Ops: []string{"indexer_topk"}}, Limits{}, Silent{}, nil)
+	err := Ops(t.Context(), dev, "memory", OpOptions{Ops: []string{"indexer_topk"}}, Limits{}, silent{}, nil)
 	assert.ErrorIs(t, err, vk.ErrArgument, "an operation of another suite")
 }
 
@@ -188,7 +195,7 @@ func TestList(t *testing.T) {
 
 	var ran []string
 	models.Models, models.Keys, models.Checked = []string{"small"}, 99, true // which no engine takes
-	require.ErrorIs(t, Steps(t.Context(), testkit.Device(t), StepOptions{models}, anyLimits, Silent{},
+	require.ErrorIs(t, Steps(t.Context(), testkit.Device(t), models, anyLimits, silent{},
 		func(r StepRow) { ran = append(ran, "step "+r.title()) }), ErrWrong)
 	assert.Equal(t, ran, listed("step", OpOptions{}, models))
 
@@ -255,28 +262,30 @@ func filling(want int32, bind func() error) verify.Op {
 	}
 }
 
+// sevens are cases of filling, with what the i-th should hold.
+func sevens(n int, want func(i int) int32, bind func(i int) error) (all []opCase) {
+	for i := range n {
+		all = append(all, opCase{filling(want(i), func() error { return bind(i) }),
+			verify.Size{Name: fmt.Sprint("case ", i), Make: func(*rand.Rand) verify.Case { return verify.Case{} }}})
+	}
+	return all
+}
+
 // Rows keep their order whatever is prepared at a time, and what has not enough memory
 // beside others comes again alone.
 func TestTimeCases(t *testing.T) {
 	dev := testkit.Device(t)
 	for together := range 6 {
-		var all []opCase
 		var full, builds atomic.Int32 // of case 3, and of case 5
-		for i := range 7 {
-			want := int32(7)
-			if i == 6 {
-				want = 8
+		all := sevens(7, func(i int) int32 { return int32(7 + i/6) }, func(i int) error {
+			if i == 3 && full.Add(1) == 1 && together > 1 || i == 5 {
+				return fmt.Errorf("case %d: %w", builds.Add(1), vk.ErrOutOfDeviceMemory)
 			}
-			all = append(all, opCase{filling(want, func() error {
-				if i == 3 && full.Add(1) == 1 && together > 1 || i == 5 {
-					return fmt.Errorf("case %d: %w", builds.Add(1), vk.ErrOutOfDeviceMemory)
-				}
-				return nil
-			}), verify.Size{Name: fmt.Sprint("case ", i), Make: func(*rand.Rand) verify.Case { return verify.Case{} }}})
-		}
+			return nil
+		})
 		var got []string
 		o := OpOptions{Common: Common{Reps: 1, Seed: 1}, together: together}
-		err := timeCases(t.Context(), dev, o, all, anyLimits, Silent{}, func(r OpRow) {
+		err := timeCases(t.Context(), dev, o, all, anyLimits, silent{}, func(r OpRow) {
 			got = append(got, strings.TrimPrefix(r.Case, "case ")+" "+r.Status)
 			assert.Equal(t, r.Status == "ok", r.Time.Median > 0, "%d at a time: %+v", together, r)
 		})
@@ -303,20 +312,17 @@ func TestTimeCasesFailing(t *testing.T) {
 		{fmt.Errorf("run: %w", vk.ErrDeviceLost), nil, vk.ErrDeviceLost, []string{"0 ok", "1 failed"}},
 		{context.Canceled, cancel, context.Canceled, nil},
 	} {
-		var all []opCase
-		for i := range 4 {
-			all = append(all, opCase{filling(7, func() error {
-				if i != 1 {
-					return nil
-				}
-				if c.before != nil {
-					c.before()
-				}
-				return c.fail
-			}), verify.Size{Name: fmt.Sprint("case ", i), Make: func(*rand.Rand) verify.Case { return verify.Case{} }}})
-		}
+		all := sevens(4, func(int) int32 { return 7 }, func(i int) error {
+			if i != 1 {
+				return nil
+			}
+			if c.before != nil {
+				c.before()
+			}
+			return c.fail
+		})
 		var got []string
-		err := timeCases(ctx, dev, OpOptions{Common: Common{Reps: 1, Seed: 1}, together: 3}, all, anyLimits, Silent{}, func(r OpRow) {
+		err := timeCases(ctx, dev, OpOptions{Common: Common{Reps: 1, Seed: 1}, together: 3}, all, anyLimits, silent{}, func(r OpRow) {
 			got = append(got, strings.TrimPrefix(r.Case, "case ")+" "+r.Status)
 			if r.Status != "ok" {
 				assert.Equal(t, c.fail.Error(), r.Detail)

@@ -46,8 +46,10 @@ func (o OpOptions) atOnce(dev *vk.Device) int {
 // the other, with nothing else under way. Rows come in the order of the cases. Where the
 // device has not enough memory for one beside others, it comes again alone.
 func timeCases(ctx context.Context, dev *vk.Device, o OpOptions, cases []opCase, l Limits, p Progress, emit func(OpRow)) (err error) {
-	o.floors = &floors{}
-	defer func() { err = errors.Join(err, o.floors.close()) }()
+	if slices.ContainsFunc(cases, func(c opCase) bool { return c.size.Floor }) {
+		o.reader, o.noReader = openReader(ctx, dev)
+		defer func() { err = errors.Join(err, o.reader.close()) }()
+	}
 	t := tally{ctx: ctx}
 	width := o.atOnce(dev)
 	all := len(cases)
@@ -83,16 +85,12 @@ func timeSome(dev *vk.Device, o OpOptions, cases []opCase, l Limits, p Progress,
 			x.close()
 		}
 	}()
-	var floor error
-	if slices.ContainsFunc(cases, func(c opCase) bool { return c.size.Floor }) {
-		floor = o.floors.open(ctx, dev)
-	}
 	for i, x := range list {
 		if errors.Is(x.err, vk.ErrOutOfDeviceMemory) && len(cases) > 1 {
 			return i, nil
 		}
 		if x.err == nil && cases[i].size.Floor {
-			x.err = floor
+			x.err = o.noReader
 		}
 		rows := []OpRow{x.row}
 		if x.err == nil && x.row.Status == "ok" {
@@ -185,8 +183,8 @@ func (x preparedCase) time(ctx context.Context, dev *vk.Device, o OpOptions, l L
 		if r.Time, err = part.sample(ctx, dev, o.Warmup, o.Reps); err != nil {
 			return nil, err
 		}
-		if part.floor && o.floors.reader != nil {
-			if r.FloorUS, r.FloorLaunches, err = o.floors.below(ctx, dev, part, o.Warmup, o.Reps); err != nil {
+		if part.floor && o.reader != nil {
+			if r.FloorUS, r.FloorLaunches, err = o.reader.below(ctx, dev, part, o.Warmup, o.Reps); err != nil {
 				return nil, err
 			}
 			r.ShareFloor = r.FloorUS / r.Time.Median
@@ -264,17 +262,14 @@ func wakeFor(ctx context.Context, dev *vk.Device, record func(r *vk.Recorder, i 
 	if slow(dev) {
 		return nil
 	}
-	rec, err := dev.NewRecorder()
-	if err != nil {
-		return err
-	}
-	for i := range 50 {
-		if err := record(rec, i); err != nil {
-			rec.Close()
-			return err
+	cmd, err := recorded(dev, func(r *vk.Recorder) error {
+		for i := range 50 {
+			if err := record(r, i); err != nil {
+				return err
+			}
 		}
-	}
-	cmd, err := rec.End()
+		return nil
+	})
 	if err != nil {
 		return err
 	}

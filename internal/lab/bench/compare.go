@@ -118,48 +118,13 @@ var goals = []goal{
 // outcome says how far a goal was reached.
 type outcome struct {
 	goal
-	rows             int
-	geomean          float64 // of quotients, or of shares
-	worst            float64
-	worstRow         string
-	floor            floorOutcome
+	values   []float64 // quotients, or shares
+	worst    float64
+	worstRow string
+	// Of rows that have a floor: how near ours come to it, and the share of the limit that launches
+	// would reach that took no longer.
+	ours, floors     []float64
 	reached, aimedAt bool
-}
-
-// floorOutcome says how near to their floors rows are that have one: in geometric mean the
-// share of ours, and the share of the limit that launches would reach that took no longer
-// than the floor, with the least of these.
-type floorOutcome struct {
-	rows              int
-	ours, most, least float64
-}
-
-// add adds a row's shares, as logarithms until mean takes their means.
-func (f *floorOutcome) add(r OpRow) {
-	if r.ShareFloor == 0 {
-		return
-	}
-	most := min(1, r.share()/r.ShareFloor)
-	if f.rows == 0 || most < f.least {
-		f.least = most
-	}
-	f.rows, f.ours, f.most = f.rows+1, f.ours+math.Log(r.ShareFloor), f.most+math.Log(most)
-}
-
-func (f *floorOutcome) mean() {
-	if f.rows > 0 {
-		f.ours, f.most = math.Exp(f.ours/float64(f.rows)), math.Exp(f.most/float64(f.rows))
-	}
-}
-
-// String follows what a report says of a goal.
-func (f floorOutcome) String() string {
-	if f.rows == 0 {
-		return ""
-	}
-	return fmt.Sprintf("; launches that only read reach %.1f%% of the limit in geometric mean, least %.1f%%; "+
-		"ours reach %.1f%% of what they do",
-		100*f.most, 100*f.least, 100*f.ours)
 }
 
 // outcomes judges the goals that any row belongs to. Rows that are not right count as
@@ -167,7 +132,6 @@ func (f floorOutcome) String() string {
 func outcomes(rows []OpRow) (list []outcome) {
 	for _, g := range goals {
 		x := outcome{goal: g, reached: true}
-		logs := 0.0
 		for _, r := range rows {
 			if !g.has(r) {
 				continue
@@ -184,28 +148,35 @@ func outcomes(rows []OpRow) (list []outcome) {
 			default:
 				continue
 			}
-			x.floor.add(r)
-			x.rows++
-			logs += math.Log(value)
+			if r.ShareFloor > 0 {
+				x.ours, x.floors = append(x.ours, r.ShareFloor), append(x.floors, min(1, r.share()/r.ShareFloor))
+			}
+			x.values = append(x.values, value)
 			if x.worstRow == "" || (g.share > 0) == (value < x.worst) {
 				x.worst, x.worstRow = value, r.Op+" "+r.Case
 			}
 		}
-		if x.rows == 0 {
+		if len(x.values) == 0 {
 			continue
 		}
-		x.geomean = math.Exp(logs / float64(x.rows))
-		x.floor.mean()
 		if g.share > 0 {
 			x.reached = x.reached && x.worst >= g.share
 			x.aimedAt = x.reached && x.worst >= g.aim
 		} else {
-			x.reached = x.reached && x.geomean <= g.average && (g.row == 0 || x.worst <= g.row)
-			x.aimedAt = x.reached && x.geomean <= g.aim
+			x.reached = x.reached && geomean(x.values) <= g.average && (g.row == 0 || x.worst <= g.row)
+			x.aimedAt = x.reached && geomean(x.values) <= g.aim
 		}
 		list = append(list, x)
 	}
 	return list
+}
+
+func geomean(values []float64) float64 {
+	logs := 0.0
+	for _, v := range values {
+		logs += math.Log(v)
+	}
+	return math.Exp(logs / float64(len(values)))
 }
 
 // String returns a line for a report.
@@ -216,15 +187,19 @@ func (x outcome) String() string {
 	} else if x.reached {
 		verdict = "reached"
 	}
-	verdict += x.floor.String()
+	if len(x.floors) > 0 {
+		verdict += fmt.Sprintf("; launches that only read reach %.1f%% of the limit in geometric mean, least %.1f%%; "+
+			"ours reach %.1f%% of what they do",
+			100*geomean(x.floors), 100*slices.Min(x.floors), 100*geomean(x.ours))
+	}
 	if x.share > 0 {
 		return fmt.Sprintf("%s: share of the limit %.1f%% in geometric mean of %d rows, least %.1f%% (%s); at least %.0f%%, aim %.0f%%: %s",
-			x.name, 100*x.geomean, x.rows, 100*x.worst, x.worstRow, 100*x.share, 100*x.aim, verdict)
+			x.name, 100*geomean(x.values), len(x.values), 100*x.worst, x.worstRow, 100*x.share, 100*x.aim, verdict)
 	}
 	each := ""
 	if x.row > 0 {
 		each = fmt.Sprintf(", each at most %.2f", x.row)
 	}
 	return fmt.Sprintf("%s: %.3f times the peer's time in geometric mean of %d rows, most %.3f (%s); at most %.2f%s, aim %.2f: %s",
-		x.name, x.geomean, x.rows, x.worst, x.worstRow, x.average, each, x.aim, verdict)
+		x.name, geomean(x.values), len(x.values), x.worst, x.worstRow, x.average, each, x.aim, verdict)
 }

@@ -5,25 +5,41 @@ import (
 	"encoding/binary"
 	"errors"
 
+	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
-// run records commands with f and runs them to the end.
-func run(ctx context.Context, dev *vk.Device, f func(r *vk.Recorder) error) error {
+// recorded records commands with f.
+func recorded(dev *vk.Device, f func(r *vk.Recorder) error) (*vk.Commands, error) {
 	r, err := dev.NewRecorder()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := f(r); err != nil {
 		r.Close()
-		return err
+		return nil, err
 	}
-	c, err := r.End()
+	return r.End()
+}
+
+// run records commands with f and runs them to the end.
+func run(ctx context.Context, dev *vk.Device, f func(r *vk.Recorder) error) error {
+	c, err := recorded(dev, f)
 	if err != nil {
 		return err
 	}
 	return errors.Join(c.Run(ctx), c.Close())
+}
+
+// kernel makes one of those of the benchmark, with what else is said of it.
+func kernel(dev *vk.Device, name string, spec vk.KernelSpec) (*vk.Kernel, error) {
+	code, err := kernels.Get(name)
+	if err != nil {
+		return nil, err
+	}
+	spec.Name, spec.SPIRV, spec.Requires = code.Name, code.SPIRV, code.Requires
+	return dev.Kernel(spec)
 }
 
 // bytesOf returns the little-endian image of a slice.

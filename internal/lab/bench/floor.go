@@ -76,16 +76,12 @@ func newReader(ctx context.Context, dev *vk.Device, name string, shape readShape
 }
 
 func (r *reader) open(ctx context.Context, dev *vk.Device, name string, pattern []byte) error {
-	code, err := kernels.Get(name)
-	if err != nil {
-		return err
-	}
-	spec := vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, PushSize: 24,
-		Constants: []uint32{r.shape.lanes, r.shape.loads}, Requires: code.Requires}
+	spec := vk.KernelSpec{PushSize: 24, Constants: []uint32{r.shape.lanes, r.shape.loads}}
 	if r.addr = strings.HasSuffix(name, "_da"); !r.addr {
 		spec.Bindings = []vk.Access{vk.Read, vk.ReadWrite}
 	}
-	if r.kernel, err = dev.Kernel(spec); err != nil {
+	var err error
+	if r.kernel, err = kernel(dev, name, spec); err != nil {
 		return err
 	}
 	size := uint64(2 * verify.RotateBytes)
@@ -143,8 +139,10 @@ func sumOfWords(pattern []byte, at, n uint64) (sum uint32) {
 	return sum + part(at, at+n)
 }
 
-func (r *reader) close() error {
-	var err error
+func (r *reader) close() (err error) {
+	if r == nil {
+		return nil
+	}
 	for _, t := range []tensor.Tensor{r.src, r.totals} {
 		if !t.IsZero() {
 			err = errors.Join(err, t.Close())
@@ -192,40 +190,26 @@ func (r *reader) launch(rec *vk.Recorder, n uint64, keep bool) (src, total vk.Vi
 	return src, total, rec.Dispatch(d)
 }
 
-// floors times what is below parts of operations; its reader is open while they are timed.
-type floors struct{ reader *reader }
-
-// open makes the reader, once, ahead of times, since a device that waits for it idles. Where
-// there is no memory left for it there are no floors.
-func (f *floors) open(ctx context.Context, dev *vk.Device) (err error) {
-	if f.reader != nil {
-		return nil
-	}
-	f.reader, err = newReader(ctx, dev, readKernel(dev), readShapeOf(dev))
+// openReader returns the device's reader, or none where there is no memory left for what it reads.
+func openReader(ctx context.Context, dev *vk.Device) (*reader, error) {
+	r, err := newReader(ctx, dev, readKernel(dev), readShapeOf(dev))
 	if errors.Is(err, vk.ErrOutOfDeviceMemory) {
-		return nil
+		return nil, nil
 	}
-	return err
-}
-
-func (f *floors) close() error {
-	if f.reader == nil {
-		return nil
-	}
-	return f.reader.close()
+	return r, err
 }
 
 // below times as many launches one after the other as the part has; the first
 // reads its bytes and the others nothing, as the part itself was timed: the median in
 // microseconds, and how many launches.
-func (f *floors) below(ctx context.Context, dev *vk.Device, p opPart, warmup, reps int) (us float64, launches int, err error) {
+func (r *reader) below(ctx context.Context, dev *vk.Device, p opPart, warmup, reps int) (us float64, launches int, err error) {
 	if launches, err = levelsOf(dev, p.record); err != nil {
 		return 0, 0, err
 	}
 	t, err := opPart{inner: p.inner, record: func(rec *vk.Recorder, _ int) error {
-		err := f.reader.record(rec, p.Bytes)
+		err := r.record(rec, p.Bytes)
 		for range launches - 1 {
-			err = errors.Join(err, door.Separate(rec), f.reader.record(rec, 0))
+			err = errors.Join(err, door.Separate(rec), r.record(rec, 0))
 		}
 		return err
 	}}.sample(ctx, dev, warmup, reps)

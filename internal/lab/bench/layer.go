@@ -43,7 +43,7 @@ func (o LayerOptions) withDefaults(onSlow bool) LayerOptions {
 	o.Kinds = pick(o.Kinds, false, KindsOf(o.Models...), nil)
 	o.Weights = pick(o.Weights, onSlow, []string{"fp8"}, []string{"fp8"})
 	o.Contexts = pick(o.Contexts, onSlow, []int{4096, 131072, 1 << 20}, []int{700})
-	o.Chunk = pickOne(o.Chunk, onSlow, 4096, 128)
+	o.Chunk = cmp.Or(o.Chunk, either(onSlow, 4096, 128))
 	o.Common = o.Common.withDefaults(onSlow, [2]int{40, 2}, [2]int{5, 1})
 	return o
 }
@@ -135,6 +135,8 @@ type LayerRow struct {
 	Error  float64           `json:"error"`
 	Bound  float64           `json:"bound"`
 	Detail string            `json:"detail,omitempty"`
+
+	part string // the operation that this is of the layer, in CSV
 }
 
 // stepShapes returns the steps to time of a layer of a model: decode steps, and the chunks of
@@ -185,27 +187,12 @@ func Layers(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Pro
 	if err := o.checkKinds(); err != nil {
 		return err
 	}
-	failed, err := o.failedOps(ctx, dev, p)
-	if err != nil {
-		return err
-	}
-	maker := newWeightMaker(ctx, dev, o.Seed)
-	defer maker.Close()
-	s := &layerSuite{ctx: ctx, dev: dev, o: o, limits: l, p: p, maker: maker, emit: emit, failed: failed, tally: tally{ctx: ctx}}
-	for _, x := range o.layers() {
-		if err := s.layer(x); err != nil {
-			return err
-		}
-	}
-	return s.tally.missing
-}
-
-// failedOps says what is wrong with single operations, unless they are known to be right.
-func (o LayerOptions) failedOps(ctx context.Context, dev *vk.Device, p Progress) (string, error) {
-	if o.Checked {
-		return "", nil
-	}
-	return checkOps(ctx, dev, o.Seed, p)
+	return eachRow(ctx, dev, o, o.layers(), p, func(t *tally, maker *weightMaker, failed string, of LayerRow) error {
+		s := &layerSuite{ctx: ctx, dev: dev, o: o, limits: l, p: p, maker: maker, failed: failed}
+		return s.layer(of, func(row LayerRow, err error) error {
+			return t.add("layer: "+describeRow(row), err, &row.Status, &row.Detail, func() { emit(row) })
+		})
+	})
 }
 
 type layerSuite struct {
@@ -215,15 +202,12 @@ type layerSuite struct {
 	limits Limits
 	p      Progress
 	maker  *weightMaker
-	emit   func(LayerRow)
 	failed string // what is wrong with operations, if anything
-	tally  tally
-	done   int // rows
 }
 
 // layer times all steps of a layer with the same weights: as many layers of them as get past the
 // last-level cache together, after those that they take from.
-func (s *layerSuite) layer(of LayerRow) (err error) {
+func (s *layerSuite) layer(of LayerRow, add func(row LayerRow, err error) error) (err error) {
 	c := s.o.config(of.Model)
 	i := layerOf(c, of.Kind)
 	sets, list, noWeights := s.sets(c, i, of.Weights)
@@ -234,10 +218,7 @@ func (s *layerSuite) layer(of LayerRow) (err error) {
 	}()
 	before := len(sourcesOf(c, i))
 	c = onlyLayers(c, list...)
-	shapes := s.o.stepShapes(of.Model, c, c.Layers[before].LayerSpec)
-	for _, shape := range shapes {
-		s.p.Rows(s.done, len(shapes)*len(s.o.layers()))
-		s.done++
+	for _, shape := range s.o.stepShapes(of.Model, c, c.Layers[before].LayerSpec) {
 		shape.keys = s.o.keys(c)
 		row := of.of(shape)
 		err := noWeights
@@ -245,7 +226,7 @@ func (s *layerSuite) layer(of LayerRow) (err error) {
 			row.Sets = len(sets) - before
 			err = s.row(&row, c, shape, sets, before)
 		}
-		if err := s.tally.add("layer: "+describeRow(row), err, &row.Status, &row.Detail, func() { s.emit(row) }); err != nil {
+		if err := add(row, err); err != nil {
 			return err
 		}
 	}

@@ -1,15 +1,12 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 
-	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/internal/lab/quantise"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
@@ -113,6 +110,33 @@ func (l *randomLayer) matrices() []*model.DeviceMatrix {
 	return list
 }
 
+// vector is a small tensor of normal numbers.
+type vector struct {
+	*tensor.Tensor
+	about float32 // 1, of positional terms 0.1
+}
+
+// vectors lists the others.
+func (l *randomLayer) vectors() []vector {
+	list := []vector{{&l.QNorm, 1}, {&l.KVNorm, 1}, {&l.Sink, 1}}
+	compressor := func(c *model.DeviceCompressor) {
+		if c == nil {
+			return
+		}
+		if list = append(list, vector{&c.Norm, 1}); c.Ape.Shape != nil {
+			list = append(list, vector{&c.Ape, 0.1})
+		}
+	}
+	compressor(l.Compressor)
+	if x := l.Indexer; x != nil {
+		compressor(x.Compressor)
+		if x.Keys != nil {
+			list = append(list, vector{&x.Keys.Norm, 1})
+		}
+	}
+	return list
+}
+
 // matrixBytes returns what a matrix takes on the device, scales included.
 func matrixBytes(x model.DeviceMatrix) float64 {
 	n := float64(x.Data.Bytes())
@@ -122,149 +146,104 @@ func matrixBytes(x model.DeviceMatrix) float64 {
 	return n
 }
 
-// layer makes layer i of a model. Its Close frees it.
+// layer makes layer i of a model, with what checkpoints quantise in a format. Its Close frees it.
 func (m *weightMaker) layer(c model.Config, i int, format projection.Format) (*randomLayer, error) {
-	p := layerPlan{m: m, format: format, side: cmp.Or(c.WeightBlock, quantise.Side)}
-	w := p.layer(c, i)
-	var need uint64
-	for _, v := range p.wanted {
-		need += tensor.Need(v.dt, v.shape...)
-	}
-	arena, err := tensor.NewArena(m.dev, vk.DeviceLocal, "weights", need)
+	planned, err := c.Plan(format, 1, i)
 	if err != nil {
 		return nil, err
 	}
-	l := &randomLayer{w, arena}
-	if err := p.fill(arena); err != nil {
+	p := planned[0]
+	l := &randomLayer{DeviceLayer: &model.DeviceLayer{Layer: i, QKV: p.QKV, QNorm: p.QNorm, KVNorm: p.KVNorm, QB: p.QB, Sink: p.Sink,
+		OA: p.OA, OB: p.OB, Compressor: p.Compressor, Indexer: p.Indexer}}
+	var all []*tensor.Tensor
+	for _, v := range l.vectors() {
+		v.DType = tensor.F32
+		all = append(all, v.Tensor)
+	}
+	for _, x := range l.matrices() {
+		if all = append(all, &x.Data); x.Scales.Shape != nil {
+			all = append(all, &x.Scales)
+		}
+	}
+	var need uint64
+	for _, t := range all {
+		need += tensor.Need(t.DType, t.Shape...)
+	}
+	if l.arena, err = tensor.NewArena(m.dev, vk.DeviceLocal, "weights", need); err != nil {
+		return nil, err
+	}
+	for _, t := range all {
+		if err == nil {
+			*t, err = l.arena.Alloc(t.DType, t.Shape...)
+		}
+	}
+	if err == nil {
+		err = m.fill(l, c.Layers[i].Unplaced)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("layer %d: %w", i, err), l.Close())
 	}
 	return l, nil
 }
 
-// layerPlan lists the tensors of a layer before there is memory for them.
-type layerPlan struct {
-	m      *weightMaker
-	format projection.Format // of what checkpoints quantise
-	side   int               // of blocks of FP8 with one scale
-	wanted []wantedWeights
-}
-
-// wantedWeights is a tensor and what goes into it: a pattern, or given bytes.
-type wantedWeights struct {
-	to      *tensor.Tensor
-	dt      tensor.DType
-	shape   []int
-	pattern projection.Format
-	data    []byte
-}
-
-func (p *layerPlan) layer(c model.Config, i int) *model.DeviceLayer {
-	w := &model.DeviceLayer{Layer: i}
-	p.matrix(&w.QKV, p.format, c.QRank+512, c.Hidden)
-	p.matrix(&w.QB, p.format, c.Heads*512, c.QRank)
-	p.matrix(&w.OA, p.format, c.Groups*c.ORank, c.HeadsPerGroup()*512)
-	p.matrix(&w.OB, p.format, c.Hidden, c.Groups*c.ORank)
-	p.floats(&w.QNorm, 1, c.QRank)
-	p.floats(&w.KVNorm, 1, 512)
-	p.floats(&w.Sink, 1, c.Heads)
-	spec := c.Layers[i].LayerSpec
-	if spec.Compresses() {
-		w.Compressor = p.compressor(&spec, cache.D, c.Hidden)
-	}
-	if spec.Picks == model.PickOwn {
-		w.Indexer = &model.DeviceIndexer{}
-		p.matrix(&w.Indexer.QB, p.format, c.IndexHeads*cache.IndexDim, c.QRank)
-		p.matrix(&w.Indexer.Weights, projection.FormatBF16, c.IndexHeads, c.Hidden)
-		switch {
-		case spec.LatentKeys:
-			w.Indexer.Keys = &model.DeviceKeys{}
-			p.matrix(&w.Indexer.Keys.K, projection.FormatBF16, cache.IndexDim, cache.D)
-			p.floats(&w.Indexer.Keys.Norm, 1, cache.IndexDim)
-		case spec.Compresses():
-			w.Indexer.Compressor = p.compressor(&spec, cache.IndexDim, c.Hidden)
+// fill brings the tensors of a layer their content.
+func (m *weightMaker) fill(l *randomLayer, unplaced bool) error {
+	for _, x := range l.vectors() {
+		v := make([]float32, x.Len())
+		for i := range v {
+			v[i] = x.about + 0.1*float32(m.rng.NormFloat64())
 		}
-	}
-	return w
-}
-
-func (p *layerPlan) compressor(spec *model.LayerSpec, dim, hidden int) *model.DeviceCompressor {
-	w, c := &model.DeviceCompressor{}, spec.Compression(dim)
-	p.matrix(&w.KVGate, projection.FormatBF16, c.Columns(), hidden)
-	if spec.Gated() {
-		p.floats(&w.Ape, 0.1, c.Ratio, c.Channels())
-		if spec.Unplaced {
-			clear(p.wanted[len(p.wanted)-1].data)
+		if unplaced && x.about != 1 {
+			clear(v)
 		}
-	}
-	p.floats(&w.Norm, 1, c.Dim)
-	return w
-}
-
-func (p *layerPlan) matrix(x *model.DeviceMatrix, f projection.Format, n, k int) {
-	pattern, scale := f, 1/math.Sqrt(float64(k))/weightSpread[f]
-	if f == projection.FormatFP8 && p.side != quantise.Side {
-		f = projection.FormatFP8x32
-	}
-	*x = model.DeviceMatrix{Format: f, N: n, K: k}
-	is := f.Shapes(n, k)
-	p.wanted = append(p.wanted, wantedWeights{to: &x.Data, dt: is.Data.DType, shape: is.Data.Shape, pattern: pattern})
-	if is.Scale.Shape == nil {
-		return
-	}
-	codes := make([]byte, is.Scale.Bytes())
-	for i := range codes {
-		if f == projection.FormatNVFP4 { // 0.5 to 2
-			codes[i] = byte(0x30 + p.m.rng.UintN(16))
-		} else { // about the scale, and different
-			codes[i] = byte(127 + int(math.Round(math.Log2(scale))) + i%2)
-		}
-	}
-	if f == projection.FormatNVFP4 {
-		x.Global = float32(scale)
-	}
-	p.wanted = append(p.wanted, wantedWeights{to: &x.Scales, dt: is.Scale.DType, shape: is.Scale.Shape, data: codes})
-}
-
-// floats are normal numbers; those of norms and sinks about 1.
-func (p *layerPlan) floats(x *tensor.Tensor, about float32, shape ...int) {
-	n := 1
-	for _, d := range shape {
-		n *= d
-	}
-	v := make([]float32, n)
-	for i := range v {
-		v[i] = about + 0.1*float32(p.m.rng.NormFloat64())
-	}
-	p.wanted = append(p.wanted, wantedWeights{to: x, dt: tensor.F32, shape: shape, data: bytesOf(v)})
-}
-
-// fill allocates the tensors and brings them their content.
-func (p *layerPlan) fill(arena *tensor.Arena) error {
-	var filled []wantedWeights
-	for _, v := range p.wanted {
-		var err error
-		if *v.to, err = arena.Alloc(v.dt, v.shape...); err != nil {
+		if err := x.Upload(m.ctx, bytesOf(v)); err != nil {
 			return err
 		}
-		if v.data != nil {
-			if err := v.to.Upload(p.m.ctx, v.data); err != nil {
-				return err
-			}
-			continue
-		}
-		if _, err := p.m.pattern(v.pattern); err != nil {
+	}
+	for _, x := range l.matrices() {
+		if err := m.scale(x); err != nil {
 			return err
 		}
-		filled = append(filled, v)
+		if _, err := m.pattern(patternOf(x.Format)); err != nil {
+			return err
+		}
 	}
-	return run(p.m.ctx, p.m.dev, func(rec *vk.Recorder) error {
-		for _, v := range filled {
-			if err := p.m.copyPattern(rec, *v.to, v.pattern); err != nil {
+	return run(m.ctx, m.dev, func(rec *vk.Recorder) error {
+		for _, x := range l.matrices() {
+			if err := m.copyPattern(rec, x.Data, patternOf(x.Format)); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+}
+
+// patternOf returns the format of the codes of a matrix.
+func patternOf(f projection.Format) projection.Format {
+	if f == projection.FormatFP8x32 {
+		return projection.FormatFP8
+	}
+	return f
+}
+
+// scale gives a matrix its scales, if it has any.
+func (m *weightMaker) scale(x *model.DeviceMatrix) error {
+	if x.Scales.IsZero() {
+		return nil
+	}
+	scale := 1 / math.Sqrt(float64(x.K)) / weightSpread[patternOf(x.Format)]
+	codes := make([]byte, x.Scales.Bytes())
+	for i := range codes {
+		if x.Format == projection.FormatNVFP4 { // 0.5 to 2
+			codes[i] = byte(0x30 + m.rng.UintN(16))
+		} else { // about the scale, and different
+			codes[i] = byte(127 + int(math.Round(math.Log2(scale))) + i%2)
+		}
+	}
+	if x.Format == projection.FormatNVFP4 {
+		x.Global = float32(scale)
+	}
+	return x.Scales.Upload(m.ctx, codes)
 }
 
 // copyPattern fills a tensor with a pattern, from some place on and from its beginning

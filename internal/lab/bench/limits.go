@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 
@@ -59,12 +58,11 @@ func copyBandwidth(ctx context.Context, dev *vk.Device, reps int) (float64, erro
 		return 0, err
 	}
 	defer dst.Close()
-	code, err := kernels.Get("bench_copy")
+	k, err := kernel(dev, "bench_copy", vk.KernelSpec{Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 8})
 	if err != nil {
 		return 0, err
 	}
-	k, err := dev.Kernel(vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 8})
-	if err != nil {
+	if err := run(ctx, dev, func(r *vk.Recorder) error { return r.Fill(src.Whole(), 0x3f8ccccd) }); err != nil {
 		return 0, err
 	}
 	push := benchCopyPush{uint32(size / 16), 1}
@@ -72,7 +70,7 @@ func copyBandwidth(ctx context.Context, dev *vk.Device, reps int) (float64, erro
 	ns, err := timed(ctx, dev, reps, func(r *vk.Recorder) error {
 		return r.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{groups, 1, 1},
 			Bind: []vk.View{src.Whole(), dst.Whole()}, Push: vk.Bytes(&push)})
-	}, func(r *vk.Recorder) error { return r.Fill(src.Whole(), 0x3f8ccccd) })
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -146,7 +144,7 @@ func matrixLoop(ctx context.Context, dev *vk.Device, reps int, code shaders.Kern
 	ns, err := timed(ctx, dev, reps, func(r *vk.Recorder) error {
 		return r.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{groups, 1, 1},
 			Bind: []vk.View{seed.Whole(), out.Whole()}, Push: vk.Bytes(&push)})
-	}, nil)
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -167,11 +165,7 @@ func fmaLoop(ctx context.Context, dev *vk.Device, reps int) (float64, error) {
 	if slow(dev) {
 		groups, rounds = 32, 256
 	}
-	code, err := kernels.Get("bench_fma")
-	if err != nil {
-		return 0, err
-	}
-	k, err := dev.Kernel(vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, Bindings: []vk.Access{vk.Write}, PushSize: 8})
+	k, err := kernel(dev, "bench_fma", vk.KernelSpec{Bindings: []vk.Access{vk.Write}, PushSize: 8})
 	if err != nil {
 		return 0, err
 	}
@@ -183,59 +177,22 @@ func fmaLoop(ctx context.Context, dev *vk.Device, reps int) (float64, error) {
 	push := benchFmaPush{rounds, 0.999}
 	ns, err := timed(ctx, dev, reps, func(r *vk.Recorder) error {
 		return r.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{groups, 1, 1}, Bind: []vk.View{out.Whole()}, Push: vk.Bytes(&push)})
-	}, nil)
+	})
 	if err != nil {
 		return 0, err
 	}
 	return 2 * 4 * 16 * float64(rounds) * float64(groups) * 256 / ns / 1e3, nil
 }
 
-// timed returns the median time in ns of reps launches, each alone between two
-// timestamps, after one that is not counted.
-func timed(ctx context.Context, dev *vk.Device, reps int, launch, prepare func(*vk.Recorder) error) (float64, error) {
-	rec, err := dev.NewRecorder()
-	if err != nil {
-		return 0, err
-	}
-	err = func() error {
-		if prepare != nil {
-			if err := prepare(rec); err != nil {
-				return err
-			}
-		}
-		for range reps + 1 {
-			if err := launch(rec); err != nil {
-				return err
-			}
-			if _, err := rec.Timestamp(); err != nil {
-				return err
-			}
-		}
-		return nil
-	}()
-	if err != nil {
-		rec.Close()
-		return 0, err
-	}
-	cmd, err := rec.End()
-	if err != nil {
-		return 0, err
-	}
-	var marks []float64
+// timed returns the median time in ns of reps launches, each alone between two timestamps, after
+// one that is not counted.
+func timed(ctx context.Context, dev *vk.Device, reps int, launch func(*vk.Recorder) error) (ns float64, err error) {
 	for range 2 { // the first run wakes the device up
-		if err = cmd.Run(ctx); err != nil {
-			break
+		var t Time
+		if t, err = sample(ctx, dev, 1, reps, func(r *vk.Recorder, _ int) error { return launch(r) }); err != nil {
+			return 0, err
 		}
-		if marks, err = cmd.Timestamps(); err != nil {
-			break
-		}
+		ns = t.Median * 1e3
 	}
-	if err := errors.Join(err, cmd.Close()); err != nil {
-		return 0, err
-	}
-	deltas := make([]float64, reps)
-	for i := range deltas {
-		deltas[i] = marks[i+1] - marks[i]
-	}
-	return quantile(deltas, 0.5), nil
+	return ns, nil
 }

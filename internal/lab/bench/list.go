@@ -30,11 +30,11 @@ func List(suite string, ops OpOptions, models LayerOptions) (list []Listed, err 
 			}
 		}
 	case suite == "step":
-		for _, x := range (StepOptions{models}).withDefaults(false).rows() {
+		for _, x := range models.stepDefaults(false).steps() {
 			add(suite, x.title())
 		}
 	case suite == "prefill":
-		for _, x := range (PrefillOptions{models}).withDefaults(false).rows() {
+		for _, x := range models.promptDefaults(false).prompts() {
 			add(suite, x.title())
 		}
 	default:

@@ -45,7 +45,8 @@ type OpOptions struct {
 
 	only     func(op, name string) bool // cases to run; nil: all
 	together int                        // cases to prepare at a time; 0: what suits the device
-	floors   *floors                    // of the cases that have one
+	reader   *reader                    // of floors; nil: there are none
+	noReader error                      // why that could not be made
 }
 
 // withDefaults fills in what belongs to bench.

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,32 +23,26 @@ type Common struct {
 // by one, and nothing waits for a clock to rise.
 func slow(dev *vk.Device) bool { return dev.Adapter().Type == vk.TypeCPU }
 
-// pick returns what was asked for, or a default: the second of the two on a slow device.
-func pick[T any](given []T, onSlow bool, gpu, processor []T) []T {
-	switch {
-	case len(given) > 0:
-		return given
-	case onSlow:
+// either returns the second of two defaults on a slow device.
+func either[T any](onSlow bool, gpu, processor T) T {
+	if onSlow {
 		return processor
 	}
 	return gpu
 }
 
-// pickOne is pick for a number; 0 was not asked for.
-func pickOne(given int, onSlow bool, gpu, processor int) int {
-	switch {
-	case given != 0:
+// pick returns what was asked for, or a default.
+func pick[T any](given []T, onSlow bool, gpu, processor []T) []T {
+	if len(given) > 0 {
 		return given
-	case onSlow:
-		return processor
 	}
-	return gpu
+	return either(onSlow, gpu, processor)
 }
 
 // withDefaults fills in what is 0, and makes no warm-up a number.
 func (c Common) withDefaults(onSlow bool, reps, warmup [2]int) Common {
-	c.Reps = pickOne(c.Reps, onSlow, reps[0], reps[1])
-	c.Warmup = max(pickOne(c.Warmup, onSlow, warmup[0], warmup[1]), 0)
+	c.Reps = cmp.Or(c.Reps, either(onSlow, reps[0], reps[1]))
+	c.Warmup = max(cmp.Or(c.Warmup, either(onSlow, warmup[0], warmup[1])), 0)
 	return c
 }
 

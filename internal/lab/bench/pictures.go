@@ -49,13 +49,7 @@ func LayerGroups(rows []LayerRow, name func(LayerRow) string) []picture.Group {
 }
 
 func layerPictures(rows []LayerRow, _ Limits) []picture.Group {
-	return LayerGroups(rows, func(x LayerRow) string {
-		s := fmt.Sprintf("%s, %s weights, ", x.Model, x.Weights)
-		if x.Mode == "prefill" {
-			return s + fmt.Sprintf("prefill of tokens %d to %d", x.Context-x.Tokens, x.Context)
-		}
-		return s + fmt.Sprintf("decode, batch %d, context %d", x.Batch, x.Context)
-	})
+	return LayerGroups(rows, func(x LayerRow) string { return fmt.Sprintf("%s, %s weights, %s", x.Model, x.Weights, x.step()) })
 }
 
 // stepPictures have a bar for each step, and below it one for each kind of layer, of its

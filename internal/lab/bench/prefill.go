@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -10,20 +11,16 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// PrefillOptions describe the prompts to time: through all layers of a model, from the first
-// token on, in chunks. What is empty or 0 gets its default, which is less on a processor. Of
-// LayerOptions, Kinds, Batches, Contexts and Output have no meaning.
-type PrefillOptions struct{ LayerOptions }
-
-func (o PrefillOptions) withDefaults(onSlow bool) PrefillOptions {
+// promptDefaults fills in defaults for whole prompts. Kinds, Batches and Contexts say nothing of
+// them.
+func (o LayerOptions) promptDefaults(onSlow bool) LayerOptions {
 	o.Batches, o.Contexts = nil, nil
 	o.Prefill = pick(o.Prefill, onSlow, []int{4096, 32768}, []int{300})
-	o.Reps = pickOne(o.Reps, onSlow, 5, 2)
+	o.Reps = cmp.Or(o.Reps, either(onSlow, 5, 2))
 	if o.Warmup == 0 {
 		o.Warmup = 1
 	}
-	o.LayerOptions = o.LayerOptions.withDefaults(onSlow)
-	return o
+	return o.withDefaults(onSlow)
 }
 
 // PrefillRow is a whole prompt.
@@ -49,6 +46,8 @@ type PrefillRow struct {
 	Error  float64           `json:"error"`
 	Bound  float64           `json:"bound"`
 	Detail string            `json:"detail,omitempty"`
+
+	part *ChunkTime // that this is of the prompt, in CSV
 }
 
 // ChunkTime holds the device's time for a chunk of a prompt.
@@ -59,8 +58,8 @@ type ChunkTime struct {
 	Limit  float64 `json:"limit_us"`
 }
 
-// rows returns the prompts to time, without what is measured.
-func (o PrefillOptions) rows() (list []PrefillRow) {
+// prompts returns those to time, without what is measured.
+func (o LayerOptions) prompts() (list []PrefillRow) {
 	for _, of := range o.models() {
 		for _, tokens := range o.Prefill {
 			list = append(list, PrefillRow{Model: of.model, Weights: of.weights, Tokens: tokens, Chunk: o.Chunk})
@@ -73,12 +72,12 @@ func (o PrefillOptions) rows() (list []PrefillRow) {
 // between layers as Steps does, then times prompts through an engine with all layers of the
 // model. A kernel makes the input of a layer from the output of the one before, as in a model.
 // Statuses and errors are as with Ops.
-func Prefills(ctx context.Context, dev *vk.Device, o PrefillOptions, l Limits, p Progress, emit func(PrefillRow)) error {
+func Prefills(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Progress, emit func(PrefillRow)) error {
 	if err := o.check("bench: prefill", o.Models); err != nil {
 		return err
 	}
-	o = o.withDefaults(slow(dev))
-	return eachRow(ctx, dev, o.LayerOptions, o.rows(), p, func(t *tally, maker *weightMaker, failed string, row PrefillRow) error {
+	o = o.promptDefaults(slow(dev))
+	return eachRow(ctx, dev, o, o.prompts(), p, func(t *tally, maker *weightMaker, failed string, row PrefillRow) error {
 		row, err := newPrefillRun(ctx, dev, o, l, p, maker, row).run(failed)
 		return t.add("prefill: "+row.title(), err, &row.Status, &row.Detail, func() { emit(row) })
 	})
@@ -92,13 +91,13 @@ type prefillRun struct {
 	inputs []byte // bf16, from which those of all chunks are cut
 }
 
-func newPrefillRun(ctx context.Context, dev *vk.Device, o PrefillOptions, l Limits, p Progress, maker *weightMaker,
+func newPrefillRun(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Progress, maker *weightMaker,
 	row PrefillRow) *prefillRun {
 	r := &prefillRun{prompt: row}
 	for at := 0; at < row.Tokens; at += o.Chunk {
 		r.chunks = append(r.chunks, ChunkTime{First: at, Tokens: min(o.Chunk, row.Tokens-at)})
 	}
-	r.stepRun = newStepRun(ctx, dev, StepOptions(o), l, p, maker, StepRow{Model: row.Model, Weights: row.Weights})
+	r.stepRun = newStepRun(ctx, dev, o, l, p, maker, StepRow{Model: row.Model, Weights: row.Weights})
 	r.opts.MaxStep, r.longest = r.chunks[0].Tokens, row.Tokens
 	r.shape = r.shapeOf(0)
 	return r

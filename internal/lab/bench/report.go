@@ -27,15 +27,112 @@ type Report[R any] struct {
 
 // style says how a suite's rows are written.
 type style[R any] struct {
-	about func(w *writer, rows []R)                        // md: in front of the table
-	table func(rows []R) *describe.Table                   // md; nil: about writes tables, too
-	more  func(w *writer, rows []R)                        // md: after the table; nil: nothing
-	csv   func(dev describe.Origin, rows []R) table.Writer // numbers in full, empty where nothing was measured
-	lines func(w *writer, x R)                             // benchstat
-	state func(x R) (status, name, detail string)          // of a row
+	about func(w *writer, rows []R)               // md: in front of the table
+	keys  int                                     // columns that tell rows apart; 0: about writes tables, too
+	cells func(x R) []cell                        // of the table, and of CSV
+	parts func(x R) []R                           // csv: a line of its own each, after the row's; nil: none
+	more  func(w *writer, rows []R)               // md: after the table; nil: nothing
+	lines func(w *writer, x R)                    // benchstat
+	state func(x R) (status, name, detail string) // of a row
 	// html: the bars, and what has a place under the roofline
 	pictures func(rows []R, l Limits) []picture.Group
 	peers    string // json: what measurements of others are
+}
+
+// cell holds the content of a row in a column, with the column's names in the table and in CSV, ""
+// where it is in only one of them, and how the table shows a number. Numbers of rows that are not
+// ok, and nil, were not measured and stand nowhere.
+type cell struct {
+	name, csv string
+	show      func(v float64) string
+	value     any
+}
+
+// text returns the content, with numbers as show has them.
+func (c cell) text(ok bool, show func(v float64) string) any {
+	v, number := c.value.(float64)
+	switch {
+	case c.value == nil || number && !ok:
+		return ""
+	case number:
+		return show(v)
+	}
+	return c.value
+}
+
+// tableOf returns rows for people.
+func (s style[R]) tableOf(keys int, cells func(x R) []cell, rows []R) *describe.Table {
+	var names []string
+	for _, c := range cells(*new(R)) {
+		if c.name != "" {
+			names = append(names, c.name)
+		}
+	}
+	t := describe.NewTable(keys, names...)
+	for _, x := range rows {
+		status, _, _ := s.state(x)
+		var row []any
+		for _, c := range cells(x) {
+			if c.name != "" {
+				row = append(row, c.text(status == "ok", c.show))
+			}
+		}
+		t.Add(row)
+	}
+	return t
+}
+
+// csvOf returns rows with numbers in full, each before its parts.
+func (s style[R]) csvOf(dev describe.Origin, rows []R) table.Writer {
+	var names []string
+	for _, c := range s.cells(*new(R)) {
+		if c.csv != "" {
+			names = append(names, c.csv)
+		}
+	}
+	t := describe.NewCSV(names...)
+	for _, row := range rows {
+		status, _, _ := s.state(row)
+		lines := []R{row}
+		if s.parts != nil {
+			lines = append(lines, s.parts(row)...)
+		}
+		for _, x := range lines {
+			var list []any
+			for _, c := range s.cells(x) {
+				if c.csv != "" {
+					list = append(list, c.text(status == "ok", func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }))
+				}
+			}
+			t.AppendRow(dev.Row(list...))
+		}
+	}
+	return t
+}
+
+// cells are those of a time, with its samples in the order of their launches.
+func (t Time) cells() []cell {
+	return []cell{{"us", "us", f1, t.Median}, {"p95", "p95_us", f1, t.P95}, {"", "samples_us", nil, strings.Trim(fmt.Sprint(t.Samples), "[]")}}
+}
+
+// cells are those of the bytes and products of a row, if it has any.
+func (w Work) cells() []cell {
+	part := func(v float64) any {
+		if w == (Work{}) {
+			return nil
+		}
+		return v
+	}
+	return []cell{{"weights MB", "weight_mb", g4, part(w.Weights / 1e6)}, {"cache MB", "cache_mb", g4, part(w.Cache / 1e6)},
+		{"activations MB", "activation_mb", g4, part(w.Activations / 1e6)}, {"GFLOP", "gflop", g4, part(w.Flop / 1e9)}}
+}
+
+// some returns a number that is 0 where nothing was measured.
+func some(v float64) any {
+	if v == 0 {
+		return nil
+	}
+	return v
 }
 
 // writer holds what all reports share.
@@ -142,7 +239,7 @@ func (r *Report[R]) Close() error {
 	case "html":
 		r.html()
 	case "csv":
-		r.printf("%s\n", r.style.csv(r.dev, r.rows).RenderCSV())
+		r.printf("%s\n", r.style.csvOf(r.dev, r.rows).RenderCSV())
 	case "json":
 		r.json(struct {
 			describe.Origin
@@ -160,8 +257,8 @@ func (r *Report[R]) Close() error {
 // markdown writes the report for people, after its head.
 func (r *Report[R]) markdown() {
 	r.style.about(&r.writer, r.rows)
-	if r.style.table != nil {
-		r.printf("\n%s\n", r.style.table(r.rows))
+	if r.style.keys > 0 {
+		r.printf("\n%s\n", r.style.tableOf(r.style.keys, r.style.cells, r.rows))
 	}
 	if r.style.more != nil {
 		r.style.more(&r.writer, r.rows)
@@ -186,23 +283,9 @@ func (w *writer) head() {
 		w.limits.CopyGBs, w.limits.MatrixKind, w.limits.MatrixTFLOPs)
 }
 
-// csvNumber returns a number of a row in full, empty where it was not measured.
-func csvNumber(status string, v float64) string {
-	if status != "ok" {
-		return ""
-	}
-	return strconv.FormatFloat(v, 'f', -1, 64)
-}
-
-// csvSamples returns the samples of a row in microseconds, in the order of their launches.
-func csvSamples(status string, t Time) string {
-	var list []string
-	for _, us := range t.Samples {
-		list = append(list, csvNumber(status, us))
-	}
-	return strings.TrimSpace(strings.Join(list, " "))
-}
-
 func f1(v float64) string      { return fmt.Sprintf("%.1f", v) }
-func mb(v float64) string      { return fmt.Sprintf("%.4g", v/1e6) }
+func f2(v float64) string      { return fmt.Sprintf("%.2f", v) }
+func g4(v float64) string      { return fmt.Sprintf("%.4g", v) }
+func mb(v float64) string      { return g4(v / 1e6) }
+func whole(v float64) string   { return fmt.Sprintf("%.0f", v) }
 func percent(v float64) string { return fmt.Sprintf("%.1f%%", 100*v) }

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/vkmla/vkmla/internal/lab/describe"
 )
 
 // NewCompareReport starts a report of a comparison: md has the peers' times, quotients and
@@ -16,13 +14,13 @@ func NewCompareReport(on ReportOn, peers PeerTable) (*Report[OpRow], error) {
 	if err != nil {
 		return nil, err
 	}
-	s.table, s.peers = nil, peers.Source
-	s.about = func(w *writer, rows []OpRow) { comparison(w, peers, rows) }
+	s.keys, s.peers = 0, peers.Source
+	s.about = func(w *writer, rows []OpRow) { comparison(w, s, peers, rows) }
 	return newReport(on, s)
 }
 
 // comparison writes the tables and the goals.
-func comparison(w *writer, peers PeerTable, all []OpRow) {
+func comparison(w *writer, s style[OpRow], peers PeerTable, all []OpRow) {
 	w.printf("GPU time in microseconds; operands rotated past the last-level cache; every case checked against the\n")
 	w.printf("reference first. ratio: our time over the first peer's. of limit: the share of the copy bandwidth or of\n")
 	w.printf("the matrix rate, whichever is larger. Launches wait for each other; short ones are timed %d at a time,\n", launches)
@@ -36,7 +34,7 @@ func comparison(w *writer, peers PeerTable, all []OpRow) {
 		if n < 0 {
 			n = len(rows)
 		}
-		w.printf("\n%s\n", compareTable(rows[:n]))
+		w.printf("\n%s\n", s.tableOf(3, OpRow.compared, rows[:n]))
 		rows = rows[n:]
 	}
 	w.printf("\n")
@@ -48,41 +46,17 @@ func comparison(w *writer, peers PeerTable, all []OpRow) {
 	}
 }
 
-// compareTable returns the table of an operation.
-func compareTable(rows []OpRow) *describe.Table {
-	floors, columns := hasFloors(rows), []string{"op", "case", "part", "peer", "peer us", "us", "ratio", "of limit"}
-	if floors {
-		columns = append(columns, "floor us", "of floor")
+// compared are the cells of the tables, an operation each, beside the first peer.
+func (r OpRow) compared() []cell {
+	var others []string
+	for _, p := range r.Peers[min(1, len(r.Peers)):] {
+		others = append(others, fmt.Sprintf("%s %.4g", p.Name, p.US))
 	}
-	t := describe.NewTable(3, append(columns, "variant", "check", "others, us")...)
-	for _, x := range rows {
-		row := compareRow(x)
-		if floors && x.Status == "ok" && x.FloorUS > 0 {
-			row = append(row, f1(x.FloorUS), percent(x.ShareFloor))
-		} else if floors {
-			row = append(row, "-", "-")
-		}
-		var others []string
-		for i, p := range x.Peers {
-			if i > 0 {
-				others = append(others, fmt.Sprintf("%s %.4g", p.Name, p.US))
-			}
-		}
-		t.Add(append(row, x.Variant, x.Status, strings.Join(others, "; ")))
-	}
-	return t
-}
-
-// compareRow returns the row beside the first peer.
-func compareRow(x OpRow) []any {
-	row, ratio := []any{x.Op, x.Case, x.Part, "-", "-"}, "-"
-	if len(x.Peers) > 0 {
-		row[3], row[4], ratio = x.Peers[0].Name, fmt.Sprintf("%.4g", x.Peers[0].US), fmt.Sprintf("%.2f", x.Time.Median/x.Peers[0].US)
-	}
-	if x.Status != "ok" {
-		return append(row, "-", "-", "-")
-	}
-	return append(row, fmt.Sprintf("%.1f", x.Time.Median), ratio, percent(x.share()))
+	return []cell{{"op", "", nil, r.Op}, {"case", "", nil, r.Case}, {"part", "", nil, r.Part}, {"peer", "", nil, r.peer(0).Name},
+		{"peer us", "", g4, some(r.peer(0).US)}, {"us", "", f1, r.Time.Median}, {"ratio", "", f2, r.ratio()},
+		{"of limit", "", percent, r.share()},
+		{"floor us", "", f1, some(r.FloorUS)}, {"of floor", "", percent, some(r.ShareFloor)}, {"variant", "", nil, r.Variant},
+		{"check", "", nil, r.Status}, {"others, us", "", nil, strings.Join(others, "; ")}}
 }
 
 // left lists the operations of the table with cases that no row is about.

@@ -5,9 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-
-	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -38,7 +35,7 @@ func opStyle(suite string) (style[OpRow], error) {
 			Want: strings.Join(known, ", ")}
 	}
 	return style[OpRow]{
-		peers: peers.Source, table: opRowTable, csv: opRowCSV, pictures: opPictures,
+		peers: peers.Source, keys: 3, cells: OpRow.cells, pictures: opPictures,
 		about: func(w *writer, rows []OpRow) {
 			w.printf("%s\n", about)
 			w.printf("GPU time in microseconds; operands rotated; every case checked against the reference first.\n")
@@ -78,74 +75,36 @@ the first of them reads all. of floor: that over our time. Matrix products may n
 the bytes.
 `
 
-// opRowTable has a row for each part of a case; the peers, if there are any, are in one
-// column, and so are floors and their shares.
-func opRowTable(rows []OpRow) *describe.Table {
-	peers, floors := hasPeers(rows), hasFloors(rows)
-	columns := []string{"op", "case", "part", "variant", "us", "p95", "MB", "GB/s", "TFLOP/s", "of copy", "of matrix"}
-	if floors {
-		columns = append(columns, "floor us", "of floor")
-	}
-	columns = append(columns, "check")
-	if peers {
-		columns = append(columns, "peers, us (ours / theirs)")
-	}
-	t := describe.NewTable(3, columns...)
-	for _, x := range rows {
-		num := func(format string, v float64) string {
-			if x.Status != "ok" || v == 0 {
-				return "-"
-			}
-			return fmt.Sprintf(format, v)
-		}
-		row := []any{x.Op, x.Case, x.Part, x.Variant, num("%.1f", x.Time.Median), num("%.1f", x.Time.P95), num("%.2f", x.Bytes/1e6),
-			num("%.4g", x.GBs), num("%.3g", x.TFLOPs), num("%.1f%%", 100*x.ShareCopy), num("%.1f%%", 100*x.ShareMatrix)}
-		if floors {
-			row = append(row, num("%.1f", x.FloorUS), num("%.1f%%", 100*x.ShareFloor))
-		}
-		row = append(row, x.Status)
-		if peers {
-			row = append(row, peerText(x))
-		}
-		t.Add(row)
-	}
-	return t
+// cells has a peer's time each in CSV, and the peers in one column of the table. The ratio is our
+// time over the first peer's.
+func (r OpRow) cells() []cell {
+	return slices.Concat([]cell{{"op", "op", nil, r.Op}, {"case", "case", nil, r.Case}, {"part", "part", nil, r.Part},
+		{"variant", "variant", nil, r.Variant}},
+		r.Time.cells(), []cell{
+			{"MB", "", mb, r.Bytes}, {"", "bytes", nil, r.Bytes}, {"GB/s", "gbs", g4, r.GBs}, {"TFLOP/s", "tflops", g4, some(r.TFLOPs)},
+			{"of copy", "share_copy", percent, r.ShareCopy}, {"of matrix", "share_matrix", percent, some(r.ShareMatrix)},
+			{"floor us", "floor_us", f1, some(r.FloorUS)}, {"", "floor_launches", nil, some(float64(r.FloorLaunches))},
+			{"of floor", "share_floor", percent, some(r.ShareFloor)}, {"check", "check", nil, r.Status},
+			{"peers, us (ours / theirs)", "", nil, peerText(r)}, {"", "peer", nil, r.peer(0).Name}, {"", "peer_us", nil, some(r.peer(0).US)},
+			{"", "peer2", nil, r.peer(1).Name}, {"", "peer2_us", nil, some(r.peer(1).US)}, {"", "ratio", nil, r.ratio()},
+			{"", "goal", nil, r.goals()},
+		})
 }
 
-// opRowCSV has a ratio: our time over the first peer's.
-func opRowCSV(dev describe.Origin, rows []OpRow) table.Writer {
-	t := describe.NewCSV("op", "case", "part", "variant", "us", "p95_us", "samples_us",
-		"bytes", "gbs", "tflops", "share_copy",
-		"share_matrix", "check", "peer", "peer_us", "peer2", "peer2_us", "ratio", "goal", "floor_us", "floor_launches", "share_floor")
-	for _, x := range rows {
-		num := func(v float64) string { return csvNumber(x.Status, v) }
-		some := func(measured bool, v float64) string {
-			if !measured {
-				return ""
-			}
-			return num(v)
-		}
-		row := dev.Row(x.Op, x.Case, x.Part, x.Variant, num(x.Time.Median), num(x.Time.P95),
-			csvSamples(x.Status, x.Time), num(x.Bytes),
-			num(x.GBs), some(x.Flop > 0, x.TFLOPs), num(x.ShareCopy), some(x.Flop > 0, x.ShareMatrix), x.Status)
-		for i := range 2 {
-			if i < len(x.Peers) {
-				row = append(row, x.Peers[i].Name, x.Peers[i].US)
-			} else {
-				row = append(row, "", "")
-			}
-		}
-		ratio := ""
-		if len(x.Peers) > 0 {
-			ratio = num(x.Time.Median / x.Peers[0].US)
-		}
-		row = append(row, ratio, x.goals())
-		for _, v := range []float64{x.FloorUS, float64(x.FloorLaunches), x.ShareFloor} {
-			row = append(row, some(x.FloorUS > 0, v))
-		}
-		t.AppendRow(row)
+// peer returns the i-th of others that measured the case, or none.
+func (r OpRow) peer(i int) Peer {
+	if i < len(r.Peers) {
+		return r.Peers[i]
 	}
-	return t
+	return Peer{}
+}
+
+// ratio returns our time over the first peer's, or nil.
+func (r OpRow) ratio() any {
+	if len(r.Peers) == 0 {
+		return nil
+	}
+	return r.Time.Median / r.Peers[0].US
 }
 
 // peerText returns what others take, each with the quotient of our time by theirs.

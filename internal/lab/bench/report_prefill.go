@@ -2,8 +2,7 @@ package bench
 
 import (
 	"fmt"
-
-	"github.com/jedib0t/go-pretty/v6/table"
+	"slices"
 
 	"github.com/vkmla/vkmla/internal/lab/describe"
 )
@@ -12,7 +11,7 @@ import (
 // format.
 func NewPrefillReport(on ReportOn) (*Report[PrefillRow], error) {
 	return newReport(on, style[PrefillRow]{
-		table: prefillTable, csv: prefillCSV, pictures: prefillPictures,
+		keys: 4, cells: PrefillRow.cells, parts: PrefillRow.parts, pictures: prefillPictures,
 		about: func(w *writer, _ []PrefillRow) { w.printf("%s", prefillText) },
 		more: func(w *writer, rows []PrefillRow) {
 			for _, x := range rows {
@@ -46,24 +45,27 @@ the processor's part and the inputs' way to the device. of limit: what the bytes
 each layer need at the measured limits, over the time taken.
 `
 
-func prefillTable(rows []PrefillRow) *describe.Table {
-	t := describe.NewTable(4, "model", "weights", "tokens", "chunk", "layers", "tokens/s", "us", "p95", "latency us", "weights MB", "cache MB",
-		"activations MB", "GFLOP", "of limit", "weights shared", "attention", "check")
-	for _, x := range rows {
-		shared := "no"
-		if x.Shared != "" {
-			shared = x.Shared
-		}
-		row := []any{x.Model, x.Weights, x.Tokens, x.Chunk, x.Layers}
-		if x.Status != "ok" {
-			t.Add(append(row, "-", "-", "-", "-", "-", "-", "-", "-", "-", shared, x.Variant, x.Status))
-			continue
-		}
-		t.Add(append(row, fmt.Sprintf("%.4g", x.TokensPerS), f1(x.Time.Median), f1(x.Time.P95), f1(x.Latency.Median),
-			mb(x.Work.Weights), mb(x.Work.Cache), mb(x.Work.Activations), fmt.Sprintf("%.4g", x.Work.Flop/1e9), percent(x.Share),
-			shared, x.Variant, x.Status))
+// parts returns a row for each chunk.
+func (x PrefillRow) parts() (list []PrefillRow) {
+	for _, c := range x.Chunks {
+		list = append(list, PrefillRow{Model: x.Model, Weights: x.Weights, Tokens: x.Tokens, Chunk: x.Chunk, Layers: x.Layers,
+			Shared: x.Shared, Variant: x.Variant, Status: x.Status, part: &c, Time: c.Time, Limit: c.Limit,
+			TokensPerS: float64(c.Tokens) / c.Time.Median * 1e6})
 	}
-	return t
+	return list
+}
+
+func (x PrefillRow) cells() []cell {
+	part, of := "prompt", ChunkTime{Tokens: x.Tokens}
+	if x.part != nil {
+		part, of = "chunk", *x.part
+	}
+	return slices.Concat([]cell{{"model", "model", nil, x.Model}, {"weights", "weights", nil, x.Weights}, {"tokens", "prompt", nil, x.Tokens},
+		{"chunk", "chunk", nil, x.Chunk}, {"layers", "layers", nil, x.Layers}, {"", "part", nil, part}, {"", "first", nil, of.First},
+		{"", "tokens", nil, of.Tokens}, {"tokens/s", "tokens_per_s", g4, x.TokensPerS}}, x.Time.cells(),
+		[]cell{{"latency us", "latency_us", f1, some(x.Latency.Median)}}, x.Work.cells(), []cell{{"", "limit_us", nil, x.Limit},
+			{"of limit", "", percent, x.Share}, {"weights shared", "shared", nil, x.Shared}, {"attention", "variant", nil, x.Variant},
+			{"check", "check", nil, x.Status}})
 }
 
 // chunkTable returns a table of a prompt's chunks.
@@ -71,27 +73,7 @@ func chunkTable(chunks []ChunkTime) *describe.Table {
 	t := describe.NewTable(1, "tokens", "us", "p95", "tokens/s", "of limit")
 	for _, c := range chunks {
 		t.Add([]any{fmt.Sprintf("%d to %d", c.First, c.First+c.Tokens), f1(c.Time.Median), f1(c.Time.P95),
-			fmt.Sprintf("%.4g", float64(c.Tokens)/c.Time.Median*1e6), percent(c.Limit / c.Time.Median)})
-	}
-	return t
-}
-
-// prefillCSV has a line for each chunk of each row, and before them one for the whole prompt.
-func prefillCSV(dev describe.Origin, rows []PrefillRow) table.Writer {
-	t := describe.NewCSV("model", "weights", "prompt", "chunk", "layers", "shared", "variant", "part", "first", "tokens", "tokens_per_s",
-		"us", "p95_us", "samples_us", "latency_us", "limit_us", "weight_mb", "cache_mb", "activation_mb", "gflop", "check")
-	for _, x := range rows {
-		num := func(v float64) string { return csvNumber(x.Status, v) }
-		line := func(part string, c ChunkTime, more ...any) {
-			t.AppendRow(append(dev.Row(x.Model, x.Weights, x.Tokens, x.Chunk, x.Layers, x.Shared, x.Variant, part, c.First,
-				c.Tokens, num(float64(c.Tokens)/c.Time.Median*1e6), num(c.Time.Median), num(c.Time.P95), csvSamples(x.Status, c.Time)),
-				append(more, x.Status)...))
-		}
-		line("prompt", ChunkTime{0, x.Tokens, x.Time, x.Limit}, num(x.Latency.Median), num(x.Limit), num(x.Work.Weights/1e6),
-			num(x.Work.Cache/1e6), num(x.Work.Activations/1e6), num(x.Work.Flop/1e9))
-		for _, c := range x.Chunks {
-			line("chunk", c, "", num(c.Limit), "", "", "", "")
-		}
+			g4(float64(c.Tokens) / c.Time.Median * 1e6), percent(c.Limit / c.Time.Median)})
 	}
 	return t
 }

@@ -1,18 +1,16 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
-
-	"github.com/jedib0t/go-pretty/v6/table"
-
-	"github.com/vkmla/vkmla/internal/lab/describe"
 )
 
 // NewStepReport starts a report of the suite step. Errors: vk.ErrArgument for an unknown format.
 func NewStepReport(on ReportOn) (*Report[StepRow], error) {
 	return newReport(on, style[StepRow]{
-		table: stepTable, csv: stepCSV, more: stepDetails, pictures: stepPictures,
+		keys: 4, cells: StepRow.cells, parts: StepRow.parts, more: stepDetails, pictures: stepPictures,
 		about: func(w *writer, _ []StepRow) { w.printf("%s", stepText) },
 		lines: func(w *writer, x StepRow) {
 			for _, s := range []struct {
@@ -69,45 +67,45 @@ func stepDetails(w *writer, rows []StepRow) {
 	}
 }
 
-func stepTable(rows []StepRow) *describe.Table {
-	t := describe.NewTable(4, "model", "weights", "batch", "context", "tokens/s", "layers", "us", "p95", "host us", "host p95", "latency us",
-		"chained us", "chained host us", "chained latency us", "layer by layer us", "layer by layer host us", "layer by layer latency us",
-		"weights MB", "cache MB", "activations MB", "GB/s", "limit us", "times limit", "floor us", "times floor", "dispatches", "barriers",
-		"check")
-	for _, x := range rows {
-		row := []any{x.Model, x.Weights, x.Batch, x.Context}
-		if x.Status != "ok" {
-			row = append(row, "-", x.Layers)
-			for range 21 {
-				row = append(row, "-")
-			}
-			t.Add(append(row, x.Status))
-			continue
-		}
-		each := "-"
-		if x.ChainedWall.Median > 0 {
-			each = fmt.Sprintf("%.0f", float64(x.Batch)/x.ChainedWall.Median*1e6)
-		}
-		row = append(row, each, x.Layers)
-		for _, v := range []float64{x.Time.Median, x.Time.P95, x.Host.Median, x.Host.P95, x.Latency.Median,
-			x.Chained.Median, x.ChainedHost.Median, x.ChainedWall.Median, x.Apart.Median, x.ApartHost.Median, x.ApartWall.Median} {
-			row = append(row, f1(v))
-		}
-		floor, times := "-", "-"
-		if x.TimesFloor > 0 {
-			floor, times = f1(x.Floor.Median), fmt.Sprintf("%.2f", x.TimesFloor)
-		}
-		t.Add(append(row, mb(x.Work.Weights), mb(x.Work.Cache), mb(x.Work.Activations), fmt.Sprintf("%.4g", x.GBs), f1(x.Limit),
-			fmt.Sprintf("%.2f", x.Times), floor, times, x.Dispatches, x.Barriers, x.Status))
+// parts returns a row for each operation, of all layers of a kind together. What was not measured
+// of it, as the processor's time, is 0.
+func (x StepRow) parts() (list []StepRow) {
+	for _, op := range x.Ops {
+		list = append(list, StepRow{Model: x.Model, Weights: x.Weights, Batch: x.Batch, Context: x.Context, Status: x.Status,
+			part: op.Name, kind: op.Layer, Time: op.Time, Work: op.Work, Limit: op.Limit, Dispatches: op.Dispatches, Barriers: op.Barriers})
 	}
-	return t
+	return list
+}
+
+func (x StepRow) cells() []cell {
+	return slices.Concat([]cell{{"model", "model", nil, x.Model}, {"weights", "weights", nil, x.Weights}, {"batch", "batch", nil, x.Batch},
+		{"context", "context", nil, x.Context}, {"", "kind", nil, cmp.Or(x.kind, outside)}, {"", "op", nil, cmp.Or(x.part, "step")},
+		{"tokens/s", "", whole, x.rate()}, {"layers", "", nil, x.Layers}}, x.Time.cells(), []cell{
+		{"host us", "host_us", f1, some(x.Host.Median)}, {"host p95", "host_p95_us", f1, some(x.Host.P95)},
+		{"latency us", "latency_us", f1, some(x.Latency.Median)}, {"chained us", "chained_us", f1, some(x.Chained.Median)},
+		{"chained host us", "chained_host_us", f1, some(x.ChainedHost.Median)},
+		{"chained latency us", "chained_latency_us", f1, some(x.ChainedWall.Median)},
+		{"layer by layer us", "layer_by_layer_us", f1, some(x.Apart.Median)},
+		{"layer by layer host us", "layer_by_layer_host_us", f1, some(x.ApartHost.Median)},
+		{"layer by layer latency us", "layer_by_layer_latency_us", f1, some(x.ApartWall.Median)}}, x.Work.cells(), []cell{
+		{"GB/s", "", g4, x.GBs}, {"limit us", "limit_us", f1, x.Limit}, {"times limit", "", f2, x.Times},
+		{"floor us", "floor_us", f1, some(x.Floor.Median)}, {"times floor", "", f2, some(x.TimesFloor)},
+		{"", "chained_floor_us", nil, some(x.ChainedFloor.Median)}, {"dispatches", "dispatches", whole, float64(x.Dispatches)},
+		{"barriers", "barriers", whole, float64(x.Barriers)}, {"check", "check", nil, x.Status}})
+}
+
+// rate returns sequences a second, over the latency of a chained step.
+func (x StepRow) rate() any {
+	if x.ChainedWall.Median == 0 {
+		return nil
+	}
+	return float64(x.Batch) / x.ChainedWall.Median * 1e6
 }
 
 // floorCounts says what the floors of a step are.
 func floorCounts(x StepRow) string {
 	return fmt.Sprintf("Floor: launches in the same levels that only read take %.1f us, the step %.2f times that; chained %.1f us, "+
-		"%.2f times; %.1f us where they read nothing.",
-		x.Floor.Median, x.TimesFloor, x.ChainedFloor.Median, x.TimesChainedFloor, x.EmptyFloor.Median)
+		"%.2f times.", x.Floor.Median, x.TimesFloor, x.ChainedFloor.Median, x.TimesChainedFloor)
 }
 
 // layerCounts says how many launches and barriers a layer of each kind has.
@@ -131,47 +129,4 @@ func layerCounts(x StepRow) string {
 		}
 	}
 	return "A layer: " + strings.Join(parts, "; ") + "."
-}
-
-// stepCSV has a line for each operation of each row, of all layers of a kind together, and
-// before them one with the operation "step" for the whole. What was not measured, as the
-// processor's time of an operation, is empty.
-func stepCSV(dev describe.Origin, rows []StepRow) table.Writer {
-	t := describe.NewCSV("model", "weights", "batch", "context", "kind", "op",
-		"us", "p95_us", "samples_us", "host_us", "host_p95_us",
-		"latency_us", "chained_us", "chained_host_us", "chained_latency_us", "layer_by_layer_us", "layer_by_layer_host_us",
-		"layer_by_layer_latency_us", "weight_mb", "cache_mb", "activation_mb", "gflop", "limit_us", "dispatches", "barriers", "check",
-		"floor_us", "chained_floor_us", "floor_without_bytes_us")
-	for _, x := range rows {
-		num := func(v float64) string { return csvNumber(x.Status, v) }
-		line := func(op OpTime, times, floors []float64) {
-			row := dev.Row(x.Model, x.Weights, x.Batch, x.Context, op.Layer, op.Name, num(op.Time.Median), num(op.Time.P95),
-				csvSamples(x.Status, op.Time))
-			some := func(list []float64) {
-				for _, v := range list {
-					if v > 0 {
-						row = append(row, num(v))
-					} else {
-						row = append(row, "")
-					}
-				}
-			}
-			some(times)
-			for _, v := range []float64{op.Work.Weights / 1e6, op.Work.Cache / 1e6, op.Work.Activations / 1e6, op.Work.Flop / 1e9, op.Limit,
-				float64(op.Dispatches), float64(op.Barriers)} {
-				row = append(row, num(v))
-			}
-			row = append(row, x.Status)
-			some(floors)
-			t.AppendRow(row)
-		}
-		line(OpTime{Name: "step", Layer: outside, Time: x.Time, Work: x.Work, Limit: x.Limit, Dispatches: x.Dispatches, Barriers: x.Barriers},
-			[]float64{x.Host.Median, x.Host.P95, x.Latency.Median, x.Chained.Median, x.ChainedHost.Median, x.ChainedWall.Median,
-				x.Apart.Median, x.ApartHost.Median, x.ApartWall.Median},
-			[]float64{x.Floor.Median, x.ChainedFloor.Median, x.EmptyFloor.Median})
-		for _, op := range x.Ops {
-			line(op, make([]float64, 9), make([]float64, 3))
-		}
-	}
-	return t
 }

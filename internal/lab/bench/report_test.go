@@ -3,13 +3,11 @@ package bench
 import (
 	"bytes"
 	"context"
-	"encoding/csv"
 	"encoding/json"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -36,159 +34,127 @@ func reported[R any](t *testing.T, rows []R, format string, start func(on Report
 	return out.String()
 }
 
-// csvColumns reads a table, demands numbers or nothing in all columns but those of
-// words and those that say what was run, and returns the rows by the names of the columns.
-func csvColumns(t *testing.T, text string, words ...string) (rows []map[string]string) {
-	t.Helper()
-	all, err := csv.NewReader(strings.NewReader(text)).ReadAll()
-	require.NoError(t, err)
-	words = append(words, "version", "commit", "date", "samples_us")
-	for _, line := range all[1:] {
-		row := map[string]string{}
-		for i, v := range line {
-			row[all[0][i]] = v
-			if _, err := strconv.ParseFloat(v, 64); v != "" && err != nil && !slices.Contains(words, all[0][i]) {
-				t.Errorf("%s is %q, want a number", all[0][i], v)
-			}
-		}
-		rows = append(rows, row)
-	}
-	return rows
-}
-
-// recent demands a time of now, in UTC.
-func recent(t *testing.T, text string) {
-	t.Helper()
-	at, err := time.Parse("2006-01-02T15:04:05Z", text)
-	require.NoError(t, err)
-	assert.WithinDuration(t, time.Now(), at, time.Minute)
-}
+// words are those of a text with one space between them, whatever the columns of its tables.
+func words(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 var testAdapter = &vk.Adapter{Name: "a device, of tests"}
 
-func TestOpReports(t *testing.T) {
-	time := Time{Median: 20, P95: 21, Samples: []float64{20}}
-	rows := []OpRow{
-		{Op: "quantize_and_insert_k_cache", Case: "tokens=4096", Variant: "base", Status: "ok", Time: time, Bytes: 1616, GBs: 0.08, ShareCopy: 0.1, FloorUS: 5, FloorLaunches: 2, ShareFloor: 0.25},
-		{Op: "fused_q_kv_rmsnorm", Case: "tokens=2", Variant: "base", Status: "wrong"},
-	}
-	report := func(format, suite string) string {
-		return reported(t, rows, format, func(on ReportOn) (*Report[OpRow], error) { return NewOpReport(on, suite) })
-	}
-	md := report("md", "memory")
-	assert.Contains(t, md, "between its matrix products", "suite memory, without peers")
-	assert.NotContains(t, strings.ToLower(md), "peers", "suite memory, without peers")
-	assert.Contains(t, md, floorText, "a floor")
-	assert.Regexp(t, `\| 5\.0 +\| 25\.0% +\| ok `, md, "a floor")
-	assert.Regexp(t, `\| - +\| - +\| wrong `, md, "a floor")
-	assert.Contains(t, report("benchstat", "linear"),
-		"BenchmarkLinear/op=quantize_and_insert_k_cache/variant=base/tokens=4096 1 20000 ns/op")
-	rows[0].Peers = []Peer{{"p", 10}}
-	md = report("md", "memory")
-	assert.Contains(t, md, "peers, us (ours / theirs)", "twice the peer's time")
-	assert.Contains(t, md, "p 10 (2.00)", "twice the peer's time")
-	table := csvColumns(t, report("csv", "compare"), "device", "driver", "profile", "op", "case", "part", "variant", "check", "peer", "peer2", "goal")
-	x := table[0]
-	assert.True(t, x["bytes"] == "1616" && x["tflops"] == "" && x["ratio"] == "2" &&
-		x["goal"] == "insert 4096 rows" && x["floor_us"] == "5" && x["floor_launches"] == "2" &&
-		x["share_floor"] == "0.25" && x["device"] == testAdapter.Name && x["profile"] == "generic", "%v", x)
-	assert.Equal(t, describe.Running().Version, x["version"])
-	assert.Equal(t, "20", x["samples_us"])
-	recent(t, x["date"])
-	x = table[1]
-	require.Empty(t, x["us"], "%v", x)
-	require.Empty(t, x["ratio"], "%v", x)
-	assert.Equal(t, "wrong", x["check"], "%v", x)
-	var whole struct {
-		Version, Driver, Date string
-		Rows                  []struct {
-			Time struct {
-				Samples []float64 `json:"samples_us"`
-			}
-		}
-	}
-	require.NoError(t, json.Unmarshal([]byte(report("json", "memory")), &whole))
-	assert.Equal(t, describe.Running().Version, whole.Version)
-	assert.Equal(t, []float64{20}, whole.Rows[0].Time.Samples)
-	recent(t, whole.Date)
-	_, err := NewOpReport(ReportOn{Format: "md", Adapter: testAdapter}, "soup")
-	assert.ErrorIs(t, err, vk.ErrArgument)
-}
+// hostile names something in a way that a page must not take for its own.
+const hostile = `<script>alert("x")</script> | & ]]>`
 
-func TestLayerAndStepReports(t *testing.T) {
-	us := func(v float64) Time { return Time{Median: v, P95: v + 1, Samples: []float64{v}} }
-	ops := []OpTime{{Name: "wo_b", Layer: "all", Time: us(3), Dispatches: 2}}
-	steps := []StepRow{{Model: "small", Weights: "fp8", Batch: 1, Context: 9, Status: "ok", Time: us(10), Apart: us(12), ApartHost: us(6), ApartWall: us(20), Host: us(4), Latency: us(15),
-		Chained: us(11), ChainedHost: us(5), ChainedWall: us(17), Floor: us(8), TimesFloor: 1.25, TimesChainedFloor: 1.2, ChainedFloor: us(9), EmptyFloor: us(2), Ops: ops}}
-	step := func(format string) string {
-		return reported(t, steps, format, NewStepReport)
-	}
-	table := csvColumns(t, step("csv"), "device", "driver", "profile", "model", "weights", "kind", "op", "check")
-	x := table[0]
-	assert.True(t, x["op"] == "step" && x["us"] == "10" && x["layer_by_layer_us"] == "12" &&
-		x["layer_by_layer_host_us"] == "6" && x["layer_by_layer_latency_us"] == "20" && x["host_us"] == "4" &&
-		x["host_p95_us"] == "5" && x["latency_us"] == "15", "%v", x)
-	x = table[0]
-	assert.True(t, x["chained_us"] == "11" && x["chained_host_us"] == "5" && x["chained_latency_us"] == "17" &&
-		x["floor_us"] == "8" && x["chained_floor_us"] == "9" && x["floor_without_bytes_us"] == "2", "%v", x)
-	md := words(step("md"))
-	assert.Contains(t, md, "| 8.0 | 1.25 |")
-	assert.Contains(t, md, "only read take 8.0 us, the step 1.25 times that; chained 9.0 us, 1.20 times; 2.0 us where")
-	x = table[1]
-	assert.True(t, x["op"] == "wo_b" && x["us"] == "3" && x["floor_us"] == "" && x["host_us"] == "" &&
-		x["latency_us"] == "" && x["dispatches"] == "2", "%v", x)
-	assert.Contains(t, step("benchstat"),
-		"BenchmarkStep/model=small/weights=fp8/batch=1/context=9 1 10000 ns/op 4000 host-ns/op\n")
-	assert.Contains(t, step("benchstat"),
-		"BenchmarkChainedStep/model=small/weights=fp8/batch=1/context=9 1 11000 ns/op 5000 host-ns/op\n")
-	layers := []LayerRow{{Model: "small", Kind: "c4a", Mode: "decode", Status: "ok", Time: us(10), Ops: ops}, {Model: "small", Kind: "c4a", Mode: "decode", Status: "skipped"}}
-	layer := func(format string) string {
-		return reported(t, layers, format, NewLayerReport)
-	}
-	table = csvColumns(t, layer("csv"), "device", "driver", "profile", "model", "kind", "weights", "mode", "op", "check")
-	require.Len(t, table, 3)
-	assert.True(t, table[0]["op"] == "layer" && table[1]["us"] == "3" && table[2]["us"] == "")
-	assert.Contains(t, layer("benchstat"), "BenchmarkLayer/model=small/kind=c4a/")
-}
-
-// TestPages holds that each suite makes a page of its rows that needs nothing beside itself, with
-// a bar for what was timed and the tables of the Markdown, and takes no name for its own.
-func TestPages(t *testing.T) {
-	us := func(v float64) Time { return Time{Median: v, P95: v, Samples: []float64{v}} }
-	const hostile = `<script>alert("x")</script> | & ]]>`
-	ops := []OpTime{{Name: "wq_b", Layer: "c4a", Time: us(3),
-		Work: Work{Weights: 1e6, Flop: 1e7}, Limit: 1, Share: 0.3, Dispatches: 2}}
-	layers := []LayerRow{
-		{Model: "flash", Kind: "c4a", Mode: "decode", Batch: 1, Context: 9, Status: "ok", Time: us(10), Limit: 5, Share: 0.5, Ops: ops},
+// Rows of tests, as of runs: what is ok, and what is not.
+var (
+	testOps = []OpTime{{Name: "wq_b", Layer: "c4a", Time: one(3), Work: Work{Weights: 1e6, Flop: 1e7}, Limit: 1, Share: 0.3,
+		Dispatches: 2}}
+	testLayers = []LayerRow{
+		{Model: "flash", Kind: "c4a", Mode: "decode", Batch: 1, Context: 9, Status: "ok", Time: one(10), Limit: 5, Share: 0.5,
+			Ops: testOps},
 		{Model: "flash", Kind: "c4a", Mode: "decode", Status: "wrong", Detail: hostile},
 	}
-	steps := []StepRow{{Model: "small", Batch: 1, Context: 9, Status: "ok", Time: us(10), Chained: us(11), Limit: 5, Ops: ops}}
-	prompts := []PrefillRow{{Model: "small", Tokens: 40, Status: "ok", Time: us(40), TokensPerS: 1e6, Limit: 4,
-		Chunks: []ChunkTime{{0, 24, us(20), 2}, {24, 16, us(20), 2}}, Shared: "43 layers have the weights of 3"}}
-	singles := []OpRow{
-		{Op: "linear", Case: "tokens=1/" + strings.Repeat("long", 20), Status: "ok", Time: us(20), Bytes: 1e6, Flop: 1e7},
+	testSteps = []StepRow{{Model: "small", Weights: "fp8", Batch: 1, Context: 9, Status: "ok", Time: one(10), Apart: one(12),
+		ApartHost: one(6), ApartWall: one(20), Host: one(4), Latency: one(15), Chained: one(11), ChainedHost: one(5), ChainedWall: one(17), Floor: one(8),
+		TimesFloor: 1.25, TimesChainedFloor: 1.2, ChainedFloor: one(9), Limit: 5, Ops: testOps}}
+	testPrompts = []PrefillRow{{Model: "small", Weights: "fp8", Tokens: 40, Chunk: 24, Layers: 3, Status: "ok", Time: one(40),
+		TokensPerS: 1e6, Limit: 4, Chunks: []ChunkTime{{0, 24, one(20), 2}, {24, 16, one(20), 2}}, Shared: "43 layers have the weights of 3"}}
+	testSingles = []OpRow{
+		{Op: "quantize_and_insert_k_cache", Case: "tokens=4096", Variant: "base", Status: "ok", Time: one(20), Bytes: 1616, GBs: 0.08,
+			ShareCopy: 0.1, FloorUS: 5, FloorLaunches: 2, ShareFloor: 0.25, Peers: []Peer{{"p", 10}}},
+		{Op: "linear", Case: "tokens=1/" + strings.Repeat("long", 20), Status: "ok", Time: one(20), Bytes: 1e6, Flop: 1e7},
 		{Op: "linear", Case: hostile, Status: "skipped", Detail: hostile},
 	}
-	single := func(on ReportOn) (*Report[OpRow], error) { return NewOpReport(on, "linear") }
-	for _, c := range []struct {
-		page   string
-		bars   int
-		points int
-		want   []string
-	}{
-		{reported(t, layers, "html", NewLayerReport), 1, 1, []string{"batch 1, context 9", "WRONG: flash, c4a layer", hostile}},
-		{reported(t, steps, "html", NewStepReport), 3, 1, []string{"chained", "step"}},
-		{reported(t, prompts, "html", NewPrefillReport), 2, 0,
-			[]string{"1e+06 tokens/s", "tokens 24 to 40", "43 layers have the weights of 3"}},
-		{reported(t, singles, "html", single), 1, 1, []string{"SKIPPED", hostile}},
-	} {
-		text := pagetest.Text(t, []byte(c.page))
-		for _, want := range append(c.want, testAdapter.Name, "generic", "measured limits") {
-			assert.Contains(t, text, want)
-		}
-		drawn := pagetest.Pictures(t, []byte(c.page))
-		assert.Equal(t, []int{c.bars, c.points}, []int{drawn["rect"], drawn["circle"]}, c.want)
+)
+
+func one(us float64) Time { return Time{Median: us, P95: us + 1, Samples: []float64{us}} }
+
+// TestReports holds what each suite's report says in each format: tables and a page for people,
+// and for programs a line of its own for each part of a row, empty where nothing was measured.
+func TestReports(t *testing.T) {
+	singles := func(format string) string {
+		return reported(t, testSingles, format, func(on ReportOn) (*Report[OpRow], error) { return NewOpReport(on, "memory") })
 	}
+	for name, c := range map[string]struct {
+		report       func(format string) string
+		md           []string
+		csv          []map[string]string
+		benchstat    string
+		page         []string
+		bars, points int
+	}{
+		"layer": {func(f string) string { return reported(t, testLayers, f, NewLayerReport) },
+			[]string{"| flash | c4a | decode | 0 | 9 | 10.0 |", "operation by operation", "| c4a | wq_b | 3.0 | 4.0 | 100.0% |"},
+			[]map[string]string{{"op": "layer", "us": "10", "dispatches": "2"}, {"op": "wq_b", "us": "3", "limit_us": "1"},
+				{"op": "layer", "us": ""}},
+			"BenchmarkLayer/model=flash/kind=c4a/weights=/mode=decode/tokens=0/context=9/op=wq_b 1 3000 ns/op\n",
+			[]string{"batch 1, context 9", "WRONG: flash, c4a layer", hostile}, 1, 1},
+		"step": {func(f string) string { return reported(t, testSteps, f, NewStepReport) },
+			[]string{"| context | tokens/s | layers |", "| 8.0 | 1.25 |", "A layer: window: 1 layers",
+				"only read take 8.0 us, the step 1.25 times that; chained 9.0 us, 1.20 times."},
+			[]map[string]string{{"op": "step", "us": "10", "layer_by_layer_us": "12", "layer_by_layer_host_us": "6",
+				"layer_by_layer_latency_us": "20", "host_us": "4", "host_p95_us": "5", "latency_us": "15", "chained_us": "11",
+				"chained_host_us": "5", "chained_latency_us": "17", "floor_us": "8", "chained_floor_us": "9"},
+				{"op": "wq_b", "kind": "c4a", "us": "3", "floor_us": "", "host_us": "", "latency_us": "", "dispatches": "2",
+					"weight_mb": "1"}},
+			"BenchmarkStep/model=small/weights=fp8/batch=1/context=9 1 10000 ns/op 4000 host-ns/op\n" +
+				"BenchmarkChainedStep/model=small/weights=fp8/batch=1/context=9 1 11000 ns/op 5000 host-ns/op\n",
+			[]string{"chained", "step"}, 3, 1},
+		"prefill": {func(f string) string { return reported(t, testPrompts, f, NewPrefillReport) },
+			[]string{"| small | fp8 | 40 | 24 | 3 | 1e+06 | 40.0 |", "| 24 to 40 |"},
+			[]map[string]string{{"part": "prompt", "tokens": "40", "prompt": "40"}, {"part": "chunk", "first": "0", "us": "20"},
+				{"first": "24", "tokens": "16", "latency_us": "", "weight_mb": ""}},
+			"BenchmarkPrefill/model=small/weights=fp8/tokens=40/chunk=24 1 40000 ns/op 1000000.0 tokens/s\n",
+			[]string{"1e+06 tokens/s", "tokens 24 to 40", "43 layers have the weights of 3"}, 2, 0},
+		"operations": {singles,
+			[]string{"between its matrix products", words(floorText), "peers, us (ours / theirs)", "p 10 (2.00)", "| 5.0 | 25.0% |"},
+			[]map[string]string{{"bytes": "1616", "tflops": "", "ratio": "2", "goal": "insert 4096 rows", "floor_us": "5",
+				"floor_launches": "2", "share_floor": "0.25", "samples_us": "20"}, {"ratio": "", "check": "ok"}, {"us": "", "check": "skipped"}},
+			"BenchmarkMemory/op=quantize_and_insert_k_cache/variant=base/tokens=4096 1 20000 ns/op\n",
+			[]string{"SKIPPED", hostile}, 2, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			md := words(c.report("md"))
+			for _, want := range c.md {
+				assert.Contains(t, md, want)
+			}
+			rows := testkit.CSV(t, c.report("csv"))
+			require.Len(t, rows, len(c.csv))
+			for i, want := range c.csv {
+				maps.Copy(want, map[string]string{"device": testAdapter.Name, "profile": "generic", "version": describe.Running().Version})
+				for column, v := range want {
+					assert.Equal(t, v, rows[i][column], "line %d, %s", i, column)
+				}
+				at, err := time.Parse("2006-01-02T15:04:05Z", rows[i]["date"])
+				require.NoError(t, err)
+				assert.WithinDuration(t, time.Now(), at, time.Minute, "in UTC")
+			}
+			var all struct {
+				Version string
+				Rows    []struct {
+					Time struct {
+						Samples []float64 `json:"samples_us"`
+					}
+				}
+			}
+			require.NoError(t, json.Unmarshal([]byte(c.report("json")), &all))
+			assert.Equal(t, describe.Running().Version, all.Version)
+			assert.Len(t, all.Rows[0].Time.Samples, 1)
+			for line := range strings.Lines(c.report("jsonl")) {
+				assert.True(t, json.Valid([]byte(line)), line)
+			}
+			assert.Contains(t, c.report("benchstat"), c.benchstat)
+			page := []byte(c.report("html"))
+			text, drawn := pagetest.Text(t, page), pagetest.Pictures(t, page)
+			for _, want := range append(c.page, testAdapter.Name, "generic", "measured limits") {
+				assert.Contains(t, text, want)
+			}
+			assert.Equal(t, []int{c.bars, c.points}, []int{drawn["rect"], drawn["circle"]})
+		})
+	}
+	without := reported(t, testLayers[1:], "md", NewLayerReport) + reported(t, testSingles[1:], "md",
+		func(on ReportOn) (*Report[OpRow], error) { return NewOpReport(on, "linear") })
+	assert.NotContains(t, strings.ToLower(without), "peers")
+	assert.NotContains(t, without, "floor")
+	_, err := NewOpReport(ReportOn{Format: "md", Adapter: testAdapter}, "soup")
+	assert.ErrorIs(t, err, vk.ErrArgument)
 }
 
 // TestBlocks holds how a report's text becomes paragraphs and tables.
@@ -201,38 +167,27 @@ func TestBlocks(t *testing.T) {
 func TestCompare(t *testing.T) {
 	long(t)
 	dev, ctx := testkit.Device(t), context.Background()
-	limits := Limits{CopyGBs: 1, MatrixTFLOPs: 1}
 	peers := PeerTable{Source: "nobody", Rows: []PeerRow{
 		{Op: "quantize_and_insert_k_cache", Case: "tokens=2", Peers: []Peer{{"somebody", 1e9}}},
 		{Op: "fused_indexer_q_rope_quant_fp8", Case: "tokens=2/heads=64", Peers: []Peer{{"fast", 1e-3}, {"slow", 4e9}}},
 		{Op: "indexer_logits_fp8", Case: "tokens=2/context=4096/heads=64", Peers: []Peer{{"somebody", 3}}},
 		{Op: "indexer_topk", Case: "of another size", Peers: []Peer{{"x", 1}}},
 	}}
-	for _, format := range Formats {
-		var out bytes.Buffer
-		report, err := NewCompareReport(ReportOn{&out, format, dev.Adapter(), "", limits}, peers)
-		require.NoError(t, err)
-		require.NoError(t, Compare(ctx, dev,
-			CompareOptions{
-				Peers: peers, Ops: []string{"quantize", "fused_indexer", "indexer_topk", "indexer_logits"},
-				Common: Common{Reps: 2, Warmup: -1, Seed: 1},
-			},
-			limits, Silent{}, report.Add))
-		require.NoError(t, report.Close())
-		switch format {
-		case "md":
-			text := words(out.String())
-			for _, want := range []string{"| quantize_and_insert_k_cache | tokens=2 | somebody | 1e+09 |", "| 0.00 |", "slow 4e+09", "indexer_logits_mxfp4 | tokens=2/context=4096/heads=64 | our indexer_logits_fp8 |", "MXFP4 paged logits: ", "indexer queries: ", "missed", "not run here: 1 of indexer_topk", "Peers: nobody"} {
-				assert.Contains(t, text, want, "report lacks")
-			}
-			require.NotContains(t, out.String(), "tokens=1 ", "cases that nobody measured")
-			assert.NotContains(t, out.String(), "linear", "cases that nobody measured")
-		case "json":
-			assert.True(t, json.Valid(out.Bytes()), "not JSON")
-		}
+	var out bytes.Buffer
+	report, err := NewCompareReport(ReportOn{&out, "md", dev.Adapter(), "", anyLimits}, peers)
+	require.NoError(t, err)
+	require.NoError(t, Compare(ctx, dev, CompareOptions{Peers: peers,
+		Ops: []string{"quantize", "fused_indexer", "indexer_topk", "indexer_logits"}, Common: quick}, anyLimits, silent{}, report.Add))
+	require.NoError(t, report.Close())
+	for _, want := range []string{"| quantize_and_insert_k_cache | tokens=2 | somebody | 1e+09 |", "| 0.00 |", "slow 4e+09",
+		"indexer_logits_mxfp4 | tokens=2/context=4096/heads=64 | our indexer_logits_fp8 |", "MXFP4 paged logits: ", "indexer queries: ",
+		"missed", "not run here: 1 of indexer_topk", "Peers: nobody"} {
+		assert.Contains(t, words(out.String()), want)
 	}
+	assert.NotContains(t, out.String(), "tokens=1 ", "cases without a peer")
+	assert.NotContains(t, out.String(), "linear", "cases without a peer")
 	var bad *vk.ArgumentError
-	err := Compare(ctx, dev, CompareOptions{Peers: peers, Ops: []string{"soup"}}, limits, Silent{}, nil)
+	err = Compare(ctx, dev, CompareOptions{Peers: peers, Ops: []string{"soup"}}, anyLimits, silent{}, nil)
 	require.ErrorAs(t, err, &bad)
 	assert.Equal(t, "op", bad.Arg)
 }

@@ -12,17 +12,12 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// StepOptions describe the whole steps to time: decode steps through all layers of a
-// model. What is empty or 0 gets its default, which is less on a processor. Of LayerOptions,
-// Kinds, Prefill, Chunk and Output have no meaning.
-type StepOptions struct{ LayerOptions }
-
-func (o StepOptions) withDefaults(onSlow bool) StepOptions {
+// stepDefaults fills in defaults for whole steps. Kinds, Prefill and Chunk say nothing of them.
+func (o LayerOptions) stepDefaults(onSlow bool) LayerOptions {
 	o.Batches = pick(o.Batches, onSlow, []int{1, 32}, []int{1, 3})
 	o.Contexts = pick(o.Contexts, onSlow, []int{131072}, []int{700})
 	o.Prefill = nil
-	o.LayerOptions = o.LayerOptions.withDefaults(onSlow)
-	return o
+	return o.withDefaults(onSlow)
 }
 
 // StepRow is a whole decode step. Of MODEL+N (see drafted) the step of drafts after it is part of
@@ -44,16 +39,14 @@ type StepRow struct {
 	Latency   Time `json:"latency"`       // from beginning to end, with the wait
 	// The same as Time, Host and Latency where every layer's input is made of the output of
 	// the one before, by a kernel in between: residual and norm.
-	Chained         Time `json:"chained"`
-	ChainedHost     Time `json:"chained_host"`
-	ChainedWall     Time `json:"chained_latency"`
-	ChainedBarriers int  `json:"chained_barriers"`
+	Chained     Time `json:"chained"`
+	ChainedHost Time `json:"chained_host"`
+	ChainedWall Time `json:"chained_latency"`
 	// Launches that only read: as many as the step has, in the same levels, the first of each
 	// operation all bytes that it has to move; 0 where there is no memory left for them.
 	Floor             Time    `json:"floor"`
 	ChainedFloor      Time    `json:"chained_floor"`
-	EmptyFloor        Time    `json:"floor_without_bytes"` // the launches of Floor, reading nothing
-	TimesFloor        float64 `json:"times_floor"`         // Time.Median over Floor.Median
+	TimesFloor        float64 `json:"times_floor"` // Time.Median over Floor.Median
 	TimesChainedFloor float64 `json:"chained_times_floor"`
 
 	Ops        []OpTime `json:"ops"` // by kind of layer, of all its layers together
@@ -70,10 +63,12 @@ type StepRow struct {
 	Error  float64           `json:"error"`
 	Bound  float64           `json:"bound"`
 	Detail string            `json:"detail,omitempty"`
+
+	part, kind string // the operation, and of what layers, that this is of the step, in CSV
 }
 
-// rows returns the steps to time, without what is measured.
-func (o StepOptions) rows() (list []StepRow) {
+// steps returns those to time, without what is measured.
+func (o LayerOptions) steps() (list []StepRow) {
 	for _, of := range o.models() {
 		for _, context := range o.Contexts {
 			for _, batch := range o.Batches {
@@ -87,12 +82,12 @@ func (o StepOptions) rows() (list []StepRow) {
 // Steps checks one layer of each kind at each size as Layers does, then times whole
 // steps of an engine with all layers of the model, and hands each row to emit as it is
 // done. Statuses and errors are as with Ops.
-func Steps(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p Progress, emit func(StepRow)) error {
+func Steps(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Progress, emit func(StepRow)) error {
 	if err := o.check("bench: step", undrafted(o.Models)); err != nil {
 		return err
 	}
-	o = o.withDefaults(slow(dev))
-	return eachRow(ctx, dev, o.LayerOptions, o.rows(), p, func(t *tally, maker *weightMaker, failed string, row StepRow) error {
+	o = o.stepDefaults(slow(dev))
+	return eachRow(ctx, dev, o, o.steps(), p, func(t *tally, maker *weightMaker, failed string, row StepRow) error {
 		s := newStepRun(ctx, dev, o, l, p, maker, row)
 		err := s.run(failed)
 		return t.add("step: "+s.name(), err, &s.row.Status, &s.row.Detail, func() { emit(s.row) })
@@ -103,9 +98,12 @@ func Steps(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p Progr
 // one, unless time says why not to go on.
 func eachRow[R any](ctx context.Context, dev *vk.Device, o LayerOptions, rows []R, p Progress,
 	time func(t *tally, maker *weightMaker, failed string, row R) error) error {
-	failed, err := o.failedOps(ctx, dev, p)
-	if err != nil {
-		return err
+	failed := ""
+	if !o.Checked {
+		var err error
+		if failed, err = checkOps(ctx, dev, o.Seed, p); err != nil {
+			return err
+		}
 	}
 	maker := newWeightMaker(ctx, dev, o.Seed)
 	defer maker.Close()
@@ -122,7 +120,7 @@ func eachRow[R any](ctx context.Context, dev *vk.Device, o LayerOptions, rows []
 // stepRun times one row.
 type stepRun struct {
 	engineRun
-	o        StepOptions
+	o        LayerOptions
 	limits   Limits
 	maker    *weightMaker
 	row      StepRow
@@ -136,7 +134,7 @@ const recordings = 3
 
 // newStepRun returns a run whose sessions are so much shorter at first that the last of its steps,
 // or the block of drafts after it, ends at the context that was asked for.
-func newStepRun(ctx context.Context, dev *vk.Device, o StepOptions, l Limits, p Progress, maker *weightMaker, row StepRow) *stepRun {
+func newStepRun(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Progress, maker *weightMaker, row StepRow) *stepRun {
 	row.Status = "ok"
 	_, n := drafted(row.Model)
 	rejects := max(n, 0)

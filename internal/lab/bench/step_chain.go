@@ -6,7 +6,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/tensor"
@@ -33,12 +32,8 @@ type benchResidualPush struct{ Width, First uint32 }
 
 // open makes the kernel and its memory for steps of `tokens` tokens.
 func (c *chain) open(dev *vk.Device, main, layers, tokens, width int) error {
-	code, err := kernels.Get("bench_residual")
-	if err != nil {
-		return err
-	}
-	if c.kernel, err = dev.Kernel(vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV,
-		Bindings: []vk.Access{vk.Read, vk.ReadWrite, vk.Write}, PushSize: 8}); err != nil {
+	var err error
+	if c.kernel, err = kernel(dev, "bench_residual", vk.KernelSpec{Bindings: []vk.Access{vk.Read, vk.ReadWrite, vk.Write}, PushSize: 8}); err != nil {
 		return err
 	}
 	c.main, c.layers, c.width = main, layers, width
@@ -201,9 +196,7 @@ func (s *stepRun) timeChained() error {
 	if err := s.engine.SetTiming(s.ctx, pipeline.TimingWhole); err != nil {
 		return err
 	}
-	return s.timeWhole(&s.row.Chained, &s.row.ChainedHost, &s.row.ChainedWall, func(steps vk.Section) {
-		s.row.ChainedBarriers = max(s.row.ChainedBarriers, steps.Barriers)
-	})
+	return s.timeWhole(&s.row.Chained, &s.row.ChainedHost, &s.row.ChainedWall, func(vk.Section) {})
 }
 
 // timeWhole wakes the device and times steps, by the sum of what their sections take. look gets the

@@ -102,20 +102,12 @@ func (s *stepRun) chainedSections() (recorded [][]vk.Section, err error) {
 // timeFloors fills in what launches take that only read the bytes of a step, in its levels.
 // Where the device has no memory left for what they read, there are none.
 func (s *stepRun) timeFloors(recorded, chained [][]vk.Section) error {
-	read, err := newReader(s.ctx, s.dev, readKernel(s.dev), readShapeOf(s.dev))
-	if errors.Is(err, vk.ErrOutOfDeviceMemory) {
-		return nil
-	} else if err != nil {
+	read, err := openReader(s.ctx, s.dev)
+	if read == nil || err != nil {
 		return err
 	}
-	all := s.skeletons(recorded)
-	empty := make([]reading, len(all))
-	for i, x := range all {
-		empty[i].waits = x.waits
-	}
-	err = errors.Join(s.timeReadings(read, all, &s.row.Floor), s.timeReadings(read, s.skeletons(chained), &s.row.ChainedFloor),
-		s.timeReadings(read, empty, &s.row.EmptyFloor))
-	return errors.Join(err, read.close())
+	return errors.Join(s.timeReadings(read, s.skeletons(recorded), &s.row.Floor),
+		s.timeReadings(read, s.skeletons(chained), &s.row.ChainedFloor), read.close())
 }
 
 // skeletons returns those of a step and the drafts after it.
@@ -128,7 +120,10 @@ func (s *stepRun) skeletons(recorded [][]vk.Section) (all []reading) {
 
 // timeReadings times the launches in one submission, again and again, as steps are.
 func (s *stepRun) timeReadings(read *reader, all []reading, to *Time) error {
-	cmd, err := s.timed(func(rec *vk.Recorder) error {
+	cmd, err := recorded(s.dev, func(rec *vk.Recorder) error {
+		if _, err := rec.Timestamp(); err != nil {
+			return err
+		}
 		for _, x := range all {
 			if x.waits {
 				if err := door.Separate(rec); err != nil {
@@ -139,7 +134,8 @@ func (s *stepRun) timeReadings(read *reader, all []reading, to *Time) error {
 				return err
 			}
 		}
-		return nil
+		_, err := rec.Timestamp()
+		return err
 	})
 	if err != nil {
 		return err
@@ -156,24 +152,6 @@ func (s *stepRun) timeReadings(read *reader, all []reading, to *Time) error {
 	}
 	*to = summarise(took)
 	return errors.Join(err, cmd.Close())
-}
-
-// timed records something between two timestamps.
-func (s *stepRun) timed(record func(rec *vk.Recorder) error) (*vk.Commands, error) {
-	rec, err := s.dev.NewRecorder()
-	if err != nil {
-		return nil, err
-	}
-	if _, err = rec.Timestamp(); err == nil {
-		if err = record(rec); err == nil {
-			_, err = rec.Timestamp()
-		}
-	}
-	if err != nil {
-		rec.Close()
-		return nil, err
-	}
-	return rec.End()
 }
 
 // opsOf returns the operations that share a section: "wo_a, wo_b".

@@ -65,6 +65,13 @@ var readers = map[string]func(path string) error{
 		}
 		return err
 	},
+	"drafts": func(path string) error {
+		c, err := model.Open(path, model.CheckpointOptions{Layers: []int{0, 1}, Drafts: filepath.Join(path, "draft")})
+		if err == nil {
+			err = c.Close()
+		}
+		return err
+	},
 }
 
 const (
@@ -188,6 +195,8 @@ func TestCeilings(t *testing.T) {
 	}
 	bombed := `{"ops":[{"op":"o","file":"o.npz","cases":[{"name":"c","arrays":{"a":{"shape":[33554432],"npy":"uint16","role":"in"}}}]}]}`
 	keys := fakegguf.Keys(fakemodel.Config(0))
+	drafts := []fakegguf.Key{{Name: "general.architecture", Value: "deepseek4-dspark"}, {Name: "dspark.stage_count", Value: uint32(4095)},
+		{Name: "dspark.block_size", Value: uint32(1)}, {Name: "dspark.target_layer_ids", Value: []int32{0}}}
 	zeros, named := bomb(t, "a", 1<<25), bomb(t, "c.a", 1<<25) // 64 MiB in 80 KiB
 	for name, c := range map[string]struct {
 		reader string
@@ -235,6 +244,11 @@ func TestCeilings(t *testing.T) {
 			Value: strings.Repeat("x", size)}}, nil), "this is a model of architecture"},
 		"gguf, ratios": {"checkpoint", "", fakegguf.Encode([]fakegguf.Key{{Name: "general.architecture", Value: "deepseek4"},
 			{Name: "deepseek4.attention.compress_ratios", Value: make([]int32, size/4)}}, nil), "an array of at most"},
+		"drafts, layers": {"drafts", "draft", fakegguf.Encode(drafts, many(1<<12-1, "mtp.%d.norm.weight")), "no tensors draft"},
+		"drafts, tensors": {"drafts", "draft", fakegguf.Encode(drafts, many(1<<15, "mtp.%d.attn_"+strings.Repeat("a", 200))),
+			"an unknown tensor"},
+		"drafts, targets": {"drafts", "draft", fakegguf.Encode(append(drafts[:3:3],
+			fakegguf.Key{Name: drafts[3].Name, Value: make([]int32, size/4)}), nil), "an array of at most"},
 		"config, rates": {"checkpoint", "config.json",
 			[]byte(`{"compress_rates":{` + listed(30_000, `"%x":1`) + `}}`), "hidden_size"},
 	} {
@@ -245,7 +259,7 @@ func TestCeilings(t *testing.T) {
 				path = filepath.Join(dir, "file")
 				require.NoError(t, os.WriteFile(path, c.data, 0o666))
 			} else {
-				if c.reader == "checkpoint" {
+				if c.reader != "vectors" {
 					m, err := fakemodel.New(fakemodel.Options{Config: fakemodel.Config(0)})
 					require.NoError(t, err)
 					require.NoError(t, m.Write(dir, 1))

@@ -19,7 +19,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/verify"
 )
 
-// hostile is what a name could have in it that a page must not take for its own.
+// hostile names something in a way that a page must not take for its own.
 const hostile = `<script>alert("x")</script> & 'co' ]]> %s`
 
 // example returns a report with everything that there can be.

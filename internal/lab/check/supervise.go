@@ -229,7 +229,7 @@ func (s *supervisor) one(c Check) Result {
 	stop := func(r Result) {
 		if grace == nil {
 			told, grace = r, s.o.clock.after(s.o.Grace)
-			w.tell(order{Stop: true})
+			w.stdin.Close()
 		}
 	}
 	for {
@@ -284,7 +284,12 @@ func (s *supervisor) ended(r Result, m message, told Result) Result {
 		}
 		return r
 	}
-	if m.Stopped && told.Status != "" && r.Counts().Fail == 0 {
+	if told.Status == "" {
+		return r
+	}
+	s.worker.leave(s.o.Grace) // it has no further orders
+	s.worker = nil
+	if m.Stopped && r.Counts().Fail == 0 {
 		r.Status, r.Why = told.Status, told.Why
 		if n := r.Counts().Pass; n > 0 {
 			r.Why += fmt.Sprintf("; %d parts were right", n)

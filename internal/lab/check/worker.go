@@ -15,15 +15,14 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// order is what the supervisor tells the worker, one object a line.
+// order tells the worker which check to run, one object a line. The end of orders stops the check.
 type order struct {
-	Run    string        `json:"run,omitempty"` // the check of this ID
-	Limits bench.Limits  `json:"limits"`        // for it
-	Share  time.Duration `json:"share"`         // of the budget
-	Stop   bool          `json:"stop,omitempty"`
+	Run    string        `json:"run"`    // the check of this ID
+	Limits bench.Limits  `json:"limits"` // for it
+	Share  time.Duration `json:"share"`  // of the budget
 }
 
-// message is what the worker tells the supervisor, one object a line.
+// message tells the supervisor how the worker gets on, one object a line.
 type message struct {
 	Open   *opened `json:"open,omitempty"`   // once, at first
 	Doing  string  `json:"doing,omitempty"`  // goes on
@@ -51,12 +50,15 @@ type WorkerOptions struct {
 	Open func() (dev *vk.Device, about describe.Device, devices int, close func(), err error)
 }
 
-// Work opens the device and runs the checks that come by name from in, one at a time, until
-// in ends. What it has to say goes to out. When in ends it closes the device, unless a check is
-// still under way: then it returns at once, and the process is to exit.
+// Work opens the device and runs the checks that come by name from in, one at a time, until in
+// ends, which ends the check that runs, too. What it has to say goes to out. Where a check does not
+// end then, it returns nevertheless, and the process is to exit.
 func Work(in io.Reader, out io.Writer, checks []Check, o WorkerOptions) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	orders := make(chan order)
 	go func() {
+		defer cancel()
 		defer close(orders)
 		for dec := json.NewDecoder(in); ; {
 			var x order
@@ -67,61 +69,31 @@ func Work(in io.Reader, out io.Writer, checks []Check, o WorkerOptions) error {
 		}
 	}()
 	done := make(chan error, 1)
-	w := &worker{out: json.NewEncoder(out), checks: checks, o: o, orders: make(chan begun, 1)}
-	go func() { done <- w.work() }()
-	for {
-		select {
-		case x, more := <-orders:
-			if !more {
-				return w.leave(done)
-			}
-			if x.Stop {
-				w.stop()
-			} else {
-				w.begin(x)
-			}
-		case err := <-done:
-			return err
-		}
-	}
-}
-
-// leave waits for the device to be closed, if nothing runs, and not for long.
-func (w *worker) leave(done <-chan error) error {
-	w.mu.Lock()
-	idle := w.cancel == nil
-	w.mu.Unlock()
-	if !idle {
-		return nil
-	}
-	close(w.orders)
+	w := &worker{out: json.NewEncoder(out), checks: checks, o: o}
+	go func() { done <- w.work(ctx, orders) }()
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(closing):
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(ending):
 		return nil
 	}
 }
 
-// closing is how long a device may take to be closed.
-const closing = 5 * time.Second
+// ending bounds the time that a check takes to end, and a device to be closed, where no supervisor
+// is left to end the process, which it does earlier.
+const ending = 10 * time.Minute
 
 type worker struct {
-	mu     sync.Mutex // of out and cancel
+	mu     sync.Mutex // of out
 	out    *json.Encoder
-	cancel context.CancelFunc // ends the check that runs; nil if none does
-
 	checks []Check
 	o      WorkerOptions
-	orders chan begun
 	shared shared
-}
-
-// begun is an order to run a check, with a context that the next order to stop ends.
-type begun struct {
-	order
-	ctx context.Context
-	end func() // to be called when the check ended
 }
 
 func (w *worker) say(m message) error {
@@ -130,30 +102,7 @@ func (w *worker) say(m message) error {
 	return w.out.Encode(m)
 }
 
-// stop ends the check that runs.
-func (w *worker) stop() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.cancel != nil {
-		w.cancel()
-	}
-}
-
-// begin hands on an order to run a check.
-func (w *worker) begin(x order) {
-	ctx, cancel := context.WithCancel(context.Background())
-	w.mu.Lock()
-	w.cancel = cancel
-	w.mu.Unlock()
-	w.orders <- begun{x, ctx, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.cancel = nil
-		cancel()
-	}}
-}
-
-func (w *worker) work() error {
+func (w *worker) work(ctx context.Context, orders <-chan order) error {
 	dev, about, devices, close, err := w.o.Open()
 	if err != nil {
 		return w.say(message{Open: &opened{Problem: oneLine(err.Error()), Devices: devices}})
@@ -165,12 +114,12 @@ func (w *worker) work() error {
 	if err := w.say(message{Open: &opened{Device: &about, Devices: devices}}); err != nil {
 		return err
 	}
-	for x := range w.orders {
+	for x := range orders {
 		c, ok := find(w.checks, x.Run)
 		if !ok {
 			return fmt.Errorf("check: worker: no check %q", x.Run)
 		}
-		if err := w.check(dev, c, x); err != nil {
+		if err := w.check(ctx, dev, c, x); err != nil {
 			return err
 		}
 	}
@@ -178,15 +127,14 @@ func (w *worker) work() error {
 }
 
 // check runs a check and tells what came of it.
-func (w *worker) check(dev *vk.Device, c Check, x begun) error {
+func (w *worker) check(ctx context.Context, dev *vk.Device, c Check, x order) error {
 	m, run := message{}, c.Run
 	c.Run = func(ctx context.Context, e *Env) error {
 		err := run(ctx, e)
 		m.Lost, m.Hung, m.Stopped = errors.Is(err, vk.ErrDeviceLost), errors.Is(err, vk.ErrDeviceHung), errors.Is(err, context.Canceled)
 		return err
 	}
-	r := c.run(x.ctx, &Env{Dev: dev, Seed: w.o.Seed, Quick: w.o.Quick, Limits: x.Limits, Share: x.Share, beat: w.beats(), shared: &w.shared})
-	x.end()
+	r := c.run(ctx, &Env{Dev: dev, Seed: w.o.Seed, Quick: w.o.Quick, Limits: x.Limits, Share: x.Share, beat: w.beats(), shared: &w.shared})
 	// A check whose errors became rows does not return them.
 	m.Lost = m.Lost || strings.Contains(r.Why, vk.ErrDeviceLost.Error())
 	m.Hung = m.Hung || strings.Contains(r.Why, vk.ErrDeviceHung.Error())

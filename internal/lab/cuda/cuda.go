@@ -67,11 +67,6 @@ static int cu_close(int device, void *stream) {
 	return 0;
 }
 
-static int cu_enter(void *context) {
-	CALL("cuCtxSetCurrent", (void *), context);
-	return 0;
-}
-
 static int cu_import_memory(int fd, unsigned long long allocated, int dedicated, unsigned long long size, void **memory, uint64_t *at) {
 	MemoryDesc d = {OPAQUE_FD, {.fd = fd}, allocated, dedicated ? DEDICATED : 0};
 	CALL("cuImportExternalMemory", (void **, const MemoryDesc *), memory, &d);
@@ -190,9 +185,6 @@ func Open(uuid string) (*Device, error) {
 
 // Close ends the stream and the context.
 func (d *Device) Close() error { return result(C.cu_close(d.device, d.stream)) }
-
-// Enter makes the device's context the thread's.
-func (d *Device) Enter() error { return result(C.cu_enter(d.context)) }
 
 // Memory is memory of Vulkan's as CUDA has it.
 type Memory struct {

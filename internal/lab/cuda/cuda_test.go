@@ -11,7 +11,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/assert"
@@ -220,65 +219,6 @@ func (x *engine) exchange(t *testing.T, plain *engine, other party, s *vk.Semaph
 		last = shared(1, func(done uint64) { other.turn(t, 1, at-2, done) })
 		require.True(t, slices.Equal(want, last), "a turn: other bits")
 	}
-	if os.Getenv("VKMLA_TEST_FULL") == "1" {
-		x.times(t, plain, other, s, last, shared)
-	}
-}
-
-// times logs what steps of one token take, and their parts alone.
-func (x *engine) times(t *testing.T, plain *engine, other party, s *vk.Semaphore, in []uint16,
-	shared func(int, func(done uint64)) []uint16) {
-	const rounds = 80
-	mean := func(what string, f func()) {
-		f()
-		began := time.Now()
-		for range rounds {
-			f()
-		}
-		t.Logf("%v: %s", time.Since(began)/rounds, what)
-	}
-	mean("a step with the host's memory", func() { plain.ordinary(t, in) })
-	mean("a step with the other side's", func() { shared(1, func(done uint64) { other.feed(t, in, done) }) })
-	if s == nil {
-		return
-	}
-	mean("the same, and the other side waits when the step has ended", func() {
-		v := testkit.Must[uint64](t)(s.Value())
-		other.feed(t, in, v+1)
-		x.step(t, 1, nil, vk.Sync{Wait: []vk.At{{Semaphore: s, Value: v + 1}}, Signal: []vk.At{{Semaphore: s, Value: v + 2}}})
-		other.take(t, 1, v+2)
-	})
-	mean("the same, ordered by the host, without the semaphore", func() {
-		other.feed(t, in, 0)
-		x.step(t, 1, nil)
-		other.take(t, 1, 0)
-	})
-	own := testkit.Must[*vk.Semaphore](t)(x.in.Device().NewSemaphore(false))
-	defer own.Close()
-	at := uint64(0)
-	next := func() (from, to vk.At) {
-		at += 2
-		return vk.At{Semaphore: own, Value: at - 1}, vk.At{Semaphore: own, Value: at}
-	}
-	mean("a step that waits for nothing and signals", func() {
-		_, to := next()
-		x.step(t, 1, nil, vk.Sync{Signal: []vk.At{to}})
-	})
-	mean("a step that waits for a value that is there", func() {
-		from, to := next()
-		require.NoError(t, own.Signal(from.Value))
-		x.step(t, 1, nil, vk.Sync{Wait: []vk.At{from}, Signal: []vk.At{to}})
-	})
-	mean("a step that waits for one that the host gives then", func() {
-		from, to := next()
-		x.step(t, 1, func() { require.NoError(t, own.Signal(from.Value)) }, vk.Sync{Wait: []vk.At{from}, Signal: []vk.At{to}})
-	})
-	value := testkit.Must[uint64](t)(s.Value())
-	mean("the other side alone: writes, signals, waits for that, reads", func() {
-		value++
-		other.feed(t, in, value)
-		other.take(t, 1, value)
-	})
 }
 
 // secondDevice is another vk.Device of the same GPU.

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -467,46 +468,42 @@ func ConfigFile(cfg model.Config) map[string]any {
 			main++
 		}
 	}
-	if cfg.PlainQueries {
-		return configFileV41(cfg, ratios, main)
-	}
-	if main == len(ratios) {
-		ratios = append(ratios, 0) // the layer that predicts ahead
-	}
 	yarn := cfg.Compress
 	f := map[string]any{
-		"architectures": []string{"DeepseekV4ForCausalLM"}, "model_type": "deepseek_v4", "hidden_size": cfg.Hidden,
-		"num_hidden_layers": main, "num_attention_heads": cfg.Heads, "num_key_value_heads": 1, "head_dim": 512,
+		"hidden_size": cfg.Hidden, "num_hidden_layers": main, "num_attention_heads": cfg.Heads, "num_key_value_heads": 1, "head_dim": 512,
 		"qk_rope_head_dim": 64, "q_lora_rank": cfg.QRank, "o_lora_rank": cfg.ORank, "o_groups": cfg.Groups,
 		"index_n_heads": cfg.IndexHeads, "index_head_dim": 128, "index_topk": cfg.TopK, "sliding_window": cfg.Window,
-		"rope_theta": cfg.Main.Theta, "compress_rope_theta": yarn.Theta, "max_position_embeddings": cfg.MaxPositions, "rms_norm_eps": 1e-6,
+		"rope_theta": cfg.Main.Theta, "compress_rope_theta": yarn.Theta, "max_position_embeddings": cfg.MaxPositions,
 		"rope_scaling": map[string]any{"type": "yarn", "factor": yarn.Factor, "beta_fast": yarn.BetaFast, "beta_slow": yarn.BetaSlow,
 			"original_max_position_embeddings": yarn.Original},
-		"compress_ratios":     ratios,
+		"compress_ratios": ratios,
+	}
+	if cfg.PlainQueries {
+		return configFileV41(cfg, f, len(ratios)-main)
+	}
+	if main == len(ratios) {
+		f["compress_ratios"] = append(ratios, 0) // the layer that predicts ahead
+	}
+	maps.Copy(f, map[string]any{
+		"architectures": []string{"DeepseekV4ForCausalLM"}, "model_type": "deepseek_v4", "rms_norm_eps": 1e-6,
 		"quantization_config": map[string]any{"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": []int{128, 128}, "scale_fmt": "ue8m0"},
 		"torch_dtype":         "bfloat16", "n_routed_experts": 256,
-	}
+	})
 	if slices.ContainsFunc(cfg.Layers, func(l model.Layer) bool { return l.Block }) {
 		f["num_nextn_predict_layers"], f["dspark_block_size"], f["dspark_target_layer_ids"] = 1, cfg.DraftBlock, cfg.DraftTargets
 	}
 	return f
 }
 
-// configFileV41 is that of DeepSeek-V4.1, with ratios of all layers; the first are main.
-func configFileV41(cfg model.Config, ratios []int, main int) map[string]any {
-	s, yarn := model.SourcesOf(cfg.Layers), cfg.Compress
-	text := map[string]any{
-		"model_type": "deepseek_v41_text", "hidden_size": cfg.Hidden, "num_hidden_layers": main, "num_attention_heads": cfg.Heads,
-		"num_key_value_heads": 1, "head_dim": 512, "qk_rope_head_dim": 64, "q_lora_rank": cfg.QRank, "o_lora_rank": cfg.ORank,
-		"o_groups": cfg.Groups, "index_n_heads": cfg.IndexHeads, "index_head_dim": 128, "index_topk": cfg.TopK,
-		"sliding_window": cfg.Window, "rope_theta": cfg.Main.Theta, "compress_rope_theta": yarn.Theta,
-		"max_position_embeddings": cfg.MaxPositions, "rms_norm_eps": cfg.Eps, "compress_ratios": ratios,
+// configFileV41 is that of DeepSeek-V4.1, whose text configuration has more than DeepSeek-V4's.
+func configFileV41(cfg model.Config, text map[string]any, drafts int) map[string]any {
+	s := model.SourcesOf(cfg.Layers)
+	maps.Copy(text, map[string]any{
+		"model_type": "deepseek_v41_text", "rms_norm_eps": cfg.Eps,
 		"kv_source_layer_ids": s.Entries, "index_source_layer_ids": s.Picks, "candidate_source_layer_id": s.Candidates,
 		"candidate_topk_blocks": cfg.CandidateBlocks, "candidate_block_size": cfg.CandidateBlock,
-		"num_nextn_predict_layers": len(ratios) - main, "dspark_block_size": cfg.DraftBlock, "dspark_target_layer_ids": cfg.DraftTargets,
-		"rope_scaling": map[string]any{"type": "yarn", "factor": yarn.Factor, "beta_fast": yarn.BetaFast, "beta_slow": yarn.BetaSlow,
-			"original_max_position_embeddings": yarn.Original},
-	}
+		"num_nextn_predict_layers": drafts, "dspark_block_size": cfg.DraftBlock, "dspark_target_layer_ids": cfg.DraftTargets,
+	})
 	return map[string]any{
 		"architectures": []string{"DeepseekV41ForCausalLM"}, "model_type": "deepseek_v41", "torch_dtype": "bfloat16", "text_config": text,
 		"quantization_config": map[string]any{"quant_method": "fp8", "activation_scheme": "dynamic",

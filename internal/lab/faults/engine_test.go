@@ -35,11 +35,8 @@ func TestHungEngine(t *testing.T) {
 
 func hungEngine(t *testing.T, fake *fake) {
 	d := open(t, vk.DeviceOptions{Staging: true}) // which submits to transfer
-	l := life{t: t, model: fake, dev: d}
-	l.openDevice()
-	l.openEngine()
-	s, err := l.e.Open()
-	require.NoError(t, err)
+	l := begun(t, fake, d)
+	s := l.open()
 	l.append(s, 21, 0)
 	var saved bytes.Buffer
 	require.NoError(t, s.Save(context.Background(), &saved))
@@ -93,45 +90,25 @@ func hungEngine(t *testing.T, fake *fake) {
 			}
 			beside := make(chan error)
 			go func() { beside <- l.beside(s, fork) }()
-			select {
-			case err := <-beside:
-				assert.NoError(t, err)
-			case <-time.After(15 * time.Minute):
-				t.Fatal("those that need no device wait")
-			}
+			assert.NoError(t, inTime(t, beside), "those that need no device")
 			cancel()
-			select {
-			case err := <-done:
-				assert.ErrorIs(t, err, context.Canceled)
-			case <-time.After(15 * time.Minute):
-				t.Error("does not return")
-			}
+			assert.ErrorIs(t, inTime(t, done), context.Canceled)
 		})
 	}
 	l.out = nil
 	l.append(s, 1, 0)
 	l.same(want)
 	require.NoError(t, fork.Close())
-	l.end()
-	require.NoError(t, d.Close())
-	assert.Empty(t, d.MemoryInUse())
+	l.close()
 }
 
 // Nor does anybody wait for an engine that closes while the device is busy.
 func TestHungEngineClose(t *testing.T) { each(t, hungEngineClose) }
 
 func hungEngineClose(t *testing.T, fake *fake) {
-	d := open(t, vk.DeviceOptions{})
-	l := life{t: t, model: fake, dev: d}
-	l.openDevice()
-	l.openEngine()
-	s, err := l.e.Open()
-	require.NoError(t, err)
-	st, err := l.e.Begin(context.Background(), pipeline.Chunk{Session: s, Tokens: 1})
-	require.NoError(t, err)
-	for i, h := range l.hidden(0, 1, 0) {
-		require.NoError(t, st.SetInput(i, 0, h))
-	}
+	l := begun(t, fake, open(t, vk.DeviceOptions{}))
+	s := l.open()
+	st := l.begin(context.Background(), s, 1, 0)
 	interposer.Hang()
 	require.NoError(t, st.Submit())
 	closed := make(chan error, 1)
@@ -145,17 +122,10 @@ func hungEngineClose(t *testing.T, fake *fake) {
 		_, _ = l.e.Memory(), s.Len()
 		looked <- err
 	}()
-	select {
-	case err := <-looked:
-		assert.ErrorIs(t, err, vk.ErrClosed)
-	case <-time.After(15 * time.Minute):
-		t.Error("those that need no device wait")
-	}
+	assert.ErrorIs(t, inTime(t, looked), vk.ErrClosed)
 	interposer.Mend()
 	assert.NoError(t, <-closed)
-	l.end()
-	require.NoError(t, d.Close())
-	assert.Empty(t, d.MemoryInUse())
+	l.close()
 }
 
 // An engine that is closed just when a layer of a new size is there keeps nothing of it. The layer
@@ -194,9 +164,7 @@ func TestCloseBesideNewSize(t *testing.T) {
 		require.Equal(t, inUse, d.MemoryInUse())
 	}
 	assert.Positive(t, late)
-	l.end()
-	require.NoError(t, d.Close())
-	assert.Empty(t, d.MemoryInUse())
+	l.close()
 }
 
 // divided returns a life with an engine whose steps go in as many parts as can be, and a session of
@@ -209,8 +177,7 @@ func divided(t *testing.T, d *vk.Device, model *fake) (*life, *pipeline.Session)
 		pipeline.EngineOptions{MaxTokens: 64, MaxSessions: 2, Records: model.records})
 	require.NoError(t, err)
 	probe.SetBudget(l.e, 1)
-	s, err := l.e.Open()
-	require.NoError(t, err)
+	s := l.open()
 	l.append(s, 21, 0)
 	return l, s
 }
@@ -221,8 +188,7 @@ func divided(t *testing.T, d *vk.Device, model *fake) (*life, *pipeline.Session)
 func TestLayerBrokenOff(t *testing.T) {
 	reset, rng := slices.Index(faults.Calls, "vkResetFences"), chance(t)
 	each(t, func(t *testing.T, model *fake) {
-		d := open(t, vk.DeviceOptions{})
-		l, s := divided(t, d, model)
+		l, s := divided(t, open(t, vk.DeviceOptions{}), model)
 		calls := 0 // of the last step
 		step := func(fault func()) [][]float32 {
 			fork, err := s.Fork()
@@ -248,8 +214,7 @@ func TestLayerBrokenOff(t *testing.T) {
 			l.same(want)
 		}
 		require.NoError(t, s.Close())
-		l.end()
-		require.NoError(t, d.Close())
+		l.close()
 	})
 }
 
@@ -276,8 +241,7 @@ func (l *life) beside(busy, other *pipeline.Session) error {
 func TestCancelledStep(t *testing.T) { each(t, cancelledStep) }
 
 func cancelledStep(t *testing.T, fake *fake) {
-	d := open(t, vk.DeviceOptions{})
-	l, s := divided(t, d, fake)
+	l, s := divided(t, open(t, vk.DeviceOptions{}), fake)
 	fork, err := s.Fork()
 	require.NoError(t, err)
 	l.append(fork, 5, 0)
@@ -287,11 +251,7 @@ func cancelledStep(t *testing.T, fake *fake) {
 	submit := slices.Index(faults.Calls, "vkQueueSubmit")
 	for range 3 {
 		ctx, cancel := context.WithCancel(context.Background())
-		st, err := l.e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 5})
-		require.NoError(t, err)
-		for i, h := range l.hidden(21, 5, 0) {
-			require.NoError(t, st.SetInput(i, 0, h))
-		}
+		st := l.begin(ctx, s, 5, 0)
 		interposer.Hang()
 		before := interposer.Seen(submit)
 		require.NoError(t, st.Submit())
@@ -304,6 +264,5 @@ func cancelledStep(t *testing.T, fake *fake) {
 	l.out = nil
 	l.append(s, 5, 0)
 	l.same(want)
-	l.end()
-	require.NoError(t, d.Close())
+	l.close()
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/cache"
@@ -70,19 +71,40 @@ func checkpointOf(t *testing.T, name string) *fake {
 	dir := filepath.Join(folder, name)
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	require.NoError(t, m.Write(dir, 1))
-	l := life{t: t, model: &fake{path: dir, records: records}, dev: open(t, vk.DeviceOptions{})}
-	l.openDevice()
-	l.openEngine()
-	s, err := l.e.Open()
-	require.NoError(t, err)
+	l := begun(t, &fake{path: dir, records: records}, open(t, vk.DeviceOptions{}))
+	s := l.open()
 	l.append(s, pastTokens, 4)
 	var past bytes.Buffer
 	require.NoError(t, s.Save(context.Background(), &past))
-	l.end()
-	require.NoError(t, l.dev.Close())
+	l.close()
 	l.model.past = past.Bytes()
 	made[name] = l.model
 	return l.model
+}
+
+// begun returns a life with its engine.
+func begun(t *testing.T, model *fake, dev *vk.Device) *life {
+	l := &life{t: t, model: model, dev: dev}
+	l.openDevice()
+	l.openEngine()
+	return l
+}
+
+// open opens a session.
+func (l *life) open() *pipeline.Session {
+	s, err := l.e.Open()
+	require.NoError(l.t, err)
+	return s
+}
+
+// begin begins a step of a session's next n tokens, with their inputs.
+func (l *life) begin(ctx context.Context, s *pipeline.Session, n, salt int) *pipeline.Step {
+	st, err := l.e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: n})
+	require.NoError(l.t, err)
+	for i, h := range l.hidden(s.Len(), n, salt) {
+		require.NoError(l.t, st.SetInput(i, 0, h))
+	}
+	return st
 }
 
 // hidden returns the inputs of n tokens from one on, which depend on nothing but their
@@ -299,6 +321,13 @@ func (l *life) end() {
 		_ = w.Close()
 	}
 	l.e, l.layers = nil, nil
+}
+
+// close ends a life and closes its device, on which nothing is left.
+func (l *life) close() {
+	l.end()
+	require.NoError(l.t, l.dev.Close())
+	assert.Empty(l.t, l.dev.MemoryInUse())
 }
 
 // same demands the outputs of another life.

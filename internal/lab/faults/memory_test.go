@@ -148,7 +148,6 @@ func livesOfMemories(t *testing.T, fake *fake) {
 		}
 		l.same(want.out)
 		assert.True(t, bytes.Equal(want.saved, l.saved), "%s: another snapshot", name)
-		l.end()
-		require.NoError(t, l.dev.Close())
+		l.close()
 	}
 }

@@ -62,11 +62,8 @@ func starvedEngine(t *testing.T, cfg model.Config, records model.Records) {
 	lives := func(driver vk.DriverID) (out [][]float32, starved int) {
 		interposer.Driver(driver)
 		d := open(t, vk.DeviceOptions{Profile: "hopper", WholeModules: true}) // the interposer changes constants of one
-		l := life{t: t, model: &fake{path: path, records: records}, dev: d}
-		l.openDevice()
-		l.openEngine()
-		a, err := l.e.Open()
-		require.NoError(t, err)
+		l := begun(t, &fake{path: path, records: records}, d)
+		a := l.open()
 		l.append(a, 12, 0)
 		b, err := a.Fork()
 		require.NoError(t, err)
@@ -98,8 +95,7 @@ func starvedEngine(t *testing.T, cfg model.Config, records model.Records) {
 		require.NoError(t, err)
 		l.append(s, 1, 0)
 		require.NoError(t, later.Close())
-		l.end()
-		require.NoError(t, d.Close())
+		l.close()
 		return l.out, starved
 	}
 	interposer.Range(1<<20 - 1)                // without matrices only layers by address are chains

@@ -26,9 +26,7 @@ func TestLostReplica(t *testing.T) { each(t, lostReplica) }
 func lostReplica(t *testing.T, fake *fake) {
 	var list []*life
 	for range 2 {
-		l := &life{t: t, model: fake, dev: open(t, vk.DeviceOptions{})}
-		l.openDevice()
-		l.openEngine()
+		l := begun(t, fake, open(t, vk.DeviceOptions{}))
 		t.Cleanup(l.end)
 		list = append(list, l)
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/faults"
-	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
 	"github.com/vkmla/vkmla/vk/share"
 )
@@ -134,23 +133,16 @@ func TestStepUnsignalled(t *testing.T) { each(t, stepUnsignalled) }
 
 func stepUnsignalled(t *testing.T, fake *fake) {
 	d, ctx := open(t, vk.DeviceOptions{HangAfter: 5 * time.Second}), context.Background() // a step takes less
-	l := life{t: t, model: fake, dev: d}
-	l.openDevice()
-	l.openEngine()
+	l := begun(t, fake, d)
 	for _, never := range []bool{false, true} {
-		s, err := l.e.Open()
-		require.NoError(t, err)
+		s := l.open()
 		l.append(s, 3, 0)
 		if never {
 			from, err := d.NewSemaphore(false)
 			require.NoError(t, err)
 			to, err := d.NewSemaphore(false)
 			require.NoError(t, err)
-			st, err := l.e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: 2})
-			require.NoError(t, err)
-			for i, h := range l.hidden(9, 2, 1) {
-				require.NoError(t, st.SetInput(i, 0, h))
-			}
+			st := l.begin(ctx, s, 2, 1)
 			require.NoError(t, st.Submit(vk.Sync{Wait: []vk.At{{Semaphore: from, Value: 1}}, Signal: []vk.At{{Semaphore: to, Value: 1}}}))
 			err = st.Wait(ctx)
 			assert.ErrorIs(t, err, vk.ErrUnsignalled)

@@ -37,8 +37,7 @@ func slowSteps(t *testing.T, l *life, budget time.Duration, steps int, before fu
 	if budget != 0 {
 		probe.SetBudget(l.e, budget)
 	}
-	s, err := l.e.Open()
-	require.NoError(t, err)
+	s := l.open()
 	for i := range steps {
 		if before != nil {
 			before(i)
@@ -54,8 +53,7 @@ func slowSteps(t *testing.T, l *life, budget time.Duration, steps int, before fu
 		}
 		took = append(took, x)
 	}
-	l.end()
-	require.NoError(t, l.dev.Close())
+	l.close()
 	return out, took
 }
 

@@ -230,17 +230,14 @@ func (x *sweep) lose(t *testing.T, call, at int) {
 	_ = d.Close()
 	assert.Empty(t, d.MemoryInUse())
 
-	again := life{t: t, model: x.model, dev: open(t, vk.DeviceOptions{Staging: true})}
-	again.openDevice()
-	again.openEngine()
+	again := begun(t, x.model, open(t, vk.DeviceOptions{Staging: true}))
 	from, what := x.model.past, morePast
 	if l.saved != nil {
 		from, what = l.saved, moreSaved
 	}
 	again.restore(from, what)
 	again.same(x.clean[what.number*len(again.layers):][:len(again.layers)])
-	again.end()
-	require.NoError(t, again.dev.Close())
+	again.close()
 }
 
 // TestOpening lets each call fail that opens or closes a device with a cache of pipelines.

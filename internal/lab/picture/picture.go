@@ -42,16 +42,16 @@ type Part struct {
 // share returns the part of the limit that a bar reaches.
 func (b Bar) share() float64 { return b.Limit / b.US }
 
-// Pictures are in units of their viewBox. Text is set in letters of FontSize, which are at most
+// Pictures are in units of their viewBox. Text is set in letters of fontSize, which are at most
 // letter wide on average.
 const (
 	pictureWidth = 860
-	FontSize     = 11
+	fontSize     = 11
 	letter       = 6.4
 )
 
 // textWidth is about how wide a text is.
-func TextWidth(s string) float64 { return letter * float64(len([]rune(s))) }
+func textWidth(s string) float64 { return letter * float64(len([]rune(s))) }
 
 // label is a text whose left end and base line are at X, Y.
 type label struct {
@@ -59,14 +59,21 @@ type label struct {
 	Text string
 }
 
-// box returns what a text covers.
-func (l label) box() rect { return rect{l.X, l.Y - FontSize, l.X + TextWidth(l.Text), l.Y + 3} }
+// TextBox returns what a text covers whose left end and base line are at x, y.
+func TextBox(x, y float64, text string) Rect {
+	return Rect{x, y - fontSize, x + textWidth(text), y + 3}
+}
 
-type rect struct{ X0, Y0, X1, Y1 float64 }
+func (l label) box() Rect { return TextBox(l.X, l.Y, l.Text) }
 
-func (a rect) meets(b rect) bool { return a.X0 < b.X1 && b.X0 < a.X1 && a.Y0 < b.Y1 && b.Y0 < a.Y1 }
+// Rect is a part of a picture.
+type Rect struct{ X0, Y0, X1, Y1 float64 }
 
-func (a rect) inside(b rect) bool {
+// Meets reports whether the two have a place in common.
+func (a Rect) Meets(b Rect) bool { return a.X0 < b.X1 && b.X0 < a.X1 && a.Y0 < b.Y1 && b.Y0 < a.Y1 }
+
+// Inside reports whether all of a is in b.
+func (a Rect) Inside(b Rect) bool {
 	return a.X0 >= b.X0 && a.Y0 >= b.Y0 && a.X1 <= b.X1 && a.Y1 <= b.Y1
 }
 
@@ -82,7 +89,7 @@ const colours = 6
 // Roofline is the picture of operations by intensity and rate under the limits.
 type Roofline struct {
 	Width, Height float64
-	Plot          rect
+	Plot          Rect
 	GridX, GridY  []tick
 	Roof          string // points of a line
 	Labels        []label
@@ -132,17 +139,17 @@ func DrawRoofline(l Limits, groups []Group) *Roofline {
 	if !ok {
 		return nil
 	}
-	p.Width, p.Height, p.Plot = pictureWidth, 440, rect{70, 26, pictureWidth - 20, 388}
+	p.Width, p.Height, p.Plot = pictureWidth, 440, Rect{70, 26, pictureWidth - 20, 388}
 	x, y := newAxis(lowX*0.9, highX*1.1, p.Plot.X0, p.Plot.X1), newAxis(lowY*0.9, highY*1.5, p.Plot.Y1, p.Plot.Y0)
 	for d := x.low; d <= x.high; d++ {
 		text := power(d)
 		at := x.at(math.Pow(10, d))
-		p.GridX = append(p.GridX, tick{at, label{min(at-TextWidth(text)/2, p.Width-TextWidth(text)), p.Plot.Y1 + 20, text}})
+		p.GridX = append(p.GridX, tick{at, label{min(at-textWidth(text)/2, p.Width-textWidth(text)), p.Plot.Y1 + 20, text}})
 	}
 	for d := y.low; d <= y.high; d++ {
 		text := power(d)
 		at := y.at(math.Pow(10, d))
-		p.GridY = append(p.GridY, tick{at, label{p.Plot.X0 - 6 - TextWidth(text), at + 4, text}})
+		p.GridY = append(p.GridY, tick{at, label{p.Plot.X0 - 6 - textWidth(text), at + 4, text}})
 	}
 	peak := l.MatrixTFLOPs * 1e3
 	left := math.Pow(10, max(x.low, y.low-math.Log10(l.CopyGBs))) // where the slope comes in
@@ -159,7 +166,7 @@ func DrawRoofline(l Limits, groups []Group) *Roofline {
 	p.Labels = append(p.Labels, label{p.Plot.X0, p.Height - 8, "FLOP for each byte that has to be moved"},
 		label{4, 12, "GFLOP/s"})
 	roof := fmt.Sprintf("%s, %s TFLOP/s", l.MatrixKind, Digits(l.MatrixTFLOPs))
-	p.Labels = append(p.Labels, label{p.Plot.X1 - TextWidth(roof) - 4, y.at(peak) - 5, roof})
+	p.Labels = append(p.Labels, label{p.Plot.X1 - textWidth(roof) - 4, y.at(peak) - 5, roof})
 	middle := math.Sqrt(left * ridge)
 	p.Labels = append(p.Labels, label{x.at(middle) + 12, y.at(middle*l.CopyGBs) + 14, fmt.Sprintf("copy, %s GB/s", Digits(l.CopyGBs))})
 	p.name()
@@ -200,12 +207,12 @@ func (p *Roofline) name() {
 
 // place puts a text beside a point, if there is room.
 func (p *Roofline) place(text string, x, y float64) {
-	w := TextWidth(text)
+	w := textWidth(text)
 	for _, at := range []label{{x + 7, y + 4, text}, {x - 7 - w, y + 4, text}, {x - w/2, y - 8, text}, {x - w/2, y + 18, text},
 		{x + 7, y - 9, text}, {x + 7, y + 17, text}, {x - 7 - w, y - 9, text}, {x - 7 - w, y + 17, text}} {
 		b := at.box()
-		free := b.inside(p.Plot) && !slices.ContainsFunc(p.Labels, func(l label) bool { return b.meets(l.box()) }) &&
-			!slices.ContainsFunc(p.Points, func(o point) bool { return b.meets(rect{o.X - 4, o.Y - 4, o.X + 4, o.Y + 4}) })
+		free := b.Inside(p.Plot) && !slices.ContainsFunc(p.Labels, func(l label) bool { return b.Meets(l.box()) }) &&
+			!slices.ContainsFunc(p.Points, func(o point) bool { return b.Meets(Rect{o.X - 4, o.Y - 4, o.X + 4, o.Y + 4}) })
 		if free {
 			p.Labels = append(p.Labels, at)
 			return
@@ -240,7 +247,7 @@ func DrawBars(groups []Group) *Bars {
 	p, left := &Bars{Width: pictureWidth}, 80.0
 	for _, g := range groups {
 		for _, b := range g.Bars {
-			left = max(left, 24+TextWidth(short(b.Name)))
+			left = max(left, 24+textWidth(short(b.Name)))
 		}
 	}
 	y := 4.0
@@ -262,7 +269,7 @@ func DrawBars(groups []Group) *Bars {
 				p.Limits = append(p.Limits, mark{left + scale*b.Limit, y - 2, y + high + 2})
 			}
 			p.Labels = append(p.Labels, label{16, y + 15, short(b.Name)}, label{left + scale*longest + 8, y + 15, text})
-			p.parts(b, i%colours, rect{left, y, left + scale*b.US, y + high})
+			p.parts(b, i%colours, Rect{left, y, left + scale*b.US, y + high})
 			y += line
 		}
 		y += 6
@@ -282,7 +289,7 @@ func short(name string) string {
 }
 
 // parts divides a bar as the times of its parts are to each other.
-func (p *Bars) parts(b Bar, colour int, r rect) {
+func (p *Bars) parts(b Bar, colour int, r Rect) {
 	sum := 0.0
 	for _, op := range b.Parts {
 		sum += op.US
@@ -296,7 +303,7 @@ func (p *Bars) parts(b Bar, colour int, r rect) {
 		w := (r.X1 - r.X0) * op.US / sum
 		x0 := part{X: x, Y: r.Y0, W: w, H: r.Y1 - r.Y0, Colour: colour, Odd: i%2 == 1,
 			Title: fmt.Sprintf("%s: %s us, %.0f %% of the limit", op.Name, Digits(op.US), 100*op.Share)}
-		if tw := TextWidth(op.Name); tw+6 <= w {
+		if tw := textWidth(op.Name); tw+6 <= w {
 			x0.Text = &label{x + (w-tw)/2, r.Y0 + 15, op.Name}
 		}
 		p.Parts = append(p.Parts, x0)

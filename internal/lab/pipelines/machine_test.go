@@ -20,14 +20,7 @@ import (
 // its first instruction to its last; with ANV, which takes longer, that the device's own chooses.
 // It wants RADV or ANV with VKMLA_TEST_COMPILE_ONLY=1.
 func TestMachineCode(t *testing.T) {
-	if os.Getenv("VKMLA_TEST_COMPILE_ONLY") != "1" {
-		t.Skip("wants a driver that only compiles")
-	}
-	in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vkmla tests"})
-	require.NoError(t, err)
-	defer in.Close()
-	a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
-	require.NoError(t, err)
+	a := compileOnly(t)
 	// For RDNA2 the compiler of Mesa 26 crashes there.
 	if a.Driver == tuning.DriverRADV && !strings.Contains(a.Name, "NAVI21") {
 		twoExits(t, a)

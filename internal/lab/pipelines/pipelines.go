@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -102,53 +103,45 @@ func (b *builder) each(op string, ladder []tuning.Variant, build func(variant st
 	}
 }
 
+// all makes an operation by each configuration, in every variant that it has. Variant is a field of
+// those that can be made in several.
+func all[C, O any](b *builder, op string, ladder []tuning.Variant, make func(*vk.Device, C) (O, error), configs ...C) {
+	for _, c := range configs {
+		b.each(op, ladder, func(v string) error {
+			c := c
+			if f := reflect.ValueOf(&c).Elem().FieldByName("Variant"); f.IsValid() {
+				f.SetString(v)
+			}
+			_, err := make(b.dev, c)
+			return err
+		})
+	}
+}
+
 // Slots of the pages that the models' caches have.
 var kvPages = []int{64, 2}
 
 func (b *builder) caches() {
 	for _, page := range kvPages {
-		b.each("insert", opkit.Builds("kv_insert"), func(v string) error {
-			_, err := cache.NewInsert(b.dev, cache.InsertConfig{Page: page, Variant: v})
-			return err
-		})
-		b.each("gather", opkit.Builds("kv_gather"), func(v string) error {
-			_, err := cache.NewGather(b.dev, cache.GatherConfig{Page: page, Variant: v})
-			return err
-		})
-		b.each("gather runs", opkit.Builds("kv_gather_runs"), func(v string) error {
-			_, err := cache.NewGatherRuns(b.dev, cache.GatherRunsConfig{Page: page, Variant: v})
-			return err
-		})
-		b.each("gather slots", opkit.Builds("kv_gather_slots"), func(v string) error {
-			_, err := cache.NewGatherSlots(b.dev, cache.GatherSlotsConfig{Page: page, Variant: v})
-			return err
-		})
+		all(b, "insert", opkit.Builds("kv_insert"), cache.NewInsert, cache.PagesConfig{Page: page})
+		all(b, "gather", opkit.Builds("kv_gather"), cache.NewGather, cache.PagesConfig{Page: page})
+		all(b, "gather runs", opkit.Builds("kv_gather_runs"), cache.NewGatherRuns,
+			cache.GatherRunsConfig{PagesConfig: cache.PagesConfig{Page: page}})
+		all(b, "gather slots", opkit.Builds("kv_gather_slots"), cache.NewGatherSlots, cache.PagesConfig{Page: page})
 	}
 	for _, ratio := range []int{1, 4, 128} {
-		b.each("slot mapping", opkit.Builds("kv_slot_mapping"), func(v string) error {
-			_, err := cache.NewSlotMapping(b.dev, cache.SlotMappingConfig{Page: 64, Ratio: ratio, Variant: v})
-			return err
-		})
+		all(b, "slot mapping", opkit.Builds("kv_slot_mapping"), cache.NewSlotMapping, cache.SlotMappingConfig{Page: 64, Ratio: ratio})
 	}
 	for _, x := range []cache.CompressConfig{
 		{Compression: verify.C4Main, StatePage: 4, Page: 64}, {Compression: verify.C128Main, StatePage: 8, Page: 2},
 		{Compression: verify.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyFP8},
 		{Compression: verify.C4Index, StatePage: 4, Page: 64, Keys: cache.IndexKeyMXFP4},
 	} {
-		b.each("compress", opkit.Builds("kv_compress"), func(v string) error {
-			c := x
-			c.Variant = v
-			if _, err := cache.NewCompress(b.dev, c); err != nil {
-				return err
-			}
-			c.Save = true
-			_, err := cache.NewCompress(b.dev, c)
-			return err
-		})
-		b.each("save state", opkit.Builds("kv_save_state"), func(v string) error {
-			_, err := cache.NewSaveState(b.dev, cache.SaveStateConfig{Compression: x.Compression, Page: x.StatePage, Variant: v})
-			return err
-		})
+		saving := x
+		saving.Save = true
+		all(b, "compress", opkit.Builds("kv_compress"), cache.NewCompress, x, saving)
+		all(b, "save state", opkit.Builds("kv_save_state"), cache.NewSaveState,
+			cache.SaveStateConfig{Compression: x.Compression, Page: x.StatePage})
 	}
 	b.each("touch", []tuning.Variant{{Name: opkit.Base}}, func(string) error {
 		_, err := cache.NewTouch(b.dev)
@@ -156,61 +149,40 @@ func (b *builder) caches() {
 	})
 }
 
-var keyFormats = []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4}
-
 func (b *builder) indexer(c model.Config) {
-	for _, f := range keyFormats {
-		b.each("query quant", opkit.Builds("idx_query_quant"), func(v string) error {
-			_, err := indexer.NewQueryQuant(b.dev, indexer.QueryQuantConfig{Format: f, Variant: v})
-			return err
-		})
+	for _, f := range []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4} {
+		all(b, "query quant", opkit.Builds("idx_query_quant"), indexer.NewQueryQuant, indexer.QueryQuantConfig{Format: f})
 		for _, group := range []int{1, 128} {
-			cfg := indexer.LogitsConfig{Heads: c.IndexHeads, Format: f, Page: 64, Group: group}
-			b.each("logits", opkit.Builds("idx_logits"), func(v string) error {
-				cfg := cfg
-				cfg.Variant = v
-				_, err := indexer.NewLogits(b.dev, cfg)
-				if err != nil {
-					return err
-				}
-				if _, err = indexer.NewSelect(b.dev, indexer.SelectConfig{K: c.TopK, Logits: cfg}); err != nil || group > 1 {
-					return err
-				}
-				cfg.Raw = true
-				_, err = indexer.NewSelect(b.dev, indexer.SelectConfig{K: c.TopK, Logits: cfg})
-				return err
-			})
+			logits := indexer.LogitsConfig{Heads: c.IndexHeads, Format: f, Page: 64, Group: group}
+			all(b, "logits", opkit.Builds("idx_logits"), indexer.NewLogits, logits)
+			selects := func(dev *vk.Device, l indexer.LogitsConfig) (*indexer.Select, error) {
+				return indexer.NewSelect(dev, indexer.SelectConfig{K: c.TopK, Logits: l})
+			}
+			all(b, "select", opkit.Builds("idx_logits"), selects, logits)
+			if logits.Raw = true; group == 1 {
+				all(b, "select", opkit.Builds("idx_logits"), selects, logits)
+			}
 		}
 	}
-	b.each("top-k", opkit.Builds("idx_topk"), func(v string) error {
-		_, err := indexer.NewTopK(b.dev, indexer.TopKConfig{K: c.TopK, Variant: v})
-		return err
-	})
-	b.each("visible", opkit.Builds("idx_visible"), func(v string) error {
-		_, err := indexer.NewVisible(b.dev, indexer.VisibleConfig{Ratio: 4, Variant: v})
-		return err
-	})
+	all(b, "top-k", opkit.Builds("idx_topk"), indexer.NewTopK, indexer.TopKConfig{K: c.TopK})
+	all(b, "visible", opkit.Builds("idx_visible"), indexer.NewVisible, indexer.VisibleConfig{Ratio: 4})
 }
 
 func (b *builder) attention(c model.Config) {
-	b.each("indices", opkit.Builds("attn_window_indices"), func(v string) error {
-		_, err1 := attention.NewWindowIndices(b.dev, attention.WindowIndicesConfig{Page: 64, Variant: v})
-		_, err2 := attention.NewC128Indices(b.dev, attention.C128IndicesConfig{Page: 2, Variant: v})
-		_, err3 := attention.NewGlobalTopK(b.dev, attention.GlobalTopKConfig{Page: 64, Variant: v})
-		_, err4 := attention.NewCombineIndices(b.dev, attention.CombineIndicesConfig{Variant: v})
-		return errors.Join(err1, err2, err3, err4)
+	indices := opkit.Builds("attn_window_indices")
+	all(b, "window indices", indices, attention.NewWindowIndices, attention.WindowIndicesConfig{Page: 64})
+	all(b, "c128 indices", indices, attention.NewC128Indices, attention.C128IndicesConfig{Page: 2})
+	all(b, "global top-k", indices, attention.NewGlobalTopK, attention.GlobalTopKConfig{Page: 64})
+	b.each("combined indices", indices, func(string) error {
+		_, err := attention.NewCombineIndices(b.dev)
+		return err
 	})
 	for _, page := range append([]int{0}, kvPages...) {
-		b.each("decode", opkit.Decodes(), func(v string) error {
-			_, err := attention.NewDecoder(b.dev, attention.DecoderConfig{Heads: c.Heads, WindowPage: 64, CompressedPage: page, Variant: v})
-			return err
-		})
+		all(b, "decode", opkit.Decodes(), attention.NewDecoder,
+			attention.DecoderConfig{Heads: c.Heads, WindowPage: 64, CompressedPage: page})
 	}
-	b.each("prefill", opkit.Builds("attn_prefill"), func(v string) error {
-		_, err1 := attention.NewPrefill(b.dev, attention.PrefillConfig{Heads: c.Heads, Variant: v})
-		_, err2 := attention.NewPrefill(b.dev, attention.PrefillConfig{Heads: c.Heads, Variant: v, Norm: true})
-		return errors.Join(err1, err2)
-	})
+	all(b, "prefill", opkit.Builds("attn_prefill"), attention.NewPrefill,
+		attention.PrefillConfig{Heads: c.Heads}, attention.PrefillConfig{Heads: c.Heads, Norm: true})
 }
 
 // v41 asks for what only DeepSeek-V4.1's layers launch. Its candidate blocks are indexer.MaxK,
@@ -219,36 +191,18 @@ func (b *builder) v41(c model.Config) {
 	if b.dev.Caps().SharedMemory < 32<<10 {
 		return
 	}
-	for _, x := range []cache.CompressConfig{
-		{Compression: verify.C2Main, StatePage: 4, Page: 64, Record: cache.RecordFP4},
-		{Compression: verify.C1Main, Page: 64, Record: cache.RecordFP4, Save: true},
-		{Compression: verify.C2Index, Page: 64, Keys: cache.IndexKeyMXFP4, Save: true},
-	} {
-		b.each("compress latents", opkit.Builds("kv_compress"), func(v string) error {
-			x.Variant = v
-			_, err := cache.NewCompress(b.dev, x)
-			return err
-		})
-	}
-	b.each("scores within blocks", opkit.Builds("idx_logits"), func(v string) error {
-		_, err := indexer.NewLogits(b.dev, indexer.LogitsConfig{
-			Heads: c.IndexHeads, Format: cache.IndexKeyMXFP4, Page: 64, Blocks: c.CandidateBlocks,
-			Block: c.CandidateBlock, Variant: v})
-		return err
-	})
-	b.each("candidates", opkit.Builds("idx_topk"), func(v string) error {
-		_, err := indexer.NewCandidates(b.dev, indexer.CandidatesConfig{K: c.CandidateBlocks, Block: c.CandidateBlock, Variant: v})
-		return err
-	})
-	b.each("candidate entries", opkit.Builds("idx_candidate_entries"), func(v string) error {
-		_, err := indexer.NewCandidateEntries(b.dev, indexer.CandidateEntriesConfig{Block: c.CandidateBlock, SlotPage: 64, Variant: v})
-		return err
-	})
-	b.each("decode records", opkit.Decodes(), func(v string) error {
-		_, err := attention.NewDecoder(b.dev, attention.DecoderConfig{Heads: c.Heads, WindowPage: 64, CompressedPage: 64,
-			WindowRecord: cache.RecordFP8, CompressedRecord: cache.RecordFP4, Variant: v})
-		return err
-	})
+	all(b, "compress latents", opkit.Builds("kv_compress"), cache.NewCompress,
+		cache.CompressConfig{Compression: verify.C2Main, StatePage: 4, Page: 64, Record: cache.RecordFP4},
+		cache.CompressConfig{Compression: verify.C1Main, Page: 64, Record: cache.RecordFP4, Save: true},
+		cache.CompressConfig{Compression: verify.C2Index, Page: 64, Keys: cache.IndexKeyMXFP4, Save: true})
+	all(b, "scores within blocks", opkit.Builds("idx_logits"), indexer.NewLogits, indexer.LogitsConfig{
+		Heads: c.IndexHeads, Format: cache.IndexKeyMXFP4, Page: 64, Blocks: c.CandidateBlocks, Block: c.CandidateBlock})
+	all(b, "candidates", opkit.Builds("idx_topk"), indexer.NewCandidates,
+		indexer.CandidatesConfig{K: c.CandidateBlocks, Block: c.CandidateBlock})
+	all(b, "candidate entries", opkit.Builds("idx_candidate_entries"), indexer.NewCandidateEntries,
+		indexer.CandidateEntriesConfig{Block: c.CandidateBlock, SlotPage: 64})
+	all(b, "decode records", opkit.Decodes(), attention.NewDecoder, attention.DecoderConfig{Heads: c.Heads, WindowPage: 64,
+		CompressedPage: 64, WindowRecord: cache.RecordFP8, CompressedRecord: cache.RecordFP4})
 	oA := projection.LinearConfig{N: c.ORank, K: c.HeadsPerGroup() * 512, Groups: c.Groups, Out: tensor.BF16,
 		Weights: projection.FormatFP8x32}
 	oB := projection.LinearConfig{N: c.Hidden, K: c.Groups * c.ORank, Out: tensor.BF16, Weights: oA.Weights}
@@ -258,63 +212,41 @@ func (b *builder) v41(c model.Config) {
 }
 
 func (b *builder) projections(c model.Config) {
-	b.each("q and kv norms", opkit.Builds("proj_qkv_norm"), func(v string) error {
-		return b.sizes(func(size int) error {
-			_, err := projection.NewQKVNorm(b.dev, projection.QKVNormConfig{Rank: c.QRank, Variant: v, Subgroup: size})
-			return err
-		})
-	})
-	b.each("q insert", opkit.Builds("proj_q_insert"), func(v string) error {
-		return b.sizes(func(size int) error {
-			var errs []error
-			for _, norm := range []tensor.DType{0, tensor.F32} {
-				_, err := projection.NewQInsert(b.dev, projection.QInsertConfig{Page: 64, Variant: v, KVNorm: norm, Subgroup: size})
-				errs = append(errs, err)
-			}
-			return errors.Join(errs...)
-		})
-	})
-	b.each("inverse rope", opkit.Builds("proj_inverse_rope"), func(v string) error {
-		_, err := projection.NewInverseRope(b.dev, projection.InverseRopeConfig{Variant: v})
-		return err
-	})
-	for _, s := range []projection.ScaleLayout{projection.ScaleF32, projection.ScalePacked} {
-		b.each("inverse rope quant", opkit.Builds("proj_inverse_rope_quant"), func(v string) error {
-			return b.sizes(func(size int) error {
-				_, err := projection.NewInverseRopeQuant(b.dev, projection.InverseRopeQuantConfig{
-					Groups: c.Groups, Heads: c.HeadsPerGroup(), Scales: s, Variant: v, Subgroup: size})
-				return err
-			})
-		})
+	// Numbers are passed on in subgroups of no size, or of the least that there is.
+	for _, size := range []int{-1, int(b.dev.Caps().MinSubgroupSize)} {
+		all(b, "q and kv norms", opkit.Builds("proj_qkv_norm"), projection.NewQKVNorm,
+			projection.QKVNormConfig{Rank: c.QRank, Subgroup: size})
+		for _, norm := range []tensor.DType{0, tensor.F32} {
+			all(b, "q insert", opkit.Builds("proj_q_insert"), projection.NewQInsert,
+				projection.QInsertConfig{Page: 64, KVNorm: norm, Subgroup: size})
+		}
+		for _, s := range []projection.ScaleLayout{projection.ScaleF32, projection.ScalePacked} {
+			all(b, "inverse rope quant", opkit.Builds("proj_inverse_rope_quant"), projection.NewInverseRopeQuant,
+				projection.InverseRopeQuantConfig{Groups: c.Groups, Heads: c.HeadsPerGroup(), Scales: s, Subgroup: size})
+		}
 	}
+	all(b, "inverse rope", opkit.Builds("proj_inverse_rope"), projection.NewInverseRope, projection.InverseRopeConfig{})
 	for _, x := range []projection.ActivationFormat{projection.ActivationFP8, projection.ActivationFP8Packed, projection.ActivationNVFP4} {
-		b.each("quantise", opkit.Builds("proj_quantise"), func(v string) error {
-			_, err := projection.NewQuantise(b.dev, projection.QuantiseConfig{Format: x, K: c.Hidden, Variant: v})
-			return err
-		})
+		all(b, "quantise", opkit.Builds("proj_quantise"), projection.NewQuantise, projection.QuantiseConfig{Format: x, K: c.Hidden})
 	}
 	wide := c.HeadsPerGroup() * 512
-	formats := []projection.Format{projection.FormatBF16, projection.FormatFP8F32, projection.FormatFP8, projection.FormatFP8Rows}
-	for _, w := range formats {
+	for _, w := range []projection.Format{projection.FormatBF16, projection.FormatFP8F32, projection.FormatFP8, projection.FormatFP8Rows} {
 		b.chain(projection.LinearConfig{N: c.ORank, K: wide, Groups: c.Groups, Out: tensor.BF16, Weights: w},
 			projection.LinearConfig{N: c.Hidden, K: c.Groups * c.ORank, Out: tensor.BF16, Weights: w})
 	}
+	b.linear(projection.LinearConfig{N: c.QRank + 512, K: c.Hidden, Out: tensor.BF16, Weights: projection.FormatFP8, // with the norm
+		Norm: tensor.F32, NormColumns: c.QRank, MaxTokens: 32})
 	for _, l := range []projection.LinearConfig{
 		{N: c.QRank + 512, K: c.Hidden, Out: tensor.BF16}, {N: c.Heads * 512, K: c.QRank, Out: tensor.BF16},
 		{N: c.ORank, K: wide, Groups: c.Groups, Out: tensor.BF16}, {N: c.Hidden, K: c.Groups * c.ORank, Out: tensor.BF16},
 		{N: 2048, K: c.Hidden, Out: tensor.F32}, {N: c.IndexHeads, K: c.Hidden, Out: tensor.BF16},
 	} {
-		if l.N == c.QRank+512 && l.Out == tensor.BF16 { // with the norm after it
-			n := l
-			n.Norm, n.NormColumns, n.MaxTokens, n.Weights = tensor.F32, c.QRank, 32, projection.FormatFP8
-			b.linear(n)
-		}
 		for _, w := range []projection.Format{projection.FormatBF16, projection.FormatFP8F32, projection.FormatFP8,
 			projection.FormatNVFP4, projection.FormatFP8Rows} {
 			l.Weights, l.Activations = w, projection.ActivationBF16
 			b.linear(l)
 			if l.Groups > 1 {
-				for _, a := range fewBits[w] {
+				for _, a := range w.Activations() {
 					l.Activations = a
 					b.linear(l)
 				}
@@ -323,27 +255,8 @@ func (b *builder) projections(c model.Config) {
 	}
 }
 
-// fewBits are the formats of activations that go with weights, bf16 aside.
-var fewBits = map[projection.Format][]projection.ActivationFormat{
-	projection.FormatFP8F32:  {projection.ActivationFP8, projection.ActivationFP8Packed},
-	projection.FormatFP8:     {projection.ActivationFP8, projection.ActivationFP8Packed},
-	projection.FormatFP8Rows: {projection.ActivationFP8, projection.ActivationFP8Packed},
-	projection.FormatNVFP4:   {projection.ActivationNVFP4},
-}
-
-// sizes builds with sizes of subgroups to pass numbers on in: none, and the least that
-// there is.
-func (b *builder) sizes(build func(size int) error) error {
-	return errors.Join(build(-1), build(int(b.dev.Caps().MinSubgroupSize)))
-}
-
 func (b *builder) linear(l projection.LinearConfig) {
-	b.each(fmt.Sprintf("linear %dx%d %v", l.N, l.K, l.Weights), opkit.Builds("proj_linear"), func(v string) error {
-		cfg := l
-		cfg.Variant = v
-		_, err := projection.NewLinear(b.dev, cfg)
-		return err
-	})
+	all(b, fmt.Sprintf("linear %dx%d %v", l.N, l.K, l.Weights), opkit.Builds("proj_linear"), projection.NewLinear, l)
 }
 
 // chain builds two layers as one launch after the attention, where they can be.

@@ -50,11 +50,7 @@ func TestPipelines(t *testing.T) {
 	if testing.Short() && !only {
 		t.Skip("takes a while")
 	}
-	in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vkmla tests"})
-	require.NoError(t, err)
-	defer in.Close()
-	a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
-	require.NoError(t, err)
+	a := adapter(t)
 	dev, err := a.Open(vk.DeviceOptions{Statistics: true})
 	require.NoError(t, err)
 	defer dev.Close()
@@ -107,6 +103,14 @@ func TestHot(t *testing.T) {
 		"name of a row")
 }
 
+// variantOf returns the variant of an operation that was made.
+func variantOf[O interface{ Variant() string }](o O, err error) (string, error) {
+	if err != nil {
+		return "", err
+	}
+	return o.Variant(), nil
+}
+
 // A device that takes subnormals of binary16 for zeros gets builds without such numbers, and a
 // build with them that is asked for by name is refused. One that promises to keep them, or is
 // found to, gets the best.
@@ -126,33 +130,19 @@ func TestFlushedSubnormals(t *testing.T) {
 			dev.Adapter().Facts.(*opkit.Facts).Flushes = !c.has
 			for op, build := range map[string]func(variant string) (string, error){
 				"linear": func(v string) (string, error) {
-					o, err := projection.NewLinear(dev, projection.LinearConfig{N: 256, K: 256, Weights: projection.FormatFP8F32,
-						Out: tensor.BF16, Variant: v, OnDemand: true})
-					if err != nil {
-						return "", err
-					}
-					return o.Variant(), nil
+					return variantOf(projection.NewLinear(dev, projection.LinearConfig{N: 256, K: 256, Weights: projection.FormatFP8F32,
+						Out: tensor.BF16, Variant: v, OnDemand: true}))
 				},
 				"decode": func(v string) (string, error) {
-					o, err := attention.NewDecoder(dev, attention.DecoderConfig{Heads: 64, WindowPage: 64, Variant: v, OnDemand: true})
-					if err != nil {
-						return "", err
-					}
-					return o.Variant(), nil
+					return variantOf(attention.NewDecoder(dev,
+						attention.DecoderConfig{Heads: 64, WindowPage: 64, Variant: v, OnDemand: true}))
 				},
 				"prefill": func(v string) (string, error) {
-					o, err := attention.NewPrefill(dev, attention.PrefillConfig{Heads: 64, Variant: v})
-					if err != nil {
-						return "", err
-					}
-					return o.Variant(), nil
+					return variantOf(attention.NewPrefill(dev, attention.PrefillConfig{Heads: 64, Variant: v}))
 				},
 				"logits": func(v string) (string, error) {
-					o, err := indexer.NewLogits(dev, indexer.LogitsConfig{Heads: 64, Format: cache.IndexKeyFP8, Page: 64, Variant: v})
-					if err != nil {
-						return "", err
-					}
-					return o.Variant(), nil
+					return variantOf(indexer.NewLogits(dev,
+						indexer.LogitsConfig{Heads: 64, Format: cache.IndexKeyFP8, Page: 64, Variant: v}))
 				},
 			} {
 				best, err := build("")
@@ -175,14 +165,7 @@ func TestFlushedSubnormals(t *testing.T) {
 // by the compiler. It wants RADV or ANV with VKMLA_TEST_COMPILE_ONLY=1. Other versions make
 // something else. The file names its version.
 func TestNoWorse(t *testing.T) {
-	if os.Getenv("VKMLA_TEST_COMPILE_ONLY") != "1" {
-		t.Skip("wants a driver that only compiles")
-	}
-	in, err := vk.NewInstance(vk.InstanceOptions{AppName: "vkmla tests"})
-	require.NoError(t, err)
-	defer in.Close()
-	a, err := in.Pick(os.Getenv("VKMLA_TEST_DEVICE"))
-	require.NoError(t, err)
+	a := compileOnly(t)
 	gpu := gateName(a)
 	if gpu == "" {
 		t.Skipf("%s is neither RADV's nor ANV's", a.Name)

@@ -12,6 +12,8 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/recorded"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/lab/vectors"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/safetensors"
 )
 
@@ -45,6 +47,7 @@ func sameWeights(t *testing.T, dir string) {
 	}
 }
 
+// TestLayers holds the recordings against transformers' run where VKMLA_TEST_GOLDEN has it.
 func TestLayers(t *testing.T) {
 	all, err := recorded.Layers()
 	require.NoError(t, err)
@@ -53,5 +56,24 @@ func TestLayers(t *testing.T) {
 	for i, l := range all {
 		assert.Len(t, l.In, recorded.Tokens*c.Hidden, "layer %d", i)
 		assert.Len(t, l.Out, recorded.Tokens*c.Hidden, "layer %d", i)
+	}
+	dir := testkit.FurtherGolden(t)
+	if dir == "" {
+		return
+	}
+	run, err := vectors.OpenArchive(filepath.Join(dir, "tiny-v4-a", "layers.npz"))
+	require.NoError(t, err)
+	defer run.Close()
+	rounded := func(what string, i int, round func(float32) float32) (x []float32) {
+		a, err := run.Array(fmt.Sprintf("fp8kv.L%d.%s", i, what))
+		require.NoError(t, err)
+		for _, v := range a.F32() {
+			x = append(x, round(v))
+		}
+		return x
+	}
+	for i, l := range all {
+		assert.Equal(t, rounded("in", i, numfmt.BF16Round), l.In, "layer %d", i)
+		assert.Equal(t, rounded("out", i, func(v float32) float32 { return numfmt.F16Decode(numfmt.F16Encode(v)) }), l.Out, "layer %d", i)
 	}
 }

@@ -83,7 +83,7 @@ var scenarios = []Scenario{
 	{"angles", []string{"ml-explore/mlx-lm#1189", "sgl-project/sglang#34788", "hw-native-sys/pypto-lib#951"},
 		"each kind of layer turns by its own base and scaling, its indexer too: layers of random weights agree with float64", angles},
 	{nameDraftBlock, []string{"vllm-project/vllm#46965", "ggml-org/llama.cpp#25784"},
-		"a draft block of DeepSeek-V4 attends all of itself and what the target's layers left of earlier tokens", draftBlock},
+		"a draft block of DeepSeek-V4 attends all of itself and the target's states of earlier tokens", draftBlock},
 	{nameFormats, []string{"modular/modular#6600"},
 		"weights with factors that others divide by mean what their makers wrote", formats},
 }
@@ -102,13 +102,12 @@ func (s *Scenario) Run(ctx context.Context, l *Lab) error {
 
 // Options say how sequences run.
 type Options struct {
-	Size     Size
-	Model    Model
-	Random   *fakemodel.Model                 // of random weights, takes the place of Model's
-	Quantise bool                             // pipeline.EngineOptions.QuantiseActivations
-	Variant  string                           // of the attention kernel, as pipeline.EngineOptions has it
-	Log      func(format string, args ...any) // what was measured; may be nil
-	Stepped  func()                           // called after every step; may be nil
+	Size    Size
+	Model   Model
+	Random  *fakemodel.Model                 // of random weights, takes the place of Model's
+	Engines pipeline.EngineOptions           // Variant, QuantiseActivations, Invariant and Keys of all engines
+	Log     func(format string, args ...any) // what was measured; may be nil
+	Stepped func()                           // called after every step; may be nil
 }
 
 // Lab has what scenarios and walks share: weights on a device, scripts, and what tokens gave.
@@ -149,47 +148,30 @@ func (l *Lab) upload(ctx context.Context) (err error) {
 		}
 		l.values = m.Values
 	}
-	l.cfg, l.layers, err = upload(ctx, l.dev, m, true)
-	return err
-}
-
-// upload puts a model's layers on a device, those that draft too if drafts.
-func upload(ctx context.Context, dev *vk.Device, m *fakemodel.Model, drafts bool) (
-	cfg model.Config, layers []*model.DeviceLayer, err error) {
-
 	dir, err := os.MkdirTemp("", "vkmla-sequences")
 	if err != nil {
-		return cfg, nil, err
+		return err
 	}
 	defer os.RemoveAll(dir)
 	if err := m.Write(dir, 1); err != nil {
-		return cfg, nil, err
+		return err
 	}
-	var all []int // nil: the model's own
-	if drafts {
-		if cfg, err = model.LoadConfigWithDrafts(dir, ""); err != nil {
-			return cfg, nil, err
-		}
-		for i, l := range cfg.Layers {
-			if !l.Draft || l.Block { // not MTP's
-				all = append(all, i)
-			}
+	if l.cfg, err = model.LoadConfigWithDrafts(dir, ""); err != nil {
+		return err
+	}
+	var all []int
+	for i, x := range l.cfg.Layers {
+		if !x.Draft || x.Block { // not MTP's
+			all = append(all, i)
 		}
 	}
 	c, err := model.Open(dir, model.CheckpointOptions{Layers: all})
 	if err != nil {
-		return cfg, nil, err
+		return err
 	}
 	defer c.Close()
-	layers, err = c.Upload(ctx, dev, nil)
-	return c.Config, layers, err
-}
-
-// closed closes weights.
-func closed(layers []*model.DeviceLayer) (err error) {
-	for _, w := range layers {
-		err = errors.Join(err, w.Close())
-	}
+	l.cfg = c.Config
+	l.layers, err = c.Upload(ctx, l.dev, nil)
 	return err
 }
 
@@ -198,7 +180,7 @@ func (l *Lab) Close() (err error) {
 	if l.pass != nil {
 		err = l.pass.e.Close()
 	}
-	err = errors.Join(err, closed(l.layers))
+	err = errors.Join(err, model.CloseLayers(l.layers))
 	l.pass, l.layers = nil, nil
 	return err
 }
@@ -219,8 +201,11 @@ func (l *Lab) picks(layer int) bool {
 
 // tokens returns the length of a script.
 func (l *Lab) tokens() int {
-	if l.o.Size == Full {
+	switch {
+	case l.o.Size == Full:
 		return 4500
+	case l.o.Random != nil:
+		return 320
 	}
 	return models[l.o.Model].small
 }
@@ -240,7 +225,9 @@ func (l *Lab) engine(ctx context.Context, o pipeline.EngineOptions) (*engine, er
 
 // paged makes an engine with slots of a page by the names of pools; nil: the model's.
 func (l *Lab) paged(ctx context.Context, pages map[string]int, o pipeline.EngineOptions) (*engine, error) {
-	o.KeepTopK, o.Variant, o.QuantiseActivations = true, l.o.Variant, l.o.Quantise
+	all := &l.o.Engines
+	o.KeepTopK, o.Variant, o.QuantiseActivations, o.Keys = true, all.Variant, all.QuantiseActivations, all.Keys
+	o.Invariant = o.Invariant || all.Invariant
 	if o.Records = models[l.o.Model].records; o.MaxTokens == 0 {
 		o.MaxTokens = l.tokens()
 	}
@@ -287,7 +274,7 @@ func (l *Lab) likePass(sc *script, layer, t int, out []float32, picks []int32) e
 		return nil
 	}
 	want := l.pass.given[layer]
-	if d := distance(out, want.out[t*hidden:][:hidden]); !(d < passWithin) {
+	if d := distance(out, want.out[t*l.cfg.Hidden:][:l.cfg.Hidden]); !(d < passWithin) {
 		return fmt.Errorf("layer %d, token %d: %.4f from one pass, want less than %g", layer, t, d, passWithin)
 	}
 	if k := l.cfg.TopK; l.picks(layer) && !slices.Equal(picks, want.picks[t*k:][:k]) {

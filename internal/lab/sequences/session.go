@@ -108,7 +108,7 @@ type mistakes struct {
 	fork     func(of, other *pipeline.Session) *pipeline.Session
 	saved    func(data []byte) []byte // what is restored
 	output   func(layer int, out []float32, picks []int32)
-	draft    draftMistake
+	causal   bool // in the definition of a draft block
 }
 
 // chunk describes what a step takes of a session: its script's next n tokens, the last wrong of
@@ -148,7 +148,7 @@ func (c *chunk) inputs(layer int) []float32 {
 
 // manner says how a step runs.
 type manner struct {
-	single bool // each layer is submitted by itself
+	single bool // each layer is submitted by itself, the last first
 	padded bool // inputs are uploaded, with NaN after the tokens
 	leave  int  // before this layer it is left; 0: it is not
 	abort  bool // at its end
@@ -212,6 +212,26 @@ func (l *Lab) layersOf(draft bool) (first, end int) {
 	return 0, len(l.layers)
 }
 
+// backwards lists layers from the last to the first, but those that others take from before these.
+func (l *Lab) backwards(first, end int) (order []int) {
+	var add func(layer int)
+	add = func(layer int) {
+		if slices.Contains(order, layer) {
+			return
+		}
+		for _, from := range l.cfg.Layers[l.layers[layer].Layer].From() {
+			if from != layer && from >= first {
+				add(from)
+			}
+		}
+		order = append(order, layer)
+	}
+	for layer := end - 1; layer >= first; layer-- {
+		add(layer)
+	}
+	return order
+}
+
 // through runs a step and returns what its chunks gave, by layer.
 func (l *Lab) through(ctx context.Context, how manner, st *pipeline.Step, chunks []chunk) ([][]gave, error) {
 	first, end := l.layersOf(chunks[0].draft)
@@ -249,7 +269,11 @@ func (l *Lab) through(ctx context.Context, how manner, st *pipeline.Step, chunks
 	switch {
 	case err != nil:
 	case how.single:
-		err = each(func(layer int) error { return errors.Join(st.SubmitLayer(layer), left(layer)) })
+		for _, layer := range l.backwards(first, end) {
+			if err = errors.Join(st.SubmitLayer(layer), left(layer)); err != nil {
+				break
+			}
+		}
 	default:
 		err = errors.Join(st.Submit(), left(end))
 	}

@@ -2,6 +2,7 @@ package testkit
 
 import (
 	"encoding/binary"
+	"encoding/csv"
 	"errors"
 	"math/rand/v2"
 	"os"
@@ -113,6 +114,21 @@ func DecodeVariants(t testing.TB, dev *vk.Device, heads int) []string {
 // cm, one without cooperative matrices.
 func LeftOut(variant string) bool {
 	return os.Getenv("VKMLA_TEST_VARIANTS") == "cm" && !strings.HasSuffix(variant, opkit.CM) && !strings.HasSuffix(variant, opkit.CMB)
+}
+
+// CSV reads a table and returns its rows by the names of the columns.
+func CSV(t testing.TB, text string) (rows []map[string]string) {
+	t.Helper()
+	all, err := csv.NewReader(strings.NewReader(text)).ReadAll()
+	require.NoError(t, err, text)
+	for _, line := range all[1:] {
+		row := map[string]string{}
+		for i, v := range line {
+			row[all[0][i]] = v
+		}
+		rows = append(rows, row)
+	}
+	return rows
 }
 
 // WithoutMatrices skips a test that executes no kernel with cooperative matrices where only

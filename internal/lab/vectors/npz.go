@@ -7,16 +7,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/vkmla/vkmla/internal/files"
 )
 
 // Archive is an open .npz file: arrays by name, without a manifest that describes
 // them.
 type Archive struct {
 	path    string
-	zip     archive
+	file    io.Closer // nil for one in memory
+	size    int64
 	members map[string]*zip.File
 }
 
@@ -24,31 +28,30 @@ type Archive struct {
 //
 // Errors wrap ErrFormat, or are the file system's.
 func OpenArchive(path string) (*Archive, error) {
-	z, err := openZip(path)
-	if errors.Is(err, zip.ErrFormat) || errors.Is(err, zip.ErrInsecurePath) || errors.Is(err, errDirectory) {
-		return nil, malformed(path, "%v", err)
-	}
+	f, st, err := files.Regular(path)
 	if err != nil {
 		return nil, fmt.Errorf("vectors: open: %w", err)
 	}
-	a, err := newArchive(path, z)
+	a, err := newArchive(path, f, st.Size())
 	if err != nil {
-		z.file.Close()
+		f.Close()
+		return nil, err
 	}
-	return a, err
+	a.file = f
+	return a, nil
 }
 
 // ReadArchive takes the bytes of an .npz file, which errors call name. Errors wrap ErrFormat.
 func ReadArchive(name string, data []byte) (*Archive, error) {
-	z, err := readZip(bytes.NewReader(data), int64(len(data)))
-	if err != nil {
-		return nil, malformed(name, "%v", err)
-	}
-	return newArchive(name, archive{z, nil, int64(len(data))})
+	return newArchive(name, bytes.NewReader(data), int64(len(data)))
 }
 
-func newArchive(path string, z archive) (*Archive, error) {
-	a := &Archive{path, z, map[string]*zip.File{}}
+func newArchive(path string, r io.ReaderAt, size int64) (*Archive, error) {
+	z, err := readZip(r, size)
+	if err != nil {
+		return nil, malformed(path, "%v", err)
+	}
+	a := &Archive{path: path, size: size, members: map[string]*zip.File{}}
 	for _, f := range z.File {
 		name, ok := strings.CutSuffix(f.Name, ".npy")
 		if !ok || !printable(name) || a.members[name] != nil {
@@ -61,12 +64,7 @@ func newArchive(path string, z archive) (*Archive, error) {
 
 // Names returns the names of the arrays, sorted.
 func (a *Archive) Names() []string {
-	var names []string
-	for n := range a.members {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(maps.Keys(a.members))
 }
 
 // Has reports whether the archive has an array of that name.
@@ -88,7 +86,7 @@ func (a *Archive) Head(name string) (Array, error) {
 func (a *Archive) Array(name string) (Array, error) {
 	var arr Array
 	left := allowance(freeBytes)
-	left.add(a.zip.size)
+	left.add(a.size)
 	err := a.open(name, func(r io.Reader) error {
 		h, err := readNpyHeader(r)
 		if err != nil {
@@ -130,10 +128,10 @@ func (a *Archive) open(name string, read func(io.Reader) error) error {
 
 // Close closes the file.
 func (a *Archive) Close() error {
-	if a.zip.file == nil {
+	if a.file == nil {
 		return nil
 	}
-	return a.zip.file.Close()
+	return a.file.Close()
 }
 
 // ArchiveWriter writes an .npz file as NumPy's savez does: the arrays one after the

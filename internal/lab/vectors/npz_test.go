@@ -169,11 +169,7 @@ func FuzzArchive(f *testing.F) {
 	f.Add(zipped(f, "a.npy", string(npy("<f4", "2, 2", make([]byte, 16)))))
 	f.Add(zipped(f, "a.npy", "", "a.npy", "x", "x/y.npy", ""))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		z, err := readZip(bytes.NewReader(data), int64(len(data)))
-		if err != nil {
-			return
-		}
-		a, err := newArchive("f", archive{z, nil, int64(len(data))})
+		a, err := ReadArchive("f", data)
 		if err != nil {
 			assert.ErrorIs(t, err, ErrFormat)
 			return

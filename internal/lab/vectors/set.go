@@ -1,11 +1,11 @@
 package vectors
 
 import (
-	"archive/zip"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -229,12 +229,7 @@ func (s *Set) Check(op string) error {
 		return malformed(s.Dir, "has no operation %q", op)
 	}
 	for _, c := range o.Cases {
-		if err := s.walk(o, &c, 0, func(f *zip.File, _ string, a setArray) error {
-			r, err := f.Open()
-			if err != nil {
-				return err
-			}
-			defer r.Close()
+		if err := s.walk(o, &c, 0, func(r io.Reader, _ string, a setArray) error {
 			return checkNpyHeader(r, typeNamed(a.Npy), a.Shape)
 		}); err != nil {
 			return err
@@ -273,12 +268,7 @@ func (s *Set) read(o *setOp, c *setCase, depth int, left *allowance) (Case, erro
 			left.add(st.Size())
 		}
 	}
-	err := s.walk(o, c, maxRefs, func(f *zip.File, name string, a setArray) error {
-		r, err := f.Open()
-		if err != nil {
-			return err
-		}
-		defer r.Close()
+	err := s.walk(o, c, maxRefs, func(r io.Reader, name string, a setArray) error {
 		arr, err := readNpy(r, typeNamed(a.Npy), a.Shape, left)
 		if err != nil {
 			return err
@@ -330,25 +320,19 @@ func (s *Set) reference(o *setOp, c *setCase, depth int) (*setOp, *setCase, erro
 // walk calls visit for the archive member of every array of a case, in the
 // order of the names, and then for those of the case it refers to, unless depth
 // is already maxRefs.
-func (s *Set) walk(o *setOp, c *setCase, depth int, visit func(*zip.File, string, setArray) error) error {
+func (s *Set) walk(o *setOp, c *setCase, depth int, visit func(io.Reader, string, setArray) error) error {
 	if len(c.Arrays) > 0 {
-		z, err := openZip(filepath.Join(s.Dir, o.File))
+		file, err := OpenArchive(filepath.Join(s.Dir, o.File))
+		if errors.Is(err, ErrFormat) {
+			return err
+		}
 		if err != nil {
 			return malformed(s.Dir, "%s: %v", o.File, err)
 		}
-		defer z.file.Close()
-		members := map[string]*zip.File{}
-		for _, f := range z.File {
-			members[f.Name] = f
-		}
+		defer file.Close()
 		for _, name := range slices.Sorted(maps.Keys(c.Arrays)) {
-			member := c.Name + "." + name + ".npy"
-			f, ok := members[member]
-			if !ok {
-				return malformed(s.Dir, "%s has no member %q", o.File, member)
-			}
-			if err := visit(f, name, c.Arrays[name]); err != nil {
-				return malformed(s.Dir, "%s: %s: %v", o.File, member, err)
+			if err := file.open(c.Name+"."+name, func(r io.Reader) error { return visit(r, name, c.Arrays[name]) }); err != nil {
+				return err
 			}
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/vkmla/vkmla/internal/files"
 )
@@ -32,27 +31,6 @@ func (a *allowance) take(n int) error {
 	}
 	*a -= allowance(n)
 	return nil
-}
-
-// archive is an open zip file.
-type archive struct {
-	*zip.Reader
-	file *os.File // nil for one in memory
-	size int64
-}
-
-// openZip opens a regular file as an archive. Whoever opens it closes file.
-func openZip(path string) (archive, error) {
-	f, st, err := files.Regular(path)
-	if err != nil {
-		return archive{}, err
-	}
-	z, err := readZip(f, st.Size())
-	if err != nil {
-		f.Close()
-		return archive{}, err
-	}
-	return archive{z, f, st.Size()}, nil
 }
 
 var errDirectory = errors.New("the list of its members is too long")

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/tensor"
@@ -45,7 +46,8 @@ func names(list []string, op, what string) bool {
 
 // TestArguments changes each tensor of the arguments of every operation: to none, to another type,
 // to a place beyond its buffer, and by one along each axis that is not free. Each time there is an
-// argument error, which names the tensor but for the last, and nothing is recorded.
+// argument error, which names the tensor but for the last, and nothing is recorded. Nor is an
+// operation made without a device.
 func TestArguments(t *testing.T) {
 	dev := testkit.Device(t)
 	for _, op := range verify.All() {
@@ -53,11 +55,31 @@ func TestArguments(t *testing.T) {
 			continue
 		}
 		t.Run(op.Name, func(t *testing.T) {
-			for _, c := range op.RandomCases(testkit.Seed(t)) {
+			cases := op.RandomCases(testkit.Seed(t))
+			_, err := op.Bind(verify.Build{}, cases[0])
+			withoutDevice(t, err)
+			for _, c := range cases {
 				arguments(t, dev, op, c)
 			}
 		})
 	}
+}
+
+func withoutDevice(t *testing.T, err error) {
+	t.Helper()
+	wrong := new(vk.ArgumentError)
+	require.ErrorAs(t, err, &wrong)
+	assert.Equal(t, "device", wrong.Arg)
+}
+
+// What no operation of this package is made of alone is not made without a device, either.
+func TestNothingIsMadeWithoutDevice(t *testing.T) {
+	_, err := cache.NewKV(nil, cache.KVConfig{Layout: cache.Layout{Page: 2, Stride: 1728}, Pages: 3})
+	withoutDevice(t, err)
+	_, err = cache.NewCompress(nil, cache.CompressConfig{Compression: verify.C4Main, Page: 64, StatePage: 8})
+	withoutDevice(t, err)
+	_, err = cache.NewGatherRuns(nil, cache.GatherRunsConfig{PagesConfig: cache.PagesConfig{Page: 64}})
+	withoutDevice(t, err)
 }
 
 func arguments(t *testing.T, dev *vk.Device, op verify.Op, c verify.Case) {

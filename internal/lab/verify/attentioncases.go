@@ -3,11 +3,11 @@ package verify
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/tensor"
 )
 
@@ -18,7 +18,7 @@ var sizes = []int{1, 2, 17, 61, 69, 321}
 // different, from a pool that has some more. Where holes is set some entries are
 // negative, as they are for pages that are not allocated.
 func randomTable(rng *rand.Rand, r, w int, holes bool) Array {
-	t := permutation(rng, r*w, r*w+7)
+	t := permutation[int32](rng, r*w, r*w+7)
 	for i := range t {
 		if holes && rng.IntN(16) == 0 {
 			t[i] = -1
@@ -58,16 +58,6 @@ func randomValid(rng *rand.Rand, n int) Array {
 	return vectors.FromU8(v, n)
 }
 
-// normalBF16 makes bf16 values of a normal distribution.
-func normalBF16(rng *rand.Rand, deviation float64, shape ...int) Array {
-	a := vectors.New(vectors.U16, shape...)
-	v := make([]uint16, a.Len())
-	for i := range v {
-		v[i] = numfmt.BF16Encode(float32(rng.NormFloat64() * deviation))
-	}
-	return vectors.FromU16(v, shape...)
-}
-
 // randomSet makes a set of cached rows for t tokens with lists of width entries:
 // the pool, whose unused slots and padding are poison, the lists with masked
 // entries strewn in, and lengths, some of them 0. A dirty set has lengths
@@ -76,7 +66,7 @@ func randomSet(rng *rand.Rand, t, width int, l cache.Layout, masked, dirty bool)
 	used := max(t*width*3/4, 1) // some slots are on several lists
 	pages := (used+l.Page-1)/l.Page + 3
 	pool = poisonedPool(pages, l)
-	slots := permutation(rng, used, pages*l.Page)
+	slots := permutation[int32](rng, used, pages*l.Page)
 	ids := make([]int64, used)
 	for i, s := range slots {
 		ids[i] = int64(s)
@@ -169,7 +159,7 @@ func slotsInput(in *vectors.Input, name string, tokens int) *attention.Slots {
 		Indices: idx.I32(), Width: idx.Dim(1), Lens: in.Optional(name+"_lens", vectors.I32, tokens).I32(),
 	}
 	if !in.Has(name+"_lens") && in.Err() == nil {
-		s.Lens = vectorsI32(tokens, int32(s.Width))
+		s.Lens = slices.Repeat([]int32{int32(s.Width)}, tokens)
 	}
 	if want := in.IntOr(name+"_block_stride_bytes", s.Layout.Stride); want != s.Layout.Stride {
 		in.Array(name+"_cache", vectors.U8, -1, want) // fails, and says what was expected

@@ -160,13 +160,66 @@ func leastLayout(page int) cache.Layout {
 	return l
 }
 
-// permutation returns n different page ids of 0..pages-1 in random order.
-func permutation(rng *rand.Rand, n, pages int) []int32 {
-	ids := make([]int32, n)
-	for i, p := range rng.Perm(pages)[:n] {
-		ids[i] = int32(p)
+// permutation returns n different numbers of 0..of-1 in random order.
+func permutation[T int32 | int64](rng *rand.Rand, n, of int) []T {
+	ids := make([]T, n)
+	for i, p := range rng.Perm(of)[:n] {
+		ids[i] = T(p)
 	}
 	return ids
+}
+
+// randomSlots makes a pool that is not written yet, with pages to spare, and different slots of
+// tokens in it; a number of tokens has a slot of padding, or one that only a broken host makes.
+func randomSlots(rng *rand.Rand, tokens, invalid int, l cache.Layout) (pool, slots Array) {
+	pages := (tokens+l.Page-1)/l.Page + 2
+	at := permutation[int64](rng, tokens, pages*l.Page)
+	for i := range invalid {
+		at[rng.IntN(tokens)] = []int64{-1, -7, int64(pages * l.Page), 1 << 40, -1 << 63}[i%5]
+	}
+	return poisonedPool(pages, l), vectors.FromI64(at, tokens)
+}
+
+// turnRows is how many positions a random table of angles has.
+const turnRows = 40
+
+// randomTurns makes a table of angles and positions in it, or, for a few, outside.
+func randomTurns(rng *rand.Rand, tokens int) (table, positions Array) {
+	positions = randomPositions(rng, tokens)
+	return randomCosSin(rng), positions
+}
+
+// randomPositions makes positions in a table of angles: many of row 0, and some that only a broken
+// host makes.
+func randomPositions(rng *rand.Rand, tokens int) Array {
+	at := make([]int64, tokens)
+	for i := range at {
+		at[i] = rng.Int64N(turnRows)
+		switch {
+		case i%3 == 1:
+			at[i] = 0
+		case i%17 == 16:
+			at[i] = []int64{-5, turnRows, 1<<31 - 1, -1 << 31}[rng.IntN(4)]
+		}
+	}
+	return vectors.FromI64(at, tokens)
+}
+
+// randomCosSin makes a table of cosines and sines: row 0 turns nothing, as position 0
+// does, the others turn each pair by an angle of its own.
+func randomCosSin(rng *rand.Rand) Array {
+	const half = cache.RopeDim / 2
+	table := make([]float32, turnRows*2*half)
+	for i := range turnRows * half {
+		sin, cos := math.Sincos(float64(min(i/half, 1)) * 2 * math.Pi * rng.Float64())
+		table[i/half*2*half+i%half], table[i/half*2*half+half+i%half] = float32(cos), float32(sin)
+	}
+	return vectors.FromF32(table, turnRows, 2*half)
+}
+
+func reshaped(a Array, shape ...int) Array {
+	a.Shape = shape
+	return a
 }
 
 // recordOf returns the record that a parameter names by number; recorded cases of V4 name none.

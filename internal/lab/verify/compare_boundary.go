@@ -150,11 +150,13 @@ type blockFormat struct {
 	eps, inverseMax float32
 	encode          func(float32) byte
 	sign            byte
+	whole           bool // numbers are not rounded to bf16 first, and a decided zero has its sign
 }
 
 var (
-	blockE4M3 = blockFormat{numfmt.KCacheEps, numfmt.E4M3InvMax, numfmt.E4M3Encode, 0x80}
-	blockE2M1 = blockFormat{numfmt.MXFP4Eps, numfmt.E2M1InvMax, numfmt.E2M1Encode, 8}
+	blockE4M3   = blockFormat{numfmt.KCacheEps, numfmt.E4M3InvMax, numfmt.E4M3Encode, 0x80, false}
+	blockE2M1   = blockFormat{numfmt.MXFP4Eps, numfmt.E2M1InvMax, numfmt.E2M1Encode, 8, false}
+	blockOutput = blockFormat{numfmt.ActivationEps, numfmt.E4M3InvMax, numfmt.E4M3Encode, 0x80, true}
 )
 
 // check holds the scale and codes of n values from value first against what their
@@ -162,7 +164,7 @@ var (
 func (f blockFormat) check(e cache.CompressedEntry, first, n int, scale byte, code func(d int) byte) string {
 	var low, high float32 // of the block's absolute maximum
 	for d := first; d < first+n; d++ {
-		lo, hi := bf16Range(e, d)
+		lo, hi := f.between(e, d)
 		high = max(high, -lo, hi)
 		if lo > 0 || hi < 0 {
 			low = max(low, min(max(lo, -lo), max(hi, -hi)))
@@ -174,9 +176,10 @@ func (f blockFormat) check(e cache.CompressedEntry, first, n int, scale byte, co
 	}
 	inverse := numfmt.UE8M0Inverse(scale)
 	for d := first; d < first+n; d++ {
-		lo, hi := bf16Range(e, d)
+		lo, hi := f.between(e, d)
 		a, b, x := f.encode(lo*inverse), f.encode(hi*inverse), code(d)
-		if x != a && x != b && (f.order(x) < f.order(a) || f.order(x) > f.order(b)) {
+		wrong := f.order(x) < f.order(a) || f.order(x) > f.order(b)
+		if x != a && x != b && (wrong || f.whole && lo == hi) {
 			return fmt.Sprintf("code 0x%02x for value %d, which is %g +- %g, 0x%02x or 0x%02x under scale 0x%02x",
 				x, d, e.Value[d], e.Tol[d], a, b, scale)
 		}
@@ -191,7 +194,11 @@ func (f blockFormat) order(code byte) int {
 	return int(code)
 }
 
-func bf16Range(e cache.CompressedEntry, d int) (lo, hi float32) {
+// between returns what number d may be before it is encoded.
+func (f blockFormat) between(e cache.CompressedEntry, d int) (lo, hi float32) {
+	if f.whole {
+		return float32(e.Value[d] - e.Tol[d]), float32(e.Value[d] + e.Tol[d])
+	}
 	a, b := e.Rounded(d)
 	return numfmt.BF16Decode(a), numfmt.BF16Decode(b)
 }

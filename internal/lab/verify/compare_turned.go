@@ -19,9 +19,9 @@ import (
 const turnTolerance = 1e-6
 
 // turned returns an entry of bf16 values with the last cache.RopeDim turned forward by
-// a row of a rotary table, and how far f32 may be from each: not at all from those that
-// do not turn.
-func turned(x []uint16, row []float32) cache.CompressedEntry {
+// a row of a rotary table, or back with sign -1, and how far f32 may be from each: not at all from
+// those that do not turn, and flushed more from others.
+func turned(x []uint16, row []float32, sign, flushed float64) cache.CompressedEntry {
 	e := cache.CompressedEntry{Value: make([]float64, len(x)), Tol: make([]float64, len(x))}
 	for d, v := range x {
 		e.Value[d] = float64(numfmt.BF16Decode(v))
@@ -29,10 +29,10 @@ func turned(x []uint16, row []float32) cache.CompressedEntry {
 	first, half := len(x)-cache.RopeDim, cache.RopeDim/2
 	for i := range half {
 		even, odd := e.Value[first+2*i], e.Value[first+2*i+1]
-		c, s := float64(row[i]), float64(row[half+i])
+		c, s := float64(row[i]), sign*float64(row[half+i])
 		e.Value[first+2*i], e.Value[first+2*i+1] = even*c-odd*s, odd*c+even*s
-		e.Tol[first+2*i] = turnTolerance * (math.Abs(even*c) + math.Abs(odd*s))
-		e.Tol[first+2*i+1] = turnTolerance * (math.Abs(odd*c) + math.Abs(even*s))
+		e.Tol[first+2*i] = turnTolerance*(math.Abs(even*c)+math.Abs(odd*s)) + flushed
+		e.Tol[first+2*i+1] = turnTolerance*(math.Abs(odd*c)+math.Abs(even*s)) + flushed
 	}
 	return e
 }
@@ -51,7 +51,7 @@ func (c *Comparison) insertedRows(name string, x qInsertInput, recorded bool, go
 	kv, positions, table := x.KV.U16(), x.Positions.I32(), x.Table.F32()
 	for i, slot := range x.Slots.I64() {
 		if slot >= 0 {
-			e := turned(kv[i*cache.D:(i+1)*cache.D], turnedRow(table, positions[i]))
+			e := turned(kv[i*cache.D:(i+1)*cache.D], turnedRow(table, positions[i]), 1, 0)
 			e.Token, e.Slot = i, slot
 			entries = append(entries, e)
 		}
@@ -69,7 +69,7 @@ func (c *Comparison) queryCodes(name string, x queryInput, recorded bool, got, w
 	var entries []cache.CompressedEntry
 	q, positions, table := x.Q.U16(), x.Positions.I32(), floats(x.Table)
 	for i := range x.T * x.H {
-		e := turned(q[i*cache.IndexDim:(i+1)*cache.IndexDim], turnedRow(table, positions[i/x.H]))
+		e := turned(q[i*cache.IndexDim:(i+1)*cache.IndexDim], turnedRow(table, positions[i/x.H]), 1, 0)
 		e.Token, e.Slot = i/x.H, int64(i)
 		entries = append(entries, e)
 	}
@@ -96,7 +96,7 @@ func (f blockFormat) checkCodes(e cache.CompressedEntry, first, n int, code func
 	for _, upper := range []bool{false, true} {
 		var amax float32
 		for d := first; d < first+n; d++ {
-			lo, hi := bf16Range(e, d)
+			lo, hi := f.between(e, d)
 			if upper {
 				amax = max(amax, -lo, hi)
 			} else {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
@@ -12,6 +13,25 @@ import (
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
+
+func init() {
+	Register(compressorOp("compressor_main_kv", 0, []cache.Compression{C4Main, C128Main}, func(seed uint64) []Case {
+		return slices.Concat(random4(seed, C4Main, 0), random128(seed), randomRatios(seed, ratios, cache.D, 0),
+			compressorCases(seed+41, C2Main, 0, latentSpecs(C2Main, cache.RecordFP4, cache.RecordV4)),
+			compressorCases(seed+42, C1Main, 0, latentSpecs(C1Main, cache.RecordFP4, cache.RecordFP8)))
+	}))
+	for _, x := range []struct {
+		name   string
+		format cache.IndexKeyFormat
+		ratios []ratioSpec
+	}{{"compressor_indexer_k_fp8", cache.IndexKeyFP8, ratiosFP8}, {"compressor_indexer_k_mxfp4", cache.IndexKeyMXFP4, ratiosMXFP4}} {
+		Register(compressorOp(x.name, x.format, []cache.Compression{C4Index}, func(seed uint64) []Case {
+			return slices.Concat(random4(seed, C4Index, x.format), randomRatios(seed, x.ratios, cache.IndexDim, x.format),
+				compressorCases(seed+43, C2Index, x.format, latentSpecs(C2Index, 0)),
+				compressorCases(seed+44, C1Index, x.format, latentSpecs(C1Index, 0)))
+		}))
+	}
+}
 
 // compressorOp describes the operation of one kind of compressor: saving a step's
 // states, then compressing the groups that it completes. format is 0 for K entries.
@@ -81,7 +101,7 @@ func readCompressor(c Case, format cache.IndexKeyFormat) (s compressorInput, err
 	s.invocations, s.ropeStep = in.IntOr("invocations", 0), in.IntOr("rope_step", s.c.Ratio)
 	s.one, s.eps = in.IntOr("one_launch", 0) != 0, float32(in.Float("eps"))
 	channels := s.c.Channels()
-	s.readLatent(in)
+	s.c.Latent, s.c.Ungated, s.record = in.IntOr("latent", 0) != 0, in.IntOr("ungated", 0) != 0, recordOf(in, "record")
 	s.kvScore = in.Array("kv_score", vectors.F32, -1, s.c.Columns())
 	s.ape = in.Array("ape", vectors.F32, s.c.Ratio, channels)
 	s.positions = toI32(in.Array("positions", vectors.I64, -1))
@@ -232,15 +252,15 @@ func (s compressorInput) reference() (Arrays, error) {
 }
 
 func (s compressorInput) bind(b Build) (Bound, error) {
-	if s.invocations > int(b.Dev.Caps().MaxWorkgroupInvocations) {
-		s.invocations = 0 // the best that there is
-	}
 	pooled := s.c
 	pooled.Ungated = false // nothing saves states then
 	save, err := cache.NewSaveState(b.Dev, cache.SaveStateConfig{Compression: pooled, Page: s.layout.Page,
 		MaxBytes: b.MaxBytes, Variant: b.Variant})
 	if err != nil {
 		return Bound{}, err
+	}
+	if s.invocations > int(b.Dev.Caps().MaxWorkgroupInvocations) {
+		s.invocations = 0 // the best that there is
 	}
 	compress, err := cache.NewCompress(b.Dev, cache.CompressConfig{
 		Compression: s.c, StatePage: s.layout.Page, Page: s.page, Record: s.record, Keys: s.format, Hadamard: s.hadamard,

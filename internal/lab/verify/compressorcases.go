@@ -61,10 +61,7 @@ func compressorCase(rng *rand.Rand, spec compressorSpec) Case {
 			stride = (spec.page*(spec.format.RowBytes()+4) + 15) / 16 * 16
 		}
 	}
-	ape := make([]float32, c.Ratio*channels)
-	for i := range ape {
-		ape[i] = float32(rng.NormFloat64())
-	}
+	ape := normalF32(rng, c.Ratio, channels)
 	overlap := 0
 	if c.Overlap {
 		overlap = 1
@@ -75,7 +72,7 @@ func compressorCase(rng *rand.Rand, spec compressorSpec) Case {
 		params[k] = v
 	}
 	in := Arrays{
-		"kv_score": vectors.FromF32(b.rows(tokens), tokens, 2*channels), "ape": vectors.FromF32(ape, c.Ratio, channels),
+		"kv_score": vectors.FromF32(b.rows(tokens), tokens, 2*channels), "ape": ape,
 		"positions": vectors.FromI64(b.positions, tokens), "token_to_req": vectors.FromI32(b.toReq, tokens),
 		"state_slot_mapping": vectors.FromI64(b.stateSlots, tokens), "kv_slot_mapping": vectors.FromI64(b.slots, tokens),
 		"state_block_table": vectors.FromI32(b.table, len(spec.requests), width),
@@ -252,34 +249,32 @@ func (b *compressorBuilder) normAndRope(in Arrays, params map[string]any) {
 
 // random4 makes the cases of the compressors with ratio 4. A kernel takes long to compile, so
 // cases share page sizes and other constants where they can, also with package cache's tests.
-func random4(c cache.Compression, format cache.IndexKeyFormat) func(seed uint64) []Case {
-	return func(seed uint64) []Case {
-		single := map[string]any{"invocations": c.Dim} // one channel each
-		mixed := map[string]any{"rope_step": 2, "invocations": c.Dim}
-		one := map[string]any{"one_launch": 1}
-		specs := []compressorSpec{
-			{statePage: 4, page: 64, requests: [][2]int{{3, 1}}, params: single},
-			{statePage: 4, page: 64, requests: [][2]int{{0, 2}, {6, 2}}, f32: true, params: single},
-			{statePage: 4, page: 64, requests: [][2]int{{0, 17}}},
-			{statePage: 3, page: 1, requests: [][2]int{{10, 69}}, padding: 16, params: map[string]any{"rope_step": 1}},
-			{statePage: 4, page: 64, requests: [][2]int{{1, 321}}, f32: true, pads: 5},
-			{statePage: 4, page: 64, requests: [][2]int{{0, 9}, {7, 1}, {1023, 1}, {126, 40}}, pads: 2, broken: 13, params: single},
-			{statePage: 1, page: 3, requests: [][2]int{{0, 40}, {2, 29}}, broken: 14, padding: 16, params: mixed},
-			{statePage: 4, page: 64, requests: [][2]int{{0, 1}, {3, 1}, {6, 7}, {1020, 4}, {1025, 2}}, params: one},
-		}
-		if c == C4Index {
-			mixed["hadamard"] = 1
-			specs = append(specs,
-				compressorSpec{statePage: 4, page: 64, requests: [][2]int{{5, 2100}}, pads: 60},
-				compressorSpec{statePage: 4, page: 64, stride: 8640, requests: [][2]int{{0, 61}}, params: map[string]any{"hadamard": 1}},
-				compressorSpec{statePage: 1, page: 3, requests: [][2]int{{3, 1}, {100, 17}}, f32: true, params: mixed})
-		} else {
-			specs[2].stride = 37440
-			specs = append(specs,
-				compressorSpec{statePage: 16, page: 16, requests: [][2]int{{0, 3}, {1, 7}, {15, 1}, {255, 1}, {120, 61 - 12}}, padding: 64, pads: 3})
-		}
-		return compressorCases(seed, c, format, specs)
+func random4(seed uint64, c cache.Compression, format cache.IndexKeyFormat) []Case {
+	single := map[string]any{"invocations": c.Dim} // one channel each
+	mixed := map[string]any{"rope_step": 2, "invocations": c.Dim}
+	one := map[string]any{"one_launch": 1}
+	specs := []compressorSpec{
+		{statePage: 4, page: 64, requests: [][2]int{{3, 1}}, params: single},
+		{statePage: 4, page: 64, requests: [][2]int{{0, 2}, {6, 2}}, f32: true, params: single},
+		{statePage: 4, page: 64, requests: [][2]int{{0, 17}}},
+		{statePage: 3, page: 1, requests: [][2]int{{10, 69}}, padding: 16, params: map[string]any{"rope_step": 1}},
+		{statePage: 4, page: 64, requests: [][2]int{{1, 321}}, f32: true, pads: 5},
+		{statePage: 4, page: 64, requests: [][2]int{{0, 9}, {7, 1}, {1023, 1}, {126, 40}}, pads: 2, broken: 13, params: single},
+		{statePage: 1, page: 3, requests: [][2]int{{0, 40}, {2, 29}}, broken: 14, padding: 16, params: mixed},
+		{statePage: 4, page: 64, requests: [][2]int{{0, 1}, {3, 1}, {6, 7}, {1020, 4}, {1025, 2}}, params: one},
 	}
+	if c == C4Index {
+		mixed["hadamard"] = 1
+		specs = append(specs,
+			compressorSpec{statePage: 4, page: 64, requests: [][2]int{{5, 2100}}, pads: 60},
+			compressorSpec{statePage: 4, page: 64, stride: 8640, requests: [][2]int{{0, 61}}, params: map[string]any{"hadamard": 1}},
+			compressorSpec{statePage: 1, page: 3, requests: [][2]int{{3, 1}, {100, 17}}, f32: true, params: mixed})
+	} else {
+		specs[2].stride = 37440
+		specs = append(specs,
+			compressorSpec{statePage: 16, page: 16, requests: [][2]int{{0, 3}, {1, 7}, {15, 1}, {255, 1}, {120, 61 - 12}}, padding: 64, pads: 3})
+	}
+	return compressorCases(seed, c, format, specs)
 }
 
 // random128 makes the cases of the compressor with ratio 128.
@@ -325,25 +320,23 @@ var (
 )
 
 // randomRatios makes cases of other ratios: usual ones, and such as only a broken host makes.
-func randomRatios(list []ratioSpec, dim int, format cache.IndexKeyFormat) func(seed uint64) []Case {
-	return func(seed uint64) []Case {
-		var cases []Case
-		for i, x := range list {
-			x.c.Dim = dim
-			r, params := x.c.Ratio, map[string]any{"hadamard": x.hadamard}
-			specs := []compressorSpec{
-				{statePage: x.statePage, page: x.page, requests: [][2]int{{0, 1}, {r, r}, {3*r - 1, 1}, {17*r + 1, 2*r + 5}}, params: params},
-				{statePage: x.statePage, page: x.page, requests: [][2]int{{0, 61}, {7 * r, 1}}, padding: 32, params: params},
-				{statePage: x.statePage, page: x.page, requests: [][2]int{{1, 21}, {2*r + 1, 13}}, pads: 3, broken: 14, f32: true, params: params},
-			}
-			if x.other > 0 {
-				specs = append(specs, compressorSpec{statePage: 3, page: 1, requests: [][2]int{{5, 47}, {64, 9}},
-					params: map[string]any{"invocations": x.other, "rope_step": 1}})
-			}
-			cases = append(cases, compressorCases(seed+uint64(i), x.c, format, specs)...)
+func randomRatios(seed uint64, list []ratioSpec, dim int, format cache.IndexKeyFormat) []Case {
+	var cases []Case
+	for i, x := range list {
+		x.c.Dim = dim
+		r, params := x.c.Ratio, map[string]any{"hadamard": x.hadamard}
+		specs := []compressorSpec{
+			{statePage: x.statePage, page: x.page, requests: [][2]int{{0, 1}, {r, r}, {3*r - 1, 1}, {17*r + 1, 2*r + 5}}, params: params},
+			{statePage: x.statePage, page: x.page, requests: [][2]int{{0, 61}, {7 * r, 1}}, padding: 32, params: params},
+			{statePage: x.statePage, page: x.page, requests: [][2]int{{1, 21}, {2*r + 1, 13}}, pads: 3, broken: 14, f32: true, params: params},
 		}
-		return cases
+		if x.other > 0 {
+			specs = append(specs, compressorSpec{statePage: 3, page: 1, requests: [][2]int{{5, 47}, {64, 9}},
+				params: map[string]any{"invocations": x.other, "rope_step": 1}})
+		}
+		cases = append(cases, compressorCases(seed+uint64(i), x.c, format, specs)...)
 	}
+	return cases
 }
 
 func compressorCases(seed uint64, c cache.Compression, format cache.IndexKeyFormat, specs []compressorSpec) []Case {

@@ -10,9 +10,9 @@ import (
 )
 
 // latentSpecs are cases of the compressors of DeepSeek-V4.1: entries of two tokens and of one, in
-// each record, or keys of either. Numbers of a tiny case are so small that only an epsilon as small
-// as theirs leaves them alone.
-func latentSpecs(c cache.Compression, format cache.IndexKeyFormat, records ...cache.Record) (specs []compressorSpec) {
+// each record, or keys. Numbers of a tiny case are so small that only an epsilon as small as theirs
+// leaves them alone.
+func latentSpecs(c cache.Compression, records ...cache.Record) (specs []compressorSpec) {
 	for _, record := range records {
 		one, broken := map[string]any{"one_launch": 1}, 0
 		if c.Ungated { // one launch that saves wants a request's tokens side by side
@@ -30,9 +30,6 @@ func latentSpecs(c cache.Compression, format cache.IndexKeyFormat, records ...ca
 			specs = append(specs,
 				compressorSpec{record: record, statePage: 3, page: 3, requests: [][2]int{{3, 321}, {7, 4}}, padding: 16, broken: 7})
 		}
-	}
-	for i := range specs {
-		specs[i].c, specs[i].format = c, format
 	}
 	return specs
 }
@@ -71,12 +68,6 @@ func (b *compressorBuilder) withLatent(in Arrays, params map[string]any) {
 			in[name] = vectors.FromF32(x, in[name].Shape...)
 		}
 	}
-}
-
-// readLatent is the part of readCompressor that withLatent made.
-func (s *compressorInput) readLatent(in *vectors.Input) {
-	s.c.Latent, s.c.Ungated = in.IntOr("latent", 0) != 0, in.IntOr("ungated", 0) != 0
-	s.record = recordOf(in, "record")
 }
 
 // makes returns the entries that have a slot in the pool.

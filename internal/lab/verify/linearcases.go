@@ -3,12 +3,9 @@ package verify
 import (
 	"fmt"
 	"maps"
-	"math"
 	"math/rand/v2"
-	"slices"
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/projection"
 )
 
@@ -60,76 +57,36 @@ func (p Product) size(weights string, t int) Size {
 		Make: func(rng *rand.Rand) Case {
 			f := TimedFormats[weights]
 			c := Case{Params: map[string]any{"tokens": t, "groups": p.Groups, "n": p.N, "k": p.K, "weights": int(f)},
-				In: Arrays{"x": manyBF16(rng, 1, t, p.Groups, p.K)}}
+				In: Arrays{"x": normalBF16(rng, 1, t, p.Groups, p.K)}}
 			largeWeights(rng, c.In, f, rows, p.K)
 			return c
 		},
 	}
 }
 
-func scaleBlocks(n int) int { return (n + projection.ScaleBlock - 1) / projection.ScaleBlock }
+// differentRows is how many rows of a large matrix differ; the others repeat them. The prime keeps
+// them from repeating at distances that a wrong index might have.
+const differentRows = 131
 
-// largeWeights makes a matrix whose outputs are about as large as its inputs.
+// largeWeights makes a random matrix quickly.
 func largeWeights(rng *rand.Rand, in Arrays, f projection.Format, rows, k int) {
-	size := 1 / math.Sqrt(float64(k))
-	pattern := make([]byte, distinct)
-	switch f {
-	case projection.FormatBF16:
-		in["w"] = manyBF16(rng, size, rows, k)
-		return
-	case projection.FormatFP8:
-		const deviation = 96
-		for i := range pattern {
-			pattern[i] = numfmt.E4M3Encode(float32(rng.NormFloat64() * deviation))
-		}
-		in["w"], in["w_scale"] = vectors.New(vectors.U8, rows, k), vectors.New(vectors.U8, scaleBlocks(rows), scaleBlocks(k))
-		for i := range in["w_scale"].Data { // about the scale, and different
-			in["w_scale"].Data[i] = byte(127 + int(math.Round(math.Log2(size/deviation))) + i%2)
-		}
-	case projection.FormatQ8_0:
-		const deviation = 111 // of the codes, times scales of 1 to 2
-		for i := range pattern {
-			pattern[i] = byte(rng.Uint32())
-		}
-		in["w"], in["w_scale"] = vectors.New(vectors.U8, rows, k), vectors.New(vectors.U16, rows, k/32)
-		for i := range in["w_scale"].Data {
-			if in["w_scale"].Data[i] = byte(rng.Uint32()); i%2 == 1 {
-				in["w_scale"].Data[i] = 0x3C | in["w_scale"].Data[i]&3
+	few := min(rows, differentRows)
+	randomWeights(rng, linearShape{groups: 1, n: few, k: k}, f, in)
+	for _, name := range []string{"w", "w_scale", "row_scale"} {
+		switch a := in[name]; {
+		case a.IsZero():
+		case name == "w_scale" && f.ScaleRows() > 1: // scales of blocks of rows, and different
+			a = vectors.New(a.Type, (rows+projection.ScaleBlock-1)/projection.ScaleBlock, a.Dim(1))
+			for i := range a.Data {
+				a.Data[i] = byte(113 + rng.UintN(2))
 			}
+			in[name] = a
+		default:
+			all := vectors.New(a.Type, append([]int{rows}, a.Shape[1:]...)...)
+			repeat(all.Data, a.Data)
+			in[name] = all
 		}
-		in["row_scale"] = vectors.FromF32(slices.Repeat([]float32{float32(size / deviation)}, rows), rows)
-	case projection.FormatQ4K:
-		const deviation = 222 // of codes 0 to 15, less 7.5, times scales of 32 to 63
-		for i := range pattern {
-			pattern[i] = byte(rng.Uint32())
-		}
-		in["w"], in["w_scale"] = vectors.New(vectors.U8, rows, k/2), vectors.New(vectors.U32, rows, k/64)
-		for words := in["w_scale"].Data; len(words) > 0; words = words[16:] {
-			copy(words, []byte{0, 0x3C, 0x80, 0x47}) // f16: 1, and 7.5
-			for i := range 8 {
-				words[4+i] = 0x11 * byte(rng.UintN(16))
-			}
-			for i := range 4 {
-				words[12+i] = [2]byte{0xAA, 0xFF}[rng.UintN(2)]
-			}
-		}
-		in["row_scale"] = vectors.FromF32(slices.Repeat([]float32{float32(size / deviation)}, rows), rows)
-	default:
-		const deviation = 3.1 // of the codes
-		for i := range pattern {
-			pattern[i] = byte(rng.Uint32())
-		}
-		in["w"], in["w_scale"] = vectors.New(vectors.U8, rows, k/2), vectors.New(vectors.U8, rows, k/16)
-		for i := range in["w_scale"].Data { // 0.5 to 2
-			in["w_scale"].Data[i] = byte(0x30 + rng.UintN(16))
-		}
-		scales := make([]float32, rows)
-		for i := range scales {
-			scales[i] = float32(size / deviation)
-		}
-		in["row_scale"] = vectors.FromF32(scales, rows)
 	}
-	repeat(in["w"].Data, pattern)
 }
 
 // sampleLinear takes rows of the first and of the last block of scales, for two tokens.

@@ -108,7 +108,7 @@ func (s scoring) random(rng *rand.Rand) Case {
 	}
 	c := Case{
 		Params: map[string]any{"block_size": keyPage, "columns": s.entries, "group": group},
-		In: Arrays{"weights": manyF32(rng, s.tokens, s.heads), "cache": pool, "context_lens": vectors.FromI32(lens, s.tokens),
+		In: Arrays{"weights": normalF32(rng, s.tokens, s.heads), "cache": pool, "context_lens": vectors.FromI32(lens, s.tokens),
 			"block_table": vectors.FromI32(table, s.requests(), width), "token_to_req": vectors.FromI32(req, s.tokens)},
 	}
 	const different = 4096 // rows of queries

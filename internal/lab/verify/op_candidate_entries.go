@@ -104,7 +104,7 @@ func refEntries(x entriesInput) (Arrays, error) {
 }
 
 func bindEntries(b Build, x entriesInput) (Bound, error) {
-	op, err := indexer.NewCandidateEntries(b.Dev, indexer.CandidateEntriesConfig{Block: x.Block, SlotPage: x.Page, Variant: b.Variant})
+	op, err := indexer.NewCandidateEntries(b.Dev, indexer.CandidateEntriesConfig{Block: x.Block, SlotPage: x.Page})
 	return bound(op, err, func(r *Rig) Launch {
 		a := indexer.CandidateEntriesArgs{Picks: r.In(x.Picks, tensor.I32), Blocks: r.In(x.Blocks, tensor.I32),
 			TokenToReq: r.In(x.Req, tensor.I32), Lens: r.In(x.Lens, tensor.I32)}

@@ -83,7 +83,7 @@ func refCombine(x combineInput) (Arrays, error) {
 }
 
 func bindCombine(b Build, x combineInput) (Bound, error) {
-	op, err := attention.NewCombineIndices(b.Dev, attention.CombineIndicesConfig{Variant: b.Variant})
+	op, err := attention.NewCombineIndices(b.Dev)
 	return bound(op, err, func(r *Rig) Launch {
 		a := attention.CombineIndicesArgs{
 			TopK: r.In(x.TopK, tensor.I32), QueryStart: r.In(x.Start, tensor.I32), SeqLens: r.In(x.SeqLens, tensor.I32),

@@ -71,7 +71,7 @@ func refGlobalTopK(x globalTopKInput) (Arrays, error) {
 }
 
 func bindGlobalTopK(b Build, x globalTopKInput) (Bound, error) {
-	op, err := attention.NewGlobalTopK(b.Dev, attention.GlobalTopKConfig{Page: x.Page, Variant: b.Variant})
+	op, err := attention.NewGlobalTopK(b.Dev, attention.GlobalTopKConfig{Page: x.Page})
 	return bound(op, err, func(r *Rig) Launch {
 		a := attention.GlobalTopKArgs{
 			TopK: r.In(x.TopK, tensor.I32), TokenToReq: r.In(x.Req, tensor.I32), BlockTable: r.In(x.Table, tensor.I32),

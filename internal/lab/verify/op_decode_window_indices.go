@@ -11,18 +11,17 @@ import (
 )
 
 func init() {
-	Register(Op{
-		Name: "decode_window_indices", Class: ClassExact, Variants: opkit.Builds("attn_window_indices"),
-		Of:     Of{"attention.WindowIndices", "attn_window_indices", ""},
-		Random: randomWindowIndices, Ref: refBy(readWindow, refWindowIndices),
-		Bind: bindBy(readWindow, bindWindowIndices), Compare: exactly("swa_indices", "swa_lens"),
-	})
-	Register(Op{ // windows that end with a block of drafts, whose tokens all attend it
-		Name: "draft_block_indices", Class: ClassExact, Variants: opkit.Builds("attn_window_indices"),
-		Of:     Of{"attention.WindowIndices", "attn_window_indices", ""},
-		Random: randomDraftIndices, Ref: refBy(readWindow, refWindowIndices),
-		Bind: bindBy(readWindow, bindWindowIndices), Compare: exactly("swa_indices", "swa_lens"),
-	})
+	for name, random := range map[string]func(seed uint64) []Case{
+		"decode_window_indices": randomWindowIndices,
+		"draft_block_indices":   randomDraftIndices, // windows that end with a block of drafts, whose tokens all attend it
+	} {
+		Register(Op{
+			Name: name, Class: ClassExact, Variants: opkit.Builds("attn_window_indices"),
+			Of:     Of{"attention.WindowIndices", "attn_window_indices", ""},
+			Random: random, Ref: refBy(readWindow, refWindowIndices),
+			Bind: bindBy(readWindow, bindWindowIndices), Compare: exactly("swa_indices", "swa_lens"),
+		})
+	}
 }
 
 // windowPoison is what a row holds before the operation, and still holds after it
@@ -36,20 +35,27 @@ func randomWindowIndices(seed uint64) []Case {
 		r, page, window := min(tokens, 7), []int{64, 64, 16, 2, 3, 64}[i], []int{128, 128, 17, 61, 2, 1}[i]
 		maxLen := 3*window + tokens + 5
 		start, seqLens, req := randomRequests(rng, tokens, r, maxLen, 0)
-		w := maxLen/page + 1
-		if i == 2 {
-			w = max(w/2, 1) // too narrow: what it lacks is -1
-			req[5], req[6] = -1, int32(r)
-		}
-		cases = append(cases, Case{
-			Name:   fmt.Sprintf("t%d_window%d_bs%d", tokens, window, page),
-			Params: map[string]any{"block_size": page, "window_size": window, "rows": tokens + i},
-			In: Arrays{"query_start_loc": vectors.FromI32(start, r+1), "seq_lens": vectors.FromI32(seqLens, r),
-				"token_to_req": vectors.FromI32(req, tokens), "is_valid_token": randomValid(rng, tokens),
-				"block_table": randomTable(rng, r, w, i > 1)},
-		})
+		c := windowCase(rng, i, page, window, maxLen, start, seqLens, req)
+		c.Name = fmt.Sprintf("t%d_window%d_bs%d", tokens, window, page)
+		cases = append(cases, c)
 	}
 	return cases
+}
+
+// windowCase makes case i of requests of up to longest tokens. In case 2 the table is too narrow:
+// what it lacks is -1.
+func windowCase(rng *rand.Rand, i, page, window, longest int, start, seqLens, req []int32) Case {
+	tokens, r, w := len(req), len(seqLens), longest/page+1
+	if i == 2 {
+		w = max(w/2, 1)
+		req[5], req[6] = -1, int32(r)
+	}
+	return Case{
+		Params: map[string]any{"block_size": page, "window_size": window, "rows": tokens + i},
+		In: Arrays{"query_start_loc": vectors.FromI32(start, r+1), "seq_lens": vectors.FromI32(seqLens, r),
+			"token_to_req": vectors.FromI32(req, tokens), "is_valid_token": randomValid(rng, tokens),
+			"block_table": randomTable(rng, r, w, i > 1)},
+	}
 }
 
 // randomDraftIndices makes blocks of up to `drafts` tokens, with contexts shorter than the window
@@ -73,18 +79,9 @@ func randomDraftIndices(seed uint64) []Case {
 				req = append(req, int32(r))
 			}
 		}
-		tokens, w := len(req), longest/page+1
-		if i == 2 {
-			w = max(w/2, 1) // too narrow: what it lacks is -1
-			req[5], req[6] = -1, int32(requests)
-		}
-		cases = append(cases, Case{
-			Name:   fmt.Sprintf("r%d_window%d_drafts%d_bs%d", requests, window, drafts, page),
-			Params: map[string]any{"block_size": page, "window_size": window, "drafts": drafts, "rows": tokens + i},
-			In: Arrays{"query_start_loc": vectors.FromI32(start, requests+1), "seq_lens": vectors.FromI32(seqLens, requests),
-				"token_to_req": vectors.FromI32(req, tokens), "is_valid_token": randomValid(rng, tokens),
-				"block_table": randomTable(rng, requests, w, i > 1)},
-		})
+		c := windowCase(rng, i, page, window, longest, start, seqLens, req)
+		c.Name, c.Params["drafts"] = fmt.Sprintf("r%d_window%d_drafts%d_bs%d", requests, window, drafts, page), drafts
+		cases = append(cases, c)
 	}
 	return cases
 }
@@ -124,7 +121,7 @@ func refWindowIndices(w windowInput) (Arrays, error) {
 }
 
 func bindWindowIndices(b Build, w windowInput) (Bound, error) {
-	op, err := attention.NewWindowIndices(b.Dev, attention.WindowIndicesConfig{Page: w.Page, Drafts: w.Drafts, Variant: b.Variant})
+	op, err := attention.NewWindowIndices(b.Dev, attention.WindowIndicesConfig{Page: w.Page, Drafts: w.Drafts})
 	return bound(op, err, func(r *Rig) Launch {
 		a := attention.WindowIndicesArgs{
 			QueryStart: r.In(w.Start, tensor.I32), SeqLens: r.In(w.SeqLens, tensor.I32), TokenToReq: r.In(w.Req, tensor.I32),

@@ -3,6 +3,7 @@ package verify
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
@@ -39,8 +40,8 @@ func randomGather(seed uint64) []Case {
 		}
 		rows += spare
 		pages := need + 2
-		ids, pool := permutation(rng, need, pages), poisonedPool(pages, l)
-		table := vectorsI32(len(lens)*width, -1)
+		ids, pool := permutation[int32](rng, need, pages), poisonedPool(pages, l)
+		table := slices.Repeat([]int32{-1}, len(lens)*width)
 		for r, n := range lens {
 			row := table[r*width:][:width]
 			entries := (int(n) + l.Page - 1) / l.Page
@@ -81,14 +82,6 @@ func randomGather(seed uint64) []Case {
 	add([]int32{69, 5}, 0, recordShapes[3], 2, 0)
 	cases = append(cases, gatherHostBugs(seed))
 	return cases
-}
-
-func vectorsI32(n int, v int32) []int32 {
-	s := make([]int32, n)
-	for i := range s {
-		s[i] = v
-	}
-	return s
 }
 
 // gatherHostBugs returns a case whose lengths and page ids go beyond everything. Its
@@ -148,7 +141,7 @@ func refGather(x gatherInput) (Arrays, error) {
 }
 
 func bindGather(b Build, x gatherInput) (Bound, error) {
-	op, err := cache.NewGather(b.Dev, cache.GatherConfig{Page: x.Page, Record: x.Record, MaxBytes: b.MaxBytes, Variant: b.Variant})
+	op, err := cache.NewGather(b.Dev, cache.PagesConfig{Page: x.Page, Record: x.Record, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	return bound(op, err, func(r *Rig) Launch {
 		pool := r.Pool(x.Pool, Pages{Page: x.Page, Spread: SpreadPages, Numbers: x.Table.Len()})
 		a := cache.GatherArgs{
@@ -180,7 +173,7 @@ func gatherSizes(o SizeOptions) (all []Size) {
 						table[i] = int32(p % pool.Dim(0))
 					}
 					return Case{Params: map[string]any{"block_size": page, "offset": 0}, In: Arrays{
-						"cache": pool, "seq_lens": vectors.FromI32(vectorsI32(requests, int32(rows)), requests),
+						"cache": pool, "seq_lens": vectors.FromI32(slices.Repeat([]int32{int32(rows)}, requests), requests),
 						"block_table": vectors.FromI32(table, requests, width), "out_before": vectors.Filled(0xFF, vectors.U16, requests, rows, cache.D),
 					}}
 				},

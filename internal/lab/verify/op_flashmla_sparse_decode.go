@@ -229,7 +229,7 @@ func decodeRecords(batch, heads, topk, window, page int, win, comp cache.Record)
 		Work: work, Touched: int(work.Bytes), MostSets: 512, MaxBytes: decodeSlots * 600, Launches: 8, Floor: true,
 		Make: func(rng *rand.Rand) Case {
 			c := Case{Params: map[string]any{"softmax_scale": float64(attention.DefaultScale)}, In: Arrays{
-				"q": manyBF16(rng, 1, batch, heads, cache.D), "attn_sink": manyF32(rng, heads)}}
+				"q": normalBF16(rng, 1, batch, heads, cache.D), "attn_sink": normalF32(rng, heads)}}
 			addRows(rng, c, "swa", batch, window, 64, win)
 			if page > 0 {
 				addRows(rng, c, "extra", batch, topk, page, comp)
@@ -251,7 +251,7 @@ func addRows(rng *rand.Rand, c Case, name string, tokens, width, page int, recor
 	for i := range at {
 		at[i] = int64(i)
 	}
-	if err := cache.InsertRef(pool.Data, l, manyBF16(rng, 1, slots, cache.D).U16(), at); err != nil {
+	if err := cache.InsertRef(pool.Data, l, normalBF16(rng, 1, slots, cache.D).U16(), at); err != nil {
 		panic(err) // a layout of this file that cannot be
 	}
 	list := make([]int32, tokens*width)
@@ -266,7 +266,7 @@ func addRows(rng *rand.Rand, c Case, name string, tokens, width, page int, recor
 		}
 	}
 	c.In[name+"_cache"], c.In[name+"_indices"] = pool, vectors.FromI32(list, tokens, width)
-	c.In[name+"_lens"] = vectors.FromI32(vectorsI32(tokens, int32(width)), tokens)
+	c.In[name+"_lens"] = vectors.FromI32(slices.Repeat([]int32{int32(width)}, tokens), tokens)
 	c.Params[name+"_block_size"] = page
 	if record != cache.RecordV4 {
 		c.Params[name+"_record"] = int(record)

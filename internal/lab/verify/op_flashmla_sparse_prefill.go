@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
@@ -239,7 +240,8 @@ func largePrefill(rng *rand.Rand, tokens, heads, topk, rows int) Case {
 		list[i] = rng.Int32N(int32(rows))
 	}
 	return Case{Params: map[string]any{"sm_scale": float64(attention.DefaultScale), "timed": 1}, In: Arrays{
-		"q": manyBF16(rng, 1, tokens, heads, cache.D), "kv": manyBF16(rng, 1, rows, 1, cache.D), "attn_sink": manyF32(rng, heads),
-		"indices": vectors.FromI32(list, tokens, topk), "topk_length": vectors.FromI32(vectorsI32(tokens, int32(topk)), tokens),
+		"q": normalBF16(rng, 1, tokens, heads, cache.D), "kv": normalBF16(rng, 1, rows, 1, cache.D), "attn_sink": normalF32(rng, heads),
+		"indices":     vectors.FromI32(list, tokens, topk),
+		"topk_length": vectors.FromI32(slices.Repeat([]int32{int32(topk)}, tokens), tokens),
 	}}
 }

@@ -87,42 +87,13 @@ func randomQueries(rng *rand.Rand, n int, tame bool) []uint16 {
 	return q
 }
 
-// randomCosSin makes a table of cosines and sines: row 0 turns nothing, as position 0
-// does, the others turn each pair by an angle of its own.
-func randomCosSin(rng *rand.Rand, rows int) []float32 {
-	table := make([]float32, rows*cache.RopeDim)
-	for r := range rows {
-		for i := range cache.RopeDim / 2 {
-			angle := float64(min(r, 1)) * 2 * math.Pi * rng.Float64()
-			table[r*cache.RopeDim+i] = float32(math.Cos(angle))
-			table[r*cache.RopeDim+cache.RopeDim/2+i] = float32(math.Sin(angle))
-		}
-	}
-	return table
-}
-
 func randomQueryQuant(seed uint64) []Case {
 	var cases []Case
 	add := func(tokens, heads int, tableBF16, hadamard bool) {
 		rng := rand.New(rand.NewPCG(seed, uint64(len(cases))))
-		rows := 40
-		positions := make([]int64, tokens)
-		for i := range positions {
-			positions[i] = int64(rng.IntN(rows))
-			switch { // rows of the identity, and positions that only a broken host makes
-			case i%3 == 1:
-				positions[i] = 0
-			case i%17 == 16:
-				positions[i] = []int64{-5, int64(rows), 1<<31 - 1, -1 << 31}[rng.IntN(4)]
-			}
-		}
-		weights := make([]float32, tokens*heads)
-		for i := range weights {
-			weights[i] = float32(rng.NormFloat64())
-		}
-		table := vectors.FromF32(randomCosSin(rng, rows), rows, cache.RopeDim)
+		positions, weights, table := randomPositions(rng, tokens), normalBF16(rng, 1, tokens, heads), randomCosSin(rng)
 		if tableBF16 {
-			table = vectors.FromBF16(table.F32(), rows, cache.RopeDim)
+			table = vectors.FromBF16(table.F32(), table.Shape...)
 		}
 		name := fmt.Sprintf("t%d_h%d", tokens, heads)
 		params := map[string]any{"softmax_scale": indexer.DefaultSoftmaxScale, "head_scale": indexer.DefaultHeadScale(heads)}
@@ -136,7 +107,7 @@ func randomQueryQuant(seed uint64) []Case {
 			Name: name, Params: params,
 			In: Arrays{
 				"q":         vectors.FromU16(randomQueries(rng, tokens*heads, hadamard), tokens, heads, cache.IndexDim),
-				"positions": vectors.FromI64(positions, tokens), "weights": vectors.FromBF16(weights, tokens, heads), "cos_sin_rows": table,
+				"positions": positions, "weights": weights, "cos_sin_rows": table,
 			},
 		})
 	}
@@ -223,8 +194,8 @@ func queryQuantSizes(o SizeOptions, format cache.IndexKeyFormat) (all []Size) {
 				table, positions := manyTurns(rng, t)
 				return Case{Params: map[string]any{"softmax_scale": indexer.DefaultSoftmaxScale,
 					"head_scale": indexer.DefaultHeadScale(heads)},
-					In: Arrays{"q": manyBF16(rng, 1, t, heads, cache.IndexDim), "positions": positions,
-						"weights": manyBF16(rng, 1, t, heads), "cos_sin_rows": table}}
+					In: Arrays{"q": normalBF16(rng, 1, t, heads, cache.IndexDim), "positions": positions,
+						"weights": normalBF16(rng, 1, t, heads), "cos_sin_rows": table}}
 			},
 		})
 	}

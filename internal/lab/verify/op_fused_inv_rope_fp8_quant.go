@@ -181,7 +181,7 @@ func inverseQuantSizes(o SizeOptions) (all []Size) {
 					Make: func(rng *rand.Rand) Case {
 						table, positions := manyTurns(rng, t)
 						return Case{Params: map[string]any{"n_groups": heads / width, "heads_per_group": width, "layout": layout + 1},
-							In: Arrays{"o": manyBF16(rng, 1, t, heads, cache.D), "positions": positions, "cos_sin_rows": table}}
+							In: Arrays{"o": normalBF16(rng, 1, t, heads, cache.D), "positions": positions, "cos_sin_rows": table}}
 					},
 				})
 			}
@@ -229,9 +229,9 @@ func compareInverseQuant(cmp *Comparison, _ Case, x inverseQuantInput, got, want
 				if n == 0 {
 					continue
 				}
-				value, tol := outputValues(o[i*cache.D+b*projection.BlockDim:][:projection.BlockDim], b, table, positions[t])
+				exact := turned(o[i*cache.D:][:cache.D], turnedRow(table, positions[t]), -1, flushed)
 				for side, q := range map[string]quantBlock{"got": a, "wanted": w} {
-					if why := q.judge(value, tol); why != "" {
+					if why := q.judge(exact, b); why != "" {
 						cmp.Fail("%s: block %d of head %d of token %d: %s %s", codes, b, h, t, side, why)
 						return
 					}
@@ -276,28 +276,8 @@ func scaleByte(layout projection.ScaleLayout, a Array, h, b, t int) int {
 	return int(u >> 23)
 }
 
-// outputValues returns the exact numbers of block b of a head turned back, and how far f32
-// may be from each: 0 for those that do not turn, else a millionth of the products, and
-// what flushing takes.
-func outputValues(x []uint16, b int, table []float32, row int32) (value, tol []float64) {
-	value, tol = make([]float64, len(x)), make([]float64, len(x))
-	for d, v := range x {
-		value[d] = float64(numfmt.BF16Decode(v))
-	}
-	if b < projection.HeadBlocks-1 {
-		return value, tol
-	}
-	turn := table[min(max(int(row), 0), len(table)/cache.RopeDim-1)*cache.RopeDim:]
-	first := projection.BlockDim - cache.RopeDim
-	for i := range cache.RopeDim / 2 {
-		e, o := value[first+2*i], value[first+2*i+1]
-		c, s := float64(turn[i]), float64(turn[cache.RopeDim/2+i])
-		value[first+2*i], value[first+2*i+1] = e*c+o*s, o*c-e*s
-		tol[first+2*i] = 1e-6*(math.Abs(e*c)+math.Abs(o*s)) + 0x1p-124
-		tol[first+2*i+1] = 1e-6*(math.Abs(o*c)+math.Abs(e*s)) + 0x1p-124
-	}
-	return value, tol
-}
+// flushed is what a device takes from products that are no normal numbers.
+const flushed = 0x1p-124
 
 // quantBlock is 128 codes and their scale.
 type quantBlock struct {
@@ -315,26 +295,11 @@ func (q quantBlock) differs(w quantBlock) (n int) {
 	return n
 }
 
-// judge says what is wrong with a block for numbers that are known up to tol, or nothing.
-func (q quantBlock) judge(value, tol []float64) string {
-	var low, high float64 // of the largest magnitude
-	for d, v := range value {
-		low, high = max(low, math.Abs(v)-tol[d]), max(high, math.Abs(v)+tol[d])
+// judge says what is wrong with block b of a head whose exact numbers are known, or nothing.
+func (q quantBlock) judge(exact cache.CompressedEntry, b int) string {
+	if q.scale < 0 {
+		return "scale that is no power of two"
 	}
-	scale := func(amax float64) int {
-		return int(numfmt.UE8M0Encode(float32(amax), numfmt.ActivationEps, numfmt.E4M3InvMax))
-	}
-	if q.scale < scale(low) || q.scale > scale(high) {
-		return fmt.Sprintf("has scale 0x%02x, want 0x%02x to 0x%02x", q.scale, scale(low), scale(high))
-	}
-	inverse := numfmt.UE8M0Inverse(byte(q.scale))
-	for d, v := range value {
-		a, b := numfmt.E4M3Encode(float32(v-tol[d])*inverse), numfmt.E4M3Encode(float32(v+tol[d])*inverse)
-		x := q.codes[d]
-		if tol[d] == 0 && x != a || blockE4M3.order(x) < blockE4M3.order(a) || blockE4M3.order(x) > blockE4M3.order(b) || x&0x7F == 0x7F {
-			return fmt.Sprintf("has code 0x%02x for value %d, which is %g +- %g, 0x%02x or 0x%02x under scale 0x%02x",
-				x, d, v, tol[d], a, b, q.scale)
-		}
-	}
-	return ""
+	first := b * projection.BlockDim
+	return blockOutput.check(exact, first, projection.BlockDim, byte(q.scale), func(d int) byte { return q.codes[d-first] })
 }

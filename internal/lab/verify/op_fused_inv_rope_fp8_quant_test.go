@@ -49,9 +49,9 @@ func TestInverseQuantJudge(t *testing.T) {
 	r := op.Compare(c, change("scale_fp32", 4*17+1, 1), want)
 	assert.False(t, r.Pass, "a scale behind the tokens passes: %+v", r)
 	q := quantBlock{make([]byte, projection.BlockDim), 85}
-	value, tol := make([]float64, projection.BlockDim), make([]float64, projection.BlockDim)
+	zeros := cache.CompressedEntry{Value: make([]float64, projection.BlockDim), Tol: make([]float64, projection.BlockDim)}
 	q.codes[127] = 0x80
-	assert.NotEmpty(t, q.judge(value, tol), "a negative zero for one that does not turn passes")
-	tol[127] = 0x1p-124
-	assert.Empty(t, q.judge(value, tol), "the sign of a zero")
+	assert.NotEmpty(t, q.judge(zeros, 0), "a negative zero for one that does not turn passes")
+	zeros.Tol[127] = flushed
+	assert.Empty(t, q.judge(zeros, 0), "the sign of a zero")
 }

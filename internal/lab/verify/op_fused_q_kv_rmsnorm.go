@@ -179,8 +179,8 @@ func qkvNormSizes(o SizeOptions) (all []Size) {
 			Name: fmt.Sprintf("tokens=%d/rank=%d", t, rank), Work: Work{Bytes: float64(bytes)}, Touched: bytes,
 			Make: func(rng *rand.Rand) Case {
 				return Case{Params: map[string]any{"eps": 1e-6, "q_size": rank},
-					In: Arrays{"qr_kv": manyBF16(rng, 1, t, rank+cache.D),
-						"q_weight": manyBF16(rng, 1, rank), "kv_weight": manyBF16(rng, 1, cache.D)}}
+					In: Arrays{"qr_kv": normalBF16(rng, 1, t, rank+cache.D),
+						"q_weight": normalBF16(rng, 1, rank), "kv_weight": normalBF16(rng, 1, cache.D)}}
 			},
 		})
 	}

@@ -37,14 +37,8 @@ func randomQInsert(seed uint64) []Case {
 	var cases []Case
 	add := func(tokens, padding, heads, invalid int, l cache.Layout, v41 bool) {
 		rng := rand.New(rand.NewPCG(seed, uint64(len(cases))))
-		n, pages := tokens+padding, pagesFor(tokens, l)
-		slots := make([]int64, tokens)
-		for i, s := range rng.Perm(pages * l.Page)[:tokens] {
-			slots[i] = int64(s)
-		}
-		for i := range invalid { // padding, and slots that only a broken host makes
-			slots[rng.IntN(tokens)] = []int64{-1, -7, int64(pages * l.Page), 1 << 40, -1 << 63}[i%5]
-		}
+		n := tokens + padding
+		pool, slots := randomSlots(rng, tokens, invalid, l)
 		table, positions := randomTurns(rng, n)
 		params := layoutParams(l)
 		params["eps"] = 1e-6
@@ -57,8 +51,7 @@ func randomQInsert(seed uint64) []Case {
 			Params: params,
 			In: Arrays{
 				"q": reshaped(randomRows(rng, n*heads), n, heads, cache.D), "kv": randomRows(rng, n),
-				"slot_mapping": vectors.FromI64(slots, tokens),
-				"positions":    positions, "cos_sin_rows": table, "cache_before": poisonedPool(pages, l),
+				"slot_mapping": slots, "positions": positions, "cos_sin_rows": table, "cache_before": pool,
 			},
 		})
 	}
@@ -72,30 +65,6 @@ func randomQInsert(seed uint64) []Case {
 		add([]int{61, 17, 2, 69}[i], i%3, []int{3, 1, 64, 6}[i], i, l, i != 1)
 	}
 	return cases
-}
-
-// pagesFor returns how many pages hold the tokens, with room to spare.
-func pagesFor(tokens int, l cache.Layout) int { return (tokens+l.Page-1)/l.Page + 2 }
-
-// randomTurns makes a table and positions in it, or, for a few, outside.
-func randomTurns(rng *rand.Rand, tokens int) (table, positions Array) {
-	const rows = 40
-	at := make([]int64, tokens)
-	for i := range at {
-		at[i] = int64(rng.IntN(rows))
-		switch { // rows of the identity, and positions that only a broken host makes
-		case i%3 == 1:
-			at[i] = 0
-		case i%17 == 16:
-			at[i] = []int64{-5, rows, 1<<31 - 1, -1 << 31}[rng.IntN(4)]
-		}
-	}
-	return vectors.FromF32(randomCosSin(rng, rows), rows, cache.RopeDim), vectors.FromI64(at, tokens)
-}
-
-func reshaped(a Array, shape ...int) Array {
-	a.Shape = shape
-	return a
 }
 
 type qInsertInput struct {
@@ -152,7 +121,7 @@ func qInsertSizes(o SizeOptions) (all []Size) {
 				MaxBytes: uint64(max(t*heads*2*cache.D, insertedBytes(t))),
 				Make: func(rng *rand.Rand) Case {
 					c := largeInsert(rng, t)
-					c.In["q"], c.In["kv"] = manyBF16(rng, 1, t, heads, cache.D), c.In["k"]
+					c.In["q"], c.In["kv"] = normalBF16(rng, 1, t, heads, cache.D), c.In["k"]
 					c.In["cos_sin_rows"], c.In["positions"] = manyTurns(rng, t)
 					c.Params["eps"] = 1e-6
 					delete(c.In, "k")

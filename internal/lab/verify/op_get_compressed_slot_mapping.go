@@ -32,7 +32,7 @@ func randomSlotMapping(seed uint64) []Case {
 			start, seq = append(start, start[len(start)-1]+q), append(seq, n)
 			width = max(width, (int(n)/ratio+page-1)/page)
 		}
-		table := permutation(rng, len(queries)*width, len(queries)*width+100)
+		table := permutation[int32](rng, len(queries)*width, len(queries)*width+100)
 		for i := range holes {
 			r := i % len(queries)
 			if last := (int(seq[r])/ratio - 1) / page; last >= 0 {
@@ -101,7 +101,7 @@ func refSlotMapping(s slotMappingInput) (Arrays, error) {
 }
 
 func bindSlotMapping(b Build, s slotMappingInput) (Bound, error) {
-	op, err := cache.NewSlotMapping(b.Dev, cache.SlotMappingConfig{Page: s.Page, Ratio: s.Ratio, Variant: b.Variant})
+	op, err := cache.NewSlotMapping(b.Dev, cache.SlotMappingConfig{Page: s.Page, Ratio: s.Ratio})
 	return bound(op, err, func(r *Rig) Launch {
 		args := cache.SlotMappingArgs{
 			QueryStart: r.In(s.Start, tensor.I32), SeqLens: r.In(s.Seq, tensor.I32), Table: r.In(s.Table, tensor.I32),

@@ -297,7 +297,7 @@ func randomLogitsCase(rng *rand.Rand, s logitsShape, format cache.IndexKeyFormat
 	l := cache.IndexKeyLayout{Page: s.page, Stride: (least+15)/16*16 + s.pad, Format: format}
 	width := (s.lens + s.page - 1) / s.page
 	pages := s.requests*width + 5
-	table := permutation(rng, s.requests*width, pages)
+	table := permutation[int32](rng, s.requests*width, pages)
 	pool := vectors.Filled(0xFF, vectors.U8, pages, l.Stride)
 	longest := make([]int, s.requests)
 	lens, req := make([]int32, s.tokens), make([]int32, s.tokens)

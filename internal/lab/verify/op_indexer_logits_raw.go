@@ -76,17 +76,13 @@ func randomRawLogits(seed uint64, format cache.IndexKeyFormat) []Case {
 		for _, name := range []string{"q_fp8", "q_packed", "q_scale"} {
 			delete(c.In, name)
 		}
-		const rows = 40
-		positions, weights := make([]int64, s.tokens), make([]float32, s.tokens*s.heads)
+		positions := make([]int64, s.tokens)
 		for t := range positions {
-			positions[t] = int64(rng.IntN(rows+6) - 3) // some of no row
+			positions[t] = int64(rng.IntN(turnRows+6) - 3) // some of no row
 		}
-		for j := range weights {
-			weights[j] = float32(rng.NormFloat64())
-		}
+		c.In["positions"], c.In["weights"] = vectors.FromI64(positions, s.tokens), normalBF16(rng, 1, s.tokens, s.heads)
 		c.In["q"] = vectors.FromU16(randomQueries(rng, s.tokens*s.heads, true), s.tokens, s.heads, cache.IndexDim)
-		c.In["positions"], c.In["weights"] = vectors.FromI64(positions, s.tokens), vectors.FromBF16(weights, s.tokens, s.heads)
-		c.In["cos_sin_rows"] = vectors.FromF32(randomCosSin(rng, rows), rows, cache.RopeDim)
+		c.In["cos_sin_rows"] = randomCosSin(rng)
 		c.Params["softmax_scale"], c.Params["head_scale"] = indexer.DefaultSoftmaxScale, indexer.DefaultHeadScale(s.heads)
 		cases = append(cases, c)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
@@ -110,7 +111,7 @@ func bindIndexerTopK(b Build, x topkInput) (Bound, error) {
 
 // threadsOn returns the threads that a case asks for, 0 where the device has fewer.
 func (x *topkInput) threadsOn(dev *vk.Device) int {
-	if x.Threads > int(dev.Caps().MaxWorkgroupInvocations) {
+	if x.Threads > 0 && x.Threads > int(dev.Caps().MaxWorkgroupInvocations) {
 		return 0
 	}
 	return x.Threads
@@ -127,7 +128,7 @@ func topkSizes(o SizeOptions) (all []Size) {
 					Name: fmt.Sprintf("tokens=%d/context=%d/k=%d", t, context, k), Work: Work{Bytes: float64(bytes)}, Touched: bytes,
 					Make: func(rng *rand.Rand) Case {
 						return Case{Params: map[string]any{"k": k}, In: Arrays{
-							"logits": manyF32(rng, t, n), "lengths": vectors.FromI32(vectorsI32(t, int32(n)), t)}}
+							"logits": normalF32(rng, t, n), "lengths": vectors.FromI32(slices.Repeat([]int32{int32(n)}, t), t)}}
 					},
 				})
 			}

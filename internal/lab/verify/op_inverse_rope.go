@@ -72,7 +72,7 @@ func inverseRopeSizes(o SizeOptions) (all []Size) {
 				MaxBytes: uint64(t * heads * 2 * cache.D),
 				Make: func(rng *rand.Rand) Case {
 					table, positions := manyTurns(rng, t)
-					return Case{In: Arrays{"o": manyBF16(rng, 1, t, heads, cache.D), "positions": positions, "cos_sin_rows": table}}
+					return Case{In: Arrays{"o": normalBF16(rng, 1, t, heads, cache.D), "positions": positions, "cos_sin_rows": table}}
 				},
 			})
 		}

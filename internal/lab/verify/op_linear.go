@@ -378,11 +378,7 @@ func randomLinearCase(rng *rand.Rand, s linearShape, f projection.Format) Case {
 func randomActivations(rng *rand.Rand, s linearShape, in Arrays) {
 	n := s.tokens * s.groups * s.k
 	if s.activations == projection.ActivationBF16 {
-		x := make([]float32, n)
-		for i := range x {
-			x[i] = float32(rng.NormFloat64())
-		}
-		in["x"] = vectors.FromBF16(x, s.tokens, s.groups, s.k)
+		in["x"] = normalBF16(rng, 1, s.tokens, s.groups, s.k)
 		return
 	}
 	if s.activations == projection.ActivationNVFP4 {
@@ -443,11 +439,7 @@ func randomWeights(rng *rand.Rand, s linearShape, f projection.Format, in Arrays
 	}
 	switch f {
 	case projection.FormatBF16:
-		w := make([]float32, rows*s.k)
-		for i := range w {
-			w[i] = float32(rng.NormFloat64() * 0.02)
-		}
-		in["w"] = vectors.FromBF16(w, rows, s.k)
+		in["w"] = normalBF16(rng, 0.02, rows, s.k)
 	case projection.FormatNVFP4:
 		data, scale, rowScale := make([]byte, rows*s.k/2), make([]byte, rows*s.k/16), make([]float32, rows)
 		for i := range data {

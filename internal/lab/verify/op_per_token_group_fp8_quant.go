@@ -165,7 +165,7 @@ func quantiseSizes(o SizeOptions, formats []projection.ActivationFormat) (all []
 					Name: fmt.Sprintf("activations=%v/tokens=%d/k=%d", format, t, k), Work: Work{Bytes: float64(bytes)}, Touched: bytes,
 					MaxBytes: uint64(2 * t * k),
 					Make: func(rng *rand.Rand) Case {
-						c := Case{Params: map[string]any{"format": int(format), "groups": 1}, In: Arrays{"x": manyBF16(rng, 1, t, 1, k)}}
+						c := Case{Params: map[string]any{"format": int(format), "groups": 1}, In: Arrays{"x": normalBF16(rng, 1, t, 1, k)}}
 						if format == projection.ActivationNVFP4 {
 							c.In["input_scale"] = vectors.FromF32([]float32{0.002}, 1)
 						}

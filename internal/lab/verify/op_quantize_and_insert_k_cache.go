@@ -23,22 +23,12 @@ func randomInsert(seed uint64) []Case {
 	var cases []Case
 	add := func(tokens, extra int, l cache.Layout, invalid int) {
 		rng := rand.New(rand.NewPCG(seed, uint64(len(cases))))
-		pages := (tokens+l.Page-1)/l.Page + 2
-		slots := make([]int64, tokens)
-		for i, s := range rng.Perm(pages * l.Page)[:tokens] {
-			slots[i] = int64(s)
-		}
-		for i := range invalid { // padding, and slots that only a broken host makes
-			slots[rng.IntN(tokens)] = []int64{-1, -7, int64(pages * l.Page), 1 << 40, -1 << 63}[i%5]
-		}
+		pool, slots := randomSlots(rng, tokens, invalid, l)
 		cases = append(cases, Case{
 			Name:   fmt.Sprintf("t%d_%s_page%d_stride%d", tokens, l.Record, l.Page, l.Stride),
 			About:  fmt.Sprintf("%d rows, %d slots, %d of them invalid", tokens+extra, tokens, invalid),
 			Params: layoutParams(l),
-			In: Arrays{
-				"k": randomRows(rng, tokens+extra), "slot_mapping": vectors.FromI64(slots, tokens),
-				"cache_before": poisonedPool(pages, l),
-			},
+			In:     Arrays{"k": randomRows(rng, tokens+extra), "slot_mapping": slots, "cache_before": pool},
 		})
 	}
 	for i, tokens := range []int{1, 2, 17, 61, 69, 321} {
@@ -83,7 +73,7 @@ func refInsert(x insertInput) (Arrays, error) {
 }
 
 func bindInsert(b Build, x insertInput) (Bound, error) {
-	op, err := cache.NewInsert(b.Dev, cache.InsertConfig{Page: x.Page, Record: x.Record, MaxBytes: b.MaxBytes, Variant: b.Variant})
+	op, err := cache.NewInsert(b.Dev, cache.PagesConfig{Page: x.Page, Record: x.Record, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	return bound(op, err, func(r *Rig) Launch {
 		pages := r.Pool(x.Pool, Pages{Page: x.Page})
 		kv := kvCache(pages.Tensor, x.layout)
@@ -110,10 +100,8 @@ func insertedBytes(tokens int) int { return 64*(tokens+64)*cache.RecordV4.SlotBy
 func largeInsert(rng *rand.Rand, tokens int) Case {
 	const page = 64
 	l := leastLayout(page)
-	pages, slots := (tokens+page-1)/page, make([]int64, tokens)
-	for i, s := range rng.Perm(pages * page)[:tokens] {
-		slots[i] = int64(s)
-	}
+	pages := (tokens + page - 1) / page
+	slots := vectors.FromI64(permutation[int64](rng, tokens, pages*page), tokens)
 	return Case{Params: map[string]any{"block_size": page}, In: Arrays{
-		"k": manyBF16(rng, 1, tokens, cache.D), "slot_mapping": vectors.FromI64(slots, tokens), "cache_before": poisonedPool(pages, l)}}
+		"k": normalBF16(rng, 1, tokens, cache.D), "slot_mapping": slots, "cache_before": poisonedPool(pages, l)}}
 }

@@ -57,7 +57,7 @@ func refVisible(v visibleInput) (Arrays, error) {
 }
 
 func bindVisible(b Build, v visibleInput) (Bound, error) {
-	op, err := indexer.NewVisible(b.Dev, indexer.VisibleConfig{Ratio: v.Ratio, Variant: b.Variant})
+	op, err := indexer.NewVisible(b.Dev, indexer.VisibleConfig{Ratio: v.Ratio})
 	return bound(op, err, func(r *Rig) Launch {
 		a := indexer.VisibleArgs{Positions: r.In(v.Positions, tensor.I32), IsValid: r.In(v.Valid, tensor.U8),
 			Lens: r.Out(tensor.I32, v.T), Limit: v.Limit}

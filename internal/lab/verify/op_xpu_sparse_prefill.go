@@ -78,7 +78,7 @@ func (b *gatheredBuilder) build(heads, room int) Case {
 	for h := range sink {
 		sink[h] = float32(b.rng.NormFloat64())
 	}
-	in["q"], in["sink"] = manyBF16(b.rng, 1, t, heads, cache.D), vectors.FromF32(sink, heads)
+	in["q"], in["sink"] = normalBF16(b.rng, 1, t, heads, cache.D), vectors.FromF32(sink, heads)
 	in["positions"], in["window_lens"] = vectors.FromI32(b.positions, t), vectors.FromI32(b.windowLens, t)
 	in["window_slots"] = vectors.FromI32(b.window, t, b.rows.Window)
 	if b.rows.Ratio > 0 {
@@ -112,7 +112,7 @@ func (b *gatheredBuilder) pages(in Arrays, name string, page, requests, length i
 			slots = append(slots, int64(tab.Slot(int32(r), i)))
 		}
 	}
-	rows := manyBF16(b.rng, 1, len(slots), cache.D).U16()
+	rows := normalBF16(b.rng, 1, len(slots), cache.D).U16()
 	if err := cache.InsertRef(pool.Data, cache.Layout{Page: page, Stride: stride, Record: record}, rows, slots); err != nil {
 		panic(err) // of sizes that are written above
 	}

@@ -190,10 +190,10 @@ func Take(a Array, along [][]int) Array {
 
 // distinct is how many different random numbers a large array has: it repeats them. The prime
 // keeps rows from repeating at distances that a wrong index might have.
-const distinct = 1048573
+const distinct = 1<<21 - 9
 
 // manyBF16 makes bf16 values of a normal distribution.
-func manyBF16(rng *rand.Rand, deviation float64, shape ...int) Array {
+func normalBF16(rng *rand.Rand, deviation float64, shape ...int) Array {
 	a := vectors.New(vectors.U16, shape...)
 	v := make([]uint16, min(a.Len(), distinct))
 	for i := range v {
@@ -204,7 +204,7 @@ func manyBF16(rng *rand.Rand, deviation float64, shape ...int) Array {
 }
 
 // manyF32 makes f32 values of a normal distribution.
-func manyF32(rng *rand.Rand, shape ...int) Array {
+func normalF32(rng *rand.Rand, shape ...int) Array {
 	a := vectors.New(vectors.F32, shape...)
 	v := make([]float32, min(a.Len(), distinct))
 	for i := range v {

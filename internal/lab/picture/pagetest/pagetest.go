@@ -76,24 +76,16 @@ func Text(t *testing.T, page []byte) string {
 	return list[0].text
 }
 
-type rect struct{ x0, y0, x1, y1 float64 }
-
-func (a rect) meets(b rect) bool { return a.x0 < b.x1 && b.x0 < a.x1 && a.y0 < b.y1 && b.y0 < a.y1 }
-
-func (a rect) inside(b rect) bool {
-	return a.x0 >= b.x0 && a.y0 >= b.y0 && a.x1 <= b.x1 && a.y1 <= b.y1
-}
-
 // Pictures demands that all that is drawn lies inside the pictures of a page and no text on
 // another, and counts the elements by their names.
 func Pictures(t *testing.T, page []byte) map[string]int {
 	t.Helper()
-	var frame rect
-	var texts []rect
+	var frame picture.Rect
+	var texts []picture.Rect
 	drawn := map[string]int{}
 	for _, e := range parse(t, page) {
 		if e.name == "svg" {
-			_, err := fmt.Sscan(e.attr["viewBox"], &frame.x0, &frame.y0, &frame.x1, &frame.y1)
+			_, err := fmt.Sscan(e.attr["viewBox"], &frame.X0, &frame.Y0, &frame.X1, &frame.Y1)
 			require.NoError(t, err)
 			texts = nil
 			drawn["svg"]++
@@ -104,12 +96,12 @@ func Pictures(t *testing.T, page []byte) map[string]int {
 		}
 		drawn[e.name]++
 		for _, r := range e.covers(t) {
-			assert.True(t, r.inside(frame), "%s %v %q at %v is not inside %v", e.name, e.attr, e.text, r, frame)
+			assert.True(t, r.Inside(frame), "%s %v %q at %v is not inside %v", e.name, e.attr, e.text, r, frame)
 			if e.name != "text" {
 				continue
 			}
 			for _, other := range texts {
-				assert.False(t, r.meets(other), "%q at %v lies on %v", e.text, r, other)
+				assert.False(t, r.Meets(other), "%q at %v lies on %v", e.text, r, other)
 			}
 			texts = append(texts, r)
 		}
@@ -121,7 +113,7 @@ func Pictures(t *testing.T, page []byte) map[string]int {
 }
 
 // covers returns where something is drawn.
-func (e *element) covers(t *testing.T) []rect {
+func (e *element) covers(t *testing.T) []picture.Rect {
 	at := func(name string) float64 {
 		v, err := strconv.ParseFloat(e.attr[name], 64)
 		require.NoError(t, err, "%s of %s %v", name, e.name, e.attr)
@@ -129,23 +121,22 @@ func (e *element) covers(t *testing.T) []rect {
 	}
 	switch e.name {
 	case "text":
-		x, y := at("x"), at("y")
-		return []rect{{x, y - picture.FontSize, x + picture.TextWidth(e.text), y + 3}}
+		return []picture.Rect{picture.TextBox(at("x"), at("y"), e.text)}
 	case "circle":
 		x, y := at("cx"), at("cy")
-		return []rect{{x - 4, y - 4, x + 4, y + 4}}
+		return []picture.Rect{{X0: x - 4, Y0: y - 4, X1: x + 4, Y1: y + 4}}
 	case "rect":
 		x, y := at("x"), at("y")
-		return []rect{{x, y, x + at("width"), y + at("height")}}
+		return []picture.Rect{{X0: x, Y0: y, X1: x + at("width"), Y1: y + at("height")}}
 	case "line":
-		return []rect{{at("x1"), at("y1"), at("x2"), at("y2")}}
+		return []picture.Rect{{X0: at("x1"), Y0: at("y1"), X1: at("x2"), Y1: at("y2")}}
 	case "polyline":
-		var list []rect
+		var list []picture.Rect
 		for _, p := range strings.Fields(e.attr["points"]) {
 			var x, y float64
 			_, err := fmt.Sscanf(p, "%f,%f", &x, &y)
 			require.NoError(t, err)
-			list = append(list, rect{x, y, x, y})
+			list = append(list, picture.Rect{X0: x, Y0: y, X1: x, Y1: y})
 		}
 		return list
 	}

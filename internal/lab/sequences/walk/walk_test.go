@@ -19,6 +19,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/faults"
 	"github.com/vkmla/vkmla/internal/lab/sequences"
 	"github.com/vkmla/vkmla/internal/lab/validation"
+	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -96,6 +97,7 @@ func random(t *testing.T, seed uint64) walked {
 
 // others walks 100 random models, and layers with weights of every format.
 func others(t *testing.T, d *vk.Device, o sequences.WalkOptions, x *faults.Interposer) {
+	few := pipeline.EngineOptions{QuantiseActivations: true}
 	var list []walked
 	for range 100 {
 		o.Seed++
@@ -108,7 +110,7 @@ func others(t *testing.T, d *vk.Device, o sequences.WalkOptions, x *faults.Inter
 		require.NoError(t, err)
 		list = append(list, walked{name: string(s), o: sequences.Options{Random: m}, few: 800})
 		if s != fakemodel.BF16 {
-			list = append(list, walked{name: string(s) + " quantised", o: sequences.Options{Random: m, Quantise: true}, few: 800})
+			list = append(list, walked{name: string(s) + " quantised", o: sequences.Options{Random: m, Engines: few}, few: 800})
 		}
 	}
 	o.Long, o.Steps, o.Time = true, 0, 0
