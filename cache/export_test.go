@@ -2,9 +2,6 @@ package cache
 
 import "github.com/vkmla/vkmla/vk"
 
-// PushLayouts is for the tests outside the package, which alone can use testkit.
-var PushLayouts = pushLayouts
-
 // References of parts of operations.
 var (
 	GatherRunsRef = gatherRunsRef
