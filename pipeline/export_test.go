@@ -178,13 +178,6 @@ func (st *Step) Pretend() {
 	}
 }
 
-// ShowLayer makes a step believe that a layer ran with inputs from host memory.
-func (st *Step) ShowLayer(layer int) {
-	st.e.mu.Lock()
-	defer st.e.mu.Unlock()
-	st.e.now.shown[layer], st.latest = true, layer
-}
-
 // PageOf is the page of an entry of the session's table of a pool.
 func (s *Session) PageOf(pool, entry int) int { return int(s.seq.Tables[pool].Entry(entry)) }
 

@@ -152,6 +152,7 @@ type manner struct {
 	padded bool // inputs are uploaded, with NaN after the tokens
 	leave  int  // before this layer it is left; 0: it is not
 	abort  bool // at its end
+	early  bool // it is left before anything is submitted
 	inside func(st *pipeline.Step)
 }
 
@@ -181,6 +182,9 @@ func (l *Lab) step(ctx context.Context, how manner, chunks ...chunk) (err error)
 	}
 	if how.inside != nil {
 		how.inside(st)
+	}
+	if how.early {
+		return errors.Join(errLeft, st.Abort())
 	}
 	given, err := l.through(ctx, how, st, chunks)
 	if err == nil && how.abort {
