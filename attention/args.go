@@ -101,27 +101,8 @@ func checkDecode(dev *vk.Device, op string, cfg DecoderConfig, a DecodeArgs) err
 
 // checkSet checks one set of cached rows.
 func checkSet(op, arg string, s SlotSet, t, page int, record cache.Record) error {
-	c := s.Cache
-	if l, err := cache.NewRecordLayout(c.Layout.Record, c.Layout.Page, c.Layout.Stride); err != nil || l != c.Layout {
-		if err == nil {
-			return pkg.Wrong(op, arg+".Cache.Layout", c.Layout, "a layout with a stride")
-		}
-		return fmt.Errorf("attention: %s: %s: %w", op, arg, err)
-	}
-	if err := opkit.FirstError(
-		pkg.CheckRows(op, arg+".Cache.Pool", c.Pool, tensor.U8, -1, c.Layout.Stride),
+	return opkit.FirstError(
+		s.Cache.CheckFor(pkg, op, arg+".Cache", page, record),
 		pkg.Check(op, arg+".Indices", s.Indices, tensor.I32, t, -1),
-		pkg.Check(op, arg+".Lens", s.Lens, tensor.I32, t),
-	); err != nil {
-		return err
-	}
-	switch {
-	case c.Layout.Page != page:
-		return pkg.Wrong(op, arg+".Cache.Layout.Page", c.Layout.Page, "%d, which the kernel was built for", page)
-	case c.Layout.Record != record:
-		return pkg.Wrong(op, arg+".Cache.Layout.Record", c.Layout.Record, "%s, which the kernel was built for", record)
-	case c.Pages() < 1 || c.Slots() > math.MaxInt32:
-		return pkg.Wrong(op, arg+".Cache.Pool", c.Pool, "at least one page and fewer than 2^31 slots")
-	}
-	return nil
+		pkg.Check(op, arg+".Lens", s.Lens, tensor.I32, t))
 }

@@ -2,7 +2,6 @@ package attention
 
 import (
 	"math"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -15,9 +14,8 @@ type attnC128IndicesPush struct {
 
 // C128IndicesConfig configures a C128Indices.
 type C128IndicesConfig struct {
-	Page    int    // slots of a page of the compressed cache (2 for ratio 128)
-	Ratio   int    // tokens per compressed entry; 0 means 128
-	Variant string // "" or "base"
+	Page  int // slots of a page of the compressed cache (2 for ratio 128)
+	Ratio int // tokens per compressed entry; 0 means 128
 }
 
 // C128Indices lists every visible compressed entry of each token, for layers that
@@ -48,8 +46,7 @@ func C128Width(maxLen, ratio int) int { return opkit.RoundUp(opkit.CeilDiv(maxLe
 
 // NewC128Indices builds the kernel.
 //
-// Errors: vk.ErrArgument for a page size or ratio below 1 or an unknown variant;
-// those of vk.Device.Kernel.
+// Errors: vk.ErrArgument for a page size or ratio below 1; those of vk.Device.Kernel.
 func NewC128Indices(dev *vk.Device, cfg C128IndicesConfig) (*C128Indices, error) {
 	const op = "new c128 indices"
 	if cfg.Ratio == 0 {
@@ -59,9 +56,9 @@ func NewC128Indices(dev *vk.Device, cfg C128IndicesConfig) (*C128Indices, error)
 		pkg.Range(op, "Ratio", cfg.Ratio, 1, math.MaxInt32)); err != nil {
 		return nil, err
 	}
-	k, err := indexKernel(dev, "attn_c128_indices", cfg.Variant, opkit.Spec{
+	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "attn_c128_indices", Variant: opkit.Base,
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
-		PushSize: int(unsafe.Sizeof(attnC128IndicesPush{})), Constants: opkit.Constants(cfg.Page),
+		Push:     attnC128IndicesPush{}, Constants: opkit.Constants(cfg.Page),
 	})
 	if err != nil {
 		return nil, err
@@ -75,20 +72,18 @@ func NewC128Indices(dev *vk.Device, cfg C128IndicesConfig) (*C128Indices, error)
 func (o *C128Indices) Record(rec *vk.Recorder, a C128IndicesArgs) error {
 	const op = "c128 indices"
 	t, local := opkit.DimOrZero(a.Positions, 0), a.BlockTable.IsZero()
+	if local {
+		a.TokenToReq = tensor.Tensor{}
+	}
 	err := opkit.FirstError(
 		pkg.Check(op, "Positions", a.Positions, tensor.I32, -1),
 		pkg.Check(op, "Indices", a.Indices, tensor.I32, t, -1),
+		pkg.Optional(op, "SlotMapping", a.SlotMapping, tensor.I64, t),
+		pkg.Optional(op, "BlockTable", a.BlockTable, tensor.I32, -1, -1),
+		pkg.Optional(op, "Lens", a.Lens, tensor.I32, t),
 	)
-	if err == nil && !a.SlotMapping.IsZero() {
-		err = pkg.Check(op, "SlotMapping", a.SlotMapping, tensor.I64, t)
-	}
 	if err == nil && !local {
-		err = opkit.FirstError(
-			pkg.Check(op, "TokenToReq", a.TokenToReq, tensor.I32, t),
-			pkg.Check(op, "BlockTable", a.BlockTable, tensor.I32, -1, -1))
-	}
-	if err == nil && !a.Lens.IsZero() {
-		err = pkg.Check(op, "Lens", a.Lens, tensor.I32, t)
+		err = pkg.Check(op, "TokenToReq", a.TokenToReq, tensor.I32, t)
 	}
 	if err != nil || t == 0 {
 		return err
@@ -98,14 +93,7 @@ func (o *C128Indices) Record(rec *vk.Recorder, a C128IndicesArgs) error {
 		uint32(opkit.DimOrZero(a.BlockTable, 1)),
 		opkit.Bit(0, local) | opkit.Bit(1, !a.SlotMapping.IsZero()) | opkit.Bit(2, !a.Lens.IsZero()),
 	}
-	tokenToReq := a.TokenToReq
-	if local {
-		tokenToReq = tensor.Tensor{}
-	}
-	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
-		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
-		Bind: []vk.View{a.Positions.View(), opkit.ViewOrDummy(o.dev, a.SlotMapping), opkit.ViewOrDummy(o.dev, tokenToReq),
-			opkit.ViewOrDummy(o.dev, a.BlockTable), a.Indices.View(), opkit.ViewOrOther(a.Lens, a.Indices)},
-		Push: vk.Bytes(&p),
-	})
+	return pkg.Launch(rec, op, o.k, t, vk.Bytes(&p),
+		a.Positions.View(), opkit.ViewOrDummy(o.dev, a.SlotMapping), opkit.ViewOrDummy(o.dev, a.TokenToReq),
+		opkit.ViewOrDummy(o.dev, a.BlockTable), a.Indices.View(), opkit.Or(a.Lens, a.Indices).View())
 }

@@ -2,7 +2,6 @@ package attention
 
 import (
 	"math"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -11,11 +10,6 @@ import (
 
 type attnCombineIndicesPush struct {
 	Requests, Topk, TopkWidth, Window, Ratio, M, N, Width uint32
-}
-
-// CombineIndicesConfig configures a CombineIndices.
-type CombineIndicesConfig struct {
-	Variant string // "" or "base"
 }
 
 // CombineIndices lists, for the tokens of a prefill chunk, the rows of the
@@ -46,13 +40,11 @@ type CombineIndicesArgs struct {
 // multiple of 128, as in vLLM's combine_topk_swa_indices.
 func CombinedWidth(k, window int) int { return opkit.RoundUp(k+window, 128) }
 
-// NewCombineIndices builds the kernel.
-//
-// Errors: vk.ErrArgument for an unknown variant; those of vk.Device.Kernel.
-func NewCombineIndices(dev *vk.Device, cfg CombineIndicesConfig) (*CombineIndices, error) {
-	k, err := indexKernel(dev, "attn_combine_indices", cfg.Variant, opkit.Spec{
+// NewCombineIndices builds the kernel. Errors: those of vk.Device.Kernel.
+func NewCombineIndices(dev *vk.Device) (*CombineIndices, error) {
+	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "attn_combine_indices", Variant: opkit.Base,
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
-		PushSize: int(unsafe.Sizeof(attnCombineIndicesPush{})),
+		Push:     attnCombineIndicesPush{},
 	})
 	if err != nil {
 		return nil, err
@@ -106,10 +98,7 @@ func (o *CombineIndices) Record(rec *vk.Recorder, a CombineIndicesArgs) error {
 		Requests: uint32(r), Topk: uint32(a.K), TopkWidth: uint32(opkit.DimOrZero(topk, 1)), Window: uint32(a.Window),
 		Ratio: uint32(a.Ratio), M: uint32(a.M), N: uint32(a.N), Width: uint32(a.Indices.Shape[1]),
 	}
-	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
-		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
-		Bind: []vk.View{opkit.ViewOrDummy(o.dev, topk), a.QueryStart.View(), a.SeqLens.View(), a.GatherLens.View(),
-			a.Indices.View(), a.Lens.View()},
-		Push: vk.Bytes(&p),
-	})
+	return pkg.Launch(rec, op, o.k, t, vk.Bytes(&p),
+		opkit.ViewOrDummy(o.dev, topk), a.QueryStart.View(), a.SeqLens.View(), a.GatherLens.View(),
+		a.Indices.View(), a.Lens.View())
 }

@@ -1,5 +1,7 @@
 package attention
 
+import "slices"
+
 // CombineIndicesRef lists workspace rows for the tokens of a prefill chunk:
 // indices [T, CombinedWidth(k, window)] and lens [T]. topk is [T, topkWidth]. For
 // token i of request b, at position p, with
@@ -15,10 +17,7 @@ package attention
 func CombineIndicesRef(tokens int, topk []int32, topkWidth int, queryStart, seqLens, gatherLens []int32,
 	k, window, ratio, m, n int) (indices, lens []int32) {
 	width := CombinedWidth(k, window)
-	indices, lens = make([]int32, tokens*width), make([]int32, tokens)
-	for i := range indices {
-		indices[i] = -1
-	}
+	indices, lens = slices.Repeat([]int32{-1}, tokens*width), make([]int32, tokens)
 	for b := range seqLens {
 		start, end := int(queryStart[b]-queryStart[0]), int(queryStart[b+1]-queryStart[0])
 		gatherStart := int(seqLens[b] - gatherLens[b])

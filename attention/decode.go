@@ -3,7 +3,6 @@ package attention
 import (
 	"math"
 	"strings"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -164,7 +163,7 @@ func NewDecoder(dev *vk.Device, cfg DecoderConfig) (*Decoder, error) {
 			Stem: decodeStem(t.stem, float8), Variant: variant, Bound: bound,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read,
 				vk.Write, vk.Write, vk.Write, vk.Write, vk.Read, vk.Read},
-			PushSize: int(unsafe.Sizeof(attnDecodePush{})), Subgroup: t.subgroup,
+			Push: attnDecodePush{}, Subgroup: t.subgroup,
 			Constants: cfg.constants(t), Divisible: true,
 		}
 	})
@@ -339,7 +338,7 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 	}
 	bind := []vk.View{a.Q.View(), win.Indices.View(), win.Lens.View(),
 		opkit.ViewOrDummy(o.dev, comp.Indices), opkit.ViewOrDummy(o.dev, comp.Lens),
-		opkit.ViewOrDummy(o.dev, a.Sink), a.Out.View(), opkit.ViewOrOther(a.LSE, a.Out), part, ml}
+		opkit.ViewOrDummy(o.dev, a.Sink), a.Out.View(), opkit.Or(a.LSE, a.Out).View(), part, ml}
 	if o.tilings[plan.build].rotates {
 		var angles InverseRope
 		if splits == 1 && !a.InverseRope.isZero() {

@@ -35,7 +35,7 @@ func Example() {
 	pages, err := cache.NewKV(dev, cache.KVConfig{Pages: 1, Layout: layout})
 	check(err)
 	defer pages.Close()
-	insert, err := cache.NewInsert(dev, cache.InsertConfig{Page: page})
+	insert, err := cache.NewInsert(dev, cache.PagesConfig{Page: page})
 	check(err)
 	decode, err := attention.NewDecoder(dev, attention.DecoderConfig{Heads: heads, WindowPage: page, OnDemand: true})
 	check(err)

@@ -83,7 +83,7 @@ type PlanTensors struct {
 func NewGathered(dev *vk.Device, cfg GatheredConfig) (*Gathered, error) {
 	const op = "new gathered attention"
 	c := cfg.Rows
-	paged := DecoderConfig{WindowPage: cfg.WindowPage, CompressedPage: cfg.CompressedPage,
+	paged := DecoderConfig{WindowPage: cfg.WindowPage, CompressedPage: cfg.CompressedPage, MaxBytes: cfg.MaxBytes, Variant: cfg.Variant,
 		WindowRecord: cfg.WindowRecord, CompressedRecord: cfg.CompressedRecord}.withRecords()
 	if err := opkit.FirstError(
 		checkPages(op, paged),
@@ -104,29 +104,32 @@ func NewGathered(dev *vk.Device, cfg GatheredConfig) (*Gathered, error) {
 		Splits: cfg.Splits, Workgroups: cfg.Workgroups, Norm: cfg.Norm, OnDemand: true, halves: true}); err != nil {
 		return nil, err
 	}
-	records := []cache.Record{paged.CompressedRecord, paged.WindowRecord}
-	for i, page := range []int{cfg.CompressedPage, cfg.WindowPage} {
-		if page == 0 {
-			continue
-		}
-		o.gather[i], err = cache.NewGatherRuns(dev, cache.GatherRunsConfig{Page: page, Record: records[i],
-			MaxBytes: max(cfg.MaxBytes, workspace),
-			Variant:  reaching(cfg.Variant), Halves: o.prefill.variant == opkit.CM})
-		if err != nil {
-			return nil, pkg.Wrap(op, err)
-		}
+	if o.gather, err = pageGathers(op, paged, workspace, func(p cache.PagesConfig) (*cache.GatherRuns, error) {
+		return cache.NewGatherRuns(dev, cache.GatherRunsConfig{PagesConfig: p, Halves: o.prefill.variant == opkit.CM})
+	}); err != nil {
+		return nil, err
 	}
 	o.indices, err = newPlacedIndices(dev)
 	return o, err
 }
 
-// reaching is the build of a gather that goes with a forced build of the prefill kernel, which says
-// how memory is reached.
-func reaching(variant string) string {
-	if variant == opkit.Base || variant == opkit.DA {
-		return variant
+// pageGathers makes the gathers of the compressed and of the window cache, as far as there are
+// such, to a workspace. A forced build of the prefill kernel says how they reach memory.
+func pageGathers[T any](op string, cfg DecoderConfig, workspace uint64, gather func(cache.PagesConfig) (T, error)) (all [2]T, err error) {
+	for i, p := range []cache.PagesConfig{
+		{Page: cfg.CompressedPage, Record: cfg.CompressedRecord}, {Page: cfg.WindowPage, Record: cfg.WindowRecord},
+	} {
+		if p.Page == 0 {
+			continue
+		}
+		if p.MaxBytes = max(cfg.MaxBytes, workspace); cfg.Variant == opkit.Base || cfg.Variant == opkit.DA {
+			p.Variant = cfg.Variant
+		}
+		if all[i], err = gather(p); err != nil {
+			return all, pkg.Wrap(op, err)
+		}
 	}
-	return ""
+	return all, nil
 }
 
 // Prepare asks for the kernels of a Record of some tokens, so that they are compiled in the

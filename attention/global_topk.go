@@ -2,7 +2,6 @@ package attention
 
 import (
 	"math"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -15,8 +14,7 @@ type attnGlobalTopkPush struct {
 
 // GlobalTopKConfig configures a GlobalTopK.
 type GlobalTopKConfig struct {
-	Page    int    // slots of a page of the compressed cache (64 for ratio 4)
-	Variant string // "" or "base"
+	Page int // slots of a page of the compressed cache (64 for ratio 4)
 }
 
 // GlobalTopK turns the indexer's request-local picks into global slots of the
@@ -39,15 +37,14 @@ type GlobalTopKArgs struct {
 
 // NewGlobalTopK builds the kernel.
 //
-// Errors: vk.ErrArgument for a page size below 1 or an unknown variant; those of
-// vk.Device.Kernel.
+// Errors: vk.ErrArgument for a page size below 1; those of vk.Device.Kernel.
 func NewGlobalTopK(dev *vk.Device, cfg GlobalTopKConfig) (*GlobalTopK, error) {
 	if err := pkg.Range("new global top-k", "Page", cfg.Page, 1, math.MaxInt32); err != nil {
 		return nil, err
 	}
-	k, err := indexKernel(dev, "attn_global_topk", cfg.Variant, opkit.Spec{
+	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "attn_global_topk", Variant: opkit.Base,
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
-		PushSize: int(unsafe.Sizeof(attnGlobalTopkPush{})), Constants: opkit.Constants(cfg.Page),
+		Push:     attnGlobalTopkPush{}, Constants: opkit.Constants(cfg.Page),
 	})
 	if err != nil {
 		return nil, err
@@ -72,9 +69,6 @@ func (o *GlobalTopK) Record(rec *vk.Recorder, a GlobalTopKArgs) error {
 		return err
 	}
 	p := attnGlobalTopkPush{uint32(k), uint32(opkit.DimOrZero(a.BlockTable, 0)), uint32(opkit.DimOrZero(a.BlockTable, 1))}
-	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
-		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
-		Bind: []vk.View{a.TopK.View(), a.TokenToReq.View(), a.BlockTable.View(), a.IsValid.View(), a.Slots.View(), a.Lens.View()},
-		Push: vk.Bytes(&p),
-	})
+	return pkg.Launch(rec, op, o.k, t, vk.Bytes(&p),
+		a.TopK.View(), a.TokenToReq.View(), a.BlockTable.View(), a.IsValid.View(), a.Slots.View(), a.Lens.View())
 }

@@ -1,7 +1,6 @@
 package attention_test
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -37,7 +36,7 @@ func TestIndexArguments(t *testing.T) {
 	r := verify.NewRig(t.Context(), dev)
 	defer r.Close()
 	i32 := func(shape ...int) tensor.Tensor { return r.Out(tensor.I32, shape...) }
-	combine := must[*attention.CombineIndices](t)(attention.NewCombineIndices(dev, attention.CombineIndicesConfig{}))
+	combine := must[*attention.CombineIndices](t)(attention.NewCombineIndices(dev))
 	m := attention.CombineIndicesArgs{TopK: i32(3, 20), QueryStart: i32(3), SeqLens: i32(2), GatherLens: i32(2), Indices: i32(3, 256), Lens: i32(3),
 		K: 20, Window: 128, Ratio: 4, M: 300, N: 40}
 	for arg, change := range map[string]func(*attention.CombineIndicesArgs){
@@ -53,44 +52,13 @@ func TestIndexArguments(t *testing.T) {
 	require.NoError(t, r.Err())
 
 	for name, err := range map[string]error{
-		"top-k page":   second(attention.NewGlobalTopK(dev, attention.GlobalTopKConfig{})),
-		"window page":  second(attention.NewWindowIndices(dev, attention.WindowIndicesConfig{Page: -1})),
-		"c128 page":    second(attention.NewC128Indices(dev, attention.C128IndicesConfig{})),
-		"c128 ratio":   second(attention.NewC128Indices(dev, attention.C128IndicesConfig{Page: 2, Ratio: -1})),
-		"combine kind": second(attention.NewCombineIndices(dev, attention.CombineIndicesConfig{Variant: "cm"})),
+		"top-k page":  second(attention.NewGlobalTopK(dev, attention.GlobalTopKConfig{})),
+		"window page": second(attention.NewWindowIndices(dev, attention.WindowIndicesConfig{Page: -1})),
+		"c128 page":   second(attention.NewC128Indices(dev, attention.C128IndicesConfig{})),
+		"c128 ratio":  second(attention.NewC128Indices(dev, attention.C128IndicesConfig{Page: 2, Ratio: -1})),
 	} {
 		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
 }
 
 func second[T any](_ T, err error) error { return err }
-
-// The tables and positions of a step are read when the commands run, not when they
-// are recorded.
-func TestIndexReadsAtRun(t *testing.T) {
-	dev := testkit.Device(t)
-	op := must[*attention.GlobalTopK](t)(attention.NewGlobalTopK(dev, attention.GlobalTopKConfig{Page: 2}))
-	mem := func(dt tensor.DType, data []byte, shape ...int) tensor.Tensor {
-		x := must[tensor.Tensor](t)(tensor.New(dev, "test", dt, shape...))
-		t.Cleanup(func() { x.Close() })
-		require.NoError(t, x.Upload(t.Context(), data))
-		return x
-	}
-	word := func(v byte) []byte { return []byte{v, 0, 0, 0} }
-	a := attention.GlobalTopKArgs{TopK: mem(tensor.I32, word(1), 1, 1), TokenToReq: mem(tensor.I32, word(0), 1), BlockTable: mem(tensor.I32, word(5), 1, 1),
-		IsValid: mem(tensor.U8, []byte{1}, 1), Slots: mem(tensor.I32, word(0), 1, 1), Lens: mem(tensor.I32, word(9), 1)}
-	rec := must[*vk.Recorder](t)(dev.NewRecorder())
-	defer rec.Close()
-	require.NoError(t, op.Record(rec, a))
-	cmd := must[*vk.Commands](t)(rec.End())
-	defer cmd.Close()
-	for page := byte(5); page < 8; page++ {
-		require.NoError(t, a.BlockTable.Upload(t.Context(), word(page)))
-		require.NoError(t, cmd.Run(t.Context()))
-		got := make([]byte, 4)
-		require.NoError(t, a.Slots.Download(t.Context(), got))
-		if !slices.Equal(got, word(2*page+1)) {
-			t.Errorf("page %d: slot %d, want %d", page, got[0], 2*page+1)
-		}
-	}
-}

@@ -2,7 +2,6 @@ package attention
 
 import (
 	"slices"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -57,7 +56,7 @@ func newMerge(dev *vk.Device, want string) (merge, error) {
 		m.k = append(m.k, pkg.Later(dev, opkit.Spec{
 			Stem: "attn_merge", Variant: m.variant,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write},
-			PushSize: int(unsafe.Sizeof(attnMergePush{})), Constants: opkit.Constants(j.Ahead, j.Groups),
+			Push:     attnMergePush{}, Constants: opkit.Constants(j.Ahead, j.Groups),
 		}))
 	}
 	return m, nil

@@ -1,8 +1,6 @@
 package attention
 
 import (
-	"unsafe"
-
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -22,7 +20,7 @@ type packIndices struct {
 func newPackIndices(dev *vk.Device) (packIndices, error) {
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "attn_pack_indices", Variant: opkit.Base, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
-		PushSize: int(unsafe.Sizeof(attnPackIndicesPush{})),
+		Push: attnPackIndicesPush{},
 	})
 	return packIndices{dev, k}, err
 }
@@ -44,10 +42,7 @@ func (o packIndices) record(rec *vk.Recorder, win, comp SlotSet, keepMasked bool
 	if !comp.isZero() {
 		p.CompSlots = uint32(comp.Cache.Slots())
 	}
-	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
-		Kernel: o.k, Groups: [3]uint32{uint32(t), 1, 1},
-		Bind: []vk.View{opkit.ViewOrDummy(o.dev, comp.Indices), opkit.ViewOrDummy(o.dev, comp.Lens), win.Indices.View(),
-			win.Lens.View(), packed.View(), lens.View()},
-		Push: vk.Bytes(&p),
-	})
+	return pkg.Launch(rec, op, o.k, t, vk.Bytes(&p),
+		opkit.ViewOrDummy(o.dev, comp.Indices), opkit.ViewOrDummy(o.dev, comp.Lens), win.Indices.View(),
+		win.Lens.View(), packed.View(), lens.View())
 }

@@ -1,5 +1,7 @@
 package attention
 
+import "slices"
+
 // packIndicesRef lists the workspace rows that each token of a two-pass decode
 // attends: packed [T, width] and lens [T]. The workspace holds the compressed
 // entries of all tokens, [T, compressed.Width] rows, then the window entries,
@@ -15,10 +17,7 @@ package attention
 //
 // Source: vLLM xpu_sparse_decode_fp8.
 func packIndicesRef(tokens int, window, compressed *Slots, width int, keepMasked bool) (packed, lens []int32) {
-	packed, lens = make([]int32, tokens*width), make([]int32, tokens)
-	for i := range packed {
-		packed[i] = -1
-	}
+	packed, lens = slices.Repeat([]int32{-1}, tokens*width), make([]int32, tokens)
 	base := 0
 	for _, s := range []*Slots{compressed, window} {
 		if s == nil {

@@ -1,8 +1,6 @@
 package attention
 
 import (
-	"unsafe"
-
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -23,7 +21,7 @@ type placedIndices struct {
 func newPlacedIndices(dev *vk.Device) (placedIndices, error) {
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: "attn_placed_indices", Variant: opkit.Base, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
-		PushSize: int(unsafe.Sizeof(attnPlacedIndicesPush{})),
+		Push: attnPlacedIndicesPush{},
 	})
 	return placedIndices{dev, k}, err
 }
@@ -32,8 +30,6 @@ func newPlacedIndices(dev *vk.Device) (placedIndices, error) {
 func (o placedIndices) record(rec *vk.Recorder, piece int, rows RowConfig, topk, positions, places, indices, lens tensor.Tensor) error {
 	p := attnPlacedIndicesPush{Piece: uint32(piece), K: uint32(rows.Width), Window: uint32(rows.Window), Ratio: uint32(rows.Ratio),
 		Width: uint32(indices.Shape[1]), Flags: opkit.Bit(0, !topk.IsZero())}
-	return pkg.Dispatch(rec, "placed indices", opkit.Base, vk.Dispatch{
-		Kernel: o.k, Groups: [3]uint32{uint32(indices.Shape[0]), 1, 1}, Push: vk.Bytes(&p),
-		Bind: []vk.View{opkit.ViewOrDummy(o.dev, topk), positions.View(), places.View(), indices.View(), lens.View()},
-	})
+	return pkg.Launch(rec, "placed indices", o.k, indices.Shape[0], vk.Bytes(&p),
+		opkit.ViewOrDummy(o.dev, topk), positions.View(), places.View(), indices.View(), lens.View())
 }

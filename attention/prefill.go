@@ -2,7 +2,6 @@ package attention
 
 import (
 	"math"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -94,7 +93,7 @@ func NewPrefill(dev *vk.Device, cfg PrefillConfig) (*Prefill, error) {
 		x := opkit.Spec{
 			Stem: t.stem, Variant: variant, Bound: boundPrefill,
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write, vk.Write, vk.Write, vk.Read},
-			PushSize: int(unsafe.Sizeof(attnPrefillPush{})), Subgroup: t.subgroup,
+			Push:     attnPrefillPush{}, Subgroup: t.subgroup,
 			Constants: append(opkit.Constants(t.heads, t.tile), t.constants...), Divisible: true,
 		}
 		if t.stem == prefillLanes { // positions and angles, too
@@ -175,7 +174,7 @@ func (o *Prefill) attend(rec *vk.Recorder, op string, a PrefillArgs, flags uint3
 		return err
 	}
 	bind := []vk.View{a.Q.View(), a.Indices.View(), opkit.ViewOrDummy(o.dev, a.Lens), opkit.ViewOrDummy(o.dev, a.Sink), a.Out.View(),
-		opkit.ViewOrOther(a.MaxLogits, a.Out), opkit.ViewOrOther(a.LSE, a.Out), part, ml}
+		opkit.Or(a.MaxLogits, a.Out).View(), opkit.Or(a.LSE, a.Out).View(), part, ml}
 	p := attnPrefillPush{
 		KvAddr: a.KV.View().Address(), Rows: uint32(s), Heads: uint32(o.heads), Width: uint32(width), Splits: uint32(splits),
 		Flags:      outputFlags(a.Sink, a.LSE, a.MaxLogits) | opkit.Bit(1, !a.Lens.IsZero()) | flags,

@@ -54,17 +54,10 @@ func NewTwoPass(dev *vk.Device, cfg TwoPassConfig) (*TwoPass, error) {
 		return nil, err
 	}
 	o := &TwoPass{dev: dev, cfg: cfg, prefill: prefill, bytes: bytes}
-	records := []cache.Record{cfg.CompressedRecord, cfg.WindowRecord}
-	for i, page := range []int{cfg.CompressedPage, cfg.WindowPage} {
-		if page == 0 {
-			continue
-		}
-		o.gather[i], err = cache.NewGatherSlots(dev, cache.GatherSlotsConfig{Page: page, Record: records[i],
-			MaxBytes: max(cfg.MaxBytes, bytes),
-			Variant:  reaching(cfg.Variant)})
-		if err != nil {
-			return nil, pkg.Wrap(op, err)
-		}
+	if o.gather, err = pageGathers(op, cfg.DecoderConfig, bytes, func(p cache.PagesConfig) (*cache.GatherSlots, error) {
+		return cache.NewGatherSlots(dev, p)
+	}); err != nil {
+		return nil, err
 	}
 	if o.pack, err = newPackIndices(dev); err != nil {
 		return nil, err

@@ -2,7 +2,6 @@ package attention
 
 import (
 	"math"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -15,8 +14,7 @@ type attnWindowIndicesPush struct {
 
 // WindowIndicesConfig configures a WindowIndices.
 type WindowIndicesConfig struct {
-	Page    int    // slots of a page of the window cache (64)
-	Variant string // "" or "base"
+	Page int // slots of a page of the window cache (64)
 
 	// Drafts is the most tokens of a draft block, whose tokens all attend the whole block; 0:
 	// tokens attend themselves and what is before them. DeepSeek-V4.1 drafts 5.
@@ -46,7 +44,7 @@ type WindowIndicesArgs struct {
 
 // NewWindowIndices builds the kernel.
 //
-// Errors: vk.ErrArgument for a page size below 1, negative Drafts or an unknown variant; those of
+// Errors: vk.ErrArgument for a page size below 1 or negative Drafts; those of
 // vk.Device.Kernel.
 func NewWindowIndices(dev *vk.Device, cfg WindowIndicesConfig) (*WindowIndices, error) {
 	const op = "new window indices"
@@ -56,9 +54,9 @@ func NewWindowIndices(dev *vk.Device, cfg WindowIndicesConfig) (*WindowIndices, 
 	); err != nil {
 		return nil, err
 	}
-	k, err := indexKernel(dev, "attn_window_indices", cfg.Variant, opkit.Spec{
+	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "attn_window_indices", Variant: opkit.Base,
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
-		PushSize: int(unsafe.Sizeof(attnWindowIndicesPush{})), Constants: []uint32{uint32(cfg.Page), opkit.Bit(0, cfg.Drafts > 0)},
+		Push:     attnWindowIndicesPush{}, Constants: []uint32{uint32(cfg.Page), opkit.Bit(0, cfg.Drafts > 0)},
 	})
 	if err != nil {
 		return nil, err
@@ -97,10 +95,7 @@ func (o *WindowIndices) Record(rec *vk.Recorder, a WindowIndicesArgs) error {
 	}
 	width := opkit.DimOrZero(a.Slots, 1)
 	p := attnWindowIndicesPush{uint32(t), uint32(width - o.cfg.Drafts), uint32(r), uint32(opkit.DimOrZero(a.BlockTable, 1)), uint32(width)}
-	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
-		Kernel: o.k, Groups: [3]uint32{uint32(rows), 1, 1},
-		Bind: []vk.View{a.QueryStart.View(), a.SeqLens.View(), a.TokenToReq.View(), a.IsValid.View(),
-			a.BlockTable.View(), a.Slots.View(), a.Lens.View()},
-		Push: vk.Bytes(&p),
-	})
+	return pkg.Launch(rec, op, o.k, rows, vk.Bytes(&p),
+		a.QueryStart.View(), a.SeqLens.View(), a.TokenToReq.View(), a.IsValid.View(),
+		a.BlockTable.View(), a.Slots.View(), a.Lens.View())
 }

@@ -3,7 +3,6 @@ package cache
 import (
 	"fmt"
 	"slices"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -138,7 +137,7 @@ func NewCompress(dev *vk.Device, cfg CompressConfig) (*Compress, error) {
 	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
 		Stem: stem, Variant: variant, Bindings: compressAccess(cfg.state()), Bound: compressBound,
-		PushSize: int(unsafe.Sizeof(kvCompressPush{})), Constants: cfg.constants(tune),
+		Push: kvCompressPush{}, Constants: cfg.constants(tune),
 	})
 	if err != nil {
 		return nil, err
@@ -321,15 +320,9 @@ func (x *Compress) Record(rec *vk.Recorder, a CompressArgs) error {
 	}
 	bind := []vk.View{a.Positions.View(), opkit.ViewOrDummy(x.dev, a.TokenToReq), opkit.ViewOrDummy(x.dev, a.StateSlots), a.Slots.View(),
 		opkit.ViewOrDummy(x.dev, a.StateTable), a.Norm.View(), a.CosSin.View(), opkit.ViewOrDummy(x.dev, a.Ape)}
-	or := func(t, other tensor.Tensor) tensor.Tensor { // as opkit.Written
-		if t.IsZero() {
-			return other
-		}
-		return t
-	}
-	kvScore := or(a.KvScore, a.Norm)
-	targets := []opkit.Target{{T: kvScore, Access: vk.Read}, {T: or(a.State.Pool, pool), Access: x.cfg.state()},
-		{T: pool, Access: vk.Write}, {T: or(a.Latent, pool), Access: vk.Write}}
+	kvScore := opkit.Or(a.KvScore, a.Norm)
+	targets := []opkit.Target{{T: kvScore, Access: vk.Read}, {T: opkit.Or(a.State.Pool, pool), Access: x.cfg.state()},
+		{T: pool, Access: vk.Write}, {T: opkit.Or(a.Latent, pool), Access: vk.Write}}
 	push.KvScoreAddr = kvScore.View().Address()
 	if !x.cfg.Compression.Ungated {
 		push.StateAddr, push.StateUnits = a.State.Pool.View().Address(), uint32(a.State.Layout.Stride/poolAlign)

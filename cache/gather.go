@@ -1,20 +1,10 @@
 package cache
 
 import (
-	"unsafe"
-
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
-
-// GatherConfig says what a Gather is built for.
-type GatherConfig struct {
-	Page     int    // slots per page of the caches it will read
-	Record   Record // how these store a slot; 0: RecordV4
-	MaxBytes uint64 // size of the largest cache or output; 0: whatever a descriptor of the device can hold
-	Variant  string // a build, as vkmla info lists them; "" picks the best
-}
 
 // GatherArgs are the operands of one gather. All lengths and the table are read
 // when the commands run.
@@ -40,15 +30,12 @@ type GatherArgs struct {
 //
 // Source: vLLM dequantize_and_gather_k_cache
 // (vllm/models/deepseek_v4/common/ops/cache_utils.py).
-type Gather struct {
-	dev *vk.Device
-	cfg GatherConfig
-	built
-	kernel *vk.Kernel
-}
+type Gather struct{ pagesOp }
 
-// gatherAccess lists the uses that kv_gather.comp makes of its bindings.
-var gatherAccess = []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write, vk.Read}
+// gatherSpec is a kernel that kv_gather.comp makes.
+func gatherSpec(stem string) opkit.Spec {
+	return opkit.Spec{Stem: stem, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write, vk.Read}, Bound: 3, Push: kvGatherPush{}}
+}
 
 // kvGatherPush is the push block of kv_gather.comp.
 type kvGatherPush struct {
@@ -62,73 +49,41 @@ type kvGatherPush struct {
 	HasGather  uint32
 }
 
-// NewGather chooses the variant and builds its kernel. The device owns the kernel;
-// there is nothing to close.
-//
-// Errors: *vk.ArgumentError for a page size or a variant that does not exist or
-// cannot hold MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
-func NewGather(dev *vk.Device, cfg GatherConfig) (*Gather, error) {
-	const op = "gather"
-	if err := least(cfg.Record, cfg.Page).check(op); err != nil {
-		return nil, err
-	}
-	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_gather"), cfg.Variant, cfg.MaxBytes)
+// NewGather chooses the variant and builds its kernel. The device owns the kernel; there is nothing
+// to close. Errors: *vk.ArgumentError; *vk.MissingError; those of vk.Device.Kernel.
+func NewGather(dev *vk.Device, cfg PagesConfig) (*Gather, error) {
+	x, err := newPagesOp(dev, "gather", cfg, gatherSpec("kv_gather"))
 	if err != nil {
 		return nil, err
 	}
-	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: "kv_gather", Variant: variant, Bindings: gatherAccess, Bound: 3,
-		PushSize: int(unsafe.Sizeof(kvGatherPush{})), Constants: opkit.AppendNonzero(opkit.Constants(cfg.Page), int(cfg.Record)),
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &Gather{dev: dev, cfg: cfg, built: built(variant), kernel: k}, nil
+	return &Gather{x}, nil
 }
 
 // Record checks the arguments and records the gather. Errors: *vk.ArgumentError,
 // with nothing recorded; those of vk.Recorder.Dispatch.
 func (x *Gather) Record(rec *vk.Recorder, a GatherArgs) error {
 	const op = "gather"
-	if err := checkCache(x.dev, op, x.Variant(), a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
-		return err
-	}
-	if err := pkg.CheckRows(op, "Out", a.Out, tensor.BF16, -1, -1, D); err != nil {
-		return err
-	}
-	requests, rows := a.Out.Shape[0], a.Out.Shape[1]
-	if err := pkg.CheckRows(op, "SeqLens", a.SeqLens, tensor.I32, requests); err != nil {
-		return err
-	}
-	if !a.GatherLens.IsZero() {
-		if err := pkg.CheckRows(op, "GatherLens", a.GatherLens, tensor.I32, requests); err != nil {
-			return err
-		}
-	}
-	if err := pkg.CheckRows(op, "Table", a.Table, tensor.I32, requests, -1); err != nil {
-		return err
-	}
-	if a.Offset < 0 || a.Offset > rows {
-		return pkg.Wrong(op, "Offset", a.Offset, "0..%d rows", rows)
-	}
+	requests, rows := opkit.DimOrZero(a.Out, 0), opkit.DimOrZero(a.Out, 1)
 	out := opkit.Target{Name: "Out", T: a.Out, Access: vk.Write, Align: 16}
-	if err := pkg.Reach(x.dev, op, x.Variant(), out); err != nil {
+	if err := opkit.FirstError(
+		x.check(op, a.Cache),
+		pkg.CheckRows(op, "Out", a.Out, tensor.BF16, -1, -1, D),
+		pkg.CheckRows(op, "SeqLens", a.SeqLens, tensor.I32, requests),
+		pkg.Optional(op, "GatherLens", a.GatherLens, tensor.I32, requests),
+		pkg.CheckRows(op, "Table", a.Table, tensor.I32, requests, -1),
+		pkg.Range(op, "Offset", a.Offset, 0, rows),
+		pkg.Reach(x.dev, op, x.Variant(), out),
+	); err != nil || requests == 0 || rows == a.Offset {
 		return err
-	}
-	if requests == 0 || rows == a.Offset {
-		return nil
 	}
 	push := kvGatherPush{
 		PoolAddr: a.Cache.Pool.View().Address(), OutAddr: a.Out.View().Address(),
 		PoolStride: uint32(a.Cache.Layout.Stride), PoolPages: uint32(a.Cache.Pages()),
 		Width: uint32(a.Table.Shape[1]), Rows: uint32(rows), Offset: uint32(a.Offset),
-	}
-	gatherLens := x.dev.Dummy()
-	if !a.GatherLens.IsZero() {
-		push.HasGather, gatherLens = 1, a.GatherLens.View()
+		HasGather: opkit.Bit(0, !a.GatherLens.IsZero()),
 	}
 	return pkg.Dispatch(rec, op, x.Variant(), vk.Dispatch{
 		Kernel: x.kernel, Groups: [3]uint32{strided(x.dev, rows-a.Offset, 2), uint32(requests), 1}, Push: vk.Bytes(&push),
-		Bind: []vk.View{a.SeqLens.View(), gatherLens, a.Table.View()},
+		Bind: []vk.View{a.SeqLens.View(), opkit.ViewOrDummy(x.dev, a.GatherLens), a.Table.View()},
 	}, out, opkit.Target{T: a.Cache.Pool, Access: vk.Read})
 }

@@ -2,7 +2,6 @@ package cache
 
 import (
 	"math"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -12,11 +11,8 @@ import (
 
 // GatherRunsConfig says what a GatherRuns is built for.
 type GatherRunsConfig struct {
-	Page     int    // slots per page of the caches it will read
-	Record   Record // how these store a slot; 0: RecordV4
-	MaxBytes uint64 // size of the largest cache or output; 0: whatever a descriptor of the device can hold
-	Variant  string // a build, as vkmla info lists them; "" picks the best
-	Halves   bool   // rows become f16, as HalvesRef makes them of bf16, for attention's builds with matrices of f16
+	PagesConfig
+	Halves bool // rows become f16, as HalvesRef makes them of bf16, for attention's builds with matrices of f16
 }
 
 // GatherRunsArgs are the operands of one gather. Runs, table and lists are read when the commands
@@ -47,11 +43,8 @@ type GatherRunsArgs struct {
 // Source: vLLM dequantize_and_gather_k_cache (vllm/models/deepseek_v4/common/ops/cache_utils.py)
 // and dequant_gather_slots (vllm/models/deepseek_v4/xpu/xpu_sparse_decode_fp8.py).
 type GatherRuns struct {
-	dev *vk.Device
-	cfg GatherRunsConfig
-	built
-	kernel *vk.Kernel
-	most   int // workgroups of a launch
+	pagesOp
+	most int // workgroups of a launch
 }
 
 // kvGatherRunsPush is the push block of kv_gather_runs.comp.
@@ -74,38 +67,21 @@ type kvGatherRunsPush struct {
 const runsPerUnit = 16
 
 // NewGatherRuns chooses the variant and builds its kernel. The device owns the kernel; there is
-// nothing to close.
-//
-// Errors: *vk.ArgumentError for a page size or a variant that does not exist or cannot hold
-// MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
+// nothing to close. Errors: *vk.ArgumentError; *vk.MissingError; those of vk.Device.Kernel.
 func NewGatherRuns(dev *vk.Device, cfg GatherRunsConfig) (*GatherRuns, error) {
-	const op = "gather runs"
-	if err := least(cfg.Record, cfg.Page).check(op); err != nil {
-		return nil, err
-	}
-	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_gather_runs"), cfg.Variant, cfg.MaxBytes)
+	x, err := newPagesOp(dev, "gather runs", cfg.PagesConfig, opkit.Spec{Stem: "kv_gather_runs", Bound: 4, Push: kvGatherRunsPush{},
+		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Read}}, int(opkit.Bit(0, cfg.Halves)))
 	if err != nil {
 		return nil, err
 	}
-	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: "kv_gather_runs", Variant: variant, Bound: 4,
-		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Read},
-		PushSize:  int(unsafe.Sizeof(kvGatherRunsPush{})),
-		Constants: opkit.AppendNonzero(opkit.Constants(cfg.Page), int(opkit.Bit(0, cfg.Halves)), int(cfg.Record)),
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &GatherRuns{dev, cfg, built(variant), k, tuning.Of(dev).Device.WorkgroupsOf(dev.Adapter(), runsPerUnit)}, nil
+	return &GatherRuns{x, tuning.Of(dev).Device.WorkgroupsOf(dev.Adapter(), runsPerUnit)}, nil
 }
 
 // Check reports why Record would refuse the arguments, or nil.
 func (x *GatherRuns) Check(a GatherRunsArgs) error {
 	const op = "gather runs"
-	if err := checkCache(x.dev, op, x.Variant(), a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
-		return err
-	}
-	if err := opkit.FirstError(
+	return opkit.FirstError(
+		x.check(op, a.Cache),
 		pkg.CheckRows(op, "Out", a.Out, tensor.BF16, -1, D),
 		pkg.Check(op, "Heads", a.Heads, tensor.I32, -1, 2, 2),
 		pkg.Check(op, "Runs", a.Runs, tensor.I32, -1, 4),
@@ -114,10 +90,7 @@ func (x *GatherRuns) Check(a GatherRunsArgs) error {
 		pkg.Range(op, "Piece", a.Piece, 0, opkit.DimOrZero(a.Heads, 0)-1),
 		pkg.Range(op, "Set", a.Set, 0, 1),
 		pkg.Range(op, "First", a.First, 0, math.MaxInt32),
-	); err != nil {
-		return err
-	}
-	return pkg.Reach(x.dev, op, x.Variant(), opkit.Target{Name: "Out", T: a.Out, Align: 16})
+		pkg.Reach(x.dev, op, x.Variant(), opkit.Target{Name: "Out", T: a.Out, Align: 16}))
 }
 
 // Record checks the arguments and records the gather. Errors: *vk.ArgumentError, with nothing

@@ -1,20 +1,10 @@
 package cache
 
 import (
-	"unsafe"
-
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
-
-// GatherSlotsConfig says what a GatherSlots is built for.
-type GatherSlotsConfig struct {
-	Page     int    // slots per page of the caches it will read
-	Record   Record // how these store a slot; 0: RecordV4
-	MaxBytes uint64 // size of the largest cache or output; 0: whatever a descriptor of the device can hold
-	Variant  string // a build, as vkmla info lists them; "" picks the best
-}
 
 // GatherSlotsArgs are the operands of one gather.
 type GatherSlotsArgs struct {
@@ -31,57 +21,30 @@ type GatherSlotsArgs struct {
 //
 // Source: vLLM dequant_gather_slots
 // (vllm/models/deepseek_v4/xpu/xpu_sparse_decode_fp8.py).
-type GatherSlots struct {
-	dev *vk.Device
-	cfg GatherSlotsConfig
-	built
-	kernel *vk.Kernel
-}
+type GatherSlots struct{ pagesOp }
 
-// NewGatherSlots chooses the variant and builds its kernel. The device owns the
-// kernel; there is nothing to close.
-//
-// Errors: *vk.ArgumentError for a page size or a variant that does not exist or
-// cannot hold MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
-func NewGatherSlots(dev *vk.Device, cfg GatherSlotsConfig) (*GatherSlots, error) {
-	const op = "gather slots"
-	if err := least(cfg.Record, cfg.Page).check(op); err != nil {
-		return nil, err
-	}
-	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_gather_slots"), cfg.Variant, cfg.MaxBytes)
+// NewGatherSlots chooses the variant and builds its kernel. The device owns the kernel; there is
+// nothing to close. Errors: *vk.ArgumentError; *vk.MissingError; those of vk.Device.Kernel.
+func NewGatherSlots(dev *vk.Device, cfg PagesConfig) (*GatherSlots, error) {
+	x, err := newPagesOp(dev, "gather slots", cfg, gatherSpec("kv_gather_slots"))
 	if err != nil {
 		return nil, err
 	}
-	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: "kv_gather_slots", Variant: variant, Bindings: gatherAccess, Bound: 3,
-		PushSize: int(unsafe.Sizeof(kvGatherPush{})), Constants: opkit.AppendNonzero(opkit.Constants(cfg.Page), int(cfg.Record)),
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &GatherSlots{dev: dev, cfg: cfg, built: built(variant), kernel: k}, nil
+	return &GatherSlots{x}, nil
 }
 
 // Record checks the arguments and records the gather. Errors: *vk.ArgumentError,
 // with nothing recorded; those of vk.Recorder.Dispatch.
 func (x *GatherSlots) Record(rec *vk.Recorder, a GatherSlotsArgs) error {
 	const op = "gather slots"
-	if err := checkCache(x.dev, op, x.Variant(), a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
+	count, out := opkit.DimOrZero(a.Indices, 0), opkit.Target{Name: "Out", T: a.Out, Access: vk.Write, Align: 16}
+	if err := opkit.FirstError(
+		x.check(op, a.Cache),
+		pkg.CheckRows(op, "Indices", a.Indices, tensor.I32, -1),
+		pkg.CheckRows(op, "Out", a.Out, tensor.BF16, count, D),
+		pkg.Reach(x.dev, op, x.Variant(), out),
+	); err != nil || count == 0 {
 		return err
-	}
-	if err := pkg.CheckRows(op, "Indices", a.Indices, tensor.I32, -1); err != nil {
-		return err
-	}
-	count := a.Indices.Shape[0]
-	if err := pkg.CheckRows(op, "Out", a.Out, tensor.BF16, count, D); err != nil {
-		return err
-	}
-	out := opkit.Target{Name: "Out", T: a.Out, Access: vk.Write, Align: 16}
-	if err := pkg.Reach(x.dev, op, x.Variant(), out); err != nil {
-		return err
-	}
-	if count == 0 {
-		return nil
 	}
 	push := kvGatherPush{
 		PoolAddr: a.Cache.Pool.View().Address(), OutAddr: a.Out.View().Address(),

@@ -1,20 +1,10 @@
 package cache
 
 import (
-	"unsafe"
-
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
-
-// InsertConfig says what an Insert is built for.
-type InsertConfig struct {
-	Page     int    // slots per page of the caches it will write
-	Record   Record // how these store a slot; 0: RecordV4
-	MaxBytes uint64 // size of the largest of them; 0: whatever a descriptor of the device can hold
-	Variant  string // a build, as vkmla info lists them; "" picks the best
-}
 
 // InsertArgs are the operands of one insertion.
 type InsertArgs struct {
@@ -33,12 +23,7 @@ type InsertArgs struct {
 //
 // Source: vLLM quantize_and_insert_k_cache
 // (vllm/models/deepseek_v4/common/ops/cache_utils.py), which skips slot -1 only.
-type Insert struct {
-	dev *vk.Device
-	cfg InsertConfig
-	built
-	kernel *vk.Kernel
-}
+type Insert struct{ pagesOp }
 
 // kvInsertPush is the push block of kv_insert.comp.
 type kvInsertPush struct {
@@ -49,28 +34,15 @@ type kvInsertPush struct {
 	_          uint32
 }
 
-// NewInsert chooses the variant and builds its kernel. The device owns the kernel;
-// there is nothing to close.
-//
-// Errors: *vk.ArgumentError for a page size or a variant that does not exist or
-// cannot hold MaxBytes; *vk.MissingError; those of vk.Device.Kernel.
-func NewInsert(dev *vk.Device, cfg InsertConfig) (*Insert, error) {
-	const op = "insert"
-	if err := least(cfg.Record, cfg.Page).check(op); err != nil {
-		return nil, err
-	}
-	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_insert"), cfg.Variant, cfg.MaxBytes)
+// NewInsert chooses the variant and builds its kernel. The device owns the kernel; there is nothing
+// to close. Errors: *vk.ArgumentError; *vk.MissingError; those of vk.Device.Kernel.
+func NewInsert(dev *vk.Device, cfg PagesConfig) (*Insert, error) {
+	x, err := newPagesOp(dev, "insert", cfg, opkit.Spec{Stem: "kv_insert", Bindings: []vk.Access{vk.Read, vk.Read, vk.Write}, Bound: 2,
+		Push: kvInsertPush{}})
 	if err != nil {
 		return nil, err
 	}
-	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: "kv_insert", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Write}, Bound: 2,
-		PushSize: int(unsafe.Sizeof(kvInsertPush{})), Constants: opkit.AppendNonzero(opkit.Constants(cfg.Page), int(cfg.Record)),
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &Insert{dev: dev, cfg: cfg, built: built(variant), kernel: k}, nil
+	return &Insert{x}, nil
 }
 
 // Record checks the arguments and records the insertion. Slots are read when the
@@ -78,13 +50,11 @@ func NewInsert(dev *vk.Device, cfg InsertConfig) (*Insert, error) {
 // vk.Recorder.Dispatch.
 func (x *Insert) Record(rec *vk.Recorder, a InsertArgs) error {
 	const op = "insert"
-	if err := checkCache(x.dev, op, x.Variant(), a.Cache, x.cfg.Page, x.cfg.Record); err != nil {
-		return err
-	}
-	if err := pkg.CheckRows(op, "Slots", a.Slots, tensor.I64, -1); err != nil {
-		return err
-	}
-	if err := pkg.CheckRows(op, "K", a.K, tensor.BF16, -1, D); err != nil {
+	if err := opkit.FirstError(
+		x.check(op, a.Cache),
+		pkg.CheckRows(op, "Slots", a.Slots, tensor.I64, -1),
+		pkg.CheckRows(op, "K", a.K, tensor.BF16, -1, D),
+	); err != nil {
 		return err
 	}
 	tokens := a.Slots.Shape[0]

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -50,18 +51,27 @@ func (c KVCache) Slots() int64 { return int64(c.Pages()) * int64(c.Layout.Page) 
 // Close frees the pool, for a cache that NewKV made.
 func (c KVCache) Close() error { return c.Pool.Close() }
 
-// check proves that the pool is memory of the shape that its layout says.
-func (c KVCache) check(op string) error {
-	if err := c.Layout.check(op); err != nil {
+// CheckFor proves that the pool is memory of the shape that its layout says, and that this is what
+// an operation was built for. It is for the packages of operations, whose errors it makes.
+func (c KVCache) CheckFor(p opkit.Package, op, arg string, page int, record Record) error {
+	l := c.Layout
+	if err := l.check(op); err != nil {
+		return fmt.Errorf("%s: %s: %s: %w", p, op, arg, err)
+	}
+	if err := p.CheckRows(op, arg+".Pool", c.Pool, tensor.U8, -1, l.Stride); err != nil {
 		return err
 	}
-	if err := pkg.CheckRows(op, "Cache.Pool", c.Pool, tensor.U8, -1, c.Layout.Stride); err != nil {
-		return err
+	switch align, limit := l.Record.Align(), math.MaxInt32/l.Page; {
+	case c.Pool.Offset%align != 0:
+		return p.Wrong(op, arg+".Pool", fmt.Sprintf("offset %d", c.Pool.Offset), "a multiple of %d bytes", align)
+	case c.Pages() < 1 || c.Pages() > limit:
+		return p.Wrong(op, arg+".Pool", c.Pool, "1 to %d pages, so that slot ids fit int32", limit)
+	case l.Page != page:
+		return p.Wrong(op, arg+".Layout.Page", l.Page, "%d, which the kernel was built for", page)
+	case l.Record != record:
+		return p.Wrong(op, arg+".Layout.Record", l.Record, "%s, which the kernel was built for", record)
 	}
-	if align := c.Layout.Record.Align(); c.Pool.Offset%align != 0 {
-		return pkg.Wrong(op, "Cache.Pool", fmt.Sprintf("offset %d", c.Pool.Offset), "a multiple of %d bytes", align)
-	}
-	return checkPages(op, c.Pages(), c.Layout.Page)
+	return nil
 }
 
 func checkPages(op string, pages, page int) error {

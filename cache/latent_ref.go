@@ -3,30 +3,10 @@ package cache
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/vkmla/vkmla/internal/numfmt"
 )
-
-// poolRef is the pooled value of a window of rows, kv and score, channel by channel:
-//
-//	v_c = sum_j kv_j,c w_j,c,  w_j,c = exp(score_j,c) / sum_j exp(score_j,c)
-func poolRef(kv, score [][]float32) []float64 {
-	v := make([]float64, len(kv[0]))
-	for c := range v {
-		top := math.Inf(-1)
-		for j := range score {
-			top = max(top, float64(score[j][c]))
-		}
-		var sum, weight float64
-		for j := range kv {
-			w := math.Exp(float64(score[j][c]) - top)
-			sum += float64(kv[j][c]) * w
-			weight += w
-		}
-		v[c] = sum / weight
-	}
-	return v
-}
 
 // latentRef is the latent of a pooled value v: v is rounded to bf16, divided by its root mean
 // square, multiplied by the weight of the norm, and rounded to bf16. Computed in float64.
@@ -57,10 +37,10 @@ func latentRef(v, tol []float64, norm []float32, eps float32) (latent, lo, hi []
 	return latent, lo, hi
 }
 
-// rotateRef turns the last 64 of bf16 numbers x by a row of 32 cosines and 32 sines, in f32, where
+// RotateRef turns the last 64 of bf16 numbers x by a row of 32 cosines and 32 sines, in f32, where
 // each product and sum is rounded, and rounds to bf16.
-func rotateRef(x []uint16, cosSin []float32) []uint16 {
-	y := append([]uint16(nil), x...)
+func RotateRef(x []uint16, cosSin []float32) []uint16 {
+	y := slices.Clone(x)
 	for i := range RopeDim / 2 {
 		d := len(x) - RopeDim + 2*i
 		e, o, c, s := numfmt.BF16Decode(x[d]), numfmt.BF16Decode(x[d+1]), cosSin[i], cosSin[RopeDim/2+i]
@@ -82,7 +62,7 @@ func (in CompressHost) Rotated(i int, x []uint16) ([]uint16, error) {
 		return nil, pkg.Wrong(op, "token, latent", fmt.Sprintf("%d, %d values", i, len(x)),
 			"below %d, %d", len(in.Positions), in.Compression.Dim)
 	}
-	return rotateRef(x, in.angles(int(in.Positions[i]))), nil
+	return RotateRef(x, in.angles(int(in.Positions[i]))), nil
 }
 
 // latentEntry is the entry of token i with Compression.Latent.
@@ -102,7 +82,7 @@ func (in CompressHost) latentEntry(i int) CompressedEntry {
 	}
 	e := CompressedEntry{Token: i, Slot: in.Slots[i], Value: make([]float64, c.Dim), Tol: make([]float64, c.Dim)}
 	e.Latent, e.LatentLo, e.LatentHi = latentRef(v, tol, in.Norm, in.Eps)
-	for d, b := range rotateRef(e.Latent, in.angles(p)) {
+	for d, b := range RotateRef(e.Latent, in.angles(p)) {
 		e.Value[d] = float64(numfmt.BF16Decode(b))
 	}
 	return e

@@ -44,7 +44,7 @@ func TestRotateGolden(t *testing.T) {
 				row[k], row[RopeDim/2+k] = float32(math.Cos(angle)), float32(math.Sin(angle))
 			}
 			want := arrays[c.rotate][i*D : (i+1)*D]
-			for d, got := range rotateRef(arrays[c.latent][i*D:(i+1)*D], row) {
+			for d, got := range RotateRef(arrays[c.latent][i*D:(i+1)*D], row) {
 				if d >= NopeDim && j > 0 && want[d] != arrays[c.latent][i*D+d] {
 					turned++
 				}
@@ -118,7 +118,7 @@ func TestPairEntries(t *testing.T) {
 		v := poolRef([][]float32{row(2*j, 0), row(2*j+1, 0)}, [][]float32{row(2*j, 1), row(2*j+1, 1)})
 		latent := latentOf(v, norm, 1e-20)
 		assert.Equal(t, latent, e.Latent, "entry %d", j)
-		assert.Equal(t, rotateRef(latent, table[2*j*RopeDim:][:RopeDim]), e.bf16(), "entry %d", j)
+		assert.Equal(t, RotateRef(latent, table[2*j*RopeDim:][:RopeDim]), e.bf16(), "entry %d", j)
 		for d := range latent {
 			assert.LessOrEqual(t, bf16Rank(e.LatentLo[d]), bf16Rank(latent[d]))
 			assert.GreaterOrEqual(t, bf16Rank(e.LatentHi[d]), bf16Rank(latent[d]))
@@ -158,4 +158,25 @@ func bf16Rank(b uint16) int {
 		return -int(b & 0x7FFF)
 	}
 	return int(b)
+}
+
+// poolRef is the pooled value of a window of rows, kv and score, channel by channel:
+//
+//	v_c = sum_j kv_j,c w_j,c,  w_j,c = exp(score_j,c) / sum_j exp(score_j,c)
+func poolRef(kv, score [][]float32) []float64 {
+	v := make([]float64, len(kv[0]))
+	for c := range v {
+		top := math.Inf(-1)
+		for j := range score {
+			top = max(top, float64(score[j][c]))
+		}
+		var sum, weight float64
+		for j := range kv {
+			w := math.Exp(float64(score[j][c]) - top)
+			sum += float64(kv[j][c]) * w
+			weight += w
+		}
+		v[c] = sum / weight
+	}
+	return v
 }

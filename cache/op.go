@@ -11,21 +11,6 @@ const pkg = opkit.Package("cache")
 // built names the build that an operation was made of.
 type built = opkit.Built
 
-// pushLayouts has the push constants of each kernel, for the test that compares
-// them with the SPIR-V.
-var pushLayouts = map[string]any{
-	"kv_insert":        kvInsertPush{},
-	"kv_gather":        kvGatherPush{},
-	"kv_gather_slots":  kvGatherPush{},
-	"kv_gather_runs":   kvGatherRunsPush{},
-	"kv_slot_mapping":  kvSlotMappingPush{},
-	"kv_table_update":  kvTableUpdatePush{},
-	"kv_save_state":    kvCompressPush{},
-	"kv_compress":      kvCompressPush{},
-	"kv_compress_save": kvCompressPush{},
-	"kv_touch":         kvTouchPush{},
-}
-
 // strided returns the number of workgroups in x for n rows where a workgroup takes `each` rows at a
 // time: as many as there is work for, within the device's limit. The kernel steps over the rest.
 func strided(dev *vk.Device, n, each int) uint32 {
@@ -35,14 +20,6 @@ func strided(dev *vk.Device, n, each int) uint32 {
 // checkCache proves that a cache is what an operation was built for and that its
 // variant can reach it.
 func checkCache(dev *vk.Device, op, variant string, c KVCache, page int, record Record) error {
-	if err := c.check(op); err != nil {
-		return err
-	}
-	if c.Layout.Page != page {
-		return pkg.Wrong(op, "Cache.Layout.Page", c.Layout.Page, "%d, which the kernel was built for", page)
-	}
-	if c.Layout.Record != record {
-		return pkg.Wrong(op, "Cache.Layout.Record", c.Layout.Record, "%s, which the kernel was built for", record)
-	}
-	return pkg.Reach(dev, op, variant, opkit.Target{Name: "Cache.Pool", T: c.Pool, Align: 8})
+	return opkit.FirstError(c.CheckFor(pkg, op, "Cache", page, record),
+		pkg.Reach(dev, op, variant, opkit.Target{Name: "Cache.Pool", T: c.Pool, Align: 8}))
 }

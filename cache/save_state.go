@@ -3,7 +3,6 @@ package cache
 import (
 	"fmt"
 	"slices"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -59,20 +58,16 @@ func NewSaveState(dev *vk.Device, cfg SaveStateConfig) (*SaveState, error) {
 	if _, err := NewStateLayout(cfg.Compression, cfg.Page, 0); err != nil {
 		return nil, pkg.Wrap(op, err)
 	}
-	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_save_state"), cfg.Variant, cfg.MaxBytes)
-	if err != nil {
-		return nil, err
-	}
 	c := cfg.Compression
-	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: "kv_save_state", Variant: variant, Bindings: compressAccess(vk.Write)[:compressBound+2], Bound: compressBound,
-		PushSize:  int(unsafe.Sizeof(kvCompressPush{})),
+	variant, k, err := pkg.Build(dev, op, cfg.Variant, cfg.MaxBytes, opkit.Spec{
+		Stem: "kv_save_state", Bindings: compressAccess(vk.Write)[:compressBound+2], Bound: compressBound,
+		Push:      kvCompressPush{},
 		Constants: opkit.Constants(saveInvocations, 1, cfg.Page, c.Ratio, int(opkit.Bit(0, c.Overlap)), c.Dim),
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &SaveState{dev: dev, cfg: cfg, built: built(variant), kernel: k}, nil
+	return &SaveState{dev: dev, cfg: cfg, built: variant, kernel: k}, nil
 }
 
 // Record checks the arguments and records the operation. Slots and positions are
@@ -81,17 +76,13 @@ func NewSaveState(dev *vk.Device, cfg SaveStateConfig) (*SaveState, error) {
 func (x *SaveState) Record(rec *vk.Recorder, a SaveStateArgs) error {
 	const op = "save state"
 	c := x.cfg.Compression
-	if err := checkState(x.dev, op, x.Variant(), a.State, c, x.cfg.Page); err != nil {
-		return err
-	}
-	if err := pkg.CheckRows(op, "Slots", a.Slots, tensor.I64, -1); err != nil {
-		return err
-	}
-	if err := checkInputs(op, c, a.KvScore, a.Ape); err != nil {
-		return err
-	}
-	tokens := a.Slots.Shape[0]
-	if err := checkTokens(op, "Positions", a.Positions, tensor.I32, tokens); err != nil {
+	tokens := opkit.DimOrZero(a.Slots, 0)
+	if err := opkit.FirstError(
+		checkState(x.dev, op, x.Variant(), a.State, c, x.cfg.Page),
+		pkg.CheckRows(op, "Slots", a.Slots, tensor.I64, -1),
+		checkInputs(op, c, a.KvScore, a.Ape),
+		checkTokens(op, "Positions", a.Positions, tensor.I32, tokens),
+	); err != nil {
 		return err
 	}
 	if tokens > a.KvScore.Shape[0] {
@@ -121,10 +112,8 @@ func (x *SaveState) Record(rec *vk.Recorder, a SaveStateArgs) error {
 
 // checkInputs checks what states are made of.
 func checkInputs(op string, c Compression, kvScore, ape tensor.Tensor) error {
-	if err := pkg.CheckRows(op, "KvScore", kvScore, tensor.F32, -1, 2*c.Channels()); err != nil {
-		return err
-	}
-	return pkg.CheckRows(op, "Ape", ape, tensor.F32, c.Ratio, c.Channels())
+	return opkit.FirstError(pkg.CheckRows(op, "KvScore", kvScore, tensor.F32, -1, 2*c.Channels()),
+		pkg.CheckRows(op, "Ape", ape, tensor.F32, c.Ratio, c.Channels()))
 }
 
 // checkState proves that a state cache is what an operation was built for and that

@@ -1,8 +1,6 @@
 package cache
 
 import (
-	"unsafe"
-
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -10,9 +8,8 @@ import (
 
 // SlotMappingConfig says what a SlotMapping is built for.
 type SlotMappingConfig struct {
-	Page    int    // slots per page of the cache
-	Ratio   int    // tokens per slot: 1 for a window cache, 1..MaxRatio for a compressed one
-	Variant string // "" or "base"
+	Page  int // slots per page of the cache
+	Ratio int // tokens per slot: 1 for a window cache, 1..MaxRatio for a compressed one
 }
 
 // SlotMappingArgs are the operands of one mapping, read when the commands run.
@@ -34,11 +31,7 @@ type SlotMappingArgs struct {
 // Source: vLLM get_compressed_slot_mapping
 // (vllm/v1/attention/backends/mla/compressor_utils.py), and for ratio 1 the slot
 // mapping of every paged cache.
-type SlotMapping struct {
-	dev    *vk.Device
-	cfg    SlotMappingConfig
-	kernel *vk.Kernel
-}
+type SlotMapping struct{ kernel *vk.Kernel }
 
 // kvSlotMappingPush is the push block of kv_slot_mapping.comp.
 type kvSlotMappingPush struct {
@@ -58,38 +51,29 @@ func NewSlotMapping(dev *vk.Device, cfg SlotMappingConfig) (*SlotMapping, error)
 	if cfg.Ratio < 1 || cfg.Ratio > MaxRatio {
 		return nil, pkg.Wrong(op, "Ratio", cfg.Ratio, "1..%d tokens per slot", MaxRatio)
 	}
-	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_slot_mapping"), cfg.Variant, 0)
-	if err != nil {
-		return nil, err
-	}
 	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: "kv_slot_mapping", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write}, Bound: 4,
-		PushSize: int(unsafe.Sizeof(kvSlotMappingPush{})), Constants: opkit.Constants(cfg.Page, cfg.Ratio),
+		Stem: "kv_slot_mapping", Variant: opkit.Base, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Write},
+		Push: kvSlotMappingPush{}, Constants: opkit.Constants(cfg.Page, cfg.Ratio),
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &SlotMapping{dev: dev, cfg: cfg, kernel: k}, nil
+	return &SlotMapping{k}, nil
 }
 
 // Record checks the arguments and records the mapping. Errors: *vk.ArgumentError,
 // with nothing recorded; those of vk.Recorder.Dispatch.
 func (x *SlotMapping) Record(rec *vk.Recorder, a SlotMappingArgs) error {
 	const op = "slot mapping"
-	if err := pkg.CheckRows(op, "SeqLens", a.SeqLens, tensor.I32, -1); err != nil {
+	requests, tokens := opkit.DimOrZero(a.SeqLens, 0), opkit.DimOrZero(a.Slots, 0)
+	if err := opkit.FirstError(
+		pkg.CheckRows(op, "SeqLens", a.SeqLens, tensor.I32, -1),
+		pkg.CheckRows(op, "QueryStart", a.QueryStart, tensor.I32, requests+1),
+		pkg.CheckRows(op, "Table", a.Table, tensor.I32, requests, -1),
+		pkg.CheckRows(op, "Slots", a.Slots, tensor.I64, -1),
+	); err != nil {
 		return err
 	}
-	requests := a.SeqLens.Shape[0]
-	if err := pkg.CheckRows(op, "QueryStart", a.QueryStart, tensor.I32, requests+1); err != nil {
-		return err
-	}
-	if err := pkg.CheckRows(op, "Table", a.Table, tensor.I32, requests, -1); err != nil {
-		return err
-	}
-	if err := pkg.CheckRows(op, "Slots", a.Slots, tensor.I64, -1); err != nil {
-		return err
-	}
-	tokens := a.Slots.Shape[0]
 	if requests == 0 {
 		return pkg.Wrong(op, "SeqLens", a.SeqLens, "at least 1 request")
 	}
@@ -97,8 +81,6 @@ func (x *SlotMapping) Record(rec *vk.Recorder, a SlotMappingArgs) error {
 		return nil
 	}
 	push := kvSlotMappingPush{Tokens: uint32(tokens), Requests: uint32(requests), Width: uint32(a.Table.Shape[1])}
-	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
-		Kernel: x.kernel, Groups: [3]uint32{uint32(opkit.CeilDiv(tokens, 64)), 1, 1}, Push: vk.Bytes(&push),
-		Bind: []vk.View{a.QueryStart.View(), a.SeqLens.View(), a.Table.View(), a.Slots.View()},
-	})
+	return pkg.Launch(rec, op, x.kernel, opkit.CeilDiv(tokens, 64), vk.Bytes(&push),
+		a.QueryStart.View(), a.SeqLens.View(), a.Table.View(), a.Slots.View())
 }

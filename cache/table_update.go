@@ -1,7 +1,7 @@
 package cache
 
 import (
-	"unsafe"
+	"slices"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -36,13 +36,8 @@ type kvTableUpdatePush struct {
 //
 // Errors: those of vk.Device.Kernel.
 func NewTableUpdate(dev *vk.Device) (*TableUpdate, error) {
-	const op = "table update"
-	variant, err := pkg.Choose(dev, op, opkit.Builds("kv_table_update"), "", 0)
-	if err != nil {
-		return nil, err
-	}
-	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "kv_table_update", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Write}, Bound: 2,
-		PushSize: int(unsafe.Sizeof(kvTableUpdatePush{}))})
+	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "kv_table_update", Variant: opkit.Base, Bindings: []vk.Access{vk.Read, vk.Write},
+		Push: kvTableUpdatePush{}})
 	if err != nil {
 		return nil, err
 	}
@@ -60,19 +55,14 @@ func (x *TableUpdate) Record(rec *vk.Recorder, a TableUpdateArgs) error {
 	if n%2 != 1 {
 		return pkg.Wrong(op, "List", a.List, "a count and pairs of words")
 	}
-	dims := make([]int, len(a.Tables.Shape))
-	for i := range dims {
-		dims[i] = -1
-	}
-	if err := tensor.Check("cache: "+op, "Tables", a.Tables, tensor.I32, dims...); err != nil {
+	anyShape := slices.Repeat([]int{-1}, len(a.Tables.Shape))
+	if err := tensor.Check("cache: "+op, "Tables", a.Tables, tensor.I32, anyShape...); err != nil {
 		return err
 	}
 	if n == 1 || a.Tables.Len() == 0 {
 		return nil
 	}
 	push := kvTableUpdatePush{Capacity: uint32(n / 2), Words: uint32(a.Tables.Len())}
-	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
-		Kernel: x.kernel, Groups: [3]uint32{uint32(opkit.CeilDiv(n/2, 64)), 1, 1}, Push: vk.Bytes(&push),
-		Bind: []vk.View{a.List.View(), a.Tables.View()},
-	})
+	return pkg.Launch(rec, op, x.kernel, opkit.CeilDiv(n/2, 64), vk.Bytes(&push),
+		a.List.View(), a.Tables.View())
 }

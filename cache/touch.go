@@ -1,8 +1,6 @@
 package cache
 
 import (
-	"unsafe"
-
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -30,7 +28,7 @@ const (
 // NewTouch builds the kernel, which the device owns. Errors: those of vk.Device.Kernel.
 func NewTouch(dev *vk.Device) (*Touch, error) {
 	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "kv_touch", Variant: opkit.Base, Bindings: []vk.Access{vk.Read, vk.Write},
-		PushSize: int(unsafe.Sizeof(kvTouchPush{})), Constants: opkit.Constants(touchGroup, touchBytes/4)})
+		Push: kvTouchPush{}, Constants: opkit.Constants(touchGroup, touchBytes/4)})
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +49,6 @@ func (x *Touch) Record(rec *vk.Recorder, pool, sink tensor.Tensor) error {
 		return err
 	}
 	push := kvTouchPush{uint32(pool.Bytes() / 4)}
-	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{Kernel: x.kernel, Push: vk.Bytes(&push),
-		Groups: [3]uint32{uint32(opkit.CeilDiv(int(pool.Bytes()), touchBytes*touchGroup)), 1, 1},
-		Bind:   []vk.View{pool.View(), sink.View()}})
+	groups := opkit.CeilDiv(int(pool.Bytes()), touchBytes*touchGroup)
+	return pkg.Launch(rec, op, x.kernel, groups, vk.Bytes(&push), pool.View(), sink.View())
 }

@@ -3,7 +3,6 @@ package indexer
 import (
 	"fmt"
 	"math"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -12,9 +11,8 @@ import (
 
 // CandidateEntriesConfig configures a CandidateEntries.
 type CandidateEntriesConfig struct {
-	Block    int    // entries of a block, a power of two up to MaxBlock
-	SlotPage int    // as in SelectConfig
-	Variant  string // "" or "base"
+	Block    int // entries of a block, a power of two up to MaxBlock
+	SlotPage int // as in SelectConfig
 
 	onDemand bool // see SelectConfig.OnDemand
 }
@@ -45,18 +43,14 @@ type idxCandidateEntriesPush struct {
 
 // NewCandidateEntries builds the kernel. The device owns it; there is nothing to close.
 //
-// Errors: vk.ErrArgument for an unknown variant, a page or Block; those of vk.Device.Kernel.
+// Errors: vk.ErrArgument for another page or Block; those of vk.Device.Kernel.
 func NewCandidateEntries(dev *vk.Device, cfg CandidateEntriesConfig) (*CandidateEntries, error) {
 	const op = "new candidate entries"
 	if err := opkit.FirstError(checkBlock(op, "Block", cfg.Block), pkg.Range(op, "SlotPage", cfg.SlotPage, 0, math.MaxInt32)); err != nil {
 		return nil, err
 	}
-	variant, err := pkg.Choose(dev, op, opkit.Builds("idx_candidate_entries"), cfg.Variant, 0)
-	if err != nil {
-		return nil, err
-	}
 	o := &CandidateEntries{dev: dev, cfg: cfg, k: pkg.Later(dev, opkit.Spec{
-		Stem: "idx_candidate_entries", Variant: variant, PushSize: int(unsafe.Sizeof(idxCandidateEntriesPush{})),
+		Stem: "idx_candidate_entries", Variant: opkit.Base, Push: idxCandidateEntriesPush{},
 		Bindings:  []vk.Access{vk.ReadWrite, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
 		Constants: opkit.Constants(cfg.SlotPage, cfg.Block),
 	})}
@@ -119,10 +113,8 @@ func (o *CandidateEntries) record(rec *vk.Recorder, op string, a CandidateEntrie
 		push.Requests, push.TableWidth = uint32(a.Slots.BlockTable.Shape[0]), uint32(a.Slots.BlockTable.Shape[1])
 		table, slots, counts = a.Slots.BlockTable.View(), a.Slots.Slots.View(), a.Slots.Lens.View()
 	}
-	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
-		Kernel: kernel, Groups: [3]uint32{uint32(a.Picks.Shape[0]), 1, 1}, Push: vk.Bytes(&push),
-		Bind: []vk.View{a.Picks.View(), a.Blocks.View(), table, requests, lens, slots, counts},
-	})
+	return pkg.Launch(rec, op, kernel, a.Picks.Shape[0], vk.Bytes(&push),
+		a.Picks.View(), a.Blocks.View(), table, requests, lens, slots, counts)
 }
 
 // checkSlots checks what the slots of k picks of each token need.

@@ -3,7 +3,6 @@ package indexer
 import (
 	"fmt"
 	"math"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -71,7 +70,7 @@ func NewCandidates(dev *vk.Device, cfg CandidatesConfig) (*Candidates, error) {
 		return nil, err
 	}
 	o := &Candidates{dev: dev, cfg: cfg, topk: topk, k: pkg.Later(dev, opkit.Spec{
-		Stem: "idx_candidates", Variant: opkit.Base, PushSize: int(unsafe.Sizeof(idxCandidatesPush{})),
+		Stem: "idx_candidates", Variant: opkit.Base, Push: idxCandidatesPush{},
 		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Write, vk.Write, vk.Write},
 		Constants: opkit.Constants(cfg.Block),
 	})}

@@ -3,7 +3,6 @@ package indexer
 import (
 	"fmt"
 	"math"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -199,7 +198,7 @@ func (o *Logits) spec() opkit.Spec {
 	spec := opkit.Spec{
 		Stem: "idx_logits", Variant: o.variant,
 		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Read, vk.Read},
-		PushSize:  int(unsafe.Sizeof(idxLogitsPush{})),
+		Push:      idxLogitsPush{},
 		Constants: []uint32{uint32(o.cfg.Page), uint32(o.cfg.Format)},
 	}
 	if o.shared {
@@ -294,7 +293,7 @@ func (o *Logits) Record(rec *vk.Recorder, a LogitsArgs) error {
 		return err
 	}
 	push := idxLogitsPush{
-		QAddr: address(a.Q), QScaleAddr: address(orElse(a.QScale, a.Q)), WeightsAddr: address(a.Weights),
+		QAddr: address(a.Q), QScaleAddr: address(opkit.Or(a.QScale, a.Q)), WeightsAddr: address(a.Weights),
 		BlockTableAddr: a.BlockTable.View().Address(), TokenToReqAddr: a.TokenToReq.View().Address(), LensAddr: a.Lens.View().Address(),
 		KeysAddr: a.Keys.Pool.View().Address(), DstAddr: a.Out.View().Address(),
 		KeysStride: uint32(a.Keys.Layout.Stride), KeysPages: uint32(a.Keys.Pages()),
@@ -321,7 +320,7 @@ func (o *Logits) Record(rec *vk.Recorder, a LogitsArgs) error {
 // targets lists the memory that base binds and the other variants reach by address.
 func (o *Logits) targets(a LogitsArgs) []opkit.Target {
 	queries := []opkit.Target{
-		{Name: "Q", T: a.Q, Access: vk.Read, Align: 16}, {Name: "QScale", T: orElse(a.QScale, a.Q), Access: vk.Read, Align: 4},
+		{Name: "Q", T: a.Q, Access: vk.Read, Align: 16}, {Name: "QScale", T: opkit.Or(a.QScale, a.Q), Access: vk.Read, Align: 4},
 		{Name: "Weights", T: a.Weights, Access: vk.Read, Align: 4},
 	}
 	if !a.Raw.isZero() {
@@ -336,15 +335,7 @@ func (o *Logits) targets(a LogitsArgs) []opkit.Target {
 	if o.cfg.Blocks == 0 && o.variant != opkit.Base {
 		return queries
 	}
-	return append(queries, opkit.Target{Name: "Blocks", T: orElse(a.Blocks, a.Lens), Access: vk.Read, Align: 4})
-}
-
-// orElse is a tensor or, where it is absent, another that is bound in its place, unread.
-func orElse(t, other tensor.Tensor) tensor.Tensor {
-	if t.IsZero() {
-		return other
-	}
-	return t
+	return append(queries, opkit.Target{Name: "Blocks", T: opkit.Or(a.Blocks, a.Lens), Access: vk.Read, Align: 4})
 }
 
 // grid is the number of workgroups and, for builds with matrices, the fewest tiles of each.

@@ -1,6 +1,8 @@
 package indexer
 
 import (
+	"cmp"
+
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -39,13 +41,8 @@ func (r RawQueries) targets() []opkit.Target {
 // raw puts queries r in place of quantised ones.
 func (p *idxLogitsPush) raw(r RawQueries) {
 	p.QAddr, p.QScaleAddr, p.WeightsAddr, p.TableAddr = address(r.Q), address(r.Positions), address(r.Weights), address(r.Table)
-	p.Tokens, p.SoftmaxScale, p.HeadScale = uint32(r.Table.Shape[0]), r.SoftmaxScale, r.HeadScale
-	if p.SoftmaxScale == 0 {
-		p.SoftmaxScale = DefaultSoftmaxScale
-	}
-	if p.HeadScale == 0 {
-		p.HeadScale = DefaultHeadScale(int(p.Heads))
-	}
+	p.Tokens, p.SoftmaxScale = uint32(r.Table.Shape[0]), cmp.Or(r.SoftmaxScale, DefaultSoftmaxScale)
+	p.HeadScale = cmp.Or(r.HeadScale, DefaultHeadScale(int(p.Heads)))
 }
 
 // address is the device address of a tensor, 0 of an absent one.

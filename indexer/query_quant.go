@@ -1,8 +1,8 @@
 package indexer
 
 import (
+	"cmp"
 	"math"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -78,17 +78,11 @@ func NewQueryQuant(dev *vk.Device, cfg QueryQuantConfig) (*QueryQuant, error) {
 	if err := opkit.FirstError(checkScale(op, "SoftmaxScale", cfg.SoftmaxScale), checkScale(op, "HeadScale", cfg.HeadScale)); err != nil {
 		return nil, err
 	}
-	if cfg.SoftmaxScale == 0 {
-		cfg.SoftmaxScale = DefaultSoftmaxScale
-	}
-	variant, err := pkg.Choose(dev, op, opkit.Builds("idx_query_quant"), cfg.Variant, 0)
-	if err != nil {
-		return nil, err
-	}
-	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: "idx_query_quant", Variant: variant,
+	cfg.SoftmaxScale = cmp.Or(cfg.SoftmaxScale, DefaultSoftmaxScale)
+	variant, k, err := pkg.Build(dev, op, cfg.Variant, 0, opkit.Spec{
+		Stem:     "idx_query_quant",
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write, vk.Write},
-		PushSize: int(unsafe.Sizeof(idxQueryQuantPush{})),
+		Push:     idxQueryQuantPush{},
 		Constants: []uint32{
 			opkit.Bit(0, cfg.Format == cache.IndexKeyMXFP4), opkit.Bit(0, cfg.TableBF16), opkit.Bit(0, cfg.Hadamard),
 		},
@@ -96,7 +90,7 @@ func NewQueryQuant(dev *vk.Device, cfg QueryQuantConfig) (*QueryQuant, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &QueryQuant{dev: dev, cfg: cfg, built: built(variant), k: k}, nil
+	return &QueryQuant{dev: dev, cfg: cfg, built: variant, k: k}, nil
 }
 
 // Record checks the arguments and records the launch. Errors: vk.ErrArgument, with
@@ -132,27 +126,19 @@ func (o *QueryQuant) Record(rec *vk.Recorder, a QueryQuantArgs) error {
 	if a.Table.Shape[0] < 1 {
 		return pkg.Wrong(op, "Table", a.Table, "at least one row")
 	}
-	scales := a.Scales
-	if scales.IsZero() {
-		scales = a.Codes // not written
-	}
+	push := idxQueryQuantPush{Heads: uint32(h), TableRows: uint32(a.Table.Shape[0]), SoftmaxScale: o.cfg.SoftmaxScale,
+		HeadScale: cmp.Or(o.cfg.HeadScale, DefaultHeadScale(h))}
 	targets := []opkit.Target{
-		{Name: "Q", T: a.Q, Access: vk.Read, Align: 16}, {Name: "Positions", T: a.Positions, Access: vk.Read, Align: 4},
-		{Name: "Weights", T: a.Weights, Access: vk.Read, Align: 4}, {Name: "Table", T: a.Table, Access: vk.Read, Align: 16},
-		{Name: "Codes", T: a.Codes, Access: vk.Write, Align: 8}, {Name: "Scales", T: scales, Access: vk.Write, Align: 4},
-		{Name: "WeightsOut", T: a.WeightsOut, Access: vk.Write, Align: 4},
+		{Name: "Q", T: a.Q, Access: vk.Read, Align: 16, At: &push.QAddr},
+		{Name: "Positions", T: a.Positions, Access: vk.Read, Align: 4, At: &push.PositionsAddr},
+		{Name: "Weights", T: a.Weights, Access: vk.Read, Align: 4, At: &push.WeightsAddr},
+		{Name: "Table", T: a.Table, Access: vk.Read, Align: 16, At: &push.TableAddr},
+		{Name: "Codes", T: a.Codes, Access: vk.Write, Align: 8, At: &push.CodesAddr},
+		{Name: "Scales", T: opkit.Or(a.Scales, a.Codes), Access: vk.Write, Align: 4, At: &push.ScalesAddr}, // else not written
+		{Name: "WeightsOut", T: a.WeightsOut, Access: vk.Write, Align: 4, At: &push.FoldedAddr},
 	}
 	if err := pkg.Reach(o.dev, op, o.Variant(), targets...); err != nil || t == 0 {
 		return err
-	}
-	push := idxQueryQuantPush{
-		QAddr: a.Q.View().Address(), PositionsAddr: a.Positions.View().Address(), WeightsAddr: a.Weights.View().Address(),
-		TableAddr: a.Table.View().Address(), CodesAddr: a.Codes.View().Address(), ScalesAddr: scales.View().Address(),
-		FoldedAddr: a.WeightsOut.View().Address(),
-		Heads:      uint32(h), TableRows: uint32(a.Table.Shape[0]), SoftmaxScale: o.cfg.SoftmaxScale, HeadScale: o.cfg.HeadScale,
-	}
-	if push.HeadScale == 0 {
-		push.HeadScale = DefaultHeadScale(h)
 	}
 	return pkg.Dispatch(rec, op, o.Variant(), vk.Dispatch{
 		Kernel: o.k, Groups: [3]uint32{uint32(opkit.CeilDiv(h, queryHeads)), uint32(t), 1}, Push: vk.Bytes(&push),

@@ -1,7 +1,10 @@
 package indexer
 
 import (
+	"cmp"
+	"encoding/binary"
 	"fmt"
+	"math"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/numfmt"
@@ -38,48 +41,30 @@ func QueryQuantRef(q []uint16, heads int, positions []int32, weights []uint16, t
 		return pkg.Wrong(op, "codes, scales, out", fmt.Sprintf("%d, %d, %d", len(codes), len(scales), len(out)),
 			"%d, %d, %d", n*row, n*Blocks, n)
 	}
-	softmax, head := cfg.SoftmaxScale, cfg.HeadScale
-	if softmax == 0 {
-		softmax = DefaultSoftmaxScale
-	}
-	if head == 0 {
-		head = DefaultHeadScale(heads)
-	}
+	softmax, head := cmp.Or(cfg.SoftmaxScale, DefaultSoftmaxScale), cmp.Or(cfg.HeadScale, DefaultHeadScale(heads))
 	for i := range n {
 		p := min(max(int(positions[i/heads]), 0), len(table)/cache.RopeDim-1)
-		x := turned(q[i*cache.IndexDim:(i+1)*cache.IndexDim], table[p*cache.RopeDim:][:cache.RopeDim])
+		x := cache.RotateRef(q[i*cache.IndexDim:(i+1)*cache.IndexDim], table[p*cache.RopeDim:][:cache.RopeDim])
 		if cfg.Hadamard {
 			mix(x)
 		}
+		key, scale := cache.QuantiseKeyRef(x, cfg.Format) // as the keys are
+		copy(codes[i*row:], key)
 		w := numfmt.BF16Decode(weights[i])
 		if cfg.Format == cache.IndexKeyMXFP4 {
-			for b := range Blocks {
-				scales[i*Blocks+b] = quantiseFP4(codes[i*row+b*16:][:16], x[b*32:][:32])
-			}
+			copy(scales[i*Blocks:], scale[:])
 		} else {
-			w *= numfmt.UE8M0Scale(quantiseFP8(codes[i*row:][:row], x))
+			w *= math.Float32frombits(binary.LittleEndian.Uint32(scale[:]))
 		}
 		out[i] = float32(w*softmax) * head
 	}
 	return nil
 }
 
-// turned is a head's 128 numbers with the last 64 turned forward and rounded.
-func turned(q []uint16, cosSin []float32) []float32 {
-	x := numfmt.BF16DecodeSlice(nil, q)
-	for i := range cache.RopeDim / 2 {
-		e, o := x[nopeDim+2*i], x[nopeDim+2*i+1]
-		c, s := cosSin[i], cosSin[cache.RopeDim/2+i]
-		x[nopeDim+2*i] = numfmt.BF16Round(float32(e*c) - float32(o*s))
-		x[nopeDim+2*i+1] = numfmt.BF16Round(float32(o*c) + float32(e*s))
-	}
-	return x
-}
-
-// mix multiplies 128 numbers with the Sylvester-Hadamard matrix, scales with
-// 128^-0.5 and rounds to bf16. The sums are those of the fast transform, nearest
-// neighbours first, in f32.
-func mix(x []float32) {
+// mix multiplies 128 bf16 numbers with the Sylvester-Hadamard matrix, scales with 128^-0.5 and
+// rounds to bf16. The sums are those of the fast transform, nearest neighbours first, in f32.
+func mix(bits []uint16) {
+	x := numfmt.BF16DecodeSlice(nil, bits)
 	for far := 1; far < cache.IndexDim; far *= 2 {
 		for i := range x {
 			if i&far == 0 {
@@ -89,34 +74,6 @@ func mix(x []float32) {
 		}
 	}
 	for i := range x {
-		x[i] = numfmt.BF16Round(x[i] * DefaultSoftmaxScale)
+		bits[i] = numfmt.BF16Encode(x[i] * DefaultSoftmaxScale)
 	}
-}
-
-// quantiseFP8 writes the E4M3 codes of x and returns the byte of their scale.
-func quantiseFP8(codes []byte, x []float32) byte {
-	sb := numfmt.UE8M0Encode(absMax(x), numfmt.KCacheEps, numfmt.E4M3InvMax)
-	for d, v := range x {
-		codes[d] = numfmt.E4M3Encode(v * numfmt.UE8M0Inverse(sb))
-	}
-	return sb
-}
-
-// quantiseFP4 writes the E2M1 codes of x, two a byte, and returns the byte of their
-// scale.
-func quantiseFP4(packed []byte, x []float32) byte {
-	sb := numfmt.UE8M0Encode(absMax(x), numfmt.MXFP4Eps, numfmt.E2M1InvMax)
-	inverse := numfmt.UE8M0Inverse(sb)
-	for i := range packed {
-		packed[i] = numfmt.E2M1Pack(numfmt.E2M1Encode(x[2*i]*inverse), numfmt.E2M1Encode(x[2*i+1]*inverse))
-	}
-	return sb
-}
-
-func absMax(x []float32) float32 {
-	m := float32(0)
-	for _, v := range x {
-		m = max(m, v, -v)
-	}
-	return m
 }

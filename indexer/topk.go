@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -130,7 +129,7 @@ func newTopK(dev *vk.Device, cfg TopKConfig, tune *tuning.TopK) (*TopK, error) {
 	for i, s := range shapes {
 		kernels[i] = pkg.Later(dev, opkit.Spec{
 			Stem: "idx_topk", Variant: variant, Bindings: topkAccess,
-			PushSize: int(unsafe.Sizeof(idxTopkPush{})), Constants: append(s.constants(), uint32(cfg.slotPage)),
+			Push: idxTopkPush{}, Constants: append(s.constants(), uint32(cfg.slotPage)),
 		})
 	}
 	o.few, o.many = kernels[0], kernels[1]

@@ -2,7 +2,6 @@ package indexer
 
 import (
 	"math/bits"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -65,7 +64,7 @@ func (o *TopK) buildLanes() {
 	for _, s := range laneShapes(o.dev.Caps(), o.tune, o.cfg.K, o.cfg.Threads) {
 		k := pkg.Later(o.dev, opkit.Spec{Stem: "idx_topk_lanes", Variant: opkit.Base, Subgroup: uint32(s.subgroup),
 			Bindings: []vk.Access{vk.Read, vk.Read, vk.ReadWrite, vk.ReadWrite, vk.Write, vk.Read, vk.Read, vk.Write, vk.Write},
-			PushSize: int(unsafe.Sizeof(idxTopkLanesPush{})), Constants: s.constants(o.cfg.K, o.cfg.slotPage)})
+			Push:     idxTopkLanesPush{}, Constants: s.constants(o.cfg.K, o.cfg.slotPage)})
 		o.lanes = append(o.lanes, topkKernel{k, s.capacity})
 	}
 }

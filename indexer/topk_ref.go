@@ -15,7 +15,7 @@ import (
 // in ascending order of the column, then -1. -0 and +0 are equal, NaN is equal to
 // -Inf.
 func TopKRef(logits []float32, n int, lens []int32, k int) []int32 {
-	out := make([]int32, len(lens)*k)
+	out := slices.Repeat([]int32{-1}, len(lens)*k)
 	for t, l := range lens {
 		row := logits[t*n : (t+1)*n]
 		columns := make([]int32, min(max(int(l), 0), n))
@@ -33,9 +33,6 @@ func TopKRef(logits []float32, n int, lens []int32, k int) []int32 {
 		})
 		columns = columns[:min(len(columns), k)]
 		slices.Sort(columns)
-		for i := range k {
-			out[t*k+i] = -1
-		}
 		copy(out[t*k:], columns)
 	}
 	return out

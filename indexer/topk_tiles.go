@@ -1,8 +1,6 @@
 package indexer
 
 import (
-	"unsafe"
-
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/shaders"
@@ -53,7 +51,7 @@ func (o *TopK) buildTiles(tile int) (*tileTopK, error) {
 		return nil, nil
 	}
 	k := pkg.Later(o.dev, opkit.Spec{Stem: "idx_topk_tiles", Variant: opkit.DA, Subgroup: uint32(s.subgroup),
-		PushSize:  int(unsafe.Sizeof(idxTopkTilesPush{})),
+		Push:      idxTopkTilesPush{},
 		Constants: opkit.Constants(s.threads, s.bits, s.places(o.cfg.K), o.cfg.slotPage, s.subgroup, tile, quads)})
 	if !o.cfg.onDemand {
 		if err := opkit.Ask(k); err != nil {

@@ -2,7 +2,6 @@ package indexer
 
 import (
 	"math"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -12,8 +11,7 @@ import (
 
 // VisibleConfig configures a Visible.
 type VisibleConfig struct {
-	Ratio   int    // tokens of an entry, 1..cache.MaxRatio
-	Variant string // "" or "base"
+	Ratio int // tokens of an entry, 1..cache.MaxRatio
 }
 
 // VisibleArgs are the tensors of one Visible.
@@ -41,18 +39,14 @@ type idxVisiblePush struct {
 
 // NewVisible builds the kernel. The device owns it; there is nothing to close.
 //
-// Errors: vk.ErrArgument for an unknown variant or a wrong ratio; those of vk.Device.Kernel.
+// Errors: vk.ErrArgument for a wrong ratio; those of vk.Device.Kernel.
 func NewVisible(dev *vk.Device, cfg VisibleConfig) (*Visible, error) {
 	if err := pkg.Range("visible", "Ratio", cfg.Ratio, 1, cache.MaxRatio); err != nil {
 		return nil, err
 	}
-	variant, err := pkg.Choose(dev, "visible", opkit.Builds("idx_visible"), cfg.Variant, 0)
-	if err != nil {
-		return nil, err
-	}
-	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "idx_visible", Variant: variant,
+	k, err := pkg.Kernel(dev, opkit.Spec{Stem: "idx_visible", Variant: opkit.Base,
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Write}, Constants: opkit.Constants(cfg.Ratio),
-		PushSize: int(unsafe.Sizeof(idxVisiblePush{}))})
+		Push: idxVisiblePush{}})
 	if err != nil {
 		return nil, err
 	}
@@ -85,9 +79,6 @@ func (o *Visible) Record(rec *vk.Recorder, a VisibleArgs) error {
 	if push.Limit == 0 {
 		push.Limit = math.MaxInt32
 	}
-	return pkg.Dispatch(rec, op, opkit.Base, vk.Dispatch{
-		Kernel: o.k, Groups: [3]uint32{uint32(opkit.CeilDiv(t, group)), 1, 1},
-		Bind: []vk.View{a.Positions.View(), opkit.ViewOrDummy(o.dev, a.IsValid), a.Lens.View()},
-		Push: vk.Bytes(&push),
-	})
+	return pkg.Launch(rec, op, o.k, opkit.CeilDiv(t, group), vk.Bytes(&push),
+		a.Positions.View(), opkit.ViewOrDummy(o.dev, a.IsValid), a.Lens.View())
 }

@@ -2,7 +2,6 @@ package pipeline_test
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -98,7 +97,6 @@ func TestDraftPages(t *testing.T) {
 	right := x.whole(1)
 	for _, s := range []*pipeline.Session{s, f} {
 		must[[]pipeline.Appended](t)(s.Append(t.Context(), right))
-		require.NoError(t, s.CheckTables(t.Context(), tokens-1))
 	}
 	was := saved(t, s)
 	want = x.draft(t, s, block)
@@ -143,7 +141,6 @@ func TestDraftErrors(t *testing.T) {
 	require.ErrorContains(t, st.Commit(), "layer 0 not run")
 	require.ErrorContains(t, st.Submit(), "inputs")
 	require.NoError(t, st.Abort())
-	require.NoError(t, errors.Join(a.CheckTables(t.Context(), 1), b.CheckTables(t.Context(), 36)))
 
 	// An engine in which other layers come first, and one without any that draft.
 	y := newDrafting(t, draftingModel(), options{MaxStep: 8})
@@ -253,8 +250,7 @@ func TestDraftStaging(t *testing.T) {
 	m := fake(t, fakemodel.Options{Config: draftingModel().WithDrafts(1), Storage: fakemodel.FP8})
 	var want [][]float32
 	for _, staging := range []bool{false, true} {
-		dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Staging: staging}))
-		t.Cleanup(func() { assert.NoError(t, dev.Close()) })
+		dev := device(t, vk.DeviceOptions{Staging: staging})
 		ck, layers := opened(t, dev, m, model.CheckpointOptions{Layers: []int{0, 2, 3}})
 		x := &drafting{c: ck.Config, first: 1, rng: rand.New(rand.NewPCG(7, 44))}
 		x.e = engine(t, dev, x.c, layers, options{MaxTokens: 40, MaxStep: 16})

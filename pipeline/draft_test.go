@@ -219,7 +219,6 @@ func (x *drafting) blocks(t *testing.T, all []*drafter) {
 				}
 			}
 		}
-		require.NoError(t, d.s.CheckTables(t.Context(), n))
 	}
 }
 

@@ -370,13 +370,8 @@ func (e *Engine) free() error {
 	return err
 }
 
-// forget drops all recorded commands, and keeps the times of a step in progress.
-func (e *Engine) forget() error {
-	if st := e.now.step; st != nil {
-		st.keepTimes()
-	}
-	return e.sizes.Forget()
-}
+// forget drops all recorded commands.
+func (e *Engine) forget() error { return e.sizes.Forget() }
 
 // usable reports why nothing can be done. It is called, as all below, with e.mu held.
 func (e *Engine) usable() error {
@@ -392,7 +387,7 @@ func (e *Engine) note(err error) error {
 		e.failed = err
 		e.log(slog.LevelError, "the device is lost", "error", err)
 		if st := e.now.step; st != nil {
-			err = errors.Join(err, st.end())
+			st.end()
 		}
 	}
 	return err

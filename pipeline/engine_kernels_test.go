@@ -27,8 +27,7 @@ func TestEngineKernels(t *testing.T) {
 		for i, tokens := range sizes {
 			longest := []int{4096, 300000}[i%2] // selections from many entries need other kernels
 			t.Run(fmt.Sprintf("%s/%d of %d", profile, tokens, longest), func(t *testing.T) {
-				dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Profile: profile}))
-				t.Cleanup(func() { assert.NoError(t, dev.Close()) })
+				dev := device(t, vk.DeviceOptions{Profile: profile})
 				cfg, layers := uploaded(t, dev, dir)
 				e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: longest, MaxStep: tokens})
 				asked := len(dev.Kernels())

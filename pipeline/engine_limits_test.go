@@ -1,8 +1,8 @@
 package pipeline_test
 
 import (
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,17 +21,14 @@ import (
 // cache is allocated.
 func TestEngineLimits(t *testing.T) {
 	testkit.WithoutMatrices(t)
-	full := errors.New("over budget")
 	most := uint64(1 << 62) // bytes of an allocation
-	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{MemoryHook: func(size uint64) error {
+	dev := device(t, vk.DeviceOptions{MemoryHook: func(size uint64) error {
 		if size > most {
-			return full
+			return errFull
 		}
 		return nil
-	}}))
-	defer dev.Close()
+	}})
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4)})))
-	defer layers[0].Close() // before the device
 	most = 4 << 20
 	longest := min(cfg.MaxPositions, int(dev.Caps().MaxStorageBufferRange/(4*model.RopeRow)))
 	const cache = 256 << 20
@@ -59,7 +56,7 @@ func TestEngineLimits(t *testing.T) {
 	}
 	e, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 1 << 16, CacheBytes: cache})
 	assert.Nil(t, e, "caches that do not fit")
-	assert.ErrorIs(t, err, full, "caches that do not fit")
+	assert.ErrorIs(t, err, errFull, "caches that do not fit")
 }
 
 // TestEngineBuffers holds that an engine stays within the buffers that a device has: what a step
@@ -72,9 +69,8 @@ func TestEngineBuffers(t *testing.T) {
 		largest = max(largest, size)
 		return nil
 	}}))
-	defer dev.Close()
+	t.Cleanup(func() { assert.NoError(t, dev.Close()) })
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(4)})))
-	defer layers[0].Close() // before the device
 	const buffer, longest = 48 << 20, 48 << 20 / (4 * model.RopeRow)
 	a.Caps.MaxBuffer, largest = buffer, 0
 	most := buffer / (2 * cfg.Hidden) // rows of hidden states; other tensors of a step may be larger
@@ -100,7 +96,7 @@ func TestEngineBuffers(t *testing.T) {
 	require.NoError(t, e.Prepare(t.Context(), n))
 	estimate := func(sessions int) (pipeline.EngineMemory, error) {
 		o := pipeline.EngineOptions{MaxTokens: longest, MaxSessions: 8, MaxStep: n}
-		return o.Estimate(t.Context(), dev, cfg, layers, filled(sessions, longest)...)
+		return o.Estimate(t.Context(), dev, cfg, layers, slices.Repeat([]int{longest}, sessions)...)
 	}
 	_, err = estimate(8)
 	assert.ErrorContains(t, err, "which a buffer holds")

@@ -174,7 +174,7 @@ func TestEngineGoldenPages(t *testing.T) {
 	for i := range c.Layers[1:] {
 		stem := fmt.Sprintf("layers.%d.attn.", i+1)
 		put(t, m, stem+"wkv.weight", vectors.FromU16(ones).Data)
-		putF32(t, m, stem+"kv_norm.weight", floats(rows[i*d:][:d])) // of ones, so this is what it gives
+		putF32(t, m, stem+"kv_norm.weight", numfmt.BF16DecodeSlice(nil, rows[i*d:][:d])) // of ones, so this is what it gives
 		inputs = append(inputs, first)
 	}
 	e := vllmEngine(t, c, m, 64, 1)

@@ -42,7 +42,7 @@ func mixed(t *testing.T, e *pipeline.Engine, width, layers int,
 			}
 		}
 	}
-	pools(func(pool tensor.Tensor) { testkit.Put(t, pool, filled(int(pool.Bytes()), byte(0xFF))) })
+	pools(func(pool tensor.Tensor) { testkit.Put(t, pool, slices.Repeat([]byte{0xFF}, int(pool.Bytes()))) })
 	for _, tokens := range mixedSteps {
 		var chunks []pipeline.Chunk
 		var at []int

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -179,68 +178,8 @@ func (st *Step) Pretend() {
 	}
 }
 
-// ShowLayer makes a step believe that a layer ran with inputs from host memory.
-func (st *Step) ShowLayer(layer int) {
-	st.e.mu.Lock()
-	defer st.e.mu.Unlock()
-	st.e.now.shown[layer], st.latest = true, layer
-}
-
-// Prologue runs what comes before a step's layers, and makes it believe that these ran.
-func (st *Step) Prologue(ctx context.Context) error {
-	st.e.mu.Lock()
-	err := st.submitCommands(commands.Key{Layer: commands.Prologue}, nil)
-	st.e.mu.Unlock()
-	if err == nil {
-		err = st.Wait(ctx)
-	}
-	st.Pretend()
-	return err
-}
-
 // PageOf is the page of an entry of the session's table of a pool.
 func (s *Session) PageOf(pool, entry int) int { return int(s.seq.Tables[pool].Entry(entry)) }
-
-// CheckTables says what is wrong with the block tables of a session without a step in progress.
-// Every page that may be read is there, on the device too; earlier ones have been given back; and
-// no other session holds what was written from a length on.
-func (s *Session) CheckTables(ctx context.Context, from int) error {
-	e := s.e
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, t := range s.seq.Tables {
-		p := t.Pool
-		row := make([]byte, 4*p.Width)
-		if err := p.Table.Rows(s.seq.Number, s.seq.Number+1).Download(ctx, row); err != nil {
-			return err
-		}
-		gone := 0
-		for gone < t.Entries() && t.Entry(gone) < 0 {
-			gone++
-		}
-		if !p.KeepsAll() { // one goes when the next is taken
-			if most := p.Gone(s.seq.Floor()); gone > most || gone < most-1 {
-				return fmt.Errorf("pool %s: of %d tokens %d pages have been given back, want %d or one less", p.Name,
-					s.seq.Seat.Length, gone, most)
-			}
-		}
-		if n := ceilDiv(p.Slots(s.seq.Seat.Length), p.Page); t.Entries() != n {
-			return fmt.Errorf("pool %s: %d entries for %d tokens, want %d", p.Name, t.Entries(), s.seq.Seat.Length, n)
-		}
-		for k := range t.Entries() {
-			page, there := t.Entry(k), int32(le.Uint32(row[4*k:]))
-			switch {
-			case (page < 0) != (k < gone) || gone > 0 && p.KeepsAll():
-				return fmt.Errorf("pool %s: entry %d of %d tokens is %d", p.Name, k, s.seq.Seat.Length, page)
-			case page >= 0 && page != there:
-				return fmt.Errorf("pool %s: entry %d is %d, on the device %d", p.Name, k, page, there)
-			case page >= 0 && k >= p.Slots(from)/p.Page && p.Slots(s.seq.Seat.Length) > p.Slots(from) && p.IDs.Refs(page) != 1:
-				return fmt.Errorf("pool %s: page %d of entry %d was written and has %d holders", p.Name, page, k, p.IDs.Refs(page))
-			}
-		}
-	}
-	return nil
-}
 
 // Pieces returns in how many pieces the step gathers rows; 0: it reads pages in place.
 func (st *Step) Pieces() int { return st.pieces }

@@ -2,8 +2,6 @@ package pipeline_test
 
 import (
 	"errors"
-	"fmt"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -11,46 +9,14 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
 )
 
-func TestMain(m *testing.M) {
-	if dir := os.Getenv(saverVar); dir != "" { // TestSaveKilled started this process
-		fmt.Fprintln(os.Stderr, saver(dir))
-		os.Exit(1)
-	}
-	testkit.Main(m)
-}
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 func must[T any](t testing.TB) func(T, error) T { return testkit.Must[T](t) }
-
-func filled[T any](n int, v T) []T {
-	s := make([]T, n)
-	for i := range s {
-		s[i] = v
-	}
-	return s
-}
-
-func bf16(values []float32) []byte {
-	var data []byte
-	for _, v := range values {
-		b := numfmt.BF16Encode(v)
-		data = append(data, byte(b), byte(b>>8))
-	}
-	return data
-}
-
-func floats(v []uint16) []float32 {
-	f := make([]float32, len(v))
-	for i := range v {
-		f[i] = numfmt.BF16Decode(v[i])
-	}
-	return f
-}
 
 func fake(t testing.TB, o fakemodel.Options) *fakemodel.Model {
 	t.Helper()
@@ -58,6 +24,27 @@ func fake(t testing.TB, o fakemodel.Options) *fakemodel.Model {
 		o.Config = fakemodel.Config(1, 4, 128)
 	}
 	return must[*fakemodel.Model](t)(fakemodel.New(o))
+}
+
+// device opens the device of the tests once more. What is made on it is closed before it.
+func device(t testing.TB, o vk.DeviceOptions) *vk.Device {
+	t.Helper()
+	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(o))
+	t.Cleanup(func() { assert.NoError(t, dev.Close()) })
+	return dev
+}
+
+// errFull is the error of allocations that tests let fail.
+var errFull = errors.New("over budget")
+
+// failing lets an allocation fail after *left others; below 0: none.
+func failing(left *int) func(uint64) error {
+	return func(uint64) error {
+		if *left--; *left == -1 {
+			return errFull
+		}
+		return nil
+	}
 }
 
 // written writes a model and returns its folder.

@@ -39,16 +39,12 @@ func (e *Engine) open() (*Session, error) {
 	if err := e.usable(); err != nil {
 		return nil, err
 	}
-	seq, err := e.pages.Open()
-	return e.session(seq, err)
+	return e.session(e.pages.Open())
 }
 
 // session makes a session of a new sequence; nil: there is no row for it.
-func (e *Engine) session(seq *pages.Sequence, err error) (*Session, error) {
-	switch {
-	case err != nil:
-		return nil, err
-	case seq == nil:
+func (e *Engine) session(seq *pages.Sequence) (*Session, error) {
+	if seq == nil {
 		return nil, fmt.Errorf("%w: %d are open", ErrTooManySessions, len(e.sessions))
 	}
 	s := &Session{e: e, seq: seq}
@@ -99,19 +95,15 @@ func (s *Session) inStep() bool { return s.e.now.bySeat[s.seq.Number] >= 0 }
 func (s *Session) Fork() (*Session, error) {
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
-	f, err := s.fork()
+	var f *Session
+	err := s.free()
+	if err == nil {
+		f, err = s.e.session(s.seq.Fork())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", opFork, err)
 	}
 	return f, nil
-}
-
-func (s *Session) fork() (*Session, error) {
-	if err := s.free(); err != nil {
-		return nil, err
-	}
-	seq, err := s.seq.Fork()
-	return s.e.session(seq, err)
 }
 
 // Truncate forgets the tokens from n on. n is 0, or no more than EngineOptions.Rewind below the
@@ -122,13 +114,10 @@ func (s *Session) fork() (*Session, error) {
 func (s *Session) Truncate(n int) error {
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
-	err := s.free()
-	if err == nil {
-		err = s.seq.Settle()
-	}
-	if err != nil {
+	if err := s.free(); err != nil {
 		return fmt.Errorf("%s: %w", opTruncate, err)
 	}
+	s.seq.Settle()
 	length, floor := s.seq.Seat.Length, s.seq.Floor()
 	switch {
 	case n < 0 || n > length:
@@ -136,9 +125,7 @@ func (s *Session) Truncate(n int) error {
 	case n > 0 && n < floor:
 		return fmt.Errorf("%s: %w: to %d of %d tokens, possible are 0 and %d or more", opTruncate, ErrRewind, n, length, floor)
 	}
-	if err := s.seq.Truncate(n); err != nil {
-		return fmt.Errorf("%s: %w", opTruncate, err)
-	}
+	s.seq.Truncate(n)
 	return nil
 }
 
@@ -153,14 +140,12 @@ func (s *Session) Close() error {
 	if s.inStep() {
 		return fmt.Errorf("%s: %w", opSession, ErrInStep)
 	}
-	if err := s.drop(); err != nil {
-		return fmt.Errorf("%s: %w", opSession, err)
-	}
+	s.drop()
 	return nil
 }
 
 // drop closes the session.
-func (s *Session) drop() error {
+func (s *Session) drop() {
 	s.closed, s.e.sessions[s.seq.Number] = true, nil
-	return s.seq.Close()
+	s.seq.Close()
 }

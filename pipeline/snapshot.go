@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -133,19 +132,17 @@ func (s *Session) saveNow(ctx context.Context, w io.Writer, lock *lease) error {
 }
 
 // viewing calls f with a view of what the session is now. The lease is taken.
-func (s *Session) viewing(ctx context.Context, f func(v *Session) error) (err error) {
+func (s *Session) viewing(ctx context.Context, f func(v *Session) error) error {
 	e := s.e
-	var v *Session
-	err = e.device(func() (err error) {
+	v := &Session{e: e}
+	err := e.device(func() (err error) {
 		// A page that is still to be copied holds what other sessions left there.
-		var seq *pages.Sequence
 		if err = e.pages.Work(ctx); err == nil {
 			err = s.usable()
 		}
 		if err == nil {
-			seq, err = s.seq.View()
+			v.seq = s.seq.View()
 		}
-		v = &Session{e: e, seq: seq}
 		return err
 	})
 	if err != nil {
@@ -154,7 +151,7 @@ func (s *Session) viewing(ctx context.Context, f func(v *Session) error) (err er
 	defer func() { // also where f panics
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		err = errors.Join(err, v.seq.Cut(0))
+		v.seq.Cut(0)
 	}()
 	return f(v)
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -263,7 +264,7 @@ func (x *restorer) beside(t testing.TB, other *pipeline.Session) [][]float32 {
 	defer st.Abort()
 	out := make([][]float32, x.e.Layers())
 	for i := range out {
-		require.NoError(t, errors.Join(st.SetInput(i, 0, filled(x.hidden, float32(1))), st.SetInput(i, 1, filled(x.hidden, float32(2)))))
+		require.NoError(t, errors.Join(st.SetInput(i, 0, slices.Repeat([]float32{1}, x.hidden)), st.SetInput(i, 1, slices.Repeat([]float32{2}, x.hidden))))
 	}
 	require.NoError(t, st.Run(t.Context()))
 	for i := range out {

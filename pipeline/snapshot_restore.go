@@ -266,7 +266,8 @@ func (e *Engine) resume(ctx context.Context, h *snapshot, data snapshotSlots) (s
 	if err != nil {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		return nil, errors.Join(err, s.drop())
+		s.drop()
+		return nil, err
 	}
 	return s, nil
 }
@@ -286,7 +287,8 @@ func (e *Engine) reserveRestored(ctx context.Context, h *snapshot) (*Session, er
 		first[i], _ = h.pools[i].entries(p.Page)
 	}
 	if err = s.seq.Resume(ctx, int(h.Length), int(h.Floor), first); err != nil {
-		return nil, errors.Join(err, s.drop())
+		s.drop()
+		return nil, err
 	}
 	return s, nil
 }

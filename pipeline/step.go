@@ -59,8 +59,6 @@ type Step struct {
 	earlier   []*vk.Pending        // those before it: each may fail by itself
 	submitted []*commands.Commands // submitted since the last Wait
 	timed     []commands.Key       // submitted, each once
-
-	kept map[commands.Key][]vk.Section // of timed, where the commands were dropped, see Times
 }
 
 // Begin begins a step: it takes the pages for the tokens, copies shared pages that are about to
@@ -225,7 +223,7 @@ func (st *Step) submitCommands(key commands.Key, sync []vk.Sync) error {
 		return err
 	}
 	st.e.now.flight, st.flying, st.submitted = p, p, append(st.submitted, c)
-	if delete(st.kept, key); !slices.Contains(st.timed, key) {
+	if !slices.Contains(st.timed, key) {
 		st.timed = append(st.timed, key)
 	}
 	st.begun = st.begun || key.Layer < 0
@@ -296,26 +294,23 @@ func (st *Step) Commit() error {
 		return badArgument(opCommit, "layers", fmt.Sprintf("layer %d not run", st.first+i), "all of them run")
 	}
 	if st.draft {
-		err = e.pages.GiveBack()
+		e.pages.GiveBack()
 	} else {
-		err = e.lengthen()
+		e.lengthen()
 	}
 	e.stats.Steps++
 	e.stats.Tokens += uint64(st.tokens)
 	e.stats.Padding += uint64(st.b.Tokens - st.tokens)
 	st.leave()
-	if err != nil {
-		return fmt.Errorf("%s: %w", opCommit, err)
-	}
 	return nil
 }
 
 // lengthen makes the step's tokens part of their sessions.
-func (e *Engine) lengthen() error {
+func (e *Engine) lengthen() {
 	for _, x := range e.now.parts {
 		e.pages.Seats[x.Seat].Length += x.N
 	}
-	return e.pages.Grown(e.now.busy)
+	e.pages.Grown(e.now.busy)
 }
 
 // Abort ends the step and leaves the sessions as they were before it. After Commit, and for a nil
@@ -326,23 +321,22 @@ func (st *Step) Abort() error {
 	}
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
-	if st.e.now.step != st {
-		return nil
+	if st.e.now.step == st {
+		st.end()
 	}
-	return st.end()
+	return nil
 }
 
 // end gives up the step. Nothing on the device has to be undone: what was written beyond a
 // session's length is written again before it is read, and entries of tables that became
 // shorter are sent to the device again.
-func (st *Step) end() error {
+func (st *Step) end() {
 	if !st.warms {
 		st.e.stats.Aborted++
 	}
 	st.withhold()
-	err := st.e.pages.Undo()
+	st.e.pages.Undo()
 	st.leave()
-	return err
 }
 
 // leave lets the next step begin.

@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/vkmla/vkmla/pipeline/internal/commands"
@@ -82,7 +81,7 @@ func (st *Step) equip(ctx context.Context) (err error) {
 		return err
 	}
 	if st.pieces, err = st.b.Fill(ctx, now.bySeat, now.parts, st.draft); err != nil {
-		err = errors.Join(err, e.pages.Undo())
+		e.pages.Undo()
 	}
 	return err
 }

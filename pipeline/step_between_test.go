@@ -14,6 +14,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/shaders"
@@ -78,22 +79,32 @@ func (r *residual) submit(t testing.TB, at pipeline.Between) {
 // results returns what the kernel left of a number of tokens.
 func (r *residual) results(t testing.TB, n int) chainResult {
 	t.Helper()
-	return chainResult{testkit.Download[float32](t, r.x.Rows(0, n)), testkit.Download[uint16](t, r.final.Rows(0, n))}
+	return chainResult{x: testkit.Download[float32](t, r.x.Rows(0, n)), final: testkit.Download[uint16](t, r.final.Rows(0, n))}
 }
 
 // chainSteps are steps of two sessions: chunks of prompts, single tokens, drafts, and
 // steps with tokens of both.
 var chainSteps = [][2]int{{40, 0}, {0, 33}, {1, 0}, {40, 0}, {1, 3}, {0, 1}, {30, 1}}
 
-// chainResult holds the results of a step.
+// chainResult holds the results of a step, and the picks of each layer that has an indexer.
 type chainResult struct {
 	x     []float32
 	final []uint16
+	picks [][]int32
+}
+
+// picks returns those of a layer for the first n tokens of a step; none without an indexer.
+func picks(t testing.TB, st *pipeline.Step, layer, n int) (list [][]int32) {
+	t.Helper()
+	if x := st.TopK(layer); !x.IsZero() {
+		list = append(list, testkit.Download[int32](t, x.Rows(0, n)))
+	}
+	return list
 }
 
 // chain takes the steps through an engine: run is given each, with the hidden states that
-// enter layer 0, row by row.
-func (x *sessions) chain(t testing.TB, e *pipeline.Engine, r *residual, run func(*pipeline.Step, []float32)) (all []chainResult) {
+// enter layer 0, row by row, and returns the layers' picks.
+func (x *sessions) chain(t testing.TB, e *pipeline.Engine, r *residual, run func(*pipeline.Step, []float32) [][]int32) (all []chainResult) {
 	t.Helper()
 	s := []*pipeline.Session{must[*pipeline.Session](t)(e.Open()), must[*pipeline.Session](t)(e.Open())}
 	for _, step := range chainSteps {
@@ -107,9 +118,10 @@ func (x *sessions) chain(t testing.TB, e *pipeline.Engine, r *residual, run func
 		}
 		st := must[*pipeline.Step](t)(e.Begin(t.Context(), chunks...))
 		defer st.Abort() // does nothing after Commit
-		run(st, in)
+		picks := run(st, in)
 		require.NoError(t, st.Commit())
 		all = append(all, r.results(t, step[0]+step[1]))
+		all[len(all)-1].picks = picks
 	}
 	for _, s := range s {
 		assert.NoError(t, s.Close())
@@ -132,18 +144,19 @@ func setChain(t testing.TB, st *pipeline.Step, in []float32, width int) {
 func sameChain(t testing.TB, got, want []chainResult) {
 	t.Helper()
 	for i := range want {
-		assert.True(t, slices.Equal(got[i].x, want[i].x) && slices.Equal(got[i].final, want[i].final),
-			"step %d: other bits", i)
+		assert.True(t, slices.Equal(got[i].x, want[i].x) && slices.Equal(got[i].final, want[i].final), "step %d: other bits", i)
+		assert.True(t, slices.EqualFunc(got[i].picks, want[i].picks, slices.Equal), "step %d: other picks", i)
 	}
 }
 
 // TestStepBetween demands that a whole model in one submission, with a kernel of the
 // caller's between the layers, gives the bits of the same layers and kernels submitted
-// one by one.
+// one by one, and leaves the picks of each layer.
 func TestStepBetween(t *testing.T) {
-	for _, of := range []*sessionModel{&v4Sessions, &v41Sessions} {
+	v4 := sessionModel{"v4", func() model.Config { return fakemodel.Config(4, 0, 128, 4) }, model.RecordsV4}
+	for _, of := range []*sessionModel{&v4, &v41Sessions} {
 		t.Run(of.name, func(t *testing.T) {
-			if of != &v4Sessions && os.Getenv("VKMLA_TEST_FULL") != "1" {
+			if of != &v4 && os.Getenv("VKMLA_TEST_FULL") != "1" {
 				t.Skip("VKMLA_TEST_FULL is not set")
 			}
 			newModel(t, testkit.Device(t), of).between(t)
@@ -155,14 +168,18 @@ func (x *sessions) between(t *testing.T) {
 	own := x.residual(t)
 	o := sessionOptions()
 	o.LayerByLayer = true
-	want := x.chain(t, x.engine(t, o), own, func(st *pipeline.Step, in []float32) {
-		require.NoError(t, st.Input(0).Rows(0, len(in)/x.cfg.Hidden).Upload(t.Context(), bf16(in)))
+	want := x.chain(t, x.engine(t, o), own, func(st *pipeline.Step, in []float32) (list [][]int32) {
+		testkit.Put(t, st.Input(0).Rows(0, len(in)/x.cfg.Hidden), numfmt.BF16EncodeSlice(nil, in))
 		own.submit(t, pipeline.Between{Tokens: st.Size(), Input: st.Input(0)})
 		for i := range x.layers {
 			require.NoError(t, st.RunLayer(t.Context(), i))
 			own.submit(t, pipeline.Between{Layer: i + 1, Tokens: st.Size(), Output: st.Output(i), Input: st.Input(i + 1)})
+			list = append(list, picks(t, st, i, len(in)/x.cfg.Hidden)...)
 		}
+		return list
 	})
+	last := want[len(want)-1].picks
+	require.NotEqual(t, last[0], last[1], "layers with the same picks")
 	for i := range want[1:] {
 		require.False(t, slices.Equal(want[i].final, want[i+1].final), "steps that are alike")
 	}
@@ -170,26 +187,29 @@ func (x *sessions) between(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, o := x.residual(t), sessionOptions()
 			if o.Between = r.record; name == "growth" {
-				o.CacheBytes = 1 << 20
+				o.CacheBytes = 3 << 19
 			}
 			e := x.engine(t, o)
 			if budget != 0 {
 				e.SetBudget(budget)
 			}
 			before, _ := e.Pages()
-			sameChain(t, x.chain(t, e, r, func(st *pipeline.Step, in []float32) {
+			sameChain(t, x.chain(t, e, r, func(st *pipeline.Step, in []float32) (list [][]int32) {
 				if name == "budget" { // inputs on the device
-					require.NoError(t, st.Input(0).Rows(0, len(in)/x.cfg.Hidden).Upload(t.Context(), bf16(in)))
+					testkit.Put(t, st.Input(0).Rows(0, len(in)/x.cfg.Hidden), numfmt.BF16EncodeSlice(nil, in))
 				} else {
 					setChain(t, st, in, x.cfg.Hidden)
 				}
 				if name != "layers" {
 					require.NoError(t, st.Run(t.Context()))
-					return
 				}
 				for i := range x.layers {
-					require.NoError(t, st.RunLayer(t.Context(), i))
+					if name == "layers" {
+						require.NoError(t, st.RunLayer(t.Context(), i))
+					}
+					list = append(list, picks(t, st, i, len(in)/x.cfg.Hidden)...)
 				}
+				return list
 			}), want)
 			x.checkRecorded(t, name, e, r, before)
 		})
@@ -386,50 +406,4 @@ func (x *sessions) betweenTimes(t *testing.T, e *pipeline.Engine, s *pipeline.Se
 		}
 	}
 	assert.Equal(t, len(x.layers)+1, launches, "launches between layers")
-}
-
-// TestStepBetweenPicks demands that a step in one submission leaves the picks of every layer.
-func TestStepBetweenPicks(t *testing.T) {
-	twice := sessionModel{config: func() model.Config { return fakemodel.Config(4, 4) }, records: model.RecordsV4}
-	t.Run("v4", func(t *testing.T) { newModel(t, testkit.Device(t), &twice).betweenPicks(t) })
-	t.Run("v41", func(t *testing.T) {
-		if os.Getenv("VKMLA_TEST_FULL") != "1" {
-			t.Skip("VKMLA_TEST_FULL is not set")
-		}
-		newModel(t, testkit.Device(t), &v41Sessions).betweenPicks(t)
-	})
-}
-
-func (x *sessions) betweenPicks(t *testing.T) {
-	r, o := x.residual(t), sessionOptions()
-	o.Between = r.record
-	e := x.engine(t, o)
-	e.SetBudget(-1)
-	s := must[*pipeline.Session](t)(e.Open())
-	must[[]pipeline.Appended](t)(s.Append(t.Context(), [][]float32{x.tokens(0, 80)}))
-	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: s, Tokens: 3}))
-	defer st.Abort()
-	setChain(t, st, x.tokens(80, 83), x.cfg.Hidden)
-	read := func(layer int) []int32 {
-		picks := make([]int32, 3*e.TopK())
-		require.NoError(t, st.ReadTopK(layer, 0, picks))
-		return picks
-	}
-	var want [][]int32
-	for i, l := range x.cfg.Layers {
-		require.NoError(t, st.RunLayer(t.Context(), i))
-		if l.Picks == model.PickOwn {
-			want = append(want, read(i))
-		}
-	}
-	require.NoError(t, st.Run(t.Context()))
-	var got [][]int32
-	for i, l := range x.cfg.Layers {
-		if l.Picks == model.PickOwn {
-			got = append(got, read(i))
-		}
-	}
-	require.NoError(t, st.Abort())
-	assert.Equal(t, want, got)
-	assert.NotEqual(t, want[0], want[1])
 }

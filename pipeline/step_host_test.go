@@ -2,7 +2,6 @@ package pipeline_test
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -31,7 +30,7 @@ func TestStepStaleOutput(t *testing.T) {
 	dev := testkit.Device(t)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0)})))
 	ctx, layers := t.Context(), append(layers, layers...) // twice the same
-	in, out := filled(2*cfg.Hidden, float32(1)), make([]float32, 2*cfg.Hidden)
+	in, out := slices.Repeat([]float32{1}, 2*cfg.Hidden), make([]float32, 2*cfg.Hidden)
 	for _, byLayer := range []bool{false, true} {
 		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 30, MaxSessions: 2, MaxStep: 8, LayerByLayer: byLayer})
 		extend(t, must[*pipeline.Session](t)(e.Open()), len(layers), in)
@@ -66,8 +65,7 @@ func TestHostStates(t *testing.T) {
 	m := written(t, fake(t, fakemodel.Options{Config: fakemodel.Tiny(0, 0)}))
 	var want []float32
 	for _, staging := range []bool{false, true} {
-		dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Staging: staging}))
-		t.Cleanup(func() { assert.NoError(t, dev.Close()) })
+		dev := device(t, vk.DeviceOptions{Staging: staging})
 		cfg, layers := uploaded(t, dev, m)
 		e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 30, MaxSessions: 2, MaxStep: 8, LayerByLayer: true})
 		ctx, n := t.Context(), 3*cfg.Hidden
@@ -145,46 +143,4 @@ func TestHostBeside(t *testing.T) {
 	}
 	assert.NoError(t, e.Close())
 	calls.Wait()
-}
-
-// BenchmarkHostStates measures what hidden states cost the host: of one token, written and read in
-// place in 43 layers; of 2048 tokens, beside copying as many bytes. No layer runs.
-func BenchmarkHostStates(b *testing.B) {
-	dev := testkit.Device(b)
-	c := fakemodel.Tiny(0)
-	c.Hidden = 4096
-	cfg, one := uploaded(b, dev, written(b, fake(b, fakemodel.Options{Config: c})))
-	layers := slices.Repeat(one, 43)
-	for _, tokens := range []int{1, 2048} {
-		e := engine(b, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 4096, MaxStep: 2048, LayerByLayer: true})
-		s := must[*pipeline.Session](b)(e.Open())
-		st := must[*pipeline.Step](b)(e.Begin(b.Context(), pipeline.Chunk{Session: s, Tokens: tokens}))
-		bits, values := make([]uint16, tokens*cfg.Hidden), make([]float32, tokens*cfg.Hidden)
-		require.NoError(b, st.SetInput(0, 0, values))
-		bench := func(name string, layers int, f func(layer int) error) {
-			b.Run(fmt.Sprintf("%s/tokens=%d", name, tokens), func(b *testing.B) {
-				b.SetBytes(int64(2 * layers * len(bits)))
-				for b.Loop() {
-					for i := range layers {
-						if err := f(i); err != nil {
-							b.Fatal(err)
-						}
-					}
-				}
-			})
-		}
-		rounds := 1
-		if tokens == 1 {
-			rounds = len(layers)
-		}
-		apart := make([]uint16, len(bits))
-		bench("memory copy", rounds, func(int) error { copy(apart, bits); return nil })
-		bench("input/mapped", rounds, func(i int) error { _, err := st.HostInput(i, 0); return err })
-		bench("input/bf16", rounds, func(i int) error { return setBits(st, i, 0, bits) })
-		bench("input/f32", rounds, func(i int) error { return st.SetInput(i, 0, values) })
-		bench("output/mapped", rounds, func(i int) error { st.ShowLayer(i); _, err := st.HostOutput(i, 0); return err })
-		bench("output/bf16", rounds, func(i int) error { st.ShowLayer(i); return st.ReadOutputBF16(i, 0, bits) })
-		bench("output/f32", rounds, func(i int) error { st.ShowLayer(i); return st.ReadOutput(i, 0, values) })
-		require.NoError(b, st.Abort())
-	}
 }

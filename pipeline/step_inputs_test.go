@@ -3,6 +3,7 @@ package pipeline_test
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -23,9 +24,8 @@ func TestStepInputs(t *testing.T) {
 	dev, ctx := testkit.Device(t), t.Context()
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Config(0)})))
 	layers = append(layers, layers...) // twice the same
-	row := bf16(filled(cfg.Hidden, float32(1)))
 	upload := func(st *pipeline.Step, layer, from, end int) error {
-		return st.Input(layer).Rows(from, end).Upload(ctx, bytes.Repeat(row, end-from))
+		return st.Input(layer).Rows(from, end).Upload(ctx, bytes.Repeat([]byte{0x80, 0x3F}, (end-from)*cfg.Hidden)) // of 1
 	}
 	recorded := func(f func(rec *vk.Recorder) error) error {
 		rec := must[*vk.Recorder](t)(dev.NewRecorder())
@@ -42,8 +42,8 @@ func TestStepInputs(t *testing.T) {
 		right func(st *pipeline.Step) error // and the rest
 	}{
 		{"nothing, then host memory", pipeline.EngineOptions{}, nil, func(st *pipeline.Step) error {
-			return errors.Join(st.SetInput(0, 0, filled(cfg.Hidden, float32(1))), st.SetInput(0, 1, filled(2*cfg.Hidden, float32(1))),
-				st.SetInput(1, 0, filled(cfg.Hidden, float32(1))), st.SetInput(1, 1, filled(2*cfg.Hidden, float32(1))))
+			return errors.Join(st.SetInput(0, 0, slices.Repeat([]float32{1}, cfg.Hidden)), st.SetInput(0, 1, slices.Repeat([]float32{1}, 2*cfg.Hidden)),
+				st.SetInput(1, 0, slices.Repeat([]float32{1}, cfg.Hidden)), st.SetInput(1, 1, slices.Repeat([]float32{1}, 2*cfg.Hidden)))
 		}},
 		{"one chunk of a layer", pipeline.EngineOptions{},
 			func(st *pipeline.Step) error { return errors.Join(upload(st, 0, 0, 3), upload(st, 1, 0, 1)) },
@@ -134,7 +134,7 @@ func TestStepInputsWarm(t *testing.T) {
 	st := must[*pipeline.Step](t)(e.Begin(t.Context(), pipeline.Chunk{Session: must[*pipeline.Session](t)(e.Open()), Tokens: 1}))
 	defer st.Abort()
 	require.ErrorIs(t, st.Submit(), vk.ErrArgument)
-	require.NoError(t, st.SetInput(0, 0, filled(cfg.Hidden, float32(1))))
+	require.NoError(t, st.SetInput(0, 0, slices.Repeat([]float32{1}, cfg.Hidden)))
 	require.NoError(t, st.Run(t.Context()))
 }
 
@@ -164,7 +164,7 @@ func TestAdvanceLeavesZeros(t *testing.T) {
 					c := e.Caches(l)
 					for _, pool := range []tensor.Tensor{c.Window.Pool, c.Compressed.Pool, c.State.Pool, c.Keys.Pool, c.IndexState.Pool} {
 						if !pool.IsZero() {
-							testkit.Put(t, pool, filled(int(pool.Bytes()), b))
+							testkit.Put(t, pool, slices.Repeat([]byte{b}, int(pool.Bytes())))
 						}
 					}
 				}

@@ -110,15 +110,13 @@ func TestStepOnLostDevice(t *testing.T) { eachModel(t, fakemodel.Config(0), step
 func stepOnLostDevice(t *testing.T, cfg model.Config, records model.Records) {
 	testkit.WithoutMatrices(t)
 	lost := false
-	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Staging: true, MemoryHook: func(uint64) error {
+	dev := device(t, vk.DeviceOptions{Staging: true, MemoryHook: func(uint64) error {
 		if lost {
 			return vk.ErrDeviceLost
 		}
 		return nil
-	}}))
-	defer dev.Close()
+	}})
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: cfg})))
-	defer model.CloseLayers(layers) // before the device
 	e := must[*pipeline.Engine](t)(pipeline.NewEngine(t.Context(), dev, cfg, layers, options{MaxTokens: 4, Records: records}))
 	defer e.Close()
 	s := must[*pipeline.Session](t)(e.Open())
@@ -136,18 +134,9 @@ func stepOnLostDevice(t *testing.T, cfg model.Config, records model.Records) {
 func TestStepOutOfMemory(t *testing.T) { eachModel(t, fakemodel.Config(4, 128), stepOutOfMemory) }
 
 func stepOutOfMemory(t *testing.T, cfg model.Config, records model.Records) {
-	full := errors.New("over budget")
-	left := -1 // allocations until one fails; below 0: none does
-	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Staging: true, MemoryHook: func(uint64) error {
-		left--
-		if left == -1 {
-			return full
-		}
-		return nil
-	}}))
-	defer dev.Close()
+	left := -1
+	dev := device(t, vk.DeviceOptions{Staging: true, MemoryHook: failing(&left)})
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: cfg})))
-	defer model.CloseLayers(layers) // before the device
 	hidden := normalsOf(rand.New(rand.NewPCG(1, 4)), 50*cfg.Hidden)
 	var want []pipeline.Appended
 	for n := -1; ; n++ {
@@ -159,7 +148,7 @@ func stepOutOfMemory(t *testing.T, cfg model.Config, records model.Records) {
 		_, err := s.Append(t.Context(), slices.Repeat([][]float32{hidden[cfg.Hidden : 34*cfg.Hidden]}, len(layers)))
 		finished := left >= 0
 		left = -1
-		require.False(t, n >= 0 && !finished && (!errors.Is(err, full) || s.Len() != 1) ||
+		require.False(t, n >= 0 && !finished && (!errors.Is(err, errFull) || s.Len() != 1) ||
 			(n < 0 || finished) && err != nil, "allocation %d: %v, %d tokens", n, err, s.Len())
 		if err != nil {
 			extend(t, s, len(layers), hidden[cfg.Hidden:34*cfg.Hidden])

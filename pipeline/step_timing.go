@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/vkmla/vkmla/pipeline/internal/commands"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -73,28 +72,14 @@ func (st *Step) Times() ([]vk.Section, error) {
 	}
 	var list []vk.Section
 	for _, key := range st.timed {
-		own, kept := st.kept[key]
-		if c := st.b.Recorded[key]; err == nil && c != nil && !kept {
+		if c := st.b.Recorded[key]; err == nil && c != nil {
+			var own []vk.Section
 			own, err = c.Sections()
+			list = append(list, own...)
 		}
-		list = append(list, own...)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", opTimes, err)
 	}
 	return list, nil
-}
-
-// keepTimes reads what Times returns, before the commands are dropped.
-func (st *Step) keepTimes() {
-	for _, key := range st.timed {
-		if c := st.b.Recorded[key]; c != nil {
-			if own, err := c.Sections(); err == nil && own != nil {
-				if st.kept == nil {
-					st.kept = map[commands.Key][]vk.Section{}
-				}
-				st.kept[key] = own
-			}
-		}
-	}
 }

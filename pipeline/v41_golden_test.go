@@ -68,21 +68,7 @@ func TestEngineGolden41(t *testing.T) {
 			e := engine(t, dev, c.Config, layers, options{MaxTokens: tokens, MaxStep: 64, KeepTopK: true, Records: x.records,
 				QuantiseActivations: x.few})
 			s := must[*pipeline.Session](t)(e.Open())
-			got := make([]pipeline.Appended, len(layers))
-			for at := 0; at < tokens; {
-				n := 1
-				if at < v.Prefill {
-					n = min(64, v.Prefill-at)
-				}
-				var part [][]float32
-				for _, h := range hidden {
-					part = append(part, h[at*c.Config.Hidden:(at+n)*c.Config.Hidden])
-				}
-				for i, a := range must[[]pipeline.Appended](t)(s.Append(t.Context(), part)) {
-					got[i].Out, got[i].TopK = append(got[i].Out, a.Out...), append(got[i].TopK, a.TopK...)
-				}
-				at += n
-			}
+			got := taken(t, s, c.Config.Hidden, v.Prefill, hidden)
 			run := must[*vectors.Archive](t)(v.Run(x.run))
 			mine := picksOf(c.Config, got, 0)
 			other := make([][]bool, len(got)) // tokens with other picks than the recorded ones

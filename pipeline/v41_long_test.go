@@ -49,16 +49,12 @@ func TestEngineLongV41(t *testing.T) {
 			s := must[*pipeline.Session](t)(e.Open())
 			require.NoError(t, s.Advance(t.Context(), before))
 			kept := fillCaches(t, e, s, c, records, before)
-			got := extend(t, s, e.Layers(), hidden[:prompt*c.Hidden])
-			for at := prompt; at < prompt+steps; at++ {
-				for i, one := range extend(t, s, e.Layers(), hidden[at*c.Hidden:(at+1)*c.Hidden]) {
-					got[i].Out, got[i].TopK = append(got[i].Out, one.Out...), append(got[i].TopK, one.TopK...)
-				}
-			}
+			inputs := slices.Repeat([][]float32{hidden}, len(c.Layers))
+			got := taken(t, s, c.Hidden, prompt, inputs)
 			q := formula.NewSequence(c, formula.Numerics{Records: records}, m.Values)
 			q.Skip(before, func(layer int, store model.Store, at int) []byte { return kept[layer][store][at] })
 			q.Given = picksOf(c, got, before)
-			for i, want := range q.Step(slices.Repeat([][]float32{hidden}, len(c.Layers))) {
+			for i, want := range q.Step(inputs) {
 				var out []float32
 				missed, of := 0, 0
 				for p, w := range want {

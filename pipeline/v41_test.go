@@ -16,7 +16,6 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -34,58 +33,45 @@ func TestEngineNotMixed(t *testing.T) {
 	says(t, err, "pipeline: new engine: cfg.Hadamard: got true, want false: keys of layer 1, of kind full2, are not mixed")
 }
 
-// TestEngineV41 runs layers of DeepSeek-V4.1 of all roles, in both records, and compares them with
-// the model's definition: prefill in one step, in chunks, and token by token; in every build of
-// attention and for all numbers of heads that have kernels of their own; and sequences so short
-// that all entries are candidates and picks, and no scores are needed. Most of it runs with
-// VKMLA_TEST_FULL=1, builds also where matrices are wanted.
+// TestEngineV41 compares layers of DeepSeek-V4.1 of all roles, in both records, with the model's
+// definition: with candidate blocks of every size, fewer than a token sees but for the largest.
+// With VKMLA_TEST_FULL=1 it takes every build of attention, for all numbers of heads that have
+// kernels of their own, and sequences so short that all entries are candidates and picks, and no
+// scores are needed. TestLayer has sessions of all lengths.
 func TestEngineV41(t *testing.T) {
 	dev, full := testkit.Device(t), os.Getenv("VKMLA_TEST_FULL") == "1"
-	run := func(t *testing.T, c model.Config, seed uint64, tokens, prefill int, o options) {
-		m := fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8, Seed: seed})
-		checkpoint, layers := opened(t, dev, m, model.CheckpointOptions{})
-		hidden := rounded(normals(tokens * c.Hidden))
-		o.MaxTokens, o.KeepTopK = tokens, true
-		e := engine(t, dev, checkpoint.Config, layers, o)
-		checkSequence(t, checkpoint.Config, o.Records, m.Values, hidden, division(t, e, c.Hidden, prefill, hidden))
-		if o.MaxSessions > 1 {
-			sameRestored(t, e, c.Hidden, hidden)
-		}
-	}
-	for i, records := range []model.Records{model.RecordsV41, model.RecordsV4, model.RecordsV41, model.RecordsV4} {
-		const tokens = 47 // restored in the middle of a group of two
-		chunk := []int{tokens, 11, 11, tokens}[i]
-		t.Run(fmt.Sprint(records, chunk), func(t *testing.T) {
-			testkit.WithoutMatrices(t)
-			if i > 1 && !full {
-				t.Skip("VKMLA_TEST_FULL is not set")
+	run := func(name string, runs bool, c model.Config, seed, tokens, prefill int, o options) {
+		t.Run(fmt.Sprint(name, " ", o.Records), func(t *testing.T) {
+			if !runs {
+				t.Skip("neither VKMLA_TEST_FULL nor VKMLA_TEST_VARIANTS is set")
 			}
-			run(t, fakemodel.V41(), 5, tokens, 43, options{MaxSessions: 2, MaxStep: chunk, Records: records})
+			m := fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8, Seed: uint64(seed)})
+			checkpoint, layers := opened(t, dev, m, model.CheckpointOptions{})
+			require.Equal(t, c.CandidateBlock, checkpoint.Config.CandidateBlock)
+			hidden := rounded(normalsOf(rand.New(rand.NewPCG(testkit.Seed(t), uint64(seed))), tokens*c.Hidden))
+			o.MaxTokens, o.KeepTopK = tokens, true
+			e := engine(t, dev, checkpoint.Config, layers, o)
+			checkSequence(t, checkpoint.Config, o.Records, m.Values, hidden, division(t, e, c.Hidden, prefill, hidden))
 		})
-		if i > 1 {
-			continue
+	}
+	for i, records := range []model.Records{model.RecordsV41, model.RecordsV4} {
+		for block := 1; block <= indexer.MaxBlock; block *= 2 {
+			c := fakemodel.TinyV41()
+			c.CandidateBlock, c.CandidateBlocks = block, max((c.TopK+block-2)/block+1, 1)
+			run(fmt.Sprint("blocks of ", block), !testkit.LeftOut(opkit.Base), c, block, 80, 77, options{MaxStep: 77, Records: records})
 		}
 		for _, heads := range []int{8, 16, 32, 64} {
 			c := v41Layers()
 			c.Heads = heads
 			for _, variant := range testkit.DecodeVariants(t, dev, heads) {
-				t.Run(fmt.Sprint(heads, " ", variant, " ", records), func(t *testing.T) {
-					if !full && (i > 0 || heads > 8 || !testkit.LeftOut(opkit.Base)) {
-						t.Skip("neither VKMLA_TEST_FULL nor VKMLA_TEST_VARIANTS is set")
-					}
-					run(t, c, uint64(heads), 61, 55, options{MaxStep: 32, Variant: variant, Records: records})
-				})
+				run(fmt.Sprint(heads, " heads, ", variant), full || i == 0 && heads == 8 && testkit.LeftOut(opkit.Base), c, heads, 61, 55,
+					options{MaxStep: 32, Variant: variant, Records: records})
 			}
 		}
 		c := v41Layers()
 		for _, tokens := range []int{1, c.TopK - 1, c.TopK, c.CandidateBlocks * c.CandidateBlock} {
-			t.Run(fmt.Sprint(tokens, " tokens ", records), func(t *testing.T) {
-				testkit.WithoutMatrices(t)
-				if !full {
-					t.Skip("VKMLA_TEST_FULL is not set")
-				}
-				run(t, c, 6, tokens, max(1, tokens*2/3), options{MaxStep: 4, Records: records})
-			})
+			run(fmt.Sprint(tokens, " tokens"), full && !testkit.LeftOut(opkit.Base), c, 6, tokens, max(1, tokens*2/3),
+				options{MaxStep: 4, Records: records})
 		}
 	}
 }
@@ -99,31 +85,6 @@ func picksOf(c model.Config, got []pipeline.Appended, from int) func(layer, p in
 			}
 		}
 		return picks, nil
-	}
-}
-
-// TestEngineV41Blocks runs a layer of each role with candidate blocks of every size. But for
-// the largest size, a token sees more blocks than are candidates.
-func TestEngineV41Blocks(t *testing.T) {
-	testkit.WithoutMatrices(t)
-	dev := testkit.Device(t)
-	const tokens, prefill = 80, 77
-	for block := 1; block <= indexer.MaxBlock; block *= 2 {
-		c := fakemodel.TinyV41()
-		c.CandidateBlock, c.CandidateBlocks = block, max((c.TopK+block-2)/block+1, 1)
-		m := fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8, Seed: uint64(block)})
-		checkpoint, layers := opened(t, dev, m, model.CheckpointOptions{})
-		require.Equal(t, c, checkpoint.Config)
-		hidden, rng := make([]float32, tokens*c.Hidden), rand.New(rand.NewPCG(testkit.Seed(t), uint64(block)))
-		for i := range hidden {
-			hidden[i] = numfmt.BF16Round(float32(rng.NormFloat64()))
-		}
-		for _, records := range []model.Records{model.RecordsV41, model.RecordsV4} {
-			t.Run(fmt.Sprint(block, records), func(t *testing.T) {
-				e := engine(t, dev, c, layers, options{MaxTokens: tokens, MaxStep: prefill, KeepTopK: true, Records: records})
-				checkSequence(t, c, records, m.Values, hidden, division(t, e, c.Hidden, prefill, hidden))
-			})
-		}
 	}
 }
 
@@ -304,18 +265,7 @@ func TestEngineBytesV41(t *testing.T) {
 			t.Run(fmt.Sprint(seed, records), func(t *testing.T) {
 				e := engine(t, dev, c, layers, options{MaxTokens: tokens, Records: records})
 				s := must[*pipeline.Session](t)(e.Open())
-				for at := 0; at < tokens; {
-					n := 1
-					if at == 0 {
-						n = max(prompt, 1)
-					}
-					var part [][]float32
-					for _, h := range hidden {
-						part = append(part, h[at*c.Hidden:(at+n)*c.Hidden])
-					}
-					must[[]pipeline.Appended](t)(s.Append(t.Context(), part))
-					at += n
-				}
+				taken(t, s, c.Hidden, max(prompt, 1), hidden)
 				q := formula.NewSequence(c, formula.Numerics{Records: records}, m.Values)
 				q.Step(hidden)
 				rows, moved := comparedRows(t, e, s, c, q)

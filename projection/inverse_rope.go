@@ -1,8 +1,6 @@
 package projection
 
 import (
-	"unsafe"
-
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -56,18 +54,14 @@ const inverseHeads = 16
 // *vk.MissingError; those of vk.Device.Kernel.
 func NewInverseRope(dev *vk.Device, cfg InverseRopeConfig) (*InverseRope, error) {
 	const op = "inverse rope"
-	variant, err := pkg.Choose(dev, op, opkit.Builds("proj_inverse_rope"), cfg.Variant, cfg.MaxBytes)
-	if err != nil {
-		return nil, err
-	}
-	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: "proj_inverse_rope", Variant: variant, Bindings: []vk.Access{vk.Read, vk.Read, vk.ReadWrite}, Bound: 2,
-		PushSize: int(unsafe.Sizeof(projInverseRopePush{})),
+	variant, k, err := pkg.Build(dev, op, cfg.Variant, cfg.MaxBytes, opkit.Spec{
+		Stem: "proj_inverse_rope", Bindings: []vk.Access{vk.Read, vk.Read, vk.ReadWrite}, Bound: 2,
+		Push: projInverseRopePush{},
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &InverseRope{dev: dev, built: built(variant), k: k}, nil
+	return &InverseRope{dev: dev, built: variant, k: k}, nil
 }
 
 // Record checks the arguments and records the launch; no tokens are no error and no

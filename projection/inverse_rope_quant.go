@@ -2,7 +2,6 @@ package projection
 
 import (
 	"fmt"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -126,7 +125,7 @@ func NewInverseRopeQuant(dev *vk.Device, cfg InverseRopeQuantConfig) (*InverseRo
 	k, err := pkg.Kernel(dev, withLanes(dev, opkit.Spec{
 		Stem: "proj_inverse_rope_quant", Variant: variant,
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Write, vk.Read, vk.Write},
-		PushSize: int(unsafe.Sizeof(projInverseRopeQuantPush{})), Constants: opkit.Constants(cfg.Heads, int(cfg.Scales)),
+		Push:     projInverseRopeQuantPush{}, Constants: opkit.Constants(cfg.Heads, int(cfg.Scales)),
 	}, cfg.Subgroup))
 	if err != nil {
 		return nil, err

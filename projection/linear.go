@@ -3,7 +3,6 @@ package projection
 import (
 	"fmt"
 	"math"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -140,14 +139,7 @@ type projLinearPush struct {
 // projLinearNormPush is the push block of proj_linear_tokens1to8.comp with LINEAR_NORM, and of
 // proj_linear_tokens8to32.comp.
 type projLinearNormPush struct {
-	XAddr, WAddr, YAddr    uint64
-	Tokens, Groups, N, K   uint32
-	YStride, YColumn, YF32 uint32
-	XScalePitch            uint32
-	Splits, SplitSteps     uint32
-	FirstRow               uint32
-	_                      uint32
-
+	projLinearPush
 	NormAddr, NormedAddr, ArrivedAddr uint64
 }
 
@@ -216,7 +208,7 @@ func (o *Linear) build() error {
 	}
 	o.sum = o.later(opkit.Spec{
 		Stem: "proj_linear_sum", Variant: opkit.Base, Bindings: []vk.Access{vk.Read, vk.Write},
-		PushSize: int(unsafe.Sizeof(projLinearSumPush{})),
+		Push: projLinearSumPush{},
 	})
 	if o.cfg.OnDemand {
 		return nil

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"unsafe"
+	"slices"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/door"
@@ -92,7 +92,7 @@ func newLinearChain(op string, first, second *Linear, tokens, heads, silent int)
 	o := &LinearChain{first: first, second: second, heads: heads, apart: !tuning.MayWait(first.dev.Adapter())}
 	spec := opkit.Spec{
 		Stem: "proj_linear_chain", Variant: opkit.DA, Bindings: []vk.Access{vk.Read, vk.Read, vk.Read}, Bound: 3,
-		PushSize: int(unsafe.Sizeof(projLinearChainPush{})),
+		Push: projLinearChainPush{},
 	}
 	if first.matrices() || first.halves() {
 		spec.Variant = opkit.CM
@@ -214,7 +214,7 @@ func (o *LinearChain) Record(rec *vk.Recorder, a LinearChainArgs) error {
 		}
 	}
 	for _, n := range launches {
-		d := vk.Dispatch{Kernel: kernel, Groups: [3]uint32{uint32(n), 1, 1}, Push: vk.Bytes(&push), Bind: bind}
+		d := vk.Dispatch{Kernel: kernel, Groups: [3]uint32{uint32(n), 1, 1}, Push: vk.Bytes(push), Bind: bind}
 		if err := pkg.Dispatch(rec, op, opkit.DA, d, targets...); err != nil {
 			return err
 		}
@@ -241,34 +241,25 @@ func (o *LinearChain) check(op string, t int, a LinearChainArgs) error {
 }
 
 // memory is the push constants, and the memory that they name.
-func (o *LinearChain) memory(t int, a LinearChainArgs) (push projLinearChainPush, targets []opkit.Target) {
+func (o *LinearChain) memory(t int, a LinearChainArgs) (push *projLinearChainPush, targets []opkit.Target) {
+	push = new(projLinearChainPush)
 	push.Tokens, push.HalfWords = uint32(t), uint32((a.State.Len()-chainHalves)/2)
 	push.YStride, push.YColumn = uint32(a.Second.Out.Len()/t), uint32(a.Second.OutColumn)
 	push.Flags = opkit.Bit(0, o.second.cfg.Out == tensor.F32)
-	for _, m := range []struct {
-		name   string
-		t      tensor.Tensor
-		addr   *uint64
-		access vk.Access
-		align  uint64
-	}{
-		{"First.X", a.First.X, &push.XAddr, o.access(), 16},
-		{"First.W.Data", a.First.W.Data, &push.W0Addr, vk.Read, 16},
-		{"Second.W.Data", a.Second.W.Data, &push.W1Addr, vk.Read, 16},
-		{"State", a.State, &push.StateAddr, vk.ReadWrite, 16},
-		{"First.Out", a.First.Out, &push.ZAddr, vk.Write, 8},
-		{"Second.Out", a.Second.Out, &push.YAddr, vk.Write, 8},
-		{"First.W.Scale", a.First.W.Scale, &push.S0Addr, vk.Read, 4},
-		{"First.W.RowScale", a.First.W.RowScale, &push.R0Addr, vk.Read, 4},
-		{"Second.W.Scale", a.Second.W.Scale, &push.S1Addr, vk.Read, 4},
-		{"Second.W.RowScale", a.Second.W.RowScale, &push.R1Addr, vk.Read, 4},
-	} {
-		if !m.t.IsZero() {
-			*m.addr = m.t.View().Address()
-			targets = append(targets, opkit.Target{Name: m.name, T: m.t, Access: m.access, Align: m.align})
-		}
+	targets = []opkit.Target{
+		{Name: "First.X", T: a.First.X, Access: o.access(), Align: 16, At: &push.XAddr},
+		{Name: "First.W.Data", T: a.First.W.Data, Access: vk.Read, Align: 16, At: &push.W0Addr},
+		{Name: "Second.W.Data", T: a.Second.W.Data, Access: vk.Read, Align: 16, At: &push.W1Addr},
+		{Name: "State", T: a.State, Access: vk.ReadWrite, Align: 16, At: &push.StateAddr},
+		{Name: "First.Out", T: a.First.Out, Access: vk.Write, Align: 8, At: &push.ZAddr},
+		{Name: "Second.Out", T: a.Second.Out, Access: vk.Write, Align: 8, At: &push.YAddr},
+		{Name: "First.W.Scale", T: a.First.W.Scale, Access: vk.Read, Align: 4, At: &push.S0Addr},
+		{Name: "First.W.RowScale", T: a.First.W.RowScale, Access: vk.Read, Align: 4, At: &push.R0Addr},
+		{Name: "Second.W.Scale", T: a.Second.W.Scale, Access: vk.Read, Align: 4, At: &push.S1Addr},
+		{Name: "Second.W.RowScale", T: a.Second.W.RowScale, Access: vk.Read, Align: 4, At: &push.R1Addr},
 	}
-	return push, append(targets, o.joins(a.Parts, &push)...)
+	targets = slices.DeleteFunc(targets, func(x opkit.Target) bool { return x.T.IsZero() })
+	return push, append(targets, o.joins(a.Parts, push)...)
 }
 
 // launches are the workgroups of each launch.

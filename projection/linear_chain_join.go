@@ -95,9 +95,9 @@ func (o *LinearChain) joins(p AttentionParts, push *projLinearChainPush) []opkit
 	push.Splits = uint32(p.Out.Shape[1])
 	push.Ahead = uint32(opkit.JoinOf(p.Out.Shape[1]).Ahead)
 	push.Flags |= opkit.Bit(1, !p.Sink.IsZero()) | opkit.Bit(2, !p.Table.IsZero())
-	push.PartOutAddr, push.PartMlAddr = p.Out.View().Address(), p.State.View().Address()
 	if !p.Table.IsZero() {
 		push.TableRows = uint32(p.Table.Shape[0])
 	}
-	return []opkit.Target{{Name: "Parts.Out", T: p.Out, Access: vk.Read}, {Name: "Parts.State", T: p.State, Access: vk.Read}}
+	return []opkit.Target{{Name: "Parts.Out", T: p.Out, Access: vk.Read, At: &push.PartOutAddr},
+		{Name: "Parts.State", T: p.State, Access: vk.Read, At: &push.PartMlAddr}}
 }

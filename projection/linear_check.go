@@ -44,12 +44,8 @@ func (o *Linear) check(op string, a LinearArgs) error {
 		o.cfg.Weights.check(op, a.W, o.cfg.N*o.cfg.Groups, o.cfg.K), o.checkNorm(op, a)); err != nil {
 		return err
 	}
-	if !a.Scratch.IsZero() {
-		if err := pkg.Check(op, "Scratch", a.Scratch, tensor.F32, -1); err != nil {
-			return err
-		}
-	}
 	return opkit.FirstError(
+		pkg.Optional(op, "Scratch", a.Scratch, tensor.F32, -1),
 		pkg.Reach(o.dev, op, o.variant, linearSources(a)...),
 		pkg.Reach(o.dev, op, o.variant, opkit.Target{Name: "Out", T: a.Out, Align: 8},
 			opkit.Target{Name: "Scratch", T: a.Scratch, Align: 16}),
@@ -108,13 +104,8 @@ func (o *Linear) checkX(op string, a LinearArgs) error {
 	return nil
 }
 
-func anyDims(rank int) []int {
-	dims := make([]int, rank)
-	for i := range dims {
-		dims[i] = -1
-	}
-	return dims
-}
+// anyDims are dimensions of any size.
+func anyDims(rank int) []int { return slices.Repeat([]int{-1}, rank) }
 
 // perToken returns the number of numbers in a row along the first dimension.
 func perToken(t tensor.Tensor) int {

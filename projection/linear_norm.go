@@ -86,10 +86,7 @@ func normTargets(a LinearArgs) []opkit.Target {
 // workgroup then rehearses the norm: see shaders/lib/linear_norm.glsl.
 func (o *Linear) recordNorm(rec *vk.Recorder, op string, a LinearArgs, kernel *vk.Kernel, grid [3]uint32, like projLinearPush,
 	bind []vk.View, targets []opkit.Target) error {
-	push := projLinearNormPush{
-		XAddr: like.XAddr, WAddr: like.WAddr, YAddr: like.YAddr, Tokens: like.Tokens, Groups: like.Groups, N: like.N, K: like.K,
-		YStride: like.YStride, YColumn: like.YColumn, YF32: like.YF32, XScalePitch: like.XScalePitch, Splits: 1,
-	}
+	push := projLinearNormPush{projLinearPush: like}
 	if !a.Normed.IsZero() {
 		grid[0]++
 		targets[len(targets)-1].Access = vk.ReadWrite

@@ -2,7 +2,6 @@ package projection
 
 import (
 	"slices"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -136,7 +135,7 @@ func (l *linearLayer) spec(stem string, constants ...uint32) opkit.Spec {
 		Stem: stem, Variant: l.buildOf(stem),
 		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write},
 		Bound:     3,
-		PushSize:  int(unsafe.Sizeof(projLinearPush{})),
+		Push:      projLinearPush{},
 		Constants: append([]uint32{l.format.word(), uint32(l.cfg.Activations)}, constants...),
 	}
 }

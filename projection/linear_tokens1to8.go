@@ -1,8 +1,6 @@
 package projection
 
 import (
-	"unsafe"
-
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 )
@@ -60,7 +58,7 @@ func (k *tokens1to8) build(int) {
 			spec.Variant = opkit.CM
 		}
 		if k.mayNorm() {
-			spec.Stem, spec.PushSize = "proj_linear_tokens1to8_norm", int(unsafe.Sizeof(projLinearNormPush{}))
+			spec.Stem, spec.Push = "proj_linear_tokens1to8_norm", projLinearNormPush{}
 			spec.Constants = append(spec.Constants, k.cfg.normConstants()...)
 		}
 		k.passes[i].kernel = k.later(spec)

@@ -2,7 +2,6 @@ package projection
 
 import (
 	"errors"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -174,7 +173,7 @@ func (k *tokens8to32) covers(T int) bool {
 func (k *tokens8to32) build(int) {
 	for i, d := range k.divisions {
 		spec := k.spec("proj_linear_tokens8to32", append(d.constants(), k.cfg.normConstants()...)...)
-		spec.Subgroup, spec.PushSize = uint32(d.subgroup), int(unsafe.Sizeof(projLinearNormPush{}))
+		spec.Subgroup, spec.Push = uint32(d.subgroup), projLinearNormPush{}
 		spec.Divisible = k.cfg.Invariant // launches of any number of tokens
 		k.divisions[i].kernel = k.later(spec)
 	}

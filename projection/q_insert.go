@@ -1,9 +1,6 @@
 package projection
 
 import (
-	"math"
-	"unsafe"
-
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -116,7 +113,7 @@ func NewQInsert(dev *vk.Device, cfg QInsertConfig) (*QInsert, error) {
 	k, err := pkg.Kernel(dev, withLanes(dev, opkit.Spec{
 		Stem: "proj_q_insert", Variant: variant,
 		Bindings:  []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Write},
-		PushSize:  int(unsafe.Sizeof(projQInsertPush{})),
+		Push:      projQInsertPush{},
 		Constants: opkit.Constants(cfg.Page, norm, int(cfg.Record), int(opkit.Bit(0, !cfg.RotateOnly))),
 	}, cfg.Subgroup))
 	if err != nil {
@@ -142,7 +139,7 @@ func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 		pkg.Check(op, "Slots", a.Slots, tensor.I64, -1),
 		pkg.Check(op, "Positions", a.Positions, tensor.I32, n),
 		table(op, a.Table),
-		o.checkCache(op, a.Cache),
+		a.Cache.CheckFor(pkg, op, "Cache", o.cfg.Page, o.cfg.Record),
 		pkg.Bindable(o.dev, op, "KV", a.KV), pkg.Bindable(o.dev, op, "Table", a.Table),
 	); err != nil {
 		return err
@@ -155,12 +152,9 @@ func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 	if err != nil {
 		return err
 	}
-	slots, weight := a.Slots, a.KVWeight // what stands for absent tensors is not read
+	slots, weight := a.Slots, opkit.Or(a.KVWeight, a.KV) // what stands for absent tensors is not read
 	if t == 0 {
 		slots = a.KV
-	}
-	if weight.IsZero() {
-		weight = a.KV
 	}
 	if n == 0 {
 		return nil
@@ -169,22 +163,22 @@ func (o *QInsert) Record(rec *vk.Recorder, a QInsertArgs) error {
 	if a.Q.IsZero() {
 		access = vk.Read // none is touched
 	}
-	targets := []opkit.Target{
-		{Name: "KV", T: a.KV, Access: vk.Read, Align: 16}, {Name: "Slots", T: slots, Access: vk.Read, Align: 8},
-		{Name: "Positions", T: a.Positions, Access: vk.Read, Align: 4}, {Name: "Table", T: a.Table, Access: vk.Read, Align: 16},
-		{Name: "KVWeight", T: weight, Access: vk.Read, Align: 16},
-		{Name: "Q", T: q, Access: access, Align: 16}, {Name: "Cache.Pool", T: a.Cache.Pool, Access: vk.Write, Align: 8},
-	}
-	if err := pkg.Reach(o.dev, op, o.Variant(), targets...); err != nil {
-		return err
-	}
 	push := projQInsertPush{
-		KvAddr: a.KV.View().Address(), SlotsAddr: slots.View().Address(),
-		PositionsAddr: a.Positions.View().Address(), TableAddr: a.Table.View().Address(), WeightAddr: weight.View().Address(),
-		QAddr: q.View().Address(), PoolAddr: a.Cache.Pool.View().Address(),
 		PoolStride: uint32(a.Cache.Layout.Stride), PoolPages: uint32(a.Cache.Pages()),
 		Heads: uint32(h), Tokens: uint32(t), TableRows: uint32(a.Table.Shape[0]), Eps: o.cfg.Eps,
 		KvStride: uint32(a.KV.Shape[1] / 8), KvAt: uint32(a.KVAt / 8),
+	}
+	targets := []opkit.Target{
+		{Name: "KV", T: a.KV, Access: vk.Read, Align: 16, At: &push.KvAddr},
+		{Name: "Slots", T: slots, Access: vk.Read, Align: 8, At: &push.SlotsAddr},
+		{Name: "Positions", T: a.Positions, Access: vk.Read, Align: 4, At: &push.PositionsAddr},
+		{Name: "Table", T: a.Table, Access: vk.Read, Align: 16, At: &push.TableAddr},
+		{Name: "KVWeight", T: weight, Access: vk.Read, Align: 16, At: &push.WeightAddr},
+		{Name: "Q", T: q, Access: access, Align: 16, At: &push.QAddr},
+		{Name: "Cache.Pool", T: a.Cache.Pool, Access: vk.Write, Align: 8, At: &push.PoolAddr},
+	}
+	if err := pkg.Reach(o.dev, op, o.Variant(), targets...); err != nil {
+		return err
 	}
 	return pkg.Dispatch(rec, op, o.Variant(), vk.Dispatch{Kernel: o.k, Groups: groups, Push: vk.Bytes(&push)}, targets...)
 }
@@ -202,25 +196,6 @@ func (o *QInsert) checkWeight(op string, w tensor.Tensor) error {
 	}
 	if !w.IsZero() {
 		return pkg.Wrong(op, "KVWeight", w, "absent: KVNorm is 0, so rows are normed already")
-	}
-	return nil
-}
-
-func (o *QInsert) checkCache(op string, c cache.KVCache) error {
-	if err := pkg.CheckRows(op, "Cache.Pool", c.Pool, tensor.U8, -1, c.Layout.Stride); err != nil {
-		return err
-	}
-	if l, err := cache.NewRecordLayout(c.Layout.Record, c.Layout.Page, c.Layout.Stride); err != nil || l != c.Layout {
-		return pkg.Wrong(op, "Cache.Layout", c.Layout, "a legal layout: %v", err)
-	}
-	if c.Layout.Page != o.cfg.Page {
-		return pkg.Wrong(op, "Cache.Layout.Page", c.Layout.Page, "%d, which the kernel was built for", o.cfg.Page)
-	}
-	if c.Layout.Record != o.cfg.Record {
-		return pkg.Wrong(op, "Cache.Layout.Record", c.Layout.Record, "%s, which the kernel was built for", o.cfg.Record)
-	}
-	if c.Pages() < 1 || c.Slots() > math.MaxInt32 {
-		return pkg.Wrong(op, "Cache.Pool", c.Pool, "1 to %d pages", math.MaxInt32/c.Layout.Page)
 	}
 	return nil
 }

@@ -47,9 +47,7 @@ func qInsertRef(q []uint16, heads int, kv []uint16, slots []int64, positions []i
 	}
 	turned := make([]uint16, 0, len(kv))
 	for t := range n {
-		x := numfmt.BF16DecodeSlice(nil, kv[t*cache.D:][:cache.D])
-		turn(x[cache.NopeDim:], cosSinOf(cosSin, positions[t]))
-		turned = append(turned, numfmt.BF16EncodeSlice(nil, x)...)
+		turned = append(turned, cache.RotateRef(kv[t*cache.D:][:cache.D], cosSinOf(cosSin, positions[t]))...)
 	}
 	if err := cache.InsertRef(pool, l, turned, slots); err != nil {
 		return err

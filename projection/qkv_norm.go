@@ -2,7 +2,6 @@ package projection
 
 import (
 	"fmt"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -89,7 +88,7 @@ func NewQKVNorm(dev *vk.Device, cfg QKVNormConfig) (*QKVNorm, error) {
 	k, err := pkg.Kernel(dev, withLanes(dev, opkit.Spec{
 		Stem: "proj_qkv_norm", Variant: variant,
 		Bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write},
-		PushSize: int(unsafe.Sizeof(projQkvNormPush{})), Constants: opkit.Constants(cfg.Rank),
+		Push:     projQkvNormPush{}, Constants: opkit.Constants(cfg.Rank),
 	}, cfg.Subgroup))
 	if err != nil {
 		return nil, err
@@ -118,21 +117,21 @@ func (o *QKVNorm) Record(rec *vk.Recorder, a QKVNormArgs) error {
 	if t == 0 {
 		return nil
 	}
-	targets := []opkit.Target{
-		{Name: "QR", T: a.QR, Access: vk.Read, Align: 16}, {Name: "KV", T: a.KV, Access: vk.Read, Align: 16},
-		{Name: "QRWeight", T: a.QRWeight, Access: vk.Read, Align: 16}, {Name: "KVWeight", T: a.KVWeight, Access: vk.Read, Align: 16},
-		{Name: "QROut", T: a.QROut, Access: vk.Write, Align: 16}, {Name: "KVOut", T: a.KVOut, Access: vk.Write, Align: 16},
-	}
-	if err := pkg.Reach(o.dev, op, o.Variant(), targets...); err != nil {
-		return err
-	}
 	push := projQkvNormPush{
-		QrAddr: a.QR.View().Address(), KvAddr: a.KV.View().Address(),
-		QrWeightAddr: a.QRWeight.View().Address(), KvWeightAddr: a.KVWeight.View().Address(),
-		QrOutAddr: a.QROut.View().Address(), KvOutAddr: a.KVOut.View().Address(),
 		QrStride: uint32(a.QR.Shape[1] / 8), QrAt: uint32(a.QRAt / 8), KvStride: uint32(a.KV.Shape[1] / 8), KvAt: uint32(a.KVAt / 8),
 		QrF32: opkit.Bit(0, a.QRWeight.DType == tensor.F32), KvF32: opkit.Bit(0, a.KVWeight.DType == tensor.F32),
 		QrInverse: 1 / float32(o.cfg.Rank), Eps: o.cfg.Eps,
+	}
+	targets := []opkit.Target{
+		{Name: "QR", T: a.QR, Access: vk.Read, Align: 16, At: &push.QrAddr},
+		{Name: "KV", T: a.KV, Access: vk.Read, Align: 16, At: &push.KvAddr},
+		{Name: "QRWeight", T: a.QRWeight, Access: vk.Read, Align: 16, At: &push.QrWeightAddr},
+		{Name: "KVWeight", T: a.KVWeight, Access: vk.Read, Align: 16, At: &push.KvWeightAddr},
+		{Name: "QROut", T: a.QROut, Access: vk.Write, Align: 16, At: &push.QrOutAddr},
+		{Name: "KVOut", T: a.KVOut, Access: vk.Write, Align: 16, At: &push.KvOutAddr},
+	}
+	if err := pkg.Reach(o.dev, op, o.Variant(), targets...); err != nil {
+		return err
 	}
 	d := vk.Dispatch{Kernel: o.k, Groups: [3]uint32{uint32(t), 2, 1}, Push: vk.Bytes(&push)}
 	return pkg.Dispatch(rec, op, o.Variant(), d, targets...)

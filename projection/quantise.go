@@ -3,7 +3,6 @@ package projection
 import (
 	"fmt"
 	"math"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
@@ -106,18 +105,14 @@ func NewQuantise(dev *vk.Device, cfg QuantiseConfig) (*Quantise, error) {
 	if err := checkQuantise(op, cfg.Format, cfg.Groups, cfg.K); err != nil {
 		return nil, err
 	}
-	variant, err := pkg.Choose(dev, op, opkit.Builds("proj_quantise"), cfg.Variant, cfg.MaxBytes)
-	if err != nil {
-		return nil, err
-	}
-	k, err := pkg.Kernel(dev, opkit.Spec{
-		Stem: "proj_quantise", Variant: variant, Bindings: []vk.Access{vk.Write, vk.Read, vk.Write},
-		PushSize: int(unsafe.Sizeof(projQuantisePush{})), Constants: opkit.Constants(int(cfg.Format)),
+	variant, k, err := pkg.Build(dev, op, cfg.Variant, cfg.MaxBytes, opkit.Spec{
+		Stem: "proj_quantise", Bindings: []vk.Access{vk.Write, vk.Read, vk.Write},
+		Push: projQuantisePush{}, Constants: opkit.Constants(int(cfg.Format)),
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Quantise{dev: dev, cfg: cfg, built: built(variant), k: k}, nil
+	return &Quantise{dev: dev, cfg: cfg, built: variant, k: k}, nil
 }
 
 // CodesShape and ScalesShape are the shapes of QuantiseArgs.Codes and Scales for T tokens.

@@ -21,10 +21,7 @@
 //   FLOAT8 shaderFloat8, shaderInt8.
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
+#include "lib/cm.glsl"
 #define ADDRESSED
 #include "lib/cm_decode.glsl"
 layout(constant_id = 10) const uint ROWS = 0u;

@@ -24,29 +24,7 @@ layout(local_size_x = 64, local_size_x_id = 2) in;
 layout(constant_id = 0) const uint HG = 4u;
 layout(constant_id = 1) const uint TILE = 8u;
 
-layout(std430, set = 0, binding = 0) readonly buffer QBuf { uvec4 rows[]; } q;
-layout(std430, set = 0, binding = 1) readonly buffer Indices { int v[]; } indices;
-layout(std430, set = 0, binding = 2) readonly buffer Lens { int v[]; } lens;
-layout(std430, set = 0, binding = 3) readonly buffer Sink { uint v[]; } sink;
-layout(std430, set = 0, binding = 4) writeonly buffer Dst { uvec4 rows[]; } dst;
-layout(std430, set = 0, binding = 5) writeonly buffer MaxLogits { uint v[]; } max_logits;
-layout(std430, set = 0, binding = 6) writeonly buffer Lse { uint v[]; } lse;
-layout(std430, set = 0, binding = 7) writeonly buffer PartOut { vec4 rows[]; } part_out;
-layout(std430, set = 0, binding = 8) writeonly buffer PartMl { vec4 rows[]; } part_ml;
-
-const uint HAS_SINK = 1u, HAS_LENS = 2u, WANT_LSE = 4u, WANT_MAX = 8u, SOME_TOKENS = 16u;
-
-layout(push_constant) uniform Push {
-    ADDRESS kv_addr;
-    uint rows;
-    uint heads;
-    uint width;
-    uint splits;
-    uint flags;
-    float scale_log2e; // softmax scale * log2(e)
-    uint table_rows;   // attn_prefill_lanes
-    float eps;         // attn_prefill_lanes
-} pc;
+#include "lib/mla_prefill.glsl"
 
 #ifdef ADDRESSED
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer KvRead4 { uvec4 v; };

@@ -18,10 +18,7 @@
 //   bufferDeviceAddress, shaderInt64, subgroupSizeControl, computeFullSubgroups.
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
+#include "lib/cm.glsl"
 #define ADDRESSED
 #include "lib/kv_page.glsl"
 
@@ -37,29 +34,7 @@ layout(constant_id = 7) const uint KSPLIT = 2u;
 layout(constant_id = 8) const uint READY = 0u;
 layout(constant_id = 9) const uint ROWS = 0u;
 
-layout(std430, set = 0, binding = 0) readonly buffer QBuf { uvec4 rows[]; } q;
-layout(std430, set = 0, binding = 1) readonly buffer Indices { int v[]; } indices;
-layout(std430, set = 0, binding = 2) readonly buffer Lens { int v[]; } lens;
-layout(std430, set = 0, binding = 3) readonly buffer Sink { uint v[]; } sink;
-layout(std430, set = 0, binding = 4) writeonly buffer Dst { uvec4 rows[]; } dst;
-layout(std430, set = 0, binding = 5) writeonly buffer MaxLogits { uint v[]; } max_logits;
-layout(std430, set = 0, binding = 6) writeonly buffer Lse { uint v[]; } lse;
-layout(std430, set = 0, binding = 7) writeonly buffer PartOut { vec4 rows[]; } part_out;
-layout(std430, set = 0, binding = 8) writeonly buffer PartMl { vec4 rows[]; } part_ml;
-
-const uint HAS_SINK = 1u, HAS_LENS = 2u, WANT_LSE = 4u, WANT_MAX = 8u, SOME_TOKENS = 16u;
-
-layout(push_constant) uniform Push {
-    uint64_t kv_addr;
-    uint rows;
-    uint heads;
-    uint width;
-    uint splits;
-    uint flags;
-    float scale_log2e; // softmax scale * log2(e)
-    uint table_rows;   // attn_prefill_lanes
-    float eps;         // attn_prefill_lanes
-} pc;
+#include "lib/mla_prefill.glsl"
 
 const uint BUFFERS = 2u;
 const bool KEEP_TOP = true;

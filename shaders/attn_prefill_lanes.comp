@@ -21,10 +21,7 @@
 //   subgroup shuffle and ballot.
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
+#include "lib/cm.glsl"
 #extension GL_KHR_shader_subgroup_ballot : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #define ADDRESSED
@@ -44,31 +41,8 @@ layout(constant_id = 8) const uint PARTS = 4u;
 layout(constant_id = 9) const bool NORM = false;
 layout(constant_id = 10) const uint READY = 0u;
 
-layout(std430, set = 0, binding = 0) readonly buffer QBuf { uvec4 rows[]; } q;
-layout(std430, set = 0, binding = 1) readonly buffer Indices { uint v[]; } indices;
-layout(std430, set = 0, binding = 2) readonly buffer Lens { int v[]; } lens;
-layout(std430, set = 0, binding = 3) readonly buffer Sink { uint v[]; } sink;
-layout(std430, set = 0, binding = 4) writeonly buffer Dst { uvec4 rows[]; } dst;
-layout(std430, set = 0, binding = 5) writeonly buffer MaxLogits { uint v[]; } max_logits;
-layout(std430, set = 0, binding = 6) writeonly buffer Lse { uint v[]; } lse;
-layout(std430, set = 0, binding = 7) writeonly buffer PartOut { vec4 rows[]; } part_out;
-layout(std430, set = 0, binding = 8) writeonly buffer PartMl { vec4 rows[]; } part_ml;
-layout(std430, set = 0, binding = 9) readonly buffer Positions { int v[]; } positions;
-ROPE_TABLE(table, 10)
-
-const uint HAS_SINK = 1u, HAS_LENS = 2u, WANT_LSE = 4u, WANT_MAX = 8u, SOME_TOKENS = 16u;
-
-layout(push_constant) uniform Push {
-    uint64_t kv_addr;
-    uint rows;
-    uint heads;
-    uint width;
-    uint splits;
-    uint flags;
-    float scale_log2e; // softmax scale * log2(e)
-    uint table_rows;
-    float eps;
-} pc;
+#define MLA_LANES
+#include "lib/mla_prefill.glsl"
 
 // volatile: otherwise compilers move loads to where their results are stored, and wait there.
 layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly buffer WorkspaceRow { uvec4 w[]; };

@@ -18,10 +18,7 @@
 //   with CM_CODES shaderFloat8, shaderInt8.
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
+#include "lib/cm.glsl"
 #extension GL_KHR_shader_subgroup_shuffle : require
 #define ADDRESSED
 #include "lib/kv_page.glsl"
@@ -29,19 +26,14 @@
 #include "lib/cm_element.glsl"
 #ifdef CM_CODES
 #extension GL_EXT_float_e4m3 : require
-#define ELEMENT floate4m3_t
+#undef CM_ELEMENT
+#define CM_ELEMENT floate4m3_t
 const uint QUAD = 16u; // elements of 16 bytes: E4M3 as it is stored, without decoding
 #else
-#define ELEMENT CM_ELEMENT
 const uint QUAD = 8u;
 #endif
 
-layout(local_size_x = 128, local_size_x_id = 2) in;
-const uint THREADS = gl_WorkGroupSize.x;
-layout(constant_id = 3) const uint SUBGROUP = 32u;
-layout(constant_id = 4) const uint CM_M = 16u;
-layout(constant_id = 5) const uint CM_N = 16u;
-layout(constant_id = 6) const uint CM_K = 16u;
+#include "lib/cm_shape.glsl"
 layout(constant_id = 7) const uint HG = 64u;
 layout(constant_id = 8) const uint HEAD_PARTS = 1u;
 layout(constant_id = 9) const uint TOKENS = 1u;
@@ -85,10 +77,6 @@ shared float scale_s[2u * TILE];                      // of the keys of this til
 #include "lib/cm_index_row.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer KvRead4 { uvec4 v; };
-
-#define CM_A coopmat<ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
-#define CM_B coopmat<ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
-#define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
 
 CM_A q_f[HEAD_TILES][STEPS];
 CM_C weight_f[HEAD_TILES];

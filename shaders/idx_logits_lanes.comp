@@ -23,11 +23,8 @@
 //   shaderInt64, subgroupSizeControl, computeFullSubgroups, subgroupShuffle, subgroupArithmetic.
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
+#include "lib/cm.glsl"
 #extension GL_KHR_shader_subgroup_arithmetic : require
-#extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #define ADDRESSED
 #include "lib/kv_page.glsl"
@@ -38,26 +35,11 @@
 const bool QUERY_FP4 = FORMAT != INDEX_FP8;
 #include "lib/index_query.glsl"
 
-layout(local_size_x = 128, local_size_x_id = 2) in;
-const uint THREADS = gl_WorkGroupSize.x;
-layout(constant_id = 3) const uint SUBGROUP = 32u;
-layout(constant_id = 4) const uint CM_M = 16u;
-layout(constant_id = 5) const uint CM_N = 16u;
-layout(constant_id = 6) const uint CM_K = 16u;
-layout(constant_id = 7) const uint HG = 64u;
-layout(constant_id = 8) const uint P = 4u;
+#include "lib/index_lanes.glsl"
 layout(constant_id = 9) const uint TOPS = 0u;
 layout(constant_id = 10) const uint BLOCKS = 0u;
 layout(constant_id = 11) const uint KEPT = 0u;
 
-const uint SUBGROUPS = THREADS / SUBGROUP;
-const uint HEAD_TILES = HG / CM_N;
-const uint STEPS = INDEX_DIM / CM_K;
-const uint BASES = SUBGROUP / P;       // lanes that hold the same part of different rows
-const uint KEYS = CM_M / BASES;        // of a tile, of which a lane holds a part; at most P
-const uint HEADS = CM_N / BASES;       // of a head tile, of which a lane holds a part
-const uint EACH = CM_K / P;            // K positions of a row in a lane
-const uint COLUMNS = CM_N / P;         // of C, in a lane
 const uint WORDS = (FORMAT == INDEX_FP8 ? INDEX_DIM : INDEX_DIM / 2u) / P / 4u; // of a lane's part of a row
 const uint LOADS = WORDS > 2u ? WORDS / 4u : 1u;                                // of 16 bytes each, or one of 8
 const uint CODES = KEYS * LOADS;       // loads of a tile
@@ -68,19 +50,12 @@ const uint TAKEN = (HEAD_TILES + SUBGROUPS - 1u) / SUBGROUPS; // head tiles that
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer KvRead4 { uvec4 v; };
 
-// Loads of the loop are volatile, or a compiler moves them down to where their results are used,
-// where they wait for memory. With MXFP4 alone it does not, and they only cost.
+// Loads of the loop stay where they are written. With MXFP4 alone they do in any case, and that
+// only costs.
 const bool HELD = FORMAT == INDEX_FP8 || TOPS > 0u;
-layout(buffer_reference, std430, buffer_reference_align = 4) volatile readonly buffer Held1 { uint v; };
-layout(buffer_reference, std430, buffer_reference_align = 8) volatile readonly buffer Held2 { uvec2 v; };
-layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly buffer Held4 { uvec4 v; };
 
 layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer TopWrite { int v; };
 #define LOGIT_NO_TOP int(0x80000000)
-
-#define CM_A coopmat<float16_t, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
-#define CM_B coopmat<float16_t, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
-#define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
 
 shared float weight_s[HG];
 shared uvec4 query_s[HG * PITCH];
@@ -88,7 +63,6 @@ shared uvec4 query_s[HG * PITCH];
 CM_B query_f[MATRICES];
 float weight_f[HEAD_TILES][COLUMNS];
 
-uint part_, base_;
 uint t_, end_;
 int request_;
 uint mine_;  // which of its keys' sums a lane ends up with
@@ -102,11 +76,6 @@ struct Rows {
     uint scales[SCALES];
     bool there;
 };
-
-uint row_of(uint j) { return base_ + j * BASES; }
-
-// The block of an MXFP4 row that a lane's part lies in.
-uint block_of() { return part_ * 4u / P; }
 
 // Place: the pages of a tile's rows. A tile of candidate blocks has a page and a slot for each row
 // of a lane, others have one page.

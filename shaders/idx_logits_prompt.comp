@@ -16,11 +16,8 @@
 //   shaderInt64, subgroupSizeControl, computeFullSubgroups, subgroupShuffle, subgroupArithmetic.
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
+#include "lib/cm.glsl"
 #extension GL_KHR_shader_subgroup_arithmetic : require
-#extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #define ADDRESSED
 #include "lib/kv_page.glsl"
@@ -28,25 +25,10 @@
 #include "lib/cm_element.glsl"
 #include "lib/cm_index_codes.glsl"
 
-layout(local_size_x = 128, local_size_x_id = 2) in;
-const uint THREADS = gl_WorkGroupSize.x;
-layout(constant_id = 3) const uint SUBGROUP = 32u;
-layout(constant_id = 4) const uint CM_M = 16u;
-layout(constant_id = 5) const uint CM_N = 16u;
-layout(constant_id = 6) const uint CM_K = 16u;
-layout(constant_id = 7) const uint HG = 64u;
-layout(constant_id = 8) const uint P = 4u;
+#include "lib/index_lanes.glsl"
 layout(constant_id = 9) const uint KEY_TILES = 4u;
 
-const uint SUBGROUPS = THREADS / SUBGROUP;
-const uint HEAD_TILES = HG / CM_N;
-const uint HEAD_PAIR = 2u;             // head tiles that are multiplied side by side
-const uint STEPS = INDEX_DIM / CM_K;
-const uint BASES = SUBGROUP / P;       // lanes that hold the same part of different rows
-const uint KEYS = CM_M / BASES;        // of a tile, of which a lane holds a part; at most P
-const uint HEADS = CM_N / BASES;       // of a head tile, of which a lane holds a part
-const uint EACH = CM_K / P;            // K positions of a row in a lane
-const uint COLUMNS = CM_N / P;         // of C, in a lane
+const uint HEAD_PAIR = 2u;                // head tiles that are multiplied side by side
 const uint PER = FORMAT == INDEX_FP8 ? 4u : 8u; // numbers of a word
 const uint WORDS = INDEX_DIM / PER / P;   // of a lane's part of a row
 const uint TILE = KEY_TILES * CM_M;
@@ -58,15 +40,6 @@ const uint CODES = KEYS * LOADS;          // a name, because glslc writes an exp
 const uint PITCH = INDEX_DIM / 8u + 1u;   // of a key: rows of a matrix fall into different banks
 const uint ABSENT = 0xFFFFFFFFu;          // in place of the scale of a key that is not there
 
-// Loads of keys are volatile, or a compiler moves them down to where their results are used.
-layout(buffer_reference, std430, buffer_reference_align = 4) volatile readonly buffer Held1 { uint v; };
-layout(buffer_reference, std430, buffer_reference_align = 8) volatile readonly buffer Held2 { uvec2 v; };
-layout(buffer_reference, std430, buffer_reference_align = 16) volatile readonly buffer Held4 { uvec4 v; };
-
-#define CM_A coopmat<float16_t, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
-#define CM_B coopmat<float16_t, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
-#define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
-
 shared uvec4 key_s[2u * TILE * PITCH]; // queries on their way, then two steps of keys
 shared uint scale_s[2u * TILE];
 shared float weight_s[SUBGROUPS * HG];
@@ -74,7 +47,6 @@ shared float weight_s[SUBGROUPS * HG];
 CM_B query_f[HEAD_TILES * STEPS];
 float weight_f[HEAD_TILES][COLUMNS];
 
-uint part_, base_;
 int request_;
 uint mine_;     // the row of a tile whose sum a lane ends up with
 bool store_;    // and whether it is the first lane to do so
@@ -87,11 +59,6 @@ struct Rows {
     uint scales[KEYS];
     bool there;
 };
-
-uint row_of(uint j) { return base_ + j * BASES; }
-
-// The block of an MXFP4 row that a lane's part lies in.
-uint block_of() { return part_ * 4u / P; }
 
 // word_byte: where word w of a lane's part of a row lies.
 uint word_byte(uint w) { return WORDS < 4u ? (part_ * WORDS + w) * 4u : (w / 4u * P + part_) * 16u + w % 4u * 4u; }

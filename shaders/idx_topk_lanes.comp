@@ -18,8 +18,6 @@
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
-#extension GL_KHR_shader_subgroup_basic : require
-#extension GL_KHR_shader_subgroup_shuffle : require
 
 layout(local_size_x = 128, local_size_x_id = 0) in;
 layout(constant_id = 1) const uint CAPACITY = 1024u;
@@ -71,28 +69,7 @@ void load_columns(inout uvec4 raw[CELLS], uint row, uint begin, uint per, uint m
         if (j < cells) raw[j] = logits.v[(row + from) / 4u + min(me * cells + j, last)];
 }
 
-// Sums over the invocations before this one, and over all. A barrier has to follow before the next.
-uvec2 scan(uint x) {
-    uint sum = x;
-    for (uint d = 1u; d < SUBGROUP; d *= 2u) {
-        const uint y = subgroupShuffle(sum, gl_SubgroupInvocationID - d);
-        sum += gl_SubgroupInvocationID >= d ? y : 0u;
-    }
-    if (gl_SubgroupInvocationID == SUBGROUP - 1u) sum_s[gl_SubgroupID] = sum;
-    barrier();
-    uint before = sum - x, all = 0u;
-    [[dont_unroll]] for (uint at = 0u; at < TEAMS; at += SUBGROUP) {
-        const uint team = at + gl_SubgroupInvocationID;
-        uint v = team < TEAMS ? sum_s[min(team, TEAMS - 1u)] : 0u, below = team < gl_SubgroupID ? v : 0u;
-        for (uint d = 1u; d < SUBGROUP; d *= 2u) {
-            v += subgroupShuffleXor(v, d);
-            below += subgroupShuffleXor(below, d);
-        }
-        before += below;
-        all += v;
-    }
-    return uvec2(before, all);
-}
+#include "lib/topk_scan.glsl"
 
 void main() {
     const uint me = gl_SubgroupID * SUBGROUP + gl_SubgroupInvocationID;
@@ -145,28 +122,7 @@ void main() {
                     }
                 }
                 barrier();
-                const uint first = BINS - OWN * (me + 1u); // the higher bins belong to the invocations before
-                uint n[OWN], x = 0u;
-                [[unroll]] for (uint i = 0u; i < OWN; i++) {
-                    n[i] = pool_s[first + i];
-                    pool_s[first + i] = 0u;
-                    x += n[i];
-                }
-                uint above = scan(x).x;
-                if (above < need && need <= above + x) {
-                    [[unroll]] for (uint i = 0u; i < OWN; i++) {
-                        const uint m = n[OWN - 1u - i];
-                        if (above < need && need <= above + m) found_s = uvec3(first + OWN - 1u - i, above, m);
-                        above += m;
-                    }
-                }
-                barrier();
-                const uvec3 found = found_s; // bin, how many are in higher ones, and in it
-                need -= found.y;
-                prefix |= found.x << shift;
-                top = shift;
-                bottom = max(prefix, 1u);
-                ceiling = prefix | ((1u << shift) - 1u);
+#include "lib/topk_digit.glsl"
                 if (found.z == need) { // all of the bin
                     ceiling = bottom - 1u;
                     need = 0u;

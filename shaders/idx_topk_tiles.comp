@@ -17,8 +17,6 @@
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
-#extension GL_KHR_shader_subgroup_basic : require
-#extension GL_KHR_shader_subgroup_shuffle : require
 #define ADDRESSED
 #include "lib/tensors.glsl"
 #include "lib/order_key.glsl"
@@ -66,28 +64,7 @@ shared uint pool_s[2u * PLACES]; // bins, 0 when nobody counts, or the entries t
 shared uint sum_s[TEAMS];
 shared uvec3 found_s;
 
-// Sums over the invocations before this one, and over all. A barrier has to follow before the next.
-uvec2 scan(uint x) {
-    uint sum = x;
-    for (uint d = 1u; d < SUBGROUP; d *= 2u) {
-        const uint y = subgroupShuffle(sum, gl_SubgroupInvocationID - d);
-        sum += gl_SubgroupInvocationID >= d ? y : 0u;
-    }
-    if (gl_SubgroupInvocationID == SUBGROUP - 1u) sum_s[gl_SubgroupID] = sum;
-    barrier();
-    uint before = sum - x, all = 0u;
-    [[dont_unroll]] for (uint at = 0u; at < TEAMS; at += SUBGROUP) {
-        const uint team = at + gl_SubgroupInvocationID;
-        uint v = team < TEAMS ? sum_s[min(team, TEAMS - 1u)] : 0u, below = team < gl_SubgroupID ? v : 0u;
-        for (uint d = 1u; d < SUBGROUP; d *= 2u) {
-            v += subgroupShuffleXor(v, d);
-            below += subgroupShuffleXor(below, d);
-        }
-        before += below;
-        all += v;
-    }
-    return uvec2(before, all);
-}
+#include "lib/topk_scan.glsl"
 
 uint quads_of(uint total) { return (total + 3u) / 4u; }
 uint each_of(uint total) { return (quads_of(total) + THREADS - 1u) / THREADS; }
@@ -158,28 +135,7 @@ void main() {
                     }
                 }
                 barrier();
-                const uint first = BINS - OWN * (me + 1u); // the higher bins belong to the invocations before
-                uint n[OWN], x = 0u;
-                [[unroll]] for (uint i = 0u; i < OWN; i++) {
-                    n[i] = pool_s[first + i];
-                    pool_s[first + i] = 0u;
-                    x += n[i];
-                }
-                uint above = scan(x).x;
-                if (above < need && need <= above + x) {
-                    [[unroll]] for (uint i = 0u; i < OWN; i++) {
-                        const uint m = n[OWN - 1u - i];
-                        if (above < need && need <= above + m) found_s = uvec3(first + OWN - 1u - i, above, m);
-                        above += m;
-                    }
-                }
-                barrier();
-                const uvec3 found = found_s; // bin, how many are in higher ones, and in it
-                need -= found.y;
-                prefix |= found.x << shift;
-                top = shift;
-                bottom = max(prefix, 1u);
-                ceiling = prefix | ((1u << shift) - 1u);
+#include "lib/topk_digit.glsl"
                 // All of the bin; more tiles than K do no harm where there is room for their
                 // entries.
                 picked = K - need + found.z;

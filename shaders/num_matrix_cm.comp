@@ -24,10 +24,7 @@
 //   shaderInt8; rows of bf16 shaderInt16.
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
+#include "lib/cm.glsl"
 #include "lib/cm_element.glsl"
 
 layout(local_size_x = 32, local_size_x_id = 0) in;
@@ -57,9 +54,9 @@ void main() {
     for (uint i = l; i < CM_K * CM_N; i += SUBGROUP) b_s[i] = CM_ELEMENT(float(i));
     for (uint i = l; i < CM_M * CM_N; i += SUBGROUP) c_s[i] = float(i);
     barrier();
-    coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA> a;
-    coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB> b;
-    coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator> c;
+    CM_A a;
+    CM_B b;
+    CM_C c;
     coopMatLoad(a, a_s, 0u, CM_K, gl_CooperativeMatrixLayoutRowMajor);
     coopMatLoad(b, b_s, 0u, CM_N, gl_CooperativeMatrixLayoutRowMajor);
     coopMatLoad(c, c_s, 0u, CM_N, gl_CooperativeMatrixLayoutRowMajor);
@@ -95,7 +92,7 @@ uvec4 numbers(uint row, uint quad) {
 uint other_columns(uint l) {
     for (uint i = l; i < CM_M * CM_N; i += SUBGROUP) c_s[i] = float(i % CM_N);
     barrier();
-    coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator> c;
+    CM_C c;
     coopMatLoad(c, c_s, 0u, CM_N, gl_CooperativeMatrixLayoutRowMajor);
     uint differ = 0u;
     [[unroll]] for (uint i = 0u; i < c.length(); i++) differ += c[i] == float(l % CM_N) ? 0u : 1u;
@@ -112,8 +109,8 @@ void main() {
         rows_s[row * PITCH + quad] = cm_half(row) == 0u ? w : w.zwxy;
     }
     barrier();
-    coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA> a, a_want;
-    coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB> b, b_want;
+    CM_A a, a_want;
+    CM_B b, b_want;
     uint differ = 0u;
     [[dont_unroll]] for (uint x = 0u; x < 2u; x++) {
         coopMatLoad(a_want, plain_s, x * CM_M * PITCH, PITCH, gl_CooperativeMatrixLayoutRowMajor);
@@ -167,8 +164,7 @@ void main() {
     coopmat<floate4m3_t, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB> b;
     coopMatLoad(a, codes_a, 0u, QUADS, gl_CooperativeMatrixLayoutRowMajor);
     coopMatLoad(b, codes_b, 0u, QUADS, gl_CooperativeMatrixLayoutColumnMajor);
-    const coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator> zero =
-        coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>(0.0), c = coopMatMulAdd(a, b, zero);
+    const CM_C zero = CM_C(0.0), c = coopMatMulAdd(a, b, zero);
     uint differ = 0u;
     [[unroll]] for (uint i = 0u; i < c.length(); i++) differ += floatBitsToUint(c[i]) == 0x47800001u ? 0u : 1u;
     dst.v[l] = differ + (ROWS == 0u ? 0u : code_rows(l));

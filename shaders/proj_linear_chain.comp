@@ -75,64 +75,14 @@ layout(std430, set = 0, binding = 0) readonly buffer Sink { uint sink[]; };
 layout(std430, set = 0, binding = 1) readonly buffer Positions { int positions[]; };
 layout(std430, set = 0, binding = 2) readonly buffer Table { uvec2 table[]; };
 
-const uint VEC = WEIGHT_QUAD;
-const uint UNITS = VEC / 8u;
-const uint X_QUADS = ACT == ACT_BF16 ? UNITS : 1u;
-const uint X_VEC = ACT_QUAD;
-const uint BLOCK_UNITS = EIGHTS_PER_SCALE; // units of 8 that share a scale
-const uint BLOCKS = UNITS / BLOCK_UNITS;
-const uint SUMS = ROWS * TOKENS;
-const uint TEAMS = 128u / LANES;
-const uint PITCH = 129u;
-const uint PAIRS = TEAMS * SUMS / 2u; // of outputs
-const uint PARTS = 128u / PAIRS;      // invocations that sum a pair
+#include "lib/linear_rows.glsl"
+#include "lib/linear_quads.glsl"
 
-shared float sum_s[SUMS * PITCH];
-shared vec2 pair_s[128];
-
-float acc[ROWS][TOKENS];
-
-// The quad at k of each row as it is stored.
-struct Quads {
-    uvec4 w[ROWS];
-    uvec2 beside[ROWS]; // ROWWISE: w_beside
-    uint scale;         // STEP_SUMS: bits of the scale, one for all rows: they begin at a multiple of ROWS, and so lie in one block
-};
-
-// multiply: as accumulate of proj_linear_tokens1to8.comp. In an include for both it made bf16
-// products of two tokens take 70 us there instead of 51. q, scales included, with the numbers of
-// each token that belong to it and the scale of these.
+// multiply: q, scales included, with the numbers of each token that belong to it and the scale of
+// these.
 void multiply(Quads q, uvec4 x[TOKENS][X_QUADS], float x_factor[TOKENS]) {
     float block[ROWS][BLOCKS];
-    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-        [[unroll]] for (uint b = 0u; b < BLOCKS; b++)
-            block[r][b] = ROWWISE ? weight_factor(q.beside[r], b) : STEP_SUMS ? uintBitsToFloat(q.scale) : 1.0;
-    }
-    [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
-        float part[ROWS][TOKENS];
-        [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-            [[unroll]] for (uint t = 0u; t < TOKENS; t++) part[r][t] = UNSCALED ? acc[r][t] : 0.0;
-        }
-        [[unroll]] for (uint i = 0u; i < BLOCK_UNITS; i++) {
-            const uint u = b * BLOCK_UNITS + i;
-            vec4 wa[ROWS], wb[ROWS];
-            [[unroll]] for (uint r = 0u; r < ROWS; r++) weight8(q.w[r], u, q.beside[r], wa[r], wb[r]);
-            [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
-                vec4 xa, xb;
-                act8(x[t][ACT == ACT_BF16 ? u : 0u], u, xa, xb);
-                [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                    [[unroll]] for (uint e = 0u; e < 4u; e++) part[r][t] += wa[r][e] * xa[e];
-                    [[unroll]] for (uint e = 0u; e < 4u; e++) part[r][t] += wb[r][e] * xb[e];
-                }
-            }
-        }
-        [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-            [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
-                if (UNSCALED) acc[r][t] = part[r][t];
-                else acc[r][t] += part[r][t] * x_factor[t] * block[r][b];
-            }
-        }
-    }
+#include "lib/linear_products.glsl"
 }
 
 // add_up: the sums of a team's invocations, of row v % ROWS and the next one and token v / ROWS;

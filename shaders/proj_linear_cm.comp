@@ -13,10 +13,7 @@
 // Constants: lib/linear_tiles.glsl.
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
+#include "lib/cm.glsl"
 #define LINEAR_ROWS
 #define ADDRESSED
 #include "lib/linear_tiles.glsl"

@@ -29,20 +29,7 @@ layout(constant_id = 7) const uint NORM_EPS = 0u;
 layout(constant_id = 8) const uint NORM_INVERSE = 0u;
 #endif
 
-const uint VEC = WEIGHT_QUAD;
-const uint UNITS = VEC / 8u;
-const uint X_QUADS = ACT == ACT_BF16 ? UNITS : 1u;
-const uint X_VEC = ACT_QUAD;
-const uint BLOCK_UNITS = EIGHTS_PER_SCALE; // units of 8 that share a scale
-const uint BLOCKS = UNITS / BLOCK_UNITS;
-const uint SUMS = ROWS * TOKENS;
-const uint TEAMS = 128u / LANES;
-const uint PITCH = 129u;
-const uint PAIRS = TEAMS * SUMS / 2u; // of outputs
-const uint PARTS = 128u / PAIRS;      // invocations that sum a pair
-
-shared float sum_s[SUMS * PITCH];
-shared vec2 pair_s[128];
+#include "lib/linear_rows.glsl"
 #ifdef NORMS
 shared vec4 rms_of[32];
 shared float rms_part[4];
@@ -87,14 +74,7 @@ void norm_rows(uint t0, bool rehearsed) {
 
 #endif
 
-float acc[ROWS][TOKENS];
-
-// The quad at k of each row as it is stored.
-struct Quads {
-    uvec4 w[ROWS];
-    uvec2 beside[ROWS]; // ROWWISE: w_beside
-    uint scale;         // STEP_SUMS: bits of the scale, one for all rows: they begin at a multiple of ROWS, and so lie in one block
-};
+#include "lib/linear_quads.glsl"
 
 void fetch(uint row0, uint k, out Quads q) {
     const uint w0 = row0 * (pc.k / VEC) + k / VEC;
@@ -115,35 +95,7 @@ void accumulate(uint group, uint t0, uint k, Quads q) {
         [[unroll]] for (uint i = 0u; i < X_QUADS; i++) x[t][i] = x_quad(x0 + i);
         x_factor[t] = ACT == ACT_BF16 ? 1.0 : uintBitsToFloat(x_block_bits(token, group, k));
     }
-    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-        [[unroll]] for (uint b = 0u; b < BLOCKS; b++)
-            block[r][b] = ROWWISE ? weight_factor(q.beside[r], b) : STEP_SUMS ? uintBitsToFloat(q.scale) : 1.0;
-    }
-    [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
-        float part[ROWS][TOKENS];
-        [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-            [[unroll]] for (uint t = 0u; t < TOKENS; t++) part[r][t] = UNSCALED ? acc[r][t] : 0.0;
-        }
-        [[unroll]] for (uint i = 0u; i < BLOCK_UNITS; i++) {
-            const uint u = b * BLOCK_UNITS + i;
-            vec4 wa[ROWS], wb[ROWS];
-            [[unroll]] for (uint r = 0u; r < ROWS; r++) weight8(q.w[r], u, q.beside[r], wa[r], wb[r]);
-            [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
-                vec4 xa, xb;
-                act8(x[t][ACT == ACT_BF16 ? u : 0u], u, xa, xb);
-                [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-                    [[unroll]] for (uint e = 0u; e < 4u; e++) part[r][t] += wa[r][e] * xa[e];
-                    [[unroll]] for (uint e = 0u; e < 4u; e++) part[r][t] += wb[r][e] * xb[e];
-                }
-            }
-        }
-        [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-            [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
-                if (UNSCALED) acc[r][t] = part[r][t];
-                else acc[r][t] += part[r][t] * x_factor[t] * block[r][b];
-            }
-        }
-    }
+#include "lib/linear_products.glsl"
 }
 
 // products: the workgroup's sums to y.

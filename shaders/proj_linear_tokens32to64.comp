@@ -19,19 +19,11 @@
 //   proj_linear_tokens8to32.comp with SUMS subgroups, so that the bits are the same.
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
+#include "lib/cm.glsl"
 #define ADDRESSED
 #include "lib/linear_cm.glsl"
 
-layout(local_size_x = 128, local_size_x_id = 2) in;
-const uint THREADS = gl_WorkGroupSize.x;
-layout(constant_id = 3) const uint SUBGROUP = 32u;
-layout(constant_id = 4) const uint CM_M = 16u;
-layout(constant_id = 5) const uint CM_N = 16u;
-layout(constant_id = 6) const uint CM_K = 16u;
+#include "lib/cm_shape.glsl"
 layout(constant_id = 7) const uint TOKENS = 32u;
 layout(constant_id = 8) const uint AHEAD = 2u;
 layout(constant_id = 9) const uint LANES = 4u;
@@ -40,16 +32,8 @@ layout(constant_id = 11) const uint WHOLE = 0u;
 layout(constant_id = 12) const uint SUMS = 1u;
 
 const uint TEAMS = THREADS / SUBGROUP;
-const uint VEC = WEIGHT_QUAD;
-const uint PAIRS = VEC / 2u;                    // words of two elements that a quad becomes
-const uint CHUNK = LANES * VEC;
-const uint FRAGS = CHUNK / CM_K;
-const uint FRAG_EACH = CM_K / LANES;            // elements of a lane in a fragment's row
-const uint FRAG_PAIRS = FRAG_EACH / 2u;         // words
-const uint LINES = SUBGROUP / LANES;            // rows that a subgroup reads at a time
-const uint W_EACH = CM_M / LINES;               // rows of a lane
+#include "lib/linear_fragments.glsl"
 const uint N_TILES = TOKENS / CM_N;
-const uint B_EACH = CM_N / LINES;               // columns of a lane in a fragment
 
 const uint SLOT_WORDS = FRAG_PAIRS > 0u ? FRAG_PAIRS : 1u; // of a column; without pairs a slot serves two fragments
 const uint SLOTS = PAIRS / SLOT_WORDS;                     // of a chunk
@@ -68,9 +52,6 @@ const uint QUADS = 2u * STAGE > OUT_QUADS ? 2u * STAGE : OUT_QUADS;
 
 shared uvec4 x_s[QUADS]; // two rounds, [2, chunks, SLOTS, N_TILES, SLOT_QUADS, SUBGROUP]; at the end [OUT_TILES, subgroups, N, M] f32
 
-#define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
-#define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
-#define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
 #include "lib/linear_lanes.glsl"
 
 // volatile: else loads are moved to where their results are used, and wait there for memory.

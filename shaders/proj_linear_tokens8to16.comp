@@ -44,14 +44,7 @@ const uint X_ROOM = TOKENS * STEP / X_EACH, SUM_ROOM = (PAIR_AT + 256u) / 4u;
 // x [TOKENS, VEC/X_EACH, LANES]; then sums [SUMS, PITCH] and pairs [128, 2] of floats.
 shared uvec4 room_s[X_ROOM > SUM_ROOM ? X_ROOM : SUM_ROOM];
 
-float acc[ROWS][TOKENS];
-
-// The quad at k of each row as it is stored.
-struct Quads {
-    uvec4 w[ROWS];
-    uvec2 beside[ROWS]; // ROWWISE: w_beside
-    uint scale;         // STEP_SUMS: bits of the scale, one for all rows: they begin at a multiple of ROWS, and so lie in one block
-};
+#include "lib/linear_quads.glsl"
 
 // What an invocation loads of x, in eights as they are stored. Of E4M3 the quad has eight more.
 struct Eights {

@@ -19,20 +19,12 @@
 //   projection/linear_layout.go finds out.
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
+#include "lib/cm.glsl"
 #define ADDRESSED
 #define NORMS
 #include "lib/linear_cm.glsl"
 
-layout(local_size_x = 128, local_size_x_id = 2) in;
-const uint THREADS = gl_WorkGroupSize.x;
-layout(constant_id = 3) const uint SUBGROUP = 32u;
-layout(constant_id = 4) const uint CM_M = 16u;
-layout(constant_id = 5) const uint CM_N = 16u;
-layout(constant_id = 6) const uint CM_K = 16u;
+#include "lib/cm_shape.glsl"
 layout(constant_id = 7) const uint TOKENS = 8u;
 layout(constant_id = 8) const uint AHEAD = 2u;
 layout(constant_id = 9) const uint LANES = 4u;
@@ -44,19 +36,11 @@ layout(constant_id = 14) const uint NORM_INVERSE = 0u;
 
 const uint TEAMS = THREADS / SUBGROUP;
 const uint PARTS = TEAMS / TILES;
-const uint VEC = WEIGHT_QUAD;
-const uint PAIRS = VEC / 2u;                    // words of two elements that a quad becomes
-const uint CHUNK = LANES * VEC;
-const uint FRAGS = CHUNK / CM_K;
-const uint FRAG_EACH = CM_K / LANES;            // elements of a lane in a fragment's row
-const uint FRAG_PAIRS = FRAG_EACH / 2u;         // words
-const uint LINES = SUBGROUP / LANES;            // rows that a subgroup reads at a time
-const uint W_EACH = CM_M / LINES;
+#include "lib/linear_fragments.glsl"
 const uint X_EACH = TOKENS / LINES > 0u ? TOKENS / LINES : 1u;
 const uint X_QUADS = ACT == ACT_BF16 ? VEC / 8u : 1u;
 const uint COLUMNS = TOKENS > CM_N ? TOKENS : CM_N;
 const uint N_TILES = COLUMNS / CM_N;
-const uint B_EACH = CM_N / LINES;               // columns of a lane in a fragment
 
 const uint OUT_PITCH = CM_M / 4u + 1u;
 const uint REGION = COLUMNS * OUT_PITCH;        // quads of a subgroup
@@ -68,9 +52,6 @@ shared vec4 norm_s[NORM != 0u ? TEAMS : 1u];
 const int NORM_SCOPE = gl_ScopeQueueFamily;
 #include "lib/linear_norm.glsl"
 
-#define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
-#define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
-#define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
 #include "lib/linear_lanes.glsl"
 
 CM_C acc[N_TILES];

@@ -40,36 +40,30 @@ typedef int (*WaitFences)(void *, uint32_t, const VmHandle *, VmBool, uint64_t);
 
 static void *entry(void *gipa, void *instance, const char *name) { return ((Gipa)gipa)(instance, name); }
 
+// ENUMERATE is the body of a function that gets a list by `call`, which takes n and *out: first the
+// number of its elements, then these, and again if there were more by then.
+#define ENUMERATE(call)                                                               \
+	int r;                                                                        \
+	*out = NULL;                                                                  \
+	*n = 0;                                                                       \
+	if (!f) return VM_INITIALIZATION_FAILED;                                      \
+	do {                                                                          \
+		free(*out);                                                           \
+		*out = NULL;                                                          \
+		if ((r = call) < 0 || *n == 0) return r;                              \
+		if (!(*out = calloc(*n, sizeof **out))) return VM_OUT_OF_HOST_MEMORY; \
+		r = call;                                                             \
+	} while (r == VM_INCOMPLETE);                                                 \
+	return r
+
 int vm_instance_layers(void *gipa, VmLayerProperties **out, uint32_t *n) {
 	EnumLayers f = (EnumLayers)entry(gipa, NULL, "vkEnumerateInstanceLayerProperties");
-	*out = NULL;
-	*n = 0;
-	if (!f) return VM_INITIALIZATION_FAILED;
-	int r;
-	do {
-		free(*out);
-		*out = NULL;
-		if ((r = f(n, NULL)) < 0 || *n == 0) return r;
-		if (!(*out = calloc(*n, sizeof **out))) return VM_OUT_OF_HOST_MEMORY;
-		r = f(n, *out);
-	} while (r == VM_INCOMPLETE);
-	return r;
+	ENUMERATE(f(n, *out));
 }
 
 int vm_instance_extensions(void *gipa, const char *layer, VmExtensionProperties **out, uint32_t *n) {
 	EnumInstanceExts f = (EnumInstanceExts)entry(gipa, NULL, "vkEnumerateInstanceExtensionProperties");
-	*out = NULL;
-	*n = 0;
-	if (!f) return VM_INITIALIZATION_FAILED;
-	int r;
-	do {
-		free(*out);
-		*out = NULL;
-		if ((r = f(layer, n, NULL)) < 0 || *n == 0) return r;
-		if (!(*out = calloc(*n, sizeof **out))) return VM_OUT_OF_HOST_MEMORY;
-		r = f(layer, n, *out);
-	} while (r == VM_INCOMPLETE);
-	return r;
+	ENUMERATE(f(layer, n, *out));
 }
 
 extern void vkmlaDebugMessage(uintptr_t user, uint32_t severity, uint32_t types, char *id, char *text);
@@ -120,32 +114,12 @@ void vm_destroy_messenger(VmInstance *in) {
 
 int vm_physical_devices(VmInstance *in, void ***out, uint32_t *n) {
 	EnumPhysical f = (EnumPhysical)entry(in->gipa, in->instance, "vkEnumeratePhysicalDevices");
-	*out = NULL;
-	*n = 0;
-	int r;
-	do {
-		free(*out);
-		*out = NULL;
-		if ((r = f(in->instance, n, NULL)) < 0 || *n == 0) return r;
-		if (!(*out = calloc(*n, sizeof **out))) return VM_OUT_OF_HOST_MEMORY;
-		r = f(in->instance, n, *out);
-	} while (r == VM_INCOMPLETE);
-	return r;
+	ENUMERATE(f(in->instance, n, *out));
 }
 
 static int device_extensions(VmInstance *in, void *phys, VmExtensionProperties **out, uint32_t *n) {
 	EnumDeviceExts f = (EnumDeviceExts)entry(in->gipa, in->instance, "vkEnumerateDeviceExtensionProperties");
-	*out = NULL;
-	*n = 0;
-	int r;
-	do {
-		free(*out);
-		*out = NULL;
-		if ((r = f(phys, NULL, n, NULL)) < 0 || *n == 0) return r;
-		if (!(*out = calloc(*n, sizeof **out))) return VM_OUT_OF_HOST_MEMORY;
-		r = f(phys, NULL, n, *out);
-	} while (r == VM_INCOMPLETE);
-	return r;
+	ENUMERATE(f(phys, NULL, n, *out));
 }
 
 int vm_query(VmInstance *in, void *phys, VmAdapter *a) {

@@ -416,7 +416,6 @@ typedef struct {
 } VmOrigin;
 
 #define VM_MOST_EXTENSIONS 16
-#define VM_MOST_FEATURES 32
 
 // vm_load opens a Vulkan loader and returns its vkGetInstanceProcAddr, or NULL and why not.
 void *vm_load(const char *path, char *err, size_t n);
@@ -453,7 +452,7 @@ void vm_note_extension(VmAdapter *a, const char *name);
 void vm_enabled(const VmAdapter *have, VmAdapter *out);
 void vm_entries(VmInstance *in, const VmAdapter *enabled, VmDevice *out);
 uint32_t vm_extensions(const VmAdapter *a, const char **out);
-uint32_t vm_features(const VmAdapter *a, const char **out);
+const char *vm_feature(const VmAdapter *a, uint32_t i, VmBool *has);
 void vm_restrict(VmAdapter *a, uint32_t api, char **exts, uint32_t nexts, char **features, uint32_t nfeatures);
 
 // external.c

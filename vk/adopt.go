@@ -6,6 +6,7 @@ import "C"
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"unsafe"
@@ -107,17 +108,16 @@ func (d *Device) handles() door.Handles {
 	both := unsafe.Slice(raw, 2)
 	both[0] = a.raw
 	C.vm_enabled(&both[0], &both[1])
-	list := func(names []*C.char) (all []string) {
-		for _, n := range names {
-			all = append(all, C.GoString(n))
-		}
-		slices.Sort(all)
-		return slices.Compact(all)
+	var names [C.VM_MOST_EXTENSIONS]*C.char
+	var extensions []string
+	for _, n := range names[:C.vm_extensions(&both[1], &names[0])] {
+		extensions = append(extensions, C.GoString(n))
 	}
-	var names [max(C.VM_MOST_EXTENSIONS, C.VM_MOST_FEATURES)]*C.char
-	extensions := list(names[:C.vm_extensions(&both[1], &names[0])])
-	features := list(names[:C.vm_features(&both[1], &names[0])])
+	slices.Sort(extensions)
+	enabled := featuresOf(&both[1])
+	maps.DeleteFunc(enabled, func(_ string, has bool) bool { return !has })
 	return door.Handles{Instance: unsafe.Pointer(a.instance.c.instance), PhysicalDevice: a.phys, Device: unsafe.Pointer(d.h),
 		Queue: unsafe.Pointer(d.queue), QueueFamily: uint32(a.raw.queueFamily), GetInstanceProcAddr: a.instance.c.gipa,
-		APIVersion: min(uint32(a.APIVersion), 1<<22|3<<12), Extensions: extensions, Features: features, Lock: d.queueMu}
+		APIVersion: min(uint32(a.APIVersion), 1<<22|3<<12), Lock: d.queueMu,
+		Extensions: extensions, Features: slices.Sorted(maps.Keys(enabled))}
 }

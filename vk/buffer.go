@@ -92,7 +92,7 @@ func (d *Device) NewBuffer(s BufferSpec) (*Buffer, error) {
 		return nil, err
 	}
 	if s.Export {
-		if err := d.need(op, "exportMemory"); err != nil {
+		if err := d.adapter.requires(op, "exportMemory"); err != nil {
 			return nil, err
 		}
 	}

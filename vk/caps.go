@@ -7,6 +7,7 @@ import "C"
 import (
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"unsafe"
 )
@@ -325,45 +326,36 @@ func subgroups(raw *C.VmAdapter, operation C.uint32_t) bool {
 	return raw.props11.subgroupSupportedStages&shaderStageCompute != 0 && raw.props11.subgroupSupportedOperations&operation != 0
 }
 
+// featuresOf returns the features that the library enables where a device has them.
+func featuresOf(raw *C.VmAdapter) map[string]bool {
+	list := map[string]bool{}
+	for i := C.uint32_t(0); ; i++ {
+		var has C.VmBool
+		name := C.vm_feature(raw, i, &has)
+		if name == nil {
+			return list
+		}
+		list[C.GoString(name)] = list[C.GoString(name)] || has != 0 // two extensions have one of the same name
+	}
+}
+
 // fillFeatures notes all features but those of matrix products.
 func (c *Caps) fillFeatures(raw *C.VmAdapter) {
 	const arithmetic, ballot, shuffle = 0x4, 0x8, 0x10 // kinds of subgroup operations
-	c.Features = map[string]bool{
-		"shaderInt64":                     raw.features.features.shaderInt64 != 0,
-		"shaderInt16":                     raw.features.features.shaderInt16 != 0,
-		"storageBuffer16BitAccess":        raw.f11.storageBuffer16BitAccess != 0,
-		"storageBuffer8BitAccess":         raw.f12.storageBuffer8BitAccess != 0,
-		"shaderFloat16":                   raw.f12.shaderFloat16 != 0,
-		"shaderInt8":                      raw.f12.shaderInt8 != 0,
-		"shaderDenormPreserveFloat16":     raw.floats.shaderDenormPreserveFloat16 != 0,
-		"shaderRoundingModeRTEFloat16":    raw.floats.shaderRoundingModeRTEFloat16 != 0,
-		"timelineSemaphore":               raw.f12.timelineSemaphore != 0,
-		"bufferDeviceAddress":             raw.f12.bufferDeviceAddress != 0,
-		"vulkanMemoryModel":               raw.f12.vulkanMemoryModel != 0,
-		"vulkanMemoryModelDeviceScope":    raw.f12.vulkanMemoryModelDeviceScope != 0,
-		"shaderSubgroupExtendedTypes":     raw.f12.shaderSubgroupExtendedTypes != 0,
-		"subgroupSizeControl":             c.knownSubgroupSize,
-		"subgroupShuffle":                 subgroups(raw, shuffle),
-		"subgroupArithmetic":              subgroups(raw, arithmetic),
-		"subgroupBallot":                  subgroups(raw, ballot),
-		"computeFullSubgroups":            raw.f13.computeFullSubgroups != 0,
-		"synchronization2":                raw.f13.synchronization2 != 0,
-		"maintenance4":                    raw.f13.maintenance4 != 0,
-		"cooperativeMatrix":               raw.coopmat.cooperativeMatrix != 0,
-		"shaderBFloat16Type":              raw.bf16.shaderBFloat16Type != 0,
-		"shaderBFloat16CooperativeMatrix": raw.bf16.shaderBFloat16CooperativeMatrix != 0,
-
-		"shaderFloat8":                                raw.fp8.shaderFloat8 != 0,
-		"shaderFloat8CooperativeMatrix":               raw.fp8.shaderFloat8CooperativeMatrix != 0,
-		"shaderMixedFloatDotProductFloat16AccFloat32": raw.dot.shaderMixedFloatDotProductFloat16AccFloat32 != 0,
-		"pipelineExecutableInfo":                      raw.exec.pipelineExecutableInfo != 0,
-		"deviceFault":                                 raw.faultEXT.deviceFault != 0 || raw.faultKHR.deviceFault != 0,
-		"exportMemory":                                raw.memoryHandles&C.VM_EXTERNAL_EXPORTABLE != 0,
-		"importMemory":                                raw.memoryHandles&C.VM_EXTERNAL_IMPORTABLE != 0,
-		"exportTimeline":                              raw.semaphoreHandles&C.VM_EXTERNAL_SEMAPHORE_EXPORTABLE != 0,
-		"importTimeline":                              raw.semaphoreHandles&C.VM_EXTERNAL_SEMAPHORE_IMPORTABLE != 0,
-		"importHostMemory":                            raw.hostMemory&C.VM_EXTERNAL_IMPORTABLE != 0,
-	}
+	c.Features = featuresOf(raw)
+	maps.Copy(c.Features, map[string]bool{
+		"shaderDenormPreserveFloat16":  raw.floats.shaderDenormPreserveFloat16 != 0,
+		"shaderRoundingModeRTEFloat16": raw.floats.shaderRoundingModeRTEFloat16 != 0,
+		"subgroupSizeControl":          c.knownSubgroupSize,
+		"subgroupShuffle":              subgroups(raw, shuffle),
+		"subgroupArithmetic":           subgroups(raw, arithmetic),
+		"subgroupBallot":               subgroups(raw, ballot),
+		"exportMemory":                 raw.memoryHandles&C.VM_EXTERNAL_EXPORTABLE != 0,
+		"importMemory":                 raw.memoryHandles&C.VM_EXTERNAL_IMPORTABLE != 0,
+		"exportTimeline":               raw.semaphoreHandles&C.VM_EXTERNAL_SEMAPHORE_EXPORTABLE != 0,
+		"importTimeline":               raw.semaphoreHandles&C.VM_EXTERNAL_SEMAPHORE_IMPORTABLE != 0,
+		"importHostMemory":             raw.hostMemory&C.VM_EXTERNAL_IMPORTABLE != 0,
+	})
 	c.hostAlignment = max(1, uint64(raw.host.minImportedHostPointerAlignment))
 }
 
@@ -456,8 +448,8 @@ func (a *Adapter) Usable() error {
 	return nil
 }
 
-// requires reports what of `required` the device lacks, as a *MissingError; what stands in it only.
-func (a *Adapter) requires(what string, required []string) error {
+// requires reports the features that the device lacks, as a *MissingError; what only stands in it.
+func (a *Adapter) requires(what string, required ...string) error {
 	missing := a.Caps.Missing(required)
 	if len(missing) == 0 {
 		return nil

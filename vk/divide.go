@@ -4,7 +4,6 @@ package vk
 import "C"
 
 import (
-	"encoding/binary"
 	"fmt"
 	"unsafe"
 
@@ -106,24 +105,6 @@ func (k *Kernel) side(groups [3]uint32) int {
 		}
 	}
 	return side
-}
-
-// countsWorkgroups reports whether a module uses the built-in NumWorkgroups.
-func countsWorkgroups(spirv []byte) bool {
-	const header, decorate, builtIn, numWorkgroups = 20, 71, 11, 24
-	for at := header; at+4 <= len(spirv); {
-		word := binary.LittleEndian.Uint32(spirv[at:])
-		length := 4 * int(word>>16)
-		if length == 0 || at+length > len(spirv) {
-			return true // malformed: take the cautious answer
-		}
-		if word&0xffff == decorate && length == 16 &&
-			binary.LittleEndian.Uint32(spirv[at+8:]) == builtIn && binary.LittleEndian.Uint32(spirv[at+12:]) == numWorkgroups {
-			return true
-		}
-		at += length
-	}
-	return false
 }
 
 // launchPieces records a launch in pieces, each from the second on in a part of its own.

@@ -113,11 +113,11 @@ uint32_t vm_extensions(const VmAdapter *a, const char **out) {
 	return n;
 }
 
-// vm_features does the same for features.
-uint32_t vm_features(const VmAdapter *a, const char **out) {
-	uint32_t n = 0;
-	for (size_t i = 0; i < COUNT(features); i++) if (*field(a, features[i].at)) out[n++] = features[i].name;
-	return n;
+// vm_feature names feature i of those, and says whether an adapter has it; NULL: there are no more.
+const char *vm_feature(const VmAdapter *a, uint32_t i, VmBool *has) {
+	if (i >= COUNT(features)) return NULL;
+	*has = *field(a, features[i].at);
+	return features[i].name;
 }
 
 static VmBool listed(const char *name, char **list, uint32_t n) {

@@ -27,21 +27,6 @@ type origin struct {
 // it, until the buffers are freed: never, beside a hung device.
 var hosted sync.Map
 
-// need demands features, by the names of Caps.Features.
-func (d *Device) need(op string, features ...string) error {
-	missing := d.Caps().Missing(features)
-	if len(missing) == 0 {
-		return nil
-	}
-	e := &MissingError{What: op, Device: d.adapter.Name, Required: features, Missing: missing}
-	for _, f := range features {
-		if d.Caps().Features[f] {
-			e.Available = append(e.Available, f)
-		}
-	}
-	return e
-}
-
 // driver is the UUID of the device's driver: with that of the device it says who can import.
 func (d *Device) driver() string {
 	return hex.EncodeToString(C.GoBytes(unsafe.Pointer(&d.adapter.raw.props11.driverUUID), 16))
@@ -81,7 +66,7 @@ func (d *Device) importBuffer(label string, m Memory, x door.Exported) (*Buffer,
 	if err := d.usable(op); err != nil {
 		return nil, err
 	}
-	if err := d.need(op, "importMemory"); err != nil {
+	if err := d.adapter.requires(op, "importMemory"); err != nil {
 		return nil, err
 	}
 	if err := d.same(op, x); err != nil {
@@ -144,7 +129,7 @@ func (d *Device) importHost(label string, memory []byte, size uint64) (*Buffer, 
 	if err := d.usable(op); err != nil {
 		return nil, err
 	}
-	if err := d.need(op, "importHostMemory"); err != nil {
+	if err := d.adapter.requires(op, "importHostMemory"); err != nil {
 		return nil, err
 	}
 	p, align := unsafe.Pointer(unsafe.SliceData(memory)), d.hostAlignment()

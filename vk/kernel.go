@@ -4,6 +4,7 @@ package vk
 import "C"
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"runtime"
@@ -109,7 +110,8 @@ func (d *Device) Kernel(s KernelSpec) (*Kernel, error) {
 	if err := d.usable(op); err != nil && (d == nil || !d.absent) {
 		return nil, err
 	}
-	if err := d.checkKernel(op, &s); err != nil {
+	m, err := d.checkKernel(op, &s)
+	if err != nil {
 		return nil, err
 	}
 	key := s.key()
@@ -119,7 +121,7 @@ func (d *Device) Kernel(s KernelSpec) (*Kernel, error) {
 		return k, nil
 	}
 	s.Constants = slices.Clone(s.Constants)
-	k := &Kernel{dev: d, op: op, spec: s, counts: countsWorkgroups(s.SPIRV)}
+	k := &Kernel{dev: d, op: op, spec: s, counts: m.CountsWorkgroups()}
 	d.kernels[key] = k
 	if !d.adapter.processor && !d.absent {
 		d.compileLater(k)
@@ -177,35 +179,32 @@ func (k *Kernel) Ready() error {
 	return err
 }
 
-func (d *Device) checkKernel(op string, s *KernelSpec) error {
+// checkKernel reads the module of a specification, and holds both against each other and the
+// device.
+func (d *Device) checkKernel(op string, s *KernelSpec) (*spirv.Module, error) {
 	c := d.Caps()
 	m, err := parseModule(s.SPIRV)
-	if err != nil {
-		return argument(op, "SPIRV", err.Error(), "a module with a compute shader")
+	switch {
+	case err != nil:
+		return nil, argument(op, "SPIRV", err.Error(), "a module with a compute shader")
+	case len(s.Bindings) > 64:
+		return nil, argument(op, "Bindings", fmt.Sprint(len(s.Bindings)), "at most 64 storage buffers")
+	case s.PushSize < 0 || s.PushSize%4 != 0:
+		return nil, argument(op, "PushSize", fmt.Sprint(s.PushSize), "a multiple of 4")
+	case len(s.Constants) > 64:
+		return nil, argument(op, "Constants", fmt.Sprint(len(s.Constants)), "at most 64")
 	}
-	if len(s.Bindings) > 64 {
-		return argument(op, "Bindings", fmt.Sprint(len(s.Bindings)), "at most 64 storage buffers")
-	}
-	if s.PushSize < 0 || s.PushSize%4 != 0 {
-		return argument(op, "PushSize", fmt.Sprint(s.PushSize), "a multiple of 4")
-	}
-	if len(s.Constants) > 64 {
-		return argument(op, "Constants", fmt.Sprint(len(s.Constants)), "at most 64")
-	}
-	if err := d.checkLimits(op, s, m); err != nil {
-		return err
-	}
-	if err := checkModule(op, s, m); err != nil {
-		return err
+	if err := cmp.Or(d.checkLimits(op, s, m), checkModule(op, s, m)); err != nil {
+		return nil, err
 	}
 	required := s.Requires
 	if s.SubgroupSize != 0 && (s.SubgroupSize != c.SubgroupSize || c.MinSubgroupSize != c.MaxSubgroupSize) {
 		required = append([]string{"subgroupSizeControl"}, required...)
 		if s.SubgroupSize < c.MinSubgroupSize || s.SubgroupSize > c.MaxSubgroupSize {
-			return argument(op, "SubgroupSize", fmt.Sprint(s.SubgroupSize), "%d to %d", c.MinSubgroupSize, c.MaxSubgroupSize)
+			return nil, argument(op, "SubgroupSize", fmt.Sprint(s.SubgroupSize), "%d to %d", c.MinSubgroupSize, c.MaxSubgroupSize)
 		}
 	}
-	return d.adapter.requires(op+": variant "+s.Name, required)
+	return m, d.adapter.requires(op+": variant "+s.Name, required...)
 }
 
 // compile sets the pipeline and its layout. Under k.mu.

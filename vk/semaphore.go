@@ -75,7 +75,7 @@ func (d *Device) NewSemaphore(export bool) (*Semaphore, error) {
 	if export {
 		features = append(features, "exportTimeline")
 	}
-	if err := d.need(op, features...); err != nil {
+	if err := d.adapter.requires(op, features...); err != nil {
 		return nil, err
 	}
 	return d.newSemaphore(op, export)
@@ -103,7 +103,7 @@ func (d *Device) importSemaphore(x door.Exported) (*Semaphore, error) {
 	if err := d.usable(op); err != nil {
 		return nil, err
 	}
-	if err := d.need(op, "timelineSemaphore", "importTimeline"); err != nil {
+	if err := d.adapter.requires(op, "timelineSemaphore", "importTimeline"); err != nil {
 		return nil, err
 	}
 	if err := cmp.Or(d.same(op, x), checkHandle(op, x.Handle, 0)); err != nil {

@@ -109,8 +109,8 @@ func (d *Device) compiled(op string, k *Kernel, option string, on func(o *Device
 	if k == nil {
 		return argument(op, "kernel", "nil", "a kernel of the device")
 	}
-	if missing := d.Caps().Missing([]string{"pipelineExecutableInfo"}); missing != nil {
-		return &MissingError{What: op, Device: d.adapter.Name, Required: missing, Missing: missing}
+	if err := d.adapter.requires(op, "pipelineExecutableInfo"); err != nil {
+		return err
 	}
 	if !on(&d.opts) {
 		return argument(op, option, "false", "true when the device was opened")

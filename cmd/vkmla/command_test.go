@@ -4,7 +4,6 @@ import (
 	"archive/zip"
 	"bytes"
 	"context"
-	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -20,6 +19,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/internal/lab/picture/pagetest"
 	"github.com/vkmla/vkmla/internal/lab/pipelines"
+	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/tuning"
 )
@@ -108,6 +108,17 @@ func TestExitCodes(t *testing.T) {
 		{"list of an unknown operation", "verify --list --op nothing", 2, "--list has"},
 		{"list in an unknown format", "verify --list -o xml", 2, "--output"},
 		{"devices in an unknown format", "info -o xml", 2, "table, json or csv"},
+		{"a summary in another format", "info --summary -o json", 2, "summary"},
+		{"a list of a kind that models lack", "bench --list --suite layer --model small --kind draft", 2, "draft needs MODEL+N"},
+		{"a list as a page", "bench --list -o html", 2, "md, csv or json"},
+		{"a file of another ending", "bench --save x.doc", 2, "a name that ends in .md"},
+		{"a file in no folder", "bench --save /does/not/exist/x.json", 2, "save"},
+		{"two letters that changed places", "bench --devcie 0", 2, "did you mean --device? See vkmla bench --help"},
+		{"a longer word", "bench --repetitions 3", 2, "did you mean --reps?"},
+		{"a plural", "verify --ops x", 2, "did you mean --op?"},
+		{"a letter too few", "info --ouput json", 2, "did you mean --output?"},
+		{"another word", "bench --verbose", 2, "unknown flag: --verbose; see vkmla bench --help"},
+		{"another letter", "check -z", 2, "see vkmla check --help"},
 		{"help", "help", 0, ""},
 		{"help of verify", "verify --help", 0, ""},
 		{"list", "verify --list", 0, ""},
@@ -155,15 +166,10 @@ func TestVerifyJSON(t *testing.T) {
 func TestVerifyCSV(t *testing.T) {
 	for args, seed := range map[string]string{"--seed 12": "12", "--vectors " + golden: ""} {
 		_, stdout, stderr := command(strings.Fields("verify --op " + quick + " -o csv " + args)...)
-		rows, err := csv.NewReader(strings.NewReader(stdout)).ReadAll()
-		require.NoError(t, err, "%s%s", stdout, stderr)
-		require.Greater(t, len(rows), 1)
-		for _, line := range rows[1:] {
-			row := map[string]string{}
-			for i, v := range line {
-				row[rows[0][i]] = v
-			}
-			assert.Equal(t, []string{quick, "pass", "cpu", seed}, []string{row["op"], row["status"], row["profile"], row["seed"]}, line)
+		rows := testkit.CSV(t, stdout)
+		require.NotEmpty(t, rows, stderr)
+		for _, row := range rows {
+			assert.Equal(t, []string{quick, "pass", "cpu", seed}, []string{row["op"], row["status"], row["profile"], row["seed"]}, row)
 			for _, name := range []string{"device", "driver", "version", "date", "case", "class", "error", "bound", "source"} {
 				assert.NotEmpty(t, row[name], name)
 			}
@@ -252,15 +258,9 @@ func TestInfoJSON(t *testing.T) {
 func TestInfoCSV(t *testing.T) {
 	code, stdout, _ := command("info", "-o", "csv", "--device", "0")
 	require.Equal(t, exitOK, code)
-	rows, err := csv.NewReader(strings.NewReader(stdout)).ReadAll()
-	require.NoError(t, err)
-	require.Len(t, rows, 1+len(verify.All()))
-	i := slices.IndexFunc(rows, func(r []string) bool { return slices.Contains(r, "flashmla_sparse_decode") })
-	require.Positive(t, i)
-	row := map[string]string{}
-	for k, name := range rows[0] {
-		row[name] = rows[i][k]
-	}
+	rows := testkit.CSV(t, stdout)
+	require.Len(t, rows, len(verify.All()))
+	row := rows[slices.IndexFunc(rows, func(r map[string]string) bool { return r["op"] == "flashmla_sparse_decode" })]
 	assert.Equal(t, []string{"0", ""}, []string{row["index"], row["problem"]})
 	assert.Contains(t, row["can"], row["runs"])
 	for _, name := range []string{"device", "driver", "profile", "version", "date", "type", "vulkan", "memory_bytes", "missing"} {
@@ -281,9 +281,6 @@ func TestInfoSummary(t *testing.T) {
 		assert.Contains(t, lines[i], fmt.Sprintf("%d: %s (%s)", i, d.Name, d.Type))
 		assert.Contains(t, lines[i], "attention "+d.Ops["flashmla_sparse_decode"].Runs+",")
 	}
-	code, _, errs := command("info", "--summary", "-o", "json")
-	assert.Equal(t, 2, code)
-	assert.Contains(t, errs, "summary")
 	lost := summaryOf(describe.Device{Name: "x", Problem: "no compute queue"})
 	assert.Contains(t, lost, "cannot be used: no compute queue")
 }
@@ -312,14 +309,6 @@ func TestBenchSave(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, pagetest.Text(t, data), "flashmla_sparse_decode")
 	assert.Equal(t, 2, pagetest.Pictures(t, data)["svg"], "a roofline and bars")
-	for args, want := range map[string]string{
-		"--save " + filepath.Join(dir, "x.doc"):          "a name that ends in .md",
-		"--save " + filepath.Join(dir, "none", "x.json"): "save",
-	} {
-		code, _, stderr := command(strings.Fields("bench " + args)...)
-		assert.Equal(t, exitUsage, code)
-		assert.Contains(t, stderr, want)
-	}
 }
 
 // A profile that is asked for is the one that info, verify and bench name.

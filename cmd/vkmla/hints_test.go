@@ -2,29 +2,10 @@ package main
 
 import (
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 )
-
-// TestMistypedFlags holds which flag is suggested for a slip, and none for another word.
-func TestMistypedFlags(t *testing.T) {
-	for args, want := range map[string]string{
-		"bench --devcie 0":      "did you mean --device? See vkmla bench --help",
-		"bench --repetitions 3": "did you mean --reps?",
-		"verify --ops x":        "did you mean --op?",
-		"info --ouput json":     "did you mean --output?",
-		"bench --verbose":       "unknown flag: --verbose; see vkmla bench --help",
-		"check -z":              "see vkmla check --help",
-	} {
-		code, _, stderr := command(strings.Fields(args)...)
-		assert.Equal(t, exitUsage, code, args)
-		assert.Contains(t, stderr, want, args)
-	}
-	assert.Equal(t, 1, distance("devcie", "device"))
-	assert.Equal(t, 3, distance("kitten", "sitting"))
-}
 
 // TestDriverHint holds what is said to be installed where there is no driver.
 func TestDriverHint(t *testing.T) {

@@ -1,11 +1,14 @@
 package files
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -153,4 +156,44 @@ func TestReplaceNew(t *testing.T) {
 	link := filepath.Join(dir, "link")
 	require.NoError(t, os.Symlink(filepath.Join(dir, "nothing"), link))
 	assert.ErrorIs(t, Replace(link, 0o600, put("x")), fs.ErrNotExist)
+}
+
+// TestReplaceKilled kills processes that write a file over and over, at random moments: each time
+// there is the content that was complete, or the next one. VKMLA_TEST_FULL=1 kills a thousand.
+func TestReplaceKilled(t *testing.T) {
+	const child, times = "VKMLA_TEST_REPLACER", 50_000
+	content := func(i int) string { return strings.Repeat(fmt.Sprintf("%8d", i), times) }
+	if path := os.Getenv(child); path != "" { // the process that is killed
+		for i := 1; ; i++ {
+			require.NoError(t, Replace(path, 0o600, put(content(i))))
+			fmt.Println(i)
+		}
+	}
+	kills, dir, rng := 20, t.TempDir(), rand.New(rand.NewPCG(20, 6))
+	if os.Getenv("VKMLA_TEST_FULL") == "1" {
+		kills = 1000
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	for range kills {
+		path := filepath.Join(dir, "a")
+		cmd := exec.Command(self, "-test.run=^TestReplaceKilled$")
+		cmd.Env = append(os.Environ(), child+"="+path)
+		out, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		lines, complete := bufio.NewScanner(out), 0
+		require.True(t, lines.Scan(), "nothing was written")
+		time.AfterFunc(time.Duration(rng.IntN(20_000))*time.Microsecond, func() { cmd.Process.Kill() })
+		for more := true; more; more = lines.Scan() {
+			_, err := fmt.Sscan(lines.Text(), &complete)
+			require.NoError(t, err)
+		}
+		require.Error(t, cmd.Wait())
+		data, err := os.ReadFile(path)
+		require.NoError(t, err)
+		ok := string(data) == content(complete) || string(data) == content(complete+1)
+		require.True(t, ok, "neither the old content nor the new one, after %d", complete)
+		require.LessOrEqual(t, len(names(t, dir)), 2, "the file and a part of one")
+	}
 }

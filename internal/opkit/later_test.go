@@ -17,7 +17,7 @@ func TestLater(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, dev.Close()) })
 	p := opkit.Package("pkg")
-	spec := opkit.Spec{Stem: "proj_linear_sum", Variant: opkit.Base, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 24}
+	spec := opkit.Spec{Stem: "proj_linear_sum", Variant: opkit.Base, Bindings: []vk.Access{vk.Read, vk.Write}, Push: [6]uint32{}}
 	later := p.Later(dev, spec)
 	spec.Stem = "no kernel"
 	missing := p.Later(dev, spec)

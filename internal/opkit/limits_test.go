@@ -17,8 +17,8 @@ import (
 // driver sees it; one that just fits is not.
 func TestLimits(t *testing.T) {
 	all := slices.Repeat([]vk.Access{vk.ReadWrite}, 9)
-	topk := opkit.Spec{Stem: "idx_topk", Variant: opkit.Base, Bindings: all, PushSize: 112, Constants: opkit.Constants(128, 16, 1536, 8, 0)}
-	lanes := opkit.Spec{Stem: "idx_topk_lanes", Variant: opkit.Base, Bindings: all, PushSize: 64, Subgroup: 8, Constants: opkit.Constants(128, 1024, 8, 1024, 0, 8)}
+	topk := opkit.Spec{Stem: "idx_topk", Variant: opkit.Base, Bindings: all, Push: [28]uint32{}, Constants: opkit.Constants(128, 16, 1536, 8, 0)}
+	lanes := opkit.Spec{Stem: "idx_topk_lanes", Variant: opkit.Base, Bindings: all, Push: [16]uint32{}, Subgroup: 8, Constants: opkit.Constants(128, 1024, 8, 1024, 0, 8)}
 	for _, c := range []struct {
 		name    string
 		spec    opkit.Spec

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 
 	"github.com/vkmla/vkmla/internal/spirv"
@@ -166,8 +167,8 @@ type Spec struct {
 	SPIRV         []byte      // the module of a kernel that package shaders does not have; else nil
 	Bindings      []vk.Access // of the base build
 	Bound         int         // how many of them the other builds bind, the first ones
-	PushSize      int
-	Subgroup      uint32 // the subgroup size to ask for; 0: any
+	Push          any         // a value of the type of its push constants; nil: none
+	Subgroup      uint32      // the subgroup size to ask for; 0: any
 	Constants     []uint32
 	Divisible     bool // see vk.KernelSpec
 }
@@ -176,6 +177,10 @@ type Spec struct {
 // instruction. It is set before anything asks for a kernel.
 var Instead map[string]shaders.Kernel
 
+// Asked is told of each kernel that is asked for, with a value of its push constants, where a test
+// sets it.
+var Asked func(name string, push any)
+
 // Kernel asks the device for a kernel, which owns it. See vk.Device.Kernel for when it is
 // compiled.
 //
@@ -183,6 +188,9 @@ var Instead map[string]shaders.Kernel
 // the others of vk.Device.Kernel.
 func (p Package) Kernel(dev *vk.Device, s Spec) (*vk.Kernel, error) {
 	name := Stem(s.Stem, s.Variant)
+	if Asked != nil {
+		Asked(name, s.Push)
+	}
 	code, replaced := Instead[name]
 	switch {
 	case replaced:
@@ -199,12 +207,26 @@ func (p Package) Kernel(dev *vk.Device, s Spec) (*vk.Kernel, error) {
 		bindings = bindings[:s.Bound]
 	}
 	spec := vk.KernelSpec{Name: name, SPIRV: spirv.WithModes(code.SPIRV, halfModes(dev.Caps())...), Bindings: bindings,
-		PushSize: s.PushSize, Constants: s.Constants, SubgroupSize: s.Subgroup, Requires: code.Requires, Divisible: s.Divisible}
+		Constants: s.Constants, SubgroupSize: s.Subgroup, Requires: code.Requires, Divisible: s.Divisible}
+	if s.Push != nil {
+		spec.PushSize = int(reflect.TypeOf(s.Push).Size())
+	}
 	k, err := dev.Kernel(spec)
 	if err != nil {
 		return nil, fmt.Errorf("%s: kernel %s: %w", p, name, err)
 	}
 	return k, nil
+}
+
+// Build chooses a build of the kernel s.Stem, as Choose does, and asks for it.
+func (p Package) Build(dev *vk.Device, op, want string, maxBytes uint64, s Spec) (Built, *vk.Kernel, error) {
+	variant, err := p.Choose(dev, op, Builds(s.Stem), want, maxBytes)
+	if err != nil {
+		return "", nil, err
+	}
+	s.Variant = variant
+	k, err := p.Kernel(dev, s)
+	return Built(variant), k, err
 }
 
 // Target is memory that a base build binds, after its other bindings, and that the
@@ -214,6 +236,8 @@ type Target struct {
 	T      tensor.Tensor
 	Access vk.Access
 	Align  uint64 // of the address, what the widest access needs
+
+	At *uint64 // the push constant that Dispatch gives the address; nil: the caller does
 }
 
 // Reach proves that a build can reach its targets: by a descriptor, or at an address that suits the
@@ -246,6 +270,9 @@ func (p Package) Bindable(dev *vk.Device, op, arg string, t tensor.Tensor) error
 // targets follow them in a base build.
 func (p Package) Dispatch(rec *vk.Recorder, op, variant string, d vk.Dispatch, targets ...Target) error {
 	for _, x := range targets {
+		if x.At != nil {
+			*x.At = x.T.View().Address() // d.Push views it
+		}
 		if variant == Base {
 			d.Bind = append(d.Bind, x.T.View())
 		} else {
@@ -253,6 +280,11 @@ func (p Package) Dispatch(rec *vk.Recorder, op, variant string, d vk.Dispatch, t
 		}
 	}
 	return p.Wrap(op, rec.Dispatch(d))
+}
+
+// Launch records `groups` workgroups of a kernel of build base, which binds all its memory.
+func (p Package) Launch(rec *vk.Recorder, op string, k *vk.Kernel, groups int, push []byte, bind ...vk.View) error {
+	return p.Wrap(op, rec.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{uint32(groups), 1, 1}, Push: push, Bind: bind}))
 }
 
 // FirstError returns the first error of a list of checks.
@@ -282,13 +314,13 @@ func ViewOrDummy(dev *vk.Device, t tensor.Tensor) vk.View {
 	return t.View()
 }
 
-// ViewOrOther is the view to bind for a tensor that may be absent and that the kernel may write:
-// in its place another that the launch writes, since launches beside it read the dummy.
-func ViewOrOther(t, other tensor.Tensor) vk.View {
+// Or is a tensor or, where it is absent, another of the launch to bind in its place. What a kernel
+// may write cannot be the dummy, since launches beside it read that.
+func Or(t, other tensor.Tensor) tensor.Tensor {
 	if t.IsZero() {
-		return other.View()
+		return other
 	}
-	return t.View()
+	return t
 }
 
 // CeilDiv is a/b rounded up.

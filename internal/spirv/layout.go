@@ -151,8 +151,8 @@ func ComparePush(code []byte, goStruct any) error {
 		return fmt.Errorf("spirv: compare push constants: got %T, want a struct", goStruct)
 	}
 	var have []string
-	for i := range t.NumField() {
-		if f := t.Field(i); f.Name != "_" {
+	for _, f := range reflect.VisibleFields(t) { // an embedded structure comes first
+		if f.Name != "_" && !f.Anonymous {
 			have = append(have, fmt.Sprintf("%s at %d, %d bytes", lowerFirst(f.Name), f.Offset, f.Type.Size()))
 		}
 	}

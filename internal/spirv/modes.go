@@ -18,7 +18,6 @@ var (
 // of its entry point. A module that has none of these numbers, or is none, stays as it is. What a
 // device that does not know a mode does with it is undefined.
 func WithModes(code []byte, modes ...Mode) []byte {
-	const opEntryPoint, opExecutionMode, opCapability, float16 = 15, 16, 17, 9
 	var uses bool
 	var capabilities, entry, id int // where these instructions end, in bytes
 	for at := 20; at+4 <= len(code) && entry == 0; {
@@ -30,7 +29,7 @@ func WithModes(code []byte, modes ...Mode) []byte {
 		switch {
 		case op == opCapability && next == at+8:
 			capabilities = next
-			uses = uses || binary.LittleEndian.Uint32(code[at+4:]) == float16
+			uses = uses || binary.LittleEndian.Uint32(code[at+4:]) == uint32(Float16)
 		case op == opEntryPoint && next >= at+12:
 			entry, id = next, int(binary.LittleEndian.Uint32(code[at+8:]))
 		}

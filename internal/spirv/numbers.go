@@ -2,63 +2,54 @@ package spirv
 
 // Opcodes.
 const (
-	opName                   = 5
-	opMemberName             = 6
-	opString                 = 7
-	opLine                   = 8
-	opExtension              = 10
-	opExtInstImport          = 11
-	opExtInst                = 12
-	opMemoryModel            = 14
-	opEntryPoint             = 15
-	opExecutionMode          = 16
-	opCapability             = 17
-	opTypeBool               = 20
-	opTypeInt                = 21
-	opTypeFloat              = 22
-	opTypeVector             = 23
-	opTypeMatrix             = 24
-	opTypeArray              = 28
-	opTypeRuntimeArray       = 29
-	opTypeStruct             = 30
-	opTypePointer            = 32
-	opTypeForwardPointer     = 39
-	opConstantTrue           = 41
-	opConstantFalse          = 42
-	opConstant               = 43
-	opConstantComposite      = 44
-	opSpecConstantTrue       = 48
-	opSpecConstantFalse      = 49
-	opSpecConstant           = 50
-	opSpecConstantComposite  = 51
-	opSpecConstantOp         = 52
-	opFunction               = 54
-	opFunctionEnd            = 56
-	opFunctionCall           = 57
-	opVariable               = 59
-	opLoad                   = 61
-	opStore                  = 62
-	opAccessChain            = 65
-	opDecorate               = 71
-	opMemberDecorate         = 72
-	opDecorationGroup        = 73
-	opVectorShuffle          = 79
-	opCompositeInsert        = 82
-	opPhi                    = 245
-	opLoopMerge              = 246
-	opSelectionMerge         = 247
-	opLabel                  = 248
-	opBranch                 = 249
-	opBranchConditional      = 250
-	opSwitch                 = 251
-	opUnreachable            = 255
-	opNoLine                 = 317
-	opExecutionModeID        = 331
-	opDecorateID             = 332
-	opCooperativeMatrixLoad  = 4457
-	opCooperativeMatrixStore = 4458
-	opDecorateString         = 5632
-	opFDot2MixAcc32          = 6916
+	opName                  = 5
+	opMemberName            = 6
+	opString                = 7
+	opLine                  = 8
+	opExtension             = 10
+	opExtInstImport         = 11
+	opExtInst               = 12
+	opMemoryModel           = 14
+	opEntryPoint            = 15
+	opExecutionMode         = 16
+	opCapability            = 17
+	opTypeBool              = 20
+	opTypeInt               = 21
+	opTypeFloat             = 22
+	opTypeVector            = 23
+	opTypeMatrix            = 24
+	opTypeArray             = 28
+	opTypeRuntimeArray      = 29
+	opTypeStruct            = 30
+	opTypePointer           = 32
+	opConstantTrue          = 41
+	opConstantFalse         = 42
+	opConstant              = 43
+	opConstantComposite     = 44
+	opSpecConstantTrue      = 48
+	opSpecConstantFalse     = 49
+	opSpecConstant          = 50
+	opSpecConstantComposite = 51
+	opSpecConstantOp        = 52
+	opFunction              = 54
+	opFunctionEnd           = 56
+	opFunctionCall          = 57
+	opVariable              = 59
+	opDecorate              = 71
+	opMemberDecorate        = 72
+	opDecorationGroup       = 73
+	opPhi                   = 245
+	opLoopMerge             = 246
+	opSelectionMerge        = 247
+	opLabel                 = 248
+	opBranch                = 249
+	opBranchConditional     = 250
+	opSwitch                = 251
+	opUnreachable           = 255
+	opNoLine                = 317
+	opExecutionModeID       = 331
+	opDecorateID            = 332
+	opDecorateString        = 5632
 
 	opTypeFirst, opTypeLast = 19, 39 // types of SPIR-V 1.0
 	opFirstOfVendors        = 5000   // and all above
@@ -138,6 +129,7 @@ const (
 	modeLocalSize   = 17
 	modeLocalSizeID = 38
 
+	builtInNumWorkgroups = 24
 	builtInWorkgroupSize = 25
 	modelGLCompute       = 5
 )
@@ -167,18 +159,6 @@ const (
 	Float8                    Capability = 4212
 	Float8CoopMatrix          Capability = 4213
 )
-
-var capabilityNames = map[Capability]string{
-	0: "Matrix", Shader: "Shader", Float16: "Float16", Float64: "Float64", Int64: "Int64", Int16: "Int16", Int8: "Int8",
-	GroupNonUniform: "GroupNonUniform", 62: "GroupNonUniformVote", 63: "GroupNonUniformArithmetic", 64: "GroupNonUniformBallot",
-	GroupNonUniformShuffle: "GroupNonUniformShuffle",
-	66:                     "GroupNonUniformShuffleRelative", 67: "GroupNonUniformClustered", 68: "GroupNonUniformQuad",
-	StorageBuffer16BitAccess: "StorageBuffer16BitAccess", StorageBuffer8BitAccess: "StorageBuffer8BitAccess",
-	VulkanMemoryModel: "VulkanMemoryModel", 5346: "VulkanMemoryModelDeviceScope", PhysicalStorageBuffer: "PhysicalStorageBufferAddresses",
-	CooperativeMatrix: "CooperativeMatrixKHR", BFloat16Type: "BFloat16TypeKHR", 5117: "BFloat16DotProductKHR",
-	BFloat16CoopMatrix: "BFloat16CooperativeMatrixKHR", MixedDot: "DotProductFloat16AccFloat32VALVE",
-	Float8: "Float8EXT", Float8CoopMatrix: "Float8CooperativeMatrixEXT",
-}
 
 // capabilityFeatures maps a capability to the device feature without which a
 // module that declares it must not be created; empty for what every Vulkan 1.2

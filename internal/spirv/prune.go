@@ -11,7 +11,7 @@ import (
 // has no compute entry point, or something that Prune does not understand.
 //
 // Drivers fold constants themselves, but late: on NVIDIA's a call that is never made can keep a
-// kernel's matrices out of registers (see Depth), and all take longer over a longer module.
+// kernel's matrices out of registers (TestDepth), and all take longer over a longer module.
 func Prune(code []byte, constants []uint32) []byte {
 	m, err := Parse(code)
 	if err != nil {
@@ -229,40 +229,4 @@ func calls(head []inst, bodies map[uint32][]inst) (list []uint32) {
 		}
 	}
 	return list
-}
-
-// Depth returns the largest number of functions of a module that are under way at a time: 1 where
-// an entry point calls none. NVIDIA's compiler writes eight into one another.
-func Depth(code []byte) int {
-	head, functions, ok := split(code)
-	if !ok {
-		return 0
-	}
-	bodies := map[uint32][]inst{}
-	for _, f := range functions {
-		bodies[f.id] = f.code
-	}
-	depths := map[uint32]int{}
-	var depth func(id uint32) int
-	depth = func(id uint32) int {
-		if n, ok := depths[id]; ok {
-			return n
-		}
-		depths[id] = 0 // no kernel calls itself
-		n := 0
-		for _, in := range bodies[id] {
-			if in.op == opFunctionCall {
-				n = max(n, depth(in.args[2]))
-			}
-		}
-		depths[id] = n + 1
-		return n + 1
-	}
-	most := 0
-	for _, in := range head {
-		if in.op == opEntryPoint {
-			most = max(most, depth(in.args[1]))
-		}
-	}
-	return most
 }

@@ -31,6 +31,7 @@ type Module struct {
 	types       map[uint32]inst
 	values      map[uint32]inst // constants and specialisation constants
 	variables   []inst
+	counts      bool   // see CountsWorkgroups
 	size        inst   // the execution mode that gives the workgroup's size
 	workgroup   uint32 // the constant that does, 0 without one
 }
@@ -151,8 +152,11 @@ func (m *Module) collect(in inst) error {
 	case opVariable:
 		m.variables = append(m.variables, in)
 	case opDecorate:
-		if a[1] == decorationBuiltIn && len(a) > 2 && a[2] == builtInWorkgroupSize {
-			m.workgroup = a[0]
+		if a[1] == decorationBuiltIn && len(a) > 2 {
+			m.counts = m.counts || a[2] == builtInNumWorkgroups
+			if a[2] == builtInWorkgroupSize {
+				m.workgroup = a[0]
+			}
 		}
 		m.decorations[[2]uint32{a[0], a[1]}] = a[2:]
 	case opMemberDecorate:
@@ -275,13 +279,11 @@ func (m *Module) block(id uint32) ([]Member, error) {
 // HasCapability tells whether the module declares a capability.
 func (m *Module) HasCapability(c Capability) bool { return slices.Contains(m.Capabilities, c) }
 
-// String is the capability's name in the specification, or its number.
-func (c Capability) String() string {
-	if n, ok := capabilityNames[c]; ok {
-		return n
-	}
-	return fmt.Sprintf("Capability(%d)", uint32(c))
-}
+// CountsWorkgroups reports whether a shader reads how many workgroups there are.
+func (m *Module) CountsWorkgroups() bool { return m.counts }
+
+// String reads "Capability(77)", by the number in the specification.
+func (c Capability) String() string { return fmt.Sprintf("Capability(%d)", uint32(c)) }
 
 // Features returns the device features, in the names of package vk, that a module's capabilities
 // stand for, nil for none. It reads the beginning of a module, where these are. A capability that

@@ -66,7 +66,7 @@ func TestParse(t *testing.T) {
 	m, err := Parse(example())
 	require.NoError(t, err)
 	got := fmt.Sprint(m.Version, m.EntryPoint, m.Capabilities, m.Extensions, m.Push, m.Bindings, m.Constants)
-	want := "[1 5]main[Shader Int64] [SPV_X] [{first_word 0 4} {addr 8 8}] [{0 3 pool true false}] [{0 PAGE 64} {1  1}]"
+	want := "[1 5]main[Capability(1) Capability(11)] [SPV_X] [{first_word 0 4} {addr 8 8}] [{0 3 pool true false}] [{0 PAGE 64} {1  1}]"
 	assert.Equal(t, want, got)
 	s, err := m.LocalSize()
 	assert.NoError(t, err)

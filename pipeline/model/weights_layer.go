@@ -10,6 +10,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/files"
 	"github.com/vkmla/vkmla/internal/safetensors"
+	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 )
 
@@ -22,6 +23,7 @@ type layerReader struct {
 	used        map[string]safetensors.Tensor
 	rank, ranks int
 	widened     *Widened
+	plan        projection.Format // of matrices without data, see Config.Plan; 0: there is a model
 	err         error
 }
 
@@ -89,10 +91,19 @@ func (l *layerReader) shape(t safetensors.Tensor, dims ...int) {
 // vector reads a small tensor of floats with the given shape, elements a to b of its first
 // dimension. With narrow, bf16 stays; otherwise it is widened to f32. valid refuses single values.
 func (l *layerReader) vector(name string, narrow bool, a, b int, valid func(float64) bool, dims ...int) Vector {
+	v := Vector{Name: name, DType: tensor.F32, Shape: append([]int{b - a}, dims[1:]...)}
+	if l.plan != 0 {
+		if narrow {
+			v.DType = tensor.BF16
+		}
+		v.Data.size = int64(tensor.Tensor{DType: v.DType, Shape: v.Shape}.Bytes())
+		return v
+	}
 	t := l.tensor(name)
 	if l.shape(t, dims...); l.err != nil {
 		return Vector{}
 	}
+	v.Name = t.Name
 	if !isFloats(t) && blockFormat(t) == nil {
 		l.wrong(t, "BF16, F16 or F32")
 		return Vector{}
@@ -101,7 +112,6 @@ func (l *layerReader) vector(name string, narrow bool, a, b int, valid func(floa
 	for _, d := range dims[1:] {
 		row *= d
 	}
-	v := Vector{Name: t.Name, DType: tensor.F32, Shape: append([]int{b - a}, dims[1:]...)}
 	values := make([]float32, (b-a)*row)
 	l.guard(t.Name, func() { floats(t)(values, a*row) })
 	for i, x := range values {

@@ -18,6 +18,9 @@ func whole(n, k int) part { return part{0, n, 0, k} }
 // matrix finds the weights of a linear layer of n outputs and k inputs, in any format, and takes a
 // part of them.
 func (l *layerReader) matrix(stem string, n, k int, p part) Matrix {
+	if l.plan != 0 {
+		return l.outline(stem, p)
+	}
 	l.foreign(stem, n, k)
 	weight := stem + ".weight"
 	if !l.has(weight) && l.has(stem+".weight_packed") {

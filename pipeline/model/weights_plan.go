@@ -3,7 +3,6 @@ package model
 import (
 	"slices"
 
-	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 )
@@ -35,52 +34,27 @@ func (c Config) Plan(format projection.Format, ranks int, layers ...int) ([]*Dev
 		if i < 0 || i >= len(c.Layers) {
 			return nil, badArgument(opPlan, "layers", i, "0 to %d", len(c.Layers)-1)
 		}
-		list = append(list, outline{c, format, ranks}.layer(i))
+		l := layerReader{cfg: c, layer: i, ranks: ranks, plan: format}
+		w, err := l.read()
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, w)
 	}
 	return planned(list)
 }
 
-// outline makes weights that have sizes and no data.
-type outline struct {
-	Config
-	format projection.Format
-	ranks  int
-}
+// quantised lists the linear layers that released checkpoints quantise.
+var quantised = []string{"wq_a", "wkv", "wq_b", "wo_a", "wo_b", "indexer.wq_b"}
 
-func (o outline) layer(i int) LayerWeights {
-	spec, rows, heads := &o.Layers[i].LayerSpec, o.Groups*o.ORank/o.ranks, o.Heads/o.ranks
-	w := LayerWeights{Layer: i, QKV: o.matrix(o.format, o.QRank+cache.D, o.Hidden), QNorm: outlined(tensor.BF16, o.QRank),
-		KVNorm: outlined(tensor.BF16, cache.D), QB: o.matrix(o.format, heads*cache.D, o.QRank), Sink: outlined(tensor.F32, heads),
-		OA: o.matrix(o.format, rows, o.HeadsPerGroup()*cache.D), OB: o.matrix(o.format, o.Hidden, rows)}
-	if spec.Compresses() {
-		w.Compressor = o.compressor(spec, cache.D)
+// outline is a matrix that has a size and no data.
+func (l *layerReader) outline(stem string, p part) Matrix {
+	f, n, k := projection.FormatBF16, p.s-p.r, p.b-p.a
+	if slices.Contains(quantised, stem) {
+		f = l.plan
 	}
-	if spec.Picks != PickOwn {
-		return w
-	}
-	w.Indexer = &IndexerWeights{QB: o.matrix(o.format, o.IndexHeads*cache.IndexDim, o.QRank),
-		Weights: o.matrix(projection.FormatBF16, o.IndexHeads, o.Hidden)}
-	switch {
-	case spec.LatentKeys:
-		w.Indexer.Keys = &KeyWeights{o.matrix(projection.FormatBF16, cache.IndexDim, cache.D), outlined(tensor.BF16, cache.IndexDim)}
-	case spec.Compresses():
-		w.Indexer.Compressor = o.compressor(spec, cache.IndexDim)
-	}
-	return w
-}
-
-func (o outline) compressor(spec *LayerSpec, dim int) *CompressorWeights {
-	c := spec.Compression(dim)
-	w := &CompressorWeights{KVGate: o.matrix(projection.FormatBF16, c.Columns(), o.Hidden), Norm: outlined(tensor.BF16, dim)}
-	if spec.Gated() {
-		w.Ape = outlined(tensor.F32, c.Ratio, c.Channels())
-	}
-	return w
-}
-
-func (o outline) matrix(f projection.Format, n, k int) Matrix {
 	if f == projection.FormatFP8 {
-		if f = fp8Format(o.weightBlock(), true); f == projection.FormatFP8x32 && k%fp8Run != 0 {
+		if f = fp8Format(l.cfg.weightBlock(), true); f == projection.FormatFP8x32 && k%fp8Run != 0 {
 			f = projection.FormatBF16
 		}
 	}
@@ -90,10 +64,4 @@ func (o outline) matrix(f projection.Format, n, k int) Matrix {
 		m.Global = 1
 	}
 	return m
-}
-
-// outlined is a small tensor without data.
-func outlined(d tensor.DType, shape ...int) Vector {
-	t := tensor.Tensor{DType: d, Shape: shape}
-	return Vector{DType: d, Shape: shape, Data: Blob{size: int64(t.Bytes())}}
 }

@@ -213,7 +213,7 @@ func checkPlan(t *testing.T, g *GPU, plan, chosen []uint32, T int) {
 	assert.NotContains(t, seen, false)
 }
 
-// outputs are what the device computed of the experts of T tokens.
+// outputs holds what the device computed of the experts of T tokens.
 func outputs(t *testing.T, g *GPU, layer, T int, ids []int32, x []float32) []float32 {
 	t.Helper()
 	c := g.cfg
@@ -315,7 +315,7 @@ func TestStreams(t *testing.T) {
 		for _, word := range download(t, g, g.x)[:T*d/2] {
 			plain = append(plain, math.Float32frombits(word<<16), math.Float32frombits(word&0xFFFF0000))
 		}
-		assert.Less(t, off(plain, x), 4e-3, "behind attention")
+		assert.Less(t, off(plain, x), 4e-3, "after attention")
 
 		routed, shared := activations(rng, T*3*d), activations(rng, T*d)
 		upload(t, g, g.routedY, bitsOf(routed))

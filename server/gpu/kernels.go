@@ -53,9 +53,9 @@ type built struct {
 	known map[string]*vk.Kernel
 }
 
-// kernel returns a kernel with push constants of some bytes.
-func (b *built) kernel(name string, push int, constants ...uint32) (*vk.Kernel, error) {
-	key := fmt.Sprint(name, push, constants)
+// kernel returns a kernel with push constants of a type, of which push is a value.
+func (b *built) kernel(name string, push any, constants ...uint32) (*vk.Kernel, error) {
+	key := fmt.Sprint(name, constants)
 	if k := b.known[key]; k != nil {
 		return k, nil
 	}
@@ -65,7 +65,7 @@ func (b *built) kernel(name string, push int, constants ...uint32) (*vk.Kernel, 
 	}
 	of := kernels[name]
 	spec := opkit.Spec{Stem: "server_" + name, Variant: opkit.Base, SPIRV: code, Bindings: of.bindings,
-		PushSize: push, Constants: constants, Divisible: of.divided}
+		Push: push, Constants: constants, Divisible: of.divided}
 	if of.matrices {
 		spec.Subgroup = constants[2]
 	}
@@ -83,8 +83,7 @@ func (b *built) kernel(name string, push int, constants ...uint32) (*vk.Kernel, 
 // launch is a dispatch of a kernel that is looked up by its name.
 func launch[P any](rec *vk.Recorder, b *built, name string, groups [3]uint32, products float64, push *P,
 	constants []uint32, bind ...vk.View) error {
-	data := vk.Bytes(push)
-	k, err := b.kernel(name, len(data), constants...)
+	k, err := b.kernel(name, *push, constants...)
 	if err != nil {
 		return err
 	}
@@ -93,7 +92,7 @@ func launch[P any](rec *vk.Recorder, b *built, name string, groups [3]uint32, pr
 			bind[i] = b.dev.Dummy()
 		}
 	}
-	return rec.Dispatch(vk.Dispatch{Kernel: k, Groups: groups, Bind: bind, Push: data, Products: products})
+	return rec.Dispatch(vk.Dispatch{Kernel: k, Groups: groups, Bind: bind, Push: vk.Bytes(push), Products: products})
 }
 
 const (

@@ -70,10 +70,6 @@ shared uint stale_s;                                            // some score ou
 
 const float CM_MASKED = 2.0 * MLA_FLOOR;
 
-#define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
-#define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
-#define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
-
 CM_A q_f[QK_TILES][QK_STEPS];     // this subgroup's part of Q, for the whole kernel
 CM_C acc_f[HEAD_TILES][OUT_TILES];
 

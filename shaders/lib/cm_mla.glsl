@@ -92,10 +92,6 @@ shared uint stale_s;                            // some score of the tile outgre
 shared vec4 bias_s[RING * QUADS];  // [RING, TILE] 0, or CM_MASKED where a row does not count
 shared uvec4 where_s[RING * TILE]; // [RING, TILE] of cm_locate
 
-#define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
-#define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
-#define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
-
 CM_A q_f[QK_TILES][QK_STEPS];     // this subgroup's part of Q, for the whole kernel
 CM_C acc_f[HEAD_TILES][OUT_TILES];
 

@@ -12,12 +12,7 @@
 #define LIB_LINEAR_TILES_GLSL
 #include "linear_cm.glsl"
 
-layout(local_size_x = 128, local_size_x_id = 2) in;
-const uint THREADS = gl_WorkGroupSize.x;
-layout(constant_id = 3) const uint SUBGROUP = 32u;
-layout(constant_id = 4) const uint CM_M = 16u;
-layout(constant_id = 5) const uint CM_N = 16u;
-layout(constant_id = 6) const uint CM_K = 16u;
+#include "cm_shape.glsl"
 layout(constant_id = 7) const uint BM = 16u;
 layout(constant_id = 8) const uint BN = 64u;
 layout(constant_id = 9) const uint BK = 64u;
@@ -56,10 +51,6 @@ shared uvec4 tile_s[QUADS]; // [BM + BN, BK] elements, tokens first; at the end 
 #ifndef LINEAR_CODES
 shared uvec4 ref_s;         // .x: largest scale of the scale blocks of the rows; 16 bytes, for RADV begins tile_s after it
 #endif
-
-#define CM_A coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
-#define CM_B coopmat<CM_ELEMENT, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
-#define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
 
 CM_C acc[M_TILES][N_TILES];
 

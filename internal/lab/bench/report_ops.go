@@ -69,9 +69,9 @@ func hasFloors(rows []OpRow) bool {
 	return slices.ContainsFunc(rows, func(x OpRow) bool { return x.FloorUS > 0 })
 }
 
-// floorText says what the columns of floors are.
+// floorText explains the columns of floors.
 const floorText = `floor us: launches that read those MB and compute nothing, as many one after the other as ours has,
-of which the first reads all. of floor: that over our time. Matrix products may need longer than
+the first of them reads all. of floor: that over our time. Matrix products may need longer than
 the bytes.
 `
 
@@ -81,7 +81,7 @@ func (r OpRow) cells() []cell {
 	return slices.Concat([]cell{{"op", "op", nil, r.Op}, {"case", "case", nil, r.Case}, {"part", "part", nil, r.Part},
 		{"variant", "variant", nil, r.Variant}},
 		r.Time.cells(), []cell{
-			{"MB", "", mb, r.Bytes}, {"", "bytes", nil, r.Bytes}, {"GB/s", "gbs", g4, r.GBs}, {"TFLOP/s", "tflops", g4, some(r.TFLOPs)},
+			{"MB", "", f2, r.Bytes / 1e6}, {"", "bytes", nil, r.Bytes}, {"GB/s", "gbs", g4, r.GBs}, {"TFLOP/s", "tflops", g4, some(r.TFLOPs)},
 			{"of copy", "share_copy", percent, r.ShareCopy}, {"of matrix", "share_matrix", percent, some(r.ShareMatrix)},
 			{"floor us", "floor_us", f1, some(r.FloorUS)}, {"", "floor_launches", nil, some(float64(r.FloorLaunches))},
 			{"of floor", "share_floor", percent, some(r.ShareFloor)}, {"check", "check", nil, r.Status},

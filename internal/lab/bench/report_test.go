@@ -3,7 +3,6 @@ package bench
 import (
 	"bytes"
 	"context"
-	"encoding/csv"
 	"encoding/json"
 	"io/fs"
 	"maps"
@@ -37,21 +36,6 @@ func reported[R any](t *testing.T, rows []R, format string, start func(on Report
 
 // words are those of a text with one space between them, whatever the columns of its tables.
 func words(text string) string { return strings.Join(strings.Fields(text), " ") }
-
-// csvColumns reads a table and returns the rows by the names of the columns.
-func csvColumns(t *testing.T, text string) (rows []map[string]string) {
-	t.Helper()
-	all, err := csv.NewReader(strings.NewReader(text)).ReadAll()
-	require.NoError(t, err)
-	for _, line := range all[1:] {
-		row := map[string]string{}
-		for i, v := range line {
-			row[all[0][i]] = v
-		}
-		rows = append(rows, row)
-	}
-	return rows
-}
 
 var testAdapter = &vk.Adapter{Name: "a device, of tests"}
 
@@ -131,7 +115,7 @@ func TestReports(t *testing.T) {
 			for _, want := range c.md {
 				assert.Contains(t, md, want)
 			}
-			rows := csvColumns(t, c.report("csv"))
+			rows := testkit.CSV(t, c.report("csv"))
 			require.Len(t, rows, len(c.csv))
 			for i, want := range c.csv {
 				maps.Copy(want, map[string]string{"device": testAdapter.Name, "profile": "generic", "version": describe.Running().Version})

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -22,43 +23,13 @@ func TestWidths(t *testing.T) {
 }
 
 func widths(t *testing.T) {
-	const much = 123456789012.5
-	us := Time{Median: much, P95: much, Samples: []float64{much}}
-	long := strings.Repeat("long words of a name ", 9)
-	op := OpTime{Name: "indexer.compressor.compress", Layer: "v41-reindex-within", Time: us, Dispatches: 1 << 20, Barriers: 1 << 20,
-		Work: Work{Weights: much, Cache: much, Activations: much, Flop: much}, Share: 99}
-	memory := map[string]uint64{"weights of all layers": 1 << 40, "caches": 1 << 40, "steps": 1 << 40, "tables": 1 << 40, "hidden": 1 << 40}
-	texts := map[string]string{}
-	var ops []OpRow
-	var layers []LayerRow
-	var steps []StepRow
-	var prompts []PrefillRow
-	for _, status := range []string{"ok", "wrong"} {
-		ops = append(ops, OpRow{Op: "dequantize_and_gather_k_cache", Case: "heads=128/topk=2048/window=128/batch=4096/records=fp8+fp4",
-			Part: "compressor.compress", Variant: "twopass-cmb", Status: status, Time: us,
-			Bytes: much, GBs: much, TFLOPs: much, FloorUS: much,
-			ShareFloor: much, Peers: []Peer{{"FlashMLA of a long name", much}, {"another peer", much}}, Detail: long})
-		layers = append(layers, LayerRow{Model: "v41-flash", Kind: "v41-reindex-within", Weights: "nvfp4-e4m3", Mode: "prefill",
-			Tokens:  1 << 20,
-			Context: 1 << 20, Status: status, Time: us, Ops: []OpTime{op}, Memory: memory, Variant: "twopass-cmb", Detail: long})
-		steps = append(steps, StepRow{Model: "v41-flash+5", Weights: "nvfp4-e4m3", Batch: 4096, Context: 1 << 20,
-			Layers: 43, Status: status, Time: us,
-			Host: us, Latency: us, Chained: us, ChainedHost: us, ChainedWall: us, Apart: us, ApartHost: us, ApartWall: us, Floor: us,
-			ChainedFloor: us, TimesFloor: much, TimesChainedFloor: much, Ops: []OpTime{op}, Memory: memory, Shared: long,
-			Longest: much, Detail: long})
-		prompts = append(prompts, PrefillRow{Model: "v41-flash", Weights: "nvfp4-e4m3", Tokens: 1 << 20, Chunk: 1 << 16,
-			Layers: 43, Status: status,
-			Time: us, Latency: us, TokensPerS: much, Chunks: []ChunkTime{{0, 1 << 20, us, much}}, Memory: memory,
-			Shared: long, Detail: long})
-	}
 	peers, err := Peers()
 	require.NoError(t, err)
+	texts := map[string]string{"compare": wide(t, func(on ReportOn) (*Report[OpRow], error) { return NewCompareReport(on, peers) }),
+		"layer": wide(t, NewLayerReport), "step": wide(t, NewStepReport), "prefill": wide(t, NewPrefillReport)}
 	for _, s := range OpSuites {
-		texts[s.Name] = reported(t, ops, "md", func(on ReportOn) (*Report[OpRow], error) { return NewOpReport(on, s.Name) })
+		texts[s.Name] = wide(t, func(on ReportOn) (*Report[OpRow], error) { return NewOpReport(on, s.Name) })
 	}
-	texts["compare"] = reported(t, ops, "md", func(on ReportOn) (*Report[OpRow], error) { return NewCompareReport(on, peers) })
-	texts["layer"], texts["step"] = reported(t, layers, "md", NewLayerReport), reported(t, steps, "md", NewStepReport)
-	texts["prefill"] = reported(t, prompts, "md", NewPrefillReport)
 	for name, text := range texts {
 		assert.Contains(t, strings.Join(strings.Fields(text), " "), "WRONG: ", name)
 		for line := range strings.Lines(text) {
@@ -66,5 +37,39 @@ func widths(t *testing.T) {
 			assert.LessOrEqual(t, utf8.RuneCountInString(line), describe.Width, "%s: %s", name, line)
 		}
 	}
+}
 
+// wide returns what a report says of rows with as much as there can be in each field.
+func wide[R any](t *testing.T, start func(on ReportOn) (*Report[R], error)) string {
+	rows := make([]R, 2)
+	for i, status := range []string{"ok", "wrong"} {
+		v := reflect.ValueOf(&rows[i]).Elem()
+		fill(v)
+		v.FieldByName("Status").SetString(status)
+	}
+	return reported(t, rows, "md", start)
+}
+
+// fill fills all fields of a value: names with long ones, numbers with large ones.
+func fill(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Float64:
+		v.SetFloat(123456789012.5)
+	case reflect.Int:
+		v.SetInt(1 << 20)
+	case reflect.String:
+		v.SetString(strings.Repeat("dequantize_and_gather_k_cache of a long name ", 4))
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+		fill(v.Index(0))
+		fill(v.Index(1))
+	case reflect.Map:
+		v.Set(reflect.ValueOf(map[string]uint64{"weights of all layers": 1 << 40, "caches": 1 << 40, "steps": 1 << 40, "hidden": 1 << 40}))
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if f := v.Field(i); f.CanSet() {
+				fill(f)
+			}
+		}
+	}
 }

@@ -1,9 +1,11 @@
 package check
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -129,23 +131,12 @@ func replace(path string, data []byte) error {
 	return nil
 }
 
+var unnamed = regexp.MustCompile(`[^a-z0-9]+`)
+
 // DefaultPrefix names a report after the device and the time, in the current folder.
 func DefaultPrefix(device string, at time.Time) string {
-	var b strings.Builder
-	for _, c := range strings.ToLower(device) {
-		switch {
-		case c >= 'a' && c <= 'z' || c >= '0' && c <= '9':
-			b.WriteRune(c)
-		case b.Len() > 0 && !strings.HasSuffix(b.String(), "-"):
-			b.WriteByte('-')
-		}
-		if b.Len() >= 40 {
-			break
-		}
-	}
-	name := strings.Trim(b.String(), "-")
-	if name == "" {
-		name = "no-device"
-	}
-	return "vkmla-check-" + name + "-" + at.UTC().Format("20060102T150405Z")
+	const most = 40
+	name := strings.Trim(unnamed.ReplaceAllString(strings.ToLower(device), "-"), "-")
+	name = strings.TrimRight(name[:min(len(name), most)], "-")
+	return "vkmla-check-" + cmp.Or(name, "no-device") + "-" + at.UTC().Format("20060102T150405Z")
 }

@@ -260,7 +260,7 @@ func (b *builder) linear(stem string, n, k int) {
 		return
 	}
 	side := cmp.Or(b.o.Config.WeightBlock, quantise.Side)
-	data, scales, err := quantise.FP8Blocks(v, n, k, side, s == FP8)
+	data, scales, err := quantise.FP8(v, n, k, side, s == FP8)
 	if err != nil {
 		b.err = err
 		return

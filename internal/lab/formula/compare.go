@@ -16,37 +16,63 @@ type Agreement struct {
 	Same, Tokens  int // tokens that attend the same entries, of all
 }
 
+// Flat returns outputs [T, Hidden], and picks [T, k], -1 where there are fewer.
+func (r Result) Flat(k int) (out []float32, picks []int32) {
+	for t, row := range r.Out {
+		out, picks = append(out, narrow(row)...), append(picks, Padded(r.Picks[t], k)...)
+	}
+	return out, picks
+}
+
+// Padded returns the first k picks, and -1 where there are fewer.
+func Padded(picks []int, k int) []int32 {
+	all := slices.Repeat([]int32{-1}, k)
+	for i, e := range picks[:min(k, len(picks))] {
+		all[i] = int32(e)
+	}
+	return all
+}
+
 // Compare compares the outputs [T, Hidden] of a layer with what Run gives. given are the entries
 // picked, [T, K] and -1 where there are fewer; nil for a layer without an indexer.
 func (r Result) Compare(got []float32, given []int32) Agreement {
-	a := Agreement{Tokens: len(r.Out)}
-	var product, squares float64
-	for t, want := range r.Out {
-		missed := 0
-		if given != nil {
-			k, most := len(given)/len(r.Out), 0
-			for _, e := range given[t*k : (t+1)*k] {
-				if e >= 0 {
-					most++
-				}
-			}
-			if most != len(r.Picks[t]) {
-				a.Short++
-			}
-			for _, e := range r.Picks[t] {
-				if !slices.Contains(given[t*k:(t+1)*k], int32(e)) {
-					missed++
-				}
+	want, picks := r.Flat(len(given) / len(r.Out))
+	return Compare(got, want, given, picks, len(r.Out))
+}
+
+// Compare compares the outputs of a layer for a number of tokens, and its picks, with those that
+// are wanted; both have no picks without an indexer.
+func Compare(got, want []float32, given, picks []int32, tokens int) Agreement {
+	a := Agreement{Tokens: tokens}
+	picked := func(list []int32) (n int) {
+		for _, e := range list {
+			if e >= 0 {
+				n++
 			}
 		}
-		a.Missed, a.Picks = a.Missed+missed, a.Picks+len(r.Picks[t])
+		return n
+	}
+	k, width := len(picks)/tokens, len(want)/tokens
+	var product, squares float64
+	for t := range tokens {
+		missed := 0
+		given, picks := given[t*k:(t+1)*k], picks[t*k:(t+1)*k]
+		if picked(given) != picked(picks) {
+			a.Short++
+		}
+		for _, e := range picks {
+			if e >= 0 && !slices.Contains(given, e) {
+				missed++
+			}
+		}
+		a.Missed, a.Picks = a.Missed+missed, a.Picks+picked(picks)
 		if missed > 0 {
 			continue
 		}
 		a.Same++
 		var p, s float64
-		for d, w := range want {
-			v := float64(got[t*len(want)+d])
+		for d := t * width; d < (t+1)*width; d++ {
+			v, w := float64(got[d]), float64(want[d])
 			p, s = p+v*w, s+v*v+w*w
 		}
 		product, squares = product+p, squares+s

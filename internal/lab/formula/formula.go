@@ -10,12 +10,10 @@
 package formula
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
 
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
@@ -57,11 +55,7 @@ type formula struct {
 func newFormula(cfg model.Config, layer int, values map[string][]float32, in Inputs, hidden []float32) *formula {
 	f := &formula{Layer: cfg.Layers[layer], cfg: cfg, values: values, stem: fmt.Sprintf("layers.%d.attn.", layer), inputs: in}
 	for row := range slices.Chunk(hidden, cfg.Hidden) {
-		x := make([]float64, len(row))
-		for i, v := range row {
-			x[i] = float64(numfmt.BF16Round(v)) // as it goes in
-		}
-		f.rows = append(f.rows, x)
+		f.rows = append(f.rows, bf16s(widened(row))) // as it goes in
 	}
 	f.turns = turnsOf(cfg.Rope(layer))
 	from := func(source int) *formula {
@@ -202,7 +196,7 @@ func (f *formula) choose() (all [][]int) {
 		var scores []float64
 		if f.picks != nil && n > f.cfg.TopK {
 			scores = f.scored(t, queries[t], weights[t], keys[:n])
-			list = f.best(list, scores)
+			list = best(scores, f.cfg.TopK)
 		}
 		all, f.scores = append(all, list), append(f.scores, scores)
 	}
@@ -221,14 +215,6 @@ func (f *formula) scored(t int, query, weights []float64, keys [][]float64) []fl
 		}
 	}
 	return scores
-}
-
-// best returns the entries with the highest scores.
-func (f *formula) best(picks []int, scores []float64) []int {
-	slices.SortStableFunc(picks, func(a, b int) int { return cmp.Compare(scores[b], scores[a]) })
-	picks = picks[:f.cfg.TopK]
-	slices.Sort(picks)
-	return picks
 }
 
 // attend returns the output of a head.

@@ -178,11 +178,7 @@ func (s *Sequence) Draft(layer, last int, block []float32) []Rounded {
 
 func split(values []float32, width int) (rows [][]float64) {
 	for row := range slices.Chunk(values, width) {
-		x := make([]float64, width)
-		for i, v := range row {
-			x[i] = float64(v)
-		}
-		rows = append(rows, x)
+		rows = append(rows, widened(row))
 	}
 	return rows
 }

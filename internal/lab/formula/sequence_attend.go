@@ -93,7 +93,7 @@ func (l *state) scores(s *Sequence, q *query, x []float64, n, p int) []float32 {
 }
 
 // best returns the k largest that are not -Inf, older ones first where they are equal, ascending.
-func best(scores []float32, k int) []int {
+func best[T float32 | float64](scores []T, k int) []int {
 	list := []int{}
 	for e, v := range scores {
 		if !math.IsInf(float64(v), -1) {

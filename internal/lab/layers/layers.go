@@ -227,19 +227,8 @@ func refLayer(c verify.Case) (verify.Arrays, error) {
 	for _, n := range l.lens {
 		end := at + int(n)*l.cfg.Hidden
 		r := formula.Run(l.cfg, l.layers[0], l.model.Values, nil, l.hidden[at:end])
-		for t, row := range r.Out {
-			for _, v := range row {
-				out = append(out, float32(v))
-			}
-			for i := range l.cfg.TopK {
-				e := int32(-1)
-				if i < len(r.Picks[t]) {
-					e = int32(r.Picks[t][i])
-				}
-				picks = append(picks, e)
-			}
-		}
-		at = end
+		rows, chosen := r.Flat(l.cfg.TopK)
+		out, picks, at = append(out, rows...), append(picks, chosen...), end
 	}
 	return l.arrays(out, picks), nil
 }
@@ -478,22 +467,7 @@ func (l layerInput) agreement(i int, got, want verify.Arrays) formula.Agreement 
 		}
 		return a["topk"].I32()[i*n*k : (i+1)*n*k]
 	}
-	values, chosen := outs(want), picks(want)
-	r := formula.Result{Out: make([][]float64, n), Picks: make([][]int, n)}
-	for t := range n {
-		for _, v := range values[t*l.cfg.Hidden : (t+1)*l.cfg.Hidden] {
-			r.Out[t] = append(r.Out[t], float64(v))
-		}
-		if chosen == nil {
-			continue
-		}
-		for _, e := range chosen[t*l.cfg.TopK : (t+1)*l.cfg.TopK] {
-			if e >= 0 {
-				r.Picks[t] = append(r.Picks[t], int(e))
-			}
-		}
-	}
-	return r.Compare(outs(got), picks(got))
+	return formula.Compare(outs(got), outs(want), picks(got), picks(want), n)
 }
 
 // agreement adds the criteria of a layer: of its outputs, and that nearly all picks are those of

@@ -56,13 +56,7 @@ func (l layerInput) defined() verify.Arrays {
 			for p, r := range all[i] {
 				row := i*n + at + p
 				copy(out[row*l.cfg.Hidden:], r.Out)
-				chosen := all[l.cfg.Layers[i].PicksOf][p].Picks
-				for j := range k {
-					picks[row*k+j] = -1
-					if j < len(chosen) {
-						picks[row*k+j] = int32(chosen[j])
-					}
-				}
+				copy(picks[row*k:], formula.Padded(all[l.cfg.Layers[i].PicksOf][p].Picks, k))
 			}
 		}
 		at += int(tokens)

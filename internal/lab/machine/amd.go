@@ -4,6 +4,7 @@ package machine
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -144,19 +145,11 @@ func (p *program) entry() {
 			least = n
 		}
 	}
-	for _, n := range p.numbers() {
+	for _, n := range slices.Sorted(maps.Keys(p.blocks)) {
 		if n > 0 && p.blocks[n] == 0 && least >= 0 && n > least {
 			p.fault("BB%d has no code: it is at the first word, BB%d is not", n, least)
 		}
 	}
-}
-
-func (p *program) numbers() (list []int) {
-	for n := range p.blocks {
-		list = append(list, n)
-	}
-	slices.Sort(list)
-	return list
 }
 
 // branches holds that each goes where it says, and reports whether all lead to an instruction.

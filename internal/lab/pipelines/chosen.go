@@ -32,14 +32,6 @@ type Chosen struct {
 	Row Row `json:"compiled"` // what the compiler says; zero unless it was inspected
 }
 
-// scored counts the entries that the scores of a choice go over, by its name: those of a context of
-// 131072 tokens of one request, or the candidates.
-func scored(c model.Config) map[string]int {
-	const context = 131072
-	return map[string]int{"selection": context / 4, "v4.1 selection": context / 2, "v4.1 selection and candidates": context,
-		"v4.1 selection of candidates": c.CandidateBlocks * c.CandidateBlock}
-}
-
 // choice makes an operation and asks for the kernels of some tokens.
 type choice struct {
 	op     string
@@ -54,12 +46,8 @@ type choice struct {
 // Errors: open's, those of the operations, but for vk.ErrMissingFeature, and inspect's.
 func Choose(open func() (*vk.Device, error),
 	inspect func(dev *vk.Device, k *vk.Kernel, to *Chosen) error) ([]Choice, error) {
-	return chooseOf(append(choicesV4(model.FlashConfig()), choicesV41(model.FlashV41Config())...), open, inspect)
-}
-
-func chooseOf(choices []choice, open func() (*vk.Device, error),
-	inspect func(dev *vk.Device, k *vk.Kernel, to *Chosen) error) (list []Choice, err error) {
-	for _, x := range choices {
+	var list []Choice
+	for _, x := range append(choicesV4(model.FlashConfig()), choicesV41(model.FlashV41Config())...) {
 		for _, tokens := range x.tokens {
 			one, err := x.choose(tokens, open, inspect)
 			if err != nil {
@@ -101,11 +89,8 @@ func (x choice) choose(tokens int, open func() (*vk.Device, error),
 // choicesV4 are those of a C4A layer of DeepSeek-V4, and the compressor of a C128A layer.
 func choicesV4(c model.Config) []choice {
 	picks := indexer.SelectConfig{Logits: indexer.LogitsConfig{Format: c.Records.Keys()}}
-	list := append(attends("", c, 4, 1<<16), selection(c, "selection", picks))
-	for _, x := range products(c) {
-		list = append(list, x.choice())
-	}
-	return append(list,
+	list := append(attends("", c, 4, 1<<16), selection(c, "selection", requested/4, picks))
+	return append(append(list, products(c)...),
 		made("compressor c4a", cache.NewCompress, cache.CompressConfig{Compression: verify.C4Main, StatePage: 4, Page: 64, Save: true}),
 		made("compressor c128a", cache.NewCompress, cache.CompressConfig{Compression: verify.C128Main, StatePage: 8, Page: 2, Save: true}),
 		made("compressor keys", cache.NewCompress, cache.CompressConfig{Compression: verify.C4Index, StatePage: 4, Page: 64,
@@ -124,9 +109,9 @@ func choicesV41(c model.Config) []choice {
 	within := keys
 	within.Blocks = c.CandidateBlocks
 	return append(attends("v4.1 ", c, 1, 1<<17),
-		selection(c, "v4.1 selection", indexer.SelectConfig{Logits: keys}),
-		selection(c, "v4.1 selection and candidates", indexer.SelectConfig{Logits: keys, Candidates: c.CandidateBlocks}),
-		selection(c, "v4.1 selection of candidates", indexer.SelectConfig{Logits: within}),
+		selection(c, "v4.1 selection", requested/2, indexer.SelectConfig{Logits: keys}),
+		selection(c, "v4.1 selection and candidates", requested, indexer.SelectConfig{Logits: keys, Candidates: c.CandidateBlocks}),
+		selection(c, "v4.1 selection of candidates", c.CandidateBlocks*c.CandidateBlock, indexer.SelectConfig{Logits: within}),
 		made("v4.1 compressor, two tokens", cache.NewCompress, cache.CompressConfig{Compression: verify.C2Main, StatePage: 4, Page: 64,
 			Record: entries, Save: true}),
 		made("v4.1 compressor, one token", cache.NewCompress, cache.CompressConfig{Compression: verify.C1Main, Page: 64,
@@ -171,17 +156,12 @@ func attends(prefix string, c model.Config, ratio, entries int) []choice {
 		}}}
 }
 
-// product is a linear layer with the tokens that it is chosen for.
-type product struct {
-	op     string
-	tokens []int
-	c      projection.LinearConfig
-}
-
-func (x product) choice() choice {
-	return choice{x.op, x.tokens, func(dev *vk.Device, tokens int) error {
-		x.c.MaxTokens, x.c.OnDemand = tokens, true
-		op, err := projection.NewLinear(dev, x.c)
+// product is a linear layer.
+func product(op string, tokens []int, c projection.LinearConfig) choice {
+	return choice{op, tokens, func(dev *vk.Device, tokens int) error {
+		c := c
+		c.MaxTokens, c.OnDemand = tokens, true
+		op, err := projection.NewLinear(dev, c)
 		if err != nil {
 			return err
 		}
@@ -190,24 +170,27 @@ func (x product) choice() choice {
 	}}
 }
 
-func products(c model.Config) []product {
-	return []product{
-		{"product wq_b", []int{1, 2, 4, 6, 32, 4096}, projection.LinearConfig{N: c.Heads * 512, K: c.QRank,
-			Weights: projection.FormatFP8, Out: tensor.BF16}},
-		{"product wq_b of codes", []int{4096}, projection.LinearConfig{N: c.Heads * 512, K: c.QRank,
-			Weights: projection.FormatFP8, Activations: projection.ActivationFP8, Out: tensor.BF16}},
-		{"product wq_b of mxfp8", []int{4096}, projection.LinearConfig{N: c.Heads * 512, K: c.QRank,
-			Weights: projection.FormatFP8x32, Activations: projection.ActivationMXFP8, Out: tensor.BF16}},
-		{"product wo_a", []int{1, 32, 4096}, projection.LinearConfig{N: c.ORank, K: c.HeadsPerGroup() * 512, Groups: c.Groups,
-			Weights: projection.FormatFP8, Out: tensor.BF16}},
-		{"product wkv_gate", []int{1, 32, 4096}, projection.LinearConfig{N: 2048, K: c.Hidden, Weights: projection.FormatBF16,
-			Out: tensor.F32}},
+func products(c model.Config) []choice {
+	wqB := projection.LinearConfig{N: c.Heads * 512, K: c.QRank, Weights: projection.FormatFP8, Out: tensor.BF16}
+	codes, mxfp8 := wqB, wqB
+	codes.Activations = projection.ActivationFP8
+	mxfp8.Weights, mxfp8.Activations = projection.FormatFP8x32, projection.ActivationMXFP8
+	return []choice{
+		product("product wq_b", []int{1, 2, 4, 6, 32, 4096}, wqB), product("product wq_b of codes", []int{4096}, codes),
+		product("product wq_b of mxfp8", []int{4096}, mxfp8),
+		product("product wo_a", []int{1, 32, 4096}, projection.LinearConfig{N: c.ORank, K: c.HeadsPerGroup() * 512, Groups: c.Groups,
+			Weights: projection.FormatFP8, Out: tensor.BF16}),
+		product("product wkv_gate", []int{1, 32, 4096}, projection.LinearConfig{N: 2048, K: c.Hidden, Weights: projection.FormatBF16,
+			Out: tensor.F32}),
 	}
 }
 
+// requested is the tokens of a request whose entries are scored.
+const requested = 131072
+
 // selection scores entries and selects, as a layer does: with queries that the scores quantise,
 // where a kernel does.
-func selection(c model.Config, op string, s indexer.SelectConfig) choice {
+func selection(c model.Config, op string, entries int, s indexer.SelectConfig) choice {
 	s.K, s.SlotPage, s.OnDemand = c.TopK, 64, true
 	s.Logits.Heads, s.Logits.Page = c.IndexHeads, 64
 	return choice{op, []int{1, 32, 4096}, func(dev *vk.Device, tokens int) error {
@@ -224,6 +207,6 @@ func selection(c model.Config, op string, s indexer.SelectConfig) choice {
 		if err != nil {
 			return err
 		}
-		return made.Prepare(tokens, scored(c)[op], true)
+		return made.Prepare(tokens, entries, true)
 	}}
 }

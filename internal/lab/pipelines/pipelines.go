@@ -104,12 +104,14 @@ func (b *builder) each(op string, ladder []tuning.Variant, build func(variant st
 }
 
 // all makes an operation by each configuration, in every variant that it has. Variant is a field of
-// each.
+// those that can be made in several.
 func all[C, O any](b *builder, op string, ladder []tuning.Variant, make func(*vk.Device, C) (O, error), configs ...C) {
 	for _, c := range configs {
 		b.each(op, ladder, func(v string) error {
 			c := c
-			reflect.ValueOf(&c).Elem().FieldByName("Variant").SetString(v)
+			if f := reflect.ValueOf(&c).Elem().FieldByName("Variant"); f.IsValid() {
+				f.SetString(v)
+			}
 			_, err := make(b.dev, c)
 			return err
 		})
@@ -121,10 +123,11 @@ var kvPages = []int{64, 2}
 
 func (b *builder) caches() {
 	for _, page := range kvPages {
-		all(b, "insert", opkit.Builds("kv_insert"), cache.NewInsert, cache.InsertConfig{Page: page})
-		all(b, "gather", opkit.Builds("kv_gather"), cache.NewGather, cache.GatherConfig{Page: page})
-		all(b, "gather runs", opkit.Builds("kv_gather_runs"), cache.NewGatherRuns, cache.GatherRunsConfig{Page: page})
-		all(b, "gather slots", opkit.Builds("kv_gather_slots"), cache.NewGatherSlots, cache.GatherSlotsConfig{Page: page})
+		all(b, "insert", opkit.Builds("kv_insert"), cache.NewInsert, cache.PagesConfig{Page: page})
+		all(b, "gather", opkit.Builds("kv_gather"), cache.NewGather, cache.PagesConfig{Page: page})
+		all(b, "gather runs", opkit.Builds("kv_gather_runs"), cache.NewGatherRuns,
+			cache.GatherRunsConfig{PagesConfig: cache.PagesConfig{Page: page}})
+		all(b, "gather slots", opkit.Builds("kv_gather_slots"), cache.NewGatherSlots, cache.PagesConfig{Page: page})
 	}
 	for _, ratio := range []int{1, 4, 128} {
 		all(b, "slot mapping", opkit.Builds("kv_slot_mapping"), cache.NewSlotMapping, cache.SlotMappingConfig{Page: 64, Ratio: ratio})
@@ -170,7 +173,10 @@ func (b *builder) attention(c model.Config) {
 	all(b, "window indices", indices, attention.NewWindowIndices, attention.WindowIndicesConfig{Page: 64})
 	all(b, "c128 indices", indices, attention.NewC128Indices, attention.C128IndicesConfig{Page: 2})
 	all(b, "global top-k", indices, attention.NewGlobalTopK, attention.GlobalTopKConfig{Page: 64})
-	all(b, "combined indices", indices, attention.NewCombineIndices, attention.CombineIndicesConfig{})
+	b.each("combined indices", indices, func(string) error {
+		_, err := attention.NewCombineIndices(b.dev)
+		return err
+	})
 	for _, page := range append([]int{0}, kvPages...) {
 		all(b, "decode", opkit.Decodes(), attention.NewDecoder,
 			attention.DecoderConfig{Heads: c.Heads, WindowPage: 64, CompressedPage: page})

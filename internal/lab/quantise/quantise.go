@@ -85,14 +85,9 @@ func check(op string, w []float32, n, k, multiple int) error {
 	return nil
 }
 
-// FP8 quantises a matrix [n, k] to E4M3 codes [n, k] and scales
-// [ceil(n/128), ceil(k/128)], powers of two if pow2 is set. w = e4m3 * scale.
-func FP8(w []float32, n, k int, pow2 bool) (data []byte, scales []float32, err error) {
-	return FP8Blocks(w, n, k, Side, pow2)
-}
-
-// FP8Blocks is FP8 with a scale for each block of side by side.
-func FP8Blocks(w []float32, n, k, side int, pow2 bool) (data []byte, scales []float32, err error) {
+// FP8 quantises a matrix [n, k] to E4M3 codes [n, k] and scales of blocks
+// [ceil(n/side), ceil(k/side)], powers of two if pow2 is set. w = e4m3 * scale.
+func FP8(w []float32, n, k, side int, pow2 bool) (data []byte, scales []float32, err error) {
 	if err := check("fp8", w, n, k, 1); err != nil {
 		return nil, nil, err
 	}

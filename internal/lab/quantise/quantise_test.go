@@ -48,7 +48,7 @@ func TestFP8(t *testing.T) {
 			for _, pow2 := range []bool{true, false} {
 				n, k := shape[0], shape[1]
 				w := matrix(kind, n, k)
-				data, scales, err := quantise.FP8(w, n, k, pow2)
+				data, scales, err := quantise.FP8(w, n, k, quantise.Side, pow2)
 				require.NoError(t, err)
 				kb := (k + 127) / 128
 				require.Equal(t, (n+127)/128*kb, len(scales), "scales")
@@ -110,9 +110,9 @@ func TestNVFP4(t *testing.T) {
 
 func TestRefuses(t *testing.T) {
 	nan := []float32{0, float32(math.NaN())}
-	_, _, err := quantise.FP8(nan, 1, 2, true)
+	_, _, err := quantise.FP8(nan, 1, 2, quantise.Side, true)
 	errs := []error{err}
-	_, _, err = quantise.FP8(nan[:1], 1, 2, true)
+	_, _, err = quantise.FP8(nan[:1], 1, 2, quantise.Side, true)
 	errs = append(errs, err)
 	_, _, _, err = quantise.NVFP4(make([]float32, 8), 1, 8, 0)
 	errs = append(errs, err)

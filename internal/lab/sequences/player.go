@@ -118,6 +118,15 @@ func (p *player) step(chunks ...chunk) {
 	}
 }
 
+// abandon begins a step of chunks and gives it up before anything of it is submitted.
+func (p *player) abandon(chunks ...chunk) {
+	if p.ok() {
+		if err := p.l.step(p.ctx, manner{early: true}, chunks...); !errors.Is(err, errLeft) {
+			p.do(err)
+		}
+	}
+}
+
 // take takes a session's next n tokens in steps of at most `most`.
 func (p *player) take(x *session, n, most int) {
 	for end := x.len() + n; p.ok() && x.len() < end; {

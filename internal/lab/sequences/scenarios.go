@@ -67,6 +67,7 @@ func (p *player) share(n int) {
 	a := p.open(p.script(1))
 	p.take(a, n, 64)
 	b := p.fork(a)
+	p.abandon(chunk{session: b, n: 1}) // whose copy of the shared page the device does not know
 	// Both write where their shared page ends, in one step and in steps of their own.
 	for i, m := range steps {
 		if i == 0 {

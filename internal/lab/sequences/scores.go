@@ -1,15 +1,11 @@
 package sequences
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/formula"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
@@ -82,40 +78,39 @@ func angles(p *player) {
 	switch {
 	case !p.ok():
 	case l.o.Model != V4:
-		p.do(l.random(p.ctx, fakemodel.FP8, []int{35, 1, 3, 18, 1, 1, 2}, fakemodel.V41()))
+		p.random(fakemodel.FP8, []int{35, 1, 3, 18, 1, 1, 2}, fakemodel.V41())
 	default:
 		c := fakemodel.Config(0, 4, 128)
 		c.Window = l.cfg.Window
-		p.do(l.random(p.ctx, fakemodel.FP8, []int{35, 64, 30, 1, 64, 3, 1, 60, 5, 1, 1, 1, 4}, c))
+		p.random(fakemodel.FP8, []int{35, 64, 30, 1, 64, 3, 1, 60, 5, 1, 1, 1, 4}, c)
 	}
 }
 
 // formats reads weights of the formats whose factors are easy to take the wrong way round, which
 // others store as what a weight is divided by, and compares a layer with its formula.
 func formats(p *player) {
-	for _, s := range []fakemodel.Storage{fakemodel.FP8F32, fakemodel.NVFP4, fakemodel.NVFP4Packed} {
-		p.at(func() { p.do(p.l.random(p.ctx, s, []int{9, 1, 3}, fakemodel.Config(4))) }, "%s", s)
+	for _, s := range []fakemodel.Storage{fakemodel.FP8F32, fakemodel.FP8Rows, fakemodel.NVFP4, fakemodel.NVFP4Packed} {
+		p.at(func() { p.random(s, []int{9, 1, 3}, fakemodel.Config(4)) }, "%s", s)
 	}
 }
 
-// random takes random tokens in steps of some sizes through layers of random weights in a format.
-func (l *Lab) random(ctx context.Context, s fakemodel.Storage, steps []int, c model.Config) error {
+// random takes tokens in steps of some sizes through layers of random weights in a format, and
+// compares all that they give with the formula.
+func (p *player) random(s fakemodel.Storage, steps []int, c model.Config) {
 	c.Heads = 2
-	m, err := fakemodel.New(fakemodel.Options{Config: c, Storage: s})
-	if err != nil {
-		return err
-	}
-	cfg, layers, err := upload(ctx, l.dev, m, false)
-	if err != nil {
-		return err
-	}
-	o := pipeline.EngineOptions{MaxTokens: 300, MaxStep: 64, KeepTopK: true, Variant: l.o.Engines.Variant, Records: models[l.o.Model].records}
-	e, err := pipeline.NewEngine(ctx, l.dev, cfg, layers, o)
-	if err == nil {
-		err = l.agrees(ctx, e, m, cfg, steps)
-		err = errors.Join(err, e.Close())
-	}
-	return errors.Join(err, closed(layers))
+	p.weights(s, c, func(p *player, m *fakemodel.Model) {
+		x, all := p.open(p.script(9)), make([]gave, p.l.main())
+		for _, n := range steps {
+			var given []gave
+			p.step(chunk{session: x, n: n, keep: &given})
+			for i := range given[:min(len(given), len(all))] {
+				all[i].out, all[i].picks = append(all[i].out, given[i].out...), append(all[i].picks, given[i].picks...)
+			}
+		}
+		if p.ok() {
+			p.do(p.l.agrees(m, x, all))
+		}
+	})
 }
 
 // far demands that tokens of each layer that makes entries want one so far away.
@@ -134,38 +129,16 @@ func (s *script) far(least int) error {
 	return nil
 }
 
-// agrees takes random tokens in steps and compares all that they give with the formula.
-func (l *Lab) agrees(ctx context.Context, e *pipeline.Engine, m *fakemodel.Model, cfg model.Config, steps []int) error {
-	rng := rand.New(rand.NewPCG(9, 9))
-	var states []float32
-	for _, n := range steps {
-		for range n * cfg.Hidden {
-			states = append(states, numfmt.BF16Round(float32(rng.NormFloat64())))
-		}
-	}
-	s, err := e.Open()
-	if err != nil {
-		return err
-	}
-	got := make([]pipeline.Appended, e.Layers())
-	for _, n := range steps {
-		at := s.Len() * cfg.Hidden
-		part, err := s.Append(ctx, slices.Repeat([][]float32{states[at : at+n*cfg.Hidden]}, e.Layers()))
-		if err != nil {
-			return err
-		}
-		for i, g := range part {
-			got[i].Out, got[i].TopK = append(got[i].Out, g.Out...), append(got[i].TopK, g.TopK...)
-		}
-	}
+// agrees compares what layers of random weights gave for a session's tokens with their formula.
+func (l *Lab) agrees(m *fakemodel.Model, x *session, got []gave) error {
 	if l.o.Model != V4 {
-		return l.agreesInOrder(m, cfg, states, got)
+		return l.agreesInOrder(m, x, got)
 	}
 	for i, g := range got {
-		a := formula.Run(cfg, i, m.Values, nil, states).Compare(g.Out, g.TopK)
+		a := formula.Run(l.cfg, i, m.Values, nil, x.sc.inputs(i, 0, x.len())).Compare(g.out, g.picks)
 		l.o.Log("layer %d: %+v", i, a)
 		if !(a.Diff < formulaWithin && a.Worst < tokenWithin) || a.Short > 0 || 10*a.Missed > a.Picks || 4*a.Same < a.Tokens {
-			return fmt.Errorf("layer %d (%s) is not its formula: %+v", i, cfg.Layers[i].Name, a)
+			return fmt.Errorf("layer %d (%s) is not its formula: %+v", i, l.cfg.Layers[i].Name, a)
 		}
 	}
 	return nil
@@ -179,10 +152,10 @@ const (
 )
 
 // agreesInOrder compares what layers that take from each other gave with their definition.
-func (l *Lab) agreesInOrder(m *fakemodel.Model, cfg model.Config, states []float32, got []pipeline.Appended) error {
-	s := formula.NewSequence(cfg, formula.Numerics{Records: models[l.o.Model].records}, m.Values)
+func (l *Lab) agreesInOrder(m *fakemodel.Model, x *session, got []gave) error {
+	s, k := formula.NewSequence(l.cfg, formula.Numerics{Records: models[l.o.Model].records}, m.Values), l.cfg.TopK
 	chosen := func(layer, p int) (picks []int) {
-		for _, e := range got[layer].TopK[p*cfg.TopK:][:cfg.TopK] {
+		for _, e := range got[layer].picks[p*k:][:k] {
 			if e >= 0 {
 				picks = append(picks, int(e))
 			}
@@ -190,7 +163,11 @@ func (l *Lab) agreesInOrder(m *fakemodel.Model, cfg model.Config, states []float
 		return picks
 	}
 	s.Given = func(layer, p int) (picks, blocks []int) { return chosen(layer, p), nil }
-	for i, want := range s.Step(slices.Repeat([][]float32{states}, len(got))) {
+	var inputs [][]float32
+	for i := range got {
+		inputs = append(inputs, x.sc.inputs(i, 0, x.len()))
+	}
+	for i, want := range s.Step(inputs) {
 		var out []float32
 		missed, of := 0, 0
 		for p, w := range want {
@@ -201,10 +178,10 @@ func (l *Lab) agreesInOrder(m *fakemodel.Model, cfg model.Config, states []float
 				}
 			}
 		}
-		far := distance(got[i].Out, out)
-		l.o.Log("layer %d (%s): %.4f, %d of %d picks missed", i, cfg.Layers[i].Name, far, missed, of)
+		far := distance(got[i].out, out)
+		l.o.Log("layer %d (%s): %.4f, %d of %d picks missed", i, l.cfg.Layers[i].Name, far, missed, of)
 		if !(far < definedWithin) || definedPicks*missed > of {
-			return fmt.Errorf("layer %d (%s) is not its definition: %.4f, %d of %d picks missed", i, cfg.Layers[i].Name, far, missed, of)
+			return fmt.Errorf("layer %d (%s) is not its definition: %.4f, %d of %d picks missed", i, l.cfg.Layers[i].Name, far, missed, of)
 		}
 	}
 	return nil

@@ -83,7 +83,7 @@ var scenarios = []Scenario{
 	{"angles", []string{"ml-explore/mlx-lm#1189", "sgl-project/sglang#34788", "hw-native-sys/pypto-lib#951"},
 		"each kind of layer turns by its own base and scaling, its indexer too: layers of random weights agree with float64", angles},
 	{nameDraftBlock, []string{"vllm-project/vllm#46965", "ggml-org/llama.cpp#25784"},
-		"a draft block of DeepSeek-V4 attends all of itself and what the target's layers left of earlier tokens", draftBlock},
+		"a draft block of DeepSeek-V4 attends all of itself and the target's states of earlier tokens", draftBlock},
 	{nameFormats, []string{"modular/modular#6600"},
 		"weights with factors that others divide by mean what their makers wrote", formats},
 }
@@ -148,47 +148,30 @@ func (l *Lab) upload(ctx context.Context) (err error) {
 		}
 		l.values = m.Values
 	}
-	l.cfg, l.layers, err = upload(ctx, l.dev, m, true)
-	return err
-}
-
-// upload puts a model's layers on a device, those that draft too if drafts.
-func upload(ctx context.Context, dev *vk.Device, m *fakemodel.Model, drafts bool) (
-	cfg model.Config, layers []*model.DeviceLayer, err error) {
-
 	dir, err := os.MkdirTemp("", "vkmla-sequences")
 	if err != nil {
-		return cfg, nil, err
+		return err
 	}
 	defer os.RemoveAll(dir)
 	if err := m.Write(dir, 1); err != nil {
-		return cfg, nil, err
+		return err
 	}
-	var all []int // nil: the model's own
-	if drafts {
-		if cfg, err = model.LoadConfigWithDrafts(dir, ""); err != nil {
-			return cfg, nil, err
-		}
-		for i, l := range cfg.Layers {
-			if !l.Draft || l.Block { // not MTP's
-				all = append(all, i)
-			}
+	if l.cfg, err = model.LoadConfigWithDrafts(dir, ""); err != nil {
+		return err
+	}
+	var all []int
+	for i, x := range l.cfg.Layers {
+		if !x.Draft || x.Block { // not MTP's
+			all = append(all, i)
 		}
 	}
 	c, err := model.Open(dir, model.CheckpointOptions{Layers: all})
 	if err != nil {
-		return cfg, nil, err
+		return err
 	}
 	defer c.Close()
-	layers, err = c.Upload(ctx, dev, nil)
-	return c.Config, layers, err
-}
-
-// closed closes weights.
-func closed(layers []*model.DeviceLayer) (err error) {
-	for _, w := range layers {
-		err = errors.Join(err, w.Close())
-	}
+	l.cfg = c.Config
+	l.layers, err = c.Upload(ctx, l.dev, nil)
 	return err
 }
 
@@ -197,7 +180,7 @@ func (l *Lab) Close() (err error) {
 	if l.pass != nil {
 		err = l.pass.e.Close()
 	}
-	err = errors.Join(err, closed(l.layers))
+	err = errors.Join(err, model.CloseLayers(l.layers))
 	l.pass, l.layers = nil, nil
 	return err
 }

@@ -51,9 +51,10 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// TestIsolation plays the scenario of that name with layers of random weights, in engines whose
-// options choose other kernels. VKMLA_TEST_FULL=1 takes all of them, and weights of every format.
-func TestIsolation(t *testing.T) {
+// TestOptions plays scenarios with layers of random weights, in engines whose options choose other
+// kernels. How a prompt is cut changes no bit with Invariant, and does without it, so that the test
+// can fail. VKMLA_TEST_FULL=1 takes all options, and weights of every format.
+func TestOptions(t *testing.T) {
 	dev, full, base := testkit.Device(t), os.Getenv("VKMLA_TEST_FULL") == "1", opkit.Base
 	for _, v := range testkit.DecodeVariants(t, dev, 4) {
 		if testkit.LeftOut(base) {
@@ -67,30 +68,45 @@ func TestIsolation(t *testing.T) {
 		c       model.Config
 		storage fakemodel.Storage
 	}{{sequences.V4, v4, fakemodel.FP8}, {sequences.V4, v4, fakemodel.BF16}, {sequences.V4, v4, fakemodel.NVFP4},
-		{sequences.V41, fakemodel.V41(), fakemodel.FP8}} {
-		for name, o := range map[string]pipeline.EngineOptions{
-			"default":                {Variant: base},
-			"invariant":              {Variant: base, Invariant: true},
-			"activations":            {Variant: base, QuantiseActivations: true},
-			"invariant, activations": {Variant: base, Invariant: true, QuantiseActivations: true},
-			"gathered rows":          {Variant: opkit.TwoPass + base},
-			"mxfp4 keys":             {Variant: base, Keys: cache.IndexKeyMXFP4},
+		{sequences.V41, fakemodel.V41(), fakemodel.FP8}, {sequences.V41InV4Store, fakemodel.V41(), fakemodel.FP8}} {
+		for _, x := range []struct {
+			name     string
+			o        pipeline.EngineOptions
+			scenario string
+			quick    bool
+		}{
+			{"invariant", pipeline.EngineOptions{Variant: base, Invariant: true}, "prompt lengths", true},
+			{"not invariant", pipeline.EngineOptions{Variant: base}, "prompt lengths", true},
+			{"default", pipeline.EngineOptions{Variant: base}, "isolation", false},
+			{"invariant", pipeline.EngineOptions{Variant: base, Invariant: true}, "isolation", false},
+			{"activations", pipeline.EngineOptions{Variant: base, QuantiseActivations: true}, "isolation", false},
+			{"invariant, activations", pipeline.EngineOptions{Variant: base, Invariant: true, QuantiseActivations: true}, "isolation", true},
+			{"gathered rows", pipeline.EngineOptions{Variant: opkit.TwoPass + base}, "isolation", false},
+			{"mxfp4 keys", pipeline.EngineOptions{Variant: base, Keys: cache.IndexKeyMXFP4}, "isolation", false},
 		} {
-			quick := m.of == sequences.V4 && m.storage == fakemodel.FP8 && name == "invariant, activations"
-			if !full && !quick || m.of != sequences.V4 && (o.QuantiseActivations || o.Keys != 0) {
+			first := m.of == sequences.V4 && m.storage == fakemodel.FP8
+			if !full && !(first && x.quick) || m.of != sequences.V4 && (x.o.QuantiseActivations || x.o.Keys != 0) {
 				continue
 			}
-			t.Run(fmt.Sprint(m.of, ", ", m.storage, ", ", name), func(t *testing.T) {
+			t.Run(fmt.Sprint(x.scenario, ", ", m.of, ", ", m.storage, ", ", x.name), func(t *testing.T) {
+				if x.scenario != "isolation" {
+					testkit.WithoutMatrices(t)
+				}
 				c := m.c
-				c.Hadamard = o.Keys != 0
+				c.Hadamard = x.o.Keys != 0
 				w, err := fakemodel.New(fakemodel.Options{Config: c, Storage: m.storage})
 				require.NoError(t, err)
-				l, err := sequences.Open(t.Context(), dev, sequences.Options{Model: m.of, Random: w, Engines: o})
+				l, err := sequences.Open(t.Context(), dev, sequences.Options{Model: m.of, Random: w, Engines: x.o})
 				require.NoError(t, err)
 				defer func() { assert.NoError(t, l.Close()) }()
 				all := sequences.Scenarios()
-				i := slices.IndexFunc(all, func(s sequences.Scenario) bool { return s.Name == "isolation" })
-				assert.NoError(t, all[i].Run(t.Context(), l))
+				i := slices.IndexFunc(all, func(s sequences.Scenario) bool { return s.Name == x.scenario })
+				if err := all[i].Run(t.Context(), l); x.name == "not invariant" {
+					assert.Error(t, err)
+					t.Log(err)
+				} else {
+					assert.NoError(t, err)
+				}
 			})
 		}
 	}

@@ -108,7 +108,7 @@ type mistakes struct {
 	fork     func(of, other *pipeline.Session) *pipeline.Session
 	saved    func(data []byte) []byte // what is restored
 	output   func(layer int, out []float32, picks []int32)
-	draft    draftMistake
+	causal   bool // in the definition of a draft block
 }
 
 // chunk describes what a step takes of a session: its script's next n tokens, the last wrong of
@@ -152,6 +152,7 @@ type manner struct {
 	padded bool // inputs are uploaded, with NaN after the tokens
 	leave  int  // before this layer it is left; 0: it is not
 	abort  bool // at its end
+	early  bool // it is left before anything is submitted
 	inside func(st *pipeline.Step)
 }
 
@@ -181,6 +182,9 @@ func (l *Lab) step(ctx context.Context, how manner, chunks ...chunk) (err error)
 	}
 	if how.inside != nil {
 		how.inside(st)
+	}
+	if how.early {
+		return errors.Join(errLeft, st.Abort())
 	}
 	given, err := l.through(ctx, how, st, chunks)
 	if err == nil && how.abort {

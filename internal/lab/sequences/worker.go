@@ -241,7 +241,7 @@ func (w *worker) step(p *place, chunks []chunk) {
 	defer stop()
 	how := manner{single: w.rng.IntN(6) == 0}
 	if !w.plain {
-		how.abort = w.rng.IntN(20) == 0
+		how.abort, how.early = w.rng.IntN(20) == 0, w.rng.IntN(25) == 0
 		if first, end := w.layersOf(chunks[0].draft); w.rng.IntN(25) == 0 {
 			how.leave = max(1, first+w.rng.IntN(end-first))
 		}

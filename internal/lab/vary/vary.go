@@ -8,33 +8,29 @@ import (
 	"slices"
 )
 
-// Section is a section with one number changed.
-type Section[T any] struct {
-	Field string // the path of the number, such as Short[1].Items
-	Value T
-}
-
-// Each returns the section with each number doubled and halved, and each flag flipped.
-func Each[T any](section T) (all []Section[T]) {
+// Idle returns the numbers of a section, by paths such as Short[1].Items, that never change the
+// result of plan when they are doubled or halved, or 1 where they are whole, or flipped: everything
+// that a package chooses by the section, for some devices and sizes.
+func Idle[T any](section T, plan func(section *T) string) (fields []string) {
+	want := plan(&section)
 	var walk func(path string, at func(v reflect.Value) reflect.Value)
 	walk = func(path string, at func(v reflect.Value) reflect.Value) {
-		change := func(set func(v reflect.Value)) {
+		live := func(change func(v reflect.Value)) bool {
 			c := clone(reflect.ValueOf(section))
-			set(at(c))
-			all = append(all, Section[T]{path, c.Interface().(T)})
+			change(at(c))
+			return plan(c.Addr().Interface().(*T)) != want
 		}
+		idle := false
 		switch v := at(clone(reflect.ValueOf(section))); v.Kind() {
 		case reflect.Bool:
-			change(func(v reflect.Value) { v.SetBool(!v.Bool()) })
+			idle = !live(func(v reflect.Value) { v.SetBool(!v.Bool()) })
 		case reflect.Int:
-			change(func(v reflect.Value) { v.SetInt(v.Int()*2 + b2i(v.Int() == 0)) })
-			change(func(v reflect.Value) { v.SetInt(v.Int() / 2) })
+			idle = !live(func(v reflect.Value) { v.SetInt(max(2*v.Int(), 1)) }) && !live(func(v reflect.Value) { v.SetInt(v.Int() / 2) }) &&
+				!live(func(v reflect.Value) { v.SetInt(1) })
 		case reflect.Uint64:
-			change(func(v reflect.Value) { v.SetUint(v.Uint()*2 + uint64(b2i(v.Uint() == 0))) })
-			change(func(v reflect.Value) { v.SetUint(v.Uint() / 2) })
+			idle = !live(func(v reflect.Value) { v.SetUint(max(2*v.Uint(), 1)) }) && !live(func(v reflect.Value) { v.SetUint(v.Uint() / 2) })
 		case reflect.Float64:
-			change(func(v reflect.Value) { v.SetFloat(v.Float() * 2) })
-			change(func(v reflect.Value) { v.SetFloat(v.Float() / 2) })
+			idle = !live(func(v reflect.Value) { v.SetFloat(v.Float() * 2) }) && !live(func(v reflect.Value) { v.SetFloat(v.Float() / 2) })
 		case reflect.Struct:
 			for i := range v.NumField() {
 				walk(path+"."+v.Type().Field(i).Name, func(v reflect.Value) reflect.Value { return at(v).Field(i) })
@@ -46,30 +42,11 @@ func Each[T any](section T) (all []Section[T]) {
 		default:
 			panic(fmt.Sprintf("vary: %s is a %s", path, v.Type()))
 		}
+		if idle {
+			fields = append(fields, path)
+		}
 	}
 	walk("", func(v reflect.Value) reflect.Value { return v })
-	return all
-}
-
-// Idle returns the numbers of a section whose changes never change the result of plan: everything
-// that a package chooses by the section, for some devices and sizes.
-func Idle[T any](section T, plan func(section *T) string) (fields []string) {
-	want, live := plan(&section), map[string]bool{}
-	var order []string
-	for _, s := range Each(section) {
-		if _, known := live[s.Field]; !known {
-			order = append(order, s.Field)
-			live[s.Field] = false
-		}
-		if !live[s.Field] && plan(&s.Value) != want {
-			live[s.Field] = true
-		}
-	}
-	for _, f := range order {
-		if !live[f] {
-			fields = append(fields, f)
-		}
-	}
 	return fields
 }
 
@@ -77,19 +54,22 @@ func Idle[T any](section T, plan func(section *T) string) (fields []string) {
 func clone(v reflect.Value) reflect.Value {
 	c := reflect.New(v.Type()).Elem()
 	c.Set(v)
-	for i := range v.NumField() {
-		if f := v.Field(i); f.Kind() == reflect.Slice {
-			c.Field(i).Set(reflect.AppendSlice(reflect.MakeSlice(f.Type(), 0, f.Len()), f))
-		}
-	}
+	unshare(c)
 	return c
 }
 
-func b2i(b bool) int64 {
-	if b {
-		return 1
+func unshare(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			unshare(v.Field(i))
+		}
+	case reflect.Slice:
+		v.Set(reflect.AppendSlice(reflect.MakeSlice(v.Type(), 0, v.Len()), v))
+		for i := range v.Len() {
+			unshare(v.Index(i))
+		}
 	}
-	return 0
 }
 
 // Distinct calls f with the name of each profile whose sections differ from those of all before it:

@@ -14,6 +14,14 @@ import (
 // sizes are the lengths that random cases of the index operations use.
 var sizes = []int{1, 2, 17, 61, 69, 321}
 
+// casesOf makes a case of each of a list, each from random numbers of its own.
+func casesOf[S any](seed uint64, list []S, make func(rng *rand.Rand, i int, s S) Case) (cases []Case) {
+	for i, s := range list {
+		cases = append(cases, make(rand.New(rand.NewPCG(seed, uint64(i))), i, s))
+	}
+	return cases
+}
+
 // randomTable makes a block table of w pages for each of r requests, all
 // different, from a pool that has some more. Where holes is set some entries are
 // negative, as they are for pages that are not allocated.
@@ -66,23 +74,16 @@ func randomSet(rng *rand.Rand, t, width int, l cache.Layout, masked, dirty bool)
 	used := max(t*width*3/4, 1) // some slots are on several lists
 	pages := (used+l.Page-1)/l.Page + 3
 	pool = poisonedPool(pages, l)
-	slots := permutation[int32](rng, used, pages*l.Page)
-	ids := make([]int64, used)
-	for i, s := range slots {
-		ids[i] = int64(s)
-	}
-	rows := normalBF16(rng, 1, used, cache.D)
-	if err := cache.InsertRef(pool.Data, l, rows.U16(), ids); err != nil {
-		panic(err) // a layout of this file that cannot be
-	}
-	for _, id := range ids {
+	slots := permutation[int64](rng, used, pages*l.Page)
+	insertNormal(rng, pool, l, slots)
+	for _, id := range slots {
 		if rng.IntN(3) == 0 {
 			faintBlock(pool.Data, l, id, rng)
 		}
 	}
 	idx, n := make([]int32, t*width), make([]int32, t)
 	for i := range idx {
-		idx[i] = slots[rng.IntN(used)]
+		idx[i] = int32(slots[rng.IntN(used)])
 		switch {
 		case masked && rng.IntN(6) == 0:
 			idx[i] = -1
@@ -113,6 +114,13 @@ func randomSet(rng *rand.Rand, t, width int, l cache.Layout, masked, dirty bool)
 		}
 	}
 	return pool, vectors.FromI32(idx, t, width), vectors.FromI32(n, t)
+}
+
+// insertNormal writes rows of a normal distribution to slots of a pool.
+func insertNormal(rng *rand.Rand, pool Array, l cache.Layout, slots []int64) {
+	if err := cache.InsertRef(pool.Data, l, normalBF16(rng, 1, len(slots), cache.D).U16(), slots); err != nil {
+		panic(err) // a layout of this package that cannot be
+	}
 }
 
 // faintBlock makes a block of a slot subnormal codes, as large by its scale as others are. Kernels

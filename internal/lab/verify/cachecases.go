@@ -180,7 +180,7 @@ func randomSlots(rng *rand.Rand, tokens, invalid int, l cache.Layout) (pool, slo
 	return poisonedPool(pages, l), vectors.FromI64(at, tokens)
 }
 
-// turnRows is how many positions a random table of angles has.
+// turnRows counts the positions of a random table of angles.
 const turnRows = 40
 
 // randomTurns makes a table of angles and positions in it, or, for a few, outside.

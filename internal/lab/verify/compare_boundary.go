@@ -73,31 +73,26 @@ func (c *Comparison) Boundary(name string, got, want Array, entries []cache.Comp
 
 // BoundaryKV is Boundary for the pages of a cache of K entries.
 func (c *Comparison) BoundaryKV(name string, got, want Array, entries []cache.CompressedEntry, l cache.Layout) *Comparison {
-	return c.Boundary(name, got, want, entries, kvEntry(l, len(want.Data)/l.Stride), kvJudge(l))
+	bytes := entryBytes(l, len(want.Data)/l.Stride*l.Page, cache.RecordV4.RowBytes(), cache.RecordV4.ScaleBytes())
+	return c.Boundary(name, got, want, entries, bytes, kvJudge(l))
 }
 
 // BoundaryKeys is Boundary for the pages of a cache of indexer keys.
 func (c *Comparison) BoundaryKeys(name string, got, want Array, entries []cache.CompressedEntry, l cache.IndexKeyLayout) *Comparison {
-	return c.Boundary(name, got, want, entries, keyEntry(l, len(want.Data)/l.Stride), keyJudge(l))
+	bytes := entryBytes(l, len(want.Data)/l.Stride*l.Page, l.Format.RowBytes(), cache.IndexScaleBytes)
+	return c.Boundary(name, got, want, entries, bytes, keyJudge(l))
 }
 
-// kvEntry returns the byte ranges of a K entry, nothing if its slot lies beyond the pool.
-func kvEntry(l cache.Layout, pages int) func(e cache.CompressedEntry) [][2]int64 {
+// entryBytes returns the byte ranges of an entry, nothing if it lies beyond a pool's slots.
+func entryBytes(l interface {
+	RowOffset(slot int64) int64
+	ScaleOffset(slot int64) int64
+}, slots, row, scales int) func(e cache.CompressedEntry) [][2]int64 {
 	return func(e cache.CompressedEntry) [][2]int64 {
-		if e.Slot >= int64(pages*l.Page) {
+		if e.Slot >= int64(slots) {
 			return nil
 		}
-		return [][2]int64{{l.RowOffset(e.Slot), int64(cache.RecordV4.RowBytes())}, {l.ScaleOffset(e.Slot), int64(cache.RecordV4.ScaleBytes())}}
-	}
-}
-
-// keyEntry is kvEntry for indexer keys.
-func keyEntry(l cache.IndexKeyLayout, pages int) func(e cache.CompressedEntry) [][2]int64 {
-	return func(e cache.CompressedEntry) [][2]int64 {
-		if e.Slot >= int64(pages*l.Page) {
-			return nil
-		}
-		return [][2]int64{{l.RowOffset(e.Slot), int64(l.Format.RowBytes())}, {l.ScaleOffset(e.Slot), cache.IndexScaleBytes}}
+		return [][2]int64{{l.RowOffset(e.Slot), int64(row)}, {l.ScaleOffset(e.Slot), int64(scales)}}
 	}
 }
 

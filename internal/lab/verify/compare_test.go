@@ -298,7 +298,7 @@ func boundaryCase(t *testing.T, value float64) (cache.Layout, cache.CompressedEn
 
 func TestBoundary(t *testing.T) {
 	compare := func(l cache.Layout, e cache.CompressedEntry, got, want Array) Result {
-		return NewComparison(ClassBoundary).Boundary("pool", got, want, []cache.CompressedEntry{e}, kvEntry(l, 2), kvJudge(l)).Result()
+		return NewComparison(ClassBoundary).BoundaryKV("pool", got, want, []cache.CompressedEntry{e}, l).Result()
 	}
 	change := func(a Array, at int, b byte) Array {
 		a = a.Clone()

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// topKTolerance is how close, absolutely or relative to the larger, two values
-// have to be to count as tied: results of differently ordered float32 sums.
+// topKTolerance is the distance, absolute or relative to the larger, below which two values count
+// as tied: results of differently ordered float32 sums.
 const topKTolerance = 1e-5
 
 // TopK demands that every row of got selects the largest values of its row of

@@ -64,8 +64,8 @@ func (p Product) size(weights string, t int) Size {
 	}
 }
 
-// differentRows is how many rows of a large matrix differ; the others repeat them. The prime keeps
-// them from repeating at distances that a wrong index might have.
+// differentRows counts the rows of a large matrix that differ; the others repeat them. The prime
+// keeps them from repeating at distances that a wrong index might have.
 const differentRows = 131
 
 // largeWeights makes a random matrix quickly.

@@ -88,7 +88,7 @@ func (s scoring) size(results, each int) Size {
 // random makes queries, and pages of keys that block tables name over and over.
 func (s scoring) random(rng *rand.Rand) Case {
 	l := cache.IndexKeyLayout{Page: keyPage, Stride: (s.pageBytes() + 15) / 16 * 16, Format: s.format}
-	row, width := s.format.RowBytes(), (s.entries+keyPage-1)/keyPage
+	width := (s.entries + keyPage - 1) / keyPage
 	pages := min(s.requests()*width, keyPages)
 	pool := vectors.Filled(0xFF, vectors.U8, pages, l.Stride)
 	fillKeys(rng, pool.Data, l, pages, logitsNormal)
@@ -108,27 +108,10 @@ func (s scoring) random(rng *rand.Rand) Case {
 	}
 	c := Case{
 		Params: map[string]any{"block_size": keyPage, "columns": s.entries, "group": group},
-		In: Arrays{"weights": normalF32(rng, s.tokens, s.heads), "cache": pool, "context_lens": vectors.FromI32(lens, s.tokens),
-			"block_table": vectors.FromI32(table, s.requests(), width), "token_to_req": vectors.FromI32(req, s.tokens)},
+		In:     randomQueryRows(rng, s.format, logitsNormal, s.tokens, s.heads),
 	}
-	const different = 4096 // rows of queries
-	n := min(s.tokens*s.heads, different)
-	codes, scales := make([]byte, n*row), make([]byte, n*indexer.Blocks)
-	for i := range n {
-		unused := make([]byte, cache.IndexScaleBytes)
-		if s.format == cache.IndexKeyMXFP4 {
-			unused = scales[i*indexer.Blocks:][:indexer.Blocks]
-		}
-		randomIndexRow(rng, s.format, logitsNormal, codes[i*row:][:row], unused)
-	}
-	q := vectors.New(vectors.U8, s.tokens, s.heads, row)
-	repeat(q.Data, codes)
-	if s.format != cache.IndexKeyMXFP4 {
-		c.In["q_fp8"] = q
-		return c
-	}
-	c.In["q_packed"], c.In["q_scale"] = q, vectors.New(vectors.U8, s.tokens, s.heads, indexer.Blocks)
-	repeat(c.In["q_scale"].Data, scales)
+	maps.Copy(c.In, Arrays{"cache": pool, "context_lens": vectors.FromI32(lens, s.tokens),
+		"block_table": vectors.FromI32(table, s.requests(), width), "token_to_req": vectors.FromI32(req, s.tokens)})
 	return c
 }
 

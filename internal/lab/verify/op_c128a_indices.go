@@ -78,7 +78,7 @@ func refC128(x c128Input) (Arrays, error) {
 }
 
 func bindC128(b Build, x c128Input) (Bound, error) {
-	op, err := attention.NewC128Indices(b.Dev, attention.C128IndicesConfig{Page: x.Page, Ratio: x.Ratio, Variant: b.Variant})
+	op, err := attention.NewC128Indices(b.Dev, attention.C128IndicesConfig{Page: x.Page, Ratio: x.Ratio})
 	return bound(op, err, func(r *Rig) Launch {
 		a := attention.C128IndicesArgs{
 			Positions: r.In(x.Positions, tensor.I32), SlotMapping: r.In(x.Slots, tensor.I64),

@@ -29,9 +29,7 @@ func init() {
 
 // randomEntries makes ascending picks, and some of no block, with and without slots.
 func randomEntries(seed uint64) []Case {
-	var cases []Case
-	for i, tokens := range sizes {
-		rng := rand.New(rand.NewPCG(seed, uint64(i)))
+	return casesOf(seed, sizes, func(rng *rand.Rand, i int, tokens int) Case {
 		k, width, page, r := sizes[len(sizes)-1-i], []int{1, 3, 17, 6, 61, 2048}[i], []int{0, 2, 16, 0, 3, 64}[i], min(tokens, 5)
 		block := []int{8, 1, 2, 64, 32, 8}[i]
 		picks, blocks := make([]int32, tokens*k), make([]int32, tokens*width)
@@ -65,9 +63,8 @@ func randomEntries(seed uint64) []Case {
 			c.In["lengths"], c.In["token_to_req"] = vectors.FromI32(lens, tokens), vectors.FromI32(req, tokens)
 			c.In["block_table"] = randomTable(rng, r, 2*block*width/page+1, tokens > 2)
 		}
-		cases = append(cases, c)
-	}
-	return cases
+		return c
+	})
 }
 
 type entriesInput struct {
@@ -104,7 +101,7 @@ func refEntries(x entriesInput) (Arrays, error) {
 }
 
 func bindEntries(b Build, x entriesInput) (Bound, error) {
-	op, err := indexer.NewCandidateEntries(b.Dev, indexer.CandidateEntriesConfig{Block: x.Block, SlotPage: x.Page, Variant: b.Variant})
+	op, err := indexer.NewCandidateEntries(b.Dev, indexer.CandidateEntriesConfig{Block: x.Block, SlotPage: x.Page})
 	return bound(op, err, func(r *Rig) Launch {
 		a := indexer.CandidateEntriesArgs{Picks: r.In(x.Picks, tensor.I32), Blocks: r.In(x.Blocks, tensor.I32),
 			TokenToReq: r.In(x.Req, tensor.I32), Lens: r.In(x.Lens, tensor.I32)}

@@ -20,9 +20,7 @@ func init() {
 }
 
 func randomCombine(seed uint64) []Case {
-	var cases []Case
-	for i, tokens := range sizes {
-		rng := rand.New(rand.NewPCG(seed, uint64(i)))
+	return casesOf(seed, sizes, func(rng *rand.Rand, i int, tokens int) Case {
 		r, window, ratio := min(tokens, 4), []int{128, 3, 128, 17, 61, 128}[i], []int{4, 2, 128, 4, 1, 4}[i]
 		k, columns := []int{321, 4, 0, 69, 2, 17}[i], []int{321, 7, 0, 69, 61, 17}[i]
 		start, seqLens, _ := randomRequests(rng, tokens, r, 5*window+tokens, i)
@@ -46,9 +44,8 @@ func randomCombine(seed uint64) []Case {
 				"gather_lens": vectors.FromI32(gather, r)},
 		}
 		c.In["topk_indices"] = vectors.FromI32(topk, tokens, columns)
-		cases = append(cases, c)
-	}
-	return cases
+		return c
+	})
 }
 
 type combineInput struct {
@@ -83,7 +80,7 @@ func refCombine(x combineInput) (Arrays, error) {
 }
 
 func bindCombine(b Build, x combineInput) (Bound, error) {
-	op, err := attention.NewCombineIndices(b.Dev, attention.CombineIndicesConfig{Variant: b.Variant})
+	op, err := attention.NewCombineIndices(b.Dev)
 	return bound(op, err, func(r *Rig) Launch {
 		a := attention.CombineIndicesArgs{
 			TopK: r.In(x.TopK, tensor.I32), QueryStart: r.In(x.Start, tensor.I32), SeqLens: r.In(x.SeqLens, tensor.I32),

@@ -21,9 +21,7 @@ func init() {
 }
 
 func randomGlobalTopK(seed uint64) []Case {
-	var cases []Case
-	for i, tokens := range sizes {
-		rng := rand.New(rand.NewPCG(seed, uint64(i)))
+	return casesOf(seed, sizes, func(rng *rand.Rand, i int, tokens int) Case {
 		k, page, r := sizes[len(sizes)-1-i], []int{64, 2, 16, 1, 3, 64}[i], min(tokens, 5)
 		w := k/page + 2
 		topk := make([]int32, tokens*k)
@@ -44,14 +42,13 @@ func randomGlobalTopK(seed uint64) []Case {
 				req[j] = []int32{-1, int32(r), math.MaxInt32}[rng.IntN(3)]
 			}
 		}
-		cases = append(cases, Case{
+		return Case{
 			Name:   fmt.Sprintf("t%d_topk%d_bs%d", tokens, k, page),
 			Params: map[string]any{"block_size": page},
 			In: Arrays{"topk_indices": vectors.FromI32(topk, tokens, k), "token_to_req": vectors.FromI32(req, tokens),
 				"block_table": randomTable(rng, r, w, tokens > 2), "is_valid_token": randomValid(rng, tokens)},
-		})
-	}
-	return cases
+		}
+	})
 }
 
 type globalTopKInput struct {
@@ -71,7 +68,7 @@ func refGlobalTopK(x globalTopKInput) (Arrays, error) {
 }
 
 func bindGlobalTopK(b Build, x globalTopKInput) (Bound, error) {
-	op, err := attention.NewGlobalTopK(b.Dev, attention.GlobalTopKConfig{Page: x.Page, Variant: b.Variant})
+	op, err := attention.NewGlobalTopK(b.Dev, attention.GlobalTopKConfig{Page: x.Page})
 	return bound(op, err, func(r *Rig) Launch {
 		a := attention.GlobalTopKArgs{
 			TopK: r.In(x.TopK, tensor.I32), TokenToReq: r.In(x.Req, tensor.I32), BlockTable: r.In(x.Table, tensor.I32),

@@ -24,22 +24,19 @@ func init() {
 	}
 }
 
-// windowPoison is what a row holds before the operation, and still holds after it
-// if the token is invalid: the byte that Rig.Out fills index arrays with.
+// windowPoison fills a row before the operation, and still after it if the token is invalid: the
+// byte that Rig.Out fills index arrays with.
 const windowPoison = poisonOther
 
 func randomWindowIndices(seed uint64) []Case {
-	var cases []Case
-	for i, tokens := range sizes {
-		rng := rand.New(rand.NewPCG(seed, uint64(i)))
+	return casesOf(seed, sizes, func(rng *rand.Rand, i int, tokens int) Case {
 		r, page, window := min(tokens, 7), []int{64, 64, 16, 2, 3, 64}[i], []int{128, 128, 17, 61, 2, 1}[i]
 		maxLen := 3*window + tokens + 5
 		start, seqLens, req := randomRequests(rng, tokens, r, maxLen, 0)
 		c := windowCase(rng, i, page, window, maxLen, start, seqLens, req)
 		c.Name = fmt.Sprintf("t%d_window%d_bs%d", tokens, window, page)
-		cases = append(cases, c)
-	}
-	return cases
+		return c
+	})
 }
 
 // windowCase makes case i of requests of up to longest tokens. In case 2 the table is too narrow:
@@ -61,9 +58,7 @@ func windowCase(rng *rand.Rand, i, page, window, longest int, start, seqLens, re
 // randomDraftIndices makes blocks of up to `drafts` tokens, with contexts shorter than the window
 // and longer, and a request without any.
 func randomDraftIndices(seed uint64) []Case {
-	var cases []Case
-	for i, requests := range []int{1, 2, 17, 5, 23} {
-		rng := rand.New(rand.NewPCG(seed, uint64(i)))
+	return casesOf(seed, []int{1, 2, 17, 5, 23}, func(rng *rand.Rand, i int, requests int) Case {
 		page, window, drafts := []int{64, 64, 16, 3, 32}[i], []int{128, 128, 17, 61, 1}[i], []int{5, 5, 3, 6, 1}[i]
 		start, seqLens, req := make([]int32, requests+1), make([]int32, requests), []int32(nil)
 		longest := 0
@@ -81,9 +76,8 @@ func randomDraftIndices(seed uint64) []Case {
 		}
 		c := windowCase(rng, i, page, window, longest, start, seqLens, req)
 		c.Name, c.Params["drafts"] = fmt.Sprintf("r%d_window%d_drafts%d_bs%d", requests, window, drafts, page), drafts
-		cases = append(cases, c)
-	}
-	return cases
+		return c
+	})
 }
 
 type windowInput struct {
@@ -121,7 +115,7 @@ func refWindowIndices(w windowInput) (Arrays, error) {
 }
 
 func bindWindowIndices(b Build, w windowInput) (Bound, error) {
-	op, err := attention.NewWindowIndices(b.Dev, attention.WindowIndicesConfig{Page: w.Page, Drafts: w.Drafts, Variant: b.Variant})
+	op, err := attention.NewWindowIndices(b.Dev, attention.WindowIndicesConfig{Page: w.Page, Drafts: w.Drafts})
 	return bound(op, err, func(r *Rig) Launch {
 		a := attention.WindowIndicesArgs{
 			QueryStart: r.In(w.Start, tensor.I32), SeqLens: r.In(w.SeqLens, tensor.I32), TokenToReq: r.In(w.Req, tensor.I32),

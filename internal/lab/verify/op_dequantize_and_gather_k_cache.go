@@ -141,7 +141,7 @@ func refGather(x gatherInput) (Arrays, error) {
 }
 
 func bindGather(b Build, x gatherInput) (Bound, error) {
-	op, err := cache.NewGather(b.Dev, cache.GatherConfig{Page: x.Page, Record: x.Record, MaxBytes: b.MaxBytes, Variant: b.Variant})
+	op, err := cache.NewGather(b.Dev, cache.PagesConfig{Page: x.Page, Record: x.Record, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	return bound(op, err, func(r *Rig) Launch {
 		pool := r.Pool(x.Pool, Pages{Page: x.Page, Spread: SpreadPages, Numbers: x.Table.Len()})
 		a := cache.GatherArgs{

@@ -251,9 +251,7 @@ func addRows(rng *rand.Rand, c Case, name string, tokens, width, page int, recor
 	for i := range at {
 		at[i] = int64(i)
 	}
-	if err := cache.InsertRef(pool.Data, l, normalBF16(rng, 1, slots, cache.D).U16(), at); err != nil {
-		panic(err) // a layout of this file that cannot be
-	}
+	insertNormal(rng, pool, l, at)
 	list := make([]int32, tokens*width)
 	for i := range list {
 		switch {

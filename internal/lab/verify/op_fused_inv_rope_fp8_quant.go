@@ -2,7 +2,6 @@ package verify
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"math/rand/v2"
 
@@ -22,7 +21,8 @@ func init() {
 		Random: randomInverseQuant, Ref: refBy(readInverseQuant, refInverseQuant),
 		Bind:    bindBy(readInverseQuant, bindInverseQuant),
 		Compare: compareBy(ClassBoundary, readInverseQuant, compareInverseQuant),
-		Timing:  Timing{Suite: "memory", Sizes: inverseQuantSizes, Sample: sampleInverseQuant},
+		Timing: Timing{Suite: "memory", Sizes: inverseQuantSizes, Axes: map[string]string{"o": "P", "positions": "P",
+			"fp8_fp32": ".P", "scale_fp32": "..P", "fp8_packed_ue8m0": ".P", "scale_packed_ue8m0": "..P"}},
 	})
 }
 
@@ -118,17 +118,25 @@ func refInverseQuant(x inverseQuantInput) (Arrays, error) {
 	if err := projection.InverseRopeQuantRef(x.used(), x.Groups, x.Heads, x.Positions.I32(), x.Table.F32(), codes, scales); err != nil {
 		return nil, err
 	}
-	numbers, packed := make([]float32, heads*projection.HeadBlocks*padded), make([]int32, heads*padded)
-	for i, sb := range scales {
-		block, t := i/x.T, i%x.T
-		numbers[block*padded+t] = numfmt.UE8M0Scale(sb)
-		packed[block/projection.HeadBlocks*padded+t] |= int32(uint32(sb) << (8 * (block % projection.HeadBlocks)))
-	}
+	numbers, packed := scaleLayouts(scales, x.T)
 	all := vectors.FromU8(codes, x.Groups, x.T, x.Heads*cache.D)
 	return Arrays{
 		"fp8_fp32": all, "scale_fp32": vectors.FromF32(numbers, x.Groups, x.Heads*projection.HeadBlocks, padded),
 		"fp8_packed_ue8m0": all, "scale_packed_ue8m0": vectors.FromI32(packed, x.Groups, x.Heads, padded),
 	}, nil
+}
+
+// scaleLayouts returns the scales of blocks [B, tokens] as numbers, and four to a word, [B/4], with
+// zeros for tokens of padding.
+func scaleLayouts(scales []byte, tokens int) (numbers []float32, words []int32) {
+	padded, blocks := projection.PaddedTokens(tokens), len(scales)/max(tokens, 1)
+	numbers, words = make([]float32, blocks*padded), make([]int32, (blocks+3)/4*padded)
+	for i, sb := range scales {
+		b, t := i/tokens, i%tokens
+		numbers[b*padded+t] = numfmt.UE8M0Scale(sb)
+		words[b/4*padded+t] |= int32(uint32(sb) << (8 * (b % 4)))
+	}
+	return numbers, words
 }
 
 func bindInverseQuant(b Build, x inverseQuantInput) (Bound, error) {
@@ -188,21 +196,6 @@ func inverseQuantSizes(o SizeOptions) (all []Size) {
 		}
 	}
 	return all
-}
-
-// sampleInverseQuant takes some tokens. Rows of scales are padded to a multiple of four tokens.
-func sampleInverseQuant(c Case) []Piece {
-	at := Some(pieceTokens, c.In["o"].Dim(0))
-	for len(at)%4 != 0 {
-		at = append(at, at[len(at)-1])
-	}
-	p := Piece{Case: c, Out: map[string][][]int{}}
-	p.Case.In = maps.Clone(c.In)
-	p.Case.In["o"], p.Case.In["positions"] = Take(c.In["o"], [][]int{at}), Take(c.In["positions"], [][]int{at})
-	for _, names := range quantOutputs {
-		p.Out[names[0]], p.Out[names[1]] = [][]int{nil, at}, [][]int{nil, nil, at}
-	}
-	return []Piece{p}
 }
 
 // compareInverseQuant demands equal bytes, but where float64 cannot tell how f32 rounds:
@@ -276,7 +269,7 @@ func scaleByte(layout projection.ScaleLayout, a Array, h, b, t int) int {
 	return int(u >> 23)
 }
 
-// flushed is what a device takes from products that are no normal numbers.
+// flushed bounds the products that a device may take for zeros.
 const flushed = 0x1p-124
 
 // quantBlock is 128 codes and their scale.

@@ -61,16 +61,6 @@ func randomQKVNorm(seed uint64) []Case {
 		if split {
 			params["split"], name = 1, name+"_split"
 		}
-		weight := func(n int) Array {
-			w := make([]float32, n)
-			for i := range w {
-				w[i] = float32(1 + rng.NormFloat64()/2)
-			}
-			if weights == vectors.F32 {
-				return vectors.FromF32(w, n)
-			}
-			return vectors.FromBF16(w, n)
-		}
 		if weights == vectors.F32 {
 			name += "_f32"
 		}
@@ -86,7 +76,7 @@ func randomQKVNorm(seed uint64) []Case {
 			}
 		}
 		cases = append(cases, Case{Name: name, Params: params, In: Arrays{
-			"qr_kv": vectors.FromU16(x, tokens, rank+cache.D), "q_weight": weight(rank), "kv_weight": weight(cache.D),
+			"qr_kv": vectors.FromU16(x, tokens, rank+cache.D), "q_weight": randomNorm(rng, weights, rank), "kv_weight": randomNorm(rng, weights, cache.D),
 		}})
 	}
 	for i, tokens := range sizes {
@@ -95,6 +85,18 @@ func randomQKVNorm(seed uint64) []Case {
 	}
 	add(3, 8192, 0, true, vectors.F32)
 	return cases
+}
+
+// randomNorm makes the weights of a norm, f32 or bf16.
+func randomNorm(rng *rand.Rand, t vectors.Type, n int) Array {
+	w := make([]float32, n)
+	for i := range w {
+		w[i] = float32(1 + rng.NormFloat64()/2)
+	}
+	if t == vectors.F32 {
+		return vectors.FromF32(w, n)
+	}
+	return vectors.FromBF16(w, n)
 }
 
 type qkvNormInput struct {

@@ -11,8 +11,8 @@ import (
 	"github.com/vkmla/vkmla/tensor"
 )
 
-// normedQuery is how close queries have to be: a bf16 step, or the noise of f32 where two
-// products of numbers up to 512^0.5 cancel.
+// normedQuery bounds the error of queries: a bf16 step, or the noise of f32 where two products of
+// numbers up to 512^0.5 cancel.
 var normedQuery = Tolerance{Abs: 2e-5, Rel: 1.001 / 128, Cos: 1e-6}
 
 func init() {

@@ -101,7 +101,7 @@ func refSlotMapping(s slotMappingInput) (Arrays, error) {
 }
 
 func bindSlotMapping(b Build, s slotMappingInput) (Bound, error) {
-	op, err := cache.NewSlotMapping(b.Dev, cache.SlotMappingConfig{Page: s.Page, Ratio: s.Ratio, Variant: b.Variant})
+	op, err := cache.NewSlotMapping(b.Dev, cache.SlotMappingConfig{Page: s.Page, Ratio: s.Ratio})
 	return bound(op, err, func(r *Rig) Launch {
 		args := cache.SlotMappingArgs{
 			QueryStart: r.In(s.Start, tensor.I32), SeqLens: r.In(s.Seq, tensor.I32), Table: r.In(s.Table, tensor.I32),

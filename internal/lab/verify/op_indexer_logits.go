@@ -239,8 +239,7 @@ const (
 )
 
 func randomLogits(seed uint64, format cache.IndexKeyFormat) []Case {
-	var cases []Case
-	for i, s := range []logitsShape{
+	return casesOf(seed, []logitsShape{
 		{about: "one entry", tokens: 1, heads: 1, requests: 1, lens: 1, page: 64},
 		{about: "one token", tokens: 1, heads: 64, requests: 1, lens: 321, page: 64, pad: 64},
 		{about: "decode", tokens: 2, heads: 64, requests: 2, lens: 321, page: 64, kind: logitsScales},
@@ -267,10 +266,7 @@ func randomLogits(seed uint64, format cache.IndexKeyFormat) []Case {
 		{about: "32 heads", tokens: 5, heads: 32, requests: 3, lens: 321, page: 64, group: 2},
 		{about: "a chunk of a prompt, 32 heads", tokens: 21, heads: 32, requests: 1, lens: 321, page: 64, group: 128},
 		{about: "numbers out of range, decode", tokens: 17, heads: 64, requests: 17, lens: 200, page: 16, hostile: true, first: 3, columns: 190},
-	} {
-		cases = append(cases, randomLogitsCase(rand.New(rand.NewPCG(seed, uint64(i))), s, format))
-	}
-	return cases
+	}, func(rng *rand.Rand, _ int, s logitsShape) Case { return randomLogitsCase(rng, s, format) })
 }
 
 // spoilLogits puts what is out of range into some entries of a block table, some lengths
@@ -320,17 +316,7 @@ func randomLogitsCase(rng *rand.Rand, s logitsShape, format cache.IndexKeyFormat
 		spoilLogits(rng, s, pages, table, lens, req)
 		fillKeys(rng, pool.Data, l, pages, s.kind)
 	}
-	rows := s.tokens * s.heads
-	q, qScale, weights := make([]byte, rows*format.RowBytes()), make([]byte, rows*indexer.Blocks), make([]float32, rows)
-	for i := range rows {
-		var unused [cache.IndexScaleBytes]byte
-		scales := unused[:]
-		if format == cache.IndexKeyMXFP4 {
-			scales = qScale[i*indexer.Blocks:][:indexer.Blocks]
-		}
-		randomIndexRow(rng, format, s.kind, q[i*format.RowBytes():][:format.RowBytes()], scales)
-		weights[i] = float32(rng.NormFloat64() * 0.1)
-	}
+	queries := randomQueryRows(rng, format, s.kind, s.tokens, s.heads)
 	if s.columns == 0 {
 		s.columns = s.lens
 		if s.blocks > 0 {
@@ -342,7 +328,7 @@ func randomLogitsCase(rng *rand.Rand, s logitsShape, format cache.IndexKeyFormat
 		About:  s.about,
 		Params: map[string]any{"block_size": s.page, "first": s.first, "columns": s.columns, "group": max(s.group, 1)},
 		In: Arrays{
-			"weights": vectors.FromF32(weights, s.tokens, s.heads), "cache": pool, "context_lens": vectors.FromI32(lens, s.tokens),
+			"cache": pool, "context_lens": vectors.FromI32(lens, s.tokens),
 			"block_table": vectors.FromI32(table, s.requests, width), "token_to_req": vectors.FromI32(req, s.tokens),
 		},
 	}
@@ -354,13 +340,36 @@ func randomLogitsCase(rng *rand.Rand, s logitsShape, format cache.IndexKeyFormat
 			c.Name, c.Params["block"] = fmt.Sprintf("%s_of%d", c.Name, s.block), s.block
 		}
 	}
-	if format == cache.IndexKeyMXFP4 {
-		c.In["q_packed"] = vectors.FromU8(q, s.tokens, s.heads, format.RowBytes())
-		c.In["q_scale"] = vectors.FromU8(qScale, s.tokens, s.heads, indexer.Blocks)
-	} else {
-		c.In["q_fp8"] = vectors.FromU8(q, s.tokens, s.heads, format.RowBytes())
-	}
+	maps.Copy(c.In, queries)
 	return c
+}
+
+// randomQueryRows makes quantised queries and the weights of their heads. A large case has some
+// over and over.
+func randomQueryRows(rng *rand.Rand, format cache.IndexKeyFormat, kind, tokens, heads int) Arrays {
+	const different = 4096
+	n, row := min(tokens*heads, different), format.RowBytes()
+	codes, scales, weights := make([]byte, n*row), make([]byte, n*indexer.Blocks), make([]float32, n)
+	for i := range n {
+		var unused [cache.IndexScaleBytes]byte
+		scale := unused[:]
+		if format == cache.IndexKeyMXFP4 {
+			scale = scales[i*indexer.Blocks:][:indexer.Blocks]
+		}
+		randomIndexRow(rng, format, kind, codes[i*row:][:row], scale)
+		weights[i] = float32(rng.NormFloat64() * 0.1)
+	}
+	all := func(a Array, width ...int) Array {
+		out := vectors.New(a.Type, append([]int{tokens, heads}, width...)...)
+		repeat(out.Data, a.Data)
+		return out
+	}
+	names := queryOutputs(format)
+	in := Arrays{names[0]: all(vectors.FromU8(codes), row), "weights": all(vectors.FromF32(weights))}
+	if len(names) > 2 {
+		in[names[2]] = all(vectors.FromU8(scales), indexer.Blocks)
+	}
+	return in
 }
 
 func (s *logitsShape) ofBlock() int { return cmp.Or(s.block, candidateBlock) }

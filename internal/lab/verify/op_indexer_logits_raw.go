@@ -60,8 +60,7 @@ func readRawLogits(c Case, format cache.IndexKeyFormat) (x rawInput, err error) 
 
 // randomRawLogits makes cases of few tokens, with as many heads as models have and with few.
 func randomRawLogits(seed uint64, format cache.IndexKeyFormat) []Case {
-	var cases []Case
-	for i, s := range []logitsShape{
+	return casesOf(seed, []logitsShape{
 		{about: "one token", tokens: 1, heads: 64, requests: 1, lens: 321, page: 64, pad: 64},
 		{about: "few tokens", tokens: 8, heads: 64, requests: 8, lens: 1333, page: 64},
 		{about: "many tokens", tokens: 33, heads: 64, requests: 33, lens: 321, page: 64, kind: logitsAnyCode},
@@ -70,8 +69,7 @@ func randomRawLogits(seed uint64, format cache.IndexKeyFormat) []Case {
 		{about: "32 heads", tokens: 3, heads: 32, requests: 3, lens: 333, page: 64},
 		{about: "candidate blocks", tokens: 3, heads: 7, requests: 3, lens: 700, page: 64, blocks: 37},
 		{about: "numbers out of range", tokens: 33, heads: 8, requests: 17, lens: 200, page: 64, hostile: true},
-	} {
-		rng := rand.New(rand.NewPCG(seed, uint64(i)))
+	}, func(rng *rand.Rand, i int, s logitsShape) Case {
 		c := randomLogitsCase(rng, s, format)
 		for _, name := range []string{"q_fp8", "q_packed", "q_scale"} {
 			delete(c.In, name)
@@ -84,9 +82,8 @@ func randomRawLogits(seed uint64, format cache.IndexKeyFormat) []Case {
 		c.In["q"] = vectors.FromU16(randomQueries(rng, s.tokens*s.heads, true), s.tokens, s.heads, cache.IndexDim)
 		c.In["cos_sin_rows"] = randomCosSin(rng)
 		c.Params["softmax_scale"], c.Params["head_scale"] = indexer.DefaultSoftmaxScale, indexer.DefaultHeadScale(s.heads)
-		cases = append(cases, c)
-	}
-	return cases
+		return c
+	})
 }
 
 func bindRawLogits(b Build, x rawInput) (Bound, error) {

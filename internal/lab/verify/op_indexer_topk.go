@@ -51,9 +51,7 @@ type (
 func randomScores(seed uint64, sizes []scoreSize, odd float32, kinds []scoreKind) []Case {
 	inf := float32(math.Inf(1))
 	strewn := []float32{float32(math.NaN()), -inf, inf, 0, float32(math.Copysign(0, -1)), odd}
-	var cases []Case
-	for i, s := range sizes {
-		rng := rand.New(rand.NewPCG(seed, uint64(i)))
+	return casesOf(seed, sizes, func(rng *rand.Rand, i int, s scoreSize) Case {
 		logits, lens := make([]float32, s.rows*s.n), make([]int32, s.rows)
 		for t := range lens {
 			lens[t] = int32(s.n - rng.IntN(s.n/3+1))
@@ -74,13 +72,12 @@ func randomScores(seed uint64, sizes []scoreSize, odd float32, kinds []scoreKind
 				}
 			}
 		}
-		cases = append(cases, Case{
+		return Case{
 			Name:   fmt.Sprintf("r%d_n%d_k%d_w%d_t%d", s.rows, s.n, s.k, s.workgroups, s.threads),
 			Params: map[string]any{"k": s.k, "workgroups": s.workgroups, "threads": s.threads},
 			In:     Arrays{"logits": vectors.FromF32(logits, s.rows, s.n), "lengths": vectors.FromI32(lens, s.rows)},
-		})
-	}
-	return cases
+		}
+	})
 }
 
 // topkInput is a selection, and what it asks of the operation.

@@ -45,7 +45,7 @@ func randomWithin(seed uint64, format cache.IndexKeyFormat) []Case {
 	return cases
 }
 
-// candidateBlocks is how many blocks a token of DeepSeek-V4.1 looks for its picks in.
+// candidateBlocks counts the blocks in which a token of DeepSeek-V4.1 looks for its picks.
 const candidateBlocks = 2048
 
 // withinSizes returns the sizes of the scores with an entry for each token, and 2048 candidate

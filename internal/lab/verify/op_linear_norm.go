@@ -41,14 +41,7 @@ func randomLinearNorm(seed uint64) []Case {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
 		shape := linearShape{about: "outputs normed", tokens: s.tokens, groups: 1, n: s.rank + 40, k: 160 * (1 + i%2), column: 8}
 		c := randomLinearCase(rng, shape, s.format)
-		norm := make([]float32, s.rank)
-		for j := range norm {
-			norm[j] = float32(1 + rng.NormFloat64()/2)
-		}
-		c.Params["rank"], c.In["norm"] = s.rank, vectors.FromBF16(norm, s.rank)
-		if s.weights == vectors.F32 {
-			c.In["norm"] = vectors.FromF32(norm, s.rank)
-		}
+		c.Params["rank"], c.In["norm"] = s.rank, randomNorm(rng, s.weights, s.rank)
 		c.Name += fmt.Sprintf("_rank%d", s.rank)
 		cases = append(cases, c)
 	}

@@ -2,7 +2,6 @@ package verify
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"math/rand/v2"
 
@@ -18,12 +17,16 @@ func init() {
 		"per_token_group_fp8_quant": {projection.ActivationFP8, projection.ActivationFP8Packed, projection.ActivationMXFP8},
 		"scaled_fp4_quant":          {projection.ActivationNVFP4},
 	} {
+		axes := map[string]string{"x": "P", "codes": ".P", "scales": "..P"}
+		if name == "scaled_fp4_quant" {
+			axes["scales"] = ".P"
+		}
 		Register(Op{
 			Name: name, Class: ClassExact, Variants: opkit.Builds("proj_quantise"),
 			Of:     Of{"projection.Quantise", "proj_quantise", "hidden.quantise, q_lora.quantise, o.quantise, o_lora.quantise"},
 			Random: with(randomQuantise, formats), Ref: refBy(fields, refQuantise), Bind: bindBy(fields, bindQuantise),
 			Compare: exactly("codes", "scales"),
-			Timing:  Timing{Suite: "memory", Sizes: with(quantiseSizes, formats), Sample: sampleQuantise},
+			Timing:  Timing{Suite: "memory", Sizes: with(quantiseSizes, formats), Axes: axes},
 		})
 	}
 }
@@ -127,14 +130,7 @@ func refQuantise(q quantiseInput) (Arrays, error) {
 		return out, nil
 	}
 	blocks, padded := q.K/block, projection.PaddedTokens(q.T)
-	numbers, words := make([]float32, q.Groups*blocks*padded), make([]int32, q.Groups*blocks/4*padded)
-	for i, sb := range scales {
-		b, t := i/q.T, i%q.T
-		numbers[b*padded+t] = numfmt.UE8M0Scale(sb)
-		if q.Format != projection.ActivationFP8 {
-			words[b/4*padded+t] |= int32(uint32(sb) << (8 * (b % 4)))
-		}
-	}
+	numbers, words := scaleLayouts(scales, q.T)
 	out["scales"] = vectors.FromF32(numbers, q.Groups, blocks, padded)
 	if q.Format != projection.ActivationFP8 {
 		out["scales"] = vectors.FromI32(words, q.Groups, blocks/4, padded)
@@ -176,19 +172,4 @@ func quantiseSizes(o SizeOptions, formats []projection.ActivationFormat) (all []
 		}
 	}
 	return all
-}
-
-// sampleQuantise takes some tokens. Rows of FP8's scales are padded to a multiple of four tokens.
-func sampleQuantise(c Case) []Piece {
-	at := Some(pieceTokens, c.In["x"].Dim(0))
-	for len(at)%4 != 0 {
-		at = append(at, at[len(at)-1])
-	}
-	p := Piece{Case: c, Out: map[string][][]int{"codes": {nil, at}, "scales": {nil, nil, at}}}
-	if _, fp4 := c.In["input_scale"]; fp4 {
-		p.Out["scales"] = [][]int{nil, at}
-	}
-	p.Case.In = maps.Clone(c.In)
-	p.Case.In["x"] = Take(c.In["x"], [][]int{at})
-	return []Piece{p}
 }

@@ -73,7 +73,7 @@ func refInsert(x insertInput) (Arrays, error) {
 }
 
 func bindInsert(b Build, x insertInput) (Bound, error) {
-	op, err := cache.NewInsert(b.Dev, cache.InsertConfig{Page: x.Page, Record: x.Record, MaxBytes: b.MaxBytes, Variant: b.Variant})
+	op, err := cache.NewInsert(b.Dev, cache.PagesConfig{Page: x.Page, Record: x.Record, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	return bound(op, err, func(r *Rig) Launch {
 		pages := r.Pool(x.Pool, Pages{Page: x.Page})
 		kv := kvCache(pages.Tensor, x.layout)
@@ -93,7 +93,7 @@ func insertSizes(o SizeOptions) (all []Size) {
 	return all
 }
 
-// insertedBytes is at least what the pools of all sets take, whose rows go past a cache.
+// insertedBytes returns no less than the pools of all sets take, whose rows go past a cache.
 func insertedBytes(tokens int) int { return 64*(tokens+64)*cache.RecordV4.SlotBytes() + 2*RotateBytes }
 
 // largeInsert makes rows for all slots of as many pages as they fill, in random order.

@@ -24,14 +24,12 @@ func init() {
 // touchWord is the word of a pool that goes into the sink.
 const touchWord = 0x9E3779B9
 
-// touchSink is what the sink holds before.
+// touchSink has the words of the sink before.
 var touchSink = []uint32{1, 2}
 
 // randomTouch makes pools around the bytes between two reads, of that word and of others.
 func randomTouch(seed uint64) []Case {
-	var cases []Case
-	for i, bytes := range []int{8, 64, 2<<20 - 8, 2 << 20, 2<<20 + 8, 5<<20 + 24} {
-		rng := rand.New(rand.NewPCG(seed, uint64(i)))
+	return casesOf(seed, []int{8, 64, 2<<20 - 8, 2 << 20, 2<<20 + 8, 5<<20 + 24}, func(rng *rand.Rand, i int, bytes int) Case {
 		data := make([]byte, bytes)
 		for at := 0; at < bytes; at += 4 {
 			word := uint32(touchWord)
@@ -40,19 +38,18 @@ func randomTouch(seed uint64) []Case {
 			}
 			binary.LittleEndian.PutUint32(data[at:], word)
 		}
-		cases = append(cases, Case{
+		return Case{
 			Name: fmt.Sprintf("bytes%d", bytes), Params: map[string]any{},
 			In: Arrays{"pool": Array{Type: vectors.U8, Shape: []int{bytes / 8, 8}, Data: data}},
-		})
-	}
-	return cases
+		}
+	})
 }
 
 type touchInput struct {
 	Pool Array `in:"pool u8 * *"`
 }
 
-// refTouch is that nothing changes but a word that nothing reads.
+// refTouch changes nothing but a word that nothing reads.
 func refTouch(x touchInput) (Arrays, error) {
 	sink := vectors.FromU32(touchSink, 2)
 	if binary.LittleEndian.Uint32(x.Pool.Data) == touchWord {

@@ -20,9 +20,7 @@ func init() {
 }
 
 func randomVisible(seed uint64) []Case {
-	var cases []Case
-	for i, tokens := range sizes {
-		rng := rand.New(rand.NewPCG(seed, uint64(i)))
+	return casesOf(seed, sizes, func(rng *rand.Rand, i int, tokens int) Case {
 		ratio, limit := []int{4, 128, 1, 2, 3, 4}[i], []int{0, 0, 1, 1 << 17, 17, 61}[i]
 		positions, valid := make([]int32, tokens), make([]byte, tokens+i%3)
 		for t := range positions {
@@ -34,12 +32,11 @@ func randomVisible(seed uint64) []Case {
 		if i%2 == 1 {
 			in["is_valid_token"] = Array{Type: vectors.U8, Shape: []int{len(valid)}, Data: valid}
 		}
-		cases = append(cases, Case{
+		return Case{
 			Name:   fmt.Sprintf("t%d_ratio%d_limit%d", tokens, ratio, limit),
 			Params: map[string]any{"compress_ratio": ratio, "limit": limit}, In: in,
-		})
-	}
-	return cases
+		}
+	})
 }
 
 type visibleInput struct {
@@ -57,7 +54,7 @@ func refVisible(v visibleInput) (Arrays, error) {
 }
 
 func bindVisible(b Build, v visibleInput) (Bound, error) {
-	op, err := indexer.NewVisible(b.Dev, indexer.VisibleConfig{Ratio: v.Ratio, Variant: b.Variant})
+	op, err := indexer.NewVisible(b.Dev, indexer.VisibleConfig{Ratio: v.Ratio})
 	return bound(op, err, func(r *Rig) Launch {
 		a := indexer.VisibleArgs{Positions: r.In(v.Positions, tensor.I32), IsValid: r.In(v.Valid, tensor.U8),
 			Lens: r.Out(tensor.I32, v.T), Limit: v.Limit}

@@ -38,6 +38,7 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"runtime"
 	"slices"
 
@@ -207,17 +208,7 @@ func Lookup(name string) (Op, bool) { op, ok := registry[name]; return op, ok }
 
 // All returns the registered operations in the order of their names.
 func All() []Op {
-	ops := make([]Op, 0, len(registry))
-	for _, op := range registry {
-		ops = append(ops, op)
-	}
-	slices.SortFunc(ops, func(a, b Op) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1
-	})
-	return ops
+	return slices.SortedFunc(maps.Values(registry), func(a, b Op) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // RandomCases makes the operation's random cases for a run's seed, with what
@@ -237,14 +228,13 @@ func (op Op) RandomCases(seed uint64) []Case {
 // RandomCases returns the random cases of all operations for a seed, by their names.
 func RandomCases(seed uint64) map[string][]Case {
 	ops := All()
-	cases := make([][]Case, len(ops))
+	cases, of := make([][]Case, len(ops)), map[string][]Case{}
 	var making errgroup.Group
 	making.SetLimit(runtime.GOMAXPROCS(0))
 	for i, op := range ops {
 		making.Go(func() error { cases[i] = op.RandomCases(seed); return nil })
 	}
 	making.Wait()
-	of := map[string][]Case{}
 	for i, op := range ops {
 		of[op.Name] = cases[i]
 	}

@@ -218,7 +218,7 @@ func (r *Rig) Results(out map[string]tensor.Tensor) (Arrays, error) {
 		r.checkFence(img[fence+n:], h, "after", n)
 		for name, t := range out {
 			if t.Buffer == h.inner.Buffer && t.Offset == h.inner.Offset {
-				got[name] = Array{Type: stored(t.DType), Shape: t.Shape, Data: img[fence : fence+n]}
+				got[name] = Array{Type: stored[t.DType], Shape: t.Shape, Data: img[fence : fence+n]}
 			}
 		}
 	}
@@ -237,23 +237,7 @@ func (r *Rig) checkFence(guard []byte, h held, where string, base int) {
 	}
 }
 
-// stored returns the array type that has the bits of a tensor's element type.
-func stored(dt tensor.DType) vectors.Type {
-	switch dt {
-	case tensor.I8:
-		return vectors.I8
-	case tensor.U16, tensor.BF16:
-		return vectors.U16
-	case tensor.F16:
-		return vectors.F16
-	case tensor.F32:
-		return vectors.F32
-	case tensor.I32:
-		return vectors.I32
-	case tensor.U32:
-		return vectors.U32
-	case tensor.I64:
-		return vectors.I64
-	}
-	return vectors.U8
-}
+// stored has the array type with the bits of a tensor's element type.
+var stored = map[tensor.DType]vectors.Type{tensor.U8: vectors.U8, tensor.I8: vectors.I8, tensor.U16: vectors.U16,
+	tensor.BF16: vectors.U16, tensor.F16: vectors.F16, tensor.F32: vectors.F32, tensor.I32: vectors.I32, tensor.U32: vectors.U32,
+	tensor.I64: vectors.I64}

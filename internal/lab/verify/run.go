@@ -28,7 +28,7 @@ type Options struct {
 	// Best tries only the best variant that the device can run.
 	Best bool
 
-	// Most is how many random cases of an operation are tried, spread over all; 0: all.
+	// Most bounds the random cases of an operation that are tried, spread over all; 0: all.
 	Most int
 
 	// Seed makes the random cases.

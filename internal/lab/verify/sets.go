@@ -11,11 +11,11 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// RotateBytes is what all sets of operands touch together: past the last-level cache of every
-// GPU that we know of.
+// RotateBytes counts the bytes that all sets of operands touch together: past the last-level cache
+// of every GPU that we know of.
 const RotateBytes = 256 << 20
 
-// Spread is how the numbers of pages of a case become those of a set.
+// Spread says how the numbers of pages of a case become those of a set.
 type Spread int
 
 const (
@@ -59,7 +59,7 @@ type sets struct {
 	given  []operand  // operands of the last set, and shared ones
 }
 
-// call is what a method gave for the first set.
+// call holds the result of a method for the first set.
 type call struct {
 	t tensor.Tensor
 	p *Pool
@@ -150,7 +150,7 @@ func (s *Sets) read(last Launch, piece Piece) (Arrays, error) {
 	for name, t := range last.Out {
 		t, along := s.own(t), piece.Out[name]
 		if len(along) > 0 && along[0] != nil { // of the first axis only what is needed comes back
-			got[name] = Array{Type: stored(t.DType), Shape: slices.Clone(t.Shape)}
+			got[name] = Array{Type: stored[t.DType], Shape: slices.Clone(t.Shape)}
 			a := got[name]
 			a.Shape[0] = len(along[0])
 			for _, i := range along[0] {
@@ -164,7 +164,7 @@ func (s *Sets) read(last Launch, piece Piece) (Arrays, error) {
 			got[name] = Take(a, append([][]int{nil}, along[1:]...))
 			continue
 		}
-		a := Array{Type: stored(t.DType), Shape: slices.Clone(t.Shape), Data: make([]byte, t.Bytes())}
+		a := Array{Type: stored[t.DType], Shape: slices.Clone(t.Shape), Data: make([]byte, t.Bytes())}
 		if s.r.err == nil {
 			s.r.Fail(t.Download(s.r.ctx, a.Data))
 		}

@@ -15,8 +15,9 @@ type Timing struct {
 	Sizes func(o SizeOptions) []Size
 
 	// Axes names the axes of arrays, inputs and outputs, by a letter each: of axes with the
-	// same letter the same elements belong together. A check looks at some tokens (T) and
-	// heads (H). An array that is not named, and an axis of another letter, is taken whole.
+	// same letter the same elements belong together. A check looks at some tokens (T, or P in
+	// fours, to which scales are padded) and heads (H). An array that is not named, and an axis of
+	// another letter, is taken whole.
 	Axes map[string]string
 
 	// Sample makes the parts of a case that a check looks at, where Axes do not say enough.
@@ -110,12 +111,15 @@ func (op Op) Pieces(c Case) []Piece {
 
 // sampled takes some tokens and heads.
 func (op Op) sampled(c Case, tokens, heads int) Piece {
-	most := map[byte]int{'T': tokens, 'H': heads}
+	most := map[byte]int{'T': tokens, 'P': tokens, 'H': heads}
 	chosen := map[byte][]int{}
 	for name, a := range c.In {
 		for i, axis := range []byte(op.Axes[name]) {
 			if n := most[axis]; n > 0 && chosen[axis] == nil {
 				chosen[axis] = Some(n, a.Dim(i))
+				for axis == 'P' && len(chosen[axis])%4 > 0 {
+					chosen[axis] = append(chosen[axis], a.Dim(i)-1)
+				}
 			}
 		}
 	}
@@ -188,11 +192,11 @@ func Take(a Array, along [][]int) Array {
 	return out
 }
 
-// distinct is how many different random numbers a large array has: it repeats them. The prime
+// distinct counts the different random numbers of a large array, which repeats them. The prime
 // keeps rows from repeating at distances that a wrong index might have.
 const distinct = 1<<21 - 9
 
-// manyBF16 makes bf16 values of a normal distribution.
+// normalBF16 makes bf16 values of a normal distribution.
 func normalBF16(rng *rand.Rand, deviation float64, shape ...int) Array {
 	a := vectors.New(vectors.U16, shape...)
 	v := make([]uint16, min(a.Len(), distinct))
@@ -203,7 +207,7 @@ func normalBF16(rng *rand.Rand, deviation float64, shape ...int) Array {
 	return a
 }
 
-// manyF32 makes f32 values of a normal distribution.
+// normalF32 makes f32 values of a normal distribution.
 func normalF32(rng *rand.Rand, shape ...int) Array {
 	a := vectors.New(vectors.F32, shape...)
 	v := make([]float32, min(a.Len(), distinct))
@@ -221,7 +225,7 @@ func repeat(data, pattern []byte) {
 	}
 }
 
-// tableRowsOf is how many positions the tables of angles of timed cases have.
+// tableRowsOf counts the positions of the tables of angles of timed cases.
 const tableRowsOf = 65536
 
 // manyTurns makes a table of angles, and positions of tokens in it.

@@ -45,10 +45,10 @@ func TestActivations(t *testing.T) {
 				x.check(t, &l.idxQB, "Indexer.QB", l.w.Indexer.QB, 1, l.kernels.qr, l.kernels.indexer.q)
 				x.check(t, &l.oa, "OA", l.w.OA, cfg.Groups, l.kernels.mla.o, l.kernels.output.z)
 				x.check(t, &l.ob, "OB", l.w.OB, 1, l.kernels.output.z, a.Out)
-				run(t, dev, func(rec *vk.Recorder) error { return l.qb.record(rec, l.kernels.qr, l.kernels.mla.q) }) // it was normed in place
+				testkit.Do(t, dev, func(rec *vk.Recorder) error { return l.qb.record(rec, l.kernels.qr, l.kernels.mla.q) }) // it was normed in place
 				x.check(t, &l.qb, "QB", l.w.QB, 1, l.kernels.qr, l.kernels.mla.q)
 				assert.True(t, l.gates.coded == nil && l.idxWeights.coded == nil, "bf16 weights stay with bf16")
-				for _, v := range floats(get[uint16](t, a.Out))[:valid*cfg.Hidden] {
+				for _, v := range numfmt.BF16DecodeSlice(nil, testkit.Download[uint16](t, a.Out))[:valid*cfg.Hidden] {
 					require.False(t, v != v, "an output is NaN")
 				}
 			})
@@ -66,7 +66,7 @@ func quantisedCaches(t *testing.T, dev *vk.Device, tokens int) (c Caches) {
 	c.Keys.Layout = must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(cache.IndexKeyFP8, 16, 0))
 	for pool, stride := range map[*tensor.Tensor]int{&c.Window.Pool: c.Window.Layout.Stride, &c.Compressed.Pool: c.Compressed.Layout.Stride,
 		&c.State.Pool: c.State.Layout.Stride, &c.IndexState.Pool: c.IndexState.Layout.Stride, &c.Keys.Pool: c.Keys.Layout.Stride} {
-		*pool = put(t, dev, tensor.U8, filled(tokens*stride, byte(0xFF)), tokens, stride)
+		*pool = testkit.Upload(t, dev, tensor.U8, slices.Repeat([]byte{0xFF}, tokens*stride), tokens, stride)
 	}
 	return c
 }
@@ -87,10 +87,10 @@ func quantisedStep(t *testing.T, dev *vk.Device, cfg *model.Config, w *model.Dev
 	for i := (tokens - padding) * cfg.Hidden; i < len(hidden); i++ {
 		hidden[i] = 0x7FC0
 	}
-	a := Args{Caches: caches, Out: put(t, dev, tensor.BF16, filled(tokens*cfg.Hidden, uint16(0xFFFF)), tokens, cfg.Hidden),
-		Hidden: put(t, dev, tensor.BF16, hidden, tokens, cfg.Hidden),
-		CosSin: put(t, dev, tensor.F32, cosSin(tokens), tokens, cache.RopeDim)}
-	run(t, dev, func(rec *vk.Recorder) error {
+	a := Args{Caches: caches, Out: testkit.Upload(t, dev, tensor.BF16, slices.Repeat([]uint16{0xFFFF}, tokens*cfg.Hidden), tokens, cfg.Hidden),
+		Hidden: testkit.Upload(t, dev, tensor.BF16, hidden, tokens, cfg.Hidden),
+		CosSin: testkit.Upload(t, dev, tensor.F32, cosSin(tokens), tokens, cache.RopeDim)}
+	testkit.Do(t, dev, func(rec *vk.Recorder) error {
 		if err := k.RecordStep(rec, step); err != nil {
 			return err
 		}
@@ -112,18 +112,18 @@ func (x *quantisedLayer) check(t *testing.T, p *linear, name string, m model.Dev
 	require.NotNil(t, p.coded, "%s: bf16", name)
 	h := projection.LinearHost{T: tokens, Groups: groups, N: m.N / groups, K: k,
 		Weights: m.Format, Activations: projection.ActivationFP8,
-		X: get[byte](t, p.coded.codes), Data: get[byte](t, m.Data), ScalePitch: projection.PaddedTokens(tokens)}
+		X: testkit.Download[byte](t, p.coded.codes), Data: testkit.Download[byte](t, m.Data), ScalePitch: projection.PaddedTokens(tokens)}
 	if m.Format == projection.FormatFP8F32 {
-		for _, v := range get[float32](t, m.Scales) {
+		for _, v := range testkit.Download[float32](t, m.Scales) {
 			h.Scale = binary.LittleEndian.AppendUint32(h.Scale, math.Float32bits(v))
 		}
 	} else {
-		h.Scale = get[byte](t, m.Scales)
+		h.Scale = testkit.Download[byte](t, m.Scales)
 	}
 	codes, scales := make([]byte, len(h.X)), make([]byte, tokens*groups*k/128)
 	if m.Format == projection.FormatNVFP4 {
-		h.Activations, h.XScale = projection.ActivationNVFP4, get[byte](t, p.coded.scales)
-		h.RowScale = filled(m.N, m.Global*m.Input)
+		h.Activations, h.XScale = projection.ActivationNVFP4, testkit.Download[byte](t, p.coded.scales)
+		h.RowScale = slices.Repeat([]float32{m.Global * m.Input}, m.N)
 		scales = make([]byte, len(h.XScale))
 	}
 	fp8 := slices.Contains(m.Format.Activations(), projection.ActivationFP8)
@@ -133,13 +133,13 @@ func (x *quantisedLayer) check(t *testing.T, p *linear, name string, m model.Dev
 		for i := range x.valid {
 			positions[i] = int32(i)
 		}
-		require.NoError(t, projection.InverseRopeQuantRef(get[uint16](t, from), groups, k/headDim, positions,
-			get[float32](t, x.a.CosSin), codes, scales))
+		require.NoError(t, projection.InverseRopeQuantRef(testkit.Download[uint16](t, from), groups, k/headDim, positions,
+			testkit.Download[float32](t, x.a.CosSin), codes, scales))
 	} else {
-		require.NoError(t, projection.QuantiseRef(h.Activations, get[uint16](t, from), groups, k, m.Input, codes, scales))
+		require.NoError(t, projection.QuantiseRef(h.Activations, testkit.Download[uint16](t, from), groups, k, m.Input, codes, scales))
 	}
 	if fp8 {
-		for _, v := range get[float32](t, p.coded.scales) {
+		for _, v := range testkit.Download[float32](t, p.coded.scales) {
 			h.XScale = binary.LittleEndian.AppendUint32(h.XScale, math.Float32bits(v))
 		}
 	}
@@ -168,7 +168,7 @@ func (x *quantisedLayer) check(t *testing.T, p *linear, name string, m model.Dev
 	}
 	rms := math.Sqrt(squares / float64(len(want)))
 	require.Positive(t, rms, name)
-	for i, got := range floats(get[uint16](t, to))[:len(want)] {
+	for i, got := range numfmt.BF16DecodeSlice(nil, testkit.Download[uint16](t, to))[:len(want)] {
 		require.InDelta(t, want[i], float64(got), math.Abs(want[i])/128+rms/1000, "%s: output %d of %d", name, i, m.N)
 	}
 }

@@ -1,7 +1,6 @@
 package layer
 
 import (
-	"encoding/binary"
 	"math"
 	"testing"
 
@@ -10,7 +9,6 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
@@ -27,32 +25,6 @@ func alloc(t testing.TB, dev *vk.Device, dt tensor.DType, shape ...int) tensor.T
 	x := must[tensor.Tensor](t)(tensor.New(dev, "test", dt, shape...))
 	t.Cleanup(func() { x.Close() })
 	return x
-}
-
-// put uploads to a new tensor.
-func put[T any](t testing.TB, dev *vk.Device, dt tensor.DType, v []T, shape ...int) tensor.Tensor {
-	t.Helper()
-	x := alloc(t, dev, dt, shape...)
-	testkit.Put(t, x, v)
-	return x
-}
-
-// get downloads a tensor.
-func get[T any](t testing.TB, x tensor.Tensor) []T {
-	t.Helper()
-	b, v := make([]byte, x.Bytes()), make([]T, x.Len())
-	require.NoError(t, x.Download(t.Context(), b))
-	_, err := binary.Decode(b, binary.LittleEndian, v)
-	require.NoError(t, err)
-	return v
-}
-
-func filled[T any](n int, v T) []T {
-	s := make([]T, n)
-	for i := range s {
-		s[i] = v
-	}
-	return s
 }
 
 // weights makes a model of layers of the ratios and puts it on the device.
@@ -95,26 +67,15 @@ func firstStep(t testing.TB, dev *vk.Device, tokens, valid int) StepArgs {
 			positions[i], isValid[i] = int32(i), 1
 		}
 	}
-	table := put(t, dev, tensor.I32, pages, 1, tokens)
+	table := testkit.Upload(t, dev, tensor.I32, pages, 1, tokens)
 	return StepArgs{
-		QueryStart: put(t, dev, tensor.I32, []int32{0, int32(valid)}, 2),
-		SeqLens:    put(t, dev, tensor.I32, []int32{int32(valid)}, 1),
-		TokenToReq: put(t, dev, tensor.I32, make([]int32, tokens), tokens),
-		Positions:  put(t, dev, tensor.I32, positions, tokens),
-		IsValid:    put(t, dev, tensor.U8, isValid, tokens),
+		QueryStart: testkit.Upload(t, dev, tensor.I32, []int32{0, int32(valid)}, 2),
+		SeqLens:    testkit.Upload(t, dev, tensor.I32, []int32{int32(valid)}, 1),
+		TokenToReq: testkit.Upload(t, dev, tensor.I32, make([]int32, tokens), tokens),
+		Positions:  testkit.Upload(t, dev, tensor.I32, positions, tokens),
+		IsValid:    testkit.Upload(t, dev, tensor.U8, isValid, tokens),
 		Tables:     Tables{Window: table, Compressed: table, State: table, IndexState: table, Keys: table},
 	}
-}
-
-// run records and submits.
-func run(t testing.TB, dev *vk.Device, record func(*vk.Recorder) error) {
-	t.Helper()
-	rec := must[*vk.Recorder](t)(dev.NewRecorder())
-	defer rec.Close()
-	require.NoError(t, record(rec))
-	cmd := must[*vk.Commands](t)(rec.End())
-	defer cmd.Close()
-	require.NoError(t, cmd.Run(t.Context()))
 }
 
 // cosSin is a table of the positions before n.
@@ -124,13 +85,4 @@ func cosSin(n int) (table []float32) {
 		table = append(table, float32(math.Cos(angle-math.Pi/2*float64(i%64/32))))
 	}
 	return table
-}
-
-// floats are values of bf16 numbers.
-func floats(v []uint16) []float32 {
-	f := make([]float32, len(v))
-	for i := range v {
-		f[i] = numfmt.BF16Decode(v[i])
-	}
-	return f
 }

@@ -35,9 +35,9 @@ func windowStep(t *testing.T, dev *vk.Device, cfg Config, w *model.DeviceLayer, 
 	place(t, dev, k)
 	step := firstStep(t, dev, n, n)
 	a := Args{Caches: cfg.Caches, Out: alloc(t, dev, tensor.BF16, n, width),
-		Hidden: put(t, dev, tensor.BF16, numfmt.BF16EncodeSlice(nil, hidden[:n*width]), n, width),
-		CosSin: put(t, dev, tensor.F32, must[[]float32](t)(cfg.Model.Rope(0).Table(n, 1)), n, model.RopeRow)}
-	run(t, dev, func(rec *vk.Recorder) error {
+		Hidden: testkit.Upload(t, dev, tensor.BF16, numfmt.BF16EncodeSlice(nil, hidden[:n*width]), n, width),
+		CosSin: testkit.Upload(t, dev, tensor.F32, must[[]float32](t)(cfg.Model.Rope(0).Table(n, 1)), n, model.RopeRow)}
+	testkit.Do(t, dev, func(rec *vk.Recorder) error {
 		if err := rec.Fill(a.Out.View(), math.MaxUint32); err != nil {
 			return err
 		}
@@ -46,7 +46,7 @@ func windowStep(t *testing.T, dev *vk.Device, cfg Config, w *model.DeviceLayer, 
 		}
 		return l.Record(rec, step, a)
 	})
-	return floats(get[uint16](t, a.Out))
+	return numfmt.BF16DecodeSlice(nil, testkit.Download[uint16](t, a.Out))
 }
 
 func randomHidden(n int) []float32 {

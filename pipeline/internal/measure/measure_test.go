@@ -92,10 +92,24 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-// A build during which the program ends is not tried again, and no operation of its family runs it;
-// the others are tried.
-func TestCrashes(t *testing.T) {
+// A build during which the program is killed, as a driver's compiler or the system does it, is not
+// tried again, and no operation of its family runs it; the others are tried.
+func TestKilled(t *testing.T) {
+	const folder, at = "VKMLA_TEST_KILLED", "VKMLA_TEST_KILLED_AT"
 	dev := testkit.Device(t)
+	if dir := os.Getenv(folder); dir != "" { // the program that is killed
+		err := measure.Small(t.Context(), dev, dir, func(family, build string) {
+			if family+" "+build == os.Getenv(at) {
+				self, err := os.FindProcess(os.Getpid())
+				require.NoError(t, err)
+				_ = self.Kill()
+				select {}
+			}
+		})
+		t.Fatal("lives on", err)
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
 	all := tried(t, dev, t.TempDir())
 	for family, variant := range operations(dev) {
 		t.Run(family, func(t *testing.T) {
@@ -105,13 +119,15 @@ func TestCrashes(t *testing.T) {
 				last++
 			}
 			_, build, _ := strings.Cut(all[last], " ")
-			assert.Panics(t, func() {
-				_ = measure.Small(t.Context(), dev, dir, func(f, b string) {
-					if f+" "+b == all[last] {
-						panic("the driver's compiler")
-					}
-				})
-			})
+			child := exec.CommandContext(t.Context(), self, "-test.run=^TestKilled$")
+			child.Env = append(os.Environ(), folder+"="+dir, at+"="+all[last])
+			out, err := child.CombinedOutput()
+			var exit *exec.ExitError
+			require.ErrorAs(t, err, &exit, "%s", out)
+			require.NotContains(t, string(out), "lives on")
+			mark, err := os.ReadFile(timed.Path(dir, dev.Adapter()) + ".trying")
+			require.NoError(t, err, "%s", out)
+			assert.Equal(t, all[last]+"\n", string(mark))
 			rest := tried(t, dev, dir)
 			assert.NotContains(t, rest, all[last])
 			assert.Subset(t, rest, all[last+1:], "behind it")
@@ -151,43 +167,6 @@ func operations(dev *vk.Device) map[string]func() (string, error) {
 			op, err := indexer.NewLogits(dev, indexer.LogitsConfig{Heads: 16, Format: cache.IndexKeyFP8, Page: 64})
 			return op.Variant(), err
 		},
-	}
-}
-
-// The same where the program is killed, as a driver's compiler or the system does it: nothing of it
-// is left but the mark.
-func TestKilled(t *testing.T) {
-	testkit.WithoutMatrices(t)
-	const folder, build = "VKMLA_TEST_KILLED", "decode base"
-	dev := testkit.Device(t)
-	if dir := os.Getenv(folder); dir != "" { // the program that is killed
-		err := measure.Small(t.Context(), dev, dir, func(family, name string) {
-			if family+" "+name == build {
-				self, err := os.FindProcess(os.Getpid())
-				require.NoError(t, err)
-				_ = self.Kill()
-				select {}
-			}
-		})
-		t.Fatal("lives on", err)
-	}
-	dir := t.TempDir()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	child := exec.CommandContext(t.Context(), self, "-test.run=^TestKilled$")
-	child.Env = append(os.Environ(), folder+"="+dir)
-	out, err := child.CombinedOutput()
-	var exit *exec.ExitError
-	require.ErrorAs(t, err, &exit, "%s", out)
-	require.NotContains(t, string(out), "lives on")
-	mark, err := os.ReadFile(timed.Path(dir, dev.Adapter()) + ".trying")
-	require.NoError(t, err, "%s", out)
-	assert.Equal(t, build+"\n", string(mark))
-	assert.NotContains(t, tried(t, dev, dir), build)
-	c, _ := timed.Load(dir, dev.Adapter())
-	assert.Contains(t, c.Timed["decode"].Failed["base"], "ended")
-	for _, family := range []string{"products", "prefill", "scores"} {
-		assert.NotEmpty(t, c.Timed[family].Microseconds, family)
 	}
 }
 

@@ -3,7 +3,6 @@ package pages
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 
 	"github.com/vkmla/vkmla/pipeline/internal/blocks"
 	"github.com/vkmla/vkmla/tensor"
@@ -64,7 +63,7 @@ func (ps *Pools) Take(ctx context.Context, claims []Claim) error {
 		err = ps.Work(ctx)
 	}
 	if err != nil {
-		err = errors.Join(err, ps.Undo())
+		ps.Undo()
 	}
 	return err
 }
@@ -112,30 +111,29 @@ func (p *Pool) upload(ctx context.Context, row, from int, t *blocks.Table) error
 func (ps *Pools) Changed() int { return len(ps.changed) }
 
 // Undo takes back what Take changed. The device may not have seen it.
-func (ps *Pools) Undo() error {
+func (ps *Pools) Undo() {
 	for _, x := range ps.changed {
 		x.t.synced = x.t.before
 	}
-	return ps.GiveBack()
+	ps.GiveBack()
 }
 
 // GiveBack gives back the pages of the last claims.
-func (ps *Pools) GiveBack() (err error) {
+func (ps *Pools) GiveBack() {
 	for _, x := range ps.changed {
-		err = errors.Join(err, x.s.cutIn(x.t, x.s.Seat.Length))
+		x.s.cutIn(x.t, x.s.Seat.Length)
 	}
-	return errors.Join(err, ps.dropCopies())
+	ps.dropCopies()
 }
 
 // Grown gives back the pages that sequences need no more, now that Seat.Length counts what they
 // claimed: after a long claim its own first pages may be among them.
-func (ps *Pools) Grown(claims []Claim) (err error) {
+func (ps *Pools) Grown(claims []Claim) {
 	for _, x := range claims {
 		if x.Sequence.Seat.Length > x.Sequence.Seat.Quiet {
-			err = errors.Join(err, x.Sequence.recycle())
+			x.Sequence.recycle()
 		}
 	}
-	return err
 }
 
 // Advance lengthens a sequence by n tokens that no layer has seen: all that caches hold of them is
@@ -154,9 +152,8 @@ func (s *Sequence) Advance(ctx context.Context, n int) (err error) {
 			break
 		}
 		s.Seat.Length += part
-		if err = s.recycle(); err == nil {
-			n -= part
-		}
+		n -= part
+		s.recycle()
 	}
 	s.wake() // the device has none of the new entries
 	s.blank(from)

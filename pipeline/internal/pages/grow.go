@@ -32,11 +32,8 @@ func (ps *Pools) ensure(ctx context.Context, need counts) error {
 // makeRoom is ensure where a pool is short of pages.
 func (ps *Pools) makeRoom(ctx context.Context, need counts) error {
 	for _, s := range ps.sequences { // each may hold a page that it would give back with its next step
-		if s == nil {
-			continue
-		}
-		if err := s.recycle(); err != nil {
-			return err
+		if s != nil {
+			s.recycle()
 		}
 	}
 	if !ps.short(need) {
@@ -164,9 +161,7 @@ func (ps *Pools) growPools(ctx context.Context, to counts) error {
 		}
 	}
 	for i, p := range ps.All {
-		if err := p.IDs.Grow(to[i]); err != nil {
-			return err
-		}
+		p.IDs.Grow(to[i])
 	}
 	return nil
 }
@@ -219,12 +214,10 @@ func (ps *Pools) rebalance(ctx context.Context, need, least counts) error {
 	// The destination of pending work may have been given up since.
 	err := errors.Join(ps.cfg.Drop(), ps.Work(ctx))
 	to := ps.shared(least, limit)
-	for i, p := range ps.All {
-		if err == nil {
-			err = p.IDs.Shrink(min(to[i], p.IDs.Capacity()))
-		}
-	}
 	if err == nil {
+		for i, p := range ps.All {
+			p.IDs.Shrink(min(to[i], p.IDs.Capacity()))
+		}
 		err = ps.shrinkPools(ctx, ps.capacities())
 	}
 	if err == nil {

@@ -245,10 +245,7 @@ func (ps *Pools) firstPages() error {
 	}
 	tokens := 1 + sort.Search(most-1, func(i int) bool { return bytes(i+2, sequences) > limit })
 	for _, p := range ps.All {
-		var err error
-		if p.IDs, err = blocks.NewPool(p.first(o, tokens, sequences)); err != nil {
-			return err
-		}
+		p.IDs = blocks.NewPool(p.first(o, tokens, sequences))
 	}
 	return nil
 }

@@ -2,8 +2,8 @@ package pages
 
 import (
 	"context"
-	"errors"
 	"math"
+	"slices"
 
 	"github.com/vkmla/vkmla/pipeline/internal/blocks"
 )
@@ -39,73 +39,53 @@ type Seat struct {
 }
 
 // Open makes a sequence without tokens in a free row; nil if there is none.
-func (ps *Pools) Open() (*Sequence, error) {
-	for row, taken := range ps.sequences {
-		if taken != nil {
-			continue
-		}
-		ps.Seats[row] = Seat{}
-		s := &Sequence{ps: ps, Number: row, Seat: &ps.Seats[row], Tables: make([]Table, len(ps.All))}
-		for i, p := range ps.All {
-			t, err := blocks.NewTable(p.IDs, p.Page)
-			if err != nil {
-				return nil, err
-			}
-			s.Tables[i] = Table{Table: t, Pool: p}
-		}
-		ps.sequences[row] = s
-		return s, nil
+func (ps *Pools) Open() *Sequence {
+	row := slices.Index(ps.sequences, nil)
+	if row < 0 {
+		return nil
 	}
-	return nil, nil
+	ps.Seats[row] = Seat{}
+	s := &Sequence{ps: ps, Number: row, Seat: &ps.Seats[row], Tables: make([]Table, len(ps.All))}
+	for i, p := range ps.All {
+		s.Tables[i] = Table{Table: blocks.NewTable(p.IDs, p.Page), Pool: p}
+	}
+	ps.sequences[row] = s
+	return s
 }
 
 // Fork makes a sequence with the same tokens in the same pages; nil if there is no row for it.
-func (s *Sequence) Fork() (*Sequence, error) {
-	if err := s.Settle(); err != nil {
-		return nil, err
+func (s *Sequence) Fork() *Sequence {
+	f := s.ps.Open()
+	if f != nil {
+		s.shareWith(f)
 	}
-	f, err := s.ps.Open()
-	if f == nil || err != nil {
-		return nil, err
-	}
-	for i, t := range s.Tables {
-		shared, err := t.Fork()
-		if err != nil {
-			return nil, errors.Join(err, f.Close())
-		}
-		f.Tables[i].Table = shared
-	}
-	f.Seat.Length, f.floor = s.Seat.Length, s.Floor()
-	return f, nil
+	return f
 }
 
 // View makes a sequence without a row, which keeps the pages while they are read. Cut(0) gives them
 // back.
-func (s *Sequence) View() (*Sequence, error) {
-	if err := s.Settle(); err != nil {
-		return nil, err
+func (s *Sequence) View() *Sequence {
+	v := &Sequence{ps: s.ps, Seat: &Seat{}, Tables: slices.Clone(s.Tables)}
+	s.shareWith(v)
+	return v
+}
+
+// shareWith gives another sequence the same tokens in the same pages.
+func (s *Sequence) shareWith(f *Sequence) {
+	s.Settle()
+	for i, t := range s.Tables {
+		f.Tables[i] = Table{Table: t.Fork(), Pool: t.Pool}
 	}
-	v := &Sequence{ps: s.ps, Seat: &Seat{Length: s.Seat.Length}, floor: s.Floor()}
-	for _, t := range s.Tables {
-		shared, err := t.Fork()
-		if err != nil {
-			return nil, errors.Join(err, v.Cut(0))
-		}
-		v.Tables = append(v.Tables, Table{Table: shared, Pool: t.Pool})
-	}
-	return v, nil
+	f.Seat.Length, f.floor = s.Seat.Length, s.Floor()
 }
 
 // Truncate forgets the tokens from n on, 0 or at least Floor.
-func (s *Sequence) Truncate(n int) error {
+func (s *Sequence) Truncate(n int) {
 	if n == 0 {
 		s.floor = 0
 	}
-	err := s.Cut(n)
-	if err == nil {
-		s.Seat.Length = n
-	}
-	return err
+	s.Cut(n)
+	s.Seat.Length = n
 }
 
 // Resume takes the pages of a sequence of some length that can be truncated to floor. first says at
@@ -126,31 +106,25 @@ func (s *Sequence) Resume(ctx context.Context, length, floor int, first []int) e
 }
 
 // Cut gives back the pages of tokens from n on.
-func (s *Sequence) Cut(n int) error {
+func (s *Sequence) Cut(n int) {
 	s.wake()
 	for i := range s.Tables {
-		if err := s.cutIn(&s.Tables[i], n); err != nil {
-			return err
-		}
+		s.cutIn(&s.Tables[i], n)
 	}
-	return s.ps.dropCopies()
+	s.ps.dropCopies()
 }
 
 // cutIn is Cut for one table, and wakes no other.
-func (s *Sequence) cutIn(t *Table, n int) error {
+func (s *Sequence) cutIn(t *Table, n int) {
 	s.Seat.Quiet, t.quiet = 0, 0
-	if err := t.Truncate(min(t.Pool.Slots(n), t.Len())); err != nil {
-		return err
-	}
+	t.Truncate(min(t.Pool.Slots(n), t.Len()))
 	t.synced = min(t.synced, t.Entries())
-	return nil
 }
 
 // Close gives back the pages and the row.
-func (s *Sequence) Close() error {
-	err := s.Cut(0)
+func (s *Sequence) Close() {
+	s.Cut(0)
 	s.ps.sequences[s.Number], s.Seat = nil, &Seat{}
-	return err
 }
 
 // due reports whether a table has something to do for the next n tokens.
@@ -194,19 +168,14 @@ func (s *Sequence) reserve(tables []Table, n int) error {
 // reserveIn is reserve for one table.
 func (s *Sequence) reserveIn(t *Table, n int) error {
 	p := t.Pool
-	if err := s.recycleIn(t); err != nil {
-		return err
-	}
+	s.recycleIn(t)
 	last := max(t.Entries()-1, 0)
 	copies, err := t.Append(p.Slots(s.Seat.Length+n) - t.Len())
 	if err != nil {
 		return err
 	}
 	for _, c := range copies {
-		// The other holder may close: its page stays until it is copied.
-		if err := p.IDs.Retain(c.From); err != nil {
-			return err
-		}
+		p.IDs.Retain(c.From) // its other holder may close: the page stays until it is copied
 		s.ps.pending = append(s.ps.pending, work{pool: p, PageCopy: c})
 		t.synced, t.before = min(t.synced, last), min(t.before, last)
 	}
@@ -225,21 +194,17 @@ func (s *Sequence) Floor() int {
 }
 
 // recycle gives back pages that are no longer needed.
-func (s *Sequence) recycle() error {
+func (s *Sequence) recycle() {
 	for i := range s.Tables {
-		if err := s.recycleIn(&s.Tables[i]); err != nil {
-			return err
-		}
+		s.recycleIn(&s.Tables[i])
 	}
-	return nil
 }
 
 // recycleIn is recycle for one table.
-func (s *Sequence) recycleIn(t *Table) error {
-	if t.Pool.KeepsAll() {
-		return nil
+func (s *Sequence) recycleIn(t *Table) {
+	if !t.Pool.KeepsAll() {
+		t.Recycle(max(0, s.Floor()-t.Pool.keep))
 	}
-	return t.Recycle(max(0, s.Floor()-t.Pool.keep))
 }
 
 // wake makes the next step update the tables.
@@ -250,11 +215,8 @@ func (s *Sequence) wake() {
 	}
 }
 
-// Settle brings the tables up to date, before they are shared or cut, and gives back pages that
-// are no longer needed.
-func (s *Sequence) Settle() error {
+// Settle gives back pages that are no longer needed, before the tables are shared or cut.
+func (s *Sequence) Settle() {
+	s.recycle()
 	s.wake()
-	err := s.reserve(s.Tables, 0)
-	s.wake()
-	return err
 }

@@ -2,7 +2,6 @@ package pages
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/vkmla/vkmla/pipeline/internal/blocks"
@@ -37,24 +36,23 @@ func (ps *Pools) Work(ctx context.Context) error {
 	}
 	for _, x := range ps.pending {
 		if x.zeros == [2]int{} {
-			err = errors.Join(err, x.pool.IDs.Release(x.From))
+			x.pool.IDs.Release(x.From)
 		}
 	}
 	ps.pending = ps.pending[:0]
-	return err
+	return nil
 }
 
 // dropCopies forgets copies to pages without a holder, the last first: it may hold the page of an
 // earlier one.
-func (ps *Pools) dropCopies() (err error) {
+func (ps *Pools) dropCopies() {
 	for i := len(ps.pending) - 1; i >= 0; i-- {
 		x := ps.pending[i]
 		if x.zeros == [2]int{} && x.pool.IDs.Refs(x.To) == 0 {
-			err = errors.Join(err, x.pool.IDs.Release(x.From))
+			x.pool.IDs.Release(x.From)
 			ps.pending = slices.Delete(ps.pending, i, i+1)
 		}
 	}
-	return err
 }
 
 func (x *work) record(rec *vk.Recorder, c *Cache) error {

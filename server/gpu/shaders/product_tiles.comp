@@ -8,13 +8,6 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 
-layout(local_size_x = 128) in;
-layout(push_constant) uniform Push {
-    uint n, k, x_quads, side;
-    uint routed, rows_at, order_at;
-    uint stride;
-} pc;
-
 #define MATRICES 1
 #include "lib/tiles.glsl"
 #include "lib/rows.glsl"

@@ -10,16 +10,6 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 
-layout(local_size_x = 128) in;
-layout(push_constant) uniform Push {
-    uint n, k, x_quads, side;
-    uint routed, rows_at, order_at;
-    uint stride;
-    uint per;     // rows of a token
-    uint h_quads; // of a row of h
-    float limit;  // 0: none
-} pc;
-
 #define MATRICES 2
 #include "lib/sums.glsl"
 #include "lib/rows.glsl"

@@ -8,20 +8,7 @@
 // Constants: those of lib/matrices.glsl.
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
-
-layout(local_size_x = 128) in;
-layout(push_constant) uniform Push {
-    uint n, k, x_quads, side;
-    uint routed, rows_at, order_at;
-    uint stride;
-    uint per;     // rows of a token
-    uint h_quads; // of a row of h
-    float limit;  // 0: none
-} pc;
+#include "lib/cm.glsl"
 
 #define MATRICES 2
 #define X_ROW(row) ((row) / pc.per)

@@ -1,11 +1,24 @@
 // Chunks of weights [experts*n, k] in memory, of one matrix or two, with their scales.
-// Declare MATRICES (1 or 2) and before the include, after it a push block pc with
-//   n, k, x_quads (of a row of x), side (rows that share a scale of FP8)
+// Define MATRICES (1 or 2) before the include. A workgroup has 128 invocations.
 // Bindings: 1, 2 the first matrix and its scales; 3, 4 the second, if any; then x, bf16 by place().
 // Constants: those of weights.glsl, and 5 ALIGNED: k is a multiple of 128, so that four scales of
 //   MXFP4, a word, are of one row.
 #ifndef LIB_CHUNKS_GLSL
 #define LIB_CHUNKS_GLSL
+
+layout(local_size_x = 128) in;
+layout(push_constant) uniform Push {
+    uint n, k;
+    uint x_quads; // of a row of x
+    uint side;    // rows that share a scale of FP8
+    uint routed, rows_at, order_at, stride; // rows.glsl
+#if MATRICES == 2
+    uint per;     // rows of a token
+    uint h_quads; // of a row of h
+    float limit;  // gate.glsl; 0: none
+#endif
+} pc;
+
 #include "weights.glsl"
 
 layout(constant_id = 5) const uint ALIGNED = 0u;

@@ -13,6 +13,7 @@
 #ifndef LIB_MATRICES_GLSL
 #define LIB_MATRICES_GLSL
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#define CM_ELEMENT float16_t
 #include "chunks.glsl"
 
 layout(constant_id = 2) const uint SUBGROUP = 32u;
@@ -35,10 +36,6 @@ const float LIFT = 64.0;
 
 shared uvec4 tile_s[TILE_QUADS > OUT_QUADS ? TILE_QUADS : OUT_QUADS];
 shared uint row_s[TOKENS]; // rows of the item
-
-#define CM_A coopmat<float16_t, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA>
-#define CM_B coopmat<float16_t, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB>
-#define CM_C coopmat<float, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
 
 CM_C acc[MATRICES][M_TILES][N_TILES];
 

@@ -351,8 +351,8 @@ func (s compressorInput) unpadded(p Array) (Array, error) {
 	return state, nil
 }
 
-// float64Bound is how far the exact values may be from recorded ones, which were
-// computed in float64 elsewhere and stored in f32.
+// float64Bound bounds the distance of exact values from recorded ones, which were computed in
+// float64 elsewhere and stored in f32.
 var float64Bound = Tolerance{Abs: 1e-6, Rel: 1e-6}
 
 func (s compressorInput) compare(cmp *Comparison, got, want Arrays) *Comparison {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
-	"github.com/vkmla/vkmla/internal/numfmt"
 )
 
 // compressorSpec is a random case of a compressor to be made.
@@ -215,12 +214,11 @@ func (b *compressorBuilder) rows(n int) []float32 {
 // normAndRope adds norm weight and rotary rows of the entries to the inputs.
 func (b *compressorBuilder) normAndRope(in Arrays, params map[string]any) {
 	dim, ratio := b.spec.c.Dim, int64(b.spec.c.Ratio)
-	weight, half := make([]float32, dim), make([]uint16, dim)
+	weight := make([]float32, dim)
 	for d := range weight {
 		weight[d] = float32(1 + 0.3*b.rng.NormFloat64())
-		half[d] = numfmt.BF16Encode(weight[d])
 	}
-	in["norm_weight"] = vectors.FromU16(half, dim)
+	in["norm_weight"] = vectors.FromBF16(weight, dim)
 	if b.spec.f32 {
 		in["norm_weight"] = vectors.FromF32(weight, dim)
 	}
