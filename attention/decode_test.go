@@ -1,8 +1,10 @@
 package attention_test
 
 import (
+	"errors"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 
@@ -24,183 +26,105 @@ func TestDecode(t *testing.T) { testkit.TestOp(t, "flashmla_sparse_decode") }
 
 func TestDecodeDots(t *testing.T) { testkit.TestDots(t, "flashmla_sparse_decode") }
 
-// analytic are steps whose result is known without computing an attention.
-var analytic = []struct {
-	name string
-	make func(t *testing.T, rng *rand.Rand) step
-	want func(t *testing.T, s step, out []uint16, lse []float32)
+// forms are steps whose work is divided in ways that cases of package verify do not ask for. The
+// second token has few rows, some entries are masked, and there are sinks.
+var forms = map[string]struct {
+	heads             []int
+	tokens, win, comp int // comp 0: no compressed set
+	splits            []int
+	workgroups        int // 1: as many heads in each as fit; 1000: few
+	growth            int // by so many heads, scores of the first token grow; they outgrow the first ones
 }{
-	{"q = 0 averages", func(t *testing.T, rng *rand.Rand) step {
-		return step{4, make([]uint16, 4*cache.D), set(t, 64, 1, normal(rng, 21*cache.D)), nil, []float32{inf(-1), 0, 2, inf(1)}}
-	}, func(t *testing.T, s step, out []uint16, lse []float32) {
-		rows := make([]uint16, 21*cache.D)
-		require.NoError(t, cache.GatherSlotsRef(rows, s.win.Pool, s.win.Layout, s.win.Indices))
-		for h, sink := range s.sink {
-			if d := math.Abs(float64(lse[h]) - math.Log(21)); d > 1e-6 {
-				t.Errorf("lse %g, want ln 21", lse[h])
-			}
-			for d := range cache.D {
-				var sum float64
-				for j := range 21 {
-					sum += float64(numfmt.BF16Decode(rows[j*cache.D+d]))
-				}
-				want := sum / (21 + math.Exp(float64(sink)))
-				if got := float64(numfmt.BF16Decode(out[h*cache.D+d])); math.Abs(got-want) > math.Abs(want)/128+1e-4 {
-					t.Fatalf("head %d dim %d: got %g, want %g", h, d, got, want)
-				}
-			}
-		}
-	}},
-	{"one key is copied", func(t *testing.T, rng *rand.Rand) step {
-		return step{3, normal(rng, 3*cache.D), set(t, 2, 1, normal(rng, cache.D)), nil, nil}
-	}, func(t *testing.T, s step, out []uint16, lse []float32) {
-		row := make([]uint16, cache.D)
-		require.NoError(t, cache.GatherSlotsRef(row, s.win.Pool, s.win.Layout, s.win.Indices))
-		for h := range 3 {
-			assert.True(t, slices.Equal(out[h*cache.D:][:cache.D], row), "head %d is not the row, bit for bit", h)
-			var dot float64
-			for d := range cache.D {
-				dot += float64(numfmt.BF16Decode(row[d])) * float64(numfmt.BF16Decode(s.q[h*cache.D+d]))
-			}
-			want := dot * float64(attention.DefaultScale)
-			assert.False(t, math.Abs(float64(lse[h])-want) > 1e-5*max(1, math.Abs(want)),
-				"lse %g, want the score %g", lse[h], want)
-		}
-	}},
-	{"nothing valid is zero", func(t *testing.T, rng *rand.Rand) step {
-		s := step{8, normal(rng, 3*8*cache.D), set(t, 64, 3, normal(rng, 5*cache.D)), set(t, 2, 3, normal(rng, 7*cache.D)),
-			[]float32{inf(-1), 0, inf(1), 5, -5, 1e38, -1e38, 1}}
-		for i := range s.win.Indices {
-			s.win.Indices[i] = []int32{-1, math.MinInt32, math.MaxInt32, 1 << 20}[i%4]
-		}
-		s.win.Lens[1] = 0
-		s.comp.Lens = []int32{0, -3, 7}
-		for i := range s.comp.Indices[14:] {
-			s.comp.Indices[14+i] = -1
-		}
-		return s
-	}, func(t *testing.T, s step, out []uint16, lse []float32) {
-		for i, v := range out {
-			if v != 0 {
-				t.Fatalf("out[%d] is %#x, want 0", i, v)
-			}
-		}
-		for i, v := range lse {
-			if v != inf(1) {
-				t.Fatalf("lse[%d] is %g, want +inf", i, v)
-			}
-		}
-	}},
+	"heads":      {[]int{1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 128}, 1, 19, 7, []int{0}, 0, 0},
+	"parts":      {[]int{5}, 2, 401, 140, []int{1, 2, 3, 5, 8, 9, 14, 20, 21, 33, 64, attention.MaxSplits}, 0, 0}, // in all forms of joining
+	"few heads":  {[]int{21}, 2, 69, 61, []int{0, 1, 3, 14}, 1000, 1},
+	"many heads": {[]int{39}, 2, 141, 61, []int{1, 2}, 1, 2},
+	"huge":       {[]int{9}, 1, 40, 0, []int{0}, 1, 0}, // scores of some 2^28, where f32 has steps of 32
 }
 
-func TestDecodeAnalytic(t *testing.T) {
-	dev := testkit.Device(t)
-	for _, c := range analytic {
-		s := c.make(t, rand.New(rand.NewPCG(testkit.Seed(t), 1)))
-		for _, v := range variants(t, dev, s.heads) {
-			for _, splits := range []int{0, 1, 3} {
-				t.Run(subtest(c.name, v, splits), func(t *testing.T) {
+// TestDecodeForms holds each form against the reference; a second run gives the same bits.
+func TestDecodeForms(t *testing.T) {
+	for name := range forms {
+		t.Run(name, func(t *testing.T) { decodeForm(t, name) })
+	}
+}
+
+func decodeForm(t *testing.T, name string) {
+	dev, c := testkit.Device(t), forms[name]
+	for i, heads := range c.heads {
+		if testing.Short() && i%3 > 0 {
+			continue
+		}
+		s := newForm(t, heads, c.tokens, c.win, c.comp, cache.RecordV4, cache.RecordV4, c.growth)
+		if name == "huge" {
+			s.q, s.win = large(t, heads, 14000), set(t, 64, 1, large(t, c.win, 12000))
+		}
+		for _, v := range variants(t, dev, heads) {
+			for _, splits := range c.splits {
+				t.Run(subtest(heads, v, splits), func(t *testing.T) {
 					cfg := s.config(v)
-					cfg.Splits = splits
-					out, lse := s.decode(t, dev, cfg)
-					c.want(t, s, out, lse)
+					cfg.Splits, cfg.Workgroups = splits, c.workgroups
+					run := func(t *testing.T) {
+						out, lse := s.decode(t, dev, cfg)
+						s.check(t, v, out, lse)
+						again, lseAgain := s.decode(t, dev, cfg)
+						assert.True(t, slices.Equal(out, again) && slices.Equal(lse, lseAgain), "a second run gives other bits")
+					}
+					if c.workgroups == 1 {
+						bothLayouts(t, cfg, run)
+						return
+					}
+					if run(t); c.workgroups > 1 { // most subgroups have no part in the scores
+						attention.KSplit(2, func() { run(t) })
+					}
 				})
 			}
 		}
 	}
 }
 
-// A sink that equals the lse halves the output; writing every index twice changes
-// nothing but the lse, by ln 2; and both hold when the row is split.
-func TestDecodeSinkAndDuplicates(t *testing.T) {
-	dev := testkit.Device(t)
-	rng := rand.New(rand.NewPCG(testkit.Seed(t), 2))
-	s := step{8, normal(rng, 8*cache.D), set(t, 64, 1, normal(rng, 61*cache.D)), set(t, 2, 1, normal(rng, 69*cache.D)), nil}
-	for _, v := range variants(t, dev, s.heads) {
-		t.Run(v, func(t *testing.T) {
-			out, lse := s.decode(t, dev, s.config(v))
-			s.check(t, v, out, lse)
-			half := s
-			half.sink = lse
-			got, _ := half.decode(t, dev, s.config(v))
-			twice := s
-			win, comp := *s.win, *s.comp
-			for _, x := range []*attention.Slots{&win, &comp} {
-				x.Indices, x.Width, x.Lens = append(slices.Clone(x.Indices), x.Indices...), 2*x.Width, []int32{2 * x.Lens[0]}
-			}
-			twice.win, twice.comp = &win, &comp
-			spread, err := attention.DecodeSpreadRef(s.q, s.heads, s.win, s.comp, nil, attention.DefaultScale)
-			require.NoError(t, err)
-			same, lse2 := twice.decode(t, dev, s.config(v))
-			for i := range out {
-				o := float64(numfmt.BF16Decode(out[i]))
-				if g := float64(numfmt.BF16Decode(got[i])); math.Abs(g-o/2) > math.Abs(o)/128+5e-5 {
-					t.Fatalf("[%d]: %g with sink = lse, %g without", i, g, o)
-				}
-				if g := float64(numfmt.BF16Decode(same[i])); math.Abs(g-o) > math.Abs(o)/64+2e-4+float64(2*sides(v))/256*float64(spread[i]) {
-					t.Fatalf("[%d]: %g with every index twice, %g once", i, g, o)
-				}
-			}
-			for h := range lse {
-				if d := float64(lse2[h]) - float64(lse[h]) - math.Ln2; math.Abs(d) > 1e-5 {
-					t.Errorf("head %d: lse %g and %g, want ln 2 more", h, lse[h], lse2[h])
-				}
-			}
-		})
+// newForm makes a step of random numbers.
+func newForm(t *testing.T, heads, tokens, win, comp int, winRecord, compRecord cache.Record, growth int) step {
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), uint64(heads)))
+	s := step{heads: heads, q: normal(rng, tokens*heads*cache.D), sink: make([]float32, heads),
+		win: recordSet(t, winRecord, 64, tokens, normal(rng, win*cache.D))}
+	for h := range s.sink {
+		s.sink[h] = []float32{inf(-1), 0, 3, -3, 1}[h%5]
 	}
+	if comp > 0 {
+		s.comp = recordSet(t, compRecord, 2, tokens, normal(rng, comp*cache.D))
+		s.comp.Indices[3] = -1
+	}
+	for i := range s.q[:heads*cache.D*min(growth, 1)] {
+		s.q[i] = numfmt.BF16Encode(numfmt.BF16Decode(s.q[i]) * float32(1+i/cache.D/growth))
+	}
+	if tokens > 1 {
+		s.win.Lens[1], s.win.Indices[17] = 2, math.MaxInt32
+	}
+	return s
 }
 
-// Every number of heads gives the same rows: each head alone against all of them.
-func TestDecodeHeads(t *testing.T) {
-	dev := testkit.Device(t)
-	rng := rand.New(rand.NewPCG(testkit.Seed(t), 3))
-	heads := []int{1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 128}
-	if testing.Short() {
-		heads = []int{1, 3, 8, 17, 65, 127}
+// large are n rows of numbers up to four times a size.
+func large(t *testing.T, n int, by float32) []uint16 {
+	v := normal(rand.New(rand.NewPCG(testkit.Seed(t), 9)), n*cache.D)
+	for i := range v {
+		v[i] = numfmt.BF16Encode(min(max(numfmt.BF16Decode(v[i]), -4), 4) * by)
 	}
-	win, comp := set(t, 64, 1, normal(rng, 19*cache.D)), set(t, 2, 1, normal(rng, 7*cache.D))
-	for _, h := range heads {
-		s := step{h, normal(rng, h*cache.D), win, comp, make([]float32, h)}
-		for i := range s.sink {
-			s.sink[i] = float32(i%5) - 2
-		}
-		for _, v := range variants(t, dev, h) {
-			t.Run(subtest(h, v), func(t *testing.T) {
-				out, lse := s.decode(t, dev, s.config(v))
-				s.check(t, v, out, lse)
-			})
-		}
-	}
+	return v
 }
 
-// Any number of parts gives the result, and each number the same bits every time.
-func TestDecodeSplits(t *testing.T) {
-	dev := testkit.Device(t)
-	rng := rand.New(rand.NewPCG(testkit.Seed(t), 4))
-	s := step{5, normal(rng, 2*5*cache.D), set(t, 64, 2, normal(rng, 61*cache.D)), set(t, 2, 2, normal(rng, 40*cache.D)),
-		[]float32{inf(-1), 0, 3, -3, 1}}
-	s.win.Lens[0], s.comp.Lens[0] = 3, 2 // most parts of this token are empty
-	for _, v := range variants(t, dev, s.heads) {
-		for _, n := range []int{1, 2, 3, 7, 13, 14, 64, attention.MaxSplits} {
-			t.Run(subtest(v, n), func(t *testing.T) {
-				cfg := s.config(v)
-				cfg.Splits = n
-				out, lse := s.decode(t, dev, cfg)
-				s.check(t, v, out, lse)
-				again, lseAgain := s.decode(t, dev, cfg)
-				assert.True(t, slices.Equal(out, again) && slices.Equal(lse, lseAgain), "a second run gives other bits")
-			})
-		}
+// bothLayouts runs f as it is on the device and, where that makes a difference, as on one
+// whose matrices lie in lanes in another way.
+func bothLayouts(t *testing.T, cfg attention.DecoderConfig, f func(t *testing.T)) {
+	t.Helper()
+	if attention.InLanes(must[*attention.Decoder](t)(attention.NewDecoder(testkit.Device(t), cfg))) {
+		t.Run("in lanes", f)
 	}
+	attention.WithoutLanes(func() { t.Run("without", f) })
 }
 
-// Workgroups with few heads, as few tokens get them, give the result too: where heads do not fill
-// the last of them, where parts are empty, where scores outgrow the first ones, and where most
-// subgroups have no part in the scores.
-func TestDecodeFewHeads(t *testing.T) { decodeFewHeads(t) }
-
-// The same, and with little shared memory, where rows lie so that lanes load them themselves, as
-// far as lanes hold what lavapipe's do.
+// As few heads, and with little shared memory, where rows lie so that lanes load them themselves,
+// as far as lanes hold what lavapipe's do.
 func TestDecodeByRows(t *testing.T) {
 	dev := testkit.Device(t)
 	if !dev.Caps().Features["coopmat.f16.f32"] {
@@ -210,82 +134,122 @@ func TestDecodeByRows(t *testing.T) {
 		op := must[*attention.Decoder](t)(attention.NewDecoder(dev, attention.DecoderConfig{Heads: 21, WindowPage: 64,
 			Variant: opkit.CM, OnDemand: true}))
 		assert.Equal(t, dev.Adapter().Type == vk.TypeCPU, attention.DecodeRows(op) == 2)
-		t.Run("FewHeads", decodeFewHeads)
-		t.Run("LittleShared", TestDecodeLittleShared)
+		t.Run("FewHeads", func(t *testing.T) { decodeForm(t, "few heads") })
+		t.Run("Devices", TestDecodeDevices)
 	})
 }
 
-func decodeFewHeads(t *testing.T) {
-	dev := testkit.Device(t)
-	rng := rand.New(rand.NewPCG(testkit.Seed(t), 6))
-	const heads = 21
-	s := step{heads, normal(rng, 2*heads*cache.D), set(t, 64, 2, normal(rng, 69*cache.D)), set(t, 2, 2, normal(rng, 61*cache.D)), make([]float32, heads)}
-	for i := range s.q[:heads*cache.D] { // of the first token
-		s.q[i] = numfmt.BF16Encode(numfmt.BF16Decode(s.q[i]) * float32(1+i/cache.D))
+// Devices with little shared memory, and profiles of some, have workgroups of few rows at a time.
+func TestDecodeDevices(t *testing.T) {
+	for name, c := range map[string]struct {
+		profile string
+		shared  uint32 // 0: as it is
+		variant string
+		heads   []int
+		rows    uint32 // at a time; 0: any
+		v41     bool   // as DeepSeek-V4.1 has records, where lanes load rows themselves
+	}{
+		"4 rows at a time, as Intel's GPUs get them": {"xe", 0, opkit.Base, []int{8, 21}, 0, false},
+		"8 rows, whose output leaves in two parts":   {"", 17 << 10, opkit.CM, []int{13}, 8, false}, // not on every device
+		"16 rows": {"", 32 << 10, opkit.CM, []int{13}, 16, false},
+		"all heads, beside half a tile of 16 rows": {"rdna4", 24 << 10, opkit.CM, []int{61}, 8, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := *testkit.Device(t).Adapter()
+			missing := testkit.LeftOut(opkit.CM) || attention.CanDecode(&a, opkit.CM, 64) != nil || c.v41 && a.Type != vk.TypeCPU
+			if c.variant == opkit.CM && missing {
+				t.Skip("no matrices of f16, or no processor's")
+			}
+			if c.shared > 0 {
+				a.Caps.SharedMemory = c.shared
+			}
+			dev := must[*vk.Device](t)(a.Open(vk.DeviceOptions{Profile: c.profile}))
+			t.Cleanup(func() { assert.NoError(t, dev.Close()) })
+			for _, heads := range c.heads {
+				s := newForm(t, heads, 2, 69, 61, cache.RecordV4, cache.RecordV4, 0)
+				if c.v41 {
+					s = newForm(t, heads, 2, 69, 41, cache.RecordFP8, cache.RecordFP4, 4)
+				}
+				for _, splits := range []int{1, 3} {
+					cfg := s.config(c.variant)
+					cfg.Splits, cfg.OnDemand = splits, true
+					run := func() {
+						if _, err := attention.NewDecoder(dev, cfg); c.shared == 17<<10 && errors.Is(err, vk.ErrMissingFeature) {
+							t.Skip(err)
+						}
+						out, lse := s.decode(t, dev, cfg)
+						s.check(t, c.variant, out, lse)
+					}
+					if c.v41 {
+						cfg.Workgroups = 1
+						attention.ByRows(run)
+					} else {
+						run()
+					}
+				}
+			}
+			if c.rows > 0 {
+				k := dev.Kernels()[0]
+				assert.Equal(t, "attn_decode_cm", k.Name())
+				assert.Equal(t, c.rows, k.Constants()[3], "rows at a time")
+				if c.v41 {
+					assert.EqualValues(t, 64, k.Constants()[2], "heads")
+					assert.EqualValues(t, 2, k.Constants()[10], "how rows lie")
+				}
+			}
+		})
 	}
-	s.win.Lens[1], s.comp.Indices[3] = 2, -1
-	for _, v := range variants(t, dev, s.heads) {
-		for _, n := range []int{0, 1, 3, 14} {
-			t.Run(subtest(v, n), func(t *testing.T) {
+}
+
+// A NaN anywhere in a row, a code or a scale of RecordFP4, is a NaN there in all heads of a token
+// that attends it, and in nothing of others, whose rows lie beside it.
+func TestDecodeNaNCode(t *testing.T) {
+	dev := testkit.Device(t)
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 10))
+	const heads, rows = 33, 7
+	for _, records := range [][]cache.Record{{cache.RecordV4}, {cache.RecordFP8, cache.RecordFP4}, {cache.RecordFP4, cache.RecordFP8},
+		{cache.RecordFP4, cache.RecordFP4}} {
+		dims := []int{0, 9, 130, 255, 383, 384, 447, 448, 511}
+		if records[0] == cache.RecordV4 {
+			dims = dims[:7] // of codes
+		} else if os.Getenv("VKMLA_TEST_FULL") != "1" {
+			continue
+		}
+		tokens := len(records)*len(dims) + 1
+		s, sets := step{heads: heads, q: normal(rng, tokens*heads*cache.D)}, make([]*attention.Slots, 2)
+		for half, r := range records {
+			x := recordSet(t, r, 32, tokens, normal(rng, (len(dims)+rows)*cache.D))
+			for i := range x.Indices {
+				x.Indices[i] = int32(5 + len(dims) + i%rows)
+			}
+			for i, d := range dims { // token i of this half attends row i, NaN in dims[i]
+				if r == cache.RecordFP4 {
+					x.Pool[x.Layout.ScaleOffset(int64(5+i))+int64(d/16)] = 0x7F
+				} else {
+					x.Pool[x.Layout.RowOffset(int64(5+i))+int64(d)] = 0x7F | byte(i%2)<<7
+				}
+				x.Indices[(half*len(dims)+i)*x.Width+i] = int32(5 + i)
+			}
+			sets[half] = x
+		}
+		s.win, s.comp = sets[0], sets[1]
+		for _, v := range variants(t, dev, heads) {
+			t.Run(subtest(records, v), func(t *testing.T) {
 				cfg := s.config(v)
-				cfg.Splits, cfg.Workgroups = n, 1000
-				out, lse := s.decode(t, dev, cfg)
-				s.check(t, v, out, lse)
-				attention.KSplit(2, func() { out, lse = s.decode(t, dev, cfg) })
-				s.check(t, v, out, lse)
+				cfg.Workgroups = 1
+				bothLayouts(t, cfg, func(t *testing.T) {
+					out, _ := s.decode(t, dev, cfg)
+					for i, x := range out {
+						token, d := i/(heads*cache.D), i%cache.D
+						nan, last := math.IsNaN(float64(numfmt.BF16Decode(x))), token == tokens-1
+						if last && nan || !last && d == dims[token%len(dims)] && !nan {
+							t.Fatalf("token %d, head %d, dim %d: %#x", token, i/cache.D%heads, d, x)
+						}
+					}
+				})
 			})
 		}
 	}
-}
-
-// Workgroups of 4 rows at a time, as Intel's GPUs get them, give the result too.
-func TestDecodeFewRows(t *testing.T) {
-	dev := must[*vk.Device](t)(testkit.Device(t).Adapter().Open(vk.DeviceOptions{Profile: "xe"}))
-	t.Cleanup(func() { assert.NoError(t, dev.Close()) })
-	rng := rand.New(rand.NewPCG(testkit.Seed(t), 7))
-	for _, heads := range []int{8, 21} {
-		win, comp := set(t, 64, 2, normal(rng, 69*cache.D)), set(t, 2, 2, normal(rng, 61*cache.D))
-		s := step{heads, normal(rng, 2*heads*cache.D), win, comp, nil}
-		s.win.Lens[1], s.comp.Indices[3] = 3, -1
-		out, lse := s.decode(t, dev, s.config(opkit.Base))
-		s.check(t, opkit.Base, out, lse)
-	}
-}
-
-// A device with little shared memory has room for matrices with fewer rows at a time, and its
-// output leaves in two parts where they are 8. Not every device has matrices for 8.
-func TestDecodeLittleShared(t *testing.T) {
-	a := *testkit.Device(t).Adapter()
-	if testkit.LeftOut(opkit.CM) || attention.CanDecode(&a, opkit.CM, 64) != nil {
-		t.Skip("no matrices of f16")
-	}
-	rng := rand.New(rand.NewPCG(testkit.Seed(t), 8))
-	const heads = 13
-	win, comp := set(t, 64, 2, normal(rng, 69*cache.D)), set(t, 2, 2, normal(rng, 61*cache.D))
-	s := step{heads, normal(rng, 2*heads*cache.D), win, comp, make([]float32, heads)}
-	s.win.Lens[1], s.comp.Indices[3] = 3, -1
-	cfg := s.config(opkit.CM)
-	cfg.Splits = 1
-	ran := 0
-	for rows, shared := range map[int]int{8: 17 << 10, 16: 32 << 10} {
-		a.Caps.SharedMemory = uint32(shared)
-		dev := must[*vk.Device](t)(a.Open(vk.DeviceOptions{}))
-		t.Cleanup(func() { assert.NoError(t, dev.Close()) })
-		op, err := attention.NewDecoder(dev, cfg)
-		if rows == 8 && err != nil {
-			require.ErrorIs(t, err, vk.ErrMissingFeature)
-			continue
-		}
-		require.NoError(t, err)
-		require.Equal(t, opkit.CM, op.Variant())
-		out, lse := s.decode(t, dev, cfg)
-		s.check(t, opkit.CM, out, lse)
-		k := dev.Kernels()[0]
-		assert.Equal(t, "attn_decode_cm", k.Name())
-		assert.EqualValues(t, rows, k.Constants()[3], "rows at a time")
-		ran++
-	}
-	assert.Positive(t, ran)
 }
 
 // A pool beyond the reach of a descriptor is read by address, and refused by base.
@@ -307,47 +271,26 @@ func TestDecodeHugePool(t *testing.T) {
 	last := set(t, 64, 1, normal(rng, 50*cache.D))
 	last.Pool = last.Pool[:l.Stride]
 	require.NoError(t, kv.Pool.Rows(pages-1, pages).Upload(t.Context(), last.Pool))
-	s := step{3, normal(rng, 3*cache.D), last, nil, nil}
-	want, _, err := attention.DecodeRef(s.q, s.heads, last, nil, nil, attention.DefaultScale)
-	require.NoError(t, err)
-	r := verify.NewRig(t.Context(), dev)
-	defer r.Close()
-	far := slices.Clone(last.Indices)
+	s, far := step{3, normal(rng, 3*cache.D), last, nil, nil}, slices.Clone(last.Indices)
 	for i := range far {
 		far[i] += int32((pages - 1) * 64)
 	}
-	a := attention.DecodeArgs{
-		Q: r.In(vectors.FromU16(s.q, 1, 3, cache.D), tensor.BF16), Out: r.Out(tensor.BF16, 1, 3, cache.D),
-		Window: attention.SlotSet{Cache: kv, Indices: r.In(vectors.FromI32(far, 1, len(far)), tensor.I32), Lens: r.In(vectors.FromI32(last.Lens, 1), tensor.I32)},
-	}
 	cfg := attention.DecoderConfig{Heads: 3, WindowPage: 64, MaxBytes: kv.Pool.Bytes()}
 	op := must[*attention.Decoder](t)(attention.NewDecoder(dev, cfg))
-	require.NotEqual(t, opkit.Base, op.Variant(),
-		"variant %s for a pool of %d bytes", op.Variant(), kv.Pool.Bytes())
-	a.Scratch = scratch(r, op.ScratchBytes(1, 50, 0))
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out}))
-	cmp := verify.NewComparison(verify.ClassTolerance).CloseWeighted("out", got["out"], vectors.FromF32(want, 1, 3, cache.D), verify.DecodeOut,
-		sides(op.Variant()), func() ([]float32, error) {
-			return attention.DecodeSpreadRef(s.q, s.heads, last, nil, nil, attention.DefaultScale)
-		})
-	res := cmp.Result()
-	assert.True(t, res.Pass, "%v %v", op.Variant(), res.Detail)
+	require.NotEqual(t, opkit.Base, op.Variant(), "variant for a pool of %d bytes", kv.Pool.Bytes())
+	r := verify.NewRig(t.Context(), dev)
+	defer r.Close()
+	a := s.args(r, op)
+	a.Window.Cache, a.Window.Indices = kv, r.In(vectors.FromI32(far, 1, len(far)), tensor.I32)
+	out, lse := runDecode(t, r, op, a)
+	s.check(t, op.Variant(), out, lse)
 
 	cfg.Variant = opkit.Base
-	_, err = attention.NewDecoder(dev, cfg)
+	_, err := attention.NewDecoder(dev, cfg)
 	assert.ErrorIs(t, err, vk.ErrArgument, "base for a huge pool")
 	cfg.MaxBytes = 0
 	base := must[*attention.Decoder](t)(attention.NewDecoder(dev, cfg))
 	refuses(t, dev, "Window.Cache.Pool", func(rec *vk.Recorder) error { return base.Record(rec, a) })
-}
-
-// scratch makes scratch memory full of NaN; none for 0 bytes.
-func scratch(r *verify.Rig, n uint64) vk.View {
-	if n == 0 {
-		return vk.View{}
-	}
-	return r.Out(tensor.F32, int(n+3)/4).View()
 }
 
 func TestDecoderConfig(t *testing.T) {
@@ -376,48 +319,106 @@ func TestDecoderConfig(t *testing.T) {
 	}
 }
 
+// Whatever name is refused, the error says all that there are.
+func TestUnknownDecoder(t *testing.T) {
+	dev := testkit.Device(t)
+	for _, name := range []string{"fastest", opkit.TwoPass + "fastest"} {
+		_, made := attention.NewDecoder(dev, attention.DecoderConfig{Heads: 5, WindowPage: 16, Variant: name})
+		for _, err := range []error{made, attention.CanDecode(dev.Adapter(), name, 5)} {
+			require.ErrorIs(t, err, vk.ErrArgument)
+			require.Contains(t, err.Error(), " base da twopass-")
+			assert.Contains(t, err.Error(), name)
+		}
+	}
+}
+
 func TestDecodeArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	rng := rand.New(rand.NewPCG(1, 6))
-	s := step{4, normal(rng, 2*4*cache.D), set(t, 64, 2, normal(rng, 64*cache.D)), set(t, 2, 2, normal(rng, 64*cache.D)), nil}
+	s := newForm(t, 4, 2, 64, 64, cache.RecordV4, cache.RecordV4, 0)
 	for _, v := range []string{opkit.Base, opkit.TwoPass + opkit.Base} {
 		cfg := s.config(v)
 		cfg.Splits = 2
 		op := must[*attention.Decoder](t)(attention.NewDecoder(dev, cfg))
 		r := verify.NewRig(t.Context(), dev)
 		defer r.Close()
-		good := attention.DecodeArgs{
-			Q: r.In(vectors.FromU16(s.q, 2, 4, cache.D), tensor.BF16), Window: slotSet(r, s.win), Compressed: slotSet(r, s.comp),
-			Sink: r.In(vectors.FromF32(make([]float32, 4), 4), tensor.F32),
-			Out:  r.Out(tensor.BF16, 2, 4, cache.D), LSE: r.Out(tensor.F32, 2, 4), Scratch: scratch(r, op.ScratchBytes(2, 64, 64)),
-		}
+		good := s.args(r, op)
 		require.NoError(t, r.Err())
-		shape := func(x tensor.Tensor, s ...int) tensor.Tensor { x.Shape = s; return x }
-		for _, c := range []struct {
-			arg    string
-			change func(*attention.DecodeArgs)
-		}{
-			{"Q", func(a *attention.DecodeArgs) { a.Q = shape(a.Q, 4, 2, cache.D) }},
-			{"Out", func(a *attention.DecodeArgs) { a.Out = shape(a.Out, 1, 4, cache.D) }},
-			{"LSE", func(a *attention.DecodeArgs) { a.LSE = shape(a.LSE, 4, 2) }},
-			{"Window.Indices", func(a *attention.DecodeArgs) { a.Window.Indices = shape(a.Window.Indices, 1, 128) }},
-			{"Window.Cache.Pool", func(a *attention.DecodeArgs) { a.Window.Cache = cache.KVCache{Layout: a.Window.Cache.Layout} }},
-			{"Window.Cache.Pool", func(a *attention.DecodeArgs) { a.Window.Cache.Layout.Stride += 8 }},
-			{"Stride", func(a *attention.DecodeArgs) { a.Window.Cache.Layout.Stride = 0 }},
-			{"Stride", func(a *attention.DecodeArgs) { a.Window.Cache.Layout.Stride = 12 }},
-			{"Window.Cache.Layout.Page", func(a *attention.DecodeArgs) { a.Window = a.Compressed }},
-			{"Compressed.Lens", func(a *attention.DecodeArgs) { a.Compressed.Lens = shape(a.Compressed.Lens, 1) }},
-			{"Scratch", func(a *attention.DecodeArgs) { a.Scratch = vk.View{} }},
-			{"Scratch", func(a *attention.DecodeArgs) { a.Scratch.Size = 1000 }},
-			{"Scratch", func(a *attention.DecodeArgs) { a.Scratch.Offset += 16 }},
-		} {
-			a := good
-			c.change(&a)
-			refuses(t, dev, c.arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-		}
-		none := s.config(v)
-		none.CompressedPage = 0
-		windowOnly := must[*attention.Decoder](t)(attention.NewDecoder(dev, none))
+		testkit.Changes[attention.DecodeArgs]{
+			"Window.Cache.Pool": {func(a *attention.DecodeArgs) { a.Window.Cache = cache.KVCache{Layout: a.Window.Cache.Layout} },
+				func(a *attention.DecodeArgs) { a.Window.Cache.Layout.Stride += 8 }},
+			"Stride": {func(a *attention.DecodeArgs) { a.Window.Cache.Layout.Stride = 0 },
+				func(a *attention.DecodeArgs) { a.Window.Cache.Layout.Stride = 12 }},
+			"Window.Cache.Layout.Page": {func(a *attention.DecodeArgs) { a.Window = a.Compressed }},
+			"Scratch": {func(a *attention.DecodeArgs) { a.Scratch = vk.View{} }, func(a *attention.DecodeArgs) { a.Scratch.Size = 1000 },
+				func(a *attention.DecodeArgs) { a.Scratch.Offset += 16 }},
+		}.Refuse(t, dev, op.Record, good)
+		cfg.CompressedPage = 0
+		windowOnly := must[*attention.Decoder](t)(attention.NewDecoder(dev, cfg))
 		refuses(t, dev, "Compressed", func(rec *vk.Recorder) error { return windowOnly.Record(rec, good) })
+	}
+}
+
+// The definition, where its result is known without computing an attention: q = 0 averages, one key
+// is copied, nothing valid is zero, a sink that equals the lse halves the output, and every index
+// twice changes nothing but the lse, by ln 2.
+func TestDecodeRef(t *testing.T) {
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 1))
+	ref := func(s step) (out, lse []float32) {
+		out, lse, err := attention.DecodeRef(s.q, s.heads, s.win, s.comp, s.sink, attention.DefaultScale)
+		require.NoError(t, err)
+		return out, lse
+	}
+	rows := func(x *attention.Slots) []float32 {
+		bits := make([]uint16, len(x.Indices)*cache.D)
+		require.NoError(t, cache.GatherSlotsRef(bits, x.Pool, x.Layout, x.Indices))
+		return numfmt.BF16DecodeSlice(nil, bits)
+	}
+	average := step{4, make([]uint16, 4*cache.D), set(t, 64, 1, normal(rng, 21*cache.D)), nil, []float32{inf(-1), 0, 2, inf(1)}}
+	out, lse := ref(average)
+	for h, sink := range average.sink {
+		assert.InDelta(t, math.Log(21), lse[h], 1e-6)
+		for d := range cache.D {
+			sum, all := 0.0, rows(average.win)
+			for j := range 21 {
+				sum += float64(all[j*cache.D+d])
+			}
+			assert.InDelta(t, sum/(21+math.Exp(float64(sink))), out[h*cache.D+d], 1e-6, "head %d, dim %d", h, d)
+		}
+	}
+	one := step{1, normal(rng, cache.D), set(t, 2, 1, normal(rng, cache.D)), nil, nil}
+	out, lse = ref(one)
+	assert.Equal(t, rows(one.win), out)
+	dot := 0.0
+	for d, x := range numfmt.BF16DecodeSlice(nil, one.q) {
+		dot += float64(x) * float64(out[d])
+	}
+	assert.InDelta(t, dot*float64(attention.DefaultScale), lse[0], 1e-5*max(1, math.Abs(dot)))
+
+	none := step{2, normal(rng, 6*cache.D), set(t, 64, 3, normal(rng, 5*cache.D)), set(t, 2, 3, normal(rng, 7*cache.D)), nil}
+	none.sink = []float32{inf(1), 1e38}
+	for i := range none.win.Indices {
+		none.win.Indices[i] = []int32{-1, math.MinInt32, math.MaxInt32, 1 << 20}[i%4]
+	}
+	none.win.Lens[1], none.comp.Lens = 0, []int32{0, -3, 7}
+	copy(none.comp.Indices[14:], slices.Repeat([]int32{-1}, 7))
+	out, lse = ref(none)
+	assert.Equal(t, make([]float32, len(out)), out)
+	assert.Equal(t, slices.Repeat([]float32{inf(1)}, 6), lse)
+
+	s := step{8, normal(rng, 8*cache.D), set(t, 64, 1, normal(rng, 61*cache.D)), set(t, 2, 1, normal(rng, 69*cache.D)), nil}
+	out, lse = ref(s)
+	s.sink = lse
+	half, _ := ref(s)
+	s.sink = nil
+	for _, x := range []*attention.Slots{s.win, s.comp} {
+		x.Indices, x.Width, x.Lens[0] = slices.Repeat(x.Indices, 2), 2*x.Width, 2*x.Lens[0]
+	}
+	same, more := ref(s)
+	for i, o := range out {
+		assert.InDelta(t, o/2, half[i], 1e-6, "with sink = lse")
+		assert.InDelta(t, o, same[i], 1e-6, "with every index twice")
+	}
+	for h := range lse {
+		assert.InDelta(t, float64(lse[h])+math.Ln2, more[h], 1e-5)
 	}
 }

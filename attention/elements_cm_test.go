@@ -1,19 +1,14 @@
 package attention_test
 
 import (
-	"encoding/binary"
 	"math"
 	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
-	"github.com/vkmla/vkmla/shaders"
-	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 // The functions of num_elements_cm.comp.
@@ -23,47 +18,11 @@ const (
 	elementsPack
 )
 
-// elements runs one of them: in words in, out words out for each.
-func elements(t *testing.T, kernel string, mode uint32, src []uint32, in, out int) []uint16 {
+// elements runs one of them: in words in, out words out for each, which are two numbers.
+func elements(t *testing.T, kernel string, mode uint32, src []uint32, in, out int) (got []uint16) {
 	t.Helper()
-	dev := testkit.Device(t)
-	code, err := shaders.Get(kernel)
-	require.NoError(t, err)
-	if missing := dev.Caps().Missing(code.Requires); len(missing) > 0 {
-		t.Skipf("device lacks %v", missing)
-	}
-	fail := func(err error) {
-		t.Helper()
-		require.NoError(t, err)
-	}
-	k, err := dev.Kernel(vk.KernelSpec{Name: code.Name, SPIRV: code.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 8, Requires: code.Requires})
-	fail(err)
-	n := len(src) / in
-	from, err := tensor.New(dev, "src", tensor.U32, len(src))
-	fail(err)
-	defer from.Close()
-	to, err := tensor.New(dev, "dst", tensor.U32, n*out)
-	fail(err)
-	defer to.Close()
-	bytes := make([]byte, 4*len(src))
-	for i, w := range src {
-		binary.LittleEndian.PutUint32(bytes[4*i:], w)
-	}
-	fail(dev.Upload(t.Context(), from.View(), bytes))
-	rec, err := dev.NewRecorder()
-	fail(err)
-	defer rec.Close()
-	push := struct{ Count, Mode uint32 }{uint32(n), mode}
-	fail(rec.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{uint32(n+63) / 64, 1, 1}, Bind: []vk.View{from.View(), to.View()}, Push: vk.Bytes(&push)}))
-	cmd, err := rec.End()
-	fail(err)
-	defer cmd.Close()
-	fail(cmd.Run(t.Context()))
-	bytes = make([]byte, 4*n*out)
-	fail(dev.Download(t.Context(), bytes, to.View()))
-	got := make([]uint16, 2*n*out)
-	for i := range got {
-		got[i] = binary.LittleEndian.Uint16(bytes[2*i:])
+	for _, w := range testkit.Words(t, kernel, src, in, out, mode) {
+		got = append(got, uint16(w), uint16(w>>16))
 	}
 	return got
 }

@@ -2,14 +2,8 @@ package attention
 
 import (
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
-	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
-
-// PushLayouts is for the tests outside the package, which alone can use testkit.
-var PushLayouts = pushLayouts
 
 // WithoutLanes runs f as on a device whose layout of matrices is unknown.
 func WithoutLanes(f func()) {
@@ -58,21 +52,8 @@ func PlainForms() (list []PlainForm) {
 	return list
 }
 
-// MergeVariants are the builds of attn_merge.
-var MergeVariants = opkit.Builds("attn_merge")
-
-// Merge joins parts [T, splits, H, 512] with one build of attn_merge.
-func Merge(dev *vk.Device, variant string, rec *vk.Recorder, ml, out tensor.Tensor, a DecodeArgs, top tensor.Tensor) error {
-	m, err := newMerge(dev, variant)
-	if err != nil {
-		return err
-	}
-	return m.record(rec, ml.View(), out.View(), out.Shape[1], a.Sink, a.Out, a.LSE, top, a.InverseRope)
-}
-
 // References of parts of operations.
 var (
-	MergeRef         = mergeRef
 	PackIndicesRef   = packIndicesRef
 	PlacedIndicesRef = placedIndicesRef
 )

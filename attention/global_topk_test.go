@@ -1,7 +1,6 @@
 package attention_test
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -63,33 +62,3 @@ func TestIndexArguments(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
-
-// The tables and positions of a step are read when the commands run, not when they
-// are recorded.
-func TestIndexReadsAtRun(t *testing.T) {
-	dev := testkit.Device(t)
-	op := must[*attention.GlobalTopK](t)(attention.NewGlobalTopK(dev, attention.GlobalTopKConfig{Page: 2}))
-	mem := func(dt tensor.DType, data []byte, shape ...int) tensor.Tensor {
-		x := must[tensor.Tensor](t)(tensor.New(dev, "test", dt, shape...))
-		t.Cleanup(func() { x.Close() })
-		require.NoError(t, x.Upload(t.Context(), data))
-		return x
-	}
-	word := func(v byte) []byte { return []byte{v, 0, 0, 0} }
-	a := attention.GlobalTopKArgs{TopK: mem(tensor.I32, word(1), 1, 1), TokenToReq: mem(tensor.I32, word(0), 1), BlockTable: mem(tensor.I32, word(5), 1, 1),
-		IsValid: mem(tensor.U8, []byte{1}, 1), Slots: mem(tensor.I32, word(0), 1, 1), Lens: mem(tensor.I32, word(9), 1)}
-	rec := must[*vk.Recorder](t)(dev.NewRecorder())
-	defer rec.Close()
-	require.NoError(t, op.Record(rec, a))
-	cmd := must[*vk.Commands](t)(rec.End())
-	defer cmd.Close()
-	for page := byte(5); page < 8; page++ {
-		require.NoError(t, a.BlockTable.Upload(t.Context(), word(page)))
-		require.NoError(t, cmd.Run(t.Context()))
-		got := make([]byte, 4)
-		require.NoError(t, a.Slots.Download(t.Context(), got))
-		if !slices.Equal(got, word(2*page+1)) {
-			t.Errorf("page %d: slot %d, want %d", page, got[0], 2*page+1)
-		}
-	}
-}

@@ -3,6 +3,7 @@ package attention_test
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -32,12 +33,15 @@ func must[T any](t testing.TB) func(T, error) T { return testkit.Must[T](t) }
 // pool that is poison elsewhere, each token's list naming them in order.
 func set(t *testing.T, page, tokens int, rows []uint16) *attention.Slots {
 	t.Helper()
+	return recordSet(t, cache.RecordV4, page, tokens, rows)
+}
+
+// recordSet is set for pages of any record.
+func recordSet(t *testing.T, record cache.Record, page, tokens int, rows []uint16) *attention.Slots {
+	t.Helper()
 	n := len(rows) / cache.D
-	l := must[cache.Layout](t)(cache.NewLayout(page, 0))
-	s := &attention.Slots{Layout: l, Width: n, Pool: make([]byte, l.Stride*((n+5)/page+2))}
-	for i := range s.Pool {
-		s.Pool[i] = 0xFF
-	}
+	l := must[cache.Layout](t)(cache.NewRecordLayout(record, page, 0))
+	s := &attention.Slots{Layout: l, Width: n, Pool: slices.Repeat([]byte{0xFF}, l.Stride*((n+5)/page+2))}
 	slots := make([]int64, n)
 	for i := range slots {
 		slots[i] = int64(5 + i)
@@ -77,19 +81,15 @@ func (s step) tokens() int { return len(s.q) / s.heads / cache.D }
 
 // config is a configuration that suits the step.
 func (s step) config(variant string) attention.DecoderConfig {
-	cfg := attention.DecoderConfig{Heads: s.heads, WindowPage: s.win.Layout.Page, Variant: variant}
+	cfg := attention.DecoderConfig{Heads: s.heads, WindowPage: s.win.Layout.Page, WindowRecord: s.win.Layout.Record, Variant: variant}
 	if s.comp != nil {
-		cfg.CompressedPage = s.comp.Layout.Page
+		cfg.CompressedPage, cfg.CompressedRecord = s.comp.Layout.Page, s.comp.Layout.Record
 	}
 	return cfg
 }
 
-// decode runs the step.
-func (s step) decode(t *testing.T, dev *vk.Device, cfg attention.DecoderConfig) (out []uint16, lse []float32) {
-	t.Helper()
-	op := must[*attention.Decoder](t)(attention.NewDecoder(dev, cfg))
-	r := verify.NewRig(t.Context(), dev)
-	defer r.Close()
+// args places the operands of the step.
+func (s step) args(r *verify.Rig, op *attention.Decoder) attention.DecodeArgs {
 	a := attention.DecodeArgs{
 		Q: r.In(vectors.FromU16(s.q, s.tokens(), s.heads, cache.D), tensor.BF16), Window: slotSet(r, s.win), Compressed: slotSet(r, s.comp),
 		Out: r.Out(tensor.BF16, s.tokens(), s.heads, cache.D), LSE: r.Out(tensor.F32, s.tokens(), s.heads),
@@ -101,9 +101,22 @@ func (s step) decode(t *testing.T, dev *vk.Device, cfg attention.DecoderConfig) 
 	if s.comp != nil {
 		topk = s.comp.Width
 	}
-	if n := op.ScratchBytes(s.tokens(), s.win.Width, topk); n > 0 {
-		a.Scratch = r.Out(tensor.F32, int(n+3)/4).View()
-	}
+	a.Scratch = r.Scratch(op.ScratchBytes(s.tokens(), s.win.Width, topk))
+	return a
+}
+
+// decode runs the step.
+func (s step) decode(t *testing.T, dev *vk.Device, cfg attention.DecoderConfig) (out []uint16, lse []float32) {
+	t.Helper()
+	op := must[*attention.Decoder](t)(attention.NewDecoder(dev, cfg))
+	r := verify.NewRig(t.Context(), dev)
+	defer r.Close()
+	return runDecode(t, r, op, s.args(r, op))
+}
+
+// runDecode runs an operation with operands of a rig.
+func runDecode(t *testing.T, r *verify.Rig, op *attention.Decoder, a attention.DecodeArgs) (out []uint16, lse []float32) {
+	t.Helper()
 	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
 	got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out, "lse": a.LSE}))
 	return got["out"].U16(), got["lse"].F32()

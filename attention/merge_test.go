@@ -11,8 +11,8 @@ import (
 	"github.com/vkmla/vkmla/internal/numfmt"
 )
 
-// The parts of a row, joined, are the row: for any division of its keys, with
-// empty parts, and whatever reference exponent a part is relative to.
+// The parts of a row, joined, are the row: for any division of its keys, with empty parts, and
+// whatever reference exponent a part is relative to. The kernel is held by TestDecodeForms.
 func TestMergeRef(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 1))
 	q := make([]uint16, cache.D)

@@ -3,7 +3,6 @@ package cache_test
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -96,10 +95,10 @@ func newSequence(t testing.TB, dev *vk.Device, k compressor, n int) *sequence {
 		table[i] = float32(math.Cos(angle - math.Pi/2*float64(i%64/32)))
 	}
 	s.cosSin = upload(t, dev, tensor.F32, table, entries, cache.RopeDim)
-	s.positions, s.toReq = upload(t, dev, tensor.I32, make([]int32, n), n), upload(t, dev, tensor.I32, make([]int32, n), n)
-	s.stateSlots, s.slots = upload(t, dev, tensor.I64, make([]int64, n), n), upload(t, dev, tensor.I64, make([]int64, n), n)
+	s.positions, s.toReq = testkit.Zeros(t, dev, tensor.I32, n), testkit.Zeros(t, dev, tensor.I32, n)
+	s.stateSlots, s.slots = testkit.Zeros(t, dev, tensor.I64, n), testkit.Zeros(t, dev, tensor.I64, n)
 	width := (n + k.statePage - 1) / k.statePage
-	s.table = upload(t, dev, tensor.I32, make([]int32, width), 1, width)
+	s.table = testkit.Zeros(t, dev, tensor.I32, 1, width)
 	return s
 }
 
@@ -126,16 +125,11 @@ func (s *sequence) newCaches(seed uint64) *caches {
 		return v
 	}
 	c.stateTable, c.table = ids(statePages), ids(pages)
-	l := must[cache.StateLayout](t)(cache.NewStateLayout(s.c, s.statePage, 0))
-	c.state = must[cache.StateCache](t)(cache.NewState(s.dev, cache.StateConfig{Pages: statePages + 2, Layout: l}))
-	state := c.state // a test may put another in its place
-	t.Cleanup(func() { state.Pool.Close() })
+	c.state = newState(t, s.dev, statePages+2, s.c, s.statePage)
 	if s.keys == 0 {
 		c.kv = newCache(t, s.dev, pages+2, s.page, 0)
 	} else {
-		l := must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(s.keys, s.page, 0))
-		c.keys = must[cache.IndexKeyCache](t)(cache.NewIndexKeys(s.dev, cache.IndexKeysConfig{Pages: pages + 2, Layout: l}))
-		t.Cleanup(func() { c.keys.Pool.Close() })
+		c.keys = newKeys(t, s.dev, pages+2, s.keys, s.page)
 	}
 	c.poison(t)
 	return c
@@ -168,21 +162,16 @@ func (s *sequence) step(c *caches, from, to int) {
 			slots[i] = int64(c.table[q/s.page])*int64(s.page) + int64(q%s.page)
 		}
 	}
-	put := func(x tensor.Tensor, v any, shape ...int) tensor.Tensor {
-		x.Shape = shape
-		require.NoError(t, x.Upload(t.Context(), encodeAny(v)))
-		return x
-	}
 	channels := s.c.Channels()
 	saves := cache.SaveStateArgs{
-		KvScore: put(s.rows, s.kvScore[from*2*channels:to*2*channels], n, 2*channels), Ape: s.ape,
-		Positions: put(s.positions, positions, n), Slots: put(s.stateSlots, stateSlots, n), State: c.state,
+		KvScore: put(t, s.rows, s.kvScore[from*2*channels:to*2*channels], n, 2*channels), Ape: s.ape,
+		Positions: put(t, s.positions, positions, n), Slots: put(t, s.stateSlots, stateSlots, n), State: c.state,
 	}
 	toReq := s.toReq
 	toReq.Shape = []int{n}
 	args := cache.CompressArgs{
-		Positions: saves.Positions, TokenToReq: toReq, StateSlots: saves.Slots, Slots: put(s.slots, slots, n), State: c.state,
-		StateTable: put(s.table, c.stateTable, 1, len(c.stateTable)), Norm: s.norm, CosSin: s.cosSin, Cache: c.kv, Keys: c.keys,
+		Positions: saves.Positions, TokenToReq: toReq, StateSlots: saves.Slots, Slots: put(t, s.slots, slots, n), State: c.state,
+		StateTable: put(t, s.table, c.stateTable, 1, len(c.stateTable)), Norm: s.norm, CosSin: s.cosSin, Cache: c.kv, Keys: c.keys,
 	}
 	do(t, s.dev, func(rec *vk.Recorder) error {
 		if s.saving != nil {
@@ -196,16 +185,12 @@ func (s *sequence) step(c *caches, from, to int) {
 	})
 }
 
-func encodeAny(v any) []byte {
-	switch v := v.(type) {
-	case []float32:
-		return encode(v)
-	case []int32:
-		return encode(v)
-	case []int64:
-		return encode(v)
-	}
-	panic(fmt.Sprintf("%T", v))
+// put writes values to the beginning of a tensor, which it returns.
+func put[T any](t testing.TB, x tensor.Tensor, v []T, shape ...int) tensor.Tensor {
+	t.Helper()
+	x.Shape = shape
+	testkit.Put(t, x, v)
+	return x
 }
 
 // entries are the bytes of the sequence's entries, in order.
@@ -291,57 +276,6 @@ func TestCompressStepSplits(t *testing.T) {
 	}
 }
 
-// A sequence's caches are copied out of their pages after n tokens, the pages are
-// poisoned, and the sequence goes on in other pages, with nothing of the state but
-// what a window needs.
-func TestCompressRestore(t *testing.T) {
-	dev := testkit.Device(t)
-	for _, k := range compressors {
-		t.Run(k.name, func(t *testing.T) {
-			s := newSequence(t, dev, k, 530)
-			whole := s.newCaches(1)
-			s.step(whole, 0, s.n)
-			want := s.entries(whole)
-			cuts := []int{127, 128, 129, 257, 384, 513}
-			if testing.Short() {
-				cuts = []int{127, 257, 384, 513}
-			}
-			for i, cut := range cuts {
-				from := s.newCaches(uint64(10 + i))
-				s.step(from, 0, cut)
-				to := s.newCaches(uint64(50 + i))
-				s.restore(from, to, cut)
-				s.step(to, cut, min(cut+1, s.n))
-				s.step(to, cut+1, s.n)
-				assert.True(t, bytes.Equal(s.entries(to), want), "going on after %d tokens gives other bytes", cut)
-			}
-		})
-	}
-}
-
-// restore copies what the next tokens need from one cache to the pages of another,
-// through host memory, and poisons the source.
-func (s *sequence) restore(from, to *caches, next int) {
-	t := s.t
-	move := func(src, dst tensor.Tensor, srcIDs, dstIDs []int32, first, last int) {
-		stride := src.Shape[1]
-		host, image := download[byte](t, bytesOf(src)), download[byte](t, bytesOf(dst))
-		for e := first; e <= last; e++ {
-			copy(image[int(dstIDs[e])*stride:][:stride], host[int(srcIDs[e])*stride:][:stride])
-		}
-		require.NoError(t, dst.Upload(t.Context(), image))
-	}
-	first := max(next-(s.c.Window()-1), 0) / s.statePage
-	move(from.state.Pool, to.state.Pool, from.stateTable, to.stateTable, first, (next-1)/s.statePage)
-	if done := next / s.c.Ratio; done > 0 {
-		move(from.pool(), to.pool(), from.table, to.table, 0, (done-1)/s.page)
-	}
-	from.poison(t)
-	for e := range first {
-		to.stateTable[e] = -1
-	}
-}
-
 // A state pool larger than a descriptor can hold: da is chosen and works on both
 // sides of the limit.
 func TestStateBeyondDescriptor(t *testing.T) {
@@ -362,13 +296,13 @@ func TestStateBeyondDescriptor(t *testing.T) {
 		t.Skipf("a pool beyond the descriptor's %d bytes is too large to try", limit)
 	}
 	c := s.newCaches(2)
-	state, err := cache.NewState(dev, cache.StateConfig{Pages: edge + 32, Layout: l})
+	pool, err := tensor.New(dev, "test", tensor.U8, edge+32, l.Stride)
 	if errors.Is(err, vk.ErrOutOfDeviceMemory) {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
-	defer state.Pool.Close()
-	c.state = state
+	defer pool.Close()
+	c.state.Pool = pool
 	for i := range c.stateTable {
 		c.stateTable[i] += int32(edge)
 	}
@@ -383,7 +317,7 @@ func TestStateBeyondDescriptor(t *testing.T) {
 	assert.True(t, bytes.Equal(s.entries(c), s.entries(whole)), "states around the descriptor's limit give other bytes")
 	base := must[*cache.SaveState](t)(cache.NewSaveState(dev, cache.SaveStateConfig{Compression: k.c, Page: k.statePage, Variant: "base"}))
 	do(t, dev, func(rec *vk.Recorder) error {
-		err := base.Record(rec, cache.SaveStateArgs{KvScore: s.rows, Ape: s.ape, Positions: s.positions, Slots: s.stateSlots, State: state})
+		err := base.Record(rec, cache.SaveStateArgs{KvScore: s.rows, Ape: s.ape, Positions: s.positions, Slots: s.stateSlots, State: c.state})
 		assert.ErrorIs(t, err, vk.ErrArgument, "base variant on a pool of %d bytes", size)
 		return nil
 	})

@@ -2,7 +2,6 @@ package cache_test
 
 import (
 	"encoding/hex"
-	"errors"
 	"hash/crc32"
 	"math"
 	"slices"
@@ -14,7 +13,6 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
-	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -42,9 +40,10 @@ var knownKeys = []struct {
 	{7, true, [4]float64{-0.5975370, 0.2941934, 0.5220623, 0.0660928}, "0000803c ec67705adadbd971", 0x0bdaff28, "7f7f7d7d 2b149949c924913e", 0x9bcd9c0c},
 }
 
-// knownStep is the input of the known entries: 8 tokens of one request.
-func knownStep(gated bool) (kvScore, ape, norm, cosSin []float32) {
+// knownStep is the input of the known entries: 8 tokens of one request, whose states are saved.
+func knownStep(t *testing.T, gated bool) cache.CompressHost {
 	const channels = 256
+	var kvScore, norm, cosSin []float32
 	for p := range 8 {
 		for c := range channels {
 			kvScore = append(kvScore, float32((53*p+17*c)%97-48)/32)
@@ -57,7 +56,7 @@ func knownStep(gated bool) (kvScore, ape, norm, cosSin []float32) {
 			kvScore = append(kvScore, gate)
 		}
 	}
-	ape = make([]float32, 4*channels)
+	ape := make([]float32, 4*channels)
 	for i := range ape {
 		if gated {
 			ape[i] = float32((5*(i/channels)+i%channels)%3-1) * 0.25
@@ -74,71 +73,28 @@ func knownStep(gated bool) (kvScore, ape, norm, cosSin []float32) {
 			cosSin = append(cosSin, float32(32-i)/64)
 		}
 	}
-	return kvScore, ape, norm, cosSin
-}
-
-var knownSlots = []int64{-1, -1, -1, 0, -1, -1, -1, 1} // of the two entries
-
-func iota64(n int) (v []int64) {
-	for i := range n {
-		v = append(v, int64(i))
-	}
-	return v
+	l := must[cache.StateLayout](t)(cache.NewStateLayout(cache.C4Index, 4, 0))
+	in := cache.CompressHost{Compression: cache.C4Index, RopeStep: 4, Positions: []int32{0, 1, 2, 3, 4, 5, 6, 7}, TokenToReq: make([]int32, 8),
+		StateSlots: []int64{0, 1, 2, 3, 4, 5, 6, 7}, Slots: []int64{-1, -1, -1, 0, -1, -1, -1, 1}, State: make([]byte, 2*l.Stride), Layout: l,
+		StateTable: []int32{0, 1}, Width: 2, Norm: norm, CosSin: cosSin}
+	require.NoError(t, cache.SaveStateRef(in.State, l, cache.C4Index, kvScore, ape, in.Positions, in.StateSlots))
+	return in
 }
 
 func TestCompressKnownKeys(t *testing.T) {
-	dev := testkit.Device(t)
 	for _, format := range []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4} {
-		for _, gated := range []bool{false, true} {
-			kvScore, ape, norm, cosSin := knownStep(gated)
-			positions := []int32{0, 1, 2, 3, 4, 5, 6, 7}
-			sl := must[cache.StateLayout](t)(cache.NewStateLayout(cache.C4Index, 4, 0))
+		for _, k := range knownKeys {
 			l := must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(format, 2, 0))
-
-			state, pool := make([]byte, 2*sl.Stride), make([]byte, l.Stride)
-			host := cache.CompressHost{Compression: cache.C4Index, RopeStep: 4, Positions: positions, TokenToReq: make([]int32, 8),
-				StateSlots: iota64(8), Slots: knownSlots, State: state, Layout: sl, StateTable: []int32{0, 1}, Width: 2, Norm: norm, CosSin: cosSin}
-			require.NoError(t, errors.Join(cache.SaveStateRef(state, sl, cache.C4Index, kvScore, ape, positions, iota64(8)),
-				cache.CompressKeysRef(pool, l, host)))
-			checkKnown(t, "reference", pool, l, gated)
-
-			s := must[cache.StateCache](t)(cache.NewState(dev, cache.StateConfig{Pages: 2, Layout: sl}))
-			defer s.Pool.Close()
-			keys := must[cache.IndexKeyCache](t)(cache.NewIndexKeys(dev, cache.IndexKeysConfig{Pages: 1, Layout: l}))
-			defer keys.Pool.Close()
-			save := must[*cache.SaveState](t)(cache.NewSaveState(dev, cache.SaveStateConfig{Compression: cache.C4Index, Page: 4}))
-			compress := must[*cache.Compress](t)(cache.NewCompress(dev, cache.CompressConfig{
-				Compression: cache.C4Index, StatePage: 4, Page: 2, Keys: format, RopeStep: 4}))
-			at, slots := upload(t, dev, tensor.I32, positions, 8), upload(t, dev, tensor.I64, iota64(8), 8)
-			do(t, dev, func(rec *vk.Recorder) error {
-				return errors.Join(
-					save.Record(rec, cache.SaveStateArgs{KvScore: upload(t, dev, tensor.F32, kvScore, 8, 512),
-						Ape: upload(t, dev, tensor.F32, ape, 4, 256), Positions: at, Slots: slots, State: s}),
-					compress.Record(rec, cache.CompressArgs{Positions: at, TokenToReq: upload(t, dev, tensor.I32, make([]int32, 8), 8),
-						StateSlots: slots, Slots: upload(t, dev, tensor.I64, knownSlots, 8), State: s,
-						StateTable: upload(t, dev, tensor.I32, []int32{0, 1}, 1, 2), Norm: upload(t, dev, tensor.F32, norm, 128),
-						CosSin: upload(t, dev, tensor.F32, cosSin, 2, 64), Keys: keys}))
-			})
-			checkKnown(t, "device", download[byte](t, keys.Pool), l, gated)
+			pool, slot := make([]byte, l.Stride), int64(k.p/4)
+			require.NoError(t, cache.CompressKeysRef(pool, l, knownStep(t, k.gated)))
+			codes, scale := pool[l.RowOffset(slot):][:format.RowBytes()], pool[l.ScaleOffset(slot):][:4]
+			want, crc := k.fp8, k.crc8
+			if format == cache.IndexKeyMXFP4 {
+				want, crc = k.mxfp4, k.crc4
+			}
+			assert.Equal(t, want, hex.EncodeToString(scale)+" "+hex.EncodeToString(codes[:8]), "%s, position %d, gated %v", format, k.p, k.gated)
+			assert.Equal(t, crc, crc32.ChecksumIEEE(codes), "%s, position %d, gated %v: CRC-32", format, k.p, k.gated)
 		}
-	}
-}
-
-func checkKnown(t *testing.T, who string, pool []byte, l cache.IndexKeyLayout, gated bool) {
-	t.Helper()
-	for _, k := range knownKeys {
-		if k.gated != gated {
-			continue
-		}
-		slot := int64(k.p / 4)
-		codes, scale := pool[l.RowOffset(slot):][:l.Format.RowBytes()], pool[l.ScaleOffset(slot):][:4]
-		want, crc := k.fp8, k.crc8
-		if l.Format == cache.IndexKeyMXFP4 {
-			want, crc = k.mxfp4, k.crc4
-		}
-		assert.Equal(t, want, hex.EncodeToString(scale)+" "+hex.EncodeToString(codes[:8]),
-			"%s, %s, position %d, gated %v", who, l.Format, k.p, gated)
-		assert.Equal(t, crc, crc32.ChecksumIEEE(codes), "%s, %s, position %d, gated %v: CRC-32", who, l.Format, k.p, gated)
 	}
 }
 
@@ -146,20 +102,12 @@ func checkKnown(t *testing.T, who string, pool []byte, l cache.IndexKeyLayout, g
 // norm weighs all channels alike.
 func TestCompressEntriesPooled(t *testing.T) {
 	for _, k := range knownKeys {
-		kvScore, ape, norm, _ := knownStep(k.gated)
-		for c := range norm {
-			norm[c] = 1
+		in := knownStep(t, k.gated)
+		in.RopeStep, in.CosSin = 0, append(slices.Repeat([]float32{1}, 32), make([]float32, 32)...) // angle 0
+		for c := range in.Norm {
+			in.Norm[c] = 1
 		}
-		still := make([]float32, 64) // angle 0
-		for i := range 32 {
-			still[i] = 1
-		}
-		positions := []int32{0, 1, 2, 3, 4, 5, 6, 7}
-		sl := must[cache.StateLayout](t)(cache.NewStateLayout(cache.C4Index, 4, 0))
-		state := make([]byte, 2*sl.Stride)
-		require.NoError(t, cache.SaveStateRef(state, sl, cache.C4Index, kvScore, ape, positions, iota64(8)))
-		entries, err := cache.CompressHost{Compression: cache.C4Index, Positions: positions, TokenToReq: make([]int32, 8), StateSlots: iota64(8),
-			Slots: knownSlots, State: state, Layout: sl, StateTable: []int32{0, 1}, Width: 2, Norm: norm, CosSin: still}.Entries()
+		entries, err := in.Entries()
 		require.NoError(t, err)
 		require.Len(t, entries, 2)
 		// The norm divides all by one number, which ratios do not show.
@@ -175,13 +123,7 @@ func TestCompressEntriesPooled(t *testing.T) {
 // Rotating a key twice gives it back, up to rounding; a unit vector becomes a row of
 // signs.
 func TestCompressHadamardRef(t *testing.T) {
-	kvScore, ape, norm, cosSin := knownStep(true)
-	positions := []int32{0, 1, 2, 3, 4, 5, 6, 7}
-	sl := must[cache.StateLayout](t)(cache.NewStateLayout(cache.C4Index, 4, 0))
-	state := make([]byte, 2*sl.Stride)
-	require.NoError(t, cache.SaveStateRef(state, sl, cache.C4Index, kvScore, ape, positions, iota64(8)))
-	in := cache.CompressHost{Compression: cache.C4Index, RopeStep: 4, Positions: positions, TokenToReq: make([]int32, 8), StateSlots: iota64(8),
-		Slots: knownSlots, State: state, Layout: sl, StateTable: []int32{0, 1}, Width: 2, Norm: norm, CosSin: cosSin}
+	in := knownStep(t, true)
 	plain := must[[]cache.CompressedEntry](t)(in.Entries())
 	in.Hadamard = true
 	turned := must[[]cache.CompressedEntry](t)(in.Entries())
@@ -204,7 +146,7 @@ func TestCompressHadamardRef(t *testing.T) {
 
 func TestCompressArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	for name, cfg := range map[string]cache.CompressConfig{
+	testkit.Rejects(t, dev, cache.NewCompress, map[string]cache.CompressConfig{
 		"nothing":        {},
 		"dim":            {Compression: cache.Compression{Dim: 256, Ratio: 4}, StatePage: 4, Page: 64},
 		"ratio 0":        {Compression: cache.Compression{Dim: 512}, StatePage: 4, Page: 64},
@@ -220,63 +162,32 @@ func TestCompressArguments(t *testing.T) {
 		"invocations":    {Compression: cache.C128Main, StatePage: 8, Page: 2, Invocations: 384},
 		"too many":       {Compression: cache.C128Main, StatePage: 8, Page: 2, Invocations: 2048},
 		"c4 invocations": {Compression: cache.C4Main, StatePage: 4, Page: 64, Invocations: 256},
-		"variant":        {Compression: cache.C4Main, StatePage: 4, Page: 64, Variant: "cm"},
-		"size":           {Compression: cache.C4Main, StatePage: 4, Page: 64, Variant: "base", MaxBytes: dev.Caps().MaxStorageBufferRange + 1},
-	} {
-		_, err := cache.NewCompress(dev, cfg)
-		assert.ErrorIs(t, err, vk.ErrArgument, name)
-	}
+	})
 	main, index := newSequence(t, dev, compressors[0], 9), newSequence(t, dev, compressors[1], 9)
 	mc, ic := main.newCaches(1), index.newCaches(1)
-	good := func(s *sequence, c *caches) cache.CompressArgs {
-		return cache.CompressArgs{Positions: s.positions, TokenToReq: s.toReq, StateSlots: s.stateSlots, Slots: s.slots, State: c.state,
+	type compressArgs = cache.CompressArgs
+	good := func(s *sequence, c *caches) compressArgs {
+		return compressArgs{Positions: s.positions, TokenToReq: s.toReq, StateSlots: s.stateSlots, Slots: s.slots, State: c.state,
 			StateTable: s.table, Norm: s.norm, CosSin: s.cosSin, Cache: c.kv, Keys: c.keys}
 	}
-	with := func(change func(*cache.CompressArgs)) func(*vk.Recorder) error {
-		a := good(main, mc)
-		change(&a)
-		return func(rec *vk.Recorder) error { return main.compress.Record(rec, a) }
-	}
-	refuses(t, dev, mc.kv.Pool, map[string]func(*vk.Recorder) error{
-		"few slots":    with(func(a *cache.CompressArgs) { a.Slots.Shape = []int{3} }),
-		"other state":  with(func(a *cache.CompressArgs) { a.State = ic.state }),
-		"state stride": with(func(a *cache.CompressArgs) { a.State.Layout.Stride += 8 }),
-		"state offset": with(func(a *cache.CompressArgs) {
+	testkit.Changes[compressArgs]{
+		"Slots":        {func(a *compressArgs) { a.Slots.Shape = []int{3} }},
+		"State.Layout": {func(a *compressArgs) { a.State = ic.state }},
+		"Stride":       {func(a *compressArgs) { a.State.Layout.Stride += 8 }},
+		"State.Pool": {func(a *compressArgs) {
 			a.State.Pool.Offset, a.State.Pool.Shape = 8, []int{1, a.State.Layout.Stride}
-		}),
-		"empty table":    with(func(a *cache.CompressArgs) { a.StateTable.Shape = []int{1, 0} }),
-		"empty rotation": with(func(a *cache.CompressArgs) { a.CosSin.Shape = []int{0, 64} }),
-		"page size":      with(func(a *cache.CompressArgs) { a.Cache.Layout.Page = 2 }),
-	})
-	keyed := func(change func(*cache.CompressArgs)) func(*vk.Recorder) error {
-		a := good(index, ic)
-		change(&a)
-		return func(rec *vk.Recorder) error { return index.compress.Record(rec, a) }
-	}
-	refuses(t, dev, ic.keys.Pool, map[string]func(*vk.Recorder) error{
-		"format": keyed(func(a *cache.CompressArgs) { a.Keys.Layout.Format = cache.IndexKeyMXFP4 }),
-		"page":   keyed(func(a *cache.CompressArgs) { a.Keys.Layout.Page = 16 }),
-		"stride": keyed(func(a *cache.CompressArgs) { a.Keys.Layout.Stride = 8448 }),
-		"short":  keyed(func(a *cache.CompressArgs) { a.Keys.Layout.Stride = 8432 }),
-	})
+		}},
+		"StateTable":        {func(a *compressArgs) { a.StateTable.Shape = []int{1, 0} }},
+		"CosSin":            {func(a *compressArgs) { a.CosSin.Shape = []int{0, 64} }},
+		"Cache.Layout.Page": {func(a *compressArgs) { a.Cache.Layout.Page = 2 }},
+	}.Refuse(t, dev, main.compress.Record, good(main, mc))
+	testkit.Changes[compressArgs]{
+		"Keys.Layout": {func(a *compressArgs) { a.Keys.Layout.Format = cache.IndexKeyMXFP4 }, func(a *compressArgs) { a.Keys.Layout.Page = 16 }},
+		"Keys.Pool":   {func(a *compressArgs) { a.Keys.Layout.Stride = 8448 }},
+		"Stride":      {func(a *compressArgs) { a.Keys.Layout.Stride = 8432 }},
+	}.Refuse(t, dev, index.compress.Record, good(index, ic))
 	// No tokens: nothing to do, and that is no error.
 	none := good(main, mc)
 	none.StateSlots.Shape = []int{0}
 	do(t, dev, func(rec *vk.Recorder) error { return main.compress.Record(rec, none) })
-}
-
-// Fewer or more invocations sum in another order: all are within what rounding allows
-// (TestCompress has them), and each repeats itself bit for bit.
-func TestCompressRepeats(t *testing.T) {
-	dev := testkit.Device(t)
-	for _, k := range compressors {
-		s := newSequence(t, dev, k, 2*k.c.Window()+3)
-		c := s.newCaches(1)
-		s.step(c, 0, s.n)
-		first := s.entries(c)
-		for range 3 {
-			s.step(c, 0, s.n)
-			assert.True(t, slices.Equal(first, s.entries(c)), "%s: a second run gives other bytes", k.name)
-		}
-	}
 }

@@ -2,9 +2,7 @@ package cache_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -35,14 +33,6 @@ func download[T any](t testing.TB, x tensor.Tensor) []T {
 	return testkit.Download[T](t, x)
 }
 
-func encode[T any](v []T) []byte {
-	b, err := binary.Append(nil, binary.LittleEndian, v)
-	if err != nil {
-		panic(err)
-	}
-	return b
-}
-
 // newCache makes a cache full of poison, which the test closes at its end.
 func newCache(t testing.TB, dev *vk.Device, pages, page, stride int) cache.KVCache {
 	t.Helper()
@@ -58,23 +48,16 @@ func fill(t testing.TB, pool tensor.Tensor, b byte) {
 	require.NoError(t, pool.Upload(t.Context(), bytes.Repeat([]byte{b}, int(pool.Bytes()))))
 }
 
-// refuses demands that every call fails with an argument error and that running
-// what was recorded all the same leaves the tensor as it is.
-func refuses(t *testing.T, dev *vk.Device, untouched tensor.Tensor, calls map[string]func(rec *vk.Recorder) error) {
-	t.Helper()
-	before := download[byte](t, bytesOf(untouched))
-	do(t, dev, func(rec *vk.Recorder) error {
-		for name, call := range calls {
-			var arg *vk.ArgumentError
-			if err := call(rec); !errors.Is(err, vk.ErrArgument) || !errors.As(err, &arg) {
-				t.Errorf("%s: %v, want an argument error", name, err)
-			} else if arg.Got == "" || arg.Want == "" {
-				t.Errorf("%s: %v does not say what was wrong and what is expected", name, err)
-			}
-		}
-		return nil
-	})
-	assert.True(t, bytes.Equal(before, download[byte](t, bytesOf(untouched))), "a refused call wrote something")
+// newState makes a cache of states, which the test closes at its end.
+func newState(t testing.TB, dev *vk.Device, pages int, c cache.Compression, page int) cache.StateCache {
+	l := must[cache.StateLayout](t)(cache.NewStateLayout(c, page, 0))
+	return cache.StateCache{Pool: testkit.Zeros(t, dev, tensor.U8, pages, l.Stride), Layout: l}
+}
+
+// newKeys makes a cache of indexer keys, which the test closes at its end.
+func newKeys(t testing.TB, dev *vk.Device, pages int, f cache.IndexKeyFormat, page int) cache.IndexKeyCache {
+	l := must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(f, page, 0))
+	return cache.IndexKeyCache{Pool: testkit.Zeros(t, dev, tensor.U8, pages, l.Stride), Layout: l}
 }
 
 func bytesOf(x tensor.Tensor) tensor.Tensor {
@@ -134,10 +117,7 @@ func TestPoolBeyondDescriptor(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	k := randomK(rng, len(at))
 	kt, st := upload(t, dev, tensor.BF16, k, len(at), cache.D), upload(t, dev, tensor.I64, at, len(at))
-	out := must[tensor.Tensor](t)(tensor.New(dev, "test", tensor.BF16, len(idx), cache.D))
-	defer out.Close()
-	rows := must[tensor.Tensor](t)(tensor.New(dev, "test", tensor.BF16, 1, 64, cache.D))
-	defer rows.Close()
+	out, rows := testkit.Zeros(t, dev, tensor.BF16, len(idx), cache.D), testkit.Zeros(t, dev, tensor.BF16, 1, 64, cache.D)
 	table, seq := upload(t, dev, tensor.I32, []int32{0, int32(edge)}, 1, 2), upload(t, dev, tensor.I32, []int32{128}, 1)
 	lens := upload(t, dev, tensor.I32, []int32{64}, 1)
 	base := must[*cache.Insert](t)(cache.NewInsert(dev, cache.PagesConfig{Page: 64}))
@@ -175,90 +155,23 @@ func TestPoolBeyondDescriptor(t *testing.T) {
 	}
 }
 
-// The n-th allocation fails, for every n: each time a clean error that is the hook's, and nothing
-// left over.
-func TestAllocationFailure(t *testing.T) {
-	adapter := testkit.Device(t).Adapter()
-	failed := errors.New("no memory, says the test")
-	scenario := func(hook func(uint64) error) (err error) {
-		dev, err := adapter.Open(vk.DeviceOptions{MemoryHook: hook, Staging: true})
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, dev.Close()) }()
-		c, err := cache.NewKV(dev, cache.KVConfig{Pages: 3, Layout: cache.Layout{Page: 2, Stride: 1728}})
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		if err := c.Pool.Upload(t.Context(), bytes.Repeat([]byte{0xFF}, int(c.Pool.Bytes()))); err != nil {
-			return err
-		}
-		k, err := tensor.New(dev, "k", tensor.BF16, 1, cache.D)
-		if err != nil {
-			return err
-		}
-		defer k.Close()
-		s, err := tensor.New(dev, "slots", tensor.I64, 1)
-		if err != nil {
-			return err
-		}
-		defer s.Close()
-		if err := errors.Join(k.Upload(t.Context(), make([]byte, k.Bytes())), s.Upload(t.Context(), make([]byte, 8))); err != nil {
-			return err
-		}
-		insert, err := cache.NewInsert(dev, cache.PagesConfig{Page: 2})
-		if err != nil {
-			return err
-		}
-		rec, err := dev.NewRecorder()
-		if err != nil {
-			return err
-		}
-		defer rec.Close()
-		if err := insert.Record(rec, cache.InsertArgs{K: k, Slots: s, Cache: c}); err != nil {
-			return err
-		}
-		cmd, err := rec.End()
-		if err != nil {
-			return err
-		}
-		defer cmd.Close()
-		if err := cmd.Run(t.Context()); err != nil {
-			return err
-		}
-		return c.Pool.Download(t.Context(), make([]byte, c.Pool.Bytes()))
-	}
-	for n := 0; ; n++ {
-		count := 0
-		err := scenario(func(uint64) error {
-			count++
-			if count == n+1 {
-				return fmt.Errorf("allocation %d: %w", n, failed)
-			}
-			return nil
-		})
-		if count <= n {
-			require.NoError(t, err, "without a failure")
-			t.Logf("%d allocations", n)
-			assert.GreaterOrEqual(t, n, 4, "only %d allocations were seen", n)
-			return
-		}
-		require.ErrorIs(t, err, failed, "allocation %d failed, the error", n)
-	}
-}
-
-func TestNewKVArguments(t *testing.T) {
+// What no operation is made for.
+func TestConfigs(t *testing.T) {
 	dev := testkit.Device(t)
-	for name, cfg := range map[string]cache.KVConfig{
-		"no pages":       {Pages: 0, Layout: cache.Layout{Page: 64, Stride: 37440}},
+	testkit.Rejects(t, dev, cache.NewInsert, map[string]cache.PagesConfig{
+		"page 0": {}, "page -1": {Page: -1}, "record": {Page: 4, Record: 3}})
+	testkit.Rejects(t, dev, cache.NewGather, map[string]cache.PagesConfig{"page 0": {}})
+	testkit.Rejects(t, dev, cache.NewGatherSlots, map[string]cache.PagesConfig{"page 0": {}})
+	testkit.Rejects(t, dev, cache.NewSlotMapping, map[string]cache.SlotMappingConfig{
+		"page 0": {Ratio: 1}, "ratio 0": {Page: 64}, "ratio -4": {Page: 64, Ratio: -4}})
+	testkit.Rejects(t, dev, cache.NewSaveState, map[string]cache.SaveStateConfig{
+		"nothing": {}, "page": {Compression: cache.C4Main}, "kind": {Compression: cache.Compression{Dim: 128}, Page: 8}})
+	testkit.Rejects(t, dev, cache.NewKV, map[string]cache.KVConfig{
+		"no pages":       {Layout: cache.Layout{Page: 64, Stride: 37440}},
 		"no layout":      {Pages: 1},
 		"stride":         {Pages: 1, Layout: cache.Layout{Page: 64, Stride: 37372}},
 		"too many slots": {Pages: 1 << 25, Layout: cache.Layout{Page: 64, Stride: 37440}},
-	} {
-		_, err := cache.NewKV(dev, cfg)
-		assert.ErrorIs(t, err, vk.ErrArgument, name)
-	}
+	})
 	_, err := cache.NewKV(dev, cache.KVConfig{Pages: 1 << 24, Layout: cache.Layout{Page: 64, Stride: 1<<31 - 8}})
 	assert.ErrorIs(t, err, vk.ErrOutOfDeviceMemory, "32 PiB")
 }

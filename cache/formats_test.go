@@ -9,13 +9,7 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
-	"github.com/vkmla/vkmla/shaders"
-	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
-
-// numFormatsPush is the push block of num_formats.comp.
-type numFormatsPush struct{ Count, Mode, Eps, InvMax uint32 }
 
 // modes of num_formats.comp
 const (
@@ -38,29 +32,7 @@ const (
 // of the results' out words.
 func format(t *testing.T, mode uint32, src []uint32, in, out int, eps, invMax float32) []uint32 {
 	t.Helper()
-	dev := testkit.Device(t)
-	code := must[shaders.Kernel](t)(shaders.Get("num_formats"))
-	k := must[*vk.Kernel](t)(dev.Kernel(vk.KernelSpec{
-		Name: code.Name, SPIRV: code.SPIRV, Bindings: []vk.Access{vk.Read, vk.Write}, PushSize: 16,
-	}))
-	n := len(src) / in
-	const most = 1 << 21 // elements a launch, well within the smallest grid
-	var got []uint32
-	for a := 0; a < n; a += most {
-		b := min(n, a+most)
-		s := upload(t, dev, tensor.U32, src[a*in:b*in], (b-a)*in)
-		d := must[tensor.Tensor](t)(tensor.New(dev, "test", tensor.U32, (b-a)*out))
-		push := numFormatsPush{uint32(b - a), mode, math.Float32bits(eps), math.Float32bits(invMax)}
-		do(t, dev, func(rec *vk.Recorder) error {
-			return rec.Dispatch(vk.Dispatch{
-				Kernel: k, Groups: [3]uint32{uint32(b-a+63) / 64, 1, 1}, Bind: []vk.View{s.View(), d.View()}, Push: vk.Bytes(&push),
-			})
-		})
-		got = append(got, download[uint32](t, d)...)
-		d.Close()
-		s.Close()
-	}
-	return got
+	return testkit.Words(t, "num_formats", src, in, out, mode, math.Float32bits(eps), math.Float32bits(invMax))
 }
 
 // compare demands equal words, where two NaNs are equal.

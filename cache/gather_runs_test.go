@@ -100,21 +100,17 @@ func TestGatherRuns(t *testing.T) {
 	good := cache.GatherRunsArgs{Out: upload(t, dev, tensor.BF16, poison, rows, cache.D), Cache: c,
 		Heads: upload(t, dev, tensor.I32, heads, pieces, 2, 2), Runs: upload(t, dev, tensor.I32, flat, len(flat)/4, 4),
 		Table: upload(t, dev, tensor.I32, table, requests, width)}
-	with := func(change func(*cache.GatherRunsArgs)) func(*vk.Recorder) error {
-		a := good
-		change(&a)
-		return func(rec *vk.Recorder) error { return op.Record(rec, a) }
-	}
-	refuses(t, dev, good.Out, map[string]func(*vk.Recorder) error{
-		"no out":       with(func(a *cache.GatherRunsArgs) { a.Out = tensor.Tensor{} }),
-		"no heads":     with(func(a *cache.GatherRunsArgs) { a.Heads = tensor.Tensor{} }),
-		"runs' shape":  with(func(a *cache.GatherRunsArgs) { a.Runs.Shape = []int{len(flat)} }),
-		"no table":     with(func(a *cache.GatherRunsArgs) { a.Table = tensor.Tensor{} }),
-		"lists' type":  with(func(a *cache.GatherRunsArgs) { a.Lists = a.Out }),
-		"piece":        with(func(a *cache.GatherRunsArgs) { a.Piece = pieces }),
-		"set":          with(func(a *cache.GatherRunsArgs) { a.Set = 2 }),
-		"first":        with(func(a *cache.GatherRunsArgs) { a.First = -1 }),
-		"no cache":     with(func(a *cache.GatherRunsArgs) { a.Cache = cache.KVCache{} }),
-		"another page": with(func(a *cache.GatherRunsArgs) { a.Cache = newCache(t, dev, 1, 2, 1728) }),
-	})
+	type runsArgs = cache.GatherRunsArgs
+	testkit.Changes[runsArgs]{
+		"Out":               {func(a *runsArgs) { a.Out = tensor.Tensor{} }},
+		"Heads":             {func(a *runsArgs) { a.Heads = tensor.Tensor{} }},
+		"Runs":              {func(a *runsArgs) { a.Runs.Shape = []int{len(flat)} }},
+		"Table":             {func(a *runsArgs) { a.Table = tensor.Tensor{} }},
+		"Lists":             {func(a *runsArgs) { a.Lists = a.Out }},
+		"Piece":             {func(a *runsArgs) { a.Piece = pieces }},
+		"Set":               {func(a *runsArgs) { a.Set = 2 }},
+		"First":             {func(a *runsArgs) { a.First = -1 }},
+		"Page":              {func(a *runsArgs) { a.Cache = cache.KVCache{} }},
+		"Cache.Layout.Page": {func(a *runsArgs) { a.Cache = newCache(t, dev, 1, 2, 1728) }},
+	}.Refuse(t, dev, op.Record, good)
 }

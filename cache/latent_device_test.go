@@ -17,7 +17,7 @@ import (
 // What a record or a latent excludes is refused, before anything is built or recorded.
 func TestRecordArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	for name, cfg := range map[string]cache.CompressConfig{
+	testkit.Rejects(t, dev, cache.NewCompress, map[string]cache.CompressConfig{
 		"a record without a latent": {Compression: cache.C4Main, StatePage: 4, Page: 64, Record: cache.RecordFP4},
 		"a record of keys": {Compression: cache.C1Index, Page: 64, Keys: cache.IndexKeyMXFP4,
 			Record: cache.RecordFP4, Save: true},
@@ -27,46 +27,29 @@ func TestRecordArguments(t *testing.T) {
 			Hadamard: true},
 		"ungated with overlap": {Compression: cache.Compression{Dim: cache.D, Ratio: 2, Latent: true, Ungated: true, Overlap: true},
 			Page: 64, Save: true},
-	} {
-		_, err := cache.NewCompress(dev, cfg)
-		assert.ErrorIs(t, err, vk.ErrArgument, name)
-	}
-	_, err := cache.NewInsert(dev, cache.PagesConfig{Page: 4, Record: 3})
-	assert.ErrorIs(t, err, vk.ErrArgument, "Insert of an unknown record")
-
+	})
 	insert := must[*cache.Insert](t)(cache.NewInsert(dev, cache.PagesConfig{Page: 4, Record: cache.RecordFP8}))
 	slots := must[*cache.GatherSlots](t)(cache.NewGatherSlots(dev, cache.PagesConfig{Page: 4, Record: cache.RecordFP4}))
-	c := must[cache.KVCache](t)(cache.NewKV(dev, cache.KVConfig{Pages: 2, Layout: must[cache.Layout](t)(cache.NewLayout(4, 0))}))
-	defer c.Close()
-	one := upload(t, dev, tensor.I64, []int64{0}, 1)
-	row := upload(t, dev, tensor.BF16, make([]uint16, cache.D), 1, cache.D)
+	kv, one, row := newCache(t, dev, 2, 4, 0), testkit.Zeros(t, dev, tensor.I64, 1), testkit.Zeros(t, dev, tensor.BF16, 1, cache.D)
+	testkit.Refuses(t, dev, "Cache.Layout.Record", func(rec *vk.Recorder) error {
+		return insert.Record(rec, cache.InsertArgs{K: row, Slots: one, Cache: kv})
+	})
+	testkit.Refuses(t, dev, "Cache.Layout.Record", func(rec *vk.Recorder) error {
+		return slots.Record(rec, cache.GatherSlotsArgs{Out: row, Indices: testkit.Zeros(t, dev, tensor.I32, 1), Cache: kv})
+	})
 	keys := must[*cache.Compress](t)(cache.NewCompress(dev, cache.CompressConfig{Compression: cache.C1Index, Page: 64,
 		Keys: cache.IndexKeyMXFP4, Save: true}))
-	pool := must[cache.IndexKeyCache](t)(cache.NewIndexKeys(dev, cache.IndexKeysConfig{Pages: 1,
-		Layout: must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(cache.IndexKeyMXFP4, 64, 0))}))
-	defer pool.Pool.Close()
-	good := cache.CompressArgs{Positions: upload(t, dev, tensor.I32, []int32{0}, 1), Slots: one, Keys: pool,
-		Norm:    upload(t, dev, tensor.F32, make([]float32, cache.IndexDim), cache.IndexDim),
-		CosSin:  upload(t, dev, tensor.F32, make([]float32, cache.RopeDim), 1, cache.RopeDim),
-		KvScore: upload(t, dev, tensor.F32, make([]float32, cache.IndexDim), 1, cache.IndexDim)}
-	with := func(change func(a *cache.CompressArgs)) func(*vk.Recorder) error {
-		a := good
-		change(&a)
-		return func(rec *vk.Recorder) error { return keys.Record(rec, a) }
-	}
-	refuses(t, dev, c.Pool, map[string]func(*vk.Recorder) error{
-		"a cache of another record": func(rec *vk.Recorder) error {
-			return insert.Record(rec, cache.InsertArgs{K: row, Slots: one, Cache: c})
-		},
-		"slots of another record": func(rec *vk.Recorder) error {
-			return slots.Record(rec, cache.GatherSlotsArgs{Out: row, Indices: upload(t, dev, tensor.I32, []int32{0}, 1), Cache: c})
-		},
-		"states where there are none": with(func(a *cache.CompressArgs) { a.StateSlots = one }),
-		"a positional term":           with(func(a *cache.CompressArgs) { a.Ape = a.KvScore }),
-		"rows too short":              with(func(a *cache.CompressArgs) { a.KvScore.Shape = []int{2, 64} }),
-		"a latent of another size":    with(func(a *cache.CompressArgs) { a.Latent = row }),
-		"no slots":                    with(func(a *cache.CompressArgs) { a.Slots = tensor.Tensor{} }),
-	})
+	f32 := func(shape ...int) tensor.Tensor { return testkit.Zeros(t, dev, tensor.F32, shape...) }
+	type compressArgs = cache.CompressArgs
+	good := compressArgs{Positions: testkit.Zeros(t, dev, tensor.I32, 1), Slots: one, Keys: newKeys(t, dev, 1, cache.IndexKeyMXFP4, 64),
+		Norm: f32(cache.IndexDim), CosSin: f32(1, cache.RopeDim), KvScore: f32(1, cache.IndexDim)}
+	testkit.Changes[compressArgs]{
+		"StateSlots": {func(a *compressArgs) { a.StateSlots = one }}, // where there are no states
+		"Ape":        {func(a *compressArgs) { a.Ape = a.KvScore }},
+		"KvScore":    {func(a *compressArgs) { a.KvScore.Shape = []int{2, 64} }},
+		"Latent":     {func(a *compressArgs) { a.Latent = row }},
+		"Slots":      {func(a *compressArgs) { a.Slots = tensor.Tensor{} }},
+	}.Refuse(t, dev, keys.Record, good)
 	do(t, dev, func(rec *vk.Recorder) error { return keys.Record(rec, good) })
 }
 
@@ -76,8 +59,7 @@ func TestInsertExtremes(t *testing.T) {
 	dev := testkit.Device(t)
 	for _, r := range []cache.Record{cache.RecordFP8, cache.RecordFP4} {
 		l := must[cache.Layout](t)(cache.NewRecordLayout(r, 3, 0))
-		c := must[cache.KVCache](t)(cache.NewKV(dev, cache.KVConfig{Pages: 1, Layout: l}))
-		defer c.Close()
+		c := cache.KVCache{Pool: testkit.Zeros(t, dev, tensor.U8, 1, l.Stride), Layout: l}
 		op := must[*cache.Insert](t)(cache.NewInsert(dev, cache.PagesConfig{Page: 3, Record: r}))
 		for _, bits := range []uint16{0x7F80, 0xFF80, 0x7F7F, 0x4528, 0x0040, 0x7FC0, 0xFFC1} { // Inf, largest, 2688, subnormal, NaN
 			k := make([]uint16, 2*cache.D)

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/cache"
-	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -35,22 +34,17 @@ func TestPageStrides(t *testing.T) {
 }
 
 func TestPageArguments(t *testing.T) {
-	dev := testkit.Device(t)
 	one := func(_ any, err error) error { return err }
 	for name, err := range map[string]error{
-		"state kind":      one(cache.NewStateLayout(cache.Compression{}, 4, 0)),
-		"state page":      one(cache.NewStateLayout(cache.C4Main, 0, 0)),
-		"state stride":    one(cache.NewStateLayout(cache.C4Main, 4, 32768-16)),
-		"state align":     one(cache.NewStateLayout(cache.C4Main, 4, 32768+8)),
-		"state huge":      one(cache.NewStateLayout(cache.C4Main, 1<<30, 0)),
-		"key format":      one(cache.NewIndexKeyLayout(0, 64, 0)),
-		"key page":        one(cache.NewIndexKeyLayout(cache.IndexKeyFP8, -4, 0)),
-		"key stride":      one(cache.NewIndexKeyLayout(cache.IndexKeyFP8, 64, 8432)),
-		"key align":       one(cache.NewIndexKeyLayout(cache.IndexKeyFP8, 64, 8456)),
-		"new state":       one(cache.NewState(dev, cache.StateConfig{Pages: 1})),
-		"new state pages": one(cache.NewState(dev, cache.StateConfig{Layout: cache.StateLayout{Page: 4, Stride: 8192, Channels: 256}})),
-		"new keys":        one(cache.NewIndexKeys(dev, cache.IndexKeysConfig{Pages: 1})),
-		"new keys pages":  one(cache.NewIndexKeys(dev, cache.IndexKeysConfig{Layout: cache.IndexKeyLayout{Page: 64, Stride: 8640, Format: cache.IndexKeyFP8}})),
+		"state kind":   one(cache.NewStateLayout(cache.Compression{}, 4, 0)),
+		"state page":   one(cache.NewStateLayout(cache.C4Main, 0, 0)),
+		"state stride": one(cache.NewStateLayout(cache.C4Main, 4, 32768-16)),
+		"state align":  one(cache.NewStateLayout(cache.C4Main, 4, 32768+8)),
+		"state huge":   one(cache.NewStateLayout(cache.C4Main, 1<<30, 0)),
+		"key format":   one(cache.NewIndexKeyLayout(0, 64, 0)),
+		"key page":     one(cache.NewIndexKeyLayout(cache.IndexKeyFP8, -4, 0)),
+		"key stride":   one(cache.NewIndexKeyLayout(cache.IndexKeyFP8, 64, 8432)),
+		"key align":    one(cache.NewIndexKeyLayout(cache.IndexKeyFP8, 64, 8456)),
 	} {
 		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}

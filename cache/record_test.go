@@ -19,16 +19,20 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
+// Strides are those that vLLM allocates, and every byte of the used part of a page belongs to
+// exactly one slot.
 func TestRecordLayout(t *testing.T) {
 	for _, c := range []struct {
 		record             Record
 		page, slot, stride int
-	}{{RecordV4, 64, 584, 37440}, {RecordFP8, 32, 528, 16896}, {RecordFP8, 64, 528, 33792}, {RecordFP8, 3, 528, 2048},
+	}{{RecordV4, 64, 584, 37440}, {RecordV4, 2, 584, 1728}, {RecordV4, 1, 584, 1152}, {RecordV4, 3, 584, 2304},
+		{RecordV4, 16, 584, 9792}, {RecordFP8, 32, 528, 16896}, {RecordFP8, 64, 528, 33792}, {RecordFP8, 3, 528, 2048},
 		{RecordFP4, 64, 288, 18432}, {RecordFP4, 32, 288, 9216}, {RecordFP4, 1, 288, 512}} {
 		assert.Equal(t, c.slot, c.record.SlotBytes(), "%s", c.record)
 		l, err := NewRecordLayout(c.record, c.page, 0)
 		require.NoError(t, err)
 		assert.Equal(t, Layout{c.page, c.stride, c.record}, l)
+		assert.Equal(t, c.stride, c.record.DefaultStride(c.page))
 		owners := make([]int, l.Stride)
 		for s := range int64(c.page) {
 			for i := range l.Record.RowBytes() {
@@ -44,7 +48,9 @@ func TestRecordLayout(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []Layout{{2, 1168, 3}, {2, 1048, RecordFP8}, {2, 576 - 8, RecordFP4}, {2, 580, RecordFP4},
+	for _, bad := range []Layout{{0, 0, RecordV4}, {-1, 584, RecordV4}, {64, 37375, RecordV4}, {64, 37376 - 8, RecordV4},
+		{64, 37380, RecordV4}, {maxPage + 1, 0, RecordV4}, {1, 1 << 31, RecordV4},
+		{2, 1168, 3}, {2, 1048, RecordFP8}, {2, 576 - 8, RecordFP4}, {2, 580, RecordFP4},
 		{2, 1056 + 8, RecordFP8}, {2, 576 + 8, RecordFP4}, {2, 1168 + 4, RecordV4}} {
 		_, err := NewRecordLayout(bad.Record, bad.Page, bad.Stride)
 		assert.ErrorIs(t, err, vk.ErrArgument, "%v", bad)
@@ -54,6 +60,11 @@ func TestRecordLayout(t *testing.T) {
 		assert.NoError(t, err)
 		assert.Equal(t, good, l)
 	}
+	l, err := NewLayout(64, 37376)
+	require.NoError(t, err)
+	assert.Equal(t, int64(3*37376+5*576), l.RowOffset(64*3+5), "RowOffset")
+	assert.Equal(t, int64(3*37376+64*576+5*8), l.ScaleOffset(64*3+5), "ScaleOffset")
+	assert.Equal(t, int64(200000*37376), l.RowOffset(64*200000), "beyond 32 bits")
 	assert.Zero(t, Record(9).SlotBytes()-RecordFP4.SlotBytes(), "an unknown record does not panic")
 }
 

@@ -23,25 +23,11 @@ func TestCandidateEntriesRef(t *testing.T) {
 
 func TestCandidateEntriesArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	for _, cfg := range []indexer.CandidateEntriesConfig{{Block: 8, SlotPage: -1}, {Block: 7}} {
-		_, err := indexer.NewCandidateEntries(dev, cfg)
-		assert.ErrorIs(t, err, vk.ErrArgument)
-	}
+	testkit.Rejects(t, dev, indexer.NewCandidateEntries, map[string]indexer.CandidateEntriesConfig{
+		"page": {Block: 8, SlotPage: -1}, "block": {Block: 7}})
 	op := must[*indexer.CandidateEntries](t)(indexer.NewCandidateEntries(dev, indexer.CandidateEntriesConfig{Block: 8, SlotPage: 16}))
-	ints := func(shape ...int) tensor.Tensor {
-		n := 1
-		for _, d := range shape {
-			n *= d
-		}
-		return upload(t, dev, tensor.I32, make([]int32, n), shape...)
-	}
-	good := indexer.CandidateEntriesArgs{Picks: ints(2, 5), Blocks: ints(2, 3), TokenToReq: ints(2), Lens: ints(2),
-		Slots: indexer.PickSlots{BlockTable: ints(2, 1), Slots: ints(2, 5), Lens: ints(2)}}
-	for arg, spoil := range map[string]func(*indexer.CandidateEntriesArgs){
-		"Blocks width": func(a *indexer.CandidateEntriesArgs) { a.Blocks = ints(2, 0) },
-	} {
-		a := good
-		spoil(&a)
-		refuses(t, dev, arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	}
+	i32 := func(shape ...int) tensor.Tensor { return testkit.Zeros(t, dev, tensor.I32, shape...) }
+	a := indexer.CandidateEntriesArgs{Picks: i32(2, 5), Blocks: i32(2, 0), TokenToReq: i32(2), Lens: i32(2),
+		Slots: indexer.PickSlots{BlockTable: i32(2, 1), Slots: i32(2, 5), Lens: i32(2)}}
+	refuses(t, dev, "Blocks width", func(rec *vk.Recorder) error { return op.Record(rec, a) })
 }

@@ -1,7 +1,6 @@
 package indexer_test
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -61,73 +60,6 @@ func TestCandidatesRef(t *testing.T) {
 	}
 }
 
-// A Select gives the candidate blocks of all scores whatever its segments are and what entries a
-// block has; a Select among the entries of these blocks gives the picks that TopK gives of their
-// scores. Scores have the same bits in all forms.
-func TestSelectCandidates(t *testing.T) {
-	dev := testkit.Device(t)
-	const tokens, k, width = 5, 61, 20 * selectPage
-	s := newScene(rand.New(rand.NewPCG(testkit.Seed(t), 41)), cache.IndexKeyMXFP4, tokens, 8, 2, width/selectPage, 11)
-	s.Lens = []int32{width, 3, 0, 700, 193}
-	all := s.scores(t, dev, width)
-	for block, segments := range map[int][]int{1: {0, 192}, 2: {256}, 4: {192}, 8: {0, 192, 256}, 16: {256}, 32: {192}, 64: {0, 192}} {
-		blocks := 192 / block
-		wantBlocks, wantColumns := indexer.CandidatesRef(all, width, s.Lens, blocks, block)
-		wantPicks := pickWithin(all, width, s.Lens, wantBlocks, blocks, k, int32(block))
-		for _, segment := range segments {
-			cfg := s.config(k, "")
-			cfg.Candidates, cfg.Logits.Block, cfg.Segment, cfg.Rows = blocks, block, segment, 64
-			op := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg))
-			a := s.args(t, dev, k)
-			a.Scratch = scratch(t, dev, op.ScratchBytes(tokens))
-			poison := slices.Repeat([]int32{-99}, tokens*blocks)
-			a.Candidates = indexer.CandidateBlocks{Blocks: upload(t, dev, tensor.I32, poison, tokens, blocks),
-				Columns: upload(t, dev, tensor.I32, poison[:tokens], tokens)}
-			do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-			assert.Equal(t, wantBlocks, download[int32](t, a.Candidates.Blocks), "%d entries, segment %d: blocks", block, segment)
-			assert.Equal(t, wantColumns, download[int32](t, a.Candidates.Columns), "%d entries, segment %d: columns", block, segment)
-			assert.Equal(t, indexer.TopKRef(all, width, s.Lens, k), download[int32](t, a.TopK),
-				"%d entries, segment %d: picks", block, segment)
-
-			within := s.config(k, "")
-			within.Logits.Blocks, within.Logits.Block = blocks, block
-			second := must[*indexer.Select](t)(indexer.NewSelect(dev, within))
-			b := s.args(t, dev, k)
-			b.Blocks, b.Lens, b.Scratch = a.Candidates.Blocks, a.Candidates.Columns, scratch(t, dev, second.ScratchBytes(tokens))
-			do(t, dev, func(rec *vk.Recorder) error { return second.Record(rec, b) })
-			assert.Equal(t, wantPicks, download[int32](t, b.TopK), "%d entries, segment %d: picks within", block, segment)
-		}
-	}
-}
-
-// scores are the scores of all entries by the device.
-func (s scene) scores(t *testing.T, dev *vk.Device, width int) []float32 {
-	t.Helper()
-	op := must[*indexer.Logits](t)(indexer.NewLogits(dev, s.config(1, "").Logits))
-	a := s.args(t, dev, 1).LogitsArgs
-	a.Out = upload(t, dev, tensor.F32, make([]float32, len(s.Lens)*width), len(s.Lens), width)
-	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	return download[float32](t, a.Out)
-}
-
-// pickWithin is the second level by its words: of the entries that a token sees and whose block is
-// a candidate, the k with the largest scores, of equal ones the older, ascending.
-func pickWithin(scores []float32, n int, lens, blocks []int32, width, k int, block int32) (picks []int32) {
-	for t, l := range lens {
-		var entries []int32
-		for e := range l {
-			if slices.Contains(blocks[t*width:][:width], e/block) {
-				entries = append(entries, e)
-			}
-		}
-		slices.SortStableFunc(entries, func(a, b int32) int { return cmp.Compare(scores[t*n+int(b)], scores[t*n+int(a)]) })
-		entries = entries[:min(k, len(entries))]
-		slices.Sort(entries)
-		picks = append(append(picks, entries...), slices.Repeat([]int32{-1}, k-len(entries))...)
-	}
-	return picks
-}
-
 // testBlock is the number of entries of a block where tests need one.
 const testBlock = 8
 
@@ -151,41 +83,28 @@ func TestBlockSizes(t *testing.T) {
 
 func TestCandidatesArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	for _, cfg := range []indexer.CandidatesConfig{{Block: 8}, {K: indexer.MaxK + 1, Block: 8},
-		{K: 1, Block: 8, Variant: "fast"}, {K: 1, Block: 8, Threads: 3}} {
-		_, err := indexer.NewCandidates(dev, cfg)
-		assert.ErrorIs(t, err, vk.ErrArgument)
-	}
+	testkit.Rejects(t, dev, indexer.NewCandidates, map[string]indexer.CandidatesConfig{
+		"no K": {Block: 8}, "K": {K: indexer.MaxK + 1, Block: 8}, "threads": {K: 1, Block: 8, Threads: 3}})
 	op := must[*indexer.Candidates](t)(indexer.NewCandidates(dev, indexer.CandidatesConfig{K: 4, Block: testBlock}))
-	good := indexer.CandidatesArgs{
-		Logits: upload(t, dev, tensor.F32, make([]float32, 48), 2, 24), Lens: upload(t, dev, tensor.I32, []int32{5, 6}, 2),
-		Out: indexer.CandidateBlocks{Blocks: upload(t, dev, tensor.I32, make([]int32, 8), 2, 4),
-			Columns: upload(t, dev, tensor.I32, make([]int32, 2), 2)},
-		Scratch: scratch(t, dev, op.ScratchBytes(2, 24))}
-	for arg, spoil := range map[string]func(*indexer.CandidatesArgs){
-		"Logits": func(a *indexer.CandidatesArgs) {
-			a.Logits.Shape = []int{4, 12}
-			a.Lens = upload(t, dev, tensor.I32, make([]int32, 4), 4)
-		},
-		"Scratch": func(a *indexer.CandidatesArgs) { a.Scratch.Size = 8 },
-	} {
-		a := good
-		spoil(&a)
-		if arg == "Logits" { // the columns, after all else
-			a.Out.Blocks, a.Out.Columns = upload(t, dev, tensor.I32, make([]int32, 16), 4, 4), a.Lens
+	i32 := func(shape ...int) tensor.Tensor { return testkit.Zeros(t, dev, tensor.I32, shape...) }
+	good := indexer.CandidatesArgs{Logits: testkit.Zeros(t, dev, tensor.F32, 2, 24), Lens: i32(2),
+		Out: indexer.CandidateBlocks{Blocks: i32(2, 4), Columns: i32(2)}, Scratch: scratch(t, dev, op.ScratchBytes(2, 24))}
+	testkit.Changes[indexer.CandidatesArgs]{
+		"Logits": {func(a *indexer.CandidatesArgs) { // the columns, after all else
+			a.Logits.Shape, a.Lens, a.Out = []int{4, 12}, i32(4), indexer.CandidateBlocks{Blocks: i32(4, 4), Columns: i32(4)}
 			a.Scratch = scratch(t, dev, op.ScratchBytes(4, 12))
-		}
-		refuses(t, dev, arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	}
+		}},
+		"Scratch": {func(a *indexer.CandidatesArgs) { a.Scratch.Size = 8 }},
+	}.Refuse(t, dev, op.Record, good)
 	within := indexer.LogitsConfig{Heads: 8, Format: cache.IndexKeyFP8, Page: 64, Blocks: 2, Block: testBlock}
 	_, err := indexer.NewSelect(dev, indexer.SelectConfig{K: 1, Candidates: 2, Logits: within})
 	assert.ErrorIs(t, err, vk.ErrArgument, "a selection among candidates that selects candidates")
 	logits := must[*indexer.Select](t)(indexer.NewSelect(dev, indexer.SelectConfig{K: 1, Logits: within}))
-	s := newScene(rand.New(rand.NewPCG(1, 1)), cache.IndexKeyFP8, 2, 8, 2, 1, 2)
+	s := newScene(t, rand.New(rand.NewPCG(1, 1)), cache.IndexKeyFP8, 2, 8, 2, 1, 2)
 	a := s.args(t, dev, 1)
 	a.Scratch = scratch(t, dev, logits.ScratchBytes(2))
 	refuses(t, dev, "Blocks", func(rec *vk.Recorder) error { return logits.Record(rec, a) })
-	a.Blocks, a.Entries = upload(t, dev, tensor.I32, make([]int32, 4), 2, 2), 17
+	a.Blocks, a.Entries = i32(2, 2), 17
 	refuses(t, dev, "Out", func(rec *vk.Recorder) error { return logits.Record(rec, a) })
 }
 
@@ -197,7 +116,7 @@ func TestSelectWithinTooMany(t *testing.T) {
 	if n > 1<<17 {
 		t.Skip("takes all tokens of a test")
 	}
-	s := newScene(rand.New(rand.NewPCG(1, 1)), cache.IndexKeyFP8, n, 1, 2, 1, 2)
+	s := newScene(t, rand.New(rand.NewPCG(1, 1)), cache.IndexKeyFP8, n, 1, 2, 1, 2)
 	cfg := s.config(1, opkit.Base)
 	cfg.Logits.Blocks, cfg.Logits.Block, cfg.Rows, cfg.Segment = 1, testBlock, 64, 64
 	op := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg))
@@ -210,39 +129,21 @@ func TestSelectWithinTooMany(t *testing.T) {
 	refuses(t, dev, "TopK", func(rec *vk.Recorder) error { return op.Record(rec, a) })
 }
 
-// Rounds take the tokens of a Select in parts: those of all parts get their candidate blocks, and
-// there may be more of them than a launch has workgroups.
+// Rounds take the tokens of a Select in parts: there may be more of them than a launch has
+// workgroups.
 func TestSelectCandidatesOfManyTokens(t *testing.T) {
 	dev := testkit.Device(t)
-	const tokens, blocks, k = 161, 3, 5
-	s := newScene(rand.New(rand.NewPCG(testkit.Seed(t), 1)), cache.IndexKeyFP8, tokens, 1, 2, 1, 2)
-	for i := range s.Lens {
-		s.Lens[i] = int32(i % (selectPage + 1))
-	}
-	cfg := s.config(k, opkit.Base)
-	cfg.Candidates, cfg.Logits.Block, cfg.Rows = blocks, testBlock, 64
-	op := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg))
-	args := func(s scene) indexer.SelectArgs {
-		n, a := len(s.Lens), s.args(t, dev, k)
-		a.Scratch = scratch(t, dev, op.ScratchBytes(n))
-		poison := slices.Repeat([]int32{-99}, n*blocks)
-		a.Candidates = indexer.CandidateBlocks{Blocks: upload(t, dev, tensor.I32, poison, n, blocks),
-			Columns: upload(t, dev, tensor.I32, poison[:n], n)}
-		return a
-	}
-	a := args(s)
-	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	wantBlocks, wantColumns := indexer.CandidatesRef(s.scores(t, dev, selectPage), selectPage, s.Lens, blocks, testBlock)
-	assert.Equal(t, wantBlocks, download[int32](t, a.Candidates.Blocks), "blocks")
-	assert.Equal(t, wantColumns, download[int32](t, a.Candidates.Columns), "columns")
-
+	const blocks, k = 3, 5
 	n := int(dev.Caps().MaxWorkgroupCount[1]) + 1
 	if n > 1<<17 {
 		t.Skip("takes all tokens of a test")
 	}
-	s.Q, s.Weights = make([]byte, n*cache.IndexDim), make([]float32, n)
-	s.TokenToReq, s.Lens = make([]int32, n), make([]int32, n)
-	a = args(s)
+	s := newScene(t, rand.New(rand.NewPCG(testkit.Seed(t), 1)), cache.IndexKeyFP8, n, 1, 2, 1, 2)
+	cfg := s.config(k, opkit.Base)
+	cfg.Candidates, cfg.Logits.Block, cfg.Rows = blocks, testBlock, 64
+	op, a := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg)), s.args(t, dev, k)
+	a.Scratch = scratch(t, dev, op.ScratchBytes(n))
+	a.Candidates = indexer.CandidateBlocks{Blocks: testkit.Zeros(t, dev, tensor.I32, n, blocks), Columns: testkit.Zeros(t, dev, tensor.I32, n)}
 	rec := must[*vk.Recorder](t)(dev.NewRecorder())
 	defer rec.Close()
 	assert.NoError(t, op.Record(rec, a))
@@ -277,7 +178,7 @@ func TestBlocksOfLargeTables(t *testing.T) {
 func TestSelectWithinLens(t *testing.T) {
 	dev := testkit.Device(t)
 	const k, blocks = 40, 3
-	s := newScene(rand.New(rand.NewPCG(testkit.Seed(t), 2)), cache.IndexKeyFP8, 4, 2, 2, 4, 5)
+	s := newScene(t, rand.New(rand.NewPCG(testkit.Seed(t), 2)), cache.IndexKeyFP8, 4, 2, 2, 4, 5)
 	s.Lens = []int32{math.MaxInt32, 25, 24, 7}
 	cfg := s.config(k, "")
 	cfg.Logits.Blocks, cfg.Logits.Block, cfg.SlotPage = blocks, testBlock, 16

@@ -1,13 +1,13 @@
 package indexer
 
 import (
+	"slices"
+
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/tensor"
+	"github.com/vkmla/vkmla/vk"
 )
-
-// PushLayouts is for the tests outside the package, which alone can use testkit.
-var PushLayouts = pushLayouts
 
 // SelectScratchBytes is the most scratch of a Select of the default segments for T tokens and a
 // width of k, on any device and for contexts of any length. With R tokens at a time, which is T up
@@ -66,3 +66,66 @@ func CandidateScratchBytes(tokens, k, block int) uint64 {
 
 // K is the number of picks of a row.
 func (o *TopK) K() int { return o.cfg.K }
+
+// Shared tells whether the kernel is idx_logits_prompt.
+func Shared(o *Logits) bool { return o.shared }
+
+// Share makes it that kernel, whether or not it is worth it; false where it cannot be.
+func Share(o *Logits) bool {
+	if !o.inLanes {
+		return false
+	}
+	t, ok := promptTilingOf(o.dev.Caps(), o.tune, o.cfg, o.lanes)
+	if ok {
+		o.prompt, o.shared = t, true
+		o.k = pkg.Later(o.dev, o.spec())
+	}
+	return ok
+}
+
+// TilesTopK selects from rows with the tops of their tiles by idx_topk_tiles; false where
+// the device cannot.
+func TilesTopK(dev *vk.Device, k, tile int) (func(rec *vk.Recorder, logits, tops, lens, out tensor.Tensor) error, bool, error) {
+	o, err := NewTopK(dev, TopKConfig{K: k})
+	if err != nil {
+		return nil, false, err
+	}
+	kernel, err := o.buildTiles(tile)
+	return func(rec *vk.Recorder, logits, tops, lens, out tensor.Tensor) error {
+		return o.record(rec, "top-k", topkRound{logits: logits, tops: tops, lens: lens, out: out, limit: logits.Shape[1], tiles: kernel})
+	}, kernel != nil, err
+}
+
+// TopKTunings are choices of shapes to test and to compare: what a GPU takes, the same
+// with smaller digits of the radix selection, and with no kernel that holds a row in
+// registers.
+var TopKTunings = []string{"gpu", "bits10", "stream"}
+
+// NewTunedTopK is NewTopK with the shapes that one of TopKTunings names, and without
+// idx_topk_lanes.
+func NewTunedTopK(dev *vk.Device, cfg TopKConfig, name string) (*TopK, error) {
+	tune := hopper().TopK
+	switch name {
+	case "bits10":
+		tune.Short = slices.Clone(tune.Short)
+		for i := range tune.Short {
+			tune.Short[i].Bits = 10
+		}
+	case "stream":
+		tune.Short = nil
+	}
+	o, err := newTopK(dev, cfg, &tune)
+	if err == nil {
+		o.lanes = nil
+	}
+	return o, err
+}
+
+// hopper is the profile whose choices tests state.
+func hopper() *tuning.Profile {
+	p, err := tuning.Named("hopper")
+	if err != nil {
+		panic(err)
+	}
+	return p
+}

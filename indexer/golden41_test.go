@@ -11,8 +11,6 @@ import (
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
-	"github.com/vkmla/vkmla/tensor"
-	"github.com/vkmla/vkmla/vk"
 )
 
 // golden is an excerpt of what DeepSeek-V4.1's official indexers chose, for some tokens: scores,
@@ -66,45 +64,24 @@ func (g golden) scores(layer string) (x []float32, n int) {
 	return x, n
 }
 
-// top selects on the device.
-func (g golden) top(dev *vk.Device, x []float32, n int, lens []int32, k int) tensor.Tensor {
-	op := must[*indexer.TopK](g.t)(indexer.NewTopK(dev, indexer.TopKConfig{K: k}))
-	out := upload(g.t, dev, tensor.I32, make([]int32, len(lens)*k), len(lens), k)
-	do(g.t, dev, func(rec *vk.Recorder) error {
-		return op.Record(rec, indexer.TopKArgs{Logits: upload(g.t, dev, tensor.F32, x, len(lens), n), Out: out,
-			Lens: upload(g.t, dev, tensor.I32, lens, len(lens)), Scratch: scratch(g.t, dev, max(op.ScratchBytes(len(lens), n), 16))})
-	})
-	return out
-}
-
 // goldenBlocks is the number of candidate blocks of the recorded model.
 const goldenBlocks = 6
 
-// blocks are the candidate blocks of layer 4 by the device, which are the recorded ones.
-func (g golden) blocks(dev *vk.Device) (blocks, columns []int32) {
+// blocks are the candidate blocks of layer 4, which are the recorded ones.
+func (g golden) blocks() (blocks, columns []int32) {
 	recorded := g.array("L4.blocks")
-	t, of, width := recorded.Dim(0), recorded.Dim(1), goldenBlocks
+	t, of := recorded.Dim(0), recorded.Dim(1)
 	x, n := g.scores("L4")
-	op := must[*indexer.Candidates](g.t)(indexer.NewCandidates(dev, indexer.CandidatesConfig{K: width, Block: testBlock}))
-	out := indexer.CandidateBlocks{Blocks: upload(g.t, dev, tensor.I32, make([]int32, t*width), t, width),
-		Columns: upload(g.t, dev, tensor.I32, make([]int32, t), t)}
-	do(g.t, dev, func(rec *vk.Recorder) error {
-		return op.Record(rec, indexer.CandidatesArgs{Logits: upload(g.t, dev, tensor.F32, x, t, n), Out: out,
-			Lens: upload(g.t, dev, tensor.I32, g.lens(1), t), Scratch: scratch(g.t, dev, op.ScratchBytes(t, n))})
-	})
-	blocks, columns = download[int32](g.t, out.Blocks), download[int32](g.t, out.Columns)
+	blocks, columns = indexer.CandidatesRef(x, n, g.lens(1), goldenBlocks, testBlock)
 	for i := range t {
 		got := make([]byte, of)
-		for _, b := range blocks[i*width:][:width] {
+		for _, b := range blocks[i*goldenBlocks:][:goldenBlocks] {
 			if b >= 0 {
 				got[b] = 1
 			}
 		}
 		assert.Equal(g.t, recorded.Data[i*of:][:of], got, "candidates of position %d", g.positions[i])
 	}
-	refBlocks, refColumns := indexer.CandidatesRef(x, n, g.lens(1), width, testBlock)
-	assert.Equal(g.t, refBlocks, blocks, "the reference")
-	assert.Equal(g.t, refColumns, columns, "the reference")
 	return blocks, columns
 }
 
@@ -147,32 +124,25 @@ func TestGolden41(t *testing.T) {
 	openGolden(t, filepath.Join(dir, "v4.npz")).selects(map[string]int{"L3": 1})
 }
 
-// selects holds what the device selects; ties are rows of layers that may have other picks.
+// selects holds what the references select, to which package verify holds the device; ties are rows
+// of layers that may have other picks.
 func (g golden) selects(ties map[string]int) {
-	t := g.t
-	dev := testkit.Device(t)
 	for layer, ratio := range map[string]int{"L1": 2, "L3": 2, "L4": 1} {
-		want := g.array(layer + ".picks")
 		x, n := g.scores(layer)
-		g.same(layer, download[int32](t, g.top(dev, x, n, g.lens(ratio), want.Dim(1))), ties[layer])
+		g.same(layer, indexer.TopKRef(x, n, g.lens(ratio), g.array(layer+".picks").Dim(1)), ties[layer])
 	}
-	const width = goldenBlocks
-	blocks, columns := g.blocks(dev)
-	within := must[*indexer.CandidateEntries](t)(indexer.NewCandidateEntries(dev, indexer.CandidateEntriesConfig{Block: testBlock}))
+	const width, of = goldenBlocks, goldenBlocks * testBlock
+	blocks, columns := g.blocks()
 	for _, layer := range []string{"L6", "L8"} {
-		want := g.array(layer + ".picks")
+		k := g.array(layer + ".picks").Dim(1)
 		all, n := g.scores(layer)
-		of := width * testBlock
 		x := make([]float32, len(columns)*of) // what the scores among candidates give
 		for i, c := range columns {
 			for j := range int(c) {
 				x[i*of+j] = all[i*n+int(blocks[i*width+j/testBlock])*testBlock+j%testBlock]
 			}
 		}
-		picks := g.top(dev, x, of, columns, want.Dim(1))
-		do(t, dev, func(rec *vk.Recorder) error {
-			return within.Record(rec, indexer.CandidateEntriesArgs{Picks: picks, Blocks: upload(t, dev, tensor.I32, blocks, len(columns), width)})
-		})
-		g.same(layer, download[int32](t, picks), ties[layer])
+		picks := indexer.TopKRef(x, of, columns, k)
+		g.same(layer, indexer.CandidateEntriesRef(picks, k, blocks, width, testBlock), ties[layer])
 	}
 }

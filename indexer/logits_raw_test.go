@@ -142,24 +142,17 @@ func TestLogitsRawArguments(t *testing.T) {
 	a := given
 	a.Q, a.Weights, a.Raw = tensor.Tensor{}, tensor.Tensor{}, s.upload(r)
 	require.NoError(t, r.Err())
-	for _, c := range []struct {
-		arg    string
-		change func(a *indexer.LogitsArgs)
-	}{
-		{"Q", func(a *indexer.LogitsArgs) { a.Q = given.Q }},
-		{"Weights", func(a *indexer.LogitsArgs) { a.Weights = given.Weights }},
-		{"Raw.Q", func(a *indexer.LogitsArgs) { a.Raw = indexer.RawQueries{} }},
-		{"Raw.Q", func(a *indexer.LogitsArgs) { a.Raw.Q.DType = tensor.F16 }},
-		{"Raw.Weights", func(a *indexer.LogitsArgs) { a.Raw.Weights = given.Weights }},
-		{"Raw.Positions", func(a *indexer.LogitsArgs) { a.Raw.Positions = a.Raw.Positions.Rows(0, 1) }},
-		{"Raw.Table", func(a *indexer.LogitsArgs) { a.Raw.Table.Shape = []int{0, 64} }},
-		{"Raw.HeadScale", func(a *indexer.LogitsArgs) { a.Raw.HeadScale = -1 }},
-		{"Lens", func(a *indexer.LogitsArgs) { a.Lens = tensor.Tensor{} }},
-	} {
-		b := a
-		c.change(&b)
-		refuses(t, dev, c.arg, func(rec *vk.Recorder) error { return op.Record(rec, b) })
-	}
+	type logitsArgs = indexer.LogitsArgs
+	testkit.Changes[logitsArgs]{
+		"Q":             {func(a *logitsArgs) { a.Q = given.Q }},
+		"Weights":       {func(a *logitsArgs) { a.Weights = given.Weights }},
+		"Raw.Q":         {func(a *logitsArgs) { a.Raw = indexer.RawQueries{} }, func(a *logitsArgs) { a.Raw.Q.DType = tensor.F16 }},
+		"Raw.Weights":   {func(a *logitsArgs) { a.Raw.Weights = given.Weights }},
+		"Raw.Positions": {func(a *logitsArgs) { a.Raw.Positions = a.Raw.Positions.Rows(0, 1) }},
+		"Raw.Table":     {func(a *logitsArgs) { a.Raw.Table.Shape = []int{0, 64} }},
+		"Raw.HeadScale": {func(a *logitsArgs) { a.Raw.HeadScale = -1 }},
+		"Lens":          {func(a *logitsArgs) { a.Lens = tensor.Tensor{} }},
+	}.Refuse(t, dev, op.Record, a)
 }
 
 // Scores of queries that their kernel turns and quantises have the bits of scores of

@@ -91,43 +91,29 @@ func eachLogits(t *testing.T, dev *vk.Device, f func(t *testing.T, variant strin
 	}
 }
 
-// fp8Keys makes a request of its own for each token, of keys keys each, in pages in
-// descending order; fill writes a key's codes and returns its scale.
-func fp8Keys(tokens, heads, keys, page int, fill func(token, n int, codes []byte) float32) indexer.LogitsHost {
-	width := (keys + page - 1) / page
-	l := cache.IndexKeyLayout{Page: page, Stride: (page*132 + 31) / 16 * 16, Format: cache.IndexKeyFP8}
-	x := indexer.LogitsHost{Heads: heads, Q: make([]byte, tokens*heads*cache.IndexDim), Weights: make([]float32, tokens*heads),
-		Pool: make([]byte, tokens*width*l.Stride), Layout: l, TableWidth: width, Width: keys}
-	for i := range tokens * width {
-		x.BlockTable = append(x.BlockTable, int32(tokens*width-1-i))
-	}
-	for i := range x.Pool {
-		x.Pool[i] = 0xFF
-	}
-	for t := range tokens {
-		x.TokenToReq, x.Lens = append(x.TokenToReq, int32(t)), append(x.Lens, int32(keys))
-		for n := range keys {
-			slot := int64(x.BlockTable[t*width+n/page])*int64(page) + int64(n%page)
-			codes := x.Pool[l.RowOffset(slot):][:cache.IndexDim]
-			clear(codes)
-			scale := fill(t, n, codes)
-			binary.LittleEndian.PutUint32(x.Pool[l.ScaleOffset(slot):], math.Float32bits(scale))
-		}
-	}
-	return x
+// slotOf is where the pool has key n of a token's request.
+func slotOf(x indexer.LogitsHost, token, n int) int64 {
+	page := x.Layout.Page
+	return int64(x.BlockTable[int(x.TokenToReq[token])*x.TableWidth+n/page])*int64(page) + int64(n%page)
 }
 
-// Sums that are exact in any order: keys and heads that pick one number each, ReLU
-// that drops the negative ones, weights of both signs, every scale kept.
+// Sums that are exact in any order: keys and heads that pick one number each, ReLU that drops the
+// negative ones, weights of both signs, every scale kept. The reference has them, too.
 func TestLogitsExact(t *testing.T) {
 	dev := testkit.Device(t)
 	const heads, keys = 35, 150
-	one := numfmt.E4M3Encode(1)
-	x := fp8Keys(3, heads, keys, 64, func(_, n int, codes []byte) float32 {
-		codes[n%cache.IndexDim] = one
-		codes[(n+1)%cache.IndexDim] = numfmt.E4M3Encode(-2)
-		return float32(n+1) * 0x1p-20 // not only powers of two
-	})
+	x := randomHost(t, cache.IndexKeyFP8, rand.New(rand.NewPCG(2, 1)), 3, 3, heads, keys, 64)
+	for i := range x.Lens {
+		x.Lens[i] = keys
+		for n := range keys {
+			slot := slotOf(x, i, n)
+			codes := x.Pool[x.Layout.RowOffset(slot):][:cache.IndexDim]
+			clear(codes)
+			codes[n%cache.IndexDim], codes[(n+1)%cache.IndexDim] = numfmt.E4M3Encode(1), numfmt.E4M3Encode(-2)
+			// not only powers of two
+			binary.LittleEndian.PutUint32(x.Pool[x.Layout.ScaleOffset(slot):], math.Float32bits(float32(n+1)*0x1p-20))
+		}
+	}
 	for i := range x.Weights {
 		x.Weights[i] = float32(i%7 - 3)
 		for d := range cache.IndexDim {
@@ -145,6 +131,9 @@ func TestLogitsExact(t *testing.T) {
 			want[int(i)*keys+n] = sum * (float32(n+1) * 0x1p-20)
 		}
 	}
+	defined := make([]float32, len(want))
+	require.NoError(t, indexer.LogitsRef(x, defined))
+	assert.Equal(t, want, defined, "the reference")
 	eachLogits(t, dev, func(t *testing.T, variant string) {
 		got := logits(t, dev, x, must[*indexer.Logits](t)(indexer.NewLogits(dev, logitsConfig(x, variant))))
 		if !slices.Equal(got, want) {
@@ -176,34 +165,6 @@ func TestLogitsMatrixCodes(t *testing.T) {
 	}
 }
 
-// Every E4M3 code but NaN as a key's number against 1 and -1: an exact decoding, in
-// each place of a row.
-func TestLogitsCodes(t *testing.T) {
-	dev := testkit.Device(t)
-	x := fp8Keys(1, 2, 256, 16, func(_, n int, codes []byte) float32 {
-		if n&0x7F != 0x7F {
-			codes[n/2] = byte(n)
-		}
-		return 1
-	})
-	for d := range cache.IndexDim {
-		x.Q[d], x.Q[cache.IndexDim+d] = numfmt.E4M3Encode(1), numfmt.E4M3Encode(-1)
-	}
-	x.Weights = []float32{1, -1}
-	eachLogits(t, dev, func(t *testing.T, variant string) {
-		got := logits(t, dev, x, must[*indexer.Logits](t)(indexer.NewLogits(dev, logitsConfig(x, variant))))
-		for n, v := range got {
-			want := float32(0)
-			if n&0x7F != 0x7F {
-				want = numfmt.E4M3Decode(byte(n))
-			}
-			if v != want {
-				t.Errorf("code 0x%02x gives %g, want %g", n, v, want)
-			}
-		}
-	})
-}
-
 // Every pair of E2M1 codes under scales that differ between the blocks of a row.
 func TestLogitsNibbles(t *testing.T) {
 	dev := testkit.Device(t)
@@ -224,6 +185,9 @@ func TestLogitsNibbles(t *testing.T) {
 	for i := range x.TableWidth {
 		x.BlockTable = append(x.BlockTable, int32(i))
 	}
+	defined := make([]float32, keys)
+	require.NoError(t, indexer.LogitsRef(x, defined))
+	assert.Equal(t, want, defined, "the reference")
 	eachLogits(t, dev, func(t *testing.T, variant string) {
 		got := logits(t, dev, x, must[*indexer.Logits](t)(indexer.NewLogits(dev, logitsConfig(x, variant))))
 		for n, v := range got {
@@ -380,7 +344,7 @@ func TestLogitsNaN(t *testing.T) {
 	dev := testkit.Device(t)
 	x := randomHost(t, cache.IndexKeyFP8, rand.New(rand.NewPCG(5, 5)), 2, 1, 64, 100, 64)
 	x.Lens = []int32{100, 100}
-	at := func(n int) int64 { return int64(x.BlockTable[n/64])*64 + int64(n%64) }
+	at := func(n int) int64 { return slotOf(x, 0, n) }
 	eachLogits(t, dev, func(t *testing.T, variant string) {
 		op := must[*indexer.Logits](t)(indexer.NewLogits(dev, logitsConfig(x, variant)))
 		before := logits(t, dev, x, op)
@@ -405,94 +369,34 @@ func TestLogitsNaN(t *testing.T) {
 	})
 }
 
-// What is recorded reads lengths and tables when it runs.
-func TestLogitsReadsAtRun(t *testing.T) {
-	dev := testkit.Device(t)
-	x := randomHost(t, cache.IndexKeyFP8, rand.New(rand.NewPCG(6, 6)), 3, 3, 8, 200, 64)
-	eachLogits(t, dev, func(t *testing.T, variant string) {
-		op := must[*indexer.Logits](t)(indexer.NewLogits(dev, logitsConfig(x, variant)))
-		r := verify.NewRig(t.Context(), dev)
-		defer r.Close()
-		a := uploadLogits(r, x)
-		require.NoError(t, r.Err())
-		rec := must[*vk.Recorder](t)(dev.NewRecorder())
-		defer rec.Close()
-		require.NoError(t, op.Record(rec, a))
-		cmd := must[*vk.Commands](t)(rec.End())
-		defer cmd.Close()
-		y := x
-		y.Lens, y.TokenToReq = []int32{0, 200, 61}, []int32{1, 2, 0}
-		for _, up := range []struct {
-			t tensor.Tensor
-			v []int32
-		}{{a.Lens, y.Lens}, {a.TokenToReq, y.TokenToReq}} {
-			require.NoError(t, up.t.Upload(t.Context(), must[[]byte](t)(binary.Append(nil, binary.LittleEndian, up.v))))
-		}
-		require.NoError(t, cmd.Run(t.Context()))
-		want := make([]float32, 3*200)
-		require.NoError(t, indexer.LogitsRef(y, want))
-		near(t, y, download[float32](t, a.Out), want)
-	})
-}
-
 func TestLogitsArguments(t *testing.T) {
 	dev := testkit.Device(t)
 	good := indexer.LogitsConfig{Heads: 8, Format: cache.IndexKeyMXFP4, Page: 64}
-	for name, cfg := range map[string]indexer.LogitsConfig{
+	testkit.Rejects(t, dev, indexer.NewLogits, map[string]indexer.LogitsConfig{
 		"no heads":       {Format: cache.IndexKeyFP8, Page: 64},
 		"too many heads": {Heads: 129, Format: cache.IndexKeyFP8, Page: 64},
 		"no format":      {Heads: 8, Page: 64},
 		"no page":        {Heads: 8, Format: cache.IndexKeyFP8},
 		"group":          {Heads: 8, Format: cache.IndexKeyFP8, Page: 64, Group: -1},
 		"workgroups":     {Heads: 8, Format: cache.IndexKeyFP8, Page: 64, Workgroups: -1},
-		"variant":        {Heads: 8, Format: cache.IndexKeyFP8, Page: 64, Variant: "twopass-base"},
-		"base, huge":     {Heads: 8, Format: cache.IndexKeyFP8, Page: 64, Variant: "base", MaxBytes: 1 << 60},
-	} {
-		_, err := indexer.NewLogits(dev, cfg)
-		assert.ErrorIs(t, err, vk.ErrArgument, name)
-	}
+	})
 	op := must[*indexer.Logits](t)(indexer.NewLogits(dev, good))
 	r := verify.NewRig(t.Context(), dev)
 	defer r.Close()
 	a := uploadLogits(r, randomHost(t, cache.IndexKeyMXFP4, rand.New(rand.NewPCG(7, 7)), 2, 2, 8, 70, 64))
 	require.NoError(t, r.Err())
-	for _, c := range []struct {
-		arg    string
-		change func(a *indexer.LogitsArgs)
-	}{
-		{"Q", func(a *indexer.LogitsArgs) { a.Q.Shape = []int{2, 4, 128} }},
-		{"BlockTable", func(a *indexer.LogitsArgs) { a.BlockTable.Shape = []int{0, 2} }},
-		{"First", func(a *indexer.LogitsArgs) { a.First = -1 }},
-		{"First", func(a *indexer.LogitsArgs) { a.First = math.MaxInt32 - 69 }},
-		{"Keys.Layout.Format", func(a *indexer.LogitsArgs) { a.Keys.Layout.Format = cache.IndexKeyFP8 }},
-		{"Keys.Layout.Page", func(a *indexer.LogitsArgs) { a.Keys.Layout.Page = 32 }},
-		{"Stride", func(a *indexer.LogitsArgs) { a.Keys.Layout.Stride += 8 }},
-		{"Keys.Pool", func(a *indexer.LogitsArgs) { a.Keys.Pool.Shape = []int{1, 16} }},
-		{"Raw", func(a *indexer.LogitsArgs) { a.Raw.Q = a.Q }},
-	} {
-		b := a
-		c.change(&b)
-		refuses(t, dev, c.arg, func(rec *vk.Recorder) error { return op.Record(rec, b) })
-	}
+	type logitsArgs = indexer.LogitsArgs
+	testkit.Changes[logitsArgs]{
+		"Q":                  {func(a *logitsArgs) { a.Q.Shape = []int{2, 4, 128} }},
+		"BlockTable":         {func(a *logitsArgs) { a.BlockTable.Shape = []int{0, 2} }},
+		"First":              {func(a *logitsArgs) { a.First = -1 }, func(a *logitsArgs) { a.First = math.MaxInt32 - 69 }},
+		"Keys.Layout.Format": {func(a *logitsArgs) { a.Keys.Layout.Format = cache.IndexKeyFP8 }},
+		"Keys.Layout.Page":   {func(a *logitsArgs) { a.Keys.Layout.Page = 32 }},
+		"Stride":             {func(a *logitsArgs) { a.Keys.Layout.Stride += 8 }},
+		"Keys.Pool":          {func(a *logitsArgs) { a.Keys.Pool.Shape = []int{1, 16} }},
+		"Raw":                {func(a *logitsArgs) { a.Raw.Q = a.Q }},
+	}.Refuse(t, dev, op.Record, a)
 	assert.ErrorIs(t, indexer.LogitsRef(indexer.LogitsHost{}, nil), vk.ErrArgument, "the reference of nothing")
-}
-
-// TestLogitsBuilds makes every variant for head counts around each change of tiling;
-// it executes nothing, and so runs on a driver that can only compile.
-func TestLogitsBuilds(t *testing.T) {
-	dev := testkit.Device(t)
-	for _, format := range indexFormats {
-		for _, heads := range []int{1, 16, 17, 64, 65, 128} {
-			for _, group := range []int{1, 4} {
-				for _, v := range opkit.Builds("idx_logits") {
-					cfg := indexer.LogitsConfig{Heads: heads, Format: format, Page: 64, Group: group, Variant: v.Name}
-					_, err := indexer.NewLogits(dev, cfg)
-					assert.False(t, err != nil && !errors.Is(err, vk.ErrMissingFeature), "%+v: %v", cfg, err)
-				}
-			}
-		}
-	}
-	testkit.Compile(t, dev)
 }
 
 // A pool larger than a descriptor can hold: a variant that reaches it by address is

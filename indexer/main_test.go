@@ -14,7 +14,6 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 var (
 	do      = testkit.Do
 	refuses = testkit.Refuses
-	normal  = testkit.Normal
 )
 
 func must[T any](t testing.TB) func(T, error) T { return testkit.Must[T](t) }

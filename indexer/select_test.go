@@ -14,6 +14,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -35,75 +36,26 @@ type scene struct {
 
 // newScene makes random queries of T tokens and a pool of pages of random keys, which
 // the requests share in random order: there are many equal scores.
-func newScene(rng *rand.Rand, format cache.IndexKeyFormat, tokens, heads, requests, tableWidth, pages int) scene {
-	l, err := cache.NewIndexKeyLayout(format, selectPage, 0)
-	if err != nil {
-		panic(err)
-	}
-	s := scene{requests: requests}
-	s.Heads, s.Layout, s.TableWidth = heads, l, tableWidth
-	s.Pool = make([]byte, pages*l.Stride)
-	for i := range s.Pool {
-		s.Pool[i] = 0xFF
-	}
-	for slot := range int64(pages * selectPage) {
-		codes(rng, format, s.Pool[l.RowOffset(slot):][:format.RowBytes()])
-		scale := s.Pool[l.ScaleOffset(slot):][:4]
-		if format == cache.IndexKeyMXFP4 {
-			for b := range scale {
-				scale[b] = byte(124 + rng.IntN(4))
-			}
-		} else {
-			binary.LittleEndian.PutUint32(scale, math.Float32bits(float32(math.Ldexp(1, rng.IntN(4)-8))))
-		}
-	}
-	s.Q, s.Weights = make([]byte, tokens*heads*format.RowBytes()), make([]float32, tokens*heads)
-	codes(rng, format, s.Q)
-	for i := range s.Weights {
-		s.Weights[i] = float32(rng.NormFloat64()) / 8
-	}
-	if format == cache.IndexKeyMXFP4 {
-		s.QScale = make([]byte, tokens*heads*4)
-		for i := range s.QScale {
-			s.QScale[i] = byte(124 + rng.IntN(4))
-		}
-	}
-	s.BlockTable = make([]int32, requests*tableWidth)
+func newScene(t *testing.T, rng *rand.Rand, format cache.IndexKeyFormat, tokens, heads, requests, tableWidth, pages int) scene {
+	s := scene{randomHost(t, format, rng, tokens, 1, heads, pages*selectPage, selectPage), requests}
+	s.TableWidth, s.Width, s.BlockTable = tableWidth, 0, make([]int32, requests*tableWidth)
 	for i := range s.BlockTable {
 		s.BlockTable[i] = int32(rng.IntN(pages))
 	}
-	s.TokenToReq, s.Lens = make([]int32, tokens), make([]int32, tokens)
-	for t := range tokens {
-		s.TokenToReq[t] = int32(t % requests)
-		s.Lens[t] = int32(tableWidth * selectPage)
+	for i := range tokens {
+		s.TokenToReq[i], s.Lens[i] = int32(i%requests), int32(tableWidth*selectPage)
 	}
 	return s
-}
-
-// codes fills rows with codes of finite numbers, E4M3 ones of at most 15.
-func codes(rng *rand.Rand, format cache.IndexKeyFormat, b []byte) {
-	for i := range b {
-		b[i] = byte(rng.UintN(256))
-		if format == cache.IndexKeyFP8 {
-			b[i] = b[i]&0x80 | byte(rng.UintN(0x58))
-		}
-	}
 }
 
 // args uploads the scene, with K columns of selection that are not written yet.
 func (s scene) args(t *testing.T, dev *vk.Device, k int) indexer.SelectArgs {
 	t.Helper()
-	n, row := len(s.Lens), s.Layout.Format.RowBytes()
-	a := indexer.SelectArgs{LogitsArgs: indexer.LogitsArgs{
-		Q: upload(t, dev, tensor.U8, s.Q, n, s.Heads, row), Weights: upload(t, dev, tensor.F32, s.Weights, n, s.Heads),
-		Keys:       cache.IndexKeyCache{Pool: upload(t, dev, tensor.U8, s.Pool, len(s.Pool)/s.Layout.Stride, s.Layout.Stride), Layout: s.Layout},
-		BlockTable: upload(t, dev, tensor.I32, s.BlockTable, s.requests, s.TableWidth),
-		TokenToReq: upload(t, dev, tensor.I32, s.TokenToReq, n), Lens: upload(t, dev, tensor.I32, s.Lens, n),
-	}}
-	if s.QScale != nil {
-		a.QScale = upload(t, dev, tensor.U8, s.QScale, n, s.Heads, 4)
-	}
-	a.TopK = upload(t, dev, tensor.I32, slices.Repeat([]int32{-99}, n*k), n, k)
+	r := verify.NewRig(t.Context(), dev)
+	t.Cleanup(r.Close)
+	a := indexer.SelectArgs{LogitsArgs: uploadLogits(r, s.LogitsHost)}
+	require.NoError(t, r.Err())
+	a.Out, a.TopK = tensor.Tensor{}, upload(t, dev, tensor.I32, slices.Repeat([]int32{-99}, len(s.Lens)*k), len(s.Lens), k)
 	return a
 }
 
@@ -182,7 +134,7 @@ func TestSelectEqualsSeparate(t *testing.T) {
 		{"by tiles, mxfp4", cache.IndexKeyMXFP4, 3, 1, 1, 160, 0, 512, 20480, 0, 0},
 		{"default segments", cache.IndexKeyFP8, 1, 2, 1, 60, 0, 512, 0, 0, 0},
 	} {
-		s := newScene(rng, c.format, c.tokens, c.heads, c.requests, c.width, 40)
+		s := newScene(t, rng, c.format, c.tokens, c.heads, c.requests, c.width, 40)
 		cfg := s.config(c.k, "")
 		cfg.Segment, cfg.Rows, cfg.Workgroups = c.segment, c.rows, c.workgroups
 		all := c.entries
@@ -215,7 +167,7 @@ func TestSelectBeyondEntries(t *testing.T) {
 	dev := testkit.Device(t)
 	const k, pages, one, half, four = 65, 160, 0x38, 0x30, 0x48 // E4M3
 	for _, entries := range []int{10201, 10202, 10203, 10204} {
-		s := newScene(rand.New(rand.NewPCG(1, 1)), cache.IndexKeyFP8, 1, 2, 1, pages, pages)
+		s := newScene(t, rand.New(rand.NewPCG(1, 1)), cache.IndexKeyFP8, 1, 2, 1, pages, pages)
 		s.Weights = []float32{1, 1}
 		for i := range s.Q {
 			s.Q[i] = one
@@ -266,7 +218,7 @@ func TestSelectSlots(t *testing.T) {
 		"by tiles":    {9, 2, 160, 40, 20480, 0, 0, 64, 150},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newScene(rng, cache.IndexKeyFP8, c.tokens, 2, c.requests, c.width, 40)
+			s := newScene(t, rng, cache.IndexKeyFP8, c.tokens, 2, c.requests, c.width, 40)
 			all := c.width * selectPage
 			for i := range s.Lens {
 				ends := []int{all, 0, c.k, c.k + 1, c.segment + 1, all - 1, rng.IntN(all), -3}
@@ -314,7 +266,7 @@ func TestSelectSlots(t *testing.T) {
 // One recording for the longest context serves all shorter ones.
 func TestSelectReadsLensAtRun(t *testing.T) {
 	dev := testkit.Device(t)
-	s := newScene(rand.New(rand.NewPCG(testkit.Seed(t), 4)), cache.IndexKeyFP8, 1, 2, 1, 50, 50)
+	s := newScene(t, rand.New(rand.NewPCG(testkit.Seed(t), 4)), cache.IndexKeyFP8, 1, 2, 1, 50, 50)
 	cfg := s.config(64, "")
 	cfg.Segment = 512
 	op := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg))
@@ -331,63 +283,6 @@ func TestSelectReadsLensAtRun(t *testing.T) {
 		s.Lens[0] = n
 		got, want := download[int32](t, a.TopK), s.separate(t, dev, cfg, 3200)
 		assert.True(t, slices.Equal(got, want), "%d entries: %v, separately %v", n, got, want)
-	}
-}
-
-// A key that answers a token's query is found wherever it lies: in a context of 64k
-// tokens, and of 1M with 128 queries where the device is not a CPU. Every token has a
-// request of its own, which shares all pages with the others but the one with its
-// needle.
-func TestSelectNeedle(t *testing.T) {
-	dev := testkit.Device(t)
-	entries, tokens, heads := 65536/4, 12, 2
-	if dev.Adapter().Type != vk.TypeCPU {
-		entries, tokens, heads = 1048576/4, 128, 64
-	}
-	width := entries / selectPage
-	shared := 3 * width / 4
-	for _, format := range []cache.IndexKeyFormat{cache.IndexKeyFP8, cache.IndexKeyMXFP4} {
-		rng := rand.New(rand.NewPCG(testkit.Seed(t), 5))
-		s := newScene(rng, format, tokens, heads, tokens, width, shared+tokens)
-		for i := range s.Weights {
-			s.Weights[i] = 0.25
-		}
-		depths := []int{0, selectPage, entries - 1, entries / 4, entries/4 - 1}
-		for i := range tokens {
-			if i >= len(depths) {
-				depths = append(depths, rng.IntN(entries/tokens)+i*(entries/tokens))
-			}
-			table := s.BlockTable[i*width:][:width]
-			for j := range table {
-				table[j] = int32(rng.IntN(shared))
-			}
-			own, at := shared+i, depths[i]
-			slot := int64(own*selectPage + at%selectPage)
-			table[at/selectPage] = int32(own)
-			row := format.RowBytes()
-			copy(s.Pool[s.Layout.RowOffset(slot):][:row], s.Q[i*heads*row:]) // the query of head 0
-			// Scales of at least 16 times those of other keys: no sum over heads makes up for them.
-			if scale := s.Pool[s.Layout.ScaleOffset(slot):][:4]; format == cache.IndexKeyMXFP4 {
-				copy(scale, []byte{131, 131, 131, 131})
-			} else {
-				binary.LittleEndian.PutUint32(scale, math.Float32bits(1))
-			}
-		}
-		const k = 16
-		cfg := s.config(k, "")
-		if entries < 1<<17 {
-			cfg.Segment = 4096
-		}
-		t.Run(format.String(), func(t *testing.T) {
-			need := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg)).ScratchBytes(tokens)
-			assert.LessOrEqual(t, need, indexer.SelectScratchBytes(tokens, k),
-				"bytes of scratch, more than the formula's %d", indexer.SelectScratchBytes(tokens, k))
-			got := s.fused(t, dev, cfg, entries)
-			for i, at := range depths {
-				assert.True(t, slices.Contains(got[i*k:][:k], int32(at)),
-					"token %d: entry %d is not among %v", i, at, got[i*k:][:k])
-			}
-		})
 	}
 }
 
@@ -412,7 +307,7 @@ func TestSelectScratch(t *testing.T) {
 
 func TestSelectArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	s := newScene(rand.New(rand.NewPCG(1, 6)), cache.IndexKeyFP8, 3, 2, 2, 9, 20)
+	s := newScene(t, rand.New(rand.NewPCG(1, 6)), cache.IndexKeyFP8, 3, 2, 2, 9, 20)
 	base := s.config(32, "base")
 	base.Segment = 128
 	for arg, change := range map[string]func(*indexer.SelectConfig){
@@ -429,16 +324,13 @@ func TestSelectArguments(t *testing.T) {
 	op := must[*indexer.Select](t)(indexer.NewSelect(dev, base))
 	good := s.args(t, dev, base.K)
 	good.Scratch = scratch(t, dev, op.ScratchBytes(3)+256)
-	for arg, change := range map[string]func(*indexer.SelectArgs){
-		"Entries":    func(a *indexer.SelectArgs) { a.Entries = -1 },
-		"Scratch":    func(a *indexer.SelectArgs) { a.Scratch.Size = op.ScratchBytes(3) - 1 },
-		"Q":          func(a *indexer.SelectArgs) { a.Q.Shape = []int{3, 1, 128} },
-		"First, Out": func(a *indexer.SelectArgs) { a.First = 1 },
-	} {
-		a := good
-		change(&a)
-		refuses(t, dev, arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	}
+	type selectArgs = indexer.SelectArgs
+	testkit.Changes[selectArgs]{
+		"Entries":    {func(a *selectArgs) { a.Entries = -1 }},
+		"Scratch":    {func(a *selectArgs) { a.Scratch.Size = op.ScratchBytes(3) - 1 }},
+		"Q":          {func(a *selectArgs) { a.Q.Shape = []int{3, 1, 128} }},
+		"First, Out": {func(a *selectArgs) { a.First = 1 }},
+	}.Refuse(t, dev, op.Record, good)
 	for _, entries := range []int{128<<16 + 1, math.MaxInt32 - 128} { // more rounds than there may be
 		a := good
 		a.Entries = entries

@@ -1,7 +1,6 @@
 package indexer_test
 
 import (
-	"bytes"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -20,12 +19,6 @@ import (
 )
 
 func TestTopK(t *testing.T) { testkit.TestOp(t, "indexer_topk") }
-
-// topK runs a TopK over rows of n logits.
-func topK(t *testing.T, dev *vk.Device, cfg indexer.TopKConfig, logits []float32, n int, lens []int32) []int32 {
-	t.Helper()
-	return runTopK(t, dev, must[*indexer.TopK](t)(indexer.NewTopK(dev, cfg)), logits, n, lens)
-}
 
 // runTopK selects without counters of slices and with them, which has to give the same.
 func runTopK(t *testing.T, dev *vk.Device, op *indexer.TopK, logits []float32, n int, lens []int32) []int32 {
@@ -55,9 +48,7 @@ func runTopK(t *testing.T, dev *vk.Device, op *indexer.TopK, logits []float32, n
 }
 
 // Small rows whose selection is known.
-func TestTopKByHand(t *testing.T) {
-	testkit.WithoutMatrices(t)
-	dev := testkit.Device(t)
+func TestTopKRef(t *testing.T) {
 	nan, pinf, minus0 := float32(math.NaN()), inf(1), float32(math.Copysign(0, -1))
 	for _, c := range []struct {
 		name string
@@ -82,75 +73,8 @@ func TestTopKByHand(t *testing.T) {
 		{"one column", []float32{1}, 1, 1, []int32{0}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := topK(t, dev, indexer.TopKConfig{K: c.k}, c.row, len(c.row), []int32{c.len})
-			assert.True(t, slices.Equal(got, c.want), "got %v, want %v", got, c.want)
-			got = indexer.TopKRef(c.row, len(c.row), []int32{c.len}, c.k)
-			assert.True(t, slices.Equal(got, c.want), "the reference has %v, want %v", got, c.want)
+			assert.Equal(t, c.want, indexer.TopKRef(c.row, len(c.row), []int32{c.len}, c.k))
 		})
-	}
-}
-
-// Long rows whose selection is known, in one piece and sliced, with what makes the
-// most work: memory that fills again and again, and values that are all the same.
-func TestTopKLongRows(t *testing.T) {
-	testkit.WithoutMatrices(t)
-	dev := testkit.Device(t)
-	const n, k = 70001, 512
-	for name, c := range map[string]struct {
-		value func(i int) float32
-		first int32 // of k columns in a row
-	}{
-		"growing":    {func(i int) float32 { return float32(i) }, n - k},
-		"falling":    {func(i int) float32 { return -float32(i) }, 0},
-		"equal":      {func(i int) float32 { return 0.25 }, 0},
-		"zeros":      {func(i int) float32 { return float32(math.Copysign(0, float64(i%2)-0.5)) }, 0},
-		"NaN":        {func(i int) float32 { return float32(math.NaN()) }, 0},
-		"two values": {func(i int) float32 { return float32(i / 40000) }, 40000},
-		"cluster": {func(i int) float32 {
-			if i >= 65800 && i < 65800+k {
-				return math.Nextafter32(1, 2)
-			}
-			return 1
-		}, 65800},
-	} {
-		row := make([]float32, n+3)
-		for i := range row {
-			row[i] = c.value(i)
-			if i >= n {
-				row[i] = inf(1)
-			}
-		}
-		want := make([]int32, k)
-		for i := range want {
-			want[i] = c.first + int32(i)
-		}
-		for _, workgroups := range []int{1, 2, 1024} {
-			t.Run(fmt.Sprintf("%s/%d", name, workgroups), func(t *testing.T) {
-				if got := topK(t, dev, indexer.TopKConfig{K: k, Workgroups: workgroups}, row, len(row), []int32{n}); !slices.Equal(got, want) {
-					t.Errorf("got %d.. and so on, want %d..%d", got[0], want[0], want[k-1])
-				}
-			})
-		}
-	}
-}
-
-// Every k around sizes at which the kernels change, against the reference.
-func TestTopKWidths(t *testing.T) {
-	testkit.WithoutMatrices(t)
-	dev := testkit.Device(t)
-	rng := rand.New(rand.NewPCG(testkit.Seed(t), 1))
-	const n = 5000
-	logits := make([]float32, 2*n)
-	for i := range logits {
-		logits[i] = float32(math.Round(rng.NormFloat64() * 100))
-	}
-	lens := []int32{n, n - 813}
-	for _, k := range []int{1, 2, 3, 31, 63, 64, 65, 127, 512, 1000, 1023, 1024, 1025, 1365, 1366, 2047, 2048} {
-		for _, workgroups := range []int{1, 64} { // many rows, few rows
-			got := topK(t, dev, indexer.TopKConfig{K: k, Workgroups: workgroups}, logits, n, lens)
-			assert.True(t, slices.Equal(got, indexer.TopKRef(logits, n, lens, k)),
-				"k %d, %d workgroups: the selection differs", k, workgroups)
-		}
 	}
 }
 
@@ -202,34 +126,21 @@ func topKReadsLens(t *testing.T, n, workgroups int, counted bool) {
 func TestTopKArguments(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
-	for arg, cfg := range map[string]indexer.TopKConfig{
-		"K": {}, "K ": {K: -1}, "K  ": {K: indexer.MaxK + 1}, "Workgroups": {K: 1, Workgroups: -1}, "Threads": {K: 1, Threads: 96},
-		"Threads ": {K: 1, Threads: 32}, "Threads  ": {K: 1, Threads: 1 << 20}, "Variant": {K: 1, Variant: "cm"},
-	} {
-		var wrong *vk.ArgumentError
-		_, err := indexer.NewTopK(dev, cfg)
-		assert.ErrorIs(t, err, vk.ErrArgument, arg)
-		require.ErrorAs(t, err, &wrong, arg)
-	}
+	testkit.Rejects(t, dev, indexer.NewTopK, map[string]indexer.TopKConfig{
+		"no K": {}, "K": {K: -1}, "large K": {K: indexer.MaxK + 1}, "Workgroups": {K: 1, Workgroups: -1},
+		"Threads": {K: 1, Threads: 96}, "few": {K: 1, Threads: 32}, "many": {K: 1, Threads: 1 << 20},
+	})
 	op := must[*indexer.TopK](t)(indexer.NewTopK(dev, indexer.TopKConfig{K: 16, Workgroups: 64}))
-	mem := func(dt tensor.DType, shape ...int) tensor.Tensor {
-		x := must[tensor.Tensor](t)(tensor.New(dev, "test", dt, shape...))
-		t.Cleanup(func() { x.Close() })
-		return x
-	}
+	mem := func(dt tensor.DType, shape ...int) tensor.Tensor { return testkit.Zeros(t, dev, dt, shape...) }
 	const n = 40000
 	good := indexer.TopKArgs{Logits: mem(tensor.F32, 2, n), Lens: mem(tensor.I32, 2), Out: mem(tensor.I32, 2, 16), Scratch: mem(tensor.U8, int(op.ScratchBytes(2, n))).View()}
 	require.NotEqual(t, uint64(0), op.ScratchBytes(2, n), "rows are not sliced")
-	for arg, change := range map[string]func(*indexer.TopKArgs){
-		"Logits ":  func(a *indexer.TopKArgs) { a.Logits.Shape = []int{2 * n} },
-		"Scratch":  func(a *indexer.TopKArgs) { a.Scratch.Size-- },
-		"Scratch ": func(a *indexer.TopKArgs) { a.Scratch = vk.View{} },
-		"Arrived":  func(a *indexer.TopKArgs) { a.Arrived = mem(tensor.I32, 1) },
-	} {
-		a := good
-		change(&a)
-		refuses(t, dev, string(bytes.TrimRight([]byte(arg), " ")), func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	}
+	type topkArgs = indexer.TopKArgs
+	testkit.Changes[topkArgs]{
+		"Logits":  {func(a *topkArgs) { a.Logits.Shape = []int{2 * n} }},
+		"Scratch": {func(a *topkArgs) { a.Scratch.Size-- }, func(a *topkArgs) { a.Scratch = vk.View{} }},
+		"Arrived": {func(a *topkArgs) { a.Arrived = mem(tensor.I32, 1) }},
+	}.Refuse(t, dev, op.Record, good)
 	do(t, dev, func(rec *vk.Recorder) error { // no rows: nothing to do
 		a := good
 		a.Logits.Shape, a.Lens.Shape, a.Out.Shape = []int{0, n}, []int{0}, []int{0, 16}
@@ -242,30 +153,64 @@ func le(v int32) []byte { return []byte{byte(v), byte(v >> 8), byte(v >> 16), by
 
 func inf(sign int) float32 { return float32(math.Inf(sign)) }
 
-// Other choices of shapes than that of a CPU select the same, at the widths at which
-// other kernels are taken.
+// The device's choice of shapes and others than that of a CPU select the same as the reference:
+// every k around sizes at which the kernels change, widths at which other kernels are taken, and
+// long rows, in one piece and sliced, that make the most work: memory that fills again and again,
+// and values that are all the same.
 func TestTopKTunings(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 8))
+	check := func(tuning string, n, k, workgroups int, value func(i int) float32) {
+		cfg := indexer.TopKConfig{K: k, Workgroups: workgroups}
+		op, err := indexer.NewTopK(dev, cfg)
+		if tuning != "" {
+			op, err = indexer.NewTunedTopK(dev, cfg, tuning)
+		}
+		require.NoError(t, err)
+		lens := []int32{int32(n), int32(k + 1 + rng.IntN(n-k)), 0}
+		logits := make([]float32, len(lens)*n)
+		for r := range lens {
+			for i := range n {
+				if logits[r*n+i] = value(i); i >= int(lens[r]) {
+					logits[r*n+i] = inf(1)
+				}
+			}
+		}
+		assert.True(t, slices.Equal(runTopK(t, dev, op, logits, n, lens), indexer.TopKRef(logits, n, lens, k)),
+			"%s: %d of %d columns, lengths %d, %d workgroups: the selection differs", tuning, k, n, lens, workgroups)
+	}
+	ties := func(int) float32 { // and others
+		if rng.IntN(2) == 0 {
+			return float32(rng.IntN(7))
+		}
+		return float32(rng.NormFloat64())
+	}
+	for _, k := range []int{1, 2, 3, 31, 63, 64, 65, 127, 512, 1000, 1023, 1024, 1025, 1365, 1366, 2047, 2048} {
+		for _, workgroups := range []int{1, 64} { // many rows, few rows
+			check("", 5000, k, workgroups, ties)
+		}
+	}
 	for _, tuning := range indexer.TopKTunings {
 		for _, c := range []struct{ n, k, workgroups int }{
 			{4096, 512, 0}, {4098, 61, 0}, {8192, 1024, 0}, {16381, 1000, 0}, {20000, 321, 1}, {32768, 1024, 64}, {70001, 512, 64}, {17004, 2, 2},
 		} {
-			t.Run(fmt.Sprintf("%s/n=%d/k=%d", tuning, c.n, c.k), func(t *testing.T) {
-				cfg := indexer.TopKConfig{K: c.k, Workgroups: c.workgroups}
-				op := must[*indexer.TopK](t)(indexer.NewTunedTopK(dev, cfg, tuning))
-				lens := []int32{int32(c.n), int32(c.k + 1 + rng.IntN(c.n-c.k)), 0}
-				logits := make([]float32, len(lens)*c.n)
-				for i := range logits {
-					logits[i] = float32(rng.NormFloat64())
-					if i < c.n/2 {
-						logits[i] = float32(rng.IntN(7)) // ties
-					}
-				}
-				assert.True(t, slices.Equal(runTopK(t, dev, op, logits, c.n, lens), indexer.TopKRef(logits, c.n, lens, c.k)),
-					"lengths %d: the selection differs", lens)
-			})
+			check(tuning, c.n, c.k, c.workgroups, ties)
+		}
+	}
+	for _, value := range []func(i int) float32{
+		func(i int) float32 { return float32(i) }, func(i int) float32 { return -float32(i) }, func(i int) float32 { return 0.25 },
+		func(i int) float32 { return float32(math.Copysign(0, float64(i%2)-0.5)) },
+		func(i int) float32 { return float32(math.NaN()) }, func(i int) float32 { return float32(i / 40000) },
+		func(i int) float32 { // a cluster
+			if i >= 65800 && i < 65800+512 {
+				return math.Nextafter32(1, 2)
+			}
+			return 1
+		},
+	} {
+		for _, workgroups := range []int{1, 2, 1024} {
+			check("", 70001, 512, workgroups, value)
 		}
 	}
 }

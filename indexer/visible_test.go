@@ -25,18 +25,9 @@ func TestVisible(t *testing.T) { testkit.TestOp(t, "visible_entries") }
 
 func TestVisibleArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	for _, cfg := range []indexer.VisibleConfig{{}, {Ratio: -1}, {Ratio: cache.MaxRatio + 1}} {
-		_, err := indexer.NewVisible(dev, cfg)
-		assert.ErrorIs(t, err, vk.ErrArgument)
-	}
+	testkit.Rejects(t, dev, indexer.NewVisible, map[string]indexer.VisibleConfig{
+		"no ratio": {}, "negative": {Ratio: -1}, "large": {Ratio: cache.MaxRatio + 1}})
 	op := must[*indexer.Visible](t)(indexer.NewVisible(dev, indexer.VisibleConfig{Ratio: 4}))
-	good := indexer.VisibleArgs{Positions: upload(t, dev, tensor.I32, []int32{3, 7}, 2),
-		IsValid: upload(t, dev, tensor.U8, []byte{1, 1}, 2), Lens: upload(t, dev, tensor.I32, []int32{-1, -1}, 2)}
-	for arg, spoil := range map[string]func(*indexer.VisibleArgs){
-		"Limit": func(a *indexer.VisibleArgs) { a.Limit = -1 },
-	} {
-		a := good
-		spoil(&a)
-		refuses(t, dev, arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	}
+	a := indexer.VisibleArgs{Positions: testkit.Zeros(t, dev, tensor.I32, 2), Lens: testkit.Zeros(t, dev, tensor.I32, 2), Limit: -1}
+	refuses(t, dev, "Limit", func(rec *vk.Recorder) error { return op.Record(rec, a) })
 }

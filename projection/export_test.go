@@ -12,9 +12,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// PushLayouts is for the tests outside the package, which alone can use testkit.
-var PushLayouts = pushLayouts
-
 // LanesRequired are the features of kernels whose invocations pass numbers on inside
 // subgroups.
 func LanesRequired() []string { return shaders.Requires("proj_q_insert_lanes") }
@@ -104,12 +101,15 @@ func NewLinearTiled(dev *vk.Device, cfg LinearConfig, shape [5]int) (*Linear, er
 	if cfg.Weights == FormatFP8 {
 		p.Device.MatrixRows = 2
 	}
-	return newLinear(dev, cfg, &p, func(variant string) []kernelKind {
-		if matrixElement[variant] == "" {
-			return linearKinds(variant)
-		}
-		return []kernelKind{&tokens1to8{}, &matrixTiles{exact: true}}
-	})
+	return newLinear(dev, cfg, &p, onlyTiles)
+}
+
+// onlyTiles are the kinds of a layer whose tiles with matrices are exact.
+func onlyTiles(variant string) []kernelKind {
+	if matrixElement[variant] == "" {
+		return linearKinds(variant)
+	}
+	return []kernelKind{&tokens1to8{}, &matrixTiles{exact: true}}
 }
 
 // NewLinearCodes is NewLinear with the profile's tiles for codes and no other kernels with
@@ -123,18 +123,14 @@ func NewLinearCodes(dev *vk.Device, cfg LinearConfig) (o *Linear, ok bool, err e
 	if len(p.Linear.Tiles.Codes) == 0 {
 		return nil, false, nil
 	}
-	o, err = newLinear(dev, cfg, &p, func(variant string) []kernelKind {
-		if matrixElement[variant] == "" {
-			return linearKinds(variant)
-		}
-		return []kernelKind{&tokens1to8{}, &matrixTiles{exact: true}}
-	})
+	o, err = newLinear(dev, cfg, &p, onlyTiles)
 	tiles := kindOf[*matrixTiles](o)
 	return o, err == nil && tiles != nil && tiles.tiles[0].codes, err
 }
 
-// Paired tells whether t tokens are computed by proj_linear_whole where tiles compute them.
-func Paired(o *Linear, t int) bool {
+// Paired tells whether the most tokens are computed by proj_linear_whole where tiles compute them.
+func Paired(o *Linear) bool {
+	t := o.cfg.MaxTokens
 	return kindOf[*matrixTiles](o).tile(t, math.MaxInt32).of(t).pairs
 }
 
@@ -172,11 +168,13 @@ func OnlyTiles(o *Linear) (all []*Linear) {
 }
 
 // PlansOf lists what a layer launches for some numbers of tokens, and with how much scratch memory.
-// Plans of layers of one device are equal if and only if their launches are.
 func PlansOf(o *Linear) (plans []any) {
 	for _, T := range []int{1, 2, 3, 4, 7, 8, 12, 16, 17, 24, 32, 33, 40, 48, 49, 64, 96, 97, 128, 129, 256, 500, 1024, 4096} {
 		if o.cfg.MaxTokens == 0 || T <= o.cfg.MaxTokens {
-			plans = append(plans, o.plan(T, math.MaxInt32))
+			p := o.plan(T, math.MaxInt32)
+			kernel, err := p.kernel.Kernel() // a device has one for the same constants
+			p.kernel = nil
+			plans = append(plans, fmt.Sprintf("%p %v %v", kernel, err, p))
 		}
 	}
 	return plans

@@ -6,7 +6,6 @@ import (
 	"hash/crc32"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -15,7 +14,6 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/numfmt"
-	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -24,8 +22,7 @@ import (
 func TestInverseRopeQuant(t *testing.T) { testkit.TestOp(t, "fused_inv_rope_fp8_quant") }
 
 // A known group of 8 heads: its scales, the checksum of its codes, and some of them.
-func TestInverseRopeQuantVector(t *testing.T) {
-	dev := testkit.Device(t)
+func TestInverseRopeQuantRef(t *testing.T) {
 	const heads = 8
 	var o []uint16
 	for h := range heads {
@@ -37,25 +34,11 @@ func TestInverseRopeQuantVector(t *testing.T) {
 	for i := range cache.RopeDim / 2 {
 		table[i], table[cache.RopeDim/2+i] = float32(i+1)/64, float32(32-i)/64
 	}
-	check := func(who string, codes []byte, packed func(h int) uint32) {
-		assert.Equal(t, uint32(0x66f630d6), crc32.ChecksumIEEE(codes), "%s: checksum", who)
-		assert.Equal(t, "fef2717ef2707df4 f5ec6969ec7575e1",
-			hex.EncodeToString(codes[:8])+" "+hex.EncodeToString(codes[448:456]), "%s: codes", who)
-		for h := range heads {
-			assert.Equal(t, uint32(0x79787776), packed(h), "%s: scales of head %d", who, h)
-		}
-	}
 	codes, scales := make([]byte, len(o)), make([]byte, heads*projection.HeadBlocks)
 	require.NoError(t, projection.InverseRopeQuantRef(o, 1, heads, []int32{0}, table, codes, scales))
-	check("reference", codes, func(h int) uint32 {
-		s := scales[h*4:]
-		return uint32(s[0]) | uint32(s[1])<<8 | uint32(s[2])<<16 | uint32(s[3])<<24
-	})
-	op := must[*projection.InverseRopeQuant](t)(projection.NewInverseRopeQuant(dev, projection.InverseRopeQuantConfig{Groups: 1, Heads: heads, Scales: projection.ScalePacked}))
-	a := quantArgs(t, dev, projection.ScalePacked, o, 1, heads, 1, table)
-	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	words := download[uint32](t, a.Scales)
-	check(op.Variant(), download[byte](t, a.Codes), func(h int) uint32 { return words[4*h] })
+	assert.Equal(t, uint32(0x66f630d6), crc32.ChecksumIEEE(codes), "checksum")
+	assert.Equal(t, "fef2717ef2707df4 f5ec6969ec7575e1", hex.EncodeToString(codes[:8])+" "+hex.EncodeToString(codes[448:456]), "codes")
+	assert.Equal(t, bytes.Repeat([]byte{0x76, 0x77, 0x78, 0x79}, heads), scales)
 }
 
 // quantArgs are arguments for o of `tokens` tokens; the outputs are poison.
@@ -77,38 +60,20 @@ func quantArgs(t *testing.T, dev *vk.Device, l projection.ScaleLayout, o []uint1
 func TestInverseRopeQuantArguments(t *testing.T) {
 	dev := testkit.Device(t)
 	good := projection.InverseRopeQuantConfig{Groups: 2, Heads: 3}
-	for name, change := range map[string]func(*projection.InverseRopeQuantConfig){
-		"no groups": func(c *projection.InverseRopeQuantConfig) { c.Groups = 0 }, "no heads": func(c *projection.InverseRopeQuantConfig) { c.Heads = 0 },
-		"heads": func(c *projection.InverseRopeQuantConfig) { c.Heads = 1 << 16 }, "layout": func(c *projection.InverseRopeQuantConfig) { c.Scales = 2 },
-		"variant": func(c *projection.InverseRopeQuantConfig) { c.Variant = "cm" },
-		"size": func(c *projection.InverseRopeQuantConfig) {
-			c.Variant, c.MaxBytes = "base", dev.Caps().MaxStorageBufferRange+1
-		},
-	} {
-		cfg := good
-		change(&cfg)
-		_, err := projection.NewInverseRopeQuant(dev, cfg)
-		assert.ErrorIs(t, err, vk.ErrArgument, name)
-	}
+	testkit.Rejects(t, dev, projection.NewInverseRopeQuant, map[string]projection.InverseRopeQuantConfig{
+		"no groups": {Heads: 3}, "no heads": {Groups: 2}, "heads": {Groups: 2, Heads: 1 << 16}, "layout": {Groups: 2, Heads: 3, Scales: 2},
+	})
+	type quantisedArgs = projection.InverseRopeQuantArgs
 	for _, l := range []projection.ScaleLayout{projection.ScaleF32, projection.ScalePacked} {
 		cfg := good
 		cfg.Scales = l
 		op := must[*projection.InverseRopeQuant](t)(projection.NewInverseRopeQuant(dev, cfg))
 		args := quantArgs(t, dev, l, make([]uint16, 5*6*cache.D), 2, 3, 5, make([]float32, cache.RopeDim))
-		other := quantArgs(t, dev, 1-l, make([]uint16, 5*6*cache.D), 2, 3, 5, make([]float32, cache.RopeDim))
-		type change = func(*projection.InverseRopeQuantArgs)
-		for arg, spoil := range map[string][]change{
-			"O heads":   {func(a *projection.InverseRopeQuantArgs) { a.O.Shape = []int{5, 5, 512} }},
-			"Positions": {func(a *projection.InverseRopeQuantArgs) { a.Positions.Shape = []int{4} }},
-			"Codes":     {func(a *projection.InverseRopeQuantArgs) { a.Codes.Shape = []int{5, 2, 1536} }},
-			"Scales":    {func(a *projection.InverseRopeQuantArgs) { a.Scales = other.Scales }, func(a *projection.InverseRopeQuantArgs) { a.Scales.Shape = append([]int{}, 2, a.Scales.Shape[1], 5) }},
-		} {
-			for _, s := range spoil {
-				a := args
-				s(&a)
-				refuses(t, dev, arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-			}
-		}
+		testkit.Changes[quantisedArgs]{
+			"O heads": {func(a *quantisedArgs) { a.O.Shape = []int{5, 5, 512} }},
+			"Codes":   {func(a *quantisedArgs) { a.Codes.Shape = []int{5, 2, 1536} }},
+			"Scales":  {func(a *quantisedArgs) { a.Scales.Shape = []int{2, a.Scales.Shape[1], 5} }},
+		}.Refuse(t, dev, op.Record, args)
 		none := args
 		none.O.Shape, none.Positions.Shape, none.Codes.Shape = []int{0, 6, 512}, []int{0}, []int{2, 0, 1536}
 		none.Scales.Shape = []int{2, none.Scales.Shape[1], 0}
@@ -124,7 +89,6 @@ func TestInverseRopeQuantArguments(t *testing.T) {
 // Whether maxima are passed on inside subgroups or through shared memory does not change
 // a bit, whatever the numbers are.
 func TestInverseRopeQuantLanes(t *testing.T) {
-	dev, sizes := lanesDevice(t)
 	const groups, heads, tokens = 3, 3, 5
 	rng := rand.New(rand.NewPCG(17, 18))
 	o := normal(rng, tokens*groups*heads*cache.D)
@@ -162,24 +126,12 @@ func TestInverseRopeQuantLanes(t *testing.T) {
 		table[i] = float32(rng.NormFloat64())
 	}
 	for _, l := range []projection.ScaleLayout{projection.ScaleF32, projection.ScalePacked} {
-		var codes []byte
-		var scales []uint32
-		for _, size := range append([]int{-1}, sizes...) {
-			for _, v := range opkit.Builds("proj_inverse_rope_quant") {
-				if dev.Caps().Missing(v.Requires) != nil {
-					continue
-				}
-				op := must[*projection.InverseRopeQuant](t)(projection.NewInverseRopeQuant(dev, projection.InverseRopeQuantConfig{
-					Groups: groups, Heads: heads, Scales: l, Variant: v.Name, Subgroup: size}))
-				a := quantArgs(t, dev, l, o, groups, heads, tokens, table)
-				do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-				c, s := download[byte](t, a.Codes), download[uint32](t, a.Scales)
-				if codes == nil {
-					codes, scales = c, s
-				}
-				assert.True(t, bytes.Equal(c, codes) && slices.Equal(s, scales),
-					"%v, %s, subgroups of %d: other bits", l, v.Name, size)
-			}
-		}
+		inLanes(t, "proj_inverse_rope_quant", func(dev *vk.Device, variant string, subgroup int) []byte {
+			op := must[*projection.InverseRopeQuant](t)(projection.NewInverseRopeQuant(dev, projection.InverseRopeQuantConfig{
+				Groups: groups, Heads: heads, Scales: l, Variant: variant, Subgroup: subgroup}))
+			a := quantArgs(t, dev, l, o, groups, heads, tokens, table)
+			do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+			return bytesOf(t, a.Codes, a.Scales)
+		})
 	}
 }

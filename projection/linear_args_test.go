@@ -60,6 +60,7 @@ func TestLinearArguments(t *testing.T) {
 		_, err := projection.NewLinear(dev, cfg)
 		assert.ErrorIs(t, err, vk.ErrArgument, name)
 	}
+	type linearArgs = projection.LinearArgs
 	for _, f := range weightFormats {
 		h := randomHost(rand.New(rand.NewPCG(5, 5)), f, 17, 2, 64, 256)
 		cfg := linearConfig(h, "")
@@ -69,45 +70,24 @@ func TestLinearArguments(t *testing.T) {
 		defer r.Close()
 		a := linearRig(r, h, 8)
 		require.NoError(t, r.Err())
-		for i, c := range []struct {
-			arg    string
-			change func(a *projection.LinearArgs)
-		}{
-			{"X", func(a *projection.LinearArgs) { a.X.Shape = []int{17, 511} }},
-			{"X", func(a *projection.LinearArgs) { a.X = a.X.Rows(0, 16) }},
-			{"XScale", func(a *projection.LinearArgs) { a.XScale = a.Out }},
-			{"W.Data", func(a *projection.LinearArgs) { a.W.Data = a.W.Data.Rows(0, 127) }},
-			{"Out", func(a *projection.LinearArgs) { a.Out.Shape = []int{17, 120} }},
-			{"Out", func(a *projection.LinearArgs) { a.Out.Shape = []int{16, 132} }},
-			{"OutColumn", func(a *projection.LinearArgs) { a.OutColumn = 8 }},
-			{"OutColumn", func(a *projection.LinearArgs) { a.OutColumn = -8 }},
-			{"OutColumn", func(a *projection.LinearArgs) { a.Out.Shape, a.OutColumn = []int{8, 136}, 4; a.X = a.X.Rows(0, 8) }},
-			{"W.Scale", func(a *projection.LinearArgs) {
-				if f == projection.FormatBF16 {
+		testkit.Changes[linearArgs]{
+			"X":      {func(a *linearArgs) { a.X.Shape = []int{17, 511} }, func(a *linearArgs) { a.X = a.X.Rows(0, 16) }},
+			"XScale": {func(a *linearArgs) { a.XScale = a.Out }},
+			"Out": {func(a *linearArgs) { a.Out.Shape = []int{17, 120} }, func(a *linearArgs) { a.Out.Shape = []int{16, 132} },
+				func(a *linearArgs) { a.Out.Shape = []int{18, 1, 128} }}, // more than MaxTokens, and than its buffer
+			"OutColumn": {func(a *linearArgs) { a.OutColumn = 8 }, func(a *linearArgs) { a.OutColumn = -8 },
+				func(a *linearArgs) { a.Out.Shape, a.OutColumn = []int{8, 136}, 4; a.X = a.X.Rows(0, 8) }},
+			"W.Scale": {func(a *linearArgs) {
+				if a.W.Scale = (tensor.Tensor{}); f == projection.FormatBF16 {
 					a.W.Scale = a.Out
-				} else {
-					a.W.Scale = tensor.Tensor{}
 				}
 			}},
-			{"W.RowScale", func(a *projection.LinearArgs) {
-				if f == projection.FormatNVFP4 {
-					a.W.RowScale = a.W.RowScale.Rows(0, 1)
-				} else {
-					a.W.RowScale = a.Out
+			"W.RowScale": {func(a *linearArgs) {
+				if a.W.RowScale = a.Out; f == projection.FormatNVFP4 {
+					a.W.RowScale = tensor.Tensor{}
 				}
 			}},
-		} {
-			b := a
-			c.change(&b)
-			refuses(t, dev, c.arg, func(rec *vk.Recorder) error {
-				err := op.Record(rec, b)
-				assert.Error(t, err, "%v: change %d is taken", f, i)
-				return err
-			})
-		}
-		many := a
-		many.Out.Shape = []int{18, 1, 128} // more than MaxTokens, and than its buffer
-		refuses(t, dev, "Out", func(rec *vk.Recorder) error { return op.Record(rec, many) })
+		}.Refuse(t, dev, op.Record, a)
 		none := a
 		none.X, none.Out = a.X.Rows(0, 0), a.Out.Rows(0, 0)
 		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, none) })
@@ -115,65 +95,44 @@ func TestLinearArguments(t *testing.T) {
 	assert.ErrorIs(t, projection.LinearRef(projection.LinearHost{}, nil), vk.ErrArgument, "the reference of nothing")
 }
 
-// FP8 activations: what Record refuses.
+// Quantised activations: what Record refuses, and that no build with matrices takes those of four
+// bits.
 func TestLinearActivationArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	for _, f := range []projection.ActivationFormat{projection.ActivationFP8, projection.ActivationFP8Packed} {
-		op := must[*projection.Linear](t)(projection.NewLinear(dev, projection.LinearConfig{
-			N: 8, K: 1024, Groups: 2, Weights: projection.FormatFP8, Activations: f, Out: tensor.BF16, MaxTokens: 5}))
-		a := projection.LinearArgs{
-			X: upload(t, dev, tensor.U8, make([]byte, 2*5*1024), 2, 5, 1024),
-			W: projection.LinearWeights{Data: upload(t, dev, tensor.U8, make([]byte, 16*1024), 16, 1024),
-				Scale: upload(t, dev, tensor.U8, make([]byte, 8), 1, 8)},
-			Out: upload(t, dev, tensor.BF16, make([]uint16, 5*16), 5, 16),
-		}
-		if f == projection.ActivationFP8 {
-			a.XScale = upload(t, dev, tensor.F32, make([]float32, 2*8*8), 2, 8, 8)
-		} else {
-			a.XScale = upload(t, dev, tensor.U32, make([]uint32, 2*2*8), 2, 2, 8)
-		}
-		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-		for _, change := range []struct {
-			arg string
-			f   func(a *projection.LinearArgs)
-		}{
-			{"X", func(a *projection.LinearArgs) { a.X.Shape = []int{5, 2, 1024} }},
-			{"XScale", func(a *projection.LinearArgs) { a.XScale.Shape = append(a.XScale.Shape[:2:2], 4) }},
-		} {
-			b := a
-			change.f(&b)
-			refuses(t, dev, change.arg, func(rec *vk.Recorder) error { return op.Record(rec, b) })
-		}
-	}
-}
-
-// NVFP4 activations: what Record refuses, and that no build with matrices takes them.
-func TestLinearNVFP4Arguments(t *testing.T) {
-	dev := testkit.Device(t)
-	cfg := projection.LinearConfig{N: 8, K: 192, Groups: 2, Weights: projection.FormatNVFP4, Activations: projection.ActivationNVFP4,
-		Out: tensor.BF16, MaxTokens: 5, Variant: opkit.CM}
-	_, err := projection.NewLinear(dev, cfg)
-	assert.ErrorIs(t, err, vk.ErrMissingFeature)
-	cfg.Variant = ""
-	op := must[*projection.Linear](t)(projection.NewLinear(dev, cfg))
-	assert.Contains(t, []string{opkit.Base, opkit.DA}, op.Variant())
-	a := projection.LinearArgs{
-		X: upload(t, dev, tensor.U8, make([]byte, 2*5*96), 2, 5, 96), XScale: upload(t, dev, tensor.U8, make([]byte, 2*5*12), 2, 5, 12),
-		W: projection.LinearWeights{Data: upload(t, dev, tensor.U8, make([]byte, 16*96), 16, 96),
-			Scale: upload(t, dev, tensor.U8, make([]byte, 16*12), 16, 12), RowScale: upload(t, dev, tensor.F32, make([]float32, 16), 16)},
-		Out: upload(t, dev, tensor.BF16, make([]uint16, 5*16), 5, 16),
-	}
-	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	for _, change := range []struct {
-		arg string
-		f   func(a *projection.LinearArgs)
+	type linearArgs = projection.LinearArgs
+	for act, c := range map[projection.ActivationFormat]struct {
+		weights projection.Format
+		k       int
+		scales  tensor.DType
+		shape   []int // of the activations' scales
 	}{
-		{"X", func(a *projection.LinearArgs) { a.X.Shape = []int{5, 2, 96} }},
-		{"XScale", func(a *projection.LinearArgs) { a.XScale.Shape = []int{2, 12, 5} }},
+		projection.ActivationFP8:       {projection.FormatFP8, 1024, tensor.F32, []int{2, 8, 8}},
+		projection.ActivationFP8Packed: {projection.FormatFP8, 1024, tensor.U32, []int{2, 2, 8}},
+		projection.ActivationNVFP4:     {projection.FormatNVFP4, 192, tensor.U8, []int{2, 5, 12}},
 	} {
-		b := a
-		change.f(&b)
-		refuses(t, dev, change.arg, func(rec *vk.Recorder) error { return op.Record(rec, b) })
+		cfg := projection.LinearConfig{N: 8, K: c.k, Groups: 2, Weights: c.weights, Activations: act, Out: tensor.BF16, MaxTokens: 5}
+		op := must[*projection.Linear](t)(projection.NewLinear(dev, cfg))
+		is, bytes := c.weights.Shapes(16, c.k), c.k
+		if act == projection.ActivationNVFP4 {
+			assert.Contains(t, []string{opkit.Base, opkit.DA}, op.Variant())
+			cfg.Variant, bytes = opkit.CM, c.k/2
+			_, err := projection.NewLinear(dev, cfg)
+			assert.ErrorIs(t, err, vk.ErrMissingFeature)
+		}
+		zeros := func(is tensor.Tensor) (x tensor.Tensor) {
+			if is.Shape == nil {
+				return x
+			}
+			return testkit.Zeros(t, dev, is.DType, is.Shape...)
+		}
+		a := linearArgs{X: testkit.Zeros(t, dev, tensor.U8, 2, 5, bytes), XScale: testkit.Zeros(t, dev, c.scales, c.shape...),
+			W:   projection.LinearWeights{Data: zeros(is.Data), Scale: zeros(is.Scale), RowScale: zeros(is.RowScale)},
+			Out: testkit.Zeros(t, dev, tensor.BF16, 5, 16)}
+		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+		testkit.Changes[linearArgs]{
+			"X":      {func(a *linearArgs) { a.X.Shape = []int{5, 2, bytes} }},
+			"XScale": {func(a *linearArgs) { a.XScale.Shape = append(a.XScale.Shape[:2:2], 4) }},
+		}.Refuse(t, dev, op.Record, a)
 	}
 }
 

@@ -245,39 +245,25 @@ func TestJoinedChainArguments(t *testing.T) {
 	o := must[*projection.LinearChain](t)(projection.NewJoinedChain(first, second, 1))
 	plain := must[*projection.LinearChain](t)(projection.NewLinearChain(first, second, 1))
 	assert.False(t, plain.Joined(), "chains that join nothing say that they do")
-	zeros := func(dt tensor.DType, shape ...int) tensor.Tensor {
-		x := must[tensor.Tensor](t)(tensor.New(dev, "test", dt, shape...))
-		t.Cleanup(func() { x.Close() })
-		require.NoError(t, x.Upload(t.Context(), make([]byte, x.Bytes())))
-		return x
-	}
+	zeros := func(dt tensor.DType, shape ...int) tensor.Tensor { return testkit.Zeros(t, dev, dt, shape...) }
 	w := projection.LinearWeights{Data: zeros(tensor.U8, 1024, 1024), Scale: zeros(tensor.F32, 8, 8)}
 	x, z, y := zeros(tensor.BF16, 1, 2, 512), zeros(tensor.BF16, 1, 1024), zeros(tensor.BF16, 1, 1024)
 	state := must[tensor.Tensor](t)(o.NewState(t.Context(), "test", 1))
 	defer state.Close()
-	args := projection.LinearChainArgs{First: projection.LinearArgs{X: x, W: w, Out: z}, Second: projection.LinearArgs{X: z, W: w, Out: y}, State: state,
+	type chainArgs = projection.LinearChainArgs
+	args := chainArgs{First: projection.LinearArgs{X: x, W: w, Out: z}, Second: projection.LinearArgs{X: z, W: w, Out: y}, State: state,
 		Parts: projection.AttentionParts{Out: zeros(tensor.F32, 1, 3, 2, 512), State: zeros(tensor.F32, 1, 3, 2, 4), Sink: zeros(tensor.F32, 2),
 			Positions: zeros(tensor.I32, 1), Table: zeros(tensor.F32, 5, 64)}}
 	do(t, dev, func(rec *vk.Recorder) error { return o.Record(rec, args) })
-	for _, c := range []struct {
-		arg    string
-		change func(a *projection.LinearChainArgs)
-	}{
-		{"First.X", func(a *projection.LinearChainArgs) { a.First.X.Shape = []int{1, 1024} }},
-		{"State", func(a *projection.LinearChainArgs) { a.State = state.Rows(0, state.Len()-1) }},
-		{"Parts.Out", func(a *projection.LinearChainArgs) { a.Parts.Out = tensor.Tensor{} }},
-		{"Parts.Out", func(a *projection.LinearChainArgs) { a.Parts.Out.Shape = []int{1, 6, 1, 512} }},
-		{"Parts.Out", func(a *projection.LinearChainArgs) {
-			a.Parts.Out.Shape, a.Parts.State.Shape = []int{1, 1, 2, 512}, []int{1, 1, 2, 4}
-		}},
-		{"Parts.State", func(a *projection.LinearChainArgs) { a.Parts.State.Shape = []int{1, 2, 2, 4} }},
-		{"Parts.Sink", func(a *projection.LinearChainArgs) { a.Parts.Sink.Shape = []int{1} }},
-		{"Parts.Positions", func(a *projection.LinearChainArgs) { a.Parts.Positions = tensor.Tensor{} }},
-		{"Table", func(a *projection.LinearChainArgs) { a.Parts.Table = tensor.Tensor{} }},
-	} {
-		b := args
-		c.change(&b)
-		refuses(t, dev, c.arg, func(rec *vk.Recorder) error { return o.Record(rec, b) })
-	}
+	testkit.Changes[chainArgs]{
+		"First.X": {func(a *chainArgs) { a.First.X.Shape = []int{1, 1024} }},
+		"State":   {func(a *chainArgs) { a.State = state.Rows(0, state.Len()-1) }},
+		"Parts.Out": {func(a *chainArgs) { a.Parts.Out = tensor.Tensor{} }, func(a *chainArgs) { a.Parts.Out.Shape = []int{1, 6, 1, 512} },
+			func(a *chainArgs) { a.Parts.Out.Shape, a.Parts.State.Shape = []int{1, 1, 2, 512}, []int{1, 1, 2, 4} }},
+		"Parts.State":     {func(a *chainArgs) { a.Parts.State.Shape = []int{1, 2, 2, 4} }},
+		"Parts.Sink":      {func(a *chainArgs) { a.Parts.Sink.Shape = []int{1} }},
+		"Parts.Positions": {func(a *chainArgs) { a.Parts.Positions = tensor.Tensor{} }},
+		"Table":           {func(a *chainArgs) { a.Parts.Table = tensor.Tensor{} }},
+	}.Refuse(t, dev, o.Record, args)
 	refuses(t, dev, "Parts", func(rec *vk.Recorder) error { return plain.Record(rec, args) })
 }

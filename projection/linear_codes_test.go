@@ -15,8 +15,9 @@ import (
 	"github.com/vkmla/vkmla/projection"
 )
 
-// codesHost makes operands of E4M3 whose scales change from block to block and token to token.
-func codesHost(rng *rand.Rand, weights projection.Format, act projection.ActivationFormat, tokens, groups, n, k int,
+// codesHost makes operands of E4M3 whose scales change from block to block and token to token, by
+// up to `spread` powers of two.
+func codesHost(rng *rand.Rand, weights projection.Format, act projection.ActivationFormat, tokens, groups, n, k, spread int,
 	code func() byte) projection.LinearHost {
 	h := linearHost(weights, tokens, groups, n, k, func(int, int) uint16 { return uint16(code()) }, func(int, int) float32 { return 0 })
 	h.Activations, h.ScalePitch, h.X = act, tokens+3, h.X[:tokens*groups*k]
@@ -32,7 +33,7 @@ func codesHost(rng *rand.Rand, weights projection.Format, act projection.Activat
 	}
 	h.XScale = make([]byte, groups*k/block*h.ScalePitch*each)
 	for i := range len(h.XScale) / each {
-		if b := 122 + rng.IntN(9); each == 1 {
+		if b := 127 - spread/2 + rng.IntN(spread); each == 1 {
 			h.XScale[i] = byte(b)
 		} else {
 			binary.LittleEndian.PutUint32(h.XScale[4*i:], uint32(b)<<23)
@@ -43,9 +44,9 @@ func codesHost(rng *rand.Rand, weights projection.Format, act projection.Activat
 	}
 	for i := range h.Scale {
 		if weights != projection.FormatFP8F32 {
-			h.Scale[i] = byte(122 + rng.IntN(9))
+			h.Scale[i] = byte(127 - spread/2 + rng.IntN(spread))
 		} else if i%4 == 3 {
-			binary.LittleEndian.PutUint32(h.Scale[i-3:], math.Float32bits(float32(math.Ldexp(1, rng.IntN(7)-3))))
+			binary.LittleEndian.PutUint32(h.Scale[i-3:], math.Float32bits(float32(math.Ldexp(1, rng.IntN(spread)-spread/2))))
 		}
 	}
 	return h
@@ -70,15 +71,14 @@ func eachCodes(t *testing.T, tokens, groups, n, k int, code func(rng *rand.Rand)
 	dev := testkit.Device(t)
 	for i, x := range codesFormats {
 		rng := rand.New(rand.NewPCG(21, uint64(i)))
-		h := codesHost(rng, x.weights, x.act, tokens, groups, n, k, func() byte { return code(rng) })
+		h := codesHost(rng, x.weights, x.act, tokens, groups, n, k, 9, func() byte { return code(rng) })
 		op, ok, err := projection.NewLinearCodes(dev, linearConfig(h, opkit.CM))
 		require.NoError(t, err)
 		if !ok {
 			require.NotContains(t, dev.Adapter().Caps.Features, "coopmat.e4m3.f32")
 			t.Skip("no exact matrices of E4M3")
 		}
-		want := make([]float64, h.T*h.Groups*h.N)
-		require.NoError(t, projection.LinearRef(h, want))
+		want := wanted(t, h)
 		t.Run(fmt.Sprint(h.Weights, "/", h.Activations), func(t *testing.T) {
 			f(t, func(share float64) []float32 { return linear(t, dev, h, op, share) }, want)
 		})

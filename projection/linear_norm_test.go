@@ -92,7 +92,7 @@ func linearNorm(t *testing.T, dev *vk.Device, h projection.LinearHost, rank int,
 	one.OutColumn = 8
 	two := one
 	two.Out, two.Norm, two.Normed = r.Out(tensor.BF16, tokens, n+8), q.QRWeight, r.Out(tensor.BF16, tokens, rank)
-	two.Arrived = upload(t, dev, tensor.U32, make([]uint32, tokens), tokens)
+	two.Arrived = testkit.Zeros(t, dev, tensor.U32, tokens)
 	again := two
 	again.Out, again.Normed = r.Out(tensor.BF16, tokens, n+8), r.Out(tensor.BF16, tokens, rank)
 	q.QR, q.QRAt, q.QROut = one.Out, 8, r.Out(tensor.BF16, tokens, rank)
@@ -132,23 +132,18 @@ func TestLinearNormArguments(t *testing.T) {
 	defer r.Close()
 	args := linearRig(r, h, 0)
 	args.Out = r.Out(tensor.BF16, 2, 72)
-	args.Norm, args.Normed = upload(t, dev, tensor.BF16, make([]uint16, 64), 64), r.Out(tensor.BF16, 2, 64)
-	args.Arrived = upload(t, dev, tensor.U32, make([]uint32, 2), 2)
+	args.Norm, args.Normed = testkit.Zeros(t, dev, tensor.BF16, 64), r.Out(tensor.BF16, 2, 64)
+	args.Arrived = testkit.Zeros(t, dev, tensor.U32, 2)
 	refuses(t, dev, "Norm, Normed, Arrived", func(rec *vk.Recorder) error { return base.Record(rec, args) })
 	if !op.Norms(2) {
 		return
 	}
-	for arg, spoil := range map[string][]func(*projection.LinearArgs){
-		"Norm": {func(a *projection.LinearArgs) { a.Norm = tensor.Tensor{} }, func(a *projection.LinearArgs) { a.Norm.DType = tensor.F32 },
-			func(a *projection.LinearArgs) { a.Norm.Shape = []int{32} }},
-		"Normed":                {func(a *projection.LinearArgs) { a.Normed.Shape = []int{2, 32} }, func(a *projection.LinearArgs) { a.Normed.Shape = []int{1, 64} }},
-		"Arrived":               {func(a *projection.LinearArgs) { a.Arrived = tensor.Tensor{} }, func(a *projection.LinearArgs) { a.Arrived.Shape = []int{1} }},
-		"Norm, Normed, Arrived": {func(a *projection.LinearArgs) { a.Normed = tensor.Tensor{} }},
-	} {
-		for _, s := range spoil {
-			a := args
-			s(&a)
-			refuses(t, dev, arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-		}
-	}
+	type linearArgs = projection.LinearArgs
+	testkit.Changes[linearArgs]{
+		"Norm": {func(a *linearArgs) { a.Norm = tensor.Tensor{} }, func(a *linearArgs) { a.Norm.DType = tensor.F32 },
+			func(a *linearArgs) { a.Norm.Shape = []int{32} }},
+		"Normed":                {func(a *linearArgs) { a.Normed.Shape = []int{2, 32} }, func(a *linearArgs) { a.Normed.Shape = []int{1, 64} }},
+		"Arrived":               {func(a *linearArgs) { a.Arrived = tensor.Tensor{} }, func(a *linearArgs) { a.Arrived.Shape = []int{1} }},
+		"Norm, Normed, Arrived": {func(a *linearArgs) { a.Normed = tensor.Tensor{} }},
+	}.Refuse(t, dev, op.Record, args)
 }

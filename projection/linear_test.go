@@ -1,6 +1,7 @@
 package projection_test
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -29,9 +30,6 @@ func TestLinear(t *testing.T) { testkit.TestOp(t, "linear") }
 func TestLinearDots(t *testing.T) { testkit.TestDots(t, "linear") }
 
 var weightFormats = []projection.Format{projection.FormatBF16, projection.FormatFP8F32, projection.FormatFP8, projection.FormatNVFP4}
-
-// linearTokens are numbers of tokens on both sides of every change of kernel.
-var linearTokens = []int{1, 2, 3, 5, 9, 17, 33, 65, 129, 300}
 
 // eachLinear runs a test for every variant that the device has, but for those left out.
 func eachLinear(t *testing.T, dev *vk.Device, f func(t *testing.T, variant string)) {
@@ -171,134 +169,264 @@ func randomHost(rng *rand.Rand, f projection.Format, tokens, groups, n, k int) p
 	}, func(_, _ int) float32 { return float32(rng.NormFloat64()) })
 }
 
-// Sums of small whole numbers times powers of two, exact in any order, in every
-// kernel: whatever is dropped, counted twice or put elsewhere shows.
+// whole makes operands of small whole numbers under scales that are powers of two and change from
+// block to block: sums are exact in any order, so whatever is dropped, counted twice or put
+// elsewhere shows.
+func whole(seed uint64, f projection.Format, tokens, groups, n, k int) projection.LinearHost {
+	rng := rand.New(rand.NewPCG(seed, uint64(f)))
+	h := linearHost(f, tokens, groups, n, k, func(int, int) uint16 { return small(f, rng.IntN(7)-3) },
+		func(int, int) float32 { return float32(rng.IntN(7) - 3) })
+	for i := range h.RowScale {
+		h.RowScale[i] = float32(math.Ldexp(1, i%5-2))
+	}
+	for i := range h.Scale {
+		switch {
+		case f == projection.FormatNVFP4:
+			h.Scale[i] = byte(0x30 + 8*rng.IntN(3))
+		case f != projection.FormatFP8F32:
+			h.Scale[i] = byte(125 + rng.IntN(5))
+		case i%4 == 3:
+			binary.LittleEndian.PutUint32(h.Scale[i-3:], math.Float32bits(float32(math.Ldexp(1, rng.IntN(5)-2))))
+		}
+	}
+	return h
+}
+
+// wanted is what the definition gives.
+func wanted(t *testing.T, h projection.LinearHost) []float64 {
+	t.Helper()
+	want := make([]float64, h.T*h.Groups*h.N)
+	require.NoError(t, projection.LinearRef(h, want))
+	return want
+}
+
+// exactly demands what the definition gives, with shares of the scratch memory that an operation
+// asks for.
+func exactly(t *testing.T, dev *vk.Device, h projection.LinearHost, want []float64, op *projection.Linear, shares ...float64) {
+	t.Helper()
+	for _, share := range shares {
+		if share > 0 && op.ScratchLen(h.T) == 0 {
+			continue
+		}
+		for i, v := range linear(t, dev, h, op, share) {
+			if float64(v) != want[i] {
+				t.Fatalf("%v, %d groups, %d tokens, %.0f %% of scratch: output %d is %g, want %g",
+					h.Weights, h.Groups, h.T, 100*share, i, v, want[i])
+			}
+		}
+	}
+}
+
+// fewer are the first tokens of operands with activations of bf16.
+func fewer(h projection.LinearHost, tokens int) projection.LinearHost {
+	h.T, h.X = tokens, h.X[:2*tokens*h.Groups*h.K]
+	return h
+}
+
+// Every format by every kernel that a device chooses, with groups and rows that end and begin
+// within blocks and tiles, in parts of K as far as scratch memory goes.
 func TestLinearExact(t *testing.T) {
 	dev := testkit.Device(t)
-	for _, f := range weightFormats {
+	for _, f := range slices.Concat(weightFormats, []projection.Format{projection.FormatFP8Rows, projection.FormatFP8x32}) {
 		for _, groups := range []int{1, 2} {
-			rng := rand.New(rand.NewPCG(1, uint64(f)))
-			whole := linearHost(f, 300, groups, 168, 352, func(int, int) uint16 { return small(f, rng.IntN(7)-3) },
-				func(int, int) float32 { return float32(rng.IntN(7) - 3) })
-			for i := range whole.RowScale {
-				whole.RowScale[i] = float32(math.Ldexp(1, i%5-2))
-			}
-			for i := range whole.Scale {
-				switch f {
-				case projection.FormatFP8:
-					whole.Scale[i] = byte(125 + rng.IntN(5))
-				case projection.FormatFP8F32:
-					if i%4 == 3 { // the exponent's low bits
-						binary.LittleEndian.PutUint32(whole.Scale[i-3:], math.Float32bits(float32(math.Ldexp(1, rng.IntN(5)-2))))
-					}
-				case projection.FormatNVFP4:
-					whole.Scale[i] = byte(0x30 + 8*rng.IntN(3))
-				}
-			}
-			want := make([]float64, whole.T*groups*whole.N)
-			require.NoError(t, projection.LinearRef(whole, want))
+			k := map[projection.Format]int{projection.FormatFP8x32: 368}[f]
+			all := whole(1, f, 300, groups, 168, cmp.Or(k, 352))
+			want := wanted(t, all)
 			eachLinear(t, dev, func(t *testing.T, variant string) {
-				cfg := linearConfig(whole, variant)
+				cfg := linearConfig(all, variant)
 				if groups > 1 {
 					cfg.Workgroups = 264 // a large device's kernels for few rows
 				}
 				op := must[*projection.Linear](t)(projection.NewLinear(dev, cfg))
-				for _, tokens := range linearTokens {
-					for _, share := range []float64{0, 0.6, 1} {
-						if share > 0 && op.ScratchLen(tokens) == 0 {
-							continue
-						}
-						h := whole
-						h.T, h.X = tokens, whole.X[:2*tokens*groups*h.K]
-						for i, v := range linear(t, dev, h, op, share) {
-							if float64(v) != want[i] {
-								t.Fatalf("%v, %d groups, %d tokens, %.0f %% of scratch: output %d is %g, want %g", f, groups, tokens, 100*share, i, v, want[i])
-							}
-						}
-					}
+				for _, tokens := range []int{1, 2, 3, 5, 9, 17, 33, 65, 129, 300} { // on both sides of every change of kernel
+					exactly(t, dev, fewer(all, tokens), want, op, 0, 0.6, 1)
 				}
 			})
 		}
 	}
 }
 
-// Every code of every format in every place of a row, picked by tokens that are 1
-// there and 0 elsewhere: decoding is exact under scales that are powers of two.
-func TestLinearCodes(t *testing.T) {
-	dev := testkit.Device(t)
-	const k = 64
-	for _, f := range weightFormats {
-		codes := map[projection.Format]int{projection.FormatNVFP4: 16, projection.FormatBF16: 512}[f]
-		if codes == 0 {
-			codes = 256
-		}
-		code := func(row, i int) uint16 {
-			c := uint16((row + i*5) % codes)
-			if f == projection.FormatBF16 {
-				return c&0xFF | 0x3F00 | c>>8<<15 // 0.5 to 2, both signs
+// byMatrices holds a layer of whole numbers, as make makes it for each variant with matrices,
+// against the definition. holds checks that it is the one that the test is about.
+func byMatrices(t *testing.T, h projection.LinearHost, workgroups int,
+	make func(*vk.Device, projection.LinearConfig) (*projection.Linear, error), holds func(t *testing.T, op *projection.Linear)) {
+	dev, want := testkit.Device(t), wanted(t, h)
+	for _, variant := range []string{opkit.CM, opkit.CMB} {
+		t.Run(fmt.Sprintf("%v/x%v/%d/%d of %dx%d/%s", h.Weights, h.Activations, h.T, h.Groups, h.N, h.K, variant), func(t *testing.T) {
+			cfg := linearConfig(h, variant)
+			cfg.MaxTokens, cfg.Workgroups = h.T, workgroups
+			op, err := make(dev, cfg)
+			if errors.Is(err, vk.ErrMissingFeature) {
+				t.Skip(err)
 			}
-			if c&0x7F == 0x7F {
-				return 0
-			}
-			return c
-		}
-		h := linearHost(f, k, 1, codes+8, k, code, func(t, i int) float32 { return float32(max(0, 1-max(t-i, i-t))) })
-		switch f {
-		case projection.FormatFP8:
-			h.Scale = []byte{100, 99, 105}[:len(h.Scale)]
-		case projection.FormatNVFP4:
-			for i := range h.Scale {
-				h.Scale[i] = byte(1 + i%0x7E) // every scale, subnormal ones too
-			}
-			for i := range h.RowScale {
-				h.RowScale[i] = 0x1p-9
-			}
-		}
-		want := make([]float64, h.T*h.N)
-		require.NoError(t, projection.LinearRef(h, want))
-		eachLinear(t, dev, func(t *testing.T, variant string) {
-			op := must[*projection.Linear](t)(projection.NewLinear(dev, linearConfig(h, variant)))
-			for _, tokens := range []int{k, 1} { // by the kernel for few tokens, one by one
-				for first := 0; first < k; first += tokens {
-					x := h
-					x.T, x.X = tokens, h.X[2*first*k:][:2*tokens*k]
-					for i, v := range linear(t, dev, x, op, 1) {
-						if w := want[first*h.N+i]; float64(v) != w {
-							t.Fatalf("%v, %d tokens: number %d of row %d is %g, want %g", f, tokens, first+i/h.N, i%h.N, v, w)
-						}
-					}
-				}
-			}
+			require.NoError(t, err)
+			holds(t, op)
+			exactly(t, dev, h, want, op, 0, 1)
 		})
 	}
 }
 
-// Scales of the whole range of f32, also such as are no powers of two: the products are
-// exact, and what is left is the rounding of f32 sums.
-func TestLinearScales(t *testing.T) {
+// tiled makes layers with tiles of one shape.
+func tiled(tiling [5]int) func(*vk.Device, projection.LinearConfig) (*projection.Linear, error) {
+	return func(dev *vk.Device, cfg projection.LinearConfig) (*projection.Linear, error) {
+		return projection.NewLinearTiled(dev, cfg, tiling)
+	}
+}
+
+// Tiles of every kind that memory allows. On a processor, which takes some seconds to compile each,
+// formats have some of them: they differ in decoding only.
+func TestLinearTilings(t *testing.T) {
 	dev := testkit.Device(t)
-	rng := rand.New(rand.NewPCG(3, 3))
-	for _, exponent := range []int{-100, -40, 0, 40, 90} {
-		for _, f := range weightFormats[1:3] {
-			h := randomHost(rng, f, 20, 1, 136, 256)
-			for i := range h.Scale {
-				if f == projection.FormatFP8 {
-					h.Scale[i] = byte(127 + exponent + rng.IntN(3))
-				} else if i%4 == 0 {
-					binary.LittleEndian.PutUint32(h.Scale[i:], math.Float32bits(float32(math.Ldexp(1+rng.Float64(), exponent))))
-				}
-			}
-			want := make([]float64, h.T*h.N)
-			require.NoError(t, projection.LinearRef(h, want))
-			eachLinear(t, dev, func(t *testing.T, variant string) {
-				op := must[*projection.Linear](t)(projection.NewLinear(dev, linearConfig(h, variant)))
-				for _, tokens := range []int{1, 20} {
-					x := h
-					x.T, x.X = tokens, h.X[:2*tokens*h.K]
-					nearLinear(t, linear(t, dev, x, op, 1), want[:tokens*h.N], 1e-6)
-				}
-			})
+	for _, f := range weightFormats {
+		tilings := [][5]int{
+			{64, 64, 32, 16, 16}, {128, 128, 32, 64, 64}, {128, 128, 16, 32, 16}, {256, 128, 16, 64, 64}, {128, 64, 16, 32, 32},
+			{64, 128, 16, 32, 64}, {32, 128, 32, 32, 32}, {16, 128, 64, 16, 32}, {16, 32, 128, 16, 16},
 		}
+		if dev.Adapter().Type == vk.TypeCPU {
+			tilings = map[projection.Format][][5]int{
+				projection.FormatBF16:   {{128, 128, 16, 32, 16}, {16, 32, 64, 16, 16}},
+				projection.FormatFP8F32: {{64, 64, 32, 16, 16}, {128, 64, 16, 32, 32}},
+				projection.FormatFP8:    {{64, 64, 32, 16, 16}, {64, 128, 16, 32, 64}},
+				projection.FormatNVFP4:  {{64, 64, 32, 16, 16}, {32, 128, 32, 32, 32}},
+			}[f]
+		}
+		for _, tiling := range tilings {
+			byMatrices(t, whole(6, f, 77, 2, 88, 224), 0, tiled(tiling), func(*testing.T, *projection.Linear) {})
+		}
+	}
+	byMatrices(t, whole(2, projection.FormatFP8x32, 40, 2, 104, 352), 8, tiled([5]int{16, 64, 32, 8, 16}), paired(false))
+}
+
+// paired demands that tiles are, or are not, computed by pairs of steps.
+func paired(want bool) func(t *testing.T, op *projection.Linear) {
+	return func(t *testing.T, op *projection.Linear) {
+		assert.Equal(t, want, projection.Paired(op), "by pairs of steps")
+	}
+}
+
+// The last rows of a layer in parts of K, beside whole ones, and all of them whole without scratch
+// memory.
+func TestLinearTail(t *testing.T) {
+	tiling := [5]int{64, 64, 32, 32, 32}
+	if testkit.Device(t).Adapter().Type == vk.TypeCPU { // whose subgroups have a quarter of a GPU's invocations
+		tiling = [5]int{64, 64, 32, 16, 16}
+	}
+	// Two workgroups have four tiles; six are half a round too many.
+	byMatrices(t, whole(11, projection.FormatFP8F32, 70, 1, 168, 2048), 2, tiled(tiling), func(t *testing.T, op *projection.Linear) {
+		assert.Equal(t, 128, projection.WholeRows(op, 70), "rows whole")
+	})
+}
+
+// proj_linear_tokens8to32 with two tiles a workgroup: even and odd numbers of tiles, of one group
+// and of two.
+func TestLinearTokens8to32(t *testing.T) {
+	const f = projection.FormatFP8F32
+	for _, h := range []projection.LinearHost{whole(12, f, 5, 1, 136, 640), whole(13, f, 7, 2, 72, 640)} {
+		byMatrices(t, h, 1, projection.NewLinear, func(t *testing.T, op *projection.Linear) {
+			if few, _ := projection.Lanes(op); few == 0 {
+				t.Skip("matrices lie otherwise on this device")
+			}
+			require.Equal(t, 2, projection.Tiles8to32(op))
+		})
+	}
+}
+
+// proj_linear_tokens32to64 with its weights in one set of registers (up to 32 tokens, but for
+// NVFP4) and in two, with odd and even numbers of rounds, in one part and several, in whole tiles
+// and rounds and others, in passes of 16 tokens and more. Layers as small as these are otherwise
+// proj_linear_tokens8to32's.
+func TestLinearTokens32to64(t *testing.T) {
+	dev := testkit.Device(t)
+	for i, c := range []struct {
+		f                    projection.Format
+		tokens, groups, n, k int
+		workgroups           int
+	}{
+		{projection.FormatFP8F32, 27, 1, 264, 1152, 2}, {projection.FormatFP8F32, 27, 1, 256, 1280, 2},
+		{projection.FormatFP8F32, 31, 2, 200, 1152, 64}, {projection.FormatFP8F32, 40, 1, 264, 1152, 2},
+		{projection.FormatFP8F32, 33, 2, 256, 1280, 64},
+		{projection.FormatBF16, 27, 1, 128, 1000, 32}, {projection.FormatBF16, 32, 1, 128, 64, 2},
+		{projection.FormatNVFP4, 13, 1, 128, 1568, 1}, {projection.FormatNVFP4, 27, 1, 128, 1568, 1},
+		{projection.FormatNVFP4, 27, 1, 128, 2048, 16},
+		{projection.FormatFP8x32, 27, 1, 264, 1120, 8},
+	} {
+		// Two sets of registers are 10 s to compile each: whole tiles of one format, and others of
+		// another.
+		if dev.Adapter().Type == vk.TypeCPU && (c.f == projection.FormatNVFP4 && c.k == 2048 || c.tokens == 40) {
+			continue
+		}
+		h := whole(uint64(i), c.f, c.tokens, c.groups, c.n, c.k)
+		byMatrices(t, h, c.workgroups, projection.NewLinear32to64, func(t *testing.T, op *projection.Linear) {
+			if _, lanes := projection.Lanes(op); lanes == 0 {
+				t.Skip("matrices lie otherwise on this device")
+			}
+			require.Equal(t, c.workgroups > 8, op.ScratchLen(c.tokens) > 0, "in parts")
+		})
+	}
+}
+
+// Whole tiles by pairs of steps: one tile and one pair, a last tile of tokens that begins
+// earlier, groups, scales that change within a part, and parts of K.
+func TestLinearWhole(t *testing.T) {
+	dev := testkit.Device(t)
+	for i, f := range weightFormats {
+		if f == projection.FormatFP8 && dev.Adapter().Type == vk.TypeCPU || f != projection.FormatBF16 && testing.Short() {
+			continue // ten seconds to compile, and FP8 with f32 scales has more to it
+		}
+		for _, s := range []struct{ tokens, groups, n, k int }{{32, 1, 32, 64}, {32, 1, 32, 1152}, {41, 2, 64, 384}, {75, 1, 96, 1152},
+			{128, 2, 128, 128}, {200, 1, 384, 704}} {
+			tiling := wholeTiling(dev, f, projection.ActivationBF16)
+			blocks := f == projection.FormatFP8F32 || f == projection.FormatFP8
+			if s.n%tiling[1] != 0 || s.tokens < tiling[0] || blocks && s.k%projection.ScaleBlock != 0 {
+				continue // no whole tiles
+			}
+			byMatrices(t, whole(uint64(i), f, s.tokens, s.groups, s.n, s.k), 0, tiled(tiling), paired(true))
+		}
+	}
+	byMatrices(t, whole(4, projection.FormatFP8x32, 40, 2, 64, 576), 8, tiled([5]int{16, 32, 32, 8, 8}), paired(true))
+	if testing.Short() {
+		return
+	}
+	for weights, act := range map[projection.Format]projection.ActivationFormat{
+		projection.FormatFP8F32: projection.ActivationFP8, projection.FormatFP8: projection.ActivationFP8Packed,
+	} { // of E4M3, whose scales change from block to block and token to token
+		rng := rand.New(rand.NewPCG(9, uint64(act)))
+		h := codesHost(rng, weights, act, 141, 2, 128, 512, 3, func() byte { return byte(small(weights, rng.IntN(7)-3)) })
+		byMatrices(t, h, 0, tiled(wholeTiling(dev, weights, act)), paired(true))
+	}
+}
+
+// wholeTiling is whole tiles that a device compiles soon enough. A subgroup has two tiles of
+// tokens with bf16 weights and two of rows with NVFP4.
+func wholeTiling(dev *vk.Device, f projection.Format, x projection.ActivationFormat) [5]int {
+	switch {
+	case dev.Adapter().Type != vk.TypeCPU:
+		return [5]int{128, 128, 32, 64, 64}
+	case f == projection.FormatNVFP4:
+		return [5]int{16, 32, 32, 8, 16}
+	case x != projection.ActivationBF16:
+		return [5]int{16, 16, 32, 8, 8}
+	case f == projection.FormatBF16:
+		return [5]int{32, 32, 32, 16, 8}
+	}
+	return [5]int{16, 32, 32, 8, 8}
+}
+
+// Tiles and passes that a CPU does without.
+func TestLinearBaseTiles(t *testing.T) {
+	dev := testkit.Device(t)
+	testkit.WithoutMatrices(t)
+	h, hopper := whole(7, projection.FormatFP8F32, 256, 1, 264, 160), must[*tuning.Profile](t)(tuning.Named("hopper"))
+	want, cfg := wanted(t, h), linearConfig(h, opkit.Base)
+	cfg.Workgroups = 2
+	op := must[*projection.Linear](t)(projection.NewLinearOf(dev, cfg, &hopper.Linear))
+	exactly(t, dev, fewer(h, 7), want, op, 0)  // a pass of 8
+	exactly(t, dev, fewer(h, 21), want, op, 0) // two of 16
+	tiles := projection.OnlyTiles(op)
+	require.Len(t, tiles, 3, "tiles")
+	for _, x := range tiles {
+		exactly(t, dev, fewer(h, 77), want, x, 0)
+		exactly(t, dev, h, want, x, 0)
 	}
 }
 
@@ -315,93 +443,6 @@ func nearLinear(t *testing.T, got []float32, want []float64, bound float64) {
 	assert.Less(t, math.Sqrt(diff/norm), bound, "relative L2 error, want below")
 }
 
-// The same bits on every run, and for a token wherever it stands; NaNs of one token
-// do not reach another.
-func TestLinearSameBits(t *testing.T) {
-	dev := testkit.Device(t)
-	for _, f := range weightFormats {
-		for _, tokens := range []int{3, 7, 40, 130} {
-			h := randomHost(rand.New(rand.NewPCG(4, uint64(f))), f, tokens, 1, 136, 608)
-			eachLinear(t, dev, func(t *testing.T, variant string) {
-				op := must[*projection.Linear](t)(projection.NewLinear(dev, linearConfig(h, variant)))
-				first := linear(t, dev, h, op, 1)
-				turned := h
-				turned.X = append(slices.Clone(h.X[2*h.K:]), h.X[:2*h.K]...)
-				for i := range h.K {
-					binary.LittleEndian.PutUint16(turned.X[2*((tokens-1)*h.K+i):], 0xFFC0)
-				}
-				second := linear(t, dev, turned, op, 1)
-				for i := range (tokens - 1) * h.N {
-					if a, b := math.Float32bits(first[i+h.N]), math.Float32bits(second[i]); a != b {
-						t.Fatalf("%v, %d tokens: output %d is %08x, then %08x", f, tokens, i, a, b)
-					}
-				}
-				for _, v := range second[(tokens-1)*h.N:] {
-					if v == v {
-						t.Fatalf("%v, %d tokens: the sum of NaNs is %g", f, tokens, v)
-					}
-				}
-			})
-		}
-	}
-}
-
-// TestLinearBuilds makes the layers of V4-Flash and V4-Pro in every format and
-// variant; it executes nothing, and so runs on a driver that can only compile.
-func TestLinearBuilds(t *testing.T) {
-	dev := testkit.Device(t)
-	for _, s := range [][3]int{{1536, 4096, 1}, {32768, 1024, 1}, {1024, 4096, 8}, {7168, 16384, 1}, {64, 7168, 1}} {
-		for _, f := range weightFormats {
-			for _, v := range opkit.Builds("proj_linear") {
-				cfg := projection.LinearConfig{N: s[0], K: s[1], Groups: s[2], Weights: f, Out: tensor.BF16, Variant: v.Name}
-				_, err := projection.NewLinear(dev, cfg)
-				assert.False(t, err != nil && !errors.Is(err, vk.ErrMissingFeature) && !(v.Name == "base" && errors.Is(err, vk.ErrArgument)),
-					"%+v: %v", cfg, err)
-			}
-		}
-	}
-	testkit.Compile(t, dev)
-}
-
-// Tiles of every kind that memory allows, in forced sizes, against whole numbers.
-func TestLinearTilings(t *testing.T) {
-	dev := testkit.Device(t)
-	for i, f := range weightFormats {
-		rng := rand.New(rand.NewPCG(6, uint64(i)))
-		h := linearHost(f, 77, 2, 88, 224, func(int, int) uint16 { return small(f, rng.IntN(7)-3) }, func(int, int) float32 { return float32(rng.IntN(7) - 3) })
-		want := make([]float64, h.T*h.Groups*h.N)
-		require.NoError(t, projection.LinearRef(h, want))
-		for _, variant := range []string{opkit.CM, opkit.CMB} {
-			tilings := [][5]int{
-				{64, 64, 32, 16, 16}, {128, 128, 32, 64, 64}, {128, 128, 16, 32, 16},
-				{256, 128, 16, 64, 64}, {128, 64, 16, 32, 32}, {64, 128, 16, 32, 64}, {32, 128, 32, 32, 32}, {16, 128, 64, 16, 32}, {16, 32, 128, 16, 16},
-			}
-			if dev.Adapter().Type == vk.TypeCPU { // some seconds to compile each, and formats differ in decoding only
-				tilings = map[projection.Format][][5]int{
-					projection.FormatBF16:   {{128, 128, 16, 32, 16}, {16, 32, 64, 16, 16}},
-					projection.FormatFP8F32: {{64, 64, 32, 16, 16}, {128, 64, 16, 32, 32}},
-					projection.FormatFP8:    {{64, 64, 32, 16, 16}, {64, 128, 16, 32, 64}},
-					projection.FormatNVFP4:  {{64, 64, 32, 16, 16}, {32, 128, 32, 32, 32}},
-				}[f]
-			}
-			for _, tiling := range tilings {
-				t.Run(fmt.Sprint(f, "/", variant, tiling), func(t *testing.T) {
-					op, err := projection.NewLinearTiled(dev, linearConfig(h, variant), tiling)
-					if errors.Is(err, vk.ErrMissingFeature) {
-						t.Skip(err)
-					}
-					require.NoError(t, err)
-					for i, v := range linear(t, dev, h, op, 1) {
-						if float64(v) != want[i] {
-							t.Fatalf("output %d is %g, want %g", i, v, want[i])
-						}
-					}
-				})
-			}
-		}
-	}
-}
-
 // Where a device's matrices lie in lanes as they want them, the kernels that load
 // fragments themselves are there: lavapipe, which the tests know, has rows of eight lanes.
 func TestLinearInLanes(t *testing.T) {
@@ -415,39 +456,6 @@ func TestLinearInLanes(t *testing.T) {
 	t.Logf("%s: a row is shared by %d lanes of tokens8to32, %d of tokens32to64", dev.Adapter().Name, few, more)
 	assert.False(t, dev.Adapter().DriverName == "llvmpipe" && (few != 8 || more != 8),
 		"%d and %d lanes, want 8", few, more)
-}
-
-// Tiles and passes that a CPU does without, against whole numbers.
-func TestLinearBaseTiles(t *testing.T) {
-	dev := testkit.Device(t)
-	testkit.WithoutMatrices(t)
-	const f = projection.FormatFP8F32
-	rng := rand.New(rand.NewPCG(7, 7))
-	h := linearHost(f, 256, 1, 264, 160, func(int, int) uint16 { return small(f, rng.IntN(7)-3) }, func(int, int) float32 { return float32(rng.IntN(7) - 3) })
-	want := make([]float64, h.T*h.N)
-	require.NoError(t, projection.LinearRef(h, want))
-	cfg := linearConfig(h, opkit.Base)
-	cfg.Workgroups = 2
-	hopper, err := tuning.Named("hopper")
-	require.NoError(t, err)
-	op := must[*projection.Linear](t)(projection.NewLinearOf(dev, cfg, &hopper.Linear))
-	check := func(op *projection.Linear, tokens int) {
-		x := h
-		x.T, x.X = tokens, h.X[:2*tokens*h.K]
-		for i, v := range linear(t, dev, x, op, 0) {
-			if float64(v) != want[i] {
-				t.Fatalf("%d tokens: output %d is %g, want %g", tokens, i, v, want[i])
-			}
-		}
-	}
-	check(op, 7)  // a pass of 8
-	check(op, 21) // two of 16
-	tiles := projection.OnlyTiles(op)
-	require.Len(t, tiles, 3, "tiles")
-	for _, x := range tiles {
-		check(x, 77)
-		check(x, 256)
-	}
 }
 
 // Halves hold up to 65504: larger weights and inputs of either sign count as that in both kernels

@@ -64,6 +64,19 @@ func (c qInsertCase) args(t *testing.T, dev *vk.Device) projection.QInsertArgs {
 	}
 }
 
+// run records an operation with the operands, which change may change, and returns queries and
+// pool.
+func (c qInsertCase) run(t *testing.T, dev *vk.Device, cfg projection.QInsertConfig, change func(a *projection.QInsertArgs)) []byte {
+	t.Helper()
+	op, a := must[*projection.QInsert](t)(projection.NewQInsert(dev, cfg)), c.args(t, dev)
+	q := a.Q
+	if change != nil {
+		change(&a)
+	}
+	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	return bytesOf(t, q, a.Cache.Pool)
+}
+
 // Turned queries keep a root mean square of 1 and the products among them: what a pair
 // loses in one number it wins in the other.
 func TestQInsertRef(t *testing.T) {
@@ -84,74 +97,6 @@ func TestQInsertRef(t *testing.T) {
 		"too few heads")
 	assert.ErrorIs(t, projection.QInsertRef(q, c.heads, c.kv, append(c.slots, 1), c.positions, c.table, 0, pool, c.layout),
 		vk.ErrArgument, "more slots than rows")
-}
-
-// The cache gets what a rotation by hand and cache.Insert make of the same rows.
-func TestQInsertUnfused(t *testing.T) {
-	dev := testkit.Device(t)
-	c := newQInsertCase(rand.New(rand.NewPCG(5, 6)), 17, 2)
-	a := c.args(t, dev)
-	op := must[*projection.QInsert](t)(projection.NewQInsert(dev, projection.QInsertConfig{Page: 2}))
-	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	assert.True(t, slices.Equal(download[uint16](t, a.KV), c.kv), "KV has changed")
-
-	k := slices.Clone(c.kv)
-	for i, p := range c.positions {
-		row, cosSin := k[i*cache.D:][:cache.D], c.table[int(p)*cache.RopeDim:]
-		for j := range cache.RopeDim / 2 {
-			at := cache.NopeDim + 2*j
-			e, o := numfmt.BF16Decode(row[at]), numfmt.BF16Decode(row[at+1])
-			row[at] = numfmt.BF16Encode(float32(e*cosSin[j]) - float32(o*cosSin[32+j]))
-			row[at+1] = numfmt.BF16Encode(float32(o*cosSin[j]) + float32(e*cosSin[32+j]))
-		}
-	}
-	b := c.args(t, dev)
-	insert := must[*cache.Insert](t)(cache.NewInsert(dev, cache.PagesConfig{Page: 2}))
-	ia := cache.InsertArgs{K: upload(t, dev, tensor.BF16, k, len(c.positions), cache.D), Slots: b.Slots, Cache: b.Cache}
-	do(t, dev, func(rec *vk.Recorder) error { return insert.Record(rec, ia) })
-	want := download[byte](t, b.Cache.Pool)
-	assert.True(t, bytes.Equal(download[byte](t, a.Cache.Pool), want), "the caches differ")
-	d := c.args(t, dev)
-	d.Q = tensor.Tensor{}
-	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, d) })
-	assert.True(t, bytes.Equal(download[byte](t, d.Cache.Pool), want), "the caches differ where there are no queries")
-}
-
-// The bits of a token do not depend on which other tokens are in the step, nor on the
-// variant.
-func TestQInsertSplit(t *testing.T) {
-	dev := testkit.Device(t)
-	const n, heads = 6, 5
-	c := newQInsertCase(rand.New(rand.NewPCG(7, 8)), n, heads)
-	a := c.args(t, dev)
-	do(t, dev, func(rec *vk.Recorder) error {
-		return must[*projection.QInsert](t)(projection.NewQInsert(dev, projection.QInsertConfig{Page: 2, Variant: "base"})).Record(rec, a)
-	})
-	q, pool := download[uint16](t, a.Q), download[byte](t, a.Cache.Pool)
-	for _, v := range opkit.Builds("proj_q_insert") {
-		op, err := projection.NewQInsert(dev, projection.QInsertConfig{Page: 2, Variant: v.Name})
-		if errors.Is(err, vk.ErrMissingFeature) {
-			t.Log(err)
-			continue
-		}
-		require.NoError(t, err)
-		b := c.args(t, dev)
-		parts := upload(t, dev, tensor.BF16, c.q, n, heads, cache.D)
-		b.Q = parts
-		do(t, dev, func(rec *vk.Recorder) error {
-			for i := range n {
-				one := b
-				one.Q, one.KV = b.Q.Rows(i, i+1), b.KV.Rows(i, i+1)
-				one.Slots, one.Positions = upload(t, dev, tensor.I64, c.slots[i:i+1], 1), upload(t, dev, tensor.I32, c.positions[i:i+1], 1)
-				if err := op.Record(rec, one); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		assert.True(t, slices.Equal(download[uint16](t, b.Q), q) &&
-			bytes.Equal(download[byte](t, b.Cache.Pool), pool), "%s: tokens one by one have other bits", v.Name)
-	}
 }
 
 // With the norm of the K row inside, the cache gets the bytes that it gets with QKVNorm
@@ -176,71 +121,64 @@ func TestQInsertNorm(t *testing.T) {
 			apart := must[*projection.QInsert](t)(projection.NewQInsert(dev, projection.QInsertConfig{Page: 2}))
 			return errors.Join(op.Record(rec, x), apart.Record(rec, a))
 		})
-		q, pool := download[uint16](t, a.Q), download[byte](t, a.Cache.Pool)
+		want := bytesOf(t, a.Q, a.Cache.Pool)
 		for _, v := range opkit.Builds("proj_q_insert") {
-			fused, err := projection.NewQInsert(dev, projection.QInsertConfig{Page: 2, Variant: v.Name, KVNorm: norm})
+			cfg := projection.QInsertConfig{Page: 2, Variant: v.Name, KVNorm: norm}
+			fused, err := projection.NewQInsert(dev, cfg)
 			if errors.Is(err, vk.ErrMissingFeature) {
 				t.Log(err)
 				continue
 			}
 			require.NoError(t, err)
-			b := c.args(t, dev)
-			b.KV, b.KVAt, b.KVWeight = x.KV, x.KVAt, x.KVWeight
-			do(t, dev, func(rec *vk.Recorder) error { return fused.Record(rec, b) })
-			assert.True(t, slices.Equal(download[uint16](t, b.Q), q) &&
-				bytes.Equal(download[byte](t, b.Cache.Pool), pool),
-				"%s, weights of %v: other bits than norm and insertion apart", v.Name, norm)
-			b.KVWeight = tensor.Tensor{}
-			refuses(t, dev, "KVWeight", func(rec *vk.Recorder) error { return fused.Record(rec, b) })
+			got := c.run(t, dev, cfg, func(b *projection.QInsertArgs) {
+				b.KV, b.KVAt, b.KVWeight = x.KV, x.KVAt, x.KVWeight
+				bad := *b
+				bad.KVWeight = tensor.Tensor{}
+				refuses(t, dev, "KVWeight", func(rec *vk.Recorder) error { return fused.Record(rec, bad) })
+			})
+			assert.True(t, bytes.Equal(want, got), "%s, weights of %v: other bits than norm and insertion apart", v.Name, norm)
 		}
 	}
 }
 
-// Rows without slots get their queries and leave the cache alone.
-func TestQInsertNoSlots(t *testing.T) {
+// Without slots queries are as they would be and the cache stays as it was; without queries it gets
+// the same rows.
+func TestQInsertAbsent(t *testing.T) {
 	dev := testkit.Device(t)
 	c := newQInsertCase(rand.New(rand.NewPCG(9, 10)), 3, 2)
-	op := must[*projection.QInsert](t)(projection.NewQInsert(dev, projection.QInsertConfig{Page: 2}))
-	a := c.args(t, dev)
-	pool := download[byte](t, a.Cache.Pool)
-	a.Slots.Shape = []int{0}
-	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	assert.True(t, bytes.Equal(download[byte](t, a.Cache.Pool), pool), "the cache has changed")
-	assert.False(t, slices.Equal(download[uint16](t, a.Q), c.q), "queries are as they were")
-	a.Q.Shape, a.KV.Shape, a.Positions.Shape = []int{0, 2, cache.D}, []int{0, cache.D}, []int{0}
-	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	cfg, queries := projection.QInsertConfig{Page: 2}, 2*len(c.q)
+	both := c.run(t, dev, cfg, nil)
+	noSlots := c.run(t, dev, cfg, func(a *projection.QInsertArgs) { a.Slots.Shape = []int{0} })
+	noQueries := c.run(t, dev, cfg, func(a *projection.QInsertArgs) { a.Q = tensor.Tensor{} })
+	none := c.run(t, dev, cfg, func(a *projection.QInsertArgs) {
+		a.Slots.Shape, a.Q.Shape, a.KV.Shape, a.Positions.Shape = []int{0}, []int{0, 2, cache.D}, []int{0, cache.D}, []int{0}
+	})
+	assert.Equal(t, both[:queries], noSlots[:queries])
+	assert.Equal(t, none[queries:], noSlots[queries:], "the cache has changed")
+	assert.Equal(t, none[:queries], noQueries[:queries])
+	assert.Equal(t, both[queries:], noQueries[queries:])
+	assert.NotEqual(t, both[:queries], none[:queries])
+	assert.NotEqual(t, both[queries:], none[queries:])
 }
 
 func TestQInsertArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	for name, cfg := range map[string]projection.QInsertConfig{
-		"no page": {}, "page": {Page: -1}, "variant": {Page: 2, Variant: "cm"}, "eps": {Page: 2, Eps: -1},
-		"norm": {Page: 2, KVNorm: tensor.F16},
-		"size": {Page: 2, Variant: "base", MaxBytes: dev.Caps().MaxStorageBufferRange + 1},
-	} {
-		_, err := projection.NewQInsert(dev, cfg)
-		assert.ErrorIs(t, err, vk.ErrArgument, name)
-	}
+	testkit.Rejects(t, dev, projection.NewQInsert, map[string]projection.QInsertConfig{
+		"no page": {}, "page": {Page: -1}, "eps": {Page: 2, Eps: -1}, "norm": {Page: 2, KVNorm: tensor.F16},
+	})
 	op := must[*projection.QInsert](t)(projection.NewQInsert(dev, projection.QInsertConfig{Page: 2}))
-	good := newQInsertCase(rand.New(rand.NewPCG(1, 1)), 3, 2).args(t, dev)
-	for arg, spoil := range map[string][]func(*projection.QInsertArgs){
-		"Q": {func(a *projection.QInsertArgs) { a.Q.Shape = []int{3, 4, 256} }, func(a *projection.QInsertArgs) { a.Q.Shape = []int{3, 0, 512} }},
-		"KV": {func(a *projection.QInsertArgs) { a.KV.Shape = []int{2, 512} },
-			func(a *projection.QInsertArgs) { a.KVAt = 8 }, func(a *projection.QInsertArgs) { a.Q, a.KV = tensor.Tensor{}, tensor.Tensor{} }},
-		"KVWeight": {func(a *projection.QInsertArgs) { a.KVWeight = a.Table }},
-		"Slots": {func(a *projection.QInsertArgs) {
+	type qInsertArgs = projection.QInsertArgs
+	testkit.Changes[qInsertArgs]{
+		"Q": {func(a *qInsertArgs) { a.Q.Shape = []int{3, 4, 256} }, func(a *qInsertArgs) { a.Q.Shape = []int{3, 0, 512} }},
+		"KV": {func(a *qInsertArgs) { a.KV.Shape = []int{2, 512} },
+			func(a *qInsertArgs) { a.KVAt = 8 }, func(a *qInsertArgs) { a.Q, a.KV = tensor.Tensor{}, tensor.Tensor{} }},
+		"KVWeight": {func(a *qInsertArgs) { a.KVWeight = a.Table }},
+		"Slots": {func(a *qInsertArgs) {
 			a.Q.Shape, a.KV.Shape, a.Positions.Shape = []int{2, 2, 512}, []int{2, 512}, []int{2}
 		}},
-		"Positions":         {func(a *projection.QInsertArgs) { a.Positions.Shape = []int{2} }},
-		"Table":             {func(a *projection.QInsertArgs) { a.Table.Shape = []int{0, 64} }, func(a *projection.QInsertArgs) { a.Table.Shape = []int{18, 32} }},
-		"Cache.Pool":        {func(a *projection.QInsertArgs) { a.Cache.Layout.Stride = 1736 }},
-		"Stride":            {func(a *projection.QInsertArgs) { a.Cache.Layout.Stride, a.Cache.Pool.Shape = 1004, []int{3, 1004} }},
-		"Cache.Layout.Page": {func(a *projection.QInsertArgs) { a.Cache.Layout.Page = 1 }},
-	} {
-		for _, s := range spoil {
-			a := good
-			s(&a)
-			refuses(t, dev, arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-		}
-	}
+		"Table":             {func(a *qInsertArgs) { a.Table.Shape = []int{0, 64} }},
+		"Cache.Pool":        {func(a *qInsertArgs) { a.Cache.Layout.Stride = 1736 }},
+		"Stride":            {func(a *qInsertArgs) { a.Cache.Layout.Stride, a.Cache.Pool.Shape = 1004, []int{3, 1004} }},
+		"Cache.Layout.Page": {func(a *qInsertArgs) { a.Cache.Layout.Page = 1 }},
+	}.Refuse(t, dev, op.Record, newQInsertCase(rand.New(rand.NewPCG(1, 1)), 3, 2).args(t, dev))
 }

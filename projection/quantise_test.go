@@ -63,43 +63,29 @@ func TestQuantiseRef(t *testing.T) {
 
 func TestQuantiseArguments(t *testing.T) {
 	dev := testkit.Device(t)
-	for name, cfg := range map[string]projection.QuantiseConfig{
-		"Format":  {K: 128},
-		"K":       {Format: projection.ActivationFP8, K: 192},
-		"Groups":  {Format: projection.ActivationFP8, K: 128, Groups: 1 << 16},
-		"Variant": {Format: projection.ActivationNVFP4, K: 64, Variant: "cm"},
-	} {
-		_, err := projection.NewQuantise(dev, cfg)
-		assert.ErrorIs(t, err, vk.ErrArgument, name)
-	}
+	testkit.Rejects(t, dev, projection.NewQuantise, map[string]projection.QuantiseConfig{
+		"Format": {K: 128}, "K": {Format: projection.ActivationFP8, K: 192},
+		"Groups": {Format: projection.ActivationFP8, K: 128, Groups: 1 << 16},
+	})
+	type quantiseArgs = projection.QuantiseArgs
 	for _, c := range []projection.QuantiseConfig{
 		{Format: projection.ActivationFP8, K: 128, Groups: 2}, {Format: projection.ActivationFP8Packed, K: 512},
 		{Format: projection.ActivationNVFP4, K: 64}, {Format: projection.ActivationMXFP8, K: 384},
 	} {
 		op := must[*projection.Quantise](t)(projection.NewQuantise(dev, c))
 		width := max(c.Groups, 1) * c.K
-		args := projection.QuantiseArgs{X: upload(t, dev, tensor.BF16, make([]uint16, 5*width), 5, width),
-			Codes:  upload(t, dev, tensor.U8, make([]byte, elements(op.CodesShape(5))), op.CodesShape(5)...),
-			Scales: upload(t, dev, op.ScalesType(), make([]byte, op.ScalesType().Size()*elements(op.ScalesShape(5))), op.ScalesShape(5)...)}
+		args := quantiseArgs{X: testkit.Zeros(t, dev, tensor.BF16, 5, width), Codes: testkit.Zeros(t, dev, tensor.U8, op.CodesShape(5)...),
+			Scales: testkit.Zeros(t, dev, op.ScalesType(), op.ScalesShape(5)...)}
 		if c.Format == projection.ActivationNVFP4 {
 			args.InputScale = 0.5
 		}
 		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, args) })
-		type quantiseArgs = projection.QuantiseArgs
-		type change = func(*quantiseArgs)
-		for arg, spoil := range map[string][]change{
-			"X":      {func(a *quantiseArgs) { a.X.Shape = []int{5, width / 2} }},
+		testkit.Changes[quantiseArgs]{
 			"Codes":  {func(a *quantiseArgs) { a.Codes.Shape = []int{5, width} }},
 			"Scales": {func(a *quantiseArgs) { a.Scales.Shape = []int{1, 1, 5} }},
 			"InputScale": {func(a *quantiseArgs) { a.InputScale = float32(math.NaN()) }, func(a *quantiseArgs) { a.InputScale = -1 },
 				func(a *quantiseArgs) { a.InputScale = float32(math.Inf(1)) }, func(a *quantiseArgs) { a.InputScale = 0x1p-65 }},
-		} {
-			for _, s := range spoil {
-				a := args
-				s(&a)
-				refuses(t, dev, arg, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-			}
-		}
+		}.Refuse(t, dev, op.Record, args)
 		none := args
 		none.X.Shape, none.Codes.Shape, none.Scales.Shape = []int{0, width}, op.CodesShape(0), op.ScalesShape(0)
 		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, none) })
@@ -108,12 +94,4 @@ func TestQuantiseArguments(t *testing.T) {
 	assert.ErrorIs(t, err, vk.ErrArgument, "reference without an input scale")
 	err = projection.QuantiseRef(projection.ActivationFP8, make([]uint16, 128), 1, 128, 0, make([]byte, 127), make([]byte, 1))
 	assert.ErrorIs(t, err, vk.ErrArgument, "reference with few codes")
-}
-
-func elements(shape []int) int {
-	n := 1
-	for _, d := range shape {
-		n *= d
-	}
-	return n
 }

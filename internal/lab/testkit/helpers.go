@@ -38,6 +38,15 @@ func Upload[T any](t testing.TB, dev *vk.Device, dt tensor.DType, v []T, shape .
 	return x
 }
 
+// Zeros makes a tensor of zeros, which the test closes at its end.
+func Zeros(t testing.TB, dev *vk.Device, dt tensor.DType, shape ...int) tensor.Tensor {
+	t.Helper()
+	x := Must[tensor.Tensor](t)(tensor.New(dev, "test", dt, shape...))
+	t.Cleanup(func() { x.Close() })
+	require.NoError(t, x.Upload(t.Context(), make([]byte, x.Bytes())))
+	return x
+}
+
 // Put writes fixed-size values to a tensor of their size.
 func Put[T any](t testing.TB, x tensor.Tensor, v []T) {
 	t.Helper()
@@ -67,6 +76,30 @@ func Do(t testing.TB, dev *vk.Device, f func(rec *vk.Recorder) error) {
 	require.NoError(t, cmd.Run(t.Context()))
 }
 
+// Rejects demands an argument error where an operation is made of a configuration.
+func Rejects[C, O any](t *testing.T, dev *vk.Device, make func(*vk.Device, C) (O, error), configs map[string]C) {
+	t.Helper()
+	for name, cfg := range configs {
+		_, err := make(dev, cfg)
+		assert.ErrorIs(t, err, vk.ErrArgument, name)
+	}
+}
+
+// Changes are what may be wrong with arguments, by the names that errors have for them.
+type Changes[A any] map[string][]func(a *A)
+
+// Refuse is Refuses for each of the changes of good arguments by itself.
+func (c Changes[A]) Refuse(t *testing.T, dev *vk.Device, record func(*vk.Recorder, A) error, good A) {
+	t.Helper()
+	for arg, list := range c {
+		for _, change := range list {
+			bad := good
+			change(&bad)
+			Refuses(t, dev, arg, func(rec *vk.Recorder) error { return record(rec, bad) })
+		}
+	}
+}
+
 // Refuses demands an argument error that names the argument, and that nothing was
 // recorded.
 func Refuses(t *testing.T, dev *vk.Device, arg string, record func(rec *vk.Recorder) error) {
@@ -80,6 +113,7 @@ func Refuses(t *testing.T, dev *vk.Device, arg string, record func(rec *vk.Recor
 		return
 	}
 	assert.Equal(t, arg, wrong.Arg, "the error is about: %v", err)
+	assert.False(t, wrong.Got == "" || wrong.Want == "", "%v does not say what was wrong and what is expected", err)
 	assert.Equal(t, 0, rec.Barriers(), "%s: barriers were recorded", arg)
 }
 
@@ -137,19 +171,6 @@ func WithoutMatrices(t testing.TB) {
 	t.Helper()
 	if LeftOut("") {
 		t.Skip("no cooperative matrices")
-	}
-}
-
-// Compile fails a test when a kernel that the device was asked for so far does not compile.
-// On a CPU it compiles nothing: tests of internal/lab/pipelines do that there, and for GPUs that
-// are not there.
-func Compile(t testing.TB, dev *vk.Device) {
-	t.Helper()
-	if dev.Adapter().Type == vk.TypeCPU {
-		return
-	}
-	for _, k := range dev.Kernels() {
-		assert.NoError(t, k.Ready())
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 )
 
 // Idle returns the numbers of a section, by paths such as Short[1].Items, that never change the
-// result of plan when they are doubled or halved, or flipped: everything that a package chooses by
-// the section, for some devices and sizes.
+// result of plan when they are doubled or halved, or 1 where they are whole, or flipped: everything
+// that a package chooses by the section, for some devices and sizes.
 func Idle[T any](section T, plan func(section *T) string) (fields []string) {
 	want := plan(&section)
 	var walk func(path string, at func(v reflect.Value) reflect.Value)
@@ -25,7 +25,8 @@ func Idle[T any](section T, plan func(section *T) string) (fields []string) {
 		case reflect.Bool:
 			idle = !live(func(v reflect.Value) { v.SetBool(!v.Bool()) })
 		case reflect.Int:
-			idle = !live(func(v reflect.Value) { v.SetInt(max(2*v.Int(), 1)) }) && !live(func(v reflect.Value) { v.SetInt(v.Int() / 2) })
+			idle = !live(func(v reflect.Value) { v.SetInt(max(2*v.Int(), 1)) }) && !live(func(v reflect.Value) { v.SetInt(v.Int() / 2) }) &&
+				!live(func(v reflect.Value) { v.SetInt(1) })
 		case reflect.Uint64:
 			idle = !live(func(v reflect.Value) { v.SetUint(max(2*v.Uint(), 1)) }) && !live(func(v reflect.Value) { v.SetUint(v.Uint() / 2) })
 		case reflect.Float64:
@@ -53,12 +54,22 @@ func Idle[T any](section T, plan func(section *T) string) (fields []string) {
 func clone(v reflect.Value) reflect.Value {
 	c := reflect.New(v.Type()).Elem()
 	c.Set(v)
-	for i := range v.NumField() {
-		if f := v.Field(i); f.Kind() == reflect.Slice {
-			c.Field(i).Set(reflect.AppendSlice(reflect.MakeSlice(f.Type(), 0, f.Len()), f))
+	unshare(c)
+	return c
+}
+
+func unshare(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			unshare(v.Field(i))
+		}
+	case reflect.Slice:
+		v.Set(reflect.AppendSlice(reflect.MakeSlice(v.Type(), 0, v.Len()), v))
+		for i := range v.Len() {
+			unshare(v.Index(i))
 		}
 	}
-	return c
 }
 
 // Distinct calls f with the name of each profile whose sections differ from those of all before it:

@@ -15,6 +15,7 @@ type section struct {
 	Flag, Off bool
 	Rate      float64
 	List      []inner
+	Of        struct{ More []int }
 }
 
 func TestDistinct(t *testing.T) {
@@ -27,7 +28,9 @@ func TestDistinct(t *testing.T) {
 // Numbers that a plan does not read are found, wherever they are, and the section stays as it was.
 func TestIdle(t *testing.T) {
 	s := section{Rate: 2, List: []inner{{0, 3}, {1, 5}}}
-	plan := func(s *section) string { return fmt.Sprint(s.Flag, s.Rate, s.List[0].Size, s.List[1].Size) }
+	s.Of.More = []int{4}
+	plan := func(s *section) string { return fmt.Sprint(s.Flag, s.Rate, s.List[0].Size, s.List[1].Size, s.Of.More) }
 	assert.Equal(t, []string{".Off", ".List[0].Unused", ".List[1].Unused"}, vary.Idle(s, plan))
-	assert.Equal(t, section{Rate: 2, List: []inner{{0, 3}, {1, 5}}}, s)
+	assert.Equal(t, []inner{{0, 3}, {1, 5}}, s.List)
+	assert.Equal(t, []int{4}, s.Of.More)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -39,6 +40,11 @@ var optional = []string{"c128a_indices.BlockTable", "c128a_indices.SlotMapping",
 	"LSE", "MaxLogits", "Sink", "Compressed.Cache.Pool", "flashmla_sparse_prefill.Lens", "fused_qnorm_rope_kv_insert.Q",
 	"IsValid", "Scratch", "xpu_sparse_prefill.TopK", "LogitsArgs.Q", "linear_norm.Normed"}
 
+// bounded are operations that are told of the largest tensor when they are made, by beginnings of
+// their names.
+var bounded = []string{"compressor_", "dequant", "flashmla_sparse_decode", "fused_inv_", "fused_qnorm", "indexer_logits", "indexer_select",
+	"indexer_within", "inverse_rope", "per_token", "quantize_", "scaled_"}
+
 // names reports whether a list has what an operation calls so.
 func names(list []string, op, what string) bool {
 	return slices.ContainsFunc(list, func(x string) bool { return strings.HasSuffix("."+op+"."+what, "."+x) })
@@ -47,7 +53,8 @@ func names(list []string, op, what string) bool {
 // TestArguments changes each tensor of the arguments of every operation: to none, to another type,
 // to a place beyond its buffer, and by one along each axis that is not free. Each time there is an
 // argument error, which names the tensor but for the last, and nothing is recorded. Nor is an
-// operation made without a device.
+// operation made without a device, of a variant that there is none of, or as base for a tensor that
+// no descriptor holds.
 func TestArguments(t *testing.T) {
 	dev := testkit.Device(t)
 	for _, op := range verify.All() {
@@ -58,6 +65,14 @@ func TestArguments(t *testing.T) {
 			cases := op.RandomCases(testkit.Seed(t))
 			_, err := op.Bind(verify.Build{}, cases[0])
 			withoutDevice(t, err)
+			if len(op.Variants) > 1 { // some to choose from
+				_, err := op.Bind(verify.Build{Dev: dev, Variant: "none such"}, cases[0])
+				assert.ErrorIs(t, err, vk.ErrArgument)
+			}
+			if slices.ContainsFunc(bounded, func(name string) bool { return strings.HasPrefix(op.Name, name) }) {
+				_, err := op.Bind(verify.Build{Dev: dev, Variant: opkit.Base, MaxBytes: dev.Caps().MaxStorageBufferRange + 1}, cases[0])
+				assert.ErrorIs(t, err, vk.ErrArgument, "base for large tensors")
+			}
 			for _, c := range cases {
 				arguments(t, dev, op, c)
 			}

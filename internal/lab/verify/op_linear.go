@@ -268,6 +268,7 @@ type linearShape struct {
 	codes         bool // random codes instead of quantised normal numbers
 	faint         bool // weights of subnormal codes alone
 	wide          bool // FP8 scales of very different size
+	power         int  // of two, of FP8 scales
 	workgroups    int  // that fill the device; 0 as it is: few make the largest tiles serve small layers
 }
 
@@ -277,7 +278,7 @@ func randomLinear(seed uint64) []Case {
 	for i, s := range []linearShape{
 		{about: "one token, least sizes", tokens: 1, groups: 1, n: 8, k: 32},
 		{about: "one token", tokens: 1, groups: 1, n: 321 * 8, k: 512, f32: true},
-		{about: "one token, long rows", tokens: 1, groups: 1, n: 64, k: 4096},
+		{about: "one token, long rows", tokens: 1, groups: 1, n: 64, k: 4096, codes: true, f32: true},
 		{about: "two tokens, odd sizes", tokens: 2, groups: 1, n: 136, k: 61 * 32, codes: true},
 		{about: "three tokens beside other columns", tokens: 3, groups: 1, n: 264, k: 288, column: 16, spare: 8, wide: true},
 		{about: "four tokens in groups", tokens: 4, groups: 3, n: 72, k: 384, f32: true},
@@ -334,6 +335,11 @@ func randomLinear(seed uint64) []Case {
 			activations: projection.ActivationMXFP8, wide: true},
 		{about: "MXFP8, large tiles", tokens: 140, groups: 1, n: 128, k: 512, weights: fp8x32,
 			activations: projection.ActivationMXFP8, f32: true, workgroups: 1},
+		{about: "scales near the least that f32 has", tokens: 20, groups: 1, n: 136, k: 256, weights: fp8, power: -100, f32: true},
+		{about: "one token, scales near the largest", tokens: 1, groups: 1, n: 136, k: 256, weights: fp8, power: 90, f32: true},
+		{about: "scales near the largest that f32 has", tokens: 21, groups: 1, n: 136, k: 256, weights: fp8, power: 90},
+		{about: "FP8 activations, a scale a row", tokens: 20, groups: 2, n: 72, k: 512, activations: projection.ActivationFP8,
+			weights: []projection.Format{projection.FormatFP8Rows}, f32: true},
 	} {
 		formats := s.weights
 		if formats == nil {
@@ -474,7 +480,7 @@ func randomWeights(rng *rand.Rand, s linearShape, f projection.Format, in Arrays
 		n, k := (rows+side-1)/side, (s.k+side-1)/side
 		bytes, scales := make([]byte, n*k), make([]float32, n*k)
 		for i := range bytes {
-			bytes[i] = 114
+			bytes[i] = byte(114 + s.power)
 			if s.wide {
 				bytes[i] = byte(90 + rng.IntN(50))
 			}

@@ -40,10 +40,13 @@ func randomGathered(seed uint64) []Case {
 			if i == 1 && j == 1 || i == 0 && j == 2 { // as DeepSeek-V4.1 has them
 				b.records = map[string]cache.Record{"window": cache.RecordFP8, "entry": cache.RecordFP4}
 			}
-			cases = append(cases, b.build(5, room))
+			cases = append(cases, b.build(5, room, j))
 		}
 	}
-	return cases
+	// Enough heads that the kernels in lanes are taken where lanes are known.
+	picks := attention.RowConfig{Window: 9, Ratio: 4, Width: 5, Picks: true}
+	b := gatheredBuilder{rng: rand.New(rand.NewPCG(seed, 99)), rows: picks, requests: []int32{0, 3, 70, 1, 1, 30}}
+	return append(cases, b.build(33, picks.LeastRows(), 1))
 }
 
 type gatheredBuilder struct {
@@ -55,7 +58,7 @@ type gatheredBuilder struct {
 	positions, window, windowLens, entries, entryLens, picks []int32
 }
 
-func (b *gatheredBuilder) build(heads, room int) Case {
+func (b *gatheredBuilder) build(heads, room, splits int) Case {
 	const tables, longest, padding = 7, 151, 2
 	in := Arrays{"requests": vectors.FromI32(b.requests, len(b.requests)/3, 3)}
 	windows := b.pages(in, "window", windowRows, tables, longest)
@@ -91,7 +94,7 @@ func (b *gatheredBuilder) build(heads, room int) Case {
 	}
 	return Case{
 		Name: fmt.Sprintf("t%d_ratio%d_width%d_room%d", t, b.rows.Ratio, b.rows.Width, room),
-		Params: map[string]any{"ratio": b.rows.Ratio, "width": b.rows.Width, "picks": picks, "room": room,
+		Params: map[string]any{"ratio": b.rows.Ratio, "width": b.rows.Width, "picks": picks, "room": room, "splits": splits,
 			"window_record": int(b.records["window"]), "entry_record": int(b.records["entry"])}, In: in,
 	}
 }
@@ -163,6 +166,7 @@ type gatheredInput struct {
 	Room         int          `in:"room"`
 	Ratio        int          `in:"ratio"`
 	Picks        bool         `in:"picks"`
+	Splits       int          `in:"splits=0"`
 	WindowRecord cache.Record `in:"window_record=0"`
 	EntryRecord  cache.Record `in:"entry_record=0"`
 
@@ -203,7 +207,7 @@ func refGathered(x gatheredInput) (Arrays, error) {
 
 func bindGathered(b Build, x gatheredInput) (Bound, error) {
 	cfg := attention.GatheredConfig{Heads: x.H, WindowPage: x.window.Layout.Page, WindowRecord: x.window.Layout.Record,
-		Rows: x.rows, Variant: b.Variant}
+		Rows: x.rows, Variant: b.Variant, Splits: x.Splits}
 	if x.entries != nil {
 		cfg.CompressedPage, cfg.CompressedRecord = x.entries.Layout.Page, x.entries.Layout.Record
 	}
