@@ -5,9 +5,6 @@ import (
 	"github.com/vkmla/vkmla/internal/tuning"
 )
 
-// PushLayouts is for the tests outside the package, which alone can use testkit.
-var PushLayouts = pushLayouts
-
 // WithoutLanes runs f as on a device whose layout of matrices is unknown.
 func WithoutLanes(f func()) {
 	lanesOff = true

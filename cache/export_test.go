@@ -1,8 +1,5 @@
 package cache
 
-// PushLayouts is for the tests outside the package, which alone can use testkit.
-var PushLayouts = pushLayouts
-
 // References of parts of operations.
 var (
 	GatherRunsRef = gatherRunsRef

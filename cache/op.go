@@ -11,21 +11,6 @@ const pkg = opkit.Package("cache")
 // built names the build that an operation was made of.
 type built = opkit.Built
 
-// pushLayouts has the push constants of each kernel, for the test that compares
-// them with the SPIR-V.
-var pushLayouts = map[string]any{
-	"kv_insert":        kvInsertPush{},
-	"kv_gather":        kvGatherPush{},
-	"kv_gather_slots":  kvGatherPush{},
-	"kv_gather_runs":   kvGatherRunsPush{},
-	"kv_slot_mapping":  kvSlotMappingPush{},
-	"kv_table_update":  kvTableUpdatePush{},
-	"kv_save_state":    kvCompressPush{},
-	"kv_compress":      kvCompressPush{},
-	"kv_compress_save": kvCompressPush{},
-	"kv_touch":         kvTouchPush{},
-}
-
 // strided returns the number of workgroups in x for n rows where a workgroup takes `each` rows at a
 // time: as many as there is work for, within the device's limit. The kernel steps over the rest.
 func strided(dev *vk.Device, n, each int) uint32 {

@@ -9,9 +9,6 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// PushLayouts is for the tests outside the package, which alone can use testkit.
-var PushLayouts = pushLayouts
-
 // SelectScratchBytes is the most scratch of a Select of the default segments for T tokens and a
 // width of k, on any device and for contexts of any length. With R tokens at a time, which is T up
 // to 512 and an even share of T beyond, and S = SelectSegment(R) it is

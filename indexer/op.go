@@ -29,20 +29,3 @@ const pkg = opkit.Package("indexer")
 
 // built names the build that an operation was made of.
 type built = opkit.Built
-
-// pushLayouts names the push-constant structure of each kernel; a test compares
-// them with the SPIR-V.
-var pushLayouts = map[string]any{
-	"idx_query_quant":       idxQueryQuantPush{},
-	"idx_logits":            idxLogitsPush{},
-	"idx_logits_codes":      idxLogitsPush{},
-	"idx_logits_lanes":      idxLogitsPush{},
-	"idx_logits_lanes_raw":  idxLogitsPush{},
-	"idx_logits_prompt":     idxLogitsPush{},
-	"idx_visible":           idxVisiblePush{},
-	"idx_candidates":        idxCandidatesPush{},
-	"idx_candidate_entries": idxCandidateEntriesPush{},
-	"idx_topk":              idxTopkPush{},
-	"idx_topk_lanes":        idxTopkLanesPush{},
-	"idx_topk_tiles":        idxTopkTilesPush{},
-}

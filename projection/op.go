@@ -19,31 +19,6 @@ const pkg = opkit.Package("projection")
 // built names the build that an operation was made of.
 type built = opkit.Built
 
-// pushLayouts names the push-constant structure of each kernel; a test compares
-// them with the SPIR-V.
-var pushLayouts = map[string]any{
-	"proj_qkv_norm":           projQkvNormPush{},
-	"proj_qkv_norm_lanes":     projQkvNormPush{},
-	"proj_q_insert":           projQInsertPush{},
-	"proj_q_insert_lanes":     projQInsertPush{},
-	"proj_inverse_rope":       projInverseRopePush{},
-	"proj_inverse_rope_quant": projInverseRopeQuantPush{},
-
-	"proj_inverse_rope_quant_lanes": projInverseRopeQuantPush{},
-
-	"proj_quantise":               projQuantisePush{},
-	"proj_linear":                 projLinearPush{},
-	"proj_linear_tokens1to8":      projLinearPush{},
-	"proj_linear_tokens8to16":     projLinearPush{},
-	"proj_linear_tokens1to8_norm": projLinearNormPush{},
-	"proj_linear_chain":           projLinearChainPush{},
-	"proj_linear_tokens8to32":     projLinearNormPush{},
-	"proj_linear_tokens32to64":    projLinearPush{},
-	"proj_linear_whole":           projLinearPush{},
-	"proj_linear_codes":           projLinearPush{},
-	"proj_linear_sum":             projLinearSumPush{},
-}
-
 // grid is a row of x workgroups, which have a token's heads among them, for each token.
 func grid(dev *vk.Device, op, arg string, tokens, heads, x int) ([3]uint32, error) {
 	limit := dev.Caps().MaxWorkgroupCount

@@ -211,29 +211,21 @@ void multiply(uint m0, uint n0, uint loads, uint pair, inout FetchX x, inout Fet
     }
 }
 
+// EVEN_X, EVEN_W: the first step of a pair that has come, decoded.
+#define EVEN_X { half_x(x, 0u, even_x); decode_x(even_x, v); }
+#define EVEN_W { half_w(w, 0u, even_w); decode_w(even_w, v); }
+
 // store_even: the first step of a pair that has come, when all subgroups have multiplied the step
 // before; what needs decoding is decoded before that. The other step is held.
 void store_even(FetchX x, FetchW w) {
     Elements v;
     HalfX even_x;
     HalfW even_w;
-    if (!X_READY) {
-        half_x(x, 0u, even_x);
-        decode_x(even_x, v);
-    }
-    if (!W_READY) {
-        half_w(w, 0u, even_w);
-        decode_w(even_w, v);
-    }
+    if (!X_READY) EVEN_X
+    if (!W_READY) EVEN_W
     barrier();
-    if (W_READY) {
-        half_w(w, 0u, even_w);
-        decode_w(even_w, v);
-    }
-    if (X_READY) {
-        half_x(x, 0u, even_x);
-        decode_x(even_x, v);
-    }
+    if (W_READY) EVEN_W
+    if (X_READY) EVEN_X
     keep(v, 0u);
     half_x(x, 1u, held_x_);
     half_w(w, 1u, held_w_);
@@ -279,16 +271,10 @@ void store_line(FetchX x, FetchW w) {
     HalfW even_w;
     later_ = 0u;
     line_w(w, 0u, 0u, even_w);
-    if (!X_READY) {
-        half_x(x, 0u, even_x);
-        decode_x(even_x, v);
-    }
+    if (!X_READY) EVEN_X
     decode_w(even_w, v);
     barrier();
-    if (X_READY) {
-        half_x(x, 0u, even_x);
-        decode_x(even_x, v);
-    }
+    if (X_READY) EVEN_X
     keep(v, 0u);
     half_x(x, 1u, held_x_);
     line_w(w, 0u, 1u, held_w_);
@@ -301,16 +287,10 @@ void store_later(FetchX x) {
     Elements v;
     HalfX even_x;
     later_ = 1u;
-    if (!X_READY) {
-        half_x(x, 0u, even_x);
-        decode_x(even_x, v);
-    }
+    if (!X_READY) EVEN_X
     decode_w(held_w2_, v);
     barrier();
-    if (X_READY) {
-        half_x(x, 0u, even_x);
-        decode_x(even_x, v);
-    }
+    if (X_READY) EVEN_X
     keep(v, 0u);
     half_x(x, 1u, held_x_);
     [[unroll]] for (uint i = 0u; i < W_TWOS / 2u; i++) held_w_.q[i] = held_w3_.q[i];

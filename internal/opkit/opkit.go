@@ -177,6 +177,10 @@ type Spec struct {
 // instruction. It is set before anything asks for a kernel.
 var Instead map[string]shaders.Kernel
 
+// Asked is told of each kernel that is asked for, with a value of its push constants, where a test
+// sets it.
+var Asked func(name string, push any)
+
 // Kernel asks the device for a kernel, which owns it. See vk.Device.Kernel for when it is
 // compiled.
 //
@@ -184,6 +188,9 @@ var Instead map[string]shaders.Kernel
 // the others of vk.Device.Kernel.
 func (p Package) Kernel(dev *vk.Device, s Spec) (*vk.Kernel, error) {
 	name := Stem(s.Stem, s.Variant)
+	if Asked != nil {
+		Asked(name, s.Push)
+	}
 	code, replaced := Instead[name]
 	switch {
 	case replaced:

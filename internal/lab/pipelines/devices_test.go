@@ -13,11 +13,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/attention"
+	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/lab/pipelines"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/internal/timed"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -49,8 +52,12 @@ func compileOnly(t *testing.T) *vk.Adapter {
 
 // TestKnownDevices makes all operations as devices of many kinds would have them, and holds
 // every kernel that they ask for against what the device offers. Each operation has a variant
-// that the device can run, but where descriptor sets are too small for it. None is compiled.
+// that the device can run, but where descriptor sets are too small for it. None is compiled. Each
+// kernel is asked for by some device, and has the push constants that its operation gives it.
 func TestKnownDevices(t *testing.T) {
+	asked := map[string]any{}
+	opkit.Asked = func(name string, push any) { asked[name] = push }
+	defer func() { opkit.Asked = nil }()
 	full := os.Getenv("VKMLA_TEST_FULL") == "1"
 	devices := append(knowncaps.Devices(), slices.DeleteFunc(knowncaps.Owned(), func(d knowncaps.Device) bool {
 		if full { // those that differ from others in numbers only, too
@@ -73,12 +80,26 @@ func TestKnownDevices(t *testing.T) {
 			})
 			assert.NoError(t, err)
 			assert.Equal(t, d.Name == "least", buffers > 0, "%d variants bind too many buffers", buffers)
+			_, err1 := cache.NewTableUpdate(dev)
+			_, err2 := attention.NewGathered(dev, attention.GatheredConfig{Heads: 64, WindowPage: 64,
+				Rows: attention.RowConfig{Window: 128, Windows: 128}})
+			assert.True(t, d.Name == "least" || errors.Join(err1, err2) == nil, "%v, %v", err1, err2)
 			kernels := dev.Kernels()
 			assert.GreaterOrEqual(t, len(kernels), 10, "only %d kernels", len(kernels))
 			for _, k := range kernels {
 				checkChosen(t, &d.Caps, pipelines.Chosen{Kernel: k.Name(), Constants: k.Constants(), Subgroup: k.SubgroupSize()})
 			}
 		})
+	}
+	for _, name := range shaders.Names() {
+		if strings.HasPrefix(name, "num_") {
+			continue // probes and tests have no operation
+		}
+		k, err := shaders.Get(name)
+		require.NoError(t, err)
+		if push, ok := asked[name]; assert.True(t, ok, "no device asks for %s", name) {
+			assert.NoError(t, spirv.ComparePush(k.SPIRV, push), name)
+		}
 	}
 }
 

@@ -8,12 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/attention"
-	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/shaders"
 )
-
-func TestPushLayouts(t *testing.T) { testkit.PushLayouts(t, "attn_", attention.PushLayouts) }
 
 // The forms of the builds without matrix units have the invocations and the shared memory that is
 // reckoned with, and the smallest is what the kernels are without constants.
