@@ -245,6 +245,13 @@ func TestExperts(t *testing.T) {
 		{ends: weights.BF16, stored: [3]string{"Q4_K", "Q6_K", "F16"}},
 		{ends: weights.BF16, stored: [3]string{"MXFP4", "Q5_K", "Q8_0"}}} {
 		w := small(rng, f, 2)
+		if f.routed == weights.BF16 { // w1 and w3 of two formats
+			l := &w.Layers[1]
+			l.Shared.W3 = matrixOf(rng, weights.F32, w.Config.Width, w.Config.Hidden)
+			for e := range l.Experts {
+				l.Experts[e].W3 = matrixOf(rng, weights.FP8, w.Config.Width, w.Config.Hidden)
+			}
+		}
 		g, c := opened(t, dev, w, padded)
 		T := padded - 1
 		ids, x := tokenIDs(rng, T, w.Config.Vocab), activations(rng, T*w.Config.Hidden)
