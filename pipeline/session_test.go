@@ -3,6 +3,7 @@ package pipeline_test
 import (
 	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"testing"
 
@@ -136,5 +137,17 @@ func TestSessionFloor(t *testing.T) {
 			assert.ErrorIs(t, s.Truncate(n), want, "%d tokens", n)
 		}
 		assert.NoError(t, errors.Join(s.Truncate(161), s.Truncate(0), s.Advance(t.Context(), 3), s.Truncate(1)))
+	}
+}
+
+// TestSessionSaves demands that a session has every page that a snapshot of it is made of, wherever
+// in its pages it ends.
+func TestSessionSaves(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	x, o := newModel(t, testkit.Device(t), &v4Sessions), sessionOptions()
+	o.Rewind = 0
+	s := must[*pipeline.Session](t)(x.engine(t, o).Open())
+	for n := 1; n <= sessionTokens; n++ {
+		require.NoError(t, errors.Join(s.Advance(t.Context(), 1), s.Save(t.Context(), io.Discard)), "%d tokens", n)
 	}
 }
