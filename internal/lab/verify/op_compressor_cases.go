@@ -259,7 +259,7 @@ func random4(seed uint64, c cache.Compression, format cache.IndexKeyFormat) []Ca
 		{statePage: 4, page: 64, requests: [][2]int{{1, 321}}, f32: true, pads: 5},
 		{statePage: 4, page: 64, requests: [][2]int{{0, 9}, {7, 1}, {1023, 1}, {126, 40}}, pads: 2, broken: 13, params: single},
 		{statePage: 1, page: 3, requests: [][2]int{{0, 40}, {2, 29}}, broken: 14, padding: 16, params: mixed},
-		{statePage: 4, page: 64, requests: [][2]int{{0, 1}, {3, 1}, {6, 7}, {1020, 4}, {1025, 2}}, params: one},
+		{statePage: 4, page: 64, requests: [][2]int{{0, 1}, {3, 1}, {6, 7}, {1020, 4}, {1024, 4}, {1025, 2}}, params: one},
 	}
 	if c == C4Index {
 		mixed["hadamard"] = 1
@@ -285,7 +285,7 @@ func random128(seed uint64) []Case {
 		{statePage: 5, page: 3, requests: [][2]int{{1, 321}}, padding: 16, params: map[string]any{"rope_step": 1}},
 		{statePage: 8, page: 2, requests: [][2]int{{100, 61}, {255, 1}}, params: map[string]any{"invocations": 1024}},
 		{statePage: 16, page: 2, requests: [][2]int{{383, 2}, {0, 128}}, params: map[string]any{"invocations": 256}},
-		{statePage: 8, page: 2, requests: [][2]int{{127, 1}, {250, 7}, {382, 2}, {0, 1}}, params: map[string]any{"one_launch": 1}},
+		{statePage: 8, page: 2, requests: [][2]int{{127, 1}, {250, 7}, {375, 7}, {382, 2}, {0, 1}}, params: map[string]any{"one_launch": 1}},
 	})
 }
 
