@@ -35,8 +35,9 @@ var forms = map[string]struct {
 	workgroups        int // 1: as many heads in each as fit; 1000: few
 	growth            int // by so many heads, scores of the first token grow; they outgrow the first ones
 }{
-	"heads":      {[]int{1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 128}, 1, 19, 7, []int{0}, 0, 0},
-	"parts":      {[]int{5}, 2, 401, 140, []int{1, 2, 3, 5, 8, 9, 14, 20, 21, 33, 64, attention.MaxSplits}, 0, 0}, // in all forms of joining
+	"heads": {[]int{1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 128}, 1, 19, 7, []int{0}, 0, 0},
+	// In all forms of joining; rows of the first token end with a tile, as those of V4 do.
+	"parts":      {[]int{5}, 2, 401, 175, []int{1, 2, 3, 5, 8, 9, 14, 20, 21, 33, 64, attention.MaxSplits}, 0, 0},
 	"few heads":  {[]int{21}, 2, 69, 61, []int{0, 1, 3, 14}, 1000, 1},
 	"many heads": {[]int{39}, 2, 141, 61, []int{1, 2}, 1, 2},
 	"huge":       {[]int{9}, 1, 40, 0, []int{0}, 1, 0}, // scores of some 2^28, where f32 has steps of 32
