@@ -14,10 +14,10 @@ type Split struct {
 	Each   bool  // every operation (a launch, a fill, a copy) is a part of its own
 	Before []int // else: operations before which parts begin, counted from 0 in the order of recording
 
-	// Of has the pieces of operations that are launches of a divisible kernel (KernelSpec.Divisible),
-	// at least 1: each is a part. Count returns those of any other such launch, by its work; nil:
-	// one. There are at most MaxPieces, and at most one for each workgroup along the longest side
-	// that the kernel can be divided along.
+	// Of has the pieces of operations that are launches of a divisible kernel
+	// (KernelSpec.Divisible), at least 1: each is a part. Count returns those of any other such
+	// launch, by its work; nil: one. There are at most MaxPieces, and at most one for each
+	// workgroup along the longest side that the kernel can be divided along.
 	Of    map[int]int
 	Count func(w Work) int
 }

@@ -23,8 +23,8 @@ const (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// cursor reads from the beginning of data on. It remembers the first error: from then on all that it
-// reads is zero.
+// cursor reads from the beginning of data on. It remembers the first error: from then on all that
+// it reads is zero.
 type cursor struct {
 	data []byte
 	at   int

@@ -16,8 +16,9 @@ func Bytes(name string, d DType, data []byte, shape ...int) Tensor {
 func Write(w io.Writer, tensors ...Tensor) error {
 	described, at := map[string]any{}, 0
 	for _, t := range tensors {
-		described[t.Name] = map[string]any{"dtype": t.DType, "shape": append([]int{}, t.Shape...), "data_offsets": []int{at, at + len(t.Data)}}
-		at += len(t.Data)
+		end := at + len(t.Data)
+		described[t.Name] = map[string]any{"dtype": t.DType, "shape": append([]int{}, t.Shape...), "data_offsets": []int{at, end}}
+		at = end
 	}
 	header, err := json.Marshal(described)
 	for len(header)%8 != 0 { // so that the data begins aligned
