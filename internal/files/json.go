@@ -133,6 +133,9 @@ func (s *Scanner) Take(c byte) bool {
 // Is reports whether a character comes next, after spaces.
 func (s *Scanner) Is(c byte) bool { return s.next() == c && s.at < len(s.Data) }
 
+// At returns where the next value begins.
+func (s *Scanner) At() int { s.next(); return s.at }
+
 // End reports whether only spaces are left.
 func (s *Scanner) End() bool { s.next(); return s.at == len(s.Data) }
 
