@@ -1,6 +1,7 @@
 package indexer_test
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -58,6 +59,73 @@ func TestCandidatesRef(t *testing.T) {
 		assert.Equal(t, c.blocks, blocks, c.about)
 		assert.Equal(t, []int32{c.columns}, columns, c.about)
 	}
+}
+
+// A Select gives the candidate blocks of all scores whatever its segments are and what entries a
+// block has; a Select among the entries of these blocks gives the picks that TopK gives of their
+// scores. Scores have the same bits in all forms.
+func TestSelectCandidates(t *testing.T) {
+	dev := testkit.Device(t)
+	const tokens, k, width = 5, 61, 20 * selectPage
+	s := newScene(t, rand.New(rand.NewPCG(testkit.Seed(t), 41)), cache.IndexKeyMXFP4, tokens, 8, 2, width/selectPage, 11)
+	s.Lens = []int32{width, 3, 0, 700, 193}
+	all := s.scores(t, dev, width)
+	for block, segments := range map[int][]int{1: {0, 192}, 2: {256}, 4: {192}, 8: {0, 192, 256}, 16: {256}, 32: {192}, 64: {0, 192}} {
+		blocks := 192 / block
+		wantBlocks, wantColumns := indexer.CandidatesRef(all, width, s.Lens, blocks, block)
+		wantPicks := pickWithin(all, width, s.Lens, wantBlocks, blocks, k, int32(block))
+		for _, segment := range segments {
+			cfg := s.config(k, "")
+			cfg.Candidates, cfg.Logits.Block, cfg.Segment, cfg.Rows = blocks, block, segment, 64
+			op := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg))
+			a := s.args(t, dev, k)
+			a.Scratch = scratch(t, dev, op.ScratchBytes(tokens))
+			poison := slices.Repeat([]int32{-99}, tokens*blocks)
+			a.Candidates = indexer.CandidateBlocks{Blocks: upload(t, dev, tensor.I32, poison, tokens, blocks),
+				Columns: upload(t, dev, tensor.I32, poison[:tokens], tokens)}
+			do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+			assert.Equal(t, wantBlocks, download[int32](t, a.Candidates.Blocks), "%d entries, segment %d: blocks", block, segment)
+			assert.Equal(t, wantColumns, download[int32](t, a.Candidates.Columns), "%d entries, segment %d: columns", block, segment)
+			assert.Equal(t, indexer.TopKRef(all, width, s.Lens, k), download[int32](t, a.TopK),
+				"%d entries, segment %d: picks", block, segment)
+
+			within := s.config(k, "")
+			within.Logits.Blocks, within.Logits.Block = blocks, block
+			second := must[*indexer.Select](t)(indexer.NewSelect(dev, within))
+			b := s.args(t, dev, k)
+			b.Blocks, b.Lens, b.Scratch = a.Candidates.Blocks, a.Candidates.Columns, scratch(t, dev, second.ScratchBytes(tokens))
+			do(t, dev, func(rec *vk.Recorder) error { return second.Record(rec, b) })
+			assert.Equal(t, wantPicks, download[int32](t, b.TopK), "%d entries, segment %d: picks within", block, segment)
+		}
+	}
+}
+
+// scores are the scores of all entries by the device.
+func (s scene) scores(t *testing.T, dev *vk.Device, width int) []float32 {
+	t.Helper()
+	op := must[*indexer.Logits](t)(indexer.NewLogits(dev, s.config(1, "").Logits))
+	a := s.args(t, dev, 1).LogitsArgs
+	a.Out = upload(t, dev, tensor.F32, make([]float32, len(s.Lens)*width), len(s.Lens), width)
+	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
+	return download[float32](t, a.Out)
+}
+
+// pickWithin is the second level by its words: of the entries that a token sees and whose block is
+// a candidate, the k with the largest scores, of equal ones the older, ascending.
+func pickWithin(scores []float32, n int, lens, blocks []int32, width, k int, block int32) (picks []int32) {
+	for t, l := range lens {
+		var entries []int32
+		for e := range l {
+			if slices.Contains(blocks[t*width:][:width], e/block) {
+				entries = append(entries, e)
+			}
+		}
+		slices.SortStableFunc(entries, func(a, b int32) int { return cmp.Compare(scores[t*n+int(b)], scores[t*n+int(a)]) })
+		entries = entries[:min(k, len(entries))]
+		slices.Sort(entries)
+		picks = append(append(picks, entries...), slices.Repeat([]int32{-1}, k-len(entries))...)
+	}
+	return picks
 }
 
 // testBlock is the number of entries of a block where tests need one.

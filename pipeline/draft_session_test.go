@@ -151,11 +151,12 @@ func TestDraftErrors(t *testing.T) {
 		assert.ErrorContains(t, err, "layer: got 0, want 2 to 2")
 	}
 	require.NoError(t, st.Abort())
-	_, err = y.opened(t, 1, 0)
+	dev := testkit.Device(t)
+	ck, two := opened(t, dev, y.m, model.CheckpointOptions{Layers: []int{0, len(y.c.Layers) - 1}})
+	_, err = pipeline.NewEngine(t.Context(), dev, ck.Config, []*model.DeviceLayer{two[1], two[0]}, options{MaxTokens: 40})
 	require.ErrorIs(t, err, vk.ErrArgument)
 	require.ErrorContains(t, err, "layers[1]: got 0, of kind window, want layers that draft, behind one that does")
-	e, err := y.opened(t, 0)
-	require.NoError(t, err)
+	e := engine(t, dev, ck.Config, two[:1], options{MaxTokens: 40, MaxStep: 8})
 	_, err = e.Begin(t.Context(), x.block(must[*pipeline.Session](t)(e.Open())))
 	require.ErrorIs(t, err, vk.ErrArgument)
 	require.ErrorContains(t, err, "no layer of the engine drafts")
@@ -166,21 +167,6 @@ func draftingModel() model.Config {
 	c := fakemodel.V41()
 	c.Layers = model.V41Layers(model.Sources{Entries: []int{1}, Picks: []int{1}, Candidates: -1}, 0, 1)
 	return c.WithDrafts(1)
-}
-
-// opened makes an engine of layers of the model.
-func (x *drafting) opened(t *testing.T, list ...int) (*pipeline.Engine, error) {
-	t.Helper()
-	ck, all := opened(t, testkit.Device(t), x.m, model.CheckpointOptions{Layers: []int{0, len(x.c.Layers) - 1}})
-	var layers []*model.DeviceLayer
-	for _, i := range list {
-		layers = append(layers, all[i])
-	}
-	e, err := pipeline.NewEngine(t.Context(), testkit.Device(t), ck.Config, layers, options{MaxTokens: 40, MaxStep: 8})
-	if err == nil {
-		t.Cleanup(func() { assert.NoError(t, e.Close()) })
-	}
-	return e, err
 }
 
 // TestDraftBetween drafts where the caller's commands are between the layers, and where layers run

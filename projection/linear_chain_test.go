@@ -130,6 +130,47 @@ func linearChain(t *testing.T, dev *vk.Device, f projection.Format, groups, n, k
 	}
 }
 
+// Numbers that are not numbers go through, those whose bits are all ones, too, by which the
+// second layer knows what is not there yet.
+func TestLinearChainNaN(t *testing.T) {
+	dev := testkit.Device(t)
+	if missing := dev.Caps().Missing(shaders.Requires("proj_linear_chain_da")); missing != nil {
+		t.Skip("the device lacks ", missing)
+	}
+	rng := rand.New(rand.NewPCG(10, 1))
+	const n, k, n2 = 160, 160, 136
+	a, b := randomHost(rng, projection.FormatBF16, 1, 1, n, k), randomHost(rng, projection.FormatBF16, 1, 1, n2, n)
+	for i := range a.X {
+		a.X[i] = 0xFF
+	}
+	one, two := linearConfig(a, opkit.DA), linearConfig(b, opkit.DA)
+	one.MaxTokens, two.MaxTokens, one.Out, two.Out = 1, 1, tensor.BF16, tensor.BF16
+	first, second := must[*projection.Linear](t)(projection.NewLinear(dev, one)), must[*projection.Linear](t)(projection.NewLinear(dev, two))
+	chain := must[*projection.LinearChain](t)(projection.NewLinearChain(first, second, 1))
+	if dev.Adapter().Type != vk.TypeCPU || dev.Caps().Features["cooperativeMatrix"] { // see TestLinearChain
+		projection.Together(chain)
+	}
+	state := must[tensor.Tensor](t)(chain.NewState(t.Context(), "test", 1))
+	defer state.Close()
+	r := verify.NewRig(t.Context(), dev)
+	defer r.Close()
+	x, y := linearRig(r, a, 0), linearRig(r, b, 0)
+	x.Out, y.Out = r.Out(tensor.BF16, 1, n), r.Out(tensor.BF16, 1, n2)
+	y.X = x.Out
+	r.Do(func(rec *vk.Recorder) error {
+		return chain.Record(rec, projection.LinearChainArgs{First: x, Second: y, State: state})
+	})
+	got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"z": x.Out, "y": y.Out}))
+	for name, list := range got {
+		for i, v := range list.U16() {
+			if v&0x7FFF <= 0x7F80 {
+				t.Fatalf("%s: number %d is %#x", name, i, v)
+			}
+		}
+	}
+	t.Logf("the first layer gives %#x", got["z"].U16()[0])
+}
+
 func TestLinearChainArguments(t *testing.T) {
 	dev := testkit.Device(t)
 	cfg := projection.LinearConfig{N: 64, K: 64, Weights: projection.FormatBF16, Out: tensor.BF16, MaxTokens: 2, Variant: opkit.DA}

@@ -99,6 +99,43 @@ func TestQInsertRef(t *testing.T) {
 		vk.ErrArgument, "more slots than rows")
 }
 
+// The bits of a token do not depend on which other tokens are in the step, nor on the
+// variant.
+func TestQInsertSplit(t *testing.T) {
+	dev := testkit.Device(t)
+	const n, heads = 6, 5
+	c := newQInsertCase(rand.New(rand.NewPCG(7, 8)), n, heads)
+	a := c.args(t, dev)
+	do(t, dev, func(rec *vk.Recorder) error {
+		return must[*projection.QInsert](t)(projection.NewQInsert(dev, projection.QInsertConfig{Page: 2, Variant: "base"})).Record(rec, a)
+	})
+	q, pool := download[uint16](t, a.Q), download[byte](t, a.Cache.Pool)
+	for _, v := range opkit.Builds("proj_q_insert") {
+		op, err := projection.NewQInsert(dev, projection.QInsertConfig{Page: 2, Variant: v.Name})
+		if errors.Is(err, vk.ErrMissingFeature) {
+			t.Log(err)
+			continue
+		}
+		require.NoError(t, err)
+		b := c.args(t, dev)
+		parts := upload(t, dev, tensor.BF16, c.q, n, heads, cache.D)
+		b.Q = parts
+		do(t, dev, func(rec *vk.Recorder) error {
+			for i := range n {
+				one := b
+				one.Q, one.KV = b.Q.Rows(i, i+1), b.KV.Rows(i, i+1)
+				one.Slots, one.Positions = upload(t, dev, tensor.I64, c.slots[i:i+1], 1), upload(t, dev, tensor.I32, c.positions[i:i+1], 1)
+				if err := op.Record(rec, one); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		assert.True(t, slices.Equal(download[uint16](t, b.Q), q) &&
+			bytes.Equal(download[byte](t, b.Cache.Pool), pool), "%s: tokens one by one have other bits", v.Name)
+	}
+}
+
 // With the norm of the K row inside, the cache gets the bytes that it gets with QKVNorm
 // in front.
 func TestQInsertNorm(t *testing.T) {

@@ -40,6 +40,30 @@ func TestQKVNormRef(t *testing.T) {
 	assert.ErrorIs(t, projection.QKVNormRef(x[:10], w, 0, y[:10]), vk.ErrArgument, "part of a row")
 }
 
+// The bits of a token do not depend on which other tokens are in the step.
+func TestQKVNormSplit(t *testing.T) {
+	dev := testkit.Device(t)
+	const tokens, rank = 5, 1032
+	rng := rand.New(rand.NewPCG(1, 2))
+	x := normal(rng, tokens*(rank+cache.D))
+	op := must[*projection.QKVNorm](t)(projection.NewQKVNorm(dev, projection.QKVNormConfig{Rank: rank}))
+	all := normArgs(t, dev, rank, tokens)
+	testkit.Put(t, all.QR, x)
+	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, all) })
+	q, kv := download[uint16](t, all.QROut), download[uint16](t, all.KVOut)
+	for i := range tokens {
+		one := normArgs(t, dev, rank, 1)
+		testkit.Put(t, one.QR, x[i*(rank+cache.D):][:rank+cache.D])
+		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, one) })
+		for j, b := range append(download[uint16](t, one.QROut), download[uint16](t, one.KVOut)...) {
+			want := append(append([]uint16{}, q[i*rank:][:rank]...), kv[i*cache.D:][:cache.D]...)[j]
+			if b != want {
+				t.Fatalf("token %d alone: value %d is 0x%04x, not 0x%04x", i, j, b, want)
+			}
+		}
+	}
+}
+
 // Whether sums are passed on inside subgroups or through shared memory, and how memory is
 // reached, does not change a bit.
 func TestQKVNormLanes(t *testing.T) {

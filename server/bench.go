@@ -60,6 +60,10 @@ func parseBench(args []string) (o benchOptions, err error) {
 	case err != nil:
 	case o.url != "" && o.dir != "":
 		err = fmt.Errorf("server: bench: --url, --model: got %s and %s, want one of them", o.url, o.dir)
+	case o.url != "" && !strings.HasPrefix(o.url, "http://") && !strings.HasPrefix(o.url, "https://"):
+		err = fmt.Errorf("server: bench: --url: got %s, want one such as http://localhost:8080", o.url)
+	case o.picture != "" && o.url == "":
+		err = errors.New("server: bench: --picture: got a file, want --url beside it")
 	case o.requests < 1 || o.vocab < 1:
 		err = fmt.Errorf("server: bench: --requests, --vocab: got %d and %d, want at least 1", o.requests, o.vocab)
 	case o.prompt < 1 || o.answer < 3:

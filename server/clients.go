@@ -16,6 +16,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/vkmla/vkmla/internal/files"
 )
 
 // clientsRow holds what a number of clients got.
@@ -36,6 +38,11 @@ func percentile(sorted []time.Duration, share float64) float64 {
 
 // clients asks a server as many clients do, and prints a table of what they get.
 func (o *benchOptions) clients(ctx context.Context, out io.Writer) error {
+	if o.picture != "" {
+		if err := files.Replaceable(o.picture); err != nil {
+			return fmt.Errorf("server: bench: --picture: %w", err)
+		}
+	}
 	table(out, "clients", "requests", "tokens/s", "first token, ms: p50", "p99", "between tokens, ms: p50", "p99")
 	var rows []clientsRow
 	for _, n := range o.batches {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/vkmla/vkmla/pipeline/prefix"
 	"github.com/vkmla/vkmla/pipeline/replicas"
 	"github.com/vkmla/vkmla/server/batch"
 	"github.com/vkmla/vkmla/server/model"
@@ -111,10 +112,11 @@ func (h *host) begin(ctx context.Context, o options, log *slog.Logger, r prometh
 		options.Warm = h.m.Sizes()
 		h.m.Touch(ctx)
 	}
-	if h.prefixes, err = o.prefixes.open(ctx, h.m, log); err != nil {
-		return err
-	}
-	if h.prefixes != nil {
+	if o.prefixes.store != nil {
+		h.prefixes, err = h.m.Prefixes(o.prefixes.store, prefix.Options{Key: o.prefixes.key, Timeout: o.prefixes.timeout, Log: log})
+		if err != nil {
+			return err
+		}
 		options.Prefixes, options.KeepEvery = h.prefixes, o.prefixes.every
 		r.MustRegister(counters(h.prefixes)...)
 	}

@@ -4,8 +4,10 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"net/http"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,6 +15,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
+
+// TestEndWhileStarting ends a server by a signal before its model is open, without an error.
+func TestEndWhileStarting(t *testing.T) {
+	dir, _ := whole(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	assert.NoError(t, command(ctx, []string{"--model", dir, "--listen", "localhost:0", "--device", os.Getenv("VKMLA_TEST_DEVICE")}, quiet))
+}
 
 // TestDrain ends a server by SIGTERM in the middle of an answer: the answer comes to its end, a new
 // request is refused, and the server ends without an error.

@@ -36,6 +36,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/vkmla/vkmla/internal/files"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/replicas"
 	"github.com/vkmla/vkmla/server/api"
@@ -74,8 +75,8 @@ func (o *options) modelFlags(f *flag.FlagSet) {
 	f.StringVar(&o.device, "device", "", "index, part of the name, or UUID; by default the first GPU")
 	f.StringVar(&o.experts, "experts", "cpu", "where experts and all else are computed: cpu, or gpu if its memory holds them")
 	f.BoolVar(&o.offload, "offload", false,
-		"put on the GPU what fits: head and shared experts, then the experts of as many layers as it holds")
-	f.Func("memory", "device memory to count with for --offload, as 24GiB or 80GB; by default what is free", func(s string) (err error) {
+		"put on the GPU what fits: attention, head and shared experts, then the experts of as many layers as it holds")
+	f.Func("memory", "device memory for --offload to count with, as 24GiB or 80GB; by default what is free", func(s string) (err error) {
 		o.memory, err = bytesOf(s)
 		return err
 	})
@@ -96,14 +97,19 @@ func (o *options) sizeFlags(f *flag.FlagSet) {
 	f.IntVar(&o.step, "max-step", 256, "most tokens of a step: what every answer waits for")
 }
 
+// mostWorkers is more cores than a machine has.
+const mostWorkers = 1 << 12
+
 func (o *options) checkModel() error {
 	switch {
 	case o.dir == "":
 		return errors.New("server: --model: got none, want a checkpoint")
 	case o.experts != "cpu" && o.experts != "gpu":
 		return fmt.Errorf("server: --experts: got %q, want cpu or gpu", o.experts)
-	case o.workers < 0:
-		return fmt.Errorf("server: --workers: got %d, want at least 0", o.workers)
+	case o.workers < 0 || o.workers > mostWorkers:
+		return fmt.Errorf("server: --workers: got %d, want 0 to %d", o.workers, mostWorkers)
+	case o.memory > 0 && !o.offload:
+		return errors.New("server: --memory: got a size, want --offload beside it")
 	case o.drafts < 0:
 		return fmt.Errorf("server: --drafts: got %d, want at least 0", o.drafts)
 	case o.cacheMiB > 1<<40:
@@ -112,8 +118,8 @@ func (o *options) checkModel() error {
 	return nil
 }
 
-// commands are what else the program does, for its help.
-const commands = `Server answers completions from the checkpoint in --model.
+// commands begins the help.
+const commands = `Server answers conversations and completions from the checkpoint in --model.
 Other commands: server random --help, server bench --help, server plan --help.
 `
 
@@ -226,6 +232,9 @@ func command(ctx context.Context, args []string, log *slog.Logger) (err error) {
 	if err == nil {
 		o.chat, err = chat.Open(o.template, o.text)
 	}
+	if err == nil {
+		err = o.prefixes.open(ctx, log)
+	}
 	if err != nil {
 		return err
 	}
@@ -236,7 +245,7 @@ func command(ctx context.Context, args []string, log *slog.Logger) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.front.close()) }()
-	return o.with(ctx, log, func(dev *vk.Device, m *model.Model) error {
+	err = o.with(ctx, log, func(dev *vk.Device, m *model.Model) error {
 		if o.measure && m.GPU() != nil {
 			if err := logRates(ctx, log, dev, m.GPU()); err != nil {
 				return err
@@ -247,10 +256,16 @@ func command(ctx context.Context, args []string, log *slog.Logger) (err error) {
 		}
 		return serve(ctx, o, log, dev, m)
 	})
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		log.Info("ended while it started")
+		return nil
+	}
+	return err
 }
 
 // with opens the model for f.
 func (o *options) with(ctx context.Context, log *slog.Logger, f func(*vk.Device, *model.Model) error) error {
+	o.checkKernels(log)
 	return o.withDevice(func(dev *vk.Device) (err error) {
 		began := time.Now()
 		options := o.modelOptions()
@@ -267,10 +282,25 @@ func (o *options) with(ctx context.Context, log *slog.Logger, f func(*vk.Device,
 	})
 }
 
+// checkKernels warns where compiled kernels cannot be kept: the server runs without, and a folder
+// that may only be read can hold them already.
+func (o *options) checkKernels(log *slog.Logger) {
+	if o.kernels == "" {
+		return
+	}
+	err := os.MkdirAll(o.kernels, 0o777)
+	if err == nil {
+		err = files.Replaceable(filepath.Join(o.kernels, "0"))
+	}
+	if err != nil {
+		log.Warn("kernels are compiled at each start: they cannot be kept in --kernels", "error", err)
+	}
+}
+
 // modelOptions are the model's, without a log.
 func (o *options) modelOptions() model.Options {
 	return model.Options{MaxTokens: o.tokens, MaxSessions: o.sessions, MaxStep: o.step, MaxCacheBytes: o.cacheMiB << 20,
-		Prefixes: o.prefixes.where != "", GPU: o.experts == "gpu", Offload: o.offload, Memory: o.memory, Drafts: o.drafts,
+		Prefixes: o.prefixes.store != nil, GPU: o.experts == "gpu", Offload: o.offload, Memory: o.memory, Drafts: o.drafts,
 		Draft: o.draft, Varies: !o.invariant, CPU: cpu.Options{Workers: o.workers}}
 }
 
@@ -321,15 +351,15 @@ func engineMetrics(m *model.Model) (list []prometheus.Collector) {
 func (o *options) bind(log *slog.Logger) (*front, error) {
 	f := &front{log: log, ended: make(chan error, 2)}
 	for _, x := range []struct {
-		address string
-		gate    *api.Gate
-	}{{o.listen, &f.api}, {o.admin, &f.admin}} {
+		flag, address string
+		gate          *api.Gate
+	}{{"listen", o.listen, &f.api}, {"admin-listen", o.admin, &f.admin}} {
 		if x.address == "" {
 			continue
 		}
 		l, err := net.Listen("tcp", x.address)
 		if err != nil {
-			return nil, errors.Join(err, f.close())
+			return nil, errors.Join(fmt.Errorf("server: --%s: %w", x.flag, err), f.close())
 		}
 		server := &http.Server{Handler: x.gate, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 		x.gate.Say("starting: the model is being opened")

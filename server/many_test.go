@@ -64,7 +64,7 @@ type asked struct {
 	alone  []int32
 }
 
-// ways are how clients take their answers.
+// ways lists the forms in which clients take their answers.
 const (
 	atOnce  = iota
 	stream  // piece by piece

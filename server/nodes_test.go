@@ -165,7 +165,7 @@ func nodes(t *testing.T, dir string, vocab int, store [2]string, count func() in
 			break
 		}
 	}
-	require.True(t, killed, "%d tokens, and no state behind 256 in the store", len(got))
+	require.True(t, killed, "%d tokens, and no state after 256 in the store", len(got))
 	require.Less(t, len(got), 700)
 
 	const more = 6

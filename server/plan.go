@@ -22,10 +22,10 @@ func plan(ctx context.Context, args []string, out io.Writer) error {
 	if err := parseFlags(f, args, "Plan says which parts of a model --offload puts on the GPU.\n"); err != nil {
 		return err
 	}
+	o.offload = true
 	if err := o.checkModel(); err != nil {
 		return err
 	}
-	o.offload = true
 	return o.withDevice(func(dev *vk.Device) error {
 		at, err := model.Plan(ctx, dev, o.dir, o.modelOptions())
 		if err == nil {

@@ -22,10 +22,13 @@ type prefixOptions struct {
 	gib            int64
 	every          int
 	timeout        time.Duration
+	store          prefix.Store // nil: none
+	key            []byte
 }
 
 func (o *prefixOptions) flags(f *flag.FlagSet) {
-	f.StringVar(&o.where, "prefix", "", "keep computed prompts in a folder, which servers may share; or a bucket's URL, see buckets.go")
+	f.StringVar(&o.where, "prefix", "",
+		"folder that keeps computed prompts, for several servers, too; or a bucket's URL (built with -tags buckets)")
 	f.Int64Var(&o.gib, "prefix-gib", 64, "most of that folder, in GiB")
 	f.IntVar(&o.every, "prefix-every", 2048, "tokens after which a prompt or answer is kept before its end, too; 0: none")
 	f.DurationVar(&o.timeout, "prefix-timeout", 30*time.Second, "how long a request may wait for what was kept")
@@ -47,39 +50,38 @@ func (o *prefixOptions) check() error {
 // openBucket opens a store by its URL; nil where the program was built without.
 var openBucket func(ctx context.Context, url string) (prefix.Store, error)
 
-// open opens the store, nil without --prefix.
-func (o *prefixOptions) open(ctx context.Context, m *model.Model, log *slog.Logger) (*model.Prefixes, error) {
+// open opens the store of --prefix and reads its key.
+func (o *prefixOptions) open(ctx context.Context, log *slog.Logger) (err error) {
 	if o.where == "" {
-		return nil, nil
+		return nil
 	}
-	var key []byte
 	if o.keyFile != "" {
-		var err error
-		if key, err = os.ReadFile(o.keyFile); err != nil {
-			return nil, err
+		if o.key, err = os.ReadFile(o.keyFile); err == nil && len(o.key) == 0 {
+			err = fmt.Errorf("got %s, which is empty, want a secret", o.keyFile)
+		}
+		if err != nil {
+			return fmt.Errorf("server: --prefix-key: %w", err)
 		}
 	}
-	store, err := o.store(ctx)
+	if u, bad := url.Parse(o.where); bad == nil && len(u.Scheme) > 1 { // C: is a disk
+		if openBucket == nil {
+			return errors.New("server: --prefix: got a URL, want a folder, or a server built with -tags buckets")
+		}
+		o.store, err = openBucket(ctx, o.where)
+		return err
+	}
+	folder, err := prefix.OpenFolder(o.where, o.gib<<30)
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("server: --prefix: %w", err)
 	}
-	if f, ok := store.(*prefix.Folder); ok && f.ReadOnly() != nil {
-		log.Warn("prompts are found in the folder, and none are kept", "folder", o.where, "error", f.ReadOnly())
+	if why := folder.ReadOnly(); why != nil {
+		log.Warn("prompts are found in the folder, and none are kept", "folder", o.where, "error", why)
 	}
-	return m.Prefixes(store, prefix.Options{Key: key, Timeout: o.timeout, Log: log})
+	o.store = folder
+	return nil
 }
 
-func (o *prefixOptions) store(ctx context.Context) (prefix.Store, error) {
-	if u, err := url.Parse(o.where); err != nil || len(u.Scheme) < 2 { // C: is a disk
-		return prefix.OpenFolder(o.where, o.gib<<30)
-	}
-	if openBucket == nil {
-		return nil, errors.New("server: --prefix: got a URL, want a folder, or a server built with -tags buckets")
-	}
-	return openBucket(ctx, o.where)
-}
-
-// counters are what metrics say of the store.
+// counters returns the metrics of the store.
 func counters(p *model.Prefixes) (list []prometheus.Collector) {
 	for _, c := range []struct {
 		name, help string

@@ -14,7 +14,7 @@ import (
 func writeRandom(ctx context.Context, args []string, log *slog.Logger) error {
 	f := flag.NewFlagSet("server random", flag.ContinueOnError)
 	dir := f.String("dir", "", "folder to write to")
-	width := f.String("width", "flash", "as wide as a released model, flash or pro, or tiny")
+	width := f.String("width", "flash", "as wide as a released model, flash or pro, or small or, without --gguf, tiny")
 	layers := f.Int("layers", 0, "the first layers only, 3.6 GB each of flash, 13.8 GB of pro; 0: all")
 	kind := f.String("gguf", "", "GGUF instead of safetensors, with the types of a file of q2_k_s, iq2_xxs (ds4's, in one file) or mxfp4")
 	drafts := f.Bool("drafts", false, "add a block that drafts, as V4-Flash-0731 has it; with --gguf in draft/draft.gguf")

@@ -34,8 +34,15 @@ func whole(t *testing.T) (dir string, vocabulary int) {
 func TestArguments(t *testing.T) {
 	for _, bad := range [][]string{{"--model", "x", "serve"}, {"bench", "--model", "x", "1"}, {"random", "--dir", t.TempDir(), "tiny"},
 		{"--model", "x", "--cache-mib", "17592186044417"}, {"--model", "x", "--max-tokens", "0"}, {"--model", "x", "--workers", "-1"},
-		{"--model", "x", "--max-waiting", "0"}, {"--model", "x", "--drain", "-1s"}, {"--model", "x", "--prefix-gib", "3"}} {
+		{"--model", "x", "--max-waiting", "0"}, {"--model", "x", "--drain", "-1s"}, {"--model", "x", "--prefix-gib", "3"},
+		{"--model", "x", "--workers", "100000000"}, {"--model", "x", "--memory", "24GiB"},
+		{"--model", "x", "--prefix", t.TempDir(), "--prefix-key", os.DevNull}, {"--model", "x", "--prefix", "s3://x"},
+		{"--model", "x", "--listen", "localhost:0"}} {
 		assert.ErrorContains(t, command(t.Context(), bad, quiet), "want", bad)
+	}
+	for _, bad := range [][]string{{"--listen", "x"}, {"--prefix", os.DevNull}, {"--listen", "localhost:0", "--admin-listen", "x"}} {
+		err := command(t.Context(), append([]string{"--model", "x"}, bad...), quiet)
+		assert.ErrorContains(t, err, "server: "+bad[len(bad)-2]+": ")
 	}
 }
 
@@ -95,7 +102,7 @@ func TestBench(t *testing.T) {
 	}
 	assert.Equal(t, 4, rows, out.String())
 	for _, bad := range [][]string{{"--batch", "1"}, {"--model", dir, "--batch", "0"}, {"--model", dir, "--tokens", "2"},
-		{"--model", dir, "--batch", "300"}} {
+		{"--model", dir, "--batch", "300"}, {"--url", "localhost:8080"}} {
 		assert.ErrorContains(t, bench(t.Context(), bad, &out, quiet), "want", bad)
 	}
 }

@@ -192,12 +192,16 @@ func runCheck(ctx context.Context, f checkFlags, stdout, stderr io.Writer) error
 			p.doing(done, c, what)
 		},
 		Opened: func(describe.Device) { files, err = f.files(r) },
-		Result: p.result,
+		Result: func(x check.Result) {
+			if r.Device != nil { // else one error says why nothing is run
+				p.result(x)
+			}
+		},
 	}
 	if f.output == "json" {
-		enc := json.NewEncoder(stdout)
+		enc, show := json.NewEncoder(stdout), o.Result
 		o.Result = func(x check.Result) {
-			p.result(x)
+			show(x)
 			failed = errors.Join(failed, enc.Encode(x))
 		}
 	}

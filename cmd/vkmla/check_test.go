@@ -111,6 +111,7 @@ func TestCheckNoDevice(t *testing.T) {
 	assert.Equal(t, 2, code)
 	assert.Empty(t, stdout)
 	assert.Contains(t, stderr, "no Vulkan device")
+	assert.NotContains(t, stderr, "not run", "one error says it")
 	files, err := filepath.Glob("vkmla-check-no-device-*.json")
 	require.NoError(t, err)
 	require.Len(t, files, 1)

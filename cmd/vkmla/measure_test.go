@@ -49,7 +49,7 @@ func TestMeasure(t *testing.T) {
 	short := []string{"bench", "--suite", "memory", "--op", "quantize", "--case", "tokens=1", "--reps", "1", "--profile", "generic"}
 	runs(append(short, "--measure=false")...)
 	runs(append(short, "--profile", "cpu")...) // a profile that was measured
-	assert.Empty(t, files(), "timed although nobody asked")
+	assert.Empty(t, files(), "timed without being asked")
 
 	runs(short...)
 	require.Len(t, files(), 1)

@@ -31,7 +31,7 @@ judged: they are four registers at most, whereas arrays that moved to memory, wh
 a kernel several times slower, read 512 and more. Nothing is executed, so that a
 driver without its hardware is enough.
 
-Numbers behind a kernel's name are its specialisation constants in the order of
+Numbers after a kernel's name are its specialisation constants in the order of
 constant_id: its shader says what they are, shaders/NAME.comp or the source of what
 shaders/choices.go names for it. Where the subgroup is "-", the driver chose its size.
 

@@ -25,7 +25,7 @@ import (
 
 // planLong precedes the flags in --help.
 var planLong = `Plan says how many sessions of a checkpoint's attention fit on a device, or with --sessions
-whether so many do, before anything is allocated. It reads the checkpoint's headers, not
+whether that many do, before anything is allocated. It reads the checkpoint's headers, not
 its weights. What is free is what the driver tells now, or else the size of the device's
 memory, or what --memory says; --reserve keeps some of it for the rest of the model and for
 other programs. What a driver takes for kernels and commands is not counted.

@@ -47,7 +47,7 @@ through the layer in steps of --chunk, the others one at a time. The file of out
 L<i>.out of the same shape in float32: the hidden states that leave the attention. A layer
 with an indexer also gets L<i>.topk [tokens, index_topk] int32: the compressed entries that
 it picked for each token, in ascending order, then -1; so does one that takes another's.
-Layers that only predict ahead, mtp.0 and on, have the numbers behind those of the model's
+Layers that only predict ahead, mtp.0 and on, have the numbers after those of the model's
 own layers.
 
 A layer of a DSpark draft block, of V4.1 or of a V4 that has dspark_block_size, has D.main

@@ -16,8 +16,8 @@ import (
 // over a whole layer and for any single token: ten times what the rounding of caches, of
 // queries and of products to bf16 made of layers that were recorded in float32. A wrong
 // operation moves a layer by far more. Picks that lie near the last one flip with such
-// roundings: up to 3 % of them in layers with few index heads and small widths, of which
-// picksBound is three times, and up to 5 % where an indexer picks a single entry.
+// roundings: up to 3 % of them in layers with few index heads and small widths, a third of
+// picksBound, and up to 5 % where an indexer picks a single entry.
 const (
 	layerBound = 5e-3
 	tokenBound = 1e-2

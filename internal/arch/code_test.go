@@ -57,7 +57,7 @@ var may = map[string][]string{
 	"pipeline/prefix":   {"pipeline", "vk", "internal/files"},
 	"pipeline/replicas": {"pipeline", "cache", "vk"},
 
-	"server/text":    {"internal/gguf"},
+	"server/text":    {"internal/files", "internal/gguf"},
 	"server/weights": {"pipeline/model", "internal/files", "internal/gguf", "internal/numfmt"},
 	"server/chat":    {"server/text", "internal/files"},
 	"server/random":  {"server/text", "server/weights", "pipeline/model", "internal/gguf", "internal/numfmt"},
@@ -68,7 +68,7 @@ var may = map[string][]string{
 	"server/api":     {"server/batch", "server/chat", "server/text", "internal/files"},
 	"server": {
 		"server/api", "server/batch", "server/chat", "server/cpu", "server/gpu", "server/model", "server/random", "server/text",
-		"pipeline", "pipeline/prefix", "pipeline/prefix/blob", "pipeline/replicas", "vk",
+		"pipeline", "pipeline/prefix", "pipeline/prefix/blob", "pipeline/replicas", "vk", "internal/files",
 	},
 
 	"examples/attention": {"pipeline", "pipeline/model", "pipeline/model/random", "vk"}, // as another project's program

@@ -58,7 +58,7 @@ func checkArchitecture(m *gguf.Model, file string) error {
 		switch {
 		case r.err != nil:
 		case arch == "deepseek41":
-			r.err = &ForeignError{name, "general.architecture", "DeepSeek-V4.1 in GGUF, of which no layout is settled " +
+			r.err = &ForeignError{name, "general.architecture", "DeepSeek-V4.1 in GGUF, whose layout is not settled " +
 				"(converters disagree about engram tables, and none says which layer makes candidates)"}
 		case isDraftFile(arch):
 			r.bad("general.architecture", arch+", a draft block", "a model's file, with the draft block's beside it")

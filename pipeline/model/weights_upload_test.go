@@ -32,7 +32,7 @@ func same(t *testing.T, name string, got tensor.Tensor, want model.Blob) {
 
 func TestUpload(t *testing.T) {
 	dev := testkit.Device(t)
-	for _, s := range []fakemodel.Storage{fakemodel.BF16, fakemodel.FP8, fakemodel.FP8BF16, fakemodel.NVFP4} {
+	for _, s := range []fakemodel.Storage{fakemodel.BF16, fakemodel.FP8, fakemodel.FP8BF16, fakemodel.FP8Rows, fakemodel.NVFP4} {
 		cfg := fakemodel.Config(4, 1)
 		cfg.Heads = 128 // so that wq_b is brought in several pieces
 		c, err := openFake(t, fake(t, fakemodel.Options{Config: cfg, Storage: s}), 3, model.CheckpointOptions{})
@@ -102,47 +102,39 @@ func TestUploadEnds(t *testing.T) {
 	assert.ErrorIs(t, err, vk.ErrArgument)
 }
 
-// TestUploadFinite refuses a weight that is infinite or none, by the name of its tensor and its
-// place: kernels would make finite wrong numbers of it.
+// TestUploadFinite refuses a weight, or a scale of Q8_0, that is infinite or none, by the name of
+// its tensor and its place: kernels would make finite wrong numbers of it.
 func TestUploadFinite(t *testing.T) {
-	dev := testkit.Device(t)
-	for name, x := range map[string]struct {
-		storage fakemodel.Storage
-		tensor  string
-		bits    []byte
-		want    string
-	}{
-		"NaN":      {fakemodel.BF16, "layers.0.attn.wq_b.weight", []byte{0xC0, 0x7F}, "the bits 7fc0 at [0 3], want finite numbers"},
-		"infinity": {fakemodel.BF16, "layers.0.attn.wo_a.weight", []byte{0x80, 0xFF}, "the bits ff80 at [0 3], want finite numbers"},
-		"E4M3":     {fakemodel.FP8, "layers.0.attn.wq_b.weight", []byte{0x7F}, "the bits 7f at [0 3], want finite numbers"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := fake(t, fakemodel.Options{Storage: x.storage})
-			copy(m.Find(x.tensor).Data[3*len(x.bits):], x.bits)
-			c, err := openFake(t, m, 1, model.CheckpointOptions{})
-			require.NoError(t, err)
-			_, err = c.Upload(t.Context(), dev, nil)
-			require.ErrorIs(t, err, model.ErrCheckpoint)
-			assert.ErrorContains(t, err, x.tensor+": got "+x.want)
-		})
+	refused := func(c *model.Checkpoint, want string) {
+		t.Helper()
+		_, err := c.Upload(t.Context(), testkit.Device(t), nil)
+		require.ErrorIs(t, err, model.ErrCheckpoint)
+		assert.ErrorContains(t, err, want)
+		assert.ErrorContains(t, err, "want finite numbers")
 	}
-}
-
-// TestUploadFiniteScales refuses a scale of Q8_0 that is infinite or none.
-func TestUploadFiniteScales(t *testing.T) {
+	for want, x := range map[string]struct {
+		storage fakemodel.Storage
+		bits    []byte
+	}{
+		"the bits 7fc0 at [0 3]": {fakemodel.BF16, []byte{0xC0, 0x7F}},
+		"the bits ff80 at [0 3]": {fakemodel.BF16, []byte{0x80, 0xFF}},
+		"the bits 7f at [0 3]":   {fakemodel.FP8, []byte{0x7F}},
+	} {
+		const name = "layers.0.attn.wq_b.weight"
+		m := fake(t, fakemodel.Options{Storage: x.storage})
+		copy(m.Find(name).Data[3*len(x.bits):], x.bits)
+		c, err := openFake(t, m, 1, model.CheckpointOptions{})
+		require.NoError(t, err)
+		refused(c, name+": got "+want)
+	}
 	cfg := fakemodel.Config(0, 4, 128)
-	for name, bits := range map[string]uint16{"NaN": 0x7E00, "infinity": 0xFC00} {
-		t.Run(name, func(t *testing.T) {
-			tensors := fakegguf.Attention(cfg, 5, stored("Q8_0"))
-			at := slices.IndexFunc(tensors, func(x fakegguf.Tensor) bool { return x.Name == "blk.0.attn_q_b.weight" })
-			binary.LittleEndian.PutUint16(tensors[at].Data[34*5:], bits)
-			c, err := model.Open(writeGGUF(t, fakegguf.Keys(cfg), tensors), model.CheckpointOptions{})
-			require.NoError(t, err)
-			defer c.Close()
-			_, err = c.Upload(t.Context(), testkit.Device(t), nil)
-			require.ErrorIs(t, err, model.ErrCheckpoint)
-			assert.ErrorContains(t, err, "blk.0.attn_q_b.weight")
-			assert.ErrorContains(t, err, "want finite numbers")
-		})
+	for _, bits := range []uint16{0x7E00, 0xFC00} { // NaN and infinity
+		tensors := fakegguf.Attention(cfg, 5, stored("Q8_0"))
+		at := slices.IndexFunc(tensors, func(x fakegguf.Tensor) bool { return x.Name == "blk.0.attn_q_b.weight" })
+		binary.LittleEndian.PutUint16(tensors[at].Data[34*5:], bits)
+		c, err := model.Open(writeGGUF(t, fakegguf.Keys(cfg), tensors), model.CheckpointOptions{})
+		require.NoError(t, err)
+		defer c.Close()
+		refused(c, "blk.0.attn_q_b.weight")
 	}
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/vkmla/vkmla/server/text"
 )
 
-// Options are what a Server needs.
+// Options describes a Server.
 type Options struct {
 	Name      string // of the model, in answers and in requests that name one
 	EOS       []int32
@@ -76,7 +76,7 @@ func New(o Options) (api, admin http.Handler) {
 	return s.named(own.Handler(mux)), s.admin()
 }
 
-// named refuses what pages ask of a server without keys under a name that anybody may have pointed
+// named refuses what pages ask of a server without keys under a name that anyone may have pointed
 // here: such a page is of the same origin, whoever wrote it. It bounds the time that any body may
 // take, read or not: net/http waits for the rest of one before it answers.
 func (s *Server) named(h http.Handler) http.Handler {
@@ -87,7 +87,7 @@ func (s *Server) named(h http.Handler) http.Handler {
 		_, err := netip.ParseAddr(name)
 		known := err == nil || name == "localhost" || strings.HasSuffix(name, ".localhost") || name == s.o.Host
 		if r.Header.Get("Origin") != "" && len(s.keys) == 0 && !known {
-			fail(w, &statusError{http.StatusForbidden, "cross_origin", fmt.Sprintf("the page asks %.100q, which could be anybody's name: "+
+			fail(w, &statusError{http.StatusForbidden, "cross_origin", fmt.Sprintf("the page asks %.100q, which could be anyone's name: "+
 				"want localhost, an address, --listen with that name, or --api-key", name)})
 			return
 		}
@@ -131,7 +131,7 @@ func (s *Server) keyed(f http.HandlerFunc) http.Handler {
 // owner is the key of a context's value that tells clients apart: what their keys hash to.
 type owner struct{}
 
-// paths are what the API has, for those who look for something else.
+// paths lists the API, for requests of something else.
 const paths = "POST /v1/chat/completions, /v1/completions, GET /v1/models, /v1/models/{id}, /healthz"
 
 func (s *Server) unknown(w http.ResponseWriter, r *http.Request) {

@@ -270,7 +270,8 @@ func TestRefused(t *testing.T) {
 		`{"prompt": [1], "max_tokens": 50}`, `{"prompt": [1], "top_p": 1.5}`, `{"prompt": [1], "stop": ["x"]}`,
 		`{"prompt": [null]}`, `{"prompt": [1, null]}`, `{"prompt": [[1, null]]}`, `{"prompt": [[]]}`, `{"prompt": [[1], []]}`,
 		`{"prompt": [1.5]}`, `{"prompt": [1e400]}`, `{"prompt": [4294967297]}`, `{"prompt": {"a": 1}}`, `{"prompt": [1]} {}`,
-		`{"prompt": [1], "stop_token_ids": [null]}`, `{"prompt": [1], "stop_token_ids": [4, null]}`,
+		`{"prompt": [1], "stop_token_ids": [-1]}`, `{"prompt": [1], "stop_token_ids": [300]}`,
+		`{"prompt": [1], "stream_options": {"other": 1}}`, `{"prompt": [1], "stop_token_ids": [null]}`, `{"prompt": [1], "stop_token_ids": [4, null]}`,
 		`{"prompt": [1], "max_tokens": -1}`, `{"prompt": [1], "max_tokens": 9223372036854775807}`, `{"prompt": [1], "max_tokens": 1e30}`,
 		`{"prompt": [1], "max_tokens": "3"}`, `{"prompt": [1], "temperature": NaN}`, `{"prompt": [1], "temperature": "1"}`,
 		`{"prompt": [1], "logprobs": -1}`, `{"prompt": [1], "logprobs": true}`, `{"prompt": [1], "seed": 0.5}`,
@@ -285,6 +286,8 @@ func TestRefused(t *testing.T) {
 		`{"prompt": [1], "max_tokens": 50}`:           `"param":"max_tokens"`,
 		`{"prompt": [1], "logit_bias": {"70000": 1}}`: `"param":"logit_bias"`,
 		`{"prompt": [1], "logit_bias": {"the": 1}}`:   `numbers, by token id`,
+		`{"prompt": [1], "stop_token_ids": [1e99]}`:   `a list of token ids`,
+		`{"prompt": [1], "b": 1, "a": 1}`:             `"param":"a"`, // the first by name, each time
 	} {
 		_, answer := post(t, s, body)
 		assert.Contains(t, answer, want, body)

@@ -96,12 +96,12 @@ func conversation(m *reader, messages, tools json.RawMessage) (*chat.Conversatio
 	if messages == nil {
 		return nil, bad("messages", "none", `a list such as [{"role": "user", "content": "..."}]`)
 	}
-	switch choice := value(m, "tool_choice", any("auto")); choice {
-	case "auto":
-	case "none":
+	switch choice := value(m, "tool_choice", json.RawMessage(`"auto"`)); string(choice) {
+	case `"auto"`:
+	case `"none"`:
 		tools = nil
 	default:
-		m.bad("tool_choice", fmt.Sprint(choice), "auto or none: this server cannot make the model call a tool")
+		m.bad("tool_choice", string(choice), "auto or none: this server cannot make the model call a tool")
 	}
 	if string(tools) == "null" || string(tools) == "[]" {
 		tools = nil
@@ -123,7 +123,9 @@ func conversation(m *reader, messages, tools json.RawMessage) (*chat.Conversatio
 // a name for it.
 func variables(m *reader, c *chat.Conversation) error {
 	var thinks *bool
-	if kind := value(m, "thinking", struct{ Type string }{}).Type; kind != "" {
+	if kind := value(m, "thinking", struct {
+		Type string `json:"type"`
+	}{}).Type; kind != "" {
 		on := kind == "enabled"
 		if thinks = &on; !on && kind != "disabled" {
 			m.bad("thinking", kind, `{"type": "enabled"} or {"type": "disabled"}`)

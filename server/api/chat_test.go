@@ -139,17 +139,24 @@ func TestChatRefused(t *testing.T) {
 	for param, value := range map[string]string{"tool_choice": `"required"`, "parallel_tool_calls": `false`, "logit_bias": `{"x": 1}`,
 		"response_format": `{"type": "json_object"}`, "reasoning_effort": `"huge"`, "thinking": `{"type": "maybe"}`, "max_tokens": `0`,
 		"top_logprobs": `3`, "modalities": `["audio"]`, "audio": `{}`, "functions": `[]`, "web_search_options": `{}`, "prediction": `{}`,
-		"logprobs": `5`, "echo": `true`, "n": `65`, "prompt": `"x"`, "verbosity": `"high"`} {
+		"logprobs": `5`, "echo": `true`, "n": `65`, "prompt": `"x"`, "verbosity": `"high"`,
+		"stream_options": `{"other": 1}`} {
 		body := fmt.Sprintf(`{"messages": [{"role": "user", "content": "x"}],
 			"tools": [{"type": "function", "function": {"name": "f"}}], %q: %s}`, param, value)
 		status, answer := talk(t, s, body)
 		assert.Equal(t, 400, status, answer)
 		assert.Contains(t, answer, fmt.Sprintf(`"param":%q`, param), param)
 	}
-	for _, body := range []string{`{}`, `{"messages": "x"}`, `{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}`} {
+	for _, body := range []string{`{}`, `{"messages": "x"}`, `{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}`,
+		`{"messages": [{}]}`, `{"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"messages": []}}`} {
 		status, answer := talk(t, s, body)
 		assert.Equal(t, 400, status, answer)
 		assert.Contains(t, answer, `"param":"messages`)
+	}
+	for member, want := range map[string]string{`"thinking": {"type": "enabled", "budget_tokens": 5}`: "an object with type alone",
+		`"tool_choice": {"type": "function"}`: `got {\"type\": \"function\"}`} {
+		_, answer := talk(t, s, `{`+member+`, "messages": [{"role": "user", "content": "x"}]}`)
+		assert.Contains(t, answer, want)
 	}
 	status, answer := talk(t, serve(t, nil), `{"messages": [{"role": "user", "content": "x"}]}`)
 	assert.Equal(t, 400, status)

@@ -60,8 +60,11 @@ func (s *Server) answer(parse func(context.Context, []byte) (*task, error)) http
 			err = s.whole(w, c, h, answers)
 		}
 		u := count(answers)
-		s.o.Log.Info(whole, "id", h.ID, "answers", len(answers), "prompt", u.Prompt, "tokens", u.Completion,
-			"stream", c.stream, "time", time.Since(began), "error", err)
+		log := s.o.Log.With("id", h.ID, "answers", len(answers), "prompt", u.Prompt, "tokens", u.Completion, "stream", c.stream)
+		if err != nil {
+			log = log.With("error", err)
+		}
+		log.Info(whole, "time", time.Since(began))
 	}
 }
 

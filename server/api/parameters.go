@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"reflect"
@@ -63,7 +64,7 @@ func (s *Server) sampling(m *reader, c *task) {
 	r.Repetition = number(m, "repetition_penalty", 1.0, 0.01, 100)
 	r.Bias = m.biases()
 	if f := value(m, "response_format", map[string]any{"type": "text"}); f["type"] != "text" {
-		m.bad("response_format", fmt.Sprint(f["type"]), `{"type": "text"}: this server has no grammars`)
+		m.bad("response_format", string(m.all["response_format"]), `{"type": "text"}: this server has no grammars`)
 	}
 }
 
@@ -82,7 +83,8 @@ func (m *reader) bad(param string, got any, want string, a ...any) {
 
 // done refuses what was not asked for.
 func (m *reader) done(c *task) error {
-	for name, raw := range m.all {
+	for _, name := range slices.Sorted(maps.Keys(m.all)) {
+		raw := m.all[name]
 		if !slices.Contains(m.used, name) && !slices.Contains(neutral, name) && string(raw) != "null" {
 			m.bad(name, string(raw), "no such member: this server would not honour it")
 		}
@@ -99,12 +101,14 @@ func (m *reader) has(name string) bool {
 	return m.all[name] != nil && string(m.all[name]) != "null"
 }
 
-// value reads a member that may be absent.
+// value reads a member that may be absent. An object has no members that T does not have.
 func value[T any](m *reader, name string, absent T) (v T) {
 	if !m.has(name) {
 		return absent
 	}
-	if err := json.Unmarshal(m.all[name], &v); err != nil {
+	d := json.NewDecoder(bytes.NewReader(m.all[name]))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&v); err != nil {
 		m.bad(name, string(m.all[name]), "%s", kindOf(reflect.TypeFor[T]()))
 		return absent
 	}
@@ -123,7 +127,12 @@ func kindOf(t reflect.Type) string {
 	case reflect.Float64:
 		return "a number"
 	case reflect.Slice:
+		if t.Elem().Kind() == reflect.Int32 {
+			return "a list of token ids, such as [1, 2, 3]"
+		}
 		return "a list"
+	case reflect.Struct:
+		return "an object with " + t.Field(0).Tag.Get("json") + " alone"
 	case reflect.Map:
 		if t.Elem().Kind() == reflect.Float64 {
 			return "an object of numbers, by token id"

@@ -58,7 +58,7 @@ func TestParameters(t *testing.T) {
 		assert.Equal(t, []string{"bcd length"}, texts(`{"prompt": "a", "max_tokens": 3, "temperature": 2, "seed": 3, `+one+`}`), one)
 	}
 	assert.Equal(t, []string{"bc length"}, texts(`{"model": "m", "prompt": "a", "max_tokens": 2, "temperature": 0, `+
-		`"user": "somebody", "n": null, `+
+		`"user": "someone", "n": null, `+
 		`"presence_penalty": 0, "response_format": {"type": "text"}, "logit_bias": {}}`))
 
 	assert.Equal(t, []string{"qrs length"}, texts(`{"prompt": "a", "max_tokens": 3, "temperature": 0, "logit_bias": {"98": -20, "113": 1}}`))

@@ -57,7 +57,11 @@ func next(tokens []int32) (sum int32) {
 // Step keeps sequences until others take their place: it knows no Close.
 func (f *fake) Step(ctx context.Context, chunks ...model.Chunk) (logits [][]float32, err error) {
 	if time.Sleep(f.slow); f.goOn != nil {
-		<-f.goOn
+		select {
+		case <-f.goOn:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -326,7 +330,7 @@ func TestEcho(t *testing.T) {
 				assert.Equal(t, prompt[i], x.ID)
 			}
 			if i > 0 {
-				assert.Equal(t, next(append(slices.Clone(prompt), expected(prompt, n)...)[:i]), x.Top[0].ID, "behind %d tokens", i)
+				assert.Equal(t, next(append(slices.Clone(prompt), expected(prompt, n)...)[:i]), x.Top[0].ID, "after %d tokens", i)
 			}
 		}
 		assert.True(t, tokens[0].First)
@@ -400,7 +404,7 @@ func TestEnds(t *testing.T) {
 	assert.ErrorIs(t, err, ErrMemory)
 
 	for _, r := range []Request{{}, {Prompt: []int32{vocab}}, {Prompt: prompt, MaxTokens: 998},
-		{Prompt: prompt, MaxTokens: math.MaxInt}, {Prompt: prompt, MaxTokens: -1}} {
+		{Prompt: prompt, MaxTokens: math.MaxInt}, {Prompt: prompt, MaxTokens: -1}, {Prompt: prompt, Stop: []int32{vocab}}} {
 		_, err = s.Submit(t.Context(), r)
 		assert.ErrorIs(t, err, ErrRequest)
 	}
@@ -412,6 +416,12 @@ func TestEnds(t *testing.T) {
 	assert.Len(t, ids, 30)
 	_, err = s.Submit(t.Context(), Request{Prompt: prompt})
 	assert.ErrorIs(t, err, ErrClosing)
+}
+
+// TestCloseWarming ends at once where nothing but a size of steps is taken.
+func TestCloseWarming(t *testing.T) {
+	s := start(t, &fake{room: 60, goOn: make(chan struct{})}, Options{MaxTokens: 50, MaxSessions: 2, MaxStep: 4, Warm: []int{4}})
+	assert.NoError(t, s.Close(t.Context()))
 }
 
 // TestPlan holds that a long prompt leaves room for a short one.

@@ -168,6 +168,11 @@ func (s *Scheduler) check(r *Request) error {
 			return err
 		}
 	}
+	for _, id := range r.Stop {
+		if err := token("stop_token_ids", id); err != nil {
+			return err
+		}
+	}
 	for i, id := range r.Prompt {
 		if err := token(fmt.Sprintf("prompt[%d]", i), id); err != nil {
 			return err
@@ -196,7 +201,9 @@ func (s *Scheduler) Err() error {
 // left ends with ErrClosing.
 func (s *Scheduler) Close(ctx context.Context) error {
 	s.mu.Lock()
-	s.closing = true
+	if s.closing = true; s.Load() == 0 {
+		s.stop(ErrClosing) // a step that only warms is not waited for
+	}
 	s.changed.Signal()
 	s.mu.Unlock()
 	select {
@@ -464,7 +471,11 @@ func (s *Scheduler) warm() {
 	if errors.Is(err, vk.ErrDeviceLost) {
 		s.fail(err)
 	}
-	s.o.Log.Info("warm", "tokens", s.o.Warm[i], "done", i+1, "of", len(s.o.Warm), "time", time.Since(began), "error", err)
+	log := s.o.Log.With("tokens", s.o.Warm[i], "done", i+1, "of", len(s.o.Warm))
+	if err != nil {
+		log = log.With("error", err)
+	}
+	log.Info("warm", "time", time.Since(began))
 	s.warmed.Add(1)
 }
 

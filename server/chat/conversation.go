@@ -64,10 +64,14 @@ func (c *Conversation) Size() (n int) {
 	return n
 }
 
-// Set gives the template a variable of a name, as JSON has its value.
+// Set gives the template a variable of a name, as JSON has its value. Those that Render sets are
+// refused.
 //
 // Errors: *Error.
 func (c *Conversation) Set(name string, value []byte) error {
+	if slices.Contains(rendered, name) {
+		return &Error{name, string(value), "none: the server gives the template its own"}
+	}
 	v, err := parse(value)
 	if err != nil {
 		return &Error{name, err.Error(), "JSON within bounds"}
@@ -92,6 +96,14 @@ func objects(name string, data []byte) ([]jinja.Value, error) {
 	return v.AsList().Items, nil
 }
 
+// shown writes a member for an error.
+func shown(v jinja.Value) string {
+	if v.IsUndefined() {
+		return "none"
+	}
+	return v.String()
+}
+
 // word returns a member of an object that is a text, "" for all else.
 func word(object jinja.Value, name string) string {
 	if v, ok := object.AsDict().Get(name); ok && v.IsString() {
@@ -104,7 +116,7 @@ func word(object jinja.Value, name string) string {
 func message(at string, m *jinja.Dict) error {
 	role, _ := m.Get("role")
 	if !role.IsString() || !slices.Contains([]string{"system", "developer", "user", "assistant", "tool"}, role.AsString()) {
-		return &Error{at + ".role", role.String(), roles}
+		return &Error{at + ".role", shown(role), roles}
 	}
 	assistant := role.AsString() == "assistant"
 	for _, name := range m.OrderedKeys() {
@@ -151,10 +163,10 @@ func contentOf(at string, v jinja.Value, assistant bool) (jinja.Value, error) {
 			return v, &Error{at, part.String(), `a part such as {"type": "text", "text": "..."}`}
 		}
 		if kind, _ := part.AsDict().Get("type"); word(part, "type") != "text" {
-			return v, &Error{at + ".type", kind.String(), "text: this server takes no images, sounds or files"}
+			return v, &Error{at + ".type", shown(kind), "text: this server takes no images, sounds or files"}
 		}
 		if words, _ := part.AsDict().Get("text"); !words.IsString() {
-			return v, &Error{at + ".text", words.String(), "a text"}
+			return v, &Error{at + ".text", shown(words), "a text"}
 		}
 		all.WriteString(word(part, "text"))
 	}
@@ -173,11 +185,11 @@ func callsOf(at string, v jinja.Value) error {
 		}
 		f, _ := c.AsDict().Get("function")
 		if !f.IsDict() || word(f, "name") == "" {
-			return &Error{at + ".function", f.String(), `{"name": "...", "arguments": "{...}"}`}
+			return &Error{at + ".function", shown(f), `{"name": "...", "arguments": "{...}"}`}
 		}
 		written, _ := f.AsDict().Get("arguments")
 		if !written.IsString() {
-			return &Error{at + ".function.arguments", written.String(), "JSON in a text"}
+			return &Error{at + ".function.arguments", shown(written), "JSON in a text"}
 		}
 		arguments, err := parse([]byte(written.AsString()))
 		if err != nil || !arguments.IsDict() { // as the model wrote it: it may have been cut
@@ -191,11 +203,11 @@ func callsOf(at string, v jinja.Value) error {
 
 func tool(at string, t *jinja.Dict) error {
 	if kind, _ := t.Get("type"); !kind.IsString() || kind.AsString() != "function" {
-		return &Error{at + ".type", kind.String(), "function"}
+		return &Error{at + ".type", shown(kind), "function"}
 	}
 	f, _ := t.Get("function")
 	if !f.IsDict() || word(f, "name") == "" {
-		return &Error{at + ".function", f.String(), "an object with a name"}
+		return &Error{at + ".function", shown(f), "an object with a name"}
 	}
 	if strict, _ := f.AsDict().Get("strict"); strict.IsTruthy() {
 		return &Error{at + ".function.strict", "true", "false: this server has no grammars"}

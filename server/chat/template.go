@@ -8,12 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"regexp"
 	"strings"
 
 	"github.com/ardanlabs/jinja"
 
+	"github.com/vkmla/vkmla/internal/files"
 	"github.com/vkmla/vkmla/server/text"
 )
 
@@ -39,9 +39,9 @@ func Open(file string, t *text.Tokenizer) (*Template, error) {
 	}
 	source, begin := t.Chat, t.BOS
 	if file != "" {
-		data, err := os.ReadFile(file)
+		data, err := files.Read(file, text.MostFile)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", ErrTemplate, err)
 		}
 		source = string(data)
 	}
@@ -87,6 +87,9 @@ const (
 func adapted(source string) string {
 	return tojson.ReplaceAllString(touching.ReplaceAllString(source, "${1}"+gap+"${2}"), "${1}"+asPython)
 }
+
+// rendered are the variables that Render sets.
+var rendered = []string{"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", asPython}
 
 // Render returns the prompt of a conversation, with all tools and variables of the request.
 //

@@ -7,7 +7,7 @@ import (
 	"github.com/vkmla/vkmla/server/weights"
 )
 
-// swiglu is silu(a) * b * v, behind the clamp: a from above only, b from both sides.
+// swiglu returns silu(a) * b * v, after the clamp: a from above only, b from both sides.
 func swiglu(a, b, v, limit float32) float32 {
 	if limit > 0 {
 		a, b = min(a, limit), min(max(b, -limit), limit)

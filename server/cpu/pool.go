@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// A core looks for work for so long before it sleeps: as long as a GPU may take for the attention
-// between two pieces of work. Waking many cores takes longer than most pieces. It looks so many
-// times before it lets other goroutines run, whose queue all would wait for.
 const (
-	spin  = time.Millisecond
+	// spin is the time that a core looks for work before it sleeps: as long as a GPU may take for
+	// the attention between two pieces of work. Waking many cores takes longer than most pieces.
+	spin = time.Millisecond
+	// looks counts looks for work before other goroutines run, whose queue all would wait for.
 	looks = 100
 )
 

@@ -14,7 +14,7 @@
 
 #define INLINE static inline TARGET __attribute__((always_inline))
 
-// Row is where a row is, and how far behind it the one is that a later tile takes.
+// Row points to a row, and has the distance to the one that a later tile takes.
 typedef struct {
 	const uint8_t *data, *scales;
 	const float *blocks;
@@ -70,7 +70,7 @@ INLINE void tile(const int format, const int R, const int n, const Matrix *m, lo
 	}
 	long c = 0;
 	for (; c + 128 <= m->k; c += 128) block(format, R, n, row, c, x, sum);
-	if (c < m->k) { // the rest of the rows, with zeros behind it
+	if (c < m->k) { // the rest of the rows, with zeros after it
 		uint8_t rest[TILE][512] = {0}, rest_scales[TILE][4] = {0};
 		const float *shifted[4];
 		UNROLL for (int t = 0; t < n; t++) shifted[t] = x[t] + c;

@@ -254,22 +254,18 @@ func (l *loader) matrix(to *matrix, list ...*weights.Matrix) {
 }
 
 // twins asks for memory with matrices that are multiplied side by side, which need one format: f32
-// where blocks of GGUF have two.
+// where they have two.
 func (l *loader) twins(a, b *matrix, as, bs []*weights.Matrix) {
 	before := len(l.pieces)
 	l.matrix(a, as...)
 	l.matrix(b, bs...)
-	x, y := as[0], bs[0]
-	switch {
-	case a.format == b.format && a.side == b.side:
-	case x.Format == weights.Blocks || y.Format == weights.Blocks:
-		l.pieces = l.pieces[:before]
-		for m, list := range map[*matrix][]*weights.Matrix{a: as, b: bs} {
-			*m = matrix{format: f32, n: list[0].N, k: list[0].K, side: 1, experts: len(list)}
-			l.decoded(m, list)
-		}
-	default:
-		l.fail(&model.CheckpointError{Tensor: y.Name, Got: y.Format.String(), Want: "what w1 has, " + x.Format.String()})
+	if a.format == b.format && a.side == b.side {
+		return
+	}
+	l.pieces = l.pieces[:before]
+	for m, list := range map[*matrix][]*weights.Matrix{a: as, b: bs} {
+		*m = matrix{format: f32, n: list[0].N, k: list[0].K, side: 1, experts: len(list)}
+		l.decoded(m, list)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// Sections are what steps are made of beside attention, as they are timed.
+// Sections lists the parts of a step beside attention, as they are timed.
 var Sections = []string{"streams", "shared expert, router", "experts, up", "experts, down", "head"}
 
 // Between is pipeline.EngineOptions.Between: it records what is in front of a layer of attention,
@@ -147,7 +147,7 @@ type rows struct {
 	cm     bool   // and matrices multiply
 }
 
-// groups returns the workgroups of a product of n rows, of which teams have ofTeam each. A tile has
+// groups returns the workgroups of a product of n rows, ofTeam for each team. A tile has
 // rows of all matrices.
 func (r rows) groups(n, ofTeam, matrices int) [3]uint32 {
 	each := teams * ofTeam

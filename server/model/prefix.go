@@ -16,7 +16,7 @@ import (
 // mostKeeping is the most sequences on their way to the store at a time. Each holds its pages.
 const mostKeeping = 4
 
-// Prefixes are what the model computed of prompts and keeps in a store, for itself and for others
+// Prefixes keeps what the model computed of prompts in a store, for itself and for others
 // that run the same model on the same kind of device.
 type Prefixes struct {
 	model *Model

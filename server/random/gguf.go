@@ -55,7 +55,7 @@ const draftFolder = "draft"
 func WriteGGUF(ctx context.Context, dir, kind string, c weights.Config, seed uint64) (size int64, err error) {
 	r, there := recipes[kind]
 	if !there {
-		return 0, fmt.Errorf("random: write: got %q, want %s", kind, strings.Join(slices.Sorted(maps.Keys(recipes)), ", "))
+		return 0, fmt.Errorf("random: write: kind of GGUF: got %q, want %s", kind, strings.Join(slices.Sorted(maps.Keys(recipes)), ", "))
 	}
 	if err := c.Check(); err != nil {
 		return 0, fmt.Errorf("random: write: %w", err)
@@ -65,7 +65,7 @@ func WriteGGUF(ctx context.Context, dir, kind string, c weights.Config, seed uin
 		whole = max(whole, gguf.FormatNamed(format).Values)
 	}
 	if k := c.Hidden | c.Width; k%whole != 0 {
-		return 0, fmt.Errorf("random: write: got widths %d and %d, want multiples of %d", c.Hidden, c.Width, whole)
+		return 0, fmt.Errorf("random: write: got widths %d and %d, want multiples of %d in GGUF, as small has", c.Hidden, c.Width, whole)
 	}
 	lists := []tensors{r.ends(&c)}
 	for i := range c.Own() {

@@ -24,7 +24,7 @@ type numbers struct {
 	most         int     // of tables of experts
 }
 
-// bytesOf are what a number takes.
+// bytesOf has the bytes of a number.
 var bytesOf = map[string]int64{"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1, "F8_E8M0": 1, "I8": 1, "I32": 4, "I64": 8}
 
 // letter returns the bytes of what an alphabet has, a number or a block of GGUF, and its numbers.

@@ -15,7 +15,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 )
 
-// ggufKeys are what GGUF says of the tokenizer that tests use.
+// ggufKeys describes the tokenizer that tests use, as GGUF does.
 func ggufKeys(t *testing.T) []fakegguf.Key {
 	var f file
 	require.NoError(t, json.Unmarshal(tokenizer(nil), &f))

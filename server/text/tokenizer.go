@@ -15,13 +15,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"unicode/utf8"
 
 	"github.com/dlclark/regexp2/v2"
 
+	"github.com/vkmla/vkmla/internal/files"
 	"github.com/vkmla/vkmla/internal/gguf"
 )
 
@@ -49,6 +50,9 @@ type Tokenizer struct {
 
 // merge makes a token of two. Those of a smaller rank come first.
 type merge struct{ rank, token int32 }
+
+// MostFile is the most bytes of a file that text or templates are read from.
+const MostFile = 128 << 20
 
 // Open reads tokenizer.json of a model's folder, and of tokenizer_config.json whether prompts begin
 // with the token that texts begin with; or all of a GGUF file, or of a folder with one. Without a
@@ -78,30 +82,21 @@ func read(dir string) (*Tokenizer, error) {
 	case file != "":
 		return openGGUF(file)
 	}
-	data, err := os.ReadFile(filepath.Join(dir, "tokenizer.json"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var config []byte
-	if err == nil {
-		config, err = os.ReadFile(filepath.Join(dir, "tokenizer_config.json"))
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil
+	var found [3][]byte
+	for i, name := range []string{"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} {
+		found[i], err = files.Read(filepath.Join(dir, name), MostFile)
+		none := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+		switch {
+		case none && i == 0:
+			return nil, nil // where dir is no folder, who opens the model says so
+		case err != nil && !none:
+			return nil, err
 		}
 	}
-	if err != nil {
-		return nil, err
+	t, err := parse(found[0], found[1])
+	if err == nil && found[2] != nil { // goes before what tokenizer_config.json says
+		t.Chat = string(found[2])
 	}
-	t, err := parse(data, config)
-	if err != nil {
-		return nil, err
-	}
-	// A file of its own goes before what tokenizer_config.json says.
-	own, err := os.ReadFile(filepath.Join(dir, "chat_template.jinja"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return t, nil
-	}
-	t.Chat = string(own)
 	return t, err
 }
 

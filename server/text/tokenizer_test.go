@@ -3,6 +3,7 @@ package text
 import (
 	"context"
 	"encoding/json"
+	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -219,9 +220,16 @@ func TestDecoder(t *testing.T) {
 
 // TestRefused refuses what it would not read exactly.
 func TestRefused(t *testing.T) {
-	k, err := Open(t.TempDir())
-	assert.NoError(t, err)
-	assert.Nil(t, k)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "tokenizer.json")
+	for _, none := range []string{dir, filepath.Join(dir, "none"), "/dev/null"} {
+		k, err := Open(none)
+		assert.NoError(t, err, "who opens the model says what is wrong")
+		assert.Nil(t, k)
+	}
+	require.NoError(t, os.Mkdir(file, 0o777))
+	_, err := Open(dir)
+	assert.ErrorIs(t, err, fs.ErrInvalid, "a pipe, too, has no end")
 	typed := func(name, typ string) func(map[string]any) {
 		return func(f map[string]any) { f[name] = map[string]any{"type": typ} }
 	}

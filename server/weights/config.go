@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 
+	"github.com/vkmla/vkmla/internal/files"
 	"github.com/vkmla/vkmla/internal/gguf"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
@@ -87,7 +87,7 @@ func loadOwn(dir string, drafts bool) (Config, error) {
 		return Config{}, &model.ConfigError{Field: "model_type", Got: "deepseek_v41",
 			Want: "deepseek_v4: of DeepSeek-V4.1 only the attention is computed, by package pipeline"}
 	}
-	data, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	data, err := files.Read(filepath.Join(dir, "config.json"), 64<<20) // it was read once within bounds
 	if err != nil {
 		return Config{}, fmt.Errorf("weights: load config: %w", err)
 	}
@@ -164,6 +164,11 @@ func (r *configReader) check(c *Config) {
 	positive("n_routed_experts", c.Experts, 1<<16)
 	positive("num_experts_per_tok", c.PerToken, c.Experts)
 	positive("moe_intermediate_size", c.Width, 1<<20)
+	for _, id := range c.EOS {
+		if id < 0 || int(id) >= c.Vocab {
+			r.bad("eos_token_id", fmt.Sprint(id), "0 to %d", c.Vocab-1)
+		}
+	}
 	if !(c.Limit >= 0) {
 		r.bad("swiglu_limit", fmt.Sprint(c.Limit), "at least 0")
 	}

@@ -39,6 +39,7 @@ func loadGGUFConfig(file string, attention model.Config) (c Config, err error) {
 // ggufSpelled are fields of config.json by the keys that GGUF has for them.
 var ggufSpelled = map[string]string{
 	"vocab_size":            "token_embd.weight",
+	"eos_token_id":          "tokenizer.ggml.eos_token_id",
 	"hc_mult":               ggufKeys + "hyper_connection.count",
 	"hc_sinkhorn_iters":     ggufKeys + "hyper_connection.sinkhorn_iterations",
 	"n_routed_experts":      ggufKeys + "expert_count",

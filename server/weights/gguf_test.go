@@ -188,4 +188,8 @@ func TestGGUFRefused(t *testing.T) {
 		assert.ErrorIs(t, err, model.ErrConfig, key)
 		assert.ErrorContains(t, err, ggufKeys+key+": "+c.want, key)
 	}
+	keys := wholeKeys(cfg)
+	keys[len(keys)-1].Value = uint32(1 << 20)
+	_, err = openWhole(t, keys, wholeTensors(cfg))
+	assert.ErrorContains(t, err, "tokenizer.ggml.eos_token_id: got 1048576, want 0 to")
 }

@@ -69,9 +69,9 @@ func hasFloors(rows []OpRow) bool {
 	return slices.ContainsFunc(rows, func(x OpRow) bool { return x.FloorUS > 0 })
 }
 
-// floorText says what the columns of floors are.
+// floorText explains the columns of floors.
 const floorText = `floor us: launches that read those MB and compute nothing, as many one after the other as ours has,
-of which the first reads all. of floor: that over our time. Matrix products may need longer than
+the first of them reads all. of floor: that over our time. Matrix products may need longer than
 the bytes.
 `
 

@@ -15,17 +15,11 @@ import (
 // Inspect is Choose with what the driver's compiler says of each kernel. Nothing is executed.
 //
 // Errors: those of Choose and of the driver's statistics.
-func Inspect(a *vk.Adapter, profile string) ([]Choice, error) { return Choose(inspector(a, profile)) }
-
-// inspector opens the device for Choose, and finds out about a kernel.
-func inspector(a *vk.Adapter, profile string) (open func() (*vk.Device, error),
-	inspect func(dev *vk.Device, k *vk.Kernel, to *Chosen) error) {
-	known := map[string]Chosen{}
+func Inspect(a *vk.Adapter, profile string) ([]Choice, error) {
 	knowMatrices(a)
-	open = func() (*vk.Device, error) {
-		return a.Open(vk.DeviceOptions{Statistics: true, Profile: profile})
-	}
-	return open, func(dev *vk.Device, k *vk.Kernel, to *Chosen) error {
+	known := map[string]Chosen{}
+	open := func() (*vk.Device, error) { return a.Open(vk.DeviceOptions{Statistics: true, Profile: profile}) }
+	return Choose(open, func(dev *vk.Device, k *vk.Kernel, to *Chosen) error {
 		key := fmt.Sprint(to.Kernel, to.Constants, to.Subgroup)
 		if _, ok := known[key]; !ok {
 			statistics, err := door.Statistics(dev, k)
@@ -37,7 +31,7 @@ func inspector(a *vk.Adapter, profile string) (open func() (*vk.Device, error),
 		}
 		*to = known[key]
 		return nil
-	}
+	})
 }
 
 // knowMatrices tells operations what their probes find on AMD's GPUs with matrices.

@@ -42,7 +42,7 @@ shared uvec4 u_s[D / 8u];
 
 float sigmoid(float v) { return 1.0 / (1.0 + exp(-v)); }
 
-// at: what row i of m comes to behind scale and base.
+// at: what row i of m comes to after scale and base.
 float at(uint i, uint scale) { return fma(m_s[i], base.v[ROWS + scale], base.v[i]); }
 
 // gather_m adds the parts up.

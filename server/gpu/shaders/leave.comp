@@ -32,7 +32,7 @@ layout(std430, set = 0, binding = 5) buffer Streams { uint v[]; } streams;
 layout(std430, set = 0, binding = 6) readonly buffer Fn { vec4 v[]; } fn;
 layout(std430, set = 0, binding = 7) writeonly buffer Parts { float v[]; } parts;
 
-const uint SLICE = 64u, FOURS = N * SLICE / 4u; // of a token's columns here, streams one behind the other
+const uint SLICE = 64u, FOURS = N * SLICE / 4u; // of a token's columns here, streams one after the other
 
 shared vec4 y_s[TOKENS * FOURS];
 shared float sum_s[(ROWS + 1u) * TOKENS * 33u];

@@ -32,7 +32,7 @@ void item(uint i, out uint expert, out uint first, out uint count) {
     }
 }
 
-// row_of: row t of an item. Those behind the last repeat it.
+// row_of: row t of an item. Those after the last repeat it.
 uint row_of(uint first, uint count, uint t) {
     const uint at = first + min(t, count - 1u);
     return pc.routed == 1u ? plan.v[pc.order_at + at] : at;

@@ -28,7 +28,7 @@ struct Ahead {
     uint scale, block;
 };
 
-// A stage of turn `turn` has columns `from` to from+31 of its chunks, of which chunk i is
+// A stage of turn `turn` has columns `from` to from+31 of its chunks; chunk i of them is
 // turn + 32*i of the row.
 struct Stage { uint turn, from; };
 
