@@ -45,11 +45,7 @@ func (s splitter) kernels(dev *vk.Device, spec func(t tiling) opkit.Spec) (list 
 // checkTokens checks the number of tokens against the grids of the attention
 // kernel and of the merge after it.
 func (s splitter) checkTokens(dev *vk.Device, op string, t int) error {
-	c := dev.Caps().MaxWorkgroupCount
-	if limit := int(min(c[1], c[2])); t > limit {
-		return pkg.Wrong(op, "Q", fmt.Sprintf("%d tokens", t), "at most %d", limit)
-	}
-	return nil
+	return opkit.FirstError(pkg.Grid(dev, op, "Q", t, 1, 1), pkg.Grid(dev, op, "Q", t, 1, 2))
 }
 
 // scaleOf checks a softmax scale and fills in the default.

@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -49,9 +50,7 @@ func C128Width(maxLen, ratio int) int { return opkit.RoundUp(opkit.CeilDiv(maxLe
 // Errors: vk.ErrArgument for a page size or ratio below 1; those of vk.Device.Kernel.
 func NewC128Indices(dev *vk.Device, cfg C128IndicesConfig) (*C128Indices, error) {
 	const op = "new c128 indices"
-	if cfg.Ratio == 0 {
-		cfg.Ratio = 128
-	}
+	cfg.Ratio = cmp.Or(cfg.Ratio, 128)
 	if err := opkit.FirstError(pkg.Range(op, "Page", cfg.Page, 1, math.MaxInt32),
 		pkg.Range(op, "Ratio", cfg.Ratio, 1, math.MaxInt32)); err != nil {
 		return nil, err

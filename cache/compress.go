@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -190,15 +191,11 @@ func (cfg CompressConfig) complete(op string, caps *vk.Caps, tune *tuning.Compre
 	if err := cfg.checkOutput(op); err != nil {
 		return cfg, err
 	}
-	if cfg.Eps == 0 {
-		cfg.Eps = compressEps
-	}
+	cfg.Eps = cmp.Or(cfg.Eps, compressEps)
 	if !(cfg.Eps > 0 && cfg.Eps < 1) {
 		return cfg, pkg.Wrong(op, "Eps", cfg.Eps, "a number between 0 and 1")
 	}
-	if cfg.RopeStep == 0 {
-		cfg.RopeStep = 1
-	}
+	cfg.RopeStep = cmp.Or(cfg.RopeStep, 1)
 	if cfg.RopeStep < 1 || c.Ratio%cfg.RopeStep != 0 {
 		return cfg, pkg.Wrong(op, "RopeStep", cfg.RopeStep, "a divisor of %d", c.Ratio)
 	}
@@ -439,8 +436,8 @@ func (x *Compress) checkSave(op string, a CompressArgs) error {
 		return nil
 	}
 	tokens := x.tokens(a)
-	if most := int(x.dev.Caps().MaxWorkgroupCount[0]); tokens > most {
-		return pkg.Wrong(op, "Slots", a.Slots, "at most %d tokens on this device", most)
+	if err := pkg.Grid(x.dev, op, "Slots", tokens, 1, 0); err != nil {
+		return err
 	}
 	if x.cfg.Compression.Ungated {
 		if !a.Ape.IsZero() {

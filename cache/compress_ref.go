@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -55,9 +56,7 @@ type CompressedEntry struct {
 // The error is a *vk.ArgumentError.
 func (in CompressHost) Entries() ([]CompressedEntry, error) {
 	const op = "compress reference"
-	if in.Eps == 0 {
-		in.Eps = compressEps
-	}
+	in.Eps = cmp.Or(in.Eps, compressEps)
 	in.RopeStep = max(in.RopeStep, 1)
 	if err := in.check(op); err != nil {
 		return nil, err

@@ -57,23 +57,19 @@ func (x *Insert) Record(rec *vk.Recorder, a InsertArgs) error {
 	); err != nil {
 		return err
 	}
-	tokens := a.Slots.Shape[0]
+	tokens, each := a.Slots.Shape[0], 2 // of a workgroup
 	if tokens > a.K.Shape[0] {
 		return pkg.Wrong(op, "Slots", a.Slots, "at most the %d rows of K", a.K.Shape[0])
 	}
-	groups := (tokens + 1) / 2 // 2 tokens a workgroup
-	if limit := int(x.dev.Caps().MaxWorkgroupCount[0]); groups > limit {
-		return pkg.Wrong(op, "Slots", a.Slots, "at most %d tokens on this device", 2*limit)
-	}
-	if tokens == 0 {
-		return nil
+	if err := pkg.Grid(x.dev, op, "Slots", tokens, each, 0); err != nil || tokens == 0 {
+		return err
 	}
 	push := kvInsertPush{
 		PoolAddr: a.Cache.Pool.View().Address(), PoolStride: uint32(a.Cache.Layout.Stride),
 		PoolPages: uint32(a.Cache.Pages()), Tokens: uint32(tokens),
 	}
 	return pkg.Dispatch(rec, op, x.Variant(), vk.Dispatch{
-		Kernel: x.kernel, Groups: [3]uint32{uint32(groups), 1, 1}, Push: vk.Bytes(&push),
+		Kernel: x.kernel, Groups: [3]uint32{uint32(opkit.CeilDiv(tokens, each)), 1, 1}, Push: vk.Bytes(&push),
 		Bind: []vk.View{a.K.View(), a.Slots.View()},
 	}, opkit.Target{T: a.Cache.Pool, Access: vk.Write})
 }

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/vkmla/vkmla/tensor"
@@ -12,10 +13,7 @@ func newPages(dev *vk.Device, op, label, otherwise string, pages, page, stride i
 	if err := checkPages(op, pages, page); err != nil {
 		return tensor.Tensor{}, err
 	}
-	if label == "" {
-		label = otherwise
-	}
-	pool, err := tensor.New(dev, label, tensor.U8, pages, stride)
+	pool, err := tensor.New(dev, cmp.Or(label, otherwise), tensor.U8, pages, stride)
 	if err != nil {
 		return tensor.Tensor{}, fmt.Errorf("%s: %s: %d pages of %d bytes: %w", pkg, op, pages, stride, err)
 	}

@@ -95,7 +95,7 @@ func (o *CandidateEntries) checkLaunch(op, arg string, picks, blocks tensor.Tens
 	return opkit.FirstError(
 		pkg.Bindable(o.dev, op, arg, picks),
 		pkg.Bindable(o.dev, op, "Blocks", blocks),
-		checkTokens(o.dev, op, arg, opkit.DimOrZero(picks, 0)),
+		pkg.Grid(o.dev, op, arg, opkit.DimOrZero(picks, 0), 1, 0),
 	)
 }
 

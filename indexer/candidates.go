@@ -1,7 +1,6 @@
 package indexer
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -144,10 +143,7 @@ func (o *Candidates) checkOut(op string, t int, c CandidateBlocks) error {
 
 // checkLaunch checks that one launch takes all rows.
 func (o *Candidates) checkLaunch(op, arg string, rows int) error {
-	if limit := int(o.dev.Caps().MaxWorkgroupCount[1]); rows > limit {
-		return pkg.Wrong(op, arg, fmt.Sprintf("%d tokens", rows), "at most %d on this device", limit)
-	}
-	return checkTokens(o.dev, op, arg, rows)
+	return opkit.FirstError(pkg.Grid(o.dev, op, arg, rows, 1, 1), pkg.Grid(o.dev, op, arg, rows, 1, 0))
 }
 
 // candidateRound is a selection of blocks from the entries first.. of longer rows, as a topkRound

@@ -120,8 +120,8 @@ func (o *QueryQuant) Record(rec *vk.Recorder, a QueryQuantArgs) error {
 	} else if !a.Scales.IsZero() {
 		return pkg.Wrong(op, "Scales", a.Scales, "absent: an FP8 scale goes into the weight")
 	}
-	if limit := int(o.dev.Caps().MaxWorkgroupCount[1]); t > limit {
-		return pkg.Wrong(op, "Q", a.Q, "at most %d tokens on this device", limit)
+	if err := pkg.Grid(o.dev, op, "Q", t, 1, 1); err != nil {
+		return err
 	}
 	if a.Table.Shape[0] < 1 {
 		return pkg.Wrong(op, "Table", a.Table, "at least one row")

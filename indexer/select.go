@@ -240,7 +240,7 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 		pkg.Check(op, "TopK", a.TopK, tensor.I32, t, o.cfg.K),
 		pkg.Range(op, "Entries", entries, 0, math.MaxInt32-segment),
 		o.checkRounds(op, "Entries", t, entries),
-		checkTokens(o.dev, op, "Q", min(t, rows)),
+		pkg.Grid(o.dev, op, "Q", min(t, rows), 1, 0),
 		checkScratch(o.dev, op, a.Scratch, o.ScratchBytes(t)),
 		checkSlots(op, o.cfg.SlotPage, t, o.cfg.K, a.Slots),
 		o.checkCandidates(op, t, rows, a.Candidates),

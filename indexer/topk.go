@@ -210,7 +210,7 @@ func (o *TopK) Record(rec *vk.Recorder, a TopKArgs) error {
 		pkg.Check(op, "Out", a.Out, tensor.I32, t, o.cfg.K),
 		pkg.Bindable(o.dev, op, "Logits", a.Logits),
 		pkg.Bindable(o.dev, op, "Out", a.Out),
-		checkTokens(o.dev, op, "Logits", t),
+		pkg.Grid(o.dev, op, "Logits", t, 1, 0),
 		checkScratch(o.dev, op, a.Scratch, o.ScratchBytes(t, n)),
 		pkg.Optional(op, "Arrived", a.Arrived, tensor.I32, t),
 	); err != nil || t == 0 {
@@ -218,14 +218,6 @@ func (o *TopK) Record(rec *vk.Recorder, a TopKArgs) error {
 	}
 	return o.record(rec, op, topkRound{logits: a.Logits, lens: a.Lens, out: a.Out, scratch: a.Scratch, arrived: a.Arrived,
 		slices: o.slices(t, n), lists: o.lists(t, n), limit: n})
-}
-
-// checkTokens checks the number of tokens against the device's grid.
-func checkTokens(dev *vk.Device, op, arg string, t int) error {
-	if limit := int(dev.Caps().MaxWorkgroupCount[0]); t > limit {
-		return pkg.Wrong(op, arg, fmt.Sprintf("%d tokens", t), "at most %d on this device", limit)
-	}
-	return nil
 }
 
 // checkScratch checks that scratch has the bytes that are needed.

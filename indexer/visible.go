@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/vkmla/vkmla/cache"
@@ -69,16 +70,10 @@ func (o *Visible) Record(rec *vk.Recorder, a VisibleArgs) error {
 	if !a.IsValid.IsZero() && a.IsValid.Shape[0] < t {
 		return pkg.Wrong(op, "IsValid", a.IsValid, "at least %d tokens", t)
 	}
-	if limit := int(o.dev.Caps().MaxWorkgroupCount[0]); opkit.CeilDiv(t, group) > limit {
-		return pkg.Wrong(op, "Positions", a.Positions, "at most %d tokens on this device", limit*group)
+	if err := pkg.Grid(o.dev, op, "Positions", t, group, 0); err != nil || t == 0 {
+		return err
 	}
-	if t == 0 {
-		return nil
-	}
-	push := idxVisiblePush{Tokens: uint32(t), Limit: uint32(a.Limit), HasValid: opkit.Bit(0, !a.IsValid.IsZero())}
-	if push.Limit == 0 {
-		push.Limit = math.MaxInt32
-	}
+	push := idxVisiblePush{Tokens: uint32(t), Limit: uint32(cmp.Or(a.Limit, math.MaxInt32)), HasValid: opkit.Bit(0, !a.IsValid.IsZero())}
 	return pkg.Launch(rec, op, o.k, opkit.CeilDiv(t, group), vk.Bytes(&push),
 		a.Positions.View(), opkit.ViewOrDummy(o.dev, a.IsValid), a.Lens.View())
 }

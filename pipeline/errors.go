@@ -16,7 +16,7 @@ var (
 	// ErrTooManySessions: EngineOptions.MaxSessions are open already.
 	ErrTooManySessions = errors.New("too many sessions")
 	// ErrInStep: a session was to change while the step in progress has tokens of it, or while
-	// Engine.Begin or Session.Advance takes its pages.
+	// Engine.Begin takes its pages.
 	ErrInStep = errors.New("the session is in a step")
 	// ErrRewind: a session was to be truncated further than EngineOptions.Rewind allows.
 	ErrRewind = errors.New("too far to truncate")

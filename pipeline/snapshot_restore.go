@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 
 	"github.com/vkmla/vkmla/pipeline/internal/pages"
@@ -90,15 +89,16 @@ func (q *slotQueue) take(part []byte) {
 // readSnapshot reads a snapshot and checks all of it. It uses no device.
 func (e *Engine) readSnapshot(r io.Reader) (h *snapshot, data snapshotSlots, err error) {
 	sum := sha256.New()
-	if h, err = e.readHead(r, sum); err != nil {
-		return nil, nil, err
+	summed := io.TeeReader(r, sum)
+	if h, err = e.readHead(summed); err != nil {
+		return nil, nil, cutShort(err)
 	}
 	data = snapshotSlots{}
 	gone := e.trim(h)
 	for i, p := range e.pages.All {
 		for _, c := range p.Caches {
-			if _, err = io.CopyN(sum, r, int64(gone[i]*c.SlotBytes())); err == nil {
-				data[c], err = readSlots(r, h.pools[i].slots()*c.SlotBytes(), sum)
+			if _, err = io.CopyN(io.Discard, summed, int64(gone[i]*c.SlotBytes())); err == nil {
+				data[c], err = readSlots(summed, h.pools[i].slots()*c.SlotBytes())
 			}
 			if err != nil {
 				return nil, nil, cutShort(err)
@@ -106,11 +106,10 @@ func (e *Engine) readSnapshot(r io.Reader) (h *snapshot, data snapshotSlots, err
 		}
 	}
 	want := make([]byte, sha256.Size)
-	got := sum.Sum(nil)
-	if err = readAll(r, want, nil); err != nil {
-		return nil, nil, err
+	if _, err = io.ReadFull(r, want); err != nil {
+		return nil, nil, cutShort(err)
 	}
-	if !bytes.Equal(got, want) {
+	if !bytes.Equal(sum.Sum(nil), want) {
 		return nil, nil, unusable("its checksum is wrong")
 	}
 	switch _, err := io.ReadFull(r, want[:1]); err {
@@ -124,17 +123,9 @@ func (e *Engine) readSnapshot(r io.Reader) (h *snapshot, data snapshotSlots, err
 }
 
 // readHead reads the head of a snapshot and checks it.
-func (e *Engine) readHead(r io.Reader, sum hash.Hash) (*snapshot, error) {
+func (e *Engine) readHead(r io.Reader) (*snapshot, error) {
 	h := &snapshot{pools: make([]snapshotPool, len(e.pages.All))}
-	read := func(to any) error {
-		raw := make([]byte, binary.Size(to))
-		if err := readAll(r, raw, sum); err != nil {
-			return err
-		}
-		_, err := binary.Decode(raw, le, to)
-		return err
-	}
-	if err := read(&h.snapshotMark); err != nil {
+	if err := binary.Read(r, le, &h.snapshotMark); err != nil {
 		return nil, err
 	}
 	switch {
@@ -143,37 +134,27 @@ func (e *Engine) readHead(r io.Reader, sum hash.Hash) (*snapshot, error) {
 	case h.Version != snapshotVersion:
 		return nil, fmt.Errorf("%w: version %d, this package reads version %d", ErrSnapshotVersion, h.Version, snapshotVersion)
 	}
-	if err := read(&h.snapshotMeta); err != nil {
+	if err := binary.Read(r, le, &h.snapshotMeta); err != nil {
 		return nil, err
 	}
 	if err := e.checkHeader(&h.snapshotMeta); err != nil {
 		return nil, err
 	}
-	if err := read(h.pools); err != nil {
+	if err := binary.Read(r, le, h.pools); err != nil {
 		return nil, err
 	}
 	return h, e.checkPools(h)
-}
-
-func readAll(r io.Reader, to []byte, sum hash.Hash) error {
-	if _, err := io.ReadFull(r, to); err != nil {
-		return cutShort(err)
-	}
-	if sum != nil {
-		sum.Write(to)
-	}
-	return nil
 }
 
 // readBytes is the most memory that is made before there are bytes to fill it: the header that says
 // how many follow has a checksum that is not known yet.
 const readBytes = 1 << 20
 
-func readSlots(r io.Reader, n int, sum hash.Hash) (*slotQueue, error) {
+func readSlots(r io.Reader, n int) (*slotQueue, error) {
 	var q slotQueue
 	for n > 0 {
 		piece := make([]byte, min(n, readBytes))
-		if err := readAll(r, piece, sum); err != nil {
+		if _, err := io.ReadFull(r, piece); err != nil {
 			return nil, err
 		}
 		q, n = append(q, piece), n-len(piece)

@@ -1,7 +1,6 @@
 package pipeline
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/vkmla/vkmla/pipeline/internal/commands"
@@ -90,17 +89,4 @@ func (st *Step) checkOrder(layer int) error {
 		want = fmt.Sprintf("%d or %d, the next one", st.first, next)
 	}
 	return badArgument(opSubmit, "layer", layer, "%s", want)
-}
-
-// renew drops all recorded commands while no step is in progress, and makes a change for those to
-// come.
-func (e *Engine) renew(ctx context.Context, op string, change func()) error {
-	err := e.betweenSteps(ctx, func() error {
-		change()
-		return e.forget()
-	})
-	if err != nil {
-		return fmt.Errorf("%s: %w", op, err)
-	}
-	return nil
 }

@@ -30,7 +30,13 @@ const (
 // with Between; vk.ErrBusy while a layer is with the device; vk.ErrClosed, vk.ErrDeviceLost; those
 // of vk.Device.NewBuffer, the first time for a size.
 func (st *Step) SetInput(layer, chunk int, values []float32) error {
-	return st.setInput(layer, chunk, len(values), func(to []uint16) { numfmt.BF16EncodeSlice(to, values) })
+	st.e.mu.Lock()
+	defer st.e.mu.Unlock()
+	to, err := st.hostInput(layer, chunk, len(values))
+	if err == nil {
+		numfmt.BF16EncodeSlice(to, values)
+	}
+	return err
 }
 
 // HostInput is SetInput without a copy: where in host memory the hidden states of a chunk's tokens
@@ -44,16 +50,6 @@ func (st *Step) HostInput(layer, chunk int) ([]uint16, error) {
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
 	return st.hostInput(layer, chunk, -1)
-}
-
-func (st *Step) setInput(layer, chunk, n int, write func([]uint16)) error {
-	st.e.mu.Lock()
-	defer st.e.mu.Unlock()
-	to, err := st.hostInput(layer, chunk, n)
-	if err == nil {
-		write(to)
-	}
-	return err
 }
 
 // hostInput returns the memory for inputs; n is the number of values that the caller has, negative
@@ -111,25 +107,23 @@ func (st *Step) ReadOutput(layer, chunk int, values []float32) error {
 	return nil
 }
 
-// ReadOutputBF16 is ReadOutput for the bits of bf16. Errors: those of ReadOutput; vk.ErrArgument
-// for outputs of f32, which one rank's weights give.
-func (st *Step) ReadOutputBF16(layer, chunk int, values []uint16) error {
-	st.e.mu.Lock()
-	defer st.e.mu.Unlock()
-	from, err := st.halfOutput(layer, chunk, len(values))
-	copy(values, from)
-	return err
-}
-
-// HostOutput is ReadOutputBF16 without a copy: a layer's result for a chunk's tokens, [n, Hidden]
-// bits of bf16 in mapped host memory, which may be slow to read more than once. It must not be used
-// once another layer was submitted or the step has ended, nor after Engine.Close.
+// HostOutput is ReadOutput without a copy, for outputs of bf16: a layer's result for a chunk's
+// tokens, [n, Hidden] bits in mapped host memory, which may be slow to read more than once. It must
+// not be used once another layer was submitted or the step has ended, nor after Engine.Close.
 //
-// Errors: those of ReadOutputBF16.
+// Errors: those of ReadOutput; vk.ErrArgument for outputs of f32, which one rank's weights give.
 func (st *Step) HostOutput(layer, chunk int) ([]uint16, error) {
 	st.e.mu.Lock()
 	defer st.e.mu.Unlock()
-	return st.halfOutput(layer, chunk, -1)
+	x, err := st.hostOutput(layer, chunk, -1)
+	if err != nil {
+		return nil, err
+	}
+	t := st.b.HostOut(layer)
+	if t.DType != tensor.BF16 {
+		return nil, badArgument(opOutput, "layer", "f32 partial sums of one rank's weights", "outputs of bf16")
+	}
+	return part[uint16](t, x, st.e.cfg.Hidden), nil
 }
 
 // hostOutput checks that a layer's result can be read.
@@ -141,18 +135,6 @@ func (st *Step) hostOutput(layer, chunk, n int) (x commands.Part, err error) {
 		err = st.gives(opOutput, layer)
 	}
 	return x, err
-}
-
-func (st *Step) halfOutput(layer, chunk, n int) ([]uint16, error) {
-	x, err := st.hostOutput(layer, chunk, n)
-	if err != nil {
-		return nil, err
-	}
-	t := st.b.HostOut(layer)
-	if t.DType != tensor.BF16 {
-		return nil, badArgument(opOutput, "layer", "f32 partial sums of one rank's weights", "outputs of bf16")
-	}
-	return part[uint16](t, x, st.e.cfg.Hidden), nil
 }
 
 // ReadTopK is ReadOutput for the picks of a layer with an indexer: values [n, TopK]. It needs

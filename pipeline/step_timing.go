@@ -33,7 +33,14 @@ func (e *Engine) SetTiming(ctx context.Context, t Timing) error {
 		clock := []string{"timestampValidBits"}
 		return &vk.MissingError{What: opTiming, Device: a.Name, Required: clock, Missing: clock}
 	}
-	return e.renew(ctx, opTiming, func() { e.timing = t })
+	err := e.betweenSteps(ctx, func() error {
+		e.timing = t
+		return e.forget()
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", opTiming, err)
+	}
+	return nil
 }
 
 // time makes commands measure what SetTiming asked for.

@@ -111,11 +111,8 @@ func (o *QKVNorm) Record(rec *vk.Recorder, a QKVNormArgs) error {
 	); err != nil {
 		return err
 	}
-	if limit := int(o.dev.Caps().MaxWorkgroupCount[0]); t > limit {
-		return pkg.Wrong(op, "QR", a.QR, "at most %d tokens on this device", limit)
-	}
-	if t == 0 {
-		return nil
+	if err := pkg.Grid(o.dev, op, "QR", t, 1, 0); err != nil || t == 0 {
+		return err
 	}
 	push := projQkvNormPush{
 		QrStride: uint32(a.QR.Shape[1] / 8), QrAt: uint32(a.QRAt / 8), KvStride: uint32(a.KV.Shape[1] / 8), KvAt: uint32(a.KVAt / 8),

@@ -70,7 +70,7 @@ func TestCancelledBehindOthers(t *testing.T) {
 		r, err := d.NewRecorder()
 		require.NoError(t, err)
 		if parts {
-			require.NoError(t, r.SplitEach())
+			require.NoError(t, r.Split(vk.Split{Each: true}))
 		}
 		for i := range fills {
 			require.NoError(t, r.Fill(b.Whole(), uint32(i)))

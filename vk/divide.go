@@ -4,7 +4,6 @@ package vk
 import "C"
 
 import (
-	"fmt"
 	"unsafe"
 
 	vulkan "github.com/goki/vulkan"
@@ -19,43 +18,11 @@ type Work struct {
 	Products float64 // multiply-adds, see Dispatch.Products
 }
 
-// Pieces says how launches are divided by their workgroups. Workgroups of such launches
-// never wait for each other, so division does not change results.
-type Pieces struct {
-	Of map[int]int // pieces of an operation, counted from 0 in the order of recording; at least 1
-	// Count returns the pieces of any other launch, by its work; nil: one.
-	Count func(w Work) int
-}
-
-// Divide makes several parts of each launch of a divisible kernel (KernelSpec.Divisible),
-// which are submitted one by one. There are as many as p says, but at most MaxPieces and at
-// most one for each workgroup along the longest side that the kernel can be divided along.
-// It must be called after SplitAt or SplitEach and before anything is recorded.
-//
-// Errors: ErrArgument without SplitAt or SplitEach, when something was recorded, and for
-// negative numbers.
-func (r *Recorder) Divide(p Pieces) error {
-	const op = "divide"
-	if err := r.usable(op); err != nil {
-		return err
-	}
-	if !r.parts.on || r.operations > 0 {
-		return argument(op, "recorder", "one that is not split or not empty", "an empty one after SplitAt or SplitEach")
-	}
-	for i, n := range p.Of {
-		if i < 0 || n < 1 {
-			return argument(op, "Of", fmt.Sprintf("%d pieces of operation %d", n, i), "at least 1 of operation 0 or a later one")
-		}
-	}
-	r.parts.pieces = p
-	return nil
-}
-
 // Part describes the contents of one of several submissions.
 type Part struct {
 	First      int  // its first operation, counted from 0 in the order of recording
 	Operations int  // how many; 1 for a piece of a launch
-	Divisible  bool // SplitAt or Divide can divide it further
+	Divisible  bool // Split can divide it further
 	Work       Work // of its launches; a piece has its share
 }
 
@@ -69,8 +36,8 @@ func (r *Recorder) piecesOf(groups [3]uint32, side int, w Work) (n, most int) {
 		return 1, 1
 	}
 	most = min(int(groups[side]), MaxPieces)
-	n, given := r.parts.pieces.Of[r.operations]
-	if count := r.parts.pieces.Count; !given && count != nil {
+	n, given := r.parts.Of[r.operations]
+	if count := r.parts.Count; !given && count != nil {
 		n = count(w)
 	}
 	return min(max(n, 1), most), most

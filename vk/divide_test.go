@@ -38,15 +38,15 @@ func TestDivide(t *testing.T) {
 		split  func(r *vk.Recorder) error
 		starts []int // operations with which parts begin
 	}{
-		{"not divided", func(r *vk.Recorder) error { return r.SplitEach() }, []int{0, 1, 2, 3, 4}},
+		{"not divided", func(r *vk.Recorder) error { return r.Split(vk.Split{Each: true}) }, []int{0, 1, 2, 3, 4}},
 		{"by its work", func(r *vk.Recorder) error {
-			return errors.Join(r.SplitEach(), r.Divide(vk.Pieces{Count: func(w vk.Work) int { return int(w.Products) / 10 }}))
+			return r.Split(vk.Split{Each: true, Count: func(w vk.Work) int { return int(w.Products) / 10 }})
 		}, []int{0, 1, 2, 3, 3, 3, 4}},
-		{"so many", func(r *vk.Recorder) error {
-			return errors.Join(r.SplitAt([]int{2, 4}), r.TimeSections(), r.Divide(vk.Pieces{Of: map[int]int{0: 3, 2: 9, 3: 4, 9: 2}}))
+		{"by numbers", func(r *vk.Recorder) error {
+			return errors.Join(r.Split(vk.Split{Before: []int{2, 4}, Of: map[int]int{0: 3, 2: 9, 3: 4, 9: 2}}), r.TimeSections())
 		}, []int{0, 2, 3, 3, 3, 4}},
 		{"most", func(r *vk.Recorder) error {
-			return errors.Join(r.SplitAt([]int{3, 4}), r.Divide(vk.Pieces{Of: map[int]int{3: 1 << 20}}))
+			return r.Split(vk.Split{Before: []int{3, 4}, Of: map[int]int{3: 1 << 20}})
 		}, append(append([]int{0}, slices.Repeat([]int{3}, vk.MaxPieces)...), 4)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -81,9 +81,8 @@ func TestDivide(t *testing.T) {
 		})
 	}
 	bad := record(t, d, func(r *vk.Recorder) error {
-		for i, err := range []error{r.Divide(vk.Pieces{}), r.SplitEach(), r.Divide(vk.Pieces{Of: map[int]int{-1: 1}}),
-			r.Divide(vk.Pieces{Of: map[int]int{1: 0}})} {
-			assert.Equal(t, i != 1, errors.Is(err, vk.ErrArgument), "%d: %v", i, err)
+		for _, of := range []map[int]int{{-1: 1}, {1: 0}} {
+			assert.ErrorIs(t, r.Split(vk.Split{Each: true, Of: of}), vk.ErrArgument, "%v", of)
 		}
 		return r.Fill(b.Whole(), 7)
 	})

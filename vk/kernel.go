@@ -40,7 +40,7 @@ type KernelSpec struct {
 	// subgroupSizeControl unless it is the device's only size); 0 takes any.
 	SubgroupSize uint32
 	Requires     []string // features of the device, keys of Caps.Features
-	// Divisible allows Recorder.Divide to divide launches of the kernel by workgroups, for
+	// Divisible allows Recorder.Split to divide launches of the kernel by workgroups, for
 	// launches that may take long. The kernel is built so that a launch may begin at any
 	// workgroup, so results are the same bits whether it is divided or not.
 	Divisible bool

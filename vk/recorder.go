@@ -83,7 +83,7 @@ type Dispatch struct {
 	Reach  []Reach   // memory that the kernel reaches by device address
 	Push   []byte    // push constants, exactly the kernel's PushSize
 
-	// Products bounds the multiply-adds of the launch, for Recorder.Divide; 0: few.
+	// Products bounds the multiply-adds of the launch, for Split.Count; 0: few.
 	Products float64
 }
 

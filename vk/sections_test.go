@@ -61,7 +61,7 @@ func TestSectionsOfParts(t *testing.T) {
 	k := copyKernel(t, d)
 	a, b := buffer(t, d, 1<<20, vk.DeviceLocal), buffer(t, d, 1<<20, vk.DeviceLocal)
 	c := record(t, d, func(r *vk.Recorder) error {
-		err := errors.Join(r.SplitEach(), r.TimeSections())
+		err := errors.Join(r.Split(vk.Split{Each: true}), r.TimeSections())
 		for i := range uint32(3) {
 			err = errors.Join(err, r.Dispatch(addStep(k, b.Whole(), a.Whole(), i)))
 		}
@@ -86,7 +86,7 @@ func TestSectionsOfManyParts(t *testing.T) {
 		"sections": {(*vk.Recorder).TimeSections, 4000},
 	} {
 		cmd := record(t, d, func(r *vk.Recorder) error {
-			err := errors.Join(r.SplitEach(), c.time(r))
+			err := errors.Join(r.Split(vk.Split{Each: true}), c.time(r))
 			for i := range 8200 {
 				if i%100 == 0 {
 					r.Section(strconv.Itoa(i))

@@ -33,7 +33,7 @@ func value(t *testing.T, s *vk.Semaphore) uint64 {
 func fills(t *testing.T, d *vk.Device, b *vk.Buffer, first uint32, n int) *vk.Commands {
 	return record(t, d, func(r *vk.Recorder) error {
 		if n > 1 {
-			if err := r.SplitEach(); err != nil {
+			if err := r.Split(vk.Split{Each: true}); err != nil {
 				return err
 			}
 		}

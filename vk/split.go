@@ -7,13 +7,25 @@ import (
 	vulkan "github.com/goki/vulkan"
 )
 
-// splitting cuts a recording into parts that are submitted one by one, so that
-// none takes long.
+// Split says how a recording is divided into parts. Commands.Submit hands them to the device in
+// order, one by one, so that none takes long, and Commands.PartTimes says how long each took.
+// Results do not change: workgroups of launches that are divided never wait for each other.
+type Split struct {
+	Each   bool  // every operation (a launch, a fill, a copy) is a part of its own
+	Before []int // else: operations before which parts begin, counted from 0 in the order of recording
+
+	// Of has the pieces of operations that are launches of a divisible kernel
+	// (KernelSpec.Divisible), at least 1: each is a part. Count returns those of any other such
+	// launch, by its work; nil: one. There are at most MaxPieces, and at most one for each
+	// workgroup along the longest side that the kernel can be divided along.
+	Of    map[int]int
+	Count func(w Work) int
+}
+
+// splitting cuts a recording into parts.
 type splitting struct {
+	Split
 	on      bool
-	each    bool // before every operation
-	before  []int
-	pieces  Pieces
 	first   int    // operation of the part that is being recorded
 	more    bool   // the last operation can be divided into more pieces
 	work    Work   // of that part, so far
@@ -23,23 +35,12 @@ type splitting struct {
 	earlier []vulkan.CommandBuffer
 }
 
-// SplitEach makes every operation recorded later (a launch, a fill, a copy) a part of its
-// own. Commands.Submit hands the parts to the device in order, one by one, and
-// Commands.PartTimes says how long each took. From these times a caller makes longer
-// parts for SplitAt. Results do not change. It must be called before anything is recorded.
+// Split divides what is recorded later into parts, which are timed. It is called before anything
+// is recorded.
 //
-// Errors: ErrArgument when something was recorded; those of Timestamp but for *MissingError:
-// without timestamps the host takes the time.
-func (r *Recorder) SplitEach() error { return r.split(true, nil) }
-
-// SplitAt begins a part before each of the given operations, counted from 0 in the order
-// of recording. An empty list makes one part, which is timed. It must be called before
-// anything is recorded.
-//
-// Errors: as SplitEach.
-func (r *Recorder) SplitAt(before []int) error { return r.split(false, before) }
-
-func (r *Recorder) split(each bool, before []int) error {
+// Errors: ErrArgument when something was recorded, and for operations and pieces that are none;
+// those of Timestamp but for *MissingError: without timestamps the host takes the time.
+func (r *Recorder) Split(s Split) error {
 	const op = "split"
 	if err := r.usable(op); err != nil {
 		return err
@@ -47,7 +48,13 @@ func (r *Recorder) split(each bool, before []int) error {
 	if r.operations > 0 || r.parts.on {
 		return argument(op, "recorder", "one with something in it", "an empty one")
 	}
-	r.parts = splitting{on: true, each: each, before: slices.Clone(before), wall: !r.dev.Caps().clock()}
+	for i, n := range s.Of {
+		if i < 0 || n < 1 {
+			return argument(op, "Of", fmt.Sprintf("%d pieces of operation %d", n, i), "at least 1 of operation 0 or a later one")
+		}
+	}
+	s.Before = slices.Clone(s.Before)
+	r.parts = splitting{Split: s, on: true, wall: !r.dev.Caps().clock()}
 	if r.parts.wall {
 		return nil
 	}
@@ -63,7 +70,7 @@ func (r *Recorder) split(each bool, before []int) error {
 // operation is called before each operation and begins a part where one is due.
 func (r *Recorder) operation() error {
 	n := r.operations
-	if r.parts.on && n > 0 && (r.parts.each || slices.Contains(r.parts.before, n)) {
+	if r.parts.on && n > 0 && (r.parts.Each || slices.Contains(r.parts.Before, n)) {
 		if err := r.cut(); err != nil {
 			return err
 		}

@@ -37,10 +37,10 @@ func TestSplit(t *testing.T) {
 		timed bool
 	}{
 		{"whole", func(*vk.Recorder) error { return nil }, 1, false},
-		{"one part", func(r *vk.Recorder) error { return r.SplitAt(nil) }, 1, true},
-		{"parts", func(r *vk.Recorder) error { return r.SplitAt([]int{3, 4, 8, 99}) }, 4, true},
-		{"each", func(r *vk.Recorder) error { return r.SplitEach() }, 9, true},
-		{"each, with sections", func(r *vk.Recorder) error { return errors.Join(r.SplitEach(), r.TimeSections()) }, 9, true},
+		{"one part", func(r *vk.Recorder) error { return r.Split(vk.Split{}) }, 1, true},
+		{"parts", func(r *vk.Recorder) error { return r.Split(vk.Split{Before: []int{3, 4, 8, 99}}) }, 4, true},
+		{"each", func(r *vk.Recorder) error { return r.Split(vk.Split{Each: true}) }, 9, true},
+		{"each, with sections", func(r *vk.Recorder) error { return errors.Join(r.Split(vk.Split{Each: true}), r.TimeSections()) }, 9, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cmd := record(t, d, func(r *vk.Recorder) error { return errors.Join(c.split(r), launches(r)) })
@@ -68,7 +68,7 @@ func TestSplit(t *testing.T) {
 		if err := launches(r); err != nil {
 			return err
 		}
-		assert.ErrorIs(t, r.SplitEach(), vk.ErrArgument, "split after the first command")
+		assert.ErrorIs(t, r.Split(vk.Split{Each: true}), vk.ErrArgument, "split after the first command")
 		return nil
 	})
 	assert.NoError(t, late.Run(ctx))
@@ -80,7 +80,7 @@ func TestSplitWithoutTimestamps(t *testing.T) {
 	b := buffer(t, d, 1<<10, vk.DeviceLocal)
 	const n = 8200
 	cmd := record(t, d, func(r *vk.Recorder) error {
-		err := r.SplitEach()
+		err := r.Split(vk.Split{Each: true})
 		for i := range n {
 			if err == nil {
 				err = r.Fill(b.View(uint64(i%256)*4, 4), uint32(i))

@@ -265,6 +265,25 @@ func (d *Device) finish(ctx context.Context, op string) error {
 	return d.usable(op)
 }
 
+// Run records commands, runs them once and closes them. When the context ends first, it waits for
+// the device all the same.
+//
+// Errors: record's; the context's; those of NewRecorder, Recorder.End, Commands.Submit and
+// Pending.Wait.
+func (d *Device) Run(ctx context.Context, record func(*Recorder) error) error {
+	if ctx == nil {
+		return argument("run", "ctx", "nil", "a context")
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	c, err := d.launch(record)
+	if err == nil {
+		err = cmp.Or(c.flying.Wait(ctx), c.Close())
+	}
+	return err
+}
+
 // once records commands, runs them and closes them. If the context ends first, they are closed
 // when the device has finished with them.
 func (d *Device) once(ctx context.Context, op string, record func(*Recorder) error) error {

@@ -33,7 +33,7 @@ var may = map[string][]string{
 
 	"pipeline/model": {"projection", "attention", "indexer", "cache", "tensor", "vk", "internal/files", "internal/gguf",
 		"internal/numfmt", "internal/safetensors"},
-	"pipeline/model/random":    {"pipeline/model"},
+	"pipeline/model/random":    {"pipeline/model", "internal/safetensors"},
 	"pipeline/internal/blocks": {"cache", "internal/opkit"},
 	"pipeline/internal/memory": {"tensor", "vk"},
 	"pipeline/internal/layer": {

@@ -194,7 +194,7 @@ func TestShaderHeads(t *testing.T) {
 	})
 }
 
-// TestWorkgroupCounts holds what vk.Recorder.Divide relies on: a shader that reads how
+// TestWorkgroupCounts holds what vk.Recorder.Split relies on: a shader that reads how
 // many workgroups there are reads it along x.
 func TestWorkgroupCounts(t *testing.T) {
 	walk(t, func(p string) {

@@ -1,7 +1,6 @@
 package gguf
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 	"strconv"
@@ -24,56 +23,63 @@ const (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// cursor reads from the beginning of data on.
+// cursor reads from the beginning of data on. It remembers the first error: from then on all that
+// it reads is zero.
 type cursor struct {
 	data []byte
 	at   int
+	err  error
 }
 
-// take returns the next n bytes.
-func (c *cursor) take(n uint64) ([]byte, error) {
-	if n > uint64(len(c.data)-c.at) {
-		return nil, malformed("the header ends at %d, within something of %d bytes at %d", len(c.data), n, c.at)
+// bad notes what is wrong.
+func (c *cursor) bad(format string, args ...any) {
+	if c.err == nil {
+		c.err = malformed(format, args...)
+	}
+}
+
+// left returns the number of bytes that were not read.
+func (c *cursor) left() uint64 { return uint64(len(c.data) - c.at) }
+
+// take returns the next n bytes, nil after an error.
+func (c *cursor) take(n uint64) []byte {
+	if n > c.left() {
+		c.bad("the header ends at %d, within something of %d bytes at %d", len(c.data), n, c.at)
+	}
+	if c.err != nil {
+		return nil
 	}
 	b := c.data[c.at:][:n:n]
 	c.at += int(n)
-	return b, nil
+	return b
 }
 
-func (c *cursor) u32() (uint32, error) {
-	b, err := c.take(4)
-	if err != nil {
-		return 0, err
+func (c *cursor) u32() uint32 {
+	if b := c.take(4); b != nil {
+		return le.Uint32(b)
 	}
-	return binary.LittleEndian.Uint32(b), nil
+	return 0
 }
 
-func (c *cursor) u64() (uint64, error) {
-	b, err := c.take(8)
-	if err != nil {
-		return 0, err
+func (c *cursor) u64() uint64 {
+	if b := c.take(8); b != nil {
+		return le.Uint64(b)
 	}
-	return binary.LittleEndian.Uint64(b), nil
+	return 0
 }
 
-func (c *cursor) bytes() ([]byte, error) {
-	n, err := c.u64()
-	if err != nil {
-		return nil, err
-	}
-	return c.take(n)
-}
+func (c *cursor) bytes() []byte { return c.take(c.u64()) }
 
 // name reads the name of a key or a tensor.
-func (c *cursor) name() (string, error) {
-	b, err := c.bytes()
-	if err != nil {
-		return "", err
-	}
+func (c *cursor) name() string {
+	b := c.bytes()
 	if len(b) == 0 || len(b) > maxName || !printable(b) {
-		return "", malformed("the name %.200q is empty, too long or unprintable", b[:min(len(b), maxName)])
+		c.bad("the name %.200q is empty, too long or unprintable", b[:min(len(b), maxName)])
 	}
-	return string(b), nil
+	if c.err != nil {
+		return ""
+	}
+	return string(b)
 }
 
 func printable(b []byte) bool {
@@ -89,38 +95,32 @@ func printable(b []byte) bool {
 }
 
 // value goes past a value that is nested in a number of arrays.
-func (c *cursor) value(k Kind, nesting int) (Value, error) {
+func (c *cursor) value(k Kind, nesting int) Value {
 	switch {
 	case k >= Kind(len(kindBytes)):
-		return Value{}, malformed("a value has the type %d, of 0 to %d", k, len(kindBytes)-1)
+		c.bad("a value has the type %d, of 0 to %d", k, len(kindBytes)-1)
+		return Value{}
 	case k == String:
-		b, err := c.bytes()
-		return Value{kind: k, data: b}, err
+		return Value{kind: k, data: c.bytes()}
 	case k == Array:
 		return c.array(nesting)
 	}
-	b, err := c.take(uint64(kindBytes[k]))
-	if err == nil && k == Bool && b[0] > 1 {
-		err = malformed("a bool is %d, want 0 or 1", b[0])
+	b := c.take(uint64(kindBytes[k]))
+	if k == Bool && b != nil && b[0] > 1 {
+		c.bad("a bool is %d, want 0 or 1", b[0])
 	}
-	return Value{kind: k, data: b}, err
+	return Value{kind: k, data: b}
 }
 
-func (c *cursor) array(nesting int) (Value, error) {
+func (c *cursor) array(nesting int) Value {
 	if nesting == 0 {
-		return Value{}, malformed("more than %d arrays inside each other", maxNesting)
+		c.bad("more than %d arrays inside each other", maxNesting)
+		return Value{}
 	}
-	e, err := c.u32()
-	if err != nil {
-		return Value{}, err
-	}
-	n, err := c.u64()
-	if err != nil {
-		return Value{}, err
-	}
-	elem := Kind(e)
+	elem, n := Kind(c.u32()), c.u64()
 	if elem >= Kind(len(kindBytes)) {
-		return Value{}, malformed("an array of the type %d, of 0 to %d", e, len(kindBytes)-1)
+		c.bad("an array of the type %d, of 0 to %d", elem, len(kindBytes)-1)
+		return Value{}
 	}
 	// Every element has at least a byte, a string eight, an array twelve.
 	least := kindBytes[elem]
@@ -130,18 +130,19 @@ func (c *cursor) array(nesting int) (Value, error) {
 	case Array:
 		least = 12
 	}
-	if n > uint64(len(c.data)-c.at)/uint64(least) {
-		return Value{}, malformed("an array of %d %s at %d of %d bytes", n, kindNames[elem], c.at, len(c.data))
+	if n > c.left()/uint64(least) {
+		c.bad("an array of %d %s at %d of %d bytes", n, kindNames[elem], c.at, len(c.data))
+		return Value{}
 	}
 	start := c.at
 	if kindBytes[elem] > 0 && elem != Bool {
-		_, err = c.take(n * uint64(kindBytes[elem]))
+		c.take(n * uint64(kindBytes[elem]))
 	} else {
-		for i := uint64(0); i < n && err == nil; i++ {
-			_, err = c.value(elem, nesting-1)
+		for i := uint64(0); i < n && c.err == nil; i++ {
+			c.value(elem, nesting-1)
 		}
 	}
-	return Value{kind: Array, elem: elem, n: int(n), data: c.data[start:c.at:c.at]}, err
+	return Value{kind: Array, elem: elem, n: int(n), data: c.data[start:c.at:c.at]}
 }
 
 // header holds what the beginning of a file says.
@@ -160,39 +161,30 @@ type entry struct {
 // parse reads the header of a file. most is how many tensors there may be.
 func parse(file []byte, name string, most int) (*header, error) {
 	c := &cursor{data: file}
-	magic, err := c.take(4)
-	if err != nil || string(magic) != "GGUF" {
+	if string(c.take(4)) != "GGUF" {
 		return nil, malformed("the file does not begin with GGUF")
 	}
-	v, err := c.u32()
-	switch {
-	case err != nil:
-		return nil, err
+	switch v := c.u32(); {
 	case v == 1 || v == 2:
 		return nil, &ForeignError{File: name, What: "GGUF of version " + itoa(int(v))}
 	case v == version<<24:
 		return nil, &ForeignError{File: name, What: "GGUF of big-endian numbers"}
 	case v != version:
-		return nil, malformed("version %d, want %d", v, version)
+		c.bad("version %d, want %d", v, version)
 	}
-	tensors, err := c.u64()
-	if err != nil {
-		return nil, err
-	}
-	keys, err := c.u64()
-	switch left := uint64(len(file) - c.at); {
-	case err != nil:
-		return nil, err
+	tensors, keys := c.u64(), c.u64()
+	switch left := c.left(); {
 	case keys > maxKeys || keys > left/minKey:
-		return nil, malformed("%d keys in %d bytes, at most %d are allowed", keys, len(file), maxKeys)
+		c.bad("%d keys in %d bytes, at most %d are allowed", keys, len(file), maxKeys)
 	case tensors > uint64(most) || tensors > left/minTensor:
-		return nil, malformed("%d tensors in %d bytes, at most %d are allowed", tensors, len(file), most)
+		c.bad("%d tensors in %d bytes, at most %d are allowed", tensors, len(file), most)
 	}
 	h := &header{keys: map[string]Value{}}
-	for range keys {
-		if err := h.key(c); err != nil {
-			return nil, err
-		}
+	for i := uint64(0); i < keys && c.err == nil; i++ {
+		h.key(c)
+	}
+	if c.err != nil {
+		return nil, c.err
 	}
 	h.tensors = make([]entry, tensors)
 	for i := range h.tensors {
@@ -203,56 +195,40 @@ func parse(file []byte, name string, most int) (*header, error) {
 	return h, h.place(c, name)
 }
 
-func (h *header) key(c *cursor) error {
-	name, err := c.name()
-	if err != nil {
-		return err
-	}
-	kind, err := c.u32()
-	if err != nil {
-		return err
-	}
-	v, err := c.value(Kind(kind), maxNesting)
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+func (h *header) key(c *cursor) {
+	name := c.name()
+	v := c.value(Kind(c.u32()), maxNesting)
+	if c.err != nil && name != "" {
+		c.err = fmt.Errorf("%s: %w", name, c.err)
 	}
 	if _, twice := h.keys[name]; twice {
-		return malformed("the key %s is there twice", name)
+		c.bad("the key %s is there twice", name)
 	}
 	h.keys[name] = v
-	return nil
 }
 
 // parse reads what the header says of a tensor.
 func (e *entry) parse(c *cursor, file string) (err error) {
-	if e.Name, err = c.name(); err != nil {
-		return err
-	}
-	e.File = file
-	dims, err := c.u32()
-	if err != nil {
-		return err
-	}
+	e.Name, e.File = c.name(), file
+	dims := c.u32()
 	if dims < 1 || dims > maxDims {
-		return malformed("%s: %d dimensions, want 1 to %d", e.Name, dims, maxDims)
+		c.bad("%s: %d dimensions, want 1 to %d", e.Name, dims, maxDims)
+	}
+	if c.err != nil {
+		return c.err
 	}
 	e.Shape = make([]int, dims)
 	for i := range e.Shape {
-		d, err := c.u64()
-		if err != nil {
-			return err
-		}
+		d := c.u64()
 		if d < 1 || d > math.MaxInt32*16 {
-			return malformed("%s: a dimension of %d", e.Name, d)
+			c.bad("%s: a dimension of %d", e.Name, d)
 		}
 		e.Shape[len(e.Shape)-1-i] = int(d)
 	}
-	t, err := c.u32()
-	if err != nil {
-		return err
-	}
-	if e.at, err = c.u64(); err != nil {
-		return err
+	t := c.u32()
+	e.at = c.u64()
+	if c.err != nil {
+		return c.err
 	}
 	if e.Format = FormatOf(Type(t)); e.Format == nil {
 		return &ForeignError{File: file, Name: e.Name, What: "a tensor of type " + itoa(int(t))}

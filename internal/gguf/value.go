@@ -1,7 +1,6 @@
 package gguf
 
 import (
-	"encoding/binary"
 	"iter"
 	"math"
 )
@@ -56,7 +55,6 @@ func (v Value) Int() (n int64, ok bool) {
 	if v.data == nil {
 		return 0, false
 	}
-	le := binary.LittleEndian
 	switch v.kind {
 	case U8:
 		return int64(v.data[0]), true
@@ -83,9 +81,9 @@ func (v Value) Int() (n int64, ok bool) {
 func (v Value) Float() (x float64, ok bool) {
 	switch v.kind {
 	case F32:
-		return float64(math.Float32frombits(binary.LittleEndian.Uint32(v.data))), true
+		return float64(math.Float32frombits(le.Uint32(v.data))), true
 	case F64:
-		return math.Float64frombits(binary.LittleEndian.Uint64(v.data)), true
+		return math.Float64frombits(le.Uint64(v.data)), true
 	}
 	return 0, false
 }
@@ -112,8 +110,8 @@ func (v Value) All() iter.Seq2[int, Value] {
 	return func(yield func(int, Value) bool) {
 		c := cursor{data: v.data}
 		for i := range v.n {
-			e, err := c.value(v.elem, maxNesting)
-			if err != nil || !yield(i, e) { // it was read before: an error means that the file has changed
+			e := c.value(v.elem, maxNesting)
+			if c.err != nil || !yield(i, e) { // it was read before: an error means that the file has changed
 				return
 			}
 		}

@@ -70,24 +70,14 @@ func written(dev *vk.Device, k *vk.Kernel, n int) ([]uint32, error) {
 		return nil, err
 	}
 	defer out.Close()
-	rec, err := dev.NewRecorder()
-	if err != nil {
-		return nil, err
-	}
-	defer rec.Close()
-	if err := rec.Fill(out.View(), 0xFFFFFFFF); err != nil {
-		return nil, err
-	}
-	if err := rec.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{1, 1, 1}, Bind: []vk.View{out.View()}}); err != nil {
-		return nil, err
-	}
-	cmd, err := rec.End()
-	if err != nil {
-		return nil, err
-	}
-	defer cmd.Close()
 	ctx := context.Background()
-	if err := cmd.Run(ctx); err != nil {
+	err = dev.Run(ctx, func(rec *vk.Recorder) error {
+		if err := rec.Fill(out.View(), 0xFFFFFFFF); err != nil {
+			return err
+		}
+		return rec.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{1, 1, 1}, Bind: []vk.View{out.View()}})
+	})
+	if err != nil {
 		return nil, err
 	}
 	b := make([]byte, out.Bytes())

@@ -73,6 +73,14 @@ func (p Package) Range(op, arg string, v, low, high int) error {
 	return nil
 }
 
+// Grid checks that a launch along a dimension has a workgroup for every `each` of n tokens.
+func (p Package) Grid(dev *vk.Device, op, arg string, n, each, dimension int) error {
+	if limit := int(dev.Caps().MaxWorkgroupCount[dimension]); CeilDiv(n, each) > limit {
+		return p.Wrong(op, arg, fmt.Sprintf("%d tokens", n), "at most %d on this device", limit*each)
+	}
+	return nil
+}
+
 // Choose picks the best build of a ladder that the device can run, or the one that
 // want names. maxBytes is the size of the largest memory that base binds and the
 // other builds reach by address; 0 stands for whatever a descriptor can hold.

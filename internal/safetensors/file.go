@@ -10,16 +10,13 @@ import (
 
 // File is an open file. It may be used by several goroutines, but for Close.
 type File struct {
-	Path    string
 	Tensors map[string]Tensor
 	data    []byte
 }
 
-// Open maps a file and reads its header. Whoever opens it closes it.
+// open maps a file and reads its header. Whoever opens it closes it.
 //
 // Errors wrap ErrFormat, or are the file system's.
-func Open(path string) (*File, error) { return open(path, All) }
-
 func open(path string, p Part) (*File, error) {
 	f, st, err := files.Regular(path)
 	if err != nil {
@@ -33,7 +30,7 @@ func open(path string, p Part) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: open: %s: %w", path, err)
 	}
-	file := &File{Path: path, data: data}
+	file := &File{data: data}
 	err = Guard(func() (err error) {
 		if files.IsPointer(data) {
 			return ErrPointer

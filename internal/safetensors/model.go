@@ -29,15 +29,12 @@ type Model struct {
 	part  Part
 }
 
-// OpenModel opens a folder with model.safetensors.index.json, or else with
-// model.safetensors. Whoever opens it closes it.
+// Open opens a folder with model.safetensors.index.json, or else with model.safetensors,
+// for the tensors of some names. Of the others only their places in a file are checked.
+// Whoever opens it closes it.
 //
 // Errors wrap ErrFormat, or are the file system's.
-func OpenModel(dir string) (*Model, error) { return OpenPart(dir, All) }
-
-// OpenPart is OpenModel for the tensors of some names. Of the others only their places
-// in a file are checked.
-func OpenPart(dir string, p Part) (*Model, error) {
+func Open(dir string, p Part) (*Model, error) {
 	m := &Model{dir: dir, files: map[string]*File{}, part: p}
 	data, err := files.Read(filepath.Join(dir, IndexName), maxIndex)
 	switch {

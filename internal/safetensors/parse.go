@@ -22,13 +22,6 @@ const (
 	metadata   = "__metadata__"
 )
 
-// Parse reads the header of a whole file and returns its tensors by name; their
-// Data are parts of file. Tensors have to cover everything after the header without
-// gap and overlap, as the format demands.
-//
-// Errors wrap ErrFormat.
-func Parse(file []byte) (map[string]Tensor, error) { return parse(file, All) }
-
 // Part says which tensors of a model are wanted.
 type Part struct {
 	Keep func(name string) bool
@@ -38,7 +31,11 @@ type Part struct {
 // All is every tensor.
 var All = Part{func(string) bool { return true }, maxTensors}
 
-// parse is Parse that returns only wanted tensors.
+// parse reads the header of a whole file and returns the wanted tensors by name; their
+// Data are parts of file. Tensors have to cover everything after the header without
+// gap and overlap, as the format demands.
+//
+// Errors wrap ErrFormat.
 func parse(file []byte, p Part) (map[string]Tensor, error) {
 	if len(file) < 8 {
 		return nil, malformed("a file of %d bytes is shorter than its header", len(file))

@@ -20,7 +20,7 @@ func TestPipes(t *testing.T) {
 		if err := syscall.Mkfifo(filepath.Join(dir, name), 0o600); err != nil {
 			t.Skip(err)
 		}
-		_, err := st.OpenModel(dir)
+		_, err := st.Open(dir, st.All)
 		assert.ErrorIs(t, err, fs.ErrInvalid, name)
 	}
 }

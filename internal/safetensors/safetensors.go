@@ -5,9 +5,9 @@
 // element type, shape and place, and the tensors' bytes. A sharded model has an index
 // file that says which file holds which tensor.
 //
-// A checkpoint may come from anybody: Parse believes nothing in the header that it
-// has not checked against the file's size, allocates nothing on its word, and reports
-// whatever is wrong as an error that wraps ErrFormat.
+// A checkpoint may come from anybody: nothing in the header is believed that was not
+// checked against the file's size, nothing is allocated on its word, and whatever is
+// wrong is an error that wraps ErrFormat.
 //
 // Why not one of the existing packages: nlpodyssey/safetensors knows neither 8-bit
 // floats nor their scales and lets a header that names a tensor twice pass;

@@ -36,10 +36,10 @@ func write(t testing.TB, path string, data []byte) {
 	require.NoError(t, os.WriteFile(path, data, 0o666))
 }
 
-func encode(t testing.TB, tensors ...st.Source) []byte {
+func encode(t testing.TB, tensors ...st.Tensor) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	require.NoError(t, st.Write(&b, map[string]string{"format": "pt"}, tensors))
+	require.NoError(t, st.Write(&b, tensors...))
 	return b.Bytes()
 }
 
@@ -129,18 +129,7 @@ func TestWrite(t *testing.T) {
 	assert.True(t, len(all) == 3 && bytes.Equal(all["a"].Data, data) && all["b"].String() == "F8_E8M0 []" &&
 		all["c"].String() == "U8 [0]", "%v", all)
 	assert.Equal(t, uint64(0), binary.LittleEndian.Uint64(f)%8, "data begin at %d", 8+binary.LittleEndian.Uint64(f))
-	for name, list := range map[string][]st.Source{
-		"twice":        {st.Bytes("a", st.U8, data, 6), st.Bytes("a", st.U8, data, 6)},
-		"metadata":     {st.Bytes("__metadata__", st.U8, data, 6)},
-		"no name":      {st.Bytes("", st.U8, data, 6)},
-		"unknown type": {st.Bytes("a", "Q4", data, 6)},
-		"negative":     {st.Bytes("a", st.U8, data, -6)},
-		"too few":      {st.Bytes("a", st.U8, data, 7)},
-		"too many":     {st.Bytes("a", st.U8, data, 5)},
-	} {
-		assert.ErrorIs(t, st.Write(io.Discard, nil, list), st.ErrFormat, name)
-	}
-	assert.ErrorIs(t, st.Write(failing{}, nil, []st.Source{st.Bytes("a", st.U8, data, 6)}), io.ErrClosedPipe)
+	assert.ErrorIs(t, st.Write(failing{}, st.Bytes("a", st.U8, data, 6)), io.ErrClosedPipe)
 }
 
 type failing struct{}
@@ -151,19 +140,19 @@ func TestOpen(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.safetensors")
 	write(t, path, encode(t, st.Bytes("a", st.U8, []byte{7, 8}, 2)))
-	f, err := st.Open(path)
+	f, err := st.OpenFile(path)
 	require.NoError(t, err)
 	assert.Equal(t, []byte{7, 8}, f.Tensors["a"].Data, "%v", f.Tensors["a"])
 	assert.NoError(t, errors.Join(f.Close(), f.Close()))
-	_, err = st.Open(filepath.Join(dir, "none"))
+	_, err = st.OpenFile(filepath.Join(dir, "none"))
 	assert.ErrorIs(t, err, fs.ErrNotExist)
-	_, err = st.Open(dir)
+	_, err = st.OpenFile(dir)
 	assert.ErrorIs(t, err, fs.ErrInvalid)
 	write(t, path, nil)
-	_, err = st.Open(path)
+	_, err = st.OpenFile(path)
 	assert.ErrorIs(t, err, st.ErrFormat)
 	write(t, path, file("{}", 3))
-	_, err = st.Open(path)
+	_, err = st.OpenFile(path)
 	require.ErrorIs(t, err, st.ErrFormat)
 	assert.Contains(t, err.Error(), path)
 }
@@ -173,7 +162,7 @@ func TestGuard(t *testing.T) {
 	const n = 1 << 20
 	path := filepath.Join(t.TempDir(), "a.safetensors")
 	write(t, path, encode(t, st.Bytes("a", st.U8, make([]byte, n), n)))
-	f, err := st.Open(path)
+	f, err := st.OpenFile(path)
 	require.NoError(t, err)
 	defer f.Close()
 	require.NoError(t, os.Truncate(path, 4096))
@@ -194,14 +183,14 @@ func TestGuard(t *testing.T) {
 }
 
 func TestModel(t *testing.T) {
-	_, err := st.OpenModel(t.TempDir())
+	_, err := st.Open(t.TempDir(), st.All)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	assert.Contains(t, err.Error(), "neither "+st.IndexName+" nor "+st.SingleName)
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, st.SingleName), encode(t, st.Bytes("a", st.U8, []byte{1}, 1)))
 	check := func(want map[string]byte) {
 		t.Helper()
-		m, err := st.OpenModel(dir)
+		m, err := st.Open(dir, st.All)
 		require.NoError(t, err)
 		got := m.Names()
 		assert.True(t, slices.Equal(got, slices.Sorted(maps.Keys(want))), "%v", got)
@@ -241,11 +230,11 @@ func TestModelRefuses(t *testing.T) {
 		"more":           `{"weight_map":{"b":"1.safetensors"}}{}`,
 	} {
 		write(t, filepath.Join(dir, st.IndexName), []byte(index))
-		_, err := st.OpenModel(dir)
+		_, err := st.Open(dir, st.All)
 		assert.ErrorIs(t, err, st.ErrFormat, name)
 	}
 	write(t, filepath.Join(dir, st.IndexName), []byte(`{"weight_map":{"b":"2.safetensors","c":"1.safetensors"}}`))
-	m, err := st.OpenModel(dir)
+	m, err := st.Open(dir, st.All)
 	require.NoError(t, err)
 	defer m.Close()
 	_, err = m.Tensor("b")
@@ -313,7 +302,7 @@ func TestModelTwice(t *testing.T) {
 	write(t, filepath.Join(dir, "1.safetensors"), encode(t, st.Bytes("b", st.U8, []byte{2}, 1), st.Bytes("c", st.U8, []byte{7}, 1)))
 	write(t, filepath.Join(dir, "2.safetensors"), encode(t, st.Bytes("c", st.U8, []byte{3}, 1)))
 	write(t, filepath.Join(dir, st.IndexName), []byte(`{"weight_map":{"b":"1.safetensors","c":"2.safetensors"}}`))
-	m, err := st.OpenModel(dir)
+	m, err := st.Open(dir, st.All)
 	require.NoError(t, err)
 	defer m.Close()
 	_, err = m.Tensor("b")

@@ -44,7 +44,7 @@ func openSource(path string, p safetensors.Part) (source, error) {
 	if file != "" {
 		return openGGUF(file)
 	}
-	m, err := safetensors.OpenPart(path, p)
+	m, err := safetensors.Open(path, p)
 	if err != nil {
 		return nil, fileError(foreignFolder(path, err))
 	}

@@ -19,10 +19,9 @@ func TestTensors(t *testing.T) {
 	path := filepath.Join(dir, safetensors.SingleName)
 	f, err := os.Create(path)
 	require.NoError(t, err)
-	require.NoError(t, safetensors.Write(f, nil, []safetensors.Source{
+	require.NoError(t, safetensors.Write(f,
 		safetensors.Bytes("layers.0.ffn.experts.0.w1.weight", safetensors.I8, []byte{1, 2, 3, 4, 5, 6}, 2, 3),
-		safetensors.Bytes("embed.weight", safetensors.BF16, []byte{7, 8}, 1, 1),
-	}))
+		safetensors.Bytes("embed.weight", safetensors.BF16, []byte{7, 8}, 1, 1)))
 	require.NoError(t, f.Close())
 	c, err := model.OpenTensors(dir, "")
 	require.NoError(t, err)

@@ -121,7 +121,7 @@ func (a *Apart) run(ctx context.Context, ids []int32, x []float32, to vk.View, r
 		}
 	}
 	size := uint64(16 * T * quads(d))
-	return once(ctx, a.g.dev, func(rec *vk.Recorder) error {
+	return a.g.dev.Run(ctx, func(rec *vk.Recorder) error {
 		if err := rec.Copy(a.g.step, a.g.host); err != nil {
 			return err
 		}

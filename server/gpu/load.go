@@ -147,7 +147,7 @@ func (p *piece) fill(ctx context.Context, dev *vk.Device) error {
 		}
 	}
 	if p.packed != 0 {
-		if err := once(ctx, dev, func(rec *vk.Recorder) error { return pack(rec, dev, p.packed, *p.to) }); err != nil {
+		if err := dev.Run(ctx, func(rec *vk.Recorder) error { return pack(rec, dev, p.packed, *p.to) }); err != nil {
 			return fmt.Errorf("gpu: pack %s: %w", p.label, err)
 		}
 	}

@@ -69,7 +69,7 @@ func (g *GPU) Measure(ctx context.Context, T int) (r Rates, err error) {
 func (g *GPU) read(ctx context.Context, T int, r *Rates) error {
 	for i := range g.layers[:g.own] {
 		l := &g.layers[i]
-		err := once(ctx, g.dev, func(rec *vk.Recorder) error { return g.experts(rec, T, l) })
+		err := g.dev.Run(ctx, func(rec *vk.Recorder) error { return g.experts(rec, T, l) })
 		if err != nil {
 			return err
 		}
@@ -168,7 +168,7 @@ func CopyRate(ctx context.Context, dev *vk.Device) (Rate, error) {
 	}
 	// The clock of a device that idled comes up late.
 	for began := time.Now(); time.Since(began) < warming; {
-		if err := once(ctx, dev, func(rec *vk.Recorder) error { return rec.Copy(views[0], views[1]) }); err != nil {
+		if err := dev.Run(ctx, func(rec *vk.Recorder) error { return rec.Copy(views[0], views[1]) }); err != nil {
 			return Rate{}, err
 		}
 	}

@@ -139,7 +139,7 @@ func opened(t *testing.T, dev *vk.Device, w *weights.Model, most int) (*GPU, *cp
 // run records something and runs it.
 func run(t *testing.T, g *GPU, record func(rec *vk.Recorder) error) {
 	t.Helper()
-	require.NoError(t, once(t.Context(), g.dev, record))
+	require.NoError(t, g.dev.Run(t.Context(), record))
 }
 
 // poison fills memory with NaN.

@@ -30,7 +30,7 @@ func decoded(dev *vk.Device, format format, halves bool, codes []byte) (values [
 		return nil, err
 	}
 	push := struct{ chunks uint32 }{size(len(codes) / 16)}
-	err = once(ctx, dev, func(rec *vk.Recorder) error {
+	err = dev.Run(ctx, func(rec *vk.Recorder) error {
 		if format == mxfp4 {
 			if err := pack(rec, dev, mxfp4, src.View()); err != nil {
 				return err
@@ -50,24 +50,6 @@ func decoded(dev *vk.Device, format format, halves bool, codes []byte) (values [
 		values = append(values, math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:])))
 	}
 	return values, nil
-}
-
-// once records something, runs it and forgets it.
-func once(ctx context.Context, dev *vk.Device, record func(rec *vk.Recorder) error) error {
-	rec, err := dev.NewRecorder()
-	if err != nil {
-		return err
-	}
-	defer rec.Close()
-	if err := record(rec); err != nil {
-		return err
-	}
-	c, err := rec.End()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	return c.Run(ctx)
 }
 
 func flag(b bool) uint32 {

@@ -449,11 +449,11 @@ func save(path string, list []*Tensor) error {
 		return err
 	}
 	defer f.Close()
-	var sources []safetensors.Source
+	var tensors []safetensors.Tensor
 	for _, t := range list {
-		sources = append(sources, safetensors.Bytes(t.Name, t.DType, t.Data, t.Shape...))
+		tensors = append(tensors, safetensors.Bytes(t.Name, t.DType, t.Data, t.Shape...))
 	}
-	if err := safetensors.Write(f, nil, sources); err != nil {
+	if err := safetensors.Write(f, tensors...); err != nil {
 		return err
 	}
 	return f.Close()

@@ -62,7 +62,7 @@ func commands(t *testing.T, d *vk.Device, b *vk.Buffer, fills int, parts, prove 
 		require.NoError(t, door.Prove(r))
 	}
 	if parts {
-		require.NoError(t, r.SplitEach())
+		require.NoError(t, r.Split(vk.Split{Each: true}))
 	}
 	for i := range fills {
 		require.NoError(t, r.Fill(b.Whole(), uint32(i+1)))

@@ -35,8 +35,7 @@ func turned(t *testing.T, dev *vk.Device, fault uint32, pieces int) []uint32 {
 	require.NoError(t, dev.Upload(t.Context(), in.Whole(), bytes[:4*n]))
 	rec, err := dev.NewRecorder()
 	require.NoError(t, err)
-	require.NoError(t, rec.SplitEach())
-	require.NoError(t, rec.Divide(vk.Pieces{Of: map[int]int{0: pieces}}))
+	require.NoError(t, rec.Split(vk.Split{Each: true, Of: map[int]int{0: pieces}}))
 	require.NoError(t, rec.Dispatch(vk.Dispatch{Kernel: k, Groups: [3]uint32{3, 1, 1}, Bind: []vk.View{in.Whole(), out.Whole()},
 		Push: binary.LittleEndian.AppendUint32(nil, n)}))
 	cmd, err := rec.End()

@@ -32,7 +32,7 @@ func TestModel(t *testing.T) {
 
 func sameWeights(t *testing.T, dir string) {
 	t.Helper()
-	m, err := safetensors.OpenModel(dir)
+	m, err := safetensors.Open(dir, safetensors.All)
 	require.NoError(t, err)
 	defer m.Close()
 	for _, x := range recorded.Model().Tensors {

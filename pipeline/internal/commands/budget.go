@@ -137,31 +137,21 @@ func (z *Sizes) divide(rec *vk.Recorder, old *Commands, work float64) (*Commands
 	if budget < 0 {
 		return fresh, nil
 	}
-	var err error
-	var pieces vk.Pieces
+	var split vk.Split
 	switch {
 	case old != nil && old.Each && old.took != nil:
-		fresh.before, fresh.pieces = old.cuts(budget)
-		err = rec.SplitAt(fresh.before)
+		split.Before, split.Of = old.cuts(budget)
 	case old != nil && !old.Each && old.took != nil && z.Suits(old, work):
-		fresh.before, fresh.pieces = old.before, old.pieces
-		err = rec.SplitAt(fresh.before)
+		split.Before, split.Of = old.before, old.pieces
+	case old != nil:
+		split.Each, split.Of = true, old.pieces // what took too long still does
 	default:
-		fresh.Each = true
-		if old != nil {
-			fresh.pieces = old.pieces // what took too long still does
-		} else {
-			tune, a := tuning.Of(z.cfg.Dev), z.cfg.Dev.Adapter()
-			most := max(budget/2, leastEstimate)
-			pieces.Count = func(w vk.Work) int { return tune.Pieces(a, w, most) }
-		}
-		err = rec.SplitEach()
+		tune, a := tuning.Of(z.cfg.Dev), z.cfg.Dev.Adapter()
+		most := max(budget/2, leastEstimate)
+		split.Each, split.Count = true, func(w vk.Work) int { return tune.Pieces(a, w, most) }
 	}
-	if err != nil {
-		return nil, err
-	}
-	pieces.Of = fresh.pieces
-	return fresh, rec.Divide(pieces)
+	fresh.Each, fresh.before, fresh.pieces = split.Each, split.Before, split.Of
+	return fresh, rec.Split(split)
 }
 
 // Break notes that not all submissions of some commands were made, or that one failed: the device

@@ -116,8 +116,8 @@ type Kernels struct {
 // label "layer step", and wants T * (2*H*512 + G*ORank + QRank + ...) * 2 bytes and more of
 // Config.Scratch. The caller closes it after its layers.
 //
-// Errors: vk.ErrArgument for numbers out of range; those of the constructors of operations and
-// of vk.Device.NewBuffer.
+// Errors: vk.ErrArgument for more tokens than workgroups of a launch; those of the constructors of
+// operations and of vk.Device.NewBuffer.
 func NewKernels(dev *vk.Device, cfg Config) (*Kernels, error) {
 	k, err := newKernels(dev, cfg)
 	if err != nil {
@@ -134,8 +134,8 @@ func NewKernels(dev *vk.Device, cfg Config) (*Kernels, error) {
 	return k, nil
 }
 
-// Check reports why there can be no Kernels of a configuration, before anything is built: numbers
-// out of range, or lists that no descriptor holds. It wants of Config.Scratch what is known by
+// Check reports why there can be no Kernels of a configuration, before anything is built: too many
+// tokens, or lists that no descriptor holds. It wants of Config.Scratch what is known by
 // then, which the caller compares with the device.
 func Check(dev *vk.Device, cfg Config) error {
 	k, err := newKernels(dev, cfg)
@@ -151,11 +151,12 @@ func Check(dev *vk.Device, cfg Config) error {
 	return nil
 }
 
-// newKernels checks a configuration and divides the work.
+// newKernels divides the work.
 func newKernels(dev *vk.Device, cfg Config) (*Kernels, error) {
 	cfg.Ranks = max(cfg.Ranks, 1)
-	if err := cfg.check(dev); err != nil {
-		return nil, err
+	grid := dev.Caps().MaxWorkgroupCount
+	if most := int(min(grid[0], grid[1], grid[2])); cfg.Tokens > most {
+		return nil, &vk.ArgumentError{Op: opNewKernels, Arg: "Tokens", Got: fmt.Sprint(cfg.Tokens), Want: fmt.Sprintf("1 to %d", most)}
 	}
 	k := &Kernels{dev: dev, cfg: cfg, tune: &tuning.Of(dev).Layer, heads: cfg.Model.Heads / cfg.Ranks, groups: cfg.Model.Groups / cfg.Ranks}
 	k.want = wanted(k.tune, cfg.Tokens, cfg.Caches.Compressed.Pool.Bytes())
@@ -188,32 +189,6 @@ func (cfg *Config) entryWidth() int {
 		return attention.C128Width(cfg.MaxLen, cfg.Spec.Ratio)
 	}
 	return 0
-}
-
-func (cfg *Config) check(dev *vk.Device) error {
-	bad := func(arg string, got any, want string, a ...any) error {
-		return &vk.ArgumentError{Op: opNewKernels, Arg: arg, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, a...)}
-	}
-	if dev == nil {
-		return bad("dev", "nil", "a device")
-	}
-	grid := dev.Caps().MaxWorkgroupCount
-	most := int(min(grid[0], grid[1], grid[2]))
-	switch {
-	case cfg.Scratch == nil:
-		return bad("Scratch", "nil", "what the caller places")
-	case cfg.Tokens < 1 || cfg.Tokens > most:
-		return bad("Tokens", cfg.Tokens, "1 to %d", most)
-	case cfg.Model.Groups%cfg.Ranks != 0:
-		return bad("Ranks", cfg.Ranks, "a divisor of the %d groups", cfg.Model.Groups)
-	case cfg.Model.Heads/cfg.Ranks > attention.MaxHeads:
-		return bad("Ranks", cfg.Ranks, "so many that each has at most %d of the %d heads", attention.MaxHeads, cfg.Model.Heads)
-	case cfg.Spec.Ratio > 0 && cfg.MaxLen < 1:
-		return bad("MaxLen", cfg.MaxLen, "at least 1")
-	case cfg.Out != tensor.BF16 && cfg.Out != tensor.F32:
-		return bad("Out", cfg.Out, "bf16 or f32")
-	}
-	return nil
 }
 
 func (k *Kernels) build() (err error) {
@@ -342,8 +317,7 @@ func (k *Kernels) Bytes() uint64 {
 	return k.arena.Whole().Size + k.output.bytes()
 }
 
-// Close frees the memory, which nothing on the device may be using; closing again does
-// nothing. Recording anything more gives vk.ErrClosed.
+// Close frees the memory, which nothing on the device may be using; closing again does nothing.
 func (k *Kernels) Close() error {
 	if k == nil || k.arena == nil {
 		return nil

@@ -54,8 +54,8 @@ type use struct {
 // of the kind had before. The caller closes the layer.
 //
 // Errors: vk.ErrArgument for weights of another kind, of shapes that the configuration does not
-// have, or an input_scale that Config.Quantise cannot take; vk.ErrClosed for kernels or weights
-// that were closed; those of projection.NewLinear and of tensor.New.
+// have, or an input_scale that Config.Quantise cannot take; vk.ErrClosed for weights that were
+// closed; those of projection.NewLinear and of tensor.New.
 func (k *Kernels) NewLayer(ctx context.Context, w *model.DeviceLayer) (*Layer, error) {
 	if err := k.checkWeights(w); err != nil {
 		return nil, err
@@ -85,10 +85,6 @@ func badWeights(arg string, got any, want string, a ...any) error {
 
 func (k *Kernels) checkWeights(w *model.DeviceLayer) error {
 	switch {
-	case k.arena == nil:
-		return fmt.Errorf("%s: kernels of layers %w", opNewLayer, vk.ErrClosed)
-	case w == nil:
-		return badWeights("w", "nil", "the weights of a layer")
 	case w.Closed():
 		return fmt.Errorf("%s: weights of layer %d %w", opNewLayer, w.Layer, vk.ErrClosed)
 	case (w.Compressor != nil) != (k.main != nil) || (w.Indexer != nil) != (k.indexer != nil) ||
@@ -333,26 +329,15 @@ func (l *Layer) more(dt tensor.DType, shape ...int) (tensor.Tensor, error) {
 
 // copyWide writes the rows of widen.
 func (l *Layer) copyWide(ctx context.Context, u *use) error {
-	rec, err := l.kernels.dev.NewRecorder()
-	if err != nil {
-		return err
-	}
-	defer rec.Close()
-	if err := errors.Join(rec.Fill(l.wide.View(), 0), rec.Copy(l.wide.Rows(0, u.n).View(), u.m.Data.View())); err != nil {
-		return err
-	}
-	cmd, err := rec.End()
-	if err != nil {
-		return err
-	}
-	return errors.Join(cmd.Run(ctx), cmd.Close())
+	return l.kernels.dev.Run(ctx, func(rec *vk.Recorder) error {
+		return errors.Join(rec.Fill(l.wide.View(), 0), rec.Copy(l.wide.Rows(0, u.n).View(), u.m.Data.View()))
+	})
 }
 
 // Bytes returns the memory that the layer has beside its weights and what it shares.
 func (l *Layer) Bytes() uint64 { return l.rows.Bytes() + l.wide.Bytes() }
 
-// Close frees the layer's own memory; closing again does nothing. Recording afterwards gives
-// vk.ErrClosed.
+// Close frees the layer's own memory; closing again does nothing.
 func (l *Layer) Close() error {
 	if l == nil || l.kernels == nil {
 		return nil

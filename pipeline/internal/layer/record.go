@@ -47,12 +47,10 @@ type PickedSlots struct {
 // Record records the layer, after Kernels.RecordStep with the same step in the same or an earlier
 // submission.
 //
-// Errors: vk.ErrClosed; those of the operations, after which the recording is to be given up.
+// Errors: vk.ErrClosed for weights that were closed; those of the operations, after which the
+// recording is to be given up.
 func (l *Layer) Record(rec *vk.Recorder, step StepArgs, a Args) error {
-	switch {
-	case l == nil || l.kernels == nil || l.kernels.arena == nil:
-		return fmt.Errorf("%s: layer %w", opLayer, vk.ErrClosed)
-	case l.w.Closed():
+	if l.w.Closed() {
 		return fmt.Errorf("%s: weights of layer %d %w", opLayer, l.w.Layer, vk.ErrClosed)
 	}
 	r := &recording{l: l, k: l.kernels, rec: rec, step: &step, a: &a}

@@ -106,11 +106,8 @@ func (x *lists) tensors(l scratch, k *Kernels) {
 // RecordStep records what is computed once for all layers of a step: where KV rows, states
 // and entries are stored, each token's window, and its entries or how many it may see.
 //
-// Errors: vk.ErrClosed; those of the operations, after which the recording is to be given up.
+// Errors: those of the operations, after which the recording is to be given up.
 func (k *Kernels) RecordStep(rec *vk.Recorder, a StepArgs) error {
-	if k == nil || k.arena == nil {
-		return fmt.Errorf("%s: kernels of layers %w", opStep, vk.ErrClosed)
-	}
 	rec.Section("step")
 	var err error
 	if k.main != nil {

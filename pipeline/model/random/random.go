@@ -4,6 +4,7 @@
 package random
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -12,8 +13,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 
+	"github.com/vkmla/vkmla/internal/safetensors"
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
@@ -43,7 +44,7 @@ func V41Config() model.Config {
 
 // Write writes a checkpoint to a folder, of the attention alone: config.json and model.safetensors,
 // with the names of released checkpoints and weights of bf16. The same seed gives the same weights.
-// It needs two bytes of memory for each weight. The layers are those of model.V4Layers or
+// It needs four bytes of memory for each weight. The layers are those of model.V4Layers or
 // model.V41Layers: no drafts.
 //
 // Errors: model.ErrConfig; the file system's.
@@ -55,16 +56,16 @@ func Write(dir string, c model.Config, seed uint64) error {
 	if err != nil {
 		return fmt.Errorf("random: write: %w", err)
 	}
-	w := weights{rng: rand.New(rand.NewPCG(seed, 2)), header: map[string]any{}}
+	w := weights{rng: rand.New(rand.NewPCG(seed, 2))}
 	for i := range c.Layers {
 		w.layer(fmt.Sprintf("layers.%d.attn.", i), c, &c.Layers[i])
 	}
-	file, err := w.file()
-	if err == nil {
+	var file bytes.Buffer
+	if err = safetensors.Write(&file, w.tensors...); err == nil {
 		err = os.WriteFile(filepath.Join(dir, "config.json"), config, 0o666)
 	}
 	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "model.safetensors"), file, 0o666)
+		err = os.WriteFile(filepath.Join(dir, safetensors.SingleName), file.Bytes(), 0o666)
 	}
 	if err != nil {
 		return fmt.Errorf("random: write: %w", err)
@@ -96,9 +97,8 @@ func configFile(c model.Config) ([]byte, error) {
 
 // weights are tensors of bf16 numbers, one after the other.
 type weights struct {
-	rng    *rand.Rand
-	header map[string]any // by name: type, shape and where the numbers are
-	data   []byte
+	rng     *rand.Rand
+	tensors []safetensors.Tensor
 }
 
 func (w *weights) layer(at string, c model.Config, l *model.Layer) {
@@ -152,20 +152,10 @@ func (w *weights) add(name string, shape ...int) {
 	if len(shape) > 1 {
 		mean, spread = 0, 1/math.Sqrt(float64(shape[len(shape)-1]))
 	}
-	from := len(w.data)
+	data := make([]byte, 0, 2*n)
 	for range n {
 		x := float32(mean + spread*w.rng.NormFloat64())
-		w.data = binary.LittleEndian.AppendUint16(w.data, uint16(math.Float32bits(x)>>16))
+		data = binary.LittleEndian.AppendUint16(data, uint16(math.Float32bits(x)>>16))
 	}
-	w.header[name] = map[string]any{"dtype": "BF16", "shape": shape, "data_offsets": []int{from, len(w.data)}}
-}
-
-// file is a safetensors file: the length of the header, the header in JSON, the numbers.
-func (w *weights) file() ([]byte, error) {
-	header, err := json.Marshal(w.header)
-	if err != nil {
-		return nil, err
-	}
-	length := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
-	return slices.Concat(length, header, w.data), nil
+	w.tensors = append(w.tensors, safetensors.Bytes(name, safetensors.BF16, data, shape...))
 }
