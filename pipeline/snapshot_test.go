@@ -23,8 +23,8 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-// TestRestore restores sessions where they have less room than where they were saved, and refuses
-// older formats.
+// TestRestore restores sessions where they have less room than where they were saved, and after
+// they were cut, and refuses older formats.
 func TestRestore(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev := testkit.Device(t)
@@ -42,6 +42,11 @@ func TestRestore(t *testing.T) {
 	assert.NoError(t, errors.Join(back.Truncate(tokens-100), back.Advance(t.Context(), 200), back.Close()))
 	all, free := short.Pages()
 	assert.Equal(t, free, all, "of %v pages %v are free", all, free)
+	var cut bytes.Buffer
+	require.NoError(t, errors.Join(s.Truncate(tokens-rewind+500), s.Save(t.Context(), &cut), s.Close()))
+	again := must[*pipeline.Session](t)(long.Restore(t.Context(), &cut))
+	assert.ErrorIs(t, again.Truncate(tokens-rewind-1), pipeline.ErrRewind, "pages were gone when it was saved")
+	assert.NoError(t, again.Truncate(tokens-rewind))
 	older := bytes.Clone(saved.Bytes())
 	older[8] = 1 // the version
 	_, err = short.Restore(t.Context(), bytes.NewReader(older))
