@@ -46,8 +46,8 @@ func queryOutputs(f cache.IndexKeyFormat) []string {
 }
 
 // queryKinds make rows for the queries besides those of rowKinds: ties of E2M1, the
-// smallest blocks that MXFP4 has, numbers that a rotation just keeps finite, and
-// subnormal ones beside ordinary ones.
+// smallest blocks that MXFP4 has, numbers that a rotation just keeps finite,
+// subnormal ones beside ordinary ones, and one that is infinite.
 var queryKinds = []func(rng *rand.Rand, x []float32){
 	func(r *rand.Rand, x []float32) {
 		for b := 0; b < len(x); b += 32 {
@@ -63,6 +63,12 @@ var queryKinds = []func(rng *rand.Rand, x []float32){
 	each(func(r *rand.Rand, _ int) float64 { return sign(r) * 1.1e38 * (0.5 + r.Float64()) }),
 	each(func(r *rand.Rand, _ int) float64 { // what position 0 keeps: tiny numbers, only as signs, beside others
 		return math.Ldexp(sign(r)*float64(1+r.IntN(127)), []int{-133, -7}[r.IntN(2)])
+	}),
+	each(func(r *rand.Rand, i int) float64 {
+		if i == 17 { // nothing turns it
+			return math.Inf(int(sign(r)))
+		}
+		return r.NormFloat64()
 	}),
 }
 
