@@ -137,3 +137,17 @@ func TestStepTornLayers(t *testing.T) {
 	assert.ErrorIs(t, st.ReadOutput(0, 0, values), vk.ErrArgument)
 	assert.NoError(t, errors.Join(st.Abort(), e.Untear()))
 }
+
+// TestActivationsDivided demands that products whose inputs have 8 bits give a token alone what they
+// give it in a prompt, where another kernel undoes the RoPE of the attention's output.
+func TestActivationsDivided(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev, c := testkit.Device(t), fakemodel.Config(0)
+	c.Hidden, c.ORank = 256, 128
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8})))
+	e := engine(t, dev, cfg, layers, options{MaxTokens: 48, MaxStep: 48, MaxSessions: 2, QuantiseActivations: true})
+	hidden := normals(48 * c.Hidden)
+	whole, parts := division(t, e, c.Hidden, 48, hidden), division(t, e, c.Hidden, 40, hidden)
+	last := 40 * c.Hidden
+	assert.Less(t, distance(parts[0].Out[last:], whole[0].Out[last:]), 0.02)
+}
