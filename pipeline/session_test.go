@@ -39,7 +39,6 @@ var (
 	v4Sessions = sessionModel{"v4", v4Layers, model.RecordsV4}
 	// v41Sessions have a layer of each role. From 25 tokens on not all entries are candidates.
 	v41Sessions = sessionModel{"v41", v41Layers, model.RecordsV41}
-	v41InV4     = sessionModel{"v41 in v4 records", v41Layers, model.RecordsV4}
 )
 
 func v4Layers() model.Config { return fakemodel.Config(4, 0, 128) }
