@@ -138,8 +138,8 @@ func TestStepTornLayers(t *testing.T) {
 	assert.NoError(t, errors.Join(st.Abort(), e.Untear()))
 }
 
-// TestActivationsDivided demands that products whose inputs have 8 bits give a token alone what they
-// give it in a prompt, where another kernel undoes the RoPE of the attention's output.
+// TestActivationsDivided demands that products whose inputs have 8 bits give a token alone what
+// they give it in a prompt, where another kernel undoes the RoPE of the attention's output.
 func TestActivationsDivided(t *testing.T) {
 	testkit.WithoutMatrices(t)
 	dev, c := testkit.Device(t), fakemodel.Config(0)
