@@ -214,7 +214,7 @@ func TestCeilings(t *testing.T) {
 		"vectors, parameters":     {"vectors", "manifest.json", []byte(manifest(1<<14, `{"name":"%d","params":{"a":1}}`)), "true"},
 		"vectors, arrays": {"vectors", "manifest.json",
 			[]byte(manifest(9000, `{"name":"%d","arrays":{"a":{"shape":[],"npy":"int8","role":"in"}}}`)),
-			"has no member"},
+			"has no array"},
 		"peers, rows":          {"peers", "", []byte(`{"source":"s","rows":[` + listed(size/3-100, `{}`) + `]}`), "values"},
 		"peers, fewer rows":    {"peers", "", []byte(`{"source":"s","rows":[` + listed(130_000, `{}`) + `]}`), "row 0"},
 		"peers, nested":        {"peers", "", bytes.Repeat([]byte("["), size), "inside each other"},
