@@ -162,3 +162,21 @@ func interruptedGrowth(t *testing.T, c model.Config, records model.Records) {
 		assert.True(t, ended || n >= 10, "only %d allocations", n)
 	}
 }
+
+// TestLongStepGivesBack holds that a step longer than the window ends with the pages that its
+// session still needs: the next step, which looks for others, finds none.
+func TestLongStepGivesBack(t *testing.T) {
+	testkit.WithoutMatrices(t)
+	dev, ctx := testkit.Device(t), t.Context()
+	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: fakemodel.Tiny(0)})))
+	e := engine(t, dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 512, MaxStep: 400})
+	s := must[*pipeline.Session](t)(e.Open())
+	var held []uint64
+	for _, n := range []int{400, 1} {
+		st := must[*pipeline.Step](t)(e.Begin(ctx, pipeline.Chunk{Session: s, Tokens: n}))
+		require.NoError(t, errors.Join(st.SetInput(0, 0, make([]float32, n*cfg.Hidden)), st.Run(ctx), st.Commit()))
+		held = append(held, e.Memory().Held)
+	}
+	assert.Positive(t, held[0])
+	assert.Equal(t, held[1], held[0], "bytes of pages after 400 tokens, and after one more")
+}
