@@ -148,8 +148,9 @@ func layerWork(c model.Config, spec model.LayerSpec, w *randomLayer, s stepShape
 	if spec.Block && !s.draft { // it keeps rows, and gives nothing
 		kv := 512 / float64(w.QKV.N)
 		x := work["wq_a|wkv"]
-		return map[string]Work{"q_kv_norm": {Activations: 4 * t * d}, "q_norm_rope_kv_insert": {Activations: 2 * t * d, Cache: t * slot(model.StoreWindow)},
-			"wq_a|wkv": {Weights: x.Weights * kv, Activations: 2 * t * (float64(w.QKV.K) + d), Flop: x.Flop * kv}}
+		return map[string]Work{"q_kv_norm": {Activations: 4 * t * d},
+			"q_norm_rope_kv_insert": {Activations: 2 * t * d, Cache: t * slot(model.StoreWindow)},
+			"wq_a|wkv":              {Weights: x.Weights * kv, Activations: 2 * t * (float64(w.QKV.K) + d), Flop: x.Flop * kv}}
 	}
 	all, rows := s.attended(c, spec)
 	work["attention"] = Work{Cache: rows + 4*all, Activations: 4 * t * h * d, Flop: 4 * all * h * d}

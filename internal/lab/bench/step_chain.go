@@ -33,7 +33,8 @@ type benchResidualPush struct{ Width, First uint32 }
 // open makes the kernel and its memory for steps of `tokens` tokens.
 func (c *chain) open(dev *vk.Device, main, layers, tokens, width int) error {
 	var err error
-	if c.kernel, err = kernel(dev, "bench_residual", vk.KernelSpec{Bindings: []vk.Access{vk.Read, vk.ReadWrite, vk.Write}, PushSize: 8}); err != nil {
+	if c.kernel, err = kernel(dev, "bench_residual", vk.KernelSpec{
+		Bindings: []vk.Access{vk.Read, vk.ReadWrite, vk.Write}, PushSize: 8}); err != nil {
 		return err
 	}
 	c.main, c.layers, c.width = main, layers, width
@@ -128,7 +129,8 @@ func (s *stepRun) checkSums(shape stepShape) error {
 	const bound = 1.0 / 256 // twice what rounding to bf16 takes away
 	switch worst := normError(x, norm, c.width); {
 	case different > 0:
-		s.judge("between layers", false, float64(different), 0, fmt.Sprintf("%d of %d sums over the layers differ", different, len(x)))
+		s.judge("between layers", false, float64(different), 0, fmt.Sprintf("%d of %d sums over the layers differ",
+			different, len(x)))
 	case !(worst <= bound):
 		s.judge("between layers", false, worst, bound, fmt.Sprintf("a norm is off by %.3g of it", worst))
 	}

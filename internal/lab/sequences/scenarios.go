@@ -143,7 +143,8 @@ func reusedPages(p *player) {
 				p.take(x, length-3, 64)
 				p.take(x, 3, 1)
 				if m := p.e.Memory(); most*m.Held < m.Caches {
-					p.do(fmt.Errorf("%d bytes of %d are held, too few for the next session to need them", m.Held, m.Caches))
+					p.do(fmt.Errorf("%d bytes of %d are held, too few for the next session to need them",
+						m.Held, m.Caches))
 				}
 				p.close(x)
 			}, "session %d", i)
@@ -303,7 +304,8 @@ func rejectedDrafts(p *player) {
 				d, other := left[i], beside[i]
 				left, beside = slices.Delete(left, i, i+1), slices.Delete(beside, i, i+1)
 				p.step(p.l.blocks(y, x)...)
-				p.at(func() { p.step(of(x, d), of(y, other)) }, "%d of %d drafted tokens accepted at %d", d.accepted, d.tokens, x.len())
+				p.at(func() { p.step(of(x, d), of(y, other)) }, "%d of %d drafted tokens accepted at %d",
+					d.accepted, d.tokens, x.len())
 			}
 		}
 		p.take(x, 8, 4) // a session's greatest length decides what it keeps
@@ -364,7 +366,8 @@ func padding(p *player) {
 // numbers lists what a session is given beside another: of each kind alone, and all.
 var numbers = [][]float32{
 	{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), 3e38, -3e38, 1e-40, 1},
-	{float32(math.NaN()), math.Float32frombits(0xFFFF0000), math.Float32frombits(0x7F810000)}, {float32(math.Inf(1))}, {float32(math.Inf(-1))}, {3e38, -3e38}, {1e-40, -1e-40},
+	{float32(math.NaN()), math.Float32frombits(0xFFFF0000), math.Float32frombits(0x7F810000)},
+	{float32(math.Inf(1))}, {float32(math.Inf(-1))}, {3e38, -3e38}, {1e-40, -1e-40},
 }
 
 // isolation takes a session beside one whose numbers are not finite, large or subnormal, before it

@@ -76,7 +76,8 @@ func randomQKVNorm(seed uint64) []Case {
 			}
 		}
 		cases = append(cases, Case{Name: name, Params: params, In: Arrays{
-			"qr_kv": vectors.FromU16(x, tokens, rank+cache.D), "q_weight": randomNorm(rng, weights, rank), "kv_weight": randomNorm(rng, weights, cache.D),
+			"qr_kv":    vectors.FromU16(x, tokens, rank+cache.D),
+			"q_weight": randomNorm(rng, weights, rank), "kv_weight": randomNorm(rng, weights, cache.D),
 		}})
 	}
 	for i, tokens := range sizes {
@@ -159,8 +160,9 @@ func bindQKVNorm(b Build, x qkvNormInput) (Bound, error) {
 	op, err := projection.NewQKVNorm(b.Dev, projection.QKVNormConfig{Rank: x.Rank, Eps: x.Eps, Variant: b.Variant})
 	return bound(op, err, func(r *Rig) Launch {
 		a := projection.QKVNormArgs{
-			QRAt: x.Pad, QRWeight: r.Shared(x.QWeight, floatType(x.QWeight)), KVWeight: r.Shared(x.KVWeight, floatType(x.KVWeight)),
-			QROut: r.Out(tensor.BF16, x.T, x.Rank), KVOut: r.Out(tensor.BF16, x.T, cache.D),
+			QRAt: x.Pad, QRWeight: r.Shared(x.QWeight, floatType(x.QWeight)),
+			KVWeight: r.Shared(x.KVWeight, floatType(x.KVWeight)),
+			QROut:    r.Out(tensor.BF16, x.T, x.Rank), KVOut: r.Out(tensor.BF16, x.T, cache.D),
 		}
 		if x.Split {
 			a.QR, a.KVAt = r.In(columns(x.X, 0, x.Rank, x.Pad), tensor.BF16), x.Pad
