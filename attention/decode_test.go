@@ -33,7 +33,7 @@ var forms = map[string]struct {
 	tokens, win, comp int // comp 0: no compressed set
 	splits            []int
 	workgroups        int // 1: as many heads in each as fit; 1000: few
-	growth            int // by so many heads, scores of the first token grow; they outgrow the first ones
+	growth            int // heads from one growth of the first token's scores to the next; these outgrow the first ones
 }{
 	"heads": {[]int{1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 128}, 1, 19, 7, []int{0}, 0, 0},
 	// In all forms of joining; rows of the first token end with a tile, as those of V4 do.

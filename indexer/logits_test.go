@@ -91,7 +91,7 @@ func eachLogits(t *testing.T, dev *vk.Device, f func(t *testing.T, variant strin
 	}
 }
 
-// slotOf is where the pool has key n of a token's request.
+// slotOf returns the slot in the pool of key n of a token's request.
 func slotOf(x indexer.LogitsHost, token, n int) int64 {
 	page := x.Layout.Page
 	return int64(x.BlockTable[int(x.TokenToReq[token])*x.TableWidth+n/page])*int64(page) + int64(n%page)

@@ -192,7 +192,7 @@ func whole(seed uint64, f projection.Format, tokens, groups, n, k int) projectio
 	return h
 }
 
-// wanted is what the definition gives.
+// wanted returns the result of the definition.
 func wanted(t *testing.T, h projection.LinearHost) []float64 {
 	t.Helper()
 	want := make([]float64, h.T*h.Groups*h.N)

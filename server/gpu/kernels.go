@@ -53,7 +53,7 @@ type built struct {
 	known map[string]*vk.Kernel
 }
 
-// kernel returns a kernel with push constants of a type, of which push is a value.
+// kernel returns a kernel whose push constants have the type of push.
 func (b *built) kernel(name string, push any, constants ...uint32) (*vk.Kernel, error) {
 	key := fmt.Sprint(name, constants)
 	if k := b.known[key]; k != nil {

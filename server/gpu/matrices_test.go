@@ -40,8 +40,8 @@ var matrixFormats = []formats{released,
 	{ends: weights.BF16, stored: [3]string{"Q4_K", "Q6_K", "Q8_0"}},
 	{ends: weights.BF16, stored: [3]string{"MXFP4", "Q4_K", "F16"}}}
 
-// byMatrices are what experts give by the processor, by kernels without matrices, and by matrices
-// with tiles of some tokens where these fit.
+// byMatrices returns the outputs of experts by the processor, by kernels without matrices, and by
+// matrices with tiles of `tile` tokens where these fit.
 func byMatrices(t *testing.T, d *matrices, g *GPU, c *cpu.CPU, layer, padded, tile int, ids []int32, x []float32,
 ) (want, without, got []float32) {
 	t.Helper()

@@ -13,8 +13,8 @@ const uint SUBGROUPS = THREADS / SUBGROUP;
 const uint HEAD_TILES = HG / CM_N;
 const uint STEPS = INDEX_DIM / CM_K;
 const uint BASES = SUBGROUP / P;       // lanes that hold the same part of different rows
-const uint KEYS = CM_M / BASES;        // of a tile, of which a lane holds a part; at most P
-const uint HEADS = CM_N / BASES;       // of a head tile, of which a lane holds a part
+const uint KEYS = CM_M / BASES;        // of a tile that a lane holds; at most P
+const uint HEADS = CM_N / BASES;       // of a head tile that a lane holds
 const uint EACH = CM_K / P;            // K positions of a row in a lane
 const uint COLUMNS = CM_N / P;         // of C, in a lane
 

@@ -85,7 +85,7 @@ func Rejects[C, O any](t *testing.T, dev *vk.Device, make func(*vk.Device, C) (O
 	}
 }
 
-// Changes are what may be wrong with arguments, by the names that errors have for them.
+// Changes lists mistakes in arguments by the names that errors have for them.
 type Changes[A any] map[string][]func(a *A)
 
 // Refuse is Refuses for each of the changes of good arguments by itself.
