@@ -129,28 +129,46 @@ func minus(list, other []int) []int {
 }
 
 // widestGap returns by how much, of a token's mean score, the definition prefers any of the entries
-// `theirs` to any of `mine`. An entry outside of its candidates counts as its block does among
-// those of maker's scores.
+// `theirs` to any of `mine`. Where candidates differ too, an entry that it leaves out counts as its
+// block does among maker's scores, and so does one that need not be a candidate.
 func widestGap(c model.Config, w, maker formula.Rounded, mine, theirs []int) (gap float64) {
+	tops, left := blockTops(c, maker), math.Inf(-1) // the best block left out
+	least := math.Inf(1)                            // the least one that is a candidate by its score
+	for block, top := range tops {
+		switch {
+		case !slices.Contains(maker.Blocks, block):
+			left = max(left, top)
+		case block < len(tops)-1: // the newest is one anyway
+			least = min(least, top)
+		}
+	}
 	for _, a := range mine {
 		for _, b := range theirs {
 			d := float64(w.Logits[b]-w.Logits[a]) / float64(meanSize(w.Logits))
-			if math.IsInf(float64(w.Logits[a]), -1) && len(maker.Blocks) > 0 {
-				top := func(block int) float32 {
-					return slices.Max(maker.Logits[block*c.CandidateBlock : min((block+1)*c.CandidateBlock, len(maker.Logits))])
+			if out := math.IsInf(float64(w.Logits[a]), -1); len(tops) > 0 {
+				size, block := float64(meanSize(maker.Logits)), b/c.CandidateBlock
+				switch {
+				case out:
+					d = (least - tops[a/c.CandidateBlock]) / size
+				case block < len(tops)-1:
+					d = min(d, (tops[block]-left)/size)
 				}
-				least := float32(math.Inf(1))
-				for _, block := range maker.Blocks {
-					if block < (len(maker.Logits)-1)/c.CandidateBlock { // the newest is one anyway
-						least = min(least, top(block))
-					}
-				}
-				d = float64(least-top(a/c.CandidateBlock)) / float64(meanSize(maker.Logits))
 			}
 			gap = max(gap, d)
 		}
 	}
 	return gap
+}
+
+// blockTops returns the greatest score of each block of candidates, none where maker makes none.
+func blockTops(c model.Config, maker formula.Rounded) (tops []float64) {
+	if len(maker.Blocks) == 0 {
+		return nil
+	}
+	for block := range slices.Chunk(maker.Logits, c.CandidateBlock) {
+		tops = append(tops, float64(slices.Max(block)))
+	}
+	return tops
 }
 
 // meanSize is the root of the mean square of a token's scores; those that it does not see are -Inf.
