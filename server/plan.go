@@ -14,8 +14,8 @@ import (
 )
 
 // plan says where --offload would put the parts of a model, before any of it is read. The device
-// tells how much memory caches and steps take: with --memory it need not be the one planned for, and
-// none has to be here.
+// tells how much memory caches and steps take: with --memory it need not be the one planned for,
+// and none has to be here.
 func plan(ctx context.Context, args []string, out io.Writer) error {
 	var o options
 	f := flag.NewFlagSet("server plan", flag.ContinueOnError)
