@@ -166,6 +166,14 @@ func TestDraftFileRefused(t *testing.T) {
 			}
 		}
 	}
+	c := cases["deepseek4-dspark"]
+	c.keys = slices.Clone(c.keys)
+	for i, k := range c.keys {
+		if k.Name == "dspark.stage_count" || k.Name == "dspark.n_layers" {
+			c.keys[i].Value = uint32(1 << 12)
+		}
+	}
+	try(c, model.ErrConfig, "dspark.stage_count: got 4096, want 1 to 4093")
 	for _, x := range []struct{ arch, name, other, want string }{ // other: another name, or "" for the other way round
 		{"deepseek4-dspark", "mtp.1.attn_kv.weight", "mtp.1.norm.weight", "mtp.1.attn_kv.weight: got absent"},
 		{"deepseek4-dspark", "mtp.1.markov_head.markov_w1.weight", "mtp.1.attn_extra.weight", "attn_extra.weight: got an unknown tensor"},
