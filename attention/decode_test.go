@@ -14,11 +14,9 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
-	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/opkit"
-	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -251,47 +249,6 @@ func TestDecodeNaNCode(t *testing.T) {
 			})
 		}
 	}
-}
-
-// A pool beyond the reach of a descriptor is read by address, and refused by base.
-func TestDecodeHugePool(t *testing.T) {
-	dev := testkit.Device(t)
-	limit := dev.Caps().MaxStorageBufferRange
-	if limit > dev.Caps().HeapBytes/4 || limit > 1<<33 {
-		t.Skipf("a descriptor holds %d bytes of %d", limit, dev.Caps().HeapBytes)
-	}
-	if missing := dev.Caps().Missing([]string{"bufferDeviceAddress", "shaderInt64"}); len(missing) > 0 {
-		t.Skipf("device lacks %v", missing)
-	}
-	rng := rand.New(rand.NewPCG(testkit.Seed(t), 5))
-	l := must[cache.Layout](t)(cache.NewLayout(64, 0))
-	pages := int(limit/uint64(l.Stride)) + 2
-	kv := must[cache.KVCache](t)(cache.NewKV(dev, cache.KVConfig{Pages: pages, Layout: l}))
-	defer kv.Close()
-	// Rows only in the last page, so that the host needs no copy of the rest.
-	last := set(t, 64, 1, normal(rng, 50*cache.D))
-	last.Pool = last.Pool[:l.Stride]
-	require.NoError(t, kv.Pool.Rows(pages-1, pages).Upload(t.Context(), last.Pool))
-	s, far := step{3, normal(rng, 3*cache.D), last, nil, nil}, slices.Clone(last.Indices)
-	for i := range far {
-		far[i] += int32((pages - 1) * 64)
-	}
-	cfg := attention.DecoderConfig{Heads: 3, WindowPage: 64, MaxBytes: kv.Pool.Bytes()}
-	op := must[*attention.Decoder](t)(attention.NewDecoder(dev, cfg))
-	require.NotEqual(t, opkit.Base, op.Variant(), "variant for a pool of %d bytes", kv.Pool.Bytes())
-	r := verify.NewRig(t.Context(), dev)
-	defer r.Close()
-	a := s.args(r, op)
-	a.Window.Cache, a.Window.Indices = kv, r.In(vectors.FromI32(far, 1, len(far)), tensor.I32)
-	out, lse := runDecode(t, r, op, a)
-	s.check(t, op.Variant(), out, lse)
-
-	cfg.Variant = opkit.Base
-	_, err := attention.NewDecoder(dev, cfg)
-	assert.ErrorIs(t, err, vk.ErrArgument, "base for a huge pool")
-	cfg.MaxBytes = 0
-	base := must[*attention.Decoder](t)(attention.NewDecoder(dev, cfg))
-	refuses(t, dev, "Window.Cache.Pool", func(rec *vk.Recorder) error { return base.Record(rec, a) })
 }
 
 func TestDecoderConfig(t *testing.T) {

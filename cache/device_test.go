@@ -2,8 +2,6 @@ package cache_test
 
 import (
 	"bytes"
-	"errors"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -11,7 +9,6 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
-	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -63,96 +60,6 @@ func newKeys(t testing.TB, dev *vk.Device, pages int, f cache.IndexKeyFormat, pa
 func bytesOf(x tensor.Tensor) tensor.Tensor {
 	x.Shape, x.DType = []int{int(x.Bytes())}, tensor.U8
 	return x
-}
-
-func randomK(rng *rand.Rand, n int) []uint16 {
-	k := make([]uint16, n*cache.D)
-	for i := range k {
-		k[i] = uint16(rng.UintN(1<<16)) &^ 0x4000 // finite, below 2
-	}
-	return k
-}
-
-// A pool larger than a descriptor can hold: the da variants are chosen, and work
-// on both sides of the limit; the base variants refuse it with a typed error.
-func TestPoolBeyondDescriptor(t *testing.T) {
-	dev := testkit.Device(t)
-	limit := dev.Caps().MaxStorageBufferRange
-	l := must[cache.Layout](t)(cache.NewLayout(64, 0))
-	edge := int(limit / uint64(l.Stride)) // the page that the limit falls into
-	pages := edge + 20
-	size := uint64(l.Stride * pages)
-	if lacks := dev.Caps().Missing(opkit.Builds("kv_insert")[1].Requires); len(lacks) > 0 {
-		t.Skipf("device lacks %v", lacks)
-	}
-	if size > dev.Caps().HeapBytes/2 || size > 1<<34 {
-		t.Skipf("a pool beyond the descriptor's %d bytes is too large to try", limit)
-	}
-	c, err := cache.NewKV(dev, cache.KVConfig{Pages: pages, Layout: l})
-	if errors.Is(err, vk.ErrOutOfDeviceMemory) {
-		t.Skip(err)
-	}
-	require.NoError(t, err)
-	defer c.Close()
-
-	var arg *vk.ArgumentError
-	_, err = cache.NewInsert(dev, cache.PagesConfig{Page: 64, MaxBytes: size, Variant: "base"})
-	require.ErrorAs(t, err, &arg, "base for %d bytes", size)
-	insert := must[*cache.Insert](t)(cache.NewInsert(dev, cache.PagesConfig{Page: 64, MaxBytes: size}))
-	slots := must[*cache.GatherSlots](t)(cache.NewGatherSlots(dev, cache.PagesConfig{Page: 64, MaxBytes: size}))
-	gather := must[*cache.Gather](t)(cache.NewGather(dev, cache.PagesConfig{Page: 64, MaxBytes: size}))
-	require.Equal(t, "da", insert.Variant())
-	require.Equal(t, "da", slots.Variant())
-	require.Equal(t, "da", gather.Variant())
-
-	ids := []int32{0, int32(edge - 1), int32(edge), int32(edge + 1), int32(pages - 1)}
-	var at []int64
-	var idx []int32
-	for _, id := range ids {
-		for _, s := range []int64{0, 31, 63} {
-			at = append(at, int64(id)*64+s)
-			idx = append(idx, int32(at[len(at)-1]))
-		}
-	}
-	rng := rand.New(rand.NewPCG(1, 2))
-	k := randomK(rng, len(at))
-	kt, st := upload(t, dev, tensor.BF16, k, len(at), cache.D), upload(t, dev, tensor.I64, at, len(at))
-	out, rows := testkit.Zeros(t, dev, tensor.BF16, len(idx), cache.D), testkit.Zeros(t, dev, tensor.BF16, 1, 64, cache.D)
-	table, seq := upload(t, dev, tensor.I32, []int32{0, int32(edge)}, 1, 2), upload(t, dev, tensor.I32, []int32{128}, 1)
-	lens := upload(t, dev, tensor.I32, []int32{64}, 1)
-	base := must[*cache.Insert](t)(cache.NewInsert(dev, cache.PagesConfig{Page: 64}))
-
-	do(t, dev, func(rec *vk.Recorder) error {
-		assert.ErrorIs(t, base.Record(rec, cache.InsertArgs{K: kt, Slots: st, Cache: c}), vk.ErrArgument,
-			"base variant on a pool of %d bytes", size)
-		return errors.Join(
-			insert.Record(rec, cache.InsertArgs{K: kt, Slots: st, Cache: c}),
-			slots.Record(rec, cache.GatherSlotsArgs{Out: out, Cache: c, Indices: upload(t, dev, tensor.I32, idx, len(idx))}),
-			gather.Record(rec, cache.GatherArgs{Out: rows, Cache: c, SeqLens: seq, GatherLens: lens, Table: table}),
-		)
-	})
-	// The same rows in a small pool on the host.
-	small, ref := make([]byte, len(ids)*l.Stride), make([]int64, len(at))
-	want, refIdx := make([]uint16, len(at)*cache.D), make([]int32, len(at))
-	for i, s := range at {
-		ref[i] = int64(i/3)*64 + s%64
-		refIdx[i] = int32(ref[i])
-	}
-	require.NoError(t, errors.Join(cache.InsertRef(small, l, k, ref), cache.GatherSlotsRef(want, small, l, refIdx)))
-	got := download[uint16](t, out)
-	for i := range want {
-		if got[i] != want[i] {
-			t.Fatalf("slot %d, value %d: 0x%04x, want 0x%04x", at[i/cache.D], i%cache.D, got[i], want[i])
-		}
-	}
-	page := download[uint16](t, rows)
-	for j, s := range []int{0, 31, 63} {
-		for d := range cache.D {
-			if g, w := page[s*cache.D+d], want[(6+j)*cache.D+d]; g != w {
-				t.Fatalf("gathered slot %d of page %d, value %d: 0x%04x, want 0x%04x", s, edge, d, g, w)
-			}
-		}
-	}
 }
 
 // What no operation is made for.

@@ -399,47 +399,6 @@ func TestLogitsArguments(t *testing.T) {
 	assert.ErrorIs(t, indexer.LogitsRef(indexer.LogitsHost{}, nil), vk.ErrArgument, "the reference of nothing")
 }
 
-// A pool larger than a descriptor can hold: a variant that reaches it by address is
-// chosen, and finds keys on both sides of the limit; base refuses it.
-func TestLogitsBeyondDescriptor(t *testing.T) {
-	dev := testkit.Device(t)
-	limit := dev.Caps().MaxStorageBufferRange
-	x := randomHost(t, cache.IndexKeyFP8, rand.New(rand.NewPCG(8, 8)), 1, 1, 8, 256, 64)
-	x.Lens[0] = 256
-	edge := int(limit / uint64(x.Layout.Stride)) // the page that the limit falls into
-	size := uint64(edge+9) * uint64(x.Layout.Stride)
-	if size > dev.Caps().HeapBytes/2 || size > 1<<34 {
-		t.Skipf("a pool beyond the descriptor's %d bytes is too large to try", limit)
-	}
-	cfg := logitsConfig(x, "")
-	cfg.MaxBytes = size
-	op, err := indexer.NewLogits(dev, cfg)
-	if errors.Is(err, vk.ErrMissingFeature) {
-		t.Skip(err)
-	}
-	require.NoError(t, err)
-	require.NotEqual(t, opkit.Base, op.Variant(), "variant base for %d bytes", size)
-	pool := must[tensor.Tensor](t)(tensor.New(dev, "test", tensor.U8, edge+9, x.Layout.Stride))
-	defer pool.Close()
-	far := []int32{int32(edge + 8), 0, int32(edge), int32(edge - 1)}
-	for i, p := range far {
-		page := x.Pool[int(x.BlockTable[i])*x.Layout.Stride:][:x.Layout.Stride]
-		require.NoError(t, pool.Rows(int(p), int(p)+1).Upload(t.Context(), page))
-	}
-	r := verify.NewRig(t.Context(), dev)
-	defer r.Close()
-	a := uploadLogits(r, x)
-	a.Keys.Pool, a.BlockTable = pool, r.In(vectors.FromI32(far, 1, 4), tensor.I32)
-	refuses(t, dev, "Keys.Pool", func(rec *vk.Recorder) error {
-		return must[*indexer.Logits](t)(indexer.NewLogits(dev, logitsConfig(x, opkit.Base))).Record(rec, a)
-	})
-	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	got := must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"out": a.Out}))["out"].F32()
-	want := make([]float32, 256)
-	require.NoError(t, indexer.LogitsRef(x, want))
-	near(t, x, got, want)
-}
-
 // cm fills matrices from registers where a device's matrices lie in lanes as that kernel wants
 // them, as they do in lavapipe. It does not with pages that cut tiles, or with more heads than
 // registers hold or a CPU's compiler takes.

@@ -104,8 +104,9 @@ func refGatherSlots(x gatherSlotsInput) (Arrays, error) {
 func bindGatherSlots(b Build, x gatherSlotsInput) (Bound, error) {
 	op, err := cache.NewGatherSlots(b.Dev, cache.PagesConfig{Page: x.Page, Record: x.Record, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	return bound(op, err, func(r *Rig) Launch {
-		a := cache.GatherSlotsArgs{Out: r.Out(tensor.BF16, x.N, cache.D), Cache: kvCache(r.In(x.Pool, tensor.U8), x.layout()),
-			Indices: r.In(x.Indices, tensor.I32)}
+		pool := r.Pool(x.Pool, Pages{Page: x.Page})
+		a := cache.GatherSlotsArgs{Out: r.Out(tensor.BF16, x.N, cache.D), Cache: kvCache(pool.Tensor, x.layout()),
+			Indices: r.Index(pool, x.Indices, tensor.I32, true)}
 		return launch(op, a, outs{"out": a.Out})
 	})
 }

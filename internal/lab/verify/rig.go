@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/tensor"
@@ -27,24 +29,34 @@ const fence = 256
 // the first error and do nothing after it, so a Place function can use them in a
 // row. Close frees everything.
 //
-// A rig of NewRig checks: each tensor lies between guard bytes. A rig of NewSets
-// times: operands are there several times over.
+// A rig of NewRig checks: each tensor lies between guard bytes. A rig of NewFarRig checks with pages
+// far from where their pools begin. A rig of NewSets times: operands are there several times over.
 type Rig struct {
 	ctx  context.Context
 	dev  *vk.Device
 	err  error
 	held []held
-	sets *sets // nil: the rig checks
+	far  uint64 // bytes of a pool, half of whose pages lie before them; 0: pools begin with their pages
+	sets *sets  // nil: the rig checks
 }
 
 type held struct {
-	whole  tensor.Tensor // the guard bytes and what is between them
+	whole  tensor.Tensor // the guard bytes and what is between them, or a pool whose pages are far
 	inner  tensor.Tensor
 	poison byte
+	far    bool
 }
 
 // NewRig returns a rig for one run on dev.
 func NewRig(ctx context.Context, dev *vk.Device) *Rig { return &Rig{ctx: ctx, dev: dev} }
+
+// NewFarRig is NewRig whose pools have pages on both sides of a number of bytes.
+func NewFarRig(ctx context.Context, dev *vk.Device, bytes uint64) *Rig {
+	return &Rig{ctx: ctx, dev: dev, far: bytes}
+}
+
+// Far reports whether a pool of the rig has pages far from its beginning.
+func (r *Rig) Far() bool { return slices.ContainsFunc(r.held, func(h held) bool { return h.far }) }
 
 // Err returns the first error, nil if there was none.
 func (r *Rig) Err() error { return r.err }
@@ -96,8 +108,25 @@ func (r *Rig) Pool(a Array, use Pages) *Pool {
 	if r.sets != nil {
 		return r.sets.pool(r, p, a)
 	}
-	p.Tensor = r.In(a, tensor.U8)
+	if r.far == 0 {
+		p.Tensor = r.In(a, tensor.U8)
+	} else if r.err == nil && !a.IsZero() {
+		p.before = int(r.far/uint64(a.Dim(1))) - p.pages/2
+		r.placeFar(p, a)
+	}
 	return p
+}
+
+// placeFar makes a pool with its pages after others that nothing refers to.
+func (r *Rig) placeFar(p *Pool, a Array) {
+	var err error
+	if p.Tensor, err = tensor.New(r.dev, "verify", tensor.U8, p.before+p.pages, a.Dim(1)); err != nil {
+		r.Fail(err)
+		return
+	}
+	pages := p.Rows(p.before, p.before+p.pages)
+	r.held = append(r.held, held{whole: p.Tensor, inner: pages, far: true})
+	r.Fail(pages.Upload(r.ctx, a.Data))
 }
 
 // Index is In for numbers of pages of a pool, or of its slots. With sets, each number becomes
@@ -106,6 +135,18 @@ func (r *Rig) Index(p *Pool, a Array, dt tensor.DType, slots bool) tensor.Tensor
 	if r.sets != nil && !a.IsZero() {
 		a = r.sets.spread(p, a, slots)
 		return r.sets.upload(r, a, dt)
+	}
+	if p.before > 0 {
+		per := int64(1)
+		if slots {
+			per = int64(p.Page)
+		}
+		a = renumbered(a, func(v int64) int64 { // those of no page, too
+			if v >= 0 {
+				v = min(v+per*int64(p.before), math.MaxInt32)
+			}
+			return v
+		})
 	}
 	return r.In(a, dt)
 }
@@ -167,7 +208,7 @@ func (r *Rig) place(data []byte, poison byte, dt tensor.DType, shape []int) tens
 		return tensor.Tensor{}
 	}
 	inner := tensor.Tensor{Buffer: whole.Buffer, Offset: whole.Offset + fence, DType: dt, Shape: append([]int(nil), shape...)}
-	r.held = append(r.held, held{whole, inner, poison})
+	r.held = append(r.held, held{whole: whole, inner: inner, poison: poison})
 	if err := whole.Upload(r.ctx, img); err != nil {
 		r.Fail(err)
 		return tensor.Tensor{}
@@ -207,6 +248,16 @@ func (r *Rig) Results(out map[string]tensor.Tensor) (Arrays, error) {
 	for _, h := range r.held {
 		if r.err != nil {
 			return nil, r.err
+		}
+		if h.far {
+			data := make([]byte, h.inner.Len())
+			r.Fail(h.inner.Download(r.ctx, data))
+			for name, t := range out {
+				if t.Buffer == h.whole.Buffer && t.Offset == h.whole.Offset {
+					got[name] = Array{Type: vectors.U8, Shape: h.inner.Shape, Data: data}
+				}
+			}
+			continue
 		}
 		img := make([]byte, h.whole.Len())
 		if err := h.whole.Download(r.ctx, img); err != nil {

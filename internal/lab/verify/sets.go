@@ -37,6 +37,7 @@ type Pool struct {
 	tensor.Tensor
 	Pages
 	pages  int     // of the case; the tensor has several copies of them
+	before int     // pages before those of the case, in a rig of NewFarRig
 	copies int     // 0: the rig checks
 	order  [][]int // SpreadPages: for each page its copies in random order
 	next   []int   // of these the next one
@@ -350,6 +351,11 @@ func (m *sets) spread(p *Pool, a Array, slots bool) Array {
 		last = page
 		return v + int64(copy*p.pages*per)
 	}
+	return renumbered(a, move)
+}
+
+// renumbered returns an array of numbers, each of which move changes.
+func renumbered(a Array, move func(int64) int64) Array {
 	out := a.Clone()
 	for i := range a.Len() {
 		if a.Type == vectors.I64 {
