@@ -1,8 +1,6 @@
 package indexer_test
 
 import (
-	"encoding/hex"
-	"hash/crc32"
 	"math"
 	"testing"
 
@@ -22,15 +20,6 @@ func TestQueryQuant(t *testing.T) {
 	t.Run("mxfp4", func(t *testing.T) { testkit.TestOp(t, "fused_indexer_q_rope_quant_mxfp4") })
 }
 
-// ramp is a row of 128 numbers that bf16 holds exactly.
-func ramp() []uint16 {
-	q := make([]uint16, cache.IndexDim)
-	for i := range q {
-		q[i] = numfmt.BF16Encode(float32(math.Ldexp(float64((29*i+5)%61-30)/8, i/32-1)))
-	}
-	return q
-}
-
 // still is a table of one row that turns nothing.
 func still() []float32 {
 	table := make([]float32, cache.RopeDim)
@@ -38,32 +27,6 @@ func still() []float32 {
 		table[i] = 1
 	}
 	return table
-}
-
-// A known row: its first codes, the checksum of all of them, scales and weight.
-func TestQueryQuantRef(t *testing.T) {
-	weight := []uint16{numfmt.BF16Encode(0.30078125)}
-	for _, c := range []struct {
-		format cache.IndexKeyFormat
-		start  string
-		sum    uint32
-		scales string
-		weight uint32
-	}{
-		{cache.IndexKeyFP8, "dc48de385fc05eca5cd05ad359d657d8", 0x0c9b338b, "", 0x3959C9F4},
-		{cache.IndexKeyMXFP4, "1d0e8695a5b5c4c4c3d2d2e160595a4a", 0xbeca793d, "7e7f8081", 0x3B59C9F4}, // 16 times the other weight
-	} {
-		t.Run(c.format.String(), func(t *testing.T) {
-			// 64 heads' default scales are those of the model.
-			cfg := indexer.QueryQuantConfig{Format: c.format, HeadScale: indexer.DefaultHeadScale(64)}
-			codes, scales, out := make([]byte, c.format.RowBytes()), make([]byte, len(c.scales)/2), make([]float32, 1)
-			require.NoError(t, indexer.QueryQuantRef(ramp(), 1, []int32{0}, weight, still(), cfg, codes, scales, out))
-			assert.Equal(t, c.start, hex.EncodeToString(codes[:16]), "codes begin")
-			assert.Equal(t, c.sum, crc32.ChecksumIEEE(codes), "checksum")
-			assert.Equal(t, c.scales, hex.EncodeToString(scales), "scales")
-			assert.Equal(t, c.weight, math.Float32bits(out[0]), "weight")
-		})
-	}
 }
 
 // The transform of the reference against its matrix: a unit vector becomes a row of

@@ -6,47 +6,16 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
-	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
 func TestInverseRope(t *testing.T) { testkit.TestOp(t, "inverse_rope") }
-
-// What was turned forward, as the cache holds it, and turned back is what it was, up to
-// the rounding to bf16 in between.
-func TestInverseRopeRef(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	table, o := turns(rng, 3), normal(rng, 3*2*cache.D)
-	back := slices.Clone(o)
-	for i := range 3 * 2 {
-		row := table[i/2*cache.RopeDim:]
-		for j := range cache.RopeDim / 2 {
-			at := i*cache.D + cache.NopeDim + 2*j
-			e, x := numfmt.BF16Decode(o[at]), numfmt.BF16Decode(o[at+1])
-			back[at], back[at+1] = numfmt.BF16Encode(e*row[j]-x*row[32+j]), numfmt.BF16Encode(x*row[j]+e*row[32+j])
-		}
-	}
-	require.NoError(t, projection.InverseRopeRef(back, 2, []int32{0, 1, 2}, table))
-	for i := range o {
-		got, want := float64(numfmt.BF16Decode(back[i])), float64(numfmt.BF16Decode(o[i]))
-		if i%cache.D < cache.NopeDim && back[i] != o[i] || math.Abs(got-want) > 0.03 {
-			t.Fatalf("value %d: %g, want %g", i, got, want)
-		}
-	}
-	for what, err := range map[string]error{
-		"heads": projection.InverseRopeRef(o, 3, []int32{0, 1, 2}, table), "table": projection.InverseRopeRef(o, 2, []int32{0, 1, 2}, table[:40]),
-		"no heads": projection.InverseRopeRef(nil, 0, nil, table),
-	} {
-		assert.ErrorIs(t, err, vk.ErrArgument, what)
-	}
-}
 
 func inverseArgs(t *testing.T, dev *vk.Device, tokens, heads int) projection.InverseRopeArgs {
 	rng := rand.New(rand.NewPCG(7, uint64(tokens)))

@@ -77,28 +77,6 @@ func (c qInsertCase) run(t *testing.T, dev *vk.Device, cfg projection.QInsertCon
 	return bytesOf(t, q, a.Cache.Pool)
 }
 
-// Turned queries keep a root mean square of 1 and the products among them: what a pair
-// loses in one number it wins in the other.
-func TestQInsertRef(t *testing.T) {
-	c := newQInsertCase(rand.New(rand.NewPCG(3, 4)), 9, 3)
-	pool := make([]byte, c.pages*c.layout.Stride)
-	q := slices.Clone(c.q)
-	require.NoError(t, projection.QInsertRef(q, c.heads, c.kv, c.slots, c.positions, c.table, 0, pool, c.layout))
-	for i := range 9 * c.heads {
-		sum := 0.0
-		for _, b := range q[i*cache.D:][:cache.D] {
-			sum += math.Pow(float64(numfmt.BF16Decode(b)), 2)
-		}
-		if math.Abs(sum/cache.D-1) > 0.01 {
-			t.Errorf("head %d: mean square %g", i, sum/cache.D)
-		}
-	}
-	assert.ErrorIs(t, projection.QInsertRef(q, 2, c.kv, c.slots, c.positions, c.table, 0, pool, c.layout), vk.ErrArgument,
-		"too few heads")
-	assert.ErrorIs(t, projection.QInsertRef(q, c.heads, c.kv, append(c.slots, 1), c.positions, c.table, 0, pool, c.layout),
-		vk.ErrArgument, "more slots than rows")
-}
-
 // The bits of a token do not depend on which other tokens are in the step, nor on the
 // variant.
 func TestQInsertSplit(t *testing.T) {
