@@ -14,7 +14,8 @@ import (
 )
 
 // TestFar has operations reach pages on both sides of what a descriptor holds: each picks a variant
-// that does, whose results are right. Base refuses such a pool before anything is recorded.
+// that does, whose results are right. Base refuses such a pool before anything is recorded. Cases
+// are the same each time: TestOp takes new ones.
 func TestFar(t *testing.T) {
 	dev := testkit.Device(t)
 	limit := dev.Caps().MaxStorageBufferRange
@@ -27,7 +28,7 @@ func TestFar(t *testing.T) {
 			continue
 		}
 		t.Run(op.Name, func(t *testing.T) {
-			for i, c := range op.RandomCases(testkit.Seed(t)) {
+			for i, c := range op.RandomCases(1) {
 				if i == 10 || !far(t, dev, op, c, limit) {
 					return
 				}
