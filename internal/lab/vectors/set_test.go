@@ -317,8 +317,8 @@ func FuzzNpy(f *testing.F) {
 }
 
 // TestFolders reads every array of the recorded vectors.
-// TestGolden reads all of the folder in the repository, and holds it against its list and the limits
-// that its README states.
+// TestGolden reads all of the folder in the repository, and holds it against its list and the
+// limits that its README states.
 func TestGolden(t *testing.T) {
 	const dir = "../../../testdata/golden"
 	require.NoError(t, readAll(dir))
