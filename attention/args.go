@@ -78,7 +78,7 @@ func checkPages(op string, cfg DecoderConfig) error {
 
 // checkDecode checks everything about a decode step that does not depend on the
 // variant.
-func checkDecode(op string, cfg DecoderConfig, a DecodeArgs) error {
+func checkDecode(dev *vk.Device, op string, cfg DecoderConfig, a DecodeArgs) error {
 	t, h := opkit.DimOrZero(a.Q, 0), cfg.Heads
 	if err := opkit.FirstError(
 		pkg.Check(op, "Q", a.Q, tensor.BF16, -1, h, cache.D),

@@ -305,7 +305,7 @@ func (o *Decoder) record(op string, rec *vk.Recorder, a DecodeArgs) (none Parts,
 	if o.twoPass != nil {
 		return none, o.twoPass.Record(rec, a)
 	}
-	if err := opkit.FirstError(checkDecode(op, o.cfg, a), o.checkTokens(o.dev, op, t)); err != nil || t == 0 {
+	if err := opkit.FirstError(checkDecode(o.dev, op, o.cfg, a), o.checkTokens(o.dev, op, t)); err != nil || t == 0 {
 		return none, err
 	}
 	if err := pkg.Reach(o.dev, op, o.variant,

@@ -43,7 +43,7 @@ func (o *Decoder) pieces(a DecodeArgs) (first []int) {
 // recordPieces is Record by pieces, after a check of all tokens.
 func (o *Decoder) recordPieces(op string, rec *vk.Recorder, a DecodeArgs, first []int) error {
 	t := opkit.DimOrZero(a.Q, 0)
-	if err := opkit.FirstError(o.checkRope(op, t, a), checkDecode(op, o.cfg, a)); err != nil {
+	if err := opkit.FirstError(o.checkRope(op, t, a), checkDecode(o.dev, op, o.cfg, a)); err != nil {
 		return err
 	}
 	for i, from := range first {

@@ -97,7 +97,7 @@ func (o *TwoPass) parts(p, window, topk int) [3]uint64 {
 func (o *TwoPass) Record(rec *vk.Recorder, a DecodeArgs) error {
 	const op = "two-pass decode"
 	t := opkit.DimOrZero(a.Q, 0)
-	if err := opkit.FirstError(checkDecode(op, o.cfg.DecoderConfig, a), o.prefill.checkTokens(o.dev, op, t)); err != nil || t == 0 {
+	if err := opkit.FirstError(checkDecode(o.dev, op, o.cfg.DecoderConfig, a), o.prefill.checkTokens(o.dev, op, t)); err != nil || t == 0 {
 		return err
 	}
 	window, topk := a.Window.Indices.Shape[1], opkit.DimOrZero(a.Compressed.Indices, 1)

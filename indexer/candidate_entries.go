@@ -46,7 +46,7 @@ type idxCandidateEntriesPush struct {
 // Errors: vk.ErrArgument for another page or Block; those of vk.Device.Kernel.
 func NewCandidateEntries(dev *vk.Device, cfg CandidateEntriesConfig) (*CandidateEntries, error) {
 	const op = "new candidate entries"
-	if err := opkit.FirstError(checkBlock(op, cfg.Block), pkg.Range(op, "SlotPage", cfg.SlotPage, 0, math.MaxInt32)); err != nil {
+	if err := opkit.FirstError(checkBlock(op, "Block", cfg.Block), pkg.Range(op, "SlotPage", cfg.SlotPage, 0, math.MaxInt32)); err != nil {
 		return nil, err
 	}
 	o := &CandidateEntries{dev: dev, cfg: cfg, k: pkg.Later(dev, opkit.Spec{

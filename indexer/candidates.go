@@ -60,7 +60,7 @@ const candidateThreads = 128
 //
 // Errors: vk.ErrArgument for another Block; those of NewTopK.
 func NewCandidates(dev *vk.Device, cfg CandidatesConfig) (*Candidates, error) {
-	if err := checkBlock("new candidates", cfg.Block); err != nil {
+	if err := checkBlock("new candidates", "Block", cfg.Block); err != nil {
 		return nil, err
 	}
 	topk, err := NewTopK(dev, TopKConfig{K: cfg.K, Variant: cfg.Variant, Workgroups: cfg.Workgroups, Threads: cfg.Threads,

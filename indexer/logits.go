@@ -166,7 +166,7 @@ func newLogits(dev *vk.Device, cfg LogitsConfig, choose cmChooser, inLanes bool)
 		cfg.Workgroups = device.WorkgroupsOf(dev.Adapter(), device.PerUnit)
 	}
 	if cfg.Blocks > 0 {
-		if err := checkBlock(op, cfg.Block); err != nil {
+		if err := checkBlock(op, "Block", cfg.Block); err != nil {
 			return nil, err
 		}
 		cfg.Group = 0

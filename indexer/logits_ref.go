@@ -142,7 +142,7 @@ func (x LogitsHost) check(out []float32) (tokens int, err error) {
 	qScale, blocks := 0, 0
 	if x.Blocks != nil {
 		blocks = t * x.BlocksWidth
-		if err := checkBlock(op, x.Block); err != nil {
+		if err := checkBlock(op, "Block", x.Block); err != nil {
 			return 0, err
 		}
 		if x.First+x.Width > x.BlocksWidth*x.Block {

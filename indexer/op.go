@@ -13,9 +13,9 @@ const MaxHeads = 128
 const MaxBlock = 64
 
 // checkBlock demands a number of entries that a candidate block may have.
-func checkBlock(op string, n int) error {
+func checkBlock(op, arg string, n int) error {
 	if n < 1 || n > MaxBlock || n&(n-1) != 0 {
-		return pkg.Wrong(op, "Block", n, "a power of two, 1 to %d", MaxBlock)
+		return pkg.Wrong(op, arg, n, "a power of two, 1 to %d", MaxBlock)
 	}
 	return nil
 }

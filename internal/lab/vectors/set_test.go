@@ -316,7 +316,6 @@ func FuzzNpy(f *testing.F) {
 	})
 }
 
-// TestFolders reads every array of the recorded vectors.
 // TestGolden reads all of the folder in the repository, and holds it against its list and the
 // limits that its README states.
 func TestGolden(t *testing.T) {
