@@ -6,9 +6,9 @@
 #     connection alive.
 # Each reads what the other does not.
 #
-# One would expect that both follow the HTML standard, whose format it is: CR ends a line, the mark is
-# skipped, and an event without data is dropped. A server that is tried with one client may say nothing
-# to another. LF, no mark, and a comment (": ping") to keep alive serve both.
+# One would expect that both follow the HTML standard, whose format it is: CR ends a line, the mark
+# is skipped, and an event without data is dropped. A server that is tried with one client may say
+# nothing to another. LF, no mark, and a comment (": ping") to keep alive serve both.
 set -euo pipefail
 npm=7.59.0 go=v3.99.0
 tmp="$(mktemp -d)"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Two ports of OpenAI's tokenizer to JavaScript lose U+FEFF, the byte order mark that files written on
-# Windows begin with. js-tiktoken encodes it right and its decode leaves it out at the start of what is
-# decoded: of a text, and of each token if they are decoded one by one, as for a stream. gpt-tokenizer has
-# none of the nine tokens that begin with the mark, so "\ufeffusing", one token, becomes three; and its
-# decode leaves the mark out the first time in a process, and not again.
+# Two ports of OpenAI's tokenizer to JavaScript lose U+FEFF, the byte order mark that files written
+# on Windows begin with. js-tiktoken encodes it right and its decode leaves it out at the start of
+# what is decoded: of a text, and of each token if they are decoded one by one, as for a stream.
+# gpt-tokenizer has none of the nine tokens that begin with the mark, so "\ufeffusing", one token,
+# becomes three; and its decode leaves the mark out the first time in a process, and not again.
 #
 # One would expect of a tokenizer of bytes that decode(encode(text)) is the text, and of a port of a
-# vocabulary that its tokens are the same. A TextDecoder drops the mark unless it is told ignoreBOM, and
-# one that is kept for the next text drops only the first.
+# vocabulary that its tokens are the same. A TextDecoder drops the mark unless it is told ignoreBOM,
+# and one that is kept for the next text drops only the first.
 set -euo pipefail
 reference=1.0.22 port=1.0.21 other=4.0.0
 tmp="$(mktemp -d)"
