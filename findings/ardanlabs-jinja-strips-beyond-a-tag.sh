@@ -8,13 +8,8 @@
 # a prompt that differs by a token or two from those it was trained with. A mark between touching
 # tags, taken out of what is rendered, and a tojson of one's own avoid the first two.
 set -euo pipefail
-engine=v1.8.0 reference=3.1.2-1+deb12u3
-tmp="$(mktemp -d)"
-trap 'chmod -R u+w "$tmp"; rm -rf "$tmp"' EXIT
-cd "$tmp"
-apt-get download -qq "python3-jinja2=$reference" python3-markupsafe=2.1.2-1+b1 2>warnings || { cat warnings; exit 1; }
-for f in *.deb; do dpkg -x "$f" tree; done
-export PYTHONPATH="$tmp/tree/usr/lib/python3/dist-packages"
+engine=v1.8.0
+. "$(dirname "${BASH_SOURCE[0]}")/jinja"
 
 cat >cases.json <<'EOF'
 ["a {{ 'x' }}{{- 'y' }}", "{{ 'x' -}}{{ 'y' }} z", "a {% if true %}{%- if true %}b{% endif %}{% endif %}",
@@ -46,7 +41,7 @@ func main() {
 		if out, err = t.Render(map[string]any{}); err != nil {
 			break
 		}
-		fmt.Println(out)
+		fmt.Printf("%q\n", out)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -54,14 +49,6 @@ func main() {
 	}
 }
 EOF
-export GOPATH="$tmp/go" GOFLAGS=-mod=mod
-go mod init example.org/finding 2>go.log && go get "github.com/ardanlabs/jinja@$engine" 2>>go.log || { cat go.log; exit 1; }
+go_get github.com/ardanlabs/jinja "$engine"
 go run . >seen
-python3 - >expected <<'EOF'
-import json, jinja2
-for case in json.load(open("cases.json")):
-    print(jinja2.Environment().from_string(case).render())
-EOF
-echo "jinja2 $reference (expected), ardanlabs/jinja $engine (seen)"
-diff --side-by-side --width=60 expected seen || true
-printf '%s\n' axy xyz ab '{"default": 1}' '-3 -1' | diff - seen >changed || { cat changed; echo "this has changed"; exit 1; }
+compare "ardanlabs/jinja $engine" '"axy"' '"xyz"' '"ab"' '"{\"default\": 1}"' '"-3 -1"'

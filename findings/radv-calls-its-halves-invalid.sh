@@ -10,7 +10,7 @@
 # mirror among apt's sources. Seen the same with RADV 26.1.6 of trixie-backports.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/radv"
-get trixie 25.0.7-2+deb13u1 glslc spirv-tools libvulkan-dev llvm-19=1:19.1.7-3+b1
+mesa trixie 25.0.7-2+deb13u1 glslc spirv-tools libvulkan-dev llvm-19=1:19.1.7-3+b1
 
 cat >half.comp <<'EOF'
 #version 460

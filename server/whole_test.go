@@ -16,6 +16,7 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model/random"
 	"github.com/vkmla/vkmla/server/text"
 	"github.com/vkmla/vkmla/server/weights"
+	"github.com/vkmla/vkmla/vk"
 )
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -78,8 +79,39 @@ func TestPlan(t *testing.T) {
 		require.NoError(t, plan(t.Context(), args(memory), &out))
 		assert.Contains(t, out.String(), want)
 	}
+	usualPlan(t, args)
 	for _, bad := range []string{"", "GiB", "-1GiB", "1e40TB", "5 apples", "NaN"} {
 		assert.ErrorContains(t, plan(t.Context(), args(bad), io.Discard), "want a size such as 24GiB", bad)
+	}
+}
+
+// usualPlan demands that a plan without any Vulkan device says what one with a device says, but for
+// the bytes of caches and steps.
+func usualPlan(t *testing.T, args func(memory string) []string) {
+	var here, out bytes.Buffer
+	require.NoError(t, plan(t.Context(), args("24GiB"), &here))
+	none := filepath.Join(t.TempDir(), "none.json")
+	t.Setenv("VK_DRIVER_FILES", none)
+	t.Setenv("VK_ICD_FILENAMES", none)
+	t.Setenv("VKMLA_TEST_DEVICE", "")
+	require.NoError(t, plan(t.Context(), args("24GiB"), &out))
+	about, at, _ := strings.Cut(out.String(), "\n")
+	assert.Equal(t, "no Vulkan device is here: for a GPU with the usual limits,", about)
+	part := func(s string) string { s, _, _ = strings.Cut(s, "caches"); return s }
+	assert.Equal(t, part(here.String()), part(at))
+	assert.ErrorContains(t, plan(t.Context(), args("24GiB")[:2], io.Discard), "--memory 24GiB plans for a card that is not here")
+	assert.ErrorIs(t, plan(t.Context(), append(args("24GiB"), "--device", "0"), io.Discard), vk.ErrNoDevice)
+}
+
+// TestKernels says once, at the start, that compiled kernels cannot be kept.
+func TestKernels(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o666))
+	for kernels, want := range map[string]int{"": 0, t.TempDir(): 0, filepath.Join(t.TempDir(), "new"): 0, file: 1, filepath.Join(file, "x"): 1} {
+		var log bytes.Buffer
+		o := options{kernels: kernels}
+		o.checkKernels(slog.New(slog.NewTextHandler(&log, nil)))
+		assert.Equal(t, want, strings.Count(log.String(), "they cannot be kept in --kernels"), "%q: %s", kernels, &log)
 	}
 }
 

@@ -112,9 +112,13 @@ func runChosen(device, profile, output string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
+	return chosenTable(stdout, origin, list, output)
+}
+
+func chosenTable(w io.Writer, origin describe.Origin, list []pipelines.Choice, output string) (err error) {
 	switch output {
 	case "json":
-		return json.NewEncoder(stdout).Encode(struct {
+		return json.NewEncoder(w).Encode(struct {
 			describe.Origin
 			Launches any `json:"launches"`
 		}{origin, list})
@@ -123,10 +127,15 @@ func runChosen(device, profile, output string, stdout io.Writer) error {
 		for _, row := range pipelines.ChosenRows(list) {
 			t.AppendRow(origin.Row(row...))
 		}
-		_, err = fmt.Fprintln(stdout, t.RenderCSV())
+		_, err = fmt.Fprintln(w, t.RenderCSV())
 		return err
 	}
-	_, err = fmt.Fprintf(stdout, "%s, %s\n%s\n\n%s", origin.Device, origin.Driver, origin.Program(), pipelines.ChosenTable(list))
+	t := describe.NewTable(3, pipelines.ChosenColumns...)
+	for _, row := range pipelines.ChosenRows(list) {
+		t.Add(row)
+	}
+	about := origin.Device + ", " + origin.Driver + "\n" + origin.Program()
+	_, err = fmt.Fprintf(w, "%s\n\n%s\n", describe.Wrap(about, "  "), t)
 	return err
 }
 

@@ -78,6 +78,11 @@ func widths(t *testing.T, columns int) {
 	fits("pipelines", out.String())
 
 	out.Reset()
+	choice := pipelines.Choice{Op: "v4.1 selection of candidates", Tokens: 4096, Kernels: []pipelines.Chosen{{Row: kernel}}}
+	require.NoError(t, chosenTable(&out, origin, []pipelines.Choice{choice}, "md"))
+	fits("pipelines --chosen", out.String())
+
+	out.Reset()
 	long := check.Result{Group: check.GroupTimes, Name: "v41-c128a, decode, 32 sequences of 131072 tokens", About: name, Why: name + name,
 		Times: []bench.LayerRow{{Status: "ok"}}}
 	report := check.Report{Begun: time.Now(), Device: &describe.Device{Name: name, DriverInfo: name}}

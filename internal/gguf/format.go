@@ -3,6 +3,7 @@ package gguf
 import (
 	"encoding/binary"
 	"math"
+	"strings"
 
 	"github.com/vkmla/vkmla/internal/numfmt"
 )
@@ -79,6 +80,17 @@ func FormatNamed(name string) *Format {
 		}
 	}
 	return nil
+}
+
+// Decoded names the formats whose numbers can be read as f32, with commas.
+func Decoded() string {
+	var names []string
+	for i := range formats {
+		if formats[i].Decodes() {
+			names = append(names, formats[i].Name)
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // Decodes reports whether the format's numbers can be read as f32.

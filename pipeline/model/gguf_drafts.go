@@ -192,7 +192,7 @@ func (d *draftFile) config(c Config) (Config, error) {
 			r.bad(d.targets, r.keys[d.targets], "numbers of layers")
 		}
 		c.DraftBlock = r.within(d.block, 1, maxDraftBlock)
-		c = c.WithDrafts(d.count)
+		c = c.WithDrafts(r.within(d.layers, 1, maxLayers-c.mainLayers()))
 		c.DraftTargets = nil
 		for i, n := range targets {
 			if n < d.first || n >= c.mainLayers()+d.first || i > 0 && n <= targets[i-1] {

@@ -68,8 +68,7 @@ func TestDraftFile(t *testing.T) {
 	inGGUF := writeGGUF(t, fakegguf.Keys(cfg), fakegguf.Attention(cfg, 5, stored("Q8_0")))
 	own := cfg.WithDrafts(3) // which the file's take the place of
 	own.DraftTargets = []int{1}
-	released, err := fakemodel.New(fakemodel.Options{Config: own})
-	require.NoError(t, err)
+	released := fakemodel.New(fakemodel.Options{Config: own})
 	inFolder := t.TempDir()
 	require.NoError(t, released.Write(inFolder, 1))
 	for arch, c := range draftCases(cfg) {
@@ -166,6 +165,14 @@ func TestDraftFileRefused(t *testing.T) {
 			}
 		}
 	}
+	c := cases["deepseek4-dspark"]
+	c.keys = slices.Clone(c.keys)
+	for i, k := range c.keys {
+		if k.Name == "dspark.stage_count" || k.Name == "dspark.n_layers" {
+			c.keys[i].Value = uint32(1 << 12)
+		}
+	}
+	try(c, model.ErrConfig, "dspark.stage_count: got 4096, want 1 to 4093")
 	for _, x := range []struct{ arch, name, other, want string }{ // other: another name, or "" for the other way round
 		{"deepseek4-dspark", "mtp.1.attn_kv.weight", "mtp.1.norm.weight", "mtp.1.attn_kv.weight: got absent"},
 		{"deepseek4-dspark", "mtp.1.markov_head.markov_w1.weight", "mtp.1.attn_extra.weight", "attn_extra.weight: got an unknown tensor"},
@@ -211,7 +218,7 @@ func FuzzDrafts(f *testing.F) {
 		c := draftCases(cfg)[arch]
 		file, all := fakegguf.Encode(c.keys, c.tensors), 0
 		for _, x := range c.tensors {
-			all += (len(x.Data) + fakegguf.Alignment - 1) / fakegguf.Alignment * fakegguf.Alignment
+			all += (len(x.Data) + 31) / 32 * 32
 		}
 		data[i] = file[len(file)-all:]
 		f.Add(i == 1, file[:len(file)-all])

@@ -190,7 +190,7 @@ func TestGGUFRefused(t *testing.T) {
 		}), model.ErrCheckpoint, "blk.0.attn_q_a.weight: this is INT8"},
 		"unread blocks": {keys(), change("blk.0.attn_q_a.weight", func(x *fakegguf.Tensor) {
 			x.Format, x.Data = "Q4_1", make([]byte, 128*192/32*20)
-		}), model.ErrCheckpoint, "blk.0.attn_q_a.weight: got Q4_1 [128, 192]"},
+		}), model.ErrCheckpoint, "blk.0.attn_q_a.weight: got Q4_1 [128, 192], want one of F32, F16, BF16, Q8_0, "},
 		"unknown": {keys(), more("blk.2.attn_extra.weight", "F32", 4),
 			model.ErrCheckpoint, "blk.2.attn_extra.weight: got an unknown tensor"},
 		"of another kind": {keys(), more("blk.0.indexer.proj.weight", "F32", 8, 192),

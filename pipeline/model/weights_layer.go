@@ -9,6 +9,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/files"
+	"github.com/vkmla/vkmla/internal/gguf"
 	"github.com/vkmla/vkmla/internal/safetensors"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
@@ -50,6 +51,14 @@ func (l *layerReader) wrongValue(t safetensors.Tensor, got, want string) {
 
 func (l *layerReader) wrong(t safetensors.Tensor, want string, a ...any) {
 	l.wrongValue(t, t.String(), fmt.Sprintf(want, a...))
+}
+
+// unread refuses a tensor's type. want says what is read but blocks of GGUF.
+func (l *layerReader) unread(t safetensors.Tensor, want string) {
+	if t.DType.Bits() == 0 {
+		want = "one of " + gguf.Decoded()
+	}
+	l.wrongValue(t, t.String(), want)
 }
 
 func (l *layerReader) has(name string) bool { _, ok := l.names[name]; return ok }
@@ -105,7 +114,7 @@ func (l *layerReader) vector(name string, narrow bool, a, b int, valid func(floa
 	}
 	v.Name = t.Name
 	if !isFloats(t) && blockFormat(t) == nil {
-		l.wrong(t, "BF16, F16 or F32")
+		l.unread(t, "BF16, F16 or F32")
 		return Vector{}
 	}
 	row := 1

@@ -41,7 +41,7 @@ func (l *layerReader) matrix(stem string, n, k int, p part) Matrix {
 	if blockFormat(w) != nil {
 		return l.blocks(w, stem, n, k, p)
 	}
-	l.wrong(w, "BF16, F16, F32, F8_E4M3, or U8 with two E2M1 each")
+	l.unread(w, "BF16, F16, F32, F8_E4M3, or U8 with two E2M1 each")
 	return Matrix{}
 }
 

@@ -30,7 +30,7 @@ type Options struct {
 	// a megabyte of DeepSeek-V4, so a distant store takes more.
 	Parallel int
 
-	Log *slog.Logger // of what the store fails at; nil: none
+	Log *slog.Logger // of what the store fails at in Open; nil: none. Keep returns its errors
 }
 
 // Keeper opens sessions of an engine from a store, and keeps them there. Its methods may be called
@@ -233,7 +233,6 @@ var errAbsent = errors.New("absent")
 func (k *Keeper) failed(what string, name digest, err error) error {
 	if !errors.Is(err, context.Canceled) {
 		k.count(func(s *Stats) { s.Failed++ })
-		k.o.Log.Warn("the store of prefixes failed", "at", what, "object", name.String(), "error", err)
 	}
 	return fmt.Errorf("prefix: %s %s: %w", what, name, err)
 }

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -322,13 +324,15 @@ func slow(t *testing.T, x *both) {
 		"hangs":                 func(context.Context) error { <-never; return errors.New("late") },
 	} {
 		m.set(before)
-		k := keeper(t, x.e, m, prefix.Options{Timeout: timeout})
+		var log bytes.Buffer
+		k := keeper(t, x.e, m, prefix.Options{Timeout: timeout, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		began := time.Now()
 		x.opens(t, k, tokens, 0, what)
 		assert.Less(t, time.Since(began), 15*time.Minute, what)
 		assert.GreaterOrEqual(t, k.Rests().Sub(began), 2*timeout, "it waited, and lets the store rest for as long")
 		assert.ErrorIs(t, k.Keep(t.Context(), x.computedA, tokens), context.DeadlineExceeded)
 		assert.Positive(t, k.Stats().Failed)
+		assert.Equal(t, 1, strings.Count(log.String(), "\n"), "Open says what it passes over, Keep returns it: %s", &log)
 		ctx, leave := context.WithCancel(t.Context())
 		k = keeper(t, x.e, m, prefix.Options{Timeout: time.Hour})
 		time.AfterFunc(20*time.Millisecond, leave)

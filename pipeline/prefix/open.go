@@ -72,6 +72,7 @@ func (k *Keeper) open(ctx context.Context, tokens []int32) (*pipeline.Session, e
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case errors.Is(err, errStore):
+		k.o.Log.Warn("a prefix is computed again", "error", err)
 		if limited.Err() != nil {
 			k.resting.Store(time.Now().Add(k.o.Timeout).UnixNano()) // a slow store is left alone for a while
 		}

@@ -230,7 +230,7 @@ func inGGUF(released string) string { name, _ := ggufOther(released, 1); return 
 func blocks(t model.Tensor, n, k int, factor float32) (Matrix, error) {
 	f := gguf.FormatNamed(t.DType)
 	if f == nil || !f.Decodes() {
-		return Matrix{}, wrong(t, "floats or blocks that are read")
+		return Matrix{}, wrong(t, "one of %s", gguf.Decoded())
 	}
 	return Matrix{Name: t.Name, Format: Blocks, N: n, K: k, Data: t.Data, Stored: f, Factor: factor}, nil
 }

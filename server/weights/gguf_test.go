@@ -163,6 +163,9 @@ func TestGGUFRefused(t *testing.T) {
 	turned[at].Shape = []int{64, 4, cfg.Hidden}
 	_, err := openWhole(t, wholeKeys(cfg), turned)
 	assert.ErrorContains(t, err, "blk.1.ffn_up_exps.weight: got MXFP4 [64 4 192], want shape [4 64 192]")
+	turned[at].Shape, turned[at].Format, turned[at].Data = []int{4, 64, cfg.Hidden}, "Q4_1", make([]byte, 4*64*cfg.Hidden/32*20)
+	_, err = openWhole(t, wholeKeys(cfg), turned)
+	assert.ErrorContains(t, err, "blk.1.ffn_up_exps.weight: got Q4_1 [4 64 192], want one of F32, F16, BF16, Q8_0, Q4_0, ")
 
 	for key, c := range map[string]struct {
 		value any

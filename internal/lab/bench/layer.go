@@ -87,10 +87,15 @@ func (o LayerOptions) keys(c model.Config) cache.IndexKeyFormat {
 	return cmp.Or(o.Keys, c.Records.Keys())
 }
 
-func (o LayerOptions) check(op string, models []string) error {
+// check looks at the options of a suite, whose models may draft or not.
+func (o LayerOptions) check(suite string, drafts bool) error {
+	op, models, more := "bench: "+suite, o.Models, []string(nil)
+	if drafts {
+		models, more = undrafted(models), []string{fmt.Sprintf("or MODEL+N with N from 0 to %d", mostDrafted)}
+	}
 	attend, _ := verify.Lookup(decodeOp)
 	return errors.Join(
-		oneOf(op, "model", models, Models), oneOf(op, "kind", o.Kinds, Kinds), oneOf(op, "weights", o.Weights, layerFormats),
+		oneOf(op, "model", models, Models, more...), oneOf(op, "kind", o.Kinds, Kinds), oneOf(op, "weights", o.Weights, layerFormats),
 		within(op, "batch", o.Batches, 1, 4096), within(op, "context", o.Contexts, 1, 1<<20), within(op, "prefill", o.Prefill, 1, 1<<20),
 		within(op, "chunk", []int{o.Chunk}, 0, 1<<16), o.Common.check(op), o.checkVariant(op, []verify.Op{attend}))
 }
@@ -180,7 +185,7 @@ func decodeShape(batch, context, tokens int) (s stepShape) {
 // emit as it is done. A layer is timed as one of an engine's layers of its kind, each
 // submitted by itself. Statuses and errors are as with Ops.
 func Layers(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Progress, emit func(LayerRow)) error {
-	if err := o.check("bench: layer", undrafted(o.Models)); err != nil {
+	if err := o.check("layer", true); err != nil {
 		return err
 	}
 	o = o.withDefaults(slow(dev))

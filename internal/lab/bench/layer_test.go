@@ -139,6 +139,7 @@ func TestLayerOptions(t *testing.T) {
 		}
 	}
 	for want, o := range map[string]LayerOptions{
+		`model: got "small+6", want flash, pro, v41-flash, small, v41-small, or MODEL+N with N from 0 to 5`: {Models: []string{"small+6"}},
 		"draft needs MODEL+N, such as small+5":                   {Models: []string{"small"}, Kinds: []string{"window", "draft"}},
 		"flash has no layer of kind full2":                       {Models: []string{"flash"}, Kinds: []string{"full2"}},
 		"want window, c4a, c128a: flash or pro has no layer of ": {Models: []string{"flash", "pro"}, Kinds: []string{"full2"}},

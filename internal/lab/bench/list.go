@@ -12,11 +12,7 @@ type Listed struct {
 func List(suite string, ops OpOptions, models LayerOptions) (list []Listed, err error) {
 	add := func(op, name string) { list = append(list, Listed{suite, op, name}) }
 	if modelSuites[suite] {
-		names := models.Models
-		if suite == "layer" || suite == "step" {
-			names = undrafted(names)
-		}
-		err = models.check("bench: "+suite, names)
+		err = models.check(suite, suite != "prefill")
 	}
 	switch {
 	case err != nil:

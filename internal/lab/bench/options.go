@@ -82,10 +82,10 @@ func within(op, arg string, v []int, low, high int) error {
 }
 
 // oneOf demands names of a list.
-func oneOf(op, arg string, names, of []string) error {
+func oneOf(op, arg string, names, of []string, more ...string) error {
 	for _, name := range names {
 		if !slices.Contains(of, name) {
-			return &vk.ArgumentError{Op: op, Arg: arg, Got: fmt.Sprintf("%q", name), Want: strings.Join(of, ", ")}
+			return &vk.ArgumentError{Op: op, Arg: arg, Got: fmt.Sprintf("%q", name), Want: strings.Join(append(of[:len(of):len(of)], more...), ", ")}
 		}
 	}
 	return nil

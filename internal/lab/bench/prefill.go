@@ -73,7 +73,7 @@ func (o LayerOptions) prompts() (list []PrefillRow) {
 // model. A kernel makes the input of a layer from the output of the one before, as in a model.
 // Statuses and errors are as with Ops.
 func Prefills(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Progress, emit func(PrefillRow)) error {
-	if err := o.check("bench: prefill", o.Models); err != nil {
+	if err := o.check("prefill", false); err != nil {
 		return err
 	}
 	o = o.promptDefaults(slow(dev))

@@ -83,7 +83,7 @@ func (o LayerOptions) steps() (list []StepRow) {
 // steps of an engine with all layers of the model, and hands each row to emit as it is
 // done. Statuses and errors are as with Ops.
 func Steps(ctx context.Context, dev *vk.Device, o LayerOptions, l Limits, p Progress, emit func(StepRow)) error {
-	if err := o.check("bench: step", undrafted(o.Models)); err != nil {
+	if err := o.check("step", true); err != nil {
 		return err
 	}
 	o = o.stepDefaults(slow(dev))

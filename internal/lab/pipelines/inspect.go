@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-
 	"github.com/vkmla/vkmla/internal/door"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -46,22 +44,11 @@ func knowMatrices(a *vk.Adapter) {
 	}
 }
 
-// ChosenTable shows choices with what the compiler says.
-func ChosenTable(list []Choice) string {
-	t, head := table.NewWriter(), table.Row{}
-	for _, c := range ChosenColumns {
-		head = append(head, c)
-	}
-	t.AppendHeader(head)
-	t.AppendRows(ChosenRows(list))
-	return t.RenderMarkdown() + "\n"
-}
-
-// ChosenColumns are the columns of ChosenTable.
+// ChosenColumns are the columns of a table of choices, the first three of which tell rows apart.
 var ChosenColumns = []string{"operation", "tokens", "kernel", "subgroup", "registers", "occupancy", "shared", "spills", "clocks"}
 
-// ChosenRows are the rows of ChosenTable, empty where the driver does not tell.
-func ChosenRows(list []Choice) (rows []table.Row) {
+// ChosenRows are the rows of such a table, empty where the driver does not tell.
+func ChosenRows(list []Choice) (rows [][]any) {
 	num := func(v float64) string {
 		if v < 0 {
 			return ""
@@ -71,7 +58,7 @@ func ChosenRows(list []Choice) (rows []table.Row) {
 	for _, c := range list {
 		for _, k := range c.Kernels {
 			r := &k.Row
-			rows = append(rows, table.Row{c.Op, c.Tokens, r.String(), k.Subgroup, num(r.Registers), num(r.Occupancy), num(r.Shared),
+			rows = append(rows, []any{c.Op, c.Tokens, r.String(), k.Subgroup, num(r.Registers), num(r.Occupancy), num(r.Shared),
 				num(r.Spills), num(r.Clocks)})
 		}
 	}

@@ -49,5 +49,4 @@ func TestChosenRows(t *testing.T) {
 	require.Len(t, rows, 1)
 	require.Len(t, rows[0], len(ChosenColumns))
 	assert.Equal(t, []any{"decode", 4, "k()", uint32(32), "13", "", "0", "3", "7"}, []any(rows[0]))
-	assert.Contains(t, ChosenTable([]Choice{{Op: "decode", Kernels: []Chosen{told}}}), "| clocks |")
 }

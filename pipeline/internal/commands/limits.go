@@ -3,6 +3,7 @@ package commands
 import (
 	"fmt"
 	"sort"
+	"strings"
 
 	"github.com/vkmla/vkmla/pipeline/internal/layer"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
@@ -26,7 +27,8 @@ func (z *Sizes) Check() error {
 	case 0: // then it is not for their number
 		return z.fits(1)
 	}
-	return &vk.ArgumentError{Op: z.cfg.Op, Arg: "MaxStep", Got: fmt.Sprint(n), Want: fmt.Sprintf("at most %d: %v", most, z.fits(most+1))}
+	why := strings.TrimPrefix(z.fits(most+1).Error(), z.cfg.Op+": ")
+	return &vk.ArgumentError{Op: z.cfg.Op, Arg: "MaxStep", Got: fmt.Sprint(n), Want: fmt.Sprintf("at most %d: %s", most, why)}
 }
 
 // fits returns why a step of `tokens` does not fit the device, or nil. What fits a step fits every
