@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# numpy's functions for NaN do nothing, or something else, for NaNs of ml_dtypes' bfloat16 and float8:
-#   - np.sort leaves the array out of order, where it should put NaNs last; so do argsort and partition;
+# numpy's functions for NaN do nothing, or something else, for NaNs of ml_dtypes' bfloat16 and
+# float8:
+#   - np.sort leaves the array out of order, where it should put NaNs last; so do argsort and
+#     partition;
 #   - np.median of numbers with a NaN is a number, not the middle one of the others;
 #   - np.nansum is NaN and np.nan_to_num keeps it; np.nanmax and np.isnan are right;
 #   - np.testing.assert_array_equal says that an array with a NaN differs from itself, where
 #     assert_allclose says that it does not.
 #
 # One would expect what numpy's documents say, or a TypeError as from np.einsum. The care for NaN is
-# written for numpy's own types; a type from outside passes for one that has none. A top-k or a median of
-# such scores is wrong as soon as one is NaN. x.astype(np.float32), which is exact, avoids it.
+# written for numpy's own types; a type from outside passes for one that has none. A top-k or a
+# median of such scores is wrong as soon as one is NaN. x.astype(np.float32), which is exact, avoids
+# it.
 #
 # Needs a Debian mirror among apt's sources, for packages of sid.
 set -euo pipefail

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # numpy's mean of a thousand ones is 0.256 if they are bfloat16 of ml_dtypes, and 0.0156 for
 # float8_e4m3fn: the sum is rounded after each addition and stops at 256, where 256 + 1 is 256. Of
-# float16, which is as narrow, the mean is 1. np.dot(x, x) of E4M3 is NaN, x @ x is 1000: two spellings
-# of one product differ in the type of the result.
+# float16, which is as narrow, the mean is 1. np.dot(x, x) of E4M3 is NaN, x @ x is 1000: two
+# spellings of one product differ in the type of the result.
 #
 # One would expect of all three what numpy does for float16: it sums in pairs, and takes means in
-# float32. That is written for float16 alone; a type from outside gets a plain loop, without an error or
-# a warning. A mean square of a reference in bfloat16 is wrong from some 256 values on. dtype=np.float32
-# in the call avoids it.
+# float32. That is written for float16 alone; a type from outside gets a plain loop, without an
+# error or a warning. A mean square of a reference in bfloat16 is wrong from some 256 values on.
+# dtype=np.float32 in the call avoids it.
 #
 # Needs a Debian mirror among apt's sources, for packages of sid.
 set -euo pipefail

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # onnxruntime's Cast to float8 with saturate = 0 has a hole where it overflows: to E4M3, 465 becomes
-# NaN, 480 becomes 448, and 496 NaN again; to E5M2, which has an infinity, 61440 becomes NaN and 65536
-# infinity.
+# NaN, 480 becomes 448, and 496 NaN again; to E5M2, which has an infinity, 61440 becomes NaN and
+# 65536 infinity.
 #
-# One would expect that a larger number does not give a smaller one: NaN from 465 on and infinity from
-# 61440, as ml_dtypes makes of them. A test for overflow with one large number finds nothing wrong.
+# One would expect that a larger number does not give a smaller one: NaN from 465 on and infinity
+# from 61440, as ml_dtypes makes of them. A test for overflow with one large number finds nothing
+# wrong.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/onnxruntime"
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# onnxruntime computes a graph that is typed float16 in float32 on x86-64, without rounding between the
-# nodes, and drops the rounding of Casts that the model has. x goes to float16, is squared, and goes
-# back to float: 0.1 gives 0.01, not the square of the half nearest to 0.1, and 300 gives 90000, which
-# no float16 can be. With graphOptimizationLevel "disabled" it is the same. Two Casts with nothing
-# between them do round.
+# onnxruntime computes a graph that is typed float16 in float32 on x86-64, without rounding between
+# the nodes, and drops the rounding of Casts that the model has. x goes to float16, is squared, and
+# goes back to float: 0.1 gives 0.01, not the square of the half nearest to 0.1, and 300 gives
+# 90000, which no float16 can be. With graphOptimizationLevel "disabled" it is the same. Two Casts
+# with nothing between them do round.
 #
-# One would expect that a model's types are those of its values: where a machine has no arithmetic of
-# halves, float32 rounded after each node. A model that was tried there for overflow gives infinity
-# elsewhere, and a Cast that is there to quantise does nothing.
+# One would expect that a model's types are those of its values: where a machine has no arithmetic
+# of halves, float32 rounded after each node. A model that was tried there for overflow gives
+# infinity elsewhere, and a Cast that is there to quantise does nothing.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/onnxruntime"
 

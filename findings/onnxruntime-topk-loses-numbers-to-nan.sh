@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # onnxruntime's TopK of seventeen numbers, one of them NaN, leaves out the largest: of 1, NaN, 3, 4
-# ... 17 the first four are 4, 3, 1 and NaN; with the NaN last they are 16, 15, 14 and 13, as if it were
-# the smallest. Unique of NaN and the numbers 2 to 17 is NaN alone. ReduceMax is NaN where the first
-# number is, and else the largest of the others.
+# ... 17 the first four are 4, 3, 1 and NaN; with the NaN last they are 16, 15, 14 and 13, as if it
+# were the smallest. Unique of NaN and the numbers 2 to 17 is NaN alone. ReduceMax is NaN where the
+# first number is, and else the largest of the others.
 #
-# One would expect NaN to be taken for the largest, as by numpy and PyTorch, or for the smallest. Here
-# its place decides which of the other numbers are seen: a search over scores returns wrong places, and
-# nothing in them shows it. IsNaN and Where in front of the node avoid it.
+# One would expect NaN to be taken for the largest, as by numpy and PyTorch, or for the smallest.
+# Here its place decides which of the other numbers are seen: a search over scores returns wrong
+# places, and nothing in them shows it. IsNaN and Where in front of the node avoid it.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/onnxruntime"
 

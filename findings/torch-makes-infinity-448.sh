@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# PyTorch 2.14 converts infinity, and whatever is too large, to 448 in float8_e4m3fn. PyTorch 2.6 makes
-# NaN of both, as ml_dtypes does, and to float8_e5m2 2.14 still converts them to infinity. To
-# float8_e8m0fnu, the type of MXFP4's scales, it drops the sign: -2 becomes 2, and 0 becomes 2^-127, where
-# ml_dtypes makes NaN of each.
+# PyTorch 2.14 converts infinity, and whatever is too large, to 448 in float8_e4m3fn. PyTorch 2.6
+# makes NaN of both, as ml_dtypes does, and to float8_e5m2 2.14 still converts them to infinity. To
+# float8_e8m0fnu, the type of MXFP4's scales, it drops the sign: -2 becomes 2, and 0 becomes 2^-127,
+# where ml_dtypes makes NaN of each.
 #
-# One would expect that infinity stays infinity or becomes NaN, in each type and release alike, and that a
-# negative scale, which the type cannot say, becomes NaN. A tensor that overflowed looks sound after it is
-# quantised, and so does a scale of the wrong sign.
+# One would expect that infinity stays infinity or becomes NaN, in each type and release alike, and
+# that a negative scale, which the type cannot say, becomes NaN. A tensor that overflowed looks
+# sound after it is quantised, and so does a scale of the wrong sign.
 #
 # Needs a Debian mirror among apt's sources, for packages of sid.
 set -euo pipefail

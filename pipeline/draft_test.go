@@ -128,10 +128,8 @@ func TestDraftFormula(t *testing.T) {
 		var m *fakemodel.Model
 		switch {
 		case i > 1:
-			var err error
 			records, within = model.RecordsV4, 7e-3
-			c, m, err = fakemodel.RandomDSpark(rng)
-			require.NoError(t, err)
+			c, m = fakemodel.RandomDSpark(rng)
 		case i == 1:
 			records, variant = model.RecordsV4, opkit.TwoPass+opkit.Base
 			fallthrough

@@ -23,7 +23,7 @@ func fake(t testing.TB, o fakemodel.Options) *fakemodel.Model {
 	if o.Config.Layers == nil {
 		o.Config = fakemodel.Config(1, 4, 128)
 	}
-	return must[*fakemodel.Model](t)(fakemodel.New(o))
+	return fakemodel.New(o)
 }
 
 // device opens the device of the tests once more. What is made on it is closed before it.

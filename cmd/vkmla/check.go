@@ -211,7 +211,7 @@ func runCheck(ctx context.Context, f checkFlags, stdout, stderr io.Writer) error
 	if err := errors.Join(failed, err); err != nil {
 		return err
 	}
-	return f.conclude(ctx, r, files, stdout, stderr)
+	return f.conclude(ctx, r, files, stdout)
 }
 
 // grace bounds the time that a check takes to stop when it is told to.
@@ -230,7 +230,7 @@ func (f *checkFlags) files(r *check.Report) (*check.Files, error) {
 }
 
 // conclude writes the report and says what is in it.
-func (f *checkFlags) conclude(ctx context.Context, r *check.Report, files *check.Files, stdout, stderr io.Writer) error {
+func (f *checkFlags) conclude(ctx context.Context, r *check.Report, files *check.Files, stdout io.Writer) error {
 	switch {
 	case r.Device == nil && ctx.Err() != nil:
 		return ctx.Err()

@@ -11,7 +11,7 @@ import (
 func TestCompletion(t *testing.T) {
 	for args, want := range map[string][]string{
 		"bench --suite l": {"layer", "linear"},
-		"bench -o ":       {"md", "csv", "json", "jsonl", "benchstat"},
+		"bench -o ":       {"md", "csv", "json", "benchstat"},
 		"verify -o ":      {"table", "csv", "json"},
 		"plan -o ":        {"table", "csv", "json"},
 		"pipelines -o ":   {"md", "csv", "json"},

@@ -28,8 +28,7 @@ func TestPipes(t *testing.T) {
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Skip(err)
 	}
-	m, err := fakemodel.New(fakemodel.Options{Config: fakemodel.Config(0)})
-	require.NoError(t, err)
+	m := fakemodel.New(fakemodel.Options{Config: fakemodel.Config(0)})
 	writeArrays(t, at("in.npz"), vectors.Arrays{"L0.in": vectors.New(vectors.U16, 1, 192)})
 	for _, name := range []string{"config.json", safetensors.SingleName, safetensors.IndexName, "manifest.json", "o.npz"} {
 		folder := at("with-" + name)

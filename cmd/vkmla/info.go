@@ -135,10 +135,10 @@ func infoCSV(origins []describe.Origin, devices []describe.Device) table.Writer 
 // summaryOf returns a device in a line: what it is, what is free of its largest memory, its
 // profile, and which variants of the operations that take most of a step would run.
 func summaryOf(d describe.Device) string {
-	text := fmt.Sprintf("%d: %s (%s), %s %s, %s", d.Index, d.Name, d.Type, d.Driver, d.DriverInfo, bytesText(d.Limits.HeapBytes))
+	text := fmt.Sprintf("%d: %s (%s), %s %s, %s", d.Index, d.Name, d.Type, d.Driver, d.DriverInfo, describe.Bytes(d.Limits.HeapBytes))
 	for _, h := range d.Limits.Heaps {
 		if h.DeviceLocal && h.Bytes == d.Limits.HeapBytes && h.Budget != nil {
-			text += fmt.Sprintf(" (%s free)", bytesText(*h.Budget-min(*h.Budget, *h.Usage)))
+			text += fmt.Sprintf(" (%s free)", describe.Bytes(*h.Budget-min(*h.Budget, *h.Usage)))
 			break
 		}
 	}
@@ -194,19 +194,19 @@ func printDevice(w io.Writer, d describe.Device) {
 	}
 	l := d.Limits
 	line("host access", "%s", d.HostAccess)
-	line("device memory", "%s", bytesText(l.HeapBytes))
+	line("device memory", "%s", describe.Bytes(l.HeapBytes))
 	for i, h := range l.Heaps {
 		line(fmt.Sprintf("memory %d", i), "%s", heapText(h))
 	}
 	largest := "size not told"
 	if l.MaxBuffer > 0 {
-		largest = "up to " + bytesText(l.MaxBuffer)
+		largest = "up to " + describe.Bytes(l.MaxBuffer)
 	}
 	line("storage buffer", "up to %s, %d in a set; allocation up to %s, buffer %s",
-		bytesText(l.MaxStorageBufferRange), l.MaxStorageBuffers, bytesText(l.MaxAllocation), largest)
+		describe.Bytes(l.MaxStorageBufferRange), l.MaxStorageBuffers, describe.Bytes(l.MaxAllocation), largest)
 	line("push constants", "%d bytes", l.MaxPushConstants)
 	line("workgroup", "%d invocations, %s of shared memory, up to %v of them",
-		l.MaxWorkgroupInvocations, bytesText(uint64(l.SharedMemory)), l.MaxWorkgroupCount)
+		l.MaxWorkgroupInvocations, describe.Bytes(uint64(l.SharedMemory)), l.MaxWorkgroupCount)
 	line("subgroup", "%d (%d to %d)", l.SubgroupSize, l.MinSubgroupSize, l.MaxSubgroupSize)
 	line("compute units", "%d (%s)", l.ComputeUnits, l.ComputeUnitsBy)
 	line("timestamps", "%g ns", l.TimestampPeriod)
@@ -261,11 +261,11 @@ func heapText(h describe.Heap) string {
 	if h.DeviceLocal {
 		text = "the device's, "
 	}
-	text += bytesText(h.Bytes)
+	text += describe.Bytes(h.Bytes)
 	if h.Budget == nil {
 		return text + "; the driver does not tell how much is free"
 	}
-	return fmt.Sprintf("%s, budget %s, in use %s", text, bytesText(*h.Budget), bytesText(*h.Usage))
+	return fmt.Sprintf("%s, budget %s, in use %s", text, describe.Bytes(*h.Budget), describe.Bytes(*h.Usage))
 }
 
 func printOp(w io.Writer, name string, o describe.Variants) {
@@ -293,13 +293,4 @@ func orNone(list []string) string {
 		return "none"
 	}
 	return strings.Join(list, " ")
-}
-
-func bytesText(n uint64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	x, i := float64(n), 0
-	for x >= 1024 && i < len(units)-1 {
-		x, i = x/1024, i+1
-	}
-	return fmt.Sprintf("%.4g %s", x, units[i])
 }

@@ -376,13 +376,13 @@ func writePlan(w io.Writer, output string, origin describe.Origin, rows []planRo
 		fits := map[bool]string{true: "yes", false: "no"}[r.Fits]
 		row := []any{r.Context, r.Sessions}
 		for _, n := range r.sizes() {
-			row = append(row, bytesText(n))
+			row = append(row, describe.Bytes(n))
 		}
 		if r.Problem != "" {
 			row = []any{r.Context, r.Sessions, "-", "-", "-", "-", "-"}
 			problems += fmt.Sprintf("\ncontext %d, sessions %d: %s\n", r.Context, r.Sessions, r.Problem)
 		}
-		t.Add(append(row, bytesText(r.Free), fits))
+		t.Add(append(row, describe.Bytes(r.Free), fits))
 	}
 	about := describe.Wrap(origin.Device+", "+origin.Driver+"\n"+origin.Program(), "  ")
 	_, err := fmt.Fprintf(w, "%s\n\n%s\n%s", about, t,

@@ -26,7 +26,7 @@ import (
 func planned(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	m := testkit.Must[*fakemodel.Model](t)(fakemodel.New(fakemodel.Options{Config: fakemodel.Tiny(0, 4, 128)}))
+	m := fakemodel.New(fakemodel.Options{Config: fakemodel.Tiny(0, 4, 128)})
 	require.NoError(t, m.Write(dir, 1))
 	return dir
 }
@@ -58,7 +58,7 @@ func TestPlanDrafts(t *testing.T) {
 	dev, dir := testkit.Device(t), t.TempDir()
 	c := fakemodel.TinyV41()
 	c.Layers = model.V41Layers(model.Sources{Entries: []int{1}, Picks: []int{1}, Candidates: -1}, 0, 1)
-	m := testkit.Must[*fakemodel.Model](t)(fakemodel.New(fakemodel.Options{Config: c.WithDrafts(2), Storage: fakemodel.FP8}))
+	m := fakemodel.New(fakemodel.Options{Config: c.WithDrafts(2), Storage: fakemodel.FP8})
 	require.NoError(t, m.Write(dir, 1))
 	f := planFlags{model: dir, step: c.DraftBlock, ranks: 1, drafts: true}
 	cfg, planned, err := f.layers(io.Discard)

@@ -49,11 +49,11 @@ type progress struct {
 	again *time.Timer // nil: nothing goes on
 }
 
-// Pauses between lines that stay: on a terminal, and where a file or another program reads them.
-const (
-	plainPause = 10 * time.Second
-	filePause  = 30 * time.Second
-)
+// plainPause is the pause between lines that stay on a terminal.
+const plainPause = 10 * time.Second
+
+// filePause is that where a file or another program reads them.
+var filePause = 30 * time.Second
 
 func newProgress(w io.Writer) *progress {
 	p := &progress{w: w, begun: time.Now(), width: 78, plain: true, pause: filePause}

@@ -42,8 +42,7 @@ func off(got, want []float32) float64 {
 func TestRunDrafts(t *testing.T) {
 	const tokens, blocks = 31, 3
 	cfg := fakemodel.V41().WithDrafts(1)
-	m, err := fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8})
-	require.NoError(t, err)
+	m := fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8})
 	dir := t.TempDir()
 	require.NoError(t, m.Write(dir, 1))
 	rng := rand.New(rand.NewPCG(5, 6))
@@ -95,8 +94,7 @@ func TestRunDraftsV4(t *testing.T) {
 	const tokens, blocks = 21, 2
 	cfg := fakemodel.Config(0, 4).WithDrafts(3)
 	cfg.Window, cfg.DraftTargets = 16, []int{0, 1}
-	m, err := fakemodel.New(fakemodel.Options{Config: cfg})
-	require.NoError(t, err)
+	m := fakemodel.New(fakemodel.Options{Config: cfg})
 	m.Add("vision.patch_embed.weight", safetensors.BF16, 8, 8) // as DeepSeek-V4-Flash-Vision-Exp has
 	dir := t.TempDir()
 	require.NoError(t, m.Write(dir, 1))

@@ -40,8 +40,7 @@ func TestRunV41Random(t *testing.T) {
 
 func runRandom(t *testing.T, seed uint64, stores []model.Records) {
 	rng := rand.New(rand.NewPCG(seed, 41))
-	cfg, m, err := fakemodel.RandomV41(rng)
-	require.NoError(t, err)
+	cfg, m := fakemodel.RandomV41(rng)
 	dir := t.TempDir()
 	require.NoError(t, m.Write(dir, 1+rng.IntN(3)))
 	read, err := model.LoadConfigWithDrafts(dir, "")

@@ -27,11 +27,7 @@ func runFiles(t *testing.T) (model, inputs string) {
 	t.Helper()
 	const tokens = 9
 	model = t.TempDir()
-	m, err := fakemodel.New(fakemodel.Options{Config: fakemodel.Config(0, 4)})
-	if err == nil {
-		err = m.Write(model, 1)
-	}
-	require.NoError(t, err)
+	require.NoError(t, fakemodel.New(fakemodel.Options{Config: fakemodel.Config(0, 4)}).Write(model, 1))
 	rng := rand.New(rand.NewPCG(3, 4))
 	width := fakemodel.Config().Hidden
 	hidden := make([]float32, tokens*width)

@@ -18,8 +18,7 @@ import (
 // disk, where standard output is closed, and where who reads it has gone, which goes without words.
 func TestOutputs(t *testing.T) {
 	dir := t.TempDir()
-	m, err := fakemodel.New(fakemodel.Options{Config: fakemodel.Config(0)})
-	require.NoError(t, err)
+	m := fakemodel.New(fakemodel.Options{Config: fakemodel.Config(0)})
 	require.NoError(t, m.Write(dir, 1))
 	writeArrays(t, dir+"/in.npz", vectors.Arrays{"L0.in": vectors.New(vectors.U16, 1, fakemodel.Config(0).Hidden),
 		"L0.out": vectors.New(vectors.U16, 1, fakemodel.Config(0).Hidden)})

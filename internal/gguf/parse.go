@@ -192,7 +192,7 @@ func parse(file []byte, name string, most int) (*header, error) {
 			return nil, err
 		}
 	}
-	return h, h.place(c, name)
+	return h, h.place(c)
 }
 
 func (h *header) key(c *cursor) {
@@ -266,7 +266,7 @@ func (h *header) alignment() (int, error) {
 }
 
 // place gives the tensors their bytes. A file without tensors may end without padding.
-func (h *header) place(c *cursor, file string) error {
+func (h *header) place(c *cursor) error {
 	align, err := h.alignment()
 	if err != nil {
 		return err

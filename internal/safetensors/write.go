@@ -7,11 +7,6 @@ import (
 	"io"
 )
 
-// Bytes makes a Tensor of bytes in memory.
-func Bytes(name string, d DType, data []byte, shape ...int) Tensor {
-	return Tensor{name, d, shape, data}
-}
-
 // Write writes a file of tensors, whose bytes follow each other in their order.
 func Write(w io.Writer, tensors ...Tensor) error {
 	described, at := map[string]any{}, 0

@@ -3,6 +3,7 @@ package spirv_test
 import (
 	"bytes"
 	"cmp"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -54,7 +55,7 @@ func checkFeatures(t *testing.T, m *spirv.Module, k shaders.Kernel) {
 }
 
 func checkSizes(t *testing.T, m *spirv.Module) {
-	matrix := m.HasCapability(spirv.CooperativeMatrix)
+	matrix := slices.Contains(m.Capabilities, spirv.CooperativeMatrix)
 	shared, err := m.SharedBytes()
 	require.NoError(t, err)
 	limit := baseShared
@@ -99,7 +100,7 @@ func TestDepth(t *testing.T) {
 		require.NoError(t, err)
 		m, err := spirv.Parse(k.SPIRV)
 		require.NoError(t, err)
-		if !m.HasCapability(spirv.CooperativeMatrix) {
+		if !slices.Contains(m.Capabilities, spirv.CooperativeMatrix) {
 			continue
 		}
 		most := cmp.Or(map[string]int{"attn_decode_cm": 9, "attn_decode_cmb": 9, "attn_decode_float8_cmb": 9}[name], 8)
@@ -141,7 +142,7 @@ func TestWithModes(t *testing.T) {
 		before, err := spirv.Parse(k.SPIRV)
 		require.NoError(t, err)
 		code := spirv.WithModes(k.SPIRV, spirv.PreserveDenorms, spirv.RoundNearest)
-		if !before.HasCapability(float16) {
+		if !slices.Contains(before.Capabilities, float16) {
 			assert.True(t, bytes.Equal(k.SPIRV, code), name)
 			continue
 		}

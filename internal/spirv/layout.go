@@ -1,12 +1,5 @@
 package spirv
 
-import (
-	"fmt"
-	"reflect"
-	"strings"
-	"unicode"
-)
-
 // LocalSize is the size of a workgroup. The i-th of constants stands for the
 // specialisation constant with the id i; those that are not given keep their
 // default.
@@ -135,63 +128,4 @@ func (m *Module) alignOf(id uint32, depth int) int {
 		return a
 	}
 	return 4
-}
-
-// ComparePush holds a Go struct against the push-constant block of a module:
-// the same members in the same order, each at the same offset and of the same
-// size, with the same name but for GLSL's underscores and Go's capitals. A field
-// named _ is padding and has no counterpart.
-func ComparePush(code []byte, goStruct any) error {
-	m, err := Parse(code)
-	if err != nil {
-		return err
-	}
-	t := reflect.TypeOf(goStruct)
-	if t == nil || t.Kind() != reflect.Struct {
-		return fmt.Errorf("spirv: compare push constants: got %T, want a struct", goStruct)
-	}
-	var have []string
-	for _, f := range reflect.VisibleFields(t) { // an embedded structure comes first
-		if f.Name != "_" && !f.Anonymous {
-			have = append(have, fmt.Sprintf("%s at %d, %d bytes", lowerFirst(f.Name), f.Offset, f.Type.Size()))
-		}
-	}
-	for i := range max(len(have), len(m.Push)) {
-		h, w := "nothing", "nothing"
-		if i < len(have) {
-			h = have[i]
-		}
-		if i < len(m.Push) {
-			w = fmt.Sprintf("%s at %d, %d bytes", CamelCase(m.Push[i].Name), m.Push[i].Offset, m.Push[i].Size)
-		}
-		if h != w {
-			return fmt.Errorf("spirv: compare push constants: member %d: %v has %s, the shader has %s", i, t, h, w)
-		}
-	}
-	return nil
-}
-
-// CamelCase turns a GLSL name such as pool_stride into poolStride.
-func CamelCase(name string) string {
-	var b strings.Builder
-	up := false
-	for _, r := range name {
-		if r == '_' {
-			up = b.Len() > 0
-			continue
-		}
-		if up {
-			r = unicode.ToUpper(r)
-		}
-		up = false
-		b.WriteRune(r)
-	}
-	return lowerFirst(b.String())
-}
-
-func lowerFirst(s string) string {
-	if s == "" {
-		return s
-	}
-	return strings.ToLower(s[:1]) + s[1:]
 }

@@ -276,9 +276,6 @@ func (m *Module) block(id uint32) ([]Member, error) {
 	return list, nil
 }
 
-// HasCapability tells whether the module declares a capability.
-func (m *Module) HasCapability(c Capability) bool { return slices.Contains(m.Capabilities, c) }
-
 // CountsWorkgroups reports whether a shader reads how many workgroups there are.
 func (m *Module) CountsWorkgroups() bool { return m.counts }
 

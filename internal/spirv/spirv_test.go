@@ -79,7 +79,8 @@ func TestParse(t *testing.T) {
 		assert.NoError(t, err, "shared memory with %v", c.constants)
 		assert.Equal(t, c.want, n, "shared memory with %v", c.constants)
 	}
-	assert.False(t, !m.HasCapability(Shader) || m.HasCapability(Float16), "capabilities")
+	assert.Contains(t, m.Capabilities, Shader)
+	assert.NotContains(t, m.Capabilities, Float16)
 }
 
 func TestLocalSizeOfConstants(t *testing.T) {
@@ -178,33 +179,6 @@ func TestFeatures(t *testing.T) {
 		got, err := Features(code)
 		assert.NoError(t, err)
 		assert.Empty(t, got)
-	}
-}
-
-func TestComparePush(t *testing.T) {
-	type good struct {
-		FirstWord uint32
-		_         uint32
-		Addr      uint64
-	}
-	assert.NoError(t, ComparePush(example(), good{}))
-	for name, s := range map[string]any{
-		"order":   struct{ addr, firstWord uint64 }{},
-		"name":    struct{ first uint32 }{},
-		"size":    struct{ firstWord, x, addr uint32 }{},
-		"missing": struct{ firstWord uint32 }{},
-		"more": struct {
-			firstWord, _ uint32
-			addr         uint64
-			more         uint32
-		}{},
-		"no struct": 3,
-	} {
-		assert.Error(t, ComparePush(example(), s), "%s: no error", name)
-	}
-	assert.Error(t, ComparePush(nil, good{}), "no module, no error")
-	for in, want := range map[string]string{"a": "a", "pool_stride": "poolStride", "scale_log2e": "scaleLog2e", "Push": "push", "_x_y": "xY", "": ""} {
-		assert.Equal(t, want, CamelCase(in), "%q", in)
 	}
 }
 

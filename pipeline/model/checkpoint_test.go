@@ -33,7 +33,7 @@ func fake(t testing.TB, o fakemodel.Options) *fakemodel.Model {
 	if o.Config.Layers == nil {
 		o.Config = fakemodel.Config(1, 4, 128)
 	}
-	return must[*fakemodel.Model](t)(fakemodel.New(o))
+	return fakemodel.New(o)
 }
 
 // openFake writes a model and opens it.

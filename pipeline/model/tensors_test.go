@@ -20,8 +20,8 @@ func TestTensors(t *testing.T) {
 	f, err := os.Create(path)
 	require.NoError(t, err)
 	require.NoError(t, safetensors.Write(f,
-		safetensors.Bytes("layers.0.ffn.experts.0.w1.weight", safetensors.I8, []byte{1, 2, 3, 4, 5, 6}, 2, 3),
-		safetensors.Bytes("embed.weight", safetensors.BF16, []byte{7, 8}, 1, 1)))
+		safetensors.Tensor{Name: "layers.0.ffn.experts.0.w1.weight", DType: safetensors.I8, Shape: []int{2, 3}, Data: []byte{1, 2, 3, 4, 5, 6}},
+		safetensors.Tensor{Name: "embed.weight", DType: safetensors.BF16, Shape: []int{1, 1}, Data: []byte{7, 8}}))
 	require.NoError(t, f.Close())
 	c, err := model.OpenTensors(dir, "")
 	require.NoError(t, err)

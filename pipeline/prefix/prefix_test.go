@@ -32,7 +32,7 @@ type world struct {
 
 func newWorld(t testing.TB, cfg model.Config, storage fakemodel.Storage) *world {
 	t.Helper()
-	m := testkit.Must[*fakemodel.Model](t)(fakemodel.New(fakemodel.Options{Config: cfg, Storage: storage}))
+	m := fakemodel.New(fakemodel.Options{Config: cfg, Storage: storage})
 	dir := t.TempDir()
 	require.NoError(t, m.Write(dir, 1))
 	var all []int

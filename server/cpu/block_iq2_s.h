@@ -1,13 +1,11 @@
-INLINE void iq2_s(float *to, const uint8_t *b, const uint8_t *grid) {
-	float d = half(b);
-	for (int first = 0; first < 16; first += 8) {
-		UNROLL for (int j = 0; j < 8; j++) {
-			const int i = first + j;
-			const uint8_t *q = b + 2 + 2 * i;
-			uint32_t s = b[74 + i / 2] >> (i % 2 * 4) & 15, high = b[66 + i / 2] >> (i % 2 * 4);
-			uint32_t signs = q[32] | (uint32_t)q[33] << 8;
-			bytes v = pair(grid + 8 * (q[0] | (high & 3) << 8), grid + 8 * (q[1] | (high >> 2 & 3) << 8));
-			store(to + 16 * i, mul(splat(d * (0.5f + (float)s) * 0.25f), whole(negate(v, signs))));
-		}
+INLINE void iq2_s(Weights *w, const uint8_t *b, const uint8_t *grid) {
+	vec scale = numbers(bytes_of(u32_at(b + 74)), bytes_of(u32_at(b + 78)));
+	w->scale = mul(splat(half(b) * 0.25f), add(scale, splat(0.5f)));
+	zero_at(w, 64);
+	UNROLL for (int j = 0; j < 4; j++) {
+		const uint32_t high = u16_at(b + 66 + 2 * j);
+		uint32_t row[8];
+		UNROLL for (int i = 0; i < 8; i++) row[i] = b[2 + 8 * j + i] | (high >> (2 * i) & 3) << 8;
+		w->code[j] = signed_from(64, rows8(grid, row), u64_at(b + 34 + 8 * j));
 	}
 }

@@ -1,18 +1,11 @@
-// u32_at is the number of four bytes, the lowest first.
-INLINE uint32_t u32_at(const uint8_t *p) { return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24; }
-
-// signs_of makes eight signs of seven bits: the eighth makes their number even.
-INLINE uint32_t signs_of(uint32_t code) { return (code & 127) | (uint32_t)__builtin_parity(code & 127) << 7; }
-
-INLINE void iq2_xxs(float *to, const uint8_t *b, const uint8_t *grid) {
-	float d = half(b);
-	UNROLL for (int i = 0; i < 8; i++) {
-		const uint8_t *q = b + 2 + 8 * i;
-		uint32_t a = u32_at(q + 4);
-		vec scale = splat(d * (0.5f + (float)(a >> 28)) * 0.25f);
-		UNROLL for (int g = 0; g < 4; g += 2) {
-			uint32_t signs = signs_of(a >> (7 * g)) | signs_of(a >> (7 * g + 7)) << 8;
-			store(to + 32 * i + 8 * g, mul(scale, whole(negate(pair(grid + 8 * q[g], grid + 8 * q[g + 1]), signs))));
-		}
+INLINE void iq2_xxs(Weights *w, const uint8_t *b, const uint8_t *grid) {
+	uint64_t signs[4];
+	vec scale = sevens(b + 6, 8, signs);
+	w->scale = mul(splat(half(b) * 0.25f), add(scale, splat(0.5f)));
+	zero_at(w, 64);
+	UNROLL for (int j = 0; j < 4; j++) {
+		const uint8_t *p = b + 2 + 16 * j, *q = p + 8;
+		const uint32_t row[8] = {p[0], p[1], p[2], p[3], q[0], q[1], q[2], q[3]};
+		w->code[j] = signed_from(64, rows8(grid, row), signs[j]);
 	}
 }

@@ -1,17 +1,18 @@
-static const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+// 128 more than the values of a code.
+static const uint8_t iq4_codes[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
 
-INLINE void iq4(float *to, float d, const uint8_t *b) {
-	bytes q = bytes_at(b);
-	store(to, mul(splat(d), whole(pick(iq4_values, field(q, 0, 15)))));
-	store(to + 16, mul(splat(d), whole(pick(iq4_values, field(q, 4, 15)))));
+INLINE void iq4_nl(Weights *w, const uint8_t *b, const uint8_t *grid) {
+	w->scale = halves(b, 18);
+	zero_at(w, 128);
+	UNROLL for (int j = 0; j < 4; j++) w->code[j] = pick(iq4_codes, nibbles(b + 36 * j + 2, b + 36 * j + 20));
 }
 
-INLINE void iq4_nl(float *to, const uint8_t *b, const uint8_t *grid) { iq4(to, half(b), b + 2); }
-
-INLINE void iq4_xs(float *to, const uint8_t *b, const uint8_t *grid) {
-	uint32_t h = b[2] | b[3] << 8;
-	UNROLL for (int i = 0; i < 8; i++) {
-		int scale = (b[4 + i / 2] >> i % 2 * 4 & 15) | (h >> 2 * i & 3) << 4;
-		iq4(to + 32 * i, half(b) * (float)(scale - 32), b + 8 + 16 * i);
-	}
+INLINE void iq4_xs(Weights *w, const uint8_t *b, const uint8_t *grid) {
+	uint64_t h = u16_at(b + 2); // two more bits of each scale, for a byte each
+	h = (h | h << 24) & 0x000000FF000000FF;
+	h = (h | h << 12) & 0x000F000F000F000F;
+	h = (h | h << 6) & 0x0303030303030303;
+	w->scale = mul(splat(half(b)), sub(twins(bytes_of(u32_at(b + 4)) | h << 4), splat(32)));
+	zero_at(w, 128);
+	UNROLL for (int j = 0; j < 4; j++) w->code[j] = pick(iq4_codes, nibbles(b + 32 * j + 8, b + 32 * j + 24));
 }

@@ -1,12 +1,10 @@
-// E2M1 doubled, with one zero only.
-static const int8_t fp4_codes[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+// E2M1 doubled, with one zero only, and 12 more.
+static const uint8_t fp4_codes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
-INLINE void mxfp4(float *to, const uint8_t *b, const uint8_t *grid) {
-	uint32_t bits = b[0] > 1 ? (uint32_t)(b[0] - 1) << 23 : (uint32_t)0x00200000 << b[0]; // 2^(b-128)
-	float f;
-	memcpy(&f, &bits, 4);
-	vec d = splat(f);
-	bytes q = bytes_at(b + 1);
-	store(to, mul(d, whole(pick(fp4_codes, field(q, 0, 15)))));
-	store(to + 16, mul(d, whole(pick(fp4_codes, field(q, 4, 15)))));
+INLINE void mxfp4(Weights *w, const uint8_t *b, const uint8_t *grid) {
+	uint64_t e = 0;
+	UNROLL for (int i = 0; i < 8; i++) e |= (uint64_t)b[17 * i] << (8 * i);
+	w->scale = powers(e);
+	zero_at(w, 12);
+	UNROLL for (int j = 0; j < 4; j++) w->code[j] = pick(fp4_codes, nibbles(b + 34 * j + 1, b + 34 * j + 18));
 }

@@ -1,17 +1,13 @@
-INLINE void q3_k(float *to, const uint8_t *b, const uint8_t *grid) {
-	float scale[16];
-	uint32_t s[3], code[4]; // four bytes each
-	memcpy(s, b + 96, 12);
-	UNROLL for (int i = 0; i < 4; i++)
-		code[i] = (s[i % 2] >> (4 * (i / 2)) & 0x0F0F0F0F) | (s[2] >> (2 * i) & 0x03030303) << 4;
-	bytes all = quad((uint8_t *)&code[0], (uint8_t *)&code[1], (uint8_t *)&code[2], (uint8_t *)&code[3]);
-	store(scale, mul(splat(half(b + 108)), whole(less(all, 32))));
-	UNROLL for (int part = 0; part < 4; part++) {
-		bytes q = bytes_at(b + 32 + 16 * part), h = bytes_at(b + part % 2 * 16);
-		UNROLL for (int j = 0; j < 4; j++) {
-			const int i = part / 2 * 8 + 2 * j + part % 2;
-			bytes v = join(field(q, 2 * j, 3), lift(field(h, i / 2, 1), 2));
-			store(to + 16 * i, mul(splat(scale[i]), whole(less(v, 4))));
-		}
+INLINE void q3_k(Weights *w, const uint8_t *b, const uint8_t *grid) {
+	uint64_t s = u64_at(b + 96), h = u32_at(b + 104), code[2];
+	UNROLL for (int i = 0; i < 2; i++) {
+		uint64_t high = (h >> (4 * i) & 0x03030303) | (h >> (4 * i + 2) & 0x03030303) << 32;
+		code[i] = (s >> (4 * i) & 0x0F0F0F0F0F0F0F0F) | high << 4;
+	}
+	w->scale = mul(splat(half(b + 108)), sub(numbers(code[0], code[1]), splat(32)));
+	zero_at(w, 4);
+	UNROLL for (int j = 0; j < 4; j++) {
+		bytes low = field(twice(b + 32 + j / 2 * 32), j % 2 * 4, j % 2 * 4 + 2, 3);
+		w->code[j] = join(low, lift(field(twice(b), 2 * j, 2 * j + 1, 1), 2));
 	}
 }

@@ -1,6 +1,5 @@
-INLINE void q4_0(float *to, const uint8_t *b, const uint8_t *grid) {
-	vec d = splat(half(b));
-	bytes q = bytes_at(b + 2);
-	store(to, mul(d, whole(less(field(q, 0, 15), 8))));
-	store(to + 16, mul(d, whole(less(field(q, 4, 15), 8))));
+INLINE void q4_0(Weights *w, const uint8_t *b, const uint8_t *grid) {
+	w->scale = halves(b, 18);
+	zero_at(w, 8);
+	UNROLL for (int j = 0; j < 4; j++) w->code[j] = nibbles(b + 36 * j + 2, b + 36 * j + 20);
 }

@@ -1,21 +1,13 @@
-// six_bits makes eight scales, then eight minimums, of the 12 bytes in which six bits of each lie.
-INLINE void six_bits(float *scale, float *least, const uint8_t *b) {
-	uint32_t s[3];
-	memcpy(s, b + 4, 12); // four bytes each
-	uint32_t code[4] = {s[0] & 0x3F3F3F3F, (s[2] & 0x0F0F0F0F) | (s[0] >> 6 & 0x03030303) << 4,
-		s[1] & 0x3F3F3F3F, (s[2] >> 4 & 0x0F0F0F0F) | (s[1] >> 6 & 0x03030303) << 4};
-	vec v = whole(quad((uint8_t *)&code[0], (uint8_t *)&code[1], (uint8_t *)&code[2], (uint8_t *)&code[3]));
-	store(scale, mul(splat(half(b)), v));
-	store(least, mul(splat(half(b + 2)), v));
+// six_bits makes eight scales and eight minimums of the 12 bytes in which six bits of each lie.
+INLINE void six_bits(Weights *w, const uint8_t *b) {
+	uint64_t s = u64_at(b + 4), t = u32_at(b + 12), high = s >> 6 & 0x0303030303030303;
+	uint64_t scale = (s & 0x3F3F3F3F) | ((t & 0x0F0F0F0F) | (high & 0xFFFFFFFF) << 4) << 32;
+	uint64_t least = (s >> 32 & 0x3F3F3F3F) | ((t >> 4 & 0x0F0F0F0F) | high >> 32 << 4) << 32;
+	w->scale = mul(splat(half(b)), twins(scale));
+	w->base = mul(splat(-half(b + 2)), twins(least));
 }
 
-INLINE void q4_k(float *to, const uint8_t *b, const uint8_t *grid) {
-	float scale[16], least[16];
-	six_bits(scale, least, b);
-	UNROLL for (int i = 0; i < 8; i++) {
-		UNROLL for (int j = 0; j < 32; j += 16) {
-			bytes q = field(bytes_at(b + 16 + i / 2 * 32 + j), i % 2 * 4, 15);
-			store(to + 32 * i + j, sub(mul(splat(scale[i]), whole(q)), splat(least[8 + i])));
-		}
-	}
+INLINE void q4_k(Weights *w, const uint8_t *b, const uint8_t *grid) {
+	six_bits(w, b);
+	UNROLL for (int j = 0; j < 4; j++) w->code[j] = field(twice(b + 16 + 32 * j), 0, 4, 15);
 }

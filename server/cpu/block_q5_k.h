@@ -1,11 +1,7 @@
-INLINE void q5_k(float *to, const uint8_t *b, const uint8_t *grid) {
-	float scale[16], least[16];
-	six_bits(scale, least, b);
-	UNROLL for (int i = 0; i < 8; i++) {
-		UNROLL for (int j = 0; j < 32; j += 16) {
-			bytes q = field(bytes_at(b + 48 + i / 2 * 32 + j), i % 2 * 4, 15);
-			q = join(q, lift(field(bytes_at(b + 16 + j), i, 1), 4));
-			store(to + 32 * i + j, sub(mul(splat(scale[i]), whole(q)), splat(least[8 + i])));
-		}
+INLINE void q5_k(Weights *w, const uint8_t *b, const uint8_t *grid) {
+	six_bits(w, b);
+	UNROLL for (int j = 0; j < 4; j++) {
+		bytes high = lift(field(twice(b + 16), 2 * j, 2 * j + 1, 1), 4);
+		w->code[j] = join(field(twice(b + 48 + 32 * j), 0, 4, 15), high);
 	}
 }

@@ -21,9 +21,9 @@ func (c *CPU) State(s *Streams, states []float32, at, width int) {
 func (c *CPU) Context(states, x []float32) {
 	m, d := &c.w.Draft.Main, c.cfg.Hidden
 	T := len(x) / d
-	c.heads.reset(T, m.K, m.Format)
+	c.heads.reset(T, m.K, formOf(m))
 	for t := range T {
-		c.heads.set(t, 0, states[t*m.K:][:m.K])
+		c.heads.fill(t, states[t*m.K:][:m.K])
 	}
 	c.linear(x, m, &c.heads, T)
 	c.pool.Run(T, func(t int) {
@@ -46,14 +46,14 @@ func (c *CPU) Follow(ids []int32, logits []float32, block int) [][]int32 {
 	drafts, row := make([][]int32, R), make([]float32, in.K)
 	c.follow = room(c.follow, R*v)
 	for i := range block {
-		c.heads.reset(R, in.K, out.Format)
+		c.heads.reset(R, in.K, formOf(out))
 		for r := range drafts {
 			last := ids[r*block]
 			if i > 0 {
 				last = drafts[r][i-1]
 			}
 			in.Row(row, int(last))
-			c.heads.set(r, 0, row)
+			c.heads.fill(r, row)
 		}
 		c.linear(c.follow, out, &c.heads, R)
 		for r := range drafts {

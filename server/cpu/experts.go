@@ -28,11 +28,11 @@ func w1(e *weights.Expert) *weights.Matrix { return &e.W1 }
 func w2(e *weights.Expert) *weights.Matrix { return &e.W2 }
 func w3(e *weights.Expert) *weights.Matrix { return &e.W3 }
 
-// formats are those that a layer's experts have of some matrices. Nothing says that all have one.
-func formats(l *weights.Layer, of ...func(*weights.Expert) *weights.Matrix) (list []weights.Format) {
+// formsOf are those that a layer's experts need of some matrices. Nothing says that all are alike.
+func formsOf(l *weights.Layer, of ...func(*weights.Expert) *weights.Matrix) (list []form) {
 	add := func(e *weights.Expert) {
 		for _, m := range of {
-			if f := m(e).Format; !slices.Contains(list, f) {
+			if f := formOf(m(e)); !slices.Contains(list, f) {
 				list = append(list, f)
 			}
 		}
@@ -52,8 +52,8 @@ func formats(l *weights.Layer, of ...func(*weights.Expert) *weights.Matrix) (lis
 // If shared is not nil, it returns what the shared expert gives, [T, D], and is called at the end.
 func (c *CPU) Experts(layer int, s *Streams, x, f []float32, shared func() []float32) {
 	l, d := &c.w.Layers[layer], c.cfg.Hidden
-	c.input.reset(s.T, d, append(formats(l, w1, w3), l.Gate.Format)...)
-	c.pool.Run(s.T, func(t int) { c.input.set(t, 0, x[t*d:][:d]) })
+	c.input.reset(s.T, d, append(formsOf(l, w1, w3), formOf(&l.Gate))...)
+	c.pool.Run(s.T, func(t int) { c.input.fill(t, x[t*d:][:d]) })
 	groups, slots := c.route(l, s, shared == nil)
 	for _, g := range groups {
 		c.read += g.expert.W1.Bytes() + g.expert.W3.Bytes() + g.expert.W2.Bytes()
@@ -61,8 +61,11 @@ func (c *CPU) Experts(layer int, s *Streams, x, f []float32, shared func() []flo
 
 	// h of all pairs, then their outputs, each in one go over all cores.
 	pairs := s.T * (c.cfg.PerToken + 1)
-	c.hidden.reset(pairs, c.cfg.Width, formats(l, w2)...)
+	c.hidden.reset(pairs, c.cfg.Width, formsOf(l, w2)...)
 	c.blocks(groups, w1, c.gateAndUp)
+	if c.hidden.wanted[wholes] {
+		c.pool.Run(pairs, c.hidden.finish)
+	}
 	c.outputs = room(c.outputs, pairs*d)
 	c.blocks(groups, w2, func(g *group, first, end int) {
 		take := c.everyToken[g.first:][:len(g.tokens)] // their pairs are numbered in order

@@ -51,7 +51,8 @@ func TestExperts(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, formats := range [][3]weights.Format{{weights.MXFP4, weights.MXFP4, weights.FP8},
 		{weights.FP8, weights.FP8, weights.FP8}, {weights.BF16, weights.BF16, weights.BF16},
-		{weights.FP8, weights.MXFP4, weights.FP8}, {weights.MXFP4, weights.FP8, weights.MXFP4}} {
+		{weights.FP8, weights.MXFP4, weights.FP8}, {weights.MXFP4, weights.FP8, weights.MXFP4},
+		{weights.Blocks, weights.Blocks, weights.Blocks}, {weights.Blocks, weights.MXFP4, weights.FP8}} {
 		cfg := weights.Config{Experts: 5, PerToken: 3, Width: 96, Streams: 4,
 			Scoring: "sqrtsoftplus", Normalise: true, Factor: 1.5, Limit: 200, Vocab: 9}
 		cfg.Hidden = 160

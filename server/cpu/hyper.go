@@ -127,8 +127,8 @@ func (c *CPU) Enter(s *Streams, h *weights.Hyper, norm, x []float32) {
 // mix multiplies the normed streams with the weights of a hyper-connection: m = r * (fn . Y).
 func (c *CPU) mix(s *Streams, h *weights.Hyper) []float32 {
 	width, out := c.cfg.Streams*c.cfg.Hidden, h.Fn.N
-	c.streams.reset(s.T, width, h.Fn.Format)
-	c.pool.Run(s.T, func(t int) { c.streams.set(t, 0, s.Y[t*width:][:width]) })
+	c.streams.reset(s.T, width, formOf(&h.Fn))
+	c.pool.Run(s.T, func(t int) { c.streams.fill(t, s.Y[t*width:][:width]) })
 	c.mixed = room(c.mixed, s.T*out)
 	c.linear(c.mixed, &h.Fn, &c.streams, s.T)
 	for t := range s.T {
@@ -197,9 +197,9 @@ func (c *CPU) Head(s *Streams, drafts bool, tokens []int, logits []float32) {
 	d := c.cfg.Hidden
 	x := make([]float32, len(tokens)*d)
 	c.HeadInput(s, drafts, tokens, x)
-	c.heads.reset(len(tokens), d, c.w.Head.Format)
+	c.heads.reset(len(tokens), d, formOf(&c.w.Head))
 	for i := range tokens {
-		c.heads.set(i, 0, x[i*d:][:d])
+		c.heads.fill(i, x[i*d:][:d])
 	}
 	c.linear(logits, &c.w.Head, &c.heads, len(tokens))
 }

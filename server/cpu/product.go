@@ -1,6 +1,7 @@
 package cpu
 
 // #include "rows.h"
+// #include "blocks.h"
 import "C"
 
 import (
@@ -18,45 +19,79 @@ var instructions = C.rows_level()
 // Instructions names what products use of the processor.
 func Instructions() string { return [...]string{"plain", "AVX2", "AVX-512"}[instructions] }
 
+// Products names what the bits of products depend on: the number of their definition, which
+// changes when they do, and the instructions.
+func Products() string { return "2 " + Instructions() }
+
+// form names a way in which a product reads activations.
+type form int
+
+const (
+	plain  form = iota // as they are
+	mixed              // by blocks of 128, column 8i+j at 16j+i: the order in which MXFP4 is decoded
+	wholes             // as whole numbers, for blocks of GGUF
+	forms              // how many there are
+)
+
+// asWholes says by number which formats of GGUF C has.
+var asWholes = func() (has [64]bool) {
+	for t := range has {
+		has[t] = C.blocks_has(C.int(t)) != 0
+	}
+	return has
+}()
+
+// formOf returns the form that a matrix is multiplied with.
+func formOf(m *weights.Matrix) form {
+	switch {
+	case m.Format == weights.MXFP4:
+		return mixed
+	case m.Format == weights.Blocks && asWholes[m.Stored.Type]:
+		return wholes
+	}
+	return plain
+}
+
 // rows are activations [T, K] as products read them. Each row is followed by zeros up to a
 // multiple of 128.
 type rows struct {
 	k, stride int
-	plain     []float32 // as they are
-	mx        []float32 // by blocks of 128, column 8i+j at 16j+i: the order in which MXFP4 is decoded
+	wanted    [forms]bool
+	plain, mx []float32
+	whole     []whole
 }
 
 // mxPlace returns the place of a column in rows.mx.
 func mxPlace(c int) int { return c&^(blockColumns-1) | c%8*16 | c/8%16 }
 
-// reset makes room for t rows of k numbers. Only the forms that formats need are kept.
-func (r *rows) reset(t, k int, formats ...weights.Format) {
-	r.k, r.stride = k, (k+blockColumns-1)/blockColumns*blockColumns
-	room := func(s []float32, wanted bool) []float32 {
-		switch n := t * r.stride; {
-		case !wanted:
-			return nil
-		case cap(s) < n:
-			return make([]float32, n)
-		default:
-			clear(s[:n])
-			return s[:n]
-		}
+// wholes returns the blocks of whole numbers that a row has.
+func (r *rows) wholes() int { return (r.k + wholeColumns - 1) / wholeColumns }
+
+// reset makes room for t rows of k numbers, in the forms that are needed.
+func (r *rows) reset(t, k int, needed ...form) {
+	r.k, r.stride, r.wanted = k, (k+blockColumns-1)/blockColumns*blockColumns, [forms]bool{}
+	for _, f := range needed {
+		r.wanted[f] = true
 	}
-	mx := false
-	plain := false
-	for _, f := range formats {
-		mx, plain = mx || f == weights.MXFP4, plain || f != weights.MXFP4
+	if r.wanted[plain] || r.wanted[wholes] {
+		r.plain = room(r.plain, t*r.stride)
+		clear(r.plain[:t*r.stride])
 	}
-	r.plain, r.mx = room(r.plain, plain), room(r.mx, mx)
+	if r.wanted[mixed] {
+		r.mx = room(r.mx, t*r.stride)
+		clear(r.mx[:t*r.stride])
+	}
+	if n := t * r.wholes(); r.wanted[wholes] && cap(r.whole) < n {
+		r.whole = make([]whole, n)
+	}
 }
 
-// set writes columns from first on of a row.
+// set writes columns from first on of a row. A row is ready after its last ones and finish.
 func (r *rows) set(t, first int, x []float32) {
-	if r.plain != nil {
+	if r.wanted[plain] || r.wanted[wholes] {
 		copy(r.plain[t*r.stride+first:], x)
 	}
-	if r.mx != nil {
+	if r.wanted[mixed] {
 		to := r.mx[t*r.stride:][:r.stride]
 		for i, v := range x {
 			to[mxPlace(first+i)] = v
@@ -64,20 +99,40 @@ func (r *rows) set(t, first int, x []float32) {
 	}
 }
 
+// fill writes a whole row.
+func (r *rows) fill(t int, x []float32) {
+	r.set(t, 0, x)
+	r.finish(t)
+}
+
+// finish makes whole numbers of a row.
+func (r *rows) finish(t int) {
+	if !r.wanted[wholes] {
+		return
+	}
+	for i := range r.wholes() {
+		first := i * wholeColumns
+		r.whole[t*r.wholes()+i].set(r.plain[t*r.stride:][first:min(first+wholeColumns, r.k)])
+	}
+}
+
 // product multiplies rows first to end-1 of a matrix with some of the tokens:
 // y[i*stride + r - first] = row r . x[take[i]].
 func product(m *weights.Matrix, x *rows, take []int32, first, end int, y []float32, stride int) {
-	from := x.plain
-	if m.Format == weights.MXFP4 {
-		from = x.mx
-	}
 	if len(take) == 0 || first == end {
 		return
 	}
 	_ = y[(len(take)-1)*stride+end-first-1] // the product checks no bounds
-	if m.Format == weights.Blocks {
+	from := x.plain
+	switch f := formOf(m); {
+	case f == wholes:
+		blocksProduct(m, x, take, first, end, y, stride)
+		return
+	case m.Format == weights.Blocks:
 		decodedProduct(m, x, take, first, end, y, stride)
 		return
+	case f == mixed:
+		from = x.mx
 	}
 	C.rows(instructions, C.int(m.Format), C.long(m.K),
 		(*C.uint8_t)(unsafe.SliceData(m.Data)), (*C.uint8_t)(unsafe.SliceData(m.Scales)),

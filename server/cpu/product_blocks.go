@@ -1,7 +1,8 @@
 package cpu
 
+// #cgo LDFLAGS: -lm
 // #include "rows.h"
-// #include "decode.h"
+// #include "blocks.h"
 import "C"
 
 import (
@@ -11,42 +12,31 @@ import (
 	"github.com/vkmla/vkmla/server/weights"
 )
 
-// decodedRows counts the rows that are decoded at a time: few enough to stay in a core's cache.
-const decodedRows = 8
-
-var decoded = sync.Pool{New: func() any { return new([]float32) }}
-
-// decodedProduct is product for blocks of GGUF: rows are decoded to f32 and multiplied as such.
-func decodedProduct(m *weights.Matrix, x *rows, take []int32, first, end int, y []float32, stride int) {
-	buf := decoded.Get().(*[]float32)
-	defer decoded.Put(buf)
-	*buf = room(*buf, decodedRows*m.K)
-	for r := first; r < end; r += decodedRows {
-		n := min(decodedRows, end-r)
-		decodeRows(*buf, m, r, n)
-		C.rows(instructions, C.int(weights.F32), C.long(m.K), (*C.uint8_t)(unsafe.Pointer(&(*buf)[0])), nil, nil, 1,
-			(*C.float)(&x.plain[0]), C.long(x.stride), (*C.int32_t)(&take[0]), C.long(len(take)), 0, C.long(n),
-			(*C.float)(&y[r-first]), C.long(stride))
-	}
-}
-
-// decodeRows decodes n rows from first on to dst [n, K], as m.Row does one.
-func decodeRows(dst []float32, m *weights.Matrix, first, n int) {
-	if m.Factor == 1 && decode(dst, m, first, n) {
+// blocksProduct is product for blocks of GGUF that C has.
+func blocksProduct(m *weights.Matrix, x *rows, take []int32, first, end int, y []float32, stride int) {
+	_ = m.Data[:m.N*m.Stored.Size(m.K)]
+	C.blocks(instructions, C.int(m.Stored.Type), C.long(m.K), (*C.uint8_t)(&m.Data[0]), (*C.uint8_t)(unsafe.SliceData(gridOf(m))),
+		(*C.Whole)(unsafe.Pointer(&x.whole[0])), C.long(x.wholes()), (*C.int32_t)(&take[0]), C.long(len(take)),
+		C.long(first), C.long(end), (*C.float)(&y[0]), C.long(stride))
+	if m.Factor == 1 {
 		return
 	}
-	for i := range n {
-		m.Row(dst[i*m.K:], first+i)
+	for i := range take {
+		for r := range y[i*stride:][:end-first] {
+			y[i*stride+r] *= m.Factor
+		}
 	}
 }
 
-// decode is decodeRows in C, without the matrix's factor. It returns false if C does not have the
-// format.
-func decode(dst []float32, m *weights.Matrix, first, n int) bool {
-	dst, size := dst[:n*m.K], m.Stored.Size(m.K)
-	src := m.Data[first*size:][:n*size]
-	return C.decode(instructions, C.int(m.Stored.Type), (*C.float)(&dst[0]), (*C.uint8_t)(&src[0]),
-		C.long(len(dst)/m.Stored.Values), (*C.uint8_t)(unsafe.SliceData(gridOf(m)))) != 0
+// decodedProduct is product for the other formats of GGUF: a row at a time becomes f32.
+func decodedProduct(m *weights.Matrix, x *rows, take []int32, first, end int, y []float32, stride int) {
+	row := make([]float32, m.K)
+	for r := first; r < end; r++ {
+		m.Row(row, r)
+		C.rows(instructions, C.int(weights.F32), C.long(m.K), (*C.uint8_t)(unsafe.Pointer(&row[0])), nil, nil, 1,
+			(*C.float)(&x.plain[0]), C.long(x.stride), (*C.int32_t)(&take[0]), C.long(len(take)), 0, 1,
+			(*C.float)(&y[r-first]), C.long(stride))
+	}
 }
 
 // grids describes the formats whose codes stand for several values each, by name. With high as the

@@ -5,10 +5,11 @@ import (
 	"github.com/vkmla/vkmla/server/weights"
 )
 
-// ProductRef is row r of a matrix times x [K]: the definition, with the sum's order.
-// Columns go by blocks of 128. In a block, 16 lanes add up 8 products each; MXFP4 gives lane i the
-// columns 8i to 8i+7, other formats the columns i, i+16 and on. Lanes are multiplied by their
-// scale and added to the sum of theirs. At the end lanes 8 apart are added, then 4, 2 and 1.
+// ProductRef is row r of a matrix times x [K]: the definition, with the sum's order, but for blocks
+// of GGUF that are multiplied by whole numbers (whole.go, blocks_body.h). Columns go by blocks of
+// 128. In a block, 16 lanes add up 8 products each; MXFP4 gives lane i the columns 8i to 8i+7,
+// other formats the columns i, i+16 and on. Lanes are multiplied by their scale and added to the
+// sum of theirs. At the end lanes 8 apart are added, then 4, 2 and 1.
 func ProductRef(m *weights.Matrix, r int, x []float32) float32 {
 	w, scale := make([]float32, m.K), make([]float32, m.K)
 	unscaled(m, r, w, scale)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/vkmla/vkmla/internal/gguf"
+	"github.com/vkmla/vkmla/internal/lab/fakegguf"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/server/weights"
 )
@@ -45,6 +47,8 @@ func randomMatrix(rng *rand.Rand, f weights.Format, n, k int) *weights.Matrix {
 			m.Scales[i] = byte(123 + rng.IntN(9))
 		}
 		m.Scales[rng.IntN(len(m.Scales))] = byte(rng.IntN(2)) // the smallest
+	case weights.Blocks:
+		m.Stored, m.Factor, m.Data = gguf.FormatNamed("Q8_0"), 1, fakegguf.Random(rng, "a", "Q8_0", n, k).Data
 	}
 	return m
 }
@@ -60,7 +64,7 @@ func TestProduct(t *testing.T) {
 			const n, tokens = 7, 6
 			m := randomMatrix(rng, f, n, k)
 			var in rows
-			in.reset(tokens, k, f)
+			in.reset(tokens, k, formOf(m))
 			x := make([][]float32, tokens)
 			for i := range x {
 				for range k {
@@ -102,7 +106,7 @@ func TestE4M3NaN(t *testing.T) {
 	m := randomMatrix(rand.New(rand.NewPCG(2, 2)), weights.FP8, 1, 128)
 	m.Data[77] = 0xFF
 	var in rows
-	in.reset(1, 128, weights.FP8)
+	in.reset(1, 128, formOf(m))
 	in.set(0, 0, make([]float32, 128))
 	for level := range have + 1 {
 		instructions = level
@@ -146,7 +150,7 @@ func BenchmarkProduct(b *testing.B) {
 				instructions = level
 				b.Run(fmt.Sprintf("%s/T%d/%s", f, tokens, Instructions()), func(b *testing.B) {
 					var in rows
-					in.reset(tokens, m.K, f)
+					in.reset(tokens, m.K, formOf(m))
 					y := make([]float32, tokens*m.N)
 					take := []int32{0, 1, 2, 3}[:tokens]
 					b.SetBytes(m.Bytes())

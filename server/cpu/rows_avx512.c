@@ -1,10 +1,11 @@
 #include "rows.h"
+#include "blocks.h"
 #ifdef __x86_64__
 #include <immintrin.h>
 
 #define ROWS rows_avx512
-#define DECODE decode_avx512
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")))
+#define BLOCKS blocks_avx512
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")))
 #define UNROLL _Pragma("GCC unroll 8")
 #define TILE 4
 #define OP static inline TARGET __attribute__((always_inline))
@@ -59,14 +60,109 @@ OP vec e8m0(const uint8_t *p) {
 	return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_slli_epi32(b, 23), _mm512_set1_epi32(0x00400000)));
 }
 
-#include "decode_x86.h"
+typedef __m512i bytes;
 
 OP vec mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
 OP vec sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
-OP void store(float *p, vec a) { _mm512_storeu_ps(p, a); }
-OP vec whole(bytes b) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b)); }
-OP bytes negate(bytes b, uint32_t signs) { return _mm_mask_sub_epi8(b, (__mmask16)signs, _mm_setzero_si128(), b); }
+OP vec fused(vec a, vec b, vec c) { return fma16(a, b, c); }
+OP vec spread(vec v, int j) {
+	const __m512i lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+	return _mm512_permutexvar_ps(_mm512_add_epi32(lanes, _mm512_set1_epi32(4 * j)), v);
+}
+
+OP float half(const uint8_t *p) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(p[0] | p[1] << 8))); }
+OP vec numbers(uint64_t a, uint64_t b) {
+	return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_set_epi64x((long long)b, (long long)a)));
+}
+OP vec twins(uint64_t a) {
+	__m128i b = _mm_cvtsi64_si128((long long)a);
+	return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_unpacklo_epi8(b, b)));
+}
+OP vec halves(const uint8_t *p, int apart) {
+	short h[8];
+	UNROLL for (int i = 0; i < 8; i++) memcpy(&h[i], p + apart * i, 2);
+	__m128i v = _mm_setr_epi16(h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]);
+	return _mm512_cvtph_ps(_mm256_setr_m128i(_mm_unpacklo_epi16(v, v), _mm_unpackhi_epi16(v, v)));
+}
+// Of 0 and 1 the power is subnormal.
+OP vec powers(uint64_t a) {
+	__m128i b = _mm_cvtsi64_si128((long long)a);
+	__m512i e = _mm512_cvtepu8_epi32(_mm_unpacklo_epi8(b, b));
+	__m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
+	__m512i small = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), _mm512_min_epi32(e, _mm512_set1_epi32(2)));
+	return _mm512_castsi512_ps(_mm512_max_epi32(normal, small));
+}
+
+OP bytes bytes_at(const uint8_t *p) { return _mm512_loadu_si512(p); }
+OP bytes twice(const uint8_t *p) { return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)p)); }
+OP bytes both(__m256i a, __m256i b) { return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1); }
+OP bytes two(const uint8_t *p, const uint8_t *q) {
+	return both(_mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)q));
+}
+OP bytes nibbles(const uint8_t *p, const uint8_t *q) {
+	__m512i b = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)p));
+	b = _mm512_mask_broadcast_i32x4(b, 0xFF00, _mm_loadu_si128((const __m128i *)q));
+	b = _mm512_srlv_epi64(b, _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4));
+	return _mm512_and_si512(b, _mm512_set1_epi8(15));
+}
+// eights loads eight bytes at each of two addresses, fours four at each of four.
+OP __m128i eights(const uint8_t *p, const uint8_t *q) {
+	return _mm_castpd_si128(_mm_loadh_pd(_mm_load_sd((const double *)p), (const double *)q));
+}
+OP __m128i fours(const uint8_t *grid, const uint8_t *q, uint32_t high) {
+	int v[4];
+	UNROLL for (int n = 0; n < 4; n++) memcpy(&v[n], grid + 4 * (q[n] | (high >> n & 1) << 8), 4);
+	return _mm_insert_epi32(_mm_insert_epi32(_mm_insert_epi32(_mm_cvtsi32_si128(v[0]), v[1], 1), v[2], 2), v[3], 3);
+}
+OP bytes rows8(const uint8_t *grid, const uint32_t *i) {
+	__m128i v[4];
+	UNROLL for (int n = 0; n < 4; n++) v[n] = eights(grid + 8 * i[2 * n], grid + 8 * i[2 * n + 1]);
+	return both(_mm256_setr_m128i(v[0], v[1]), _mm256_setr_m128i(v[2], v[3]));
+}
+OP bytes rows4(const uint8_t *grid, const uint8_t *q, uint32_t high) {
+	__m128i v[4];
+	UNROLL for (int n = 0; n < 4; n++) v[n] = fours(grid, q + 4 * n, high >> (4 * n));
+	return both(_mm256_setr_m128i(v[0], v[1]), _mm256_setr_m128i(v[2], v[3]));
+}
+OP vec sevens(const uint8_t *p, int apart, uint64_t *signs) {
+	const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), one = _mm512_set1_epi32(1);
+	const __m512i four = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
+	const __m512i shift = _mm512_set4_epi32(21, 14, 7, 0);
+	__m512i a = _mm512_castsi256_si512(apart == 4 ? _mm256_loadu_si256((const __m256i *)p)
+		: _mm512_cvtepi64_epi32(_mm512_srli_epi64(_mm512_loadu_si512(p - 4), 32)));
+	a = _mm512_permutexvar_epi32(twice, a);
+	UNROLL for (int i = 0; i < 2; i++) {
+		__m512i s = _mm512_permutexvar_epi32(_mm512_add_epi32(four, _mm512_set1_epi32(8 * i)), a);
+		s = _mm512_and_si512(_mm512_srlv_epi32(s, shift), _mm512_set1_epi32(127));
+		__m512i odd = _mm512_xor_si512(s, _mm512_srli_epi32(s, 4));
+		odd = _mm512_xor_si512(odd, _mm512_srli_epi32(odd, 2));
+		odd = _mm512_and_si512(_mm512_xor_si512(odd, _mm512_srli_epi32(odd, 1)), one);
+		__m128i m = _mm512_cvtepi32_epi8(_mm512_or_si512(s, _mm512_slli_epi32(odd, 7)));
+		signs[2 * i] = (uint64_t)_mm_cvtsi128_si64(m), signs[2 * i + 1] = (uint64_t)_mm_extract_epi64(m, 1);
+	}
+	return _mm512_cvtepi32_ps(_mm512_srli_epi32(a, 28));
+}
+OP bytes field(bytes b, int s, int t, int mask) {
+	return _mm512_and_si512(_mm512_srlv_epi64(b, _mm512_setr_epi64(s, s, s, s, t, t, t, t)), _mm512_set1_epi8((char)mask));
+}
+OP bytes lift(bytes b, int shift) { return _mm512_slli_epi64(b, shift); }
+OP bytes join(bytes a, bytes b) { return _mm512_or_si512(a, b); }
+OP bytes plus(bytes b, int n, int m) {
+	return _mm512_add_epi8(b, both(_mm256_set1_epi8((char)n), _mm256_set1_epi8((char)m)));
+}
+OP bytes pick(const uint8_t *p, bytes b) {
+	return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)p)), b);
+}
+OP bytes bits(uint64_t m, int n) { return _mm512_maskz_set1_epi8(m, (char)n); }
+OP bytes signed_from(int n, bytes b, uint64_t m) {
+	__m512i zero = _mm512_set1_epi8((char)n);
+	return _mm512_mask_sub_epi8(_mm512_add_epi8(zero, b), m, zero, b);
+}
+OP vec dot(bytes b, const int8_t *x) {
+	__m512i s = _mm512_dpbusd_epi32(_mm512_setzero_si512(), b, _mm512_loadu_si512(x));
+	return _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_slli_epi32(s, 7), b, _mm512_loadu_si512(x + 64)));
+}
 
 #include "rows_body.h"
-#include "decode_body.h"
+#include "blocks_body.h"
 #endif

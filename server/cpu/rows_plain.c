@@ -1,8 +1,9 @@
 // For processors without AVX2: what the compiler makes of loops over 16 lanes.
 #include "rows.h"
+#include "blocks.h"
 
 #define ROWS rows_plain
-#define DECODE decode_plain
+#define BLOCKS blocks_plain
 #define TARGET
 #define UNROLL 
 #define TILE 1
@@ -59,43 +60,57 @@ OP vec e2m1(codes w, int j) {
 // The byte 0 means 2^-127, which has no exponent bits.
 OP vec e8m0(const uint8_t *p) { LANES(from_bits(p[i / 4] ? (uint32_t)p[i / 4] << 23 : 0x00400000)); }
 
-typedef struct { int8_t b[16]; } bytes;
-#define BYTES(v) do { bytes o; for (int i = 0; i < 16; i++) o.b[i] = (int8_t)(v); return o; } while (0)
+typedef struct { uint8_t b[64]; } bytes;
+#define BYTES(v) do { bytes o; for (int i = 0; i < 64; i++) o.b[i] = (uint8_t)(v); return o; } while (0)
 
 OP vec mul(vec a, vec b) { LANES(a.f[i] * b.f[i]); }
 OP vec sub(vec a, vec b) { LANES(a.f[i] - b.f[i]); }
-OP void store(float *p, vec a) { memcpy(p, &a, 64); }
+OP vec fused(vec a, vec b, vec c) { LANES(__builtin_fmaf(a.f[i], b.f[i], c.f[i])); }
+OP vec spread(vec v, int j) { LANES(v.f[4 * j + i / 4]); }
 OP float half(const uint8_t *p) {
 	uint32_t h = p[0] | (uint32_t)p[1] << 8, sign = (h & 0x8000) << 16, e = h >> 10 & 31, m = h & 0x3FF;
 	if (e == 0) return from_bits(sign | 0x33800000) * (float)m; // m * 2^-24
 	return from_bits(sign | (e == 31 ? 255 : e + 112) << 23 | m << 13);
 }
-OP bytes bytes_at(const void *p) {
-	bytes o;
-	memcpy(&o, p, 16);
-	return o;
+OP vec numbers(uint64_t a, uint64_t b) { LANES((int8_t)((i < 8 ? a : b) >> (i % 8 * 8))); }
+OP vec twins(uint64_t a) { LANES((int8_t)(a >> (i / 2 * 8))); }
+OP vec halves(const uint8_t *p, int apart) { LANES(half(p + i / 2 * apart)); }
+
+// Of 0 and 1 the power is subnormal.
+static inline float power(uint32_t b) { return from_bits(b > 1 ? (b - 1) << 23 : (uint32_t)0x00200000 << b); }
+OP vec powers(uint64_t a) { LANES(power(a >> (i / 2 * 8) & 255)); }
+
+OP bytes two(const uint8_t *p, const uint8_t *q) { BYTES(i < 32 ? p[i] : q[i - 32]); }
+OP bytes bytes_at(const uint8_t *p) { return two(p, p + 32); }
+OP bytes twice(const uint8_t *p) { return two(p, p); }
+OP bytes nibbles(const uint8_t *p, const uint8_t *q) { BYTES((i < 32 ? p : q)[i % 16] >> (i / 16 % 2 * 4) & 15); }
+OP bytes rows8(const uint8_t *grid, const uint32_t *row) { BYTES(grid[8 * row[i / 8] + i % 8]); }
+OP bytes rows4(const uint8_t *grid, const uint8_t *q, uint32_t high) {
+	BYTES(grid[4 * (q[i / 4] | (high >> i / 4 & 1) << 8) + i % 4]);
 }
-OP bytes pair(const uint8_t *p, const uint8_t *q) { BYTES(i < 8 ? p[i] : q[i - 8]); }
-OP bytes quad(const uint8_t *p, const uint8_t *q, const uint8_t *r, const uint8_t *s) {
-	BYTES(i < 4 ? p[i] : i < 8 ? q[i - 4] : i < 12 ? r[i - 8] : s[i - 12]);
-}
-OP bytes field(bytes b, int shift, int mask) { BYTES((uint8_t)b.b[i] >> shift & mask); }
+OP vec sevens(const uint8_t *p, int apart, uint64_t *signs) { return twins(sevens_of(p, apart, signs)); }
+OP bytes field(bytes b, int s, int t, int mask) { BYTES(b.b[i] >> (i < 32 ? s : t) & mask); }
 OP bytes lift(bytes b, int shift) { BYTES(b.b[i] << shift); }
 OP bytes join(bytes a, bytes b) { BYTES(a.b[i] | b.b[i]); }
-OP bytes less(bytes b, int n) { BYTES(b.b[i] - n); }
-OP bytes pick(const int8_t *p, bytes b) { BYTES(p[b.b[i]]); }
-OP bytes negate(bytes b, uint32_t signs) { BYTES(signs >> i & 1 ? -b.b[i] : b.b[i]); }
-OP vec whole(bytes b) { LANES((float)b.b[i]); }
+OP bytes plus(bytes b, int n, int m) { BYTES(b.b[i] + (i < 32 ? n : m)); }
+OP bytes pick(const uint8_t *p, bytes b) { BYTES(p[b.b[i]]); }
+OP bytes bits(uint64_t m, int n) { BYTES(m >> i & 1 ? n : 0); }
+OP bytes signed_from(int n, bytes b, uint64_t m) { BYTES(m >> i & 1 ? n - b.b[i] : n + b.b[i]); }
+OP vec dot(bytes b, const int8_t *x) {
+	int sum[16] = {0};
+	for (int i = 0; i < 64; i++) sum[i / 4] += b.b[i] * (128 * x[i] + x[64 + i]);
+	LANES((float)sum[i]);
+}
 
 #include "rows_body.h"
-#include "decode_body.h"
+#include "blocks_body.h"
 
 int rows_level(void) {
 #ifdef __x86_64__
 	__builtin_cpu_init();
 	int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 	if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-		__builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) return 2;
+		__builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni")) return 2;
 	return avx2;
 #else
 	return 0;
@@ -114,10 +129,21 @@ void rows(int level, int format, long k, const uint8_t *data, const uint8_t *sca
 	f(&m, &in, first, end, y, ystride);
 }
 
-int decode(int level, int type, float *to, const uint8_t *from, long blocks, const uint8_t *grid) {
+int blocks_has(int type) {
+	switch (type) {
+#define FORMAT(TYPE, NAME, VALUES, BYTES) case TYPE: return 1;
+	FORMATS(FORMAT)
+#undef FORMAT
+	}
+	return 0;
+}
+
+void blocks(int level, int type, long k, const uint8_t *data, const uint8_t *grid, const Whole *x, long stride,
+	const int32_t *take, long count, long first, long end, float *y, long ystride) {
+	BlocksFunc *f = blocks_plain;
 #ifdef __x86_64__
-	if (level == 1) return decode_avx2(type, to, from, blocks, grid);
-	if (level == 2) return decode_avx512(type, to, from, blocks, grid);
+	if (level == 1) f = blocks_avx2;
+	if (level == 2) f = blocks_avx512;
 #endif
-	return decode_plain(type, to, from, blocks, grid);
+	f(type, k, data, grid, x, stride, take, count, first, end, y, ystride);
 }

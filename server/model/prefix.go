@@ -33,7 +33,7 @@ type Prefixes struct {
 // all weights, who multiplies, and the device with its driver, since another compiler may add in
 // another order.
 func (m *Model) identity(a *vk.Adapter, at Placement) string {
-	products := cpu.Instructions()
+	products := cpu.Products()
 	switch {
 	case at.Whole:
 		products = "gpu"

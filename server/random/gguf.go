@@ -1,7 +1,6 @@
 package random
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -75,7 +74,7 @@ func WriteGGUF(ctx context.Context, dir, kind string, c weights.Config, seed uin
 	for _, l := range lists {
 		all += len(l)
 	}
-	var keys ggufKeys
+	var keys gguf.Header
 	r.keys(&keys, &c)
 	w := writer{dir: dir, seed: seed}
 	w.group, w.ctx = errgroup.WithContext(ctx)
@@ -85,11 +84,11 @@ func WriteGGUF(ctx context.Context, dir, kind string, c weights.Config, seed uin
 		err = w.gguf("model.gguf", &keys, lists)
 	}
 	for i := 0; i < len(lists) && err == nil && !r.ds4; i++ {
-		keys.add("split.no", uint16(i))
-		keys.add("split.count", uint16(len(lists)))
-		keys.add("split.tensors.count", int32(all))
+		keys.Key("split.no", uint16(i))
+		keys.Key("split.count", uint16(len(lists)))
+		keys.Key("split.tensors.count", int32(all))
 		err = w.gguf(fmt.Sprintf("model-%05d-of-%05d.gguf", i+1, len(lists)), &keys, lists[i:i+1])
-		keys = ggufKeys{}
+		keys = gguf.Header{}
 	}
 	if err == nil && c.Own() < len(c.Layers) {
 		err = w.draft(&r, &c)
@@ -113,7 +112,7 @@ func (w *writer) draft(r *recipe, c *weights.Config) error {
 	for _, t := range c.DraftTargets {
 		targets = append(targets, int32(t))
 	}
-	var keys ggufKeys
+	var keys gguf.Header
 	for _, k := range []struct {
 		name  string
 		value any
@@ -122,7 +121,7 @@ func (w *writer) draft(r *recipe, c *weights.Config) error {
 		{"dspark.markov_rank", uint32(c.MarkovRank)}, {"dspark.n_layers", uint32(n - own)}, {"dspark.stage_count", uint32(n - own)},
 		{"dspark.noise_token_id", uint32(c.Noise)}, {"dspark.target_layer_ids", targets},
 	} {
-		keys.add(k.name, k.value)
+		keys.Key(k.name, k.value)
 	}
 	l := tensors{}
 	for i := own; i < n; i++ {
@@ -139,25 +138,15 @@ func (w *writer) draft(r *recipe, c *weights.Config) error {
 	return w.gguf(filepath.Join(draftFolder, "draft.gguf"), &keys, []tensors{l})
 }
 
-// ggufAlign is the multiple at which tensors begin.
-const ggufAlign = 32
-
 // gguf writes a file, each list of its tensors on one core.
-func (w *writer) gguf(name string, keys *ggufKeys, lists []tensors) error {
-	le, all := binary.LittleEndian, slices.Concat(lists...)
-	head := le.AppendUint32([]byte("GGUF"), 3)
-	head = le.AppendUint64(le.AppendUint64(head, uint64(len(all))), uint64(keys.n))
-	head = append(head, keys.data...)
+func (w *writer) gguf(name string, h *gguf.Header, lists []tensors) error {
 	at := int64(0)
-	for _, t := range all {
-		head = le.AppendUint32(appendText(head, t.name), uint32(len(t.shape)))
-		for _, d := range slices.Backward(t.shape) {
-			head = le.AppendUint64(head, uint64(d))
-		}
-		head = le.AppendUint64(le.AppendUint32(head, uint32(gguf.FormatNamed(t.dtype).Type)), uint64(at))
-		at += padded(t.size)
+	for _, t := range slices.Concat(lists...) {
+		h.Tensor(t.name, t.dtype, t.size, t.shape...)
+		at += h.Padded(t.size)
 	}
-	head = append(head, make([]byte, padded(int64(len(head)))-int64(len(head)))...)
+	head := h.Bytes()
+	head = append(head, make([]byte, h.Padded(int64(len(head)))-int64(len(head)))...)
 	w.size += int64(len(head)) + at
 	path := filepath.Join(w.dir, name)
 	if _, err := os.Stat(path); err == nil {
@@ -170,7 +159,7 @@ func (w *writer) gguf(name string, keys *ggufKeys, lists []tensors) error {
 	for _, list := range lists {
 		from := at
 		for _, t := range list {
-			at += padded(t.size)
+			at += h.Padded(t.size)
 		}
 		w.group.Go(func() error {
 			f, err := os.OpenFile(path, os.O_WRONLY, 0)
@@ -180,7 +169,7 @@ func (w *writer) gguf(name string, keys *ggufKeys, lists []tensors) error {
 			to := io.NewOffsetWriter(f, from)
 			for i := 0; i < len(list) && err == nil; i++ {
 				if err = w.tensor(to, &list[i]); err == nil {
-					_, err = to.Write(make([]byte, padded(list[i].size)-list[i].size))
+					_, err = to.Write(make([]byte, h.Padded(list[i].size)-list[i].size))
 				}
 			}
 			return errors.Join(err, f.Close())
@@ -189,68 +178,8 @@ func (w *writer) gguf(name string, keys *ggufKeys, lists []tensors) error {
 	return nil
 }
 
-func padded(n int64) int64 { return (n + ggufAlign - 1) / ggufAlign * ggufAlign }
-
-func appendText(b []byte, s string) []byte {
-	return append(binary.LittleEndian.AppendUint64(b, uint64(len(s))), s...)
-}
-
-// ggufKeys collects keys as a file has them.
-type ggufKeys struct {
-	n    int
-	data []byte
-}
-
-// add adds a key, whose type in the file is that of the value.
-func (k *ggufKeys) add(name string, value any) {
-	k.n++
-	k.data = appendText(k.data, name)
-	typeOf := func(v any) uint32 {
-		switch v.(type) {
-		case uint16:
-			return 2
-		case uint32:
-			return 4
-		case int32:
-			return 5
-		case float32:
-			return 6
-		case bool:
-			return 7
-		}
-		return 8
-	}
-	var buf bytes.Buffer
-	word := func(v uint32) { _ = binary.Write(&buf, binary.LittleEndian, v) }
-	array := func(of any, n int) {
-		word(9)
-		word(typeOf(of))
-		_ = binary.Write(&buf, binary.LittleEndian, uint64(n))
-	}
-	switch v := value.(type) {
-	case string:
-		word(8)
-		buf.Write(appendText(nil, v))
-	case []string:
-		array("", len(v))
-		for _, s := range v {
-			buf.Write(appendText(nil, s))
-		}
-	case []int32:
-		array(int32(0), len(v))
-		_ = binary.Write(&buf, binary.LittleEndian, v)
-	case []float32:
-		array(float32(0), len(v))
-		_ = binary.Write(&buf, binary.LittleEndian, v)
-	default:
-		word(typeOf(v))
-		_ = binary.Write(&buf, binary.LittleEndian, v)
-	}
-	k.data = append(k.data, buf.Bytes()...)
-}
-
 // keys are those of a model and its tokenizer.
-func (r *recipe) keys(k *ggufKeys, c *weights.Config) {
+func (r *recipe) keys(k *gguf.Header, c *weights.Config) {
 	hash, n := 0, c.Own()
 	for hash < n && c.Hash[hash] {
 		hash++
@@ -260,11 +189,11 @@ func (r *recipe) keys(k *ggufKeys, c *weights.Config) {
 		ratios[i] = int32(c.Layers[i].Ratio)
 	}
 	limits := slices.Repeat([]float32{c.Limit}, n)
-	k.add("general.architecture", "deepseek4")
-	k.add("general.type", "model")
-	k.add("general.name", "random")
-	k.add("general.file_type", r.fileType)
-	k.add("general.quantization_version", uint32(2))
+	k.Key("general.architecture", "deepseek4")
+	k.Key("general.type", "model")
+	k.Key("general.name", "random")
+	k.Key("general.file_type", r.fileType)
+	k.Key("general.quantization_version", uint32(2))
 	for _, x := range []struct {
 		name  string
 		value any
@@ -287,19 +216,19 @@ func (r *recipe) keys(k *ggufKeys, c *weights.Config) {
 		{"expert_feed_forward_length", uint32(c.Width)}, {"expert_gating_func", uint32(4)},
 		{"expert_weights_scale", c.Factor}, {"expert_weights_norm", c.Normalise}, {"swiglu_clamp_exp", limits},
 	} {
-		k.add("deepseek4."+x.name, x.value)
+		k.Key("deepseek4."+x.name, x.value)
 	}
 	if r.ds4 {
-		k.add("deepseek4.vocab_size", uint32(c.Vocab))
-		k.add("deepseek4.nextn_predict_layers", uint32(1))
+		k.Key("deepseek4.vocab_size", uint32(c.Vocab))
+		k.Key("deepseek4.nextn_predict_layers", uint32(1))
 	} else {
-		k.add("deepseek4.swiglu_clamp_shexp", limits)
+		k.Key("deepseek4.swiglu_clamp_shexp", limits)
 	}
 	tokenizer(k, c.Vocab)
 }
 
 // tokenizer adds a tokenizer of bytes with a few merges. Its further tokens are in no text.
-func tokenizer(k *ggufKeys, vocab int) {
+func tokenizer(k *gguf.Header, vocab int) {
 	const control, normal, unused = 3, 1, 5
 	tokens := append(slices.Clone(marks), "<｜▁pad▁｜>")
 	types := slices.Repeat([]int32{control}, len(tokens))
@@ -318,15 +247,15 @@ func tokenizer(k *ggufKeys, vocab int) {
 	for i := len(tokens); i < vocab; i++ {
 		tokens, types = append(tokens, fmt.Sprintf("<unused%d>", i)), append(types, unused)
 	}
-	k.add("tokenizer.ggml.model", "gpt2")
-	k.add("tokenizer.ggml.pre", "joyai-llm")
-	k.add("tokenizer.ggml.tokens", tokens[:vocab])
-	k.add("tokenizer.ggml.token_type", types[:vocab])
-	k.add("tokenizer.ggml.merges", merges)
-	k.add("tokenizer.ggml.bos_token_id", uint32(0))
-	k.add("tokenizer.ggml.eos_token_id", uint32(1))
-	k.add("tokenizer.ggml.padding_token_id", uint32(len(marks)))
-	k.add("tokenizer.ggml.add_bos_token", true)
+	k.Key("tokenizer.ggml.model", "gpt2")
+	k.Key("tokenizer.ggml.pre", "joyai-llm")
+	k.Key("tokenizer.ggml.tokens", tokens[:vocab])
+	k.Key("tokenizer.ggml.token_type", types[:vocab])
+	k.Key("tokenizer.ggml.merges", merges)
+	k.Key("tokenizer.ggml.bos_token_id", uint32(0))
+	k.Key("tokenizer.ggml.eos_token_id", uint32(1))
+	k.Key("tokenizer.ggml.padding_token_id", uint32(len(marks)))
+	k.Key("tokenizer.ggml.add_bos_token", true)
 }
 
 // ends lists the tensors in front of the layers and after them.

@@ -16,7 +16,7 @@ import (
 )
 
 // Formats are the output formats of a Report.
-var Formats = []string{"md", "csv", "json", "jsonl", "benchstat", "html"}
+var Formats = []string{"md", "csv", "json", "benchstat", "html"}
 
 // Report writes the rows of a suite in one of the Formats.
 type Report[R any] struct {
@@ -161,22 +161,15 @@ type ReportOn struct {
 	Limits  Limits
 }
 
-// newReport starts a report. Formats that need no table (jsonl and benchstat) are written row
-// by row, the others by Close.
+// newReport starts a report. benchstat, which needs no table, is written row by row, the others by
+// Close.
 func newReport[R any](on ReportOn, s style[R]) (*Report[R], error) {
 	if err := CheckFormat(on.Format); err != nil {
 		return nil, err
 	}
 	r := &Report[R]{style: s, writer: writer{w: on.Out, format: on.Format, limits: on.Limits,
 		dev: describe.OriginOf(on.Adapter, on.Profile)}}
-	switch on.Format {
-	case "jsonl":
-		r.json(struct {
-			describe.Origin
-			Limits
-		}{r.dev, r.limits})
-	case "benchstat":
-		d := r.dev
+	if d := r.dev; on.Format == "benchstat" {
 		// No version in the form of a configuration: benchstat compares only what has the same.
 		r.printf("# %s\ndevice: %s\ndriver: %s\nprofile: %s\n", d.Program(), d.Device, d.Driver, d.Profile)
 	}
@@ -191,12 +184,6 @@ func (w *writer) printf(format string, a ...any) {
 	}
 	if w.err == nil {
 		_, w.err = io.WriteString(w.w, text)
-	}
-}
-
-func (w *writer) json(v any) {
-	if w.err == nil {
-		w.err = json.NewEncoder(w.w).Encode(v)
 	}
 }
 
@@ -219,13 +206,8 @@ func (r *Report[R]) Problem(x R) string {
 // Add adds a row.
 func (r *Report[R]) Add(x R) {
 	r.rows = append(r.rows, x)
-	switch r.format {
-	case "jsonl":
-		r.json(x)
-	case "benchstat":
-		if r.Problem(x) == "" {
-			r.style.lines(&r.writer, x)
-		}
+	if r.format == "benchstat" && r.Problem(x) == "" {
+		r.style.lines(&r.writer, x)
 	}
 }
 
@@ -241,14 +223,13 @@ func (r *Report[R]) Close() error {
 	case "csv":
 		r.printf("%s\n", r.style.csvOf(r.dev, r.rows).RenderCSV())
 	case "json":
-		r.json(struct {
+		return json.NewEncoder(r.w).Encode(struct {
 			describe.Origin
 			Limits
 			Rows  []R    `json:"rows"`
 			Peers string `json:"peers_source,omitempty"`
 		}{r.dev, r.limits, r.rows, r.style.peers})
-	}
-	if r.format == "benchstat" {
+	case "benchstat":
 		r.problems()
 	}
 	return r.err

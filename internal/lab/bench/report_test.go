@@ -137,9 +137,6 @@ func TestReports(t *testing.T) {
 			require.NoError(t, json.Unmarshal([]byte(c.report("json")), &all))
 			assert.Equal(t, describe.Running().Version, all.Version)
 			assert.Len(t, all.Rows[0].Time.Samples, 1)
-			for line := range strings.Lines(c.report("jsonl")) {
-				assert.True(t, json.Valid([]byte(line)), line)
-			}
 			assert.Contains(t, c.report("benchstat"), c.benchstat)
 			page := []byte(c.report("html"))
 			text, drawn := pagetest.Text(t, page), pagetest.Pictures(t, page)

@@ -15,7 +15,6 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/lab/verify"
-	"github.com/vkmla/vkmla/internal/spirv"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
@@ -176,7 +175,7 @@ func TestReader(t *testing.T) {
 	for _, name := range []string{"bench_read", readKernel(dev)} {
 		code, err := kernels.Get(name)
 		require.NoError(t, err)
-		require.NoError(t, spirv.ComparePush(code.SPIRV, benchReadPush{}))
+		require.NoError(t, testkit.ComparePush(code.SPIRV, benchReadPush{}))
 		r, err := newReader(ctx, dev, name, readShape{64, 3, 5})
 		require.NoError(t, err)
 		pattern := make([]byte, readPattern)

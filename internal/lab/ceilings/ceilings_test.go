@@ -260,8 +260,7 @@ func TestCeilings(t *testing.T) {
 				require.NoError(t, os.WriteFile(path, c.data, 0o666))
 			} else {
 				if c.reader != "vectors" {
-					m, err := fakemodel.New(fakemodel.Options{Config: fakemodel.Config(0)})
-					require.NoError(t, err)
+					m := fakemodel.New(fakemodel.Options{Config: fakemodel.Config(0)})
 					require.NoError(t, m.Write(dir, 1))
 				} else {
 					require.NoError(t, os.WriteFile(filepath.Join(dir, "o.npz"), named, 0o666))

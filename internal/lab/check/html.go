@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/vkmla/vkmla/internal/lab/bench"
+	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/internal/lab/picture"
 )
 
@@ -17,7 +18,7 @@ import (
 var pageText string
 
 var page = picture.Page("report", pageText, template.FuncMap{
-	"digits": picture.Digits, "join": strings.Join, "bytes": bytesText,
+	"digits": picture.Digits, "join": strings.Join, "bytes": describe.Bytes,
 	"number": func(v *float64) string {
 		switch {
 		case v == nil:
@@ -143,13 +144,4 @@ func (r *Report) HTML() ([]byte, error) {
 		return nil, fmt.Errorf("check: report: %w", err)
 	}
 	return b.Bytes(), nil
-}
-
-func bytesText(n uint64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	x, i := float64(n), 0
-	for x >= 1024 && i < len(units)-1 {
-		x, i = x/1024, i+1
-	}
-	return fmt.Sprintf("%.4g %s", x, units[i])
 }

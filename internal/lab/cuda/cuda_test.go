@@ -3,7 +3,6 @@
 package cuda_test
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"os"
@@ -30,15 +29,6 @@ import (
 func TestMain(m *testing.M) { testkit.Main(m) }
 
 const most = 8 // tokens of a step
-
-// party is the other side: it has the engine's input and output, and the semaphore unless that is
-// nil. Without it a call ends when all is done.
-type party interface {
-	feed(t *testing.T, values []uint16, done uint64) // writes the input, then signals
-	turn(t *testing.T, n int, when, done uint64)     // waits, makes the output the input, then signals
-	take(t *testing.T, n int, when uint64) []uint16  // waits, and returns the output
-	close(t *testing.T)
-}
 
 // engine is an engine whose input and output are buffers of the caller's.
 type engine struct {
@@ -111,14 +101,11 @@ func bytesOf(v []uint16) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 2*len(v))
 }
 
-// TestSharedStep has another device, and CUDA, write the input of steps and read their output, in
-// memory that both have, ordered by a semaphore where the driver exports any. It runs an engine on
-// an adopted device, too. Bits are those of the ordinary way.
+// TestSharedStep has CUDA write the input of steps and read their output, in memory that both have,
+// ordered by a semaphore where the driver exports any. It runs an engine on an adopted device, too.
+// Bits are those of the ordinary way.
 func TestSharedStep(t *testing.T) {
 	dev := testkit.Device(t)
-	if missing := dev.Caps().Missing([]string{"exportMemory", "importMemory"}); missing != nil {
-		t.Skipf("%s has no %v", dev.Adapter().Name, missing)
-	}
 	dir := t.TempDir()
 	require.NoError(t, random.Write(dir, random.Config(0, 4, 128), 1))
 	ckpt := testkit.Must[*model.Checkpoint](t)(model.Open(dir, model.CheckpointOptions{}))
@@ -126,22 +113,23 @@ func TestSharedStep(t *testing.T) {
 	t.Cleanup(func() { assert.NoError(t, errors.Join(model.CloseLayers(layers), ckpt.Close())) })
 	plain := newEngine(t, dev, ckpt, layers, false)
 	t.Run("adopted", func(t *testing.T) { adopted(t, dev, ckpt, plain) })
-	for name, connect := range map[string]func(*testing.T, *vk.Device, link) party{"device": device, "cuda": cudaParty} {
-		t.Run(name, func(t *testing.T) {
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			plain.again(t)
-			x := newEngine(t, dev, ckpt, layers, true)
-			var s *vk.Semaphore
-			if dev.Caps().Missing([]string{"exportTimeline", "importTimeline"}) == nil {
-				s = testkit.Must[*vk.Semaphore](t)(dev.NewSemaphore(true))
-				t.Cleanup(func() { assert.NoError(t, s.Close()) })
-			}
-			other := connect(t, dev, x.link(t, s))
-			t.Cleanup(func() { other.close(t) })
-			x.exchange(t, plain, other, s)
-		})
-	}
+	t.Run("cuda", func(t *testing.T) {
+		if missing := dev.Caps().Missing([]string{"exportMemory"}); missing != nil {
+			t.Skipf("%s has no %v", dev.Adapter().Name, missing)
+		}
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		plain.again(t)
+		x := newEngine(t, dev, ckpt, layers, true)
+		var s *vk.Semaphore
+		if dev.Caps().Missing([]string{"exportTimeline"}) == nil {
+			s = testkit.Must[*vk.Semaphore](t)(dev.NewSemaphore(true))
+			t.Cleanup(func() { assert.NoError(t, s.Close()) })
+		}
+		other := openCUDA(t, dev, x.link(t, s))
+		t.Cleanup(func() { other.close(t) })
+		x.exchange(t, plain, other, s)
+	})
 }
 
 // adopted runs an engine on the same device as one that the program has: bits are those of the
@@ -190,7 +178,7 @@ func (x *engine) link(t *testing.T, s *vk.Semaphore) (l link) {
 }
 
 // exchange compares steps with the other side to ordinary ones.
-func (x *engine) exchange(t *testing.T, plain *engine, other party, s *vk.Semaphore) {
+func (x *engine) exchange(t *testing.T, plain *engine, other *cudaSide, s *vk.Semaphore) {
 	at := uint64(0)
 	shared := func(n int, provide func(done uint64)) (got []uint16) {
 		at += 2
@@ -221,72 +209,8 @@ func (x *engine) exchange(t *testing.T, plain *engine, other party, s *vk.Semaph
 	}
 }
 
-// secondDevice is another vk.Device of the same GPU.
-type secondDevice struct {
-	dev              *vk.Device
-	in, out          *vk.Buffer
-	upload, readback *vk.Buffer
-	semaphore        *vk.Semaphore
-	hidden           uint64 // bytes of a token
-}
-
-func device(t *testing.T, dev *vk.Device, l link) party {
-	in := testkit.Must[*vk.Instance](t)(vk.NewInstance(vk.InstanceOptions{}))
-	t.Cleanup(func() { in.Close() })
-	a := testkit.Must[*vk.Adapter](t)(in.Pick(dev.Adapter().UUID))
-	d := testkit.Must[*vk.Device](t)(a.Open(vk.DeviceOptions{}))
-	must := testkit.Must[*vk.Buffer](t)
-	x := &secondDevice{dev: d, hidden: l.in.Size / most}
-	x.in, x.out = must(share.Import(d, "input", vk.DeviceLocal, l.in)), must(share.Import(d, "output", vk.DeviceLocal, l.out))
-	x.upload = must(d.NewBuffer(vk.BufferSpec{Label: "upload", Size: l.in.Size, Memory: vk.Upload}))
-	x.readback = must(d.NewBuffer(vk.BufferSpec{Label: "readback", Size: l.in.Size, Memory: vk.Readback}))
-	if l.semaphore != nil {
-		x.semaphore = testkit.Must[*vk.Semaphore](t)(share.ImportSemaphore(d, *l.semaphore))
-	}
-	return x
-}
-
-// copy copies n bytes between two values of the semaphore, and waits if there is none.
-func (x *secondDevice) copy(t *testing.T, to, from *vk.Buffer, n, when, done uint64, wait bool) {
-	rec := testkit.Must[*vk.Recorder](t)(x.dev.NewRecorder())
-	require.NoError(t, rec.Copy(to.View(0, n), from.View(0, n)))
-	c := testkit.Must[*vk.Commands](t)(rec.End())
-	var on vk.Sync
-	if x.semaphore != nil && when > 0 {
-		on.Wait = []vk.At{{Semaphore: x.semaphore, Value: when}}
-	}
-	if x.semaphore != nil && done > 0 {
-		on.Signal = []vk.At{{Semaphore: x.semaphore, Value: done}}
-	}
-	p := testkit.Must[*vk.Pending](t)(c.Submit(on))
-	if wait || x.semaphore == nil {
-		require.NoError(t, p.Wait(context.Background()))
-	}
-	require.NoError(t, c.Release())
-}
-
-func (x *secondDevice) feed(t *testing.T, values []uint16, done uint64) {
-	copy(x.upload.Mapped(), bytesOf(values))
-	x.copy(t, x.in, x.upload, uint64(2*len(values)), 0, done, done == 0)
-}
-
-func (x *secondDevice) turn(t *testing.T, n int, when, done uint64) {
-	x.copy(t, x.in, x.out, uint64(n)*x.hidden, when, done, false)
-}
-
-func (x *secondDevice) take(t *testing.T, n int, when uint64) []uint16 {
-	size := uint64(n) * x.hidden
-	x.copy(t, x.readback, x.out, size, when, 0, true)
-	v := make([]uint16, size/2)
-	copy(bytesOf(v), x.readback.Mapped())
-	return v
-}
-
-func (x *secondDevice) close(t *testing.T) {
-	assert.NoError(t, errors.Join(x.in.Close(), x.out.Close(), x.upload.Close(), x.readback.Close(), x.semaphore.Close(), x.dev.Close()))
-}
-
-// cudaSide is CUDA, with a stream.
+// cudaSide is CUDA, with a stream: it has the engine's input and output, and the semaphore unless
+// that is nil. Without it a call ends when all is done.
 type cudaSide struct {
 	*cuda.Device
 	in, out   cuda.Memory
@@ -295,7 +219,7 @@ type cudaSide struct {
 	fed       []byte // until the stream has copied them
 }
 
-func cudaParty(t *testing.T, dev *vk.Device, l link) party {
+func openCUDA(t *testing.T, dev *vk.Device, l link) *cudaSide {
 	d, err := cuda.Open(dev.Adapter().UUID)
 	if errors.Is(err, cuda.ErrNoCUDA) {
 		for _, x := range []*share.Exported{&l.in, &l.out, l.semaphore} {
@@ -331,18 +255,21 @@ func (x *cudaSide) signal(t *testing.T, done uint64) {
 	require.NoError(t, x.Signal(*x.semaphore, done))
 }
 
+// feed writes the input, then signals.
 func (x *cudaSide) feed(t *testing.T, values []uint16, done uint64) {
 	x.fed = slices.Clone(bytesOf(values))
 	require.NoError(t, errors.Join(x.Fill(x.in, 0x7FC07FC0, most*x.hidden/4), x.Write(x.in, x.fed))) // NaN where nothing is written
 	x.signal(t, done)
 }
 
+// turn waits, makes the output the input, then signals.
 func (x *cudaSide) turn(t *testing.T, n int, when, done uint64) {
 	x.wait(t, when)
 	require.NoError(t, x.Copy(x.in, x.out, n*x.hidden))
 	x.signal(t, done)
 }
 
+// take waits, and returns the output.
 func (x *cudaSide) take(t *testing.T, n int, when uint64) []uint16 {
 	x.wait(t, when)
 	v := make([]uint16, n*x.hidden/2)

@@ -223,3 +223,13 @@ func wrap(line, indent string, width int, hard bool) string {
 	}
 	return b.String()
 }
+
+// Bytes writes a size with a unit, such as "1.5 GiB".
+func Bytes(n uint64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	x, i := float64(n), 0
+	for x >= 1024 && i < len(units)-1 {
+		x, i = x/1024, i+1
+	}
+	return fmt.Sprintf("%.4g %s", x, units[i])
+}

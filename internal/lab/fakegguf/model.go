@@ -1,6 +1,7 @@
 package fakegguf
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 
@@ -74,6 +75,8 @@ func Attention(c model.Config, seed uint64, format func(name string) string) []T
 	}
 	return list
 }
+
+var le = binary.LittleEndian
 
 // halves lists the places of the 16-bit numbers in a block, by which all others are multiplied.
 var halves = map[string][]int{"F16": {0}, "BF16": {0}, "Q8_0": {0}, "Q4_0": {0}, "Q5_0": {0}, "IQ4_NL": {0}, "Q2_K": {80, 82},

@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vkmla/vkmla/internal/lab/quantise"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/safetensors"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -114,12 +113,7 @@ func TinyV41() model.Config {
 }
 
 // Tensor is a tensor of a model in memory.
-type Tensor struct {
-	Name  string
-	DType safetensors.DType
-	Shape []int
-	Data  []byte
-}
+type Tensor = safetensors.Tensor
 
 // Model is a checkpoint in memory, to be changed and written.
 type Model struct {
@@ -131,7 +125,7 @@ type Model struct {
 }
 
 // New makes a model. It also has a tensor outside of attention.
-func New(o Options) (*Model, error) {
+func New(o Options) *Model {
 	c := o.Config
 	m := &Model{Config: ConfigFile(c), Values: map[string][]float32{}}
 	b := builder{m: m, o: o, rng: rand.New(rand.NewPCG(o.Seed, 7))}
@@ -166,7 +160,7 @@ func New(o Options) (*Model, error) {
 			}
 		}
 	}
-	return m, b.err
+	return m
 }
 
 // builder adds tensors to a model.
@@ -175,7 +169,6 @@ type builder struct {
 	o     Options
 	rng   *rand.Rand
 	layer string // what stands before a tensor's name
-	err   error
 }
 
 func (b *builder) compressor(stem string, spec *model.LayerSpec, dim int) {
@@ -215,7 +208,7 @@ func (b *builder) values(name string, shape []int) []float32 {
 }
 
 func (b *builder) put(name string, d safetensors.DType, data []byte, shape ...int) {
-	b.m.Tensors = append(b.m.Tensors, &Tensor{b.name(name), d, shape, data})
+	b.m.Tensors = append(b.m.Tensors, &Tensor{Name: b.name(name), DType: d, Shape: shape, Data: data})
 }
 
 func (b *builder) small(name string, s Storage, shape ...int) { b.float(b.layer+name, s, shape...) }
@@ -259,12 +252,8 @@ func (b *builder) linear(stem string, n, k int) {
 		b.fp8Rows(full, v, n, k)
 		return
 	}
-	side := cmp.Or(b.o.Config.WeightBlock, quantise.Side)
-	data, scales, err := quantise.FP8(v, n, k, side, s == FP8)
-	if err != nil {
-		b.err = err
-		return
-	}
+	side := cmp.Or(b.o.Config.WeightBlock, 128)
+	data, scales := fp8(v, n, k, side, s == FP8)
 	b.put(full+".weight", safetensors.F8E4M3, data, n, k)
 	blocks := []int{(n + side - 1) / side, (k + side - 1) / side}
 	var raw []byte
@@ -303,7 +292,7 @@ func (b *builder) fp8Rows(full string, v []float32, n, k int) {
 	}
 	var data, raw []byte
 	for at := 0; at < len(v); at += each {
-		scale := quantise.AMax(v[at:at+each]) / 448
+		scale := largest(v[at:at+each]) / 448
 		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(scale))
 		for i := at; i < at+each; i++ {
 			code := numfmt.E4M3Encode(v[i] / scale)
@@ -315,15 +304,11 @@ func (b *builder) fp8Rows(full string, v []float32, n, k int) {
 }
 
 func (b *builder) nvfp4(full string, v []float32, n, k int) {
-	amax := quantise.AMax(v)
+	amax := largest(v)
 	if strings.HasSuffix(full, "wq_a") || strings.HasSuffix(full, "wkv") {
 		amax = 2 // so that both have the same factor
 	}
-	data, scales, global, err := quantise.NVFP4(v, n, k, amax)
-	if err != nil {
-		b.err = err
-		return
-	}
+	data, scales, global := nvfp4(v, amax)
 	weight, factor, stored := ".weight", ".weight_scale_2", global
 	input, inputScale := ".input_scale", inputScale(full)
 	if b.o.Storage == NVFP4Packed {
@@ -407,7 +392,7 @@ func (m *Model) Add(name string, d safetensors.DType, shape ...int) {
 	for _, dim := range shape {
 		n *= dim
 	}
-	m.Tensors = append(m.Tensors, &Tensor{name, d, shape, make([]byte, n/8)})
+	m.Tensors = append(m.Tensors, &Tensor{Name: name, DType: d, Shape: shape, Data: make([]byte, n/8)})
 }
 
 // Write writes config.json and the tensors, as a single file, or, with shards above 1,
@@ -451,7 +436,7 @@ func save(path string, list []*Tensor) error {
 	defer f.Close()
 	var tensors []safetensors.Tensor
 	for _, t := range list {
-		tensors = append(tensors, safetensors.Bytes(t.Name, t.DType, t.Data, t.Shape...))
+		tensors = append(tensors, *t)
 	}
 	if err := safetensors.Write(f, tensors...); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 // RandomV41 makes a checkpoint of DeepSeek-V4.1 in the released form, of random sizes and with
 // random legal lists of sources. Nothing in it is neutral: blocks of weights differ in size by a
 // factor of up to 64, norms and sinks are far from 1 and 0.
-func RandomV41(rng *rand.Rand) (model.Config, *Model, error) {
+func RandomV41(rng *rand.Rand) (model.Config, *Model) {
 	c := randomSizes(rng)
 	if c.Layers = randomLayers(rng); model.SourcesOf(c.Layers).Candidates < 0 {
 		c.CandidateBlocks, c.CandidateBlock = 0, 0
@@ -23,17 +23,15 @@ func RandomV41(rng *rand.Rand) (model.Config, *Model, error) {
 		c = c.WithDrafts(1)
 	}
 	prefixes := []string{"", "", "model.", "model.language_model."}
-	m, err := New(Options{Config: c, Storage: FP8, Seed: rng.Uint64(), Prefix: prefixes[rng.IntN(len(prefixes))],
+	m := New(Options{Config: c, Storage: FP8, Seed: rng.Uint64(), Prefix: prefixes[rng.IntN(len(prefixes))],
 		Weights: func(name string, shape []int) []float32 { return uneven(rng, name, shape) }})
-	if err == nil {
-		m.halve("kv_norm.weight")
-	}
-	return c, m, err
+	m.halve("kv_norm.weight")
+	return c, m
 }
 
 // RandomDSpark makes a checkpoint of DeepSeek-V4 with a draft block, of random sizes and as uneven
 // as RandomV41's, in the released form: num_nextn_predict_layers is 1 whatever the block's layers.
-func RandomDSpark(rng *rand.Rand) (model.Config, *Model, error) {
+func RandomDSpark(rng *rand.Rand) (model.Config, *Model) {
 	c, s := model.FlashConfig(), randomSizes(rng)
 	c.Hidden, c.QRank, c.ORank = s.Hidden&^15, s.QRank&^15, s.ORank&^15 // as products with blocks of 128 demand
 	c.Heads, c.Groups, c.Window = s.Heads, s.Groups, s.Window
@@ -42,9 +40,9 @@ func RandomDSpark(rng *rand.Rand) (model.Config, *Model, error) {
 	c.Layers, c.DraftBlock = model.V4Layers([]int{0, 4, 128, 0}[:n]...), oneOf(rng, 5, 5, 1+rng.IntN(9))
 	c.DraftTargets = []int{n - 2, n - 1}
 	c = c.WithDrafts(1 + rng.IntN(3))
-	m, err := New(Options{Config: c, Storage: FP8, Seed: rng.Uint64(), Prefix: oneOf(rng, "", "", "model."),
+	m := New(Options{Config: c, Storage: FP8, Seed: rng.Uint64(), Prefix: oneOf(rng, "", "", "model."),
 		Weights: func(name string, shape []int) []float32 { return uneven(rng, name, shape) }})
-	return c, m, err
+	return c, m
 }
 
 func oneOf[T any](rng *rand.Rand, list ...T) T { return list[rng.IntN(len(list))] }

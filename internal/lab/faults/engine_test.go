@@ -131,8 +131,7 @@ func hungEngineClose(t *testing.T, fake *fake) {
 // An engine that is closed just when a layer of a new size is there keeps nothing of it. The layer
 // is one that has memory of its own: its index heads are fewer than a kernel's rows.
 func TestCloseBesideNewSize(t *testing.T) {
-	m, err := fakemodel.New(fakemodel.Options{Config: fakemodel.Tiny(4), Storage: fakemodel.FP8, Seed: 5})
-	require.NoError(t, err)
+	m := fakemodel.New(fakemodel.Options{Config: fakemodel.Tiny(4), Storage: fakemodel.FP8, Seed: 5})
 	dir := t.TempDir()
 	require.NoError(t, m.Write(dir, 1))
 	d := open(t, vk.DeviceOptions{})

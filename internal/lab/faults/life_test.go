@@ -66,8 +66,7 @@ func checkpointOf(t *testing.T, name string) *fake {
 	case v41InV4:
 		records = model.RecordsV4
 	}
-	m, err := fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8, Seed: 5})
-	require.NoError(t, err)
+	m := fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8, Seed: 5})
 	dir := filepath.Join(folder, name)
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	require.NoError(t, m.Write(dir, 1))

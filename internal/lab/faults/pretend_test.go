@@ -54,8 +54,7 @@ func TestStarvedEngine(t *testing.T) {
 func starvedEngine(t *testing.T, cfg model.Config, records model.Records) {
 	defer interposer.Honest()
 	cfg.Hidden, cfg.Heads, cfg.ORank = 1024, 4, 512 // so that wo_a and wo_b are one launch
-	m, err := fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8, Seed: 6})
-	require.NoError(t, err)
+	m := fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8, Seed: 6})
 	path := t.TempDir()
 	require.NoError(t, m.Write(path, 1))
 	// lives takes sessions through a prompt and steps of one token, as the device of a driver.

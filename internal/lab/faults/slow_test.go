@@ -70,8 +70,7 @@ func TestSlowDevice(t *testing.T) {
 
 func slowDevice(t *testing.T, cfg model.Config, records model.Records) {
 	defer interposer.Honest()
-	m, err := fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8, Seed: 6})
-	require.NoError(t, err)
+	m := fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8, Seed: 6})
 	dir := t.TempDir()
 	require.NoError(t, m.Write(dir, 1))
 	fake := &fake{path: dir, records: records}

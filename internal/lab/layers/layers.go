@@ -142,14 +142,13 @@ type layerInput struct {
 }
 
 func readLayer(c verify.Case) (l layerInput, err error) {
-	if l, err = layerOf(c); err != nil {
-		return l, err
-	}
-	if l.layer >= 0 {
+	switch l, err = layerOf(c); {
+	case err != nil:
+	case l.layer >= 0:
 		l.model = recorded.Model()
-		return l, nil
+	default:
+		l.model = fakemodel.New(fakemodel.Options{Config: l.cfg, Storage: l.storage, Seed: uint64(c.Input().Int("seed"))})
 	}
-	l.model, err = fakemodel.New(fakemodel.Options{Config: l.cfg, Storage: l.storage, Seed: uint64(c.Input().Int("seed"))})
 	return l, err
 }
 

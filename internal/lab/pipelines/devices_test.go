@@ -98,7 +98,7 @@ func TestKnownDevices(t *testing.T) {
 		k, err := shaders.Get(name)
 		require.NoError(t, err)
 		if push, ok := asked[name]; assert.True(t, ok, "no device asks for %s", name) {
-			assert.NoError(t, spirv.ComparePush(k.SPIRV, push), name)
+			assert.NoError(t, testkit.ComparePush(k.SPIRV, push), name)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func checkChosen(t *testing.T, c *vk.Caps, k pipelines.Chosen) {
 		wrong("too many push constants")
 	case c.Missing(requires) != nil:
 		wrong("a feature is missing")
-	case subgroup == 0 && (m.HasCapability(spirv.CooperativeMatrix) || slices.Contains(requires, "subgroupShuffle")):
+	case subgroup == 0 && (slices.Contains(m.Capabilities, spirv.CooperativeMatrix) || slices.Contains(requires, "subgroupShuffle")):
 		wrong("any size of subgroups")
 	case subgroup > 0 && (subgroup < c.MinSubgroupSize || subgroup > c.MaxSubgroupSize || size[0]%subgroup != 0):
 		wrong("no such subgroups, or some that are not full")

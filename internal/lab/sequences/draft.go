@@ -68,10 +68,10 @@ func (l *Lab) defined(m *fakemodel.Model, layer int, context, block []float32) (
 
 // weights plays with a lab of random weights in a format, and an engine of it.
 func (p *player) weights(s fakemodel.Storage, c model.Config, play func(p *player, m *fakemodel.Model)) {
-	m, err := fakemodel.New(fakemodel.Options{Config: c, Storage: s})
-	if p.do(err); !p.ok() {
+	if !p.ok() {
 		return
 	}
+	m := fakemodel.New(fakemodel.Options{Config: c, Storage: s})
 	l, err := Open(p.ctx, p.l.dev, Options{Model: p.l.o.Model, Random: m, Engines: p.l.o.Engines, Log: p.l.o.Log})
 	if p.do(err); err != nil {
 		return

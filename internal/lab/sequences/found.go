@@ -65,7 +65,7 @@ func (s *script) first(visible int) []int32 {
 func distances(out []float32, want []float64) (all, angles float64) {
 	var d, of [2]float64
 	for j, w := range want {
-		_, at := output(j)
+		at := output(j)
 		part := 0
 		if at >= cache.D-turned {
 			part = 1
@@ -105,7 +105,7 @@ func (s *script) found(layer, t int) []float64 {
 	turn(tail, c.spec.Ratio > 0, from-t)
 	want := make([]float64, outputs)
 	for j := range want {
-		_, d := output(j)
+		d := output(j)
 		want[j] = head[d]
 	}
 	return want

@@ -143,9 +143,7 @@ func Open(ctx context.Context, dev *vk.Device, o Options) (*Lab, error) {
 func (l *Lab) upload(ctx context.Context) (err error) {
 	m, cfg := l.o.Random, l.o.Model.config(l.o.Size)
 	if m == nil {
-		if m, err = fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8, Weights: weights}); err != nil {
-			return err
-		}
+		m = fakemodel.New(fakemodel.Options{Config: cfg, Storage: fakemodel.FP8, Weights: weights})
 		l.values = m.Values
 	}
 	dir, err := os.MkdirTemp("", "vkmla-sequences")

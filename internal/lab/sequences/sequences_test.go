@@ -94,8 +94,7 @@ func TestOptions(t *testing.T) {
 				}
 				c := m.c
 				c.Hadamard = x.o.Keys != 0
-				w, err := fakemodel.New(fakemodel.Options{Config: c, Storage: m.storage})
-				require.NoError(t, err)
+				w := fakemodel.New(fakemodel.Options{Config: c, Storage: m.storage})
 				l, err := sequences.Open(t.Context(), dev, sequences.Options{Model: m.of, Random: w, Engines: x.o})
 				require.NoError(t, err)
 				defer func() { assert.NoError(t, l.Close()) }()

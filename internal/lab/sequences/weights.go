@@ -39,11 +39,11 @@ func sign(d int) float32 { return float32(1 - 2*(d*d/3+d/5%2)%2) }
 
 // The outputs of a layer are numbers of its two heads: those that are turned of the first, and some
 // others of the second. What is left of a layer's output is 0.
-func output(j int) (head, d int) {
+func output(j int) (d int) {
 	if j < turned {
-		return 0, cache.D - turned + j
+		return cache.D - turned + j
 	}
-	return 1, j
+	return j
 }
 
 const (
@@ -90,7 +90,7 @@ func pick(stem string, shape []int) func(row int) (column int, value float32) {
 		return func(n int) (int, float32) { return n % features, sign(n % cache.D) }
 	case "wo_a":
 		return func(j int) (int, float32) {
-			_, d := output(j) // a head is a group of its own
+			d := output(j) // a head is a group of its own
 			return d, 1
 		}
 	case "wo_b":

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/shaders"
 )
 
 func TestMain(m *testing.M) { Main(m) }
@@ -64,3 +65,15 @@ func TestSmall(t *testing.T) {
 
 // TestOpOnDevice runs the whole way once, on an operation that takes no time.
 func TestOpOnDevice(t *testing.T) { TestOp(t, "get_compressed_slot_mapping") }
+
+func TestComparePush(t *testing.T) {
+	k, err := shaders.Get("kv_touch")
+	require.NoError(t, err)
+	for what, push := range map[string]any{
+		"": struct{ Words uint32 }{}, "name": struct{ words2 uint32 }{}, "size": struct{ Words uint64 }{}, "missing": struct{}{},
+		"place": struct{ _, Words uint32 }{}, "more": struct{ Words, More uint32 }{},
+	} {
+		assert.Equal(t, what == "", ComparePush(k.SPIRV, push) == nil, what)
+	}
+	assert.Error(t, ComparePush(nil, struct{}{}), "no module")
+}

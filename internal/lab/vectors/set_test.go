@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -315,5 +316,31 @@ func FuzzNpy(f *testing.F) {
 	})
 }
 
-// TestFolders reads every array of the recorded vectors.
-func TestFolders(t *testing.T) { assert.NoError(t, readAll("../../../testdata/golden")) }
+// TestGolden reads all of the folder in the repository, and holds it against its list and the
+// limits that its README states.
+func TestGolden(t *testing.T) {
+	const dir = "../../../testdata/golden"
+	require.NoError(t, readAll(dir))
+	text, err := os.ReadFile("../../../testdata/cases.txt")
+	require.NoError(t, err)
+	list := slices.DeleteFunc(strings.Split(strings.TrimSpace(string(text)), "\n"), func(line string) bool { return line == "" || line[0] == '#' })
+	s, err := Open(dir)
+	require.NoError(t, err)
+	var cases []string
+	for _, op := range s.Ops() {
+		for _, name := range s.Cases(op) {
+			cases = append(cases, op+"."+name)
+		}
+	}
+	assert.ElementsMatch(t, list, cases)
+	files, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	total := int64(0)
+	for _, f := range files {
+		info, err := f.Info()
+		require.NoError(t, err)
+		assert.LessOrEqual(t, info.Size(), int64(2<<20), f.Name())
+		total += info.Size()
+	}
+	assert.LessOrEqual(t, total, int64(7<<20))
+}

@@ -31,7 +31,7 @@ func alloc(t testing.TB, dev *vk.Device, dt tensor.DType, shape ...int) tensor.T
 func weights(t testing.TB, dev *vk.Device, o fakemodel.Options) (*model.Config, []*model.DeviceLayer) {
 	t.Helper()
 	dir := t.TempDir()
-	require.NoError(t, must[*fakemodel.Model](t)(fakemodel.New(o)).Write(dir, 1))
+	require.NoError(t, fakemodel.New(o).Write(dir, 1))
 	c := must[*model.Checkpoint](t)(model.Open(dir, model.CheckpointOptions{}))
 	defer c.Close()
 	layers := must[[]*model.DeviceLayer](t)(c.Upload(t.Context(), dev, nil))

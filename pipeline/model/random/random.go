@@ -157,5 +157,5 @@ func (w *weights) add(name string, shape ...int) {
 		x := float32(mean + spread*w.rng.NormFloat64())
 		data = binary.LittleEndian.AppendUint16(data, uint16(math.Float32bits(x)>>16))
 	}
-	w.tensors = append(w.tensors, safetensors.Bytes(name, safetensors.BF16, data, shape...))
+	w.tensors = append(w.tensors, safetensors.Tensor{Name: name, DType: safetensors.BF16, Shape: shape, Data: data})
 }
