@@ -29,8 +29,9 @@ const fence = 256
 // the first error and do nothing after it, so a Place function can use them in a
 // row. Close frees everything.
 //
-// A rig of NewRig checks: each tensor lies between guard bytes. A rig of NewFarRig checks with pages
-// far from where their pools begin. A rig of NewSets times: operands are there several times over.
+// A rig of NewRig checks: each tensor lies between guard bytes. A rig of NewFarRig checks with
+// pages far from where their pools begin. A rig of NewSets times: operands are there several times
+// over.
 type Rig struct {
 	ctx  context.Context
 	dev  *vk.Device
