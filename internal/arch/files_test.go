@@ -21,7 +21,7 @@ var owner = map[string]string{"kv_": "cache", "idx_": "indexer", "attn_": "atten
 // tools are shaders that are no operations of the library, and who uses them.
 var tools = map[string]string{
 	"num_formats":     "the test of the number formats in package cache",
-	"num_matrix_cm":   "the choice of a kernel in packages indexer, attention and projection",
+	"num_layout_cm":   "the choice of a kernel in packages indexer, attention and projection",
 	"num_elements_cm": "the choice of a build in package opkit; the test of the matrix elements in package attention",
 	"kv_touch":        "the decode step of package pipeline; it computes nothing that a reference could",
 }
