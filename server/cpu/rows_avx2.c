@@ -10,6 +10,8 @@
 #define TILE 2
 #define OP static inline TARGET __attribute__((always_inline))
 
+#include "blocks_x86.h"
+
 typedef struct { __m256 a, b; } vec; // lanes 0 to 7, and 8 to 15
 typedef struct { __m256i a, b; } codes;
 
@@ -117,15 +119,6 @@ OP __m256i nibbles32(const uint8_t *p) {
 	return _mm256_and_si256(_mm256_srlv_epi64(b, _mm256_setr_epi64x(0, 0, 4, 4)), _mm256_set1_epi8(15));
 }
 OP bytes nibbles(const uint8_t *p, const uint8_t *q) { return (bytes){nibbles32(p), nibbles32(q)}; }
-// eights loads eight bytes at each of two addresses, fours four at each of four.
-OP __m128i eights(const uint8_t *p, const uint8_t *q) {
-	return _mm_castpd_si128(_mm_loadh_pd(_mm_load_sd((const double *)p), (const double *)q));
-}
-OP __m128i fours(const uint8_t *grid, const uint8_t *q, uint32_t high) {
-	int v[4];
-	UNROLL for (int n = 0; n < 4; n++) memcpy(&v[n], grid + 4 * (q[n] | (high >> n & 1) << 8), 4);
-	return _mm_insert_epi32(_mm_insert_epi32(_mm_insert_epi32(_mm_cvtsi32_si128(v[0]), v[1], 1), v[2], 2), v[3], 3);
-}
 OP bytes rows8(const uint8_t *grid, const uint32_t *i) {
 	__m128i v[4];
 	UNROLL for (int n = 0; n < 4; n++) v[n] = eights(grid + 8 * i[2 * n], grid + 8 * i[2 * n + 1]);

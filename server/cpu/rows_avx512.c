@@ -10,6 +10,8 @@
 #define TILE 4
 #define OP static inline TARGET __attribute__((always_inline))
 
+#include "blocks_x86.h"
+
 typedef __m512 vec;
 typedef __m512i codes;
 
@@ -104,15 +106,6 @@ OP bytes nibbles(const uint8_t *p, const uint8_t *q) {
 	b = _mm512_mask_broadcast_i32x4(b, 0xFF00, _mm_loadu_si128((const __m128i *)q));
 	b = _mm512_srlv_epi64(b, _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4));
 	return _mm512_and_si512(b, _mm512_set1_epi8(15));
-}
-// eights loads eight bytes at each of two addresses, fours four at each of four.
-OP __m128i eights(const uint8_t *p, const uint8_t *q) {
-	return _mm_castpd_si128(_mm_loadh_pd(_mm_load_sd((const double *)p), (const double *)q));
-}
-OP __m128i fours(const uint8_t *grid, const uint8_t *q, uint32_t high) {
-	int v[4];
-	UNROLL for (int n = 0; n < 4; n++) memcpy(&v[n], grid + 4 * (q[n] | (high >> n & 1) << 8), 4);
-	return _mm_insert_epi32(_mm_insert_epi32(_mm_insert_epi32(_mm_cvtsi32_si128(v[0]), v[1], 1), v[2], 2), v[3], 3);
 }
 OP bytes rows8(const uint8_t *grid, const uint32_t *i) {
 	__m128i v[4];
