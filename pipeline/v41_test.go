@@ -90,15 +90,17 @@ func picksOf(c model.Config, got []pipeline.Appended, from int) func(layer, p in
 
 // checkSequence compares outputs and picks of all layers, which get the same hidden states, with
 // the definition of DeepSeek-V4.1 by the same picks. Other orders of sums move a number that lies
-// between two codes, of a key or a query, so other picks have to be near ties of the definition:
-// one code of 4 bits moved a score by up to 0.14 of a token's mean score in 60 random sequences;
-// and tokens that attend an entry whose 4-bit code is another are up to some per cent off.
+// between two codes, of a key or a query, so other picks have to be near ties of the definition,
+// and tokens that attend an entry whose 4-bit code is another are up to some per cent off. Codes of
+// 4 bits are up to a third of a block's largest number apart, those of 8 an eighth. With a query's
+// number twice the usual one that is 0.25 and 0.1 of the mean score of 128 numbers; random
+// sequences had up to 0.14 and 0.06 of it.
 func checkSequence(t *testing.T, c model.Config, records model.Records, values map[string][]float32, hidden []float32,
 	got []pipeline.Appended) {
 	t.Helper()
 	s := formula.NewSequence(c, formula.Numerics{Records: records}, values)
 	s.Given = picksOf(c, got, 0)
-	tie := map[model.Records]float64{model.RecordsV41: 0.4, model.RecordsV4: 0.1}[records] // keys of 4 or 8 bits
+	tie := map[model.Records]float64{model.RecordsV41: 0.25, model.RecordsV4: 0.1}[records] // keys of 4 or 8 bits
 	all := s.Step(slices.Repeat([][]float32{hidden}, len(c.Layers)))
 	for i, want := range all {
 		var off []float64 // a token's output, of its size
