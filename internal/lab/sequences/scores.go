@@ -1,7 +1,9 @@
 package sequences
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
@@ -59,11 +61,15 @@ func firstOf(visible, k, key int) (list []int32) {
 	return list
 }
 
-// Bounds on how far layers of random weights are from the formula, as far as bf16 and quantised
-// caches let them: 1 - cos is about 5e-4 over all tokens and 1.3e-3 for one.
-const (
-	formulaWithin = 2e-3
-	tokenWithin   = 5e-3
+// nearness says how far layers of random weights may be from the definition, by the length of its
+// outputs, and which part of picks may be others.
+type nearness struct{ all, token, missed float64 }
+
+// Layers of DeepSeek-V4 are from theirs, which quantises nothing, what bf16 and quantised caches let
+// them be; those of V4.1 from one that rounds what they round.
+var (
+	formulaWithin = nearness{0.061, 0.095, 0.1}
+	definedWithin = nearness{5e-3, math.Inf(1), 1.0 / 200}
 )
 
 // angles demands that tokens want entries as far away as a script is long, which show bases and
@@ -129,59 +135,26 @@ func (s *script) far(least int) error {
 	return nil
 }
 
-// agrees compares what layers of random weights gave for a session's tokens with their formula.
+// agrees compares what layers of random weights gave for a session's tokens with their definition.
 func (l *Lab) agrees(m *fakemodel.Model, x *session, got []gave) error {
+	within, records := formulaWithin, model.Records(0)
 	if l.o.Model != V4 {
-		return l.agreesInOrder(m, x, got)
+		within, records = definedWithin, models[l.o.Model].records
 	}
-	for i, g := range got {
-		a := formula.Run(l.cfg, i, m.Values, nil, x.sc.inputs(i, 0, x.len())).Compare(g.out, g.picks)
-		l.o.Log("layer %d: %+v", i, a)
-		if !(a.Diff < formulaWithin && a.Worst < tokenWithin) || a.Short > 0 || 10*a.Missed > a.Picks || 4*a.Same < a.Tokens {
-			return fmt.Errorf("layer %d (%s) is not its formula: %+v", i, l.cfg.Layers[i].Name, a)
-		}
-	}
-	return nil
-}
-
-// Bounds on how far layers of DeepSeek-V4.1 are from its definition, which rounds what they round:
-// outputs by their length, and of 200 picks one.
-const (
-	definedWithin = 5e-3
-	definedPicks  = 200
-)
-
-// agreesInOrder compares what layers that take from each other gave with their definition.
-func (l *Lab) agreesInOrder(m *fakemodel.Model, x *session, got []gave) error {
-	s, k := formula.NewSequence(l.cfg, formula.Numerics{Records: models[l.o.Model].records}, m.Values), l.cfg.TopK
-	chosen := func(layer, p int) (picks []int) {
-		for _, e := range got[layer].picks[p*k:][:k] {
-			if e >= 0 {
-				picks = append(picks, int(e))
-			}
-		}
-		return picks
-	}
-	s.Given = func(layer, p int) (picks, blocks []int) { return chosen(layer, p), nil }
+	q := formula.NewSequence(l.cfg, formula.Numerics{Exact: records == 0, Records: records}, m.Values)
 	var inputs [][]float32
-	for i := range got {
-		inputs = append(inputs, x.sc.inputs(i, 0, x.len()))
+	var gave []pipeline.Appended
+	for i, g := range got {
+		inputs, gave = append(inputs, x.sc.inputs(i, 0, x.len())), append(gave, pipeline.Appended{Out: g.out, TopK: g.picks})
 	}
-	for i, want := range s.Step(inputs) {
-		var out []float32
-		missed, of := 0, 0
-		for p, w := range want {
-			out, of = append(out, w.Out...), of+len(w.Picks)
-			for _, e := range w.Picks {
-				if !slices.Contains(chosen(i, p), e) {
-					missed++
-				}
-			}
-		}
-		far := distance(got[i].out, out)
-		l.o.Log("layer %d (%s): %.4f, %d of %d picks missed", i, l.cfg.Layers[i].Name, far, missed, of)
-		if !(far < definedWithin) || definedPicks*missed > of {
-			return fmt.Errorf("layer %d (%s) is not its definition: %.4f, %d of %d picks missed", i, l.cfg.Layers[i].Name, far, missed, of)
+	_, all := q.Follow(inputs, gave)
+	for i, f := range all {
+		worst := slices.Max(f.Apart)
+		about := fmt.Sprintf("layer %d (%s): %.4f from its definition, a token %.4f, %d of %d picks missed", i, l.cfg.Layers[i].Name,
+			f.Whole, worst, f.Missed, f.Picks)
+		l.o.Log("%s", about)
+		if !(f.Whole < within.all && worst < within.token) || f.Few > 0 || float64(f.Missed) > within.missed*float64(f.Picks) {
+			return errors.New(about)
 		}
 	}
 	return nil

@@ -12,13 +12,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
 	"sync"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -272,21 +272,11 @@ func (l *Lab) likePass(sc *script, layer, t int, out []float32, picks []int32) e
 		return nil
 	}
 	want := l.pass.given[layer]
-	if d := distance(out, want.out[t*l.cfg.Hidden:][:l.cfg.Hidden]); !(d < passWithin) {
+	if d := formula.Apart(out, want.out[t*l.cfg.Hidden:][:l.cfg.Hidden]); !(d < passWithin) {
 		return fmt.Errorf("layer %d, token %d: %.4f from one pass, want less than %g", layer, t, d, passWithin)
 	}
 	if k := l.cfg.TopK; l.picks(layer) && !slices.Equal(picks, want.picks[t*k:][:k]) {
 		return fmt.Errorf("layer %d, token %d: picks %v, one pass %v", layer, t, picks, want.picks[t*k:][:k])
 	}
 	return nil
-}
-
-// distance returns that of a from b by the length of b.
-func distance(a, b []float32) float64 {
-	var d, of float64
-	for i, w := range b {
-		x := float64(a[i]) - float64(w)
-		d, of = d+x*x, of+float64(w)*float64(w)
-	}
-	return math.Sqrt(d / of)
 }
