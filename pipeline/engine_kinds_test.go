@@ -110,8 +110,8 @@ func sameRestored(t *testing.T, e *pipeline.Engine, width int, hidden []float32)
 }
 
 // checkFormula demands that layers, which get the same hidden states, agree with the formula as far
-// as bf16 and quantised caches let them: outputs with the same picks to 0.061 of their length (it is
-// about 0.033), single tokens to 0.1, and nine of ten picks.
+// as bf16 and quantised caches let them: outputs with the same picks to 0.061 of their length (it
+// is about 0.033), single tokens to 0.1, and nine of ten picks.
 func checkFormula(t *testing.T, cfg model.Config, values map[string][]float32, hidden []float32, got []pipeline.Appended) {
 	t.Helper()
 	s := formula.NewSequence(cfg, formula.Numerics{Exact: true}, values)

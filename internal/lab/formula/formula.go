@@ -1,8 +1,8 @@
 // Package formula computes layers of attention from their definition. It shares no code with what
 // it checks, but for the configuration of a model, number formats and records.
 //
-// A Sequence computes all layers of a model of DeepSeek-V4 or V4.1. It rounds what the model rounds,
-// as DeepSeek-V4.1 was trained; or, with Numerics.Exact, nothing but what caches keep.
+// A Sequence computes all layers of a model of DeepSeek-V4 or V4.1. It rounds what the model
+// rounds, as DeepSeek-V4.1 was trained; or, with Numerics.Exact, nothing but what caches keep.
 //
 // Source: inference/model.py of either model.
 package formula

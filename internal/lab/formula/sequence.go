@@ -13,8 +13,8 @@ import (
 
 // Numerics says what a Sequence rounds besides what every DeepSeek-V4.1 model rounds to bf16.
 type Numerics struct {
-	Exact       bool          // only what caches keep, and queries of an indexer, is rounded: the rest is float64
-	Records     model.Records // in what bytes rows, entries and keys are kept; 0: as they are, where all is exact
+	Exact       bool          // float64, but for what Records rounds
+	Records     model.Records // bytes of rows, entries, keys and queries of keys; 0, if Exact: as they are
 	Activations bool          // inputs of products with FP8 weights become E4M3 with a scale for 32, but for wo_a
 	Logits      bool          // scores of entries are rounded to bf16 after each step of their sum
 	Halves      bool          // inputs of products are halves: below 2^-14, steps of 2^-24

@@ -39,7 +39,8 @@ func shrink(hidden []float32, width int) {
 	}
 }
 
-// defined returns what layers give by the model's definition: that of DeepSeek-V4 quantises nothing.
+// defined returns what layers give by the model's definition, which for DeepSeek-V4 quantises
+// nothing.
 func (l layerInput) defined() verify.Arrays {
 	n, k := l.tokens(), l.cfg.TopK
 	out, picks := make([]float32, len(l.layers)*len(l.hidden)), make([]int32, len(l.layers)*n*k)

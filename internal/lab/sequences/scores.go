@@ -56,8 +56,8 @@ func firstOf(visible, k, key int) (list []int32) {
 	return list
 }
 
-// far demands that tokens of each layer that makes entries want one as far away as a script is long,
-// which shows bases and scaling of angles.
+// far demands that tokens of each layer that makes entries want one as far away as a script is
+// long, which shows bases and scaling of angles.
 func (s *script) far() error {
 	least := len(s.tokens) * 4 / 5
 	if s.l.o.Model != V4 { // its scripts are shorter
