@@ -91,10 +91,10 @@ func runRandom(t *testing.T, seed uint64, stores []model.Records) {
 }
 
 // followed compares outputs with what the definition makes of the same picks, and picks with what
-// it chooses. An order of sums may move a number before its rounding, and so a code of an entry or a
-// row: tokens that attend it are then up to 0.04 off, other tokens less than 0.01. A code of a key
-// moves its scores, and so some picks and some blocks in which later layers look for theirs: small
-// blocks are nearly as many as picks, so such a block loses one of them.
+// it chooses. An order of sums may move a number before its rounding, and so a code of an entry or
+// a row: tokens that attend it are then up to 0.04 off, other tokens less than 0.01. A code of a
+// key moves its scores, and so some picks and some blocks in which later layers look for theirs:
+// small blocks are nearly as many as picks, so such a block loses one of them.
 func followed(t *testing.T, c model.Config, got vectors.Arrays, s *formula.Sequence, hidden [][]float32, at string) {
 	t.Helper()
 	var gave []pipeline.Appended
