@@ -68,7 +68,7 @@ func (c rawCase) normed(t *testing.T, dev *vk.Device) []uint16 {
 	a := projection.QInsertArgs{Q: r.In(vectors.FromU16(c.q, c.tokens, c.heads, cache.D), tensor.BF16),
 		KV:        r.In(vectors.FromU16(c.q[:c.tokens*cache.D], c.tokens, cache.D), tensor.BF16),
 		Slots:     r.In(vectors.FromI64(slices.Repeat([]int64{-1}, c.tokens), c.tokens), tensor.I64),
-		Positions: norm.Positions, Table: norm.Table, Cache: slotSet(r, none).Cache}
+		Positions: norm.Positions, Table: norm.Table, Cache: verify.SlotSet(r, none, 0).Cache}
 	r.Do(func(rec *vk.Recorder) error { return op.Record(rec, a) })
 	return must[verify.Arrays](t)(r.Results(map[string]tensor.Tensor{"q": a.Q}))["q"].U16()
 }

@@ -56,19 +56,6 @@ func recordSet(t *testing.T, record cache.Record, page, tokens int, rows []uint1
 	return s
 }
 
-// slotSet uploads a set.
-func slotSet(r *verify.Rig, s *attention.Slots) attention.SlotSet {
-	if s == nil {
-		return attention.SlotSet{}
-	}
-	pages := len(s.Pool) / s.Layout.Stride
-	return attention.SlotSet{
-		Cache:   cache.KVCache{Pool: r.In(vectors.FromU8(s.Pool, pages, s.Layout.Stride), tensor.U8), Layout: s.Layout},
-		Indices: r.In(vectors.FromI32(s.Indices, len(s.Lens), s.Width), tensor.I32),
-		Lens:    r.In(vectors.FromI32(s.Lens, len(s.Lens)), tensor.I32),
-	}
-}
-
 // step is a decode step in host memory.
 type step struct {
 	heads     int
@@ -91,7 +78,7 @@ func (s step) config(variant string) attention.DecoderConfig {
 // args places the operands of the step.
 func (s step) args(r *verify.Rig, op *attention.Decoder) attention.DecodeArgs {
 	a := attention.DecodeArgs{
-		Q: r.In(vectors.FromU16(s.q, s.tokens(), s.heads, cache.D), tensor.BF16), Window: slotSet(r, s.win), Compressed: slotSet(r, s.comp),
+		Q: r.In(vectors.FromU16(s.q, s.tokens(), s.heads, cache.D), tensor.BF16), Window: verify.SlotSet(r, s.win, 0), Compressed: verify.SlotSet(r, s.comp, 0),
 		Out: r.Out(tensor.BF16, s.tokens(), s.heads, cache.D), LSE: r.Out(tensor.F32, s.tokens(), s.heads),
 	}
 	if s.sink != nil {

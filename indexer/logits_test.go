@@ -15,7 +15,6 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
-	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -43,23 +42,10 @@ func logitsConfig(x indexer.LogitsHost, variant string) indexer.LogitsConfig {
 	return indexer.LogitsConfig{Heads: x.Heads, Format: x.Layout.Format, Page: x.Layout.Page, Variant: variant}
 }
 
-// uploadLogits places operands in device memory.
+// uploadLogits places operands in device memory, and columns for scores.
 func uploadLogits(r *verify.Rig, x indexer.LogitsHost) indexer.LogitsArgs {
-	t := len(x.Lens)
-	a := indexer.LogitsArgs{
-		Q:       r.In(vectors.FromU8(x.Q, t, x.Heads, x.Layout.Format.RowBytes()), tensor.U8),
-		Weights: r.In(vectors.FromF32(x.Weights, t, x.Heads), tensor.F32),
-		Keys: cache.IndexKeyCache{Layout: x.Layout,
-			Pool: r.In(vectors.FromU8(x.Pool, len(x.Pool)/x.Layout.Stride, x.Layout.Stride), tensor.U8)},
-		BlockTable: r.In(vectors.FromI32(x.BlockTable, len(x.BlockTable)/x.TableWidth, x.TableWidth), tensor.I32),
-		TokenToReq: r.In(vectors.FromI32(x.TokenToReq, t), tensor.I32),
-		Lens:       r.In(vectors.FromI32(x.Lens, t), tensor.I32),
-		First:      x.First,
-		Out:        r.Out(tensor.F32, t, x.Width),
-	}
-	if x.Layout.Format == cache.IndexKeyMXFP4 {
-		a.QScale = r.In(vectors.FromU8(x.QScale, t, x.Heads, indexer.Blocks), tensor.U8)
-	}
+	a := verify.LogitsArgs(r, x)
+	a.First, a.Out = x.First, r.Out(tensor.F32, len(x.Lens), x.Width)
 	return a
 }
 

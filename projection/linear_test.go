@@ -15,7 +15,6 @@ import (
 
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
-	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/opkit"
@@ -60,33 +59,9 @@ func linearConfig(h projection.LinearHost, variant string) projection.LinearConf
 	return projection.LinearConfig{N: h.N, K: h.K, Groups: h.Groups, Weights: h.Weights, Activations: h.Activations, Out: tensor.F32, Variant: variant}
 }
 
-// linearRig places operands in device memory.
+// linearRig places operands in device memory, and what they are multiplied to.
 func linearRig(r *verify.Rig, h projection.LinearHost, scratch int) projection.LinearArgs {
-	stored := map[tensor.DType]vectors.Type{tensor.U8: vectors.U8, tensor.BF16: vectors.U16, tensor.F16: vectors.U16,
-		tensor.U32: vectors.U32, tensor.F32: vectors.F32}
-	in := func(is tensor.Tensor, data []byte) tensor.Tensor {
-		return r.In(vectors.Array{Type: stored[is.DType], Shape: is.Shape, Data: data}, is.DType)
-	}
-	is := h.Weights.Shapes(h.Groups*h.N, h.K)
-	a := projection.LinearArgs{W: projection.LinearWeights{Data: in(is.Data, h.Data)}}
-	if is.Scale.Shape != nil {
-		a.W.Scale = in(is.Scale, h.Scale)
-	}
-	if is.RowScale.Shape != nil {
-		a.W.RowScale = r.In(vectors.FromF32(h.RowScale, len(h.RowScale)), tensor.F32)
-	}
-	switch h.Activations {
-	case projection.ActivationBF16:
-		a.X = r.In(vectors.Array{Type: vectors.U16, Shape: []int{h.T, h.Groups, h.K}, Data: h.X}, tensor.BF16)
-	case projection.ActivationFP8:
-		a.XScale = r.In(vectors.Array{Type: vectors.F32, Shape: []int{h.Groups, h.K / 128, h.ScalePitch}, Data: h.XScale}, tensor.F32)
-	default:
-		words := len(h.XScale) / 4 / h.Groups / h.ScalePitch
-		a.XScale = r.In(vectors.Array{Type: vectors.I32, Shape: []int{h.Groups, words, h.ScalePitch}, Data: h.XScale}, tensor.I32)
-	}
-	if h.Activations != projection.ActivationBF16 {
-		a.X = r.In(vectors.Array{Type: vectors.U8, Shape: []int{h.Groups, h.T, h.K}, Data: h.X}, tensor.U8)
-	}
+	a := verify.LinearArgs(r, h)
 	a.Out = r.Out(tensor.F32, h.T, h.Groups, h.N)
 	if scratch > 0 {
 		a.Scratch = r.Out(tensor.F32, scratch)

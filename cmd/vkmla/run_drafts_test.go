@@ -2,7 +2,6 @@ package main
 
 import (
 	"io"
-	"math"
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
@@ -26,16 +25,6 @@ func normal(rng *rand.Rand, n int) []float32 {
 		v[i] = numfmt.BF16Round(float32(rng.NormFloat64()))
 	}
 	return v
-}
-
-// off returns how far numbers are from what is wanted, relative to that.
-func off(got, want []float32) float64 {
-	var miss, all float64
-	for i, w := range want {
-		d := float64(got[i] - w)
-		miss, all = miss+d*d, all+float64(w)*float64(w)
-	}
-	return math.Sqrt(miss / max(all, 1e-30))
 }
 
 // TestRunDrafts runs layers that draft, and compares them with the model's definition.
@@ -70,7 +59,7 @@ func TestRunDrafts(t *testing.T) {
 			want = append(want, r.Out...)
 		}
 	}
-	assert.Less(t, off(out.F32(), want), 5e-3)
+	assert.Less(t, formula.Apart(out.F32(), want), 5e-3)
 
 	flat, short := vectors.FromBF16(in, blocks*cfg.DraftBlock, cfg.Hidden), vectors.FromBF16(main[:2*cfg.Hidden], 2, cfg.Hidden)
 	for want, arrays := range map[string]vectors.Arrays{
@@ -123,7 +112,7 @@ func TestRunDraftsV4(t *testing.T) {
 		}
 		out := got[name]
 		require.Equal(t, "float32 [2, 5, 192]", out.String())
-		assert.Less(t, off(out.F32(), want), 0.05, "%s: rows are kept as E4M3, which makes 0.03", name)
+		assert.Less(t, formula.Apart(out.F32(), want), 0.05, "%s: rows are kept as E4M3, which makes 0.03", name)
 	}
 	for want, arrays := range map[string]vectors.Arrays{
 		"D.in needs D.main":                            {"L0.in": context, "D.in": drafts},

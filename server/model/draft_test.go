@@ -142,7 +142,7 @@ func (r *draftReference) sees(t *testing.T, left [][][]float64, got []float32) {
 	for _, x := range formula.States(r.w.Config.Eps, all(&r.w.Draft.Main), r.w.Draft.MainNorm, states...) {
 		want = append(want, narrowed(x)...)
 	}
-	assert.Less(t, off(got, want), 1e-2, "what the block keeps of tokens")
+	assert.Less(t, formula.Apart(got, want), 1e-2, "what the block keeps of tokens")
 	r.context = append(r.context, got...)
 }
 
@@ -185,7 +185,7 @@ func (r *draftReference) layer(t *testing.T, layer int, before, after []float32)
 	for i, got := range r.streams(after) {
 		wrong := math.Inf(1)
 		for _, want := range wants {
-			wrong = min(wrong, off(narrowed(slices.Concat(got...)), narrowed(slices.Concat(want[i]...))))
+			wrong = min(wrong, formula.Apart(narrowed(slices.Concat(got...)), narrowed(slices.Concat(want[i]...))))
 		}
 		assert.Less(t, wrong, 1.8e-2, "token %d after layer %d", i, layer)
 	}
@@ -219,7 +219,7 @@ func (r *draftReference) drafts(t *testing.T, newest int32, streams, logits []fl
 		want = append(want, narrowed(times(&w.Head, r.norm(u, w.Draft.Norm)))...)
 	}
 	require.Len(t, drafts, c.DraftBlock)
-	assert.Less(t, off(logits, want), 5e-3, "logits")
+	assert.Less(t, formula.Apart(logits, want), 5e-3, "logits")
 	last := newest
 	for i, id := range drafts { // of the logits that were computed: others have others largest
 		bias := times(&w.Draft.MarkovOut, row(&w.Draft.MarkovIn, int(last)))
@@ -391,15 +391,6 @@ func narrowed(x []float64) (y []float32) {
 		y = append(y, float32(v))
 	}
 	return y
-}
-
-// off is the length of a difference beside that of what is wanted.
-func off(got, want []float32) float64 {
-	var a, b float64
-	for i, v := range want {
-		a, b = a+math.Pow(float64(got[i]-v), 2), b+float64(v)*float64(v)
-	}
-	return math.Sqrt(a / b)
 }
 
 // released spells a name of attention in GGUF as released checkpoints do.

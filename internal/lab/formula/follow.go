@@ -53,7 +53,7 @@ func Apart(a, b []float32) float64 {
 		x := float64(a[i]) - float64(w)
 		d, of = d+x*x, of+float64(w)*float64(w)
 	}
-	return math.Sqrt(d / of)
+	return math.Sqrt(d / max(of, 1e-30))
 }
 
 // Picked returns the entries that a token picked, of picks [T, k] with -1 where there are fewer.

@@ -175,8 +175,8 @@ func slotsInput(in *vectors.Input, name string, tokens int) *attention.Slots {
 	return s
 }
 
-// slotSet uploads a set. Where it is timed, its rows lie in this many slots.
-func slotSet(r *Rig, s *attention.Slots, slots int) attention.SlotSet {
+// SlotSet uploads a set. Where it is timed, its rows lie in this many slots.
+func SlotSet(r *Rig, s *attention.Slots, slots int) attention.SlotSet {
 	if s == nil || s.Width == 0 {
 		return attention.SlotSet{}
 	}

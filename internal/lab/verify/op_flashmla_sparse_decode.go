@@ -164,7 +164,7 @@ func bindDecode(b Build, x decodeInput) (Bound, error) {
 		WindowRecord: x.win.Layout.Record, CompressedRecord: setRecord(x.comp), Scale: x.Scale, MaxBytes: b.MaxBytes, Variant: b.Variant})
 	return bound(op, err, func(r *Rig) Launch {
 		a := attention.DecodeArgs{
-			Window: slotSet(r, x.win, decodeWindowSlots), Compressed: slotSet(r, x.comp, decodeSlots), Sink: r.Shared(x.Sink, tensor.F32),
+			Window: SlotSet(r, x.win, decodeWindowSlots), Compressed: SlotSet(r, x.comp, decodeSlots), Sink: r.Shared(x.Sink, tensor.F32),
 			Out: r.SharedOut(tensor.BF16, x.T, x.H, cache.D), LSE: r.SharedOut(tensor.F32, x.T, x.H),
 			Scratch: r.Scratch(op.ScratchBytes(x.T, x.win.Width, topk)),
 		}

@@ -122,16 +122,16 @@ func refLogits(x logitsInput) (Arrays, error) {
 func bindLogits(b Build, x logitsInput) (Bound, error) {
 	op, err := indexer.NewLogits(b.Dev, x.config(b))
 	return bound(op, err, func(r *Rig) Launch {
-		a := logitsArgs(r, x.c, x.LogitsHost)
+		a := LogitsArgs(r, x.LogitsHost)
 		a.First, a.Out = x.First, r.SharedOut(tensor.F32, len(x.Lens), x.Width)
 		return launch(op, a, outs{"logits": a.Out})
 	})
 }
 
-// logitsArgs returns the operands of scores, of quantised queries.
-func logitsArgs(r *Rig, c Case, x indexer.LogitsHost) indexer.LogitsArgs {
+// LogitsArgs returns the operands of scores, of quantised queries.
+func LogitsArgs(r *Rig, x indexer.LogitsHost) indexer.LogitsArgs {
 	t, l := len(x.Lens), x.Layout
-	keys := r.Pool(c.In["cache"], Pages{Page: l.Page, Spread: SpreadPages, Numbers: len(x.BlockTable)})
+	keys := r.Pool(vectors.FromU8(x.Pool, len(x.Pool)/l.Stride, l.Stride), Pages{Page: l.Page, Spread: SpreadPages, Numbers: len(x.BlockTable)})
 	a := indexer.LogitsArgs{
 		Q:          r.In(vectors.FromU8(x.Q, t, x.Heads, l.Format.RowBytes()), tensor.U8),
 		Weights:    r.In(vectors.FromF32(x.Weights, t, x.Heads), tensor.F32),

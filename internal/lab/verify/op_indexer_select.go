@@ -116,7 +116,7 @@ func bindSelect(b Build, x selectInput) (Bound, error) {
 	op, err := indexer.NewSelect(b.Dev, indexer.SelectConfig{K: x.K, Segment: x.Segment, Rows: x.Rows, Workgroups: x.Workgroups,
 		Candidates: x.Candidates, Logits: x.config(b)})
 	return bound(op, err, func(r *Rig) Launch {
-		a := indexer.SelectArgs{LogitsArgs: logitsArgs(r, x.c, x.LogitsHost), TopK: r.SharedOut(tensor.I32, t, x.K), Entries: x.Width,
+		a := indexer.SelectArgs{LogitsArgs: LogitsArgs(r, x.LogitsHost), TopK: r.SharedOut(tensor.I32, t, x.K), Entries: x.Width,
 			Scratch: r.Scratch(op.ScratchBytes(t)), Arrived: r.Shared(vectors.FromI32(make([]int32, t), t), tensor.I32)}
 		out := outs{"topk_indices": a.TopK}
 		if x.Candidates > 0 {

@@ -46,7 +46,6 @@ func lacksLinear(c Case, variant string) bool {
 // linearInput is a layer.
 type linearInput struct {
 	projection.LinearHost
-	in                        Arrays
 	out                       tensor.DType
 	column, width, workgroups int
 }
@@ -56,7 +55,7 @@ func readLinear(c Case) (x linearInput, err error) {
 	x.T, x.Groups, x.N, x.K = in.Int("tokens"), in.IntOr("groups", 1), in.Int("n"), in.Int("k")
 	x.Weights, x.Activations = projection.Format(in.Int("weights")), projection.ActivationFormat(in.IntOr("activations", 0))
 	x.column, x.width, x.workgroups = in.IntOr("column", 0), in.IntOr("width", x.Groups*x.N), in.IntOr("workgroups", 0)
-	x.in, x.out = c.In, tensor.BF16
+	x.out = tensor.BF16
 	if in.IntOr("out_f32", 0) != 0 {
 		x.out = tensor.F32
 	}
@@ -102,23 +101,44 @@ func bindLinear(b Build, x linearInput) (Bound, error) {
 
 // place returns the operands of a layer.
 func (x linearInput) place(r *Rig, op *projection.Linear) projection.LinearArgs {
-	typed := func(name string) tensor.DType { return linearTypes[x.in[name].Type] }
-	is := x.Weights.Shapes(x.Groups*x.N, x.K)
-	a := projection.LinearArgs{
-		X: r.Shared(x.in["x"], typed("x")), XScale: r.Shared(x.in["x_scale"], typed("x_scale")),
-		W: projection.LinearWeights{Data: r.In(x.in["w"], is.Data.DType), Scale: r.In(x.in["w_scale"], is.Scale.DType),
-			RowScale: r.In(x.in["row_scale"], tensor.F32)},
-		Out: r.SharedOut(x.out, x.T, x.width), OutColumn: x.column,
-	}
+	a := LinearArgs(r, x.LinearHost)
+	a.Out, a.OutColumn = r.SharedOut(x.out, x.T, x.width), x.column
 	if n := op.ScratchLen(x.T); n > 0 {
 		a.Scratch = r.SharedOut(tensor.F32, n)
 	}
 	return a
 }
 
-// linearTypes are the tensor types that the arrays of a case stand for.
-var linearTypes = map[vectors.Type]tensor.DType{
-	vectors.U8: tensor.U8, vectors.U16: tensor.BF16, vectors.F32: tensor.F32, vectors.I32: tensor.I32}
+// LinearArgs returns the operands of a layer.
+func LinearArgs(r *Rig, h projection.LinearHost) (a projection.LinearArgs) {
+	in := func(put func(Array, tensor.DType) tensor.Tensor, dt tensor.DType, data []byte, shape ...int) tensor.Tensor {
+		if data == nil {
+			return tensor.Tensor{}
+		}
+		return put(Array{Type: stored[dt], Shape: shape, Data: data}, dt)
+	}
+	is := h.Weights.Shapes(h.Groups*h.N, h.K)
+	a.W.Data, a.W.Scale = in(r.In, is.Data.DType, h.Data, is.Data.Shape...), in(r.In, is.Scale.DType, h.Scale, is.Scale.Shape...)
+	if h.RowScale != nil {
+		a.W.RowScale = r.In(vectors.FromF32(h.RowScale, len(h.RowScale)), tensor.F32)
+	}
+	switch h.Activations {
+	case projection.ActivationBF16:
+		a.X = in(r.Shared, tensor.BF16, h.X, h.T, h.Groups, h.K)
+		return a
+	case projection.ActivationNVFP4:
+		a.X = in(r.Shared, tensor.U8, h.X, h.Groups, h.T, h.K/2)
+		a.XScale = in(r.Shared, tensor.U8, h.XScale, h.Groups, h.T, h.K/16)
+		return a
+	}
+	a.X = in(r.Shared, tensor.U8, h.X, h.Groups, h.T, h.K)
+	dt := tensor.I32 // four scales each
+	if h.Activations == projection.ActivationFP8 {
+		dt = tensor.F32
+	}
+	a.XScale = in(r.Shared, dt, h.XScale, h.Groups, len(h.XScale)/4/h.Groups/h.ScalePitch, h.ScalePitch)
+	return a
+}
 
 // compareLinear bounds the error of every sum by what its terms allow. With
 // A = sum_k |x w|:

@@ -63,7 +63,7 @@ func bindXPU(b Build, x decodeInput) (Bound, error) {
 	return Bound{b.Variant, func(r *Rig) Launch {
 		a := attention.DecodeArgs{
 			Q:      r.In(vectors.FromU16(x.q, x.Q.Shape...), tensor.BF16),
-			Window: slotSet(r, x.win, decodeWindowSlots), Compressed: slotSet(r, x.comp, decodeSlots),
+			Window: SlotSet(r, x.win, decodeWindowSlots), Compressed: SlotSet(r, x.comp, decodeSlots),
 			Out: r.Out(tensor.BF16, x.T, x.H, cache.D), Scratch: r.Scratch(op.ScratchBytes(x.T, x.win.Width, topk)),
 		}
 		return launch(op, a, outs{"out": a.Out})
