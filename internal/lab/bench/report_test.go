@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -66,8 +67,9 @@ var (
 
 func one(us float64) Time { return Time{Median: us, P95: us + 1, Samples: []float64{us}} }
 
-// TestReports holds what each suite's report says in each format: tables and a page for people,
-// and for programs a line of its own for each part of a row, empty where nothing was measured.
+// TestReports holds what each suite's report says in each format: tables and a page for people, no
+// wider than a terminal, and for programs a line of its own for each part of a row, empty where
+// nothing was measured.
 func TestReports(t *testing.T) {
 	singles := func(format string) string {
 		return reported(t, testSingles, format, func(on ReportOn) (*Report[OpRow], error) { return NewOpReport(on, "memory") })
@@ -114,6 +116,12 @@ func TestReports(t *testing.T) {
 			md := words(c.report("md"))
 			for _, want := range c.md {
 				assert.Contains(t, md, want)
+			}
+			for _, columns := range []int{79, 100} {
+				describe.Fit(columns)
+				for line := range strings.Lines(c.report("md")) {
+					assert.LessOrEqual(t, utf8.RuneCountInString(strings.TrimRight(line, "\n")), columns, "%s", line)
+				}
 			}
 			rows := testkit.CSV(t, c.report("csv"))
 			require.Len(t, rows, len(c.csv))
