@@ -311,8 +311,10 @@ func Features(code []byte) (features []string, err error) {
 			add("coopmat.e4m3.f32")
 		case slices.Contains(has, BFloat16CoopMatrix):
 			add("coopmat.bf16.f32")
-		default:
+		case slices.Contains(has, Float16):
 			add("coopmat.f16.f32")
+		default:
+			add("coopmat.s8.s32")
 		}
 	}
 	slices.Sort(features)

@@ -74,17 +74,20 @@ void accumulate_whole(Chunk b, uint c, uint xrow[TOKENS], uint count) {
         ivec2 dots[PAIRS][TOKENS];
         [[unroll]] for (uint h = 0u; h < 2u; h++) {
             uvec4 w[PAIRS];
-            [[unroll]] for (uint p = 0u; p < PAIRS; p++) w[p] = bytes16(b.q[p], 2u * s + h);
+            [[unroll]] for (uint p = 0u; p < PAIRS; p++) w[p] = bytes16(b.q[p], b.scale[p], 2u * s + h);
             [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
                 if (t > 0u && t >= count) continue;
                 const uvec4 high = x_high(xrow[t] * pc.x_quads, piece, h), low = x_low(xrow[t] * pc.x_quads, piece, h);
-                [[unroll]] for (uint p = 0u; p < PAIRS; p++) dots[p][t][h] = dot16(w[p], high, low);
+                [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
+                    const int sum = dot16(w[p], high, low);
+                    dots[p][t] = h == 0u ? ivec2(sum, 0) : HALVED ? ivec2(dots[p][t].x, sum) : ivec2(dots[p][t].x + sum, 0);
+                }
             }
         }
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
             if (t > 0u && t >= count) continue;
             const float scale = x_scale(xrow[t] * pc.x_quads, piece);
-            const ivec2 sums = BY16 || LESS ? x_sums(xrow[t] * pc.x_quads, piece) : ivec2(0);
+            const ivec2 sums = HALVED || LESS ? x_sums(xrow[t] * pc.x_quads, piece) : ivec2(0);
             [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
                 const ivec2 by[2] = ivec2[2](by_of(b.q[p], b.scale[p], 2u * s), by_of(b.q[p], b.scale[p], 2u * s + 1u));
                 acc[p][t] = add_piece(acc[p][t], dots[p][t], by, sums, unit_of(b.scale[p], b.block[p]), scale);

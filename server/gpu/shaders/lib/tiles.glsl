@@ -121,7 +121,7 @@ void decode_whole(Ahead a) {
     [[unroll]] for (uint p = 0u; p < COLUMNS / PIECE; p++) {
         if (COLUMNS / PIECE == 2u && p != half_) continue;
         [[unroll]] for (uint h = 0u; h < 2u; h++) {
-            w_s[row * W_PITCH + 2u * half_ + h] = bytes16(a.q[0], 2u * p + h);
+            w_s[row * W_PITCH + 2u * half_ + h] = bytes16(a.q[0], a.scale, 2u * p + h);
             by_s[row * 4u + 2u * half_ + h] = by_of(a.q[0], a.scale, 2u * p + h);
         }
     }
@@ -173,7 +173,10 @@ void multiply_whole(uint half_) {
         [[unroll]] for (uint t = 0u; t < COUNT; t++) {
             const uint at = (t * 8u + token0) * X_PITCH + 4u * half_ + h;
             const uvec4 high = x_s[at], low = x_s[at + 2u];
-            [[unroll]] for (uint r = 0u; r < 4u; r++) dots[r][t][h] = dot16(w[r], high, low);
+            [[unroll]] for (uint r = 0u; r < 4u; r++) {
+                const int sum = dot16(w[r], high, low);
+                dots[r][t] = h == 0u ? ivec2(sum, 0) : HALVED ? ivec2(dots[r][t].x, sum) : ivec2(dots[r][t].x + sum, 0);
+            }
         }
     }
     [[unroll]] for (uint r = 0u; r < 4u; r++) {

@@ -27,12 +27,13 @@ ivec2 x_sums(uint at, uint piece) {
 
 float x_scale(uint at, uint piece) { return uintBitsToFloat(x.v[at + units() * 144u + piece / 32u][piece / 8u % 4u]); }
 
-// bytes16: codes of columns 16h to 16h+15 of a chunk, four a word, with their signs.
-uvec4 bytes16(uvec4 q[QUADS], uint h) {
+// bytes16: codes of columns 16h to 16h+15 of a chunk, four a word, with their signs; of Q2_K times
+// their multiplier, which are at most 45.
+uvec4 bytes16(uvec4 q[QUADS], uint s, uint h) {
     if (FORMAT == Q8_0) return q[h % QUADS];
     if (FORMAT == Q2_K) {
         const uint w = q[0][h];
-        return uvec4(w, w >> 2, w >> 4, w >> 6) & 0x03030303u;
+        return (uvec4(w, w >> 2, w >> 4, w >> 6) & 0x03030303u) * (s >> (4u * h) & 15u);
     }
     if (FORMAT == IQ2_XXS) return uvec4(iq2_xxs_bytes(q[0], 2u * h), iq2_xxs_bytes(q[0], 2u * h + 1u));
     const uvec2 w = h % 2u == 0u ? q[h / 2u % QUADS].xy : q[h / 2u % QUADS].zw;
@@ -56,7 +57,7 @@ int dot16(uvec4 w, uvec4 high, uvec4 low) {
 ivec2 by_of(uvec4 q[QUADS], uint s, uint h) {
     if (FORMAT == Q4_K) return ivec2((s & 15u) | (s >> 4 & 0x30u), (s >> 4 & 15u) | (s >> 6 & 0x30u));
     if (FORMAT == Q2_K) return ivec2(s >> (4u * h) & 15u, s >> (16u + 4u * h) & 15u);
-    if (FORMAT == Q6_K) return ivec2(int(s << (24u - 8u * h)) >> 24, 32);
+    if (FORMAT == Q6_K) return ivec2(int(s << (24u - 8u * h)) >> 24, 0);
     if (FORMAT == IQ2_XXS) return ivec2(2u * (q[0][h / 2u * 2u + 1u] >> 28) + 1u, 0);
     return ivec2(1, 0);
 }
@@ -68,18 +69,18 @@ vec2 unit_of(uint s, uint block) {
     return halves2(block);
 }
 
-// Formats whose columns have a scale for 16 of them, and those with a minimum.
-const bool BY16 = FORMAT == Q2_K || FORMAT == Q6_K;
-const bool LESS = FORMAT == Q2_K || FORMAT == Q4_K;
+// Formats with a multiplier for 16 columns that a byte times a code does not hold, and those with a
+// minimum. FOLDED are those whose codes times it are a byte.
+const bool HALVED = FORMAT == Q6_K, FOLDED = FORMAT == Q2_K, LESS = FORMAT == Q2_K || FORMAT == Q4_K;
 
 // add_piece adds to a sum of a row what a piece gives: dots are sums of codes times q of its halves,
-// by their multipliers, sums those of q.
+// by their multipliers, sums those of q. But for HALVED all of dots is in the first one.
 float add_piece(float sum, ivec2 dots, ivec2 by[2], ivec2 sums, vec2 unit, float scale) {
-    if (FORMAT == Q6_K) dots -= 32 * sums;
-    const int whole = BY16 ? by[0].x * dots.x + by[1].x * dots.y : by[0].x * (dots.x + dots.y);
+    int whole = FOLDED ? dots.x : by[0].x * dots.x;
+    if (HALVED) whole = by[0].x * (dots.x - 32 * sums.x) + by[1].x * (dots.y - 32 * sums.y);
     float v = unit.x * float(whole);
     if (LESS) {
-        const int less = BY16 ? by[0].y * sums.x + by[1].y * sums.y : by[0].y * (sums.x + sums.y);
+        const int less = FOLDED ? by[0].y * sums.x + by[1].y * sums.y : by[0].y * (sums.x + sums.y);
         const float off = unit.y * float(less);
         v = fma(unit.x, float(whole), -off);
     }
