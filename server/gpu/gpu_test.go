@@ -3,6 +3,7 @@ package gpu
 import (
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 
@@ -78,7 +79,17 @@ func TestProduct(t *testing.T) {
 		}()
 		in := normals(rng, most*k)
 		var first []float32
-		for _, c := range []struct{ tokens, tile int }{{most, 0}, {1, 0}, {2, 0}, {9, 8}, {most, []int{16, 32, 8}[i%3]}} {
+		exact := g.exact
+		if os.Getenv("VKMLA_TEST_REQUIRE_CM") == "1" {
+			require.NotNil(t, exact, "no matrices of bytes")
+		}
+		for _, c := range []struct {
+			tokens, tile int
+			exact        bool // by matrices, if there are any
+		}{{most, 0, false}, {1, 0, false}, {2, 0, false}, {9, 8, false}, {most, []int{16, 32, 8}[i%3], false}, {most, 16, true}, {most, 32, true}} {
+			if g.exact = nil; c.exact {
+				g.exact = exact
+			}
 			upload(t, g, x.plain, placed(in[:c.tokens*k], k))
 			step(t, g, make([]int32, c.tokens))
 			poison(t, g, y, x.whole)

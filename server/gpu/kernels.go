@@ -43,6 +43,9 @@ var kernels = map[string]struct {
 	"up":            {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
 	"up_cm": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write},
 		divided: true, matrices: true},
+	"product_whole_cm": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true, matrices: true},
+	"up_whole_cm": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write},
+		divided: true, matrices: true},
 	"whole":    {bindings: []vk.Access{vk.Read, vk.Write}, divided: true},
 	"up_tiles": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
 }

@@ -160,23 +160,17 @@ func (r rows) groups(n, ofTeam, matrices int) [3]uint32 {
 	return [3]uint32{size(opkit.CeilDiv(n, each)), size(r.turns), 1}
 }
 
-// kernel returns the name of a product's kernel.
-func (r rows) kernel(name string) string {
+// kernel returns the name and the constants of the kernel of a product of a matrix.
+func (g *GPU) kernel(name string, m *matrix, ofTeam int, r rows) (string, []uint32) {
 	switch {
 	case r.cm:
-		return name + "_cm"
+		return name + "_cm", g.matrices.constants(m, g.halves, r.most)
+	case r.tiles && g.exact.multiplies(m, r.most):
+		return name + "_whole_cm", g.exact.constants(m, g.halves, r.most)
 	case r.tiles:
-		return name + "_tiles"
+		name += "_tiles"
 	}
-	return name
-}
-
-// constants are those of a product of a matrix.
-func (g *GPU) constants(m *matrix, ofTeam int, r rows) []uint32 {
-	if r.cm {
-		return g.matrices.constants(m, g.halves, r.most)
-	}
-	return []uint32{uint32(m.format), g.halves, size(ofTeam), size(r.most), flag(r.full), flag(m.k%128 == 0)}
+	return name, []uint32{uint32(m.format), g.halves, size(ofTeam), size(r.most), flag(r.full), flag(m.k%128 == 0)}
 }
 
 // activations are rows that products read: bf16 by place, and whole numbers for formats that take
@@ -217,8 +211,9 @@ func (g *GPU) product(rec *vk.Recorder, m *matrix, ofTeam int, r rows, x activat
 	if r.routed > 0 {
 		plan = g.plan
 	}
-	return launch(rec, &g.built, r.kernel("product"), r.groups(m.n, ofTeam, 1),
-		float64(r.items*r.most)*float64(m.n*m.k), &push, g.constants(m, ofTeam, r),
+	name, constants := g.kernel("product", m, ofTeam, r)
+	return launch(rec, &g.built, name, r.groups(m.n, ofTeam, 1),
+		float64(r.items*r.most)*float64(m.n*m.k), &push, constants,
 		plan, m.codes, m.scale, from, y)
 }
 
@@ -234,8 +229,9 @@ func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
 	if r.routed > 0 {
 		plan, push.per = g.plan, size(g.cfg.PerToken)
 	}
-	return launch(rec, &g.built, r.kernel("up"), r.groups(w1.n, g.tiles.up, 2),
-		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push, g.constants(w1, g.tiles.up, r),
+	name, constants := g.kernel("up", w1, g.tiles.up, r)
+	return launch(rec, &g.built, name, r.groups(w1.n, g.tiles.up, 2),
+		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push, constants,
 		plan, w1.codes, w1.scale, w3.codes, w3.scale, from, g.v, h)
 }
 

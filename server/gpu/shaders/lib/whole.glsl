@@ -15,6 +15,15 @@ uint units() { return (pc.k + 1023u) / 1024u; }
 #ifdef LIB_WHOLE_PRODUCTS
 #extension GL_EXT_integer_dot_product : require
 
+// Formats with a multiplier for 16 columns, and those with a minimum. LIB_WHOLE_FOLDED: codes of
+// Q2_K come times theirs, which a byte holds.
+#ifdef LIB_WHOLE_FOLDED
+const bool FOLDED = FORMAT == Q2_K, HALVED = FORMAT == Q6_K;
+#else
+const bool FOLDED = false, HALVED = FORMAT == Q6_K || FORMAT == Q2_K;
+#endif
+const bool LESS = FORMAT == Q2_K || FORMAT == Q4_K;
+
 // x_high, x_low: of 16 columns, half h of a piece.
 uvec4 x_high(uint at, uint piece, uint h) { return x.v[at + place(4u * piece + h)]; }
 uvec4 x_low(uint at, uint piece, uint h) { return x.v[at + place(4u * piece + 2u + h)]; }
@@ -27,13 +36,12 @@ ivec2 x_sums(uint at, uint piece) {
 
 float x_scale(uint at, uint piece) { return uintBitsToFloat(x.v[at + units() * 144u + piece / 32u][piece / 8u % 4u]); }
 
-// bytes16: codes of columns 16h to 16h+15 of a chunk, four a word, with their signs; of Q2_K times
-// their multiplier, which are at most 45.
+// bytes16: codes of columns 16h to 16h+15 of a chunk, four a word, with their signs.
 uvec4 bytes16(uvec4 q[QUADS], uint s, uint h) {
     if (FORMAT == Q8_0) return q[h % QUADS];
     if (FORMAT == Q2_K) {
         const uint w = q[0][h];
-        return (uvec4(w, w >> 2, w >> 4, w >> 6) & 0x03030303u) * (s >> (4u * h) & 15u);
+        return (uvec4(w, w >> 2, w >> 4, w >> 6) & 0x03030303u) * (FOLDED ? s >> (4u * h) & 15u : 1u);
     }
     if (FORMAT == IQ2_XXS) return uvec4(iq2_xxs_bytes(q[0], 2u * h), iq2_xxs_bytes(q[0], 2u * h + 1u));
     const uvec2 w = h % 2u == 0u ? q[h / 2u % QUADS].xy : q[h / 2u % QUADS].zw;
@@ -69,18 +77,14 @@ vec2 unit_of(uint s, uint block) {
     return halves2(block);
 }
 
-// Formats with a multiplier for 16 columns that a byte times a code does not hold, and those with a
-// minimum. FOLDED are those whose codes times it are a byte.
-const bool HALVED = FORMAT == Q6_K, FOLDED = FORMAT == Q2_K, LESS = FORMAT == Q2_K || FORMAT == Q4_K;
-
 // add_piece adds to a sum of a row what a piece gives: dots are sums of codes times q of its halves,
 // by their multipliers, sums those of q. But for HALVED all of dots is in the first one.
 float add_piece(float sum, ivec2 dots, ivec2 by[2], ivec2 sums, vec2 unit, float scale) {
-    int whole = FOLDED ? dots.x : by[0].x * dots.x;
-    if (HALVED) whole = by[0].x * (dots.x - 32 * sums.x) + by[1].x * (dots.y - 32 * sums.y);
+    if (FORMAT == Q6_K) dots -= 32 * sums;
+    const int whole = FOLDED ? dots.x : HALVED ? by[0].x * dots.x + by[1].x * dots.y : by[0].x * dots.x;
     float v = unit.x * float(whole);
     if (LESS) {
-        const int less = FOLDED ? by[0].y * sums.x + by[1].y * sums.y : by[0].y * (sums.x + sums.y);
+        const int less = FORMAT == Q2_K ? by[0].y * sums.x + by[1].y * sums.y : by[0].y * (sums.x + sums.y);
         const float off = unit.y * float(less);
         v = fma(unit.x, float(whole), -off);
     }
