@@ -61,8 +61,11 @@ func fitExact(caps *vk.Caps) *matrices {
 			}
 		}
 		d.teams = min(128/d.subgroup, tileRows/d.m)
-		d.least, d.most = max(16, 128/d.subgroup/d.teams*d.n), tileTokens
-		return d, d.least <= d.most && caps.SharedMemory >= exactShared
+		d.least = max(16, 128/d.subgroup/d.teams*d.n)
+		for d.most = tileTokens; d.most > d.least && exactShared(d.most) > int(caps.SharedMemory); {
+			d.most /= 2
+		}
+		return d, d.least <= d.most && exactShared(d.most) <= int(caps.SharedMemory)
 	})
 	if err != nil {
 		return nil
@@ -71,12 +74,12 @@ func fitExact(caps *vk.Caps) *matrices {
 }
 
 // exactShared bounds the bytes of shared memory that a tile with matrices takes.
-const exactShared = tileShared + 2*tileRows*(tileTokens+8)*4
+func exactShared(tokens int) int { return 11<<10 + (tokens+8)*2*tileRows*4 + 172*tokens }
 
 // multiplies tells whether tiles of some tokens take matrices for a matrix of whole numbers: not of
 // those of Q6_K, whose codes times their multipliers are no bytes.
 func (d *matrices) multiplies(m *matrix, tokens int) bool {
-	return d != nil && m.format.whole() && m.format != q6K && tokens >= d.least
+	return d != nil && m.format.whole() && m.format != q6K && tokens >= d.least && tokens <= d.most
 }
 
 // shared returns the bytes of shared memory that a workgroup takes, at most.
