@@ -90,8 +90,8 @@ type Caps struct {
 
 	// Features tells by Vulkan's names which features the device offers. Further names:
 	//
-	//	coopmat.f16.f32, coopmat.bf16.f32, coopmat.e4m3.f32, coopmat.s8.s32
-	//	                                   matrix products of subgroup scope with f32 or s32 sums
+	//	coopmat.f16.f32, coopmat.bf16.f32, coopmat.e4m3.f32
+	//	                                   matrix products of subgroup scope with f32 sums
 	//	subgroupSizeControl                shaders can require a size, or there is only one
 	//	subgroupShuffle                    they can shuffle
 	//	subgroupBallot                     they can broadcast and vote by ballot
@@ -370,9 +370,6 @@ func (a *Adapter) fillCoopMat() (err error) {
 	}
 	a.Caps.CoopMat = list
 	for _, m := range list {
-		if m.Scope == "subgroup" && m.A == m.B && m.C == "s32" && m.Result == "s32" && m.A == "s8" {
-			a.Caps.Features["coopmat.s8.s32"] = true
-		}
 		if m.Scope == "subgroup" && m.A == m.B && m.C == "f32" && m.Result == "f32" {
 			switch {
 			case m.A == "f16":

@@ -8,18 +8,14 @@ import (
 )
 
 // FitMatrix finds a tiling of type T for products of matrices of an element type
-// ("f16" or "bf16" with f32 sums, or "s8" with s32 sums), in subgroups. It offers fit the device's shapes,
+// ("f16" or "bf16") with f32 sums, in subgroups. It offers fit the device's shapes,
 // the largest first, until one suits.
 //
 // Errors: vk.ErrMissingFeature when none does.
 func FitMatrix[T any](caps *vk.Caps, element string, fit func(vk.CoopMatShape) (T, bool)) (T, error) {
-	sums := "f32"
-	if element == "s8" {
-		sums = "s32"
-	}
 	var shapes []vk.CoopMatShape
 	for _, s := range caps.CoopMat {
-		if s.Scope == "subgroup" && s.A == element && s.B == element && s.C == sums && s.Result == sums {
+		if s.Scope == "subgroup" && s.A == element && s.B == element && s.C == "f32" && s.Result == "f32" {
 			shapes = append(shapes, s)
 		}
 	}
@@ -32,7 +28,7 @@ func FitMatrix[T any](caps *vk.Caps, element string, fit func(vk.CoopMatShape) (
 		offered = append(offered, fmt.Sprintf("%dx%dx%d", s.M, s.N, s.K))
 	}
 	var none T
-	return none, fmt.Errorf("%w: no shape of %s matrix product with %s sums fits %d bytes of shared memory and %d invocations"+
+	return none, fmt.Errorf("%w: no shape of %s matrix product with f32 sums fits %d bytes of shared memory and %d invocations"+
 		" (offered %v)",
-		vk.ErrMissingFeature, element, sums, caps.SharedMemory, caps.MaxWorkgroupInvocations, offered)
+		vk.ErrMissingFeature, element, caps.SharedMemory, caps.MaxWorkgroupInvocations, offered)
 }

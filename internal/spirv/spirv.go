@@ -311,10 +311,8 @@ func Features(code []byte) (features []string, err error) {
 			add("coopmat.e4m3.f32")
 		case slices.Contains(has, BFloat16CoopMatrix):
 			add("coopmat.bf16.f32")
-		case slices.Contains(has, Float16):
-			add("coopmat.f16.f32")
 		default:
-			add("coopmat.s8.s32")
+			add("coopmat.f16.f32")
 		}
 	}
 	slices.Sort(features)

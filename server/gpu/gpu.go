@@ -35,8 +35,7 @@ type GPU struct {
 	most     int // tokens of a step
 	halves   uint32
 	tiles    tiling
-	matrices *matrices // of f16; nil: there are none, or bits would depend on steps
-	exact    *matrices // of bytes, for tiles of whole numbers; nil: there are none
+	matrices *matrices // nil: there are none, or bits would depend on steps
 	buffers  []*vk.Buffer
 	rows     []float32 // of Logits
 
@@ -148,7 +147,6 @@ func (g *GPU) open(ctx context.Context, w *weights.Model, o Options, ask func(l 
 	if o.Matrices && halves { // numbers below 2^-14 have to stay
 		g.matrices = fitMatrices(g.dev.Caps())
 	}
-	g.exact = fitExact(g.dev.Caps())
 	if g.buffers, err = l.load(ctx, g.dev, o.Beside); err != nil {
 		return errors.Join(err, g.Close())
 	}

@@ -3,7 +3,6 @@ package gpu
 import (
 	"math"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"testing"
 
@@ -79,17 +78,7 @@ func TestProduct(t *testing.T) {
 		}()
 		in := normals(rng, most*k)
 		var first []float32
-		exact := g.exact
-		if os.Getenv("VKMLA_TEST_REQUIRE_CM") == "1" {
-			require.NotNil(t, exact, "no matrices of bytes")
-		}
-		for _, c := range []struct {
-			tokens, tile int
-			exact        bool // by matrices, if there are any
-		}{{most, 0, false}, {1, 0, false}, {2, 0, false}, {9, 8, false}, {most, []int{16, 32, 8}[i%3], false}, {most, 16, true}, {most, 32, true}} {
-			if g.exact = nil; c.exact {
-				g.exact = exact
-			}
+		for _, c := range []struct{ tokens, tile int }{{most, 0}, {1, 0}, {2, 0}, {9, 8}, {most, []int{16, 32, 8}[i%3]}} {
 			upload(t, g, x.plain, placed(in[:c.tokens*k], k))
 			step(t, g, make([]int32, c.tokens))
 			poison(t, g, y, x.whole)
@@ -120,8 +109,75 @@ func TestProduct(t *testing.T) {
 	}
 }
 
+// TestWhole holds whole numbers and what goes with them to their definition: blocks of zeros, of
+// subnormals, of the largest numbers, of one number, and of some that are not finite.
+func TestWhole(t *testing.T) {
+	dev, rng := device(t), rand.New(rand.NewPCG(17, 18))
+	const rows, k = 3, 1120
+	g, _ := opened(t, dev, small(rng, released, 2), 4)
+	x := normals(rng, rows*k)
+	for row, list := range [][]float32{{0, 0x1p-133, 0x1p-126, 1, 0x1.FEp127}, {1, float32(math.Inf(1)), 0x1p100, float32(math.NaN()), 0x1p-100}} {
+		for block, by := range list {
+			for c := block * 256; c < min(block*256+256, k); c++ {
+				switch v := &x[row*k+c]; {
+				case math.IsInf(float64(by), 0) || by != by:
+					if c%256 == 77 {
+						*v = by
+					}
+				case by == 0x1.FEp127:
+					*v = by * float32(1-c%3)
+				default:
+					*v = numfmt.BF16Round(*v * by)
+				}
+			}
+		}
+	}
+	x[2*k+300] = 0x1p20 // beside it others are rounded to nothing
+	var a activations
+	l := &loader{w: &weights.Model{}}
+	l.activations(&a, "x", rows, k)
+	buffers, err := l.load(t.Context(), dev, nil)
+	require.NoError(t, err)
+	defer func() {
+		for _, b := range buffers {
+			b.Close()
+		}
+	}()
+	upload(t, g, a.plain, placed(x, k))
+	poison(t, g, a.whole)
+	run(t, g, func(rec *vk.Recorder) error { return g.whole(rec, rows, a, reader{m: &matrix{format: q2K, k: k}}) })
+	words := download(t, g, a.whole)
+	const units = 2
+	for row := range rows {
+		of := words[row*wholeQuads(k)*4:]
+		rounded, sum := wholes(x[row*k:][:k], k), int32(0)
+		for c := range units * 1024 {
+			piece, place := c/32, func(q int) int { return q&^127 | q&3<<5 | q>>2&31 }
+			at := func(j int) int32 {
+				return int32(int8(of[place(4*piece+j)*4+c%16/4] >> (c % 4 * 8)))
+			}
+			q := 128*at(c%32/16) + at(c%32/16+2)
+			sum += q
+			if c%16 == 15 {
+				assert.Equal(t, sum, int32(of[units*128*4+c/16]), "row %d, sum of columns up to %d", row, c)
+				sum = 0
+			}
+			scale := math.Float32frombits(of[units*144*4+c/256])
+			switch {
+			case c >= k:
+				assert.Zero(t, q, "row %d, column %d", row, c)
+			case slices.ContainsFunc(x[row*k+c&^255:][:min(256, k-c&^255)], func(v float32) bool { return v-v != 0 }):
+				assert.True(t, scale != scale && q == 0, "row %d, column %d", row, c)
+			default:
+				assert.Equal(t, rounded[c], float32(q)*scale, "row %d, column %d", row, c)
+				assert.LessOrEqual(t, max(q, -q), int32(1<<13))
+			}
+		}
+	}
+}
+
 // wholes returns rows [T, k] as whole.comp rounds them: to 2^-13 of the smallest power of two that
-// is not below any of 256 columns.
+// is not below any of 256 columns, 2^-113 at least.
 func wholes(x []float32, k int) (rounded []float32) {
 	for row := range slices.Chunk(x, k) {
 		for block := range slices.Chunk(row, 256) {
@@ -129,7 +185,11 @@ func wholes(x []float32, k int) (rounded []float32) {
 			for _, v := range block {
 				most = max(most, math.Abs(float64(v)))
 			}
-			unit := math.Exp2(math.Ceil(math.Log2(most)) - 13)
+			_, e := math.Frexp(most) // most is up to 2^e
+			if math.Exp2(float64(e-1)) == most {
+				e--
+			}
+			unit := math.Exp2(float64(max(e, 14-127) - 13))
 			for _, v := range block {
 				rounded = append(rounded, float32(math.RoundToEven(float64(v)/unit)*unit))
 			}

@@ -43,9 +43,6 @@ var kernels = map[string]struct {
 	"up":            {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
 	"up_cm": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write},
 		divided: true, matrices: true},
-	"product_whole_cm": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true, matrices: true},
-	"up_whole_cm": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write},
-		divided: true, matrices: true},
 	"whole":    {bindings: []vk.Access{vk.Read, vk.Write}, divided: true},
 	"up_tiles": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
 }
@@ -115,13 +112,13 @@ type tiling struct {
 	matrices   int // likewise matrices
 }
 
-var usual = tiling{up: 2, down: 4, gate: 1, head: 4, tokens: 4, tiles: 128, routed: 3, matrices: 6}
+var usual = tiling{up: 2, down: 4, gate: 1, head: 4, tokens: 4, tiles: 128, routed: 16, matrices: 6}
 
 const matrixRows = 128 // of weights, of a workgroup with matrices
 
 const (
 	tileRows   = 64       // of weights, of a workgroup of tiles
-	tileTokens = 32       // or 8 or 16 of them
+	tileTokens = 32       // or half of them
 	tileShared = 17 << 10 // bytes that these take, at most
 )
 
@@ -131,15 +128,6 @@ func (g *GPU) tileOf(T int) int {
 		return 0
 	}
 	return g.tileMost()
-}
-
-// routedTile returns the number of tokens that a tile has, where n on average want the same expert.
-func (g *GPU) routedTile(n int) int {
-	tile := 8
-	for tile < g.tileMost() && 4*tile < 5*n {
-		tile *= 2
-	}
-	return tile
 }
 
 // tileMost is the largest tile that the device takes.

@@ -47,41 +47,6 @@ func fitMatrices(caps *vk.Caps) *matrices {
 	return &d
 }
 
-// fitExact returns a division of product_whole_cm and up_whole_cm, tiles whose sums of whole numbers
-// matrices make; nil: the device has none.
-func fitExact(caps *vk.Caps) *matrices {
-	if caps.Missing([]string{"shaderInt8", "vulkanMemoryModel", "subgroupSizeControl"}) != nil {
-		return nil
-	}
-	d, err := opkit.FitMatrix(caps, "s8", func(s vk.CoopMatShape) (matrices, bool) {
-		d := matrices{m: int(s.M), n: int(s.N), k: int(s.K), subgroup: int(caps.MinSubgroupSize)}
-		for _, n := range []int{d.m, d.n, d.k, d.subgroup} {
-			if n < 8 || n > 32 || bits.OnesCount(uint(n)) != 1 {
-				return d, false
-			}
-		}
-		d.teams = min(128/d.subgroup, tileRows/d.m)
-		d.least = max(16, 128/d.subgroup/d.teams*d.n)
-		for d.most = tileTokens; d.most > d.least && exactShared(d.most) > int(caps.SharedMemory); {
-			d.most /= 2
-		}
-		return d, d.least <= d.most && exactShared(d.most) <= int(caps.SharedMemory)
-	})
-	if err != nil {
-		return nil
-	}
-	return &d
-}
-
-// exactShared bounds the bytes of shared memory that a tile with matrices takes.
-func exactShared(tokens int) int { return 11<<10 + (tokens+8)*2*tileRows*4 + 172*tokens }
-
-// multiplies tells whether tiles of some tokens take matrices for a matrix of whole numbers: not of
-// those of Q6_K, whose codes times their multipliers are no bytes.
-func (d *matrices) multiplies(m *matrix, tokens int) bool {
-	return d != nil && m.format.whole() && m.format != q6K && tokens >= d.least && tokens <= d.most
-}
-
 // shared returns the bytes of shared memory that a workgroup takes, at most.
 func (d *matrices) shared() int {
 	const grid = 2048

@@ -27,7 +27,7 @@ func BenchmarkExperts(b *testing.B) {
 			g, err := New(b.Context(), dev, flash(3, f[0], f[1]), Options{MaxStep: 1024})
 			require.NoError(b, err)
 			b.Cleanup(func() { g.Close() })
-			for _, tiles := range []tiling{usual, without, {up: 1, down: 2, gate: 1, head: 4, tokens: 4}, {up: 4, down: 8, gate: 1, head: 4, tokens: 4}} {
+			for _, tiles := range []tiling{usual, without, {up: 2, down: 2, gate: 1, head: 4, tokens: 4}, {up: 4, down: 8, gate: 1, head: 4, tokens: 4}} {
 				for _, T := range []int{1, 8, 32, 128, 256, 1024} {
 					if tiles == without && T < 128 || tiles != usual && tiles != without && T > 1 {
 						continue // as others have it

@@ -160,17 +160,32 @@ func (r rows) groups(n, ofTeam, matrices int) [3]uint32 {
 	return [3]uint32{size(opkit.CeilDiv(n, each)), size(r.turns), 1}
 }
 
-// kernel returns the name and the constants of the kernel of a product of a matrix.
-func (g *GPU) kernel(name string, m *matrix, ofTeam int, r rows) (string, []uint32) {
+// ofTeam returns the rows that a team has of a product's matrix, where it may have n. Formats of
+// whole numbers whose chunks have 32 columns, and not 64, are faster with half of them.
+func (m *matrix) ofTeam(n int) int {
+	if m.format == q8_0 || m.format == q4K {
+		return max(n/2, 1)
+	}
+	return n
+}
+
+// kernel returns the name of a product's kernel.
+func (r rows) kernel(name string) string {
 	switch {
 	case r.cm:
-		return name + "_cm", g.matrices.constants(m, g.halves, r.most)
-	case r.tiles && g.exact.multiplies(m, r.most):
-		return name + "_whole_cm", g.exact.constants(m, g.halves, r.most)
+		return name + "_cm"
 	case r.tiles:
-		name += "_tiles"
+		return name + "_tiles"
 	}
-	return name, []uint32{uint32(m.format), g.halves, size(ofTeam), size(r.most), flag(r.full), flag(m.k%128 == 0)}
+	return name
+}
+
+// constants are those of a product of a matrix.
+func (g *GPU) constants(m *matrix, ofTeam int, r rows) []uint32 {
+	if r.cm {
+		return g.matrices.constants(m, g.halves, r.most)
+	}
+	return []uint32{uint32(m.format), g.halves, size(ofTeam), size(r.most), flag(r.full), flag(m.k%128 == 0)}
 }
 
 // activations are rows that products read: bf16 by place, and whole numbers for formats that take
@@ -185,12 +200,13 @@ func (a activations) of(m *matrix, r rows) (vk.View, uint32) {
 	return a.plain, size(quads(m.k))
 }
 
-// whole records whole.comp for T rows of activations, if one of the products that read them does.
+// reader is a product that reads activations.
 type reader struct {
 	m *matrix
 	r rows
 }
 
+// whole records whole.comp for T rows of activations, if one of their readers takes whole numbers.
 func (g *GPU) whole(rec *vk.Recorder, T int, x activations, readers ...reader) error {
 	for _, p := range readers {
 		if !p.m.format.whole() || p.r.cm {
@@ -205,15 +221,15 @@ func (g *GPU) whole(rec *vk.Recorder, T int, x activations, readers ...reader) e
 // product records product.comp: y from x.
 func (g *GPU) product(rec *vk.Recorder, m *matrix, ofTeam int, r rows, x activations, y vk.View) error {
 	from, quads := x.of(m, r)
+	ofTeam = m.ofTeam(ofTeam)
 	push := struct{ n, k, xQuads, side, routed, rowsAt, orderAt, stride uint32 }{size(m.n), size(m.k), quads, size(m.side),
 		r.routed, size(r.at), size(g.orderAt()), size(r.turns)}
 	plan := g.step
 	if r.routed > 0 {
 		plan = g.plan
 	}
-	name, constants := g.kernel("product", m, ofTeam, r)
-	return launch(rec, &g.built, name, r.groups(m.n, ofTeam, 1),
-		float64(r.items*r.most)*float64(m.n*m.k), &push, constants,
+	return launch(rec, &g.built, r.kernel("product"), r.groups(m.n, ofTeam, 1),
+		float64(r.items*r.most)*float64(m.n*m.k), &push, g.constants(m, ofTeam, r),
 		plan, m.codes, m.scale, from, y)
 }
 
@@ -229,9 +245,8 @@ func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
 	if r.routed > 0 {
 		plan, push.per = g.plan, size(g.cfg.PerToken)
 	}
-	name, constants := g.kernel("up", w1, g.tiles.up, r)
-	return launch(rec, &g.built, name, r.groups(w1.n, g.tiles.up, 2),
-		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push, constants,
+	return launch(rec, &g.built, r.kernel("up"), r.groups(w1.n, g.tiles.up, 2),
+		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push, g.constants(w1, g.tiles.up, r),
 		plan, w1.codes, w1.scale, w3.codes, w3.scale, from, g.v, h)
 }
 
@@ -267,7 +282,7 @@ func (g *GPU) routedRows(T int, l *layer) (r rows) {
 	r = rows{routed: 1, most: g.tiles.pairsOf(T, c.PerToken, c.Experts)}
 	r.full = pairs >= c.Experts*r.most
 	if g.tiles.routed > 0 && pairs >= c.Experts*g.tiles.routed && l.w1.format.whole() && l.w2.format.whole() {
-		r.tiles, r.most = true, g.routedTile(pairs/c.Experts)
+		r.tiles, r.most = true, g.tileMost()
 	}
 	if g.matrices != nil && l.routedFit && pairs >= c.Experts*g.tiles.matrices {
 		r.cm, r.tiles, r.most = true, false, g.matrices.tokensOf(pairs/c.Experts)

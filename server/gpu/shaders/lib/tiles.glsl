@@ -4,29 +4,14 @@
 // Declarations, bindings and constants are those of chunks.glsl, and 3 TOKENS: 8, 16 or 32.
 // An invocation has four rows, two of each matrix where there are two, and every eighth token. It
 // takes the turns of the 32 invocations that have a row in sums.glsl one after the other.
-// WHOLE_CM: cooperative matrices multiply whole numbers, whose products are exact, so that bits are
-// the same. Further constants: 2 SUBGROUP; 4 TEAMS; 6 to 8 M, N, K of a product, K up to 32.
 #ifndef LIB_TILES_GLSL
 #define LIB_TILES_GLSL
-#ifdef WHOLE_CM
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
-#extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
-#endif
 #include "chunks.glsl"
 #define LIB_WHOLE_PRODUCTS
 #define LIB_WHOLE_FOLDED
 #include "whole.glsl"
 
 layout(constant_id = 3) const uint TOKENS = 8u;
-#ifdef WHOLE_CM
-layout(constant_id = 2) const uint SUBGROUP = 32u;
-layout(constant_id = 4) const uint TEAMS = 4u; // subgroups that share out the rows, the others share out tokens
-layout(constant_id = 6) const uint CM_M = 16u;
-layout(constant_id = 7) const uint CM_N = 16u;
-layout(constant_id = 8) const uint CM_K = 32u;
-#endif
 
 const uint ROWS = 64u / MATRICES; // of each matrix
 const uint COUNT = TOKENS / 8u;
@@ -39,17 +24,8 @@ const uint X_QUADS = WHOLE ? 2u : 1u;         // and of activations
 // activations have two a column. A spare one spreads rows over banks.
 const uint W_PITCH = (WHOLE ? SPAN / 16u : SPAN / 4u) + 1u, X_PITCH = SPAN / (WHOLE ? 8u : 4u) + 1u;
 
-#ifdef WHOLE_CM
-const uint DOTS_PITCH = TOKENS + 8u; // so that four rows of eight tokens lie in different banks
-shared uint w_s[64u * W_PITCH * 4u];
-shared uint x_s[TOKENS * X_PITCH * 4u];
-shared int dots_s[2u * 64u * DOTS_PITCH];
-#define PUT(to, at, v) { const uvec4 quad = v; [[unroll]] for (uint i = 0u; i < 4u; i++) to[(at) * 4u + i] = quad[i]; }
-#else
 shared uvec4 w_s[64u * W_PITCH];
 shared uvec4 x_s[TOKENS * X_PITCH];
-#define PUT(to, at, v) to[at] = v;
-#endif
 shared float scale_s[SCALED ? 64u * 2u : 1u]; // of half a stage
 shared vec2 unit_s[WHOLE ? 64u * 2u : 1u];
 shared ivec2 by_s[WHOLE ? 64u * 4u : 1u];   // of 16 columns
@@ -108,7 +84,6 @@ void fetch(uint expert, uint row0, Stage s, out Ahead a) {
     a.x[0] = x.v[x_row + place((c * COLUMNS + (s.from + tid % 4u * 8u) % COLUMNS) / 8u)];
 }
 
-#ifndef WHOLE_CM
 void put8(uint at, float v[8]) {
     w_s[at] = floatBitsToUint(vec4(v[0], v[1], v[2], v[3]));
     w_s[at + 1u] = floatBitsToUint(vec4(v[4], v[5], v[6], v[7]));
@@ -141,22 +116,20 @@ void decode(Stage s, Ahead a) {
     x_s[x0 + 1u] = floatBitsToUint(vec4(v[4], v[5], v[6], v[7]));
 }
 
-#endif
-
 // decode_whole is decode of whole numbers: an invocation has a piece of a row.
 void decode_whole(Ahead a) {
     const uint tid = gl_LocalInvocationIndex, row = tid % 64u, half_ = tid / 64u;
     [[unroll]] for (uint p = 0u; p < COLUMNS / PIECE; p++) {
         if (COLUMNS / PIECE == 2u && p != half_) continue;
         [[unroll]] for (uint h = 0u; h < 2u; h++) {
-            PUT(w_s, row * W_PITCH + 2u * half_ + h, bytes16(a.q[0], a.scale, 2u * p + h))
+            w_s[row * W_PITCH + 2u * half_ + h] = bytes16(a.q[0], a.scale, 2u * p + h);
             by_s[row * 4u + 2u * half_ + h] = by_of(a.q[0], a.scale, 2u * p + h);
         }
     }
     unit_s[row * 2u + half_] = unit_of(a.scale, a.block);
     if (tid / 4u < TOKENS) {
-        PUT(x_s, tid / 4u * X_PITCH + tid % 4u, a.x[0])
-        PUT(x_s, tid / 4u * X_PITCH + 4u + tid % 4u, a.x[X_QUADS - 1u])
+        x_s[tid / 4u * X_PITCH + tid % 4u] = a.x[0];
+        x_s[tid / 4u * X_PITCH + 4u + tid % 4u] = a.x[X_QUADS - 1u];
     }
     if (tid / 2u < TOKENS) {
         sums_s[tid] = a.sums;
@@ -166,7 +139,6 @@ void decode_whole(Ahead a) {
 
 float acc[4][COUNT];
 
-#ifndef WHOLE_CM
 vec4 w_at(uint at) { return uintBitsToFloat(w_s[at]); }
 vec4 x_at(uint at) { return uintBitsToFloat(x_s[at]); }
 
@@ -192,49 +164,11 @@ void multiply(uint part) {
     }
 }
 
-#endif
-
-#ifdef WHOLE_CM
-#define CM_C8 coopmat<int, gl_ScopeSubgroup, CM_M, CM_N, gl_MatrixUseAccumulator>
-const uint WM = 64u / TEAMS, WN = TOKENS / (128u / SUBGROUP / TEAMS); // rows and tokens of a subgroup
-
-// multiply_by_matrices makes the dots of a stage, which after a barrier all may read.
-void multiply_by_matrices() {
-    const uint row0 = gl_SubgroupID % TEAMS * WM, token0 = gl_SubgroupID / TEAMS * WN;
-    [[unroll]] for (uint half_ = 0u; half_ < 2u; half_++) {
-        [[unroll]] for (uint m = 0u; m < WM; m += CM_M) {
-            [[unroll]] for (uint n = 0u; n < WN; n += CM_N) {
-                CM_C8 high = CM_C8(0), low = CM_C8(0);
-                [[unroll]] for (uint k = 0u; k < PIECE; k += CM_K) {
-                    coopmat<int8_t, gl_ScopeSubgroup, CM_M, CM_K, gl_MatrixUseA> a;
-                    coopmat<int8_t, gl_ScopeSubgroup, CM_K, CM_N, gl_MatrixUseB> b;
-                    coopMatLoad(a, w_s, (row0 + m) * W_PITCH * 4u + (half_ * PIECE + k) / 4u, W_PITCH * 4u, gl_CooperativeMatrixLayoutRowMajor);
-                    const uint at = (token0 + n) * X_PITCH * 4u + (half_ * 2u * PIECE + k) / 4u;
-                    coopMatLoad(b, x_s, at, X_PITCH * 4u, gl_CooperativeMatrixLayoutColumnMajor);
-                    high = coopMatMulAdd(a, b, high);
-                    coopMatLoad(b, x_s, at + PIECE / 4u, X_PITCH * 4u, gl_CooperativeMatrixLayoutColumnMajor);
-                    low = coopMatMulAdd(a, b, low);
-                }
-                high = high * 128 + low;
-                coopMatStore(high, dots_s, (half_ * 64u + row0 + m) * DOTS_PITCH + token0 + n, DOTS_PITCH,
-                    gl_CooperativeMatrixLayoutRowMajor);
-            }
-        }
-    }
-    barrier();
-}
-#endif
 
 // multiply_whole: half a stage, a piece.
 void multiply_whole(uint half_) {
     const uint token0 = gl_LocalInvocationIndex % 8u, row0 = gl_LocalInvocationIndex / 8u;
     ivec2 dots[4][COUNT];
-#ifdef WHOLE_CM
-    [[unroll]] for (uint r = 0u; r < 4u; r++) {
-        [[unroll]] for (uint t = 0u; t < COUNT; t++)
-            dots[r][t] = ivec2(dots_s[(half_ * 64u + r * 16u + row0) * DOTS_PITCH + t * 8u + token0], 0);
-    }
-#else
     [[unroll]] for (uint h = 0u; h < 2u; h++) {
         uvec4 w[4];
         [[unroll]] for (uint r = 0u; r < 4u; r++) w[r] = w_s[(r * 16u + row0) * W_PITCH + 2u * half_ + h];
@@ -247,7 +181,6 @@ void multiply_whole(uint half_) {
             }
         }
     }
-#endif
     [[unroll]] for (uint r = 0u; r < 4u; r++) {
         const uint row = r * 16u + row0;
         const ivec2 by[2] = ivec2[2](by_s[row * 4u + 2u * half_], by_s[row * 4u + 2u * half_ + 1u]);
@@ -277,34 +210,23 @@ void make_tile(uint expert, uint row0, out float sums[4][COUNT]) {
     fetch(expert, row0, s, next);
     [[dont_unroll]] while (s.turn < 32u) {
         barrier();
-#ifdef WHOLE_CM
-        decode_whole(next);
-#else
         if (WHOLE) {
             decode_whole(next);
         } else {
             decode(s, next);
         }
-#endif
         barrier();
         const Stage now = s;
         s.from += SPAN;
         if (s.from >= stages * SPAN) s = Stage(s.turn + 1u, 0u);
         fetch(expert, row0, Stage(min(s.turn, 31u), s.from), next); // on its way meanwhile
-#ifdef WHOLE_CM
-        multiply_by_matrices();
-#endif
         [[unroll]] for (uint part = 0u; part < SPAN / PART; part++) {
             if (chunk_at(now, part * PART) >= chunks) continue;
-#ifdef WHOLE_CM
-            multiply_whole(part);
-#else
             if (WHOLE) {
                 multiply_whole(part);
             } else {
                 multiply(part);
             }
-#endif
         }
         if (s.turn == now.turn) continue;
         [[unroll]] for (uint r = 0u; r < 4u; r++) {
