@@ -110,8 +110,8 @@ func mxfp4Codes(dst, row []byte) {
 	}
 }
 
-// fours brings codes of eight bytes together: a byte has one each of the fours. A product takes four
-// neighbours out of a word by one mask.
+// fours brings codes of eight bytes together, one of the first four and one of the last four in a
+// byte. A product takes four neighbours out of a word by one mask.
 func fours(eight uint64, bits int) uint32 {
 	mask := uint32(1<<bits-1) * 0x01010101
 	return uint32(eight)&mask | uint32(eight>>32)&mask<<bits

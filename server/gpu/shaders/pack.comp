@@ -1,8 +1,8 @@
 // Moves the bits of codes to where products decode them with fewest instructions, in place.
 // MXFP4: a byte has two codes of a sign and three bits, a in front of b in the row:
 //   sb b2 b1 b0 sa a2 a1 a0 becomes sa b2 b1 b0 a2 a1 a0 sb
-// Q2_K: a byte has codes of four words: bits 2w and 2w+1 of the bytes of a quad become word w, whose
-// bytes have one each of four neighbours. Words of two quads take turns.
+// Q2_K: a byte has codes of four words: bits 2w and 2w+1 of the bytes of a quad become word w, each
+// of whose bytes has one each of four groups of four. Words of two quads take turns.
 // IQ2_XXS: of every second word the signs, seven for each of four rows of the grid, are transposed:
 // that of value 4h+b of row j goes to bit 8b+4h+j.
 // Bindings: 0 codes, [count] quads of 16 bytes.

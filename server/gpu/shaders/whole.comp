@@ -50,10 +50,10 @@ void main() {
     barrier();
     // Four invocations have a piece: two its first half, two the second one.
     const uint row = gl_WorkGroupID.y * pc.q_quads, half_ = quad / 2u % 2u, piece = quad / 4u, n = units();
-    const uint at = (row + place(4u * piece + half_)) * 4u + quad % 2u * 2u, below = (row + place(4u * piece + half_ + 2u)) * 4u + quad % 2u * 2u;
+    const uint at = (row + place(4u * piece + half_)) * 4u, below = (row + place(4u * piece + half_ + 2u)) * 4u;
     [[unroll]] for (uint i = 0u; i < 2u; i++) {
-        q.v[at + i] = high[i];
-        q.v[below + i] = low[i];
+        q.v[at + quad % 2u * 2u + i] = high[i];
+        q.v[below + quad % 2u * 2u + i] = low[i];
     }
     if (tid % 2u == 0u) q.v[(row + n * 128u) * 4u + quad / 2u] = uint(sum + sums_s[tid + 1u]);
     if (tid % 32u == 0u) q.v[(row + n * 144u) * 4u + quad / 32u] = finite ? (power - 13u) << 23 : 0x7FC00000u;

@@ -2,7 +2,7 @@
 #ifndef LIB_IQ2_XXS_GLSL
 #define LIB_IQ2_XXS_GLSL
 
-// A row of the grid is eight values, a byte each. They stand in front of the scales, see chunks.glsl.
+// A row of the grid is eight values, a byte each. They stand in front of the scales.
 const uint GRID_WORDS = FORMAT == IQ2_XXS ? 512u : 0u;
 shared uvec2 grid_s[FORMAT == IQ2_XXS ? 256u : 1u];
 

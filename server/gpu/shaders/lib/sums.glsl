@@ -1,8 +1,9 @@
 // Sums of ROWS rows of weights, of MATRICES matrices [experts*n, k], times rows of activations:
 //   sum[m][r][t] = sum_c w_m[row0 + r][c] * x[t][c]
 // A team of 32 invocations has the rows. Invocation i adds up chunks i, i+32 and on, column by
-// column, or by pieces of whole numbers; a sum of these takes its scale. Then the invocations' sums are added, fours first. No
-// number of tokens, rows or teams changes that order: a token's bits do not depend on the others.
+// column or by pieces of whole numbers, whose sums take their scales. Then the invocations' sums
+// are added, fours first. No number of tokens, rows or teams changes that order: a token's bits do
+// not depend on the others.
 // Declarations, bindings and constants are those of chunks.glsl, and 2 ROWS; 3 TOKENS, at most;
 //   4 FULL: there are nearly always as many, so that their x is read at once. Else who is not
 //   there is not read.

@@ -1,5 +1,5 @@
 // Sums as sums.glsl has them, bit for bit, of 64 rows of weights and TOKENS rows of activations by
-// a workgroup. Weights are decoded once for all of these, to shared memory, 32 columns at a time, or
+// a workgroup. Weights are decoded once for all of these, to shared memory, 32 columns at a time or
 // 64 of whole numbers.
 // Declarations, bindings and constants are those of chunks.glsl, and 3 TOKENS: 8, 16 or 32.
 // An invocation has four rows, two of each matrix where there are two, and every eighth token. It

@@ -1,9 +1,8 @@
-// Activations as whole numbers, and codes of GGUF's blocks as bytes to multiply them by.
-// 256 columns share a power of two, the smallest that none of them exceeds. A column is q * 2^-13 of
-// it with q = 128*high + low, both bytes. A row takes, for each of N = ceil(k / 1024) units,
-//   128 quads of bytes by place(): of 32 columns two quads high and two low, 16 columns each,
-// and after these N * 16 quads with sums of q of 16 columns each, then N quads with a scale of 256
-// columns each, f32.
+// Activations as whole numbers, and codes of GGUF's blocks as bytes that multiply them.
+// 256 columns share a power of two, the smallest that none of them exceeds. A column is q * 2^-13
+// of it with q = 128*high + low, both bytes. A row has N = ceil(k / 1024) units and takes
+//   128*N quads of bytes by place(): of 32 columns two high and two low ones, 16 columns each;
+//   16*N with sums of q of 16 columns each; N with a scale, f32, of 256 columns each.
 #ifndef LIB_WHOLE_GLSL
 #define LIB_WHOLE_GLSL
 
@@ -77,8 +76,8 @@ vec2 unit_of(uint s, uint block) {
     return halves2(block);
 }
 
-// add_piece adds to a sum of a row what a piece gives: dots are sums of codes times q of its halves,
-// by their multipliers, sums those of q. But for HALVED all of dots is in the first one.
+// add_piece adds to a sum of a row what a piece gives: dots are sums of codes times q, of HALVED
+// for each half; by has the halves' multipliers, sums those of q.
 float add_piece(float sum, ivec2 dots, ivec2 by[2], ivec2 sums, vec2 unit, float scale) {
     if (FORMAT == Q6_K) dots -= 32 * sums;
     const int whole = FOLDED ? dots.x : HALVED ? by[0].x * dots.x + by[1].x * dots.y : by[0].x * dots.x;
