@@ -10,13 +10,7 @@
 #
 # Needs apt with Debian 12 (bookworm) among its sources. Seen the same with 2026.4.
 set -euo pipefail
-version=2023.2-1
-tmp="$(mktemp -d)"
-trap 'rm -rf "$tmp"' EXIT
-cd "$tmp"
-apt-get download -qq "glslc=$version" "libshaderc1=$version" spirv-tools=2023.1-2 2>warnings || { cat warnings; exit 1; }
-for f in *.deb; do dpkg -x "$f" tree; done
-export PATH="$tmp/tree/usr/bin:$PATH" LD_LIBRARY_PATH="$tmp/tree/usr/lib/$(uname -m)-linux-gnu"
+. "$(dirname "${BASH_SOURCE[0]}")/glslc"
 
 expressions=('(16777216.0 + 1.0) - 16777216.0' '1e30 * 1e30 * 1e-30' 'float(float16_t(70000.0))' 'float(float16_t(0.3))'
   'float((2048.0hf + 1.0hf) - 2048.0hf)')
@@ -31,7 +25,6 @@ EOF
   for i in "${!expressions[@]}"; do echo "    x[$i] = ${expressions[i]};"; done
   echo '}'
 } >constants.comp
-glslc --version | sed -n 1p
 glslc --target-env=vulkan1.2 -O0 -o constants.spv constants.comp
 spirv-val --target-env vulkan1.2 constants.spv
 # The value of a stored constant.

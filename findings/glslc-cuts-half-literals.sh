@@ -9,13 +9,7 @@
 #
 # Needs apt with Debian 12 (bookworm) among its sources. Seen the same with 2026.4.
 set -euo pipefail
-version=2023.2-1
-tmp="$(mktemp -d)"
-trap 'rm -rf "$tmp"' EXIT
-cd "$tmp"
-apt-get download -qq "glslc=$version" "libshaderc1=$version" spirv-tools=2023.1-2 2>warnings || { cat warnings; exit 1; }
-for f in *.deb; do dpkg -x "$f" tree; done
-export PATH="$tmp/tree/usr/bin:$PATH" LD_LIBRARY_PATH="$tmp/tree/usr/lib/$(uname -m)-linux-gnu"
+. "$(dirname "${BASH_SOURCE[0]}")/glslc"
 
 cat >half.comp <<'EOS'
 #version 460
@@ -30,7 +24,6 @@ void main() {
     x.v[3] = float16_t(0.3);
 }
 EOS
-glslc --version | sed -n 1p
 glslc --target-env=vulkan1.2 -o half.spv half.comp
 spirv-val --target-env vulkan1.2 half.spv
 # A constant of 16 bits is one word, in the low half: OpConstant (43) of four words.
