@@ -78,7 +78,8 @@ func (s step) config(variant string) attention.DecoderConfig {
 // args places the operands of the step.
 func (s step) args(r *verify.Rig, op *attention.Decoder) attention.DecodeArgs {
 	a := attention.DecodeArgs{
-		Q: r.In(vectors.FromU16(s.q, s.tokens(), s.heads, cache.D), tensor.BF16), Window: verify.SlotSet(r, s.win, 0), Compressed: verify.SlotSet(r, s.comp, 0),
+		Q:      r.In(vectors.FromU16(s.q, s.tokens(), s.heads, cache.D), tensor.BF16),
+		Window: verify.SlotSet(r, s.win, 0), Compressed: verify.SlotSet(r, s.comp, 0),
 		Out: r.Out(tensor.BF16, s.tokens(), s.heads, cache.D), LSE: r.Out(tensor.F32, s.tokens(), s.heads),
 	}
 	if s.sink != nil {

@@ -117,6 +117,7 @@ func TestReports(t *testing.T) {
 			for _, want := range c.md {
 				assert.Contains(t, md, want)
 			}
+			defer describe.Fit(describe.Width)
 			for _, columns := range []int{79, 100} {
 				describe.Fit(columns)
 				for line := range strings.Lines(c.report("md")) {

@@ -131,7 +131,8 @@ func bindLogits(b Build, x logitsInput) (Bound, error) {
 // LogitsArgs returns the operands of scores, of quantised queries.
 func LogitsArgs(r *Rig, x indexer.LogitsHost) indexer.LogitsArgs {
 	t, l := len(x.Lens), x.Layout
-	keys := r.Pool(vectors.FromU8(x.Pool, len(x.Pool)/l.Stride, l.Stride), Pages{Page: l.Page, Spread: SpreadPages, Numbers: len(x.BlockTable)})
+	keys := r.Pool(vectors.FromU8(x.Pool, len(x.Pool)/l.Stride, l.Stride),
+		Pages{Page: l.Page, Spread: SpreadPages, Numbers: len(x.BlockTable)})
 	a := indexer.LogitsArgs{
 		Q:          r.In(vectors.FromU8(x.Q, t, x.Heads, l.Format.RowBytes()), tensor.U8),
 		Weights:    r.In(vectors.FromF32(x.Weights, t, x.Heads), tensor.F32),
