@@ -117,7 +117,7 @@ func bindSelect(b Build, x selectInput) (Bound, error) {
 		Candidates: x.Candidates, Logits: x.config(b)})
 	return bound(op, err, func(r *Rig) Launch {
 		a := indexer.SelectArgs{LogitsArgs: logitsArgs(r, x.c, x.LogitsHost), TopK: r.SharedOut(tensor.I32, t, x.K), Entries: x.Width,
-			Scratch: r.Scratch(op.ScratchBytes(t)), Arrived: r.Shared(vectors.FromI32(make([]int32, t), t), tensor.I32)}
+			Scratch: r.Scratch(op.ScratchBytes(t)), Arrived: r.Shared(vectors.New(vectors.I32, t, indexer.SelectCounters), tensor.I32)}
 		out := outs{"topk_indices": a.TopK}
 		if x.Candidates > 0 {
 			a.Candidates = indexer.CandidateBlocks{Blocks: r.SharedOut(tensor.I32, t, x.Candidates), Columns: r.SharedOut(tensor.I32, t)}
