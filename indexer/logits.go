@@ -30,7 +30,8 @@ type LogitsConfig struct {
 	// vk.ErrMissingFeature on other devices.
 	Raw bool
 	// Few says that launches have few tokens, and so workgroups few entries each: with Raw more
-	// subgroups then share the work on the queries. Results do not depend on it.
+	// subgroups then share the work on the queries, and the launch of a Select may pick, too.
+	// Results do not depend on it.
 	Few bool
 
 	// Blocks is the number of candidate blocks of a token, in LogitsArgs.Blocks: columns are then

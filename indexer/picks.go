@@ -1,8 +1,6 @@
 package indexer
 
 import (
-	"unsafe"
-
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/shaders"
@@ -12,8 +10,8 @@ import (
 // pickSlices is the most slices of a row that picks in the launch of its scores.
 const pickSlices = 16
 
-// SelectCounters are the counters of a token in SelectArgs.Arrived: of its slices that are done, and
-// of each slice's workgroups.
+// SelectCounters are the counters of a token in SelectArgs.Arrived: of its slices that are done,
+// and of each slice's workgroups.
 const SelectCounters = 1 + pickSlices
 
 // scorePicks holds the sizes that idx_logits_lanes with PICKS is specialised for besides those of
@@ -29,7 +27,8 @@ func (p *scorePicks) constants(threads int) []uint32 {
 	return opkit.Constants(p.capacity, p.bits, p.pool(threads), p.slotPage)
 }
 
-// sharedBytes is the shared memory of a workgroup. Keys lie where queries did, bins where codes did.
+// sharedBytes is the shared memory of a workgroup. Keys lie where queries did, bins where codes
+// did.
 func (p *scorePicks) sharedBytes(t laneTiling) int {
 	queries, codes := t.heads*(2*cache.IndexDim+16), t.heads*cache.IndexDim
 	return t.sharedBytes() + max(4*p.capacity-queries, 0) + max(4*p.pool(t.threads())-codes, 0) + 4*t.subgroups + laneScalars
@@ -52,7 +51,7 @@ func (o *Select) buildPicks() (err error) {
 	}
 	c.picks = &scorePicks{o.cfg.K, o.topk.lanes[len(o.topk.lanes)-1].entries, o.topk.tune.LaneBits, o.cfg.SlotPage}
 	fits := c.picks.sharedBytes(o.logits.lanes) <= int(caps.SharedMemory) &&
-		unsafe.Sizeof(idxLogitsPicksPush{}) <= uintptr(caps.MaxPushConstants)
+		len(vk.Bytes(&idxLogitsPicksPush{})) <= int(caps.MaxPushConstants)
 	if o.logits.shared || !fits || caps.Missing(shaders.Requires("idx_logits_lanes_picks_cm")) != nil {
 		return nil
 	}

@@ -56,8 +56,9 @@ type SelectArgs struct {
 
 	Candidates CandidateBlocks // with SelectConfig.Candidates only, written
 
-	// Arrived is [T, SelectCounters] i32, all 0, and left 0. With it, one launch instead of two selects
-	// from the scores of few tokens, or the launch that makes the scores does. May be absent.
+	// Arrived is [T, SelectCounters] i32, all 0, and left 0. With it, one launch instead of two
+	// selects from the scores of few tokens, or the launch that makes the scores does. May be
+	// absent.
 	Arrived tensor.Tensor
 
 	// Beside, unless nil, records what does not depend on the selection, to run at the same time as
@@ -228,9 +229,9 @@ func (o *Select) ScratchBytes(t int) uint64 {
 	return bytes
 }
 
-// Record checks the arguments and records the launches: for every 512 tokens and
-// segment of Entries one of Logits and one or two of TopK, or one of both. Lengths, tables and requests
-// are read when the commands run.
+// Record checks the arguments and records the launches: for every 512 tokens and segment of Entries
+// one of Logits and one or two of TopK, or one of both. Lengths, tables and requests are read when
+// the commands run.
 //
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
