@@ -1,14 +1,12 @@
-// binary16 numbers as f32. Builds that compute with halves are for devices that keep subnormals
-// (package opkit), so they take the device's conversion. Others do it by integers: there a device
-// may take subnormals for zeros.
+// binary16 numbers as f32, by integers: a device may take subnormals for zeros in its own
+// conversions. F16_CONVERTS says that it does not.
 #ifndef LIB_F16_GLSL
 #define LIB_F16_GLSL
-#if defined(HALF_CODES) || defined(CM_A) || defined(DOT2)
-#define F16_CONVERTS
+#ifdef F16_CONVERTS
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #endif
 
-// f16_decode: of the low 16 bits, which are a finite number. Exact.
+// f16_decode: of the low 16 bits. Exact; what is not finite stays so or becomes 2^16 or more.
 float f16_decode(uint h) {
 #ifdef F16_CONVERTS
     return float(unpackFloat2x16(h).x);
