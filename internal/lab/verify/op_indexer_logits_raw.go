@@ -90,8 +90,8 @@ func ofRawQueries(rng *rand.Rand, c Case, s logitsShape) Case {
 	return c
 }
 
-// build makes an operation that takes raw queries, or where no kernel does, one that takes quantised
-// ones, and what quantises them.
+// build makes an operation that takes raw queries, or where no kernel does, one that takes
+// quantised ones, and what quantises them.
 func (x rawInput) build(b Build, cfg indexer.LogitsConfig, try func(indexer.LogitsConfig) error) (
 	quant *indexer.QueryQuant, err error) {
 	cfg.Raw = true
