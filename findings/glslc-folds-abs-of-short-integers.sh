@@ -10,13 +10,7 @@
 #
 # Needs apt with Debian 12 (bookworm) among its sources. Seen the same with 2026.4.
 set -euo pipefail
-version=2023.2-1
-tmp="$(mktemp -d)"
-trap 'rm -rf "$tmp"' EXIT
-cd "$tmp"
-apt-get download -qq "glslc=$version" "libshaderc1=$version" spirv-tools=2023.1-2 2>warnings || { cat warnings; exit 1; }
-for f in *.deb; do dpkg -x "$f" tree; done
-export PATH="$tmp/tree/usr/bin:$PATH" LD_LIBRARY_PATH="$tmp/tree/usr/lib/$(uname -m)-linux-gnu"
+. "$(dirname "${BASH_SOURCE[0]}")/glslc"
 
 expressions=('abs(-5)' 'sign(-5)' 'abs(int8_t(-5))' 'abs(int16_t(-5))' 'abs(int64_t(-5))' 'sign(int8_t(-5))' 'sign(int16_t(-5))'
   '0x300000005L % 0x100000000L' '0x300000005UL % 0x100000000UL' '0x300000005UL % 0x100000001UL')
@@ -31,7 +25,6 @@ EOS2
   for i in "${!expressions[@]}"; do echo "    x[$i] = int64_t(${expressions[i]});"; done
   echo '}'
 } >constants.comp
-glslc --version | sed -n 1p
 glslc --target-env=vulkan1.2 -O0 -o constants.spv constants.comp
 spirv-val --target-env vulkan1.2 constants.spv
 seen="$(spirv-dis --no-color constants.spv | sed -n 's/.*OpStore %[0-9]* %long_//p' | sed 's/^n/-/' | tr '\n' ' ')"

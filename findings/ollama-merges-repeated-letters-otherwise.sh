@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Ollama's own tokenizer (package tokenizer, for byte-level BPE) splits a text that repeats itself
 # into other tokens than the model was trained with: of 哈哈哈, laughter in Chinese, and of "?????",
-# "ababab" or a line of seventeen "=". Of pairs that may be merged as early as each other the
-# leftmost is due; Ollama takes them from a heap whose order is by rank alone, and so from both ends.
+# "ababab" or a line of seventeen "=". Where a pair of letters occurs several times, the leftmost is to
+# be merged first; Ollama takes them from a heap that orders by rank alone, and so from both ends.
 #
 # One would expect the tokens of tiktoken, or of the model's tokenizer.json, which are the same. The
 # text that the tokens stand for is right, as is every text in which no such pairs meet, or which is
