@@ -51,7 +51,6 @@ const (
 type logitsInput struct {
 	indexer.LogitsHost
 	group int
-	c     Case
 }
 
 // readLogits reads a case. Token t has request t unless token_to_req says otherwise, or
@@ -77,7 +76,7 @@ func readLogits(c Case, format cache.IndexKeyFormat) (x logitsInput, err error) 
 		x.QScale = in.Array("q_scale", vectors.U8, t, h, indexer.Blocks).Data
 	}
 	pool, table := in.Array("cache", vectors.U8, -1, -1), in.Array("block_table", vectors.I32, -1, -1)
-	x.c, x.Heads, x.Q, x.Pool = c, h, q.Data, pool.Data
+	x.Heads, x.Q, x.Pool = h, q.Data, pool.Data
 	x.Weights = in.Array("weights", vectors.F32, t, h).F32()
 	x.Layout = cache.IndexKeyLayout{Page: in.Int("block_size"), Stride: pool.Dim(1), Format: format}
 	x.BlockTable, x.TableWidth = table.I32(), table.Dim(1)
