@@ -104,7 +104,7 @@ typedef struct {
 
 // AHEAD is the bytes by which memory is asked before they are needed: the processor itself asks up
 // to the next page only.
-enum { AHEAD = 4096 };
+enum { AHEAD = 8192 };
 
 // columns multiplies all rows with n tokens from t on. bytes are those of 256 columns; after a
 // row's last ones zeros count as columns. Names are made 256 columns before the grid is read: the
