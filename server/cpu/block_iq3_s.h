@@ -5,5 +5,5 @@ INLINE void iq3_s_names(Names *names, const uint8_t *b) {
 INLINE void iq3_s(Weights *w, const uint8_t *b, const uint8_t *grid, const Names *names) {
 	w->scale = mul(splat(half(b)), twins(bytes_of(u32_at(b + 106)) << 1 | 0x0101010101010101));
 	zero_at(w, 64);
-	UNROLL for (int j = 0; j < 4; j++) w->code[j] = signed_from(64, rows4(grid, names->rows + 4 * j), u64_at(b + 74 + 8 * j));
+	UNROLL for (int j = 0; j < 4; j++) w->code[j] = signed_from(64, rows4(grid, names->rows + 4 * j, 16), u64_at(b + 74 + 8 * j));
 }

@@ -9,8 +9,8 @@
 //	bytes: 64 small numbers, columns in their order
 //	bytes_at(p); two(p, q): 32 at each; twice(p): two(p, p)
 //	nibbles(p, q): of the 16 bytes at p the low four bits, then the high ones, then of those at q
-//	rows8(grid, rows): the eight rows of eight bytes that two numbers name; rows4(grid, rows):
-//	sixteen of four bytes
+//	rows8(grid, rows): the eight rows of eight bytes that two numbers name; rows4(grid, rows, bits):
+//	sixteen of four bytes that 8 or 16 bits name
 //	places(rows, q, apart, h, step, bits) names 32 rows: four at a time by bytes, apart, and by more
 //	bits from h on, of four in step 2 bytes or all without a gap
 //	nines(rows, p, signs) does so by nine bits of 32 numbers; the other seven are signs, evened

@@ -1,15 +1,16 @@
 // Names of a grid's rows and loads of these, for AVX2 and AVX-512. A file that includes this
 // defines OP and UNROLL.
 
-// eights are two rows of eight bytes, fours four of four: the lowest 16 bits name the first.
+// eights are two rows of eight bytes, fours four of four that numbers of 8 or 16 bits at p name.
 OP __m128i eights(const uint8_t *grid, uint64_t rows) {
 	const double *v[2];
 	UNROLL for (int n = 0; n < 2; n++) v[n] = (const double *)(grid + 8 * (long)(uint16_t)(rows >> (16 * n)));
 	return _mm_castpd_si128(_mm_loadh_pd(_mm_load_sd(v[0]), v[1]));
 }
-OP __m128i fours(const uint8_t *grid, uint64_t rows) {
+OP __m128i fours(const uint8_t *grid, const uint8_t *p, int bits) {
+	const uint64_t rows = bits == 8 ? u32_at(p) : u64_at(p);
 	int v[4];
-	UNROLL for (int n = 0; n < 4; n++) memcpy(&v[n], grid + 4 * (long)(uint16_t)(rows >> (16 * n)), 4);
+	UNROLL for (int n = 0; n < 4; n++) memcpy(&v[n], grid + 4 * (long)(rows >> (bits * n) & ((1 << bits) - 1)), 4);
 	return _mm_insert_epi32(_mm_insert_epi32(_mm_insert_epi32(_mm_cvtsi32_si128(v[0]), v[1], 1), v[2], 2), v[3], 3);
 }
 

@@ -112,9 +112,10 @@ OP bytes rows8(const uint8_t *grid, const uint64_t *rows) {
 	UNROLL for (int n = 0; n < 2; n++) v[n] = _mm256_setr_m128i(eights(grid, rows[n]), eights(grid, rows[n] >> 32));
 	return both(v[0], v[1]);
 }
-OP bytes rows4(const uint8_t *grid, const uint64_t *rows) {
+OP bytes rows4(const uint8_t *grid, const void *rows, int bits) {
+	const uint8_t *p = rows;
 	__m256i v[2];
-	UNROLL for (int n = 0; n < 2; n++) v[n] = _mm256_setr_m128i(fours(grid, rows[2 * n]), fours(grid, rows[2 * n + 1]));
+	UNROLL for (int n = 0; n < 2; n++) v[n] = _mm256_setr_m128i(fours(grid, p + bits * n, bits), fours(grid, p + bits * n + bits / 2, bits));
 	return both(v[0], v[1]);
 }
 OP vec four_bits(const uint8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(nibbles16(p))); }

@@ -86,7 +86,9 @@ OP bytes twice(const uint8_t *p) { return two(p, p); }
 OP bytes nibbles(const uint8_t *p, const uint8_t *q) { BYTES((i < 32 ? p : q)[i % 16] >> (i / 16 % 2 * 4) & 15); }
 static inline uint16_t named(const uint64_t *rows, int i) { return (uint16_t)(rows[i / 4] >> (i % 4 * 16)); }
 OP bytes rows8(const uint8_t *grid, const uint64_t *rows) { BYTES(grid[8 * named(rows, i / 8) + i % 8]); }
-OP bytes rows4(const uint8_t *grid, const uint64_t *rows) { BYTES(grid[4 * named(rows, i / 4) + i % 4]); }
+OP bytes rows4(const uint8_t *grid, const void *rows, int bits) {
+	BYTES(grid[4 * (bits == 8 ? ((const uint8_t *)rows)[i / 4] : named(rows, i / 4)) + i % 4]);
+}
 OP void places(uint64_t *rows, const uint8_t *q, int apart, const uint8_t *h, int step, int bits) {
 	memset(rows, 0, 64);
 	for (int i = 0; i < 32; i++) {
