@@ -126,9 +126,9 @@ OP bytes rows8(const uint8_t *grid, const uint64_t *rows) {
 }
 OP bytes rows4(const uint8_t *grid, const void *rows, int bits) {
 	const uint8_t *p = rows;
-	__m256i v[2];
-	UNROLL for (int n = 0; n < 2; n++) v[n] = _mm256_setr_m128i(fours(grid, p + bits * n, bits), fours(grid, p + bits * n + bits / 2, bits));
-	return (bytes){v[0], v[1]};
+	__m128i v[4];
+	UNROLL for (int n = 0; n < 4; n++) v[n] = fours(grid, p + bits / 2 * n, bits);
+	return (bytes){_mm256_setr_m128i(v[0], v[1]), _mm256_setr_m128i(v[2], v[3])};
 }
 OP vec four_bits(const uint8_t *p) { return whole(nibbles16(p)); }
 OP vec tops(const uint8_t *p, int apart) {

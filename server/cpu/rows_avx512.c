@@ -114,9 +114,9 @@ OP bytes rows8(const uint8_t *grid, const uint64_t *rows) {
 }
 OP bytes rows4(const uint8_t *grid, const void *rows, int bits) {
 	const uint8_t *p = rows;
-	__m256i v[2];
-	UNROLL for (int n = 0; n < 2; n++) v[n] = _mm256_setr_m128i(fours(grid, p + bits * n, bits), fours(grid, p + bits * n + bits / 2, bits));
-	return both(v[0], v[1]);
+	__m128i v[4];
+	UNROLL for (int n = 0; n < 4; n++) v[n] = fours(grid, p + bits / 2 * n, bits);
+	return both(_mm256_setr_m128i(v[0], v[1]), _mm256_setr_m128i(v[2], v[3]));
 }
 OP vec four_bits(const uint8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(nibbles16(p))); }
 OP vec tops(const uint8_t *p, int apart) {
@@ -130,8 +130,7 @@ OP bytes field(bytes b, int s, int t, int mask) {
 OP bytes lift(bytes b, int shift) { return _mm512_slli_epi64(b, shift); }
 OP bytes join(bytes a, bytes b) { return _mm512_or_si512(a, b); }
 OP bytes plus(bytes b, uint64_t v, int j) {
-	const __m512i half = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0x01010101, 0x01010101, 0x01010101, 0x01010101, 0x01010101, 0x01010101,
-		0x01010101, 0x01010101), of = _mm512_add_epi8(half, _mm512_set1_epi8((char)(2 * j)));
+	const __m512i of = _mm512_inserti64x4(_mm512_set1_epi8((char)(2 * j)), _mm256_set1_epi8((char)(2 * j + 1)), 1);
 	return _mm512_add_epi8(b, _mm512_shuffle_epi8(_mm512_set1_epi64((long long)v), of));
 }
 OP bytes pick(const uint8_t *p, bytes b) {
