@@ -9,13 +9,7 @@
 #
 # Needs apt with Debian 12 (bookworm) among its sources. Seen the same with 2026.4.
 set -euo pipefail
-version=2023.2-1
-tmp="$(mktemp -d)"
-trap 'rm -rf "$tmp"' EXIT
-cd "$tmp"
-apt-get download -qq "glslc=$version" "libshaderc1=$version" spirv-tools=2023.1-2 2>warnings || { cat warnings; exit 1; }
-for f in *.deb; do dpkg -x "$f" tree; done
-export PATH="$tmp/tree/usr/bin:$PATH" LD_LIBRARY_PATH="$tmp/tree/usr/lib/$(uname -m)-linux-gnu"
+. "$(dirname "${BASH_SOURCE[0]}")/glslc"
 
 cat >branch.comp <<'EOF'
 #version 460
@@ -34,7 +28,6 @@ void main() {
     } else x.v[0] += 1u;
 }
 EOF
-glslc --version | sed -n 1p
 glslc --target-env=vulkan1.2 -Os -o branch.spv branch.comp
 spirv-val --target-env vulkan1.2 branch.spv
 spirv-dis --no-color branch.spv >branch.txt

@@ -9,13 +9,7 @@
 #
 # Needs apt with Debian 12 (bookworm) among its sources. Seen the same with 2026.4.
 set -euo pipefail
-version=2023.2-1
-tmp="$(mktemp -d)"
-trap 'rm -rf "$tmp"' EXIT
-cd "$tmp"
-apt-get download -qq "glslc=$version" "libshaderc1=$version" spirv-tools=2023.1-2 2>warnings || { cat warnings; exit 1; }
-for f in *.deb; do dpkg -x "$f" tree; done
-export PATH="$tmp/tree/usr/bin:$PATH" LD_LIBRARY_PATH="$tmp/tree/usr/lib/$(uname -m)-linux-gnu"
+. "$(dirname "${BASH_SOURCE[0]}")/glslc"
 
 # operations PRECISE OPTION: how many additions, subtractions, multiplications and divisions are left of five.
 operations() {
@@ -36,7 +30,6 @@ EOS
   spirv-val --target-env vulkan1.2 sum.spv
   spirv-dis --no-color sum.spv | grep -cE 'OpF(Add|Sub|Mul|Div) ' || true
 }
-glslc --version | sed -n 1p
 plain=$(operations '' -O0) fast=$(operations '' -O) precise=$(operations precise -O)
 operations '' -O >/dev/null
 spirv-dis --no-color sum.spv | grep -E 'OpF(Add|Sub|Mul|Div) |%float_0$' || true

@@ -129,3 +129,10 @@ func hopper() *tuning.Profile {
 	}
 	return p
 }
+
+// PickSlices returns the slices of a row of t tokens that picks in the launch of its scores, 0
+// where another launch does.
+func (o *Select) PickSlices(t, entries int) int {
+	arrived := tensor.Of(o.dev.Dummy(), tensor.I32, t, SelectCounters)
+	return o.rounds(SelectArgs{Arrived: arrived}, t, entries)[0].picks.slices
+}

@@ -136,19 +136,27 @@ func TestLaneSlices(t *testing.T) {
 func TestLanesShared(t *testing.T) {
 	for stem, x := range map[string]struct {
 		laneTiling
-		each int
+		picks *scorePicks
+		bytes int
 	}{
-		"idx_logits_lanes_cm":     {laneTiling{m: 16, n: 16, k: 16, subgroup: 32, subgroups: 8, heads: 64, parts: 4}, 276},
-		"idx_logits_lanes_raw_cm": {laneTiling{m: 16, n: 16, k: 16, subgroup: 32, subgroups: 16, heads: 64, parts: 4, raw: true}, 408},
+		"idx_logits_lanes_cm": {laneTiling{m: 16, n: 16, k: 16, subgroup: 32, subgroups: 8, heads: 64, parts: 4}, nil, 276 * 64},
+		"idx_logits_lanes_raw_cm": {
+			laneTiling{m: 16, n: 16, k: 16, subgroup: 32, subgroups: 16, heads: 64, parts: 4, raw: true}, nil, 408 * 64},
+		"idx_logits_lanes_picks_cm": {
+			laneTiling{m: 16, n: 16, k: 16, subgroup: 32, subgroups: 16, heads: 64, parts: 4, raw: true}, &scorePicks{512, 9216, 11, 64}, 45648},
 	} {
 		k, err := shaders.Get(stem)
 		require.NoError(t, err)
 		m, err := spirv.Parse(k.SPIRV)
 		require.NoError(t, err)
-		got, err := m.SharedBytes(append([]uint32{64, 1}, x.constants(false, 0)...)...)
+		constants, want := append([]uint32{64, 1}, x.constants(false, 0)...), x.sharedBytes()
+		if x.picks != nil {
+			constants, want = append(constants, x.picks.constants(x.threads())...), x.picks.sharedBytes(x.laneTiling)
+		}
+		got, err := m.SharedBytes(constants...)
 		assert.NoError(t, err, stem)
-		require.Equal(t, x.sharedBytes(), got, stem)
-		assert.Equal(t, x.each*64, got, stem)
+		require.Equal(t, want, got, stem)
+		assert.Equal(t, x.bytes, got, stem)
 	}
 }
 

@@ -30,7 +30,8 @@ type LogitsConfig struct {
 	// vk.ErrMissingFeature on other devices.
 	Raw bool
 	// Few says that launches have few tokens, and so workgroups few entries each: with Raw more
-	// subgroups then share the work on the queries. Results do not depend on it.
+	// subgroups then share the work on the queries, and the launch of a Select may pick, too.
+	// Results do not depend on it.
 	Few bool
 
 	// Blocks is the number of candidate blocks of a token, in LogitsArgs.Blocks: columns are then
@@ -39,8 +40,9 @@ type LogitsConfig struct {
 	Blocks int
 	Block  int // entries of a candidate block, a power of two up to MaxBlock; unused without any
 
-	tops     bool // LogitsArgs.tops will be written
-	onDemand bool // see SelectConfig.OnDemand
+	tops     bool        // LogitsArgs.tops will be written
+	picks    *scorePicks // the launch picks, too
+	onDemand bool        // see SelectConfig.OnDemand
 }
 
 // LogitsArgs are the tensors of one Logits.
@@ -211,6 +213,11 @@ func (o *Logits) spec() opkit.Spec {
 		if o.cfg.Raw {
 			spec.Stem = "idx_logits_lanes_raw"
 		}
+		if o.cfg.picks != nil {
+			spec.Stem = "idx_logits_lanes_picks"
+			spec.Push = idxLogitsPicksPush{}
+			spec.Constants = append(spec.Constants, o.cfg.picks.constants(o.lanes.threads())...)
+		}
 	} else if o.matrix() {
 		if o.tiling.codes {
 			spec.Stem = "idx_logits_codes"
@@ -292,6 +299,21 @@ func (o *Logits) Record(rec *vk.Recorder, a LogitsArgs) error {
 	if err != nil {
 		return err
 	}
+	push := o.push(a, chunk)
+	targets := o.targets(a)
+	if o.inLanes && o.cfg.Blocks == 0 && o.cfg.tops {
+		targets = append(targets, opkit.Target{Name: "tops", T: a.tops, Access: vk.Write, Align: 16})
+	}
+	kernel, err := o.k.Kernel()
+	if err != nil {
+		return err
+	}
+	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: kernel, Groups: groups, Push: vk.Bytes(&push)}, targets...)
+}
+
+// push is the push block of a launch.
+func (o *Logits) push(a LogitsArgs, chunk int) idxLogitsPush {
+	t, width := a.Out.Shape[0], a.Out.Shape[1]
 	push := idxLogitsPush{
 		QAddr: address(a.Q), QScaleAddr: address(opkit.Or(a.QScale, a.Q)), WeightsAddr: address(a.Weights),
 		BlockTableAddr: a.BlockTable.View().Address(), TokenToReqAddr: a.TokenToReq.View().Address(), LensAddr: a.Lens.View().Address(),
@@ -300,21 +322,15 @@ func (o *Logits) Record(rec *vk.Recorder, a LogitsArgs) error {
 		Tokens: uint32(t), Heads: uint32(o.cfg.Heads), First: uint32(a.First), Width: uint32(width),
 		Requests: uint32(a.BlockTable.Shape[0]), TableWidth: uint32(a.BlockTable.Shape[1]), Chunk: uint32(chunk),
 	}
-	targets := o.targets(a)
 	if o.cfg.Blocks > 0 {
 		push.SideAddr, push.SideWidth = a.Blocks.View().Address(), uint32(o.cfg.Blocks)
 	} else if o.inLanes && o.cfg.tops {
 		push.SideAddr, push.SideWidth = a.tops.View().Address(), uint32(a.tops.Shape[1])
-		targets = append(targets, opkit.Target{Name: "tops", T: a.tops, Access: vk.Write, Align: 16})
-	}
-	kernel, err := o.k.Kernel()
-	if err != nil {
-		return err
 	}
 	if o.cfg.Raw {
 		push.raw(a.Raw)
 	}
-	return pkg.Dispatch(rec, op, o.variant, vk.Dispatch{Kernel: kernel, Groups: groups, Push: vk.Bytes(&push)}, targets...)
+	return push
 }
 
 // targets lists the memory that base binds and the other variants reach by address.

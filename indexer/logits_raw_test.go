@@ -28,6 +28,7 @@ type rawScene struct {
 	q, weights []uint16
 	positions  []int32
 	table      []float32
+	slots      []int32 // block table of another cache
 }
 
 // newRawScene makes queries of all sizes: each head has a size of its own, some are zero,
@@ -99,8 +100,14 @@ func (s rawScene) results(t *testing.T, dev *vk.Device, raw bool, logits *indexe
 	p := indexer.SelectArgs{LogitsArgs: a, Entries: s.Width}
 	if pick != nil {
 		p.Out, p.TopK = tensor.Tensor{}, r.Out(tensor.I32, n, k)
+		p.Arrived = r.In(vectors.New(vectors.I32, n, indexer.SelectCounters), tensor.I32)
 		memory := r.Out(tensor.U8, int(pick.ScratchBytes(n)))
-		out = map[string]tensor.Tensor{"topk": p.TopK}
+		out = map[string]tensor.Tensor{"topk": p.TopK, "arrived": p.Arrived}
+		if s.slots != nil {
+			p.Slots = indexer.PickSlots{BlockTable: r.In(vectors.FromI32(s.slots, a.BlockTable.Shape[0], len(s.slots)/a.BlockTable.Shape[0]), tensor.I32),
+				Slots: r.Out(tensor.I32, n, k), Lens: r.Out(tensor.I32, n)}
+			out["slots"], out["slots' lens"] = p.Slots.Slots, p.Slots.Lens
+		}
 		if r.Err() == nil {
 			p.Scratch = memory.View()
 		}

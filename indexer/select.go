@@ -56,8 +56,9 @@ type SelectArgs struct {
 
 	Candidates CandidateBlocks // with SelectConfig.Candidates only, written
 
-	// Arrived is [T] i32, all 0, and left 0. With it, one launch instead of two selects
-	// from the scores of few tokens. May be absent.
+	// Arrived is [T, SelectCounters] i32, all 0, and left 0. With it, one launch instead of two
+	// selects from the scores of few tokens, or the launch that makes the scores does. May be
+	// absent.
 	Arrived tensor.Tensor
 
 	// Beside, unless nil, records what does not depend on the selection, to run at the same time as
@@ -85,8 +86,10 @@ type Select struct {
 	topk   *TopK
 	topped *Logits // with tops, for tiles; nil where there are none
 	tiles  *tileTopK
-	blocks *Candidates       // with SelectConfig.Candidates
-	within *CandidateEntries // with LogitsConfig.Blocks
+	// picking makes the scores and picks; nil where two launches do.
+	picking *Logits
+	blocks  *Candidates       // with SelectConfig.Candidates
+	within  *CandidateEntries // with LogitsConfig.Blocks
 }
 
 // selectRows is the most tokens that a Select takes at a time.
@@ -158,6 +161,9 @@ func NewSelect(dev *vk.Device, cfg SelectConfig) (*Select, error) {
 			return nil, err
 		}
 	}
+	if err := o.buildPicks(); err != nil {
+		return nil, err
+	}
 	if cfg.Segment != 0 {
 		if err := pkg.Range(op, "Segment", cfg.Segment, cfg.K, math.MaxInt32/2); err != nil {
 			return nil, err
@@ -223,9 +229,9 @@ func (o *Select) ScratchBytes(t int) uint64 {
 	return bytes
 }
 
-// Record checks the arguments and records the launches: for every 512 tokens and
-// segment of Entries one of Logits and one or two of TopK. Lengths, tables and requests
-// are read when the commands run.
+// Record checks the arguments and records the launches: for every 512 tokens and segment of Entries
+// one of Logits and one or two of TopK, or one of both. Lengths, tables and requests are read when
+// the commands run.
 //
 // Errors: vk.ErrArgument, with nothing recorded; those of vk.Recorder.Dispatch.
 func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
@@ -244,7 +250,7 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 		checkScratch(o.dev, op, a.Scratch, o.ScratchBytes(t)),
 		checkSlots(op, o.cfg.SlotPage, t, o.cfg.K, a.Slots),
 		o.checkCandidates(op, t, rows, a.Candidates),
-		pkg.Optional(op, "Arrived", a.Arrived, tensor.I32, t),
+		pkg.Optional(op, "Arrived", a.Arrived, tensor.I32, t, SelectCounters),
 	); err != nil {
 		return err
 	}
@@ -272,7 +278,7 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 		}
 	}
 	for i, r := range rounds {
-		if err := o.scores(r).Record(rec, r.logits); err != nil {
+		if err := o.recordScores(rec, op, r); err != nil {
 			return err
 		}
 		if i == 0 && a.Beside != nil {
@@ -280,8 +286,10 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 				return err
 			}
 		}
-		if err := o.topk.record(rec, op, r.topk); err != nil {
-			return err
+		if r.picks.group == 0 {
+			if err := o.topk.record(rec, op, r.topk); err != nil {
+				return err
+			}
 		}
 		if o.blocks != nil {
 			if err := o.blocks.record(rec, op, r.plan, r.blocks); err != nil {
@@ -294,6 +302,13 @@ func (o *Select) Record(rec *vk.Recorder, a SelectArgs) error {
 	}
 	e := CandidateEntriesArgs{Picks: a.TopK, Blocks: a.Blocks, Slots: a.Slots}
 	return o.within.record(rec, op, e, entries, a.TokenToReq.View(), a.Lens.View())
+}
+
+func (o *Select) recordScores(rec *vk.Recorder, op string, r selectRound) error {
+	if r.picks.group > 0 {
+		return o.recordPicks(rec, op, r)
+	}
+	return o.scores(r).Record(rec, r.logits)
 }
 
 // reach returns the most entries of a request that can be looked at.
@@ -329,10 +344,13 @@ func (o *Select) Prepare(t, entries int, arrived bool) error {
 	}
 	var a SelectArgs
 	if arrived {
-		a.Arrived = tensor.Of(o.dev.Dummy(), tensor.I32, t) // nothing is bound
+		a.Arrived = tensor.Of(o.dev.Dummy(), tensor.I32, t, SelectCounters) // nothing is bound
 	}
 	for _, r := range o.rounds(a, t, entries) {
-		kernels := append(o.topk.kernels(r.topk), o.scores(r).k)
+		kernels := []*opkit.Later{o.scores(r).k}
+		if r.picks.group == 0 {
+			kernels = append(kernels, o.topk.kernels(r.topk)...)
+		}
 		if o.blocks != nil {
 			kernels = append(append(kernels, o.blocks.topk.kernels(o.blocks.topkRound(r.plan, r.blocks))...), o.blocks.k)
 		}
@@ -348,13 +366,17 @@ func (o *Select) Prepare(t, entries int, arrived bool) error {
 
 // scores returns the operation that scores the entries of a round.
 func (o *Select) scores(r selectRound) *Logits {
-	if r.topk.tiles != nil {
+	switch {
+	case r.picks.group > 0:
+		return o.picking
+	case r.topk.tiles != nil:
 		return o.topped
 	}
 	return o.logits
 }
 
 type selectRound struct {
+	picks  pickPlan
 	logits LogitsArgs
 	topk   topkRound
 	blocks candidateRound // with candidate blocks
@@ -420,7 +442,7 @@ func (o *Select) rounds(a SelectArgs, t, entries int) []selectRound {
 			if o.cfg.SlotPage > 0 && o.within == nil {
 				k.slots, k.requests = PickSlots{a.Slots.BlockTable, part(a.Slots.Slots), part(a.Slots.Lens)}, l.TokenToReq
 			}
-			round := selectRound{logits: l, topk: k, plan: plan}
+			round := selectRound{logits: l, topk: k, picks: o.planPicks(k), plan: plan}
 			if o.blocks != nil {
 				from := selectScratch(rows, segment, lists, o.cfg.K)
 				round.blocks = candidateRound{logits: l.Out, lens: l.Lens, first: first, limit: entries,

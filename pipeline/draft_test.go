@@ -160,7 +160,7 @@ func TestDraftFormula(t *testing.T) {
 		}
 		assert.LessOrEqual(t, x.other, 2, "rows")
 		for k, want := range x.wanted {
-			assert.Less(t, distance(x.got[k], want), within, "layer %d, all blocks", k)
+			assert.Less(t, formula.Apart(x.got[k], want), within, "layer %d, all blocks", k)
 		}
 	}
 }
@@ -206,7 +206,7 @@ func (x *drafting) blocks(t *testing.T, all []*drafter) {
 		for k, h := range hidden[i] {
 			for at, r := range d.want.Draft(x.number(k), n-1, h) {
 				got := out[i][k][at*x.c.Hidden:][:x.c.Hidden]
-				assert.Less(t, distance(got, r.Out), 1e-2, "session %d, layer %d, %d tokens, draft %d", i, k, n, at)
+				assert.Less(t, formula.Apart(got, r.Out), 1e-2, "session %d, layer %d, %d tokens, draft %d", i, k, n, at)
 				x.got[k], x.wanted[k] = append(x.got[k], got...), append(x.wanted[k], r.Out...)
 			}
 			window, _, _ := d.want.Kept(x.number(k))
@@ -269,11 +269,11 @@ func TestDraftGolden41(t *testing.T) {
 				require.NoError(t, st.Commit())
 			}
 			for p := range len(got) / width {
-				d := distance(got[p*width:(p+1)*width], want[p*width:(p+1)*width])
+				d := formula.Apart(got[p*width:(p+1)*width], want[p*width:(p+1)*width])
 				assert.Less(t, d, x.token, "block %d, token %d", p/size, p%size)
 			}
-			t.Logf("outputs: %.5f", distance(got, want))
-			assert.Less(t, distance(got, want), x.all)
+			t.Logf("outputs: %.5f", formula.Apart(got, want))
+			assert.Less(t, formula.Apart(got, want), x.all)
 			for p := range s.Len() {
 				if w := context.Dim(1); !slices.Equal(context.Data[p*w:(p+1)*w], row(t, e, s, 0, 0, p)) {
 					other++

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/internal/tuning"
@@ -130,7 +131,7 @@ func engineRows(t *testing.T, c model.Config, layer, least uint64) {
 		assert.Equal(t, wantPicks, picks, "%d bytes: picks", room)
 		assert.True(t, slices.EqualFunc(wantCaches, caches, bytes.Equal), "%d bytes: other bytes in caches", room)
 		for j := range want {
-			require.Less(t, distance(out[j], want[j]), 0.01, "%d bytes: result %d", room, j)
+			require.Less(t, formula.Apart(out[j], want[j]), 0.01, "%d bytes: result %d", room, j)
 		}
 		if first == nil {
 			first = out

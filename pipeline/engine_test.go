@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/formula"
 	_ "github.com/vkmla/vkmla/internal/lab/layers" // the operation layer
 	tiny "github.com/vkmla/vkmla/internal/lab/recorded"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -56,16 +57,6 @@ func extend(t testing.TB, s *pipeline.Session, layers int, hidden []float32) []p
 	return must[[]pipeline.Appended](t)(s.Append(t.Context(), slices.Repeat([][]float32{hidden}, layers)))
 }
 
-// distance is the relative error of a from b in the L2 norm.
-func distance(a, b []float32) float64 {
-	var sum, of float64
-	for i := range b {
-		d := float64(a[i]) - float64(b[i])
-		sum, of = sum+d*d, of+float64(b[i])*float64(b[i])
-	}
-	return math.Sqrt(sum / of)
-}
-
 // TestLayer holds whole layers, in prompts and single tokens of two sessions, against their formula
 // and against a recording. Variants that only bind pools in another way run on devices, not here.
 func TestLayer(t *testing.T) { testkit.TestOp(t, "layer", opkit.DA, opkit.TwoPass+opkit.DA) }
@@ -81,7 +72,7 @@ func TestEngineRecorded(t *testing.T) {
 		t.Run(fmt.Sprint(chunk), func(t *testing.T) {
 			for i, want := range must[[]tiny.Layer](t)(tiny.Layers()) {
 				e := engine(t, dev, cfg, layers[i:i+1], pipeline.EngineOptions{MaxTokens: tiny.Tokens, MaxStep: chunk})
-				err := distance(division(t, e, cfg.Hidden, tiny.Prefill, want.In)[0].Out, want.Out)
+				err := formula.Apart(division(t, e, cfg.Hidden, tiny.Prefill, want.In)[0].Out, want.Out)
 				t.Logf("layer %d: error %.4f", i, err)
 				assert.Less(t, err, 0.025, "layer %d: error", i)
 			}

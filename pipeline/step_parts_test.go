@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
+	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline"
@@ -149,5 +150,5 @@ func TestActivationsDivided(t *testing.T) {
 	hidden := normals(48 * c.Hidden)
 	whole, parts := division(t, e, c.Hidden, 48, hidden), division(t, e, c.Hidden, 40, hidden)
 	last := 40 * c.Hidden
-	assert.Less(t, distance(parts[0].Out[last:], whole[0].Out[last:]), 0.02)
+	assert.Less(t, formula.Apart(parts[0].Out[last:], whole[0].Out[last:]), 0.02)
 }

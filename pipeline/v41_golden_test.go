@@ -70,7 +70,6 @@ func TestEngineGolden41(t *testing.T) {
 			s := must[*pipeline.Session](t)(e.Open())
 			got := taken(t, s, c.Config.Hidden, v.Prefill, hidden)
 			run := must[*vectors.Archive](t)(v.Run(x.run))
-			mine := picksOf(c.Config, got, 0)
 			other := make([][]bool, len(got)) // tokens with other picks than the recorded ones
 			for i := range got {
 				if name := fmt.Sprintf("L%d.picks", i); run.Has(name) {
@@ -90,14 +89,14 @@ func TestEngineGolden41(t *testing.T) {
 								recorded = append(recorded, int(e))
 							}
 						}
-						chosen, _ := mine(i, p)
+						chosen := formula.Picked(got[i].TopK, c.Config.TopK, p)
 						require.Len(t, chosen, len(recorded), "layer %d, token %d", i, p)
 						wanted := recorded
 						if x.run == "v41" && rounded != nil {
 							wanted = rounded[i][p].Picks
 						}
-						missed, of = missed+len(minus(wanted, chosen)), of+len(wanted)
-						other[i] = append(other[i], len(minus(recorded, chosen)) > 0)
+						missed, of = missed+len(formula.Minus(wanted, chosen)), of+len(wanted)
+						other[i] = append(other[i], len(formula.Minus(recorded, chosen)) > 0)
 					}
 					t.Logf("layer %d: %d of %d picks", i, of-missed, of)
 					assert.GreaterOrEqual(t, float64(of-missed)/float64(of), x.recall, "layer %d", i)
@@ -107,12 +106,12 @@ func TestEngineGolden41(t *testing.T) {
 				from := c.Config.Layers[i].PicksOf
 				for p := range tokens {
 					if at, to := p*c.Config.Hidden, (p+1)*c.Config.Hidden; other[from] == nil || !other[from][p] {
-						require.Less(t, distance(got[i].Out[at:to], want[at:to]), x.token, "layer %d, token %d", i, p)
+						require.Less(t, formula.Apart(got[i].Out[at:to], want[at:to]), x.token, "layer %d, token %d", i, p)
 						out, as = append(out, got[i].Out[at:to]...), append(as, want[at:to]...)
 					}
 				}
-				t.Logf("layer %d: %.4f of %d tokens", i, distance(out, as), len(out)/c.Config.Hidden)
-				assert.Less(t, distance(out, as), x.layer, "layer %d", i)
+				t.Logf("layer %d: %.4f of %d tokens", i, formula.Apart(out, as), len(out)/c.Config.Hidden)
+				assert.Less(t, formula.Apart(out, as), x.layer, "layer %d", i)
 			}
 			require.NoError(t, s.Close())
 		})
@@ -172,7 +171,7 @@ func explained(t *testing.T, e *pipeline.Engine, s *pipeline.Session, c model.Co
 		}
 		for k := range mine {
 			a, b := scores[token*wide+mine[k]], scores[token*wide+theirs[k]]
-			assert.True(t, a == b && mine[k] < theirs[k] || a < b && b-a < 0.004*meanSize(scores[token*wide:][:wide]),
+			assert.True(t, a == b && mine[k] < theirs[k] || a < b && b-a < 0.004*float32(formula.MeanSize(scores[token*wide:][:wide])),
 				"layer %d, token %d: picked %d of score %v, recorded %d of %v", layer, token, mine[k], a, theirs[k], b)
 		}
 	}

@@ -3,7 +3,6 @@ package pipeline_test
 import (
 	"bytes"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -76,18 +75,6 @@ func TestEngineV41(t *testing.T) {
 	}
 }
 
-// picksOf returns the picks of an engine's layers as formula.Sequence.Given, from a position on.
-func picksOf(c model.Config, got []pipeline.Appended, from int) func(layer, p int) (picks, blocks []int) {
-	return func(layer, p int) (picks, blocks []int) {
-		for _, e := range got[layer].TopK[(p-from)*c.TopK:][:c.TopK] {
-			if e >= 0 {
-				picks = append(picks, int(e))
-			}
-		}
-		return picks, nil
-	}
-}
-
 // checkSequence compares outputs and picks of all layers, which get the same hidden states, with
 // the definition of DeepSeek-V4.1 by the same picks. Other orders of sums move a number that lies
 // between two codes, of a key or a query, so other picks have to be near ties of the definition,
@@ -99,90 +86,18 @@ func checkSequence(t *testing.T, c model.Config, records model.Records, values m
 	got []pipeline.Appended) {
 	t.Helper()
 	s := formula.NewSequence(c, formula.Numerics{Records: records}, values)
-	s.Given = picksOf(c, got, 0)
 	tie := map[model.Records]float64{model.RecordsV41: 0.25, model.RecordsV4: 0.1}[records] // keys of 4 or 8 bits
-	all := s.Step(slices.Repeat([][]float32{hidden}, len(c.Layers)))
-	for i, want := range all {
-		var off []float64 // a token's output, of its size
-		missed, of := 0, 0
-		for p, w := range want {
-			off, of = append(off, distance(got[i].Out[p*c.Hidden:(p+1)*c.Hidden], w.Out)), of+len(w.Picks)
-			if len(w.Picks) == 0 {
-				continue
-			}
-			chosen, _ := s.Given(i, p)
-			theirs := minus(w.Picks, chosen)
-			missed += len(theirs)
-			if assert.Len(t, minus(chosen, w.Picks), len(theirs), "layer %d, token %d", i, p) {
-				gap := widestGap(c, w, all[c.Layers[i].CandidatesOf][p], minus(chosen, w.Picks), theirs)
-				assert.Less(t, gap, tie, "layer %d, %s, token %d: picks %v, not %v", i, c.Layers[i].Name, p, chosen, w.Picks)
-			}
-		}
-		slices.Sort(off)
+	_, all := s.Follow(slices.Repeat([][]float32{hidden}, len(c.Layers)), got)
+	for i, f := range all {
+		at := fmt.Sprintf("layer %d, %s", i, c.Layers[i].Name)
+		assert.Zero(t, f.Few, "%s: tokens with another number of picks", at)
+		assert.Less(t, f.Gap, tie, "%s: other picks", at)
+		assert.LessOrEqual(t, 50*f.Missed, f.Picks, "%s: picks", at)
+		slices.Sort(f.Apart)
 		for part, most := range map[float64]float64{0.5: 5e-3, 0.8: 1e-2, 1: 0.05} {
-			assert.Less(t, off[int(part*float64(len(off)-1))], most, "layer %d, %s: outputs, %g of tokens", i, c.Layers[i].Name, part)
-		}
-		assert.LessOrEqual(t, 50*missed, of, "layer %d, %s: picks", i, c.Layers[i].Name)
-	}
-}
-
-// minus returns what list has and other has not.
-func minus(list, other []int) []int {
-	return slices.DeleteFunc(slices.Clone(list), func(e int) bool { return slices.Contains(other, e) })
-}
-
-// widestGap returns by how much, of a token's mean score, the definition prefers any of the entries
-// `theirs` to any of `mine`. Where candidates differ too, an entry that it leaves out counts as its
-// block does among maker's scores, and so does one that need not be a candidate.
-func widestGap(c model.Config, w, maker formula.Rounded, mine, theirs []int) (gap float64) {
-	tops, left := blockTops(c, maker), math.Inf(-1) // the best block left out
-	least := math.Inf(1)                            // the least one that is a candidate by its score
-	for block, top := range tops {
-		switch {
-		case !slices.Contains(maker.Blocks, block):
-			left = max(left, top)
-		case block < len(tops)-1: // the newest is one anyway
-			least = min(least, top)
+			assert.Less(t, f.Apart[int(part*float64(len(f.Apart)-1))], most, "%s: outputs, %g of tokens", at, part)
 		}
 	}
-	for _, a := range mine {
-		for _, b := range theirs {
-			d := float64(w.Logits[b]-w.Logits[a]) / float64(meanSize(w.Logits))
-			if out := math.IsInf(float64(w.Logits[a]), -1); len(tops) > 0 {
-				size, block := float64(meanSize(maker.Logits)), b/c.CandidateBlock
-				switch {
-				case out:
-					d = (least - tops[a/c.CandidateBlock]) / size
-				case block < len(tops)-1:
-					d = min(d, (tops[block]-left)/size)
-				}
-			}
-			gap = max(gap, d)
-		}
-	}
-	return gap
-}
-
-// blockTops returns the greatest score of each block of candidates, none where maker makes none.
-func blockTops(c model.Config, maker formula.Rounded) (tops []float64) {
-	if len(maker.Blocks) == 0 {
-		return nil
-	}
-	for block := range slices.Chunk(maker.Logits, c.CandidateBlock) {
-		tops = append(tops, float64(slices.Max(block)))
-	}
-	return tops
-}
-
-// meanSize is the root of the mean square of a token's scores; those that it does not see are -Inf.
-func meanSize(scores []float32) float32 {
-	n, sum := 0, 0.0
-	for _, x := range scores {
-		if x := float64(x); !math.IsInf(x, -1) {
-			n, sum = n+1, sum+x*x
-		}
-	}
-	return float32(math.Sqrt(sum / float64(n)))
 }
 
 // poolNames are the pools of a model, as PageOf numbers them.
@@ -243,21 +158,13 @@ func TestEngineV41Activations(t *testing.T) {
 	hidden := rounded(normalsOf(rand.New(rand.NewPCG(3, 5)), tokens*c.Hidden))
 	e := engine(t, dev, checkpoint.Config, layers, options{MaxTokens: tokens, MaxStep: prefill, KeepTopK: true, QuantiseActivations: true})
 	got := division(t, e, c.Hidden, prefill, hidden)
-	far := func(layer int, want [][]formula.Rounded) float64 {
-		var out []float32
-		for _, w := range want[layer] {
-			out = append(out, w.Out...)
-		}
-		return distance(got[layer].Out, out)
-	}
-	all := map[bool][][]formula.Rounded{}
+	all := map[bool][]formula.Followed{}
 	for _, few := range []bool{true, false} {
 		s := formula.NewSequence(checkpoint.Config, formula.Numerics{Records: model.RecordsV41, Activations: few}, m.Values)
-		s.Given = picksOf(c, got, 0)
-		all[few] = s.Step(slices.Repeat([][]float32{hidden}, len(read)))
+		_, all[few] = s.Follow(slices.Repeat([][]float32{hidden}, len(read)), got)
 	}
 	for i := range read {
-		few, plain := far(i, all[true]), far(i, all[false])
+		few, plain := all[true][i].Whole, all[false][i].Whole
 		t.Logf("layer %d: %.4f from the definition, %.4f from that with bf16", i, few, plain)
 		assert.Less(t, few, 0.02, "layer %d", i)
 		assert.Less(t, 2*few, plain, "layer %d", i)

@@ -175,6 +175,7 @@ func TestLinearPlan(t *testing.T) {
 	woB := LinearConfig{N: 4096, K: 8192, Weights: FormatFP8F32}
 	woA := LinearConfig{N: 1024, K: 4096, Groups: 8, Weights: FormatBF16}
 	gate := LinearConfig{N: 64, K: 4096, Weights: FormatBF16}
+	gates := LinearConfig{N: 2048, K: 4096, Weights: FormatBF16}
 	wqB4 := LinearConfig{N: 32768, K: 1024, Weights: FormatNVFP4}
 	woB4 := LinearConfig{N: 4096, K: 8192, Weights: FormatNVFP4}
 	wqA4 := LinearConfig{N: 1536, K: 4096, Weights: FormatNVFP4}
@@ -256,6 +257,9 @@ func TestLinearPlan(t *testing.T) {
 		{gate, opkit.CMB, 4, 1, [3]uint32{32, 1, 1}, 1},
 		{gate, opkit.CMB, 4, 16, [3]uint32{4, 2, 1}, 1},
 		{gate, opkit.CMB, 4, 128, [3]uint32{4, 16, 1}, 1},
+		{gates, opkit.CMB, 4, 32, [3]uint32{128, 1, 1}, 1},
+		{gates, opkit.CMB, 4, 33, [3]uint32{1, 16, 16}, 16},
+		{LinearConfig{N: 2048, K: 4096, Weights: FormatFP8F32}, opkit.CMB, 4, 64, [3]uint32{128, 4, 1}, 1},
 		{gate, opkit.CMB, 0, 32, [3]uint32{1, 1, 16}, 16},
 	} {
 		o := planned(t, c.cfg, c.variant, c.lanes)

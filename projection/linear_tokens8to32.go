@@ -151,10 +151,10 @@ func (k *tokens8to32) reach() int {
 
 // covers is true for one pass of the fewest tokens, and beyond it where all workgroups together
 // read so little of x that this takes less time than the second launch of proj_linear_tokens32to64.
-// Up to Most tokens it is also true where they read at most CacheRate times the weights' bytes: a
-// cache brings those while memory brings the weights, but not the 3.6 times of NVFP4. Of an
-// invariant layer, which cuts no K, it is true where that kernel would leave much of the device
-// idle.
+// That is half as much where several passes read weights of two bytes again. Up to Most tokens it
+// is also true where they read at most CacheRate times the weights' bytes: a cache brings those
+// while memory brings the weights, but not the 3.6 times of NVFP4. Of an invariant layer, which
+// cuts no K, it is true where that kernel would leave much of the device idle.
 func (k *tokens8to32) covers(T int) bool {
 	p := &k.tune.Tokens8to32
 	switch {
@@ -165,8 +165,11 @@ func (k *tokens8to32) covers(T int) bool {
 	case T <= p.LeastPass:
 		return true
 	}
-	x := k.rowTiles(k.beyond.divisions[0].m) * k.cfg.Groups * opkit.RoundUp(T, p.Most) * k.cfg.K * 2
-	return T <= k.tune.Tokens32to64.Most() && x <= p.Reads ||
+	x, reads := k.rowTiles(k.beyond.divisions[0].m)*k.cfg.Groups*opkit.RoundUp(T, p.Most)*k.cfg.K*2, p.Reads
+	if T > 2*p.Most && k.cfg.Weights.bytes(1, k.cfg.K) > k.cfg.K {
+		reads /= 2
+	}
+	return T <= k.tune.Tokens32to64.Most() && x <= reads ||
 		T <= p.Most && x <= tuning.CacheRate*k.cfg.Weights.bytes(k.rows(), k.cfg.K)
 }
 

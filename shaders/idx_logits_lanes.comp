@@ -17,8 +17,9 @@
 //   10 BLOCKS: entries of a candidate block, or 0: columns are entries,
 //   11 KEPT: head tiles whose queries stay in registers; others are loaded for each tile of keys.
 // With RAW_QUERIES, which a build defines, queries come as bf16 and are quantised here
-// (lib/index_raw.glsl), by at least 4*HG invocations.
-// Shared memory: 276*HG bytes; _raw: 408*HG, for MXFP4 344*HG.
+// (lib/index_raw.glsl), by at least 4*HG invocations. With PICKS besides, the K best entries of
+// each token are picked (lib/index_pick.glsl), which adds constants.
+// Shared memory: 276*HG bytes; _raw: 408*HG, for MXFP4 344*HG; _picks: see index_pick.glsl.
 // Features:  cooperativeMatrix (f16), shaderFloat16, vulkanMemoryModel, bufferDeviceAddress,
 //   shaderInt64, subgroupSizeControl, computeFullSubgroups, subgroupShuffle, subgroupArithmetic.
 #version 460
@@ -39,6 +40,12 @@ const bool QUERY_FP4 = FORMAT != INDEX_FP8;
 layout(constant_id = 9) const uint TOPS = 0u;
 layout(constant_id = 10) const uint BLOCKS = 0u;
 layout(constant_id = 11) const uint KEPT = 0u;
+#ifdef PICKS
+layout(constant_id = 12) const uint CAPACITY = 1024u; // entries of a slice, or of all lists, at most, a multiple of 4
+layout(constant_id = 13) const uint BITS = 8u;        // of a digit
+layout(constant_id = 14) const uint POOL = 1024u;     // the larger of the bins and K
+layout(constant_id = 15) const uint SLOT_PAGE = 0u;   // slots of a page, or 0: no slots are written
+#endif
 
 const uint WORDS = (FORMAT == INDEX_FP8 ? INDEX_DIM : INDEX_DIM / 2u) / P / 4u; // of a lane's part of a row
 const uint LOADS = WORDS > 2u ? WORDS / 4u : 1u;                                // of 16 bytes each, or one of 8
@@ -58,12 +65,17 @@ layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer To
 #define LOGIT_NO_TOP int(0x80000000)
 
 shared float weight_s[HG];
+#ifdef PICKS
+shared uvec4 query_s[HG * PITCH > CAPACITY / 4u ? HG * PITCH : CAPACITY / 4u];
+#else
 shared uvec4 query_s[HG * PITCH];
+#endif
 
 CM_B query_f[MATRICES];
 float weight_f[HEAD_TILES][COLUMNS];
 
 uint t_, end_;
+uint share_; // tiles of a workgroup
 int request_;
 uint mine_;  // which of its keys' sums a lane ends up with
 bool store_; // and whether it is the first lane to do so
@@ -253,7 +265,18 @@ void score(Rows rows, uint tile) {
     }
 }
 
-void main() {
+#ifdef PICKS
+#include "lib/index_pick.glsl"
+// In lavapipe, whose subgroups are of 8, this one waits for the workgroup, which barrier() of
+// index_pick.glsl then misses.
+#define LOOP_BARRIER if (SUBGROUP > 8u) subgroupBarrier()
+#define SCORE score_share
+#else
+#define LOOP_BARRIER subgroupBarrier()
+#define SCORE main
+#endif
+
+void SCORE() {
     part_ = gl_SubgroupInvocationID % P;
     base_ = gl_SubgroupInvocationID / P;
     mine_ = 0u;
@@ -281,9 +304,9 @@ void main() {
     // all workgroups too. A quotient of floats, made right, takes a fraction of the time that one
     // of integers takes.
     const uint tile0 = pc.first / CM_M, tiles = end_ > pc.first ? (end_ + CM_M - 1u) / CM_M - tile0 : 0u;
-    uint chunk = max(uint(float(tiles) / float(gl_NumWorkGroups.x)), pc.chunk);
-    while (chunk * gl_NumWorkGroups.x < tiles) chunk++;
-    const uint begin = tile0 + min(gl_WorkGroupID.x * chunk, tiles), last = min(begin + chunk, tile0 + tiles);
+    share_ = max(uint(float(tiles) / float(gl_NumWorkGroups.x)), pc.chunk);
+    while (share_ * gl_NumWorkGroups.x < tiles) share_++;
+    const uint begin = tile0 + min(gl_WorkGroupID.x * share_, tiles), last = min(begin + share_, tile0 + tiles);
     if (begin >= last) return;
     // Past the end the last tile is looked up and fetched again: a load that is always made can be
     // on its way early.
@@ -311,13 +334,20 @@ void main() {
         if (HELD) fetch_held(place, TILE_AT(tile + SUBGROUPS), next);
         else fetch(place, TILE_AT(tile + SUBGROUPS), next);
         find(TILE_AT(tile + 2u * SUBGROUPS), place);
-        subgroupBarrier(); // or a compiler moves the loads behind the exit, to their use
+        LOOP_BARRIER; // or a compiler moves the loads behind the exit, to their use
         score(rows, tile);
         tile += SUBGROUPS;
         if (tile >= last) break;
-        subgroupBarrier();
+        LOOP_BARRIER;
         [[unroll]] for (uint i = 0u; i < CODES; i++) rows.codes[i] = next.codes[i];
         [[unroll]] for (uint i = 0u; i < SCALES; i++) rows.scales[i] = next.scales[i];
         rows.there = next.there;
     }
 }
+
+#ifdef PICKS
+void main() {
+    score_share();
+    pick();
+}
+#endif

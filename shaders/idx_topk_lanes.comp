@@ -1,6 +1,5 @@
 // Exact top-k in one launch, with subgroup operations: what idx_topk.comp computes, of rows that
-// are read once. In a step a kernel's code comes from memory, so that each byte that is executed
-// takes time: loops are not unrolled, and who selects from lists runs the code that made them.
+// are read once. Who selects from lists runs the code that made them.
 // Bindings:  0 logits [T, width] f32 by fours, width a multiple of 4   1 lens [T] i32
 //            2 lists [T][2][slices*KS] u32, KS = K rounded up to 4: the keys that each slice
 //            picked, 0 after the last, then their columns
@@ -94,61 +93,8 @@ void main() {
     bool from_lists = false;
     const uint keys = (t << pc.shift) * stride * 2u; // of lists
     for (;;) {
-        for (uint b = me; b < BINS; b += THREADS) pool_s[b] = 0u;
-        [[unroll]] for (uint j = 0u; j < CELLS; j++) {
-            const uint c = me * cells + j;
-            if (j >= cells || 4u * c >= total) continue;
-            [[unroll]] for (uint i = 0u; i < 4u; i++) {
-                if (!from_lists) raw[j][i] = order_key(raw[j][i]);
-                if (4u * c + i >= total) raw[j][i] = 0u;
-            }
-            key_s[c] = raw[j];
-        }
-        barrier();
-        const uint first_cell = me * cells, last_cell = min(first_cell + cells, (total + 3u) / 4u);
-
-        // Keys above ceiling are taken, and the first `need` of those from bottom to ceiling.
-        uint bottom = 1u, ceiling = 0u, need = 0u;
-        if (total > K) {
-            uint prefix = 0u, top = 32u;
-            need = K;
-            [[dont_unroll]] do {
-                const uint shift = max(top, BITS) - BITS, digit = (1u << (top - shift)) - 1u;
-                [[dont_unroll]] for (uint c = first_cell; c < last_cell; c++) {
-                    const uvec4 key = key_s[c];
-                    [[unroll]] for (uint i = 0u; i < 4u; i++) {
-                        const uint d = (key[i] - prefix) >> shift; // more than digit where digits above differ
-                        if (d <= digit) atomicAdd(pool_s[d], 1u);
-                    }
-                }
-                barrier();
-#include "lib/topk_digit.glsl"
-                if (found.z == need) { // all of the bin
-                    ceiling = bottom - 1u;
-                    need = 0u;
-                }
-            } while (top > 0u && need > 0u);
-        }
-
-        // Those that are taken, in their order.
-        uint sum = 0u; // taken for sure, and ties in the upper half
-        [[dont_unroll]] for (uint c = first_cell; c < last_cell; c++) {
-            const uvec4 key = key_s[c];
-            [[unroll]] for (uint i = 0u; i < 4u; i++) sum += key[i] > ceiling ? 1u : key[i] >= bottom ? 0x10000u : 0u;
-        }
-        const uvec2 sums = scan(sum);
-        uint at = sums.x;
-        [[dont_unroll]] for (uint c = first_cell; c < last_cell; c++) {
-            const uvec4 key = key_s[c];
-            [[unroll]] for (uint i = 0u; i < 4u; i++) {
-                const uint above = at & 0xFFFFu, ties = at >> 16;
-                const bool sure = key[i] > ceiling, tied = !sure && key[i] >= bottom;
-                if (sure || tied && ties < need) pool_s[above + min(ties, need)] = 4u * c + i; // TIE RULE: the first `need`, by column
-                at += sure ? 1u : tied ? 0x10000u : 0u;
-            }
-        }
-        barrier();
-        const uint taken = whole ? len : (sums.y & 0xFFFFu) + min(sums.y >> 16, need);
+#include "lib/topk_best.glsl"
+        const uint taken = whole ? len : best;
         if (parts == 1u || from_lists) {
             if (PAGE > 0u && me == 0u) counts.v[t] = int(taken);
             [[dont_unroll]] for (uint p = me; p < K; p += THREADS) {

@@ -20,6 +20,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "lib/cm.glsl"
+#define LINEAR_HALVES
 #define ADDRESSED
 #define NORMS
 #include "lib/linear_cm.glsl"

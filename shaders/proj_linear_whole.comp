@@ -331,7 +331,7 @@ uint quick_round(uint u) { return u + 0x7FFFu + ((u >> 16) & 1u); }
 uvec2 quick_bf16(vec4 v) {
     const float all = (v.x + v.y) + (v.z + v.w); // NaN where one of them is
     const uvec4 u = floatBitsToUint(v);
-    uvec2 r = uvec2(linear_highs(quick_round(u.x), quick_round(u.y)), linear_highs(quick_round(u.z), quick_round(u.w)));
+    uvec2 r = uvec2(highs(quick_round(u.x), quick_round(u.y)), highs(quick_round(u.z), quick_round(u.w)));
     if ((floatBitsToUint(all) & 0x7FFFFFFFu) > 0x7F800000u) r = uvec2(bf16_pack2(v.x, v.y), bf16_pack2(v.z, v.w));
     return r;
 }

@@ -314,7 +314,7 @@ typedef struct {
 } VmVulkan12Features;
 typedef struct {
 	uint32_t sType; void *pNext; VmBool to_terminate[7]; VmBool subgroupSizeControl, computeFullSubgroups,
-	synchronization2; VmBool rest[4]; VmBool maintenance4;
+	synchronization2; VmBool rest[3]; VmBool shaderIntegerDotProduct; VmBool maintenance4;
 } VmVulkan13Features;
 typedef struct { uint32_t sType; void *pNext; VmBool cooperativeMatrix, cooperativeMatrixRobustBufferAccess; } VmCoopMatFeatures;
 typedef struct { uint32_t sType; void *pNext; VmBool shaderBFloat16Type, shaderBFloat16DotProduct, shaderBFloat16CooperativeMatrix; } VmBFloat16Features;

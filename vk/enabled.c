@@ -74,6 +74,7 @@ static const struct { const char *name; size_t at; } features[] = {
 	FEATURE(f13, subgroupSizeControl),
 	FEATURE(f13, computeFullSubgroups),
 	FEATURE(f13, synchronization2),
+	FEATURE(f13, shaderIntegerDotProduct),
 	FEATURE(f13, maintenance4),
 	FEATURE(coopmat, cooperativeMatrix),
 	FEATURE(bf16, shaderBFloat16Type),

@@ -114,11 +114,11 @@ func TestRunDraftsV4(t *testing.T) {
 	for name, layer := range map[string]int{"D.out": 2, "D2.out": 4} {
 		var want []float32
 		for i := range blocks {
-			size := cfg.DraftBlock * cfg.Hidden
-			for _, row := range formula.Draft(cfg, layer, m.Values, nil, main[:(tokens-blocks+1+i)*cfg.Hidden], in[i*size:(i+1)*size]) {
-				for _, v := range row {
-					want = append(want, float32(v))
-				}
+			size, n := cfg.DraftBlock*cfg.Hidden, tokens-blocks+1+i
+			q := formula.NewSequence(cfg, formula.Numerics{Exact: true}, m.Values)
+			q.Context(layer, main[:n*cfg.Hidden])
+			for _, r := range q.Draft(layer, n-1, in[i*size:(i+1)*size]) {
+				want = append(want, r.Out...)
 			}
 		}
 		out := got[name]

@@ -88,7 +88,7 @@ func TestStems(t *testing.T) {
 }
 
 // suffixes is the closed list of words behind a source's stem.
-var suffixes = []string{"da", "cm", "cmb", "dot", "lanes", "norm", "raw", "save", "slots", "codes", "float8"}
+var suffixes = []string{"da", "cm", "cmb", "dot", "lanes", "norm", "raw", "picks", "save", "slots", "codes", "float8"}
 
 // renamed are kernels that do something else than what their source is called after.
 var renamed = []string{"num_layout_cm", "num_layout_cmb", "num_rows_cm", "num_rows_cmb",

@@ -155,6 +155,8 @@ const (
 	CooperativeMatrix         Capability = 6022
 	BFloat16Type              Capability = 5116
 	BFloat16CoopMatrix        Capability = 5118
+	IntegerDotPacked          Capability = 6018
+	IntegerDot                Capability = 6019
 	MixedDot                  Capability = 6912
 	Float8                    Capability = 4212
 	Float8CoopMatrix          Capability = 4213
@@ -182,6 +184,8 @@ var capabilityFeatures = map[Capability]string{
 	BFloat16Type:              "shaderBFloat16Type",
 	BFloat16CoopMatrix:        "shaderBFloat16CooperativeMatrix",
 	MixedDot:                  mixedDot,
+	IntegerDotPacked:          "shaderIntegerDotProduct",
+	IntegerDot:                "shaderIntegerDotProduct",
 	Float8:                    "shaderFloat8",
 	Float8CoopMatrix:          "shaderFloat8CooperativeMatrix",
 }

@@ -71,8 +71,9 @@ type LinearTokens8to32 struct {
 	Most      int // tokens up to which it beats every kernel for more, unless it mostly reads x
 	LeastPass int // fewest tokens of a workgroup; most are the columns of two products
 	// Reads is the most bytes of x that all its workgroups together may read for more tokens than
-	// that. The second-level cache brings 80 MiB in 15 us, and proj_linear_tokens32to64 would need
-	// a second launch for so few rows.
+	// that, half of it where several passes read weights of two bytes. The second-level cache
+	// brings 80 MiB in 15 us, and proj_linear_tokens32to64 would need a second launch for so few
+	// rows.
 	Reads int
 
 	LeastParts int // subgroups of a workgroup, among which K is divided; LinearParts.Most at most

@@ -147,7 +147,7 @@ func floats(v vk.View, at, n int) []float32 {
 func (a *Apart) Experts(ctx context.Context, layer int, ids []int32, x, f []float32) error {
 	g, T, d, per := a.g, len(ids), a.g.cfg.Hidden, a.g.cfg.PerToken
 	routed, shared := uint64(4*T*per*d), uint64(4*T*d)
-	err := a.run(ctx, ids, x, g.x, func(rec *vk.Recorder) error {
+	err := a.run(ctx, ids, x, g.x.plain, func(rec *vk.Recorder) error {
 		if err := g.experts(rec, T, &g.layers[layer]); err != nil {
 			return err
 		}
@@ -178,9 +178,15 @@ func (a *Apart) Experts(ctx context.Context, layer int, ids []int32, x, f []floa
 // Shared computes what a layer's shared expert gives: y [T, D] from x [T, D], not rounded.
 func (a *Apart) Shared(ctx context.Context, layer int, x, y []float32) error {
 	g, l, T := a.g, &a.g.layers[layer], len(x)/a.g.cfg.Hidden
-	err := a.run(ctx, nil, x, g.x, func(rec *vk.Recorder) error {
+	err := a.run(ctx, nil, x, g.x.plain, func(rec *vk.Recorder) error {
 		shared := g.sharedRows(T, l)
-		if err := g.up(rec, &l.shared1, &l.shared3, shared, g.sharedH); err != nil {
+		if err := g.whole(rec, T, g.x, reader{&l.shared1, shared}); err != nil {
+			return err
+		}
+		if err := g.up(rec, &l.shared1, &l.shared3, shared, g.sharedH.plain); err != nil {
+			return err
+		}
+		if err := g.whole(rec, T, g.sharedH, reader{&l.shared2, shared}); err != nil {
 			return err
 		}
 		if err := g.product(rec, &l.shared2, g.tiles.down, shared, g.sharedH, g.sharedY); err != nil {
@@ -198,7 +204,10 @@ func (a *Apart) Shared(ctx context.Context, layer int, x, y []float32) error {
 func (a *Apart) Head(ctx context.Context, x, logits []float32) error {
 	g, T := a.g, len(x)/a.g.cfg.Hidden
 	size := uint64(4 * len(logits))
-	err := a.run(ctx, nil, x, g.headX, func(rec *vk.Recorder) error {
+	err := a.run(ctx, nil, x, g.headX.plain, func(rec *vk.Recorder) error {
+		if err := g.whole(rec, T, g.headX, reader{&g.head, g.allRows(T)}); err != nil {
+			return err
+		}
 		if err := g.product(rec, &g.head, g.tiles.head, g.allRows(T), g.headX, g.headY); err != nil {
 			return err
 		}

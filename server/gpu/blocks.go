@@ -26,6 +26,9 @@ const (
 	iq2XXS = format(10)
 )
 
+// whole tells whether products multiply by whole numbers, which whole.comp makes of activations.
+func (f format) whole() bool { return f >= q8_0 }
+
 // columns lists the numbers that K has to be a multiple of, by format.
 var columns = map[format]int{bf16: 8, f32: 8, fp8: 16, mxfp4: weights.MXBlock, f16: 8, q8_0: 32, q4K: 256, q2K: 256, q6K: 256, iq2XXS: 256}
 
@@ -107,12 +110,11 @@ func mxfp4Codes(dst, row []byte) {
 	}
 }
 
-// pairs brings the lowest bits of eight bytes together: of those with even numbers in the lower
-// half of a word, of the others in the upper half. A product moves four of them at once.
-func pairs(eight uint64, bits int) uint32 {
-	mask := uint64(0x0001000100010001) * (1<<bits - 1)
-	by := uint64(1<<48 | 1<<(32+bits) | 1<<(16+2*bits) | 1<<(3*bits))
-	return uint32(eight&mask*by>>48) | uint32(eight>>8&mask*by>>48)<<16
+// fours brings codes of eight bytes together, one of the first four and one of the last four in a
+// byte. A product takes four neighbours out of a word by one mask.
+func fours(eight uint64, bits int) uint32 {
+	mask := uint32(1<<bits-1) * 0x01010101
+	return uint32(eight)&mask | uint32(eight>>32)&mask<<bits
 }
 
 // q6KCodes: of 64 numbers two quads have the low four bits, 8 a word, and one the high two, 16 a
@@ -125,8 +127,8 @@ func q6KCodes(dst, row []byte) {
 			for e := range 2 {
 				l := le.Uint64(row[64*part+32*(group%2)+16*(i%2)+8*e:]) >> (4 * (group / 2))
 				h := le.Uint64(row[128+32*part+16*(i%2)+8*e:]) >> (2 * group)
-				le.PutUint32(to[4*(i%4*2+e):], pairs(l, 4))
-				high |= pairs(h, 2) << (8 * e)
+				le.PutUint32(to[4*(i%4*2+e):], fours(l, 4))
+				high |= fours(h, 2) << (4 * e)
 			}
 			le.PutUint32(to[32+4*(i%4):], high)
 		}
@@ -139,7 +141,7 @@ func q4KCodes(dst, row []byte) {
 	for ; len(row) > 0; row, dst = row[144:], dst[128:] {
 		for i := range 32 {
 			part, eight := i/4, i%4
-			le.PutUint32(dst[4*i:], pairs(le.Uint64(row[16+part/2*32+eight*8:])>>(part%2*4), 4))
+			le.PutUint32(dst[4*i:], fours(le.Uint64(row[16+part/2*32+eight*8:])>>(part%2*4), 4))
 		}
 	}
 }
@@ -170,8 +172,8 @@ func iq2XXSGrid(m *weights.Matrix) (grid []byte) {
 	for row := range 256 {
 		block[2] = byte(row)
 		f.Decode(values, block)
-		for _, i := range []int{0, 2, 1, 3, 4, 6, 5, 7} {
-			grid = append(grid, byte(values[i]))
+		for _, v := range values[:8] {
+			grid = append(grid, byte(v))
 		}
 	}
 	return grid

@@ -15,10 +15,11 @@ type draft struct {
 	headHC         hyper
 	in, out        matrix
 
-	states  vk.View // [T, targets*D]: what layers left of tokens
-	x, sums vk.View // [R, rank], [R, V]: of the last drafts
-	drafts  vk.View // [T] u32
-	results vk.View // mapped: their copy
+	states  activations // [T, targets*D]: what layers left of tokens
+	x       activations // [R, rank]: of the last drafts
+	sums    vk.View     // [R, V]: likewise
+	drafts  vk.View     // [T] u32
+	results vk.View     // mapped: their copy
 }
 
 // blocks returns the number of blocks of drafts that T tokens have room for.
@@ -39,8 +40,8 @@ func (g *GPU) drafts(l *loader, w *weights.Model) {
 	l.embedding(&d.in, &from.MarkovIn)
 	l.matrix(&d.out, &from.MarkovOut)
 	T, R := g.most, g.blocks(g.most)
-	l.scratch(&d.states, "drafts", 16*T*quads(from.Main.K))
-	l.scratch(&d.x, "drafts", 16*R*quads(from.MarkovIn.K))
+	l.activations(&d.states, "drafts", T, from.Main.K)
+	l.activations(&d.x, "drafts", R, from.MarkovIn.K)
 	l.scratch(&d.sums, "drafts", 4*R*g.cfg.Vocab)
 	l.scratch(&d.drafts, "drafts", 4*T)
 	l.host(&d.results, "drafts", vk.Readback, 4*T)
@@ -55,12 +56,15 @@ func (g *GPU) keepState(rec *vk.Recorder, T, layer int) error {
 	q := g.cfg.Hidden / 8
 	push := struct{ quads, at, sQuads uint32 }{size(q), size(k * q), size(quads(g.draft.main.k))}
 	return launch(rec, &g.built, "state", [3]uint32{size(T), 1, 1}, 0, &push, []uint32{size(g.cfg.Streams)},
-		g.step, g.streams, g.draft.states)
+		g.step, g.streams, g.draft.states.plain)
 }
 
 // context records what the layers that draft keep of the tokens of a step.
 func (g *GPU) context(rec *vk.Recorder, T int, x vk.View) error {
 	d := g.draft
+	if err := g.whole(rec, T, d.states, reader{&d.main, g.allRows(T)}); err != nil {
+		return err
+	}
 	if err := g.product(rec, &d.main, g.tiles.down, g.allRows(T), d.states, g.routedY); err != nil {
 		return err
 	}
@@ -77,10 +81,13 @@ func (g *GPU) follow(rec *vk.Recorder, T int, from source) error {
 	if err := g.leave(rec, T, from, &d.headHC); err != nil {
 		return err
 	}
-	if err := g.enter(rec, T, &d.headHC, d.norm, to{view: g.headX, quads: quads(c.Hidden), placed: true}); err != nil {
+	if err := g.enter(rec, T, &d.headHC, d.norm, to{view: g.headX.plain, quads: quads(c.Hidden), placed: true}); err != nil {
 		return err
 	}
 	rec.Section(Sections[4])
+	if err := g.whole(rec, T, g.headX, reader{&g.head, g.allRows(T)}); err != nil {
+		return err
+	}
 	if err := g.product(rec, &g.head, g.tiles.head, g.allRows(T), g.headX, g.headY); err != nil {
 		return err
 	}
@@ -91,11 +98,14 @@ func (g *GPU) follow(rec *vk.Recorder, T int, from source) error {
 		size(quads(d.in.k)), flag(d.in.format == f32)}
 	for ; ; push.place++ {
 		if err := launch(rec, &g.built, "follow", [3]uint32{size(R), 1, 1}, 0, &push, nil,
-			g.step, g.headY, d.sums, d.in.codes, d.x, d.drafts); err != nil {
+			g.step, g.headY, d.sums, d.in.codes, d.x.plain, d.drafts); err != nil {
 			return err
 		}
 		if push.place == push.block {
 			return rec.Copy(d.results, d.drafts)
+		}
+		if err := g.whole(rec, R, d.x, reader{&d.out, each}); err != nil {
+			return err
 		}
 		if err := g.product(rec, &d.out, g.tiles.head, each, d.x, d.sums); err != nil {
 			return err

@@ -25,7 +25,7 @@ func TestDrafts(t *testing.T) {
 		d, s, ids := w.Config.Hidden, &cpu.Streams{}, tokenIDs(rng, T, w.Config.Vocab)
 		step(t, g, ids)
 		upload(t, g, g.step, []uint32{T, 0, T / 3})
-		poison(t, g, g.streams, g.mix, g.parts, g.headX, g.draft.states, g.draft.x, g.draft.sums, g.draft.drafts)
+		poison(t, g, g.streams, g.mix, g.parts, g.headX.plain, g.draft.states.plain, g.draft.x.plain, g.draft.sums, g.draft.drafts)
 		c.Embed(s, ids)
 		states, want := make([]float32, T*d), make([]float32, T*d)
 		c.State(s, states, 0, d)
@@ -37,11 +37,11 @@ func TestDrafts(t *testing.T) {
 			if err := g.keepState(rec, 8, 0); err != nil {
 				return err
 			}
-			return g.context(rec, 8, g.routedH)
+			return g.context(rec, 8, g.routedH.plain)
 		})
-		assert.Equal(t, states, unplaced(download(t, g, g.draft.states), d, T), "states")
+		assert.Equal(t, states, unplaced(download(t, g, g.draft.states.plain), d, T), "states")
 		var got []float32
-		for _, word := range download(t, g, g.routedH)[:T*d/2] {
+		for _, word := range download(t, g, g.routedH.plain)[:T*d/2] {
 			got = append(got, math.Float32frombits(word<<16), math.Float32frombits(word&0xFFFF0000))
 		}
 		assert.Less(t, off(got, want), 4e-3, "what is kept of tokens")

@@ -50,10 +50,10 @@ type GPU struct {
 
 	// step is host's content on the device: [0] tokens, [1] wanted, [2] blocks of drafts,
 	// [4+t] ids, [wantedAt+i] rows.
-	step, streams, mix, parts, x       vk.View
-	logits, chosen, v, plan            vk.View // of the router
-	routedH, sharedH, routedY, sharedY vk.View
-	headX, headY                       vk.View
+	step, streams, mix, parts  vk.View
+	x, routedH, sharedH, headX activations
+	logits, chosen, v, plan    vk.View // of the router
+	routedY, sharedY, headY    vk.View
 }
 
 // hyper is a hyper-connection: fn [rows, n*D] f32, base [rows] with scale [3] or [1] after it.
@@ -135,6 +135,9 @@ func (g *GPU) open(ctx context.Context, w *weights.Model, o Options, ask func(l 
 	}
 	if need, free := l.need(vk.DeviceLocal)+o.Reserve, Free(g.dev); need > free {
 		return &MemoryError{Need: need, Free: free}
+	}
+	if lacks := g.dev.Caps().Missing([]string{"shaderIntegerDotProduct"}); lacks != nil {
+		return fmt.Errorf("gpu: the device has no %s; --experts cpu needs none: %w", lacks[0], errors.ErrUnsupported)
 	}
 	halves, err := keepsHalves(g.dev)
 	if err != nil {
@@ -254,16 +257,16 @@ func (g *GPU) memory(l *loader) {
 	l.scratch(&g.streams, "streams", 2*T*n*d)
 	l.scratch(&g.mix, "streams", 4*T*(n+n*n))
 	l.scratch(&g.parts, "streams", 4*T*opkit.CeilDiv(d, slice)*((2+n)*n+1))
-	l.scratch(&g.x, "hidden states", 16*T*quads(d))
+	l.activations(&g.x, "hidden states", T, d)
 	l.scratch(&g.logits, "router", 4*T*c.Experts)
 	l.scratch(&g.chosen, "router", 4*pairs)
 	l.scratch(&g.v, "router", 4*pairs)
 	l.scratch(&g.plan, "router", 4*(g.orderAt()+pairs))
-	l.scratch(&g.routedH, "hidden states", 16*pairs*quads(c.Width))
-	l.scratch(&g.sharedH, "hidden states", 16*T*quads(c.Width))
+	l.activations(&g.routedH, "hidden states", pairs, c.Width)
+	l.activations(&g.sharedH, "hidden states", T, c.Width)
 	l.scratch(&g.routedY, "hidden states", 4*pairs*d)
 	l.scratch(&g.sharedY, "hidden states", 4*T*d)
-	l.scratch(&g.headX, "hidden states", 16*T*quads(d))
+	l.activations(&g.headX, "hidden states", T, d)
 	l.scratch(&g.headY, "logits", 4*T*c.Vocab)
 }
 

@@ -63,9 +63,10 @@ func TestProduct(t *testing.T) {
 		g, _ := opened(t, dev, small(rng, released, 2), most)
 		l := &loader{w: &weights.Model{}}
 		var m matrix
-		var y, x vk.View
+		var y vk.View
+		var x activations
 		l.matrix(&m, &w)
-		l.scratch(&x, "x", most*quads(k)*16)
+		l.activations(&x, "x", most, k)
 		l.scratch(&y, "y", most*n*4)
 		require.NoError(t, l.check(dev))
 		buffers, err := l.load(t.Context(), dev, nil)
@@ -75,29 +76,126 @@ func TestProduct(t *testing.T) {
 				b.Close()
 			}
 		}()
-		in := activations(rng, most*k)
+		in := normals(rng, most*k)
 		var first []float32
 		for _, c := range []struct{ tokens, tile int }{{most, 0}, {1, 0}, {2, 0}, {9, 8}, {most, []int{16, 32, 8}[i%3]}} {
-			upload(t, g, x, placed(in[:c.tokens*k], k))
+			upload(t, g, x.plain, placed(in[:c.tokens*k], k))
 			step(t, g, make([]int32, c.tokens))
-			poison(t, g, y)
+			poison(t, g, y, x.whole)
 			r := rows{most: min(g.tiles.tokensOf(c.tokens), 4), turns: 1}
 			if c.tile > 0 {
 				r.most, r.tiles = c.tile, true
 			}
 			r.items = opkit.CeilDiv(c.tokens, r.most)
-			run(t, g, func(rec *vk.Recorder) error { return g.product(rec, &m, 2, r, x, y) })
+			run(t, g, func(rec *vk.Recorder) error {
+				if err := g.whole(rec, c.tokens, x, reader{&m, r}); err != nil {
+					return err
+				}
+				return g.product(rec, &m, 2, r, x, y)
+			})
 			got := numbers(t, g, y)
 			written := func(v float32) bool { return v == v }
 			assert.False(t, slices.ContainsFunc(got[c.tokens*n:], written), "%v: rows that were not asked for", f)
 			got = got[:c.tokens*n]
 			if first == nil {
 				first = got
+				if m.format.whole() {
+					in = wholes(in, k)
+				}
 				checkProduct(t, &w, in, got)
 			}
 			assert.Equal(t, first[:len(got)], got, "%v: %+v", f, c)
 		}
 	}
+}
+
+// TestWhole holds whole numbers and what goes with them to their definition: blocks of zeros, of
+// subnormals, of the largest numbers, of one number, and of some that are not finite.
+func TestWhole(t *testing.T) {
+	dev, rng := device(t), rand.New(rand.NewPCG(17, 18))
+	const rows, k = 3, 1120
+	g, _ := opened(t, dev, small(rng, released, 2), 4)
+	x := normals(rng, rows*k)
+	for row, list := range [][]float32{{0, 0x1p-133, 0x1p-126, 1, 0x1.FEp127}, {1, float32(math.Inf(1)), 0x1p100, float32(math.NaN()), 0x1p-100}} {
+		for block, by := range list {
+			for c := block * 256; c < min(block*256+256, k); c++ {
+				switch v := &x[row*k+c]; {
+				case math.IsInf(float64(by), 0) || by != by:
+					if c%256 == 77 {
+						*v = by
+					}
+				case by == 0x1.FEp127:
+					*v = by * float32(1-c%3)
+				default:
+					*v = numfmt.BF16Round(*v * by)
+				}
+			}
+		}
+	}
+	x[2*k+300] = 0x1p20 // beside it others are rounded to nothing
+	var a activations
+	l := &loader{w: &weights.Model{}}
+	l.activations(&a, "x", rows, k)
+	buffers, err := l.load(t.Context(), dev, nil)
+	require.NoError(t, err)
+	defer func() {
+		for _, b := range buffers {
+			b.Close()
+		}
+	}()
+	upload(t, g, a.plain, placed(x, k))
+	poison(t, g, a.whole)
+	run(t, g, func(rec *vk.Recorder) error { return g.whole(rec, rows, a, reader{m: &matrix{format: q2K, k: k}}) })
+	words := download(t, g, a.whole)
+	const units = 2
+	for row := range rows {
+		of := words[row*wholeQuads(k)*4:]
+		rounded, sum := wholes(x[row*k:][:k], k), int32(0)
+		for c := range units * 1024 {
+			piece, place := c/32, func(q int) int { return q&^127 | q&3<<5 | q>>2&31 }
+			at := func(j int) int32 {
+				return int32(int8(of[place(4*piece+j)*4+c%16/4] >> (c % 4 * 8)))
+			}
+			q := 128*at(c%32/16) + at(c%32/16+2)
+			sum += q
+			if c%16 == 15 {
+				assert.Equal(t, sum, int32(of[units*128*4+c/16]), "row %d, sum of columns up to %d", row, c)
+				sum = 0
+			}
+			scale := math.Float32frombits(of[units*144*4+c/256])
+			switch {
+			case c >= k:
+				assert.Zero(t, q, "row %d, column %d", row, c)
+			case slices.ContainsFunc(x[row*k+c&^255:][:min(256, k-c&^255)], func(v float32) bool { return v-v != 0 }):
+				assert.True(t, scale != scale && q == 0, "row %d, column %d", row, c)
+			default:
+				assert.Equal(t, rounded[c], float32(q)*scale, "row %d, column %d", row, c)
+				assert.LessOrEqual(t, max(q, -q), int32(1<<13))
+			}
+		}
+	}
+}
+
+// wholes returns rows [T, k] as whole.comp rounds them: to 2^-13 of the smallest power of two that
+// is not below any of 256 columns, 2^-113 at least.
+func wholes(x []float32, k int) (rounded []float32) {
+	for row := range slices.Chunk(x, k) {
+		for block := range slices.Chunk(row, 256) {
+			most := 0.0
+			for _, v := range block {
+				most = max(most, math.Abs(float64(v)))
+			}
+			_, e := math.Frexp(most) // most is up to 2^e
+			if math.Exp2(float64(e-1)) == most {
+				e--
+			}
+			unit := math.Exp2(float64(max(e, 14-127) - 13))
+			for _, v := range block {
+				rounded = append(rounded, float32(math.RoundToEven(float64(v)/unit)*unit))
+			}
+		}
+	}
+	return rounded
 }
 
 // checkProduct compares y [T, N] with the definition.
@@ -218,8 +316,8 @@ func outputs(t *testing.T, g *GPU, layer, T int, ids []int32, x []float32) []flo
 	t.Helper()
 	c := g.cfg
 	step(t, g, ids)
-	upload(t, g, g.x, placed(x, c.Hidden))
-	poison(t, g, g.routedY, g.sharedY, g.routedH, g.sharedH)
+	upload(t, g, g.x.plain, placed(x, c.Hidden))
+	poison(t, g, g.routedY, g.sharedY, g.routedH.plain, g.sharedH.plain, g.x.whole, g.routedH.whole, g.sharedH.whole)
 	run(t, g, func(rec *vk.Recorder) error { return g.experts(rec, T, &g.layers[layer]) })
 	routed, shared := numbers(t, g, g.routedY), numbers(t, g, g.sharedY)
 	f := make([]float32, len(ids)*c.Hidden)
@@ -254,15 +352,15 @@ func TestExperts(t *testing.T) {
 		}
 		g, c := opened(t, dev, w, padded)
 		T := padded - 1
-		ids, x := tokenIDs(rng, T, w.Config.Vocab), activations(rng, T*w.Config.Hidden)
+		ids, x := tokenIDs(rng, T, w.Config.Vocab), normals(rng, T*w.Config.Hidden)
 		for layer := range w.Layers {
 			want := make([]float32, len(x))
 			c.Experts(layer, &cpu.Streams{T: T, IDs: ids}, x, want, nil)
 			got := outputs(t, g, layer, padded, ids, x)
 			assert.Less(t, off(got, want), 4e-3, "formats %d, layer %d", i, layer)
-			g.tiles.tiles = padded
+			g.tiles.tiles, g.tiles.routed = padded, 1
 			assert.Equal(t, got, outputs(t, g, layer, padded, ids, x), "formats %d, layer %d: by tiles", i, layer)
-			g.tiles.tiles = usual.tiles
+			g.tiles = usual
 			at, d := 2, w.Config.Hidden
 			alone := outputs(t, g, layer, 1, ids[at:at+1], x[at*d:][:d])
 			assert.Equal(t, got[at*d:][:d], alone, "formats %d, layer %d: alone", i, layer)
@@ -284,7 +382,7 @@ func TestStreams(t *testing.T) {
 		const T = 5
 		d, s, ids := w.Config.Hidden, &cpu.Streams{}, tokenIDs(rng, T, w.Config.Vocab)
 		step(t, g, ids)
-		poison(t, g, g.streams, g.mix, g.parts, g.x, g.headX)
+		poison(t, g, g.streams, g.mix, g.parts, g.x.plain, g.headX.plain, g.headX.whole)
 		c.Embed(s, ids)
 		x, l := make([]float32, T*d), &w.Layers[1]
 		c.Enter(s, &l.AttnHC, l.AttnNorm, x)
@@ -292,32 +390,32 @@ func TestStreams(t *testing.T) {
 			if err := g.leave(rec, 8, g.embedding(), &g.layers[1].attnHC); err != nil {
 				return err
 			}
-			return g.enter(rec, 8, &g.layers[1].attnHC, g.layers[1].attnNorm, to{view: g.x, quads: quads(d), placed: true})
+			return g.enter(rec, 8, &g.layers[1].attnHC, g.layers[1].attnNorm, to{view: g.x.plain, quads: quads(d), placed: true})
 		})
-		assert.Less(t, off(unplaced(download(t, g, g.x), d, T), x), 5e-3, "the first input")
+		assert.Less(t, off(unplaced(download(t, g, g.x.plain), d, T), x), 5e-3, "the first input")
 
 		// What attention gives, then what experts give.
-		out := activations(rng, T*d)
+		out := normals(rng, T*d)
 		packed := make([]uint32, 8*d/2)
 		for i := range T * d / 2 {
 			packed[i] = math.Float32bits(out[2*i])>>16 | math.Float32bits(out[2*i+1])&0xFFFF0000
 		}
-		upload(t, g, g.routedH, packed)
+		upload(t, g, g.routedH.plain, packed)
 		c.Leave(s, out)
 		c.Enter(s, &l.FFNHC, l.FFNNorm, x)
 		run(t, g, func(rec *vk.Recorder) error {
-			if err := g.leave(rec, 8, source{fromAttention, g.routedH}, &g.layers[1].ffnHC); err != nil {
+			if err := g.leave(rec, 8, source{fromAttention, g.routedH.plain}, &g.layers[1].ffnHC); err != nil {
 				return err
 			}
-			return g.enter(rec, 8, &g.layers[1].ffnHC, g.layers[1].ffnNorm, to{view: g.x, quads: d / 8})
+			return g.enter(rec, 8, &g.layers[1].ffnHC, g.layers[1].ffnNorm, to{view: g.x.plain, quads: d / 8})
 		})
 		var plain []float32
-		for _, word := range download(t, g, g.x)[:T*d/2] {
+		for _, word := range download(t, g, g.x.plain)[:T*d/2] {
 			plain = append(plain, math.Float32frombits(word<<16), math.Float32frombits(word&0xFFFF0000))
 		}
 		assert.Less(t, off(plain, x), 4e-3, "after attention")
 
-		routed, shared := activations(rng, T*3*d), activations(rng, T*d)
+		routed, shared := normals(rng, T*3*d), normals(rng, T*d)
 		upload(t, g, g.routedY, bitsOf(routed))
 		upload(t, g, g.sharedY, bitsOf(shared))
 		for i := range out {

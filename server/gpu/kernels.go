@@ -43,6 +43,7 @@ var kernels = map[string]struct {
 	"up":            {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
 	"up_cm": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write},
 		divided: true, matrices: true},
+	"whole":    {bindings: []vk.Access{vk.Read, vk.Write}, divided: true},
 	"up_tiles": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
 }
 
@@ -107,10 +108,11 @@ type tiling struct {
 	gate, head int
 	tokens     int // that share weights in registers, at most: 1, 2, 4 or 8
 	tiles      int // from this number of tokens on, products of all of them take tiles; 0: never
-	matrices   int // from this number on of an expert, on average, routed ones take matrices
+	routed     int // from this number on of an expert, on average, routed ones of whole numbers take tiles
+	matrices   int // likewise matrices
 }
 
-var usual = tiling{up: 2, down: 4, gate: 1, head: 4, tokens: 4, tiles: 128, matrices: 6}
+var usual = tiling{up: 2, down: 4, gate: 1, head: 4, tokens: 4, tiles: 128, routed: 16, matrices: 6}
 
 const matrixRows = 128 // of weights, of a workgroup with matrices
 
@@ -122,10 +124,15 @@ const (
 
 // tileOf returns the number of T tokens that a tile has; 0: none is taken.
 func (g *GPU) tileOf(T int) int {
-	switch {
-	case g.tiles.tiles == 0 || T < g.tiles.tiles:
+	if g.tiles.tiles == 0 || T < g.tiles.tiles {
 		return 0
-	case g.dev.Caps().SharedMemory < tileShared:
+	}
+	return g.tileMost()
+}
+
+// tileMost is the largest tile that the device takes.
+func (g *GPU) tileMost() int {
+	if g.dev.Caps().SharedMemory < tileShared {
 		return tileTokens / 2
 	}
 	return tileTokens
@@ -146,6 +153,9 @@ func (t tiling) pairsOf(T, k, experts int) int {
 
 // quads returns the pieces of 16 bytes that a row of k bf16 numbers takes where products read it.
 func quads(k int) int { return (k + 1023) / 1024 * 128 }
+
+// wholeQuads is quads of a row of whole numbers, as lib/whole.glsl has it.
+func wholeQuads(k int) int { return (k + 1023) / 1024 * (128 + 16 + 1) }
 
 func size[N int | uint32](n N) uint32 { return uint32(n) }
 

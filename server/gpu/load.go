@@ -45,6 +45,12 @@ func (l *loader) scratch(to *vk.View, label string, bytes int) {
 	l.pieces = append(l.pieces, piece{label: label, size: uint64(max(bytes, 16)), to: to})
 }
 
+// activations asks for memory with n rows of k of them.
+func (l *loader) activations(to *activations, label string, n, k int) {
+	l.scratch(&to.plain, label, 16*n*quads(k))
+	l.scratch(&to.whole, label, 16*n*wholeQuads(k))
+}
+
 // host asks for memory that the host maps.
 func (l *loader) host(to *vk.View, label string, memory vk.Memory, bytes int) {
 	l.pieces = append(l.pieces, piece{label: label, memory: memory, size: uint64(bytes), to: to})

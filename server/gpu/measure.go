@@ -96,7 +96,7 @@ func (g *GPU) randomInput(ctx context.Context, T int) error {
 	for i := 0; i < len(x); i += 2 {
 		binary.LittleEndian.PutUint16(x[i:], uint16(math.Float32bits(float32(rng.NormFloat64()))>>16))
 	}
-	if err := g.dev.Upload(ctx, g.x.Buffer.View(g.x.Offset, uint64(len(x))), x); err != nil {
+	if err := g.dev.Upload(ctx, g.x.plain.Buffer.View(g.x.plain.Offset, uint64(len(x))), x); err != nil {
 		return err
 	}
 	step := make([]byte, g.step.Size)

@@ -21,13 +21,13 @@ func BenchmarkExperts(b *testing.B) {
 	require.NoError(b, err)
 	b.Logf("copies: %.0f GB/s", copies.PerSecond()/1e9)
 	without := usual
-	without.tiles = 0
+	without.tiles, without.routed = 0, 0
 	for _, f := range [][2]string{{"MXFP4", "MXFP4"}, {"Q2_K", "Q2_K"}, {"IQ2_XXS", "Q2_K"}, {"Q4_K", "Q4_K"}} {
 		b.Run(strings.Join(f[:], ","), func(b *testing.B) {
 			g, err := New(b.Context(), dev, flash(3, f[0], f[1]), Options{MaxStep: 1024})
 			require.NoError(b, err)
 			b.Cleanup(func() { g.Close() })
-			for _, tiles := range []tiling{usual, without, {1, 2, 1, 4, 4, 0, 0}, {4, 8, 1, 4, 4, 0, 0}} {
+			for _, tiles := range []tiling{usual, without, {up: 2, down: 2, gate: 1, head: 4, tokens: 4}, {up: 4, down: 8, gate: 1, head: 4, tokens: 4}} {
 				for _, T := range []int{1, 8, 32, 128, 256, 1024} {
 					if tiles == without && T < 128 || tiles != usual && tiles != without && T > 1 {
 						continue // as others have it

@@ -223,8 +223,8 @@ func placeOf(t, c, k int) int {
 	return (t*quads(k)+q)*4 + c%8/2
 }
 
-// activations are bf16 numbers.
-func activations(rng *rand.Rand, n int) (x []float32) {
+// normals are bf16 numbers.
+func normals(rng *rand.Rand, n int) (x []float32) {
 	for range n {
 		x = append(x, numfmt.BF16Round(float32(rng.NormFloat64())))
 	}

@@ -34,7 +34,7 @@ func (g *GPU) Between(rec *vk.Recorder, at pipeline.Between) error {
 		if err := g.leave(rec, T, from, &l.ffnHC); err != nil {
 			return err
 		}
-		if err := g.enter(rec, T, &l.ffnHC, l.ffnNorm, to{view: g.x, quads: quads(g.cfg.Hidden), placed: true}); err != nil {
+		if err := g.enter(rec, T, &l.ffnHC, l.ffnNorm, to{view: g.x.plain, quads: quads(g.cfg.Hidden), placed: true}); err != nil {
 			return err
 		}
 		if err := g.experts(rec, T, l); err != nil {
@@ -160,6 +160,15 @@ func (r rows) groups(n, ofTeam, matrices int) [3]uint32 {
 	return [3]uint32{size(opkit.CeilDiv(n, each)), size(r.turns), 1}
 }
 
+// ofTeam returns the rows that a team has of a product's matrix, where it may have n. Formats of
+// whole numbers whose chunks have 32 columns, and not 64, are faster with half of them.
+func (m *matrix) ofTeam(n int) int {
+	if m.format == q8_0 || m.format == q4K {
+		return max(n/2, 1)
+	}
+	return n
+}
+
 // kernel returns the name of a product's kernel.
 func (r rows) kernel(name string) string {
 	switch {
@@ -179,9 +188,41 @@ func (g *GPU) constants(m *matrix, ofTeam int, r rows) []uint32 {
 	return []uint32{uint32(m.format), g.halves, size(ofTeam), size(r.most), flag(r.full), flag(m.k%128 == 0)}
 }
 
+// activations are rows that products read: bf16 by place, and whole numbers for formats that take
+// these.
+type activations struct{ plain, whole vk.View }
+
+// of returns the form of rows of k numbers that a product takes, and the quads of one.
+func (a activations) of(m *matrix, r rows) (vk.View, uint32) {
+	if m.format.whole() && !r.cm {
+		return a.whole, size(wholeQuads(m.k))
+	}
+	return a.plain, size(quads(m.k))
+}
+
+// reader is a product that reads activations.
+type reader struct {
+	m *matrix
+	r rows
+}
+
+// whole records whole.comp for T rows of activations, if one of their readers takes whole numbers.
+func (g *GPU) whole(rec *vk.Recorder, T int, x activations, readers ...reader) error {
+	for _, p := range readers {
+		if !p.m.format.whole() || p.r.cm {
+			continue
+		}
+		push := struct{ k, xQuads, qQuads uint32 }{size(p.m.k), size(quads(p.m.k)), size(wholeQuads(p.m.k))}
+		return launch(rec, &g.built, "whole", [3]uint32{size(opkit.CeilDiv(p.m.k, 1024)), size(T), 1}, 0, &push, nil, x.plain, x.whole)
+	}
+	return nil
+}
+
 // product records product.comp: y from x.
-func (g *GPU) product(rec *vk.Recorder, m *matrix, ofTeam int, r rows, x, y vk.View) error {
-	push := struct{ n, k, xQuads, side, routed, rowsAt, orderAt, stride uint32 }{size(m.n), size(m.k), size(quads(m.k)), size(m.side),
+func (g *GPU) product(rec *vk.Recorder, m *matrix, ofTeam int, r rows, x activations, y vk.View) error {
+	from, quads := x.of(m, r)
+	ofTeam = m.ofTeam(ofTeam)
+	push := struct{ n, k, xQuads, side, routed, rowsAt, orderAt, stride uint32 }{size(m.n), size(m.k), quads, size(m.side),
 		r.routed, size(r.at), size(g.orderAt()), size(r.turns)}
 	plan := g.step
 	if r.routed > 0 {
@@ -189,15 +230,16 @@ func (g *GPU) product(rec *vk.Recorder, m *matrix, ofTeam int, r rows, x, y vk.V
 	}
 	return launch(rec, &g.built, r.kernel("product"), r.groups(m.n, ofTeam, 1),
 		float64(r.items*r.most)*float64(m.n*m.k), &push, g.constants(m, ofTeam, r),
-		plan, m.codes, m.scale, x, y)
+		plan, m.codes, m.scale, from, y)
 }
 
 // up records up.comp: h from x.
 func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
+	from, xQuads := g.x.of(w1, r)
 	push := struct {
 		n, k, xQuads, side, routed, rowsAt, orderAt, stride, per, hQuads uint32
 		limit                                                            float32
-	}{size(w1.n), size(w1.k), size(quads(w1.k)), size(w1.side), r.routed, size(r.at), size(g.orderAt()), size(r.turns),
+	}{size(w1.n), size(w1.k), xQuads, size(w1.side), r.routed, size(r.at), size(g.orderAt()), size(r.turns),
 		1, size(quads(w1.n)), g.cfg.Limit}
 	plan := g.step
 	if r.routed > 0 {
@@ -205,7 +247,7 @@ func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
 	}
 	return launch(rec, &g.built, r.kernel("up"), r.groups(w1.n, g.tiles.up, 2),
 		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push, g.constants(w1, g.tiles.up, r),
-		plan, w1.codes, w1.scale, w3.codes, w3.scale, g.x, g.v, h)
+		plan, w1.codes, w1.scale, w3.codes, w3.scale, from, g.v, h)
 }
 
 // allRows are products of all of T tokens.
@@ -239,8 +281,11 @@ func (g *GPU) routedRows(T int, l *layer) (r rows) {
 	}
 	r = rows{routed: 1, most: g.tiles.pairsOf(T, c.PerToken, c.Experts)}
 	r.full = pairs >= c.Experts*r.most
+	if g.tiles.routed > 0 && pairs >= c.Experts*g.tiles.routed && l.w1.format.whole() && l.w2.format.whole() {
+		r.tiles, r.most = true, g.tileMost()
+	}
 	if g.matrices != nil && l.routedFit && pairs >= c.Experts*g.tiles.matrices {
-		r.cm, r.most = true, g.matrices.tokensOf(pairs/c.Experts)
+		r.cm, r.tiles, r.most = true, false, g.matrices.tokensOf(pairs/c.Experts)
 	}
 	r.items = min(c.Experts, pairs) + pairs/r.most
 	r.turns = r.items
@@ -250,17 +295,22 @@ func (g *GPU) routedRows(T int, l *layer) (r rows) {
 // experts records the sub-layer up to what each expert gives. What the shared one does needs no
 // router: it runs beside it.
 func (g *GPU) experts(rec *vk.Recorder, T int, l *layer) error {
-	shared, routed := g.sharedRows(T, l), g.routedRows(T, l)
+	all, shared, routed := g.allRows(T), g.sharedRows(T, l), g.routedRows(T, l)
 	for _, record := range []func() error{
 		func() error { rec.Section(Sections[1]); return nil },
-		func() error { return g.product(rec, &l.gate, g.tiles.gate, g.allRows(T), g.x, g.logits) },
-		func() error { return g.up(rec, &l.shared1, &l.shared3, shared, g.sharedH) },
+		func() error {
+			return g.whole(rec, T, g.x, reader{&l.gate, all}, reader{&l.shared1, shared}, reader{&l.w1, routed})
+		},
+		func() error { return g.product(rec, &l.gate, g.tiles.gate, all, g.x, g.logits) },
+		func() error { return g.up(rec, &l.shared1, &l.shared3, shared, g.sharedH.plain) },
 		func() error { return g.choose(rec, T, l) },
 		func() error { return g.group(rec, T, routed.most) },
+		func() error { return g.whole(rec, T, g.sharedH, reader{&l.shared2, shared}) },
 		func() error { return g.product(rec, &l.shared2, g.tiles.down, shared, g.sharedH, g.sharedY) },
 		func() error { rec.Section(Sections[2]); return nil },
-		func() error { return g.up(rec, &l.w1, &l.w3, routed, g.routedH) },
+		func() error { return g.up(rec, &l.w1, &l.w3, routed, g.routedH.plain) },
 		func() error { rec.Section(Sections[3]); return nil },
+		func() error { return g.whole(rec, T*g.cfg.PerToken, g.routedH, reader{&l.w2, routed}) },
 		func() error { return g.product(rec, &l.w2, g.tiles.down, routed, g.routedH, g.routedY) },
 	} {
 		if err := record(); err != nil {
@@ -300,13 +350,16 @@ func (g *GPU) finish(rec *vk.Recorder, T int, from source) error {
 	if err := g.leave(rec, T, from, &g.headHC); err != nil {
 		return err
 	}
-	if err := g.enter(rec, T, &g.headHC, g.norm, to{view: g.headX, quads: quads(c.Hidden), placed: true, wanted: true}); err != nil {
+	if err := g.enter(rec, T, &g.headHC, g.norm, to{view: g.headX.plain, quads: quads(c.Hidden), placed: true, wanted: true}); err != nil {
 		return err
 	}
 	// Of the tokens of a prompt few are wanted: they take turns.
 	rec.Section(Sections[4])
 	wanted := rows{full: true, at: 1, most: g.tiles.tokensOf(T), turns: 1}
 	wanted.items = opkit.CeilDiv(T, wanted.most)
+	if err := g.whole(rec, T, g.headX, reader{&g.head, wanted}); err != nil {
+		return err
+	}
 	if err := g.product(rec, &g.head, g.tiles.head, wanted, g.headX, g.headY); err != nil {
 		return err
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/gguf"
 	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
@@ -163,12 +162,17 @@ func (r *draftReference) layer(t *testing.T, layer int, before, after []float32)
 	l, wants := &r.w.Layers[layer], [2][][][]float64{}
 	for other := range wants {
 		streams := r.streams(before)
-		r.around(streams, &l.AttnHC, l.AttnNorm, func(x [][]float64) [][]float64 {
+		r.around(streams, &l.AttnHC, l.AttnNorm, func(x [][]float64) (f [][]float64) {
 			var in []float32
 			for _, v := range x {
 				in = append(in, narrowed(v)...)
 			}
-			return formula.Draft(r.w.Config.Config, layer, r.values, kept, r.context, in)
+			q := formula.NewSequence(r.w.Config.Config, formula.Numerics{Exact: true, Records: model.RecordsV4}, r.values)
+			q.Context(layer, r.context)
+			for _, row := range q.Draft(layer, len(r.context)/r.w.Config.Hidden-1, in) {
+				f = append(f, wide(row.Out))
+			}
+			return f
 		})
 		r.around(streams, &l.FFNHC, l.FFNNorm, func(x [][]float64) (f [][]float64) {
 			for _, v := range x {
@@ -540,16 +544,4 @@ func testDraftForms(t *testing.T, dir, draft string) {
 		}
 	}
 	assert.LessOrEqual(t, others, 5*n*2/3, "drafts that are those after another prompt")
-}
-
-// kept rounds what a cache keeps of a row; products take rows as they are.
-func kept(product string, x []float64) []float64 {
-	if !strings.HasSuffix(product, "cache") {
-		return x
-	}
-	record := cache.RecordV4
-	values, row, scales := make([]uint16, len(x)), make([]byte, record.RowBytes()), make([]byte, record.ScaleBytes())
-	record.EncodeRef(row, scales, numfmt.BF16EncodeSlice(values, narrowed(x)))
-	record.DecodeRef(values, row, scales)
-	return wide(numfmt.BF16DecodeSlice(make([]float32, len(x)), values))
 }

@@ -36,9 +36,9 @@ func (m *Model) identity(a *vk.Adapter, at Placement) string {
 	products := cpu.Products()
 	switch {
 	case at.Whole:
-		products = "gpu"
+		products = "gpu 2"
 	case at.Apart:
-		products += fmt.Sprintf(" gpu %d", at.Layers)
+		products += fmt.Sprintf(" gpu 2 %d", at.Layers)
 	}
 	return fmt.Sprintf("%s %s %s %s %s %d", m.Weights.Identity(), products, a.Name, a.DriverName, a.DriverInfo, a.DriverVersion)
 }

@@ -49,8 +49,7 @@ const float Q4_K_ELEMENT_UNIT = 1.0;
 uint q4_k_pair(uint w, vec2 scales) {
     const vec2 v = vec2(unpackFloat2x16((w & 0x000F000Fu) | 0x64006400u) - f16vec2(1024.0)) * scales.x - scales.y;
 #ifdef CM_BF16
-    const uvec2 near = floatBitsToUint(v) + 0x8000u;
-    return near.x >> 16 | (near.y & 0xFFFF0000u);
+    return linear_near(v);
 #else
     return packFloat2x16(f16vec2(v));
 #endif

@@ -1,14 +1,25 @@
 // Q8_0: whole numbers of 8 bits with an f16 scale for each 32 of a row, [G*N, K/32] f16, and a
 // power of two for the row, so that no element of f16 is too large. See formats.glsl.
 //
-// A byte b, its highest bit turned, becomes the number 2^23 + 128 + b, or 2^10 + 128 + b of halves,
-// as the low bits of one.
+// A byte b, its highest bit turned, becomes the number 2^10 + 128 + b of halves as the low bits of
+// one, or 2^23 + 128 + b of f32 in builds without halves.
+#if !defined(Q8_0_RAISED) && (defined(HALF_CODES) || defined(FORMAT_ELEMENTS))
+#define Q8_0_RAISED
+// q8_0_raised: 1152 more than bytes 0 and 2 of w.
+f16vec2 q8_0_raised(uint w) { return unpackFloat2x16((w & 0x00FF00FFu) ^ 0x64806480u); }
+#endif
+
 #ifdef FORMAT_F32
 const float Q8_0_UNIT = 1.0;
 
 vec4 q8_0_f32x4(uint w) {
+#ifdef HALF_CODES
+    const f16vec2 even = q8_0_raised(w) - f16vec2(1152.0), odd = q8_0_raised(w >> 8) - f16vec2(1152.0);
+    return vec4(even.x, odd.x, even.y, odd.y);
+#else
     const uint b = w ^ 0x80808080u;
     return uintBitsToFloat(uvec4(b & 0xFFu, b >> 8 & 0xFFu, b >> 16 & 0xFFu, b >> 24) | 0x4B000000u) - 8388736.0;
+#endif
 }
 
 void q8_0_f32(uvec4 w, uvec2 beside, out vec4 a, out vec4 b) {
@@ -31,14 +42,11 @@ const float Q8_0_ELEMENT_UNIT = 1.0;
 
 // q8_0_pair: bytes 0 and 2 of w times the scale, rounded to elements.
 uint q8_0_pair(uint w, uint scale) {
-    const uint b = (w ^ 0x00800080u) & 0x00FF00FFu;
 #ifdef CM_BF16
-    const vec2 v = (uintBitsToFloat(uvec2(b & 0xFFu, b >> 16) | 0x4B000000u) - 8388736.0) * f16_decode(scale);
-    const uvec2 near = floatBitsToUint(v) + 0x8000u;
-    return near.x >> 16 | (near.y & 0xFFFF0000u);
+    const float factor = f16_decode(scale); // 22 bits of a product: all is exact
+    return linear_near(vec2(q8_0_raised(w)) * factor + factor * -1152.0);
 #else
-    const f16vec2 v = unpackFloat2x16(b | 0x64006400u) - f16vec2(1152.0);
-    return packFloat2x16(v * unpackFloat2x16((scale & 0xFFFFu) * 0x00010001u));
+    return packFloat2x16((q8_0_raised(w) - f16vec2(1152.0)) * unpackFloat2x16((scale & 0xFFFFu) * 0x00010001u));
 #endif
 }
 

@@ -26,6 +26,9 @@
 #include "e4m3.glsl"
 #include "e2m1.glsl"
 #include "ue8m0.glsl"
+#if defined(HALF_CODES) || defined(CM_A) || defined(DOT2)
+#define F16_CONVERTS // package opkit runs builds that compute with halves where subnormals count
+#endif
 #include "f16.glsl"
 
 layout(constant_id = 0) const uint FORMAT = 0u;

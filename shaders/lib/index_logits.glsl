@@ -41,6 +41,20 @@ layout(push_constant) uniform Push {
     ADDRESS table_addr; // of angles; it and what follows with RAW_QUERIES
     float softmax_scale;
     float head_scale;
+#ifdef PICKS
+    uint64_t picks_addr; // [T, K] i32
+    uint64_t slots_addr; // the same
+    uint64_t counts_addr;
+    uint64_t slot_table_addr; // [slot_requests, slot_width] i32
+    uint64_t lists_addr;
+    uint64_t arrived_addr;
+    uint k;
+    uint group;  // shares of a slice
+    uint slices; // of the longest row
+    uint slot_requests;
+    uint slot_width;
+    uint limit;  // entries of a row at most
+#endif
 } pc;
 TENSOR(uvec2, q, 0)
 TENSOR(uint, q_scale, 1)
@@ -52,7 +66,10 @@ TENSOR(int, side, 8)
 
 #define LOGIT_NONE uintBitsToFloat(0xFF800000u) // of an entry whose page is not there
 
-#ifdef ADDRESSED
+#ifdef PICKS
+layout(buffer_reference, std430, buffer_reference_align = 4) coherent writeonly buffer LogitWrite { float v; };
+void logit_store(uint t, uint column, float x) { LogitWrite(pc.dst_addr + (uint64_t(t) * pc.width + column) * 4ul).v = x; }
+#elif defined(ADDRESSED)
 layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer LogitWrite { float v; };
 void logit_store(uint t, uint column, float x) { LogitWrite(pc.dst_addr + (uint64_t(t) * pc.width + column) * 4ul).v = x; }
 #else

@@ -11,7 +11,13 @@ const uint RAW_PARTS = INDEX_DIM / 2u / 8u;
 const uint TURNS = RAW_PARTS * HG > THREADS ? 2u : 1u; // that invocations take to all heads
 const uint ROW_PAIRS = FORMAT == INDEX_FP8 ? 16u : 8u; // pairs of words of a row of codes
 
+#ifdef PICKS // codes are where bins will be
+shared uint pool_s[POOL > 2u * HG * ROW_PAIRS ? POOL : 2u * HG * ROW_PAIRS];
+uvec2 code_at(uint i) { return uvec2(pool_s[2u * i], pool_s[2u * i + 1u]); }
+#else
 shared uvec2 code_s[HG * ROW_PAIRS];
+#define code_at(i) code_s[i]
+#endif
 shared uint scale_s[HG]; // of MXFP4
 
 uvec4 raw_at(uint i) { return Read_uvec4(pc.q_addr).v[i]; }
@@ -62,8 +68,16 @@ void quantise_head(uint head) {
     uvec4 w = low_[0];
     [[dont_unroll]] for (uint unit = part; unit < 2u * RAW_PARTS; unit += RAW_PARTS) {
         const uvec2 codes = encode(w, low, sb);
+#ifdef PICKS
+        if (QUERY_FP4) pool_s[2u * head * ROW_PAIRS + unit] = codes.x;
+        else {
+            pool_s[2u * (head * ROW_PAIRS + unit)] = codes.x;
+            pool_s[2u * (head * ROW_PAIRS + unit) + 1u] = codes.y;
+        }
+#else
         if (QUERY_FP4) code_s[head * ROW_PAIRS + unit / 2u][unit % 2u] = codes.x;
         else code_s[head * ROW_PAIRS + unit] = codes;
+#endif
         w = high_[0];
         if (QUERY_FP4) {
             low = high;
@@ -102,7 +116,7 @@ void store_raw() {
         [[unroll]] for (uint j = 0u; j < HEADS; j++) {
             const uint head = head0 + row_of(j), at = head * ROW_PAIRS + (WORDS == 2u ? part_ : (load * P + part_) * 2u);
             uvec4 codes[LOADS];
-            codes[0] = WORDS == 2u ? code_s[at].xyxy : uvec4(code_s[at], code_s[at + 1u]);
+            codes[0] = WORDS == 2u ? code_at(at).xyxy : uvec4(code_at(at), code_at(at + 1u));
             if (head >= pc.heads) codes[0] = uvec4(0u);
             f16vec2 scale = f16vec2(1.0);
             if (FORMAT != INDEX_FP8) scale = cm_fp4_scale(scale_s[head], block_of());

@@ -20,10 +20,23 @@ const bool WEIGHT_REF = STEP_SUMS;
 #endif
 
 #ifdef LINEAR_HALVES
-// linear_highs: the upper halves of two numbers; one instruction, where masks and shifts are two or
-// three. It needs shaderInt16.
+// lows, highs: a word of two words' lower or upper halves. Of 16-bit halves, compilers make it one
+// instruction, where masks and shifts are two or three. It needs shaderInt16.
 #extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
-uint linear_highs(uint lo, uint hi) { return pack32(u16vec2(unpack16(lo).y, unpack16(hi).y)); }
+uint lows(uint a, uint b) { return pack32(u16vec2(unpack16(a).x, unpack16(b).x)); }
+uint highs(uint a, uint b) { return pack32(u16vec2(unpack16(a).y, unpack16(b).y)); }
+#endif
+
+#ifdef CM_BF16
+// linear_near: two numbers rounded to elements, ties away from zero.
+uint linear_near(vec2 v) {
+    const uvec2 near = floatBitsToUint(v) + 0x8000u;
+#ifdef LINEAR_HALVES
+    return highs(near.x, near.y);
+#else
+    return near.x >> 16 | (near.y & 0xFFFF0000u);
+#endif
+}
 #endif
 
 // linear_scaled: pairs (a0,a2), (a1,a3) of binary16 numbers times a factor of few bits, in order.
@@ -32,7 +45,7 @@ uvec2 linear_scaled(uint even, uint odd, float factor) {
     const vec2 a = vec2(unpackFloat2x16(even)) * factor, b = vec2(unpackFloat2x16(odd)) * factor;
 #ifdef LINEAR_HALVES
     const uvec2 i = floatBitsToUint(a), j = floatBitsToUint(b);
-    return uvec2(linear_highs(i.x, j.x), linear_highs(i.y, j.y));
+    return uvec2(highs(i.x, j.x), highs(i.y, j.y));
 #else
     return uvec2(bf16_pack2_exact(a.x, b.x), bf16_pack2_exact(a.y, b.y));
 #endif

@@ -10,8 +10,6 @@
 #include "lifted.glsl"
 
 #ifdef HALF_CODES
-#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
-
 vec2 linear_halves(uint pair) { return vec2(unpackFloat2x16(pair)); }
 #endif
 

@@ -2,16 +2,10 @@
 // x, become components of a lane. The order of k in a product is free as long as both operands have
 // the same one, so it is the one that decoding yields.
 //
-// Included where CM_A and CM_B are the types of operands.
+// Included where CM_A and CM_B are the types of operands, with LINEAR_HALVES.
 #ifndef LIB_LINEAR_LANES_GLSL
 #define LIB_LINEAR_LANES_GLSL
-#extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
 #include "linear_cm.glsl"
-
-// lows, highs: a word of two words' lower or upper halves. Of 16-bit halves, compilers make it one
-// instruction where of masks and shifts they need not.
-uint lows(uint a, uint b) { return pack32(u16vec2(unpack16(a).x, unpack16(b).x)); }
-uint highs(uint a, uint b) { return pack32(u16vec2(unpack16(a).y, unpack16(b).y)); }
 
 // element: a pair of binary16 numbers of few bits as elements.
 uint element(uint halves) {

@@ -13,17 +13,16 @@ import (
 
 // Numerics says what a Sequence rounds besides what every DeepSeek-V4.1 model rounds to bf16.
 type Numerics struct {
-	Records     model.Records // in what bytes rows, entries and keys are kept
+	Exact       bool          // float64, but for what Records rounds
+	Records     model.Records // bytes of rows, entries, keys and queries of keys; 0, if Exact: as they are
 	Activations bool          // inputs of products with FP8 weights become E4M3 with a scale for 32, but for wo_a
 	Logits      bool          // scores of entries are rounded to bf16 after each step of their sum
 	Halves      bool          // inputs of products are halves: below 2^-14, steps of 2^-24
 }
 
-// Sequence is one sequence in all layers of a model of DeepSeek-V4.1, as its definition has it:
-// layers run in order, one reads what another keeps, and numbers are rounded where the model rounds
-// them. It has the state that later tokens need, so that a prompt may come in any parts.
-//
-// Source: DeepSeek-V4.1's inference/model.py.
+// Sequence is one sequence in all layers of a model, as its definition has it: layers run in order,
+// and one reads what another keeps. It has the state that later tokens need, so that a prompt may
+// come in any parts.
 type Sequence struct {
 	// Given may say what is used in place of what a layer with an indexer chose for a token: picks
 	// and, of a layer that makes candidates, their blocks, unless these are nil. Without it that is
@@ -42,21 +41,27 @@ type state struct {
 	number  int
 	values  func(name string) []float32
 	turns   [32]float32
-	kv      [][]float64 // pooled rows of a group that is not complete
-	gate    [][]float64 // their scores
-	window  []row       // by position
-	entries []row       // by entry
-	keys    []row       // by entry
+	pool    pool  // of entries
+	keyPool pool  // of keys, unless these are a product of entries
+	window  []row // by position
+	entries []row // by entry
+	keys    []row // by entry
 
 	picks  map[int][]int // by position
 	blocks map[int][]int // by position: candidates, ascending
+}
 
+// pool has the tokens that a compressor makes an entry of.
+type pool struct {
+	stem string      // of its tensors; "": there is none
+	kv   [][]float64 // rows of a group that is not complete, with Overlap those of the group before, too
+	gate [][]float64 // their scores
 }
 
 // row is a row as it is kept, and what its bytes mean.
 type row struct {
-	bytes  []byte // data, then scales
-	values []float32
+	bytes  []byte // data, then scales; nil where records are none
+	values []float64
 }
 
 // Rounded holds what a layer makes of a token, or of a token of a block of drafts.
@@ -77,8 +82,12 @@ func NewSequence(cfg model.Config, num Numerics, values map[string][]float32) *S
 			stem = fmt.Sprintf("mtp.%d.attn.", drafts)
 			drafts++
 		}
-		s.layers = append(s.layers, &state{Layer: l, number: i, turns: turnsOf(cfg.Rope(i)),
-			picks: map[int][]int{}, blocks: map[int][]int{}, values: func(name string) []float32 { return values[stem+name] }})
+		x := &state{Layer: l, number: i, turns: turnsOf(cfg.Rope(i)), pool: pool{stem: "compressor"},
+			picks: map[int][]int{}, blocks: map[int][]int{}, values: func(name string) []float32 { return values[stem+name] }}
+		if l.Picks == model.PickOwn && !l.LatentKeys {
+			x.keyPool.stem = "indexer.compressor"
+		}
+		s.layers = append(s.layers, x)
 	}
 	return s
 }
@@ -96,12 +105,14 @@ func (s *Sequence) Kept(layer int) (window, entries, keys [][]byte) {
 	return bytes(l.window), bytes(l.entries), bytes(l.keys)
 }
 
-// Step takes the next T tokens: hidden has, for each layer that does not draft, [T, Hidden] as bf16
-// numbers. It returns what each of those layers makes of each token.
+// Step takes the next T tokens: hidden has, for the first layers or all that do not draft, [T,
+// Hidden], which become bf16 numbers, or nil for a layer that is left out. It returns what each of
+// those layers makes of each token.
 func (s *Sequence) Step(hidden [][]float32) (all [][]Rounded) {
-	tokens := len(hidden[0]) / s.cfg.Hidden
+	tokens := 0
 	for i := range hidden {
-		all = append(all, s.layers[i].step(s, split(hidden[i], s.cfg.Hidden)))
+		rows := split(hidden[i], s.cfg.Hidden)
+		all, tokens = append(all, s.layers[i].step(s, rows)), max(tokens, len(rows))
 	}
 	s.next += tokens
 	return all
@@ -118,9 +129,9 @@ func (s *Sequence) Skip(n int, kept func(layer int, store model.Store, at int) [
 		}
 		l.entries = l.skipped(s, l.entries, model.StoreEntries, (s.next+n)/l.Ratio, kept)
 		l.keys = l.skipped(s, l.keys, model.StoreKeys, (s.next+n)/l.Ratio, kept)
-		l.kv, l.gate = nil, nil
+		l.pool.kv, l.pool.gate = nil, nil
 		for range (s.next + n) % l.Ratio {
-			l.kv, l.gate = append(l.kv, make([]float64, cache.D)), append(l.gate, make([]float64, cache.D))
+			l.pool.kv, l.pool.gate = append(l.pool.kv, make([]float64, cache.D)), append(l.pool.gate, make([]float64, cache.D))
 		}
 	}
 	s.next += n
@@ -132,7 +143,7 @@ func (l *state) skipped(s *Sequence, rows []row, store model.Store, n int, kept 
 	if store == model.StoreKeys {
 		width = cache.IndexDim
 	}
-	zeros := row{values: make([]float32, width)}
+	zeros := row{values: make([]float64, width)}
 	for at := len(rows); at < n; at++ {
 		bytes := kept(l.number, store, at)
 		if bytes == nil {
@@ -147,13 +158,13 @@ func (l *state) skipped(s *Sequence, rows []row, store model.Store, n int, kept 
 			r := s.num.Records.Record(store)
 			r.DecodeRef(back, bytes[:r.RowBytes()], bytes[r.RowBytes():])
 		}
-		rows = append(rows, row{bytes, numfmt.BF16DecodeSlice(nil, back)})
+		rows = append(rows, row{bytes, widened(numfmt.BF16DecodeSlice(nil, back))})
 	}
 	return rows
 }
 
-// Context gives a layer that drafts the rows of the next tokens of its context, [T, Hidden] bf16
-// numbers: what the model makes of them, not the draft.
+// Context gives a layer that drafts the rows of the next tokens of its context, [T, Hidden], which
+// become bf16 numbers: what the model makes of them, not the draft.
 func (s *Sequence) Context(layer int, rows []float32) {
 	l := s.layers[layer]
 	for _, x := range split(rows, s.cfg.Hidden) {
@@ -176,9 +187,10 @@ func (s *Sequence) Draft(layer, last int, block []float32) []Rounded {
 	})
 }
 
+// split returns rows as they go in.
 func split(values []float32, width int) (rows [][]float64) {
 	for row := range slices.Chunk(values, width) {
-		rows = append(rows, widened(row))
+		rows = append(rows, bf16s(widened(row)))
 	}
 	return rows
 }
@@ -226,7 +238,7 @@ func (l *state) step(s *Sequence, hidden [][]float64) []Rounded {
 	outs := each(len(hidden), func(t int) []float32 {
 		p := first + t
 		rows := slices.Clone(l.window[max(0, p+1-s.cfg.Window) : p+1])
-		for _, e := range s.layers[l.PicksOf].picks[p] {
+		for _, e := range l.attended(s, p) {
 			rows = append(rows, s.layers[l.EntriesOf].entries[e])
 		}
 		return l.out(s, queries[t], rows, p)
@@ -237,6 +249,17 @@ func (l *state) step(s *Sequence, hidden [][]float64) []Rounded {
 	return results
 }
 
+// attended returns the entries that a token attends: those that were picked, or all.
+func (l *state) attended(s *Sequence, p int) (list []int) {
+	if l.Picks != model.PickNone || l.Ratio == 0 {
+		return s.layers[l.PicksOf].picks[p]
+	}
+	for e := range (p + 1) / l.Ratio {
+		list = append(list, e)
+	}
+	return list
+}
+
 // fp8 are the products whose weights are FP8 in a released checkpoint and whose inputs become FP8.
 var fp8 = []string{"wq_a", "wq_b", "wkv", "wo_b", "indexer.wq_b"}
 
@@ -245,15 +268,16 @@ func (l *state) product(s *Sequence, name string, x []float64) []float64 {
 	if s.num.Activations && slices.Contains(fp8, name) {
 		x = quantised(x)
 	}
-	w, narrow := l.values(name+".weight"), make([]float32, len(x))
-	for i, v := range x {
-		if narrow[i] = float32(v); s.num.Halves {
-			narrow[i] = numfmt.F16Decode(numfmt.F16Encode(narrow[i]))
+	if s.num.Halves {
+		x = slices.Clone(x)
+		for i, v := range x {
+			x[i] = float64(numfmt.F16Decode(numfmt.F16Encode(float32(v))))
 		}
 	}
+	w := l.values(name + ".weight")
 	y := make([]float64, 0, len(w)/len(x))
 	for r := range slices.Chunk(w, len(x)) {
-		y = append(y, dot32(r, narrow))
+		y = append(y, dot(r, x))
 	}
 	return y
 }
@@ -275,22 +299,6 @@ func quantised(x []float64) []float64 {
 	return y
 }
 
-// dot32 returns a sum of products of bf16 numbers in four parts.
-func dot32(a, b []float32) float64 {
-	var s0, s1, s2, s3 float64
-	for ; len(a) >= 4; a, b = a[4:], b[4:] {
-		b := b[:4:4]
-		s0 += float64(a[0] * b[0]) // exact: 16 bits
-		s1 += float64(a[1] * b[1])
-		s2 += float64(a[2] * b[2])
-		s3 += float64(a[3] * b[3])
-	}
-	for i, v := range a {
-		s0 += float64(v * b[i])
-	}
-	return s0 + s1 + s2 + s3
-}
-
 func bf16s(x []float64) []float64 {
 	y := make([]float64, len(x))
 	for i, v := range x {
@@ -299,93 +307,138 @@ func bf16s(x []float64) []float64 {
 	return y
 }
 
-// normed is bf16(weight * x / root of its mean square) of x rounded to bf16.
-func (l *state) normed(s *Sequence, name string, x []float64) []float64 {
-	x = bf16s(x)
-	r, weight := 1/math.Sqrt(dot(x, x)/float64(len(x))+float64(s.cfg.Eps)), l.values(name+".weight")
-	for i := range x {
-		x[i] *= r * float64(weight[i])
+// rounded is x in bf16, unless all is exact.
+func (s *Sequence) rounded(x []float64) []float64 {
+	if s.num.Exact {
+		return x
 	}
 	return bf16s(x)
 }
 
-// turned turns the last 64 numbers as position p does, in f32, and rounds to bf16.
-func turned(turns *[32]float32, x []float64, p int, sign float32) []float64 {
+// normed is bf16(weight * x / root of its mean square) of x rounded to bf16.
+func (l *state) normed(s *Sequence, name string, x []float64) []float64 {
+	return s.rounded(normed(s.cfg.Eps, s.rounded(x), l.values(name+".weight")))
+}
+
+// turned turns the last 64 numbers as position p does, or back with sign -1, in f32, and rounds to
+// bf16.
+func (s *Sequence) turned(turns *[32]float32, x []float64, p int, sign float64) []float64 {
+	f32 := func(v float64) float64 { return float64(float32(v)) }
+	if s.num.Exact {
+		f32 = func(v float64) float64 { return v }
+	}
 	y := slices.Clone(x)
 	tail := y[len(y)-64:]
 	for i, t := range turns {
 		angle := float64(float32(p) * t)
-		c, sn, e, o := float32(math.Cos(angle)), sign*float32(math.Sin(angle)), float32(tail[2*i]), float32(tail[2*i+1])
-		tail[2*i], tail[2*i+1] = float64(float32(e*c)-float32(o*sn)), float64(float32(o*c)+float32(e*sn))
+		c, sn, e, o := f32(math.Cos(angle)), sign*f32(math.Sin(angle)), tail[2*i], tail[2*i+1]
+		tail[2*i], tail[2*i+1] = f32(f32(e*c)-f32(o*sn)), f32(f32(o*c)+f32(e*sn))
 	}
-	return bf16s(y)
+	return s.rounded(y)
 }
 
-func bits(x []float64) []uint16 {
-	b := make([]uint16, len(x))
-	for i, v := range x {
-		b[i] = numfmt.BF16Encode(float32(v))
-	}
-	return b
-}
+func bits(x []float64) []uint16 { return numfmt.BF16EncodeSlice(nil, narrow(x)) }
 
 // stored returns a row of 512 numbers as a store keeps it.
-func stored(r cache.Record, x []float64) row {
+func (s *Sequence) stored(store model.Store, x []float64) row {
+	if s.num.Records == 0 {
+		return row{values: x}
+	}
+	r := s.num.Records.Record(store)
 	bytes, back := make([]byte, r.SlotBytes()), make([]uint16, len(x))
 	data, scales := bytes[:r.RowBytes()], bytes[r.RowBytes():]
 	r.EncodeRef(data, scales, bits(x))
 	r.DecodeRef(back, data, scales)
-	return row{bytes, numfmt.BF16DecodeSlice(nil, back)}
+	return row{bytes, widened(numfmt.BF16DecodeSlice(nil, back))}
 }
 
 // key returns an index key or query of 128 numbers as it is kept.
-func key(format cache.IndexKeyFormat, x []float64) row {
+func (s *Sequence) key(x []float64) row {
+	if s.num.Records == 0 {
+		return row{values: x}
+	}
+	format := s.num.Records.Keys()
 	codes, scale := cache.QuantiseKeyRef(bits(x), format)
 	back := make([]uint16, len(x))
 	cache.DecodeKeyRef(back, format, codes, scale)
-	return row{append(codes, scale[:]...), numfmt.BF16DecodeSlice(nil, back)}
+	return row{append(codes, scale[:]...), widened(numfmt.BF16DecodeSlice(nil, back))}
 }
 
 // windowRow returns a token's row of the window.
 func (l *state) windowRow(s *Sequence, x []float64, p int) row {
-	kv := turned(&l.turns, l.normed(s, "kv_norm", l.product(s, "wkv", x)), p, 1)
-	return stored(s.num.Records.Record(model.StoreWindow), kv)
+	kv := s.turned(&l.turns, l.normed(s, "kv_norm", l.product(s, "wkv", x)), p, 1)
+	return s.stored(model.StoreWindow, kv)
 }
 
 // compress takes a token's part in an entry. The group's last token makes it, and its index key.
 func (l *state) compress(s *Sequence, x []float64, p int) {
-	l.kv = append(l.kv, l.product(s, "compressor.wkv", x))
-	if l.Gated() {
-		l.gate = append(l.gate, l.product(s, "compressor.wgate", x))
-	}
-	if len(l.kv) < l.Ratio {
+	latent, key := l.pooled(s, &l.pool, x, p), l.pooled(s, &l.keyPool, x, p)
+	if latent == nil {
 		return
 	}
-	v := l.kv[0]
-	if l.Gated() {
-		v = pooled(l.kv, l.gate)
-	}
-	l.kv, l.gate = nil, nil
 	first := p + 1 - l.Ratio
-	latent := l.normed(s, "compressor.norm", v)
-	k := turned(&l.turns, l.normed(s, "indexer.k_norm", l.product(s, "indexer.wk", latent)), first, 1)
-	l.keys = append(l.keys, key(s.num.Records.Keys(), k))
-	l.entries = append(l.entries, stored(s.num.Records.Record(model.StoreEntries), turned(&l.turns, latent, first, 1)))
+	l.entries = append(l.entries, s.stored(model.StoreEntries, s.turned(&l.turns, latent, first, 1)))
+	if l.LatentKeys {
+		key = l.normed(s, "indexer.k_norm", l.product(s, "indexer.wk", latent))
+	}
+	if key != nil {
+		l.keys = append(l.keys, s.key(s.turned(&l.turns, key, first, 1)))
+	}
 }
 
-// pooled weighs the rows of a group, each channel by itself.
-func pooled(kv, gate [][]float64) []float64 {
-	v := make([]float64, len(kv[0]))
-	for c := range v {
+// pooled adds a token to a pool and returns the norm of its group once that is complete, else nil.
+func (l *state) pooled(s *Sequence, c *pool, x []float64, p int) []float64 {
+	if c.stem == "" {
+		return nil
+	}
+	c.kv = append(c.kv, l.product(s, c.stem+".wkv", x))
+	if l.Gated() {
+		c.gate = append(c.gate, l.product(s, c.stem+".wgate", x))
+	}
+	if (p+1)%l.Ratio != 0 {
+		return nil
+	}
+	v := c.kv[0]
+	if l.Gated() {
+		v = l.weighed(c)
+	}
+	before := 0
+	if l.Overlap {
+		before = l.Ratio
+	}
+	c.kv, c.gate = c.kv[len(c.kv)-before:], c.gate[max(len(c.gate)-before, 0):]
+	return l.normed(s, c.stem+".norm", v)
+}
+
+// weighed weighs the rows of a group, each channel by itself. With Overlap there are those of the
+// group before, too, whose channels are the first half of a row's.
+func (l *state) weighed(c *pool) []float64 {
+	ape, channels, own := l.values(c.stem+".ape"), len(c.kv[0]), 0
+	if l.Overlap {
+		own = channels / 2
+	}
+	v := make([]float64, channels-own)
+	for d := range v {
 		sum, of, top := 0.0, 0.0, math.Inf(-1)
-		for i := range kv {
-			top = max(top, gate[i][c])
+		at := func(i int) (channel int, score float64) {
+			if channel = d; i >= len(c.kv)-l.Ratio {
+				channel += own
+			}
+			if score = c.gate[i][channel]; ape != nil {
+				score += float64(ape[i%l.Ratio*channels+channel])
+			}
+			return channel, score
 		}
-		for i := range kv {
-			w := math.Exp(gate[i][c] - top)
-			sum, of = sum+w*kv[i][c], of+w
+		for i := range c.kv {
+			_, score := at(i)
+			top = max(top, score)
 		}
-		v[c] = sum / of
+		for i := range c.kv {
+			channel, score := at(i)
+			w := math.Exp(score - top)
+			sum, of = sum+w*c.kv[i][channel], of+w
+		}
+		v[d] = sum / of
 	}
 	return v
 }

@@ -12,30 +12,22 @@ import (
 
 // query holds what a token asks with.
 type query struct {
-	heads      [][]float32 // [H][512], turned
+	heads      [][]float64 // [H][512], turned
 	bottleneck []float64
 }
 
 func (l *state) query(s *Sequence, x []float64, p int) *query {
 	qr := l.normed(s, "q_norm", l.product(s, "wq_a", x))
 	q := query{bottleneck: qr}
-	for h := range slices.Chunk(bf16s(l.product(s, "wq_b", qr)), cache.D) {
-		if r := 1 / math.Sqrt(dot(h, h)/float64(len(h))+float64(s.cfg.Eps)); !s.cfg.PlainQueries { // DeepSeek-V4's draft block
+	for h := range slices.Chunk(s.rounded(l.product(s, "wq_b", qr)), cache.D) {
+		if r := 1 / math.Sqrt(dot(h, h)/float64(len(h))+float64(s.cfg.Eps)); !s.cfg.PlainQueries {
 			for d := range h {
 				h[d] *= r
 			}
 		}
-		q.heads = append(q.heads, narrow(turned(&l.turns, h, p, 1)))
+		q.heads = append(q.heads, s.turned(&l.turns, h, p, 1))
 	}
 	return &q
-}
-
-func narrow(x []float64) []float32 {
-	y := make([]float32, len(x))
-	for i, v := range x {
-		y[i] = float32(v)
-	}
-	return y
 }
 
 // choose returns what a layer's indexer makes of a token.
@@ -67,8 +59,8 @@ func (l *state) choose(s *Sequence, q *query, x []float64, p int) (r Rounded) {
 
 // scores returns those of the first n entries.
 func (l *state) scores(s *Sequence, q *query, x []float64, n, p int) []float32 {
-	format, keys := s.num.Records.Keys(), s.layers[l.EntriesOf].keys
-	weights := bf16s(l.product(s, "indexer.weights_proj", x))
+	keys := s.layers[l.EntriesOf].keys
+	weights := s.rounded(l.product(s, "indexer.weights_proj", x))
 	scale := 1 / math.Sqrt(float64(cache.IndexDim*s.cfg.IndexHeads))
 	sums := make([]float64, n)
 	round := func(v float64) float64 {
@@ -78,11 +70,11 @@ func (l *state) scores(s *Sequence, q *query, x []float64, n, p int) []float32 {
 		return v
 	}
 	h := 0
-	for iq := range slices.Chunk(bf16s(l.product(s, "indexer.wq_b", q.bottleneck)), cache.IndexDim) {
-		asked := key(format, turned(&l.turns, iq, p, 1)).values
+	for iq := range slices.Chunk(s.rounded(l.product(s, "indexer.wq_b", q.bottleneck)), cache.IndexDim) {
+		asked := s.key(s.turned(&l.turns, iq, p, 1)).values
 		w := round(weights[h] * scale)
 		for e := range sums {
-			sums[e] += round(max(round(dot32(asked, keys[e].values)), 0) * w)
+			sums[e] += round(max(round(dot(asked, keys[e].values)), 0) * w)
 		}
 		h++
 	}
@@ -123,25 +115,24 @@ func (l *state) out(s *Sequence, q *query, rows []row, p int) []float32 {
 	sinks, wide := l.values("attn_sink"), s.cfg.HeadsPerGroup()*cache.D
 	var o []float64
 	for h, head := range q.heads {
-		o = append(o, turned(&l.turns, bf16s(attendRounded(head, rows, float64(sinks[h]))), p, -1)...)
+		o = append(o, s.turned(&l.turns, s.rounded(s.attend(head, rows, float64(sinks[h]))), p, -1)...)
 	}
-	wa, k := l.values("wo_a.weight"), narrow(o)
+	wa := l.values("wo_a.weight")
 	z := make([]float64, s.cfg.Groups*s.cfg.ORank)
 	for n := range z {
-		z[n] = dot32(wa[n*wide:(n+1)*wide], k[n/s.cfg.ORank*wide:][:wide])
+		z[n] = dot(wa[n*wide:(n+1)*wide], o[n/s.cfg.ORank*wide:][:wide])
 	}
-	return narrow(bf16s(l.product(s, "wo_b", bf16s(z))))
+	return narrow(s.rounded(l.product(s, "wo_b", s.rounded(z))))
 }
 
-// attendRounded returns the output of a head. Rows come in parts of 64. Weights, relative to the
-// largest score so far, are rounded to bf16 before they multiply rows, and not before they are
-// added up.
-func attendRounded(q []float32, rows []row, sink float64) []float64 {
+// attend returns the output of a head. Rows come in parts of 64. Weights, relative to the largest
+// score so far, are rounded to bf16 before they multiply rows, and not before they are added up.
+func (s *Sequence) attend(q []float64, rows []row, sink float64) []float64 {
 	out, of, top := make([]float64, len(q)), 0.0, -1e30
 	for part := range slices.Chunk(rows, 64) {
 		scores, before := make([]float64, len(part)), top
 		for i, r := range part {
-			scores[i] = dot32(q, r.values) / math.Sqrt(cache.D)
+			scores[i] = dot(q, r.values) / math.Sqrt(cache.D)
 			top = max(top, scores[i])
 		}
 		shrink := math.Exp(before - top)
@@ -152,9 +143,11 @@ func attendRounded(q []float32, rows []row, sink float64) []float64 {
 		for i, r := range part {
 			w := math.Exp(scores[i] - top)
 			of += w
-			w = float64(numfmt.BF16Round(float32(w)))
+			if !s.num.Exact {
+				w = float64(numfmt.BF16Round(float32(w)))
+			}
 			for d, v := range r.values {
-				out[d] += w * float64(v)
+				out[d] += w * v
 			}
 		}
 	}

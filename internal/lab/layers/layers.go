@@ -15,7 +15,6 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
-	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/internal/lab/recorded"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
@@ -193,8 +192,6 @@ func refLayer(c verify.Case) (verify.Arrays, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []float32
-	var picks []int32
 	if l.topK > 0 {
 		c, err := recorded.Choose()
 		if err != nil {
@@ -209,6 +206,7 @@ func refLayer(c verify.Case) (verify.Arrays, error) {
 		if err != nil {
 			return nil, err
 		}
+		var picks []int32
 		for t := range recorded.Tokens { // fewer entries than may be picked: all that are visible
 			for e := range int32(l.cfg.TopK) {
 				if l.ratio == 0 || int(e) >= (t+1)/l.ratio {
@@ -219,17 +217,7 @@ func refLayer(c verify.Case) (verify.Arrays, error) {
 		}
 		return l.arrays(all[l.layer].Out, picks), nil
 	}
-	if l.records != 0 {
-		return l.defined(), nil
-	}
-	at := 0
-	for _, n := range l.lens {
-		end := at + int(n)*l.cfg.Hidden
-		r := formula.Run(l.cfg, l.layers[0], l.model.Values, nil, l.hidden[at:end])
-		rows, chosen := r.Flat(l.cfg.TopK)
-		out, picks, at = append(out, rows...), append(picks, chosen...), end
-	}
-	return l.arrays(out, picks), nil
+	return l.defined(), nil
 }
 
 // makeLayer makes an engine of the layers without their weights.
@@ -418,7 +406,7 @@ func compareLayer(c verify.Case, got, want verify.Arrays) verify.Result {
 		if len(l.layers) > 1 {
 			name = fmt.Sprintf("layer %d, %s: ", n, l.cfg.Layers[n].Name)
 		}
-		agreement(r, name, l.agreement(i, got, want), diff, worst, missed)
+		l.agreement(i, got, want).judge(r, name, diff, worst, missed)
 	}
 	if l.topK > 0 {
 		far, at := l.farthest(got["topk"].I32(), want["scores"].F32())
@@ -457,7 +445,7 @@ func (l layerInput) farthest(picks []int32, scores []float32) (far float64, at i
 }
 
 // agreement compares what the layer with index i gave.
-func (l layerInput) agreement(i int, got, want verify.Arrays) formula.Agreement {
+func (l layerInput) agreement(i int, got, want verify.Arrays) agreement {
 	n, k := l.tokens(), l.cfg.TopK
 	outs := func(a verify.Arrays) []float32 { return a["out"].F32()[i*len(l.hidden) : (i+1)*len(l.hidden)] }
 	picks := func(a verify.Arrays) []int32 {
@@ -466,18 +454,5 @@ func (l layerInput) agreement(i int, got, want verify.Arrays) formula.Agreement 
 		}
 		return a["topk"].I32()[i*n*k : (i+1)*n*k]
 	}
-	return formula.Compare(outs(got), outs(want), picks(got), picks(want), n)
-}
-
-// agreement adds the criteria of a layer: of its outputs, and that nearly all picks are those of
-// the formula, from which rounding moves a few, at most such a part.
-func agreement(c *verify.Comparison, name string, a formula.Agreement, diff, worst, most float64) {
-	c.Criterion(a.Diff < diff, a.Diff, diff, fmt.Sprintf("%sout: 1 - cos is %.3g", name, a.Diff))
-	c.Criterion(a.Worst < worst, a.Worst, worst, fmt.Sprintf("%sout: 1 - cos of token %d is %.3g", name, a.At, a.Worst))
-	c.Criterion(a.Short == 0, float64(a.Short), 0,
-		fmt.Sprintf("%stopk: %d of %d tokens have another number of entries", name, a.Short, a.Tokens))
-	c.Criterion(float64(a.Missed) <= most*float64(a.Picks), float64(a.Missed), most*float64(a.Picks),
-		fmt.Sprintf("%stopk: %d of %d entries were not picked", name, a.Missed, a.Picks))
-	few := float64(a.Tokens-a.Same) / float64(a.Tokens)
-	c.Criterion(few <= 0.75, few, 0.75, fmt.Sprintf("%stopk: %d of %d tokens have the same entries", name, a.Same, a.Tokens))
+	return compare(outs(got), outs(want), picks(got), picks(want), n)
 }

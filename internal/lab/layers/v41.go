@@ -39,14 +39,15 @@ func shrink(hidden []float32, width int) {
 	}
 }
 
-// defined returns what layers give by the model's definition.
+// defined returns what layers give by the model's definition, which for DeepSeek-V4 quantises
+// nothing.
 func (l layerInput) defined() verify.Arrays {
 	n, k := l.tokens(), l.cfg.TopK
 	out, picks := make([]float32, len(l.layers)*len(l.hidden)), make([]int32, len(l.layers)*n*k)
 	at := 0
 	for _, tokens := range l.lens {
 		hidden := l.hidden[at*l.cfg.Hidden : (at+int(tokens))*l.cfg.Hidden]
-		s := formula.NewSequence(l.cfg, formula.Numerics{Records: l.records}, l.model.Values)
+		s := formula.NewSequence(l.cfg, formula.Numerics{Exact: l.records == 0, Records: l.records}, l.model.Values)
 		inputs := make([][]float32, len(l.layers))
 		for i := range inputs {
 			inputs[i] = hidden
@@ -56,7 +57,7 @@ func (l layerInput) defined() verify.Arrays {
 			for p, r := range all[i] {
 				row := i*n + at + p
 				copy(out[row*l.cfg.Hidden:], r.Out)
-				copy(picks[row*k:], formula.Padded(all[l.cfg.Layers[i].PicksOf][p].Picks, k))
+				copy(picks[row*k:], padded(all[l.cfg.Layers[i].PicksOf][p].Picks, k))
 			}
 		}
 		at += int(tokens)

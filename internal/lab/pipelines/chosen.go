@@ -9,6 +9,7 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
@@ -195,7 +196,7 @@ func selection(c model.Config, op string, entries int, s indexer.SelectConfig) c
 	s.Logits.Heads, s.Logits.Page = c.IndexHeads, 64
 	return choice{op, []int{1, 32, 4096}, func(dev *vk.Device, tokens int) error {
 		s := s
-		s.Logits.Group, s.Logits.Raw = tokens, true
+		s.Logits.Group, s.Logits.Raw, s.Logits.Few = tokens, true, tokens < tuning.Of(dev).Layer.BesideTokens
 		made, err := indexer.NewSelect(dev, s)
 		if errors.Is(err, vk.ErrMissingFeature) {
 			if _, err = indexer.NewQueryQuant(dev, indexer.QueryQuantConfig{Format: s.Logits.Format}); err != nil {

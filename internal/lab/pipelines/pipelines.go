@@ -161,6 +161,8 @@ func (b *builder) indexer(c model.Config) {
 			all(b, "select", opkit.Builds("idx_logits"), selects, logits)
 			if logits.Raw = true; group == 1 {
 				all(b, "select", opkit.Builds("idx_logits"), selects, logits)
+				logits.Few = true
+				all(b, "select", opkit.Builds("idx_logits"), selects, logits)
 			}
 		}
 	}
@@ -293,7 +295,7 @@ func Hot(name string, matrices bool) bool {
 		add([]string{"_cm", "_cmb"}, "attn_decode", "attn_decode_float8", "attn_decode_lanes", "attn_prefill", "attn_prefill_lanes",
 			"proj_linear", "proj_linear_tokens1to8", "proj_linear_tokens1to8_norm", "proj_linear_chain",
 			"proj_linear_tokens8to32", "proj_linear_tokens32to64", "proj_linear_codes", "proj_linear_whole")
-		add([]string{"_cm"}, "idx_logits", "idx_logits_lanes", "idx_logits_lanes_raw")
+		add([]string{"_cm"}, "idx_logits", "idx_logits_lanes", "idx_logits_lanes_raw", "idx_logits_lanes_picks")
 	} else {
 		add([]string{"", "_da", "_dot"}, "attn_decode", "attn_prefill", "idx_logits", "proj_linear", "proj_linear_tokens8to16")
 		add([]string{"", "_da", "_cm"}, "proj_linear_tokens1to8", "proj_linear_tokens1to8_norm") // none multiplies matrices

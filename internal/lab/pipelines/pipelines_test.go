@@ -33,7 +33,7 @@ var besideMatrices = []string{"proj_linear_tokens1to8_cm", "proj_linear_tokens1t
 // lanes, as another kernel finds, which has to run.
 var byLayout = []string{"attn_decode_cm", "attn_decode_cmb", "attn_decode_lanes_cm", "attn_decode_lanes_cmb",
 	"attn_prefill_cm", "attn_prefill_cmb", "attn_prefill_lanes_cm", "attn_prefill_lanes_cmb",
-	"idx_logits_cm", "idx_logits_lanes_cm", "idx_logits_lanes_raw_cm", "idx_logits_prompt_cm",
+	"idx_logits_cm", "idx_logits_lanes_cm", "idx_logits_lanes_raw_cm", "idx_logits_lanes_picks_cm", "idx_logits_prompt_cm",
 	"idx_topk_tiles_da", "num_layout_cmb", "num_rows_cm", "num_subnormals_cm",
 	"proj_linear_tokens8to32_cm", "proj_linear_tokens8to32_cmb", "proj_linear_tokens32to64_cm", "proj_linear_tokens32to64_cmb"}
 

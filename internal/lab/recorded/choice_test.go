@@ -5,7 +5,6 @@ import (
 	"math"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -16,6 +15,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/recorded"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/numfmt"
+	"github.com/vkmla/vkmla/pipeline/model"
 )
 
 var update = flag.Bool("update", false, "write choice.npz anew")
@@ -27,15 +27,24 @@ func TestChoice(t *testing.T) {
 	require.NoError(t, err)
 	cfg := recorded.Config()
 	cfg.TopK = recorded.TopK
-	r := formula.Run(cfg, recorded.Chosen, recorded.Model().Values, kept, all[recorded.Chosen].In)
+	inputs := make([][]float32, recorded.Chosen+1)
+	inputs[recorded.Chosen] = all[recorded.Chosen].In
+	q := formula.NewSequence(cfg, formula.Numerics{Exact: true, Records: model.RecordsV4}, recorded.Model().Values)
 	picks, scores := slices.Repeat([]int32{-1}, recorded.Tokens*recorded.TopK), make([]float64, recorded.Tokens*recorded.Entries)
-	for i := range r.Out {
-		copy(scores[i*recorded.Entries:], r.Scores[i])
-		for j, e := range r.Picks[i] {
+	var out []float64
+	for i, r := range q.Step(inputs)[recorded.Chosen] {
+		for j, e := range r.Picks {
 			picks[i*recorded.TopK+j] = int32(e)
 		}
+		for e, x := range r.Logits {
+			if len(r.Logits) > recorded.TopK { // stored without the scale
+				scores[i*recorded.Entries+e] = float64(x) * math.Sqrt(float64(cache.IndexDim*cfg.IndexHeads))
+			}
+		}
+		for _, x := range r.Out {
+			out = append(out, float64(x))
+		}
 	}
-	out := slices.Concat(r.Out...)
 	if *update {
 		write(t, out, scores, picks)
 		return
@@ -54,32 +63,6 @@ func near(t *testing.T, want []float32, got []float64) {
 	for i, v := range want {
 		require.InDelta(t, got[i], v, max(math.Abs(got[i]), 0x1p-14)*0x1p-11*(1+1e-6), "number %d", i)
 	}
-}
-
-// kept rounds what the caches keep as their records do, and an indexer's queries as its keys.
-func kept(product string, x []float64) []float64 {
-	index := strings.HasSuffix(product, ".index")
-	if !index && !strings.HasSuffix(product, ".cache") {
-		return x
-	}
-	bits := make([]uint16, len(x))
-	for i, v := range x {
-		bits[i] = numfmt.BF16Encode(float32(v))
-	}
-	if index {
-		codes, scale := cache.QuantiseKeyRef(bits, cache.IndexKeyFP8)
-		cache.DecodeKeyRef(bits, cache.IndexKeyFP8, codes, scale)
-	} else {
-		r := cache.RecordV4
-		row, scales := make([]byte, r.RowBytes()), make([]byte, r.ScaleBytes())
-		r.EncodeRef(row, scales, bits)
-		r.DecodeRef(bits, row, scales)
-	}
-	y := make([]float64, len(x))
-	for i, b := range bits {
-		y[i] = float64(numfmt.BF16Decode(b))
-	}
-	return y
 }
 
 func write(t *testing.T, out, scores []float64, picks []int32) {

@@ -3,10 +3,7 @@ package sequences
 import (
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
-	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/pipeline"
@@ -31,7 +28,7 @@ func draftBlock(p *player) {
 			for i, g := range given {
 				layer, block := p.l.main()+i, x.sc.inputs(p.l.main()+i, x.len(), x.len()+c.DraftBlock)
 				want := p.l.defined(m, layer, x.sc.inputs(layer, 0, x.len()), block)
-				far := distance(g.out, want)
+				far := formula.Apart(g.out, want)
 				if p.l.o.Log("layer %d of a draft block after %d tokens: %.4f", i, x.len(), far); !(far < draftWithin) {
 					p.do(fmt.Errorf("layer %d of a draft block after %d tokens: %.4f from its definition, want less than %g: %w",
 						i, x.len(), far, draftWithin, errResult))
@@ -44,24 +41,17 @@ func draftBlock(p *player) {
 // defined returns what a layer makes of a block after a context by the definition, which has a
 // mistake where tests want one: a token does not see those after it.
 func (l *Lab) defined(m *fakemodel.Model, layer int, context, block []float32) (out []float32) {
-	kept := func(product string, v []float64) []float64 {
-		if strings.HasSuffix(product, ".cache") {
-			v = slices.Clone(v)
-			asKept(cache.RecordV4, v)
-		}
-		return v
-	}
-	of := func(n int) [][]float64 {
-		return formula.Draft(l.cfg, layer, m.Values, kept, context, block[:n*l.cfg.Hidden])
+	q := formula.NewSequence(l.cfg, formula.Numerics{Exact: true, Records: model.RecordsV4}, m.Values)
+	q.Context(layer, context)
+	of := func(n int) []formula.Rounded {
+		return q.Draft(layer, len(context)/l.cfg.Hidden-1, block[:n*l.cfg.Hidden])
 	}
 	rows := of(l.cfg.DraftBlock)
 	for i := range rows {
 		if l.spoil.causal {
 			rows[i] = of(i + 1)[i]
 		}
-		for _, v := range rows[i] {
-			out = append(out, float32(v))
-		}
+		out = append(out, rows[i].Out...)
 	}
 	return out
 }

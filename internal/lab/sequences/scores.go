@@ -4,10 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/vkmla/vkmla/internal/lab/fakemodel"
-	"github.com/vkmla/vkmla/internal/lab/formula"
 	"github.com/vkmla/vkmla/pipeline"
-	"github.com/vkmla/vkmla/pipeline/model"
 )
 
 // equalScores gives all tokens the same content, so that entries have one of three keys: that of
@@ -59,62 +56,13 @@ func firstOf(visible, k, key int) (list []int32) {
 	return list
 }
 
-// Bounds on how far layers of random weights are from the formula, as far as bf16 and quantised
-// caches let them: 1 - cos is about 5e-4 over all tokens and 1.3e-3 for one.
-const (
-	formulaWithin = 2e-3
-	tokenWithin   = 5e-3
-)
-
-// angles demands that tokens want entries as far away as a script is long, which show bases and
-// scaling. Then it runs a model of random weights, whose outputs and picks depend on all rows and
-// all angles, and compares it with its formula.
-func angles(p *player) {
-	l, away := p.l, p.l.tokens()*4/5
-	if l.o.Model != V4 { // its scripts are shorter
-		away = l.tokens() * 2 / 3
+// far demands that tokens of each layer that makes entries want one as far away as a script is
+// long, which shows bases and scaling of angles.
+func (s *script) far() error {
+	least := len(s.tokens) * 4 / 5
+	if s.l.o.Model != V4 { // its scripts are shorter
+		least = len(s.tokens) * 2 / 3
 	}
-	p.do(l.pass.sc.far(away))
-	switch {
-	case !p.ok():
-	case l.o.Model != V4:
-		p.random(fakemodel.FP8, []int{35, 1, 3, 18, 1, 1, 2}, fakemodel.V41())
-	default:
-		c := fakemodel.Config(0, 4, 128)
-		c.Window = l.cfg.Window
-		p.random(fakemodel.FP8, []int{35, 64, 30, 1, 64, 3, 1, 60, 5, 1, 1, 1, 4}, c)
-	}
-}
-
-// formats reads weights of the formats whose factors are easy to take the wrong way round, which
-// others store as what a weight is divided by, and compares a layer with its formula.
-func formats(p *player) {
-	for _, s := range []fakemodel.Storage{fakemodel.FP8F32, fakemodel.FP8Rows, fakemodel.NVFP4, fakemodel.NVFP4Packed} {
-		p.at(func() { p.random(s, []int{9, 1, 3}, fakemodel.Config(4)) }, "%s", s)
-	}
-}
-
-// random takes tokens in steps of some sizes through layers of random weights in a format, and
-// compares all that they give with the formula.
-func (p *player) random(s fakemodel.Storage, steps []int, c model.Config) {
-	c.Heads = 2
-	p.weights(s, c, func(p *player, m *fakemodel.Model) {
-		x, all := p.open(p.script(9)), make([]gave, p.l.main())
-		for _, n := range steps {
-			var given []gave
-			p.step(chunk{session: x, n: n, keep: &given})
-			for i := range given[:min(len(given), len(all))] {
-				all[i].out, all[i].picks = append(all[i].out, given[i].out...), append(all[i].picks, given[i].picks...)
-			}
-		}
-		if p.ok() {
-			p.do(p.l.agrees(m, x, all))
-		}
-	})
-}
-
-// far demands that tokens of each layer that makes entries want one so far away.
-func (s *script) far(least int) error {
 	for i, c := range s.views {
 		n := 0
 		for t, a := range c.wants {
@@ -124,64 +72,6 @@ func (s *script) far(least int) error {
 		}
 		if c.spec.Compresses() && n < 5 { // those that borrow want what others do
 			return fmt.Errorf("layer %d: %d tokens want an entry %d tokens away", i, n, least)
-		}
-	}
-	return nil
-}
-
-// agrees compares what layers of random weights gave for a session's tokens with their formula.
-func (l *Lab) agrees(m *fakemodel.Model, x *session, got []gave) error {
-	if l.o.Model != V4 {
-		return l.agreesInOrder(m, x, got)
-	}
-	for i, g := range got {
-		a := formula.Run(l.cfg, i, m.Values, nil, x.sc.inputs(i, 0, x.len())).Compare(g.out, g.picks)
-		l.o.Log("layer %d: %+v", i, a)
-		if !(a.Diff < formulaWithin && a.Worst < tokenWithin) || a.Short > 0 || 10*a.Missed > a.Picks || 4*a.Same < a.Tokens {
-			return fmt.Errorf("layer %d (%s) is not its formula: %+v", i, l.cfg.Layers[i].Name, a)
-		}
-	}
-	return nil
-}
-
-// Bounds on how far layers of DeepSeek-V4.1 are from its definition, which rounds what they round:
-// outputs by their length, and of 200 picks one.
-const (
-	definedWithin = 5e-3
-	definedPicks  = 200
-)
-
-// agreesInOrder compares what layers that take from each other gave with their definition.
-func (l *Lab) agreesInOrder(m *fakemodel.Model, x *session, got []gave) error {
-	s, k := formula.NewSequence(l.cfg, formula.Numerics{Records: models[l.o.Model].records}, m.Values), l.cfg.TopK
-	chosen := func(layer, p int) (picks []int) {
-		for _, e := range got[layer].picks[p*k:][:k] {
-			if e >= 0 {
-				picks = append(picks, int(e))
-			}
-		}
-		return picks
-	}
-	s.Given = func(layer, p int) (picks, blocks []int) { return chosen(layer, p), nil }
-	var inputs [][]float32
-	for i := range got {
-		inputs = append(inputs, x.sc.inputs(i, 0, x.len()))
-	}
-	for i, want := range s.Step(inputs) {
-		var out []float32
-		missed, of := 0, 0
-		for p, w := range want {
-			out, of = append(out, w.Out...), of+len(w.Picks)
-			for _, e := range w.Picks {
-				if !slices.Contains(chosen(i, p), e) {
-					missed++
-				}
-			}
-		}
-		far := distance(got[i].out, out)
-		l.o.Log("layer %d (%s): %.4f, %d of %d picks missed", i, l.cfg.Layers[i].Name, far, missed, of)
-		if !(far < definedWithin) || definedPicks*missed > of {
-			return fmt.Errorf("layer %d (%s) is not its definition: %.4f, %d of %d picks missed", i, l.cfg.Layers[i].Name, far, missed, of)
 		}
 	}
 	return nil

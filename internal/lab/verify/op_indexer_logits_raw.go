@@ -70,56 +70,82 @@ func randomRawLogits(seed uint64, format cache.IndexKeyFormat) []Case {
 		{about: "candidate blocks", tokens: 3, heads: 7, requests: 3, lens: 700, page: 64, blocks: 37},
 		{about: "numbers out of range", tokens: 33, heads: 8, requests: 17, lens: 200, page: 64, hostile: true},
 	}, func(rng *rand.Rand, i int, s logitsShape) Case {
-		c := randomLogitsCase(rng, s, format)
-		for _, name := range []string{"q_fp8", "q_packed", "q_scale"} {
-			delete(c.In, name)
-		}
-		positions := make([]int64, s.tokens)
-		for t := range positions {
-			positions[t] = int64(rng.IntN(turnRows+6) - 3) // some of no row
-		}
-		c.In["positions"], c.In["weights"] = vectors.FromI64(positions, s.tokens), normalBF16(rng, 1, s.tokens, s.heads)
-		c.In["q"] = vectors.FromU16(randomQueries(rng, s.tokens*s.heads, true), s.tokens, s.heads, cache.IndexDim)
-		c.In["cos_sin_rows"] = randomCosSin(rng)
-		c.Params["softmax_scale"], c.Params["head_scale"] = indexer.DefaultSoftmaxScale, indexer.DefaultHeadScale(s.heads)
-		return c
+		return ofRawQueries(rng, randomLogitsCase(rng, s, format), s)
 	})
 }
 
-func bindRawLogits(b Build, x rawInput) (Bound, error) {
-	cfg := x.config(b)
+// ofRawQueries gives a case of indexer_logits queries as the projection leaves them.
+func ofRawQueries(rng *rand.Rand, c Case, s logitsShape) Case {
+	for _, name := range []string{"q_fp8", "q_packed", "q_scale"} {
+		delete(c.In, name)
+	}
+	positions := make([]int64, s.tokens)
+	for t := range positions {
+		positions[t] = int64(rng.IntN(turnRows+6) - 3) // some of no row
+	}
+	c.In["positions"], c.In["weights"] = vectors.FromI64(positions, s.tokens), normalBF16(rng, 1, s.tokens, s.heads)
+	c.In["q"] = vectors.FromU16(randomQueries(rng, s.tokens*s.heads, true), s.tokens, s.heads, cache.IndexDim)
+	c.In["cos_sin_rows"] = randomCosSin(rng)
+	c.Params["softmax_scale"], c.Params["head_scale"] = indexer.DefaultSoftmaxScale, indexer.DefaultHeadScale(s.heads)
+	return c
+}
+
+// build makes an operation that takes raw queries, or where no kernel does, one that takes
+// quantised ones, and what quantises them.
+func (x rawInput) build(b Build, cfg indexer.LogitsConfig, try func(indexer.LogitsConfig) error) (
+	quant *indexer.QueryQuant, err error) {
 	cfg.Raw = true
-	op, err := indexer.NewLogits(b.Dev, cfg)
-	var quant *indexer.QueryQuant
-	if errors.Is(err, vk.ErrMissingFeature) {
+	if err = try(cfg); errors.Is(err, vk.ErrMissingFeature) {
 		cfg.Raw = false
-		if op, err = indexer.NewLogits(b.Dev, cfg); err == nil {
+		if err = try(cfg); err == nil {
 			quant, err = indexer.NewQueryQuant(b.Dev, x.raw.cfg)
 		}
 	}
+	return quant, err
+}
+
+// place gives a launch the queries, and returns the arguments of quant unless that is nil.
+func (x rawInput) place(r *Rig, quant *indexer.QueryQuant, a *indexer.LogitsArgs) (q indexer.QueryQuantArgs) {
+	a.Q, a.QScale, a.Weights = tensor.Tensor{}, tensor.Tensor{}, tensor.Tensor{}
+	if quant == nil {
+		a.Raw = indexer.RawQueries{Q: r.In(x.raw.Q, tensor.BF16), Positions: r.In(x.raw.Positions, tensor.I32),
+			Weights: r.In(x.raw.Weights, tensor.BF16), Table: r.In(x.raw.Table, tensor.F32),
+			SoftmaxScale: x.raw.SoftmaxScale, HeadScale: x.raw.HeadScale}
+		return q
+	}
+	q, _ = x.raw.place(r)
+	a.Q, a.QScale, a.Weights = q.Codes, q.Scales, q.WeightsOut
+	return q
+}
+
+func bindRawLogits(b Build, x rawInput) (Bound, error) {
+	var op *indexer.Logits
+	quant, err := x.build(b, x.config(b), func(cfg indexer.LogitsConfig) (err error) {
+		op, err = indexer.NewLogits(b.Dev, cfg)
+		return err
+	})
 	return bound(op, err, func(r *Rig) Launch {
-		q, in := indexer.QueryQuantArgs{}, x.c.In
+		in := x.c.In
 		a := indexer.LogitsArgs{
 			Keys:       cache.IndexKeyCache{Pool: r.In(in["cache"], tensor.U8), Layout: x.Layout},
 			BlockTable: r.In(in["block_table"], tensor.I32), TokenToReq: r.In(in["token_to_req"], tensor.I32),
 			Lens: r.In(in["context_lens"], tensor.I32), First: x.First, Out: r.Out(tensor.F32, len(x.Lens), x.Width),
 			Blocks: r.In(in["blocks"], tensor.I32),
 		}
-		if quant == nil {
-			a.Raw = indexer.RawQueries{Q: r.In(x.raw.Q, tensor.BF16), Positions: r.In(x.raw.Positions, tensor.I32),
-				Weights: r.In(x.raw.Weights, tensor.BF16), Table: r.In(x.raw.Table, tensor.F32),
-				SoftmaxScale: x.raw.SoftmaxScale, HeadScale: x.raw.HeadScale}
-		} else {
-			q, _ = x.raw.place(r)
-			a.Q, a.QScale, a.Weights = q.Codes, q.Scales, q.WeightsOut
-		}
-		return Launch{Out: outs{"logits": a.Out}, Args: &a, Record: func(rec *vk.Recorder) error {
-			if quant != nil {
-				if err := quant.Record(rec, q); err != nil {
-					return err
-				}
-			}
-			return op.Record(rec, a)
-		}}
+		q := x.place(r, quant, &a)
+		return launch(op, a, outs{"logits": a.Out}).after(quant, q)
 	})
+}
+
+// after returns a launch after what quantises its queries, unless that is nil.
+func (l Launch) after(quant *indexer.QueryQuant, q indexer.QueryQuantArgs) Launch {
+	if record := l.Record; quant != nil {
+		l.Record = func(rec *vk.Recorder) error {
+			if err := quant.Record(rec, q); err != nil {
+				return err
+			}
+			return record(rec)
+		}
+	}
+	return l
 }

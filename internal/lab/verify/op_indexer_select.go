@@ -35,7 +35,7 @@ func selectOp(name string, format cache.IndexKeyFormat, random func(uint64, cach
 }
 
 // randomSelect makes the cases of the logits, as far as they begin at entry 0, with
-// widths and segments such that there are one or many of them.
+// widths and segments such that there are one or many of them; and of raw queries.
 func randomSelect(seed uint64, format cache.IndexKeyFormat) []Case {
 	var cases []Case
 	for i, s := range []struct {
@@ -69,12 +69,21 @@ func randomSelect(seed uint64, format cache.IndexKeyFormat) []Case {
 		}
 		cases = append(cases, c)
 	}
+	for i, s := range []logitsShape{
+		{tokens: 1, heads: 64, requests: 1, lens: 900, page: 64},
+		{tokens: 6, heads: 5, requests: 3, lens: 1400, page: 64},
+	} {
+		rng := rand.New(rand.NewPCG(seed, uint64(len(cases)+i)))
+		c := ofRawQueries(rng, randomLogitsCase(rng, s, format), s)
+		c.Name, c.Params["k"] = fmt.Sprintf("raw_t%d_h%d_n%d", s.tokens, s.heads, s.lens), 61
+		cases = append(cases, c)
+	}
 	return cases
 }
 
 // selectInput is a selection, and what it asks of the operation.
 type selectInput struct {
-	logitsInput
+	rawInput // raw where queries are
 	selectNumbers
 }
 
@@ -88,7 +97,12 @@ type selectNumbers struct {
 
 func readSelect(c Case, format cache.IndexKeyFormat) (x selectInput, err error) {
 	c.Want = nil // the number of columns is a parameter
-	if x.logitsInput, err = readLogits(c, format); err == nil {
+	if c.In["q"].Shape != nil {
+		x.rawInput, err = readRawLogits(c, format)
+	} else {
+		x.logitsInput, err = readLogits(c, format)
+	}
+	if err == nil {
 		x.selectNumbers, err = fields[selectNumbers](c)
 	}
 	return x, err
@@ -112,18 +126,32 @@ func refSelect(x selectInput) (Arrays, error) {
 }
 
 func bindSelect(b Build, x selectInput) (Bound, error) {
-	t := len(x.Lens)
-	op, err := indexer.NewSelect(b.Dev, indexer.SelectConfig{K: x.K, Segment: x.Segment, Rows: x.Rows, Workgroups: x.Workgroups,
-		Candidates: x.Candidates, Logits: x.config(b)})
+	var op *indexer.Select
+	var quant *indexer.QueryQuant
+	try := func(cfg indexer.LogitsConfig) (err error) {
+		op, err = indexer.NewSelect(b.Dev, indexer.SelectConfig{K: x.K, Segment: x.Segment, Rows: x.Rows, Workgroups: x.Workgroups,
+			Candidates: x.Candidates, Logits: cfg})
+		return err
+	}
+	t, cfg, err, raw := len(x.Lens), x.config(b), error(nil), x.raw.T > 0
+	if cfg.Few = raw; raw {
+		quant, err = x.build(b, cfg, try)
+	} else {
+		err = try(cfg)
+	}
 	return bound(op, err, func(r *Rig) Launch {
 		a := indexer.SelectArgs{LogitsArgs: logitsArgs(r, x.c, x.LogitsHost), TopK: r.SharedOut(tensor.I32, t, x.K), Entries: x.Width,
-			Scratch: r.Scratch(op.ScratchBytes(t)), Arrived: r.Shared(vectors.FromI32(make([]int32, t), t), tensor.I32)}
+			Scratch: r.Scratch(op.ScratchBytes(t)), Arrived: r.Shared(vectors.New(vectors.I32, t, indexer.SelectCounters), tensor.I32)}
 		out := outs{"topk_indices": a.TopK}
 		if x.Candidates > 0 {
 			a.Candidates = indexer.CandidateBlocks{Blocks: r.SharedOut(tensor.I32, t, x.Candidates), Columns: r.SharedOut(tensor.I32, t)}
 			out["candidate_blocks"], out["candidate_columns"] = a.Candidates.Blocks, a.Candidates.Columns
 		}
-		return launch(op, a, out)
+		if !raw {
+			return launch(op, a, out)
+		}
+		q := x.place(r, quant, &a.LogitsArgs)
+		return launch(op, a, out).after(quant, q)
 	})
 }
 

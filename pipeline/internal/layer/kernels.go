@@ -7,6 +7,7 @@ import (
 
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/cache"
+	"github.com/vkmla/vkmla/indexer"
 	"github.com/vkmla/vkmla/internal/tuning"
 	"github.com/vkmla/vkmla/pipeline/internal/memory"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -258,7 +259,7 @@ func (k *Kernels) tensors() {
 func (k *Kernels) counters() (l memory.List) {
 	l.Add(&k.arrived, tensor.U32, k.cfg.Tokens)
 	if k.indexer != nil {
-		l.Add(&k.indexer.arrived, tensor.I32, k.cfg.Tokens)
+		l.Add(&k.indexer.arrived, tensor.I32, k.cfg.Tokens, indexer.SelectCounters)
 	}
 	return l
 }

@@ -23,7 +23,7 @@ type selection struct {
 	codes, scales, folded  tensor.Tensor // quantised queries, and their weights [T, Hi] f32; absent without query
 	topK                   tensor.Tensor // [T, TopK] i32
 	own                    slotLists     // [T, TopK]: slots of the picks
-	scratch, arrived, sink tensor.Tensor // arrived is [T] i32, 0 between selections; sink is of touch
+	scratch, arrived, sink tensor.Tensor // arrived has counters, 0 between selections; sink is of touch
 }
 
 func (s *selection) build(k *Kernels) (err error) {

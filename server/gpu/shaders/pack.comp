@@ -1,10 +1,10 @@
 // Moves the bits of codes to where products decode them with fewest instructions, in place.
 // MXFP4: a byte has two codes of a sign and three bits, a in front of b in the row:
 //   sb b2 b1 b0 sa a2 a1 a0 becomes sa b2 b1 b0 a2 a1 a0 sb
-// Q2_K: a byte has codes of four words: bits 2w and 2w+1 of the bytes of a quad become word w,
-// those of even bytes its lower half. Words of two quads take turns.
+// Q2_K: a byte has codes of four words: bits 2w and 2w+1 of the bytes of a quad become word w, each
+// of whose bytes has one each of four groups of four. Words of two quads take turns.
 // IQ2_XXS: of every second word the signs, seven for each of four rows of the grid, are transposed:
-// those of values 2i and 2i+1 of row j go to bits 4i+j and 16+4i+j.
+// that of value 4h+b of row j goes to bit 8b+4h+j.
 // Bindings: 0 codes, [count] quads of 16 bytes.
 // Workgroup: every stride-th 256 quads, or pairs of quads.
 // Shared memory: none.  Features: none.
@@ -21,19 +21,15 @@ const uint MXFP4 = 4u, Q2_K = 8u;
 
 // word: codes w of the bytes of a quad.
 uint word(uvec4 q, uint w) {
-    uint sum = 0u;
-    for (uint j = 0u; j < 4u; j++) {
-        const uint t = (q[j] >> (2u * w)) & 0x03030303u;
-        sum |= ((t & 0x3u) | ((t >> 14) & 0xCu) | ((t << 8) & 0x30000u) | ((t >> 6) & 0xC0000u)) << (4u * j);
-    }
-    return sum;
+    const uvec4 t = q >> (2u * w) & 0x03030303u;
+    return t.x | t.y << 2 | t.z << 4 | t.w << 6;
 }
 
 // signs: a word of IQ2_XXS whose upper four bits, a scale, stay.
 uint signs(uint word) {
     uint moved = word & 0xF0000000u;
     for (uint k = 0u; k < 7u; k++) {
-        for (uint j = 0u; j < 4u; j++) moved |= ((word >> (7u * j + k)) & 1u) << (k % 2u * 16u + k / 2u * 4u + j);
+        for (uint j = 0u; j < 4u; j++) moved |= ((word >> (7u * j + k)) & 1u) << (k % 4u * 8u + k / 4u * 4u + j);
     }
     return moved;
 }

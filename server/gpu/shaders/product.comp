@@ -4,7 +4,7 @@
 // Bindings: 0 plan (lib/rows.glsl), 1 w [experts, n, k], 2 its scales, 3 x [rows, k] bf16 by
 //   place(), 4 y [rows, n] f32.
 // Workgroup: 4*ROWS rows of w (x), and items y, y + stride and on.
-// Shared memory: 532*ROWS*TOKENS B, of IQ2_XXS 2 KiB more.  Features: none.
+// Shared memory: 532*ROWS*TOKENS B, of IQ2_XXS 2 KiB more.  Features: shaderIntegerDotProduct.
 // Constants: those of lib/sums.glsl.
 #version 460
 #extension GL_GOOGLE_include_directive : require

@@ -2,7 +2,7 @@
 //   y[i][r] = sum_c w[e][r][c] * x[i][c]
 // Bindings: those of product.comp.
 // Workgroup: 64 rows of w (x), and items y, y + stride and on, of up to TOKENS rows of x.
-// Shared memory: 10.2 KiB + 164*TOKENS B, of IQ2_XXS 1.5 KiB more.  Features: none.
+// Shared memory: up to 12 KiB + 172*TOKENS B.  Features: shaderIntegerDotProduct.
 // Constants: those of lib/tiles.glsl.
 #version 460
 #extension GL_GOOGLE_include_directive : require

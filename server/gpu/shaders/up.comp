@@ -4,7 +4,7 @@
 // Bindings: 0 plan (lib/rows.glsl), 1 w1 [experts, n, k], 2 its scales, 3 w3, 4 its scales,
 //   5 x [T, k] bf16 by place(), 6 v [rows] f32, 7 h [rows, n] bf16 by place().
 // Workgroup: 4*ROWS rows of w1 and w3 (x), and items y, y + stride and on.
-// Shared memory: 1064*ROWS*TOKENS B, of IQ2_XXS 2 KiB more.  Features: none.
+// Shared memory: 1064*ROWS*TOKENS B, of IQ2_XXS 2 KiB more.  Features: shaderIntegerDotProduct.
 // Constants: those of lib/sums.glsl.
 #version 460
 #extension GL_GOOGLE_include_directive : require

@@ -2,7 +2,7 @@
 //   a = x.w1^T;  b = x.w3^T;  h[i][r] = RNE16(silu(min(a, limit)) * clamp(b, -limit, limit) * v[i])
 // Bindings: those of up.comp.
 // Workgroup: 32 rows of w1 and w3 (x), and items y, y + stride and on, of up to TOKENS rows.
-// Shared memory: 10.2 KiB + 164*TOKENS B, of IQ2_XXS 1.5 KiB more.  Features: none.
+// Shared memory: up to 12 KiB + 172*TOKENS B.  Features: shaderIntegerDotProduct.
 // Constants: those of lib/tiles.glsl.
 #version 460
 #extension GL_GOOGLE_include_directive : require

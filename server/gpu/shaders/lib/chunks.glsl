@@ -1,6 +1,7 @@
 // Chunks of weights [experts*n, k] in memory, of one matrix or two, with their scales.
 // Define MATRICES (1 or 2) before the include. A workgroup has 128 invocations.
-// Bindings: 1, 2 the first matrix and its scales; 3, 4 the second, if any; then x, bf16 by place().
+// Bindings: 1, 2 the first matrix and its scales; 3, 4 the second, if any; then x, bf16 by place()
+//   or whole numbers (whole.glsl).
 // Constants: those of weights.glsl, and 5 ALIGNED: k is a multiple of 128, so that four scales of
 //   MXFP4, a word, are of one row.
 #ifndef LIB_CHUNKS_GLSL

@@ -1,14 +1,17 @@
 // Sums of ROWS rows of weights, of MATRICES matrices [experts*n, k], times rows of activations:
 //   sum[m][r][t] = sum_c w_m[row0 + r][c] * x[t][c]
 // A team of 32 invocations has the rows. Invocation i adds up chunks i, i+32 and on, column by
-// column; a chunk's sum takes its scale. Then the invocations' sums are added, fours first. No
-// number of tokens, rows or teams changes that order: a token's bits do not depend on the others.
+// column or by pieces of whole numbers, whose sums take their scales. Then the invocations' sums
+// are added, fours first. No number of tokens, rows or teams changes that order: a token's bits do
+// not depend on the others.
 // Declarations, bindings and constants are those of chunks.glsl, and 2 ROWS; 3 TOKENS, at most;
 //   4 FULL: there are nearly always as many, so that their x is read at once. Else who is not
 //   there is not read.
 #ifndef LIB_SUMS_GLSL
 #define LIB_SUMS_GLSL
 #include "chunks.glsl"
+#define LIB_WHOLE_PRODUCTS
+#include "whole.glsl"
 
 layout(constant_id = 2) const uint ROWS = 2u;
 layout(constant_id = 3) const uint TOKENS = 1u;
@@ -36,15 +39,13 @@ struct Chunk {
 
 float acc[PAIRS][TOKENS];
 
-// accumulate_part: a part of chunk c.
-void accumulate_part(Chunk b, uint c, uint first, uint xrow[TOKENS], uint count) {
-    float part[PAIRS][TOKENS], all[TOKENS];
-    [[unroll]] for (uint t = 0u; t < TOKENS; t++) all[t] = 0.0;
+void accumulate(Chunk b, uint c, uint xrow[TOKENS], uint count) {
+    float part[PAIRS][TOKENS];
     [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) part[p][t] = 0.0;
     }
-    [[unroll]] for (uint i = 0u; i < EIGHTS / PARTS; i++) {
-        const uint j = first * (EIGHTS / PARTS) + i, at = place(c * EIGHTS + j);
+    [[unroll]] for (uint j = 0u; j < EIGHTS; j++) {
+        const uint at = place(c * EIGHTS + j);
         uvec4 q[TOKENS];
         if (FULL == 1u) {
             [[unroll]] for (uint t = 0u; t < TOKENS; t++) q[t] = x.v[xrow[t] * pc.x_quads + at];
@@ -56,23 +57,44 @@ void accumulate_part(Chunk b, uint c, uint first, uint xrow[TOKENS], uint count)
             if (FULL == 0u) q[t] = x.v[xrow[t] * pc.x_quads + at];
             float a[8];
             bf16_unpack8(q[t], a);
-            if (MINIMA) all[t] += ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7]));
             [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
                 [[unroll]] for (uint e = 0u; e < 8u; e++) part[p][t] = fma(v[p][e], a[e], part[p][t]);
             }
         }
     }
     [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
-        const vec2 scale = scale_of(b.q[p], b.scale[p], b.block[p], c, first);
-        [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
-            acc[p][t] = fma(part[p][t] * UNSCALE, scale.x, acc[p][t]);
-            if (MINIMA) acc[p][t] = fma(-all[t], scale.y, acc[p][t]);
-        }
+        const float scale = scale_of(b.q[p], b.scale[p], b.block[p], c, 0u).x;
+        [[unroll]] for (uint t = 0u; t < TOKENS; t++) acc[p][t] = fma(part[p][t] * UNSCALE, scale, acc[p][t]);
     }
 }
 
-void accumulate(Chunk b, uint c, uint xrow[TOKENS], uint count) {
-    [[unroll]] for (uint first = 0u; first < PARTS; first++) accumulate_part(b, c, first, xrow, count);
+// accumulate_whole: chunk c of a format that is multiplied by whole numbers.
+void accumulate_whole(Chunk b, uint c, uint xrow[TOKENS], uint count) {
+    [[unroll]] for (uint s = 0u; s < COLUMNS / PIECE; s++) {
+        const uint piece = c * (COLUMNS / PIECE) + s;
+        ivec2 dots[PAIRS][TOKENS];
+        [[unroll]] for (uint h = 0u; h < 2u; h++) {
+            uvec4 w[PAIRS];
+            [[unroll]] for (uint p = 0u; p < PAIRS; p++) w[p] = bytes16(b.q[p], b.scale[p], 2u * s + h);
+            [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
+                if (t > 0u && t >= count) continue;
+                const uvec4 high = x_high(xrow[t] * pc.x_quads, piece, h), low = x_low(xrow[t] * pc.x_quads, piece, h);
+                [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
+                    const int sum = dot16(w[p], high, low);
+                    dots[p][t] = h == 0u ? ivec2(sum, 0) : HALVED ? ivec2(dots[p][t].x, sum) : ivec2(dots[p][t].x + sum, 0);
+                }
+            }
+        }
+        [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
+            if (t > 0u && t >= count) continue;
+            const float scale = x_scale(xrow[t] * pc.x_quads, piece);
+            const ivec2 sums = HALVED || LESS ? x_sums(xrow[t] * pc.x_quads, piece) : ivec2(0);
+            [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
+                const ivec2 by[2] = ivec2[2](by_of(b.q[p], b.scale[p], 2u * s), by_of(b.q[p], b.scale[p], 2u * s + 1u));
+                acc[p][t] = add_piece(acc[p][t], dots[p][t], by, sums, unit_of(b.scale[p], b.block[p]), scale);
+            }
+        }
+    }
 }
 
 // make_sums leaves what `sum` reads. Every invocation of the workgroup has to call it.
@@ -85,7 +107,11 @@ void make_sums(uint expert, uint row0, uint xrow[TOKENS], uint count) {
     FETCH_ALL(expert, row0, min(lane, chunks - 1u), now)
     [[dont_unroll]] for (uint c = lane; c < chunks; c += TEAM) { // the next chunk is on its way
         FETCH_ALL(expert, row0, min(c + TEAM, chunks - 1u), next)
-        accumulate(now, c, xrow, count);
+        if (WHOLE) {
+            accumulate_whole(now, c, xrow, count);
+        } else {
+            accumulate(now, c, xrow, count);
+        }
         [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
             [[unroll]] for (uint i = 0u; i < QUADS; i++) now.q[p][i] = next.q[p][i];
             now.scale[p] = next.scale[p];

@@ -16,6 +16,7 @@ const uint COLUMNS = BY64 ? 64u : FORMAT == MXFP4 || FORMAT == Q8_0 || FORMAT ==
 const uint QUADS = FORMAT == Q6_K ? 3u : FORMAT == F32 || FORMAT == Q8_0 ? 2u : 1u; // of 16 bytes, of a chunk
 const uint EIGHTS = COLUMNS / 8u;
 const uint PARTS = FORMAT == Q2_K || FORMAT == Q6_K ? 4u : FORMAT == IQ2_XXS ? 2u : 1u; // of a chunk, with a scale each
+const bool WHOLE = FORMAT >= Q8_0; // codes are bytes, or become some
 // A code less something that a part has in common: sums of x take it off.
 const bool MINIMA = FORMAT == Q8_0 || FORMAT == Q4_K || FORMAT == Q2_K || FORMAT == Q6_K;
 // Exponents of E2M1 and E4M3 have bias 1 and 7, those of binary16 15. Without HALVES codes are
@@ -67,8 +68,8 @@ vec2 halves2(uint w) { return HALVES == 1u ? unpackHalf2x16(w) : vec2(f16_decode
 
 #include "iq2_xxs.glsl"
 
-// decode8: columns 8j to 8j+7 of a chunk, without scales. Codes of Q4_K, Q2_K and Q6_K lie in pairs
-// of neighbours, 16 bits apart.
+// decode8: columns 8j to 8j+7 of a chunk, without scales. Codes of Q4_K, Q2_K and Q6_K lie in words
+// whose bytes have one each of four neighbours.
 void decode8(uvec4 q[QUADS], uint j, out float v[8]) {
     if (FORMAT == MXFP4) {
         e2m1_8(q[0][j], v);
@@ -92,17 +93,18 @@ void decode8(uvec4 q[QUADS], uint j, out float v[8]) {
     } else if (FORMAT == IQ2_XXS) {
         iq2_xxs_8(q[0][j / 4u * 2u], q[0][j / 4u * 2u + 1u], j % 4u, v);
     } else {
-        [[unroll]] for (uint i = 0u; i < 4u; i++) {
+        [[unroll]] for (uint i = 0u; i < 4u; i++) { // columns 4f+odd and two more
+            const uint f = i / 2u, odd = i % 2u;
             uint pair;
             if (FORMAT == Q2_K) {
-                pair = q[0][j / 2u] >> (8u * (j % 2u) + 2u * i) & 0x00030003u;
+                pair = q[0][j / 2u] >> (8u * odd + 4u * (j % 2u) + 2u * f) & 0x00030003u;
             } else {
-                pair = q[j / 4u % QUADS][j % 4u] >> (4u * i) & 0x000F000Fu;
-                if (FORMAT == Q6_K) pair |= (q[QUADS - 1u][j / 2u] >> (8u * (j % 2u) + 2u * i) & 0x00030003u) << 4;
+                pair = q[j / 4u % QUADS][j % 4u] >> (8u * odd + 4u * f) & 0x000F000Fu;
+                if (FORMAT == Q6_K) pair |= (q[QUADS - 1u][j / 2u] >> (8u * odd + 4u * (j % 2u) + 2u * f) & 0x00030003u) << 4;
             }
             const vec2 p = whole(pair);
-            v[2u * i] = p.x;
-            v[2u * i + 1u] = p.y;
+            v[4u * f + odd] = p.x;
+            v[4u * f + odd + 2u] = p.y;
         }
     }
 }
