@@ -1,4 +1,4 @@
-INLINE void q2_k(Weights *w, const uint8_t *b, const uint8_t *grid) {
+INLINE void q2_k(Weights *w, const uint8_t *b, const uint8_t *grid, const Names *names) {
 	const uint64_t s = u64_at(b), t = u64_at(b + 8), low = 0x0F0F0F0F0F0F0F0F;
 	w->scale = mul(splat(half(b + 80)), numbers(s & low, t & low));
 	w->base = mul(splat(-half(b + 82)), numbers(s >> 4 & low, t >> 4 & low));

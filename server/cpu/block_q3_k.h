@@ -1,4 +1,4 @@
-INLINE void q3_k(Weights *w, const uint8_t *b, const uint8_t *grid) {
+INLINE void q3_k(Weights *w, const uint8_t *b, const uint8_t *grid, const Names *names) {
 	uint64_t s = u64_at(b + 96), h = u32_at(b + 104), code[2];
 	UNROLL for (int i = 0; i < 2; i++) {
 		uint64_t high = (h >> (4 * i) & 0x03030303) | (h >> (4 * i + 2) & 0x03030303) << 32;

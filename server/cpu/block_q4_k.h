@@ -7,7 +7,7 @@ INLINE void six_bits(Weights *w, const uint8_t *b) {
 	w->base = mul(splat(-half(b + 2)), twins(least));
 }
 
-INLINE void q4_k(Weights *w, const uint8_t *b, const uint8_t *grid) {
+INLINE void q4_k(Weights *w, const uint8_t *b, const uint8_t *grid, const Names *names) {
 	six_bits(w, b);
 	UNROLL for (int j = 0; j < 4; j++) w->code[j] = field(twice(b + 16 + 32 * j), 0, 4, 15);
 }

@@ -1,4 +1,4 @@
-INLINE void q5_0(Weights *w, const uint8_t *b, const uint8_t *grid) {
+INLINE void q5_0(Weights *w, const uint8_t *b, const uint8_t *grid, const Names *names) {
 	w->scale = halves(b, 22);
 	zero_at(w, 16);
 	UNROLL for (int j = 0; j < 4; j++) {

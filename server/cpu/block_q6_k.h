@@ -1,4 +1,4 @@
-INLINE void q6_k(Weights *w, const uint8_t *b, const uint8_t *grid) {
+INLINE void q6_k(Weights *w, const uint8_t *b, const uint8_t *grid, const Names *names) {
 	w->scale = mul(splat(half(b + 208)), numbers(u64_at(b + 192), u64_at(b + 200)));
 	zero_at(w, 32);
 	UNROLL for (int j = 0; j < 4; j++) {

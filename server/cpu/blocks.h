@@ -2,26 +2,26 @@
 // rounded to whole numbers (whole.go). A block's products are added exactly.
 #include <stdint.h>
 
-// FORMATS has a row for each format: its number in GGUF, its function, in a file of its own, and
-// the values and bytes of a block.
+// FORMATS has a row for each format: its number in GGUF, its function, in a file of its own, the
+// values and bytes of a block, and the function that names rows of its grid, if it has one.
 #define FORMATS(FORMAT) \
-	FORMAT(8, q8_0, 32, 34) \
-	FORMAT(2, q4_0, 32, 18) \
-	FORMAT(6, q5_0, 32, 22) \
-	FORMAT(20, iq4_nl, 32, 18) \
-	FORMAT(23, iq4_xs, 256, 136) \
-	FORMAT(39, mxfp4, 32, 17) \
-	FORMAT(10, q2_k, 256, 84) \
-	FORMAT(11, q3_k, 256, 110) \
-	FORMAT(12, q4_k, 256, 144) \
-	FORMAT(13, q5_k, 256, 176) \
-	FORMAT(14, q6_k, 256, 210) \
-	FORMAT(19, iq1_s, 256, 50) \
-	FORMAT(16, iq2_xxs, 256, 66) \
-	FORMAT(17, iq2_xs, 256, 74) \
-	FORMAT(22, iq2_s, 256, 82) \
-	FORMAT(18, iq3_xxs, 256, 98) \
-	FORMAT(21, iq3_s, 256, 110)
+	FORMAT(8, q8_0, 32, 34, unnamed) \
+	FORMAT(2, q4_0, 32, 18, unnamed) \
+	FORMAT(6, q5_0, 32, 22, unnamed) \
+	FORMAT(20, iq4_nl, 32, 18, unnamed) \
+	FORMAT(23, iq4_xs, 256, 136, unnamed) \
+	FORMAT(39, mxfp4, 32, 17, unnamed) \
+	FORMAT(10, q2_k, 256, 84, unnamed) \
+	FORMAT(11, q3_k, 256, 110, unnamed) \
+	FORMAT(12, q4_k, 256, 144, unnamed) \
+	FORMAT(13, q5_k, 256, 176, unnamed) \
+	FORMAT(14, q6_k, 256, 210, unnamed) \
+	FORMAT(19, iq1_s, 256, 50, iq1_s_names) \
+	FORMAT(16, iq2_xxs, 256, 66, iq2_xxs_names) \
+	FORMAT(17, iq2_xs, 256, 74, iq2_xs_names) \
+	FORMAT(22, iq2_s, 256, 82, iq2_s_names) \
+	FORMAT(18, iq3_xxs, 256, 98, iq3_xxs_names) \
+	FORMAT(21, iq3_s, 256, 110, iq3_s_names)
 
 // Whole is 256 activations: column 64j+i is scale * (128*x[j][0][i] + x[j][1][i]), sums[g] the sum
 // of columns 16g to 16g+15 without the scale.
@@ -56,16 +56,4 @@ static inline uint64_t evened(uint64_t signs) {
 	odd ^= odd >> 2;
 	odd ^= odd >> 1;
 	return signs | (odd & 0x0101010101010101) << 7;
-}
-
-// sevens_of is sevens in blocks_body.h: the highest four bits, each in a byte.
-static inline uint64_t sevens_of(const uint8_t *p, int apart, uint64_t *signs) {
-	uint64_t top = 0;
-	for (int i = 0; i < 4; i++, p += 2 * apart) {
-		uint64_t s = u32_at(p) | u32_at(p + apart) << 32;
-		top |= ((s >> 28 & 15) | s >> 60 << 8) << (16 * i);
-		signs[i] = evened((s & 0x0000007F0000007F) | (s & 0x00003F8000003F80) << 1 | (s & 0x001FC000001FC000) << 2 |
-			(s & 0x0FE000000FE00000) << 3);
-	}
-	return top;
 }

@@ -9,13 +9,18 @@
 //	bytes: 64 small numbers, columns in their order
 //	bytes_at(p); two(p, q): 32 at each; twice(p): two(p, p)
 //	nibbles(p, q): of the 16 bytes at p the low four bits, then the high ones, then of those at q
-//	rows8(grid, i): the eight rows i[n] of eight bytes
-//	rows4(grid, q, high): sixteen of four bytes, q[n] and from bit n of high on 256
-//	sevens(p, apart, signs): of eight numbers of four bytes, apart, the highest four bits, each
-//	twice; signs[i] are those of numbers 2i and 2i+1: four times seven bits, each evened
+//	rows8(grid, rows): the eight rows of eight bytes that two numbers name; rows4(grid, rows, bits):
+//	sixteen of four bytes that 8 or 16 bits name
+//	places(rows, q, apart, h, step, bits) names 32 rows: four at a time by bytes, apart, and by more
+//	bits from h on, of four in step 2 bytes or all without a gap
+//	nines(rows, p, signs) does so by nine bits of 32 numbers; the other seven are signs, evened
+//	sevens(p, apart, signs): so are four times seven bits of each of eight numbers of four bytes;
+//	tops(p, apart): their highest four, each twice
+//	odds(p): of 16 bytes those at odd places; four_bits(p): 16 numbers, the lower of a byte first
 //	field(b, s, t, mask) = of the first 32 b >> s & mask, of the others b >> t & mask
 //	lift(b, shift) that leaves no byte; join(a, b) = a | b; pick(p, b) = p[b], of 16
-//	plus(b, n, m): n to the first 32, m to the others; bits(m, n) = n where bit i is set, else 0
+//	plus(b, v, j): byte 2j of v to the first 32, the next one to the others
+//	bits(m, n) = n where bit i is set, else 0
 //	signed_from(n, b, m) = n - b where bit i is set, else n + b
 //	dot(b, x) = in lane i the sum of products of four columns from 4i on; b counts as unsigned
 //
@@ -35,6 +40,12 @@ typedef struct {
 
 // zero_at makes n the code of 0.
 INLINE void zero_at(Weights *w, float n) { w->base = mul(w->scale, splat(-n)); }
+
+// Names are the rows of a grid that codes of 256 columns name, 16 bits each, and the signs: set
+// where a column is negative.
+typedef struct {
+	uint64_t rows[16], minus[4];
+} Names;
 
 // bytes_of makes a byte each of eight nibbles, the lowest first.
 INLINE uint64_t bytes_of(uint64_t x) {
@@ -60,7 +71,10 @@ INLINE uint64_t bytes_of(uint64_t x) {
 #include "block_iq3_xxs.h"
 #include "block_iq3_s.h"
 
-typedef void Format(Weights *w, const uint8_t *b, const uint8_t *grid);
+typedef void Format(Weights *w, const uint8_t *b, const uint8_t *grid, const Names *names);
+typedef void Namer(Names *names, const uint8_t *b);
+
+INLINE void unnamed(Names *names, const uint8_t *b) {}
 
 INLINE void multiply(const Weights *w, const int n, const Whole *const *x, long at, vec *sum) {
 	vec part[4];
@@ -90,12 +104,17 @@ typedef struct {
 
 // AHEAD is the bytes by which memory is asked before they are needed: the processor itself asks up
 // to the next page only.
-enum { AHEAD = 4096 };
+enum { AHEAD = 8192 };
 
 // columns multiplies all rows with n tokens from t on. bytes are those of 256 columns; after a
-// row's last ones zeros count as columns.
-INLINE void columns(Format *format, const long bytes, const int n, const Job *job, long t, float *y) {
+// row's last ones zeros count as columns. Names are made 256 columns before the grid is read: the
+// processor does both at once.
+INLINE void columns(Format *format, Namer *namer, const long bytes, const int n, const Job *job, long t, float *y) {
 	const Whole *x[4];
+	Names names[2];
+	int turn = 0;
+	const uint8_t *last = job->data + job->end * (job->k * bytes / 256) - bytes;
+	namer(&names[0], job->data + job->first * (job->k * bytes / 256));
 	UNROLL for (int i = 0; i < n; i++) x[i] = job->x + job->take[t + i] * job->stride;
 	for (long r = job->first; r < job->end; r++) {
 		const uint8_t *row = job->data + r * (job->k * bytes / 256);
@@ -111,18 +130,20 @@ INLINE void columns(Format *format, const long bytes, const int n, const Job *jo
 				memcpy(rest, row, left * bytes / 256);
 				row = rest;
 			}
-			format(&w, row, job->grid);
+			namer(&names[turn ^ 1], row < last ? row + bytes : row);
+			format(&w, row, job->grid, &names[turn]);
+			turn ^= 1;
 			multiply(&w, n, x, at, sum);
 		}
 		UNROLL for (int i = 0; i < n; i++) y[(t + i) * job->ystride + r - job->first] = total(sum[i]);
 	}
 }
 
-#define FORMAT(TYPE, NAME, VALUES, BYTES) \
+#define FORMAT(TYPE, NAME, VALUES, BYTES, NAMER) \
 	static TARGET __attribute__((noinline)) void NAME##_rows(const Job *job, long count, float *y) { \
 		long t = 0; \
-		for (; t + 4 <= count; t += 4) columns(NAME, 256 / VALUES * BYTES, 4, job, t, y); \
-		for (; t < count; t++) columns(NAME, 256 / VALUES * BYTES, 1, job, t, y); \
+		for (; t + 4 <= count; t += 4) columns(NAME, NAMER, 256 / VALUES * BYTES, 4, job, t, y); \
+		for (; t < count; t++) columns(NAME, NAMER, 256 / VALUES * BYTES, 1, job, t, y); \
 	}
 FORMATS(FORMAT)
 #undef FORMAT
@@ -131,7 +152,7 @@ TARGET void BLOCKS(int type, long k, const uint8_t *data, const uint8_t *grid, c
 	const int32_t *take, long count, long first, long end, float *y, long ystride) {
 	const Job job = {k, data, grid, x, stride, take, first, end, ystride};
 	switch (type) {
-#define FORMAT(TYPE, NAME, VALUES, BYTES) case TYPE: NAME##_rows(&job, count, y); break;
+#define FORMAT(TYPE, NAME, VALUES, BYTES, NAMER) case TYPE: NAME##_rows(&job, count, y); break;
 	FORMATS(FORMAT)
 #undef FORMAT
 	}

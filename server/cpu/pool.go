@@ -13,6 +13,9 @@ const (
 	spin = time.Millisecond
 	// looks counts looks for work before other goroutines run, whose queue all would wait for.
 	looks = 100
+	// shares divides what is left of a job among the cores: a core takes one share, neighbouring
+	// tasks, at a time.
+	shares = 8
 )
 
 // Pool runs tasks on several cores. One goroutine at a time calls Run.
@@ -27,6 +30,7 @@ type Pool struct {
 // job is a call of Run.
 type job struct {
 	tasks      int64
+	parts      int64 // shares of what is left
 	f          func(task int)
 	next, done atomic.Int64
 }
@@ -50,7 +54,7 @@ func (p *Pool) Workers() int { return p.workers }
 
 // Run calls f for each of n tasks, in any order, and returns when all are done.
 func (p *Pool) Run(n int, f func(task int)) {
-	j := &job{tasks: int64(n), f: f}
+	j := &job{tasks: int64(n), parts: int64(shares * p.workers), f: f}
 	if n > 1 && p.workers > 1 {
 		p.mu.Lock()
 		p.current.Store(j)
@@ -65,15 +69,18 @@ func (p *Pool) Run(n int, f func(task int)) {
 	}
 }
 
-// run takes tasks until none is left.
+// run takes tasks until none is left: several neighbours while many are left, whose memory is read
+// on where the core stopped, and single ones at last, so that cores end together.
 func (j *job) run() {
-	for {
-		i := j.next.Add(1) - 1
-		if i >= j.tasks {
-			return
+	for first := j.next.Load(); first < j.tasks; first = j.next.Load() {
+		n := max(1, (j.tasks-first)/j.parts)
+		if !j.next.CompareAndSwap(first, first+n) {
+			continue
 		}
-		j.f(int(i))
-		j.done.Add(1)
+		for i := range n {
+			j.f(int(first + i))
+		}
+		j.done.Add(n)
 	}
 }
 

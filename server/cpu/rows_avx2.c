@@ -119,25 +119,32 @@ OP __m256i nibbles32(const uint8_t *p) {
 	return _mm256_and_si256(_mm256_srlv_epi64(b, _mm256_setr_epi64x(0, 0, 4, 4)), _mm256_set1_epi8(15));
 }
 OP bytes nibbles(const uint8_t *p, const uint8_t *q) { return (bytes){nibbles32(p), nibbles32(q)}; }
-OP bytes rows8(const uint8_t *grid, const uint32_t *i) {
+OP bytes rows8(const uint8_t *grid, const uint64_t *rows) {
+	__m256i v[2];
+	UNROLL for (int n = 0; n < 2; n++) v[n] = _mm256_setr_m128i(eights(grid, rows[n]), eights(grid, rows[n] >> 32));
+	return (bytes){v[0], v[1]};
+}
+OP bytes rows4(const uint8_t *grid, const void *rows, int bits) {
+	const uint8_t *p = rows;
 	__m128i v[4];
-	UNROLL for (int n = 0; n < 4; n++) v[n] = eights(grid + 8 * i[2 * n], grid + 8 * i[2 * n + 1]);
+	UNROLL for (int n = 0; n < 4; n++) v[n] = fours(grid, p + bits / 2 * n, bits);
 	return (bytes){_mm256_setr_m128i(v[0], v[1]), _mm256_setr_m128i(v[2], v[3])};
 }
-OP bytes rows4(const uint8_t *grid, const uint8_t *q, uint32_t high) {
-	__m128i v[4];
-	UNROLL for (int n = 0; n < 4; n++) v[n] = fours(grid, q + 4 * n, high >> (4 * n));
-	return (bytes){_mm256_setr_m128i(v[0], v[1]), _mm256_setr_m128i(v[2], v[3])};
+OP vec four_bits(const uint8_t *p) { return whole(nibbles16(p)); }
+OP vec tops(const uint8_t *p, int apart) {
+	const __m256i v = _mm256_srli_epi32(quads(p, apart, -4), 28);
+	return (vec){_mm256_cvtepi32_ps(_mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3))),
+		_mm256_cvtepi32_ps(_mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7)))};
 }
-OP vec sevens(const uint8_t *p, int apart, uint64_t *signs) { return twins(sevens_of(p, apart, signs)); }
 OP bytes field(bytes b, int s, int t, int mask) {
 	const __m256i m = _mm256_set1_epi8((char)mask);
 	return (bytes){_mm256_and_si256(_mm256_srli_epi64(b.a, s), m), _mm256_and_si256(_mm256_srli_epi64(b.b, t), m)};
 }
 OP bytes lift(bytes b, int shift) { return (bytes){_mm256_slli_epi64(b.a, shift), _mm256_slli_epi64(b.b, shift)}; }
 OP bytes join(bytes a, bytes b) { return (bytes){_mm256_or_si256(a.a, b.a), _mm256_or_si256(a.b, b.b)}; }
-OP bytes plus(bytes b, int n, int m) {
-	return (bytes){_mm256_add_epi8(b.a, _mm256_set1_epi8((char)n)), _mm256_add_epi8(b.b, _mm256_set1_epi8((char)m))};
+OP bytes plus(bytes b, uint64_t v, int j) {
+	v >>= 16 * j;
+	return (bytes){_mm256_add_epi8(b.a, _mm256_set1_epi8((char)v)), _mm256_add_epi8(b.b, _mm256_set1_epi8((char)(v >> 8)))};
 }
 OP bytes pick(const uint8_t *p, bytes b) {
 	__m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));

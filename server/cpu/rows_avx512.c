@@ -107,41 +107,31 @@ OP bytes nibbles(const uint8_t *p, const uint8_t *q) {
 	b = _mm512_srlv_epi64(b, _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4));
 	return _mm512_and_si512(b, _mm512_set1_epi8(15));
 }
-OP bytes rows8(const uint8_t *grid, const uint32_t *i) {
+OP bytes rows8(const uint8_t *grid, const uint64_t *rows) {
+	__m256i v[2];
+	UNROLL for (int n = 0; n < 2; n++) v[n] = _mm256_setr_m128i(eights(grid, rows[n]), eights(grid, rows[n] >> 32));
+	return both(v[0], v[1]);
+}
+OP bytes rows4(const uint8_t *grid, const void *rows, int bits) {
+	const uint8_t *p = rows;
 	__m128i v[4];
-	UNROLL for (int n = 0; n < 4; n++) v[n] = eights(grid + 8 * i[2 * n], grid + 8 * i[2 * n + 1]);
+	UNROLL for (int n = 0; n < 4; n++) v[n] = fours(grid, p + bits / 2 * n, bits);
 	return both(_mm256_setr_m128i(v[0], v[1]), _mm256_setr_m128i(v[2], v[3]));
 }
-OP bytes rows4(const uint8_t *grid, const uint8_t *q, uint32_t high) {
-	__m128i v[4];
-	UNROLL for (int n = 0; n < 4; n++) v[n] = fours(grid, q + 4 * n, high >> (4 * n));
-	return both(_mm256_setr_m128i(v[0], v[1]), _mm256_setr_m128i(v[2], v[3]));
-}
-OP vec sevens(const uint8_t *p, int apart, uint64_t *signs) {
-	const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), one = _mm512_set1_epi32(1);
-	const __m512i four = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
-	const __m512i shift = _mm512_set4_epi32(21, 14, 7, 0);
-	__m512i a = _mm512_castsi256_si512(apart == 4 ? _mm256_loadu_si256((const __m256i *)p)
-		: _mm512_cvtepi64_epi32(_mm512_srli_epi64(_mm512_loadu_si512(p - 4), 32)));
-	a = _mm512_permutexvar_epi32(twice, a);
-	UNROLL for (int i = 0; i < 2; i++) {
-		__m512i s = _mm512_permutexvar_epi32(_mm512_add_epi32(four, _mm512_set1_epi32(8 * i)), a);
-		s = _mm512_and_si512(_mm512_srlv_epi32(s, shift), _mm512_set1_epi32(127));
-		__m512i odd = _mm512_xor_si512(s, _mm512_srli_epi32(s, 4));
-		odd = _mm512_xor_si512(odd, _mm512_srli_epi32(odd, 2));
-		odd = _mm512_and_si512(_mm512_xor_si512(odd, _mm512_srli_epi32(odd, 1)), one);
-		__m128i m = _mm512_cvtepi32_epi8(_mm512_or_si512(s, _mm512_slli_epi32(odd, 7)));
-		signs[2 * i] = (uint64_t)_mm_cvtsi128_si64(m), signs[2 * i + 1] = (uint64_t)_mm_extract_epi64(m, 1);
-	}
-	return _mm512_cvtepi32_ps(_mm512_srli_epi32(a, 28));
+OP vec four_bits(const uint8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(nibbles16(p))); }
+OP vec tops(const uint8_t *p, int apart) {
+	const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+	__m512i v = _mm512_permutexvar_epi32(twice, _mm512_castsi256_si512(quads(p, apart, -4)));
+	return _mm512_cvtepi32_ps(_mm512_srli_epi32(v, 28));
 }
 OP bytes field(bytes b, int s, int t, int mask) {
 	return _mm512_and_si512(_mm512_srlv_epi64(b, _mm512_setr_epi64(s, s, s, s, t, t, t, t)), _mm512_set1_epi8((char)mask));
 }
 OP bytes lift(bytes b, int shift) { return _mm512_slli_epi64(b, shift); }
 OP bytes join(bytes a, bytes b) { return _mm512_or_si512(a, b); }
-OP bytes plus(bytes b, int n, int m) {
-	return _mm512_add_epi8(b, both(_mm256_set1_epi8((char)n), _mm256_set1_epi8((char)m)));
+OP bytes plus(bytes b, uint64_t v, int j) {
+	const __m512i of = _mm512_inserti64x4(_mm512_set1_epi8((char)(2 * j)), _mm256_set1_epi8((char)(2 * j + 1)), 1);
+	return _mm512_add_epi8(b, _mm512_shuffle_epi8(_mm512_set1_epi64((long long)v), of));
 }
 OP bytes pick(const uint8_t *p, bytes b) {
 	return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)p)), b);

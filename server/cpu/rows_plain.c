@@ -84,15 +84,36 @@ OP bytes two(const uint8_t *p, const uint8_t *q) { BYTES(i < 32 ? p[i] : q[i - 3
 OP bytes bytes_at(const uint8_t *p) { return two(p, p + 32); }
 OP bytes twice(const uint8_t *p) { return two(p, p); }
 OP bytes nibbles(const uint8_t *p, const uint8_t *q) { BYTES((i < 32 ? p : q)[i % 16] >> (i / 16 % 2 * 4) & 15); }
-OP bytes rows8(const uint8_t *grid, const uint32_t *row) { BYTES(grid[8 * row[i / 8] + i % 8]); }
-OP bytes rows4(const uint8_t *grid, const uint8_t *q, uint32_t high) {
-	BYTES(grid[4 * (q[i / 4] | (high >> i / 4 & 1) << 8) + i % 4]);
+static inline uint16_t named(const uint64_t *rows, int i) { return (uint16_t)(rows[i / 4] >> (i % 4 * 16)); }
+OP bytes rows8(const uint8_t *grid, const uint64_t *rows) { BYTES(grid[8 * named(rows, i / 8) + i % 8]); }
+OP bytes rows4(const uint8_t *grid, const void *rows, int bits) {
+	BYTES(grid[4 * (bits == 8 ? ((const uint8_t *)rows)[i / 4] : named(rows, i / 4)) + i % 4]);
 }
-OP vec sevens(const uint8_t *p, int apart, uint64_t *signs) { return twins(sevens_of(p, apart, signs)); }
+OP void places(uint64_t *rows, const uint8_t *q, int apart, const uint8_t *h, int step, int bits) {
+	memset(rows, 0, 64);
+	for (int i = 0; i < 32; i++) {
+		uint64_t high = step == 2 ? u16_at(h + i / 4 * 2) >> i % 4 * bits : h[i * bits / 8] >> i * bits % 8;
+		rows[i / 4] |= (q[i / 4 * apart + i % 4] | (high & ((1u << bits) - 1)) << 8) << (i % 4 * 16);
+	}
+}
+OP void sevens(const uint8_t *p, int apart, uint64_t *signs) {
+	for (int i = 0; i < 32; i++) ((uint8_t *)signs)[i] = evened(u32_at(p + i / 4 * apart) >> i % 4 * 7 & 127);
+}
+OP void nines(uint64_t *rows, const uint8_t *p, uint64_t *signs) {
+	for (int i = 0; i < 8; i++) rows[i] = u64_at(p + 8 * i) & 0x01FF01FF01FF01FF;
+	for (int i = 0; i < 32; i++) ((uint8_t *)signs)[i] = evened(u16_at(p + 2 * i) >> 9);
+}
+OP vec tops(const uint8_t *p, int apart) { LANES(u32_at(p + i / 2 * apart) >> 28); }
+OP uint64_t odds(const uint8_t *p) {
+	uint64_t v = 0;
+	for (int i = 0; i < 8; i++) v |= (uint64_t)p[2 * i + 1] << (8 * i);
+	return v;
+}
+OP vec four_bits(const uint8_t *p) { LANES(p[i / 2] >> (i % 2 * 4) & 15); }
 OP bytes field(bytes b, int s, int t, int mask) { BYTES(b.b[i] >> (i < 32 ? s : t) & mask); }
 OP bytes lift(bytes b, int shift) { BYTES(b.b[i] << shift); }
 OP bytes join(bytes a, bytes b) { BYTES(a.b[i] | b.b[i]); }
-OP bytes plus(bytes b, int n, int m) { BYTES(b.b[i] + (i < 32 ? n : m)); }
+OP bytes plus(bytes b, uint64_t v, int j) { BYTES(b.b[i] + (v >> (16 * j + i / 32 * 8) & 255)); }
 OP bytes pick(const uint8_t *p, bytes b) { BYTES(p[b.b[i]]); }
 OP bytes bits(uint64_t m, int n) { BYTES(m >> i & 1 ? n : 0); }
 OP bytes signed_from(int n, bytes b, uint64_t m) { BYTES(m >> i & 1 ? n - b.b[i] : n + b.b[i]); }
@@ -131,7 +152,7 @@ void rows(int level, int format, long k, const uint8_t *data, const uint8_t *sca
 
 int blocks_has(int type) {
 	switch (type) {
-#define FORMAT(TYPE, NAME, VALUES, BYTES) case TYPE: return 1;
+#define FORMAT(TYPE, NAME, VALUES, BYTES, NAMER) case TYPE: return 1;
 	FORMATS(FORMAT)
 #undef FORMAT
 	}
