@@ -5,10 +5,10 @@
 // A number is code * scale - minimum: the product is exact, and the difference rounded to f32.
 #ifndef Q4_K_SCALES
 #define Q4_K_SCALES
-// q4_k_scales: scale and minimum, exact.
-vec2 q4_k_scales(uvec2 beside) {
+// q4_k_scales: scale and minimum, exact, of the block's.
+vec2 q4_k_scales(vec2 block, uvec2 beside) {
     const uvec2 six = uvec2((beside.y & 15u) | (beside.y >> 4 & 0x30u), (beside.y >> 4 & 15u) | (beside.y >> 6 & 0x30u));
-    return vec2(f16_decode(beside.x), f16_decode(beside.x >> 16)) * vec2(six);
+    return block * vec2(six);
 }
 #endif
 
@@ -34,7 +34,7 @@ vec2 q4_k_f32x2(uint w, vec2 scales) {
 }
 
 void q4_k_f32(uvec4 w, uvec2 beside, out vec4 a, out vec4 b) {
-    const vec2 scales = q4_k_scales(beside);
+    const vec2 scales = q4_k_scales(vec2(f16_convert(beside.x), f16_convert(beside.x >> 16)), beside);
     a = vec4(q4_k_f32x2(w.x, scales), q4_k_f32x2(w.x >> 4, scales));
     b = vec4(q4_k_f32x2(w.x >> 8, scales), q4_k_f32x2(w.x >> 12, scales));
 }
@@ -49,14 +49,15 @@ const float Q4_K_ELEMENT_UNIT = 1.0;
 uint q4_k_pair(uint w, vec2 scales) {
     const vec2 v = vec2(unpackFloat2x16((w & 0x000F000Fu) | 0x64006400u) - f16vec2(1024.0)) * scales.x - scales.y;
 #ifdef CM_BF16
-    return linear_near(v);
+    const uvec2 near = floatBitsToUint(v) + 0x8000u;
+    return near.x >> 16 | (near.y & 0xFFFF0000u);
 #else
     return packFloat2x16(f16vec2(v));
 #endif
 }
 
 uvec4 q4_k_elements(uvec4 w, uvec2 beside, uint part, uint ref) {
-    const vec2 scales = q4_k_scales(beside);
+    const vec2 scales = q4_k_scales(vec2(f16_decode(beside.x), f16_decode(beside.x >> 16)), beside);
     return uvec4(q4_k_pair(w.x, scales), q4_k_pair(w.x >> 4, scales), q4_k_pair(w.x >> 8, scales), q4_k_pair(w.x >> 12, scales));
 }
 #endif
@@ -68,7 +69,20 @@ uvec4 q4_k_order(uvec4 v) { return v; }
 #ifdef FORMAT_PAIRS
 const float Q4_K_PAIR_UNIT = 1.0;
 
+#ifdef CM_BF16
+// q4_k_near is q4_k_pair with one instruction that takes the upper halves.
+uint q4_k_near(uint w, vec2 scales) {
+    const vec2 v = vec2(unpackFloat2x16((w & 0x000F000Fu) | 0x64006400u) - f16vec2(1024.0)) * scales.x - scales.y;
+    return linear_near(v);
+}
+#endif
+
 void q4_k_pairs(uint w, uvec2 beside, uint part, float relative, out uint o[4]) {
+#ifdef CM_BF16
+    const vec2 scales = q4_k_scales(vec2(unpackFloat2x16(beside.x)), beside);
+    [[unroll]] for (uint i = 0u; i < 4u; i++) o[i] = q4_k_near(w >> (4u * i), scales);
+    return;
+#endif
     const uvec4 pairs = q4_k_elements(uvec4(w), beside, part, 0u);
     [[unroll]] for (uint i = 0u; i < 4u; i++) o[i] = pairs[i];
 }

@@ -1,8 +1,8 @@
 // Q8_0: whole numbers of 8 bits with an f16 scale for each 32 of a row, [G*N, K/32] f16, and a
 // power of two for the row, so that no element of f16 is too large. See formats.glsl.
 //
-// A byte b, its highest bit turned, becomes the number 2^10 + 128 + b of halves as the low bits of
-// one, or 2^23 + 128 + b of f32 in builds without halves.
+// A byte b, its highest bit turned, becomes the number 2^23 + 128 + b, or 2^10 + 128 + b of halves,
+// as the low bits of one.
 #if !defined(Q8_0_RAISED) && (defined(HALF_CODES) || defined(FORMAT_ELEMENTS))
 #define Q8_0_RAISED
 // q8_0_raised: 1152 more than bytes 0 and 2 of w.
@@ -27,7 +27,7 @@ void q8_0_f32(uvec4 w, uvec2 beside, out vec4 a, out vec4 b) {
     b = q8_0_f32x4(w.y);
 }
 
-float q8_0_factor(uvec2 beside, uint part) { return f16_decode(beside.x); }
+float q8_0_factor(uvec2 beside, uint part) { return f16_convert(beside.x); }
 #endif
 
 #ifdef FORMAT_BESIDE
@@ -42,11 +42,14 @@ const float Q8_0_ELEMENT_UNIT = 1.0;
 
 // q8_0_pair: bytes 0 and 2 of w times the scale, rounded to elements.
 uint q8_0_pair(uint w, uint scale) {
+    const uint b = (w ^ 0x00800080u) & 0x00FF00FFu;
 #ifdef CM_BF16
-    const float factor = f16_decode(scale); // 22 bits of a product: all is exact
-    return linear_near(vec2(q8_0_raised(w)) * factor + factor * -1152.0);
+    const vec2 v = (uintBitsToFloat(uvec2(b & 0xFFu, b >> 16) | 0x4B000000u) - 8388736.0) * f16_decode(scale);
+    const uvec2 near = floatBitsToUint(v) + 0x8000u;
+    return near.x >> 16 | (near.y & 0xFFFF0000u);
 #else
-    return packFloat2x16((q8_0_raised(w) - f16vec2(1152.0)) * unpackFloat2x16((scale & 0xFFFFu) * 0x00010001u));
+    const f16vec2 v = unpackFloat2x16(b | 0x64006400u) - f16vec2(1152.0);
+    return packFloat2x16(v * unpackFloat2x16((scale & 0xFFFFu) * 0x00010001u));
 #endif
 }
 
@@ -66,8 +69,14 @@ uvec4 q8_0_order(uvec4 v) { return uvec4(lows(v.x, v.y), highs(v.x, v.y), lows(v
 const float Q8_0_PAIR_UNIT = 1.0;
 
 void q8_0_pairs(uint w, uvec2 beside, uint part, float relative, out uint o[4]) {
+#ifdef CM_BF16
+    const float scale = f16_convert(beside.x), least = scale * -1152.0; // 22 bits of a product: all is exact
+    o[0] = linear_near(vec2(q8_0_raised(w)) * scale + least);
+    o[1] = linear_near(vec2(q8_0_raised(w >> 8)) * scale + least);
+#else
     o[0] = q8_0_pair(w, beside.x);
     o[1] = q8_0_pair(w >> 8, beside.x);
+#endif
 }
 #endif
 

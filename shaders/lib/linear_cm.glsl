@@ -27,16 +27,9 @@ uint lows(uint a, uint b) { return pack32(u16vec2(unpack16(a).x, unpack16(b).x))
 uint highs(uint a, uint b) { return pack32(u16vec2(unpack16(a).y, unpack16(b).y)); }
 #endif
 
-#ifdef CM_BF16
+#if defined(CM_BF16) && defined(LINEAR_HALVES)
 // linear_near: two numbers rounded to elements, ties away from zero.
-uint linear_near(vec2 v) {
-    const uvec2 near = floatBitsToUint(v) + 0x8000u;
-#ifdef LINEAR_HALVES
-    return highs(near.x, near.y);
-#else
-    return near.x >> 16 | (near.y & 0xFFFF0000u);
-#endif
-}
+uint linear_near(vec2 v) { return highs(floatBitsToUint(v.x) + 0x8000u, floatBitsToUint(v.y) + 0x8000u); }
 #endif
 
 // linear_scaled: pairs (a0,a2), (a1,a3) of binary16 numbers times a factor of few bits, in order.
