@@ -169,7 +169,9 @@ func TestWhole(t *testing.T) {
 			case slices.ContainsFunc(x[row*k+c&^255:][:min(256, k-c&^255)], func(v float32) bool { return v-v != 0 }):
 				assert.True(t, scale != scale && q == 0, "row %d, column %d", row, c)
 			default:
-				assert.Equal(t, rounded[c], float32(q)*scale, "row %d, column %d", row, c)
+				if v := x[row*k+c]; q != 0 || max(v, -v) >= 0x1p-126 { // a device may take subnormals for zeros
+					assert.Equal(t, rounded[c], float32(q)*scale, "row %d, column %d", row, c)
+				}
 				assert.LessOrEqual(t, max(q, -q), int32(1<<13))
 			}
 		}
