@@ -1,6 +1,7 @@
 // Rows of activations as whole numbers, as lib/whole.glsl has them, of bf16:
 //   p = the smallest power of two that is not below any of 256 columns;  q = RNE(x / p * 2^13)
-// If one of them is not finite, p is NaN. A device may take subnormals for zeros. Behind the last column there are zeros.
+// If one of them is not finite, p is NaN. A device may take subnormals for zeros. After the last
+// column there are zeros.
 // Bindings: 0 x [rows, k] bf16 by place(), 1 q.
 // Workgroup: 1024 columns of a row (x, y).  Shared memory: 528 B.  Features: none.
 #version 460
