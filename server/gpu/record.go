@@ -213,7 +213,7 @@ func (g *GPU) whole(rec *vk.Recorder, T int, x activations, readers ...reader) e
 			continue
 		}
 		push := struct{ k, xQuads, qQuads uint32 }{size(p.m.k), size(quads(p.m.k)), size(wholeQuads(p.m.k))}
-		return launch(rec, &g.built, "whole", [3]uint32{size(opkit.CeilDiv(p.m.k, 1024)), size(T), 1}, 0, &push, nil, x.plain, x.whole)
+		return launch(rec, &g.built, "whole", [3]uint32{size(T), size(opkit.CeilDiv(p.m.k, 1024)), 1}, 0, &push, nil, x.plain, x.whole)
 	}
 	return nil
 }

@@ -3,7 +3,7 @@
 // If one of them is not finite, p is NaN. A device may take subnormals for zeros. After the last
 // column there are zeros.
 // Bindings: 0 x [rows, k] bf16 by place(), 1 q.
-// Workgroup: 1024 columns of a row (x, y).  Shared memory: 528 B.  Features: none.
+// Workgroup: 1024 columns (y) of a row (x).  Shared memory: 528 B.  Features: none.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -25,9 +25,9 @@ shared uint most_s[4];
 shared int sums_s[128];
 
 void main() {
-    const uint tid = gl_LocalInvocationIndex, quad = gl_WorkGroupID.x * 128u + tid;
+    const uint tid = gl_LocalInvocationIndex, quad = gl_WorkGroupID.y * 128u + tid;
     float v[8];
-    bf16_unpack8(quad < pc.k / 8u ? x.v[gl_WorkGroupID.y * pc.x_quads + place(quad)] : uvec4(0u), v);
+    bf16_unpack8(quad < pc.k / 8u ? x.v[gl_WorkGroupID.x * pc.x_quads + place(quad)] : uvec4(0u), v);
     uint most = 0u;
     [[unroll]] for (uint i = 0u; i < 8u; i++) most = max(most, floatBitsToUint(v[i]) & 0x7FFFFFFFu);
     if (tid < 4u) most_s[tid] = 0u;
@@ -50,7 +50,7 @@ void main() {
     sums_s[tid] = sum;
     barrier();
     // Four invocations have a piece: two its first half, two the second one.
-    const uint row = gl_WorkGroupID.y * pc.q_quads, half_ = quad / 2u % 2u, piece = quad / 4u, n = units();
+    const uint row = gl_WorkGroupID.x * pc.q_quads, half_ = quad / 2u % 2u, piece = quad / 4u, n = units();
     const uint at = (row + place(4u * piece + half_)) * 4u, below = (row + place(4u * piece + half_ + 2u)) * 4u;
     [[unroll]] for (uint i = 0u; i < 2u; i++) {
         q.v[at + quad % 2u * 2u + i] = high[i];
