@@ -14,23 +14,7 @@ set -euo pipefail
 
 expressions=('(16777216.0 + 1.0) - 16777216.0' '1e30 * 1e30 * 1e-30' 'float(float16_t(70000.0))' 'float(float16_t(0.3))'
   'float((2048.0hf + 1.0hf) - 2048.0hf)')
-{
-  cat <<'EOF'
-#version 460
-#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
-layout(local_size_x = 1) in;
-layout(std430, set = 0, binding = 0) buffer X { float x[]; };
-void main() {
-EOF
-  for i in "${!expressions[@]}"; do echo "    x[$i] = ${expressions[i]};"; done
-  echo '}'
-} >constants.comp
-glslc --target-env=vulkan1.2 -O0 -o constants.spv constants.comp
-spirv-val --target-env vulkan1.2 constants.spv
-# The value of a stored constant.
-mapfile -t seen < <(spirv-dis --no-color --raw-id constants.spv | awk '
-  $3 == "OpConstant" { value[$1] = $5 }
-  $1 == "OpStore" { print value[$3] }')
+mapfile -t seen < <(stored float GL_EXT_shader_explicit_arithmetic_types_float16 "${expressions[@]}")
 expected=(0 inf inf 0.300048828 0)
 for i in "${!expressions[@]}"; do echo "${expressions[i]}: expected ${expected[i]}, seen ${seen[i]}"; done
 [ "${seen[*]}" = '1 1.00000002e+30 70000 0.300000012 1' ] || { echo "this has changed"; exit 1; }
