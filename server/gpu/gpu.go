@@ -103,8 +103,9 @@ func check(c *weights.Config) error {
 // and an engine that records with it before that.
 //
 // Errors: *MemoryError, before anything is uploaded, if the weights do not fit; *model.ConfigError
-// and *model.CheckpointError for sizes and formats that the kernels do not take; those of
-// vk.Device.NewBuffer, vk.Device.UploadFrom and Options.Beside.
+// and *model.CheckpointError for sizes and formats that the kernels do not take;
+// vk.ErrMissingFeature without integer dot products; those of vk.Device.NewBuffer,
+// vk.Device.UploadFrom and Options.Beside.
 func New(ctx context.Context, dev *vk.Device, w *weights.Model, o Options) (*GPU, error) {
 	g := newGPU(dev, w, o.MaxStep)
 	err := g.open(ctx, w, o, func(l *loader) {
@@ -137,7 +138,7 @@ func (g *GPU) open(ctx context.Context, w *weights.Model, o Options, ask func(l 
 		return &MemoryError{Need: need, Free: free}
 	}
 	if lacks := g.dev.Caps().Missing([]string{"shaderIntegerDotProduct"}); lacks != nil {
-		return fmt.Errorf("gpu: the device has no %s; --experts cpu needs none: %w", lacks[0], errors.ErrUnsupported)
+		return fmt.Errorf("gpu: %w: %s, which --experts cpu does without", vk.ErrMissingFeature, lacks[0])
 	}
 	halves, err := keepsHalves(g.dev)
 	if err != nil {

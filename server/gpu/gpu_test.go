@@ -437,7 +437,8 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// TestMemory holds that a model that does not fit says so before anything is uploaded.
+// TestMemory holds that a model that does not fit, or whose kernels a device cannot run, says so
+// before anything is uploaded.
 func TestMemory(t *testing.T) {
 	dev, rng := device(t), rand.New(rand.NewPCG(9, 10))
 	_, err := New(t.Context(), dev, small(rng, released, 2), Options{MaxStep: 4, Reserve: 1 << 60})
@@ -447,6 +448,14 @@ func TestMemory(t *testing.T) {
 	assert.Less(t, lacks.Free, lacks.Need)
 	assert.ErrorIs(t, err, vk.ErrOutOfDeviceMemory)
 	assert.ErrorContains(t, err, "--experts cpu")
+	assert.NotContains(t, dev.MemoryInUse(), "weights")
+
+	has := dev.Caps().Features
+	has["shaderIntegerDotProduct"] = false
+	_, err = New(t.Context(), dev, small(rng, released, 2), Options{MaxStep: 4})
+	has["shaderIntegerDotProduct"] = true
+	assert.ErrorIs(t, err, vk.ErrMissingFeature)
+	assert.ErrorContains(t, err, "shaderIntegerDotProduct, which --experts cpu does without")
 	assert.NotContains(t, dev.MemoryInUse(), "weights")
 
 	w := small(rng, released, 2)

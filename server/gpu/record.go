@@ -160,8 +160,8 @@ func (r rows) groups(n, ofTeam, matrices int) [3]uint32 {
 	return [3]uint32{size(opkit.CeilDiv(n, each)), size(r.turns), 1}
 }
 
-// ofTeam returns the rows that a team has of a product's matrix, where it may have n. Formats of
-// whole numbers whose chunks have 32 columns, and not 64, are faster with half of them.
+// ofTeam returns the rows that a team has of a product's matrix, where it may have n. Q4_K, whose
+// chunks have 32 columns and not 64, is faster with half of them; Q8_0 has chunks like these.
 func (m *matrix) ofTeam(n int) int {
 	if m.format == q8_0 || m.format == q4K {
 		return max(n/2, 1)

@@ -32,7 +32,7 @@ void main() {
     [[unroll]] for (uint i = 0u; i < 8u; i++) most = max(most, floatBitsToUint(v[i]) & 0x7FFFFFFFu);
     if (tid < 4u) most_s[tid] = 0u;
     barrier();
-    atomicMax(most_s[tid / 32u], most); // whoever is first
+    atomicMax(most_s[tid / 32u], most); // in any order
     barrier();
     most = most_s[tid / 32u];
     const bool finite = most < 0x7F800000u;
@@ -42,10 +42,10 @@ void main() {
     uvec2 high = uvec2(0u), low = uvec2(0u);
     [[unroll]] for (uint i = 0u; i < 8u; i++) {
         precise const float rounded = v[i] * by + ROUND;
-        const int n = finite ? floatBitsToInt(rounded) - floatBitsToInt(ROUND) : 0, upper = (n + 64) >> 7;
+        const int n = finite ? floatBitsToInt(rounded) - floatBitsToInt(ROUND) : 0, upper = n >> 7;
         sum += n;
         high[i / 4u] |= uint(upper & 255) << (i % 4u * 8u);
-        low[i / 4u] |= uint((n - upper * 128) & 255) << (i % 4u * 8u);
+        low[i / 4u] |= uint(n & 127) << (i % 4u * 8u);
     }
     sums_s[tid] = sum;
     barrier();

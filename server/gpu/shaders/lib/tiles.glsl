@@ -15,11 +15,11 @@ layout(constant_id = 3) const uint TOKENS = 8u;
 
 const uint ROWS = 64u / MATRICES; // of each matrix
 const uint COUNT = TOKENS / 8u;
-const uint SPAN = WHOLE ? 64u : 32u;          // columns of a stage
-const uint PART = COLUMNS < 32u ? COLUMNS : 32u;         // that share a scale
-const bool SCALED = COLUMNS > 8u;             // chunks have a scale
-const uint FETCHES = COLUMNS < 16u ? 2u : 1u; // chunks of a stage that an invocation decodes
-const uint X_QUADS = WHOLE ? 2u : 1u;         // and of activations
+const uint SPAN = WHOLE ? 64u : 32u;             // columns of a stage
+const uint PART = COLUMNS < 32u ? COLUMNS : 32u; // that share a scale
+const bool SCALED = COLUMNS > 8u && !WHOLE;      // chunks have a scale
+const uint FETCHES = COLUMNS < 16u ? 2u : 1u;    // chunks of a stage that an invocation decodes
+const uint X_QUADS = WHOLE ? 2u : 1u;            // quads of activations that it fetches
 // Quads of a row of weights and of activations in shared memory: of f32, or of bytes, of which
 // activations have two a column. A spare one spreads rows over banks.
 const uint W_PITCH = (WHOLE ? SPAN / 16u : SPAN / 4u) + 1u, X_PITCH = SPAN / (WHOLE ? 8u : 4u) + 1u;
@@ -28,7 +28,7 @@ shared uvec4 w_s[64u * W_PITCH];
 shared uvec4 x_s[TOKENS * X_PITCH];
 shared float scale_s[SCALED ? 64u * 2u : 1u]; // of half a stage
 shared vec2 unit_s[WHOLE ? 64u * 2u : 1u];
-shared ivec2 by_s[WHOLE ? 64u * 4u : 1u];   // of 16 columns
+shared ivec2 by_s[WHOLE ? 64u * 4u : 1u];     // of 16 columns
 shared ivec2 sums_s[WHOLE ? TOKENS * 2u : 1u];
 shared float x_scale_s[WHOLE ? TOKENS * 2u : 1u];
 shared uint row_s[TOKENS]; // of x
@@ -42,7 +42,7 @@ struct Ahead {
     float x_scale;
 };
 
-// A stage of turn `turn` has columns `from` to from+31 of its chunks; chunk i of them is
+// A stage of turn `turn` has columns `from` to from+SPAN-1 of its chunks; chunk i of them is
 // turn + 32*i of the row.
 struct Stage { uint turn, from; };
 
@@ -163,7 +163,6 @@ void multiply(uint part) {
         [[unroll]] for (uint t = 0u; t < COUNT; t++) acc[r][t] = fma(sum[r][t] * UNSCALE, scale, acc[r][t]);
     }
 }
-
 
 // multiply_whole: half a stage, a piece.
 void multiply_whole(uint half_) {

@@ -1,6 +1,6 @@
 // Activations as whole numbers, and codes of GGUF's blocks as bytes that multiply them.
 // 256 columns share a power of two, the smallest that none of them exceeds. A column is q * 2^-13
-// of it with q = 128*high + low, both bytes. A row has N = ceil(k / 1024) units and takes
+// of it with q = 128*high + low, 0 <= low < 128. A row has N = ceil(k / 1024) units and takes
 //   128*N quads of bytes by place(): of 32 columns two high and two low ones, 16 columns each;
 //   16*N with sums of q of 16 columns each; N with a scale, f32, of 256 columns each.
 #ifndef LIB_WHOLE_GLSL
@@ -60,7 +60,7 @@ int dot16(uvec4 w, uvec4 high, uvec4 low) {
     return a * 128 + b;
 }
 
-// by_of: what sums of codes of columns 16h to 16h+15 of chunk c, and of x, are multiplied by.
+// by_of: multipliers of columns 16h to 16h+15 of a chunk, of codes times q and of q's sum.
 ivec2 by_of(uvec4 q[QUADS], uint s, uint h) {
     if (FORMAT == Q4_K) return ivec2((s & 15u) | (s >> 4 & 0x30u), (s >> 4 & 15u) | (s >> 6 & 0x30u));
     if (FORMAT == Q2_K) return ivec2(s >> (4u * h) & 15u, s >> (16u + 4u * h) & 15u);
