@@ -55,13 +55,7 @@ func (d *Device) Upload(ctx context.Context, dst View, src []byte) error {
 // UploadFrom is Upload with what src has at 0 to dst.Size-1, which is read straight to where it
 // goes, by several cores at once. Errors: also src's.
 func (d *Device) UploadFrom(ctx context.Context, dst View, src io.ReaderAt) error {
-	return d.upload(ctx, "upload", dst, int(dst.Size), func(to []byte, at uint64) error {
-		n, err := src.ReadAt(to, int64(at))
-		if n == len(to) {
-			return nil
-		}
-		return cmp.Or(err, io.ErrUnexpectedEOF)
-	})
+	return d.upload(ctx, "upload", dst, int(dst.Size), readFrom(src))
 }
 
 // upload has n bytes filled in pieces.
@@ -91,10 +85,55 @@ func (d *Device) upload(ctx context.Context, op string, dst View, n int, fill fu
 		dst.Buffer.overwrittenByHost(dst)
 		return nil
 	}
+	return d.stream(ctx, op, dst.Size, 1, fill, func(r *Recorder, at uint64, from View) error {
+		return r.Copy(View{dst.Buffer, dst.Offset + at, from.Size}, from)
+	})
+}
+
+// Stream brings the size bytes that src has from 0 on to staging memory, in pieces of a multiple of
+// unit bytes but for the last, and has record say what the device does with each: from holds the
+// bytes from at on. It reads by several cores at once, and waits for all pieces. record is called by
+// several goroutines, and pieces may run in any order.
+//
+// Errors: as UploadFrom; ErrArgument where unit is 0 or larger than a piece; those of record.
+func (d *Device) Stream(ctx context.Context, size, unit uint64, src io.ReaderAt,
+	record func(r *Recorder, at uint64, from View) error) error {
+	const op = "stream"
+	if err := d.usable(op); err != nil {
+		return err
+	}
+	if most := d.stagingSize() / stagingPieces; unit == 0 || unit > most {
+		return argument(op, "unit", fmt.Sprint(unit), "1 to %d", most)
+	}
+	switch {
+	case ctx == nil:
+		return argument(op, "ctx", "nil", "a context")
+	case src == nil:
+		return argument(op, "src", "nil", "a reader")
+	case record == nil:
+		return argument(op, "record", "nil", "a function")
+	}
+	return d.stream(ctx, op, size, unit, readFrom(src), record)
+}
+
+// readFrom fills pieces with what src has.
+func readFrom(src io.ReaderAt) func(to []byte, at uint64) error {
+	return func(to []byte, at uint64) error {
+		n, err := src.ReadAt(to, int64(at))
+		if n == len(to) {
+			return nil
+		}
+		return cmp.Or(err, io.ErrUnexpectedEOF)
+	}
+}
+
+// stream has pieces of staging memory filled, and what record records for each run.
+func (d *Device) stream(ctx context.Context, op string, size, unit uint64, fill func(to []byte, at uint64) error,
+	record func(r *Recorder, at uint64, from View) error) error {
 	return d.staged(func(stage *Buffer) error {
-		piece := stage.Size() / stagingPieces
-		return inPieces(ctx, dst.Size, piece, func(ctx context.Context, worker int, take takePiece) error {
-			return d.pour(ctx, op, dst, stage.View(uint64(2*worker)*piece, 2*piece), take, fill)
+		room := stage.Size() / stagingPieces
+		return inPieces(ctx, size, room-room%unit, func(ctx context.Context, worker int, take takePiece) error {
+			return d.pour(ctx, op, stage.View(uint64(2*worker)*room, 2*room), take, fill, record)
 		})
 	})
 }
@@ -130,9 +169,9 @@ func inPieces(ctx context.Context, size, piece uint64, work func(ctx context.Con
 	return first
 }
 
-// pour fills pieces of dst through two pieces of staging memory.
-func (d *Device) pour(ctx context.Context, op string, dst, stage View, take takePiece,
-	fill func(to []byte, at uint64) error) (err error) {
+// pour fills two pieces of staging memory by turns, and has what record records for each run.
+func (d *Device) pour(ctx context.Context, op string, stage View, take takePiece, fill func(to []byte, at uint64) error,
+	record func(r *Recorder, at uint64, from View) error) (err error) {
 	var flying [2]*Commands
 	wait := func(i int) (err error) {
 		if c := flying[i]; c != nil {
@@ -151,7 +190,7 @@ func (d *Device) pour(ctx context.Context, op string, dst, stage View, take take
 			err = fill(from.Buffer.mapped[from.Offset:][:n:n], at)
 		}
 		if err == nil {
-			flying[i], err = d.launch(func(r *Recorder) error { return r.Copy(View{dst.Buffer, dst.Offset + at, n}, from) })
+			flying[i], err = d.launch(func(r *Recorder) error { return record(r, at, from) })
 		}
 	}
 	for i := range flying {

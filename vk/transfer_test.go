@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -36,6 +37,44 @@ func transferRoundTrip(t *testing.T, d *vk.Device) {
 		got := make([]byte, size)
 		require.NoError(t, d.Download(ctx, got, b.View(4, uint64(size))))
 		assert.True(t, bytes.Equal(got, want), "%d bytes came back changed", size)
+	}
+}
+
+// TestStream takes bytes in pieces of whole units, and has them in order whatever comes first.
+func TestStream(t *testing.T) {
+	d, ctx := open(t, vk.DeviceOptions{Staging: true}), context.Background()
+	const unit, size = 1000, 9<<20 + 123
+	want := make([]byte, (size+3)/4*4)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(want)
+	b := buffer(t, d, uint64(len(want)), vk.DeviceLocal)
+	var ends atomic.Int32
+	err := d.Stream(ctx, size, unit, bytes.NewReader(want[:size]), func(r *vk.Recorder, at uint64, from vk.View) error {
+		assert.Zero(t, at%unit)
+		if from.Size%unit != 0 {
+			ends.Add(1)
+			assert.EqualValues(t, size, at+from.Size)
+		}
+		return r.Copy(b.View(at, (from.Size+3)/4*4), from.Buffer.View(from.Offset, (from.Size+3)/4*4))
+	})
+	require.NoError(t, err)
+	assert.EqualValues(t, 1, ends.Load())
+	got := make([]byte, len(want))
+	require.NoError(t, d.Download(ctx, got, b.Whole()))
+	assert.True(t, bytes.Equal(want[:size], got[:size]))
+
+	failed := errors.New("not today")
+	record := func(*vk.Recorder, uint64, vk.View) error { return failed }
+	src := bytes.NewReader(want)
+	assert.ErrorIs(t, d.Stream(ctx, size, unit, src, record), failed)
+	assert.ErrorIs(t, d.Stream(ctx, size+8, unit, src, func(*vk.Recorder, uint64, vk.View) error { return nil }), io.EOF)
+	ended, stop := context.WithCancel(ctx)
+	stop()
+	assert.ErrorIs(t, d.Stream(ended, size, unit, src, record), context.Canceled)
+	for _, err := range []error{
+		d.Stream(ctx, size, 0, src, record), d.Stream(ctx, size, 1<<30, src, record), d.Stream(ctx, size, unit, nil, record),
+		d.Stream(ctx, size, unit, src, nil),
+	} {
+		assert.ErrorIs(t, err, vk.ErrArgument)
 	}
 }
 

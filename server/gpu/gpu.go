@@ -221,7 +221,7 @@ func (l *loader) embedding(to *matrix, m *weights.Matrix) {
 		l.matrix(to, m)
 	case weights.Blocks:
 		*to = matrix{format: bf16, n: m.N, k: m.K, side: 1, experts: 1}
-		l.decoded(to, []*weights.Matrix{m})
+		l.decoded(&to.codes, "weights", bf16, m)
 	default:
 		l.fail(&model.CheckpointError{Tensor: m.Name, Got: m.Format.String(), Want: "BF16 or F32"})
 	}
@@ -229,14 +229,7 @@ func (l *loader) embedding(to *matrix, m *weights.Matrix) {
 
 func (l *loader) hyper(to *hyper, h *weights.Hyper) {
 	to.rows = h.Fn.N
-	fn := make([]float32, h.Fn.N*h.Fn.K)
-	l.fail(l.w.Read(func() error {
-		for r := range h.Fn.N {
-			h.Fn.Row(fn[r*h.Fn.K:][:h.Fn.K], r)
-		}
-		return nil
-	}))
-	l.floats(&to.fn, "hyper-connections", fn)
+	l.decoded(&to.fn, "hyper-connections", f32, &h.Fn)
 	l.floats(&to.base, "hyper-connections", h.Base, h.Scale)
 }
 

@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"bytes"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/vkmla/vkmla/internal/gguf"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -482,4 +484,45 @@ func TestMeasure(t *testing.T) {
 	most := least + 2*one(&l.Experts[0])
 	assert.InDelta(t, float64(least+most), r.Experts.Bytes, float64(most-least)+300, "rounded to whole pieces")
 	assert.Positive(t, r.Experts.Seconds)
+}
+
+// TestUnpack compares blocks that go through several pieces of staging memory, the last one partly
+// filled, with the same ones taken apart at once.
+func TestUnpack(t *testing.T) {
+	dev, ctx := device(t), t.Context()
+	memory := func(size int) vk.View {
+		b, err := dev.NewBuffer(vk.BufferSpec{Label: "blocks", Size: aligned(uint64(size), 16), Memory: vk.DeviceLocal})
+		require.NoError(t, err)
+		t.Cleanup(func() { assert.NoError(t, b.Close()) })
+		return b.Whole()
+	}
+	for name, is := range blockLayouts {
+		if is.scales == 0 {
+			continue // nothing is taken apart
+		}
+		each := gguf.FormatNamed(name).Bytes
+		n := 9<<20/each + 5
+		data := make([]byte, n*each)
+		_, _ = rand.NewChaCha8([32]byte{byte(is.format)}).Read(data)
+		whole, codes, scales := memory(len(data)), [2]vk.View{}, [2]vk.View{}
+		for i := range 2 {
+			codes[i], scales[i] = memory(n*is.codes), memory(n*is.scales)
+		}
+		s := stored{is: is, bytes: each, blocks: n, from: bytes.NewReader(data), codes: &codes[0], scales: &scales[0]}
+		require.NoError(t, s.upload(ctx, dev), name)
+		require.NoError(t, dev.Upload(ctx, whole.Buffer.View(0, uint64(len(data))), data), name)
+		require.NoError(t, dev.Run(ctx, func(rec *vk.Recorder) error {
+			return unpack(rec, dev, is.format, each, n, whole, codes[1], scales[1])
+		}), name)
+		same := func(views [2]vk.View, size int) bool {
+			var got [2][]byte
+			for i, v := range views {
+				got[i] = make([]byte, size)
+				require.NoError(t, dev.Download(ctx, got[i], v.Buffer.View(0, uint64(size))), name)
+			}
+			return bytes.Equal(got[0], got[1])
+		}
+		assert.True(t, same(codes, n*is.codes), "%s: codes", name)
+		assert.True(t, same(scales, n*is.scales), "%s: scales", name)
+	}
 }

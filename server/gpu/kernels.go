@@ -34,7 +34,6 @@ var kernels = map[string]struct {
 	"enter":   {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write, vk.Write}},
 	"group":   {bindings: []vk.Access{vk.Read, vk.Read, vk.Write}},
 	"leave":   {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.ReadWrite, vk.Read, vk.Write}, divided: true},
-	"pack":    {bindings: []vk.Access{vk.ReadWrite}},
 	"product": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
 	"product_cm": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Write},
 		divided: true, matrices: true},
@@ -43,6 +42,7 @@ var kernels = map[string]struct {
 	"up":            {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
 	"up_cm": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write},
 		divided: true, matrices: true},
+	"unpack":   {bindings: []vk.Access{vk.Read, vk.Write, vk.Write}},
 	"whole":    {bindings: []vk.Access{vk.Read, vk.Write}, divided: true},
 	"up_tiles": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
 }

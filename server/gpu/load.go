@@ -24,7 +24,7 @@ type piece struct {
 	size   uint64
 	to     *vk.View
 	from   io.ReaderAt // what it holds at first; nil: anything
-	packed format      // codes whose bits pack.comp moves; 0: none
+	stored *stored     // what it holds, with an earlier piece
 }
 
 // loader collects pieces, so that their sizes are known before any is allocated.
@@ -146,25 +146,17 @@ func (l *loader) allocate(ctx context.Context, dev *vk.Device, ready chan<- piec
 }
 
 // fill brings to a piece's memory what it holds at first.
-func (p *piece) fill(ctx context.Context, dev *vk.Device) error {
-	if p.from != nil {
-		if err := dev.UploadFrom(ctx, p.to.Buffer.View(p.to.Offset, p.size), p.from); err != nil {
-			return fmt.Errorf("gpu: upload %s: %w", p.label, err)
-		}
+func (p *piece) fill(ctx context.Context, dev *vk.Device) (err error) {
+	switch {
+	case p.stored != nil:
+		err = p.stored.upload(ctx, dev)
+	case p.from != nil:
+		err = dev.UploadFrom(ctx, p.to.Buffer.View(p.to.Offset, p.size), p.from)
 	}
-	if p.packed != 0 {
-		if err := dev.Run(ctx, func(rec *vk.Recorder) error { return pack(rec, dev, p.packed, *p.to) }); err != nil {
-			return fmt.Errorf("gpu: pack %s: %w", p.label, err)
-		}
+	if err != nil {
+		return fmt.Errorf("gpu: upload %s: %w", p.label, err)
 	}
 	return nil
-}
-
-// pack records pack.comp.
-func pack(rec *vk.Recorder, dev *vk.Device, f format, codes vk.View) error {
-	const groups = 4096
-	push := struct{ count, stride uint32 }{uint32(codes.Size / 16), groups}
-	return launch(rec, &built{dev: dev}, "pack", [3]uint32{groups, 1, 1}, 0, &push, []uint32{uint32(f)}, codes)
 }
 
 // mapped reads parts of mapped files one after the other. check, if any, looks at what was read.
@@ -249,7 +241,8 @@ func (l *loader) matrix(to *matrix, list ...*weights.Matrix) {
 	}
 	l.data(&to.codes, "weights", len(list)*len(m.Data), read)
 	if m.Format == weights.MXFP4 {
-		l.pieces[len(l.pieces)-1].packed = mxfp4
+		l.pieces[len(l.pieces)-1].stored = &stored{is: blockLayout{format: mxfp4, codes: 16}, bytes: 16,
+			blocks: len(list) * len(m.Data) / 16, from: read, codes: &to.codes}
 		largest := new(largest)
 		to.largest = largest
 		l.data(&to.scale, "scales", len(list)*len(m.Scales), mapped{w: l.w, parts: scales, check: func(p []byte) error {
@@ -271,7 +264,7 @@ func (l *loader) twins(a, b *matrix, as, bs []*weights.Matrix) {
 	l.pieces = l.pieces[:before]
 	for m, list := range map[*matrix][]*weights.Matrix{a: as, b: bs} {
 		*m = matrix{format: f32, n: list[0].N, k: list[0].K, side: 1, experts: len(list)}
-		l.decoded(m, list)
+		l.decoded(&m.codes, "weights", f32, list...)
 	}
 }
 

@@ -87,17 +87,24 @@ func largestMXFP4(scales []byte) float32 {
 	return 6 * numfmt.UE8M0Scale(most)
 }
 
-// largest is a bound of the magnitudes that a kernel with matrices makes of the scales of a row.
-func (b *blockLayout) largest(scales []byte) float32 {
-	if b.format == mxfp4 {
-		return largestMXFP4(scales)
-	}
+// largest is a bound of the magnitudes that a kernel with matrices makes of blocks as they are
+// stored, of so many bytes each.
+func (b *blockLayout) largest(blocks []byte, bytes int) float32 {
 	var d, m uint16
-	for le := binary.LittleEndian; len(scales) > 0; scales = scales[b.scales:] {
-		d = max(d, le.Uint16(scales)&0x7FFF)
-		if b.minimum > 0 {
-			m = max(m, le.Uint16(scales[2:])&0x7FFF)
+	var scale byte
+	for le := binary.LittleEndian; len(blocks) > 0; blocks = blocks[bytes:] {
+		switch {
+		case b.format == mxfp4:
+			scale = max(scale, blocks[0])
+		case b.minimum > 0:
+			m = max(m, le.Uint16(blocks[b.d+2:])&0x7FFF)
+			fallthrough
+		default:
+			d = max(d, le.Uint16(blocks[b.d:])&0x7FFF)
 		}
+	}
+	if b.format == mxfp4 {
+		return largestMXFP4([]byte{scale})
 	}
 	return max(b.most*numfmt.F16Decode(d), b.minimum*numfmt.F16Decode(m))
 }

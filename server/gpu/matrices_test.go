@@ -198,9 +198,7 @@ func resize(m *weights.Matrix, largest float64) {
 		now = largestMXFP4(m.Scales)
 	default:
 		layout = blockLayouts[m.Stored.Name]
-		scales := make([]byte, len(m.Data)/m.Stored.Bytes*layout.scales)
-		layout.takeScales(scales, m.Data)
-		now = layout.largest(scales)
+		now = layout.largest(m.Data, m.Stored.Bytes)
 	}
 	e := int(math.Floor(math.Log2(largest / float64(now))))
 	half := func(b []byte) {

@@ -21,6 +21,11 @@ func decoded(dev *vk.Device, format format, halves bool, codes []byte) (values [
 		return nil, err
 	}
 	defer src.Close()
+	moved, err := tensor.New(dev, "moved codes", tensor.U8, len(codes))
+	if err != nil {
+		return nil, err
+	}
+	defer moved.Close()
 	dst, err := tensor.New(dev, "decoded codes", tensor.F32, columns)
 	if err != nil {
 		return nil, err
@@ -30,14 +35,16 @@ func decoded(dev *vk.Device, format format, halves bool, codes []byte) (values [
 		return nil, err
 	}
 	push := struct{ chunks uint32 }{size(len(codes) / 16)}
+	from := src
 	err = dev.Run(ctx, func(rec *vk.Recorder) error {
 		if format == mxfp4 {
-			if err := pack(rec, dev, mxfp4, src.View()); err != nil {
+			if err := unpack(rec, dev, mxfp4, 16, len(codes)/16, src.View(), moved.View(), vk.View{}); err != nil {
 				return err
 			}
+			from = moved
 		}
 		return launch(rec, &built{dev: dev}, "decode", [3]uint32{1, 1, 1}, 0, &push, []uint32{uint32(format), flag(halves)},
-			src.View(), dst.View())
+			from.View(), dst.View())
 	})
 	if err != nil {
 		return nil, err
