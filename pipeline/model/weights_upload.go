@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -317,23 +318,52 @@ func (u *uploader) tensor(name string, from Blob, dt tensor.DType, shape ...int)
 // uploadChunk is the number of bytes between two reports of progress.
 const uploadChunk = 128 << 20
 
+// uploadsAtATime is the number of uploads under way: while one ends, or is too small for all cores,
+// these work for the others. A device has staging memory for three.
+const uploadsAtATime = 3
+
 // run brings all bytes to the device.
-func (u *uploader) run(ctx context.Context) error {
+func (u *uploader) run(ctx context.Context) (err error) {
+	type part struct {
+		uploadJob
+		at, size int64
+		err      error
+	}
+	var parts []part
 	done, total := int64(0), int64(0)
 	for _, j := range u.jobs {
+		for at := int64(0); at < j.from.Size(); at += uploadChunk {
+			parts = append(parts, part{uploadJob: j, at: at, size: min(uploadChunk, j.from.Size()-at)})
+		}
 		total += j.from.Size()
 	}
-	for _, j := range u.jobs {
-		for at := int64(0); at < j.from.Size(); at += uploadChunk {
-			size := min(uploadChunk, j.from.Size()-at)
-			to := j.to.Buffer.View(j.to.Offset+uint64(at), uint64(size))
-			if err := u.dev.UploadFrom(ctx, to, io.NewSectionReader(j, at, size)); err != nil {
-				return err
+	beside, stop := context.WithCancel(ctx)
+	defer stop()
+	todo, ended := make(chan part, len(parts)), make(chan part)
+	for _, p := range parts {
+		todo <- p
+	}
+	close(todo)
+	for range uploadsAtATime {
+		go func() {
+			for p := range todo {
+				if p.err = beside.Err(); p.err == nil {
+					to := p.to.Buffer.View(p.to.Offset+uint64(p.at), uint64(p.size))
+					p.err = u.dev.UploadFrom(beside, to, io.NewSectionReader(p, p.at, p.size))
+				}
+				ended <- p
 			}
-			if done += size; u.progress != nil {
-				u.progress(done, total)
-			}
+		}()
+	}
+	for range parts {
+		p := <-ended
+		if p.err != nil && err == nil {
+			err = p.err
+			stop()
+		}
+		if done += p.size; err == nil && u.progress != nil {
+			u.progress(done, total)
 		}
 	}
-	return ctx.Err()
+	return cmp.Or(err, ctx.Err())
 }

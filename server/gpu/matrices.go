@@ -88,25 +88,27 @@ func largestMXFP4(scales []byte) float32 {
 }
 
 // largest is a bound of the magnitudes that a kernel with matrices makes of blocks as they are
-// stored, of so many bytes each.
+// stored, with their number of bytes.
 func (b *blockLayout) largest(blocks []byte, bytes int) float32 {
-	var d, m uint16
-	var scale byte
-	for le := binary.LittleEndian; len(blocks) > 0; blocks = blocks[bytes:] {
-		switch {
-		case b.format == mxfp4:
-			scale = max(scale, blocks[0])
-		case b.minimum > 0:
-			m = max(m, le.Uint16(blocks[b.d+2:])&0x7FFF)
-			fallthrough
-		default:
-			d = max(d, le.Uint16(blocks[b.d:])&0x7FFF)
-		}
-	}
 	if b.format == mxfp4 {
+		var scale byte
+		for i := 0; i < len(blocks); i += bytes {
+			scale = max(scale, blocks[i])
+		}
 		return largestMXFP4([]byte{scale})
 	}
-	return max(b.most*numfmt.F16Decode(d), b.minimum*numfmt.F16Decode(m))
+	half := func(at int) float32 {
+		var most uint16
+		for i := at; i < len(blocks); i += bytes {
+			most = max(most, binary.LittleEndian.Uint16(blocks[i:])&0x7FFF)
+		}
+		return numfmt.F16Decode(most)
+	}
+	most := b.most * half(b.d)
+	if b.minimum > 0 {
+		most = max(most, b.minimum*half(b.d+2))
+	}
+	return most
 }
 
 // What f16 holds so that products are as exact as those of bf16.
