@@ -193,10 +193,12 @@ func (l *loader) blocks(to *matrix, list []*weights.Matrix) {
 		l.data(&to.codes, "weights", len(list)*len(m.Data), read)
 		return
 	}
-	to.largest = new(largest)
-	read.check = func(p []byte) error {
-		to.largest.see(is.largest(p, m.Stored.Bytes))
-		return nil
+	if l.bounds {
+		to.largest = new(largest)
+		read.check = func(p []byte) error {
+			to.largest.see(is.largest(p, m.Stored.Bytes))
+			return nil
+		}
 	}
 	s := &stored{is: is, bytes: m.Stored.Bytes, blocks: len(list) * len(m.Data) / m.Stored.Bytes, from: read, codes: &to.codes,
 		scales: &to.scale}

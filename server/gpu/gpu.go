@@ -129,7 +129,7 @@ func (g *GPU) open(ctx context.Context, w *weights.Model, o Options, ask func(l 
 	if err := check(g.cfg); err != nil {
 		return err
 	}
-	l := &loader{w: w}
+	l := &loader{w: w, bounds: o.Matrices}
 	ask(l)
 	if err := l.check(g.dev); err != nil {
 		return err
@@ -152,7 +152,9 @@ func (g *GPU) open(ctx context.Context, w *weights.Model, o Options, ask func(l 
 		return errors.Join(err, g.Close())
 	}
 	for i := range g.layers {
-		g.layers[i].fit(g.cfg)
+		if g.matrices != nil {
+			g.layers[i].fit(g.cfg)
+		}
 	}
 	clear(g.host.Buffer.Mapped())
 	return nil

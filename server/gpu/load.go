@@ -30,6 +30,7 @@ type piece struct {
 // loader collects pieces, so that their sizes are known before any is allocated.
 type loader struct {
 	w      *weights.Model
+	bounds bool // of blocks' numbers are found, which only matrices have to know
 	pieces []piece
 	err    error
 }
@@ -194,7 +195,7 @@ type matrix struct {
 	n, k, side   int
 	experts      int
 	codes, scale vk.View
-	largest      *largest // of its numbers; nil where matrices do not multiply them
+	largest      *largest // of its numbers; nil where no matrices multiply them
 }
 
 // bytes returns the number of bytes that a product reads of one expert.

@@ -6,7 +6,7 @@
 const uint GRID_WORDS = FORMAT == IQ2_XXS ? 512u : 0u;
 shared uvec2 grid_s[FORMAT == IQ2_XXS ? 256u : 1u];
 
-// iq2_xxs_signs: of four rows, from the word after theirs. As pack.comp leaves it, bit 8b+4h+j is
+// iq2_xxs_signs: of four rows, from the word after theirs. As unpack.comp leaves it, bit 8b+4h+j is
 // that of value 4h+b of row j. A row's last sign makes the number of ones even; the scale stands in
 // its place.
 uint iq2_xxs_signs(uint word) {

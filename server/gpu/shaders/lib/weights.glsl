@@ -26,7 +26,7 @@ const float UNSCALE = FORMAT == MXFP4 ? (HALVES == 1u ? 16384.0 : LIFTED_E2M1)
     : FORMAT >= Q8_0 && HALVES == 1u  ? 16777216.0
                                       : 1.0;
 
-// e2m1_8: the codes of a word as pack.comp leaves them, the lowest first. In binary16 their bits
+// e2m1_8: the codes of a word as unpack.comp leaves them, the lowest first. In binary16 their bits
 // are 0x8E00: those of columns 2 and 6, and of 0 and 4, only have to be masked. Those between are
 // moved together.
 void e2m1_8(uint w, out float v[8]) {
