@@ -90,10 +90,10 @@ func (d *Device) upload(ctx context.Context, op string, dst View, n int, fill fu
 	})
 }
 
-// Stream brings the size bytes that src has from 0 on to staging memory, in pieces of a multiple of
-// unit bytes but for the last, and has record say what the device does with each: from holds the
-// bytes from at on. It reads by several cores at once, and waits for all pieces. record is called by
-// several goroutines, and pieces may run in any order.
+// Stream brings the size bytes that src has from 0 on to staging memory, and has record say what
+// the device does with each piece: from holds the bytes from at on. Pieces are multiples of unit
+// bytes, but for the last. Stream waits for all of them. Several goroutines read src and call
+// record, and pieces may run in any order.
 //
 // Errors: as UploadFrom; ErrArgument where unit is 0 or larger than a piece; those of record.
 func (d *Device) Stream(ctx context.Context, size, unit uint64, src io.ReaderAt,

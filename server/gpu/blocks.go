@@ -77,7 +77,8 @@ func (s *stored) upload(ctx context.Context, dev *vk.Device) error {
 			return err
 		}
 	}
-	return dev.Stream(ctx, uint64(s.bytes*s.blocks), uint64(s.bytes*streamed), s.from, func(rec *vk.Recorder, at uint64, from vk.View) error {
+	size, unit := uint64(s.bytes*s.blocks), uint64(s.bytes*streamed)
+	return dev.Stream(ctx, size, unit, s.from, func(rec *vk.Recorder, at uint64, from vk.View) error {
 		first, n := int(at)/s.bytes, int(from.Size)/s.bytes
 		part := func(v vk.View, first, bytes int) vk.View { // up to a whole word: what holds blocks is padded
 			return v.Buffer.View(v.Offset+uint64(first), aligned(uint64(bytes), 16))
