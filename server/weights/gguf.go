@@ -11,8 +11,11 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-// ggufKeys begins the keys of a model's configuration.
-const ggufKeys = "deepseek4."
+// ggufKeys begins the keys of a model's configuration, ggufTokens has its vocabulary.
+const (
+	ggufKeys   = "deepseek4."
+	ggufTokens = "tokenizer.ggml.tokens"
+)
 
 // loadGGUFConfig reads the keys of a GGUF file. Vocab is that of its embedding.
 func loadGGUFConfig(file string, attention model.Config) (c Config, err error) {
@@ -29,6 +32,9 @@ func loadGGUFConfig(file string, attention model.Config) (c Config, err error) {
 			return &model.CheckpointError{Tensor: "token_embd.weight", Got: "absent, or no matrix", Want: "the tensor"}
 		}
 		c.Vocab = embed.Shape[0]
+		if n := m.Keys[ggufTokens].Len(); n > c.Vocab {
+			r.bad(ggufTokens, n, "at most one for each of the %d rows of token_embd.weight", c.Vocab)
+		}
 		check := configReader{spelled: ggufSpelled}
 		check.check(&c)
 		return errors.Join(r.err, check.err)

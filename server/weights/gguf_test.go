@@ -192,6 +192,13 @@ func TestGGUFRefused(t *testing.T) {
 		assert.ErrorContains(t, err, ggufKeys+key+": "+c.want, key)
 	}
 	keys := wholeKeys(cfg)
+	tokens := fakegguf.Key{Name: "tokenizer.ggml.tokens", Value: make([]string, 97)}
+	_, err = openWhole(t, append(keys, tokens), wholeTensors(cfg))
+	assert.ErrorIs(t, err, model.ErrConfig)
+	assert.ErrorContains(t, err, "tokenizer.ggml.tokens: got 97, want at most one for each of the 96 rows of token_embd.weight")
+	tokens.Value = make([]string, 95) // the rows after them have no text
+	_, err = openWhole(t, append(keys, tokens), wholeTensors(cfg))
+	require.NoError(t, err)
 	keys[len(keys)-1].Value = uint32(1 << 20)
 	_, err = openWhole(t, keys, wholeTensors(cfg))
 	assert.ErrorContains(t, err, "tokenizer.ggml.eos_token_id: got 1048576, want 0 to")
