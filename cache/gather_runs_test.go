@@ -76,8 +76,10 @@ func TestGatherRuns(t *testing.T) {
 		for p := range sets {
 			for s := range sets[p] {
 				a := cache.GatherRunsArgs{Out: testkit.Upload(t, dev, tensor.BF16, poison, rows, cache.D), First: s * row0, Cache: c,
-					Heads: testkit.Upload(t, dev, tensor.I32, heads, pieces, 2, 2), Runs: testkit.Upload(t, dev, tensor.I32, flat, len(flat)/4, 4),
-					Table: testkit.Upload(t, dev, tensor.I32, table, requests, width), Lists: testkit.Upload(t, dev, tensor.I32, lists, tokens, k),
+					Heads: testkit.Upload(t, dev, tensor.I32, heads, pieces, 2, 2),
+					Runs:  testkit.Upload(t, dev, tensor.I32, flat, len(flat)/4, 4),
+					Table: testkit.Upload(t, dev, tensor.I32, table, requests, width),
+					Lists: testkit.Upload(t, dev, tensor.I32, lists, tokens, k),
 					Piece: p, Set: s}
 				do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
 				want := slices.Concat(make([]uint16, s*row0*cache.D), poison)

@@ -229,8 +229,10 @@ func TestBlocksOfLargeTables(t *testing.T) {
 		Weights: testkit.Upload(t, dev, tensor.F32, []float32{1}, 1, 1),
 		Keys: cache.IndexKeyCache{Layout: layout,
 			Pool: testkit.Upload(t, dev, tensor.U8, slices.Repeat([]byte{0x38}, layout.Stride), 1, layout.Stride)},
-		BlockTable: testkit.Upload(t, dev, tensor.I32, make([]int32, width), 1, width), TokenToReq: testkit.Upload(t, dev, tensor.I32, []int32{0}, 1),
-		Lens: testkit.Upload(t, dev, tensor.I32, []int32{24}, 1), Blocks: testkit.Upload(t, dev, tensor.I32, []int32{-1, 5, math.MaxInt32}, 1, 3)}
+		BlockTable: testkit.Upload(t, dev, tensor.I32, make([]int32, width), 1, width),
+		TokenToReq: testkit.Upload(t, dev, tensor.I32, []int32{0}, 1),
+		Lens:       testkit.Upload(t, dev, tensor.I32, []int32{24}, 1),
+		Blocks:     testkit.Upload(t, dev, tensor.I32, []int32{-1, 5, math.MaxInt32}, 1, 3)}
 	a.Out = testkit.Upload(t, dev, tensor.F32, slices.Repeat([]float32{inf(1)}, 24), 1, 24)
 	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
 	for i, x := range testkit.Download[float32](t, a.Out) {

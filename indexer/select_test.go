@@ -235,7 +235,8 @@ func TestSelectSlots(t *testing.T) {
 			assert.ErrorIs(t, op.Record(nil, a), vk.ErrArgument, "without tensors for the slots")
 			poison := slices.Repeat([]int32{-99}, c.tokens*c.k)
 			a.Slots = indexer.PickSlots{BlockTable: testkit.Upload(t, dev, tensor.I32, table, c.requests, c.slotWidth),
-				Slots: testkit.Upload(t, dev, tensor.I32, poison, c.tokens, c.k), Lens: testkit.Upload(t, dev, tensor.I32, poison[:c.tokens], c.tokens)}
+				Slots: testkit.Upload(t, dev, tensor.I32, poison, c.tokens, c.k),
+				Lens:  testkit.Upload(t, dev, tensor.I32, poison[:c.tokens], c.tokens)}
 			besides := 0
 			a.Beside = func() error { besides++; return nil }
 			do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })

@@ -60,7 +60,8 @@ func (c qInsertCase) args(t *testing.T, dev *vk.Device) projection.QInsertArgs {
 		Q: testkit.Upload(t, dev, tensor.BF16, c.q, n, c.heads, cache.D), KV: testkit.Upload(t, dev, tensor.BF16, c.kv, n, cache.D),
 		Slots: testkit.Upload(t, dev, tensor.I64, c.slots, len(c.slots)), Positions: testkit.Upload(t, dev, tensor.I32, c.positions, n),
 		Table: testkit.Upload(t, dev, tensor.F32, c.table, len(c.table)/cache.RopeDim, cache.RopeDim),
-		Cache: cache.KVCache{Pool: testkit.Upload(t, dev, tensor.U8, bytes.Repeat([]byte{0xFF}, c.pages*c.layout.Stride), c.pages, c.layout.Stride), Layout: c.layout},
+		Cache: cache.KVCache{Layout: c.layout,
+			Pool: testkit.Upload(t, dev, tensor.U8, bytes.Repeat([]byte{0xFF}, c.pages*c.layout.Stride), c.pages, c.layout.Stride)},
 	}
 }
 
