@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -147,6 +148,20 @@ func TestGGUFFinite(t *testing.T) {
 	err = m.Examine(t.Context(), slog.New(slog.DiscardHandler))
 	assert.ErrorIs(t, err, model.ErrCheckpoint)
 	assert.ErrorContains(t, err, "blk.1.ffn_gate_exps.weight: got a scale that is not finite at [2 3 32]")
+}
+
+// Experts that a file claims cost no memory before their tensor was found.
+func TestGGUFClaimedExperts(t *testing.T) {
+	cfg := fakemodel.Config(0, 4)
+	keys := wholeKeys(cfg)
+	keys[slices.IndexFunc(keys, func(k fakegguf.Key) bool { return k.Name == ggufKeys+"expert_count" })].Value = uint32(1 << 16)
+	var before, after runtime.MemStats
+	tensors := wholeTensors(cfg)
+	runtime.ReadMemStats(&before)
+	_, err := openWhole(t, keys, tensors)
+	runtime.ReadMemStats(&after)
+	assert.ErrorIs(t, err, model.ErrCheckpoint)
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(16<<20))
 }
 
 func TestGGUFRefused(t *testing.T) {

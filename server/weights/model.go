@@ -280,7 +280,7 @@ func (r *reader) layer(i int) {
 		}
 		return
 	}
-	for e := range c.Experts {
+	for e := 0; e < c.Experts && r.err == nil; e++ {
 		l.Experts = append(l.Experts, r.expert(fmt.Sprintf("%sexperts.%d", at, e)))
 	}
 }
@@ -307,7 +307,7 @@ func (r *reader) fused(stem string) []Expert {
 		return m
 	}
 	var all []Expert
-	for e := range c.Experts {
+	for e := 0; e < c.Experts && r.err == nil; e++ {
 		all = append(all, Expert{part(up, 2*e, f, d), part(up, 2*e+1, f, d), part(down, e, d, f)})
 	}
 	return all
