@@ -9,11 +9,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/fakemodel"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/pipeline"
-	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -136,71 +134,4 @@ func TestStepInputsWarm(t *testing.T) {
 	require.ErrorIs(t, st.Submit(), vk.ErrArgument)
 	require.NoError(t, st.SetInput(0, 0, slices.Repeat([]float32{1}, cfg.Hidden)))
 	require.NoError(t, st.Run(t.Context()))
-}
-
-// TestAdvanceLeavesZeros demands that tokens that no layer has seen are zeros in all caches,
-// whatever the pages held: in a snapshot, after real tokens, beside a fork that shares them, and
-// where the caches were too small for all of them.
-func TestAdvanceLeavesZeros(t *testing.T) {
-	testkit.WithoutMatrices(t)
-	x := newModel(t, testkit.Device(t), &v4Sessions)
-	odd := *x
-	odd.pages = oddPages
-	for name, o := range map[string]pipeline.EngineOptions{
-		"pages": {}, "odd pages": {Keys: cache.IndexKeyMXFP4}, "rewind": {Rewind: 300},
-		"full": {CacheBytes: 2 << 20, MaxCacheBytes: 2 << 20},
-	} {
-		t.Run(name, func(t *testing.T) {
-			o.MaxTokens, o.MaxSessions, o.MaxStep = 2000, 3, 40
-			var want [][]byte
-			for _, b := range []byte{0, 0xA5} {
-				y := x
-				if name == "odd pages" {
-					y = &odd
-				}
-				e := y.engine(t, o)
-				s := must[*pipeline.Session](t)(e.Open())
-				for l := range x.layers {
-					c := e.Caches(l)
-					for _, pool := range []tensor.Tensor{c.Window.Pool, c.Compressed.Pool, c.State.Pool, c.Keys.Pool, c.IndexState.Pool} {
-						if !pool.IsZero() {
-							testkit.Put(t, pool, slices.Repeat([]byte{b}, int(pool.Bytes())))
-						}
-					}
-				}
-				extend(t, s, len(x.layers), x.tokens(0, 7))
-				f := must[*pipeline.Session](t)(s.Fork())
-				var got [][]byte
-				save := func(s *pipeline.Session) {
-					var w bytes.Buffer
-					require.NoError(t, s.Save(t.Context(), &w))
-					got = append(got, w.Bytes())
-				}
-				for _, n := range []int{2, 140, 1800} {
-					err := s.Advance(t.Context(), n)
-					if name != "full" {
-						require.NoError(t, err)
-					}
-					if n == 1800 {
-						assert.Equal(t, name == "full", errors.Is(err, cache.ErrPoolFull))
-					}
-					save(s)
-					save(f)
-				}
-				if name != "full" {
-					extend(t, s, len(x.layers), x.tokens(7, 20))
-					save(s)
-				}
-				if want == nil {
-					want = got
-					continue
-				}
-				for i := range want {
-					assert.True(t, bytes.Equal(want[i], got[i]), "snapshot %d", i)
-				}
-				assert.Greater(t, s.Len(), 80)
-				assert.NotEqual(t, want[0], want[2])
-			}
-		})
-	}
 }

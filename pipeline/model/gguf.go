@@ -214,6 +214,7 @@ func (m ggufModel) config() (c Config, err error) {
 	r := &configReader{spelled: ggufSpelled}
 	err = keys.guard(func() {
 		r.f = keys.fields()
+		m.trunk(r.f.Layers)
 		if keys.err == nil {
 			c = r.config(nil)
 			keys.err = r.err
@@ -232,6 +233,21 @@ func (m ggufModel) config() (c Config, err error) {
 		return Config{}, err
 	}
 	return c, nil
+}
+
+// trunk takes blocks of MTP off the number of layers. Newer converters count them, and they are the
+// last; files that only promise them do not.
+//
+// Source: pull request 25642 of llama.cpp.
+func (m ggufModel) trunk(layers *int) {
+	for _, name := range m.Names() {
+		rest, found := strings.CutPrefix(name, ggufStack)
+		number, tensor, _ := strings.Cut(rest, ".")
+		n, err := strconv.Atoi(number)
+		if layers != nil && found && err == nil && n >= 0 && strings.HasPrefix(tensor, "nextn.") {
+			*layers = min(*layers, n)
+		}
+	}
 }
 
 // fields are the keys as fields of config.json.

@@ -233,6 +233,21 @@ func TestGGUFRefused(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
+// Blocks of MTP at the end are none of the model's layers, also where block_count counts them.
+func TestGGUFWithMTP(t *testing.T) {
+	cfg := fakemodel.Config(0, 4, 0)
+	tensors := fakegguf.Attention(cfg, 5, stored("Q8_0"))
+	for n, more := range map[int][]fakegguf.Tensor{3: nil, 2: {{Name: "blk.2.nextn.eh_proj.weight", Format: "F32", Shape: []int{1}, Data: make([]byte, 4)}}} {
+		path := writeGGUF(t, append(fakegguf.Keys(cfg), fakegguf.Key{Name: "deepseek4.nextn_predict_layers", Value: uint32(1)}),
+			slices.Concat(tensors, more))
+		c, err := model.Open(path, model.CheckpointOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, cfg.Layers[:n], c.Config.Layers)
+		assert.Len(t, c.Layers, n)
+		require.NoError(t, c.Close())
+	}
+}
+
 // A path is a file, a folder with one, or a folder with the parts of one.
 func TestGGUFPaths(t *testing.T) {
 	cfg := fakemodel.Config(0)

@@ -2,7 +2,6 @@ package batch
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -90,21 +89,6 @@ func TestChosen(t *testing.T) {
 				continue
 			}
 			assert.Equal(t, want, ids, "%s %+v", kind, r)
-		}
-	}
-}
-
-// BenchmarkDraw draws from a vocabulary as large as DeepSeek-V4's.
-func BenchmarkDraw(b *testing.B) {
-	for _, kind := range kinds {
-		d := distribution{logits: random(rand.New(rand.NewPCG(1, 1)), kind, 129280)}
-		for _, r := range []Request{{Temperature: 1}, {Temperature: .6, TopP: .95}, {Temperature: 1, TopK: 40},
-			{Temperature: 1, TopK: 60000, TopP: .9}, {Temperature: 1, MinP: .05}, {Temperature: 100, TopP: .5}} {
-			b.Run(fmt.Sprintf("%s/t%v_k%d_p%v_m%v", kind, r.Temperature, r.TopK, r.TopP, r.MinP), func(b *testing.B) {
-				for i := range b.N {
-					d.draw(&r, i)
-				}
-			})
 		}
 	}
 }

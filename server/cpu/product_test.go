@@ -137,28 +137,3 @@ func TestProductRef(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkProduct reads a matrix much larger than a core's cache.
-func BenchmarkProduct(b *testing.B) {
-	have := instructions
-	defer func() { instructions = have }()
-	rng := rand.New(rand.NewPCG(4, 4))
-	for _, f := range []weights.Format{weights.BF16, weights.F32, weights.FP8, weights.MXFP4} {
-		m := randomMatrix(rng, f, 4096, 4096)
-		for _, tokens := range []int{1, 4} {
-			for level := range have + 1 {
-				instructions = level
-				b.Run(fmt.Sprintf("%s/T%d/%s", f, tokens, Instructions()), func(b *testing.B) {
-					var in rows
-					in.reset(tokens, m.K, formOf(m))
-					y := make([]float32, tokens*m.N)
-					take := []int32{0, 1, 2, 3}[:tokens]
-					b.SetBytes(m.Bytes())
-					for b.Loop() {
-						product(m, &in, take, 0, m.N, y, m.N)
-					}
-				})
-			}
-		}
-	}
-}

@@ -66,43 +66,73 @@ func fromKeys(keys map[string]gguf.Value) (*Tokenizer, error) {
 	for _, p := range splits {
 		t.splits = append(t.splits, regexp2.MustCompile(p))
 	}
-	t.Chat, _ = keys["tokenizer.chat_template"].Text()
-	t.BOS, t.EOS = t.special(keys, "bos"), t.special(keys, "eos")
-	if add, _ := keys["tokenizer.ggml.add_bos_token"].Bool(); add {
-		id, ok := keys["tokenizer.ggml.bos_token_id"].Int()
-		if n := keys["tokenizer.ggml.tokens"].Len(); !ok || id < 0 || id >= int64(n) {
-			return nil, wrong("tokenizer.ggml.bos_token_id", id, fmt.Sprintf("one of %d tokens", n))
-		}
-		t.before = []int32{int32(id)}
-	}
-	return t, nil
+	return t, t.prompts(keys)
 }
 
-// special returns how the token is written that texts begin or end with; "": none.
-func (t *Tokenizer) special(keys map[string]gguf.Value, name string) string {
-	id, ok := keys["tokenizer.ggml."+name+"_token_id"].Int()
-	if !ok || id < 0 || id > math.MaxInt32 {
-		return ""
+// prompts reads what prompts begin with, and the template of conversations.
+func (t *Tokenizer) prompts(keys map[string]gguf.Value) error {
+	const template, add = "tokenizer.chat_template", "tokenizer.ggml.add_bos_token"
+	ok := false
+	if v, there := keys[template]; there {
+		if t.Chat, ok = v.Text(); !ok {
+			return wrong(template, v, "string")
+		}
 	}
-	return t.tokens[int32(id)]
+	adds := false
+	if v, there := keys[add]; there {
+		if adds, ok = v.Bool(); !ok {
+			return wrong(add, v, "bool")
+		}
+	}
+	bos, err := special(keys, "bos", adds)
+	if err != nil {
+		return err
+	}
+	eos, err := special(keys, "eos", false)
+	if t.BOS, t.EOS = t.tokens[bos], t.tokens[eos]; adds {
+		t.before = []int32{bos}
+	}
+	return err
+}
+
+// special returns the token that texts begin or end with, gone where there is none.
+func special(keys map[string]gguf.Value, name string, needed bool) (int32, error) {
+	key := "tokenizer.ggml." + name + "_token_id"
+	v, there := keys[key]
+	if !there && !needed {
+		return gone, nil
+	}
+	id, ok := v.Int()
+	if n := keys["tokenizer.ggml.tokens"].Len(); !ok || id < 0 || id >= int64(n) {
+		return gone, wrong(key, fmt.Sprintf("%v %d", v, id), fmt.Sprintf("one of %d tokens", n))
+	}
+	return int32(id), nil
 }
 
 // fileOf returns what a tokenizer.json would say of tokens and merges.
 func fileOf(keys map[string]gguf.Value) (*file, error) {
 	tokens, types, merges := keys["tokenizer.ggml.tokens"], keys["tokenizer.ggml.token_type"], keys["tokenizer.ggml.merges"]
+	_, typed := keys["tokenizer.ggml.token_type"]
 	n := tokens.Len()
 	switch {
+	case !tokens.IsArray():
+		return nil, wrong("tokenizer.ggml.tokens", tokens, "an array of string")
 	case n > math.MaxInt32:
 		return nil, wrong("tokenizer.ggml.tokens", tokens, "fewer")
-	case types.IsArray() && types.Len() != n:
-		return nil, wrong("tokenizer.ggml.token_type", types, fmt.Sprintf("%d of them", n))
+	case typed && (!types.IsArray() || types.Len() != n):
+		return nil, wrong("tokenizer.ggml.token_type", types, fmt.Sprintf("an array of i32, %d of them", n))
+	case !merges.IsArray(): // without them every text would be bytes
+		return nil, wrong("tokenizer.ggml.merges", merges, "an array of string")
 	}
 	kinds := make([]int64, n)
 	for i := range kinds {
 		kinds[i] = tokenNormal
 	}
 	for i, v := range types.All() {
-		kinds[i], _ = v.Int()
+		var ok bool
+		if kinds[i], ok = v.Int(); !ok {
+			return nil, wrong("tokenizer.ggml.token_type", types, "an array of i32")
+		}
 	}
 	f := &file{}
 	f.Model.Type, f.Model.Vocab = "BPE", map[string]int32{}

@@ -83,8 +83,18 @@ func TestGGUFRefused(t *testing.T) {
 		"another kind":   {"tokenizer.ggml.model", "llama", `got "llama", want gpt2`},
 		"other cuts":     {"tokenizer.ggml.pre", "qwen2", `got "qwen2", want joyai-llm`},
 		"no cuts":        {"tokenizer.ggml.pre", uint32(1), `got "", want joyai-llm`},
-		"few types":      {"tokenizer.ggml.token_type", []int32{1, 1}, "array of 2 i32, want 1003 of them"},
+		"few types":      {"tokenizer.ggml.token_type", []int32{1, 1}, "array of 2 i32, want an array of i32, 1003 of them"},
+		"a type":         {"tokenizer.ggml.token_type", uint32(1), "got u32, want an array of i32, 1003 of them"},
+		"other types":    {"tokenizer.ggml.token_type", make([]float32, 1003), "got array of 1003 f32, want an array of i32"},
 		"no strings":     {"tokenizer.ggml.tokens", make([]int32, 1003), "array of 1003 i32, want an array of string"},
+		"a token":        {"tokenizer.ggml.tokens", "a", "got string, want an array of string"},
+		"no merges":      {"tokenizer.ggml.merges", nil, "got absent, want an array of string"},
+		"a merge":        {"tokenizer.ggml.merges", "a b", "got string, want an array of string"},
+		"a far token":    {"tokenizer.ggml.bos_token_id", uint32(1003), "got u32 1003, want one of 1003 tokens"},
+		"a text for it":  {"tokenizer.ggml.bos_token_id", "<s>", "got string 0, want one of 1003 tokens"},
+		"a far end":      {"tokenizer.ggml.eos_token_id", int32(-1), "got i32 -1, want one of 1003 tokens"},
+		"adds a number":  {"tokenizer.ggml.add_bos_token", uint32(1), "got u32, want bool"},
+		"no template":    {"tokenizer.chat_template", uint32(1), "got u32, want string"},
 		"merges of one":  {"tokenizer.ggml.merges", []string{"a"}, "want two tokens"},
 		"unknown merges": {"tokenizer.ggml.merges", []string{"a [PAD7]"}, "want tokens of"},
 		"few tokens":     {"tokenizer.ggml.tokens", make([]string, 1003), "as token 0 and 1, want each once"},
@@ -93,7 +103,10 @@ func TestGGUFRefused(t *testing.T) {
 		if name == "few tokens" {
 			keys = slices.DeleteFunc(keys, func(k fakegguf.Key) bool { return k.Name == "tokenizer.ggml.token_type" })
 		}
-		keys[slices.IndexFunc(keys, func(k fakegguf.Key) bool { return k.Name == c.key })].Value = c.value
+		keys = slices.DeleteFunc(keys, func(k fakegguf.Key) bool { return k.Name == c.key })
+		if c.value != nil {
+			keys = append(keys, fakegguf.Key{Name: c.key, Value: c.value})
+		}
 		_, err := openKeys(t, keys)
 		assert.ErrorIs(t, err, ErrFormat, name)
 		assert.ErrorContains(t, err, c.want, name)

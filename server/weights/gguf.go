@@ -11,8 +11,11 @@ import (
 	"github.com/vkmla/vkmla/pipeline/model"
 )
 
-// ggufKeys begins the keys of a model's configuration.
-const ggufKeys = "deepseek4."
+// ggufKeys begins the keys of a model's configuration, ggufTokens has its vocabulary.
+const (
+	ggufKeys   = "deepseek4."
+	ggufTokens = "tokenizer.ggml.tokens"
+)
 
 // loadGGUFConfig reads the keys of a GGUF file. Vocab is that of its embedding.
 func loadGGUFConfig(file string, attention model.Config) (c Config, err error) {
@@ -29,6 +32,9 @@ func loadGGUFConfig(file string, attention model.Config) (c Config, err error) {
 			return &model.CheckpointError{Tensor: "token_embd.weight", Got: "absent, or no matrix", Want: "the tensor"}
 		}
 		c.Vocab = embed.Shape[0]
+		if n := m.Keys[ggufTokens].Len(); n > c.Vocab {
+			r.bad(ggufTokens, n, "at most one for each of the %d rows of token_embd.weight", c.Vocab)
+		}
 		check := configReader{spelled: ggufSpelled}
 		check.check(&c)
 		return errors.Join(r.err, check.err)
@@ -244,12 +250,9 @@ func (r *reader) stacked(stem string, n, k int) []Matrix {
 		factors = r.factors(stem+".scale", e)
 	}
 	var list []Matrix
-	for i := range e {
-		part := t
-		if r.err == nil {
-			size := len(t.Data) / e
-			part.Data = t.Data[i*size:][:size:size]
-		}
+	for i := 0; i < e && r.err == nil; i++ {
+		part, size := t, len(t.Data)/e
+		part.Data = t.Data[i*size:][:size:size]
 		list = append(list, r.floats(part, n, k, factors[min(i, len(factors)-1)]))
 	}
 	return list

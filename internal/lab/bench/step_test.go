@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -122,23 +121,6 @@ func TestCasesFail(t *testing.T) {
 	err := Prefills(t.Context(), dev, o, anyLimits, silent{}, func(r PrefillRow) { note(r.Status, r.Detail) })
 	require.ErrorIs(t, err, ErrWrong)
 	assert.Equal(t, slices.Repeat([]string{"failed"}, 4+2), got)
-}
-
-// TestLongestContext holds that suites take the longest context that an engine on the device takes.
-func TestLongestContext(t *testing.T) {
-	if os.Getenv("VKMLA_TEST_FULL") != "1" {
-		t.Skip("VKMLA_TEST_FULL is not set")
-	}
-	dev := testkit.Device(t)
-	caps := dev.Caps()
-	longest := min(1<<20, int(min(caps.MaxStorageBufferRange, caps.MaxAllocation)/(4*model.RopeRow)))
-	o := LayerOptions{Checked: true, Models: []string{"small", "v41-small"}, Batches: []int{1}, Contexts: []int{longest}, Common: quick}
-	require.NoError(t, Steps(t.Context(), dev, o, anyLimits, silent{}, func(r StepRow) {
-		assert.Equal(t, "ok", r.Status, "%s: %s", r.title(), r.Detail)
-	}))
-	require.NoError(t, Layers(t.Context(), dev, o, anyLimits, silent{}, func(r LayerRow) {
-		assert.Equal(t, "ok", r.Status, "%s: %s", r.title(), r.Detail)
-	}))
 }
 
 // What is left of a step are its launches, where they wait, and all its bytes.

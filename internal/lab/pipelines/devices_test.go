@@ -1,10 +1,8 @@
 package pipelines_test
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -249,19 +247,17 @@ func TestRuns(t *testing.T) {
 		slices.Sort(list)
 		return list
 	}
-	cases, known := verify.RandomCases(0), map[string]describe.Device{}
+	cases := verify.RandomCases(0)
 	for _, d := range knowncaps.Owned() {
 		a := testkit.AdapterAs(t, d)
 		p, _ := tuning.For(a)
 		said := describe.Of(a, "", nil, cases)
-		known[d.Name] = said
 		want := d.Caps.Features["cooperativeMatrix"] && !p.Device.AvoidMatrices
 		assert.Equal(t, want, len(matrices(said)) > 0, "%s: %v", d.Name, matrices(said))
 		assert.Equal(t, d.Caps.Features["cooperativeMatrix"], slices.Contains(said.Ops["linear"].Can, "cm"), d.Name)
 		assert.Positive(t, said.Limits.ComputeUnits, d.Name)
 		assert.NotContains(t, said.Limits.ComputeUnitsBy, "assumed", d.Name)
 	}
-	recordedRuns(t, known)
 	ada := knowncaps.Owned()[1]
 	a := testkit.AdapterAs(t, ada)
 	all := matrices(describe.Of(a, "generic", nil, cases))
@@ -338,29 +334,4 @@ func TestRunsWithinLimits(t *testing.T) {
 			require.NoError(t, err)
 		})
 	}
-}
-
-// recordedRuns holds which variant of every operation the devices that people own run, operations
-// with the same devices together.
-func recordedRuns(t *testing.T, said map[string]describe.Device) {
-	t.Helper()
-	runs := map[string][]string{} // operations by what runs where
-	for _, op := range verify.All() {
-		devices := map[string][]string{}
-		for _, d := range knowncaps.Owned() {
-			v := said[d.Name].Ops[op.Name].Runs
-			require.NotEmpty(t, v, "%s runs nothing of %s", d.Name, op.Name)
-			devices[v] = append(devices[v], d.Name)
-		}
-		var lines strings.Builder
-		for _, v := range slices.Sorted(maps.Keys(devices)) {
-			fmt.Fprintf(&lines, "    %s\n        %s\n", v, strings.Join(devices[v], "; "))
-		}
-		runs[lines.String()] = append(runs[lines.String()], op.Name)
-	}
-	var text strings.Builder
-	for _, lines := range slices.SortedFunc(maps.Keys(runs), func(a, b string) int { return cmp.Compare(runs[a][0], runs[b][0]) }) {
-		fmt.Fprintf(&text, "%s\n%s", strings.Join(runs[lines], "\n"), lines)
-	}
-	recorded(t, "runs.txt", text.String())
 }
