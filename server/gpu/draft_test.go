@@ -20,7 +20,7 @@ func TestDrafts(t *testing.T) {
 	for _, f := range []formats{released, {routed: weights.FP8, shared: weights.BF16, gate: weights.F32, ends: weights.F32}} {
 		w := smallDrafts(rng, f)
 		w.Draft.MarkovIn = scaled(w.Draft.MarkovIn, 40) // drafts follow each other
-		g, c := opened(t, dev, w, 8)
+		g, c := opened(t, dev, w, Options{MaxStep: 8})
 		const T = 6
 		d, s, ids := w.Config.Hidden, &cpu.Streams{}, tokenIDs(rng, T, w.Config.Vocab)
 		step(t, g, ids)

@@ -63,7 +63,7 @@ func TestProduct(t *testing.T) {
 		if w.Stored != nil {
 			f = w.Stored.Name
 		}
-		g, _ := opened(t, dev, small(rng, released, 2), most)
+		g, _ := opened(t, dev, small(rng, released, 2), Options{MaxStep: most})
 		l := &loader{w: &weights.Model{}}
 		var m matrix
 		var y vk.View
@@ -117,7 +117,7 @@ func TestProduct(t *testing.T) {
 func TestWhole(t *testing.T) {
 	dev, rng := device(t), rand.New(rand.NewPCG(17, 18))
 	const rows, k = 3, 1120
-	g, _ := opened(t, dev, small(rng, released, 2), 4)
+	g, _ := opened(t, dev, small(rng, released, 2), Options{MaxStep: 4})
 	x := normals(rng, rows*k)
 	for row, list := range [][]float32{{0, 0x1p-133, 0x1p-126, 1, 0x1.FEp127}, {1, float32(math.Inf(1)), 0x1p100, float32(math.NaN()), 0x1p-100}} {
 		for block, by := range list {
@@ -251,7 +251,7 @@ func chooseRef(logits, bias []float32, row []int32, c *weights.Config) (chosen [
 func TestRouter(t *testing.T) {
 	dev, rng := device(t), rand.New(rand.NewPCG(3, 4))
 	w := small(rng, released, 2)
-	g, _ := opened(t, dev, w, 7)
+	g, _ := opened(t, dev, w, Options{MaxStep: 7})
 	c := &w.Config
 	for layer := range w.Layers {
 		for _, T := range []int{1, 7, 2} {
@@ -355,7 +355,7 @@ func TestExperts(t *testing.T) {
 				l.Experts[e].W3 = matrixOf(rng, weights.FP8, w.Config.Width, w.Config.Hidden)
 			}
 		}
-		g, c := opened(t, dev, w, padded)
+		g, c := opened(t, dev, w, Options{MaxStep: padded})
 		T := padded - 1
 		ids, x := tokenIDs(rng, T, w.Config.Vocab), normals(rng, T*w.Config.Hidden)
 		for layer := range w.Layers {
@@ -383,7 +383,7 @@ func TestStreams(t *testing.T) {
 			f.ends = weights.F32
 		}
 		w := small(rng, f, streams)
-		g, c := opened(t, dev, w, 8)
+		g, c := opened(t, dev, w, Options{MaxStep: 8})
 		const T = 5
 		d, s, ids := w.Config.Hidden, &cpu.Streams{}, tokenIDs(rng, T, w.Config.Vocab)
 		step(t, g, ids)
@@ -477,7 +477,7 @@ func TestMemory(t *testing.T) {
 func TestMeasure(t *testing.T) {
 	dev, rng := device(t), rand.New(rand.NewPCG(11, 12))
 	w := small(rng, released, 2)
-	g, _ := opened(t, dev, w, 4)
+	g, _ := opened(t, dev, w, Options{MaxStep: 4})
 	r, err := g.Measure(t.Context(), 1)
 	require.NoError(t, err)
 	one := func(e *weights.Expert) int64 { return e.W1.Bytes() + e.W2.Bytes() + e.W3.Bytes() }

@@ -63,7 +63,7 @@ func TestMatrices(t *testing.T) {
 	const most = 40
 	for i, f := range matrixFormats {
 		w := small(rng, f, 2)
-		g, c := opened(t, dev, w, most)
+		g, c := opened(t, dev, w, Options{MaxStep: most, Matrices: true})
 		x, tile := normals(rng, most*w.Config.Hidden), d.least
 		if i == 0 {
 			tile *= 2
@@ -127,7 +127,7 @@ func TestRanges(t *testing.T) {
 					resize(&l.Experts[e].W3, is.up)
 					resize(&l.Experts[e].W2, is.down)
 				}
-				g, c := opened(t, dev, w, T)
+				g, c := opened(t, dev, w, Options{MaxStep: T, Matrices: true})
 				x := normals(rng, T*w.Config.Hidden)
 				for k := range x {
 					x[k] = numfmt.BF16Round(x[k] * float32(is.inputs))

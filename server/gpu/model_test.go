@@ -126,9 +126,9 @@ func blocksOf(rng *rand.Rand, stored string, n, k int) weights.Matrix {
 }
 
 // opened is a small model on a device and on the processor.
-func opened(t *testing.T, dev *vk.Device, w *weights.Model, most int) (*GPU, *cpu.CPU) {
+func opened(t *testing.T, dev *vk.Device, w *weights.Model, o Options) (*GPU, *cpu.CPU) {
 	t.Helper()
-	g, err := New(t.Context(), dev, w, Options{MaxStep: most})
+	g, err := New(t.Context(), dev, w, o)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, g.Close()) })
 	c := cpu.New(w, cpu.Options{Workers: 1})
