@@ -85,16 +85,16 @@ func newSequence(t testing.TB, dev *vk.Device, k compressor, n int) *sequence {
 	}
 	channels := k.c.Channels()
 	s.kvScore = floats(n * 2 * channels)
-	s.rows = upload(t, dev, tensor.F32, s.kvScore, n, 2*channels)
-	s.ape = upload(t, dev, tensor.F32, floats(k.c.Ratio*channels), k.c.Ratio, channels)
-	s.norm = upload(t, dev, tensor.F32, floats(k.c.Dim), k.c.Dim)
+	s.rows = testkit.Upload(t, dev, tensor.F32, s.kvScore, n, 2*channels)
+	s.ape = testkit.Upload(t, dev, tensor.F32, floats(k.c.Ratio*channels), k.c.Ratio, channels)
+	s.norm = testkit.Upload(t, dev, tensor.F32, floats(k.c.Dim), k.c.Dim)
 	entries := n/k.c.Ratio + 1
 	table := make([]float32, entries*cache.RopeDim)
 	for i := range table {
 		angle := float64(i/cache.RopeDim*k.c.Ratio) / math.Pow(160000, float64(i%32)/32)
 		table[i] = float32(math.Cos(angle - math.Pi/2*float64(i%64/32)))
 	}
-	s.cosSin = upload(t, dev, tensor.F32, table, entries, cache.RopeDim)
+	s.cosSin = testkit.Upload(t, dev, tensor.F32, table, entries, cache.RopeDim)
 	s.positions, s.toReq = testkit.Zeros(t, dev, tensor.I32, n), testkit.Zeros(t, dev, tensor.I32, n)
 	s.stateSlots, s.slots = testkit.Zeros(t, dev, tensor.I64, n), testkit.Zeros(t, dev, tensor.I64, n)
 	width := (n + k.statePage - 1) / k.statePage
@@ -195,7 +195,7 @@ func put[T any](t testing.TB, x tensor.Tensor, v []T, shape ...int) tensor.Tenso
 
 // entries are the bytes of the sequence's entries, in order.
 func (s *sequence) entries(c *caches) []byte {
-	pool := download[byte](s.t, bytesOf(c.pool()))
+	pool := testkit.Download[byte](s.t, bytesOf(c.pool()))
 	var all []byte
 	for q := range s.n / s.c.Ratio {
 		slot := int64(c.table[q/s.page])*int64(s.page) + int64(q%s.page)

@@ -20,16 +20,6 @@ var do = testkit.Do
 
 func must[T any](t testing.TB) func(T, error) T { return testkit.Must[T](t) }
 
-func upload[T any](t testing.TB, dev *vk.Device, dt tensor.DType, v []T, shape ...int) tensor.Tensor {
-	t.Helper()
-	return testkit.Upload(t, dev, dt, v, shape...)
-}
-
-func download[T any](t testing.TB, x tensor.Tensor) []T {
-	t.Helper()
-	return testkit.Download[T](t, x)
-}
-
 // newCache makes a cache full of poison, which the test closes at its end.
 func newCache(t testing.TB, dev *vk.Device, pages, page, stride int) cache.KVCache {
 	t.Helper()

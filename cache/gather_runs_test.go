@@ -34,7 +34,7 @@ func TestGatherRuns(t *testing.T) {
 	for i := range slots {
 		slots[i] = int64(i)
 	}
-	pool := download[byte](t, bytesOf(c.Pool))
+	pool := testkit.Download[byte](t, bytesOf(c.Pool))
 	require.NoError(t, cache.InsertRef(pool, c.Layout, values, slots))
 	testkit.Put(t, bytesOf(c.Pool), pool)
 	some := func(n, most int) []int32 { // one in eight is none
@@ -75,20 +75,22 @@ func TestGatherRuns(t *testing.T) {
 		halves := must[*cache.GatherRuns](t)(cache.NewGatherRuns(dev, cfg))
 		for p := range sets {
 			for s := range sets[p] {
-				a := cache.GatherRunsArgs{Out: upload(t, dev, tensor.BF16, poison, rows, cache.D), First: s * row0, Cache: c,
-					Heads: upload(t, dev, tensor.I32, heads, pieces, 2, 2), Runs: upload(t, dev, tensor.I32, flat, len(flat)/4, 4),
-					Table: upload(t, dev, tensor.I32, table, requests, width), Lists: upload(t, dev, tensor.I32, lists, tokens, k),
+				a := cache.GatherRunsArgs{Out: testkit.Upload(t, dev, tensor.BF16, poison, rows, cache.D), First: s * row0, Cache: c,
+					Heads: testkit.Upload(t, dev, tensor.I32, heads, pieces, 2, 2),
+					Runs:  testkit.Upload(t, dev, tensor.I32, flat, len(flat)/4, 4),
+					Table: testkit.Upload(t, dev, tensor.I32, table, requests, width),
+					Lists: testkit.Upload(t, dev, tensor.I32, lists, tokens, k),
 					Piece: p, Set: s}
 				do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
 				want := slices.Concat(make([]uint16, s*row0*cache.D), poison)
 				require.NoError(t, cache.GatherRunsRef(want, pool, c.Layout, sets[p][s], table, width, lists, k))
-				assert.True(t, slices.Equal(want[s*row0*cache.D:], download[uint16](t, a.Out)), "%s: piece %d, set %d", v.Name, p, s)
+				assert.True(t, slices.Equal(want[s*row0*cache.D:], testkit.Download[uint16](t, a.Out)), "%s: piece %d, set %d", v.Name, p, s)
 				if p > 0 {
 					continue
 				}
 				do(t, dev, func(rec *vk.Recorder) error { return halves.Record(rec, a) })
 				cache.HalvesRef(want)
-				for i, b := range download[uint16](t, a.Out) { // rows of no run keep their bytes, which are a NaN's
+				for i, b := range testkit.Download[uint16](t, a.Out) { // rows of no run keep their bytes, which are a NaN's
 					if w := want[s*row0*cache.D+i]; b != w && (b != poison[0] || w != 0x7E00) {
 						t.Fatalf("%s, halves: set %d, number %d is %#x, expected %#x", v.Name, s, i, b, w)
 					}
@@ -97,9 +99,9 @@ func TestGatherRuns(t *testing.T) {
 		}
 	}
 	op := must[*cache.GatherRuns](t)(cache.NewGatherRuns(dev, cache.GatherRunsConfig{PagesConfig: cache.PagesConfig{Page: page}}))
-	good := cache.GatherRunsArgs{Out: upload(t, dev, tensor.BF16, poison, rows, cache.D), Cache: c,
-		Heads: upload(t, dev, tensor.I32, heads, pieces, 2, 2), Runs: upload(t, dev, tensor.I32, flat, len(flat)/4, 4),
-		Table: upload(t, dev, tensor.I32, table, requests, width)}
+	good := cache.GatherRunsArgs{Out: testkit.Upload(t, dev, tensor.BF16, poison, rows, cache.D), Cache: c,
+		Heads: testkit.Upload(t, dev, tensor.I32, heads, pieces, 2, 2), Runs: testkit.Upload(t, dev, tensor.I32, flat, len(flat)/4, 4),
+		Table: testkit.Upload(t, dev, tensor.I32, table, requests, width)}
 	type runsArgs = cache.GatherRunsArgs
 	testkit.Changes[runsArgs]{
 		"Out":               {func(a *runsArgs) { a.Out = tensor.Tensor{} }},

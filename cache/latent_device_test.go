@@ -67,11 +67,12 @@ func TestInsertExtremes(t *testing.T) {
 				k[i] = numfmt.BF16Encode(float32(i%37) - 18)
 			}
 			k[5], k[cache.D+88] = bits, bits
-			slots, pool := []int64{2, 1}, download[byte](t, bytesOf(c.Pool))
+			slots, pool := []int64{2, 1}, testkit.Download[byte](t, bytesOf(c.Pool))
 			require.NoError(t, cache.InsertRef(pool, l, k, slots))
-			a := cache.InsertArgs{K: upload(t, dev, tensor.BF16, k, 2, cache.D), Slots: upload(t, dev, tensor.I64, slots, 2), Cache: c}
+			a := cache.InsertArgs{K: testkit.Upload(t, dev, tensor.BF16, k, 2, cache.D),
+				Slots: testkit.Upload(t, dev, tensor.I64, slots, 2), Cache: c}
 			do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-			assert.True(t, bytes.Equal(pool, download[byte](t, bytesOf(c.Pool))), "%s, bf16 %#04x", r, bits)
+			assert.True(t, bytes.Equal(pool, testkit.Download[byte](t, bytesOf(c.Pool))), "%s, bf16 %#04x", r, bits)
 		}
 	}
 }

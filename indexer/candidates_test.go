@@ -81,12 +81,12 @@ func TestSelectCandidates(t *testing.T) {
 			a := s.args(t, dev, k)
 			a.Scratch = scratch(t, dev, op.ScratchBytes(tokens))
 			poison := slices.Repeat([]int32{-99}, tokens*blocks)
-			a.Candidates = indexer.CandidateBlocks{Blocks: upload(t, dev, tensor.I32, poison, tokens, blocks),
-				Columns: upload(t, dev, tensor.I32, poison[:tokens], tokens)}
+			a.Candidates = indexer.CandidateBlocks{Blocks: testkit.Upload(t, dev, tensor.I32, poison, tokens, blocks),
+				Columns: testkit.Upload(t, dev, tensor.I32, poison[:tokens], tokens)}
 			do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-			assert.Equal(t, wantBlocks, download[int32](t, a.Candidates.Blocks), "%d entries, segment %d: blocks", block, segment)
-			assert.Equal(t, wantColumns, download[int32](t, a.Candidates.Columns), "%d entries, segment %d: columns", block, segment)
-			assert.Equal(t, indexer.TopKRef(all, width, s.Lens, k), download[int32](t, a.TopK),
+			assert.Equal(t, wantBlocks, testkit.Download[int32](t, a.Candidates.Blocks), "%d entries, segment %d: blocks", block, segment)
+			assert.Equal(t, wantColumns, testkit.Download[int32](t, a.Candidates.Columns), "%d entries, segment %d: columns", block, segment)
+			assert.Equal(t, indexer.TopKRef(all, width, s.Lens, k), testkit.Download[int32](t, a.TopK),
 				"%d entries, segment %d: picks", block, segment)
 
 			within := s.config(k, "")
@@ -95,7 +95,7 @@ func TestSelectCandidates(t *testing.T) {
 			b := s.args(t, dev, k)
 			b.Blocks, b.Lens, b.Scratch = a.Candidates.Blocks, a.Candidates.Columns, scratch(t, dev, second.ScratchBytes(tokens))
 			do(t, dev, func(rec *vk.Recorder) error { return second.Record(rec, b) })
-			assert.Equal(t, wantPicks, download[int32](t, b.TopK), "%d entries, segment %d: picks within", block, segment)
+			assert.Equal(t, wantPicks, testkit.Download[int32](t, b.TopK), "%d entries, segment %d: picks within", block, segment)
 		}
 	}
 }
@@ -105,9 +105,9 @@ func (s scene) scores(t *testing.T, dev *vk.Device, width int) []float32 {
 	t.Helper()
 	op := must[*indexer.Logits](t)(indexer.NewLogits(dev, s.config(1, "").Logits))
 	a := s.args(t, dev, 1).LogitsArgs
-	a.Out = upload(t, dev, tensor.F32, make([]float32, len(s.Lens)*width), len(s.Lens), width)
+	a.Out = testkit.Upload(t, dev, tensor.F32, make([]float32, len(s.Lens)*width), len(s.Lens), width)
 	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	return download[float32](t, a.Out)
+	return testkit.Download[float32](t, a.Out)
 }
 
 // pickWithin is the second level by its words: of the entries that a token sees and whose block is
@@ -189,7 +189,7 @@ func TestSelectWithinTooMany(t *testing.T) {
 	cfg.Logits.Blocks, cfg.Logits.Block, cfg.Rows, cfg.Segment = 1, testBlock, 64, 64
 	op := must[*indexer.Select](t)(indexer.NewSelect(dev, cfg))
 	a := s.args(t, dev, 1)
-	a.Blocks, a.Scratch = upload(t, dev, tensor.I32, make([]int32, n), n, 1), scratch(t, dev, op.ScratchBytes(n))
+	a.Blocks, a.Scratch = testkit.Upload(t, dev, tensor.I32, make([]int32, n), n, 1), scratch(t, dev, op.ScratchBytes(n))
 	a.Beside = func() error {
 		t.Error("something was recorded")
 		return nil
@@ -225,19 +225,21 @@ func TestBlocksOfLargeTables(t *testing.T) {
 	layout := must[cache.IndexKeyLayout](t)(cache.NewIndexKeyLayout(cache.IndexKeyFP8, page, 0))
 	cfg := indexer.LogitsConfig{Heads: 1, Format: cache.IndexKeyFP8, Page: page, Blocks: 3, Block: testBlock, Variant: opkit.Base}
 	op := must[*indexer.Logits](t)(indexer.NewLogits(dev, cfg))
-	a := indexer.LogitsArgs{Q: upload(t, dev, tensor.U8, slices.Repeat([]byte{0x38}, cache.IndexDim), 1, 1, cache.IndexDim),
-		Weights: upload(t, dev, tensor.F32, []float32{1}, 1, 1),
+	a := indexer.LogitsArgs{Q: testkit.Upload(t, dev, tensor.U8, slices.Repeat([]byte{0x38}, cache.IndexDim), 1, 1, cache.IndexDim),
+		Weights: testkit.Upload(t, dev, tensor.F32, []float32{1}, 1, 1),
 		Keys: cache.IndexKeyCache{Layout: layout,
-			Pool: upload(t, dev, tensor.U8, slices.Repeat([]byte{0x38}, layout.Stride), 1, layout.Stride)},
-		BlockTable: upload(t, dev, tensor.I32, make([]int32, width), 1, width), TokenToReq: upload(t, dev, tensor.I32, []int32{0}, 1),
-		Lens: upload(t, dev, tensor.I32, []int32{24}, 1), Blocks: upload(t, dev, tensor.I32, []int32{-1, 5, math.MaxInt32}, 1, 3)}
-	a.Out = upload(t, dev, tensor.F32, slices.Repeat([]float32{inf(1)}, 24), 1, 24)
+			Pool: testkit.Upload(t, dev, tensor.U8, slices.Repeat([]byte{0x38}, layout.Stride), 1, layout.Stride)},
+		BlockTable: testkit.Upload(t, dev, tensor.I32, make([]int32, width), 1, width),
+		TokenToReq: testkit.Upload(t, dev, tensor.I32, []int32{0}, 1),
+		Lens:       testkit.Upload(t, dev, tensor.I32, []int32{24}, 1),
+		Blocks:     testkit.Upload(t, dev, tensor.I32, []int32{-1, 5, math.MaxInt32}, 1, 3)}
+	a.Out = testkit.Upload(t, dev, tensor.F32, slices.Repeat([]float32{inf(1)}, 24), 1, 24)
 	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-	for i, x := range download[float32](t, a.Out) {
+	for i, x := range testkit.Download[float32](t, a.Out) {
 		assert.Equal(t, i/testBlock != 1, math.IsInf(float64(x), -1), "column %d: %v", i, x)
 	}
 	for _, wider := range []int{width + 1, 2 * width} {
-		a.BlockTable = upload(t, dev, tensor.I32, make([]int32, wider), 1, wider)
+		a.BlockTable = testkit.Upload(t, dev, tensor.I32, make([]int32, wider), 1, wider)
 		refuses(t, dev, "BlockTable", func(rec *vk.Recorder) error { return op.Record(rec, a) })
 	}
 }
@@ -254,13 +256,13 @@ func TestSelectWithinLens(t *testing.T) {
 	for entries, want := range map[int][]int32{0: {24, 24, 24, 7}, 9: {9, 9, 9, 7}} {
 		a := s.args(t, dev, k)
 		a.Entries, a.Scratch = entries, scratch(t, dev, op.ScratchBytes(4))
-		a.Blocks = upload(t, dev, tensor.I32, slices.Repeat([]int32{0, 5, 9}, 4), 4, blocks)
+		a.Blocks = testkit.Upload(t, dev, tensor.I32, slices.Repeat([]int32{0, 5, 9}, 4), 4, blocks)
 		poison := slices.Repeat([]int32{-99}, 4*k)
-		a.Slots = indexer.PickSlots{BlockTable: upload(t, dev, tensor.I32, make([]int32, 40), 2, 20),
-			Slots: upload(t, dev, tensor.I32, poison, 4, k), Lens: upload(t, dev, tensor.I32, poison[:4], 4)}
+		a.Slots = indexer.PickSlots{BlockTable: testkit.Upload(t, dev, tensor.I32, make([]int32, 40), 2, 20),
+			Slots: testkit.Upload(t, dev, tensor.I32, poison, 4, k), Lens: testkit.Upload(t, dev, tensor.I32, poison[:4], 4)}
 		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
-		assert.Equal(t, want, download[int32](t, a.Slots.Lens), "%d entries", entries)
-		picks := download[int32](t, a.TopK)
+		assert.Equal(t, want, testkit.Download[int32](t, a.Slots.Lens), "%d entries", entries)
+		picks := testkit.Download[int32](t, a.TopK)
 		for i, n := range want {
 			assert.NotContains(t, picks[i*k:][:n], int32(-1), "%d entries, token %d", entries, i)
 			assert.Equal(t, slices.Repeat([]int32{-1}, k-int(n)), picks[i*k+int(n):(i+1)*k], "%d entries, token %d", entries, i)

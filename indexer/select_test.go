@@ -55,7 +55,7 @@ func (s scene) args(t *testing.T, dev *vk.Device, k int) indexer.SelectArgs {
 	t.Cleanup(r.Close)
 	a := indexer.SelectArgs{LogitsArgs: uploadLogits(r, s.LogitsHost)}
 	require.NoError(t, r.Err())
-	a.Out, a.TopK = tensor.Tensor{}, upload(t, dev, tensor.I32, slices.Repeat([]int32{-99}, len(s.Lens)*k), len(s.Lens), k)
+	a.Out, a.TopK = tensor.Tensor{}, testkit.Upload(t, dev, tensor.I32, slices.Repeat([]int32{-99}, len(s.Lens)*k), len(s.Lens), k)
 	return a
 }
 
@@ -66,7 +66,7 @@ func (s scene) config(k int, variant string) indexer.SelectConfig {
 // scratch is memory for a Select that holds poison: the order key of NaN and of the
 // largest numbers.
 func scratch(t *testing.T, dev *vk.Device, n uint64) vk.View {
-	return upload(t, dev, tensor.U8, slices.Repeat([]byte{0xFF}, int(n)), int(n)).View()
+	return testkit.Upload(t, dev, tensor.U8, slices.Repeat([]byte{0xFF}, int(n)), int(n)).View()
 }
 
 // fused runs a Select twice over the scene and returns the selection, which has to be
@@ -78,9 +78,9 @@ func (s scene) fused(t *testing.T, dev *vk.Device, cfg indexer.SelectConfig, ent
 	a.Entries, a.Scratch = entries, scratch(t, dev, op.ScratchBytes(len(s.Lens)))
 	record := func(rec *vk.Recorder) error { return op.Record(rec, a) }
 	do(t, dev, record)
-	first := download[int32](t, a.TopK)
+	first := testkit.Download[int32](t, a.TopK)
 	do(t, dev, record)
-	assert.True(t, slices.Equal(first, download[int32](t, a.TopK)), "two runs differ")
+	assert.True(t, slices.Equal(first, testkit.Download[int32](t, a.TopK)), "two runs differ")
 	return first
 }
 
@@ -90,14 +90,14 @@ func (s scene) separate(t *testing.T, dev *vk.Device, cfg indexer.SelectConfig, 
 	logits := must[*indexer.Logits](t)(indexer.NewLogits(dev, cfg.Logits))
 	topk := must[*indexer.TopK](t)(indexer.NewTopK(dev, indexer.TopKConfig{K: cfg.K, Workgroups: 1}))
 	a := s.args(t, dev, cfg.K)
-	a.Out = upload(t, dev, tensor.F32, slices.Repeat([]float32{inf(1)}, len(s.Lens)*entries), len(s.Lens), entries)
+	a.Out = testkit.Upload(t, dev, tensor.F32, slices.Repeat([]float32{inf(1)}, len(s.Lens)*entries), len(s.Lens), entries)
 	do(t, dev, func(rec *vk.Recorder) error {
 		if err := logits.Record(rec, a.LogitsArgs); err != nil {
 			return err
 		}
 		return topk.Record(rec, indexer.TopKArgs{Logits: a.Out, Lens: a.Lens, Out: a.TopK})
 	})
-	return download[int32](t, a.TopK)
+	return testkit.Download[int32](t, a.TopK)
 }
 
 // selectVariants are the variants of Logits that the device can run and that are not left out.
@@ -234,13 +234,14 @@ func TestSelectSlots(t *testing.T) {
 			a.Scratch = scratch(t, dev, op.ScratchBytes(c.tokens))
 			assert.ErrorIs(t, op.Record(nil, a), vk.ErrArgument, "without tensors for the slots")
 			poison := slices.Repeat([]int32{-99}, c.tokens*c.k)
-			a.Slots = indexer.PickSlots{BlockTable: upload(t, dev, tensor.I32, table, c.requests, c.slotWidth),
-				Slots: upload(t, dev, tensor.I32, poison, c.tokens, c.k), Lens: upload(t, dev, tensor.I32, poison[:c.tokens], c.tokens)}
+			a.Slots = indexer.PickSlots{BlockTable: testkit.Upload(t, dev, tensor.I32, table, c.requests, c.slotWidth),
+				Slots: testkit.Upload(t, dev, tensor.I32, poison, c.tokens, c.k),
+				Lens:  testkit.Upload(t, dev, tensor.I32, poison[:c.tokens], c.tokens)}
 			besides := 0
 			a.Beside = func() error { besides++; return nil }
 			do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
 			assert.Equal(t, 1, besides, "Beside was called %d times", besides)
-			picks, slots, lens := download[int32](t, a.TopK), download[int32](t, a.Slots.Slots), download[int32](t, a.Slots.Lens)
+			picks, slots, lens := testkit.Download[int32](t, a.TopK), testkit.Download[int32](t, a.Slots.Slots), testkit.Download[int32](t, a.Slots.Lens)
 			for i := range c.tokens {
 				n := int32(0)
 				for j, e := range picks[i*c.k:][:c.k] {
@@ -281,7 +282,7 @@ func TestSelectReadsLensAtRun(t *testing.T) {
 		require.NoError(t, a.Lens.Upload(t.Context(), le(n)))
 		require.NoError(t, cmd.Run(t.Context()))
 		s.Lens[0] = n
-		got, want := download[int32](t, a.TopK), s.separate(t, dev, cfg, 3200)
+		got, want := testkit.Download[int32](t, a.TopK), s.separate(t, dev, cfg, 3200)
 		assert.True(t, slices.Equal(got, want), "%d entries: %v, separately %v", n, got, want)
 	}
 }

@@ -99,14 +99,14 @@ func topKReadsLens(t *testing.T, n, workgroups int, counted bool) {
 		logits[i] = float32(rng.NormFloat64())
 	}
 	op := must[*indexer.TopK](t)(indexer.NewTopK(dev, indexer.TopKConfig{K: k, Workgroups: workgroups}))
-	lens := upload(t, dev, tensor.I32, []int32{0}, 1)
-	out := upload(t, dev, tensor.I32, make([]int32, k), 1, k)
-	a := indexer.TopKArgs{Logits: upload(t, dev, tensor.F32, logits, 1, n), Lens: lens, Out: out}
+	lens := testkit.Upload(t, dev, tensor.I32, []int32{0}, 1)
+	out := testkit.Upload(t, dev, tensor.I32, make([]int32, k), 1, k)
+	a := indexer.TopKArgs{Logits: testkit.Upload(t, dev, tensor.F32, logits, 1, n), Lens: lens, Out: out}
 	if need := int(op.ScratchBytes(1, n)); need > 0 {
-		a.Scratch = upload(t, dev, tensor.U8, make([]byte, need), need).View()
+		a.Scratch = testkit.Upload(t, dev, tensor.U8, make([]byte, need), need).View()
 	}
 	if counted {
-		a.Arrived = upload(t, dev, tensor.I32, make([]int32, 1), 1)
+		a.Arrived = testkit.Upload(t, dev, tensor.I32, make([]int32, 1), 1)
 	}
 	rec := must[*vk.Recorder](t)(dev.NewRecorder())
 	defer rec.Close()
@@ -117,7 +117,7 @@ func topKReadsLens(t *testing.T, n, workgroups int, counted bool) {
 		require.NoError(t, lens.Upload(t.Context(), le(l)))
 		for range 2 { // the same again in a second run
 			require.NoError(t, cmd.Run(t.Context()))
-			got, want := download[int32](t, out), indexer.TopKRef(logits, n, []int32{l}, k)
+			got, want := testkit.Download[int32](t, out), indexer.TopKRef(logits, n, []int32{l}, k)
 			assert.True(t, slices.Equal(got, want), "length %d: got %v, want %v", l, got, want)
 		}
 	}
@@ -266,10 +266,10 @@ func TestTopKTiles(t *testing.T) {
 					row[i] = float32(math.Inf(1))
 				}
 			}
-			out := upload(t, dev, tensor.I32, slices.Repeat([]int32{-7}, len(lens)*c.k), len(lens), c.k)
-			l, tp, ln := upload(t, dev, tensor.F32, logits, len(lens), c.n), upload(t, dev, tensor.I32, tops, len(lens), width), upload(t, dev, tensor.I32, lens, len(lens))
+			out := testkit.Upload(t, dev, tensor.I32, slices.Repeat([]int32{-7}, len(lens)*c.k), len(lens), c.k)
+			l, tp, ln := testkit.Upload(t, dev, tensor.F32, logits, len(lens), c.n), testkit.Upload(t, dev, tensor.I32, tops, len(lens), width), testkit.Upload(t, dev, tensor.I32, lens, len(lens))
 			do(t, dev, func(rec *vk.Recorder) error { return record(rec, l, tp, ln, out) })
-			got, want := download[int32](t, out), indexer.TopKRef(logits, c.n, lens, c.k)
+			got, want := testkit.Download[int32](t, out), indexer.TopKRef(logits, c.n, lens, c.k)
 			for r := range lens {
 				if !slices.Equal(got[r*c.k:][:c.k], want[r*c.k:][:c.k]) {
 					t.Errorf("row %d of length %d: the selection differs", r, lens[r])

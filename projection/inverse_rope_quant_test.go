@@ -20,14 +20,15 @@ func TestInverseRopeQuant(t *testing.T) { testkit.TestOp(t, "fused_inv_rope_fp8_
 func quantArgs(t *testing.T, dev *vk.Device, l projection.ScaleLayout, o []uint16, groups, heads, tokens int, table []float32) projection.InverseRopeQuantArgs {
 	padded := projection.PaddedTokens(tokens)
 	a := projection.InverseRopeQuantArgs{
-		O: upload(t, dev, tensor.BF16, o, tokens, groups*heads, cache.D), Positions: upload(t, dev, tensor.I32, make([]int32, tokens), tokens),
-		Table: upload(t, dev, tensor.F32, table, len(table)/cache.RopeDim, cache.RopeDim),
-		Codes: upload(t, dev, tensor.U8, bytes.Repeat([]byte{0xA5}, len(o)), groups, tokens, heads*cache.D),
+		O:         testkit.Upload(t, dev, tensor.BF16, o, tokens, groups*heads, cache.D),
+		Positions: testkit.Upload(t, dev, tensor.I32, make([]int32, tokens), tokens),
+		Table:     testkit.Upload(t, dev, tensor.F32, table, len(table)/cache.RopeDim, cache.RopeDim),
+		Codes:     testkit.Upload(t, dev, tensor.U8, bytes.Repeat([]byte{0xA5}, len(o)), groups, tokens, heads*cache.D),
 	}
 	if l == projection.ScalePacked {
-		a.Scales = upload(t, dev, tensor.I32, bytes.Repeat([]byte{0xA5}, 4*groups*heads*padded), groups, heads, padded)
+		a.Scales = testkit.Upload(t, dev, tensor.I32, bytes.Repeat([]byte{0xA5}, 4*groups*heads*padded), groups, heads, padded)
 	} else {
-		a.Scales = upload(t, dev, tensor.F32, bytes.Repeat([]byte{0xA5}, 16*groups*heads*padded), groups, heads*projection.HeadBlocks, padded)
+		a.Scales = testkit.Upload(t, dev, tensor.F32, bytes.Repeat([]byte{0xA5}, 16*groups*heads*padded), groups, heads*projection.HeadBlocks, padded)
 	}
 	return a
 }

@@ -20,9 +20,9 @@ func TestInverseRope(t *testing.T) { testkit.TestOp(t, "inverse_rope") }
 func inverseArgs(t *testing.T, dev *vk.Device, tokens, heads int) projection.InverseRopeArgs {
 	rng := rand.New(rand.NewPCG(7, uint64(tokens)))
 	return projection.InverseRopeArgs{
-		O:         upload(t, dev, tensor.BF16, normal(rng, tokens*heads*cache.D), tokens, heads, cache.D),
-		Positions: upload(t, dev, tensor.I32, make([]int32, tokens), tokens),
-		Table:     upload(t, dev, tensor.F32, turns(rng, 2), 2, cache.RopeDim),
+		O:         testkit.Upload(t, dev, tensor.BF16, normal(rng, tokens*heads*cache.D), tokens, heads, cache.D),
+		Positions: testkit.Upload(t, dev, tensor.I32, make([]int32, tokens), tokens),
+		Table:     testkit.Upload(t, dev, tensor.F32, turns(rng, 2), 2, cache.RopeDim),
 	}
 }
 
@@ -53,7 +53,7 @@ func TestInverseRopeSubnormal(t *testing.T) {
 	op := must[*projection.InverseRope](t)(projection.NewInverseRope(dev, projection.InverseRopeConfig{}))
 	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
 	require.NoError(t, projection.InverseRopeRef(o, 1, []int32{0}, table))
-	if got := download[uint16](t, a.O); o[484] != 0x0058 || !slices.Equal(got, o) {
+	if got := testkit.Download[uint16](t, a.O); o[484] != 0x0058 || !slices.Equal(got, o) {
 		t.Errorf("reference 0x%04x, device 0x%04x, want 0x0058", o[484], got[484])
 	}
 }

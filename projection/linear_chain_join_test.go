@@ -151,7 +151,7 @@ func TestJoinedChain(t *testing.T) {
 						"%d parts: %s differs", parts, name)
 				}
 			}
-			words := download[uint32](t, r.state)
+			words := testkit.Download[uint32](t, r.state)
 			half := (len(words) - 64) / 2
 			assert.Equal(t, ^uint32(0), words[0], "the counter is %#x after six launches", words[0])
 			for i, w := range words[64 : 64+half] {

@@ -119,7 +119,7 @@ func linearChain(t *testing.T, dev *vk.Device, f projection.Format, groups, n, k
 			assert.True(t, slices.Equal(got[name].Data, got[fmt.Sprint(name, i)].Data), "launch %d: %s differs", i, name)
 		}
 	}
-	words := download[uint32](t, state)
+	words := testkit.Download[uint32](t, state)
 	require.Equal(t, ^uint32(0), words[0]|1<<31, "the counter is %#x after three launches", words[0])
 	assert.Equal(t, uint32(0), words[0]>>31, "the counter is %#x after three launches", words[0])
 	half := (len(words) - 64) / 2
@@ -300,7 +300,7 @@ func TestStarvedChain(t *testing.T) {
 					assert.True(t, slices.Equal(results[name+"want"].Data, results[name+"got"].Data), "%s differs", name)
 				}
 			}
-			assert.Equal(t, ^uint32(0)>>1, download[uint32](t, r.state)[0]&(^uint32(0)>>1), "the counter")
+			assert.Equal(t, ^uint32(0)>>1, testkit.Download[uint32](t, r.state)[0]&(^uint32(0)>>1), "the counter")
 		})
 	}
 }

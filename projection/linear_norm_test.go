@@ -81,7 +81,7 @@ func linearNorm(t *testing.T, dev *vk.Device, h projection.LinearHost, rank int,
 		for i := range w {
 			w[i] = float32(rng.NormFloat64())
 		}
-		q.QRWeight = upload(t, dev, tensor.F32, w, rank)
+		q.QRWeight = testkit.Upload(t, dev, tensor.F32, w, rank)
 	} else {
 		testkit.Put(t, q.QRWeight, normal(rng, rank))
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
 	"github.com/vkmla/vkmla/projection"
-	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
 
@@ -23,16 +22,6 @@ var (
 )
 
 func must[T any](t testing.TB) func(T, error) T { return testkit.Must[T](t) }
-
-func upload[T any](t testing.TB, dev *vk.Device, dt tensor.DType, v []T, shape ...int) tensor.Tensor {
-	t.Helper()
-	return testkit.Upload(t, dev, dt, v, shape...)
-}
-
-func download[T any](t testing.TB, x tensor.Tensor) []T {
-	t.Helper()
-	return testkit.Download[T](t, x)
-}
 
 func TestRefArguments(t *testing.T) {
 	c := newQInsertCase(rand.New(rand.NewPCG(3, 4)), 9, 3)

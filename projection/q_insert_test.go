@@ -57,10 +57,11 @@ func newQInsertCase(rng *rand.Rand, n, heads int) qInsertCase {
 func (c qInsertCase) args(t *testing.T, dev *vk.Device) projection.QInsertArgs {
 	n := len(c.positions)
 	return projection.QInsertArgs{
-		Q: upload(t, dev, tensor.BF16, c.q, n, c.heads, cache.D), KV: upload(t, dev, tensor.BF16, c.kv, n, cache.D),
-		Slots: upload(t, dev, tensor.I64, c.slots, len(c.slots)), Positions: upload(t, dev, tensor.I32, c.positions, n),
-		Table: upload(t, dev, tensor.F32, c.table, len(c.table)/cache.RopeDim, cache.RopeDim),
-		Cache: cache.KVCache{Pool: upload(t, dev, tensor.U8, bytes.Repeat([]byte{0xFF}, c.pages*c.layout.Stride), c.pages, c.layout.Stride), Layout: c.layout},
+		Q: testkit.Upload(t, dev, tensor.BF16, c.q, n, c.heads, cache.D), KV: testkit.Upload(t, dev, tensor.BF16, c.kv, n, cache.D),
+		Slots: testkit.Upload(t, dev, tensor.I64, c.slots, len(c.slots)), Positions: testkit.Upload(t, dev, tensor.I32, c.positions, n),
+		Table: testkit.Upload(t, dev, tensor.F32, c.table, len(c.table)/cache.RopeDim, cache.RopeDim),
+		Cache: cache.KVCache{Layout: c.layout,
+			Pool: testkit.Upload(t, dev, tensor.U8, bytes.Repeat([]byte{0xFF}, c.pages*c.layout.Stride), c.pages, c.layout.Stride)},
 	}
 }
 
@@ -87,7 +88,7 @@ func TestQInsertSplit(t *testing.T) {
 	do(t, dev, func(rec *vk.Recorder) error {
 		return must[*projection.QInsert](t)(projection.NewQInsert(dev, projection.QInsertConfig{Page: 2, Variant: "base"})).Record(rec, a)
 	})
-	q, pool := download[uint16](t, a.Q), download[byte](t, a.Cache.Pool)
+	q, pool := testkit.Download[uint16](t, a.Q), testkit.Download[byte](t, a.Cache.Pool)
 	for _, v := range opkit.Builds("proj_q_insert") {
 		op, err := projection.NewQInsert(dev, projection.QInsertConfig{Page: 2, Variant: v.Name})
 		if errors.Is(err, vk.ErrMissingFeature) {
@@ -96,21 +97,21 @@ func TestQInsertSplit(t *testing.T) {
 		}
 		require.NoError(t, err)
 		b := c.args(t, dev)
-		parts := upload(t, dev, tensor.BF16, c.q, n, heads, cache.D)
+		parts := testkit.Upload(t, dev, tensor.BF16, c.q, n, heads, cache.D)
 		b.Q = parts
 		do(t, dev, func(rec *vk.Recorder) error {
 			for i := range n {
 				one := b
 				one.Q, one.KV = b.Q.Rows(i, i+1), b.KV.Rows(i, i+1)
-				one.Slots, one.Positions = upload(t, dev, tensor.I64, c.slots[i:i+1], 1), upload(t, dev, tensor.I32, c.positions[i:i+1], 1)
+				one.Slots, one.Positions = testkit.Upload(t, dev, tensor.I64, c.slots[i:i+1], 1), testkit.Upload(t, dev, tensor.I32, c.positions[i:i+1], 1)
 				if err := op.Record(rec, one); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
-		assert.True(t, slices.Equal(download[uint16](t, b.Q), q) &&
-			bytes.Equal(download[byte](t, b.Cache.Pool), pool), "%s: tokens one by one have other bits", v.Name)
+		assert.True(t, slices.Equal(testkit.Download[uint16](t, b.Q), q) &&
+			bytes.Equal(testkit.Download[byte](t, b.Cache.Pool), pool), "%s: tokens one by one have other bits", v.Name)
 	}
 }
 
@@ -125,7 +126,7 @@ func TestQInsertNorm(t *testing.T) {
 		x := normArgs(t, dev, rank, n)
 		testkit.Put(t, x.QR, normal(rng, n*(rank+cache.D)))
 		if norm == tensor.F32 {
-			x.KVWeight = upload(t, dev, tensor.F32, numfmt.BF16DecodeSlice(nil, normal(rng, cache.D)), cache.D)
+			x.KVWeight = testkit.Upload(t, dev, tensor.F32, numfmt.BF16DecodeSlice(nil, normal(rng, cache.D)), cache.D)
 		} else {
 			testkit.Put(t, x.KVWeight, normal(rng, cache.D))
 		}

@@ -26,12 +26,12 @@ func TestQKVNormSplit(t *testing.T) {
 	all := normArgs(t, dev, rank, tokens)
 	testkit.Put(t, all.QR, x)
 	do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, all) })
-	q, kv := download[uint16](t, all.QROut), download[uint16](t, all.KVOut)
+	q, kv := testkit.Download[uint16](t, all.QROut), testkit.Download[uint16](t, all.KVOut)
 	for i := range tokens {
 		one := normArgs(t, dev, rank, 1)
 		testkit.Put(t, one.QR, x[i*(rank+cache.D):][:rank+cache.D])
 		do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, one) })
-		for j, b := range append(download[uint16](t, one.QROut), download[uint16](t, one.KVOut)...) {
+		for j, b := range append(testkit.Download[uint16](t, one.QROut), testkit.Download[uint16](t, one.KVOut)...) {
 			want := append(append([]uint16{}, q[i*rank:][:rank]...), kv[i*cache.D:][:cache.D]...)[j]
 			if b != want {
 				t.Fatalf("token %d alone: value %d is 0x%04x, not 0x%04x", i, j, b, want)
@@ -62,7 +62,7 @@ func TestQKVNormLanes(t *testing.T) {
 				testkit.Put(t, a.QR, x)
 				testkit.Put(t, a.KVWeight, w[rank:])
 				if testkit.Put(t, a.QRWeight, w[:rank]); f32 {
-					a.QRWeight = upload(t, dev, tensor.F32, numfmt.BF16DecodeSlice(nil, w[:rank]), rank)
+					a.QRWeight = testkit.Upload(t, dev, tensor.F32, numfmt.BF16DecodeSlice(nil, w[:rank]), rank)
 				}
 				do(t, dev, func(rec *vk.Recorder) error { return op.Record(rec, a) })
 				return bytesOf(t, a.QROut, a.KVOut)
@@ -73,7 +73,9 @@ func TestQKVNormLanes(t *testing.T) {
 
 // normArgs are arguments of one tensor of rows, all zeros, with weights 1.
 func normArgs(t *testing.T, dev *vk.Device, rank, tokens int) projection.QKVNormArgs {
-	ones := func(n int) tensor.Tensor { return upload(t, dev, tensor.BF16, slices.Repeat([]uint16{0x3F80}, n), n) }
+	ones := func(n int) tensor.Tensor {
+		return testkit.Upload(t, dev, tensor.BF16, slices.Repeat([]uint16{0x3F80}, n), n)
+	}
 	zeros := func(columns int) tensor.Tensor { return testkit.Zeros(t, dev, tensor.BF16, tokens, columns) }
 	x := zeros(rank + cache.D)
 	return projection.QKVNormArgs{QR: x, KV: x, KVAt: rank, QRWeight: ones(rank), KVWeight: ones(cache.D),

@@ -250,12 +250,9 @@ func (r *reader) stacked(stem string, n, k int) []Matrix {
 		factors = r.factors(stem+".scale", e)
 	}
 	var list []Matrix
-	for i := range e {
-		part := t
-		if r.err == nil {
-			size := len(t.Data) / e
-			part.Data = t.Data[i*size:][:size:size]
-		}
+	for i := 0; i < e && r.err == nil; i++ {
+		part, size := t, len(t.Data)/e
+		part.Data = t.Data[i*size:][:size:size]
 		list = append(list, r.floats(part, n, k, factors[min(i, len(factors)-1)]))
 	}
 	return list

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -76,6 +77,10 @@ func wholeTensors(cfg model.Config) []fakegguf.Tensor {
 	for _, bits := range []uint32{0x3f800000, 0x40000000, 0x3f000000, 0x40400000} { // 1, 2, 0.5, 3
 		factors.Data = append(factors.Data, byte(bits), byte(bits>>8), byte(bits>>16), byte(bits>>24))
 	}
+	for name, data := range map[string][]byte{"output": {0, 0, 0, 63}, "blk.1.ffn_gate_inp": {0, 0, 0, 64}, // 0.5, 2
+		"blk.0.ffn_down_shexp": {0, 0, 64, 64}} { // 3
+		list = append(list, fakegguf.Tensor{Name: name + ".scale", Format: "F32", Shape: []int{1}, Data: data})
+	}
 	return append(list, factors)
 }
 
@@ -113,12 +118,13 @@ func TestGGUF(t *testing.T) {
 		}
 	}
 	check("token_embd.weight", &m.Embed, 0, 1, 1)
-	check("output.weight", &m.Head, 0, 1, 1)
+	check("output.weight", &m.Head, 0, 1, .5)
 	check("output_hc_fn.weight", &m.HeadHC.Fn, 0, 1, 1)
 	check("blk.1.hc_ffn_fn.weight", &m.Layers[1].FFNHC.Fn, 0, 1, 1)
 	check("blk.0.ffn_gate_inp.weight", &m.Layers[0].Gate, 0, 1, 1)
 	check("blk.0.ffn_up_shexp.weight", &m.Layers[0].Shared.W3, 0, 1, 1)
-	check("blk.0.ffn_down_shexp.weight", &m.Layers[0].Shared.W2, 0, 1, 1)
+	check("blk.0.ffn_down_shexp.weight", &m.Layers[0].Shared.W2, 0, 1, 3)
+	check("blk.1.ffn_gate_inp.weight", &m.Layers[1].Gate, 0, 1, 2)
 	for e, factor := range []float32{1, 2, .5, 3} {
 		check("blk.1.ffn_gate_exps.weight", &m.Layers[1].Experts[e].W1, e, 4, 1)
 		check("blk.1.ffn_up_exps.weight", &m.Layers[1].Experts[e].W3, e, 4, 1)
@@ -142,6 +148,20 @@ func TestGGUFFinite(t *testing.T) {
 	err = m.Examine(t.Context(), slog.New(slog.DiscardHandler))
 	assert.ErrorIs(t, err, model.ErrCheckpoint)
 	assert.ErrorContains(t, err, "blk.1.ffn_gate_exps.weight: got a scale that is not finite at [2 3 32]")
+}
+
+// Experts that a file claims cost no memory before their tensor was found.
+func TestGGUFClaimedExperts(t *testing.T) {
+	cfg := fakemodel.Config(0, 4)
+	keys := wholeKeys(cfg)
+	keys[slices.IndexFunc(keys, func(k fakegguf.Key) bool { return k.Name == ggufKeys+"expert_count" })].Value = uint32(1 << 16)
+	var before, after runtime.MemStats
+	tensors := wholeTensors(cfg)
+	runtime.ReadMemStats(&before)
+	_, err := openWhole(t, keys, tensors)
+	runtime.ReadMemStats(&after)
+	assert.ErrorIs(t, err, model.ErrCheckpoint)
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(16<<20))
 }
 
 func TestGGUFRefused(t *testing.T) {

@@ -206,10 +206,6 @@ func (r *reader) matrix(stem string, n, k int) (m Matrix) {
 		return m
 	}
 	switch t.DType {
-	case "BF16", "F32":
-		if t = r.shaped(stem+".weight", n, k); r.err == nil {
-			m, r.err = plain(t, n, k)
-		}
 	case "F8_E4M3":
 		if s := r.tensor(stem + ".scale"); r.err == nil {
 			m, r.err = fp8(t, s, n, k)
@@ -223,9 +219,7 @@ func (r *reader) matrix(stem string, n, k int) (m Matrix) {
 		if r.m.released[stem+".scale"] != "" {
 			factor = r.factors(stem+".scale", 1)[0]
 		}
-		if t = r.shaped(stem+".weight", n, k); r.err == nil {
-			m, r.err = blocks(t, n, k, factor)
-		}
+		m = r.floats(r.shaped(stem+".weight", n, k), n, k, factor)
 	}
 	return m
 }
@@ -286,7 +280,7 @@ func (r *reader) layer(i int) {
 		}
 		return
 	}
-	for e := range c.Experts {
+	for e := 0; e < c.Experts && r.err == nil; e++ {
 		l.Experts = append(l.Experts, r.expert(fmt.Sprintf("%sexperts.%d", at, e)))
 	}
 }
@@ -313,7 +307,7 @@ func (r *reader) fused(stem string) []Expert {
 		return m
 	}
 	var all []Expert
-	for e := range c.Experts {
+	for e := 0; e < c.Experts && r.err == nil; e++ {
 		all = append(all, Expert{part(up, 2*e, f, d), part(up, 2*e+1, f, d), part(down, e, d, f)})
 	}
 	return all
