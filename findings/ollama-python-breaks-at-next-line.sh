@@ -32,8 +32,9 @@ type message struct {
 // A server's answer: a line for each piece.
 func main() {
 	pieces := []string{"one ", "and \u2028two ", "and so on\u0085 ", "three"}
+	lines := json.NewEncoder(os.Stdout)
 	for i, piece := range pieces {
-		json.NewEncoder(os.Stdout).Encode(map[string]any{"model": "m", "message": message{"assistant", piece}, "done": i == len(pieces)-1})
+		lines.Encode(map[string]any{"model": "m", "message": message{"assistant", piece}, "done": i == len(pieces)-1})
 	}
 }
 EOF

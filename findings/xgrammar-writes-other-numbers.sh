@@ -4,7 +4,7 @@
 # [0.3, 0.7]} are left 0.29999999999999999 and 0.69999999999999996, and of 1e-7
 # 9.9999999999999995e-08; 0.1 is refused. For the number 12345678901234567890 it is
 # 1.2345678901234567e+19. A minimum or maximum, whatever it is, takes the exponent away and all
-# but six digits after the point: at least 0 is no longer 1e-7 or 0.1234567.
+# but six digits after the point: with a minimum of 0, neither 1e-7 nor 0.1234567 is left.
 #
 # One would expect the number to be spelled as in the schema, and of a minimum that it excludes
 # smaller numbers only. A model that means 0.1 is led through sixteen digits that it would never
