@@ -57,12 +57,12 @@ var blockLayouts = map[string]blockLayout{
 	"Q4_K":    {format: q4K, codes: 128, scales: 16, most: 63 * 15, minimum: 63},
 }
 
-// stored is matrices' blocks as files have them, which unpack.comp takes apart.
+// stored holds matrices' blocks as files have them. unpack.comp takes them apart.
 type stored struct {
 	is            blockLayout
 	bytes, blocks int // bytes of one, and how many there are
 	from          io.ReaderAt
-	codes, scales *vk.View // nil: no scales
+	codes, scales *vk.View // what the blocks become; without scales the second is nil
 	grid          []byte   // in front of the scales
 }
 

@@ -105,7 +105,7 @@ func check(c *weights.Config) error {
 // Errors: *MemoryError, before anything is uploaded, if the weights do not fit; *model.ConfigError
 // and *model.CheckpointError for sizes and formats that the kernels do not take;
 // vk.ErrMissingFeature without integer dot products; those of vk.Device.NewBuffer,
-// vk.Device.UploadFrom and Options.Beside.
+// vk.Device.UploadFrom, vk.Device.Stream and Options.Beside.
 func New(ctx context.Context, dev *vk.Device, w *weights.Model, o Options) (*GPU, error) {
 	g := newGPU(dev, w, o.MaxStep)
 	err := g.open(ctx, w, o, func(l *loader) {

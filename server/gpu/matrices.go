@@ -87,8 +87,8 @@ func largestMXFP4(scales []byte) float32 {
 	return 6 * numfmt.UE8M0Scale(most)
 }
 
-// largest is a bound of the magnitudes that a kernel with matrices makes of blocks as they are
-// stored, with their number of bytes.
+// largest returns a bound of the magnitudes that a kernel with matrices makes of blocks as they are
+// stored, of some bytes each.
 func (b *blockLayout) largest(blocks []byte, bytes int) float32 {
 	if b.format == mxfp4 {
 		var scale byte
