@@ -21,7 +21,7 @@ func TestDecodeInvariant(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 12))
 	const heads, tokens = 5, 150
 	s := step{heads, normal(rng, tokens*heads*cache.D), set(t, 64, tokens, normal(rng, 131*cache.D)), nil, make([]float32, heads)}
-	for i := range s.win.Lens {
+	for i := 0; i < tokens; i += 2 { // the others have all 131 rows: a short one may be one part in any step
 		s.win.Lens[i] = int32(rng.IntN(132))
 	}
 	part := func(from, to int) step {
