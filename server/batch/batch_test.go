@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -445,6 +446,18 @@ func TestSample(t *testing.T) {
 	}
 	assert.InDelta(t, .4553, float64(counts[3])/20000, .02)
 	assert.Zero(t, counts[4])
+}
+
+func TestWeight(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 100000 {
+		logit, top, temperature := float32(-40*rng.Float64()), 20*rng.Float64()*rng.Float64(), .1+rng.Float64()
+		want := math.Exp((float64(logit) - top) / temperature)
+		require.InDelta(t, want, weight(logit, top, temperature), 0x1p-34*want, "%g below %g at %g", logit, top, temperature)
+	}
+	assert.Equal(t, 1., weight(3, 3, .1))
+	assert.Zero(t, weight(-1e9, 3, 1))
+	assert.Zero(t, weight(float32(math.Inf(-1)), 3, 1))
 }
 
 // TestSampleParts draws from a vocabulary of several parts, one without a token to draw.

@@ -112,9 +112,26 @@ func largest(l []float32) float32 {
 	return max(a, b, c, d)
 }
 
+// weight is exp((logit - top) / temperature), to 2^-34 of itself. A sample takes it of a whole
+// vocabulary, so it is made of a power of 2, a table of its 64th parts and three terms of a series,
+// in less than half of the time that math.Exp takes.
 func weight(logit float32, top, temperature float64) float64 {
-	return math.Exp((float64(logit) - top) / temperature)
+	x := (float64(logit) - top) / temperature
+	if !(x > -700) { // no normal number
+		return 0
+	}
+	n := int(x*(64/math.Ln2) - .5)
+	r := x - float64(n)*(math.Ln2/64)
+	return math.Float64frombits(roots[n&63]+uint64(n>>6)<<52) * (1 + r*(1+r*(1./2+r*(1./6))))
 }
+
+// roots are the bits of 2^(i/64).
+var roots = func() (list [64]uint64) {
+	for i := range list {
+		list[i] = math.Float64bits(math.Exp2(float64(i) / 64))
+	}
+	return list
+}()
 
 // weights is the sum of a part's weights.
 func (d distribution) weights(i int, top, temperature float64) (sum float64) {
