@@ -74,13 +74,13 @@ func TestPlan(t *testing.T) {
 			"--max-tokens", "200", "--max-step", "16"}
 	}
 	for memory, want := range map[string]string{"24GiB": "everything on the device, of 24.0 GiB free",
-		"1kB": "only attention on the device"} {
+		"1kB": "not even attention fits on the device, of 0.0 GiB free"} {
 		var out bytes.Buffer
 		require.NoError(t, plan(t.Context(), args(memory), &out))
 		assert.Contains(t, out.String(), want)
 	}
 	usualPlan(t, args)
-	for _, bad := range []string{"", "GiB", "-1GiB", "1e40TB", "5 apples", "NaN"} {
+	for _, bad := range []string{"", "GiB", "-1GiB", "1e40TB", "5 apples", "NaN", "24"} {
 		assert.ErrorContains(t, plan(t.Context(), args(bad), io.Discard), "want a size such as 24GiB", bad)
 	}
 }

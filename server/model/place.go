@@ -33,6 +33,9 @@ func (p Placement) String() string {
 	gib := func(n uint64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }
 	sizes := fmt.Sprintf("of %s free: attention and caches %s", gib(p.Free), gib(p.Attention))
 	switch {
+	case p.Attention > p.Free:
+		return fmt.Sprintf("not even attention fits on the device, %s; fewer --max-tokens, --max-sessions or --cache-mib "+
+			"take less", sizes)
 	case p.Whole:
 		return fmt.Sprintf("everything on the device, %s, the rest %s", sizes, gib(p.Rest))
 	case p.Apart:
