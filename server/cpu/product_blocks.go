@@ -9,13 +9,14 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/vkmla/vkmla/internal/gguf"
 	"github.com/vkmla/vkmla/server/weights"
 )
 
 // blocksProduct is product for blocks of GGUF that C has.
 func blocksProduct(m *weights.Matrix, x *rows, take []int32, first, end int, y []float32, stride int) {
 	_ = m.Data[:m.N*m.Stored.Size(m.K)]
-	C.blocks(instructions, C.int(m.Stored.Type), C.long(m.K), (*C.uint8_t)(&m.Data[0]), (*C.uint8_t)(unsafe.SliceData(gridOf(m))),
+	C.blocks(instructions, C.int(m.Stored.Type), C.long(m.K), (*C.uint8_t)(&m.Data[0]), (*C.uint8_t)(unsafe.SliceData(gridOf(m.Stored))),
 		(*C.Whole)(unsafe.Pointer(&x.whole[0])), C.long(x.wholes()), (*C.int32_t)(&take[0]), C.long(len(take)),
 		C.long(first), C.long(end), (*C.float)(&y[0]), C.long(stride))
 	if m.Factor == 1 {
@@ -45,9 +46,11 @@ func decodedProduct(m *weights.Matrix, x *rows, take []int32, first, end int, y 
 // A row's lowest eight bits are byte 2, the others begin byte upper.
 var grids = map[string]struct {
 	rows, width, upper int
-	high               byte // of an f16 that makes the scale 1
+	high               byte   // of an f16 that makes the scale 1
+	as                 string // the format whose grid it is, if not its own
 }{
 	"IQ1_S":   {rows: 2048, width: 8, upper: 34, high: 0x48},
+	"IQ1_M":   {as: "IQ1_S"},
 	"IQ2_XXS": {rows: 256, width: 8, upper: 3, high: 0x48},
 	"IQ2_XS":  {rows: 512, width: 8, upper: 3, high: 0x48},
 	"IQ2_S":   {rows: 1024, width: 8, upper: 66, high: 0x48},
@@ -57,9 +60,8 @@ var grids = map[string]struct {
 
 var gridsRead sync.Map // []byte by the format's name
 
-// gridOf reads the grid of a matrix's format off the definition, once; nil if it has none.
-func gridOf(m *weights.Matrix) []byte {
-	f := m.Stored
+// gridOf reads the grid of a format off the definition, once; nil if it has none.
+func gridOf(f *gguf.Format) []byte {
 	of, has := grids[f.Name]
 	if !has {
 		return nil
@@ -68,6 +70,9 @@ func gridOf(m *weights.Matrix) []byte {
 		return table.([]byte)
 	}
 	var table []byte
+	if of.as != "" {
+		table = gridOf(gguf.FormatNamed(of.as))
+	}
 	values, block := make([]float32, f.Values), make([]byte, f.Bytes)
 	for row := range of.rows {
 		block[1], block[2], block[of.upper] = of.high, byte(row), byte(row>>8)
