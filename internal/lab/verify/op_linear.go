@@ -176,12 +176,12 @@ func compareLinear(cmp *Comparison, _ Case, h linearInput, got, want Arrays) {
 			continue
 		}
 		x, y = append(x, a[i]), append(y, b[i])
-		terms, sums = terms+m.squares(t, n), sums+b[i]*b[i]
+		limit, squares := m.bound(t, n)
+		terms, sums = terms+squares, sums+b[i]*b[i]
 		result := 0x1p-7
 		if h.out == tensor.F32 {
 			result = 0x1p-23
 		}
-		limit := m.bound(t, n)
 		limit += result * (math.Abs(b[i]) + limit)
 		if d := math.Abs(a[i] - b[i]); !(d/limit <= worst) && !(d == 0) {
 			worst, at, bound = d/limit, i, limit
@@ -258,22 +258,16 @@ func blockScales(h projection.LinearHost, dt tensor.DType) (list []float64) {
 	return list
 }
 
-// bound returns what column n of a token may be wrong by before it is rounded.
-func (m linearMagnitudes) bound(t, n int) float64 {
+// bound returns what column n of a token may be wrong by before it is rounded, and the sum of its
+// squared terms.
+func (m *linearMagnitudes) bound(t, n int) (most, squares float64) {
 	i, sum := t*m.h.Groups+n/m.h.N, 0.0
+	x := m.x[i]
 	for k, v := range m.w[n] {
-		sum += v * m.x[i][k]
+		term := v * x[k]
+		sum, squares = sum+term, squares+term*term
 	}
-	return m.relative*sum + 0x1p-25*(m.wSum[n]+2*m.largest*m.xSum[i])
-}
-
-// squares returns the sum of the squared terms of column n of a token.
-func (m linearMagnitudes) squares(t, n int) float64 {
-	i, sum := t*m.h.Groups+n/m.h.N, 0.0
-	for k, v := range m.w[n] {
-		sum += v * v * m.x[i][k] * m.x[i][k]
-	}
-	return sum
+	return m.relative*sum + 0x1p-25*(m.wSum[n]+2*m.largest*m.xSum[i]), squares
 }
 
 // linearShape is a random case without its formats.
