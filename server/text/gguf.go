@@ -49,9 +49,9 @@ func fromKeys(keys map[string]gguf.Value) (*Tokenizer, error) {
 	splits, known := cuts[pre]
 	switch {
 	case kind != "gpt2":
-		return nil, wrong("tokenizer.ggml.model", fmt.Sprintf("%.60q", kind), "gpt2")
+		return nil, wrong("tokenizer.ggml.model", quoted(keys["tokenizer.ggml.model"]), "gpt2")
 	case !known:
-		return nil, wrong("tokenizer.ggml.pre", fmt.Sprintf("%.60q", pre), "joyai-llm")
+		return nil, wrong("tokenizer.ggml.pre", quoted(keys["tokenizer.ggml.pre"]), "joyai-llm or deepseek-v3")
 	}
 	f, err := fileOf(keys)
 	if err != nil {
@@ -67,6 +67,14 @@ func fromKeys(keys map[string]gguf.Value) (*Tokenizer, error) {
 		t.splits = append(t.splits, regexp2.MustCompile(p))
 	}
 	return t, t.prompts(keys)
+}
+
+// quoted returns a text as messages have it, of another value its type.
+func quoted(v gguf.Value) string {
+	if s, ok := v.Text(); ok {
+		return fmt.Sprintf("%.60q", s)
+	}
+	return v.String()
 }
 
 // prompts reads what prompts begin with, and the template of conversations.
@@ -109,6 +117,10 @@ func special(keys map[string]gguf.Value, name string, needed bool) (int32, error
 	return int32(id), nil
 }
 
+// ggufSpelled are members of tokenizer.json by the keys that GGUF has for them.
+var ggufSpelled = map[string]string{"model.vocab": "tokenizer.ggml.tokens", "added_tokens": "tokenizer.ggml.tokens",
+	"model.merges": "tokenizer.ggml.merges"}
+
 // fileOf returns what a tokenizer.json would say of tokens and merges.
 func fileOf(keys map[string]gguf.Value) (*file, error) {
 	tokens, types, merges := keys["tokenizer.ggml.tokens"], keys["tokenizer.ggml.token_type"], keys["tokenizer.ggml.merges"]
@@ -134,7 +146,7 @@ func fileOf(keys map[string]gguf.Value) (*file, error) {
 			return nil, wrong("tokenizer.ggml.token_type", types, "an array of i32")
 		}
 	}
-	f := &file{}
+	f := &file{spelled: ggufSpelled}
 	f.Model.Type, f.Model.Vocab = "BPE", map[string]int32{}
 	for i, v := range tokens.All() {
 		word, ok := v.Text()

@@ -75,28 +75,37 @@ func TestGGUF(t *testing.T) {
 }
 
 func TestGGUFRefused(t *testing.T) {
+	instead := func(of, token string) []string {
+		tokens := slices.Clone(ggufKeys(t)[2].Value.([]string))
+		tokens[slices.Index(tokens, of)] = token
+		return tokens
+	}
 	for name, c := range map[string]struct {
 		key   string
 		value any
 		want  string
 	}{
-		"another kind":   {"tokenizer.ggml.model", "llama", `got "llama", want gpt2`},
-		"other cuts":     {"tokenizer.ggml.pre", "qwen2", `got "qwen2", want joyai-llm`},
-		"no cuts":        {"tokenizer.ggml.pre", uint32(1), `got "", want joyai-llm`},
-		"few types":      {"tokenizer.ggml.token_type", []int32{1, 1}, "array of 2 i32, want an array of i32, 1003 of them"},
-		"a type":         {"tokenizer.ggml.token_type", uint32(1), "got u32, want an array of i32, 1003 of them"},
-		"other types":    {"tokenizer.ggml.token_type", make([]float32, 1003), "got array of 1003 f32, want an array of i32"},
-		"no strings":     {"tokenizer.ggml.tokens", make([]int32, 1003), "array of 1003 i32, want an array of string"},
-		"a token":        {"tokenizer.ggml.tokens", "a", "got string, want an array of string"},
-		"no merges":      {"tokenizer.ggml.merges", nil, "got absent, want an array of string"},
-		"a merge":        {"tokenizer.ggml.merges", "a b", "got string, want an array of string"},
-		"a far token":    {"tokenizer.ggml.bos_token_id", uint32(1003), "got u32 1003, want one of 1003 tokens"},
-		"a text for it":  {"tokenizer.ggml.bos_token_id", "<s>", "got string 0, want one of 1003 tokens"},
-		"a far end":      {"tokenizer.ggml.eos_token_id", int32(-1), "got i32 -1, want one of 1003 tokens"},
-		"adds a number":  {"tokenizer.ggml.add_bos_token", uint32(1), "got u32, want bool"},
-		"no template":    {"tokenizer.chat_template", uint32(1), "got u32, want string"},
-		"merges of one":  {"tokenizer.ggml.merges", []string{"a"}, "want two tokens"},
-		"unknown merges": {"tokenizer.ggml.merges", []string{"a [PAD7]"}, "want tokens of"},
+		"another kind":  {"tokenizer.ggml.model", "llama", `got "llama", want gpt2`},
+		"other cuts":    {"tokenizer.ggml.pre", "qwen2", `got "qwen2", want joyai-llm`},
+		"no cuts":       {"tokenizer.ggml.pre", nil, "got absent, want joyai-llm or deepseek-v3"},
+		"a number":      {"tokenizer.ggml.pre", uint32(1), "got u32, want joyai-llm"},
+		"few types":     {"tokenizer.ggml.token_type", []int32{1, 1}, "array of 2 i32, want an array of i32, 1003 of them"},
+		"a type":        {"tokenizer.ggml.token_type", uint32(1), "got u32, want an array of i32, 1003 of them"},
+		"other types":   {"tokenizer.ggml.token_type", make([]float32, 1003), "got array of 1003 f32, want an array of i32"},
+		"no strings":    {"tokenizer.ggml.tokens", make([]int32, 1003), "array of 1003 i32, want an array of string"},
+		"a token":       {"tokenizer.ggml.tokens", "a", "got string, want an array of string"},
+		"no merges":     {"tokenizer.ggml.merges", nil, "got absent, want an array of string"},
+		"a merge":       {"tokenizer.ggml.merges", "a b", "got string, want an array of string"},
+		"a far token":   {"tokenizer.ggml.bos_token_id", uint32(1003), "got u32 1003, want one of 1003 tokens"},
+		"a text for it": {"tokenizer.ggml.bos_token_id", "<s>", "got string 0, want one of 1003 tokens"},
+		"a far end":     {"tokenizer.ggml.eos_token_id", int32(-1), "got i32 -1, want one of 1003 tokens"},
+		"adds a number": {"tokenizer.ggml.add_bos_token", uint32(1), "got u32, want bool"},
+		"no template":   {"tokenizer.chat_template", uint32(1), "got u32, want string"},
+		"merges of one": {"tokenizer.ggml.merges", []string{"a"}, `tokenizer.ggml.merges[0]: got "a", want two tokens`},
+		"unknown merges": {"tokenizer.ggml.merges", []string{"a a", "a [PAD7]"},
+			`tokenizer.ggml.merges[1]: got "a [PAD7]", want tokens of tokenizer.ggml.tokens, and`},
+		"an empty token": {"tokenizer.ggml.tokens", instead("<think>", ""), "tokenizer.ggml.tokens: got an empty text for token 1001"},
+		"no bytes":       {"tokenizer.ggml.tokens", instead("a", "another"), "tokenizer.ggml.tokens: got no token of the byte 0x61"},
 		"few tokens":     {"tokenizer.ggml.tokens", make([]string, 1003), "as token 0 and 1, want each once"},
 	} {
 		keys := ggufKeys(t)

@@ -1,6 +1,7 @@
 package text
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -25,7 +26,12 @@ type file struct {
 		Suffix   string            `json:"end_of_word_suffix"`
 		Whole    bool              `json:"ignore_merges"`
 	} `json:"model"`
+
+	spelled map[string]string // members by the names that another format has for them
 }
+
+// at returns the name of a member where the tokenizer was read from.
+func (f *file) at(member string) string { return cmp.Or(f.spelled[member], member) }
 
 // added is a token that stands for itself.
 type added struct {
@@ -114,7 +120,7 @@ func (t *Tokenizer) vocabulary(f *file) error {
 	}
 	for i, id := range t.bytes {
 		if id == gone {
-			return wrong("model.vocab", fmt.Sprintf("no token of the byte %#x", i), "one of each byte")
+			return wrong(f.at("model.vocab"), fmt.Sprintf("no token of the byte %#x", i), "one of each byte")
 		}
 	}
 	if m.Whole {
@@ -141,6 +147,9 @@ func alphabet() map[rune]byte {
 	return letters
 }
 
+// merge names the rule of a rank.
+func (f *file) merge(rank int) string { return fmt.Sprintf("%s[%d]", f.at("model.merges"), rank) }
+
 // rules reads which tokens are merged.
 func (t *Tokenizer) rules(f *file) error {
 	for rank, raw := range f.Model.Merges {
@@ -152,13 +161,13 @@ func (t *Tokenizer) rules(f *file) error {
 			two = nil
 		}
 		if len(two) != 2 {
-			return wrong(fmt.Sprintf("model.merges[%d]", rank), string(raw), "two tokens")
+			return wrong(f.merge(rank), string(raw), "two tokens")
 		}
 		a, known := f.Model.Vocab[two[0]]
 		b, known2 := f.Model.Vocab[two[1]]
 		both, known3 := f.Model.Vocab[two[0]+two[1]]
 		if !known || !known2 || !known3 {
-			return wrong(fmt.Sprintf("model.merges[%d]", rank), string(raw), "tokens of model.vocab, and both together one")
+			return wrong(f.merge(rank), string(raw), "tokens of "+f.at("model.vocab")+", and both together one")
 		}
 		if _, twice := t.merges[[2]int32{a, b}]; !twice {
 			t.merges[[2]int32{a, b}] = merge{int32(rank), both}
@@ -170,7 +179,10 @@ func (t *Tokenizer) rules(f *file) error {
 // extras reads the added tokens.
 func (t *Tokenizer) extras(f *file) error {
 	for _, a := range f.Added {
-		if a.Content == "" || a.Single || a.Left || a.Right {
+		switch {
+		case a.Content == "":
+			return wrong(f.at("added_tokens"), fmt.Sprintf("an empty text for token %d", a.ID), "one that stands for itself")
+		case a.Single, a.Left, a.Right:
 			return wrong("added_tokens", fmt.Sprintf("%q with single_word, lstrip or rstrip", a.Content), "none of these")
 		}
 		last := 0

@@ -249,6 +249,8 @@ func TestRefused(t *testing.T) {
 		assert.ErrorIs(t, err, ErrFormat)
 		assert.ErrorContains(t, err, "want")
 	}
+	_, err = parse(tokenizer(func(f map[string]any) { f["added_tokens"].([]any)[0].(map[string]any)["content"] = "" }), nil)
+	assert.ErrorContains(t, err, "added_tokens: got an empty text for token 1000")
 	_, err = parse([]byte("{"), nil)
 	assert.ErrorIs(t, err, ErrFormat)
 	_, err = parse(tokenizer(nil), []byte(`{"add_bos_token": true, "bos_token": "<s>"}`))
