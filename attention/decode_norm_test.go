@@ -140,7 +140,7 @@ func TestDecodeInverseRope(t *testing.T) {
 	dev := testkit.Device(t)
 	rng := rand.New(rand.NewPCG(testkit.Seed(t), 8))
 	c := newRawCase(rng, 3, 21)
-	s := step{c.heads, normal(rng, c.tokens*c.heads*cache.D), set(t, 16, c.tokens, normal(rng, 61*cache.D)),
+	s := step{c.heads, normal(rng, c.tokens*c.heads*cache.D), set(t, 64, c.tokens, normal(rng, 61*cache.D)),
 		set(t, 2, c.tokens, normal(rng, 40*cache.D)), nil}
 	s.win.Lens[1], s.comp.Lens[1] = 0, 0 // 0 stays 0
 	for _, v := range variants(t, dev, c.heads) {

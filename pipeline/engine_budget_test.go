@@ -19,7 +19,7 @@ import (
 // that can be divided; and budgets between, which divide steps again once they were measured.
 func TestEngineBudget(t *testing.T) {
 	dev := testkit.Device(t)
-	c := fakemodel.Config(0, 4, 128)
+	c := fakemodel.Tiny(0, 4, 128)
 	cfg, layers := uploaded(t, dev, written(t, fake(t, fakemodel.Options{Config: c, Storage: fakemodel.FP8})))
 	hidden := normalsOf(rand.New(rand.NewPCG(1, 2)), 150*cfg.Hidden)
 	var want []pipeline.Appended

@@ -60,9 +60,9 @@ func LinearRef(h LinearHost, out []float64) error {
 }
 
 // Weight is number k of a row of weights, of all groups.
-func (h LinearHost) Weight(row, k int) float64 {
+func (h *LinearHost) Weight(row, k int) float64 {
 	f := h.Weights.row()
-	v := f.value(f, &h, row, k)
+	v := f.value(f, h, row, k)
 	if len(h.RowScale) > 0 {
 		v *= float64(h.RowScale[row])
 	}
@@ -70,7 +70,7 @@ func (h LinearHost) Weight(row, k int) float64 {
 }
 
 // Activation is number k of a token in a group.
-func (h LinearHost) Activation(t, g, k int) float64 {
+func (h *LinearHost) Activation(t, g, k int) float64 {
 	if h.Activations == ActivationBF16 {
 		return float64(numfmt.BF16Decode(binary.LittleEndian.Uint16(h.X[2*((t*h.Groups+g)*h.K+k):])))
 	}

@@ -2,7 +2,6 @@ package projection_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -22,7 +21,7 @@ func TestLinearTuning(t *testing.T) {
 	profile, err := tuning.Named("hopper")
 	require.NoError(t, err)
 	rig := newTuningRig(t)
-	assert.Empty(t, vary.Idle(profile.Linear, rig.plans), "numbers of Linear that decide nothing")
+	assert.Empty(t, vary.Idle(profile.Linear, rig.plans()...), "numbers of Linear that decide nothing")
 }
 
 // tuningRig is layers on devices that differ in what they can run.
@@ -54,17 +53,21 @@ func newTuningRig(t *testing.T) *tuningRig {
 	return r
 }
 
-// plans lists what each layer launches on each device.
-func (r *tuningRig) plans(tune *tuning.Linear) string {
-	var s strings.Builder
+// plans say what each layer launches on each device.
+func (r *tuningRig) plans() (list []func(tune *tuning.Linear) string) {
 	for _, dev := range r.devices {
+		list = append(list, func(tune *tuning.Linear) string {
+			return fmt.Sprint(projection.ChainLaunches(dev, tune), projection.SubgroupFor(dev.Caps(), tune))
+		})
 		for _, cfg := range r.layers {
-			o, err := projection.NewLinearOf(dev, cfg, tune)
-			if fmt.Fprintln(&s, err); err == nil {
-				fmt.Fprintln(&s, projection.PlansOf(o))
-			}
+			list = append(list, func(tune *tuning.Linear) string {
+				o, err := projection.NewLinearOf(dev, cfg, tune)
+				if err != nil {
+					return err.Error()
+				}
+				return fmt.Sprint(projection.PlansOf(o))
+			})
 		}
-		fmt.Fprintln(&s, projection.ChainLaunches(dev, tune), projection.SubgroupFor(dev.Caps(), tune))
 	}
-	return s.String()
+	return list
 }

@@ -37,7 +37,10 @@ func Compiled(k *Kernel) bool {
 }
 
 // KernelKey identifies a kernel: specifications with equal keys share one.
-func KernelKey(s KernelSpec) any { return s.key() }
+func KernelKey(s KernelSpec) (any, error) {
+	m, err := parseModule(s.SPIRV)
+	return s.key(m), err
+}
 
 // Remembered is the number of accesses that the recorder compares the next one with.
 func Remembered(r *Recorder) int { return len(r.pending) }

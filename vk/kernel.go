@@ -5,7 +5,6 @@ import "C"
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"fmt"
 	"runtime"
 	"slices"
@@ -73,15 +72,15 @@ type layoutKey struct{ bindings, push int }
 // kernelKey tells kernels apart.
 type kernelKey struct {
 	name                string
-	module              [sha256.Size]byte
+	module              *spirv.Module
 	push                int
 	bindings, constants string
 	subgroup            uint32
 	divisible           bool
 }
 
-func (s *KernelSpec) key() kernelKey {
-	return kernelKey{s.Name, sha256.Sum256(s.SPIRV), s.PushSize, fmt.Sprint(s.Bindings), fmt.Sprint(s.Constants),
+func (s *KernelSpec) key(m *spirv.Module) kernelKey {
+	return kernelKey{s.Name, m, s.PushSize, fmt.Sprint(s.Bindings), fmt.Sprint(s.Constants),
 		s.SubgroupSize, s.Divisible}
 }
 
@@ -93,8 +92,8 @@ type layout struct {
 	push     int
 }
 
-// Kernel returns the kernel of a specification. Equal specifications give the same kernel;
-// modules are told apart by a hash. Several goroutines may ask at the same time.
+// Kernel returns the kernel of a specification. Equal specifications give the same kernel.
+// Several goroutines may ask at the same time.
 //
 // Kernel does not wait for the driver's compiler, which takes up to a second for a long
 // module. Kernels are compiled in the background, as many at a time as there are processors,
@@ -114,7 +113,7 @@ func (d *Device) Kernel(s KernelSpec) (*Kernel, error) {
 	if err != nil {
 		return nil, err
 	}
-	key := s.key()
+	key := s.key(m)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if k := d.kernels[key]; k != nil {

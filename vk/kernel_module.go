@@ -1,26 +1,34 @@
 package vk
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"sync"
 
 	"github.com/vkmla/vkmla/internal/spirv"
 )
 
-// modules keeps what was read of modules, by their hash.
-var modules sync.Map
+// modules keeps what was read of modules, by their code.
+var modules struct {
+	sync.Mutex
+	read map[string]*spirv.Module
+}
 
+// parseModule reads a module. Equal code gives the same one.
 func parseModule(code []byte) (*spirv.Module, error) {
-	key := sha256.Sum256(code)
-	if m, ok := modules.Load(key); ok {
-		return m.(*spirv.Module), nil
+	modules.Lock()
+	defer modules.Unlock()
+	if m := modules.read[string(code)]; m != nil {
+		return m, nil
 	}
 	m, err := spirv.Parse(code)
-	if err == nil {
-		modules.Store(key, m)
+	if err != nil {
+		return nil, err
 	}
-	return m, err
+	if modules.read == nil {
+		modules.read = map[string]*spirv.Module{}
+	}
+	modules.read[string(code)] = m
+	return m, nil
 }
 
 // checkModule holds a specification against its module: a driver takes what is wrong in silence.

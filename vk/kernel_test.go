@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -99,23 +100,26 @@ func TestCompiledKernelsAreKept(t *testing.T) {
 // kernels.
 func TestKernelsByTheirSpecification(t *testing.T) {
 	one, two := []vk.Access{vk.Read}, []vk.Access{vk.Read, vk.Write}
-	other := make([]byte, 1236)
-	other[1235] = 1
+	k, err := kernels.Get("bench_copy")
+	require.NoError(t, err)
+	code, other, longer := k.SPIRV, slices.Clone(k.SPIRV), append(slices.Clone(k.SPIRV), 0, 0, 1, 0) // by OpNop
+	other[8] ^= 1                                                                                    // of who made it
 	seen := map[any]int{}
 	for i, s := range []vk.KernelSpec{
-		{Name: "k", SPIRV: make([]byte, 1236), Bindings: one},
-		{Name: "k1", SPIRV: make([]byte, 236), Bindings: one},
+		{Name: "k", SPIRV: code, Bindings: one},
+		{Name: "k1", SPIRV: code, Bindings: one},
 		{Name: "k", SPIRV: other, Bindings: one},
-		{Name: "k", SPIRV: make([]byte, 1240), Bindings: one},
-		{Name: "k", SPIRV: make([]byte, 1236), Bindings: two},
-		{Name: "k", SPIRV: make([]byte, 1236), Bindings: []vk.Access{vk.Write}},
-		{Name: "k", SPIRV: make([]byte, 1236), Bindings: one, PushSize: 64},
-		{Name: "k", SPIRV: make([]byte, 1236), Bindings: one, Constants: []uint32{1, 2}},
-		{Name: "k", SPIRV: make([]byte, 1236), Bindings: one, Constants: []uint32{12}},
-		{Name: "k", SPIRV: make([]byte, 1236), Bindings: one, SubgroupSize: 32},
-		{Name: "k", SPIRV: make([]byte, 1236), Bindings: one, Divisible: true},
+		{Name: "k", SPIRV: longer, Bindings: one},
+		{Name: "k", SPIRV: code, Bindings: two},
+		{Name: "k", SPIRV: code, Bindings: []vk.Access{vk.Write}},
+		{Name: "k", SPIRV: code, Bindings: one, PushSize: 64},
+		{Name: "k", SPIRV: code, Bindings: one, Constants: []uint32{1, 2}},
+		{Name: "k", SPIRV: code, Bindings: one, Constants: []uint32{12}},
+		{Name: "k", SPIRV: code, Bindings: one, SubgroupSize: 32},
+		{Name: "k", SPIRV: code, Bindings: one, Divisible: true},
 	} {
-		key := vk.KernelKey(s)
+		key, err := vk.KernelKey(s)
+		require.NoError(t, err)
 		j, ok := seen[key]
 		assert.False(t, ok, "specification %d gives the kernel of %d", i, j)
 		seen[key] = i

@@ -111,9 +111,9 @@ func TestPlanLike(t *testing.T) {
 	t.Setenv("VK_DRIVER_FILES", none)
 	t.Setenv("VK_ICD_FILENAMES", none)
 	for _, d := range knowncaps.Owned() {
-		for _, m := range []string{folder, file, "flash"} {
-			code, stdout, stderr := command("plan", "--model", m, "--context", "4096", "--step", "16", "--memory", "24GiB",
-				"--device-like", d.Name)
+		for _, m := range [][]string{{folder}, {file, "--sessions", "2"}, {"flash", "--sessions", "2"}} {
+			code, stdout, stderr := command(append([]string{"plan", "--context", "4096", "--step", "16", "--memory", "24GiB",
+				"--device-like", d.Name, "--model"}, m...)...)
 			assert.Equal(t, exitOK, code, "%s, %s: %s", d.Name, m, stderr)
 			assert.Contains(t, stdout, "a device like "+d.Name)
 			assert.Contains(t, stdout, "24 GiB")

@@ -36,6 +36,7 @@ var recorded = map[string]struct {
 	"Q5_K":    {[]int{0, 2}, "5b0aa17d73cc3d8b75e9ea77b842397c"},
 	"Q6_K":    {[]int{208}, "035a9755d496a433a4a6154b2bd9a310"},
 	"IQ1_S":   {[]int{0}, "4b977f61475b4e62019519edb2422924"},
+	"IQ1_M":   {[]int{54}, "263807effc4ca444c5eb99f254480526"}, // the top of its f16 alone
 	"IQ2_XXS": {[]int{0}, "6c84fcd4884eb2101005bcb58e08178e"},
 	"IQ2_XS":  {[]int{0}, "5f4eb194a9ae31a4383a4fd4bfe9d8bf"},
 	"IQ2_S":   {[]int{0}, "3637c879c3d4cc173981f11eb0090b5f"},
@@ -83,7 +84,7 @@ func TestFormats(t *testing.T) {
 func TestFinite(t *testing.T) {
 	for name, c := range recorded {
 		f := gguf.FormatNamed(name)
-		if name == "F32" || name == "BF16" {
+		if name == "F32" || name == "BF16" || name == "IQ1_M" {
 			continue
 		}
 		for _, h := range c.halves {
@@ -97,7 +98,15 @@ func TestFinite(t *testing.T) {
 			assert.True(t, f.Finite(b), name)
 		}
 	}
-	f, b, x := gguf.FormatNamed("MXFP4"), bytes.Repeat([]byte{0x77}, 17), make([]float32, 32)
+	f, b, x := gguf.FormatNamed("IQ1_M"), bytes.Repeat([]byte{0x77}, 56), make([]float32, 256)
+	for d := range 1 << 16 {
+		for i := range 4 {
+			b[49+2*i] = byte(d>>(4*i)<<4 | 7)
+		}
+		f.Decode(x, b)
+		require.Equal(t, !math.IsInf(float64(x[0]), 0) && !math.IsNaN(float64(x[0])), f.Finite(b), "%#x", d)
+	}
+	f, b, x = gguf.FormatNamed("MXFP4"), bytes.Repeat([]byte{0x77}, 17), make([]float32, 32)
 	for e := range 256 {
 		b[0] = byte(e)
 		f.Decode(x, b)

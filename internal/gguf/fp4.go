@@ -27,6 +27,8 @@ func mxfp4(dst []float32, b []byte) {
 	}
 }
 
+func mxfp4Finite(b []byte) bool { return b[0] <= mxfp4Most }
+
 // NVFP4: 64 values in 36 bytes: u8 d[4], E4M3 without a sign, for 16 values each; u8 q[32] of E2M1
 // codes: of 16 values those from 0 to 7 in the low nibbles of 8 bytes, the others in the high ones.
 //

@@ -13,30 +13,14 @@ var e2m1Values = [8]float32{0, 0.5, 1, 1.5, 2, 3, 4, 6}
 // A NaN becomes +6, as the saturating hardware conversion does.
 func E2M1Encode(x float32) byte {
 	u := math.Float32bits(x)
-	a := math.Float32frombits(u & 0x7FFFFFFF)
-	sign := byte(u >> 28 & 8)
-	var code byte
+	sign, a := byte(u>>28&8), u&0x7FFFFFFF
 	switch {
-	case a <= 0.25:
-		code = 0
-	case a < 0.75:
-		code = 1
-	case a <= 1.25:
-		code = 2
-	case a < 1.75:
-		code = 3
-	case a <= 2.5:
-		code = 4
-	case a < 3.5:
-		code = 5
-	case a <= 5:
-		code = 6
-	case a > 5:
-		code = 7
-	default: // NaN
+	case a > 0x7F800000:
 		return 7
+	case a < 0x3F800000: // below 1: a multiple of 0.5, the last place of 2^22
+		return sign | byte(math.Float32bits(math.Float32frombits(a)+0x1p22))
 	}
-	return sign | code
+	return sign | byte(min((a+0x1FFFFF+a>>22&1)>>22-252, 7))
 }
 
 // E2M1Decode returns the value of the low four bits of b.

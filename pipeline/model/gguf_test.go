@@ -92,7 +92,9 @@ func checkGGUFLayer(t *testing.T, cfg model.Config, l *model.LayerWeights, value
 					if m.Format == projection.FormatBF16 {
 						want = numfmt.BF16Round(want)
 					}
-					require.Equal(t, want, x, "%s: row %d, column %d", m.Name, r, j)
+					if want != x {
+						t.Fatalf("%s: row %d, column %d: %g, want %g", m.Name, r, j, x, want)
+					}
 				}
 			}
 		}
@@ -109,7 +111,9 @@ func checkGGUFLayer(t *testing.T, cfg model.Config, l *model.LayerWeights, value
 		for r = range m.N {
 			require.NoError(t, m.Row(r, row))
 			for j, x := range row {
-				require.Equal(t, x, float32(h.Weight(r, j)), "%s (%v): row %d, column %d on the device", m.Name, m.Format, r, j)
+				if on := float32(h.Weight(r, j)); on != x {
+					t.Fatalf("%s (%v): row %d, column %d: %g on the device, want %g", m.Name, m.Format, r, j, on, x)
+				}
 			}
 		}
 	}

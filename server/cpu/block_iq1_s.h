@@ -1,4 +1,4 @@
-INLINE void iq1_s_names(Names *names, const uint8_t *b) { places(names->rows, b + 2, 4, b + 34, 2, 3); }
+INLINE void iq1_s_names(Names *names, const uint8_t *b) { places(names->rows, b + 2, 4, b + 34, 2, 3, 3); }
 
 // The grid has 8 g + 1 of a value g: less 2 where h says so, d (2 s + 1) / 8 times this is
 // d (2 s + 1) (g +- 1/8).

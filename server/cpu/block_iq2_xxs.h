@@ -1,5 +1,5 @@
 INLINE void iq2_xxs_names(Names *names, const uint8_t *b) {
-	places(names->rows, b + 2, 8, b, 1, 0);
+	places(names->rows, b + 2, 8, b, 1, 0, 0);
 	sevens(b + 6, 8, names->minus);
 }
 

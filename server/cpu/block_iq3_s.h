@@ -1,5 +1,5 @@
 INLINE void iq3_s_names(Names *names, const uint8_t *b) {
-	UNROLL for (int i = 0; i < 2; i++) places(names->rows + 8 * i, b + 2 + 32 * i, 4, b + 66 + 4 * i, 1, 1);
+	UNROLL for (int i = 0; i < 2; i++) places(names->rows + 8 * i, b + 2 + 32 * i, 4, b + 66 + 4 * i, 1, 1, 1);
 }
 
 INLINE void iq3_s(Weights *w, const uint8_t *b, const uint8_t *grid, const Names *names) {

@@ -17,6 +17,7 @@
 	FORMAT(13, q5_k, 256, 176, unnamed) \
 	FORMAT(14, q6_k, 256, 210, unnamed) \
 	FORMAT(19, iq1_s, 256, 50, iq1_s_names) \
+	FORMAT(29, iq1_m, 256, 56, iq1_m_names) \
 	FORMAT(16, iq2_xxs, 256, 66, iq2_xxs_names) \
 	FORMAT(17, iq2_xs, 256, 74, iq2_xs_names) \
 	FORMAT(22, iq2_s, 256, 82, iq2_s_names) \

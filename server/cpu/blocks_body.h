@@ -11,15 +11,18 @@
 //	nibbles(p, q): of the 16 bytes at p the low four bits, then the high ones, then of those at q
 //	rows8(grid, rows): the eight rows of eight bytes that two numbers name; rows4(grid, rows, bits):
 //	sixteen of four bytes that 8 or 16 bits name
-//	places(rows, q, apart, h, step, bits) names 32 rows: four at a time by bytes, apart, and by more
-//	bits from h on, of four in step 2 bytes or all without a gap
+//	places(rows, q, apart, h, step, bits, next) names 32 rows: four at a time by bytes, apart, and by
+//	more bits from h on, one name's next bits after another's, of four in step 2 bytes or of all
+//	highest(p, set): of 32 times four bits, the lower of a byte first, a byte each: 255 where the
+//	highest is set, else 0
 //	nines(rows, p, signs) does so by nine bits of 32 numbers; the other seven are signs, evened
 //	sevens(p, apart, signs): so are four times seven bits of each of eight numbers of four bytes;
 //	tops(p, apart): their highest four, each twice
 //	odds(p): of 16 bytes those at odd places; four_bits(p): 16 numbers, the lower of a byte first
 //	field(b, s, t, mask) = of the first 32 b >> s & mask, of the others b >> t & mask
 //	lift(b, shift) that leaves no byte; join(a, b) = a | b; pick(p, b) = p[b], of 16
-//	plus(b, v, j): byte 2j of v to the first 32, the next one to the others
+//	plus(b, v, j): byte 2j of v to the first 32, the next one to the others; plus8(b, v): byte i to
+//	columns 8i to 8i+7
 //	bits(m, n) = n where bit i is set, else 0
 //	signed_from(n, b, m) = n - b where bit i is set, else n + b
 //	dot(b, x) = in lane i the sum of products of four columns from 4i on; b counts as unsigned
@@ -65,6 +68,7 @@ INLINE uint64_t bytes_of(uint64_t x) {
 #include "block_q5_k.h"
 #include "block_q6_k.h"
 #include "block_iq1_s.h"
+#include "block_iq1_m.h"
 #include "block_iq2_xxs.h"
 #include "block_iq2_xs.h"
 #include "block_iq2_s.h"

@@ -25,18 +25,18 @@ OP __m256i quads(const uint8_t *p, int apart, int between) {
 }
 
 // The bits of each number are moved to the top of 16, then down.
-OP void places(uint64_t *rows, const uint8_t *q, int apart, const uint8_t *h, int step, int bits) {
+OP void places(uint64_t *rows, const uint8_t *q, int apart, const uint8_t *h, int step, int bits, int next) {
 	const __m256i low = quads(q, apart, 4);
 	const int per = step == 2 || bits == 2 ? 4 : 8; // names that have their bits in one step
-	const long long one = 0x0001000100010001, next = per == 4 ? one : 0;
+	const long long one = 0x0001000100010001, second = per == 4 ? one : 0;
 	uint64_t up[2] = {0, 0};
-	UNROLL for (int i = 0; i < 8; i++) up[i / 4] |= (uint64_t)(1 << (16 - bits - bits * (i % per))) << (16 * (i % 4));
+	UNROLL for (int i = 0; i < 8; i++) up[i / 4] |= (uint64_t)(1 << (16 - bits - next * (i % per))) << (16 * (i % 4));
 	UNROLL for (int n = 0; n < 2; n++) {
 		__m256i v = _mm256_cvtepu8_epi16(n ? _mm256_extracti128_si256(low, 1) : _mm256_castsi256_si128(low));
 		if (bits) {
 			__m256i high = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)h));
 			// of each name the number of its byte, or of its two
-			__m256i from = _mm256_setr_epi64x(0, next, one + next, one + 2 * next);
+			__m256i from = _mm256_setr_epi64x(0, second, one + second, one + 2 * second);
 			from = _mm256_add_epi16(from, _mm256_set1_epi16((short)(16 / per * n)));
 			from = _mm256_mullo_epi16(from, _mm256_set1_epi16(step == 2 ? 0x0202 : 1));
 			from = _mm256_or_si256(from, _mm256_set1_epi16(step == 2 ? 0x0100 : (short)0x8000));
@@ -69,6 +69,12 @@ OP void nines(uint64_t *rows, const uint8_t *p, uint64_t *signs) {
 		v[n] = _mm256_srli_epi16(v[n], 9);
 	}
 	store_evened(signs, _mm256_permute4x64_epi64(_mm256_packus_epi16(v[0], v[1]), 0xD8));
+}
+
+OP void highest(const uint8_t *p, uint64_t *set) {
+	const __m256i b = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
+	const __m256i v = _mm256_or_si256(_mm256_slli_epi16(b, 4), _mm256_slli_epi16(b, 8));
+	_mm256_storeu_si256((__m256i *)set, _mm256_cmpgt_epi8(_mm256_setzero_si256(), v));
 }
 
 OP uint64_t odds(const uint8_t *p) {

@@ -39,20 +39,21 @@ func decodedProduct(m *weights.Matrix, x *rows, take []int32, first, end int, y 
 	}
 }
 
-// grids describes the formats whose codes stand for several values each, by name. With high as the
-// high byte of d, the first values of a block are the row of the grid that its first code names; of
-// IQ1_S eight times the row, and one more.
-// A row's lowest eight bits are byte 2, the others begin byte upper.
+// grids describes the formats whose codes stand for several values each, by name. With the bytes of
+// one in a block, its first values are the row of the grid that its first code names; of IQ1_S and
+// IQ1_M eight times the row, and one more. A row's lowest eight bits are byte lower, the others
+// begin byte upper.
 var grids = map[string]struct {
-	rows, width, upper int
-	high               byte // of an f16 that makes the scale 1
+	rows, width, lower, upper int
+	one                       map[int]byte // by their places: the f16 that makes the scale 1
 }{
-	"IQ1_S":   {rows: 2048, width: 8, upper: 34, high: 0x48},
-	"IQ2_XXS": {rows: 256, width: 8, upper: 3, high: 0x48},
-	"IQ2_XS":  {rows: 512, width: 8, upper: 3, high: 0x48},
-	"IQ2_S":   {rows: 1024, width: 8, upper: 66, high: 0x48},
-	"IQ3_XXS": {rows: 256, width: 4, upper: 3, high: 0x44},
-	"IQ3_S":   {rows: 512, width: 4, upper: 66, high: 0x3C},
+	"IQ1_S":   {rows: 2048, width: 8, lower: 2, upper: 34, one: map[int]byte{1: 0x48}},
+	"IQ1_M":   {rows: 2048, width: 8, lower: 0, upper: 32, one: map[int]byte{53: 0x80, 55: 0x40}},
+	"IQ2_XXS": {rows: 256, width: 8, lower: 2, upper: 3, one: map[int]byte{1: 0x48}},
+	"IQ2_XS":  {rows: 512, width: 8, lower: 2, upper: 3, one: map[int]byte{1: 0x48}},
+	"IQ2_S":   {rows: 1024, width: 8, lower: 2, upper: 66, one: map[int]byte{1: 0x48}},
+	"IQ3_XXS": {rows: 256, width: 4, lower: 2, upper: 3, one: map[int]byte{1: 0x44}},
+	"IQ3_S":   {rows: 512, width: 4, lower: 2, upper: 66, one: map[int]byte{1: 0x3C}},
 }
 
 var gridsRead sync.Map // []byte by the format's name
@@ -69,8 +70,11 @@ func gridOf(m *weights.Matrix) []byte {
 	}
 	var table []byte
 	values, block := make([]float32, f.Values), make([]byte, f.Bytes)
+	for at, b := range of.one {
+		block[at] = b
+	}
 	for row := range of.rows {
-		block[1], block[2], block[of.upper] = of.high, byte(row), byte(row>>8)
+		block[of.lower], block[of.upper] = byte(row), byte(row>>8)
 		f.Decode(values, block)
 		for _, v := range values[:of.width] {
 			table = append(table, byte(int8(v)))

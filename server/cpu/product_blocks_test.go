@@ -19,8 +19,8 @@ import (
 )
 
 // inC are the formats that C multiplies.
-var inC = []string{"Q8_0", "Q4_0", "Q5_0", "IQ4_NL", "IQ4_XS", "MXFP4", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ1_S", "IQ2_XXS",
-	"IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"}
+var inC = []string{"Q8_0", "Q4_0", "Q5_0", "IQ4_NL", "IQ4_XS", "MXFP4", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ1_S", "IQ1_M",
+	"IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"}
 
 // blocksOf makes a matrix of random blocks of which fit says yes.
 func blocksOf(rng *rand.Rand, name string, n, k int, fit func(b []byte) bool) *weights.Matrix {

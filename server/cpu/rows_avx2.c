@@ -146,6 +146,12 @@ OP bytes plus(bytes b, uint64_t v, int j) {
 	v >>= 16 * j;
 	return (bytes){_mm256_add_epi8(b.a, _mm256_set1_epi8((char)v)), _mm256_add_epi8(b.b, _mm256_set1_epi8((char)(v >> 8)))};
 }
+OP bytes plus8(bytes b, uint64_t v) {
+	const long long one = 0x0101010101010101;
+	const __m256i of = _mm256_setr_epi64x(0, one, 2 * one, 3 * one), all = _mm256_set1_epi64x((long long)v);
+	return (bytes){_mm256_add_epi8(b.a, _mm256_shuffle_epi8(all, of)),
+		_mm256_add_epi8(b.b, _mm256_shuffle_epi8(all, _mm256_add_epi8(of, _mm256_set1_epi8(4))))};
+}
 OP bytes pick(const uint8_t *p, bytes b) {
 	__m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
 	return (bytes){_mm256_shuffle_epi8(table, b.a), _mm256_shuffle_epi8(table, b.b)};

@@ -133,6 +133,11 @@ OP bytes plus(bytes b, uint64_t v, int j) {
 	const __m512i of = _mm512_inserti64x4(_mm512_set1_epi8((char)(2 * j)), _mm256_set1_epi8((char)(2 * j + 1)), 1);
 	return _mm512_add_epi8(b, _mm512_shuffle_epi8(_mm512_set1_epi64((long long)v), of));
 }
+OP bytes plus8(bytes b, uint64_t v) {
+	const long long one = 0x0101010101010101;
+	const __m512i of = _mm512_setr_epi64(0, one, 2 * one, 3 * one, 4 * one, 5 * one, 6 * one, 7 * one);
+	return _mm512_add_epi8(b, _mm512_shuffle_epi8(_mm512_set1_epi64((long long)v), of));
+}
 OP bytes pick(const uint8_t *p, bytes b) {
 	return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)p)), b);
 }

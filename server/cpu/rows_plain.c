@@ -89,10 +89,10 @@ OP bytes rows8(const uint8_t *grid, const uint64_t *rows) { BYTES(grid[8 * named
 OP bytes rows4(const uint8_t *grid, const void *rows, int bits) {
 	BYTES(grid[4 * (bits == 8 ? ((const uint8_t *)rows)[i / 4] : named(rows, i / 4)) + i % 4]);
 }
-OP void places(uint64_t *rows, const uint8_t *q, int apart, const uint8_t *h, int step, int bits) {
+OP void places(uint64_t *rows, const uint8_t *q, int apart, const uint8_t *h, int step, int bits, int next) {
 	memset(rows, 0, 64);
 	for (int i = 0; i < 32; i++) {
-		uint64_t high = step == 2 ? u16_at(h + i / 4 * 2) >> i % 4 * bits : h[i * bits / 8] >> i * bits % 8;
+		uint64_t high = step == 2 ? u16_at(h + i / 4 * 2) >> i % 4 * next : h[i * next / 8] >> i * next % 8;
 		rows[i / 4] |= (q[i / 4 * apart + i % 4] | (high & ((1u << bits) - 1)) << 8) << (i % 4 * 16);
 	}
 }
@@ -102,6 +102,9 @@ OP void sevens(const uint8_t *p, int apart, uint64_t *signs) {
 OP void nines(uint64_t *rows, const uint8_t *p, uint64_t *signs) {
 	for (int i = 0; i < 8; i++) rows[i] = u64_at(p + 8 * i) & 0x01FF01FF01FF01FF;
 	for (int i = 0; i < 32; i++) ((uint8_t *)signs)[i] = evened(u16_at(p + 2 * i) >> 9);
+}
+OP void highest(const uint8_t *p, uint64_t *set) {
+	for (int i = 0; i < 32; i++) ((uint8_t *)set)[i] = p[i / 2] >> i % 2 * 4 & 8 ? 255 : 0;
 }
 OP vec tops(const uint8_t *p, int apart) { LANES(u32_at(p + i / 2 * apart) >> 28); }
 OP uint64_t odds(const uint8_t *p) {
@@ -114,6 +117,7 @@ OP bytes field(bytes b, int s, int t, int mask) { BYTES(b.b[i] >> (i < 32 ? s : 
 OP bytes lift(bytes b, int shift) { BYTES(b.b[i] << shift); }
 OP bytes join(bytes a, bytes b) { BYTES(a.b[i] | b.b[i]); }
 OP bytes plus(bytes b, uint64_t v, int j) { BYTES(b.b[i] + (v >> (16 * j + i / 32 * 8) & 255)); }
+OP bytes plus8(bytes b, uint64_t v) { BYTES(b.b[i] + (v >> i / 8 * 8 & 255)); }
 OP bytes pick(const uint8_t *p, bytes b) { BYTES(p[b.b[i]]); }
 OP bytes bits(uint64_t m, int n) { BYTES(m >> i & 1 ? n : 0); }
 OP bytes signed_from(int n, bytes b, uint64_t m) { BYTES(m >> i & 1 ? n - b.b[i] : n + b.b[i]); }

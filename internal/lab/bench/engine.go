@@ -189,11 +189,9 @@ func keyPages(rng *rand.Rand, l cache.IndexKeyLayout) []byte {
 
 // normals are n bf16 numbers of a normal distribution.
 func normals(rng *rand.Rand, n int) []uint16 {
-	v := make([]uint16, n)
-	for i := range v {
-		v[i] = numfmt.BF16Encode(float32(rng.NormFloat64()))
-	}
-	return v
+	v := make([]float32, n)
+	verify.FillNormal(rng, v)
+	return numfmt.BF16EncodeSlice(nil, v)
 }
 
 // newRand returns the generator of a run's hidden states.

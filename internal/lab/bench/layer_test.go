@@ -17,7 +17,7 @@ import (
 	"github.com/vkmla/vkmla/vk"
 )
 
-var smallLayer = LayerOptions{Models: []string{"small"}, Batches: []int{3}, Contexts: []int{700}, Prefill: []int{300}, Chunk: 200, Common: quick}
+var smallLayer = LayerOptions{Models: []string{"small"}, Batches: []int{3}, Contexts: []int{700}, Prefill: []int{150}, Chunk: 100, Common: quick}
 
 func TestLayerRows(t *testing.T) {
 	long(t)
@@ -25,7 +25,7 @@ func TestLayerRows(t *testing.T) {
 		kinds   []string
 		prefill []int
 		rows    int
-	}{"fp8": {nil, []int{300}, 9}, "bf16": {[]string{"c4a"}, nil, 1}, "nvfp4": {[]string{"c4a"}, nil, 1}} {
+	}{"fp8": {nil, []int{150}, 9}, "bf16": {[]string{"c4a"}, nil, 1}, "nvfp4": {[]string{"c4a"}, nil, 1}} {
 		o := smallLayer
 		o.Weights, o.Kinds, o.Prefill, o.Reps, o.Checked = []string{weights}, of.kinds, of.prefill, 1, true
 		rows := 0

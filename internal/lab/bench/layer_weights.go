@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 
+	"github.com/vkmla/vkmla/internal/lab/verify"
 	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
@@ -43,7 +44,7 @@ func (m *weightMaker) Close() error {
 
 // weightSpread is the standard deviation of the codes of a format, to which a matrix's
 // scale is chosen: its outputs are to be as large as its inputs.
-var weightSpread = map[projection.Format]float64{projection.FormatFP8: 96, projection.FormatNVFP4: 3.1}
+var weightSpread = map[projection.Format]float32{projection.FormatFP8: 96, projection.FormatNVFP4: 3.1}
 
 // pattern returns random codes of a format on the device; those of bf16 are of numbers
 // with a standard deviation of 1/64, the inverse root of the usual number of inputs.
@@ -54,18 +55,20 @@ func (m *weightMaker) pattern(f projection.Format) (tensor.Tensor, error) {
 	data := make([]byte, patternBytes)
 	switch f {
 	case projection.FormatBF16:
-		for i := 0; i < len(data); i += 2 {
-			b := numfmt.BF16Encode(float32(m.rng.NormFloat64() / 64))
-			data[i], data[i+1] = byte(b), byte(b>>8)
+		x := make([]float32, patternBytes/2)
+		verify.FillNormal(m.rng, x)
+		for i := range x {
+			x[i] /= 64
 		}
+		data = bytesOf(numfmt.BF16EncodeSlice(nil, x))
 	case projection.FormatFP8:
+		x := make([]float32, patternBytes)
+		verify.FillNormal(m.rng, x)
 		for i := range data {
-			data[i] = numfmt.E4M3Encode(float32(m.rng.NormFloat64() * weightSpread[f]))
+			data[i] = numfmt.E4M3Encode(x[i] * weightSpread[f])
 		}
 	default:
-		for i := range data {
-			data[i] = byte(m.rng.Uint32())
-		}
+		verify.FillBytes(m.rng, data)
 	}
 	t, err := tensor.New(m.dev, "weights", tensor.U8, patternBytes)
 	if err != nil {
@@ -231,7 +234,7 @@ func (m *weightMaker) scale(x *model.DeviceMatrix) error {
 	if x.Scales.IsZero() {
 		return nil
 	}
-	scale := 1 / math.Sqrt(float64(x.K)) / weightSpread[patternOf(x.Format)]
+	scale := 1 / math.Sqrt(float64(x.K)) / float64(weightSpread[patternOf(x.Format)])
 	codes := make([]byte, x.Scales.Bytes())
 	for i := range codes {
 		if x.Format == projection.FormatNVFP4 { // 0.5 to 2

@@ -106,6 +106,11 @@ func Random(rng *rand.Rand, name, format string, shape ...int) Tensor {
 			for i := range 4 {
 				b[i] &= 0x3F
 			}
+		case "IQ1_M":
+			d := numfmt.F16Encode(float32(rng.Float64()) / 256)
+			for i := range 4 {
+				b[49+2*i] = b[49+2*i]&15 | byte(d>>(4*i)<<4)
+			}
 		default:
 			for _, h := range halves[format] {
 				le.PutUint16(b[h:], numfmt.F16Encode(float32(rng.Float64())/256))

@@ -196,13 +196,12 @@ func (b *builder) values(name string, shape []int) []float32 {
 	for _, d := range shape {
 		n *= d
 	}
-	v := make([]float32, n)
+	v, near, length := make([]float32, n), 0.0, math.Sqrt(float64(shape[len(shape)-1]))
+	if len(shape) == 1 {
+		near, length = 1, 8
+	}
 	for i := range v {
-		if len(shape) == 1 {
-			v[i] = float32(1 + b.rng.NormFloat64()/8)
-		} else {
-			v[i] = float32(b.rng.NormFloat64() / math.Sqrt(float64(shape[len(shape)-1])))
-		}
+		v[i] = float32(near + b.rng.NormFloat64()/length)
 	}
 	return v
 }
@@ -275,8 +274,11 @@ func (b *builder) linear(stem string, n, k int) {
 	default:
 		b.put(full+".weight_scale_inv", safetensors.F32, raw, blocks...)
 	}
-	for i := range v {
-		v[i] = numfmt.E4M3Decode(data[i]) * scales[i/k/side*blocks[1]+i%k/side]
+	for row := range n {
+		of := scales[row/side*blocks[1]:]
+		for c := range k {
+			v[row*k+c] = numfmt.E4M3Decode(data[row*k+c]) * of[c/side]
+		}
 	}
 }
 

@@ -385,7 +385,7 @@ const (
 
 func compareLayer(c verify.Case, got, want verify.Arrays) verify.Result {
 	r := verify.NewComparison(verify.ClassTolerance)
-	l, err := readLayer(c)
+	l, err := layerOf(c)
 	if err != nil {
 		return r.Fail("%v", err).Result()
 	}

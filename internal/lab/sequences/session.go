@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"math"
 	"slices"
 	"sync"
@@ -482,12 +483,10 @@ func (l *Lab) saved(ctx context.Context, x *session) ([]byte, error) {
 	return b.Bytes(), l.sameSnapshot(x, b.Bytes())
 }
 
+var hashSeed = maphash.MakeSeed()
+
 func (l *Lab) sameSnapshot(x *session, data []byte) error {
-	sum := uint64(0)
-	for _, b := range data {
-		sum = (sum ^ uint64(b)) * 0x100000001b3
-	}
-	if err := l.memory.same(x.e.o.Invariant, mix(x.past.now(), uint64(x.floor)<<1|1<<60), sum); err != nil {
+	if err := l.memory.same(x.e.o.Invariant, mix(x.past.now(), uint64(x.floor)<<1|1<<60), maphash.Bytes(hashSeed, data)); err != nil {
 		return fmt.Errorf("a snapshot of %d tokens: %w: %w", x.len(), errResult, err)
 	}
 	return nil

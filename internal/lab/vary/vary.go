@@ -9,16 +9,24 @@ import (
 )
 
 // Idle returns the numbers of a section, by paths such as Short[1].Items, that never change the
-// result of plan when they are doubled or halved, or 1 where they are whole, or flipped: everything
-// that a package chooses by the section, for some devices and sizes.
-func Idle[T any](section T, plan func(section *T) string) (fields []string) {
-	want := plan(&section)
+// result of one of plans when they are doubled or halved, or 1 where they are whole, or flipped:
+// everything that a package chooses by the section, for some devices and sizes.
+func Idle[T any](section T, plans ...func(section *T) string) (fields []string) {
+	var want []string
+	for _, plan := range plans {
+		want = append(want, plan(&section))
+	}
 	var walk func(path string, at func(v reflect.Value) reflect.Value)
 	walk = func(path string, at func(v reflect.Value) reflect.Value) {
 		live := func(change func(v reflect.Value)) bool {
 			c := clone(reflect.ValueOf(section))
 			change(at(c))
-			return plan(c.Addr().Interface().(*T)) != want
+			for i, plan := range plans {
+				if plan(c.Addr().Interface().(*T)) != want[i] {
+					return true
+				}
+			}
+			return false
 		}
 		idle := false
 		switch v := at(clone(reflect.ValueOf(section))); v.Kind() {

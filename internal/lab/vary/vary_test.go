@@ -29,8 +29,9 @@ func TestDistinct(t *testing.T) {
 func TestIdle(t *testing.T) {
 	s := section{Rate: 2, List: []inner{{0, 3}, {1, 5}}}
 	s.Of.More = []int{4}
-	plan := func(s *section) string { return fmt.Sprint(s.Flag, s.Rate, s.List[0].Size, s.List[1].Size, s.Of.More) }
-	assert.Equal(t, []string{".Off", ".List[0].Unused", ".List[1].Unused"}, vary.Idle(s, plan))
+	plan := func(s *section) string { return fmt.Sprint(s.Flag, s.Rate, s.List[0].Size) }
+	other := func(s *section) string { return fmt.Sprint(s.List[1].Size, s.Of.More) }
+	assert.Equal(t, []string{".Off", ".List[0].Unused", ".List[1].Unused"}, vary.Idle(s, plan, other))
 	assert.Equal(t, []inner{{0, 3}, {1, 5}}, s.List)
 	assert.Equal(t, []int{4}, s.Of.More)
 }

@@ -11,10 +11,12 @@
 package vectors
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/numfmt"
 )
@@ -82,10 +84,8 @@ func New(t Type, shape ...int) Array {
 
 // Filled returns an array whose every byte is b.
 func Filled(b byte, t Type, shape ...int) Array {
-	a := New(t, shape...)
-	for i := range a.Data {
-		a.Data[i] = b
-	}
+	a := Array{Type: t, Shape: append([]int(nil), shape...)}
+	a.Data = bytes.Repeat([]byte{b}, a.Len()*t.Size())
 	return a
 }
 
@@ -172,12 +172,7 @@ func FromBF16(v []float32, shape ...int) Array {
 }
 
 func encode[T any](t Type, v []T, shape []int) Array {
-	a := Array{Type: t, Shape: shape, Data: make([]byte, len(v)*t.Size())}
-	// Only fixed-size element types get here, so Encode has nothing to refuse.
-	if _, err := binary.Encode(a.Data, binary.LittleEndian, v); err != nil {
-		panic(err)
-	}
-	return a
+	return Array{Type: t, Shape: shape, Data: append(make([]byte, 0, len(v)*t.Size()), raw(v)...)}
 }
 
 func decode[T any](a Array, t Type) []T {
@@ -185,10 +180,14 @@ func decode[T any](a Array, t Type) []T {
 		return nil
 	}
 	v := make([]T, len(a.Data)/t.Size())
-	if _, err := binary.Decode(a.Data, binary.LittleEndian, v); err != nil {
-		return nil
-	}
+	copy(raw(v), a.Data)
 	return v
+}
+
+// raw returns the bytes of a slice, which all hosts of Vulkan devices have in the order of an Array.
+func raw[T any](v []T) []byte {
+	var e T
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), len(v)*int(unsafe.Sizeof(e)))
 }
 
 // U16 returns a copy of the elements of a U16 array, nil for another type.

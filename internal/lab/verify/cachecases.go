@@ -130,11 +130,12 @@ func poisonedPool(pages int, l cache.Layout) Array {
 func fillSlot(rng *rand.Rand, pool Array, l cache.Layout, slot int64) {
 	data := pool.Data[l.RowOffset(slot):][:l.Record.RowBytes()]
 	scales := pool.Data[l.ScaleOffset(slot):][:l.Record.ScaleBytes()]
-	for d := range data {
-		data[d] = byte(rng.UintN(256))
-		if e4m3 := l.Record == cache.RecordFP8 || l.Record == cache.RecordV4 && d < cache.NopeDim; e4m3 && data[d]&0x7F == 0x7F {
-			data[d]--
-		}
+	FillBytes(rng, data)
+	switch l.Record {
+	case cache.RecordFP8:
+		fillE4M3(rng, data)
+	case cache.RecordV4:
+		fillE4M3(rng, data[:cache.NopeDim])
 	}
 	low, span := 105, 43
 	if rng.IntN(4) == 0 {

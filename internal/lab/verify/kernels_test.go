@@ -26,13 +26,14 @@ import (
 // kernel that is wrong on some device would go unseen there. The operation layer does not count: it
 // asks for what an engine does.
 func TestEngineKernelsAreVerified(t *testing.T) {
+	cases := verify.RandomCases(1)
 	for _, d := range knowncaps.Devices() {
 		if !slices.Contains([]string{"H100", "RDNA3", "lavapipe"}, d.Name) {
 			continue // others ask for no more
 		}
 		t.Run(d.Name, func(t *testing.T) {
 			dev := testkit.As(t, d)
-			verified := verifiedKernels(t, dev)
+			verified := verifiedKernels(t, dev, cases)
 			dev = testkit.As(t, d)
 			for format, as := range formats {
 				for _, x := range engines(format) {
@@ -52,14 +53,14 @@ func TestEngineKernelsAreVerified(t *testing.T) {
 }
 
 // verifiedKernels returns the kernels that random cases ask for.
-func verifiedKernels(t *testing.T, dev *vk.Device) map[string]bool {
+func verifiedKernels(t *testing.T, dev *vk.Device, cases map[string][]verify.Case) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
 	for _, op := range verify.All() {
 		if op.Bind == nil {
 			continue
 		}
-		for _, c := range op.RandomCases(1) {
+		for _, c := range cases[op.Name] {
 			for _, v := range op.Variants {
 				_, err := op.Bind(verify.Build{Dev: dev, Variant: v.Name}, c)
 				if !errors.Is(err, vk.ErrMissingFeature) {

@@ -409,52 +409,48 @@ func fillKeys(rng *rand.Rand, pool []byte, l cache.IndexKeyLayout, pages, kind i
 
 // randomIndexRow makes the codes and scales of a key, or of a query head.
 func randomIndexRow(rng *rand.Rand, format cache.IndexKeyFormat, kind int, codes, scales []byte) {
-	block, eps, largest := cache.IndexDim, float32(1e-4), float32(448)
+	block, eps, largest, faint := cache.IndexDim, float32(1e-4), float32(448), byte(0x87)
 	if format == cache.IndexKeyMXFP4 {
-		block, eps, largest = cache.IndexDim/indexer.Blocks, 6*0x1p-126, 6
+		block, eps, largest, faint = cache.IndexDim/indexer.Blocks, 6*0x1p-126, 6, 0x99
 	}
+	var row [cache.IndexDim]float32
+	FillNormal(rng, row[:])
 	for b := range cache.IndexDim / block {
-		v, amax := make([]float32, block), float32(0)
-		size := 1.0
+		v, amax := row[b*block:][:block], float32(0)
+		size := float32(1)
 		if kind == logitsScales && format == cache.IndexKeyMXFP4 {
-			size = math.Ldexp(1, rng.IntN(20)-10)
+			size = float32(math.Ldexp(1, rng.IntN(20)-10))
 		}
 		for i := range v {
-			v[i] = float32(rng.NormFloat64() * size)
+			v[i] *= size
 			amax = max(amax, v[i], -v[i])
 		}
 		sb := numfmt.UE8M0Encode(amax, eps, 1/largest)
 		inverse := numfmt.UE8M0Inverse(sb)
-		for i := range v {
-			d := b*block + i
-			switch {
-			case kind == logitsAnyCode && format == cache.IndexKeyFP8:
-				if codes[d] = byte(rng.UintN(256)); codes[d]&0x7F == 0x7F {
-					codes[d] = 0x80
-				}
-			case kind == logitsAnyCode:
-				codes[d/2] = byte(rng.UintN(256))
-			case format == cache.IndexKeyFP8:
-				codes[d] = numfmt.E4M3Encode(v[i] * inverse)
-			case d%2 == 0:
-				codes[d/2] = numfmt.E2M1Encode(v[i] * inverse)
-			default:
-				codes[d/2] = numfmt.E2M1Pack(codes[d/2], numfmt.E2M1Encode(v[i]*inverse))
-			}
-		}
-		if kind == logitsFaint {
-			for i := range codes {
-				codes[i] &= map[bool]byte{true: 0x87, false: 0x99}[format == cache.IndexKeyFP8]
-			}
-		}
 		if format == cache.IndexKeyMXFP4 {
 			scales[b] = sb
-		} else {
-			scale := numfmt.UE8M0Scale(sb)
-			if kind == logitsScales {
-				scale *= float32(0.1 + rng.Float64())
+			for i := 0; i < block; i += 2 {
+				codes[(b*block+i)/2] = numfmt.E2M1Pack(numfmt.E2M1Encode(v[i]*inverse), numfmt.E2M1Encode(v[i+1]*inverse))
 			}
-			binary.LittleEndian.PutUint32(scales, math.Float32bits(scale))
+			continue
+		}
+		for i := range v {
+			codes[i] = numfmt.E4M3Encode(v[i] * inverse)
+		}
+		scale := numfmt.UE8M0Scale(sb)
+		if kind == logitsScales {
+			scale *= float32(0.1 + rng.Float64())
+		}
+		binary.LittleEndian.PutUint32(scales, math.Float32bits(scale))
+	}
+	switch {
+	case kind == logitsAnyCode && format == cache.IndexKeyFP8:
+		fillE4M3(rng, codes)
+	case kind == logitsAnyCode:
+		FillBytes(rng, codes)
+	case kind == logitsFaint:
+		for i := range codes {
+			codes[i] &= faint
 		}
 	}
 }

@@ -176,12 +176,12 @@ func compareLinear(cmp *Comparison, _ Case, h linearInput, got, want Arrays) {
 			continue
 		}
 		x, y = append(x, a[i]), append(y, b[i])
-		terms, sums = terms+m.squares(t, n), sums+b[i]*b[i]
+		limit, squares := m.bound(t, n)
+		terms, sums = terms+squares, sums+b[i]*b[i]
 		result := 0x1p-7
 		if h.out == tensor.F32 {
 			result = 0x1p-23
 		}
-		limit := m.bound(t, n)
 		limit += result * (math.Abs(b[i]) + limit)
 		if d := math.Abs(a[i] - b[i]); !(d/limit <= worst) && !(d == 0) {
 			worst, at, bound = d/limit, i, limit
@@ -258,22 +258,16 @@ func blockScales(h projection.LinearHost, dt tensor.DType) (list []float64) {
 	return list
 }
 
-// bound returns what column n of a token may be wrong by before it is rounded.
-func (m linearMagnitudes) bound(t, n int) float64 {
+// bound returns what column n of a token may be wrong by before it is rounded, and the sum of its
+// squared terms.
+func (m *linearMagnitudes) bound(t, n int) (most, squares float64) {
 	i, sum := t*m.h.Groups+n/m.h.N, 0.0
+	x := m.x[i]
 	for k, v := range m.w[n] {
-		sum += v * m.x[i][k]
+		term := v * x[k]
+		sum, squares = sum+term, squares+term*term
 	}
-	return m.relative*sum + 0x1p-25*(m.wSum[n]+2*m.largest*m.xSum[i])
-}
-
-// squares returns the sum of the squared terms of column n of a token.
-func (m linearMagnitudes) squares(t, n int) float64 {
-	i, sum := t*m.h.Groups+n/m.h.N, 0.0
-	for k, v := range m.w[n] {
-		sum += v * v * m.x[i][k] * m.x[i][k]
-	}
-	return sum
+	return m.relative*sum + 0x1p-25*(m.wSum[n]+2*m.largest*m.xSum[i]), squares
 }
 
 // linearShape is a random case without its formats.
@@ -409,12 +403,8 @@ func randomActivations(rng *rand.Rand, s linearShape, in Arrays) {
 	}
 	if s.activations == projection.ActivationNVFP4 {
 		codes, scales := make([]byte, n/2), make([]byte, n/16)
-		for i := range codes {
-			codes[i] = byte(rng.UintN(256))
-		}
-		for i := range scales {
-			scales[i] = randomE4M3(rng, s.codes) & 0x7F
-		}
+		FillBytes(rng, codes)
+		fillScales(rng, scales, s.codes)
 		in["x"], in["x_scale"] = vectors.FromU8(codes, s.groups, s.tokens, s.k/2), vectors.FromU8(scales, s.groups, s.tokens, s.k/16)
 		return
 	}
@@ -422,9 +412,7 @@ func randomActivations(rng *rand.Rand, s linearShape, in Arrays) {
 	if s.activations == projection.ActivationMXFP8 {
 		blocks = s.k / smallBlock
 	}
-	for i := range codes {
-		codes[i] = randomE4M3(rng, true)
-	}
+	fillE4M3(rng, codes)
 	in["x"] = vectors.FromU8(codes, s.groups, s.tokens, s.k)
 	bytes := make([]byte, s.groups*blocks*pitch)
 	for i := range bytes {
@@ -445,15 +433,24 @@ func randomActivations(rng *rand.Rand, s linearShape, in Arrays) {
 	in["x_scale"] = vectors.FromF32(scales, s.groups, blocks, pitch)
 }
 
-// randomE4M3 returns a code that is a number: of a quantised normal number, or any.
-func randomE4M3(rng *rand.Rand, any bool) byte {
-	if !any {
-		return numfmt.E4M3Encode(float32(rng.NormFloat64() * 128))
+// fillCodes makes codes of E4M3 that are numbers: of quantised normal numbers, or any.
+func fillCodes(rng *rand.Rand, codes []byte, any bool) {
+	if any {
+		fillE4M3(rng, codes)
+		return
 	}
-	for {
-		if b := byte(rng.UintN(256)); b&0x7F != 0x7F {
-			return b
-		}
+	v := make([]float32, len(codes))
+	FillNormal(rng, v)
+	for i := range codes {
+		codes[i] = numfmt.E4M3Encode(128 * v[i])
+	}
+}
+
+// fillScales is fillCodes without signs.
+func fillScales(rng *rand.Rand, scales []byte, any bool) {
+	fillCodes(rng, scales, any)
+	for i := range scales {
+		scales[i] &= 0x7F
 	}
 }
 
@@ -468,12 +465,8 @@ func randomWeights(rng *rand.Rand, s linearShape, f projection.Format, in Arrays
 		in["w"] = normalBF16(rng, 0.02, rows, s.k)
 	case projection.FormatNVFP4:
 		data, scale, rowScale := make([]byte, rows*s.k/2), make([]byte, rows*s.k/16), make([]float32, rows)
-		for i := range data {
-			data[i] = byte(rng.UintN(256))
-		}
-		for i := range scale {
-			scale[i] = randomE4M3(rng, s.codes) & 0x7F
-		}
+		FillBytes(rng, data)
+		fillScales(rng, scale, s.codes)
 		for i := range rowScale {
 			rowScale[i] = float32(0x1p-12 * (1 + rng.Float64()))
 		}
@@ -481,9 +474,7 @@ func randomWeights(rng *rand.Rand, s linearShape, f projection.Format, in Arrays
 		in["row_scale"] = vectors.FromF32(rowScale, rows)
 	default:
 		data := make([]byte, rows*s.k)
-		for i := range data {
-			data[i] = randomE4M3(rng, s.codes)
-		}
+		fillCodes(rng, data, s.codes)
 		in["w"] = vectors.FromU8(data, rows, s.k)
 		if f == projection.FormatFP8Rows {
 			scales := make([]float32, rows)
@@ -527,9 +518,7 @@ func randomBlockWeights(rng *rand.Rand, s linearShape, f projection.Format, in A
 	factors := make([]float32, rows)
 	blocks := make([]byte, s.k/f.BlockValues()*head.bytes)
 	for row := range rows {
-		for i := range blocks {
-			blocks[i] = byte(rng.UintN(256))
-		}
+		FillBytes(rng, blocks)
 		for b := 0; b < len(blocks); b += head.bytes {
 			for i := range head.scales {
 				scale := uint16(0x1400 + rng.UintN(0x800)) // about 2^-10

@@ -187,8 +187,12 @@ func (s *Sets) own(t tensor.Tensor) tensor.Tensor {
 // Spoil overwrites all operands but pools with a word: a check must not pass then.
 func (s *Sets) Spoil(word uint32) error {
 	s.r.Do(func(rec *vk.Recorder) error {
-		for _, a := range s.r.sets.arenas {
-			if err := rec.Fill(a.Whole(), word); err != nil {
+		for i, a := range s.r.sets.arenas {
+			used := a.Whole()
+			if i == len(s.r.sets.arenas)-1 {
+				used.Size -= s.r.sets.room
+			}
+			if err := rec.Fill(used, word); err != nil {
 				return err
 			}
 		}

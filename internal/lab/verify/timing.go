@@ -1,12 +1,13 @@
 package verify
 
 import (
+	"encoding/binary"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync"
 
 	"github.com/vkmla/vkmla/internal/lab/vectors"
-	"github.com/vkmla/vkmla/internal/numfmt"
 )
 
 // Timing says what a benchmark times of an operation, and how it looks at the results.
@@ -199,12 +200,55 @@ const distinct = 1<<21 - 9
 // normalBF16 makes bf16 values of a normal distribution.
 func normalBF16(rng *rand.Rand, deviation float64, shape ...int) Array {
 	a := vectors.New(vectors.U16, shape...)
-	v := make([]uint16, min(a.Len(), distinct))
+	v := make([]float32, min(a.Len(), distinct))
+	FillNormal(rng, v)
 	for i := range v {
-		v[i] = numfmt.BF16Encode(float32(rng.NormFloat64() * deviation))
+		v[i] *= float32(deviation)
 	}
-	repeat(a.Data, vectors.FromU16(v, len(v)).Data)
+	repeat(a.Data, vectors.FromBF16(v, len(v)).Data)
 	return a
+}
+
+// normals are many numbers of a normal distribution.
+var normals = sync.OnceValue(func() *[1 << 16]float32 {
+	rng, table := rand.New(rand.NewPCG(1, 2)), new([1 << 16]float32)
+	for i := range table {
+		table[i] = float32(rng.NormFloat64())
+	}
+	return table
+})
+
+// FillNormal makes numbers of a normal distribution that are to be rounded to few bits: it picks
+// each from as many as bf16 has.
+func FillNormal(rng *rand.Rand, v []float32) {
+	table := normals()
+	for ; len(v) >= 4; v = v[4:] {
+		u := rng.Uint64()
+		v[0], v[1], v[2], v[3] = table[uint16(u)], table[uint16(u>>16)], table[uint16(u>>32)], table[u>>48]
+	}
+	for i := range v {
+		v[i] = table[uint16(rng.Uint64())]
+	}
+}
+
+// FillBytes makes random bytes.
+func FillBytes(rng *rand.Rand, b []byte) {
+	for ; len(b) >= 8; b = b[8:] {
+		binary.LittleEndian.PutUint64(b, rng.Uint64())
+	}
+	for i := range b {
+		b[i] = byte(rng.Uint64())
+	}
+}
+
+// fillE4M3 makes random codes of E4M3 that are numbers.
+func fillE4M3(rng *rand.Rand, codes []byte) {
+	FillBytes(rng, codes)
+	for i, c := range codes {
+		if c&0x7F == 0x7F {
+			codes[i] = c ^ byte(1+i%0x7F)
+		}
+	}
 }
 
 // normalF32 makes f32 values of a normal distribution.
@@ -228,17 +272,22 @@ func repeat(data, pattern []byte) {
 // tableRowsOf counts the positions of the tables of angles of timed cases.
 const tableRowsOf = 65536
 
-// manyTurns makes a table of angles, and positions of tokens in it.
+// manyTurns returns a table of angles, and positions of tokens in it.
 func manyTurns(rng *rand.Rand, tokens int) (table, positions Array) {
 	at := make([]int64, tokens)
 	for i := range at {
 		at[i] = rng.Int64N(tableRowsOf)
 	}
+	return manyAngles(), vectors.FromI64(at, tokens)
+}
+
+// manyAngles makes the table of all timed cases.
+var manyAngles = sync.OnceValue(func() Array {
 	const half = 32
 	rows := make([]float32, tableRowsOf*2*half)
 	for i := range tableRowsOf * half {
 		sin, cos := math.Sincos(float64(i) * 1.37)
 		rows[i/half*2*half+i%half], rows[i/half*2*half+half+i%half] = float32(cos), float32(sin)
 	}
-	return vectors.FromF32(rows, tableRowsOf, 2*half), vectors.FromI64(at, tokens)
-}
+	return vectors.FromF32(rows, tableRowsOf, 2*half)
+})
