@@ -184,7 +184,7 @@ func decode[T any](a Array, t Type) []T {
 	return v
 }
 
-// raw returns the bytes of a slice, which all hosts of Vulkan devices have in the order of an Array.
+// raw returns the bytes of a slice, which every host of Vulkan has in the order of an Array.
 func raw[T any](v []T) []byte {
 	var e T
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), len(v)*int(unsafe.Sizeof(e)))
