@@ -47,7 +47,7 @@ var kernels = map[string]struct {
 	"up_tiles": {bindings: []vk.Access{vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Read, vk.Write}, divided: true},
 }
 
-// built holds a device's kernels that were asked for: a device finds them by a hash of their code,
+// built holds a device's kernels that were asked for: a device finds them by their whole code,
 // which would take most of the time of a recording.
 type built struct {
 	dev   *vk.Device
