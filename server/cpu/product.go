@@ -20,9 +20,9 @@ var instructions = C.rows_level()
 // Instructions names what products use of the processor.
 func Instructions() string { return [...]string{"plain", "AVX2", "AVX-512"}[instructions] }
 
-// Products names what the bits of products and of what lies between depend on: the number of their
-// definition, which changes when they do, the architecture, since Go's compiler and package math fuse
-// on some, and the instructions.
+// Products names what the bits of products and of what lies between depend on: the number of
+// their definition, which changes when they do, the architecture, since Go's compiler and package
+// math fuse on some, and the instructions.
 func Products() string { return "2 " + runtime.GOARCH + " " + Instructions() }
 
 // form names a way in which a product reads activations.
