@@ -53,7 +53,7 @@ func newTuningRig(t *testing.T) *tuningRig {
 	return r
 }
 
-// plans say what each layer launches on each device.
+// plans returns functions that say what a layer launches on a device, one for each of both.
 func (r *tuningRig) plans() (list []func(tune *tuning.Linear) string) {
 	for _, dev := range r.devices {
 		list = append(list, func(tune *tuning.Linear) string {

@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// Idle returns the numbers of a section, by paths such as Short[1].Items, that never change the
-// result of one of plans when they are doubled or halved, or 1 where they are whole, or flipped:
-// everything that a package chooses by the section, for some devices and sizes.
+// Idle returns the numbers of a section, by paths such as Short[1].Items, that change the result of
+// none of plans when they are doubled or halved, or 1 where they are whole, or flipped. Together
+// plans say everything that a package chooses by the section, for some devices and sizes.
 func Idle[T any](section T, plans ...func(section *T) string) (fields []string) {
 	var want []string
 	for _, plan := range plans {
