@@ -42,7 +42,7 @@ func BF16EncodeSlice(dst []uint16, src []float32) []uint16 {
 		dst = make([]uint16, len(src))
 	}
 	dst = dst[:len(src)]
-	from, to := raw(src), raw(dst)
+	from, to := Bytes(src), Bytes(dst)
 	for len(from) >= 16 && len(to) >= 8 {
 		a, b := le.Uint64(from), le.Uint64(from[8:])
 		if ((a&twoExponents+twoLowest)|(b&twoExponents+twoLowest))&twoSigns != 0 {
@@ -70,7 +70,7 @@ func BF16DecodeSlice(dst []float32, src []uint16) []float32 {
 		dst = make([]float32, len(src))
 	}
 	dst = dst[:len(src)]
-	from, to := raw(src), raw(dst)
+	from, to := Bytes(src), Bytes(dst)
 	for len(from) >= 8 && len(to) >= 16 {
 		x := le.Uint64(from)
 		le.PutUint64(to, x<<16&0xFFFF0000|x<<32&0xFFFF0000_00000000)
@@ -83,10 +83,11 @@ func BF16DecodeSlice(dst []float32, src []uint16) []float32 {
 	return dst
 }
 
-var le = binary.LittleEndian // as all hosts of Vulkan devices
+var le = binary.LittleEndian
 
-// raw is the bytes of a slice.
-func raw[E uint16 | float32](s []E) []byte {
+// Bytes returns the memory that a slice of numbers has, little-endian as on all hosts of Vulkan
+// devices.
+func Bytes[E any](s []E) []byte {
 	var e E
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(e)))
 }

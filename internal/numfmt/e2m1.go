@@ -20,6 +20,7 @@ func E2M1Encode(x float32) byte {
 	case a < 0x3F800000: // below 1: a multiple of 0.5, the last place of 2^22
 		return sign | byte(math.Float32bits(math.Float32frombits(a)+0x1p22))
 	}
+	// From 1, code 2, on: the exponent and one bit behind the point, ties to the even code.
 	return sign | byte(min((a+0x1FFFFF+a>>22&1)>>22-252, 7))
 }
 

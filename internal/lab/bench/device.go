@@ -2,10 +2,10 @@ package bench
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 
 	"github.com/vkmla/vkmla/internal/lab/bench/kernels"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/tensor"
 	"github.com/vkmla/vkmla/vk"
 )
@@ -42,21 +42,8 @@ func kernel(dev *vk.Device, name string, spec vk.KernelSpec) (*vk.Kernel, error)
 	return dev.Kernel(spec)
 }
 
-// bytesOf returns the little-endian image of a slice.
-func bytesOf[T any](v []T) []byte {
-	b, err := binary.Append(nil, binary.LittleEndian, v)
-	if err != nil {
-		panic(err) // only for types without a fixed size, which no caller passes
-	}
-	return b
-}
-
 // fetch reads a tensor's elements back.
 func fetch[T any](ctx context.Context, t tensor.Tensor) ([]T, error) {
-	b, v := make([]byte, t.Bytes()), make([]T, t.Len())
-	if err := t.Download(ctx, b); err != nil {
-		return nil, err
-	}
-	_, err := binary.Decode(b, binary.LittleEndian, v)
-	return v, err
+	v := make([]T, t.Len())
+	return v, t.Download(ctx, numfmt.Bytes(v))
 }

@@ -172,7 +172,7 @@ func statePage(rng *rand.Rand, l cache.StateLayout) []byte {
 	for i := range v {
 		v[i] = float32(rng.NormFloat64())
 	}
-	return bytesOf(v)
+	return numfmt.Bytes(v)
 }
 
 // keyPages are pages of random indexer keys.

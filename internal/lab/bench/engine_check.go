@@ -10,6 +10,7 @@ import (
 	"github.com/vkmla/vkmla/attention"
 	"github.com/vkmla/vkmla/internal/lab/vectors"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/internal/opkit"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
@@ -127,7 +128,7 @@ func (r *engineRun) output(shape stepShape, own []uint16, last int, out []verify
 		v := normals(rand.New(rand.NewPCG(r.seed, 10)), st.Input(0).Len())
 		first, _ := st.Rows(0)
 		copy(v[first*hidden:], own)
-		return st.Input(0).Upload(r.ctx, bytesOf(v))
+		return st.Input(0).Upload(r.ctx, numfmt.Bytes(v))
 	})
 	st, err := r.begin(shape)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/verify"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/vk"
@@ -294,7 +295,7 @@ func (s *layerSuite) row(row *LayerRow, c model.Config, shape stepShape, sets []
 	}
 	s.p.Step(name + ": filling caches")
 	r.fillBy(func(st *pipeline.Step) error {
-		return st.Input(0).Upload(s.ctx, bytesOf(normals(newRand(s.o.Seed), st.Input(0).Len())))
+		return st.Input(0).Upload(s.ctx, numfmt.Bytes(normals(newRand(s.o.Seed), st.Input(0).Len())))
 	})
 	defer func() { err = errors.Join(err, r.close()) }()
 	if err := r.open(); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vkmla/vkmla/cache"
 	"github.com/vkmla/vkmla/internal/lab/testkit"
+	"github.com/vkmla/vkmla/internal/numfmt"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
 	"github.com/vkmla/vkmla/tensor"
@@ -123,7 +124,7 @@ func scattered(t *testing.T, x tensor.Tensor, by int) tensor.Tensor {
 	y, err := tensor.New(x.Buffer.Device(), "test", tensor.F32, len(v))
 	require.NoError(t, err)
 	t.Cleanup(func() { y.Close() })
-	require.NoError(t, y.Upload(context.Background(), bytesOf(v)))
+	require.NoError(t, y.Upload(context.Background(), numfmt.Bytes(v)))
 	return y
 }
 

@@ -60,7 +60,7 @@ func (m *weightMaker) pattern(f projection.Format) (tensor.Tensor, error) {
 		for i := range x {
 			x[i] /= 64
 		}
-		data = bytesOf(numfmt.BF16EncodeSlice(nil, x))
+		data = numfmt.Bytes(numfmt.BF16EncodeSlice(nil, x))
 	case projection.FormatFP8:
 		x := make([]float32, patternBytes)
 		verify.FillNormal(m.rng, x)
@@ -199,7 +199,7 @@ func (m *weightMaker) fill(l *randomLayer, unplaced bool) error {
 		if unplaced && x.about != 1 {
 			clear(v)
 		}
-		if err := x.Upload(m.ctx, bytesOf(v)); err != nil {
+		if err := x.Upload(m.ctx, numfmt.Bytes(v)); err != nil {
 			return err
 		}
 	}

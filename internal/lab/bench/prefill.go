@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/vkmla/vkmla/internal/numfmt"
 	probe "github.com/vkmla/vkmla/internal/probe/engine"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/vk"
@@ -130,7 +131,7 @@ func (r *prefillRun) time(row *PrefillRow) error {
 	if err := r.engine.SetTiming(r.ctx, pipeline.TimingWhole); err != nil {
 		return err
 	}
-	r.inputs = bytesOf(normals(newRand(r.seed), r.opts.MaxStep*r.cfg.Hidden+inputShift*inputShifts))
+	r.inputs = numfmt.Bytes(normals(newRand(r.seed), r.opts.MaxStep*r.cfg.Hidden+inputShift*inputShifts))
 	var whole, walls []float64
 	each, warm := make([][]float64, len(r.chunks)), r.warmup()
 	for n := range warm + r.o.Reps {

@@ -187,7 +187,7 @@ func normError(x []float32, norm []uint16, width int) (worst float64) {
 // first layer of a chain, and all layers where there is none.
 func (s *stepRun) fillInputs(st *pipeline.Step) error {
 	v := normals(newRand(s.o.Seed), st.Input(0).Len())
-	return errors.Join(st.Input(0).Upload(s.ctx, bytesOf(v)), s.chain.start.Rows(0, st.Size()).Upload(s.ctx, bytesOf(v)))
+	return errors.Join(st.Input(0).Upload(s.ctx, numfmt.Bytes(v)), s.chain.start.Rows(0, st.Size()).Upload(s.ctx, numfmt.Bytes(v)))
 }
 
 // timeChained fills in what a step takes whose layers depend on each other, in one

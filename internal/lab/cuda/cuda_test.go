@@ -97,10 +97,6 @@ func (x *engine) ordinary(t *testing.T, values []uint16) []uint16 {
 	return slices.Clone(halves(x.out.Mapped())[:len(values)])
 }
 
-func bytesOf(v []uint16) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 2*len(v))
-}
-
 // TestSharedStep has CUDA write the input of steps and read their output, in memory that both have,
 // ordered by a semaphore where the driver exports any. It runs an engine on an adopted device, too.
 // Bits are those of the ordinary way.
@@ -257,7 +253,7 @@ func (x *cudaSide) signal(t *testing.T, done uint64) {
 
 // feed writes the input, then signals.
 func (x *cudaSide) feed(t *testing.T, values []uint16, done uint64) {
-	x.fed = slices.Clone(bytesOf(values))
+	x.fed = slices.Clone(numfmt.Bytes(values))
 	require.NoError(t, errors.Join(x.Fill(x.in, 0x7FC07FC0, most*x.hidden/4), x.Write(x.in, x.fed))) // NaN where nothing is written
 	x.signal(t, done)
 }
@@ -273,7 +269,7 @@ func (x *cudaSide) turn(t *testing.T, n int, when, done uint64) {
 func (x *cudaSide) take(t *testing.T, n int, when uint64) []uint16 {
 	x.wait(t, when)
 	v := make([]uint16, n*x.hidden/2)
-	require.NoError(t, errors.Join(x.Read(bytesOf(v), x.out), x.Synchronize()))
+	require.NoError(t, errors.Join(x.Read(numfmt.Bytes(v), x.out), x.Synchronize()))
 	return v
 }
 

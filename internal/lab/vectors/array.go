@@ -16,7 +16,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"unsafe"
 
 	"github.com/vkmla/vkmla/internal/numfmt"
 )
@@ -172,7 +171,7 @@ func FromBF16(v []float32, shape ...int) Array {
 }
 
 func encode[T any](t Type, v []T, shape []int) Array {
-	return Array{Type: t, Shape: shape, Data: append(make([]byte, 0, len(v)*t.Size()), raw(v)...)}
+	return Array{Type: t, Shape: shape, Data: append(make([]byte, 0, len(v)*t.Size()), numfmt.Bytes(v)...)}
 }
 
 func decode[T any](a Array, t Type) []T {
@@ -180,14 +179,8 @@ func decode[T any](a Array, t Type) []T {
 		return nil
 	}
 	v := make([]T, len(a.Data)/t.Size())
-	copy(raw(v), a.Data)
+	copy(numfmt.Bytes(v), a.Data)
 	return v
-}
-
-// raw returns the bytes of a slice, which every host of Vulkan has in the order of an Array.
-func raw[T any](v []T) []byte {
-	var e T
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), len(v)*int(unsafe.Sizeof(e)))
 }
 
 // U16 returns a copy of the elements of a U16 array, nil for another type.

@@ -209,7 +209,7 @@ func normalBF16(rng *rand.Rand, deviation float64, shape ...int) Array {
 	return a
 }
 
-// normals are many numbers of a normal distribution.
+// normals returns 2^16 numbers of a normal distribution.
 var normals = sync.OnceValue(func() *[1 << 16]float32 {
 	rng, table := rand.New(rand.NewPCG(1, 2)), new([1 << 16]float32)
 	for i := range table {
