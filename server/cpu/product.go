@@ -1,13 +1,10 @@
 package cpu
 
-// #include "rows.h"
-// #include "blocks.h"
-import "C"
-
 import (
 	"runtime"
 	"unsafe"
 
+	"github.com/vkmla/vkmla/server/cpu/native"
 	"github.com/vkmla/vkmla/server/weights"
 )
 
@@ -15,7 +12,7 @@ import (
 const blockColumns = 128
 
 // instructions names the build of the products that this processor takes.
-var instructions = C.rows_level()
+var instructions = native.Level()
 
 // Instructions names what products use of the processor.
 func Instructions() string { return [...]string{"plain", "AVX2", "AVX-512"}[instructions] }
@@ -38,7 +35,7 @@ const (
 // asWholes says by number which formats of GGUF C has.
 var asWholes = func() (has [64]bool) {
 	for t := range has {
-		has[t] = C.blocks_has(C.int(t)) != 0
+		has[t] = native.HasBlocks(t)
 	}
 	return has
 }()
@@ -136,11 +133,8 @@ func product(m *weights.Matrix, x *rows, take []int32, first, end int, y []float
 	case f == mixed:
 		from = x.mx
 	}
-	C.rows(instructions, C.int(m.Format), C.long(m.K),
-		(*C.uint8_t)(unsafe.SliceData(m.Data)), (*C.uint8_t)(unsafe.SliceData(m.Scales)),
-		(*C.float)(unsafe.SliceData(m.BlockScales)), C.long(m.Side),
-		(*C.float)(&from[0]), C.long(x.stride), (*C.int32_t)(&take[0]), C.long(len(take)),
-		C.long(first), C.long(end), (*C.float)(&y[0]), C.long(stride))
+	native.Rows(instructions, int(m.Format), m.K, unsafe.SliceData(m.Data), unsafe.SliceData(m.Scales),
+		unsafe.SliceData(m.BlockScales), m.Side, &from[0], x.stride, take, first, end, &y[0], stride)
 }
 
 // taskBytes bounds what one task reads of a matrix: enough that beginning it costs little, little

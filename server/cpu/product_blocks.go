@@ -1,23 +1,18 @@
 package cpu
 
-// #cgo LDFLAGS: -lm
-// #include "rows.h"
-// #include "blocks.h"
-import "C"
-
 import (
 	"sync"
 	"unsafe"
 
+	"github.com/vkmla/vkmla/server/cpu/native"
 	"github.com/vkmla/vkmla/server/weights"
 )
 
 // blocksProduct is product for blocks of GGUF that C has.
 func blocksProduct(m *weights.Matrix, x *rows, take []int32, first, end int, y []float32, stride int) {
 	_ = m.Data[:m.N*m.Stored.Size(m.K)]
-	C.blocks(instructions, C.int(m.Stored.Type), C.long(m.K), (*C.uint8_t)(&m.Data[0]), (*C.uint8_t)(unsafe.SliceData(gridOf(m))),
-		(*C.Whole)(unsafe.Pointer(&x.whole[0])), C.long(x.wholes()), (*C.int32_t)(&take[0]), C.long(len(take)),
-		C.long(first), C.long(end), (*C.float)(&y[0]), C.long(stride))
+	native.Blocks(instructions, int(m.Stored.Type), m.K, &m.Data[0], unsafe.SliceData(gridOf(m)), unsafe.Pointer(&x.whole[0]), x.wholes(),
+		take, first, end, &y[0], stride)
 	if m.Factor == 1 {
 		return
 	}
@@ -33,9 +28,8 @@ func decodedProduct(m *weights.Matrix, x *rows, take []int32, first, end int, y 
 	row := make([]float32, m.K)
 	for r := first; r < end; r++ {
 		m.Row(row, r)
-		C.rows(instructions, C.int(weights.F32), C.long(m.K), (*C.uint8_t)(unsafe.Pointer(&row[0])), nil, nil, 1,
-			(*C.float)(&x.plain[0]), C.long(x.stride), (*C.int32_t)(&take[0]), C.long(len(take)), 0, 1,
-			(*C.float)(&y[r-first]), C.long(stride))
+		native.Rows(instructions, int(weights.F32), m.K, (*byte)(unsafe.Pointer(&row[0])), nil, nil, 1,
+			&x.plain[0], x.stride, take, 0, 1, &y[r-first], stride)
 	}
 }
 

@@ -1,5 +1,5 @@
 // Products of GGUF's formats: the weights' codes, as they are stored, with activations that were
-// rounded to whole numbers (whole.go). A block's products are added exactly.
+// rounded to whole numbers (whole.go of package cpu). A block's products are added exactly.
 #include <stdint.h>
 
 // FORMATS has a row for each format: its number in GGUF, its function, in a file of its own, the

@@ -1,5 +1,5 @@
-// Products of rows of a matrix with tokens. product.go has the arguments; product_ref.go defines
-// the order of the sums.
+// Products of rows of a matrix with tokens. native.go has the arguments; product_ref.go of package
+// cpu defines the order of the sums.
 #include <stdint.h>
 #include <string.h>
 
