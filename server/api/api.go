@@ -191,10 +191,10 @@ func send(w http.ResponseWriter, s string) error {
 	return control.Flush()
 }
 
+// write sends an answer.
 func write(w http.ResponseWriter, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
-		fail(w, err)
 		return err
 	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeDeadline))

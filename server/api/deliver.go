@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -38,7 +37,7 @@ func (s *Server) answer(parse func(context.Context, []byte) (*task, error)) http
 		began := time.Now()
 		c, err := s.read(w, r, parse)
 		if err != nil {
-			fail(w, err)
+			fail(w, left(r, err))
 			return
 		}
 		answers, err := s.schedule(r.Context(), c)
@@ -48,7 +47,7 @@ func (s *Server) answer(parse func(context.Context, []byte) (*task, error)) http
 			}
 		}()
 		if err != nil {
-			fail(w, err)
+			fail(w, left(r, err))
 			return
 		}
 		prefix, whole, piece := c.form.names()
@@ -56,8 +55,9 @@ func (s *Server) answer(parse func(context.Context, []byte) (*task, error)) http
 		if c.stream {
 			h.Object = piece
 			err = s.stream(w, r, c, h, answers)
-		} else {
-			err = s.whole(w, c, h, answers)
+		} else if err = s.whole(w, c, h, answers); err != nil {
+			err = left(r, err)
+			fail(w, err)
 		}
 		u := count(answers)
 		log := s.o.Log.With("id", h.ID, "answers", len(answers), "prompt", u.Prompt, "tokens", u.Completion, "stream", c.stream)
@@ -130,7 +130,6 @@ func (s *Server) whole(w http.ResponseWriter, c *task, h head, answers []*answer
 			var piece choice
 			var err error
 			if piece, done, err = a.next(a.ctx); err != nil {
-				fail(w, err)
 				return err
 			}
 			all.join(piece)
@@ -178,15 +177,14 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, c *task, h head,
 	for left := len(answers); left > 0; {
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return breakOff(w, r, ctx.Err())
 		case <-quiet.C:
 			if err := send(w, ": computing\n\n"); err != nil {
 				return err
 			}
 		case p := <-pieces:
-			if p.err != nil { // it is too late for a status
-				_, what := describe(p.err)
-				return errors.Join(p.err, event(w, map[string]any{"error": what}))
+			if p.err != nil {
+				return breakOff(w, r, p.err)
 			}
 			if p.done {
 				left--
@@ -206,4 +204,12 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, c *task, h head,
 		}
 	}
 	return send(w, "data: [DONE]\n\n")
+}
+
+// breakOff ends a stream with an error: it is too late for a status.
+func breakOff(w http.ResponseWriter, r *http.Request, err error) error {
+	err = left(r, err)
+	_, what := describe(err)
+	_ = event(w, map[string]any{"error": what}) // who has gone does not take it
+	return err
 }
