@@ -326,7 +326,7 @@ func TestLeaving(t *testing.T) {
 		s := serveAsked(t, m, nil, nil, func(ctx context.Context) { asked <- ctx })
 		ctx, leave := context.WithCancel(t.Context())
 		defer leave()
-		body := fmt.Sprintf(`{"prompt": [10], "max_tokens": 49, "stream": %v}`, stream)
+		body := fmt.Sprintf(`{"prompt": [10], "max_tokens": 49, "temperature": 0, "stream": %v}`, stream)
 		r, err := http.NewRequestWithContext(ctx, "POST", s.URL+"/v1/completions", strings.NewReader(body))
 		require.NoError(t, err)
 		var seen context.Context
