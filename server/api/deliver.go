@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/vkmla/vkmla/server/batch"
@@ -157,10 +158,12 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, c *task, h head,
 		return err
 	}
 	ctx, stop := context.WithCancel(r.Context())
+	var reading sync.WaitGroup
+	defer reading.Wait() // the answers are the caller's again
 	defer stop()
 	pieces := make(chan piece)
 	for i, a := range answers {
-		go func() {
+		reading.Go(func() {
 			for p := (piece{}); !p.done && p.err == nil; {
 				p.choice, p.done, p.err = a.next(ctx)
 				p.choice.Index = i
@@ -170,7 +173,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, c *task, h head,
 					return
 				}
 			}
-		}()
+		})
 	}
 	quiet := time.NewTicker(s.o.KeepAlive)
 	defer quiet.Stop()
