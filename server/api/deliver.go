@@ -148,6 +148,10 @@ type piece struct {
 	err    error
 }
 
+// keepAlive is the time without a token after which a stream gets a comment, so that proxies do not
+// take it for dead.
+const keepAlive = 5 * time.Second
+
 // stream sends the answers piece by piece. The client gets headers at once, and a comment now and
 // then while there is nothing else, so that it knows that the server is there.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, c *task, h head, answers []*answer) error {
@@ -175,7 +179,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, c *task, h head,
 			}
 		})
 	}
-	quiet := time.NewTicker(s.o.KeepAlive)
+	quiet := time.NewTicker(keepAlive)
 	defer quiet.Stop()
 	for left := len(answers); left > 0; {
 		select {
@@ -196,7 +200,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, c *task, h head,
 				if err := event(w, said); err != nil {
 					return err
 				}
-				quiet.Reset(s.o.KeepAlive)
+				quiet.Reset(keepAlive)
 			}
 		}
 	}
