@@ -37,6 +37,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/vkmla/vkmla/internal/files"
+	"github.com/vkmla/vkmla/internal/sizes"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/replicas"
 	"github.com/vkmla/vkmla/server/api"
@@ -76,9 +77,12 @@ func (o *options) modelFlags(f *flag.FlagSet) {
 	f.StringVar(&o.experts, "experts", "cpu", "where experts and all else are computed: cpu, or gpu if its memory holds them")
 	f.BoolVar(&o.offload, "offload", false,
 		"put on the GPU what fits: attention, head and shared experts, then the experts of as many layers as it holds")
-	f.Func("memory", "device memory for --offload to count with, as 24GiB or 80GB; by default what is free", func(s string) (err error) {
-		o.memory, err = bytesOf(s)
-		return err
+	f.Func("memory", "device memory for --offload to count with, as 24GiB or 80GB; by default what is free", func(s string) error {
+		n, ok := sizes.Parse(s)
+		if o.memory = n; !ok {
+			return fmt.Errorf("got %q, want %s", s, sizes.Wanted)
+		}
+		return nil
 	})
 	f.IntVar(&o.drafts, "drafts", 0,
 		"tokens that a DSpark block drafts after each of an answer, such as 5; they change no answer; 0: none, or with --draft all")

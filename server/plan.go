@@ -6,8 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"strconv"
-	"strings"
 
 	"github.com/vkmla/vkmla/server/model"
 	"github.com/vkmla/vkmla/vk"
@@ -60,15 +58,3 @@ var usual = vk.Adapter{Name: "a usual GPU", Type: vk.TypeDiscrete, Caps: vk.Caps
 		"shaderSubgroupExtendedTypes": true, "subgroupSizeControl": true, "computeFullSubgroups": true, "shaderFloat16": true,
 		"synchronization2": true, "maintenance4": true, "timelineSemaphore": true},
 }}
-
-// bytesOf reads a size with a unit, as 24GiB or 80GB.
-func bytesOf(text string) (uint64, error) {
-	digits := strings.TrimRight(text, "kmgtibKMGTIB")
-	factor := map[string]float64{"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
-		"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}[strings.ToLower(text[len(digits):])]
-	x, err := strconv.ParseFloat(digits, 64)
-	if err != nil || !(x > 0 && x*factor >= 1 && x*factor < 1<<60) {
-		return 0, fmt.Errorf("got %q, want a size such as 24GiB or 80GB", text)
-	}
-	return uint64(x * factor), nil
-}

@@ -5,8 +5,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-
-	"github.com/vkmla/vkmla/vk"
 )
 
 // numbers is a flag of several numbers and ranges with commas: 1,4-8 or 1..64:x2, or as llama-bench
@@ -85,19 +83,3 @@ func (n *numbers) String() string {
 
 // Type returns what the help calls the value.
 func (n *numbers) Type() string { return "numbers" }
-
-// bytesOf reads a size as 24GiB, 80 GB or a number of bytes; 0 for "".
-func bytesOf(op, flag, text string) (uint64, error) {
-	digits := strings.TrimRight(text, "kKmMgGtTiIbB ")
-	unit := strings.TrimSuffix(strings.ToLower(strings.TrimSpace(text[len(digits):])), "b")
-	x, err := strconv.ParseFloat(digits, 64)
-	factor, known := map[string]float64{"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12,
-		"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}[unit]
-	if text == "" {
-		return 0, nil
-	}
-	if err != nil || !known || !(x > 0 && x*factor < 1<<60) {
-		return 0, &vk.ArgumentError{Op: op, Arg: flag, Got: strconv.Quote(text), Want: "a size as 24GiB or 80GB"}
-	}
-	return uint64(x * factor), nil
-}

@@ -31,16 +31,3 @@ func TestNumbers(t *testing.T) {
 	assert.NoError(t, n.Set("9"))
 	assert.Equal(t, "1,2,9", n.String(), "a default goes, what is given stays")
 }
-
-// TestBytesOf holds the sizes that a text stands for, and what is refused.
-func TestBytesOf(t *testing.T) {
-	for text, want := range map[string]uint64{"": 0, "24GiB": 24 << 30, "80 GB": 80e9, "0.5gi": 1 << 29, "123": 123, "8M": 8e6} {
-		got, err := bytesOf("plan", "memory", text)
-		assert.NoError(t, err, text)
-		assert.Equal(t, want, got, text)
-	}
-	for _, text := range []string{"GiB", "-1GB", "1XB", "1e30", "NaN", "24GiBs"} {
-		_, err := bytesOf("plan", "memory", text)
-		assert.Error(t, err, text)
-	}
-}

@@ -17,6 +17,7 @@ import (
 	"github.com/vkmla/vkmla/internal/lab/describe"
 	"github.com/vkmla/vkmla/internal/lab/knowncaps"
 	"github.com/vkmla/vkmla/internal/opkit"
+	"github.com/vkmla/vkmla/internal/sizes"
 	"github.com/vkmla/vkmla/pipeline"
 	"github.com/vkmla/vkmla/pipeline/model"
 	"github.com/vkmla/vkmla/projection"
@@ -60,6 +61,7 @@ type planFlags struct {
 	ranks                   int
 	reserve                 uint64
 	memory                  string
+	bytes                   uint64 // of memory
 	byLayer, drafts         bool
 	draft                   string
 }
@@ -111,7 +113,11 @@ func (f *planFlags) check() error {
 	bad := func(arg string, got any, want string) error {
 		return &vk.ArgumentError{Op: "plan", Arg: arg, Got: fmt.Sprint(got), Want: want}
 	}
+	var ok bool
+	f.bytes, ok = sizes.Parse(f.memory)
 	switch {
+	case f.memory != "" && !ok:
+		return bad("memory", strconv.Quote(f.memory), sizes.Wanted)
 	case f.model == "":
 		return bad("model", "none", "the folder of a checkpoint")
 	case len(f.contexts) == 0:
@@ -136,10 +142,6 @@ func runPlan(ctx context.Context, f planFlags, stdout, stderr io.Writer) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	given, err := bytesOf("plan", "memory", f.memory)
-	if err != nil {
-		return err
-	}
 	store, err := storeOf("plan", f.store)
 	if err != nil {
 		return err
@@ -156,7 +158,7 @@ func runPlan(ctx context.Context, f planFlags, stdout, stderr io.Writer) error {
 	p := planner{planFlags: f, dev: dev, cfg: cfg, layers: layers, records: store}
 	p.free, p.shared = freeMemory(dev)
 	if f.memory != "" {
-		p.free = given
+		p.free = f.bytes
 	}
 	p.free -= min(p.free, f.reserve<<20)
 	rows, err := p.rows(ctx)

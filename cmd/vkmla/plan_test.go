@@ -123,6 +123,7 @@ func TestPlanLike(t *testing.T) {
 		"--device-like soup --memory 1GB":            `device-like: got "soup", want one of H100; Ada; `,
 		"--device-like H100":                         "memory: got none, want the free memory of the device that is like H100",
 		"--device-like H100 --memory 1GB --device 0": "want none beside --device",
+		"--device-like H100 --memory 24":             `memory: got "24", want a size such as 24GiB or 80GB`,
 		"--memory 1GB":                               "--device-like plans for one that is not here",
 	} {
 		code, _, stderr := command(append([]string{"plan", "--model", "flash", "--context", "4096"}, strings.Fields(args)...)...)

@@ -69,7 +69,7 @@ var may = map[string][]string{
 	"server/api":        {"server/batch", "server/chat", "server/text", "internal/files"},
 	"server": {
 		"server/api", "server/batch", "server/chat", "server/cpu", "server/gpu", "server/model", "server/random", "server/text",
-		"pipeline", "pipeline/prefix", "pipeline/prefix/blob", "pipeline/replicas", "vk", "internal/files",
+		"pipeline", "pipeline/prefix", "pipeline/prefix/blob", "pipeline/replicas", "vk", "internal/files", "internal/sizes",
 	},
 
 	"examples/attention": {"pipeline", "pipeline/model", "pipeline/model/random", "vk"}, // as another project's program
@@ -87,6 +87,7 @@ const foreignModule = "pipeline/prefix/blob"
 // rest of internal, and cmd, may import anything but cmd.
 var mayInternal = map[string][]string{
 	"internal/numfmt":       {},
+	"internal/sizes":        {},
 	"internal/spirv":        {},
 	"internal/files":        {},
 	"internal/probe/engine": {"cache"},

@@ -85,6 +85,33 @@ func FuzzBounds(f *testing.F) {
 	})
 }
 
+// TestScannerErrors holds what errors say: where, what stands there, and what is wanted.
+func TestScannerErrors(t *testing.T) {
+	skip := func(s *Scanner) error { return s.Skip(1) }
+	text := func(s *Scanner) error { _, err := s.String(9); return err }
+	for _, c := range []struct {
+		data string
+		read func(*Scanner) error
+		want string
+	}{
+		{" 5", text, `at 1: got "5", want a string`},
+		{"", text, `at 0: got the end, want a string`},
+		{`"abc`, text, `at 4: got the end, want the rest of a string`},
+		{`"0123456789"`, text, `at 0: got "\"", want a string of at most 9 bytes`},
+		{" \"\ufffd\xff\"", text, `at 5: got "\xff", want UTF-8`},
+		{"\"a\xe2\x82\"", text, `at 2: got "\xe2", want UTF-8`},
+		{"\"a\n\"", text, `at 2: got "\n", want a character of a string, or of an escape`},
+		{` "a\qb"`, text, `at 4: got "q", want a character of a string, or of an escape`},
+		{`"\u12g4"`, text, `at 5: got "g", want a character of a string, or of an escape`},
+		{"[[", skip, `at 1: got "[", want fewer lists inside each other`},
+		{"[{", skip, `at 1: got "{", want fewer objects inside each other`},
+		{"[1 2", skip, `at 3: got "2", want a comma`},
+	} {
+		err := c.read(&Scanner{Data: []byte(c.data)})
+		assert.EqualError(t, err, c.want+": not JSON as expected", "%q", c.data)
+	}
+}
+
 // Skip accepts exactly what encoding/json does, of a depth that it may have; what String and Int
 // read returns what that reads.
 func FuzzScanner(f *testing.F) {

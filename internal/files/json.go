@@ -139,8 +139,13 @@ func (s *Scanner) At() int { s.next(); return s.at }
 // End reports whether only spaces are left.
 func (s *Scanner) End() bool { s.next(); return s.at == len(s.Data) }
 
+// fail says what stands at the position, and what is wanted there.
 func (s *Scanner) fail(want string) error {
-	return fmt.Errorf("at %d: want %s: %w", s.at, want, errJSON)
+	got := "the end"
+	if s.at < len(s.Data) {
+		got = fmt.Sprintf("%q", s.Data[s.at:s.at+1])
+	}
+	return fmt.Errorf("at %d: got %s, want %s: %w", s.at, got, want, errJSON)
 }
 
 // String reads a string of at most `most` bytes as they stand there.
@@ -151,19 +156,24 @@ func (s *Scanner) String(most int) (string, error) {
 	end := valueEnd(s.Data, s.at)
 	raw := s.Data[s.at:end]
 	if len(raw) < 2 || raw[len(raw)-1] != '"' {
-		return "", s.fail("the end of a string")
+		s.at = end
+		return "", s.fail("the rest of a string")
 	}
 	if len(raw)-2 > most {
 		return "", s.fail(fmt.Sprintf("a string of at most %d bytes", most))
 	}
-	inner := raw[1 : len(raw)-1]
-	plain := utf8.Valid(inner)
-	for _, c := range inner {
-		plain = plain && c >= ' ' && c != '\\'
+	text, plain := string(raw[1:len(raw)-1]), true
+	for i, r := range text {
+		if r == utf8.RuneError && !strings.HasPrefix(text[i:], string(r)) {
+			s.at += 1 + i
+			return "", s.fail("UTF-8")
+		}
+		plain = plain && r >= ' ' && r != '\\'
 	}
-	text := string(inner)
-	if !plain && (!utf8.Valid(inner) || json.Unmarshal(raw, &text) != nil) {
-		return "", s.fail("a string")
+	var wrong *json.SyntaxError
+	if !plain && errors.As(json.Unmarshal(raw, &text), &wrong) {
+		s.at += int(wrong.Offset) - 1
+		return "", s.fail("a character of a string, or of an escape")
 	}
 	s.at = end
 	return text, nil
@@ -204,9 +214,10 @@ func (s *Scanner) Member(first bool, most int) (name string, more bool, err erro
 func (s *Scanner) Skip(depth int) error {
 	switch s.next() {
 	case '{':
-		if s.at++; depth == 0 {
+		if depth == 0 {
 			return s.fail("fewer objects inside each other")
 		}
+		s.at++
 		for first := true; ; first = false {
 			more, err := s.skipName(first)
 			if err != nil || !more {
@@ -217,9 +228,10 @@ func (s *Scanner) Skip(depth int) error {
 			}
 		}
 	case '[':
-		if s.at++; depth == 0 {
+		if depth == 0 {
 			return s.fail("fewer lists inside each other")
 		}
+		s.at++
 		for first := true; !s.Take(']'); first = false {
 			if !first && !s.Take(',') {
 				return s.fail("a comma")

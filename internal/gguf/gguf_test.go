@@ -150,6 +150,7 @@ func TestParts(t *testing.T) {
 		"split.no is 0, want 1":           parts(t, 2, set(1, "split.no", uint16(0)), list[:1], list[1:]),
 		"split.count is 3, and 2":         parts(t, 2, set(1, "split.count", uint16(3)), list[:1], list[1:]),
 		"split.count is 1, and 2":         parts(t, 2, set(1, "split.count", nil), list[:1], list[1:]),
+		"split.count is absent, want 2":   parts(t, 2, set(0, "split.count", nil), list[:1], list[1:]),
 		"split.tensors.count is absent":   parts(t, 2, set(0, "split.tensors.count", nil), list[:1], list[1:]),
 		"have 3 tensors, want the 4":      parts(t, 2, set(0, "split.tensors.count", int32(4)), list[:1], list[1:]),
 		"this is part 2 of 2; open the":   parts(t, 2, set(0, "split.no", uint16(1)), list[:1], list[1:]),
@@ -161,6 +162,11 @@ func TestParts(t *testing.T) {
 		_, err := gguf.Open(path)
 		assert.ErrorIs(t, err, gguf.ErrFormat, want)
 		assert.ErrorContains(t, err, want)
+	}
+	for n, count := range map[int]any{1: nil, 2: uint16(0)} { // alone, or whole again
+		m, err := gguf.Open(parts(t, n, set(0, "split.count", count), list))
+		require.NoError(t, err)
+		require.NoError(t, m.Close())
 	}
 	_, err = gguf.Open(parts(t, 3, nil, list[:1], list[1:]))
 	assert.ErrorIs(t, err, fs.ErrNotExist)

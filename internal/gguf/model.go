@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 
 	"github.com/vkmla/vkmla/internal/files"
 )
@@ -49,6 +50,9 @@ func (m *Model) open(path string) error {
 	m.Keys = first.keys
 	var parts, all int
 	err = Guard(func() (err error) { parts, all, err = first.split(0); return err })
+	if err == nil {
+		err = first.named(name)
+	}
 	if err != nil {
 		return fmt.Errorf("gguf: open: %s: %w", path, err)
 	}
@@ -96,6 +100,20 @@ func partName(first string, i, parts int) (string, error) {
 			malformed("of %d parts the first has to be called NAME-00001-of-%05d.gguf", parts, parts))
 	}
 	return fmt.Sprintf("%s-%05d-of-%05d.gguf", f[1], i+1, parts), nil
+}
+
+// named checks that a file whose name makes it one of several says how many there are. Without that
+// the tensors of the others, such as a draft block's, would be left out silently.
+func (h *header) named(name string) error {
+	_, there := h.keys["split.count"]
+	f := part.FindStringSubmatch(name)
+	if there || f == nil {
+		return nil
+	}
+	if n, _ := strconv.Atoi(f[3]); n > 1 {
+		return malformed("split.count is absent, want %d, as the name says; a whole model has another name", n)
+	}
+	return nil
 }
 
 // split reads how many parts there are, 1 where nothing is said, and how many tensors they have.

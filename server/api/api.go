@@ -38,10 +38,6 @@ type Options struct {
 	Healthy   func() error // why no load should come here: of devices, schedulers, warming, draining
 	Log       *slog.Logger
 	Schedule  func(context.Context, batch.Request) (*batch.Answer, error)
-
-	// KeepAlive is the time without a token after which a stream gets a comment, so that proxies do
-	// not take it for dead; 0: five seconds.
-	KeepAlive time.Duration
 }
 
 // Server answers requests.
@@ -54,9 +50,6 @@ type Server struct {
 
 // New returns the handlers of the API and of what operators ask, which may be served elsewhere.
 func New(o Options) (api, admin http.Handler) {
-	if o.KeepAlive == 0 {
-		o.KeepAlive = 5 * time.Second
-	}
 	s := &Server{o: o, began: time.Now(), bodies: make(chan struct{}, bodiesAtOnce)}
 	for _, k := range o.Keys {
 		s.keys = append(s.keys, sha256.Sum256([]byte(k)))
@@ -191,10 +184,10 @@ func send(w http.ResponseWriter, s string) error {
 	return control.Flush()
 }
 
+// write sends an answer.
 func write(w http.ResponseWriter, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
-		fail(w, err)
 		return err
 	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeDeadline))

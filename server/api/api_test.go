@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -324,7 +326,7 @@ func TestLeaving(t *testing.T) {
 		s := serveAsked(t, m, nil, nil, func(ctx context.Context) { asked <- ctx })
 		ctx, leave := context.WithCancel(t.Context())
 		defer leave()
-		body := fmt.Sprintf(`{"prompt": [10], "max_tokens": 49, "stream": %v}`, stream)
+		body := fmt.Sprintf(`{"prompt": [10], "max_tokens": 49, "temperature": 0, "stream": %v}`, stream)
 		r, err := http.NewRequestWithContext(ctx, "POST", s.URL+"/v1/completions", strings.NewReader(body))
 		require.NoError(t, err)
 		var seen context.Context
@@ -360,6 +362,29 @@ func TestLeaving(t *testing.T) {
 			require.NoError(t, err)
 			return strings.Contains(string(text), `vkmla_requests_total{outcome="cancelled"} 1`)
 		}, time.Minute, time.Millisecond)
+	}
+}
+
+// TestHalfClosed tells a client that has ended its side of the connection, and still reads, that
+// this ended its request.
+func TestHalfClosed(t *testing.T) {
+	for stream, status := range map[bool]int{false: 499, true: 200} {
+		m := stepping{goOn: make(chan struct{})}
+		s := serveModel(t, m, nil, nil)
+		c, err := net.Dial("tcp", s.Listener.Addr().String())
+		require.NoError(t, err)
+		defer c.Close()
+		body := fmt.Sprintf(`{"prompt": [10], "stream": %v}`, stream)
+		_, err = fmt.Fprintf(c, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		require.NoError(t, err)
+		require.NoError(t, c.(*net.TCPConn).CloseWrite())
+		r, err := http.ReadResponse(bufio.NewReader(c), nil)
+		require.NoError(t, err)
+		said, err := io.ReadAll(r.Body)
+		require.NoError(t, err)
+		close(m.goOn)
+		assert.Equal(t, status, r.StatusCode, "%s", said)
+		assert.Contains(t, string(said), `"invalid_request_error","param":null,"code":"client_closed_request"`)
 	}
 }
 

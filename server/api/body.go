@@ -9,7 +9,6 @@ import (
 	"math"
 	"net/http"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/vkmla/vkmla/internal/files"
@@ -173,7 +172,7 @@ func (s *Server) text(ctx context.Context, scan *files.Scanner) ([]int32, error)
 	if err != nil {
 		return nil, fmt.Errorf("%w: prompt: %w", batch.ErrRequest, err)
 	}
-	return s.encode(ctx, "prompt", strings.ToValidUTF8(words, "\uFFFD"))
+	return s.encode(ctx, "prompt", words)
 }
 
 // encode returns the tokens of a text that a parameter has.

@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/vkmla/vkmla/server/batch"
 )
 
 // pipes is a listener whose connections hold nothing that is not read.
@@ -35,8 +37,8 @@ func (pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
 
 // connections serves connections; dial returns the client's ends. done gets a value when a
 // request is done with.
-func connections(t *testing.T) (dial func() net.Conn, done chan struct{}) {
-	h := handler(t, counting{}, nil, tokenizer(t), nil)
+func connections(t *testing.T, m batch.Model) (dial func() net.Conn, done chan struct{}) {
+	h := handler(t, m, nil, tokenizer(t), nil)
 	listener := make(pipes)
 	done = make(chan struct{}, 99)
 	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -63,7 +65,7 @@ func TestWriteDeadline(t *testing.T) {
 	for path, prompt := range map[string]string{"/v1/completions": `"prompt": "abc"`,
 		"/v1/chat/completions": `"messages": [{"role": "user", "content": "abc"}]`} {
 		synctest.Test(t, func(t *testing.T) {
-			dial, done := connections(t)
+			dial, done := connections(t, counting{})
 			c := dial()
 			body := `{"max_tokens": 90, "stream": true, ` + prompt + `}`
 			_, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
@@ -81,11 +83,33 @@ func TestWriteDeadline(t *testing.T) {
 	}
 }
 
+// TestKeepAlive sends headers when a stream is taken, and comments while nothing else comes.
+func TestKeepAlive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := stepping{goOn: make(chan struct{})}
+		dial, _ := connections(t, m)
+		c, body := dial(), `{"prompt": [1], "max_tokens": 1, "stream": true}`
+		_, err := fmt.Fprintf(c, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		require.NoError(t, err)
+		began, lines := time.Now(), bufio.NewScanner(c)
+		for comments := 0; comments < 3 && lines.Scan(); {
+			if strings.HasPrefix(lines.Text(), ":") {
+				comments++
+			}
+		}
+		assert.Equal(t, 2*keepAlive, time.Since(began), "before anything is computed")
+		close(m.goOn)
+		for lines.Scan() && lines.Text() != "data: [DONE]" {
+		}
+		assert.Equal(t, "data: [DONE]", lines.Text())
+	})
+}
+
 // TestBodyDeadline cuts a client that sends its body slowly, to whatever path.
 func TestBodyDeadline(t *testing.T) {
 	for path, status := range map[string]int{"/v1/completions": 408, "/v1/chat/completions": 408, "/v1/responses": 404} {
 		synctest.Test(t, func(t *testing.T) {
-			dial, _ := connections(t)
+			dial, _ := connections(t, counting{})
 			c := dial()
 			_, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{", path)
 			require.NoError(t, err)
@@ -113,7 +137,7 @@ func TestBodyDeadline(t *testing.T) {
 // slowly.
 func TestSlowBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dial, _ := connections(t)
+		dial, _ := connections(t, counting{})
 		for range bodiesAtOnce {
 			_, err := fmt.Fprintf(dial(), "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n{", smallBody+1)
 			require.NoError(t, err)

@@ -2,10 +2,10 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/vkmla/vkmla/server/batch"
@@ -38,7 +38,7 @@ func (s *Server) answer(parse func(context.Context, []byte) (*task, error)) http
 		began := time.Now()
 		c, err := s.read(w, r, parse)
 		if err != nil {
-			fail(w, err)
+			fail(w, left(r, err))
 			return
 		}
 		answers, err := s.schedule(r.Context(), c)
@@ -48,7 +48,7 @@ func (s *Server) answer(parse func(context.Context, []byte) (*task, error)) http
 			}
 		}()
 		if err != nil {
-			fail(w, err)
+			fail(w, left(r, err))
 			return
 		}
 		prefix, whole, piece := c.form.names()
@@ -56,8 +56,9 @@ func (s *Server) answer(parse func(context.Context, []byte) (*task, error)) http
 		if c.stream {
 			h.Object = piece
 			err = s.stream(w, r, c, h, answers)
-		} else {
-			err = s.whole(w, c, h, answers)
+		} else if err = s.whole(w, c, h, answers); err != nil {
+			err = left(r, err)
+			fail(w, err)
 		}
 		u := count(answers)
 		log := s.o.Log.With("id", h.ID, "answers", len(answers), "prompt", u.Prompt, "tokens", u.Completion, "stream", c.stream)
@@ -130,7 +131,6 @@ func (s *Server) whole(w http.ResponseWriter, c *task, h head, answers []*answer
 			var piece choice
 			var err error
 			if piece, done, err = a.next(a.ctx); err != nil {
-				fail(w, err)
 				return err
 			}
 			all.join(piece)
@@ -148,6 +148,10 @@ type piece struct {
 	err    error
 }
 
+// keepAlive is the time without a token after which a stream gets a comment, so that proxies do not
+// take it for dead.
+const keepAlive = 5 * time.Second
+
 // stream sends the answers piece by piece. The client gets headers at once, and a comment now and
 // then while there is nothing else, so that it knows that the server is there.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, c *task, h head, answers []*answer) error {
@@ -158,10 +162,12 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, c *task, h head,
 		return err
 	}
 	ctx, stop := context.WithCancel(r.Context())
+	var reading sync.WaitGroup
+	defer reading.Wait() // the answers are the caller's again
 	defer stop()
 	pieces := make(chan piece)
 	for i, a := range answers {
-		go func() {
+		reading.Go(func() {
 			for p := (piece{}); !p.done && p.err == nil; {
 				p.choice, p.done, p.err = a.next(ctx)
 				p.choice.Index = i
@@ -171,22 +177,21 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, c *task, h head,
 					return
 				}
 			}
-		}()
+		})
 	}
-	quiet := time.NewTicker(s.o.KeepAlive)
+	quiet := time.NewTicker(keepAlive)
 	defer quiet.Stop()
 	for left := len(answers); left > 0; {
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return breakOff(w, r, ctx.Err())
 		case <-quiet.C:
 			if err := send(w, ": computing\n\n"); err != nil {
 				return err
 			}
 		case p := <-pieces:
-			if p.err != nil { // it is too late for a status
-				_, what := describe(p.err)
-				return errors.Join(p.err, event(w, map[string]any{"error": what}))
+			if p.err != nil {
+				return breakOff(w, r, p.err)
 			}
 			if p.done {
 				left--
@@ -195,7 +200,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, c *task, h head,
 				if err := event(w, said); err != nil {
 					return err
 				}
-				quiet.Reset(s.o.KeepAlive)
+				quiet.Reset(keepAlive)
 			}
 		}
 	}
@@ -206,4 +211,12 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, c *task, h head,
 		}
 	}
 	return send(w, "data: [DONE]\n\n")
+}
+
+// breakOff ends a stream with an error: it is too late for a status.
+func breakOff(w http.ResponseWriter, r *http.Request, err error) error {
+	err = left(r, err)
+	_, what := describe(err)
+	_ = event(w, map[string]any{"error": what}) // who has gone does not take it
+	return err
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,6 +22,21 @@ type statusError struct {
 }
 
 func (e *statusError) Error() string { return e.message }
+
+// errLeft ends the request of a client that has ended its side of the connection. No read tells one
+// that has gone from one that still waits, and answers that no client takes would keep the device
+// from others: both are given up. The status is nginx's and not registered.
+var errLeft = &statusError{499, "client_closed_request",
+	"the client ended its side of the connection, want it open until the answer is there"}
+
+// left returns errLeft for the error of a request that its client has ended, and other errors as
+// they are.
+func left(r *http.Request, err error) error {
+	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {
+		return errLeft
+	}
+	return err
+}
 
 // problem is an error as clients get it.
 type problem struct {

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
@@ -139,25 +137,6 @@ func custom(t *testing.T, m batch.Model, change func(*Options)) *httptest.Server
 	s := httptest.NewServer(api)
 	t.Cleanup(s.Close)
 	return s
-}
-
-// TestKeepAlive sends headers when a stream is taken, and comments while nothing else comes.
-func TestKeepAlive(t *testing.T) {
-	m := stepping{goOn: make(chan struct{})}
-	s := custom(t, m, func(o *Options) { o.KeepAlive = time.Millisecond })
-	r, err := http.Post(s.URL+"/v1/completions", "application/json", strings.NewReader(`{"prompt": [1], "max_tokens": 1, "stream": true}`))
-	require.NoError(t, err, "before anything is computed")
-	defer r.Body.Close()
-	lines := bufio.NewScanner(r.Body)
-	for comments := 0; comments < 3 && lines.Scan(); {
-		if strings.HasPrefix(lines.Text(), ":") {
-			comments++
-		}
-	}
-	close(m.goOn)
-	for lines.Scan() && lines.Text() != "data: [DONE]" {
-	}
-	assert.Equal(t, "data: [DONE]", lines.Text())
 }
 
 // TestKeys refuses requests without one of the keys.

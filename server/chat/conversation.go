@@ -53,9 +53,6 @@ func Read(messages, tools []byte) (*Conversation, error) {
 	return c, nil
 }
 
-// Tools reports whether the model may call tools.
-func (c *Conversation) Tools() bool { return len(c.tools) > 0 }
-
 // Size returns the bytes of the messages' texts, which the prompt has at least.
 func (c *Conversation) Size() (n int) {
 	for _, m := range c.messages {

@@ -98,9 +98,6 @@ func unpack(rec *vk.Recorder, dev *vk.Device, f format, bytes, blocks int, from,
 		[]uint32{uint32(f), size(bytes)}, from, codes, scales)
 }
 
-// gridBytes are those of IQ2_XXS's grid, which stands in front of the scales.
-const gridBytes = 2048
-
 // iq2XXSGrid reads the grid off the definition: with a scale of 1 the first values of a block are
 // the row that its first code names.
 func iq2XXSGrid(m *weights.Matrix) (grid []byte) {
