@@ -241,13 +241,13 @@ func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
 		limit                                                            float32
 	}{size(w1.n), size(w1.k), xQuads, size(w1.side), r.routed, size(r.at), size(g.orderAt()), size(r.turns),
 		1, size(quads(w1.n)), g.cfg.Limit}
-	plan := g.step
+	plan, v := g.step, vk.View{} // the shared expert waits for no choice
 	if r.routed > 0 {
-		plan, push.per = g.plan, size(g.cfg.PerToken)
+		plan, v, push.per = g.plan, g.v, size(g.cfg.PerToken)
 	}
 	return launch(rec, &g.built, r.kernel("up"), r.groups(w1.n, g.tiles.up, 2),
 		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push, g.constants(w1, g.tiles.up, r),
-		plan, w1.codes, w1.scale, w3.codes, w3.scale, from, g.v, h)
+		plan, w1.codes, w1.scale, w3.codes, w3.scale, from, v, h)
 }
 
 // allRows are products of all of T tokens.
@@ -310,10 +310,9 @@ func (g *GPU) experts(rec *vk.Recorder, T int, l *layer) error {
 		func() error { return g.up(rec, &l.w1, &l.w3, routed, g.routedH.plain) },
 		func() error { rec.Section(Sections[3]); return nil },
 		func() error { return g.whole(rec, T*g.cfg.PerToken, g.routedH, reader{&l.w2, routed}) },
+		func() error { return g.product(rec, &l.w2, g.tiles.down, routed, g.routedH, g.routedY) },
 		func() error { rec.Section(Sections[1]); return nil },
 		func() error { return g.product(rec, &l.shared2, g.tiles.down, shared, g.sharedH, g.sharedY) },
-		func() error { rec.Section(Sections[3]); return nil },
-		func() error { return g.product(rec, &l.w2, g.tiles.down, routed, g.routedH, g.routedY) },
 	} {
 		if err := record(); err != nil {
 			return err
