@@ -188,6 +188,7 @@ func send(w http.ResponseWriter, s string) error {
 func write(w http.ResponseWriter, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
+		fail(w, err)
 		return err
 	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeDeadline))

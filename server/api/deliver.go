@@ -56,9 +56,8 @@ func (s *Server) answer(parse func(context.Context, []byte) (*task, error)) http
 		if c.stream {
 			h.Object = piece
 			err = s.stream(w, r, c, h, answers)
-		} else if err = s.whole(w, c, h, answers); err != nil {
-			err = left(r, err)
-			fail(w, err)
+		} else {
+			err = s.whole(w, r, c, h, answers)
 		}
 		u := count(answers)
 		log := s.o.Log.With("id", h.ID, "answers", len(answers), "prompt", u.Prompt, "tokens", u.Completion, "stream", c.stream)
@@ -123,7 +122,7 @@ func count(list []*answer) (u usage) {
 }
 
 // whole sends the answers when all are there.
-func (s *Server) whole(w http.ResponseWriter, c *task, h head, answers []*answer) error {
+func (s *Server) whole(w http.ResponseWriter, r *http.Request, c *task, h head, answers []*answer) error {
 	var list []choice
 	for i, a := range answers {
 		all, done := choice{Index: i, TokenIDs: []int32{}}, false
@@ -131,6 +130,8 @@ func (s *Server) whole(w http.ResponseWriter, c *task, h head, answers []*answer
 			var piece choice
 			var err error
 			if piece, done, err = a.next(a.ctx); err != nil {
+				err = left(r, err)
+				fail(w, err)
 				return err
 			}
 			all.join(piece)

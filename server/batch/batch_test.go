@@ -432,9 +432,33 @@ func TestPlan(t *testing.T) {
 	assert.Equal(t, []int{21, 21, 22}, plan([]*Answer{with(90), with(90), with(90)}, 64))
 }
 
+// summed is the distribution of finite logits, with their total.
+func summed(logits []float32) distribution {
+	d, _ := newDistribution(logits)
+	d.sum()
+	return d
+}
+
+// TestFinite holds that a number that is none is seen in every part of a vocabulary.
+func TestFinite(t *testing.T) {
+	rng := rand.New(rand.NewPCG(8, 9))
+	logits := random(rng, "usual", 2*samplePart+7)
+	d, finite := newDistribution(logits)
+	assert.True(t, finite)
+	assert.Equal(t, float64(slices.Max(logits)), d.most)
+	for _, at := range []int{0, 3, samplePart - 1, samplePart + rng.IntN(samplePart), len(logits) - 1} {
+		for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+			some := slices.Clone(logits)
+			some[at] = float32(bad)
+			_, finite := newDistribution(some)
+			assert.False(t, finite, "%g at %d", bad, at)
+		}
+	}
+}
+
 // TestSample draws by the position alone, about as often as probabilities say.
 func TestSample(t *testing.T) {
-	d := newDistribution([]float32{0, 1, 3, 3, -1e9}, true)
+	d := summed([]float32{0, 1, 3, 3, -1e9})
 	assert.Equal(t, int32(2), d.sample(0, 1, 1), "the smaller of two")
 	assert.Equal(t, []Candidate{{2, d.logprob(2)}, {3, d.logprob(3)}, {1, d.logprob(1)}}, d.top(3))
 	assert.Empty(t, d.top(0))
@@ -467,7 +491,7 @@ func TestSampleParts(t *testing.T) {
 	for id, p := range at {
 		logits[id] = float32(math.Log(p))
 	}
-	d, counts := newDistribution(logits, true), map[int]float64{}
+	d, counts := summed(logits), map[int]float64{}
 	const draws = 500
 	for i := range draws {
 		counts[int(d.sample(1, 3, i))]++

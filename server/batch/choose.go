@@ -26,19 +26,18 @@ func mass(list []candidate) (sum float64) {
 // chosen returns the tokens that min_p, then top_k, then top_p leave, the smallest first. Nothing
 // is sorted: a vocabulary takes as long as its weights.
 func (d distribution) chosen(r *Request) []candidate {
-	top := d.most()
 	least := max(r.MinP, math.SmallestNonzeroFloat64)
 	nucleus := r.TopP > 0 && r.TopP < 1
 	all := math.Inf(1)
 	if nucleus && r.TopK == 0 {
 		all = 0
-		for _, sum := range d.parts(func(i int) float64 { return d.least(i, top, r.Temperature, least) }) {
+		for _, sum := range d.parts(func(i int) float64 { return d.least(i, r.Temperature, least) }) {
 			all += sum
 		}
 	}
 	var list []candidate
 	for reach := 4.0; ; reach *= 2 { // as far below the most probable one as is enough
-		list = d.within(top, r.Temperature, reach, least)
+		list = d.within(r.Temperature, reach, least)
 		if reach > -math.Log(least) || r.TopK > 0 && len(list) >= r.TopK || nucleus && r.TopK == 0 && mass(list) >= r.TopP*all {
 			break
 		}
@@ -54,9 +53,9 @@ func (d distribution) chosen(r *Request) []candidate {
 }
 
 // least is the sum of a part's weights that are not below a bound.
-func (d distribution) least(i int, top, temperature, bound float64) (sum float64) {
+func (d distribution) least(i int, temperature, bound float64) (sum float64) {
 	for _, v := range d.part(i) {
-		if w := weight(v, top, temperature); w >= bound {
+		if w := weight(v, d.most, temperature); w >= bound {
 			sum += w
 		}
 	}
@@ -64,8 +63,8 @@ func (d distribution) least(i int, top, temperature, bound float64) (sum float64
 }
 
 // within lists the tokens whose weights are not below a bound nor exp(-reach).
-func (d distribution) within(top, temperature, reach, bound float64) (list []candidate) {
-	least, n := float32(top-reach*temperature), 0
+func (d distribution) within(temperature, reach, bound float64) (list []candidate) {
+	least, n := float32(d.most-reach*temperature), 0
 	for _, v := range d.logits {
 		if v >= least {
 			n++
@@ -76,7 +75,7 @@ func (d distribution) within(top, temperature, reach, bound float64) (list []can
 		if v < least {
 			continue
 		}
-		if w := weight(v, top, temperature); w >= bound {
+		if w := weight(v, d.most, temperature); w >= bound {
 			list = append(list, candidate{int32(id), w})
 		}
 	}

@@ -13,9 +13,8 @@ import (
 // chosenRef sorts the vocabulary.
 func chosenRef(d distribution, r *Request) (ids []int32) {
 	var list []candidate
-	top := d.most()
 	for id, v := range d.logits {
-		if w := weight(v, top, r.Temperature); w >= r.MinP && w > 0 {
+		if w := weight(v, d.most, r.Temperature); w >= r.MinP && w > 0 {
 			list = append(list, candidate{int32(id), w})
 		}
 	}
@@ -68,7 +67,7 @@ func TestChosen(t *testing.T) {
 	for _, kind := range kinds {
 		for range 150 {
 			n := 1 + rng.IntN(300)
-			d := distribution{logits: random(rng, kind, n)}
+			d, _ := newDistribution(random(rng, kind, n))
 			r := &Request{Temperature: math.Exp(rng.Float64()*9 - 4)}
 			if rng.IntN(2) == 0 {
 				r.TopK = 1 + rng.IntN(n+2)

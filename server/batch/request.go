@@ -140,20 +140,6 @@ func (a *Answer) chunk(n int, kept bool) model.Chunk {
 	return c
 }
 
-// finite reports whether all logits are numbers. Of others 0 times is none, and so is a sum.
-func finite(logits [][]float32) bool {
-	var a, b, c, d float32
-	for _, l := range logits {
-		for ; len(l) >= 4; l = l[4:] {
-			a, b, c, d = a+l[0]*0, b+l[1]*0, c+l[2]*0, d+l[3]*0
-		}
-		for _, v := range l {
-			a += v * 0
-		}
-	}
-	return a+b+c+d == 0
-}
-
 // took takes what a step computed of a chunk, up to a draft that is not drawn. done is why the
 // answer ended.
 //
@@ -166,14 +152,17 @@ func (a *Answer) took(c model.Chunk, logits [][]float32) (tokens []Token, done R
 	first := a.computed
 	a.computed += len(c.Tokens)
 	for i, at := range c.Logits {
-		if !finite(logits[i : i+1]) {
+		d, finite := newDistribution(logits[i])
+		if !finite {
 			return tokens, "", ErrNumbers
 		}
 		next := first + at + 1
 		if !a.wants(next) {
 			continue
 		}
-		d := newDistribution(logits[i], r.Logprobs)
+		if r.Logprobs {
+			d.sum()
+		}
 		t := Token{Prompt: next < len(r.Prompt)}
 		if t.Prompt {
 			t.ID, a.reported = r.Prompt[next], next+1

@@ -19,20 +19,31 @@ type Candidate struct {
 // logarithms of probabilities alone, at temperature 1.
 type distribution struct {
 	logits []float32
+	most   float64 // the largest
 	total  float64 // log of the sum of exp(logits)
 }
 
-func newDistribution(logits []float32, logprobs bool) distribution {
-	if !logprobs {
-		return distribution{logits: logits}
+// newDistribution finds the largest logit, and reports whether all are finite.
+func newDistribution(logits []float32) (d distribution, finite bool) {
+	d = distribution{logits: logits, most: math.Inf(-1)}
+	for _, top := range d.parts(func(i int) float64 {
+		if top, finite := largest(d.part(i)); finite {
+			return float64(top)
+		}
+		return math.NaN()
+	}) {
+		d.most = max(d.most, top)
 	}
-	d := distribution{logits: logits}
-	top, sum := d.most(), 0.0
-	for _, part := range d.parts(func(i int) float64 { return d.weights(i, top, 1) }) {
+	return d, d.most == d.most
+}
+
+// sum makes the total.
+func (d *distribution) sum() {
+	sum := 0.0
+	for _, part := range d.parts(func(i int) float64 { return d.weights(i, 1) }) {
 		sum += part
 	}
-	d.total = top + math.Log(sum)
-	return d
+	d.total = d.most + math.Log(sum)
 }
 
 func (d distribution) logprob(id int32) float32 { return float32(float64(d.logits[id]) - d.total) }
@@ -85,13 +96,11 @@ func (d distribution) parts(f func(i int) float64) []float64 {
 	return all
 }
 
-// most is the largest logit.
-func (d distribution) most() float64 { return float64(largest(d.logits)) }
-
-// largest returns the largest of some numbers without a NaN. Four at a time wait for no
-// other's comparison.
-func largest(l []float32) float32 {
+// largest returns the largest of some numbers without a NaN, and whether all are finite: 0 times
+// another one is none, and so is a sum. Four at a time wait for no other's comparison.
+func largest(l []float32) (top float32, finite bool) {
 	a, b, c, d := l[0], l[0], l[0], l[0]
+	var e, f, g, h float32
 	for ; len(l) >= 4; l = l[4:] {
 		if l[0] > a {
 			a = l[0]
@@ -105,11 +114,12 @@ func largest(l []float32) float32 {
 		if l[3] > d {
 			d = l[3]
 		}
+		e, f, g, h = e+l[0]*0, f+l[1]*0, g+l[2]*0, h+l[3]*0
 	}
 	for _, v := range l {
-		a = max(a, v)
+		a, e = max(a, v), e+v*0
 	}
-	return max(a, b, c, d)
+	return max(a, b, c, d), e+f+g+h == 0
 }
 
 // weight is exp((logit - top) / temperature), to 2^-34 of itself. A sample takes it of a whole
@@ -134,9 +144,9 @@ var roots = func() (list [64]uint64) {
 }()
 
 // weights is the sum of a part's weights.
-func (d distribution) weights(i int, top, temperature float64) (sum float64) {
+func (d distribution) weights(i int, temperature float64) (sum float64) {
 	for _, v := range d.part(i) {
-		sum += weight(v, top, temperature)
+		sum += weight(v, d.most, temperature)
 	}
 	return sum
 }
@@ -170,7 +180,8 @@ func (d distribution) changed(r *Request, all []int32) distribution {
 	for id, b := range r.Bias {
 		l[id] += float32(b)
 	}
-	return distribution{logits: l}
+	top, _ := largest(l)
+	return distribution{logits: l, most: float64(top)}
 }
 
 // draw picks the token of a position as a request wants it.
@@ -196,10 +207,9 @@ func (d distribution) draw(r *Request, position int) int32 {
 // draws the same: a part of the vocabulary by its sum, then a token of it.
 func (d distribution) sample(temperature float64, seed uint64, position int) int32 {
 	if temperature <= 0 {
-		return int32(slices.Index(d.logits, largest(d.logits)))
+		return int32(slices.Index(d.logits, float32(d.most)))
 	}
-	top := d.most()
-	sums := d.parts(func(i int) float64 { return d.weights(i, top, temperature) })
+	sums := d.parts(func(i int) float64 { return d.weights(i, temperature) })
 	all := 0.0
 	for _, s := range sums {
 		all += s
@@ -216,7 +226,7 @@ func (d distribution) sample(temperature float64, seed uint64, position int) int
 	}
 	token := int32(drawn * samplePart)
 	for i, v := range d.part(drawn) {
-		p := weight(v, top, temperature)
+		p := weight(v, d.most, temperature)
 		if p > 0 {
 			token = int32(drawn*samplePart + i)
 		}

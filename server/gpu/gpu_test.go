@@ -373,6 +373,23 @@ func TestExperts(t *testing.T) {
 	}
 }
 
+// TestLevels counts how often the experts of one token wait: after gate and whole numbers come the
+// choice with the shared expert's first half, that of the routed ones, their whole numbers, both
+// second halves.
+func TestLevels(t *testing.T) {
+	dev, rng := device(t), rand.New(rand.NewPCG(9, 1))
+	w := small(rng, formats{ends: weights.BF16, stored: [3]string{"IQ2_XXS", "Q2_K", "Q8_0"}}, 2)
+	w.Layers[0].Gate = matrixOf(rng, weights.BF16, w.Config.Experts, w.Config.Hidden)
+	g, _ := opened(t, dev, w, Options{MaxStep: 4})
+	run(t, g, func(rec *vk.Recorder) error {
+		if err := g.experts(rec, 1, &g.layers[0]); err != nil {
+			return err
+		}
+		assert.Equal(t, 4, rec.Barriers())
+		return nil
+	})
+}
+
 // TestStreams compares embedding, both halves of hyper-connections and the head with what the
 // processor makes of them.
 func TestStreams(t *testing.T) {

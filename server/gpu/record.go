@@ -105,9 +105,9 @@ func (g *GPU) embedding() source {
 func (g *GPU) leave(rec *vk.Recorder, T int, from source, next *hyper) error {
 	c, tokens := g.cfg, min(T, mixTokens)
 	rec.Section(Sections[0])
-	push := struct{ d, from, per uint32 }{size(c.Hidden), from.kind, size(c.PerToken)}
+	push := struct{ d, from uint32 }{size(c.Hidden), from.kind}
 	return launch(rec, &g.built, "leave", [3]uint32{size(opkit.CeilDiv(c.Hidden, slice)), size(opkit.CeilDiv(T, tokens)), 1},
-		float64(T*next.rows*c.Streams*c.Hidden), &push, []uint32{size(c.Streams), size(next.rows), size(tokens)},
+		float64(T*next.rows*c.Streams*c.Hidden), &push, []uint32{size(c.Streams), size(next.rows), size(tokens), size(c.PerToken)},
 		g.step, from.view, g.routedY, g.sharedY, g.mix, g.streams, next.fn, g.parts)
 }
 
@@ -241,13 +241,13 @@ func (g *GPU) up(rec *vk.Recorder, w1, w3 *matrix, r rows, h vk.View) error {
 		limit                                                            float32
 	}{size(w1.n), size(w1.k), xQuads, size(w1.side), r.routed, size(r.at), size(g.orderAt()), size(r.turns),
 		1, size(quads(w1.n)), g.cfg.Limit}
-	plan := g.step
+	plan, v := g.step, vk.View{} // the shared expert waits for no choice
 	if r.routed > 0 {
-		plan, push.per = g.plan, size(g.cfg.PerToken)
+		plan, v, push.per = g.plan, g.v, size(g.cfg.PerToken)
 	}
 	return launch(rec, &g.built, r.kernel("up"), r.groups(w1.n, g.tiles.up, 2),
 		2*float64(r.items*r.most)*float64(w1.n*w1.k), &push, g.constants(w1, g.tiles.up, r),
-		plan, w1.codes, w1.scale, w3.codes, w3.scale, from, g.v, h)
+		plan, w1.codes, w1.scale, w3.codes, w3.scale, from, v, h)
 }
 
 // allRows are products of all of T tokens.
@@ -293,7 +293,7 @@ func (g *GPU) routedRows(T int, l *layer) (r rows) {
 }
 
 // experts records the sub-layer up to what each expert gives. What the shared one does needs no
-// router: it runs beside it.
+// router: its first half runs beside it, its second half beside that of the routed ones.
 func (g *GPU) experts(rec *vk.Recorder, T int, l *layer) error {
 	all, shared, routed := g.allRows(T), g.sharedRows(T, l), g.routedRows(T, l)
 	for _, record := range []func() error{
@@ -306,12 +306,13 @@ func (g *GPU) experts(rec *vk.Recorder, T int, l *layer) error {
 		func() error { return g.choose(rec, T, l) },
 		func() error { return g.group(rec, T, routed.most) },
 		func() error { return g.whole(rec, T, g.sharedH, reader{&l.shared2, shared}) },
-		func() error { return g.product(rec, &l.shared2, g.tiles.down, shared, g.sharedH, g.sharedY) },
 		func() error { rec.Section(Sections[2]); return nil },
 		func() error { return g.up(rec, &l.w1, &l.w3, routed, g.routedH.plain) },
 		func() error { rec.Section(Sections[3]); return nil },
 		func() error { return g.whole(rec, T*g.cfg.PerToken, g.routedH, reader{&l.w2, routed}) },
 		func() error { return g.product(rec, &l.w2, g.tiles.down, routed, g.routedH, g.routedY) },
+		func() error { rec.Section(Sections[1]); return nil },
+		func() error { return g.product(rec, &l.shared2, g.tiles.down, shared, g.sharedH, g.sharedY) },
 	} {
 		if err := record(); err != nil {
 			return err

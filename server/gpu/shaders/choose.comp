@@ -5,7 +5,7 @@
 // Bindings: 0 step ([0] tokens, [4+t] ids), 1 l [T, E] f32, 2 bias [E] f32, 3 table [V, K] i32,
 //   4 chosen [T, K] u32, 5 v [T, K] f32, 6 plan (lib/rows.glsl), written for a token alone.
 // Workgroup: a token.
-// Shared memory: 8*E + 4*K B.  Features: none.
+// Shared memory: 8*E + 4*K + 32 B, at most.  Features: none.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -30,8 +30,10 @@ layout(std430, set = 0, binding = 4) writeonly buffer Chosen { uint v[]; } chose
 layout(std430, set = 0, binding = 5) writeonly buffer V { float v[]; } v;
 layout(std430, set = 0, binding = 6) writeonly buffer Plan { uint v[]; } plan;
 
+const uint EIGHTS = (E + 7u) / 8u;
+
 shared float score_s[E];
-shared float key_s[E];
+shared float key_s[EIGHTS * 8u]; // after the last one there are the smallest
 shared uint chosen_s[K];
 
 // softplus: the logarithm of 1+e by a series, that of the inverse hyperbolic tangent, since e may
@@ -54,6 +56,7 @@ void scores(uint t) {
         score_s[e] = s;
         key_s[e] = pc.hash == 1u ? s : s + bias.v[e];
     }
+    for (uint e = E + gl_LocalInvocationIndex; e < EIGHTS * 8u; e += 256u) key_s[e] = uintBitsToFloat(0xFF800000u);
 }
 
 void main() {
@@ -66,13 +69,17 @@ void main() {
         for (uint e = tid; e < E; e += 256u) {
             const float key = key_s[e];
             uint rank = 0u; // how many are larger
-            for (uint o = 0u; o < E; o++) rank += key_s[o] > key || (key_s[o] == key && o < e) ? 1u : 0u;
+            for (uint o = 0u; o < EIGHTS * 8u; o += 8u) { // at a time, or each load would be waited for
+                float k[8];
+                [[unroll]] for (uint i = 0u; i < 8u; i++) k[i] = key_s[o + i];
+                [[unroll]] for (uint i = 0u; i < 8u; i++) rank += k[i] > key || (k[i] == key && o + i < e) ? 1u : 0u;
+            }
             if (rank < K) chosen_s[rank] = e;
         }
         barrier();
     }
     precise float sum = 0.0;
-    for (uint i = 0u; i < K; i++) sum = sum + score_s[chosen_s[i]];
+    [[unroll]] for (uint i = 0u; i < K; i++) sum = sum + score_s[chosen_s[i]];
     if (pc.normalise == 0u || SCORING == 2u) sum = 1.0;
     for (uint i = tid; i < K; i += 256u) {
         chosen.v[t * K + i] = chosen_s[i];

@@ -3,7 +3,7 @@
 // f is the attention's output, RNE16 of the sum of a token's experts, or, in front of all layers,
 // Y[j] is the token's row of the embedding.
 // Bindings: 0 step ([0] tokens, [4+t] ids), 1 attention's output [T, d] bf16 or the embedding
-//   [V, d], 2 routed [T*per, d] f32, 3 shared [T, d] f32, 4 mix [T, N + N*N] f32: post, comb,
+//   [V, d], 2 routed [T*PER, d] f32, 3 shared [T, d] f32, 4 mix [T, N + N*N] f32: post, comb,
 //   5 Y [T, N, d] bf16, 6 fn [ROWS, N*d] f32, 7 parts of m [T, slices, ROWS+1] f32.
 // Workgroup: 64 columns (x) of all streams of TOKENS tokens (y).
 // Shared memory: 256*N*TOKENS + 132*(ROWS+1)*TOKENS B.  Features: none.
@@ -16,11 +16,11 @@ layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint N = 4u;
 layout(constant_id = 1) const uint ROWS = 24u;
 layout(constant_id = 2) const uint TOKENS = 1u; // at most 4
+layout(constant_id = 3) const uint PER = 6u;    // routed experts of a token
 
 layout(push_constant) uniform Push {
     uint d;
     uint from; // 0 the embedding of bf16, 1 of f32, 2 attention, 3 experts
-    uint per;  // routed experts of a token
 } pc;
 
 layout(std430, set = 0, binding = 0) readonly buffer Step { uint v[]; } step_;
@@ -33,6 +33,7 @@ layout(std430, set = 0, binding = 6) readonly buffer Fn { vec4 v[]; } fn;
 layout(std430, set = 0, binding = 7) writeonly buffer Parts { float v[]; } parts;
 
 const uint SLICE = 64u, FOURS = N * SLICE / 4u; // of a token's columns here, streams one after the other
+const uint OWN = (ROWS + 4u) / 4u, TURNS = (FOURS + 31u) / 32u; // rows of a team, fours of an invocation
 
 shared vec4 y_s[TOKENS * FOURS];
 shared float sum_s[(ROWS + 1u) * TOKENS * 33u];
@@ -40,8 +41,10 @@ shared float sum_s[(ROWS + 1u) * TOKENS * 33u];
 // output_of: columns c and c+1 of what the sub-layer gave.
 vec2 output_of(uint t, uint c) {
     if (pc.from == 2u) return bf16_unpack2(from.v[(t * pc.d + c) / 2u]);
+    vec2 y[PER];
+    [[unroll]] for (uint i = 0u; i < PER; i++) y[i] = routed.v[((t * PER + i) * pc.d + c) / 2u];
     precise vec2 f = vec2(0.0);
-    for (uint i = 0u; i < pc.per; i++) f = f + routed.v[((t * pc.per + i) * pc.d + c) / 2u];
+    [[unroll]] for (uint i = 0u; i < PER; i++) f = f + y[i];
     f = f + always.v[(t * pc.d + c) / 2u];
     return vec2(bf16_round(f.x), bf16_round(f.y));
 }
@@ -76,23 +79,32 @@ void mixed(uint local, uint t, uint c) {
 void main() {
     const uint tid = gl_LocalInvocationIndex, first = gl_WorkGroupID.x * SLICE, t0 = gl_WorkGroupID.y * TOKENS;
     if (t0 >= step_.v[0]) return;
-    const uint count = min(TOKENS, step_.v[0] - t0);
+    const uint count = min(TOKENS, step_.v[0] - t0), lane = tid % 32u, team = tid / 32u;
+    // fn comes from memory while the streams are mixed. A team has every fourth row; the last is Y.
+    vec4 w[OWN][TURNS];
+    [[unroll]] for (uint k = 0u; k < OWN; k++) {
+        [[unroll]] for (uint i = 0u; i < TURNS; i++) {
+            const uint r = team + 4u * k, at = lane + 32u * i, c = first + at % (SLICE / 4u) * 4u;
+            w[k][i] = vec4(0.0);
+            if (r < ROWS && at < FOURS && c < pc.d) w[k][i] = fn.v[((r * N + at / (SLICE / 4u)) * pc.d + c) / 4u];
+        }
+    }
     for (uint i = tid; i < SLICE / 2u * TOKENS; i += 128u) {
         const uint t = i / (SLICE / 2u), c = first + i % (SLICE / 2u) * 2u;
         if (t < count && c < pc.d) mixed(t, t0 + t, c);
     }
     barrier();
-    const uint lane = tid % 32u;
-    [[dont_unroll]] for (uint r = tid / 32u; r <= ROWS; r += 4u) {
+    [[unroll]] for (uint k = 0u; k < OWN; k++) {
+        const uint r = team + 4u * k;
+        if (r > ROWS) continue;
         precise float sum[TOKENS];
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) sum[t] = 0.0;
-        [[dont_unroll]] for (uint i = lane; i < FOURS; i += 32u) {
-            const uint j = i / (SLICE / 4u), c = first + i % (SLICE / 4u) * 4u;
-            if (c >= pc.d) continue;
-            const vec4 w = r < ROWS ? fn.v[((r * N + j) * pc.d + c) / 4u] : vec4(0.0);
+        [[unroll]] for (uint i = 0u; i < TURNS; i++) {
+            const uint at = lane + 32u * i;
+            if (at >= FOURS || first + at % (SLICE / 4u) * 4u >= pc.d) continue;
             [[unroll]] for (uint t = 0u; t < TOKENS; t++) {
                 if (t > 0u && t >= count) continue;
-                const vec4 y = y_s[t * FOURS + i], a = r < ROWS ? w : y;
+                const vec4 y = y_s[t * FOURS + at], a = r < ROWS ? w[k][i] : y;
                 sum[t] = fma(a.w, y.w, fma(a.z, y.z, fma(a.y, y.y, fma(a.x, y.x, sum[t]))));
             }
         }

@@ -97,21 +97,38 @@ void accumulate_whole(Chunk b, uint c, uint xrow[TOKENS], uint count) {
     }
 }
 
+// ADD: chunk c of the rows.
+#define ADD(chunk, c) { \
+    if (WHOLE) { \
+        accumulate_whole(chunk, c, xrow, count); \
+    } else { \
+        accumulate(chunk, c, xrow, count); \
+    } }
+
 // make_sums leaves what `sum` reads. Every invocation of the workgroup has to call it.
 void make_sums(uint expert, uint row0, uint xrow[TOKENS], uint count) {
     const uint tid = gl_LocalInvocationIndex, lane = tid % TEAM, team = tid / TEAM, chunks = pc.k / COLUMNS;
     [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
         [[unroll]] for (uint t = 0u; t < TOKENS; t++) acc[p][t] = 0.0;
     }
-    Chunk now, next;
-    FETCH_ALL(expert, row0, min(lane, chunks - 1u), now)
-    [[dont_unroll]] for (uint c = lane; c < chunks; c += TEAM) { // the next chunk is on its way
-        FETCH_ALL(expert, row0, min(c + TEAM, chunks - 1u), next)
-        if (WHOLE) {
-            accumulate_whole(now, c, xrow, count);
-        } else {
-            accumulate(now, c, xrow, count);
+    uint c = lane;
+    if (PAIRS * TOKENS == 1u) { // little is on its way otherwise
+        [[dont_unroll]] for (; c + 3u * TEAM < chunks; c += 4u * TEAM) {
+            Chunk four[4];
+            [[unroll]] for (uint i = 0u; i < 4u; i++) FETCH_ALL(expert, row0, c + i * TEAM, four[i])
+            [[unroll]] for (uint i = 0u; i < 4u; i++) ADD(four[i], c + i * TEAM)
         }
+    }
+    Chunk now, next;
+    if (!BY64) FETCH_ALL(expert, row0, min(c, chunks - 1u), now)
+    [[dont_unroll]] for (; c < chunks; c += TEAM) {
+        if (BY64) { // a chunk takes long: other teams have theirs on the way meanwhile
+            FETCH_ALL(expert, row0, c, now)
+            ADD(now, c)
+            continue;
+        }
+        FETCH_ALL(expert, row0, min(c + TEAM, chunks - 1u), next)
+        ADD(now, c)
         [[unroll]] for (uint p = 0u; p < PAIRS; p++) {
             [[unroll]] for (uint i = 0u; i < QUADS; i++) now.q[p][i] = next.q[p][i];
             now.scale[p] = next.scale[p];
