@@ -52,9 +52,10 @@ func TestProduct(t *testing.T) {
 	for i, f := range []weights.Format{weights.MXFP4, weights.FP8, weights.BF16, weights.F32, weights.MXFP4} {
 		list = append(list, matrixOf(rng, f, n, 1120+32*(i/4))) // the last is a multiple of 128: scales lie by words
 	}
-	for _, stored := range []string{"F16", "Q8_0", "MXFP4", "Q5_0"} {
+	for _, stored := range []string{"F16", "MXFP4", "Q5_0"} {
 		list = append(list, blocksOf(rng, stored, n, 1120))
 	}
+	list = append(list, blocksOf(rng, "Q8_0", n, 32*131)) // more chunks than a team of one row has on the way
 	for _, stored := range []string{"Q4_K", "Q2_K", "Q6_K", "IQ2_XXS", "Q3_K"} {
 		list = append(list, blocksOf(rng, stored, n, 1280))
 	}
@@ -81,7 +82,8 @@ func TestProduct(t *testing.T) {
 		}()
 		in := normals(rng, most*k)
 		var first []float32
-		for _, c := range []struct{ tokens, tile int }{{most, 0}, {1, 0}, {2, 0}, {9, 8}, {most, []int{16, 32, 8}[i%3]}} {
+		for _, c := range []struct{ tokens, tile, ofTeam int }{{most, 0, 2}, {1, 0, 2}, {1, 0, 1}, {2, 0, 2}, {9, 8, 2},
+			{most, []int{16, 32, 8}[i%3], 2}} {
 			upload(t, g, x.plain, placed(in[:c.tokens*k], k))
 			step(t, g, make([]int32, c.tokens))
 			poison(t, g, y, x.whole)
@@ -94,7 +96,7 @@ func TestProduct(t *testing.T) {
 				if err := g.whole(rec, c.tokens, x, reader{&m, r}); err != nil {
 					return err
 				}
-				return g.product(rec, &m, 2, r, x, y)
+				return g.product(rec, &m, c.ofTeam, r, x, y)
 			})
 			got := numbers(t, g, y)
 			written := func(v float32) bool { return v == v }

@@ -52,7 +52,7 @@ uint block_rows() { return (pc.n + pc.side - 1u) / pc.side; }
 // FETCH: chunk c of a row of matrix m, its scale (of a part or four) and the block that has it.
 #define FETCH(m, expert, row, c, q, scale, block) { \
     const uint at = ((expert) * pc.n + (row)) * (pc.k / COLUMNS) + (c); \
-    [[unroll]] for (uint i = 0u; i < QUADS; i++) q[i] = CODES(m, at * QUADS + i); \
+    [[unroll]] for (uint quad_ = 0u; quad_ < QUADS; quad_++) q[quad_] = CODES(m, at * QUADS + quad_); \
     if (FORMAT == MXFP4) scale = ALIGNED == 1u ? SCALES(m, ((expert) * pc.n + (row)) * (pc.k / 128u) + (c) / 4u) \
         : SCALES(m, at / 4u) >> (8u * (at % 4u)); \
     if (FORMAT == FP8) scale = SCALES(m, ((expert) * block_rows() + (row) / pc.side) * ((pc.k + 127u) / 128u) + (c) / 8u); \
