@@ -456,6 +456,15 @@ func TestFinite(t *testing.T) {
 	}
 }
 
+// TestInfinite holds that a penalty that makes a logit infinite leaves that token alone to be drawn.
+func TestInfinite(t *testing.T) {
+	d, _ := newDistribution([]float32{1, 3e38, 2})
+	for _, r := range []Request{{Temperature: 1}, {Temperature: 1, TopK: 2}, {}} {
+		r.Repetition, r.Prompt = .1, []int32{1}
+		assert.Equal(t, int32(1), d.changed(&r, r.Prompt).draw(&r, 5), "%+v", r)
+	}
+}
+
 // TestSample draws by the position alone, about as often as probabilities say.
 func TestSample(t *testing.T) {
 	d := summed([]float32{0, 1, 3, 3, -1e9})
