@@ -456,7 +456,7 @@ func TestFinite(t *testing.T) {
 	}
 }
 
-// TestInfinite holds that a penalty that makes a logit infinite leaves that token alone to be drawn.
+// TestInfinite holds that a token whose logit a penalty made infinite is drawn.
 func TestInfinite(t *testing.T) {
 	d, _ := newDistribution([]float32{1, 3e38, 2})
 	for _, r := range []Request{{Temperature: 1}, {Temperature: 1, TopK: 2}, {}} {

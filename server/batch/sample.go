@@ -202,9 +202,10 @@ func (d distribution) draw(r *Request, position int) int32 {
 	return list[len(list)-1].id
 }
 
-// sample picks the token of a position. At temperature 0, or with an infinite logit, it is the most probable one, of equal ones
-// the smallest id. Otherwise seed and position alone decide, so a sequence that is computed again
-// draws the same: a part of the vocabulary by its sum, then a token of it.
+// sample picks the token of a position. At temperature 0, or with an infinite logit, it is the most
+// probable one, of equal ones the smallest id. Otherwise seed and position alone decide, so a
+// sequence that is computed again draws the same: a part of the vocabulary by its sum, then a token
+// of it.
 func (d distribution) sample(temperature float64, seed uint64, position int) int32 {
 	if temperature <= 0 || math.IsInf(d.most, 1) { // penalties and biases made it infinite
 		return int32(slices.Index(d.logits, float32(d.most)))
